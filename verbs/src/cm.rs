@@ -1,7 +1,13 @@
 //! Connection management: identifiers and their events.
 //!
-//! A synchronous identifier, one that was made without a channel, has a channel of its own, and its calls wait for their
-//! event there. They, and the reader of events, can be cancelled while they wait.
+//! A synchronous identifier, one that was made without a channel, has a channel of its own, and its calls wait for
+//! their event there. They, and the reader of events, can be cancelled while they wait.
+//!
+//! `queues` has the queue pairs of identifiers, `endpoint` what is made ready in one call, `plain` what needs neither.
+
+mod endpoint;
+mod plain;
+mod queues;
 
 use std::{
     ffi::{c_int, c_void},
@@ -14,36 +20,29 @@ use std::{
 };
 
 use flue_verbs_abi::{
-    attributes::{ibv_ece, ibv_qp_attr},
+    attributes::ibv_qp_attr,
     cm::{
-        RAI_PASSIVE, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_REJECTED, RDMA_MAX_INIT_DEPTH,
-        RDMA_MAX_RESP_RES, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY,
-        RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS, RDMA_PS_TCP, ibv_sa_path_rec, rdma_addr,
-        rdma_addrinfo, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_cm_join_mc_attr_ex,
-        rdma_conn_param, rdma_event_channel, rdma_port_space,
+        RDMA_CM_EVENT_REJECTED, RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES, RDMA_OPTION_ID,
+        RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR,
+        RDMA_OPTION_ID_TOS, RDMA_PS_TCP, ibv_sa_path_rec, rdma_addr, rdma_cm_event,
+        rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
     },
-    enums::{
-        IBV_QP_ACCESS_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_STATE, IBV_QPT_RC, IBV_SRQ_INIT_ATTR_PD,
-        ibv_event_type, ibv_qp_type,
-    },
-    objects::{
-        ibv_context, ibv_pd, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq_init_attr,
-        ibv_srq_init_attr_ex,
-    },
+    enums::{IBV_QP_ACCESS_FLAGS, IBV_QP_STATE, IBV_QPT_RC, ibv_event_type, ibv_qp_type},
+    objects::{ibv_context, ibv_pd, ibv_qp_init_attr},
 };
 use flue_verbs_core::{
     cm::{ConnectParameters, Event, EventChannel, EventKind, Id, PortSpace},
     engine::Engine,
     qp::{Qp, State},
 };
-use libc::{sockaddr, sockaddr_storage};
+use libc::sockaddr;
 
 use crate::{
-    address, config, context, cq,
+    address, config, context,
     guard::{self, Errno},
     memory,
     object::Object,
-    qp, read, srq,
+    qp, read,
 };
 
 pub(crate) type ChannelObject = Object<rdma_event_channel, Arc<EventChannel>>;
@@ -68,9 +67,6 @@ struct IdState {
 }
 
 type IdObject = Object<rdma_cm_id, IdState>;
-
-/// Milliseconds in which an address is to be resolved, as `rdma_create_ep` has it.
-const RESOLVE_MS: c_int = 2000;
 
 fn make_channel() -> Result<*mut rdma_event_channel, Errno> {
     let channel = EventChannel::new()?;
@@ -257,199 +253,6 @@ unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms:
     unsafe { complete(id, begun) }
 }
 
-/// A completion queue and its channel for an identifier whose program has named none.
-unsafe fn make_cq(
-    id: *mut rdma_cm_id,
-    entries: u32,
-) -> Result<
-    (*mut flue_verbs_abi::objects::ibv_comp_channel, *mut flue_verbs_abi::objects::ibv_cq),
-    Errno,
-> {
-    // SAFETY: as the caller says; the channel was made just now.
-    unsafe {
-        let channel = cq::make_channel((*id).verbs)?;
-        match cq::create((*id).verbs, entries.max(1), id.cast(), channel) {
-            Ok(made) => Ok((channel, made.cast())),
-            Err(error) => {
-                let _ = cq::remove_channel(channel);
-                Err(error)
-            }
-        }
-    }
-}
-
-/// Ends the completion queues that [`make_cq`] has made.
-unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
-    // SAFETY: the program's pointer is one of an identifier.
-    unsafe {
-        let queues = [&raw mut (*id).send_cq, &raw mut (*id).recv_cq];
-        for queue in queues.map(|place| ptr::replace(place, ptr::null_mut())) {
-            if !queue.is_null() {
-                let _ = cq::remove(queue);
-            }
-        }
-        let channels = [&raw mut (*id).send_cq_channel, &raw mut (*id).recv_cq_channel];
-        for channel in channels.map(|place| ptr::replace(place, ptr::null_mut())) {
-            if !channel.is_null() {
-                let _ = cq::remove_channel(channel);
-            }
-        }
-    }
-}
-
-/// Makes the queue pair of an identifier.
-unsafe fn create_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
-    // SAFETY: the program's pointers are one of an identifier, and of what the attributes name.
-    unsafe {
-        of(id)?;
-        if (*id).verbs.is_null() || !(*id).qp.is_null() {
-            return Err(Errno(libc::EINVAL));
-        }
-        if attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || attr.pd.is_null() {
-            attr.comp_mask |= IBV_QP_INIT_ATTR_PD;
-            attr.pd = (*id).pd;
-        }
-        if attr.srq.is_null() {
-            attr.srq = (*id).srq;
-        }
-        if attr.recv_cq.is_null() {
-            ((*id).recv_cq_channel, (*id).recv_cq) = make_cq(id, attr.cap.max_recv_wr)?;
-            attr.recv_cq = (*id).recv_cq;
-        }
-        let made = (|| {
-            if attr.send_cq.is_null() {
-                ((*id).send_cq_channel, (*id).send_cq) = make_cq(id, attr.cap.max_send_wr)?;
-                attr.send_cq = (*id).send_cq;
-            }
-            qp::create_extended(attr)
-        })();
-        match made {
-            Ok(made) => {
-                (*id).qp = made;
-                (*id).pd = attr.pd;
-                Ok(())
-            }
-            Err(error) => {
-                destroy_cqs(id);
-                Err(error)
-            }
-        }
-    }
-}
-
-/// As [`create_qp`], with the attributes of the plain call, which get the capabilities and queues that there are.
-unsafe fn create_plain_qp(
-    id: *mut rdma_cm_id,
-    pd: *mut ibv_pd,
-    attr: &mut ibv_qp_init_attr,
-) -> Result<(), Errno> {
-    let mut extended = ibv_qp_init_attr_ex::zeroed();
-    extended.qp_context = attr.qp_context;
-    extended.send_cq = attr.send_cq;
-    extended.recv_cq = attr.recv_cq;
-    extended.srq = attr.srq;
-    extended.cap = attr.cap;
-    extended.qp_type = attr.qp_type;
-    extended.sq_sig_all = attr.sq_sig_all;
-    if !pd.is_null() {
-        extended.comp_mask = IBV_QP_INIT_ATTR_PD;
-        extended.pd = pd;
-    }
-    // SAFETY: as the caller says.
-    unsafe { create_qp(id, &mut extended) }?;
-    attr.send_cq = extended.send_cq;
-    attr.recv_cq = extended.recv_cq;
-    attr.cap = extended.cap;
-    Ok(())
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_qp(
-    id: *mut rdma_cm_id,
-    pd: *mut ibv_pd,
-    attr: *mut ibv_qp_init_attr,
-) -> c_int {
-    // SAFETY: as the program says.
-    guard::done(|| unsafe { create_plain_qp(id, pd, attr.as_mut().ok_or(Errno(libc::EINVAL))?) })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_qp_ex(
-    id: *mut rdma_cm_id,
-    attr: *mut ibv_qp_init_attr_ex,
-) -> c_int {
-    // SAFETY: as the program says.
-    guard::done(|| unsafe { create_qp(id, attr.as_mut().ok_or(Errno(libc::EINVAL))?) })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
-    guard::nothing(|| {
-        // SAFETY: the program's pointer is one of an identifier.
-        unsafe {
-            let made = ptr::replace(&raw mut (*id).qp, ptr::null_mut());
-            if !made.is_null() {
-                let _ = qp::remove(made);
-            }
-            destroy_cqs(id);
-        }
-    });
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_srq(
-    id: *mut rdma_cm_id,
-    pd: *mut ibv_pd,
-    attr: *mut ibv_srq_init_attr,
-) -> c_int {
-    // SAFETY: as the program says.
-    guard::done(|| unsafe {
-        of(id)?;
-        if (*id).verbs.is_null() || !(*id).srq.is_null() {
-            return Err(Errno(libc::EINVAL));
-        }
-        let pd = if pd.is_null() { (*id).pd } else { pd };
-        (*id).srq = srq::create(pd, attr)?;
-        (*id).pd = pd;
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_srq_ex(
-    id: *mut rdma_cm_id,
-    attr: *mut ibv_srq_init_attr_ex,
-) -> c_int {
-    // SAFETY: as the program says.
-    guard::done(|| unsafe {
-        of(id)?;
-        let attr = attr.as_mut().ok_or(Errno(libc::EINVAL))?;
-        if (*id).verbs.is_null() || !(*id).srq.is_null() {
-            return Err(Errno(libc::EINVAL));
-        }
-        if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
-            attr.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
-            attr.pd = (*id).pd;
-        }
-        (*id).srq = srq::create_extended(attr)?;
-        (*id).pd = attr.pd;
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
-    guard::nothing(|| {
-        // SAFETY: the program's pointer is one of an identifier.
-        unsafe {
-            let made = ptr::replace(&raw mut (*id).srq, ptr::null_mut());
-            if !made.is_null() {
-                let _ = srq::remove(made);
-            }
-        }
-    });
-}
-
 /// What the program asks of a connection.
 unsafe fn parameters(param: *const rdma_conn_param) -> ConnectParameters {
     // SAFETY: the program gives null or parameters, whose data are as long as they say.
@@ -517,53 +320,6 @@ unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     guard::done(|| unsafe {
         of(id)?.id.listen(backlog)?;
         show(id)
-    })
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn rdma_get_request(
-    listen: *mut rdma_cm_id,
-    id: *mut *mut rdma_cm_id,
-) -> c_int {
-    // SAFETY: as the program says.
-    let is_synchronous = guard::done(|| unsafe {
-        let state = of(listen)?;
-        if !state.is_synchronous.load(Ordering::Relaxed) {
-            return Err(Errno(libc::EINVAL));
-        }
-        acknowledge_own(listen)
-    });
-    if is_synchronous != 0 {
-        return -1;
-    }
-    let mut event = ptr::null_mut();
-    // SAFETY: as the program says.
-    if unsafe { rdma_get_cm_event((*listen).channel, &raw mut event) } != 0 {
-        return -1;
-    }
-    // SAFETY: the event was made just now.
-    guard::done(|| unsafe {
-        let child = (*event).id;
-        let taken = (|| {
-            if (*event).status != 0 {
-                return Err(Errno(-(*event).status));
-            }
-            if (*event).event != RDMA_CM_EVENT_CONNECT_REQUEST {
-                return Err(Errno(libc::EINVAL));
-            }
-            let endpoint = *of(listen)?.endpoint.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(Endpoint { pd, mut attr }) = endpoint {
-                create_plain_qp(child, pd, &mut attr)?;
-            }
-            Ok(())
-        })();
-        if let Err(error) = taken {
-            acknowledge(event)?;
-            return Err(error);
-        }
-        (*child).event = event;
-        id.write(child);
-        Ok(())
     })
 }
 
@@ -813,74 +569,6 @@ unsafe extern "C" fn rdma_migrate_id(
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn rdma_create_ep(
-    id: *mut *mut rdma_cm_id,
-    res: *mut rdma_addrinfo,
-    pd: *mut ibv_pd,
-    attr: *mut ibv_qp_init_attr,
-) -> c_int {
-    let mut made = ptr::null_mut();
-    let mut is_passive = false;
-    let begun = guard::done(|| {
-        // SAFETY: as the program says.
-        unsafe {
-            let res = res.as_ref().ok_or(Errno(libc::EINVAL))?;
-            let ps = rdma_port_space(res.ai_port_space as u32);
-            made = create(ptr::null_mut(), ptr::null_mut(), ps)?;
-            let kind = ibv_qp_type(res.ai_qp_type as u32);
-            (*made).qp_type = kind;
-            if let Some(attr) = attr.as_mut() {
-                attr.qp_type = kind;
-            }
-            is_passive = res.ai_flags as u32 & RAI_PASSIVE != 0;
-            if !is_passive {
-                return Ok(());
-            }
-            let state = of(made)?;
-            state.id.bind(address::read(res.ai_src_addr)?)?;
-            if let Some(attr) = attr.as_ref() {
-                let kept = Endpoint { pd, attr: *attr };
-                *state.endpoint.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
-            }
-            show(made)
-        }
-    });
-    // SAFETY: as the program says; the identifier was made above.
-    unsafe {
-        let mut result = begun;
-        if result == 0 && !is_passive {
-            let (src, dst) = ((*res).ai_src_addr, (*res).ai_dst_addr);
-            result = rdma_resolve_addr(made, src, dst, RESOLVE_MS);
-            if result == 0 {
-                result = rdma_resolve_route(made, RESOLVE_MS);
-            }
-            if result == 0 && !attr.is_null() {
-                result = rdma_create_qp(made, pd, attr);
-            }
-        }
-        if result == 0 {
-            (*made).pd = if pd.is_null() { (*made).pd } else { pd };
-            id.write(made);
-        } else if !made.is_null() {
-            let error = *libc::__errno_location();
-            rdma_destroy_ep(made);
-            guard::set_errno(Errno(error));
-        }
-        result
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    // SAFETY: as the program says.
-    unsafe {
-        rdma_destroy_qp(id);
-        rdma_destroy_srq(id);
-        rdma_destroy_id(id);
-    }
-}
-
 /// What a program that has a queue pair of its own is to set when.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_init_qp_attr(
@@ -904,79 +592,4 @@ unsafe extern "C" fn rdma_init_qp_attr(
         }
         Ok(())
     })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rdma_join_multicast(
-    _id: *mut rdma_cm_id,
-    _addr: *mut sockaddr,
-    _context: *mut c_void,
-) -> c_int {
-    guard::done(|| Err(Errno(libc::EOPNOTSUPP)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rdma_join_multicast_ex(
-    _id: *mut rdma_cm_id,
-    _attr: *mut rdma_cm_join_mc_attr_ex,
-    _context: *mut c_void,
-) -> c_int {
-    guard::done(|| Err(Errno(libc::EOPNOTSUPP)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rdma_leave_multicast(_id: *mut rdma_cm_id, _addr: *mut sockaddr) -> c_int {
-    guard::done(|| Err(Errno(libc::EOPNOTSUPP)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rdma_set_local_ece(_id: *mut rdma_cm_id, _ece: *mut ibv_ece) -> c_int {
-    guard::done(|| Err(Errno(libc::EOPNOTSUPP)))
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rdma_get_remote_ece(_id: *mut rdma_cm_id, _ece: *mut ibv_ece) -> c_int {
-    guard::done(|| Err(Errno(libc::EOPNOTSUPP)))
-}
-
-/// Addresses of an id, as the inline functions of today read them.
-fn route(id: *mut rdma_cm_id) -> *mut rdma_addr {
-    // SAFETY: the caller of each of these functions passes an id that it has not destroyed.
-    unsafe { &raw mut (*id).route.addr }
-}
-
-/// The port stands at the same place in both families; a port of 0 is that of an address not set yet.
-fn port(address: *const sockaddr_storage) -> u16 {
-    // SAFETY: an id's addresses are complete `sockaddr_storage`s, which are as large and aligned as either family's.
-    unsafe {
-        match c_int::from((*address).ss_family) {
-            libc::AF_INET => (*address.cast::<libc::sockaddr_in>()).sin_port,
-            libc::AF_INET6 => (*address.cast::<libc::sockaddr_in6>()).sin6_port,
-            _ => 0,
-        }
-    }
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: see `route`.
-    port(unsafe { &raw const (*route(id)).src_storage })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
-    // SAFETY: see `route`.
-    port(unsafe { &raw const (*route(id)).dst_storage })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rdma_get_local_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
-    // SAFETY: see `route`.
-    unsafe { &raw mut (*route(id)).src_storage }.cast()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rdma_get_peer_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
-    // SAFETY: see `route`.
-    unsafe { &raw mut (*route(id)).dst_storage }.cast()
 }

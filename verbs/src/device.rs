@@ -12,10 +12,10 @@ use flue_verbs_abi::{
         ibv_query_device_ex_input,
     },
     enums::{
-        IBV_ATOMIC_HCA, IBV_ATOMIC_NONE, IBV_DEVICE_SRQ_RESIZE, IBV_GID_TYPE_IB,
-        IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048,
-        IBV_MTU_4096, IBV_NODE_RNIC, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_DEVICE_MGMT_SUP,
-        IBV_TRANSPORT_IWARP, ibv_mtu,
+        IBV_ATOMIC_HCA, IBV_ATOMIC_NONE, IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2A,
+        IBV_DEVICE_SRQ_RESIZE, IBV_GID_TYPE_IB, IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_512,
+        IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096, IBV_NODE_RNIC, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
+        IBV_PORT_DEVICE_MGMT_SUP, IBV_TRANSPORT_IWARP, ibv_mtu,
     },
     objects::{ibv_context, ibv_device},
 };
@@ -171,7 +171,9 @@ fn attributes() -> Result<ibv_device_attr, Errno> {
     attr.max_srq = count(tables.max_srq_count);
     attr.max_srq_wr = count(limits.srq_depth_max);
     attr.max_srq_sge = count(limits.receive_sges_max);
-    attr.device_cap_flags = IBV_DEVICE_SRQ_RESIZE;
+    attr.max_mw = count(tables.max_mw_count);
+    attr.device_cap_flags =
+        IBV_DEVICE_SRQ_RESIZE | IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2A;
     attr.max_pkeys = 1;
     attr.phys_port_cnt = 1;
     Ok(attr)

@@ -246,7 +246,10 @@ unsafe extern "C" fn ibv_rereg_mr(
             wanted.access = access as u32;
         }
         let region = region(&domain, wanted)?;
-        own.0.destroy()?;
+        if let Err(error) = own.0.destroy() {
+            region.destroy()?;
+            return Err(error.into());
+        }
         let key = region.key();
         *own = (region, wanted);
         // SAFETY: as above; the program does not read them meanwhile.
@@ -276,6 +279,19 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         }
         Ok(())
     })
+}
+
+/// Calls `work` with the region behind the program's pointer.
+///
+/// # Safety
+/// The pointer is null or of a region.
+pub(crate) unsafe fn with_region<R>(
+    mr: *mut ibv_mr,
+    work: impl FnOnce(&Region) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    // SAFETY: as the caller says.
+    let own = unsafe { RegionObject::of(mr) }?;
+    work(&own.lock().unwrap_or_else(PoisonError::into_inner).0)
 }
 
 #[unsafe(no_mangle)]

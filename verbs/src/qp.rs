@@ -13,9 +13,9 @@ use flue_verbs_abi::{
         IBV_MIG_MIGRATED, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_INIT_ATTR_CREATE_FLAGS,
         IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_STATE, IBV_QPT_RC,
         IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
-        IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_RDMA_READ,
-        IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM,
-        IBV_WR_SEND_WITH_INV, ibv_qp_state, ibv_wr_opcode,
+        IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
+        IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+        IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp_state, ibv_wr_opcode,
     },
     objects::{
         ibv_context, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_recv_wr,
@@ -36,6 +36,7 @@ use crate::{
     cq,
     guard::{self, Errno},
     memory::PdObject,
+    mw,
     object::Object,
     qp_ex::{self, Building},
     srq,
@@ -380,6 +381,21 @@ unsafe fn post_one(
     wr: &ibv_send_wr,
     is_all_signaled: bool,
 ) -> Result<(), Errno> {
+    match wr.opcode {
+        IBV_WR_LOCAL_INV => {
+            let flags = options(wr.send_flags, is_all_signaled, false);
+            return Ok(poster.invalidate(wr.wr_id, wr.imm_data, flags)?);
+        }
+        IBV_WR_BIND_MW => {
+            let flags = options(wr.send_flags, is_all_signaled, false);
+            let (mw, rkey) = (wr.bind_mw.mw, Some(wr.bind_mw.rkey));
+            // SAFETY: as the caller says.
+            return unsafe {
+                mw::post_bind(poster, wr.wr_id, mw, rkey, &wr.bind_mw.bind_info, flags)
+            };
+        }
+        _ => {}
+    }
     // SAFETY: as the caller says.
     let request = unsafe { request(wr) }?;
     let is_send = matches!(request, Request::Send { .. } | Request::Immediate { .. });

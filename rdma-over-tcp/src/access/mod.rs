@@ -106,8 +106,8 @@ impl Access {
         result
     }
 
-    /// Makes some progress if the consumer has to ([`CoreAccess::progress`]): for a poll of a completion queue that finds
-    /// it empty.
+    /// Makes some progress if the consumer has to ([`CoreAccess::progress`]): for a poll of a completion queue that
+    /// finds it empty.
     #[inline]
     pub fn progress(&self) {
         self.0.progress();

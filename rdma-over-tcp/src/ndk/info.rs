@@ -79,7 +79,7 @@ impl From<&Limits> for AdapterInfo {
             vendor_id: 0x0066_6c75,
             device_id: 1,
             max_registration_size: limits.registration_bytes_max,
-            max_window_size: 0,
+            max_window_size: limits.registration_bytes_max,
             frmr_page_count: limits.fast_register_pages_max,
             max_initiator_request_sge: limits.send_sges_max,
             max_receive_request_sge: limits.receive_sges_max,

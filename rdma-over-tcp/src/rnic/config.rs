@@ -83,6 +83,8 @@ pub struct Capabilities {
     pub max_cq_count: u32,
     /// Memory regions.
     pub max_mr_count: u32,
+    /// Memory windows.
+    pub max_mw_count: u32,
     /// Queue pairs.
     pub max_qp_count: u32,
     /// Shared receive queues.
@@ -99,6 +101,7 @@ impl Default for Capabilities {
             max_pd_count: 4096,
             max_cq_count: 65_536,
             max_mr_count: 262_144,
+            max_mw_count: 262_144,
             max_qp_count: 65_536,
             max_srq_count: 65_536,
             max_connector_count: 65_536,

@@ -188,10 +188,12 @@ impl Rnic {
     }
 
     /// The active side goes on with a connection that the peer has accepted. When `completion` is called with success
-    /// the queue pair takes requests. `disconnect_event` is called when the connection ends otherwise than by this side.
+    /// the queue pair takes requests. `disconnect_event` is called when the connection ends otherwise than by this
+    /// side.
     ///
     /// # Errors
-    /// [`ConnectError::InvalidState`]: there is nothing to complete; [`ConnectError::Aborted`]: the peer gave up before.
+    /// [`ConnectError::InvalidState`]: there is nothing to complete; [`ConnectError::Aborted`]: the peer gave up
+    /// before.
     pub fn complete_connect(
         &mut self,
         id: ConnectorId,

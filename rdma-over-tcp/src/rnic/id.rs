@@ -66,6 +66,9 @@ pub(crate) mod kind {
     /// Queue pairs.
     #[derive(Debug)]
     pub enum Qp {}
+    /// Memory windows.
+    #[derive(Debug)]
+    pub enum Window {}
     /// Shared receive queues.
     #[derive(Debug)]
     pub enum Srq {}
@@ -86,6 +89,8 @@ pub type RegionId = Id<kind::Region>;
 pub(crate) type ReceiveQueueId = Id<kind::ReceiveQueue>;
 /// The name of a queue pair.
 pub type QpId = Id<kind::Qp>;
+/// The name of a memory window.
+pub type WindowId = Id<kind::Window>;
 /// The name of a shared receive queue.
 pub type SrqId = Id<kind::Srq>;
 /// The name of a connector.
@@ -105,6 +110,8 @@ pub enum Key {
     Cq(CqId),
     /// A memory region.
     Region(RegionId),
+    /// A memory window.
+    Window(WindowId),
     /// A queue pair.
     Qp(QpId),
     /// A shared receive queue.

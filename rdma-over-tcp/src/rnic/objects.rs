@@ -59,6 +59,7 @@ impl Objects {
             max_pd_count,
             max_cq_count,
             max_mr_count,
+            max_mw_count,
             max_qp_count,
             max_srq_count,
             max_connector_count,
@@ -70,7 +71,7 @@ impl Objects {
             rnic: Life::default(),
             pds: Table::new(max_pd_count),
             cqs: Table::new(max_cq_count),
-            regions: Regions::new(max_mr_count, seed, returns.clone()),
+            regions: Regions::new([max_mr_count, max_mw_count], seed, returns.clone()),
             receive_queues: Table::new(max_qp_count.saturating_add(max_srq_count)),
             qps: Table::new(max_qp_count),
             srqs: Table::new(max_srq_count),
@@ -92,6 +93,7 @@ impl Objects {
             Key::Pd(id) => &mut self.pds.get_mut(id)?.life,
             Key::Cq(id) => &mut self.cqs.get_mut(id)?.life,
             Key::Region(id) => &mut self.regions.table.get_mut(id)?.life,
+            Key::Window(id) => &mut self.regions.windows.get_mut(id)?.life,
             Key::Qp(id) => &mut self.qps.get_mut(id)?.life,
             Key::Srq(id) => &mut self.srqs.get_mut(id)?.life,
             Key::Connector(id) => &mut self.connectors.get_mut(id)?.life,
@@ -147,7 +149,11 @@ impl Objects {
             Key::Pd(id) => self.pds.remove(id).map_or(vec![], |_| vec![Key::Rnic]),
             Key::Cq(id) => self.cqs.remove(id).map_or(vec![], |_| vec![Key::Rnic]),
             Key::Region(id) => self.regions.remove(id).map_or(vec![], |mr| vec![Key::Pd(mr.pd)]),
+            Key::Window(id) => {
+                self.regions.remove_window(id).map_or(vec![], |window| vec![Key::Pd(window.pd)])
+            }
             Key::Qp(id) => self.qps.remove(id).map_or(vec![], |qp| {
+                self.regions.unbind_all(id);
                 self.regions.give_back(qp.sink_token);
                 let mut antecedents =
                     vec![Key::Cq(qp.receive_cq), Key::Cq(qp.sends.cq), Key::Pd(qp.pd)];
@@ -310,6 +316,7 @@ impl Objects {
         self.pds.len()
             + self.cqs.len()
             + self.regions.table.len()
+            + self.regions.windows.len()
             + self.qps.len()
             + self.srqs.len()
             + self.connectors.len()

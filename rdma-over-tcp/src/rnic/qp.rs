@@ -9,6 +9,7 @@ use super::{
     id::{CqId, PdId, QpId, ReceiveQueueId, SrqId, StreamId, kind},
     lifetime::Life,
     receive_queue::{Receive, ReceiveQueue},
+    registration::User,
     send_queue::{Progress, SendQueue, WorkRequest},
     stats::QpStats,
     status::{VerbError, WcStatus},
@@ -91,8 +92,8 @@ pub enum LatePosts {
 /// What a queue pair tells its consumer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QpEvent {
-    /// It is in [`QpState::Error`], and has completed the last receive that it has taken from its shared receive queue: it
-    /// takes no more. Told once.
+    /// It is in [`QpState::Error`], and has completed the last receive that it has taken from its shared receive queue:
+    /// it takes no more. Told once.
     LastReceive,
 }
 
@@ -242,6 +243,12 @@ impl Qp {
         self.is_last_receive_told = false;
     }
 
+    /// Whose accesses its own are.
+    #[inline]
+    pub(crate) const fn user(&self) -> User {
+        User { pd: self.pd, qp: self.id }
+    }
+
     /// A Read would wait for ever.
     pub(crate) fn has_no_reads(&self) -> bool {
         self.state == QpState::Connected && self.read_limit == 0
@@ -284,8 +291,8 @@ impl Qp {
         }
     }
 
-    /// Completes all receives, in posting order, as Flushed. Of a shared receive queue that is the one which the message
-    /// in progress has taken: the others are not the queue pair's (NDK-SRQ-6).
+    /// Completes all receives, in posting order, as Flushed. Of a shared receive queue that is the one which the
+    /// message in progress has taken: the others are not the queue pair's (NDK-SRQ-6).
     pub(crate) fn flush_receives(
         &mut self,
         queues: &mut Table<kind::ReceiveQueue, ReceiveQueue>,

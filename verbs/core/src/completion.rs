@@ -55,6 +55,7 @@ const fn opcode(completion: &Completion) -> u32 {
         WcOpcode::Read => 2,
         WcOpcode::CompareSwap => 3,
         WcOpcode::FetchAdd => 4,
+        WcOpcode::Bind => 5,
         WcOpcode::Invalidate | WcOpcode::FastRegister => 6,
         WcOpcode::Receive => 128,
     }

@@ -83,8 +83,8 @@ impl Engine {
         let Options { adapter, sockets } = options;
         let random = || RandomState::new().build_hasher().finish();
         let seed = u128::from(random()) << 64 | u128::from(random());
-        // A peer's FIN ends the connection: verbs know no half of one. A program may listen again while connections live
-        // that were accepted there.
+        // A peer's FIN ends the connection: verbs know no half of one. A program may listen again while connections
+        // live that were accepted there.
         let adapter =
             Config { seed, flush_on_peer_close: true, exclusive_endpoints: false, ..adapter };
         let (limits, rfc7306) = (adapter.limits, adapter.rfc7306);

@@ -15,12 +15,19 @@ use rdma_over_tcp::{
     ddp::{Stag, TaggedOffset},
     rdmap::AtomicOperation,
     rnic::{
-        Data, LatePosts, Operation, QpConfig, QpId, QpLimits, QpState, Remote, Rnic, Sge, Unpolled,
-        Urgency, VerbError, WrFlags,
+        Access, Bind, Data, LatePosts, Operation, QpConfig, QpId, QpLimits, QpState, Remote,
+        Revocable, Rnic, Sge, Unpolled, Urgency, VerbError, WrFlags,
     },
 };
 
-use crate::{cq::Cq, engine::Engine, errno::Errno, latch::lock, memory::Pd, srq::Srq};
+use crate::{
+    cq::Cq,
+    engine::Engine,
+    errno::Errno,
+    latch::lock,
+    memory::{Pd, Region, Window},
+    srq::Srq,
+};
 
 /// `IBV_QPS_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -294,6 +301,25 @@ const fn remote((address, key): (u64, u32)) -> Remote {
     Remote { stag: Stag(key), offset: TaggedOffset(address) }
 }
 
+/// A bind of a window.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowBind<'a> {
+    /// The window.
+    pub window: &'a Window,
+    /// The region, unless it is to be unbound.
+    pub region: &'a Region,
+    /// The low 8 bits of its key, of a window of type 2.
+    pub key: Option<u8>,
+    /// The first byte, by the region's addresses.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Peers' addresses count from the first byte.
+    pub is_zero_based: bool,
+    /// Rights.
+    pub rights: Access,
+}
+
 /// Posts to a send queue.
 #[derive(Debug)]
 pub struct SendPoster<'a> {
@@ -334,6 +360,33 @@ impl SendPoster<'_> {
             }
         };
         Ok(self.core.post(id, wr_id, operation, data, flags).0?)
+    }
+
+    /// Posts the bind of a window; returns its key.
+    ///
+    /// # Errors
+    /// `EINVAL`: bytes or rights that the region does not have. As [`SendPoster::post`].
+    pub fn bind(&mut self, wr_id: u64, bind: WindowBind<'_>, flags: WrFlags) -> Result<u32, Errno> {
+        let WindowBind { window, region, key, address, length, is_zero_based, rights } = bind;
+        let bind = Bind {
+            window: window.id(),
+            key,
+            region: region.id(),
+            address,
+            length,
+            base: if is_zero_based { 0 } else { address },
+            rights,
+        };
+        Ok(self.core.post_bind(self.qp.id, wr_id, bind, flags | WrFlags::DEFER).0?)
+    }
+
+    /// Posts the invalidation of a window that the queue pair has bound, by its key.
+    ///
+    /// # Errors
+    /// As [`SendPoster::post`].
+    pub fn invalidate(&mut self, wr_id: u64, key: u32, flags: WrFlags) -> Result<(), Errno> {
+        let target = Revocable::Token(key);
+        Ok(self.core.post_invalidate(self.qp.id, wr_id, target, flags | WrFlags::DEFER).0?)
     }
 
     /// RFC 7306 has immediate data as a message of its own. The Write before it is a request of its own, too, and gives

@@ -22,10 +22,10 @@ use crate::{
     access::{Access, CoreAccess},
     ddp::{Stag, TaggedOffset},
     rnic::{
-        Close, Completion, CompletionQueue, ConnectionEntry, Counters, CqId, CqOverrun, Data,
+        Bind, Close, Completion, CompletionQueue, ConnectionEntry, Counters, CqId, CqOverrun, Data,
         FastRegister, FastRegisterLimits, Key, LatePosts, Operation, PdId, QpConfig, QpId,
-        QpLimits, QpState, QpStats, RegionId, RegisteredBuffer, Remote, Rnic, Sge, SrqConfig,
-        SrqEvent, SrqId, Urgency, VerbError,
+        QpLimits, QpState, QpStats, RegionId, RegisteredBuffer, Remote, Revocable, Rnic, Sge,
+        SrqConfig, SrqEvent, SrqId, Urgency, VerbError, WindowId, WindowType,
     },
 };
 
@@ -60,6 +60,7 @@ closable! {
     Pd as Pd,
     Cq as Cq,
     Mr as Region,
+    Mw as Window,
     Qp as Qp,
     Srq as Srq,
     Connector as Connector,
@@ -236,8 +237,8 @@ impl Pd {
         Ok(Qp { access: self.access.clone(), id })
     }
 
-    /// NdkCreateQpWithSrq: as [`Pd::create_qp`], and receives come from `srq`. `context` is how a completion tells its queue
-    /// pair (NDK-RES-4).
+    /// NdkCreateQpWithSrq: as [`Pd::create_qp`], and receives come from `srq`. `context` is how a completion tells its
+    /// queue pair (NDK-RES-4).
     ///
     /// # Errors
     /// As [`Pd::create_qp`]; [`NtStatus::INVALID_PARAMETER`] also for a queue of another domain.
@@ -253,13 +254,14 @@ impl Pd {
         self.create_any_qp(receive_cq, initiator_cq, Some(srq.id), context, limits)
     }
 
-    /// NdkCreateSrq: `depth` receives of up to `sges_max` entries. `notification` is called with SUCCESS when fewer receives
-    /// are queued than `notify_threshold`, once; the threshold counts once the queue has had as many (NDK-SRQ-3). 0: no
-    /// threshold. A send that finds the queue empty ends its connection, as with a queue pair's own receives.
+    /// NdkCreateSrq: `depth` receives of up to `sges_max` entries. `notification` is called with SUCCESS when fewer
+    /// receives are queued than `notify_threshold`, once; the threshold counts once the queue has had as many
+    /// (NDK-SRQ-3). 0: no threshold. A send that finds the queue empty ends its connection, as with a queue pair's own
+    /// receives.
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: depth or entries over the adapter's, a threshold over the depth, or the domain is
-    /// being closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
+    /// [`NtStatus::INVALID_PARAMETER`]: depth or entries over the adapter's, a threshold over the depth, or the domain
+    /// is being closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
     pub fn create_srq(
         &self,
         depth: u32,
@@ -276,12 +278,14 @@ impl Pd {
         Ok(Srq { access: self.access.clone(), id })
     }
 
-    /// NdkCreateMw.
+    /// NdkCreateMw: a window that is not bound, for [`Qp::bind`].
     ///
     /// # Errors
-    /// Always [`NtStatus::NOT_SUPPORTED`].
-    pub const fn create_mw(&self) -> Result<(), NtStatus> {
-        Err(NtStatus::NOT_SUPPORTED)
+    /// [`NtStatus::INSUFFICIENT_RESOURCES`]; [`NtStatus::INVALID_PARAMETER`]: the domain is being closed.
+    pub fn create_mw(&self) -> Result<Mw, NtStatus> {
+        // NDK-MEM-16
+        let id = self.access.with(|core, _| core.create_window(self.id, WindowType::Two))?;
+        Ok(Mw { access: self.access.clone(), id })
     }
 }
 
@@ -395,9 +399,10 @@ impl Mr {
     /// NdkDeregisterMr: from now on the token opens nothing (RFC 5040 §8.1.1). SUCCESS, or PENDING and `completion`
     /// follows, when nothing reads or writes the memory any more: what was sent from it and is not acknowledged is
     /// copied, and a device that still reads it is waited for. A Send or Write that has begun and is not yet with TCP
-    /// as a whole ends its connection, with ACCESS_VIOLATION. INVALID_PARAMETER: not registered.
+    /// as a whole ends its connection, with ACCESS_VIOLATION. INVALID_PARAMETER: not registered. DEVICE_BUSY: windows
+    /// are bound.
     ///
-    /// A close does the same, and its completion says the same.
+    /// A close does the same, but waits for the windows, and its completion says the same.
     pub fn deregister(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
         let completion = Box::new(completion);
         let result = self.access.with(|core, _| core.deregister(self.id, completion));
@@ -429,6 +434,43 @@ impl Mr {
     #[must_use]
     pub fn remote_token(&self) -> u32 {
         self.local_token()
+    }
+}
+
+/// A memory window: a part of a region, opened to the peer of the queue pair that has bound it (NDK-MEM-16). Closing it
+/// ends that.
+#[derive(Clone, Debug)]
+pub struct Mw {
+    access: Access,
+    id: WindowId,
+}
+
+impl Mw {
+    /// NdkGetRemoteTokenFromMw: that of the last [`Qp::bind`], which has returned it.
+    #[must_use]
+    pub fn remote_token(&self) -> u32 {
+        self.access.with(|core, _| core.window_token(self.id).unwrap_or(0))
+    }
+}
+
+/// An object whose token [`Qp::invalidate`] takes back: a region or a window.
+#[derive(Clone, Copy, Debug)]
+pub enum Invalidate<'a> {
+    /// A region that a fast registration has registered.
+    Mr(&'a Mr),
+    /// A window that the same queue pair has bound.
+    Mw(&'a Mw),
+}
+
+impl<'a> From<&'a Mr> for Invalidate<'a> {
+    fn from(mr: &'a Mr) -> Self {
+        Self::Mr(mr)
+    }
+}
+
+impl<'a> From<&'a Mw> for Invalidate<'a> {
+    fn from(mw: &'a Mw) -> Self {
+        Self::Mw(mw)
     }
 }
 
@@ -540,14 +582,49 @@ impl Qp {
         })
     }
 
-    /// NdkInvalidate of a region that was registered by [`Qp::fast_register`] (NDK-MEM-9).
+    /// NdkInvalidate of a region that was registered by [`Qp::fast_register`], or of a window that this queue pair has
+    /// bound (NDK-MEM-9).
     ///
     /// # Errors
     /// As said at [`Qp`].
-    pub fn invalidate(&self, context: u64, mr: &Mr, flags: OpFlags) -> Result<(), NtStatus> {
-        check_same(&self.access, &mr.access)?;
+    pub fn invalidate<'a>(
+        &self,
+        context: u64,
+        object: impl Into<Invalidate<'a>>,
+        flags: OpFlags,
+    ) -> Result<(), NtStatus> {
+        let (access, target) = match object.into() {
+            Invalidate::Mr(mr) => (&mr.access, Revocable::Region(mr.id)),
+            Invalidate::Mw(mw) => (&mw.access, Revocable::Window(mw.id)),
+        };
+        check_same(&self.access, access)?;
         self.checked_post(flags.check(OperationType::Invalidate), |core| {
-            core.post_invalidate(self.id, context, mr.id, flags.options())
+            core.post_invalidate(self.id, context, target, flags.options())
+        })
+    }
+
+    /// NdkBind: opens `length` bytes of a registered region from `address` on to this queue pair's peer, until `mw` is
+    /// invalidated, by either end, or closed. A window that is bound cannot be bound again (NDK-MEM-12). Returns the
+    /// token, which counts once the bind has completed; peers name bytes by the region's addresses.
+    ///
+    /// # Errors
+    /// As said at [`Qp`]; [`NtStatus::ACCESS_VIOLATION`]: remote write to a region without local write (NDK-MEM-11);
+    /// [`NtStatus::INVALID_PARAMETER`] also for no bytes, or bytes outside the region.
+    pub fn bind(
+        &self,
+        context: u64,
+        mr: &Mr,
+        mw: &Mw,
+        address: u64,
+        length: u64,
+        flags: OpFlags,
+    ) -> Result<u32, NtStatus> {
+        check_same(&self.access, &mr.access)?;
+        check_same(&self.access, &mw.access)?;
+        let (window, region, rights) = (mw.id, mr.id, flags.window_rights());
+        let bind = Bind { window, key: None, region, address, length, base: address, rights };
+        self.checked_post(flags.check(OperationType::Bind), |core| {
+            core.post_bind(self.id, context, bind, flags.options())
         })
     }
 

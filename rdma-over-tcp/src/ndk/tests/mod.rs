@@ -11,3 +11,4 @@ mod sockets;
 mod srq;
 mod startup;
 mod truncation;
+mod windows;

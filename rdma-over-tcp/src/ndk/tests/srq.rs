@@ -13,8 +13,7 @@ use super::{
 use crate::{
     error::{EndReason, WireError},
     ndk::{
-        Connector, Data, DisconnectReason, NdkResultEx, NtStatus, OpFlags, OperationType, Qp,
-        QpLimits, Srq,
+        Data, DisconnectReason, NdkResultEx, NtStatus, OpFlags, OperationType, Qp, QpLimits, Srq,
     },
     rnic::{QpEvent, QpState},
 };
@@ -91,8 +90,8 @@ impl Shared {
     }
 }
 
-// NDK-SRQ-6, NDK-RES-4: messages take receives in order of their first segments, whichever connection they come by; each
-// completion names its queue pair, and the bytes are where they belong.
+// NDK-SRQ-6, NDK-RES-4: messages take receives in order of their first segments, whichever connection they come by;
+// each completion names its queue pair, and the bytes are where they belong.
 #[test]
 fn receives_are_taken_in_order_of_arrival() {
     let mut shared = Shared::new(8, 0, 2);
@@ -247,7 +246,7 @@ fn a_broken_queue_pair_leaves_the_receives() {
     shared.bench.settle();
     assert_eq!(shared.received(), [(201, 1, NtStatus::SUCCESS)]);
     assert_eq!(*told[1].lock().unwrap(), []);
-    let done = shared.sides[1].connector.as_ref().map(Connector::clone).unwrap();
+    let done = shared.sides[1].connector.clone().unwrap();
     assert_eq!(done.disconnect(|_| {}), NtStatus::PENDING);
     shared.bench.settle();
     assert_eq!(*told[1].lock().unwrap(), [QpEvent::LastReceive]);

@@ -230,8 +230,8 @@ impl Id {
     /// Accepts a request. An event says what has come of it.
     ///
     /// # Errors
-    /// `EINVAL`: there is none, the queue pair cannot be connected, or there is too much private data. `ECONNRESET`: the
-    /// peer has given up. As [`Engine::check`](crate::engine::Engine::check).
+    /// `EINVAL`: there is none, the queue pair cannot be connected, or there is too much private data. `ECONNRESET`:
+    /// the peer has given up. As [`Engine::check`](crate::engine::Engine::check).
     pub fn accept(
         self: &Arc<Self>,
         qp: &Arc<Qp>,
