@@ -33,6 +33,9 @@ const NAME: &std::ffi::CStr = c"flue0";
 /// Bytes of a device's memory: providers of hardware look behind its structure to see whether it is theirs.
 const DEVICE_BYTES: usize = 1024;
 
+/// The vendor: a locally administered OUI, "flu".
+const VENDOR: u32 = 0x66_6c75;
+
 /// The port's active width and speed: 1X at 25 Gbit/s. TCP has neither.
 const WIDTH: u8 = 1;
 const SPEED: u8 = 32;
@@ -156,6 +159,7 @@ fn attributes() -> Result<ibv_device_attr, Errno> {
     attr.sys_image_guid = guid();
     attr.max_mr_size = limits.registration_bytes_max;
     attr.page_size_cap = 4096;
+    attr.vendor_id = VENDOR;
     attr.max_qp = count(tables.max_qp_count);
     attr.max_qp_wr = count(limits.send_depth_max.min(limits.receive_depth_max));
     attr.max_sge = count(limits.send_sges_max.min(limits.receive_sges_max));

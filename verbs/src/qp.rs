@@ -4,7 +4,10 @@ use std::{
     cell::Cell,
     ffi::c_int,
     ptr,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use flue_verbs_abi::{
@@ -15,7 +18,7 @@ use flue_verbs_abi::{
         IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
         IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
         IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
-        IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp_state, ibv_wr_opcode,
+        IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_event_type, ibv_qp_state, ibv_wr_opcode,
     },
     objects::{
         ibv_context, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_recv_wr,
@@ -32,7 +35,7 @@ use rdma_over_tcp::{
 };
 
 use crate::{
-    context::{self, AsyncEvents},
+    context::{self, AsyncEvent, AsyncEvents},
     cq,
     guard::{self, Errno},
     memory::PdObject,
@@ -105,12 +108,22 @@ pub(crate) unsafe fn create(
     };
     // SAFETY: as the caller says.
     let (send_cq, receive_cq) = unsafe { (cq::of(attr.send_cq)?, cq::of(attr.recv_cq)?) };
-    let qp = Qp::new(domain, QpAttributes { send_cq, receive_cq, srq, limits })?;
+    // SAFETY: as the caller says, and the domain is not null.
+    let context = unsafe { (*pd).context };
+    // SAFETY: the context is that of the domain.
+    let events = unsafe { context::events(context) }?.clone();
+    let acknowledgements = Arc::<Acknowledgements>::default();
+    let name = Arc::new(AtomicUsize::new(0));
+    let (told, of, named) = (events.clone(), acknowledgements.clone(), name.clone());
+    let tell = Box::new(move |event| {
+        let (kind, name) = (ibv_event_type(event as u32), named.load(Ordering::Relaxed));
+        told.push(AsyncEvent { kind, name, acknowledgements: of.clone() });
+    });
+    let qp = Qp::new(domain, QpAttributes { send_cq, receive_cq, srq, limits }, tell)?;
     attr.cap.max_inline_data = qp.attributes().limits.inline_data_size;
     let mut seen = ibv_qp_ex::zeroed();
     let base = &mut seen.qp_base;
-    // SAFETY: as the caller says, and the domain is not null.
-    base.context = unsafe { (*pd).context };
+    base.context = context;
     base.qp_context = attr.qp_context;
     base.pd = pd;
     base.send_cq = attr.send_cq;
@@ -120,8 +133,6 @@ pub(crate) unsafe fn create(
     base.handle = qp.number();
     base.state = ibv_qp_state(State::Reset as u32);
     base.qp_type = attr.qp_type;
-    // SAFETY: the context is that of the domain.
-    let events = unsafe { context::events(base.context) }?.clone();
     if building.is_some() {
         qp_ex::fill(&mut seen);
     }
@@ -131,9 +142,11 @@ pub(crate) unsafe fn create(
         building: building.map(Mutex::new),
         init: Mutex::new(ibv_qp_init_attr_send(*attr)),
         events,
-        acknowledgements: Arc::default(),
+        acknowledgements,
     };
-    Ok(QpObject::make(seen, state).cast())
+    let object = QpObject::make(seen, state);
+    name.store(object as usize, Ordering::Relaxed);
+    Ok(object.cast())
 }
 
 /// The queue pair behind the program's pointer.

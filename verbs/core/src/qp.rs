@@ -9,10 +9,17 @@
 //! A queue pair of an iWARP adapter begins in INIT, and gets to RTS by a connection only. What a program moves between
 //! RESET and RTR is noted here.
 
-use std::sync::{Arc, Mutex, atomic::Ordering};
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use rdma_over_tcp::{
     ddp::{Stag, TaggedOffset},
+    error::{EndReason, ErrorNumber},
     rdmap::AtomicOperation,
     rnic::{
         Access, Bind, Data, LatePosts, Operation, QpConfig, QpId, QpLimits, QpState, Remote,
@@ -102,6 +109,53 @@ const fn merge(noted: State, core: QpState) -> State {
     }
 }
 
+/// An asynchronous event of a queue pair, `IBV_EVENT_*`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum QpEvent {
+    /// The connection was lost, or the peer has found an error.
+    Fatal = 1,
+    /// The peer has sent what is no valid request.
+    RequestError = 2,
+    /// The peer has asked for memory that it may not use.
+    AccessError = 3,
+    /// It takes no more from its shared receive queue.
+    LastReceive = 16,
+}
+
+/// The event of a connection's end; an end in order has none.
+pub(crate) const fn event_of(reason: EndReason) -> QpEvent {
+    match reason {
+        // RDMAP's remote protection errors, and DDP's of tagged buffers.
+        EndReason::Found(ErrorNumber { layer: 0 | 1, etype: 1, .. }) => QpEvent::AccessError,
+        EndReason::Found(_) | EndReason::Truncated(_) => QpEvent::RequestError,
+        _ => QpEvent::Fatal,
+    }
+}
+
+/// Tells the program of an event.
+pub type Tell = Box<dyn Fn(QpEvent) + Send + Sync>;
+
+struct Teller {
+    tell: Tell,
+    /// The queue pair is destroyed.
+    is_gone: AtomicBool,
+}
+
+impl fmt::Debug for Teller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Teller {{ is_gone: {:?} }}", self.is_gone)
+    }
+}
+
+impl Teller {
+    fn tell(&self, event: QpEvent) {
+        if !self.is_gone.load(Ordering::Relaxed) {
+            (self.tell)(event);
+        }
+    }
+}
+
 /// What a queue pair is to be.
 #[derive(Clone, Debug)]
 pub struct QpAttributes {
@@ -123,6 +177,7 @@ pub struct Qp {
     pd: Arc<Pd>,
     attributes: QpAttributes,
     noted: Mutex<State>,
+    teller: Arc<Teller>,
 }
 
 impl Qp {
@@ -130,7 +185,7 @@ impl Qp {
     ///
     /// # Errors
     /// `EINVAL`: a limit over the adapter's, or queues that have failed. `ENOMEM`. As [`Engine::check`].
-    pub fn new(pd: &Arc<Pd>, mut attributes: QpAttributes) -> Result<Arc<Self>, Errno> {
+    pub fn new(pd: &Arc<Pd>, mut attributes: QpAttributes, tell: Tell) -> Result<Arc<Self>, Errno> {
         let engine = pd.engine();
         engine.check()?;
         let most = engine.limits().inline_bytes_max;
@@ -149,7 +204,13 @@ impl Qp {
             core.create_qp(pd.id(), config)
         })?;
         let noted = Mutex::new(State::Init);
-        let qp = Arc::new(Self { engine, id, pd: pd.clone(), attributes, noted });
+        let teller = Arc::new(Teller { tell, is_gone: AtomicBool::new(false) });
+        if attributes.srq.is_some() {
+            let last = teller.clone();
+            let notification = Arc::new(move |_| last.tell(QpEvent::LastReceive));
+            engine.with(|core, _| core.notify_of_qp(id, notification))?;
+        }
+        let qp = Arc::new(Self { engine, id, pd: pd.clone(), attributes, noted, teller });
         qp.count(1);
         engine.enter_qp(&qp);
         Ok(qp)
@@ -181,6 +242,11 @@ impl Qp {
     /// The adapter.
     pub const fn engine(&self) -> &'static Engine {
         self.engine
+    }
+
+    /// Its connection has ended for this reason.
+    pub(crate) fn ended(&self, reason: EndReason) {
+        self.teller.tell(event_of(reason));
     }
 
     fn core_state(&self) -> QpState {
@@ -220,6 +286,7 @@ impl Qp {
     pub fn destroy(&self) -> Result<(), Errno> {
         self.engine.check()?;
         self.engine.leave_qp(self.number());
+        self.teller.is_gone.store(true, Ordering::Relaxed);
         // It may pend on its connection's identifier. Nobody hears of it any more.
         let _ =
             self.engine.with(|core, _| core.close_qp(self.id, Unpolled::Discard, Box::new(|| {})));
@@ -477,6 +544,16 @@ mod tests {
         }
         assert_eq!(change(Init, QpState::Connected, Drained), Ok(Change::Fail));
         assert_eq!(change(Init, QpState::Error, Init), Err(Errno::INVAL));
+        for (number, event) in [
+            ((0, 1, 2), QpEvent::AccessError),
+            ((1, 1, 0), QpEvent::AccessError),
+            ((1, 2, 2), QpEvent::RequestError),
+        ] {
+            let (layer, etype, code) = number;
+            let number = ErrorNumber { layer, etype, code };
+            assert_eq!(event_of(EndReason::Found(number)), event);
+            assert_eq!(event_of(EndReason::Terminated(number)), QpEvent::Fatal);
+        }
         for number in 0..8 {
             if let Some(state) = State::from_number(number) {
                 assert_eq!(state as u32, number);

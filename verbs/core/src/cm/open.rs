@@ -8,6 +8,7 @@ use std::{
 };
 
 use rdma_over_tcp::{
+    error::EndReason,
     mpa::startup::StartupError,
     rnic::{ConnectCause, ConnectError, ConnectionData, ConnectorId, Key, ReadLimit},
 };
@@ -171,7 +172,7 @@ impl Id {
         let this = self.clone();
         let disconnected = self.clone();
         let disconnect: rdma_over_tcp::rnic::DisconnectEvent =
-            Box::new(move |_| disconnected.disconnected());
+            Box::new(move |reason| disconnected.disconnected(reason));
         let completion = Box::new(move |outcome: Result<(), ConnectError>| match outcome {
             Ok(()) => this.established(connector, &data),
             Err(error) => this.not_connected(connector, error),
@@ -259,7 +260,7 @@ impl Id {
         };
         let (this, disconnected) = (self.clone(), self.clone());
         let disconnect: rdma_over_tcp::rnic::DisconnectEvent =
-            Box::new(move |_| disconnected.disconnected());
+            Box::new(move |reason| disconnected.disconnected(reason));
         let completion = Box::new(move |outcome: Result<(), ConnectError>| match outcome {
             Ok(()) => this.established(
                 connector,
@@ -341,20 +342,24 @@ impl Id {
             }
         };
         let this = self.clone();
-        let completion = Box::new(move |_| this.disconnected());
+        let completion = Box::new(move |_| this.disconnected(None));
         // One that is refused was too late: the peer's end is told by its own event.
         let _ = engine.with(|core, now| core.disconnect(now, connector, completion));
         Ok(())
     }
 
     /// The connection is over, by either side.
-    fn disconnected(self: &Arc<Self>) {
-        {
+    fn disconnected(self: &Arc<Self>, reason: Option<EndReason>) {
+        let qp = {
             let mut inner = self.lock();
             if inner.phase == Phase::Closed {
                 return;
             }
             inner.phase = Phase::Closed;
+            inner.qp.clone()
+        };
+        if let (Some(qp), Some(reason)) = (qp, reason) {
+            qp.ended(reason);
         }
         Self::raise(Event::new(EventKind::Disconnected, self));
     }
