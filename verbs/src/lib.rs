@@ -6,7 +6,7 @@
 //! `text` has the strings and rate conversions, `settings` reads
 //! the environment, and `config` configures the adapter by it.
 //!
-//! Every exported function goes through [`guard`]: a panic becomes EIO, and errno is set as its caller expects.
+//! Every exported function goes through `guard`: a panic becomes EIO, and errno is set as its caller expects.
 
 mod address;
 mod ah;
