@@ -170,7 +170,7 @@ fn try_verbs() -> Result<String, Failure> {
     let library = run::find_library(None)?;
     let program = "ibv_devices";
     let ended = run::command(&library, OsStr::new(program))
-        .and_then(|mut command| Ok(command.stdin(Stdio::null()).output()));
+        .map(|mut command| command.stdin(Stdio::null()).output());
     let library = library.display();
     match ended? {
         Ok(Output { status, stdout, .. }) => {

@@ -158,7 +158,7 @@ pub fn find_library(told: Option<&Path>) -> Result<PathBuf, Failure> {
     let executable = env::current_exe()
         .and_then(fs::canonicalize)
         .map_err(|error| Failure::lacking(format!("the path of flue: {error}")))?;
-    let beside = executable.parent().unwrap_or(Path::new("/"));
+    let beside = executable.parent().unwrap_or_else(|| Path::new("/"));
     // Beside; of an installation under one prefix; what cargo builds as a dependency.
     let places = [beside.to_owned(), beside.join("../lib/flue"), beside.join("deps")];
     let found =

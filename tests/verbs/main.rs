@@ -1,5 +1,5 @@
-//! Unmodified programs of libibverbs and librdmacm under `flue run`: a table of programs, each with the command lines of
-//! its two ends and what they must say; the launcher itself; and the loader's view of the library.
+//! Unmodified programs of libibverbs and librdmacm under `flue run`: a table of programs, each with the command lines
+//! of its two ends and what they must say; the launcher itself; and the loader's view of the library.
 //!
 //! `tests/verbs/run` installs the programs and makes the table of docs/verbs.md. Without a program its test says so and
 //! passes, but fails in CI.

@@ -1,5 +1,5 @@
-//! Every option of `flue run` that is for the library takes effect: by the Request that a kernel's socket reads, by pings
-//! that come about, and by the files that are written.
+//! Every option of `flue run` that is for the library takes effect: by the Request that a kernel's socket reads, by
+//! pings that come about, and by the files that are written.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -68,7 +68,8 @@ fn ping(host: &Namespace, server: &str, client: &str) -> String {
     assert_eq!(listens, Ok(()), "{}", serving.report());
     let mut pinging = Group::start(host, under_flue(client, "rping -c -a 127.0.0.1 -C 2 -V -v"));
     let ended = [pinging.wait(LIMIT), serving.wait(LIMIT)].map(|it| it.map(|status| status.code()));
-    (pinging.kill(), serving.kill());
+    pinging.kill();
+    serving.kill();
     let said = serving.report() + &pinging.report();
     assert_eq!(ended, [Ok(Some(0)), Ok(Some(0))], "{server}, {client}: {said}");
     said

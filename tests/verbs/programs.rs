@@ -90,7 +90,9 @@ fn run_pair(
 fn result(row: &Row, said: &str) -> String {
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     match row.result {
-        Seen::Text => row.client_says.first().map_or("exit status 0".into(), |text| words(text)),
+        Seen::Text => {
+            row.client_says.first().map_or_else(|| "exit status 0".into(), |text| words(text))
+        }
         Seen::Lines(text) => said
             .lines()
             .filter(|line| line.contains(text))
@@ -121,7 +123,7 @@ fn run_row(name: &str) {
         Err(wrong) => panic!("{name} (Debian package {}): {wrong}", row.package),
     };
     if let Some(directory) = std::env::var_os(RESULTS) {
-        let server = row.server.map_or("-".into(), |(line, _)| format!("`{line}`"));
+        let server = row.server.map_or_else(|| "-".into(), |(line, _)| format!("`{line}`"));
         let options =
             if row.options.is_empty() { "-".into() } else { format!("`{}`", row.options) };
         let Row { package, client, .. } = row;
@@ -199,7 +201,8 @@ fn rping_with_flues_own() {
         assert_eq!(listens, Ok(()), "{}", server.report());
         let mut client = Group::start(&host, client);
         let ended = check(&mut client, &[]).and_then(|()| check(&mut server, &[]));
-        (client.kill(), server.kill());
+        client.kill();
+        server.kill();
         assert_eq!(ended, Ok(()), "{}\n{}", server.report(), client.report());
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! [`enums`], [`attributes`] and [`objects`] are the part of `infiniband/verbs.h` that programs see in memory, [`cm`]
 //! that of `rdma/rdma_cma.h`, [`symbols`] the list of exported functions with their versions. Names are those of the C
-//! headers, so that a reader of their manual pages finds them; enums are newtypes, because a program may pass any value.
+//! headers, so that a reader of their manual pages finds them; enums are newtypes, because a program may pass any
+//! value.
 //!
 //! [`settings`] names the environment variables by which `flue run` configures the library.
 //!
