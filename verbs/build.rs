@@ -3,8 +3,9 @@
 //! rustc passes a version script of its own, which is anonymous. rust-lld, its default linker on x86-64, takes a second
 //! one whose nodes are empty: the versions are defined, the symbols stay in the base version, and the dynamic loader
 //! accepts an unversioned definition for any version that a program asks for. GNU ld refuses the pair ("anonymous
-//! version tag cannot be combined with other version tags"); `FLUE_VERBS_VERSIONS=no` leaves the versions out for it,
-//! and then the loader prints "no version information available" for each program.
+//! version tag cannot be combined with other version tags"). Where the linker is not known to be rust-lld, the versions
+//! are left out, and then the loader prints "no version information available" for each program;
+//! `FLUE_VERBS_VERSIONS=yes` or `no` decides otherwise.
 
 use std::{env, fmt::Write as _, fs, path::Path};
 
@@ -29,4 +30,16 @@ fn main() {
     let path = Path::new(&directory).join("versions.map");
     fs::write(&path, script).expect("OUT_DIR can be written to");
     println!("cargo::rustc-cdylib-link-arg=-Wl,--version-script={}", path.display());
+}
+
+/// Whether the linker is rustc's default of this target, and that is rust-lld.
+fn is_rust_lld() -> bool {
+    let target = env::var("TARGET").unwrap_or_default();
+    let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    let is_other = |flag: &str| {
+        let names_another = flag.contains("fuse-ld=") && !flag.contains("fuse-ld=lld");
+        names_another || flag.contains("linker-features=-lld") || flag.contains("linker=")
+    };
+    let asks_for_lld = flags.contains("fuse-ld=lld");
+    !flags.split('\x1f').any(is_other) && (target == "x86_64-unknown-linux-gnu" || asks_for_lld)
 }
