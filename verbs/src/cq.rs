@@ -6,7 +6,10 @@ use std::{
     mem::MaybeUninit,
     os::fd::AsRawFd,
     ptr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use flue_verbs_abi::{
@@ -97,9 +100,9 @@ pub(crate) unsafe fn create(
     };
     let acknowledgements = Arc::<Acknowledgements>::default();
     let (told, of) = (events.clone(), acknowledgements.clone());
-    let overrun = Box::new(move |name| {
-        let kind = IBV_EVENT_CQ_ERR;
-        told.push(AsyncEvent { kind, name, acknowledgements: of.clone() });
+    let overrun = Box::new(move |name, is_gone: &AtomicBool| {
+        let event = AsyncEvent { kind: IBV_EVENT_CQ_ERR, name, acknowledgements: of.clone() };
+        told.push_unless(event, || is_gone.load(Ordering::Relaxed));
     });
     let (cq, depth) = Cq::new(config::engine()?, entries, on, overrun)?;
     let mut seen = ibv_cq_ex::zeroed();

@@ -6,7 +6,7 @@ use std::{
     ptr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -115,9 +115,10 @@ pub(crate) unsafe fn create(
     let acknowledgements = Arc::<Acknowledgements>::default();
     let name = Arc::new(AtomicUsize::new(0));
     let (told, of, named) = (events.clone(), acknowledgements.clone(), name.clone());
-    let tell = Box::new(move |event| {
+    let tell = Box::new(move |event, is_gone: &AtomicBool| {
         let (kind, name) = (ibv_event_type(event as u32), named.load(Ordering::Relaxed));
-        told.push(AsyncEvent { kind, name, acknowledgements: of.clone() });
+        let event = AsyncEvent { kind, name, acknowledgements: of.clone() };
+        told.push_unless(event, || is_gone.load(Ordering::Relaxed));
     });
     let qp = Qp::new(domain, QpAttributes { send_cq, receive_cq, srq, limits }, tell)?;
     attr.cap.max_inline_data = qp.attributes().limits.inline_data_size;

@@ -5,7 +5,7 @@ use std::{
     ffi::c_int,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -52,9 +52,10 @@ pub(crate) unsafe fn create(
     let acknowledgements = Arc::<Acknowledgements>::default();
     let name = Arc::new(AtomicUsize::new(0));
     let (told, of, named) = (events.clone(), acknowledgements.clone(), name.clone());
-    let reached = Box::new(move || {
+    let reached = Box::new(move |is_gone: &AtomicBool| {
         let (kind, name) = (IBV_EVENT_SRQ_LIMIT_REACHED, named.load(Ordering::Relaxed));
-        told.push(AsyncEvent { kind, name, acknowledgements: of.clone() });
+        let event = AsyncEvent { kind, name, acknowledgements: of.clone() };
+        told.push_unless(event, || is_gone.load(Ordering::Relaxed));
     });
     let srq = Srq::new(domain, attr.attr.max_wr, attr.attr.max_sge, reached)?;
     let mut seen = ibv_srq::zeroed();

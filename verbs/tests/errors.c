@@ -264,6 +264,26 @@ static void windows(void)
 	CHECK(ibv_dereg_mr(mr) == 0);
 }
 
+/* A peer without the right ends the connection: the request fails, and each side hears of it. */
+static void forbidden(void)
+{
+	struct ibv_sge sge = { (uintptr_t)client.buffer, 8, client.mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = 11, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ,
+		.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { (uintptr_t)server.buffer, server.mr->rkey ^ 0x100 } }, *bad;
+	struct ibv_async_event event;
+	struct ibv_wc wc;
+	CHECK(ibv_post_send(client.id->qp, &wr, &bad) == 0);
+	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.wr_id == 11 && wc.status == IBV_WC_REM_ACCESS_ERR);
+	CHECK(wc.vendor_err != 0 && wc.qp_num == client.id->qp->qp_num);
+	for (int side = 0; side < 2; side++) {
+		CHECK(ibv_get_async_event(client.id->verbs, &event) == 0);
+		int is_server = event.element.qp == server.id->qp;
+		CHECK(is_server || event.element.qp == client.id->qp);
+		CHECK(event.event_type == (is_server ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_FATAL));
+		ibv_ack_async_event(&event);
+	}
+}
+
 static void flushes(void)
 {
 	struct ibv_sge sge = { (uintptr_t)client.buffer, 8, client.mr->lkey };
@@ -295,6 +315,7 @@ int main(void)
 	windows();
 	children();
 	unmapped_at_once();
+	forbidden();
 	flushes();
 	CHECK(ibv_dereg_mr(client.mr) == 0 && ibv_dereg_mr(server.mr) == 0);
 	rdma_destroy_ep(client.id);

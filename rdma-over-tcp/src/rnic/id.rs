@@ -18,9 +18,9 @@ impl<K> Id<K> {
     }
 
     /// A number of 24 bits for interfaces whose objects have one, such as the QP number of verbs: the object's place in
-    /// its table, and behind 16 bits of that the count of objects that the place has had. No two objects of a kind have
-    /// the same number as long as their table has at most 65,536 places, as all but that of regions do by default. A
-    /// number comes again when its place has had 255 other objects. Never below 65,536.
+    /// its table, and above 16 bits of that the count of objects that the place has had. No two queue pairs have the
+    /// same number as long as [`Capabilities::max_qp_count`](super::Capabilities) is at most 65,536, the default; the
+    /// same holds for other kinds. A number comes again when its place has had 255 other objects. Never below 65,536.
     #[must_use]
     pub const fn number(self) -> u32 {
         (1 + self.generation % 0xff) << 16 | self.index & 0xffff

@@ -50,8 +50,9 @@ impl CompletionChannel {
     }
 }
 
-/// What a failure of a queue calls, with the program's name of it: an asynchronous event.
-pub type Overrun = Box<dyn Fn(usize) + Send + Sync>;
+/// What a failure of a queue calls, with the program's name of it: an asynchronous event, unless the queue is
+/// destroyed: then the flag is set, before events that wait are withdrawn.
+pub type Overrun = Box<dyn Fn(usize, &AtomicBool) + Send + Sync>;
 
 /// The part of a queue that announces completions. It outlives the queue while an announcement is under way.
 pub struct Announcer {
@@ -73,8 +74,8 @@ impl fmt::Debug for Announcer {
 impl Announcer {
     /// A satisfied arm, or the failure of the queue.
     fn announce(self: &Arc<Self>, outcome: Result<(), CqOverrun>) {
-        if outcome.is_err() && !self.is_gone.load(Ordering::Relaxed) {
-            (self.overrun)(self.name.load(Ordering::Relaxed));
+        if outcome.is_err() {
+            (self.overrun)(self.name.load(Ordering::Relaxed), &self.is_gone);
         }
         if let Some(channel) = &self.channel {
             channel.events.push_unless(self.clone(), || self.is_gone.load(Ordering::Relaxed));

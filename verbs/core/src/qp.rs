@@ -133,8 +133,9 @@ pub(crate) const fn event_of(reason: EndReason) -> QpEvent {
     }
 }
 
-/// Tells the program of an event.
-pub type Tell = Box<dyn Fn(QpEvent) + Send + Sync>;
+/// Tells the program of an event, unless the queue pair is destroyed: then the flag is set, before events that wait are
+/// withdrawn.
+pub type Tell = Box<dyn Fn(QpEvent, &AtomicBool) + Send + Sync>;
 
 struct Teller {
     tell: Tell,
@@ -150,9 +151,7 @@ impl fmt::Debug for Teller {
 
 impl Teller {
     fn tell(&self, event: QpEvent) {
-        if !self.is_gone.load(Ordering::Relaxed) {
-            (self.tell)(event);
-        }
+        (self.tell)(event, &self.is_gone);
     }
 }
 

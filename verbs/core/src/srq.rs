@@ -9,8 +9,9 @@ use rdma_over_tcp::rnic::{Key, Rnic, Sge, SrqAttributes, SrqConfig, SrqId, Urgen
 
 use crate::{engine::Engine, errno::Errno, memory::Pd};
 
-/// What is called when fewer receives are queued than the limit: an asynchronous event.
-pub type LimitReached = Box<dyn Fn() + Send + Sync>;
+/// What is called when fewer receives are queued than the limit: an asynchronous event, unless the queue is destroyed:
+/// then the flag is set, before events that wait are withdrawn.
+pub type LimitReached = Box<dyn Fn(&AtomicBool) + Send + Sync>;
 
 /// A shared receive queue.
 #[derive(Debug)]
@@ -42,11 +43,7 @@ impl Srq {
         }
         let is_gone = Arc::new(AtomicBool::new(false));
         let gone = is_gone.clone();
-        let notification = Arc::new(move |_| {
-            if !gone.load(Ordering::Relaxed) {
-                reached();
-            }
-        });
+        let notification = Arc::new(move |_| reached(&gone));
         let config = SrqConfig { depth, max_receive_request_sge: sges_max, limit: 0 };
         let id = engine.with(|core, _| core.create_srq(pd.id(), config, notification))?;
         pd.users.fetch_add(1, Ordering::Relaxed);
