@@ -15,10 +15,13 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=FLUE_VERBS_VERSIONS");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libflue_verbs.so");
-    if env::var("FLUE_VERBS_VERSIONS").is_ok_and(|value| value == "no") {
-        println!(
-            "cargo::warning=flue-verbs is built without symbol versions (FLUE_VERBS_VERSIONS=no)"
-        );
+    let has_versions = match env::var("FLUE_VERBS_VERSIONS").as_deref() {
+        Ok("yes") => true,
+        Ok("no") => false,
+        _ => is_rust_lld(),
+    };
+    if !has_versions {
+        println!("cargo::warning=flue-verbs has no symbol versions; verbs/build.rs says why");
         return;
     }
     let mut script = String::new();
