@@ -30,6 +30,9 @@ const UNSAFE: &[&str] = &[
     "tests/packetdrill/src/caller.rs",
     // An allocator that counts.
     "tests/guard/src/counting.rs",
+    // The C interface of libibverbs and librdmacm: structures of programs, and functions that they call.
+    "verbs/abi/src",
+    "verbs/src",
     // One call: leaving the user and network namespaces of the caller.
     "network/src/namespace.rs",
 ];

@@ -12,7 +12,7 @@ const RULES: &str = "tests/data/rules.txt";
 /// Cases of the hostile peer: the name and the rules that it says it is about. `tests/hostile` compares the list with
 /// the cases.
 const CASES: &str = "../tests/hostile/cases.txt";
-const FILES: [(&str, &str); 27] = [
+const FILES: [(&str, &str); 30] = [
     ("mpa", "src/mpa/tests.rs"),
     ("startup", "src/mpa/startup/tests.rs"),
     ("startup", "src/ndk/tests/startup.rs"),
@@ -21,6 +21,7 @@ const FILES: [(&str, &str); 27] = [
     ("rdmap", "src/rdmap/tests.rs"),
     ("error", "src/error.rs"),
     ("region", "src/rnic/region/tests.rs"),
+    ("bind", "src/rnic/bind/tests.rs"),
     ("cq", "src/rnic/cq.rs"),
     ("send_queue", "src/rnic/send_queue.rs"),
     ("sizes", "src/rnic/stream/sizes.rs"),
@@ -28,7 +29,9 @@ const FILES: [(&str, &str); 27] = [
     ("connections", "src/ndk/tests/connections.rs"),
     ("errors", "src/ndk/tests/errors.rs"),
     ("lifetimes", "src/ndk/tests/lifetimes.rs"),
+    ("srq", "src/ndk/tests/srq.rs"),
     ("truncation", "src/ndk/tests/truncation.rs"),
+    ("windows", "src/ndk/tests/windows.rs"),
     ("vectors", "tests/vectors.rs"),
     ("siw_captures", "tests/siw_captures.rs"),
     ("bad_peers", "tests/simulation/bad_peers.rs"),

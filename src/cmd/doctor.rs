@@ -4,8 +4,10 @@
 //! whose ground is missing is not made.
 
 use std::{
-    fmt,
+    ffi::OsStr,
+    fmt, io,
     net::{Ipv4Addr, TcpListener, TcpStream},
+    process::{Output, Stdio},
     time::Duration,
 };
 
@@ -16,6 +18,7 @@ use rdma_over_tcp::ndk::{self, AdapterConfig, SocketsConfig};
 use serde::Serialize;
 
 use crate::{
+    cmd::run,
     environment::{self, tap_failure},
     failure::Failure,
     namespace::{self, Entered},
@@ -106,7 +109,10 @@ pub fn run(_args: &DoctorArgs, console: &mut Console<'_>) -> Result<(), Failure>
 
 /// Tries everything, in an order in which later checks stand on earlier ones.
 pub fn examine() -> Vec<Check> {
-    let mut checks = vec![Check::new(SOCKETS, false, try_sockets())];
+    let mut checks = vec![
+        Check::new(SOCKETS, false, try_sockets()),
+        Check::new("verbs programs", false, try_verbs()),
+    ];
     let tun = environment::check_tun().map(|()| format!("{} can be opened", environment::TUN_NODE));
     let has_tun = tun.is_ok();
     checks.push(Check::new("TUN device node", true, tun));
@@ -156,6 +162,34 @@ fn try_sockets() -> Result<String, Failure> {
     match opened {
         Ok(_) => Ok("carry queue pairs: \"flue lab --transport kernel\" needs no more".into()),
         Err(error) => Err(Failure::lacking(error.to_string())),
+    }
+}
+
+/// What `flue run` needs: its library, and that a program sees its device.
+fn try_verbs() -> Result<String, Failure> {
+    let library = run::find_library(None)?;
+    let program = "ibv_devices";
+    let ended = run::command(&library, OsStr::new(program))
+        .map(|mut command| command.stdin(Stdio::null()).output());
+    let library = library.display();
+    match ended? {
+        Ok(Output { status, stdout, .. }) => {
+            let said = String::from_utf8_lossy(&stdout);
+            // Two lines of headings, then a name and a GUID a line.
+            let devices = said.lines().skip(2).filter_map(|line| line.split_whitespace().next());
+            match devices.collect::<Vec<_>>().join(", ") {
+                devices if status.success() && !devices.is_empty() => {
+                    Ok(format!("\"flue run\" gives them {library}; {program} sees {devices}"))
+                }
+                _ => Err(Failure::lacking(format!(
+                    "{program} sees no device of {library}: {status}"
+                ))),
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(format!("\"flue run\" gives them {library}; {program} is not installed to try it"))
+        }
+        Err(error) => Err(Failure::lacking(format!("{program}: {error}"))),
     }
 }
 

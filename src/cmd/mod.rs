@@ -7,6 +7,7 @@ pub mod nc;
 pub mod perf;
 pub mod plot;
 pub mod rping;
+pub mod run;
 pub mod serve;
 pub mod ss;
 pub mod wire;

@@ -198,8 +198,7 @@ impl<L: Link, W: Write + Send> Tee<L, W> {
     /// # Errors
     /// Those of the output; recording ends with the first.
     pub fn flush(&mut self) -> io::Result<()> {
-        let Some(writer) = &mut self.recorder.writer else { return Ok(()) };
-        writer.flush().inspect_err(|error| self.recorder.fail(copy_of(error)))
+        self.recorder.flush()
     }
 
     /// Frames recorded so far.
@@ -232,6 +231,15 @@ impl<W: Write> Recorder<W> {
         tracing::warn!(%error, frames = self.frames, "capture ended by a write error");
         self.error = Some(error);
         self.writer = None;
+    }
+
+    /// Writes out what is buffered. Also happens on drop.
+    ///
+    /// # Errors
+    /// Those of the output; recording ends with the first.
+    pub fn flush(&mut self) -> io::Result<()> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        writer.flush().inspect_err(|error| self.fail(copy_of(error)))
     }
 
     /// Records a frame.

@@ -14,7 +14,7 @@
 //!     let (cq, _queue) = rnic.create_cq(16, std::sync::Arc::new(|_| {}))?;
 //!     let limits = QpLimits::default();
 //!     let late_posts = LatePosts::Flush;
-//!     let config = QpConfig { receive_cq: cq, send_cq: cq, context: 1, limits, late_posts };
+//!     let config = QpConfig { receive_cq: cq, send_cq: cq, context: 1, limits, srq: None, late_posts };
 //!     rnic.create_qp(pd, config).map(|qp| (pd, qp))
 //! })?;
 //! access.with(|rnic, _| {
@@ -106,8 +106,8 @@ impl Access {
         result
     }
 
-    /// Makes some progress if the consumer has to ([`CoreAccess::progress`]): for a poll of a completion queue that finds
-    /// it empty.
+    /// Makes some progress if the consumer has to ([`CoreAccess::progress`]): for a poll of a completion queue that
+    /// finds it empty.
     #[inline]
     pub fn progress(&self) {
         self.0.progress();

@@ -30,9 +30,10 @@ pub fn open(
     Ok(opened.pop().expect("one link makes one adapter"))
 }
 
-/// Starts a node on the queues of one device, and opens an adapter for each. An object belongs to the adapter that made it, and a connection of its queue pairs to that adapter's queue; objects of two
-/// adapters are not used together. Memory that several are to reach is registered with each. Listeners of several
-/// adapters may have one address, and what is accepted is spread over them.
+/// Starts a node on the queues of one device, and opens an adapter for each. An object belongs to the adapter that made
+/// it, and a connection of its queue pairs to that adapter's queue; objects of two adapters are not used together.
+/// Memory that several are to reach is registered with each. Listeners of several adapters may have one address, and
+/// what is accepted is spread over them.
 ///
 /// # Errors
 /// As [`Node::start_queues`].

@@ -206,8 +206,18 @@ impl OpFlags {
         Ok(())
     }
 
-    /// The rights that a fast registration asks for.
+    /// The rights that a fast registration asks for. Windows may be bound to any region.
     pub(super) fn rights(self) -> Access {
+        Access::BIND | self.named_rights()
+    }
+
+    /// The rights that a bind asks for: those of peers. Local write is half of a composite, and is the region's
+    /// (NDK-MEM-11).
+    pub(super) fn window_rights(self) -> Access {
+        self.named_rights().without(Access::LOCAL_WRITE)
+    }
+
+    fn named_rights(self) -> Access {
         access(
             self.contains(Self::ALLOW_LOCAL_WRITE),
             self.contains(Self::ALLOW_REMOTE_READ),
@@ -234,14 +244,15 @@ fn access(local_write: bool, remote_read: bool, remote_write: bool, atomic: bool
 }
 
 impl MrFlags {
-    /// The rights of a region.
+    /// The rights of a region. Windows may be bound to any.
     pub(super) fn rights(self) -> Access {
-        access(
-            self.contains(Self::ALLOW_LOCAL_WRITE),
-            self.contains(Self::ALLOW_REMOTE_READ),
-            self.contains(Self::ALLOW_REMOTE_WRITE),
-            self.contains(Self::ALLOW_REMOTE_ATOMIC),
-        )
+        Access::BIND
+            | access(
+                self.contains(Self::ALLOW_LOCAL_WRITE),
+                self.contains(Self::ALLOW_REMOTE_READ),
+                self.contains(Self::ALLOW_REMOTE_WRITE),
+                self.contains(Self::ALLOW_REMOTE_ATOMIC),
+            )
     }
 
     /// Refuses unknown bits, and 0x4 without local write.
@@ -268,11 +279,14 @@ mod tests {
         let check = |bits| OpFlags(bits).check(OperationType::FastRegister);
         assert_eq!(check(0x10), Ok(()));
         let local = Access::LOCAL_WRITE;
-        assert_eq!(OpFlags(0x10).rights(), local);
+        assert_eq!(OpFlags(0x10).rights(), local | Access::BIND);
         assert_eq!(check(0x20), Err(NtStatus::INVALID_PARAMETER));
         assert_eq!(check(0x30), Ok(()));
-        assert_eq!(OpFlags(0x30).rights(), local | Access::REMOTE_WRITE);
-        assert_eq!(OpFlags(0x38).rights(), local | Access::REMOTE_WRITE | Access::REMOTE_READ);
+        let remote = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        assert_eq!(OpFlags(0x30).rights(), local | Access::REMOTE_WRITE | Access::BIND);
+        assert_eq!(OpFlags(0x38).rights(), local | remote | Access::BIND);
+        assert_eq!(OpFlags(0x38).window_rights(), remote);
+        assert_eq!(OpFlags(0x10).window_rights(), Access::NONE);
         assert!(!OpFlags(0x10).contains(OpFlags::ALLOW_REMOTE_WRITE));
     }
 

@@ -1,15 +1,15 @@
 //! NDKPI: the kernel-mode RDMA interface of Windows, as a mapping of the RDMA adapter ([`rnic`](crate::rnic)).
 //!
-//! Consumers hold [`Adapter`], [`Pd`], [`Cq`], [`Qp`], [`Mr`], [`Connector`] and [`Listener`]: names of
-//! objects and a way to the adapter ([`Access`](crate::access::Access)). This module has NDKPI's names, flags,
+//! Consumers hold [`Adapter`], [`Pd`], [`Cq`], [`Qp`], [`Srq`], [`Mr`], [`Mw`], [`Connector`] and [`Listener`]: names
+//! of objects and a way to the adapter ([`Access`](crate::access::Access)). This module has NDKPI's names, flags,
 //! statuses, results and argument checks; queues, memory, connections and their states are the adapter's.
 //!
 //! Limits are those of [`AdapterInfo`] and [`Capabilities`]; time limits those of [`AdapterConfig`].
 //! Asynchronous functions return PENDING and call back exactly once; creating and registering needs no
 //! waiting here and succeeds inline, which NDKPI allows (NDK-ASY-1).
 //!
-//! Not offered yet, and answered so: memory windows, shared receive queues (`max_srq_depth` is 0),
-//! shared endpoints, logical address mappings, the privileged token, interrupt moderation.
+//! Not offered yet, and answered so: shared endpoints, logical address mappings, the privileged token, interrupt
+//! moderation.
 
 pub mod blocking;
 mod flags;
@@ -26,7 +26,7 @@ use alloc::{boxed::Box, sync::Arc};
 
 pub use self::{
     flags::{AdapterFlags, CqNotify, MrFlags, OpFlags, OperationType},
-    handles::{Adapter, Connector, Cq, Listener, Mr, Pd, Qp},
+    handles::{Adapter, Connector, Cq, Invalidate, Listener, Mr, Mw, Pd, Qp, Srq},
     info::{AdapterInfo, NDK_VERSION, NdkVersion, RdmaTechnology},
     open::{open, open_on, open_queues, open_sockets},
     result::{DisconnectReason, NdkResult, NdkResultEx},

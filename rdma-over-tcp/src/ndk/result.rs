@@ -225,6 +225,7 @@ impl From<WcOpcode> for OperationType {
             WcOpcode::Read => Self::Read,
             WcOpcode::FastRegister => Self::FastRegister,
             WcOpcode::Invalidate => Self::Invalidate,
+            WcOpcode::Bind => Self::Bind,
             WcOpcode::Receive => Self::Receive,
             WcOpcode::FetchAdd => Self::FetchAdd,
             WcOpcode::CompareSwap => Self::CompareSwap,

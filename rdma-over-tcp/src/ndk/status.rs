@@ -155,12 +155,17 @@ impl From<VerbError> for NtStatus {
                 Self::INVALID_PARAMETER
             }
             VerbError::TooManySges => Self::DATA_OVERRUN,
-            VerbError::TooLong | VerbError::CompletionsPresent => Self::BUFFER_OVERFLOW,
+            VerbError::TooLong | VerbError::CompletionsPresent | VerbError::ReceivesPresent => {
+                Self::BUFFER_OVERFLOW
+            }
             VerbError::QueueFull => Self::NO_MORE_ENTRIES,
             VerbError::NotConnected => Self::CONNECTION_INVALID,
             VerbError::NoReads => Self::INVALID_DEVICE_REQUEST,
             VerbError::NoExtensions => Self::NOT_SUPPORTED,
-            VerbError::NoRemoteAccess | VerbError::ReadOnly => Self::ACCESS_VIOLATION,
+            VerbError::NoRemoteAccess | VerbError::ReadOnly | VerbError::RightsNotAllowed => {
+                Self::ACCESS_VIOLATION
+            }
+            VerbError::WindowsBound => Self::DEVICE_BUSY,
             VerbError::TooManyPages => Self::IMPLEMENTATION_LIMIT,
             VerbError::NoResources => Self::INSUFFICIENT_RESOURCES,
         }

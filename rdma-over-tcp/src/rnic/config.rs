@@ -40,8 +40,10 @@ pub struct Limits {
     pub ird_max: u32,
     /// Reads and atomics that a queue pair has outstanding at once (ORD).
     pub ord_max: u32,
-    /// Receives posted to a queue.
+    /// Receives posted to a queue pair.
     pub receive_depth_max: u32,
+    /// Receives posted to a shared receive queue.
+    pub srq_depth_max: u32,
     /// Requests posted to the send queue of a queue pair.
     pub send_depth_max: u32,
     /// Entries of a completion queue.
@@ -64,6 +66,7 @@ impl Default for Limits {
             ird_max: 128,
             ord_max: 128,
             receive_depth_max: 16 * 1024,
+            srq_depth_max: 64 * 1024,
             send_depth_max: 16 * 1024,
             cq_depth_max: 1 << 20,
             private_data_max: 508,
@@ -80,8 +83,12 @@ pub struct Capabilities {
     pub max_cq_count: u32,
     /// Memory regions.
     pub max_mr_count: u32,
+    /// Memory windows.
+    pub max_mw_count: u32,
     /// Queue pairs.
     pub max_qp_count: u32,
+    /// Shared receive queues.
+    pub max_srq_count: u32,
     /// Connectors; each incoming request takes one.
     pub max_connector_count: u32,
     /// Listeners.
@@ -94,7 +101,9 @@ impl Default for Capabilities {
             max_pd_count: 4096,
             max_cq_count: 65_536,
             max_mr_count: 262_144,
+            max_mw_count: 262_144,
             max_qp_count: 65_536,
+            max_srq_count: 65_536,
             max_connector_count: 65_536,
             max_listener_count: 1024,
         }
@@ -155,6 +164,9 @@ pub struct Config {
     pub retry_plain: bool,
     /// Probes of idle connections: how a peer that died without a word is found out. `None`: none.
     pub keep_alive: Option<KeepAlive>,
+    /// Refuse a local address that a listener or a connection has, also one that it has accepted (NDK-EP-2). Otherwise
+    /// the transport decides: TCP lets a listener take the address of another one's connections.
+    pub exclusive_endpoints: bool,
     /// Flush when the peer closes, as NDSPI programs expect (NDK-DISC-3). NDKPI says no.
     pub flush_on_peer_close: bool,
 }
@@ -184,6 +196,7 @@ impl Default for Config {
                 interval: KEEP_ALIVE_INTERVAL,
                 probes: KEEP_ALIVE_PROBES,
             }),
+            exclusive_endpoints: true,
             flush_on_peer_close: false,
         }
     }

@@ -37,6 +37,11 @@ impl Rnic {
         stream.and_then(|id| self.streams.get(&id)).is_some_and(Stream::is_offer_enhanced)
     }
 
+    /// Returns whether a local address is refused because it is in use.
+    fn is_taken(&self, local: SocketAddr) -> bool {
+        self.config.exclusive_endpoints && self.objects.endpoints.is_in_use(local)
+    }
+
     fn check_device(&self) -> Result<(), ConnectError> {
         if self.is_lost { Err(ConnectError::DeviceLost) } else { Ok(()) }
     }
@@ -129,7 +134,7 @@ impl Rnic {
             return Err(ConnectError::InvalidAddress);
         }
         let explicit = local.filter(|local| local.port() != 0);
-        if explicit.is_some_and(|local| self.objects.endpoints.is_in_use(local)) {
+        if explicit.is_some_and(|local| self.is_taken(local)) {
             return Err(ConnectError::AddressInUse); // NDK-EP-2
         }
         let own = limits.capped(self.objects.read_limits());
@@ -183,10 +188,12 @@ impl Rnic {
     }
 
     /// The active side goes on with a connection that the peer has accepted. When `completion` is called with success
-    /// the queue pair takes requests. `disconnect_event` is called when the connection ends otherwise than by this side.
+    /// the queue pair takes requests. `disconnect_event` is called when the connection ends otherwise than by this
+    /// side.
     ///
     /// # Errors
-    /// [`ConnectError::InvalidState`]: there is nothing to complete; [`ConnectError::Aborted`]: the peer gave up before.
+    /// [`ConnectError::InvalidState`]: there is nothing to complete; [`ConnectError::Aborted`]: the peer gave up
+    /// before.
     pub fn complete_connect(
         &mut self,
         id: ConnectorId,
@@ -302,7 +309,7 @@ impl Rnic {
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
         self.check_device()?;
-        if local.port() != 0 && self.objects.endpoints.is_in_use(local) {
+        if local.port() != 0 && self.is_taken(local) {
             return Err(ConnectError::AddressInUse); // NDK-EP-2
         }
         let Some(listener) = self.objects.listeners.get_mut(id) else {

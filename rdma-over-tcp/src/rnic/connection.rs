@@ -6,7 +6,7 @@ use super::{
     id::{ConnectorId, Key, QpId},
     lifetime::{RequestCompletion, Return, ReturnGuard},
     objects::Objects,
-    qp::QpState,
+    qp::{QpEvent, QpState},
     read_limit::ReadLimit,
     status::ConnectError,
 };
@@ -107,7 +107,20 @@ impl Objects {
             qp.state = QpState::Error;
             qp.stream = None;
             self.flush(id);
+            self.tell_last_receive(id);
         }
+    }
+
+    /// A broken queue pair takes nothing more from its shared receive queue.
+    fn tell_last_receive(&mut self, id: QpId) {
+        let Some(qp) = self.qps.get_mut(id).filter(|qp| qp.srq.is_some()) else { return };
+        if core::mem::replace(&mut qp.is_last_receive_told, true) || qp.life.is_closing() {
+            return;
+        }
+        let Some(notification) = qp.notifier.0.clone() else { return };
+        qp.life.pin();
+        let guard = ReturnGuard::new(&self.returns, Return::Unpin(Key::Qp(id)));
+        self.outbox.push(guard, move || notification(QpEvent::LastReceive));
     }
 
     /// An established connection ended, or its peer closed: raises the disconnect event, once (NDK-DISC-2, -4).

@@ -38,6 +38,8 @@ pub enum WcOpcode {
     FastRegister,
     /// A local invalidation.
     Invalidate,
+    /// A bind of a memory window.
+    Bind,
     /// A receive.
     Receive,
     /// An atomic FetchAdd (RFC 7306).

@@ -16,7 +16,7 @@ use super::{
     lifetime::{Callback, Close, CloseCompletion, Life},
     listener::{ConnectEvent, Listener, ListenerState},
     pd::Pd,
-    qp::{Flow, Qp, QpConfig, QpState, Unpolled},
+    qp::{Flow, Qp, QpConfig, QpNotification, QpNotifier, QpState, Unpolled},
     receive_queue::{Receive, ReceiveQueue},
     region::{Owner, Region},
     send_queue::SendQueue,
@@ -32,8 +32,8 @@ impl Rnic {
         if self.objects.is_open(key) { Ok(()) } else { Err(VerbError::InvalidHandle) }
     }
 
-    /// A completion queue of `depth` entries, which `notification` is for. The queue is returned beside its name: polling
-    /// it needs no call of the adapter.
+    /// A completion queue of `depth` entries, which `notification` is for. The queue is returned beside its name:
+    /// polling it needs no call of the adapter.
     ///
     /// # Errors
     /// [`VerbError::InvalidArgument`]: deeper than [`Limits::cq_depth_max`](super::Limits);
@@ -89,9 +89,10 @@ impl Rnic {
     ///
     /// # Errors
     /// [`VerbError::InvalidArgument`]: a limit over the adapter's, or a completion queue that has failed;
-    /// [`VerbError::InvalidHandle`]: the domain or a queue is gone or is being closed; [`VerbError::NoResources`].
+    /// [`VerbError::InvalidHandle`]: the domain or a queue is gone or is being closed, or the shared receive queue is
+    /// of another domain; [`VerbError::NoResources`].
     pub fn create_qp(&mut self, pd: PdId, config: QpConfig) -> Result<QpId, VerbError> {
-        let QpConfig { receive_cq, send_cq, context, limits, late_posts } = config;
+        let QpConfig { receive_cq, send_cq, context, limits, srq, late_posts } = config;
         limits.check(&self.config.limits)?;
         for key in [Key::Pd(pd), Key::Cq(receive_cq), Key::Cq(send_cq)] {
             self.check_open(key)?;
@@ -101,9 +102,19 @@ impl Rnic {
                 return Err(VerbError::InvalidArgument); // NDK-CQ-13
             }
         }
+        let shared = match srq {
+            None => None,
+            Some(id) => {
+                self.check_open(Key::Srq(id))?;
+                let of_same_pd = self.objects.srqs.get(id).filter(|srq| srq.pd == pd);
+                Some(of_same_pd.ok_or(VerbError::InvalidHandle)?.queue)
+            }
+        };
         let sink_token = self.objects.regions.draw(Owner::ReadSink)?;
-        let receives = ReceiveQueue::new(limits.receive_queue_depth);
-        let Ok(receives) = self.objects.receive_queues.insert(receives) else {
+        let own = || ReceiveQueue::new(limits.receive_queue_depth);
+        let receive_queues = &mut self.objects.receive_queues;
+        let receives = shared.map_or_else(|| receive_queues.insert(own()), Ok);
+        let Ok(receives) = receives else {
             self.objects.regions.give_back(sink_token);
             return Err(VerbError::NoResources);
         };
@@ -116,6 +127,7 @@ impl Rnic {
             state: QpState::Idle,
             sends: SendQueue::new(send_cq, limits.initiator_queue_depth),
             receives,
+            srq,
             receive_cq,
             receiving: Receive::default(),
             is_receiving: false,
@@ -126,12 +138,16 @@ impl Rnic {
             rfc7306: self.config.rfc7306,
             late_posts,
             unpolled: Unpolled::Keep,
+            notifier: QpNotifier::default(),
+            is_last_receive_told: false,
             stream: None,
             stats: QpStats::default(),
         };
         let Ok(id) = self.objects.qps.insert(qp) else {
             self.objects.regions.give_back(sink_token);
-            self.objects.receive_queues.remove(receives);
+            if srq.is_none() {
+                self.objects.receive_queues.remove(receives);
+            }
             return Err(VerbError::NoResources);
         };
         if let Some(qp) = self.objects.qps.get_mut(id) {
@@ -140,7 +156,24 @@ impl Rnic {
         for key in [Key::Pd(pd), Key::Cq(receive_cq), Key::Cq(send_cq)] {
             self.objects.pin(key);
         }
+        if let Some(srq) = srq {
+            self.objects.pin(Key::Srq(srq));
+        }
         Ok(id)
+    }
+
+    /// Has `notification` called for a queue pair's events ([`QpEvent`](super::QpEvent)), from now on.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidHandle`].
+    pub fn notify_of_qp(
+        &mut self,
+        id: QpId,
+        notification: QpNotification,
+    ) -> Result<(), VerbError> {
+        let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
+        qp.notifier = QpNotifier(Some(notification));
+        Ok(())
     }
 
     /// A connector, for one connection that this side opens.
@@ -177,26 +210,29 @@ impl Rnic {
         Ok(id)
     }
 
-    /// Closes an object. [`Close::Pending`]: `completion` follows as the last callback for it, when nothing depends on it
-    /// any more: its successors are closed, its requests have ended, and its callbacks have returned. Antecedents may be
-    /// closed before their successors. A second close of one object changes nothing.
+    /// Closes an object. [`Close::Pending`]: `completion` follows as the last callback for it, when nothing depends on
+    /// it any more: its successors are closed, its requests have ended, and its callbacks have returned. Antecedents
+    /// may be closed before their successors. A second close of one object changes nothing.
     ///
     /// | object | what its close does | what it waits for |
     /// |---|---|---|
     /// | adapter | nothing new can be created | all objects |
-    /// | protection domain | no new successors | regions and queue pairs |
+    /// | protection domain | no new successors | regions, windows, queue pairs and shared receive queues |
     /// | completion queue | completions of its queue pairs are dropped | its queue pairs |
-    /// | region | as [`Rnic::deregister`] | the uses of its memory |
-    /// | queue pair | its connection is reset, unless it is being ended in order; what is posted is flushed | the connector of its last connection |
+    /// | region | as [`Rnic::deregister`] | the uses of its memory, and windows that are bound to it |
+    /// | memory window | it is unbound | nothing |
+    /// | queue pair | its connection is reset, unless it is being ended; a flush | its last connection's connector |
+    /// | shared receive queue | no more posts; receives that are left vanish in the end | its queue pairs |
     /// | connector | an offer that was not answered is refused, a connection reset | its pending request |
     /// | listener | peers are refused from now on | connectors of its connections |
     pub fn close(&mut self, key: Key, completion: CloseCompletion) -> Close {
         match key {
-            Key::Rnic | Key::Pd(_) | Key::Cq(_) => {}
+            Key::Rnic | Key::Pd(_) | Key::Cq(_) | Key::Srq(_) => {}
             Key::Region(id) => {
                 self.objects.regions.revoke(id);
                 self.recall(id);
             }
+            Key::Window(id) => drop(self.objects.regions.unbind(id)),
             Key::Qp(id) => self.release_qp(id),
             Key::Connector(id) => self.release_connector(id),
             Key::Listener(id) => self.unlisten(id),
@@ -213,7 +249,8 @@ impl Rnic {
         self.close(Key::Qp(id), completion)
     }
 
-    /// Returns whether a close of the object would have to wait, as things are.
+    /// Returns whether a close of the object would have to wait, as things are. A region counts as in use as long as it
+    /// is registered.
     pub fn is_in_use(&mut self, key: Key) -> bool {
         self.take_returns();
         self.objects.is_pinned(key)
@@ -222,26 +259,29 @@ impl Rnic {
     /// Ends a registration. The token opens nothing from now on: no byte of the memory is written any more, and none is
     /// read for a request that begins later, here or at the peer; such a request fails, and ends its connection.
     ///
-    /// What has begun may still read the memory: lists of FPDUs that TCP has not sent or may have to retransmit, a frame
-    /// that a device has borrowed. [`Close::Done`]: nothing does. [`Close::Pending`]: `completion` follows as soon as
-    /// nothing does, and it is certain to follow without any help of the consumer or a peer: in the transport's next
-    /// call for each connection what is not acknowledged is copied, and a message of which a part is not with TCP yet
-    /// ends its connection, its request completing with [`WcStatus::LocalProtection`](super::WcStatus). Only a frame that a
-    /// device has borrowed is waited for. The owner that [`SharedSpan::from_raw`] was given is dropped before
-    /// `completion` is called, unless the consumer itself has a [`RegisteredBuffer`](super::RegisteredBuffer) or span of
-    /// the memory left.
+    /// What has begun may still read the memory: lists of FPDUs that TCP has not sent or may have to retransmit, a
+    /// frame that a device has borrowed. [`Close::Done`]: nothing does. [`Close::Pending`]: `completion` follows as
+    /// soon as nothing does, and it is certain to follow without any help of the consumer or a peer: in the transport's
+    /// next call for each connection what is not acknowledged is copied, and a message of which a part is not with TCP
+    /// yet ends its connection, its request completing with [`WcStatus::LocalProtection`](super::WcStatus). Only a
+    /// frame that a device has borrowed is waited for. The owner that [`SharedSpan::from_raw`] was given is dropped
+    /// before `completion` is called, unless the consumer itself has a [`RegisteredBuffer`](super::RegisteredBuffer) or
+    /// span of the memory left.
     ///
-    /// A consumer whose call must not return before the memory is free (`ibv_dereg_mr`) has `completion` set a flag, and
-    /// drives the adapter until it is set: [`Driver::wait_while`](crate::access::Driver::wait_while) does both. With
-    /// kernel sockets the copies are made before the call that has entered the adapter
-    /// ([`CoreAccess::enter`](crate::access::CoreAccess::enter)) returns, and so is the call of `completion`, unless
-    /// another thread calls callbacks at that moment.
+    /// A consumer whose call must not return before the memory is free (`ibv_dereg_mr`) has `completion` set a flag,
+    /// and drives the adapter until it is set: [`Driver::wait_while`](crate::access::Driver::wait_while) does both.
+    /// With kernel sockets nothing uses the memory any more when the call that has entered the adapter
+    /// ([`Access::with`](crate::access::Access::with)) returns, since no device borrows it; `completion` follows with
+    /// the next turn of whoever drives the sockets.
     ///
     /// [`SharedSpan::from_raw`]: offload_engine::memory::SharedSpan::from_raw
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: the region is not registered.
+    /// [`VerbError::InvalidArgument`]: the region is not registered; [`VerbError::WindowsBound`].
     pub fn deregister(&mut self, id: RegionId, completion: Callback) -> Result<Close, VerbError> {
+        if self.objects.regions.table.get(id).is_some_and(|region| region.windows > 0) {
+            return Err(VerbError::WindowsBound);
+        }
         if !self.objects.regions.revoke(id) {
             return Err(VerbError::InvalidArgument);
         }
@@ -333,8 +373,8 @@ impl Rnic {
         }
     }
 
-    /// Brings a queue pair to [`QpState::Error`] from any state: its connection, or the attempt to make one, is reset, and
-    /// everything posted is flushed. The disconnect event of an established connection follows.
+    /// Brings a queue pair to [`QpState::Error`] from any state: its connection, or the attempt to make one, is reset,
+    /// and everything posted is flushed. The disconnect event of an established connection follows.
     pub fn break_qp(&mut self, id: QpId) {
         self.flush(id);
         if let Some(stream) = self.objects.qps.get(id).and_then(|qp| qp.stream) {
@@ -344,10 +384,10 @@ impl Rnic {
     }
 
     /// Brings a queue pair back to [`QpState::Idle`], from any state, so that it can be connected again. Its connection
-    /// is reset if there is one, without a disconnect event; its queues are emptied and give no completion; those of its
-    /// completions that were not polled are taken out of their queues. Name, limits, and statistics stay. The connector
-    /// of its last connection is not used any more, and is the consumer's to close: until then a close of the queue
-    /// pair is pending.
+    /// is reset if there is one, without a disconnect event; its queues are emptied and give no completion; those of
+    /// its completions that were not polled are taken out of their queues. Name, limits, and statistics stay. The
+    /// connector of its last connection is not used any more, and is the consumer's to close: until then a close of the
+    /// queue pair is pending.
     ///
     /// # Errors
     /// [`VerbError::InvalidHandle`]: gone, or being closed.
@@ -358,6 +398,7 @@ impl Rnic {
             self.end_stream(stream, ConnectError::Cancelled);
         }
         self.objects.break_qp(id);
+        self.objects.regions.unbind_all(id);
         let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
         qp.reset();
         Ok(())

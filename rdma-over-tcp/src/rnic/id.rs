@@ -18,9 +18,9 @@ impl<K> Id<K> {
     }
 
     /// A number of 24 bits for interfaces whose objects have one, such as the QP number of verbs: the object's place in
-    /// its table, and behind 16 bits of that the count of objects that the place has had. No two objects of a kind have
-    /// the same number as long as their table has at most 65,536 places, as all but that of regions do by default. A
-    /// number comes again when its place has had 255 other objects. Never below 65,536.
+    /// its table, and above 16 bits of that the count of objects that the place has had. No two queue pairs have the
+    /// same number as long as [`Capabilities::max_qp_count`](super::Capabilities) is at most 65,536, the default; the
+    /// same holds for other kinds. A number comes again when its place has had 255 other objects. Never below 65,536.
     #[must_use]
     pub const fn number(self) -> u32 {
         (1 + self.generation % 0xff) << 16 | self.index & 0xffff
@@ -66,6 +66,12 @@ pub(crate) mod kind {
     /// Queue pairs.
     #[derive(Debug)]
     pub enum Qp {}
+    /// Memory windows.
+    #[derive(Debug)]
+    pub enum Window {}
+    /// Shared receive queues.
+    #[derive(Debug)]
+    pub enum Srq {}
     /// Connectors.
     #[derive(Debug)]
     pub enum Connector {}
@@ -83,12 +89,17 @@ pub type RegionId = Id<kind::Region>;
 pub(crate) type ReceiveQueueId = Id<kind::ReceiveQueue>;
 /// The name of a queue pair.
 pub type QpId = Id<kind::Qp>;
+/// The name of a memory window.
+pub type WindowId = Id<kind::Window>;
+/// The name of a shared receive queue.
+pub type SrqId = Id<kind::Srq>;
 /// The name of a connector.
 pub type ConnectorId = Id<kind::Connector>;
 /// The name of a listener.
 pub type ListenerId = Id<kind::Listener>;
 
-/// The name of an object of any kind. Receive queues belong to their queue pair and are not closed on their own.
+/// The name of an object of any kind. Receive queues belong to their queue pair or shared receive queue, and are not
+/// closed on their own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Key {
     /// The adapter itself.
@@ -99,8 +110,12 @@ pub enum Key {
     Cq(CqId),
     /// A memory region.
     Region(RegionId),
+    /// A memory window.
+    Window(WindowId),
     /// A queue pair.
     Qp(QpId),
+    /// A shared receive queue.
+    Srq(SrqId),
     /// A connector.
     Connector(ConnectorId),
     /// A listener.

@@ -13,8 +13,8 @@ use super::{
     lifetime::{Life, RequestCompletion},
 };
 
-/// Tells the consumer of an incoming request, by its connector. Called when no lock is held; it must not keep the adapter
-/// alive, or the two hold each other.
+/// Tells the consumer of an incoming request, by its connector. Called when no lock is held; it must not keep the
+/// adapter alive, or the two hold each other.
 pub type ConnectEvent = Arc<dyn Fn(ConnectorId) + Send + Sync>;
 
 /// Where a listener is.

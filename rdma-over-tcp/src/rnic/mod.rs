@@ -23,12 +23,10 @@
 //! Nothing waits. A call that cannot be answered at once takes a callback, which is called exactly once if the call was
 //! begun and never if it was refused. Callbacks are called when no lock is held, one at a time and in order, by whoever
 //! drives the adapter; they may call the adapter.
-//!
-//! Not offered yet: memory windows (the place is `region::Owner`), shared receive queues (a queue pair takes its
-//! receives from a queue by name already).
 
 #![forbid(unsafe_code)]
 
+mod bind;
 mod cause;
 mod config;
 pub(crate) mod connect;
@@ -50,13 +48,17 @@ mod query;
 mod read_limit;
 mod receive_queue;
 pub(crate) mod region;
+mod registration;
 mod send_queue;
 mod sges;
+mod shared_receive;
+mod srq;
 mod stats;
 mod status;
 mod stream;
 mod table;
 pub(crate) mod transport;
+mod window;
 pub(crate) mod wr;
 
 pub use self::{
@@ -68,16 +70,18 @@ pub use self::{
     connector::{ConnectionData, ConnectorState, DisconnectEvent},
     cq::{Arm, Arrival, Completion, CompletionQueue, Notification, WcOpcode},
     device::Rnic,
-    id::{ConnectorId, CqId, Id, Key, ListenerId, PdId, QpId, RegionId, StreamId},
+    id::{ConnectorId, CqId, Id, Key, ListenerId, PdId, QpId, RegionId, SrqId, StreamId, WindowId},
     lifetime::{Callback, Close, CloseCompletion, RequestCompletion},
     listener::ConnectEvent,
     memory::{PAGE_SIZE, RegisteredBuffer},
     post::{FastRegister, Urgency},
-    qp::{LatePosts, QpConfig, QpLimits, QpState, Unpolled},
+    qp::{LatePosts, QpConfig, QpEvent, QpLimits, QpNotification, QpState, Unpolled},
     read_limit::ReadLimit,
     region::{Access, FastRegisterLimits},
+    srq::{SrqAttributes, SrqConfig, SrqEvent, SrqNotification},
     stats::{ConnectionEntry, Counters, History, QpStats},
     status::{ConnectError, CqOverrun, VerbError, WcStatus},
     stream::COPY_ASIDE_MAX,
+    window::{Bind, Revocable, WindowType},
     wr::{Data, Operation, Remote, Sge, WrFlags},
 };

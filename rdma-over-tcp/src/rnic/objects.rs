@@ -17,6 +17,7 @@ use super::{
     read_limit::ReadLimit,
     receive_queue::ReceiveQueue,
     region::Regions,
+    srq::Srq,
     stats::Counters,
     status::ConnectError,
     table::Table,
@@ -32,6 +33,7 @@ pub(crate) struct Objects {
     pub(crate) regions: Regions,
     pub(crate) receive_queues: Table<kind::ReceiveQueue, ReceiveQueue>,
     pub(crate) qps: Table<kind::Qp, Qp>,
+    pub(crate) srqs: Table<kind::Srq, Srq>,
     pub(crate) connectors: Table<kind::Connector, Connector>,
     pub(crate) listeners: Table<kind::Listener, Listener>,
     pub(crate) endpoints: Endpoints,
@@ -57,7 +59,9 @@ impl Objects {
             max_pd_count,
             max_cq_count,
             max_mr_count,
+            max_mw_count,
             max_qp_count,
+            max_srq_count,
             max_connector_count,
             max_listener_count,
         } = capabilities;
@@ -67,9 +71,10 @@ impl Objects {
             rnic: Life::default(),
             pds: Table::new(max_pd_count),
             cqs: Table::new(max_cq_count),
-            regions: Regions::new(max_mr_count, seed, returns.clone()),
-            receive_queues: Table::new(max_qp_count),
+            regions: Regions::new([max_mr_count, max_mw_count], seed, returns.clone()),
+            receive_queues: Table::new(max_qp_count.saturating_add(max_srq_count)),
             qps: Table::new(max_qp_count),
+            srqs: Table::new(max_srq_count),
             connectors: Table::new(max_connector_count),
             listeners: Table::new(max_listener_count),
             endpoints: Endpoints::default(),
@@ -88,7 +93,9 @@ impl Objects {
             Key::Pd(id) => &mut self.pds.get_mut(id)?.life,
             Key::Cq(id) => &mut self.cqs.get_mut(id)?.life,
             Key::Region(id) => &mut self.regions.table.get_mut(id)?.life,
+            Key::Window(id) => &mut self.regions.windows.get_mut(id)?.life,
             Key::Qp(id) => &mut self.qps.get_mut(id)?.life,
+            Key::Srq(id) => &mut self.srqs.get_mut(id)?.life,
             Key::Connector(id) => &mut self.connectors.get_mut(id)?.life,
             Key::Listener(id) => &mut self.listeners.get_mut(id)?.life,
         })
@@ -142,10 +149,23 @@ impl Objects {
             Key::Pd(id) => self.pds.remove(id).map_or(vec![], |_| vec![Key::Rnic]),
             Key::Cq(id) => self.cqs.remove(id).map_or(vec![], |_| vec![Key::Rnic]),
             Key::Region(id) => self.regions.remove(id).map_or(vec![], |mr| vec![Key::Pd(mr.pd)]),
+            Key::Window(id) => {
+                self.regions.remove_window(id).map_or(vec![], |window| vec![Key::Pd(window.pd)])
+            }
             Key::Qp(id) => self.qps.remove(id).map_or(vec![], |qp| {
+                self.regions.unbind_all(id);
                 self.regions.give_back(qp.sink_token);
-                self.receive_queues.remove(qp.receives);
-                vec![Key::Cq(qp.receive_cq), Key::Cq(qp.sends.cq), Key::Pd(qp.pd)]
+                let mut antecedents =
+                    vec![Key::Cq(qp.receive_cq), Key::Cq(qp.sends.cq), Key::Pd(qp.pd)];
+                match qp.srq {
+                    Some(srq) => antecedents.push(Key::Srq(srq)),
+                    None => drop(self.receive_queues.remove(qp.receives)),
+                }
+                antecedents
+            }),
+            Key::Srq(id) => self.srqs.remove(id).map_or(vec![], |srq| {
+                self.receive_queues.remove(srq.queue);
+                vec![Key::Pd(srq.pd)]
             }),
             Key::Connector(id) => self.connectors.remove(id).map_or(vec![], |connector| {
                 if let Some(endpoint) = connector.endpoint {
@@ -199,14 +219,18 @@ impl Objects {
     #[inline]
     pub(crate) fn take_receive(&mut self, id: QpId) -> Option<u32> {
         let qp = self.qps.get_mut(id)?;
-        qp.take_receive(&mut self.receive_queues).then_some(qp.receiving.length)
+        let length = qp.take_receive(&mut self.receive_queues).then_some(qp.receiving.length);
+        if let Some(srq) = qp.srq {
+            self.notify_srq(srq);
+        }
+        length
     }
 
-    /// Completes the receive in progress, or the next one.
+    /// Completes the receive in progress, or the next one. Of a shared receive queue none is taken for it.
     pub(crate) fn complete_receive(&mut self, id: QpId, outcome: ReceiveOutcome) {
         let Self { qps, receive_queues, completed, .. } = self;
         if let Some(qp) = qps.get_mut(id)
-            && qp.take_receive(receive_queues)
+            && (qp.is_receiving || qp.srq.is_none() && qp.take_receive(receive_queues))
         {
             qp.complete_receiving(outcome, completed);
         }
@@ -292,7 +316,9 @@ impl Objects {
         self.pds.len()
             + self.cqs.len()
             + self.regions.table.len()
+            + self.regions.windows.len()
             + self.qps.len()
+            + self.srqs.len()
             + self.connectors.len()
             + self.listeners.len()
     }

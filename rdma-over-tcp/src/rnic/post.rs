@@ -19,6 +19,7 @@ use super::{
     region::{Access, FastRegisterLimits},
     sges::{capture, total_length},
     status::{VerbError, WcStatus},
+    window::{Bind, Revocable},
     wr::{Data, Kind, Operation, Remote, Sge, WrFlags},
 };
 use crate::rdmap::{ATOMIC_TARGET_OCTETS, AtomicOperation, IMMEDIATE_OCTETS};
@@ -57,7 +58,8 @@ impl Rnic {
     ///
     /// # Errors
     /// [`VerbError::InvalidHandle`]; [`VerbError::TooManySges`], [`VerbError::TooLong`]: over the queue pair's or the
-    /// adapter's limits; [`VerbError::QueueFull`].
+    /// adapter's limits; [`VerbError::QueueFull`]; [`VerbError::InvalidArgument`]: its receives come from a shared
+    /// receive queue.
     pub fn post_receive(
         &mut self,
         id: QpId,
@@ -68,6 +70,9 @@ impl Rnic {
         let Some(qp) = self.objects.qps.get_mut(id) else {
             return (Err(VerbError::InvalidHandle), Urgency::None);
         };
+        if qp.srq.is_some() {
+            return (Err(VerbError::InvalidArgument), Urgency::None);
+        }
         let length = match total_length(sges, qp.limits.max_receive_request_sge, bytes_max) {
             Ok(length) => length,
             Err(error) => return (Err(error), Urgency::None),
@@ -292,26 +297,55 @@ impl Rnic {
         Ok((token, Kind::FastRegister { region, registration: Box::new(registration) }))
     }
 
-    /// Posts an invalidation of a region that a fast registration has registered (NDK-MEM-9).
+    /// Posts an invalidation of a region that a fast registration has registered, or of a window of type 2 that this
+    /// queue pair has bound (NDK-MEM-9). One that finds nothing to invalidate when its turn comes completes as
+    /// [`WcStatus::LocalOperation`] and ends the connection; so does one of a region that windows are bound to.
     ///
     /// # Errors
-    /// As [`Rnic::post`]; [`VerbError::InvalidHandle`]: the region is gone, of another domain, or not for fast
-    /// registration.
+    /// As [`Rnic::post`]; [`VerbError::InvalidHandle`]: region or window is gone, of another domain, or not of that
+    /// kind.
     pub fn post_invalidate(
         &mut self,
         id: QpId,
         context: u64,
-        region: RegionId,
+        target: Revocable,
         flags: WrFlags,
     ) -> (Result<(), VerbError>, Urgency) {
-        let regions = &self.objects.regions.table;
-        let region_pd = regions.get(region).filter(|it| it.is_fast_register).map(|it| it.pd);
-        match self.check_sender(id).map(|qp| qp.pd) {
-            Ok(pd) if region_pd == Some(pd) => {
-                let kind = Kind::Invalidate { region };
+        let checked = self.check_sender(id).map(|qp| qp.pd);
+        match checked.and_then(|pd| self.objects.regions.check_revocable(pd, target)) {
+            Ok(()) => {
+                let kind = Kind::Invalidate { target };
                 self.post_kind(id, context, kind, Data::Registered(&[]), flags)
             }
-            Ok(_) => (Err(VerbError::InvalidHandle), self.kick_qp(id)),
+            Err(error) => (Err(error), self.kick_qp(id)),
+        }
+    }
+
+    /// Posts a bind of a memory window. Returns its token, for peers: it opens nothing before the bind completes, or at
+    /// least before a later Send of the same queue pair has told the peer. A bind that meets the region or the window
+    /// in the wrong state when its turn comes completes as [`WcStatus::LocalOperation`] and ends the connection.
+    ///
+    /// # Errors
+    /// As [`Rnic::post`]; [`VerbError::InvalidHandle`]: window or region is gone, being closed, or of another domain;
+    /// [`VerbError::InvalidArgument`]: bytes outside the region, rights that are no peer's, a key for a window of type
+    /// 1, no bytes for one of type 2, or a base that wraps; [`VerbError::RightsNotAllowed`]: the region is registered
+    /// without [`Access::BIND`], or without [`Access::LOCAL_WRITE`] for a right to write.
+    pub fn post_bind(
+        &mut self,
+        id: QpId,
+        context: u64,
+        bind: Bind,
+        flags: WrFlags,
+    ) -> (Result<u32, VerbError>, Urgency) {
+        let checked = self.check_sender(id).map(|qp| qp.pd);
+        match checked.and_then(|pd| self.objects.regions.prepare_bind(pd, bind)) {
+            Ok(prepared) => {
+                let token = prepared.token;
+                let kind = Kind::Bind { prepared: Box::new(prepared) };
+                let data = Data::Registered(&[]);
+                let (result, urgency) = self.post_kind(id, context, kind, data, flags);
+                (result.map(|()| token), urgency)
+            }
             Err(error) => (Err(error), self.kick_qp(id)),
         }
     }
@@ -345,8 +379,8 @@ impl Rnic {
         Ok(qp)
     }
 
-    /// Has the queue pair's requests sent, those that were deferred ([`WrFlags::DEFER`]) among them. Returns how soon that
-    /// must be.
+    /// Has the queue pair's requests sent, those that were deferred ([`WrFlags::DEFER`]) among them. Returns how soon
+    /// that must be.
     pub fn kick_qp(&mut self, id: QpId) -> Urgency {
         let Some(qp) = self.objects.qps.get_mut(id) else { return Urgency::None };
         let Some(stream) = qp.stream else { return Urgency::None };

@@ -1,13 +1,15 @@
 //! Queue pairs: limits, state, and how requests are completed or flushed.
 
-use alloc::vec::Vec;
+use alloc::{sync::Arc, vec::Vec};
+use core::fmt;
 
 use super::{
     config::Limits,
     cq::{Arrival, Completion, WcOpcode},
-    id::{CqId, PdId, QpId, ReceiveQueueId, StreamId, kind},
+    id::{CqId, PdId, QpId, ReceiveQueueId, SrqId, StreamId, kind},
     lifetime::Life,
     receive_queue::{Receive, ReceiveQueue},
+    registration::User,
     send_queue::{Progress, SendQueue, WorkRequest},
     stats::QpStats,
     status::{VerbError, WcStatus},
@@ -70,6 +72,9 @@ pub struct QpConfig {
     pub context: u64,
     /// Limits.
     pub limits: QpLimits,
+    /// Where its receives come from, if not from a queue of its own. Then [`QpLimits::receive_queue_depth`] and
+    /// [`QpLimits::max_receive_request_sge`] do not count.
+    pub srq: Option<SrqId>,
     /// Posts to the send queue once the connection is over or is being ended.
     pub late_posts: LatePosts,
 }
@@ -82,6 +87,28 @@ pub enum LatePosts {
     Refuse,
     /// It completes as [`WcStatus::Flushed`], behind what was posted before. Verbs wants it so.
     Flush,
+}
+
+/// What a queue pair tells its consumer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QpEvent {
+    /// It is in [`QpState::Error`], and has completed the last receive that it has taken from its shared receive queue:
+    /// it takes no more. Told once.
+    LastReceive,
+}
+
+/// Called when a queue pair has something to tell. Called when no lock is held; it must not keep the adapter alive, or
+/// the two hold each other.
+pub type QpNotification = Arc<dyn Fn(QpEvent) + Send + Sync>;
+
+/// A queue pair's notification, if its consumer has asked for one.
+#[derive(Clone, Default)]
+pub(crate) struct QpNotifier(pub(crate) Option<QpNotification>);
+
+impl fmt::Debug for QpNotifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QpNotifier({})", self.0.is_some())
+    }
 }
 
 /// Completions of a queue pair that goes, or is reset.
@@ -159,6 +186,7 @@ pub(crate) struct Qp {
     pub(crate) sends: SendQueue,
     /// Where its receives come from, and where their completions go.
     pub(crate) receives: ReceiveQueueId,
+    pub(crate) srq: Option<SrqId>,
     pub(crate) receive_cq: CqId,
     /// The receive that the message in progress goes to.
     pub(crate) receiving: Receive,
@@ -174,6 +202,9 @@ pub(crate) struct Qp {
     pub(crate) rfc7306: bool,
     pub(crate) late_posts: LatePosts,
     pub(crate) unpolled: Unpolled,
+    pub(crate) notifier: QpNotifier,
+    /// [`QpEvent::LastReceive`] was told.
+    pub(crate) is_last_receive_told: bool,
     pub(crate) stream: Option<StreamId>,
     pub(crate) stats: QpStats,
 }
@@ -209,6 +240,13 @@ impl Qp {
         self.flow = Flow::default();
         self.read_limit = 0;
         self.unpolled = Unpolled::Keep;
+        self.is_last_receive_told = false;
+    }
+
+    /// Whose accesses its own are.
+    #[inline]
+    pub(crate) const fn user(&self) -> User {
+        User { pd: self.pd, qp: self.id }
     }
 
     /// A Read would wait for ever.
@@ -253,7 +291,8 @@ impl Qp {
         }
     }
 
-    /// Completes all receives, in posting order, as Flushed.
+    /// Completes all receives, in posting order, as Flushed. Of a shared receive queue that is the one which the
+    /// message in progress has taken: the others are not the queue pair's (NDK-SRQ-6).
     pub(crate) fn flush_receives(
         &mut self,
         queues: &mut Table<kind::ReceiveQueue, ReceiveQueue>,
@@ -263,7 +302,8 @@ impl Qp {
         if self.is_receiving {
             self.complete_receiving(flushed, completed);
         }
-        let Some(queue) = queues.get_mut(self.receives) else { return };
+        let own = self.srq.is_none().then_some(self.receives);
+        let Some(queue) = own.and_then(|own| queues.get_mut(own)) else { return };
         while let Some(context) = queue.discard() {
             self.complete_receive(context, flushed, completed);
         }

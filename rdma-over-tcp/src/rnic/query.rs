@@ -55,8 +55,8 @@ impl Rnic {
     /// users name the bytes by the buffer's addresses ([`RegisteredBuffer::at_address`]).
     ///
     /// Any memory can be registered ([`SharedSpan::from_raw`](offload_engine::memory::SharedSpan::from_raw)), at any
-    /// byte, and with any number of regions at once: each has rights of its own. A buffer keeps its memory until nothing
-    /// of the adapter uses it, see [`Rnic::deregister`].
+    /// byte, and with any number of regions at once: each has rights of its own. A buffer keeps its memory until
+    /// nothing of the adapter uses it, see [`Rnic::deregister`].
     ///
     /// # Errors
     /// [`VerbError::InvalidArgument`]: a span that is empty, leaves the buffer or is larger than
@@ -102,15 +102,15 @@ impl Rnic {
         self.objects.connectors.get(id).map(|connector| connector.state)
     }
 
-    /// Private data and read limits of the peer: from a connect event until the accept, or from the success of a connect
-    /// until its completion; and those of a rejection (NDK-CD-2, NDK-CD-7).
+    /// Private data and read limits of the peer: from a connect event until the accept, or from the success of a
+    /// connect until its completion; and those of a rejection (NDK-CD-2, NDK-CD-7).
     #[must_use]
     pub fn connection_data(&self, id: ConnectorId) -> Option<&ConnectionData> {
         self.objects.connectors.get(id)?.data.as_ref()
     }
 
-    /// Why a connector's last attempt to connect or to accept has failed: what its [`ConnectError`](super::ConnectError)
-    /// does not tell apart, and the private data of a rejection.
+    /// Why a connector's last attempt to connect or to accept has failed: what its
+    /// [`ConnectError`](super::ConnectError) does not tell apart, and the private data of a rejection.
     #[must_use]
     pub fn connect_cause(&self, id: ConnectorId) -> Option<&ConnectCause> {
         self.objects.connectors.get(id)?.cause.as_ref()

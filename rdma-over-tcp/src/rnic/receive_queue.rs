@@ -2,11 +2,15 @@
 //!
 //! A queue pair takes a receive from its queue when the first segment of a message arrives, and keeps it until the
 //! message is complete. So several queue pairs can take from one queue (a shared receive queue).
+//!
+//! A shared queue can have a limit: when a receive is taken and fewer than that are left, its consumer is told, once
+//! for each time that it has set the limit (NDK-SRQ-2).
 
 use alloc::{collections::VecDeque, vec::Vec};
 
 use super::{
     sges::{Entries, SgeRing, pieces},
+    status::VerbError,
     wr::Sge,
 };
 
@@ -48,11 +52,84 @@ pub(crate) struct ReceiveQueue {
     depth: u32,
     posted: VecDeque<Posted>,
     sges: SgeRing,
+    limit: u32,
+    watch: Watch,
+}
+
+/// The stage of a limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Watch {
+    /// There is none, or the consumer has been told.
+    Off,
+    /// Armed once as many receives are queued (NDK-SRQ-3).
+    OnceFilled,
+    Armed,
+    /// The consumer is to be told.
+    Due,
 }
 
 impl ReceiveQueue {
     pub(crate) fn new(depth: u32) -> Self {
-        Self { depth, posted: VecDeque::new(), sges: SgeRing::default() }
+        let (posted, sges) = (VecDeque::new(), SgeRing::default());
+        Self { depth, posted, sges, limit: 0, watch: Watch::Off }
+    }
+
+    /// Receives that nothing has arrived for.
+    pub(crate) fn len(&self) -> usize {
+        self.posted.len()
+    }
+
+    pub(crate) const fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// The limit that the consumer waits for; 0: it waits for none.
+    pub(crate) const fn armed_limit(&self) -> u32 {
+        match self.watch {
+            Watch::Off | Watch::Due => 0,
+            Watch::OnceFilled | Watch::Armed => self.limit,
+        }
+    }
+
+    /// Changes the depth.
+    ///
+    /// # Errors
+    /// [`VerbError::ReceivesPresent`]: more receives are queued than that.
+    pub(crate) fn resize(&mut self, depth: u32) -> Result<(), VerbError> {
+        if self.posted.len() > depth as usize {
+            return Err(VerbError::ReceivesPresent);
+        }
+        self.depth = depth;
+        Ok(())
+    }
+
+    /// Sets a limit, which counts once there have been so many receives.
+    pub(crate) fn limit_once_filled(&mut self, limit: u32) {
+        self.limit = limit;
+        self.watch = if limit > 0 { Watch::OnceFilled } else { Watch::Off };
+    }
+
+    /// Sets a limit, which counts from now on: with fewer receives the consumer is told at once. 0: none.
+    pub(crate) fn arm(&mut self, limit: u32) {
+        self.limit = limit;
+        self.watch = if limit > 0 { Watch::Armed } else { Watch::Off };
+        self.look();
+    }
+
+    fn look(&mut self) {
+        if self.watch == Watch::Armed && self.posted.len() < self.limit as usize {
+            self.watch = Watch::Due;
+        }
+    }
+
+    /// Returns once whether the consumer is to be told that the limit is reached.
+    #[inline]
+    pub(crate) fn take_due(&mut self) -> bool {
+        let is_due = self.watch == Watch::Due;
+        if is_due {
+            self.watch = Watch::Off;
+        }
+        is_due
     }
 
     /// Returns whether nothing more can be posted while `taken` receives are not complete. Those count, or more
@@ -64,12 +141,16 @@ impl ReceiveQueue {
     pub(crate) fn push(&mut self, context: u64, length: u32, sges: &[Sge]) {
         let sges = self.sges.push(sges);
         self.posted.push_back(Posted { context, length, sges });
+        if self.watch == Watch::OnceFilled && self.posted.len() >= self.limit as usize {
+            self.watch = Watch::Armed;
+        }
     }
 
     /// Moves the oldest receive into `receive`. Returns whether there was one.
     #[inline]
     pub(crate) fn take(&mut self, receive: &mut Receive) -> bool {
         let Some(Posted { context, length, sges }) = self.posted.pop_front() else { return false };
+        self.look();
         receive.context = context;
         receive.length = length;
         receive.sges.clear();
@@ -130,6 +211,43 @@ mod tests {
         assert_eq!(receive.single_piece(0, 4), None, "two entries");
         assert_eq!(receive.pieces(3, 2).collect::<Vec<_>>(), vec![sge(103, 1), sge(200, 1)]);
     }
+
+    // NDK-SRQ-2, -3: one event for each limit that was set; one from the creation counts once the queue was filled.
+    #[test]
+    fn limits() {
+        let mut queue = ReceiveQueue::new(8);
+        let mut receive = Receive::default();
+        queue.limit_once_filled(2);
+        queue.push(1, 0, &[]);
+        assert!(queue.take(&mut receive));
+        assert!(!queue.take_due(), "there have not been two");
+        (2..=4).for_each(|context| queue.push(context, 0, &[]));
+        assert_eq!(queue.armed_limit(), 2);
+        assert!(queue.take(&mut receive));
+        assert!(!queue.take_due(), "two are left");
+        assert!(queue.take(&mut receive));
+        assert!(queue.take_due(), "one is left");
+        assert!(!queue.take_due(), "once");
+        assert!(queue.take(&mut receive));
+        assert_eq!((queue.take_due(), queue.armed_limit()), (false, 0), "once for a limit");
+        queue.arm(1);
+        assert!(queue.take_due(), "it is empty");
+        queue.push(5, 0, &[]);
+        queue.arm(1);
+        assert!(!queue.take_due());
+        assert!(queue.take(&mut receive));
+        assert!(queue.take_due());
+        queue.push(6, 0, &[]);
+        queue.arm(1);
+        queue.arm(0);
+        assert!(queue.take(&mut receive));
+        assert!(!queue.take_due(), "there is no limit any more");
+        (7..=8).for_each(|context| queue.push(context, 0, &[]));
+        assert_eq!(queue.resize(1), Err(VerbError::ReceivesPresent));
+        assert_eq!(queue.resize(2), Ok(()));
+        assert!(queue.is_full(0));
+    }
+
     // A receive that is discarded leaves with its entries: those of later ones are their own.
     #[test]
     fn receives_are_discarded_in_order() {

@@ -17,75 +17,30 @@
 //! lists that TCP may have to retransmit, frames that a device has not sent, a connection on its way to the host. All
 //! spans of a registration have an owner of their own, which pins the region until the last one is dropped.
 //!
-//! A memory window would be a further [`Owner`] of a token, with a registration of its own over a span of a region.
+//! A memory window is a further [`Owner`] of a token, with a registration of its own over a span of a region
+//! ([`window`](super::window)).
 
 use alloc::sync::Arc;
-use core::{ops::BitOr, sync::atomic::AtomicU64};
+use core::sync::atomic::AtomicU64;
 
 use hashbrown::HashMap;
 use offload_engine::memory::{Piece, SharedSpan, Span};
 use oorandom::Rand64;
 
+pub use super::registration::Access;
+pub(crate) use super::registration::{AccessError, Holder, Keys, Registration, User};
 use super::{
-    id::{PdId, RegionId, kind},
+    id::{PdId, RegionId, WindowId, kind},
     lifetime::{Callback, Life, Return, ReturnGuard, Returns, Uses},
     memory::{PAGE_SIZE, RegisteredBuffer},
     status::VerbError,
     table::Table,
+    window::{Revocable, Window},
 };
 use crate::error::WireError;
 
 /// Tokens in use at once, at most: keeps the 24-bit space sparse.
 const TOKENS_MAX: usize = 1 << 20;
-
-/// Rights to registered memory. Sending from it needs none.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Access(u8);
-
-impl Access {
-    /// Sends and Writes only.
-    pub const NONE: Self = Self(0);
-    /// May be the target of receives and Reads.
-    pub const LOCAL_WRITE: Self = Self(1);
-    /// Peers may read.
-    pub const REMOTE_READ: Self = Self(2);
-    /// Peers may write.
-    pub const REMOTE_WRITE: Self = Self(4);
-    /// Peers may use atomics (RFC 7306).
-    pub const REMOTE_ATOMIC: Self = Self(8);
-
-    /// Returns whether these include all rights of `other`.
-    #[must_use]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    const fn writes(self) -> bool {
-        self.0 & (Self::LOCAL_WRITE.0 | Self::REMOTE_WRITE.0 | Self::REMOTE_ATOMIC.0) != 0
-    }
-
-    const fn is_remote(self) -> bool {
-        self.0 & (Self::REMOTE_READ.0 | Self::REMOTE_WRITE.0 | Self::REMOTE_ATOMIC.0) != 0
-    }
-}
-
-impl BitOr for Access {
-    type Output = Self;
-
-    fn bitor(self, rhs: Self) -> Self {
-        Self(self.0 | rhs.0)
-    }
-}
-
-/// A span that is registered.
-#[derive(Clone, Debug)]
-pub(crate) struct Registration {
-    pub(crate) token: u32,
-    memory: SharedSpan,
-    /// The address that the first byte of the span has for local and remote users.
-    base: u64,
-    rights: Access,
-}
 
 /// Limits of fast registrations of a region.
 #[derive(Clone, Copy, Debug)]
@@ -96,46 +51,23 @@ pub struct FastRegisterLimits {
     pub remote_access: bool,
 }
 
-/// The order of a region's keys.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Keys {
-    secret: u64,
-    used: u8,
-}
-
-impl Keys {
-    /// A permutation of all keys: four rounds of a Feistel network over halves of four bits.
-    fn key(self) -> u8 {
-        let halves = (self.used >> 4, self.used & 0xf);
-        let (left, right) = (0..4).fold(halves, |(left, right), round| {
-            let secret = (self.secret >> (16 * round)) as u16;
-            let mixed = u16::from(right).wrapping_add(secret).wrapping_mul(secret | 1) >> 7;
-            (right, left ^ (mixed as u8 & 0xf))
-        });
-        left << 4 | right
-    }
-
-    /// The next key, not `last`.
-    fn next(&mut self, last: Option<u8>, random: &mut Rand64) -> u8 {
-        loop {
-            if self.used == 0 {
-                self.secret = random.rand_u64();
-            }
-            let key = self.key();
-            self.used = self.used.wrapping_add(1);
-            if Some(key) != last {
-                return key;
-            }
-        }
-    }
-}
-
 /// The owner of a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
     Region(RegionId),
+    Window(WindowId),
     /// A queue pair, whose Read Requests name it as their sink. It opens nothing.
     ReadSink,
+}
+
+impl Owner {
+    pub(crate) const fn revocable(self) -> Option<Revocable> {
+        match self {
+            Self::Region(id) => Some(Revocable::Region(id)),
+            Self::Window(id) => Some(Revocable::Window(id)),
+            Self::ReadSink => None,
+        }
+    }
 }
 
 /// A memory region.
@@ -151,6 +83,8 @@ pub(crate) struct Region {
     pub(crate) registration: Option<Registration>,
     /// The current registration, and former ones whose memory is in use.
     pub(crate) uses: Uses,
+    /// Windows bound to it.
+    pub(crate) windows: u32,
 }
 
 impl Region {
@@ -165,83 +99,8 @@ impl Region {
             keys: Keys::default(),
             registration: None,
             uses: Uses::default(),
+            windows: 0,
         }
-    }
-}
-
-/// Why an access is refused, in the order in which it is checked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum AccessError {
-    /// No such token, or a stale key, or not registered.
-    Invalid,
-    /// Another protection domain's.
-    NotAssociated,
-    /// The right was not granted.
-    Rights,
-    /// Address plus length wraps.
-    Wrap,
-    /// Outside the registered span.
-    Bounds,
-}
-
-impl AccessError {
-    /// For a tagged segment (RFC 5041 §7.2). DDP has no code for a missing right; the invalid STag is
-    /// what other implementations send.
-    pub(crate) const fn tagged(self) -> WireError {
-        match self {
-            Self::Invalid | Self::Rights => WireError::TaggedInvalidStag,
-            Self::NotAssociated => WireError::TaggedNotAssociated,
-            Self::Wrap => WireError::TaggedWrap,
-            Self::Bounds => WireError::TaggedBounds,
-        }
-    }
-
-    /// For the buffer of a Read or Atomic Request (RFC 5040 §7.2, RFC 7306 §8.2).
-    pub(crate) const fn request(self) -> WireError {
-        match self {
-            Self::Invalid => WireError::ProtectionInvalidStag,
-            Self::Rights => WireError::ProtectionAccess,
-            Self::NotAssociated => WireError::ProtectionNotAssociated,
-            Self::Wrap => WireError::ProtectionWrap,
-            Self::Bounds => WireError::ProtectionBounds,
-        }
-    }
-}
-
-impl Registration {
-    /// `length` bytes of `buffer` from `offset` on, known as `base` on.
-    ///
-    /// # Errors
-    /// [`VerbError::InvalidArgument`]: the span leaves the buffer, is empty, or wraps; [`VerbError::ReadOnly`].
-    fn new(
-        token: u32,
-        buffer: &RegisteredBuffer,
-        offset: usize,
-        length: usize,
-        base: u64,
-        rights: Access,
-    ) -> Result<Self, VerbError> {
-        let end = offset.checked_add(length).filter(|end| length > 0 && *end <= buffer.len());
-        let (Some(end), Some(_)) = (end, base.checked_add(length as u64)) else {
-            return Err(VerbError::InvalidArgument);
-        };
-        if rights.writes() && !buffer.memory().is_writable() {
-            return Err(VerbError::ReadOnly);
-        }
-        let memory = buffer.memory().slice(offset..end);
-        Ok(Self { token, memory, base, rights })
-    }
-
-    /// The place of `address` in the span, if `length` bytes from it on may be used so.
-    fn locate(&self, address: u64, length: u64, right: Access) -> Result<usize, AccessError> {
-        if !self.rights.contains(right) {
-            return Err(AccessError::Rights);
-        }
-        let end = address.checked_add(length).ok_or(AccessError::Wrap)?;
-        if address < self.base || end > self.base + self.memory.len() as u64 {
-            return Err(AccessError::Bounds);
-        }
-        Ok((address - self.base) as usize)
     }
 }
 
@@ -284,16 +143,21 @@ impl<'a> Granted<'a> {
 #[derive(Debug)]
 pub(crate) struct Regions {
     pub(crate) table: Table<kind::Region, Region>,
+    pub(crate) windows: Table<kind::Window, Window>,
     /// By the 24-bit index of the token.
     owners: HashMap<u32, Owner>,
-    random: Rand64,
+    pub(super) random: Rand64,
     returns: Arc<Returns>,
 }
 
 impl Regions {
-    pub(crate) fn new(regions_max: u32, seed: u128, returns: Arc<Returns>) -> Self {
-        let (table, random) = (Table::new(regions_max), Rand64::new(seed));
-        Self { table, owners: HashMap::new(), random, returns }
+    pub(crate) fn new(
+        [regions_max, windows_max]: [u32; 2],
+        seed: u128,
+        returns: Arc<Returns>,
+    ) -> Self {
+        let (table, windows) = (Table::new(regions_max), Table::new(windows_max));
+        Self { table, windows, owners: HashMap::new(), random: Rand64::new(seed), returns }
     }
 
     /// Draws an unused index for `owner` and a key.
@@ -332,6 +196,25 @@ impl Regions {
         self.owners.remove(&(token >> 8));
     }
 
+    /// The owner of a token, whatever its key.
+    pub(crate) fn owner(&self, token: u32) -> Option<Owner> {
+        self.owners.get(&(token >> 8)).copied()
+    }
+
+    /// What a token opens, if it is that of its owner's current registration.
+    #[inline]
+    fn opened(&self, owner: Owner, token: u32) -> Option<(Holder, &Registration)> {
+        let (holder, registration) = match owner {
+            Owner::Region(id) => {
+                let mr = self.table.get(id)?;
+                (Holder::Pd(mr.pd), mr.registration.as_ref()?)
+            }
+            Owner::Window(id) => self.windows.get(id)?.opened()?,
+            Owner::ReadSink => return None,
+        };
+        (registration.token == token).then_some((holder, registration))
+    }
+
     fn lookup(&self, token: u32) -> Result<(RegionId, &Region, &Registration), AccessError> {
         let Some(&Owner::Region(id)) = self.owners.get(&(token >> 8)) else {
             return Err(AccessError::Invalid);
@@ -344,79 +227,94 @@ impl Regions {
         Ok((id, mr, registration))
     }
 
-    /// The one check of every access to memory (RFC 5042 §6.2): token, protection domain, right, wrap, bounds.
+    /// The one check of every access to memory (RFC 5042 §6.2): token, protection domain or queue pair, right, wrap,
+    /// bounds.
     pub(crate) fn access(
         &self,
-        pd: PdId,
+        user: User,
         token: u32,
         address: u64,
         length: u32,
         right: Access,
     ) -> Result<Granted<'_>, AccessError> {
-        let (_, mr, registration) = self.lookup(token)?;
-        Self::grant(mr, registration, pd, address, length, right)
+        self.access_again(&mut None, user, token, address, length, right)
     }
 
-    /// [`Regions::access`] by a user that mostly names the region it named before: `hint` says where to look first.
-    /// A region found there passes the same check, and one that is gone, or has another token by now, is not found; so
-    /// a hint may be of any age.
+    /// [`Regions::access`] by a user that mostly names the region or window it named before: `hint` says where to look
+    /// first. One that is found there passes the same check, and one that is gone, or has another token by now, is not
+    /// found; so a hint may be of any age.
     pub(crate) fn access_again(
         &self,
-        hint: &mut Option<RegionId>,
-        pd: PdId,
+        hint: &mut Option<Owner>,
+        user: User,
         token: u32,
         address: u64,
         length: u32,
         right: Access,
     ) -> Result<Granted<'_>, AccessError> {
-        let hinted = hint.and_then(|id| self.table.get(id)).and_then(|mr| {
-            let registration = mr.registration.as_ref();
-            Some((mr, registration.filter(|registration| registration.token == token)?))
-        });
-        let (mr, registration) = match hinted {
+        let (holder, registration) = match hint.and_then(|owner| self.opened(owner, token)) {
             Some(found) => found,
             None => {
-                let (id, mr, registration) = self.lookup(token)?;
-                *hint = Some(id);
-                (mr, registration)
+                let owner = self.owner(token).ok_or(AccessError::Invalid)?;
+                let found = self.opened(owner, token).ok_or(AccessError::Invalid)?;
+                *hint = Some(owner);
+                found
             }
         };
-        Self::grant(mr, registration, pd, address, length, right)
-    }
-
-    fn grant<'a>(
-        mr: &Region,
-        registration: &'a Registration,
-        pd: PdId,
-        address: u64,
-        length: u32,
-        right: Access,
-    ) -> Result<Granted<'a>, AccessError> {
-        if mr.pd != pd {
-            return Err(AccessError::NotAssociated);
-        }
+        holder.check(user, right)?;
         let offset = registration.locate(address, u64::from(length), right)?;
         Ok(Granted { memory: &registration.memory, offset, length: length as usize })
     }
 
     /// Invalidates a token at a peer's demand (NDK-RI-1, RFC 5040 §5.3): it must be of the stream's
-    /// protection domain and of a region that work requests registered.
-    pub(crate) fn invalidate_remotely(&mut self, pd: PdId, token: u32) -> Result<(), WireError> {
-        let (id, mr, _) = self.lookup(token).map_err(|_| WireError::OperationCannotInvalidate)?;
-        if mr.pd != pd || !mr.is_fast_register {
-            return Err(WireError::ProtectionCannotInvalidate);
-        }
-        self.revoke(id);
-        Ok(())
+    /// protection domain and of a region that work requests registered, without windows; or of a window that is bound
+    /// to the stream's queue pair.
+    pub(crate) fn invalidate_remotely(&mut self, user: User, token: u32) -> Result<(), WireError> {
+        let owner = self.owner(token).ok_or(WireError::OperationCannotInvalidate)?;
+        let (holder, _) = self.opened(owner, token).ok_or(WireError::OperationCannotInvalidate)?;
+        let is_done = match owner {
+            Owner::Region(id) => holder == Holder::Pd(user.pd) && self.invalidate_region(id),
+            Owner::Window(id) => holder == Holder::Peer(user.qp) && self.unbind(id),
+            Owner::ReadSink => false,
+        };
+        if is_done { Ok(()) } else { Err(WireError::ProtectionCannotInvalidate) }
     }
 
     /// Invalidates the token of a read's first sink (NDK-FLG-3, NDK-MEM-9), of which no byte may have been checked. The
     /// result says whether there was a right to take back.
     pub(crate) fn invalidate_locally(&mut self, pd: PdId, token: u32) -> bool {
         match self.lookup(token) {
-            Ok((id, mr, _)) if mr.pd == pd && mr.is_fast_register => self.revoke(id),
+            Ok((id, mr, _)) if mr.pd == pd => self.invalidate_region(id),
             _ => false,
         }
+    }
+
+    /// Carries out an invalidation by a work request of `user`. Returns whether there was something that it may
+    /// invalidate.
+    pub(crate) fn invalidate(&mut self, user: User, target: Revocable) -> bool {
+        let owner = match target {
+            Revocable::Region(id) => Some(Owner::Region(id)),
+            Revocable::Window(id) => Some(Owner::Window(id)),
+            Revocable::Token(token) => {
+                self.owner(token).filter(|owner| self.opened(*owner, token).is_some())
+            }
+        };
+        match owner {
+            Some(Owner::Region(id)) => {
+                self.table.get(id).is_some_and(|mr| mr.pd == user.pd) && self.invalidate_region(id)
+            }
+            Some(Owner::Window(id)) => {
+                let opened = self.windows.get(id).and_then(Window::opened);
+                opened.is_some_and(|(holder, _)| holder == Holder::Peer(user.qp)) && self.unbind(id)
+            }
+            Some(Owner::ReadSink) | None => false,
+        }
+    }
+
+    /// Invalidates a region that a fast registration has registered, and that no window is bound to.
+    fn invalidate_region(&mut self, id: RegionId) -> bool {
+        let may = self.table.get(id).is_some_and(|mr| mr.is_fast_register && mr.windows == 0);
+        may && self.revoke(id)
     }
 
     /// Takes all rights back, and wants the memory back from whoever uses it still. Returns whether there were any.
@@ -535,10 +433,11 @@ impl Regions {
         Ok(registration)
     }
 
-    /// Carries out a fast registration. Fails when the region is still registered.
+    /// Carries out a fast registration. Fails when the region is still registered, or is being closed: its close would
+    /// wait for ever.
     pub(crate) fn fast_register(&mut self, id: RegionId, registration: Registration) -> bool {
         let Some(mr) = self.table.get_mut(id) else { return false };
-        if mr.registration.is_some() {
+        if mr.registration.is_some() || mr.life.is_closing() {
             return false;
         }
         mr.registration = Some(registration);

@@ -15,7 +15,7 @@ pub enum WcStatus {
     LocalLength,
     /// A scatter/gather entry names memory that may not be used that way.
     LocalProtection,
-    /// A fast registration or an invalidation met a region in the wrong state.
+    /// A fast registration, a bind or an invalidation met a region or a window in the wrong state.
     LocalOperation,
     /// The peer's memory may not be used that way (its Terminate says so).
     RemoteAccess,
@@ -65,12 +65,21 @@ pub enum VerbError {
     /// The region was initialized without remote access.
     #[error("the region is not for remote access")]
     NoRemoteAccess,
+    /// A window is to have rights that its region does not allow.
+    #[error("the region does not allow these rights")]
+    RightsNotAllowed,
+    /// Memory windows are bound to the region.
+    #[error("memory windows are bound to the region")]
+    WindowsBound,
     /// More pages than a fast registration can have.
     #[error("too many pages")]
     TooManyPages,
     /// A completion queue has more entries than its new depth.
     #[error("more completions are queued than fit")]
     CompletionsPresent,
+    /// A shared receive queue has more receives than its new depth.
+    #[error("more receives are queued than fit")]
+    ReceivesPresent,
     /// A table is full, or memory is short.
     #[error("no resources are left")]
     NoResources,

@@ -3,7 +3,12 @@
 use alloc::boxed::Box;
 use core::ops::BitOr;
 
-use super::{cq::WcOpcode, id::RegionId, region::Registration};
+use super::{
+    cq::WcOpcode,
+    id::RegionId,
+    registration::Registration,
+    window::{PreparedBind, Revocable},
+};
 use crate::{
     ddp::{Stag, TaggedOffset},
     rdmap::{AtomicOperation, IMMEDIATE_OCTETS},
@@ -119,7 +124,10 @@ pub(crate) enum Kind {
         registration: Box<Registration>,
     },
     Invalidate {
-        region: RegionId,
+        target: Revocable,
+    },
+    Bind {
+        prepared: Box<PreparedBind>,
     },
     /// Its operands are in the send queue: few requests have any.
     Atomic {
@@ -147,6 +155,7 @@ impl Kind {
             Self::Read { .. } => WcOpcode::Read,
             Self::FastRegister { .. } => WcOpcode::FastRegister,
             Self::Invalidate { .. } => WcOpcode::Invalidate,
+            Self::Bind { .. } => WcOpcode::Bind,
             Self::Atomic { opcode, .. } => *opcode,
             Self::Immediate { .. } => WcOpcode::Immediate,
         }

@@ -77,7 +77,8 @@ impl End {
             let pd = rnic.create_pd().unwrap();
             let (cq, queue) = rnic.create_cq(256, Arc::new(|_| {})).unwrap();
             let limits = QpLimits::default();
-            let config = QpConfig { receive_cq: cq, send_cq: cq, context: 7, limits, late_posts };
+            let config =
+                QpConfig { receive_cq: cq, send_cq: cq, context: 7, limits, srq: None, late_posts };
             (pd, cq, queue, rnic.create_qp(pd, config).unwrap())
         });
         Self { sockets, access, pd, cq, queue, qp }

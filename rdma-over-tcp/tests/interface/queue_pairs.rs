@@ -76,8 +76,8 @@ fn completions_say_all() {
     assert!((1 << 16..1 << 24).contains(&near.qp.number()));
 }
 
-// LatePosts::Flush: what is posted behind a disconnect is not sent, and completes flushed behind what was posted before;
-// what is posted when all is over completes at once. LatePosts::Refuse: an error, and no completion.
+// LatePosts::Flush: what is posted behind a disconnect is not sent, and completes flushed behind what was posted
+// before; what is posted when all is over completes at once. LatePosts::Refuse: an error, and no completion.
 #[test]
 fn late_posts() {
     for late_posts in [LatePosts::Flush, LatePosts::Refuse] {
@@ -151,6 +151,7 @@ fn a_queue_pair_takes_its_completions_along() {
                 send_cq: near.cq,
                 context: 8,
                 limits: QpLimits::default(),
+                srq: None,
                 late_posts: LatePosts::Flush,
             };
             let other = rnic.create_qp(near.pd, config).unwrap();

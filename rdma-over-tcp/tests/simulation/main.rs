@@ -20,6 +20,7 @@ mod plan;
 mod raw;
 mod reads;
 mod scenario;
+mod shared_receives;
 mod side;
 mod stream;
 
@@ -119,6 +120,26 @@ fn foreign_memory() {
     let before = count(|end| !end.is_pending);
     println!("{under_way} copied aside, {ended} ended, {before} not in use, of {}", seen.len());
     assert!(seen.len() < 100 || [under_way, ended, before].iter().all(|count| *count > 0));
+}
+
+/// As [`SUITE`], with queue pairs that share a receive queue.
+const SHARED_RECEIVES: Suite = Suite {
+    name: "shared-receives",
+    command: "cargo test -p rdma-over-tcp --test simulation receives_are_shared",
+    seeds: 100,
+    ..SUITE
+};
+
+// NDK-SRQ-2, -6, NDK-RES-4, NDK-LIFE-10: every message is received once, in the order of its connection, whatever the
+// network and the other queue pairs do.
+#[test]
+fn receives_are_shared() {
+    let seen: Vec<shared_receives::End> =
+        SHARED_RECEIVES.run(shared_receives::run, |seen: &mut Vec<_>, end| seen.push(end));
+    let limits: usize = seen.iter().map(|end| end.limits).sum();
+    let receiving = seen.iter().filter(|end| end.was_receiving).count();
+    println!("{limits} limits told, {receiving} broken within a message, of {}", seen.len());
+    assert!(seen.len() < 100 || limits > seen.len() && receiving > 0);
 }
 
 // The bench is what it says: the same seed, the same run.

@@ -228,13 +228,15 @@ pub(crate) struct Receive {
     pub(crate) is_solicited: bool,
 }
 
-/// A span that a work request registers.
+/// A span that a work request registers, or binds a memory window to.
 #[derive(Debug)]
 pub(crate) struct Window {
     pub(crate) span: Span,
     pub(crate) base: u64,
     /// Peers write through it; else it is the sink of a read.
     pub(crate) is_remote: bool,
+    /// A memory window over a part of the region that is registered as a whole.
+    pub(crate) is_bound: bool,
 }
 
 /// One end of a queue pair's connection.
@@ -354,7 +356,8 @@ impl SidePlan {
         let span = self.allot(rng, bytes);
         // The address may be any that lies in its page as the span does (NDK-MEM-8).
         let page = rng.rand_range(0..1 << 40) * 4096;
-        self.windows.push(Window { base: page, span, is_remote });
+        let is_bound = is_remote && once_in(rng, 2);
+        self.windows.push(Window { base: page, span, is_remote, is_bound });
         self.windows.len() - 1
     }
 }

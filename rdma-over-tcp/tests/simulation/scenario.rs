@@ -321,6 +321,9 @@ impl World {
             for mr in side.mrs() {
                 closes.push(Box::new(|done| mr.close(done)));
             }
+            for mw in side.mws() {
+                closes.push(Box::new(|done| mw.close(done)));
+            }
         }
         for node in &self.nodes {
             closes.push(Box::new(|done| node.pd.close(done)));

@@ -8,7 +8,7 @@ use std::{
 
 use flue_test_support::check;
 use rdma_over_tcp::ndk::{
-    Adapter, AtomicOperation, Connector, Cq, Data, DisconnectEvent, Mr, MrFlags, NdkResultEx,
+    Adapter, AtomicOperation, Connector, Cq, Data, DisconnectEvent, Mr, MrFlags, Mw, NdkResultEx,
     NtStatus, OpFlags, OperationType, Pd, Qp, RegisteredBuffer, Sge,
 };
 
@@ -42,6 +42,12 @@ struct Grants {
     receives: usize,
 }
 
+/// What a window of the plan is.
+enum Opening {
+    Registered(Mr),
+    Bound(Mw),
+}
+
 pub(crate) struct Side {
     pub(crate) plan: SidePlan,
     pub(crate) qp: Qp,
@@ -50,7 +56,7 @@ pub(crate) struct Side {
     pub(crate) buffer: RegisteredBuffer,
     pub(crate) regions: [Mr; 2],
     words: Option<Mr>,
-    windows: Vec<(Mr, Option<u32>)>,
+    windows: Vec<(Opening, Option<u32>)>,
     grants: Grants,
     /// Next operation to post.
     next: usize,
@@ -110,11 +116,14 @@ impl Side {
             .windows
             .iter()
             .map(|window| {
+                if window.is_bound {
+                    return (Opening::Bound(pd.create_mw().unwrap()), None);
+                }
                 let mr = pd.create_mr(true).unwrap();
                 // One page more: the span need not begin with one.
                 let pages = window.span.len().div_ceil(4096) as u32 + 1;
                 mr.initialize_fast_register(pages, window.is_remote).unwrap();
-                (mr, None)
+                (Opening::Registered(mr), None)
             })
             .collect();
         let grants = Grants {
@@ -163,7 +172,27 @@ impl Side {
     }
 
     pub(crate) fn mrs(&self) -> impl Iterator<Item = &Mr> {
-        self.regions.iter().chain(&self.words).chain(self.windows.iter().map(|(mr, _)| mr))
+        let registered = self.windows.iter().filter_map(|(opening, _)| match opening {
+            Opening::Registered(mr) => Some(mr),
+            Opening::Bound(_) => None,
+        });
+        self.regions.iter().chain(&self.words).chain(registered)
+    }
+
+    pub(crate) fn mws(&self) -> impl Iterator<Item = &Mw> {
+        self.windows.iter().filter_map(|(opening, _)| match opening {
+            Opening::Registered(_) => None,
+            Opening::Bound(mw) => Some(mw),
+        })
+    }
+
+    /// The address of a window's first byte.
+    fn window_base(&self, window: usize) -> u64 {
+        let plan = &self.plan.windows[window];
+        match plan.is_bound {
+            true => self.buffer.address() + plan.span.start as u64,
+            false => plan.base,
+        }
     }
 
     fn region_token(&self, span: &Span) -> u32 {
@@ -288,7 +317,6 @@ impl Side {
                 qp.read(context, &sges, address, peer.grants.source_token, flags).unwrap();
             }
             Action::Register { window } => {
-                let (mr, _) = &self.windows[*window];
                 let plan = &self.plan.windows[*window];
                 let rights = match plan.is_remote {
                     true => OpFlags::ALLOW_REMOTE_WRITE,
@@ -296,9 +324,15 @@ impl Side {
                 };
                 let (offset, length) = (plan.span.start, plan.span.len());
                 let flags = flags | rights;
-                let token = qp
-                    .fast_register(context, mr, &self.buffer, offset, length, plan.base, flags)
-                    .unwrap();
+                let token = match &self.windows[*window].0 {
+                    Opening::Registered(mr) => qp
+                        .fast_register(context, mr, &self.buffer, offset, length, plan.base, flags)
+                        .unwrap(),
+                    Opening::Bound(mw) => {
+                        let (region, base) = (&self.regions[1], self.window_base(*window));
+                        qp.bind(context, region, mw, base, length as u64, flags).unwrap()
+                    }
+                };
                 let window = *window;
                 self.windows[window].1 = Some(token);
             }
@@ -318,9 +352,10 @@ impl Side {
                 qp.atomic(context, sge, address, token, *operation, flags).unwrap();
             }
             Action::Immediate { data } => qp.immediate(context, *data, flags).unwrap(),
-            Action::Invalidate { window } => {
-                qp.invalidate(context, &self.windows[*window].0, flags).unwrap();
-            }
+            Action::Invalidate { window } => match &self.windows[*window].0 {
+                Opening::Registered(mr) => qp.invalidate(context, mr, flags).unwrap(),
+                Opening::Bound(mw) => qp.invalidate(context, mw, flags).unwrap(),
+            },
         }
     }
 
@@ -430,8 +465,11 @@ impl Side {
             }
             Action::Register { window } => {
                 let token = self.windows[*window].1.unwrap();
-                self.grants.windows[*window] = Some((token, self.plan.windows[*window].base));
-                OperationType::FastRegister
+                self.grants.windows[*window] = Some((token, self.window_base(*window)));
+                match self.plan.windows[*window].is_bound {
+                    true => OperationType::Bind,
+                    false => OperationType::FastRegister,
+                }
             }
             Action::Invalidate { .. } => OperationType::Invalidate,
             Action::Atomic { sink, target, operation: atomic } => {

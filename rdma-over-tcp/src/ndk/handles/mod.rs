@@ -22,10 +22,10 @@ use crate::{
     access::{Access, CoreAccess},
     ddp::{Stag, TaggedOffset},
     rnic::{
-        Close, Completion, CompletionQueue, ConnectionEntry, Counters, CqId, CqOverrun, Data,
+        Bind, Close, Completion, CompletionQueue, ConnectionEntry, Counters, CqId, CqOverrun, Data,
         FastRegister, FastRegisterLimits, Key, LatePosts, Operation, PdId, QpConfig, QpId,
-        QpLimits, QpState, QpStats, RegionId, RegisteredBuffer, Remote, Rnic, Sge, Urgency,
-        VerbError,
+        QpLimits, QpState, QpStats, RegionId, RegisteredBuffer, Remote, Revocable, Rnic, Sge,
+        SrqConfig, SrqEvent, SrqId, Urgency, VerbError, WindowId, WindowType,
     },
 };
 
@@ -60,7 +60,9 @@ closable! {
     Pd as Pd,
     Cq as Cq,
     Mr as Region,
+    Mw as Window,
     Qp as Qp,
+    Srq as Srq,
     Connector as Connector,
     Listener as Listener,
 }
@@ -188,7 +190,7 @@ impl Adapter {
 /// A protection domain.
 #[derive(Clone, Debug)]
 pub struct Pd {
-    access: Access,
+    pub(in crate::ndk) access: Access,
     id: PdId,
 }
 
@@ -216,20 +218,74 @@ impl Pd {
         context: u64,
         limits: QpLimits,
     ) -> Result<Qp, NtStatus> {
+        self.create_any_qp(receive_cq, initiator_cq, None, context, limits)
+    }
+
+    fn create_any_qp(
+        &self,
+        receive_cq: &Cq,
+        initiator_cq: &Cq,
+        srq: Option<SrqId>,
+        context: u64,
+        limits: QpLimits,
+    ) -> Result<Qp, NtStatus> {
         check_same(&self.access, &receive_cq.access)?;
         check_same(&self.access, &initiator_cq.access)?;
         let (receive_cq, send_cq, late_posts) = (receive_cq.id, initiator_cq.id, LatePosts::Refuse);
-        let config = QpConfig { receive_cq, send_cq, context, limits, late_posts };
+        let config = QpConfig { receive_cq, send_cq, context, limits, srq, late_posts };
         let id = self.access.with(|core, _| core.create_qp(self.id, config))?;
         Ok(Qp { access: self.access.clone(), id })
     }
 
-    /// NdkCreateMw, NdkCreateSrq.
+    /// NdkCreateQpWithSrq: as [`Pd::create_qp`], and receives come from `srq`. `context` is how a completion tells its
+    /// queue pair (NDK-RES-4).
     ///
     /// # Errors
-    /// Always [`NtStatus::NOT_SUPPORTED`].
-    pub const fn create_mw(&self) -> Result<(), NtStatus> {
-        Err(NtStatus::NOT_SUPPORTED)
+    /// As [`Pd::create_qp`]; [`NtStatus::INVALID_PARAMETER`] also for a queue of another domain.
+    pub fn create_qp_with_srq(
+        &self,
+        receive_cq: &Cq,
+        initiator_cq: &Cq,
+        srq: &Srq,
+        context: u64,
+        limits: QpLimits,
+    ) -> Result<Qp, NtStatus> {
+        check_same(&self.access, &srq.access)?;
+        self.create_any_qp(receive_cq, initiator_cq, Some(srq.id), context, limits)
+    }
+
+    /// NdkCreateSrq: `depth` receives of up to `sges_max` entries. `notification` is called with SUCCESS when fewer
+    /// receives are queued than `notify_threshold`, once; the threshold counts once the queue has had as many
+    /// (NDK-SRQ-3). 0: no threshold. A send that finds the queue empty ends its connection, as with a queue pair's own
+    /// receives.
+    ///
+    /// # Errors
+    /// [`NtStatus::INVALID_PARAMETER`]: depth or entries over the adapter's, a threshold over the depth, or the domain
+    /// is being closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
+    pub fn create_srq(
+        &self,
+        depth: u32,
+        sges_max: u32,
+        notify_threshold: u32,
+        notification: impl Fn(NtStatus) + Send + Sync + 'static,
+    ) -> Result<Srq, NtStatus> {
+        let config =
+            SrqConfig { depth, max_receive_request_sge: sges_max, limit: notify_threshold };
+        let tell = Arc::new(move |event| match event {
+            SrqEvent::LimitReached => notification(NtStatus::SUCCESS),
+        });
+        let id = self.access.with(|core, _| core.create_srq(self.id, config, tell))?;
+        Ok(Srq { access: self.access.clone(), id })
+    }
+
+    /// NdkCreateMw: a window that is not bound, for [`Qp::bind`].
+    ///
+    /// # Errors
+    /// [`NtStatus::INSUFFICIENT_RESOURCES`]; [`NtStatus::INVALID_PARAMETER`]: the domain is being closed.
+    pub fn create_mw(&self) -> Result<Mw, NtStatus> {
+        // NDK-MEM-16
+        let id = self.access.with(|core, _| core.create_window(self.id, WindowType::Two))?;
+        Ok(Mw { access: self.access.clone(), id })
     }
 }
 
@@ -283,6 +339,35 @@ impl Cq {
     }
 }
 
+/// A shared receive queue. Closing one that has queue pairs is pending until they are closed.
+#[derive(Clone, Debug)]
+pub struct Srq {
+    pub(in crate::ndk) access: Access,
+    pub(in crate::ndk) id: SrqId,
+}
+
+impl Srq {
+    /// NdkSrqReceive: taken by the next send that arrives on any of the queue's queue pairs.
+    ///
+    /// # Errors
+    /// [`NtStatus::NO_MORE_ENTRIES`]: the queue is at its depth; [`NtStatus::DATA_OVERRUN`]: too many entries;
+    /// [`NtStatus::BUFFER_OVERFLOW`]: too many bytes; [`NtStatus::INVALID_PARAMETER`]: it is being closed.
+    pub fn receive(&self, context: u64, sges: &[Sge]) -> Result<(), NtStatus> {
+        Ok(self.access.post(|core| core.post_srq_receive(self.id, context, sges))?)
+    }
+
+    /// NdkModifySrq; never pends. A depth of 0 keeps the depth. A threshold of 0 keeps threshold and arming; another is
+    /// set and armed: the notification comes when fewer receives are queued, at once if there are (NDK-SRQ-2).
+    ///
+    /// # Errors
+    /// Nothing has changed. [`NtStatus::INVALID_PARAMETER`]: a depth over the adapter's, or a threshold over the depth;
+    /// [`NtStatus::BUFFER_OVERFLOW`]: more receives are queued than the new depth.
+    pub fn modify(&self, depth: u32, notify_threshold: u32) -> Result<(), NtStatus> {
+        let [depth, limit] = [depth, notify_threshold].map(|wish| (wish > 0).then_some(wish));
+        Ok(self.access.with(|core, _| core.modify_srq(self.id, depth, limit))?)
+    }
+}
+
 /// A memory region.
 #[derive(Clone, Debug)]
 pub struct Mr {
@@ -314,9 +399,10 @@ impl Mr {
     /// NdkDeregisterMr: from now on the token opens nothing (RFC 5040 §8.1.1). SUCCESS, or PENDING and `completion`
     /// follows, when nothing reads or writes the memory any more: what was sent from it and is not acknowledged is
     /// copied, and a device that still reads it is waited for. A Send or Write that has begun and is not yet with TCP
-    /// as a whole ends its connection, with ACCESS_VIOLATION. INVALID_PARAMETER: not registered.
+    /// as a whole ends its connection, with ACCESS_VIOLATION. INVALID_PARAMETER: not registered. DEVICE_BUSY: windows
+    /// are bound.
     ///
-    /// A close does the same, and its completion says the same.
+    /// A close does the same, but waits for the windows, and its completion says the same.
     pub fn deregister(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
         let completion = Box::new(completion);
         let result = self.access.with(|core, _| core.deregister(self.id, completion));
@@ -351,6 +437,43 @@ impl Mr {
     }
 }
 
+/// A memory window: a part of a region, opened to the peer of the queue pair that has bound it (NDK-MEM-16). Closing it
+/// ends that.
+#[derive(Clone, Debug)]
+pub struct Mw {
+    access: Access,
+    id: WindowId,
+}
+
+impl Mw {
+    /// NdkGetRemoteTokenFromMw: that of the last [`Qp::bind`], which has returned it.
+    #[must_use]
+    pub fn remote_token(&self) -> u32 {
+        self.access.with(|core, _| core.window_token(self.id).unwrap_or(0))
+    }
+}
+
+/// An object whose token [`Qp::invalidate`] takes back: a region or a window.
+#[derive(Clone, Copy, Debug)]
+pub enum Invalidate<'a> {
+    /// A region that a fast registration has registered.
+    Mr(&'a Mr),
+    /// A window that the same queue pair has bound.
+    Mw(&'a Mw),
+}
+
+impl<'a> From<&'a Mr> for Invalidate<'a> {
+    fn from(mr: &'a Mr) -> Self {
+        Self::Mr(mr)
+    }
+}
+
+impl<'a> From<&'a Mw> for Invalidate<'a> {
+    fn from(mw: &'a Mw) -> Self {
+        Self::Mw(mw)
+    }
+}
+
 /// Memory of the peer.
 const fn remote(address: u64, token: u32) -> Remote {
     Remote { stag: Stag(token), offset: TaggedOffset(address) }
@@ -363,15 +486,15 @@ const fn remote(address: u64, token: u32) -> Remote {
 /// follows (NDK-WR-4).
 #[derive(Clone, Debug)]
 pub struct Qp {
-    access: Access,
-    id: QpId,
+    pub(in crate::ndk) access: Access,
+    pub(in crate::ndk) id: QpId,
 }
 
 impl Qp {
     /// NdkReceive: legal in every state (NDK-CON-10).
     ///
     /// # Errors
-    /// As said at [`Qp`].
+    /// As said at [`Qp`]; [`NtStatus::INVALID_PARAMETER`]: its receives come from a shared receive queue.
     pub fn receive(&self, context: u64, sges: &[Sge]) -> Result<(), NtStatus> {
         Ok(self.access.post(|core| core.post_receive(self.id, context, sges))?)
     }
@@ -459,14 +582,49 @@ impl Qp {
         })
     }
 
-    /// NdkInvalidate of a region that was registered by [`Qp::fast_register`] (NDK-MEM-9).
+    /// NdkInvalidate of a region that was registered by [`Qp::fast_register`], or of a window that this queue pair has
+    /// bound (NDK-MEM-9).
     ///
     /// # Errors
     /// As said at [`Qp`].
-    pub fn invalidate(&self, context: u64, mr: &Mr, flags: OpFlags) -> Result<(), NtStatus> {
-        check_same(&self.access, &mr.access)?;
+    pub fn invalidate<'a>(
+        &self,
+        context: u64,
+        object: impl Into<Invalidate<'a>>,
+        flags: OpFlags,
+    ) -> Result<(), NtStatus> {
+        let (access, target) = match object.into() {
+            Invalidate::Mr(mr) => (&mr.access, Revocable::Region(mr.id)),
+            Invalidate::Mw(mw) => (&mw.access, Revocable::Window(mw.id)),
+        };
+        check_same(&self.access, access)?;
         self.checked_post(flags.check(OperationType::Invalidate), |core| {
-            core.post_invalidate(self.id, context, mr.id, flags.options())
+            core.post_invalidate(self.id, context, target, flags.options())
+        })
+    }
+
+    /// NdkBind: opens `length` bytes of a registered region from `address` on to this queue pair's peer, until `mw` is
+    /// invalidated, by either end, or closed. A window that is bound cannot be bound again (NDK-MEM-12). Returns the
+    /// token, which counts once the bind has completed; peers name bytes by the region's addresses.
+    ///
+    /// # Errors
+    /// As said at [`Qp`]; [`NtStatus::ACCESS_VIOLATION`]: remote write to a region without local write (NDK-MEM-11);
+    /// [`NtStatus::INVALID_PARAMETER`] also for no bytes, or bytes outside the region.
+    pub fn bind(
+        &self,
+        context: u64,
+        mr: &Mr,
+        mw: &Mw,
+        address: u64,
+        length: u64,
+        flags: OpFlags,
+    ) -> Result<u32, NtStatus> {
+        check_same(&self.access, &mr.access)?;
+        check_same(&self.access, &mw.access)?;
+        let (window, region, rights) = (mw.id, mr.id, flags.window_rights());
+        let bind = Bind { window, key: None, region, address, length, base: address, rights };
+        self.checked_post(flags.check(OperationType::Bind), |core| {
+            core.post_bind(self.id, context, bind, flags.options())
         })
     }
 

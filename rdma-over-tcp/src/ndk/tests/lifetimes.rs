@@ -9,7 +9,7 @@ use super::{
     bench::Bench,
     sides::{LIMITS, RESET, Side, connected, listen},
 };
-use crate::ndk::{CqNotify, NtStatus, QpLimits};
+use crate::ndk::{CqNotify, NtStatus, OpFlags, QpLimits};
 
 /// Notes the order of close completions.
 #[derive(Clone, Default)]
@@ -205,8 +205,8 @@ pub(super) fn creation_limits() {
     ] {
         assert_eq!(create(over), Some(invalid));
     }
-    assert_eq!(info.max_srq_depth, 0, "NDK-SRQ-1");
-    assert_eq!(side.pd.create_mw(), Err(NtStatus::NOT_SUPPORTED));
+    assert_eq!(info.max_srq_depth, 64 * 1024, "NDK-SRQ-1");
+    assert_eq!(info.max_window_size, info.max_registration_size);
     assert_eq!(side.cq.control_interrupt_moderation(1, 2), NtStatus::NOT_SUPPORTED);
     let mr = side.pd.create_mr(true).unwrap();
     let pages = info.frmr_page_count;
@@ -234,4 +234,46 @@ pub(super) fn close_behind_a_disconnect() {
     assert_eq!(passive.outcomes(), [(1, NtStatus::SUCCESS)]);
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0))]);
     assert!(passive.content(0, 200_000) == active.content(0, 200_000));
+}
+
+// NDK-LIFE-3, -11: a queue pair whose connect is under way flushes its receives when it is closed.
+#[test]
+fn close_of_a_connecting_queue_pair() {
+    let mut bench = Bench::new(1);
+    let side = Side::new(&bench, 0);
+    let (_listener, _mailbox) = listen(&mut bench);
+    side.receive(1, 0, 10);
+    let connector = side.adapter.create_connector().unwrap();
+    let note = side.log.note("connect");
+    let remote = bench.server;
+    assert_eq!(connector.connect(&side.qp, None, remote, LIMITS, &[], note), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(side.qp.close(|| {}), NtStatus::SUCCESS, "the connect has ended");
+    bench.settle();
+    assert_eq!(side.log.take(), [("connect", NtStatus::CANCELLED)]);
+    assert_eq!(side.outcomes(), [(1, NtStatus::CANCELLED)]);
+}
+
+// NDK-LIFE-4: the close of a region waits for a fast registration that is queued, which fails then.
+#[test]
+fn close_of_a_region_behind_its_registration() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    let mr = active.pd.create_mr(true).unwrap();
+    mr.initialize_fast_register(1, true).unwrap();
+    bench.is_cut = true;
+    let (source, sink) = (passive.sge(0, 10), active.sge(0, 10));
+    active.qp.read(1, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
+    // Behind the read, whose response does not come.
+    let flags = OpFlags::READ_FENCE | OpFlags::ALLOW_REMOTE_READ;
+    active.qp.fast_register(2, &mr, &active.buffer, 0, 10, 0, flags).unwrap();
+    let order = Order::default();
+    assert_eq!(mr.close(order.note("region")), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(order.take(), [] as [&str; 0]);
+    bench.is_cut = false;
+    bench.settle();
+    let refused = NtStatus::INVALID_DEVICE_REQUEST;
+    assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS), (2, refused)]);
+    assert_eq!(order.take(), ["region"]);
 }

@@ -9,5 +9,7 @@ mod lifetimes;
 mod operations;
 mod sides;
 mod sockets;
+mod srq;
 mod startup;
 mod truncation;
+mod windows;

@@ -2,6 +2,7 @@
 
 use std::{
     boxed::Box,
+    net::SocketAddr,
     sync::{Arc, Mutex},
     vec::Vec,
 };
@@ -128,6 +129,10 @@ pub(super) type Mailbox = Arc<Mutex<Vec<Connector>>>;
 
 /// A listener on node 1 that puts connectors into a mailbox.
 pub(super) fn listen(bench: &mut Bench) -> (Listener, Mailbox) {
+    listen_at(bench, bench.server)
+}
+
+fn listen_at(bench: &mut Bench, server: SocketAddr) -> (Listener, Mailbox) {
     let mailbox = Arc::new(Mutex::new(Vec::new()));
     let inbox = mailbox.clone();
     let listener = bench.nodes[1]
@@ -135,7 +140,7 @@ pub(super) fn listen(bench: &mut Bench) -> (Listener, Mailbox) {
         .create_listener(move |connector| inbox.lock().unwrap().push(connector))
         .unwrap();
     let log = Log::default();
-    assert_eq!(listener.listen(bench.server, log.note("listen")), NtStatus::PENDING);
+    assert_eq!(listener.listen(server, log.note("listen")), NtStatus::PENDING);
     bench.settle();
     assert_eq!(log.take(), [("listen", NtStatus::SUCCESS)]);
     (listener, mailbox)
@@ -164,9 +169,20 @@ pub(super) fn connect(
     active_limits: ReadLimit,
     passive_limits: ReadLimit,
 ) {
-    let (listener, mailbox) = listen(bench);
+    connect_at(bench, active, passive, [active_limits, passive_limits], bench.server);
+}
+
+/// Connects two sides by a listener of their own: a bench may have several.
+pub(super) fn connect_at(
+    bench: &mut Bench,
+    active: &mut Side,
+    passive: &mut Side,
+    [active_limits, passive_limits]: [ReadLimit; 2],
+    server: SocketAddr,
+) {
+    let (listener, mailbox) = listen_at(bench, server);
     let connector = active.adapter.create_connector().unwrap();
-    let remote = bench.server;
+    let remote = server;
     let note = active.log.note("connect");
     let status = connector.connect(&active.qp, None, remote, active_limits, b"hello", note);
     assert_eq!(status, NtStatus::PENDING);

@@ -1,25 +1,30 @@
 use std::boxed::Box;
 
 use super::*;
+use crate::rnic::id::QpId;
+
+/// A queue pair of a domain of its own.
+fn user(index: u32) -> User {
+    User { pd: PdId::new(index, 0), qp: QpId::new(index, 0) }
+}
 
 struct Bench {
     regions: Regions,
-    pd: PdId,
-    other_pd: PdId,
+    pd: User,
+    other_pd: User,
     buffer: RegisteredBuffer,
 }
 
 fn bench() -> Bench {
-    let mut pds = Table::new(2);
-    let [pd, other_pd] = [(); 2].map(|()| pds.insert(()).unwrap());
+    let [pd, other_pd] = [0, 1].map(user);
     let buffer = RegisteredBuffer::allocate(3 * PAGE_SIZE).unwrap();
-    let regions = Regions::new(8, 7, Returns::new(Box::new(|| {})));
+    let regions = Regions::new([8; 2], 7, Returns::new(Box::new(|| {})));
     Bench { regions, pd, other_pd, buffer }
 }
 
 impl Bench {
     fn region(&mut self, is_fast_register: bool) -> RegionId {
-        let mr = Region::new(self.pd, is_fast_register);
+        let mr = Region::new(self.pd.pd, is_fast_register);
         self.regions.table.insert(mr).unwrap()
     }
 

@@ -10,10 +10,7 @@ use crate::{
         ATOMIC_REQUEST_OCTETS, ATOMIC_TARGET_OCTETS, AtomicRequest, AtomicResponse, ReadRequest,
         Terminate,
     },
-    rnic::{
-        id::{PdId, RegionId},
-        region::{Access, AccessError, Granted, Regions},
-    },
+    rnic::region::{Access, AccessError, Granted, Owner, Regions, User},
 };
 
 /// A request of the peer that is answered in its turn.
@@ -52,14 +49,14 @@ impl InboundAtomic {
     /// Checks the target: token, right and bounds, and that it is a word of memory (EXT-5.1-1).
     fn check<'a>(
         &self,
-        pd: PdId,
+        user: User,
         regions: &'a Regions,
-        hint: &mut Option<RegionId>,
+        hint: &mut Option<Owner>,
     ) -> Result<Granted<'a>, WireError> {
         let AtomicRequest { stag, offset, .. } = self.request;
         let (length, right) = (ATOMIC_TARGET_OCTETS, Access::REMOTE_ATOMIC);
         let granted = regions
-            .access_again(hint, pd, stag.0, offset.0, length, right)
+            .access_again(hint, user, stag.0, offset.0, length, right)
             .map_err(AccessError::request)?;
         match granted.word() {
             Some(_) => Ok(granted),
@@ -68,19 +65,19 @@ impl InboundAtomic {
     }
 
     /// The request has come: it is checked, and carried out when its turn comes.
-    pub(super) fn accept(&self, pd: PdId, regions: &Regions) -> Result<(), WireError> {
-        self.check(pd, regions, &mut None).map(drop)
+    pub(super) fn accept(&self, user: User, regions: &Regions) -> Result<(), WireError> {
+        self.check(user, regions, &mut None).map(drop)
     }
 
     /// Carries it out, if the peer still may (EXT-5-1, EXT-5.2.1-3).
     pub(super) fn execute(
         &self,
-        pd: PdId,
+        user: User,
         regions: &Regions,
-        hint: &mut Option<RegionId>,
+        hint: &mut Option<Owner>,
     ) -> Result<AtomicResponse, Failure> {
         let AtomicRequest { operation, identifier, .. } = self.request;
-        let granted = self.check(pd, regions, hint).map_err(|error| self.failed(error))?;
+        let granted = self.check(user, regions, hint).map_err(|error| self.failed(error))?;
         let apply = |value| Some(operation.apply(value));
         let word = granted.word();
         let outcome = word

@@ -25,10 +25,10 @@ use crate::{
     },
     rnic::{
         cq::Arrival,
-        id::{QpId, RegionId},
+        id::QpId,
         objects::Objects,
         qp::{Qp, ReceiveOutcome},
-        region::{Access, AccessError, Regions},
+        region::{Access, AccessError, Owner, Regions},
         send_queue::Progress,
         sges::pieces,
         status::WcStatus,
@@ -48,8 +48,8 @@ pub(super) struct Receiver {
     inbound_reads_max: usize,
     fpdus: u64,
     /// The regions of the last write and of the last buffer of ours: most likely the next one's.
-    write_region: Option<RegionId>,
-    local_region: Option<RegionId>,
+    write_region: Option<Owner>,
+    local_region: Option<Owner>,
 }
 
 /// Outcome of the FPDUs of an input, beside placed bytes and completions.
@@ -210,7 +210,7 @@ impl Receiver {
                 .regions
                 .access_again(
                     &mut self.write_region,
-                    qp.pd,
+                    qp.user(),
                     token,
                     offset.0,
                     payload.len() as u32,
@@ -241,7 +241,7 @@ impl Receiver {
             let right = Access::REMOTE_READ;
             objects
                 .regions
-                .access(qp.pd, source_stag.0, source_offset.0, octets, right)
+                .access(qp.user(), source_stag.0, source_offset.0, octets, right)
                 .map_err(AccessError::request)?;
         }
         transmitter.respond(InboundRequest::Read(read));
@@ -289,8 +289,8 @@ impl Receiver {
         let Some(bytes) = place.message_octets else { return Ok(()) };
         if let Some(Stag(token)) = kind.invalidate() {
             // NDK-RI-1: before the completion can be seen.
-            let pd = qp.pd;
-            objects.regions.invalidate_remotely(pd, token)?;
+            let user = qp.user();
+            objects.regions.invalidate_remotely(user, token)?;
         }
         let arrival = kind.invalidate().map_or(Arrival::Plain, Arrival::Invalidating);
         complete_receive(objects, id, bytes, arrival, kind.is_solicited());
@@ -330,7 +330,7 @@ impl Receiver {
             let (now, later) = rest.split_at(piece.length as usize);
             match regions.access_again(
                 local_region,
-                qp.pd,
+                qp.user(),
                 piece.token,
                 piece.address,
                 piece.length,
@@ -387,14 +387,14 @@ fn complete_receive(
 /// payload: it was compared with the receive's length.
 fn place_in(
     regions: &Regions,
-    hint: &mut Option<RegionId>,
+    hint: &mut Option<Owner>,
     qp: &Qp,
     offset: u32,
     payload: &[u8],
 ) -> bool {
     let right = Access::LOCAL_WRITE;
     let mut access = |piece: Sge| {
-        regions.access_again(hint, qp.pd, piece.token, piece.address, piece.length, right)
+        regions.access_again(hint, qp.user(), piece.token, piece.address, piece.length, right)
     };
     if payload.is_empty() {
         return true;

@@ -42,10 +42,10 @@ use crate::{
     },
     rnic::{
         config::FpduSize,
-        id::{QpId, RegionId},
+        id::QpId,
         objects::Objects,
         qp::Qp,
-        region::{Access, Granted, Regions},
+        region::{Access, Granted, Owner, Regions},
         send_queue::Progress,
         status::WcStatus,
         transport::Transport,
@@ -197,9 +197,9 @@ pub(super) struct Transmitter {
     /// The last message was a response: the next one is a request, if there is one.
     was_response: bool,
     /// The region of the last request: most likely the next one's.
-    source_region: Option<RegionId>,
+    source_region: Option<Owner>,
     /// The region of the last Read Response.
-    response_region: Option<RegionId>,
+    response_region: Option<Owner>,
 }
 
 /// Result of [`Transmitter::pump`].
@@ -459,7 +459,7 @@ impl Transmitter {
             InboundRequest::Read(read) => (Source::Response(read), read.request.octets),
             // EXT-5.4-1: carried out now, behind the response before.
             InboundRequest::Atomic(atomic) => {
-                let response = atomic.execute(qp.pd, regions, &mut self.response_region)?;
+                let response = atomic.execute(qp.user(), regions, &mut self.response_region)?;
                 let msn = self.atomic_response_msn;
                 self.atomic_response_msn = msn.next();
                 (Source::AtomicResponse { msn, response }, 0)
@@ -501,8 +501,15 @@ impl Transmitter {
                     finish_local(qp, ok)?;
                     continue;
                 }
-                Kind::Invalidate { region } => {
-                    let ok = regions.revoke(*region); // NDK-MEM-10, NDK-CQ-17
+                Kind::Invalidate { target } => {
+                    let target = *target;
+                    let ok = regions.invalidate(qp.user(), target); // NDK-MEM-10, NDK-CQ-17
+                    finish_local(qp, ok)?;
+                    continue;
+                }
+                Kind::Bind { prepared } => {
+                    let prepared = **prepared;
+                    let ok = regions.bind(qp.user(), prepared);
                     finish_local(qp, ok)?;
                     continue;
                 }
@@ -667,7 +674,7 @@ fn release_tail(qp: &mut Qp, io: &mut impl Transport) {
 /// one to look at first. Returns whether all of it may be used so.
 #[inline]
 fn visit<'a>(
-    region: &mut Option<RegionId>,
+    region: &mut Option<Owner>,
     qp: &'a Qp,
     regions: &'a Regions,
     (serial, single): (u64, Option<Sge>),
@@ -676,7 +683,7 @@ fn visit<'a>(
 ) -> bool {
     let mut access = |sge: Sge| {
         let mut granted =
-            || regions.access_again(region, qp.pd, sge.token, sge.address, sge.length, right);
+            || regions.access_again(region, qp.user(), sge.token, sge.address, sge.length, right);
         sge.length == 0 || granted().map(&mut take).is_ok()
     };
     match single {

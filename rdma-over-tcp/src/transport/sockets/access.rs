@@ -126,6 +126,12 @@ impl Sockets {
         })
     }
 
+    /// Writes out what the capture has buffered. It also happens when a connection begins or ends, and on drop, which a
+    /// process that calls `exit` does not come to.
+    pub fn flush_capture(&self) {
+        self.0.shared.with(|core, _| core.flush_capture());
+    }
+
     /// Listeners and connections, by the numbers that they have here.
     pub fn list(&self) -> Vec<ConnectionRow> {
         self.0.shared.with(|core, _| core.rows())

@@ -147,6 +147,7 @@ impl Capture {
         self.record(now, id, first, SYN, &[]);
         self.record(now, id, second, Flags { ack: true, ..SYN }, &[]);
         self.record(now, id, first, ACK, &[]);
+        self.flush();
     }
 
     /// The first `bytes` bytes of these were sent.
@@ -178,11 +179,18 @@ impl Capture {
     /// One direction has ended.
     pub(super) fn end(&mut self, now: Instant, id: StreamId, way: Direction) {
         self.record(now, id, way, Flags { fin: true, ..ACK }, &[]);
+        self.flush();
     }
 
     /// The connection is reset by us.
     pub(super) fn reset(&mut self, now: Instant, id: StreamId) {
         self.record(now, id, Direction::Outbound, Flags { rst: true, ..ACK }, &[]);
+        self.flush();
+    }
+
+    /// Writes out what is buffered. An error has ended the recording, and is logged.
+    pub(super) fn flush(&mut self) {
+        let _ = self.recorder.flush();
     }
 
     /// The connection is forgotten.

@@ -158,6 +158,13 @@ impl SocketRnic {
         self.capture = Some(Capture::new(recorder));
     }
 
+    /// Writes out what the capture has buffered.
+    pub(crate) fn flush_capture(&mut self) {
+        if let Some(capture) = &mut self.capture {
+            capture.flush();
+        }
+    }
+
     /// The history of each connection, until it is gone.
     pub fn histories(&self) -> impl Iterator<Item = &History> {
         self.rnic.histories()

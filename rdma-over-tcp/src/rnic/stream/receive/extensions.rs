@@ -109,7 +109,7 @@ impl Receiver {
     ) -> Result<(), WireError> {
         self.take_request(transmitter, segment, ATOMIC_REQUEST_OCTETS)?;
         let Some(qp) = objects.qps.get(id) else { return Ok(()) };
-        atomic.accept(qp.pd, &objects.regions)?;
+        atomic.accept(qp.user(), &objects.regions)?;
         transmitter.respond(InboundRequest::Atomic(atomic));
         Ok(())
     }
@@ -146,7 +146,7 @@ impl Receiver {
         let granted = sge.and_then(|sge| {
             let (length, right) = (ATOMIC_TARGET_OCTETS, Access::LOCAL_WRITE);
             let hint = &mut self.local_region;
-            regions.access_again(hint, qp.pd, sge.token, sge.address, length, right).ok()
+            regions.access_again(hint, qp.user(), sge.token, sge.address, length, right).ok()
         });
         if let Some(granted) = &granted {
             granted.place(&original.to_ne_bytes());

@@ -81,7 +81,7 @@ impl Transmitter {
         let address = source_offset.0.wrapping_add(u64::from(offset));
         let region = &mut self.response_region;
         let granted = regions
-            .access_again(region, qp.pd, source_stag.0, address, octets, Access::REMOTE_READ)
+            .access_again(region, qp.user(), source_stag.0, address, octets, Access::REMOTE_READ)
             .map_err(|error| read.failed(error.request(), offset))?;
         let Self { encoder, slab, .. } = self;
         let octets = octets as usize;

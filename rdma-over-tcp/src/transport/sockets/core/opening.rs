@@ -91,6 +91,8 @@ impl SocketRnic {
     ) -> Result<OwnedFd, Errno> {
         let socket = self.socket(remote)?;
         if let Some(local) = local {
+            // A port of the consumer's choice may have connections from before.
+            sockopt::set_socket_reuseaddr(&socket, local.port() != 0)?;
             bind(&socket, &local)?;
         }
         match connect(&socket, &remote) {

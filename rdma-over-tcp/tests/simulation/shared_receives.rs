@@ -1,0 +1,348 @@
+//! Queue pairs that take their receives from one shared queue, over a bad network: messages of all sizes in any order
+//! of arrival, limits that are set and told, and in some seeds a queue pair that breaks in the middle. In half of the
+//! seeds the connections move between the stacks meanwhile.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use oorandom::Rand64;
+use rdma_over_tcp::{
+    mpa::startup::{RtrKind, RtrSet},
+    ndk::{
+        Connector, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp,
+        QpLimits, ReadLimit, RegisteredBuffer, Sge, Srq,
+    },
+};
+
+use crate::{
+    bench::{Bench, Stage},
+    foreign::Told,
+    moves::Moves,
+    plan::{INLINE_MAX, Plan, draw, once_in},
+};
+
+const READS: ReadLimit = ReadLimit { inbound: 1, outbound: 1 };
+/// What a slot holds where nothing was received.
+const UNTOUCHED: u8 = 0xee;
+
+/// Closes an object, given what is to be called if that pends.
+type Close<'a> = Box<dyn Fn(Box<dyn FnOnce() + Send>) -> NtStatus + 'a>;
+
+/// What happened in one run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct End {
+    /// Limits that were told.
+    pub(crate) limits: usize,
+    /// A queue pair was broken while a message was arriving for it.
+    pub(crate) was_receiving: bool,
+}
+
+/// Message `number` of queue pair `pair`.
+fn message(pair: usize, number: usize, bytes: usize) -> Vec<u8> {
+    let salt = (31 * pair) ^ (7 * number);
+    (0..bytes).map(|at| (at ^ (at >> 8) ^ salt) as u8).collect()
+}
+
+/// A queue pair, its peer, and the messages of one direction.
+struct Line {
+    near: Qp,
+    far: Qp,
+    connectors: [Connector; 2],
+    /// Where large messages are sent from, one at a time.
+    source: RegisteredBuffer,
+    source_mr: Mr,
+    sizes: Vec<usize>,
+    sent: usize,
+    /// Sends that have completed.
+    done: usize,
+    received: usize,
+    is_broken: bool,
+}
+
+impl Line {
+    fn is_done(&self) -> bool {
+        self.is_broken || self.received == self.sizes.len()
+    }
+
+    /// Sends the next message. Returns whether it could.
+    fn send(&mut self, pair: usize) -> bool {
+        let Some(bytes) = self.sizes.get(self.sent).filter(|_| !self.is_broken) else {
+            return false;
+        };
+        let data = message(pair, self.sent, *bytes);
+        let context = self.sent as u64;
+        if data.len() <= INLINE_MAX as usize {
+            self.near.send(context, Data::Inline(&[&data]), OpFlags::NONE).unwrap();
+        } else if self.done == self.sent {
+            self.source.write_at(0, &data);
+            let (address, length) = (self.source.address(), data.len() as u32);
+            let sge = Sge { address, length, token: self.source_mr.local_token() };
+            self.near.send(context, Data::Registered(&[sge]), OpFlags::NONE).unwrap();
+        } else {
+            return false;
+        }
+        self.sent += 1;
+        true
+    }
+
+    /// Messages that have a receive, or will take one.
+    fn under_way(&self) -> usize {
+        if self.is_broken { 0 } else { self.sent - self.received }
+    }
+}
+
+/// The receiving consumer.
+struct Receiver {
+    pd: Pd,
+    cq: Cq,
+    srq: Srq,
+    mr: Mr,
+    buffer: RegisteredBuffer,
+    slot_bytes: usize,
+    /// Receives that nothing has completed.
+    posted: usize,
+    told: Arc<AtomicUsize>,
+    armed: usize,
+    received_at_arm: usize,
+}
+
+impl Receiver {
+    fn new(bench: &Bench, slots: usize, slot_bytes: usize, limit: u32) -> Self {
+        let adapter = &bench.adapters[1];
+        let pd = adapter.create_pd().unwrap();
+        let cq = adapter.create_cq(256, |_| {}).unwrap();
+        let told = Arc::<AtomicUsize>::default();
+        let counter = told.clone();
+        let notification = move |status| {
+            assert_eq!(status, NtStatus::SUCCESS);
+            counter.fetch_add(1, Ordering::Relaxed);
+        };
+        // One more than there are slots: a limit as high as the depth is always reached.
+        let depth = slots as u32 + 1;
+        let srq = pd.create_srq(depth, 2, limit, notification).unwrap();
+        let buffer = adapter.allocate(slots * slot_bytes).unwrap();
+        let mr = pd.create_mr(false).unwrap();
+        mr.register(&buffer, 0, buffer.len(), MrFlags::ALLOW_LOCAL_WRITE).unwrap();
+        let (posted, armed) = (0, usize::from(limit > 0));
+        let received_at_arm = 0;
+        let mut this =
+            Self { pd, cq, srq, mr, buffer, slot_bytes, posted, told, armed, received_at_arm };
+        (0..slots).for_each(|slot| this.post(slot));
+        this
+    }
+
+    /// Posts a slot, as two entries.
+    fn post(&mut self, slot: usize) {
+        let start = slot * self.slot_bytes;
+        self.buffer.write_at(start, &vec![UNTOUCHED; self.slot_bytes]);
+        let sge = |offset: usize, length: usize| Sge {
+            address: self.buffer.address() + (start + offset) as u64,
+            length: length as u32,
+            token: self.mr.local_token(),
+        };
+        let first = self.slot_bytes / 3;
+        let sges = [sge(0, first), sge(first, self.slot_bytes - first)];
+        self.srq.receive(slot as u64, &sges).unwrap();
+        self.posted += 1;
+    }
+
+    /// Sets a limit if the last one was told, and something was received since: one that is reached already is told at
+    /// once, and the next would be.
+    fn arm(&mut self, received: usize, limit: u32) {
+        let told = self.told.load(Ordering::Relaxed);
+        assert!(told <= self.armed, "once for each limit (NDK-SRQ-2)");
+        if told == self.armed && received > self.received_at_arm {
+            self.srq.modify(0, limit).unwrap();
+            self.armed += 1;
+            self.received_at_arm = received;
+        }
+    }
+
+    /// Checks what has come, and posts its slots again.
+    fn poll(&mut self, lines: &mut [Line], end: &mut End) {
+        let mut results = [NdkResultEx::default(); 5];
+        loop {
+            let count = self.cq.poll_ex(&mut results);
+            if count == 0 {
+                return;
+            }
+            for result in &results[..count] {
+                let pair = result.qp_context as usize;
+                let (line, slot) = (&mut lines[pair], result.request_context as usize);
+                self.posted -= 1;
+                if line.is_broken {
+                    // What had come before it broke, and then the receive that it had taken.
+                    let is_flushed = result.status == NtStatus::CANCELLED;
+                    assert!(is_flushed || result.status == NtStatus::SUCCESS, "{result:?}");
+                    assert!(!is_flushed || !end.was_receiving, "it has taken one only");
+                    end.was_receiving |= is_flushed;
+                } else {
+                    assert_eq!(result.status, NtStatus::SUCCESS, "{result:?}");
+                    assert_eq!(result.operation, OperationType::Receive);
+                    let bytes = line.sizes[line.received];
+                    assert_eq!(result.bytes_transferred as usize, bytes, "in order of sending");
+                    let mut content = vec![0; self.slot_bytes];
+                    self.buffer.read_at(slot * self.slot_bytes, &mut content);
+                    assert!(content[..bytes] == message(pair, line.received, bytes));
+                    assert!(content[bytes..].iter().all(|byte| *byte == UNTOUCHED));
+                    line.received += 1;
+                }
+                self.post(slot);
+            }
+        }
+    }
+}
+
+/// Connects a queue pair of each node.
+fn connect(
+    bench: &mut Bench,
+    qps: [&Qp; 2],
+    remote: SocketAddr,
+    incoming: &Mutex<Vec<Connector>>,
+) -> [Connector; 2] {
+    let [active, passive] = [(); 2].map(|()| Told::default());
+    let connector = bench.adapters[0].create_connector().unwrap();
+    let status = connector.connect(qps[0], None, remote, READS, &[], active.tells());
+    assert_eq!(status, NtStatus::PENDING);
+    bench.run(|| !incoming.lock().unwrap().is_empty()).unwrap();
+    let accepted = incoming.lock().unwrap().pop().unwrap();
+    let _ = accepted.accept(qps[1], READS, &[], None, passive.tells());
+    bench.run(|| active.is_told()).unwrap();
+    assert_eq!(active.take(), Some(NtStatus::SUCCESS));
+    let _ = connector.complete_connect(None, active.tells());
+    bench.run(|| active.is_told() && passive.is_told()).unwrap();
+    assert_eq!([active.take(), passive.take()], [Some(NtStatus::SUCCESS); 2]);
+    [connector, accepted]
+}
+
+/// One seed.
+pub(crate) fn run(seed: u64) -> End {
+    let rng = &mut Rand64::new(u128::from(seed) ^ 0x5_12ed);
+    let is_bad = !once_in(rng, 4);
+    let mut plan = Plan::with(rng, is_bad);
+    // One by a Send would take a receive.
+    plan.adapters.iter_mut().for_each(|adapter| adapter.rtr = RtrSet::only(RtrKind::Write));
+    let moves = once_in(rng, 2);
+    if moves {
+        plan.mix_policies(rng);
+    }
+    let mut bench = Bench::new(&plan, [seed, seed + 1]);
+    bench.moves = moves.then(|| Moves::new(rng));
+    let most = [300, 3_000, 40_000][draw(rng, 3)];
+    let slots = 2 + draw(rng, 12);
+    let first_limit = draw(rng, slots + 1) as u32;
+    let mut receiver = Receiver::new(&bench, slots, most + 1, first_limit);
+
+    let near_pd = bench.adapters[0].create_pd().unwrap();
+    let near_cq = bench.adapters[0].create_cq(256, |_| {}).unwrap();
+    let incoming = Arc::<Mutex<Vec<Connector>>>::default();
+    let of_listener = incoming.clone();
+    let listener = bench.adapters[1]
+        .create_listener(move |connector| of_listener.lock().unwrap().push(connector))
+        .unwrap();
+    let listening = Told::default();
+    let remote = SocketAddr::new(plan.addresses[1], 7000);
+    assert_eq!(listener.listen(remote, listening.tells()), NtStatus::PENDING);
+    bench.run(|| listening.is_told()).unwrap();
+    let limits = QpLimits { inline_data_size: INLINE_MAX, ..QpLimits::default() };
+    let mut lines = Vec::new();
+    for pair in 0..1 + draw(rng, 4) {
+        let near = near_pd.create_qp(&near_cq, &near_cq, pair as u64, limits).unwrap();
+        let Receiver { pd, cq, srq, .. } = &receiver;
+        let far = pd.create_qp_with_srq(cq, cq, srq, pair as u64, limits).unwrap();
+        let connectors = connect(&mut bench, [&near, &far], remote, &incoming);
+        let sizes = (0..1 + draw(rng, 12)).map(|_| draw(rng, most + 1)).collect();
+        let source = bench.adapters[0].allocate(most + 1).unwrap();
+        let source_mr = near_pd.create_mr(false).unwrap();
+        source_mr.register(&source, 0, source.len(), MrFlags::NONE).unwrap();
+        let (sent, done, received, is_broken) = (0, 0, 0, false);
+        lines.push(Line {
+            near,
+            far,
+            connectors,
+            source,
+            source_mr,
+            sizes,
+            sent,
+            done,
+            received,
+            is_broken,
+        });
+    }
+
+    let total: usize = lines.iter().map(|line| line.sizes.len()).sum();
+    let mut breaks_at = once_in(rng, 3).then(|| draw(rng, total));
+    let mut end = End { limits: 0, was_receiving: false };
+    let outcome = bench.run(|| {
+        receiver.poll(&mut lines, &mut end);
+        let received: usize = lines.iter().map(|line| line.received).sum();
+        if breaks_at.is_some_and(|at| received >= at) {
+            breaks_at = None;
+            let victim = draw(rng, lines.len());
+            lines[victim].is_broken = true;
+            lines[victim].far.flush();
+            receiver.poll(&mut lines, &mut end);
+        }
+        receiver.arm(received, 1 + draw(rng, slots) as u32);
+        loop {
+            let mut results = [NdkResultEx::default(); 16];
+            let count = near_cq.poll_ex(&mut results);
+            results[..count].iter().for_each(|it| lines[it.qp_context as usize].done += 1);
+            if count == 0 {
+                break;
+            }
+        }
+        // As many as find a receive.
+        let free = receiver.posted - lines.iter().map(Line::under_way).sum::<usize>();
+        for _ in 0..free.min(4) {
+            let pair = draw(rng, lines.len());
+            lines[pair].send(pair);
+        }
+        lines.iter().all(Line::is_done)
+    });
+    outcome.unwrap_or_else(|stall| panic!("seed {seed}: {stall}\n{}", bench.describe()));
+    // A limit above what is queued is told at once; what was told before has come.
+    bench.run(|| true).unwrap();
+    let told = receiver.told.clone();
+    receiver.srq.modify(0, slots as u32 + 1).unwrap();
+    receiver.armed += usize::from(told.load(Ordering::Relaxed) == receiver.armed);
+    bench.run(|| told.load(Ordering::Relaxed) == receiver.armed).unwrap();
+    end.limits = receiver.armed;
+
+    let mut closes: Vec<Close<'_>> = Vec::new();
+    for line in &lines {
+        closes.push(Box::new(|done| line.near.close(done)));
+        closes.push(Box::new(|done| line.far.close(done)));
+        closes.push(Box::new(|done| line.source_mr.close(done)));
+        for connector in &line.connectors {
+            closes.push(Box::new(|done| connector.close(done)));
+        }
+    }
+    closes.push(Box::new(|done| receiver.srq.close(done)));
+    closes.push(Box::new(|done| receiver.mr.close(done)));
+    closes.push(Box::new(|done| receiver.cq.close(done)));
+    closes.push(Box::new(|done| receiver.pd.close(done)));
+    closes.push(Box::new(|done| near_pd.close(done)));
+    closes.push(Box::new(|done| near_cq.close(done)));
+    closes.push(Box::new(|done| listener.close(done)));
+    let (mut pending, returned) = (0, Arc::<AtomicUsize>::default());
+    while !closes.is_empty() {
+        let close = closes.swap_remove(draw(rng, closes.len()));
+        let counter = returned.clone();
+        let done = move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        };
+        match close(Box::new(done)) {
+            NtStatus::PENDING => pending += 1,
+            status => assert_eq!(status, NtStatus::SUCCESS),
+        }
+    }
+    bench.run(|| returned.load(Ordering::Relaxed) == pending).unwrap();
+    Stage::run_until_empty(&mut bench).unwrap();
+    end
+}

@@ -1,0 +1,324 @@
+//! `flue run`: a program of libibverbs and librdmacm, unmodified, on flue.
+//!
+//! The command makes a directory with the names of the two libraries, both of which are flue's, puts it in front of
+//! LD_LIBRARY_PATH, and becomes the program. So the program keeps its process id, its descriptors and its exit status,
+//! signals reach it, and nothing is printed between.
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    fs, io,
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{DirBuilderExt as _, MetadataExt as _, symlink},
+        process::CommandExt as _,
+    },
+    path::{Path, PathBuf},
+    process,
+};
+
+use clap::{Args, ValueEnum};
+use flue_verbs_abi::settings;
+
+use crate::{
+    failure::Failure,
+    options::{MpaRevision, Rtr, Switch},
+    report::Console,
+};
+
+/// Where the dynamic loader looks first.
+const LOADER_PATH: &str = "LD_LIBRARY_PATH";
+/// Bits of a file's mode that make the loader ignore [`LOADER_PATH`].
+const SET_ID_BITS: u32 = 0o6000;
+
+/// Run a verbs program (rping, perftest, fio, ...) on flue: no RDMA adapter, no kernel module, no root
+///
+/// The program gets flue's libibverbs.so.1 and librdmacm.so.1 instead of the system's. Its queue pairs speak
+/// iWARP over TCP sockets of the kernel, at the addresses of this machine. flue becomes the program: exit
+/// status, signals, standard streams and process id are the program's own.
+#[derive(Args, Clone, Debug)]
+pub struct RunArgs {
+    /// The library, where it is not beside flue [env: FLUE_VERBS_LIBRARY]
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
+
+    /// Capture the connections' bytes as frames, for Wireshark; %p in FILE is the process id
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+
+    /// Append the library's log to FILE; %p in FILE is the process id
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+
+    /// Ask for CRCs of FPDUs; they are used if either end asks for them [default: on]
+    #[arg(long, value_enum, value_name = "WHEN", help_heading = "MPA options")]
+    pub mpa_crc: Option<Switch>,
+
+    /// Ask the peer for markers [default: off]
+    #[arg(long, value_enum, value_name = "WHEN", help_heading = "MPA options")]
+    pub mpa_markers: Option<Switch>,
+
+    /// Revision of the Request; an accepting end answers in that of the peer [default: 2]
+    #[arg(long, value_enum, value_name = "REVISION", help_heading = "MPA options")]
+    pub mpa_revision: Option<MpaRevision>,
+
+    /// The only ready-to-receive message that is offered, or understood [default: write or read]
+    #[arg(long, value_enum, value_name = "KIND", help_heading = "MPA options")]
+    pub rtr: Option<Rtr>,
+
+    /// Atomics and immediate data (RFC 7306); MPA does not negotiate them, so both ends need it [default: off]
+    #[arg(long, value_enum, value_name = "WHEN", help_heading = "MPA options")]
+    pub rfc7306: Option<Switch>,
+
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    pub program: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// Variables that tell the library what the options ask for.
+    ///
+    /// # Errors
+    /// A relative path cannot be made absolute: there is no working directory.
+    fn variables(&self) -> io::Result<Vec<(&'static str, OsString)>> {
+        let Self {
+            library: _,
+            pcap,
+            log,
+            mpa_crc,
+            mpa_markers,
+            mpa_revision,
+            rtr,
+            rfc7306,
+            program: _,
+        } = self;
+        // The program may change its directory before it opens the device.
+        let path = |path: &Option<PathBuf>| path.as_deref().map(std::path::absolute).transpose();
+        let options = [
+            (settings::PCAP, path(pcap)?.map(PathBuf::into_os_string)),
+            (settings::LOG, path(log)?.map(PathBuf::into_os_string)),
+            (settings::MPA_CRC, mpa_crc.map(value)),
+            (settings::MPA_MARKERS, mpa_markers.map(value)),
+            (settings::MPA_REVISION, mpa_revision.map(value)),
+            (settings::RTR, rtr.map(value)),
+            (settings::RFC7306, rfc7306.map(value)),
+        ];
+        Ok(options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
+    }
+}
+
+/// The word that clap reads for this value.
+fn value<T: ValueEnum>(value: T) -> OsString {
+    value.to_possible_value().map_or_else(OsString::new, |word| word.get_name().into())
+}
+
+/// Becomes the program.
+///
+/// # Errors
+/// It does not start, or the library is not there: [`Failure::lacking`].
+pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
+    let Some((program, arguments)) = args.program.split_first() else {
+        return Err(Failure::usage("no program"));
+    };
+    let library = find_library(args.library.as_deref())?;
+    let variables = args
+        .variables()
+        .map_err(|error| Failure::work(format!("the working directory: {error}")))?;
+    let error = command(&library, program)?.args(arguments).envs(variables).exec();
+    Err(Failure::lacking(format!("{}: {error}", program.display())))
+}
+
+/// The program with the library in front of the system's.
+///
+/// # Errors
+/// The library cannot be put there, or the loader would ignore it.
+pub fn command(library: &Path, program: &OsStr) -> Result<process::Command, Failure> {
+    check_program(program)?;
+    let directory = make_directory(library)?;
+    let mut command = process::Command::new(program);
+    command.env(LOADER_PATH, in_front(&directory, env::var_os(LOADER_PATH))?);
+    Ok(command)
+}
+
+/// The library's file: as told, or beside this executable, or where packages and cargo put it.
+///
+/// # Errors
+/// [`Failure::lacking`]: it is nowhere.
+pub fn find_library(told: Option<&Path>) -> Result<PathBuf, Failure> {
+    let told = told.map(Path::to_owned).or_else(|| env::var_os(settings::LIBRARY).map(Into::into));
+    if let Some(file) = told {
+        return fs::canonicalize(&file)
+            .map_err(|error| Failure::lacking(format!("library {}: {error}", file.display())));
+    }
+    let executable = env::current_exe()
+        .and_then(fs::canonicalize)
+        .map_err(|error| Failure::lacking(format!("the path of flue: {error}")))?;
+    let beside = executable.parent().unwrap_or_else(|| Path::new("/"));
+    // Beside; of an installation under one prefix; what cargo builds as a dependency.
+    let places = [beside.to_owned(), beside.join("../lib/flue"), beside.join("deps")];
+    let found =
+        places.iter().find_map(|place| place.join(settings::LIBRARY_FILE).canonicalize().ok());
+    found.ok_or_else(|| {
+        let file = settings::LIBRARY_FILE;
+        Failure::lacking(format!("{file} is neither in {} nor in ../lib/flue", beside.display()))
+            .with_hint("build it: cargo build --release -p flue-verbs; or name it: --library FILE")
+    })
+}
+
+/// A directory with the library under both of its names, of this user's own; it stays for the next run.
+///
+/// # Errors
+/// It cannot be made, or somebody else could write to it.
+fn make_directory(library: &Path) -> Result<PathBuf, Failure> {
+    let user = rustix::process::geteuid().as_raw();
+    // The directory of a login session is the user's own, and ends with the session.
+    let session = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let is_own =
+        |path: &PathBuf| fs::metadata(path).is_ok_and(|it| it.is_dir() && it.uid() == user);
+    let base = session.filter(is_own).unwrap_or_else(env::temp_dir);
+    let directory = base.join(format!("flue-verbs-{user}-{:016x}", hash(library.as_os_str())));
+    let failed = |error: io::Error| Failure::lacking(format!("{}: {error}", directory.display()));
+    match fs::DirBuilder::new().mode(0o700).create(&directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&directory).map_err(failed)?;
+    if !found.is_dir() || found.uid() != user || found.mode() & 0o022 != 0 {
+        return Err(Failure::lacking(format!(
+            "{} is not a directory that only user {user} can write to",
+            directory.display()
+        )));
+    }
+    for name in settings::LIBRARY_NAMES {
+        link(library, &directory, name).map_err(failed)?;
+    }
+    Ok(directory)
+}
+
+/// Makes `name` point to the library in one step, for others may start programs at the same time.
+fn link(library: &Path, directory: &Path, name: &str) -> io::Result<()> {
+    let path = directory.join(name);
+    if fs::read_link(&path).is_ok_and(|target| target == library) {
+        return Ok(());
+    }
+    let fresh = directory.join(format!("{name}.{}", process::id()));
+    symlink(library, &fresh)?;
+    fs::rename(&fresh, &path)
+}
+
+/// FNV-1a: a name for each library's directory that is the same in every run.
+fn hash(path: &OsStr) -> u64 {
+    path.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, octet| {
+        (hash ^ u64::from(*octet)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// The loader's path with this directory in front of what was there.
+fn in_front(directory: &Path, before: Option<OsString>) -> Result<OsString, Failure> {
+    let octets = directory.as_os_str().as_bytes();
+    if octets.iter().any(|octet| b":;$".contains(octet)) {
+        return Err(Failure::lacking(format!(
+            "{}: {LOADER_PATH} cannot hold a path with ':', ';' or '$'",
+            directory.display()
+        ))
+        .with_hint("set TMPDIR to another directory"));
+    }
+    let mut path = directory.as_os_str().to_owned();
+    if let Some(before) = before.filter(|it| !it.is_empty()) {
+        path.push(":");
+        path.push(before);
+    }
+    Ok(path)
+}
+
+/// Refuses programs with which the run would silently be on the system's libraries.
+fn check_program(program: &OsStr) -> Result<(), Failure> {
+    let file = if program.as_bytes().contains(&b'/') {
+        Some(PathBuf::from(program))
+    } else {
+        let path = env::var_os("PATH").unwrap_or_default();
+        env::split_paths(&path).map(|place| place.join(program)).find(|file| file.is_file())
+    };
+    let mode = file.and_then(|file| fs::metadata(file).ok()).map_or(0, |it| it.mode());
+    if mode & SET_ID_BITS != 0 {
+        return Err(Failure::lacking(format!(
+            "{}: the dynamic loader ignores {LOADER_PATH} for set-user-ID and set-group-ID programs",
+            program.display()
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    fn parse(line: &str) -> RunArgs {
+        Command::try_parse_from(line.split_whitespace()).unwrap_or_else(|e| panic!("{e}")).run
+    }
+
+    #[test]
+    fn what_follows_the_program_is_its_own() {
+        let args = parse("flue --rtr read -- rping -s --pcap x");
+        assert_eq!(args.program, ["rping", "-s", "--pcap", "x"]);
+        assert_eq!(args.pcap, None);
+        assert_eq!(parse("flue rping -s -- --rtr").program, ["rping", "-s", "--", "--rtr"]);
+        assert!(Command::try_parse_from(["flue", "--mpa-crc", "off"]).is_err(), "no program");
+    }
+
+    #[test]
+    fn options_that_are_not_given_leave_the_environment_alone() {
+        assert_eq!(parse("flue true").variables().unwrap(), []);
+        let line = "flue --mpa-crc off --mpa-markers on --mpa-revision 1 --rtr read --rfc7306 on \
+                    --pcap /a --log /b true";
+        let variables = parse(line).variables().unwrap();
+        let expected = [
+            (settings::PCAP, "/a"),
+            (settings::LOG, "/b"),
+            (settings::MPA_CRC, "off"),
+            (settings::MPA_MARKERS, "on"),
+            (settings::MPA_REVISION, "1"),
+            (settings::RTR, "read"),
+            (settings::RFC7306, "on"),
+        ];
+        assert_eq!(variables, expected.map(|(name, value)| (name, OsString::from(value))));
+    }
+
+    #[test]
+    fn the_loaders_path_keeps_what_it_had() {
+        let directory = Path::new("/run/flue");
+        let path = |before: Option<&str>| in_front(directory, before.map(Into::into)).unwrap();
+        assert_eq!(path(None), "/run/flue");
+        assert_eq!(path(Some("")), "/run/flue");
+        assert_eq!(path(Some("/opt/lib:/x")), "/run/flue:/opt/lib:/x");
+        assert!(in_front(Path::new("/a:b"), None).is_err());
+    }
+
+    #[test]
+    fn a_directory_is_made_once_and_repaired() {
+        let library = env::current_exe().unwrap();
+        let directory = make_directory(&library).unwrap();
+        let links =
+            || settings::LIBRARY_NAMES.map(|name| fs::read_link(directory.join(name)).unwrap());
+        assert_eq!(links(), [library.clone(), library.clone()]);
+        fs::remove_file(directory.join(settings::LIBRARY_NAMES[1])).unwrap();
+        symlink("/nowhere", directory.join(settings::LIBRARY_NAMES[1])).unwrap();
+        assert_eq!(make_directory(&library).unwrap(), directory);
+        assert_eq!(links(), [library.clone(), library.clone()]);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "nothing else is left in it");
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}

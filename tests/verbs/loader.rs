@@ -1,0 +1,53 @@
+//! The dynamic loader's view: programs of Debian bind every symbol, and nothing is printed.
+
+use std::process::Command;
+
+use flue_test_support::needs::{Need, lacks};
+
+use crate::{FLUE, library};
+
+/// Programs of rdma-core, perftest and others; of Debian's packages by tests/verbs/run.
+const PROGRAMS: [&str; 16] = [
+    "rping",
+    "ucmatose",
+    "udaddy",
+    "mckey",
+    "cmtime",
+    "rdma_server",
+    "rdma_xclient",
+    "rstream",
+    "ibv_devinfo",
+    "ibv_rc_pingpong",
+    "ib_write_bw",
+    "ib_atomic_lat",
+    "qperf",
+    "fio",
+    "fi_pingpong",
+    "ibv_asyncwatch",
+];
+
+#[test]
+fn every_program_binds_every_symbol() {
+    for program in PROGRAMS {
+        if lacks(&[Need::Tool(program), Need::Tool("ldd")]) {
+            continue;
+        }
+        let path = flue_test_support::needs::find_tool(program).expect("it is there");
+        let mut command = Command::new(FLUE);
+        command.args(["run", "--library"]).arg(library()).args(["--", "ldd", "-r"]).arg(path);
+        let ended = command.output().expect("flue starts");
+        let said = String::from_utf8_lossy(&ended.stdout) + String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{program}: {said}");
+        for wrong in ["undefined", "no version information", "not found"] {
+            assert!(!said.contains(wrong), "{program}: {said}");
+        }
+        // Some have both libraries only behind another, or one of them.
+        let ours = said.lines().filter(|line| line.contains("/flue-verbs-")).count();
+        let theirs = said
+            .lines()
+            .filter(|line| line.contains(".so.1 => /lib/"))
+            .filter(|line| line.contains("libibverbs") || line.contains("librdmacm"));
+        assert_eq!(theirs.count(), 0, "{program}: {said}");
+        assert!(ours >= 1 || program == "fio", "{program}: {said}");
+    }
+}

@@ -1,0 +1,40 @@
+//! Unmodified programs of libibverbs and librdmacm under `flue run`: a table of programs, each with the command lines
+//! of its two ends and what they must say; the launcher itself; and the loader's view of the library.
+//!
+//! `tests/verbs/run` installs the programs and makes the table of docs/verbs.md. Without a program its test says so and
+//! passes, but fails in CI.
+
+mod group;
+mod launch;
+mod loader;
+mod options;
+mod programs;
+mod table;
+
+use std::path::PathBuf;
+
+use flue_test_support::needs::Need;
+use flue_test_support::netns::Namespace;
+
+const FLUE: &str = env!("CARGO_BIN_EXE_flue");
+const NEEDS: &[Need] = &[Need::Root, Need::Tool("ip"), Need::Tool("unshare")];
+
+/// The library, which cargo builds beside this test.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("the path of this test");
+    let library = test.with_file_name("libflue_verbs.so");
+    assert!(library.is_file(), "{} is not there", library.display());
+    library
+}
+
+/// A machine with an interface beside its loopback; without an IPv6 address of one, getaddrinfo(3) refuses `::1`.
+fn machine() -> Namespace {
+    let host = Namespace::new();
+    host.ip("link add eth0 type veth peer name eth1");
+    host.ip("address add 10.77.0.1/24 dev eth0");
+    host.ip("address add fd77::1/64 dev eth0 nodad");
+    for end in ["eth0", "eth1"] {
+        host.ip(&format!("link set {end} up"));
+    }
+    host
+}

@@ -1,0 +1,207 @@
+//! Every option of `flue run` that is for the library takes effect: by the Request that a kernel's socket reads, by
+//! pings that come about, and by the files that are written.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Read as _;
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
+
+use clap::CommandFactory as _;
+use flue_test_support::capture;
+use flue_test_support::flue::Scratch;
+use flue_test_support::needs::{Need, lacks};
+use flue_test_support::netns::Namespace;
+use rdma_over_tcp::mpa::startup::{Frame, FrameKind, Revision, RtrSet};
+
+use crate::group::Group;
+use crate::programs::under_flue;
+use crate::{NEEDS, machine};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Options, and the test of each; those of the launcher itself are tested in `launch`.
+const TESTED: [&str; 8] =
+    ["library", "pcap", "log", "mpa_crc", "mpa_markers", "mpa_revision", "rtr", "rfc7306"];
+
+#[test]
+fn every_option_has_a_test() {
+    let cli = flue::cli::Cli::command();
+    let run = cli.find_subcommand("run").expect("a command of flue's");
+    let options = run.get_arguments().filter(|it| it.get_long().is_some());
+    let ids: Vec<_> = options.map(|it| it.get_id().as_str()).filter(|id| *id != "help").collect();
+    assert_eq!(ids, TESTED);
+}
+
+fn is_lacking() -> bool {
+    lacks(NEEDS) || lacks(&[Need::Tool("rping")])
+}
+
+/// The Requests of a client with these options, to which nobody replies.
+fn requests(host: &Namespace, options: &str, connections: usize) -> Vec<Frame> {
+    let listener = host.run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let line = format!("rping -c -a 127.0.0.1 -p {port} -C 1");
+    let mut client = Group::start(host, under_flue(options, &line));
+    let frames = (0..connections).map(|_| {
+        let mut socket = listener.accept().expect("a client").0;
+        let mut octets = Vec::new();
+        loop {
+            if let Some((frame, _)) = Frame::parse(FrameKind::Request, &octets).expect("MPA") {
+                return frame;
+            }
+            let mut octet = [0];
+            socket.read_exact(&mut octet).expect("the client sends its Request");
+            octets.extend(octet);
+        }
+    });
+    let frames = frames.collect();
+    let ended = client.wait(LIMIT).map(|status| status.success());
+    assert_eq!(ended, Ok(false), "{options}: {}", client.report());
+    frames
+}
+
+/// Two pings with these options at each end; returns what both have said.
+fn ping(host: &Namespace, server: &str, client: &str) -> String {
+    let mut serving = Group::start(host, under_flue(server, "rping -s -a 127.0.0.1 -C 2 -V"));
+    let listens = serving.wait_for_listener(host, 7174, LIMIT);
+    assert_eq!(listens, Ok(()), "{}", serving.report());
+    let mut pinging = Group::start(host, under_flue(client, "rping -c -a 127.0.0.1 -C 2 -V -v"));
+    let ended = [pinging.wait(LIMIT), serving.wait(LIMIT)].map(|it| it.map(|status| status.code()));
+    pinging.kill();
+    serving.kill();
+    let said = serving.report() + &pinging.report();
+    assert_eq!(ended, [Ok(Some(0)), Ok(Some(0))], "{server}, {client}: {said}");
+    said
+}
+
+#[test]
+fn mpa_crc() {
+    if is_lacking() {
+        return;
+    }
+    let host = machine();
+    for (options, is_on) in [("", true), ("--mpa-crc on", true), ("--mpa-crc off", false)] {
+        assert_eq!(requests(&host, options, 1)[0].crc, is_on, "{options}");
+        ping(&host, options, "--mpa-crc off");
+    }
+}
+
+#[test]
+fn mpa_markers() {
+    if is_lacking() {
+        return;
+    }
+    let host = machine();
+    for (options, is_on) in [("", false), ("--mpa-markers on", true), ("--mpa-markers off", false)]
+    {
+        assert_eq!(requests(&host, options, 1)[0].markers, is_on, "{options}");
+        ping(&host, options, "--mpa-markers on");
+    }
+}
+
+#[test]
+fn mpa_revision() {
+    use Revision::{One, Two};
+    if is_lacking() {
+        return;
+    }
+    let host = machine();
+    for (options, revisions) in [
+        ("", &[Two][..]),
+        ("--mpa-revision 2", &[Two]),
+        ("--mpa-revision 1", &[One]),
+        // Nobody answers the first.
+        ("--mpa-revision auto", &[Two, One]),
+    ] {
+        let frames = requests(&host, options, revisions.len());
+        assert!(frames.iter().map(|frame| &frame.revision).eq(revisions), "{options}");
+        ping(&host, "", options);
+    }
+}
+
+#[test]
+fn rtr() {
+    if is_lacking() {
+        return;
+    }
+    let host = machine();
+    for (options, write, read) in
+        [("", true, true), ("--rtr write", true, false), ("--rtr read", false, true)]
+    {
+        let enhanced = requests(&host, options, 1)[0].enhanced.expect("revision 2");
+        let offered = RtrSet { send: false, write, read };
+        assert_eq!((enhanced.peer_to_peer, enhanced.rtr), (true, offered), "{options}");
+        ping(&host, "", options);
+    }
+}
+
+// The limits of a device tell a program that it has atomics.
+#[test]
+fn rfc7306() {
+    if is_lacking() || lacks(&[Need::Tool("ibv_devinfo")]) {
+        return;
+    }
+    let host = machine();
+    for (options, capability) in
+        [("", "ATOMIC_NONE"), ("--rfc7306 off", "ATOMIC_NONE"), ("--rfc7306 on", "ATOMIC_HCA")]
+    {
+        let mut program = Group::start(&host, under_flue(options, "ibv_devinfo -v"));
+        program.wait(LIMIT).expect("it ends");
+        assert!(program.said().contains(capability), "{options}: {}", program.report());
+    }
+}
+
+#[test]
+fn pcap() {
+    if is_lacking() {
+        return;
+    }
+    let (host, scratch) = (machine(), Scratch::new());
+    // Each end has a process namespace of its own, where its number may be that of the other.
+    let [server, client] = ["server", "client"]
+        .map(|end| format!("--pcap {}", scratch.file(&format!("{end}-%p.pcapng")).display()));
+    ping(&host, &server, &client);
+    let entries = fs::read_dir(scratch.file("")).expect("a directory");
+    let entries: Vec<_> = entries.map(|it| it.expect("an entry")).collect();
+    let names = entries.iter().map(|it| it.file_name().into_string().expect("a name"));
+    let ends: BTreeSet<_> = names
+        .map(|name| {
+            let parts = name.strip_suffix(".pcapng").and_then(|it| it.split_once('-'));
+            let (end, number) = parts.unwrap_or_else(|| panic!("{name}"));
+            assert!(number.parse::<u32>().is_ok(), "{name}");
+            end.to_owned()
+        })
+        .collect();
+    assert!(ends.iter().eq(["client", "server"]), "{ends:?}");
+    for entry in entries {
+        let name = entry.path();
+        let frames = capture::read(&entry.path()).expect("a capture");
+        assert!(frames.len() > 10, "{}: {} frames", name.display(), frames.len());
+        let octets = fs::read(entry.path()).expect("it is there");
+        let key = b"MPA ID Req Frame";
+        assert!(
+            octets.windows(key.len()).any(|it| it == key),
+            "{}: no MPA Request",
+            name.display()
+        );
+    }
+}
+
+// What the library has to say goes to the file, and nowhere else.
+#[test]
+fn log() {
+    if is_lacking() {
+        return;
+    }
+    let (host, scratch) = (machine(), Scratch::new());
+    let file = scratch.file("log");
+    let options = format!("--log {}", file.display());
+    let mut program = under_flue(&options, "ibv_devinfo");
+    program.env("FLUE_VERBS_RTR", "seldom");
+    let mut program = Group::start(&host, program);
+    let status = program.wait(LIMIT).expect("it ends");
+    assert!(status.success() && !program.said().contains("seldom"), "{}", program.report());
+    let said = fs::read_to_string(&file).expect("the log");
+    assert!(said.contains("FLUE_VERBS_RTR=seldom"), "{said}");
+}

@@ -1,0 +1,238 @@
+//! Each row of the table as a test.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use flue_test_support::flue::{ORDINARY_USER_ID, Scratch, command};
+use flue_test_support::needs::{Need, lacks};
+use flue_test_support::netns::Namespace;
+
+use crate::group::{Group, ending};
+use crate::table::{ROWS, Row, Seen};
+use crate::{FLUE, NEEDS, library, machine};
+
+/// For a program's end: in the table none takes longer than a few seconds on two CPUs of their own.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A directory for the results of the table's rows, a file each; tests/verbs/run makes docs/verbs.md from them.
+const RESULTS: &str = "FLUE_VERBS_RESULTS";
+
+/// The program under flue.
+pub(crate) fn under_flue(options: &str, line: &str) -> Command {
+    let mut command = Command::new(FLUE);
+    command
+        .arg("run")
+        .args(options.split_whitespace())
+        .arg("--library")
+        .arg(library())
+        .arg("--")
+        .args(line.split_whitespace());
+    command
+}
+
+/// Waits for an end that must be 0 and say all that.
+fn check(end: &mut Group, says: &[&str]) -> Result<(), String> {
+    let status = end.wait(LIMIT)?;
+    if status.code() != Some(0) {
+        return Err(ending(status));
+    }
+    let said = end.said();
+    match says.iter().find(|text| !said.contains(**text)) {
+        Some(text) => Err(format!("does not say {text:?}")),
+        None => Ok(()),
+    }
+}
+
+/// Runs both ends.
+///
+/// # Errors
+/// What is wrong, with all that both have said.
+fn run_pair(
+    host: &Namespace,
+    row: &Row,
+    under: impl Fn(&str, &str) -> Command,
+) -> Result<String, String> {
+    let Some((line, port)) = row.server else {
+        let mut only = Group::start(host, under(row.options, row.client));
+        return match check(&mut only, row.client_says) {
+            Ok(()) => Ok(only.said()),
+            Err(wrong) => {
+                only.kill();
+                Err(format!("{wrong}\n{}", only.report()))
+            }
+        };
+    };
+    let mut server = Group::start(host, under(row.options, line));
+    let mut client = None;
+    let mut run = || {
+        server.wait_for_listener(host, port, LIMIT).map_err(|wrong| format!("server {wrong}"))?;
+        let client = client.insert(Group::start(host, under(row.options, row.client)));
+        check(client, row.client_says).map_err(|wrong| format!("client: {wrong}"))?;
+        let said = client.said();
+        if row.server_ends {
+            check(&mut server, row.server_says).map_err(|wrong| format!("server: {wrong}"))?;
+        }
+        Ok(said)
+    };
+    let result = run();
+    result.map_err(|wrong: String| {
+        server.kill();
+        let client = client.map(|mut client| {
+            client.kill();
+            client.report()
+        });
+        format!("{wrong}\n{}\n{}", server.report(), client.unwrap_or_default())
+    })
+}
+
+/// What the table shows.
+fn result(row: &Row, said: &str) -> String {
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    match row.result {
+        Seen::Text => {
+            row.client_says.first().map_or_else(|| "exit status 0".into(), |text| words(text))
+        }
+        Seen::Lines(text) => said
+            .lines()
+            .filter(|line| line.contains(text))
+            .map(words)
+            .collect::<Vec<_>>()
+            .join("; "),
+        Seen::Cell(heading, at, unit) => {
+            let line = said.lines().skip_while(|line| !line.contains(heading)).nth(1);
+            let cell = line.and_then(|line| line.split_whitespace().nth(at));
+            format!("{} {unit}", cell.unwrap_or("-"))
+        }
+    }
+}
+
+/// The row of this name, and whether the machine can run it.
+fn row(name: &str) -> Option<&'static Row> {
+    let row = ROWS.iter().find(|row| row.name == name).expect("a row of the table");
+    let tool = |line: &'static str| line.split(' ').next().expect("a program");
+    let server = row.server.map_or(row.client, |(line, _)| line);
+    let lacking = lacks(NEEDS) || lacks(&[Need::Tool(tool(row.client)), Need::Tool(tool(server))]);
+    (!lacking).then_some(row)
+}
+
+fn run_row(name: &str) {
+    let Some(row) = row(name) else { return };
+    let said = match run_pair(&machine(), row, under_flue) {
+        Ok(said) => said,
+        Err(wrong) => panic!("{name} (Debian package {}): {wrong}", row.package),
+    };
+    if let Some(directory) = std::env::var_os(RESULTS) {
+        let server = row.server.map_or_else(|| "-".into(), |(line, _)| format!("`{line}`"));
+        let options =
+            if row.options.is_empty() { "-".into() } else { format!("`{}`", row.options) };
+        let Row { package, client, .. } = row;
+        let line =
+            format!("| {package} | {options} | {server} | `{client}` | {} |\n", result(row, &said));
+        let at = ROWS.iter().position(|it| it.name == name).expect("a row of the table");
+        fs::write(std::path::Path::new(&directory).join(format!("{at:02}-{name}")), line)
+            .expect("a directory");
+    }
+}
+
+macro_rules! rows {
+    ($($name:ident)*) => {
+        const TESTED: &[&str] = &[$(stringify!($name)),*];
+        $(#[test] fn $name() { run_row(stringify!($name)) })*
+    };
+}
+
+rows! {
+    ibv_devices
+    ibv_devinfo
+    rping
+    rping_of_64_kib
+    rping_over_ipv6
+    rping_of_all_addresses
+    rping_with_queue_pairs_of_its_own
+    rping_persistent_server
+    rdma_server_and_client
+    rdma_xserver_and_xclient
+    ucmatose
+    ucmatose_with_migration
+    cmtime
+    ib_write_bw
+    ib_read_bw
+    ib_send_bw
+    ib_write_lat
+    ib_read_lat
+    ib_send_lat
+    ib_send_lat_by_events
+    ib_write_bw_both_ways
+    ib_atomic_fetch_add_bw
+    ib_atomic_compare_swap_lat
+    qperf
+    fio_write
+    fio_read
+    fi_info
+    fi_pingpong
+}
+
+#[test]
+fn every_row_is_a_test() {
+    let rows: Vec<_> = ROWS.iter().map(|row| row.name).collect();
+    assert_eq!(rows, TESTED);
+}
+
+// rdma-core's rping and flue's, each as the server of the other.
+#[test]
+fn rping_with_flues_own() {
+    let Some(_) = row("rping") else { return };
+    let host = machine();
+    let flue = |line: &str| command(FLUE, line);
+    let ends = [
+        (
+            under_flue("", "rping -s -a 127.0.0.1 -C 10 -V"),
+            flue("rping -c --transport kernel -a 127.0.0.1 -C 10 -V"),
+        ),
+        (
+            flue("rping -s --transport kernel -a 127.0.0.1"),
+            under_flue("", "rping -c -a 127.0.0.1 -C 10 -V -v"),
+        ),
+    ];
+    for (server, client) in ends {
+        let mut server = Group::start(&host, server);
+        let listens = server.wait_for_listener(&host, 7174, LIMIT);
+        assert_eq!(listens, Ok(()), "{}", server.report());
+        let mut client = Group::start(&host, client);
+        let ended = check(&mut client, &[]).and_then(|()| check(&mut server, &[]));
+        client.kill();
+        server.kill();
+        assert_eq!(ended, Ok(()), "{}\n{}", server.report(), client.report());
+    }
+}
+
+// In a container: no root, no /dev/net/tun, no user namespaces, no capability.
+#[test]
+fn rping_of_nobody() {
+    let Some(row) = row("rping") else { return };
+    if lacks(&[Need::InitialRoot, Need::Tool("setpriv")]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let copies = [(FLUE.into(), "flue"), (library(), "libflue_verbs.so")];
+    for (from, name) in copies {
+        fs::copy(from, scratch.file(name)).expect("the programs can be copied");
+    }
+    let nobody = |options: &str, line: &str| {
+        let script = "mount -t tmpfs none /dev/net && shift 0 && exec setpriv \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--", "sh", "-c", script, "sh"]);
+        command
+            .arg(format!("--reuid={ORDINARY_USER_ID}"))
+            .arg(format!("--regid={ORDINARY_USER_ID}"));
+        command.args(["--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--"]);
+        command.arg(scratch.file("flue")).arg("run").args(options.split_whitespace());
+        command.arg("--").args(line.split_whitespace());
+        command.env("TMPDIR", scratch.file("")).env_remove("XDG_RUNTIME_DIR");
+        command
+    };
+    if let Err(wrong) = run_pair(&machine(), row, nobody) {
+        panic!("{wrong}");
+    }
+}

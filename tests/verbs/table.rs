@@ -1,0 +1,284 @@
+//! The programs: command lines of both ends, and what must be seen.
+
+/// A program, or a pair of them.
+pub(crate) struct Row {
+    /// Name of the test and of the row.
+    pub(crate) name: &'static str,
+    /// Options of `flue run`, for both ends.
+    pub(crate) options: &'static str,
+    /// Debian package.
+    pub(crate) package: &'static str,
+    /// The end that listens, and its port; none for programs that are alone.
+    pub(crate) server: Option<(&'static str, u16)>,
+    /// The end that connects, or the only one.
+    pub(crate) client: &'static str,
+    /// What the client must say, among other things.
+    pub(crate) client_says: &'static [&'static str],
+    /// What the server must say, among other things.
+    pub(crate) server_says: &'static [&'static str],
+    /// Whether the server ends by itself, with 0. Otherwise it is ended.
+    pub(crate) server_ends: bool,
+    /// Where the client says its result, for the table of docs/verbs.md.
+    pub(crate) result: Seen,
+}
+
+/// A result in the client's output.
+#[derive(Clone, Copy)]
+pub(crate) enum Seen {
+    /// The first of the texts that it must say.
+    Text,
+    /// All lines that have this text.
+    Lines(&'static str),
+    /// A cell of the line behind that with this heading, counted from 0, and what it is.
+    Cell(&'static str, usize, &'static str),
+}
+
+use Seen::{Cell, Lines};
+
+/// One end.
+const fn alone(
+    name: &'static str,
+    package: &'static str,
+    client: &'static str,
+    says: &'static [&'static str],
+) -> Row {
+    Row {
+        name,
+        options: "",
+        package,
+        server: None,
+        client,
+        client_says: says,
+        server_says: &[],
+        server_ends: true,
+        result: Seen::Text,
+    }
+}
+
+/// Both ends, which end with 0.
+const fn pair(
+    name: &'static str,
+    package: &'static str,
+    server: (&'static str, u16),
+    client: &'static str,
+    says: &'static [&'static str],
+) -> Row {
+    Row { server: Some(server), ..alone(name, package, client, says) }
+}
+
+/// perftest: both ends with the same options, the client with the address.
+macro_rules! perftest {
+    ($name:literal, $line:literal, $header:literal, $cell:literal, $unit:literal) => {
+        Row {
+            result: Cell($header, $cell, $unit),
+            ..pair(
+                $name,
+                "perftest",
+                (concat!($line, " -R"), 18515),
+                concat!($line, " -R 127.0.0.1"),
+                &[$header],
+            )
+        }
+    };
+}
+
+/// 10.77.0.1 is the address of an interface; libfabric leaves loopback out. A client of fio writes, whatever its verb.
+pub(crate) const ROWS: &[Row] = &[
+    alone("ibv_devices", "ibverbs-utils", "ibv_devices", &["flue0"]),
+    alone(
+        "ibv_devinfo",
+        "ibverbs-utils",
+        "ibv_devinfo -v",
+        &[
+            "hca_id:\tflue0",
+            "transport:\t\t\tiWARP (1)",
+            "PORT_ACTIVE (4)",
+            "link_layer:\t\tEthernet",
+        ],
+    ),
+    Row {
+        server_says: &["server ping data: rdma-ping-9:"],
+        ..pair(
+            "rping",
+            "rdmacm-utils",
+            ("rping -s -a 127.0.0.1 -C 10 -V -v", 7174),
+            "rping -c -a 127.0.0.1 -C 10 -V -v",
+            &["ping data: rdma-ping-9:"],
+        )
+    },
+    pair(
+        "rping_of_64_kib",
+        "rdmacm-utils",
+        ("rping -s -a 10.77.0.1 -S 65535 -C 100 -V", 7174),
+        "rping -c -a 10.77.0.1 -S 65535 -C 100 -V",
+        &[],
+    ),
+    pair(
+        "rping_over_ipv6",
+        "rdmacm-utils",
+        ("rping -s -a ::1 -C 10 -V", 7174),
+        "rping -c -a ::1 -C 10 -V -v",
+        &["ping data: rdma-ping-9:"],
+    ),
+    pair(
+        "rping_of_all_addresses",
+        "rdmacm-utils",
+        ("rping -s -S 100 -C 10 -V", 7174),
+        "rping -c -a 10.77.0.1 -S 100 -C 10 -V -v",
+        &["ping data: rdma-ping-9:"],
+    ),
+    pair(
+        "rping_with_queue_pairs_of_its_own",
+        "rdmacm-utils",
+        ("rping -s -q -a 127.0.0.1 -C 10 -V", 7174),
+        "rping -c -q -a 127.0.0.1 -C 10 -V -v",
+        &["ping data: rdma-ping-9:"],
+    ),
+    Row {
+        server_ends: false,
+        ..pair(
+            "rping_persistent_server",
+            "rdmacm-utils",
+            ("rping -s -P -a 127.0.0.1 -V", 7174),
+            "rping -c -a 127.0.0.1 -C 100 -V -v",
+            &["ping data: rdma-ping-99:"],
+        )
+    },
+    Row {
+        server_says: &["rdma_server: end 0"],
+        ..pair(
+            "rdma_server_and_client",
+            "rdmacm-utils",
+            ("rdma_server", 7471),
+            "rdma_client -s 127.0.0.1",
+            &["rdma_client: end 0"],
+        )
+    },
+    Row {
+        server_says: &["rdma_xserver: end 0"],
+        ..pair(
+            "rdma_xserver_and_xclient",
+            "rdmacm-utils",
+            ("rdma_xserver -c r", 7471),
+            "rdma_xclient -s 127.0.0.1 -c r",
+            &["rdma_xclient: end 0"],
+        )
+    },
+    Row {
+        server_says: &["return status 0"],
+        ..pair(
+            "ucmatose",
+            "rdmacm-utils",
+            ("ucmatose -b 127.0.0.1 -c 20 -C 10 -S 1000", 7471),
+            "ucmatose -s 127.0.0.1 -c 20 -C 10 -S 1000",
+            &["data transfers complete", "return status 0"],
+        )
+    },
+    Row {
+        server_says: &["return status 0"],
+        ..pair(
+            "ucmatose_with_migration",
+            "rdmacm-utils",
+            ("ucmatose -b 127.0.0.1 -m", 7471),
+            "ucmatose -s 127.0.0.1 -m",
+            &["data transfers complete", "return status 0"],
+        )
+    },
+    Row {
+        server_ends: false,
+        result: Lines("connect "),
+        ..pair(
+            "cmtime",
+            "rdmacm-utils",
+            ("cmtime -b 127.0.0.1 -c 200", 7471),
+            "cmtime -s 127.0.0.1 -c 200",
+            &["create id", "disconnect"],
+        )
+    },
+    perftest!("ib_write_bw", "ib_write_bw -n 2000 -s 65536", "BW average", 3, "MB/s on average"),
+    perftest!("ib_read_bw", "ib_read_bw -n 2000 -s 65536", "BW average", 3, "MB/s on average"),
+    perftest!("ib_send_bw", "ib_send_bw -n 2000 -s 65536", "BW average", 3, "MB/s on average"),
+    perftest!("ib_write_lat", "ib_write_lat -n 1000 -s 64", "t_avg", 4, "us typically"),
+    perftest!("ib_read_lat", "ib_read_lat -n 1000 -s 64", "t_avg", 4, "us typically"),
+    perftest!("ib_send_lat", "ib_send_lat -n 1000 -s 64", "t_avg", 4, "us typically"),
+    perftest!("ib_send_lat_by_events", "ib_send_lat -e -n 1000 -s 64", "t_avg", 4, "us typically"),
+    perftest!(
+        "ib_write_bw_both_ways",
+        "ib_write_bw -b -q 4 -n 1000 -s 65536",
+        "BW average",
+        3,
+        "MB/s on average"
+    ),
+    Row {
+        options: "--rfc7306 on",
+        ..perftest!(
+            "ib_atomic_fetch_add_bw",
+            "ib_atomic_bw -A FETCH_AND_ADD -n 1000",
+            "BW average",
+            3,
+            "MB/s on average"
+        )
+    },
+    Row {
+        options: "--rfc7306 on",
+        ..perftest!(
+            "ib_atomic_compare_swap_lat",
+            "ib_atomic_lat -A CMP_AND_SWAP -n 500",
+            "t_avg",
+            4,
+            "us typically"
+        )
+    },
+    // Without rc_bw, which sends without a look at the peer's receives: on iWARP a Send that finds none ends the
+    // connection.
+    Row {
+        server_ends: false,
+        result: Lines(" = "),
+        ..pair(
+            "qperf",
+            "qperf",
+            ("qperf", 19765),
+            "qperf -cm1 -t 1 127.0.0.1 rc_lat rc_rdma_read_bw rc_rdma_write_poll_lat",
+            &["rc_lat", "rc_rdma_read_bw", "rc_rdma_write_poll_lat", "bw ", "latency "],
+        )
+    },
+    Row {
+        result: Lines("WRITE: bw="),
+        ..pair(
+            "fio_write",
+            "fio",
+            (
+                "fio --name=to --ioengine=rdma --port=4444 --rw=read --bs=64k --size=64m --iodepth=16",
+                4444,
+            ),
+            "fio --name=from --ioengine=rdma --hostname=127.0.0.1 --port=4444 --verb=write --rw=write --bs=64k \
+             --size=64m --iodepth=16",
+            &["err= 0", "WRITE: bw="],
+        )
+    },
+    Row {
+        result: Lines("WRITE: bw="),
+        ..pair(
+            "fio_read",
+            "fio",
+            (
+                "fio --name=to --ioengine=rdma --port=4444 --rw=read --bs=64k --size=64m --iodepth=16",
+                4444,
+            ),
+            "fio --name=from --ioengine=rdma --hostname=127.0.0.1 --port=4444 --verb=read --rw=write --bs=64k \
+             --size=64m --iodepth=16",
+            &["err= 0", "WRITE: bw="],
+        )
+    },
+    alone("fi_info", "libfabric-bin", "fi_info -p verbs", &["provider: verbs", "FI_PROTO_IWARP"]),
+    Row {
+        result: Cell("usec/xfer", 6, "us a transfer"),
+        ..pair(
+            "fi_pingpong",
+            "libfabric-bin",
+            ("fi_pingpong -p verbs -e msg -I 500 -S 64", 47592),
+            "fi_pingpong -p verbs -e msg -I 500 -S 64 10.77.0.1",
+            &["usec/xfer"],
+        )
+    },
+];

@@ -1,0 +1,35 @@
+//! The binary interface of libibverbs and librdmacm on LP64 Linux, as data.
+//!
+//! [`enums`], [`attributes`] and [`objects`] are the part of `infiniband/verbs.h` that programs see in memory, [`cm`]
+//! that of `rdma/rdma_cma.h`, [`symbols`] the list of exported functions with their versions. Names are those of the C
+//! headers, so that a reader of their manual pages finds them; enums are newtypes, because a program may pass any
+//! value.
+//!
+//! [`settings`] names the environment variables by which `flue run` configures the library.
+//!
+//! Sizes and offsets are asserted at compile time (x86-64), and a test compares every structure and constant with
+//! the installed headers. Callers keep these structures on their stacks: one octet too many overwrites theirs.
+#![no_std]
+#![allow(non_camel_case_types, reason = "the names of the C headers")]
+
+#[macro_use]
+mod layout;
+
+pub mod attributes;
+pub mod cm;
+pub mod enums;
+pub mod objects;
+pub mod settings;
+pub mod symbols;
+
+pub use layout::{Layout, Member};
+
+/// Every structure, for comparison with the headers.
+pub fn layouts() -> impl Iterator<Item = &'static Layout> {
+    [attributes::LAYOUTS, objects::LAYOUTS, cm::LAYOUTS].into_iter().flatten()
+}
+
+/// Every constant by name, for comparison with the headers.
+pub fn constants() -> impl Iterator<Item = (&'static str, i64)> {
+    [enums::VALUES, cm::VALUES].into_iter().flatten().flat_map(|list| list.iter().copied())
+}

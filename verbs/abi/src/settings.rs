@@ -1,0 +1,32 @@
+//! Settings of the library in the environment of a program. `flue run` sets them by its options; absent ones have the
+//! defaults of the adapter.
+
+/// Names that the library is loaded under: those of the originals.
+pub const LIBRARY_NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+
+/// Name of the library's file where cargo builds it and where packages install it.
+pub const LIBRARY_FILE: &str = "libflue_verbs.so";
+
+/// Path of the library's file for `flue run`, unless `--library` gives one.
+pub const LIBRARY: &str = "FLUE_VERBS_LIBRARY";
+
+/// A file to which the library appends its log; without it, it logs nothing.
+pub const LOG: &str = "FLUE_VERBS_LOG";
+
+/// A file for a capture of the connections' bytes. `%p` in it stands for the process id.
+pub const PCAP: &str = "FLUE_VERBS_PCAP";
+
+/// `on` or `off`: ask for CRCs of FPDUs.
+pub const MPA_CRC: &str = "FLUE_VERBS_MPA_CRC";
+
+/// `on` or `off`: ask the peer for markers.
+pub const MPA_MARKERS: &str = "FLUE_VERBS_MPA_MARKERS";
+
+/// `1`, `2` or `auto`: revision of the MPA Request.
+pub const MPA_REVISION: &str = "FLUE_VERBS_MPA_REVISION";
+
+/// `send`, `write` or `read`: the only ready-to-receive message that is offered or understood.
+pub const RTR: &str = "FLUE_VERBS_RTR";
+
+/// `on` or `off`: atomics and immediate data (RFC 7306). MPA does not negotiate them, so every peer must have them.
+pub const RFC7306: &str = "FLUE_VERBS_RFC7306";

@@ -1,0 +1,475 @@
+//! Identifiers: addresses, listening, events, and their end.
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::OwnedFd,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use rdma_over_tcp::rnic::{ConnectorId, Key, ListenerConfig, ListenerId};
+
+use super::channel::{Event, EventChannel, EventKind};
+use crate::{
+    addresses,
+    engine::Engine,
+    errno::Errno,
+    events::Acknowledgements,
+    latch::{Latch, lock},
+    qp::Qp,
+};
+
+/// Backlog of a listener that asks for none, and the most that it gets: as the kernel's CM has it.
+const BACKLOG: usize = 1024;
+
+/// A port space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PortSpace {
+    /// Connections.
+    Tcp,
+    /// Others: an iWARP device has none.
+    Other,
+}
+
+/// Where an identifier is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    Idle,
+    Bound,
+    AddressResolved,
+    RouteResolved,
+    Connecting,
+    Listening,
+    Requested,
+    Accepting,
+    Connected,
+    Disconnecting,
+    Closed,
+}
+
+/// What a program asks of a connection.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectParameters {
+    /// For the peer.
+    pub private_data: Vec<u8>,
+    /// Reads of the peer that are served at once; `None`: as many as the peer asks for, or as there can be.
+    pub responder_resources: Option<u8>,
+    /// Reads outstanding at once; `None`: as many as the peer serves, or as there can be.
+    pub initiator_depth: Option<u8>,
+}
+
+/// What changes of an identifier.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) phase: Phase,
+    pub(super) channel: Arc<EventChannel>,
+    pub(super) local: Option<SocketAddr>,
+    pub(super) remote: Option<SocketAddr>,
+    /// Keeps the port of a bound identifier.
+    reservation: Option<OwnedFd>,
+    /// The address that others cannot bind to.
+    bound: Option<SocketAddr>,
+    pub(super) connector: Option<ConnectorId>,
+    listener: Option<ListenerId>,
+    pub(super) qp: Option<Arc<Qp>>,
+    /// What the peer of a request asks for: its Reads, and what it serves.
+    pub(super) offered: (u8, u8),
+    /// The connect that is under way.
+    pub(super) attempt: Option<Attempt>,
+    is_reuse: bool,
+    is_family_only: bool,
+    is_destroyed: bool,
+}
+
+/// A connect, to be made once more if nobody listens yet.
+#[derive(Clone, Debug)]
+pub(super) struct Attempt {
+    pub(super) qp: Arc<Qp>,
+    pub(super) parameters: ConnectParameters,
+    pub(super) until: Instant,
+}
+
+/// An identifier.
+#[derive(Debug)]
+pub struct Id {
+    engine: &'static Engine,
+    space: PortSpace,
+    inner: Mutex<Inner>,
+    acknowledgements: Acknowledgements,
+    /// The program's name of it: its address.
+    name: AtomicUsize,
+}
+
+impl Id {
+    /// An identifier whose events go to `channel`.
+    ///
+    /// # Errors
+    /// As [`Engine::check`].
+    pub fn new(
+        engine: &'static Engine,
+        space: PortSpace,
+        channel: Arc<EventChannel>,
+    ) -> Result<Arc<Self>, Errno> {
+        engine.check()?;
+        Ok(Self::in_phase(engine, space, channel, Phase::Idle))
+    }
+
+    pub(super) fn in_phase(
+        engine: &'static Engine,
+        space: PortSpace,
+        channel: Arc<EventChannel>,
+        phase: Phase,
+    ) -> Arc<Self> {
+        let inner = Inner {
+            phase,
+            channel,
+            local: None,
+            remote: None,
+            reservation: None,
+            bound: None,
+            connector: None,
+            listener: None,
+            qp: None,
+            offered: (0, 0),
+            attempt: None,
+            is_reuse: false,
+            is_family_only: false,
+            is_destroyed: false,
+        };
+        Arc::new(Self {
+            engine,
+            space,
+            inner: Mutex::new(inner),
+            acknowledgements: Acknowledgements::default(),
+            name: AtomicUsize::new(0),
+        })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.inner)
+    }
+
+    /// The adapter.
+    pub const fn engine(&self) -> &'static Engine {
+        self.engine
+    }
+
+    /// Its port space.
+    pub const fn space(&self) -> PortSpace {
+        self.space
+    }
+
+    /// How the program calls it; 0: it does not know it yet.
+    pub fn name(&self) -> usize {
+        self.name.load(Ordering::Relaxed)
+    }
+
+    /// Says how the program calls it.
+    pub fn set_name(&self, name: usize) {
+        self.name.store(name, Ordering::Relaxed);
+    }
+
+    /// Its own address, and its peer's.
+    pub fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        let inner = self.lock();
+        (inner.local, inner.remote)
+    }
+
+    /// Whether a device is known: an address that is not for all.
+    pub fn has_device(&self) -> bool {
+        self.lock().local.is_some_and(|local| !local.ip().is_unspecified())
+    }
+
+    /// The channel of its events.
+    pub fn channel(&self) -> Arc<EventChannel> {
+        self.lock().channel.clone()
+    }
+
+    pub(super) const fn acknowledgements(&self) -> &Acknowledgements {
+        &self.acknowledgements
+    }
+
+    /// The program has acknowledged an event that it owns.
+    pub fn acknowledge(&self) {
+        self.acknowledgements.acknowledged(1);
+    }
+
+    /// Adds an event, unless the program has destroyed its owner. Returns whether it did.
+    pub(super) fn raise(event: Event) -> bool {
+        let owner = event.owner().clone();
+        let inner = owner.lock();
+        if !inner.is_destroyed {
+            inner.channel.events().push(event);
+        }
+        !inner.is_destroyed
+    }
+
+    fn check(&self) -> Result<(), Errno> {
+        self.engine.check()?;
+        match self.space {
+            PortSpace::Tcp => Ok(()),
+            PortSpace::Other => Err(Errno::NODEV),
+        }
+    }
+
+    /// Lets the address be shared with other identifiers that say so, before it is bound.
+    ///
+    /// # Errors
+    /// `EINVAL`: it is bound.
+    pub fn set_reuse(&self, is_reuse: bool) -> Result<(), Errno> {
+        let mut inner = self.lock();
+        if inner.phase != Phase::Idle {
+            return Err(Errno::INVAL);
+        }
+        inner.is_reuse = is_reuse;
+        Ok(())
+    }
+
+    /// Has an unspecified IPv6 address stand for IPv6 only.
+    ///
+    /// # Errors
+    /// `EINVAL`: it is bound.
+    pub fn set_family_only(&self, is_only: bool) -> Result<(), Errno> {
+        let mut inner = self.lock();
+        if inner.phase != Phase::Idle {
+            return Err(Errno::INVAL);
+        }
+        inner.is_family_only = is_only;
+        Ok(())
+    }
+
+    /// Binds it to a local address. Port 0: one is chosen now.
+    ///
+    /// # Errors
+    /// `EINVAL`: it is bound. `EADDRNOTAVAIL`: not an address of this machine. `EADDRINUSE`. `EACCES`: the port is
+    /// privileged. As [`Engine::check`].
+    pub fn bind(&self, address: SocketAddr) -> Result<(), Errno> {
+        self.check()?;
+        let mut inner = self.lock();
+        if inner.phase != Phase::Idle {
+            return Err(Errno::INVAL);
+        }
+        let (reservation, local) = addresses::reserve(address, inner.is_family_only)?;
+        self.engine.bind(local, inner.is_reuse)?;
+        inner.phase = Phase::Bound;
+        inner.local = Some(local);
+        inner.bound = Some(local);
+        inner.reservation = Some(reservation);
+        Ok(())
+    }
+
+    /// Finds the way to a peer. The event follows.
+    ///
+    /// # Errors
+    /// `EINVAL`: in this phase, or of two families; `ENETUNREACH`, `EHOSTUNREACH`: there is no route; those of
+    /// [`Id::bind`].
+    pub fn resolve_address(
+        self: &Arc<Self>,
+        source: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<(), Errno> {
+        self.check()?;
+        if let Some(source) = source
+            && self.lock().phase == Phase::Idle
+            && !(source.ip().is_unspecified() && source.port() == 0)
+        {
+            self.bind(source)?;
+        }
+        let mut inner = self.lock();
+        if !matches!(inner.phase, Phase::Idle | Phase::Bound) {
+            return Err(Errno::INVAL);
+        }
+        let bound = inner.local;
+        if bound.is_some_and(|local| local.is_ipv4() != remote.is_ipv4()) {
+            return Err(Errno::INVAL);
+        }
+        // As the kernel's CM has it: nobody in particular is this machine.
+        let remote = match remote.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => {
+                SocketAddr::new(Ipv4Addr::LOCALHOST.into(), remote.port())
+            }
+            IpAddr::V6(ip) if ip.is_unspecified() => {
+                SocketAddr::new(Ipv6Addr::LOCALHOST.into(), remote.port())
+            }
+            _ => remote,
+        };
+        let specific = bound.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
+        let mut local = addresses::source_of(remote, specific)?;
+        local.set_port(bound.map_or(0, |local| local.port()));
+        inner.local = Some(local);
+        inner.remote = Some(remote);
+        inner.phase = Phase::AddressResolved;
+        drop(inner);
+        Self::raise(Event::new(EventKind::AddressResolved, self));
+        Ok(())
+    }
+
+    /// Nothing is to be found out. The event follows.
+    ///
+    /// # Errors
+    /// `EINVAL`: the address is not resolved. As [`Engine::check`].
+    pub fn resolve_route(self: &Arc<Self>) -> Result<(), Errno> {
+        self.check()?;
+        let mut inner = self.lock();
+        if inner.phase != Phase::AddressResolved {
+            return Err(Errno::INVAL);
+        }
+        inner.phase = Phase::RouteResolved;
+        drop(inner);
+        Self::raise(Event::new(EventKind::RouteResolved, self));
+        Ok(())
+    }
+
+    /// Listens; one that is not bound is, to a port of the machine's choice at all addresses.
+    ///
+    /// # Errors
+    /// `EINVAL`: in this phase. `EADDRINUSE`: somebody listens there. As [`Engine::check`].
+    pub fn listen(self: &Arc<Self>, backlog: i32) -> Result<(), Errno> {
+        self.check()?;
+        if self.lock().phase == Phase::Idle {
+            self.bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
+        }
+        let local = {
+            let mut inner = self.lock();
+            if inner.phase != Phase::Bound {
+                return Err(Errno::INVAL);
+            }
+            inner.phase = Phase::Listening;
+            inner.local.ok_or(Errno::INVAL)?
+        };
+        let listened = self.begin_to_listen(local, backlog);
+        let mut inner = self.lock();
+        match listened {
+            Ok(listener) => {
+                inner.listener = Some(listener);
+                // The listener has the port now.
+                inner.reservation = None;
+                Ok(())
+            }
+            Err(error) => {
+                inner.phase = Phase::Bound;
+                Err(error)
+            }
+        }
+    }
+
+    fn begin_to_listen(
+        self: &Arc<Self>,
+        local: SocketAddr,
+        backlog: i32,
+    ) -> Result<ListenerId, Errno> {
+        let backlog = match usize::try_from(backlog) {
+            Ok(backlog @ 1..=BACKLOG) => backlog,
+            _ => BACKLOG,
+        };
+        // Programs accept late: what waits for their answer is not what the backlog is about.
+        let config =
+            ListenerConfig { backlog, requests_per_peer_max: BACKLOG, ..Default::default() };
+        let this = self.clone();
+        let event = Arc::new(move |connector| this.handle_request(connector));
+        let listener = self.engine.with(|core, _| core.create_listener(event))?;
+        let listening = Arc::new(Latch::default());
+        let outcome = listening.clone();
+        let completion = Box::new(move |result| outcome.set(result));
+        let begun = self.engine.with(|core, _| core.listen(listener, local, config, completion));
+        match begun.and_then(|()| listening.wait()) {
+            Ok(()) => Ok(listener),
+            Err(error) => {
+                self.close(Key::Listener(listener));
+                Err(error.into())
+            }
+        }
+    }
+
+    pub(super) fn close(&self, key: Key) {
+        // Nobody waits for it: what it brings is not told any more.
+        let _ = self.engine.with(|core, _| core.close(key, Box::new(|| {})));
+    }
+
+    /// A peer wants to connect: a new identifier on the listener's channel.
+    fn handle_request(self: &Arc<Self>, connector: ConnectorId) {
+        let (data, local, remote) = self.engine.with(|core, _| {
+            let data = core.connection_data(connector).cloned().unwrap_or_default();
+            (data, core.local_address(connector), core.peer_address(connector))
+        });
+        let channel = {
+            let inner = self.lock();
+            if inner.is_destroyed || inner.phase != Phase::Listening {
+                None
+            } else {
+                Some(inner.channel.clone())
+            }
+        };
+        let Some(channel) = channel else { return self.close(Key::Connector(connector)) };
+        let child = Self::in_phase(self.engine, self.space, channel, Phase::Requested);
+        let mut event = Event::new(EventKind::ConnectRequest, &child);
+        event.listener = Some(self.clone());
+        event.set_data(&data);
+        {
+            let mut inner = child.lock();
+            inner.connector = Some(connector);
+            inner.local = local;
+            inner.remote = remote;
+            inner.offered = (event.responder_resources, event.initiator_depth);
+        }
+        if !Self::raise(event) {
+            self.close(Key::Connector(connector));
+        }
+    }
+
+    /// Has its events go to another channel, those that wait too.
+    ///
+    /// # Errors
+    /// As [`Engine::check`].
+    pub fn migrate(&self, channel: &Arc<EventChannel>) -> Result<(), Errno> {
+        self.engine.check()?;
+        let mut inner = self.lock();
+        let before = std::mem::replace(&mut inner.channel, channel.clone());
+        if !Arc::ptr_eq(&before, channel) {
+            let mine = |event: &Event| std::ptr::eq(&**event.owner(), self);
+            let moved = before.events().withdraw(mine);
+            moved.into_iter().for_each(|event| channel.events().push(event));
+        }
+        Ok(())
+    }
+
+    /// Ends it: a connection is reset, a request refused, a listener closed. Events that the program has not taken are
+    /// withdrawn; those that it has taken are waited for.
+    ///
+    /// # Errors
+    /// As [`Engine::check`].
+    pub fn destroy(self: &Arc<Self>) -> Result<(), Errno> {
+        let (connector, listener, bound, withdrawn) = {
+            let mut inner = self.lock();
+            inner.is_destroyed = true;
+            inner.phase = Phase::Closed;
+            inner.reservation = None;
+            inner.qp = None;
+            inner.attempt = None;
+            let mine = |event: &Event| std::ptr::eq(&**event.owner(), &**self);
+            let withdrawn = inner.channel.events().withdraw(mine);
+            (inner.connector.take(), inner.listener.take(), inner.bound.take(), withdrawn)
+        };
+        if let Some(bound) = bound {
+            self.engine.unbind(bound);
+        }
+        if self.engine.check().is_ok() {
+            if let Some(listener) = listener {
+                self.close(Key::Listener(listener));
+            }
+            // Requests that the program has not seen are refused.
+            let unseen = withdrawn.iter().filter(|event| event.kind == EventKind::ConnectRequest);
+            for connector in unseen.filter_map(|event| event.id.lock().connector.take()) {
+                self.close(Key::Connector(connector));
+            }
+            if let Some(connector) = connector {
+                self.close(Key::Connector(connector));
+            }
+        }
+        self.acknowledgements.wait();
+        Ok(())
+    }
+}

@@ -1,0 +1,21 @@
+//! Connection management: identifiers, their states and events (`rdma_cma.h`).
+//!
+//! ```text
+//! active:   Idle -bind-> Bound -resolve address-> AddressResolved -resolve route-> RouteResolved
+//!           -connect-> Connecting -> Connected
+//! passive:  Idle -bind-> Bound -listen-> Listening; each request: Requested -accept-> Accepting -> Connected
+//! both:     Connected -> Closed, by either side
+//! ```
+//!
+//! Calls begin something and return; what comes of it is an event of the identifier's channel. Callbacks of the core
+//! bring it, on whatever thread, and may run before a call of the core returns: so no lock of an identifier is held
+//! across one.
+
+mod channel;
+mod id;
+mod open;
+
+pub use self::{
+    channel::{Event, EventChannel, EventKind},
+    id::{ConnectParameters, Id, PortSpace},
+};

@@ -1,0 +1,233 @@
+//! Completion queues and their channels.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use rdma_over_tcp::rnic::{Arm, Completion, CompletionQueue, CqId, CqOverrun, Key};
+
+use crate::{
+    engine::Engine,
+    errno::Errno,
+    events::{Acknowledgements, EventQueue},
+};
+
+/// A channel for events of completion queues: each names the queue that has something new.
+#[derive(Debug)]
+pub struct CompletionChannel {
+    events: EventQueue<Arc<Announcer>>,
+    /// Queues on it.
+    queues: AtomicUsize,
+}
+
+impl CompletionChannel {
+    /// A channel.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new() -> Result<Arc<Self>, Errno> {
+        Ok(Arc::new(Self { events: EventQueue::new()?, queues: AtomicUsize::new(0) }))
+    }
+
+    /// Its events' queue, with the descriptor.
+    pub const fn events(&self) -> &EventQueue<Arc<Announcer>> {
+        &self.events
+    }
+
+    /// The event of a unit that was read: the program's name of the queue, to be acknowledged.
+    pub fn take(&self) -> Option<usize> {
+        let event = self.events.take(|announcer| announcer.acknowledgements.taken())?;
+        Some(event.name.load(Ordering::Relaxed))
+    }
+
+    /// Whether queues are on it.
+    pub fn is_used(&self) -> bool {
+        self.queues.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// What a failure of a queue calls, with the program's name of it: an asynchronous event, unless the queue is
+/// destroyed: then the flag is set, before events that wait are withdrawn.
+pub type Overrun = Box<dyn Fn(usize, &AtomicBool) + Send + Sync>;
+
+/// The part of a queue that announces completions. It outlives the queue while an announcement is under way.
+pub struct Announcer {
+    channel: Option<Arc<CompletionChannel>>,
+    /// The program's name of the queue: its address.
+    name: AtomicUsize,
+    /// The queue is destroyed.
+    is_gone: AtomicBool,
+    acknowledgements: Acknowledgements,
+    overrun: Overrun,
+}
+
+impl fmt::Debug for Announcer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Announcer({:#x})", self.name.load(Ordering::Relaxed))
+    }
+}
+
+impl Announcer {
+    /// A satisfied arm, or the failure of the queue.
+    fn announce(self: &Arc<Self>, outcome: Result<(), CqOverrun>) {
+        if outcome.is_err() {
+            (self.overrun)(self.name.load(Ordering::Relaxed), &self.is_gone);
+        }
+        if let Some(channel) = &self.channel {
+            channel.events.push_unless(self.clone(), || self.is_gone.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct Cq {
+    engine: &'static Engine,
+    id: CqId,
+    queue: Arc<CompletionQueue>,
+    announcer: Arc<Announcer>,
+    /// Queue pairs on it.
+    pub(crate) users: AtomicUsize,
+}
+
+impl Cq {
+    /// A queue for at least `entries` completions; returns how many it holds.
+    ///
+    /// # Errors
+    /// `EINVAL`: none, or more than the adapter allows. `ENOMEM`.
+    pub fn new(
+        engine: &'static Engine,
+        entries: u32,
+        channel: Option<Arc<CompletionChannel>>,
+        overrun: Overrun,
+    ) -> Result<(Self, u32), Errno> {
+        engine.check()?;
+        let depth = depth(entries, engine.limits().cq_depth_max)?;
+        let announcer = Arc::new(Announcer {
+            channel,
+            name: AtomicUsize::new(0),
+            is_gone: AtomicBool::new(false),
+            acknowledgements: Acknowledgements::default(),
+            overrun,
+        });
+        let announces = announcer.clone();
+        let notification = Arc::new(move |outcome| announces.announce(outcome));
+        let (id, queue) = engine.with(|core, _| core.create_cq(depth, notification))?;
+        if let Some(channel) = &announcer.channel {
+            channel.queues.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok((Self { engine, id, queue, announcer, users: AtomicUsize::new(0) }, depth))
+    }
+
+    /// Says how the program calls it.
+    pub fn set_name(&self, name: usize) {
+        self.announcer.name.store(name, Ordering::Relaxed);
+    }
+
+    pub(crate) const fn id(&self) -> CqId {
+        self.id
+    }
+
+    /// The adapter.
+    pub const fn engine(&self) -> &'static Engine {
+        self.engine
+    }
+
+    /// Moves completions out; returns how many. A queue that is empty has the sockets looked at once.
+    ///
+    /// # Errors
+    /// As [`Engine::check`].
+    #[inline]
+    pub fn poll<R: From<Completion>>(&self, results: &mut [R]) -> Result<usize, Errno> {
+        self.engine.check()?;
+        match self.queue.poll(results) {
+            0 => {
+                self.engine.progress();
+                let count = self.queue.poll(results);
+                if count == 0 {
+                    // Programs poll without a pause, and with few CPUs whom they wait for needs theirs.
+                    std::thread::yield_now();
+                }
+                Ok(count)
+            }
+            count => Ok(count),
+        }
+    }
+
+    /// Asks for an event with the next completion, or the next that is solicited or an error.
+    ///
+    /// # Errors
+    /// As [`Engine::check`].
+    pub fn request_notification(&self, solicited_only: bool) -> Result<(), Errno> {
+        self.engine.check()?;
+        let arm = if solicited_only { Arm::Solicited } else { Arm::Next };
+        self.engine.with(|core, _| core.arm_cq(self.id, arm));
+        Ok(())
+    }
+
+    /// Changes how many completions it holds; returns how many.
+    ///
+    /// # Errors
+    /// `EINVAL`: none, more than the adapter allows, or more are in it.
+    pub fn resize(&self, entries: u32) -> Result<u32, Errno> {
+        self.engine.check()?;
+        let depth = depth(entries, self.engine.limits().cq_depth_max)?;
+        self.engine.with(|core, _| core.resize_cq(self.id, depth))?;
+        Ok(depth)
+    }
+
+    /// The program has acknowledged events.
+    pub fn acknowledge(&self, events: u32) {
+        self.announcer.acknowledgements.acknowledged(events.into());
+    }
+
+    /// Ends it. Events that the program has not taken are withdrawn; those that it has taken are waited for.
+    ///
+    /// # Errors
+    /// `EBUSY`: queue pairs use it. As [`Engine::check`].
+    pub fn destroy(&self) -> Result<(), Errno> {
+        if self.users.load(Ordering::Relaxed) > 0 {
+            return Err(Errno::BUSY);
+        }
+        self.announcer.is_gone.store(true, Ordering::Relaxed);
+        if let Some(channel) = &self.announcer.channel {
+            channel.events.withdraw(|event| Arc::ptr_eq(event, &self.announcer));
+            channel.queues.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.announcer.acknowledgements.wait();
+        self.engine.check()?;
+        // It may pend on a queue pair that waits for its identifier's end. Nobody hears of it any more.
+        let _ = self.engine.with(|core, _| core.close(Key::Cq(self.id), Box::new(|| {})));
+        Ok(())
+    }
+}
+
+/// The depth of a queue for so many completions: with some room, as adapters have it.
+fn depth(entries: u32, most: u32) -> Result<u32, Errno> {
+    if entries == 0 || entries > most {
+        return Err(Errno::INVAL);
+    }
+    let room = entries.checked_add(1).and_then(u32::checked_next_power_of_two);
+    Ok(room.map_or(most, |room| room.min(most)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // At least what was asked for and one more, within the limit.
+    #[test]
+    fn depths() {
+        for (entries, expected) in [(1, 2), (2, 4), (16, 32), (100, 128), (999, 1000), (1000, 1000)]
+        {
+            assert_eq!(depth(entries, 1000), Ok(expected));
+        }
+        assert_eq!(depth(0, 1000), Err(Errno::INVAL));
+        assert_eq!(depth(1001, 1000), Err(Errno::INVAL));
+        assert_eq!(depth(u32::MAX, u32::MAX), Ok(u32::MAX));
+    }
+}

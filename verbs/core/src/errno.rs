@@ -1,0 +1,65 @@
+//! Errors as verbs programs see them: numbers of errno(3).
+
+use std::io;
+
+use rdma_over_tcp::rnic::{ConnectError, VerbError};
+
+/// An error number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Errno(pub i32);
+
+macro_rules! numbers {
+    ($($name:ident)*) => {
+        impl Errno {$(
+            #[doc = concat!("`E", stringify!($name), "`.")]
+            pub const $name: Self = Self(rustix::io::Errno::$name.raw_os_error());
+        )*}
+    };
+}
+
+numbers! {
+    ACCESS ADDRINUSE ADDRNOTAVAIL AFNOSUPPORT BUSY CONNREFUSED CONNRESET FAULT HOSTUNREACH INTR INVAL IO ISCONN MSGSIZE
+    NETUNREACH NODEV NOMEM NOSYS NOTCONN OPNOTSUPP PERM TIMEDOUT AGAIN
+}
+
+impl From<rustix::io::Errno> for Errno {
+    fn from(error: rustix::io::Errno) -> Self {
+        Self(error.raw_os_error())
+    }
+}
+
+impl From<io::Error> for Errno {
+    fn from(error: io::Error) -> Self {
+        Self(error.raw_os_error().unwrap_or(Self::IO.0))
+    }
+}
+
+impl From<VerbError> for Errno {
+    fn from(error: VerbError) -> Self {
+        match error {
+            // As the kernel's drivers have it for a queue at its depth.
+            VerbError::QueueFull | VerbError::NoResources => Self::NOMEM,
+            VerbError::ReadOnly => Self::FAULT,
+            VerbError::NoExtensions => Self::OPNOTSUPP,
+            _ => Self::INVAL,
+        }
+    }
+}
+
+impl From<ConnectError> for Errno {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Refused => Self::CONNREFUSED,
+            ConnectError::Aborted | ConnectError::Cancelled => Self::CONNRESET,
+            ConnectError::TimedOut => Self::TIMEDOUT,
+            ConnectError::HostUnreachable => Self::HOSTUNREACH,
+            ConnectError::NetworkUnreachable => Self::NETUNREACH,
+            ConnectError::InvalidAddress | ConnectError::NoPorts => Self::ADDRNOTAVAIL,
+            ConnectError::AddressInUse => Self::ADDRINUSE,
+            ConnectError::QpConnected => Self::ISCONN,
+            ConnectError::NoResources => Self::NOMEM,
+            ConnectError::DeviceLost => Self::NODEV,
+            _ => Self::INVAL,
+        }
+    }
+}

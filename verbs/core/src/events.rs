@@ -1,0 +1,193 @@
+//! Queues of events behind a descriptor, and what programs acknowledge.
+//!
+//! The descriptor is an eventfd that counts as a semaphore: one unit for each event that waits, so that poll(2) tells
+//! whether there is one, and a read(2) of the program's thread blocks, returns EAGAIN or EINTR as the program has set
+//! it up. A reader takes a unit first, without a lock, and then an event. An event that is withdrawn meanwhile leaves
+//! it empty-handed, and it reads again.
+
+use std::{
+    collections::VecDeque,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Condvar, Mutex, PoisonError},
+};
+
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
+    io,
+};
+
+use crate::{errno::Errno, latch::lock};
+
+/// Events that wait.
+#[derive(Debug)]
+pub struct EventQueue<T> {
+    descriptor: OwnedFd,
+    waiting: Mutex<VecDeque<T>>,
+}
+
+impl<T> EventQueue<T> {
+    /// An empty queue.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn new() -> Result<Self, Errno> {
+        let descriptor = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
+        Ok(Self { descriptor, waiting: Mutex::default() })
+    }
+
+    /// The descriptor, for the program.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    /// Adds an event, unless `is_unwanted`, which is asked under the queue's lock: [`EventQueue::withdraw`] is done
+    /// before or after it.
+    pub fn push_unless(&self, event: T, is_unwanted: impl FnOnce() -> bool) {
+        let mut waiting = lock(&self.waiting);
+        if is_unwanted() {
+            return;
+        }
+        waiting.push_back(event);
+        if let Err(error) = io::write(&self.descriptor, &1_u64.to_ne_bytes()) {
+            tracing::error!(%error, "an event cannot be announced");
+        }
+    }
+
+    /// Adds an event.
+    pub fn push(&self, event: T) {
+        self.push_unless(event, || false);
+    }
+
+    /// Takes the event that belongs to a unit that was read, and has `count` note it. `None`: it was withdrawn.
+    pub fn take(&self, count: impl FnOnce(&T)) -> Option<T> {
+        let event = lock(&self.waiting).pop_front();
+        event.inspect(count)
+    }
+
+    /// Takes out the events that `is_withdrawn` names, with their units.
+    pub fn withdraw(&self, mut is_withdrawn: impl FnMut(&T) -> bool) -> Vec<T> {
+        let mut waiting = lock(&self.waiting);
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            waiting.drain(..).partition(|event| is_withdrawn(event));
+        *waiting = kept.into();
+        if !gone.is_empty()
+            && let Err(error) = self.take_units(gone.len())
+        {
+            tracing::error!(%error, "events cannot be withdrawn");
+        }
+        gone
+    }
+
+    /// Takes units without waiting for them: a reader may have been faster. The program's flag of the descriptor
+    /// changes for a moment, under the lock that [`EventQueue::is_blocking`] takes.
+    fn take_units(&self, count: usize) -> io::Result<()> {
+        let flags = fcntl_getfl(&self.descriptor)?;
+        if !flags.contains(OFlags::NONBLOCK) {
+            fcntl_setfl(&self.descriptor, flags | OFlags::NONBLOCK)?;
+        }
+        let mut unit = [0; 8];
+        let taken = (0..count).try_for_each(|_| io::read(&self.descriptor, &mut unit).map(|_| ()));
+        if !flags.contains(OFlags::NONBLOCK) {
+            fcntl_setfl(&self.descriptor, flags)?;
+        }
+        match taken {
+            Err(io::Errno::AGAIN) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Whether the program has left the descriptor blocking: then an EAGAIN was a withdrawal's, and is not for it.
+    pub fn is_blocking(&self) -> bool {
+        let _waiting = lock(&self.waiting);
+        fcntl_getfl(&self.descriptor).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
+    }
+}
+
+/// Events of an object that the program has taken, and those that it has acknowledged: the object's end waits until
+/// they are as many.
+#[derive(Debug, Default)]
+pub struct Acknowledgements {
+    outstanding: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Acknowledgements {
+    /// The program has taken an event.
+    pub fn taken(&self) {
+        *lock(&self.outstanding) += 1;
+    }
+
+    /// It has acknowledged some. More than it has taken are its mistake.
+    pub fn acknowledged(&self, count: u64) {
+        let mut outstanding = lock(&self.outstanding);
+        *outstanding = outstanding.saturating_sub(count);
+        self.changed.notify_all();
+    }
+
+    /// Waits until it has acknowledged all.
+    pub fn wait(&self) {
+        let mut outstanding = lock(&self.outstanding);
+        while *outstanding > 0 {
+            outstanding = self.changed.wait(outstanding).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn units(queue: &EventQueue<u32>) -> usize {
+        let flags = fcntl_getfl(queue.descriptor()).unwrap();
+        fcntl_setfl(queue.descriptor(), flags | OFlags::NONBLOCK).unwrap();
+        let mut unit = [0; 8];
+        let count = (0..).take_while(|_| io::read(queue.descriptor(), &mut unit).is_ok()).count();
+        fcntl_setfl(queue.descriptor(), flags).unwrap();
+        count
+    }
+
+    // Each event has one unit, which leaves with it; others stay in order, and the descriptor blocks as before.
+    #[test]
+    fn withdrawn_events_leave_with_their_units() {
+        let queue = EventQueue::new().unwrap();
+        (1..=5).for_each(|event| queue.push(event));
+        queue.push_unless(6, || true);
+        assert_eq!(queue.withdraw(|event| event % 2 == 0), [2, 4]);
+        assert!(queue.is_blocking());
+        assert_eq!(units(&queue), 3);
+        let mut noted = Vec::new();
+        for expected in [Some(1), Some(3), Some(5), None] {
+            assert_eq!(queue.take(|event| noted.push(*event)), expected);
+        }
+        assert_eq!(noted, [1, 3, 5]);
+    }
+
+    // A reader that has the unit of an event that is withdrawn goes empty-handed; nothing blocks.
+    #[test]
+    fn a_reader_may_be_faster_than_a_withdrawal() {
+        let queue = EventQueue::new().unwrap();
+        queue.push(1);
+        assert_eq!(units(&queue), 1);
+        assert_eq!(queue.withdraw(|_| true), [1]);
+        assert_eq!(queue.take(|_| ()), None);
+    }
+
+    #[test]
+    fn acknowledgements_are_waited_for() {
+        let events = Acknowledgements::default();
+        events.wait();
+        events.taken();
+        events.taken();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| events.wait());
+            events.acknowledged(1);
+            assert!(!waiter.is_finished());
+            events.acknowledged(1);
+        });
+        events.acknowledged(7);
+        events.taken();
+        events.acknowledged(1);
+        events.wait();
+    }
+}

@@ -1,0 +1,22 @@
+//! RDMA verbs and connection management as a mapping of the RDMA core ([`rdma_over_tcp::rnic`]), without C.
+//!
+//! `libibverbs.so.1` and `librdmacm.so.1` (the package `flue-verbs`) are the shell around it: they turn pointers and
+//! structures into these objects and back. Here are the rules of the two interfaces: states of queue pairs and of
+//! connection identifiers, numbers of statuses and events, lifetimes, and what is counted for which acknowledgement.
+//! Queues, memory protection and the protocol are the core's.
+//!
+//! Nothing here is unsafe, prints, or keeps a thread of its own; the core's has one for all ([`engine`]).
+
+#![forbid(unsafe_code)]
+
+pub mod addresses;
+pub mod cm;
+pub mod completion;
+pub mod cq;
+pub mod engine;
+pub mod errno;
+pub mod events;
+mod latch;
+pub mod memory;
+pub mod qp;
+pub mod srq;

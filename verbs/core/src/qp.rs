@@ -1,0 +1,562 @@
+//! Queue pairs: their states, and posting.
+//!
+//! | verbs | the core | |
+//! |---|---|---|
+//! | RESET, INIT, RTR | idle, or being connected | receives may be posted from INIT on |
+//! | RTS | connected | the core says it: connection management moves it |
+//! | SQD, ERR | in error | posts succeed, and complete as flushed |
+//!
+//! A queue pair of an iWARP adapter begins in INIT, and gets to RTS by a connection only. What a program moves between
+//! RESET and RTR is noted here.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use rdma_over_tcp::{
+    ddp::{Stag, TaggedOffset},
+    error::{EndReason, ErrorNumber},
+    rdmap::AtomicOperation,
+    rnic::{
+        Access, Bind, Data, LatePosts, Operation, QpConfig, QpId, QpLimits, QpState, Remote,
+        Revocable, Rnic, Sge, Unpolled, Urgency, VerbError, WrFlags,
+    },
+};
+
+use crate::{
+    cq::Cq,
+    engine::Engine,
+    errno::Errno,
+    latch::lock,
+    memory::{Pd, Region, Window},
+    srq::Srq,
+};
+
+/// `IBV_QPS_*`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum State {
+    /// Takes nothing.
+    Reset = 0,
+    /// Takes receives.
+    Init = 1,
+    /// Takes receives.
+    ReadyToReceive = 2,
+    /// Takes everything.
+    ReadyToSend = 3,
+    /// Being disconnected.
+    Drained = 4,
+    /// Flushes everything.
+    Error = 6,
+}
+
+impl State {
+    /// The state of a number; `None`: none that a program may ask for.
+    pub const fn from_number(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => Self::Reset,
+            1 => Self::Init,
+            2 => Self::ReadyToReceive,
+            3 => Self::ReadyToSend,
+            4 => Self::Drained,
+            6 => Self::Error,
+            _ => return None,
+        })
+    }
+}
+
+/// What a change of state asks of the core.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Change {
+    Note,
+    Reset,
+    Fail,
+}
+
+/// The rule of `ibv_modify_qp`: `noted` is what the program has moved it to, `core` where the core has it.
+fn change(noted: State, core: QpState, to: State) -> Result<Change, Errno> {
+    let from = merge(noted, core);
+    match (from, to) {
+        (_, State::Error) => Ok(Change::Fail),
+        (_, State::Reset) => Ok(Change::Reset),
+        // Programs that take these steps themselves do so when the connection is there.
+        (_, State::Init | State::ReadyToReceive | State::ReadyToSend)
+            if core == QpState::Connected =>
+        {
+            Ok(Change::Note)
+        }
+        (State::Reset, State::Init) => Ok(Change::Note),
+        (State::Init, State::Init | State::ReadyToReceive) => Ok(Change::Note),
+        // With a queue pair of its own a program makes these steps beside its connection's.
+        (State::ReadyToReceive, State::ReadyToReceive | State::ReadyToSend) => Ok(Change::Note),
+        (State::ReadyToSend, State::ReadyToReceive | State::ReadyToSend) => Ok(Change::Note),
+        // The connection drains it when it ends.
+        (State::ReadyToSend, State::Drained) => Ok(Change::Fail),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// The state that a program sees.
+const fn merge(noted: State, core: QpState) -> State {
+    match core {
+        QpState::Idle | QpState::Connecting => noted,
+        QpState::Connected => State::ReadyToSend,
+        QpState::Error => State::Error,
+    }
+}
+
+/// An asynchronous event of a queue pair, `IBV_EVENT_*`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum QpEvent {
+    /// The connection was lost, or the peer has found an error.
+    Fatal = 1,
+    /// The peer has sent what is no valid request.
+    RequestError = 2,
+    /// The peer has asked for memory that it may not use.
+    AccessError = 3,
+    /// It takes no more from its shared receive queue.
+    LastReceive = 16,
+}
+
+/// The event of a connection's end; an end in order has none.
+pub(crate) const fn event_of(reason: EndReason) -> QpEvent {
+    match reason {
+        // RDMAP's remote protection errors, and DDP's of tagged buffers.
+        EndReason::Found(ErrorNumber { layer: 0 | 1, etype: 1, .. }) => QpEvent::AccessError,
+        EndReason::Found(_) | EndReason::Truncated(_) => QpEvent::RequestError,
+        _ => QpEvent::Fatal,
+    }
+}
+
+/// Tells the program of an event, unless the queue pair is destroyed: then the flag is set, before events that wait are
+/// withdrawn.
+pub type Tell = Box<dyn Fn(QpEvent, &AtomicBool) + Send + Sync>;
+
+struct Teller {
+    tell: Tell,
+    /// The queue pair is destroyed.
+    is_gone: AtomicBool,
+}
+
+impl fmt::Debug for Teller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Teller {{ is_gone: {:?} }}", self.is_gone)
+    }
+}
+
+impl Teller {
+    fn tell(&self, event: QpEvent) {
+        (self.tell)(event, &self.is_gone);
+    }
+}
+
+/// What a queue pair is to be.
+#[derive(Clone, Debug)]
+pub struct QpAttributes {
+    /// Where completions of its send queue go.
+    pub send_cq: Arc<Cq>,
+    /// Where completions of its receives go.
+    pub receive_cq: Arc<Cq>,
+    /// Where its receives come from, if not from a queue of its own.
+    pub srq: Option<Arc<Srq>>,
+    /// Limits.
+    pub limits: QpLimits,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    engine: &'static Engine,
+    id: QpId,
+    pd: Arc<Pd>,
+    attributes: QpAttributes,
+    noted: Mutex<State>,
+    teller: Arc<Teller>,
+}
+
+impl Qp {
+    /// A queue pair. Its limits are those asked for, and for inline data what there is.
+    ///
+    /// # Errors
+    /// `EINVAL`: a limit over the adapter's, or queues that have failed. `ENOMEM`. As [`Engine::check`].
+    pub fn new(pd: &Arc<Pd>, mut attributes: QpAttributes, tell: Tell) -> Result<Arc<Self>, Errno> {
+        let engine = pd.engine();
+        engine.check()?;
+        let most = engine.limits().inline_bytes_max;
+        if attributes.limits.inline_data_size <= most {
+            attributes.limits.inline_data_size = most;
+        }
+        let id = engine.with(|core, _| {
+            let config = QpConfig {
+                receive_cq: attributes.receive_cq.id(),
+                send_cq: attributes.send_cq.id(),
+                context: 0,
+                limits: attributes.limits,
+                srq: attributes.srq.as_ref().map(|srq| srq.id()),
+                late_posts: LatePosts::Flush,
+            };
+            core.create_qp(pd.id(), config)
+        })?;
+        let noted = Mutex::new(State::Init);
+        let teller = Arc::new(Teller { tell, is_gone: AtomicBool::new(false) });
+        if attributes.srq.is_some() {
+            let last = teller.clone();
+            let notification = Arc::new(move |_| last.tell(QpEvent::LastReceive));
+            engine.with(|core, _| core.notify_of_qp(id, notification))?;
+        }
+        let qp = Arc::new(Self { engine, id, pd: pd.clone(), attributes, noted, teller });
+        qp.count(1);
+        engine.enter_qp(&qp);
+        Ok(qp)
+    }
+
+    fn count(&self, by: isize) {
+        let QpAttributes { send_cq, receive_cq, srq, limits: _ } = &self.attributes;
+        let shared = srq.as_ref().map(|srq| &srq.users);
+        let users = [&self.pd.users, &send_cq.users, &receive_cq.users].into_iter().chain(shared);
+        for users in users {
+            users.fetch_add(by as usize, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) const fn id(&self) -> QpId {
+        self.id
+    }
+
+    /// Its number.
+    pub const fn number(&self) -> u32 {
+        self.id.number()
+    }
+
+    /// What it is.
+    pub const fn attributes(&self) -> &QpAttributes {
+        &self.attributes
+    }
+
+    /// The adapter.
+    pub const fn engine(&self) -> &'static Engine {
+        self.engine
+    }
+
+    /// Its connection has ended for this reason.
+    pub(crate) fn ended(&self, reason: EndReason) {
+        self.teller.tell(event_of(reason));
+    }
+
+    fn core_state(&self) -> QpState {
+        self.engine.with(|core, _| core.qp_state(self.id)).unwrap_or(QpState::Error)
+    }
+
+    /// The state that a program sees.
+    ///
+    /// # Errors
+    /// As [`Engine::check`].
+    pub fn state(&self) -> Result<State, Errno> {
+        self.engine.check()?;
+        Ok(merge(*lock(&self.noted), self.core_state()))
+    }
+
+    /// Moves it to another state; returns where it is then.
+    ///
+    /// # Errors
+    /// `EINVAL`: no such step. As [`Engine::check`].
+    pub fn modify(&self, to: State) -> Result<State, Errno> {
+        self.engine.check()?;
+        let core = self.core_state();
+        let change = change(*lock(&self.noted), core, to)?;
+        match change {
+            Change::Note => {}
+            Change::Reset => self.engine.with(|core, _| core.reset_qp(self.id))?,
+            Change::Fail => self.engine.with(|core, _| core.break_qp(self.id)),
+        }
+        *lock(&self.noted) = to;
+        Ok(merge(to, self.core_state()))
+    }
+
+    /// Ends it. None of its completions is polled any more.
+    ///
+    /// # Errors
+    /// As [`Engine::check`].
+    pub fn destroy(&self) -> Result<(), Errno> {
+        self.engine.check()?;
+        self.engine.leave_qp(self.number());
+        self.teller.is_gone.store(true, Ordering::Relaxed);
+        // It may pend on its connection's identifier. Nobody hears of it any more.
+        let _ =
+            self.engine.with(|core, _| core.close_qp(self.id, Unpolled::Discard, Box::new(|| {})));
+        self.count(-1);
+        Ok(())
+    }
+
+    /// Has `work` post requests to the send queue, which leave together.
+    ///
+    /// # Errors
+    /// What `work` returns, and as [`Engine::check`]. What was posted before an error leaves.
+    #[inline]
+    pub fn post_send<E: From<Errno>>(
+        &self,
+        work: impl Fn(&mut SendPoster<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.engine.check()?;
+        self.engine.post(|core| {
+            let mut poster = SendPoster { core, qp: self };
+            let result = work(&mut poster);
+            let urgency = poster.core.kick_qp(self.id);
+            (result, urgency)
+        })
+    }
+
+    /// Has `work` post receives.
+    ///
+    /// # Errors
+    /// What `work` returns, and as [`Engine::check`].
+    #[inline]
+    pub fn post_receives<E: From<Errno>>(
+        &self,
+        work: impl Fn(&mut ReceivePoster<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.engine.check()?;
+        self.engine.post(|core| {
+            let mut poster = ReceivePoster { core, qp: self, urgency: Urgency::None };
+            let result = work(&mut poster);
+            (result, poster.urgency)
+        })
+    }
+}
+
+/// A request of the send queue, but for its data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// A Send, which may invalidate a key of the peer's.
+    Send {
+        /// The key.
+        invalidate: Option<u32>,
+    },
+    /// An RDMA Write.
+    Write {
+        /// The peer's address and key.
+        to: (u64, u32),
+    },
+    /// An RDMA Read.
+    Read {
+        /// The peer's address and key.
+        from: (u64, u32),
+    },
+    /// An atomic, whose one entry takes what was there before.
+    Atomic {
+        /// The peer's address and key.
+        target: (u64, u32),
+        /// Its operands.
+        operation: AtomicOperation,
+    },
+    /// A Write that completes a receive of the peer, or a Send of no data.
+    Immediate {
+        /// Where to write, if anything is to be written.
+        to: Option<(u64, u32)>,
+        /// In the order of the message.
+        data: [u8; 4],
+    },
+}
+
+const fn remote((address, key): (u64, u32)) -> Remote {
+    Remote { stag: Stag(key), offset: TaggedOffset(address) }
+}
+
+/// A bind of a window.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowBind<'a> {
+    /// The window.
+    pub window: &'a Window,
+    /// The region, unless it is to be unbound.
+    pub region: &'a Region,
+    /// The low 8 bits of its key, of a window of type 2.
+    pub key: Option<u8>,
+    /// The first byte, by the region's addresses.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Peers' addresses count from the first byte.
+    pub is_zero_based: bool,
+    /// Rights.
+    pub rights: Access,
+}
+
+/// Posts to a send queue.
+#[derive(Debug)]
+pub struct SendPoster<'a> {
+    core: &'a mut Rnic,
+    qp: &'a Qp,
+}
+
+impl SendPoster<'_> {
+    /// Posts a request.
+    ///
+    /// # Errors
+    /// `EINVAL`: not connected, or over a limit. `ENOMEM`: the queue is full. `EOPNOTSUPP`: RFC 7306 is off.
+    #[inline]
+    pub fn post(
+        &mut self,
+        wr_id: u64,
+        request: Request,
+        data: Data<'_>,
+        flags: WrFlags,
+    ) -> Result<(), Errno> {
+        let id = self.qp.id;
+        // They leave when all are posted.
+        let flags = flags | WrFlags::DEFER;
+        let operation = match request {
+            Request::Send { invalidate } => Operation::Send { invalidate: invalidate.map(Stag) },
+            Request::Write { to } => Operation::Write { to: remote(to) },
+            Request::Read { from } => {
+                Operation::Read { from: remote(from), invalidate_sink: false }
+            }
+            Request::Atomic { target, operation } => {
+                let Data::Registered(&[sge]) = data else { return Err(Errno::INVAL) };
+                let posted =
+                    self.core.post_atomic(id, wr_id, remote(target), operation, sge, flags);
+                return Ok(posted.0?);
+            }
+            Request::Immediate { to, data: immediate } => {
+                return self.post_immediate(wr_id, to, immediate, data, flags);
+            }
+        };
+        Ok(self.core.post(id, wr_id, operation, data, flags).0?)
+    }
+
+    /// Posts the bind of a window; returns its key.
+    ///
+    /// # Errors
+    /// `EINVAL`: bytes or rights that the region does not have. As [`SendPoster::post`].
+    pub fn bind(&mut self, wr_id: u64, bind: WindowBind<'_>, flags: WrFlags) -> Result<u32, Errno> {
+        let WindowBind { window, region, key, address, length, is_zero_based, rights } = bind;
+        let bind = Bind {
+            window: window.id(),
+            key,
+            region: region.id(),
+            address,
+            length,
+            base: if is_zero_based { 0 } else { address },
+            rights,
+        };
+        Ok(self.core.post_bind(self.qp.id, wr_id, bind, flags | WrFlags::DEFER).0?)
+    }
+
+    /// Posts the invalidation of a window that the queue pair has bound, by its key.
+    ///
+    /// # Errors
+    /// As [`SendPoster::post`].
+    pub fn invalidate(&mut self, wr_id: u64, key: u32, flags: WrFlags) -> Result<(), Errno> {
+        let target = Revocable::Token(key);
+        Ok(self.core.post_invalidate(self.qp.id, wr_id, target, flags | WrFlags::DEFER).0?)
+    }
+
+    /// RFC 7306 has immediate data as a message of its own. The Write before it is a request of its own, too, and gives
+    /// no completion but in error.
+    fn post_immediate(
+        &mut self,
+        wr_id: u64,
+        to: Option<(u64, u32)>,
+        immediate: [u8; 4],
+        data: Data<'_>,
+        flags: WrFlags,
+    ) -> Result<(), Errno> {
+        if !self.qp.engine.has_extensions() {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let id = self.qp.id;
+        match to {
+            Some(to) => {
+                let operation = Operation::Write { to: remote(to) };
+                let silent = flags | WrFlags::SILENT;
+                self.core.post(id, wr_id, operation, data, silent).0?;
+            }
+            None if !matches!(data, Data::Registered([]) | Data::Inline([])) => {
+                return Err(Errno::OPNOTSUPP);
+            }
+            None => {}
+        }
+        let mut octets = [0; 8];
+        octets[..4].copy_from_slice(&immediate);
+        Ok(self.core.post_immediate(id, wr_id, octets, flags).0?)
+    }
+}
+
+/// Posts to a receive queue.
+#[derive(Debug)]
+pub struct ReceivePoster<'a> {
+    core: &'a mut Rnic,
+    qp: &'a Qp,
+    urgency: Urgency,
+}
+
+impl ReceivePoster<'_> {
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// `EINVAL`: over a limit. `ENOMEM`: the queue is full.
+    #[inline]
+    pub fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), Errno> {
+        let (posted, urgency) = self.core.post_receive(self.qp.id, wr_id, sges);
+        if urgency != Urgency::None {
+            self.urgency = urgency;
+        }
+        match posted {
+            Err(VerbError::NotConnected) => Err(Errno::INVAL),
+            other => Ok(other?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Of an iWARP adapter only a connection leads to RTS; ERR and RESET are always possible.
+    #[test]
+    fn steps_between_states() {
+        use State::{Drained, Error, Init, ReadyToReceive, ReadyToSend, Reset};
+        let idle = [
+            (Reset, Init, Ok(Change::Note)),
+            (Reset, ReadyToReceive, Err(Errno::INVAL)),
+            (Reset, ReadyToSend, Err(Errno::INVAL)),
+            (Init, Init, Ok(Change::Note)),
+            (Init, ReadyToReceive, Ok(Change::Note)),
+            (Init, ReadyToSend, Err(Errno::INVAL)),
+            (Init, Drained, Err(Errno::INVAL)),
+            (ReadyToReceive, ReadyToSend, Ok(Change::Note)),
+            (ReadyToReceive, Init, Err(Errno::INVAL)),
+        ];
+        for (from, to, expected) in idle {
+            assert_eq!(change(from, QpState::Idle, to), expected, "{from:?} to {to:?}");
+        }
+        for core in [QpState::Idle, QpState::Connecting, QpState::Connected, QpState::Error] {
+            assert_eq!(change(Init, core, Error), Ok(Change::Fail));
+            assert_eq!(change(Init, core, Reset), Ok(Change::Reset));
+        }
+        for to in [Init, ReadyToReceive, ReadyToSend] {
+            assert_eq!(change(Init, QpState::Connected, to), Ok(Change::Note));
+        }
+        assert_eq!(change(Init, QpState::Connected, Drained), Ok(Change::Fail));
+        assert_eq!(change(Init, QpState::Error, Init), Err(Errno::INVAL));
+        for (number, event) in [
+            ((0, 1, 2), QpEvent::AccessError),
+            ((1, 1, 0), QpEvent::AccessError),
+            ((1, 2, 2), QpEvent::RequestError),
+        ] {
+            let (layer, etype, code) = number;
+            let number = ErrorNumber { layer, etype, code };
+            assert_eq!(event_of(EndReason::Found(number)), event);
+            assert_eq!(event_of(EndReason::Terminated(number)), QpEvent::Fatal);
+        }
+        for number in 0..8 {
+            if let Some(state) = State::from_number(number) {
+                assert_eq!(state as u32, number);
+            }
+        }
+    }
+}

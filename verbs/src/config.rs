@@ -1,0 +1,130 @@
+//! The adapter of the process, configured by the environment ([`Settings`]): the program's command line is its own.
+
+use std::{
+    fs::{File, OpenOptions},
+    io, process,
+    sync::{Mutex, OnceLock},
+};
+
+use flue_verbs_core::engine::{Engine, Options};
+use rdma_over_tcp::{
+    mpa::startup::{Revision, RtrKind, RtrSet},
+    rnic::Config,
+};
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::{
+    guard::{self, Errno},
+    settings::{MpaRevision, Rtr, Settings},
+};
+
+/// The environment's settings, read once: with the first call of the program that needs the adapter.
+fn settings() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| {
+        let (settings, bad) = Settings::from_environment();
+        start_log(&settings);
+        for setting in bad {
+            tracing::error!("{setting}; it is ignored");
+        }
+        settings
+    })
+}
+
+/// Standard output and error are the program's: without a file nothing is logged.
+fn start_log(settings: &Settings) {
+    let Some(path) = &settings.log else { return };
+    // There is nobody to tell that it cannot be opened.
+    let Ok(file) = OpenOptions::new().create(true).append(true).open(path) else { return };
+    let log = tracing_subscriber::fmt()
+        .with_writer(Mutex::new(file))
+        .with_ansi(false)
+        .with_max_level(LevelFilter::INFO);
+    let _ = log.try_init();
+}
+
+fn options() -> Options {
+    let Settings { log: _, pcap: _, mpa_crc, mpa_markers, mpa_revision, rtr, rfc7306 } = settings();
+    let default = Config::default();
+    let adapter = Config {
+        crc: mpa_crc.unwrap_or(default.crc),
+        markers: mpa_markers.unwrap_or(default.markers),
+        revision: match mpa_revision {
+            None => default.revision,
+            Some(MpaRevision::One) => Revision::One,
+            Some(MpaRevision::Two | MpaRevision::Auto) => Revision::Two,
+        },
+        retry_plain: *mpa_revision == Some(MpaRevision::Auto),
+        rtr: match rtr {
+            None => default.rtr,
+            Some(Rtr::Send) => RtrSet::only(RtrKind::Send),
+            Some(Rtr::Write) => RtrSet::only(RtrKind::Write),
+            Some(Rtr::Read) => RtrSet::only(RtrKind::Read),
+        },
+        rfc7306: rfc7306.unwrap_or(default.rfc7306),
+        ..default
+    };
+    Options { adapter, ..Options::default() }
+}
+
+/// The adapter that is captured, and its process: a child must not write what its parent has buffered.
+static CAPTURED: Mutex<Option<(u32, &Engine)>> = Mutex::new(None);
+
+fn start_capture(engine: &'static Engine) {
+    // Read again: the file of a child has another number.
+    let Some(path) = Settings::from_environment().0.pcap else { return };
+    let started =
+        File::create(&path).and_then(|file| engine.sockets().start_capture(Box::new(file)));
+    if let Err(error) = started {
+        tracing::error!("capture to {}: {error}", path.display());
+        return;
+    }
+    if let Ok(mut captured) = CAPTURED.lock() {
+        *captured = Some((process::id(), engine));
+    }
+    // SAFETY: a function of this library, which is never unloaded while the program runs.
+    if unsafe { libc::atexit(flush_capture) } != 0 {
+        tracing::error!("the end of the capture may be missing: no room for an exit handler");
+    }
+}
+
+extern "C" fn flush_capture() {
+    guard::nothing(|| {
+        let captured = CAPTURED.lock().ok().and_then(|captured| *captured);
+        if let Some((_, engine)) = captured.filter(|(owner, _)| *owner == process::id()) {
+            engine.sockets().flush_capture();
+        }
+    });
+}
+
+/// The adapter of this process.
+pub(crate) fn engine() -> Result<&'static Engine, Errno> {
+    static WATCHED: OnceLock<Result<(), i32>> = OnceLock::new();
+    let watched = WATCHED.get_or_init(|| {
+        // SAFETY: the handler only counts.
+        match unsafe { libc::pthread_atfork(None, None, Some(forked)) } {
+            0 => Ok(()),
+            error => Err(error),
+        }
+    });
+    watched.map_err(Errno)?;
+    let mut is_new = false;
+    let engine = Engine::get(|| {
+        is_new = true;
+        options()
+    })?;
+    if is_new {
+        start_capture(engine);
+    }
+    Ok(engine)
+}
+
+unsafe extern "C" fn forked() {
+    flue_verbs_core::engine::forked();
+}
+
+impl From<io::Error> for Errno {
+    fn from(error: io::Error) -> Self {
+        Self(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}

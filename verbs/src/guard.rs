@@ -1,0 +1,159 @@
+//! Errors and panics at the C boundary.
+//!
+//! Functions of libibverbs that return `int` return the error number itself; those of librdmacm, and the readers of
+//! events and tables, return -1 and set errno; those that return a pointer return null and set errno.
+
+use std::{
+    ffi::c_int,
+    panic::{AssertUnwindSafe, catch_unwind},
+    ptr,
+    sync::{
+        Once,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+/// An error number of the system, such as `libc::EINVAL`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+impl From<flue_verbs_core::errno::Errno> for Errno {
+    fn from(error: flue_verbs_core::errno::Errno) -> Self {
+        Self(error.0)
+    }
+}
+
+/// Set by the first panic; the device is unusable from then on.
+static PANICKED: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn set_errno(errno: Errno) {
+    // SAFETY: the C library gives each thread a valid place for its errno.
+    unsafe { *libc::__errno_location() = errno.0 };
+}
+
+/// Whether a call has panicked.
+pub(crate) fn has_panicked() -> bool {
+    PANICKED.load(Ordering::Relaxed)
+}
+
+/// Runs the body of a C function, which is not cancelled and does not unwind. A panic answers EIO, as do all calls
+/// after one.
+fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    static QUIET: Once = Once::new();
+    // Standard output and error belong to the program.
+    if cfg!(not(test)) {
+        QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+    }
+    if has_panicked() {
+        return Err(Errno(libc::EIO));
+    }
+    let cancellation = Cancellation::defer();
+    let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        PANICKED.store(true, Ordering::Relaxed);
+        Err(Errno(libc::EIO))
+    });
+    drop(cancellation);
+    result
+}
+
+/// For functions that post and poll: as [`status`], with the number of the error below 0, and without the look at
+/// cancellation, because nothing that can be cancelled is called.
+#[inline]
+pub(crate) fn fast(body: impl FnOnce() -> Result<c_int, Errno>) -> Result<c_int, Errno> {
+    if has_panicked() {
+        return Err(Errno(libc::EIO));
+    }
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        PANICKED.store(true, Ordering::Relaxed);
+        Err(Errno(libc::EIO))
+    })
+}
+
+/// For functions that return the error number itself.
+pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    run(body).map_or_else(|errno| errno.0, |()| 0)
+}
+
+/// For functions that return a number from 0 on, or -1 and errno.
+pub(crate) fn number(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    run(body).unwrap_or_else(|errno| {
+        set_errno(errno);
+        -1
+    })
+}
+
+/// For functions that return 0, or -1 and errno.
+pub(crate) fn done(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    number(|| body().map(|()| 0))
+}
+
+/// For functions that return a pointer, or null and errno.
+pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
+    run(body).unwrap_or_else(|errno| {
+        set_errno(errno);
+        ptr::null_mut()
+    })
+}
+
+/// For functions that return nothing and cannot fail.
+pub(crate) fn nothing(body: impl FnOnce()) {
+    let _ = run(|| {
+        body();
+        Ok(())
+    });
+}
+
+/// Keeps `pthread_cancel` from unwinding frames that own values. Only the blocking reads of events can be cancelled.
+struct Cancellation {
+    before: c_int,
+}
+
+unsafe extern "C" {
+    // Not in the libc crate.
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+impl Cancellation {
+    fn defer() -> Self {
+        let mut before = 0;
+        // SAFETY: `before` outlives the call.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
+        Self { before }
+    }
+}
+
+impl Drop for Cancellation {
+    fn drop(&mut self) {
+        let mut ignored = 0;
+        // SAFETY: `ignored` outlives the call, and the state is one that the same function has returned.
+        unsafe { pthread_setcancelstate(self.before, &raw mut ignored) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errno() -> c_int {
+        std::io::Error::last_os_error().raw_os_error().unwrap_or_default()
+    }
+
+    /// One test, since a panic ends the device of the whole process.
+    #[test]
+    fn errors_are_returned_as_each_kind_of_function_does_and_a_panic_ends_the_device() {
+        assert_eq!(status(|| Ok(())), 0);
+        assert_eq!(status(|| Err(Errno(libc::EINVAL))), libc::EINVAL);
+        assert_eq!(number(|| Ok(7)), 7);
+        assert_eq!(done(|| Err(Errno(libc::EADDRINUSE))), -1);
+        assert_eq!(errno(), libc::EADDRINUSE);
+        assert!(pointer::<u8>(|| Err(Errno(libc::ENOMEM))).is_null());
+        assert_eq!(errno(), libc::ENOMEM);
+
+        assert_eq!(status(|| panic!("a bug")), libc::EIO);
+        assert!(has_panicked());
+        assert_eq!(done(|| Ok(())), -1);
+        assert_eq!(errno(), libc::EIO);
+    }
+}

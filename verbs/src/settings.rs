@@ -1,0 +1,151 @@
+//! Settings of the library, from the environment of the program.
+
+use std::{env, ffi::OsString, fmt, os::unix::ffi::OsStrExt as _, path::PathBuf, process};
+
+use flue_verbs_abi::settings;
+
+/// Revision of the MPA Request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MpaRevision {
+    /// RFC 5044.
+    One,
+    /// RFC 6581.
+    Two,
+    /// Revision 2, and 1 on a new connection if the peer does not know 2.
+    Auto,
+}
+
+/// The ready-to-receive message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rtr {
+    Send,
+    Write,
+    Read,
+}
+
+/// What the environment sets; `None` leaves the default of the adapter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) log: Option<PathBuf>,
+    pub(crate) pcap: Option<PathBuf>,
+    pub(crate) mpa_crc: Option<bool>,
+    pub(crate) mpa_markers: Option<bool>,
+    pub(crate) mpa_revision: Option<MpaRevision>,
+    pub(crate) rtr: Option<Rtr>,
+    pub(crate) rfc7306: Option<bool>,
+}
+
+/// A variable whose value is none of its values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BadSetting {
+    name: &'static str,
+    value: OsString,
+    expected: &'static str,
+}
+
+impl fmt::Display for BadSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, value, expected } = self;
+        write!(f, "{name}={}: expected {expected}", value.display())
+    }
+}
+
+impl Settings {
+    /// Reads the environment. Values that make no sense are left out and returned, for the log.
+    pub(crate) fn from_environment() -> (Self, Vec<BadSetting>) {
+        Self::read(|name| env::var_os(name).filter(|value| !value.is_empty()))
+    }
+
+    fn read(variable: impl Fn(&'static str) -> Option<OsString>) -> (Self, Vec<BadSetting>) {
+        const SWITCH: &[(&str, bool)] = &[("on", true), ("off", false)];
+        const REVISION: &[(&str, MpaRevision)] =
+            &[("1", MpaRevision::One), ("2", MpaRevision::Two), ("auto", MpaRevision::Auto)];
+        const RTR: &[(&str, Rtr)] =
+            &[("send", Rtr::Send), ("write", Rtr::Write), ("read", Rtr::Read)];
+        let mut bad = Vec::new();
+        let mut reader = Reader { variable: &variable, bad: &mut bad };
+        let settings = Self {
+            log: variable(settings::LOG).map(|path| for_process(path, process::id())),
+            pcap: variable(settings::PCAP).map(|path| for_process(path, process::id())),
+            mpa_crc: reader.one_of(settings::MPA_CRC, SWITCH, "on or off"),
+            mpa_markers: reader.one_of(settings::MPA_MARKERS, SWITCH, "on or off"),
+            mpa_revision: reader.one_of(settings::MPA_REVISION, REVISION, "1, 2 or auto"),
+            rtr: reader.one_of(settings::RTR, RTR, "send, write or read"),
+            rfc7306: reader.one_of(settings::RFC7306, SWITCH, "on or off"),
+        };
+        (settings, bad)
+    }
+}
+
+struct Reader<'a, V> {
+    variable: &'a V,
+    bad: &'a mut Vec<BadSetting>,
+}
+
+impl<V: Fn(&'static str) -> Option<OsString>> Reader<'_, V> {
+    fn one_of<T: Copy>(
+        &mut self,
+        name: &'static str,
+        values: &[(&str, T)],
+        expected: &'static str,
+    ) -> Option<T> {
+        let value = (self.variable)(name)?;
+        let found = values.iter().find(|(text, _)| value == **text);
+        if found.is_none() {
+            self.bad.push(BadSetting { name, value, expected });
+        }
+        found.map(|(_, meaning)| *meaning)
+    }
+}
+
+/// `%p` becomes the process id: a program that forks has a file for each process.
+fn for_process(path: OsString, id: u32) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt as _;
+    let mut octets = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some(&first) = rest.first() {
+        if rest.starts_with(b"%p") {
+            octets.extend(id.to_string().bytes());
+            rest = &rest[2..];
+        } else {
+            octets.push(first);
+            rest = &rest[1..];
+        }
+    }
+    OsString::from_vec(octets).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_read_and_nonsense_is_named() {
+        let (settings, bad) = Settings::read(|_| None);
+        assert_eq!((settings, bad), (Settings::default(), vec![]));
+        let (settings, bad) = Settings::read(|name| match name {
+            settings::MPA_CRC => Some("off".into()),
+            settings::MPA_MARKERS => Some("on".into()),
+            settings::MPA_REVISION => Some("auto".into()),
+            settings::RTR => Some("seldom".into()),
+            settings::PCAP => Some("/tmp/a.pcapng".into()),
+            _ => None,
+        });
+        let expected = Settings {
+            pcap: Some("/tmp/a.pcapng".into()),
+            mpa_crc: Some(false),
+            mpa_markers: Some(true),
+            mpa_revision: Some(MpaRevision::Auto),
+            ..Settings::default()
+        };
+        assert_eq!(settings, expected);
+        let said: Vec<_> = bad.iter().map(ToString::to_string).collect();
+        assert_eq!(said, ["FLUE_VERBS_RTR=seldom: expected send, write or read"]);
+    }
+
+    #[test]
+    fn a_file_for_each_process() {
+        assert_eq!(for_process("a%p-%q%p.pcapng".into(), 17), PathBuf::from("a17-%q17.pcapng"));
+        assert_eq!(for_process("%".into(), 17), PathBuf::from("%"));
+    }
+}

@@ -1,0 +1,326 @@
+#define _GNU_SOURCE
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <pthread.h>
+#include <signal.h>
+#include <fcntl.h>
+#include <poll.h>
+
+static int failures;
+#define CHECK(what) do { if (!(what)) { failures++; printf("%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #what, errno); } } while (0)
+
+struct side { struct rdma_cm_id *id; struct ibv_mr *mr; char *buffer; };
+static const size_t BYTES = 1 << 20;
+
+static struct rdma_addrinfo *addresses(int flags, const char *port)
+{
+	struct rdma_addrinfo hints, *found = NULL;
+	memset(&hints, 0, sizeof hints);
+	hints.ai_flags = flags | RAI_NUMERICHOST;
+	hints.ai_port_space = RDMA_PS_TCP;
+	CHECK(rdma_getaddrinfo("127.0.0.1", port, &hints, &found) == 0);
+	return found;
+}
+
+static void attributes(struct ibv_qp_init_attr *attr)
+{
+	memset(attr, 0, sizeof *attr);
+	attr->cap.max_send_wr = attr->cap.max_recv_wr = 16;
+	attr->cap.max_send_sge = attr->cap.max_recv_sge = 2;
+	attr->sq_sig_all = 0;
+	attr->qp_type = IBV_QPT_RC;
+}
+
+static struct rdma_cm_id *listener;
+static struct side server, client;
+
+static void prepare(struct side *side, int access)
+{
+	side->buffer = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	memset(side->buffer, 1, BYTES);
+	side->mr = ibv_reg_mr(side->id->pd, side->buffer, BYTES, access);
+	CHECK(side->mr != NULL);
+}
+
+static void *serve(void *arg)
+{
+	CHECK(rdma_get_request(listener, &server.id) == 0);
+	prepare(&server, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+	CHECK(rdma_accept(server.id, NULL) == 0);
+	return arg;
+}
+
+static void establish(void)
+{
+	struct ibv_qp_init_attr attr;
+	struct rdma_addrinfo *passive = addresses(RAI_PASSIVE, "0"), *active;
+	pthread_t thread;
+	char port[16];
+	attributes(&attr);
+	CHECK(rdma_create_ep(&listener, passive, NULL, &attr) == 0);
+	CHECK(rdma_listen(listener, 0) == 0);
+	snprintf(port, sizeof port, "%d", ntohs(rdma_get_src_port(listener)));
+	pthread_create(&thread, NULL, serve, NULL);
+	active = addresses(0, port);
+	attributes(&attr);
+	CHECK(rdma_create_ep(&client.id, active, NULL, &attr) == 0);
+	CHECK(attr.cap.max_inline_data >= 64);
+	prepare(&client, IBV_ACCESS_LOCAL_WRITE);
+	struct rdma_conn_param param = { .responder_resources = 4, .initiator_depth = 4 };
+	CHECK(rdma_connect(client.id, &param) == 0);
+	pthread_join(thread, NULL);
+	rdma_freeaddrinfo(passive);
+	rdma_freeaddrinfo(active);
+}
+
+static int completion(struct ibv_cq *cq, struct ibv_wc *wc)
+{
+	int count;
+	while ((count = ibv_poll_cq(cq, 1, wc)) == 0)
+		;
+	return count;
+}
+
+/* The first request that is refused is told, and those before it are carried out. */
+static void bad_requests(void)
+{
+	struct ibv_sge sge = { (uintptr_t)client.buffer, 8, client.mr->lkey }, many[3] = { sge, sge, sge };
+	struct ibv_send_wr third = { .wr_id = 3, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+		.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { (uintptr_t)server.buffer, server.mr->rkey } };
+	struct ibv_send_wr second = third, first = third, *bad = NULL;
+	struct ibv_recv_wr receive = { .wr_id = 9, .sg_list = many, .num_sge = 3 }, *bad_receive = NULL;
+	struct ibv_wc wc;
+	first.wr_id = 1, first.next = &second;
+	second.wr_id = 2, second.next = &third, second.sg_list = many, second.num_sge = 3;
+	CHECK(ibv_post_send(client.id->qp, &first, &bad) == EINVAL && bad == &second);
+	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.wr_id == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(wc.qp_num == client.id->qp->qp_num && wc.opcode == IBV_WC_RDMA_WRITE);
+	CHECK(ibv_poll_cq(client.id->send_cq, 1, &wc) == 0);
+	second = third, second.opcode = IBV_WR_SEND_WITH_IMM, bad = NULL;
+	CHECK(ibv_post_send(client.id->qp, &second, &bad) == EOPNOTSUPP && bad == &second);
+	second.opcode = IBV_WR_TSO;
+	CHECK(ibv_post_send(client.id->qp, &second, &bad) == EINVAL);
+	CHECK(ibv_post_recv(client.id->qp, &receive, &bad_receive) == EINVAL && bad_receive == &receive);
+	int posted = 0;
+	receive.num_sge = 1;
+	while (posted < 100 && ibv_post_recv(client.id->qp, &receive, &bad_receive) == 0)
+		posted++;
+	CHECK(posted == 16);
+}
+
+static void registrations(void)
+{
+	struct ibv_pd *pd = client.id->pd;
+	void *gone = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *fixed = mmap(NULL, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct ibv_mr *mr;
+	munmap((char *)gone + 4096, 4096);
+	errno = 0;
+	CHECK(!ibv_reg_mr(pd, gone, 8192, IBV_ACCESS_LOCAL_WRITE) && errno == EFAULT);
+	CHECK(!ibv_reg_mr(pd, fixed, 8192, IBV_ACCESS_LOCAL_WRITE) && errno == EFAULT);
+	CHECK((mr = ibv_reg_mr(pd, fixed, 8192, 0)) && ibv_dereg_mr(mr) == 0);
+	CHECK(!ibv_reg_mr(pd, client.buffer, 64, IBV_ACCESS_REMOTE_WRITE) && errno == EINVAL);
+	CHECK((mr = ibv_reg_mr(pd, client.buffer + 1, 3, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING)) != NULL);
+	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, IBV_ACCESS_REMOTE_READ) == 0);
+	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, gone, 8192, 0) == IBV_REREG_MR_ERR_INPUT);
+	CHECK(ibv_dereg_mr(mr) == 0);
+	CHECK(ibv_dealloc_pd(pd) == EBUSY);
+	CHECK(ibv_destroy_cq(client.id->send_cq) == EBUSY);
+	munmap(gone, 4096);
+	munmap(fixed, 8192);
+}
+
+/* Memory is unmapped as soon as ibv_dereg_mr has returned, while requests read from it and peers write to it. */
+static void unmapped_at_once(void)
+{
+	for (int round = 0; round < 20; round++) {
+		char *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		struct ibv_mr *mr = ibv_reg_mr(client.id->pd, memory, BYTES, IBV_ACCESS_LOCAL_WRITE);
+		struct ibv_sge sge = { (uintptr_t)memory, BYTES, mr->lkey };
+		struct ibv_send_wr wr = { .wr_id = round, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+			.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { (uintptr_t)server.buffer, server.mr->rkey } }, *bad;
+		struct ibv_wc wc;
+		int posted = ibv_post_send(client.id->qp, &wr, &bad);
+		CHECK(posted == 0);
+		CHECK(ibv_dereg_mr(mr) == 0);
+		munmap(memory, BYTES);
+		if (posted == 0) {
+			CHECK(completion(client.id->send_cq, &wc) == 1);
+			if (wc.status != IBV_WC_SUCCESS) {
+				CHECK(wc.status == IBV_WC_LOC_PROT_ERR || wc.status == IBV_WC_WR_FLUSH_ERR);
+				printf("round %d ended the connection with status %d\n", round, wc.status);
+				return;
+			}
+		}
+	}
+}
+
+static void children(void)
+{
+	int status;
+	pid_t child = fork();
+	if (child == 0) {
+		struct ibv_wc wc;
+		int bad = 0;
+		bad |= ibv_poll_cq(client.id->send_cq, 1, &wc) != -ENODEV;
+		errno = 0;
+		bad |= (rdma_disconnect(client.id) != -1 || errno != ENODEV) << 1;
+		bad |= (ibv_reg_mr(client.id->pd, client.buffer, 64, 0) != NULL || errno != ENODEV) << 2;
+		/* What it makes itself works. */
+		struct ibv_pd *pd = ibv_alloc_pd(client.id->verbs);
+		struct ibv_mr *mr = pd ? ibv_reg_mr(pd, client.buffer, 64, 0) : NULL;
+		bad |= (!pd || !mr || ibv_dereg_mr(mr) || ibv_dealloc_pd(pd)) << 3;
+		_exit(bad);
+	}
+	waitpid(child, &status, 0);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	if (!WIFEXITED(status) || WEXITSTATUS(status)) printf("child %x\n", status);
+}
+
+static void nothing(int signal) { (void)signal; }
+
+static void *get_event(void *channel)
+{
+	struct ibv_cq *cq;
+	void *context;
+	int got = ibv_get_cq_event(channel, &cq, &context);
+	return (void *)(intptr_t)(got ? errno : 0);
+}
+
+static void interruptions(void)
+{
+	struct sigaction action = { .sa_handler = nothing };
+	struct ibv_comp_channel *channel = client.id->send_cq_channel;
+	struct ibv_cq *cq;
+	void *context, *result;
+	pthread_t thread;
+	sigaction(SIGALRM, &action, NULL);
+	ualarm(50000, 0);
+	errno = 0;
+	CHECK(ibv_get_cq_event(channel, &cq, &context) == -1 && errno == EINTR);
+	pthread_create(&thread, NULL, get_event, channel);
+	pthread_cancel(thread);
+	pthread_join(thread, &result);
+	CHECK(result == PTHREAD_CANCELED);
+	int flags = fcntl(channel->fd, F_GETFL);
+	fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK);
+	CHECK(ibv_get_cq_event(channel, &cq, &context) == -1 && errno == EAGAIN);
+	fcntl(channel->fd, F_SETFL, flags);
+}
+
+static void notifications(void)
+{
+	struct ibv_sge sge = { (uintptr_t)client.buffer, 8, client.mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = 77, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+		.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { (uintptr_t)server.buffer, server.mr->rkey } }, *bad;
+	struct pollfd readable = { client.id->send_cq_channel->fd, POLLIN, 0 };
+	struct ibv_cq *cq = NULL;
+	void *context = NULL;
+	struct ibv_wc wc;
+	CHECK(poll(&readable, 1, 0) == 0);
+	CHECK(ibv_req_notify_cq(client.id->send_cq, 0) == 0);
+	CHECK(ibv_post_send(client.id->qp, &wr, &bad) == 0);
+	CHECK(poll(&readable, 1, 5000) == 1);
+	CHECK(ibv_get_cq_event(client.id->send_cq_channel, &cq, &context) == 0 && cq == client.id->send_cq);
+	CHECK(context == client.id);
+	ibv_ack_cq_events(cq, 1);
+	CHECK(poll(&readable, 1, 0) == 0);
+	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.wr_id == 77);
+}
+
+/* Windows of type 1: what is bound is open to the peer, and a region with windows stays. */
+static void windows(void)
+{
+	struct ibv_mr *mr = ibv_reg_mr(server.id->pd, server.buffer, 4096,
+		IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+	struct ibv_mw *mw = ibv_alloc_mw(server.id->pd, IBV_MW_TYPE_1);
+	CHECK(mr && mw);
+	if (!mr || !mw)
+		return;
+	struct ibv_mw_bind bind = { .wr_id = 5, .send_flags = IBV_SEND_SIGNALED,
+		.bind_info = { mr, (uintptr_t)server.buffer, 64, IBV_ACCESS_REMOTE_WRITE } };
+	struct ibv_wc wc;
+	CHECK(ibv_bind_mw(server.id->qp, mw, &bind) == 0);
+	CHECK(completion(server.id->send_cq, &wc) == 1 && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_BIND_MW);
+	CHECK(ibv_dereg_mr(mr) == EBUSY);
+	memcpy(client.buffer, "window!", 8);
+	struct ibv_sge sge = { (uintptr_t)client.buffer, 8, client.mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = 6, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+		.wr.rdma = { (uintptr_t)server.buffer + 8, mw->rkey } }, *bad;
+	struct ibv_send_wr read = { .wr_id = 7, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ,
+		.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { (uintptr_t)server.buffer, server.mr->rkey } };
+	CHECK(ibv_post_send(client.id->qp, &wr, &bad) == 0 && ibv_post_send(client.id->qp, &read, &bad) == 0);
+	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.wr_id == 7 && wc.status == IBV_WC_SUCCESS);
+	CHECK(memcmp(server.buffer + 8, "window!", 8) == 0);
+	CHECK(ibv_dealloc_mw(mw) == 0);
+	CHECK(ibv_dereg_mr(mr) == 0);
+}
+
+/* A peer without the right ends the connection: the request fails, and each side hears of it. */
+static void forbidden(void)
+{
+	struct ibv_sge sge = { (uintptr_t)client.buffer, 8, client.mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = 11, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ,
+		.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { (uintptr_t)server.buffer, server.mr->rkey ^ 0x100 } }, *bad;
+	struct ibv_async_event event;
+	struct ibv_wc wc;
+	CHECK(ibv_post_send(client.id->qp, &wr, &bad) == 0);
+	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.wr_id == 11 && wc.status == IBV_WC_REM_ACCESS_ERR);
+	CHECK(wc.vendor_err != 0 && wc.qp_num == client.id->qp->qp_num);
+	for (int side = 0; side < 2; side++) {
+		CHECK(ibv_get_async_event(client.id->verbs, &event) == 0);
+		int is_server = event.element.qp == server.id->qp;
+		CHECK(is_server || event.element.qp == client.id->qp);
+		CHECK(event.event_type == (is_server ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_FATAL));
+		ibv_ack_async_event(&event);
+	}
+}
+
+static void flushes(void)
+{
+	struct ibv_sge sge = { (uintptr_t)client.buffer, 8, client.mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = 8, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_qp_init_attr init;
+	struct ibv_wc wc;
+	CHECK(ibv_modify_qp(client.id->qp, &attr, IBV_QP_STATE) == 0);
+	int flushed = 0;
+	while (flushed < 16 && completion(client.id->recv_cq, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR)
+		flushed++;
+	CHECK(flushed == 16);
+	CHECK(ibv_query_qp(client.id->qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_ERR);
+	CHECK(ibv_post_send(client.id->qp, &wr, &bad) == 0);
+	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.wr_id == 8 && wc.status == IBV_WC_WR_FLUSH_ERR);
+	attr.qp_state = IBV_QPS_RESET;
+	CHECK(ibv_modify_qp(client.id->qp, &attr, IBV_QP_STATE) == 0);
+	CHECK(ibv_post_send(client.id->qp, &wr, &bad) == EINVAL);
+}
+
+int main(void)
+{
+	establish();
+	if (failures) return 1;
+	bad_requests();
+	registrations();
+	notifications();
+	interruptions();
+	windows();
+	children();
+	unmapped_at_once();
+	forbidden();
+	flushes();
+	CHECK(ibv_dereg_mr(client.mr) == 0 && ibv_dereg_mr(server.mr) == 0);
+	rdma_destroy_ep(client.id);
+	rdma_destroy_ep(server.id);
+	rdma_destroy_ep(listener);
+	printf("%d failures\n", failures);
+	return failures != 0;
+}

@@ -1,0 +1,57 @@
+//! What programs are told when they err, and what they may rely on: a C program (`errors.c`) against the library, over
+//! kernel sockets of the loopback interface.
+//!
+//! Needs `cc` and the headers of libibverbs and librdmacm; says so and passes without them, but fails in CI.
+
+use std::{
+    env, fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use flue_verbs_abi::settings::{LIBRARY_FILE, LIBRARY_NAMES};
+
+/// Cargo builds the library beside this test.
+fn library() -> PathBuf {
+    let test = env::current_exe().unwrap();
+    test.parent().unwrap().join(LIBRARY_FILE)
+}
+
+/// A directory with the library under both names.
+fn names(directory: &Path) -> PathBuf {
+    let names = directory.join("lib");
+    let _ = fs::remove_dir_all(&names);
+    fs::create_dir_all(&names).unwrap();
+    for name in LIBRARY_NAMES {
+        symlink(library(), names.join(name)).unwrap();
+    }
+    names
+}
+
+#[test]
+fn errors_and_guarantees() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("errors");
+    let (names, program) = (names(&directory), directory.join("errors"));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/errors.c");
+    let compiled = Command::new("cc")
+        .args(["-Wall", "-Werror", "-o"])
+        .arg(&program)
+        .args([source, "-libverbs", "-lrdmacm", "-lpthread"])
+        .output();
+    match compiled {
+        Ok(compiled) if compiled.status.success() => {}
+        other => {
+            let told = other.map(|it| String::from_utf8_lossy(&it.stderr).into_owned());
+            assert!(env::var("CI").as_deref() != Ok("true"), "in CI nothing is skipped: {told:?}");
+            println!("skipped: the C program cannot be compiled: {told:?}");
+            return;
+        }
+    }
+    let ran =
+        Command::new("timeout").arg("60").arg(&program).env("LD_LIBRARY_PATH", &names).output();
+    let ran = ran.unwrap();
+    let told = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success(), "{told}{}", String::from_utf8_lossy(&ran.stderr));
+    assert!(told.ends_with("0 failures\n"), "{told}");
+}
