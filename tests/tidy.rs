@@ -296,7 +296,11 @@ fn test_functions() -> Vec<(String, String)> {
         let mut is_test = false;
         for line in text.lines().map(str::trim) {
             is_test |= line == "#[test]";
-            let Some(rest) = line.strip_prefix("fn ").filter(|_| is_test) else { continue };
+            let Some(rest) =
+                line.trim_start_matches("pub(super) ").strip_prefix("fn ").filter(|_| is_test)
+            else {
+                continue;
+            };
             let name = rest.split(['(', '<']).next().unwrap_or_default();
             found.push((file.trim_end_matches(".rs").to_owned(), name.to_owned()));
             is_test = false;

@@ -1,5 +1,5 @@
-//! The server for hostile peers as a command: `hostile-server [--kernel | node options] --port N`. It ends at the end of
-//! its standard input.
+//! The server for hostile peers as a command: `hostile-server [--kernel | node options] --port N`. It ends at the end
+//! of its standard input.
 
 use std::{
     io::{Read as _, stdin},

@@ -1,5 +1,5 @@
-//! A hostile peer in Python (`peer/main.py`), on kernel TCP in a namespace, against a server of queue pairs: on a TAP, and
-//! on the kernel's sockets in another namespace.
+//! A hostile peer in Python (`peer/main.py`), on kernel TCP in a namespace, against a server of queue pairs: on a TAP,
+//! and on the kernel's sockets in another namespace.
 //!
 //! The cases know the server's address and what it says in its Reply; how it is started stands here alone.
 

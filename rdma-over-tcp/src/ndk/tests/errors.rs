@@ -41,7 +41,7 @@ fn assert_untouched(side: &Side) {
 // NDK-ERR-1, -2, RDM-8.1.1-1, -2, RDM-7.1-3: writes that must not be. The write is large, so that the
 // Terminate finds it under way; the victim's receive is CANCELLED.
 #[test]
-pub(super) fn remote_write_violations() {
+fn remote_write_violations() {
     type Change = fn(&Side, &mut Sge);
     let cases: [(u32, Change); 6] = [
         (0x1100, |_, target| target.token ^= 1),
@@ -79,7 +79,7 @@ pub(super) fn remote_write_violations() {
 
 // RDM-8.1.1-1: a region of another protection domain.
 #[test]
-pub(super) fn foreign_protection_domain() {
+fn foreign_protection_domain() {
     for is_read in [false, true] {
         let mut bench = Bench::new(1);
         let (active, passive) = connected(&mut bench);
@@ -162,7 +162,7 @@ pub(super) fn receive_too_short() {
 
 // NDK-ERR-4: no receive is posted; a send that is still under way fails with IO_TIMEOUT.
 #[test]
-pub(super) fn no_receive_posted() {
+fn no_receive_posted() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     active.send(1, 0, 300_000);

@@ -71,8 +71,9 @@ fn a_terminate_before_a_reset_is_read() {
     assert_eq!(reason, DisconnectReason::terminated(error.number()).0, "{reason:#x}");
 }
 
-/// Defines a test over kernel sockets for each of these tests. Not here are those that hold, cut or damage the pipe, look
-/// into it, or expect a Send or Write to fail by the peer's Terminate: here it is complete when the kernel has its bytes.
+/// Defines a test over kernel sockets for each of these tests. Not here are those that hold, cut or damage the pipe,
+/// look into it, or expect a Send or Write to fail by the peer's Terminate: here it is complete when the kernel has
+/// its bytes.
 macro_rules! over_kernel_sockets {
     ($($module:ident: $($test:ident)*;)*) => {
         $(mod $module {

@@ -58,7 +58,13 @@ impl Shared {
             sides[index].qp = qp;
             let mut peer = Side::new(&bench, 0);
             let server = std::format!("10.0.0.2:{}", 7000 + index);
-            connect_at(&mut bench, &mut peer, &mut sides[index], [LIMITS; 2], server.parse().unwrap());
+            connect_at(
+                &mut bench,
+                &mut peer,
+                &mut sides[index],
+                [LIMITS; 2],
+                server.parse().unwrap(),
+            );
             peers.push(peer);
         }
         Self { bench, peers, sides, srq, log }

@@ -102,7 +102,13 @@ fn a_window_is_its_queue_pairs() {
     let (_first, passive) = connected(&mut bench);
     let (mut stranger, mut second) = (Side::new(&bench, 0), Side::new(&bench, 1));
     second.qp = passive.pd.create_qp(&second.cq, &second.cq, 7, Default::default()).unwrap();
-    connect_at(&mut bench, &mut stranger, &mut second, [LIMITS; 2], "10.0.0.2:7001".parse().unwrap());
+    connect_at(
+        &mut bench,
+        &mut stranger,
+        &mut second,
+        [LIMITS; 2],
+        "10.0.0.2:7001".parse().unwrap(),
+    );
     let (_, target) = bound(&passive, 0, 4096, OpFlags::ALLOW_REMOTE_WRITE);
     bench.settle();
     let data = [stranger.sge(0, 100)];
