@@ -79,9 +79,9 @@ fn tap(bench: &Bench) {
 fn tap_fd(bench: &Bench) {
     let host = bench.switch.namespace();
     let plug = format!("--addr 10.0.0.2/24 --bridge {}", Switch::BRIDGE);
-    for vnet in [VnetMode::On, VnetMode::Off] {
-        let made = host.run(|| open_tap(&TapOptions::new("handed", 1500, vnet)).expect("a TAP"));
-        // The copy stays open over exec.
+    for (name, vnet) in [("handed0", VnetMode::On), ("handed1", VnetMode::Off)] {
+        let made = host.run(|| open_tap(&TapOptions::new(name, 1500, vnet)).expect("a TAP"));
+        // The copy stays open over exec: also in a process that another test starts meanwhile.
         let handed = rustix::io::dup(made.link.descriptor().unwrap()).unwrap();
         let line = format!("nc -l {PORT} {plug} --tap-fd {}", handed.as_raw_fd());
         let mut flue = bench.start(&line, Output::Bytes);
