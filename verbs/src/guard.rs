@@ -40,9 +40,9 @@ pub(crate) fn has_panicked() -> bool {
 /// after one.
 fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     static QUIET: Once = Once::new();
-    // Standard output and error belong to the program.
+    // Standard output and error belong to the program: a panic is in the log, if there is one.
     if cfg!(not(test)) {
-        QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+        QUIET.call_once(|| std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}"))));
     }
     if has_panicked() {
         return Err(Errno(libc::EIO));
