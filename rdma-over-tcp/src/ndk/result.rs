@@ -253,7 +253,7 @@ mod tests {
     use super::*;
     use crate::error::WireError;
 
-    // NDK-DISC-7: each reason has a value and words of its own, which say who has found it.
+    // NDK-DISC-7: each reason has its own value and text, which names the side that found the error.
     #[test]
     fn reasons_of_disconnects() {
         let stag = WireError::TaggedInvalidStag.number();

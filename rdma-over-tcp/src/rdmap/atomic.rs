@@ -20,12 +20,12 @@ const FETCH_ADD: u8 = 0;
 const COMPARE_SWAP: u8 = 2;
 const OPCODE_MASK: u8 = 0x0f;
 
-/// What an atomic does to the value of its target.
+/// An atomic operation on eight octets of the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AtomicOperation {
     /// FetchAdd: adds `add`. Each bit that is set in `mask` ends a field: no carry leaves it (§5.1.1).
     FetchAdd {
-        /// What is added.
+        /// The addend.
         add: u64,
         /// Last bits of fields; 0: one field of 64 bits.
         mask: u64,
@@ -33,7 +33,7 @@ pub enum AtomicOperation {
     /// CmpSwap: if the value equals `compare` in the bits of `compare_mask`, it takes the bits of `swap_mask` from
     /// `swap` (§5.1.2).
     CompareSwap {
-        /// What the value is compared with.
+        /// The expected value.
         compare: u64,
         /// Bits that are compared.
         compare_mask: u64,
@@ -71,7 +71,7 @@ impl AtomicOperation {
 /// An Atomic Request (RFC 7306 §5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AtomicRequest {
-    /// What is to be done.
+    /// The operation.
     pub operation: AtomicOperation,
     /// Comes back in the response.
     pub identifier: u32,

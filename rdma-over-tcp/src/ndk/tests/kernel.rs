@@ -123,7 +123,7 @@ fn are_idle(nodes: [&Polled; 2]) -> bool {
 pub(super) fn settle(nodes: [&Polled; 2]) {
     let deadline = std::time::Instant::now() + LIMIT;
     loop {
-        // What came between the two looks is found by the second.
+        // The second check sees what arrived after the first.
         let are_at_rest = || nodes.iter().all(|node| node.core().is_at_rest());
         if are_idle(nodes) && are_at_rest() && are_idle(nodes) {
             return;

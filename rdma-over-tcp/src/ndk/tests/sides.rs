@@ -208,7 +208,7 @@ pub(super) fn connect_at(
     bench.settle();
 }
 
-/// What a disconnect event notes of a reset.
+/// The reason of the disconnect event after a reset.
 pub(super) const RESET: NtStatus = NtStatus(DisconnectReason::RESET.0);
 
 pub(super) fn disconnect_event(log: &Log) -> Option<DisconnectEvent> {

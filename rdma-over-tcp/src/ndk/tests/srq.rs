@@ -120,7 +120,7 @@ fn receives_are_taken_in_order_of_arrival() {
     assert!(shared.sides[0].content(100_000, 100) == pattern(100, 2));
     assert!(shared.sides[0].content(200_000, 50) == pattern(50, 2));
     let stats = [0, 1].map(|at| shared.sides[at].qp.stats().receives);
-    assert_eq!(stats, [1, 2], "who takes how many is told (SEC-6.4.3.1-1)");
+    assert_eq!(stats, [1, 2], "receives taken per queue pair are counted (SEC-6.4.3.1-1)");
 }
 
 // A message that finds no receive ends its connection, and no other (RFC 5041 §7.2).
