@@ -129,8 +129,20 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
     let variables = args
         .variables()
         .map_err(|error| Failure::work(format!("the working directory: {error}")))?;
+    args.pcap.iter().chain(&args.log).try_for_each(|file| check_writable(file))?;
     let error = command(&library, program)?.args(arguments).envs(variables).exec();
     Err(Failure::lacking(format!("{}: {error}", program.display())))
+}
+
+/// Refuses a file that cannot be written: once the program runs there is nobody to tell.
+///
+/// # Errors
+/// Neither the file nor a new one in its directory can be written.
+fn check_writable(file: &Path) -> Result<(), Failure> {
+    let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let place = if file.exists() { file } else { parent.unwrap_or_else(|| Path::new(".")) };
+    rustix::fs::access(place, rustix::fs::Access::WRITE_OK)
+        .map_err(|error| Failure::work(format!("{}: {error}", file.display())))
 }
 
 /// The program with the library in front of the system's.

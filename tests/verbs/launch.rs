@@ -51,6 +51,17 @@ fn exit_status_and_signal_are_the_programs() {
 }
 
 #[test]
+fn a_file_that_cannot_be_written_is_refused_before_the_program_starts() {
+    let scratch = Scratch::new();
+    for option in ["--log", "--pcap"] {
+        let options = format!("{option} /nowhere/%p");
+        let (output, out, err) = run(&mut launcher(&scratch, &options, &["echo", "started"]));
+        assert_eq!((output.status.code(), out.as_str()), (Some(1), ""), "{err}");
+        assert!(err.contains("/nowhere/%p: No such file"), "{err}");
+    }
+}
+
+#[test]
 fn the_program_has_the_process_id_and_the_streams_of_the_launcher() {
     let scratch = Scratch::new();
     let mut command = launcher(&scratch, "", &["sh", "-c", "echo $$; cat; echo said >&2"]);

@@ -81,7 +81,7 @@ pub(super) struct Inner {
     pub(super) attempt: Option<Attempt>,
     is_reuse: bool,
     is_family_only: bool,
-    is_destroyed: bool,
+    pub(super) is_destroyed: bool,
 }
 
 /// A connect, to be made once more if nobody listens yet.

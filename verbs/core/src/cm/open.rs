@@ -132,10 +132,18 @@ impl Id {
             outbound: parameters.initiator_depth.map_or(most.outbound, u32::from),
         };
         let connector = engine.with(|core, _| core.create_connector())?;
-        {
+        let is_wanted = {
             let mut inner = self.lock();
-            inner.connector = Some(connector);
-            inner.qp = Some(qp.clone());
+            if !inner.is_destroyed {
+                inner.connector = Some(connector);
+                inner.qp = Some(qp.clone());
+            }
+            !inner.is_destroyed
+        };
+        // It was destroyed while it paused: nobody would close the connector.
+        if !is_wanted {
+            self.close(Key::Connector(connector));
+            return Err(Errno::INVAL);
         }
         let this = self.clone();
         let completion = Box::new(move |outcome| this.connected(connector, outcome));
