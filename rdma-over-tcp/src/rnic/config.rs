@@ -151,6 +151,9 @@ pub struct Config {
     pub disconnect_timeout: Duration,
     /// From a Terminate to the reset, if the peer does not close.
     pub terminate_timeout: Duration,
+    /// Time that a message waits until a receive is posted for it, while TCP's window holds back what follows; zero: it
+    /// ends the connection at once (RFC 5041 §7.2). For programs that count on InfiniBand's receiver-not-ready retries.
+    pub receive_wait: Duration,
     /// Atomics and immediate data (RFC 7306), for queue pairs that are not told otherwise. MPA cannot negotiate them,
     /// so it is for those who know that their peers can: a peer that cannot ends the connection by a Terminate.
     /// Without it posts are refused, and so is what a peer sends, as an unexpected opcode.
@@ -188,6 +191,7 @@ impl Default for Config {
             accept_timeout: Duration::from_secs(120),
             disconnect_timeout: Duration::from_secs(30),
             terminate_timeout: Duration::from_secs(5),
+            receive_wait: Duration::ZERO,
             rfc7306: false,
             nudge_timeout: Duration::from_millis(50),
             retry_plain: false,

@@ -131,6 +131,7 @@ impl Rnic {
             receive_cq,
             receiving: Receive::default(),
             is_receiving: false,
+            awaits_receive: false,
             flow: Flow::default(),
             captures: Slab::new(),
             sink_token,

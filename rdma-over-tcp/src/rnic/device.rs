@@ -370,12 +370,20 @@ impl Rnic {
         });
     }
 
-    /// Bytes in order. All of them are consumed.
+    /// Bytes in order. Returns how many are taken: all, or less and no more until
+    /// [`Transport::resume_receive`], where the transport may be refused ([`Transport::MAY_REFUSE`]).
     #[inline(always)]
-    pub(crate) fn handle_received(&mut self, id: StreamId, io: &mut impl Transport, data: &[u8]) {
+    pub(crate) fn handle_received(
+        &mut self,
+        id: StreamId,
+        io: &mut impl Transport,
+        data: &[u8],
+    ) -> usize {
+        let mut taken = data.len();
         self.upcall(id, io, |stream, objects, config, io| {
-            stream.receive(objects, config, io, data);
+            taken = stream.receive(objects, config, io, data);
         });
+        taken
     }
 
     /// All lists up to the one with serial `end` are acknowledged; `None`: lists came back that never will be.

@@ -226,6 +226,17 @@ impl Objects {
         length
     }
 
+    /// Has a queue pair told of the next receive that is posted for it.
+    pub(crate) fn await_receive(&mut self, id: QpId) {
+        let Some(qp) = self.qps.get_mut(id) else { return };
+        if !core::mem::replace(&mut qp.awaits_receive, true)
+            && let Some(queue) = self.receive_queues.get_mut(qp.receives)
+            && qp.srq.is_some()
+        {
+            queue.wait(id);
+        }
+    }
+
     /// Completes the receive in progress, or the next one. Of a shared receive queue none is taken for it.
     pub(crate) fn complete_receive(&mut self, id: QpId, outcome: ReceiveOutcome) {
         let Self { qps, receive_queues, completed, .. } = self;

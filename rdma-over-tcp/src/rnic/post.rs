@@ -84,9 +84,11 @@ impl Rnic {
             return (Err(VerbError::QueueFull), Urgency::None);
         }
         receives.push(context, length, sges);
+        let is_awaited = core::mem::take(&mut qp.awaits_receive);
         let is_over = qp.state == QpState::Error && qp.stream.is_none();
         if !is_over {
-            return (Ok(()), Urgency::None);
+            let urgency = if is_awaited { self.kick_qp(id) } else { Urgency::None };
+            return (Ok(()), urgency);
         }
         self.objects.complete_receive(id, ReceiveOutcome::failed(WcStatus::Flushed, None));
         self.objects.deliver_completions();

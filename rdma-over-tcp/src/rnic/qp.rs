@@ -191,6 +191,8 @@ pub(crate) struct Qp {
     /// The receive that the message in progress goes to.
     pub(crate) receiving: Receive,
     pub(crate) is_receiving: bool,
+    /// It is to be told of the next receive: a message waits for it.
+    pub(crate) awaits_receive: bool,
     pub(crate) flow: Flow,
     /// Memory of inline data.
     pub(crate) captures: Slab,

@@ -9,6 +9,7 @@
 use alloc::{collections::VecDeque, vec::Vec};
 
 use super::{
+    id::QpId,
     sges::{Entries, SgeRing, pieces},
     status::VerbError,
     wr::Sge,
@@ -54,6 +55,8 @@ pub(crate) struct ReceiveQueue {
     sges: SgeRing,
     limit: u32,
     watch: Watch,
+    /// Queue pairs of a shared queue with a message that has found no receive.
+    waiting: VecDeque<QpId>,
 }
 
 /// The stage of a limit.
@@ -71,7 +74,19 @@ enum Watch {
 impl ReceiveQueue {
     pub(crate) fn new(depth: u32) -> Self {
         let (posted, sges) = (VecDeque::new(), SgeRing::default());
-        Self { depth, posted, sges, limit: 0, watch: Watch::Off }
+        let waiting = VecDeque::new();
+        Self { depth, posted, sges, limit: 0, watch: Watch::Off, waiting }
+    }
+
+    /// Notes that a message of a queue pair waits for a receive.
+    pub(crate) fn wait(&mut self, qp: QpId) {
+        self.waiting.push_back(qp);
+    }
+
+    /// The queue pair whose message has waited longest, once.
+    #[inline]
+    pub(crate) fn take_waiting(&mut self) -> Option<QpId> {
+        self.waiting.pop_front()
     }
 
     /// Receives that nothing has arrived for.

@@ -54,7 +54,26 @@ impl Rnic {
         context: u64,
         sges: &[Sge],
     ) -> (Result<(), VerbError>, Urgency) {
-        (self.try_post_srq_receive(id, context, sges), Urgency::None)
+        let result = self.try_post_srq_receive(id, context, sges);
+        let urgency = if result.is_ok() { self.kick_waiting(id) } else { Urgency::None };
+        (result, urgency)
+    }
+
+    /// Has the queue pair go on whose message has waited longest for a receive of a shared queue.
+    #[inline]
+    fn kick_waiting(&mut self, id: SrqId) -> Urgency {
+        let Objects { qps, srqs, receive_queues, .. } = &mut self.objects;
+        let queue = srqs.get(id).and_then(|srq| receive_queues.get_mut(srq.queue));
+        let Some(queue) = queue else { return Urgency::None };
+        // One that is over needs none.
+        while let Some(id) = queue.take_waiting() {
+            let Some(qp) = qps.get_mut(id) else { continue };
+            qp.awaits_receive = false;
+            if qp.stream.is_some() {
+                return self.kick_qp(id);
+            }
+        }
+        Urgency::None
     }
 
     fn try_post_srq_receive(

@@ -20,6 +20,12 @@ pub(crate) trait Transport {
     /// A list of buffers that leave in one piece: some FPDUs. The transport reads the buffers where they lie.
     type List: GatherList<Payload = Span>;
 
+    /// Whether it keeps what the adapter does not take, and offers it again once it may.
+    const MAY_REFUSE: bool;
+
+    /// The adapter takes data again: what it has not taken comes next.
+    fn resume_receive(&mut self);
+
     /// The time.
     fn now(&self) -> Instant;
 

@@ -230,6 +230,10 @@ pub(super) struct HostIo<'a> {
 impl Transport for HostIo<'_> {
     type List = Buffers;
 
+    const MAY_REFUSE: bool = false;
+
+    fn resume_receive(&mut self) {}
+
     fn now(&self) -> Instant {
         self.now
     }

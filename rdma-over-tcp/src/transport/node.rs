@@ -41,15 +41,17 @@ enum Call<'a> {
 }
 
 impl Call<'_> {
+    /// Returns how many of the bytes are taken.
     #[inline(always)]
-    fn to(self, rnic: &mut Rnic, id: StreamId, io: &mut impl Transport) {
+    fn to(self, rnic: &mut Rnic, id: StreamId, io: &mut impl Transport) -> usize {
         match self {
+            Self::Received(data) => return rnic.handle_received(id, io, data),
             Self::Open => rnic.handle_open(id, io),
-            Self::Received(data) => rnic.handle_received(id, io, data),
             Self::Sent(end) => rnic.handle_sent(id, io, end),
             Self::Room => rnic.handle_room(id, io),
             Self::Event(event) => rnic.handle_event(id, io, event),
         }
+        0
     }
 }
 
@@ -177,7 +179,9 @@ impl NodeRnic {
             }
             Notice::Data { handle, data } => {
                 let id = StreamId(handle.0);
-                self.with_host_stream(now, id, |rnic, io| rnic.handle_received(id, io, &data));
+                self.with_host_stream(now, id, |rnic, io| {
+                    rnic.handle_received(id, io, &data);
+                });
                 self.port.request(Request::Consumed { handle, count: data.len() });
             }
             Notice::Sent { handle, chain } => {
@@ -240,23 +244,24 @@ impl NodeRnic {
         self.with_host_stream(now, id, |rnic, io| rnic.handle_event(id, io, event));
     }
 
-    /// Calls the adapter for a stream that the target has.
+    /// Calls the adapter for a stream that the target has. Returns how many bytes are taken.
     #[inline(always)]
-    fn call(&mut self, io: &mut ConnectionIo<'_>, call: Call<'_>) {
+    fn call(&mut self, io: &mut ConnectionIo<'_>, call: Call<'_>) -> usize {
         let id = StreamId(io.handle.0);
         // Most nodes have none that moves.
         if !self.moving.is_empty() && self.moving.contains_key(&id) {
-            self.call_moving(id, io, call);
-            return;
+            return self.call_moving(id, io, call);
         }
-        call.to(&mut self.rnic, id, &mut Io { io, spare: &mut self.spare });
+        call.to(&mut self.rnic, id, &mut Io { io, spare: &mut self.spare })
     }
 
     /// As [`NodeRnic::call`], of a stream of which something is still to be heard of the host.
     #[cold]
-    fn call_moving(&mut self, id: StreamId, io: &mut ConnectionIo<'_>, call: Call<'_>) {
-        self.with_host_stream(io.now, id, |rnic, io| call.to(rnic, id, io));
+    fn call_moving(&mut self, id: StreamId, io: &mut ConnectionIo<'_>, call: Call<'_>) -> usize {
+        let mut taken = 0;
+        self.with_host_stream(io.now, id, |rnic, io| taken = call.to(rnic, id, io));
         self.settle(id, io);
+        taken
     }
 
     /// Gives the target what has waited, if it is time. Then the stream is a plain offloaded one.
@@ -331,13 +336,14 @@ impl OffloadClient for NodeRnic {
                 stream.place = Place::Offloaded;
                 self.settle(id, io);
             }
-            None => self.call(io, Call::Open),
+            None => {
+                self.call(io, Call::Open);
+            }
         }
     }
 
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
-        self.call(io, Call::Received(data));
-        data.len()
+        self.call(io, Call::Received(data))
     }
 
     fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: ReceiveChain) {

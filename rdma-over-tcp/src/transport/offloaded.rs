@@ -86,6 +86,12 @@ pub(super) struct Io<'a, 'b> {
 impl Transport for Io<'_, '_> {
     type List = Buffers;
 
+    const MAY_REFUSE: bool = true;
+
+    fn resume_receive(&mut self) {
+        self.io.resume_receive();
+    }
+
     #[inline]
     fn now(&self) -> Instant {
         self.io.now

@@ -111,6 +111,10 @@ struct Io {
 impl Transport for Io {
     type List = Vec<Span>;
 
+    const MAY_REFUSE: bool = false;
+
+    fn resume_receive(&mut self) {}
+
     fn now(&self) -> Instant {
         self.now
     }
@@ -544,7 +548,9 @@ impl Bench {
                 data[(at - start) as usize] ^= 0x10;
             }
         }
-        self.upcall(index, 1 - end, |core, id, io| core.handle_received(id, io, &data));
+        self.upcall(index, 1 - end, |core, id, io| {
+            core.handle_received(id, io, &data);
+        });
         if !self.hold_acks {
             self.acknowledge(index, end);
         }

@@ -12,4 +12,5 @@ mod sockets;
 mod srq;
 mod startup;
 mod truncation;
+mod waits;
 mod windows;

@@ -147,4 +147,8 @@ over_kernel_sockets! {
         no_room_for_a_connector
         a_connector_that_nobody_answers
         causes_of_failed_accepts;
+    waits:
+        messages_wait_in_order
+        a_wait_ends
+        a_consumer_that_disconnects_waits_no_more;
 }

@@ -28,6 +28,12 @@ impl Failure {
         Self { truncation: Some(truncation), ..Self::new(terminate) }
     }
 
+    /// Returns whether a message has found no receive, and may wait for one.
+    pub(super) fn is_without_receive(&self) -> bool {
+        let error = self.terminate.map(|terminate| terminate.number);
+        error == Some(WireError::UntaggedNoBuffer.number())
+    }
+
     /// The reason for the disconnect event.
     pub(super) fn reason(&self) -> Option<EndReason> {
         let error = self.terminate.map(|terminate| EndReason::Found(terminate.number));

@@ -16,6 +16,7 @@ mod sizes;
 mod startup;
 mod teardown;
 mod transmit;
+mod waiting;
 
 use alloc::{boxed::Box, vec::Vec};
 use core::net::SocketAddr;
@@ -28,6 +29,7 @@ use self::{
     nudge::Nudge,
     receive::{Received, Receiver},
     transmit::{Pumped, Transmitter},
+    waiting::Waiting,
 };
 use super::{
     config::Config,
@@ -112,6 +114,8 @@ pub(crate) struct Stream {
     /// A start-up frame to be sent.
     frame: Option<Bytes>,
     ending: Ending,
+    /// A message without a receive.
+    waiting: Option<Box<Waiting>>,
     /// When [`Stream::expire`] is due.
     pub(crate) deadline: Option<Instant>,
     /// A kick is under way.
@@ -176,6 +180,7 @@ impl Stream {
             startup_octets: Vec::new(),
             frame: None,
             ending: Ending::Not,
+            waiting: None,
             deadline: None,
             is_kicked: false,
             is_recalling: false,
@@ -188,19 +193,27 @@ impl Stream {
         self.is_open
     }
 
-    /// In-order data. All of it is always consumed.
-    pub(crate) fn receive(
+    /// In-order data. Returns how many octets are taken: all, but while a message waits for a receive.
+    pub(crate) fn receive<T: Transport>(
         &mut self,
         objects: &mut Objects,
         config: &Config,
-        io: &mut impl Transport,
+        io: &mut T,
         data: &[u8],
-    ) {
+    ) -> usize {
+        if self.waiting.is_some() {
+            return self.receive_behind(objects, config, io, data);
+        }
+        let mut rest: &[u8] = &[];
         match &self.phase {
             Phase::Operating(_) => {
+                rest = data;
                 // Data that was only placed gives nothing to send; the connection's turn follows in any case.
-                if !self.receive_fpdus(objects, config, io, data) {
-                    return;
+                if !self.receive_fpdus(objects, config, io, &mut rest) {
+                    return data.len();
+                }
+                if !T::MAY_REFUSE {
+                    self.keep_behind(core::mem::take(&mut rest));
                 }
             }
             Phase::AwaitReply(_) | Phase::AwaitRequest(_) | Phase::Offered(_) => {
@@ -209,24 +222,25 @@ impl Stream {
             Phase::Opening(_) | Phase::Ended => {}
         }
         self.act(objects, config, io);
+        data.len() - rest.len()
     }
 
-    /// Returns whether there may be something to do on the connection.
+    /// Returns whether there may be something to do on the connection. `input` keeps what is not taken.
     fn receive_fpdus(
         &mut self,
         objects: &mut Objects,
         config: &Config,
         io: &impl Transport,
-        data: &[u8],
+        input: &mut &[u8],
     ) -> bool {
-        let mut input = data;
         let mut may_act = self.ending != Ending::Not;
         loop {
             let (Phase::Operating(operation), Some(qp)) = (&mut self.phase, self.qp) else {
+                *input = &[];
                 return true;
             };
             let Operation { decoder, receiver, transmitter, .. } = &mut **operation;
-            match receiver.receive(objects, qp, transmitter, decoder, &mut input) {
+            match receiver.receive(objects, qp, transmitter, decoder, input) {
                 Ok(Received::All { may_send }) => {
                     self.first_fpdu_received(objects);
                     return may_act || may_send;
@@ -234,6 +248,13 @@ impl Stream {
                 Ok(Received::First) => self.first_fpdu_received(objects),
                 Ok(Received::Terminate(terminate)) => {
                     self.terminated(objects, config, io, terminate.as_deref());
+                }
+                Ok(Received::WithoutReceive(waiting)) => {
+                    self.first_fpdu_received(objects);
+                    self.wait_for_receive(objects, config, io, waiting);
+                    if self.waiting.is_some() {
+                        return true;
+                    }
                 }
                 Err(failure) => self.fail(objects, config, io, *failure),
             }
@@ -291,6 +312,7 @@ impl Stream {
         event: StreamEvent,
     ) {
         match event {
+            StreamEvent::PeerClosed if self.closes_behind() => return,
             StreamEvent::PeerClosed => self.peer_closed(objects, config, io),
             StreamEvent::ShutDown => {
                 if let Some(connector) = self.connector {
@@ -300,6 +322,7 @@ impl Stream {
                 // The transport may keep it for long, in TIME-WAIT: without the buffers.
                 self.phase = Phase::Ended;
                 self.startup_octets = Vec::new();
+                self.waiting = None;
             }
             StreamEvent::Reset => {
                 let reset = EndReason::Lost(Loss::Reset);
@@ -319,6 +342,9 @@ impl Stream {
         self.is_kicked = false;
         if core::mem::take(&mut self.is_recalling) {
             self.give_back(objects, config, io);
+        }
+        if self.waiting.is_some() {
+            self.end_wait(objects, config, io);
         }
         if let Some(qp) = self.quiet_qp(objects) {
             qp.flow.pumped(false, io.is_flowing());

@@ -11,6 +11,7 @@ use super::{
     failure::Failure,
     inbound_read::{InboundRead, InboundRequest},
     transmit::{Response, Transmitter},
+    waiting::Waiting,
 };
 use crate::{
     ddp::{
@@ -61,10 +62,12 @@ pub(super) enum Received {
     First,
     /// The peer has given up.
     Terminate(Option<Box<ReceivedTerminate>>),
+    /// A message has found no receive.
+    WithoutReceive(Box<Waiting>),
 }
 
 /// Outcome of one of them.
-enum Handled {
+pub(super) enum Handled {
     Placed,
     /// A response is owed, or a read is done that others wait for.
     MaySend,
@@ -134,10 +137,14 @@ impl Receiver {
                 Err(error) => return Err(Box::new(Failure::new(Terminate::new(error.wire())))),
             };
             self.fpdus += 1;
-            match self.handle(objects, id, transmitter, ulpdu)? {
-                Handled::Placed => {}
-                Handled::MaySend => may_send = true,
-                Handled::Terminate(terminate) => return Ok(Received::Terminate(terminate)),
+            match self.handle(objects, id, transmitter, ulpdu) {
+                Ok(Handled::Placed) => {}
+                Ok(Handled::MaySend) => may_send = true,
+                Ok(Handled::Terminate(terminate)) => return Ok(Received::Terminate(terminate)),
+                Err(failure) if failure.is_without_receive() => {
+                    return Ok(Received::WithoutReceive(Box::new(Waiting::new(ulpdu, failure))));
+                }
+                Err(failure) => return Err(failure),
             }
             if self.fpdus == 1 {
                 return Ok(Received::First);
@@ -147,7 +154,10 @@ impl Receiver {
     }
 
     /// Handles one ULPDU.
-    fn handle(
+    ///
+    /// # Errors
+    /// As [`Receiver::receive`]. Of a message without a receive nothing has changed.
+    pub(super) fn handle(
         &mut self,
         objects: &mut Objects,
         id: QpId,

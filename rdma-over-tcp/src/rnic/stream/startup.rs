@@ -72,7 +72,9 @@ impl Stream {
                         self.operate(config, &negotiated, reply.peer.as_ref());
                         self.connect_done(objects, reply.private_data);
                         // Peers such as siw may send right behind their Reply.
-                        self.receive_fpdus(objects, config, io, &octets[taken..]);
+                        let mut behind = &octets[taken..];
+                        self.receive_fpdus(objects, config, io, &mut behind);
+                        self.keep_behind(behind);
                     }
                     Err(error) => self.startup_failed(objects, config, io, error),
                 }

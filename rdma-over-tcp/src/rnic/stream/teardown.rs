@@ -228,13 +228,14 @@ impl Stream {
     pub(crate) fn lost_by(&mut self, objects: &mut Objects, error: ConnectError, by: EndReason) {
         self.end_connector(objects, Err(error), Some(by));
         self.phase = Phase::Ended;
+        self.waiting = None;
         self.deadline = None;
     }
 
     /// The deadline has passed.
     pub(crate) fn expire(&mut self, objects: &mut Objects, config: &Config) {
         self.deadline = None;
-        if self.nudge_peer(objects) {
+        if self.ending == Ending::Not && self.expire_waiting() || self.nudge_peer(objects) {
             return;
         }
         if let (Phase::Offered(_), Some(id)) = (&self.phase, self.connector) {

@@ -39,7 +39,7 @@ use rustix::{
 use super::{
     capture::{Capture, CaptureOutput},
     kernel::{address, check_keep_alive, end_error},
-    stream::{Sending, SocketIo, SocketStream, Stage},
+    stream::{Sending, SocketIo, SocketStream, Stage, Taking},
 };
 use crate::{
     rnic::{
@@ -270,12 +270,25 @@ impl SocketRnic {
 
     /// Receives until nothing is left, or for one turn. Returns whether there was anything.
     fn receive(&mut self, now: Instant, id: StreamId, to_the_end: bool) -> bool {
-        let Self { rnic, streams, received, spare, ready, capture, .. } = self;
+        let Self { rnic, streams, received, spare, ready, capture, poller, .. } = self;
         let mut bytes = 0;
         loop {
             let Some(stream) = streams.get_mut(&id) else { return bytes > 0 };
-            if stream.is_read || stream.is_reset {
+            if stream.is_read || stream.is_reset || stream.taking == Taking::No {
                 return bytes > 0;
+            }
+            if !stream.refused.is_empty() {
+                let refused = core::mem::take(&mut stream.refused);
+                let io = &mut SocketIo { now, stream, spare };
+                let taken = rnic.handle_received(id, io, &refused);
+                bytes += taken;
+                if taken < refused.len()
+                    && let Err(error) = stream.refuse(&refused[taken..], poller)
+                {
+                    self.fail(now, id, error);
+                    return true;
+                }
+                continue;
             }
             match recv(&stream.socket, &mut received[..], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => {
@@ -293,7 +306,13 @@ impl SocketRnic {
                         capture.received(now, id, &received[..count]);
                     }
                     let io = &mut SocketIo { now, stream, spare };
-                    rnic.handle_received(id, io, &received[..count]);
+                    let taken = rnic.handle_received(id, io, &received[..count]);
+                    if taken < count {
+                        if let Err(error) = stream.refuse(&received[taken..count], poller) {
+                            self.fail(now, id, error);
+                        }
+                        return true;
+                    }
                     // Less than was asked for: there was no more.
                     if count < received.len() && !to_the_end {
                         return true;
@@ -375,6 +394,10 @@ impl SocketRnic {
     fn receive_rest(&mut self, now: Instant, id: StreamId) {
         let Self { rnic, streams, received, spare, capture, .. } = self;
         let Some(stream) = streams.get_mut(&id) else { return };
+        if stream.taking != Taking::Yes {
+            // What follows belongs behind what was not taken.
+            return;
+        }
         while let Ok((count @ 1.., _)) =
             recv(&stream.socket, &mut received[..], RecvFlags::DONTWAIT)
         {
@@ -387,6 +410,19 @@ impl SocketRnic {
 
     /// Ends what is to end now that everything queued is written.
     fn finish(&mut self, now: Instant, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        match stream.take_again(&self.poller) {
+            Ok(false) => {}
+            Ok(true) => {
+                if !core::mem::replace(&mut stream.is_ready, true) {
+                    self.ready.push_back(id.0);
+                }
+            }
+            Err(error) => {
+                self.fail(now, id, error);
+                return;
+            }
+        }
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if stream.sending == Sending::ToEnd && !stream.has_queued() {
             if let Err(error) = stream.shut_down(&self.poller) {

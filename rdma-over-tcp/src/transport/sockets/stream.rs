@@ -1,6 +1,6 @@
 //! One kernel connection: what waits to be written to it, and the adapter's way into it during a call.
 
-use alloc::collections::VecDeque;
+use alloc::{collections::VecDeque, vec::Vec};
 use std::os::fd::{AsFd, OwnedFd};
 
 use offload_engine::{
@@ -56,6 +56,16 @@ pub(super) enum Sending {
     Acknowledged,
 }
 
+/// Whether the adapter takes what a stream receives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Taking {
+    Yes,
+    /// Not now; nothing is read.
+    No,
+    /// Again; the socket is not watched yet.
+    Again,
+}
+
 /// A kernel connection.
 #[derive(Debug)]
 pub(super) struct SocketStream {
@@ -75,6 +85,10 @@ pub(super) struct SocketStream {
     name: u64,
     /// In the list of streams that have more to read or to write.
     pub(super) is_ready: bool,
+    /// Whether the adapter takes data.
+    pub(super) taking: Taking,
+    /// What it has not taken.
+    pub(super) refused: Vec<u8>,
     /// Each list ends a segment.
     is_aligned: bool,
     queue: VecDeque<NetBufferList>,
@@ -98,6 +112,8 @@ impl SocketStream {
             is_reset: false,
             is_writable: true,
             is_ready: false,
+            taking: Taking::Yes,
+            refused: Vec::new(),
             is_aligned,
             queue: VecDeque::new(),
             queued_bytes: 0,
@@ -157,10 +173,37 @@ impl SocketStream {
     /// Has the epoll set tell when there is room, from the first time on that there was none.
     fn watch_room(&mut self, poller: &OwnedFd) -> Result<(), Errno> {
         if !core::mem::replace(&mut self.is_room_watched, true) {
-            let events = READABLE | EventFlags::OUT | EventFlags::ET;
-            epoll::modify(poller, &self.socket, EventData::new_u64(self.name), events)?;
+            self.watch(poller)?;
         }
         Ok(())
+    }
+
+    /// Has the epoll set tell what is waited for now. Of a stream that is not read an error is told once.
+    fn watch(&self, poller: &OwnedFd) -> Result<(), Errno> {
+        let is_read = self.taking != Taking::No;
+        let mut events = if is_read { READABLE } else { EventFlags::ET };
+        if self.is_room_watched {
+            events |= EventFlags::OUT | EventFlags::ET;
+        }
+        epoll::modify(poller, &self.socket, EventData::new_u64(self.name), events)
+    }
+
+    /// Keeps what the adapter has not taken; nothing is read until it does.
+    pub(super) fn refuse(&mut self, data: &[u8], poller: &OwnedFd) -> Result<(), Errno> {
+        self.refused.clear();
+        self.refused.extend_from_slice(data);
+        self.taking = Taking::No;
+        self.watch(poller)
+    }
+
+    /// The adapter takes data again: reads on. Returns whether that is news.
+    pub(super) fn take_again(&mut self, poller: &OwnedFd) -> Result<bool, Errno> {
+        if self.taking != Taking::Again {
+            return Ok(false);
+        }
+        self.taking = Taking::Yes;
+        self.watch(poller)?;
+        Ok(true)
     }
 
     fn count_written(&mut self, run: u64, bytes: usize) {
@@ -228,6 +271,14 @@ pub(super) struct SocketIo<'a> {
 
 impl Transport for SocketIo<'_> {
     type List = Buffers;
+
+    const MAY_REFUSE: bool = true;
+
+    fn resume_receive(&mut self) {
+        if self.stream.taking == Taking::No {
+            self.stream.taking = Taking::Again;
+        }
+    }
 
     fn now(&self) -> Instant {
         self.now
