@@ -1,0 +1,166 @@
+//! Messages that wait for a receive (`AdapterConfig::receive_wait`).
+
+use std::vec;
+
+use offload_engine::time::Duration;
+
+use super::{
+    bench::Bench,
+    sides::{LIMITS, Side, connect_at, connected, pattern},
+};
+use crate::{
+    error::{EndReason, WireError},
+    ndk::{AdapterConfig, Data, DisconnectReason, NtStatus, OpFlags, QpLimits},
+};
+
+const WAIT: Duration = Duration::from_secs(2);
+const SHORTER: Duration = Duration::from_millis(1500);
+
+fn bench() -> Bench {
+    Bench::with(1, AdapterConfig { receive_wait: WAIT, ..AdapterConfig::default() })
+}
+
+fn write(side: &Side, context: u64, (offset, length): (usize, usize), to: (&Side, usize)) {
+    let (target, at) = to;
+    let data = [side.sge(offset, length)];
+    let target = target.sge(at, length);
+    let data = Data::Registered(&data);
+    side.qp.write(context, data, target.address, target.token, OpFlags::NONE).unwrap();
+}
+
+// Nothing overtakes a message that waits, and nothing is lost: each goes into the receive that is posted for it, with
+// whatever came behind it. The time counts for each message anew.
+#[test]
+pub(super) fn messages_wait_in_order() {
+    let mut bench = bench();
+    let (active, passive) = connected(&mut bench);
+    active.fill(0, 300_000, 3);
+    active.send(1, 0, 100_000);
+    active.send(2, 100_000, 10);
+    write(&active, 3, (200_000, 5000), (&passive, 200_000));
+    active.send(4, 300_000, 0);
+    bench.settle();
+    let sent = pattern(300_000, 3);
+    for (context, offset, length) in [(11, 0, 100_000), (12, 100_000, 10), (14, 300_000, 0)] {
+        assert!(passive.content(offset, length).iter().all(|byte| *byte == 0), "{context}");
+        assert_eq!(passive.outcomes(), []);
+        bench.advance(SHORTER);
+        passive.receive(context, offset, length);
+        bench.settle();
+        assert_eq!(passive.outcomes(), [(context, NtStatus::SUCCESS)]);
+        assert!(passive.content(offset, length) == sent[offset..offset + length]);
+    }
+    assert!(passive.content(200_000, 5000) == sent[200_000..205_000], "behind the second");
+    let success = [1, 2, 3, 4].map(|context| (context, NtStatus::SUCCESS));
+    assert_eq!(active.outcomes(), success);
+    // The other direction has gone on, and so does this one.
+    active.receive(5, 0, 10);
+    passive.receive(15, 0, 10);
+    passive.send(16, 0, 10);
+    active.send(6, 0, 10);
+    bench.advance(WAIT * 2);
+    for (side, contexts) in [(&active, [5, 6]), (&passive, [15, 16])] {
+        let mut outcomes = side.outcomes();
+        outcomes.sort_by_key(|(context, _)| *context);
+        assert_eq!(outcomes, contexts.map(|context| (context, NtStatus::SUCCESS)));
+    }
+    assert!(active.log.take().is_empty() && passive.log.take().is_empty(), "still connected");
+}
+
+// RFC 5041 §7.2: when the time is over, the connection ends as it does without a wait.
+#[test]
+pub(super) fn a_wait_ends() {
+    let mut bench = bench();
+    let (active, passive) = connected(&mut bench);
+    active.send(1, 0, 100);
+    bench.advance(SHORTER);
+    assert!(passive.log.take().is_empty());
+    bench.advance(WAIT);
+    let found = EndReason::Found(WireError::UntaggedNoBuffer.number());
+    let reason = DisconnectReason::new(Some(found));
+    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(reason.0))]);
+    let terminated = DisconnectReason::terminated(WireError::UntaggedNoBuffer.number());
+    assert_eq!(active.log.take(), [("disconnect event", NtStatus(terminated.0))]);
+    assert_eq!(passive.qp.stats().terminates_out, 1);
+}
+
+// What the peer sent before it closed is delivered first.
+#[test]
+pub(super) fn a_peer_that_closes_is_heard_out() {
+    let mut bench = bench();
+    let (active, passive) = connected(&mut bench);
+    active.fill(0, 2000, 5);
+    active.send(1, 0, 1000);
+    active.send(2, 1000, 1000);
+    bench.settle();
+    let log = active.log.clone();
+    let connector = active.connector.as_ref().unwrap();
+    assert_eq!(connector.disconnect(log.note("disconnect")), NtStatus::PENDING);
+    bench.settle();
+    assert!(passive.log.take().is_empty());
+    passive.receive(11, 0, 1000);
+    bench.settle();
+    assert!(passive.log.take().is_empty(), "the second waits");
+    passive.receive(12, 1000, 1000);
+    bench.settle();
+    assert_eq!(passive.outcomes(), [(11, NtStatus::SUCCESS), (12, NtStatus::SUCCESS)]);
+    assert!(passive.content(0, 2000) == pattern(2000, 5));
+    assert_eq!(passive.log.take(), [("disconnect event", NtStatus::SUCCESS)]);
+}
+
+// A consumer that disconnects takes nothing more.
+#[test]
+pub(super) fn a_consumer_that_disconnects_waits_no_more() {
+    let mut bench = bench();
+    let (active, passive) = connected(&mut bench);
+    active.send(1, 0, 100);
+    bench.settle();
+    let connector = passive.connector.as_ref().unwrap();
+    let status = connector.disconnect(passive.log.note("disconnect"));
+    assert_eq!(status, NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(passive.log.take(), [("disconnect", NtStatus::SUCCESS)]);
+    assert!(!active.qp.is_connected());
+    assert_eq!(bench.connections(), 0);
+}
+
+// Queue pairs that share a queue are served in the order in which they began to wait; one that is gone takes nothing.
+#[test]
+pub(super) fn a_shared_queue_serves_who_waits_longest() {
+    let mut bench = bench();
+    let first = Side::new(&bench, 1);
+    let srq = first.pd.create_srq(8, 2, 0, first.log.note("limit")).unwrap();
+    let mut sides = vec![first];
+    let mut peers = vec![];
+    for index in 0..3 {
+        if index > 0 {
+            sides.push(Side::new(&bench, 1));
+        }
+        let Side { pd, cq, .. } = &sides[0];
+        let limits = QpLimits { receive_queue_depth: 0, ..QpLimits::default() };
+        sides[index].qp = pd.create_qp_with_srq(cq, cq, &srq, index as u64, limits).unwrap();
+        let mut peer = Side::new(&bench, 0);
+        let server = std::format!("10.0.0.2:{}", 7100 + index).parse().unwrap();
+        connect_at(&mut bench, &mut peer, &mut sides[index], [LIMITS; 2], server);
+        peers.push(peer);
+    }
+    for at in [2, 1, 0] {
+        peers[at].send(at as u64, 0, 10);
+        bench.settle();
+    }
+    let received = |bench: &mut Bench, context| {
+        let sge = sides[0].sge(0, 100);
+        srq.receive(context, &[sge]).unwrap();
+        bench.settle();
+        let results = sides[0].poll();
+        results.iter().map(|it| (it.qp_context, it.request_context, it.status)).collect()
+    };
+    let success = NtStatus::SUCCESS;
+    let taken: vec::Vec<_> = received(&mut bench, 20);
+    assert_eq!(taken, [(2, 20, success)]);
+    let connector = peers[1].connector.as_ref().unwrap();
+    assert_eq!(connector.close(|| {}), NtStatus::SUCCESS, "a reset");
+    bench.settle();
+    let taken: vec::Vec<_> = received(&mut bench, 21);
+    assert_eq!(taken, [(0, 21, success)]);
+}
