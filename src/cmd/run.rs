@@ -70,6 +70,10 @@ pub struct RunArgs {
     #[arg(long, value_enum, value_name = "WHEN", help_heading = "MPA options")]
     pub rfc7306: Option<Switch>,
 
+    /// Time that a message waits until its receiver has posted a receive, as on InfiniBand; 0: it ends the connection
+    #[arg(long, value_name = "SECONDS", value_parser = parse_wait, help_heading = "MPA options")]
+    pub receive_wait: Option<f64>,
+
     /// The program and its arguments
     #[arg(
         required = true,
@@ -95,6 +99,7 @@ impl RunArgs {
             mpa_revision,
             rtr,
             rfc7306,
+            receive_wait,
             program: _,
         } = self;
         // The program may change its directory before it opens the device.
@@ -107,9 +112,16 @@ impl RunArgs {
             (settings::MPA_REVISION, mpa_revision.map(value)),
             (settings::RTR, rtr.map(value)),
             (settings::RFC7306, rfc7306.map(value)),
+            (settings::RECEIVE_WAIT, receive_wait.map(|seconds| seconds.to_string().into())),
         ];
         Ok(options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
     }
+}
+
+fn parse_wait(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok();
+    let seconds = seconds.filter(|seconds| (0.0..=settings::RECEIVE_WAIT_MAX).contains(seconds));
+    seconds.ok_or_else(|| format!("expected seconds, up to {}", settings::RECEIVE_WAIT_MAX))
 }
 
 /// The word that clap reads for this value.
@@ -295,7 +307,7 @@ mod tests {
     fn options_that_are_not_given_leave_the_environment_alone() {
         assert_eq!(parse("flue true").variables().unwrap(), []);
         let line = "flue --mpa-crc off --mpa-markers on --mpa-revision 1 --rtr read --rfc7306 on \
-                    --pcap /a --log /b true";
+                    --receive-wait 0.5 --pcap /a --log /b true";
         let variables = parse(line).variables().unwrap();
         let expected = [
             (settings::PCAP, "/a"),
@@ -305,6 +317,7 @@ mod tests {
             (settings::MPA_REVISION, "1"),
             (settings::RTR, "read"),
             (settings::RFC7306, "on"),
+            (settings::RECEIVE_WAIT, "0.5"),
         ];
         assert_eq!(variables, expected.map(|(name, value)| (name, OsString::from(value))));
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
 use std::net::{Ipv4Addr, TcpListener};
+use std::process::Command;
 use std::time::Duration;
 
 use clap::CommandFactory as _;
@@ -21,8 +22,17 @@ use crate::{NEEDS, machine};
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Options, and the test of each; those of the launcher itself are tested in `launch`.
-const TESTED: [&str; 8] =
-    ["library", "pcap", "log", "mpa_crc", "mpa_markers", "mpa_revision", "rtr", "rfc7306"];
+const TESTED: [&str; 9] = [
+    "library",
+    "pcap",
+    "log",
+    "mpa_crc",
+    "mpa_markers",
+    "mpa_revision",
+    "rtr",
+    "rfc7306",
+    "receive_wait",
+];
 
 #[test]
 fn every_option_has_a_test() {
@@ -204,4 +214,33 @@ fn log() {
     assert!(status.success() && !program.said().contains("seldom"), "{}", program.report());
     let said = fs::read_to_string(&file).expect("the log");
     assert!(said.contains("FLUE_VERBS_RTR=seldom"), "{said}");
+}
+
+// A message without a receive ends the connection, or waits until there is one.
+#[test]
+fn receive_wait() {
+    if is_lacking() || lacks(&[Need::Tool("cc")]) {
+        return;
+    }
+    let (host, scratch) = (machine(), Scratch::new());
+    let program = scratch.file("errors");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/verbs/tests/errors.c");
+    let compiled = Command::new("cc")
+        .arg("-o")
+        .arg(&program)
+        .args([source, "-libverbs", "-lrdmacm", "-lpthread"])
+        .status()
+        .expect("cc runs");
+    assert!(compiled.success(), "it needs libibverbs-dev and librdmacm-dev");
+    let line = format!("{} late-receive", program.display());
+    for (options, outcome) in [
+        ("", "delivered"),
+        ("--receive-wait 0", "refused"),
+        ("--receive-wait 0.01", "refused"),
+        ("--receive-wait 30", "delivered"),
+    ] {
+        let mut ran = Group::start(&host, under_flue(options, &line));
+        let status = ran.wait(LIMIT).expect("it ends");
+        assert!(status.success() && ran.said().contains(outcome), "{options}: {}", ran.report());
+    }
 }

@@ -4,6 +4,7 @@ use std::{
     fs::{File, OpenOptions},
     io, process,
     sync::{Mutex, OnceLock},
+    time::Duration,
 };
 
 use flue_verbs_core::engine::{Engine, Options};
@@ -17,6 +18,9 @@ use crate::{
     guard::{self, Errno},
     settings::{MpaRevision, Rtr, Settings},
 };
+
+/// Programs of InfiniBand have their senders try again for ever; one whose peer does not post for so long has failed.
+const RECEIVE_WAIT: Duration = Duration::from_secs(2);
 
 /// The environment's settings, read once: with the first call of the program that needs the adapter.
 fn settings() -> &'static Settings {
@@ -44,7 +48,16 @@ fn start_log(settings: &Settings) {
 }
 
 fn options() -> Options {
-    let Settings { log: _, pcap: _, mpa_crc, mpa_markers, mpa_revision, rtr, rfc7306 } = settings();
+    let Settings {
+        log: _,
+        pcap: _,
+        mpa_crc,
+        mpa_markers,
+        mpa_revision,
+        rtr,
+        rfc7306,
+        receive_wait,
+    } = settings();
     let default = Config::default();
     let adapter = Config {
         crc: mpa_crc.unwrap_or(default.crc),
@@ -62,6 +75,7 @@ fn options() -> Options {
             Some(Rtr::Read) => RtrSet::only(RtrKind::Read),
         },
         rfc7306: rfc7306.unwrap_or(default.rfc7306),
+        receive_wait: receive_wait.unwrap_or(RECEIVE_WAIT),
         ..default
     };
     Options { adapter, ..Options::default() }

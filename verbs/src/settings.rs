@@ -1,6 +1,8 @@
 //! Settings of the library, from the environment of the program.
 
-use std::{env, ffi::OsString, fmt, os::unix::ffi::OsStrExt as _, path::PathBuf, process};
+use std::{
+    env, ffi::OsString, fmt, os::unix::ffi::OsStrExt as _, path::PathBuf, process, time::Duration,
+};
 
 use flue_verbs_abi::settings;
 
@@ -33,6 +35,7 @@ pub(crate) struct Settings {
     pub(crate) mpa_revision: Option<MpaRevision>,
     pub(crate) rtr: Option<Rtr>,
     pub(crate) rfc7306: Option<bool>,
+    pub(crate) receive_wait: Option<Duration>,
 }
 
 /// A variable whose value is none of its values.
@@ -72,6 +75,7 @@ impl Settings {
             mpa_revision: reader.one_of(settings::MPA_REVISION, REVISION, "1, 2 or auto"),
             rtr: reader.one_of(settings::RTR, RTR, "send, write or read"),
             rfc7306: reader.one_of(settings::RFC7306, SWITCH, "on or off"),
+            receive_wait: reader.seconds(settings::RECEIVE_WAIT),
         };
         (settings, bad)
     }
@@ -95,6 +99,17 @@ impl<V: Fn(&'static str) -> Option<OsString>> Reader<'_, V> {
             self.bad.push(BadSetting { name, value, expected });
         }
         found.map(|(_, meaning)| *meaning)
+    }
+
+    fn seconds(&mut self, name: &'static str) -> Option<Duration> {
+        let value = (self.variable)(name)?;
+        let seconds = value.to_str().and_then(|text| text.parse().ok());
+        let seconds =
+            seconds.filter(|seconds| (0.0..=settings::RECEIVE_WAIT_MAX).contains(seconds));
+        if seconds.is_none() {
+            self.bad.push(BadSetting { name, value, expected: "seconds, up to 3600" });
+        }
+        seconds.map(Duration::from_secs_f64)
     }
 }
 
@@ -128,6 +143,8 @@ mod tests {
             settings::MPA_MARKERS => Some("on".into()),
             settings::MPA_REVISION => Some("auto".into()),
             settings::RTR => Some("seldom".into()),
+            settings::RECEIVE_WAIT => Some("0.25".into()),
+            settings::RFC7306 => Some("off".into()),
             settings::PCAP => Some("/tmp/a.pcapng".into()),
             _ => None,
         });
@@ -136,11 +153,18 @@ mod tests {
             mpa_crc: Some(false),
             mpa_markers: Some(true),
             mpa_revision: Some(MpaRevision::Auto),
+            rfc7306: Some(false),
+            receive_wait: Some(Duration::from_millis(250)),
             ..Settings::default()
         };
         assert_eq!(settings, expected);
         let said: Vec<_> = bad.iter().map(ToString::to_string).collect();
         assert_eq!(said, ["FLUE_VERBS_RTR=seldom: expected send, write or read"]);
+        for nonsense in ["-1", "3600.1", "NaN", "inf", "1s"] {
+            let is_wait = |name| name == settings::RECEIVE_WAIT;
+            let (settings, bad) = Settings::read(|name| is_wait(name).then(|| nonsense.into()));
+            assert_eq!((settings, bad.len()), (Settings::default(), 1), "{nonsense}");
+        }
     }
 
     #[test]

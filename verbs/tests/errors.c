@@ -297,6 +297,30 @@ static void flushes(void)
 	CHECK(ibv_post_send(client.id->qp, &wr, &bad) == EINVAL);
 }
 
+/* A message that comes before its receive: returns whether it is delivered once that is posted, or ends the connection
+   before. */
+static int late_receive(void)
+{
+	struct ibv_sge from = { (uintptr_t)client.buffer, 8, client.mr->lkey };
+	struct ibv_sge to = { (uintptr_t)server.buffer, 8, server.mr->lkey };
+	struct ibv_send_wr send = { .wr_id = 21, .sg_list = &from, .num_sge = 1, .opcode = IBV_WR_SEND }, *bad;
+	struct ibv_recv_wr receive = { .wr_id = 22, .sg_list = &to, .num_sge = 1 }, *bad_receive;
+	struct pollfd events = { client.id->verbs->async_fd, POLLIN, 0 };
+	struct ibv_async_event event;
+	struct ibv_wc wc;
+	memcpy(client.buffer, "too soon", 8);
+	CHECK(ibv_post_send(client.id->qp, &send, &bad) == 0);
+	if (poll(&events, 1, 300) == 1) {
+		CHECK(ibv_get_async_event(client.id->verbs, &event) == 0);
+		ibv_ack_async_event(&event);
+		return 0;
+	}
+	CHECK(ibv_post_recv(server.id->qp, &receive, &bad_receive) == 0);
+	CHECK(completion(server.id->recv_cq, &wc) == 1 && wc.status == IBV_WC_SUCCESS && wc.wr_id == 22);
+	CHECK(wc.opcode == IBV_WC_RECV && wc.byte_len == 8 && memcmp(server.buffer, "too soon", 8) == 0);
+	return 1;
+}
+
 static void leave(void)
 {
 	CHECK(ibv_dereg_mr(client.mr) == 0 && ibv_dereg_mr(server.mr) == 0);
@@ -307,10 +331,15 @@ static void leave(void)
 	rdma_destroy_ep(listener);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	establish();
 	if (failures) return 1;
+	if (argc > 1 && strcmp(argv[1], "late-receive") == 0) {
+		puts(late_receive() ? "delivered" : "refused");
+		return failures != 0;
+	}
+	CHECK(late_receive());
 	bad_requests();
 	registrations();
 	notifications();

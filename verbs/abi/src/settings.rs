@@ -30,3 +30,9 @@ pub const RTR: &str = "FLUE_VERBS_RTR";
 
 /// `on` or `off`: atomics and immediate data (RFC 7306). MPA does not negotiate them, so every peer must have them.
 pub const RFC7306: &str = "FLUE_VERBS_RFC7306";
+
+/// Seconds, with or without a fraction, that a message waits for a receive; 0: it ends the connection at once.
+pub const RECEIVE_WAIT: &str = "FLUE_VERBS_RECEIVE_WAIT";
+
+/// Longest of these times, in seconds.
+pub const RECEIVE_WAIT_MAX: f64 = 3600.0;
