@@ -18,7 +18,7 @@ use flue_verbs_abi::{
         IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
         IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
         IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
-        IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_event_type, ibv_qp_state, ibv_wr_opcode,
+        IBV_WR_SEND_WITH_INV, ibv_event_type, ibv_qp_state, ibv_wr_opcode,
     },
     objects::{
         ibv_context, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_recv_wr,
@@ -101,7 +101,11 @@ pub(crate) unsafe fn create(
     };
     let limits = QpLimits {
         receive_queue_depth: if srq.is_some() { 0 } else { max_recv_wr },
-        initiator_queue_depth: max_send_wr,
+        // A Write with immediate data is two requests.
+        initiator_queue_depth: match domain.engine().has_extensions() {
+            true => max_send_wr.saturating_mul(2).min(domain.engine().limits().send_depth_max),
+            false => max_send_wr,
+        },
         max_receive_request_sge: max_recv_sge,
         max_initiator_request_sge: max_send_sge,
         inline_data_size: max_inline_data,
@@ -363,9 +367,8 @@ unsafe fn request(wr: &ibv_send_wr) -> Result<Request, Errno> {
         IBV_WR_RDMA_WRITE => Request::Write { to: rdma() },
         IBV_WR_RDMA_READ => Request::Read { from: rdma() },
         IBV_WR_SEND_WITH_INV => Request::Send { invalidate: Some(wr.imm_data) },
-        IBV_WR_SEND_WITH_IMM => Request::Immediate { to: None, data: wr.imm_data.to_ne_bytes() },
         IBV_WR_RDMA_WRITE_WITH_IMM => {
-            Request::Immediate { to: Some(rdma()), data: wr.imm_data.to_ne_bytes() }
+            Request::WriteImmediate { to: rdma(), data: wr.imm_data.to_ne_bytes() }
         }
         IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
             // SAFETY: as above.
@@ -383,6 +386,7 @@ unsafe fn request(wr: &ibv_send_wr) -> Result<Request, Errno> {
             };
             Request::Atomic { target: (atomic.remote_addr, atomic.rkey), operation }
         }
+        // A Send with immediate data would take two receives of the peer (RFC 7306).
         _ => return Err(Errno(libc::EINVAL)),
     })
 }
@@ -412,7 +416,7 @@ unsafe fn post_one(
     }
     // SAFETY: as the caller says.
     let request = unsafe { request(wr) }?;
-    let is_send = matches!(request, Request::Send { .. } | Request::Immediate { .. });
+    let is_send = matches!(request, Request::Send { .. } | Request::WriteImmediate { .. });
     let flags = options(wr.send_flags, is_all_signaled, is_send);
     if wr.send_flags & IBV_SEND_INLINE != 0 {
         let count = usize::try_from(wr.num_sge).ok().filter(|count| *count <= SGES_MAX);

@@ -13,7 +13,7 @@ use flue_verbs_abi::{
     enums::{
         IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
         IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
-        IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV,
+        IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_INV,
     },
     objects::{ibv_data_buf, ibv_qp_ex, ibv_sge},
 };
@@ -57,7 +57,6 @@ impl Building {
             | IBV_QP_EX_WITH_RDMA_READ
             | IBV_QP_EX_WITH_SEND_WITH_INV;
         let extended = IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-            | IBV_QP_EX_WITH_SEND_WITH_IMM
             | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
             | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
         let known = if engine.has_extensions() { plain | extended } else { plain };
@@ -75,7 +74,6 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex) {
     qp.wr_abort = Some(wr_abort);
     qp.wr_send = Some(wr_send);
     qp.wr_send_inv = Some(wr_send_inv);
-    qp.wr_send_imm = Some(wr_send_imm);
     qp.wr_rdma_write = Some(wr_rdma_write);
     qp.wr_rdma_write_imm = Some(wr_rdma_write_imm);
     qp.wr_rdma_read = Some(wr_rdma_read);
@@ -144,7 +142,8 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         }
         state.qp.post_send(|poster| -> Result<(), Errno> {
             for Built { wr_id, flags, request, payload } in &built.requests {
-                let is_send = matches!(request, Request::Send { .. } | Request::Immediate { .. });
+                let is_send =
+                    matches!(request, Request::Send { .. } | Request::WriteImmediate { .. });
                 let flags = options(*flags, state.is_all_signaled, is_send);
                 match payload {
                     Payload::Registered(sges) => {
@@ -168,16 +167,12 @@ unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, key: u32) {
     add(qp, Request::Send { invalidate: Some(key) });
 }
 
-unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, data: u32) {
-    add(qp, Request::Immediate { to: None, data: data.to_ne_bytes() });
-}
-
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, key: u32, address: u64) {
     add(qp, Request::Write { to: (address, key) });
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, key: u32, address: u64, data: u32) {
-    add(qp, Request::Immediate { to: Some((address, key)), data: data.to_ne_bytes() });
+    add(qp, Request::WriteImmediate { to: (address, key), data: data.to_ne_bytes() });
 }
 
 unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, key: u32, address: u64) {

@@ -104,8 +104,10 @@ static void bad_requests(void)
 	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.wr_id == 1 && wc.status == IBV_WC_SUCCESS);
 	CHECK(wc.qp_num == client.id->qp->qp_num && wc.opcode == IBV_WC_RDMA_WRITE);
 	CHECK(ibv_poll_cq(client.id->send_cq, 1, &wc) == 0);
-	second = third, second.opcode = IBV_WR_SEND_WITH_IMM, bad = NULL;
+	second = third, second.opcode = IBV_WR_RDMA_WRITE_WITH_IMM, bad = NULL;
 	CHECK(ibv_post_send(client.id->qp, &second, &bad) == EOPNOTSUPP && bad == &second);
+	second = third, second.opcode = IBV_WR_SEND_WITH_IMM, bad = NULL;
+	CHECK(ibv_post_send(client.id->qp, &second, &bad) == EINVAL && bad == &second);
 	second.opcode = IBV_WR_TSO;
 	CHECK(ibv_post_send(client.id->qp, &second, &bad) == EINVAL);
 	CHECK(ibv_post_recv(client.id->qp, &receive, &bad_receive) == EINVAL && bad_receive == &receive);
@@ -321,6 +323,33 @@ static int late_receive(void)
 	return 1;
 }
 
+/* A Write with immediate data: the data are there when the receive completes, which says nothing of their length. */
+static void write_immediate(void)
+{
+	struct ibv_sge from = { (uintptr_t)client.buffer, 8, client.mr->lkey };
+	struct ibv_send_wr write = { .wr_id = 31, .sg_list = &from, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+		.imm_data = htonl(0x12345678), .send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = { (uintptr_t)server.buffer + 16, server.mr->rkey } }, *bad;
+	struct ibv_recv_wr receive = { .wr_id = 32 }, *bad_receive;
+	struct ibv_wc wc;
+	memcpy(client.buffer, "immediat", 8);
+	/* As many as there is room for, of requests that are two for the adapter. */
+	for (int i = 0; i < 16; i++)
+		CHECK(ibv_post_recv(server.id->qp, &receive, &bad_receive) == 0);
+	for (int i = 0; i < 16; i++)
+		CHECK(ibv_post_send(client.id->qp, &write, &bad) == 0);
+	for (int i = 0; i < 16; i++) {
+		CHECK(completion(server.id->recv_cq, &wc) == 1 && wc.status == IBV_WC_SUCCESS && wc.wr_id == 32);
+		CHECK(wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM && wc.wc_flags & IBV_WC_WITH_IMM);
+		CHECK(ntohl(wc.imm_data) == 0x12345678 && wc.byte_len == 0);
+		CHECK(memcmp(server.buffer + 16, "immediat", 8) == 0);
+		CHECK(completion(client.id->send_cq, &wc) == 1 && wc.status == IBV_WC_SUCCESS && wc.wr_id == 31);
+		CHECK(wc.opcode == IBV_WC_RDMA_WRITE);
+	}
+	write.opcode = IBV_WR_SEND_WITH_IMM;
+	CHECK(ibv_post_send(client.id->qp, &write, &bad) == EINVAL);
+}
+
 static void leave(void)
 {
 	CHECK(ibv_dereg_mr(client.mr) == 0 && ibv_dereg_mr(server.mr) == 0);
@@ -337,6 +366,11 @@ int main(int argc, char **argv)
 	if (failures) return 1;
 	if (argc > 1 && strcmp(argv[1], "late-receive") == 0) {
 		puts(late_receive() ? "delivered" : "refused");
+		return failures != 0;
+	}
+	if (argc > 1 && strcmp(argv[1], "write-immediate") == 0) {
+		write_immediate();
+		printf("%d failures\n", failures);
 		return failures != 0;
 	}
 	CHECK(late_receive());

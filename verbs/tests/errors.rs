@@ -10,7 +10,7 @@ use std::{
     process::Command,
 };
 
-use flue_verbs_abi::settings::{LIBRARY_FILE, LIBRARY_NAMES};
+use flue_verbs_abi::settings::{self, LIBRARY_FILE, LIBRARY_NAMES};
 
 /// Cargo builds the library beside this test.
 fn library() -> PathBuf {
@@ -29,9 +29,9 @@ fn names(directory: &Path) -> PathBuf {
     names
 }
 
-#[test]
-fn errors_and_guarantees() {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("errors");
+/// Runs the program in a directory of its own, with arguments and variables.
+fn run(name: &str, arguments: &[&str], variables: &[(&str, &str)]) {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let (names, program) = (names(&directory), directory.join("errors"));
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/errors.c");
     let compiled = Command::new("cc")
@@ -48,10 +48,20 @@ fn errors_and_guarantees() {
             return;
         }
     }
-    let ran =
-        Command::new("timeout").arg("60").arg(&program).env("LD_LIBRARY_PATH", &names).output();
-    let ran = ran.unwrap();
+    let mut timed = Command::new("timeout");
+    timed.arg("60").arg(&program).args(arguments).env("LD_LIBRARY_PATH", &names);
+    let ran = timed.envs(variables.iter().copied()).output().unwrap();
     let told = String::from_utf8_lossy(&ran.stdout);
     assert!(ran.status.success(), "{told}{}", String::from_utf8_lossy(&ran.stderr));
     assert!(told.ends_with("0 failures\n"), "{told}");
+}
+
+#[test]
+fn errors_and_guarantees() {
+    run("errors", &[], &[]);
+}
+
+#[test]
+fn write_with_immediate_data() {
+    run("write-immediate", &["write-immediate"], &[(settings::RFC7306, "on")]);
 }

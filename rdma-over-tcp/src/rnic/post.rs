@@ -369,6 +369,12 @@ impl Rnic {
     }
 
     /// A queue pair whose send queue takes requests: connected, or flushing late posts, and with room (NDK-CON-11).
+    /// Requests that can be posted to the send queue now.
+    #[must_use]
+    pub fn send_queue_room(&self, id: QpId) -> usize {
+        self.objects.qps.get(id).map_or(0, |qp| qp.sends.room())
+    }
+
     fn check_sender(&mut self, id: QpId) -> Result<&mut Qp, VerbError> {
         let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
         let is_late = qp.state == QpState::Error && qp.late_posts == LatePosts::Flush;

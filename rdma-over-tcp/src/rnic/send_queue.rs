@@ -107,6 +107,11 @@ impl SendQueue {
         }
     }
 
+    /// Requests that can be posted.
+    pub(crate) fn room(&self) -> usize {
+        (self.depth as usize).saturating_sub(self.requests.len())
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.requests.len() >= self.depth as usize
     }

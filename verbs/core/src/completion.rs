@@ -50,13 +50,15 @@ const fn status(completion: &Completion) -> u32 {
 /// `ibv_wc_opcode` of a completion.
 const fn opcode(completion: &Completion) -> u32 {
     match completion.opcode {
-        WcOpcode::Send | WcOpcode::Immediate => 0,
-        WcOpcode::Write => 1,
+        WcOpcode::Send => 0,
+        // Immediate data stand for a Write with them: nothing else posts any.
+        WcOpcode::Write | WcOpcode::Immediate => 1,
         WcOpcode::Read => 2,
         WcOpcode::CompareSwap => 3,
         WcOpcode::FetchAdd => 4,
         WcOpcode::Bind => 5,
         WcOpcode::Invalidate | WcOpcode::FastRegister => 6,
+        WcOpcode::Receive if matches!(completion.arrival, Arrival::Immediate(_)) => 129,
         WcOpcode::Receive => 128,
     }
 }

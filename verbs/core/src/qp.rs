@@ -354,10 +354,10 @@ pub enum Request {
         /// Its operands.
         operation: AtomicOperation,
     },
-    /// A Write that completes a receive of the peer, or a Send of no data.
-    Immediate {
-        /// Where to write, if anything is to be written.
-        to: Option<(u64, u32)>,
+    /// An RDMA Write that completes a receive of the peer.
+    WriteImmediate {
+        /// The peer's address and key.
+        to: (u64, u32),
         /// In the order of the message.
         data: [u8; 4],
     },
@@ -421,8 +421,8 @@ impl SendPoster<'_> {
                     self.core.post_atomic(id, wr_id, remote(target), operation, sge, flags);
                 return Ok(posted.0?);
             }
-            Request::Immediate { to, data: immediate } => {
-                return self.post_immediate(wr_id, to, immediate, data, flags);
+            Request::WriteImmediate { to, data: immediate } => {
+                return self.post_write_immediate(wr_id, to, immediate, data, flags);
             }
         };
         Ok(self.core.post(id, wr_id, operation, data, flags).0?)
@@ -457,10 +457,11 @@ impl SendPoster<'_> {
 
     /// RFC 7306 has immediate data as a message of its own. The Write before it is a request of its own, too, and gives
     /// no completion but in error.
-    fn post_immediate(
+    /// A Write and immediate data behind it (RFC 7306): two requests, of which the second completes.
+    fn post_write_immediate(
         &mut self,
         wr_id: u64,
-        to: Option<(u64, u32)>,
+        to: (u64, u32),
         immediate: [u8; 4],
         data: Data<'_>,
         flags: WrFlags,
@@ -469,17 +470,11 @@ impl SendPoster<'_> {
             return Err(Errno::OPNOTSUPP);
         }
         let id = self.qp.id;
-        match to {
-            Some(to) => {
-                let operation = Operation::Write { to: remote(to) };
-                let silent = flags | WrFlags::SILENT;
-                self.core.post(id, wr_id, operation, data, silent).0?;
-            }
-            None if !matches!(data, Data::Registered([]) | Data::Inline([])) => {
-                return Err(Errno::OPNOTSUPP);
-            }
-            None => {}
+        if self.core.send_queue_room(id) < 2 {
+            return Err(Errno::NOMEM);
         }
+        let write = Operation::Write { to: remote(to) };
+        self.core.post(id, wr_id, write, data, flags | WrFlags::SILENT).0?;
         let mut octets = [0; 8];
         octets[..4].copy_from_slice(&immediate);
         Ok(self.core.post_immediate(id, wr_id, octets, flags).0?)
