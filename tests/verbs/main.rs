@@ -9,6 +9,7 @@ mod launch;
 mod loader;
 mod options;
 mod programs;
+mod suites;
 mod table;
 
 use std::path::PathBuf;

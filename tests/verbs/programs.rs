@@ -118,6 +118,10 @@ fn row(name: &str) -> Option<&'static Row> {
 
 fn run_row(name: &str) {
     let Some(row) = row(name) else { return };
+    if row.is_long && std::env::var_os(RESULTS).is_none() {
+        println!("skipped: it is long, and for tests/verbs/run");
+        return;
+    }
     let said = match run_pair(&machine(), row, under_flue) {
         Ok(said) => said,
         Err(wrong) => panic!("{name} (Debian package {}): {wrong}", row.package),
@@ -164,13 +168,28 @@ rows! {
     ib_send_lat
     ib_send_lat_by_events
     ib_write_bw_both_ways
+    ib_write_bw_of_all_sizes
+    ib_read_bw_of_all_sizes
+    ib_send_bw_of_all_sizes
+    ib_write_lat_of_all_sizes
+    ib_read_lat_of_all_sizes
+    ib_send_lat_of_all_sizes
+    ib_send_bw_both_ways
+    ib_read_bw_both_ways
+    ib_read_bw_by_events
+    ib_send_bw_by_events
+    ib_send_bw_with_srq
     ib_atomic_fetch_add_bw
     ib_atomic_compare_swap_lat
     qperf
+    qperf_with_immediate_data_and_atomics
     fio_write
     fio_read
+    fio_send
+    fio_in_threads
     fi_info
     fi_pingpong
+    fi_pingpong_of_datagrams
 }
 
 #[test]

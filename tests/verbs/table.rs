@@ -18,6 +18,8 @@ pub(crate) struct Row {
     pub(crate) server_says: &'static [&'static str],
     /// Whether the server ends by itself, with 0. Otherwise it is ended.
     pub(crate) server_ends: bool,
+    /// It takes so long that only `tests/verbs/run` has it.
+    pub(crate) is_long: bool,
     /// Where the client says its result, for the table of docs/verbs.md.
     pub(crate) result: Seen,
 }
@@ -51,6 +53,7 @@ const fn alone(
         client_says: says,
         server_says: &[],
         server_ends: true,
+        is_long: false,
         result: Seen::Text,
     }
 }
@@ -64,6 +67,11 @@ const fn pair(
     says: &'static [&'static str],
 ) -> Row {
     Row { server: Some(server), ..alone(name, package, client, says) }
+}
+
+/// perftest measures the processor's clock for a fifth of a second at each size, and more in its tests of latency.
+const fn long(row: Row) -> Row {
+    Row { is_long: true, ..row }
 }
 
 /// perftest: both ends with the same options, the client with the address.
@@ -209,6 +217,71 @@ pub(crate) const ROWS: &[Row] = &[
         3,
         "MB/s on average"
     ),
+    long(perftest!(
+        "ib_write_bw_of_all_sizes",
+        "ib_write_bw -a -n 5",
+        "4194304",
+        3,
+        "MB/s on average"
+    )),
+    long(perftest!(
+        "ib_read_bw_of_all_sizes",
+        "ib_read_bw -a -n 5",
+        "4194304",
+        3,
+        "MB/s on average"
+    )),
+    long(perftest!(
+        "ib_send_bw_of_all_sizes",
+        "ib_send_bw -a -n 5",
+        "4194304",
+        3,
+        "MB/s on average"
+    )),
+    long(perftest!(
+        "ib_write_lat_of_all_sizes",
+        "ib_write_lat -a -n 5",
+        "4194304",
+        4,
+        "us typically"
+    )),
+    long(perftest!(
+        "ib_read_lat_of_all_sizes",
+        "ib_read_lat -a -n 5",
+        "4194304",
+        4,
+        "us typically"
+    )),
+    long(perftest!(
+        "ib_send_lat_of_all_sizes",
+        "ib_send_lat -a -n 5",
+        "4194304",
+        4,
+        "us typically"
+    )),
+    perftest!(
+        "ib_send_bw_both_ways",
+        "ib_send_bw -b -q 8 -n 300",
+        "BW average",
+        3,
+        "MB/s on average"
+    ),
+    perftest!(
+        "ib_read_bw_both_ways",
+        "ib_read_bw -b -q 8 -n 300",
+        "BW average",
+        3,
+        "MB/s on average"
+    ),
+    perftest!("ib_read_bw_by_events", "ib_read_bw -e -n 500", "BW average", 3, "MB/s on average"),
+    perftest!("ib_send_bw_by_events", "ib_send_bw -e -n 500", "BW average", 3, "MB/s on average"),
+    perftest!(
+        "ib_send_bw_with_srq",
+        "ib_send_bw --use-srq -n 500",
+        "BW average",
+        3,
+        "MB/s on average"
+    ),
     Row {
         options: "--rfc7306 on",
         ..perftest!(
@@ -229,8 +302,6 @@ pub(crate) const ROWS: &[Row] = &[
             "us typically"
         )
     },
-    // Without rc_bw, which sends without a look at the peer's receives: on iWARP a Send that finds none ends the
-    // connection.
     Row {
         server_ends: false,
         result: Lines(" = "),
@@ -238,8 +309,22 @@ pub(crate) const ROWS: &[Row] = &[
             "qperf",
             "qperf",
             ("qperf", 19765),
-            "qperf -cm1 -t 1 127.0.0.1 rc_lat rc_rdma_read_bw rc_rdma_write_poll_lat",
-            &["rc_lat", "rc_rdma_read_bw", "rc_rdma_write_poll_lat", "bw ", "latency "],
+            "qperf -cm1 -t 1 127.0.0.1 rc_lat rc_bw rc_rdma_read_bw rc_rdma_write_poll_lat",
+            &["rc_lat", "rc_bw", "rc_rdma_read_bw", "rc_rdma_write_poll_lat", "bw ", "latency "],
+        )
+    },
+    Row {
+        options: "--rfc7306 on",
+        server_ends: false,
+        is_long: true,
+        result: Lines(" = "),
+        ..pair(
+            "qperf_with_immediate_data_and_atomics",
+            "qperf",
+            ("qperf", 19765),
+            "qperf -cm1 -t 1 127.0.0.1 rc_bi_bw rc_rdma_read_lat rc_rdma_write_lat rc_rdma_write_bw rc_compare_swap_mr \
+             rc_fetch_add_mr ver_rc_compare_swap ver_rc_fetch_add",
+            &["latency ", "bw ", "msg_rate "],
         )
     },
     Row {
@@ -270,6 +355,34 @@ pub(crate) const ROWS: &[Row] = &[
             &["err= 0", "WRITE: bw="],
         )
     },
+    Row {
+        result: Lines("WRITE: bw="),
+        ..pair(
+            "fio_send",
+            "fio",
+            (
+                "fio --name=to --ioengine=rdma --port=4444 --rw=read --bs=64k --size=64m --iodepth=16",
+                4444,
+            ),
+            "fio --name=from --ioengine=rdma --hostname=127.0.0.1 --port=4444 --verb=send --rw=write --bs=64k \
+             --size=64m --iodepth=16",
+            &["err= 0", "WRITE: bw="],
+        )
+    },
+    Row {
+        result: Lines("WRITE: bw="),
+        ..pair(
+            "fio_in_threads",
+            "fio",
+            (
+                "fio --name=to --thread --ioengine=rdma --port=4444 --rw=read --bs=64k --size=64m --iodepth=16",
+                4444,
+            ),
+            "fio --name=from --thread --ioengine=rdma --hostname=127.0.0.1 --port=4444 --verb=write --rw=write \
+             --bs=64k --size=64m --iodepth=16",
+            &["err= 0", "WRITE: bw="],
+        )
+    },
     alone("fi_info", "libfabric-bin", "fi_info -p verbs", &["provider: verbs", "FI_PROTO_IWARP"]),
     Row {
         result: Cell("usec/xfer", 6, "us a transfer"),
@@ -278,6 +391,16 @@ pub(crate) const ROWS: &[Row] = &[
             "libfabric-bin",
             ("fi_pingpong -p verbs -e msg -I 500 -S 64", 47592),
             "fi_pingpong -p verbs -e msg -I 500 -S 64 10.77.0.1",
+            &["usec/xfer"],
+        )
+    },
+    Row {
+        result: Cell("usec/xfer", 6, "us a transfer"),
+        ..pair(
+            "fi_pingpong_of_datagrams",
+            "libfabric-bin",
+            ("fi_pingpong -p verbs;ofi_rxm -e rdm -I 500 -S 64", 47592),
+            "fi_pingpong -p verbs;ofi_rxm -e rdm -I 500 -S 64 10.77.0.1",
             &["usec/xfer"],
         )
     },

@@ -15,7 +15,7 @@ use std::{
     ptr,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering},
     },
 };
 
@@ -42,7 +42,8 @@ use crate::{
     guard::{self, Errno},
     memory,
     object::Object,
-    qp, read,
+    qp::{self, QpObject},
+    read,
 };
 
 pub(crate) type ChannelObject = Object<rdma_event_channel, Arc<EventChannel>>;
@@ -58,12 +59,17 @@ struct Endpoint {
 // SAFETY: the pointers are the program's and only handed on.
 unsafe impl Send for Endpoint {}
 
+/// Of five bits: the exponent of a time.
+const ACK_TIMEOUT_MAX: u8 = 31;
+
 /// Our part of an identifier.
 struct IdState {
     id: Arc<Id>,
     /// Calls wait for their event; the channel is the identifier's own.
     is_synchronous: AtomicBool,
     endpoint: Mutex<Option<Endpoint>>,
+    /// For the queue pair, if it is made later.
+    ack_timeout: AtomicU8,
 }
 
 type IdObject = Object<rdma_cm_id, IdState>;
@@ -105,7 +111,10 @@ fn make_id(
     seen.qp_type = qp_type;
     let named = id.clone();
     let is_synchronous = AtomicBool::new(is_synchronous);
-    let object = IdObject::make(seen, IdState { id, is_synchronous, endpoint: Mutex::new(None) });
+    let object = IdObject::make(
+        seen,
+        IdState { id, is_synchronous, endpoint: Mutex::new(None), ack_timeout: AtomicU8::new(0) },
+    );
     named.set_name(object as usize);
     object.cast()
 }
@@ -516,7 +525,8 @@ unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     });
 }
 
-/// Options of identifiers. Type of service and time limits are the kernel's business here.
+/// Options of identifiers. The type of service is taken and not used; the acknowledgement's time limit is told by
+/// `ibv_query_qp`, and TCP's are the kernel's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_set_option(
     id: *mut rdma_cm_id,
@@ -541,7 +551,21 @@ unsafe extern "C" fn rdma_set_option(
         match name {
             RDMA_OPTION_ID_REUSEADDR => Ok(state.id.set_reuse(switch()?)?),
             RDMA_OPTION_ID_AFONLY => Ok(state.id.set_family_only(switch()?)?),
-            RDMA_OPTION_ID_TOS | RDMA_OPTION_ID_ACK_TIMEOUT if length >= 1 => Ok(()),
+            RDMA_OPTION_ID_TOS if length >= 1 => Ok(()),
+            RDMA_OPTION_ID_ACK_TIMEOUT if length >= 1 && !value.is_null() => {
+                // SAFETY: the program's value has as many bytes, and its queue pair is there or null.
+                unsafe {
+                    let timeout = value.cast::<u8>().read();
+                    if timeout > ACK_TIMEOUT_MAX {
+                        return Err(Errno(libc::EINVAL));
+                    }
+                    state.ack_timeout.store(timeout, Ordering::Relaxed);
+                    if !(*id).qp.is_null() {
+                        QpObject::of((*id).qp)?.ack_timeout.store(timeout, Ordering::Relaxed);
+                    }
+                }
+                Ok(())
+            }
             _ => Err(Errno(libc::EINVAL)),
         }
     })

@@ -6,7 +6,7 @@ use std::{
     ptr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
     },
 };
 
@@ -58,6 +58,8 @@ pub(crate) struct QpState {
     init: Mutex<ibv_qp_init_attr_send>,
     events: Arc<AsyncEvents>,
     acknowledgements: Arc<Acknowledgements>,
+    /// `RDMA_OPTION_ID_ACK_TIMEOUT`, for `ibv_query_qp`: TCP's time limits are the kernel's.
+    pub(crate) ack_timeout: AtomicU8,
 }
 
 /// What a queue pair was made with: pointers of the program's, for `ibv_query_qp`.
@@ -148,6 +150,7 @@ pub(crate) unsafe fn create(
         init: Mutex::new(ibv_qp_init_attr_send(*attr)),
         events,
         acknowledgements,
+        ack_timeout: AtomicU8::new(0),
     };
     let object = QpObject::make(seen, state);
     name.store(object as usize, Ordering::Relaxed);
@@ -241,6 +244,7 @@ unsafe extern "C" fn ibv_query_qp(
             found.path_mig_state = IBV_MIG_MIGRATED;
             found.cap = made.cap;
             found.port_num = 1;
+            found.timeout = state.ack_timeout.load(Ordering::Relaxed);
             attr.write(found);
             init.write(made);
             (*qp).state = now;

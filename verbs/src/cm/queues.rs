@@ -1,6 +1,6 @@
 //! Queue pairs, completion queues and shared receive queues of identifiers.
 
-use std::{ffi::c_int, ptr};
+use std::{ffi::c_int, ptr, sync::atomic::Ordering};
 
 use flue_verbs_abi::{
     cm::rdma_cm_id,
@@ -59,7 +59,7 @@ unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
 unsafe fn create_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
     // SAFETY: the program's pointers are one of an identifier, and of what the attributes name.
     unsafe {
-        of(id)?;
+        let state = of(id)?;
         if (*id).verbs.is_null() || !(*id).qp.is_null() {
             return Err(Errno(libc::EINVAL));
         }
@@ -85,6 +85,8 @@ unsafe fn create_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Resu
             Ok(made) => {
                 (*id).qp = made;
                 (*id).pd = attr.pd;
+                let timeout = state.ack_timeout.load(Ordering::Relaxed);
+                qp::QpObject::of(made)?.ack_timeout.store(timeout, Ordering::Relaxed);
                 Ok(())
             }
             Err(error) => {

@@ -1,0 +1,47 @@
+"""Runs the tests that Debian packages with pyverbs, and says what became of each: outcome, name and reason, with tabs.
+
+    packaged_tests.py SOURCE SCRATCH    the directory of the tests as packaged, and an empty one for copies that are not compressed
+"""
+import gzip
+import os
+import shutil
+import sys
+import unittest
+
+source, scratch = sys.argv[1:]
+copies = os.path.join(scratch, "tests")
+os.mkdir(copies)
+for name in os.listdir(source):
+    path = os.path.join(source, name)
+    packed = gzip.open(path) if name.endswith(".gz") else open(path, "rb")
+    with packed, open(os.path.join(copies, name.removesuffix(".gz")), "wb") as copy:
+        shutil.copyfileobj(packed, copy)
+
+# The port's GID is that of an iWARP device, a MAC address and zeros: the tests take one only if it is named.
+sys.argv = ["run_tests.py", "--dev", "flue0", "--port", "1", "--gid", "0"]
+sys.path[:0] = [scratch, copies]
+from args_parser import parser  # noqa: E402
+
+import tests  # noqa: E402
+
+parser.parse_args()
+
+
+class Outcomes(unittest.TestResult):
+    def say(self, outcome, test, reason=""):
+        print(outcome, test.id(), " ".join(reason.split()), sep="\t", flush=True)
+
+    def addSuccess(self, test):
+        self.say("ok", test)
+
+    def addSkip(self, test, reason):
+        self.say("skip", test, reason)
+
+    def addError(self, test, error):
+        self.say("error", test, str(error[1]))
+
+    def addFailure(self, test, error):
+        self.say("error", test, str(error[1]))
+
+
+unittest.defaultTestLoader.loadTestsFromModule(tests).run(Outcomes())

@@ -1,0 +1,109 @@
+//! Programs that are many: the tests that come with pyverbs, and MPI.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use flue_test_support::flue::Scratch;
+use flue_test_support::needs::{find_tool, lacks};
+
+use crate::group::{Group, ending};
+use crate::programs::under_flue;
+use crate::{NEEDS, machine};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Where Debian's package python3-pyverbs has its tests. Images without documentation lack them.
+const PACKAGED: &str = "/usr/share/doc/rdma-core/tests";
+
+/// Has the device's interface in sysfs, as the tests look it up there.
+const WITH_SYSFS: &str = "mount -t tmpfs none /sys/class && mkdir -p /sys/class/infiniband/flue0/device/net/eth0 && \
+     exec \"$@\"";
+
+/// Outcome and reason by name, of lines with tabs.
+fn outcomes(lines: &str) -> BTreeMap<&str, (&str, &str)> {
+    let row = |line| {
+        let mut cells = str::split(line, '\t');
+        let (outcome, name) = (cells.next()?, cells.next()?);
+        let name = name.strip_prefix("tests.").unwrap_or(name);
+        let is_outcome = ["ok", "skip", "error"].contains(&outcome);
+        is_outcome.then(|| (name, (outcome, cells.next().unwrap_or_default())))
+    };
+    lines.lines().filter_map(row).collect()
+}
+
+// Each test that iWARP can pass passes. What the tests skip is their own decision, for what a device does not have.
+#[test]
+fn tests_of_pyverbs() {
+    if lacks(NEEDS) {
+        return;
+    }
+    if !Path::new(PACKAGED).is_dir() || !Path::new("/usr/bin/python3").is_file() {
+        println!("skipped: {PACKAGED} is not there (Debian package python3-pyverbs)");
+        return;
+    }
+    let (host, scratch) = (machine(), Scratch::new());
+    let copies = scratch.file("copies");
+    fs::create_dir(&copies).expect("a directory");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs/packaged_tests.py");
+    let line = format!("/usr/bin/python3 {script} {PACKAGED} {}", copies.display());
+    let inner = under_flue("", &line);
+    let mut program = Command::new("unshare");
+    program.args(["--mount", "sh", "-c", WITH_SYSFS, "sh"]);
+    program.arg(inner.get_program()).args(inner.get_args());
+    let mut ran = Group::start(&host, program);
+    let status = ran.wait(LIMIT).unwrap_or_else(|wrong| panic!("{wrong}\n{}", ran.report()));
+    assert!(status.success(), "{}\n{}", ending(status), ran.report());
+    let said = ran.said();
+    let (seen, expected) = (outcomes(&said), outcomes(include_str!("packaged_tests.txt")));
+    assert!(expected.values().filter(|(outcome, _)| *outcome == "ok").count() >= 30);
+    for (name, (outcome, why)) in &expected {
+        let (now, reason) = seen.get(name).copied().unwrap_or(("not run", ""));
+        // A machine may have what another lacks: huge pages, say.
+        let is_fine = now == *outcome || (*outcome, now) == ("skip", "ok");
+        assert!(is_fine, "{name}: {now} ({reason}), expected {outcome} ({why})\n{}", ran.report());
+    }
+    let unknown: Vec<_> = seen.keys().filter(|name| !expected.contains_key(*name)).collect();
+    assert!(unknown.is_empty(), "not in packaged_tests.txt: {unknown:?}");
+}
+
+// Open MPI by libfabric's verbs provider: its ranks' bytes are in the captures of their processes.
+#[test]
+fn mpi() {
+    if lacks(NEEDS) {
+        return;
+    }
+    // Too large a package for `tests/run`; `tests/verbs/run` installs it.
+    if ["mpicc", "mpirun"].into_iter().any(|tool| find_tool(tool).is_none()) {
+        println!(
+            "skipped: Open MPI is not installed (Debian packages openmpi-bin, libopenmpi-dev)"
+        );
+        return;
+    }
+    let (host, scratch) = (machine(), Scratch::new());
+    let program = scratch.file("ring");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs/ring.c");
+    let compiled = Command::new("mpicc").arg("-o").arg(&program).arg(source).status();
+    assert!(compiled.expect("mpicc runs").success());
+    for ranks in [2, 4] {
+        let captures = scratch.file(&format!("captures-{ranks}"));
+        fs::create_dir(&captures).expect("a directory");
+        let options = format!("--pcap {}/%p", captures.display());
+        let line = format!(
+            "mpirun --allow-run-as-root --oversubscribe -n {ranks} --mca pml cm --mca mtl ofi \
+             --mca mtl_ofi_provider_include verbs;ofi_rxm --mca btl ^openib {}",
+            program.display()
+        );
+        let mut ran = Group::start(&host, under_flue(&options, &line));
+        let status = ran.wait(LIMIT).unwrap_or_else(|wrong| panic!("{wrong}\n{}", ran.report()));
+        let says = format!("ring and all-to-all of {ranks} ranks: right");
+        assert!(status.success() && ran.said().contains(&says), "{}", ran.report());
+        let sizes = fs::read_dir(&captures).expect("a directory");
+        let sizes: Vec<_> =
+            sizes.map(|it| it.expect("an entry").metadata().expect("a file").len()).collect();
+        assert_eq!(sizes.len(), ranks, "a capture for each rank");
+        assert!(sizes.iter().all(|size| *size > 2 << 20), "a MiB each way: {sizes:?}");
+    }
+}
