@@ -6,7 +6,10 @@ use std::{
     sync::{Mutex, OnceLock},
 };
 
-use flue_verbs_core::engine::{Engine, Options};
+use flue_verbs_core::{
+    addresses::{self, Interface},
+    engine::{Engine, Options},
+};
 use rdma_over_tcp::{
     mpa::startup::{Revision, RtrKind, RtrSet},
     rnic::Config,
@@ -44,7 +47,10 @@ fn start_log(settings: &Settings) {
 }
 
 fn options() -> Options {
-    let Settings { log: _, pcap: _, mpa_crc, mpa_markers, mpa_revision, rtr, rfc7306 } = settings();
+    let settings = settings();
+    let Settings { mpa_crc, mpa_markers, mpa_revision, rtr, rfc7306, map, .. } = settings;
+    // Read again: the files of a child have another number.
+    let node = Settings::from_environment().0.tap;
     let default = Config::default();
     let adapter = Config {
         crc: mpa_crc.unwrap_or(default.crc),
@@ -64,37 +70,48 @@ fn options() -> Options {
         rfc7306: rfc7306.unwrap_or(default.rfc7306),
         ..default
     };
-    Options { adapter, ..Options::default() }
+    Options { adapter, node, map: map.clone() }
 }
 
-/// The adapter that is captured, and its process: a child must not write what its parent has buffered.
-static CAPTURED: Mutex<Option<(u32, &Engine)>> = Mutex::new(None);
+/// The adapter, and its process: a child must not end what is its parent's.
+static STARTED: Mutex<Option<(u32, &Engine)>> = Mutex::new(None);
 
-fn start_capture(engine: &'static Engine) {
-    // Read again: the file of a child has another number.
-    let Some(path) = Settings::from_environment().0.pcap else { return };
-    let started =
-        File::create(&path).and_then(|file| engine.sockets().start_capture(Box::new(file)));
-    if let Err(error) = started {
-        tracing::error!("capture to {}: {error}", path.display());
-        return;
-    }
-    if let Ok(mut captured) = CAPTURED.lock() {
-        *captured = Some((process::id(), engine));
+/// What begins with the adapter, and ends with the process.
+fn accompany(engine: &'static Engine) {
+    start_capture(engine);
+    if let Ok(mut started) = STARTED.lock() {
+        *started = Some((process::id(), engine));
     }
     // SAFETY: a function of this library, which is never unloaded while the program runs.
-    if unsafe { libc::atexit(flush_capture) } != 0 {
-        tracing::error!("the end of the capture may be missing: no room for an exit handler");
+    if unsafe { libc::atexit(finish) } != 0 {
+        tracing::error!("the end of captures may be missing: no room for an exit handler");
     }
 }
 
-extern "C" fn flush_capture() {
+fn start_capture(engine: &Engine) {
+    // Read again: the file of a child has another number.
+    let Some(path) = Settings::from_environment().0.pcap else { return };
+    let started = File::create(&path).and_then(|file| engine.start_capture(Box::new(file)));
+    if let Err(error) = started {
+        tracing::error!("capture to {}: {error}", path.display());
+    }
+}
+
+extern "C" fn finish() {
     guard::nothing(|| {
-        let captured = CAPTURED.lock().ok().and_then(|captured| *captured);
-        if let Some((_, engine)) = captured.filter(|(owner, _)| *owner == process::id()) {
-            engine.sockets().flush_capture();
+        let started = STARTED.lock().ok().and_then(|started| *started);
+        if let Some((_, engine)) = started.filter(|(owner, _)| *owner == process::id()) {
+            engine.finish();
         }
     });
+}
+
+/// The interface that gives the device its identity. Nothing is started.
+pub(crate) fn interface() -> Interface {
+    match &settings().tap {
+        Some(node) => addresses::interface_of_node(&node.options),
+        None => addresses::interface_of_device(),
+    }
 }
 
 /// The adapter of this process.
@@ -114,7 +131,7 @@ pub(crate) fn engine() -> Result<&'static Engine, Errno> {
         options()
     })?;
     if is_new {
-        start_capture(engine);
+        accompany(engine);
     }
     Ok(engine)
 }

@@ -1,8 +1,12 @@
 //! Settings of the library, from the environment of the program.
 
-use std::{env, ffi::OsString, fmt, os::unix::ffi::OsStrExt as _, path::PathBuf, process};
+use std::{env, ffi::OsString, fmt, os::unix::ffi::OsStrExt as _, path::PathBuf, process,
+    str::FromStr,
+};
 
+use flue_node::launched::LaunchedNode;
 use flue_verbs_abi::settings;
+use flue_verbs_core::addresses::Mapping;
 
 /// Revision of the MPA Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +37,9 @@ pub(crate) struct Settings {
     pub(crate) mpa_revision: Option<MpaRevision>,
     pub(crate) rtr: Option<Rtr>,
     pub(crate) rfc7306: Option<bool>,
+    pub(crate) tap: Option<Box<LaunchedNode>>,
+    pub(crate) map: Vec<Mapping>,
+    pub(crate) control: Option<PathBuf>,
 }
 
 /// A variable whose value is none of its values.
@@ -72,6 +79,9 @@ impl Settings {
             mpa_revision: reader.one_of(settings::MPA_REVISION, REVISION, "1, 2 or auto"),
             rtr: reader.one_of(settings::RTR, RTR, "send, write or read"),
             rfc7306: reader.one_of(settings::RFC7306, SWITCH, "on or off"),
+            tap: reader.parsed(settings::TAP, "a node in JSON, as flue run gives it").map(own_files),
+            map: reader.list(settings::MAP, "HOST=NODE,..."),
+            control: variable(settings::CONTROL).map(PathBuf::from),
         };
         (settings, bad)
     }
@@ -83,6 +93,25 @@ struct Reader<'a, V> {
 }
 
 impl<V: Fn(&'static str) -> Option<OsString>> Reader<'_, V> {
+    fn parsed<T: FromStr>(&mut self, name: &'static str, expected: &'static str) -> Option<T> {
+        let value = (self.variable)(name)?;
+        let parsed = value.to_str().and_then(|text| text.parse().ok());
+        if parsed.is_none() {
+            self.bad.push(BadSetting { name, value, expected });
+        }
+        parsed
+    }
+
+    fn list<T: FromStr>(&mut self, name: &'static str, expected: &'static str) -> Vec<T> {
+        let Some(value) = (self.variable)(name) else { return Vec::new() };
+        let parts = value.to_str().unwrap_or_default().split(',');
+        let parsed: Result<Vec<T>, _> = parts.map(str::parse).collect();
+        parsed.unwrap_or_else(|_| {
+            self.bad.push(BadSetting { name, value, expected });
+            Vec::new()
+        })
+    }
+
     fn one_of<T: Copy>(
         &mut self,
         name: &'static str,
@@ -96,6 +125,14 @@ impl<V: Fn(&'static str) -> Option<OsString>> Reader<'_, V> {
         }
         found.map(|(_, meaning)| *meaning)
     }
+}
+
+/// The node with files of this process.
+fn own_files(mut node: LaunchedNode) -> Box<LaunchedNode> {
+    let own = |path: PathBuf| for_process(path.into_os_string(), process::id());
+    node.options.pcap = node.options.pcap.map(own);
+    node.options.tcp_trace = node.options.tcp_trace.map(own);
+    Box::new(node)
 }
 
 /// `%p` becomes the process id: a program that forks has a file for each process.
@@ -129,6 +166,9 @@ mod tests {
             settings::MPA_REVISION => Some("auto".into()),
             settings::RTR => Some("seldom".into()),
             settings::PCAP => Some("/tmp/a.pcapng".into()),
+            settings::TAP => Some("{}".into()),
+            settings::MAP => Some("127.0.0.1=10.9.0.1,::1=fd00::1".into()),
+            settings::CONTROL => Some("none".into()),
             _ => None,
         });
         let expected = Settings {
@@ -136,11 +176,17 @@ mod tests {
             mpa_crc: Some(false),
             mpa_markers: Some(true),
             mpa_revision: Some(MpaRevision::Auto),
+            map: ["127.0.0.1=10.9.0.1", "::1=fd00::1"].map(|it| it.parse().unwrap()).into(),
+            control: Some("none".into()),
             ..Settings::default()
         };
         assert_eq!(settings, expected);
         let said: Vec<_> = bad.iter().map(ToString::to_string).collect();
-        assert_eq!(said, ["FLUE_VERBS_RTR=seldom: expected send, write or read"]);
+        let expected = [
+            "FLUE_VERBS_RTR=seldom: expected send, write or read",
+            "FLUE_VERBS_TAP={}: expected a node in JSON, as flue run gives it",
+        ];
+        assert_eq!(said, expected);
     }
 
     #[test]
