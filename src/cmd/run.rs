@@ -176,8 +176,7 @@ impl RunArgs {
             ));
         }
         for (index, one) in self.map.iter().enumerate() {
-            let is_double =
-                |other: &Mapping| other.host == one.host || other.node == one.node;
+            let is_double = |other: &Mapping| other.host == one.host || other.node == one.node;
             if self.map[..index].iter().any(is_double) {
                 return Err(Failure::usage(format!("--map {one}: one of both is mapped already")));
             }

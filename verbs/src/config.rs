@@ -2,13 +2,19 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io, process,
+    io, mem, process,
     sync::{Mutex, OnceLock},
 };
 
+use flue_control::{
+    message::NodeName,
+    place::ControlPlace,
+    server::{self, Control, WithAdapter},
+};
+use flue_report::failure::Failure;
 use flue_verbs_core::{
     addresses::{self, Interface},
-    engine::{Engine, Options},
+    engine::{Carrier, Engine, Options},
 };
 use rdma_over_tcp::{
     mpa::startup::{Revision, RtrKind, RtrSet},
@@ -73,14 +79,27 @@ fn options() -> Options {
     Options { adapter, node, map: map.clone() }
 }
 
-/// The adapter, and its process: a child must not end what is its parent's.
-static STARTED: Mutex<Option<(u32, &Engine)>> = Mutex::new(None);
+/// The adapter of a process, and what goes with it.
+struct Started {
+    /// A child must not end what is its parent's.
+    owner: u32,
+    engine: &'static Engine,
+    control: Option<Control>,
+}
+
+static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 
 /// What begins with the adapter, and ends with the process.
 fn accompany(engine: &'static Engine) {
     start_capture(engine);
+    let control = serve(engine).unwrap_or_else(|failure| {
+        tracing::error!("{failure}");
+        None
+    });
     if let Ok(mut started) = STARTED.lock() {
-        *started = Some((process::id(), engine));
+        let before = started.replace(Started { owner: process::id(), engine, control });
+        // That of a parent, whose thread and socket are not ours to end.
+        mem::forget(before);
     }
     // SAFETY: a function of this library, which is never unloaded while the program runs.
     if unsafe { libc::atexit(finish) } != 0 {
@@ -97,10 +116,30 @@ fn start_capture(engine: &Engine) {
     }
 }
 
+/// Serves the adapter's control socket.
+fn serve(engine: &'static Engine) -> Result<Option<Control>, Failure> {
+    let place = ControlPlace::resolve(settings().control.as_deref());
+    let queue_pairs = || engine.access().with(|core, _| core.connections());
+    match engine.carrier() {
+        Carrier::Sockets(sockets) => {
+            let sockets = WithAdapter::new(sockets.clone(), queue_pairs);
+            server::serve_as(&sockets, NodeName::of_sockets(), &place)
+        }
+        Carrier::Node(node) => {
+            let (node, options) = &**node;
+            server::serve(&WithAdapter::new(node.clone(), queue_pairs), options, &place)
+        }
+    }
+}
+
 extern "C" fn finish() {
     guard::nothing(|| {
-        let started = STARTED.lock().ok().and_then(|started| *started);
-        if let Some((_, engine)) = started.filter(|(owner, _)| *owner == process::id()) {
+        let started = STARTED
+            .lock()
+            .ok()
+            .and_then(|mut started| started.take_if(|started| started.owner == process::id()));
+        if let Some(Started { owner: _, engine, control }) = started {
+            drop(control);
             engine.finish();
         }
     });

@@ -1,7 +1,7 @@
 //! Settings of the library, from the environment of the program.
 
-use std::{env, ffi::OsString, fmt, os::unix::ffi::OsStrExt as _, path::PathBuf, process,
-    str::FromStr,
+use std::{
+    env, ffi::OsString, fmt, os::unix::ffi::OsStrExt as _, path::PathBuf, process, str::FromStr,
 };
 
 use flue_node::launched::LaunchedNode;
@@ -79,7 +79,9 @@ impl Settings {
             mpa_revision: reader.one_of(settings::MPA_REVISION, REVISION, "1, 2 or auto"),
             rtr: reader.one_of(settings::RTR, RTR, "send, write or read"),
             rfc7306: reader.one_of(settings::RFC7306, SWITCH, "on or off"),
-            tap: reader.parsed(settings::TAP, "a node in JSON, as flue run gives it").map(own_files),
+            tap: reader
+                .parsed(settings::TAP, "a node in JSON, as flue run gives it")
+                .map(own_files),
             map: reader.list(settings::MAP, "HOST=NODE,..."),
             control: variable(settings::CONTROL).map(PathBuf::from),
         };

@@ -135,7 +135,11 @@ fn sum(pieces: &[&[u8]]) -> u16 {
 
 /// The answer to a question for the link-layer address of `own`: ARP (RFC 826), or Neighbor Solicitation
 /// (RFC 4861 §7.2.4).
-pub(super) fn answer(frame: &[u8], own: Octets, is_own: impl Fn(IpAddr) -> bool) -> Option<Vec<u8>> {
+pub(super) fn answer(
+    frame: &[u8],
+    own: Octets,
+    is_own: impl Fn(IpAddr) -> bool,
+) -> Option<Vec<u8>> {
     let asker: Octets = array(frame, 6)?;
     let ip = ETHERNET_BYTES;
     match word(frame, 12)? {

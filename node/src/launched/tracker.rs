@@ -105,7 +105,8 @@ impl Book {
     }
 
     fn end(&mut self, ends: (SocketAddr, SocketAddr)) {
-        if let Some(Tracked { slot, fin_sent, is_fin_acknowledged, .. }) = self.tracked.remove(&ends)
+        if let Some(Tracked { slot, fin_sent, is_fin_acknowledged, .. }) =
+            self.tracked.remove(&ends)
         {
             self.closing -= usize::from(fin_sent.is_some() && !is_fin_acknowledged);
             self.table.leave(slot);

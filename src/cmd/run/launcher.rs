@@ -34,9 +34,8 @@ use signal_hook::{
 use crate::failure::Failure;
 
 /// Signals that are the program's.
-const SIGNALS: [i32; 10] = [
-    SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGTSTP, SIGCONT, SIGWINCH,
-];
+const SIGNALS: [i32; 10] =
+    [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGTSTP, SIGCONT, SIGWINCH];
 /// Those that a terminal sends to its whole foreground process group.
 const OF_TERMINAL: [i32; 4] = [SIGINT, SIGQUIT, SIGTSTP, SIGWINCH];
 

@@ -226,13 +226,16 @@ mod tests {
     #[test]
     fn sources_of_nodes() {
         let node = |gateways: &[&str]| NodeOptions {
-            addresses: ["10.0.0.1/24", "10.1.0.1/24", "fd00::1/64"].map(|it| it.parse().unwrap()).into(),
+            addresses: ["10.0.0.1/24", "10.1.0.1/24", "fd00::1/64"]
+                .map(|it| it.parse().unwrap())
+                .into(),
             gateways: gateways.iter().map(|it| it.parse().unwrap()).collect(),
             ..NodeOptions::default()
         };
         let source = |gateways: &[&str], remote: &str, from: Option<&str>| {
             let from = from.map(|from| from.parse().unwrap());
-            let found = source_on_node(&node(gateways), SocketAddr::new(remote.parse().unwrap(), 7), from);
+            let found =
+                source_on_node(&node(gateways), SocketAddr::new(remote.parse().unwrap(), 7), from);
             found.map(|found| found.to_string())
         };
         assert_eq!(source(&[], "10.1.0.9", None).as_deref(), Ok("10.1.0.1:0"));

@@ -257,9 +257,8 @@ impl Engine {
                     self.bind(at, is_shared)?;
                     return Ok((None, at));
                 }
-                let is_free = |port: &u16| {
-                    self.bind(SocketAddr::new(at.ip(), *port), false).is_ok()
-                };
+                let is_free =
+                    |port: &u16| self.bind(SocketAddr::new(at.ip(), *port), false).is_ok();
                 let port = PORTS.into_iter().find(is_free).ok_or(Errno::ADDRNOTAVAIL)?;
                 Ok((None, SocketAddr::new(at.ip(), port)))
             }

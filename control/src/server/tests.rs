@@ -15,7 +15,7 @@ use host_stack::socket::OffloadPolicy;
 use offload_engine::tcp::CongestionAlgorithm;
 
 use super::*;
-use crate::control::{ANSWER_BYTES_MAX, client};
+use crate::{ANSWER_BYTES_MAX, client};
 
 /// A node without a network: its connections are moved when they have been looked at often enough.
 #[derive(Clone, Default)]
