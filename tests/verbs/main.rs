@@ -10,6 +10,7 @@ mod loader;
 mod options;
 mod programs;
 mod table;
+mod tap;
 
 use std::path::PathBuf;
 

@@ -148,6 +148,20 @@ pub fn source_on_node(
     }
 }
 
+/// What a program means that binds to `at` on a node: a loopback address is the first of the node's of that family.
+/// libfabric looks for devices so.
+#[must_use]
+pub fn at_node(node: &NodeOptions, at: SocketAddr) -> SocketAddr {
+    let mut own = node.addresses.iter().map(|own| own.address());
+    match at.ip().is_loopback() {
+        true => {
+            let first = own.find(|own| own.is_ipv4() == at.is_ipv4());
+            SocketAddr::new(first.unwrap_or(at.ip()), at.port())
+        }
+        false => at,
+    }
+}
+
 /// Whether it is an address of the node.
 #[must_use]
 pub fn is_of_node(node: &NodeOptions, ip: IpAddr) -> bool {
@@ -245,6 +259,11 @@ mod tests {
         assert_eq!(source(&[], "192.0.2.1", None), Err(Errno::NETUNREACH));
         assert_eq!(source(&["10.0.0.254"], "192.0.2.1", None).as_deref(), Ok("10.0.0.1:0"));
         assert_eq!(source(&["10.0.0.254"], "2001:db8::1", None), Err(Errno::NETUNREACH));
+        let at = |text: &str| at_node(&node(&[]), text.parse().unwrap()).to_string();
+        assert_eq!(
+            ["127.0.0.1:7", "[::1]:8", "10.9.9.9:9"].map(at),
+            ["10.0.0.1:7", "[fd00::1]:8", "10.9.9.9:9"]
+        );
         for itself in ["10.0.0.1", "127.0.0.1", "::1", "fd00::1"] {
             assert_eq!(source(&["10.0.0.254"], itself, None), Err(Errno::HOSTUNREACH), "{itself}");
         }

@@ -249,6 +249,7 @@ impl Engine {
                 Ok((Some(reservation), local))
             }
             Carrier::Node(node) => {
+                let at = addresses::at_node(&node.1, at);
                 let is_own = at.ip().is_unspecified() || addresses::is_of_node(&node.1, at.ip());
                 if !is_own {
                     return Err(Errno::ADDRNOTAVAIL);
