@@ -23,7 +23,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use flue_verbs_abi::settings;
 
-use flue_node::{NodeOptions, launched::Launch, parse_interface};
+use flue_node::{NodeOptions, TAP_DEFAULT, launched::Launch, parse_interface};
 use flue_verbs_core::addresses::Mapping;
 use host_stack::node::Progress;
 
@@ -185,7 +185,10 @@ impl RunArgs {
             let made = path.as_deref().map(std::path::absolute).transpose();
             made.map_err(|error| Failure::work(format!("the working directory: {error}")))
         };
+        // With a descriptor its name says nothing.
+        let tap = if given.tap.is_empty() { TAP_DEFAULT } else { &given.tap };
         let node = NodeOptions {
+            tap: tap.into(),
             pcap: absolute(&given.pcap)?,
             tcp_trace: absolute(&given.tcp_trace)?,
             ..given.clone()

@@ -6,7 +6,6 @@ use clap::{CommandFactory, Parser};
 use flue::cli::{Cli, Command};
 use flue::control::place::ControlPlace;
 use flue::options::{NodeArgs, NodeSetup, QueueOptions};
-use flue_node::NodeOptions;
 
 use crate::{chimney, impairments, link, mpa, nc, output, perf, rping, tcp};
 
@@ -149,13 +148,6 @@ fn the_commands_take_the_nodes_options_in_the_same_way() {
         // A program has one queue, and does not run the engine.
         if !matches!(row.name, "--queues" | "--progress") {
             let run = config_of_run(&format!("{seed} {}", row.words));
-            // With a descriptor the name is not used.
-            let named =
-                if row.name == "--tap-fd" { serve.node.tap.clone() } else { run.node.tap.clone() };
-            let run = NodeSetup {
-                node: NodeOptions { tap: named, mac: serve.node.mac, ..run.node },
-                ..run
-            };
             assert_eq!(absolute(serve), run, "{}", row.words);
         }
     }
