@@ -156,7 +156,7 @@ pub fn at_node(node: &NodeOptions, at: SocketAddr) -> SocketAddr {
     match at.ip().is_loopback() {
         true => {
             let first = own.find(|own| own.is_ipv4() == at.is_ipv4());
-            SocketAddr::new(first.unwrap_or(at.ip()), at.port())
+            SocketAddr::new(first.unwrap_or_else(|| at.ip()), at.port())
         }
         false => at,
     }

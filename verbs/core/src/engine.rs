@@ -220,7 +220,7 @@ impl Engine {
     #[must_use]
     pub fn translate(&self, address: SocketAddr) -> SocketAddr {
         let found = self.map.iter().find(|it| it.host == address.ip());
-        SocketAddr::new(found.map_or(address.ip(), |it| it.node), address.port())
+        SocketAddr::new(found.map_or_else(|| address.ip(), |it| it.node), address.port())
     }
 
     /// What the program calls an address.
