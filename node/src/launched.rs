@@ -2,8 +2,8 @@
 //!
 //! A node ends with its process, and nobody is left to tell the peers. So the launcher opens the TAP and keeps it, and
 //! the program inherits the descriptor. In a file of memory that both have, the program's node notes which connections
-//! there are ([`table`]; one write when a connection begins or ends). When the program has died, the launcher resets
-//! those that it has left ([`reset`]).
+//! there are (`table`; one write when a connection begins or ends). When the program has died, the launcher resets
+//! those that it has left (`reset`).
 //!
 //! A TAP has one user at a time: the process that holds the lock on the table. The lock ends with its process, and the
 //! next one resets what the last one left before it starts its node.

@@ -2,9 +2,9 @@
 //!
 //! An RST must carry the peer's RCV.NXT (RFC 5961 §3.2), which nobody knows any more. So each peer is asked: an
 //! acknowledgement from outside its window makes it answer with one of its own (RFC 9293 §3.10.7.4), whose number
-//! is what the RST needs (RFC 9293 §3.10.7.1). A peer without the connection answers the same question with an RST, and that
-//! is how it is known that a reset has arrived. Whatever else a peer sends for one of the connections is answered by an
-//! RST too, and questions for the node's link-layer address by that.
+//! is what the RST needs (RFC 9293 §3.10.7.1). A peer without the connection answers the same question with an RST, and
+//! that is how it is known that a reset has arrived. Whatever else a peer sends for one of the connections is answered
+//! by an RST too, and questions for the node's link-layer address by that.
 //!
 //! Timers: an unanswered question is asked again after [`PAUSES`]; then the connection is given up.
 
@@ -38,8 +38,8 @@ const HALF: u32 = 1 << 31;
 
 type Left = HashMap<(SocketAddr, SocketAddr), Connection>;
 
-/// Resets the connections `left` of the node with that Ethernet address; returns when all peers have heard of it, or have
-/// not answered.
+/// Resets the connections `left` of the node with that Ethernet address; returns when all peers have heard of it, or
+/// have not answered.
 ///
 /// # Errors
 /// The device is gone.

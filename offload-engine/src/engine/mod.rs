@@ -376,8 +376,8 @@ impl Engine {
         self.link.stats()
     }
 
-    /// Writes out what capture and trace have buffered. Also happens on drop, which a process that calls `exit` does not
-    /// come to.
+    /// Writes out what capture and trace have buffered. Also happens on drop, which a process that calls `exit` does
+    /// not come to.
     pub fn sync(&mut self) {
         self.link.sync();
         if let Some(trace) = &mut self.trace {

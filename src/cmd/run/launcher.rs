@@ -4,9 +4,9 @@
 //! its signal. Standard streams are the program's. When the program is gone, the connections that it has left are reset
 //! ([`Launch::reset_left`]); only then the TAP goes.
 //!
-//! What a terminal sends, it sends to the program as well: such signals are not handed on while this process group is in
-//! the foreground of its terminal. SIGKILL and SIGSTOP cannot be handed on: a launcher that is killed leaves the program
-//! as it is, and nobody resets its connections then.
+//! What a terminal sends, it sends to the program as well: such signals are not handed on while this process group is
+//! in the foreground of its terminal. SIGKILL and SIGSTOP cannot be handed on: a launcher that is killed leaves the
+//! program as it is, and nobody resets its connections then.
 
 use std::{
     fs::File,

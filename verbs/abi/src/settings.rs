@@ -31,8 +31,8 @@ pub const RTR: &str = "FLUE_VERBS_RTR";
 /// `on` or `off`: atomics and immediate data (RFC 7306). MPA does not negotiate them, so every peer must have them.
 pub const RFC7306: &str = "FLUE_VERBS_RFC7306";
 
-/// A node on a TAP that a launcher has made ready, in JSON; without it, the library is on kernel sockets. Its capture is
-/// in it.
+/// A node on a TAP that a launcher has made ready, in JSON; without it, the library is on kernel sockets. Its capture
+/// is in it.
 pub const TAP: &str = "FLUE_VERBS_TAP";
 
 /// `HOST=NODE,...`: addresses of the kernel that stand for addresses of nodes.

@@ -4,10 +4,10 @@
 //! of processes has an adapter of its own: objects that were made before the fork answer `ENODEV` in the child, and the
 //! child's first call starts another adapter, as programs expect that fork before they open anything.
 //!
-//! On kernel sockets connections end with their process: the kernel resets those that were not closed in order, and sends
-//! the FIN of those that were. A node ends with its process too: [`Engine::finish`] gives it time for what is on its
-//! way, and what is left then its launcher resets ([`flue_node::launched`]). A node belongs to one process: in others,
-//! children included, the first call answers `EBUSY`.
+//! On kernel sockets connections end with their process: the kernel resets those that were not closed in order, and
+//! sends the FIN of those that were. A node ends with its process too: [`Engine::finish`] gives it time for what is on
+//! its way, and what is left then its launcher resets ([`flue_node::launched`]). A node belongs to one process: in
+//! others, children included, the first call answers `EBUSY`.
 
 use std::{
     collections::HashMap,
@@ -97,8 +97,8 @@ impl Engine {
     /// The adapter of this process; `options` says how it is to be if it has not been started.
     ///
     /// # Errors
-    /// `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptor, memory or thread is left. `ENODEV`: too many generations, or
-    /// the node cannot be started, which the log explains. `EBUSY`: another process has the node.
+    /// `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptor, memory or thread is left. `ENODEV`: too many generations,
+    /// or the node cannot be started, which the log explains. `EBUSY`: another process has the node.
     pub fn get(options: impl FnOnce() -> Options) -> Result<&'static Self, Errno> {
         let generation = GENERATION.load(Ordering::Relaxed);
         let place = ENGINES.get(generation as usize).ok_or(Errno::NODEV)?;
@@ -202,8 +202,8 @@ impl Engine {
         }
     }
 
-    /// The process ends in order: what closed connections have on their way gets time to arrive, and captures are written
-    /// out.
+    /// The process ends in order: what closed connections have on their way gets time to arrive, and captures are
+    /// written out.
     pub fn finish(&self) {
         match &self.carrier {
             // The kernel does the first.
