@@ -3,7 +3,7 @@
 //! The command makes a directory with the names of the two libraries, both of which are flue's, puts it in front of
 //! LD_LIBRARY_PATH, and becomes the program. So the program keeps its process id, its descriptors and its exit status,
 //! signals reach it, and nothing is printed between. With `--tap` it stays as the program's parent instead
-//! ([`launcher`]).
+//! (`launcher`).
 
 mod launcher;
 
