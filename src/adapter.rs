@@ -14,7 +14,7 @@ use crate::{
     control::{
         message::NodeName,
         place::ControlPlace,
-        server::{self, Control},
+        server::{self, Control, WithAdapter},
     },
     failure::Failure,
     node::LINGER_LIMIT,
@@ -116,7 +116,11 @@ impl SocketsSetup {
                 .and_then(|file| sockets.start_capture(Box::new(file)))
                 .map_err(|error| Failure::work(format!("--pcap {}: {error}", path.display())))?;
         }
-        let control = server::serve_as(&sockets, NodeName::of_sockets(), &self.control)?;
+        let control = {
+            let asked = adapter.clone();
+            let node = WithAdapter::new(sockets.clone(), move || asked.connections());
+            server::serve_as(&node, NodeName::of_sockets(), &self.control)?
+        };
         Ok(OpenAdapter { driver: Arc::new(sockets), adapter, control })
     }
 }
@@ -163,7 +167,9 @@ impl OpenAdapter {
         };
         let first = setup.node.open_ndk(config)?.into_iter().next();
         let (node, adapter) = first.ok_or_else(|| Failure::work("a TAP without a queue"))?;
-        let control = server::serve(&node, setup)?;
+        let asked = adapter.clone();
+        let controlled = WithAdapter::new(node.clone(), move || asked.connections());
+        let control = server::serve(&controlled, &setup.node, &setup.control)?;
         Ok(Self { driver: Arc::new(node), adapter, control })
     }
 

@@ -24,6 +24,7 @@
 
 mod chimney;
 mod impairment;
+pub mod launched;
 mod open;
 mod options;
 

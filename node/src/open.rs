@@ -23,7 +23,7 @@ use offload_engine::{
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-use crate::NodeOptions;
+use crate::{NodeOptions, impairment::Impairment};
 
 /// Bytes of the buffer between a capture or trace and its file.
 const CAPTURE_BUFFER_BYTES: usize = 1 << 20;
@@ -80,19 +80,46 @@ impl NodeOptions {
     /// # Errors
     /// As [`NodeOptions::open`].
     pub fn open_links(&self) -> Result<OpenLinks, Failure> {
-        let opened = match self.tap_fd {
-            None => {
-                let (netlink, options) = (&mut Netlink::open()?, self.tap_options());
-                plumb::open_taps(netlink, &options, self.queues.into(), &self.kernel_side())?
-            }
-            Some(number) => vec![self.inherit(number)?],
-        };
+        self.open_links_on(Ok)
+    }
+
+    /// The same, with what `wrap` makes of each TAP next to it.
+    pub(crate) fn open_links_on(
+        &self,
+        mut wrap: impl FnMut(Box<dyn Link>) -> Result<Box<dyn Link>, Failure>,
+    ) -> Result<OpenLinks, Failure> {
+        let opened = self.open_taps()?;
         let vnet_header = opened.iter().all(|queue| queue.vnet_header);
         let wrapped = opened.into_iter().enumerate().map(|(queue, OpenTap { link, name, .. })| {
-            let link = frame_log::logged(self.captured(link, &name, queue)?);
+            let link = frame_log::logged(self.captured(wrap(link)?, &name, queue)?);
             self.impaired(link, self.seed().wrapping_add(2 * queue as u64))
         });
         Ok(OpenLinks { links: wrapped.collect::<Result<_, _>>()?, vnet_header })
+    }
+
+    fn open_taps(&self) -> Result<Vec<OpenTap>, Failure> {
+        match self.tap_fd {
+            None => {
+                let (netlink, options) = (&mut Netlink::open()?, self.tap_options());
+                plumb::open_taps(netlink, &options, self.queues.into(), &self.kernel_side())
+            }
+            Some(number) => Ok(vec![self.inherit(number)?]),
+        }
+    }
+
+    /// The descriptor of the TAP, ready for use, which programs that are started from now on inherit.
+    pub(crate) fn open_descriptor(&self) -> Result<OwnedFd, Failure> {
+        let opened = self.open_taps()?;
+        let descriptor = opened.first().and_then(|opened| opened.link.descriptor());
+        let descriptor = descriptor.ok_or_else(|| Failure::work("a TAP without a descriptor"))?;
+        rustix::io::dup(descriptor)
+            .map_err(|error| Failure::work(format!("descriptor of the TAP: {error}")))
+    }
+
+    /// The same node without capture, trace and impairments.
+    pub(crate) fn without_observers(&self) -> Self {
+        let impairment = Impairment::default();
+        Self { pcap: None, tcp_trace: None, impairment, ..self.clone() }
     }
 
     /// The second half: starts engine and host stack on the links.
@@ -176,7 +203,7 @@ impl NodeOptions {
         Ok(Box::new(link))
     }
 
-    fn start_traces<'a, C: NodeClient + 'static>(
+    pub(crate) fn start_traces<'a, C: NodeClient + 'static>(
         &self,
         nodes: impl Iterator<Item = &'a Node<C>>,
     ) -> Result<(), Failure> {

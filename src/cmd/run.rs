@@ -2,7 +2,10 @@
 //!
 //! The command makes a directory with the names of the two libraries, both of which are flue's, puts it in front of
 //! LD_LIBRARY_PATH, and becomes the program. So the program keeps its process id, its descriptors and its exit status,
-//! signals reach it, and nothing is printed between.
+//! signals reach it, and nothing is printed between. With `--tap` it stays as the program's parent instead
+//! (`launcher`).
+
+mod launcher;
 
 use std::{
     env,
@@ -20,9 +23,13 @@ use std::{
 use clap::{Args, ValueEnum};
 use flue_verbs_abi::settings;
 
+use flue_node::{NodeOptions, TAP_DEFAULT, launched::Launch, parse_interface};
+use flue_verbs_core::addresses::Mapping;
+use host_stack::node::Progress;
+
 use crate::{
     failure::Failure,
-    options::{MpaRevision, Rtr, Switch},
+    options::{MpaRevision, NodeArgs, Rtr, Switch},
     report::Console,
 };
 
@@ -36,15 +43,16 @@ const SET_ID_BITS: u32 = 0o6000;
 /// The program gets flue's libibverbs.so.1 and librdmacm.so.1 instead of the system's. Its queue pairs speak
 /// iWARP over TCP sockets of the kernel, at the addresses of this machine. flue becomes the program: exit
 /// status, signals, standard streams and process id are the program's own.
+///
+/// With --tap the program is on a node of its own instead, with host stack and offload target, at the addresses of
+/// --addr. flue stays as the program's parent, hands signals and exit status on, and resets the connections that the
+/// program leaves when it dies. Of the node options kernel sockets have --control and --pcap.
 #[derive(Args, Clone, Debug)]
+#[command(mut_arg("tap", |tap| tap.default_value("").hide_default_value(true).value_parser(parse_tap)))]
 pub struct RunArgs {
     /// The library, where it is not beside flue [env: FLUE_VERBS_LIBRARY]
     #[arg(long, value_name = "FILE")]
     pub library: Option<PathBuf>,
-
-    /// Capture the connections' bytes as frames, for Wireshark; %p in FILE is the process id
-    #[arg(long, value_name = "FILE")]
-    pub pcap: Option<PathBuf>,
 
     /// Append the library's log to FILE; %p in FILE is the process id
     #[arg(long, value_name = "FILE")]
@@ -74,6 +82,17 @@ pub struct RunArgs {
     #[arg(long, value_name = "SECONDS", value_parser = parse_wait, help_heading = "MPA options")]
     pub receive_wait: Option<f64>,
 
+    /// With --tap: HOST, an address of the kernel, stands for NODE, an address of a node; repeat for more
+    ///
+    /// For programs that use one name for both worlds: where the program binds or connects to HOST it gets NODE, and
+    /// it is shown HOST where NODE is meant. Other calls of the program, such as connect(2), are the kernel's.
+    #[arg(long, value_name = "HOST=NODE")]
+    pub map: Vec<Mapping>,
+
+    /// The node.
+    #[command(flatten)]
+    pub node: NodeArgs,
+
     /// The program and its arguments
     #[arg(
         required = true,
@@ -84,6 +103,11 @@ pub struct RunArgs {
     pub program: Vec<OsString>,
 }
 
+/// As [`parse_interface`]; nothing is no TAP.
+fn parse_tap(text: &str) -> Result<String, String> {
+    if text.is_empty() { Ok(String::new()) } else { parse_interface(text) }
+}
+
 impl RunArgs {
     /// Variables that tell the library what the options ask for.
     ///
@@ -92,7 +116,6 @@ impl RunArgs {
     fn variables(&self) -> io::Result<Vec<(&'static str, OsString)>> {
         let Self {
             library: _,
-            pcap,
             log,
             mpa_crc,
             mpa_markers,
@@ -100,12 +123,21 @@ impl RunArgs {
             rtr,
             rfc7306,
             receive_wait,
+            map,
+            node: NodeArgs { node, control },
             program: _,
         } = self;
         // The program may change its directory before it opens the device.
         let path = |path: &Option<PathBuf>| path.as_deref().map(std::path::absolute).transpose();
+        let control = match control {
+            Some(none) if none.as_os_str() == "none" => Some(none.clone()),
+            control => path(control)?,
+        };
+        let map: Vec<_> = map.iter().map(ToString::to_string).collect();
+        // That of a node is in its options.
+        let pcap = if self.has_node() { None } else { path(&node.pcap)? };
         let options = [
-            (settings::PCAP, path(pcap)?.map(PathBuf::into_os_string)),
+            (settings::PCAP, pcap.map(PathBuf::into_os_string)),
             (settings::LOG, path(log)?.map(PathBuf::into_os_string)),
             (settings::MPA_CRC, mpa_crc.map(value)),
             (settings::MPA_MARKERS, mpa_markers.map(value)),
@@ -113,8 +145,61 @@ impl RunArgs {
             (settings::RTR, rtr.map(value)),
             (settings::RFC7306, rfc7306.map(value)),
             (settings::RECEIVE_WAIT, receive_wait.map(|seconds| seconds.to_string().into())),
+            (settings::MAP, (!map.is_empty()).then(|| map.join(",").into())),
+            (settings::CONTROL, control.map(PathBuf::into_os_string)),
         ];
         Ok(options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
+    }
+
+    /// Whether the program is on a node.
+    fn has_node(&self) -> bool {
+        let NodeOptions { tap, tap_fd, .. } = &self.node.node;
+        !tap.is_empty() || tap_fd.is_some()
+    }
+
+    /// The node, checked and complete; `None`: kernel sockets.
+    ///
+    /// # Errors
+    /// [`Failure::usage`]: an option is beyond its limits, or is for nodes only.
+    pub fn node(&self) -> Result<Option<NodeOptions>, Failure> {
+        let given = &self.node.node;
+        if !self.has_node() {
+            let own = NodeOptions {
+                tap: String::new(),
+                pcap: given.pcap.clone(),
+                ..NodeOptions::default()
+            };
+            if *given != own || !self.map.is_empty() {
+                return Err(Failure::usage(
+                    "kernel sockets: of the node options they have --control and --pcap only; --tap NAME has all",
+                ));
+            }
+            return Ok(None);
+        }
+        if given.progress == Progress::Manual {
+            return Err(Failure::usage(
+                "--progress manual: programs that sleep until an event comes do not run the engine",
+            ));
+        }
+        for (index, one) in self.map.iter().enumerate() {
+            let is_double = |other: &Mapping| other.host == one.host || other.node == one.node;
+            if self.map[..index].iter().any(is_double) {
+                return Err(Failure::usage(format!("--map {one}: one of both is mapped already")));
+            }
+        }
+        let absolute = |path: &Option<PathBuf>| {
+            let made = path.as_deref().map(std::path::absolute).transpose();
+            made.map_err(|error| Failure::work(format!("the working directory: {error}")))
+        };
+        // With a descriptor its name says nothing.
+        let tap = if given.tap.is_empty() { TAP_DEFAULT } else { &given.tap };
+        let node = NodeOptions {
+            tap: tap.into(),
+            pcap: absolute(&given.pcap)?,
+            tcp_trace: absolute(&given.tcp_trace)?,
+            ..given.clone()
+        };
+        node.completed().map(Some)
     }
 }
 
@@ -129,21 +214,35 @@ fn value<T: ValueEnum>(value: T) -> OsString {
     value.to_possible_value().map_or_else(OsString::new, |word| word.get_name().into())
 }
 
-/// Becomes the program.
+/// Becomes the program, or with a node its parent.
 ///
 /// # Errors
-/// It does not start, or the library is not there: [`Failure::lacking`].
+/// It does not start, the TAP cannot be had, or the library is not there: [`Failure::lacking`].
 pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
     let Some((program, arguments)) = args.program.split_first() else {
         return Err(Failure::usage("no program"));
     };
+    let node = args.node()?;
     let library = find_library(args.library.as_deref())?;
     let variables = args
         .variables()
         .map_err(|error| Failure::work(format!("the working directory: {error}")))?;
-    args.pcap.iter().chain(&args.log).try_for_each(|file| check_writable(file))?;
-    let error = command(&library, program)?.args(arguments).envs(variables).exec();
-    Err(Failure::lacking(format!("{}: {error}", program.display())))
+    let NodeOptions { pcap, tcp_trace, .. } = &args.node.node;
+    let files = pcap.iter().chain(tcp_trace).chain(&args.log);
+    files.into_iter().try_for_each(|file| check_writable(file))?;
+    let mut command = command(&library, program)?;
+    command.args(arguments).envs(variables);
+    match node {
+        Some(node) => {
+            let launch = Launch::prepare(&node)?;
+            command.env(settings::TAP, launch.node.to_string());
+            launcher::run(command, &launch)
+        }
+        None => {
+            let error = command.env_remove(settings::TAP).exec();
+            Err(Failure::lacking(format!("{}: {error}", program.display())))
+        }
+    }
 }
 
 /// Refuses a file that cannot be written: once the program runs there is nobody to tell.
@@ -298,7 +397,7 @@ mod tests {
     fn what_follows_the_program_is_its_own() {
         let args = parse("flue --rtr read -- rping -s --pcap x");
         assert_eq!(args.program, ["rping", "-s", "--pcap", "x"]);
-        assert_eq!(args.pcap, None);
+        assert_eq!(args.node.node.pcap, None);
         assert_eq!(parse("flue rping -s -- --rtr").program, ["rping", "-s", "--", "--rtr"]);
         assert!(Command::try_parse_from(["flue", "--mpa-crc", "off"]).is_err(), "no program");
     }
@@ -307,7 +406,7 @@ mod tests {
     fn options_that_are_not_given_leave_the_environment_alone() {
         assert_eq!(parse("flue true").variables().unwrap(), []);
         let line = "flue --mpa-crc off --mpa-markers on --mpa-revision 1 --rtr read --rfc7306 on \
-                    --receive-wait 0.5 --pcap /a --log /b true";
+                    --receive-wait 0.5 --pcap /a --log /b --map 1.1.1.1=2.2.2.2 --map ::1=::2 --control none true";
         let variables = parse(line).variables().unwrap();
         let expected = [
             (settings::PCAP, "/a"),
@@ -318,8 +417,26 @@ mod tests {
             (settings::RTR, "read"),
             (settings::RFC7306, "on"),
             (settings::RECEIVE_WAIT, "0.5"),
+            (settings::MAP, "1.1.1.1=2.2.2.2,::1=::2"),
+            (settings::CONTROL, "none"),
         ];
         assert_eq!(variables, expected.map(|(name, value)| (name, OsString::from(value))));
+    }
+
+    #[test]
+    fn options_of_a_node_ask_for_one() {
+        let node = |line: &str| parse(line).node().map_err(|failure| failure.message);
+        assert_eq!(node("flue --pcap a --control none true"), Ok(None));
+        for line in ["--addr 10.0.0.1/24", "--drop 1", "--mtu 9000", "--map ::1=::2"] {
+            let error = node(&format!("flue {line} true")).unwrap_err();
+            assert!(error.starts_with("kernel sockets:"), "{line}: {error}");
+        }
+        let made = node("flue --tap a --addr 10.0.0.1/24 --drop 1 --pcap p true").unwrap().unwrap();
+        assert_eq!((made.tap.as_str(), made.impairment.is_none()), ("a", false));
+        assert!(made.pcap.unwrap().is_absolute() && made.mac.is_some() && made.seed.is_some());
+        assert!(node("flue --tap a --progress manual true").unwrap_err().contains("--progress"));
+        let double = "flue --tap a --map 1.1.1.1=2.2.2.2 --map 3.3.3.3=2.2.2.2 true";
+        assert!(node(double).unwrap_err().contains("mapped already"));
     }
 
     #[test]

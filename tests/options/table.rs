@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use clap::{CommandFactory, Parser};
 use flue::cli::{Cli, Command};
+use flue::control::place::ControlPlace;
 use flue::options::{NodeArgs, NodeSetup, QueueOptions};
 
 use crate::{chimney, impairments, link, mpa, nc, output, perf, rping, tcp};
@@ -102,6 +103,11 @@ fn node_config(line: &str) -> NodeSetup {
         Command::Rping(args) => resolve(args.queues, &args.node),
         Command::Perf(args) => resolve(args.queues, &args.node),
         Command::Serve(args) => resolve(args.queues, &args.node),
+        Command::Run(args) => {
+            let node = args.node().unwrap_or_else(|failure| panic!("{line}: {failure}"));
+            let node = node.unwrap_or_else(|| panic!("{line}: kernel sockets"));
+            NodeSetup { node, control: ControlPlace::resolve(args.node.control.as_deref()) }
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -110,6 +116,20 @@ fn node_config(line: &str) -> NodeSetup {
 fn configs(words: &str) -> [NodeSetup; 4] {
     ["nc -l 5000", "rping -s", "perf tcp-bw", "serve"]
         .map(|command| node_config(&format!("{command} {words}")))
+}
+
+/// That of `flue run`, which is on a node if a TAP is named; files have absolute paths there.
+fn config_of_run(words: &str) -> NodeSetup {
+    let tap = if words.contains("--tap") { "" } else { "--tap flue0" };
+    node_config(&format!("run {tap} {words} true"))
+}
+
+/// With absolute paths.
+fn absolute(mut setup: NodeSetup) -> NodeSetup {
+    for path in [&mut setup.node.pcap, &mut setup.node.tcp_trace].into_iter().flatten() {
+        *path = std::path::absolute(&*path).expect("a working directory");
+    }
+    setup
 }
 
 // Each option of the node changes its configuration, and the same words are the same configuration in each command.
@@ -125,6 +145,11 @@ fn the_commands_take_the_nodes_options_in_the_same_way() {
         assert_eq!(nc, rping, "{}", row.words);
         assert_eq!(nc, perf, "{}", row.words);
         assert_eq!(nc, serve, "{}", row.words);
+        // A program has one queue, and does not run the engine.
+        if !matches!(row.name, "--queues" | "--progress") {
+            let run = config_of_run(&format!("{seed} {}", row.words));
+            assert_eq!(absolute(serve), run, "{}", row.words);
+        }
     }
     for (alias, name) in
         [("--cc", "--congestion-control"), ("--loss", "--drop"), ("--duplicate", "--dup")]

@@ -292,7 +292,7 @@ const ARCHITECTURE: &[&str] = &[
     "after {host-stack/src/node/monitor.rs::IDLE_POLLS} vain polls",
     "when {offload_engine::engine::port::TO_HOST_FRAMES_MAX} wait",
     "held (CH-FWD-3), at most {host_stack::host::HELD_FRAMES_MAX} ",
-    "core's lock for {src/control/mod.rs::LOOK_MAX} of them at a time",
+    "core's lock for {control/src/lib.rs::LOOK_MAX} of them at a time",
     "A batch ends with {EngineConfig::rx_batch_frames_max} frames or {EngineConfig::rx_batch_bytes_max}.",
     "cuts up to {offload_engine::engine::BURST_BYTES_MAX} into frames",
     "{rdma-over-tcp/src/rnic/qp.rs::WAITING_BYTES_MAX} are not kept waiting",
@@ -331,11 +331,11 @@ const PERF: &[&str] = &[
 ];
 
 const SS: &[&str] = &[
-    "at most {src/control/mod.rs::ROWS_MAX} connections behind that handle",
-    "or after {src/control/mod.rs::MOVE_LIMIT} |",
-    "A request has {src/control/mod.rs::REQUEST_BYTES_MAX} and {src/control/mod.rs::REQUEST_LIMIT}, \
-     an answer {src/control/mod.rs::ANSWER_LIMIT} to be taken",
-    "holds the node for {src/control/mod.rs::LOOK_MAX} connections at a time",
+    "at most {control/src/lib.rs::ROWS_MAX} connections behind that handle",
+    "or after {control/src/lib.rs::MOVE_LIMIT} |",
+    "A request has {control/src/lib.rs::REQUEST_BYTES_MAX} and {control/src/lib.rs::REQUEST_LIMIT}, \
+     an answer {control/src/lib.rs::ANSWER_LIMIT} to be taken",
+    "holds the node for {control/src/lib.rs::LOOK_MAX} connections at a time",
 ];
 
 const TCP: &[&str] = &[

@@ -2,6 +2,7 @@
 //! process. A process group would not do: fio's jobs leave it.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use flue_test_support::netns::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 /// How often a listener is looked for: the kernel tells nobody when one begins.
 const LOOK: Duration = Duration::from_millis(2);
@@ -67,6 +68,31 @@ impl Group {
 
     fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
+    }
+
+    /// Sends a signal to the program of that name among all that it has started.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    pub(crate) fn signal(&self, name: &str, signal: Signal) {
+        let mut all = vec![self.child.id()];
+        let mut next = 0;
+        while let Some(id) = all.get(next).copied() {
+            next += 1;
+            let name_of = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+            if name_of.trim_end() == name {
+                let id = i32::try_from(id).ok().and_then(Pid::from_raw).expect("a process id");
+                kill_process(id, signal).expect("it runs");
+                return;
+            }
+            // Children are listed by the thread that has started them.
+            for task in fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten() {
+                let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+                all.extend(children.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
+            }
+        }
+        panic!("no {name} runs: {}", self.report());
     }
 
     /// Waits for its end or for `limit`; true when it has ended.
@@ -162,7 +188,7 @@ fn collect(mut pipe: impl Read + Send + 'static, said: Arc<Mutex<Vec<u8>>>) -> J
 fn listens(port: u16) -> bool {
     const LISTEN: &str = "0A";
     ["tcp", "tcp6"].iter().any(|family| {
-        let text = std::fs::read_to_string(format!("/proc/thread-self/net/{family}"));
+        let text = fs::read_to_string(format!("/proc/thread-self/net/{family}"));
         text.unwrap_or_default().lines().skip(1).any(|line| {
             let mut cells = line.split_whitespace();
             let (local, state) = (cells.nth(1), cells.nth(1));

@@ -11,6 +11,7 @@ mod options;
 mod programs;
 mod suites;
 mod table;
+mod tap;
 
 use std::path::PathBuf;
 

@@ -206,7 +206,7 @@ unsafe fn show(id: *mut rdma_cm_id) -> Result<(), Errno> {
         let rdma_addr { src_storage, dst_storage, .. } = &mut (*id).route.addr;
         for (found, place) in [(local, src_storage), (remote, dst_storage)] {
             if let Some(found) = found {
-                *place = address::storage(found);
+                *place = address::storage(state.id.engine().shown(found));
             }
         }
         if (*id).verbs.is_null() && state.id.has_device() {
@@ -220,11 +220,21 @@ unsafe fn show(id: *mut rdma_cm_id) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Binds an identifier to an address of the program's.
+///
+/// # Safety
+/// As [`address::read`].
+unsafe fn bind(state: &IdState, address: *const sockaddr) -> Result<(), Errno> {
+    // SAFETY: as the caller says.
+    let address = unsafe { address::read(address) }?;
+    Ok(state.id.bind(state.id.engine().translate(address))?)
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     // SAFETY: as the program says.
     guard::done(|| unsafe {
-        of(id)?.id.bind(address::read(addr)?)?;
+        bind(of(id)?, addr)?;
         show(id)
     })
 }
@@ -238,8 +248,11 @@ unsafe extern "C-unwind" fn rdma_resolve_addr(
 ) -> c_int {
     // SAFETY: as the program says.
     let begun = guard::done(|| unsafe {
+        let state = of(id)?;
+        let engine = state.id.engine();
         let source = if src.is_null() { None } else { Some(address::read(src)?) };
-        of(id)?.id.resolve_address(source, address::read(dst)?)?;
+        let source = source.map(|source| engine.translate(source));
+        state.id.resolve_address(source, engine.translate(address::read(dst)?))?;
         show(id)
     });
     // SAFETY: as the program says.

@@ -2,12 +2,21 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io, process,
+    io, mem, process,
     sync::{Mutex, OnceLock},
     time::Duration,
 };
 
-use flue_verbs_core::engine::{Engine, Options};
+use flue_control::{
+    message::NodeName,
+    place::ControlPlace,
+    server::{self, Control, WithAdapter},
+};
+use flue_report::failure::Failure;
+use flue_verbs_core::{
+    addresses::{self, Interface},
+    engine::{Carrier, Engine, Options},
+};
 use rdma_over_tcp::{
     mpa::startup::{Revision, RtrKind, RtrSet},
     rnic::Config,
@@ -48,16 +57,11 @@ fn start_log(settings: &Settings) {
 }
 
 fn options() -> Options {
-    let Settings {
-        log: _,
-        pcap: _,
-        mpa_crc,
-        mpa_markers,
-        mpa_revision,
-        rtr,
-        rfc7306,
-        receive_wait,
-    } = settings();
+    let settings = settings();
+    let Settings { mpa_crc, mpa_markers, mpa_revision, rtr, rfc7306, receive_wait, map, .. } =
+        settings;
+    // Read again: the files of a child have another number.
+    let node = Settings::from_environment().0.tap;
     let default = Config::default();
     let adapter = Config {
         crc: mpa_crc.unwrap_or(default.crc),
@@ -78,37 +82,81 @@ fn options() -> Options {
         receive_wait: receive_wait.unwrap_or(RECEIVE_WAIT),
         ..default
     };
-    Options { adapter, ..Options::default() }
+    Options { adapter, node, map: map.clone() }
 }
 
-/// The adapter that is captured, and its process: a child must not write what its parent has buffered.
-static CAPTURED: Mutex<Option<(u32, &Engine)>> = Mutex::new(None);
+/// The adapter of a process, and what goes with it.
+struct Started {
+    /// A child must not end what is its parent's.
+    owner: u32,
+    engine: &'static Engine,
+    control: Option<Control>,
+}
 
-fn start_capture(engine: &'static Engine) {
-    // Read again: the file of a child has another number.
-    let Some(path) = Settings::from_environment().0.pcap else { return };
-    let started =
-        File::create(&path).and_then(|file| engine.sockets().start_capture(Box::new(file)));
-    if let Err(error) = started {
-        tracing::error!("capture to {}: {error}", path.display());
-        return;
-    }
-    if let Ok(mut captured) = CAPTURED.lock() {
-        *captured = Some((process::id(), engine));
+static STARTED: Mutex<Option<Started>> = Mutex::new(None);
+
+/// What begins with the adapter, and ends with the process.
+fn accompany(engine: &'static Engine) {
+    start_capture(engine);
+    let control = serve(engine).unwrap_or_else(|failure| {
+        tracing::error!("{failure}");
+        None
+    });
+    if let Ok(mut started) = STARTED.lock() {
+        let before = started.replace(Started { owner: process::id(), engine, control });
+        // That of a parent, whose thread and socket are not ours to end.
+        mem::forget(before);
     }
     // SAFETY: a function of this library, which is never unloaded while the program runs.
-    if unsafe { libc::atexit(flush_capture) } != 0 {
-        tracing::error!("the end of the capture may be missing: no room for an exit handler");
+    if unsafe { libc::atexit(finish) } != 0 {
+        tracing::error!("the end of captures may be missing: no room for an exit handler");
     }
 }
 
-extern "C" fn flush_capture() {
+fn start_capture(engine: &Engine) {
+    // Read again: the file of a child has another number.
+    let Some(path) = Settings::from_environment().0.pcap else { return };
+    let started = File::create(&path).and_then(|file| engine.start_capture(Box::new(file)));
+    if let Err(error) = started {
+        tracing::error!("capture to {}: {error}", path.display());
+    }
+}
+
+/// Serves the adapter's control socket.
+fn serve(engine: &'static Engine) -> Result<Option<Control>, Failure> {
+    let place = ControlPlace::resolve(settings().control.as_deref());
+    let queue_pairs = || engine.access().with(|core, _| core.connections());
+    match engine.carrier() {
+        Carrier::Sockets(sockets) => {
+            let sockets = WithAdapter::new(sockets.clone(), queue_pairs);
+            server::serve_as(&sockets, NodeName::of_sockets(), &place)
+        }
+        Carrier::Node(node) => {
+            let (node, options) = &**node;
+            server::serve(&WithAdapter::new(node.clone(), queue_pairs), options, &place)
+        }
+    }
+}
+
+extern "C" fn finish() {
     guard::nothing(|| {
-        let captured = CAPTURED.lock().ok().and_then(|captured| *captured);
-        if let Some((_, engine)) = captured.filter(|(owner, _)| *owner == process::id()) {
-            engine.sockets().flush_capture();
+        let started = STARTED
+            .lock()
+            .ok()
+            .and_then(|mut started| started.take_if(|started| started.owner == process::id()));
+        if let Some(Started { owner: _, engine, control }) = started {
+            drop(control);
+            engine.finish();
         }
     });
+}
+
+/// The interface that gives the device its identity. Nothing is started.
+pub(crate) fn interface() -> Interface {
+    match &settings().tap {
+        Some(node) => addresses::interface_of_node(&node.options),
+        None => addresses::interface_of_device(),
+    }
 }
 
 /// The adapter of this process.
@@ -128,7 +176,7 @@ pub(crate) fn engine() -> Result<&'static Engine, Errno> {
         options()
     })?;
     if is_new {
-        start_capture(engine);
+        accompany(engine);
     }
     Ok(engine)
 }

@@ -44,7 +44,7 @@ const LINK_UP: u8 = 5;
 
 fn interface() -> &'static Interface {
     static INTERFACE: OnceLock<Interface> = OnceLock::new();
-    INTERFACE.get_or_init(addresses::interface_of_device)
+    INTERFACE.get_or_init(config::interface)
 }
 
 /// The node's GUID, in network order.

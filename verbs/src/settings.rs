@@ -1,10 +1,13 @@
 //! Settings of the library, from the environment of the program.
 
 use std::{
-    env, ffi::OsString, fmt, os::unix::ffi::OsStrExt as _, path::PathBuf, process, time::Duration,
+    env, ffi::OsString, fmt, os::unix::ffi::OsStrExt as _, path::PathBuf, process, str::FromStr,
+    time::Duration,
 };
 
+use flue_node::launched::LaunchedNode;
 use flue_verbs_abi::settings;
+use flue_verbs_core::addresses::Mapping;
 
 /// Revision of the MPA Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +39,9 @@ pub(crate) struct Settings {
     pub(crate) rtr: Option<Rtr>,
     pub(crate) rfc7306: Option<bool>,
     pub(crate) receive_wait: Option<Duration>,
+    pub(crate) tap: Option<Box<LaunchedNode>>,
+    pub(crate) map: Vec<Mapping>,
+    pub(crate) control: Option<PathBuf>,
 }
 
 /// A variable whose value is none of its values.
@@ -76,6 +82,11 @@ impl Settings {
             rtr: reader.one_of(settings::RTR, RTR, "send, write or read"),
             rfc7306: reader.one_of(settings::RFC7306, SWITCH, "on or off"),
             receive_wait: reader.seconds(settings::RECEIVE_WAIT),
+            tap: reader
+                .parsed(settings::TAP, "a node in JSON, as flue run gives it")
+                .map(own_files),
+            map: reader.list(settings::MAP, "HOST=NODE,..."),
+            control: variable(settings::CONTROL).map(PathBuf::from),
         };
         (settings, bad)
     }
@@ -87,6 +98,25 @@ struct Reader<'a, V> {
 }
 
 impl<V: Fn(&'static str) -> Option<OsString>> Reader<'_, V> {
+    fn parsed<T: FromStr>(&mut self, name: &'static str, expected: &'static str) -> Option<T> {
+        let value = (self.variable)(name)?;
+        let parsed = value.to_str().and_then(|text| text.parse().ok());
+        if parsed.is_none() {
+            self.bad.push(BadSetting { name, value, expected });
+        }
+        parsed
+    }
+
+    fn list<T: FromStr>(&mut self, name: &'static str, expected: &'static str) -> Vec<T> {
+        let Some(value) = (self.variable)(name) else { return Vec::new() };
+        let parts = value.to_str().unwrap_or_default().split(',');
+        let parsed: Result<Vec<T>, _> = parts.map(str::parse).collect();
+        parsed.unwrap_or_else(|_| {
+            self.bad.push(BadSetting { name, value, expected });
+            Vec::new()
+        })
+    }
+
     fn one_of<T: Copy>(
         &mut self,
         name: &'static str,
@@ -111,6 +141,14 @@ impl<V: Fn(&'static str) -> Option<OsString>> Reader<'_, V> {
         }
         seconds.map(Duration::from_secs_f64)
     }
+}
+
+/// The node with files of this process.
+fn own_files(mut node: LaunchedNode) -> Box<LaunchedNode> {
+    let own = |path: PathBuf| for_process(path.into_os_string(), process::id());
+    node.options.pcap = node.options.pcap.map(own);
+    node.options.tcp_trace = node.options.tcp_trace.map(own);
+    Box::new(node)
 }
 
 /// `%p` becomes the process id: a program that forks has a file for each process.
@@ -146,6 +184,9 @@ mod tests {
             settings::RECEIVE_WAIT => Some("0.25".into()),
             settings::RFC7306 => Some("off".into()),
             settings::PCAP => Some("/tmp/a.pcapng".into()),
+            settings::TAP => Some("{}".into()),
+            settings::MAP => Some("127.0.0.1=10.9.0.1,::1=fd00::1".into()),
+            settings::CONTROL => Some("none".into()),
             _ => None,
         });
         let expected = Settings {
@@ -155,11 +196,17 @@ mod tests {
             mpa_revision: Some(MpaRevision::Auto),
             rfc7306: Some(false),
             receive_wait: Some(Duration::from_millis(250)),
+            map: ["127.0.0.1=10.9.0.1", "::1=fd00::1"].map(|it| it.parse().unwrap()).into(),
+            control: Some("none".into()),
             ..Settings::default()
         };
         assert_eq!(settings, expected);
         let said: Vec<_> = bad.iter().map(ToString::to_string).collect();
-        assert_eq!(said, ["FLUE_VERBS_RTR=seldom: expected send, write or read"]);
+        let expected = [
+            "FLUE_VERBS_RTR=seldom: expected send, write or read",
+            "FLUE_VERBS_TAP={}: expected a node in JSON, as flue run gives it",
+        ];
+        assert_eq!(said, expected);
         for nonsense in ["-1", "3600.1", "NaN", "inf", "1s"] {
             let is_wait = |name| name == settings::RECEIVE_WAIT;
             let (settings, bad) = Settings::read(|name| is_wait(name).then(|| nonsense.into()));

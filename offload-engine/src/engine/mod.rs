@@ -376,6 +376,15 @@ impl Engine {
         self.link.stats()
     }
 
+    /// Writes out what capture and trace have buffered. Also happens on drop, which a process that calls `exit` does
+    /// not come to.
+    pub fn sync(&mut self) {
+        self.link.sync();
+        if let Some(trace) = &mut self.trace {
+            trace.flush();
+        }
+    }
+
     /// Writes a row of [`trace`] to `output`, which should have a buffer, whenever a connection's
     /// congestion control has changed, until the engine is dropped.
     ///

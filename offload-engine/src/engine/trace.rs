@@ -100,13 +100,17 @@ impl Trace {
             self.0 = None;
         }
     }
+
+    pub(super) fn flush(&mut self) {
+        if let Some(Err(error)) = self.0.as_mut().map(|output| output.flush()) {
+            tracing::warn!(%error, "the end of the TCP trace is missing");
+        }
+    }
 }
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        if let Some(Err(error)) = self.0.as_mut().map(|output| output.flush()) {
-            tracing::warn!(%error, "the end of the TCP trace is missing");
-        }
+        self.flush();
     }
 }
 

@@ -298,6 +298,12 @@ impl<L: Link, W: Write + Send> wrapper::LinkWrapper for Tee<L, W> {
         outcome
     }
 
+    fn sync(&mut self) {
+        // One that fails ends the recording, and has been logged.
+        let _ = self.recorder.flush();
+        self.link.sync();
+    }
+
     fn wants_comments(&self) -> bool {
         self.recorder.writer.is_some() || self.link.wants_comments()
     }

@@ -194,6 +194,9 @@ pub trait Link: Send {
     /// transmits, and so before it sleeps. Without an effect for a link that sends at once.
     fn flush(&mut self, _now: Instant) {}
 
+    /// Writes out what it keeps beside the wire: the buffer of a capture.
+    fn sync(&mut self) {}
+
     /// The descriptor that becomes readable when frames wait or a loan is to be ended, if there is one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 

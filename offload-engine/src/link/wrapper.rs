@@ -79,6 +79,11 @@ pub trait LinkWrapper: Send {
         self.inner_mut().flush(now);
     }
 
+    /// See [`Link::sync`].
+    fn sync(&mut self) {
+        self.inner_mut().sync();
+    }
+
     /// See [`Link::descriptor`].
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.inner().descriptor()
@@ -120,6 +125,10 @@ impl<W: LinkWrapper> Link for W {
 
     fn flush(&mut self, now: Instant) {
         LinkWrapper::flush(self, now);
+    }
+
+    fn sync(&mut self) {
+        LinkWrapper::sync(self);
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -111,8 +111,10 @@ impl Rnic {
     /// The connections that are established.
     pub fn connections(&self) -> Vec<ConnectionEntry> {
         let entry = |connector: &Connector| {
-            let stats = self.objects.qps.get(connector.qp?)?.stats;
-            Some(ConnectionEntry { local: connector.local?, remote: connector.remote?, stats })
+            let qp = connector.qp?;
+            let stats = self.objects.qps.get(qp)?.stats;
+            let (local, remote) = (connector.local?, connector.remote?);
+            Some(ConnectionEntry { local, remote, qp: qp.number(), stats })
         };
         let objects = &self.objects;
         objects

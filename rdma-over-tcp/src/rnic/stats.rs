@@ -84,6 +84,8 @@ pub struct ConnectionEntry {
     pub local: SocketAddr,
     /// The peer's end.
     pub remote: SocketAddr,
+    /// Number of the queue pair.
+    pub qp: u32,
     /// Statistics.
     pub stats: QpStats,
 }

@@ -66,6 +66,8 @@ pub struct NodeRnic {
     moving: HashMap<StreamId, HostStream>,
     /// Each segment begins with an FPDU.
     is_aligned: bool,
+    /// Addresses stay reserved while connections live that were accepted there.
+    keeps_endpoints: bool,
     spare: Spare,
 }
 
@@ -77,6 +79,7 @@ impl NodeRnic {
         let names = port.clone();
         port.request(Request::KeepAlive { keep_alive: config.keep_alive });
         let is_aligned = config.fpdu_size == FpduSize::Emss;
+        let keeps_endpoints = config.exclusive_endpoints;
         Self {
             rnic: Rnic::new(config, Box::new(move || StreamId(names.allocate())), wake),
             port,
@@ -84,6 +87,7 @@ impl NodeRnic {
             names: HashMap::new(),
             moving: HashMap::new(),
             is_aligned,
+            keeps_endpoints,
             spare: Spare::default(),
         }
     }
@@ -99,11 +103,12 @@ impl NodeRnic {
     }
 
     fn carry_out(&mut self, command: Command) {
+        let endpoint = |name| self.keeps_endpoints.then_some(EndpointId(name));
         let request = match command {
             Command::Connect { stream, local, remote, timeout } => Request::Connect {
                 handle: OffloadHandle(stream.0),
                 local,
-                endpoint: Some(EndpointId(stream.0)),
+                endpoint: endpoint(stream.0),
                 remote,
                 timeout,
                 at_once: true,
@@ -112,7 +117,7 @@ impl NodeRnic {
                 let name = ListenerName(self.port.allocate());
                 self.listeners.insert(name, listener);
                 self.names.insert(listener, name);
-                let endpoint = Some(EndpointId(name.0));
+                let endpoint = endpoint(name.0);
                 Request::Listen { listener: name, local, endpoint, backlog, at_once: true }
             }
             Command::Unlisten { listener } => match self.names.get(&listener) {

@@ -212,7 +212,7 @@ impl LabNode {
         let adapter = AdapterConfig { fpdu_size, ..AdapterConfig::default() };
         let opened = plan.setup.node.start_ndk(links, adapter)?.pop();
         let (node, adapter) = opened.expect("a node for each link");
-        let control = server::serve(&node, &plan.setup)?;
+        let control = server::serve(&node, &plan.setup.node, &plan.setup.control)?;
         let driver: Arc<dyn Driver> = Arc::new(node.clone());
         Self::with_queue_pair(
             plan,

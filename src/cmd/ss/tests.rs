@@ -13,6 +13,7 @@ pub(crate) fn connection(local: &str, remote: Option<&str>) -> Record {
         None => ("LISTEN", OffloadState::InHost),
     };
     Record {
+        qp: None,
         handle: 7,
         state: Some(state.into()),
         offload_state,

@@ -137,6 +137,9 @@ impl Words {
         if record.is_listener() {
             return;
         }
+        if let Some(qp) = record.qp {
+            self.put("qp", qp);
+        }
         self.put("offloads", record.offloads);
         self.put("uploads", record.uploads);
         if let Some(reason) = &record.last_upload_reason {

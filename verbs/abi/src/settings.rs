@@ -36,3 +36,13 @@ pub const RECEIVE_WAIT: &str = "FLUE_VERBS_RECEIVE_WAIT";
 
 /// Longest of these times, in seconds.
 pub const RECEIVE_WAIT_MAX: f64 = 3600.0;
+
+/// A node on a TAP that a launcher has made ready, in JSON; without it, the library is on kernel sockets. Its capture
+/// is in it.
+pub const TAP: &str = "FLUE_VERBS_TAP";
+
+/// `HOST=NODE,...`: addresses of the kernel that stand for addresses of nodes.
+pub const MAP: &str = "FLUE_VERBS_MAP";
+
+/// Path of the control socket, or `none`.
+pub const CONTROL: &str = "FLUE_VERBS_CONTROL";

@@ -1,11 +1,15 @@
-//! Addresses of this machine, and the device's identity that follows from them.
+//! Addresses that identifiers can have, and the device's identity that follows from them: on kernel sockets those of
+//! this machine, on a node its own.
 
 use std::{
-    fs,
+    fmt, fs,
     net::{IpAddr, SocketAddr},
     os::fd::OwnedFd,
     path::Path,
+    str::FromStr,
 };
+
+use flue_node::NodeOptions;
 
 use rustix::net::{
     AddressFamily, SocketAddrAny, SocketFlags, SocketType, bind, connect, getsockname, ipproto,
@@ -112,6 +116,93 @@ pub fn interface_of_device() -> Interface {
     found.into_iter().next().map(|(.., interface)| interface).unwrap_or_default()
 }
 
+/// The node that gives the device its identity: it has no interface of this machine.
+#[must_use]
+pub fn interface_of_node(node: &NodeOptions) -> Interface {
+    let mac = node.mac().octets();
+    Interface { name: node.tap.clone(), index: 0, mac, mtu: node.mtu_bytes.into() }
+}
+
+/// The address of a node from which it reaches `remote`, with port 0.
+///
+/// # Errors
+/// `EHOSTUNREACH`: it is the node itself, or a loopback address: a node has no connections with itself. `ENETUNREACH`:
+/// there is no route. `EADDRNOTAVAIL`: `from` is not an address of the node.
+pub fn source_on_node(
+    node: &NodeOptions,
+    remote: SocketAddr,
+    from: Option<IpAddr>,
+) -> Result<SocketAddr, Errno> {
+    let to = remote.ip();
+    if to.is_loopback() || is_of_node(node, to) {
+        return Err(Errno::HOSTUNREACH);
+    }
+    let same_family = |ip: IpAddr| ip.is_ipv4() == to.is_ipv4();
+    let on_link = node.addresses.iter().find(|prefix| prefix.contains(to));
+    let has_gateway = node.gateways.iter().any(|gateway| same_family(*gateway));
+    let routed = node.addresses.iter().find(|own| has_gateway && same_family(own.address()));
+    let source = on_link.or(routed).ok_or(Errno::NETUNREACH)?.address();
+    match from {
+        Some(from) if !is_of_node(node, from) => Err(Errno::ADDRNOTAVAIL),
+        from => Ok(SocketAddr::new(from.unwrap_or(source), 0)),
+    }
+}
+
+/// What a program means that binds to `at` on a node: a loopback address is the first of the node's of that family.
+/// libfabric looks for devices so.
+#[must_use]
+pub fn at_node(node: &NodeOptions, at: SocketAddr) -> SocketAddr {
+    let mut own = node.addresses.iter().map(|own| own.address());
+    match at.ip().is_loopback() {
+        true => {
+            let first = own.find(|own| own.is_ipv4() == at.is_ipv4());
+            SocketAddr::new(first.unwrap_or_else(|| at.ip()), at.port())
+        }
+        false => at,
+    }
+}
+
+/// Whether it is an address of the node.
+#[must_use]
+pub fn is_of_node(node: &NodeOptions, ip: IpAddr) -> bool {
+    node.addresses.iter().any(|own| own.address() == ip)
+}
+
+/// An address of the kernel that stands for one of a node, for programs that use both worlds under one name: they are
+/// told the kernel's, and meet the node's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// The kernel's, as the program says and sees it.
+    pub host: IpAddr,
+    /// The node's.
+    pub node: IpAddr,
+}
+
+impl FromStr for Mapping {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('=').and_then(|(host, node)| {
+            Some(Self { host: host.parse().ok()?, node: node.parse().ok()? })
+        });
+        let mapping = parsed.ok_or("not HOST=NODE, two IP addresses")?;
+        let Self { host, node } = mapping;
+        if host.is_ipv4() != node.is_ipv4() {
+            return Err("an IPv4 and an IPv6 address".into());
+        }
+        if host.is_unspecified() || node.is_unspecified() {
+            return Err("an unspecified address stands for all; it cannot be mapped".into());
+        }
+        Ok(mapping)
+    }
+}
+
+impl fmt::Display for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.host, self.node)
+    }
+}
+
 /// The identifier of a node: EUI-64 of a hardware address.
 #[must_use]
 pub const fn eui64(mac: [u8; 6]) -> [u8; 8] {
@@ -144,6 +235,47 @@ mod tests {
         assert_eq!(again.1, local);
         let foreign = reserve("192.0.2.1:0".parse().unwrap(), false);
         assert_eq!(foreign.map(|_| ()), Err(Errno::ADDRNOTAVAIL));
+    }
+
+    #[test]
+    fn sources_of_nodes() {
+        let node = |gateways: &[&str]| NodeOptions {
+            addresses: ["10.0.0.1/24", "10.1.0.1/24", "fd00::1/64"]
+                .map(|it| it.parse().unwrap())
+                .into(),
+            gateways: gateways.iter().map(|it| it.parse().unwrap()).collect(),
+            ..NodeOptions::default()
+        };
+        let source = |gateways: &[&str], remote: &str, from: Option<&str>| {
+            let from = from.map(|from| from.parse().unwrap());
+            let found =
+                source_on_node(&node(gateways), SocketAddr::new(remote.parse().unwrap(), 7), from);
+            found.map(|found| found.to_string())
+        };
+        assert_eq!(source(&[], "10.1.0.9", None).as_deref(), Ok("10.1.0.1:0"));
+        assert_eq!(source(&[], "fd00::9", None).as_deref(), Ok("[fd00::1]:0"));
+        assert_eq!(source(&[], "10.1.0.9", Some("10.0.0.1")).as_deref(), Ok("10.0.0.1:0"));
+        assert_eq!(source(&[], "10.1.0.9", Some("10.0.0.2")), Err(Errno::ADDRNOTAVAIL));
+        assert_eq!(source(&[], "192.0.2.1", None), Err(Errno::NETUNREACH));
+        assert_eq!(source(&["10.0.0.254"], "192.0.2.1", None).as_deref(), Ok("10.0.0.1:0"));
+        assert_eq!(source(&["10.0.0.254"], "2001:db8::1", None), Err(Errno::NETUNREACH));
+        let at = |text: &str| at_node(&node(&[]), text.parse().unwrap()).to_string();
+        assert_eq!(
+            ["127.0.0.1:7", "[::1]:8", "10.9.9.9:9"].map(at),
+            ["10.0.0.1:7", "[fd00::1]:8", "10.9.9.9:9"]
+        );
+        for itself in ["10.0.0.1", "127.0.0.1", "::1", "fd00::1"] {
+            assert_eq!(source(&["10.0.0.254"], itself, None), Err(Errno::HOSTUNREACH), "{itself}");
+        }
+    }
+
+    #[test]
+    fn mappings() {
+        let mapping: Mapping = "127.0.0.1=10.9.0.1".parse().unwrap();
+        assert_eq!(mapping.to_string(), "127.0.0.1=10.9.0.1");
+        for wrong in ["", "127.0.0.1", "127.0.0.1=x", "::1=10.9.0.1", "0.0.0.0=10.9.0.1"] {
+            assert!(wrong.parse::<Mapping>().is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -4,27 +4,45 @@
 //! of processes has an adapter of its own: objects that were made before the fork answer `ENODEV` in the child, and the
 //! child's first call starts another adapter, as programs expect that fork before they open anything.
 //!
-//! Connections end with their process: the kernel resets those that were not closed in order, and sends the FIN of
-//! those that were.
+//! On kernel sockets connections end with their process: the kernel resets those that were not closed in order, and
+//! sends the FIN of those that were. A node ends with its process too: [`Engine::finish`] gives it time for what is on
+//! its way, and what is left then its launcher resets ([`flue_node::launched`]). A node belongs to one process: in
+//! others, children included, the first call answers `EBUSY`.
 
 use std::{
     collections::HashMap,
     hash::{BuildHasher, Hasher, RandomState},
-    net::SocketAddr,
+    io,
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
+    os::fd::OwnedFd,
     sync::{
         Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicU32, Ordering},
     },
 };
 
-use offload_engine::time::Instant;
+use flue_node::{NodeOptions, launched::LaunchedNode};
+use host_stack::node::Node;
+use offload_engine::time::{Duration, Instant};
 use rdma_over_tcp::{
     access::{self, Access},
     rnic::{Config, Limits, Rnic, Urgency},
-    transport::{Sockets, SocketsConfig},
+    transport::{CaptureOutput, NodeRnic, Sockets, SocketsConfig},
 };
 
-use crate::{errno::Errno, latch::lock, qp::Qp};
+use crate::{
+    addresses::{self, Mapping},
+    errno::Errno,
+    latch::lock,
+    qp::Qp,
+};
+
+/// Ports of a node that identifiers get which ask for any: not those that its host stack gives to connections.
+const PORTS: RangeInclusive<u16> = 32_768..=49_151;
+/// How long a program that ends waits for FINs that are on their way on a node; longer than the shortest
+/// retransmission time-out, 200 ms.
+const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
 /// Processes that descend from each other and each have an adapter, at most.
 const GENERATIONS_MAX: usize = 64;
@@ -45,14 +63,26 @@ pub fn forked() {
 pub struct Options {
     /// The adapter's configuration.
     pub adapter: Config,
-    /// How the sockets' threads run.
-    pub sockets: SocketsConfig,
+    /// The node that carries the byte streams; `None`: kernel sockets.
+    pub node: Option<Box<LaunchedNode>>,
+    /// Addresses of the kernel that stand for addresses of nodes.
+    pub map: Vec<Mapping>,
+}
+
+/// What carries the byte streams.
+#[derive(Debug)]
+pub enum Carrier {
+    /// Sockets of the kernel.
+    Sockets(Sockets),
+    /// A node on a TAP.
+    Node(Box<(Node<NodeRnic>, NodeOptions)>),
 }
 
 /// The adapter of a process.
 #[derive(Debug)]
 pub struct Engine {
-    sockets: Sockets,
+    carrier: Carrier,
+    map: Vec<Mapping>,
     access: Access,
     limits: Limits,
     rfc7306: bool,
@@ -67,7 +97,8 @@ impl Engine {
     /// The adapter of this process; `options` says how it is to be if it has not been started.
     ///
     /// # Errors
-    /// `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptor, memory or thread is left. `ENODEV`: too many generations.
+    /// `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptor, memory or thread is left. `ENODEV`: too many generations,
+    /// or the node cannot be started, which the log explains. `EBUSY`: another process has the node.
     pub fn get(options: impl FnOnce() -> Options) -> Result<&'static Self, Errno> {
         let generation = GENERATION.load(Ordering::Relaxed);
         let place = ENGINES.get(generation as usize).ok_or(Errno::NODEV)?;
@@ -80,7 +111,7 @@ impl Engine {
     }
 
     fn start(options: Options, generation: u32) -> Result<Self, Errno> {
-        let Options { adapter, sockets } = options;
+        let Options { adapter, node, map } = options;
         let random = || RandomState::new().build_hasher().finish();
         let seed = u128::from(random()) << 64 | u128::from(random());
         // A peer's FIN ends the connection: verbs know no half of one. A program may listen again while connections
@@ -88,9 +119,19 @@ impl Engine {
         let adapter =
             Config { seed, flush_on_peer_close: true, exclusive_endpoints: false, ..adapter };
         let (limits, rfc7306) = (adapter.limits, adapter.rfc7306);
-        let (sockets, access) = access::open_sockets(sockets, adapter)?;
+        let (carrier, access) = match node {
+            None => {
+                let (sockets, access) = access::open_sockets(SocketsConfig::default(), adapter)?;
+                (Carrier::Sockets(sockets), access)
+            }
+            Some(launched) => {
+                let (node, access) = Self::open_node(&launched, adapter)?;
+                (Carrier::Node(Box::new((node, launched.options))), access)
+            }
+        };
         Ok(Self {
-            sockets,
+            carrier,
+            map,
             access,
             limits,
             rfc7306,
@@ -98,6 +139,24 @@ impl Engine {
             qps: Mutex::default(),
             bound: Mutex::default(),
         })
+    }
+
+    fn open_node(
+        launched: &LaunchedNode,
+        adapter: Config,
+    ) -> Result<(Node<NodeRnic>, Access), Errno> {
+        let tap = &launched.options.tap;
+        match launched.open(adapter) {
+            Ok(Some(opened)) => Ok(opened),
+            Ok(None) => {
+                tracing::error!("TAP {tap}: another process has the node");
+                Err(Errno::BUSY)
+            }
+            Err(failure) => {
+                tracing::error!("TAP {tap}: {failure}");
+                Err(Errno::NODEV)
+            }
+        }
     }
 
     /// Whether the adapter can be used here and now.
@@ -122,9 +181,104 @@ impl Engine {
         self.rfc7306
     }
 
-    /// The sockets.
-    pub const fn sockets(&self) -> &Sockets {
-        &self.sockets
+    /// What carries the byte streams.
+    pub const fn carrier(&self) -> &Carrier {
+        &self.carrier
+    }
+
+    /// A handle of the adapter.
+    pub const fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// Starts a capture of kernel sockets; that of a node is one of its options.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn start_capture(&self, output: CaptureOutput) -> io::Result<()> {
+        match &self.carrier {
+            Carrier::Sockets(sockets) => sockets.start_capture(output),
+            Carrier::Node(_) => Ok(()),
+        }
+    }
+
+    /// The process ends in order: what closed connections have on their way gets time to arrive, and captures are
+    /// written out.
+    pub fn finish(&self) {
+        match &self.carrier {
+            // The kernel does the first.
+            Carrier::Sockets(sockets) => sockets.flush_capture(),
+            Carrier::Node(node) => {
+                // Its launcher resets what is left.
+                let _ = node.0.linger(LINGER_LIMIT);
+                node.0.with_engine(|engine, _| engine.sync());
+            }
+        }
+    }
+
+    /// Where the program's address leads to.
+    #[must_use]
+    pub fn translate(&self, address: SocketAddr) -> SocketAddr {
+        let found = self.map.iter().find(|it| it.host == address.ip());
+        SocketAddr::new(found.map_or_else(|| address.ip(), |it| it.node), address.port())
+    }
+
+    /// What the program calls an address.
+    #[must_use]
+    pub fn shown(&self, address: SocketAddr) -> SocketAddr {
+        match self.map.iter().find(|it| it.node == address.ip()) {
+            Some(found) => SocketAddr::new(found.host, address.port()),
+            None => address,
+        }
+    }
+
+    /// Takes a port without listening ([`addresses::reserve`]), and notes that an identifier is bound to it.
+    ///
+    /// # Errors
+    /// `EADDRINUSE`; `EADDRNOTAVAIL`; `EACCES`.
+    pub(crate) fn reserve(
+        &self,
+        at: SocketAddr,
+        is_family_only: bool,
+        is_shared: bool,
+    ) -> Result<(Option<OwnedFd>, SocketAddr), Errno> {
+        match &self.carrier {
+            Carrier::Sockets(_) => {
+                let (reservation, local) = addresses::reserve(at, is_family_only)?;
+                self.bind(local, is_shared)?;
+                Ok((Some(reservation), local))
+            }
+            Carrier::Node(node) => {
+                let at = addresses::at_node(&node.1, at);
+                let is_own = at.ip().is_unspecified() || addresses::is_of_node(&node.1, at.ip());
+                if !is_own {
+                    return Err(Errno::ADDRNOTAVAIL);
+                }
+                if at.port() != 0 {
+                    self.bind(at, is_shared)?;
+                    return Ok((None, at));
+                }
+                let is_free =
+                    |port: &u16| self.bind(SocketAddr::new(at.ip(), *port), false).is_ok();
+                let port = PORTS.into_iter().find(is_free).ok_or(Errno::ADDRNOTAVAIL)?;
+                Ok((None, SocketAddr::new(at.ip(), port)))
+            }
+        }
+    }
+
+    /// The local address from which `remote` is reached, with port 0.
+    ///
+    /// # Errors
+    /// As [`addresses::source_of`] and [`addresses::source_on_node`].
+    pub(crate) fn source_of(
+        &self,
+        remote: SocketAddr,
+        from: Option<IpAddr>,
+    ) -> Result<SocketAddr, Errno> {
+        match &self.carrier {
+            Carrier::Sockets(_) => addresses::source_of(remote, from),
+            Carrier::Node(node) => addresses::source_on_node(&node.1, remote, from),
+        }
     }
 
     /// Calls the core. Callbacks may run on this thread before it returns: the caller holds no lock that they take.

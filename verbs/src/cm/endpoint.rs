@@ -13,14 +13,11 @@ use flue_verbs_abi::{
 };
 
 use super::{
-    Endpoint, acknowledge, acknowledge_own, create, of,
+    Endpoint, acknowledge, acknowledge_own, bind, create, of,
     queues::{create_plain_qp, rdma_create_qp, rdma_destroy_qp, rdma_destroy_srq},
     rdma_destroy_id, rdma_get_cm_event, rdma_resolve_addr, rdma_resolve_route, show,
 };
-use crate::{
-    address,
-    guard::{self, Errno},
-};
+use crate::guard::{self, Errno};
 
 /// Milliseconds in which an address is to be resolved.
 const RESOLVE_MS: c_int = 2000;
@@ -97,7 +94,7 @@ unsafe extern "C-unwind" fn rdma_create_ep(
                 return Ok(());
             }
             let state = of(made)?;
-            state.id.bind(address::read(res.ai_src_addr)?)?;
+            bind(state, res.ai_src_addr)?;
             if let Some(attr) = attr.as_ref() {
                 let kept = Endpoint { pd, attr: *attr };
                 *state.endpoint.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);

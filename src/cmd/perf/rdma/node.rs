@@ -20,7 +20,7 @@ use crate::{
     cmd::perf::{
         Plan, Waiting, message::Opening, phase::ANSWER_LIMIT, queues::Relays, report::Reporter,
     },
-    control::server::{self, Control},
+    control::server::{self, Control, WithAdapter},
     failure::Failure,
     waker::Waker,
 };
@@ -87,7 +87,11 @@ impl PerfNode {
                 let opened = setup.node.start_ndk(links, config)?;
                 reporter.link(vnet_header, &setup.node);
                 let (nodes, adapters): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
-                let control = server::serve(&nodes[0], setup)?;
+                let asked = adapters.clone();
+                let queue_pairs =
+                    move || asked.iter().flat_map(Adapter::connections).collect::<Vec<_>>();
+                let controlled = WithAdapter::new(nodes[0].clone(), queue_pairs);
+                let control = server::serve(&controlled, &setup.node, &setup.control)?;
                 let relays = Relays::start(&nodes)?;
                 is_manual = setup.node.progress == Progress::Manual;
                 let of = |node| -> Arc<dyn Driver> { Arc::new(node) };

@@ -76,7 +76,7 @@ impl NodeStack {
         reporter.link(links.vnet_header, &setup.node);
         let start = Streams::new;
         let nodes = setup.node.start(links.links, start)?;
-        let control = server::serve(&nodes[0], setup)?;
+        let control = server::serve(&nodes[0], &setup.node, &setup.control)?;
         let waker = Waker::new();
         let woken = nodes[0].clone();
         waker.set(move || woken.wake());

@@ -14,7 +14,6 @@ use rdma_over_tcp::rnic::{ConnectorId, Key, ListenerConfig, ListenerId};
 
 use super::channel::{Event, EventChannel, EventKind};
 use crate::{
-    addresses,
     engine::Engine,
     errno::Errno,
     events::Acknowledgements,
@@ -252,12 +251,12 @@ impl Id {
         if inner.phase != Phase::Idle {
             return Err(Errno::INVAL);
         }
-        let (reservation, local) = addresses::reserve(address, inner.is_family_only)?;
-        self.engine.bind(local, inner.is_reuse)?;
+        let (reservation, local) =
+            self.engine.reserve(address, inner.is_family_only, inner.is_reuse)?;
         inner.phase = Phase::Bound;
         inner.local = Some(local);
         inner.bound = Some(local);
-        inner.reservation = Some(reservation);
+        inner.reservation = reservation;
         Ok(())
     }
 
@@ -297,7 +296,7 @@ impl Id {
             _ => remote,
         };
         let specific = bound.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
-        let mut local = addresses::source_of(remote, specific)?;
+        let mut local = self.engine.source_of(remote, specific)?;
         local.set_port(bound.map_or(0, |local| local.port()));
         inner.local = Some(local);
         inner.remote = Some(remote);

@@ -60,6 +60,9 @@ pub struct Record {
     pub local: SocketAddr,
     /// The peer's end; null of a listener.
     pub remote: Option<SocketAddr>,
+    /// Number of the queue pair; null of a connection without one, and while it is being set up.
+    #[serde(default)]
+    pub qp: Option<u32>,
     /// Received and not yet taken by the client; handshakes under way of a listener.
     pub recv_q: Option<u64>,
     /// Sent and not acknowledged by the peer; a listener's backlog.
@@ -92,6 +95,7 @@ impl Record {
             offload_state: offload,
             local,
             remote,
+            qp: None,
             recv_q: recv_q.map(|count| count as u64),
             send_q: send_q.map(|count| count as u64),
             offloads,

@@ -4,6 +4,7 @@
 //! not read, keeps the next one waiting for [`REQUEST_LIMIT`] or [`ANSWER_LIMIT`]; the data path knows neither.
 
 use std::{
+    collections::HashMap,
     fs,
     io::{self, Read, Write},
     os::{
@@ -14,6 +15,7 @@ use std::{
         },
     },
     path::{Path, PathBuf},
+    sync::Arc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -27,7 +29,7 @@ use offload_engine::{
     chimney::client::OffloadHandle,
     engine::{Look, NodeClient},
 };
-use rdma_over_tcp::ndk::Sockets;
+use rdma_over_tcp::{rnic::ConnectionEntry, transport::Sockets};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
@@ -37,7 +39,8 @@ use super::{
     place::{self as places, ControlPlace, PATH_BYTES_MAX},
     record::Record,
 };
-use crate::{failure::Failure, options::NodeSetup};
+use flue_node::NodeOptions;
+use flue_report::failure::Failure;
 
 /// How often a connection that is to move is looked at.
 const MOVE_INTERVAL: Duration = Duration::from_millis(5);
@@ -56,6 +59,11 @@ pub trait Controlled: Send + 'static {
 
     /// What the target says of these; `None`: it does not have that one.
     fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>>;
+
+    /// The connections that are those of queue pairs.
+    fn queue_pairs(&self) -> Vec<ConnectionEntry> {
+        Vec::new()
+    }
 
     /// Has the host stack hand a connection over.
     ///
@@ -102,6 +110,47 @@ impl Controlled for Sockets {
     }
 }
 
+/// A node or kernel sockets with an adapter on them, whose connections have queue pairs.
+#[derive(Clone)]
+pub struct WithAdapter<N> {
+    node: N,
+    queue_pairs: Arc<dyn Fn() -> Vec<ConnectionEntry> + Send + Sync>,
+}
+
+impl<N> WithAdapter<N> {
+    /// `queue_pairs` asks the adapter.
+    pub fn new(
+        node: N,
+        queue_pairs: impl Fn() -> Vec<ConnectionEntry> + Send + Sync + 'static,
+    ) -> Self {
+        Self { node, queue_pairs: Arc::new(queue_pairs) }
+    }
+}
+
+impl<N> std::fmt::Debug for WithAdapter<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WithAdapter").finish_non_exhaustive()
+    }
+}
+
+impl<N: Controlled> Controlled for WithAdapter<N> {
+    fn rows(&self, limit: Duration) -> Result<Vec<ConnectionRow>, String> {
+        self.node.rows(limit)
+    }
+
+    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
+        self.node.look(handles)
+    }
+
+    fn queue_pairs(&self) -> Vec<ConnectionEntry> {
+        (self.queue_pairs)()
+    }
+
+    fn move_to(&self, handle: OffloadHandle, to: Destination) -> Result<(), String> {
+        self.node.move_to(handle, to)
+    }
+}
+
 /// A control socket that is served; it goes away with this value.
 #[derive(Debug)]
 pub struct Control {
@@ -137,9 +186,10 @@ impl Drop for Control {
 /// `--control PATH` cannot be had. A node whose socket nobody has asked for runs without, and says so in its log.
 pub fn serve(
     node: &(impl Controlled + Clone),
-    setup: &NodeSetup,
+    options: &NodeOptions,
+    place: &ControlPlace,
 ) -> Result<Option<Control>, Failure> {
-    serve_as(node, NodeName::of(&setup.node), &setup.control)
+    serve_as(node, NodeName::of(options), place)
 }
 
 /// The same under another name.
@@ -380,12 +430,17 @@ impl<N: Controlled> Server<N> {
         rows.retain(|row| after.is_none_or(|after| row.handle.0 > after));
         let more = rows.len() > ROWS_MAX;
         rows.truncate(ROWS_MAX);
+        let queue_pairs = self.node.queue_pairs().into_iter();
+        let queue_pairs: HashMap<_, _> =
+            queue_pairs.map(|it| ((it.local, Some(it.remote)), it.qp)).collect();
         let mut connections = Vec::with_capacity(rows.len());
         for rows in rows.chunks(LOOK_MAX) {
             let handles: Vec<_> = rows.iter().map(|row| row.handle).collect();
             let looks = self.node.look(&handles);
-            connections
-                .extend(rows.iter().zip(looks).map(|(row, look)| Record::new(row, look, state)));
+            connections.extend(rows.iter().zip(looks).map(|(row, look)| {
+                let qp = queue_pairs.get(&(row.local, row.remote)).copied();
+                Record { qp, ..Record::new(row, look, state) }
+            }));
         }
         Ok(Answer::List(Box::new(Page { node: self.name.clone(), connections, more })))
     }

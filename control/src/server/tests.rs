@@ -10,12 +10,13 @@ use host_stack::{
     stream::OffloadState,
 };
 use offload_engine::status::NdisStatus;
+use rdma_over_tcp::rnic::QpStats;
 
 use host_stack::socket::OffloadPolicy;
 use offload_engine::tcp::CongestionAlgorithm;
 
 use super::*;
-use crate::control::{ANSWER_BYTES_MAX, client};
+use crate::{ANSWER_BYTES_MAX, client};
 
 /// A node without a network: its connections are moved when they have been looked at often enough.
 #[derive(Clone, Default)]
@@ -252,8 +253,28 @@ fn a_socket_is_private_and_leaves_with_its_node() {
     assert!(!path.exists());
 }
 
-fn setup(control: ControlPlace) -> NodeSetup {
-    NodeSetup { node: NodeOptions::default(), control }
+fn serve_at(place: &ControlPlace) -> Result<Option<Control>, Failure> {
+    serve(&Fake::default(), &NodeOptions::default(), place)
+}
+
+// A connection of a queue pair has its number; one that only begins, a listener and another's have none.
+#[test]
+fn connections_have_the_numbers_of_their_queue_pairs() {
+    let fake = Fake::default();
+    let other = ConnectionRow { remote: Some("10.0.0.9:7174".parse().unwrap()), ..row(2) };
+    let listener = ConnectionRow { remote: None, ..row(3) };
+    fake.0.lock().unwrap().rows = vec![row(1), other, listener];
+    let entry = ConnectionEntry {
+        local: "10.0.0.2:5000".parse().unwrap(),
+        remote: "10.0.0.1:7174".parse().unwrap(),
+        qp: 77,
+        stats: QpStats::default(),
+    };
+    let path = path("pairs");
+    let control = start(WithAdapter::new(fake, move || vec![entry]), name(), path).unwrap();
+    let (_, records) = client::list(control.path(), false).unwrap();
+    let numbers: Vec<_> = records.iter().map(|record| record.qp).collect();
+    assert_eq!(numbers, [Some(77), None, None]);
 }
 
 // A socket that a killed node has left is no obstacle; one that is served, and a file, are.
@@ -262,14 +283,14 @@ fn a_stale_socket_is_taken_over() {
     let path = path("stale");
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
-    let wanted = setup(ControlPlace::Path(path.clone()));
-    let control = serve(&Fake::default(), &wanted).unwrap().expect("it was asked for");
+    let wanted = ControlPlace::Path(path.clone());
+    let control = serve_at(&wanted).unwrap().expect("it was asked for");
     assert!(client::list(&path, false).is_ok());
-    let failure = serve(&Fake::default(), &wanted).map(drop).unwrap_err();
+    let failure = serve_at(&wanted).map(drop).unwrap_err();
     assert!(failure.message.contains("another process listens"), "{failure}");
     drop(control);
     fs::write(&path, "a file").unwrap();
-    assert!(serve(&Fake::default(), &wanted).is_err());
+    assert!(serve_at(&wanted).is_err());
     assert_eq!(fs::read(&path).unwrap(), b"a file");
     fs::remove_file(&path).unwrap();
 }
@@ -277,10 +298,10 @@ fn a_stale_socket_is_taken_over() {
 #[test]
 fn what_cannot_be_had_is_a_failure_only_if_it_was_asked_for() {
     let long = std::env::temp_dir().join("x".repeat(PATH_BYTES_MAX));
-    let failure = serve(&Fake::default(), &setup(ControlPlace::Path(long.clone())));
+    let failure = serve_at(&ControlPlace::Path(long.clone()));
     let failure = failure.map(drop).unwrap_err();
     assert!(failure.message.contains("at most 107"), "{failure}");
     let nowhere = ControlPlace::Directory("/nonexistent/flue".into());
-    assert!(serve(&Fake::default(), &setup(nowhere)).unwrap().is_none());
-    assert!(serve(&Fake::default(), &setup(ControlPlace::None)).unwrap().is_none());
+    assert!(serve_at(&nowhere).unwrap().is_none());
+    assert!(serve_at(&ControlPlace::None).unwrap().is_none());
 }

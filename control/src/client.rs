@@ -13,7 +13,7 @@ use super::{
     place,
     record::Record,
 };
-use crate::failure::Failure;
+use flue_report::failure::Failure;
 
 /// How long a node may take for an answer.
 pub const LIMIT: Duration = Duration::from_secs(10);

@@ -1,0 +1,163 @@
+//! A node in a program that a launcher has started and outlives.
+//!
+//! A node ends with its process, and nobody is left to tell the peers. So the launcher opens the TAP and keeps it, and
+//! the program inherits the descriptor. In a file of memory that both have, the program's node notes which connections
+//! there are (`table`; one write when a connection begins or ends). When the program has died, the launcher resets
+//! those that it has left (`reset`).
+//!
+//! A TAP has one user at a time: the process that holds the lock on the table. The lock ends with its process, and the
+//! next one resets what the last one left before it starts its node.
+
+mod reset;
+mod segment;
+mod table;
+mod tracker;
+
+use std::{
+    fmt,
+    fs::File,
+    os::fd::{AsRawFd, OwnedFd},
+    str::FromStr,
+};
+
+use flue_report::failure::Failure;
+use host_stack::node::Node;
+use offload_engine::link::{Link, NapiMode};
+use rdma_over_tcp::{
+    access::{self, Access},
+    rnic,
+    transport::NodeRnic,
+};
+use rustix::{
+    fs::{FlockOperation, MemfdFlags, fcntl_lock, memfd_create},
+    io::Errno,
+};
+use serde::{Deserialize, Serialize};
+
+use self::{reset::reset, table::Table, tracker::Tracker};
+use crate::NodeOptions;
+
+/// What a program needs to start the node that its launcher has made ready. Serialised, it is the value of an
+/// environment variable.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LaunchedNode {
+    /// The node, on the inherited descriptor of its TAP.
+    pub options: NodeOptions,
+    /// The inherited descriptor of the table of connections.
+    table_fd: i32,
+}
+
+/// The launcher's hold of a node: TAP and table. While it lives, the TAP does.
+#[derive(Debug)]
+pub struct Launch {
+    /// For the program.
+    pub node: LaunchedNode,
+    /// Held open.
+    _tap: OwnedFd,
+    table: File,
+}
+
+impl Launch {
+    /// Opens the TAP and sets up the kernel's side of it. Programs that are started from now on inherit it.
+    ///
+    /// # Errors
+    /// As [`NodeOptions::open`].
+    pub fn prepare(options: &NodeOptions) -> Result<Self, Failure> {
+        let options = options.clone().completed()?;
+        let tap = options.open_descriptor()?;
+        let failed = |error: Errno| Failure::work(format!("table of connections: {error}"));
+        let table = memfd_create("flue-connections", MemfdFlags::empty()).map_err(failed)?;
+        let options = NodeOptions {
+            tap_fd: Some(tap.as_raw_fd()),
+            // The launcher has done that.
+            bridge: None,
+            host_addresses: Vec::new(),
+            txqueuelen: None,
+            napi: NapiMode::Off,
+            ..options
+        };
+        let node = LaunchedNode { options, table_fd: table.as_raw_fd() };
+        Ok(Self { node, _tap: tap, table: table.into() })
+    }
+
+    /// Resets the connections that the program has left, unless another process has the node now.
+    ///
+    /// # Errors
+    /// The TAP or the table cannot be used.
+    pub fn reset_left(&self) -> Result<(), Failure> {
+        let Self { node, _tap, table } = self;
+        if !lock(table)? {
+            return Ok(());
+        }
+        let failed = |error| Failure::work(format!("table of connections: {error}"));
+        let left = Table::read(table).map_err(failed)?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let bare = node.options.without_observers();
+        let link = bare.open_links()?.links.pop();
+        let mut link = link.ok_or_else(|| Failure::work("a TAP without a queue"))?;
+        reset(&mut *link, bare.mac().octets(), &bare, &left)
+            .map_err(|error| Failure::work(format!("resetting connections: {error}")))
+    }
+}
+
+impl fmt::Display for LaunchedNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
+    }
+}
+
+impl FromStr for LaunchedNode {
+    type Err = serde_json::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        serde_json::from_str(text)
+    }
+}
+
+/// Takes the lock of a process. Returns false if another one has it.
+fn lock(table: &File) -> Result<bool, Failure> {
+    match fcntl_lock(table, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+        Err(error) => Err(Failure::work(format!("lock of the TAP: {error}"))),
+    }
+}
+
+impl LaunchedNode {
+    /// Starts the node in this process, with an RDMA adapter on it. `None`: another process has it.
+    ///
+    /// # Errors
+    /// The descriptors are not there any more; or as [`NodeOptions::open`].
+    pub fn open(&self, adapter: rnic::Config) -> Result<Option<(Node<NodeRnic>, Access)>, Failure> {
+        let failed = |error| Failure::work(format!("table of connections: {error}"));
+        // A descriptor of its own: the lock is of the process, and ends when any descriptor of the file is closed.
+        let path = format!("/proc/self/fd/{}", self.table_fd);
+        let file = File::options().read(true).write(true).open(path).map_err(failed)?;
+        if !lock(&file)? {
+            return Ok(None);
+        }
+        let left = Table::read(&file).map_err(failed)?;
+        let options = self.options.clone().completed()?;
+        let own = options.mac().octets();
+        let mut table = Some(Table::new(file).map_err(failed)?);
+        let bare = options.without_observers();
+        let links = options.open_links_on(|mut link| {
+            if !left.is_empty() {
+                reset(&mut *link, own, &bare, &left)
+                    .map_err(|error| Failure::work(format!("resetting connections: {error}")))?;
+            }
+            let table = table.take().ok_or_else(|| Failure::work("a TAP of several queues"))?;
+            Ok(Box::new(Tracker::new(link, table)) as Box<dyn Link>)
+        })?;
+        let mut opened = access::open_queues(
+            links.links,
+            options.node_config(),
+            rnic::Config { seed: options.seed().into(), ..adapter },
+        )
+        .map_err(|error| Failure::work(format!("start of the node: {error}")))?;
+        options.start_traces(opened.iter().map(|(node, _)| node))?;
+        Ok(opened.pop())
+    }
+}

@@ -1,0 +1,420 @@
+//! Programs on nodes: `flue run --tap`. Two nodes on a bridge, in one namespace whose kernel has no part in what they
+//! say to each other.
+
+use std::fs;
+use std::io::{ErrorKind, Read as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use flue_test_support::capture;
+use flue_test_support::flue::{Scratch, command};
+use flue_test_support::needs::{Need, lacks};
+use flue_test_support::netns::Namespace;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::group::Group;
+use crate::programs::under_flue;
+use crate::{FLUE, NEEDS, machine};
+
+/// For a program's end: a failure's time.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How soon a peer hears of a death: kernels answer questions for a connection at most twice a second.
+const HEARS: Duration = Duration::from_secs(10);
+
+/// Two places for nodes, 10.9.0.1 and 10.9.0.2, each with a directory for its control socket: processes of two
+/// namespaces may have one number.
+struct Plant {
+    host: Namespace,
+    runtime: [Scratch; 2],
+}
+
+impl Plant {
+    fn new() -> Self {
+        let host = machine();
+        host.ip("link add br0 type bridge");
+        host.ip("link set br0 up");
+        Self { host, runtime: [Scratch::new(), Scratch::new()] }
+    }
+
+    fn node(at: usize) -> String {
+        format!("--tap tap{at} --addr 10.9.0.{}/24 --bridge br0", at + 1)
+    }
+
+    fn start_command(&self, at: usize, mut command: Command) -> Group {
+        command.env("XDG_RUNTIME_DIR", self.runtime[at].file(""));
+        Group::start(&self.host, command)
+    }
+
+    fn start(&self, at: usize, options: &str, line: &str) -> Group {
+        self.start_command(at, under_flue(&format!("{} {options}", Self::node(at)), line))
+    }
+
+    /// What `flue ss` says of the only node in that place; `None`: there is none yet.
+    fn connections(&self, at: usize, words: &str) -> Option<Vec<Value>> {
+        let mut ss = command(FLUE, &format!("ss --json {words}"));
+        ss.env("XDG_RUNTIME_DIR", self.runtime[at].file("")).stdin(Stdio::null());
+        let said = ss.output().expect("flue starts");
+        let document: Value = serde_json::from_slice(&said.stdout).ok()?;
+        document["result"]["nodes"].as_array()?.first()?["connections"].as_array().cloned()
+    }
+
+    /// Asks until `is_so` of the connections in that place.
+    fn expect(
+        &self,
+        at: usize,
+        words: &str,
+        of: &Group,
+        is_so: impl Fn(&[Value]) -> bool,
+    ) -> Vec<Value> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let found = self.connections(at, words);
+            if let Some(found) = found.as_ref().filter(|found| is_so(found)) {
+                return found.clone();
+            }
+            assert!(Instant::now() < deadline, "{words}: {found:?}\n{}", of.report());
+        }
+    }
+
+    fn listens(&self, server: &Group) {
+        self.expect(0, "-l", server, |found| !found.is_empty());
+    }
+
+    /// Both ends come to their end with 0; END in the options is another word for each. Returns what the client has
+    /// said.
+    fn pair(&self, options: &str, server: &str, client: &str) -> String {
+        let serving = self.start(0, &options.replace("END", "server"), server);
+        self.listens(&serving);
+        let client = self.start(1, &options.replace("END", "client"), client);
+        ends(serving, client)
+    }
+}
+
+/// Both end with 0. Returns what the client has said.
+fn ends(mut server: Group, mut client: Group) -> String {
+    let ended = client.wait(LIMIT).map(|status| status.code());
+    let ended = [ended, server.wait(LIMIT).map(|status| status.code())];
+    client.kill();
+    server.kill();
+    assert_eq!(ended, [Ok(Some(0)), Ok(Some(0))], "{}\n{}", server.report(), client.report());
+    client.said()
+}
+
+fn is_lacking(tools: &[&'static str]) -> bool {
+    lacks(NEEDS) || lacks(&[Need::Tun]) || tools.iter().any(|tool| lacks(&[Need::Tool(tool)]))
+}
+
+#[test]
+fn rping() {
+    if is_lacking(&["rping"]) {
+        return;
+    }
+    let plant = Plant::new();
+    for size in [64, 65_535] {
+        let line = |end: &str| format!("rping {end} -a 10.9.0.1 -C 100 -V -S {size}");
+        plant.pair("", &line("-s"), &line("-c"));
+    }
+}
+
+// Frames are lost on either side, and every byte is compared.
+#[test]
+fn rping_with_loss() {
+    if is_lacking(&["rping"]) {
+        return;
+    }
+    let (plant, scratch) = (Plant::new(), Scratch::new());
+    let file = scratch.file("END-%p.csv");
+    let options = format!("--drop 5 --seed 1 --tcp-trace {}", file.display());
+    let line = |end: &str| format!("rping {end} -a 10.9.0.1 -C 50 -V -S 20000");
+    plant.pair(&options, &line("-s"), &line("-c"));
+    let traces = fs::read_dir(scratch.file("")).expect("a directory");
+    let rows: String = traces
+        .map(|it| fs::read_to_string(it.expect("an entry").path()).expect("a trace"))
+        .collect();
+    let retransmitted = |row: &str| {
+        let count = row.rsplit(',').nth(1).and_then(|cell| cell.parse::<u64>().ok());
+        count.is_some_and(|count| count > 0)
+    };
+    assert!(rows.lines().any(retransmitted), "nothing was lost: {rows}");
+}
+
+#[test]
+fn perftest() {
+    if is_lacking(&["ib_write_bw", "ib_read_bw", "ib_send_lat"]) {
+        return;
+    }
+    let plant = Plant::new();
+    for line in ["ib_write_bw -n 200 -R", "ib_read_bw -n 200 -R", "ib_send_lat -n 100 -R"] {
+        let said = plant.pair("", line, &format!("{line} 10.9.0.1"));
+        assert!(said.contains("#bytes"), "{said}");
+    }
+}
+
+#[test]
+fn fio() {
+    if is_lacking(&["fio"]) {
+        return;
+    }
+    let (plant, common) =
+        (Plant::new(), "--ioengine=rdma --port=4444 --bs=64k --size=8m --iodepth=8");
+    let server = format!("fio --name=to {common} --rw=read");
+    let client = format!("fio --name=from {common} --hostname=10.9.0.1 --verb=write --rw=write");
+    let said = plant.pair("", &server, &client);
+    assert!(said.contains("io=8192KiB"), "{said}");
+}
+
+// The kernel's connection for control and the queue pair have one name: 127.0.0.1.
+#[test]
+fn qperf_with_a_map() {
+    if is_lacking(&["qperf"]) {
+        return;
+    }
+    let (plant, map) = (Plant::new(), "--map 127.0.0.1=10.9.0.1");
+    let server = plant.start(0, map, "qperf");
+    let listens = server.wait_for_listener(&plant.host, 19_765, LIMIT);
+    assert_eq!(listens, Ok(()), "{}", server.report());
+    let mut client = plant.start(1, map, "qperf -cm1 -t 1 127.0.0.1 rc_lat");
+    let status = client.wait(LIMIT).map(|status| status.code());
+    assert_eq!(status, Ok(Some(0)), "{}\n{}", server.report(), client.report());
+    assert!(client.said().contains("latency"), "{}", client.report());
+}
+
+// libfabric finds addresses by those of the kernel's interfaces.
+#[test]
+fn fi_pingpong_with_a_map() {
+    if is_lacking(&["fi_pingpong"]) {
+        return;
+    }
+    let plant = Plant::new();
+    plant.host.ip("address add 10.77.0.2/24 dev eth0");
+    let map = "--map 10.77.0.1=10.9.0.1 --map 10.77.0.2=10.9.0.2";
+    let line = "fi_pingpong -p verbs -e msg -I 20 -S 64";
+    let server = plant.start(0, map, line);
+    let listens = server.wait_for_listener(&plant.host, 47_592, LIMIT);
+    assert_eq!(listens, Ok(()), "{}", server.report());
+    let said = ends(server, plant.start(1, map, &format!("{line} 10.77.0.1")));
+    assert!(said.contains("usec/xfer"), "{said}");
+}
+
+// A mapped address leads to the node; the program is shown what it has said.
+#[test]
+fn rping_with_a_map() {
+    if is_lacking(&["rping"]) {
+        return;
+    }
+    let (plant, map) = (Plant::new(), "--map 127.0.0.1=10.9.0.1");
+    let line = |end: &str| format!("rping {end} -a 127.0.0.1 -C 2 -V -d");
+    let said = plant.pair(map, &line("-s"), &line("-c"));
+    assert!(!said.contains("10.9.0.1"), "{said}");
+}
+
+// Over a node to itself nothing goes, and that is said at once; an address of the kernel is not the node's.
+#[test]
+fn addresses_that_a_node_does_not_reach() {
+    if is_lacking(&["rping"]) {
+        return;
+    }
+    let plant = Plant::new();
+    for (line, why) in [
+        ("rping -c -a 10.9.0.1 -C 1", "No route to host"),
+        ("rping -c -a 127.0.0.1 -C 1", "No route to host"),
+        ("rping -c -a 192.0.2.1 -C 1", "Network is unreachable"),
+        ("rping -s -a 10.77.0.1 -C 1", "Cannot assign requested address"),
+    ] {
+        let mut program = plant.start(0, "", line);
+        let status = program.wait(HEARS).unwrap_or_else(|wrong| panic!("{line}: {wrong}"));
+        program.kill();
+        assert!(!status.success() && program.said().contains(why), "{}", program.report());
+    }
+}
+
+#[test]
+fn rping_with_flues_own() {
+    if is_lacking(&["rping"]) {
+        return;
+    }
+    let plant = Plant::new();
+    let own = |at: usize, end: &str| {
+        let options = Plant::node(at);
+        command(FLUE, &format!("rping {end} {options} -a 10.9.0.1 -C 10 -V"))
+    };
+    let server = plant.start_command(0, own(0, "-s"));
+    plant.listens(&server);
+    ends(server, plant.start(1, "", "rping -c -a 10.9.0.1 -C 10 -V"));
+    let server = plant.start(0, "", "rping -s -a 10.9.0.1 -C 10 -V");
+    plant.listens(&server);
+    ends(server, plant.start_command(1, own(1, "-c")));
+}
+
+// Nobody in the program is left to say that the connection is over. The peer hears of it, whether data are on their way
+// or nothing; and the launcher ends by the same signal.
+#[test]
+fn a_program_that_is_killed_resets_its_peers() {
+    if is_lacking(&["rping"]) {
+        return;
+    }
+    let plant = Plant::new();
+    for (killed, count) in [(1, "1000000000"), (0, "1000000000")] {
+        let line = |end: &str| format!("rping {end} -a 10.9.0.1 -C {count} -V");
+        let server = plant.start(0, "", &line("-s"));
+        plant.listens(&server);
+        let client = plant.start(1, "", &line("-c"));
+        let is_busy = |found: &[Value]| found.iter().any(|one| one["qp"].is_u64());
+        plant.expect(1, "", &client, is_busy);
+        let mut both = [server, client];
+        both[killed].signal("rping", Signal::KILL);
+        let begin = Instant::now();
+        let status = both[killed].wait(HEARS);
+        assert_eq!(
+            status.map(|status| status.code()),
+            Ok(Some(128 + 9)),
+            "{}",
+            both[killed].report()
+        );
+        both[1 - killed].wait(HEARS).unwrap_or_else(|wrong| panic!("{wrong}"));
+        assert!(begin.elapsed() < HEARS);
+        both.iter_mut().for_each(Group::kill);
+        assert!(both[1 - killed].said().contains("DISCONNECT"), "{}", both[1 - killed].report());
+        let links = plant.host.links();
+        assert!(!links.iter().any(|link| link.starts_with("tap")), "left: {links:?}");
+    }
+}
+
+// A kernel that waits and sends nothing hears of it too.
+#[test]
+fn a_program_that_is_killed_resets_an_idle_kernel() {
+    if is_lacking(&["rping"]) {
+        return;
+    }
+    let plant = Plant::new();
+    plant.host.ip("address add 10.9.0.254/24 dev br0");
+    plant.host.ip("address add fd09::fe/64 dev br0 nodad");
+    let program = plant.start(0, "--addr fd09::1/64", "rping -s");
+    plant.listens(&program);
+    let sockets = ["10.9.0.1:7174", "[fd09::1]:7174"].map(|address| {
+        let address: SocketAddr = address.parse().expect("an address");
+        let connect = || TcpStream::connect_timeout(&address, LIMIT);
+        plant.host.run(connect).unwrap_or_else(|error| panic!("{address}: {error}"))
+    });
+    plant.expect(0, "", &program, |found| found.len() == 2);
+    program.signal("rping", Signal::KILL);
+    for mut socket in sockets {
+        socket.set_read_timeout(Some(HEARS)).expect("a limit");
+        let error = socket.read(&mut [0]).expect_err("nothing was sent");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{socket:?}: {error}");
+    }
+}
+
+// Signals reach the program, its status is the launcher's, and its output is untouched.
+#[test]
+fn the_launcher_of_a_node_is_as_if_it_were_not_there() {
+    if is_lacking(&[]) {
+        return;
+    }
+    let plant = Plant::new();
+    let run = |script: &str| {
+        let mut line = under_flue(&Plant::node(0), "sh -c");
+        line.arg(script).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = plant.host.spawn(&mut line).expect("flue starts");
+        child.wait_with_output().expect("it ends")
+    };
+    let said = run("echo out; echo err >&2; exit 42");
+    let texts = (said.stdout.as_slice(), said.stderr.as_slice());
+    assert_eq!((said.status.code(), texts), (Some(42), (&b"out\n"[..], &b"err\n"[..])));
+    for signal in [Signal::KILL, Signal::TERM, Signal::ABORT, Signal::SEGV] {
+        let said = run(&format!("kill -{} $$", signal.as_raw()));
+        assert_eq!(said.status.signal(), Some(signal.as_raw()), "{signal:?}");
+    }
+    // To the launcher; the program decides.
+    let said = run("trap 'echo caught; exit 7' TERM; kill -TERM $PPID; while :; do :; done");
+    assert_eq!((said.status.code(), said.stdout.as_slice()), (Some(7), &b"caught\n"[..]));
+    // A pipe that the launcher held would not come to its end.
+    let said = run("ip link show tap0 >/dev/null && exec >&- && exit 3");
+    assert_eq!(said.status.code(), Some(3));
+}
+
+// A TAP has one user at a time, and the next one when that has ended.
+#[test]
+fn one_process_has_the_node() {
+    if is_lacking(&["rping"]) {
+        return;
+    }
+    let (plant, scratch) = (Plant::new(), Scratch::new());
+    let log = scratch.file("log");
+    let script = "rping -s -a 10.9.0.1 & first=$!; \
+                  until flue ss -l | grep -q 7174; do :; done; \
+                  rping -s -p 9999; echo second $?; kill $first; wait $first; \
+                  exec rping -s -a 10.9.0.1 -C 1";
+    let mut program = under_flue(&format!("{} --log {}", Plant::node(0), log.display()), "sh -c");
+    program.arg(script.replace("flue ss", &format!("{FLUE} ss")));
+    let server = plant.start_command(0, program);
+    let deadline = Instant::now() + LIMIT;
+    while !server.said().contains("second") {
+        assert!(Instant::now() < deadline, "{}", server.report());
+    }
+    assert!(server.said().contains("Device or resource busy"), "{}", server.report());
+    plant.listens(&server);
+    // The listener may be the first one's still, which ends in a moment: a connect is repeated.
+    let said = fs::read_to_string(&log).expect("a log");
+    assert!(said.contains("another process has the node"), "{said}");
+}
+
+#[test]
+fn flue_ss_lists_the_queue_pairs_of_both_transports() {
+    if is_lacking(&["rping"]) {
+        return;
+    }
+    let plant = Plant::new();
+    for (options, address, offload) in
+        [(true, "10.9.0.1", "Offloaded"), (false, "127.0.0.1", "Kernel")]
+    {
+        let line = |end: &str| format!("rping {end} -a {address} -C 1000000000");
+        let start = |at: usize, end: &str| match options {
+            true => plant.start(at, "", &line(end)),
+            false => plant.start_command(at, under_flue("", &line(end))),
+        };
+        let mut server = start(0, "-s");
+        plant.listens(&server);
+        let mut client = start(1, "-c");
+        let has_pair = |found: &[Value]| found.iter().any(|one| one["qp"].is_u64());
+        for (at, end) in [(0, &server), (1, &client)] {
+            let found = plant.expect(at, "", end, |found| {
+                has_pair(found) && found.iter().all(|one| one["offload_state"] == offload)
+            });
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0]["qp"].as_u64() > Some(0), "{found:?}");
+        }
+        let mut ss = command(FLUE, "ss -i");
+        ss.env("XDG_RUNTIME_DIR", plant.runtime[1].file(""));
+        let said = String::from_utf8(ss.output().expect("flue starts").stdout).expect("text");
+        assert!(said.contains("qp:"), "{said}");
+        // An end in order takes the socket along.
+        client.signal("rping", Signal::KILL);
+        client.wait(LIMIT).expect("it was killed");
+        server.wait(LIMIT).expect("its peer has gone");
+        let left = fs::read_dir(plant.runtime[0].file("flue")).expect("a directory").count();
+        assert_eq!(left, 0, "sockets of the server");
+    }
+}
+
+// The capture is the node's, complete when the program has ended in order.
+#[test]
+fn a_capture_of_a_node() {
+    if is_lacking(&["rping"]) {
+        return;
+    }
+    let (plant, scratch) = (Plant::new(), Scratch::new());
+    let file = scratch.file("END-%p.pcapng");
+    let options = format!("--pcap {}", file.display());
+    let line = |end: &str| format!("rping {end} -a 10.9.0.1 -C 5 -V");
+    plant.pair(&options, &line("-s"), &line("-c"));
+    let entries = fs::read_dir(scratch.file("")).expect("a directory");
+    for entry in entries.map(|entry| entry.expect("an entry").path()) {
+        let frames = capture::read(&entry).expect("a capture");
+        let has_arp = frames.iter().any(|frame| frame.data.get(12..14) == Some(&[8, 6]));
+        assert!(frames.len() > 30 && has_arp, "{}: {} frames", entry.display(), frames.len());
+    }
+}
