@@ -27,7 +27,7 @@ use rdma_over_tcp::{
 use crate::{errno::Errno, latch::lock, qp::Qp};
 
 /// Processes that descend from each other and each have an adapter, at most.
-const GENERATIONS_MAX: usize = 64;
+pub const GENERATIONS_MAX: usize = 64;
 
 /// Forks so far, on the way to this process.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -38,6 +38,12 @@ static ENGINES: [OnceLock<Engine>; GENERATIONS_MAX] = [const { OnceLock::new() }
 /// Has what was made before answer `ENODEV`: called in the child of a fork. It only counts.
 pub fn forked() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Forks so far on the way to this process: what was made with another number is another process's. Below
+/// [`GENERATIONS_MAX`] where there can be an adapter.
+pub fn generation() -> usize {
+    GENERATION.load(Ordering::Relaxed) as usize
 }
 
 /// How the adapter of this process is to be, before it is started.
