@@ -125,11 +125,7 @@ extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
 
 /// The connection waits for nobody or not as the listener does, which is how librdmacm has it.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn raccept(
-    socket: c_int,
-    addr: *mut sockaddr,
-    length: *mut socklen_t,
-) -> c_int {
+unsafe extern "C" fn raccept(socket: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {
     guard::number(|| {
         let listener = table::find(socket)?;
         // First, so that a connection is not taken that there is no descriptor for.

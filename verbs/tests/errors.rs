@@ -1,5 +1,5 @@
-//! What programs are told when they err, and what they may rely on: a C program (`errors.c`) against the library, over
-//! kernel sockets of the loopback interface.
+//! What programs are told when they err, and what they may rely on: C programs against the library, over kernel sockets
+//! of the loopback interface.
 //!
 //! Needs `cc` and the headers of libibverbs and librdmacm; says so and passes without them, but fails in CI.
 
@@ -31,13 +31,23 @@ fn names(directory: &Path) -> PathBuf {
 
 #[test]
 fn errors_and_guarantees() {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("errors");
-    let (names, program) = (names(&directory), directory.join("errors"));
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/errors.c");
+    run("errors");
+}
+
+#[test]
+fn rsockets() {
+    run("rsockets");
+}
+
+fn run(name: &str) {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let (names, program) = (names(&directory), directory.join(name));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
     let compiled = Command::new("cc")
         .args(["-Wall", "-Werror", "-o"])
         .arg(&program)
-        .args([source, "-libverbs", "-lrdmacm", "-lpthread"])
+        .arg(&source)
+        .args(["-libverbs", "-lrdmacm", "-lpthread"])
         .output();
     match compiled {
         Ok(compiled) if compiled.status.success() => {}

@@ -13,7 +13,7 @@ use libc::{
 use offload_engine::memory::SharedSpan;
 use rdma_over_tcp::rnic::RegisteredBuffer;
 
-use super::{tell_address, table};
+use super::{table, tell_address};
 use crate::{
     guard::{self, Errno},
     memory,

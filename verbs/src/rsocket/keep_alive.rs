@@ -28,9 +28,9 @@ struct Service {
     changed: Condvar,
 }
 
-static SERVICES: [Service; GENERATIONS_MAX] = [const {
-    Service { kept: Mutex::new((Vec::new(), false)), changed: Condvar::new() }
-}; GENERATIONS_MAX];
+static SERVICES: [Service; GENERATIONS_MAX] =
+    [const { Service { kept: Mutex::new((Vec::new(), false)), changed: Condvar::new() } };
+        GENERATIONS_MAX];
 
 impl Service {
     fn lock(&self) -> MutexGuard<'_, (Vec<Kept>, bool)> {

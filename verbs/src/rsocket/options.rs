@@ -10,9 +10,9 @@ use std::{
 use flue_verbs_core::rsocket::{Linger, Socket};
 use libc::{
     IP_TOS, IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, IPV6_V6ONLY, SO_ACCEPTCONN, SO_DOMAIN, SO_ERROR,
-    SO_KEEPALIVE, SO_LINGER, SO_OOBINLINE, SO_PROTOCOL, SO_RCVBUF, SO_REUSEADDR, SO_SNDBUF, SO_TYPE,
-    SOL_SOCKET, TCP_CONGESTION, TCP_INFO, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_MAXSEG,
-    TCP_NODELAY, socklen_t,
+    SO_KEEPALIVE, SO_LINGER, SO_OOBINLINE, SO_PROTOCOL, SO_RCVBUF, SO_REUSEADDR, SO_SNDBUF,
+    SO_TYPE, SOL_SOCKET, TCP_CONGESTION, TCP_INFO, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL,
+    TCP_MAXSEG, TCP_NODELAY, socklen_t,
 };
 
 use super::{keep_alive, table};
@@ -37,7 +37,10 @@ const fn is_kept(level: c_int, name: c_int) -> bool {
     matches!(
         (level, name),
         (SOL_SOCKET, SO_LINGER | SO_OOBINLINE)
-            | (IPPROTO_TCP, TCP_NODELAY | TCP_MAXSEG | TCP_CONGESTION | TCP_KEEPCNT | TCP_KEEPINTVL)
+            | (
+                IPPROTO_TCP,
+                TCP_NODELAY | TCP_MAXSEG | TCP_CONGESTION | TCP_KEEPCNT | TCP_KEEPINTVL
+            )
             | (IPPROTO_IP, IP_TOS)
     )
 }
@@ -80,7 +83,8 @@ fn kept(descriptor: c_int, level: c_int, name: c_int) -> Option<c_int> {
 
 fn set_keep_alive(descriptor: c_int, socket: &std::sync::Arc<Socket>) -> Result<(), Errno> {
     let is_on = kept(descriptor, SOL_SOCKET, SO_KEEPALIVE).is_some_and(|on| on != 0);
-    let idle = kept(descriptor, IPPROTO_TCP, TCP_KEEPIDLE).and_then(|idle| u64::try_from(idle).ok());
+    let idle =
+        kept(descriptor, IPPROTO_TCP, TCP_KEEPIDLE).and_then(|idle| u64::try_from(idle).ok());
     let interval = idle.filter(|idle| is_on && *idle > 0).map(Duration::from_secs);
     keep_alive::set(descriptor, socket, interval)
 }

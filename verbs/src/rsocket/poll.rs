@@ -144,11 +144,7 @@ impl<'a> Watched<'a> {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn rpoll(
-    descriptors: *mut pollfd,
-    count: libc::nfds_t,
-    timeout: c_int,
-) -> c_int {
+unsafe extern "C" fn rpoll(descriptors: *mut pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
     let mut is_mixed = false;
     let found = guard::number(|| {
         let Ok(count) = usize::try_from(count) else { return Err(Errno(libc::EINVAL)) };

@@ -304,7 +304,11 @@ impl Connection {
     }
 
     /// Sends what it can of `pieces`, without the bytes that were sent already. `None`: nothing now.
-    pub(super) fn send(&mut self, pieces: &[&[u8]], already: usize) -> Option<Result<usize, Errno>> {
+    pub(super) fn send(
+        &mut self,
+        pieces: &[&[u8]],
+        already: usize,
+    ) -> Option<Result<usize, Errno>> {
         if let Some(error) = self.refusal() {
             return Some(Err(error));
         }
@@ -323,15 +327,18 @@ impl Connection {
     }
 
     /// Writes `data` to what the peer has mapped as `offset`. `None`: nothing now.
-    pub(super) fn write_mapped(&mut self, data: &[u8], offset: u64) -> Option<Result<usize, Errno>> {
+    pub(super) fn write_mapped(
+        &mut self,
+        data: &[u8],
+        offset: u64,
+    ) -> Option<Result<usize, Errno>> {
         if let Some(error) = self.refusal() {
             return Some(Err(error));
         }
         let mut sent = 0;
         while self.is_live() && self.untold.is_empty() && sent < data.len() {
             let target = offset.checked_add(sent as u64);
-            let target =
-                target.and_then(|at| self.iomap.iter().find_map(|entry| entry.at(at)));
+            let target = target.and_then(|at| self.iomap.iter().find_map(|entry| entry.at(at)));
             let Some(target) = target else {
                 return Some(if sent > 0 { Ok(sent) } else { Err(Errno::INVAL) });
             };
@@ -399,7 +406,8 @@ impl Connection {
             is_writable: can_send || self.is_write_shut || self.is_disconnected || is_ended,
             has_error: self.error.is_some(),
             is_finished: is_finished || self.is_broken,
-            is_over: self.is_broken || self.is_disconnected || is_finished && self.is_write_shut,
+            is_over: self.unread() == 0
+                && (self.is_broken || self.is_disconnected || is_finished && self.is_write_shut),
         }
     }
 

@@ -14,7 +14,8 @@ use rdma_over_tcp::rnic::{Data, QpLimits, RegisteredBuffer, Sge, WrFlags};
 use super::{
     sender::{GRANT_SLOTS, Plan},
     wire::{
-        ByteOrder, ConnectionData, ENTRY_BYTES, Entry, IOMAP_ENTRY_BYTES, IomapEntry, MESSAGE_BYTES, Message, Violation,
+        ByteOrder, ConnectionData, ENTRY_BYTES, Entry, IOMAP_ENTRY_BYTES, IomapEntry,
+        MESSAGE_BYTES, Message, Violation,
     },
 };
 use crate::{
@@ -308,9 +309,7 @@ impl Endpoint {
         let request = Request::Write { to: (to.address, to.key) };
         let Some(message) = message else {
             let done = Done::Direct(to.length).to_number();
-            return self
-                .qp
-                .post_send(|poster| poster.post(done, request, data, WrFlags::NONE));
+            return self.qp.post_send(|poster| poster.post(done, request, data, WrFlags::NONE));
         };
         self.write_and_send(Done::Data(to.length), request, data, message)
     }
@@ -346,17 +345,15 @@ impl Endpoint {
     pub(super) fn tell(&self, message: [u8; MESSAGE_BYTES]) -> Result<(), Errno> {
         let done = Done::Control(1).to_number();
         let send = Request::Send { invalidate: None };
-        self.qp.post_send(|poster| {
-            poster.post(done, send, Data::Inline(&[&message]), WrFlags::NONE)
-        })
+        self.qp
+            .post_send(|poster| poster.post(done, send, Data::Inline(&[&message]), WrFlags::NONE))
     }
 
     /// Sends something that the peer does not notice: TCP finds out whether it is there.
     pub(super) fn probe(&self) -> Result<(), Errno> {
         let done = Done::Control(1).to_number();
         let write = Request::Write { to: (0, 0) };
-        self.qp
-            .post_send(|poster| poster.post(done, write, Data::Inline(&[]), WrFlags::NONE))
+        self.qp.post_send(|poster| poster.post(done, write, Data::Inline(&[]), WrFlags::NONE))
     }
 
     /// Ends the connection at once.

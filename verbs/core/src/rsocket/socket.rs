@@ -216,13 +216,8 @@ impl Socket {
         engine.check()?;
         let wakers = Arc::new(Wakers::default());
         let channel = EventChannel::with_listener(wake_up(&wakers))?;
-        let state = State {
-            settings,
-            phase: Phase::Idle,
-            id: None,
-            error: None,
-            is_connect_told: false,
-        };
+        let state =
+            State { settings, phase: Phase::Idle, id: None, error: None, is_connect_told: false };
         Ok(Arc::new(Self {
             engine,
             family,
@@ -517,9 +512,9 @@ impl Socket {
                 state.phase = match std::mem::replace(&mut state.phase, Phase::Failed) {
                     Phase::Connecting(endpoint) => {
                         match ConnectionData::parse(&event.private_data) {
-                            Ok(remote) => Phase::Connected(Box::new(Connection::new(
-                                *endpoint, remote, true,
-                            ))),
+                            Ok(remote) => {
+                                Phase::Connected(Box::new(Connection::new(*endpoint, remote, true)))
+                            }
                             Err(violation) => {
                                 tracing::error!(?violation, "the peer has no rsocket there");
                                 state.error = Some(Errno::PROTO);
@@ -821,12 +816,7 @@ impl Socket {
     ///
     /// # Errors
     /// `EINVAL`: it is not connected. `ENOMEM`: the peer's iomap is full. Those of [`Region::new`].
-    pub fn map(
-        &self,
-        buffer: &RegisteredBuffer,
-        offset: u64,
-        is_told: bool,
-    ) -> Result<(), Errno> {
+    pub fn map(&self, buffer: &RegisteredBuffer, offset: u64, is_told: bool) -> Result<(), Errno> {
         self.engine.check()?;
         let mut state = self.lock();
         self.advance(&mut state);
@@ -920,7 +910,7 @@ impl Socket {
         // Of one that is over already there is nothing to wait for.
         let Some(true) = id.map(|id| id.disconnect().is_ok()) else { return };
         self.linger(time.min(DISCONNECT_TIME), |state| match &state.phase {
-            Phase::Connected(connection) => connection.readiness().is_over && connection.is_lost(),
+            Phase::Connected(connection) => connection.is_lost(),
             _ => true,
         });
     }

@@ -53,7 +53,8 @@ pub(super) enum ByteOrder {
 
 impl ByteOrder {
     /// This machine's.
-    pub(super) const NATIVE: Self = if cfg!(target_endian = "big") { Self::Big } else { Self::Little };
+    pub(super) const NATIVE: Self =
+        if cfg!(target_endian = "big") { Self::Big } else { Self::Little };
 
     const fn u32(self, octets: [u8; 4]) -> u32 {
         match self {
@@ -417,10 +418,8 @@ mod tests {
         for outside in [0, 4999, 5100, u64::MAX] {
             assert_eq!(entry.at(outside), None);
         }
-        let hostile = IomapEntry {
-            offset: 0,
-            memory: Entry { address: u64::MAX, key: 7, length: u32::MAX },
-        };
+        let hostile =
+            IomapEntry { offset: 0, memory: Entry { address: u64::MAX, key: 7, length: u32::MAX } };
         assert_eq!(hostile.at(2), None);
     }
 }
