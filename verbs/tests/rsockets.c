@@ -246,7 +246,14 @@ static void nobody_listens(void)
 	CHECK(rbind(taken, (struct sockaddr *)&there, sizeof there) == 0);
 	CHECK(rgetsockname(taken, (struct sockaddr *)&there, &length) == 0);
 	FAILS(rconnect(fd, (struct sockaddr *)&there, sizeof there), ECONNREFUSED);
-	CHECK(rclose(fd) == 0 && rclose(taken) == 0);
+	CHECK(rlisten(taken, 1) == 0);
+	CHECK(rfcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+	FAILS(rconnect(fd, (struct sockaddr *)&there, sizeof there), EINPROGRESS);
+	FAILS(rconnect(fd, (struct sockaddr *)&there, sizeof there), EALREADY);
+	int accepted = raccept(taken, NULL, NULL);
+	CHECK(accepted >= 0);
+	CHECK(rpoll(&(struct pollfd){ fd, POLLOUT, 0 }, 1, 10000) == 1);
+	CHECK(rclose(fd) == 0 && rclose(accepted) == 0 && rclose(taken) == 0);
 }
 
 static void handle(int signal) { (void)signal; }

@@ -216,8 +216,9 @@ unsafe extern "C" fn rselect(
             (write, POLLOUT, POLLOUT | POLLERR),
             (except, POLLPRI, POLLPRI),
         ] {
-            // SAFETY: the program gives a set, or null; zero octets are an empty one.
+            // SAFETY: the program gives a set, or null.
             let Some(set) = (unsafe { set.as_mut() }) else { continue };
+            // SAFETY: zero octets are an empty set.
             *set = unsafe { mem::zeroed() };
             for descriptor in &all {
                 if descriptor.events & wanted != 0 && descriptor.revents & seen != 0 {

@@ -184,6 +184,8 @@ struct State {
     settings: Settings,
     phase: Phase,
     id: Option<Arc<Id>>,
+    /// Where the program has bound it.
+    bound: Option<SocketAddr>,
     /// Why it is not connected: told once.
     error: Option<Errno>,
     /// The program has been told that it is connected.
@@ -279,7 +281,8 @@ impl Socket {
     pub fn local_address(&self) -> SocketAddr {
         let id = self.lock().id.clone();
         let local = id.and_then(|id| id.addresses().0);
-        self.family.map(local.unwrap_or(SocketAddr::new(self.family.unspecified(), 0)))
+        let none = || SocketAddr::new(self.family.unspecified(), 0);
+        self.family.map(local.unwrap_or_else(none))
     }
 
     /// Its peer's.
@@ -318,6 +321,7 @@ impl Socket {
         }
         let id = self.new_id(&state.settings)?;
         id.bind(address)?;
+        state.bound = id.addresses().0;
         state.id = Some(id);
         Ok(())
     }
@@ -438,7 +442,11 @@ impl Socket {
                 }
                 Phase::Listening(_) => return Err(Errno::ISCONN),
                 Phase::Failed => {
-                    return Err(state.error.take().unwrap_or(Errno::CONNREFUSED));
+                    if let Some(error) = state.error.take() {
+                        return Err(error);
+                    }
+                    self.renew(&mut state)?;
+                    self.begin_to_connect(&mut state, remote)?;
                 }
                 Phase::Closed => return Err(Errno::BADF),
             }
@@ -480,13 +488,25 @@ impl Socket {
                 Ok(())
             }
             Err(error) => {
-                // One that is bound stays so; its way to this peer is not tried again.
-                if state.id.is_none() {
-                    let _ = id.destroy();
-                }
+                state.id = Some(id);
+                self.renew(state)?;
                 Err(error)
             }
         }
+    }
+
+    /// Makes it as it was before a connect that has failed.
+    fn renew(&self, state: &mut State) -> Result<(), Errno> {
+        if let Some(id) = state.id.take() {
+            let _ = id.destroy();
+        }
+        state.phase = Phase::Idle;
+        if let Some(bound) = state.bound {
+            let id = self.new_id(&state.settings)?;
+            id.bind(bound)?;
+            state.id = Some(id);
+        }
+        Ok(())
     }
 
     /// Takes in what has happened.

@@ -179,8 +179,8 @@ pub(super) struct ConnectionData {
 
 impl ConnectionData {
     /// As private data.
-    pub(super) fn to_octets(&self) -> [u8; CONNECTION_DATA_BYTES] {
-        let Self { order, credits, iomap_entries, grants, data } = *self;
+    pub(super) fn to_octets(self) -> [u8; CONNECTION_DATA_BYTES] {
+        let Self { order, credits, iomap_entries, grants, data } = self;
         let mut octets = [0; CONNECTION_DATA_BYTES];
         let is_big = order == ByteOrder::Big;
         octets[0] = VERSION;
