@@ -218,8 +218,14 @@ impl Socket {
         engine.check()?;
         let wakers = Arc::new(Wakers::default());
         let channel = EventChannel::with_listener(wake_up(&wakers))?;
-        let state =
-            State { settings, phase: Phase::Idle, id: None, error: None, is_connect_told: false };
+        let state = State {
+            settings,
+            phase: Phase::Idle,
+            id: None,
+            bound: None,
+            error: None,
+            is_connect_told: false,
+        };
         Ok(Arc::new(Self {
             engine,
             family,
