@@ -5,8 +5,8 @@
 //! (`poll`), which take descriptors of the kernel, too.
 //!
 //! There are no datagrams, since iWARP has no unreliable queue pairs: `SOCK_DGRAM` is EOPNOTSUPP, and librspreload then
-//! takes a socket of the kernel. No call raises SIGPIPE. In the child of a fork rsockets of the parent are ENODEV, and it
-//! can make others.
+//! takes a socket of the kernel. No call raises SIGPIPE. In the child of a fork rsockets of the parent are ENODEV, and
+//! it can make others.
 
 mod data;
 mod keep_alive;

@@ -1,5 +1,7 @@
 #define _GNU_SOURCE
 #include <rdma/rsocket.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -304,6 +306,83 @@ static void mapped(void)
 	CHECK(rclose(a) == 0 && rclose(b) == 0);
 }
 
+static void put(uint8_t *at, uint64_t value, int octets)
+{
+	while (octets--) { at[octets] = value; value >>= 8; }
+}
+
+/* A peer that speaks the protocol's form, and keeps to none of its rules. */
+struct hostile { uint8_t told[40]; uint32_t message; int is_refused; };
+
+static void *attacks(void *arg)
+{
+	struct hostile *hostile = arg;
+	struct rdma_addrinfo hints = { .ai_flags = RAI_NUMERICHOST, .ai_port_space = RDMA_PS_TCP }, *there;
+	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+		.cap = { .max_send_wr = 4, .max_recv_wr = 64, .max_send_sge = 1, .max_recv_sge = 1, .max_inline_data = 16 } };
+	struct rdma_conn_param param = { .private_data = hostile->told, .private_data_len = 40, .initiator_depth = 1 };
+	struct rdma_cm_id *id;
+	struct ibv_wc wc;
+	static uint8_t buffer[64];
+	char port[8];
+	snprintf(port, sizeof port, "%d", ntohs(at.sin_port));
+	CHECK(rdma_getaddrinfo("127.0.0.1", port, &hints, &there) == 0);
+	CHECK(rdma_create_ep(&id, there, NULL, &attr) == 0);
+	/* Credits that it is told are written there. */
+	struct ibv_mr *mr = rdma_reg_write(id, buffer, sizeof buffer);
+	put(hostile->told + 8, (uintptr_t)buffer, 8);
+	put(hostile->told + 16, mr->rkey, 4);
+	for (int i = 0; i < 64; i++) CHECK(rdma_post_recv(id, NULL, buffer, 4, mr) == 0);
+	int connected = rdma_connect(id, &param);
+	CHECK((connected == 0) == !hostile->is_refused);
+	if (connected == 0) {
+		CHECK(rdma_post_send(id, NULL, &hostile->message, 4, NULL, IBV_SEND_INLINE) == 0);
+		/* It ends the connection: the receives are flushed. */
+		do CHECK(rdma_get_recv_comp(id, &wc) == 1); while (wc.status == IBV_WC_SUCCESS);
+	}
+	rdma_dereg_mr(mr);
+	rdma_destroy_ep(id);
+	rdma_freeaddrinfo(there);
+	return NULL;
+}
+
+static void hostile_peers(void)
+{
+	static const uint32_t messages[] = {
+		1 << 29, 2 << 29, 3 << 29, 5 << 29, 7u << 29 | 3, /* unknown */
+		0x1fffffff,                                       /* more bytes than were granted */
+		6u << 29 | 0xffff,                                /* beyond the iomap */
+	};
+	struct hostile hostile = { { 1, 2, 1, 0 }, 0, 0 };
+	pthread_t thread;
+	char octet;
+	put(hostile.told + 20, 2, 4);
+	put(hostile.told + 24, 4096, 8);
+	put(hostile.told + 36, 100, 4);
+	for (size_t i = 0; i < sizeof messages / sizeof *messages; i++) {
+		hostile.message = messages[i];
+		pthread_create(&thread, NULL, attacks, &hostile);
+		int fd = raccept(listener, NULL, NULL);
+		CHECK(fd >= 0);
+		FAILS(rrecv(fd, &octet, 1, 0), EPROTO);
+		CHECK(rrecv(fd, &octet, 1, 0) == 0);
+		CHECK(rclose(fd) == 0);
+		pthread_join(thread, NULL);
+	}
+	/* A request of another protocol is refused, and the listener goes on. */
+	int a, b;
+	hostile.told[0] = 9;
+	hostile.is_refused = 1;
+	pthread_create(&thread, NULL, attacks, &hostile);
+	CHECK(rpoll(&(struct pollfd){ listener, POLLIN, 0 }, 1, -1) == 1);
+	CHECK(rfcntl(listener, F_SETFL, O_NONBLOCK) == 0);
+	FAILS(raccept(listener, NULL, NULL), EAGAIN);
+	CHECK(rfcntl(listener, F_SETFL, 0) == 0);
+	pthread_join(thread, NULL);
+	pair(&a, &b);
+	CHECK(rclose(a) == 0 && rclose(b) == 0);
+}
+
 /* A process that connects, and says so; then it sleeps until it is killed, or exits without a close. */
 static pid_t other_process(int is_exiting, int *passive)
 {
@@ -364,6 +443,7 @@ int main(void)
 	halves();
 	nobody_listens();
 	mapped();
+	hostile_peers();
 	other_processes();
 	CHECK(rclose(listener) == 0);
 	printf("%d failures\n", failures);

@@ -233,8 +233,8 @@ unsafe extern "C" fn riomap(
         let address = start.as_ptr().addr();
         let offset = if offset == -1 { address } else { offset as usize };
         memory::check_mapped(address, length, true)?;
-        // SAFETY: the pages are there and may be written; the program, which is not Rust, keeps them until `riounmap` or
-        // `rclose` has returned, when nothing uses the span any more.
+        // SAFETY: the pages are there and may be written; the program, which is not Rust, keeps them until `riounmap`
+        // or `rclose` has returned, when nothing uses the span any more.
         let span = unsafe { SharedSpan::from_raw(start, length, true, ()) };
         let is_told = protection & libc::PROT_WRITE != 0;
         socket.map(&RegisteredBuffer::from(span), offset as u64, is_told)?;

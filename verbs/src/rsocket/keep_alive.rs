@@ -1,5 +1,5 @@
-//! `SO_KEEPALIVE`: an empty Write every `TCP_KEEPIDLE` seconds. The peer's program does not notice it; TCP gives up when
-//! nobody acknowledges it, and the rsocket is reset then. One thread does it for all rsockets of a process.
+//! `SO_KEEPALIVE`: an empty Write every `TCP_KEEPIDLE` seconds. The peer's program does not notice it; TCP gives up
+//! when nobody acknowledges it, and the rsocket is reset then. One thread does it for all rsockets of a process.
 
 use std::{
     os::fd::RawFd,

@@ -4,9 +4,9 @@
 //! used for something else, and it keeps options. Its inode tells whether the program has closed it behind our back:
 //! then the number is none of ours any more.
 //!
-//! Each generation of processes ([`engine::generation`]) has a table of its own. A child looks into its parent's only to
-//! tell an rsocket that it cannot use from what was never one, and does not wait for a lock there: its holder may not
-//! exist in the child.
+//! Each generation of processes ([`engine::generation`]) has a table of its own. A child looks into its parent's only
+//! to tell an rsocket that it cannot use from what was never one, and does not wait for a lock there: its holder may
+//! not exist in the child.
 
 use std::{
     collections::BTreeMap,

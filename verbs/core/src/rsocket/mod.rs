@@ -6,19 +6,23 @@
 //!
 //! - `wire` is the protocol's form, `receiver` and `sender` are its state for each direction: no adapter, no threads.
 //! - `endpoint` is what a connection uses of the adapter, `connection` joins them.
-//! - `socket` is the life of an rsocket, and how calls wait; `waker` is how threads sleep. No lock is held while one
-//!   does.
+//! - `socket` is an rsocket, and how calls wait; `connect` and `data` are its calls, `settings` what programs choose.
+//!   `waker` is how threads sleep. No lock is held while one does.
 
+mod connect;
 mod connection;
+mod data;
 mod endpoint;
 mod receiver;
 mod sender;
+mod settings;
 mod socket;
 mod waker;
 mod wire;
 
 pub use self::{
     connection::Readiness,
-    socket::{Family, How, Linger, Settings, Socket},
+    settings::{Family, How, Linger, Settings},
+    socket::Socket,
     waker::Waker,
 };

@@ -1,11 +1,11 @@
-//! An rsocket's life: bound, listening or connecting, connected, closed.
+//! An rsocket: its state, how calls wait, and its end.
 //!
 //! Calls look first, poll for a moment, and then sleep. What may change the state of an rsocket wakes up those that
 //! wait for it: completions that were asked for, events of connection management, and calls of other threads.
 
 use std::{
     collections::VecDeque,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
@@ -13,22 +13,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdma_over_tcp::rnic::RegisteredBuffer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
     connection::{Connection, Readiness},
-    endpoint::{Endpoint, Owned, Sizes},
+    endpoint::Endpoint,
+    settings::{Family, Linger, Settings},
     waker::{Waker, Wakers},
-    wire::{ConnectionData, DATA_BYTES_MAX, told_iomap_entries},
+    wire::ConnectionData,
 };
 use crate::{
-    cm::{ConnectParameters, Event, EventChannel, EventKind, Id, PortSpace},
+    cm::{Event, EventChannel, EventKind, Id},
     engine::Engine,
     errno::Errno,
     events::Listener,
     latch::lock,
-    memory::{Region, access, rights},
 };
 
 /// How long a call polls before it sleeps.
@@ -40,137 +39,8 @@ const CLOSE_TIME: Duration = Duration::from_secs(60);
 /// How long a close waits for the end of the connection behind that.
 const DISCONNECT_TIME: Duration = Duration::from_secs(1);
 
-/// Bytes of the smallest and the largest buffer.
-const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4096..=1 << 28;
-
-/// Requests and messages in flight, at least and at most.
-const QUEUE_DEPTH: std::ops::RangeInclusive<u16> = 16..=8192;
-
-/// Bytes of a message with an iomap entry are always sent inline.
-const INLINE_BYTES_MIN: u32 = 48;
-
-/// An address family.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl Family {
-    const fn unspecified(self) -> IpAddr {
-        match self {
-            Self::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            Self::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        }
-    }
-
-    fn check(self, address: SocketAddr) -> Result<(), Errno> {
-        if address.is_ipv4() == (self == Self::V4) { Ok(()) } else { Err(Errno::AFNOSUPPORT) }
-    }
-
-    /// An IPv6 socket that IPv4 peers use has addresses of its own family.
-    fn map(self, address: SocketAddr) -> SocketAddr {
-        match (self, address) {
-            (Self::V6, SocketAddr::V4(address)) => {
-                SocketAddr::new(address.ip().to_ipv6_mapped().into(), address.port())
-            }
-            _ => address,
-        }
-    }
-}
-
-/// Directions to be shut down.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum How {
-    /// Nothing is to be received any more.
-    Read,
-    /// Nothing is to be sent any more.
-    Write,
-    /// Both.
-    Both,
-}
-
-/// What a close does with data that are on their way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Linger {
-    /// It waits until they have left.
-    Default,
-    /// It waits so long.
-    For(Duration),
-    /// It resets the connection.
-    Reset,
-}
-
-/// What a connection is to have; a listener's are those of its connections.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Bytes of the send buffer.
-    pub send_buffer: u32,
-    /// Bytes of the receive buffer.
-    pub receive_buffer: u32,
-    /// Requests in flight.
-    pub send_queue: u32,
-    /// Messages of the peer in flight.
-    pub receive_queue: u32,
-    /// Bytes that are sent without the send buffer.
-    pub inline: u32,
-    /// Buffers that the peer may map.
-    pub iomap_entries: u16,
-    /// The address may be shared.
-    pub is_reuse: bool,
-    /// IPv6 only.
-    pub is_family_only: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            send_buffer: 1 << 18,
-            receive_buffer: 1 << 18,
-            send_queue: 384,
-            receive_queue: 384,
-            inline: 64,
-            iomap_entries: 0,
-            is_reuse: false,
-            is_family_only: false,
-        }
-    }
-}
-
-impl Settings {
-    /// Brings them to what there can be.
-    pub fn limit(&mut self) {
-        let Self { send_buffer, receive_buffer, send_queue, receive_queue, .. } = self;
-        for bytes in [send_buffer, receive_buffer] {
-            // Halves that begin at addresses of their own.
-            *bytes = (*bytes).clamp(*BUFFER_BYTES.start(), *BUFFER_BYTES.end()) & !15;
-        }
-        for depth in [send_queue, receive_queue] {
-            *depth = (*depth).clamp((*QUEUE_DEPTH.start()).into(), (*QUEUE_DEPTH.end()).into());
-        }
-        self.inline = self.inline.min(DATA_BYTES_MAX);
-        self.iomap_entries = told_iomap_entries(self.iomap_entries);
-    }
-
-    fn sizes(&self, engine: &Engine) -> Sizes {
-        let mut limited = self.clone();
-        limited.limit();
-        let narrow = |depth: u32| u16::try_from(depth).unwrap_or(*QUEUE_DEPTH.end());
-        Sizes {
-            send_buffer: limited.send_buffer,
-            half: limited.receive_buffer / 2,
-            send_queue: narrow(limited.send_queue),
-            credits: narrow(limited.receive_queue),
-            inline: limited.inline.max(INLINE_BYTES_MIN).min(engine.limits().inline_bytes_max),
-            iomap_entries: limited.iomap_entries,
-        }
-    }
-}
-
 #[derive(Debug)]
-enum Phase {
+pub(super) enum Phase {
     Idle,
     Listening(VecDeque<Event>),
     Connecting(Box<Endpoint>),
@@ -180,25 +50,25 @@ enum Phase {
 }
 
 #[derive(Debug)]
-struct State {
-    settings: Settings,
-    phase: Phase,
-    id: Option<Arc<Id>>,
+pub(super) struct State {
+    pub(super) settings: Settings,
+    pub(super) phase: Phase,
+    pub(super) id: Option<Arc<Id>>,
     /// Where the program has bound it.
-    bound: Option<SocketAddr>,
+    pub(super) bound: Option<SocketAddr>,
     /// Why it is not connected: told once.
-    error: Option<Errno>,
+    pub(super) error: Option<Errno>,
     /// The program has been told that it is connected.
-    is_connect_told: bool,
+    pub(super) is_connect_told: bool,
 }
 
 /// An rsocket.
 #[derive(Debug)]
 pub struct Socket {
-    engine: &'static Engine,
-    family: Family,
-    channel: Arc<EventChannel>,
-    wakers: Arc<Wakers>,
+    pub(super) engine: &'static Engine,
+    pub(super) family: Family,
+    pub(super) channel: Arc<EventChannel>,
+    pub(super) wakers: Arc<Wakers>,
     /// Descriptors for threads that sleep, so that a call does not fail where the program has used up its own.
     spare: Mutex<Vec<Arc<Waker>>>,
     is_nonblocking: AtomicBool,
@@ -252,7 +122,7 @@ impl Socket {
         self.is_nonblocking.store(is_nonblocking, Ordering::Relaxed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 
@@ -307,216 +177,8 @@ impl Socket {
         Ok(self.family.map(remote))
     }
 
-    fn new_id(&self, settings: &Settings) -> Result<Arc<Id>, Errno> {
-        let id = Id::new(self.engine, PortSpace::Tcp, self.channel.clone())?;
-        id.set_reuse(settings.is_reuse)?;
-        id.set_family_only(settings.is_family_only)?;
-        Ok(id)
-    }
-
-    /// Binds it to a local address.
-    ///
-    /// # Errors
-    /// `EINVAL`: it is bound, or connected. `EAFNOSUPPORT`, and those of [`Id::bind`].
-    pub fn bind(&self, address: SocketAddr) -> Result<(), Errno> {
-        self.engine.check()?;
-        self.family.check(address)?;
-        let mut state = self.lock();
-        if !matches!(state.phase, Phase::Idle) || state.id.is_some() {
-            return Err(Errno::INVAL);
-        }
-        let id = self.new_id(&state.settings)?;
-        id.bind(address)?;
-        state.bound = id.addresses().0;
-        state.id = Some(id);
-        Ok(())
-    }
-
-    /// Listens.
-    ///
-    /// # Errors
-    /// `EINVAL`: it is connected. Those of [`Id::listen`].
-    pub fn listen(&self, backlog: i32) -> Result<(), Errno> {
-        self.engine.check()?;
-        let id = {
-            let state = self.lock();
-            match state.phase {
-                Phase::Listening(_) => return Ok(()),
-                Phase::Idle => state.id.clone(),
-                _ => return Err(Errno::INVAL),
-            }
-        };
-        let id = match id {
-            Some(id) => id,
-            None => {
-                self.bind(SocketAddr::new(self.family.unspecified(), 0))?;
-                self.lock().id.clone().ok_or(Errno::INVAL)?
-            }
-        };
-        // It waits for the adapter.
-        id.listen(backlog)?;
-        let mut state = self.lock();
-        if matches!(state.phase, Phase::Idle) {
-            state.phase = Phase::Listening(VecDeque::new());
-        }
-        Ok(())
-    }
-
-    /// The next connection.
-    ///
-    /// # Errors
-    /// `EINVAL`: it does not listen. `EAGAIN`, `EINTR`. No memory or descriptor is left.
-    pub fn accept(&self) -> Result<Arc<Self>, Errno> {
-        loop {
-            let (request, settings) = self.wait(self.is_nonblocking(), |state| {
-                let settings = state.settings.clone();
-                let Phase::Listening(requests) = &mut state.phase else {
-                    return Some(Err(Errno::INVAL));
-                };
-                requests.pop_front().map(|request| Ok((request, settings)))
-            })?;
-            let id = request.id.clone();
-            match self.take_up(&request, settings) {
-                Ok(Some(accepted)) => return Ok(accepted),
-                // Its peer speaks another protocol, or has gone.
-                Ok(None) => _ = id.destroy(),
-                Err(error) => {
-                    let _ = id.reject(&[]);
-                    let _ = id.destroy();
-                    return Err(error);
-                }
-            }
-        }
-    }
-
-    fn take_up(&self, request: &Event, settings: Settings) -> Result<Option<Arc<Self>>, Errno> {
-        let id = &request.id;
-        let remote = match ConnectionData::parse(&request.private_data) {
-            Ok(remote) => remote,
-            Err(violation) => {
-                tracing::error!(?violation, "a request that is none of an rsocket");
-                let _ = id.reject(&[]);
-                return Ok(None);
-            }
-        };
-        let accepted = Self::new(self.engine, self.family, settings)?;
-        let endpoint = accepted.endpoint(&accepted.settings())?;
-        id.migrate(&accepted.channel)?;
-        let parameters = ConnectParameters {
-            private_data: endpoint.connection_data().to_octets().to_vec(),
-            ..ConnectParameters::default()
-        };
-        let mut state = accepted.lock();
-        let begun = id.accept(&endpoint.qp, &parameters);
-        state.phase = Phase::Connected(Box::new(Connection::new(endpoint, remote, false)));
-        state.is_connect_told = true;
-        match begun {
-            Ok(()) => {
-                state.id = Some(id.clone());
-                drop(state);
-                Ok(Some(accepted))
-            }
-            Err(error) => {
-                tracing::debug!(?error, "a peer has gone before it was accepted");
-                Ok(None)
-            }
-        }
-    }
-
-    fn endpoint(&self, settings: &Settings) -> Result<Endpoint, Errno> {
-        Endpoint::new(self.engine, settings.sizes(self.engine), wake_up(&self.wakers))
-    }
-
-    /// Connects.
-    ///
-    /// # Errors
-    /// `EISCONN`, `EALREADY`, `EINPROGRESS`, `EINTR`: it goes on meanwhile. `ECONNREFUSED`, `ETIMEDOUT` and others.
-    pub fn connect(&self, remote: SocketAddr) -> Result<(), Errno> {
-        self.engine.check()?;
-        self.family.check(remote)?;
-        let is_nonblocking = self.is_nonblocking();
-        {
-            let mut state = self.lock();
-            self.advance(&mut state);
-            match &state.phase {
-                Phase::Idle => self.begin_to_connect(&mut state, remote)?,
-                Phase::Connecting(_) if is_nonblocking => return Err(Errno::ALREADY),
-                Phase::Connecting(_) => {}
-                Phase::Connected(_) => {
-                    let is_told = std::mem::replace(&mut state.is_connect_told, true);
-                    return if is_told { Err(Errno::ISCONN) } else { Ok(()) };
-                }
-                Phase::Listening(_) => return Err(Errno::ISCONN),
-                Phase::Failed => {
-                    if let Some(error) = state.error.take() {
-                        return Err(error);
-                    }
-                    self.renew(&mut state)?;
-                    self.begin_to_connect(&mut state, remote)?;
-                }
-                Phase::Closed => return Err(Errno::BADF),
-            }
-        }
-        let connected = self.wait(is_nonblocking, |state| match &state.phase {
-            Phase::Connecting(_) => None,
-            Phase::Connected(_) => {
-                state.is_connect_told = true;
-                Some(Ok(()))
-            }
-            _ => Some(Err(state.error.take().unwrap_or(Errno::CONNREFUSED))),
-        });
-        match connected {
-            Err(Errno::AGAIN) => Err(Errno::INPROGRESS),
-            other => other,
-        }
-    }
-
-    fn begin_to_connect(&self, state: &mut State, remote: SocketAddr) -> Result<(), Errno> {
-        let id = match &state.id {
-            Some(id) => id.clone(),
-            None => self.new_id(&state.settings)?,
-        };
-        let begun = (|| {
-            id.resolve_address(None, remote)?;
-            id.resolve_route()?;
-            let endpoint = self.endpoint(&state.settings)?;
-            let parameters = ConnectParameters {
-                private_data: endpoint.connection_data().to_octets().to_vec(),
-                ..ConnectParameters::default()
-            };
-            id.connect(&endpoint.qp, &parameters)?;
-            Ok(endpoint)
-        })();
-        match begun {
-            Ok(endpoint) => {
-                state.phase = Phase::Connecting(Box::new(endpoint));
-                state.id = Some(id);
-                Ok(())
-            }
-            Err(error) => {
-                state.id = Some(id);
-                self.renew(state)?;
-                Err(error)
-            }
-        }
-    }
-
-    /// Makes it as it was before a connect that has failed.
-    fn renew(&self, state: &mut State) -> Result<(), Errno> {
-        if let Some(id) = state.id.take() {
-            let _ = id.destroy();
-        }
-        state.phase = Phase::Idle;
-        if let Some(bound) = state.bound {
-            let id = self.new_id(&state.settings)?;
-            id.bind(bound)?;
-            state.id = Some(id);
-        }
-        Ok(())
-    }
-
     /// Takes in what has happened.
-    fn advance(&self, state: &mut State) {
+    pub(super) fn advance(&self, state: &mut State) {
         while let Some(event) = self.channel.take() {
             event.owner().acknowledge();
             self.handle(state, event);
@@ -585,7 +247,7 @@ impl Socket {
     }
 
     /// Waits until `attempt` has a result.
-    fn wait<T>(
+    pub(super) fn wait<T>(
         &self,
         is_nonblocking: bool,
         mut attempt: impl FnMut(&mut State) -> Option<Result<T, Errno>>,
@@ -712,164 +374,6 @@ impl Socket {
         Ok(state.error.take().or(of_connection))
     }
 
-    /// Receives into `pieces`: what there is, or all that there is room for; 0 is the end. Of a peek the bytes stay.
-    ///
-    /// # Errors
-    /// `ENOTCONN`, `ECONNRESET`, `EPROTO`, `EAGAIN`, `EINTR`.
-    pub fn receive(
-        &self,
-        pieces: &mut [&mut [u8]],
-        is_nonblocking: bool,
-        is_peek: bool,
-        wants_all: bool,
-    ) -> Result<usize, Errno> {
-        let room: usize = pieces.iter().map(|piece| piece.len()).sum();
-        if room == 0 {
-            return Ok(0);
-        }
-        let is_nonblocking = is_nonblocking || self.is_nonblocking();
-        let mut total = 0;
-        let received = self.wait(is_nonblocking, |state| {
-            let connection = match connected(state) {
-                Ok(connection) => connection,
-                Err(None) => return None,
-                Err(Some(error)) => return Some(Err(error)),
-            };
-            if is_peek && wants_all {
-                // More than half of the ring may not come before something was read.
-                let enough = room.min(connection.endpoint.sizes.half as usize);
-                if connection.unread() < enough && !connection.is_read_over() && !is_nonblocking {
-                    return None;
-                }
-            }
-            match connection.receive(pieces, total, is_peek)? {
-                Ok(0) => Some(Ok(())),
-                Ok(count) => {
-                    total += count;
-                    (total == room || !wants_all || is_peek).then_some(Ok(()))
-                }
-                Err(error) => Some(Err(error)),
-            }
-        });
-        match received {
-            Err(error) if total == 0 => Err(error),
-            _ => Ok(total),
-        }
-    }
-
-    /// Sends all of `pieces`, or what can be sent without waiting.
-    ///
-    /// # Errors
-    /// `ENOTCONN`, `EPIPE`: it was shut down. `ECONNRESET`, `EPROTO`, `EAGAIN`, `EINTR`: nothing was sent.
-    pub fn send(&self, pieces: &[&[u8]], is_nonblocking: bool) -> Result<usize, Errno> {
-        let all: usize = pieces.iter().map(|piece| piece.len()).sum();
-        self.send_by(all, is_nonblocking, |connection, sent| connection.send(pieces, sent))
-    }
-
-    /// Writes `data` into memory that the peer has mapped, from `offset` on.
-    ///
-    /// # Errors
-    /// `EINVAL`: nothing is mapped there. As [`Socket::send`].
-    pub fn write_mapped(
-        &self,
-        data: &[u8],
-        offset: u64,
-        is_nonblocking: bool,
-    ) -> Result<usize, Errno> {
-        self.send_by(data.len(), is_nonblocking, |connection, sent| {
-            let at = offset.checked_add(sent as u64);
-            let Some(at) = at else { return Some(Err(Errno::INVAL)) };
-            connection.write_mapped(&data[sent..], at)
-        })
-    }
-
-    fn send_by(
-        &self,
-        all: usize,
-        is_nonblocking: bool,
-        mut send: impl FnMut(&mut Connection, usize) -> Option<Result<usize, Errno>>,
-    ) -> Result<usize, Errno> {
-        let mut sent = 0;
-        let done = self.wait(is_nonblocking || self.is_nonblocking(), |state| {
-            let connection = match connected(state) {
-                Ok(connection) => connection,
-                Err(None) => return None,
-                Err(Some(error)) => return Some(Err(error)),
-            };
-            if all == 0 {
-                return Some(Ok(()));
-            }
-            match send(connection, sent)? {
-                Ok(count) => {
-                    sent += count;
-                    (sent == all).then_some(Ok(()))
-                }
-                Err(error) => Some(Err(error)),
-            }
-        });
-        match done {
-            Err(error) if sent == 0 => Err(error),
-            _ => Ok(sent),
-        }
-    }
-
-    /// Ends directions.
-    ///
-    /// # Errors
-    /// `ENOTCONN`. As [`Engine::check`].
-    pub fn shut_down(&self, how: How) -> Result<(), Errno> {
-        self.engine.check()?;
-        let mut state = self.lock();
-        self.advance(&mut state);
-        let connection = connected(&mut state).map_err(|_| Errno::NOTCONN)?;
-        let (read, write) = (how != How::Write, how != How::Read);
-        connection.shut_down(read, write);
-        drop(state);
-        self.wakers.wake();
-        Ok(())
-    }
-
-    /// Sees whether the peer is still there.
-    pub fn probe(&self) {
-        let mut state = self.lock();
-        self.advance(&mut state);
-        if let Ok(connection) = connected(&mut state) {
-            connection.probe();
-        }
-    }
-
-    /// Maps a buffer for the peer as `offset`; or only registers it.
-    ///
-    /// # Errors
-    /// `EINVAL`: it is not connected. `ENOMEM`: the peer's iomap is full. Those of [`Region::new`].
-    pub fn map(&self, buffer: &RegisteredBuffer, offset: u64, is_told: bool) -> Result<(), Errno> {
-        self.engine.check()?;
-        let mut state = self.lock();
-        self.advance(&mut state);
-        let connection = connected(&mut state).map_err(|_| Errno::INVAL)?;
-        let remote = if is_told { access::REMOTE_WRITE } else { 0 };
-        let rights = rights(access::LOCAL_WRITE | remote)?;
-        let region = Region::new(&connection.endpoint.pd, buffer, rights)?;
-        let name = (buffer.address() as usize, buffer.len());
-        connection.map(Owned::new(region, Region::destroy), name, offset, is_told)
-    }
-
-    /// Ends a mapping: nothing writes the buffer any more.
-    ///
-    /// # Errors
-    /// `EINVAL`: there is none. As [`Engine::check`].
-    pub fn unmap(&self, address: usize, length: usize) -> Result<(), Errno> {
-        self.engine.check()?;
-        let region = {
-            let mut state = self.lock();
-            let connection = connected(&mut state).map_err(|_| Errno::INVAL)?;
-            connection.unmap((address, length))?
-        };
-        // It waits for Writes that are being placed.
-        drop(region);
-        Ok(())
-    }
-
     /// Waits for at most `time` until `is_done`; no signal interrupts it.
     fn linger(&self, time: Duration, mut is_done: impl FnMut(&mut State) -> bool) {
         let deadline = Instant::now().checked_add(time);
@@ -949,13 +453,13 @@ impl Drop for Socket {
     }
 }
 
-fn wake_up(wakers: &Arc<Wakers>) -> Listener {
+pub(super) fn wake_up(wakers: &Arc<Wakers>) -> Listener {
     let wakers = wakers.clone();
     Listener(Box::new(move || wakers.wake()))
 }
 
 /// The connection, or why there is none; `None`: it is being made.
-fn connected(state: &mut State) -> Result<&mut Connection, Option<Errno>> {
+pub(super) fn connected(state: &mut State) -> Result<&mut Connection, Option<Errno>> {
     match &mut state.phase {
         Phase::Connected(connection) => Ok(connection),
         Phase::Connecting(_) => Err(None),

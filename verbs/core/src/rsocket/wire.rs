@@ -8,7 +8,8 @@
 //! | message | 4 | kind in bits 31..29, value below, a Send in the byte order of the receiver |
 //!
 //! It is the form of rdma-core's librdmacm for iWARP, which has no Write with immediate data there: a Write, and behind
-//! it a Send of one message. Between hosts of unlike byte order librdmacm itself sends messages as they lie in its memory.
+//! it a Send of one message. Between hosts of unlike byte order librdmacm itself sends messages as they lie in its
+//! memory.
 
 /// Bytes of the private data.
 pub(super) const CONNECTION_DATA_BYTES: usize = 40;
