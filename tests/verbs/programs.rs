@@ -268,8 +268,8 @@ fn preloaded(scratch: &Scratch, capture: &str, line: &str) -> Command {
     command
 }
 
-/// Runs both ends with librspreload, which falls back to the kernel's sockets in silence: the captures must have as many
-/// bytes as were sent.
+/// Runs both ends with librspreload, which falls back to the kernel's sockets in silence: the captures must have as
+/// many bytes as were sent.
 fn preloaded_pair(scratch: &Scratch, port: u16, server: &str, client: &str) {
     let host = machine();
     let mut server = Group::start(&host, preloaded(scratch, "server.pcap", server));
