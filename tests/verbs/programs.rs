@@ -160,6 +160,11 @@ rows! {
     ucmatose
     ucmatose_with_migration
     cmtime
+    rstream
+    rstream_bandwidth
+    rstream_that_waits_for_all
+    rstream_that_polls
+    riostream
     ib_write_bw
     ib_read_bw
     ib_send_bw
@@ -224,6 +229,107 @@ fn rping_with_flues_own() {
         server.kill();
         assert_eq!(ended, Ok(()), "{}\n{}", server.report(), client.report());
     }
+}
+
+/// Bytes of a file that is copied: more than all buffers on the way.
+const FILE_BYTES: usize = 5_000_000;
+
+/// A file in which every part is different.
+fn make_file(scratch: &Scratch) -> Vec<u8> {
+    let mut state = 1_u32;
+    let octets: Vec<_> = (0..FILE_BYTES)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .collect();
+    fs::write(scratch.file("from"), &octets).expect("a file can be written");
+    octets
+}
+
+// rcopy says when it has closed the copy.
+#[test]
+fn rcopy() {
+    let needed = [Need::Tool("rcopy")];
+    if lacks(NEEDS) || lacks(&needed) {
+        return;
+    }
+    let (host, scratch) = (machine(), Scratch::new());
+    let octets = make_file(&scratch);
+    let mut server = Group::start(&host, under_flue("", "rcopy"));
+    let listens = server.wait_for_listener(&host, 7427, LIMIT);
+    assert_eq!(listens, Ok(()), "{}", server.report());
+    let mut client = under_flue("", "rcopy");
+    client.arg(scratch.file("from"));
+    client.arg(format!("127.0.0.1:{}", scratch.file("to").display()));
+    let mut client = Group::start(&host, client);
+    let ended = check(&mut client, &[&format!("{FILE_BYTES} bytes")]);
+    client.kill();
+    server.kill();
+    assert_eq!(ended, Ok(()), "{}\n{}", server.report(), client.report());
+    assert!(fs::read(scratch.file("to")).is_ok_and(|copy| copy == octets), "not the same");
+}
+
+/// rdma-core's library that turns a program's sockets into rsockets; its package needs librdmacm's.
+fn preload() -> std::path::PathBuf {
+    let libraries = fs::read_dir("/usr/lib").expect("a directory").flatten();
+    let mut places = libraries.map(|it| it.path().join("rsocket/librspreload.so"));
+    places.find(|place| place.is_file()).expect("librdmacm1 has librspreload.so")
+}
+
+/// A shell's line with librspreload, captured.
+fn preloaded(scratch: &Scratch, capture: &str, line: &str) -> Command {
+    let mut command = Command::new(FLUE);
+    command.arg("run").arg("--library").arg(library());
+    command.arg("--pcap").arg(scratch.file(capture));
+    command.args(["--", "env", &format!("LD_PRELOAD={}", preload().display()), "sh", "-c"]);
+    command.arg(format!("exec {line}"));
+    command
+}
+
+/// Runs both ends with librspreload, which falls back to the kernel's sockets in silence: the captures must have as
+/// many bytes as were sent.
+fn preloaded_pair(scratch: &Scratch, port: u16, server: &str, client: &str) {
+    let host = machine();
+    let mut server = Group::start(&host, preloaded(scratch, "server.pcap", server));
+    let listens = server.wait_for_listener(&host, port, LIMIT);
+    assert_eq!(listens, Ok(()), "{}", server.report());
+    let mut client = Group::start(&host, preloaded(scratch, "client.pcap", client));
+    let ended = check(&mut client, &[]).and_then(|()| check(&mut server, &[]));
+    client.kill();
+    server.kill();
+    assert_eq!(ended, Ok(()), "{}\n{}", server.report(), client.report());
+    for capture in ["server.pcap", "client.pcap"] {
+        let captured = fs::metadata(scratch.file(capture)).map_or(0, |file| file.len());
+        assert!(captured >= FILE_BYTES as u64, "{capture}: {captured} bytes went through flue");
+    }
+}
+
+// A program of TCP sockets.
+#[test]
+fn netcat_by_librspreload() {
+    let needed = [Need::Tool("busybox"), Need::Tool("rstream")];
+    if lacks(NEEDS) || lacks(&needed) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let octets = make_file(&scratch);
+    let (from, to) = (scratch.file("from"), scratch.file("to"));
+    let server = format!("busybox nc -l -p 5400 > {}", to.display());
+    let client = format!("busybox nc 127.0.0.1 5400 < {}", from.display());
+    preloaded_pair(&scratch, 5400, &server, &client);
+    assert!(fs::read(to).is_ok_and(|copy| copy == octets), "not the same");
+}
+
+// Its options, select(2), and several connections. With files iperf3 3.12 itself loses what a partial write leaves.
+#[test]
+fn iperf3_by_librspreload() {
+    let needed = [Need::Tool("iperf3"), Need::Tool("rstream")];
+    if lacks(NEEDS) || lacks(&needed) {
+        return;
+    }
+    let client = format!("iperf3 -c 127.0.0.1 -p 5301 -P 2 -n {FILE_BYTES}");
+    preloaded_pair(&Scratch::new(), 5301, "iperf3 -s -1 -p 5301", &client);
 }
 
 // In a container: no root, no /dev/net/tun, no user namespaces, no capability.

@@ -203,6 +203,56 @@ pub(crate) const ROWS: &[Row] = &[
             &["create id", "disconnect"],
         )
     },
+    Row {
+        result: Cell("usec/xfer", 7, "us a transfer"),
+        ..pair(
+            "rstream",
+            "rdmacm-utils",
+            ("rstream -S 64 -I 2000 -C 1", 7471),
+            "rstream -s 127.0.0.1 -S 64 -I 2000 -C 1",
+            &["custom"],
+        )
+    },
+    Row {
+        result: Cell("usec/xfer", 6, "Gb/s"),
+        ..pair(
+            "rstream_bandwidth",
+            "rdmacm-utils",
+            ("rstream -S 65536 -I 1 -C 1000", 7471),
+            "rstream -s 10.77.0.1 -S 65536 -I 1 -C 1000",
+            &["custom"],
+        )
+    },
+    Row {
+        result: Cell("usec/xfer", 6, "Gb/s"),
+        ..pair(
+            "rstream_that_waits_for_all",
+            "rdmacm-utils",
+            ("rstream -S 1048576 -I 10 -C 2 -T b -T v", 7471),
+            "rstream -s 127.0.0.1 -S 1048576 -I 10 -C 2 -T b -T v",
+            &["custom"],
+        )
+    },
+    Row {
+        result: Cell("usec/xfer", 6, "Gb/s"),
+        ..pair(
+            "rstream_that_polls",
+            "rdmacm-utils",
+            ("rstream -S 65536 -I 20 -C 10 -T a -T n", 7471),
+            "rstream -s 127.0.0.1 -S 65536 -I 20 -C 10 -T a -T n",
+            &["custom"],
+        )
+    },
+    Row {
+        result: Cell("usec/xfer", 6, "Gb/s"),
+        ..pair(
+            "riostream",
+            "rdmacm-utils",
+            ("riostream -S 65536 -I 20 -C 10 -T v", 7471),
+            "riostream -s 127.0.0.1 -S 65536 -I 20 -C 10 -T v",
+            &["custom"],
+        )
+    },
     perftest!("ib_write_bw", "ib_write_bw -n 2000 -s 65536", "BW average", 3, "MB/s on average"),
     perftest!("ib_read_bw", "ib_read_bw -n 2000 -s 65536", "BW average", 3, "MB/s on average"),
     perftest!("ib_send_bw", "ib_send_bw -n 2000 -s 65536", "BW average", 3, "MB/s on average"),

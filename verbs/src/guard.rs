@@ -82,6 +82,15 @@ pub(crate) fn number(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     })
 }
 
+/// For functions that return a number of bytes, or another wide number, or -1 and errno.
+pub(crate) fn bytes(body: impl FnOnce() -> Result<usize, Errno>) -> isize {
+    let bytes = run(|| isize::try_from(body()?).map_err(|_| Errno(libc::EOVERFLOW)));
+    bytes.unwrap_or_else(|errno| {
+        set_errno(errno);
+        -1
+    })
+}
+
 /// For functions that return 0, or -1 and errno.
 pub(crate) fn done(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     number(|| body().map(|()| 0))

@@ -81,7 +81,7 @@ const MADV_POPULATE_WRITE: c_int = 23;
 /// adapter does.
 ///
 /// The pages are there afterwards, as they are with an adapter that pins them.
-fn check_mapped(address: usize, length: usize, is_written: bool) -> Result<(), Errno> {
+pub(crate) fn check_mapped(address: usize, length: usize, is_written: bool) -> Result<(), Errno> {
     // SAFETY: no memory is involved.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     let page = usize::try_from(page).unwrap_or(4096);

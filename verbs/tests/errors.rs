@@ -1,5 +1,5 @@
-//! What programs are told when they err, and what they may rely on: a C program (`errors.c`) against the library, over
-//! kernel sockets of the loopback interface.
+//! What programs are told when they err, and what they may rely on: C programs against the library, over kernel sockets
+//! of the loopback interface.
 //!
 //! Needs `cc` and the headers of libibverbs and librdmacm; says so and passes without them, but fails in CI.
 
@@ -29,15 +29,17 @@ fn names(directory: &Path) -> PathBuf {
     names
 }
 
-/// Runs the program in a directory of its own, with arguments and variables.
+/// Compiles a program and runs it in a directory of its own, with arguments and variables.
 fn run(name: &str, arguments: &[&str], variables: &[(&str, &str)]) {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let (names, program) = (names(&directory), directory.join("errors"));
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/errors.c");
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let directory = directory.join([&[name][..], arguments].concat().join("-"));
+    let (names, program) = (names(&directory), directory.join(name));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name).with_extension("c");
     let compiled = Command::new("cc")
         .args(["-Wall", "-Werror", "-o"])
         .arg(&program)
-        .args([source, "-libverbs", "-lrdmacm", "-lpthread"])
+        .arg(&source)
+        .args(["-libverbs", "-lrdmacm", "-lpthread"])
         .output();
     match compiled {
         Ok(compiled) if compiled.status.success() => {}
@@ -63,5 +65,10 @@ fn errors_and_guarantees() {
 
 #[test]
 fn write_with_immediate_data() {
-    run("write-immediate", &["write-immediate"], &[(settings::RFC7306, "on")]);
+    run("errors", &["write-immediate"], &[(settings::RFC7306, "on")]);
+}
+
+#[test]
+fn rsockets() {
+    run("rsockets", &[], &[]);
 }

@@ -13,7 +13,7 @@ use rdma_over_tcp::rnic::{Arm, Completion, CompletionQueue, CqId, CqOverrun, Key
 use crate::{
     engine::Engine,
     errno::Errno,
-    events::{Acknowledgements, EventQueue},
+    events::{Acknowledgements, EventQueue, Listener},
 };
 
 /// A channel for events of completion queues: each names the queue that has something new.
@@ -57,6 +57,8 @@ pub type Overrun = Box<dyn Fn(usize, &AtomicBool) + Send + Sync>;
 /// The part of a queue that announces completions. It outlives the queue while an announcement is under way.
 pub struct Announcer {
     channel: Option<Arc<CompletionChannel>>,
+    /// Of a queue without a channel.
+    listener: Option<Listener>,
     /// The program's name of the queue: its address.
     name: AtomicUsize,
     /// The queue is destroyed.
@@ -79,6 +81,9 @@ impl Announcer {
         }
         if let Some(channel) = &self.channel {
             channel.events.push_unless(self.clone(), || self.is_gone.load(Ordering::Relaxed));
+        }
+        if let Some(Listener(listener)) = &self.listener {
+            listener();
         }
     }
 }
@@ -105,10 +110,34 @@ impl Cq {
         channel: Option<Arc<CompletionChannel>>,
         overrun: Overrun,
     ) -> Result<(Self, u32), Errno> {
+        Self::announced(engine, entries, channel, None, overrun)
+    }
+
+    /// A queue for at least `entries` completions that calls `listener` with each notification, and when it fails.
+    ///
+    /// # Errors
+    /// As [`Cq::new`].
+    pub(crate) fn with_listener(
+        engine: &'static Engine,
+        entries: u32,
+        listener: Listener,
+    ) -> Result<Self, Errno> {
+        let overrun: Overrun = Box::new(|_, _| {});
+        Ok(Self::announced(engine, entries, None, Some(listener), overrun)?.0)
+    }
+
+    fn announced(
+        engine: &'static Engine,
+        entries: u32,
+        channel: Option<Arc<CompletionChannel>>,
+        listener: Option<Listener>,
+        overrun: Overrun,
+    ) -> Result<(Self, u32), Errno> {
         engine.check()?;
         let depth = depth(entries, engine.limits().cq_depth_max)?;
         let announcer = Arc::new(Announcer {
             channel,
+            listener,
             name: AtomicUsize::new(0),
             is_gone: AtomicBool::new(false),
             acknowledgements: Acknowledgements::default(),
@@ -156,6 +185,11 @@ impl Cq {
             }
             count => Ok(count),
         }
+    }
+
+    /// Moves completions out that are there; returns how many.
+    pub(crate) fn take<R: From<Completion>>(&self, results: &mut [R]) -> usize {
+        self.queue.poll(results)
     }
 
     /// Asks for an event with the next completion, or the next that is solicited or an error.

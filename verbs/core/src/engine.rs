@@ -45,7 +45,7 @@ const PORTS: RangeInclusive<u16> = 32_768..=49_151;
 const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
 /// Processes that descend from each other and each have an adapter, at most.
-const GENERATIONS_MAX: usize = 64;
+pub const GENERATIONS_MAX: usize = 64;
 
 /// Forks so far, on the way to this process.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -56,6 +56,12 @@ static ENGINES: [OnceLock<Engine>; GENERATIONS_MAX] = [const { OnceLock::new() }
 /// Has what was made before answer `ENODEV`: called in the child of a fork. It only counts.
 pub fn forked() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Forks so far on the way to this process: what was made with another number is another process's. Below
+/// [`GENERATIONS_MAX`] where there can be an adapter.
+pub fn generation() -> usize {
+    GENERATION.load(Ordering::Relaxed) as usize
 }
 
 /// How the adapter of this process is to be, before it is started.

@@ -7,6 +7,7 @@
 
 use std::{
     collections::VecDeque,
+    fmt,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Condvar, Mutex, PoisonError},
 };
@@ -18,6 +19,16 @@ use rustix::{
 };
 
 use crate::{errno::Errno, latch::lock};
+
+/// Called with each event or completion that is announced, on whatever thread brings it, perhaps with a lock of the
+/// object that it is about: it only wakes up others.
+pub struct Listener(pub Box<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listener")
+    }
+}
 
 /// Events that wait.
 #[derive(Debug)]

@@ -19,4 +19,5 @@ pub mod events;
 mod latch;
 pub mod memory;
 pub mod qp;
+pub mod rsocket;
 pub mod srq;

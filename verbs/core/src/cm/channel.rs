@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use super::id::Id;
-use crate::{errno::Errno, events::EventQueue};
+use crate::{
+    errno::Errno,
+    events::{EventQueue, Listener},
+};
 
 /// `RDMA_CM_EVENT_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,6 +72,7 @@ impl Event {
 #[derive(Debug)]
 pub struct EventChannel {
     events: EventQueue<Event>,
+    listener: Option<Listener>,
 }
 
 impl EventChannel {
@@ -77,7 +81,24 @@ impl EventChannel {
     /// # Errors
     /// No descriptor is left.
     pub fn new() -> Result<Arc<Self>, Errno> {
-        Ok(Arc::new(Self { events: EventQueue::new()? }))
+        Ok(Arc::new(Self { events: EventQueue::new()?, listener: None }))
+    }
+
+    /// A channel that calls `listener` with each event, which may hold the lock of the event's identifier. Its events
+    /// are taken without a look at the descriptor.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(crate) fn with_listener(listener: Listener) -> Result<Arc<Self>, Errno> {
+        Ok(Arc::new(Self { events: EventQueue::new()?, listener: Some(listener) }))
+    }
+
+    /// Adds an event.
+    pub(super) fn push(&self, event: Event) {
+        self.events.push(event);
+        if let Some(Listener(listener)) = &self.listener {
+            listener();
+        }
     }
 
     /// Its events, with the descriptor.

@@ -201,7 +201,7 @@ impl Id {
         let owner = event.owner().clone();
         let inner = owner.lock();
         if !inner.is_destroyed {
-            inner.channel.events().push(event);
+            inner.channel.push(event);
         }
         !inner.is_destroyed
     }
@@ -430,7 +430,7 @@ impl Id {
         if !Arc::ptr_eq(&before, channel) {
             let mine = |event: &Event| std::ptr::eq(&**event.owner(), self);
             let moved = before.events().withdraw(mine);
-            moved.into_iter().for_each(|event| channel.events().push(event));
+            moved.into_iter().for_each(|event| channel.push(event));
         }
         Ok(())
     }

@@ -1,0 +1,471 @@
+//! An rsocket: its state, how calls wait, and its end.
+//!
+//! Calls look first, poll for a moment, and then sleep. What may change the state of an rsocket wakes up those that
+//! wait for it: completions that were asked for, events of connection management, and calls of other threads.
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{
+    connection::{Connection, Readiness},
+    endpoint::Endpoint,
+    settings::{Family, Linger, Settings},
+    waker::{Waker, Wakers},
+    wire::ConnectionData,
+};
+use crate::{
+    cm::{Event, EventChannel, EventKind, Id},
+    engine::Engine,
+    errno::Errno,
+    events::Listener,
+    latch::lock,
+};
+
+/// How long a call polls before it sleeps.
+const POLL_TIME: Duration = Duration::from_micros(20);
+
+/// How long a close waits until what was sent has left, unless the program has said so.
+const CLOSE_TIME: Duration = Duration::from_secs(60);
+
+/// How long a close waits for the end of the connection behind that.
+const DISCONNECT_TIME: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(super) enum Phase {
+    Idle,
+    Listening(VecDeque<Event>),
+    Connecting(Box<Endpoint>),
+    Connected(Box<Connection>),
+    Failed,
+    Closed,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) settings: Settings,
+    pub(super) phase: Phase,
+    pub(super) id: Option<Arc<Id>>,
+    /// Where the program has bound it.
+    pub(super) bound: Option<SocketAddr>,
+    /// Why it is not connected: told once.
+    pub(super) error: Option<Errno>,
+    /// The program has been told that it is connected.
+    pub(super) is_connect_told: bool,
+}
+
+/// An rsocket.
+#[derive(Debug)]
+pub struct Socket {
+    pub(super) engine: &'static Engine,
+    pub(super) family: Family,
+    pub(super) channel: Arc<EventChannel>,
+    pub(super) wakers: Arc<Wakers>,
+    /// Descriptors for threads that sleep, so that a call does not fail where the program has used up its own.
+    spare: Mutex<Vec<Arc<Waker>>>,
+    is_nonblocking: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl Socket {
+    /// An rsocket.
+    ///
+    /// # Errors
+    /// No descriptor is left. As [`Engine::check`].
+    pub fn new(
+        engine: &'static Engine,
+        family: Family,
+        settings: Settings,
+    ) -> Result<Arc<Self>, Errno> {
+        engine.check()?;
+        let wakers = Arc::new(Wakers::default());
+        let channel = EventChannel::with_listener(wake_up(&wakers))?;
+        let state = State {
+            settings,
+            phase: Phase::Idle,
+            id: None,
+            bound: None,
+            error: None,
+            is_connect_told: false,
+        };
+        Ok(Arc::new(Self {
+            engine,
+            family,
+            channel,
+            wakers,
+            spare: Mutex::new(vec![Waker::new()?]),
+            is_nonblocking: AtomicBool::new(false),
+            state: Mutex::new(state),
+        }))
+    }
+
+    /// Its family.
+    pub const fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Whether calls do not wait.
+    pub fn is_nonblocking(&self) -> bool {
+        self.is_nonblocking.load(Ordering::Relaxed)
+    }
+
+    /// Says whether calls do not wait.
+    pub fn set_nonblocking(&self, is_nonblocking: bool) {
+        self.is_nonblocking.store(is_nonblocking, Ordering::Relaxed);
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Its settings.
+    pub fn settings(&self) -> Settings {
+        self.lock().settings.clone()
+    }
+
+    /// Changes its settings.
+    ///
+    /// # Errors
+    /// `EINVAL`: sharing of the address, once it is bound. As [`Engine::check`].
+    pub fn set(&self, change: impl FnOnce(&mut Settings)) -> Result<(), Errno> {
+        self.engine.check()?;
+        let mut state = self.lock();
+        change(&mut state.settings);
+        state.settings.limit();
+        Ok(())
+    }
+
+    /// Whether a connection is there, or begun.
+    pub fn is_opened(&self) -> bool {
+        matches!(self.lock().phase, Phase::Connecting(_) | Phase::Connected(_))
+    }
+
+    /// Whether it listens.
+    pub fn is_listening(&self) -> bool {
+        matches!(self.lock().phase, Phase::Listening(_))
+    }
+
+    /// Its own address.
+    pub fn local_address(&self) -> SocketAddr {
+        let id = self.lock().id.clone();
+        let local = id.and_then(|id| id.addresses().0);
+        let none = || SocketAddr::new(self.family.unspecified(), 0);
+        self.family.map(local.unwrap_or_else(none))
+    }
+
+    /// Its peer's.
+    ///
+    /// # Errors
+    /// `ENOTCONN`.
+    pub fn peer_address(&self) -> Result<SocketAddr, Errno> {
+        let id = {
+            let state = self.lock();
+            if !matches!(state.phase, Phase::Connected(_)) {
+                return Err(Errno::NOTCONN);
+            }
+            state.id.clone()
+        };
+        let remote = id.and_then(|id| id.addresses().1).ok_or(Errno::NOTCONN)?;
+        Ok(self.family.map(remote))
+    }
+
+    /// Takes in what has happened.
+    pub(super) fn advance(&self, state: &mut State) {
+        while let Some(event) = self.channel.take() {
+            event.owner().acknowledge();
+            self.handle(state, event);
+        }
+        if let Phase::Connected(connection) = &mut state.phase {
+            connection.advance();
+        }
+    }
+
+    fn handle(&self, state: &mut State, event: Event) {
+        match event.kind {
+            EventKind::AddressResolved | EventKind::RouteResolved => {}
+            EventKind::ConnectRequest => {
+                if let Phase::Listening(requests) = &mut state.phase {
+                    requests.push_back(event);
+                }
+            }
+            EventKind::Established => {
+                state.phase = match std::mem::replace(&mut state.phase, Phase::Failed) {
+                    Phase::Connecting(endpoint) => {
+                        match ConnectionData::parse(&event.private_data) {
+                            Ok(remote) => {
+                                Phase::Connected(Box::new(Connection::new(*endpoint, remote, true)))
+                            }
+                            Err(violation) => {
+                                tracing::error!(?violation, "the peer has no rsocket there");
+                                state.error = Some(Errno::PROTO);
+                                endpoint.fail();
+                                Phase::Failed
+                            }
+                        }
+                    }
+                    Phase::Connected(mut connection) => {
+                        connection.is_established = true;
+                        Phase::Connected(connection)
+                    }
+                    other => other,
+                };
+            }
+            EventKind::ConnectError
+            | EventKind::Unreachable
+            | EventKind::Rejected
+            | EventKind::Disconnected => match &mut state.phase {
+                Phase::Connecting(_) => {
+                    let error = event.status.checked_abs().filter(|number| *number > 0);
+                    state.error = Some(error.map_or(Errno::CONNREFUSED, Errno));
+                    state.phase = Phase::Failed;
+                }
+                Phase::Connected(connection) => connection.lost(),
+                _ => {}
+            },
+        }
+        self.wakers.wake();
+    }
+
+    fn attempt<T>(
+        &self,
+        attempt: &mut impl FnMut(&mut State) -> Option<Result<T, Errno>>,
+    ) -> Option<Result<T, Errno>> {
+        let mut state = self.lock();
+        if matches!(state.phase, Phase::Closed) {
+            return Some(Err(Errno::BADF));
+        }
+        self.advance(&mut state);
+        attempt(&mut state)
+    }
+
+    /// Waits until `attempt` has a result.
+    pub(super) fn wait<T>(
+        &self,
+        is_nonblocking: bool,
+        mut attempt: impl FnMut(&mut State) -> Option<Result<T, Errno>>,
+    ) -> Result<T, Errno> {
+        self.engine.check()?;
+        let begun = Instant::now();
+        loop {
+            if let Some(result) = self.attempt(&mut attempt) {
+                return result;
+            }
+            self.engine.progress();
+            if is_nonblocking || begun.elapsed() > POLL_TIME {
+                break;
+            }
+        }
+        if let Some(result) = self.attempt(&mut attempt) {
+            return result;
+        }
+        if is_nonblocking {
+            return Err(Errno::AGAIN);
+        }
+        loop {
+            let waker = self.waker()?;
+            self.wakers.enter(&waker);
+            self.arm();
+            let found = self.attempt(&mut attempt);
+            let slept = if found.is_none() { waker.wait() } else { Ok(()) };
+            self.wakers.leave(&waker);
+            self.put_back(waker);
+            if let Some(result) = found {
+                return result;
+            }
+            if let Some(result) = self.attempt(&mut attempt) {
+                return result;
+            }
+            slept?;
+        }
+    }
+
+    /// A descriptor to sleep on, which is not woken up yet.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn waker(&self) -> Result<Arc<Waker>, Errno> {
+        let spare = lock(&self.spare).pop();
+        spare.map_or_else(Waker::new, Ok)
+    }
+
+    /// Keeps a descriptor that no rsocket wakes up any more.
+    pub fn put_back(&self, waker: Arc<Waker>) {
+        let mut spare = lock(&self.spare);
+        if spare.is_empty() && waker.reset() {
+            spare.push(waker);
+        }
+    }
+
+    /// Has changes wake up `waker` from now on, until [`Socket::leave`]. What is there already is looked for behind it.
+    pub fn enter(&self, waker: &Arc<Waker>) {
+        self.wakers.enter(waker);
+        self.arm();
+    }
+
+    /// Ends [`Socket::enter`].
+    pub fn leave(&self, waker: &Arc<Waker>) {
+        self.wakers.leave(waker);
+    }
+
+    fn arm(&self) {
+        if let Phase::Connected(connection) = &self.lock().phase {
+            // It fails in the child of a fork only, where nothing comes.
+            let _ = connection.endpoint.arm();
+        }
+    }
+
+    /// Makes one pass over the sockets.
+    pub fn progress(&self) {
+        self.engine.progress();
+    }
+
+    /// What can be done without waiting.
+    ///
+    /// # Errors
+    /// `EBADF`: it is closed. As [`Engine::check`].
+    pub fn readiness(&self) -> Result<Readiness, Errno> {
+        self.engine.check()?;
+        let mut state = self.lock();
+        self.advance(&mut state);
+        let error = state.error;
+        Ok(match &state.phase {
+            Phase::Idle => Readiness {
+                is_writable: true,
+                is_over: true,
+                has_error: error.is_some(),
+                ..Readiness::default()
+            },
+            Phase::Listening(requests) => {
+                Readiness { is_readable: !requests.is_empty(), ..Readiness::default() }
+            }
+            Phase::Connecting(_) => Readiness::default(),
+            Phase::Connected(connection) => connection.readiness(),
+            Phase::Failed => Readiness {
+                is_readable: true,
+                is_writable: true,
+                has_error: true,
+                is_finished: true,
+                is_over: true,
+            },
+            Phase::Closed => return Err(Errno::BADF),
+        })
+    }
+
+    /// The error that was not told yet, which is told by this.
+    ///
+    /// # Errors
+    /// As [`Engine::check`].
+    pub fn take_error(&self) -> Result<Option<Errno>, Errno> {
+        self.engine.check()?;
+        let mut state = self.lock();
+        self.advance(&mut state);
+        let of_connection = match &mut state.phase {
+            Phase::Connected(connection) => connection.take_error(),
+            _ => None,
+        };
+        Ok(state.error.take().or(of_connection))
+    }
+
+    /// Waits for at most `time` until `is_done`; no signal interrupts it.
+    fn linger(&self, time: Duration, mut is_done: impl FnMut(&mut State) -> bool) {
+        let deadline = Instant::now().checked_add(time);
+        let mut attempt = |state: &mut State| is_done(state).then_some(Ok(()));
+        let Ok(waker) = self.waker() else { return };
+        self.wakers.enter(&waker);
+        loop {
+            self.arm();
+            self.engine.progress();
+            if self.attempt(&mut attempt).is_some() {
+                break;
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                break;
+            }
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            let descriptor = waker.descriptor();
+            let mut fds = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+            if poll(&mut fds, left.as_ref()).is_ok_and(|count| count > 0) {
+                let _ = waker.wait();
+            }
+        }
+        self.wakers.leave(&waker);
+    }
+
+    /// Closes it: sends what is on its way, ends the connection, and gives back what it has used. Other threads' calls
+    /// return `EBADF`.
+    pub fn close(&self, linger: Linger) {
+        if self.engine.check().is_ok() {
+            self.end(linger);
+        }
+        let (phase, id) = {
+            let mut state = self.lock();
+            (std::mem::replace(&mut state.phase, Phase::Closed), state.id.take())
+        };
+        self.wakers.wake();
+        if let Some(id) = id {
+            let _ = id.destroy();
+        }
+        drop(phase);
+    }
+
+    fn end(&self, linger: Linger) {
+        let time = match linger {
+            Linger::Default => CLOSE_TIME,
+            Linger::For(time) => time,
+            Linger::Reset => return,
+        };
+        let id = {
+            let mut state = self.lock();
+            self.advance(&mut state);
+            let Phase::Connected(connection) = &mut state.phase else { return };
+            if connection.is_established {
+                connection.shut_down(true, true);
+            }
+            state.id.clone()
+        };
+        self.wakers.wake();
+        self.linger(time, |state| match &state.phase {
+            Phase::Connected(connection) => connection.is_drained(),
+            _ => true,
+        });
+        // Of one that is over already there is nothing to wait for.
+        let Some(true) = id.map(|id| id.disconnect().is_ok()) else { return };
+        self.linger(time.min(DISCONNECT_TIME), |state| match &state.phase {
+            Phase::Connected(connection) => connection.is_lost(),
+            _ => true,
+        });
+    }
+}
+
+/// An rsocket that nobody has closed resets its connection.
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.close(Linger::Reset);
+    }
+}
+
+pub(super) fn wake_up(wakers: &Arc<Wakers>) -> Listener {
+    let wakers = wakers.clone();
+    Listener(Box::new(move || wakers.wake()))
+}
+
+/// The connection, or why there is none; `None`: it is being made.
+pub(super) fn connected(state: &mut State) -> Result<&mut Connection, Option<Errno>> {
+    match &mut state.phase {
+        Phase::Connected(connection) => Ok(connection),
+        Phase::Connecting(_) => Err(None),
+        Phase::Closed => Err(Some(Errno::BADF)),
+        Phase::Idle | Phase::Listening(_) | Phase::Failed => {
+            Err(Some(state.error.take().unwrap_or(Errno::NOTCONN)))
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! How threads wait for rsockets: each thread that sleeps has a descriptor, and enters it with the rsockets it waits
+//! for. Whatever may change their state wakes up all of them; each looks for itself.
+//!
+//! One descriptor for each rsocket would not do: the thread that reads its event takes it from the others.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Arc, Mutex},
+};
+
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    io,
+};
+
+use crate::{errno::Errno, latch::lock};
+
+/// A thread that waits.
+#[derive(Debug)]
+pub struct Waker {
+    descriptor: OwnedFd,
+}
+
+impl Waker {
+    /// A waker.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(super) fn new() -> Result<Arc<Self>, Errno> {
+        Ok(Arc::new(Self { descriptor: eventfd(0, EventfdFlags::CLOEXEC)? }))
+    }
+
+    /// Readable once it was woken up.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    fn wake(&self) {
+        if let Err(error) = io::write(&self.descriptor, &1_u64.to_ne_bytes()) {
+            tracing::error!(%error, "a thread cannot be woken up");
+        }
+    }
+
+    /// Takes back that it was woken up. `false`: it cannot be used any more.
+    pub(super) fn reset(&self) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)];
+        match poll(&mut fds, Some(&Timespec::default())) {
+            Ok(0) => true,
+            Ok(_) => self.wait().is_ok(),
+            Err(_) => false,
+        }
+    }
+
+    /// Sleeps until it is woken up. The kernel repeats it after a signal whose handler asks for that (`SA_RESTART`).
+    ///
+    /// # Errors
+    /// `EINTR`.
+    pub(super) fn wait(&self) -> Result<(), Errno> {
+        let mut count = [0; 8];
+        io::read(&self.descriptor, &mut count)?;
+        Ok(())
+    }
+}
+
+/// The threads that wait for an rsocket.
+#[derive(Debug, Default)]
+pub(super) struct Wakers {
+    waiting: Mutex<Vec<Arc<Waker>>>,
+}
+
+impl Wakers {
+    /// Enters one.
+    pub(super) fn enter(&self, waker: &Arc<Waker>) {
+        lock(&self.waiting).push(waker.clone());
+    }
+
+    /// Takes it out. It is not woken up by this rsocket any more.
+    pub(super) fn leave(&self, waker: &Arc<Waker>) {
+        let mut waiting = lock(&self.waiting);
+        if let Some(at) = waiting.iter().position(|it| Arc::ptr_eq(it, waker)) {
+            waiting.swap_remove(at);
+        }
+    }
+
+    /// Wakes up all.
+    pub(super) fn wake(&self) {
+        lock(&self.waiting).iter().for_each(|waker| waker.wake());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Each thread sees what happens while it is entered, and nothing afterwards.
+    #[test]
+    fn all_are_woken_up() {
+        let (wakers, first, second) =
+            (Wakers::default(), Waker::new().unwrap(), Waker::new().unwrap());
+        wakers.enter(&first);
+        wakers.enter(&second);
+        wakers.wake();
+        first.wait().unwrap();
+        second.wait().unwrap();
+        wakers.leave(&first);
+        std::thread::scope(|scope| {
+            scope.spawn(|| second.wait().unwrap());
+            wakers.wake();
+        });
+        assert!(first.reset() && second.reset(), "nothing is left to wait for");
+        wakers.wake();
+        assert!(second.reset());
+        assert!(second.reset());
+    }
+}
