@@ -249,9 +249,9 @@ impl Stream {
                 Ok(Received::Terminate(terminate)) => {
                     self.terminated(objects, config, io, terminate.as_deref());
                 }
-                Ok(Received::WithoutReceive(waiting)) => {
+                Ok(Received::WithoutReceive(ulpdu, failure)) => {
                     self.first_fpdu_received(objects);
-                    self.wait_for_receive(objects, config, io, waiting);
+                    self.wait_for_receive(objects, config, io, ulpdu, failure);
                     if self.waiting.is_some() {
                         return true;
                     }

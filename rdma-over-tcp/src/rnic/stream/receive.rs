@@ -11,7 +11,6 @@ use super::{
     failure::Failure,
     inbound_read::{InboundRead, InboundRequest},
     transmit::{Response, Transmitter},
-    waiting::Waiting,
 };
 use crate::{
     ddp::{
@@ -62,8 +61,8 @@ pub(super) enum Received {
     First,
     /// The peer has given up.
     Terminate(Option<Box<ReceivedTerminate>>),
-    /// A message has found no receive.
-    WithoutReceive(Box<Waiting>),
+    /// A message has found no receive: its first segment, which may come again, and what it is otherwise.
+    WithoutReceive(Box<[u8]>, Box<Failure>),
 }
 
 /// Outcome of one of them.
@@ -142,7 +141,7 @@ impl Receiver {
                 Ok(Handled::MaySend) => may_send = true,
                 Ok(Handled::Terminate(terminate)) => return Ok(Received::Terminate(terminate)),
                 Err(failure) if failure.is_without_receive() => {
-                    return Ok(Received::WithoutReceive(Box::new(Waiting::new(ulpdu, failure))));
+                    return Ok(Received::WithoutReceive(ulpdu.into(), failure));
                 }
                 Err(failure) => return Err(failure),
             }

@@ -1,8 +1,8 @@
 //! A message that has come before a receive was posted for it.
 //!
-//! iWARP has no receiver-not-ready: a message without a receive ends the connection (RFC 5041 §7.2). Programs written for
-//! InfiniBand count on the sender's retries all the same. With [`Config::receive_wait`] the message's first segment is
-//! kept, and nothing behind it is taken from the transport, so that TCP's window stops the peer, until a receive is
+//! iWARP has no receiver-not-ready: a message without a receive ends the connection (RFC 5041 §7.2). Programs written
+//! for InfiniBand count on the sender's retries all the same. With [`Config::receive_wait`] the message's first segment
+//! is kept, and nothing behind it is taken from the transport, so that TCP's window stops the peer, until a receive is
 //! posted or the time is over.
 
 use alloc::{boxed::Box, vec::Vec};
@@ -22,7 +22,7 @@ const OCTETS_MAX: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// The first segment of the message.
-    ulpdu: Vec<u8>,
+    ulpdu: Box<[u8]>,
     /// What the stream ends with if no receive comes.
     failure: Box<Failure>,
     /// What came behind it, through a transport that cannot refuse it.
@@ -33,14 +33,6 @@ pub(super) struct Waiting {
     is_over: bool,
 }
 
-impl Waiting {
-    /// Nothing has changed by the segment, which may come again.
-    pub(super) fn new(ulpdu: &[u8], failure: Box<Failure>) -> Self {
-        let (ulpdu, behind) = (ulpdu.into(), Vec::new());
-        Self { ulpdu, failure, behind, is_peer_closed: false, is_over: false }
-    }
-}
-
 impl Stream {
     /// Has a message wait; or fails, where none may.
     #[cold]
@@ -49,17 +41,18 @@ impl Stream {
         objects: &mut Objects,
         config: &Config,
         io: &impl Transport,
-        waiting: Box<Waiting>,
+        ulpdu: Box<[u8]>,
+        failure: Box<Failure>,
     ) {
-        let Some(qp) = self.qp.filter(|_| self.ending == Ending::Not) else {
-            return self.fail(objects, config, io, *waiting.failure);
+        let may_wait = self.ending == Ending::Not && !config.receive_wait.is_zero();
+        let Some(qp) = self.qp.filter(|_| may_wait) else {
+            return self.fail(objects, config, io, *failure);
         };
-        if config.receive_wait.is_zero() {
-            return self.fail(objects, config, io, *waiting.failure);
-        }
         objects.await_receive(qp);
         self.deadline = Some(io.now() + config.receive_wait);
-        self.waiting = Some(waiting);
+        let behind = Vec::new();
+        let waiting = Waiting { ulpdu, failure, behind, is_peer_closed: false, is_over: false };
+        self.waiting = Some(Box::new(waiting));
     }
 
     /// Keeps octets behind the message that waits: the transport does not.
