@@ -8,6 +8,7 @@
 //! transport's Released. What a consumer asks for is noted here and done in the next call of the transport, which has
 //! a way into the connection; [`Stream::act`] ends every such call.
 
+mod await_receive;
 mod failure;
 mod inbound_read;
 mod nudge;

@@ -1,0 +1,135 @@
+//! The wait of a message for its receive: see [`waiting`](super::waiting).
+
+use alloc::{boxed::Box, vec::Vec};
+
+use super::{
+    Ending, Operation, Phase, Stream,
+    failure::Failure,
+    receive::{Handled, Receiver},
+    transmit::Transmitter,
+    waiting::Waiting,
+};
+use crate::rnic::{config::Config, id::QpId, objects::Objects, transport::Transport};
+
+/// Octets kept of a stream whose transport cannot refuse any.
+const OCTETS_MAX: usize = 1 << 20;
+
+impl Stream {
+    /// Has a message wait; or fails, where none may.
+    #[cold]
+    pub(super) fn wait_for_receive(
+        &mut self,
+        objects: &mut Objects,
+        config: &Config,
+        io: &impl Transport,
+        ulpdu: Box<[u8]>,
+        failure: Box<Failure>,
+    ) {
+        let may_wait = self.ending == Ending::Not && !config.receive_wait.is_zero();
+        let Some(qp) = self.qp.filter(|_| may_wait) else {
+            return self.fail(objects, config, io, *failure);
+        };
+        objects.await_receive(qp);
+        self.deadline = Some(io.now() + config.receive_wait);
+        let behind = Vec::new();
+        let waiting = Waiting { ulpdu, failure, behind, is_peer_closed: false, is_over: false };
+        self.waiting = Some(Box::new(waiting));
+    }
+
+    /// Keeps octets behind the message that waits: the transport does not.
+    pub(super) fn keep_behind(&mut self, octets: &[u8]) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.behind.extend_from_slice(octets);
+            waiting.is_over |= waiting.behind.len() > OCTETS_MAX;
+        }
+    }
+
+    /// Octets have come while a message waits. Returns how many of them are taken.
+    #[cold]
+    pub(super) fn receive_behind<T: Transport>(
+        &mut self,
+        objects: &mut Objects,
+        config: &Config,
+        io: &mut T,
+        data: &[u8],
+    ) -> usize {
+        if T::MAY_REFUSE {
+            return 0;
+        }
+        self.keep_behind(data);
+        self.act(objects, config, io);
+        data.len()
+    }
+
+    /// Notes the end of the peer's stream, if a message waits. Returns whether one does.
+    pub(super) fn closes_behind(&mut self) -> bool {
+        self.waiting.as_mut().is_some_and(|waiting| {
+            waiting.is_peer_closed = true;
+            true
+        })
+    }
+
+    /// The time of a message that waits is over. Returns whether one does.
+    pub(super) fn expire_waiting(&mut self) -> bool {
+        self.waiting.as_mut().is_some_and(|waiting| {
+            waiting.is_over = true;
+            true
+        })
+    }
+
+    /// Takes the message that waits, if there is a receive for it now, and what came behind it; or ends the wait.
+    #[cold]
+    pub(super) fn end_wait<T: Transport>(
+        &mut self,
+        objects: &mut Objects,
+        config: &Config,
+        io: &mut T,
+    ) {
+        let Some(waiting) = self.waiting.take() else { return };
+        let (Phase::Operating(operation), Some(qp)) = (&mut self.phase, self.qp) else {
+            // Nobody is interested any more.
+            return io.resume_receive();
+        };
+        if waiting.is_over || self.ending != Ending::Not {
+            self.fail(objects, config, io, *waiting.failure);
+            return io.resume_receive();
+        }
+        let Operation { receiver, transmitter, .. } = &mut **operation;
+        match take(receiver, objects, qp, transmitter, &waiting.ulpdu) {
+            Ok(true) => {}
+            Ok(false) => {
+                // Of a shared queue, another queue pair has been faster.
+                objects.await_receive(qp);
+                self.waiting = Some(waiting);
+                return;
+            }
+            Err(failure) => self.fail(objects, config, io, *failure),
+        }
+        if self.ending == Ending::Not {
+            self.deadline = None;
+        }
+        let mut behind = &waiting.behind[..];
+        self.receive_fpdus(objects, config, io, &mut behind);
+        self.keep_behind(behind);
+        match &mut self.waiting {
+            Some(again) => again.is_peer_closed = waiting.is_peer_closed,
+            None if waiting.is_peer_closed => self.peer_closed(objects, config, io),
+            None => io.resume_receive(),
+        }
+    }
+}
+
+/// Handles the segment once more. Returns whether there was a receive for it.
+fn take(
+    receiver: &mut Receiver,
+    objects: &mut Objects,
+    qp: QpId,
+    transmitter: &mut Transmitter,
+    ulpdu: &[u8],
+) -> Result<bool, Box<Failure>> {
+    match receiver.handle(objects, qp, transmitter, ulpdu) {
+        Ok(Handled::Placed | Handled::MaySend | Handled::Terminate(_)) => Ok(true),
+        Err(failure) if failure.is_without_receive() => Ok(false),
+        Err(failure) => Err(failure),
+    }
+}
