@@ -315,7 +315,12 @@ fn netcat_by_librspreload() {
     let scratch = Scratch::new();
     let octets = make_file(&scratch);
     let (from, to) = (scratch.file("from"), scratch.file("to"));
-    let server = format!("busybox nc -l -p 5400 > {}", to.display());
+    // At the end of its input the server would close its direction, and the client leaves when it sees that. A FIFO that
+    // is open for writing too has no end.
+    let endless = scratch.file("endless");
+    let made = Command::new("mkfifo").arg(&endless).status();
+    assert!(made.is_ok_and(|status| status.success()), "mkfifo");
+    let server = format!("busybox nc -l -p 5400 0<> {} > {}", endless.display(), to.display());
     let client = format!("busybox nc 127.0.0.1 5400 < {}", from.display());
     preloaded_pair(&scratch, 5400, &server, &client);
     assert!(fs::read(to).is_ok_and(|copy| copy == octets), "not the same");
