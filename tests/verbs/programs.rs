@@ -315,8 +315,8 @@ fn netcat_by_librspreload() {
     let scratch = Scratch::new();
     let octets = make_file(&scratch);
     let (from, to) = (scratch.file("from"), scratch.file("to"));
-    // At the end of its input the server would close its direction, and the client leaves when it sees that. A FIFO that
-    // is open for writing too has no end.
+    // At the end of its input the server would close its direction, and the client leaves when it sees that. A FIFO
+    // that is open for writing too has no end.
     let endless = scratch.file("endless");
     let made = Command::new("mkfifo").arg(&endless).status();
     assert!(made.is_ok_and(|status| status.success()), "mkfifo");
