@@ -56,7 +56,7 @@ pub(crate) struct ReceiveQueue {
     limit: u32,
     watch: Watch,
     /// Queue pairs of a shared queue with a message that has found no receive.
-    waiting: VecDeque<QpId>,
+    waiting: Vec<QpId>,
 }
 
 /// The stage of a limit.
@@ -74,19 +74,19 @@ enum Watch {
 impl ReceiveQueue {
     pub(crate) fn new(depth: u32) -> Self {
         let (posted, sges) = (VecDeque::new(), SgeRing::default());
-        let waiting = VecDeque::new();
+        let waiting = Vec::new();
         Self { depth, posted, sges, limit: 0, watch: Watch::Off, waiting }
     }
 
     /// Notes that a message of a queue pair waits for a receive.
     pub(crate) fn wait(&mut self, qp: QpId) {
-        self.waiting.push_back(qp);
+        self.waiting.push(qp);
     }
 
-    /// The queue pair whose message has waited longest, once.
+    /// These queue pairs, the one that has waited longest first.
     #[inline]
-    pub(crate) fn take_waiting(&mut self) -> Option<QpId> {
-        self.waiting.pop_front()
+    pub(crate) fn take_waiting(&mut self) -> Vec<QpId> {
+        core::mem::take(&mut self.waiting)
     }
 
     /// Receives that nothing has arrived for.

@@ -59,21 +59,24 @@ impl Rnic {
         (result, urgency)
     }
 
-    /// Has the queue pair go on whose message has waited longest for a receive of a shared queue.
+    /// Has all queue pairs look whose messages wait for a receive of a shared queue: the one that has waited longest
+    /// may be about to fail, or another one may look before it. Those that find none wait on.
     #[inline]
     fn kick_waiting(&mut self, id: SrqId) -> Urgency {
-        let Objects { qps, srqs, receive_queues, .. } = &mut self.objects;
+        let Objects { srqs, receive_queues, .. } = &mut self.objects;
         let queue = srqs.get(id).and_then(|srq| receive_queues.get_mut(srq.queue));
-        let Some(queue) = queue else { return Urgency::None };
-        // One that is over needs none.
-        while let Some(id) = queue.take_waiting() {
-            let Some(qp) = qps.get_mut(id) else { continue };
-            qp.awaits_receive = false;
-            if qp.stream.is_some() {
-                return self.kick_qp(id);
+        let waiting = queue.map(ReceiveQueue::take_waiting).unwrap_or_default();
+        if waiting.is_empty() {
+            return Urgency::None;
+        }
+        // The last that is kicked is the first to look.
+        for id in waiting.into_iter().rev() {
+            if let Some(qp) = self.objects.qps.get_mut(id) {
+                qp.awaits_receive = false;
+                self.kick_qp(id);
             }
         }
-        Urgency::None
+        Urgency::Now
     }
 
     fn try_post_srq_receive(

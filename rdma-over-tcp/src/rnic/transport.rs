@@ -20,7 +20,8 @@ pub(crate) trait Transport {
     /// A list of buffers that leave in one piece: some FPDUs. The transport reads the buffers where they lie.
     type List: GatherList<Payload = Span>;
 
-    /// Whether it keeps what the adapter does not take, and offers it again once it may.
+    /// Whether the transport keeps received data that the adapter does not accept, and delivers it again after
+    /// [`Transport::resume_receive`].
     const MAY_REFUSE: bool;
 
     /// The adapter takes data again: what it has not taken comes next.

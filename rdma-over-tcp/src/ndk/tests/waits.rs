@@ -84,7 +84,7 @@ pub(super) fn a_wait_ends() {
     assert_eq!(passive.qp.stats().terminates_out, 1);
 }
 
-// What the peer sent before it closed is delivered first.
+// Data that the peer sent before its FIN is delivered before the disconnect event.
 #[test]
 pub(super) fn a_peer_that_closes_is_heard_out() {
     let mut bench = bench();

@@ -98,7 +98,7 @@ impl Stream {
         match take(receiver, objects, qp, transmitter, &waiting.ulpdu) {
             Ok(true) => {}
             Ok(false) => {
-                // Of a shared queue, another queue pair has been faster.
+                // It is of a shared queue, and another queue pair has taken it.
                 objects.await_receive(qp);
                 self.waiting = Some(waiting);
                 return;

@@ -9,14 +9,14 @@ use alloc::{boxed::Box, vec::Vec};
 
 use super::failure::Failure;
 
-/// What a stream that waits for a receive has kept.
+/// The state of a stream whose message waits for a receive.
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// The first segment of the message.
     pub(super) ulpdu: Box<[u8]>,
-    /// What the stream ends with if no receive comes.
+    /// The error that ends the stream if no receive is posted in time.
     pub(super) failure: Box<Failure>,
-    /// What came behind it, through a transport that cannot refuse it.
+    /// Octets behind it that a transport delivered which cannot refuse any.
     pub(super) behind: Vec<u8>,
     /// The peer has closed.
     pub(super) is_peer_closed: bool,

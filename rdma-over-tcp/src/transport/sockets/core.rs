@@ -395,7 +395,7 @@ impl SocketRnic {
         let Self { rnic, streams, received, spare, capture, .. } = self;
         let Some(stream) = streams.get_mut(&id) else { return };
         if stream.taking != Taking::Yes {
-            // What follows belongs behind what was not taken.
+            // Data would be delivered out of order: the refused data come first.
             return;
         }
         while let Ok((count @ 1.., _)) =
