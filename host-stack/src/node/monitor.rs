@@ -456,6 +456,10 @@ impl<K: Passive> Monitor<K> {
                 return Ok(result);
             }
             self.wait(deadline, |_, _| (self.changes() != before).then_some(()))?;
+            // Something may change all the time.
+            if deadline.is_some_and(|deadline| deadline <= self.now()) {
+                return f().ok_or(WaitError::TimedOut);
+            }
         }
     }
 

@@ -146,6 +146,15 @@ impl Plan {
         self.policies = [(); 2].map(|()| policies[draw(rng, 3)]);
     }
 
+    /// At some adapters messages may come before their receives, and wait.
+    pub(crate) fn let_messages_wait(&mut self) {
+        for adapter in &mut self.adapters {
+            if adapter.seed % 3 == 0 {
+                adapter.receive_wait = Duration::from_secs(900);
+            }
+        }
+    }
+
     /// One kind of RTR, all, or none: the client-server model.
     fn rtr(rng: &mut Rand64) -> RtrSet {
         match draw(rng, 5) {
@@ -250,6 +259,8 @@ pub(crate) struct SidePlan {
     pub(crate) rtr_receives: usize,
     /// Receives beyond the peer's sends: they are cancelled in the end.
     pub(crate) spare_receives: usize,
+    /// The peer does not wait until it has posted a receive: messages wait for it.
+    pub(crate) waits: bool,
     pub(crate) windows: Vec<Window>,
     /// What the peer's atomics work on; none without RFC 7306.
     pub(crate) words: Span,
@@ -280,6 +291,7 @@ impl SidePlan {
             receives: Vec::new(),
             rtr_receives: 0,
             spare_receives: 0,
+            waits: false,
             windows: Vec::new(),
             words: 0..0,
             source: GUARD..GUARD + source_bytes,
@@ -586,5 +598,11 @@ impl Conversation {
 /// The conversations of a seed.
 pub(crate) fn conversations(rng: &mut Rand64, plan: &Plan) -> Vec<Conversation> {
     let count = 1 + rng.rand_range(0..QPS_MAX);
-    (0..count).map(|_| Conversation::new(rng, plan)).collect()
+    let mut conversations: Vec<_> = (0..count).map(|_| Conversation::new(rng, plan)).collect();
+    for conversation in &mut conversations {
+        for (side, adapter) in conversation.sides.iter_mut().zip(&plan.adapters) {
+            side.waits = !adapter.receive_wait.is_zero();
+        }
+    }
+    conversations
 }

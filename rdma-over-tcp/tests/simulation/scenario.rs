@@ -465,6 +465,7 @@ pub(crate) fn run_moved(seed: u64) -> (String, usize) {
 fn play(seed: u64, beside: Beside) -> (String, usize) {
     let mut rng = Rand64::new(u128::from(seed));
     let mut plan = Plan::new(&mut rng);
+    plan.let_messages_wait();
     if beside == Beside::Mover {
         plan.mix_policies(&mut rng);
     }
@@ -492,6 +493,7 @@ fn play(seed: u64, beside: Beside) -> (String, usize) {
 pub(crate) fn run_on_sockets(seed: u64) {
     let mut rng = Rand64::new(u128::from(seed));
     let mut plan = Plan::new(&mut rng);
+    plan.let_messages_wait();
     plan.on_loopback();
     let conversations = conversations(&mut rng, &plan);
     let mut bench = Loopback::new(&plan);

@@ -260,7 +260,7 @@ impl Side {
         let Some(operation) = self.plan.operations.get(index) else { return false };
         let granted = match operation.action {
             Action::Send { .. } | Action::Immediate { .. } => {
-                sends + peer.plan.rtr_receives < peer.grants.receives
+                peer.plan.waits || sends + peer.plan.rtr_receives < peer.grants.receives
             }
             Action::Write { via: Via::Window(window), .. } => peer.grants.windows[window].is_some(),
             _ => true,

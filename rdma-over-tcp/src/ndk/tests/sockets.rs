@@ -150,5 +150,6 @@ over_kernel_sockets! {
     waits:
         messages_wait_in_order
         a_wait_ends
+        a_peer_that_closes_is_heard_out
         a_consumer_that_disconnects_waits_no_more;
 }

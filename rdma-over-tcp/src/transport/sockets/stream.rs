@@ -178,12 +178,14 @@ impl SocketStream {
         Ok(())
     }
 
-    /// Has the epoll set tell what is waited for now. Of a stream that is not read an error is told once.
+    /// Has the epoll set tell what is waited for now, and once: a FIN stays readable until the consumer ends its side.
     fn watch(&self, poller: &OwnedFd) -> Result<(), Errno> {
-        let is_read = self.taking != Taking::No;
-        let mut events = if is_read { READABLE } else { EventFlags::ET };
+        let mut events = EventFlags::ET;
+        if self.taking != Taking::No {
+            events |= READABLE;
+        }
         if self.is_room_watched {
-            events |= EventFlags::OUT | EventFlags::ET;
+            events |= EventFlags::OUT;
         }
         epoll::modify(poller, &self.socket, EventData::new_u64(self.name), events)
     }
