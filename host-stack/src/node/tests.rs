@@ -29,6 +29,8 @@ struct Listener {
     due: Vec<Callback>,
     /// The next poll by the engine's thread is too much for it.
     falls: bool,
+    /// So many polls find something to do.
+    restless: u32,
 }
 
 impl OffloadClient for Listener {
@@ -50,7 +52,9 @@ impl NodeClient for Listener {
         assert!(!(self.falls && of_engine), "a panic that the test asked for");
         let news = self.said && !self.heard;
         self.heard |= news;
-        news
+        let is_restless = self.restless > 0;
+        self.restless -= u32::from(is_restless);
+        news | is_restless
     }
     fn has_input(&self) -> bool {
         self.falls || (self.said && !self.heard)
@@ -123,6 +127,16 @@ fn one_round_of_progress() {
     assert!(node.with(|client, _, _| client.heard));
     assert!(!node.progress_once(), "nothing is left");
     assert!(!start(Progress::Automatic).progress_once());
+}
+
+/// That there is always something to do makes no wait longer.
+#[test]
+fn a_restless_client_does_not_stop_the_clock() {
+    let node = start(Progress::Manual);
+    node.with(|client, _, _| client.restless = 20_000_000);
+    let outcome = node.wait_until(Some(Duration::from_millis(1)), || None::<()>);
+    assert_eq!(outcome, Err(WaitError::TimedOut));
+    assert!(node.with(|client, _, _| client.restless) > 0);
 }
 
 /// One that panics is its consumer's loss: those behind it are called, and so are later ones.
