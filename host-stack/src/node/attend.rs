@@ -126,7 +126,7 @@ impl<K: Passive> Monitor<K> {
         if !self.enter_sleep() {
             return false;
         }
-        self.sleep_unless(None, |_| presence.has_waiters() || self.is_stopping());
+        self.sleep_unless(None, false, |_| presence.has_waiters() || self.is_stopping());
         self.leave_sleep();
         true
     }

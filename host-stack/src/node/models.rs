@@ -179,18 +179,51 @@ fn a_full_link_is_not_slept_over() {
 // What a callback has done ends the wait, whoever called it and wherever the wait was.
 #[test]
 fn a_callback_ends_a_wait() {
+    for progress in [Progress::Automatic, Progress::Manual] {
+        explore(3, move || {
+            let (node, _) = node(progress);
+            let called = Arc::new(AtomicBool::new(false));
+            let caller = thread::spawn({
+                let (node, called) = (node.clone(), called.clone());
+                move || {
+                    node.with(|core, _| {
+                        core.due.push(Box::new(move || called.store(true, Ordering::Relaxed)));
+                    });
+                }
+            });
+            node.wait_until(None, || called.load(Ordering::Relaxed).then_some(())).unwrap();
+            caller.join().unwrap();
+        });
+    }
+}
+
+// Manual progress: another thread may take from the link what this one sleeps for.
+#[test]
+fn what_another_thread_has_taken_ends_a_wait() {
     explore(3, || {
-        let (node, _) = node(Progress::Automatic);
-        let called = Arc::new(AtomicBool::new(false));
-        let caller = thread::spawn({
-            let (node, called) = (node.clone(), called.clone());
+        let (node, inbox) = node(Progress::Manual);
+        let taker = thread::spawn({
+            let node = node.clone();
             move || {
-                node.with(|core, _| {
-                    core.due.push(Box::new(move || called.store(true, Ordering::Relaxed)));
-                });
+                inbox.fetch_add(1, Ordering::Release);
+                node.progress();
             }
         });
-        node.wait_until(None, || called.load(Ordering::Relaxed).then_some(())).unwrap();
+        node.wait(None, |core, _| (core.taken == 1).then_some(())).unwrap();
+        taker.join().unwrap();
+    });
+}
+
+// So may a call, by what follows from it.
+#[test]
+fn what_follows_from_a_call_ends_a_wait() {
+    explore(3, || {
+        let (node, _) = node(Progress::Manual);
+        let caller = thread::spawn({
+            let node = node.clone();
+            move || node.with(|core, _| core.waits = true)
+        });
+        node.wait(None, |core, _| (core.done == 1).then_some(())).unwrap();
         caller.join().unwrap();
     });
 }

@@ -91,12 +91,14 @@ pub(super) struct State<K> {
 struct Sleeping {
     until: Option<Instant>,
     writable: bool,
+    /// Changes by other threads are news to it too.
+    waits: bool,
 }
 
 impl<K: Passive> State<K> {
     /// Whether the sleeper, if there is one, sleeps too long or for too little.
     fn is_overslept(&self, now: Instant) -> bool {
-        let Some(Sleeping { until, writable }) = self.sleeping else { return false };
+        let Some(Sleeping { until, writable, .. }) = self.sleeping else { return false };
         let is_sooner =
             self.core.poll_at(now).is_some_and(|due| until.is_none_or(|until| due < until));
         is_sooner || self.core.has_input() || (self.core.wants_writable() && !writable)
@@ -173,9 +175,13 @@ impl<K> Monitor<K> {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Counts a change. Under the lock: who has looked and is about to wait has not let go of it.
-    fn count_change(&self, _state: &State<K>) {
+    /// Counts a change, and wakes who sleeps on the link and waits for one. Under the lock: who has looked and is
+    /// about to wait has not let go of it.
+    fn count_change(&self, state: &State<K>) {
         self.changes.fetch_add(1, Ordering::Release);
+        if state.sleeping.is_some_and(|sleeping| sleeping.waits) {
+            self.engine_doorbell.ring();
+        }
     }
 
     fn notify(&self, state: &State<K>) {
@@ -188,6 +194,7 @@ impl<K> Monitor<K> {
     pub(super) fn fail(&self, state: &mut State<K>, failure: WaitError) {
         state.failure.get_or_insert(failure);
         self.stopping.store(true, Ordering::Relaxed);
+        self.count_change(state);
         self.notify(state);
     }
 
@@ -235,8 +242,6 @@ impl<K> Monitor<K> {
         let state = self.enter();
         self.count_change(&state);
         self.notify(&state);
-        drop(state);
-        self.engine_doorbell.ring();
     }
 
     /// Calls what is due, with no lock held. A callback that posts adds to the queue; the outermost
@@ -364,10 +369,16 @@ impl<K: Passive> Monitor<K> {
     /// when there is input, or changes beyond `seen`. For one thread at a time.
     fn sleep(&self, seen: Option<u64>, deadline: Option<Instant>) {
         let is_news = || seen.is_some_and(|seen| seen != self.changes()) || self.is_stopping();
-        self.sleep_unless(deadline, |_| is_news());
+        self.sleep_unless(deadline, seen.is_some(), |_| is_news());
     }
 
-    pub(super) fn sleep_unless(&self, deadline: Option<Instant>, is_news: impl Fn(&K) -> bool) {
+    /// As [`Monitor::sleep`]; with `waits` any change wakes it.
+    pub(super) fn sleep_unless(
+        &self,
+        deadline: Option<Instant>,
+        waits: bool,
+        is_news: impl Fn(&K) -> bool,
+    ) {
         self.engine_doorbell.sleep(|| {
             let mut state = self.state.lock();
             if is_news(&state.core) || state.core.has_input() {
@@ -376,7 +387,7 @@ impl<K: Passive> Monitor<K> {
             let now = self.now();
             let until = state.core.poll_at(now).into_iter().chain(deadline).min();
             let writable = state.core.wants_writable();
-            state.sleeping = Some(Sleeping { until, writable });
+            state.sleeping = Some(Sleeping { until, writable, waits });
             let link = self.descriptor.as_ref().map(AsFd::as_fd);
             Some(Sleep { link, writable, timeout: until.map(|until| until - now) })
         });
@@ -427,7 +438,7 @@ impl<K: Passive> Monitor<K> {
                 return;
             }
             if !done.busy {
-                self.sleep_unless(Some(deadline), &is_over);
+                self.sleep_unless(Some(deadline), false, &is_over);
             }
         }
     }
