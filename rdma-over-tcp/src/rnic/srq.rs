@@ -3,7 +3,8 @@
 //! A message takes the oldest receive when its first segment arrives, on whatever connection, and its completion goes
 //! to the completion queue of that queue pair. DDP's message numbers stay those of the connection. A message that finds
 //! no receive ends its connection, as on a queue pair's own queue (RFC 5041 §7.2), and no other; or it waits
-//! ([`Config::receive_wait`](super::Config)), and as a rule the connection that has waited longest takes the next receive.
+//! ([`Config::receive_wait`](super::Config)), and as a rule the connection that has waited longest takes the next
+//! receive.
 
 use alloc::sync::Arc;
 use core::fmt;
