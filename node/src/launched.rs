@@ -1,9 +1,9 @@
 //! A node in a program that a launcher has started and outlives.
 //!
-//! A node ends with its process, and nobody is left to tell the peers. So the launcher opens the TAP and keeps it, and
-//! the program inherits the descriptor. In a file of memory that both have, the program's node notes which connections
-//! there are (`table`; one write when a connection begins or ends). When the program has died, the launcher resets
-//! those that it has left (`reset`).
+//! When a process dies its node dies with it, and the peers are not told. So the launcher opens the TAP and keeps it
+//! open; the program inherits the descriptor. The program's node records its connections in a memory file that both
+//! share (`table`; one write when a connection begins or ends). When the program has died, the launcher resets the
+//! connections that are still in it (`reset`).
 //!
 //! A TAP has one user at a time: the process that holds the lock on the table. The lock ends with its process, and the
 //! next one resets what the last one left before it starts its node.
@@ -37,8 +37,7 @@ use serde::{Deserialize, Serialize};
 use self::{reset::reset, table::Table, tracker::Tracker};
 use crate::NodeOptions;
 
-/// What a program needs to start the node that its launcher has made ready. Serialised, it is the value of an
-/// environment variable.
+/// How a program starts the node that its launcher has prepared. Passed serialised in an environment variable.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LaunchedNode {
     /// The node, on the inherited descriptor of its TAP.
@@ -47,7 +46,7 @@ pub struct LaunchedNode {
     table_fd: i32,
 }
 
-/// The launcher's hold of a node: TAP and table. While it lives, the TAP does.
+/// The launcher's side of a node: it keeps the TAP and the table alive.
 #[derive(Debug)]
 pub struct Launch {
     /// For the program.
@@ -80,7 +79,7 @@ impl Launch {
         Ok(Self { node, _tap: tap, table: table.into() })
     }
 
-    /// Resets the connections that the program has left, unless another process has the node now.
+    /// Resets the connections that a dead program has left behind, unless another process uses the node now.
     ///
     /// # Errors
     /// The TAP or the table cannot be used.

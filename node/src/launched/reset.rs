@@ -38,8 +38,8 @@ const HALF: u32 = 1 << 31;
 
 type Left = HashMap<(SocketAddr, SocketAddr), Connection>;
 
-/// Resets the connections `left` of the node with that Ethernet address; returns when all peers have heard of it, or
-/// have not answered.
+/// Resets the connections `left` of the node with that Ethernet address; returns when each peer has confirmed
+/// that, or has answered no question.
 ///
 /// # Errors
 /// The device is gone.
@@ -87,7 +87,7 @@ fn question(own: Octets, connection: &Connection, round: u32) -> Segment {
     Segment { to: hop, from: own, source, destination, seq, ack: seq, flags: ACK, len: 0 }
 }
 
-/// What follows from a segment of a peer: an RST, and the question whether it has arrived.
+/// The replies to a peer's segment: an RST, and a question that tells whether it has arrived.
 fn answer(left: &mut Left, own: Octets, segment: &Segment, round: u32) -> Vec<Segment> {
     let ends = (segment.destination, segment.source);
     if segment.flags & RST != 0 {
@@ -114,7 +114,7 @@ fn send(link: &mut dyn Link, frame: &[u8]) {
         lender: None,
         comment: None,
     };
-    // What the link does not take is asked for again.
+    // A frame that the link refuses is lost like any other: the question is repeated.
     link.transmit(Instant::ZERO, &frame);
 }
 

@@ -18,7 +18,7 @@ const HOP_LIMIT: u8 = 64;
 /// An Ethernet address.
 pub(super) type Octets = [u8; 6];
 
-/// What a segment's headers say.
+/// The fields of a segment's headers that matter here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Segment {
     pub(super) to: Octets,
@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    // What is written is read, with right checksums; and no prefix of it is taken for a segment.
+    // Encoding and decoding agree, checksums are right, and a truncated frame is no segment.
     #[test]
     fn segments_go_both_ways() {
         for (source, destination) in

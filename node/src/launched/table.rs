@@ -1,7 +1,7 @@
-//! The table of connections that a node has, in a file of memory: it outlives the process that writes it.
+//! The table of a node's connections, in a memory file that outlives the process that writes it.
 //!
-//! A slot of [`SLOT_BYTES`] for each connection, at most [`CONNECTIONS_MAX`]; what is beyond is not reset when the
-//! process dies. One process writes, and nobody reads before that has ended.
+//! It has a slot of [`SLOT_BYTES`] for each of at most [`CONNECTIONS_MAX`] connections; further ones are not reset when
+//! the process dies. One process writes it; it is read only after that process has ended.
 
 use std::{
     fs::File,
@@ -12,7 +12,7 @@ use std::{
 
 use super::segment::Octets;
 
-/// Connections that are noted.
+/// Slots of the table.
 pub(super) const CONNECTIONS_MAX: usize = 4096;
 const SLOT_BYTES: usize = 64;
 
@@ -93,14 +93,14 @@ impl Table {
         Ok(Self { file, free: (0..CONNECTIONS_MAX).rev().collect() })
     }
 
-    /// Notes a connection. Returns its slot; `None`: there is no room.
+    /// Adds a connection. Returns its slot, or `None` if the table is full.
     pub(super) fn enter(&mut self, connection: &Connection) -> Option<usize> {
         let slot = self.free.pop()?;
         self.write(slot, &connection.slot());
         Some(slot)
     }
 
-    /// It has ended.
+    /// Frees the slot of a connection that has ended.
     pub(super) fn leave(&mut self, slot: usize) {
         self.write(slot, &[0; SLOT_BYTES]);
         self.free.push(slot);

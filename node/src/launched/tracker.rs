@@ -1,5 +1,5 @@
-//! A link that notes which connections begin and end, by the segments on the wire. It stands next to the TAP: what an
-//! impairment drops has not been sent.
+//! A link that records in the table which connections begin and end, by watching segments. It sits right above the TAP,
+//! below any impairment, so it sees what is really sent.
 //!
 //! A connection begins with the SYN-ACK, which either end sends. It ends with an RST of either end, or when both FINs
 //! are out and ours is acknowledged. Segments without SYN, FIN or RST cost a look at their flags, and a look-up while a
