@@ -192,9 +192,12 @@ impl<K> Monitor<K> {
 
     /// Ends the node: its threads stop, waiting calls return the reason.
     pub(super) fn fail(&self, state: &mut State<K>, failure: WaitError) {
-        state.failure.get_or_insert(failure);
+        // Once: whoever iterates a link that is gone hears of it each time, and would count as a change for ever.
+        if state.failure.is_none() {
+            state.failure = Some(failure);
+            self.count_change(state);
+        }
         self.stopping.store(true, Ordering::Relaxed);
-        self.count_change(state);
         self.notify(state);
     }
 
