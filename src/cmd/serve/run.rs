@@ -121,6 +121,8 @@ struct Session {
     connector: Connector,
     slots: Slots,
     state: State,
+    /// The log says that it is established.
+    is_told: bool,
     ended: Ended,
 }
 
@@ -289,7 +291,8 @@ impl<'a> Server<'a> {
             let data = self.private_data.as_bytes();
             connector.accept(&slots.qp, limits, data, Some(ended.event()), done)
         });
-        let session = Session { connector, slots, state: State::Accepting(begun), ended };
+        let session =
+            Session { connector, slots, state: State::Accepting(begun), is_told: false, ended };
         self.sessions.insert(number, session);
         true
     }
@@ -329,7 +332,7 @@ impl<'a> Server<'a> {
         match &session.state {
             State::Accepting(begun) if begun.status() == Some(NtStatus::SUCCESS) => {
                 session.state = State::Open;
-                self.tell(console, &Event::Established { connection: number });
+                self.tell_established(number, console);
                 false
             }
             State::Open => {
@@ -342,6 +345,14 @@ impl<'a> Server<'a> {
                 self.end(number, status, console);
                 true
             }
+        }
+    }
+
+    /// Once: the first message may be seen before the end of accept.
+    fn tell_established(&mut self, number: u64, console: &mut Console<'_>) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        if !std::mem::replace(&mut session.is_told, true) {
+            self.tell(console, &Event::Established { connection: number });
         }
     }
 
@@ -367,13 +378,14 @@ impl<'a> Server<'a> {
     /// Takes a completion: a receive is told, echoed or posted again; the end of an echo frees its slot.
     fn take(&mut self, result: &NdkResultEx, console: &mut Console<'_>) {
         let (number, slot) = (result.qp_context, result.request_context);
-        let Some(session) = self.sessions.get(&number) else { return };
-        if result.status == NtStatus::CANCELLED {
+        if !self.sessions.contains_key(&number) || result.status == NtStatus::CANCELLED {
             return;
         }
         if result.status != NtStatus::SUCCESS {
             return self.tell(console, &Event::failed(number, result));
         }
+        self.tell_established(number, console);
+        let Some(session) = self.sessions.get(&number) else { return };
         let event = match result.operation {
             OperationType::Receive | OperationType::ReceiveAndInvalidate => {
                 let bytes = result.bytes_transferred;
