@@ -17,8 +17,13 @@ const CONNECTIONS: [u32; 4] = [1, 10, 100, 1_000];
 const QUEUES: [u32; 2] = [1, 2];
 /// Size of a small message, bytes.
 const SMALL_BYTES: u64 = 64;
+/// Connections made at once.
+const CONNECTIONS_AT_ONCE: u32 = 1_000;
 /// Size of a ping-pong message, bytes.
 const PING_BYTES: u64 = 8;
+
+/// The same in perftest's default.
+const PERFTEST_PING_BYTES: u64 = 2;
 
 /// How an end waits for completions.
 const SPIN: &str = "--wait spin";
@@ -70,7 +75,11 @@ fn libfabric(operation: &'static str, size_bytes: u64) -> Contestant {
 }
 
 fn libfabric_ping(operation: &'static str) -> Contestant {
-    let job = Job::Libfabric { operation, size_bytes: PING_BYTES, depth: None };
+    libfabric_ping_of(operation, PING_BYTES)
+}
+
+fn libfabric_ping_of(operation: &'static str, size_bytes: u64) -> Contestant {
+    let job = Job::Libfabric { operation, size_bytes, depth: None };
     named("libfabric", System::Libfabric, job)
 }
 
@@ -129,6 +138,7 @@ pub(super) fn groups(quick: bool) -> Vec<Group> {
     groups.extend(streams());
     groups.push(hundred_connections());
     groups.extend(on_kernel_sockets());
+    groups.extend(verbs_programs());
     groups.extend(points(quick));
     groups
 }
@@ -450,6 +460,68 @@ fn on_kernel_sockets() -> Vec<Group> {
     ]
 }
 
+/// Unmodified programs under `flue run`, on kernel sockets, over the veth pair that the peers have.
+fn verbs_programs() -> Vec<Group> {
+    use Bound::{RatioAtLeast, RatioAtMost};
+    let perftest =
+        |program, size_bytes| named(program, System::Flue, Job::Perftest { program, size_bytes });
+    let mut groups = Vec::new();
+    for (operation, title, program, kind) in [
+        ("write", "RDMA Write", "ib_write_bw", "write-bw"),
+        ("read", "RDMA Read", "ib_read_bw", "read-bw"),
+        ("send", "Send/Receive", "ib_send_bw", "send-bw"),
+    ] {
+        for (name, size) in [("64k", KIB_64), ("1m", MIB)] {
+            let depth = depth_of(size);
+            let own = perf(kind, Route::TwoKernels, &format!("-s {size} -t {depth}"), SPIN, "");
+            let contestants = vec![
+                perftest(program, size),
+                named("flue perf", System::Flue, own),
+                libfabric(operation, size),
+            ];
+            groups.push(row(
+                &format!("verbs-{operation}-{name}"),
+                &format!("{title}, {}, {program} under flue run", format_bytes(size)),
+                Metric::BandwidthBps,
+                contestants,
+                vec![goal(Metric::BandwidthBps, "flue perf", RatioAtLeast(0.9))],
+            ));
+        }
+    }
+    let latency = Metric::LatencyP50Ns;
+    groups.push(row(
+        "verbs-send-latency",
+        "Send/Receive, 2 B, half round trip, ib_send_lat under flue run, polling",
+        latency,
+        vec![
+            perftest("ib_send_lat", PERFTEST_PING_BYTES),
+            libfabric_ping_of("send", PERFTEST_PING_BYTES),
+        ],
+        vec![goal(latency, "libfabric", RatioAtMost(1.3))],
+    ));
+    groups.push(row(
+        "verbs-write-latency",
+        "RDMA Write, 8 B, half round trip, ib_write_lat under flue run, which polls memory",
+        latency,
+        vec![perftest("ib_write_lat", PING_BYTES), kernel_ping(BLOCK)],
+        vec![goal(latency, "kernel TCP", RatioAtMost(1.2))],
+    ));
+    let rate = Metric::ConnectionsPerSecond;
+    let connections = CONNECTIONS_AT_ONCE;
+    groups.push(row(
+        "verbs-connect",
+        "connections, 1,000 at once, cmtime under flue run",
+        rate,
+        vec![
+            named("cmtime", System::Flue, Job::Cmtime { connections }),
+            named("libfabric", System::Libfabric, Job::LibfabricConnect { connections }),
+        ],
+        // 1.5 times the time.
+        vec![goal(rate, "libfabric", RatioAtLeast(0.667))],
+    ));
+    groups
+}
+
 fn points(quick: bool) -> Vec<Group> {
     let mut groups = Vec::new();
     let sizes: &[u64] = if quick { &QUICK_SIZES_BYTES } else { &SIZES_BYTES };
@@ -566,10 +638,10 @@ mod tests {
     #[test]
     fn every_row_is_a_goal_or_a_comparison() {
         let rows: Vec<Group> = groups(false).into_iter().filter(|group| group.is_row).collect();
-        assert_eq!(rows.len(), 22);
+        assert_eq!(rows.len(), 31);
         assert!(rows.iter().all(|row| row.contestants.len() > 1));
         let with_goals = rows.iter().filter(|row| row.goals.iter().any(|it| it.goal.is_some()));
-        assert_eq!(with_goals.count(), 21, "latency-read has no goal");
+        assert_eq!(with_goals.count(), 30, "latency-read has no goal");
     }
 
     #[test]
@@ -601,7 +673,7 @@ mod tests {
         assert_eq!(selected("size-write/64"), 1);
         assert_eq!(selected("connections"), 4);
         assert_eq!(selected("connections-100"), 1);
-        assert_eq!((selected("goals"), selected("plots")), (22, 36));
+        assert_eq!((selected("goals"), selected("plots")), (31, 36));
         assert_eq!(selected("write"), 0);
     }
 }

@@ -39,6 +39,8 @@ pub(super) enum Metric {
     BandwidthBps,
     /// Messages per second.
     MessagesPerSecond,
+    /// Connections made per second.
+    ConnectionsPerSecond,
     /// Median of half the round trip (for reads, of the whole operation), ns.
     LatencyP50Ns,
     /// CPU time of both ends, user and system, for 10^9 bytes of payload.
@@ -51,6 +53,7 @@ impl Metric {
         match self {
             Self::BandwidthBps => ("Gbit/s", 1e9),
             Self::MessagesPerSecond => ("M/s", 1e6),
+            Self::ConnectionsPerSecond => ("k/s", 1e3),
             Self::LatencyP50Ns => ("µs", 1e3),
             Self::CpuSecondsPerGbyte => ("s/GB", 1.0),
         }
@@ -104,6 +107,23 @@ pub(super) enum Job {
         /// Outstanding operations of a stream; `None`: ping-pong.
         depth: Option<u32>,
     },
+    /// The libfabric yardstick: so many endpoints are connected at once.
+    LibfabricConnect {
+        /// How many.
+        connections: u32,
+    },
+    /// A program of perftest under `flue run`, on kernel sockets.
+    Perftest {
+        /// Its name.
+        program: &'static str,
+        /// Bytes of a message.
+        size_bytes: u64,
+    },
+    /// `cmtime` under `flue run`, on kernel sockets.
+    Cmtime {
+        /// Connections that it makes at once.
+        connections: u32,
+    },
     /// A test of `ucx_perftest`.
     Ucx {
         /// The name of the test.
@@ -127,7 +147,9 @@ impl Job {
     pub(super) const fn needs(&self) -> Need {
         match self {
             Self::Perf(_) | Self::Yardstick { .. } => Need::Nothing,
-            Self::Libfabric { .. } => Need::Libfabric,
+            Self::Libfabric { .. } | Self::LibfabricConnect { .. } => Need::Libfabric,
+            Self::Perftest { .. } => Need::Perftest,
+            Self::Cmtime { .. } => Need::Cmtime,
             Self::Ucx { .. } => Need::Ucx,
             Self::Iperf3 => Need::Iperf3,
         }
@@ -141,6 +163,10 @@ pub(super) enum Need {
     Nothing,
     /// A C compiler and libfabric's headers.
     Libfabric,
+    /// The programs of perftest.
+    Perftest,
+    /// `cmtime`.
+    Cmtime,
     /// `ucx_perftest`.
     Ucx,
     /// `iperf3`.

@@ -49,6 +49,16 @@ pub(super) fn look(scratch: &Path, needs: &[Need]) -> Found {
         };
         found.add(Need::Libfabric, "libfabric", "libfabric-dev gcc", built.ok(), detail);
     }
+    if needs.contains(&Need::Perftest) {
+        let program = find("ib_write_bw");
+        let detail = version(&["ib_write_bw", "--version"]);
+        found.add(Need::Perftest, "perftest", "perftest", program, detail);
+    }
+    if needs.contains(&Need::Cmtime) {
+        let program = find("cmtime");
+        let detail = program.as_ref().map_or_else(String::new, |path| path.display().to_string());
+        found.add(Need::Cmtime, "cmtime", "rdmacm-utils", program, detail);
+    }
     if needs.contains(&Need::Ucx) {
         let program = find("ucx_perftest");
         let detail = version(&["ucx_info", "-v"]).trim_start_matches("# ").to_owned();

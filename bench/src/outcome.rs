@@ -77,9 +77,10 @@ impl Score {
     }
 
     fn summarize(&mut self) {
-        const ALL: [Metric; 4] = [
+        const ALL: [Metric; 5] = [
             Metric::BandwidthBps,
             Metric::MessagesPerSecond,
+            Metric::ConnectionsPerSecond,
             Metric::LatencyP50Ns,
             Metric::CpuSecondsPerGbyte,
         ];

@@ -68,6 +68,8 @@ pub(super) struct Sample {
     pub(super) bandwidth_bps: Option<f64>,
     /// Messages per second.
     pub(super) messages_per_second: Option<f64>,
+    /// Connections made per second.
+    pub(super) connections_per_second: Option<f64>,
     /// Latency of single operations.
     pub(super) latency_ns: Option<Latency>,
     /// CPU time of both ends.
@@ -80,6 +82,7 @@ impl Sample {
         match metric {
             Metric::BandwidthBps => self.bandwidth_bps,
             Metric::MessagesPerSecond => self.messages_per_second,
+            Metric::ConnectionsPerSecond => self.connections_per_second,
             Metric::LatencyP50Ns => self.latency_ns.and_then(|latency| latency.p50),
             Metric::CpuSecondsPerGbyte => self.cpu.and_then(|cpu| cpu.seconds_per_gbyte()),
         }

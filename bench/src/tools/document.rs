@@ -53,6 +53,7 @@ pub(super) fn sample(text: &str) -> Result<Sample, String> {
     match line.unit.as_deref() {
         Some("bps") => sample.bandwidth_bps = Some(value),
         Some("msgs_per_s") => sample.messages_per_second = Some(value),
+        Some("connections_per_s") => sample.connections_per_second = Some(value),
         Some("ns") => {
             let latency = sample.latency_ns.get_or_insert_default();
             latency.p50.get_or_insert(value);

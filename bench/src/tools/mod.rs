@@ -9,6 +9,7 @@ mod iperf3;
 mod perf;
 mod trace;
 mod ucx;
+mod verbs;
 
 use std::{
     collections::HashMap,
@@ -149,6 +150,13 @@ impl<'a> Tools<'a> {
                 }
                 Ok(sample)
             }
+            Job::LibfabricConnect { connections } => {
+                let pair = self.libfabric_pair("connect", 1, Some(*connections))?;
+                let ended = self.run_pair(&pair, self.limit())?;
+                document::sample(&ended.client.out).map_err(|why| ended.fault(&why))
+            }
+            Job::Perftest { program, size_bytes } => self.perftest(program, *size_bytes),
+            Job::Cmtime { connections } => self.cmtime(*connections),
             Job::Ucx { test, size_bytes, latency } => self.ucx(test, *size_bytes, *latency),
             Job::Iperf3 => {
                 let pair = self.iperf3_pair()?;
@@ -172,6 +180,13 @@ impl<'a> Tools<'a> {
             Job::Libfabric { operation, size_bytes, depth } => {
                 self.libfabric_pair(operation, *size_bytes, *depth).map(|pair| pair.client)
             }
+            Job::LibfabricConnect { connections } => {
+                self.libfabric_pair("connect", 1, Some(*connections)).map(|pair| pair.client)
+            }
+            Job::Perftest { program, size_bytes } => {
+                self.perftest_pair(program, *size_bytes).map(|pair| pair.client)
+            }
+            Job::Cmtime { connections } => self.cmtime_pair(*connections).map(|pair| pair.client),
             Job::Ucx { test, size_bytes, .. } => {
                 self.ucx_pair(test, *size_bytes, 1_000, None).map(|pair| pair.client)
             }

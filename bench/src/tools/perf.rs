@@ -168,6 +168,7 @@ pub(super) fn sample(text: &str) -> Result<Sample, String> {
         messages_per_second: outcome.messages_per_second,
         latency_ns: outcome.latency_ns,
         cpu,
+        ..Sample::default()
     })
 }
 

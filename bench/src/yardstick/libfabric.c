@@ -3,6 +3,7 @@
  *
  *   libfabric-bench server      --port P
  *   libfabric-bench client HOST --port P --op write|read|send --size BYTES --depth N --seconds S [--latency]
+ *   libfabric-bench client HOST --port P --op connect --depth N --seconds S
  *
  * cc -O2 libfabric.c -o libfabric-bench -lfabric
  *
@@ -17,7 +18,10 @@
  * Latency: one operation at a time. Half the round trip for send (the reply is a send) and write (the reply
  * is a write; both ends poll the last byte of the buffer), the whole operation for read.
  *
- * At the end one more operation carries a pattern, which is compared byte by byte at its destination.
+ * Connect: N connected endpoints (FI_EP_MSG of the provider "tcp") are made and connected at once, closed, and again
+ * for S seconds. The time is that from the first fi_endpoint to the last FI_CONNECTED.
+ *
+ * At the end of the others one more operation carries a pattern, which is compared byte by byte at its destination.
  *
  * The client prints one line of JSON, also when it fails. Exit status: 0 success, 1 failure, 2 usage error,
  * 3 no provider.
@@ -66,8 +70,8 @@ enum {
     GRACE_SECONDS = 20,         /* for everything but the measurement */
 };
 
-enum op { OP_WRITE, OP_READ, OP_SEND, OPS };
-static const char *const op_names[OPS] = { "write", "read", "send" };
+enum op { OP_WRITE, OP_READ, OP_SEND, OP_CONNECT, OPS };
+static const char *const op_names[OPS] = { "write", "read", "send", "connect" };
 
 /* The client's first message. Both ends have the same architecture. */
 struct request {
@@ -374,14 +378,19 @@ static struct fi_info *find_provider(const char *name, const char *address)
     return code ? NULL : found;
 }
 
-static void open_fabric(void)
+/* The address of this end of the control connection. */
+static const char *own_address(void)
 {
+    static char address[INET_ADDRSTRLEN];
     struct sockaddr_in own = { 0 };
     socklen_t own_bytes = sizeof own;
-    char address[INET_ADDRSTRLEN];
     check_system("getsockname", getsockname(control, (struct sockaddr *)&own, &own_bytes));
-    inet_ntop(AF_INET, &own.sin_addr, address, sizeof address);
+    return inet_ntop(AF_INET, &own.sin_addr, address, sizeof address);
+}
 
+static void open_fabric(void)
+{
+    const char *address = own_address();
     struct fi_info *info = find_provider("tcp;ofi_rxm", address);
     if (!info)
         info = find_provider("tcp", address);
@@ -427,6 +436,139 @@ static void open_fabric(void)
     if (fi_av_insert(addresses, theirs.name, 1, &peer, 0, NULL) != 1)
         fail(1, "the other end's address is not taken");
     fi_freeinfo(info);
+}
+
+/* ---- connections ---- */
+
+static struct fid_fabric *fabric_of_connections;
+static struct fid_domain *domain_of_connections;
+static struct fid_eq *events;
+
+/* Opens all but endpoints; the server has a source, the client the destination that it was told. */
+static struct fi_info *open_connections(const struct identity *destination)
+{
+    struct rlimit files;
+    check_system("getrlimit", getrlimit(RLIMIT_NOFILE, &files));
+    files.rlim_cur = files.rlim_max;
+    check_system("setrlimit", setrlimit(RLIMIT_NOFILE, &files));
+
+    struct fi_info *hints = fi_allocinfo(), *info = NULL;
+    if (!hints)
+        fail(1, "no memory");
+    hints->ep_attr->type = FI_EP_MSG;
+    hints->caps = FI_MSG;
+    hints->mode = FI_CONTEXT;
+    hints->addr_format = FI_SOCKADDR_IN;
+    hints->domain_attr->threading = FI_THREAD_DOMAIN;
+    hints->fabric_attr->prov_name = strdup("tcp");
+    if (destination) {
+        hints->dest_addr = malloc(destination->name_bytes);
+        if (!hints->dest_addr)
+            fail(1, "no memory");
+        memcpy(hints->dest_addr, destination->name, destination->name_bytes);
+        hints->dest_addrlen = destination->name_bytes;
+    }
+    const uint32_t version = FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION);
+    const char *source = destination ? NULL : own_address();
+    check("fi_getinfo", fi_getinfo(version, source, NULL, source ? FI_SOURCE : 0, hints, &info));
+    fi_freeinfo(hints);
+    snprintf(provider, sizeof provider, "%s", info->fabric_attr->prov_name);
+
+    struct fi_cq_attr queue_attr = { .format = FI_CQ_FORMAT_MSG, .size = 4 * DEPTH_MAX };
+    struct fi_eq_attr event_attr = { .wait_obj = FI_WAIT_UNSPEC };
+    check("fi_fabric", fi_fabric(info->fabric_attr, &fabric_of_connections, NULL));
+    check("fi_domain", fi_domain(fabric_of_connections, info, &domain_of_connections, NULL));
+    check("fi_cq_open", fi_cq_open(domain_of_connections, &queue_attr, &queue, NULL));
+    check("fi_eq_open", fi_eq_open(fabric_of_connections, &event_attr, &events, NULL));
+    return info;
+}
+
+static struct fid_ep *connected_endpoint(struct fi_info *info)
+{
+    struct fid_ep *made;
+    check("fi_endpoint", fi_endpoint(domain_of_connections, info, &made, NULL));
+    check("fi_ep_bind", fi_ep_bind(made, &events->fid, 0));
+    check("fi_ep_bind", fi_ep_bind(made, &queue->fid, FI_TRANSMIT | FI_RECV));
+    check("fi_enable", fi_enable(made));
+    return made;
+}
+
+/* The next event; 0 if there is none. */
+static uint32_t next_event(struct fi_eq_cm_entry *entry)
+{
+    uint32_t event = 0;
+    const ssize_t got = fi_eq_read(events, &event, entry, sizeof *entry, 0);
+    if (got == -FI_EAGAIN)
+        return 0;
+    if (got == -FI_EAVAIL) {
+        struct fi_eq_err_entry error = { 0 };
+        fi_eq_readerr(events, &error, 0);
+        fail(1, "a connection failed: %s", fi_strerror(error.err));
+    }
+    check("fi_eq_read", got);
+    return event;
+}
+
+static void accept_connections(void)
+{
+    struct fi_info *info = open_connections(NULL);
+    struct fid_pep *passive;
+    int backlog = DEPTH_MAX;
+    check("fi_passive_ep", fi_passive_ep(fabric_of_connections, info, &passive, NULL));
+    check("fi_pep_bind", fi_pep_bind(passive, &events->fid, 0));
+    fi_control(&passive->fid, FI_BACKLOG, &backlog);
+    check("fi_listen", fi_listen(passive));
+    struct identity mine = { 0 };
+    size_t name_bytes = sizeof mine.name;
+    check("fi_getname", fi_getname(&passive->fid, mine.name, &name_bytes));
+    mine.name_bytes = (uint32_t)name_bytes;
+    tell(&mine, sizeof mine);
+
+    struct fi_eq_cm_entry entry;
+    for (unsigned polls = 1; polls % POLLS_PER_CONTROL || told() != DONE; polls++) {
+        switch (next_event(&entry)) {
+        case FI_CONNREQ:
+            check("fi_accept", fi_accept(connected_endpoint(entry.info), NULL, 0));
+            fi_freeinfo(entry.info);
+            break;
+        case FI_SHUTDOWN:
+            check("fi_close", fi_close(entry.fid));
+            break;
+        }
+    }
+}
+
+static void make_connections(void)
+{
+    hear(&theirs, sizeof theirs);
+    struct fi_info *info = open_connections(&theirs);
+    struct fid_ep **made = calloc(options.depth, sizeof *made);
+    if (!made)
+        fail(1, "no memory");
+    const uint64_t begin = now_ns(), length = (uint64_t)(options.seconds * 1e9);
+    uint64_t spent = 0, rounds = 0;
+    do {
+        const uint64_t before = now_ns();
+        for (uint32_t i = 0; i < options.depth; i++) {
+            made[i] = connected_endpoint(info);
+            check("fi_connect", fi_connect(made[i], theirs.name, NULL, 0));
+        }
+        struct fi_eq_cm_entry entry;
+        for (uint32_t connected = 0; connected < options.depth;)
+            connected += next_event(&entry) == FI_CONNECTED;
+        spent += now_ns() - before;
+        rounds++;
+        for (uint32_t i = 0; i < options.depth; i++)
+            check("fi_close", fi_close(&made[i]->fid));
+    } while (now_ns() - begin < length);
+    tell(&(char){ DONE }, 1);
+    const double seconds = (double)spent * 1e-9;
+    printf("{\"schema\":\"" SCHEMA "\",\"kind\":\"libfabric-connect\",\"value\":%.1f,\"unit\":\"connections_per_s\","
+           "\"seconds\":%.6f,\"detail\":{\"connections\":%" PRIu32 ",\"rounds\":%" PRIu64 ",\"provider\":\"%s\","
+           "\"libfabric\":\"%u.%u\"}}\n",
+           (double)rounds * options.depth / seconds, seconds, options.depth, rounds, provider,
+           FI_MAJOR(fi_version()), FI_MINOR(fi_version()));
+    free(made);
 }
 
 /* ---- the pattern ---- */
@@ -524,6 +666,10 @@ static void serve(void)
     options.latency = request.latency;
     options.depth = request.depth;
     options.size = request.size;
+    if (options.op == OP_CONNECT) {
+        accept_connections();
+        return;
+    }
     open_fabric();
     if (options.op == OP_READ)
         for (size_t i = 0; i < slots; i++)
@@ -754,6 +900,10 @@ static void measure(void)
     request.depth = options.depth;
     request.size = options.size;
     tell(&request, sizeof request);
+    if (options.op == OP_CONNECT) {
+        make_connections();
+        return;
+    }
     open_fabric();
     if (options.latency && slots < 2)
         fail(2, "--size: with --latency at most %d bytes", CYCLE_BYTES / 2);
@@ -806,7 +956,7 @@ static void measure(void)
 static void misused(const char *what)
 {
     fail(2, "%s\nusage: libfabric-bench server --port P\n"
-            "       libfabric-bench client HOST --port P --op write|read|send --size BYTES --depth N "
+            "       libfabric-bench client HOST --port P --op write|read|send|connect --size BYTES --depth N "
             "--seconds S [--latency]", what);
 }
 
@@ -841,7 +991,7 @@ static void parse(int argc, char **argv)
                 ;
             if (options.op == OPS) {
                 options.op = OP_WRITE;
-                misused("--op is not write, read or send");
+                misused("--op is not write, read, send or connect");
             }
             break;
         case SIZE:

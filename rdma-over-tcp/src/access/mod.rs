@@ -55,8 +55,10 @@ pub trait CoreAccess: Send + Sync {
     }
 
     /// In manual mode, runs the engine once: a consumer that polls makes its own progress. In automatic
-    /// mode, nothing.
-    fn progress(&self) {}
+    /// mode, nothing. Returns whether there was anything to do.
+    fn progress(&self) -> bool {
+        false
+    }
 }
 
 /// A handle of an adapter, for interfaces and their objects. Clones are the same adapter.
@@ -107,10 +109,10 @@ impl Access {
     }
 
     /// Makes some progress if the consumer has to ([`CoreAccess::progress`]): for a poll of a completion queue that
-    /// finds it empty.
+    /// finds it empty. Returns whether there was anything to do.
     #[inline]
-    pub fn progress(&self) {
-        self.0.progress();
+    pub fn progress(&self) -> bool {
+        self.0.progress()
     }
 
     /// Returns whether both are the same adapter: names of one mean something else to another.

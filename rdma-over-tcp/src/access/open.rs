@@ -98,8 +98,8 @@ impl CoreAccess for SocketsAccess {
         self.0.with_lazily(work);
     }
 
-    fn progress(&self) {
-        self.0.poll();
+    fn progress(&self) -> bool {
+        self.0.poll()
     }
 }
 
@@ -114,7 +114,7 @@ impl CoreAccess for NodeAccess {
         self.0.with_lazily(|core| work(core.rnic()).into());
     }
 
-    fn progress(&self) {
-        self.0.progress_once();
+    fn progress(&self) -> bool {
+        self.0.progress_once()
     }
 }

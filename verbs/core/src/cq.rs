@@ -175,9 +175,9 @@ impl Cq {
         self.engine.check()?;
         match self.queue.poll(results) {
             0 => {
-                self.engine.progress();
+                let is_busy = self.engine.progress();
                 let count = self.queue.poll(results);
-                if count == 0 {
+                if count == 0 && !is_busy {
                     // Programs poll without a pause, and with few CPUs whom they wait for needs theirs.
                     std::thread::yield_now();
                 }

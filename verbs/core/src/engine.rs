@@ -300,8 +300,8 @@ impl Engine {
 
     /// One pass over the sockets, for a consumer that polls.
     #[inline]
-    pub(crate) fn progress(&self) {
-        self.access.progress();
+    pub(crate) fn progress(&self) -> bool {
+        self.access.progress()
     }
 
     pub(crate) fn enter_qp(&self, qp: &Arc<Qp>) {

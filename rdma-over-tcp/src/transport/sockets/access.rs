@@ -84,10 +84,11 @@ impl Sockets {
         self.0.shared.with_lazily(|core| work(core.rnic()).into());
     }
 
-    /// One pass over the sockets, unless another thread makes one: for consumers that poll.
-    pub(crate) fn poll(&self) {
+    /// One pass over the sockets, unless another thread makes one: for consumers that poll. Returns whether there was
+    /// anything to do.
+    pub(crate) fn poll(&self) -> bool {
         self.0.presence.poll();
-        self.0.shared.try_progress();
+        self.0.shared.try_progress()
     }
 
     /// Calls `look` with the history of each connection.

@@ -28,7 +28,7 @@ pub(super) const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 const QUEUE_BYTES_MAX: usize = 256 * 1024;
 
 /// Bytes of a super-segment without its headers, which the kernel adds.
-const SUPER_SEGMENT_BYTES: usize = 65_160;
+const SUPER_SEGMENT_BYTES: usize = 4 * 65_160;
 
 /// Bytes of the largest segment, before the kernel has said.
 const DEFAULT_MSS: usize = 536;

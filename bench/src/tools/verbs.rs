@@ -1,0 +1,185 @@
+//! Programs of perftest and `cmtime` under `flue run`, on kernel sockets, and their output.
+//!
+//! perftest's latency tests report percentiles for a number of iterations only, so all of them get a number: what would
+//! take the measuring time at [`BYTES_PER_SECOND`] or [`PINGS_PER_SECOND`].
+
+use super::{End, Measured, PORT, Pair, Tools, words};
+use crate::{
+    contest::Need,
+    place::{KERNELS, Namespace},
+    process::{Fault, Ready},
+    sample::{Latency, Sample},
+};
+
+const BYTES_PER_SECOND: f64 = 3e9;
+const PINGS_PER_SECOND: f64 = 1e5;
+/// Bounds on the iterations of a run.
+const ITERATIONS: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
+/// What `cmtime` does before an id is connected.
+const STEPS: [&str; 5] = ["create id", "resolve addr", "resolve route", "create qp", "connect"];
+
+impl Tools<'_> {
+    pub(super) fn perftest(&mut self, program: &str, size: u64) -> Measured {
+        let pair = self.perftest_pair(program, size)?;
+        let ended = self.run_pair(&pair, self.limit())?;
+        perftest_sample(&ended.client.out, size).map_err(|why| ended.fault(&why))
+    }
+
+    pub(super) fn perftest_pair(&self, program: &str, size_bytes: u64) -> Result<Pair, Fault> {
+        self.program(Need::Perftest)?;
+        let count = match is_latency(program) {
+            true => PINGS_PER_SECOND * self.seconds,
+            false => BYTES_PER_SECOND * self.seconds / size_bytes as f64,
+        };
+        let count = (count as u64).clamp(*ITERATIONS.start(), *ITERATIONS.end());
+        let mut line = vec![
+            "-R".to_owned(),
+            "-F".into(),
+            "-p".into(),
+            PORT.to_string(),
+            "-s".into(),
+            size_bytes.to_string(),
+            "-n".into(),
+            count.to_string(),
+        ];
+        if !is_latency(program) {
+            line.push("--report_gbits".into());
+        }
+        Ok(self.verbs_pair(program, &line, Vec::new(), vec![KERNELS[1].to_string()]))
+    }
+
+    pub(super) fn cmtime(&mut self, connections: u32) -> Measured {
+        let pair = self.cmtime_pair(connections)?;
+        let ended = self.run_pair(&pair, self.limit())?;
+        cmtime_sample(&ended.client.out, connections).map_err(|why| ended.fault(&why))
+    }
+
+    pub(super) fn cmtime_pair(&self, connections: u32) -> Result<Pair, Fault> {
+        self.program(Need::Cmtime)?;
+        let line = ["-p".to_owned(), PORT.to_string(), "-c".into(), connections.to_string()];
+        let server = vec!["-b".into(), KERNELS[1].to_string()];
+        let client = vec!["-s".into(), KERNELS[1].to_string()];
+        Ok(self.verbs_pair("cmtime", &line, server, client))
+    }
+
+    /// The program at both ends, with what is added at each.
+    fn verbs_pair(
+        &self,
+        program: &str,
+        line: &[String],
+        server: Vec<String>,
+        client: Vec<String>,
+    ) -> Pair {
+        let end = |namespace, added: Vec<String>| {
+            let launched = ["run", "--control", "none", "--", program].map(str::to_owned);
+            let all = launched.into_iter().chain(line.iter().cloned()).chain(added);
+            End::new(namespace, self.place.program(), words(all))
+        };
+        Pair {
+            server: end(Namespace::Right, server),
+            client: end(Namespace::Left, client),
+            ready: Ready::Listens(PORT),
+        }
+    }
+}
+
+fn is_latency(program: &str) -> bool {
+    program.ends_with("_lat")
+}
+
+/// The table's only line: the one that begins with the size.
+fn perftest_sample(text: &str, size_bytes: u64) -> Result<Sample, String> {
+    let line = text.lines().rev().find_map(|line| {
+        let fields: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
+        fields.ok().filter(|fields| fields.first() == Some(&(size_bytes as f64)))
+    });
+    let samples = |count: f64| Some(count as u64);
+    match line.as_deref() {
+        // Size, iterations, peak and average in Gbit/s, messages in millions a second.
+        Some([_, count, _, gbits, rate]) if *gbits > 0.0 => Ok(Sample {
+            bandwidth_bps: Some(gbits * 1e9),
+            messages_per_second: Some(rate * 1e6),
+            bytes: Some(*count as u64 * size_bytes),
+            ..Sample::default()
+        }),
+        // Size, iterations, minimum, maximum, median, mean, deviation, 99 % and 99.9 %, in us.
+        Some([_, count, min, max, median, mean, _, p99, p999]) if *median > 0.0 => Ok(Sample {
+            latency_ns: Some(Latency {
+                samples: samples(*count),
+                min: Some(min * 1e3),
+                max: Some(max * 1e3),
+                p50: Some(median * 1e3),
+                mean: Some(mean * 1e3),
+                p99: Some(p99 * 1e3),
+                p999: Some(p999 * 1e3),
+                p90: None,
+            }),
+            ..Sample::default()
+        }),
+        _ => Err("not the output of perftest".to_owned()),
+    }
+}
+
+/// The total times of what is done until the ids are connected.
+fn cmtime_sample(text: &str, connections: u32) -> Result<Sample, String> {
+    let total_ms = |step: &str| {
+        text.lines().find_map(|line| {
+            let (name, figures) = line.split_once(':')?;
+            let first = figures.split_whitespace().next()?;
+            (name.trim() == step).then(|| first.parse::<f64>().ok())?
+        })
+    };
+    let spent_ms: Option<f64> = STEPS.into_iter().map(total_ms).sum();
+    let seconds = spent_ms.filter(|ms| *ms > 0.0).ok_or("not the output of cmtime")? / 1e3;
+    Ok(Sample {
+        seconds: Some(seconds),
+        connections_per_second: Some(f64::from(connections) / seconds),
+        ..Sample::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contest::Metric;
+
+    const BANDWIDTH: &str = "---------------\n #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n \
+                             65536      2000             20.10              18.40  \t\t   0.035095\n---------------\n";
+    const LATENCY: &str = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n \
+                           2       1000          3.02           35.10        3.55      \t       3.71        \t0.90\t\t5.20   \t\t14.31  \n";
+    const CONNECTIONS: &str = "step              total ms     max ms     min us  us / conn\n\
+                               create id    :       1.00       0.03       0.00       5.00\n\
+                               resolve addr :       2.00       0.20      10.00      10.00\n\
+                               resolve route:       1.00       0.20      10.00       7.50\n\
+                               create qp    :       6.00       0.10      20.00      30.00\n\
+                               connect      :      40.00      29.27    4095.00     280.00\n\
+                               disconnect   :      27.79      17.08     221.00     138.97\n\
+                               destroy      :       1.00       0.03       0.00       5.00\n";
+
+    #[test]
+    fn the_table_of_perftest_is_read() {
+        let sample = perftest_sample(BANDWIDTH, 65_536).unwrap();
+        assert_eq!(sample.figure(Metric::BandwidthBps), Some(18.4e9));
+        assert_eq!(sample.bytes, Some(2_000 * 65_536));
+        let sample = perftest_sample(LATENCY, 2).unwrap();
+        assert_eq!(sample.figure(Metric::LatencyP50Ns), Some(3550.0));
+    }
+
+    #[test]
+    fn the_steps_of_cmtime_are_added_up() {
+        let sample = cmtime_sample(CONNECTIONS, 200).unwrap();
+        assert_eq!(sample.figure(Metric::ConnectionsPerSecond), Some(4_000.0));
+    }
+
+    #[test]
+    fn other_output_is_refused() {
+        let zeros = " 65536      2000             0.00              0.00  \t\t   0.0";
+        for text in ["", "no device found", zeros] {
+            assert!(perftest_sample(text, 65_536).is_err(), "{text}");
+            assert!(cmtime_sample(text, 10).is_err(), "{text}");
+        }
+        assert!(perftest_sample(BANDWIDTH, 64).is_err());
+        let without_one = CONNECTIONS.replace("create qp", "create q");
+        assert!(cmtime_sample(&without_one, 200).is_err());
+    }
+}
