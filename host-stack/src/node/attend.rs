@@ -4,6 +4,10 @@
 //! are counted, and so are polls. While there are any, the thread dozes: it looks again every [`DOZE`], and the
 //! descriptors that wake the loop do not wake it. Otherwise it sleeps on them as any other sleeper.
 //!
+//! While the thread sleeps on the descriptors, each post is sent at once by whoever posts. A consumer that posts large
+//! messages one after the other without a poll would then send each by itself. So after [`POSTS_MIN`] posts within one
+//! sleep, in which nothing has arrived, the thread dozes too, and has what waits sent whenever it wakes.
+//!
 //! So a consumer that polls or waits has no thread hop and no competitor for its CPU; a consumer that computes, or that
 //! polls memory, is served by the thread after one [`DOZE`] at the latest. [`Presence::request`] ends the doze at once:
 //! a consumer is about to sleep where this library cannot see it.
@@ -16,7 +20,10 @@ use offload_engine::{
     time::Duration,
 };
 
-use super::monitor::{Monitor, Passive};
+use super::{
+    Urgency,
+    monitor::{Monitor, Passive},
+};
 
 /// Interval at which a dozing thread checks whether it is needed.
 const DOZE: Duration = Duration::from_millis(1);
@@ -24,12 +31,35 @@ const DOZE: Duration = Duration::from_millis(1);
 /// Polls within a [`DOZE`] that stand for a consumer that goes on polling.
 const POLLS_MIN: u64 = 4;
 
+/// Posts that may wait, within a [`DOZE`] or a sleep on the descriptors, that stand for a consumer that goes on posting.
+const POSTS_MIN: u64 = 8;
+
+/// Counts of a [`Presence`].
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    polls: u64,
+    posts: u64,
+}
+
+/// Who drives the core.
+enum Driver {
+    /// A consumer that polls or waits.
+    Consumer,
+    /// A consumer posts one request after the other, and nothing arrives: what waits is sent once in a [`DOZE`].
+    Poster,
+    Nobody,
+}
+
 /// Which consumers drive the core.
 #[derive(Debug)]
 pub struct Presence {
     /// Threads that wait, and drive the core meanwhile.
     waiting: AtomicUsize,
     polls: AtomicU64,
+    /// Posts that may wait.
+    posts: AtomicU64,
+    /// The thread sleeps on the descriptors: so many posts end that. 0 while it does not.
+    relief: AtomicU64,
     is_requested: AtomicBool,
     doorbell: Doorbell,
 }
@@ -43,6 +73,8 @@ impl Presence {
         Ok(Self {
             waiting: AtomicUsize::new(0),
             polls: AtomicU64::new(0),
+            posts: AtomicU64::new(0),
+            relief: AtomicU64::new(0),
             is_requested: AtomicBool::new(false),
             doorbell: Doorbell::new()?,
         })
@@ -52,6 +84,14 @@ impl Presence {
     #[inline]
     pub fn poll(&self) {
         self.polls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A consumer posts what may wait. Returns whether the thread is to be woken for it.
+    #[inline]
+    fn post(&self) -> bool {
+        let posts = self.posts.fetch_add(1, Ordering::Relaxed) + 1;
+        let relief = self.relief.load(Ordering::Relaxed);
+        relief != 0 && posts >= relief && self.relief.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Has the thread drive the core, unless somebody goes on doing so.
@@ -67,12 +107,25 @@ impl Presence {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns whether somebody drives the core; `seen` is the count of polls at the last check.
-    fn is_driven(&self, seen: &mut u64) -> bool {
-        let polls = self.polls.load(Ordering::Relaxed);
-        let polled = polls.wrapping_sub(std::mem::replace(seen, polls)) >= POLLS_MIN;
+    /// Who drives the core; `seen` are the counts at the last check.
+    fn driver(&self, seen: &mut Seen) -> Driver {
+        let now = Seen {
+            polls: self.polls.load(Ordering::Relaxed),
+            posts: self.posts.load(Ordering::Relaxed),
+        };
+        let before = std::mem::replace(seen, now);
         let is_requested = self.is_requested.swap(false, Ordering::Relaxed);
-        self.has_waiters() || polled && !is_requested
+        if self.has_waiters() {
+            Driver::Consumer
+        } else if is_requested {
+            Driver::Nobody
+        } else if now.polls.wrapping_sub(before.polls) >= POLLS_MIN {
+            Driver::Consumer
+        } else if now.posts.wrapping_sub(before.posts) >= POSTS_MIN {
+            Driver::Poster
+        } else {
+            Driver::Nobody
+        }
     }
 
     fn doze(&self, is_stopping: impl Fn() -> bool) {
@@ -101,13 +154,26 @@ impl<K: Passive> Monitor<K> {
         wait()
     }
 
+    /// As [`Monitor::with_lazily`]. A consumer that goes on posting has what may wait sent by the thread, once in a
+    /// [`DOZE`].
+    #[inline]
+    pub fn post_lazily(&self, presence: &Presence, f: impl FnOnce(&mut K) -> Urgency) {
+        self.with_lazily_unless(f, || presence.post());
+    }
+
     /// The background thread, until [`Monitor::stop`].
     pub fn attend(&self, presence: &Presence) {
-        let mut seen = 0;
+        let mut seen = Seen::default();
         while !self.is_stopping() {
-            if presence.is_driven(&mut seen) {
-                presence.doze(|| self.is_stopping());
-            } else if !self.progress() && !self.sleep_alone(presence) {
+            let dozes = match presence.driver(&mut seen) {
+                Driver::Consumer => true,
+                Driver::Poster => {
+                    self.progress();
+                    true
+                }
+                Driver::Nobody => !self.progress() && !self.sleep_alone(presence),
+            };
+            if dozes {
                 presence.doze(|| self.is_stopping());
             }
         }
@@ -126,8 +192,102 @@ impl<K: Passive> Monitor<K> {
         if !self.enter_sleep() {
             return false;
         }
+        let posts = presence.posts.load(Ordering::Relaxed);
+        presence.relief.store(posts + POSTS_MIN, Ordering::Relaxed);
         self.sleep_unless(None, false, |_| presence.has_waiters() || self.is_stopping());
+        presence.relief.store(0, Ordering::Relaxed);
         self.leave_sleep();
         true
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::{
+        sync::Arc,
+        thread::{self, ThreadId},
+        vec::Vec,
+    };
+
+    use offload_engine::{engine::Callback, time};
+
+    use super::*;
+    use crate::node::Progress;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// A core that notes which thread has sent what was posted.
+    #[derive(Default)]
+    struct Posts {
+        waiting: usize,
+        sent: Vec<ThreadId>,
+    }
+
+    impl Passive for Posts {
+        fn poll(&mut self, now: time::Instant) -> io::Result<bool> {
+            Ok(self.settle(now))
+        }
+
+        fn settle(&mut self, _now: time::Instant) -> bool {
+            let count = std::mem::take(&mut self.waiting);
+            self.sent.extend(std::iter::repeat_n(thread::current().id(), count));
+            count > 0
+        }
+
+        fn poll_at(&self, _now: time::Instant) -> Option<time::Instant> {
+            None
+        }
+
+        fn has_input(&self) -> bool {
+            self.waiting > 0
+        }
+
+        fn wants_writable(&self) -> bool {
+            false
+        }
+
+        fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
+
+        fn device_lost(&mut self) {}
+
+        fn repeat_last_acks(&mut self, _now: time::Instant) {}
+    }
+
+    fn until(what: &str, mut holds: impl FnMut() -> bool) {
+        let begun = std::time::Instant::now();
+        while !holds() {
+            assert!(begun.elapsed() < LIMIT, "{what}");
+            thread::yield_now();
+        }
+    }
+
+    // Nobody polls. While the thread sleeps, each post is sent by whoever posts; one that follows many of them wakes
+    // the thread, which sends it.
+    #[test]
+    fn a_consumer_that_goes_on_posting_is_served_by_the_thread() {
+        let bell = Arc::new(Doorbell::new().unwrap());
+        let core = Posts::default();
+        let node = Arc::new(Monitor::new(core, bell, None, Duration::ZERO, Progress::Manual));
+        let presence = Arc::new(Presence::new().unwrap());
+        let (of_thread, its_presence) = (node.clone(), presence.clone());
+        let attends = thread::spawn(move || of_thread.attend(&its_presence));
+        let post = || {
+            node.post_lazily(&presence, |core| {
+                core.waiting += 1;
+                Urgency::Soon
+            });
+        };
+        let sent = || node.with(|core, _| core.sent.clone());
+
+        until("the thread sleeps", || presence.relief.load(Ordering::Relaxed) != 0);
+        until("on the descriptors", || node.sleepers().0 && node.is_sleeping());
+        (1..POSTS_MIN).for_each(|_| post());
+        assert_eq!(sent(), [thread::current().id(); POSTS_MIN as usize - 1]);
+        post();
+        // Looked at without a call that would send it.
+        until("the last is sent", || node.look_at(|core| core.sent.len()) == POSTS_MIN as usize);
+        assert_eq!(sent().pop(), Some(attends.thread().id()));
+        node.end_attendance(&presence);
+        attends.join().unwrap();
     }
 }

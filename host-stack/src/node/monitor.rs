@@ -299,11 +299,30 @@ impl<K: Passive> Monitor<K> {
     /// thread that runs the loop, or with manual progress to whoever runs it next; a thread that sleeps would have
     /// to be woken, so it does not wait then.
     pub fn with_lazily(&self, f: impl FnOnce(&mut K) -> Urgency) {
+        self.with_lazily_unless(f, || false);
+    }
+
+    /// As [`Monitor::with_lazily`]; a sleeping thread is woken if `wakes` says so, which is asked each time that it may
+    /// wait.
+    pub(super) fn with_lazily_unless(
+        &self,
+        f: impl FnOnce(&mut K) -> Urgency,
+        wakes: impl FnOnce() -> bool,
+    ) {
         let mut state = self.enter();
         match f(&mut state.core) {
             Urgency::None => return,
-            Urgency::Soon if state.sleeping.is_none() => return,
-            Urgency::Soon | Urgency::Now => {}
+            Urgency::Soon => {
+                let is_woken = wakes();
+                if state.sleeping.is_none() {
+                    return;
+                }
+                if is_woken {
+                    self.engine_doorbell.ring();
+                    return;
+                }
+            }
+            Urgency::Now => {}
         }
         let ((), done) = self.call(&mut state, self.now(), |_, _| ());
         self.notify(&state);
@@ -506,6 +525,18 @@ impl<K: Passive> Monitor<K> {
     pub(super) fn sleepers(&self) -> (bool, usize) {
         let state = self.state.lock();
         (state.has_sleeper, state.waiting)
+    }
+
+    /// Whether a thread has announced that it sleeps.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn is_sleeping(&self) -> bool {
+        self.state.lock().sleeping.is_some()
+    }
+
+    /// Looks at the core, and does nothing that follows.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn look_at<R>(&self, look: impl FnOnce(&K) -> R) -> R {
+        look(&self.state.lock().core)
     }
 
     fn left(&self, deadline: Option<Instant>) -> Option<Duration> {

@@ -81,7 +81,7 @@ impl Sockets {
 
     /// As [`Sockets::with`]; what follows may wait as `work` says.
     pub(crate) fn with_lazily(&self, work: impl FnOnce(&mut Rnic) -> Urgency) {
-        self.0.shared.with_lazily(|core| work(core.rnic()).into());
+        self.0.shared.post_lazily(&self.0.presence, |core| work(core.rnic()).into());
     }
 
     /// One pass over the sockets, unless another thread makes one: for consumers that poll. Returns whether there was
