@@ -14,8 +14,8 @@ use flue_test_support::netns::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-/// How often a listener is looked for: the kernel tells nobody when one begins.
-const LOOK: Duration = Duration::from_millis(2);
+/// How often a listener is looked for, which the kernel tells nobody of, or what a program says.
+pub(crate) const LOOK: Duration = Duration::from_millis(2);
 
 /// A program, its children, and what they have said.
 pub(crate) struct Group {

@@ -22,10 +22,11 @@ use std::{
 use flue_verbs_abi::{
     attributes::ibv_qp_attr,
     cm::{
-        RDMA_CM_EVENT_REJECTED, RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES, RDMA_OPTION_ID,
-        RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR,
-        RDMA_OPTION_ID_TOS, RDMA_PS_TCP, ibv_sa_path_rec, rdma_addr, rdma_cm_event,
-        rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
+        RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_REJECTED, RDMA_MAX_INIT_DEPTH,
+        RDMA_MAX_RESP_RES, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY,
+        RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS, RDMA_PS_TCP, ibv_sa_path_rec, rdma_addr,
+        rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel,
+        rdma_port_space,
     },
     enums::{IBV_QP_ACCESS_FLAGS, IBV_QP_STATE, IBV_QPT_RC, ibv_event_type, ibv_qp_type},
     objects::{ibv_context, ibv_pd, ibv_qp_init_attr},
@@ -410,6 +411,10 @@ unsafe fn complete(id: *mut rdma_cm_id, begun: c_int) -> c_int {
         }
         let (kind, status) = ((*(*id).event).event, (*(*id).event).status);
         match status {
+            _ if kind == RDMA_CM_EVENT_DEVICE_REMOVAL => {
+                guard::set_errno(Errno(libc::ENODEV));
+                -1
+            }
             0 => 0,
             _ if kind == RDMA_CM_EVENT_REJECTED => {
                 guard::set_errno(Errno(libc::ECONNREFUSED));
@@ -487,8 +492,8 @@ unsafe extern "C-unwind" fn rdma_get_cm_event(
             continue;
         }
         // SAFETY: as above; the program gives a place for the event.
-        let taken = guard::number(|| unsafe {
-            let Some(taken) = ChannelObject::of(channel)?.take() else { return Ok(0) };
+        let taken = guard::event(|| unsafe {
+            let Some(taken) = ChannelObject::of(channel)?.take()? else { return Ok(0) };
             event.write(deliver(taken)?);
             Ok(1)
         });

@@ -11,9 +11,12 @@ use flue_verbs_abi::{
     enums::ibv_event_type,
     objects::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device, verbs_context},
 };
-use flue_verbs_core::events::{Acknowledgements, EventQueue};
+use flue_verbs_core::{
+    events::{Acknowledgements, EventQueue},
+    loss,
+};
 
-use crate::{cq, device, guard::Errno, mw, object::Object, qp, srq};
+use crate::{cq, device, fatal, guard::Errno, mw, object::Object, qp, srq};
 
 /// An asynchronous event.
 pub(crate) struct AsyncEvent {
@@ -35,6 +38,11 @@ const VECTORS: c_int = 1;
 /// Opens the device once more.
 pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     let events = Arc::new(AsyncEvents::new()?);
+    // Entered first: one that hears of the device's end is not too late for it.
+    fatal::OPEN.enter(&events);
+    if loss::is_lost() {
+        return Err(Errno(libc::ENODEV));
+    }
     let mut seen = verbs_context::zeroed();
     seen.sz = size_of::<verbs_context>();
     seen.query_port = Some(device::query_port);

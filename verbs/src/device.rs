@@ -23,7 +23,7 @@ use flue_verbs_core::{addresses, addresses::Interface};
 use rdma_over_tcp::rnic::Capabilities;
 
 use crate::{
-    config, context,
+    config, context, fault,
     guard::{self, Errno},
 };
 
@@ -189,6 +189,7 @@ unsafe extern "C" fn ibv_query_device(
     attr: *mut ibv_device_attr,
 ) -> c_int {
     guard::status(|| {
+        fault::inject();
         // SAFETY: the program gives a place for them.
         unsafe { attr.write(attributes()?) };
         Ok(())

@@ -6,7 +6,8 @@
 //! `text` has the strings and rate conversions, `settings` reads
 //! the environment, and `config` configures the adapter by it.
 //!
-//! Every exported function goes through `guard`: a panic becomes EIO, and errno is set as its caller expects.
+//! Every exported function goes through `guard`: a panic becomes EIO, and errno is set as its caller expects. `fatal`
+//! ends the device behind a panic, or when its link is gone.
 
 mod address;
 mod ah;
@@ -16,6 +17,8 @@ mod context;
 mod cq;
 mod device;
 mod event;
+mod fatal;
+mod fault;
 mod fork;
 mod guard;
 mod memory;

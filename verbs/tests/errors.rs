@@ -68,6 +68,14 @@ fn write_with_immediate_data() {
     run("errors", &["write-immediate"], &[(settings::RFC7306, "on")]);
 }
 
+// Each way for the library to panic, and all who wait.
+#[test]
+fn a_panic_ends_the_device() {
+    for place in ["call", "core", "thread"] {
+        run("device", &[place], &[]);
+    }
+}
+
 #[test]
 fn rsockets() {
     run("rsockets", &[], &[]);

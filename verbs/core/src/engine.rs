@@ -16,10 +16,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     ops::RangeInclusive,
     os::fd::OwnedFd,
-    sync::{
-        Arc, Mutex, OnceLock, Weak,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, Mutex, OnceLock, Weak},
 };
 
 use flue_node::{NodeOptions, launched::LaunchedNode};
@@ -35,6 +32,7 @@ use crate::{
     addresses::{self, Mapping},
     errno::Errno,
     latch::lock,
+    process::{GENERATIONS_MAX, generation},
     qp::Qp,
 };
 
@@ -44,25 +42,8 @@ const PORTS: RangeInclusive<u16> = 32_768..=49_151;
 /// retransmission time-out, 200 ms.
 const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
-/// Processes that descend from each other and each have an adapter, at most.
-pub const GENERATIONS_MAX: usize = 64;
-
-/// Forks so far, on the way to this process.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
-
 /// A place for each generation: a child may find its parent's half-made, and does not look at it.
 static ENGINES: [OnceLock<Engine>; GENERATIONS_MAX] = [const { OnceLock::new() }; GENERATIONS_MAX];
-
-/// Has what was made before answer `ENODEV`: called in the child of a fork. It only counts.
-pub fn forked() {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
-}
-
-/// Forks so far on the way to this process: what was made with another number is another process's. Below
-/// [`GENERATIONS_MAX`] where there can be an adapter.
-pub fn generation() -> usize {
-    GENERATION.load(Ordering::Relaxed) as usize
-}
 
 /// How the adapter of this process is to be, before it is started.
 #[derive(Debug, Default)]
@@ -92,7 +73,7 @@ pub struct Engine {
     access: Access,
     limits: Limits,
     rfc7306: bool,
-    generation: u32,
+    generation: usize,
     /// Queue pairs by number: connection management may name one so.
     qps: Mutex<HashMap<u32, Weak<Qp>>>,
     /// Addresses that identifiers are bound to, and whether they are to be shared.
@@ -106,8 +87,8 @@ impl Engine {
     /// `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptor, memory or thread is left. `ENODEV`: too many generations,
     /// or the node cannot be started, which the log explains. `EBUSY`: another process has the node.
     pub fn get(options: impl FnOnce() -> Options) -> Result<&'static Self, Errno> {
-        let generation = GENERATION.load(Ordering::Relaxed);
-        let place = ENGINES.get(generation as usize).ok_or(Errno::NODEV)?;
+        let generation = generation();
+        let place = ENGINES.get(generation).ok_or(Errno::NODEV)?;
         if let Some(engine) = place.get() {
             return Ok(engine);
         }
@@ -116,7 +97,12 @@ impl Engine {
         Ok(place.get_or_init(|| engine))
     }
 
-    fn start(options: Options, generation: u32) -> Result<Self, Errno> {
+    /// The adapter of this process, if it has been started.
+    pub fn started() -> Option<&'static Self> {
+        ENGINES.get(generation())?.get()
+    }
+
+    fn start(options: Options, generation: usize) -> Result<Self, Errno> {
         let Options { adapter, node, map } = options;
         let random = || RandomState::new().build_hasher().finish();
         let seed = u128::from(random()) << 64 | u128::from(random());
@@ -171,7 +157,7 @@ impl Engine {
     /// `ENODEV`: it is another process's.
     #[inline]
     pub fn check(&self) -> Result<(), Errno> {
-        if self.generation != GENERATION.load(Ordering::Relaxed) {
+        if self.generation != generation() {
             return Err(Errno::NODEV);
         }
         Ok(())
@@ -219,6 +205,14 @@ impl Engine {
                 let _ = node.0.linger(LINGER_LIMIT);
                 node.0.with_engine(|engine, _| engine.sync());
             }
+        }
+    }
+
+    /// Ends the adapter after a panic, as if the device were gone. Not for callbacks.
+    pub(crate) fn abandon(&self) {
+        match &self.carrier {
+            Carrier::Sockets(sockets) => sockets.abandon(),
+            Carrier::Node(node) => node.0.abandon(),
         }
     }
 

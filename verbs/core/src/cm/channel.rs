@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::id::Id;
 use crate::{
     errno::Errno,
-    events::{EventQueue, Listener},
+    events::{Closed, EventQueue, Listener},
 };
 
 /// `RDMA_CM_EVENT_*`.
@@ -28,6 +28,8 @@ pub enum EventKind {
     Established = 9,
     /// The connection is over.
     Disconnected = 10,
+    /// The device is gone.
+    DeviceRemoval = 11,
 }
 
 /// An event.
@@ -106,8 +108,12 @@ impl EventChannel {
         &self.events
     }
 
-    /// The event of a unit that was read, to be acknowledged ([`Id::acknowledge`] of its owner).
-    pub fn take(&self) -> Option<Event> {
+    /// The event of a unit that was read, to be acknowledged ([`Id::acknowledge`] of its owner). `None`: it was
+    /// withdrawn.
+    ///
+    /// # Errors
+    /// There is none, and none will come.
+    pub fn take(&self) -> Result<Option<Event>, Closed> {
         self.events.take(|event| event.owner().acknowledgements().taken())
     }
 }

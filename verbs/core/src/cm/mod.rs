@@ -15,6 +15,7 @@ mod channel;
 mod id;
 mod open;
 
+pub(crate) use self::id::remove_device;
 pub use self::{
     channel::{Event, EventChannel, EventKind},
     id::{ConnectParameters, Id, PortSpace},
