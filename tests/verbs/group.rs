@@ -76,15 +76,23 @@ impl Group {
     ///
     /// When there is none.
     pub(crate) fn signal(&self, name: &str, signal: Signal) {
+        let id = i32::try_from(self.process(name)).ok().and_then(Pid::from_raw);
+        kill_process(id.expect("a process id"), signal).expect("it runs");
+    }
+
+    /// The process of the program of that name among all that it has started.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    pub(crate) fn process(&self, name: &str) -> u32 {
         let mut all = vec![self.child.id()];
         let mut next = 0;
         while let Some(id) = all.get(next).copied() {
             next += 1;
             let name_of = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
             if name_of.trim_end() == name {
-                let id = i32::try_from(id).ok().and_then(Pid::from_raw).expect("a process id");
-                kill_process(id, signal).expect("it runs");
-                return;
+                return id;
             }
             // Children are listed by the thread that has started them.
             for task in fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten() {
