@@ -26,7 +26,6 @@ use flue_verbs_abi::{
     },
 };
 use flue_verbs_core::{
-    engine::Engine,
     events::Acknowledgements,
     qp::{Qp, QpAttributes, Request, SendPoster, State},
 };
@@ -79,15 +78,6 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr)
     guard::pointer(|| unsafe { create(pd, attr, None) })
 }
 
-/// Depth of a send queue for so many work requests: a Write with immediate data is two requests of the adapter. Over
-/// the adapter's limit it is what was asked for, which the adapter refuses.
-fn send_queue_depth(engine: &Engine, max_send_wr: u32) -> u32 {
-    match engine.has_extensions() {
-        true => max_send_wr.saturating_mul(2).min(engine.limits().send_depth_max).max(max_send_wr),
-        false => max_send_wr,
-    }
-}
-
 /// Makes a queue pair, and writes back what there is of its capabilities.
 ///
 /// # Safety
@@ -113,7 +103,7 @@ pub(crate) unsafe fn create(
     };
     let limits = QpLimits {
         receive_queue_depth: if srq.is_some() { 0 } else { max_recv_wr },
-        initiator_queue_depth: send_queue_depth(domain.engine(), max_send_wr),
+        initiator_queue_depth: max_send_wr,
         max_receive_request_sge: max_recv_sge,
         max_initiator_request_sge: max_send_sge,
         inline_data_size: max_inline_data,

@@ -42,6 +42,8 @@ static void attributes(struct ibv_qp_init_attr *attr)
 static struct rdma_cm_id *listener;
 static struct side server, client;
 
+static void leave(void);
+
 static void prepare(struct side *side, int access)
 {
 	side->buffer = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -58,7 +60,7 @@ static void *serve(void *arg)
 	return arg;
 }
 
-static void establish(void)
+static void establish_with(uint32_t max_send_wr)
 {
 	struct ibv_qp_init_attr attr;
 	struct rdma_addrinfo *passive = addresses(RAI_PASSIVE, "0"), *active;
@@ -71,8 +73,10 @@ static void establish(void)
 	pthread_create(&thread, NULL, serve, NULL);
 	active = addresses(0, port);
 	attributes(&attr);
+	attr.cap.max_send_wr = max_send_wr;
 	CHECK(rdma_create_ep(&client.id, active, NULL, &attr) == 0);
 	CHECK(attr.cap.max_inline_data >= 64);
+	CHECK(attr.cap.max_send_wr == max_send_wr);
 	prepare(&client, IBV_ACCESS_LOCAL_WRITE);
 	struct rdma_conn_param param = { .responder_resources = 4, .initiator_depth = 4 };
 	CHECK(rdma_connect(client.id, &param) == 0);
@@ -80,6 +84,8 @@ static void establish(void)
 	rdma_freeaddrinfo(passive);
 	rdma_freeaddrinfo(active);
 }
+
+static void establish(void) { establish_with(16); }
 
 static int completion(struct ibv_cq *cq, struct ibv_wc *wc)
 {
@@ -333,7 +339,6 @@ static void write_immediate(void)
 	struct ibv_recv_wr receive = { .wr_id = 32 }, *bad_receive;
 	struct ibv_wc wc;
 	memcpy(client.buffer, "immediat", 8);
-	/* As many as there is room for, of requests that are two for the adapter. */
 	for (int i = 0; i < 16; i++)
 		CHECK(ibv_post_recv(server.id->qp, &receive, &bad_receive) == 0);
 	for (int i = 0; i < 16; i++)
@@ -350,6 +355,50 @@ static void write_immediate(void)
 	CHECK(ibv_post_send(client.id->qp, &write, &bad) == EINVAL);
 }
 
+/* As many of them are outstanding as of any other request, and each completes once, with its own number, whatever
+   becomes of it. */
+static void many_writes_immediate(uint32_t count)
+{
+	struct ibv_sge sge = { (uintptr_t)client.buffer, 4096, client.mr->lkey }, wrong = { sge.addr, 8, sge.lkey ^ 0x100 };
+	struct ibv_send_wr *list = calloc(count + 1, sizeof *list), *bad = NULL;
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	char *seen = calloc(count, 1);
+	struct ibv_wc wc;
+	for (uint32_t at = 0; at <= count; at++)
+		list[at] = (struct ibv_send_wr) { .wr_id = at, .next = at < count ? &list[at + 1] : NULL, .sg_list = &sge,
+			.num_sge = 1, .opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .send_flags = at % 2 ? IBV_SEND_SIGNALED : 0,
+			.wr.rdma = { (uintptr_t)server.buffer, server.mr->rkey } };
+	/* The peer has no receive for them, and reads no more. */
+	CHECK(ibv_post_send(client.id->qp, list, &bad) == ENOMEM && bad == &list[count]);
+	CHECK(ibv_modify_qp(client.id->qp, &attr, IBV_QP_STATE) == 0);
+	int flushed = 0;
+	while (ibv_poll_cq(client.id->send_cq, 1, &wc) == 1) {
+		CHECK(wc.wr_id < count && !seen[wc.wr_id]++);
+		CHECK(wc.status == IBV_WC_SUCCESS || wc.status == IBV_WC_WR_FLUSH_ERR);
+		flushed += wc.status == IBV_WC_WR_FLUSH_ERR;
+	}
+	CHECK(flushed > 0);
+	for (uint32_t at = 0; at < count; at++)
+		CHECK(seen[at] || at % 2 == 0);
+	/* One that comes too late. */
+	list[7].next = NULL;
+	CHECK(ibv_post_send(client.id->qp, &list[7], &bad) == 0);
+	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.wr_id == 7 && wc.status == IBV_WC_WR_FLUSH_ERR);
+	CHECK(ibv_poll_cq(client.id->send_cq, 1, &wc) == 0);
+	leave();
+
+	/* The Write is to blame, and the request tells of it. */
+	establish();
+	list[3] = (struct ibv_send_wr) { .wr_id = 3, .sg_list = &wrong, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+		.wr.rdma = { (uintptr_t)server.buffer, server.mr->rkey } };
+	CHECK(ibv_post_send(client.id->qp, &list[3], &bad) == 0);
+	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.wr_id == 3 && wc.status == IBV_WC_LOC_PROT_ERR);
+	CHECK(ibv_poll_cq(client.id->send_cq, 1, &wc) == 0);
+	leave();
+	free(list);
+	free(seen);
+}
+
 static void leave(void)
 {
 	CHECK(ibv_dereg_mr(client.mr) == 0 && ibv_dereg_mr(server.mr) == 0);
@@ -362,6 +411,12 @@ static void leave(void)
 
 int main(int argc, char **argv)
 {
+	if (argc > 1 && strcmp(argv[1], "many-writes-immediate") == 0) {
+		establish_with(16384);
+		many_writes_immediate(16384);
+		printf("%d failures\n", failures);
+		return failures != 0;
+	}
 	establish();
 	if (failures) return 1;
 	if (argc > 1 && strcmp(argv[1], "late-receive") == 0) {

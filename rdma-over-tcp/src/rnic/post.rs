@@ -240,6 +240,39 @@ impl Rnic {
         self.posted(id, result, flags)
     }
 
+    /// Posts an RDMA Write with immediate data behind it (RFC 7306): one request, with one place in the queue and one
+    /// completion, and two messages.
+    ///
+    /// # Errors
+    /// As [`Rnic::post`] of a Write; [`VerbError::NoExtensions`].
+    pub fn post_write_immediate(
+        &mut self,
+        id: QpId,
+        context: u64,
+        to: Remote,
+        immediate: [u8; IMMEDIATE_OCTETS],
+        data: Data<'_>,
+        flags: WrFlags,
+    ) -> (Result<(), VerbError>, Urgency) {
+        let result = self.check_extensions(id).map(|_| ()).and_then(|()| {
+            let part = flags | WrFlags::PART;
+            self.try_post(id, context, Kind::Write { to }, data, part)?;
+            self.finish_late(id);
+            let qp = self.check_extensions(id)?;
+            qp.flow.post(IMMEDIATE_OCTETS as u32);
+            qp.sends.push(context, flags, Kind::Immediate { data: immediate }, 0, &[]);
+            Ok(())
+        });
+        self.posted(id, result, flags)
+    }
+
+    /// A part that has come too late waits for the rest, which completes for both.
+    fn finish_late(&mut self, id: QpId) {
+        if let Some(qp) = self.objects.qps.get_mut(id).filter(|qp| qp.state == QpState::Error) {
+            qp.sends.finish_last(WcStatus::Flushed);
+        }
+    }
+
     /// A queue pair whose send queue takes requests of RFC 7306.
     fn check_extensions(&mut self, id: QpId) -> Result<&mut Qp, VerbError> {
         let qp = self.check_sender(id)?;
@@ -369,12 +402,6 @@ impl Rnic {
     }
 
     /// A queue pair whose send queue takes requests: connected, or flushing late posts, and with room (NDK-CON-11).
-    /// Requests that can be posted to the send queue now.
-    #[must_use]
-    pub fn send_queue_room(&self, id: QpId) -> usize {
-        self.objects.qps.get(id).map_or(0, |qp| qp.sends.room())
-    }
-
     fn check_sender(&mut self, id: QpId) -> Result<&mut Qp, VerbError> {
         let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
         let is_late = qp.state == QpState::Error && qp.late_posts == LatePosts::Flush;

@@ -20,7 +20,7 @@ use std::{
 use rdma_over_tcp::{
     ddp::{Stag, TaggedOffset},
     error::{EndReason, ErrorNumber},
-    rdmap::AtomicOperation,
+    rdmap::{AtomicOperation, IMMEDIATE_OCTETS},
     rnic::{
         Access, Bind, Data, LatePosts, Operation, QpConfig, QpId, QpLimits, QpState, Remote,
         Revocable, Rnic, Sge, Unpolled, Urgency, VerbError, WrFlags,
@@ -422,7 +422,11 @@ impl SendPoster<'_> {
                 return Ok(posted.0?);
             }
             Request::WriteImmediate { to, data: immediate } => {
-                return self.post_write_immediate(wr_id, to, immediate, data, flags);
+                let to = remote(to);
+                let mut octets = [0; IMMEDIATE_OCTETS];
+                octets[..4].copy_from_slice(&immediate);
+                let posted = self.core.post_write_immediate(id, wr_id, to, octets, data, flags);
+                return Ok(posted.0?);
             }
         };
         Ok(self.core.post(id, wr_id, operation, data, flags).0?)
@@ -453,31 +457,6 @@ impl SendPoster<'_> {
     pub fn invalidate(&mut self, wr_id: u64, key: u32, flags: WrFlags) -> Result<(), Errno> {
         let target = Revocable::Token(key);
         Ok(self.core.post_invalidate(self.qp.id, wr_id, target, flags | WrFlags::DEFER).0?)
-    }
-
-    /// RFC 7306 has immediate data as a message of its own. The Write before it is a request of its own, too, and gives
-    /// no completion but in error.
-    /// A Write and immediate data behind it (RFC 7306): two requests, of which the second completes.
-    fn post_write_immediate(
-        &mut self,
-        wr_id: u64,
-        to: (u64, u32),
-        immediate: [u8; 4],
-        data: Data<'_>,
-        flags: WrFlags,
-    ) -> Result<(), Errno> {
-        if !self.qp.engine.has_extensions() {
-            return Err(Errno::OPNOTSUPP);
-        }
-        let id = self.qp.id;
-        if self.core.send_queue_room(id) < 2 {
-            return Err(Errno::NOMEM);
-        }
-        let write = Operation::Write { to: remote(to) };
-        self.core.post(id, wr_id, write, data, flags | WrFlags::SILENT).0?;
-        let mut octets = [0; 8];
-        octets[..4].copy_from_slice(&immediate);
-        Ok(self.core.post_immediate(id, wr_id, octets, flags).0?)
     }
 }
 
