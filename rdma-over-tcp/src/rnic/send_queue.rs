@@ -110,6 +110,11 @@ impl SendQueue {
         }
     }
 
+    /// Requests that can be posted.
+    pub(crate) fn room(&self) -> usize {
+        (self.depth as usize).saturating_sub(self.requests.len() - self.parts)
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.requests.len() - self.parts >= self.depth as usize
     }

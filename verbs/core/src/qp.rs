@@ -432,6 +432,36 @@ impl SendPoster<'_> {
         Ok(self.core.post(id, wr_id, operation, data, flags).0?)
     }
 
+    /// Requests that can be posted now.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.core.send_queue_room(self.qp.id)
+    }
+
+    /// Checks a request, and posts nothing. Requests for which this, and [`SendPoster::room`], have no objection are
+    /// posted without an error.
+    ///
+    /// # Errors
+    /// As [`SendPoster::post`].
+    pub fn check(&mut self, request: Request, data: Data<'_>) -> Result<(), Errno> {
+        let id = self.qp.id;
+        let operation = match request {
+            Request::Send { invalidate } => Operation::Send { invalidate: invalidate.map(Stag) },
+            Request::Write { to } => Operation::Write { to: remote(to) },
+            Request::Read { from } => {
+                Operation::Read { from: remote(from), invalidate_sink: false }
+            }
+            Request::Atomic { .. } => {
+                let Data::Registered(&[sge]) = data else { return Err(Errno::INVAL) };
+                return Ok(self.core.check_atomic(id, sge)?);
+            }
+            Request::WriteImmediate { .. } => {
+                return Ok(self.core.check_write_immediate(id, data)?);
+            }
+        };
+        Ok(self.core.check_post(id, operation, data)?)
+    }
+
     /// Posts the bind of a window; returns its key.
     ///
     /// # Errors
