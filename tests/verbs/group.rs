@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 /// How often a listener is looked for, which the kernel tells nobody of, or what a program says.
-pub(crate) const LOOK: Duration = Duration::from_millis(2);
+const LOOK: Duration = Duration::from_millis(2);
 
 /// A program, its children, and what they have said.
 pub(crate) struct Group {
@@ -122,13 +122,27 @@ impl Group {
         port: u16,
         limit: Duration,
     ) -> Result<(), String> {
+        let what = format!("listens on port {port}");
+        self.wait_until(&what, limit, || host.run(|| listens(port)))
+    }
+
+    /// Looks again and again until `is_so`; gives up when it ends before.
+    ///
+    /// # Errors
+    /// It is not, and why.
+    pub(crate) fn wait_until(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut is_so: impl FnMut() -> bool,
+    ) -> Result<(), String> {
         let deadline = Instant::now() + limit;
-        while !host.run(|| listens(port)) {
+        while !is_so() {
             if self.wait_for(LOOK) {
-                return Err(format!("ended before it listened on port {port}"));
+                return Err(format!("has ended, but not: {what}"));
             }
             if Instant::now() > deadline {
-                return Err(format!("does not listen on port {port} after {limit:?}"));
+                return Err(format!("after {limit:?} not: {what}"));
             }
         }
         Ok(())

@@ -2,14 +2,13 @@
 
 use std::fs;
 use std::process::Command;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use flue_test_support::flue::{ORDINARY_USER_ID, Scratch, command};
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
 
-use crate::group::{Group, LOOK, ending};
+use crate::group::{Group, ending};
 use crate::table::{ROWS, Row, Seen};
 use crate::{FLUE, NEEDS, library, machine};
 
@@ -274,15 +273,13 @@ fn rping_persistent_server_does_not_grow() {
     let threads = Footprint::of(process).threads;
     // Its threads for a client end behind it.
     let settled = || {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            let now = Footprint::of(process);
-            if now.threads == threads {
-                return now;
-            }
-            assert!(Instant::now() < deadline, "{threads} threads at first: {now:?}");
-            thread::sleep(LOOK);
-        }
+        let mut now = Footprint::of(process);
+        let alone = server.wait_until("its threads have ended", LIMIT, || {
+            now = Footprint::of(process);
+            now.threads == threads
+        });
+        assert_eq!(alone, Ok(()), "{threads} threads at first: {now:?}");
+        now
     };
     let begun = Instant::now();
     let mut first = None;

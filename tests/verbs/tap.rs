@@ -6,7 +6,6 @@ use std::io::{ErrorKind, Read as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use flue_test_support::capture;
@@ -16,7 +15,7 @@ use flue_test_support::netns::Namespace;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::group::{Group, LOOK};
+use crate::group::Group;
 use crate::programs::under_flue;
 use crate::{FLUE, NEEDS, machine};
 
@@ -433,11 +432,8 @@ fn a_capture_of_a_node() {
 
 /// Waits until it has said that.
 fn says(program: &Group, text: &str) {
-    let deadline = Instant::now() + LIMIT;
-    while !program.said().contains(text) {
-        assert!(Instant::now() < deadline, "does not say {text:?}: {}", program.report());
-        thread::sleep(LOOK);
-    }
+    let said = program.wait_until(text, LIMIT, || program.said().contains(text));
+    assert_eq!(said, Ok(()), "{}", program.report());
 }
 
 // rping, as it waits for a client and as it pings, says what it was told, and ends.

@@ -410,8 +410,8 @@ impl Engine {
         self.stalled.len() >= self.stalled_max
     }
 
-    /// The device is gone: connections are forgotten, and with them the memory that they were to send. What the link has
-    /// borrowed stays until it gives it back.
+    /// The device is gone: connections are forgotten, and with them the memory that they were to send. What the link
+    /// has borrowed stays until it gives it back.
     pub fn device_lost(&mut self) {
         let slots: Vec<_> = self.connections.occupied().map(|(slot, _)| slot).collect();
         for slot in slots {
