@@ -39,10 +39,11 @@ use flue_verbs_core::{
 use libc::sockaddr;
 
 use crate::{
-    address, config, context,
+    address, config,
     guard::{self, Errno},
     memory,
     object::Object,
+    open,
     qp::{self, QpObject},
     read,
 };
@@ -193,7 +194,7 @@ fn default_pd(engine: &'static Engine) -> Result<*mut ibv_pd, Errno> {
     if let Some((_, pd)) = domains.iter().find(|(of, _)| *of == key) {
         return Ok(*pd as *mut ibv_pd);
     }
-    let pd = memory::make_pd(context::of_identifiers()?, engine)?;
+    let pd = memory::make_pd(open::of_identifiers()?, engine)?;
     domains.push((key, pd as usize));
     Ok(pd)
 }
@@ -211,7 +212,7 @@ unsafe fn show(id: *mut rdma_cm_id) -> Result<(), Errno> {
             }
         }
         if (*id).verbs.is_null() && state.id.has_device() {
-            (*id).verbs = context::of_identifiers()?;
+            (*id).verbs = open::of_identifiers()?;
             (*id).port_num = 1;
             if (*id).pd.is_null() {
                 (*id).pd = default_pd(state.id.engine())?;
@@ -308,7 +309,7 @@ unsafe fn qp_of(
             return Ok(qp::of((*id).qp)?.clone());
         }
         let number = param.as_ref().map(|param| param.qp_num);
-        number.and_then(|number| engine.qp(number)).ok_or(Errno(libc::EINVAL))
+        number.and_then(|number| Qp::numbered(engine, number)).ok_or(Errno(libc::EINVAL))
     }
 }
 
@@ -524,7 +525,7 @@ unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
     guard::pointer(|| {
-        let list = Box::new([context::of_identifiers()?, ptr::null_mut()]);
+        let list = Box::new([open::of_identifiers()?, ptr::null_mut()]);
         if !num_devices.is_null() {
             // SAFETY: the caller passes a valid place or null.
             unsafe { num_devices.write(1) };

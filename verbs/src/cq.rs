@@ -30,8 +30,8 @@ use flue_verbs_core::{
 use rdma_over_tcp::rnic::Completion;
 
 use crate::{
-    config,
-    context::{self, AsyncEvent, AsyncEvents},
+    async_events::{AsyncEvent, AsyncEvents},
+    config, context,
     guard::{self, Errno},
     object::Object,
     read,

@@ -18,13 +18,9 @@ use flue_verbs_core::{
     engine::Engine,
     events::{Acknowledgements, Listener},
     loss,
-    process::Registry,
 };
 
-use crate::context::{AsyncEvent, AsyncEvents};
-
-/// Asynchronous events of the open devices.
-pub(crate) static OPEN: Registry<AsyncEvents> = Registry::new();
+use crate::async_events::{AsyncEvent, OPEN};
 
 /// Set by the first panic; the device is unusable from then on.
 static PANICKED: AtomicBool = AtomicBool::new(false);

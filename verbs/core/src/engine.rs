@@ -10,13 +10,12 @@
 //! others, children included, the first call answers `EBUSY`.
 
 use std::{
-    collections::HashMap,
     hash::{BuildHasher, Hasher, RandomState},
     io,
     net::{IpAddr, SocketAddr},
     ops::RangeInclusive,
     os::fd::OwnedFd,
-    sync::{Arc, Mutex, OnceLock, Weak},
+    sync::{Mutex, OnceLock},
 };
 
 use flue_node::{NodeOptions, launched::LaunchedNode};
@@ -33,7 +32,6 @@ use crate::{
     errno::Errno,
     latch::lock,
     process::{GENERATIONS_MAX, generation},
-    qp::Qp,
 };
 
 /// Ports of a node that identifiers get which ask for any: not those that its host stack gives to connections.
@@ -74,8 +72,6 @@ pub struct Engine {
     limits: Limits,
     rfc7306: bool,
     generation: usize,
-    /// Queue pairs by number: connection management may name one so.
-    qps: Mutex<HashMap<u32, Weak<Qp>>>,
     /// Addresses that identifiers are bound to, and whether they are to be shared.
     bound: Mutex<Vec<(SocketAddr, bool)>>,
 }
@@ -121,16 +117,7 @@ impl Engine {
                 (Carrier::Node(Box::new((node, launched.options))), access)
             }
         };
-        Ok(Self {
-            carrier,
-            map,
-            access,
-            limits,
-            rfc7306,
-            generation,
-            qps: Mutex::default(),
-            bound: Mutex::default(),
-        })
+        Ok(Self { carrier, map, access, limits, rfc7306, generation, bound: Mutex::default() })
     }
 
     fn open_node(
@@ -296,19 +283,6 @@ impl Engine {
     #[inline]
     pub(crate) fn progress(&self) {
         self.access.progress();
-    }
-
-    pub(crate) fn enter_qp(&self, qp: &Arc<Qp>) {
-        lock(&self.qps).insert(qp.number(), Arc::downgrade(qp));
-    }
-
-    pub(crate) fn leave_qp(&self, number: u32) {
-        lock(&self.qps).remove(&number);
-    }
-
-    /// The queue pair with this number.
-    pub fn qp(&self, number: u32) -> Option<Arc<Qp>> {
-        lock(&self.qps).get(&number)?.upgrade()
     }
 
     /// Notes that an identifier is bound to `address`.

@@ -33,8 +33,12 @@ use crate::{
     errno::Errno,
     latch::lock,
     memory::{Pd, Region, Window},
+    process::Registry,
     srq::Srq,
 };
+
+/// All queue pairs.
+static QPS: Registry<Qp> = Registry::new();
 
 /// `IBV_QPS_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -211,8 +215,17 @@ impl Qp {
         }
         let qp = Arc::new(Self { engine, id, pd: pd.clone(), attributes, noted, teller });
         qp.count(1);
-        engine.enter_qp(&qp);
+        QPS.enter(&qp);
         Ok(qp)
+    }
+
+    /// The queue pair with this number: connection management may name one so.
+    pub fn numbered(engine: &'static Engine, number: u32) -> Option<Arc<Self>> {
+        let is_it = |qp: &Arc<Self>| {
+            let is_there = !qp.teller.is_gone.load(Ordering::Relaxed);
+            std::ptr::eq(qp.engine, engine) && qp.number() == number && is_there
+        };
+        QPS.members().into_iter().find(is_it)
     }
 
     fn count(&self, by: isize) {
@@ -284,7 +297,6 @@ impl Qp {
     /// As [`Engine::check`].
     pub fn destroy(&self) -> Result<(), Errno> {
         self.engine.check()?;
-        self.engine.leave_qp(self.number());
         self.teller.is_gone.store(true, Ordering::Relaxed);
         // It may pend on its connection's identifier. Nobody hears of it any more.
         let _ =

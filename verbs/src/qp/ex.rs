@@ -1,7 +1,7 @@
 //! Queue pairs whose requests a program builds call by call (`ibv_wr_start` to `ibv_wr_complete`).
 //!
-//! Requests are collected, and posted together when the program says that they are complete. An error of one, or a queue
-//! without room for all, is told by `ibv_wr_complete` and leaves none of them posted.
+//! Requests are collected, and posted together when the program says that they are complete. An error of one, or a
+//! queue without room for all, is told by `ibv_wr_complete` and leaves none of them posted.
 
 use std::{
     ffi::{c_int, c_void},
@@ -22,10 +22,8 @@ use rdma_over_tcp::{
     rnic::{Data, Sge},
 };
 
-use crate::{
-    guard::{self, Errno},
-    qp::{QpObject, options},
-};
+use super::{QpObject, options};
+use crate::guard::{self, Errno};
 
 /// Data of a request under construction.
 enum Payload {

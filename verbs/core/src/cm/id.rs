@@ -1,5 +1,7 @@
 //! Identifiers: addresses, listening, events, and their end.
 
+pub(super) mod channel;
+
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::OwnedFd,
@@ -12,7 +14,7 @@ use std::{
 
 use rdma_over_tcp::rnic::{ConnectorId, Key, ListenerConfig, ListenerId};
 
-use super::channel::{Event, EventChannel, EventKind};
+use self::channel::{Event, EventChannel, EventKind};
 use crate::{
     engine::Engine,
     errno::Errno,

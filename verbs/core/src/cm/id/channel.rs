@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::id::Id;
+use super::Id;
 use crate::{
     errno::Errno,
     events::{Closed, EventQueue, Listener},
@@ -52,7 +52,7 @@ pub struct Event {
 }
 
 impl Event {
-    pub(super) fn new(kind: EventKind, id: &Arc<Id>) -> Self {
+    pub(in crate::cm) fn new(kind: EventKind, id: &Arc<Id>) -> Self {
         Self {
             kind,
             id: id.clone(),
@@ -96,7 +96,7 @@ impl EventChannel {
     }
 
     /// Adds an event.
-    pub(super) fn push(&self, event: Event) {
+    pub(in crate::cm) fn push(&self, event: Event) {
         self.events.push(event);
         if let Some(Listener(listener)) = &self.listener {
             listener();
