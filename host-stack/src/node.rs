@@ -430,6 +430,12 @@ impl<C: NodeClient> Node<C> {
         }
     }
 
+    /// Ends the device after a panic, of the consumer or of the node, that may have left anything in any state: clients
+    /// hear that it is gone. Not for callbacks.
+    pub fn abandon(&self) {
+        self.threads.shards.iter().for_each(|shard| shard.abandon());
+    }
+
     /// Returns whether all connections are in TIME-WAIT, those of the host stack's list and the target's.
     fn has_ended(&self, listed: &[ConnectionRow]) -> bool {
         let is_live = |row: &ConnectionRow| match row.state {

@@ -14,7 +14,7 @@ use flue_test_support::netns::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-/// How often a listener is looked for: the kernel tells nobody when one begins.
+/// How often a listener is looked for, which the kernel tells nobody of, or what a program says.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// A program, its children, and what they have said.
@@ -76,15 +76,23 @@ impl Group {
     ///
     /// When there is none.
     pub(crate) fn signal(&self, name: &str, signal: Signal) {
+        let id = i32::try_from(self.process(name)).ok().and_then(Pid::from_raw);
+        kill_process(id.expect("a process id"), signal).expect("it runs");
+    }
+
+    /// The process of the program of that name among all that it has started.
+    ///
+    /// # Panics
+    ///
+    /// When there is none.
+    pub(crate) fn process(&self, name: &str) -> u32 {
         let mut all = vec![self.child.id()];
         let mut next = 0;
         while let Some(id) = all.get(next).copied() {
             next += 1;
             let name_of = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
             if name_of.trim_end() == name {
-                let id = i32::try_from(id).ok().and_then(Pid::from_raw).expect("a process id");
-                kill_process(id, signal).expect("it runs");
-                return;
+                return id;
             }
             // Children are listed by the thread that has started them.
             for task in fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten() {
@@ -114,13 +122,27 @@ impl Group {
         port: u16,
         limit: Duration,
     ) -> Result<(), String> {
+        let what = format!("listens on port {port}");
+        self.wait_until(&what, limit, || host.run(|| listens(port)))
+    }
+
+    /// Looks again and again until `is_so`; gives up when it ends before.
+    ///
+    /// # Errors
+    /// It is not, and why.
+    pub(crate) fn wait_until(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut is_so: impl FnMut() -> bool,
+    ) -> Result<(), String> {
         let deadline = Instant::now() + limit;
-        while !host.run(|| listens(port)) {
+        while !is_so() {
             if self.wait_for(LOOK) {
-                return Err(format!("ended before it listened on port {port}"));
+                return Err(format!("has ended, but not: {what}"));
             }
             if Instant::now() > deadline {
-                return Err(format!("does not listen on port {port} after {limit:?}"));
+                return Err(format!("after {limit:?} not: {what}"));
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flue_test_support::flue::{ORDINARY_USER_ID, Scratch, command};
 use flue_test_support::needs::{Need, lacks};
@@ -229,6 +229,73 @@ fn rping_with_flues_own() {
         server.kill();
         assert_eq!(ended, Ok(()), "{}\n{}", server.report(), client.report());
     }
+}
+
+/// What a process has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Footprint {
+    threads: usize,
+    descriptors: usize,
+    resident_kib: u64,
+}
+
+impl Footprint {
+    fn of(process: u32) -> Self {
+        let count = |of: &str| {
+            fs::read_dir(format!("/proc/{process}/{of}")).map_or(0, |entries| entries.count())
+        };
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let resident = resident.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        let resident_kib = resident.expect("a process that runs has memory");
+        Self { threads: count("task"), descriptors: count("fd"), resident_kib }
+    }
+}
+
+/// Clients of the server that stays, one after the other; as many where it may take longer.
+const CLIENTS: usize = 60;
+const MANY_CLIENTS: usize = 1000;
+/// Clients until the server has all that it needs for the next one.
+const FIRST_CLIENTS: usize = 20;
+/// The allocator's, whatever the number of clients.
+const GROWTH_KIB_MAX: u64 = 128;
+
+// Each client leaves nothing behind: no descriptor, no thread, no memory.
+#[test]
+fn rping_persistent_server_does_not_grow() {
+    let Some(_) = row("rping_persistent_server") else { return };
+    let clients = if std::env::var_os(RESULTS).is_some() { MANY_CLIENTS } else { CLIENTS };
+    let host = machine();
+    let mut server = Group::start(&host, under_flue("", "rping -s -P -a 127.0.0.1 -V"));
+    let listens = server.wait_for_listener(&host, 7174, LIMIT);
+    assert_eq!(listens, Ok(()), "{}", server.report());
+    let process = server.process("rping");
+    let threads = Footprint::of(process).threads;
+    // Its threads for a client end behind it.
+    let settled = || {
+        let mut now = Footprint::of(process);
+        let alone = server.wait_until("its threads have ended", LIMIT, || {
+            now = Footprint::of(process);
+            now.threads == threads
+        });
+        assert_eq!(alone, Ok(()), "{threads} threads at first: {now:?}");
+        now
+    };
+    let begun = Instant::now();
+    let mut first = None;
+    for count in 1..=clients {
+        let mut client = Group::start(&host, under_flue("", "rping -c -a 127.0.0.1 -C 5 -V"));
+        let ended = check(&mut client, &[]);
+        assert_eq!(ended, Ok(()), "client {count}: {}", client.report());
+        if count == FIRST_CLIENTS {
+            first = Some(settled());
+        }
+    }
+    let (first, last) = (first.expect("there were more"), settled());
+    println!("{clients} clients in {:?}: {first:?}, {last:?}", begun.elapsed());
+    server.kill();
+    assert_eq!(first.descriptors, last.descriptors);
+    assert!(last.resident_kib <= first.resident_kib + GROWTH_KIB_MAX, "{first:?}, {last:?}");
 }
 
 /// Bytes of a file that is copied: more than all buffers on the way.

@@ -429,3 +429,65 @@ fn a_capture_of_a_node() {
         assert!(frames.len() > 30 && has_arp, "{}: {} frames", entry.display(), frames.len());
     }
 }
+
+/// Waits until it has said that.
+fn says(program: &Group, text: &str) {
+    let said = program.wait_until(text, LIMIT, || program.said().contains(text));
+    assert_eq!(said, Ok(()), "{}", program.report());
+}
+
+// rping, as it waits for a client and as it pings, says what it was told, and ends.
+#[test]
+fn rping_whose_tap_goes_away() {
+    if is_lacking(&["rping"]) {
+        return;
+    }
+    for is_busy in [false, true] {
+        let plant = Plant::new();
+        let line = |end: &str| format!("rping {end} -a 10.9.0.1 -C 1000000000 -V");
+        let mut server = plant.start(0, "", &line("-s"));
+        plant.listens(&server);
+        let client = is_busy.then(|| plant.start(1, "", &line("-c")));
+        if let Some(client) = &client {
+            plant.expect(1, "", client, |found| found.iter().any(|one| one["qp"].is_u64()));
+        }
+        plant.host.ip("link delete tap0");
+        let ended = server.wait(LIMIT);
+        server.kill();
+        // Its status tells whether it waited for a client: to be disconnected is no failure.
+        let is_failure = ended.map(|status| !status.success());
+        assert!(is_failure.is_ok_and(|failed| failed || is_busy), "{}", server.report());
+        // It closes its channel as soon as the connection is over.
+        let hears = if is_busy { "DISCONNECT" } else { "cma detected device removal" };
+        assert!(server.said().contains(hears), "{}", server.report());
+    }
+}
+
+// All who wait hear of it, whatever they wait for, and everything can be destroyed: also memory that a request was to
+// send which the peer does not acknowledge any more.
+#[test]
+fn a_tap_that_goes_away_is_the_end_of_the_device() {
+    if is_lacking(&["rping", "cc"]) {
+        return;
+    }
+    let (plant, scratch) = (Plant::new(), Scratch::new());
+    let program = scratch.file("device");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/verbs/tests/device.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-Wall", "-Werror", "-o"]).arg(&program).arg(source);
+    compiler.args(["-libverbs", "-lrdmacm", "-lpthread"]);
+    assert!(compiler.status().expect("cc starts").success());
+    let peer = plant.start(0, "", "rping -s -a 10.9.0.1");
+    plant.listens(&peer);
+    let line = format!("{} link 10.9.0.2 10.9.0.1", program.display());
+    let mut device = plant.start(1, "", &line);
+    says(&device, "ready");
+    plant.host.ip("link set tap0 nomaster");
+    device.signal("device", Signal::USR1);
+    says(&device, "sent");
+    plant.host.ip("link delete tap1");
+    let ended = device.wait(LIMIT).map(|status| status.code());
+    device.kill();
+    assert_eq!(ended, Ok(Some(0)), "{}", device.report());
+    assert_eq!(device.said(), "ready\nsent\n0 failures\n", "and nothing of the launcher's");
+}

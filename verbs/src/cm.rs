@@ -22,10 +22,11 @@ use std::{
 use flue_verbs_abi::{
     attributes::ibv_qp_attr,
     cm::{
-        RDMA_CM_EVENT_REJECTED, RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES, RDMA_OPTION_ID,
-        RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR,
-        RDMA_OPTION_ID_TOS, RDMA_PS_TCP, ibv_sa_path_rec, rdma_addr, rdma_cm_event,
-        rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
+        RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_REJECTED, RDMA_MAX_INIT_DEPTH,
+        RDMA_MAX_RESP_RES, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY,
+        RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS, RDMA_PS_TCP, ibv_sa_path_rec, rdma_addr,
+        rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel,
+        rdma_port_space,
     },
     enums::{IBV_QP_ACCESS_FLAGS, IBV_QP_STATE, IBV_QPT_RC, ibv_event_type, ibv_qp_type},
     objects::{ibv_context, ibv_pd, ibv_qp_init_attr},
@@ -38,10 +39,11 @@ use flue_verbs_core::{
 use libc::sockaddr;
 
 use crate::{
-    address, config, context,
+    address, config,
     guard::{self, Errno},
     memory,
     object::Object,
+    open,
     qp::{self, QpObject},
     read,
 };
@@ -192,7 +194,7 @@ fn default_pd(engine: &'static Engine) -> Result<*mut ibv_pd, Errno> {
     if let Some((_, pd)) = domains.iter().find(|(of, _)| *of == key) {
         return Ok(*pd as *mut ibv_pd);
     }
-    let pd = memory::make_pd(context::of_identifiers()?, engine)?;
+    let pd = memory::make_pd(open::of_identifiers()?, engine)?;
     domains.push((key, pd as usize));
     Ok(pd)
 }
@@ -210,7 +212,7 @@ unsafe fn show(id: *mut rdma_cm_id) -> Result<(), Errno> {
             }
         }
         if (*id).verbs.is_null() && state.id.has_device() {
-            (*id).verbs = context::of_identifiers()?;
+            (*id).verbs = open::of_identifiers()?;
             (*id).port_num = 1;
             if (*id).pd.is_null() {
                 (*id).pd = default_pd(state.id.engine())?;
@@ -307,7 +309,7 @@ unsafe fn qp_of(
             return Ok(qp::of((*id).qp)?.clone());
         }
         let number = param.as_ref().map(|param| param.qp_num);
-        number.and_then(|number| engine.qp(number)).ok_or(Errno(libc::EINVAL))
+        number.and_then(|number| Qp::numbered(engine, number)).ok_or(Errno(libc::EINVAL))
     }
 }
 
@@ -410,6 +412,10 @@ unsafe fn complete(id: *mut rdma_cm_id, begun: c_int) -> c_int {
         }
         let (kind, status) = ((*(*id).event).event, (*(*id).event).status);
         match status {
+            _ if kind == RDMA_CM_EVENT_DEVICE_REMOVAL => {
+                guard::set_errno(Errno(libc::ENODEV));
+                -1
+            }
             0 => 0,
             _ if kind == RDMA_CM_EVENT_REJECTED => {
                 guard::set_errno(Errno(libc::ECONNREFUSED));
@@ -487,8 +493,8 @@ unsafe extern "C-unwind" fn rdma_get_cm_event(
             continue;
         }
         // SAFETY: as above; the program gives a place for the event.
-        let taken = guard::number(|| unsafe {
-            let Some(taken) = ChannelObject::of(channel)?.take() else { return Ok(0) };
+        let taken = guard::event(|| unsafe {
+            let Some(taken) = ChannelObject::of(channel)?.take()? else { return Ok(0) };
             event.write(deliver(taken)?);
             Ok(1)
         });
@@ -519,7 +525,7 @@ unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
     guard::pointer(|| {
-        let list = Box::new([context::of_identifiers()?, ptr::null_mut()]);
+        let list = Box::new([open::of_identifiers()?, ptr::null_mut()]);
         if !num_devices.is_null() {
             // SAFETY: the caller passes a valid place or null.
             unsafe { num_devices.write(1) };

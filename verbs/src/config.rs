@@ -24,6 +24,7 @@ use rdma_over_tcp::{
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::{
+    fatal,
     guard::{self, Errno},
     settings::{MpaRevision, Rtr, Settings},
 };
@@ -97,6 +98,7 @@ static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 
 /// What begins with the adapter, and ends with the process.
 fn accompany(engine: &'static Engine) {
+    fatal::watch(engine);
     start_capture(engine);
     let control = serve(engine).unwrap_or_else(|failure| {
         tracing::error!("{failure}");
@@ -182,7 +184,7 @@ pub(crate) fn engine() -> Result<&'static Engine, Errno> {
 }
 
 unsafe extern "C" fn forked() {
-    flue_verbs_core::engine::forked();
+    flue_verbs_core::process::forked();
 }
 
 impl From<io::Error> for Errno {

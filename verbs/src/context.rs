@@ -1,66 +1,12 @@
-//! Open devices: the tables of functions that inline functions of `verbs.h` call, and asynchronous events.
+//! Open devices, and their asynchronous events.
 
-use std::{
-    ffi::c_int,
-    mem::offset_of,
-    os::fd::AsRawFd,
-    sync::{Arc, OnceLock},
-};
+use std::{mem::offset_of, sync::Arc};
 
-use flue_verbs_abi::{
-    enums::ibv_event_type,
-    objects::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device, verbs_context},
-};
-use flue_verbs_core::events::{Acknowledgements, EventQueue};
+use flue_verbs_abi::objects::{ibv_context, verbs_context};
 
-use crate::{cq, device, guard::Errno, mw, object::Object, qp, srq};
+use crate::{async_events::AsyncEvents, guard::Errno, object::Object};
 
-/// An asynchronous event.
-pub(crate) struct AsyncEvent {
-    pub(crate) kind: ibv_event_type,
-    /// The program's name of the object.
-    pub(crate) name: usize,
-    /// What the object's end waits for.
-    pub(crate) acknowledgements: Arc<Acknowledgements>,
-}
-
-/// Asynchronous events of an open device.
-pub(crate) type AsyncEvents = EventQueue<AsyncEvent>;
-
-type ContextObject = Object<verbs_context, Arc<AsyncEvents>>;
-
-/// Interrupt vectors: one, which is no vector at all.
-const VECTORS: c_int = 1;
-
-/// Opens the device once more.
-pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
-    let events = Arc::new(AsyncEvents::new()?);
-    let mut seen = verbs_context::zeroed();
-    seen.sz = size_of::<verbs_context>();
-    seen.query_port = Some(device::query_port);
-    seen.query_device_ex = Some(device::query_device_ex);
-    seen.create_cq_ex = Some(cq::create_cq_ex);
-    seen.create_qp_ex = Some(qp::create_qp_ex);
-    seen.create_srq_ex = Some(srq::create_srq_ex);
-    seen.get_srq_num = Some(srq::get_srq_num);
-    seen.context.device = device;
-    seen.context.cmd_fd = -1;
-    seen.context.async_fd = events.descriptor().as_raw_fd();
-    seen.context.num_comp_vectors = VECTORS;
-    seen.context.abi_compat = VERBS_ABI_IS_EXTENDED;
-    let ops = &mut seen.context.ops;
-    ops.poll_cq = Some(cq::poll_cq);
-    ops.req_notify_cq = Some(cq::req_notify_cq);
-    ops.post_send = Some(qp::post_send);
-    ops.post_recv = Some(qp::post_recv);
-    ops.post_srq_recv = Some(srq::post_srq_recv);
-    ops.alloc_mw = Some(mw::alloc_mw);
-    ops.bind_mw = Some(mw::bind_mw);
-    ops.dealloc_mw = Some(mw::dealloc_mw);
-    let object = ContextObject::make(seen, events);
-    // SAFETY: the object was made just now.
-    Ok(unsafe { &raw mut (*object).seen.context })
-}
+pub(crate) type ContextObject = Object<verbs_context, Arc<AsyncEvents>>;
 
 /// The object around a context.
 fn around(context: *mut ibv_context) -> *mut ContextObject {
@@ -86,19 +32,4 @@ pub(crate) unsafe fn events<'a>(context: *mut ibv_context) -> Result<&'a Arc<Asy
 pub(crate) unsafe fn close(context: *mut ibv_context) {
     // SAFETY: as the caller says.
     unsafe { ContextObject::remove(around(context)) }
-}
-
-/// The context that connection management opens for its identifiers, and never closes.
-pub(crate) fn of_identifiers() -> Result<*mut ibv_context, Errno> {
-    static CONTEXT: OnceLock<usize> = OnceLock::new();
-    if let Some(context) = CONTEXT.get() {
-        return Ok(*context as *mut ibv_context);
-    }
-    let opened = open(device::device())?;
-    let kept = *CONTEXT.get_or_init(|| opened as usize);
-    if kept != opened as usize {
-        // SAFETY: another thread was faster; nobody has this one.
-        unsafe { close(opened) };
-    }
-    Ok(kept as *mut ibv_context)
 }

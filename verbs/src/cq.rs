@@ -30,8 +30,8 @@ use flue_verbs_core::{
 use rdma_over_tcp::rnic::Completion;
 
 use crate::{
-    config,
-    context::{self, AsyncEvent, AsyncEvents},
+    async_events::{AsyncEvent, AsyncEvents},
+    config, context,
     guard::{self, Errno},
     object::Object,
     read,
@@ -216,11 +216,11 @@ unsafe extern "C-unwind" fn ibv_get_cq_event(
             }
             continue;
         }
-        let taken = guard::number(|| {
+        let taken = guard::event(|| {
             // SAFETY: as above; the program gives places for the answers, and the queue stays until it has
             // acknowledged the event.
             unsafe {
-                let Some(name) = ChannelObject::of(channel)?.take() else { return Ok(0) };
+                let Some(name) = ChannelObject::of(channel)?.take()? else { return Ok(0) };
                 let found = name as *mut ibv_cq;
                 cq.write(found);
                 cq_context.write((*found).cq_context);

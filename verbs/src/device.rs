@@ -23,7 +23,7 @@ use flue_verbs_core::{addresses, addresses::Interface};
 use rdma_over_tcp::rnic::Capabilities;
 
 use crate::{
-    config, context,
+    config, fault,
     guard::{self, Errno},
 };
 
@@ -123,23 +123,6 @@ extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    guard::pointer(|| context::open(device))
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    guard::done(|| {
-        if context.is_null() {
-            return Err(Errno(libc::EINVAL));
-        }
-        // SAFETY: the program gives a device that it has opened, and does not use it any more.
-        unsafe { context::close(context) };
-        Ok(())
-    })
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut ibv_context {
     guard::pointer(|| Err(Errno(libc::EOPNOTSUPP)))
 }
@@ -189,6 +172,7 @@ unsafe extern "C" fn ibv_query_device(
     attr: *mut ibv_device_attr,
 ) -> c_int {
     guard::status(|| {
+        fault::inject();
         // SAFETY: the program gives a place for them.
         unsafe { attr.write(attributes()?) };
         Ok(())

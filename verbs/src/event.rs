@@ -11,11 +11,11 @@ use crate::{
     read,
 };
 
-/// Reads one event. `None`: it was withdrawn, and another is to be waited for.
+/// Reads one event. `None`: it was withdrawn, and another is to be waited for. EIO: none will come.
 fn take(context: *mut ibv_context, event: *mut ibv_async_event) -> Result<Option<()>, Errno> {
     // SAFETY: the program's pointer is of a device that is open.
     let events = unsafe { context::events(context) }?;
-    let Some(taken) = events.take(|event| event.acknowledgements.taken()) else { return Ok(None) };
+    let Some(taken) = events.take(|event| event.acknowledgements.taken())? else { return Ok(None) };
     let mut told = ibv_async_event::zeroed();
     told.element = ibv_async_element { cq: taken.name as *mut ibv_cq };
     told.event_type = taken.kind;
@@ -31,10 +31,10 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
     event: *mut ibv_async_event,
 ) -> c_int {
     let mut descriptor = -1;
-    let found = guard::done(|| {
+    let found = guard::event(|| {
         // SAFETY: the program's pointer is of a device that is open.
         descriptor = unsafe { context::events(context) }?.descriptor().as_raw_fd();
-        Ok(())
+        Ok(0)
     });
     if found != 0 {
         return -1;
@@ -49,7 +49,7 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
             }
             continue;
         }
-        let taken = guard::number(|| Ok(c_int::from(take(context, event)?.is_some())));
+        let taken = guard::event(|| Ok(c_int::from(take(context, event)?.is_some())));
         match taken {
             0 => {}
             1 => return 0,

@@ -7,11 +7,11 @@ use std::{
     ffi::c_int,
     panic::{AssertUnwindSafe, catch_unwind},
     ptr,
-    sync::{
-        Once,
-        atomic::{AtomicBool, Ordering},
-    },
 };
+
+use flue_verbs_core::events::Closed;
+
+use crate::fatal;
 
 /// An error number of the system, such as `libc::EINVAL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,35 +23,40 @@ impl From<flue_verbs_core::errno::Errno> for Errno {
     }
 }
 
-/// Set by the first panic; the device is unusable from then on.
-static PANICKED: AtomicBool = AtomicBool::new(false);
+impl From<Closed> for Errno {
+    fn from(closed: Closed) -> Self {
+        flue_verbs_core::errno::Errno::from(closed).into()
+    }
+}
 
 pub(crate) fn set_errno(errno: Errno) {
     // SAFETY: the C library gives each thread a valid place for its errno.
     unsafe { *libc::__errno_location() = errno.0 };
 }
 
-/// Whether a call has panicked.
-pub(crate) fn has_panicked() -> bool {
-    PANICKED.load(Ordering::Relaxed)
+/// Calls `body`; if it panics, the device ends.
+#[inline]
+fn catch<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        fatal::panicked();
+        Err(Errno(libc::EIO))
+    })
 }
 
 /// Runs the body of a C function, which is not cancelled and does not unwind. A panic answers EIO, as do all calls
 /// after one.
 fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    static QUIET: Once = Once::new();
-    // Standard output and error belong to the program: a panic is in the log, if there is one.
-    if cfg!(not(test)) {
-        QUIET.call_once(|| std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}"))));
-    }
-    if has_panicked() {
+    if fatal::has_panicked() {
         return Err(Errno(libc::EIO));
     }
+    run_always(body)
+}
+
+/// As [`run`], also after a panic.
+fn run_always<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    fatal::install_hook();
     let cancellation = Cancellation::defer();
-    let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        PANICKED.store(true, Ordering::Relaxed);
-        Err(Errno(libc::EIO))
-    });
+    let result = catch(body);
     drop(cancellation);
     result
 }
@@ -60,13 +65,10 @@ fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
 /// cancellation, because nothing that can be cancelled is called.
 #[inline]
 pub(crate) fn fast(body: impl FnOnce() -> Result<c_int, Errno>) -> Result<c_int, Errno> {
-    if has_panicked() {
+    if fatal::has_panicked() {
         return Err(Errno(libc::EIO));
     }
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        PANICKED.store(true, Ordering::Relaxed);
-        Err(Errno(libc::EIO))
-    })
+    catch(body)
 }
 
 /// For functions that return the error number itself.
@@ -77,6 +79,14 @@ pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
 /// For functions that return a number from 0 on, or -1 and errno.
 pub(crate) fn number(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     run(body).unwrap_or_else(|errno| {
+        set_errno(errno);
+        -1
+    })
+}
+
+/// For readers of events, which tell a program of a panic, too: as [`number`].
+pub(crate) fn event(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    run_always(body).unwrap_or_else(|errno| {
         set_errno(errno);
         -1
     })
@@ -161,8 +171,9 @@ mod tests {
         assert_eq!(errno(), libc::ENOMEM);
 
         assert_eq!(status(|| panic!("a bug")), libc::EIO);
-        assert!(has_panicked());
+        assert!(fatal::has_panicked());
         assert_eq!(done(|| Ok(())), -1);
         assert_eq!(errno(), libc::EIO);
+        assert_eq!(event(|| Ok(3)), 3);
     }
 }

@@ -1,30 +1,35 @@
 //! libibverbs.so.1 and librdmacm.so.1 as a mapping of flue's RDMA core.
 //!
 //! The library maps names, flags, statuses and life-cycle rules; queues, memory protection and connections are the
-//! core's. Programs load one file under both names, so that there is one state. Files by area: `device`, `memory`,
-//! `cq`, `qp`, `srq`, `ah`, `event`, `cm`, `address`, `rsocket`, `fork`; `private` answers the providers of hardware,
-//! `text` has the strings and rate conversions, `settings` reads
-//! the environment, and `config` configures the adapter by it.
+//! core's. Programs load one file under both names, so that there is one state. Files by area: `device`, `open`,
+//! `memory`, `mw`, `cq`, `qp`, `srq`, `ah`, `event`, `cm`, `address`, `rsocket`, `fork`; `private` answers the
+//! providers of hardware, `text` has the strings and rate conversions, `settings` reads the environment, and `config`
+//! configures the adapter by it.
 //!
-//! Every exported function goes through `guard`: a panic becomes EIO, and errno is set as its caller expects.
+//! Every exported function goes through `guard`: a panic becomes EIO, and errno is set as its caller expects. `fatal`
+//! ends the device behind a panic, or when its link is gone.
 
 mod address;
 mod ah;
+mod async_events;
 mod cm;
 mod config;
 mod context;
 mod cq;
 mod device;
 mod event;
+mod fatal;
+mod fault;
 mod fork;
 mod guard;
 mod memory;
 mod mw;
 mod object;
+mod open;
 mod private;
 mod qp;
-mod qp_ex;
 mod read;
+mod request;
 mod rsocket;
 mod settings;
 mod srq;

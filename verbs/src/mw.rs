@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use flue_verbs_abi::{
     enums::{IBV_ACCESS_ZERO_BASED, IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw_type},
-    objects::{ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp},
+    objects::{ibv_mw, ibv_mw_bind_info, ibv_pd},
 };
 use flue_verbs_core::{
     memory::{Region, Window, window_rights},
@@ -16,10 +16,9 @@ use crate::{
     guard::{self, Errno},
     memory::{self, PdObject},
     object::Object,
-    qp::{QpObject, options},
 };
 
-type WindowObject = Object<ibv_mw, Window>;
+pub(crate) type WindowObject = Object<ibv_mw, Window>;
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     guard::pointer(|| {
@@ -82,24 +81,4 @@ pub(crate) unsafe fn post_bind(
     // SAFETY: as the caller says; the program reads the key when this has returned.
     unsafe { (*mw).rkey = key };
     Ok(())
-}
-
-/// Binds a window of type 1.
-pub(crate) unsafe extern "C" fn bind_mw(
-    qp: *mut ibv_qp,
-    mw: *mut ibv_mw,
-    bind: *mut ibv_mw_bind,
-) -> c_int {
-    // SAFETY: the program's pointers are those of a queue pair, of a window, and a bind.
-    guard::status(|| unsafe {
-        let (state, bind) = (QpObject::of(qp)?, bind.as_ref().ok_or(Errno(libc::EINVAL))?);
-        if WindowObject::of(mw)?.kind() != WindowType::One {
-            return Err(Errno(libc::EINVAL));
-        }
-        if bind.bind_info.mr.is_null() {
-            return Err(Errno(libc::EINVAL));
-        }
-        let flags = options(bind.send_flags, state.is_all_signaled, false);
-        state.qp.post_send(|poster| post_bind(poster, bind.wr_id, mw, None, &bind.bind_info, flags))
-    })
 }

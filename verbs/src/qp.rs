@@ -1,5 +1,7 @@
 //! Queue pairs: creation, states, and work requests as programs give them.
 
+mod ex;
+
 use std::{
     cell::Cell,
     ffi::c_int,
@@ -21,33 +23,31 @@ use flue_verbs_abi::{
         IBV_WR_SEND_WITH_INV, ibv_event_type, ibv_qp_state, ibv_wr_opcode,
     },
     objects::{
-        ibv_context, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_recv_wr,
-        ibv_send_wr, ibv_sge,
+        ibv_context, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
+        ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_sge,
     },
 };
 use flue_verbs_core::{
-    engine::Engine,
     events::Acknowledgements,
     qp::{Qp, QpAttributes, Request, SendPoster, State},
 };
 use rdma_over_tcp::{
     rdmap::AtomicOperation,
-    rnic::{Data, QpLimits, Sge, WrFlags},
+    rnic::{Data, QpLimits, WindowType, WrFlags},
 };
 
 use crate::{
-    context::{self, AsyncEvent, AsyncEvents},
-    cq,
+    async_events::{AsyncEvent, AsyncEvents},
+    context, cq,
     guard::{self, Errno},
     memory::PdObject,
     mw,
     object::Object,
-    qp_ex::{self, Building},
+    request::{Entries, SGES_MAX, answer},
     srq,
 };
 
-/// Scatter/gather entries of a request, at most.
-const SGES_MAX: usize = 16;
+use self::ex::Building;
 
 /// Our part of a queue pair.
 pub(crate) struct QpState {
@@ -79,15 +79,6 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr)
     guard::pointer(|| unsafe { create(pd, attr, None) })
 }
 
-/// Depth of a send queue for so many work requests: a Write with immediate data is two requests of the adapter. Over
-/// the adapter's limit it is what was asked for, which the adapter refuses.
-fn send_queue_depth(engine: &Engine, max_send_wr: u32) -> u32 {
-    match engine.has_extensions() {
-        true => max_send_wr.saturating_mul(2).min(engine.limits().send_depth_max).max(max_send_wr),
-        false => max_send_wr,
-    }
-}
-
 /// Makes a queue pair, and writes back what there is of its capabilities.
 ///
 /// # Safety
@@ -113,7 +104,7 @@ pub(crate) unsafe fn create(
     };
     let limits = QpLimits {
         receive_queue_depth: if srq.is_some() { 0 } else { max_recv_wr },
-        initiator_queue_depth: send_queue_depth(domain.engine(), max_send_wr),
+        initiator_queue_depth: max_send_wr,
         max_receive_request_sge: max_recv_sge,
         max_initiator_request_sge: max_send_sge,
         inline_data_size: max_inline_data,
@@ -147,7 +138,7 @@ pub(crate) unsafe fn create(
     base.state = ibv_qp_state(State::Reset as u32);
     base.qp_type = attr.qp_type;
     if building.is_some() {
-        qp_ex::fill(&mut seen);
+        ex::fill(&mut seen);
     }
     let state = QpState {
         qp,
@@ -322,36 +313,6 @@ extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
     guard::status(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-/// Scatter/gather entries in the core's form.
-pub(crate) struct Entries {
-    entries: [Sge; SGES_MAX],
-    count: usize,
-}
-
-impl Entries {
-    /// Those of a request.
-    ///
-    /// # Safety
-    /// `list` has `count` entries.
-    #[inline]
-    pub(crate) unsafe fn of(list: *const ibv_sge, count: c_int) -> Result<Self, Errno> {
-        let count = usize::try_from(count).ok().filter(|count| *count <= SGES_MAX);
-        let count = count.ok_or(Errno(libc::EINVAL))?;
-        let mut entries = [Sge { address: 0, length: 0, token: 0 }; SGES_MAX];
-        for (at, entry) in entries[..count].iter_mut().enumerate() {
-            // SAFETY: as the caller says.
-            let ibv_sge { addr, length, lkey } = unsafe { *list.add(at) };
-            *entry = Sge { address: addr, length, token: lkey };
-        }
-        Ok(Self { entries, count })
-    }
-
-    #[inline]
-    pub(crate) fn as_slice(&self) -> &[Sge] {
-        &self.entries[..self.count]
-    }
-}
-
 /// The options of `IBV_SEND_*`.
 pub(crate) fn options(flags: u32, is_all_signaled: bool, is_send: bool) -> WrFlags {
     let mut options = WrFlags::NONE;
@@ -471,20 +432,6 @@ pub(crate) unsafe extern "C" fn post_send(
     answer(posted, next.get(), bad)
 }
 
-/// The number of the error, and where the list has stopped.
-pub(crate) fn answer<T>(posted: Result<c_int, Errno>, at: *mut T, bad: *mut *mut T) -> c_int {
-    match posted {
-        Ok(zero) => zero,
-        Err(error) => {
-            if !bad.is_null() {
-                // SAFETY: the program gives a place for it.
-                unsafe { bad.write(at) };
-            }
-            error.0
-        }
-    }
-}
-
 pub(crate) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
     wr: *mut ibv_recv_wr,
@@ -507,4 +454,26 @@ pub(crate) unsafe extern "C" fn post_recv(
         Ok(0)
     });
     answer(posted, next.get(), bad)
+}
+
+/// Binds a window of type 1.
+pub(crate) unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp,
+    mw: *mut ibv_mw,
+    bind: *mut ibv_mw_bind,
+) -> c_int {
+    // SAFETY: the program's pointers are those of a queue pair, of a window, and a bind.
+    guard::status(|| unsafe {
+        let (state, bind) = (QpObject::of(qp)?, bind.as_ref().ok_or(Errno(libc::EINVAL))?);
+        if mw::WindowObject::of(mw)?.kind() != WindowType::One {
+            return Err(Errno(libc::EINVAL));
+        }
+        if bind.bind_info.mr.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        let flags = options(bind.send_flags, state.is_all_signaled, false);
+        state
+            .qp
+            .post_send(|poster| mw::post_bind(poster, bind.wr_id, mw, None, &bind.bind_info, flags))
+    })
 }

@@ -20,11 +20,12 @@ use flue_verbs_abi::{
 use flue_verbs_core::{events::Acknowledgements, srq::Srq};
 
 use crate::{
-    context::{self, AsyncEvent, AsyncEvents},
+    async_events::{AsyncEvent, AsyncEvents},
+    context,
     guard::{self, Errno},
     memory::PdObject,
     object::Object,
-    qp::{self, Entries},
+    request::{self, Entries},
 };
 
 /// Our part of a queue.
@@ -205,5 +206,5 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         })?;
         Ok(0)
     });
-    qp::answer(posted, next.get(), bad)
+    request::answer(posted, next.get(), bad)
 }

@@ -42,6 +42,8 @@ static void attributes(struct ibv_qp_init_attr *attr)
 static struct rdma_cm_id *listener;
 static struct side server, client;
 
+static void leave(void);
+
 static void prepare(struct side *side, int access)
 {
 	side->buffer = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -58,7 +60,16 @@ static void *serve(void *arg)
 	return arg;
 }
 
-static void establish(void)
+/* A queue pair whose requests are built call by call. */
+static void create_qp_ex(struct rdma_cm_id *id, const struct ibv_qp_init_attr *plain)
+{
+	struct ibv_qp_init_attr_ex attr = { .cap = plain->cap, .qp_type = plain->qp_type,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .pd = id->pd,
+		.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_SEND };
+	CHECK(rdma_create_qp_ex(id, &attr) == 0);
+}
+
+static void establish_as(int is_ex, uint32_t max_send_wr)
 {
 	struct ibv_qp_init_attr attr;
 	struct rdma_addrinfo *passive = addresses(RAI_PASSIVE, "0"), *active;
@@ -71,8 +82,12 @@ static void establish(void)
 	pthread_create(&thread, NULL, serve, NULL);
 	active = addresses(0, port);
 	attributes(&attr);
-	CHECK(rdma_create_ep(&client.id, active, NULL, &attr) == 0);
-	CHECK(attr.cap.max_inline_data >= 64);
+	attr.cap.max_send_wr = max_send_wr;
+	CHECK(rdma_create_ep(&client.id, active, NULL, is_ex ? NULL : &attr) == 0);
+	CHECK(is_ex || attr.cap.max_inline_data >= 64);
+	CHECK(attr.cap.max_send_wr == max_send_wr);
+	if (is_ex)
+		create_qp_ex(client.id, &attr);
 	prepare(&client, IBV_ACCESS_LOCAL_WRITE);
 	struct rdma_conn_param param = { .responder_resources = 4, .initiator_depth = 4 };
 	CHECK(rdma_connect(client.id, &param) == 0);
@@ -80,6 +95,8 @@ static void establish(void)
 	rdma_freeaddrinfo(passive);
 	rdma_freeaddrinfo(active);
 }
+
+static void establish(void) { establish_as(0, 16); }
 
 static int completion(struct ibv_cq *cq, struct ibv_wc *wc)
 {
@@ -116,6 +133,89 @@ static void bad_requests(void)
 	while (posted < 100 && ibv_post_recv(client.id->qp, &receive, &bad_receive) == 0)
 		posted++;
 	CHECK(posted == 16);
+}
+
+/* Of a list that is longer than the queue is deep the first that has no room is told, and those before it are carried
+   out. */
+static void long_lists(void)
+{
+	struct ibv_sge sge = { (uintptr_t)client.buffer, 8, client.mr->lkey };
+	struct ibv_send_wr list[20], *bad = NULL;
+	struct ibv_wc wc;
+	for (int at = 0; at < 20; at++)
+		list[at] = (struct ibv_send_wr) { .wr_id = at, .next = at < 19 ? &list[at + 1] : NULL, .sg_list = &sge,
+			.num_sge = 1, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+			.wr.rdma = { (uintptr_t)server.buffer, server.mr->rkey } };
+	CHECK(ibv_post_send(client.id->qp, list, &bad) == ENOMEM && bad == &list[16]);
+	for (uint64_t at = 0; at < 16; at++)
+		CHECK(completion(client.id->send_cq, &wc) == 1 && wc.wr_id == at && wc.status == IBV_WC_SUCCESS);
+	CHECK(ibv_poll_cq(client.id->send_cq, 1, &wc) == 0);
+}
+
+enum odd { NONE, MANY_ENTRIES, INLINE_READ, LONG_INLINE, NOT_POSSIBLE };
+
+/* Posts `count` requests together, of which the one at `place` is odd. They write to consecutive bytes. */
+static int post_batch(int count, enum odd odd, int place)
+{
+	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(client.id->qp);
+	struct ibv_sge sge = { (uintptr_t)client.buffer, 1, client.mr->lkey }, many[3] = { sge, sge, sge };
+	uint64_t to = (uintptr_t)server.buffer;
+	ibv_wr_start(qp);
+	for (int at = 0; at < count; at++) {
+		int is_odd = odd != NONE && at == place;
+		qp->wr_id = at;
+		qp->wr_flags = IBV_SEND_SIGNALED;
+		if (is_odd && odd == NOT_POSSIBLE)
+			ibv_wr_local_inv(qp, client.mr->rkey);
+		if (is_odd && odd == INLINE_READ)
+			ibv_wr_rdma_read(qp, server.mr->rkey, to + at);
+		else
+			ibv_wr_rdma_write(qp, server.mr->rkey, to + at);
+		if (is_odd && odd == MANY_ENTRIES)
+			ibv_wr_set_sge_list(qp, 3, many);
+		else if (is_odd && odd == INLINE_READ)
+			ibv_wr_set_inline_data(qp, client.buffer, 1);
+		else if (is_odd && odd == LONG_INLINE)
+			ibv_wr_set_inline_data(qp, client.buffer, 65536);
+		else
+			ibv_wr_set_sge(qp, client.mr->lkey, (uintptr_t)client.buffer, 1);
+	}
+	return ibv_wr_complete(qp);
+}
+
+/* Requests of ibv_wr_start to ibv_wr_complete are posted all or none. */
+static void batches(void)
+{
+	struct ibv_sge sge = { (uintptr_t)client.buffer + 64, 32, client.mr->lkey };
+	struct ibv_send_wr read = { .wr_id = 99, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_READ,
+		.send_flags = IBV_SEND_SIGNALED, .wr.rdma = { (uintptr_t)server.buffer, server.mr->rkey } }, *bad;
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_cq *cq = client.id->send_cq;
+	char before[32];
+	struct ibv_wc wc;
+	CHECK(ibv_qp_to_qp_ex(client.id->qp) != NULL);
+	memset(client.buffer, 'x', 64);
+	memcpy(before, server.buffer, sizeof before);
+	for (enum odd odd = MANY_ENTRIES; odd <= NOT_POSSIBLE; odd++)
+		for (int place = 0; place < 3; place++)
+			CHECK(post_batch(3, odd, place) == EINVAL);
+	CHECK(post_batch(17, NONE, 0) == ENOMEM);
+	/* What had been posted would have come first. */
+	CHECK(ibv_post_send(client.id->qp, &read, &bad) == 0);
+	CHECK(completion(cq, &wc) == 1 && wc.wr_id == 99 && wc.status == IBV_WC_SUCCESS);
+	CHECK(memcmp(client.buffer + 64, before, sizeof before) == 0);
+	CHECK(ibv_poll_cq(cq, 1, &wc) == 0);
+	CHECK(post_batch(16, NONE, 0) == 0);
+	for (uint64_t at = 0; at < 16; at++)
+		CHECK(completion(cq, &wc) == 1 && wc.wr_id == at && wc.status == IBV_WC_SUCCESS);
+	/* Also where they are flushed. */
+	CHECK(ibv_modify_qp(client.id->qp, &attr, IBV_QP_STATE) == 0);
+	CHECK(post_batch(3, MANY_ENTRIES, 2) == EINVAL);
+	CHECK(ibv_poll_cq(cq, 1, &wc) == 0);
+	CHECK(post_batch(2, NONE, 0) == 0);
+	for (uint64_t at = 0; at < 2; at++)
+		CHECK(completion(cq, &wc) == 1 && wc.wr_id == at && wc.status == IBV_WC_WR_FLUSH_ERR);
+	CHECK(ibv_poll_cq(cq, 1, &wc) == 0);
 }
 
 static void registrations(void)
@@ -333,7 +433,6 @@ static void write_immediate(void)
 	struct ibv_recv_wr receive = { .wr_id = 32 }, *bad_receive;
 	struct ibv_wc wc;
 	memcpy(client.buffer, "immediat", 8);
-	/* As many as there is room for, of requests that are two for the adapter. */
 	for (int i = 0; i < 16; i++)
 		CHECK(ibv_post_recv(server.id->qp, &receive, &bad_receive) == 0);
 	for (int i = 0; i < 16; i++)
@@ -350,6 +449,50 @@ static void write_immediate(void)
 	CHECK(ibv_post_send(client.id->qp, &write, &bad) == EINVAL);
 }
 
+/* As many of them are outstanding as of any other request, and each completes once, with its own number, whatever
+   becomes of it. */
+static void many_writes_immediate(uint32_t count)
+{
+	struct ibv_sge sge = { (uintptr_t)client.buffer, 4096, client.mr->lkey }, wrong = { sge.addr, 8, sge.lkey ^ 0x100 };
+	struct ibv_send_wr *list = calloc(count + 1, sizeof *list), *bad = NULL;
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	char *seen = calloc(count, 1);
+	struct ibv_wc wc;
+	for (uint32_t at = 0; at <= count; at++)
+		list[at] = (struct ibv_send_wr) { .wr_id = at, .next = at < count ? &list[at + 1] : NULL, .sg_list = &sge,
+			.num_sge = 1, .opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .send_flags = at % 2 ? IBV_SEND_SIGNALED : 0,
+			.wr.rdma = { (uintptr_t)server.buffer, server.mr->rkey } };
+	/* The peer has no receive for them, and reads no more. */
+	CHECK(ibv_post_send(client.id->qp, list, &bad) == ENOMEM && bad == &list[count]);
+	CHECK(ibv_modify_qp(client.id->qp, &attr, IBV_QP_STATE) == 0);
+	int flushed = 0;
+	while (ibv_poll_cq(client.id->send_cq, 1, &wc) == 1) {
+		CHECK(wc.wr_id < count && !seen[wc.wr_id]++);
+		CHECK(wc.status == IBV_WC_SUCCESS || wc.status == IBV_WC_WR_FLUSH_ERR);
+		flushed += wc.status == IBV_WC_WR_FLUSH_ERR;
+	}
+	CHECK(flushed > 0);
+	for (uint32_t at = 0; at < count; at++)
+		CHECK(seen[at] || at % 2 == 0);
+	/* One that comes too late. */
+	list[7].next = NULL;
+	CHECK(ibv_post_send(client.id->qp, &list[7], &bad) == 0);
+	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.wr_id == 7 && wc.status == IBV_WC_WR_FLUSH_ERR);
+	CHECK(ibv_poll_cq(client.id->send_cq, 1, &wc) == 0);
+	leave();
+
+	/* The Write is to blame, and the request tells of it. */
+	establish();
+	list[3] = (struct ibv_send_wr) { .wr_id = 3, .sg_list = &wrong, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
+		.wr.rdma = { (uintptr_t)server.buffer, server.mr->rkey } };
+	CHECK(ibv_post_send(client.id->qp, &list[3], &bad) == 0);
+	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.wr_id == 3 && wc.status == IBV_WC_LOC_PROT_ERR);
+	CHECK(ibv_poll_cq(client.id->send_cq, 1, &wc) == 0);
+	leave();
+	free(list);
+	free(seen);
+}
+
 static void leave(void)
 {
 	CHECK(ibv_dereg_mr(client.mr) == 0 && ibv_dereg_mr(server.mr) == 0);
@@ -362,6 +505,19 @@ static void leave(void)
 
 int main(int argc, char **argv)
 {
+	if (argc > 1 && strcmp(argv[1], "batches") == 0) {
+		establish_as(1, 16);
+		batches();
+		leave();
+		printf("%d failures\n", failures);
+		return failures != 0;
+	}
+	if (argc > 1 && strcmp(argv[1], "many-writes-immediate") == 0) {
+		establish_as(0, 16384);
+		many_writes_immediate(16384);
+		printf("%d failures\n", failures);
+		return failures != 0;
+	}
 	establish();
 	if (failures) return 1;
 	if (argc > 1 && strcmp(argv[1], "late-receive") == 0) {
@@ -375,6 +531,7 @@ int main(int argc, char **argv)
 	}
 	CHECK(late_receive());
 	bad_requests();
+	long_lists();
 	registrations();
 	notifications();
 	interruptions();

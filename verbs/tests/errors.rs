@@ -68,6 +68,25 @@ fn write_with_immediate_data() {
     run("errors", &["write-immediate"], &[(settings::RFC7306, "on")]);
 }
 
+// All or none of what `ibv_wr_complete` posts.
+#[test]
+fn batches_of_requests() {
+    run("errors", &["batches"], &[]);
+}
+
+#[test]
+fn as_many_writes_with_immediate_data_as_of_other_requests() {
+    run("errors", &["many-writes-immediate"], &[(settings::RFC7306, "on")]);
+}
+
+// Each way for the library to panic, and all who wait.
+#[test]
+fn a_panic_ends_the_device() {
+    for place in ["call", "core", "thread"] {
+        run("device", &[place], &[]);
+    }
+}
+
 #[test]
 fn rsockets() {
     run("rsockets", &[], &[]);

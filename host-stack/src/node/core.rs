@@ -220,6 +220,9 @@ impl Passive for Core {
 
     fn device_lost(&mut self) {
         self.clients.device_lost();
+        // Nobody polls them any more, and they hold on to consumers' memory.
+        self.engine.device_lost();
+        self.host = None;
     }
 
     fn repeat_last_acks(&mut self, now: Instant) {

@@ -85,6 +85,8 @@ pub(super) struct State<K> {
     /// Threads that wait for the condition.
     waiting: usize,
     failure: Option<WaitError>,
+    /// The core was told that the device is gone.
+    is_lost: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -142,6 +144,7 @@ impl<K> Monitor<K> {
                 sleeping: None,
                 waiting: 0,
                 failure: None,
+                is_lost: false,
             }),
             changed: Condvar::new(),
             changes: AtomicU64::new(0),
@@ -346,11 +349,26 @@ impl<K: Passive> Monitor<K> {
 
     /// The device is gone: ends the node as [`Monitor::fail`], and notifies its clients, once.
     fn lose(&self, state: &mut State<K>, failure: WaitError) -> Done {
-        if state.failure.is_none() {
+        if !std::mem::replace(&mut state.is_lost, true) {
             state.core.device_lost();
+            // What has let go of memory by that is looked at now: nobody runs the loop any more.
+            state.core.settle(self.now());
         }
         self.fail(state, failure);
         Done { busy: false, callbacks: self.callbacks.collect(&mut state.core) }
+    }
+
+    /// Something has panicked: ends the node as if the device were gone. The core may be in any state.
+    pub fn abandon(&self) {
+        let mut state = self.enter();
+        let lose = || self.lose(&mut state, WaitError::Panicked);
+        if catch_unwind(AssertUnwindSafe(lose)).is_err() {
+            tracing::error!("what has panicked cannot be ended in order");
+            self.fail(&mut state, WaitError::Panicked);
+        }
+        drop(state);
+        self.engine_doorbell.ring();
+        self.deliver();
     }
 
     /// Another shard has lost the device.

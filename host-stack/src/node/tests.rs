@@ -31,6 +31,8 @@ struct Listener {
     falls: bool,
     /// So many polls find something to do.
     restless: u32,
+    /// How often it was told that the device is gone.
+    losses: u32,
 }
 
 impl OffloadClient for Listener {
@@ -61,6 +63,10 @@ impl NodeClient for Listener {
     }
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
         callbacks.append(&mut self.due);
+    }
+    fn device_lost(&mut self) {
+        self.losses += 1;
+        assert!(!self.falls, "another panic that the test asked for");
     }
 }
 
@@ -202,6 +208,28 @@ fn a_client_that_panics_ends_every_wait() {
     node.with(|client, _, _| client.falls = true);
     assert_eq!(other.join().unwrap(), Err(WaitError::Panicked));
     assert_eq!(node.wait_until(None, || None::<()>), Err(WaitError::Panicked));
+}
+
+/// Whoever finds out that something has panicked ends the device: each client hears of it, once, even if that is too
+/// much for it.
+#[test]
+fn clients_of_a_node_that_is_abandoned_hear_that_the_device_is_gone() {
+    for (progress, falls) in
+        [(Progress::Automatic, false), (Progress::Manual, false), (Progress::Automatic, true)]
+    {
+        let nodes = start_queues(2, progress);
+        nodes[0].with(|client, _, _| client.falls = falls);
+        if falls {
+            assert_eq!(nodes[0].wait_until(None, || None::<()>), Err(WaitError::Panicked));
+        }
+        for _ in 0..2 {
+            nodes[1].abandon();
+        }
+        for node in &nodes {
+            assert_eq!(node.wait_until(None, || None::<()>), Err(WaitError::Panicked));
+            assert_eq!(node.with(|client, _, _| client.losses), 1);
+        }
+    }
 }
 
 /// Shards have the host stack in common, and the device: none goes on without the others.

@@ -410,6 +410,18 @@ impl Engine {
         self.stalled.len() >= self.stalled_max
     }
 
+    /// The device is gone: connections are forgotten, and with them the memory that they were to send. What the link
+    /// has borrowed stays until it gives it back.
+    pub fn device_lost(&mut self) {
+        let slots: Vec<_> = self.connections.occupied().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            let is_lent = self.connections.slot(slot).is_some_and(|found| found.loans.is_lent());
+            if !is_lent {
+                self.connections.remove(slot);
+            }
+        }
+    }
+
     /// Returns whether nothing is left to send to a peer: every connection is in TIME-WAIT, and no frame waits for the
     /// link or in it.
     pub fn is_silent(&self) -> bool {

@@ -40,6 +40,8 @@ pub struct Rnic {
     kicks: Vec<StreamId>,
     /// The transport is gone.
     pub(super) is_lost: bool,
+    /// Called when it is.
+    loss: Option<Callback>,
     deadlines: Deadlines,
 }
 
@@ -99,6 +101,7 @@ impl Rnic {
             commands: VecDeque::new(),
             kicks: Vec::new(),
             is_lost: false,
+            loss: None,
             deadlines: Deadlines::default(),
         }
     }
@@ -130,6 +133,15 @@ impl Rnic {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.objects.count() == 0
+    }
+
+    /// Has `event` called when the transport is gone, once, behind what ends by that; now if it is gone already.
+    pub fn notify_of_loss(&mut self, event: Callback) {
+        if self.is_lost {
+            self.objects.outbox.push((), event);
+        } else {
+            self.loss = Some(event);
+        }
     }
 
     /// Closes the adapter: `completion` follows when every descendant is closed and its callbacks have returned
@@ -436,6 +448,9 @@ impl Rnic {
             self.handle_listen_failed(id, ConnectError::DeviceLost);
         }
         self.objects.deliver_completions();
+        if let Some(event) = self.loss.take() {
+            self.objects.outbox.push((), event);
+        }
     }
 
     /// The listener listens at `local`.

@@ -17,7 +17,7 @@ use super::{
     objects::Objects,
     qp::{LatePosts, Qp, QpState, ReceiveOutcome},
     region::{Access, FastRegisterLimits},
-    sges::{capture, total_length},
+    sges::{capture, inline_length, total_length},
     status::{VerbError, WcStatus},
     window::{Bind, Revocable},
     wr::{Data, Kind, Operation, Remote, Sge, WrFlags},
@@ -165,29 +165,81 @@ impl Rnic {
         data: Data<'_>,
         flags: WrFlags,
     ) -> Result<(), VerbError> {
-        let limits = self.config.limits;
         let is_read = matches!(kind, Kind::Read { .. });
+        let (qp, length) = self.check_request(id, is_read, data)?;
+        qp.flow.post(if is_read { 0 } else { length });
+        match data {
+            Data::Inline(parts) => {
+                let captured = capture(&mut qp.captures, parts);
+                qp.sends.push_captured(context, flags, kind, captured);
+            }
+            Data::Registered(sges) => qp.sends.push(context, flags, kind, length, sges),
+        }
+        Ok(())
+    }
+
+    /// A queue pair whose send queue takes a Send, Write or Read with these data, and how many bytes they are.
+    #[inline]
+    fn check_request(
+        &mut self,
+        id: QpId,
+        is_read: bool,
+        data: Data<'_>,
+    ) -> Result<(&mut Qp, u32), VerbError> {
+        let limits = self.config.limits;
         let qp = self.check_sender(id)?;
         if is_read && qp.has_no_reads() {
             // It would wait for ever.
             return Err(VerbError::NoReads);
         }
-        match data {
+        let length = match data {
             Data::Inline(_) if is_read => return Err(VerbError::InvalidArgument),
-            Data::Inline(parts) => {
-                let captured = capture(&mut qp.captures, parts, qp.limits.inline_data_size)?;
-                qp.flow.post(captured.len() as u32);
-                qp.sends.push_captured(context, flags, kind, captured);
-            }
+            Data::Inline(parts) => inline_length(parts, qp.limits.inline_data_size)?,
             Data::Registered(sges) => {
                 let adapter_max = if is_read { limits.read_sges_max } else { limits.send_sges_max };
                 let sges_max = qp.limits.max_initiator_request_sge.min(adapter_max);
-                let length = total_length(sges, sges_max, limits.transfer_bytes_max)?;
-                qp.flow.post(if is_read { 0 } else { length });
-                qp.sends.push(context, flags, kind, length, sges);
+                total_length(sges, sges_max, limits.transfer_bytes_max)?
             }
+        };
+        Ok((qp, length))
+    }
+
+    /// Checks a request as [`Rnic::post`] does, and posts nothing: for those that are to be posted together or not at
+    /// all. [`Rnic::send_queue_room`] says how many there may be.
+    ///
+    /// # Errors
+    /// As [`Rnic::post`].
+    pub fn check_post(
+        &mut self,
+        id: QpId,
+        operation: Operation,
+        data: Data<'_>,
+    ) -> Result<(), VerbError> {
+        let is_read = matches!(operation, Operation::Read { .. });
+        self.check_request(id, is_read, data).map(|_| ())
+    }
+
+    /// As [`Rnic::check_post`], of an atomic.
+    ///
+    /// # Errors
+    /// As [`Rnic::post_atomic`].
+    pub fn check_atomic(&mut self, id: QpId, sge: Sge) -> Result<(), VerbError> {
+        self.check_atomic_request(id, sge).map(|_| ())
+    }
+
+    /// A queue pair whose send queue takes an atomic with this entry.
+    fn check_atomic_request(&mut self, id: QpId, sge: Sge) -> Result<&mut Qp, VerbError> {
+        let qp = self.check_extensions(id)?;
+        if sge.length != ATOMIC_TARGET_OCTETS {
+            return Err(VerbError::InvalidArgument);
         }
-        Ok(())
+        if qp.limits.max_initiator_request_sge == 0 {
+            return Err(VerbError::TooManySges);
+        }
+        if qp.has_no_reads() {
+            return Err(VerbError::NoReads); // EXT-5.2-1
+        }
+        Ok(qp)
     }
 
     /// Posts an atomic, whose outcome goes to `sge`: the target's value before it, as a number of the machine's.
@@ -204,20 +256,10 @@ impl Rnic {
         sge: Sge,
         flags: WrFlags,
     ) -> (Result<(), VerbError>, Urgency) {
-        let result = self.check_extensions(id).and_then(|qp| {
-            if sge.length != ATOMIC_TARGET_OCTETS {
-                return Err(VerbError::InvalidArgument);
-            }
-            if qp.limits.max_initiator_request_sge == 0 {
-                return Err(VerbError::TooManySges);
-            }
-            if qp.has_no_reads() {
-                return Err(VerbError::NoReads); // EXT-5.2-1
-            }
+        let result = self.check_atomic_request(id, sge).map(|qp| {
             qp.flow.post(0);
             let kind = Kind::atomic(target, &operation);
             qp.sends.push_atomic(context, flags, kind, operation, sge);
-            Ok(())
         });
         self.posted(id, result, flags)
     }
@@ -238,6 +280,48 @@ impl Rnic {
             qp.sends.push(context, flags, Kind::Immediate { data }, 0, &[]);
         });
         self.posted(id, result, flags)
+    }
+
+    /// Posts an RDMA Write with immediate data behind it (RFC 7306): one request, with one place in the queue and one
+    /// completion, and two messages.
+    ///
+    /// # Errors
+    /// As [`Rnic::post`] of a Write; [`VerbError::NoExtensions`].
+    pub fn post_write_immediate(
+        &mut self,
+        id: QpId,
+        context: u64,
+        to: Remote,
+        immediate: [u8; IMMEDIATE_OCTETS],
+        data: Data<'_>,
+        flags: WrFlags,
+    ) -> (Result<(), VerbError>, Urgency) {
+        let result = self.check_extensions(id).map(|_| ()).and_then(|()| {
+            let part = flags | WrFlags::PART;
+            self.try_post(id, context, Kind::Write { to }, data, part)?;
+            self.finish_late(id);
+            let qp = self.check_extensions(id)?;
+            qp.flow.post(IMMEDIATE_OCTETS as u32);
+            qp.sends.push(context, flags, Kind::Immediate { data: immediate }, 0, &[]);
+            Ok(())
+        });
+        self.posted(id, result, flags)
+    }
+
+    /// Checks a Write with immediate data as [`Rnic::check_post`] does.
+    ///
+    /// # Errors
+    /// As [`Rnic::post_write_immediate`].
+    pub fn check_write_immediate(&mut self, id: QpId, data: Data<'_>) -> Result<(), VerbError> {
+        self.check_extensions(id)?;
+        self.check_request(id, false, data).map(|_| ())
+    }
+
+    /// A part that has come too late waits for the rest, which completes for both.
+    fn finish_late(&mut self, id: QpId) {
+        if let Some(qp) = self.objects.qps.get_mut(id).filter(|qp| qp.state == QpState::Error) {
+            qp.sends.finish_last(WcStatus::Flushed);
+        }
     }
 
     /// A queue pair whose send queue takes requests of RFC 7306.
@@ -368,13 +452,13 @@ impl Rnic {
         self.objects.regions.initialize(region, limits)
     }
 
-    /// A queue pair whose send queue takes requests: connected, or flushing late posts, and with room (NDK-CON-11).
     /// Requests that can be posted to the send queue now.
     #[must_use]
     pub fn send_queue_room(&self, id: QpId) -> usize {
         self.objects.qps.get(id).map_or(0, |qp| qp.sends.room())
     }
 
+    /// A queue pair whose send queue takes requests: connected, or flushing late posts, and with room (NDK-CON-11).
     fn check_sender(&mut self, id: QpId) -> Result<&mut Qp, VerbError> {
         let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
         let is_late = qp.state == QpState::Error && qp.late_posts == LatePosts::Flush;

@@ -266,6 +266,11 @@ impl Qp {
     #[inline]
     pub(crate) fn complete_done(&mut self, completed: &mut Vec<Completed>) {
         while let Some((request, status)) = self.sends.front_done() {
+            // What has failed as a part ends the connection, and completes with the flush.
+            let has_failed = !matches!(status, WcStatus::Success | WcStatus::Flushed);
+            if has_failed && request.flags.contains(WrFlags::PART) {
+                return;
+            }
             let completion = self.send_completion(request, status);
             self.stats.flushed += u64::from(status == WcStatus::Flushed);
             self.sends.pop();
@@ -279,13 +284,23 @@ impl Qp {
     /// Behind a request that has failed nothing has succeeded, though its buffers may have been done with.
     pub(crate) fn flush_sends(&mut self, completed: &mut Vec<Completed>) {
         let mut failed = false;
+        // Of the part in front of the request.
+        let mut front = None;
         self.sends.drop_operands();
-        while let Some(request) = self.sends.pop() {
-            let status = match request.progress {
+        while let Some(mut request) = self.sends.pop() {
+            let mut status = match request.progress {
                 Progress::Done(status) if !failed => status,
                 _ => WcStatus::Flushed,
             };
-            failed |= !matches!(status, WcStatus::Success | WcStatus::Flushed);
+            let has_failed = !matches!(status, WcStatus::Success | WcStatus::Flushed);
+            failed |= has_failed;
+            if request.flags.contains(WrFlags::PART) {
+                front = has_failed.then_some((status, request.error));
+                continue;
+            }
+            if let Some(outcome) = front.take() {
+                (status, request.error) = outcome;
+            }
             self.stats.flushed += u64::from(status == WcStatus::Flushed);
             if let Some(completion) = self.send_completion(&request, status) {
                 completed.push(Completed { cq: self.sends.cq, completion });
@@ -316,7 +331,8 @@ impl Qp {
     fn send_completion(&self, request: &WorkRequest, status: WcStatus) -> Option<Completion> {
         let is_success = status == WcStatus::Success;
         let is_silent = is_success && request.flags.contains(WrFlags::SILENT);
-        if is_silent || self.unpolled == Unpolled::Discard {
+        let is_part = request.flags.contains(WrFlags::PART);
+        if is_silent || is_part || self.unpolled == Unpolled::Discard {
             return None;
         }
         Some(Completion {

@@ -82,6 +82,8 @@ pub(crate) struct SendQueue {
     pub(crate) cq: CqId,
     depth: u32,
     requests: VecDeque<WorkRequest>,
+    /// How many of them are parts of the one behind: the depth does not count them.
+    parts: usize,
     sges: SgeRing,
     /// Operands of the atomics that are queued.
     operands: VecDeque<AtomicOperation>,
@@ -99,6 +101,7 @@ impl SendQueue {
             cq,
             depth,
             requests: VecDeque::new(),
+            parts: 0,
             sges: SgeRing::default(),
             operands: VecDeque::new(),
             base: 0,
@@ -109,11 +112,11 @@ impl SendQueue {
 
     /// Requests that can be posted.
     pub(crate) fn room(&self) -> usize {
-        (self.depth as usize).saturating_sub(self.requests.len())
+        (self.depth as usize).saturating_sub(self.requests.len() - self.parts)
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.requests.len() >= self.depth as usize
+        self.requests.len() - self.parts >= self.depth as usize
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -173,6 +176,7 @@ impl SendQueue {
     #[inline]
     fn push_any(&mut self, context: u64, flags: WrFlags, kind: Kind, length: u32, memory: Memory) {
         let progress = Progress::Queued;
+        self.parts += usize::from(flags.contains(WrFlags::PART));
         let request =
             WorkRequest { context, flags, kind, progress, length, msn: 0, error: None, memory };
         self.requests.push_back(request);
@@ -289,6 +293,7 @@ impl SendQueue {
         if let Memory::Listed(entries) = request.memory {
             self.sges.pop(entries);
         }
+        self.parts -= usize::from(request.flags.contains(WrFlags::PART));
         self.base += 1;
         self.next = self.next.max(self.base);
         Some(request)

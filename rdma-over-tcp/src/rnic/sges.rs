@@ -102,24 +102,24 @@ pub(crate) fn total_length(sges: &[Sge], sges_max: u32, bytes_max: u32) -> Resul
     u32::try_from(total).ok().filter(|total| *total <= bytes_max).ok_or(VerbError::TooLong)
 }
 
-/// Copies inline data together (NDK-INL-1), into memory that is used again.
+/// Bytes of inline data, if they are within the limit of the queue pair.
 ///
 /// # Errors
 /// [`VerbError::InlineTooLong`]: more than `bytes_max`.
-pub(crate) fn capture(
-    memory: &mut Slab,
-    parts: &[&[u8]],
-    bytes_max: u32,
-) -> Result<Bytes, VerbError> {
+#[inline]
+pub(crate) fn inline_length(parts: &[&[u8]], bytes_max: u32) -> Result<u32, VerbError> {
     let total: usize = parts.iter().map(|part| part.len()).sum();
-    if total > bytes_max as usize {
-        return Err(VerbError::InlineTooLong);
-    }
+    u32::try_from(total).ok().filter(|total| *total <= bytes_max).ok_or(VerbError::InlineTooLong)
+}
+
+/// Copies inline data together (NDK-INL-1), into memory that is used again.
+pub(crate) fn capture(memory: &mut Slab, parts: &[&[u8]]) -> Bytes {
+    let total: usize = parts.iter().map(|part| part.len()).sum();
     if memory.room() < total {
         memory.turn(total);
     }
     parts.iter().for_each(|part| memory.put(*part));
-    Ok(memory.close().unwrap_or_default())
+    memory.close().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -165,10 +165,11 @@ mod tests {
         assert_eq!(total_length(&list, 2, u32::MAX), Err(VerbError::TooLong));
         assert_eq!(total_length(&list[1..], 2, 2), Ok(2));
         assert_eq!(total_length(&[], 0, 0), Ok(0), "NDK-SGE-4");
+        assert_eq!(inline_length(&[b"ab", b"", b"c"], 3), Ok(3));
+        assert_eq!(inline_length(&[b"ab", b"cd"], 3), Err(VerbError::InlineTooLong));
         let mut memory = Slab::new();
-        let mut capture = |parts: &[&[u8]]| capture(&mut memory, parts, 3);
-        assert_eq!(capture(&[b"ab", b"", b"c"]).unwrap(), Bytes::from_static(b"abc"));
-        assert_eq!(capture(&[b"ab", b"cd"]), Err(VerbError::InlineTooLong));
-        assert_eq!(capture(&[]).unwrap(), Bytes::new());
+        let mut capture = |parts: &[&[u8]]| capture(&mut memory, parts);
+        assert_eq!(capture(&[b"ab", b"", b"c"]), Bytes::from_static(b"abc"));
+        assert_eq!(capture(&[]), Bytes::new());
     }
 }

@@ -59,6 +59,9 @@ impl WrFlags {
     /// More requests follow at once: nothing needs to be sent yet.
     pub const DEFER: Self = Self(8);
 
+    /// The front part of the request behind it, which completes for both.
+    pub(crate) const PART: Self = Self(16);
+
     /// Returns whether these include all options of `other`.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {

@@ -13,7 +13,7 @@ use rdma_over_tcp::rnic::{Arm, Completion, CompletionQueue, CqId, CqOverrun, Key
 use crate::{
     engine::Engine,
     errno::Errno,
-    events::{Acknowledgements, EventQueue, Listener},
+    events::{Acknowledgements, Closed, EventQueue, Listener},
 };
 
 /// A channel for events of completion queues: each names the queue that has something new.
@@ -38,10 +38,14 @@ impl CompletionChannel {
         &self.events
     }
 
-    /// The event of a unit that was read: the program's name of the queue, to be acknowledged.
-    pub fn take(&self) -> Option<usize> {
+    /// The event of a unit that was read: the program's name of the queue, to be acknowledged. `None`: it was
+    /// withdrawn.
+    ///
+    /// # Errors
+    /// There is none, and none will come.
+    pub fn take(&self) -> Result<Option<usize>, Closed> {
         let event = self.events.take(|announcer| announcer.acknowledgements.taken())?;
-        Some(event.name.load(Ordering::Relaxed))
+        Ok(event.map(|event| event.name.load(Ordering::Relaxed)))
     }
 
     /// Whether queues are on it.

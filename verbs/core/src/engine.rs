@@ -10,16 +10,12 @@
 //! others, children included, the first call answers `EBUSY`.
 
 use std::{
-    collections::HashMap,
     hash::{BuildHasher, Hasher, RandomState},
     io,
     net::{IpAddr, SocketAddr},
     ops::RangeInclusive,
     os::fd::OwnedFd,
-    sync::{
-        Arc, Mutex, OnceLock, Weak,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Mutex, OnceLock},
 };
 
 use flue_node::{NodeOptions, launched::LaunchedNode};
@@ -35,7 +31,7 @@ use crate::{
     addresses::{self, Mapping},
     errno::Errno,
     latch::lock,
-    qp::Qp,
+    process::{GENERATIONS_MAX, generation},
 };
 
 /// Ports of a node that identifiers get which ask for any: not those that its host stack gives to connections.
@@ -44,25 +40,8 @@ const PORTS: RangeInclusive<u16> = 32_768..=49_151;
 /// retransmission time-out, 200 ms.
 const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
-/// Processes that descend from each other and each have an adapter, at most.
-pub const GENERATIONS_MAX: usize = 64;
-
-/// Forks so far, on the way to this process.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
-
 /// A place for each generation: a child may find its parent's half-made, and does not look at it.
 static ENGINES: [OnceLock<Engine>; GENERATIONS_MAX] = [const { OnceLock::new() }; GENERATIONS_MAX];
-
-/// Has what was made before answer `ENODEV`: called in the child of a fork. It only counts.
-pub fn forked() {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
-}
-
-/// Forks so far on the way to this process: what was made with another number is another process's. Below
-/// [`GENERATIONS_MAX`] where there can be an adapter.
-pub fn generation() -> usize {
-    GENERATION.load(Ordering::Relaxed) as usize
-}
 
 /// How the adapter of this process is to be, before it is started.
 #[derive(Debug, Default)]
@@ -92,9 +71,7 @@ pub struct Engine {
     access: Access,
     limits: Limits,
     rfc7306: bool,
-    generation: u32,
-    /// Queue pairs by number: connection management may name one so.
-    qps: Mutex<HashMap<u32, Weak<Qp>>>,
+    generation: usize,
     /// Addresses that identifiers are bound to, and whether they are to be shared.
     bound: Mutex<Vec<(SocketAddr, bool)>>,
 }
@@ -106,8 +83,8 @@ impl Engine {
     /// `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptor, memory or thread is left. `ENODEV`: too many generations,
     /// or the node cannot be started, which the log explains. `EBUSY`: another process has the node.
     pub fn get(options: impl FnOnce() -> Options) -> Result<&'static Self, Errno> {
-        let generation = GENERATION.load(Ordering::Relaxed);
-        let place = ENGINES.get(generation as usize).ok_or(Errno::NODEV)?;
+        let generation = generation();
+        let place = ENGINES.get(generation).ok_or(Errno::NODEV)?;
         if let Some(engine) = place.get() {
             return Ok(engine);
         }
@@ -116,7 +93,12 @@ impl Engine {
         Ok(place.get_or_init(|| engine))
     }
 
-    fn start(options: Options, generation: u32) -> Result<Self, Errno> {
+    /// The adapter of this process, if it has been started.
+    pub fn started() -> Option<&'static Self> {
+        ENGINES.get(generation())?.get()
+    }
+
+    fn start(options: Options, generation: usize) -> Result<Self, Errno> {
         let Options { adapter, node, map } = options;
         let random = || RandomState::new().build_hasher().finish();
         let seed = u128::from(random()) << 64 | u128::from(random());
@@ -135,16 +117,7 @@ impl Engine {
                 (Carrier::Node(Box::new((node, launched.options))), access)
             }
         };
-        Ok(Self {
-            carrier,
-            map,
-            access,
-            limits,
-            rfc7306,
-            generation,
-            qps: Mutex::default(),
-            bound: Mutex::default(),
-        })
+        Ok(Self { carrier, map, access, limits, rfc7306, generation, bound: Mutex::default() })
     }
 
     fn open_node(
@@ -171,7 +144,7 @@ impl Engine {
     /// `ENODEV`: it is another process's.
     #[inline]
     pub fn check(&self) -> Result<(), Errno> {
-        if self.generation != GENERATION.load(Ordering::Relaxed) {
+        if self.generation != generation() {
             return Err(Errno::NODEV);
         }
         Ok(())
@@ -219,6 +192,14 @@ impl Engine {
                 let _ = node.0.linger(LINGER_LIMIT);
                 node.0.with_engine(|engine, _| engine.sync());
             }
+        }
+    }
+
+    /// Ends the adapter after a panic, as if the device were gone. Not for callbacks.
+    pub(crate) fn abandon(&self) {
+        match &self.carrier {
+            Carrier::Sockets(sockets) => sockets.abandon(),
+            Carrier::Node(node) => node.0.abandon(),
         }
     }
 
@@ -302,19 +283,6 @@ impl Engine {
     #[inline]
     pub(crate) fn progress(&self) -> bool {
         self.access.progress()
-    }
-
-    pub(crate) fn enter_qp(&self, qp: &Arc<Qp>) {
-        lock(&self.qps).insert(qp.number(), Arc::downgrade(qp));
-    }
-
-    pub(crate) fn leave_qp(&self, number: u32) {
-        lock(&self.qps).remove(&number);
-    }
-
-    /// The queue pair with this number.
-    pub fn qp(&self, number: u32) -> Option<Arc<Qp>> {
-        lock(&self.qps).get(&number)?.upgrade()
     }
 
     /// Notes that an identifier is bound to `address`.

@@ -4,12 +4,18 @@
 //! whether there is one, and a read(2) of the program's thread blocks, returns EAGAIN or EINTR as the program has set
 //! it up. A reader takes a unit first, without a lock, and then an event. An event that is withdrawn meanwhile leaves
 //! it empty-handed, and it reads again.
+//!
+//! When the device is gone ([`crate::loss`]) the queues of the process are closed: their descriptors are readable for
+//! good, and who finds no event is told an error instead of waiting for one.
 
 use std::{
     collections::VecDeque,
     fmt,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Condvar, Mutex, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rustix::{
@@ -18,7 +24,72 @@ use rustix::{
     io,
 };
 
-use crate::{errno::Errno, latch::lock};
+use crate::{
+    errno::Errno,
+    latch::lock,
+    process::{GENERATIONS_MAX, Registry, generation},
+};
+
+/// Units of a closed queue: more than can be read.
+const UNITS_OF_CLOSED: u64 = 1 << 62;
+
+/// Descriptors of all queues.
+static DESCRIPTORS: Registry<Descriptor> = Registry::new();
+
+/// Whether queues of a process are closed, also those that it makes from then on.
+static ARE_CLOSED: [AtomicBool; GENERATIONS_MAX] =
+    [const { AtomicBool::new(false) }; GENERATIONS_MAX];
+
+/// Closes the queues of this process.
+pub(crate) fn close_all() {
+    if let Some(are_closed) = ARE_CLOSED.get(generation()) {
+        are_closed.store(true, Ordering::Release);
+        DESCRIPTORS.members().iter().for_each(|descriptor| descriptor.close());
+    }
+}
+
+/// What waits for nothing: no event will come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Closed;
+
+impl From<Closed> for Errno {
+    fn from(Closed: Closed) -> Self {
+        Self::IO
+    }
+}
+
+/// The descriptor of a queue.
+#[derive(Debug)]
+struct Descriptor {
+    events: OwnedFd,
+    is_closed: AtomicBool,
+}
+
+impl Descriptor {
+    fn new() -> io::Result<Arc<Self>> {
+        let events = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
+        let descriptor = Arc::new(Self { events, is_closed: AtomicBool::new(false) });
+        DESCRIPTORS.enter(&descriptor);
+        // Entered first: one that is too late for `close_all` sees its mark.
+        let are_closed = ARE_CLOSED.get(generation());
+        if are_closed.is_some_and(|closed| closed.load(Ordering::Acquire)) {
+            descriptor.close();
+        }
+        Ok(descriptor)
+    }
+
+    fn close(&self) {
+        if !self.is_closed.swap(true, Ordering::Release) {
+            self.add(UNITS_OF_CLOSED);
+        }
+    }
+
+    fn add(&self, units: u64) {
+        if let Err(error) = io::write(&self.events, &units.to_ne_bytes()) {
+            tracing::error!(%error, "an event cannot be announced");
+        }
+    }
+}
 
 /// Called with each event or completion that is announced, on whatever thread brings it, perhaps with a lock of the
 /// object that it is about: it only wakes up others.
@@ -33,7 +104,7 @@ impl fmt::Debug for Listener {
 /// Events that wait.
 #[derive(Debug)]
 pub struct EventQueue<T> {
-    descriptor: OwnedFd,
+    descriptor: Arc<Descriptor>,
     waiting: Mutex<VecDeque<T>>,
 }
 
@@ -43,13 +114,12 @@ impl<T> EventQueue<T> {
     /// # Errors
     /// No descriptor is left.
     pub fn new() -> Result<Self, Errno> {
-        let descriptor = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
-        Ok(Self { descriptor, waiting: Mutex::default() })
+        Ok(Self { descriptor: Descriptor::new()?, waiting: Mutex::default() })
     }
 
     /// The descriptor, for the program.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
+        self.descriptor.events.as_fd()
     }
 
     /// Adds an event, unless `is_unwanted`, which is asked under the queue's lock: [`EventQueue::withdraw`] is done
@@ -60,9 +130,7 @@ impl<T> EventQueue<T> {
             return;
         }
         waiting.push_back(event);
-        if let Err(error) = io::write(&self.descriptor, &1_u64.to_ne_bytes()) {
-            tracing::error!(%error, "an event cannot be announced");
-        }
+        self.descriptor.add(1);
     }
 
     /// Adds an event.
@@ -71,9 +139,16 @@ impl<T> EventQueue<T> {
     }
 
     /// Takes the event that belongs to a unit that was read, and has `count` note it. `None`: it was withdrawn.
-    pub fn take(&self, count: impl FnOnce(&T)) -> Option<T> {
-        let event = lock(&self.waiting).pop_front();
-        event.inspect(count)
+    ///
+    /// # Errors
+    /// There is none, and none will come.
+    pub fn take(&self, count: impl FnOnce(&T)) -> Result<Option<T>, Closed> {
+        // Looked at first: what was added before a close is there.
+        let is_closed = self.descriptor.is_closed.load(Ordering::Acquire);
+        match lock(&self.waiting).pop_front() {
+            None if is_closed => Err(Closed),
+            event => Ok(event.inspect(count)),
+        }
     }
 
     /// Takes out the events that `is_withdrawn` names, with their units.
@@ -93,14 +168,14 @@ impl<T> EventQueue<T> {
     /// Takes units without waiting for them: a reader may have been faster. The program's flag of the descriptor
     /// changes for a moment, under the lock that [`EventQueue::is_blocking`] takes.
     fn take_units(&self, count: usize) -> io::Result<()> {
-        let flags = fcntl_getfl(&self.descriptor)?;
+        let flags = fcntl_getfl(self.descriptor())?;
         if !flags.contains(OFlags::NONBLOCK) {
-            fcntl_setfl(&self.descriptor, flags | OFlags::NONBLOCK)?;
+            fcntl_setfl(self.descriptor(), flags | OFlags::NONBLOCK)?;
         }
         let mut unit = [0; 8];
-        let taken = (0..count).try_for_each(|_| io::read(&self.descriptor, &mut unit).map(|_| ()));
+        let taken = (0..count).try_for_each(|_| io::read(self.descriptor(), &mut unit).map(|_| ()));
         if !flags.contains(OFlags::NONBLOCK) {
-            fcntl_setfl(&self.descriptor, flags)?;
+            fcntl_setfl(self.descriptor(), flags)?;
         }
         match taken {
             Err(io::Errno::AGAIN) => Ok(()),
@@ -111,7 +186,7 @@ impl<T> EventQueue<T> {
     /// Whether the program has left the descriptor blocking: then an EAGAIN was a withdrawal's, and is not for it.
     pub fn is_blocking(&self) -> bool {
         let _waiting = lock(&self.waiting);
-        fcntl_getfl(&self.descriptor).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
+        fcntl_getfl(self.descriptor()).is_ok_and(|flags| !flags.contains(OFlags::NONBLOCK))
     }
 }
 
@@ -169,7 +244,7 @@ mod tests {
         assert_eq!(units(&queue), 3);
         let mut noted = Vec::new();
         for expected in [Some(1), Some(3), Some(5), None] {
-            assert_eq!(queue.take(|event| noted.push(*event)), expected);
+            assert_eq!(queue.take(|event| noted.push(*event)), Ok(expected));
         }
         assert_eq!(noted, [1, 3, 5]);
     }
@@ -181,7 +256,23 @@ mod tests {
         queue.push(1);
         assert_eq!(units(&queue), 1);
         assert_eq!(queue.withdraw(|_| true), [1]);
-        assert_eq!(queue.take(|_| ()), None);
+        assert_eq!(queue.take(|_| ()), Ok(None));
+    }
+
+    // What waits is told before the end, and nobody waits for more.
+    #[test]
+    fn a_closed_queue_has_no_event_and_does_not_block() {
+        let queue = EventQueue::new().unwrap();
+        queue.push(1);
+        queue.descriptor.close();
+        queue.push(2);
+        queue.descriptor.close();
+        let mut unit = [0; 8];
+        for expected in [Ok(Some(1)), Ok(Some(2)), Err(Closed), Err(Closed)] {
+            io::read(queue.descriptor(), &mut unit).unwrap();
+            assert_eq!(queue.take(|_| ()), expected);
+        }
+        assert!(queue.is_blocking());
     }
 
     #[test]

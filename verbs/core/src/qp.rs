@@ -20,7 +20,7 @@ use std::{
 use rdma_over_tcp::{
     ddp::{Stag, TaggedOffset},
     error::{EndReason, ErrorNumber},
-    rdmap::AtomicOperation,
+    rdmap::{AtomicOperation, IMMEDIATE_OCTETS},
     rnic::{
         Access, Bind, Data, LatePosts, Operation, QpConfig, QpId, QpLimits, QpState, Remote,
         Revocable, Rnic, Sge, Unpolled, Urgency, VerbError, WrFlags,
@@ -33,8 +33,12 @@ use crate::{
     errno::Errno,
     latch::lock,
     memory::{Pd, Region, Window},
+    process::Registry,
     srq::Srq,
 };
+
+/// All queue pairs.
+static QPS: Registry<Qp> = Registry::new();
 
 /// `IBV_QPS_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -211,8 +215,17 @@ impl Qp {
         }
         let qp = Arc::new(Self { engine, id, pd: pd.clone(), attributes, noted, teller });
         qp.count(1);
-        engine.enter_qp(&qp);
+        QPS.enter(&qp);
         Ok(qp)
+    }
+
+    /// The queue pair with this number: connection management may name one so.
+    pub fn numbered(engine: &'static Engine, number: u32) -> Option<Arc<Self>> {
+        let is_it = |qp: &Arc<Self>| {
+            let is_there = !qp.teller.is_gone.load(Ordering::Relaxed);
+            std::ptr::eq(qp.engine, engine) && qp.number() == number && is_there
+        };
+        QPS.members().into_iter().find(is_it)
     }
 
     fn count(&self, by: isize) {
@@ -284,7 +297,6 @@ impl Qp {
     /// As [`Engine::check`].
     pub fn destroy(&self) -> Result<(), Errno> {
         self.engine.check()?;
-        self.engine.leave_qp(self.number());
         self.teller.is_gone.store(true, Ordering::Relaxed);
         // It may pend on its connection's identifier. Nobody hears of it any more.
         let _ =
@@ -422,10 +434,44 @@ impl SendPoster<'_> {
                 return Ok(posted.0?);
             }
             Request::WriteImmediate { to, data: immediate } => {
-                return self.post_write_immediate(wr_id, to, immediate, data, flags);
+                let to = remote(to);
+                let mut octets = [0; IMMEDIATE_OCTETS];
+                octets[..4].copy_from_slice(&immediate);
+                let posted = self.core.post_write_immediate(id, wr_id, to, octets, data, flags);
+                return Ok(posted.0?);
             }
         };
         Ok(self.core.post(id, wr_id, operation, data, flags).0?)
+    }
+
+    /// Requests that can be posted now.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.core.send_queue_room(self.qp.id)
+    }
+
+    /// Checks a request, and posts nothing. Requests for which this, and [`SendPoster::room`], have no objection are
+    /// posted without an error.
+    ///
+    /// # Errors
+    /// As [`SendPoster::post`].
+    pub fn check(&mut self, request: Request, data: Data<'_>) -> Result<(), Errno> {
+        let id = self.qp.id;
+        let operation = match request {
+            Request::Send { invalidate } => Operation::Send { invalidate: invalidate.map(Stag) },
+            Request::Write { to } => Operation::Write { to: remote(to) },
+            Request::Read { from } => {
+                Operation::Read { from: remote(from), invalidate_sink: false }
+            }
+            Request::Atomic { .. } => {
+                let Data::Registered(&[sge]) = data else { return Err(Errno::INVAL) };
+                return Ok(self.core.check_atomic(id, sge)?);
+            }
+            Request::WriteImmediate { .. } => {
+                return Ok(self.core.check_write_immediate(id, data)?);
+            }
+        };
+        Ok(self.core.check_post(id, operation, data)?)
     }
 
     /// Posts the bind of a window; returns its key.
@@ -453,31 +499,6 @@ impl SendPoster<'_> {
     pub fn invalidate(&mut self, wr_id: u64, key: u32, flags: WrFlags) -> Result<(), Errno> {
         let target = Revocable::Token(key);
         Ok(self.core.post_invalidate(self.qp.id, wr_id, target, flags | WrFlags::DEFER).0?)
-    }
-
-    /// RFC 7306 has immediate data as a message of its own. The Write before it is a request of its own, too, and gives
-    /// no completion but in error.
-    /// A Write and immediate data behind it (RFC 7306): two requests, of which the second completes.
-    fn post_write_immediate(
-        &mut self,
-        wr_id: u64,
-        to: (u64, u32),
-        immediate: [u8; 4],
-        data: Data<'_>,
-        flags: WrFlags,
-    ) -> Result<(), Errno> {
-        if !self.qp.engine.has_extensions() {
-            return Err(Errno::OPNOTSUPP);
-        }
-        let id = self.qp.id;
-        if self.core.send_queue_room(id) < 2 {
-            return Err(Errno::NOMEM);
-        }
-        let write = Operation::Write { to: remote(to) };
-        self.core.post(id, wr_id, write, data, flags | WrFlags::SILENT).0?;
-        let mut octets = [0; 8];
-        octets[..4].copy_from_slice(&immediate);
-        Ok(self.core.post_immediate(id, wr_id, octets, flags).0?)
     }
 }
 

@@ -7,7 +7,10 @@ use std::{
 };
 
 use flue_verbs_abi::{
-    cm::{RAI_PASSIVE, RDMA_CM_EVENT_CONNECT_REQUEST, rdma_addrinfo, rdma_cm_id, rdma_port_space},
+    cm::{
+        RAI_PASSIVE, RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_DEVICE_REMOVAL, rdma_addrinfo,
+        rdma_cm_id, rdma_port_space,
+    },
     enums::ibv_qp_type,
     objects::{ibv_pd, ibv_qp_init_attr},
 };
@@ -50,8 +53,10 @@ unsafe extern "C-unwind" fn rdma_get_request(
             if (*event).status != 0 {
                 return Err(Errno(-(*event).status));
             }
-            if (*event).event != RDMA_CM_EVENT_CONNECT_REQUEST {
-                return Err(Errno(libc::EINVAL));
+            match (*event).event {
+                RDMA_CM_EVENT_CONNECT_REQUEST => {}
+                RDMA_CM_EVENT_DEVICE_REMOVAL => return Err(Errno(libc::ENODEV)),
+                _ => return Err(Errno(libc::EINVAL)),
             }
             let endpoint = *of(listen)?.endpoint.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(Endpoint { pd, mut attr }) = endpoint {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use flue_verbs_core::{
-    engine::{self, GENERATIONS_MAX},
+    process::{self, GENERATIONS_MAX},
     rsocket::Socket,
 };
 
@@ -73,7 +73,7 @@ pub(super) fn set(
     socket: &Arc<Socket>,
     interval: Option<Duration>,
 ) -> Result<(), Errno> {
-    let service = SERVICES.get(engine::generation()).ok_or(Errno(libc::ENODEV))?;
+    let service = SERVICES.get(process::generation()).ok_or(Errno(libc::ENODEV))?;
     let mut kept = service.lock();
     kept.0.retain(|it| it.socket.0 != descriptor);
     if let Some(interval) = interval {

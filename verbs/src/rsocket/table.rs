@@ -17,7 +17,7 @@ use std::{
 };
 
 use flue_verbs_core::{
-    engine::{self, GENERATIONS_MAX},
+    process::{self, GENERATIONS_MAX},
     rsocket::{Family, Linger, Socket},
 };
 use rustix::{
@@ -42,7 +42,7 @@ static TABLES: [Mutex<Entries>; GENERATIONS_MAX] =
     [const { Mutex::new(BTreeMap::new()) }; GENERATIONS_MAX];
 
 fn own() -> Result<MutexGuard<'static, Entries>, Errno> {
-    let table = TABLES.get(engine::generation()).ok_or(Errno(libc::ENODEV))?;
+    let table = TABLES.get(process::generation()).ok_or(Errno(libc::ENODEV))?;
     Ok(table.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -103,7 +103,7 @@ pub(super) fn find(descriptor: c_int) -> Result<Arc<Socket>, Errno> {
         let inherited = entries.get(&descriptor)?.inode;
         (inode(descriptor) == Some(inherited)).then_some(())
     };
-    match TABLES[..engine::generation()].iter().find_map(is_in) {
+    match TABLES[..process::generation()].iter().find_map(is_in) {
         Some(()) => Err(Errno(libc::ENODEV)),
         None => Err(Errno(libc::EBADF)),
     }

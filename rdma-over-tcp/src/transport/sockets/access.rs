@@ -143,6 +143,12 @@ impl Sockets {
         self.0.shared.wake();
     }
 
+    /// Ends the adapter after a panic that may have left it in any state: its connections are reset, and its consumers
+    /// hear that the device is gone. Not for callbacks.
+    pub fn abandon(&self) {
+        self.0.shared.abandon();
+    }
+
     /// Waits until all connections have ended, so that their peers see that.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! Identifiers: addresses, listening, events, and their end.
 
+pub(super) mod channel;
+
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::fd::OwnedFd,
@@ -12,14 +14,23 @@ use std::{
 
 use rdma_over_tcp::rnic::{ConnectorId, Key, ListenerConfig, ListenerId};
 
-use super::channel::{Event, EventChannel, EventKind};
+use self::channel::{Event, EventChannel, EventKind};
 use crate::{
     engine::Engine,
     errno::Errno,
     events::Acknowledgements,
     latch::{Latch, lock},
+    process::Registry,
     qp::Qp,
 };
+
+/// All identifiers, which hear of the device's end.
+static IDS: Registry<Id> = Registry::new();
+
+/// Tells identifiers of this process that the device is gone.
+pub(crate) fn remove_device() {
+    IDS.members().iter().for_each(Id::remove_device);
+}
 
 /// Backlog of a listener that asks for none, and the most that it gets: as the kernel's CM has it.
 const BACKLOG: usize = 1024;
@@ -138,13 +149,24 @@ impl Id {
             is_family_only: false,
             is_destroyed: false,
         };
-        Arc::new(Self {
+        let id = Arc::new(Self {
             engine,
             space,
             inner: Mutex::new(inner),
             acknowledgements: Acknowledgements::default(),
             name: AtomicUsize::new(0),
-        })
+        });
+        IDS.enter(&id);
+        id
+    }
+
+    /// The device is gone. One that never was bound to it does not hear of that, nor one of a request that the program
+    /// has not seen.
+    fn remove_device(self: &Arc<Self>) {
+        let is_unseen = || self.lock().phase == Phase::Requested && self.name() == 0;
+        if self.lock().local.is_some() && !is_unseen() {
+            Self::raise(Event::new(EventKind::DeviceRemoval, self));
+        }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {

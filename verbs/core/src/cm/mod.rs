@@ -11,11 +11,11 @@
 //! bring it, on whatever thread, and may run before a call of the core returns: so no lock of an identifier is held
 //! across one.
 
-mod channel;
 mod id;
 mod open;
 
-pub use self::{
+pub(crate) use self::id::remove_device;
+pub use self::id::{
+    ConnectParameters, Id, PortSpace,
     channel::{Event, EventChannel, EventKind},
-    id::{ConnectParameters, Id, PortSpace},
 };

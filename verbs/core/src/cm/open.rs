@@ -13,9 +13,9 @@ use rdma_over_tcp::{
     rnic::{ConnectCause, ConnectError, ConnectionData, ConnectorId, Key, ReadLimit},
 };
 
-use super::{
+use super::id::{
+    Attempt, ConnectParameters, Id, Phase,
     channel::{Event, EventKind},
-    id::{Attempt, ConnectParameters, Id, Phase},
 };
 use crate::{errno::Errno, qp::Qp};
 

@@ -73,13 +73,13 @@ impl Socket {
     /// The next connection.
     ///
     /// # Errors
-    /// `EINVAL`: it does not listen. `EAGAIN`, `EINTR`. No memory or descriptor is left.
+    /// `EINVAL`: it does not listen. `ENODEV`: the device is gone. `EAGAIN`, `EINTR`. No memory or descriptor is left.
     pub fn accept(&self) -> Result<Arc<Self>, Errno> {
         loop {
             let (request, settings) = self.wait(self.is_nonblocking(), |state| {
                 let settings = state.settings.clone();
                 let Phase::Listening(requests) = &mut state.phase else {
-                    return Some(Err(Errno::INVAL));
+                    return Some(Err(state.error.unwrap_or(Errno::INVAL)));
                 };
                 requests.pop_front().map(|request| Ok((request, settings)))
             })?;

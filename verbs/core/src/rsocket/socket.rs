@@ -179,7 +179,7 @@ impl Socket {
 
     /// Takes in what has happened.
     pub(super) fn advance(&self, state: &mut State) {
-        while let Some(event) = self.channel.take() {
+        while let Ok(Some(event)) = self.channel.take() {
             event.owner().acknowledge();
             self.handle(state, event);
         }
@@ -225,6 +225,14 @@ impl Socket {
                 Phase::Connecting(_) => {
                     let error = event.status.checked_abs().filter(|number| *number > 0);
                     state.error = Some(error.map_or(Errno::CONNREFUSED, Errno));
+                    state.phase = Phase::Failed;
+                }
+                Phase::Connected(connection) => connection.lost(),
+                _ => {}
+            },
+            EventKind::DeviceRemoval => match &mut state.phase {
+                Phase::Listening(_) | Phase::Connecting(_) => {
+                    state.error = Some(Errno::NODEV);
                     state.phase = Phase::Failed;
                 }
                 Phase::Connected(connection) => connection.lost(),

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::id::Id;
+use super::Id;
 use crate::{
     errno::Errno,
-    events::{EventQueue, Listener},
+    events::{Closed, EventQueue, Listener},
 };
 
 /// `RDMA_CM_EVENT_*`.
@@ -28,6 +28,8 @@ pub enum EventKind {
     Established = 9,
     /// The connection is over.
     Disconnected = 10,
+    /// The device is gone.
+    DeviceRemoval = 11,
 }
 
 /// An event.
@@ -50,7 +52,7 @@ pub struct Event {
 }
 
 impl Event {
-    pub(super) fn new(kind: EventKind, id: &Arc<Id>) -> Self {
+    pub(in crate::cm) fn new(kind: EventKind, id: &Arc<Id>) -> Self {
         Self {
             kind,
             id: id.clone(),
@@ -94,7 +96,7 @@ impl EventChannel {
     }
 
     /// Adds an event.
-    pub(super) fn push(&self, event: Event) {
+    pub(in crate::cm) fn push(&self, event: Event) {
         self.events.push(event);
         if let Some(Listener(listener)) = &self.listener {
             listener();
@@ -106,8 +108,12 @@ impl EventChannel {
         &self.events
     }
 
-    /// The event of a unit that was read, to be acknowledged ([`Id::acknowledge`] of its owner).
-    pub fn take(&self) -> Option<Event> {
+    /// The event of a unit that was read, to be acknowledged ([`Id::acknowledge`] of its owner). `None`: it was
+    /// withdrawn.
+    ///
+    /// # Errors
+    /// There is none, and none will come.
+    pub fn take(&self) -> Result<Option<Event>, Closed> {
         self.events.take(|event| event.owner().acknowledgements().taken())
     }
 }

@@ -1,8 +1,7 @@
 //! Queue pairs whose requests a program builds call by call (`ibv_wr_start` to `ibv_wr_complete`).
 //!
-//! Requests are collected, and posted together when the program says that they are complete. An error of one, told by
-//! `ibv_wr_complete`, leaves none of them posted, as long as it is one of its form; of those that only a post finds the
-//! ones before it are posted.
+//! Requests are collected, and posted together when the program says that they are complete. An error of one, or a
+//! queue without room for all, is told by `ibv_wr_complete` and leaves none of them posted.
 
 use std::{
     ffi::{c_int, c_void},
@@ -23,16 +22,23 @@ use rdma_over_tcp::{
     rnic::{Data, Sge},
 };
 
-use crate::{
-    guard::{self, Errno},
-    qp::{QpObject, options},
-};
+use super::{QpObject, options};
+use crate::guard::{self, Errno};
 
 /// Data of a request under construction.
 enum Payload {
     Registered(Vec<Sge>),
     /// Copied when it was set: the program's memory may change before the requests are complete.
     Inline(Vec<u8>),
+}
+
+impl Payload {
+    fn with<R>(&self, work: impl FnOnce(Data<'_>) -> R) -> R {
+        match self {
+            Self::Registered(sges) => work(Data::Registered(sges)),
+            Self::Inline(data) => work(Data::Inline(&[data])),
+        }
+    }
 }
 
 struct Built {
@@ -141,18 +147,17 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
             return Err(error);
         }
         state.qp.post_send(|poster| -> Result<(), Errno> {
+            if built.requests.len() > poster.room() {
+                return Err(Errno(libc::ENOMEM));
+            }
+            for Built { request, payload, .. } in &built.requests {
+                payload.with(|data| poster.check(*request, data))?;
+            }
             for Built { wr_id, flags, request, payload } in &built.requests {
                 let is_send =
                     matches!(request, Request::Send { .. } | Request::WriteImmediate { .. });
                 let flags = options(*flags, state.is_all_signaled, is_send);
-                match payload {
-                    Payload::Registered(sges) => {
-                        poster.post(*wr_id, *request, Data::Registered(sges), flags)?;
-                    }
-                    Payload::Inline(data) => {
-                        poster.post(*wr_id, *request, Data::Inline(&[data]), flags)?;
-                    }
-                }
+                payload.with(|data| poster.post(*wr_id, *request, data, flags))?;
             }
             Ok(())
         })

@@ -1,0 +1,24 @@
+//! Asynchronous events of open devices.
+
+use std::sync::Arc;
+
+use flue_verbs_abi::enums::ibv_event_type;
+use flue_verbs_core::{
+    events::{Acknowledgements, EventQueue},
+    process::Registry,
+};
+
+/// An asynchronous event.
+pub(crate) struct AsyncEvent {
+    pub(crate) kind: ibv_event_type,
+    /// The program's name of the object.
+    pub(crate) name: usize,
+    /// What the object's end waits for.
+    pub(crate) acknowledgements: Arc<Acknowledgements>,
+}
+
+/// Asynchronous events of an open device.
+pub(crate) type AsyncEvents = EventQueue<AsyncEvent>;
+
+/// Those of the open devices.
+pub(crate) static OPEN: Registry<AsyncEvents> = Registry::new();
