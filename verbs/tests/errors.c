@@ -348,6 +348,18 @@ static void write_immediate(void)
 	}
 	write.opcode = IBV_WR_SEND_WITH_IMM;
 	CHECK(ibv_post_send(client.id->qp, &write, &bad) == EINVAL);
+	/* One completion for each, too, when the first half fails, and when both are flushed. */
+	struct ibv_send_wr late = write;
+	write.opcode = late.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+	write.wr_id = 33, late.wr_id = 34, write.next = &late;
+	write.wr.rdma.rkey ^= 0x100;
+	CHECK(ibv_post_send(client.id->qp, &write, &bad) == 0);
+	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.status == IBV_WC_REM_ACCESS_ERR && wc.wr_id == 33);
+	CHECK(wc.vendor_err != 0);
+	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR && wc.wr_id == 34);
+	CHECK(ibv_post_send(client.id->qp, &late, &bad) == 0);
+	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR && wc.wr_id == 34);
+	CHECK(ibv_poll_cq(client.id->send_cq, 1, &wc) == 0);
 }
 
 static void leave(void)

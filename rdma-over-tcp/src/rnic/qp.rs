@@ -266,6 +266,12 @@ impl Qp {
     #[inline]
     pub(crate) fn complete_done(&mut self, completed: &mut Vec<Completed>) {
         while let Some((request, status)) = self.sends.front_done() {
+            if request.flags.contains(WrFlags::CONTINUED) {
+                let error = request.error;
+                self.sends.pop();
+                self.sends.hand_on(status, error);
+                continue;
+            }
             let completion = self.send_completion(request, status);
             self.stats.flushed += u64::from(status == WcStatus::Flushed);
             self.sends.pop();
@@ -285,6 +291,10 @@ impl Qp {
                 Progress::Done(status) if !failed => status,
                 _ => WcStatus::Flushed,
             };
+            if request.flags.contains(WrFlags::CONTINUED) {
+                self.sends.hand_on(status, request.error);
+                continue;
+            }
             failed |= !matches!(status, WcStatus::Success | WcStatus::Flushed);
             self.stats.flushed += u64::from(status == WcStatus::Flushed);
             if let Some(completion) = self.send_completion(&request, status) {

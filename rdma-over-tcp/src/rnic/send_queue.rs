@@ -187,6 +187,16 @@ impl SendQueue {
         }
     }
 
+    /// The front request goes on with one that has left ([`WrFlags::CONTINUED`]): if that has failed, so has this one.
+    pub(crate) fn hand_on(&mut self, status: WcStatus, error: Option<ErrorNumber>) {
+        if let Some(request) = self.requests.front_mut()
+            && status != WcStatus::Success
+        {
+            request.progress = Progress::Done(status);
+            request.error = error;
+        }
+    }
+
     /// Serial of the first request that is not completely with TCP.
     pub(crate) const fn next_serial(&self) -> u64 {
         self.next

@@ -455,9 +455,8 @@ impl SendPoster<'_> {
         Ok(self.core.post_invalidate(self.qp.id, wr_id, target, flags | WrFlags::DEFER).0?)
     }
 
-    /// RFC 7306 has immediate data as a message of its own. The Write before it is a request of its own, too, and gives
-    /// no completion but in error.
-    /// A Write and immediate data behind it (RFC 7306): two requests, of which the second completes.
+    /// A Write and immediate data behind it, which RFC 7306 has as a message of its own: two requests with one
+    /// completion.
     fn post_write_immediate(
         &mut self,
         wr_id: u64,
@@ -474,7 +473,7 @@ impl SendPoster<'_> {
             return Err(Errno::NOMEM);
         }
         let write = Operation::Write { to: remote(to) };
-        self.core.post(id, wr_id, write, data, flags | WrFlags::SILENT).0?;
+        self.core.post(id, wr_id, write, data, flags | WrFlags::CONTINUED).0?;
         let mut octets = [0; 8];
         octets[..4].copy_from_slice(&immediate);
         Ok(self.core.post_immediate(id, wr_id, octets, flags).0?)
