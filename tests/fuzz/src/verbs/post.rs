@@ -24,6 +24,8 @@ use super::{
     world::{World, status},
 };
 
+/// Entries of a request that the library looks at; more are refused, wherever they lead to.
+const ENTRIES_MAX: usize = 16;
 /// Requests of one list, at most.
 const LIST_MAX: u8 = 12;
 
@@ -279,7 +281,7 @@ impl World {
 
     /// Inline data are named by their addresses, whatever they are registered by. Returns whether they are there.
     fn resolve_inline(&mut self, local: &mut Local) -> bool {
-        if local.count.is_some() || local.sges.len() > 16 {
+        if local.count.is_some() || local.sges.len() > ENTRIES_MAX {
             return true;
         }
         for entry in &mut local.sges {
@@ -393,7 +395,7 @@ impl World {
         // SAFETY: the queue pair is live, and was made for it.
         let ex = unsafe { ffi::ibv_qp_to_qp_ex(self.qps[qp].raw) };
         assert!(!ex.is_null(), "ibv_qp_to_qp_ex");
-        if planned.local.count.is_some() {
+        if planned.local.count.is_some() || planned.local.sges.len() > ENTRIES_MAX {
             return self.forget(planned);
         }
         planned.wr.wr_id = self.ledger.next(0);

@@ -1,6 +1,7 @@
 //! Identifiers: how connections are made, and how they end.
 
 use std::{
+    mem,
     net::SocketAddr,
     sync::Arc,
     thread,
@@ -351,24 +352,25 @@ impl Id {
         };
         let this = self.clone();
         let completion = Box::new(move |_| this.disconnected(None));
-        // One that is refused was too late: the peer's end is told by its own event.
-        let _ = engine.with(|core, now| core.disconnect(now, connector, completion));
+        let begun = engine.with(|core, now| core.disconnect(now, connector, completion));
+        if begun.is_err() {
+            // It has ended already: by the peer, or with its queue pair, which was destroyed or reset.
+            self.disconnected(None);
+        }
         Ok(())
     }
 
     /// The connection is over, by either side.
     fn disconnected(self: &Arc<Self>, reason: Option<EndReason>) {
-        let qp = {
+        let (qp, before) = {
             let mut inner = self.lock();
-            if inner.phase == Phase::Closed {
-                return;
-            }
-            inner.phase = Phase::Closed;
-            inner.qp.clone()
+            (inner.qp.clone(), mem::replace(&mut inner.phase, Phase::Closed))
         };
         if let (Some(qp), Some(reason)) = (qp, reason) {
             qp.ended(reason);
         }
-        Self::raise(Event::new(EventKind::Disconnected, self));
+        if before != Phase::Closed {
+            Self::raise(Event::new(EventKind::Disconnected, self));
+        }
     }
 }
