@@ -485,7 +485,7 @@ mod tests {
         assert_eq!(queue.take_due(), Some(Err(CqOverrun)), "at the next arm");
     }
 
-    // A consumer that watches for the failure is told of it once, without an arm, and with one that was satisfied before.
+    // A consumer that watches for the failure is told of it once, without an arm, and behind one that was satisfied.
     #[test]
     fn a_failure_that_is_watched_is_told_without_an_arm() {
         for is_armed in [false, true] {

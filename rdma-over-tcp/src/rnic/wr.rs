@@ -58,8 +58,8 @@ impl WrFlags {
     pub const SOLICITED: Self = Self(4);
     /// More requests follow at once: nothing needs to be sent yet.
     pub const DEFER: Self = Self(8);
-    /// The next request, posted at once, goes on with this one: the two give one completion, which is the next one's. It
-    /// has the outcome of this one if that has failed.
+    /// The next request, posted at once, goes on with this one: the two give one completion, which is the next one's.
+    /// It has the outcome of this one if that has failed.
     pub const CONTINUED: Self = Self(16);
 
     /// Returns whether these include all options of `other`.

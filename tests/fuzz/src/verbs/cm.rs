@@ -416,6 +416,10 @@ impl World {
             RDMA_CM_EVENT_CONNECT_ERROR | RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_REJECTED => {
                 assert!(status < 0, "{text}");
                 let is_rejected = kind == RDMA_CM_EVENT_REJECTED;
+                let this = Some((id, self.ids[id].attempt));
+                let is_waiting = |it: &Id| it.client == this && it.stage == Stage::Requested;
+                let is_answered = self.ids.find(is_waiting).is_none();
+                assert!(!is_rejected || is_answered, "{text}, but the peer has not answered");
                 match stage {
                     Stage::Connecting => self.ids[id].stage = Stage::RouteResolved,
                     Stage::Accepting if !is_rejected => self.ids[id].stage = Stage::Over,

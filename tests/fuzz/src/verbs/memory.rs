@@ -167,8 +167,8 @@ impl Memory {
         }
     }
 
-    /// How often an area was registered for writing, if what is in it is known: a request that is posted now sends that,
-    /// unless the number has changed meanwhile.
+    /// How often an area was registered for writing, if what is in it is known: a request that is posted now sends
+    /// that, unless the number has changed meanwhile.
     pub(super) fn known(&self, area: usize) -> Option<u32> {
         self.is_known[area].then_some(self.taints[area])
     }

@@ -212,7 +212,7 @@ impl World {
         if !self.mws.has_room() {
             return;
         }
-        let kind = u32::from(kind % 8).min(3);
+        let kind = [1, 2, 1, 2, 1, 2, 0, 3][usize::from(kind % 8)];
         let errors: &[i32] = if kind == 1 || kind == 2 { &[] } else { &[EINVAL] };
         // SAFETY: the domain is live.
         let raw = unsafe { ffi::alloc_mw(self.pds[pd].raw, ibv_mw_type(kind)) };

@@ -4,7 +4,8 @@ use core::ptr;
 
 use flue_verbs_abi::{
     enums::{
-        IBV_ACCESS_LOCAL_WRITE, IBV_MW_TYPE_1, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED,
+        IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
+        IBV_ACCESS_ZERO_BASED, IBV_MW_TYPE_1, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED,
         IBV_SEND_SOLICITED, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW,
         IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
         IBV_WR_SEND, IBV_WR_SEND_WITH_INV, ibv_wr_opcode,
@@ -422,11 +423,18 @@ impl World {
         let (Some(qp), Some(mw)) = (self.qps.pick(qp), self.mws.pick(mw)) else { return };
         let Some(mr) = self.free_region(mr) else { return };
         let region = &self.mrs[mr];
+        let (mut from, mut length) = (usize::from(offset), usize::from(length));
+        let mut rights = u32::from(access);
+        if how & 0xc0 != 0xc0 {
+            from %= region.length;
+            length %= region.length - from + 1;
+            rights &= IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ZERO_BASED;
+        }
         let info = ibv_mw_bind_info {
             mr: region.raw,
-            addr: region.base().wrapping_add(offset.into()),
-            length: length.into(),
-            mw_access_flags: u32::from(access),
+            addr: region.base().wrapping_add(from as u64),
+            length: length as u64,
+            mw_access_flags: rights,
         };
         let may_bind = Self::may_bind(region);
         let (raw_qp, raw_mw) = (self.qps[qp].raw, self.mws[mw].raw);

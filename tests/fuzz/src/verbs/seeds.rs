@@ -209,6 +209,31 @@ pub fn named() -> Vec<(&'static str, Vec<Call>)> {
             ],
         ),
         (
+            "overrun-during-a-connect",
+            vec![
+                prepare(100),
+                pair(OWN),
+                receives(1, 8),
+                Call::CreateId { channel: 1, space: 0 },
+                Call::ResolveAddr { id: 3, to: 0, how: 0 },
+                Call::ResolveRoute { id: 3 },
+                Call::CreateQp {
+                    pd: 0,
+                    id: 0,
+                    send_cq: 0,
+                    receive_cq: 0,
+                    srq: OWN,
+                    caps: CAPS,
+                    how: 0,
+                },
+                Call::Connect { id: 3, qp: 2, data: 100, reads: 3 },
+                Call::Establish { id: 3 },
+                Call::ResizeCq { cq: 0, entries: 1 },
+                post(0, SEND, SIGNALED, SEND_ALL, 20),
+                Call::Establish { id: 3 },
+            ],
+        ),
+        (
             "notifications",
             vec![
                 Call::CreateChannel {},
@@ -342,14 +367,15 @@ const fn build(opcode: u8, flags: u8) -> Call {
 /// How many of a thousand records of a kind stay in a script.
 const fn share(call: &Call) -> u32 {
     match call {
-        Call::Pair { .. } => 500,
+        Call::Pair { .. } => 1000,
+        Call::BindMw { .. } | Call::AllocMw { .. } => 1000,
         Call::PostSend { .. } | Call::PostRecv { .. } => 1000,
         Call::Build { .. } | Call::PostSrq { .. } | Call::PollCq { .. } => 600,
         Call::Prepare { .. } | Call::DeallocPd { .. } | Call::DestroyChannel { .. } => 100,
         Call::DestroyCq { .. } | Call::DestroySrq { .. } | Call::DestroyId { .. } => 100,
         Call::DestroyQp { .. } | Call::ModifyQp { .. } | Call::Disconnect { .. } => 80,
         Call::Drain { .. } | Call::Establish { .. } => 200,
-        Call::ResizeCq { .. } => 150,
+        Call::ResizeCq { .. } => 100,
         _ => 400,
     }
 }
@@ -358,7 +384,7 @@ const fn share(call: &Call) -> u32 {
 #[must_use]
 pub fn random(seed: u64) -> Vec<Call> {
     let mut random = Rand32::new(seed);
-    let entries = [1, 20, 255][random.rand_range(0..3) as usize];
+    let entries = [1, 20, 255, 255, 255][random.rand_range(0..5) as usize];
     let mut script = Vec::new();
     if random.rand_range(0..2) == 0 {
         script.push(Call::CreateChannel {});
@@ -368,14 +394,27 @@ pub fn random(seed: u64) -> Vec<Call> {
     if random.rand_range(0..3) == 0 {
         script.push(Call::CreateSrq { pd: 0, depth: 40, sges: 4 });
     }
+    script.push(pair(random.rand_range(0..2) as u8));
+    script.extend([receives(0, 20), receives(1, 20)]);
     let length = script.len() + 20 + random.rand_range(0..80) as usize;
     while script.len() < length {
         let mut record = [0; RECORD];
         record.iter_mut().for_each(|octet| *octet = random.rand_u32() as u8);
+        // Half of the calls post.
+        record[0] = match random.rand_range(0..10) {
+            0..4 => post(0, 0, 0, 0, 0).write()[0],
+            4 => receives(0, 1).write()[0],
+            5 => bind(0).write()[0],
+            _ => record[0],
+        };
         let call = Call::read(&record);
-        if random.rand_range(0..1000) < share(&call) {
-            // The long wait is for scripts whose requests complete.
-            script.push(if call == DRAIN { Call::Drain { cq: 0 } } else { call });
+        if random.rand_range(0..1000) >= share(&call) {
+            continue;
+        }
+        // The long wait is for scripts whose requests complete.
+        script.push(if call == DRAIN { Call::Drain { cq: 0 } } else { call });
+        if matches!(call, Call::Pair { .. }) && random.rand_range(0..4) > 0 {
+            script.extend((0..8).map(|qp| receives(qp, 1 + record[1] % 16)));
         }
     }
     script

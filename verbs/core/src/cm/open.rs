@@ -45,7 +45,10 @@ impl Event {
 }
 
 /// The event and the status of a connection that was not made.
-fn failure(error: ConnectError) -> (EventKind, i32) {
+fn failure(error: ConnectError, cause: Option<&ConnectCause>) -> (EventKind, i32) {
+    if let Some(ConnectCause::Ended(EndReason::CqOverrun)) = cause {
+        return (EventKind::ConnectError, -Errno::CONNABORTED.0);
+    }
     let kind = match error {
         ConnectError::Refused => EventKind::Rejected,
         ConnectError::TimedOut
@@ -229,7 +232,7 @@ impl Id {
             inner.attempt = None;
         }
         let mut event = Event::new(EventKind::ConnectError, self);
-        (event.kind, event.status) = failure(error);
+        (event.kind, event.status) = failure(error, cause.as_ref());
         if let Some(ConnectCause::Startup(StartupError::Rejected { private_data, .. })) = cause {
             let count = private_data.len().min(PRIVATE_DATA_MAX);
             event.private_data = private_data[..count].to_vec();
@@ -371,6 +374,31 @@ impl Id {
         }
         if before != Phase::Closed {
             Self::raise(Event::new(EventKind::Disconnected, self));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdma_over_tcp::error::Loss;
+
+    use super::*;
+
+    // A peer that resets has refused; a completion queue that has overrun is this side's.
+    #[test]
+    fn failures() {
+        let reset = ConnectCause::Ended(EndReason::Lost(Loss::Reset));
+        let overrun = ConnectCause::Ended(EndReason::CqOverrun);
+        for (error, cause, expected) in [
+            (ConnectError::Refused, Some(&reset), (EventKind::Rejected, -Errno::CONNREFUSED.0)),
+            (ConnectError::TimedOut, None, (EventKind::Unreachable, -Errno::TIMEDOUT.0)),
+            (
+                ConnectError::Aborted,
+                Some(&overrun),
+                (EventKind::ConnectError, -Errno::CONNABORTED.0),
+            ),
+        ] {
+            assert_eq!(failure(error, cause), expected);
         }
     }
 }
