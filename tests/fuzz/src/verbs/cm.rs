@@ -144,7 +144,7 @@ impl World {
         if is_done {
             let stage = mem::replace(&mut self.ids[id].stage, Stage::AddressAsked);
             assert!(matches!(stage, Stage::Idle | Stage::Bound), "rdma_resolve_addr in {stage:?}");
-        } else if self.ids[id].stage == Stage::Idle && source != ptr::null_mut() {
+        } else if self.ids[id].stage == Stage::Idle && !source.is_null() {
             // The source may have been bound before the target was found to be out of reach.
             self.ids[id].stage = self.stage_seen(id);
         }
