@@ -51,6 +51,17 @@ macro_rules! summary {
             $($(#[$about])* pub $name: u64,)*
         }
 
+        impl Summary {
+            /// Nothing was seen.
+            pub const NOTHING: Self = Self { $($name: 0),* };
+
+            /// Whether there is as much of everything as in another.
+            #[must_use]
+            pub const fn has(&self, other: &Self) -> bool {
+                $(self.$name >= other.$name)&&*
+            }
+        }
+
         impl AddAssign for Summary {
             fn add_assign(&mut self, other: Self) {
                 $(self.$name += other.$name;)*

@@ -11,8 +11,10 @@ use super::{
     world::{Id, Stage, World},
 };
 
-/// How long [`Call::Drain`] waits, if it is not the long one.
+/// How long [`Call::Drain`] waits.
 const MOMENT: Duration = Duration::from_millis(3);
+/// How long it does in a script that expects its requests to complete.
+const LONG: Duration = Duration::from_millis(500);
 /// Private data of the connections of [`Call::Pair`].
 const DATA: u8 = 20;
 
@@ -34,7 +36,7 @@ impl World {
                 self.create_qp_of(*call);
             }
             Call::Establish { .. } => self.pump(MOMENT, |_| false),
-            Call::Drain { cq } => self.drain(if cq == u8::MAX { WAIT_LIMIT } else { MOMENT }),
+            Call::Drain { cq } => self.drain(if cq == u8::MAX { LONG } else { MOMENT }),
             _ => {
                 let _ = self.step_of_memory(*call)
                     || self.step_of_queues(*call)
@@ -289,7 +291,10 @@ impl World {
         let start = Instant::now();
         while start.elapsed() < limit {
             let found = self.turn();
-            let is_owed = |qp| self.ledger.of(Queue::Send(qp)).any(|(_, it)| it.is_signaled);
+            let is_owed = |qp: usize| {
+                !self.may_have_failed(self.qps[qp].send_cq)
+                    && self.ledger.of(Queue::Send(qp)).any(|(_, it)| it.is_signaled)
+            };
             if found == 0 && !self.qps.numbers().into_iter().any(is_owed) {
                 return;
             }
