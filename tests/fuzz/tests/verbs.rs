@@ -4,7 +4,7 @@
 //! way is told first, also if the process crashes.
 
 use std::{
-    env, fs, panic,
+    fs, panic,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -13,7 +13,7 @@ use flue_fuzz::verbs::{Call, Summary, read, run, seeds, watch_crashes, write};
 use flue_test_support::seeds::from_environment;
 
 /// Scripts from seeds in a run without `FLUE_SEED` and `FLUE_SEEDS`, at most.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 700;
 /// No further script is begun after this time.
 const TIME: Duration = Duration::from_secs(3);
 
@@ -42,7 +42,7 @@ const EXPECTED: &[(&str, Summary)] = &[
     ("accept-by-hand", Summary { established: 2, messages: 1, ..NOTHING }),
     ("nobody-listens", Summary { rejected: 1, ..NOTHING }),
     ("destroy-under-traffic", Summary { established: 4, ..NOTHING }),
-    ("disconnect", Summary { messages: 4, flushed: 4, ..NOTHING }),
+    ("disconnect", Summary { flushed: 4, ..NOTHING }),
     ("built-requests", Summary { messages: 3, checked: 5, ..NOTHING }),
     ("busy", Summary { messages: 4, busy: 2, ..NOTHING }),
 ];

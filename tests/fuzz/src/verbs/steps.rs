@@ -4,17 +4,17 @@ use std::time::{Duration, Instant};
 
 use super::{
     calls::Call,
-    ledger::Queue,
+    ledger::{Queue, Sent},
     objects::QpPlan,
     post::SendPlan,
     watch::{WAIT_LIMIT, is_readable},
-    world::{Id, Stage, World},
+    world::{Id, Qp, Stage, World},
 };
 
 /// How long [`Call::Drain`] waits.
 const MOMENT: Duration = Duration::from_millis(3);
 /// How long it does in a script that expects its requests to complete.
-const LONG: Duration = Duration::from_millis(500);
+const LONG: Duration = Duration::from_secs(5);
 /// Private data of the connections of [`Call::Pair`].
 const DATA: u8 = 20;
 
@@ -286,7 +286,19 @@ impl World {
         found + usize::from(self.async_event(false))
     }
 
-    /// Polls until every signalled request to a send queue has completed, or for so long.
+    /// Whether messages are on their way between queue pairs that have not failed.
+    fn has_messages_under_way(&self) -> bool {
+        self.connections.iter().enumerate().any(|(number, it)| {
+            let is_good = |end| {
+                let is_end = |qp: &Qp| qp.connection == Some((number, end)) && qp.failures == 0;
+                self.qps.find(is_end).is_some_and(|qp| self.qps[qp].ends == 0)
+            };
+            let is_message = |sent: &Sent| !matches!(sent, Sent::Write { .. });
+            it.sent.iter().flatten().any(is_message) && is_good(0) && is_good(1)
+        })
+    }
+
+    /// Polls until every signalled request to a send queue has completed and every message has come, or for so long.
     fn drain(&mut self, limit: Duration) {
         let start = Instant::now();
         while start.elapsed() < limit {
@@ -295,7 +307,10 @@ impl World {
                 !self.may_have_failed(self.qps[qp].send_cq)
                     && self.ledger.of(Queue::Send(qp)).any(|(_, it)| it.is_signaled)
             };
-            if found == 0 && !self.qps.numbers().into_iter().any(is_owed) {
+            if found == 0
+                && !self.qps.numbers().into_iter().any(is_owed)
+                && !self.has_messages_under_way()
+            {
                 return;
             }
         }
