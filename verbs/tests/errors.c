@@ -447,6 +447,34 @@ static void write_immediate(void)
 	}
 	write.opcode = IBV_WR_SEND_WITH_IMM;
 	CHECK(ibv_post_send(client.id->qp, &write, &bad) == EINVAL);
+	/* One completion for each, too, when the first half fails, and when both are flushed. */
+	struct ibv_send_wr late = write;
+	write.opcode = late.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+	write.wr_id = 33, late.wr_id = 34, write.next = &late;
+	struct ibv_sge wrong = { (uintptr_t)client.buffer, 8, client.mr->lkey ^ 0x100 };
+	write.sg_list = &wrong;
+	CHECK(ibv_post_send(client.id->qp, &write, &bad) == 0);
+	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.status == IBV_WC_LOC_PROT_ERR && wc.wr_id == 33);
+	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR && wc.wr_id == 34);
+	CHECK(ibv_post_send(client.id->qp, &late, &bad) == 0);
+	CHECK(completion(client.id->send_cq, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR && wc.wr_id == 34);
+	CHECK(ibv_poll_cq(client.id->send_cq, 1, &wc) == 0);
+}
+
+static void leave(void);
+
+/* The event of a disconnect comes, too, when the connection has gone with its queue pair. */
+static void disconnect_without_connection(void)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+	establish();
+	CHECK(ibv_modify_qp(client.id->qp, &attr, IBV_QP_STATE) == 0);
+	CHECK(rdma_disconnect(client.id) == 0 && client.id->event->event == RDMA_CM_EVENT_DISCONNECTED);
+	leave();
+	establish();
+	rdma_destroy_qp(client.id);
+	CHECK(rdma_disconnect(client.id) == 0 && client.id->event->event == RDMA_CM_EVENT_DISCONNECTED);
+	leave();
 }
 
 /* As many of them are outstanding as of any other request, and each completes once, with its own number, whatever
@@ -540,6 +568,7 @@ int main(int argc, char **argv)
 	forbidden();
 	flushes();
 	leave();
+	disconnect_without_connection();
 	establish();
 	for (uint64_t round = 0; round < 40; round++) {
 		if (!unmapped_at_once(round)) {

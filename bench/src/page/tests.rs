@@ -41,6 +41,7 @@ fn sample(system: System, at: u64, round: u32) -> Sample {
             ..Latency::default()
         }),
         cpu: Some(cpu),
+        ..Sample::default()
     }
 }
 

@@ -133,6 +133,8 @@ struct State {
     notified: u64,
     arm: Option<Arm>,
     has_failed: bool,
+    /// The failure is to be told, armed or not.
+    is_failure_watched: bool,
     /// An arm was satisfied; the callback has not been given out yet.
     due: Option<Result<(), CqOverrun>>,
     /// A callback was given out and has not returned (NDK-CQ-3).
@@ -168,6 +170,7 @@ impl CompletionQueue {
                 notified: 0,
                 arm: None,
                 has_failed: false,
+                is_failure_watched: false,
                 due: None,
                 calling: false,
             }),
@@ -230,6 +233,13 @@ impl CompletionQueue {
     pub(crate) fn arm(&self, arm: Arm) {
         let mut state = self.state();
         state.arm = state.arm.max(Some(arm)); // NDK-CQ-6
+        state.satisfy();
+    }
+
+    /// Has the failure of the queue told once, whether it is armed then or not. Verbs wants it so.
+    pub fn watch_failure(&self) {
+        let mut state = self.state();
+        state.is_failure_watched = true;
         state.satisfy();
     }
 
@@ -305,12 +315,16 @@ impl State {
 
     /// Clears the arm if it is satisfied now; a callback becomes due then.
     fn satisfy(&mut self) {
-        let Some(arm) = self.arm else { return };
+        let watch = (self.has_failed && self.is_failure_watched).then_some(Arm::Failure);
+        let Some(arm) = self.arm.or(watch) else { return };
         let popped = self.newest - self.entries.len() as u64;
         // NDK-CQ-4: newer than the last callback; polled away means seen.
         let is_new = |serial: u64| serial > self.notified && serial > popped;
         let due = match (self.has_failed, arm) {
-            (true, _) => Err(CqOverrun), // NDK-CQ-9, NDK-CQ-15
+            (true, _) => {
+                self.is_failure_watched = false;
+                Err(CqOverrun) // NDK-CQ-9, NDK-CQ-15
+            }
             (false, Arm::Next) if is_new(self.newest) => Ok(()),
             (false, Arm::Solicited) if is_new(self.newest_solicited) => Ok(()),
             _ => return,
@@ -469,6 +483,26 @@ mod tests {
         assert_eq!(queue.take_due(), None);
         queue.arm(Arm::Solicited);
         assert_eq!(queue.take_due(), Some(Err(CqOverrun)), "at the next arm");
+    }
+
+    // A consumer that watches for the failure is told of it once, without an arm, and behind one that was satisfied.
+    #[test]
+    fn a_failure_that_is_watched_is_told_without_an_arm() {
+        for is_armed in [false, true] {
+            let queue = CompletionQueue::new(1);
+            queue.watch_failure();
+            if is_armed {
+                queue.arm(Arm::Next);
+            }
+            queue.push(entry(WcStatus::Success), false).unwrap();
+            assert_eq!(queue.take_due(), is_armed.then_some(Ok(())));
+            queue.callback_returned();
+            assert_eq!(queue.push(entry(WcStatus::Success), false), Err(()));
+            assert_eq!(queue.take_due(), Some(Err(CqOverrun)));
+            queue.callback_returned();
+            assert_eq!(queue.push(entry(WcStatus::Success), false), Ok(()), "swallowed");
+            assert_eq!(queue.take_due(), None);
+        }
     }
 
     // A batch of completions is polled in order, satisfies an arm once, and fails the queue where it overruns.

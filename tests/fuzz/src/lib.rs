@@ -30,5 +30,6 @@ mod model;
 pub mod random;
 pub mod script;
 pub mod shrink;
+pub mod verbs;
 
 pub use model::{Summary, run};

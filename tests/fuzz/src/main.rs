@@ -4,10 +4,11 @@
 //!     flue-fuzz replay FILE...        says what each file of `segments` does, and does it; of a failure only what it
 //!                                     needs
 //!     flue-fuzz iwarp TARGET FILE...  runs files of one of iWARP's targets
+//!     flue-fuzz verbs FILE...         says which calls each file of `verbs` makes, and makes them
 
 use std::{env, error::Error, fs, path::Path, process::ExitCode};
 
-use flue_fuzz::{capture, iwarp, random, run, script, shrink};
+use flue_fuzz::{capture, iwarp, random, run, script, shrink, verbs};
 
 /// Seeded scripts among the seeds.
 const RANDOM: u64 = 100;
@@ -45,6 +46,10 @@ fn write_seeds(directory: &Path) -> Result<(), Box<dyn Error>> {
             fs::write(directory.join(format!("{target}/{number:04}")), octets)?;
         }
     }
+    fs::create_dir_all(directory.join("verbs"))?;
+    for (name, calls) in verbs::seeds::named() {
+        fs::write(directory.join("verbs").join(name), verbs::write(&calls))?;
+    }
     println!("{} scripts, {} frames", scripts.len(), frames.len());
     Ok(())
 }
@@ -70,15 +75,27 @@ fn replay_iwarp(target: &str, files: &[&str]) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+fn replay_verbs(path: &Path) -> Result<(), Box<dyn Error>> {
+    let calls = verbs::read(&fs::read(path)?);
+    calls.iter().for_each(|call| println!("    {call:?}"));
+    println!("{:#?}", verbs::run(&calls));
+    Ok(())
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<_> = env::args().skip(1).collect();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-    let done = match arguments[..] {
-        ["seeds", directory] => write_seeds(Path::new(directory)),
-        ["replay", ref files @ ..] => files.iter().try_for_each(|file| replay(Path::new(file))),
-        ["iwarp", target, ref files @ ..] => replay_iwarp(target, files),
-        _ => Err("flue-fuzz seeds DIR | replay FILE... | iwarp TARGET FILE...".into()),
-    };
+    let done =
+        match arguments[..] {
+            ["seeds", directory] => write_seeds(Path::new(directory)),
+            ["replay", ref files @ ..] => files.iter().try_for_each(|file| replay(Path::new(file))),
+            ["iwarp", target, ref files @ ..] => replay_iwarp(target, files),
+            ["verbs", ref files @ ..] => {
+                files.iter().try_for_each(|file| replay_verbs(Path::new(file)))
+            }
+            _ => Err("flue-fuzz seeds DIR | replay FILE... | iwarp TARGET FILE... | verbs FILE..."
+                .into()),
+        };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -67,6 +67,7 @@ pub struct Announcer {
     name: AtomicUsize,
     /// The queue is destroyed.
     is_gone: AtomicBool,
+    is_overrun_told: AtomicBool,
     acknowledgements: Acknowledgements,
     overrun: Overrun,
 }
@@ -80,7 +81,8 @@ impl fmt::Debug for Announcer {
 impl Announcer {
     /// A satisfied arm, or the failure of the queue.
     fn announce(self: &Arc<Self>, outcome: Result<(), CqOverrun>) {
-        if outcome.is_err() {
+        // A failed queue announces itself with each arm.
+        if outcome.is_err() && !self.is_overrun_told.swap(true, Ordering::Relaxed) {
             (self.overrun)(self.name.load(Ordering::Relaxed), &self.is_gone);
         }
         if let Some(channel) = &self.channel {
@@ -144,12 +146,14 @@ impl Cq {
             listener,
             name: AtomicUsize::new(0),
             is_gone: AtomicBool::new(false),
+            is_overrun_told: AtomicBool::new(false),
             acknowledgements: Acknowledgements::default(),
             overrun,
         });
         let announces = announcer.clone();
         let notification = Arc::new(move |outcome| announces.announce(outcome));
         let (id, queue) = engine.with(|core, _| core.create_cq(depth, notification))?;
+        queue.watch_failure();
         if let Some(channel) = &announcer.channel {
             channel.queues.fetch_add(1, Ordering::Relaxed);
         }

@@ -1,12 +1,12 @@
 //! Connecting, accepting, rejecting, disconnecting, losing.
 
-use std::{boxed::Box, vec};
+use std::{boxed::Box, net::SocketAddr, vec};
 
 use offload_engine::time::Duration;
 
 use super::{
     bench::Bench,
-    sides::{LIMITS, Mailbox, RESET, Side, connected, disconnect_event, listen},
+    sides::{LIMITS, Mailbox, RESET, Side, connected, disconnect_event, listen, listen_at},
 };
 use crate::{
     mpa::startup::{Revision, RtrKind, RtrSet},
@@ -584,6 +584,31 @@ pub(super) fn overrun_dooms_queue_pairs() {
     let remote = bench.server;
     let status = connector.connect(&idle, None, remote, LIMITS, b"", passive.log.note("connect"));
     assert_eq!(status, NtStatus::INVALID_DEVICE_STATE, "nobody would hear of its completions");
+}
+
+// NDK-CQ-13: the overrun of a queue ends the connects on it, and it is not the peer that refuses them.
+#[test]
+pub(super) fn overrun_aborts_connects() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    let remote = SocketAddr::new(bench.server.ip(), bench.server.port() + 1);
+    let (_listener, mailbox) = listen_at(&mut bench, remote);
+    let other =
+        active.pd.create_qp(&active.cq, &active.cq, 7, crate::ndk::QpLimits::default()).unwrap();
+    let connector = active.adapter.create_connector().unwrap();
+    let status = connector.connect(&other, None, remote, LIMITS, b"", active.log.note("connect"));
+    assert_eq!(status, NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(mailbox.lock().unwrap().len(), 1, "the peer has not answered yet");
+    active.cq.resize(2).unwrap();
+    for n in 0..4 {
+        passive.receive(n, 0, 1);
+        active.send(n, 0, 1);
+    }
+    bench.settle();
+    let told = active.log.take();
+    assert!(told.contains(&("connect", NtStatus::CONNECTION_ABORTED)), "{told:?}");
+    assert_eq!(active.adapter.counters().cq_error, 1);
 }
 
 // NDK-DISC-4: a disconnect from inside the event does not deadlock.

@@ -132,7 +132,7 @@ pub(super) fn listen(bench: &mut Bench) -> (Listener, Mailbox) {
     listen_at(bench, bench.server)
 }
 
-fn listen_at(bench: &mut Bench, server: SocketAddr) -> (Listener, Mailbox) {
+pub(super) fn listen_at(bench: &mut Bench, server: SocketAddr) -> (Listener, Mailbox) {
     let mailbox = Arc::new(Mutex::new(Vec::new()));
     let inbox = mailbox.clone();
     let listener = bench.nodes[1]

@@ -51,7 +51,7 @@ impl Stream {
             let is_attempt =
                 !matches!(state, Some(ConnectorState::Connected | ConnectorState::Disconnecting));
             // Of an attempt whose handshake is not done TCP's error says it.
-            if is_attempt && self.is_established {
+            if is_attempt && (self.is_established || reason == Some(EndReason::CqOverrun)) {
                 let cause = reason.map_or(ConnectCause::Closed, ConnectCause::Ended);
                 objects.note_cause(id, cause);
             }
@@ -68,8 +68,12 @@ impl Stream {
                     objects.disconnected(id, reason);
                     objects.connection_ended(id, outcome);
                 }
-                // A reset instead of a Reply is how a peer without MPA refuses.
-                Some(ConnectorState::Connecting) if outcome == Err(ConnectError::Aborted) => {
+                // A reset instead of a Reply is how a peer without MPA refuses. The overrun of a completion queue is
+                // this side's.
+                Some(ConnectorState::Connecting)
+                    if outcome == Err(ConnectError::Aborted)
+                        && reason != Some(EndReason::CqOverrun) =>
+                {
                     objects.connection_failed(id, ConnectError::Refused);
                 }
                 _ => objects.connection_failed(id, outcome.err().unwrap_or(ConnectError::Aborted)),

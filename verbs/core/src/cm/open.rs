@@ -1,6 +1,7 @@
 //! Identifiers: how connections are made, and how they end.
 
 use std::{
+    mem,
     net::SocketAddr,
     sync::Arc,
     thread,
@@ -44,7 +45,10 @@ impl Event {
 }
 
 /// The event and the status of a connection that was not made.
-fn failure(error: ConnectError) -> (EventKind, i32) {
+fn failure(error: ConnectError, cause: Option<&ConnectCause>) -> (EventKind, i32) {
+    if let Some(ConnectCause::Ended(EndReason::CqOverrun)) = cause {
+        return (EventKind::ConnectError, -Errno::CONNABORTED.0);
+    }
     let kind = match error {
         ConnectError::Refused => EventKind::Rejected,
         ConnectError::TimedOut
@@ -228,7 +232,7 @@ impl Id {
             inner.attempt = None;
         }
         let mut event = Event::new(EventKind::ConnectError, self);
-        (event.kind, event.status) = failure(error);
+        (event.kind, event.status) = failure(error, cause.as_ref());
         if let Some(ConnectCause::Startup(StartupError::Rejected { private_data, .. })) = cause {
             let count = private_data.len().min(PRIVATE_DATA_MAX);
             event.private_data = private_data[..count].to_vec();
@@ -351,24 +355,50 @@ impl Id {
         };
         let this = self.clone();
         let completion = Box::new(move |_| this.disconnected(None));
-        // One that is refused was too late: the peer's end is told by its own event.
-        let _ = engine.with(|core, now| core.disconnect(now, connector, completion));
+        let begun = engine.with(|core, now| core.disconnect(now, connector, completion));
+        if begun.is_err() {
+            // It has ended already: by the peer, or with its queue pair, which was destroyed or reset.
+            self.disconnected(None);
+        }
         Ok(())
     }
 
     /// The connection is over, by either side.
     fn disconnected(self: &Arc<Self>, reason: Option<EndReason>) {
-        let qp = {
+        let (qp, before) = {
             let mut inner = self.lock();
-            if inner.phase == Phase::Closed {
-                return;
-            }
-            inner.phase = Phase::Closed;
-            inner.qp.clone()
+            (inner.qp.clone(), mem::replace(&mut inner.phase, Phase::Closed))
         };
         if let (Some(qp), Some(reason)) = (qp, reason) {
             qp.ended(reason);
         }
-        Self::raise(Event::new(EventKind::Disconnected, self));
+        if before != Phase::Closed {
+            Self::raise(Event::new(EventKind::Disconnected, self));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdma_over_tcp::error::Loss;
+
+    use super::*;
+
+    // A peer that resets has refused; a completion queue that has overrun is this side's.
+    #[test]
+    fn failures() {
+        let reset = ConnectCause::Ended(EndReason::Lost(Loss::Reset));
+        let overrun = ConnectCause::Ended(EndReason::CqOverrun);
+        for (error, cause, expected) in [
+            (ConnectError::Refused, Some(&reset), (EventKind::Rejected, -Errno::CONNREFUSED.0)),
+            (ConnectError::TimedOut, None, (EventKind::Unreachable, -Errno::TIMEDOUT.0)),
+            (
+                ConnectError::Aborted,
+                Some(&overrun),
+                (EventKind::ConnectError, -Errno::CONNABORTED.0),
+            ),
+        ] {
+            assert_eq!(failure(error, cause), expected);
+        }
     }
 }

@@ -1,0 +1,97 @@
+//! The end of a script: what is under way comes to its end, and everything is closed.
+
+use super::{
+    Summary, ffi,
+    ledger::Queue,
+    watch::{WAIT_LIMIT, wait_until},
+    world::{Stage, World},
+};
+
+impl World {
+    /// Closes everything. Identifiers go before the other queue pairs, or behind them.
+    pub(super) fn finish(mut self, are_identifiers_first: bool) -> Summary {
+        self.settle();
+        self.flush();
+        self.notice();
+        if are_identifiers_first {
+            self.ids.numbers().into_iter().for_each(|id| self.destroy_id(id));
+        }
+        self.qps.numbers().into_iter().for_each(|qp| self.destroy_qp(qp));
+        self.ids.numbers().into_iter().for_each(|id| self.destroy_id(id));
+        self.srqs.numbers().into_iter().for_each(|srq| self.destroy_srq(srq));
+        self.cqs.numbers().into_iter().for_each(|cq| self.destroy_cq(cq));
+        self.channels.numbers().into_iter().for_each(|it| self.destroy_channel(it));
+        self.mws.numbers().into_iter().for_each(|mw| self.dealloc_mw(mw));
+        self.mrs.numbers().into_iter().for_each(|mr| self.dereg_mr(mr, mr as u8));
+        self.pds.numbers().into_iter().for_each(|pd| self.dealloc_pd(pd));
+        assert!(self.mrs.live().next().is_none() && self.pds.live().next().is_none());
+        for channel in &self.cm_channels {
+            // SAFETY: the channel is live, and no identifier is left.
+            unsafe { ffi::rdma_destroy_event_channel(*channel) };
+        }
+        assert!(!self.async_event(false), "an event without an object");
+        self.memory().finish();
+        self.summary
+    }
+
+    /// Connects, accepts and disconnects that are under way come to their event. Requests are rejected.
+    fn settle(&mut self) {
+        let is_under_way = |stage| {
+            use Stage::{Accepting, AddressAsked, Connecting, Disconnecting, RouteAsked};
+            matches!(stage, AddressAsked | RouteAsked | Connecting | Accepting | Disconnecting)
+        };
+        self.pump(WAIT_LIMIT, |world| {
+            for id in world.ids.numbers() {
+                if world.ids[id].stage == Stage::Requested {
+                    world.reject(id, id as u8);
+                }
+            }
+            !world.ids.live().any(|(_, it)| is_under_way(it.stage))
+        });
+        let late = self.ids.find(|it| is_under_way(it.stage)).map(|id| &self.ids[id]);
+        assert!(late.is_none(), "an identifier without its event: {late:?}");
+    }
+
+    /// Whether a queue has failed, and has said so.
+    pub(super) fn may_have_failed(&self, cq: usize) -> bool {
+        // A queue fails when it is full; that it has is told behind it.
+        self.cqs[cq].has_failed || self.cqs[cq].needs_failure
+    }
+
+    /// Every request that owes a completion has one.
+    fn flush(&mut self) {
+        self.qps.numbers().into_iter().for_each(|qp| self.modify_qp(qp, 6, 0));
+        let mut owing = Vec::new();
+        wait_until("requests of queue pairs in error complete", || {
+            while self.turn() > 0 {}
+            owing = self.owing();
+            owing.is_empty()
+        });
+    }
+
+    /// Requests that owe a completion.
+    fn owing(&self) -> Vec<u64> {
+        let mut owing = Vec::new();
+        for (number, qp) in self.qps.live() {
+            if !self.may_have_failed(qp.send_cq) {
+                let sends = self.ledger.of(Queue::Send(number));
+                owing.extend(sends.filter(|(_, it)| it.is_signaled).map(|(number, _)| *number));
+            }
+            if !self.may_have_failed(qp.receive_cq) {
+                owing.extend(self.ledger.of(Queue::Receive(number)).map(|(number, _)| *number));
+            }
+        }
+        owing
+    }
+
+    /// Events that are due have come.
+    fn notice(&mut self) {
+        wait_until("events of completion queues come", || {
+            while self.turn() > 0 {}
+            let is_due = |cq: &super::world::Cq| {
+                cq.channel.is_some() && cq.is_event_due || cq.needs_failure && !cq.has_failed
+            };
+            !self.cqs.live().any(|(_, cq)| is_due(cq))
+        });
+    }
+}

@@ -1,0 +1,98 @@
+//! Calls of verbs and connection management: scripts with a purpose, and scripts from seeds.
+//!
+//! One test, since it counts the process's descriptors and threads. A script that breaks a rule ends it; what was under
+//! way is told first, also if the process crashes.
+
+use std::{
+    fs, panic,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use flue_fuzz::verbs::{Call, Summary, read, run, seeds, watch_crashes, write};
+use flue_test_support::seeds::from_environment;
+
+/// Scripts from seeds in a run without `FLUE_SEED` and `FLUE_SEEDS`, at most.
+const SEEDS: u64 = 700;
+/// No further script is begun after this time.
+const TIME: Duration = Duration::from_secs(3);
+
+fn tried(name: &str, script: &[Call], repeat: &str) -> Summary {
+    watch_crashes(format!("{name} breaks a rule; to repeat it: {repeat}"));
+    panic::catch_unwind(|| run(script)).unwrap_or_else(|panic| {
+        println!("{name} breaks a rule; to repeat it: {repeat}");
+        script.iter().enumerate().for_each(|(at, call)| println!("    {at}: {call:?}"));
+        panic::resume_unwind(panic)
+    })
+}
+
+/// What scripts are for, at least: the right outcome by the right path.
+const EXPECTED: &[(&str, Summary)] = &[
+    ("send", Summary { messages: 10, checked: 10, ..NOTHING }),
+    ("write-read", Summary { messages: 1, checked: 13, ..NOTHING }),
+    ("immediate-atomic", Summary { messages: 4, checked: 4, successes: 10, ..NOTHING }),
+    ("flush", Summary { flushed: 44, ..NOTHING }),
+    ("shared-receives", Summary { messages: 8, checked: 8, busy: 1, ..NOTHING }),
+    ("windows", Summary { binds: 2, busy: 1, ..NOTHING }),
+    ("completion-queue-overrun", Summary { overruns: 1, ..NOTHING }),
+    ("overrun-without-an-arm", Summary { overruns: 1, ..NOTHING }),
+    ("overrun-during-a-connect", Summary { overruns: 1, failed_connects: 1, ..NOTHING }),
+    ("notifications", Summary { messages: 4, checked: 4, ..NOTHING }),
+    ("reject", Summary { rejected: 1, requests: 1, ..NOTHING }),
+    ("accept-by-hand", Summary { established: 2, messages: 1, ..NOTHING }),
+    ("nobody-listens", Summary { rejected: 1, ..NOTHING }),
+    ("destroy-under-traffic", Summary { established: 4, ..NOTHING }),
+    ("disconnect", Summary { flushed: 4, ..NOTHING }),
+    ("built-requests", Summary { messages: 3, checked: 5, ..NOTHING }),
+    ("busy", Summary { messages: 4, busy: 2, ..NOTHING }),
+];
+const NOTHING: Summary = Summary::NOTHING;
+
+fn with_a_purpose() -> Summary {
+    let mut sum = Summary::default();
+    for (name, script) in seeds::named() {
+        assert_eq!(read(&write(&script)), script, "{name} survives being written and read");
+        let repeat = "cargo test -p flue-fuzz --test verbs";
+        let summary = tried(name, &script, repeat);
+        for (_, expected) in EXPECTED.iter().filter(|(of, _)| *of == name) {
+            assert!(summary.has(expected), "{name}: {summary:?}, not {expected:?}");
+        }
+        sum += summary;
+    }
+    sum
+}
+
+/// Inputs that once broke something.
+fn found() -> usize {
+    let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("found/verbs");
+    let Ok(files) = fs::read_dir(directory) else { return 0 };
+    let files = files.map(|file| file.expect("readable").path());
+    let replayed = files.map(|path| {
+        let script = read(&fs::read(&path).expect("readable"));
+        let repeat = format!("cargo run -p flue-fuzz -- verbs {}", path.display());
+        tried("what was found", &script, &repeat);
+    });
+    replayed.count()
+}
+
+#[test]
+fn calls_in_any_order_keep_the_contract() {
+    let chosen = from_environment();
+    let start = Instant::now();
+    let mut sum = Summary::default();
+    if chosen.is_none() {
+        sum += with_a_purpose();
+        found();
+    }
+    let (range, has_limit) = chosen.map_or((0..SEEDS, true), |(range, _)| (range, false));
+    let mut scripts = 0;
+    for seed in range {
+        if has_limit && start.elapsed() > TIME {
+            break;
+        }
+        let repeat = format!("FLUE_SEED={seed} cargo test -p flue-fuzz --test verbs");
+        sum += tried(&format!("seed {seed}"), &seeds::random(seed), &repeat);
+        scripts += 1;
+    }
+    println!("{scripts} scripts from seeds, {:.1?}: {sum:#?}", start.elapsed());
+}
