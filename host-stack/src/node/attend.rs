@@ -31,7 +31,8 @@ const DOZE: Duration = Duration::from_millis(1);
 /// Polls within a [`DOZE`] that stand for a consumer that goes on polling.
 const POLLS_MIN: u64 = 4;
 
-/// Posts that may wait, within a [`DOZE`] or a sleep on the descriptors, that stand for a consumer that goes on posting.
+/// Posts that may wait, within a [`DOZE`] or a sleep on the descriptors, that stand for a consumer that goes on
+/// posting.
 const POSTS_MIN: u64 = 8;
 
 /// Counts of a [`Presence`].
@@ -154,8 +155,8 @@ impl<K: Passive> Monitor<K> {
         wait()
     }
 
-    /// As [`Monitor::with_lazily`]. A consumer that goes on posting has what may wait sent by the thread, once in a
-    /// [`DOZE`].
+    /// As [`Monitor::with_lazily`]. A consumer that goes on posting has what may wait sent by the thread, within a
+    /// millisecond or two.
     #[inline]
     pub fn post_lazily(&self, presence: &Presence, f: impl FnOnce(&mut K) -> Urgency) {
         self.with_lazily_unless(f, || presence.post());
