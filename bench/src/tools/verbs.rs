@@ -148,7 +148,8 @@ mod tests {
          65536      2000             20.10              18.40  \t\t   0.035095\n---------------\n";
     const LATENCY: &str = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    \
          t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n \
-         2       1000          3.02           35.10        3.55      \t       3.71        \t0.90\t\t5.20   \t\t14.31  \n";
+         2       1000          3.02           35.10        3.55      \t       3.71        \t0.90\t\t5.20  \
+         \t\t14.31  \n";
     const CONNECTIONS: &str = "step              total ms     max ms     min us  us / conn\n\
                                create id    :       1.00       0.03       0.00       5.00\n\
                                resolve addr :       2.00       0.20      10.00      10.00\n\
