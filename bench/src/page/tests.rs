@@ -157,8 +157,8 @@ fn check_text(text: &str) {
 fn the_page_is_well_formed_and_self_contained() {
     let page = html(&report("plain words"));
     let elements = elements(&page);
-    // Goals; three sizes, twice each; five latencies; CPU time; connections, queues.
-    assert_eq!(elements["svg"], 1 + 6 + 5 + 1 + 2);
+    // Goals; three sizes, twice each; seven latencies; CPU time; connections, queues.
+    assert_eq!(elements["svg"], 1 + 6 + 7 + 1 + 2);
     assert!(elements["title"] > 100, "values have tooltips");
     for word in ["http:", "https:", "src=", "<script", "@import", "url(", "<link", "NaN", "inf"] {
         assert!(!page.contains(word), "{word}");
