@@ -1,0 +1,145 @@
+//! The network: a bridge that the guest is on, a host with a kernel's sockets, and TAPs that nodes of flue make.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use flue_test_support::flue::{Scratch, command};
+use flue_test_support::netns::Namespace;
+use flue_test_support::process::{Output, Process};
+use flue_test_support::switch::{Direction, Switch};
+
+use crate::guest::{Guest, Siw};
+use crate::{FLUE, LIMIT};
+
+/// The host whose kernel has the sockets.
+const HOST: &str = "10.77.0.1";
+/// What the bridge and its ports carry; the guest and flue's nodes have their own MTU.
+const MTU_MAX: u32 = 9000;
+/// Loss, in hundredths of a percent.
+const LOSS: u32 = 100;
+
+/// What carries flue's connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// A node on a TAP.
+    Tap,
+    /// Sockets of a kernel.
+    Kernel,
+}
+
+/// How flue is connected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) name: &'static str,
+    pub(crate) carrier: Carrier,
+    /// Options of flue's.
+    pub(crate) options: &'static str,
+    pub(crate) mtu: u32,
+    pub(crate) is_lossy: bool,
+}
+
+/// An end of flue's: where it is, and by which options.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) address: String,
+    options: String,
+    carrier: Carrier,
+    /// What goes over the wire, where a row asks for it.
+    pub(crate) capture: PathBuf,
+    /// The library's log.
+    pub(crate) log: PathBuf,
+}
+
+/// The bench of a number of rows.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    pub(crate) guest: Guest,
+    pub(crate) siw: Siw,
+    switch: Switch,
+    host: Namespace,
+    scratch: Scratch,
+    ends: u8,
+}
+
+impl Bench {
+    /// Boots a guest on a network of its own.
+    pub(crate) fn new(files: &Path, siw: Siw, console: PathBuf) -> Self {
+        let switch = Switch::new(MTU_MAX);
+        let host = switch.host(&format!("{HOST}/24"));
+        let namespace = switch.namespace();
+        namespace.ip("tuntap add dev guest mode tap");
+        namespace.ip(&format!("link set guest mtu {MTU_MAX} master {} up", Switch::BRIDGE));
+        let guest = Guest::boot(namespace, files, "guest", siw, console);
+        Self { guest, siw, switch, host, scratch: Scratch::new(), ends: 0 }
+    }
+
+    /// Brings the network to what the setup asks for, and returns an end for flue.
+    pub(crate) fn set_up(&mut self, setup: &Setup) -> End {
+        self.switch.namespace().nft("flush chain bridge bench crossing");
+        if setup.is_lossy {
+            self.switch.lose(LOSS, Direction::Both);
+        }
+        self.guest.run(&format!("ip link set eth0 mtu {}", setup.mtu));
+        // A new address each time: the guest would keep the last node's Ethernet address.
+        self.ends += 1;
+        assert!(self.ends < 240, "addresses for nodes are used up");
+        let number = 10 + self.ends;
+        let address = match setup.carrier {
+            Carrier::Tap => format!("10.77.0.{number}"),
+            Carrier::Kernel => HOST.to_owned(),
+        };
+        let options = match setup.carrier {
+            Carrier::Tap => format!(
+                "--tap t{number} --addr {address}/24 --bridge {} --mtu {} --control none {}",
+                Switch::BRIDGE,
+                setup.mtu,
+                setup.options
+            ),
+            Carrier::Kernel => format!("--control none {}", setup.options),
+        };
+        let file = |kind: &str| self.scratch.file(&format!("{number}.{kind}"));
+        End { address, options, carrier: setup.carrier, capture: file("pcapng"), log: file("log") }
+    }
+
+    /// Frames that were lost on purpose so far.
+    pub(crate) fn lost_frames(&self) -> u64 {
+        self.switch.lost_frames()
+    }
+
+    /// Starts `flue rping` there.
+    pub(crate) fn flue_rping(&self, end: &End, line: &str) -> Process {
+        let transport = if end.carrier == Carrier::Kernel { "--transport kernel" } else { "" };
+        let line = format!("rping {transport} {} {line}", end.options);
+        Process::start(self.place(end), command(FLUE, &line), Output::Lines)
+    }
+
+    /// Starts a program on flue's verbs there.
+    pub(crate) fn flue_run(&self, end: &End, options: &str, line: &str) -> Process {
+        let mut run: Command = command(FLUE, &format!("run {} {options}", end.options));
+        run.arg("--library").arg(library()).arg("--log").arg(&end.log).arg("--");
+        run.args(line.split_whitespace());
+        Process::start(self.place(end), run, Output::Lines)
+    }
+
+    /// Waits until the guest listens on a port.
+    pub(crate) fn wait_for_guest(&mut self, port: u16) {
+        let look = format!(
+            "until grep -q ' [0-9A-F]*:{port:04X} .* 0A ' /proc/net/tcp; do sleep 0.02; done"
+        );
+        let job = self.guest.start(&look);
+        self.guest.expect_exit(job, 0, LIMIT);
+    }
+
+    fn place(&self, end: &End) -> &Namespace {
+        match end.carrier {
+            Carrier::Tap => self.switch.namespace(),
+            Carrier::Kernel => &self.host,
+        }
+    }
+}
+
+/// The library, which cargo builds beside this test.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("the path of this test");
+    test.with_file_name("libflue_verbs.so")
+}

@@ -1,0 +1,216 @@
+//! The guest: a Linux with siw under qemu, and commands in it (`guest/init.c` says how they travel).
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use flue_test_support::flue::command;
+use flue_test_support::netns::Namespace;
+use flue_test_support::process::{Output, Process};
+
+use crate::LIMIT;
+
+/// The guest's address, and the length of its prefix.
+pub(crate) const ADDRESS: &str = "10.77.0.2";
+/// What the kernel says on its console when it is not to be trusted any more.
+const COMPLAINTS: &[&str] =
+    &["BUG:", "Oops", "general protection", "Kernel panic", "WARNING:", "rcu: INFO", "hung task"];
+
+/// Which siw the guest has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Siw {
+    /// As in the kernel's source.
+    Stock,
+    /// With its accept race mended (`build`).
+    Mended,
+}
+
+impl Siw {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Stock => "stock",
+            Self::Mended => "mended",
+        }
+    }
+}
+
+/// A command that was started in the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Job(u64);
+
+#[derive(Debug, Default)]
+struct Progress {
+    lines: Vec<String>,
+    /// Lines that were waited for.
+    seen: usize,
+    status: Option<i32>,
+}
+
+/// A running guest; it ends with this value.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    /// Only kept: qemu ends with it.
+    _qemu: Process,
+    input: ChildStdin,
+    output: Receiver<String>,
+    jobs: HashMap<u64, Progress>,
+    started: u64,
+    console: PathBuf,
+}
+
+impl Guest {
+    /// Boots it with its card on the TAP `tap`, and waits until it takes commands. `files` is what `build` has made.
+    ///
+    /// # Panics
+    ///
+    /// When it does not come up, with the end of its console.
+    pub(crate) fn boot(
+        host: &Namespace,
+        files: &Path,
+        tap: &str,
+        siw: Siw,
+        console: PathBuf,
+    ) -> Self {
+        let mut qemu = Process::start(host, qemu(files, tap, siw, &console), Output::Bytes);
+        let (input, output) = (qemu.take_input(), qemu.take_output());
+        let (sender, lines) = channel();
+        thread::spawn(move || {
+            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                    return;
+                }
+            }
+        });
+        let jobs = HashMap::from([(0, Progress::default())]);
+        let mut guest = Self { _qemu: qemu, input, output: lines, jobs, started: 0, console };
+        guest.expect_exit(Job(0), 0, LIMIT);
+        guest
+    }
+
+    /// Starts a command of the shell.
+    pub(crate) fn start(&mut self, command: &str) -> Job {
+        self.started += 1;
+        self.jobs.insert(self.started, Progress::default());
+        self.tell(&format!("run {} {command}", self.started));
+        Job(self.started)
+    }
+
+    /// Ends it, if it has not ended, and all that it has started.
+    pub(crate) fn kill(&mut self, job: Job) {
+        self.tell(&format!("kill {}", job.0));
+        while self.jobs[&job.0].status.is_none() {
+            self.take_line(job, Instant::now() + LIMIT);
+        }
+    }
+
+    /// Runs a command to its end, which must be 0; what it has said.
+    pub(crate) fn run(&mut self, command: &str) -> String {
+        let job = self.start(command);
+        self.expect_exit(job, 0, LIMIT)
+    }
+
+    /// Waits until it says a line with `text` in it.
+    ///
+    /// # Panics
+    ///
+    /// When it does not within `limit`, or ends before.
+    pub(crate) fn expect_line(&mut self, job: Job, text: &str, limit: Duration) -> String {
+        let deadline = Instant::now() + limit;
+        loop {
+            let progress = self.jobs.get_mut(&job.0).expect("a job of this guest");
+            while let Some(line) = progress.lines.get(progress.seen) {
+                progress.seen += 1;
+                if line.contains(text) {
+                    return line.clone();
+                }
+            }
+            assert!(
+                progress.status.is_none(),
+                "a command in the guest has ended with {:?} before it said {text:?}:\n{}",
+                progress.status,
+                progress.lines.join("\n")
+            );
+            self.take_line(job, deadline);
+        }
+    }
+
+    /// Waits for its end; what it has said.
+    ///
+    /// # Panics
+    ///
+    /// When it does not end within `limit`, or with another status.
+    pub(crate) fn expect_exit(&mut self, job: Job, status: i32, limit: Duration) -> String {
+        let deadline = Instant::now() + limit;
+        while self.jobs[&job.0].status.is_none() {
+            self.take_line(job, deadline);
+        }
+        let Progress { lines, status: ended, .. } =
+            self.jobs.remove(&job.0).expect("a job of this guest");
+        let said = lines.join("\n");
+        assert_eq!(ended, Some(status), "a command in the guest; it said:\n{said}");
+        said
+    }
+
+    /// Whether the kernel has said what makes a restart necessary: the first such line.
+    pub(crate) fn complaint(&self) -> Option<String> {
+        let console = fs::read(&self.console).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console);
+        let mut lines = console.lines();
+        lines.find(|line| COMPLAINTS.iter().any(|it| line.contains(it))).map(str::to_owned)
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.input, "{line}").expect("qemu reads");
+    }
+
+    fn take_line(&mut self, waited_for: Job, deadline: Instant) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let line = match self.output.recv_timeout(left) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => panic!("the guest has ended"),
+            Err(RecvTimeoutError::Timeout) => panic!(
+                "a command in the guest neither goes on nor ends; it said:\n{}",
+                self.jobs[&waited_for.0].lines.join("\n")
+            ),
+        };
+        let mut words = line.splitn(3, ' ');
+        let id = words.next().and_then(|id| id.parse::<u64>().ok());
+        let kind = words.next().unwrap_or_default();
+        let text = words.next().unwrap_or_default();
+        let Some(progress) = id.and_then(|id| self.jobs.get_mut(&id)) else { return };
+        match kind {
+            "=" => progress.status = text.parse().ok(),
+            _ => progress.lines.push(text.to_owned()),
+        }
+    }
+}
+
+/// The end of a console.
+pub(crate) fn tail(console: &Path) -> String {
+    let text = fs::read(console).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(30)..].join("\n")
+}
+
+// Frames are whole on the bridge: the card has no offloads, and the TAP no header for them.
+fn qemu(files: &Path, tap: &str, siw: Siw, console: &Path) -> Command {
+    let machine = "-nodefaults -no-user-config -display none -no-reboot -M q35 -accel tcg,thread=multi \
+                   -cpu max -smp 2 -m 768 -device virtio-rng-pci -device virtio-serial-pci \
+                   -chardev stdio,id=commands,signal=off -device virtserialport,chardev=commands,name=commands";
+    let mut qemu = command("qemu-system-x86_64", machine);
+    qemu.arg("-kernel").arg(files.join("vmlinuz")).arg("-initrd").arg(files.join("initramfs.cpio"));
+    qemu.arg("-append").arg(format!(
+        "console=ttyS0 loglevel=5 panic=-1 oops=continue mitigations=off random.trust_cpu=on siw={} address={ADDRESS}/24",
+        siw.name()
+    ));
+    qemu.arg("-serial").arg(format!("file:{}", console.display()));
+    qemu.arg("-netdev").arg(format!("tap,id=net,ifname={tap},script=no,downscript=no,vnet_hdr=off"));
+    qemu.args(["-device", "virtio-net-pci,netdev=net,romfile="]);
+    qemu
+}

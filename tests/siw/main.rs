@@ -1,0 +1,160 @@
+//! flue against Linux siw: a table of rows, each run against a guest that `tests/siw/run` has built. Without a guest
+//! this says so and passes, in CI too.
+//!
+//! A row that fails prints why and the end of the guest's console, and the next one has a new guest; so it does when
+//! the guest's kernel has complained. Words on the command line choose the rows in which all of them occur.
+
+mod bench;
+mod guest;
+mod rping;
+
+use std::any::Any;
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use flue_test_support::needs::{Need, find_tool};
+
+use crate::bench::{Bench, Carrier, Setup};
+use crate::guest::Siw;
+
+const FLUE: &str = env!("CARGO_BIN_EXE_flue");
+/// For anything that is waited for: a failure's time. Loss and a busy emulator are slow.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// What a row does; what it returns is shown.
+type Run = Box<dyn Fn(&mut Bench) -> String>;
+
+struct Row {
+    siw: Siw,
+    setup: Setup,
+    what: String,
+    run: Run,
+}
+
+const TAP: Setup = Setup {
+    name: "TAP, offloaded",
+    carrier: Carrier::Tap,
+    options: "",
+    mtu: 1500,
+    is_lossy: false,
+};
+const HOST_STACK: Setup =
+    Setup { name: "TAP, in the host stack", options: "--offload never", ..TAP };
+const KERNEL: Setup = Setup { name: "kernel sockets", carrier: Carrier::Kernel, ..TAP };
+
+fn rows() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for siw in [Siw::Mended, Siw::Stock] {
+        rping::rows(siw, &mut rows);
+    }
+    rows
+}
+
+impl Row {
+    fn title(&self) -> String {
+        format!("{} | {} | {}", self.siw.name(), self.setup.name, self.what)
+    }
+}
+
+/// The message of a panic.
+fn message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
+}
+
+/// Runs rows one by one, with a guest for as many of them as it serves.
+struct Runner {
+    files: PathBuf,
+    console: PathBuf,
+    bench: Option<Bench>,
+    failed: Vec<String>,
+    table: String,
+}
+
+impl Runner {
+    fn run(&mut self, row: &Row) {
+        let start = Instant::now();
+        let bench = self.bench.take().filter(|bench| bench.siw == row.siw);
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let mut bench = bench
+                .unwrap_or_else(|| Bench::new(&self.files, row.siw, self.console.clone()));
+            let seen = (row.run)(&mut bench);
+            (bench, seen)
+        }));
+        let seconds = start.elapsed().as_secs_f64();
+        match outcome {
+            Ok((bench, mut seen)) => {
+                match bench.guest.complaint() {
+                    Some(line) => write!(seen, "; then the guest's kernel: {line}").expect("a String"),
+                    None => self.bench = Some(bench),
+                }
+                println!("passed {seconds:6.1} s | {} | {seen}", row.title());
+                writeln!(self.table, "| {} | {seen} |", row.title()).expect("a String");
+            }
+            Err(panic) => {
+                println!("FAILED {seconds:6.1} s | {} | {}", row.title(), message(&*panic));
+                println!("--- end of the guest's console\n{}\n---", guest::tail(&self.console));
+                writeln!(self.table, "| {} | failed |", row.title()).expect("a String");
+                self.failed.push(row.title());
+            }
+        }
+    }
+}
+
+/// Why nothing can be run here.
+fn lack(files: &Path) -> Option<String> {
+    let has_guest = files.join("initramfs.cpio").is_file() && files.join("vmlinuz").is_file();
+    let tools = ["qemu-system-x86_64", "ip", "nft", "unshare"];
+    if !has_guest {
+        return Some("there is no guest; tests/siw/run builds it".into());
+    }
+    if !rustix::process::geteuid().is_root() || lacks_tun() {
+        return Some("needs root and /dev/net/tun".into());
+    }
+    tools.iter().find(|tool| find_tool(tool).is_none()).map(|tool| format!("`{tool}` is missing"))
+}
+
+fn lacks_tun() -> bool {
+    fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").is_err()
+}
+
+fn main() -> ExitCode {
+    let words: Vec<String> = env::args().skip(1).collect();
+    let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/siw");
+    // What a list or a filter of another test is asked for.
+    if words.iter().any(|word| word == "--list") {
+        return ExitCode::SUCCESS;
+    }
+    if env::var_os("FLUE_SIW").is_none() {
+        println!("skipped: siw: only tests/siw/run boots guests");
+        return ExitCode::SUCCESS;
+    }
+    if let Some(lack) = lack(&files) {
+        println!("skipped: siw: {lack}");
+        return ExitCode::SUCCESS;
+    }
+    let wanted: Vec<&String> = words.iter().filter(|word| !word.starts_with('-')).collect();
+    let console = files.join("console");
+    let mut runner =
+        Runner { files, console, bench: None, failed: Vec::new(), table: String::new() };
+    let mut count = 0;
+    for row in rows() {
+        if wanted.iter().all(|word| row.title().contains(word.as_str())) {
+            count += 1;
+            runner.run(&row);
+        }
+    }
+    runner.bench = None;
+    if let Some(file) = env::var_os("FLUE_SIW_TABLE") {
+        fs::write(file, &runner.table).expect("the table can be written");
+    }
+    println!("{count} rows, {} failed", runner.failed.len());
+    for title in &runner.failed {
+        println!("failed: {title}");
+    }
+    if runner.failed.is_empty() && count > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
