@@ -1,5 +1,6 @@
 //! The network: a bridge that the guest is on, a host with a kernel's sockets, and TAPs that nodes of flue make.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -58,6 +59,7 @@ pub(crate) struct Bench {
     switch: Switch,
     host: Namespace,
     scratch: Scratch,
+    files: PathBuf,
     ends: u8,
 }
 
@@ -67,10 +69,12 @@ impl Bench {
         let switch = Switch::new(MTU_MAX);
         let host = switch.host(&format!("{HOST}/24"));
         let namespace = switch.namespace();
+        // Where no interface has an IPv4 address getaddrinfo(3) turns those that it is given into IPv6 ones.
+        namespace.ip(&format!("addr add 10.78.0.1/24 dev {}", Switch::BRIDGE));
         namespace.ip("tuntap add dev guest mode tap");
         namespace.ip(&format!("link set guest mtu {MTU_MAX} master {} up", Switch::BRIDGE));
         let guest = Guest::boot(namespace, files, "guest", siw, console);
-        Self { guest, siw, switch, host, scratch: Scratch::new(), ends: 0 }
+        Self { guest, siw, switch, host, scratch: Scratch::new(), files: files.to_owned(), ends: 0 }
     }
 
     /// Brings the network to what the setup asks for, and returns an end for flue.
@@ -97,8 +101,15 @@ impl Bench {
             ),
             Carrier::Kernel => format!("--control none {}", setup.options),
         };
-        let file = |kind: &str| self.scratch.file(&format!("{number}.{kind}"));
-        End { address, options, carrier: setup.carrier, capture: file("pcapng"), log: file("log") }
+        let log = self.files.join("log");
+        fs::write(&log, "").expect("a directory of ours");
+        let capture = self.scratch.file(&format!("{number}.pcapng"));
+        End { address, options, carrier: setup.carrier, capture, log }
+    }
+
+    /// The program of both ends, for this machine.
+    pub(crate) fn peer_program(&self) -> String {
+        self.files.join("verbs_peer").display().to_string()
     }
 
     /// Frames that were lost on purpose so far.

@@ -19,7 +19,10 @@ use crate::LIMIT;
 pub(crate) const ADDRESS: &str = "10.77.0.2";
 /// What the kernel says on its console when it is not to be trusted any more.
 const COMPLAINTS: &[&str] =
-    &["BUG:", "Oops", "general protection", "Kernel panic", "WARNING:", "rcu: INFO", "hung task"];
+    &["BUG:", "kernel BUG", "Oops", "general protection", "Kernel panic", "WARNING:", "rcu: INFO", "hung task"];
+
+/// How often a kernel is looked after that has nothing to say.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// Which siw the guest has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +159,14 @@ impl Guest {
         said
     }
 
+    /// What siw has said of Terminates so far: layer, type and code as it reads them.
+    pub(crate) fn terminates(&self) -> Vec<String> {
+        let console = fs::read(&self.console).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console);
+        let reports = console.lines().filter_map(|line| line.split_once("got TERMINATE. "));
+        reports.map(|(_, report)| report.trim_end().to_owned()).collect()
+    }
+
     /// Whether the kernel has said what makes a restart necessary: the first such line.
     pub(crate) fn complaint(&self) -> Option<String> {
         let console = fs::read(&self.console).unwrap_or_default();
@@ -169,14 +180,22 @@ impl Guest {
     }
 
     fn take_line(&mut self, waited_for: Job, deadline: Instant) {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let line = match self.output.recv_timeout(left) {
-            Ok(line) => line,
-            Err(RecvTimeoutError::Disconnected) => panic!("the guest has ended"),
-            Err(RecvTimeoutError::Timeout) => panic!(
+        let line = loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.output.recv_timeout(left.min(LOOK)) {
+                Ok(line) => break line,
+                Err(RecvTimeoutError::Disconnected) => panic!("the guest has ended"),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let said = || self.jobs[&waited_for.0].lines.join("\n");
+            if let Some(complaint) = self.complaint() {
+                panic!("the guest's kernel: {complaint}; a command had said:\n{}", said());
+            }
+            assert!(
+                Instant::now() < deadline,
                 "a command in the guest neither goes on nor ends; it said:\n{}",
-                self.jobs[&waited_for.0].lines.join("\n")
-            ),
+                said()
+            );
         };
         let mut words = line.splitn(3, ' ');
         let id = words.next().and_then(|id| id.parse::<u64>().ok());

@@ -5,14 +5,17 @@
 //! the guest's kernel has complained. Words on the command line choose the rows in which all of them occur.
 
 mod bench;
+mod connects;
+mod errors;
 mod guest;
+mod operations;
 mod rping;
 
-use std::any::Any;
 use std::fmt::Write as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
@@ -23,7 +26,7 @@ use crate::guest::Siw;
 
 const FLUE: &str = env!("CARGO_BIN_EXE_flue");
 /// For anything that is waited for: a failure's time. Loss and a busy emulator are slow.
-const LIMIT: Duration = Duration::from_secs(300);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// What a row does; what it returns is shown.
 type Run = Box<dyn Fn(&mut Bench) -> String>;
@@ -50,6 +53,9 @@ fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for siw in [Siw::Mended, Siw::Stock] {
         rping::rows(siw, &mut rows);
+        operations::rows(siw, &mut rows);
+        connects::rows(siw, &mut rows);
+        errors::rows(siw, &mut rows);
     }
     rows
 }
@@ -60,10 +66,15 @@ impl Row {
     }
 }
 
-/// The message of a panic.
-fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
+/// What the last panic said, and where.
+static PANIC: Mutex<String> = Mutex::new(String::new());
+
+fn note_panics() {
+    panic::set_hook(Box::new(|panic| {
+        if let Ok(mut last) = PANIC.lock() {
+            *last = panic.to_string();
+        }
+    }));
 }
 
 /// Runs rows one by one, with a guest for as many of them as it serves.
@@ -95,8 +106,10 @@ impl Runner {
                 println!("passed {seconds:6.1} s | {} | {seen}", row.title());
                 writeln!(self.table, "| {} | {seen} |", row.title()).expect("a String");
             }
-            Err(panic) => {
-                println!("FAILED {seconds:6.1} s | {} | {}", row.title(), message(&*panic));
+            Err(_) => {
+                let why = PANIC.lock().map(|why| why.clone()).unwrap_or_default();
+                println!("FAILED {seconds:6.1} s | {} | {why}", row.title());
+                println!("--- end of flue's log\n{}", guest::tail(&self.files.join("log")));
                 println!("--- end of the guest's console\n{}\n---", guest::tail(&self.console));
                 writeln!(self.table, "| {} | failed |", row.title()).expect("a String");
                 self.failed.push(row.title());
@@ -137,21 +150,23 @@ fn main() -> ExitCode {
         println!("skipped: siw: {lack}");
         return ExitCode::SUCCESS;
     }
+    note_panics();
     let wanted: Vec<&String> = words.iter().filter(|word| !word.starts_with('-')).collect();
     let console = files.join("console");
     let mut runner =
         Runner { files, console, bench: None, failed: Vec::new(), table: String::new() };
+    let table = env::var_os("FLUE_SIW_TABLE");
     let mut count = 0;
     for row in rows() {
         if wanted.iter().all(|word| row.title().contains(word.as_str())) {
             count += 1;
             runner.run(&row);
+            if let Some(file) = &table {
+                fs::write(file, &runner.table).expect("the table can be written");
+            }
         }
     }
     runner.bench = None;
-    if let Some(file) = env::var_os("FLUE_SIW_TABLE") {
-        fs::write(file, &runner.table).expect("the table can be written");
-    }
     println!("{count} rows, {} failed", runner.failed.len());
     for title in &runner.failed {
         println!("failed: {title}");

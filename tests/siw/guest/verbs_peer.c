@@ -26,12 +26,17 @@
 
 #define PORT 7180
 #define MESSAGE_BYTES_MAX (16u << 20)
+// Memory of a connection that has no large messages.
+#define FEW_BYTES (64u << 10)
 // Behind what an operation may write: it must stay as it was.
 #define GUARD_BYTES 64
 #define GUARD 0xa5
 #define INLINE_BYTES 64
+#define GATHERED_BYTES_MIN 7
+// Kinds that differ from another one in something else than how bytes travel.
+#define VARIETY_BYTES_MAX (1u << 20)
 // A failure's time: loss and a busy emulator are slow.
-#define WAIT_MS 120000
+#define WAIT_MS 60000
 
 // --- what the two tell each other --------------------------------------------------------------------------------------
 
@@ -52,7 +57,7 @@ static const char *const wrong_names[] = {
 };
 #define WRONGS (sizeof wrong_names / sizeof *wrong_names)
 
-struct offer { uint32_t wrong, key; uint64_t address, length; };
+struct offer { uint32_t wrong, key; uint64_t address, length, is_siw; };
 struct message { uint32_t operation, seed, key, is_bad; uint64_t size; };
 
 // --- a connection -------------------------------------------------------------------------------------------------------
@@ -66,10 +71,12 @@ struct connection {
     struct ibv_mr *region, *message_region, *given_region;
     struct ibv_mw *window;
     uint8_t *memory;
+    size_t bytes; // of it, without the guard
     struct message messages[2]; // in, out
     struct offer peer;
     enum wrong wrong;
     unsigned receives; // posted, and not complete
+    bool is_siw;
 };
 
 static void fail(const char *format, ...) {
@@ -98,19 +105,36 @@ static void say(const char *format, ...) {
 #define MADE(call) \
     ({ __typeof__(call) made = (call); if (!made) fail("%s: %s", #call, strerror(errno)); made; })
 
-static uint8_t pattern(uint32_t seed, size_t at) {
-    return (uint8_t)(((uint32_t)at * 2654435761u + seed * 40503u) >> 13);
+// What messages are made of, from a place that the seed says and around. Its length is a prime, so that no multiple of
+// a segment's payload looks like another one.
+static uint8_t cycle[65521];
+
+static size_t start_of(uint32_t seed) { return seed * 7919u % sizeof cycle; }
+
+static void make_cycle(void) {
+    uint32_t state = 1;
+    for (size_t at = 0; at < sizeof cycle; at++) {
+        state = state * 1664525u + 1013904223u;
+        cycle[at] = (uint8_t)(state >> 24);
+    }
 }
+
+static size_t smaller(size_t one, size_t other) { return one < other ? one : other; }
 
 static void fill(uint8_t *memory, size_t size, uint32_t seed) {
-    for (size_t at = 0; at < size; at++) memory[at] = pattern(seed, at);
+    for (size_t from = start_of(seed), count; size; memory += count, size -= count, from = 0) {
+        count = smaller(size, sizeof cycle - from);
+        memcpy(memory, cycle + from, count);
+    }
 }
 
-// Whether the memory has the pattern, and the guard behind it.
+// Whether the memory has what `fill` writes, and the guard behind it.
 static bool is_whole(const uint8_t *memory, size_t size, uint32_t seed) {
-    for (size_t at = 0; at < size; at++)
-        if (memory[at] != pattern(seed, at)) return false;
-    for (size_t at = size; at < size + GUARD_BYTES; at++)
+    for (size_t from = start_of(seed), count; size; memory += count, size -= count, from = 0) {
+        count = smaller(size, sizeof cycle - from);
+        if (memcmp(memory, cycle + from, count)) return false;
+    }
+    for (size_t at = 0; at < GUARD_BYTES; at++)
         if (memory[at] != GUARD) return false;
     return true;
 }
@@ -215,7 +239,7 @@ static uint32_t revocable_key(struct connection *c) {
         bind.bind_mw.mw = c->window;
         bind.bind_mw.rkey = ibv_inc_rkey(c->window->rkey);
         bind.bind_mw.bind_info = (struct ibv_mw_bind_info){
-            c->region, (uintptr_t)c->memory, MESSAGE_BYTES_MAX, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
+            c->region, (uintptr_t)c->memory, c->bytes, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
         };
         MUST(ibv_post_send(c->id->qp, &bind, &bad));
         enum ibv_wc_status status = sent(c);
@@ -225,11 +249,12 @@ static uint32_t revocable_key(struct connection *c) {
     }
     if (c->given_region) MUST(ibv_dereg_mr(c->given_region));
     int rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-    c->given_region = MADE(ibv_reg_mr(c->domain, c->memory, MESSAGE_BYTES_MAX, rights));
+    c->given_region = MADE(ibv_reg_mr(c->domain, c->memory, c->bytes, rights));
     return c->given_region->rkey;
 }
 
 static void make_queues(struct connection *c) {
+    c->is_siw = !strncmp(ibv_get_device_name(c->id->verbs->device), "siw", 3);
     c->domain = MADE(ibv_alloc_pd(c->id->verbs));
     c->received_channel = MADE(ibv_create_comp_channel(c->id->verbs));
     c->sent = MADE(ibv_create_cq(c->id->verbs, 16, NULL, NULL, 0));
@@ -240,13 +265,13 @@ static void make_queues(struct connection *c) {
     };
     MUST(rdma_create_qp(c->id, c->domain, &wanted));
     size_t page = 4096;
-    c->memory = MADE(aligned_alloc(page, MESSAGE_BYTES_MAX + page));
-    memset(c->memory, GUARD, MESSAGE_BYTES_MAX + page);
+    c->memory = MADE(aligned_alloc(page, c->bytes + page));
+    memset(c->memory, GUARD, c->bytes + page);
     // On iWARP the sink of a Read is written by the peer.
     int rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
     c->window = ibv_alloc_mw(c->domain, IBV_MW_TYPE_2);
     if (c->window) rights |= IBV_ACCESS_MW_BIND;
-    c->region = MADE(ibv_reg_mr(c->domain, c->memory, MESSAGE_BYTES_MAX + GUARD_BYTES, rights));
+    c->region = MADE(ibv_reg_mr(c->domain, c->memory, c->bytes + GUARD_BYTES, rights));
     c->message_region = MADE(ibv_reg_mr(c->domain, c->messages, sizeof c->messages, IBV_ACCESS_LOCAL_WRITE));
     fcntl(c->id->verbs->async_fd, F_SETFL, O_NONBLOCK);
 }
@@ -269,11 +294,12 @@ static void destroy(struct connection *c) {
 
 // --- the server ---------------------------------------------------------------------------------------------------------
 
+// siw has no events for solicited messages alone, and does not tell a program what was invalidated.
 static bool was_received_well(struct connection *c, const struct message *asked, uint32_t key) {
-    struct ibv_wc done = received(c, asked->operation == SEND_SOLICITED);
+    struct ibv_wc done = received(c, asked->operation == SEND_SOLICITED && !c->is_siw);
     if (done.status) fail("a Send was not received: %s", ibv_wc_status_str(done.status));
     bool is_invalidation = done.wc_flags & IBV_WC_WITH_INV;
-    if (is_invalidation != (asked->operation == SEND_INVALIDATE)) return false;
+    if (is_invalidation != (asked->operation == SEND_INVALIDATE && !c->is_siw)) return false;
     if (is_invalidation && done.invalidated_rkey != key) return false;
     return done.byte_len == asked->size && is_whole(c->memory, asked->size, asked->seed);
 }
@@ -281,7 +307,7 @@ static bool was_received_well(struct connection *c, const struct message *asked,
 static void answer(struct connection *c, struct message asked) {
     struct message reply = asked;
     bool is_send = asked.operation < WRITE;
-    if (asked.size > MESSAGE_BYTES_MAX) fail("asked for %" PRIu64 " bytes", asked.size);
+    if (asked.size > c->bytes) fail("asked for %" PRIu64 " bytes", asked.size);
     if (asked.operation == CHECK) {
         reply.is_bad = !is_whole(c->memory, asked.size, asked.seed);
     } else if (asked.operation == READ) {
@@ -296,7 +322,7 @@ static void answer(struct connection *c, struct message asked) {
         send_message(c, reply);
         return;
     }
-    post_receive(c, c->memory, MESSAGE_BYTES_MAX, c->region);
+    post_receive(c, c->memory, (uint32_t)c->bytes, c->region);
     send_message(c, reply);
     reply.is_bad = !was_received_well(c, &asked, reply.key);
     post_message_receive(c);
@@ -321,10 +347,10 @@ static struct offer prepare(struct connection *c) {
     case READ_RIGHTS: rights &= ~IBV_ACCESS_REMOTE_READ; break;
     case WRITE_DOMAIN:
     case READ_DOMAIN: domain = c->other_domain = MADE(ibv_alloc_pd(c->id->verbs)); break;
-    default: return (struct offer){ c->wrong, c->region->rkey, (uintptr_t)c->memory, MESSAGE_BYTES_MAX };
+    default: return (struct offer){ c->wrong, c->region->rkey, (uintptr_t)c->memory, c->bytes, c->is_siw };
     }
-    c->given_region = MADE(ibv_reg_mr(domain, c->memory, MESSAGE_BYTES_MAX, rights));
-    return (struct offer){ c->wrong, c->given_region->rkey, (uintptr_t)c->memory, MESSAGE_BYTES_MAX };
+    c->given_region = MADE(ibv_reg_mr(domain, c->memory, c->bytes, rights));
+    return (struct offer){ c->wrong, c->given_region->rkey, (uintptr_t)c->memory, c->bytes, c->is_siw };
 }
 
 // What became of a connection that was ended: all completions, events of the queue pair.
@@ -344,20 +370,20 @@ static void report(struct connection *c, const char *side) {
     say("%s %s:%s", side, wrong_names[c->wrong], text);
 }
 
-// The wrong operation comes by itself; a message behind a harmless one is answered.
+// A message first, and the wrong operation behind its answer: Linux's iw_cm dies of a connection that ends before it
+// has said that it is there.
 static void suffer(struct connection *c) {
+    struct message asked = receive_message(c);
     if (c->wrong == WRITE_INVALIDATED || c->wrong == READ_INVALIDATED) {
-        struct message asked = receive_message(c);
         asked.key = revocable_key(c);
         struct ibv_send_wr invalidate = {
             .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED, .invalidate_rkey = asked.key,
         }, *bad;
-        MUST(ibv_post_send(c->id->qp, &invalidate, &bad));
-        enum ibv_wc_status status = sent(c);
-        if (status) fail("a local invalidation: %s", ibv_wc_status_str(status));
-        post_message_receive(c);
-        send_message(c, asked);
+        // siw does not take it from programs.
+        asked.is_bad = ibv_post_send(c->id->qp, &invalidate, &bad) || sent(c);
     }
+    if (c->wrong != SEND_NO_RECEIVE) post_message_receive(c);
+    send_message(c, asked);
     expect_event(c, RDMA_CM_EVENT_DISCONNECTED);
     rdma_disconnect(c->id);
     report(c, "server");
@@ -368,7 +394,7 @@ static void *serve_one(void *argument) {
     MUST(rdma_migrate_id(c->id, c->channel));
     make_queues(c);
     struct offer offer = prepare(c);
-    if (c->wrong != SEND_NO_RECEIVE) post_message_receive(c);
+    post_message_receive(c);
     struct rdma_conn_param reply = {
         .private_data = &offer, .private_data_len = sizeof offer, .responder_resources = 4, .initiator_depth = 4,
     };
@@ -412,6 +438,8 @@ static void serve(const char *where, unsigned long count) {
             memcpy(&c->peer, event->param.conn.private_data, sizeof c->peer);
             if (c->peer.wrong >= WRONGS) fail("asked for case %u", c->peer.wrong);
             c->wrong = (enum wrong)c->peer.wrong;
+            c->bytes = c->peer.length;
+            if (c->bytes % 4096 || c->bytes > MESSAGE_BYTES_MAX) fail("asked for %zu bytes of memory", c->bytes);
             MUST(rdma_ack_cm_event(event));
             MUST(pthread_create(&threads[at++], NULL, serve_one, c));
         } else {
@@ -429,10 +457,11 @@ static void serve(const char *where, unsigned long count) {
 
 // --- the client ---------------------------------------------------------------------------------------------------------
 
-static struct connection *connect_to(const char *where, enum wrong wrong) {
+static struct connection *connect_to(const char *where, enum wrong wrong, size_t bytes) {
     struct connection *c = MADE(calloc(1, sizeof *c));
     struct sockaddr_in address = address_of(where);
     c->wrong = wrong;
+    c->bytes = bytes;
     c->channel = MADE(rdma_create_event_channel());
     MUST(rdma_create_id(c->channel, &c->id, NULL, RDMA_PS_TCP));
     MUST(rdma_resolve_addr(c->id, NULL, (struct sockaddr *)&address, 10000));
@@ -440,13 +469,13 @@ static struct connection *connect_to(const char *where, enum wrong wrong) {
     MUST(rdma_resolve_route(c->id, 10000));
     expect_event(c, RDMA_CM_EVENT_ROUTE_RESOLVED);
     make_queues(c);
-    struct offer mine = { .wrong = wrong };
+    struct offer mine = { .wrong = wrong, .length = bytes };
     struct rdma_conn_param request = {
         .private_data = &mine, .private_data_len = sizeof mine, .responder_resources = 4, .initiator_depth = 4,
     };
     MUST(rdma_connect(c->id, &request));
     expect_event(c, RDMA_CM_EVENT_ESTABLISHED);
-    if (c->peer.length != MESSAGE_BYTES_MAX) fail("a Reply without the region");
+    if (c->peer.length != bytes) fail("a Reply without the region");
     return c;
 }
 
@@ -463,13 +492,15 @@ static void post(struct connection *c, enum ibv_wr_opcode opcode, int flags, uin
         .sg_list = &piece, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED | (unsigned)flags,
     }, *bad;
     if (opcode == IBV_WR_SEND_WITH_INV) request.invalidate_rkey = key;
-    else request.wr.rdma.rkey = key, request.wr.rdma.remote_addr = at;
+    // siw's library takes what is to be invalidated from here.
+    request.wr.rdma.rkey = key;
+    request.wr.rdma.remote_addr = at;
     MUST(ibv_post_send(c->id->qp, &request, &bad));
 }
 
 // The same bytes from three places of the region.
 static void post_pieces(struct connection *c, enum ibv_wr_opcode opcode, uint64_t size, uint32_t key) {
-    uint32_t first = (uint32_t)size / 7, second = (uint32_t)size / 3;
+    uint32_t first = (uint32_t)size / GATHERED_BYTES_MIN, second = (uint32_t)size / 3;
     uint64_t start = (uintptr_t)c->memory;
     struct ibv_sge pieces[3] = {
         { start, first, c->region->lkey },
@@ -517,12 +548,19 @@ static void operations(const char *where, uint64_t bytes_max) {
     static const uint64_t sizes[] = {
         0, 1, 2, 3, 4, 5, 63, 64, 1000, 1427, 1428, 1429, 4095, 4096, 65535, 65536, 1000003, MESSAGE_BYTES_MAX,
     };
-    struct connection *c = connect_to(where, NOTHING);
+    struct connection *c = connect_to(where, NOTHING, MESSAGE_BYTES_MAX);
     uint32_t seed = 1;
     for (enum operation operation = 0; operation < OPERATIONS; operation++) {
         unsigned count = 0;
         for (size_t at = 0; at < sizeof sizes / sizeof *sizes; at++) {
             if (sizes[at] > bytes_max || (operation == WRITE_INLINE && sizes[at] > INLINE_BYTES)) continue;
+            // siw's kernel dies of pieces without a byte.
+            // Behind a message of its own siw may answer a Read without data with as much as that message had.
+            if (operation == READ && !sizes[at] && c->peer.is_siw) continue;
+            bool is_variety = operation == SEND_SOLICITED || operation == SEND_GATHERED || operation == WRITE_GATHERED;
+            if (is_variety && sizes[at] > VARIETY_BYTES_MAX) continue;
+            bool is_gathered = operation == SEND_GATHERED || operation == WRITE_GATHERED;
+            if (is_gathered && sizes[at] < GATHERED_BYTES_MIN) continue;
             operate(c, operation, sizes[at], seed++);
             count++;
         }
@@ -537,7 +575,7 @@ struct series { const char *where; unsigned long count; };
 static void *connect_often(void *argument) {
     struct series *series = argument;
     for (unsigned long at = 0; at < series->count; at++) {
-        struct connection *c = connect_to(series->where, NOTHING);
+        struct connection *c = connect_to(series->where, NOTHING, FEW_BYTES);
         operate(c, WRITE, 1000, (uint32_t)at);
         leave(c);
     }
@@ -557,22 +595,27 @@ static void err(const char *where, const char *name) {
     enum wrong wrong = 0;
     while (wrong < WRONGS && strcmp(wrong_names[wrong], name)) wrong++;
     if (wrong == WRONGS) fail("no case %s", name);
-    struct connection *c = connect_to(where, wrong);
-    uint32_t key = c->peer.key;
+    struct connection *c = connect_to(where, wrong, FEW_BYTES);
     uint64_t there = c->peer.address;
-    if (wrong == WRITE_INVALIDATED || wrong == READ_INVALIDATED) key = ask(c, (struct message){ 0 }).key;
+    struct message prepared = ask(c, (struct message){ .key = c->peer.key });
+    uint32_t key = prepared.key;
+    if (prepared.is_bad) {
+        say("client %s: cannot be tried", name);
+        leave(c);
+        return;
+    }
     post_message_receive(c);
     // Another index: the low octet is the consumer's own.
     uint32_t unknown = key ^ 0x5a5a5a00;
     switch (wrong) {
     case WRITE_STAG: post(c, IBV_WR_RDMA_WRITE, 0, 8, unknown, there); break;
-    case WRITE_BOUNDS: post(c, IBV_WR_RDMA_WRITE, 0, 8, key, there + MESSAGE_BYTES_MAX + GUARD_BYTES - 4); break;
+    case WRITE_BOUNDS: post(c, IBV_WR_RDMA_WRITE, 0, 8, key, there + c->bytes + GUARD_BYTES - 4); break;
     case WRITE_WRAP: post(c, IBV_WR_RDMA_WRITE, 0, 8, key, UINT64_MAX - 3); break;
     case WRITE_RIGHTS:
     case WRITE_DOMAIN:
     case WRITE_INVALIDATED: post(c, IBV_WR_RDMA_WRITE, 0, 8, key, there); break;
     case READ_STAG: post(c, IBV_WR_RDMA_READ, 0, 8, unknown, there); break;
-    case READ_BOUNDS: post(c, IBV_WR_RDMA_READ, 0, 8, key, there + MESSAGE_BYTES_MAX + GUARD_BYTES - 4); break;
+    case READ_BOUNDS: post(c, IBV_WR_RDMA_READ, 0, 8, key, there + c->bytes + GUARD_BYTES - 4); break;
     case READ_RIGHTS:
     case READ_DOMAIN:
     case READ_INVALIDATED: post(c, IBV_WR_RDMA_READ, 0, 8, key, there); break;
@@ -598,6 +641,7 @@ static void err(const char *where, const char *name) {
 }
 
 int main(int count, char **words) {
+    make_cycle();
     const char *verb = count > 2 ? words[1] : "";
     if (!strcmp(verb, "serve") && count == 4) serve(words[2], strtoul(words[3], NULL, 10));
     else if (!strcmp(verb, "operations") && count == 4) operations(words[2], strtoull(words[3], NULL, 10));
