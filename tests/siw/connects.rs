@@ -25,13 +25,7 @@ pub(crate) fn rows(siw: Siw, rows: &mut Vec<Row>) {
     }
 }
 
-fn connects(
-    bench: &mut Bench,
-    setup: &Setup,
-    is_client: bool,
-    count: u32,
-    at_once: u32,
-) -> String {
+fn connects(bench: &mut Bench, setup: &Setup, is_client: bool, count: u32, at_once: u32) -> String {
     let client = format!("connects PEER {count} {at_once}");
     let said = peers(bench, setup, is_client, "", &client, count);
     assert!(said.client.contains(&format!("connected {count}")), "{}", said.client);

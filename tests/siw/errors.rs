@@ -63,8 +63,8 @@ const fn case(name: &'static str, siw: Answer, completes: i32, flue: Answer, eve
     Case { name, siw, completes, flue, event }
 }
 
-/// siw does not check the right to read, invalidates what there is not, calls a receive that is too short one that is not
-/// there, and finds an end of an address space out when it copies.
+/// siw does not check the right to read, invalidates what there is not, calls a receive that is too short one that is
+/// not there, and finds an end of an address space out when it copies.
 #[rustfmt::skip]
 const CASES: &[Case] = &[
     case("write-stag", Terminate([0x11, 0, 3]), SUCCESS, Terminate([0x11, 0, 0xc0]), ACCESS_ERROR),

@@ -18,8 +18,16 @@ use crate::LIMIT;
 /// The guest's address, and the length of its prefix.
 pub(crate) const ADDRESS: &str = "10.77.0.2";
 /// What the kernel says on its console when it is not to be trusted any more.
-const COMPLAINTS: &[&str] =
-    &["BUG:", "kernel BUG", "Oops", "general protection", "Kernel panic", "WARNING:", "rcu: INFO", "hung task"];
+const COMPLAINTS: &[&str] = &[
+    "BUG:",
+    "kernel BUG",
+    "Oops",
+    "general protection",
+    "Kernel panic",
+    "WARNING:",
+    "rcu: INFO",
+    "hung task",
+];
 
 /// How often a kernel is looked after that has nothing to say.
 const LOOK: Duration = Duration::from_secs(5);
@@ -101,14 +109,6 @@ impl Guest {
         self.jobs.insert(self.started, Progress::default());
         self.tell(&format!("run {} {command}", self.started));
         Job(self.started)
-    }
-
-    /// Ends it, if it has not ended, and all that it has started.
-    pub(crate) fn kill(&mut self, job: Job) {
-        self.tell(&format!("kill {}", job.0));
-        while self.jobs[&job.0].status.is_none() {
-            self.take_line(job, Instant::now() + LIMIT);
-        }
     }
 
     /// Runs a command to its end, which must be 0; what it has said.
@@ -225,11 +225,12 @@ fn qemu(files: &Path, tap: &str, siw: Siw, console: &Path) -> Command {
     let mut qemu = command("qemu-system-x86_64", machine);
     qemu.arg("-kernel").arg(files.join("vmlinuz")).arg("-initrd").arg(files.join("initramfs.cpio"));
     qemu.arg("-append").arg(format!(
-        "console=ttyS0 loglevel=5 panic=-1 oops=continue mitigations=off random.trust_cpu=on siw={} address={ADDRESS}/24",
+        "console=ttyS0 loglevel=5 panic=-1 mitigations=off random.trust_cpu=on siw={} address={ADDRESS}/24",
         siw.name()
     ));
     qemu.arg("-serial").arg(format!("file:{}", console.display()));
-    qemu.arg("-netdev").arg(format!("tap,id=net,ifname={tap},script=no,downscript=no,vnet_hdr=off"));
+    qemu.arg("-netdev")
+        .arg(format!("tap,id=net,ifname={tap},script=no,downscript=no,vnet_hdr=off"));
     qemu.args(["-device", "virtio-net-pci,netdev=net,romfile="]);
     qemu
 }

@@ -19,7 +19,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
-use flue_test_support::needs::{Need, find_tool};
+use flue_test_support::needs::find_tool;
 
 use crate::bench::{Bench, Carrier, Setup};
 use crate::guest::Siw;
@@ -91,8 +91,8 @@ impl Runner {
         let start = Instant::now();
         let bench = self.bench.take().filter(|bench| bench.siw == row.siw);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let mut bench = bench
-                .unwrap_or_else(|| Bench::new(&self.files, row.siw, self.console.clone()));
+            let mut bench =
+                bench.unwrap_or_else(|| Bench::new(&self.files, row.siw, self.console.clone()));
             let seen = (row.run)(&mut bench);
             (bench, seen)
         }));
@@ -100,7 +100,9 @@ impl Runner {
         match outcome {
             Ok((bench, mut seen)) => {
                 match bench.guest.complaint() {
-                    Some(line) => write!(seen, "; then the guest's kernel: {line}").expect("a String"),
+                    Some(line) => {
+                        write!(seen, "; then the guest's kernel: {line}").expect("a String")
+                    }
                     None => self.bench = Some(bench),
                 }
                 println!("passed {seconds:6.1} s | {} | {seen}", row.title());

@@ -2,7 +2,6 @@
 // port. The port has lines of text both ways:
 //
 //     run ID COMMAND     the host: starts `sh -c COMMAND`
-//     kill ID            the host: ends it and what it has started, by its process group
 //     ID > LINE          the guest: a line of its standard output or error
 //     ID = STATUS        the guest: it has ended, with this exit status, or 128 and the signal; its output is complete
 //     0 = 0              the guest: ready
@@ -33,7 +32,7 @@
 
 struct job {
     unsigned long id; // 0: free
-    pid_t group;
+    pid_t process;
     int output;
     size_t length;
     char line[LINE_MAX_BYTES];
@@ -133,16 +132,14 @@ static void run(unsigned long id, const char *command) {
     }
     pid_t child = fork();
     if (child == 0) {
-        setpgid(0, 0);
         dup2(ends[1], 1);
         dup2(ends[1], 2);
         execl("/bin/sh", "sh", "-c", command, NULL);
         _exit(127);
     }
     if (child < 0) die("fork");
-    setpgid(child, child);
     close(ends[1]);
-    *job = (struct job){ .id = id, .group = child, .output = ends[0] };
+    *job = (struct job){ .id = id, .process = child, .output = ends[0] };
 }
 
 static void obey(char *line) {
@@ -150,9 +147,6 @@ static void obey(char *line) {
     int at = 0;
     if (sscanf(line, "run %lu %n", &id, &at) == 1 && at && id) {
         run(id, line + at);
-    } else if (sscanf(line, "kill %lu", &id) == 1 && id) {
-        struct job *job = find(id);
-        if (job) kill(-job->group, SIGKILL);
     } else {
         fprintf(stderr, "init: no command: %s\n", line);
     }
@@ -178,7 +172,7 @@ static void hand_on(struct job *job) {
     if (got > 0) return;
     int status = 0;
     close(job->output);
-    waitpid(job->group, &status, 0);
+    waitpid(job->process, &status, 0);
     tell_status(job->id, status);
     job->id = 0;
 }
