@@ -1,5 +1,5 @@
-//! Futures of NDK's calls: many connections on one thread, tasks that are dropped, queues that fail, on a link in memory
-//! and on kernel sockets.
+//! Futures of NDK's calls: many connections on one thread, tasks that are dropped, queues that fail; on a link in
+//! memory and on kernel sockets.
 #![cfg(not(loom))]
 
 use std::{
