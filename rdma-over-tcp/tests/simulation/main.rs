@@ -17,6 +17,7 @@ mod loopback;
 mod moves;
 mod nudge;
 mod plan;
+mod random_calls;
 mod raw;
 mod reads;
 mod scenario;
@@ -140,6 +141,22 @@ fn receives_are_shared() {
     let receiving = seen.iter().filter(|end| end.was_receiving).count();
     println!("{limits} limits told, {receiving} broken within a message, of {}", seen.len());
     assert!(seen.len() < 100 || limits > seen.len() && receiving > 0);
+}
+
+/// As [`SUITE`], with consumers that call at random: a thousand calls a seed.
+const RANDOM_CALLS: Suite = Suite {
+    name: "random-calls",
+    command: "cargo test -p rdma-over-tcp --test simulation random_calls",
+    seeds: 500,
+    ..SUITE
+};
+
+// NDK-ASY-1, NDK-LIFE-2, -5, -9, NDK-WR-4: handles that are closed or of another adapter, wild lengths, flags and tokens,
+// in any order.
+#[test]
+fn random_calls() {
+    let sum: random_calls::Sum = RANDOM_CALLS.run(random_calls::run, random_calls::Sum::add);
+    println!("{sum:#?}");
 }
 
 // The bench is what it says: the same seed, the same run.
