@@ -668,6 +668,52 @@ mod tests {
         }
     }
 
+    // NDK-CQ-2, -11: an arm on one thread and a completion on another, each time at once: one notification, whoever is
+    // first.
+    #[test]
+    fn arms_race_with_completions() {
+        use core::sync::atomic::AtomicU32;
+        const RACES: u32 = 1_000_000;
+        let queue = CompletionQueue::new(2);
+        let (told, begun, pushed) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+        let take = || {
+            if let Some(outcome) = queue.take_due() {
+                assert_eq!(outcome, Ok(()));
+                told.fetch_add(1, Ordering::Relaxed);
+                queue.callback_returned();
+            }
+        };
+        let wait = |count: &AtomicU32, race| {
+            for spins in 0u64.. {
+                if count.load(Ordering::Acquire) > race {
+                    return;
+                }
+                match spins % 256 {
+                    255 => std::thread::yield_now(),
+                    _ => core::hint::spin_loop(),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for race in 0..RACES {
+                    wait(&begun, race);
+                    queue.push(entry(WcStatus::Success), false).unwrap();
+                    take();
+                    pushed.store(race + 1, Ordering::Release);
+                }
+            });
+            for race in 0..RACES {
+                begun.store(race + 1, Ordering::Release);
+                queue.arm(Arm::Next);
+                take();
+                wait(&pushed, race);
+                assert_eq!(told.load(Ordering::Relaxed), race + 1);
+                assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed); 2]), 1);
+            }
+        });
+    }
+
     // NDK-MOD-2, -3, -5: a satisfied arm is told when enough completions have come, or when its time is over, and they
     // can be polled meanwhile. Two arms are one as long as it is held back.
     #[test]

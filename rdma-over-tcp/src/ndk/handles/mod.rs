@@ -149,7 +149,7 @@ impl Adapter {
     /// never twice at a time (NDK-CQ-2, -3).
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: deeper than the adapter's limit, or the adapter is being closed;
+    /// [`NtStatus::INVALID_PARAMETER`]: no entries, more than the adapter's limit, or the adapter is being closed;
     /// [`NtStatus::INSUFFICIENT_RESOURCES`].
     pub fn create_cq(
         &self,
@@ -350,8 +350,9 @@ impl Cq {
     /// NdkResizeCq; never pends.
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: deeper than the adapter's limit; [`NtStatus::BUFFER_OVERFLOW`]:
-    /// more entries are present, nothing has changed (NDK-RSZ-2).
+    /// [`NtStatus::INVALID_PARAMETER`]: no entries, or more than the adapter's limit; [`NtStatus::BUFFER_OVERFLOW`]:
+    /// more entries are present, nothing has changed (NDK-RSZ-2); [`NtStatus::INVALID_DEVICE_STATE`]: it has failed;
+    /// [`NtStatus::DEVICE_REMOVED`].
     pub fn resize(&self, depth: u32) -> Result<(), NtStatus> {
         Ok(self.access.with(|core, _| core.resize_cq(self.id, depth))?)
     }
