@@ -6,7 +6,7 @@ use super::{
     cause::ConnectCause,
     config::Config,
     connector::{ConnectionData, ConnectorState},
-    cq::{Arm, CqModeration},
+    cq::{Arm, CqModeration, Pushed},
     device::Rnic,
     id::{ConnectorId, CqId, ListenerId, QpId, RegionId},
     listener::ListenerState,
@@ -33,9 +33,15 @@ impl Rnic {
     /// Asks for a notification of a completion queue: one callback, for what is in the queue and newer than the last
     /// one, or for what comes next. Of two arms the stronger one counts.
     pub fn arm_cq(&mut self, id: CqId, arm: Arm) {
-        if let Some(cq) = self.objects.cqs.get(id)
-            && cq.queue.arm(arm)
-        {
+        if let Some(cq) = self.objects.cqs.get(id) {
+            let armed = cq.queue.arm(arm);
+            self.handle_arm(id, armed);
+        }
+    }
+
+    /// Does what an arm of the queue itself has left to do.
+    pub(crate) fn handle_arm(&mut self, id: CqId, armed: Pushed) {
+        if armed.is_hold_new {
             self.objects.held.push(id);
         }
         self.objects.notify(id);

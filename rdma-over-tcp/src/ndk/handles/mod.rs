@@ -342,9 +342,14 @@ impl Cq {
         }
     }
 
-    /// NdkArmCq (NDK-CQ-4 to -10).
+    /// NdkArmCq (NDK-CQ-4 to -10). Takes no lock but the queue's, unless there is something to tell.
     pub fn arm(&self, notify: CqNotify) {
-        self.access.with(|core, _| core.arm_cq(self.id, notify.into()));
+        let armed = self.queue.arm(notify.into());
+        if armed.due || armed.is_hold_new {
+            self.access.with(|core, _| core.handle_arm(self.id, armed));
+        } else {
+            self.access.expect_sleep();
+        }
     }
 
     /// NdkResizeCq; never pends.

@@ -2,19 +2,26 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     vec::Vec,
 };
 
-use offload_engine::time::Duration;
+use offload_engine::time::{Duration, Instant};
 
 use super::{
-    bench::Bench,
+    bench::{Bench, TestAccess},
     sides::{ALL_RIGHTS, LIMITS, Log, Side, connected},
 };
-use crate::ndk::{
-    Adapter, AdapterConfig, Capabilities, CqNotify, Created, Data, Deferral, ExtensionInterface,
-    Guid, NdkVersion, NtStatus, OpFlags, QpLimits, RFC7306_INTERFACE, RFC7306_VERSION,
+use crate::{
+    ndk::{
+        Adapter, AdapterConfig, Capabilities, CoreAccess, CqNotify, Created, Data, Deferral,
+        ExtensionInterface, Guid, NdkVersion, NtStatus, OpFlags, QpLimits, RFC7306_INTERFACE,
+        RFC7306_VERSION,
+    },
+    rnic::Rnic,
 };
 
 const DELAY_MAX: Duration = Duration::from_millis(10);
@@ -268,6 +275,46 @@ fn interrupt_moderation() {
     cq.arm(CqNotify::Any);
     send(&mut bench, 1);
     assert_eq!(passive.log.take(), notified);
+}
+
+/// A way to an adapter that counts how often it is entered.
+struct Counting(Arc<TestAccess>, AtomicUsize);
+
+impl CoreAccess for Counting {
+    fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.enter(work);
+    }
+}
+
+// A poll of an empty queue, and an arm that nothing satisfies, do not enter the adapter, whose lock others may hold.
+#[test]
+fn polls_and_arms_of_an_empty_queue_stay_outside() {
+    let mut bench = Bench::new(1);
+    let access = Arc::new(Counting(bench.nodes[0].access().clone(), AtomicUsize::new(0)));
+    let adapter = Adapter::new(access.clone());
+    let log = Log::default();
+    let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(4, log.note("cq")).unwrap());
+    let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
+    let entered = || access.1.load(Ordering::Relaxed);
+    let before = entered();
+    let mut results = [crate::ndk::NdkResult::default(); 4];
+    for notify in [CqNotify::Errors, CqNotify::Solicited, CqNotify::Any] {
+        assert_eq!(cq.poll(&mut results), 0);
+        cq.arm(notify);
+    }
+    assert_eq!(entered(), before);
+    qp.receive(1, &[]).unwrap();
+    qp.flush();
+    bench.settle();
+    assert_eq!(log.take(), [("cq", NtStatus::SUCCESS)]);
+    qp.receive(2, &[]).unwrap();
+    qp.flush();
+    let before = entered();
+    cq.arm(CqNotify::Any);
+    assert_eq!(entered(), before + 1, "there is something to tell");
+    bench.settle();
+    assert_eq!(log.take(), [("cq", NtStatus::SUCCESS)]);
 }
 
 // NDK-CQ-13: a queue pair on an overrun queue is of no use, though it never had a connection: it takes no receive whose
