@@ -173,7 +173,7 @@ pub struct CompletionQueue {
     state: Mutex<State>,
 }
 
-/// Outcome of adding completions.
+/// Outcome of adding completions, or of an arm.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Pushed {
     /// An entry did not fit: the queue has failed (NDK-CQ-13).
@@ -259,12 +259,13 @@ impl CompletionQueue {
         self.len.store(state.entries.len(), Ordering::Release);
     }
 
-    /// Asks for a notification; of two arms the stronger one counts. Returns whether it is held back from now on.
-    pub(crate) fn arm(&self, arm: Arm) -> bool {
+    /// Asks for a notification; of two arms the stronger one counts. What is due or held back from now on is for the
+    /// adapter ([`Rnic::handle_arm`](super::Rnic::handle_arm)).
+    pub(crate) fn arm(&self, arm: Arm) -> Pushed {
         let mut state = self.state();
         state.arm = state.arm.max(Some(arm)); // NDK-CQ-6
         state.satisfy();
-        state.is_hold_new
+        Pushed { overrun: false, due: state.due.is_some(), is_hold_new: state.is_hold_new }
     }
 
     /// Has notifications held back from now on; `None`: no more. One that is held back already is held anew. Returns
@@ -668,6 +669,52 @@ mod tests {
         }
     }
 
+    // NDK-CQ-2, -11: an arm on one thread and a completion on another, each time at once: one notification, whoever is
+    // first.
+    #[test]
+    fn arms_race_with_completions() {
+        use core::sync::atomic::AtomicU32;
+        const RACES: u32 = 1_000_000;
+        let queue = CompletionQueue::new(2);
+        let (told, begun, pushed) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+        let take = || {
+            if let Some(outcome) = queue.take_due() {
+                assert_eq!(outcome, Ok(()));
+                told.fetch_add(1, Ordering::Relaxed);
+                queue.callback_returned();
+            }
+        };
+        let wait = |count: &AtomicU32, race| {
+            for spins in 0u64.. {
+                if count.load(Ordering::Acquire) > race {
+                    return;
+                }
+                match spins % 256 {
+                    255 => std::thread::yield_now(),
+                    _ => core::hint::spin_loop(),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for race in 0..RACES {
+                    wait(&begun, race);
+                    queue.push(entry(WcStatus::Success), false).unwrap();
+                    take();
+                    pushed.store(race + 1, Ordering::Release);
+                }
+            });
+            for race in 0..RACES {
+                begun.store(race + 1, Ordering::Release);
+                queue.arm(Arm::Next);
+                take();
+                wait(&pushed, race);
+                assert_eq!(told.load(Ordering::Relaxed), race + 1);
+                assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed); 2]), 1);
+            }
+        });
+    }
+
     // NDK-MOD-2, -3, -5: a satisfied arm is told when enough completions have come, or when its time is over, and they
     // can be polled meanwhile. Two arms are one as long as it is held back.
     #[test]
@@ -686,7 +733,7 @@ mod tests {
         assert_eq!(queue.begin_hold(), None, "once");
         assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed)]), 1, "it is there");
         push(&queue);
-        assert!(!queue.arm(Arm::Next), "it is held already");
+        assert_eq!(queue.arm(Arm::Next), Pushed::default(), "it is held already");
         assert_eq!(queue.take_due(), None);
         push(&queue);
         assert_eq!(queue.take_due(), Some(Ok(())), "the third");
@@ -696,7 +743,7 @@ mod tests {
 
         // What has come before the arm counts. The time ends what the count does not.
         push(&queue);
-        assert!(queue.arm(Arm::Next));
+        assert!(queue.arm(Arm::Next).is_hold_new);
         let (hold, _) = queue.begin_hold().unwrap();
         push(&queue);
         assert_eq!(queue.take_due(), None);
