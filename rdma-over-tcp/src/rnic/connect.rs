@@ -76,6 +76,8 @@ impl Rnic {
         id: ConnectorId,
         states: &[ConnectorState],
     ) -> Result<(&mut Connector, StreamId), ConnectError> {
+        // NDK-LIFE-2: one whose close pends is as good as gone. Nothing would end what is begun now.
+        self.check_open(Key::Connector(id)).map_err(|_| ConnectError::InvalidState)?;
         let connector = self.objects.connectors.get_mut(id).ok_or(ConnectError::InvalidState)?;
         match connector.stream {
             Some(stream) if states.contains(&connector.state) => Ok((connector, stream)),
@@ -353,6 +355,7 @@ impl Rnic {
         if local.port() != 0 && self.is_taken(local) {
             return Err(ConnectError::AddressInUse); // NDK-EP-2
         }
+        self.check_open(Key::Listener(id)).map_err(|_| ConnectError::InvalidHandle)?;
         let Some(listener) = self.objects.listeners.get_mut(id) else {
             return Err(ConnectError::InvalidHandle);
         };

@@ -25,7 +25,7 @@ fn status<T>(outcome: &Result<T, NtStatus>) -> NtStatus {
 /// A handle of this consumer or, now and then, of the other one; no call without any.
 macro_rules! any {
     ($world:ident, $node:expr, $kind:ident) => {{
-        let node = if once_in(&mut $world.rng, 20) { 1 - $node } else { $node };
+        let node = if $world.is_wild(4) { 1 - $node } else { $node };
         match $world.pools[node].$kind.any(&mut $world.rng) {
             Some(handle) => handle,
             None => return,
@@ -131,52 +131,79 @@ impl World {
         self.bench.adapters[node].clone()
     }
 
-    /// Two queue pairs of a connection, with memory: most calls fail early without.
+    /// Somebody listens, and each has memory and a queue pair: most calls fail early without.
     pub(super) fn begin(&mut self, plan: &Plan) {
-        let server = (plan.addresses[1], plan.port).into();
-        let connectors = self.pools[1].connectors.clone();
-        let incoming = connectors.clone();
-        let listener = self.adapter(1).create_listener(move |connector| {
-            incoming.add(connector);
-        });
-        let listener = listener.unwrap();
-        assert_eq!(listener.listen(server, |_| {}), NtStatus::PENDING);
-        for node in [0, 1] {
+        for (node, port) in [(0, 7_999), (1, plan.port)] {
             let adapter = self.adapter(node);
-            let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(64, |_| {}).unwrap());
-            let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
-            let mr = pd.create_mr(false).unwrap();
-            let rights = MrFlags::ALLOW_REMOTE_READ | MrFlags::ALLOW_REMOTE_WRITE;
-            mr.register(&self.memory[node], 0, REGISTERED, rights).unwrap();
-            self.offer(node, mr.local_token(), 0, REGISTERED);
-            self.pools[node].pds.add(pd);
-            self.pools[node].cqs.add(cq);
-            self.pools[node].qps.add(qp);
-            self.pools[node].mrs.add(mr);
+            let incoming = self.pools[node].connectors.clone();
+            let event = move |connector: Connector| {
+                if let Some(oldest) = incoming.add(connector) {
+                    oldest.close_unseen();
+                }
+            };
+            let listener = adapter.create_listener(event).unwrap();
+            let local = (plan.addresses[node], port).into();
+            assert_eq!(listener.listen(local, |_| {}), NtStatus::PENDING);
+            self.pools[node].listeners.add(listener);
+            self.pools[node].pds.add(adapter.create_pd().unwrap());
         }
-        let [active, passive] = [0, 1].map(|node| self.pools[node].qps.all()[0].clone());
-        let connector = self.adapter(0).create_connector().unwrap();
+        self.pass(20);
+    }
+
+    /// Connects two new queue pairs as it should be done, which may fail all the same: tables are full, and a listener
+    /// may be paused or closed.
+    fn establish(&mut self) {
+        let mut qps = Vec::new();
+        for node in [0, 1] {
+            let (adapter, pd) = (self.adapter(node), own!(self, node, pds));
+            let cq = adapter.create_cq(64, |_| {});
+            self.said("create cq", status(&cq));
+            let Ok(cq) = cq else { return };
+            let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default());
+            self.said("create qp", status(&qp));
+            keep!(self, node, cqs, cq);
+            let Ok(qp) = qp else { return };
+            qps.push(qp.clone());
+            keep!(self, node, qps, qp);
+            let mr = pd.create_mr(false);
+            self.said("create mr", status(&mr));
+            let Ok(mr) = mr else { continue };
+            let rights = MrFlags::ALLOW_REMOTE_READ | MrFlags::ALLOW_REMOTE_WRITE;
+            let registered = mr.register(&self.memory[node], 0, REGISTERED, rights);
+            self.said("register", status(&registered));
+            if registered.is_ok() {
+                self.offer(node, mr.local_token(), 0, REGISTERED);
+            }
+            keep!(self, node, mrs, mr);
+        }
+        let passive = draw(&mut self.rng, 2);
+        let active = 1 - passive;
+        let connector = self.adapter(active).create_connector();
+        self.said("create connector", status(&connector));
+        let (Ok(connector), Some(listener)) =
+            (connector, self.pools[passive].listeners.any(&mut self.rng))
+        else {
+            return;
+        };
         let limits = ReadLimit { inbound: 8, outbound: 8 };
         let calls = self.expect();
-        let connecting = connector.connect(&active, None, server, limits, b"hello", done(&calls));
-        self.called("connect", connecting, calls.clone());
-        let mut accepted = None;
-        let accept = self.expect();
-        let _ = self.bench.run(|| {
-            if let (None, Some(connector)) = (&accepted, connectors.all().pop()) {
-                let status = connector.accept(&passive, limits, b"", None, done(&accept));
-                accepted = Some(status);
+        if let Some(server) = listener.local_address() {
+            let begun =
+                connector.connect(&qps[active], None, server, limits, b"hello", done(&calls));
+            self.called("connect", begun, calls);
+            self.pass(30);
+            if let Some(incoming) = self.pools[passive].connectors.all().pop() {
+                let calls = self.expect();
+                let accepted = incoming.accept(&qps[passive], limits, b"", None, done(&calls));
+                self.called("accept", accepted, calls);
+                self.pass(30);
             }
-            calls.load(Ordering::Relaxed) == 1
-        });
-        if let Some(status) = accepted {
-            self.called("accept", status, accept);
+            let calls = self.expect();
+            let completed = connector.complete_connect(None, done(&calls));
+            self.called("complete connect", completed, calls);
+            self.pass(30);
         }
-        let calls = self.expect();
-        let status = connector.complete_connect(None, done(&calls));
-        self.called("complete connect", status, calls);
-        self.pools[0].connectors.add(connector);
-        self.pools[1].listeners.add(listener);
+        keep!(self, active, connectors, connector);
     }
 
     fn offer(&mut self, node: usize, token: u32, offset: usize, length: usize) {
@@ -185,6 +212,9 @@ impl World {
     }
 
     pub(super) fn call(&mut self, node: usize) {
+        if once_in(&mut self.rng, 80) {
+            self.establish();
+        }
         match draw(&mut self.rng, 34) {
             0 => self.create(node),
             1 => self.create_of_domain(node),
@@ -265,8 +295,8 @@ impl World {
             }
             3 => {
                 let [depth, sges, limit] = [64, 4, 8].map(|most| self.number(most));
-                let create = pd.create_srq(depth, sges, limit, |_| {});
-                create!(self, node, "create srq", srqs, create, |done| {
+                let plain = || pd.create_srq(depth, sges, limit, |_| {});
+                create!(self, node, "create srq", srqs, plain(), |done| {
                     pd.begin_create_srq(depth, sges, limit, |_| {}, done)
                 });
             }
@@ -285,21 +315,31 @@ impl World {
             _ => {
                 let (one, other) = (any!(self, node, cqs), any!(self, node, cqs));
                 let (srq, limits) = (any!(self, node, srqs), self.limits());
-                let create = pd.create_qp_with_srq(&one, &other, &srq, 2, limits);
-                create!(self, node, "create qp with srq", qps, create, |done| {
+                let plain = || pd.create_qp_with_srq(&one, &other, &srq, 2, limits);
+                create!(self, node, "create qp with srq", qps, plain(), |done| {
                     pd.begin_create_qp_with_srq((&one, &other), &srq, 2, limits, done)
                 });
             }
         }
     }
 
+    /// True now and then: more often in seeds whose consumers are wild.
+    fn is_wild(&mut self, rarity: usize) -> bool {
+        once_in(&mut self.rng, rarity * self.tameness)
+    }
+
+    /// One of so many wild arguments, now and then.
+    fn wildly(&mut self, ways: usize) -> Option<usize> {
+        self.is_wild(3).then(|| draw(&mut self.rng, ways))
+    }
+
     /// A number up to `most`, or a wild one.
     fn number(&mut self, most: usize) -> u32 {
-        match draw(&mut self.rng, 12) {
-            0 => self.rng.rand_u64() as u32,
-            1 => u32::MAX,
-            2 => 0,
-            _ => draw(&mut self.rng, most + 1) as u32,
+        match self.wildly(3) {
+            Some(0) => self.rng.rand_u64() as u32,
+            Some(1) => u32::MAX,
+            Some(_) => 0,
+            None => draw(&mut self.rng, most + 1) as u32,
         }
     }
 
@@ -319,12 +359,12 @@ impl World {
 
     /// A part of the memory that may be registered, or what no registration may take.
     fn span(&mut self) -> (usize, usize) {
-        match draw(&mut self.rng, 10) {
-            0 => (draw(&mut self.rng, BYTES), usize::MAX - draw(&mut self.rng, BYTES)),
-            1 => (usize::MAX - draw(&mut self.rng, 10), draw(&mut self.rng, BYTES)),
-            2 => (BYTES, 1 + draw(&mut self.rng, BYTES)),
-            3 => (draw(&mut self.rng, REGISTERED), 0),
-            _ => {
+        match self.wildly(4) {
+            Some(0) => (draw(&mut self.rng, BYTES), usize::MAX - draw(&mut self.rng, BYTES)),
+            Some(1) => (usize::MAX - draw(&mut self.rng, 10), draw(&mut self.rng, BYTES)),
+            Some(2) => (BYTES, 1 + draw(&mut self.rng, BYTES)),
+            Some(_) => (draw(&mut self.rng, REGISTERED), 0),
+            None => {
                 let offset = draw(&mut self.rng, REGISTERED - 1);
                 (offset, 1 + draw(&mut self.rng, REGISTERED - offset))
             }
@@ -364,10 +404,12 @@ impl World {
     }
 
     fn flags(&mut self, legal: &[OpFlags]) -> OpFlags {
-        match draw(&mut self.rng, 10) {
-            0 => OpFlags(self.rng.rand_u64() as u32),
-            1..=5 => OpFlags(0),
-            _ => legal[draw(&mut self.rng, legal.len())],
+        if self.is_wild(2) {
+            return OpFlags(self.rng.rand_u64() as u32);
+        }
+        match once_in(&mut self.rng, 2) {
+            true => OpFlags(0),
+            false => legal[draw(&mut self.rng, legal.len())],
         }
     }
 
@@ -418,13 +460,13 @@ impl World {
 
     /// Bytes of what is open, or some beside it.
     fn part(&mut self, offer: Offer) -> (u64, u64) {
-        match draw(&mut self.rng, 12) {
-            0 => (self.rng.rand_u64(), self.rng.rand_u64()),
-            1 => (offer.address.wrapping_sub(1), 2),
-            2 => (offer.address.wrapping_add(offer.length), 1),
-            3 => (offer.address, offer.length.wrapping_add(1)),
-            4 => (u64::MAX - draw(&mut self.rng, 100) as u64, 100),
-            _ => {
+        match self.wildly(5) {
+            Some(0) => (self.rng.rand_u64(), self.rng.rand_u64()),
+            Some(1) => (offer.address.wrapping_sub(1), 2),
+            Some(2) => (offer.address.wrapping_add(offer.length), 1),
+            Some(3) => (offer.address, offer.length.wrapping_add(1)),
+            Some(_) => (u64::MAX - draw(&mut self.rng, 100) as u64, 100),
+            None => {
                 let length = offer.length.clamp(1, 1 << 20) as usize;
                 let at = draw(&mut self.rng, length);
                 let most = (length - at).min(8 * PAGE_SIZE);
@@ -434,14 +476,14 @@ impl World {
     }
 
     fn sges(&mut self, node: usize) -> Vec<Sge> {
-        let count = if once_in(&mut self.rng, 10) { 20 } else { draw(&mut self.rng, 4) };
+        let count = if self.is_wild(3) { 20 } else { draw(&mut self.rng, 4) };
         let mut sges = Vec::new();
         for _ in 0..count {
             // A token of the peer's is one of its own adapter's; here it names nothing, or something else.
-            let from = if once_in(&mut self.rng, 20) { 1 - node } else { node };
+            let from = if self.is_wild(4) { 1 - node } else { node };
             let Some(offer) = self.pools[from].offers.any(&mut self.rng) else { break };
             let (address, length) = self.part(offer);
-            let token = match once_in(&mut self.rng, 20) {
+            let token = match self.is_wild(4) {
                 true => self.rng.rand_u64() as u32,
                 false => offer.token,
             };
@@ -454,7 +496,7 @@ impl World {
     fn remote(&mut self, node: usize) -> (u64, u32) {
         let Some(offer) = self.pools[1 - node].offers.any(&mut self.rng) else { return (0, 0) };
         let (address, _) = self.part(offer);
-        let token = if once_in(&mut self.rng, 20) { offer.token ^ 0x100 } else { offer.token };
+        let token = if self.is_wild(4) { offer.token ^ 0x100 } else { offer.token };
         (address, token)
     }
 
@@ -683,9 +725,12 @@ impl World {
                 .filter(|callback| callback.pended && callback.call.starts_with("create"));
             due.all(|callback| callback.calls.load(Ordering::Relaxed) > 0)
         };
-        while !is_over(self) {
-            self.pass(1);
-        }
+        let is_over = (0..PASSES_MAX).any(|_| {
+            // Time passes behind two rounds in which nothing happens.
+            self.pass(4);
+            is_over(self)
+        });
+        check!(Stuck, is_over, "a create that pends does not end");
         for node in [0, 1] {
             macro_rules! all {
                 ($($kind:ident)*) => {$(

@@ -18,7 +18,7 @@ use std::{
 };
 
 use flue_test_support::check;
-use offload_engine::time::Duration;
+use offload_engine::time::{Duration, Instant};
 use oorandom::Rand64;
 use rdma_over_tcp::ndk::{Deferral, NtStatus, PAGE_SIZE, RegisteredBuffer};
 
@@ -29,7 +29,9 @@ use crate::{
 };
 
 /// Calls of a seed, by both consumers.
-pub(crate) const CALLS: u32 = 1_000;
+const CALLS: u32 = 1_000;
+/// Virtual time after which no call is made.
+const CALLS_END: Instant = Instant::from_millis(600_000);
 /// Memory of a consumer. Its last quarter is in the same buffer, and is never registered.
 const BYTES: usize = 64 * PAGE_SIZE;
 const REGISTERED: usize = 48 * PAGE_SIZE;
@@ -79,6 +81,8 @@ struct Callback {
 /// One run: both consumers and what is known of them.
 pub(crate) struct World {
     rng: Rand64,
+    /// One of so many arguments is wild, or fewer.
+    tameness: usize,
     bench: Bench,
     pools: [Pool; 2],
     memory: [RegisteredBuffer; 2],
@@ -93,6 +97,10 @@ pub(crate) struct World {
 pub(crate) fn run(seed: u64) -> Sum {
     let mut world = World::new(seed);
     for _ in 0..CALLS {
+        // The rest of the time is for what has to end: FINs that are lost, closes that time out.
+        if world.bench.pair.now > CALLS_END {
+            break;
+        }
         let node = draw(&mut world.rng, 2);
         world.call(node);
         if once_in(&mut world.rng, 4) {
@@ -125,8 +133,10 @@ impl World {
             memory
         });
         let pools = [0, 1].map(|_| Pool::default());
+        let tameness = [2, 20, 200][draw(&mut rng, 3)];
         let mut world = Self {
             rng,
+            tameness,
             bench,
             pools,
             memory,
