@@ -30,7 +30,9 @@
 //! and the protocol by which no wake-up is lost.
 
 mod attend;
+mod callbacks;
 mod core;
+mod idle;
 mod monitor;
 
 use std::{

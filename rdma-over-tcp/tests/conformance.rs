@@ -23,7 +23,7 @@ const FILES: [(&str, &str); 30] = [
     ("error", "src/error.rs"),
     ("region", "src/rnic/region/tests.rs"),
     ("bind", "src/rnic/bind/tests.rs"),
-    ("cq", "src/rnic/cq.rs"),
+    ("cq", "src/rnic/cq/tests.rs"),
     ("send_queue", "src/rnic/send_queue.rs"),
     ("sizes", "src/rnic/stream/sizes.rs"),
     ("operations", "src/ndk/tests/operations.rs"),

@@ -153,8 +153,7 @@ fn pending_requests_end_in_another_order() {
             }
             bench.settle();
             bench.advance(DELAY_MAX);
-            let order = core::mem::take(&mut *order.lock().unwrap());
-            order
+            core::mem::take(&mut *order.lock().unwrap())
         })
         .collect();
     assert_eq!(orders[0], orders[1], "repeatable");
