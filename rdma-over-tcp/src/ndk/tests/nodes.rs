@@ -232,7 +232,13 @@ fn shared_endpoints_of_a_node() {
             tell.send(()).unwrap();
         }
     });
-    until("the close has begun", || adapter.create_pd().is_err());
+    until("the close has begun", || match adapter.create_pd() {
+        Ok(early) => {
+            let _ = early.close(|| {});
+            false
+        }
+        Err(status) => status == NtStatus::INVALID_PARAMETER,
+    });
     let _ = endpoint.close(|| {});
     for (connector, offered, incoming) in kept {
         for connector in [connector, offered] {
