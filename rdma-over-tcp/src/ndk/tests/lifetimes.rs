@@ -9,7 +9,7 @@ use super::{
     bench::Bench,
     sides::{LIMITS, RESET, Side, connected, listen},
 };
-use crate::ndk::{CqNotify, NtStatus, OpFlags, QpLimits};
+use crate::ndk::{Connector, CqNotify, NtStatus, OpFlags, QpLimits};
 
 /// Notes the order of close completions.
 #[derive(Clone, Default)]
@@ -176,6 +176,33 @@ fn connect_event_after_close() {
     assert_eq!(order.take(), ["listener"]);
     assert_eq!(active.log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
     assert!(bench.nodes[1].access().lock().is_idle());
+}
+
+// NDK-LIFE-2: whoever closes an object has done with it. The event that runs holds the close up; an accept behind it
+// would have had no end.
+#[test]
+fn a_connector_whose_close_pends_is_not_accepted() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = (Side::new(&bench, 0), Side::new(&bench, 1));
+    let (answers, qp) = (Arc::new(Mutex::new(Vec::new())), passive.qp.clone());
+    let told = answers.clone();
+    let event = move |connector: Connector| {
+        let close = connector.close(|| {});
+        let accept = connector.accept(&qp, LIMITS, b"", None, |_| panic!("it does not pend"));
+        told.lock().unwrap().push((close, accept));
+    };
+    let listener = passive.adapter.create_listener(event).unwrap();
+    let note = passive.log.note("listen");
+    assert_eq!(listener.listen(bench.server, note), NtStatus::PENDING);
+    bench.settle();
+    let connector = active.adapter.create_connector().unwrap();
+    let note = active.log.note("connect");
+    let status = connector.connect(&active.qp, None, bench.server, LIMITS, b"", note);
+    assert_eq!(status, NtStatus::PENDING);
+    bench.settle();
+    let answers = answers.lock().unwrap().clone();
+    assert_eq!(answers, [(NtStatus::PENDING, NtStatus::CONNECTION_INVALID)]);
+    assert_eq!(active.log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
 }
 
 // NDKPI: the limits of NDK_ADAPTER_INFO are those of creation.

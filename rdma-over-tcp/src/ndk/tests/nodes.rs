@@ -1,5 +1,5 @@
-//! Adapters on nodes and on kernel sockets that run by themselves: the thread of callbacks, connections of an adapter to
-//! itself, opening by version.
+//! Adapters on nodes and on kernel sockets that run by themselves: the thread of callbacks, connections of an adapter
+//! to itself, opening by version.
 
 use std::{
     boxed::Box,
@@ -26,11 +26,13 @@ use offload_engine::{
 };
 
 use super::sides::LIMITS;
-use crate::ndk::{
+use crate::ndk::{Begun, 
     Adapter, AdapterConfig, AdapterCore, AdapterFlags, CallbackThread, Connector, Cq, CqNotify,
     Data, DisconnectEvent, Listener, Miniport, MrFlags, NDK_VERSION, NdkResultEx, NdkVersion,
     NtStatus, OpFlags, Pd, Qp, QpLimits, RegisteredBuffer, Sge, SocketsConfig,
-    blocking::{Begun, Connection, Incoming, Wait},
+    blocking::{
+        Connection, Incoming, NodeError, Wait, close_adapter, create_shared_endpoint,
+    },
     open, open_sockets,
 };
 
@@ -73,8 +75,8 @@ fn notified_under_a_lock(adapter: &Adapter, takes_lock: bool) -> ThreadId {
     told.recv_timeout(LIMIT).expect("a notification")
 }
 
-// Callbacks come from a thread of the adapter: a consumer that calls under a lock which its callback takes does not wait
-// for itself. On wish the caller's thread makes them.
+// Callbacks come from a thread of the adapter: a consumer that calls under a lock which its callback takes does not
+// wait for itself. On wish the caller's thread makes them.
 #[test]
 fn callbacks_come_from_a_thread_of_the_adapter() {
     let own = thread::current().id();
@@ -185,15 +187,15 @@ fn an_adapter_connects_to_itself() {
 #[test]
 fn shared_endpoints_of_a_node() {
     let (_link, node, adapter) = node(AdapterConfig::default());
-    let create = |local: SocketAddr| {
-        let (tell, told) = mpsc::channel();
-        let status = adapter.create_shared_endpoint(local, move |made| tell.send(made).unwrap());
-        assert_eq!(status, NtStatus::PENDING);
-        told.recv_timeout(LIMIT).expect("a completion")
+    let waiter = &mut node.clone();
+    let foreign = (Ipv4Addr::new(10, 3, 0, 9), 0).into();
+    let NodeError::Call(refused) =
+        create_shared_endpoint(waiter, &adapter, foreign).expect_err("another node's")
+    else {
+        panic!("the node is there");
     };
-    let foreign = create((Ipv4Addr::new(10, 3, 0, 9), 0).into());
-    assert_eq!(foreign.err(), Some(NtStatus::INVALID_ADDRESS));
-    let endpoint = create((ADDRESS, 0).into()).unwrap();
+    assert_eq!(refused.status, NtStatus::INVALID_ADDRESS);
+    let endpoint = create_shared_endpoint(waiter, &adapter, (ADDRESS, 0).into()).unwrap();
     let local = endpoint.local_address().unwrap();
     assert!(local.port() >= 49_152);
     // Another consumer of the node.
@@ -204,9 +206,8 @@ fn shared_endpoints_of_a_node() {
     assert_eq!(told.recv_timeout(LIMIT), Ok(Some(NtStatus::SHARING_VIOLATION)));
     let pd = adapter.create_pd().unwrap();
     let cq = adapter.create_cq(16, |_| {}).unwrap();
-    let waiter = &mut node.clone();
     let mut froms = vec![];
-    let mut kept = vec![];
+    let (mut kept, mut qps) = (vec![], vec![]);
     for port in [7000, 7001] {
         let remote = SocketAddr::from((ADDRESS, port));
         let mut incoming = Incoming::listen(waiter, &adapter, remote, 1).unwrap();
@@ -219,8 +220,40 @@ fn shared_endpoints_of_a_node() {
         assert_eq!(begun.status(), None);
         froms.push(offered.peer_address());
         kept.push((connector, offered, incoming));
+        qps.push(qp);
     }
     assert_eq!(froms, [Some(local); 2]);
+    // NDK-LIFE-9: the adapter is closed behind its objects, in whatever order they are.
+    let (tell, told) = mpsc::channel();
+    let closing = thread::spawn({
+        let (mut waiter, adapter) = (node.clone(), adapter.clone());
+        move || {
+            close_adapter(&mut waiter, &adapter).unwrap();
+            tell.send(()).unwrap();
+        }
+    });
+    until("the close has begun", || match adapter.create_pd() {
+        Ok(early) => {
+            let _ = early.close(|| {});
+            false
+        }
+        Err(status) => status == NtStatus::INVALID_PARAMETER,
+    });
+    let _ = endpoint.close(|| {});
+    for (connector, offered, incoming) in kept {
+        for connector in [connector, offered] {
+            let _ = connector.close(|| {});
+        }
+        let _ = incoming.listener().close(|| {});
+    }
+    assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Empty), "objects are left");
+    for qp in qps {
+        let _ = qp.close(|| {});
+    }
+    let _ = cq.close(|| {});
+    let _ = pd.close(|| {});
+    assert_eq!(told.recv_timeout(LIMIT), Ok(()));
+    closing.join().unwrap();
 }
 
 // NDK-VER-1, NDK-MGT-2: opened by version, several times, and not while NDK is disabled.
