@@ -26,13 +26,11 @@ use offload_engine::{
 };
 
 use super::sides::LIMITS;
-use crate::ndk::{Begun, 
-    Adapter, AdapterConfig, AdapterCore, AdapterFlags, CallbackThread, Connector, Cq, CqNotify,
-    Data, DisconnectEvent, Listener, Miniport, MrFlags, NDK_VERSION, NdkResultEx, NdkVersion,
-    NtStatus, OpFlags, Pd, Qp, QpLimits, RegisteredBuffer, Sge, SocketsConfig,
-    blocking::{
-        Connection, Incoming, NodeError, Wait, close_adapter, create_shared_endpoint,
-    },
+use crate::ndk::{
+    Adapter, AdapterConfig, AdapterCore, AdapterFlags, Begun, CallbackThread, Connector, Cq,
+    CqNotify, Data, DisconnectEvent, Listener, Miniport, MrFlags, NDK_VERSION, NdkResultEx,
+    NdkVersion, NtStatus, OpFlags, Pd, Qp, QpLimits, RegisteredBuffer, Sge, SocketsConfig,
+    blocking::{Connection, Incoming, NodeError, Wait, close_adapter, create_shared_endpoint},
     open, open_sockets,
 };
 
