@@ -8,8 +8,7 @@
 //! Asynchronous functions return PENDING and call back exactly once; creating and registering needs no
 //! waiting here and succeeds inline, which NDKPI allows (NDK-ASY-1).
 //!
-//! Not offered yet, and answered so: shared endpoints, logical address mappings, the privileged token, interrupt
-//! moderation.
+//! Not offered yet, and answered so: shared endpoints, interrupt moderation.
 
 pub mod blocking;
 mod flags;
@@ -26,7 +25,9 @@ use alloc::{boxed::Box, sync::Arc};
 
 pub use self::{
     flags::{AdapterFlags, CqNotify, MrFlags, OpFlags, OperationType},
-    handles::{Adapter, Connector, Cq, Invalidate, Listener, Mr, Mw, Pd, Qp, Srq},
+    handles::{
+        Adapter, Connector, Cq, Invalidate, Listener, LogicalAddressMapping, Mr, Mw, Pd, Qp, Srq,
+    },
     info::{AdapterInfo, NDK_VERSION, NdkVersion, RdmaTechnology},
     open::{open, open_on, open_queues, open_sockets},
     result::{DisconnectReason, NdkResult, NdkResultEx},

@@ -36,9 +36,12 @@ pub(crate) mod cq;
 mod create;
 mod device;
 mod endpoint;
+mod fast;
 pub(crate) mod id;
+mod lam;
 pub(crate) mod lifetime;
 pub(crate) mod listener;
+mod map;
 mod memory;
 mod objects;
 mod pd;
@@ -52,6 +55,7 @@ mod registration;
 mod send_queue;
 mod sges;
 mod shared_receive;
+mod spans;
 mod srq;
 mod stats;
 mod status;
@@ -70,7 +74,12 @@ pub use self::{
     connector::{ConnectionData, ConnectorState, DisconnectEvent},
     cq::{Arm, Arrival, Completion, CompletionQueue, Notification, WcOpcode},
     device::Rnic,
-    id::{ConnectorId, CqId, Id, Key, ListenerId, PdId, QpId, RegionId, SrqId, StreamId, WindowId},
+    fast::FastMemory,
+    id::{
+        ConnectorId, CqId, Id, Key, LamId, ListenerId, PdId, QpId, RegionId, SrqId, StreamId,
+        WindowId,
+    },
+    lam::LogicalMemory,
     lifetime::{Callback, Close, CloseCompletion, RequestCompletion},
     listener::ConnectEvent,
     memory::{PAGE_SIZE, RegisteredBuffer},
