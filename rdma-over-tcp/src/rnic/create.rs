@@ -285,9 +285,14 @@ impl Rnic {
     /// [`SharedSpan::from_raw`]: offload_engine::memory::SharedSpan::from_raw
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: the region is not registered; [`VerbError::WindowsBound`].
+    /// [`VerbError::InvalidArgument`]: the region is not registered, or by a work request, whose registration an
+    /// invalidation ends (NDK-MEM-5, -9); [`VerbError::WindowsBound`].
     pub fn deregister(&mut self, id: RegionId, completion: Callback) -> Result<Close, VerbError> {
-        if self.objects.regions.table.get(id).is_some_and(|region| region.windows > 0) {
+        let region = self.objects.regions.table.get(id).ok_or(VerbError::InvalidArgument)?;
+        if region.is_fast_register {
+            return Err(VerbError::InvalidArgument);
+        }
+        if region.windows > 0 {
             return Err(VerbError::WindowsBound);
         }
         if !self.objects.regions.revoke(id) {
