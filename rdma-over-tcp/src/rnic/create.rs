@@ -241,7 +241,7 @@ impl Rnic {
     /// | completion queue | completions of its queue pairs are dropped | its queue pairs |
     /// | region | as [`Rnic::deregister`] | the uses of its memory, and windows that are bound to it |
     /// | memory window | it is unbound | nothing |
-    /// | logical address mapping | its addresses open nothing; registrations of its pages end | the uses of its memory |
+    /// | logical address mapping | its addresses open nothing; registrations of its pages end | uses of its memory |
     /// | queue pair | its connection is reset, unless it is being ended; a flush | its last connection's connector |
     /// | shared receive queue | no more posts; receives that are left vanish in the end | its queue pairs |
     /// | connector | an offer that was not answered is refused, a connection reset | its pending request |
