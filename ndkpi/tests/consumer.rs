@@ -1,0 +1,68 @@
+//! C programs against the library, with the sanitizers of addresses and of undefined behaviour.
+//!
+//! Needs `cc`; says so and passes without it, but fails in CI.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use flue_test_support::needs::{Need, lacks};
+
+/// Where cargo has built the library: beside this test.
+fn libraries() -> PathBuf {
+    env::current_exe().unwrap().parent().unwrap().to_owned()
+}
+
+/// Compiles a program of this directory. `None`: there is no compiler.
+fn compile(name: &str) -> Option<PathBuf> {
+    if lacks(&[Need::Tool("cc")]) {
+        return None;
+    }
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (source, libraries) = (own.join("tests").join(name).with_extension("c"), libraries());
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let compiled = Command::new("cc")
+        .args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined"])
+        .arg("-fno-sanitize-recover=all")
+        .arg("-I")
+        .arg(own.join("include"))
+        .arg("-o")
+        .arg(&program)
+        .arg(&source)
+        .arg("-L")
+        .arg(&libraries)
+        .args(["-lflue_ndkpi", "-lpthread", "-Wl,-rpath"])
+        .arg(&libraries)
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    Some(program)
+}
+
+/// A program with a limit for its time.
+fn timed(program: &Path) -> Command {
+    let mut timed = Command::new("timeout");
+    timed.arg("60").arg(program);
+    timed
+}
+
+/// Runs it to its end, which is a good one.
+fn run(command: &mut Command) {
+    let ran = command.output().unwrap();
+    let told = String::from_utf8_lossy(&ran.stdout);
+    let complaint = String::from_utf8_lossy(&ran.stderr);
+    assert!(
+        ran.status.success() && told.ends_with("0 failures\n"),
+        "{}: {told}{complaint}",
+        ran.status
+    );
+}
+
+#[test]
+fn opening() {
+    if let Some(program) = compile("opening") {
+        run(&mut timed(&program));
+    }
+}
