@@ -218,6 +218,10 @@ impl Passive for Core {
         self.clients.take_callbacks(callbacks);
     }
 
+    fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
+        self.clients.take_callbacks_of_calls(callbacks);
+    }
+
     fn device_lost(&mut self) {
         self.clients.device_lost();
         // Nobody polls them any more, and they hold on to consumers' memory.

@@ -12,13 +12,17 @@
 //! * *Changes* are counted under the lock. A thread that counted before it looked, and finds under the lock
 //!   that the count has moved, looks again instead of waiting.
 //! * *Callbacks* are collected under the core's lock, in the order they became due, and called with no lock
-//!   held by whoever comes first; the lock of their queue is inside the core's and is held for a push or
-//!   a pop. Lock order: core, then callbacks.
+//!   held; the lock of their queue is inside the core's and is held for a push or a pop. Lock order: core, then
+//!   callbacks. There are two queues. What is in the first is called by whoever comes first, also by a thread that has
+//!   only made a call. What is in the second is called by threads that run the loop, or by the thread that attends the
+//!   core if there is one: a consumer that calls under a lock which its callback takes does not meet itself. Behind
+//!   the loss of the device no thread runs the loop any more, and callers call those too.
 //!
 //! No clock but its own, no engine: [`Passive`] defines the core. So a model of a few lines stands for
 //! it when every interleaving of these threads is tried (`models.rs`).
 
 use std::{
+    boxed::Box,
     collections::VecDeque,
     io,
     os::fd::{AsFd, OwnedFd},
@@ -67,6 +71,12 @@ pub trait Passive {
 
     /// Moves out the consumer's callbacks that became due.
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>);
+
+    /// As [`Passive::take_callbacks`], of those that a thread may call which has only made a call. The others are to be
+    /// visible in [`Passive::has_input`].
+    fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
+        self.take_callbacks(callbacks);
+    }
 
     /// The device is gone.
     fn device_lost(&mut self);
@@ -117,7 +127,12 @@ pub struct Monitor<K> {
     /// Threads that want the core's lock; the engine's thread lets them go first. A hint: nothing depends
     /// on when it is seen.
     contenders: AtomicUsize,
+    /// Callbacks for whoever comes first.
     callbacks: Callbacks,
+    /// Callbacks for the loop's threads.
+    of_loop: Callbacks,
+    /// Wakes the thread that calls those, if it is another one.
+    attendant: Option<Box<dyn Fn() + Send + Sync>>,
     pub(super) engine_doorbell: Arc<Doorbell>,
     /// The link's descriptor, to sleep on without holding the lock.
     descriptor: Option<OwnedFd>,
@@ -150,6 +165,8 @@ impl<K> Monitor<K> {
             changes: AtomicU64::new(0),
             contenders: AtomicUsize::new(0),
             callbacks: Callbacks::default(),
+            of_loop: Callbacks::default(),
+            attendant: None,
             engine_doorbell,
             descriptor,
             started: std::time::Instant::now(),
@@ -157,6 +174,12 @@ impl<K> Monitor<K> {
             progress,
             stopping: AtomicBool::new(false),
         }
+    }
+
+    /// Has the thread of [`Monitor::attend`], which `wake` wakes, call the callbacks of the loop, and nobody else.
+    #[must_use]
+    pub fn with_attendant(self, wake: Box<dyn Fn() + Send + Sync>) -> Self {
+        Self { attendant: Some(wake), ..self }
     }
 
     /// The time since this was made.
@@ -250,17 +273,32 @@ impl<K> Monitor<K> {
         self.notify(&state);
     }
 
+    /// Calls what is due for any thread ([`Monitor::deliver_from`]).
+    pub(super) fn deliver(&self) {
+        self.deliver_from(&self.callbacks);
+    }
+
+    /// Calls what is due for a thread that runs the loop.
+    pub(super) fn deliver_of_loop(&self) {
+        self.deliver_from(&self.of_loop);
+    }
+
+    /// Whether a thread that runs the loop has something to call.
+    pub(super) fn is_due_of_loop(&self) -> bool {
+        self.of_loop.is_due()
+    }
+
     /// Calls what is due, with no lock held. A callback that posts adds to the queue; the outermost
     /// delivery takes it, so callbacks neither nest nor overtake each other.
-    pub(super) fn deliver(&self) {
-        let Some(first) = self.callbacks.begin() else { return };
+    fn deliver_from(&self, callbacks: &Callbacks) {
+        let Some(first) = callbacks.begin() else { return };
         let mut next = Some(first);
         while let Some(callback) = next {
             // Another thread may call it, and others wait behind it.
             if catch_unwind(AssertUnwindSafe(callback)).is_err() {
                 tracing::error!("a consumer's callback has panicked");
             }
-            next = self.callbacks.next();
+            next = callbacks.next();
         }
         let state = self.state.lock();
         self.count_change(&state);
@@ -281,11 +319,30 @@ impl<K: Passive> Monitor<K> {
         if busy {
             self.count_change(state);
         }
-        let callbacks = self.callbacks.collect(&mut state.core);
+        let (callbacks, of_loop) = self.collect(state, false);
         if state.is_overslept(now) {
             self.engine_doorbell.ring();
         }
-        (result, Done { busy, callbacks })
+        (result, Done { busy, callbacks, of_loop })
+    }
+
+    /// Collects what has become due, in a call or in an iteration. Returns whether the thread has something to call:
+    /// what any thread may, and what only one may that runs the loop.
+    fn collect(&self, state: &mut State<K>, in_loop: bool) -> (bool, bool) {
+        let State { core, is_lost, .. } = state;
+        let callbacks = self.callbacks.collect(|due| core.take_callbacks_of_calls(due));
+        if !in_loop && !*is_lost && self.attendant.is_none() {
+            return (callbacks, false);
+        }
+        let of_loop = self.of_loop.collect(|due| core.take_callbacks(due));
+        match &self.attendant {
+            Some(wake) if of_loop && !*is_lost => {
+                wake();
+                self.engine_doorbell.ring();
+                (callbacks, false)
+            }
+            _ => (callbacks, of_loop),
+        }
     }
 
     /// Runs `f` and what follows from it, and calls back.
@@ -336,12 +393,12 @@ impl<K: Passive> Monitor<K> {
     fn iterate(&self, state: &mut State<K>, now: Instant) -> Done {
         match state.core.poll(now) {
             Ok(busy) => {
-                let callbacks = self.callbacks.collect(&mut state.core);
+                let (callbacks, of_loop) = self.collect(state, true);
                 if busy {
                     self.count_change(state);
                     self.notify(state);
                 }
-                Done { busy, callbacks }
+                Done { busy, callbacks, of_loop }
             }
             Err(error) => self.lose(state, WaitError::Link(error.to_string())),
         }
@@ -355,7 +412,8 @@ impl<K: Passive> Monitor<K> {
             state.core.settle(self.now());
         }
         self.fail(state, failure);
-        Done { busy: false, callbacks: self.callbacks.collect(&mut state.core) }
+        let (callbacks, of_loop) = self.collect(state, true);
+        Done { busy: false, callbacks, of_loop }
     }
 
     /// Something has panicked: ends the node as if the device were gone. The core may be in any state.
@@ -369,6 +427,7 @@ impl<K: Passive> Monitor<K> {
         drop(state);
         self.engine_doorbell.ring();
         self.deliver();
+        self.deliver_of_loop();
     }
 
     /// Another shard has lost the device.
@@ -381,6 +440,9 @@ impl<K: Passive> Monitor<K> {
     fn deliver_after(&self, done: Done) {
         if done.callbacks {
             self.deliver();
+        }
+        if done.of_loop {
+            self.deliver_of_loop();
         }
     }
 
@@ -651,13 +713,19 @@ impl<K: Passive> Monitor<K> {
 struct Done {
     /// There was something to do.
     busy: bool,
-    /// Callbacks have become due.
+    /// Callbacks have become due for any thread.
     callbacks: bool,
+    /// Callbacks have become due for this thread, which runs the loop.
+    of_loop: bool,
 }
 
 impl Done {
     const fn or(self, other: Self) -> Self {
-        Self { busy: self.busy || other.busy, callbacks: self.callbacks || other.callbacks }
+        Self {
+            busy: self.busy || other.busy,
+            callbacks: self.callbacks || other.callbacks,
+            of_loop: self.of_loop || other.of_loop,
+        }
     }
 }
 
@@ -711,9 +779,9 @@ struct Due {
 impl Callbacks {
     /// Adds what has become due, and returns whether there was any: then the caller is to deliver. The core's
     /// lock is held, which keeps the order.
-    fn collect(&self, core: &mut impl Passive) -> bool {
+    fn collect(&self, take: impl FnOnce(&mut Vec<Callback>)) -> bool {
         let mut due = Vec::new();
-        core.take_callbacks(&mut due);
+        take(&mut due);
         let any = !due.is_empty();
         if any {
             self.0.lock().queue.extend(due);

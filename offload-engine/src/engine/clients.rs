@@ -175,6 +175,13 @@ impl Clients {
         callbacks.append(&mut self.left);
         self.slots.iter_mut().for_each(|slot| slot.client.take_callbacks(callbacks));
     }
+
+    /// [`NodeClient::take_callbacks_of_calls`] of each.
+    #[inline]
+    pub fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
+        callbacks.append(&mut self.left);
+        self.slots.iter_mut().for_each(|slot| slot.client.take_callbacks_of_calls(callbacks));
+    }
 }
 
 impl core::fmt::Debug for Clients {

@@ -381,7 +381,11 @@ impl Connection {
         let begun = Begun::begin(|done| self.connector.disconnect(done));
         match waiter.wait(|| begun.status())? {
             NtStatus::SUCCESS => Ok(()),
-            NtStatus::CONNECTION_INVALID if self.ended.reason().is_some() => Ok(()),
+            NtStatus::CONNECTION_INVALID | NtStatus::DEVICE_REMOVED
+                if self.ended.reason().is_some() =>
+            {
+                Ok(())
+            }
             status => {
                 Err(waiter.failed(CallError { call: "disconnect".into(), status, cause: None }))
             }

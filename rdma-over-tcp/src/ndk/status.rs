@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::rnic::{ConnectError, CqOverrun, VerbError, WcStatus};
+use crate::rnic::{ConnectError, CqFailure, VerbError, WcStatus};
 
 /// An NTSTATUS.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -144,9 +144,12 @@ impl From<WcStatus> for NtStatus {
     }
 }
 
-impl From<CqOverrun> for NtStatus {
-    fn from(CqOverrun: CqOverrun) -> Self {
-        Self::BUFFER_OVERFLOW // NDK-CQ-13
+impl From<CqFailure> for NtStatus {
+    fn from(failure: CqFailure) -> Self {
+        match failure {
+            CqFailure::Overrun => Self::BUFFER_OVERFLOW, // NDK-CQ-13
+            CqFailure::DeviceLost => Self::INTERNAL_ERROR, // NDK-CQ-14
+        }
     }
 }
 
@@ -170,6 +173,9 @@ impl From<VerbError> for NtStatus {
             VerbError::WindowsBound => Self::DEVICE_BUSY,
             VerbError::TooManyPages => Self::IMPLEMENTATION_LIMIT,
             VerbError::NoResources => Self::INSUFFICIENT_RESOURCES,
+            VerbError::NeverNotified => Self::INVALID_PARAMETER_MIX,
+            VerbError::CqFailed => Self::INVALID_DEVICE_STATE,
+            VerbError::DeviceLost => Self::DEVICE_REMOVED,
         }
     }
 }
@@ -185,6 +191,7 @@ impl From<ConnectError> for NtStatus {
             ConnectError::NetworkUnreachable => Self::NETWORK_UNREACHABLE,
             ConnectError::InvalidAddress => Self::INVALID_ADDRESS,
             ConnectError::AddressInUse => Self::SHARING_VIOLATION,
+            ConnectError::ConnectionExists => Self::ADDRESS_ALREADY_EXISTS,
             ConnectError::NoPorts => Self::TOO_MANY_ADDRESSES,
             ConnectError::AlreadyBound => Self::ADDRESS_ALREADY_ASSOCIATED,
             ConnectError::QpConnected => Self::CONNECTION_ACTIVE,

@@ -9,19 +9,26 @@
 //! Every entry has a serial number, counted from 1. Three of them decide about arms: the newest
 //! entry, the newest that is solicited or an error, and the newest at the time of the last
 //! notification. So no entry needs a mark of its own.
+//!
+//! With moderation ([`CqModeration`]) a satisfied arm is held: it stays, and merges with later ones, until enough
+//! entries have come or the time is over. The queue has no clock. It numbers its holds, and the adapter tells it when
+//! the time of one is over.
 
 use alloc::{collections::VecDeque, sync::Arc};
 use core::fmt;
 
-use offload_engine::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicUsize, Ordering},
+use offload_engine::{
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use super::{
     id::QpId,
     lifetime::Life,
-    status::{CqOverrun, VerbError, WcStatus},
+    status::{CqFailure, VerbError, WcStatus},
 };
 use crate::{ddp::Stag, error::ErrorNumber, rdmap::IMMEDIATE_OCTETS};
 
@@ -105,7 +112,17 @@ pub enum Arm {
 }
 
 /// Called when an arm is satisfied, or the queue has failed; never twice at a time, and when no lock is held.
-pub type Notification = Arc<dyn Fn(Result<(), CqOverrun>) + Send + Sync>;
+pub type Notification = Arc<dyn Fn(Result<(), CqFailure>) + Send + Sync>;
+
+/// When a satisfied arm is told: when as many completions have come, or when the time is over, whichever is first.
+/// Completions can be polled at once in any case.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CqModeration {
+    /// Time from the completion that satisfies the arm; `None`: only the count matters.
+    pub interval: Option<Duration>,
+    /// Completions, counted from those that are newer than the last notification; `None`: only the time matters.
+    pub count: Option<u32>,
+}
 
 /// A completion queue as an object.
 pub(crate) struct Cq {
@@ -132,11 +149,18 @@ struct State {
     /// `newest` when an arm was last satisfied.
     notified: u64,
     arm: Option<Arm>,
-    has_failed: bool,
+    moderation: Option<CqModeration>,
+    /// The arm is satisfied, and not told yet: the serial of the first completion that counts for it.
+    held: Option<u64>,
+    /// Number of the last hold.
+    holds: u64,
+    /// The time of the last hold does not run yet.
+    is_hold_new: bool,
+    failure: Option<CqFailure>,
     /// The failure is to be told, armed or not.
     is_failure_watched: bool,
     /// An arm was satisfied; the callback has not been given out yet.
-    due: Option<Result<(), CqOverrun>>,
+    due: Option<Result<(), CqFailure>>,
     /// A callback was given out and has not returned (NDK-CQ-3).
     calling: bool,
 }
@@ -156,6 +180,8 @@ pub(crate) struct Pushed {
     pub(crate) overrun: bool,
     /// A notification is due, now or once the one that runs has returned.
     pub(crate) due: bool,
+    /// A notification is held back: [`CompletionQueue::begin_hold`].
+    pub(crate) is_hold_new: bool,
 }
 
 impl CompletionQueue {
@@ -169,7 +195,11 @@ impl CompletionQueue {
                 newest_solicited: 0,
                 notified: 0,
                 arm: None,
-                has_failed: false,
+                moderation: None,
+                held: None,
+                holds: 0,
+                is_hold_new: false,
+                failure: None,
                 is_failure_watched: false,
                 due: None,
                 calling: false,
@@ -187,13 +217,13 @@ impl CompletionQueue {
         let mut state = self.state();
         let mut overrun = false;
         for entry in entries {
-            if state.has_failed {
+            if state.failure == Some(CqFailure::Overrun) {
                 break;
             }
             overrun = !state.push(entry);
         }
         self.len.store(state.entries.len(), Ordering::Release);
-        Pushed { overrun, due: state.due.is_some() }
+        Pushed { overrun, due: state.due.is_some(), is_hold_new: state.is_hold_new }
     }
 
     #[cfg(test)]
@@ -229,10 +259,47 @@ impl CompletionQueue {
         self.len.store(state.entries.len(), Ordering::Release);
     }
 
-    /// Asks for a notification; of two arms the stronger one counts.
-    pub(crate) fn arm(&self, arm: Arm) {
+    /// Asks for a notification; of two arms the stronger one counts. Returns whether it is held back from now on.
+    pub(crate) fn arm(&self, arm: Arm) -> bool {
         let mut state = self.state();
         state.arm = state.arm.max(Some(arm)); // NDK-CQ-6
+        state.satisfy();
+        state.is_hold_new
+    }
+
+    /// Has notifications held back from now on; `None`: no more. One that is held back already is held anew. Returns
+    /// whether one is.
+    pub(crate) fn moderate(&self, moderation: Option<CqModeration>) -> bool {
+        let mut state = self.state();
+        state.moderation = moderation;
+        if state.held.is_some() {
+            state.begin_hold();
+            state.satisfy();
+        }
+        state.is_hold_new
+    }
+
+    /// The number of a hold that has begun, and its time, once for each hold that has one.
+    pub(crate) fn begin_hold(&self) -> Option<(u64, Duration)> {
+        let mut state = self.state();
+        let is_new = core::mem::take(&mut state.is_hold_new) && state.held.is_some();
+        let interval = state.moderation.and_then(|moderation| moderation.interval);
+        is_new.then_some(state.holds).zip(interval)
+    }
+
+    /// The time of a hold is over. Nothing, if the arm was told before.
+    pub(crate) fn end_hold(&self, hold: u64) {
+        let mut state = self.state();
+        if state.held.is_some() && state.holds == hold {
+            state.tell(Ok(()));
+        }
+    }
+
+    /// The device is gone: each arm is told so from now on (NDK-CQ-14). What is in the queue, and what comes, can be
+    /// polled.
+    pub(crate) fn lose_device(&self) {
+        let mut state = self.state();
+        state.failure.get_or_insert(CqFailure::DeviceLost);
         state.satisfy();
     }
 
@@ -244,7 +311,7 @@ impl CompletionQueue {
     }
 
     /// Gives out the callback that is due, unless one is running.
-    pub(crate) fn take_due(&self) -> Option<Result<(), CqOverrun>> {
+    pub(crate) fn take_due(&self) -> Option<Result<(), CqFailure>> {
         let mut state = self.state();
         if state.calling {
             return None;
@@ -262,9 +329,12 @@ impl CompletionQueue {
     /// Changes the depth.
     ///
     /// # Errors
-    /// [`VerbError::CompletionsPresent`]: more entries are present than that (NDK-RSZ-2).
+    /// [`VerbError::CompletionsPresent`]: more entries are present than that (NDK-RSZ-2); [`VerbError::CqFailed`].
     pub(crate) fn resize(&self, depth: u32) -> Result<(), VerbError> {
         let mut state = self.state();
+        if state.failure.is_some() {
+            return Err(VerbError::CqFailed);
+        }
         if state.entries.len() > depth as usize {
             return Err(VerbError::CompletionsPresent);
         }
@@ -272,9 +342,14 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Returns whether a completion did not fit (NDK-CQ-13): the queue stays empty from then on.
+    /// Entries that it takes.
+    pub fn depth(&self) -> u32 {
+        u32::try_from(self.state().depth).unwrap_or(u32::MAX)
+    }
+
+    /// Returns whether the queue has failed: a completion did not fit (NDK-CQ-13), or the device is gone.
     pub fn has_failed(&self) -> bool {
-        self.state().has_failed
+        self.state().failure.is_some()
     }
 }
 
@@ -290,7 +365,7 @@ impl State {
             }
             self.entries.push_back(entry);
         } else {
-            self.has_failed = true;
+            self.failure = Some(CqFailure::Overrun);
             self.entries.clear();
         }
         // Each entry counts, not the batch: those behind the one that satisfies an arm are new to the next.
@@ -315,23 +390,51 @@ impl State {
 
     /// Clears the arm if it is satisfied now; a callback becomes due then.
     fn satisfy(&mut self) {
-        let watch = (self.has_failed && self.is_failure_watched).then_some(Arm::Failure);
+        let has_overrun = self.failure == Some(CqFailure::Overrun);
+        let watch = (has_overrun && self.is_failure_watched).then_some(Arm::Failure);
         let Some(arm) = self.arm.or(watch) else { return };
+        if let Some(failure) = self.failure {
+            self.is_failure_watched = false;
+            return self.tell(Err(failure)); // NDK-CQ-9, NDK-CQ-15
+        }
         let popped = self.newest - self.entries.len() as u64;
         // NDK-CQ-4: newer than the last callback; polled away means seen.
         let is_new = |serial: u64| serial > self.notified && serial > popped;
-        let due = match (self.has_failed, arm) {
-            (true, _) => {
-                self.is_failure_watched = false;
-                Err(CqOverrun) // NDK-CQ-9, NDK-CQ-15
-            }
-            (false, Arm::Next) if is_new(self.newest) => Ok(()),
-            (false, Arm::Solicited) if is_new(self.newest_solicited) => Ok(()),
-            _ => return,
+        let is_satisfied = match arm {
+            Arm::Next => is_new(self.newest),
+            Arm::Solicited => is_new(self.newest_solicited),
+            Arm::Failure => false,
         };
+        if (is_satisfied || self.held.is_some()) && !self.is_held_back(popped) {
+            self.tell(Ok(()));
+        }
+    }
+
+    /// Gives out the notification: nothing is armed, and nothing held, any more.
+    #[inline]
+    fn tell(&mut self, outcome: Result<(), CqFailure>) {
+        self.held = None;
         self.arm = None; // NDK-CQ-2
         self.notified = self.newest;
-        self.due = Some(due);
+        self.due = Some(outcome);
+    }
+
+    /// Returns whether the notification of a satisfied arm has to wait (NDK-MOD-5), from now on or as before.
+    #[inline]
+    fn is_held_back(&mut self, popped: u64) -> bool {
+        let Some(CqModeration { count, .. }) = self.moderation else { return false };
+        if self.held.is_none() {
+            self.held = Some(self.notified.max(popped) + 1);
+            self.begin_hold();
+        }
+        let first = self.held.unwrap_or(self.newest);
+        let came = (self.newest + 1).saturating_sub(first);
+        count.is_none_or(|count| came < u64::from(count))
+    }
+
+    fn begin_hold(&mut self) {
+        self.holds += 1;
+        self.is_hold_new = true;
     }
 }
 
@@ -476,13 +579,13 @@ mod tests {
         queue.push(entry(WcStatus::Flushed), false).unwrap();
         assert_eq!(queue.take_due(), None, "error completions are no CQ errors");
         assert_eq!(queue.push(entry(WcStatus::Success), false), Err(()));
-        assert_eq!(queue.take_due(), Some(Err(CqOverrun)));
+        assert_eq!(queue.take_due(), Some(Err(CqFailure::Overrun)));
         queue.callback_returned();
         assert_eq!(queue.push(entry(WcStatus::Success), false), Ok(()), "swallowed");
         assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed); 4]), 0);
         assert_eq!(queue.take_due(), None);
         queue.arm(Arm::Solicited);
-        assert_eq!(queue.take_due(), Some(Err(CqOverrun)), "at the next arm");
+        assert_eq!(queue.take_due(), Some(Err(CqFailure::Overrun)), "at the next arm");
     }
 
     // A consumer that watches for the failure is told of it once, without an arm, and behind one that was satisfied.
@@ -498,7 +601,7 @@ mod tests {
             assert_eq!(queue.take_due(), is_armed.then_some(Ok(())));
             queue.callback_returned();
             assert_eq!(queue.push(entry(WcStatus::Success), false), Err(()));
-            assert_eq!(queue.take_due(), Some(Err(CqOverrun)));
+            assert_eq!(queue.take_due(), Some(Err(CqFailure::Overrun)));
             queue.callback_returned();
             assert_eq!(queue.push(entry(WcStatus::Success), false), Ok(()), "swallowed");
             assert_eq!(queue.take_due(), None);
@@ -516,7 +619,7 @@ mod tests {
         queue.arm(Arm::Next);
         assert!(queue.take_due().is_some());
         queue.arm(Arm::Next);
-        assert_eq!(queue.push_all(batch(2..4)), Pushed { due: true, overrun: false });
+        assert_eq!(queue.push_all(batch(2..4)), Pushed { due: true, ..Pushed::default() });
         assert_eq!(queue.take_due(), None, "the first one runs");
         queue.callback_returned();
         assert!(queue.take_due().is_some());
@@ -528,7 +631,7 @@ mod tests {
         let mut results = [entry(WcStatus::Flushed); 3];
         assert_eq!(queue.poll(&mut results), 3);
         assert_eq!(results.map(|result| result.context), [0, 1, 2]);
-        assert_eq!(queue.push_all(batch(4..9)), Pushed { due: false, overrun: true });
+        assert_eq!(queue.push_all(batch(4..9)), Pushed { overrun: true, ..Pushed::default() });
         assert_eq!(queue.poll(&mut results), 0);
         assert_eq!(queue.push_all(batch(9..10)), Pushed::default(), "swallowed");
     }
@@ -563,6 +666,75 @@ mod tests {
                 assert!(results[..count].iter().all(|result| result.qp == stays));
             }
         }
+    }
+
+    // NDK-MOD-2, -3, -5: a satisfied arm is told when enough completions have come, or when its time is over, and they
+    // can be polled meanwhile. Two arms are one as long as it is held back.
+    #[test]
+    fn moderation_holds_notifications_back() {
+        let interval = Duration::from_micros(50);
+        let moderated = |interval, count| {
+            let queue = CompletionQueue::new(16);
+            assert!(!queue.moderate(Some(CqModeration { interval, count })));
+            queue.arm(Arm::Next);
+            queue
+        };
+        let push = |queue: &CompletionQueue| queue.push(entry(WcStatus::Success), false).unwrap();
+        let queue = moderated(Some(interval), Some(3));
+        push(&queue);
+        assert_eq!(queue.begin_hold(), Some((1, interval)));
+        assert_eq!(queue.begin_hold(), None, "once");
+        assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed)]), 1, "it is there");
+        push(&queue);
+        assert!(!queue.arm(Arm::Next), "it is held already");
+        assert_eq!(queue.take_due(), None);
+        push(&queue);
+        assert_eq!(queue.take_due(), Some(Ok(())), "the third");
+        queue.callback_returned();
+        queue.end_hold(1);
+        assert_eq!(queue.take_due(), None, "its time is nothing to the next arm");
+
+        // What has come before the arm counts. The time ends what the count does not.
+        push(&queue);
+        assert!(queue.arm(Arm::Next));
+        let (hold, _) = queue.begin_hold().unwrap();
+        push(&queue);
+        assert_eq!(queue.take_due(), None);
+        queue.end_hold(hold);
+        assert_eq!(queue.take_due(), Some(Ok(())));
+        queue.callback_returned();
+
+        let queue = moderated(None, Some(2));
+        push(&queue);
+        assert_eq!(queue.begin_hold(), None, "no time ends it");
+        assert_eq!(queue.take_due(), None);
+        push(&queue);
+        assert_eq!(queue.take_due(), Some(Ok(())));
+        let queue = moderated(Some(interval), None);
+        (0..10).for_each(|_| push(&queue));
+        assert_eq!(queue.take_due(), None);
+        // A failure is told at once, and so is everything without moderation.
+        assert_eq!(queue.push_all((0..7).map(|_| entry(WcStatus::Success))).overrun, true);
+        assert_eq!(queue.take_due(), Some(Err(CqFailure::Overrun)));
+        let queue = moderated(Some(interval), None);
+        push(&queue);
+        queue.moderate(None);
+        assert_eq!(queue.take_due(), Some(Ok(())));
+    }
+
+    // NDK-CQ-14: a queue whose device is gone tells each arm, and what was flushed can be polled.
+    #[test]
+    fn loss_of_the_device() {
+        let queue = CompletionQueue::new(2);
+        queue.arm(Arm::Failure);
+        queue.lose_device();
+        queue.push(entry(WcStatus::Flushed), false).unwrap();
+        assert_eq!(queue.take_due(), Some(Err(CqFailure::DeviceLost)));
+        queue.callback_returned();
+        assert_eq!(queue.poll(&mut [entry(WcStatus::Success); 4]), 1);
+        queue.arm(Arm::Solicited);
+        assert_eq!(queue.take_due(), Some(Err(CqFailure::DeviceLost)));
+        assert_eq!(queue.resize(8), Err(VerbError::CqFailed));
     }
 
     // NDK-RSZ-2

@@ -78,6 +78,9 @@ pub(crate) mod kind {
     /// Listeners.
     #[derive(Debug)]
     pub enum Listener {}
+    /// Shared endpoints.
+    #[derive(Debug)]
+    pub enum SharedEndpoint {}
 }
 
 /// The name of a protection domain.
@@ -97,6 +100,8 @@ pub type SrqId = Id<kind::Srq>;
 pub type ConnectorId = Id<kind::Connector>;
 /// The name of a listener.
 pub type ListenerId = Id<kind::Listener>;
+/// The name of a shared endpoint.
+pub type SharedEndpointId = Id<kind::SharedEndpoint>;
 
 /// The name of an object of any kind. Receive queues belong to their queue pair or shared receive queue, and are not
 /// closed on their own.
@@ -120,6 +125,8 @@ pub enum Key {
     Connector(ConnectorId),
     /// A listener.
     Listener(ListenerId),
+    /// A shared endpoint.
+    SharedEndpoint(SharedEndpointId),
 }
 
 /// A byte stream below MPA. The transport gives the numbers, each to one stream at a time.

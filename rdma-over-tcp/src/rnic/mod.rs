@@ -37,6 +37,7 @@ mod create;
 mod device;
 mod endpoint;
 pub(crate) mod id;
+mod later;
 pub(crate) mod lifetime;
 pub(crate) mod listener;
 mod memory;
@@ -51,6 +52,7 @@ pub(crate) mod region;
 mod registration;
 mod send_queue;
 mod sges;
+mod shared_endpoint;
 mod shared_receive;
 mod srq;
 mod stats;
@@ -64,13 +66,16 @@ pub(crate) mod wr;
 pub use self::{
     cause::ConnectCause,
     config::{
-        Capabilities, Config, FpduSize, KEEP_ALIVE_IDLE, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_PROBES,
-        Limits, ListenerConfig,
+        CallbackThread, Capabilities, Config, Deferral, FpduSize, KEEP_ALIVE_IDLE,
+        KEEP_ALIVE_INTERVAL, KEEP_ALIVE_PROBES, Limits, ListenerConfig,
     },
     connector::{ConnectionData, ConnectorState, DisconnectEvent},
-    cq::{Arm, Arrival, Completion, CompletionQueue, Notification, WcOpcode},
+    cq::{Arm, Arrival, Completion, CompletionQueue, CqModeration, Notification, WcOpcode},
     device::Rnic,
-    id::{ConnectorId, CqId, Id, Key, ListenerId, PdId, QpId, RegionId, SrqId, StreamId, WindowId},
+    id::{
+        ConnectorId, CqId, Id, Key, ListenerId, PdId, QpId, RegionId, SharedEndpointId, SrqId,
+        StreamId, WindowId,
+    },
     lifetime::{Callback, Close, CloseCompletion, RequestCompletion},
     listener::ConnectEvent,
     memory::{PAGE_SIZE, RegisteredBuffer},
@@ -80,7 +85,7 @@ pub use self::{
     region::{Access, FastRegisterLimits},
     srq::{SrqAttributes, SrqConfig, SrqEvent, SrqNotification},
     stats::{ConnectionEntry, Counters, History, QpStats},
-    status::{ConnectError, CqOverrun, VerbError, WcStatus},
+    status::{ConnectError, CqFailure, VerbError, WcStatus},
     stream::COPY_ASIDE_MAX,
     window::{Bind, Revocable, WindowType},
     wr::{Data, Operation, Remote, Sge, WrFlags},

@@ -7,7 +7,7 @@ use super::{
     connector::Connector,
     cq::Cq,
     endpoint::Endpoints,
-    id::{ConnectorId, CqId, Key, QpId, RegionId, StreamId, kind},
+    id::{ConnectorId, CqId, Key, QpId, RegionId, kind},
     lifetime::{
         Close, CloseCompletion, Life, Outbox, RequestCompletion, Return, ReturnGuard, Returns,
     },
@@ -17,6 +17,7 @@ use super::{
     read_limit::ReadLimit,
     receive_queue::ReceiveQueue,
     region::Regions,
+    shared_endpoint::SharedEndpoint,
     srq::Srq,
     stats::Counters,
     status::ConnectError,
@@ -36,14 +37,17 @@ pub(crate) struct Objects {
     pub(crate) srqs: Table<kind::Srq, Srq>,
     pub(crate) connectors: Table<kind::Connector, Connector>,
     pub(crate) listeners: Table<kind::Listener, Listener>,
+    pub(crate) shared_endpoints: Table<kind::SharedEndpoint, SharedEndpoint>,
     pub(crate) endpoints: Endpoints,
     pub(crate) counters: Counters,
     /// Completions that are not in their queues yet.
     pub(crate) completed: Vec<Completed>,
     pub(crate) outbox: Outbox,
     pub(crate) returns: Arc<Returns>,
-    /// Connections whose queue pair lost a completion queue: the core ends them.
-    pub(crate) doomed: Vec<StreamId>,
+    /// Queue pairs that lost a completion queue: the core ends their connections.
+    pub(crate) doomed: Vec<QpId>,
+    /// Completion queues that hold a notification back whose time does not run yet.
+    pub(crate) held: Vec<CqId>,
     /// Connectors whose peer does not know enhanced start-up: the core connects them again.
     pub(crate) retries: Vec<ConnectorId>,
 }
@@ -64,6 +68,7 @@ impl Objects {
             max_srq_count,
             max_connector_count,
             max_listener_count,
+            max_shared_endpoint_count,
         } = capabilities;
         let returns = Returns::new(wake);
         Self {
@@ -77,12 +82,14 @@ impl Objects {
             srqs: Table::new(max_srq_count),
             connectors: Table::new(max_connector_count),
             listeners: Table::new(max_listener_count),
+            shared_endpoints: Table::new(max_shared_endpoint_count),
             endpoints: Endpoints::default(),
             counters: Counters::default(),
             completed: Vec::new(),
             outbox: Outbox::default(),
             returns,
             doomed: Vec::new(),
+            held: Vec::new(),
             retries: Vec::new(),
         }
     }
@@ -98,6 +105,7 @@ impl Objects {
             Key::Srq(id) => &mut self.srqs.get_mut(id)?.life,
             Key::Connector(id) => &mut self.connectors.get_mut(id)?.life,
             Key::Listener(id) => &mut self.listeners.get_mut(id)?.life,
+            Key::SharedEndpoint(id) => &mut self.shared_endpoints.get_mut(id)?.life,
         })
     }
 
@@ -112,6 +120,16 @@ impl Objects {
     /// Returns whether anything depends on `key`.
     pub(crate) fn is_pinned(&mut self, key: Key) -> bool {
         self.life_mut(key).is_some_and(|life| life.is_pinned())
+    }
+
+    /// Returns whether the object is there.
+    pub(crate) fn exists(&mut self, key: Key) -> bool {
+        self.life_mut(key).is_some()
+    }
+
+    /// Returns whether the adapter's close is done.
+    pub(crate) const fn is_closed(&self) -> bool {
+        self.rnic.is_closed()
     }
 
     /// Returns whether new objects may depend on `key`.
@@ -174,11 +192,18 @@ impl Objects {
                 let mut antecedents = vec![];
                 antecedents.extend(connector.qp.map(Key::Qp));
                 antecedents.extend(connector.listener.map(Key::Listener));
+                antecedents.extend(connector.shared.map(Key::SharedEndpoint));
                 antecedents.push(Key::Rnic);
                 antecedents
             }),
             Key::Listener(id) => self.listeners.remove(id).map_or(vec![], |listener| {
                 if let Some(endpoint) = listener.endpoint {
+                    self.endpoints.release(endpoint);
+                }
+                vec![Key::Rnic]
+            }),
+            Key::SharedEndpoint(id) => self.shared_endpoints.remove(id).map_or(vec![], |shared| {
+                if let Some(endpoint) = shared.endpoint {
                     self.endpoints.release(endpoint);
                 }
                 vec![Key::Rnic]
@@ -290,8 +315,11 @@ impl Objects {
             if pushed.overrun {
                 self.counters.cq_error += 1;
                 let on_queue = |qp: &Qp| qp.receive_cq == cq || qp.sends.cq == cq;
-                let streams = self.qps.ids().filter_map(|id| self.qps.get(id));
-                self.doomed.extend(streams.filter(|qp| on_queue(qp)).filter_map(|qp| qp.stream));
+                let qps = self.qps.ids().filter_map(|id| self.qps.get(id));
+                self.doomed.extend(qps.filter(|qp| on_queue(qp)).map(|qp| qp.id));
+            }
+            if pushed.is_hold_new {
+                self.held.push(cq);
             }
             if pushed.due {
                 self.notify(cq);
@@ -332,5 +360,6 @@ impl Objects {
             + self.srqs.len()
             + self.connectors.len()
             + self.listeners.len()
+            + self.shared_endpoints.len()
     }
 }

@@ -59,7 +59,7 @@ impl Rnic {
     /// # Errors
     /// [`VerbError::InvalidHandle`]; [`VerbError::TooManySges`], [`VerbError::TooLong`]: over the queue pair's or the
     /// adapter's limits; [`VerbError::QueueFull`]; [`VerbError::InvalidArgument`]: its receives come from a shared
-    /// receive queue.
+    /// receive queue; with [`LatePosts::Refuse`] also [`VerbError::CqFailed`] and [`VerbError::DeviceLost`].
     pub fn post_receive(
         &mut self,
         id: QpId,
@@ -73,6 +73,17 @@ impl Rnic {
         if qp.srq.is_some() {
             return (Err(VerbError::InvalidArgument), Urgency::None);
         }
+        let is_over = qp.state == QpState::Error && qp.stream.is_none();
+        if is_over && qp.late_posts == LatePosts::Refuse {
+            // Nobody would hear of its completion (NDK-CQ-13, -14).
+            let cq = self.objects.cqs.get(qp.receive_cq);
+            if self.is_lost {
+                return (Err(VerbError::DeviceLost), Urgency::None);
+            }
+            if cq.is_some_and(|cq| cq.queue.has_failed()) {
+                return (Err(VerbError::CqFailed), Urgency::None);
+            }
+        }
         let length = match total_length(sges, qp.limits.max_receive_request_sge, bytes_max) {
             Ok(length) => length,
             Err(error) => return (Err(error), Urgency::None),
@@ -85,7 +96,6 @@ impl Rnic {
         }
         receives.push(context, length, sges);
         let is_awaited = core::mem::take(&mut qp.awaits_receive);
-        let is_over = qp.state == QpState::Error && qp.stream.is_none();
         if !is_over {
             let urgency = if is_awaited { self.kick_qp(id) } else { Urgency::None };
             return (Ok(()), urgency);
@@ -463,7 +473,7 @@ impl Rnic {
         let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
         let is_late = qp.state == QpState::Error && qp.late_posts == LatePosts::Flush;
         if qp.state != QpState::Connected && !is_late {
-            return Err(VerbError::NotConnected);
+            return Err(if self.is_lost { VerbError::DeviceLost } else { VerbError::NotConnected });
         }
         if qp.sends.is_full() {
             return Err(VerbError::QueueFull);

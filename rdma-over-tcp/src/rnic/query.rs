@@ -6,7 +6,7 @@ use super::{
     cause::ConnectCause,
     config::Config,
     connector::{ConnectionData, ConnectorState},
-    cq::Arm,
+    cq::{Arm, CqModeration},
     device::Rnic,
     id::{ConnectorId, CqId, ListenerId, QpId, RegionId},
     memory::RegisteredBuffer,
@@ -32,18 +32,48 @@ impl Rnic {
     /// Asks for a notification of a completion queue: one callback, for what is in the queue and newer than the last
     /// one, or for what comes next. Of two arms the stronger one counts.
     pub fn arm_cq(&mut self, id: CqId, arm: Arm) {
-        if let Some(cq) = self.objects.cqs.get(id) {
-            cq.queue.arm(arm);
+        if let Some(cq) = self.objects.cqs.get(id)
+            && cq.queue.arm(arm)
+        {
+            self.objects.held.push(id);
         }
         self.objects.notify(id);
+    }
+
+    /// Has notifications of a completion queue held back ([`CqModeration`]); `None`: no more. One that is held back now
+    /// is held by the new measure from now on.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidHandle`]; [`VerbError::NeverNotified`]: neither time nor count; [`VerbError::DeviceLost`].
+    pub fn moderate_cq(
+        &mut self,
+        id: CqId,
+        moderation: Option<CqModeration>,
+    ) -> Result<(), VerbError> {
+        if self.is_lost {
+            return Err(VerbError::DeviceLost);
+        }
+        let cq = self.objects.cqs.get(id).ok_or(VerbError::InvalidHandle)?;
+        if moderation.is_some_and(|it| it.interval.is_none() && it.count.is_none()) {
+            return Err(VerbError::NeverNotified);
+        }
+        if cq.queue.moderate(moderation) {
+            self.objects.held.push(id);
+        }
+        self.objects.notify(id);
+        Ok(())
     }
 
     /// Changes the depth of a completion queue.
     ///
     /// # Errors
     /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: deeper than the adapter's limit;
-    /// [`VerbError::CompletionsPresent`]: more entries are present, nothing has changed.
+    /// [`VerbError::CompletionsPresent`]: more entries are present, nothing has changed; [`VerbError::CqFailed`];
+    /// [`VerbError::DeviceLost`].
     pub fn resize_cq(&mut self, id: CqId, depth: u32) -> Result<(), VerbError> {
+        if self.is_lost {
+            return Err(VerbError::DeviceLost);
+        }
         let cq = self.objects.cqs.get(id).ok_or(VerbError::InvalidHandle)?;
         if depth > self.config.limits.cq_depth_max {
             return Err(VerbError::InvalidArgument);

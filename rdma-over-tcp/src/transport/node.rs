@@ -26,7 +26,7 @@ use super::{
 };
 use crate::rnic::{
     self, Config, ConnectError, FpduSize, History, Rnic, StreamId,
-    id::ListenerId,
+    id::{ListenerId, SharedEndpointId},
     transport::{Command, Reservation, StreamEvent, Transport},
 };
 
@@ -62,6 +62,9 @@ pub struct NodeRnic {
     port: SocketPort,
     listeners: HashMap<ListenerName, ListenerId>,
     names: HashMap<ListenerId, ListenerName>,
+    /// Shared endpoints by their names in the host, and those names.
+    endpoints: HashMap<EndpointId, SharedEndpointId>,
+    endpoint_names: HashMap<SharedEndpointId, EndpointId>,
     /// Streams that are not, or not wholly, the target's.
     moving: HashMap<StreamId, HostStream>,
     /// Each segment begins with an FPDU.
@@ -85,6 +88,8 @@ impl NodeRnic {
             port,
             listeners: HashMap::new(),
             names: HashMap::new(),
+            endpoints: HashMap::new(),
+            endpoint_names: HashMap::new(),
             moving: HashMap::new(),
             is_aligned,
             keeps_endpoints,
@@ -105,14 +110,23 @@ impl NodeRnic {
     fn carry_out(&mut self, command: Command) {
         let endpoint = |name| self.keeps_endpoints.then_some(EndpointId(name));
         let request = match command {
-            Command::Connect { stream, local, remote, timeout } => Request::Connect {
-                handle: OffloadHandle(stream.0),
-                local,
-                endpoint: endpoint(stream.0),
-                remote,
-                timeout,
-                at_once: true,
-            },
+            Command::Connect { stream, local, endpoint: shared, remote, timeout } => {
+                let shared = shared.and_then(|id| self.endpoint_names.get(&id)).copied();
+                Request::Connect {
+                    handle: OffloadHandle(stream.0),
+                    local,
+                    endpoint: shared.or_else(|| endpoint(stream.0)),
+                    remote,
+                    timeout,
+                    at_once: true,
+                }
+            }
+            Command::Bind { endpoint, local } => {
+                let name = EndpointId(self.port.allocate());
+                self.endpoints.insert(name, endpoint);
+                self.endpoint_names.insert(endpoint, name);
+                Request::Bind { endpoint: name, local }
+            }
             Command::Listen { listener, local, backlog } => {
                 let name = ListenerName(self.port.allocate());
                 self.listeners.insert(name, listener);
@@ -134,6 +148,15 @@ impl NodeRnic {
             Command::Release { reservation: Reservation::Listener(id) } => {
                 match self.names.remove(&id) {
                     Some(name) => Request::Unbind { endpoint: EndpointId(name.0) },
+                    None => return,
+                }
+            }
+            Command::Release { reservation: Reservation::Shared(id) } => {
+                match self.endpoint_names.remove(&id) {
+                    Some(name) => {
+                        self.endpoints.remove(&name);
+                        Request::Unbind { endpoint: name }
+                    }
                     None => return,
                 }
             }
@@ -214,8 +237,17 @@ impl NodeRnic {
                 self.moving.remove(&id);
                 self.rnic.handle_gone(id, end_error(error));
             }
-            // Addresses are reserved by listening and connecting.
-            Notice::Bound { .. } | Notice::BindFailed { .. } => {}
+            Notice::Bound { endpoint, local } => {
+                if let Some(id) = self.endpoints.get(&endpoint) {
+                    self.rnic.handle_bound(*id, local);
+                }
+            }
+            Notice::BindFailed { endpoint, error } => {
+                if let Some(id) = self.endpoints.remove(&endpoint) {
+                    self.endpoint_names.remove(&id);
+                    self.rnic.handle_bind_failed(id, connect_error(error));
+                }
+            }
         }
     }
 
@@ -427,11 +459,15 @@ impl NodeClient for NodeRnic {
     }
 
     fn has_input(&self) -> bool {
-        self.port.has_notice() || self.rnic.has_work()
+        self.port.has_notice() || self.rnic.has_work() || self.rnic.has_callbacks_of_loop()
     }
 
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
         callbacks.append(self.rnic.callbacks());
+    }
+
+    fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
+        self.rnic.take_callbacks_of_calls(callbacks);
     }
 
     fn device_lost(&mut self) {

@@ -6,26 +6,34 @@
 //! (NDK-ASY-1).
 
 mod connection;
+mod creation;
+mod extension_interface;
 mod extensions;
+mod shared_endpoint;
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::net::SocketAddr;
+use core::time::Duration;
 
-pub use self::connection::{Connector, Listener};
+pub use self::{
+    connection::{Connector, Listener},
+    extension_interface::{ExtensionInterface, Guid, RFC7306_INTERFACE, RFC7306_VERSION},
+    shared_endpoint::SharedEndpoint,
+};
 use super::{
     flags::{CqNotify, MrFlags, OpFlags, OperationType},
     info::AdapterInfo,
+    management::{NdkConnections, NdkLocalEndpoints},
     result::{NdkResult, NdkResultEx},
     status::NtStatus,
 };
 use crate::{
-    access::{Access, CoreAccess},
+    access::{Access, CoreAccess, WeakAccess},
     ddp::{Stag, TaggedOffset},
     rnic::{
-        Bind, Close, Completion, CompletionQueue, ConnectionEntry, Counters, CqId, CqOverrun, Data,
-        FastRegister, FastRegisterLimits, Key, LatePosts, Operation, PdId, QpConfig, QpId,
-        QpLimits, QpState, QpStats, RegionId, RegisteredBuffer, Remote, Revocable, Rnic, Sge,
-        SrqConfig, SrqEvent, SrqId, Urgency, VerbError, WindowId, WindowType,
+        Bind, Close, Completion, CompletionQueue, ConnectionEntry, Counters, CqFailure, CqId,
+        CqModeration, Data, FastRegister, FastRegisterLimits, Key, LatePosts, Operation, PdId,
+        QpConfig, QpId, QpLimits, QpState, QpStats, RegionId, RegisteredBuffer, Remote, Revocable,
+        Rnic, Sge, SrqConfig, SrqEvent, SrqId, Urgency, VerbError, WindowId, WindowType,
     },
 };
 
@@ -50,7 +58,7 @@ macro_rules! closable {
             /// (NDK-LIFE-1, -4, -7). Antecedents may be closed before their successors (NDK-LIFE-5).
             pub fn close(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
                 let key = Key::$key(self.id);
-                self.access.with(|core, _| core.close(key, Box::new(completion))).into()
+                self.access.with(|core, now| core.close_at(now, key, Box::new(completion))).into()
             }
         }
     )*};
@@ -65,6 +73,7 @@ closable! {
     Srq as Srq,
     Connector as Connector,
     Listener as Listener,
+    SharedEndpoint as SharedEndpoint,
 }
 
 /// An NDK_ADAPTER.
@@ -89,7 +98,7 @@ impl Adapter {
     /// NdkQueryAdapterInfo.
     #[must_use]
     pub fn info(&self) -> AdapterInfo {
-        self.access.with(|core, _| AdapterInfo::from(&core.config().limits))
+        self.access.with(|core, _| AdapterInfo::from(core.config()))
     }
 
     /// NDK performance counters.
@@ -115,6 +124,27 @@ impl Adapter {
         RegisteredBuffer::allocate(len).ok_or(NtStatus::INSUFFICIENT_RESOURCES)
     }
 
+    /// OID_NDK_CONNECTIONS of this adapter alone ([`Miniport::connections`](crate::ndk::Miniport::connections)).
+    #[must_use]
+    pub fn connection_entries(&self) -> NdkConnections {
+        let mut all = NdkConnections::new();
+        self.access.with(|core, _| all.add(core));
+        all
+    }
+
+    /// OID_NDK_LOCAL_ENDPOINTS of this adapter alone.
+    #[must_use]
+    pub fn local_endpoints(&self) -> NdkLocalEndpoints {
+        let mut all = NdkLocalEndpoints::new();
+        self.access.with(|core, _| all.add(core));
+        all
+    }
+
+    /// A handle that does not keep the adapter.
+    pub(in crate::ndk) fn weak(&self) -> WeakAccess {
+        self.access.downgrade()
+    }
+
     /// NdkCreateCq: a queue of `depth` entries. `notification` is called once per arm that is satisfied,
     /// never twice at a time (NDK-CQ-2, -3).
     ///
@@ -127,7 +157,7 @@ impl Adapter {
         notification: impl Fn(NtStatus) + Send + Sync + 'static,
     ) -> Result<Cq, NtStatus> {
         let notification =
-            Arc::new(move |outcome: Result<(), CqOverrun>| notification(outcome.into()));
+            Arc::new(move |outcome: Result<(), CqFailure>| notification(outcome.into()));
         let (id, queue) = self.access.with(|core, _| core.create_cq(depth, notification))?;
         Ok(Cq { access: self.access.clone(), id, queue })
     }
@@ -171,19 +201,11 @@ impl Adapter {
         Ok(Listener { access: self.access.clone(), id })
     }
 
-    /// NdkBuildLam, NdkCreateSharedEndpoint, and whatever else is not offered.
-    ///
-    /// # Errors
-    /// Always [`NtStatus::NOT_SUPPORTED`].
-    pub const fn create_shared_endpoint(&self, _local: SocketAddr) -> Result<(), NtStatus> {
-        Err(NtStatus::NOT_SUPPORTED)
-    }
-
     /// CLOSE_NDK_ADAPTER_HANDLER: SUCCESS, or PENDING and `completion` follows when every object of the
     /// adapter is closed and all callbacks have returned (NDK-LIFE-9). A node that offers the blocking
     /// form waits for it.
     pub fn close(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
-        self.access.with(|core, _| core.close_adapter(Box::new(completion))).into()
+        self.access.with(|core, now| core.close_at(now, Key::Rnic, Box::new(completion))).into()
     }
 }
 
@@ -273,6 +295,7 @@ impl Pd {
             SrqConfig { depth, max_receive_request_sge: sges_max, limit: notify_threshold };
         let tell = Arc::new(move |event| match event {
             SrqEvent::LimitReached => notification(NtStatus::SUCCESS),
+            SrqEvent::DeviceLost => notification(NtStatus::INTERNAL_ERROR),
         });
         let id = self.access.with(|core, _| core.create_srq(self.id, config, tell))?;
         Ok(Srq { access: self.access.clone(), id })
@@ -333,9 +356,24 @@ impl Cq {
         Ok(self.access.with(|core, _| core.resize_cq(self.id, depth))?)
     }
 
-    /// NdkControlCqInterruptModeration: the adapter does not advertise it (NDK-MOD-6).
-    pub const fn control_interrupt_moderation(&self, _interval_us: u32, _count: u32) -> NtStatus {
-        NtStatus::NOT_SUPPORTED
+    /// NdkControlCqInterruptModeration: a satisfied arm is told when `count` completions have come, or `interval_us`
+    /// microseconds later, whichever is first; they can be polled at once (NDK-MOD-5). An interval of 0, or a count of
+    /// 0 or 1: no moderation, the default (NDK-MOD-2). An interval of [`u32::MAX`]: only the count matters; a count of
+    /// [`u32::MAX`], or over the queue's depth: only the interval does (NDK-MOD-3). In force when it returns; never
+    /// pends.
+    ///
+    /// [`NtStatus::INVALID_PARAMETER_MIX`]: neither matters; [`NtStatus::INVALID_PARAMETER`]: the queue is closed;
+    /// [`NtStatus::DEVICE_REMOVED`].
+    pub fn control_interrupt_moderation(&self, interval_us: u32, count: u32) -> NtStatus {
+        let moderation = match (interval_us, count) {
+            (0, _) | (_, 0 | 1) => None,
+            _ => Some(CqModeration {
+                interval: (interval_us != u32::MAX)
+                    .then(|| Duration::from_micros(interval_us.into())),
+                count: (count <= self.queue.depth()).then_some(count),
+            }),
+        };
+        self.access.with(|core, _| core.moderate_cq(self.id, moderation)).into()
     }
 }
 
@@ -405,7 +443,7 @@ impl Mr {
     /// A close does the same, but waits for the windows, and its completion says the same.
     pub fn deregister(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
         let completion = Box::new(completion);
-        let result = self.access.with(|core, _| core.deregister(self.id, completion));
+        let result = self.access.with(|core, now| core.deregister_at(now, self.id, completion));
         result.map_or_else(NtStatus::from, NtStatus::from)
     }
 

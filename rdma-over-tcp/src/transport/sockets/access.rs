@@ -61,7 +61,8 @@ impl Sockets {
         let descriptor = core.descriptor().as_fd().try_clone_to_owned()?;
         let SocketsConfig { spin, .. } = config;
         let shared = Monitor::new(core, doorbell, Some(descriptor), spin, Progress::Manual);
-        let shared = Arc::new(shared);
+        let attendant = presence.clone();
+        let shared = Arc::new(shared.with_attendant(Box::new(move || attendant.request())));
         let (own, of_thread) = (shared.clone(), presence.clone());
         let attend = move || {
             let _fails = own.fail_by_panic();
