@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Condvar, Mutex, PoisonError},
 };
 
-use rdma_over_tcp::ndk::{Adapter, AdapterInfo, Connector, Cq, NtStatus, Pd};
+use rdma_over_tcp::ndk::{Adapter, AdapterInfo, Connector, Created, NtStatus};
 
 use crate::{
     abi::{
@@ -16,15 +16,17 @@ use crate::{
         },
         types::{
             GROUP_AFFINITY, NDK_ADAPTER, NDK_ADAPTER_INFO, NDK_CONNECTOR, NDK_CQ, NDK_LISTENER,
-            NDK_OBJECT_TYPE, NDK_PD, NDK_VERSION, NTSTATUS, PVOID, ULONG,
+            NDK_OBJECT_TYPE, NDK_PD, NDK_SHARED_ENDPOINT, NDK_VERSION, NTSTATUS, PVOID, SOCKADDR,
+            ULONG,
         },
         values::NdkObjectTypeAdapter,
     },
+    address,
     callbacks::{self, Context},
     close,
     config::Carrier,
-    create::create,
-    endpoint, fatal, fault, guard, lam,
+    create::Creation,
+    fatal, fault, guard, lam,
     objects::{self, Kind},
 };
 
@@ -80,7 +82,7 @@ static DISPATCH: NDK_ADAPTER_DISPATCH = NDK_ADAPTER_DISPATCH {
     NdkQueryAdapterInfo: query_adapter_info,
     NdkCreateCq: create_cq,
     NdkCreatePd: create_pd,
-    NdkCreateSharedEndpoint: endpoint::create_shared_endpoint,
+    NdkCreateSharedEndpoint: create_shared_endpoint,
     NdkCreateConnector: create_connector,
     NdkCreateListener: create_listener,
     NdkBuildLAM: lam::build,
@@ -195,9 +197,8 @@ unsafe extern "C" fn create_cq(
         let notification = callbacks::notification(notification, notification_context);
         // SAFETY: the consumer gives a place for the object.
         unsafe {
-            create::<Cq>(cq, (completion, context), || {
-                opened.adapter.create_cq(depth, notification)
-            })
+            Creation::new(completion, context, cq)
+                .begin(|cq| cq, |done| opened.adapter.begin_create_cq(depth, notification, done))
         }
     })
 }
@@ -211,7 +212,10 @@ unsafe extern "C" fn create_pd(
     guard::status(|| {
         let opened = get(adapter)?;
         // SAFETY: the consumer gives a place for the object.
-        unsafe { create::<Pd>(pd, (completion, context), || opened.adapter.create_pd()) }
+        unsafe {
+            Creation::new(completion, context, pd)
+                .begin(|pd| pd, |done| opened.adapter.begin_create_pd(done))
+        }
     })
 }
 
@@ -223,9 +227,35 @@ unsafe extern "C" fn create_connector(
 ) -> NTSTATUS {
     guard::status(|| {
         let opened = get(adapter)?;
-        let make = || opened.adapter.create_connector();
         // SAFETY: the consumer gives a place for the object.
-        unsafe { create::<Connector>(connector, (completion, context), make) }
+        unsafe {
+            Creation::new(completion, context, connector)
+                .begin(|connector| connector, |done| opened.adapter.begin_create_connector(done))
+        }
+    })
+}
+
+unsafe extern "C" fn create_shared_endpoint(
+    adapter: *mut NDK_ADAPTER,
+    local: *const SOCKADDR,
+    length: ULONG,
+    completion: NDK_FN_CREATE_COMPLETION,
+    context: PVOID,
+    endpoint: *mut *mut NDK_SHARED_ENDPOINT,
+) -> NTSTATUS {
+    guard::status(|| {
+        let opened = get(adapter)?;
+        // SAFETY: the consumer gives an address of so many bytes, and a place for the object.
+        unsafe {
+            let local = address::read(local, length)?;
+            Creation::new(completion, context, endpoint).begin(
+                |endpoint| endpoint,
+                |done| match opened.adapter.create_shared_endpoint(local, done) {
+                    NtStatus::PENDING => Ok(Created::Pending),
+                    status => Err(status),
+                },
+            )
+        }
     })
 }
 
@@ -253,8 +283,12 @@ unsafe extern "C" fn create_listener(
                 let _ = connector.close(|| {});
             }
         };
-        let make = || opened.adapter.create_listener(incoming);
         // SAFETY: the consumer gives a place for the object.
-        unsafe { create(listener, (completion, context), make) }
+        unsafe {
+            Creation::new(completion, context, listener).begin(
+                |listener| listener,
+                |done| opened.adapter.begin_create_listener(incoming, done),
+            )
+        }
     })
 }

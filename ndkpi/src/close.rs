@@ -1,6 +1,6 @@
 //! What the dispatch tables of all objects have in common: their first two functions.
 
-use rdma_over_tcp::ndk::{Connector, Cq, Listener, Mr, Mw, NtStatus, Pd, Srq};
+use rdma_over_tcp::ndk::{Connector, Cq, Listener, Mr, Mw, NtStatus, Pd, SharedEndpoint, Srq};
 
 use crate::{
     abi::{
@@ -27,7 +27,7 @@ macro_rules! closable {
     )*};
 }
 
-closable! { Pd Cq Mr Mw Srq Connector Listener }
+closable! { Pd Cq Mr Mw Srq Connector Listener SharedEndpoint }
 
 /// NdkCloseXxx. The handle is stale when it returns (NDK-LIFE-2), also if it is PENDING.
 pub(crate) unsafe extern "C" fn close<T: Closable>(

@@ -1,11 +1,16 @@
 //! The configuration of an adapter: JSON that the consumer gives when it opens it.
 
+use std::time::Duration;
+
 use flue_node::{NodeOptions, random_seed};
 use flue_report::failure::Failure;
 use host_stack::node::Node;
 use rdma_over_tcp::{
     access::{self, Access},
-    ndk::{Adapter, AdapterConfig, AdapterCore, Driver, Sockets, SocketsConfig},
+    ndk::{
+        Adapter, AdapterConfig, AdapterCore, CallbackThread, Deferral, Driver, Sockets,
+        SocketsConfig,
+    },
 };
 use serde::Deserialize;
 
@@ -15,6 +20,27 @@ use serde::Deserialize;
 pub(crate) struct Configuration {
     /// The node that carries its connections, on a TAP.
     node: Option<NodeOptions>,
+    /// The thread of callbacks.
+    callbacks: Callbacks,
+    /// Has creates, requests and closes pend that need not.
+    deferral: Option<DeferralOptions>,
+}
+
+/// The thread of callbacks ([`CallbackThread`]).
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Callbacks {
+    #[default]
+    Own,
+    Caller,
+}
+
+/// As [`Deferral`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeferralOptions {
+    seed: u64,
+    delay_max_microseconds: u64,
 }
 
 /// What carries the connections of an adapter.
@@ -65,13 +91,24 @@ impl Configuration {
             .map_err(|error| Failure::usage(format!("configuration: {error}")))
     }
 
+    fn adapter(&self) -> AdapterConfig {
+        let callbacks = match self.callbacks {
+            Callbacks::Own => CallbackThread::Own,
+            Callbacks::Caller => CallbackThread::Caller,
+        };
+        let deferral = self.deferral.map(|DeferralOptions { seed, delay_max_microseconds }| {
+            Deferral { seed, delay_max: Duration::from_micros(delay_max_microseconds) }
+        });
+        AdapterConfig { callbacks, deferral, ..AdapterConfig::default() }
+    }
+
     /// Opens the adapter.
     ///
     /// # Errors
     /// As [`NodeOptions::open_ndk`] and [`access::open_sockets`].
     pub(crate) fn open(&self) -> Result<(Carrier, Adapter), Failure> {
         let Some(node) = &self.node else {
-            let config = AdapterConfig { seed: random_seed()?.into(), ..AdapterConfig::default() };
+            let config = AdapterConfig { seed: random_seed()?.into(), ..self.adapter() };
             let (sockets, access) = access::open_sockets(SocketsConfig::default(), config)
                 .map_err(|error| Failure::work(format!("kernel sockets: {error}")))?;
             return Ok((Carrier::Sockets(sockets, access.clone()), access.into()));
@@ -79,7 +116,7 @@ impl Configuration {
         if node.queues != 1 {
             return Err(Failure::usage("queues: an adapter has one queue"));
         }
-        let mut opened = node.open_ndk(AdapterConfig::default())?;
+        let mut opened = node.open_ndk(self.adapter())?;
         let (node, adapter) = opened.pop().expect("a queue has an adapter");
         Ok((Carrier::Node(node), adapter))
     }
@@ -96,7 +133,14 @@ mod tests {
         }
         let node = Configuration::parse(r#"{"node": {"tap": "tap7"}}"#).unwrap().node.unwrap();
         assert_eq!(node, NodeOptions { tap: "tap7".into(), ..NodeOptions::default() });
-        for text in ["{", "7", r#"{"nodes": {}}"#, r#"{"node": {"tap": 7}}"#] {
+        let text =
+            r#"{"callbacks": "caller", "deferral": {"seed": 3, "delay_max_microseconds": 70}}"#;
+        let adapter = Configuration::parse(text).unwrap().adapter();
+        assert_eq!(adapter.callbacks, CallbackThread::Caller);
+        let delay_max = Duration::from_micros(70);
+        assert_eq!(adapter.deferral, Some(Deferral { seed: 3, delay_max }));
+        for text in ["{", "7", r#"{"nodes": {}}"#, r#"{"node": {"tap": 7}}"#, r#"{"deferral": {}}"#]
+        {
             assert!(Configuration::parse(text).is_err(), "{text}");
         }
     }

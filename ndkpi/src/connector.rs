@@ -2,7 +2,7 @@
 
 use std::{ffi::c_void, net::SocketAddr, slice};
 
-use rdma_over_tcp::ndk::{Connector, DisconnectEvent, NtStatus, ReadLimit};
+use rdma_over_tcp::ndk::{Connector, DisconnectEvent, NtStatus, ReadLimit, SharedEndpoint};
 
 use crate::{
     abi::{
@@ -100,19 +100,37 @@ unsafe extern "C" fn connect(
 unsafe extern "C" fn connect_with_shared_endpoint(
     connector: *mut NDK_CONNECTOR,
     qp: *mut NDK_QP,
-    _endpoint: *mut NDK_SHARED_ENDPOINT,
-    _destination: *const SOCKADDR,
-    _destination_length: ULONG,
-    _inbound_read_limit: ULONG,
-    _outbound_read_limit: ULONG,
-    _private_data: *const c_void,
-    _private_data_length: ULONG,
-    _completion: NDK_FN_REQUEST_COMPLETION,
-    _context: PVOID,
+    endpoint: *mut NDK_SHARED_ENDPOINT,
+    destination: *const SOCKADDR,
+    destination_length: ULONG,
+    inbound_read_limit: ULONG,
+    outbound_read_limit: ULONG,
+    private_data: *const c_void,
+    private_data_length: ULONG,
+    completion: NDK_FN_REQUEST_COMPLETION,
+    context: PVOID,
 ) -> NTSTATUS {
     guard::status(|| {
-        let (connector, _) = (objects::get::<Connector>(connector)?, qp::get(qp)?);
-        Ok(connector.connect_with_shared_endpoint())
+        let (connector, own) = (objects::get::<Connector>(connector)?, qp::get(qp)?);
+        let endpoint = objects::get::<SharedEndpoint>(endpoint)?;
+        // SAFETY: the consumer gives an address and data of so many bytes.
+        let (destination, data) = unsafe {
+            (
+                address::read(destination, destination_length)?,
+                bytes(private_data, private_data_length)?,
+            )
+        };
+        let limits = limits(inbound_read_limit, outbound_read_limit);
+        let completion = callbacks::request(completion, context);
+        let (qp, endpoint) = (&own.qp, &*endpoint);
+        Ok(connector.connect_with_shared_endpoint(
+            qp,
+            endpoint,
+            destination,
+            limits,
+            data,
+            completion,
+        ))
     })
 }
 

@@ -13,7 +13,7 @@ use crate::{
             NDK_CQ_NOTIFY_ANY, NDK_CQ_NOTIFY_ERRORS, NDK_CQ_NOTIFY_SOLICITED, NdkObjectTypeCq,
         },
     },
-    close, guard,
+    callbacks, close, guard,
     objects::{self, Kind},
 };
 
@@ -48,14 +48,13 @@ pub(crate) fn get(cq: *mut NDK_CQ) -> Result<Arc<Cq>, NtStatus> {
     objects::get::<Cq>(cq)
 }
 
-/// Never pends.
 unsafe extern "C" fn resize_cq(
     cq: *mut NDK_CQ,
     depth: ULONG,
-    _completion: NDK_FN_REQUEST_COMPLETION,
-    _context: PVOID,
+    completion: NDK_FN_REQUEST_COMPLETION,
+    context: PVOID,
 ) -> NTSTATUS {
-    guard::done(|| get(cq)?.resize(depth))
+    guard::status(|| Ok(get(cq)?.begin_resize(depth, callbacks::request(completion, context))))
 }
 
 /// An unknown type arms nothing.

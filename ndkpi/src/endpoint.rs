@@ -1,24 +1,42 @@
 //! The functions of NDK_SHARED_ENDPOINT_DISPATCH.
 
+use std::ffi::c_void;
+
+use rdma_over_tcp::ndk::{NtStatus, SharedEndpoint};
+
 use crate::{
     abi::{
-        functions::NDK_FN_CREATE_COMPLETION,
-        types::{NDK_ADAPTER, NDK_SHARED_ENDPOINT, NTSTATUS, PVOID, SOCKADDR, ULONG},
+        dispatch::NDK_SHARED_ENDPOINT_DISPATCH,
+        types::{NDK_OBJECT_TYPE, NDK_SHARED_ENDPOINT, NTSTATUS, SOCKADDR, ULONG},
+        values::NdkObjectTypeSharedEndpoint,
     },
-    adapter, guard,
+    address, close, guard,
+    objects::{self, Kind},
 };
-use rdma_over_tcp::ndk::NtStatus;
 
-pub(crate) unsafe extern "C" fn create_shared_endpoint(
-    adapter: *mut NDK_ADAPTER,
-    _address: *const SOCKADDR,
-    _length: ULONG,
-    _completion: NDK_FN_CREATE_COMPLETION,
-    _context: PVOID,
-    _endpoint: *mut *mut NDK_SHARED_ENDPOINT,
+impl Kind for SharedEndpoint {
+    type Seen = NDK_SHARED_ENDPOINT;
+    const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeSharedEndpoint;
+
+    fn dispatch() -> *const c_void {
+        (&raw const DISPATCH).cast()
+    }
+}
+
+static DISPATCH: NDK_SHARED_ENDPOINT_DISPATCH = NDK_SHARED_ENDPOINT_DISPATCH {
+    NdkCloseSharedEndpoint: close::close::<SharedEndpoint>,
+    NdkQueryExtension: close::query_extension,
+    NdkGetLocalAddress: get_local_address,
+};
+
+unsafe extern "C" fn get_local_address(
+    endpoint: *mut NDK_SHARED_ENDPOINT,
+    local: *mut SOCKADDR,
+    length: *mut ULONG,
 ) -> NTSTATUS {
     guard::done(|| {
-        adapter::get(adapter)?;
-        Err(NtStatus::NOT_SUPPORTED)
+        let found = objects::get::<SharedEndpoint>(endpoint)?.local_address();
+        // SAFETY: the consumer gives a place of so many bytes, and one for the length.
+        unsafe { address::write(found.ok_or(NtStatus::INVALID_DEVICE_STATE)?, local, length) }
     })
 }

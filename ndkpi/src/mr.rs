@@ -49,23 +49,23 @@ static MW_DISPATCH: NDK_MW_DISPATCH = NDK_MW_DISPATCH {
     NdkGetRemoteTokenFromMw: get_remote_token_from_mw,
 };
 
-/// Never pends.
 unsafe extern "C" fn register_mr(
     mr: *mut NDK_MR,
     mdl: *mut MDL,
     length: SIZE_T,
     flags: ULONG,
-    _completion: NDK_FN_REQUEST_COMPLETION,
-    _context: PVOID,
+    completion: NDK_FN_REQUEST_COMPLETION,
+    context: PVOID,
 ) -> NTSTATUS {
-    guard::done(|| {
+    guard::status(|| {
         let mr = objects::get::<Mr>(mr)?;
         let flags = MrFlags(flags);
         flags.check()?;
         // SAFETY: the consumer gives a chain, whose memory it keeps until the region is deregistered or closed.
         let memory =
             unsafe { mdl::memory(mdl, length, flags.contains(MrFlags::ALLOW_LOCAL_WRITE)) }?;
-        mr.register(&memory, 0, length, flags)
+        let completion = callbacks::request(completion, context);
+        Ok(mr.begin_register(&memory, 0, length, flags, completion))
     })
 }
 
@@ -80,15 +80,17 @@ unsafe extern "C" fn deregister_mr(
     })
 }
 
-/// Never pends.
 unsafe extern "C" fn initialize_fast_register_mr(
     mr: *mut NDK_MR,
     pages: ULONG,
     remote_access: BOOLEAN,
-    _completion: NDK_FN_REQUEST_COMPLETION,
-    _context: PVOID,
+    completion: NDK_FN_REQUEST_COMPLETION,
+    context: PVOID,
 ) -> NTSTATUS {
-    guard::done(|| objects::get::<Mr>(mr)?.initialize_fast_register(pages, remote_access != 0))
+    guard::status(|| {
+        let (mr, completion) = (objects::get::<Mr>(mr)?, callbacks::request(completion, context));
+        Ok(mr.begin_initialize_fast_register(pages, remote_access != 0, completion))
+    })
 }
 
 unsafe extern "C" fn get_remote_token_from_mr(mr: *mut NDK_MR) -> u32 {

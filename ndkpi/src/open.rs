@@ -10,7 +10,7 @@ use std::{
 };
 
 use flue_report::failure::{Failure, Kind as FailureKind};
-use rdma_over_tcp::ndk::{NDK_VERSION, NtStatus};
+use rdma_over_tcp::ndk::{NDK_VERSION, NdkVersion, NtStatus};
 
 use crate::{
     abi::{
@@ -55,7 +55,8 @@ unsafe fn open(
     version: Version,
 ) -> Result<*mut NDK_ADAPTER, Refused> {
     // NDK-VER-1
-    if version.Major != NDK_VERSION.major || version.Minor > NDK_VERSION.minor {
+    let lowest = NdkVersion { major: version.Major, minor: version.Minor };
+    if !lowest.is_met_by(NDK_VERSION) {
         let told = format!("the version is {}.{}", NDK_VERSION.major, NDK_VERSION.minor);
         return Err(Refused(NDIS_STATUS_BAD_VERSION, told));
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use rdma_over_tcp::ndk::{Mr, Mw, NtStatus, Pd, QpLimits, Srq};
+use rdma_over_tcp::ndk::{NtStatus, Pd, Qp, QpLimits, Srq};
 
 use crate::{
     abi::{
@@ -16,7 +16,7 @@ use crate::{
     },
     callbacks, close,
     cq::get as get_cq,
-    create::create,
+    create::Creation,
     guard,
     objects::{self, Kind},
     qp::QpObject,
@@ -51,9 +51,11 @@ unsafe extern "C" fn create_mr(
 ) -> NTSTATUS {
     guard::status(|| {
         let pd = objects::get::<Pd>(pd)?;
-        let make = || pd.create_mr(fast_register != 0);
         // SAFETY: the consumer gives a place for the object.
-        unsafe { create::<Mr>(mr, (completion, context), make) }
+        unsafe {
+            Creation::new(completion, context, mr)
+                .begin(|mr| mr, |done| pd.begin_create_mr(fast_register != 0, done))
+        }
     })
 }
 
@@ -66,7 +68,9 @@ unsafe extern "C" fn create_mw(
     guard::status(|| {
         let pd = objects::get::<Pd>(pd)?;
         // SAFETY: the consumer gives a place for the object.
-        unsafe { create::<Mw>(mw, (completion, context), || pd.create_mw()) }
+        unsafe {
+            Creation::new(completion, context, mw).begin(|mw| mw, |done| pd.begin_create_mw(done))
+        }
     })
 }
 
@@ -86,9 +90,13 @@ unsafe extern "C" fn create_srq(
     guard::status(|| {
         let pd = objects::get::<Pd>(pd)?;
         let notification = callbacks::notification(notification, notification_context);
-        let make = || pd.create_srq(depth, sges_max, notify_threshold, notification);
         // SAFETY: the consumer gives a place for the object.
-        unsafe { create::<Srq>(srq, (completion, context), make) }
+        unsafe {
+            Creation::new(completion, context, srq).begin(
+                |srq| srq,
+                |done| pd.begin_create_srq(depth, sges_max, notify_threshold, notification, done),
+            )
+        }
     })
 }
 
@@ -116,17 +124,14 @@ unsafe extern "C" fn create_qp(
             max_initiator_request_sge,
             inline_data_size,
         };
-        let make = || {
-            let qp = pd.create_qp(
-                &receive_cq,
-                &initiator_cq,
-                qp_context.expose_provenance() as u64,
-                limits,
-            )?;
-            Ok(QpObject { qp, inline_bytes_max: inline_data_size })
-        };
+        let qp_context = qp_context.expose_provenance() as u64;
         // SAFETY: the consumer gives a place for the object.
-        unsafe { create(qp, (completion, context), make) }
+        unsafe {
+            Creation::new(completion, context, qp).begin(
+                move |qp: Qp| QpObject { qp, inline_bytes_max: inline_data_size },
+                |done| pd.begin_create_qp(&receive_cq, &initiator_cq, qp_context, limits, done),
+            )
+        }
     })
 }
 
@@ -154,13 +159,15 @@ unsafe extern "C" fn create_qp_with_srq(
             max_initiator_request_sge,
             inline_data_size,
         };
-        let make = || {
-            let context = qp_context.expose_provenance() as u64;
-            let qp = pd.create_qp_with_srq(&receive_cq, &initiator_cq, &srq, context, limits)?;
-            Ok(QpObject { qp, inline_bytes_max: inline_data_size })
-        };
+        let qp_context = qp_context.expose_provenance() as u64;
+        let cqs = (&*receive_cq, &*initiator_cq);
         // SAFETY: the consumer gives a place for the object.
-        unsafe { create(qp, (completion, context), make) }
+        unsafe {
+            Creation::new(completion, context, qp).begin(
+                move |qp: Qp| QpObject { qp, inline_bytes_max: inline_data_size },
+                |done| pd.begin_create_qp_with_srq(cqs, &srq, qp_context, limits, done),
+            )
+        }
     })
 }
 

@@ -11,7 +11,7 @@ use crate::{
         types::{NDK_OBJECT_TYPE, NDK_SGE, NDK_SRQ, NTSTATUS, PVOID, ULONG},
         values::NdkObjectTypeSrq,
     },
-    close, guard,
+    callbacks, close, guard,
     objects::{self, Kind},
     sgl,
 };
@@ -32,15 +32,17 @@ static DISPATCH: NDK_SRQ_DISPATCH = NDK_SRQ_DISPATCH {
     NdkSrqReceive: srq_receive,
 };
 
-/// Never pends.
 unsafe extern "C" fn modify_srq(
     srq: *mut NDK_SRQ,
     depth: ULONG,
     notify_threshold: ULONG,
-    _completion: NDK_FN_REQUEST_COMPLETION,
-    _context: PVOID,
+    completion: NDK_FN_REQUEST_COMPLETION,
+    context: PVOID,
 ) -> NTSTATUS {
-    guard::done(|| objects::get::<Srq>(srq)?.modify(depth, notify_threshold))
+    guard::status(|| {
+        let completion = callbacks::request(completion, context);
+        Ok(objects::get::<Srq>(srq)?.begin_modify(depth, notify_threshold, completion))
+    })
 }
 
 unsafe extern "C" fn srq_receive(

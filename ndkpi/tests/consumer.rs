@@ -6,9 +6,13 @@ use std::{
     env,
     path::{Path, PathBuf},
     process::Command,
+    thread,
 };
 
-use flue_test_support::needs::{Need, lacks};
+use flue_test_support::{
+    needs::{Need, lacks},
+    netns::Namespace,
+};
 
 /// Where cargo has built the library: beside this test.
 fn libraries() -> PathBuf {
@@ -22,7 +26,9 @@ fn compile(name: &str) -> Option<PathBuf> {
     }
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (source, libraries) = (own.join("tests").join(name).with_extension("c"), libraries());
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    // Tests run beside each other: each has a program of its own.
+    let test = thread::current().name().unwrap_or("a test").to_owned();
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{test}"));
     let compiled = Command::new("cc")
         .args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined"])
         .arg("-fno-sanitize-recover=all")
@@ -65,4 +71,31 @@ fn opening() {
     if let Some(program) = compile("opening") {
         run(&mut timed(&program));
     }
+}
+
+#[test]
+fn over_kernel_sockets() {
+    if let Some(program) = compile("consumer") {
+        run(timed(&program).arg("sockets"));
+    }
+}
+
+// What need not pend does, some of it: creates, requests and closes.
+#[test]
+fn with_deferral() {
+    if let Some(program) = compile("consumer") {
+        run(timed(&program).arg("deferral"));
+    }
+}
+
+#[test]
+fn over_two_taps() {
+    if lacks(&[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("unshare")]) {
+        return;
+    }
+    let Some(program) = compile("consumer") else { return };
+    let host = Namespace::new();
+    host.ip("link add br0 type bridge");
+    host.ip("link set br0 up");
+    host.run(|| run(timed(&program).arg("taps")));
 }
