@@ -10,8 +10,6 @@
 //! (`begin_*`), and [`AdapterConfig::deferral`] has them pend, for tests of consumers.
 //!
 //! Callbacks are called by a thread of the adapter, or as [`AdapterConfig::callbacks`] says ([`CallbackThread`]).
-//!
-//! Not offered yet, and answered so: logical address mappings, the privileged token.
 
 pub mod blocking;
 mod flags;
@@ -31,8 +29,9 @@ use alloc::{boxed::Box, sync::Arc};
 pub use self::{
     flags::{AdapterFlags, CqNotify, MrFlags, OpFlags, OperationType},
     handles::{
-        Adapter, Connector, Cq, ExtensionInterface, Guid, Invalidate, Listener, Mr, Mw, Pd, Qp,
-        RFC7306_INTERFACE, RFC7306_VERSION, SharedEndpoint, Srq,
+        Adapter, Connector, Cq, ExtensionInterface, Guid, Invalidate, Listener,
+        LogicalAddressMapping, Mr, Mw, Pd, Qp, RFC7306_INTERFACE, RFC7306_VERSION, SharedEndpoint,
+        Srq,
     },
     info::{AdapterInfo, NDK_VERSION, NdkVersion, RdmaTechnology},
     management::{

@@ -167,9 +167,10 @@ impl From<VerbError> for NtStatus {
             VerbError::NotConnected => Self::CONNECTION_INVALID,
             VerbError::NoReads => Self::INVALID_DEVICE_REQUEST,
             VerbError::NoExtensions => Self::NOT_SUPPORTED,
-            VerbError::NoRemoteAccess | VerbError::ReadOnly | VerbError::RightsNotAllowed => {
-                Self::ACCESS_VIOLATION
-            }
+            VerbError::NotMapped
+            | VerbError::NoRemoteAccess
+            | VerbError::ReadOnly
+            | VerbError::RightsNotAllowed => Self::ACCESS_VIOLATION,
             VerbError::WindowsBound => Self::DEVICE_BUSY,
             VerbError::TooManyPages => Self::IMPLEMENTATION_LIMIT,
             VerbError::NoResources => Self::INSUFFICIENT_RESOURCES,

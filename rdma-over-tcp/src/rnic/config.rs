@@ -85,6 +85,8 @@ pub struct Capabilities {
     pub max_mr_count: u32,
     /// Memory windows.
     pub max_mw_count: u32,
+    /// Logical address mappings.
+    pub max_lam_count: u32,
     /// Queue pairs.
     pub max_qp_count: u32,
     /// Shared receive queues.
@@ -104,6 +106,7 @@ impl Default for Capabilities {
             max_cq_count: 65_536,
             max_mr_count: 262_144,
             max_mw_count: 262_144,
+            max_lam_count: 262_144,
             max_qp_count: 65_536,
             max_srq_count: 65_536,
             max_connector_count: 65_536,

@@ -69,11 +69,16 @@ impl Rnic {
     /// [`VerbError::DeviceLost`].
     pub fn create_pd(&mut self) -> Result<PdId, VerbError> {
         self.check_parent(Key::Rnic)?;
-        let id = self
-            .objects
-            .pds
-            .insert(Pd { life: Life::default() })
-            .map_err(|_| VerbError::NoResources)?;
+        let pd = Pd { life: Life::default(), privileged_token: 0 };
+        let id = self.objects.pds.insert(pd).map_err(|_| VerbError::NoResources)?;
+        let token = self.objects.regions.draw_privileged(id);
+        match (token, self.objects.pds.get_mut(id)) {
+            (Ok(token), Some(pd)) => pd.privileged_token = token,
+            _ => {
+                self.objects.pds.remove(id);
+                return Err(VerbError::NoResources);
+            }
+        }
         self.objects.pin(Key::Rnic);
         Ok(id)
     }
@@ -236,6 +241,7 @@ impl Rnic {
     /// | completion queue | completions of its queue pairs are dropped | its queue pairs |
     /// | region | as [`Rnic::deregister`] | the uses of its memory, and windows that are bound to it |
     /// | memory window | it is unbound | nothing |
+    /// | logical address mapping | its addresses open nothing; fast registrations of its pages end | the uses of its memory |
     /// | queue pair | its connection is reset, unless it is being ended; a flush | its last connection's connector |
     /// | shared receive queue | no more posts; receives that are left vanish in the end | its queue pairs |
     /// | connector | an offer that was not answered is refused, a connection reset | its pending request |
@@ -249,6 +255,7 @@ impl Rnic {
                 self.recall(id);
             }
             Key::Window(id) => drop(self.objects.regions.unbind(id)),
+            Key::Lam(id) => self.release_lam(id),
             Key::Qp(id) => self.release_qp(id),
             Key::Connector(id) => self.release_connector(id),
             Key::Listener(id) => self.unlisten(id),

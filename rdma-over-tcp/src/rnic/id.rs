@@ -69,6 +69,9 @@ pub(crate) mod kind {
     /// Memory windows.
     #[derive(Debug)]
     pub enum Window {}
+    /// Logical address mappings.
+    #[derive(Debug)]
+    pub enum Lam {}
     /// Shared receive queues.
     #[derive(Debug)]
     pub enum Srq {}
@@ -94,6 +97,8 @@ pub(crate) type ReceiveQueueId = Id<kind::ReceiveQueue>;
 pub type QpId = Id<kind::Qp>;
 /// The name of a memory window.
 pub type WindowId = Id<kind::Window>;
+/// The name of a logical address mapping.
+pub type LamId = Id<kind::Lam>;
 /// The name of a shared receive queue.
 pub type SrqId = Id<kind::Srq>;
 /// The name of a connector.
@@ -117,6 +122,8 @@ pub enum Key {
     Region(RegionId),
     /// A memory window.
     Window(WindowId),
+    /// A logical address mapping.
+    Lam(LamId),
     /// A queue pair.
     Qp(QpId),
     /// A shared receive queue.

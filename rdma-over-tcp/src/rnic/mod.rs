@@ -36,10 +36,13 @@ pub(crate) mod cq;
 mod create;
 mod device;
 mod endpoint;
+mod fast;
 pub(crate) mod id;
+mod lam;
 mod later;
 pub(crate) mod lifetime;
 pub(crate) mod listener;
+mod map;
 mod memory;
 mod objects;
 mod pd;
@@ -54,6 +57,7 @@ mod send_queue;
 mod sges;
 mod shared_endpoint;
 mod shared_receive;
+mod spans;
 mod srq;
 mod stats;
 mod status;
@@ -72,10 +76,12 @@ pub use self::{
     connector::{ConnectionData, ConnectorState, DisconnectEvent},
     cq::{Arm, Arrival, Completion, CompletionQueue, CqModeration, Notification, WcOpcode},
     device::Rnic,
+    fast::FastMemory,
     id::{
-        ConnectorId, CqId, Id, Key, ListenerId, PdId, QpId, RegionId, SharedEndpointId, SrqId,
-        StreamId, WindowId,
+        ConnectorId, CqId, Id, Key, LamId, ListenerId, PdId, QpId, RegionId, SharedEndpointId,
+        SrqId, StreamId, WindowId,
     },
+    lam::LogicalMemory,
     lifetime::{Callback, Close, CloseCompletion, RequestCompletion},
     listener::ConnectEvent,
     memory::{PAGE_SIZE, RegisteredBuffer},

@@ -64,19 +64,21 @@ impl Objects {
             max_cq_count,
             max_mr_count,
             max_mw_count,
+            max_lam_count,
             max_qp_count,
             max_srq_count,
             max_connector_count,
             max_listener_count,
             max_shared_endpoint_count,
         } = capabilities;
+        let memory_counts = [max_mr_count, max_mw_count, max_lam_count];
         let returns = Returns::new(wake);
         Self {
             limits,
             rnic: Life::default(),
             pds: Table::new(max_pd_count),
             cqs: Table::new(max_cq_count),
-            regions: Regions::new([max_mr_count, max_mw_count], seed, returns.clone()),
+            regions: Regions::new(memory_counts, seed, returns.clone()),
             receive_queues: Table::new(max_qp_count.saturating_add(max_srq_count)),
             qps: Table::new(max_qp_count),
             srqs: Table::new(max_srq_count),
@@ -101,6 +103,7 @@ impl Objects {
             Key::Cq(id) => &mut self.cqs.get_mut(id)?.life,
             Key::Region(id) => &mut self.regions.table.get_mut(id)?.life,
             Key::Window(id) => &mut self.regions.windows.get_mut(id)?.life,
+            Key::Lam(id) => &mut self.regions.lams.get_mut(id)?.life,
             Key::Qp(id) => &mut self.qps.get_mut(id)?.life,
             Key::Srq(id) => &mut self.srqs.get_mut(id)?.life,
             Key::Connector(id) => &mut self.connectors.get_mut(id)?.life,
@@ -164,12 +167,16 @@ impl Objects {
     fn remove(&mut self, key: Key) -> Vec<Key> {
         match key {
             Key::Rnic => vec![],
-            Key::Pd(id) => self.pds.remove(id).map_or(vec![], |_| vec![Key::Rnic]),
+            Key::Pd(id) => self.pds.remove(id).map_or(vec![], |pd| {
+                self.regions.give_back(pd.privileged_token);
+                vec![Key::Rnic]
+            }),
             Key::Cq(id) => self.cqs.remove(id).map_or(vec![], |_| vec![Key::Rnic]),
             Key::Region(id) => self.regions.remove(id).map_or(vec![], |mr| vec![Key::Pd(mr.pd)]),
             Key::Window(id) => {
                 self.regions.remove_window(id).map_or(vec![], |window| vec![Key::Pd(window.pd)])
             }
+            Key::Lam(id) => self.regions.lams.remove(id).map_or(vec![], |_| vec![Key::Rnic]),
             Key::Qp(id) => self.qps.remove(id).map_or(vec![], |qp| {
                 self.regions.unbind_all(id);
                 self.regions.give_back(qp.sink_token);

@@ -101,10 +101,28 @@ impl Rnic {
         length: usize,
         rights: Access,
     ) -> Result<(), VerbError> {
+        let end = offset.checked_add(length).ok_or(VerbError::InvalidArgument)?;
+        let part = buffer.slice(offset..end).ok_or(VerbError::InvalidArgument)?;
+        self.register_chain(id, core::slice::from_ref(&part), length, rights)
+    }
+
+    /// As [`Rnic::register`], of `length` bytes of several buffers, from the beginning of the first on, whose addresses
+    /// follow each other: to their users they are one.
+    ///
+    /// # Errors
+    /// As [`Rnic::register`]; [`VerbError::InvalidArgument`] also for a chain that is shorter, or whose addresses do
+    /// not follow each other so far.
+    pub fn register_chain(
+        &mut self,
+        id: RegionId,
+        chain: &[RegisteredBuffer],
+        length: usize,
+        rights: Access,
+    ) -> Result<(), VerbError> {
         if length as u64 > self.config.limits.registration_bytes_max {
             return Err(VerbError::InvalidArgument);
         }
-        self.objects.regions.register(id, buffer, offset, length, rights)
+        self.objects.regions.register(id, chain, length, rights)
     }
 
     /// The token of a region: for scatter/gather entries of the domain's queue pairs and, as an STag, for peers, as its

@@ -62,6 +62,9 @@ pub enum VerbError {
     /// A right to write memory that may only be read.
     #[error("the memory may only be read")]
     ReadOnly,
+    /// A logical address that is of no mapping.
+    #[error("no mapping has this logical address")]
+    NotMapped,
     /// The region was initialized without remote access.
     #[error("the region is not for remote access")]
     NoRemoteAccess,

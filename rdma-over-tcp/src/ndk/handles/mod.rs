@@ -9,6 +9,7 @@ mod connection;
 mod creation;
 mod extension_interface;
 mod extensions;
+mod memory;
 mod shared_endpoint;
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
@@ -17,6 +18,7 @@ use core::time::Duration;
 pub use self::{
     connection::{Connector, Listener},
     extension_interface::{ExtensionInterface, Guid, RFC7306_INTERFACE, RFC7306_VERSION},
+    memory::LogicalAddressMapping,
     shared_endpoint::SharedEndpoint,
 };
 use super::{
@@ -31,9 +33,9 @@ use crate::{
     ddp::{Stag, TaggedOffset},
     rnic::{
         Bind, Close, Completion, CompletionQueue, ConnectionEntry, Counters, CqFailure, CqId,
-        CqModeration, Data, FastRegister, FastRegisterLimits, Key, LatePosts, Operation, PdId,
-        QpConfig, QpId, QpLimits, QpState, QpStats, RegionId, RegisteredBuffer, Remote, Revocable,
-        Rnic, Sge, SrqConfig, SrqEvent, SrqId, Urgency, VerbError, WindowId, WindowType,
+        CqModeration, Data, FastRegisterLimits, Key, LatePosts, Operation, PdId, QpConfig, QpId,
+        QpLimits, QpState, QpStats, RegionId, RegisteredBuffer, Remote, Revocable, Rnic, Sge,
+        SrqConfig, SrqEvent, SrqId, Urgency, VerbError, WindowId, WindowType,
     },
 };
 
@@ -595,31 +597,6 @@ impl Qp {
         self.post(context, OperationType::Read, read, Data::Registered(sges), flags)
     }
 
-    /// NdkFastRegister: `length` bytes of `buffer` from `offset` on, known as `base_address`. Returns the
-    /// token, valid for later requests of this queue pair (NDK-MEM-8).
-    ///
-    /// # Errors
-    /// As said at [`Qp`]; [`NtStatus::ACCESS_VIOLATION`]: remote rights on a region initialized without
-    /// (NDK-MEM-7), or a right to write memory that may only be read.
-    #[expect(clippy::too_many_arguments, reason = "NdkFastRegister has them")]
-    pub fn fast_register(
-        &self,
-        context: u64,
-        mr: &Mr,
-        buffer: &RegisteredBuffer,
-        offset: usize,
-        length: usize,
-        base_address: u64,
-        flags: OpFlags,
-    ) -> Result<u32, NtStatus> {
-        check_same(&self.access, &mr.access)?;
-        let (region, rights) = (mr.id, flags.rights());
-        let request = FastRegister { region, buffer, offset, length, base: base_address, rights };
-        self.checked_post(flags.check(OperationType::FastRegister), |core| {
-            core.post_fast_register(self.id, context, request, flags.options())
-        })
-    }
-
     /// NdkInvalidate of a region that was registered by [`Qp::fast_register`], or of a window that this queue pair has
     /// bound (NDK-MEM-9).
     ///
@@ -674,7 +651,7 @@ impl Qp {
         data: Data<'_>,
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
-        let is_inline = matches!(data, Data::Inline(_)) || !flags.contains(OpFlags::INLINE);
+        let is_inline = !matches!(data, Data::Registered(_)) || !flags.contains(OpFlags::INLINE);
         let checked = flags.check(kind).and(match is_inline {
             true => Ok(()),
             false => Err(NtStatus::INVALID_PARAMETER),
