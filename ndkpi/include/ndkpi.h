@@ -291,11 +291,11 @@ typedef struct _NDK_SGE {
 	UINT32 MemoryRegionToken;
 } NDK_SGE;
 
-/* AdapterPageArray has AdapterPageCount entries. */
+/* AdapterPageArray has AdapterPageCount entries: the size is offsetof(..., AdapterPageArray) + 8 * AdapterPageCount. */
 typedef struct _NDK_LOGICAL_ADDRESS_MAPPING {
 	PVOID AdapterContext;
 	ULONG AdapterPageCount;
-	NDK_LOGICAL_ADDRESS AdapterPageArray[1];
+	NDK_LOGICAL_ADDRESS AdapterPageArray[];
 } NDK_LOGICAL_ADDRESS_MAPPING;
 
 /* ---- Callbacks of consumers ---- */

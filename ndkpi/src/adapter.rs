@@ -2,6 +2,7 @@
 
 use std::{
     ffi::c_void,
+    slice,
     sync::{Arc, Condvar, Mutex, PoisonError},
 };
 
@@ -12,12 +13,12 @@ use crate::{
         dispatch::NDK_ADAPTER_DISPATCH,
         functions::{
             NDK_FN_CONNECT_EVENT_CALLBACK, NDK_FN_CQ_NOTIFICATION_CALLBACK,
-            NDK_FN_CREATE_COMPLETION,
+            NDK_FN_CREATE_COMPLETION, NDK_FN_REQUEST_COMPLETION,
         },
         types::{
-            GROUP_AFFINITY, NDK_ADAPTER, NDK_ADAPTER_INFO, NDK_CONNECTOR, NDK_CQ, NDK_LISTENER,
-            NDK_OBJECT_TYPE, NDK_PD, NDK_SHARED_ENDPOINT, NDK_VERSION, NTSTATUS, PVOID, SOCKADDR,
-            ULONG,
+            GROUP_AFFINITY, MDL, NDK_ADAPTER, NDK_ADAPTER_INFO, NDK_CONNECTOR, NDK_CQ,
+            NDK_LISTENER, NDK_LOGICAL_ADDRESS_MAPPING, NDK_OBJECT_TYPE, NDK_PD,
+            NDK_SHARED_ENDPOINT, NDK_VERSION, NTSTATUS, PVOID, SIZE_T, SOCKADDR, ULONG,
         },
         values::NdkObjectTypeAdapter,
     },
@@ -43,24 +44,35 @@ impl fatal::Abandon for Opened {
 }
 
 impl Opened {
-    /// Waits until the adapter is closed. With manual progress it is run here meanwhile.
+    /// Tells adapters apart.
+    fn name(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+
+    /// Waits until the adapter is closed.
     pub(crate) fn close(&self) {
-        let closed = Arc::new((Mutex::new(false), Condvar::new()));
-        let is_closed =
+        self.wait_for(|done| self.adapter.close(done));
+    }
+
+    /// Begins something, and waits until it has called back, if it pends. With manual progress the adapter is run here
+    /// meanwhile. Not for callbacks.
+    fn wait_for(&self, begin: impl FnOnce(Box<dyn FnOnce() + Send>) -> NtStatus) {
+        let ended = Arc::new((Mutex::new(false), Condvar::new()));
+        let has_ended =
             |it: &(Mutex<bool>, Condvar)| *it.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = closed.clone();
-        let status = self.adapter.close(move || {
-            *done.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-            done.1.notify_all();
-        });
+        let end = ended.clone();
+        let status = begin(Box::new(move || {
+            *end.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            end.1.notify_all();
+        }));
         if status != NtStatus::PENDING {
             return;
         }
         let driver = self.carrier.driver();
-        if driver.wait_while(None, &mut || is_closed(&closed)).is_err() {
+        if driver.wait_while(None, &mut || has_ended(&ended)).is_err() {
             // The device is gone, and what is left to do is the consumer's.
-            let held = closed.0.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(closed.1.wait_while(held, |is_closed| !*is_closed));
+            let held = ended.0.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(ended.1.wait_while(held, |has_ended| !*has_ended));
         }
     }
 }
@@ -85,8 +97,8 @@ static DISPATCH: NDK_ADAPTER_DISPATCH = NDK_ADAPTER_DISPATCH {
     NdkCreateSharedEndpoint: create_shared_endpoint,
     NdkCreateConnector: create_connector,
     NdkCreateListener: create_listener,
-    NdkBuildLAM: lam::build,
-    NdkReleaseLAM: lam::release,
+    NdkBuildLAM: build_lam,
+    NdkReleaseLAM: release_lam,
 };
 
 /// The adapter behind a consumer's pointer.
@@ -291,4 +303,42 @@ unsafe extern "C" fn create_listener(
             )
         }
     })
+}
+
+/// Never pends. What is mapped may be read and written, or only read if the memory may.
+unsafe extern "C" fn build_lam(
+    adapter: *mut NDK_ADAPTER,
+    mdl: *mut MDL,
+    length: SIZE_T,
+    _completion: NDK_FN_REQUEST_COMPLETION,
+    _context: PVOID,
+    mapping: *mut NDK_LOGICAL_ADDRESS_MAPPING,
+    size: *mut ULONG,
+    first_byte_offset: *mut ULONG,
+) -> NTSTATUS {
+    guard::done(|| {
+        let opened = get(adapter)?;
+        let places = (mapping, size, first_byte_offset);
+        let build = |memory: &_| opened.adapter.build_lam(slice::from_ref(memory), length);
+        // SAFETY: the consumer gives a chain, whose memory it keeps until it releases the mapping, and the places.
+        unsafe { lam::tell(mdl, length, places, opened.name(), build) }
+    })
+}
+
+/// When it returns nothing reads or writes the memory any more; in a callback, what is on its way may still be read.
+unsafe extern "C" fn release_lam(
+    adapter: *mut NDK_ADAPTER,
+    mapping: *mut NDK_LOGICAL_ADDRESS_MAPPING,
+) {
+    guard::clean_up(|| {
+        let opened = get(adapter)?;
+        // SAFETY: the consumer gives a mapping.
+        let lam = unsafe { lam::take(mapping, opened.name()) }?;
+        let mapping = &lam.mapping;
+        if callbacks::is_in_one() {
+            return Ok(opened.adapter.release_lam(mapping, || {}));
+        }
+        opened.wait_for(|done| opened.adapter.release_lam(mapping, done));
+        Ok(NtStatus::SUCCESS)
+    });
 }

@@ -7,6 +7,9 @@ use rdma_over_tcp::ndk::{NtStatus, RegisteredBuffer};
 
 use crate::abi::types::MDL;
 
+/// Memory of a consumer.
+pub(crate) type Memory = RegisteredBuffer;
+
 /// Where the first `length` bytes of a chain begin.
 ///
 /// # Errors
@@ -49,7 +52,7 @@ pub(crate) unsafe fn memory(
     mdl: *const MDL,
     length: usize,
     is_written: bool,
-) -> Result<RegisteredBuffer, NtStatus> {
+) -> Result<Memory, NtStatus> {
     // SAFETY: as the caller says.
     let start = unsafe { start(mdl, length) }?;
     mapped::check(start.as_ptr().addr(), length, is_written)

@@ -173,8 +173,12 @@ unsafe extern "C" fn create_qp_with_srq(
 
 unsafe extern "C" fn get_privileged_memory_region_token(pd: *mut NDK_PD, token: *mut u32) {
     guard::value(|| {
-        objects::get::<Pd>(pd)?;
-        let _ = token;
-        Err::<(), _>(NtStatus::NOT_SUPPORTED)
+        let pd = objects::get::<Pd>(pd)?;
+        if token.is_null() {
+            return Err(NtStatus::INVALID_PARAMETER);
+        }
+        // SAFETY: the consumer gives a place for the token.
+        unsafe { token.write(pd.privileged_token()) };
+        Ok(())
     });
 }

@@ -1,6 +1,6 @@
 //! The functions of NDK_QP_DISPATCH: posting.
 
-use std::{ffi::c_void, sync::Arc};
+use std::{ffi::c_void, slice, sync::Arc};
 
 use rdma_over_tcp::ndk::{Data, Mr, Mw, NtStatus, OpFlags, Qp};
 
@@ -248,19 +248,35 @@ unsafe extern "C" fn bind(
 
 unsafe extern "C" fn fast_register(
     qp: *mut NDK_QP,
-    _context: PVOID,
+    context: PVOID,
     mr: *mut NDK_MR,
-    _pages: ULONG,
-    _page_array: *const NDK_LOGICAL_ADDRESS,
-    _offset: ULONG,
-    _length: SIZE_T,
-    _base: PVOID,
-    _flags: ULONG,
+    page_count: ULONG,
+    page_array: *const NDK_LOGICAL_ADDRESS,
+    first_byte_offset: ULONG,
+    length: SIZE_T,
+    base: PVOID,
+    flags: ULONG,
 ) -> NTSTATUS {
     guard::done(|| {
-        get(qp)?.initiate(|_| {
-            objects::get::<Mr>(mr).map_err(Refusal::Here)?;
-            Err(Refusal::Here(NtStatus::NOT_SUPPORTED))
+        get(qp)?.initiate(|qp| {
+            let mr = objects::get::<Mr>(mr).map_err(Refusal::Here)?;
+            let pages = match (page_count as usize, page_array.is_null()) {
+                (0, _) => &[],
+                (_, true) => return Err(Refusal::Here(NtStatus::INVALID_PARAMETER)),
+                // SAFETY: the consumer gives an array of so many, which nobody writes meanwhile.
+                (count, false) => unsafe { slice::from_raw_parts(page_array, count) },
+            };
+            let (base, flags) = (base.addr() as u64, OpFlags(flags));
+            let posted = qp.fast_register_pages(
+                number(context),
+                &mr,
+                pages,
+                first_byte_offset,
+                length,
+                base,
+                flags,
+            );
+            posted.map(|_token| ()).map_err(Refusal::Adapter)
         })
     })
 }

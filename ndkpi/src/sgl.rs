@@ -1,7 +1,8 @@
 //! Scatter/gather lists of consumers.
 
-use std::ptr;
+use std::ptr::{self, NonNull};
 
+use offload_engine::memory::SharedSlice;
 use rdma_over_tcp::ndk::{NtStatus, Sge};
 
 use crate::abi::types::{NDK_SGE, ULONG};
@@ -72,12 +73,14 @@ pub(crate) unsafe fn with_copy<R>(
     for entry in entries {
         let (bytes, end) = (entry.Length as usize, filled.checked_add(entry.Length as usize));
         let end = end.filter(|end| *end <= room).ok_or(NtStatus::INVALID_PARAMETER)?;
-        let from = ptr::with_exposed_provenance::<u8>(entry.VirtualAddress as usize);
+        let from = ptr::with_exposed_provenance_mut::<u8>(entry.VirtualAddress as usize);
         if from.is_null() && bytes > 0 {
             return Err(NtStatus::INVALID_PARAMETER);
         }
-        // SAFETY: there is room; the entry's memory can be read, as the caller says.
-        unsafe { ptr::copy_nonoverlapping(from, copy[filled..end].as_mut_ptr(), bytes) };
+        if let Some(from) = NonNull::new(from) {
+            // SAFETY: the entry's memory can be read, as the caller says.
+            unsafe { SharedSlice::from_raw(from, bytes) }.read(&mut copy[filled..end]);
+        }
         filled = end;
     }
     work(&copy[..filled])

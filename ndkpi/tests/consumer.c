@@ -438,6 +438,131 @@ static void windows(void)
 	CLOSE(window, NdkCloseMw);
 }
 
+/* Logical addresses of the end's memory: 9000 bytes from byte 100 of its eighth page on. */
+enum { LAM_START = 8 * PAGE_SIZE + 100, LAM_BYTES = 9000, LAM_PAGES = 3, LAM_SIZE = 16 + 8 * LAM_PAGES };
+
+struct mapped {
+	ULONG offset;
+	union {
+		NDK_LOGICAL_ADDRESS_MAPPING lam;
+		unsigned char room[LAM_SIZE];
+	};
+};
+
+static void build(struct end *end, struct mapped *mapped)
+{
+	const NDK_ADAPTER_DISPATCH *table = end->adapter->Dispatch;
+	ULONG size = 0;
+	MDL mdl;
+	MmInitializeMdl(&mdl, end->memory + LAM_START, LAM_BYTES);
+	EXPECT(STATUS_BUFFER_TOO_SMALL,
+		table->NdkBuildLAM(end->adapter, &mdl, LAM_BYTES, on_request, NULL, &mapped->lam, &size, &mapped->offset));
+	CHECK(size == LAM_SIZE);
+	EXPECT(STATUS_INVALID_PARAMETER,
+		table->NdkBuildLAM(end->adapter, &mdl, LAM_BYTES + 1, on_request, NULL, &mapped->lam, &size, &mapped->offset));
+	EXPECT(STATUS_INVALID_PARAMETER,
+		table->NdkBuildLAM(end->adapter, &mdl, 0, on_request, NULL, &mapped->lam, &size, &mapped->offset));
+	EXPECT(STATUS_INVALID_PARAMETER, table->NdkBuildLAM(end->adapter, &mdl, 1, on_request, NULL, NULL, &size, &mapped->offset));
+	size = LAM_SIZE;
+	EXPECT(STATUS_SUCCESS,
+		table->NdkBuildLAM(end->adapter, &mdl, LAM_BYTES, on_request, NULL, &mapped->lam, &size, &mapped->offset));
+	CHECK(mapped->lam.AdapterPageCount == LAM_PAGES && mapped->offset == 100 && size == LAM_SIZE);
+	for (int i = 0; i < LAM_PAGES; i++)
+		CHECK(mapped->lam.AdapterPageArray[i].QuadPart % PAGE_SIZE == 0);
+}
+
+static void logical_addresses(void)
+{
+	struct mapped here, there;
+	UINT32 privileged[2] = { 0, 0 };
+	build(active, &here);
+	build(passive, &there);
+	for (int i = 0; i < 2; i++) {
+		ends[i].pd->Dispatch->NdkGetPrivilegedMemoryRegionToken(ends[i].pd, &privileged[i]);
+		CHECK(privileged[i] != 0);
+	}
+
+	/* NDK-SGE-1: within the first page, and the rest of the second. */
+	memcpy(active->memory + LAM_START, "logical", 7);
+	memcpy(active->memory + 9 * PAGE_SIZE, "address", 7);
+	NDK_SGE from[] = { { .Length = 7, .MemoryRegionToken = privileged[0] }, { .Length = 7, .MemoryRegionToken = privileged[0] } };
+	from[0].LogicalAddress.QuadPart = here.lam.AdapterPageArray[0].QuadPart + here.offset;
+	from[1].LogicalAddress = here.lam.AdapterPageArray[1];
+	NDK_SGE to = { .Length = 20, .MemoryRegionToken = privileged[1] };
+	to.LogicalAddress = there.lam.AdapterPageArray[1];
+	EXPECT(STATUS_SUCCESS, passive->qp->Dispatch->NdkReceive(passive->qp, ONE, &to, 1));
+	EXPECT(STATUS_SUCCESS, active->qp->Dispatch->NdkSend(active->qp, TWO, from, 2, 0));
+	COMPLETES(active, STATUS_SUCCESS, NdkOperationTypeSend, TWO);
+	COMPLETES(passive, STATUS_SUCCESS, NdkOperationTypeReceive, ONE);
+	CHECK(memcmp(passive->memory + 9 * PAGE_SIZE, "logicaladdress", 14) == 0);
+
+	/* NDK-MEM-6, -7 */
+	NDK_MR *mr, *local;
+	NDK_QP *qp = passive->qp;
+	CREATE(NdkObjectTypeMr, mr, passive->pd, NdkCreateMr, TRUE);
+	CREATE(NdkObjectTypeMr, local, passive->pd, NdkCreateMr, TRUE);
+	MDL mdl;
+	MmInitializeMdl(&mdl, passive->memory, 100);
+	EXPECT(STATUS_INVALID_PARAMETER, REQUEST(mr->Dispatch->NdkRegisterMr, mr, &mdl, 100, 0));
+	EXPECT(STATUS_INVALID_PARAMETER, REQUEST(passive->mr->Dispatch->NdkInitializeFastRegisterMr, passive->mr, 3, TRUE));
+	EXPECT(STATUS_IMPLEMENTATION_LIMIT, REQUEST(mr->Dispatch->NdkInitializeFastRegisterMr, mr, 1000000, TRUE));
+	EXPECT(STATUS_SUCCESS, REQUEST(mr->Dispatch->NdkInitializeFastRegisterMr, mr, LAM_PAGES, TRUE));
+	EXPECT(STATUS_SUCCESS, REQUEST(local->Dispatch->NdkInitializeFastRegisterMr, local, LAM_PAGES, FALSE));
+	const NDK_LOGICAL_ADDRESS *pages = there.lam.AdapterPageArray;
+	NDK_LOGICAL_ADDRESS crooked[LAM_PAGES + 1];
+	memcpy(crooked, pages, sizeof *pages * LAM_PAGES);
+	crooked[1].QuadPart += 8;
+	ULONG rights = NDK_OP_FLAG_ALLOW_REMOTE_READ;
+	char *const base = (char *)0x100000;
+	struct { NDK_MR *mr; ULONG count; const NDK_LOGICAL_ADDRESS *pages; ULONG offset; SIZE_T length; PVOID base; ULONG flags; NTSTATUS expected; } rows[] = {
+		{ mr, 3, crooked, 100, LAM_BYTES, base + 100, rights, STATUS_INVALID_PARAMETER },
+		{ mr, 4, crooked, 100, LAM_BYTES, base + 100, rights, STATUS_INVALID_PARAMETER },
+		{ mr, 3, NULL, 100, LAM_BYTES, base + 100, rights, STATUS_INVALID_PARAMETER },
+		{ mr, 3, pages, PAGE_SIZE, LAM_BYTES, base, rights, STATUS_INVALID_PARAMETER },
+		{ mr, 3, pages, 100, LAM_BYTES, base, rights, STATUS_INVALID_PARAMETER },
+		{ mr, 3, pages, 100, 3 * PAGE_SIZE - 99, base + 100, rights, STATUS_INVALID_PARAMETER },
+		{ mr, 0, NULL, 100, 1, base + 100, rights, STATUS_INVALID_PARAMETER },
+		{ mr, 3, pages, 100, LAM_BYTES, base + 100, NDK_OP_FLAG_INLINE, STATUS_INVALID_PARAMETER },
+		{ local, 3, pages, 100, LAM_BYTES, base + 100, rights, STATUS_ACCESS_VIOLATION },
+		{ (NDK_MR *)passive->pd, 3, pages, 100, LAM_BYTES, base + 100, rights, STATUS_INVALID_HANDLE },
+		{ mr, 3, pages, 100, LAM_BYTES, base + 100, rights, STATUS_SUCCESS },
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		NTSTATUS status = qp->Dispatch->NdkFastRegister(qp, ONE, rows[i].mr, rows[i].count, rows[i].pages, rows[i].offset,
+			rows[i].length, rows[i].base, rows[i].flags);
+		if (status != rows[i].expected) {
+			printf("row %zu: ", i);
+			EXPECT(rows[i].expected, status);
+		}
+	}
+	UINT32 token = mr->Dispatch->NdkGetRemoteTokenFromMr(mr);
+	CHECK(token != 0);
+	COMPLETES(passive, STATUS_SUCCESS, NdkOperationTypeFastRegister, ONE);
+	NDK_SGE sink = sge(active, 0, 7);
+	EXPECT(STATUS_SUCCESS, active->qp->Dispatch->NdkRead(active->qp, TWO, &sink, 1, 0x100000 + PAGE_SIZE, token, 0));
+	COMPLETES(active, STATUS_SUCCESS, NdkOperationTypeRead, TWO);
+	CHECK(memcmp(active->memory, "logical", 7) == 0);
+	EXPECT(STATUS_SUCCESS, qp->Dispatch->NdkInvalidate(qp, ONE, &mr->Header, 0));
+	COMPLETES(passive, STATUS_SUCCESS, NdkOperationTypeInvalidate, ONE);
+
+	/* A mapping is gone once it is released, and is released once. */
+	passive->adapter->Dispatch->NdkReleaseLAM(active->adapter, &there.lam);
+	EXPECT(STATUS_SUCCESS, qp->Dispatch->NdkFastRegister(qp, ONE, mr, 3, pages, 100, LAM_BYTES, base + 100, rights));
+	COMPLETES(passive, STATUS_SUCCESS, NdkOperationTypeFastRegister, ONE);
+	for (int i = 0; i < 2; i++)
+		passive->adapter->Dispatch->NdkReleaseLAM(passive->adapter, &there.lam);
+	passive->adapter->Dispatch->NdkReleaseLAM(passive->adapter, NULL);
+	EXPECT(STATUS_ACCESS_VIOLATION, qp->Dispatch->NdkFastRegister(qp, ONE, local, 3, pages, 100, LAM_BYTES, base + 100, 0));
+
+	/* Never accepted from a peer. */
+	EXPECT(STATUS_SUCCESS, active->qp->Dispatch->NdkRead(active->qp, TWO, &sink, 1, pages[0].QuadPart, privileged[1], 0));
+	COMPLETES(active, STATUS_ACCESS_VIOLATION, NdkOperationTypeRead, TWO);
+	lose();
+	active->adapter->Dispatch->NdkReleaseLAM(active->adapter, &here.lam);
+	CLOSE(mr, NdkCloseMr);
+	CLOSE(local, NdkCloseMr);
+}
+
 /* Flushed without a connection: every receive is cancelled, and the notification tells of it (NDK-FL-3). */
 static void flush(void)
 {
@@ -650,6 +775,8 @@ int main(int argc, char **argv)
 	read_and_write();
 	establish(NULL);
 	windows();
+	establish(NULL);
+	logical_addresses();
 	shared_receives();
 	shared_endpoint();
 	completion_queues();

@@ -99,3 +99,19 @@ fn over_two_taps() {
     host.ip("link set br0 up");
     host.run(|| run(timed(&program).arg("taps")));
 }
+
+#[test]
+fn threads_of_callbacks() {
+    if let Some(program) = compile("ends") {
+        run(timed(&program).arg("threads"));
+    }
+}
+
+// Each way for the library to panic.
+#[test]
+fn a_panic_ends_the_adapters() {
+    let Some(program) = compile("ends") else { return };
+    for place in ["call", "core", "thread"] {
+        run(timed(&program).arg(place));
+    }
+}

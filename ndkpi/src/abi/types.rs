@@ -143,10 +143,10 @@ c_structs! {
     }
 
     /// NDK_LOGICAL_ADDRESS_MAPPING.
-    NDK_LOGICAL_ADDRESS_MAPPING = 24 {
+    NDK_LOGICAL_ADDRESS_MAPPING = 16 {
         AdapterContext: PVOID = 0,
         AdapterPageCount: ULONG = 8,
-        /// The first of so many.
-        AdapterPageArray: [NDK_LOGICAL_ADDRESS; 1] = 16,
+        /// So many: what follows the structure.
+        AdapterPageArray: [NDK_LOGICAL_ADDRESS; 0] = 16,
     }
 }
