@@ -169,7 +169,7 @@ impl<K: Passive> Monitor<K> {
     pub fn attend(&self, presence: &Presence) {
         let mut seen = Seen::default();
         while !self.is_stopping() {
-            self.deliver_of_loop();
+            self.deliver_attended();
             let dozes = match presence.driver(&mut seen) {
                 Driver::Consumer => true,
                 Driver::Poster => {
@@ -200,7 +200,7 @@ impl<K: Passive> Monitor<K> {
         }
         let posts = presence.posts.load(Ordering::Relaxed);
         presence.relief.store(posts + POSTS_MIN, Ordering::Relaxed);
-        let is_news = || presence.has_waiters() || self.is_stopping() || self.is_due_of_loop();
+        let is_news = || presence.has_waiters() || self.is_stopping() || self.is_due_attended();
         self.sleep_unless(None, false, |_| is_news());
         presence.relief.store(0, Ordering::Relaxed);
         self.leave_sleep();

@@ -23,7 +23,6 @@
 
 use std::{
     boxed::Box,
-    collections::VecDeque,
     io,
     os::fd::{AsFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind},
@@ -45,12 +44,7 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-use super::{LAST_ACK_REPEATS, Progress, Urgency, WaitError};
-
-/// Idle iterations before the thread yields: a few microseconds, within which an expected answer may come.
-const IDLE_POLLS: u32 = 32;
-/// Away for so long, a loop that let others go first has made room for one: it comes back sooner otherwise.
-const CROWDED: Duration = Duration::from_micros(2);
+use super::{LAST_ACK_REPEATS, Progress, Urgency, WaitError, callbacks::Callbacks, idle::Idle};
 
 /// A core, as the threads around it see it.
 pub trait Passive {
@@ -117,6 +111,13 @@ impl<K: Passive> State<K> {
     }
 }
 
+/// A thread that makes the loop's callbacks and does not always run the loop.
+struct Attendant {
+    wake: Box<dyn Fn() + Send + Sync>,
+    /// It has something to call.
+    is_due: AtomicBool,
+}
+
 /// What the threads of a node share.
 pub struct Monitor<K> {
     state: Mutex<State<K>>,
@@ -131,8 +132,8 @@ pub struct Monitor<K> {
     callbacks: Callbacks,
     /// Callbacks for the loop's threads.
     of_loop: Callbacks,
-    /// Wakes the thread that calls those, if it is another one.
-    attendant: Option<Box<dyn Fn() + Send + Sync>>,
+    /// The thread that calls those, if it is another one.
+    attendant: Option<Attendant>,
     pub(super) engine_doorbell: Arc<Doorbell>,
     /// The link's descriptor, to sleep on without holding the lock.
     descriptor: Option<OwnedFd>,
@@ -179,7 +180,7 @@ impl<K> Monitor<K> {
     /// Has the thread of [`Monitor::attend`], which `wake` wakes, call the callbacks of the loop, and nobody else.
     #[must_use]
     pub fn with_attendant(self, wake: Box<dyn Fn() + Send + Sync>) -> Self {
-        Self { attendant: Some(wake), ..self }
+        Self { attendant: Some(Attendant { wake, is_due: AtomicBool::new(false) }), ..self }
     }
 
     /// The time since this was made.
@@ -283,9 +284,17 @@ impl<K> Monitor<K> {
         self.deliver_from(&self.of_loop);
     }
 
-    /// Whether a thread that runs the loop has something to call.
-    pub(super) fn is_due_of_loop(&self) -> bool {
-        self.of_loop.is_due()
+    /// Calls what is due for the thread that attends the core. Takes no lock if nothing is.
+    pub(super) fn deliver_attended(&self) {
+        let is_due = |attendant: &Attendant| attendant.is_due.swap(false, Ordering::Acquire);
+        if self.attendant.as_ref().is_some_and(is_due) {
+            self.deliver_of_loop();
+        }
+    }
+
+    /// Whether the thread that attends the core has something to call.
+    pub(super) fn is_due_attended(&self) -> bool {
+        self.attendant.as_ref().is_some_and(|it| it.is_due.load(Ordering::Acquire))
     }
 
     /// Calls what is due, with no lock held. A callback that posts adds to the queue; the outermost
@@ -336,7 +345,8 @@ impl<K: Passive> Monitor<K> {
         }
         let of_loop = self.of_loop.collect(|due| core.take_callbacks(due));
         match &self.attendant {
-            Some(wake) if of_loop && !*is_lost => {
+            Some(Attendant { wake, is_due }) if of_loop && !*is_lost => {
+                is_due.store(true, Ordering::Release);
                 wake();
                 self.engine_doorbell.ring();
                 (callbacks, false)
@@ -726,123 +736,5 @@ impl Done {
             callbacks: self.callbacks || other.callbacks,
             of_loop: self.of_loop || other.of_loop,
         }
-    }
-}
-
-/// What an idle loop does: it polls; after [`IDLE_POLLS`] it yields the CPU before each poll; after the time to spin it
-/// sleeps. If another thread needs the CPU, which shows in how long a yield takes, it yields from the first idle
-/// iteration on.
-#[derive(Default)]
-struct Idle {
-    since: Option<Instant>,
-    polls: u32,
-    /// When the loop let others go, and whether one did.
-    yielded: Option<Instant>,
-    crowded: bool,
-}
-
-impl Idle {
-    /// There was something to do.
-    fn end(&mut self) {
-        (self.since, self.polls, self.yielded) = (None, 0, None);
-    }
-
-    /// Nothing to do at `now`. Returns whether to look again, or to sleep.
-    fn poll_on(&mut self, now: Instant, spin: Duration) -> bool {
-        if let Some(yielded) = self.yielded.take() {
-            self.crowded = now - yielded >= CROWDED;
-        }
-        if now - *self.since.get_or_insert(now) >= spin {
-            return false;
-        }
-        self.polls += 1;
-        if self.crowded || self.polls > IDLE_POLLS {
-            self.yielded = Some(now);
-            yield_now();
-        } else {
-            core::hint::spin_loop();
-        }
-        true
-    }
-}
-
-/// Callbacks that are due, and whether a thread delivers them.
-#[derive(Default)]
-struct Callbacks(Mutex<Due>);
-
-#[derive(Default)]
-struct Due {
-    queue: VecDeque<Callback>,
-    delivering: bool,
-}
-
-impl Callbacks {
-    /// Adds what has become due, and returns whether there was any: then the caller is to deliver. The core's
-    /// lock is held, which keeps the order.
-    fn collect(&self, take: impl FnOnce(&mut Vec<Callback>)) -> bool {
-        let mut due = Vec::new();
-        take(&mut due);
-        let any = !due.is_empty();
-        if any {
-            self.0.lock().queue.extend(due);
-        }
-        any
-    }
-
-    /// Whether callbacks have to be delivered.
-    fn is_due(&self) -> bool {
-        let due = self.0.lock();
-        !due.delivering && !due.queue.is_empty()
-    }
-
-    /// Begins a delivery, unless there is nothing or one is under way, and takes the first callback.
-    fn begin(&self) -> Option<Callback> {
-        let mut due = self.0.lock();
-        if due.delivering {
-            return None;
-        }
-        let first = due.queue.pop_front();
-        due.delivering = first.is_some();
-        first
-    }
-
-    /// The next callback of a delivery; `None` ends it.
-    fn next(&self) -> Option<Callback> {
-        let mut due = self.0.lock();
-        let next = due.queue.pop_front();
-        due.delivering = next.is_some();
-        next
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    // Vain polls go on for the time to spin; others have the processor at first after some, and at once when one of
-    // them was seen to want it, until it comes back quickly.
-    #[test]
-    fn an_idle_loop_makes_room_and_sleeps() {
-        let spin = Duration::from_micros(50);
-        let mut idle = Idle::default();
-        let mut now = Instant::from_micros(7);
-        for _ in 0..IDLE_POLLS {
-            assert!(idle.poll_on(now, spin));
-            assert_eq!(idle.yielded, None);
-            now += Duration::from_nanos(100);
-        }
-        assert!(idle.poll_on(now, spin));
-        assert_eq!(idle.yielded, Some(now));
-        now += CROWDED;
-        assert!(idle.poll_on(now, spin));
-        assert!(idle.crowded);
-        idle.end();
-        assert!(idle.poll_on(now, spin));
-        assert_eq!(idle.yielded, Some(now), "from the first on");
-        now += Duration::from_nanos(100);
-        assert!(idle.poll_on(now, spin));
-        assert!(!idle.crowded);
-        assert!(!idle.poll_on(now + spin, spin), "it is time to sleep");
-        assert!(!Idle::default().poll_on(now, Duration::ZERO));
     }
 }

@@ -64,7 +64,7 @@ use host_stack::node::{Node, WaitError};
 
 use super::{
     Adapter, AdapterCore, ConnectCause, Connector, Cq, DisconnectEvent, Listener, NdkResultEx,
-    NtStatus, Qp, ReadLimit, Sockets,
+    NtStatus, Qp, ReadLimit, SharedEndpoint, Sockets,
 };
 
 /// A way to wait until something has happened on a node. [`Node`] waits without a limit; a program that has a time
@@ -202,6 +202,46 @@ pub fn call_on<W: Wait>(
             Err(waiter.failed(CallError { call: name.into(), status, cause }))
         }
     }
+}
+
+/// CLOSE_NDK_ADAPTER_HANDLER as NDKPI has it: waits until every object of the adapter is closed, and every callback of
+/// them has returned (NDK-LIFE-9). Not for callbacks, whose return it would wait for.
+///
+/// # Errors
+/// The wait has failed.
+pub fn close_adapter<W: Wait>(waiter: &mut W, adapter: &Adapter) -> Result<(), W::Error> {
+    let closed = Arc::new(OnceLock::new());
+    let tell = closed.clone();
+    let status = adapter.close(move || {
+        // Each close has one completion.
+        let _ = tell.set(());
+    });
+    if status == NtStatus::PENDING { waiter.wait(|| closed.get().copied()) } else { Ok(()) }
+}
+
+/// Creates a shared endpoint, and waits until its address is reserved.
+///
+/// # Errors
+/// As [`Adapter::create_shared_endpoint`]; or the wait has failed.
+pub fn create_shared_endpoint<W: Wait>(
+    waiter: &mut W,
+    adapter: &Adapter,
+    local: SocketAddr,
+) -> Result<SharedEndpoint, W::Error> {
+    let made = Arc::new(OnceLock::new());
+    let tell = made.clone();
+    let status = adapter.create_shared_endpoint(local, move |endpoint| {
+        // The creation has one completion.
+        let _ = tell.set(endpoint);
+    });
+    let made = match status {
+        NtStatus::PENDING => waiter.wait(|| made.get().cloned())?,
+        status => Err(status),
+    };
+    made.map_err(|status| {
+        let call = format!("create a shared endpoint at {local}");
+        waiter.failed(CallError { call, status, cause: None })
+    })
 }
 
 /// The end of one or more connections, by their peers or by an error: of the first that ended so.

@@ -151,7 +151,7 @@ impl Rnic {
     /// # Errors
     /// [`VerbError::InvalidHandle`]: the domain is gone or is being closed; [`VerbError::NoResources`].
     pub fn create_window(&mut self, pd: PdId, kind: WindowType) -> Result<WindowId, VerbError> {
-        self.check_open(Key::Pd(pd))?;
+        self.check_parent(Key::Pd(pd))?;
         let regions = &mut self.objects.regions;
         let (life, keys) = (Life::default(), Keys::default());
         let window = Window { life, pd, kind, token: 0, keys, binding: None };

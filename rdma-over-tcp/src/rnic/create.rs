@@ -43,7 +43,7 @@ impl Rnic {
     /// polling it needs no call of the adapter.
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: deeper than [`Limits::cq_depth_max`](super::Limits);
+    /// [`VerbError::InvalidArgument`]: no entries, or more than [`Limits::cq_depth_max`](super::Limits);
     /// [`VerbError::InvalidHandle`]: the adapter is being closed; [`VerbError::NoResources`];
     /// [`VerbError::DeviceLost`].
     pub fn create_cq(
@@ -51,10 +51,10 @@ impl Rnic {
         depth: u32,
         notification: Notification,
     ) -> Result<(CqId, Arc<CompletionQueue>), VerbError> {
-        if depth > self.config.limits.cq_depth_max {
+        self.check_parent(Key::Rnic)?;
+        if depth == 0 || depth > self.config.limits.cq_depth_max {
             return Err(VerbError::InvalidArgument);
         }
-        self.check_parent(Key::Rnic)?;
         let queue = CompletionQueue::new(depth);
         let object = Cq { life: Life::default(), queue: queue.clone(), notification };
         let id = self.objects.cqs.insert(object).map_err(|_| VerbError::NoResources)?;
@@ -406,24 +406,30 @@ impl Rnic {
     }
 
     /// Completes everything posted as flushed. A connected queue pair cannot go on after it (NDK-FL-4): its connection
-    /// is reset, and the disconnect event follows.
+    /// is reset. No disconnect event follows: the end is this side's (NDK-DISC-4).
     pub fn flush(&mut self, id: QpId) {
-        let Some(qp) = self.objects.qps.get(id) else { return };
-        match qp.stream {
-            Some(stream) if qp.state == QpState::Connected => {
-                self.with_stream(stream, |stream, objects, _| {
-                    stream.lost(objects, ConnectError::Aborted);
-                });
-                self.abort_stream(stream);
-            }
-            _ => self.objects.flush(id),
+        match self.established(id) {
+            Some(stream) => self.end_stream(stream, ConnectError::Aborted),
+            None => self.objects.flush(id),
         }
+    }
+
+    /// The stream of a queue pair whose connection is established, and is not being ended by this side.
+    fn established(&self, id: QpId) -> Option<StreamId> {
+        let stream = self.objects.qps.get(id)?.stream?;
+        let connector = self.objects.connectors.get(self.streams.get(&stream)?.connector?)?;
+        (connector.state == ConnectorState::Connected).then_some(stream)
     }
 
     /// Brings a queue pair to [`QpState::Error`] from any state: its connection, or the attempt to make one, is reset,
     /// and everything posted is flushed. The disconnect event of an established connection follows.
     pub fn break_qp(&mut self, id: QpId) {
-        self.flush(id);
+        if let Some(stream) = self.established(id) {
+            self.with_stream(stream, |it, objects, _| it.lost(objects, ConnectError::Aborted));
+            self.abort_stream(stream);
+        } else {
+            self.objects.flush(id);
+        }
         if let Some(stream) = self.objects.qps.get(id).and_then(|qp| qp.stream) {
             self.end_stream(stream, ConnectError::Cancelled);
         }

@@ -264,12 +264,11 @@ impl Rnic {
     #[cold]
     fn end_doomed(&mut self) {
         while let Some(id) = self.objects.doomed.pop() {
-            match self.objects.qps.get(id).and_then(|qp| qp.stream) {
-                Some(stream) => self.with_stream(stream, |stream, objects, _| {
+            if let Some(stream) = self.objects.qps.get(id).and_then(|qp| qp.stream) {
+                self.with_stream(stream, |stream, objects, _| {
                     stream.lost_by(objects, ConnectError::Aborted, EndReason::CqOverrun);
                     stream.abort();
-                }),
-                None => {}
+                });
             }
             // A connect that has failed leaves it idle.
             self.objects.break_qp(id);

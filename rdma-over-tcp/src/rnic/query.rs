@@ -6,9 +6,10 @@ use super::{
     cause::ConnectCause,
     config::Config,
     connector::{ConnectionData, ConnectorState},
-    cq::{Arm, CqModeration},
+    cq::{Arm, CqModeration, Pushed},
     device::Rnic,
     id::{ConnectorId, CqId, ListenerId, QpId, RegionId},
+    listener::ListenerState,
     memory::RegisteredBuffer,
     qp::QpState,
     region::Access,
@@ -32,9 +33,15 @@ impl Rnic {
     /// Asks for a notification of a completion queue: one callback, for what is in the queue and newer than the last
     /// one, or for what comes next. Of two arms the stronger one counts.
     pub fn arm_cq(&mut self, id: CqId, arm: Arm) {
-        if let Some(cq) = self.objects.cqs.get(id)
-            && cq.queue.arm(arm)
-        {
+        if let Some(cq) = self.objects.cqs.get(id) {
+            let armed = cq.queue.arm(arm);
+            self.handle_arm(id, armed);
+        }
+    }
+
+    /// Does what an arm of the queue itself has left to do.
+    pub(crate) fn handle_arm(&mut self, id: CqId, armed: Pushed) {
+        if armed.is_hold_new {
             self.objects.held.push(id);
         }
         self.objects.notify(id);
@@ -67,7 +74,7 @@ impl Rnic {
     /// Changes the depth of a completion queue.
     ///
     /// # Errors
-    /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: deeper than the adapter's limit;
+    /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: no entries, or more than the adapter's limit;
     /// [`VerbError::CompletionsPresent`]: more entries are present, nothing has changed; [`VerbError::CqFailed`];
     /// [`VerbError::DeviceLost`].
     pub fn resize_cq(&mut self, id: CqId, depth: u32) -> Result<(), VerbError> {
@@ -75,7 +82,7 @@ impl Rnic {
             return Err(VerbError::DeviceLost);
         }
         let cq = self.objects.cqs.get(id).ok_or(VerbError::InvalidHandle)?;
-        if depth > self.config.limits.cq_depth_max {
+        if depth == 0 || depth > self.config.limits.cq_depth_max {
             return Err(VerbError::InvalidArgument);
         }
         cq.queue.resize(depth)
@@ -92,7 +99,7 @@ impl Rnic {
     /// [`VerbError::InvalidArgument`]: a span that is empty, leaves the buffer or is larger than
     /// [`Limits::registration_bytes_max`](super::Limits), a region for fast registration, or one that is registered, or
     /// whose deregistration is not complete; [`VerbError::ReadOnly`]: a right to write memory that may only be read;
-    /// [`VerbError::InvalidHandle`]; [`VerbError::NoResources`]: no token is left.
+    /// [`VerbError::InvalidHandle`]; [`VerbError::NoResources`]: no token is left; [`VerbError::DeviceLost`].
     pub fn register(
         &mut self,
         id: RegionId,
@@ -119,6 +126,9 @@ impl Rnic {
         length: usize,
         rights: Access,
     ) -> Result<(), VerbError> {
+        if self.is_lost {
+            return Err(VerbError::DeviceLost);
+        }
         if length as u64 > self.config.limits.registration_bytes_max {
             return Err(VerbError::InvalidArgument);
         }
@@ -174,6 +184,18 @@ impl Rnic {
     #[must_use]
     pub fn peer_address(&self, id: ConnectorId) -> Option<SocketAddr> {
         self.objects.connectors.get(id)?.remote
+    }
+
+    /// The listener that a connection to this address of the adapter's own would come in at.
+    pub(crate) fn listener_at(&self, address: SocketAddr) -> Option<ListenerId> {
+        let listeners = &self.objects.listeners;
+        listeners.ids().find(|id| {
+            let local = listeners.get(*id).and_then(|listener| listener.local);
+            local.is_some_and(|local| {
+                local.port() == address.port()
+                    && (local.ip() == address.ip() || local.ip().is_unspecified())
+            }) && listeners.get(*id).is_some_and(|it| it.state == ListenerState::Listening)
+        })
     }
 
     /// Where a listener listens, once it does.

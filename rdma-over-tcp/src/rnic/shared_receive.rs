@@ -30,7 +30,7 @@ impl Rnic {
         if depth > limits.srq_depth_max || sges_max > limits.receive_sges_max || limit > depth {
             return Err(VerbError::InvalidArgument);
         }
-        self.check_open(Key::Pd(pd))?;
+        self.check_parent(Key::Pd(pd))?;
         let mut queue = ReceiveQueue::new(depth);
         queue.limit_once_filled(limit);
         let objects = &mut self.objects;

@@ -6,6 +6,7 @@
 //! pair above does not notice.
 
 use alloc::{boxed::Box, vec::Vec};
+use core::net::SocketAddr;
 
 use hashbrown::HashMap;
 use host_stack::{
@@ -22,6 +23,7 @@ use offload_engine::{
 
 use super::{
     host::{HostIo, HostStream, Place},
+    looped::Loops,
     offloaded::{Io, Spare},
 };
 use crate::rnic::{
@@ -71,6 +73,8 @@ pub struct NodeRnic {
     is_aligned: bool,
     /// Addresses stay reserved while connections live that were accepted there.
     keeps_endpoints: bool,
+    /// Connections of the adapter to itself.
+    loops: Loops,
     spare: Spare,
 }
 
@@ -93,6 +97,7 @@ impl NodeRnic {
             moving: HashMap::new(),
             is_aligned,
             keeps_endpoints,
+            loops: Loops::default(),
             spare: Spare::default(),
         }
     }
@@ -107,7 +112,7 @@ impl NodeRnic {
         &mut self.rnic
     }
 
-    fn carry_out(&mut self, command: Command) {
+    fn carry_out(&mut self, now: Instant, command: Command) {
         let endpoint = |name| self.keeps_endpoints.then_some(EndpointId(name));
         let request = match command {
             Command::Connect { stream, local, endpoint: shared, remote, timeout } => {
@@ -159,6 +164,10 @@ impl NodeRnic {
                     }
                     None => return,
                 }
+            }
+            Command::Abort { stream } if self.loops.contains(stream) => {
+                let Self { loops, rnic, spare, .. } = self;
+                return loops.abort(now, stream, rnic, spare);
             }
             Command::Abort { stream } => Request::Abort { handle: OffloadHandle(stream.0) },
         };
@@ -226,6 +235,9 @@ impl NodeRnic {
             Notice::ShutDown { handle } => {
                 self.host_event(now, StreamId(handle.0), StreamEvent::ShutDown);
             }
+            Notice::ConnectFailed { handle, error: HostError::OwnAddress { local, remote } } => {
+                self.connect_to_itself(now, StreamId(handle.0), (local, remote));
+            }
             Notice::ConnectFailed { handle, error } => {
                 self.rnic.handle_gone(StreamId(handle.0), connect_error(error));
             }
@@ -248,6 +260,26 @@ impl NodeRnic {
                     self.rnic.handle_bind_failed(id, connect_error(error));
                 }
             }
+        }
+    }
+
+    /// Makes a connection to a listener of the adapter's own. The host stack has checked the local address.
+    fn connect_to_itself(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        (local, remote): (SocketAddr, SocketAddr),
+    ) {
+        let Some(listener) = self.rnic.listener_at(remote) else {
+            return self.rnic.handle_gone(id, ConnectError::Refused);
+        };
+        let passive = StreamId(self.port.allocate());
+        self.loops.join(id, passive);
+        self.rnic.handle_established(now, id, None, (local, remote));
+        self.rnic.handle_established(now, passive, Some(listener), (remote, local));
+        let Self { loops, rnic, spare, .. } = self;
+        for id in [id, passive] {
+            loops.call(now, id, rnic, spare, |rnic, io| rnic.handle_open(id, io));
         }
     }
 
@@ -442,14 +474,23 @@ impl NodeClient for NodeRnic {
         worked |= self.rnic.run(now);
         while let Some(command) = self.rnic.next_command() {
             worked = true;
-            self.carry_out(command);
+            self.carry_out(now, command);
         }
         while let Some(id) = self.rnic.next_kick() {
             worked = true;
+            if self.loops.contains(id) {
+                let Self { loops, rnic, spare, .. } = self;
+                loops.call(now, id, rnic, spare, |rnic, io| rnic.handle_room(id, io));
+                continue;
+            }
             if !self.moving.is_empty() {
                 self.with_host_stream(now, id, |rnic, io| rnic.handle_room(id, io));
             }
             connections.kick(OffloadHandle(id.0));
+        }
+        if self.loops.has_work() {
+            let Self { loops, rnic, spare, .. } = self;
+            worked |= loops.run(now, rnic, spare);
         }
         worked
     }
@@ -459,7 +500,10 @@ impl NodeClient for NodeRnic {
     }
 
     fn has_input(&self) -> bool {
-        self.port.has_notice() || self.rnic.has_work() || self.rnic.has_callbacks_of_loop()
+        self.port.has_notice()
+            || self.rnic.has_work()
+            || self.loops.has_work()
+            || self.rnic.has_callbacks_of_loop()
     }
 
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
@@ -472,6 +516,7 @@ impl NodeClient for NodeRnic {
 
     fn device_lost(&mut self) {
         self.moving.clear();
+        self.loops.clear();
         self.rnic.handle_device_lost();
     }
 }

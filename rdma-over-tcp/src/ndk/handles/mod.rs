@@ -151,7 +151,7 @@ impl Adapter {
     /// never twice at a time (NDK-CQ-2, -3).
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: deeper than the adapter's limit, or the adapter is being closed;
+    /// [`NtStatus::INVALID_PARAMETER`]: no entries, more than the adapter's limit, or the adapter is being closed;
     /// [`NtStatus::INSUFFICIENT_RESOURCES`].
     pub fn create_cq(
         &self,
@@ -344,16 +344,22 @@ impl Cq {
         }
     }
 
-    /// NdkArmCq (NDK-CQ-4 to -10).
+    /// NdkArmCq (NDK-CQ-4 to -10). Takes no lock but the queue's, unless there is something to tell.
     pub fn arm(&self, notify: CqNotify) {
-        self.access.with(|core, _| core.arm_cq(self.id, notify.into()));
+        let armed = self.queue.arm(notify.into());
+        if armed.due || armed.is_hold_new {
+            self.access.with(|core, _| core.handle_arm(self.id, armed));
+        } else {
+            self.access.expect_sleep();
+        }
     }
 
     /// NdkResizeCq; never pends.
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: deeper than the adapter's limit; [`NtStatus::BUFFER_OVERFLOW`]:
-    /// more entries are present, nothing has changed (NDK-RSZ-2).
+    /// [`NtStatus::INVALID_PARAMETER`]: no entries, or more than the adapter's limit; [`NtStatus::BUFFER_OVERFLOW`]:
+    /// more entries are present, nothing has changed (NDK-RSZ-2); [`NtStatus::INVALID_DEVICE_STATE`]: it has failed;
+    /// [`NtStatus::DEVICE_REMOVED`].
     pub fn resize(&self, depth: u32) -> Result<(), NtStatus> {
         Ok(self.access.with(|core, _| core.resize_cq(self.id, depth))?)
     }

@@ -2,10 +2,13 @@
 
 mod bench;
 mod connections;
+mod endpoints;
 mod errors;
 mod extensions;
 mod kernel;
 mod lifetimes;
+mod nodes;
+mod objects;
 mod operations;
 mod sides;
 mod sockets;
