@@ -30,12 +30,12 @@ impl<T: Kind> Creation<T> {
         Self { out, completion, context }
     }
 
-    /// Makes an object by `begin`, which is given its completion; `own` makes of a handle what belongs to the object. If
-    /// it pends, the consumer's pointer is not written.
+    /// Makes an object by `begin`, which is given its completion; `own` makes of a handle what belongs to the object.
+    /// If it pends, the consumer's pointer is not written.
     ///
     /// # Errors
-    /// As `begin`; INVALID_PARAMETER: no place for the pointer, or no completion; INSUFFICIENT_RESOURCES: no place for the
-    /// object.
+    /// As `begin`; INVALID_PARAMETER: no place for the pointer, or no completion; INSUFFICIENT_RESOURCES: no place for
+    /// the object.
     ///
     /// # Safety
     /// The place for the pointer is null or can be written.

@@ -38,8 +38,8 @@ fn bytes(pages: u32) -> Option<ULONG> {
     ULONG::try_from(first.checked_add(array)?).ok()
 }
 
-/// Maps the first `length` bytes of a chain by `build`, which is `adapter`'s, and tells the consumer of the pages. `size` has the room that
-/// there is, and gets what is needed (NDK-MEM-4).
+/// Maps the first `length` bytes of a chain by `build`, which is `adapter`'s, and tells the consumer of the pages.
+/// `size` has the room that there is, and gets what is needed (NDK-MEM-4).
 ///
 /// # Errors
 /// BUFFER_TOO_SMALL; INVALID_PARAMETER: as of [`mdl::memory`], or a place is missing; as `build`.

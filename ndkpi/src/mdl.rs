@@ -13,8 +13,8 @@ pub(crate) type Memory = RegisteredBuffer;
 /// Where the first `length` bytes of a chain begin.
 ///
 /// # Errors
-/// INVALID_PARAMETER: no bytes, a chain that is shorter, a piece without bytes, or one that does not begin where the one
-/// before ends (NDK-MEM-1, NDK-MEM-18).
+/// INVALID_PARAMETER: no bytes, a chain that is shorter, a piece without bytes, or one that does not begin where the
+/// one before ends (NDK-MEM-1, NDK-MEM-18).
 ///
 /// # Safety
 /// The pointer is null, or of a chain of MDLs.

@@ -69,8 +69,8 @@ fn number(context: PVOID) -> u64 {
 }
 
 impl QpObject {
-    /// A post on the initiator queue. If it fails before the adapter has heard of it, requests that were deferred before
-    /// it are indicated all the same (NDK-DEF-3).
+    /// A post on the initiator queue. If it fails before the adapter has heard of it, requests that were deferred
+    /// before it are indicated all the same (NDK-DEF-3).
     #[inline]
     fn initiate(&self, post: impl FnOnce(&Qp) -> Result<(), Refusal>) -> Result<(), NtStatus> {
         post(&self.qp).map_err(|refusal| match refusal {

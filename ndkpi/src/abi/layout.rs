@@ -27,7 +27,9 @@ pub struct Member {
 macro_rules! c_structs {
     ($(
         $(#[$attribute:meta])*
-        $name:ident = $size:literal { $( $(#[$member_attribute:meta])* $member:ident : $type:ty = $offset:literal ),* $(,)? }
+        $name:ident = $size:literal {
+            $( $(#[$member_attribute:meta])* $member:ident : $type:ty = $offset:literal ),* $(,)?
+        }
     )*) => {
         $(
             $(#[$attribute])*
