@@ -222,6 +222,10 @@ impl Passive for Core {
         self.clients.take_callbacks_of_calls(callbacks);
     }
 
+    fn has_callbacks_of_loop(&self) -> bool {
+        self.clients.has_callbacks_of_loop()
+    }
+
     fn device_lost(&mut self) {
         self.clients.device_lost();
         // Nobody polls them any more, and they hold on to consumers' memory.

@@ -66,10 +66,14 @@ pub trait Passive {
     /// Moves out the consumer's callbacks that became due.
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>);
 
-    /// As [`Passive::take_callbacks`], of those that a thread may call which has only made a call. The others are to be
-    /// visible in [`Passive::has_input`].
+    /// As [`Passive::take_callbacks`], of those that a thread may call which has only made a call.
     fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
         self.take_callbacks(callbacks);
+    }
+
+    /// Whether others wait.
+    fn has_callbacks_of_loop(&self) -> bool {
+        false
     }
 
     /// The device is gone.
@@ -107,7 +111,10 @@ impl<K: Passive> State<K> {
         let Some(Sleeping { until, writable, .. }) = self.sleeping else { return false };
         let is_sooner =
             self.core.poll_at(now).is_some_and(|due| until.is_none_or(|until| due < until));
-        is_sooner || self.core.has_input() || (self.core.wants_writable() && !writable)
+        is_sooner
+            || self.core.has_input()
+            || self.core.has_callbacks_of_loop()
+            || (self.core.wants_writable() && !writable)
     }
 }
 
@@ -493,7 +500,8 @@ impl<K: Passive> Monitor<K> {
     ) {
         self.engine_doorbell.sleep(|| {
             let mut state = self.state.lock();
-            if is_news(&state.core) || state.core.has_input() {
+            let State { core, .. } = &*state;
+            if is_news(core) || core.has_input() || core.has_callbacks_of_loop() {
                 return None;
             }
             let now = self.now();

@@ -241,7 +241,7 @@ impl Rnic {
     /// | completion queue | completions of its queue pairs are dropped | its queue pairs |
     /// | region | as [`Rnic::deregister`] | the uses of its memory, and windows that are bound to it |
     /// | memory window | it is unbound | nothing |
-    /// | logical address mapping | its addresses open nothing; fast registrations of its pages end | the uses of its memory |
+    /// | logical address mapping | its addresses open nothing; registrations of its pages end | uses of its memory |
     /// | queue pair | its connection is reset, unless it is being ended; a flush | its last connection's connector |
     /// | shared receive queue | no more posts; receives that are left vanish in the end | its queue pairs |
     /// | connector | an offer that was not answered is refused, a connection reset | its pending request |
@@ -300,7 +300,8 @@ impl Rnic {
     /// [`SharedSpan::from_raw`]: offload_engine::memory::SharedSpan::from_raw
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: the region is not registered; [`VerbError::WindowsBound`].
+    /// [`VerbError::InvalidArgument`]: the region is not registered, or by a work request, whose registration an
+    /// invalidation ends (NDK-MEM-5, -9); [`VerbError::WindowsBound`].
     pub fn deregister(&mut self, id: RegionId, completion: Callback) -> Result<Close, VerbError> {
         self.deregister_or(id, completion, |_, _| Close::Done)
     }
@@ -326,7 +327,11 @@ impl Rnic {
         completion: Callback,
         unused: impl FnOnce(&mut Self, Callback) -> Close,
     ) -> Result<Close, VerbError> {
-        if self.objects.regions.table.get(id).is_some_and(|region| region.windows > 0) {
+        let region = self.objects.regions.table.get(id).ok_or(VerbError::InvalidArgument)?;
+        if region.is_fast_register {
+            return Err(VerbError::InvalidArgument);
+        }
+        if region.windows > 0 {
             return Err(VerbError::WindowsBound);
         }
         if !self.objects.regions.revoke(id) {

@@ -10,18 +10,13 @@ use core::fmt;
 use offload_engine::time::{Duration, Instant};
 use oorandom::Rand64;
 
-use super::{
-    config::Deferral,
-    device::Rnic,
-    id::Key,
-    lifetime::{Callback, Close, CloseCompletion, Return, ReturnGuard},
-};
+use super::{config::Deferral, id::Key, lifetime::Callback};
 
 /// One of so many requests ends at once all the same.
 const AT_ONCE: u64 = 4;
 
 /// An end that is held back.
-enum End {
+pub(super) enum End {
     /// Of a request: its completion.
     Request(Callback),
     /// Of a close: the object was pinned for it.
@@ -49,7 +44,7 @@ impl Later {
     }
 
     /// When the end of a request is told; `None`: at once.
-    fn draw(&mut self, now: Instant) -> Option<Instant> {
+    pub(super) fn draw(&mut self, now: Instant) -> Option<Instant> {
         let (random, delay_max) = self.random.as_mut()?;
         if random.rand_range(0..AT_ONCE) == 0 {
             return None;
@@ -58,60 +53,19 @@ impl Later {
         Some(now + Duration::from_nanos(random.rand_range(0..nanos.saturating_add(1))))
     }
 
-    fn add(&mut self, at: Instant, key: Key, end: End) {
+    pub(super) fn add(&mut self, at: Instant, key: Key, end: End) {
         self.count += 1;
         self.ends.insert((at, self.count), (key, end));
     }
 
+    /// Removes the first that is due; `None`: whenever that is.
+    pub(super) fn take_due(&mut self, now: Option<Instant>) -> Option<(Key, End)> {
+        let first = self.ends.first_entry()?;
+        let is_due = now.is_none_or(|now| first.key().0 <= now);
+        is_due.then(|| first.remove())
+    }
+
     pub(super) fn first(&self) -> Option<Instant> {
         self.ends.first_key_value().map(|((at, _), _)| *at)
-    }
-}
-
-impl Rnic {
-    /// Has `completion` called later, if it is drawn that a request pends which has ended already; `key` is pinned until
-    /// it has returned. Gives the completion back if the request does not pend.
-    ///
-    /// # Errors
-    /// It does not pend: the completion.
-    pub fn pend(&mut self, now: Instant, key: Key, completion: Callback) -> Result<(), Callback> {
-        let may_pend = !self.is_lost && self.objects.exists(key);
-        let Some(at) = may_pend.then(|| self.later.draw(now)).flatten() else {
-            return Err(completion);
-        };
-        self.objects.pin(key);
-        self.later.add(at, key, End::Request(completion));
-        Ok(())
-    }
-
-    /// As [`Rnic::close`], which may be held back.
-    pub fn close_at(&mut self, now: Instant, key: Key, completion: CloseCompletion) -> Close {
-        let is_held = !self.is_lost && self.objects.is_open(key);
-        let Some(at) = is_held.then(|| self.later.draw(now)).flatten() else {
-            return self.close(key, completion);
-        };
-        self.objects.pin(key);
-        let close = self.close(key, completion);
-        self.later.add(at, key, End::Close);
-        close
-    }
-
-    /// Tells the ends that are due; `None`: all of them. Returns whether there was one.
-    pub(super) fn end_held(&mut self, now: Option<Instant>) -> bool {
-        let mut worked = false;
-        while let Some(entry) = self.later.ends.first_entry() {
-            if now.is_some_and(|now| entry.key().0 > now) {
-                break;
-            }
-            worked = true;
-            match entry.remove() {
-                (key, End::Request(completion)) => {
-                    let guard = ReturnGuard::new(&self.objects.returns, Return::Unpin(key));
-                    self.objects.outbox.push(guard, completion);
-                }
-                (key, End::Close) => self.objects.unpin(key),
-            }
-        }
-        worked
     }
 }

@@ -157,13 +157,13 @@ impl Rnic {
     /// # Errors
     /// [`VerbError::InvalidArgument`]: no bytes, a chain that is shorter or whose addresses do not follow each other so
     /// far, or more pages than a `u32` can count; [`VerbError::InvalidHandle`]: the adapter is being closed;
-    /// [`VerbError::NoResources`].
+    /// [`VerbError::NoResources`]; [`VerbError::DeviceLost`].
     pub fn build_lam(
         &mut self,
         chain: &[RegisteredBuffer],
         length: usize,
     ) -> Result<LogicalMemory, VerbError> {
-        self.check_open(Key::Rnic)?;
+        self.check_parent(Key::Rnic)?;
         let lam = self.objects.regions.build_lam(chain, length)?;
         self.objects.pin(Key::Rnic);
         Ok(lam)

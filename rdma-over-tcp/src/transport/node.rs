@@ -500,10 +500,7 @@ impl NodeClient for NodeRnic {
     }
 
     fn has_input(&self) -> bool {
-        self.port.has_notice()
-            || self.rnic.has_work()
-            || self.loops.has_work()
-            || self.rnic.has_callbacks_of_loop()
+        self.port.has_notice() || self.rnic.has_work() || self.loops.has_work()
     }
 
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
@@ -512,6 +509,10 @@ impl NodeClient for NodeRnic {
 
     fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
         self.rnic.take_callbacks_of_calls(callbacks);
+    }
+
+    fn has_callbacks_of_loop(&self) -> bool {
+        self.rnic.has_callbacks_of_loop()
     }
 
     fn device_lost(&mut self) {
