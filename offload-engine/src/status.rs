@@ -1,4 +1,5 @@
-//! NDIS_STATUS values of the chimney and of opening an NDK adapter, numerically equal to Windows', so that traces compare.
+//! NDIS_STATUS values of the chimney and of opening an NDK adapter, numerically equal to Windows', so that traces
+//! compare.
 
 use core::fmt;
 

@@ -29,11 +29,6 @@ fn cq(criterion: &mut Criterion) {
         bencher.iter_custom(|rounds| timed(&completions, rounds));
     });
     group.finish();
-    let mut group = criterion.benchmark_group("cq");
-    group.bench_function("poll and arm an empty one", |bencher| {
-        bencher.iter(|| completions.arm_empty());
-    });
-    group.finish();
 }
 
 criterion_group!(benches, cq);

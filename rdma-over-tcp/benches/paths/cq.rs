@@ -8,8 +8,7 @@ use host_stack::socket::SocketPort;
 use offload_engine::{engine::doorbell::Doorbell, time::Instant};
 use rdma_over_tcp::{
     ndk::{
-        Adapter, AdapterConfig, AdapterCore, CoreAccess, Cq, CqNotify, NdkResultEx, NtStatus, Qp,
-        QpLimits,
+        Adapter, AdapterConfig, AdapterCore, CoreAccess, Cq, NdkResultEx, NtStatus, Qp, QpLimits,
     },
     rnic::Rnic,
 };
@@ -57,12 +56,6 @@ impl Completions {
     /// Completes them.
     pub(crate) fn push(&self) {
         self.qp.flush();
-    }
-
-    /// Polls the empty queue and arms it, as a consumer does that is about to wait.
-    pub(crate) fn arm_empty(&self) {
-        assert_eq!(self.cq.poll_ex(&mut [NdkResultEx::default(); 16]), 0);
-        self.cq.arm(CqNotify::Any);
     }
 
     /// Takes their completions, 16 at a time.

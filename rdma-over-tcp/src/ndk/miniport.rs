@@ -105,8 +105,8 @@ impl Miniport {
         Ok(adapter)
     }
 
-    /// OID_NDK_SET_STATE. Disabled, no adapter can be opened; those that are open go on until their consumers have closed
-    /// them ([`Miniport::is_disabled`]). Never pends (NDK-MGT-2).
+    /// OID_NDK_SET_STATE. Disabled, no adapter can be opened; those that are open go on until their consumers have
+    /// closed them ([`Miniport::is_disabled`]). Never pends (NDK-MGT-2).
     pub fn set_state(&self, enable: bool) {
         self.state().is_enabled = enable;
     }

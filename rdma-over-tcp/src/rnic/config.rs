@@ -124,18 +124,18 @@ pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// Count of these probes.
 pub const KEEP_ALIVE_PROBES: u8 = 3;
 
-/// The thread of an adapter's callbacks. In either case they are called one at a time, in order, and with no lock of the
-/// adapter held.
+/// The thread of an adapter's callbacks. In either case they are called one at a time, in order, and with no lock of
+/// the adapter held.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum CallbackThread {
-    /// The adapter's: the engine's thread of a node with automatic progress, the thread of kernel sockets. Never a thread
-    /// within a call of the consumer, who may hold a lock there that the callback takes. With manual progress the
-    /// adapter has no thread: callbacks are called by the thread that polls or waits, within that. So are they behind
-    /// the loss of the device, when no thread of the adapter is left.
+    /// The adapter's: the engine's thread of a node with automatic progress, the thread of kernel sockets. Never a
+    /// thread within a call of the consumer, who may hold a lock there that the callback takes. With manual progress
+    /// the adapter has no thread: callbacks are called by the thread that polls or waits, within that. So are they
+    /// behind the loss of the device, when no thread of the adapter is left.
     #[default]
     Own,
-    /// Whoever comes first: also the thread of any call, before the call returns. That saves a change of threads, and is
-    /// for consumers that hold no lock in their calls which their callbacks take.
+    /// Whoever comes first: also the thread of any call, before the call returns. That saves a change of threads, and
+    /// is for consumers that hold no lock in their calls which their callbacks take.
     Caller,
 }
 

@@ -10,8 +10,8 @@ use super::{
 };
 
 impl Rnic {
-    /// Has `completion` called later, if it is drawn that a request pends which has ended already; `key` is pinned until
-    /// it has returned. Gives the completion back if the request does not pend.
+    /// Has `completion` called later, if it is drawn that a request pends which has ended already; `key` is pinned
+    /// until it has returned. Gives the completion back if the request does not pend.
     ///
     /// # Errors
     /// It does not pend: the completion.

@@ -13,12 +13,12 @@ use super::{
 };
 
 impl Rnic {
-    /// Creates a shared endpoint at `local`; port 0 lets the transport choose. `completion` is called when the transport
-    /// has reserved the address, or cannot; then there is no such object.
+    /// Creates a shared endpoint at `local`; port 0 lets the transport choose. `completion` is called when the
+    /// transport has reserved the address, or cannot; then there is no such object.
     ///
     /// # Errors
-    /// Nothing has begun: [`ConnectError::AddressInUse`], [`ConnectError::InvalidHandle`] (the adapter is being closed),
-    /// [`ConnectError::NoResources`], [`ConnectError::DeviceLost`].
+    /// Nothing has begun: [`ConnectError::AddressInUse`], [`ConnectError::InvalidHandle`] (the adapter is being
+    /// closed), [`ConnectError::NoResources`], [`ConnectError::DeviceLost`].
     pub fn create_shared_endpoint(
         &mut self,
         local: SocketAddr,

@@ -1,4 +1,5 @@
-//! The exact asynchronous forms of NDKPI's creates and requests: each takes a completion, and says whether it is called.
+//! The exact asynchronous forms of NDKPI's creates and requests: each takes a completion, and says whether it is
+//! called.
 //!
 //! Without [`AdapterConfig::deferral`](crate::ndk::AdapterConfig) nothing but the creation of a shared endpoint pends:
 //! the plain forms (`create_cq`, `register`, ...) need no completion, and never pend, with it or without.
@@ -248,8 +249,8 @@ impl Cq {
 }
 
 impl Srq {
-    /// NdkModifySrq with its completion: SUCCESS, PENDING, or a failure as of [`Srq::modify`]. Depth and threshold count
-    /// at once.
+    /// NdkModifySrq with its completion: SUCCESS, PENDING, or a failure as of [`Srq::modify`]. Depth and threshold
+    /// count at once.
     pub fn begin_modify(
         &self,
         depth: u32,

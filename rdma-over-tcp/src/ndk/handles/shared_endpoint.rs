@@ -22,9 +22,9 @@ impl SharedEndpoint {
 }
 
 impl Adapter {
-    /// NdkCreateSharedEndpoint at `local`; port 0: a free one is chosen (NDK-EP-4). PENDING, and `completion` follows with
-    /// the endpoint or a failure, as the transport has to reserve the address: it has no plain form. An unspecified
-    /// address is every address of this machine.
+    /// NdkCreateSharedEndpoint at `local`; port 0: a free one is chosen (NDK-EP-4). PENDING, and `completion` follows
+    /// with the endpoint or a failure, as the transport has to reserve the address: it has no plain form. An
+    /// unspecified address is every address of this machine.
     ///
     /// Inline: [`NtStatus::SHARING_VIOLATION`] (NDK-EP-2), [`NtStatus::INSUFFICIENT_RESOURCES`],
     /// [`NtStatus::INVALID_PARAMETER`] (the adapter is being closed), [`NtStatus::DEVICE_REMOVED`]. Later:
@@ -32,8 +32,8 @@ impl Adapter {
     /// [`NtStatus::INSUFFICIENT_RESOURCES`].
     ///
     /// Over kernel sockets the kernel refuses an address at which somebody listens, or which a socket has that does not
-    /// share it (SO_REUSEADDR); other processes may share it in the same way. It chooses the port of port 0 from its own
-    /// range (`net.ipv4.ip_local_port_range`).
+    /// share it (SO_REUSEADDR); other processes may share it in the same way. It chooses the port of port 0 from its
+    /// own range (`net.ipv4.ip_local_port_range`).
     pub fn create_shared_endpoint(
         &self,
         local: SocketAddr,

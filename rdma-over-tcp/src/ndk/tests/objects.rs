@@ -427,7 +427,8 @@ fn creates_nothing(adapter: &Adapter) {
     assert_eq!(Some(status), refused);
 }
 
-// NDK-LIFE-7, NDK-ASY-1: a closed adapter makes nothing any more, used or not; each close that pends has its completion.
+// NDK-LIFE-7, NDK-ASY-1: a closed adapter makes nothing any more, used or not; each close that pends has its
+// completion.
 #[test]
 fn a_closed_adapter_stays_closed() {
     let mut bench = Bench::new(1);

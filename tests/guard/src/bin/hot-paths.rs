@@ -198,11 +198,6 @@ fn completions(name: &str) {
     guard_case_ends(name, ROUNDS * Completions::COUNT as u64);
 }
 
-fn empty_queue(name: &str) {
-    let completions = Completions::new();
-    repeat(name, || completions.arm_empty());
-}
-
 fn encoding(name: &str, octets: usize) {
     let mut encoding = Encoding::new(octets);
     repeat(name, || assert!(encoding.encode().data_length() > octets));
@@ -233,7 +228,6 @@ fn cases() -> Vec<(&'static str, Case)> {
         ("fpdu-decode-64", Box::new(|name| decoding(name, 64))),
         ("fpdu-decode-64000", Box::new(|name| decoding(name, 64_000))),
         ("cq-push-poll", Box::new(completions)),
-        ("cq-poll-arm-empty", Box::new(empty_queue)),
         ("write-64-post-to-frame", write(64, BATCH, Step::Send)),
         ("write-64-frame-to-memory", write(64, BATCH, Step::Receive)),
         ("write-65536-post-to-frames", write(65_536, 1, Step::Send)),

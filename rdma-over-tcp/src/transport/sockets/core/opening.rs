@@ -120,8 +120,8 @@ impl SocketRnic {
         Ok(socket)
     }
 
-    /// Holds the address of a shared endpoint. The kernel lets sockets with SO_REUSEADDR have it too, as long as none of
-    /// them listens: the endpoint's connections, but also those of other processes. It refuses an address at which
+    /// Holds the address of a shared endpoint. The kernel lets sockets with SO_REUSEADDR have it too, as long as none
+    /// of them listens: the endpoint's connections, but also those of other processes. It refuses an address at which
     /// somebody listens, or that a socket without SO_REUSEADDR has.
     fn begin_bind(
         &mut self,
