@@ -2,12 +2,6 @@
 
 use std::ffi::c_void;
 
-use super::dispatch::{
-    NDK_ADAPTER_DISPATCH, NDK_CONNECTOR_DISPATCH, NDK_CQ_DISPATCH, NDK_LISTENER_DISPATCH,
-    NDK_MR_DISPATCH, NDK_MW_DISPATCH, NDK_PD_DISPATCH, NDK_QP_DISPATCH,
-    NDK_SHARED_ENDPOINT_DISPATCH, NDK_SRQ_DISPATCH,
-};
-
 /// A pointer that only the consumer, or only the provider, follows.
 pub type PVOID = *mut c_void;
 /// 8 bits: FALSE is 0.
@@ -53,40 +47,41 @@ c_structs! {
     /// NDK_EXTENSION_INTERFACE.
     NDK_EXTENSION_INTERFACE = 8 { Dispatch: *const c_void = 0 }
 
-    /// An adapter. Of every object the member `Dispatch` is written once and never read (NDK-OBJ-2).
-    NDK_ADAPTER = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const NDK_ADAPTER_DISPATCH = 40 }
+    /// An adapter. Of every object the member `Dispatch`, a pointer to its table, is written once and never read
+    /// (NDK-OBJ-2).
+    NDK_ADAPTER = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const c_void = 40 }
 
     /// A protection domain.
-    NDK_PD = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const NDK_PD_DISPATCH = 40 }
+    NDK_PD = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const c_void = 40 }
 
     /// A completion queue.
-    NDK_CQ = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const NDK_CQ_DISPATCH = 40 }
+    NDK_CQ = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const c_void = 40 }
 
     /// A queue pair.
-    NDK_QP = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const NDK_QP_DISPATCH = 40 }
+    NDK_QP = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const c_void = 40 }
 
     /// A memory region.
-    NDK_MR = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const NDK_MR_DISPATCH = 40 }
+    NDK_MR = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const c_void = 40 }
 
     /// A memory window.
-    NDK_MW = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const NDK_MW_DISPATCH = 40 }
+    NDK_MW = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const c_void = 40 }
 
     /// A shared receive queue.
-    NDK_SRQ = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const NDK_SRQ_DISPATCH = 40 }
+    NDK_SRQ = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const c_void = 40 }
 
     /// A connector.
     NDK_CONNECTOR = 48 {
         Header: NDK_OBJECT_HEADER = 0,
-        Dispatch: *const NDK_CONNECTOR_DISPATCH = 40,
+        Dispatch: *const c_void = 40,
     }
 
     /// A listener.
-    NDK_LISTENER = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const NDK_LISTENER_DISPATCH = 40 }
+    NDK_LISTENER = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const c_void = 40 }
 
     /// A shared endpoint.
     NDK_SHARED_ENDPOINT = 48 {
         Header: NDK_OBJECT_HEADER = 0,
-        Dispatch: *const NDK_SHARED_ENDPOINT_DISPATCH = 40,
+        Dispatch: *const c_void = 40,
     }
 
     /// NDK_ADAPTER_INFO.
