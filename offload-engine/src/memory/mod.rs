@@ -21,6 +21,8 @@
 #![allow(unsafe_code)]
 
 mod copy;
+#[cfg(feature = "std")]
+pub mod mapped;
 mod piece;
 
 use alloc::{

@@ -42,6 +42,8 @@ statuses! {
     DEVICE_BUSY = 0x8000_0011;
     /// A scatter/gather entry or the peer's memory may not be used that way.
     ACCESS_VIOLATION = 0xC000_0005;
+    /// No object has this handle: it is stale, or of another type. Of the C interface, whose handles are pointers.
+    INVALID_HANDLE = 0xC000_0008;
     /// An argument outside its range.
     INVALID_PARAMETER = 0xC000_000D;
     /// A request that makes no sense in this state, such as the invalidation of an invalid token.
