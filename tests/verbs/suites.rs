@@ -10,7 +10,7 @@ use flue_test_support::flue::Scratch;
 use flue_test_support::needs::{find_tool, lacks};
 
 use crate::group::{Group, ending};
-use crate::programs::under_flue;
+use crate::place::under_flue;
 use crate::{NEEDS, machine};
 
 const LIMIT: Duration = Duration::from_secs(120);
