@@ -313,7 +313,7 @@ fn ibv_asyncwatch_whose_tap_goes_away() {
     let ended = watch.wait(LIMIT);
     watch.kill();
     assert!(ended.is_ok(), "{}", watch.report());
-    assert!(watch.said().contains("local catastrophic error"), "{}", watch.report());
+    assert!(watch.said().contains("IBV_EVENT_DEVICE_FATAL"), "{}", watch.report());
 }
 
 // All who wait hear of it, whatever they wait for, and everything can be destroyed: also memory that a request was to
