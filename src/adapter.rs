@@ -5,8 +5,7 @@ use std::{fmt, fs::File, path::PathBuf, sync::Arc};
 use clap::{Args, ValueEnum};
 use flue_node::{NodeOptions, random_seed};
 use rdma_over_tcp::ndk::{
-    self, Adapter, AdapterConfig, Driver, SocketsConfig,
-    blocking::{CallError, Wait},
+    self, Adapter, AdapterConfig, CallError, Driver, SocketsConfig, blocking::Wait,
 };
 use serde::{Deserialize, Serialize};
 

@@ -12,11 +12,11 @@ use host_stack::host::HostConfig;
 use host_stack::node::{Node, NodeConfig};
 use offload_engine::link::{TapOptions, VnetMode, open_tap};
 use offload_engine::state::MacAddress;
-use rdma_over_tcp::ndk::blocking::{Begun, Ended};
 use rdma_over_tcp::ndk::{
     Adapter, AdapterConfig, AdapterCore, Connector, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus,
     OpFlags, OperationType, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, open,
 };
+use rdma_over_tcp::ndk::{Begun, Ended};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 

@@ -11,9 +11,10 @@ use std::{
 use host_stack::node::WaitError;
 
 use rdma_over_tcp::ndk::{
-    self, Adapter, AdapterConfig, Cq, CqNotify, Data, KeepAlive, Mr, MrFlags, NdkResultEx,
-    NtStatus, OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, Sockets, SocketsConfig,
-    blocking::{CallError, Connection, Incoming, NodeError},
+    self, Adapter, AdapterConfig, CallError, Cq, CqNotify, Data, KeepAlive, Mr, MrFlags,
+    NdkResultEx, NtStatus, OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, Sockets,
+    SocketsConfig,
+    blocking::{Connection, Incoming, NodeError},
 };
 
 /// Longer than anything takes that ends at all.

@@ -1,70 +1,55 @@
 //! Blocking calls, for programs whose threads may wait: connect or accept, then post, and wait for completions.
 //!
 //! ```
-//! use std::{net::SocketAddr, thread};
+//! use std::thread;
 //!
-//! use host_stack::{host::HostConfig, node::NodeConfig};
-//! use offload_engine::{
-//!     link::{MemoryLinkOptions, memory_link_pair},
-//!     state::MacAddress,
-//! };
 //! use rdma_over_tcp::ndk::{
-//!     self, AdapterConfig, Data, MrFlags, NdkResultEx, OpFlags, QpLimits, ReadLimit, Sge,
+//!     AdapterConfig, Data, MrFlags, NdkResultEx, OpFlags, Pair, QpLimits, ReadLimit, Sge,
 //!     blocking::{Connection, Incoming, NodeError},
 //! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let server = SocketAddr::from(([10, 0, 0, 2], 7174));
-//! // Two nodes on a link in memory; `link::open_tap` gives a link to the machine's network instead.
-//! let (near, far) = memory_link_pair(MemoryLinkOptions::default());
-//! let open = |link, host: u8| {
-//!     let mac = MacAddress([2, 0, 0, 0, 0, host]);
-//!     let node = NodeConfig::new(HostConfig::new(mac, [10, 0, 0, host].into()));
-//!     ndk::open(Box::new(link), node, AdapterConfig::default())
-//! };
-//! let (mut near, mut far) = (open(near, 1)?, open(far, 2)?);
+//! // Two nodes on a link in memory; `ndk::open` has one on a TAP, `ndk::open_sockets` needs none.
+//! let Pair { adapters: [near, far], nodes: [mut near_node, mut far_node] } =
+//!     Pair::open(AdapterConfig::default())?;
+//! let server = (Pair::ADDRESSES[1], 7174).into();
 //!
-//! let mut incoming = Incoming::listen(&mut far.0, &far.1, server, 1)?;
+//! let mut incoming = Incoming::listen(&mut far_node, &far, server, 1)?;
 //! let passive = thread::spawn(move || -> Result<Vec<u8>, NodeError> {
-//!     let (node, adapter) = &mut far;
-//!     let (pd, cq) = (adapter.create_pd()?, adapter.create_cq(16, |_| {})?);
+//!     let (pd, cq) = (far.create_pd()?, far.create_cq(16, |_| {})?);
 //!     let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
-//!     let (buffer, mr) = (adapter.allocate(4096)?, pd.create_mr(false)?);
+//!     let (buffer, mr) = (far.allocate(4096)?, pd.create_mr(false)?);
 //!     mr.register(&buffer, 0, 4096, MrFlags::ALLOW_LOCAL_WRITE)?;
 //!     qp.receive(1, &[Sge { address: buffer.address(), length: 4096, token: mr.local_token() }])?;
-//!     let connector = incoming.next(node)?;
-//!     let connection = Connection::accept(node, connector, &qp, ReadLimit::default(), &[])?;
+//!     let connector = incoming.next(&mut far_node)?;
+//!     let connection = Connection::accept(&mut far_node, connector, &qp, ReadLimit::default(), &[])?;
 //!     let mut results = [NdkResultEx::default()];
-//!     connection.poll(node, &cq, &mut results)?;
+//!     connection.poll(&mut far_node, &cq, &mut results)?;
 //!     let mut data = vec![0; results[0].bytes_transferred as usize];
 //!     buffer.read_at(0, &mut data);
-//!     connection.disconnect(node)?;
+//!     connection.disconnect(&mut far_node)?;
 //!     Ok(data)
 //! });
 //!
-//! let (node, adapter) = &mut near;
-//! let (pd, cq) = (adapter.create_pd()?, adapter.create_cq(16, |_| {})?);
+//! let (pd, cq) = (near.create_pd()?, near.create_cq(16, |_| {})?);
 //! let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
-//! let connection = Connection::connect(node, adapter, &qp, server, ReadLimit::default(), &[])?;
+//! let connection = Connection::connect(&mut near_node, &near, &qp, server, ReadLimit::default(), &[])?;
 //! qp.send(1, Data::Inline(&[b"hello"]), OpFlags::NONE)?;
 //! assert_eq!(passive.join().unwrap()?, b"hello");
-//! connection.disconnect(node)?;
+//! connection.disconnect(&mut near_node)?;
 //! # Ok(())
 //! # }
 //! ```
 
-use alloc::{boxed::Box, format, string::String, sync::Arc};
-use core::{fmt, net::SocketAddr};
-use std::sync::{
-    OnceLock,
-    mpsc::{Receiver, TrySendError, sync_channel},
-};
+use alloc::{boxed::Box, format, vec::Vec};
+use core::net::SocketAddr;
+use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
 
 use host_stack::node::{Node, WaitError};
 
 use super::{
-    Adapter, AdapterCore, ConnectCause, Connector, Cq, DisconnectEvent, Listener, NdkResultEx,
-    NtStatus, Qp, ReadLimit, Sockets,
+    Adapter, AdapterCore, Begun, CallError, Connector, Cq, Ended, Listener, NdkResultEx, NtStatus,
+    Qp, ReadLimit, Sockets, call::peer_data, turn_away,
 };
 
 /// A way to wait until something has happened on a node. [`Node`] waits without a limit; a program that has a time
@@ -81,27 +66,6 @@ pub trait Wait {
     /// # Errors
     /// The wait has ended without one.
     fn wait<T>(&mut self, look: impl FnMut() -> Option<T>) -> Result<T, Self::Error>;
-}
-
-/// A call of NDK that failed.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("NDK: {call}: {status}{}", Because(.cause.as_ref()))]
-pub struct CallError {
-    /// The call, in words.
-    pub call: String,
-    /// Its status.
-    pub status: NtStatus,
-    /// Of a connect or accept: why ([`Connector::failure`]).
-    pub cause: Option<ConnectCause>,
-}
-
-/// The end of an error's text.
-struct Because<'a>(Option<&'a ConnectCause>);
-
-impl fmt::Display for Because<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |cause| write!(f, ": {cause}"))
-    }
 }
 
 /// An error of calls that wait on a [`Node`].
@@ -143,31 +107,6 @@ impl Wait for Sockets {
     }
 }
 
-/// An asynchronous call that was begun.
-#[derive(Clone, Debug)]
-pub struct Begun(Arc<OnceLock<NtStatus>>);
-
-impl Begun {
-    /// Begins a call, which is given its completion.
-    pub fn begin(call: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus) -> Self {
-        let outcome = Arc::new(OnceLock::new());
-        let completed = outcome.clone();
-        // A call that pends completes once, and another one not at all: it is set once.
-        let status = call(Box::new(move |status| {
-            let _ = completed.set(status);
-        }));
-        if status != NtStatus::PENDING {
-            let _ = outcome.set(status);
-        }
-        Self(outcome)
-    }
-
-    /// Its status, once there is one.
-    pub fn status(&self) -> Option<NtStatus> {
-        self.0.get().copied()
-    }
-}
-
 /// Begins a call and waits for its completion.
 ///
 /// # Errors
@@ -201,25 +140,6 @@ pub fn call_on<W: Wait>(
             let cause = connector.failure();
             Err(waiter.failed(CallError { call: name.into(), status, cause }))
         }
-    }
-}
-
-/// The end of one or more connections, by their peers or by an error: of the first that ended so.
-#[derive(Clone, Default, Debug)]
-pub struct Ended(Arc<OnceLock<u32>>);
-
-impl Ended {
-    /// For another connection.
-    pub fn event(&self) -> DisconnectEvent {
-        let ended = self.0.clone();
-        Box::new(move |reason| {
-            let _ = ended.set(reason);
-        })
-    }
-
-    /// The [`DisconnectReason`](super::DisconnectReason), once there is an end (NDK-DISC-7).
-    pub fn reason(&self) -> Option<u32> {
-        self.0.get().copied()
     }
 }
 
@@ -271,21 +191,20 @@ impl Incoming {
     }
 }
 
-/// Rejects a connection that nobody will look at, with private data, and closes its connector.
-pub fn turn_away(connector: &Connector, private_data: &[u8]) {
-    // A peer that has gone meanwhile needs no answer.
-    let _ = connector.reject(private_data);
-    let _ = connector.close(|| {});
-}
-
 /// A connection of a queue pair.
 #[derive(Debug)]
 pub struct Connection {
     connector: Connector,
     ended: Ended,
+    private_data: Vec<u8>,
 }
 
 impl Connection {
+    fn of(connector: Connector) -> Self {
+        let private_data = peer_data(&connector);
+        Self { connector, ended: Ended::default(), private_data }
+    }
+
     /// Connects a queue pair.
     ///
     /// # Errors
@@ -302,24 +221,30 @@ impl Connection {
         let connector = adapter.create_connector().map_err(|status| {
             waiter.failed(CallError { call: name.clone(), status, cause: None })
         })?;
-        let connection = Self { connector, ended: Ended::default() };
-        let connector = &connection.connector;
-        let connected = call_on(waiter, connector, &name, |done| {
+        let mut connection = Self::of(connector);
+        match connection.establish(waiter, &name, |connector, done| {
             connector.connect(qp, None, remote, limits, private_data, done)
-        })
-        .and_then(|()| {
-            let event = Some(connection.ended.event());
-            call_on(waiter, connector, "complete the connection", |done| {
-                connector.complete_connect(event, done)
-            })
-        });
-        match connected {
+        }) {
             Ok(()) => Ok(connection),
             Err(error) => {
                 let _ = connection.connector.close(|| {});
                 Err(error)
             }
         }
+    }
+
+    fn establish<W: Wait>(
+        &mut self,
+        waiter: &mut W,
+        name: &str,
+        connect: impl FnOnce(&Connector, Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
+    ) -> Result<(), W::Error> {
+        call_on(waiter, &self.connector, name, |done| connect(&self.connector, done))?;
+        self.private_data = peer_data(&self.connector);
+        let event = Some(self.ended.event());
+        call_on(waiter, &self.connector, "complete the connection", |done| {
+            self.connector.complete_connect(event, done)
+        })
     }
 
     /// Accepts a connection for a queue pair, and waits until the peer has completed it.
@@ -333,12 +258,18 @@ impl Connection {
         limits: ReadLimit,
         private_data: &[u8],
     ) -> Result<Self, W::Error> {
-        let connection = Self { connector, ended: Ended::default() };
+        let connection = Self::of(connector);
         let event = Some(connection.ended.event());
         call_on(waiter, &connection.connector, "accept", |done| {
             connection.connector.accept(qp, limits, private_data, event, done)
         })?;
         Ok(connection)
+    }
+
+    /// The peer's private data: of its request, or of its answer.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
     }
 
     /// Its connector.

@@ -11,11 +11,15 @@
 //! Not offered yet, and answered so: shared endpoints, logical address mappings, the privileged token, interrupt
 //! moderation.
 
+pub mod asynchronous;
 pub mod blocking;
+mod call;
 mod flags;
 mod handles;
 mod info;
 mod open;
+mod outcome;
+mod pair;
 mod result;
 pub mod simulation;
 mod status;
@@ -25,10 +29,13 @@ mod tests;
 use alloc::{boxed::Box, sync::Arc};
 
 pub use self::{
+    call::{CallError, turn_away},
     flags::{AdapterFlags, CqNotify, MrFlags, OpFlags, OperationType},
     handles::{Adapter, Connector, Cq, Invalidate, Listener, Mr, Mw, Pd, Qp, Srq},
     info::{AdapterInfo, NDK_VERSION, NdkVersion, RdmaTechnology},
     open::{open, open_on, open_queues, open_sockets},
+    outcome::{Begun, Ended},
+    pair::Pair,
     result::{DisconnectReason, NdkResult, NdkResultEx},
     status::NtStatus,
 };

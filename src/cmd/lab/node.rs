@@ -29,9 +29,10 @@ use offload_engine::{tcp::TcpPhase, time::Instant as EngineInstant};
 use rdma_over_tcp::{
     mpa::startup::Framing,
     ndk::{
-        Adapter, AdapterConfig, AdapterCore, Cq, Data, DisconnectReason, Driver, FpduSize, History,
-        MrFlags, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp, QpLimits, ReadLimit,
-        blocking::{CallError, Connection, Incoming, Wait},
+        Adapter, AdapterConfig, AdapterCore, CallError, Cq, Data, DisconnectReason, Driver,
+        FpduSize, History, MrFlags, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp,
+        QpLimits, ReadLimit,
+        blocking::{Connection, Incoming, Wait},
     },
 };
 

@@ -7,10 +7,11 @@ use std::{
 };
 
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Connector, Cq, Data, DisconnectReason, FpduSize, Listener, Mr, MrFlags,
-    NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp, QpLimits, ReadLimit, RegisteredBuffer,
-    Sge,
-    blocking::{Begun, Ended, Wait, call, turn_away},
+    Adapter, AdapterConfig, Begun, Connector, Cq, Data, DisconnectReason, Ended, FpduSize,
+    Listener, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp, QpLimits,
+    ReadLimit, RegisteredBuffer, Sge,
+    blocking::{Wait, call},
+    turn_away,
 };
 
 use super::{

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Connector, Listener, NtStatus, RegisteredBuffer, blocking::Begun,
+    Adapter, AdapterConfig, Begun, Connector, Listener, NtStatus, RegisteredBuffer,
 };
 
 use crate::{

@@ -16,8 +16,7 @@ use crate::{
     error::WireError,
     mpa::{Encoder, Slab, startup::Revision},
     ndk::{
-        Adapter, AdapterConfig, Data, DisconnectReason, NtStatus, OpFlags, QpLimits,
-        blocking::{Begun, Ended},
+        Adapter, AdapterConfig, Begun, Data, DisconnectReason, Ended, NtStatus, OpFlags, QpLimits,
     },
     rdmap::{Terminate, terminate_header},
 };

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     ndk::{
-        AdapterConfig, Connector, NtStatus,
-        blocking::{CallError, Incoming, Wait},
+        AdapterConfig, CallError, Connector, NtStatus,
+        blocking::{Incoming, Wait},
     },
     rnic::ConnectError,
 };

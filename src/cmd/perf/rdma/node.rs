@@ -11,8 +11,10 @@ use crossbeam_channel::{Receiver, bounded};
 use flue_node::OpenLinks;
 use host_stack::node::{Progress, WaitError};
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Connector, Driver, FpduSize, Listener, NtStatus, Qp, ReadLimit,
-    blocking::{Begun, CallError, Ended, Wait, call, call_on, turn_away},
+    Adapter, AdapterConfig, Begun, CallError, Connector, Driver, Ended, FpduSize, Listener,
+    NtStatus, Qp, ReadLimit,
+    blocking::{Wait, call, call_on},
+    turn_away,
 };
 
 use crate::{

@@ -3,10 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use rdma_over_tcp::ndk::{
-    Connector, NtStatus,
-    blocking::{Begun, turn_away},
-};
+use rdma_over_tcp::ndk::{Begun, Connector, NtStatus, turn_away};
 
 use super::{
     bandwidth::{self, Halves},

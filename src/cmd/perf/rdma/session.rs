@@ -8,9 +8,8 @@ use std::{
 };
 
 use rdma_over_tcp::ndk::{
-    Connector, Cq, Data, DisconnectReason, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp,
-    QpLimits,
-    blocking::{Begun, Ended},
+    Begun, Connector, Cq, Data, DisconnectReason, Ended, NdkResultEx, NtStatus, OpFlags,
+    OperationType, Pd, Qp, QpLimits,
 };
 
 use super::{

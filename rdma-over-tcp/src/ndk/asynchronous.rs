@@ -1,0 +1,363 @@
+//! Calls as futures, for tasks of any executor: connect or accept, then post, and await completions.
+//!
+//! Every future is woken by a callback of the adapter; there is no thread of its own for any object, and no timer.
+//! So the adapter has to make progress by itself: a node with automatic progress ([`NodeConfig`]), or kernel sockets
+//! ([`open_sockets`](super::open_sockets)). All futures are `Send`. To drop one is safe: a connection that was being
+//! made is closed, and other calls go on without anybody who waits for them.
+//!
+//! [`NodeConfig`]: host_stack::node::NodeConfig
+//!
+//! ```
+//! use futures::{executor::block_on, try_join};
+//! use rdma_over_tcp::ndk::{
+//!     AdapterConfig, Data, MrFlags, NdkResultEx, OpFlags, Pair, QpLimits, ReadLimit, Sge,
+//!     asynchronous::{Completions, Connection, Incoming},
+//! };
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let pair = Pair::open(AdapterConfig::default())?;
+//! let [near, far] = &pair.adapters;
+//! let server = (Pair::ADDRESSES[1], 7174).into();
+//!
+//! let passive = async {
+//!     let completions = Completions::create(far, 16)?;
+//!     let pd = far.create_pd()?;
+//!     let qp = pd.create_qp(completions.cq(), completions.cq(), 0, QpLimits::default())?;
+//!     let (buffer, mr) = (far.allocate(4096)?, pd.create_mr(false)?);
+//!     mr.register(&buffer, 0, 4096, MrFlags::ALLOW_LOCAL_WRITE)?;
+//!     qp.receive(1, &[Sge { address: buffer.address(), length: 4096, token: mr.local_token() }])?;
+//!     let mut incoming = Incoming::listen(far, server, 1).await?;
+//!     let connector = incoming.next().await;
+//!     let connection = Connection::accept(connector, &qp, ReadLimit::default(), &[]).await?;
+//!     let mut results = [NdkResultEx::default()];
+//!     connection.next(&completions, &mut results).await?;
+//!     let mut data = vec![0; results[0].bytes_transferred as usize];
+//!     buffer.read_at(0, &mut data);
+//!     connection.disconnect().await?;
+//!     Ok::<_, Box<dyn std::error::Error>>(data)
+//! };
+//! let active = async {
+//!     let completions = Completions::create(near, 16)?;
+//!     let pd = near.create_pd()?;
+//!     let qp = pd.create_qp(completions.cq(), completions.cq(), 0, QpLimits::default())?;
+//!     let connection = Connection::connect(near, &qp, server, ReadLimit::default(), &[]).await?;
+//!     qp.send(1, Data::Inline(&[b"hello"]), OpFlags::NONE)?;
+//!     connection.ended().await;
+//!     Ok(())
+//! };
+//! let (data, ()) = block_on(async { try_join!(passive, active) })?;
+//! assert_eq!(data, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+
+use alloc::{
+    collections::VecDeque,
+    format,
+    string::String,
+    sync::{Arc, Weak},
+    vec::Vec,
+};
+use core::{
+    future::{Future, poll_fn},
+    net::SocketAddr,
+    pin::Pin,
+    task::{Context, Poll},
+};
+use std::sync::OnceLock;
+
+use offload_engine::sync::Mutex;
+
+use super::{
+    Adapter, Begun, CallError, Connector, Cq, CqNotify, Ended, Listener, NdkResultEx, NtStatus, Qp,
+    ReadLimit,
+    call::peer_data,
+    outcome::{Place, Wakers},
+    turn_away,
+};
+
+/// What the notification of a completion queue has told.
+#[derive(Default, Debug)]
+struct Notified {
+    failure: OnceLock<NtStatus>,
+    wakers: Arc<Wakers>,
+}
+
+/// A completion queue whose completions are awaited, by any number of tasks; each is taken by one of them.
+#[derive(Clone, Debug)]
+pub struct Completions {
+    cq: Cq,
+    notified: Arc<Notified>,
+}
+
+impl Completions {
+    /// Creates a completion queue of `depth` entries.
+    ///
+    /// # Errors
+    /// As [`Adapter::create_cq`].
+    pub fn create(adapter: &Adapter, depth: u32) -> Result<Self, NtStatus> {
+        let notified = Arc::<Notified>::default();
+        let told = notified.clone();
+        let cq = adapter.create_cq(depth, move |status| {
+            if status != NtStatus::SUCCESS {
+                let _ = told.failure.set(status);
+            }
+            told.wakers.wake();
+        })?;
+        Ok(Self { cq, notified })
+    }
+
+    /// The queue itself: for queue pairs, and to resize or close it. Whoever arms it takes a wake-up from the tasks.
+    #[must_use]
+    pub const fn cq(&self) -> &Cq {
+        &self.cq
+    }
+
+    /// Waits for completions and moves them into `results`; returns how many, 0 only if `results` has no room.
+    ///
+    /// # Errors
+    /// The queue has failed, and its completions are lost: [`NtStatus::BUFFER_OVERFLOW`] (NDK-CQ-13),
+    /// [`NtStatus::INTERNAL_ERROR`]: the device is gone.
+    pub async fn next(&self, results: &mut [NdkResultEx]) -> Result<usize, NtStatus> {
+        let mut place = self.notified.wakers.place();
+        poll_fn(|context| self.poll_next(&mut place, context, results)).await
+    }
+
+    fn poll_next(
+        &self,
+        place: &mut Place,
+        context: &Context<'_>,
+        results: &mut [NdkResultEx],
+    ) -> Poll<Result<usize, NtStatus>> {
+        let count = self.cq.poll_ex(results);
+        if count > 0 || results.is_empty() {
+            return Poll::Ready(Ok(count));
+        }
+        if let Some(status) = self.notified.failure.get() {
+            return Poll::Ready(Err(*status));
+        }
+        // In this order: what has come since the poll satisfies the arm at once (NDK-CQ-4, NDK-CQ-11).
+        place.register(context);
+        self.cq.arm(CqNotify::Any);
+        Poll::Pending
+    }
+}
+
+/// Connections that have come and that nobody has taken yet.
+#[derive(Debug)]
+struct Queue {
+    connectors: Mutex<VecDeque<Connector>>,
+    backlog: usize,
+    wakers: Arc<Wakers>,
+}
+
+impl Queue {
+    fn push(&self, connector: Connector) {
+        let mut connectors = self.connectors.lock();
+        if connectors.len() >= self.backlog {
+            drop(connectors);
+            return turn_away(&connector, &[]);
+        }
+        connectors.push_back(connector);
+        drop(connectors);
+        self.wakers.wake();
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        for connector in self.connectors.lock().drain(..) {
+            turn_away(&connector, &[]);
+        }
+    }
+}
+
+/// A listener, and the connections that have come. Dropped, it rejects these and closes the listener.
+#[derive(Debug)]
+pub struct Incoming {
+    listener: Listener,
+    queue: Arc<Queue>,
+}
+
+impl Incoming {
+    /// Listens. At most `backlog` connections wait for [`Incoming::next`]; the peer of another one is rejected.
+    ///
+    /// # Errors
+    /// As [`Listener::listen`].
+    pub async fn listen(
+        adapter: &Adapter,
+        local: SocketAddr,
+        backlog: usize,
+    ) -> Result<Self, CallError> {
+        let queue = Arc::new(Queue {
+            connectors: Mutex::new(VecDeque::new()),
+            backlog,
+            wakers: Arc::default(),
+        });
+        // The adapter holds the event, and must not hold connectors of its own by it.
+        let waiting = Arc::downgrade(&queue);
+        let event = move |connector| match Weak::upgrade(&waiting) {
+            Some(queue) => queue.push(connector),
+            None => turn_away(&connector, &[]),
+        };
+        let name = || format!("listen on {local}");
+        let listener = adapter.create_listener(event).map_err(|status| failed(name(), status))?;
+        // Made first: a task that is dropped while it waits closes the listener.
+        let incoming = Self { listener, queue };
+        let status = Begun::begin(|done| incoming.listener.listen(local, done)).await;
+        check(status).map_err(|status| failed(name(), status))?;
+        Ok(incoming)
+    }
+
+    /// The listener.
+    #[must_use]
+    pub const fn listener(&self) -> &Listener {
+        &self.listener
+    }
+
+    /// Waits for the next connection, to be accepted or rejected.
+    pub async fn next(&mut self) -> Connector {
+        let mut place = self.queue.wakers.place();
+        poll_fn(|context| {
+            place.register(context);
+            let next = self.queue.connectors.lock().pop_front();
+            next.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        let _ = self.listener.close(|| {});
+    }
+}
+
+/// A connection of a queue pair. Dropped, it closes its connector: a connection that was not disconnected is reset
+/// (NDK-LIFE-11).
+#[derive(Debug)]
+pub struct Connection {
+    connector: Connector,
+    ended: Ended,
+    private_data: Vec<u8>,
+}
+
+impl Connection {
+    fn of(connector: Connector) -> Self {
+        let private_data = peer_data(&connector);
+        Self { connector, ended: Ended::default(), private_data }
+    }
+
+    /// Connects a queue pair.
+    ///
+    /// # Errors
+    /// As [`Connector::connect`] and [`Connector::complete_connect`].
+    pub async fn connect(
+        adapter: &Adapter,
+        qp: &Qp,
+        remote: SocketAddr,
+        limits: ReadLimit,
+        private_data: &[u8],
+    ) -> Result<Self, CallError> {
+        let name = || format!("connect to {remote}");
+        let connector = adapter.create_connector().map_err(|status| failed(name(), status))?;
+        let mut connection = Self::of(connector);
+        let connector = &connection.connector;
+        let connected =
+            Begun::begin(|done| connector.connect(qp, None, remote, limits, private_data, done));
+        connection.check(name, connected.await)?;
+        connection.private_data = peer_data(&connection.connector);
+        let event = Some(connection.ended.event());
+        let completed = Begun::begin(|done| connection.connector.complete_connect(event, done));
+        connection.check(|| "complete the connection".into(), completed.await)?;
+        Ok(connection)
+    }
+
+    /// Accepts a connection for a queue pair, and waits until the peer has completed it.
+    ///
+    /// # Errors
+    /// As [`Connector::accept`].
+    pub async fn accept(
+        connector: Connector,
+        qp: &Qp,
+        limits: ReadLimit,
+        private_data: &[u8],
+    ) -> Result<Self, CallError> {
+        let connection = Self::of(connector);
+        let event = Some(connection.ended.event());
+        let accepted =
+            Begun::begin(|done| connection.connector.accept(qp, limits, private_data, event, done));
+        connection.check(|| "accept".into(), accepted.await)?;
+        Ok(connection)
+    }
+
+    fn check(&self, call: impl FnOnce() -> String, status: NtStatus) -> Result<(), CallError> {
+        let cause = || self.connector.failure();
+        check(status).map_err(|status| CallError { call: call(), status, cause: cause() })
+    }
+
+    /// The peer's private data: of its request, or of its answer.
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Its connector.
+    #[must_use]
+    pub const fn connector(&self) -> &Connector {
+        &self.connector
+    }
+
+    /// The end by the peer, or by an error: a future of its own, which does not borrow the connection.
+    #[must_use]
+    pub fn ended(&self) -> Ended {
+        self.ended.clone()
+    }
+
+    /// As [`Completions::next`], but ends with the connection. 0: it has ended, and no completion is left.
+    ///
+    /// # Errors
+    /// As [`Completions::next`].
+    pub async fn next(
+        &self,
+        completions: &Completions,
+        results: &mut [NdkResultEx],
+    ) -> Result<usize, NtStatus> {
+        let (mut ended, mut place) = (self.ended(), completions.notified.wakers.place());
+        poll_fn(|context| {
+            // Looked at first: completions that came before the end are taken after it.
+            let has_ended = Pin::new(&mut ended).poll(context).is_ready();
+            match completions.poll_next(&mut place, context, results) {
+                Poll::Pending if has_ended => Poll::Ready(Ok(0)),
+                outcome => outcome,
+            }
+        })
+        .await
+    }
+
+    /// Sends what was posted, then disconnects, and waits until the peer has acknowledged that. A connection that is
+    /// gone needs no disconnect.
+    ///
+    /// # Errors
+    /// As [`Connector::disconnect`].
+    pub async fn disconnect(&self) -> Result<(), CallError> {
+        match Begun::begin(|done| self.connector.disconnect(done)).await {
+            NtStatus::CONNECTION_INVALID if self.ended.reason().is_some() => Ok(()),
+            status => check(status).map_err(|status| failed("disconnect".into(), status)),
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let _ = self.connector.close(|| {});
+    }
+}
+
+const fn check(status: NtStatus) -> Result<(), NtStatus> {
+    if status.0 == NtStatus::SUCCESS.0 { Ok(()) } else { Err(status) }
+}
+
+const fn failed(call: String, status: NtStatus) -> CallError {
+    CallError { call, status, cause: None }
+}

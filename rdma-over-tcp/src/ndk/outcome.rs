@@ -1,0 +1,205 @@
+//! Results of callbacks: looked at by a thread that waits, or awaited by a task.
+
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::{
+    fmt,
+    future::Future,
+    mem,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
+use std::sync::OnceLock;
+
+use offload_engine::sync::Mutex;
+
+use super::{DisconnectEvent, NtStatus};
+
+/// Wakers of tasks that wait for one thing.
+#[derive(Default, Debug)]
+pub(super) struct Wakers(Mutex<Waiting>);
+
+#[derive(Default, Debug)]
+struct Waiting {
+    next: u64,
+    wakers: Vec<(u64, Waker)>,
+}
+
+impl Wakers {
+    /// Registers the task at its place, or at a new one. What it waits for is looked at afterwards, or a wake-up may be
+    /// lost.
+    fn register(&self, place: &mut Option<u64>, context: &Context<'_>) {
+        let mut waiting = self.0.lock();
+        let Waiting { next, wakers } = &mut *waiting;
+        match wakers.iter_mut().find(|(number, _)| *place == Some(*number)) {
+            Some((_, waker)) => waker.clone_from(context.waker()),
+            None => {
+                *place = Some(*next);
+                wakers.push((*next, context.waker().clone()));
+                *next += 1;
+            }
+        }
+    }
+
+    fn give_up(&self, place: Option<u64>) {
+        if place.is_some() {
+            self.0.lock().wakers.retain(|(number, _)| Some(*number) != place);
+        }
+    }
+
+    /// Wakes all, each once. The lock is free meanwhile: a waker may run its task at once.
+    pub(super) fn wake(&self) {
+        let woken = mem::take(&mut self.0.lock().wakers);
+        for (_, waker) in woken {
+            waker.wake();
+        }
+    }
+
+    /// A place for one task.
+    pub(super) fn place(self: &Arc<Self>) -> Place {
+        Place { wakers: self.clone(), number: None }
+    }
+}
+
+/// A task's place among the wakers, which it gives up when it waits no longer.
+#[derive(Debug)]
+pub(super) struct Place {
+    wakers: Arc<Wakers>,
+    number: Option<u64>,
+}
+
+impl Place {
+    /// Registers the task until the next wake-up. What it waits for is looked at afterwards.
+    pub(super) fn register(&mut self, context: &Context<'_>) {
+        self.wakers.register(&mut self.number, context);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.wakers.give_up(self.number);
+    }
+}
+
+#[derive(Debug)]
+struct Shared<T> {
+    value: OnceLock<T>,
+    wakers: Wakers,
+}
+
+/// The value that a callback gives once, and a future of it. Clones share the value; any number of tasks may await it.
+#[derive(Debug)]
+struct Outcome<T> {
+    shared: Arc<Shared<T>>,
+    place: Option<u64>,
+}
+
+impl<T> Clone for Outcome<T> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone(), place: None }
+    }
+}
+
+impl<T> Default for Outcome<T> {
+    fn default() -> Self {
+        let shared = Shared { value: OnceLock::new(), wakers: Wakers::default() };
+        Self { shared: Arc::new(shared), place: None }
+    }
+}
+
+impl<T: Copy> Outcome<T> {
+    /// Keeps the first value.
+    fn set(&self, value: T) {
+        let _ = self.shared.value.set(value);
+        self.shared.wakers.wake();
+    }
+
+    fn get(&self) -> Option<T> {
+        self.shared.value.get().copied()
+    }
+
+    fn poll(&mut self, context: &Context<'_>) -> Poll<T> {
+        if self.get().is_none() {
+            self.shared.wakers.register(&mut self.place, context);
+        }
+        self.get().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl<T> Drop for Outcome<T> {
+    fn drop(&mut self) {
+        self.shared.wakers.give_up(self.place);
+    }
+}
+
+/// An asynchronous call that was begun: a future of its status, which also can be looked at. To drop it does not cancel
+/// the call.
+#[derive(Clone, Debug)]
+#[must_use = "the call goes on, and its status is lost"]
+pub struct Begun(Outcome<NtStatus>);
+
+impl Begun {
+    /// Begins a call, which is given its completion.
+    pub fn begin(call: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus) -> Self {
+        let outcome = Outcome::default();
+        let completed = outcome.clone();
+        // NDK-ASY-1: a call that pends completes once, and another one not at all.
+        let status = call(Box::new(move |status| completed.set(status)));
+        if status != NtStatus::PENDING {
+            outcome.set(status);
+        }
+        Self(outcome)
+    }
+
+    /// Begins a close or a deregistration: their completions have no status, and are SUCCESS here.
+    pub fn close(call: impl FnOnce(Box<dyn FnOnce() + Send>) -> NtStatus) -> Self {
+        Self::begin(|done| call(Box::new(move || done(NtStatus::SUCCESS))))
+    }
+
+    /// Its status, once there is one.
+    #[must_use]
+    pub fn status(&self) -> Option<NtStatus> {
+        self.0.get()
+    }
+}
+
+impl Future for Begun {
+    type Output = NtStatus;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<NtStatus> {
+        self.0.poll(context)
+    }
+}
+
+/// The end of one or more connections, by their peers or by an error: of the first that ended so. A future of the
+/// [`DisconnectReason`](super::DisconnectReason) (NDK-DISC-7), which also can be looked at.
+#[derive(Clone, Default)]
+pub struct Ended(Outcome<u32>);
+
+impl Ended {
+    /// For another connection.
+    #[must_use]
+    pub fn event(&self) -> DisconnectEvent {
+        let ended = self.0.clone();
+        Box::new(move |reason| ended.set(reason))
+    }
+
+    /// The reason, once there is an end.
+    #[must_use]
+    pub fn reason(&self) -> Option<u32> {
+        self.0.get()
+    }
+}
+
+impl fmt::Debug for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Ended").field(&self.reason()).finish()
+    }
+}
+
+impl Future for Ended {
+    type Output = u32;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<u32> {
+        self.0.poll(context)
+    }
+}
