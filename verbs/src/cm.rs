@@ -3,8 +3,8 @@
 //! A synchronous identifier, one that was made without a channel, has a channel of its own, and its calls wait for
 //! their event there. They, and the reader of events, can be cancelled while they wait.
 //!
-//! `channel` has the event channels, `queues` the queue pairs of identifiers, `endpoint` what is made ready in one call,
-//! `plain` what needs neither.
+//! `channel` has the event channels, `queues` the queue pairs of identifiers, `endpoint` what is made ready in one
+//! call, `plain` what needs neither.
 
 mod channel;
 mod endpoint;
