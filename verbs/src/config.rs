@@ -19,7 +19,7 @@ use flue_verbs_core::{
 };
 use rdma_over_tcp::{
     mpa::startup::{Revision, RtrKind, RtrSet},
-    rnic::Config,
+    rnic::{CallbackThread, Config},
 };
 use tracing_subscriber::filter::LevelFilter;
 
@@ -73,6 +73,8 @@ fn options() -> Options {
             Some(MpaRevision::Two | MpaRevision::Auto) => Revision::Two,
         },
         retry_plain: *mpa_revision == Some(MpaRevision::Auto),
+        // They only set flags and write to pipes: no change of threads is needed for that.
+        callbacks: CallbackThread::Caller,
         rtr: match rtr {
             None => default.rtr,
             Some(Rtr::Send) => RtrSet::only(RtrKind::Send),

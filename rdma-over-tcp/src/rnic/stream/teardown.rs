@@ -17,7 +17,7 @@ use crate::{
         connector::ConnectorState,
         id::QpId,
         objects::Objects,
-        qp::ReceiveOutcome,
+        qp::{LatePosts, QpState, ReceiveOutcome},
         send_queue::{Progress, WorkRequest},
         status::{ConnectError, WcStatus},
         transport::Transport,
@@ -200,6 +200,7 @@ impl Stream {
                     self.ending = Ending::Fin;
                 } else {
                     objects.disconnected(id, None);
+                    self.refuse_posts(objects);
                 }
             }
             (Some(_), Some(ConnectorState::Disconnecting)) => {}
@@ -209,6 +210,16 @@ impl Stream {
                     self.ending = Ending::Fin;
                 }
             }
+        }
+    }
+
+    /// The peer takes no more messages, though TCP still carries them: what is posted from now on is refused. What was
+    /// posted before stays (NDK-DISC-2).
+    fn refuse_posts(&self, objects: &mut Objects) {
+        if let Some(qp) = self.qp.and_then(|id| objects.qps.get_mut(id))
+            && qp.late_posts == LatePosts::Refuse
+        {
+            qp.state = QpState::Error;
         }
     }
 
