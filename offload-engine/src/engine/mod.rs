@@ -189,7 +189,7 @@ impl EngineConfig {
             rx_batch_bytes_max: 256 * 1024,
             super_segment_max: 64 * 1024,
             waits_for_forwards: false,
-            tcp: tcp::Config::default(),
+            tcp: tcp::Config { time_wait_uploads: true, ..tcp::Config::default() },
         }
     }
 }

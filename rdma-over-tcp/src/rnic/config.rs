@@ -180,7 +180,8 @@ pub struct Config {
     pub accept_timeout: Duration,
     /// From a disconnect to the acknowledgement of its FIN.
     pub disconnect_timeout: Duration,
-    /// From a Terminate to the reset, if the peer does not close.
+    /// Behind a Terminate: silence of the peer, which neither acknowledges more of what was sent nor closes, until the
+    /// reset. Behind a Reply that rejects: until the reset, if the peer does not close.
     pub terminate_timeout: Duration,
     /// Time that a message waits until a receive is posted for it, while TCP's window holds back what follows; zero: it
     /// ends the connection at once (RFC 5041 §7.2). For programs that count on InfiniBand's receiver-not-ready retries.

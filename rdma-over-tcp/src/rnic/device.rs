@@ -14,6 +14,7 @@ use hashbrown::HashMap;
 use offload_engine::time::Instant;
 
 use super::{
+    cause::ConnectCause,
     config::{CallbackThread, Config},
     connector::{Connector, ConnectorState},
     id::{CqId, Key, ListenerId, StreamId},
@@ -498,6 +499,13 @@ impl Rnic {
     /// The stream could not be opened, or is gone without another call.
     pub(crate) fn handle_gone(&mut self, id: StreamId, error: ConnectError) {
         if let Some(mut stream) = self.forget(id) {
+            if let Some(connector) = stream.connector
+                && error == ConnectError::TimedOut
+                && !stream.is_established
+            {
+                let cause = ConnectCause::NoHandshake(self.config.connect_timeout);
+                self.objects.note_cause(connector, cause);
+            }
             stream.lost(&mut self.objects, error);
         }
         self.finish_upcall();

@@ -53,6 +53,12 @@ pub(crate) trait Transport {
     /// Bytes queued and not acknowledged.
     fn send_outstanding(&self) -> usize;
 
+    /// Bytes that the peer has not acknowledged, wherever they wait: as [`Transport::send_outstanding`], and what the
+    /// transport has passed on. For rare questions: it may be a system call.
+    fn unacknowledged(&self) -> usize {
+        self.send_outstanding()
+    }
+
     /// Returns whether so much is under way that the adapter is called again soon: posts may wait for that, and leave
     /// together.
     fn is_flowing(&self) -> bool {

@@ -14,6 +14,7 @@ mod extensions;
 mod faults;
 mod foreign;
 mod loopback;
+mod matrix;
 mod moves;
 mod nudge;
 mod plan;

@@ -96,6 +96,7 @@ impl Stream {
     pub(crate) fn abort(&mut self) {
         self.detach();
         self.phase = Phase::Ended;
+        self.last_words = None;
         if self.ending != Ending::Done {
             self.ending = Ending::Abort;
         }
@@ -128,7 +129,7 @@ impl Stream {
         if !matches!(self.ending, Ending::Done | Ending::Abort) {
             self.ending = Ending::Fin;
         }
-        self.deadline = Some(io.now() + config.terminate_timeout);
+        self.begin_last_words(config, io);
     }
 
     /// Lets go of memory that is wanted back. A message that was to go on with it ends the stream, as one does that is
@@ -251,6 +252,9 @@ impl Stream {
     pub(crate) fn expire(&mut self, objects: &mut Objects, config: &Config) {
         self.deadline = None;
         if self.ending == Ending::Not && self.expire_waiting() || self.nudge_peer(objects) {
+            return;
+        }
+        if self.expire_last_words() {
             return;
         }
         if let (Phase::Offered(_), Some(id)) = (&self.phase, self.connector) {

@@ -316,6 +316,10 @@ impl Transport for SocketIo<'_> {
         self.stream.queued_bytes
     }
 
+    fn unacknowledged(&self) -> usize {
+        self.stream.queued_bytes + socket::unacknowledged(self.stream.socket.as_fd())
+    }
+
     fn is_flowing(&self) -> bool {
         self.stream.queued_bytes + self.stream.written.iter().max().unwrap_or(&0) > FLOWING_BYTES
     }

@@ -12,7 +12,7 @@ use flue_node::OpenLinks;
 use host_stack::node::{Progress, WaitError};
 use rdma_over_tcp::ndk::{
     Adapter, AdapterConfig, Begun, CallError, Connector, Driver, Ended, FpduSize, Listener,
-    NtStatus, Qp, ReadLimit,
+    ListenerConfig, NtStatus, Qp, ReadLimit,
     blocking::{Wait, call, call_on},
     turn_away,
 };
@@ -46,6 +46,12 @@ pub(super) fn checked<T>(what: &str, result: Result<T, NtStatus>) -> Result<T, F
 /// The failure of a request.
 pub(super) fn refused(what: &str, status: NtStatus) -> Failure {
     Failure::work(format!("NDK: {what}: {status}"))
+}
+
+/// The failure of an accept, with its cause.
+pub(super) fn not_accepted(what: &str, status: NtStatus, connector: Option<&Connector>) -> Failure {
+    let cause = connector.and_then(Connector::failure);
+    Failure::work(CallError { call: what.to_owned(), status, cause }.to_string())
 }
 
 /// A connection that has come, and the queue that has it.
@@ -217,7 +223,11 @@ impl PerfNode {
     }
 
     /// Listens at all of the node's addresses, on each queue: the host stack spreads what comes.
-    pub(super) fn listen(&self, port: u16) -> Result<(Vec<Listener>, Receiver<Came>), Failure> {
+    pub(super) fn listen(
+        &self,
+        port: u16,
+        config: ListenerConfig,
+    ) -> Result<(Vec<Listener>, Receiver<Came>), Failure> {
         let (sender, incoming) = bounded(INCOMING_MAX);
         let mut listeners = Vec::new();
         for (queue, adapter) in self.adapters.iter().enumerate() {
@@ -230,7 +240,7 @@ impl PerfNode {
             let listener = checked("create a listener", adapter.create_listener(event))?;
             let local = SocketAddr::from(([0, 0, 0, 0], port));
             call(&mut &*self, &format!("listen on port {port}"), |done| {
-                listener.listen(local, done)
+                listener.listen_with(local, config, done)
             })?;
             listeners.push(listener);
         }

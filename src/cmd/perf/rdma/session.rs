@@ -15,7 +15,7 @@ use rdma_over_tcp::ndk::{
 use super::{
     lane::{Depths, Lane},
     memory::{MESSAGE_SLOTS, Mailbox, Region, Slots},
-    node::{Came, PerfNode, checked, refused},
+    node::{Came, PerfNode, checked, not_accepted, refused},
 };
 use crate::{
     cmd::perf::{
@@ -101,7 +101,7 @@ impl<'n> Dialogue<'n> {
         let status = self.host.wait(Some(ANSWER_LIMIT), || begun.status())?;
         match status {
             Some(NtStatus::SUCCESS) => Ok(()),
-            Some(status) => Err(refused("accept", status)),
+            Some(status) => Err(not_accepted("accept", status, self.connector.as_ref())),
             None => Err(Failure::work("accept: the client does not complete the connection")),
         }
     }
