@@ -11,8 +11,9 @@ use std::{
 use host_stack::node::WaitError;
 
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, CallError, Cq, CqNotify, Data, KeepAlive, Mr, MrFlags, NdkResultEx,
-    NtStatus, OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, Sockets, SocketsConfig,
+    self, Adapter, AdapterConfig, CallError, Cq, CqNotify, Data, KeepAlive, Mr, MrFlags,
+    NdkResultEx, NtStatus, OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, Sockets,
+    SocketsConfig,
     blocking::{Connection, Incoming, NodeError},
 };
 use rdma_over_tcp::{
@@ -22,7 +23,6 @@ use rdma_over_tcp::{
         Decoder, Encoder, Slab,
         startup::{Initiator, RtrKind, RtrSet, StartupConfig},
     },
-    ndk,
     rdmap::{
         Inbound, ReadRequest, ReceivedTerminate, TerminatePhase, parse, read_request_header,
         rtr_header,
