@@ -1,4 +1,4 @@
-//! What blocking and asynchronous calls share.
+//! Errors and small steps that blocking and asynchronous calls share.
 
 use alloc::{string::String, vec, vec::Vec};
 use core::fmt;
