@@ -69,6 +69,8 @@ fn is_covered(maps: &str, mut at: usize, end: usize, is_written: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
 
     const MAPS: &str = "\

@@ -259,7 +259,7 @@ pub(super) fn page_lists() {
         let mut bench = Bench::new(seed);
         let (active, passive) = connected(&mut bench);
         let pages = 1 + random.rand_range(0..12) as usize;
-        let memory = chain(0, &vec![PAGE_SIZE; 16]);
+        let memory = chain(0, &[PAGE_SIZE; 16]);
         let lam = build(&passive.adapter, &memory);
         let mut list: Vec<u64> = lam.pages().collect();
         for at in (1..list.len()).rev() {

@@ -133,7 +133,7 @@ fn tokens() {
     let rights = Access::REMOTE_WRITE;
     let read_only = RegisteredBuffer::from(SharedSpan::from(bytes::Bytes::from_static(b"text")));
     for (buffer, length) in [(&bench.buffer, 3 * PAGE_SIZE + 1), (&read_only, 4)] {
-        assert!(bench.regions.register(id, &[buffer.clone()], length, rights).is_err());
+        assert!(bench.regions.register(id, core::slice::from_ref(buffer), length, rights).is_err());
         assert_eq!(bench.regions.table.get(id).unwrap().token, None, "a failure leaves no token");
     }
     bench.regions.register_part(id, &bench.buffer, 0, 10, rights).unwrap();
