@@ -315,8 +315,8 @@ impl SharedSlice<'_> {
     /// Memory that the caller keeps, to be read as long as the slice lives.
     ///
     /// # Safety
-    /// During the lifetime `len` bytes from `start` on are initialised and can be read. They may be written meanwhile in
-    /// the ways that [`SharedSpan::from_raw`] allows.
+    /// During the lifetime `len` bytes from `start` on are initialised and can be read. They may be written meanwhile
+    /// in the ways that [`SharedSpan::from_raw`] allows.
     pub const unsafe fn from_raw(start: NonNull<u8>, len: usize) -> Self {
         Self { start, len, span: PhantomData }
     }

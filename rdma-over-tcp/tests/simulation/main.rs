@@ -153,8 +153,8 @@ const RANDOM_CALLS: Suite = Suite {
     ..SUITE
 };
 
-// NDK-ASY-1, NDK-LIFE-2, -5, -9, NDK-WR-4: handles that are closed or of another adapter, wild lengths, flags and tokens,
-// in any order.
+// NDK-ASY-1, NDK-LIFE-2, -5, -9, NDK-WR-4: handles that are closed or of another adapter, wild lengths, flags and
+// tokens, in any order.
 #[test]
 fn random_calls() {
     let sum: random_calls::Sum = RANDOM_CALLS.run(random_calls::run, random_calls::Sum::add);

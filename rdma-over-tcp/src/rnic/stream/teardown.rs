@@ -6,7 +6,11 @@
 
 use offload_engine::time::Instant;
 
-use super::{Ending, Operation, Phase, Stream, failure::Failure};
+use super::{
+    Ending, Operation, Phase, Stream,
+    failure::Failure,
+    last_words::{LAST_WORDS_MAX, LastWords},
+};
 use crate::{
     ddp::{QueueNumber, Segment},
     error::{EndReason, ErrorNumber, Loss, Truncation, WireError},
@@ -130,6 +134,36 @@ impl Stream {
             self.ending = Ending::Fin;
         }
         self.begin_last_words(config, io);
+    }
+
+    /// A Terminate is sent, or about to be: the time begins.
+    pub(super) fn begin_last_words(&mut self, config: &Config, io: &impl Transport) {
+        let (now, unacknowledged) = (io.now(), io.unacknowledged());
+        let until = now + LAST_WORDS_MAX;
+        self.last_words = Some(LastWords { until, unacknowledged, is_overdue: false });
+        self.deadline = Some(now + config.terminate_timeout);
+    }
+
+    /// The deadline has passed. Returns whether the transport has to be asked about the peer first.
+    fn expire_last_words(&mut self) -> bool {
+        if let Some(words) = &mut self.last_words {
+            words.is_overdue = true;
+        }
+        self.last_words.is_some()
+    }
+
+    /// More time for a peer that has acknowledged something; a reset for another one.
+    #[cold]
+    pub(super) fn judge_silence(&mut self, config: &Config, io: &impl Transport) {
+        let Some(words) = &mut self.last_words else { return };
+        let (now, unacknowledged) = (io.now(), io.unacknowledged());
+        if unacknowledged < words.unacknowledged && now < words.until {
+            (words.unacknowledged, words.is_overdue) = (unacknowledged, false);
+            self.deadline = Some(words.until.min(now + config.terminate_timeout));
+            return;
+        }
+        self.abort();
+        self.ending = Ending::Abort;
     }
 
     /// Lets go of memory that is wanted back. A message that was to go on with it ends the stream, as one does that is

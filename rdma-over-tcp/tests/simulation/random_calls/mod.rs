@@ -1,9 +1,8 @@
-//! Two consumers that make random calls in random order: with handles that are valid, closed, of another type's life or
-//! of the other adapter, with wild flags, lengths, addresses and tokens, while completions, callbacks and time pass
-//! between them as they come.
+//! Two consumers that make random calls in random order: with handles that are valid, closed or of the other adapter,
+//! with wild flags, lengths, addresses and tokens, while completions, callbacks and time pass between them.
 //!
-//! Whatever they do, no call panics or has a status that is none of NDKPI's, each request that was accepted completes at
-//! most once, each call that pends calls back once and no other does, bytes that were never registered are neither
+//! Whatever they do, no call panics or has a status that is none of NDKPI's, each request that was accepted completes
+//! at most once, each call that pends calls back once and no other does, bytes that were never registered are neither
 //! written nor read by anybody, and when all objects are closed nothing is left.
 
 mod calls;
