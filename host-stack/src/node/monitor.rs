@@ -280,7 +280,9 @@ impl<K> Monitor<K> {
         self.count_change(&state);
         self.notify(&state);
     }
+}
 
+impl<K: Passive> Monitor<K> {
     /// Calls what is due for any thread ([`Monitor::deliver_from`]).
     pub(super) fn deliver(&self) {
         self.deliver_from(&self.callbacks);
@@ -316,13 +318,20 @@ impl<K> Monitor<K> {
             }
             next = callbacks.next();
         }
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        // Nobody runs the loop any more: what waits for the return of a callback goes on here.
+        let done = state.is_lost.then(|| {
+            state.core.settle(self.now());
+            self.collect(&mut state, true)
+        });
         self.count_change(&state);
         self.notify(&state);
+        drop(state);
+        if let Some((callbacks, of_loop)) = done {
+            self.deliver_after(Done { busy: false, callbacks, of_loop });
+        }
     }
-}
 
-impl<K: Passive> Monitor<K> {
     /// Runs `f` and what follows from it: notices taken, segments sent.
     fn call<R>(
         &self,

@@ -80,10 +80,10 @@ impl Stage for Bench {
 
     fn run_until_empty(&mut self) -> Result<(), String> {
         Self::run_until_empty(self).map_err(|stall| stall.to_string())?;
-        for core in self.cores() {
-            assert!(core.clients.first::<AdapterClient>().is_idle());
-        }
-        Ok(())
+        // A close that is held back, which nobody waits for, ends behind the last connection.
+        let is_idle = |core: &Core| core.clients.first::<AdapterClient>().is_idle();
+        let idle = |pair: &mut Pair<Core>| (is_idle(&pair.a) && is_idle(&pair.b)).then_some(());
+        self.pair.run(LIMIT, idle).map_err(|stall| format!("objects are left: {stall}"))
     }
 
     fn describe(&self) -> String {

@@ -166,7 +166,7 @@ fn random_calls() {
     for call in ["send", "write", "read", "receive", "bind", "fast register", "invalidate"] {
         let refused = sum.count(call, NtStatus::INVALID_PARAMETER);
         let accepted = sum.count(call, NtStatus::SUCCESS);
-        assert!(accepted > 50 && refused > 50, "{call}: {accepted}, {refused} refused");
+        assert!(accepted > 20 && refused > 50, "{call}: {accepted}, {refused} refused");
     }
     for status in [NtStatus::SUCCESS, NtStatus::CANCELLED, NtStatus::ACCESS_VIOLATION] {
         assert!(sum.completions.get(&status.name()) > Some(&50), "{status}");

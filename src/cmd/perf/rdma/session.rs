@@ -38,6 +38,8 @@ const DATA: u64 = 1;
 const ASIDE: u64 = 2;
 /// How long a wait may last before clock and signals are looked at.
 const WAIT_MAX: Duration = Duration::from_millis(200);
+/// Wait for the reason behind a request that was flushed.
+const REASON_LIMIT: Duration = Duration::from_secs(1);
 
 /// The queue pair for messages.
 pub(super) struct Dialogue<'n> {
@@ -180,7 +182,7 @@ impl<'n> Dialogue<'n> {
     fn check(&self, result: &NdkResultEx) -> Result<(), Failure> {
         match result.status {
             NtStatus::SUCCESS => Ok(()),
-            _ => Err(failed(result, &self.ended)),
+            _ => Err(failed(&self.host, result, &self.ended)),
         }
     }
 
@@ -197,8 +199,16 @@ impl<'n> Dialogue<'n> {
 }
 
 /// Of a request that did not succeed.
-fn failed(result: &NdkResultEx, ended: &Ended) -> Failure {
-    match (result.status, ended.reason()) {
+fn failed(host: &PerfNode, result: &NdkResultEx, ended: &Ended) -> Failure {
+    // The callback with the reason follows the flush, from another thread.
+    let reason = match result.status {
+        NtStatus::CANCELLED => match host.wait(Some(REASON_LIMIT), || ended.reason()) {
+            Ok(reason) => reason,
+            Err(failure) => return failure,
+        },
+        _ => ended.reason(),
+    };
+    match (result.status, reason) {
         (NtStatus::CANCELLED, reason) => cut_off(reason.unwrap_or(0)),
         (status, reason) => {
             let Failure { message, .. } = refused(&format!("{:?}", result.operation), status);
@@ -469,7 +479,7 @@ impl<'n> Session<'n> {
             return Ok(());
         }
         if result.status != NtStatus::SUCCESS {
-            return Err(failed(result, &self.lanes_ended));
+            return Err(failed(&self.dialogue.host, result, &self.lanes_ended));
         }
         match (result.operation, result.request_context) {
             (
