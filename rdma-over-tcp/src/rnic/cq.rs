@@ -370,7 +370,9 @@ impl State {
             self.entries.clear();
         }
         // Each entry counts, not the batch: those behind the one that satisfies an arm are new to the next.
-        self.satisfy();
+        if self.arm.is_some() || !fits {
+            self.satisfy();
+        }
         fits
     }
 
