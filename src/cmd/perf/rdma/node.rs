@@ -11,8 +11,8 @@ use crossbeam_channel::{Receiver, bounded};
 use flue_node::OpenLinks;
 use host_stack::node::{Progress, WaitError};
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Begun, CallError, Connector, Driver, Ended, FpduSize, Listener,
-    ListenerConfig, NtStatus, Qp, ReadLimit,
+    Adapter, AdapterConfig, Begun, CallError, Connector, DisconnectReason, Driver, Ended, FpduSize,
+    Listener, ListenerConfig, NdkResultEx, NtStatus, Qp, ReadLimit,
     blocking::{Wait, call, call_on},
     turn_away,
 };
@@ -32,6 +32,8 @@ const READS_MAX: u32 = 128;
 const READ_LIMIT: ReadLimit = ReadLimit { inbound: READS_MAX, outbound: READS_MAX };
 /// How long a wait may last before clock and signals are looked at.
 const WAIT_MAX: Duration = Duration::from_millis(200);
+/// Wait for the reason behind a request that was flushed.
+const REASON_LIMIT: Duration = Duration::from_secs(1);
 /// Peers that have connected and are not looked at yet.
 const INCOMING_MAX: usize = 2048;
 /// Looks in vain after which a spinning end offers the processor to others: two ends that share one would
@@ -52,6 +54,12 @@ pub(super) fn refused(what: &str, status: NtStatus) -> Failure {
 pub(super) fn not_accepted(what: &str, status: NtStatus, connector: Option<&Connector>) -> Failure {
     let cause = connector.and_then(Connector::failure);
     Failure::work(CallError { call: what.to_owned(), status, cause }.to_string())
+}
+
+/// The peer has ended a connection.
+pub(super) fn cut_off(reason: u32) -> Failure {
+    let why = DisconnectReason(reason);
+    Failure::work(format!("the connection has ended in the middle: {why}"))
 }
 
 /// A connection that has come, and the queue that has it.
@@ -136,6 +144,26 @@ impl PerfNode {
             Ok(result) => result.map(Some),
             Err(WaitError::TimedOut) => Ok(None),
             Err(error) => Err(Failure::work(error.to_string())),
+        }
+    }
+
+    /// The failure of a request, whose connection may have ended.
+    pub(super) fn failed(&self, result: &NdkResultEx, ended: &Ended) -> Failure {
+        // The callback with the reason follows the flush, from another thread.
+        if result.status == NtStatus::CANCELLED {
+            return match self.wait(Some(REASON_LIMIT), || ended.reason()) {
+                Ok(reason) => cut_off(reason.unwrap_or(0)),
+                Err(failure) => failure,
+            };
+        }
+        let Failure { message, .. } = refused(&format!("{:?}", result.operation), result.status);
+        match (ended.reason(), result.error()) {
+            // Says who has found it too.
+            (Some(reason @ 1..), _) => {
+                Failure::work(format!("{message}: {}", DisconnectReason(reason)))
+            }
+            (_, Some(error)) => Failure::work(format!("{message}: {error}")),
+            (_, None) => Failure::work(message),
         }
     }
 

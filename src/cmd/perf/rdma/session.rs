@@ -8,14 +8,14 @@ use std::{
 };
 
 use rdma_over_tcp::ndk::{
-    Begun, Connector, Cq, Data, DisconnectReason, Ended, NdkResultEx, NtStatus, OpFlags,
-    OperationType, Pd, Qp, QpLimits,
+    Begun, Connector, Cq, Data, Ended, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp,
+    QpLimits,
 };
 
 use super::{
     lane::{Depths, Lane},
     memory::{MESSAGE_SLOTS, Mailbox, Region, Slots},
-    node::{Came, PerfNode, checked, not_accepted, refused},
+    node::{Came, PerfNode, checked, cut_off, not_accepted},
 };
 use crate::{
     cmd::perf::{
@@ -38,8 +38,6 @@ const DATA: u64 = 1;
 const ASIDE: u64 = 2;
 /// How long a wait may last before clock and signals are looked at.
 const WAIT_MAX: Duration = Duration::from_millis(200);
-/// Wait for the reason behind a request that was flushed.
-const REASON_LIMIT: Duration = Duration::from_secs(1);
 
 /// The queue pair for messages.
 pub(super) struct Dialogue<'n> {
@@ -182,7 +180,7 @@ impl<'n> Dialogue<'n> {
     fn check(&self, result: &NdkResultEx) -> Result<(), Failure> {
         match result.status {
             NtStatus::SUCCESS => Ok(()),
-            _ => Err(failed(&self.host, result, &self.ended)),
+            _ => Err(self.host.failed(result, &self.ended)),
         }
     }
 
@@ -196,37 +194,6 @@ impl<'n> Dialogue<'n> {
         })?;
         Ok(waited.unwrap_or(0))
     }
-}
-
-/// Of a request that did not succeed.
-fn failed(host: &PerfNode, result: &NdkResultEx, ended: &Ended) -> Failure {
-    // The callback with the reason follows the flush, from another thread.
-    let reason = match result.status {
-        NtStatus::CANCELLED => match host.wait(Some(REASON_LIMIT), || ended.reason()) {
-            Ok(reason) => reason,
-            Err(failure) => return failure,
-        },
-        _ => ended.reason(),
-    };
-    match (result.status, reason) {
-        (NtStatus::CANCELLED, reason) => cut_off(reason.unwrap_or(0)),
-        (status, reason) => {
-            let Failure { message, .. } = refused(&format!("{:?}", result.operation), status);
-            match (reason, result.error()) {
-                // Says who has found it too.
-                (Some(reason @ 1..), _) => {
-                    Failure::work(format!("{message}: {}", DisconnectReason(reason)))
-                }
-                (_, Some(error)) => Failure::work(format!("{message}: {error}")),
-                (_, None) => Failure::work(message),
-            }
-        }
-    }
-}
-
-fn cut_off(reason: u32) -> Failure {
-    let why = DisconnectReason(reason);
-    Failure::work(format!("the connection has ended in the middle: {why}"))
 }
 
 /// What the completions of a lane carry.
@@ -479,7 +446,7 @@ impl<'n> Session<'n> {
             return Ok(());
         }
         if result.status != NtStatus::SUCCESS {
-            return Err(failed(&self.dialogue.host, result, &self.lanes_ended));
+            return Err(self.dialogue.host.failed(result, &self.lanes_ended));
         }
         match (result.operation, result.request_context) {
             (
