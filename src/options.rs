@@ -7,7 +7,7 @@ use flue_node::{NodeOptions, QUEUES_MAX};
 use host_stack::node::Progress;
 use rdma_over_tcp::{
     mpa::startup::{Revision, RtrKind, RtrSet},
-    ndk::AdapterConfig,
+    ndk::{AdapterConfig, ListenerConfig},
 };
 use serde::{Deserialize, Serialize};
 
@@ -138,6 +138,32 @@ impl MpaOptions {
                 Some(Rtr::Read) => RtrSet::only(RtrKind::Read),
             },
             ..adapter
+        }
+    }
+}
+
+/// Limits of a listener, for commands that serve many peers.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct ListenOptions {
+    /// Connections in their TCP handshake at once, and connections of one peer address without an MPA Request: 1..=128
+    #[arg(long, value_name = "N", default_value_t = 128,
+          value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub backlog: u16,
+
+    /// Connections without an MPA Request; one more resets the oldest: 1..=65535
+    #[arg(long, value_name = "N", default_value_t = 1024,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    pub pending_requests: u16,
+}
+
+impl ListenOptions {
+    /// The listener with these limits.
+    #[must_use]
+    pub fn config(&self) -> ListenerConfig {
+        let Self { backlog, pending_requests } = *self;
+        ListenerConfig {
+            requests_max: pending_requests.into(),
+            ..ListenerConfig::with_backlog(backlog.into())
         }
     }
 }

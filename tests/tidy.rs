@@ -33,6 +33,8 @@ const UNSAFE: &[&str] = &[
     // The C interface of libibverbs and librdmacm: structures of programs, and functions that they call.
     "verbs/abi/src",
     "verbs/src",
+    // The C interface of NDKPI: pointers of consumers, and functions that they call.
+    "ndkpi/src",
     // Programs of verbs, and the memory that they register.
     "tests/fuzz/src/verbs",
     // One call: leaving the user and network namespaces of the caller.

@@ -15,6 +15,8 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=FLUE_VERBS_VERSIONS");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libflue_verbs.so");
+    // A program that lets go of it with dlclose(3) leaves the adapter's thread behind, and handlers of exit and fork.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     let has_versions = match env::var("FLUE_VERBS_VERSIONS").as_deref() {
         Ok("yes") => true,
         Ok("no") => false,

@@ -22,14 +22,18 @@
 //! path is shared. With manual progress every shard has to be run by a caller, for the device delivers to all
 //! of them.
 //!
-//! The consumer's callbacks run with no lock held, one at a time, in order ([`Node::with`] and the
-//! engine's thread both deliver, whichever is first). One that panics is logged and ends nothing else.
+//! The consumer's callbacks run with no lock held, one at a time, in order. Those of a client that wants it so are
+//! called by [`Node::with`] too, whichever thread is first; the others by the engine's thread alone, with manual
+//! progress by whoever runs the loop ([`NodeClient::take_callbacks_of_calls`]). One that panics is logged and ends
+//! nothing else.
 //!
 //! The lock is taken once per iteration and per call, never per packet. `monitor` has the state that the threads share,
 //! and the protocol by which no wake-up is lost.
 
 mod attend;
+mod callbacks;
 mod core;
+mod idle;
 mod monitor;
 
 use std::{

@@ -145,6 +145,9 @@ pub(crate) struct Flow {
     pub(crate) last_sent_at: Instant,
     /// When the first was sent of what is in flight since.
     pub(crate) in_flight_since: Instant,
+    /// When the peer last acknowledged something new, or had us wait by a closed window; or when what is in flight
+    /// began to be.
+    pub(crate) progressed_at: Instant,
     /// Something was sent again: the path loses segments.
     pub(crate) has_retransmitted: bool,
     /// When a segment of the peer was last received.
@@ -176,6 +179,7 @@ impl Flow {
             round_trips: RoundTrips::default(),
             last_sent_at: now,
             in_flight_since: now,
+            progressed_at: now,
             has_retransmitted: false,
             last_received_at: now,
             reset_sent: false,
@@ -374,6 +378,9 @@ impl Flow {
         if frame.ack.is_before(self.snd_una) || frame.ack.is_after(self.snd_max) {
             return;
         }
+        if frame.ack.is_after(self.snd_una) || frame.window == 0 {
+            self.progressed_at = now;
+        }
         self.snd_una = frame.ack;
         // smoltcp takes what is acknowledged for sent, also what it has not sent since a closed window was imported.
         self.stack_max = self.stack_max.later(frame.ack);
@@ -501,7 +508,7 @@ impl Flow {
         if frame.sequence_len() > 0 {
             let end = frame.seq + frame.sequence_len();
             if self.snd_max == self.snd_una {
-                self.in_flight_since = now;
+                (self.in_flight_since, self.progressed_at) = (now, now);
             }
             self.round_trips.sent(now, end, again);
             self.has_retransmitted |= again;

@@ -202,6 +202,15 @@ pub enum HostError {
     /// The local address is not the node's.
     #[error("IP: not an address of this node")]
     AddressNotAvailable,
+    /// The remote address is the node's own, and nothing but the client itself can make that connection: from this
+    /// local address, which is free.
+    #[error("IP: the address is this node's own")]
+    OwnAddress {
+        /// Our end, with the port chosen.
+        local: SocketAddr,
+        /// The other one.
+        remote: SocketAddr,
+    },
     /// The local port is taken.
     #[error("TCP: local address in use")]
     AddressInUse,

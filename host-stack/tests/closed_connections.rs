@@ -8,7 +8,7 @@ use host_stack::{
     node::Core,
     simulation::Pair,
     socket::{ListenerId, OffloadPolicy},
-    stream::{StreamStatus, Streams},
+    stream::Streams,
 };
 use offload_engine::{
     chimney::client::OffloadHandle,
@@ -72,18 +72,33 @@ impl Bench {
         [own, other]
     }
 
-    /// Both FINs are acknowledged; the first node's end is in TIME-WAIT.
+    /// Both FINs are acknowledged; the first node's end is in TIME-WAIT, of which its client hears nothing.
     fn close(&mut self, [own, other]: [OffloadHandle; 2]) {
-        let is_over =
-            |status: StreamStatus| status.peer_closed && status.shut_down || status.closed;
         let Pair { a, b, now } = &mut self.pair;
         a.clients.first_mut::<Streams>().shutdown(*now, a.engine.connections(), own);
         b.clients.first_mut::<Streams>().shutdown(*now, b.engine.connections(), other);
         self.run(|pair| {
             let ends = [streams(&mut pair.a).status(own)?, streams(&mut pair.b).status(other)?];
-            ends.into_iter().all(is_over).then_some(())
+            ends.iter().all(|status| status.closed).then_some(())
         });
+        let Pair { a, b, now } = &mut self.pair;
+        a.clients.first_mut::<Streams>().forget(*now, a.engine.connections(), own);
+        b.clients.first_mut::<Streams>().forget(*now, b.engine.connections(), other);
     }
+}
+
+// CH-EVT-3: a connection of the target that both sides have closed is a record of the host's, for its TIME-WAIT.
+#[test]
+fn closed_connections_leave_the_target() {
+    const COUNT: u64 = 50;
+    let mut bench = Bench::new(OffloadPolicy::Always);
+    for _ in 0..COUNT {
+        let ends = bench.connect();
+        bench.close(ends);
+    }
+    bench.run(|pair| pair.a.engine.connections().is_empty().then_some(()));
+    let stats = bench.pair.a.host.as_ref().expect("a host stack").stats();
+    assert_eq!((stats.time_waits, stats.uploads, stats.imports), (COUNT, 0, 0), "{stats:?}");
 }
 
 /// Bytes of memory that the process has.

@@ -277,7 +277,10 @@ fn run(plan: &Plan, mut rng: Rand64) -> (String, u64) {
         match plan.policies[index] {
             _ if plan.moves[index] > 0 => {}
             OffloadPolicy::Always => {
-                assert_eq!(state, OffloadState::Offloaded, "{text}");
+                // TIME-WAIT is the host's.
+                let was_offloaded =
+                    matches!(state, OffloadState::Offloaded | OffloadState::Uploading);
+                assert!(was_offloaded, "{state:?}\n{text}");
                 assert_eq!(core.engine.stats().initiates, 1, "{text}");
             }
             OffloadPolicy::Never => assert_eq!(core.engine.stats().initiates, 0, "{text}"),
@@ -285,7 +288,8 @@ fn run(plan: &Plan, mut rng: Rand64) -> (String, u64) {
         }
         assert_eq!(core.engine.stats().initiate_failures, 0, "{text}");
     }
-    let uploads = [&pair.a, &pair.b].map(|core| core.engine.stats().terminates);
+    let stats = |core: &Core| core.host.as_ref().expect("a host stack").stats();
+    let uploads = [&pair.a, &pair.b].map(|core| stats(core).uploads);
     (text, uploads.iter().sum())
 }
 

@@ -57,6 +57,14 @@ fn gather(
     sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), flags)
 }
 
+/// Bytes that the kernel has taken and the peer has not acknowledged (SIOCOUTQ); 0 for what is no TCP socket.
+pub fn unacknowledged(socket: BorrowedFd<'_>) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the call writes an integer.
+    let outcome = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if outcome == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+}
+
 /// A TCP connection as the kernel sees it (TCP_INFO).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpInfo {
@@ -104,11 +112,12 @@ impl TcpInfo {
 #[cfg(test)]
 mod tests {
     use std::{
-        io::Read,
+        io::{Read, Write},
         net::{Shutdown, TcpListener, TcpStream},
         os::fd::AsFd,
         thread::yield_now,
         time::{Duration, Instant},
+        vec,
     };
 
     use super::*;
@@ -135,6 +144,27 @@ mod tests {
         let mut received = [0; PIECES_MAX];
         far.read_exact(&mut received).unwrap();
         assert!(received.chunks(2).all(|pair| pair == [7, b'x']));
+    }
+
+    // What the peer's kernel has no room for stays, and goes as the peer reads.
+    #[test]
+    fn what_is_not_acknowledged_is_counted() {
+        let (mut near, mut far) = pair();
+        let left = |near: &TcpStream| unacknowledged(near.as_fd());
+        assert_eq!(left(&near), 0);
+        near.set_nonblocking(true).unwrap();
+        let data = [0; 65_536];
+        let written: usize = core::iter::from_fn(|| near.write(&data).ok()).sum();
+        assert!((1..=written).contains(&left(&near)), "{} of {written}", left(&near));
+        let mut rest = vec![0; written];
+        far.read_exact(&mut rest).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while left(&near) > 0 {
+            assert!(Instant::now() < deadline);
+            yield_now();
+        }
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(unacknowledged(file.as_fd()), 0);
     }
 
     #[test]

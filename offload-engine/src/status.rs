@@ -1,4 +1,5 @@
-//! NDIS_STATUS values of the chimney, numerically equal to Windows', so that traces compare.
+//! NDIS_STATUS values of the chimney and of opening an NDK adapter, numerically equal to Windows', so that traces
+//! compare.
 
 use core::fmt;
 
@@ -45,6 +46,10 @@ statuses! {
     RESOURCES = 0xC000_009A;
     /// Not offered.
     NOT_SUPPORTED = 0xC000_00BB;
+    /// NDK: the adapter does not speak this version.
+    BAD_VERSION = 0xC001_0004;
+    /// NDK: it is disabled.
+    ADAPTER_NOT_READY = 0xC001_0011;
     /// A receive request was posted after the disconnect event.
     INVALID_STATE = 0xC000_0184;
     /// The connection was reset or aborted; the host does not redo the request.

@@ -1,4 +1,5 @@
-//! docs/conformance/iwarp.md judges each rule of `data/rules.txt` once, and names tests that are there.
+//! docs/conformance/iwarp.md judges each rule of `data/rules.txt` once, and names tests that are there; so does
+//! docs/conformance/ndk.md with those of `data/ndk-rules.txt`, whose tests `tests/tidy.rs` looks for.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,7 +23,7 @@ const FILES: [(&str, &str); 30] = [
     ("error", "src/error.rs"),
     ("region", "src/rnic/region/tests.rs"),
     ("bind", "src/rnic/bind/tests.rs"),
-    ("cq", "src/rnic/cq.rs"),
+    ("cq", "src/rnic/cq/tests.rs"),
     ("send_queue", "src/rnic/send_queue.rs"),
     ("sizes", "src/rnic/stream/sizes.rs"),
     ("operations", "src/ndk/tests/operations.rs"),
@@ -151,4 +152,64 @@ fn what_is_wrong_with_a_row_is_found() {
     }
     let other = errors(["DDP-7.1-1", "must", "x", "met", "`hostile::tagged-wrap`"], &cases);
     assert_ne!(other, "", "the case is about another rule");
+}
+
+const NDK_DOCUMENT: &str = "../docs/conformance/ndk.md";
+const NDK_RULES: &str = "tests/data/ndk-rules.txt";
+
+/// What is wrong with a row of NDK's document.
+fn ndk_error(cells: &[&str]) -> Option<&'static str> {
+    let &[_, asks, verdict, _, test] = cells else { return Some("has not five cells") };
+    let names_test = test.split('`').skip(1).step_by(2).any(|name| name.contains("::"));
+    match verdict {
+        _ if asks.is_empty() => Some("does not say what it asks for"),
+        "met" | "decided" if !names_test => Some("is met or decided, and no test shows it"),
+        "met" | "decided" => None,
+        "consumer's" | "n/a" if test.len() > 10 => None,
+        "consumer's" | "n/a" => Some("gives no reason"),
+        _ => Some("has no verdict"),
+    }
+}
+
+#[test]
+fn every_rule_of_ndk_is_judged() {
+    let (document, rules) = (read(NDK_DOCUMENT), read(NDK_RULES));
+    let rules: BTreeSet<&str> = rules.lines().collect();
+    assert_eq!(rules.len(), 156);
+    let mut findings = String::new();
+    let mut judged = Vec::new();
+    let rows = document.lines().filter_map(|row| row.strip_prefix("| ")?.strip_suffix(" |"));
+    for cells in rows.map(|row| row.split(" | ").map(str::trim).collect::<Vec<_>>()) {
+        let id = cells[0];
+        if !id.starts_with("NDK-") {
+            continue;
+        }
+        judged.push(id);
+        if let Some(error) = ndk_error(&cells) {
+            writeln!(findings, "{id} {error}").unwrap();
+        }
+        if !rules.contains(id) {
+            writeln!(findings, "{id} is no rule of {NDK_RULES}").unwrap();
+        }
+    }
+    for rule in rules {
+        let rows = judged.iter().filter(|id| **id == rule).count();
+        if rows != 1 {
+            writeln!(findings, "{rule} has {rows} rows").unwrap();
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+}
+
+#[test]
+fn what_is_wrong_with_a_row_of_ndk_is_found() {
+    let judge = |verdict, test| ndk_error(&["NDK-CQ-1", "x", verdict, "`cq`", test]);
+    assert_eq!(judge("met", "`cq::overrun`"), None);
+    assert_eq!(judge("consumer's", "a breach is harmless"), None);
+    for (verdict, test) in
+        [("met", "a dream"), ("decided", "so"), ("n/a", "—"), ("done", "`cq::overrun`")]
+    {
+        assert!(judge(verdict, test).is_some(), "{verdict}: {test}");
+    }
+    assert!(ndk_error(&["NDK-CQ-1", "x", "met", "`cq::overrun`"]).is_some());
 }

@@ -16,6 +16,18 @@ use rdma_over_tcp::ndk::{
     SocketsConfig,
     blocking::{Connection, Incoming, NodeError},
 };
+use rdma_over_tcp::{
+    ddp::{Msn, Stag, TaggedOffset},
+    error::{ErrorNumber, WireError},
+    mpa::{
+        Decoder, Encoder, Slab,
+        startup::{Initiator, RtrKind, RtrSet, StartupConfig},
+    },
+    rdmap::{
+        Inbound, ReadRequest, ReceivedTerminate, TerminatePhase, parse, read_request_header,
+        rtr_header,
+    },
+};
 
 /// Longer than anything takes that ends at all.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -111,6 +123,115 @@ fn messages_of_each_kind() {
     assert_eq!(passive.poll(&mut far.sockets, &far.cq, &mut results).unwrap(), 0);
     assert_eq!(passive.ended().reason(), Some(0));
     passive.disconnect(&mut far.sockets).unwrap();
+}
+
+/// A peer whose FPDUs are written by hand, connected to `far`.
+fn raw_peer(far: &mut End) -> (TcpStream, Connection) {
+    let initiator = || {
+        let rtr = RtrSet::only(RtrKind::Write);
+        Initiator::new(StartupConfig { rtr, ..StartupConfig::default() })
+    };
+    let local = SocketAddr::from((LOOPBACK, 0));
+    let mut incoming = Incoming::listen(&mut far.sockets, &far.adapter, local, 1).unwrap();
+    let server = incoming.listener().local_address().unwrap();
+    let peer = thread::spawn(move || {
+        let mut peer = TcpStream::connect(server).unwrap();
+        peer.set_read_timeout(Some(LIMIT)).unwrap();
+        peer.write_all(&initiator().request()).unwrap();
+        let mut reply = Vec::new();
+        while initiator().receive(&reply).unwrap().is_none() {
+            let mut octet = [0];
+            peer.read_exact(&mut octet).unwrap();
+            reply.extend(octet);
+        }
+        peer.write_all(&fpdu(&rtr_header(RtrKind::Write))).unwrap();
+        peer
+    });
+    let connector = incoming.next(&mut far.sockets).unwrap();
+    let accepted = Connection::accept(&mut far.sockets, connector, &far.qp, limits(), &[]);
+    (peer.join().unwrap(), accepted.unwrap())
+}
+
+fn fpdu(header: &[u8]) -> Vec<u8> {
+    let mut pieces: Vec<bytes::Bytes> = Vec::new();
+    Encoder::new(true, false).encode(header, &[] as &[bytes::Bytes], &mut Slab::new(), &mut pieces);
+    pieces.concat()
+}
+
+/// Asks for all of the end's buffer.
+fn ask(peer: &mut TcpStream, far: &End) {
+    let request = ReadRequest {
+        sink_stag: Stag(9),
+        sink_offset: TaggedOffset(0),
+        octets: far.buffer.len() as u32,
+        source_stag: Stag(far.mr.remote_token()),
+        source_offset: TaggedOffset(far.buffer.address()),
+    };
+    peer.write_all(&fpdu(&read_request_header(Msn(1), &request))).unwrap();
+}
+
+/// What the peer receives, until it has `octets` of responses or a Terminate comes, with a CRC that fits each time. The
+/// error of the Terminate, if there is one.
+fn responses(peer: &mut TcpStream, octets: usize) -> (Vec<u8>, Option<ErrorNumber>) {
+    let (mut decoder, mut data) = (Decoder::new(true, false), Vec::new());
+    let mut input = vec![0; 65_536];
+    while data.len() < octets {
+        let count = peer.read(&mut input).unwrap();
+        assert!(count > 0, "a FIN before the end");
+        let mut rest = &input[..count];
+        while let Some(ulpdu) = decoder.next(&mut rest).expect("a CRC that fits") {
+            match parse(ulpdu).unwrap() {
+                Inbound::ReadResponse { payload, .. } => data.extend_from_slice(payload),
+                Inbound::Terminate { payload, .. } => {
+                    let parsed = ReceivedTerminate::parse(payload, TerminatePhase::Operation);
+                    return (data, Some(parsed.unwrap().rfc.number));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    (data, None)
+}
+
+// MPA-4.4-9: the source of a Read is written all the time: every CRC fits what arrives.
+#[test]
+fn a_source_is_written_while_it_is_read() {
+    const BYTES: usize = 16 << 20;
+    let mut far = End::new(BYTES);
+    let (mut peer, _connection) = raw_peer(&mut far);
+    ask(&mut peer, &far);
+    let reader = thread::spawn(move || responses(&mut peer, BYTES));
+    let mut round = 0_usize;
+    while !reader.is_finished() {
+        round += 1;
+        let piece = vec![round as u8; 10_000];
+        far.buffer.write_at(round * 7919 % (BYTES - piece.len()), &piece);
+    }
+    let (data, terminate) = reader.join().unwrap();
+    assert_eq!((data.len(), terminate), (BYTES, None));
+}
+
+// RDM-8.1.1-4, RDM-7.1-4: nothing that is written behind a deregistration leaves.
+#[test]
+fn a_source_is_deregistered_while_it_is_read() {
+    // More than the kernel's buffers hold.
+    const BYTES: usize = 64 << 20;
+    const BEFORE: u8 = 0x11;
+    let mut far = End::new(BYTES);
+    far.buffer.write_at(0, &vec![BEFORE; BYTES]);
+    let (mut peer, _connection) = raw_peer(&mut far);
+    ask(&mut peer, &far);
+    // The response has begun.
+    while peer.peek(&mut [0]).unwrap() == 0 {}
+    let (tell, told) = channel();
+    if far.mr.deregister(move || tell.send(()).unwrap()) == NtStatus::PENDING {
+        told.recv_timeout(LIMIT).unwrap();
+    }
+    far.buffer.write_at(0, &vec![0xee; BYTES]);
+    let (data, terminate) = responses(&mut peer, BYTES);
+    assert!(data.iter().all(|octet| *octet == BEFORE), "octets of later");
+    assert!(data.len() < BYTES);
+    assert_eq!(terminate, Some(WireError::ProtectionInvalidStag.number()));
 }
 
 /// The status of a connection that cannot be made.

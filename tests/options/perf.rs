@@ -1,8 +1,9 @@
 //! Options of `flue perf` alone: a server on node 3, a client on node 2.
 
 use std::fs;
-use std::io::Read;
-use std::net::IpAddr;
+use std::io::{ErrorKind, Read};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
 
 use flue_test_support::bench::{Bench, START};
 use flue_test_support::capture::{self, Flags, Segment};
@@ -31,6 +32,34 @@ rows! { &["perf"];
     "--wait" => wait;
     "--interval" => interval;
     "--json-stream" => json_stream;
+    "--backlog" => backlog;
+    "--pending-requests" => pending_requests;
+}
+
+/// Longer than a displaced connection waits for its reset, shorter than a Request is waited for.
+const DISPLACED: Duration = Duration::from_secs(3);
+
+/// Whether the first of two connections of the kernel, neither of which says anything, is reset for the second one.
+fn is_displaced(bench: &Bench, options: &str) -> bool {
+    let _server = serve(bench, &format!("write-bw {options}"));
+    let at = SocketAddr::from(([10, 0, 0, 3], 18515));
+    let [mut first, _second] = [(); 2].map(|()| {
+        let connect = || TcpStream::connect_timeout(&at, START);
+        bench.kernel.run(connect).expect("the server listens")
+    });
+    first.set_read_timeout(Some(DISPLACED)).expect("a limit");
+    let error = first.read(&mut [0]).expect_err("nothing is sent");
+    error.kind() == ErrorKind::ConnectionReset
+}
+
+fn backlog(bench: &Bench) {
+    assert!(!is_displaced(bench, ""), "128 of one peer may wait");
+    assert!((0..4).any(|_| is_displaced(bench, "--backlog 1")), "one of a peer");
+}
+
+fn pending_requests(bench: &Bench) {
+    assert!(!is_displaced(bench, ""), "1,024 may wait");
+    assert!((0..4).any(|_| is_displaced(bench, "--pending-requests 1")), "one of all");
 }
 
 /// A server on node 3.

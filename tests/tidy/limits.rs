@@ -76,8 +76,8 @@ fn public() -> BTreeMap<&'static str, Value> {
         reply_timeout, request_timeout, accept_timeout, connect_timeout, disconnect_timeout, terminate_timeout,
         nudge_timeout]);
     known.extend(fields!["Capabilities", Capabilities::default();
-        max_pd_count, max_cq_count, max_qp_count, max_mr_count, max_mw_count, max_srq_count, max_connector_count,
-        max_listener_count]);
+        max_pd_count, max_cq_count, max_qp_count, max_mr_count, max_mw_count, max_lam_count, max_srq_count,
+        max_connector_count, max_listener_count]);
     known.extend(fields!["Limits", Limits::default();
         registration_bytes_max, fast_register_pages_max, send_sges_max, receive_sges_max, read_sges_max,
         transfer_bytes_max, inline_bytes_max, ird_max, ord_max, receive_depth_max, srq_depth_max, send_depth_max,
@@ -289,7 +289,7 @@ const ARCHITECTURE: &[&str] = &[
     "at most {offload_engine::engine::FROM_HOST_MESSAGES_MAX} messages of the host; \
      a batch of at most {EngineConfig::rx_batch_frames_max} frames;",
     "at most {offload_engine::engine::TRANSMIT_SEGMENTS_MAX} segments go out",
-    "after {host-stack/src/node/monitor.rs::IDLE_POLLS} vain polls",
+    "after {host-stack/src/node/idle.rs::IDLE_POLLS} vain polls",
     "when {offload_engine::engine::port::TO_HOST_FRAMES_MAX} wait",
     "held (CH-FWD-3), at most {host_stack::host::HELD_FRAMES_MAX} ",
     "core's lock for {control/src/lib.rs::LOOK_MAX} of them at a time",

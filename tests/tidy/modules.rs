@@ -134,7 +134,40 @@ const VERBS: Layers = Layers {
     has_parents: true,
 };
 
-const LIBRARIES: [&Layers; 5] = [&RDMA, &ENGINE, &HOST, &VERBS_CORE, &VERBS];
+/// NDKPI in C: what it needs, and each dispatch table.
+const NDKPI: Layers = Layers {
+    sources: "ndkpi/src/",
+    order: &[
+        "abi",
+        "config",
+        "fault",
+        "fatal",
+        "guard",
+        "objects",
+        "callbacks",
+        "create",
+        "address",
+        "mdl",
+        "sgl",
+        "close",
+        "cq",
+        "mr",
+        "srq",
+        "qp",
+        "pd",
+        "listener",
+        "connector",
+        "endpoint",
+        "lam",
+        "adapter",
+        "open",
+    ],
+    pure: &[],
+    forbidden: &[],
+    has_parents: true,
+};
+
+const LIBRARIES: [&Layers; 6] = [&RDMA, &ENGINE, &HOST, &VERBS_CORE, &VERBS, &NDKPI];
 
 /// What nothing below `ndk` may name, but for the words of NDIS in the transports.
 const NDK: [&str; 3] = ["ndk::", "ntstatus", "ndis"];

@@ -207,7 +207,7 @@ fn collect(mut pipe: impl Read + Send + 'static, said: Arc<Mutex<Vec<u8>>>) -> J
 }
 
 /// Whether a TCP socket of the calling thread's namespace listens on the port.
-fn listens(port: u16) -> bool {
+pub(crate) fn listens(port: u16) -> bool {
     const LISTEN: &str = "0A";
     ["tcp", "tcp6"].iter().any(|family| {
         let text = fs::read_to_string(format!("/proc/thread-self/net/{family}"));

@@ -16,7 +16,7 @@ use flue_test_support::netns::Namespace;
 use rdma_over_tcp::mpa::startup::{Frame, FrameKind, Revision, RtrSet};
 
 use crate::group::Group;
-use crate::programs::under_flue;
+use crate::place::under_flue;
 use crate::{NEEDS, machine};
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flue_test_support::flue::Scratch;
 use flue_test_support::needs::{find_tool, lacks};
 
 use crate::group::{Group, ending};
-use crate::programs::under_flue;
+use crate::place::{Place, under_flue};
+use crate::results::{self, Programs};
 use crate::{NEEDS, machine};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -44,7 +45,7 @@ fn tests_of_pyverbs() {
         println!("skipped: {PACKAGED} is not there (Debian package python3-pyverbs)");
         return;
     }
-    let (host, scratch) = (machine(), Scratch::new());
+    let (host, scratch, begun) = (machine(), Scratch::new(), Instant::now());
     let copies = scratch.file("copies");
     fs::create_dir(&copies).expect("a directory");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs/packaged_tests.py");
@@ -65,6 +66,18 @@ fn tests_of_pyverbs() {
         let is_fine = now == *outcome || (*outcome, now) == ("skip", "ok");
         assert!(is_fine, "{name}: {now} ({reason}), expected {outcome} ({why})\n{}", ran.report());
     }
+    let passed = seen.values().filter(|(outcome, _)| *outcome == "ok").count();
+    let programs = Programs {
+        order: results::SUITES,
+        name: "pyverbs",
+        package: "python3-pyverbs",
+        options: "",
+        server: None,
+        client: "run_tests.py --dev flue0 --port 1 --gid 0",
+    };
+    let seen_in_short =
+        format!("{passed} of {} pass, each as `packaged_tests.txt` expects", seen.len());
+    results::note(&programs, &Place::Sockets(host), &seen_in_short, begun.elapsed());
     let unknown: Vec<_> = seen.keys().filter(|name| !expected.contains_key(*name)).collect();
     assert!(unknown.is_empty(), "not in packaged_tests.txt: {unknown:?}");
 }
@@ -88,6 +101,7 @@ fn mpi() {
     let compiled = Command::new("mpicc").arg("-o").arg(&program).arg(source).status();
     assert!(compiled.expect("mpicc runs").success());
     for ranks in [2, 4] {
+        let begun = Instant::now();
         let captures = scratch.file(&format!("captures-{ranks}"));
         fs::create_dir(&captures).expect("a directory");
         let options = format!("--pcap {}/%p", captures.display());
@@ -105,5 +119,15 @@ fn mpi() {
             sizes.map(|it| it.expect("an entry").metadata().expect("a file").len()).collect();
         assert_eq!(sizes.len(), ranks, "a capture for each rank");
         assert!(sizes.iter().all(|size| *size > 2 << 20), "a MiB each way: {sizes:?}");
+        let client = format!("mpirun -n {ranks} --mca pml cm --mca mtl ofi ... ring");
+        let programs = Programs {
+            order: results::SUITES + ranks,
+            name: "mpi",
+            package: "openmpi-bin",
+            options: "",
+            server: None,
+            client: &client,
+        };
+        results::note(&programs, &Place::Sockets(machine()), &says, begun.elapsed());
     }
 }

@@ -18,10 +18,20 @@ pub(crate) struct Row {
     pub(crate) server_says: &'static [&'static str],
     /// Whether the server ends by itself, with 0. Otherwise it is ended.
     pub(crate) server_ends: bool,
-    /// It takes so long that only `tests/verbs/run` has it.
-    pub(crate) is_long: bool,
+    /// Where it is tested but in `tests/verbs/run`, which tests everything.
+    pub(crate) in_ci: InCi,
     /// Where the client says its result, for the table of docs/verbs.md.
     pub(crate) result: Seen,
+}
+
+/// Where a row takes little enough time for every run of the tests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum InCi {
+    /// On kernel sockets, and on nodes.
+    Both,
+    /// On kernel sockets.
+    Sockets,
+    No,
 }
 
 /// A result in the client's output.
@@ -53,7 +63,7 @@ const fn alone(
         client_says: says,
         server_says: &[],
         server_ends: true,
-        is_long: false,
+        in_ci: InCi::Sockets,
         result: Seen::Text,
     }
 }
@@ -71,7 +81,12 @@ const fn pair(
 
 /// perftest measures the processor's clock for a fifth of a second at each size, and more in its tests of latency.
 const fn long(row: Row) -> Row {
-    Row { is_long: true, ..row }
+    Row { in_ci: InCi::No, ..row }
+}
+
+/// On nodes, too, in every run of the tests.
+const fn both(row: Row) -> Row {
+    Row { in_ci: InCi::Both, ..row }
 }
 
 /// perftest: both ends with the same options, the client with the address.
@@ -90,6 +105,33 @@ macro_rules! perftest {
     };
 }
 
+/// fio: the client's `verb`, and options of both.
+macro_rules! fio {
+    ($name:literal, $verb:literal, $options:literal) => {
+        Row {
+            result: Lines("WRITE: bw="),
+            ..pair(
+                $name,
+                "fio",
+                (concat!("fio --name=to --ioengine=rdma --port=4444 --rw=read", FIO!(), $options), 4444),
+                concat!(
+                    "fio --name=from --ioengine=rdma --hostname=127.0.0.1 --port=4444 --rw=write --verb=",
+                    $verb,
+                    FIO!(),
+                    $options
+                ),
+                &["err= 0", "WRITE: bw="],
+            )
+        }
+    };
+}
+
+macro_rules! FIO {
+    () => {
+        " --bs=64k --size=64m --iodepth=16 --verify=crc32c --verify_state_save=0"
+    };
+}
+
 /// 10.77.0.1 is the address of an interface; libfabric leaves loopback out. A client of fio writes, whatever its verb.
 pub(crate) const ROWS: &[Row] = &[
     alone("ibv_devices", "ibverbs-utils", "ibv_devices", &["flue0"]),
@@ -104,43 +146,50 @@ pub(crate) const ROWS: &[Row] = &[
             "link_layer:\t\tEthernet",
         ],
     ),
-    Row {
-        server_says: &["server ping data: rdma-ping-9:"],
+    both(Row {
+        server_says: &["server ping data: rdma-ping-99:"],
         ..pair(
             "rping",
             "rdmacm-utils",
-            ("rping -s -a 127.0.0.1 -C 10 -V -v", 7174),
-            "rping -c -a 127.0.0.1 -C 10 -V -v",
-            &["ping data: rdma-ping-9:"],
+            ("rping -s -a 127.0.0.1 -C 100 -V -v", 7174),
+            "rping -c -a 127.0.0.1 -C 100 -V -v",
+            &["ping data: rdma-ping-99:"],
         )
-    },
+    }),
     pair(
+        "rping_of_1500_bytes",
+        "rdmacm-utils",
+        ("rping -s -a 127.0.0.1 -S 1500 -C 100 -V", 7174),
+        "rping -c -a 127.0.0.1 -S 1500 -C 100 -V -v",
+        &["ping data: rdma-ping-99:"],
+    ),
+    both(pair(
         "rping_of_64_kib",
         "rdmacm-utils",
         ("rping -s -a 10.77.0.1 -S 65535 -C 100 -V", 7174),
         "rping -c -a 10.77.0.1 -S 65535 -C 100 -V",
         &[],
-    ),
-    pair(
+    )),
+    both(pair(
         "rping_over_ipv6",
         "rdmacm-utils",
-        ("rping -s -a ::1 -C 10 -V", 7174),
-        "rping -c -a ::1 -C 10 -V -v",
-        &["ping data: rdma-ping-9:"],
-    ),
+        ("rping -s -a ::1 -C 100 -V", 7174),
+        "rping -c -a ::1 -C 100 -V -v",
+        &["ping data: rdma-ping-99:"],
+    )),
     pair(
         "rping_of_all_addresses",
         "rdmacm-utils",
-        ("rping -s -S 100 -C 10 -V", 7174),
-        "rping -c -a 10.77.0.1 -S 100 -C 10 -V -v",
-        &["ping data: rdma-ping-9:"],
+        ("rping -s -S 100 -C 100 -V", 7174),
+        "rping -c -a 10.77.0.1 -S 100 -C 100 -V -v",
+        &["ping data: rdma-ping-99:"],
     ),
     pair(
         "rping_with_queue_pairs_of_its_own",
         "rdmacm-utils",
-        ("rping -s -q -a 127.0.0.1 -C 10 -V", 7174),
-        "rping -c -q -a 127.0.0.1 -C 10 -V -v",
-        &["ping data: rdma-ping-9:"],
+        ("rping -s -q -a 127.0.0.1 -C 100 -V", 7174),
+        "rping -c -q -a 127.0.0.1 -C 100 -V -v",
+        &["ping data: rdma-ping-99:"],
     ),
     Row {
         server_ends: false,
@@ -187,8 +236,8 @@ pub(crate) const ROWS: &[Row] = &[
         ..pair(
             "ucmatose_with_migration",
             "rdmacm-utils",
-            ("ucmatose -b 127.0.0.1 -m", 7471),
-            "ucmatose -s 127.0.0.1 -m",
+            ("ucmatose -b 127.0.0.1 -c 100 -m", 7471),
+            "ucmatose -s 127.0.0.1 -c 100 -m",
             &["data transfers complete", "return status 0"],
         )
     },
@@ -203,6 +252,17 @@ pub(crate) const ROWS: &[Row] = &[
             &["create id", "disconnect"],
         )
     },
+    long(Row {
+        server_ends: false,
+        result: Lines("connect "),
+        ..pair(
+            "cmtime_of_1000",
+            "rdmacm-utils",
+            ("cmtime -b 127.0.0.1 -c 1000", 7471),
+            "cmtime -s 127.0.0.1 -c 1000",
+            &["create id", "disconnect"],
+        )
+    }),
     Row {
         result: Cell("usec/xfer", 7, "us a transfer"),
         ..pair(
@@ -253,16 +313,28 @@ pub(crate) const ROWS: &[Row] = &[
             &["custom"],
         )
     },
-    perftest!("ib_write_bw", "ib_write_bw -n 2000 -s 65536", "BW average", 3, "MB/s on average"),
-    perftest!("ib_read_bw", "ib_read_bw -n 2000 -s 65536", "BW average", 3, "MB/s on average"),
+    both(perftest!(
+        "ib_write_bw",
+        "ib_write_bw -n 2000 -s 65536",
+        "BW average",
+        3,
+        "MB/s on average"
+    )),
+    both(perftest!(
+        "ib_read_bw",
+        "ib_read_bw -n 2000 -s 65536",
+        "BW average",
+        3,
+        "MB/s on average"
+    )),
     perftest!("ib_send_bw", "ib_send_bw -n 2000 -s 65536", "BW average", 3, "MB/s on average"),
     perftest!("ib_write_lat", "ib_write_lat -n 1000 -s 64", "t_avg", 4, "us typically"),
     perftest!("ib_read_lat", "ib_read_lat -n 1000 -s 64", "t_avg", 4, "us typically"),
-    perftest!("ib_send_lat", "ib_send_lat -n 1000 -s 64", "t_avg", 4, "us typically"),
+    both(perftest!("ib_send_lat", "ib_send_lat -n 1000 -s 64", "t_avg", 4, "us typically")),
     perftest!("ib_send_lat_by_events", "ib_send_lat -e -n 1000 -s 64", "t_avg", 4, "us typically"),
     perftest!(
         "ib_write_bw_both_ways",
-        "ib_write_bw -b -q 4 -n 1000 -s 65536",
+        "ib_write_bw -b -q 8 -n 300 -s 65536",
         "BW average",
         3,
         "MB/s on average"
@@ -352,7 +424,7 @@ pub(crate) const ROWS: &[Row] = &[
             "us typically"
         )
     },
-    Row {
+    both(Row {
         server_ends: false,
         result: Lines(" = "),
         ..pair(
@@ -362,11 +434,11 @@ pub(crate) const ROWS: &[Row] = &[
             "qperf -cm1 -t 1 127.0.0.1 rc_lat rc_bw rc_rdma_read_bw rc_rdma_write_poll_lat",
             &["rc_lat", "rc_bw", "rc_rdma_read_bw", "rc_rdma_write_poll_lat", "bw ", "latency "],
         )
-    },
+    }),
     Row {
         options: "--rfc7306 on",
         server_ends: false,
-        is_long: true,
+        in_ci: InCi::No,
         result: Lines(" = "),
         ..pair(
             "qperf_with_immediate_data_and_atomics",
@@ -377,64 +449,14 @@ pub(crate) const ROWS: &[Row] = &[
             &["latency ", "bw ", "msg_rate "],
         )
     },
-    Row {
-        result: Lines("WRITE: bw="),
-        ..pair(
-            "fio_write",
-            "fio",
-            (
-                "fio --name=to --ioengine=rdma --port=4444 --rw=read --bs=64k --size=64m --iodepth=16",
-                4444,
-            ),
-            "fio --name=from --ioengine=rdma --hostname=127.0.0.1 --port=4444 --verb=write --rw=write --bs=64k \
-             --size=64m --iodepth=16",
-            &["err= 0", "WRITE: bw="],
-        )
-    },
-    Row {
-        result: Lines("WRITE: bw="),
-        ..pair(
-            "fio_read",
-            "fio",
-            (
-                "fio --name=to --ioengine=rdma --port=4444 --rw=read --bs=64k --size=64m --iodepth=16",
-                4444,
-            ),
-            "fio --name=from --ioengine=rdma --hostname=127.0.0.1 --port=4444 --verb=read --rw=write --bs=64k \
-             --size=64m --iodepth=16",
-            &["err= 0", "WRITE: bw="],
-        )
-    },
-    Row {
-        result: Lines("WRITE: bw="),
-        ..pair(
-            "fio_send",
-            "fio",
-            (
-                "fio --name=to --ioengine=rdma --port=4444 --rw=read --bs=64k --size=64m --iodepth=16",
-                4444,
-            ),
-            "fio --name=from --ioengine=rdma --hostname=127.0.0.1 --port=4444 --verb=send --rw=write --bs=64k \
-             --size=64m --iodepth=16",
-            &["err= 0", "WRITE: bw="],
-        )
-    },
-    Row {
-        result: Lines("WRITE: bw="),
-        ..pair(
-            "fio_in_threads",
-            "fio",
-            (
-                "fio --name=to --thread --ioengine=rdma --port=4444 --rw=read --bs=64k --size=64m --iodepth=16",
-                4444,
-            ),
-            "fio --name=from --thread --ioengine=rdma --hostname=127.0.0.1 --port=4444 --verb=write --rw=write \
-             --bs=64k --size=64m --iodepth=16",
-            &["err= 0", "WRITE: bw="],
-        )
-    },
+    both(fio!("fio_write", "write", "")),
+    fio!("fio_read", "read", ""),
+    both(fio!("fio_send", "send", "")),
+    fio!("fio_write_in_threads", "write", " --thread"),
+    fio!("fio_read_in_threads", "read", " --thread"),
+    fio!("fio_send_in_threads", "send", " --thread"),
     alone("fi_info", "libfabric-bin", "fi_info -p verbs", &["provider: verbs", "FI_PROTO_IWARP"]),
-    Row {
+    both(Row {
         result: Cell("usec/xfer", 6, "us a transfer"),
         ..pair(
             "fi_pingpong",
@@ -443,7 +465,7 @@ pub(crate) const ROWS: &[Row] = &[
             "fi_pingpong -p verbs -e msg -I 500 -S 64 10.77.0.1",
             &["usec/xfer"],
         )
-    },
+    }),
     Row {
         result: Cell("usec/xfer", 6, "us a transfer"),
         ..pair(

@@ -1,5 +1,5 @@
-//! Programs on nodes: `flue run --tap`. Two nodes on a bridge, in one namespace whose kernel has no part in what they
-//! say to each other.
+//! Nodes of `flue run --tap`: maps, deaths, the launcher, and what goes wrong. Programs of the table on nodes are in
+//! `programs`.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _};
@@ -11,112 +11,18 @@ use std::time::{Duration, Instant};
 use flue_test_support::capture;
 use flue_test_support::flue::{Scratch, command};
 use flue_test_support::needs::{Need, lacks};
-use flue_test_support::netns::Namespace;
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::group::Group;
-use crate::programs::under_flue;
-use crate::{FLUE, NEEDS, machine};
+use crate::place::{LIMIT, Plant, ends, under_flue};
+use crate::{FLUE, NEEDS};
 
-/// For a program's end: a failure's time.
-const LIMIT: Duration = Duration::from_secs(60);
 /// How soon a peer hears of a death: kernels answer questions for a connection at most twice a second.
 const HEARS: Duration = Duration::from_secs(10);
 
-/// Two places for nodes, 10.9.0.1 and 10.9.0.2, each with a directory for its control socket: processes of two
-/// namespaces may have one number.
-struct Plant {
-    host: Namespace,
-    runtime: [Scratch; 2],
-}
-
-impl Plant {
-    fn new() -> Self {
-        let host = machine();
-        host.ip("link add br0 type bridge");
-        host.ip("link set br0 up");
-        Self { host, runtime: [Scratch::new(), Scratch::new()] }
-    }
-
-    fn node(at: usize) -> String {
-        format!("--tap tap{at} --addr 10.9.0.{}/24 --bridge br0", at + 1)
-    }
-
-    fn start_command(&self, at: usize, mut command: Command) -> Group {
-        command.env("XDG_RUNTIME_DIR", self.runtime[at].file(""));
-        Group::start(&self.host, command)
-    }
-
-    fn start(&self, at: usize, options: &str, line: &str) -> Group {
-        self.start_command(at, under_flue(&format!("{} {options}", Self::node(at)), line))
-    }
-
-    /// What `flue ss` says of the only node in that place; `None`: there is none yet.
-    fn connections(&self, at: usize, words: &str) -> Option<Vec<Value>> {
-        let mut ss = command(FLUE, &format!("ss --json {words}"));
-        ss.env("XDG_RUNTIME_DIR", self.runtime[at].file("")).stdin(Stdio::null());
-        let said = ss.output().expect("flue starts");
-        let document: Value = serde_json::from_slice(&said.stdout).ok()?;
-        document["result"]["nodes"].as_array()?.first()?["connections"].as_array().cloned()
-    }
-
-    /// Asks until `is_so` of the connections in that place.
-    fn expect(
-        &self,
-        at: usize,
-        words: &str,
-        of: &Group,
-        is_so: impl Fn(&[Value]) -> bool,
-    ) -> Vec<Value> {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            let found = self.connections(at, words);
-            if let Some(found) = found.as_ref().filter(|found| is_so(found)) {
-                return found.clone();
-            }
-            assert!(Instant::now() < deadline, "{words}: {found:?}\n{}", of.report());
-        }
-    }
-
-    fn listens(&self, server: &Group) {
-        self.expect(0, "-l", server, |found| !found.is_empty());
-    }
-
-    /// Both ends come to their end with 0; END in the options is another word for each. Returns what the client has
-    /// said.
-    fn pair(&self, options: &str, server: &str, client: &str) -> String {
-        let serving = self.start(0, &options.replace("END", "server"), server);
-        self.listens(&serving);
-        let client = self.start(1, &options.replace("END", "client"), client);
-        ends(serving, client)
-    }
-}
-
-/// Both end with 0. Returns what the client has said.
-fn ends(mut server: Group, mut client: Group) -> String {
-    let ended = client.wait(LIMIT).map(|status| status.code());
-    let ended = [ended, server.wait(LIMIT).map(|status| status.code())];
-    client.kill();
-    server.kill();
-    assert_eq!(ended, [Ok(Some(0)), Ok(Some(0))], "{}\n{}", server.report(), client.report());
-    client.said()
-}
-
 fn is_lacking(tools: &[&'static str]) -> bool {
     lacks(NEEDS) || lacks(&[Need::Tun]) || tools.iter().any(|tool| lacks(&[Need::Tool(tool)]))
-}
-
-#[test]
-fn rping() {
-    if is_lacking(&["rping"]) {
-        return;
-    }
-    let plant = Plant::new();
-    for size in [64, 65_535] {
-        let line = |end: &str| format!("rping {end} -a 10.9.0.1 -C 100 -V -S {size}");
-        plant.pair("", &line("-s"), &line("-c"));
-    }
 }
 
 // Frames are lost on either side, and every byte is compared.
@@ -139,75 +45,6 @@ fn rping_with_loss() {
         count.is_some_and(|count| count > 0)
     };
     assert!(rows.lines().any(retransmitted), "nothing was lost: {rows}");
-}
-
-#[test]
-fn perftest() {
-    if is_lacking(&["ib_write_bw", "ib_read_bw", "ib_send_lat"]) {
-        return;
-    }
-    let plant = Plant::new();
-    for line in ["ib_write_bw -n 200 -R", "ib_read_bw -n 200 -R", "ib_send_lat -n 100 -R"] {
-        let said = plant.pair("", line, &format!("{line} 10.9.0.1"));
-        assert!(said.contains("#bytes"), "{said}");
-    }
-}
-
-/// A transfer by fio's `verb` between two nodes.
-fn run_fio(verb: &str) {
-    if is_lacking(&["fio"]) {
-        return;
-    }
-    let (plant, common) =
-        (Plant::new(), "--ioengine=rdma --port=4444 --bs=64k --size=64m --iodepth=16");
-    let server = format!("fio --name=to {common} --rw=read");
-    let client = format!("fio --name=from {common} --hostname=10.9.0.1 --verb={verb} --rw=write");
-    let said = plant.pair("", &server, &client);
-    assert!(said.contains("io=64.0MiB"), "{said}");
-}
-
-#[test]
-fn fio_write() {
-    run_fio("write");
-}
-
-// Sends come before their receives: the offloaded connection holds them back by its window.
-#[test]
-fn fio_send() {
-    run_fio("send");
-}
-
-// The kernel's connection for control and the queue pair have one name: 127.0.0.1.
-#[test]
-fn qperf_with_a_map() {
-    if is_lacking(&["qperf"]) {
-        return;
-    }
-    let (plant, map) = (Plant::new(), "--map 127.0.0.1=10.9.0.1");
-    let server = plant.start(0, map, "qperf");
-    let listens = server.wait_for_listener(&plant.host, 19_765, LIMIT);
-    assert_eq!(listens, Ok(()), "{}", server.report());
-    let mut client = plant.start(1, map, "qperf -cm1 -t 1 127.0.0.1 rc_lat");
-    let status = client.wait(LIMIT).map(|status| status.code());
-    assert_eq!(status, Ok(Some(0)), "{}\n{}", server.report(), client.report());
-    assert!(client.said().contains("latency"), "{}", client.report());
-}
-
-// libfabric finds addresses by those of the kernel's interfaces.
-#[test]
-fn fi_pingpong_with_a_map() {
-    if is_lacking(&["fi_pingpong"]) {
-        return;
-    }
-    let plant = Plant::new();
-    plant.host.ip("address add 10.77.0.2/24 dev eth0");
-    let map = "--map 10.77.0.1=10.9.0.1 --map 10.77.0.2=10.9.0.2";
-    let line = "fi_pingpong -p verbs -e msg -I 20 -S 64";
-    let server = plant.start(0, map, line);
-    let listens = server.wait_for_listener(&plant.host, 47_592, LIMIT);
-    assert_eq!(listens, Ok(()), "{}", server.report());
-    let said = ends(server, plant.start(1, map, &format!("{line} 10.77.0.1")));
-    assert!(said.contains("usec/xfer"), "{said}");
 }
 
 // A mapped address leads to the node; the program is shown what it has said.
@@ -461,6 +298,22 @@ fn rping_whose_tap_goes_away() {
         let hears = if is_busy { "DISCONNECT" } else { "cma detected device removal" };
         assert!(server.said().contains(hears), "{}", server.report());
     }
+}
+
+// It does nothing but wait for such events.
+#[test]
+fn ibv_asyncwatch_whose_tap_goes_away() {
+    if is_lacking(&["ibv_asyncwatch"]) {
+        return;
+    }
+    let plant = Plant::new();
+    let mut watch = plant.start(0, "", "stdbuf -oL ibv_asyncwatch");
+    plant.expect(0, "", &watch, |_| true);
+    plant.host.ip("link delete tap0");
+    let ended = watch.wait(LIMIT);
+    watch.kill();
+    assert!(ended.is_ok(), "{}", watch.report());
+    assert!(watch.said().contains("IBV_EVENT_DEVICE_FATAL"), "{}", watch.report());
 }
 
 // All who wait hear of it, whatever they wait for, and everything can be destroyed: also memory that a request was to

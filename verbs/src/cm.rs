@@ -3,15 +3,16 @@
 //! A synchronous identifier, one that was made without a channel, has a channel of its own, and its calls wait for
 //! their event there. They, and the reader of events, can be cancelled while they wait.
 //!
-//! `queues` has the queue pairs of identifiers, `endpoint` what is made ready in one call, `plain` what needs neither.
+//! `channel` has the event channels, `queues` the queue pairs of identifiers, `endpoint` what is made ready in one
+//! call, `plain` what needs neither.
 
+mod channel;
 mod endpoint;
 mod plain;
 mod queues;
 
 use std::{
     ffi::{c_int, c_void},
-    os::fd::AsRawFd,
     ptr,
     sync::{
         Arc, Mutex, PoisonError,
@@ -32,12 +33,13 @@ use flue_verbs_abi::{
     objects::{ibv_context, ibv_pd, ibv_qp_init_attr},
 };
 use flue_verbs_core::{
-    cm::{ConnectParameters, Event, EventChannel, EventKind, Id, PortSpace},
+    cm::{ConnectParameters, Event, EventKind, Id, PortSpace},
     engine::Engine,
     qp::{Qp, State},
 };
 use libc::sockaddr;
 
+use self::channel::rdma_get_cm_event;
 use crate::{
     address, config,
     guard::{self, Errno},
@@ -45,10 +47,8 @@ use crate::{
     object::Object,
     open,
     qp::{self, QpObject},
-    read,
 };
 
-pub(crate) type ChannelObject = Object<rdma_event_channel, Arc<EventChannel>>;
 type EventObject = Object<rdma_cm_event, Event>;
 
 /// What `rdma_create_ep` keeps for the connections of a listener.
@@ -75,27 +75,6 @@ struct IdState {
 }
 
 type IdObject = Object<rdma_cm_id, IdState>;
-
-fn make_channel() -> Result<*mut rdma_event_channel, Errno> {
-    let channel = EventChannel::new()?;
-    let fd = channel.events().descriptor().as_raw_fd();
-    Ok(ChannelObject::make(rdma_event_channel { fd }, channel).cast())
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
-    guard::pointer(make_channel)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    guard::nothing(|| {
-        if !channel.is_null() {
-            // SAFETY: the program's pointer is one of a channel, which it does not use any more.
-            unsafe { ChannelObject::remove(channel) };
-        }
-    });
-}
 
 /// Makes the object of an identifier.
 fn make_id(
@@ -129,9 +108,9 @@ unsafe fn create(
     let engine = config::engine()?;
     let space = if ps == RDMA_PS_TCP { PortSpace::Tcp } else { PortSpace::Other };
     let is_synchronous = channel.is_null();
-    let channel = if is_synchronous { make_channel()? } else { channel };
+    let channel = if is_synchronous { channel::make()? } else { channel };
     // SAFETY: the program's pointer is one of a channel; or it was made just now.
-    let events = unsafe { ChannelObject::of(channel) }?.clone();
+    let events = unsafe { channel::events(channel) }?;
     let id = Id::new(engine, space, events)?;
     Ok(make_id(id, channel, context, ps, IBV_QPT_RC, is_synchronous))
 }
@@ -165,7 +144,7 @@ unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
             acknowledge_own(id)?;
             state.id.destroy()?;
             if state.is_synchronous.load(Ordering::Relaxed) {
-                ChannelObject::remove((*id).channel);
+                channel::remove((*id).channel);
             }
             IdObject::remove(id);
         }
@@ -439,10 +418,10 @@ unsafe fn deliver(event: Event) -> Result<*mut rdma_cm_event, Errno> {
         // SAFETY: the listener stays until the event is acknowledged.
         unsafe {
             let is_synchronous = of(parent)?.is_synchronous.load(Ordering::Relaxed);
-            let channel = if is_synchronous { make_channel()? } else { (*parent).channel };
-            let events = ChannelObject::of(channel)?;
+            let channel = if is_synchronous { channel::make()? } else { (*parent).channel };
+            let events = channel::events(channel)?;
             let (ps, kind) = ((*parent).ps, (*parent).qp_type);
-            id.migrate(events)?;
+            id.migrate(&events)?;
             let child = make_id(id.clone(), channel, (*parent).context, ps, kind, is_synchronous);
             show(child)?;
         }
@@ -467,43 +446,6 @@ unsafe fn deliver(event: Event) -> Result<*mut rdma_cm_event, Errno> {
     }
     seen.param.conn = conn;
     Ok(EventObject::make(seen, event).cast())
-}
-
-/// Cancelled by `pthread_cancel` while it blocks: no value with `Drop` lives across its read.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn rdma_get_cm_event(
-    channel: *mut rdma_event_channel,
-    event: *mut *mut rdma_cm_event,
-) -> c_int {
-    if channel.is_null() || event.is_null() {
-        guard::set_errno(Errno(libc::EINVAL));
-        return -1;
-    }
-    // SAFETY: the program's pointer is one of a channel.
-    let descriptor = unsafe { (*channel).fd };
-    loop {
-        if !read::unit(descriptor) {
-            // SAFETY: as above.
-            let is_ours = read::would_block()
-                && unsafe { ChannelObject::of(channel) }
-                    .is_ok_and(|channel| channel.events().is_blocking());
-            if !is_ours {
-                return -1;
-            }
-            continue;
-        }
-        // SAFETY: as above; the program gives a place for the event.
-        let taken = guard::event(|| unsafe {
-            let Some(taken) = ChannelObject::of(channel)?.take()? else { return Ok(0) };
-            event.write(deliver(taken)?);
-            Ok(1)
-        });
-        match taken {
-            0 => {}
-            1 => return 0,
-            _ => return -1,
-        }
-    }
 }
 
 unsafe fn acknowledge(event: *mut rdma_cm_event) -> Result<(), Errno> {
@@ -600,11 +542,11 @@ unsafe extern "C" fn rdma_migrate_id(
         unsafe {
             let state = of(id)?;
             let is_synchronous = channel.is_null();
-            let channel = if is_synchronous { make_channel()? } else { channel };
-            state.id.migrate(ChannelObject::of(channel)?)?;
+            let channel = if is_synchronous { channel::make()? } else { channel };
+            state.id.migrate(&channel::events(channel)?)?;
             if state.is_synchronous.swap(is_synchronous, Ordering::Relaxed) {
                 acknowledge_own(id)?;
-                ChannelObject::remove((*id).channel);
+                channel::remove((*id).channel);
             }
             (*id).channel = channel;
         }

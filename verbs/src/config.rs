@@ -3,7 +3,10 @@
 use std::{
     fs::{File, OpenOptions},
     io, mem, process,
-    sync::{Mutex, OnceLock},
+    sync::{
+        Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -19,7 +22,7 @@ use flue_verbs_core::{
 };
 use rdma_over_tcp::{
     mpa::startup::{Revision, RtrKind, RtrSet},
-    rnic::Config,
+    rnic::{CallbackThread, Config},
 };
 use tracing_subscriber::filter::LevelFilter;
 
@@ -73,6 +76,8 @@ fn options() -> Options {
             Some(MpaRevision::Two | MpaRevision::Auto) => Revision::Two,
         },
         retry_plain: *mpa_revision == Some(MpaRevision::Auto),
+        // They only set flags and write to pipes: no change of threads is needed for that.
+        callbacks: CallbackThread::Caller,
         rtr: match rtr {
             None => default.rtr,
             Some(Rtr::Send) => RtrSet::only(RtrKind::Send),
@@ -140,6 +145,14 @@ fn serve(engine: &'static Engine) -> Result<Option<Control>, Failure> {
     }
 }
 
+/// The process has called exit.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Whether the process has called exit, and the adapter ends.
+pub(crate) fn is_ending() -> bool {
+    IS_ENDING.load(Ordering::Acquire)
+}
+
 extern "C" fn finish() {
     guard::nothing(|| {
         let started = STARTED
@@ -147,6 +160,7 @@ extern "C" fn finish() {
             .ok()
             .and_then(|mut started| started.take_if(|started| started.owner == process::id()));
         if let Some(Started { owner: _, engine, control }) = started {
+            IS_ENDING.store(true, Ordering::Release);
             drop(control);
             engine.finish();
         }
@@ -181,6 +195,15 @@ pub(crate) fn engine() -> Result<&'static Engine, Errno> {
         accompany(engine);
     }
     Ok(engine)
+}
+
+/// Starts the adapter on a node, whose end is an event of its device, for a program that waits for such events and does
+/// nothing else. Kernel sockets have no end.
+pub(crate) fn watch_node() {
+    if settings().tap.is_some() && Engine::started().is_none() {
+        // Another process may have it: then nothing happens to the device here.
+        let _ = engine();
+    }
 }
 
 unsafe extern "C" fn forked() {

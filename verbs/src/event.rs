@@ -6,7 +6,7 @@ use flue_verbs_abi::objects::{ibv_async_element, ibv_async_event, ibv_context, i
 use flue_verbs_core::events::Acknowledgements;
 
 use crate::{
-    context, cq,
+    config, context, cq,
     guard::{self, Errno},
     read,
 };
@@ -32,6 +32,7 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
 ) -> c_int {
     let mut descriptor = -1;
     let found = guard::event(|| {
+        config::watch_node();
         // SAFETY: the program's pointer is of a device that is open.
         descriptor = unsafe { context::events(context) }?.descriptor().as_raw_fd();
         Ok(0)

@@ -2,7 +2,6 @@
 
 use std::{
     ffi::{c_int, c_uint, c_void},
-    fs,
     ptr::NonNull,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -18,7 +17,7 @@ use flue_verbs_core::{
     engine::Engine,
     memory::{Pd, Region, rights},
 };
-use offload_engine::memory::SharedSpan;
+use offload_engine::memory::{SharedSpan, mapped};
 use rdma_over_tcp::rnic::RegisteredBuffer;
 
 use crate::{
@@ -73,65 +72,6 @@ extern "C" fn ibv_import_pd(_context: *mut ibv_context, _handle: u32) -> *mut ib
 #[unsafe(no_mangle)]
 extern "C" fn ibv_unimport_pd(_pd: *mut ibv_pd) {}
 
-/// `madvise(2)`: have pages there, to be read or to be written (Linux 5.14).
-const MADV_POPULATE_READ: c_int = 22;
-const MADV_POPULATE_WRITE: c_int = 23;
-
-/// Whether the program could read, or write, this memory itself. What it could not would end it by a signal when the
-/// adapter does.
-///
-/// The pages are there afterwards, as they are with an adapter that pins them.
-pub(crate) fn check_mapped(address: usize, length: usize, is_written: bool) -> Result<(), Errno> {
-    // SAFETY: no memory is involved.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    let page = usize::try_from(page).unwrap_or(4096);
-    let start = address / page * page;
-    let end = address.checked_add(length).ok_or(Errno(libc::EINVAL))?;
-    let end = end.checked_next_multiple_of(page).ok_or(Errno(libc::EINVAL))?;
-    let advice = if is_written { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
-    // SAFETY: the advice changes no byte; an address that is not mapped is an error.
-    if unsafe { libc::madvise(start as *mut c_void, end - start, advice) } == 0 {
-        return Ok(());
-    }
-    match std::io::Error::last_os_error().raw_os_error() {
-        // The kernel does not know it, or the mapping is special: then what is mapped must do.
-        Some(libc::EINVAL) => {
-            let maps = fs::read_to_string("/proc/self/maps")?;
-            match is_covered(&maps, address, address + length, is_written) {
-                true => Ok(()),
-                false => Err(Errno(libc::EFAULT)),
-            }
-        }
-        Some(libc::EAGAIN) => Err(Errno(libc::ENOMEM)),
-        _ => Err(Errno(libc::EFAULT)),
-    }
-}
-
-/// Whether mappings (`/proc/PID/maps`, which are in order) cover the bytes of a range without a gap.
-fn is_covered(maps: &str, mut at: usize, end: usize, is_written: bool) -> bool {
-    for line in maps.lines() {
-        let mut words = line.split_whitespace();
-        let (Some(range), Some(rights)) = (words.next(), words.next()) else { continue };
-        let Some((first, last)) = range.split_once('-') else { continue };
-        let (Ok(first), Ok(last)) =
-            (usize::from_str_radix(first, 16), usize::from_str_radix(last, 16))
-        else {
-            continue;
-        };
-        if last <= at {
-            continue;
-        }
-        if first > at || !rights.starts_with('r') || is_written && !rights[1..].starts_with('w') {
-            return false;
-        }
-        at = last;
-        if at >= end {
-            return true;
-        }
-    }
-    false
-}
-
 fn region(pd: &Arc<Pd>, wanted: Registered) -> Result<Region, Errno> {
     let Registered { address, length, iova, access } = wanted;
     let granted = rights(access)?;
@@ -140,7 +80,7 @@ fn region(pd: &Arc<Pd>, wanted: Registered) -> Result<Region, Errno> {
         return Err(Errno(libc::EINVAL));
     }
     let is_written = access & IBV_ACCESS_LOCAL_WRITE != 0;
-    check_mapped(address, length, is_written)?;
+    mapped::check(address, length, is_written)?;
     // SAFETY: the pages are there, and may be written if they are to be; the program, which is not Rust, keeps them
     // until `ibv_dereg_mr` has returned, when nothing uses the span any more.
     let span = unsafe { SharedSpan::from_raw(start, length, is_written, ()) };
@@ -309,45 +249,3 @@ extern "C" fn ibv_import_dm(_context: *mut ibv_context, _handle: u32) -> *mut ib
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_unimport_dm(_dm: *mut ibv_dm) {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MAPS: &str = "\
-1000-3000 rw-p 00000000 00:00 0 [heap]
-3000-4000 r--p 00000000 00:00 0
-5000-6000 rw-s 00000000 00:01 9 /dev/shm/x
-7000-8000 ---p 00000000 00:00 0
-";
-
-    #[test]
-    fn ranges_without_a_gap_are_covered() {
-        for (from, to, is_written, expected) in [
-            (0x1000, 0x3000, true, true),
-            (0x1fff, 0x2001, true, true),
-            (0x1000, 0x4000, false, true),
-            (0x1000, 0x4000, true, false),
-            (0x3fff, 0x4001, false, false),
-            (0x5800, 0x6000, true, true),
-            (0x7000, 0x7001, false, false),
-            (0x0, 0x1001, false, false),
-            (0x9000, 0x9001, false, false),
-        ] {
-            assert_eq!(is_covered(MAPS, from, to, is_written), expected, "{from:x} to {to:x}");
-        }
-    }
-
-    // Memory of the program is taken; a page that is not there, or may not be written, is not.
-    #[test]
-    fn memory_is_looked_for() {
-        let mut own = vec![1_u8; 10_000];
-        check_mapped(own.as_mut_ptr() as usize, own.len(), true).unwrap();
-        static CONSTANT: [u8; 8192] = [7; 8192];
-        check_mapped(CONSTANT.as_ptr() as usize, CONSTANT.len(), false).unwrap();
-        let read_only = check_mapped(CONSTANT.as_ptr() as usize, CONSTANT.len(), true);
-        assert_eq!(read_only, Err(Errno(libc::EFAULT)));
-        assert_eq!(check_mapped(0x1000, 10, false), Err(Errno(libc::EFAULT)));
-        assert_eq!(check_mapped(usize::MAX - 5, 10, false), Err(Errno(libc::EINVAL)));
-    }
-}

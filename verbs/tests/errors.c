@@ -463,18 +463,56 @@ static void write_immediate(void)
 
 static void leave(void);
 
-/* The event of a disconnect comes, too, when the connection has gone with its queue pair. */
+/* The event of a disconnect comes by itself, once, when the connection has gone with its queue pair. */
 static void disconnect_without_connection(void)
 {
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
-	establish();
-	CHECK(ibv_modify_qp(client.id->qp, &attr, IBV_QP_STATE) == 0);
-	CHECK(rdma_disconnect(client.id) == 0 && client.id->event->event == RDMA_CM_EVENT_DISCONNECTED);
-	leave();
-	establish();
-	rdma_destroy_qp(client.id);
-	CHECK(rdma_disconnect(client.id) == 0 && client.id->event->event == RDMA_CM_EVENT_DISCONNECTED);
-	leave();
+	for (enum ibv_qp_state state = IBV_QPS_RESET; state <= IBV_QPS_ERR; state++) {
+		struct ibv_qp_attr attr = { .qp_state = state };
+		establish();
+		struct pollfd events = { client.id->channel->fd, POLLIN, 0 };
+		CHECK(poll(&events, 1, 0) == 0);
+		if (state == IBV_QPS_RESET || state == IBV_QPS_ERR)
+			CHECK(ibv_modify_qp(client.id->qp, &attr, IBV_QP_STATE) == 0);
+		else
+			rdma_destroy_qp(client.id);
+		CHECK(poll(&events, 1, 10000) == 1);
+		CHECK(rdma_disconnect(client.id) == 0 && client.id->event->event == RDMA_CM_EVENT_DISCONNECTED);
+		CHECK(poll(&events, 1, 0) == 0);
+		leave();
+	}
+}
+
+/* Of a channel that has gone no event comes; from a process that has called exit the caller does not return. */
+static struct rdma_event_channel *gone;
+static pthread_barrier_t at_exit;
+
+static void *read_late(void *arg)
+{
+	struct rdma_cm_event *event;
+	pthread_barrier_wait(&at_exit);
+	rdma_get_cm_event(gone, &event);
+	_exit(3);
+	return arg;
+}
+
+static void wait_for_late_reader(void)
+{
+	pthread_barrier_wait(&at_exit);
+	poll(NULL, 0, 200);
+}
+
+static void destroyed_channels(void)
+{
+	struct rdma_cm_event *event;
+	pthread_t thread;
+	for (int count = 0; count < 200; count++) {
+		gone = rdma_create_event_channel();
+		CHECK(gone && gone->fd >= 0);
+		rdma_destroy_event_channel(gone);
+		errno = 0;
+		CHECK(rdma_get_cm_event(gone, &event) == -1 && errno == EBADF);
+	}
+	pthread_create(&thread, NULL, read_late, NULL);
 }
 
 /* As many of them are outstanding as of any other request, and each completes once, with its own number, whatever
@@ -533,6 +571,11 @@ static void leave(void)
 
 int main(int argc, char **argv)
 {
+	/* Before the library's own, so that it is called after that. */
+	if (argc > 1 && strcmp(argv[1], "channels") == 0) {
+		pthread_barrier_init(&at_exit, NULL, 2);
+		atexit(wait_for_late_reader);
+	}
 	if (argc > 1 && strcmp(argv[1], "batches") == 0) {
 		establish_as(1, 16);
 		batches();
@@ -548,6 +591,12 @@ int main(int argc, char **argv)
 	}
 	establish();
 	if (failures) return 1;
+	if (argc > 1 && strcmp(argv[1], "channels") == 0) {
+		destroyed_channels();
+		leave();
+		printf("%d failures\n", failures);
+		return failures != 0;
+	}
 	if (argc > 1 && strcmp(argv[1], "late-receive") == 0) {
 		puts(late_receive() ? "delivered" : "refused");
 		return failures != 0;

@@ -39,7 +39,8 @@ fn run(name: &str, arguments: &[&str], variables: &[(&str, &str)]) {
         .args(["-Wall", "-Werror", "-o"])
         .arg(&program)
         .arg(&source)
-        .args(["-libverbs", "-lrdmacm", "-lpthread"])
+        // One that is linked to none of them has no reference to either.
+        .args(["-Wl,--as-needed", "-libverbs", "-lrdmacm", "-lpthread"])
         .output();
     match compiled {
         Ok(compiled) if compiled.status.success() => {}
@@ -66,6 +67,17 @@ fn errors_and_guarantees() {
 #[test]
 fn write_with_immediate_data() {
     run("errors", &["write-immediate"], &[(settings::RFC7306, "on")]);
+}
+
+// A thread that is still at an event channel when the main thread destroys that and ends the process.
+#[test]
+fn an_event_channel_that_was_destroyed() {
+    run("errors", &["channels"], &[]);
+}
+
+#[test]
+fn loaded_by_the_program() {
+    run("loaded", &[], &[]);
 }
 
 // All or none of what `ibv_wr_complete` posts.

@@ -310,8 +310,10 @@ pub struct HostStats {
     pub imports: u64,
     /// Uploads begun.
     pub terminates: u64,
-    /// Connections that came back from the target after it had had them.
+    /// Connections that came back from the target after it had had them, and were not over.
     pub uploads: u64,
+    /// Connections that came back from the target in TIME-WAIT, with nothing left to be delivered.
+    pub time_waits: u64,
     /// Times that the target has asked for an upload.
     pub retrieves: u64,
     /// Such requests that the policy has not followed.

@@ -64,7 +64,8 @@ impl Host {
             Request::Connect { handle, local, endpoint, remote, timeout, at_once } => {
                 let connect = Connect { client, handle, endpoint, timeout, at_once };
                 if let Err(error) = self.connect(now, connect, local, remote) {
-                    self.stats.attempt_fails += 1;
+                    let is_own = matches!(error, HostError::OwnAddress { .. });
+                    self.stats.attempt_fails += u64::from(!is_own);
                     self.notify(client, Notice::ConnectFailed { handle, error });
                 }
             }
@@ -190,6 +191,9 @@ impl Host {
         let is_taken = self.owners.contains_key(&tuple) || self.time_waits.rests(now, &tuple);
         if !self.ports.may_have(&claim) || is_taken || self.is_known(handle) {
             return Err(HostError::AddressInUse);
+        }
+        if self.config.is_ours(remote.ip()) {
+            return Err(HostError::OwnAddress { local, remote });
         }
         let mut socket = self.make_socket(ClientId { shard, tag: client });
         socket

@@ -151,10 +151,13 @@ impl Host {
             work = true;
         }
         // smoltcp counts from the last segment received, also when nothing is to be answered: so only while something
-        // is, or once keep-alive asks. In TIME-WAIT it asks nothing.
+        // is, or once keep-alive asks. In TIME-WAIT it asks nothing. A segment that acknowledges nothing new is no
+        // answer to what is sent again: a path may lose all large segments and carry small ones.
         let closing = matches!(socket.state(), State::FinWait1 | State::LastAck | State::Closing);
         let timeout = if closing || socket.send_queue() > 0 {
-            let idle = connection.idle_before_wakeup().unwrap_or(Duration::ZERO);
+            let Flow { last_received_at, progressed_at, .. } = connection.flow;
+            let idle = connection.idle_before_wakeup().unwrap_or(Duration::ZERO)
+                + last_received_at.saturating_since(progressed_at);
             let limit = self.config.retransmission_max();
             limit.map(|time| time.saturating_sub(idle).as_millis() as u64)
         } else if socket.state() != State::TimeWait && tcp.keep_alive_enabled {

@@ -61,6 +61,7 @@ const _: () = assert!(size_of::<Record>() + size_of::<FlowKey>() <= 512);
 
 /// How a segment of a connection that is over is answered.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub(super) enum Answer {
     /// There is no record.
     Unknown,

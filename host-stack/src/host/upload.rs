@@ -14,10 +14,10 @@ use offload_engine::{
         tree::{Block, ObjectNode, TcpObject, TerminateTree},
     },
     engine::port::FromHost,
-    state::ConnectionState,
+    state::{ConnectionState, Ticks, TimerState},
     status::NdisStatus,
     tcp::TcpPhase,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -182,7 +182,6 @@ impl Host {
     fn uploaded(&mut self, now: Instant, handle: OffloadHandle, object: Box<TcpObject>) {
         let Some(offloaded) = self.offloaded.get(&handle) else { return };
         let OffloadStage::Terminating(reason) = offloaded.stage else { return };
-        self.stats.uploads += 1;
         self.take_back(now, handle, object, Origin::Uploaded(reason));
     }
 
@@ -233,6 +232,10 @@ impl Host {
             return;
         };
         let (_, state) = object.join(neighbor, path);
+        if is_over(&state) {
+            return self.take_time_wait(now, handle, offloaded, &state);
+        }
+        self.stats.uploads += u64::from(matches!(origin, Origin::Uploaded(_)));
         if let Some(error) = verdict(&offloaded, origin, state.tcp.delegated.state) {
             self.end_state(offloaded.client_id(), handle, state, error);
             return;
@@ -245,6 +248,34 @@ impl Host {
                 self.stats.handoffs_lost += 1;
                 self.end_state(offloaded.client_id(), handle, state, HostError::StateLost);
             }
+        }
+    }
+
+    /// TIME-WAIT of a connection that is over: it needs no socket, and its client is done with it (CH-EVT-3). What is
+    /// left of the time goes on.
+    fn take_time_wait(
+        &mut self,
+        now: Instant,
+        handle: OffloadHandle,
+        offloaded: Offloaded,
+        state: &ConnectionState,
+    ) {
+        self.stats.time_waits += 1;
+        let delegated = &state.tcp.delegated;
+        self.timestamps.catch_up(now, delegated.ts_time);
+        let TimerState { count: lost, timeout_delta } = delegated.retransmit;
+        let millis = |ticks: Ticks| Duration::from_millis(ticks.into());
+        let left = timeout_delta.map_or(self.config.time_wait, millis);
+        let mut flow = Flow::restored(state, now);
+        flow.has_retransmitted = lost > 0;
+        let client = offloaded.client_id();
+        let Offloaded { shard, tuple, frames, .. } = offloaded;
+        self.time_waits.insert(now, (left, true), tuple, (shard, flow));
+        self.ports.release(Name::Connection(handle));
+        self.notify(client, Notice::Closed { handle, error: None });
+        for frame in frames {
+            // Verified before it was held.
+            self.receive(now, shard, frame, true);
         }
     }
 
@@ -348,6 +379,11 @@ impl Host {
             self.receive(now, shard, frame, true);
         }
     }
+}
+
+/// Returns whether both sides have closed, and nothing is left for the client.
+fn is_over(state: &ConnectionState) -> bool {
+    state.tcp.delegated.state == TcpPhase::TimeWait && state.buffered_data.is_empty()
 }
 
 /// Why a connection that comes back ends instead of living on.

@@ -11,6 +11,9 @@
 //! So a consumer that polls or waits has no thread hop and no competitor for its CPU; a consumer that computes, or that
 //! polls memory, is served by the thread after one [`DOZE`] at the latest. [`Presence::request`] ends the doze at once:
 //! a consumer is about to sleep where this library cannot see it.
+//!
+//! The thread also makes the callbacks that no consumer's thread is to make within its calls
+//! ([`Monitor::with_attendant`]).
 
 use std::io;
 
@@ -166,6 +169,7 @@ impl<K: Passive> Monitor<K> {
     pub fn attend(&self, presence: &Presence) {
         let mut seen = Seen::default();
         while !self.is_stopping() {
+            self.deliver_attended();
             let dozes = match presence.driver(&mut seen) {
                 Driver::Consumer => true,
                 Driver::Poster => {
@@ -178,6 +182,7 @@ impl<K: Passive> Monitor<K> {
                 presence.doze(|| self.is_stopping());
             }
         }
+        self.deliver_of_loop();
     }
 
     /// Has [`Monitor::attend`] return.
@@ -195,7 +200,8 @@ impl<K: Passive> Monitor<K> {
         }
         let posts = presence.posts.load(Ordering::Relaxed);
         presence.relief.store(posts + POSTS_MIN, Ordering::Relaxed);
-        self.sleep_unless(None, false, |_| presence.has_waiters() || self.is_stopping());
+        let is_news = || presence.has_waiters() || self.is_stopping() || self.is_due_attended();
+        self.sleep_unless(None, false, |_| is_news());
         presence.relief.store(0, Ordering::Relaxed);
         self.leave_sleep();
         true

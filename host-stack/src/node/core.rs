@@ -218,6 +218,14 @@ impl Passive for Core {
         self.clients.take_callbacks(callbacks);
     }
 
+    fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
+        self.clients.take_callbacks_of_calls(callbacks);
+    }
+
+    fn has_callbacks_of_loop(&self) -> bool {
+        self.clients.has_callbacks_of_loop()
+    }
+
     fn device_lost(&mut self) {
         self.clients.device_lost();
         // Nobody polls them any more, and they hold on to consumers' memory.

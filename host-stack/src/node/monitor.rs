@@ -12,14 +12,17 @@
 //! * *Changes* are counted under the lock. A thread that counted before it looked, and finds under the lock
 //!   that the count has moved, looks again instead of waiting.
 //! * *Callbacks* are collected under the core's lock, in the order they became due, and called with no lock
-//!   held by whoever comes first; the lock of their queue is inside the core's and is held for a push or
-//!   a pop. Lock order: core, then callbacks.
+//!   held; the lock of their queue is inside the core's and is held for a push or a pop. Lock order: core, then
+//!   callbacks. There are two queues. What is in the first is called by whoever comes first, also by a thread that has
+//!   only made a call. What is in the second is called by threads that run the loop, or by the thread that attends the
+//!   core if there is one: a consumer that calls under a lock which its callback takes does not meet itself. Behind
+//!   the loss of the device no thread runs the loop any more, and callers call those too.
 //!
 //! No clock but its own, no engine: [`Passive`] defines the core. So a model of a few lines stands for
 //! it when every interleaving of these threads is tried (`models.rs`).
 
 use std::{
-    collections::VecDeque,
+    boxed::Box,
     io,
     os::fd::{AsFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind},
@@ -41,12 +44,7 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-use super::{LAST_ACK_REPEATS, Progress, Urgency, WaitError};
-
-/// Idle iterations before the thread yields: a few microseconds, within which an expected answer may come.
-const IDLE_POLLS: u32 = 32;
-/// Away for so long, a loop that let others go first has made room for one: it comes back sooner otherwise.
-const CROWDED: Duration = Duration::from_micros(2);
+use super::{LAST_ACK_REPEATS, Progress, Urgency, WaitError, callbacks::Callbacks, idle::Idle};
 
 /// A core, as the threads around it see it.
 pub trait Passive {
@@ -67,6 +65,16 @@ pub trait Passive {
 
     /// Moves out the consumer's callbacks that became due.
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>);
+
+    /// As [`Passive::take_callbacks`], of those that a thread may call which has only made a call.
+    fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
+        self.take_callbacks(callbacks);
+    }
+
+    /// Whether others wait.
+    fn has_callbacks_of_loop(&self) -> bool {
+        false
+    }
 
     /// The device is gone.
     fn device_lost(&mut self);
@@ -103,8 +111,18 @@ impl<K: Passive> State<K> {
         let Some(Sleeping { until, writable, .. }) = self.sleeping else { return false };
         let is_sooner =
             self.core.poll_at(now).is_some_and(|due| until.is_none_or(|until| due < until));
-        is_sooner || self.core.has_input() || (self.core.wants_writable() && !writable)
+        is_sooner
+            || self.core.has_input()
+            || self.core.has_callbacks_of_loop()
+            || (self.core.wants_writable() && !writable)
     }
+}
+
+/// A thread that makes the loop's callbacks and does not always run the loop.
+struct Attendant {
+    wake: Box<dyn Fn() + Send + Sync>,
+    /// It has something to call.
+    is_due: AtomicBool,
 }
 
 /// What the threads of a node share.
@@ -117,7 +135,12 @@ pub struct Monitor<K> {
     /// Threads that want the core's lock; the engine's thread lets them go first. A hint: nothing depends
     /// on when it is seen.
     contenders: AtomicUsize,
+    /// Callbacks for whoever comes first.
     callbacks: Callbacks,
+    /// Callbacks for the loop's threads.
+    of_loop: Callbacks,
+    /// The thread that calls those, if it is another one.
+    attendant: Option<Attendant>,
     pub(super) engine_doorbell: Arc<Doorbell>,
     /// The link's descriptor, to sleep on without holding the lock.
     descriptor: Option<OwnedFd>,
@@ -150,6 +173,8 @@ impl<K> Monitor<K> {
             changes: AtomicU64::new(0),
             contenders: AtomicUsize::new(0),
             callbacks: Callbacks::default(),
+            of_loop: Callbacks::default(),
+            attendant: None,
             engine_doorbell,
             descriptor,
             started: std::time::Instant::now(),
@@ -157,6 +182,12 @@ impl<K> Monitor<K> {
             progress,
             stopping: AtomicBool::new(false),
         }
+    }
+
+    /// Has the thread of [`Monitor::attend`], which `wake` wakes, call the callbacks of the loop, and nobody else.
+    #[must_use]
+    pub fn with_attendant(self, wake: Box<dyn Fn() + Send + Sync>) -> Self {
+        Self { attendant: Some(Attendant { wake, is_due: AtomicBool::new(false) }), ..self }
     }
 
     /// The time since this was made.
@@ -249,26 +280,58 @@ impl<K> Monitor<K> {
         self.count_change(&state);
         self.notify(&state);
     }
+}
+
+impl<K: Passive> Monitor<K> {
+    /// Calls what is due for any thread ([`Monitor::deliver_from`]).
+    pub(super) fn deliver(&self) {
+        self.deliver_from(&self.callbacks);
+    }
+
+    /// Calls what is due for a thread that runs the loop.
+    pub(super) fn deliver_of_loop(&self) {
+        self.deliver_from(&self.of_loop);
+    }
+
+    /// Calls what is due for the thread that attends the core. Takes no lock if nothing is.
+    pub(super) fn deliver_attended(&self) {
+        let is_due = |attendant: &Attendant| attendant.is_due.swap(false, Ordering::Acquire);
+        if self.attendant.as_ref().is_some_and(is_due) {
+            self.deliver_of_loop();
+        }
+    }
+
+    /// Whether the thread that attends the core has something to call.
+    pub(super) fn is_due_attended(&self) -> bool {
+        self.attendant.as_ref().is_some_and(|it| it.is_due.load(Ordering::Acquire))
+    }
 
     /// Calls what is due, with no lock held. A callback that posts adds to the queue; the outermost
     /// delivery takes it, so callbacks neither nest nor overtake each other.
-    pub(super) fn deliver(&self) {
-        let Some(first) = self.callbacks.begin() else { return };
+    fn deliver_from(&self, callbacks: &Callbacks) {
+        let Some(first) = callbacks.begin() else { return };
         let mut next = Some(first);
         while let Some(callback) = next {
             // Another thread may call it, and others wait behind it.
             if catch_unwind(AssertUnwindSafe(callback)).is_err() {
                 tracing::error!("a consumer's callback has panicked");
             }
-            next = self.callbacks.next();
+            next = callbacks.next();
         }
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        // Nobody runs the loop any more: what waits for the return of a callback goes on here.
+        let done = state.is_lost.then(|| {
+            state.core.settle(self.now());
+            self.collect(&mut state, true)
+        });
         self.count_change(&state);
         self.notify(&state);
+        drop(state);
+        if let Some((callbacks, of_loop)) = done {
+            self.deliver_after(Done { busy: false, callbacks, of_loop });
+        }
     }
-}
 
-impl<K: Passive> Monitor<K> {
     /// Runs `f` and what follows from it: notices taken, segments sent.
     fn call<R>(
         &self,
@@ -281,11 +344,31 @@ impl<K: Passive> Monitor<K> {
         if busy {
             self.count_change(state);
         }
-        let callbacks = self.callbacks.collect(&mut state.core);
+        let (callbacks, of_loop) = self.collect(state, false);
         if state.is_overslept(now) {
             self.engine_doorbell.ring();
         }
-        (result, Done { busy, callbacks })
+        (result, Done { busy, callbacks, of_loop })
+    }
+
+    /// Collects what has become due, in a call or in an iteration. Returns whether the thread has something to call:
+    /// what any thread may, and what only one may that runs the loop.
+    fn collect(&self, state: &mut State<K>, in_loop: bool) -> (bool, bool) {
+        let State { core, is_lost, .. } = state;
+        let callbacks = self.callbacks.collect(|due| core.take_callbacks_of_calls(due));
+        if !in_loop && !*is_lost && self.attendant.is_none() {
+            return (callbacks, false);
+        }
+        let of_loop = self.of_loop.collect(|due| core.take_callbacks(due));
+        match &self.attendant {
+            Some(Attendant { wake, is_due }) if of_loop && !*is_lost => {
+                is_due.store(true, Ordering::Release);
+                wake();
+                self.engine_doorbell.ring();
+                (callbacks, false)
+            }
+            _ => (callbacks, of_loop),
+        }
     }
 
     /// Runs `f` and what follows from it, and calls back.
@@ -336,12 +419,12 @@ impl<K: Passive> Monitor<K> {
     fn iterate(&self, state: &mut State<K>, now: Instant) -> Done {
         match state.core.poll(now) {
             Ok(busy) => {
-                let callbacks = self.callbacks.collect(&mut state.core);
+                let (callbacks, of_loop) = self.collect(state, true);
                 if busy {
                     self.count_change(state);
                     self.notify(state);
                 }
-                Done { busy, callbacks }
+                Done { busy, callbacks, of_loop }
             }
             Err(error) => self.lose(state, WaitError::Link(error.to_string())),
         }
@@ -355,7 +438,8 @@ impl<K: Passive> Monitor<K> {
             state.core.settle(self.now());
         }
         self.fail(state, failure);
-        Done { busy: false, callbacks: self.callbacks.collect(&mut state.core) }
+        let (callbacks, of_loop) = self.collect(state, true);
+        Done { busy: false, callbacks, of_loop }
     }
 
     /// Something has panicked: ends the node as if the device were gone. The core may be in any state.
@@ -369,6 +453,7 @@ impl<K: Passive> Monitor<K> {
         drop(state);
         self.engine_doorbell.ring();
         self.deliver();
+        self.deliver_of_loop();
     }
 
     /// Another shard has lost the device.
@@ -381,6 +466,9 @@ impl<K: Passive> Monitor<K> {
     fn deliver_after(&self, done: Done) {
         if done.callbacks {
             self.deliver();
+        }
+        if done.of_loop {
+            self.deliver_of_loop();
         }
     }
 
@@ -421,7 +509,8 @@ impl<K: Passive> Monitor<K> {
     ) {
         self.engine_doorbell.sleep(|| {
             let mut state = self.state.lock();
-            if is_news(&state.core) || state.core.has_input() {
+            let State { core, .. } = &*state;
+            if is_news(core) || core.has_input() || core.has_callbacks_of_loop() {
                 return None;
             }
             let now = self.now();
@@ -651,130 +740,18 @@ impl<K: Passive> Monitor<K> {
 struct Done {
     /// There was something to do.
     busy: bool,
-    /// Callbacks have become due.
+    /// Callbacks have become due for any thread.
     callbacks: bool,
+    /// Callbacks have become due for this thread, which runs the loop.
+    of_loop: bool,
 }
 
 impl Done {
     const fn or(self, other: Self) -> Self {
-        Self { busy: self.busy || other.busy, callbacks: self.callbacks || other.callbacks }
-    }
-}
-
-/// What an idle loop does: it polls; after [`IDLE_POLLS`] it yields the CPU before each poll; after the time to spin it
-/// sleeps. If another thread needs the CPU, which shows in how long a yield takes, it yields from the first idle
-/// iteration on.
-#[derive(Default)]
-struct Idle {
-    since: Option<Instant>,
-    polls: u32,
-    /// When the loop let others go, and whether one did.
-    yielded: Option<Instant>,
-    crowded: bool,
-}
-
-impl Idle {
-    /// There was something to do.
-    fn end(&mut self) {
-        (self.since, self.polls, self.yielded) = (None, 0, None);
-    }
-
-    /// Nothing to do at `now`. Returns whether to look again, or to sleep.
-    fn poll_on(&mut self, now: Instant, spin: Duration) -> bool {
-        if let Some(yielded) = self.yielded.take() {
-            self.crowded = now - yielded >= CROWDED;
+        Self {
+            busy: self.busy || other.busy,
+            callbacks: self.callbacks || other.callbacks,
+            of_loop: self.of_loop || other.of_loop,
         }
-        if now - *self.since.get_or_insert(now) >= spin {
-            return false;
-        }
-        self.polls += 1;
-        if self.crowded || self.polls > IDLE_POLLS {
-            self.yielded = Some(now);
-            yield_now();
-        } else {
-            core::hint::spin_loop();
-        }
-        true
-    }
-}
-
-/// Callbacks that are due, and whether a thread delivers them.
-#[derive(Default)]
-struct Callbacks(Mutex<Due>);
-
-#[derive(Default)]
-struct Due {
-    queue: VecDeque<Callback>,
-    delivering: bool,
-}
-
-impl Callbacks {
-    /// Adds what has become due, and returns whether there was any: then the caller is to deliver. The core's
-    /// lock is held, which keeps the order.
-    fn collect(&self, core: &mut impl Passive) -> bool {
-        let mut due = Vec::new();
-        core.take_callbacks(&mut due);
-        let any = !due.is_empty();
-        if any {
-            self.0.lock().queue.extend(due);
-        }
-        any
-    }
-
-    /// Whether callbacks have to be delivered.
-    fn is_due(&self) -> bool {
-        let due = self.0.lock();
-        !due.delivering && !due.queue.is_empty()
-    }
-
-    /// Begins a delivery, unless there is nothing or one is under way, and takes the first callback.
-    fn begin(&self) -> Option<Callback> {
-        let mut due = self.0.lock();
-        if due.delivering {
-            return None;
-        }
-        let first = due.queue.pop_front();
-        due.delivering = first.is_some();
-        first
-    }
-
-    /// The next callback of a delivery; `None` ends it.
-    fn next(&self) -> Option<Callback> {
-        let mut due = self.0.lock();
-        let next = due.queue.pop_front();
-        due.delivering = next.is_some();
-        next
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    // Vain polls go on for the time to spin; others have the processor at first after some, and at once when one of
-    // them was seen to want it, until it comes back quickly.
-    #[test]
-    fn an_idle_loop_makes_room_and_sleeps() {
-        let spin = Duration::from_micros(50);
-        let mut idle = Idle::default();
-        let mut now = Instant::from_micros(7);
-        for _ in 0..IDLE_POLLS {
-            assert!(idle.poll_on(now, spin));
-            assert_eq!(idle.yielded, None);
-            now += Duration::from_nanos(100);
-        }
-        assert!(idle.poll_on(now, spin));
-        assert_eq!(idle.yielded, Some(now));
-        now += CROWDED;
-        assert!(idle.poll_on(now, spin));
-        assert!(idle.crowded);
-        idle.end();
-        assert!(idle.poll_on(now, spin));
-        assert_eq!(idle.yielded, Some(now), "from the first on");
-        now += Duration::from_nanos(100);
-        assert!(idle.poll_on(now, spin));
-        assert!(!idle.crowded);
-        assert!(!idle.poll_on(now + spin, spin), "it is time to sleep");
-        assert!(!Idle::default().poll_on(now, Duration::ZERO));
     }
 }

@@ -2,10 +2,7 @@
 
 use std::net::IpAddr;
 
-use etherparse::{
-    Icmpv4Type, Icmpv6Type, NetSlice, PacketBuilder, SlicedPacket, TransportSlice,
-    icmpv4::DestUnreachableHeader,
-};
+use etherparse::{SlicedPacket, TransportSlice};
 use offload_engine::state::MacAddress;
 use smoltcp::{
     phy::ChecksumCapabilities,
@@ -29,8 +26,6 @@ const ICMPV6_AT: usize = ETHERNET_BYTES + IPV6_HEADER_BYTES;
 const SOLICIT_OR_ADVERT: [u8; 2] = [135, 136];
 const NDISC_OPTIONS_AT: usize = ICMPV6_AT + 24;
 const OPTION_SACK: u8 = 5;
-/// Bytes of a packet that an ICMP message quotes.
-const QUOTED_BYTES: usize = 100;
 
 /// What a network looks at in a TCP frame.
 #[derive(Clone, Copy, Debug)]
@@ -208,33 +203,6 @@ pub(crate) fn announces(frame: &[u8], address: IpAddr) -> bool {
                 && told(ICMPV6_AT + 8, &address.octets())
         }
     }
-}
-
-/// "Too big", to the sender of `frame`, from the neighbor that it was for.
-pub(crate) fn too_big(frame: &[u8], mtu: usize) -> Option<Vec<u8>> {
-    let packet = SlicedPacket::from_ethernet(frame).ok()?;
-    let net = packet.net?;
-    let (to, from): ([u8; 6], [u8; 6]) =
-        (frame[6..12].try_into().ok()?, frame[..6].try_into().ok()?);
-    let quoted = &frame[ETHERNET_BYTES..frame.len().min(ETHERNET_BYTES + QUOTED_BYTES)];
-    let mut made = Vec::new();
-    let builder = PacketBuilder::ethernet2(from, to);
-    match net {
-        NetSlice::Ipv4(ip) => {
-            let (source, destination) = (ip.header().source(), ip.header().destination());
-            let next_hop_mtu = u16::try_from(mtu).ok()?;
-            let header = DestUnreachableHeader::FragmentationNeeded { next_hop_mtu };
-            let kind = Icmpv4Type::DestinationUnreachable(header);
-            builder.ipv4(destination, source, 64).icmpv4(kind).write(&mut made, quoted).ok()?;
-        }
-        NetSlice::Ipv6(ip) => {
-            let (source, destination) = (ip.header().source(), ip.header().destination());
-            let kind = Icmpv6Type::PacketTooBig { mtu: u32::try_from(mtu).ok()? };
-            builder.ipv6(destination, source, 64).icmpv6(kind).write(&mut made, quoted).ok()?;
-        }
-        NetSlice::Arp(_) => return None,
-    }
-    Some(made)
 }
 
 /// Tells the node at `to` by a question where the one that asks is now.

@@ -8,6 +8,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use flue_test_support::icmp;
 use offload_engine::{
     link::{
         Link, RxBatch, RxChecksum, TxFrame, TxOutcome,
@@ -240,7 +241,7 @@ impl<L: Link> LinkWrapper for Roadside<L> {
         frame.gather_into(&mut data);
         let segment = frame.offload.segment.map_or(usize::MAX, |segment| segment.size.into());
         if let Some(narrow) = road.too_narrow(now, self.node, &data, segment) {
-            let told = frames::too_big(&data, narrow.mtu).filter(|_| !narrow.black_hole);
+            let told = icmp::too_big(&data, narrow.mtu).filter(|_| !narrow.black_hole);
             road.seen.note(if told.is_some() { Sight::TooBig } else { Sight::BlackHole });
             self.inbound.extend(told);
             return TxOutcome::Sent;

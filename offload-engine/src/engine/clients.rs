@@ -175,6 +175,19 @@ impl Clients {
         callbacks.append(&mut self.left);
         self.slots.iter_mut().for_each(|slot| slot.client.take_callbacks(callbacks));
     }
+
+    /// Whether callbacks of one of them wait for a thread that runs the loop.
+    #[inline]
+    pub fn has_callbacks_of_loop(&self) -> bool {
+        self.slots.iter().any(|slot| slot.client.has_callbacks_of_loop())
+    }
+
+    /// [`NodeClient::take_callbacks_of_calls`] of each.
+    #[inline]
+    pub fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
+        callbacks.append(&mut self.left);
+        self.slots.iter_mut().for_each(|slot| slot.client.take_callbacks_of_calls(callbacks));
+    }
 }
 
 impl core::fmt::Debug for Clients {

@@ -134,8 +134,19 @@ pub trait NodeClient: OffloadClient + Any + Send {
     }
 
     /// Moves out the consumer's callbacks that became due. The node calls them, in order, when it
-    /// holds no lock.
+    /// holds no lock, on a thread that runs the loop.
     fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
+
+    /// As [`NodeClient::take_callbacks`], of those that any thread may call: also the thread of a call of the node,
+    /// before that call returns. By default all of them.
+    fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
+        self.take_callbacks(callbacks);
+    }
+
+    /// Whether others wait: then a thread that runs the loop is woken, and takes them.
+    fn has_callbacks_of_loop(&self) -> bool {
+        false
+    }
 
     /// The device is gone: no upcall and no notice follows. Everything that a consumer waits for ends with a reason,
     /// and later requests fail.
@@ -178,7 +189,7 @@ impl EngineConfig {
             rx_batch_bytes_max: 256 * 1024,
             super_segment_max: 64 * 1024,
             waits_for_forwards: false,
-            tcp: tcp::Config::default(),
+            tcp: tcp::Config { time_wait_uploads: true, ..tcp::Config::default() },
         }
     }
 }

@@ -21,6 +21,8 @@
 #![allow(unsafe_code)]
 
 mod copy;
+#[cfg(feature = "std")]
+pub mod mapped;
 mod piece;
 
 use alloc::{
@@ -199,6 +201,18 @@ impl SharedSpan {
         Self { start, len, owner: self.owner.clone() }
     }
 
+    /// This span and the next as one, if they are of one owner and `next` begins where this one ends.
+    pub fn joined(&self, next: &Self) -> Option<Self> {
+        let end = self.start.as_ptr().wrapping_add(self.len);
+        let is_next = Arc::ptr_eq(&self.owner, &next.owner) && end == next.start.as_ptr();
+        // Both are parts of the memory that the owner keeps.
+        is_next.then(|| Self {
+            start: self.start,
+            len: self.len + next.len,
+            owner: self.owner.clone(),
+        })
+    }
+
     /// All of it, without another reference to the owner.
     #[inline]
     pub const fn view(&self) -> SharedSlice<'_> {
@@ -298,6 +312,15 @@ impl fmt::Debug for SharedSlice<'_> {
 }
 
 impl SharedSlice<'_> {
+    /// Memory that the caller keeps, to be read as long as the slice lives.
+    ///
+    /// # Safety
+    /// During the lifetime `len` bytes from `start` on are initialised and can be read. They may be written meanwhile
+    /// in the ways that [`SharedSpan::from_raw`] allows.
+    pub const unsafe fn from_raw(start: NonNull<u8>, len: usize) -> Self {
+        Self { start, len, span: PhantomData }
+    }
+
     length!();
 
     /// Where the bytes are.

@@ -75,6 +75,20 @@ fn bounds() {
     assert!(panics(&|memory| memory.view().read(&mut [0; 7])));
 }
 
+// Neighbours are joined, whatever lies between is not, and neither is other memory.
+#[test]
+fn neighbours_join() {
+    let memory = span(&pattern(100));
+    let part = |range| memory.slice(range);
+    let joined = part(10..30).joined(&part(30..70)).unwrap();
+    assert_eq!(content(&joined), pattern(100)[10..70]);
+    for (one, other) in [(10..30, 31..70), (10..30, 29..70), (30..70, 10..30)] {
+        assert!(part(one).joined(&part(other)).is_none());
+    }
+    let foreign = part(30..70).under(());
+    assert!(part(10..30).joined(&foreign).is_none(), "its owner is another");
+}
+
 // A word is eight bytes at a multiple of eight in memory, wherever the span begins; of memory that may only be read
 // there is none.
 #[test]

@@ -223,8 +223,8 @@ pub struct Config {
     pub push_delay: Duration,
     /// Thresholds of optional upload requests.
     pub upload: UploadThresholds,
-    /// Ask for an upload in TIME_WAIT (CH-EVT-3: that state is the host's). Off, the target keeps the connection until
-    /// TIME_WAIT ends.
+    /// Ask for an upload in TIME_WAIT (CH-EVT-3: that state is the host's, where a connection takes some hundred
+    /// bytes), as an engine does by default. Off, the connection stays as it is until TIME_WAIT ends.
     pub time_wait_uploads: bool,
     /// A SYN at exactly RCV.NXT has the connection uploaded in state CLOSED (CH §9.2). Off, it gets a challenge ACK as
     /// every SYN does (RFC 5961 §4.2), so that an attacker who guesses one number cannot end a connection.

@@ -682,8 +682,14 @@ impl Connection {
         self.phase = TcpPhase::TimeWait;
         self.timers.stop_all();
         self.timers.set(Timer::Close, self.now + self.config.time_wait);
-        if self.config.time_wait_uploads {
-            // CH-EVT-3. Until the host takes it, the state is kept here.
+        self.offer_time_wait();
+    }
+
+    /// CH-EVT-3: asks for the upload of a connection in TIME-WAIT, once its consumer has taken everything: what is left
+    /// of it then is small. Until the host takes it, the state is kept here.
+    fn offer_time_wait(&mut self) {
+        let is_over = self.phase == TcpPhase::TimeWait && self.peer_closed_raised;
+        if is_over && self.config.time_wait_uploads {
             self.events.push_back(Event::Retrieve(UploadReason::UploadRequested));
         }
     }
@@ -736,6 +742,7 @@ impl Connection {
             self.peer_closed_raised = true;
             self.end_receives();
             self.events.push_back(Event::PeerClosed);
+            self.offer_time_wait();
         }
     }
 

@@ -88,6 +88,11 @@ fn check_receive(state: &ConnectionState) -> Result<(), ImportError> {
     Ok(())
 }
 
+/// Retransmissions before the take-over: known in TIME-WAIT only.
+const fn lost_before(phase: TcpPhase, retransmit: TimerState) -> u64 {
+    if matches!(phase, TcpPhase::TimeWait) { retransmit.count as u64 } else { 0 }
+}
+
 /// Takes over a state that [`check`] has passed.
 pub(super) fn import(
     now: Instant,
@@ -216,7 +221,7 @@ pub(super) fn import(
         aborted: false,
         ending: Ending::No,
         events: VecDeque::new(),
-        counters: Counters::default(),
+        counters: Counters { total_retrans: lost_before(phase, retransmit), ..Counters::default() },
         watch: Watch::default(),
         send_backlog: SendBacklog::default(),
     };
@@ -342,7 +347,10 @@ impl Connection {
     /// The timer that the chimney's one slot stands for now (CH §10.1).
     fn retransmit_state(&self, now: Instant) -> TimerState {
         let (count, timer) = if fin_acknowledged(self.phase) {
-            (0, Timer::Close)
+            // In TIME-WAIT: whether the last ACK may have been lost too (`Connection::repeat_last_ack`).
+            let is_over = self.phase == TcpPhase::TimeWait;
+            let lost = if is_over { self.counters.total_retrans } else { 0 };
+            (u8::try_from(lost).unwrap_or(u8::MAX), Timer::Close)
         } else if self.window_closed() {
             (self.attempts.probes, Timer::Persist)
         } else {

@@ -59,6 +59,10 @@ pub trait CoreAccess: Send + Sync {
     fn progress(&self) -> bool {
         false
     }
+
+    /// A consumer has asked for a notification without entering, and may be about to sleep where this library cannot
+    /// see it.
+    fn expect_sleep(&self) {}
 }
 
 /// A handle of an adapter, for interfaces and their objects. Clones are the same adapter.
@@ -113,6 +117,12 @@ impl Access {
     #[inline]
     pub fn progress(&self) -> bool {
         self.0.progress()
+    }
+
+    /// Tells whoever drives the adapter that a consumer may be about to sleep ([`CoreAccess::expect_sleep`]).
+    #[inline]
+    pub fn expect_sleep(&self) {
+        self.0.expect_sleep();
     }
 
     /// Returns whether both are the same adapter: names of one mean something else to another.

@@ -101,6 +101,10 @@ impl CoreAccess for SocketsAccess {
     fn progress(&self) -> bool {
         self.0.poll()
     }
+
+    fn expect_sleep(&self) {
+        self.0.expect_sleep();
+    }
 }
 
 struct NodeAccess(Node<NodeRnic>);

@@ -116,8 +116,8 @@ impl Completions {
     /// Waits for completions and moves them into `results`; returns how many, 0 only if `results` has no room.
     ///
     /// # Errors
-    /// [`NtStatus::BUFFER_OVERFLOW`]: the queue has failed, and its completions are lost (NDK-CQ-13). The loss of the
-    /// device fails no queue: it ends connections, and so [`Connection::next`].
+    /// The queue has failed, and its completions are lost: [`NtStatus::BUFFER_OVERFLOW`] (NDK-CQ-13),
+    /// [`NtStatus::INTERNAL_ERROR`]: the device is gone.
     pub async fn next(&self, results: &mut [NdkResultEx]) -> Result<usize, NtStatus> {
         let mut place = self.notified.wakers.place();
         poll_fn(|context| self.poll_next(&mut place, context, results)).await

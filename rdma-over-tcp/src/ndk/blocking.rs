@@ -41,15 +41,18 @@
 //! # }
 //! ```
 
-use alloc::{boxed::Box, format, vec::Vec};
+use alloc::{boxed::Box, format, sync::Arc, vec::Vec};
 use core::net::SocketAddr;
-use std::sync::mpsc::{Receiver, TrySendError, sync_channel};
+use std::sync::{
+    OnceLock,
+    mpsc::{Receiver, TrySendError, sync_channel},
+};
 
 use host_stack::node::{Node, WaitError};
 
 use super::{
     Adapter, AdapterCore, Begun, CallError, Connector, Cq, Ended, Listener, NdkResultEx, NtStatus,
-    Qp, ReadLimit, Sockets, call::peer_data, turn_away,
+    Qp, ReadLimit, SharedEndpoint, Sockets, call::peer_data, turn_away,
 };
 
 /// A way to wait until something has happened on a node. [`Node`] waits without a limit; a program that has a time
@@ -141,6 +144,41 @@ pub fn call_on<W: Wait>(
             Err(waiter.failed(CallError { call: name.into(), status, cause }))
         }
     }
+}
+
+/// CLOSE_NDK_ADAPTER_HANDLER as NDKPI has it: waits until every object of the adapter is closed, and every callback of
+/// them has returned (NDK-LIFE-9). Not for callbacks, whose return it would wait for.
+///
+/// # Errors
+/// The wait has failed.
+pub fn close_adapter<W: Wait>(waiter: &mut W, adapter: &Adapter) -> Result<(), W::Error> {
+    let closed = Begun::close(|done| adapter.close(done));
+    waiter.wait(|| closed.status()).map(drop)
+}
+
+/// Creates a shared endpoint, and waits until its address is reserved.
+///
+/// # Errors
+/// As [`Adapter::create_shared_endpoint`]; or the wait has failed.
+pub fn create_shared_endpoint<W: Wait>(
+    waiter: &mut W,
+    adapter: &Adapter,
+    local: SocketAddr,
+) -> Result<SharedEndpoint, W::Error> {
+    let made = Arc::new(OnceLock::new());
+    let tell = made.clone();
+    let status = adapter.create_shared_endpoint(local, move |endpoint| {
+        // The creation has one completion.
+        let _ = tell.set(endpoint);
+    });
+    let made = match status {
+        NtStatus::PENDING => waiter.wait(|| made.get().cloned())?,
+        status => Err(status),
+    };
+    made.map_err(|status| {
+        let call = format!("create a shared endpoint at {local}");
+        waiter.failed(CallError { call, status, cause: None })
+    })
 }
 
 /// A listener, and the connections that have come.
@@ -312,7 +350,11 @@ impl Connection {
         let begun = Begun::begin(|done| self.connector.disconnect(done));
         match waiter.wait(|| begun.status())? {
             NtStatus::SUCCESS => Ok(()),
-            NtStatus::CONNECTION_INVALID if self.ended.reason().is_some() => Ok(()),
+            NtStatus::CONNECTION_INVALID | NtStatus::DEVICE_REMOVED
+                if self.ended.reason().is_some() =>
+            {
+                Ok(())
+            }
             status => {
                 Err(waiter.failed(CallError { call: "disconnect".into(), status, cause: None }))
             }

@@ -1,7 +1,10 @@
 //! NDK_ADAPTER_INFO: what the adapter offers.
 
 use super::flags::AdapterFlags;
-use crate::rnic::{COPY_ASIDE_MAX, Limits};
+use crate::{
+    mpa::startup::{ENHANCED_OCTETS, PRIVATE_DATA_OCTETS_MAX, ReadDepth, Revision},
+    rnic::{COPY_ASIDE_MAX, Config},
+};
 
 /// NDK_VERSION.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -10,6 +13,14 @@ pub struct NdkVersion {
     pub major: u16,
     /// Minor version: a higher one is a superset.
     pub minor: u16,
+}
+
+impl NdkVersion {
+    /// Returns whether a provider that speaks `highest` takes a consumer that needs this version or a higher minor one.
+    #[must_use]
+    pub const fn is_met_by(self, highest: Self) -> bool {
+        self.major == highest.major && self.minor <= highest.minor
+    }
 }
 
 /// The interface version in force: the highest minor of major 2 (NDK-VER-1).
@@ -72,33 +83,44 @@ pub struct AdapterInfo {
     pub rdma_technology: RdmaTechnology,
 }
 
-impl From<&Limits> for AdapterInfo {
-    fn from(limits: &Limits) -> Self {
+/// The smallest FRMRPageCount that NDKPI allows.
+const FRMR_PAGES_MIN: u32 = 16;
+
+impl From<&Config> for AdapterInfo {
+    /// What `config` allows, as far as it is implemented.
+    fn from(config: &Config) -> Self {
+        let limits = &config.limits;
+        let enhanced = if config.revision >= Revision::Two { ENHANCED_OCTETS } else { 0 };
+        let private_data_max =
+            limits.private_data_max.min((PRIVATE_DATA_OCTETS_MAX - enhanced) as u32);
+        let reads_max = u32::from(ReadDepth::MAX);
         Self {
             version: NDK_VERSION,
             vendor_id: 0x0066_6c75,
             device_id: 1,
             max_registration_size: limits.registration_bytes_max,
             max_window_size: limits.registration_bytes_max,
-            frmr_page_count: limits.fast_register_pages_max,
+            frmr_page_count: limits.fast_register_pages_max.max(FRMR_PAGES_MIN),
             max_initiator_request_sge: limits.send_sges_max,
             max_receive_request_sge: limits.receive_sges_max,
             max_read_request_sge: limits.read_sges_max,
             max_transfer_length: limits.transfer_bytes_max,
             max_inline_data_size: limits.inline_bytes_max,
-            max_inbound_read_limit: limits.ird_max,
-            max_outbound_read_limit: limits.ord_max,
+            max_inbound_read_limit: limits.ird_max.min(reads_max),
+            max_outbound_read_limit: limits.ord_max.min(reads_max),
             max_receive_queue_depth: limits.receive_depth_max,
             max_initiator_queue_depth: limits.send_depth_max,
             max_srq_depth: limits.srq_depth_max,
             max_cq_depth: limits.cq_depth_max,
             large_request_threshold: COPY_ASIDE_MAX,
-            max_caller_data: limits.private_data_max,
-            max_callee_data: limits.private_data_max,
+            max_caller_data: private_data_max,
+            max_callee_data: private_data_max,
             adapter_flags: AdapterFlags::IN_ORDER_DMA_SUPPORTED
                 | AdapterFlags::RDMA_READ_SINK_NOT_REQUIRED
                 | AdapterFlags::RDMA_READ_LOCAL_INVALIDATE_SUPPORTED
-                | AdapterFlags::CQ_RESIZE_SUPPORTED,
+                | AdapterFlags::CQ_INTERRUPT_MODERATION_SUPPORTED
+                | AdapterFlags::CQ_RESIZE_SUPPORTED
+                | AdapterFlags::LOOPBACK_CONNECTIONS_SUPPORTED,
             rdma_technology: RdmaTechnology::IWarp,
         }
     }

@@ -6,10 +6,10 @@
 //!
 //! Limits are those of [`AdapterInfo`] and [`Capabilities`]; time limits those of [`AdapterConfig`].
 //! Asynchronous functions return PENDING and call back exactly once; creating and registering needs no
-//! waiting here and succeeds inline, which NDKPI allows (NDK-ASY-1).
+//! waiting here and succeeds inline, which NDKPI allows (NDK-ASY-1). Each has a form with a completion all the same
+//! (`begin_*`), and [`AdapterConfig::deferral`] has them pend, for tests of consumers.
 //!
-//! Not offered yet, and answered so: shared endpoints, logical address mappings, the privileged token, interrupt
-//! moderation.
+//! Callbacks are called by a thread of the adapter, or as [`AdapterConfig::callbacks`] says ([`CallbackThread`]).
 
 pub mod asynchronous;
 pub mod blocking;
@@ -17,6 +17,8 @@ mod call;
 mod flags;
 mod handles;
 mod info;
+mod management;
+mod miniport;
 mod open;
 mod outcome;
 mod pair;
@@ -31,23 +33,32 @@ use alloc::{boxed::Box, sync::Arc};
 pub use self::{
     call::{CallError, turn_away},
     flags::{AdapterFlags, CqNotify, MrFlags, OpFlags, OperationType},
-    handles::{Adapter, Connector, Cq, Invalidate, Listener, Mr, Mw, Pd, Qp, Srq},
+    handles::{
+        Adapter, Connector, Cq, ExtensionInterface, Guid, Invalidate, Listener,
+        LogicalAddressMapping, Mr, Mw, Pd, Qp, RFC7306_INTERFACE, RFC7306_VERSION, SharedEndpoint,
+        Srq,
+    },
     info::{AdapterInfo, NDK_VERSION, NdkVersion, RdmaTechnology},
+    management::{
+        MISSING_COUNTERS, NdkAttributes, NdkCapabilities, NdkConnectionEntry, NdkConnections,
+        NdkLocalEndpointEntry, NdkLocalEndpoints, NdkPerformanceCounters,
+    },
+    miniport::Miniport,
     open::{open, open_on, open_queues, open_sockets},
     outcome::{Begun, Ended},
     pair::Pair,
     result::{DisconnectReason, NdkResult, NdkResultEx},
     status::NtStatus,
 };
-pub use offload_engine::state::KeepAlive;
+pub use offload_engine::{state::KeepAlive, status::NdisStatus};
 
 pub use crate::{
     access::{CoreAccess, Driver},
     rdmap::AtomicOperation,
     rnic::{
-        COPY_ASIDE_MAX, Capabilities, CloseCompletion, Config as AdapterConfig, ConnectCause,
-        ConnectionEntry, Counters, Data, FpduSize, History, ListenerConfig, PAGE_SIZE, QpLimits,
-        QpStats, ReadLimit, RegisteredBuffer, Sge,
+        COPY_ASIDE_MAX, CallbackThread, Capabilities, CloseCompletion, Config as AdapterConfig,
+        ConnectCause, ConnectionEntry, Counters, Data, Deferral, FpduSize, History, ListenerConfig,
+        PAGE_SIZE, QpLimits, QpStats, ReadLimit, RegisteredBuffer, Sge,
     },
     transport::{CaptureOutput, NodeRnic as AdapterCore, Sockets, SocketsConfig},
 };
@@ -57,6 +68,16 @@ pub type Notification = Arc<dyn Fn(NtStatus) + Send + Sync>;
 
 /// Ends an asynchronous request (NDK_FN_REQUEST_COMPLETION).
 pub type RequestCompletion = Box<dyn FnOnce(NtStatus) + Send>;
+
+/// What a create has come to (NDK-ASY-1).
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Created<T> {
+    /// SUCCESS: the object. The completion was dropped and is not called.
+    Done(T),
+    /// PENDING: the completion follows, once, with the object or the failure. It may have been called already.
+    Pending,
+}
 
 /// Called once when an established connection ended, unless by the consumer's own disconnect (NDK-DISC-4). The argument
 /// is a [`DisconnectReason`] (NDK-DISC-7).

@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::{flags::OperationType, status::NtStatus};
 use crate::{
-    error::{EndReason, ErrorNumber, InWords, Loss, Truncation, WireError},
+    error::{EndReason, ErrorNumber, Loss, Truncation, WireError},
     rnic::cq::{Arrival, Completion, WcOpcode},
 };
 
@@ -43,11 +43,18 @@ pub struct NdkResultEx {
 }
 
 impl NdkResultEx {
-    /// The error of the Terminate that has failed the request, in words.
+    /// The error that has failed the request, with the side that found it: this side what is wrong with a receive, and
+    /// the peer, which says so in a Terminate, what is wrong with a request.
     #[must_use]
-    pub fn error(&self) -> Option<InWords> {
+    pub fn error(&self) -> Option<EndReason> {
         let number = DisconnectReason(self.provider_error_code).number();
-        (self.provider_error_code != 0).then_some(InWords(number))
+        let reason = match self.operation {
+            OperationType::Receive
+            | OperationType::ReceiveAndInvalidate
+            | OperationType::ReceiveImmediate => EndReason::Found(number),
+            _ => EndReason::Terminated(number),
+        };
+        (self.provider_error_code != 0).then_some(reason)
     }
 }
 

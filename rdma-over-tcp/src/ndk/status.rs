@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::rnic::{ConnectError, CqOverrun, VerbError, WcStatus};
+use crate::rnic::{ConnectError, CqFailure, VerbError, WcStatus};
 
 /// An NTSTATUS.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,6 +42,8 @@ statuses! {
     DEVICE_BUSY = 0x8000_0011;
     /// A scatter/gather entry or the peer's memory may not be used that way.
     ACCESS_VIOLATION = 0xC000_0005;
+    /// No object has this handle: it is stale, or of another type. Of the C interface, whose handles are pointers.
+    INVALID_HANDLE = 0xC000_0008;
     /// An argument outside its range.
     INVALID_PARAMETER = 0xC000_000D;
     /// A request that makes no sense in this state, such as the invalidation of an invalid token.
@@ -142,9 +144,12 @@ impl From<WcStatus> for NtStatus {
     }
 }
 
-impl From<CqOverrun> for NtStatus {
-    fn from(CqOverrun: CqOverrun) -> Self {
-        Self::BUFFER_OVERFLOW // NDK-CQ-13
+impl From<CqFailure> for NtStatus {
+    fn from(failure: CqFailure) -> Self {
+        match failure {
+            CqFailure::Overrun => Self::BUFFER_OVERFLOW, // NDK-CQ-13
+            CqFailure::DeviceLost => Self::INTERNAL_ERROR, // NDK-CQ-14
+        }
     }
 }
 
@@ -162,12 +167,16 @@ impl From<VerbError> for NtStatus {
             VerbError::NotConnected => Self::CONNECTION_INVALID,
             VerbError::NoReads => Self::INVALID_DEVICE_REQUEST,
             VerbError::NoExtensions => Self::NOT_SUPPORTED,
-            VerbError::NoRemoteAccess | VerbError::ReadOnly | VerbError::RightsNotAllowed => {
-                Self::ACCESS_VIOLATION
-            }
+            VerbError::NotMapped
+            | VerbError::NoRemoteAccess
+            | VerbError::ReadOnly
+            | VerbError::RightsNotAllowed => Self::ACCESS_VIOLATION,
             VerbError::WindowsBound => Self::DEVICE_BUSY,
             VerbError::TooManyPages => Self::IMPLEMENTATION_LIMIT,
             VerbError::NoResources => Self::INSUFFICIENT_RESOURCES,
+            VerbError::NeverNotified => Self::INVALID_PARAMETER_MIX,
+            VerbError::CqFailed => Self::INVALID_DEVICE_STATE,
+            VerbError::DeviceLost => Self::DEVICE_REMOVED,
         }
     }
 }
@@ -183,6 +192,7 @@ impl From<ConnectError> for NtStatus {
             ConnectError::NetworkUnreachable => Self::NETWORK_UNREACHABLE,
             ConnectError::InvalidAddress => Self::INVALID_ADDRESS,
             ConnectError::AddressInUse => Self::SHARING_VIOLATION,
+            ConnectError::ConnectionExists => Self::ADDRESS_ALREADY_EXISTS,
             ConnectError::NoPorts => Self::TOO_MANY_ADDRESSES,
             ConnectError::AlreadyBound => Self::ADDRESS_ALREADY_ASSOCIATED,
             ConnectError::QpConnected => Self::CONNECTION_ACTIVE,

@@ -1,10 +1,10 @@
 //! Calls and requests that bind windows, and what unbinds them ([`window`](super::window)).
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 
 use super::{
     device::Rnic,
-    id::{Key, PdId, QpId, WindowId},
+    id::{Key, PdId, QpId, RegionId, WindowId},
     lifetime::Life,
     region::{Access, Holder, Keys, Owner, Region, Regions, Registration, User},
     status::VerbError,
@@ -69,7 +69,7 @@ impl Regions {
         region.windows += 1;
         self.unbind(bind.window);
         let Bind { window, region, base, rights, .. } = bind;
-        let registration = Registration { token, memory, base, rights };
+        let registration = Registration { token, memory, base, rights, lams: Box::default() };
         if let Some(window) = self.windows.get_mut(window) {
             window.binding = Some(Binding { region, holder, registration });
         }
@@ -111,12 +111,23 @@ impl Regions {
 
     /// Unbinds the windows that a queue pair has bound.
     pub(crate) fn unbind_all(&mut self, qp: QpId) {
+        self.unbind_where(|binding| binding.holder == Holder::Peer(qp));
+    }
+
+    /// Unbinds the windows that are bound to a region.
+    pub(crate) fn unbind_of_region(&mut self, region: RegionId) {
+        if self.table.get(region).is_some_and(|region| region.windows > 0) {
+            self.unbind_where(|binding| binding.region == region);
+        }
+    }
+
+    fn unbind_where(&mut self, matches: impl Fn(&Binding) -> bool) {
         if self.windows.len() == 0 {
             return;
         }
         let is_bound = |id: &WindowId| {
-            let opened = self.windows.get(*id).and_then(Window::opened);
-            opened.is_some_and(|(holder, _)| holder == Holder::Peer(qp))
+            let window = self.windows.get(*id);
+            window.and_then(|window| window.binding.as_ref()).is_some_and(&matches)
         };
         let bound: Vec<_> = self.windows.ids().filter(is_bound).collect();
         for id in bound {
@@ -140,7 +151,7 @@ impl Rnic {
     /// # Errors
     /// [`VerbError::InvalidHandle`]: the domain is gone or is being closed; [`VerbError::NoResources`].
     pub fn create_window(&mut self, pd: PdId, kind: WindowType) -> Result<WindowId, VerbError> {
-        self.check_open(Key::Pd(pd))?;
+        self.check_parent(Key::Pd(pd))?;
         let regions = &mut self.objects.regions;
         let (life, keys) = (Life::default(), Keys::default());
         let window = Window { life, pd, kind, token: 0, keys, binding: None };

@@ -16,6 +16,8 @@ use crate::{
 pub enum ConnectCause {
     /// TCP could not connect, or the call failed on this side.
     Tcp(ConnectError),
+    /// The peer has not answered TCP's handshake within this time.
+    NoHandshake(Duration),
     /// MPA's start-up has failed: a Reply that rejects, that is not valid, or that does not suit the Request.
     Startup(StartupError),
     /// The peer has sent no Reply within this time.
@@ -58,6 +60,9 @@ impl fmt::Display for ConnectCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(error) => write!(f, "TCP: {error}"),
+            Self::NoHandshake(limit) => {
+                write!(f, "TCP: the peer has not answered within {} s", limit.as_secs_f64())
+            }
             Self::Startup(error) => startup(f, error),
             Self::NoReply(limit) => {
                 write!(f, "MPA: the peer has sent no Reply within {} s", limit.as_secs_f64())

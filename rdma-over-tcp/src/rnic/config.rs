@@ -85,6 +85,8 @@ pub struct Capabilities {
     pub max_mr_count: u32,
     /// Memory windows.
     pub max_mw_count: u32,
+    /// Logical address mappings.
+    pub max_lam_count: u32,
     /// Queue pairs.
     pub max_qp_count: u32,
     /// Shared receive queues.
@@ -93,6 +95,8 @@ pub struct Capabilities {
     pub max_connector_count: u32,
     /// Listeners.
     pub max_listener_count: u32,
+    /// Shared endpoints.
+    pub max_shared_endpoint_count: u32,
 }
 
 impl Default for Capabilities {
@@ -102,10 +106,12 @@ impl Default for Capabilities {
             max_cq_count: 65_536,
             max_mr_count: 262_144,
             max_mw_count: 262_144,
+            max_lam_count: 262_144,
             max_qp_count: 65_536,
             max_srq_count: 65_536,
             max_connector_count: 65_536,
             max_listener_count: 1024,
+            max_shared_endpoint_count: 1024,
         }
     }
 }
@@ -117,6 +123,31 @@ pub const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(15);
 pub const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// Count of these probes.
 pub const KEEP_ALIVE_PROBES: u8 = 3;
+
+/// The thread of an adapter's callbacks. In either case they are called one at a time, in order, and with no lock of
+/// the adapter held.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum CallbackThread {
+    /// The adapter's: the engine's thread of a node with automatic progress, the thread of kernel sockets. Never a
+    /// thread within a call of the consumer, who may hold a lock there that the callback takes. With manual progress
+    /// the adapter has no thread: callbacks are called by the thread that polls or waits, within that. So are they
+    /// behind the loss of the device, when no thread of the adapter is left.
+    #[default]
+    Own,
+    /// Whoever comes first: also the thread of any call, before the call returns. That saves a change of threads, and
+    /// is for consumers that hold no lock in their calls which their callbacks take.
+    Caller,
+}
+
+/// Requests and closes that could end at once end later, some of them: for tests of consumers, which see then what an
+/// adapter may do whose hardware takes its time (NDK-ASY-1, -2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Deferral {
+    /// Draws the requests that pend, and the times. The same seed and the same calls give the same order.
+    pub seed: u64,
+    /// The longest time that one pends.
+    pub delay_max: Duration,
+}
 
 /// Configuration of an adapter.
 #[derive(Clone, Debug)]
@@ -149,7 +180,8 @@ pub struct Config {
     pub accept_timeout: Duration,
     /// From a disconnect to the acknowledgement of its FIN.
     pub disconnect_timeout: Duration,
-    /// From a Terminate to the reset, if the peer does not close.
+    /// Behind a Terminate: silence of the peer, which neither acknowledges more of what was sent nor closes, until the
+    /// reset. Behind a Reply that rejects: until the reset, if the peer does not close.
     pub terminate_timeout: Duration,
     /// Time that a message waits until a receive is posted for it, while TCP's window holds back what follows; zero: it
     /// ends the connection at once (RFC 5041 §7.2). For programs that count on InfiniBand's receiver-not-ready retries.
@@ -172,6 +204,10 @@ pub struct Config {
     pub exclusive_endpoints: bool,
     /// Flush when the peer closes, as NDSPI programs expect (NDK-DISC-3). NDKPI says no.
     pub flush_on_peer_close: bool,
+    /// The thread of callbacks.
+    pub callbacks: CallbackThread,
+    /// Has some requests pend that need not ([`Deferral`]); `None`: each ends as soon as it can.
+    pub deferral: Option<Deferral>,
 }
 
 impl Default for Config {
@@ -202,6 +238,8 @@ impl Default for Config {
             }),
             exclusive_endpoints: true,
             flush_on_peer_close: false,
+            callbacks: CallbackThread::Own,
+            deferral: None,
         }
     }
 }

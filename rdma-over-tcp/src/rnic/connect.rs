@@ -10,7 +10,7 @@ use super::{
     config::ListenerConfig,
     connector::{Connector, ConnectorState, DisconnectEvent, PlainAttempt},
     device::Rnic,
-    id::{ConnectorId, Key, ListenerId, QpId, StreamId},
+    id::{ConnectorId, Key, ListenerId, QpId, SharedEndpointId, StreamId},
     lifetime::RequestCompletion,
     listener::ListenerState,
     qp::QpState,
@@ -20,6 +20,13 @@ use super::{
     transport::Command,
 };
 use crate::mpa::startup::{ENHANCED_OCTETS, PRIVATE_DATA_OCTETS_MAX, PrivateData, Revision};
+
+/// Where a connect is from.
+#[derive(Clone, Copy)]
+enum Source {
+    Address(Option<SocketAddr>),
+    Shared(SharedEndpointId),
+}
 
 impl Rnic {
     /// NDK-CD-5, MPA-7.1.1-11, MPE-6-3: private data for a frame with enhanced data, or without.
@@ -38,11 +45,11 @@ impl Rnic {
     }
 
     /// Returns whether a local address is refused because it is in use.
-    fn is_taken(&self, local: SocketAddr) -> bool {
+    pub(super) fn is_taken(&self, local: SocketAddr) -> bool {
         self.config.exclusive_endpoints && self.objects.endpoints.is_in_use(local)
     }
 
-    fn check_device(&self) -> Result<(), ConnectError> {
+    pub(super) fn check_device(&self) -> Result<(), ConnectError> {
         if self.is_lost { Err(ConnectError::DeviceLost) } else { Ok(()) }
     }
 
@@ -69,6 +76,8 @@ impl Rnic {
         id: ConnectorId,
         states: &[ConnectorState],
     ) -> Result<(&mut Connector, StreamId), ConnectError> {
+        // NDK-LIFE-2: one whose close pends is as good as gone. Nothing would end what is begun now.
+        self.check_open(Key::Connector(id)).map_err(|_| ConnectError::InvalidState)?;
         let connector = self.objects.connectors.get_mut(id).ok_or(ConnectError::InvalidState)?;
         match connector.stream {
             Some(stream) if states.contains(&connector.state) => Ok((connector, stream)),
@@ -108,7 +117,26 @@ impl Rnic {
         private_data: &[u8],
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
-        self.try_connect(id, qp, (local, remote), limits, private_data)?;
+        self.try_connect(id, qp, (Source::Address(local), remote), limits, private_data)?;
+        self.objects.begin_request(id, completion);
+        Ok(())
+    }
+
+    /// As [`Rnic::connect`], from a shared endpoint.
+    ///
+    /// # Errors
+    /// As [`Rnic::connect`], without [`ConnectError::AddressInUse`]; [`ConnectError::InvalidHandle`] also for the
+    /// endpoint; [`ConnectError::ConnectionExists`]: it has a connection to this peer (NDK-EP-3).
+    pub fn connect_from(
+        &mut self,
+        id: ConnectorId,
+        qp: QpId,
+        (endpoint, remote): (SharedEndpointId, SocketAddr),
+        limits: ReadLimit,
+        private_data: &[u8],
+        completion: RequestCompletion,
+    ) -> Result<(), ConnectError> {
+        self.try_connect(id, qp, (Source::Shared(endpoint), remote), limits, private_data)?;
         self.objects.begin_request(id, completion);
         Ok(())
     }
@@ -117,7 +145,7 @@ impl Rnic {
         &mut self,
         id: ConnectorId,
         qp: QpId,
-        (local, remote): (Option<SocketAddr>, SocketAddr),
+        (from, remote): (Source, SocketAddr),
         limits: ReadLimit,
         private_data: &[u8],
     ) -> Result<(), ConnectError> {
@@ -133,21 +161,31 @@ impl Rnic {
         if remote.ip().is_unspecified() || remote.port() == 0 {
             return Err(ConnectError::InvalidAddress);
         }
-        let explicit = local.filter(|local| local.port() != 0);
-        if explicit.is_some_and(|local| self.is_taken(local)) {
-            return Err(ConnectError::AddressInUse); // NDK-EP-2
-        }
+        let (local, shared) = match from {
+            Source::Address(local) => {
+                let explicit = local.filter(|local| local.port() != 0);
+                if explicit.is_some_and(|local| self.is_taken(local)) {
+                    return Err(ConnectError::AddressInUse); // NDK-EP-2
+                }
+                (local, None)
+            }
+            Source::Shared(id) => (Some(self.check_shared_endpoint(id, remote)?), Some(id)),
+        };
         let own = limits.capped(self.objects.read_limits());
         let plain = self.config.retry_plain && self.config.revision == Revision::Two;
-        let attempt = PlainAttempt { local, remote, limits: own, private_data };
+        let attempt = PlainAttempt { local, shared, remote, limits: own, private_data };
         let stream = self.begin_attempt(id, qp, self.config.revision, &attempt);
         self.attach(id, qp, stream);
         if let Some(connector) = self.objects.connectors.get_mut(id) {
             connector.state = ConnectorState::Connecting;
+            connector.shared = shared;
             connector.remote = Some(remote);
             connector.data = None;
             connector.cause = None;
             connector.plain = plain.then(|| Box::new(attempt));
+        }
+        if let Some(shared) = shared {
+            self.objects.pin(Key::SharedEndpoint(shared));
         }
         Ok(())
     }
@@ -160,12 +198,13 @@ impl Rnic {
         revision: Revision,
         attempt: &PlainAttempt,
     ) -> StreamId {
-        let PlainAttempt { local, remote, limits, private_data } = attempt.clone();
+        let PlainAttempt { local, shared, remote, limits, private_data } = attempt.clone();
         let stream = (self.names)();
         let initiator = Stream::initiator(&self.config, revision, limits, private_data);
         self.streams.insert(stream, Stream::active(stream, id, qp, initiator, limits));
         let timeout = self.config.connect_timeout;
-        self.commands.push_back(Command::Connect { stream, local, remote, timeout });
+        let endpoint = shared;
+        self.commands.push_back(Command::Connect { stream, local, endpoint, remote, timeout });
         stream
     }
 
@@ -193,13 +232,14 @@ impl Rnic {
     ///
     /// # Errors
     /// [`ConnectError::InvalidState`]: there is nothing to complete; [`ConnectError::Aborted`]: the peer gave up
-    /// before.
+    /// before; [`ConnectError::DeviceLost`].
     pub fn complete_connect(
         &mut self,
         id: ConnectorId,
         disconnect_event: Option<DisconnectEvent>,
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
+        self.check_device()?;
         let (connector, stream) = self.answerable(id, &[ConnectorState::ConnectDone])?;
         connector.state = ConnectorState::Completing;
         connector.disconnect_event = disconnect_event;
@@ -215,7 +255,7 @@ impl Rnic {
     /// # Errors
     /// [`ConnectError::PrivateDataTooLong`], [`ConnectError::InvalidHandle`], [`ConnectError::QpConnected`],
     /// [`ConnectError::QpUnusable`]; [`ConnectError::InvalidState`]: there is nothing to accept;
-    /// [`ConnectError::Aborted`]: the peer gave up before.
+    /// [`ConnectError::Aborted`]: the peer gave up before; [`ConnectError::DeviceLost`].
     #[expect(clippy::too_many_arguments, reason = "an accept has them")]
     pub fn accept(
         &mut self,
@@ -227,6 +267,7 @@ impl Rnic {
         disconnect_event: Option<DisconnectEvent>,
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
+        self.check_device()?;
         let private_data = self.private_data(private_data, self.is_offer_enhanced(id))?;
         self.check_qp(qp)?;
         let (connector, stream) = self.answerable(id, &[ConnectorState::Pending])?;
@@ -248,8 +289,9 @@ impl Rnic {
     ///
     /// # Errors
     /// [`ConnectError::PrivateDataTooLong`]; [`ConnectError::InvalidState`]: there is nothing to reject;
-    /// [`ConnectError::Aborted`]: the peer gave up before.
+    /// [`ConnectError::Aborted`]: the peer gave up before; [`ConnectError::DeviceLost`].
     pub fn reject(&mut self, id: ConnectorId, private_data: &[u8]) -> Result<(), ConnectError> {
+        self.check_device()?;
         let private_data = self.private_data(private_data, self.is_offer_enhanced(id))?;
         let (connector, stream) =
             self.answerable(id, &[ConnectorState::Pending, ConnectorState::ConnectDone])?;
@@ -271,13 +313,14 @@ impl Rnic {
     /// acknowledged; what was not done until then is flushed before. No disconnect event follows.
     ///
     /// # Errors
-    /// [`ConnectError::InvalidState`]: not connected.
+    /// [`ConnectError::InvalidState`]: not connected; [`ConnectError::DeviceLost`].
     pub fn disconnect(
         &mut self,
         now: Instant,
         id: ConnectorId,
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
+        self.check_device()?;
         let Some(connector) = self.objects.connectors.get_mut(id) else {
             return Err(ConnectError::InvalidState);
         };
@@ -312,6 +355,7 @@ impl Rnic {
         if local.port() != 0 && self.is_taken(local) {
             return Err(ConnectError::AddressInUse); // NDK-EP-2
         }
+        self.check_open(Key::Listener(id)).map_err(|_| ConnectError::InvalidHandle)?;
         let Some(listener) = self.objects.listeners.get_mut(id) else {
             return Err(ConnectError::InvalidHandle);
         };

@@ -73,6 +73,13 @@ impl Objects {
             return;
         }
         self.counters.connect_failure += 1;
+        // NDK-EP-3: the address is the endpoint's; what is in use is the connection's pair of them.
+        let error = match error {
+            ConnectError::AddressInUse if connector.shared.is_some() => {
+                ConnectError::ConnectionExists
+            }
+            error => error,
+        };
         connector.cause.get_or_insert(ConnectCause::Tcp(error));
         let retry = connector.state == ConnectorState::Connecting;
         connector.stream = None;
@@ -90,6 +97,9 @@ impl Objects {
                 }
                 self.end_connector_request(id, Err(error));
                 self.unpin(Key::Qp(qp));
+            }
+            if let Some(shared) = self.connectors.get_mut(id).and_then(|it| it.shared.take()) {
+                self.unpin(Key::SharedEndpoint(shared));
             }
         } else {
             connector.state = ConnectorState::Closed;

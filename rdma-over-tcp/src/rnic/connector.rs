@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use super::{
     cause::ConnectCause,
-    id::{ListenerId, QpId, StreamId},
+    id::{ListenerId, QpId, SharedEndpointId, StreamId},
     lifetime::{Life, RequestCompletion},
     read_limit::ReadLimit,
 };
@@ -65,6 +65,8 @@ pub(crate) struct Connector {
     pub(crate) state: ConnectorState,
     pub(crate) qp: Option<QpId>,
     pub(crate) listener: Option<ListenerId>,
+    /// The shared endpoint that it has connected from.
+    pub(crate) shared: Option<SharedEndpointId>,
     pub(crate) stream: Option<StreamId>,
     pub(crate) local: Option<SocketAddr>,
     pub(crate) remote: Option<SocketAddr>,
@@ -84,6 +86,7 @@ pub(crate) struct Connector {
 #[derive(Clone, Debug)]
 pub(crate) struct PlainAttempt {
     pub(crate) local: Option<SocketAddr>,
+    pub(crate) shared: Option<SharedEndpointId>,
     pub(crate) remote: SocketAddr,
     pub(crate) limits: ReadLimits,
     pub(crate) private_data: PrivateData,
@@ -102,6 +105,7 @@ impl Connector {
             state,
             qp: None,
             listener: None,
+            shared: None,
             stream: None,
             local: None,
             remote: None,

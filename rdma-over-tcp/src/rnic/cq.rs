@@ -9,19 +9,26 @@
 //! Every entry has a serial number, counted from 1. Three of them decide about arms: the newest
 //! entry, the newest that is solicited or an error, and the newest at the time of the last
 //! notification. So no entry needs a mark of its own.
+//!
+//! With moderation ([`CqModeration`]) a satisfied arm is held: it stays, and merges with later ones, until enough
+//! entries have come or the time is over. The queue has no clock. It numbers its holds, and the adapter tells it when
+//! the time of one is over.
 
 use alloc::{collections::VecDeque, sync::Arc};
 use core::fmt;
 
-use offload_engine::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicUsize, Ordering},
+use offload_engine::{
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use super::{
     id::QpId,
     lifetime::Life,
-    status::{CqOverrun, VerbError, WcStatus},
+    status::{CqFailure, VerbError, WcStatus},
 };
 use crate::{ddp::Stag, error::ErrorNumber, rdmap::IMMEDIATE_OCTETS};
 
@@ -105,7 +112,17 @@ pub enum Arm {
 }
 
 /// Called when an arm is satisfied, or the queue has failed; never twice at a time, and when no lock is held.
-pub type Notification = Arc<dyn Fn(Result<(), CqOverrun>) + Send + Sync>;
+pub type Notification = Arc<dyn Fn(Result<(), CqFailure>) + Send + Sync>;
+
+/// When a satisfied arm is told: when as many completions have come, or when the time is over, whichever is first.
+/// Completions can be polled at once in any case.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CqModeration {
+    /// Time from the completion that satisfies the arm; `None`: only the count matters.
+    pub interval: Option<Duration>,
+    /// Completions, counted from those that are newer than the last notification; `None`: only the time matters.
+    pub count: Option<u32>,
+}
 
 /// A completion queue as an object.
 pub(crate) struct Cq {
@@ -132,11 +149,18 @@ struct State {
     /// `newest` when an arm was last satisfied.
     notified: u64,
     arm: Option<Arm>,
-    has_failed: bool,
+    moderation: Option<CqModeration>,
+    /// The arm is satisfied, and not told yet: the serial of the first completion that counts for it.
+    held: Option<u64>,
+    /// Number of the last hold.
+    holds: u64,
+    /// The time of the last hold does not run yet.
+    is_hold_new: bool,
+    failure: Option<CqFailure>,
     /// The failure is to be told, armed or not.
     is_failure_watched: bool,
     /// An arm was satisfied; the callback has not been given out yet.
-    due: Option<Result<(), CqOverrun>>,
+    due: Option<Result<(), CqFailure>>,
     /// A callback was given out and has not returned (NDK-CQ-3).
     calling: bool,
 }
@@ -149,13 +173,15 @@ pub struct CompletionQueue {
     state: Mutex<State>,
 }
 
-/// Outcome of adding completions.
+/// Outcome of adding completions, or of an arm.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Pushed {
     /// An entry did not fit: the queue has failed (NDK-CQ-13).
     pub(crate) overrun: bool,
     /// A notification is due, now or once the one that runs has returned.
     pub(crate) due: bool,
+    /// A notification is held back: [`CompletionQueue::begin_hold`].
+    pub(crate) is_hold_new: bool,
 }
 
 impl CompletionQueue {
@@ -169,7 +195,11 @@ impl CompletionQueue {
                 newest_solicited: 0,
                 notified: 0,
                 arm: None,
-                has_failed: false,
+                moderation: None,
+                held: None,
+                holds: 0,
+                is_hold_new: false,
+                failure: None,
                 is_failure_watched: false,
                 due: None,
                 calling: false,
@@ -187,13 +217,13 @@ impl CompletionQueue {
         let mut state = self.state();
         let mut overrun = false;
         for entry in entries {
-            if state.has_failed {
+            if state.failure == Some(CqFailure::Overrun) {
                 break;
             }
             overrun = !state.push(entry);
         }
         self.len.store(state.entries.len(), Ordering::Release);
-        Pushed { overrun, due: state.due.is_some() }
+        Pushed { overrun, due: state.due.is_some(), is_hold_new: state.is_hold_new }
     }
 
     #[cfg(test)]
@@ -229,10 +259,48 @@ impl CompletionQueue {
         self.len.store(state.entries.len(), Ordering::Release);
     }
 
-    /// Asks for a notification; of two arms the stronger one counts.
-    pub(crate) fn arm(&self, arm: Arm) {
+    /// Asks for a notification; of two arms the stronger one counts. What is due or held back from now on is for the
+    /// adapter ([`Rnic::handle_arm`](super::Rnic::handle_arm)).
+    pub(crate) fn arm(&self, arm: Arm) -> Pushed {
         let mut state = self.state();
         state.arm = state.arm.max(Some(arm)); // NDK-CQ-6
+        state.satisfy();
+        Pushed { overrun: false, due: state.due.is_some(), is_hold_new: state.is_hold_new }
+    }
+
+    /// Has notifications held back from now on; `None`: no more. One that is held back already is held anew. Returns
+    /// whether one is.
+    pub(crate) fn moderate(&self, moderation: Option<CqModeration>) -> bool {
+        let mut state = self.state();
+        state.moderation = moderation;
+        if state.held.is_some() {
+            state.begin_hold();
+            state.satisfy();
+        }
+        state.is_hold_new
+    }
+
+    /// The number of a hold that has begun, and its time, once for each hold that has one.
+    pub(crate) fn begin_hold(&self) -> Option<(u64, Duration)> {
+        let mut state = self.state();
+        let is_new = core::mem::take(&mut state.is_hold_new) && state.held.is_some();
+        let interval = state.moderation.and_then(|moderation| moderation.interval);
+        is_new.then_some(state.holds).zip(interval)
+    }
+
+    /// The time of a hold is over. Nothing, if the arm was told before.
+    pub(crate) fn end_hold(&self, hold: u64) {
+        let mut state = self.state();
+        if state.held.is_some() && state.holds == hold {
+            state.tell(Ok(()));
+        }
+    }
+
+    /// The device is gone: each arm is told so from now on (NDK-CQ-14). What is in the queue, and what comes, can be
+    /// polled.
+    pub(crate) fn lose_device(&self) {
+        let mut state = self.state();
+        state.failure.get_or_insert(CqFailure::DeviceLost);
         state.satisfy();
     }
 
@@ -244,7 +312,7 @@ impl CompletionQueue {
     }
 
     /// Gives out the callback that is due, unless one is running.
-    pub(crate) fn take_due(&self) -> Option<Result<(), CqOverrun>> {
+    pub(crate) fn take_due(&self) -> Option<Result<(), CqFailure>> {
         let mut state = self.state();
         if state.calling {
             return None;
@@ -262,9 +330,12 @@ impl CompletionQueue {
     /// Changes the depth.
     ///
     /// # Errors
-    /// [`VerbError::CompletionsPresent`]: more entries are present than that (NDK-RSZ-2).
+    /// [`VerbError::CompletionsPresent`]: more entries are present than that (NDK-RSZ-2); [`VerbError::CqFailed`].
     pub(crate) fn resize(&self, depth: u32) -> Result<(), VerbError> {
         let mut state = self.state();
+        if state.failure.is_some() {
+            return Err(VerbError::CqFailed);
+        }
         if state.entries.len() > depth as usize {
             return Err(VerbError::CompletionsPresent);
         }
@@ -272,9 +343,14 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Returns whether a completion did not fit (NDK-CQ-13): the queue stays empty from then on.
+    /// Entries that it takes.
+    pub fn depth(&self) -> u32 {
+        u32::try_from(self.state().depth).unwrap_or(u32::MAX)
+    }
+
+    /// Returns whether the queue has failed: a completion did not fit (NDK-CQ-13), or the device is gone.
     pub fn has_failed(&self) -> bool {
-        self.state().has_failed
+        self.state().failure.is_some()
     }
 }
 
@@ -290,11 +366,13 @@ impl State {
             }
             self.entries.push_back(entry);
         } else {
-            self.has_failed = true;
+            self.failure = Some(CqFailure::Overrun);
             self.entries.clear();
         }
         // Each entry counts, not the batch: those behind the one that satisfies an arm are new to the next.
-        self.satisfy();
+        if self.arm.is_some() || !fits {
+            self.satisfy();
+        }
         fits
     }
 
@@ -315,23 +393,51 @@ impl State {
 
     /// Clears the arm if it is satisfied now; a callback becomes due then.
     fn satisfy(&mut self) {
-        let watch = (self.has_failed && self.is_failure_watched).then_some(Arm::Failure);
+        let has_overrun = self.failure == Some(CqFailure::Overrun);
+        let watch = (has_overrun && self.is_failure_watched).then_some(Arm::Failure);
         let Some(arm) = self.arm.or(watch) else { return };
+        if let Some(failure) = self.failure {
+            self.is_failure_watched = false;
+            return self.tell(Err(failure)); // NDK-CQ-9, NDK-CQ-15
+        }
         let popped = self.newest - self.entries.len() as u64;
         // NDK-CQ-4: newer than the last callback; polled away means seen.
         let is_new = |serial: u64| serial > self.notified && serial > popped;
-        let due = match (self.has_failed, arm) {
-            (true, _) => {
-                self.is_failure_watched = false;
-                Err(CqOverrun) // NDK-CQ-9, NDK-CQ-15
-            }
-            (false, Arm::Next) if is_new(self.newest) => Ok(()),
-            (false, Arm::Solicited) if is_new(self.newest_solicited) => Ok(()),
-            _ => return,
+        let is_satisfied = match arm {
+            Arm::Next => is_new(self.newest),
+            Arm::Solicited => is_new(self.newest_solicited),
+            Arm::Failure => false,
         };
+        if (is_satisfied || self.held.is_some()) && !self.is_held_back(popped) {
+            self.tell(Ok(()));
+        }
+    }
+
+    /// Gives out the notification: nothing is armed, and nothing held, any more.
+    #[inline]
+    fn tell(&mut self, outcome: Result<(), CqFailure>) {
+        self.held = None;
         self.arm = None; // NDK-CQ-2
         self.notified = self.newest;
-        self.due = Some(due);
+        self.due = Some(outcome);
+    }
+
+    /// Returns whether the notification of a satisfied arm has to wait (NDK-MOD-5), from now on or as before.
+    #[inline]
+    fn is_held_back(&mut self, popped: u64) -> bool {
+        let Some(CqModeration { count, .. }) = self.moderation else { return false };
+        if self.held.is_none() {
+            self.held = Some(self.notified.max(popped) + 1);
+            self.begin_hold();
+        }
+        let first = self.held.unwrap_or(self.newest);
+        let came = (self.newest + 1).saturating_sub(first);
+        count.is_none_or(|count| came < u64::from(count))
+    }
+
+    fn begin_hold(&mut self) {
+        self.holds += 1;
+        self.is_hold_new = true;
     }
 }
 
@@ -353,227 +459,4 @@ const SUCCESS: Completion = Completion {
 mod models;
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    fn entry(status: WcStatus) -> Completion {
-        Completion { status, ..SUCCESS }
-    }
-
-    #[derive(Clone, Copy, Debug, PartialEq)]
-    enum Content {
-        Nothing,
-        Old,
-        NewUnsolicited,
-        NewSolicited,
-        NewError,
-    }
-
-    fn queue(content: Content) -> Arc<CompletionQueue> {
-        let queue = CompletionQueue::new(8);
-        match content {
-            Content::Nothing => {}
-            Content::Old => {
-                queue.arm(Arm::Next);
-                queue.push(entry(WcStatus::Flushed), true).unwrap();
-                assert_eq!(queue.take_due(), Some(Ok(())));
-                queue.callback_returned();
-            }
-            Content::NewUnsolicited => queue.push(entry(WcStatus::Success), false).unwrap(),
-            Content::NewSolicited => queue.push(entry(WcStatus::Success), true).unwrap(),
-            Content::NewError => queue.push(entry(WcStatus::Flushed), false).unwrap(),
-        }
-        queue
-    }
-
-    // NDK-CQ-4, -5, -6, -7, -8, -9, -10: the nine cells of the truth table times what is in the queue.
-    #[test]
-    fn arm_truth_table() {
-        use Arm::{Failure, Next, Solicited};
-        let arms = [Next, Failure, Solicited];
-        for first in arms {
-            for second in arms {
-                let expected = match (first, second) {
-                    (Next, _) | (_, Next) => Next,
-                    (Failure, Failure) => Failure,
-                    _ => Solicited,
-                };
-                for content in [
-                    Content::Nothing,
-                    Content::Old,
-                    Content::NewUnsolicited,
-                    Content::NewSolicited,
-                    Content::NewError,
-                ] {
-                    let queue = queue(content);
-                    // Both arms before anything may fire: as if the queue had been filled after.
-                    queue.state().arm = Some(first);
-                    queue.arm(second);
-                    let satisfied = match expected {
-                        Next => !matches!(content, Content::Nothing | Content::Old),
-                        Solicited => {
-                            matches!(content, Content::NewSolicited | Content::NewError)
-                        }
-                        Failure => false,
-                    };
-                    assert_eq!(
-                        queue.take_due().is_some(),
-                        satisfied,
-                        "{first:?} then {second:?} with {content:?}"
-                    );
-                    assert_eq!(queue.state().arm, (!satisfied).then_some(expected));
-                }
-            }
-        }
-    }
-
-    // NDK-CQ-2: one callback per arm, none without.
-    #[test]
-    fn one_callback_per_arm() {
-        let queue = CompletionQueue::new(8);
-        queue.push(entry(WcStatus::Success), false).unwrap();
-        assert_eq!(queue.take_due(), None, "not armed");
-        queue.arm(Arm::Next);
-        assert_eq!(queue.take_due(), Some(Ok(())));
-        queue.callback_returned();
-        queue.push(entry(WcStatus::Success), true).unwrap();
-        assert_eq!(queue.take_due(), None, "not armed again");
-    }
-
-    // NDK-CQ-3: a callback that is due waits for the one that runs.
-    #[test]
-    fn callbacks_are_serialized() {
-        let queue = CompletionQueue::new(8);
-        queue.arm(Arm::Next);
-        queue.push(entry(WcStatus::Success), false).unwrap();
-        assert!(queue.take_due().is_some());
-        queue.arm(Arm::Next);
-        queue.push(entry(WcStatus::Success), false).unwrap();
-        assert_eq!(queue.take_due(), None, "the first one runs");
-        queue.callback_returned();
-        assert!(queue.take_due().is_some());
-    }
-
-    // NDK-CQ-11: what came between the last short poll and the arm satisfies it; what was polled does not.
-    #[test]
-    fn polled_entries_do_not_satisfy_an_arm() {
-        let queue = CompletionQueue::new(8);
-        let mut results = [entry(WcStatus::Flushed); 4];
-        queue.push(entry(WcStatus::Success), true).unwrap();
-        assert_eq!(queue.poll(&mut results), 1);
-        queue.arm(Arm::Next);
-        assert_eq!(queue.take_due(), None);
-        queue.push(entry(WcStatus::Success), false).unwrap();
-        assert!(queue.take_due().is_some());
-    }
-
-    // NDK-CQ-13, -15, -18: entry number depth + 1 fails the queue, once; polls return 0 thereafter.
-    #[test]
-    fn overrun() {
-        let queue = CompletionQueue::new(2);
-        queue.arm(Arm::Failure);
-        queue.push(entry(WcStatus::Success), false).unwrap();
-        queue.push(entry(WcStatus::Flushed), false).unwrap();
-        assert_eq!(queue.take_due(), None, "error completions are no CQ errors");
-        assert_eq!(queue.push(entry(WcStatus::Success), false), Err(()));
-        assert_eq!(queue.take_due(), Some(Err(CqOverrun)));
-        queue.callback_returned();
-        assert_eq!(queue.push(entry(WcStatus::Success), false), Ok(()), "swallowed");
-        assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed); 4]), 0);
-        assert_eq!(queue.take_due(), None);
-        queue.arm(Arm::Solicited);
-        assert_eq!(queue.take_due(), Some(Err(CqOverrun)), "at the next arm");
-    }
-
-    // A consumer that watches for the failure is told of it once, without an arm, and behind one that was satisfied.
-    #[test]
-    fn a_failure_that_is_watched_is_told_without_an_arm() {
-        for is_armed in [false, true] {
-            let queue = CompletionQueue::new(1);
-            queue.watch_failure();
-            if is_armed {
-                queue.arm(Arm::Next);
-            }
-            queue.push(entry(WcStatus::Success), false).unwrap();
-            assert_eq!(queue.take_due(), is_armed.then_some(Ok(())));
-            queue.callback_returned();
-            assert_eq!(queue.push(entry(WcStatus::Success), false), Err(()));
-            assert_eq!(queue.take_due(), Some(Err(CqOverrun)));
-            queue.callback_returned();
-            assert_eq!(queue.push(entry(WcStatus::Success), false), Ok(()), "swallowed");
-            assert_eq!(queue.take_due(), None);
-        }
-    }
-
-    // A batch of completions is polled in order, satisfies an arm once, and fails the queue where it overruns.
-    #[test]
-    fn completions_come_in_batches() {
-        let queue = CompletionQueue::new(4);
-        let batch = |contexts: core::ops::Range<u64>| {
-            contexts.map(|context| Completion { context, ..entry(WcStatus::Success) })
-        };
-        assert_eq!(queue.push_all(batch(0..2)), Pushed::default());
-        queue.arm(Arm::Next);
-        assert!(queue.take_due().is_some());
-        queue.arm(Arm::Next);
-        assert_eq!(queue.push_all(batch(2..4)), Pushed { due: true, overrun: false });
-        assert_eq!(queue.take_due(), None, "the first one runs");
-        queue.callback_returned();
-        assert!(queue.take_due().is_some());
-        queue.callback_returned();
-        // It was the third that was notified of: the fourth is new (NDK-CQ-4).
-        queue.arm(Arm::Next);
-        assert!(queue.take_due().is_some());
-        queue.callback_returned();
-        let mut results = [entry(WcStatus::Flushed); 3];
-        assert_eq!(queue.poll(&mut results), 3);
-        assert_eq!(results.map(|result| result.context), [0, 1, 2]);
-        assert_eq!(queue.push_all(batch(4..9)), Pushed { due: false, overrun: true });
-        assert_eq!(queue.poll(&mut results), 0);
-        assert_eq!(queue.push_all(batch(9..10)), Pushed::default(), "swallowed");
-    }
-
-    // What is left of a queue from which a queue pair's completions were taken is as new, and as solicited, as before.
-    #[test]
-    fn completions_of_a_queue_pair_are_removed() {
-        let [gone, stays] = [QpId::new(1, 0), QpId::new(2, 0)];
-        for arm in [Arm::Next, Arm::Solicited] {
-            for (old, new, is_due) in [
-                (&[stays][..], &[gone][..], false),
-                (&[gone], &[stays], true),
-                (&[stays, gone, stays], &[gone, stays, gone], true),
-                (&[gone, gone], &[], false),
-                (&[], &[stays, gone], true),
-            ] {
-                let queue = CompletionQueue::new(8);
-                let push = |qp| queue.push(Completion { qp, ..entry(WcStatus::Success) }, true);
-                old.iter().for_each(|qp| push(*qp).unwrap());
-                if !old.is_empty() {
-                    queue.arm(Arm::Next);
-                    assert!(queue.take_due().is_some());
-                    queue.callback_returned();
-                }
-                new.iter().for_each(|qp| push(*qp).unwrap());
-                queue.remove(gone);
-                queue.arm(arm);
-                assert_eq!(queue.take_due().is_some(), is_due, "{old:?} {new:?} {arm:?}");
-                let count = old.iter().chain(new).filter(|qp| **qp == stays).count();
-                let mut results = [entry(WcStatus::Flushed); 8];
-                assert_eq!(queue.poll(&mut results), count);
-                assert!(results[..count].iter().all(|result| result.qp == stays));
-            }
-        }
-    }
-
-    // NDK-RSZ-2
-    #[test]
-    fn resize() {
-        let queue = CompletionQueue::new(2);
-        queue.push(entry(WcStatus::Success), false).unwrap();
-        queue.push(entry(WcStatus::Success), false).unwrap();
-        assert_eq!(queue.resize(1), Err(VerbError::CompletionsPresent));
-        assert_eq!(queue.resize(3), Ok(()));
-        assert_eq!(queue.push(entry(WcStatus::Success), false), Ok(()));
-        assert_eq!(queue.push(entry(WcStatus::Success), false), Err(()));
-    }
-}
+mod tests;

@@ -7,6 +7,8 @@
 use alloc::{boxed::Box, sync::Arc};
 use core::sync::atomic::Ordering;
 
+use offload_engine::time::Instant;
+
 use super::{
     config::ListenerConfig,
     connector::{Connector, ConnectorState},
@@ -32,21 +34,27 @@ impl Rnic {
         if self.objects.is_open(key) { Ok(()) } else { Err(VerbError::InvalidHandle) }
     }
 
+    /// As [`Rnic::check_open`], of an object that something new is to belong to: not behind the loss of the device.
+    pub(super) fn check_parent(&mut self, key: Key) -> Result<(), VerbError> {
+        if self.is_lost { Err(VerbError::DeviceLost) } else { self.check_open(key) }
+    }
+
     /// A completion queue of `depth` entries, which `notification` is for. The queue is returned beside its name:
     /// polling it needs no call of the adapter.
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: deeper than [`Limits::cq_depth_max`](super::Limits);
-    /// [`VerbError::InvalidHandle`]: the adapter is being closed; [`VerbError::NoResources`].
+    /// [`VerbError::InvalidArgument`]: no entries, or more than [`Limits::cq_depth_max`](super::Limits);
+    /// [`VerbError::InvalidHandle`]: the adapter is being closed; [`VerbError::NoResources`];
+    /// [`VerbError::DeviceLost`].
     pub fn create_cq(
         &mut self,
         depth: u32,
         notification: Notification,
     ) -> Result<(CqId, Arc<CompletionQueue>), VerbError> {
-        if depth > self.config.limits.cq_depth_max {
+        self.check_parent(Key::Rnic)?;
+        if depth == 0 || depth > self.config.limits.cq_depth_max {
             return Err(VerbError::InvalidArgument);
         }
-        self.check_open(Key::Rnic)?;
         let queue = CompletionQueue::new(depth);
         let object = Cq { life: Life::default(), queue: queue.clone(), notification };
         let id = self.objects.cqs.insert(object).map_err(|_| VerbError::NoResources)?;
@@ -57,14 +65,20 @@ impl Rnic {
     /// A protection domain.
     ///
     /// # Errors
-    /// [`VerbError::InvalidHandle`]: the adapter is being closed; [`VerbError::NoResources`].
+    /// [`VerbError::InvalidHandle`]: the adapter is being closed; [`VerbError::NoResources`];
+    /// [`VerbError::DeviceLost`].
     pub fn create_pd(&mut self) -> Result<PdId, VerbError> {
-        self.check_open(Key::Rnic)?;
-        let id = self
-            .objects
-            .pds
-            .insert(Pd { life: Life::default() })
-            .map_err(|_| VerbError::NoResources)?;
+        self.check_parent(Key::Rnic)?;
+        let pd = Pd { life: Life::default(), privileged_token: 0 };
+        let id = self.objects.pds.insert(pd).map_err(|_| VerbError::NoResources)?;
+        let token = self.objects.regions.draw_privileged(id);
+        match (token, self.objects.pds.get_mut(id)) {
+            (Ok(token), Some(pd)) => pd.privileged_token = token,
+            _ => {
+                self.objects.pds.remove(id);
+                return Err(VerbError::NoResources);
+            }
+        }
         self.objects.pin(Key::Rnic);
         Ok(id)
     }
@@ -72,13 +86,14 @@ impl Rnic {
     /// A memory region that nothing is registered with yet: for [`Rnic::register`], or for fast registrations.
     ///
     /// # Errors
-    /// [`VerbError::InvalidHandle`]: the domain is gone or is being closed; [`VerbError::NoResources`].
+    /// [`VerbError::InvalidHandle`]: the domain is gone or is being closed; [`VerbError::NoResources`];
+    /// [`VerbError::DeviceLost`].
     pub fn create_region(
         &mut self,
         pd: PdId,
         is_fast_register: bool,
     ) -> Result<RegionId, VerbError> {
-        self.check_open(Key::Pd(pd))?;
+        self.check_parent(Key::Pd(pd))?;
         let region = Region::new(pd, is_fast_register);
         let id = self.objects.regions.table.insert(region).map_err(|_| VerbError::NoResources)?;
         self.objects.pin(Key::Pd(pd));
@@ -90,11 +105,13 @@ impl Rnic {
     /// # Errors
     /// [`VerbError::InvalidArgument`]: a limit over the adapter's, or a completion queue that has failed;
     /// [`VerbError::InvalidHandle`]: the domain or a queue is gone or is being closed, or the shared receive queue is
-    /// of another domain; [`VerbError::NoResources`].
+    /// of another domain; [`VerbError::NoResources`];
+    /// [`VerbError::DeviceLost`].
     pub fn create_qp(&mut self, pd: PdId, config: QpConfig) -> Result<QpId, VerbError> {
         let QpConfig { receive_cq, send_cq, context, limits, srq, late_posts } = config;
         limits.check(&self.config.limits)?;
-        for key in [Key::Pd(pd), Key::Cq(receive_cq), Key::Cq(send_cq)] {
+        self.check_parent(Key::Pd(pd))?;
+        for key in [Key::Cq(receive_cq), Key::Cq(send_cq)] {
             self.check_open(key)?;
         }
         for cq in [receive_cq, send_cq] {
@@ -180,9 +197,10 @@ impl Rnic {
     /// A connector, for one connection that this side opens.
     ///
     /// # Errors
-    /// [`VerbError::InvalidHandle`]: the adapter is being closed; [`VerbError::NoResources`].
+    /// [`VerbError::InvalidHandle`]: the adapter is being closed; [`VerbError::NoResources`];
+    /// [`VerbError::DeviceLost`].
     pub fn create_connector(&mut self) -> Result<ConnectorId, VerbError> {
-        self.check_open(Key::Rnic)?;
+        self.check_parent(Key::Rnic)?;
         let connector = Connector::new(ConnectorState::Idle);
         let id = self.objects.connectors.insert(connector).map_err(|_| VerbError::NoResources)?;
         self.objects.pin(Key::Rnic);
@@ -192,9 +210,10 @@ impl Rnic {
     /// A listener. `event` is given a connector for each incoming request, to be accepted, rejected or closed.
     ///
     /// # Errors
-    /// [`VerbError::InvalidHandle`]: the adapter is being closed; [`VerbError::NoResources`].
+    /// [`VerbError::InvalidHandle`]: the adapter is being closed; [`VerbError::NoResources`];
+    /// [`VerbError::DeviceLost`].
     pub fn create_listener(&mut self, event: ConnectEvent) -> Result<ListenerId, VerbError> {
-        self.check_open(Key::Rnic)?;
+        self.check_parent(Key::Rnic)?;
         let listener = Listener {
             life: Life::default(),
             state: ListenerState::Idle,
@@ -222,18 +241,21 @@ impl Rnic {
     /// | completion queue | completions of its queue pairs are dropped | its queue pairs |
     /// | region | as [`Rnic::deregister`] | the uses of its memory, and windows that are bound to it |
     /// | memory window | it is unbound | nothing |
+    /// | logical address mapping | its addresses open nothing; registrations of its pages end | uses of its memory |
     /// | queue pair | its connection is reset, unless it is being ended; a flush | its last connection's connector |
     /// | shared receive queue | no more posts; receives that are left vanish in the end | its queue pairs |
     /// | connector | an offer that was not answered is refused, a connection reset | its pending request |
     /// | listener | peers are refused from now on | connectors of its connections |
+    /// | shared endpoint | nothing connects from it any more | connectors that have |
     pub fn close(&mut self, key: Key, completion: CloseCompletion) -> Close {
         match key {
-            Key::Rnic | Key::Pd(_) | Key::Cq(_) | Key::Srq(_) => {}
+            Key::Rnic | Key::Pd(_) | Key::Cq(_) | Key::Srq(_) | Key::SharedEndpoint(_) => {}
             Key::Region(id) => {
                 self.objects.regions.revoke(id);
                 self.recall(id);
             }
             Key::Window(id) => drop(self.objects.regions.unbind(id)),
+            Key::Lam(id) => self.release_lam(id),
             Key::Qp(id) => self.release_qp(id),
             Key::Connector(id) => self.release_connector(id),
             Key::Listener(id) => self.unlisten(id),
@@ -278,16 +300,45 @@ impl Rnic {
     /// [`SharedSpan::from_raw`]: offload_engine::memory::SharedSpan::from_raw
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: the region is not registered; [`VerbError::WindowsBound`].
+    /// [`VerbError::InvalidArgument`]: the region is not registered, or by a work request, whose registration an
+    /// invalidation ends (NDK-MEM-5, -9); [`VerbError::WindowsBound`].
     pub fn deregister(&mut self, id: RegionId, completion: Callback) -> Result<Close, VerbError> {
-        if self.objects.regions.table.get(id).is_some_and(|region| region.windows > 0) {
+        self.deregister_or(id, completion, |_, _| Close::Done)
+    }
+
+    /// As [`Rnic::deregister`], which may be held back ([`Deferral`](super::Deferral)).
+    ///
+    /// # Errors
+    /// As [`Rnic::deregister`].
+    pub fn deregister_at(
+        &mut self,
+        now: Instant,
+        id: RegionId,
+        completion: Callback,
+    ) -> Result<Close, VerbError> {
+        self.deregister_or(id, completion, |rnic, completion| {
+            rnic.pend(now, Key::Region(id), completion).map_or(Close::Done, |()| Close::Pending)
+        })
+    }
+
+    fn deregister_or(
+        &mut self,
+        id: RegionId,
+        completion: Callback,
+        unused: impl FnOnce(&mut Self, Callback) -> Close,
+    ) -> Result<Close, VerbError> {
+        let region = self.objects.regions.table.get(id).ok_or(VerbError::InvalidArgument)?;
+        if region.is_fast_register {
+            return Err(VerbError::InvalidArgument);
+        }
+        if region.windows > 0 {
             return Err(VerbError::WindowsBound);
         }
         if !self.objects.regions.revoke(id) {
             return Err(VerbError::InvalidArgument);
         }
         if !self.recall(id) {
-            return Ok(Close::Done);
+            return Ok(unused(self, completion));
         }
         if let Some(region) = self.objects.regions.table.get_mut(id) {
             region.uses.await_end(completion);
@@ -360,24 +411,30 @@ impl Rnic {
     }
 
     /// Completes everything posted as flushed. A connected queue pair cannot go on after it (NDK-FL-4): its connection
-    /// is reset, and the disconnect event follows.
+    /// is reset. No disconnect event follows: the end is this side's (NDK-DISC-4).
     pub fn flush(&mut self, id: QpId) {
-        let Some(qp) = self.objects.qps.get(id) else { return };
-        match qp.stream {
-            Some(stream) if qp.state == QpState::Connected => {
-                self.with_stream(stream, |stream, objects, _| {
-                    stream.lost(objects, ConnectError::Aborted);
-                });
-                self.abort_stream(stream);
-            }
-            _ => self.objects.flush(id),
+        match self.established(id) {
+            Some(stream) => self.end_stream(stream, ConnectError::Aborted),
+            None => self.objects.flush(id),
         }
+    }
+
+    /// The stream of a queue pair whose connection is established, and is not being ended by this side.
+    fn established(&self, id: QpId) -> Option<StreamId> {
+        let stream = self.objects.qps.get(id)?.stream?;
+        let connector = self.objects.connectors.get(self.streams.get(&stream)?.connector?)?;
+        (connector.state == ConnectorState::Connected).then_some(stream)
     }
 
     /// Brings a queue pair to [`QpState::Error`] from any state: its connection, or the attempt to make one, is reset,
     /// and everything posted is flushed. The disconnect event of an established connection follows.
     pub fn break_qp(&mut self, id: QpId) {
-        self.flush(id);
+        if let Some(stream) = self.established(id) {
+            self.with_stream(stream, |it, objects, _| it.lost(objects, ConnectError::Aborted));
+            self.abort_stream(stream);
+        } else {
+            self.objects.flush(id);
+        }
         if let Some(stream) = self.objects.qps.get(id).and_then(|qp| qp.stream) {
             self.end_stream(stream, ConnectError::Cancelled);
         }

@@ -5,7 +5,7 @@
 
 use alloc::{
     boxed::Box,
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     vec::Vec,
 };
 use core::{fmt, net::SocketAddr};
@@ -14,12 +14,15 @@ use hashbrown::HashMap;
 use offload_engine::time::Instant;
 
 use super::{
-    config::Config,
+    cause::ConnectCause,
+    config::{CallbackThread, Config},
     connector::{Connector, ConnectorState},
-    id::{Key, ListenerId, StreamId},
-    lifetime::{Callback, Close, CloseCompletion, Return},
+    id::{CqId, Key, ListenerId, StreamId},
+    later::Later,
+    lifetime::{Callback, Return},
     listener::ListenerState,
     objects::Objects,
+    srq::SrqEvent,
     stats::{ConnectionEntry, History},
     status::ConnectError,
     stream::Stream,
@@ -43,6 +46,11 @@ pub struct Rnic {
     /// Called when it is.
     loss: Option<Callback>,
     deadlines: Deadlines,
+    /// Ends of requests that are held back.
+    pub(super) later: Later,
+    /// Notifications of completion queues that are held back, by the end of their time.
+    holds: BTreeMap<(Instant, u64), (CqId, u64)>,
+    holds_begun: u64,
 }
 
 /// The deadlines of streams.
@@ -93,6 +101,7 @@ impl Rnic {
         wake: Box<dyn Fn() + Send + Sync>,
     ) -> Self {
         let objects = Objects::new(config.limits, config.capabilities, config.seed, wake);
+        let later = Later::new(config.deferral);
         Self {
             config,
             objects,
@@ -103,6 +112,9 @@ impl Rnic {
             is_lost: false,
             loss: None,
             deadlines: Deadlines::default(),
+            later,
+            holds: BTreeMap::new(),
+            holds_begun: 0,
         }
     }
 
@@ -129,6 +141,23 @@ impl Rnic {
             .collect()
     }
 
+    /// Local endpoints: of listeners that listen (`true`), and shared ones (`false`).
+    pub fn local_endpoints(&self) -> Vec<(SocketAddr, bool)> {
+        let Objects { listeners, shared_endpoints, .. } = &self.objects;
+        let listening = listeners.ids().filter_map(|id| listeners.get(id));
+        let listening = listening.filter(|listener| listener.state == ListenerState::Listening);
+        let listening = listening.filter_map(|listener| Some((listener.local?, true)));
+        let shared = shared_endpoints.ids().filter_map(|id| shared_endpoints.get(id));
+        let shared = shared.filter_map(|endpoint| Some((endpoint.endpoint?, false)));
+        listening.chain(shared).collect()
+    }
+
+    /// Returns whether the adapter is closed: it has no object left, and takes none.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.objects.is_closed()
+    }
+
     /// Returns whether no object is left but the adapter itself.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -142,12 +171,6 @@ impl Rnic {
         } else {
             self.loss = Some(event);
         }
-    }
-
-    /// Closes the adapter: `completion` follows when every descendant is closed and its callbacks have returned
-    /// (NDK-LIFE-9).
-    pub(crate) fn close_adapter(&mut self, completion: CloseCompletion) -> Close {
-        self.objects.close(Key::Rnic, completion)
     }
 
     /// Notes that a stream has something to do.
@@ -238,14 +261,38 @@ impl Rnic {
         self.commands.extend(released.map(|reservation| Command::Release { reservation }));
     }
 
+    /// NDK-CQ-13: queue pairs whose completion queue has overrun are unusable, connected or not.
     #[cold]
     fn end_doomed(&mut self) {
         while let Some(id) = self.objects.doomed.pop() {
-            self.with_stream(id, |stream, objects, _| {
-                stream.lost_by(objects, ConnectError::Aborted, EndReason::CqOverrun);
-                stream.abort();
-            });
+            if let Some(stream) = self.objects.qps.get(id).and_then(|qp| qp.stream) {
+                self.with_stream(stream, |stream, objects, _| {
+                    stream.lost_by(objects, ConnectError::Aborted, EndReason::CqOverrun);
+                    stream.abort();
+                });
+            }
+            // A connect that has failed leaves it idle.
+            self.objects.break_qp(id);
             self.objects.deliver_completions();
+        }
+    }
+
+    /// Lets the time of notifications run that are held back (NDK-MOD-5), and tells those whose time is over.
+    #[cold]
+    fn run_holds(&mut self, now: Instant) {
+        for id in core::mem::take(&mut self.objects.held) {
+            let queue = self.objects.cqs.get(id).map(|cq| &cq.queue);
+            if let Some((hold, interval)) = queue.and_then(|queue| queue.begin_hold()) {
+                self.holds_begun += 1;
+                self.holds.insert((now + interval, self.holds_begun), (id, hold));
+            }
+        }
+        while let Some(entry) = self.holds.first_entry().filter(|entry| entry.key().0 <= now) {
+            let (id, hold) = entry.remove();
+            if let Some(cq) = self.objects.cqs.get(id) {
+                cq.queue.end_hold(hold);
+            }
+            self.objects.notify(id);
         }
     }
 
@@ -257,7 +304,11 @@ impl Rnic {
             worked = true;
             self.with_stream(id, |stream, objects, config| stream.expire(objects, config));
         }
+        worked |= self.end_held(Some(now));
         self.finish_upcall();
+        if !self.objects.held.is_empty() || !self.holds.is_empty() {
+            self.run_holds(now);
+        }
         worked
     }
 
@@ -290,12 +341,21 @@ impl Rnic {
 
     /// When [`Rnic::run`] is due next.
     pub(crate) fn run_at(&self) -> Option<Instant> {
-        self.deadlines.first()
+        let hold = self.holds.first_key_value().map(|((at, _), _)| *at);
+        self.deadlines.first().into_iter().chain(hold).chain(self.later.first()).min()
     }
 
     /// Returns whether [`Rnic::run`], [`Rnic::next_command`] or [`Rnic::next_kick`] has something now.
     pub(crate) fn has_work(&self) -> bool {
-        self.objects.returns.is_pending() || !self.kicks.is_empty() || !self.commands.is_empty()
+        self.objects.returns.is_pending()
+            || !self.kicks.is_empty()
+            || !self.commands.is_empty()
+            || !self.objects.held.is_empty()
+    }
+
+    /// Returns whether callbacks wait for a thread that runs the loop ([`CallbackThread::Own`]).
+    pub(crate) fn has_callbacks_of_loop(&self) -> bool {
+        self.config.callbacks == CallbackThread::Own && !self.objects.outbox.0.is_empty()
     }
 
     /// The next request to the transport.
@@ -316,6 +376,13 @@ impl Rnic {
         &mut self.objects.outbox.0
     }
 
+    /// As [`Rnic::callbacks`], of those that any thread may call.
+    pub(crate) fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
+        if self.config.callbacks == CallbackThread::Caller {
+            callbacks.append(self.callbacks());
+        }
+    }
+
     /// The handshake of a stream is done: of one that was asked for, or that came in at `listener`. Said twice it means
     /// nothing new.
     pub(crate) fn handle_established(
@@ -333,9 +400,12 @@ impl Rnic {
                 if let Some(connector) = connector {
                     connector.local = Some(local);
                     connector.remote = Some(remote);
-                    let reservation = Reservation::Stream(id);
                     let endpoints = &mut self.objects.endpoints;
-                    connector.endpoint = Some(endpoints.reserve(local, reservation));
+                    connector.endpoint = Some(match connector.shared {
+                        // The reservation is the shared endpoint's (NDK-EP-1).
+                        Some(_) => endpoints.reference(local),
+                        None => endpoints.reserve(local, Reservation::Stream(id)),
+                    });
                 }
             }
             None => {
@@ -429,6 +499,13 @@ impl Rnic {
     /// The stream could not be opened, or is gone without another call.
     pub(crate) fn handle_gone(&mut self, id: StreamId, error: ConnectError) {
         if let Some(mut stream) = self.forget(id) {
+            if let Some(connector) = stream.connector
+                && error == ConnectError::TimedOut
+                && !stream.is_established
+            {
+                let cause = ConnectCause::NoHandshake(self.config.connect_timeout);
+                self.objects.note_cause(connector, cause);
+            }
             stream.lost(&mut self.objects, error);
         }
         self.finish_upcall();
@@ -440,14 +517,29 @@ impl Rnic {
         self.commands.clear();
         self.kicks.clear();
         self.deadlines = Deadlines::default();
+        // NDK-CQ-14: the arms are told of the loss, not of the flush.
+        let cqs: Vec<_> = self.objects.cqs.ids().collect();
+        for cq in cqs.iter().filter_map(|id| self.objects.cqs.get(*id)) {
+            cq.queue.lose_device();
+        }
         for (_, mut stream) in self.streams.drain() {
             stream.lost(&mut self.objects, ConnectError::DeviceLost);
         }
+        let qps: Vec<_> = self.objects.qps.ids().collect();
+        qps.into_iter().for_each(|id| self.objects.break_qp(id));
         let listeners: Vec<_> = self.objects.listeners.ids().collect();
         for id in listeners {
             self.handle_listen_failed(id, ConnectError::DeviceLost);
         }
+        let endpoints: Vec<_> = self.objects.shared_endpoints.ids().collect();
+        for id in endpoints {
+            self.handle_bind_failed(id, ConnectError::DeviceLost);
+        }
+        let srqs: Vec<_> = self.objects.srqs.ids().collect();
+        srqs.into_iter().for_each(|id| self.objects.tell_srq(id, SrqEvent::DeviceLost));
+        self.end_held(None);
         self.objects.deliver_completions();
+        cqs.into_iter().for_each(|id| self.objects.notify(id));
         if let Some(event) = self.loss.take() {
             self.objects.outbox.push((), event);
         }

@@ -69,6 +69,9 @@ pub(crate) mod kind {
     /// Memory windows.
     #[derive(Debug)]
     pub enum Window {}
+    /// Logical address mappings.
+    #[derive(Debug)]
+    pub enum Lam {}
     /// Shared receive queues.
     #[derive(Debug)]
     pub enum Srq {}
@@ -78,6 +81,9 @@ pub(crate) mod kind {
     /// Listeners.
     #[derive(Debug)]
     pub enum Listener {}
+    /// Shared endpoints.
+    #[derive(Debug)]
+    pub enum SharedEndpoint {}
 }
 
 /// The name of a protection domain.
@@ -91,12 +97,16 @@ pub(crate) type ReceiveQueueId = Id<kind::ReceiveQueue>;
 pub type QpId = Id<kind::Qp>;
 /// The name of a memory window.
 pub type WindowId = Id<kind::Window>;
+/// The name of a logical address mapping.
+pub type LamId = Id<kind::Lam>;
 /// The name of a shared receive queue.
 pub type SrqId = Id<kind::Srq>;
 /// The name of a connector.
 pub type ConnectorId = Id<kind::Connector>;
 /// The name of a listener.
 pub type ListenerId = Id<kind::Listener>;
+/// The name of a shared endpoint.
+pub type SharedEndpointId = Id<kind::SharedEndpoint>;
 
 /// The name of an object of any kind. Receive queues belong to their queue pair or shared receive queue, and are not
 /// closed on their own.
@@ -112,6 +122,8 @@ pub enum Key {
     Region(RegionId),
     /// A memory window.
     Window(WindowId),
+    /// A logical address mapping.
+    Lam(LamId),
     /// A queue pair.
     Qp(QpId),
     /// A shared receive queue.
@@ -120,6 +132,8 @@ pub enum Key {
     Connector(ConnectorId),
     /// A listener.
     Listener(ListenerId),
+    /// A shared endpoint.
+    SharedEndpoint(SharedEndpointId),
 }
 
 /// A byte stream below MPA. The transport gives the numbers, each to one stream at a time.

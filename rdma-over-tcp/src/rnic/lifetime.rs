@@ -47,6 +47,8 @@ pub(crate) struct Life {
     /// Successors, requests and callbacks that need the object.
     pins: u32,
     close: Option<CloseCompletion>,
+    /// The close is done. Only the adapter is still there then.
+    is_closed: bool,
 }
 
 impl fmt::Debug for Life {
@@ -64,16 +66,26 @@ impl Life {
     pub(crate) fn unpin(&mut self) -> Option<CloseCompletion> {
         debug_assert!(self.pins > 0, "unpinned more often than pinned");
         self.pins = self.pins.saturating_sub(1);
-        if self.pins == 0 { self.close.take() } else { None }
+        let close = if self.pins == 0 { self.close.take() } else { None };
+        self.is_closed |= close.is_some();
+        close
     }
 
     /// Closes the object. `completion` is kept if the close pends.
     pub(crate) fn close(&mut self, completion: CloseCompletion) -> Close {
         if self.pins == 0 {
+            self.is_closed = true;
             return Close::Done;
         }
-        // A second close of one object is the consumer's mistake (NDK-LIFE-2); the first one counts.
-        self.close.get_or_insert(completion);
+        // A second close of one object is the consumer's mistake (NDK-LIFE-2). It has said PENDING, so its completion
+        // comes too, behind the first one's (NDK-ASY-1).
+        self.close = Some(match self.close.take() {
+            None => completion,
+            Some(first) => Box::new(move || {
+                first();
+                completion();
+            }),
+        });
         Close::Pending
     }
 
@@ -81,8 +93,13 @@ impl Life {
         self.pins > 0
     }
 
+    pub(crate) const fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Returns whether it is being closed, or closed.
     pub(crate) fn is_closing(&self) -> bool {
-        self.close.is_some()
+        self.is_closed || self.close.is_some()
     }
 }
 

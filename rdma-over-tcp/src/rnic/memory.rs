@@ -7,10 +7,10 @@
 //! [`RegisteredBuffer::load_last`] synchronises with the adapter's store of the last byte of each placement
 //! (IN_ORDER_DMA_SUPPORTED), [`RegisteredBuffer::word`] with peers' atomics.
 
-use core::{fmt, sync::atomic::AtomicU64};
+use core::{fmt, ops::Range, sync::atomic::AtomicU64};
 
 use bytes::BytesMut;
-use offload_engine::memory::{Piece, SharedSpan, Span};
+use offload_engine::memory::{Piece, SharedSlice, SharedSpan, Span};
 
 use crate::mpa::{Payload, Source, crc::Crc32c};
 
@@ -50,6 +50,23 @@ impl RegisteredBuffer {
     #[must_use]
     pub fn at_address(&self, address: u64) -> Self {
         Self { memory: self.memory.clone(), address }
+    }
+
+    /// The bytes in `range`, under their addresses; `None`: there are no such bytes, the range is empty, or an address
+    /// wraps.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Option<Self> {
+        let is_there = range.start < range.end && range.end <= self.len();
+        let address = self.address.checked_add(range.start as u64).filter(|_| is_there)?;
+        Some(Self { memory: self.memory.slice(range), address })
+    }
+
+    /// The bytes in `range`, to be copied by an inline post ([`Data::InlineSges`](super::Data::InlineSges)); `None`:
+    /// there are no such bytes.
+    #[must_use]
+    pub fn part(&self, range: Range<usize>) -> Option<SharedSlice<'_>> {
+        let is_there = range.start <= range.end && range.end <= self.len();
+        is_there.then(|| self.memory.view().slice(range.start, range.len()))
     }
 
     /// Bytes.
@@ -141,6 +158,26 @@ impl Source for Piece<'_> {
     }
 }
 
+/// As payload that is copied.
+impl Source for SharedSlice<'_> {
+    #[inline]
+    fn octets(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn split_to(&mut self, octets: usize) -> Self {
+        let front = self.slice(0, octets);
+        *self = self.slice(octets, self.len() - octets);
+        front
+    }
+
+    #[inline]
+    fn append_to(self, target: &mut BytesMut) {
+        SharedSlice::append_to(self, target);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,6 +191,17 @@ mod tests {
         assert_eq!((other.address(), other.len()), (0, 5000));
         other.write_at(4998, b"ab");
         assert_eq!(buffer.load_last(4999), b'b');
+        let part = buffer.slice(4000..4999).unwrap();
+        assert_eq!((part.address(), part.len()), (buffer.address() + 4000, 999));
+        part.write_at(998, b"c");
+        assert_eq!(buffer.part(4998..5000).map(|part| part.len()), Some(2));
+        assert_eq!(buffer.load_last(4998), b'c');
+        for (from, to) in [(0, 5001), (5001, 5001), (2, 1), (5000, usize::MAX)] {
+            assert!(buffer.slice(from..to).is_none() && buffer.part(from..to).is_none());
+        }
+        assert!(buffer.slice(7..7).is_none(), "nothing to be registered");
+        assert!(buffer.part(7..7).is_some_and(|part| part.is_empty()));
+        assert!(buffer.at_address(u64::MAX).slice(1..2).is_none());
         assert!(RegisteredBuffer::allocate(0).is_none());
         assert!(RegisteredBuffer::allocate(usize::MAX).is_none());
     }

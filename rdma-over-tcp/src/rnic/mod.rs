@@ -34,11 +34,16 @@ mod connection;
 pub(crate) mod connector;
 pub(crate) mod cq;
 mod create;
+mod deferral;
 mod device;
 mod endpoint;
+mod fast;
 pub(crate) mod id;
+mod lam;
+mod later;
 pub(crate) mod lifetime;
 pub(crate) mod listener;
+mod map;
 mod memory;
 mod objects;
 mod pd;
@@ -51,7 +56,10 @@ pub(crate) mod region;
 mod registration;
 mod send_queue;
 mod sges;
+mod share;
+mod shared_endpoint;
 mod shared_receive;
+mod spans;
 mod srq;
 mod stats;
 mod status;
@@ -64,13 +72,18 @@ pub(crate) mod wr;
 pub use self::{
     cause::ConnectCause,
     config::{
-        Capabilities, Config, FpduSize, KEEP_ALIVE_IDLE, KEEP_ALIVE_INTERVAL, KEEP_ALIVE_PROBES,
-        Limits, ListenerConfig,
+        CallbackThread, Capabilities, Config, Deferral, FpduSize, KEEP_ALIVE_IDLE,
+        KEEP_ALIVE_INTERVAL, KEEP_ALIVE_PROBES, Limits, ListenerConfig,
     },
     connector::{ConnectionData, ConnectorState, DisconnectEvent},
-    cq::{Arm, Arrival, Completion, CompletionQueue, Notification, WcOpcode},
+    cq::{Arm, Arrival, Completion, CompletionQueue, CqModeration, Notification, WcOpcode},
     device::Rnic,
-    id::{ConnectorId, CqId, Id, Key, ListenerId, PdId, QpId, RegionId, SrqId, StreamId, WindowId},
+    fast::FastMemory,
+    id::{
+        ConnectorId, CqId, Id, Key, LamId, ListenerId, PdId, QpId, RegionId, SharedEndpointId,
+        SrqId, StreamId, WindowId,
+    },
+    lam::LogicalMemory,
     lifetime::{Callback, Close, CloseCompletion, RequestCompletion},
     listener::ConnectEvent,
     memory::{PAGE_SIZE, RegisteredBuffer},
@@ -80,7 +93,7 @@ pub use self::{
     region::{Access, FastRegisterLimits},
     srq::{SrqAttributes, SrqConfig, SrqEvent, SrqNotification},
     stats::{ConnectionEntry, Counters, History, QpStats},
-    status::{ConnectError, CqOverrun, VerbError, WcStatus},
+    status::{ConnectError, CqFailure, VerbError, WcStatus},
     stream::COPY_ASIDE_MAX,
     window::{Bind, Revocable, WindowType},
     wr::{Data, Operation, Remote, Sge, WrFlags},

@@ -7,7 +7,7 @@ use super::{
     connector::Connector,
     cq::Cq,
     endpoint::Endpoints,
-    id::{ConnectorId, CqId, Key, QpId, RegionId, StreamId, kind},
+    id::{ConnectorId, CqId, Key, QpId, RegionId, kind},
     lifetime::{
         Close, CloseCompletion, Life, Outbox, RequestCompletion, Return, ReturnGuard, Returns,
     },
@@ -17,6 +17,7 @@ use super::{
     read_limit::ReadLimit,
     receive_queue::ReceiveQueue,
     region::Regions,
+    shared_endpoint::SharedEndpoint,
     srq::Srq,
     stats::Counters,
     status::ConnectError,
@@ -36,14 +37,17 @@ pub(crate) struct Objects {
     pub(crate) srqs: Table<kind::Srq, Srq>,
     pub(crate) connectors: Table<kind::Connector, Connector>,
     pub(crate) listeners: Table<kind::Listener, Listener>,
+    pub(crate) shared_endpoints: Table<kind::SharedEndpoint, SharedEndpoint>,
     pub(crate) endpoints: Endpoints,
     pub(crate) counters: Counters,
     /// Completions that are not in their queues yet.
     pub(crate) completed: Vec<Completed>,
     pub(crate) outbox: Outbox,
     pub(crate) returns: Arc<Returns>,
-    /// Connections whose queue pair lost a completion queue: the core ends them.
-    pub(crate) doomed: Vec<StreamId>,
+    /// Queue pairs that lost a completion queue: the core ends their connections.
+    pub(crate) doomed: Vec<QpId>,
+    /// Completion queues that hold a notification back whose time does not run yet.
+    pub(crate) held: Vec<CqId>,
     /// Connectors whose peer does not know enhanced start-up: the core connects them again.
     pub(crate) retries: Vec<ConnectorId>,
 }
@@ -60,29 +64,34 @@ impl Objects {
             max_cq_count,
             max_mr_count,
             max_mw_count,
+            max_lam_count,
             max_qp_count,
             max_srq_count,
             max_connector_count,
             max_listener_count,
+            max_shared_endpoint_count,
         } = capabilities;
+        let memory_counts = [max_mr_count, max_mw_count, max_lam_count];
         let returns = Returns::new(wake);
         Self {
             limits,
             rnic: Life::default(),
             pds: Table::new(max_pd_count),
             cqs: Table::new(max_cq_count),
-            regions: Regions::new([max_mr_count, max_mw_count], seed, returns.clone()),
+            regions: Regions::new(memory_counts, seed, returns.clone()),
             receive_queues: Table::new(max_qp_count.saturating_add(max_srq_count)),
             qps: Table::new(max_qp_count),
             srqs: Table::new(max_srq_count),
             connectors: Table::new(max_connector_count),
             listeners: Table::new(max_listener_count),
+            shared_endpoints: Table::new(max_shared_endpoint_count),
             endpoints: Endpoints::default(),
             counters: Counters::default(),
             completed: Vec::new(),
             outbox: Outbox::default(),
             returns,
             doomed: Vec::new(),
+            held: Vec::new(),
             retries: Vec::new(),
         }
     }
@@ -94,10 +103,12 @@ impl Objects {
             Key::Cq(id) => &mut self.cqs.get_mut(id)?.life,
             Key::Region(id) => &mut self.regions.table.get_mut(id)?.life,
             Key::Window(id) => &mut self.regions.windows.get_mut(id)?.life,
+            Key::Lam(id) => &mut self.regions.lams.get_mut(id)?.life,
             Key::Qp(id) => &mut self.qps.get_mut(id)?.life,
             Key::Srq(id) => &mut self.srqs.get_mut(id)?.life,
             Key::Connector(id) => &mut self.connectors.get_mut(id)?.life,
             Key::Listener(id) => &mut self.listeners.get_mut(id)?.life,
+            Key::SharedEndpoint(id) => &mut self.shared_endpoints.get_mut(id)?.life,
         })
     }
 
@@ -112,6 +123,16 @@ impl Objects {
     /// Returns whether anything depends on `key`.
     pub(crate) fn is_pinned(&mut self, key: Key) -> bool {
         self.life_mut(key).is_some_and(|life| life.is_pinned())
+    }
+
+    /// Returns whether the object is there.
+    pub(crate) fn exists(&mut self, key: Key) -> bool {
+        self.life_mut(key).is_some()
+    }
+
+    /// Returns whether the adapter's close is done.
+    pub(crate) const fn is_closed(&self) -> bool {
+        self.rnic.is_closed()
     }
 
     /// Returns whether new objects may depend on `key`.
@@ -146,12 +167,16 @@ impl Objects {
     fn remove(&mut self, key: Key) -> Vec<Key> {
         match key {
             Key::Rnic => vec![],
-            Key::Pd(id) => self.pds.remove(id).map_or(vec![], |_| vec![Key::Rnic]),
+            Key::Pd(id) => self.pds.remove(id).map_or(vec![], |pd| {
+                self.regions.give_back(pd.privileged_token);
+                vec![Key::Rnic]
+            }),
             Key::Cq(id) => self.cqs.remove(id).map_or(vec![], |_| vec![Key::Rnic]),
             Key::Region(id) => self.regions.remove(id).map_or(vec![], |mr| vec![Key::Pd(mr.pd)]),
             Key::Window(id) => {
                 self.regions.remove_window(id).map_or(vec![], |window| vec![Key::Pd(window.pd)])
             }
+            Key::Lam(id) => self.regions.lams.remove(id).map_or(vec![], |_| vec![Key::Rnic]),
             Key::Qp(id) => self.qps.remove(id).map_or(vec![], |qp| {
                 self.regions.unbind_all(id);
                 self.regions.give_back(qp.sink_token);
@@ -174,11 +199,18 @@ impl Objects {
                 let mut antecedents = vec![];
                 antecedents.extend(connector.qp.map(Key::Qp));
                 antecedents.extend(connector.listener.map(Key::Listener));
+                antecedents.extend(connector.shared.map(Key::SharedEndpoint));
                 antecedents.push(Key::Rnic);
                 antecedents
             }),
             Key::Listener(id) => self.listeners.remove(id).map_or(vec![], |listener| {
                 if let Some(endpoint) = listener.endpoint {
+                    self.endpoints.release(endpoint);
+                }
+                vec![Key::Rnic]
+            }),
+            Key::SharedEndpoint(id) => self.shared_endpoints.remove(id).map_or(vec![], |shared| {
+                if let Some(endpoint) = shared.endpoint {
                     self.endpoints.release(endpoint);
                 }
                 vec![Key::Rnic]
@@ -290,8 +322,11 @@ impl Objects {
             if pushed.overrun {
                 self.counters.cq_error += 1;
                 let on_queue = |qp: &Qp| qp.receive_cq == cq || qp.sends.cq == cq;
-                let streams = self.qps.ids().filter_map(|id| self.qps.get(id));
-                self.doomed.extend(streams.filter(|qp| on_queue(qp)).filter_map(|qp| qp.stream));
+                let qps = self.qps.ids().filter_map(|id| self.qps.get(id));
+                self.doomed.extend(qps.filter(|qp| on_queue(qp)).map(|qp| qp.id));
+            }
+            if pushed.is_hold_new {
+                self.held.push(cq);
             }
             if pushed.due {
                 self.notify(cq);
@@ -332,5 +367,6 @@ impl Objects {
             + self.srqs.len()
             + self.connectors.len()
             + self.listeners.len()
+            + self.shared_endpoints.len()
     }
 }

@@ -6,4 +6,6 @@ use super::lifetime::Life;
 #[derive(Debug)]
 pub(crate) struct Pd {
     pub(crate) life: Life,
+    /// Names logical addresses in its queue pairs' requests.
+    pub(crate) privileged_token: u32,
 }

@@ -12,8 +12,8 @@ use alloc::boxed::Box;
 
 use super::{
     device::Rnic,
+    fast::FastMemory,
     id::{QpId, RegionId},
-    memory::RegisteredBuffer,
     objects::Objects,
     qp::{LatePosts, Qp, QpState, ReceiveOutcome},
     region::{Access, FastRegisterLimits},
@@ -35,18 +35,16 @@ pub enum Urgency {
     Now,
 }
 
-/// A fast-register request: a span of a buffer and the address it is to have.
+/// A fast-register request: memory and the address it is to have.
 #[derive(Clone, Copy, Debug)]
 pub struct FastRegister<'a> {
     /// The region, which [`Rnic::initialize_fast_register`] has prepared.
     pub region: RegionId,
-    /// The buffer.
-    pub buffer: &'a RegisteredBuffer,
-    /// The first byte in the buffer.
-    pub offset: usize,
+    /// The memory.
+    pub memory: FastMemory<'a>,
     /// Bytes.
     pub length: usize,
-    /// The address of the first byte; at the same place in its page as in the buffer's.
+    /// The address of the first byte; at the same place in its page as in the memory's.
     pub base: u64,
     /// Rights.
     pub rights: Access,
@@ -59,7 +57,7 @@ impl Rnic {
     /// # Errors
     /// [`VerbError::InvalidHandle`]; [`VerbError::TooManySges`], [`VerbError::TooLong`]: over the queue pair's or the
     /// adapter's limits; [`VerbError::QueueFull`]; [`VerbError::InvalidArgument`]: its receives come from a shared
-    /// receive queue.
+    /// receive queue; with [`LatePosts::Refuse`] also [`VerbError::CqFailed`] and [`VerbError::DeviceLost`].
     pub fn post_receive(
         &mut self,
         id: QpId,
@@ -73,6 +71,17 @@ impl Rnic {
         if qp.srq.is_some() {
             return (Err(VerbError::InvalidArgument), Urgency::None);
         }
+        let is_over = qp.state == QpState::Error && qp.stream.is_none();
+        if is_over && qp.late_posts == LatePosts::Refuse {
+            // Nobody would hear of its completion (NDK-CQ-13, -14).
+            let cq = self.objects.cqs.get(qp.receive_cq);
+            if self.is_lost {
+                return (Err(VerbError::DeviceLost), Urgency::None);
+            }
+            if cq.is_some_and(|cq| cq.queue.has_failed()) {
+                return (Err(VerbError::CqFailed), Urgency::None);
+            }
+        }
         let length = match total_length(sges, qp.limits.max_receive_request_sge, bytes_max) {
             Ok(length) => length,
             Err(error) => return (Err(error), Urgency::None),
@@ -85,7 +94,6 @@ impl Rnic {
         }
         receives.push(context, length, sges);
         let is_awaited = core::mem::take(&mut qp.awaits_receive);
-        let is_over = qp.state == QpState::Error && qp.stream.is_none();
         if !is_over {
             let urgency = if is_awaited { self.kick_qp(id) } else { Urgency::None };
             return (Ok(()), urgency);
@@ -173,6 +181,10 @@ impl Rnic {
                 let captured = capture(&mut qp.captures, parts);
                 qp.sends.push_captured(context, flags, kind, captured);
             }
+            Data::InlineSges(parts) => {
+                let captured = capture(&mut qp.captures, parts);
+                qp.sends.push_captured(context, flags, kind, captured);
+            }
             Data::Registered(sges) => qp.sends.push(context, flags, kind, length, sges),
         }
         Ok(())
@@ -193,8 +205,11 @@ impl Rnic {
             return Err(VerbError::NoReads);
         }
         let length = match data {
-            Data::Inline(_) if is_read => return Err(VerbError::InvalidArgument),
+            Data::Inline(_) | Data::InlineSges(_) if is_read => {
+                return Err(VerbError::InvalidArgument);
+            }
             Data::Inline(parts) => inline_length(parts, qp.limits.inline_data_size)?,
+            Data::InlineSges(parts) => inline_length(parts, qp.limits.inline_data_size)?,
             Data::Registered(sges) => {
                 let adapter_max = if is_read { limits.read_sges_max } else { limits.send_sges_max };
                 let sges_max = qp.limits.max_initiator_request_sge.min(adapter_max);
@@ -347,8 +362,10 @@ impl Rnic {
     ///
     /// # Errors
     /// As [`Rnic::post`]; [`VerbError::InvalidHandle`]: the region is gone, or of another domain;
-    /// [`VerbError::InvalidArgument`]: a span outside the buffer, or of more pages than the region was prepared for;
-    /// [`VerbError::NoRemoteAccess`]; [`VerbError::ReadOnly`].
+    /// [`VerbError::InvalidArgument`]: bytes outside the buffer or the pages, pages that are not aligned, more pages
+    /// than the region was prepared for, or more bytes than
+    /// [`Limits::registration_bytes_max`](super::Limits); [`VerbError::NotMapped`]: logical addresses outside of
+    /// mappings; [`VerbError::NoRemoteAccess`]; [`VerbError::ReadOnly`].
     pub fn post_fast_register(
         &mut self,
         id: QpId,
@@ -371,16 +388,18 @@ impl Rnic {
         id: QpId,
         request: FastRegister<'_>,
     ) -> Result<(u32, Kind), VerbError> {
-        let FastRegister { region, buffer, offset, length, base, rights } = request;
+        let FastRegister { region, memory, length, base, rights } = request;
         let pd = self.check_sender(id)?.pd;
+        if length as u64 > self.config.limits.registration_bytes_max {
+            return Err(VerbError::InvalidArgument);
+        }
         let regions = &mut self.objects.regions;
         if regions.table.get(region).is_none_or(|region| region.pd != pd) {
             return Err(VerbError::InvalidHandle);
         }
-        let registration =
-            regions.prepare_fast_register(region, buffer, offset, length, base, rights)?;
-        let token = registration.token;
-        Ok((token, Kind::FastRegister { region, registration: Box::new(registration) }))
+        let prepared = regions.prepare_fast_register(region, memory, length, base, rights)?;
+        let token = prepared.token();
+        Ok((token, Kind::FastRegister { region, prepared: Box::new(prepared) }))
     }
 
     /// Posts an invalidation of a region that a fast registration has registered, or of a window of type 2 that this
@@ -463,7 +482,7 @@ impl Rnic {
         let qp = self.objects.qps.get_mut(id).ok_or(VerbError::InvalidHandle)?;
         let is_late = qp.state == QpState::Error && qp.late_posts == LatePosts::Flush;
         if qp.state != QpState::Connected && !is_late {
-            return Err(VerbError::NotConnected);
+            return Err(if self.is_lost { VerbError::DeviceLost } else { VerbError::NotConnected });
         }
         if qp.sends.is_full() {
             return Err(VerbError::QueueFull);

@@ -6,9 +6,10 @@ use super::{
     cause::ConnectCause,
     config::Config,
     connector::{ConnectionData, ConnectorState},
-    cq::Arm,
+    cq::{Arm, CqModeration, Pushed},
     device::Rnic,
     id::{ConnectorId, CqId, ListenerId, QpId, RegionId},
+    listener::ListenerState,
     memory::RegisteredBuffer,
     qp::QpState,
     region::Access,
@@ -33,19 +34,55 @@ impl Rnic {
     /// one, or for what comes next. Of two arms the stronger one counts.
     pub fn arm_cq(&mut self, id: CqId, arm: Arm) {
         if let Some(cq) = self.objects.cqs.get(id) {
-            cq.queue.arm(arm);
+            let armed = cq.queue.arm(arm);
+            self.handle_arm(id, armed);
+        }
+    }
+
+    /// Does what an arm of the queue itself has left to do.
+    pub(crate) fn handle_arm(&mut self, id: CqId, armed: Pushed) {
+        if armed.is_hold_new {
+            self.objects.held.push(id);
         }
         self.objects.notify(id);
+    }
+
+    /// Has notifications of a completion queue held back ([`CqModeration`]); `None`: no more. One that is held back now
+    /// is held by the new measure from now on.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidHandle`]; [`VerbError::NeverNotified`]: neither time nor count; [`VerbError::DeviceLost`].
+    pub fn moderate_cq(
+        &mut self,
+        id: CqId,
+        moderation: Option<CqModeration>,
+    ) -> Result<(), VerbError> {
+        if self.is_lost {
+            return Err(VerbError::DeviceLost);
+        }
+        let cq = self.objects.cqs.get(id).ok_or(VerbError::InvalidHandle)?;
+        if moderation.is_some_and(|it| it.interval.is_none() && it.count.is_none()) {
+            return Err(VerbError::NeverNotified);
+        }
+        if cq.queue.moderate(moderation) {
+            self.objects.held.push(id);
+        }
+        self.objects.notify(id);
+        Ok(())
     }
 
     /// Changes the depth of a completion queue.
     ///
     /// # Errors
-    /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: deeper than the adapter's limit;
-    /// [`VerbError::CompletionsPresent`]: more entries are present, nothing has changed.
+    /// [`VerbError::InvalidHandle`]; [`VerbError::InvalidArgument`]: no entries, or more than the adapter's limit;
+    /// [`VerbError::CompletionsPresent`]: more entries are present, nothing has changed; [`VerbError::CqFailed`];
+    /// [`VerbError::DeviceLost`].
     pub fn resize_cq(&mut self, id: CqId, depth: u32) -> Result<(), VerbError> {
+        if self.is_lost {
+            return Err(VerbError::DeviceLost);
+        }
         let cq = self.objects.cqs.get(id).ok_or(VerbError::InvalidHandle)?;
-        if depth > self.config.limits.cq_depth_max {
+        if depth == 0 || depth > self.config.limits.cq_depth_max {
             return Err(VerbError::InvalidArgument);
         }
         cq.queue.resize(depth)
@@ -62,7 +99,7 @@ impl Rnic {
     /// [`VerbError::InvalidArgument`]: a span that is empty, leaves the buffer or is larger than
     /// [`Limits::registration_bytes_max`](super::Limits), a region for fast registration, or one that is registered, or
     /// whose deregistration is not complete; [`VerbError::ReadOnly`]: a right to write memory that may only be read;
-    /// [`VerbError::InvalidHandle`]; [`VerbError::NoResources`]: no token is left.
+    /// [`VerbError::InvalidHandle`]; [`VerbError::NoResources`]: no token is left; [`VerbError::DeviceLost`].
     pub fn register(
         &mut self,
         id: RegionId,
@@ -71,10 +108,31 @@ impl Rnic {
         length: usize,
         rights: Access,
     ) -> Result<(), VerbError> {
+        let end = offset.checked_add(length).ok_or(VerbError::InvalidArgument)?;
+        let part = buffer.slice(offset..end).ok_or(VerbError::InvalidArgument)?;
+        self.register_chain(id, core::slice::from_ref(&part), length, rights)
+    }
+
+    /// As [`Rnic::register`], of `length` bytes of several buffers, from the beginning of the first on, whose addresses
+    /// follow each other: to their users they are one.
+    ///
+    /// # Errors
+    /// As [`Rnic::register`]; [`VerbError::InvalidArgument`] also for a chain that is shorter, or whose addresses do
+    /// not follow each other so far.
+    pub fn register_chain(
+        &mut self,
+        id: RegionId,
+        chain: &[RegisteredBuffer],
+        length: usize,
+        rights: Access,
+    ) -> Result<(), VerbError> {
+        if self.is_lost {
+            return Err(VerbError::DeviceLost);
+        }
         if length as u64 > self.config.limits.registration_bytes_max {
             return Err(VerbError::InvalidArgument);
         }
-        self.objects.regions.register(id, buffer, offset, length, rights)
+        self.objects.regions.register(id, chain, length, rights)
     }
 
     /// The token of a region: for scatter/gather entries of the domain's queue pairs and, as an STag, for peers, as its
@@ -126,6 +184,18 @@ impl Rnic {
     #[must_use]
     pub fn peer_address(&self, id: ConnectorId) -> Option<SocketAddr> {
         self.objects.connectors.get(id)?.remote
+    }
+
+    /// The listener that a connection to this address of the adapter's own would come in at.
+    pub(crate) fn listener_at(&self, address: SocketAddr) -> Option<ListenerId> {
+        let listeners = &self.objects.listeners;
+        listeners.ids().find(|id| {
+            let local = listeners.get(*id).and_then(|listener| listener.local);
+            local.is_some_and(|local| {
+                local.port() == address.port()
+                    && (local.ip() == address.ip() || local.ip().is_unspecified())
+            }) && listeners.get(*id).is_some_and(|it| it.state == ListenerState::Listening)
+        })
     }
 
     /// Where a listener listens, once it does.

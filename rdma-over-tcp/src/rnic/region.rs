@@ -17,22 +17,28 @@
 //! lists that TCP may have to retransmit, frames that a device has not sent, a connection on its way to the host. All
 //! spans of a registration have an owner of their own, which pins the region until the last one is dropped.
 //!
+//! The memory of a registration is one span or several ([`spans`](super::spans)): of one buffer, of a chain of them, or
+//! of pages of logical address mappings ([`lam`](super::lam)).
+//!
 //! A memory window is a further [`Owner`] of a token, with a registration of its own over a span of a region
 //! ([`window`](super::window)).
 
-use alloc::sync::Arc;
+use alloc::{collections::BTreeMap, sync::Arc};
 use core::sync::atomic::AtomicU64;
 
 use hashbrown::HashMap;
-use offload_engine::memory::{Piece, SharedSpan, Span};
+use offload_engine::memory::{Piece, Span};
 use oorandom::Rand64;
 
 pub use super::registration::Access;
 pub(crate) use super::registration::{AccessError, Holder, Keys, Registration, User};
 use super::{
-    id::{PdId, RegionId, WindowId, kind},
+    fast::{FastMemory, Prepared, PreparedPages},
+    id::{LamId, PdId, RegionId, WindowId, kind},
+    lam::Lam,
     lifetime::{Callback, Life, Return, ReturnGuard, Returns, Uses},
     memory::{PAGE_SIZE, RegisteredBuffer},
+    spans::Spans,
     status::VerbError,
     table::Table,
     window::{Revocable, Window},
@@ -58,6 +64,8 @@ pub(crate) enum Owner {
     Window(WindowId),
     /// A queue pair, whose Read Requests name it as their sink. It opens nothing.
     ReadSink,
+    /// A protection domain, and the key: the token with which its own requests name logical addresses.
+    Privileged(PdId, u8),
 }
 
 impl Owner {
@@ -65,7 +73,7 @@ impl Owner {
         match self {
             Self::Region(id) => Some(Revocable::Region(id)),
             Self::Window(id) => Some(Revocable::Window(id)),
-            Self::ReadSink => None,
+            Self::ReadSink | Self::Privileged(..) => None,
         }
     }
 }
@@ -104,24 +112,25 @@ impl Region {
     }
 }
 
-/// Bytes of a registered buffer that passed the check.
+/// Bytes of registered memory that passed the check.
 #[derive(Debug)]
 pub(crate) struct Granted<'a> {
-    memory: &'a SharedSpan,
+    memory: &'a Spans,
     offset: usize,
     length: usize,
 }
 
 impl<'a> Granted<'a> {
-    /// To be copied at once.
+    /// Shows them piece by piece, to be copied at once.
     #[inline]
-    pub(crate) fn piece(&self) -> Piece<'a> {
-        Piece::Shared(self.memory.view().slice(self.offset, self.length))
+    pub(crate) fn each_piece(&self, mut take: impl FnMut(Piece<'a>)) {
+        self.memory.each_slice(self.offset, self.length, |slice| take(Piece::Shared(slice)));
     }
 
-    /// To be sent, without a copy.
-    pub(crate) fn span(&self) -> Span {
-        self.memory.slice(self.offset..self.offset + self.length).into()
+    /// Shows them piece by piece, to be sent without a copy.
+    #[inline]
+    pub(crate) fn each_span(&self, mut take: impl FnMut(Span)) {
+        self.memory.each_span(self.offset, self.length, |span| take(span.into()));
     }
 
     /// All of them as a word of memory, if they are one.
@@ -144,20 +153,30 @@ impl<'a> Granted<'a> {
 pub(crate) struct Regions {
     pub(crate) table: Table<kind::Region, Region>,
     pub(crate) windows: Table<kind::Window, Window>,
+    pub(crate) lams: Table<kind::Lam, Lam>,
+    /// Mappings that are not released, by their first logical page.
+    pub(super) logical: BTreeMap<u64, LamId>,
     /// By the 24-bit index of the token.
     owners: HashMap<u32, Owner>,
     pub(super) random: Rand64,
-    returns: Arc<Returns>,
+    pub(super) returns: Arc<Returns>,
 }
 
 impl Regions {
     pub(crate) fn new(
-        [regions_max, windows_max]: [u32; 2],
+        [regions_max, windows_max, lams_max]: [u32; 3],
         seed: u128,
         returns: Arc<Returns>,
     ) -> Self {
-        let (table, windows) = (Table::new(regions_max), Table::new(windows_max));
-        Self { table, windows, owners: HashMap::new(), random: Rand64::new(seed), returns }
+        Self {
+            table: Table::new(regions_max),
+            windows: Table::new(windows_max),
+            lams: Table::new(lams_max),
+            logical: BTreeMap::new(),
+            owners: HashMap::new(),
+            random: Rand64::new(seed),
+            returns,
+        }
     }
 
     /// Draws an unused index for `owner` and a key.
@@ -191,6 +210,16 @@ impl Regions {
         Ok(index & !0xff | u32::from(key))
     }
 
+    /// A domain's token for logical addresses.
+    ///
+    /// # Errors
+    /// [`VerbError::NoResources`].
+    pub(crate) fn draw_privileged(&mut self, pd: PdId) -> Result<u32, VerbError> {
+        let token = self.draw(Owner::Privileged(pd, 0))?;
+        self.owners.insert(token >> 8, Owner::Privileged(pd, token as u8));
+        Ok(token)
+    }
+
     /// Gives a token's index back.
     pub(crate) fn give_back(&mut self, token: u32) {
         self.owners.remove(&(token >> 8));
@@ -210,7 +239,7 @@ impl Regions {
                 (Holder::Pd(mr.pd), mr.registration.as_ref()?)
             }
             Owner::Window(id) => self.windows.get(id)?.opened()?,
-            Owner::ReadSink => return None,
+            Owner::ReadSink | Owner::Privileged(..) => return None,
         };
         (registration.token == token).then_some((holder, registration))
     }
@@ -256,7 +285,14 @@ impl Regions {
             Some(found) => found,
             None => {
                 let owner = self.owner(token).ok_or(AccessError::Invalid)?;
-                let found = self.opened(owner, token).ok_or(AccessError::Invalid)?;
+                let found = match owner {
+                    Owner::Privileged(pd, key) => {
+                        let is_ours = key == token as u8 && !right.is_remote();
+                        let mapped = self.mapped(address).filter(|_| is_ours);
+                        (Holder::Pd(pd), mapped.ok_or(AccessError::Invalid)?)
+                    }
+                    _ => self.opened(owner, token).ok_or(AccessError::Invalid)?,
+                };
                 *hint = Some(owner);
                 found
             }
@@ -275,7 +311,7 @@ impl Regions {
         let is_done = match owner {
             Owner::Region(id) => holder == Holder::Pd(user.pd) && self.invalidate_region(id),
             Owner::Window(id) => holder == Holder::Peer(user.qp) && self.unbind(id),
-            Owner::ReadSink => false,
+            Owner::ReadSink | Owner::Privileged(..) => false,
         };
         if is_done { Ok(()) } else { Err(WireError::ProtectionCannotInvalidate) }
     }
@@ -307,7 +343,7 @@ impl Regions {
                 let opened = self.windows.get(id).and_then(Window::opened);
                 opened.is_some_and(|(holder, _)| holder == Holder::Peer(user.qp)) && self.unbind(id)
             }
-            Some(Owner::ReadSink) | None => false,
+            Some(Owner::ReadSink | Owner::Privileged(..)) | None => false,
         }
     }
 
@@ -320,11 +356,16 @@ impl Regions {
     /// Takes all rights back, and wants the memory back from whoever uses it still. Returns whether there were any.
     pub(crate) fn revoke(&mut self, id: RegionId) -> bool {
         let registration = self.table.get_mut(id).and_then(|mr| mr.registration.take());
-        registration.inspect(|registration| registration.memory.withdraw()).is_some()
+        let Some(Registration { memory, lams, .. }) = registration else { return false };
+        memory.withdraw();
+        for lam in lams {
+            self.forget_in_lam(lam, id);
+        }
+        true
     }
 
     /// Has the region pinned until the registration's memory is not in use any more.
-    fn pin(&mut self, id: RegionId, registration: Registration) -> Registration {
+    pub(super) fn pin(&mut self, id: RegionId, registration: Registration) -> Registration {
         if let Some(mr) = self.table.get_mut(id) {
             mr.uses.begin();
             mr.life.pin();
@@ -343,18 +384,17 @@ impl Regions {
         self.table.get(id).is_some_and(|mr| mr.uses.are_any())
     }
 
-    /// Registers a span. Its base is the buffer's address (NDK-MEM-3).
+    /// Registers `length` bytes of a chain of buffers, under the buffers' addresses (NDK-MEM-3). A failure leaves the
+    /// region's token as it was.
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: a span outside the buffer or empty, a region for fast registration
-    /// (NDK-MEM-1, -5, -18), or one that is registered, or whose deregistration is not complete;
-    /// [`VerbError::ReadOnly`]: a right to write memory that may only be read; [`VerbError::NoResources`]: no token is
-    /// left.
+    /// [`VerbError::InvalidArgument`]: no such chain of memory (NDK-MEM-1, -18), a region for fast registration
+    /// (NDK-MEM-5), or one that is registered, or whose deregistration is not complete; [`VerbError::ReadOnly`]: a
+    /// right to write memory that may only be read; [`VerbError::NoResources`]: no token is left.
     pub(crate) fn register(
         &mut self,
         id: RegionId,
-        buffer: &RegisteredBuffer,
-        offset: usize,
+        chain: &[RegisteredBuffer],
         length: usize,
         rights: Access,
     ) -> Result<(), VerbError> {
@@ -362,14 +402,14 @@ impl Regions {
         if mr.is_fast_register || mr.registration.is_some() || mr.uses.is_awaited() {
             return Err(VerbError::InvalidArgument);
         }
-        let base = buffer.address().checked_add(offset as u64);
-        let base = base.ok_or(VerbError::InvalidArgument)?;
+        let memory = Spans::chain(chain, length).ok_or(VerbError::InvalidArgument)?;
+        let base = chain.first().ok_or(VerbError::InvalidArgument)?.address();
+        let registration = Registration::new(memory, base, rights)?;
         let token = self.next_token(id)?;
-        let registration = Registration::new(token, buffer, offset, length, base, rights);
-        let registration = registration.map(|registration| self.pin(id, registration));
+        let registration = self.pin(id, Registration { token, ..registration });
         let mr = self.table.get_mut(id).ok_or(VerbError::InvalidHandle)?;
         mr.token = Some(token);
-        mr.registration = Some(registration?);
+        mr.registration = Some(registration);
         Ok(())
     }
 
@@ -401,46 +441,71 @@ impl Regions {
     /// and returns what is to be registered when the request's turn comes.
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: span, base address or region unfit; [`VerbError::NoRemoteAccess`]: remote rights
-    /// on a region initialized without; [`VerbError::ReadOnly`]: a right to write memory that may only be read.
+    /// [`VerbError::InvalidArgument`]: memory, base address or region unfit; [`VerbError::NoRemoteAccess`]: remote
+    /// rights on a region initialized without; [`VerbError::ReadOnly`]: a right to write memory that may only be read;
+    /// [`VerbError::NotMapped`]: logical addresses outside of mappings.
     pub(crate) fn prepare_fast_register(
         &mut self,
         id: RegionId,
-        buffer: &RegisteredBuffer,
-        offset: usize,
+        memory: FastMemory<'_>,
         length: usize,
         base: u64,
         rights: Access,
-    ) -> Result<Registration, VerbError> {
+    ) -> Result<Prepared, VerbError> {
         let mr = self.table.get(id).ok_or(VerbError::InvalidHandle)?;
         let Some(limits) = mr.limits else { return Err(VerbError::InvalidArgument) };
         if rights.is_remote() && !limits.remote_access {
             return Err(VerbError::NoRemoteAccess);
         }
-        let first_byte_offset = offset % PAGE_SIZE;
-        let room = (limits.pages as usize).checked_mul(PAGE_SIZE);
-        let room = room.and_then(|room| room.checked_sub(first_byte_offset));
-        if room.is_none_or(|room| length > room)
-            || base % PAGE_SIZE as u64 != first_byte_offset as u64
+        let (first_byte, pages) = memory.place(limits.pages)?;
+        let room = (pages as usize).checked_mul(PAGE_SIZE);
+        let room = room.and_then(|room| room.checked_sub(first_byte));
+        if length == 0
+            || room.is_none_or(|room| length > room)
+            || base % PAGE_SIZE as u64 != first_byte as u64
         {
             return Err(VerbError::InvalidArgument);
         }
+        let (memory, pages) = match memory {
+            FastMemory::Buffer { buffer, offset } => {
+                let end = offset.checked_add(length).ok_or(VerbError::InvalidArgument)?;
+                let part = buffer.slice(offset..end).ok_or(VerbError::InvalidArgument)?;
+                (part.memory().clone().into(), None)
+            }
+            FastMemory::Pages { pages, .. } => {
+                (self.gather(pages, first_byte, length)?.0, Some(pages))
+            }
+        };
+        let registration = Registration::new(memory, base, rights)?;
         let token = self.next_token(id)?;
-        let registration = Registration::new(token, buffer, offset, length, base, rights)?;
-        let registration = self.pin(id, registration);
         let mr = self.table.get_mut(id).ok_or(VerbError::InvalidHandle)?;
         mr.token = Some(token);
-        Ok(registration)
+        Ok(match pages {
+            None => Prepared::Memory(self.pin(id, Registration { token, ..registration })),
+            Some(pages) => {
+                let pages = pages.into();
+                Prepared::Pages(PreparedPages { pages, first_byte, length, token, base, rights })
+            }
+        })
     }
 
     /// Carries out a fast registration. Fails when the region is still registered, or is being closed: its close would
-    /// wait for ever.
-    pub(crate) fn fast_register(&mut self, id: RegionId, registration: Registration) -> bool {
-        let Some(mr) = self.table.get_mut(id) else { return false };
-        if mr.registration.is_some() || mr.life.is_closing() {
+    /// wait for ever; or when a mapping that its pages are of has been released.
+    pub(crate) fn fast_register(&mut self, id: RegionId, prepared: &Prepared) -> bool {
+        let is_free = |mr: &Region| mr.registration.is_none() && !mr.life.is_closing();
+        if !self.table.get(id).is_some_and(is_free) {
             return false;
         }
-        mr.registration = Some(registration);
+        let registration = match prepared {
+            Prepared::Memory(registration) => registration.clone(),
+            Prepared::Pages(prepared) => match self.register_pages(id, prepared) {
+                Ok(registration) => registration,
+                Err(_) => return false,
+            },
+        };
+        if let Some(mr) = self.table.get_mut(id) {
+            mr.registration = Some(registration);
+        }
         true
     }
 

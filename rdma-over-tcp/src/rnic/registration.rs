@@ -1,13 +1,13 @@
 //! Registrations: spans of memory with a token and rights, and who may use them.
 
+use alloc::boxed::Box;
 use core::ops::BitOr;
 
-use offload_engine::memory::SharedSpan;
 use oorandom::Rand64;
 
 use super::{
-    id::{PdId, QpId},
-    memory::RegisteredBuffer,
+    id::{LamId, PdId, QpId},
+    spans::Spans,
     status::VerbError,
 };
 use crate::error::WireError;
@@ -59,14 +59,16 @@ impl BitOr for Access {
     }
 }
 
-/// A span that is registered.
+/// Memory that is registered.
 #[derive(Clone, Debug)]
 pub(crate) struct Registration {
     pub(crate) token: u32,
-    pub(crate) memory: SharedSpan,
-    /// The address that the first byte of the span has for local and remote users.
+    pub(crate) memory: Spans,
+    /// The address that its first byte has for local and remote users.
     pub(crate) base: u64,
     pub(crate) rights: Access,
+    /// Mappings that the memory's pages are of: the registration ends with the first of them.
+    pub(crate) lams: Box<[LamId]>,
 }
 
 /// The order of a region's keys.
@@ -148,7 +150,7 @@ pub(crate) enum AccessError {
     Rights,
     /// Address plus length wraps.
     Wrap,
-    /// Outside the registered span.
+    /// Outside the registered memory.
     Bounds,
 }
 
@@ -177,30 +179,21 @@ impl AccessError {
 }
 
 impl Registration {
-    /// `length` bytes of `buffer` from `offset` on, known as `base` on.
+    /// `memory`, known as `base` on. It has no token yet.
     ///
     /// # Errors
-    /// [`VerbError::InvalidArgument`]: the span leaves the buffer, is empty, or wraps; [`VerbError::ReadOnly`].
-    pub(crate) fn new(
-        token: u32,
-        buffer: &RegisteredBuffer,
-        offset: usize,
-        length: usize,
-        base: u64,
-        rights: Access,
-    ) -> Result<Self, VerbError> {
-        let end = offset.checked_add(length).filter(|end| length > 0 && *end <= buffer.len());
-        let (Some(end), Some(_)) = (end, base.checked_add(length as u64)) else {
+    /// [`VerbError::InvalidArgument`]: its addresses wrap; [`VerbError::ReadOnly`].
+    pub(crate) fn new(memory: Spans, base: u64, rights: Access) -> Result<Self, VerbError> {
+        if base.checked_add(memory.len() as u64).is_none() {
             return Err(VerbError::InvalidArgument);
-        };
-        if rights.writes() && !buffer.memory().is_writable() {
+        }
+        if rights.writes() && !memory.is_writable() {
             return Err(VerbError::ReadOnly);
         }
-        let memory = buffer.memory().slice(offset..end);
-        Ok(Self { token, memory, base, rights })
+        Ok(Self { token: 0, memory, base, rights, lams: Box::default() })
     }
 
-    /// The place of `address` in the span, if `length` bytes from it on may be used so.
+    /// The place of `address` in the memory, if `length` bytes from it on may be used so.
     pub(crate) fn locate(
         &self,
         address: u64,

@@ -8,7 +8,7 @@ use alloc::collections::VecDeque;
 use bytes::Bytes;
 
 use super::{status::VerbError, wr::Sge};
-use crate::mpa::Slab;
+use crate::mpa::{Slab, Source};
 
 /// The entries of a request. Most have one, which lies in the request itself.
 #[derive(Clone, Copy, Debug)]
@@ -107,14 +107,18 @@ pub(crate) fn total_length(sges: &[Sge], sges_max: u32, bytes_max: u32) -> Resul
 /// # Errors
 /// [`VerbError::InlineTooLong`]: more than `bytes_max`.
 #[inline]
-pub(crate) fn inline_length(parts: &[&[u8]], bytes_max: u32) -> Result<u32, VerbError> {
-    let total: usize = parts.iter().map(|part| part.len()).sum();
-    u32::try_from(total).ok().filter(|total| *total <= bytes_max).ok_or(VerbError::InlineTooLong)
+pub(crate) fn inline_length(
+    parts: &[impl Source + Copy],
+    bytes_max: u32,
+) -> Result<u32, VerbError> {
+    let total = parts.iter().try_fold(0_usize, |total, part| total.checked_add(part.octets()));
+    let total = total.and_then(|total| u32::try_from(total).ok());
+    total.filter(|total| *total <= bytes_max).ok_or(VerbError::InlineTooLong)
 }
 
 /// Copies inline data together (NDK-INL-1), into memory that is used again.
-pub(crate) fn capture(memory: &mut Slab, parts: &[&[u8]]) -> Bytes {
-    let total: usize = parts.iter().map(|part| part.len()).sum();
+pub(crate) fn capture(memory: &mut Slab, parts: &[impl Source + Copy]) -> Bytes {
+    let total: usize = parts.iter().map(Source::octets).sum();
     if memory.room() < total {
         memory.turn(total);
     }
@@ -165,8 +169,9 @@ mod tests {
         assert_eq!(total_length(&list, 2, u32::MAX), Err(VerbError::TooLong));
         assert_eq!(total_length(&list[1..], 2, 2), Ok(2));
         assert_eq!(total_length(&[], 0, 0), Ok(0), "NDK-SGE-4");
-        assert_eq!(inline_length(&[b"ab", b"", b"c"], 3), Ok(3));
-        assert_eq!(inline_length(&[b"ab", b"cd"], 3), Err(VerbError::InlineTooLong));
+        let inline_length = |parts: &[&[u8]]| inline_length(parts, 3);
+        assert_eq!(inline_length(&[b"ab", b"", b"c"]), Ok(3));
+        assert_eq!(inline_length(&[b"ab", b"cd"]), Err(VerbError::InlineTooLong));
         let mut memory = Slab::new();
         let mut capture = |parts: &[&[u8]]| capture(&mut memory, parts);
         assert_eq!(capture(&[b"ab", b"", b"c"]), Bytes::from_static(b"abc"));

@@ -30,7 +30,7 @@ impl Rnic {
         if depth > limits.srq_depth_max || sges_max > limits.receive_sges_max || limit > depth {
             return Err(VerbError::InvalidArgument);
         }
-        self.check_open(Key::Pd(pd))?;
+        self.check_parent(Key::Pd(pd))?;
         let mut queue = ReceiveQueue::new(depth);
         queue.limit_once_filled(limit);
         let objects = &mut self.objects;
@@ -145,11 +145,17 @@ impl Objects {
     pub(crate) fn notify_srq(&mut self, id: SrqId) {
         let Some(srq) = self.srqs.get_mut(id) else { return };
         let is_due = self.receive_queues.get_mut(srq.queue).is_some_and(ReceiveQueue::take_due);
-        if is_due && !srq.life.is_closing() {
-            srq.life.pin();
-            let notification = srq.notification.clone();
-            let guard = ReturnGuard::new(&self.returns, Return::Unpin(Key::Srq(id)));
-            self.outbox.push(guard, move || notification(SrqEvent::LimitReached));
+        if is_due {
+            self.tell_srq(id, SrqEvent::LimitReached);
         }
+    }
+
+    /// Tells the consumer of a shared receive queue something, unless the queue is being closed.
+    pub(crate) fn tell_srq(&mut self, id: SrqId, event: SrqEvent) {
+        let Some(srq) = self.srqs.get_mut(id).filter(|srq| !srq.life.is_closing()) else { return };
+        srq.life.pin();
+        let notification = srq.notification.clone();
+        let guard = ReturnGuard::new(&self.returns, Return::Unpin(Key::Srq(id)));
+        self.outbox.push(guard, move || notification(event));
     }
 }

@@ -19,6 +19,8 @@ use super::{
 pub enum SrqEvent {
     /// Fewer receives are queued than the limit. Told once for each limit that was set.
     LimitReached,
+    /// The device is gone, and with it every queue pair of the queue. Told once.
+    DeviceLost,
 }
 
 /// Called when a shared receive queue has something to tell. Called when no lock is held; it must not keep the adapter

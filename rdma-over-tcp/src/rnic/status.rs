@@ -62,6 +62,9 @@ pub enum VerbError {
     /// A right to write memory that may only be read.
     #[error("the memory may only be read")]
     ReadOnly,
+    /// A logical address that is of no mapping.
+    #[error("no mapping has this logical address")]
+    NotMapped,
     /// The region was initialized without remote access.
     #[error("the region is not for remote access")]
     NoRemoteAccess,
@@ -83,6 +86,15 @@ pub enum VerbError {
     /// A table is full, or memory is short.
     #[error("no resources are left")]
     NoResources,
+    /// Both limits of a moderation are such that no notification would ever come.
+    #[error("neither limit of the moderation ends it")]
+    NeverNotified,
+    /// The completion queue has failed: no completion would come.
+    #[error("the completion queue has failed")]
+    CqFailed,
+    /// The device is gone.
+    #[error("the device is gone")]
+    DeviceLost,
 }
 
 /// Why a connection could not be made, or is over.
@@ -112,6 +124,9 @@ pub enum ConnectError {
     /// The local address is in use.
     #[error("the address is in use")]
     AddressInUse,
+    /// There is a connection between these two addresses.
+    #[error("the connection exists")]
+    ConnectionExists,
     /// No ephemeral port is left.
     #[error("no port is left")]
     NoPorts,
@@ -152,7 +167,13 @@ impl From<ConnectError> for Loss {
     }
 }
 
-/// A completion queue has failed: a completion did not fit.
+/// Why a completion queue has failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("the completion queue has overrun")]
-pub struct CqOverrun;
+pub enum CqFailure {
+    /// A completion did not fit. The queue is empty from then on.
+    #[error("the completion queue has overrun")]
+    Overrun,
+    /// The device is gone. What was completed before, and flushed by it, can be polled.
+    #[error("the device is gone")]
+    DeviceLost,
+}

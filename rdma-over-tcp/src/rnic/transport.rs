@@ -12,7 +12,7 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-use super::id::{ListenerId, StreamId};
+use super::id::{ListenerId, SharedEndpointId, StreamId};
 use crate::mpa::GatherList;
 
 /// A way into one stream, during a call of the transport.
@@ -53,6 +53,12 @@ pub(crate) trait Transport {
     /// Bytes queued and not acknowledged.
     fn send_outstanding(&self) -> usize;
 
+    /// Bytes that the peer has not acknowledged, wherever they wait: as [`Transport::send_outstanding`], and what the
+    /// transport has passed on. For rare questions: it may be a system call.
+    fn unacknowledged(&self) -> usize {
+        self.send_outstanding()
+    }
+
     /// Returns whether so much is under way that the adapter is called again soon: posts may wait for that, and leave
     /// together.
     fn is_flowing(&self) -> bool {
@@ -87,6 +93,8 @@ pub(crate) enum Command {
         stream: StreamId,
         /// The local end; `None`, or port 0, let the transport choose.
         local: Option<SocketAddr>,
+        /// The shared endpoint that it is, which the transport has bound.
+        endpoint: Option<SharedEndpointId>,
         /// The peer.
         remote: SocketAddr,
         /// Time limit of the handshake.
@@ -101,12 +109,20 @@ pub(crate) enum Command {
         /// Connections that may be in their handshake at once.
         backlog: usize,
     },
+    /// Reserves a local address to connect from, also several times at once to different peers. Answered by
+    /// `handle_bound` or `handle_bind_failed`.
+    Bind {
+        /// The shared endpoint.
+        endpoint: SharedEndpointId,
+        /// Where; port 0 lets the transport choose.
+        local: SocketAddr,
+    },
     /// Listens no more.
     Unlisten {
         /// The listener.
         listener: ListenerId,
     },
-    /// Releases a local address, which is reserved from a successful `Connect` or `Listen` on until then.
+    /// Releases a local address, which is reserved from a successful `Connect`, `Listen` or `Bind` on until then.
     Release {
         /// The reservation.
         reservation: Reservation,
@@ -125,6 +141,8 @@ pub(crate) enum Reservation {
     Stream(StreamId),
     /// The address of a listener.
     Listener(ListenerId),
+    /// That of a shared endpoint.
+    Shared(SharedEndpointId),
 }
 
 /// The end of a stream, or of one of its directions.

@@ -12,12 +12,11 @@
 //! a window opens are bytes of its region: a region is not deregistered or invalidated while windows are bound to it,
 //! and the close of one is pending until then. A window never opens memory to requests of this side.
 
-use offload_engine::memory::SharedSpan;
-
 use super::{
     id::{PdId, RegionId, WindowId},
     lifetime::Life,
     registration::{Access, Holder, Keys, Registration},
+    spans::Spans,
     status::VerbError,
 };
 
@@ -68,7 +67,7 @@ pub(crate) struct PreparedBind {
     pub(crate) token: u32,
 }
 
-/// A span of a region that is open.
+/// A part of a region that is open.
 #[derive(Debug)]
 pub(crate) struct Binding {
     pub(crate) region: RegionId,
@@ -97,8 +96,8 @@ impl Window {
 }
 
 impl Bind {
-    /// Checks what the bind asks of a registration, and returns the span that it opens.
-    pub(crate) fn check(&self, registration: &Registration) -> Result<SharedSpan, VerbError> {
+    /// Checks what the bind asks of a registration, and returns the memory that it opens: some.
+    pub(crate) fn check(&self, registration: &Registration) -> Result<Spans, VerbError> {
         let Registration { memory, base, rights, .. } = registration;
         let needs_writable = self.rights.writes();
         if !rights.contains(Access::BIND) || needs_writable && !rights.contains(Access::LOCAL_WRITE)
@@ -107,10 +106,8 @@ impl Bind {
         }
         let start = self.address.checked_sub(*base).ok_or(VerbError::InvalidArgument)?;
         let end = start.checked_add(self.length).filter(|end| *end <= memory.len() as u64);
-        match end {
-            // Both are within the span.
-            Some(end) => Ok(memory.slice(start as usize..end as usize)),
-            None => Err(VerbError::InvalidArgument),
-        }
+        let end = end.ok_or(VerbError::InvalidArgument)?;
+        // Both are within the memory.
+        memory.slice(start as usize..end as usize).ok_or(VerbError::InvalidArgument)
     }
 }

@@ -3,10 +3,12 @@
 use alloc::boxed::Box;
 use core::ops::BitOr;
 
+use offload_engine::memory::SharedSlice;
+
 use super::{
     cq::WcOpcode,
+    fast::Prepared,
     id::RegionId,
-    registration::Registration,
     window::{PreparedBind, Revocable},
 };
 use crate::{
@@ -32,6 +34,10 @@ pub enum Data<'a> {
     Registered(&'a [Sge]),
     /// Any memory, captured before the post returns (NDK-INL-1).
     Inline(&'a [&'a [u8]]),
+    /// The same of memory that others may write meanwhile: parts of registered buffers
+    /// ([`RegisteredBuffer::part`](super::RegisteredBuffer::part)), or of a consumer's memory that is known by its
+    /// addresses alone. No token is looked at (NDK-SGE-2).
+    InlineSges(&'a [SharedSlice<'a>]),
 }
 
 /// Memory of the peer.
@@ -124,7 +130,7 @@ pub(crate) enum Kind {
     },
     FastRegister {
         region: RegionId,
-        registration: Box<Registration>,
+        prepared: Box<Prepared>,
     },
     Invalidate {
         target: Revocable,

@@ -6,6 +6,7 @@
 //! pair above does not notice.
 
 use alloc::{boxed::Box, vec::Vec};
+use core::net::SocketAddr;
 
 use hashbrown::HashMap;
 use host_stack::{
@@ -22,11 +23,12 @@ use offload_engine::{
 
 use super::{
     host::{HostIo, HostStream, Place},
+    looped::Loops,
     offloaded::{Io, Spare},
 };
 use crate::rnic::{
     self, Config, ConnectError, FpduSize, History, Rnic, StreamId,
-    id::ListenerId,
+    id::{ListenerId, SharedEndpointId},
     transport::{Command, Reservation, StreamEvent, Transport},
 };
 
@@ -62,12 +64,17 @@ pub struct NodeRnic {
     port: SocketPort,
     listeners: HashMap<ListenerName, ListenerId>,
     names: HashMap<ListenerId, ListenerName>,
+    /// Shared endpoints by their names in the host, and those names.
+    endpoints: HashMap<EndpointId, SharedEndpointId>,
+    endpoint_names: HashMap<SharedEndpointId, EndpointId>,
     /// Streams that are not, or not wholly, the target's.
     moving: HashMap<StreamId, HostStream>,
     /// Each segment begins with an FPDU.
     is_aligned: bool,
     /// Addresses stay reserved while connections live that were accepted there.
     keeps_endpoints: bool,
+    /// Connections of the adapter to itself.
+    loops: Loops,
     spare: Spare,
 }
 
@@ -85,9 +92,12 @@ impl NodeRnic {
             port,
             listeners: HashMap::new(),
             names: HashMap::new(),
+            endpoints: HashMap::new(),
+            endpoint_names: HashMap::new(),
             moving: HashMap::new(),
             is_aligned,
             keeps_endpoints,
+            loops: Loops::default(),
             spare: Spare::default(),
         }
     }
@@ -102,17 +112,26 @@ impl NodeRnic {
         &mut self.rnic
     }
 
-    fn carry_out(&mut self, command: Command) {
+    fn carry_out(&mut self, now: Instant, command: Command) {
         let endpoint = |name| self.keeps_endpoints.then_some(EndpointId(name));
         let request = match command {
-            Command::Connect { stream, local, remote, timeout } => Request::Connect {
-                handle: OffloadHandle(stream.0),
-                local,
-                endpoint: endpoint(stream.0),
-                remote,
-                timeout,
-                at_once: true,
-            },
+            Command::Connect { stream, local, endpoint: shared, remote, timeout } => {
+                let shared = shared.and_then(|id| self.endpoint_names.get(&id)).copied();
+                Request::Connect {
+                    handle: OffloadHandle(stream.0),
+                    local,
+                    endpoint: shared.or_else(|| endpoint(stream.0)),
+                    remote,
+                    timeout,
+                    at_once: true,
+                }
+            }
+            Command::Bind { endpoint, local } => {
+                let name = EndpointId(self.port.allocate());
+                self.endpoints.insert(name, endpoint);
+                self.endpoint_names.insert(endpoint, name);
+                Request::Bind { endpoint: name, local }
+            }
             Command::Listen { listener, local, backlog } => {
                 let name = ListenerName(self.port.allocate());
                 self.listeners.insert(name, listener);
@@ -136,6 +155,19 @@ impl NodeRnic {
                     Some(name) => Request::Unbind { endpoint: EndpointId(name.0) },
                     None => return,
                 }
+            }
+            Command::Release { reservation: Reservation::Shared(id) } => {
+                match self.endpoint_names.remove(&id) {
+                    Some(name) => {
+                        self.endpoints.remove(&name);
+                        Request::Unbind { endpoint: name }
+                    }
+                    None => return,
+                }
+            }
+            Command::Abort { stream } if self.loops.contains(stream) => {
+                let Self { loops, rnic, spare, .. } = self;
+                return loops.abort(now, stream, rnic, spare);
             }
             Command::Abort { stream } => Request::Abort { handle: OffloadHandle(stream.0) },
         };
@@ -203,6 +235,9 @@ impl NodeRnic {
             Notice::ShutDown { handle } => {
                 self.host_event(now, StreamId(handle.0), StreamEvent::ShutDown);
             }
+            Notice::ConnectFailed { handle, error: HostError::OwnAddress { local, remote } } => {
+                self.connect_to_itself(now, StreamId(handle.0), (local, remote));
+            }
             Notice::ConnectFailed { handle, error } => {
                 self.rnic.handle_gone(StreamId(handle.0), connect_error(error));
             }
@@ -214,8 +249,37 @@ impl NodeRnic {
                 self.moving.remove(&id);
                 self.rnic.handle_gone(id, end_error(error));
             }
-            // Addresses are reserved by listening and connecting.
-            Notice::Bound { .. } | Notice::BindFailed { .. } => {}
+            Notice::Bound { endpoint, local } => {
+                if let Some(id) = self.endpoints.get(&endpoint) {
+                    self.rnic.handle_bound(*id, local);
+                }
+            }
+            Notice::BindFailed { endpoint, error } => {
+                if let Some(id) = self.endpoints.remove(&endpoint) {
+                    self.endpoint_names.remove(&id);
+                    self.rnic.handle_bind_failed(id, connect_error(error));
+                }
+            }
+        }
+    }
+
+    /// Makes a connection to a listener of the adapter's own. The host stack has checked the local address.
+    fn connect_to_itself(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        (local, remote): (SocketAddr, SocketAddr),
+    ) {
+        let Some(listener) = self.rnic.listener_at(remote) else {
+            return self.rnic.handle_gone(id, ConnectError::Refused);
+        };
+        let passive = StreamId(self.port.allocate());
+        self.loops.join(id, passive);
+        self.rnic.handle_established(now, id, None, (local, remote));
+        self.rnic.handle_established(now, passive, Some(listener), (remote, local));
+        let Self { loops, rnic, spare, .. } = self;
+        for id in [id, passive] {
+            loops.call(now, id, rnic, spare, |rnic, io| rnic.handle_open(id, io));
         }
     }
 
@@ -410,14 +474,23 @@ impl NodeClient for NodeRnic {
         worked |= self.rnic.run(now);
         while let Some(command) = self.rnic.next_command() {
             worked = true;
-            self.carry_out(command);
+            self.carry_out(now, command);
         }
         while let Some(id) = self.rnic.next_kick() {
             worked = true;
+            if self.loops.contains(id) {
+                let Self { loops, rnic, spare, .. } = self;
+                loops.call(now, id, rnic, spare, |rnic, io| rnic.handle_room(id, io));
+                continue;
+            }
             if !self.moving.is_empty() {
                 self.with_host_stream(now, id, |rnic, io| rnic.handle_room(id, io));
             }
             connections.kick(OffloadHandle(id.0));
+        }
+        if self.loops.has_work() {
+            let Self { loops, rnic, spare, .. } = self;
+            worked |= loops.run(now, rnic, spare);
         }
         worked
     }
@@ -427,15 +500,24 @@ impl NodeClient for NodeRnic {
     }
 
     fn has_input(&self) -> bool {
-        self.port.has_notice() || self.rnic.has_work()
+        self.port.has_notice() || self.rnic.has_work() || self.loops.has_work()
     }
 
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
         callbacks.append(self.rnic.callbacks());
     }
 
+    fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
+        self.rnic.take_callbacks_of_calls(callbacks);
+    }
+
+    fn has_callbacks_of_loop(&self) -> bool {
+        self.rnic.has_callbacks_of_loop()
+    }
+
     fn device_lost(&mut self) {
         self.moving.clear();
+        self.loops.clear();
         self.rnic.handle_device_lost();
     }
 }

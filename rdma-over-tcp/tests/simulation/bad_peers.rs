@@ -85,7 +85,7 @@ fn a_fin_that_comes_too_early() {
             peer.until(&mut bench, || event.lock().unwrap().is_some());
             assert_eq!(*event.lock().unwrap(), Some(*reason), "{policy:?}, {octets:02x?}");
             if *reason == 0 {
-                assert!(side.qp.is_connected());
+                assert!(!side.qp.is_connected(), "nothing is posted any more");
                 let done = Told::default();
                 assert_eq!(connector.disconnect(done.tells()), NtStatus::PENDING);
                 peer.until(&mut bench, || done.is_told());
@@ -116,7 +116,6 @@ fn no_frames(kind: FrameKind) -> Vec<Vec<u8>> {
         b"H".to_vec(),
         kind.key()[..15].iter().chain(b"E").copied().collect(),
         other.key().to_vec(),
-        frame(kind, &[0x40, 0]),
         frame(kind, &[0x40, 3]),
         frame(kind, &[0x40, 2, 0x02, 0x01]),
         frame(kind, &[0x50, 2, 0, 3]),
@@ -158,7 +157,6 @@ fn no_reply() {
         format!("MPA: the peer's answer is no Reply: {frame} octet 0 of the key differs"),
         format!("MPA: the peer's answer is no Reply: {frame} octet 15 of the key differs"),
         format!("MPA: the peer's answer is no Reply: {frame} octet 9 of the key differs"),
-        format!("{invalid} {frame} MPA revision 0"),
         format!("{invalid} {frame} MPA revision 3"),
         format!("{invalid} {frame} 513 octets of private data"),
         format!("{invalid} {frame} enhanced frame with 3 octets of private data"),

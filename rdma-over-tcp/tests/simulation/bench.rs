@@ -7,13 +7,20 @@ use host_stack::{
     node::Core,
     simulation::{Pair, Stall, has_no_connection, impaired_wire, patient_engine},
 };
-use offload_engine::{link::Link, state::MacAddress, time::Instant};
+use offload_engine::{
+    link::{Impaired, Link},
+    state::MacAddress,
+    time::Instant,
+};
 use rdma_over_tcp::ndk::{Adapter, AdapterConfig, AdapterCore, simulation::AdapterClient};
 
 use crate::{moves::Moves, plan::Plan, stream::ByteStream};
 
 /// Virtual time one seed may take. With a lost FIN, and the peer's TIME_WAIT behind it, minutes pass.
 const LIMIT: Instant = Instant::from_millis(1_800_000);
+
+/// An end of the wire.
+pub(crate) type Wire = Impaired<Box<dyn Link>>;
 
 fn node(plan: &Plan, index: usize, link: impl Link + 'static, seed: u64) -> io::Result<Core> {
     let mac = MacAddress([2, 0, 0, 0, 0, 1 + index as u8]);
@@ -73,10 +80,10 @@ impl Stage for Bench {
 
     fn run_until_empty(&mut self) -> Result<(), String> {
         Self::run_until_empty(self).map_err(|stall| stall.to_string())?;
-        for core in self.cores() {
-            assert!(core.clients.first::<AdapterClient>().is_idle());
-        }
-        Ok(())
+        // A close that is held back, which nobody waits for, ends behind the last connection.
+        let is_idle = |core: &Core| core.clients.first::<AdapterClient>().is_idle();
+        let idle = |pair: &mut Pair<Core>| (is_idle(&pair.a) && is_idle(&pair.b)).then_some(());
+        self.pair.run(LIMIT, idle).map_err(|stall| format!("objects are left: {stall}"))
     }
 
     fn describe(&self) -> String {
@@ -118,9 +125,18 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(plan: &Plan, seeds: [u64; 2]) -> Self {
+        Self::through(plan, seeds, |_, link| link)
+    }
+
+    /// The same, with the link of each node wrapped.
+    pub(crate) fn through<L: Link + 'static>(
+        plan: &Plan,
+        seeds: [u64; 2],
+        mut wrap: impl FnMut(usize, Wire) -> L,
+    ) -> Self {
         let [left, right] = impaired_wire(plan.link, plan.impairments).unwrap();
-        let a = node(plan, 0, left, seeds[0]).unwrap();
-        let b = node(plan, 1, right, seeds[1]).unwrap();
+        let a = node(plan, 0, wrap(0, left), seeds[0]).unwrap();
+        let b = node(plan, 1, wrap(1, right), seeds[1]).unwrap();
         let adapters = [
             a.clients.first::<AdapterClient>().adapter(),
             b.clients.first::<AdapterClient>().adapter(),

@@ -13,8 +13,8 @@ use oorandom::Rand64;
 use rdma_over_tcp::{
     mpa::startup::{RtrKind, RtrSet},
     ndk::{
-        Adapter, Connector, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, PAGE_SIZE, Pd,
-        Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
+        Adapter, Connector, Cq, Data, DisconnectEvent, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags,
+        PAGE_SIZE, Pd, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
     },
 };
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -146,27 +146,37 @@ pub(crate) fn connect(
     bench: &mut Bench,
     sides: [&Side; 2],
     remote: SocketAddr,
-    event: Option<Box<dyn FnOnce(u32) + Send>>,
+    event: Option<DisconnectEvent>,
 ) -> [Connector; 2] {
+    connect_with(bench, sides.map(|side| &side.qp), remote, [None, event]).0
+}
+
+/// A connection of two queue pairs, with their disconnect events; and what is told when the accepting end has it, too:
+/// perhaps with the first message only.
+pub(crate) fn connect_with(
+    bench: &mut Bench,
+    qps: [&Qp; 2],
+    remote: SocketAddr,
+    [event, of_accepted]: [Option<DisconnectEvent>; 2],
+) -> ([Connector; 2], Told) {
     let incoming = Arc::<Mutex<Option<Connector>>>::default();
     let of_listener = incoming.clone();
     let request = move |connector| *of_listener.lock().unwrap() = Some(connector);
     let listener = bench.adapters[1].create_listener(request).unwrap();
-    let [active, done] = [(); 2].map(|()| Told::default());
+    let [active, accepting, done] = [(); 3].map(|()| Told::default());
     assert_eq!(listener.listen(remote, done.tells()), NtStatus::PENDING);
     bench.run(|| done.is_told()).unwrap();
     let connector = bench.adapters[0].create_connector().unwrap();
-    let status = connector.connect(&sides[0].qp, None, remote, LIMITS, &[], active.tells());
+    let status = connector.connect(qps[0], None, remote, LIMITS, &[], active.tells());
     assert_eq!(status, NtStatus::PENDING);
     bench.run(|| incoming.lock().unwrap().is_some()).unwrap();
     let accepted = incoming.lock().unwrap().take().unwrap();
-    let _ = accepted.accept(&sides[1].qp, LIMITS, &[], event, |_| {});
+    let _ = accepted.accept(qps[1], LIMITS, &[], of_accepted, accepting.tells());
     bench.run(|| active.is_told()).unwrap();
     assert_eq!(active.take(), Some(NtStatus::SUCCESS));
-    let _ = connector.complete_connect(None, active.tells());
-    // The accept may end with the first message only.
+    let _ = connector.complete_connect(event, active.tells());
     bench.run(|| active.is_told()).unwrap();
-    [connector, accepted]
+    ([connector, accepted], accepting)
 }
 
 /// A Write from pages that are unmapped while it is under way, or behind it.

@@ -14,9 +14,11 @@ mod extensions;
 mod faults;
 mod foreign;
 mod loopback;
+mod matrix;
 mod moves;
 mod nudge;
 mod plan;
+mod random_calls;
 mod raw;
 mod reads;
 mod scenario;
@@ -25,6 +27,7 @@ mod side;
 mod stream;
 
 use flue_test_support::seeds::{Class, Suite};
+use rdma_over_tcp::ndk::NtStatus;
 
 const SUITE: Suite = Suite {
     name: "rdma",
@@ -140,6 +143,35 @@ fn receives_are_shared() {
     let receiving = seen.iter().filter(|end| end.was_receiving).count();
     println!("{limits} limits told, {receiving} broken within a message, of {}", seen.len());
     assert!(seen.len() < 100 || limits > seen.len() && receiving > 0);
+}
+
+/// As [`SUITE`], with consumers that call at random: a thousand calls a seed.
+const RANDOM_CALLS: Suite = Suite {
+    name: "random-calls",
+    command: "cargo test -p rdma-over-tcp --test simulation random_calls",
+    seeds: 500,
+    ..SUITE
+};
+
+// NDK-ASY-1, NDK-LIFE-2, -5, -9, NDK-WR-4: handles that are closed or of another adapter, wild lengths, flags and
+// tokens, in any order.
+#[test]
+fn random_calls() {
+    let sum: random_calls::Sum = RANDOM_CALLS.run(random_calls::run, random_calls::Sum::add);
+    println!("{} calls, {} pended; {:?}", sum.calls(), sum.pended, sum.completions);
+    if sum.calls() < 100_000 {
+        return; // a few seeds that somebody asked for
+    }
+    // What consumers should do goes well often enough, and what they should not is refused.
+    for call in ["send", "write", "read", "receive", "bind", "fast register", "invalidate"] {
+        let refused = sum.count(call, NtStatus::INVALID_PARAMETER);
+        let accepted = sum.count(call, NtStatus::SUCCESS);
+        assert!(accepted > 20 && refused > 50, "{call}: {accepted}, {refused} refused");
+    }
+    for status in [NtStatus::SUCCESS, NtStatus::CANCELLED, NtStatus::ACCESS_VIOLATION] {
+        assert!(sum.completions.get(&status.name()) > Some(&50), "{status}");
+    }
+    assert!(sum.pended > 10_000);
 }
 
 // The bench is what it says: the same seed, the same run.

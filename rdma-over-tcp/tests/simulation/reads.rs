@@ -45,8 +45,6 @@ impl Scene {
     fn new(policy: OffloadPolicy, seed: u64) -> Self {
         let mut adapter: AdapterConfig = config();
         adapter.limits.fast_register_pages_max = 1024;
-        // What is queued before a Terminate may be lost many times.
-        adapter.terminate_timeout = Duration::from_secs(300);
         let drop_pct = if seed == 0 { 0.0 } else { 3.0 };
         let lossy = Impairments {
             delay: Duration::from_micros(10),
@@ -167,7 +165,7 @@ impl Drained {
     }
 }
 
-// RDM-7.1-4: the source is revoked before its turn: the Terminate has the headers of that very request.
+// RDM-7.1-4, RDM-6.2.1-3: the source is revoked before its turn: the Terminate has the headers of that very request.
 #[test]
 fn revoked_before_its_turn() {
     for policy in POLICIES {

@@ -360,10 +360,11 @@ fn a_device_that_has_gone_ends_requests() {
     let statuses: Vec<_> = results[..count].iter().map(|result| result.status).collect();
     assert_eq!(statuses, [NtStatus::CANCELLED; 2]);
     let post = end.qp.send(0, Data::Inline(&[b"late"]), OpFlags::NONE);
-    assert_eq!(post, Err(NtStatus::CONNECTION_INVALID));
-    let again = near_adapter.create_connector().unwrap();
-    let pd = near_adapter.create_pd().unwrap();
-    let qp = pd.create_qp(&end.cq, &end.cq, 0, QpLimits::default()).unwrap();
-    let status = again.connect(&qp, None, address(1), LIMITS, &[], |_| {});
-    assert_eq!(status, NtStatus::DEVICE_REMOVED);
+    assert_eq!(post, Err(NtStatus::DEVICE_REMOVED));
+    assert_eq!(near_adapter.create_connector().err(), Some(NtStatus::DEVICE_REMOVED));
+    let (closed, close) = mpsc::channel();
+    if connector.close(move || closed.send(()).unwrap()) == NtStatus::PENDING {
+        assert_eq!(close.recv_timeout(LIMIT), Ok(()));
+    }
+    assert_eq!(end.cq.close(|| {}), NtStatus::PENDING);
 }

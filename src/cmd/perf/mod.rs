@@ -23,6 +23,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use flue_node::{random_seed, word};
 use host_stack::{node::Progress, socket::OffloadPolicy};
+use rdma_over_tcp::ndk::ListenerConfig;
 use serde::{Deserialize, Serialize};
 
 use self::{
@@ -33,7 +34,7 @@ use self::{
 use crate::{
     adapter::{AdapterSetup, SocketsSetup},
     failure::Failure,
-    options::{MpaOptions, NodeArgs, NodeSetup, QueueOptions, Quietness, Rtr},
+    options::{ListenOptions, MpaOptions, NodeArgs, NodeSetup, QueueOptions, Quietness, Rtr},
     report::Console,
 };
 
@@ -194,6 +195,10 @@ pub struct PerfArgs {
     /// MPA, of queue pairs.
     #[command(flatten)]
     pub mpa: MpaOptions,
+
+    /// Limits of a server of queue pairs.
+    #[command(flatten)]
+    pub listen: ListenOptions,
 }
 
 /// What one end is to do.
@@ -212,6 +217,7 @@ pub(crate) struct Plan {
     pub(crate) stack: StackName,
     pub(crate) waiting: Waiting,
     pub(crate) mpa: MpaOptions,
+    pub(crate) listen: ListenerConfig,
     /// Of this end's connections with each other.
     pub(crate) session: u64,
 }
@@ -303,6 +309,7 @@ impl PerfArgs {
             stack: self.stack,
             waiting: self.wait.unwrap_or(by_progress),
             mpa: self.mpa,
+            listen: self.listen.config(),
             session: random_seed()?,
         })
     }

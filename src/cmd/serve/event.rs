@@ -63,7 +63,9 @@ pub enum Event {
         operation: String,
         /// Its status.
         status: String,
-        /// Layer, type and code of the error, `0xLTCC`; 0: none.
+        /// The side that found the error, and the error, in words; null: it has none of its own.
+        reason: Option<String>,
+        /// Layer, type and code of the error as one number; 0: none.
         code: u32,
     },
     /// A Terminate.
@@ -72,7 +74,7 @@ pub enum Event {
         connection: u64,
         /// It is ours; else the peer's.
         sent: bool,
-        /// Layer, type and code, `0xLTCC`.
+        /// Layer, type and code as one number.
         code: u32,
         /// In words.
         reason: String,
@@ -132,6 +134,7 @@ impl Event {
             connection,
             operation: format!("{:?}", result.operation),
             status: result.status.to_string(),
+            reason: result.error().map(|error| error.to_string()),
             code: result.provider_error_code,
         }
     }
@@ -184,8 +187,9 @@ impl fmt::Display for Event {
             Self::Immediate { connection, data } => {
                 write!(f, "{connection}: immediate data {data}")
             }
-            Self::Failed { connection, operation, status, code } => {
-                write!(f, "{connection}: {operation} failed: {status} (code {code:#06x})")
+            Self::Failed { connection, operation, status, reason, code: _ } => {
+                write!(f, "{connection}: {operation} failed: {status}")?;
+                reason.iter().try_for_each(|reason| write!(f, ": {reason}"))
             }
             Self::Terminate { connection, sent, code: _, reason } => {
                 let way = if *sent { "sent" } else { "received" };
@@ -206,6 +210,8 @@ impl fmt::Display for Event {
 
 #[cfg(test)]
 mod tests {
+    use rdma_over_tcp::ndk::{NtStatus, OperationType};
+
     use super::*;
 
     #[test]
@@ -232,5 +238,22 @@ mod tests {
         let received = QpStats { terminates_in: 1, ..none };
         let told = Event::terminate(1, &received, 0x1101).unwrap();
         assert!(matches!(told, Event::Terminate { sent: false, code: 0x1101, .. }));
+    }
+
+    #[test]
+    fn errors_are_told_in_words() {
+        let receive = NdkResultEx {
+            status: NtStatus::BUFFER_OVERFLOW,
+            provider_error_code: 0x1205,
+            ..NdkResultEx::default()
+        };
+        let told = Event::failed(1, &receive).to_string();
+        let words = "this side found an error: DDP, untagged buffer error: message is longer";
+        assert!(told.contains(words) && told.contains("(0x80000005)"), "{told}");
+        let send = NdkResultEx { operation: OperationType::Send, ..receive };
+        let told = Event::failed(1, &send).to_string();
+        assert!(told.contains("the peer found an error") && told.contains("1/2/05"), "{told}");
+        let local = NdkResultEx { provider_error_code: 0, ..receive };
+        assert!(Event::failed(1, &local).to_string().ends_with(&local.status.to_string()));
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     adapter::TransportOptions,
     cmd::perf::kind::parse_size,
     failure::Failure,
-    options::{NodeArgs, QueueOptions, Quietness},
+    options::{ListenOptions, NodeArgs, QueueOptions, Quietness},
     report::Console,
 };
 
@@ -86,6 +86,10 @@ pub struct ServeArgs {
     /// Atomics and immediate data (RFC 7306); off: they are unexpected opcodes
     #[arg(long, value_enum, value_name = "SWITCH", default_value = "on")]
     pub rfc7306: Switch,
+
+    /// The listener's limits.
+    #[command(flatten)]
+    pub listen: ListenOptions,
 
     /// End when the first connection has ended
     #[arg(short = '1', long)]

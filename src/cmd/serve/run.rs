@@ -244,7 +244,10 @@ impl<'a> Server<'a> {
         };
         let listener = checked("create a listener", self.adapter.create_listener(event))?;
         let local = SocketAddr::new(self.args.address(), self.args.port);
-        call(&mut self.waiter, &format!("listen on {local}"), |done| listener.listen(local, done))?;
+        let config = self.args.listen.config();
+        call(&mut self.waiter, &format!("listen on {local}"), |done| {
+            listener.listen_with(local, config, done)
+        })?;
         Ok((listener, incoming))
     }
 
@@ -364,7 +367,10 @@ impl<'a> Server<'a> {
         let reason = session.ended.reason();
         let code = reason.unwrap_or(0);
         let words = match (reason, status) {
-            (None, Some(status)) => format!("not accepted: {status}"),
+            (None, Some(status)) => match session.connector.failure() {
+                Some(cause) => format!("not accepted: {status}: {cause}"),
+                None => format!("not accepted: {status}"),
+            },
             (None | Some(0), _) => "by the peer, in order".to_owned(),
             (Some(code), _) => DisconnectReason(code).to_string(),
         };

@@ -20,6 +20,7 @@
 //! | [`seeds`] | a suite of many seeds: ranges, all CPUs, classes of failures, open seeds |
 //! | [`mod@bench`] | nodes on a switch, a kernel as their peer, and `flue ss` as the witness of their connections |
 //! | [`ping`] | ICMP echo: what comes back late, twice, in another order or not at all |
+//! | [`icmp`] | messages of a network that a frame does not fit through |
 //! | [`flue`] | the command under test, as root or as an ordinary user, as a pipe |
 //! | [`capture`] | frames out of pcap and pcapng files, and the TCP segments in them |
 //! | [`legal`] | whether what a host sends is what one legal TCP stack would send |
@@ -31,6 +32,7 @@
 pub mod bench;
 pub mod capture;
 pub mod flue;
+pub mod icmp;
 pub mod kernel_peer;
 pub mod legal;
 pub mod load;

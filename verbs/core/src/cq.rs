@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use rdma_over_tcp::rnic::{Arm, Completion, CompletionQueue, CqId, CqOverrun, Key};
+use rdma_over_tcp::rnic::{Arm, Completion, CompletionQueue, CqFailure, CqId, Key};
 
 use crate::{
     engine::Engine,
@@ -80,9 +80,10 @@ impl fmt::Debug for Announcer {
 
 impl Announcer {
     /// A satisfied arm, or the failure of the queue.
-    fn announce(self: &Arc<Self>, outcome: Result<(), CqOverrun>) {
-        // A failed queue announces itself with each arm.
-        if outcome.is_err() && !self.is_overrun_told.swap(true, Ordering::Relaxed) {
+    fn announce(self: &Arc<Self>, outcome: Result<(), CqFailure>) {
+        // A failed queue announces itself with each arm. The loss of the device is told elsewhere.
+        if outcome == Err(CqFailure::Overrun) && !self.is_overrun_told.swap(true, Ordering::Relaxed)
+        {
             (self.overrun)(self.name.load(Ordering::Relaxed), &self.is_gone);
         }
         if let Some(channel) = &self.channel {

@@ -42,6 +42,7 @@ impl From<VerbError> for Errno {
             VerbError::QueueFull | VerbError::NoResources => Self::NOMEM,
             VerbError::ReadOnly => Self::FAULT,
             VerbError::NoExtensions => Self::OPNOTSUPP,
+            VerbError::DeviceLost => Self::IO,
             _ => Self::INVAL,
         }
     }
@@ -56,7 +57,7 @@ impl From<ConnectError> for Errno {
             ConnectError::HostUnreachable => Self::HOSTUNREACH,
             ConnectError::NetworkUnreachable => Self::NETUNREACH,
             ConnectError::InvalidAddress | ConnectError::NoPorts => Self::ADDRNOTAVAIL,
-            ConnectError::AddressInUse => Self::ADDRINUSE,
+            ConnectError::AddressInUse | ConnectError::ConnectionExists => Self::ADDRINUSE,
             ConnectError::QpConnected => Self::ISCONN,
             ConnectError::NoResources => Self::NOMEM,
             ConnectError::DeviceLost => Self::NODEV,

@@ -10,7 +10,7 @@
 //! RESET and RTR is noted here.
 
 use std::{
-    fmt,
+    fmt, mem,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -181,6 +181,17 @@ pub struct Qp {
     attributes: QpAttributes,
     noted: Mutex<State>,
     teller: Arc<Teller>,
+    departure: Mutex<Departure>,
+}
+
+/// Told when a queue pair leaves its connection behind: it is destroyed, or reset.
+#[derive(Default)]
+struct Departure(Option<Box<dyn FnOnce() + Send>>);
+
+impl fmt::Debug for Departure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Departure")
+    }
 }
 
 impl Qp {
@@ -213,7 +224,9 @@ impl Qp {
             let notification = Arc::new(move |_| last.tell(QpEvent::LastReceive));
             engine.with(|core, _| core.notify_of_qp(id, notification))?;
         }
-        let qp = Arc::new(Self { engine, id, pd: pd.clone(), attributes, noted, teller });
+        let departure = Mutex::default();
+        let pd = pd.clone();
+        let qp = Arc::new(Self { engine, id, pd, attributes, noted, teller, departure });
         qp.count(1);
         QPS.enter(&qp);
         Ok(qp)
@@ -284,7 +297,10 @@ impl Qp {
         let change = change(*lock(&self.noted), core, to)?;
         match change {
             Change::Note => {}
-            Change::Reset => self.engine.with(|core, _| core.reset_qp(self.id))?,
+            Change::Reset => {
+                self.engine.with(|core, _| core.reset_qp(self.id))?;
+                self.depart();
+            }
             Change::Fail => self.engine.with(|core, _| core.break_qp(self.id)),
         }
         *lock(&self.noted) = to;
@@ -302,7 +318,20 @@ impl Qp {
         let _ =
             self.engine.with(|core, _| core.close_qp(self.id, Unpolled::Discard, Box::new(|| {})));
         self.count(-1);
+        self.depart();
         Ok(())
+    }
+
+    /// Has `tell` called when it is destroyed or reset; instead of what was to be told of an earlier connection.
+    pub(crate) fn on_departure(&self, tell: Box<dyn FnOnce() + Send>) {
+        *lock(&self.departure) = Departure(Some(tell));
+    }
+
+    fn depart(&self) {
+        let departure = mem::take(&mut *lock(&self.departure));
+        if let Departure(Some(tell)) = departure {
+            tell();
+        }
     }
 
     /// Has `work` post requests to the send queue, which leave together.

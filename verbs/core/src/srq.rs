@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
-use rdma_over_tcp::rnic::{Key, Rnic, Sge, SrqAttributes, SrqConfig, SrqId, Urgency};
+use rdma_over_tcp::rnic::{Key, Rnic, Sge, SrqAttributes, SrqConfig, SrqEvent, SrqId, Urgency};
 
 use crate::{engine::Engine, errno::Errno, memory::Pd};
 
@@ -43,7 +43,12 @@ impl Srq {
         }
         let is_gone = Arc::new(AtomicBool::new(false));
         let gone = is_gone.clone();
-        let notification = Arc::new(move |_| reached(&gone));
+        let notification = Arc::new(move |event| {
+            // The loss of the device is told elsewhere.
+            if event == SrqEvent::LimitReached {
+                reached(&gone);
+            }
+        });
         let config = SrqConfig { depth, max_receive_request_sge: sges_max, limit: 0 };
         let id = engine.with(|core, _| core.create_srq(pd.id(), config, notification))?;
         pd.users.fetch_add(1, Ordering::Relaxed);

@@ -10,14 +10,11 @@ use libc::{
     EOPNOTSUPP, MSG_DONTWAIT, MSG_OOB, MSG_PEEK, MSG_WAITALL, iovec, msghdr, off_t, sockaddr,
     socklen_t,
 };
-use offload_engine::memory::SharedSpan;
+use offload_engine::memory::{SharedSpan, mapped};
 use rdma_over_tcp::rnic::RegisteredBuffer;
 
 use super::{table, tell_address};
-use crate::{
-    guard::{self, Errno},
-    memory,
-};
+use crate::guard::{self, Errno};
 
 /// Pieces of a call, at most (`IOV_MAX`).
 const PIECES_MAX: usize = 1024;
@@ -232,7 +229,7 @@ unsafe extern "C" fn riomap(
         let start = NonNull::new(buffer.cast::<u8>()).ok_or(Errno(libc::EFAULT))?;
         let address = start.as_ptr().addr();
         let offset = if offset == -1 { address } else { offset as usize };
-        memory::check_mapped(address, length, true)?;
+        mapped::check(address, length, true)?;
         // SAFETY: the pages are there and may be written; the program, which is not Rust, keeps them until `riounmap`
         // or `rclose` has returned, when nothing uses the span any more.
         let span = unsafe { SharedSpan::from_raw(start, length, true, ()) };

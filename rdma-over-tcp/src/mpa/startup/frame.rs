@@ -47,6 +47,8 @@ impl FrameKind {
 /// Version of MPA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Revision {
+    /// Of the RDMA Consortium's peers, and otherwise as [`Revision::One`]: taken, and answered with the same number.
+    Zero = 0,
     /// RFC 5044.
     One = 1,
     /// RFC 6581: may carry enhanced data.
@@ -271,6 +273,7 @@ impl Frame {
         }
         let revision = match octets.get(KEY_OCTETS + 1) {
             None => return Ok(None),
+            Some(0) => Revision::Zero,
             Some(1) => Revision::One,
             Some(2) => Revision::Two,
             Some(&other) => return Err(FrameError::Revision(other)),

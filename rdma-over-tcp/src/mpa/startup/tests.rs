@@ -143,7 +143,7 @@ fn wrong_keys() {
 fn bounds_of_the_fields() {
     let parse =
         |octets: &[u8]| Frame::parse(FrameKind::Request, &frame(FrameKind::Request, octets));
-    for revision in [0, 3, 255] {
+    for revision in [3, 255] {
         assert_eq!(parse(&[0, revision]), Err(FrameError::Revision(revision)));
     }
     assert_eq!(parse(&[0, 1, 2, 1]), Err(FrameError::PrivateDataLength(513)));
@@ -161,6 +161,24 @@ fn bounds_of_the_fields() {
     }
     assert_eq!(PrivateData::new(vec![0; 513]), Err(PrivateDataTooLong { octets: 513 }));
     assert!(PrivateData::new(vec![0; 512]).is_ok());
+}
+
+// MPA-7.1.1-9, MPE-10-1: revision 0 is taken for a plain frame of revision 1, and echoed.
+#[test]
+fn revision_0_is_tolerated() {
+    let request =
+        Initiator::new(StartupConfig { revision: Revision::Zero, ..StartupConfig::default() });
+    let octets = request.request();
+    assert_eq!(octets[17], 0);
+    let responder = Responder::new(ResponderConfig::default());
+    let offer = responder.receive(&octets).unwrap().expect("a whole Request");
+    assert!(offer.peer().is_none());
+    let (reply, negotiated) = offer.accept(ReadLimits::default(), PrivateData::default());
+    assert_eq!((reply[17], negotiated.revision), (0, Revision::Zero));
+    let plain =
+        Initiator::new(StartupConfig { revision: Revision::One, ..StartupConfig::default() });
+    let (reply, _) = plain.receive(&reply).unwrap().expect("a whole Reply");
+    assert_eq!(reply.negotiated.revision, Revision::Zero);
 }
 
 // MPA-7.1.1-7, MPA-7.1.1-8: R and reserved bits of a Request are not checked; with revision 1 S is

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use core::net::SocketAddr;
 
-use super::{Access, Qp, check_same};
+use super::{Access, Qp, SharedEndpoint, check_same};
 use crate::{
     ndk::{DisconnectEvent, DisconnectReason, status::NtStatus},
     rnic::{
@@ -55,7 +55,7 @@ impl Connector {
     /// pair has been connected before, NDK-DISC-6).
     ///
     /// Later: CONNECTION_REFUSED, CONNECTION_ABORTED, IO_TIMEOUT, HOST_UNREACHABLE, NETWORK_UNREACHABLE,
-    /// INVALID_ADDRESS, SHARING_VIOLATION, TOO_MANY_ADDRESSES, INSUFFICIENT_RESOURCES.
+    /// INVALID_ADDRESS, SHARING_VIOLATION, ADDRESS_ALREADY_EXISTS, TOO_MANY_ADDRESSES, INSUFFICIENT_RESOURCES.
     pub fn connect(
         &self,
         qp: &Qp,
@@ -75,9 +75,30 @@ impl Connector {
         })
     }
 
-    /// NdkConnectWithSharedEndpoint is not offered.
-    pub const fn connect_with_shared_endpoint(&self) -> NtStatus {
-        NtStatus::NOT_SUPPORTED
+    /// NdkConnectWithSharedEndpoint: as [`Connector::connect`], from a shared endpoint, which may have connections to
+    /// other peers (NDK-EP-3).
+    ///
+    /// Inline and later as [`Connector::connect`], without SHARING_VIOLATION and TOO_MANY_ADDRESSES;
+    /// [`NtStatus::ADDRESS_ALREADY_EXISTS`]: the endpoint has a connection to this peer.
+    pub fn connect_with_shared_endpoint(
+        &self,
+        qp: &Qp,
+        endpoint: &SharedEndpoint,
+        remote: SocketAddr,
+        limits: ReadLimit,
+        private_data: &[u8],
+        completion: impl FnOnce(NtStatus) + Send + 'static,
+    ) -> NtStatus {
+        let is_same = check_same(&self.access, &qp.access)
+            .and_then(|()| check_same(&self.access, &endpoint.access));
+        if let Err(status) = is_same {
+            return status;
+        }
+        self.access.with(|core, _| {
+            let addresses = (endpoint.id, remote);
+            let completion = request(completion);
+            pending(core.connect_from(self.id, qp.id, addresses, limits, private_data, completion))
+        })
     }
 
     /// NdkCompleteConnectEx. From the completion's SUCCESS on the queue pair takes initiator requests

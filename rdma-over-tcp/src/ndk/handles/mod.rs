@@ -6,24 +6,34 @@
 //! (NDK-ASY-1).
 
 mod connection;
+mod creation;
+mod extension_interface;
 mod extensions;
+mod memory;
+mod shared_endpoint;
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::net::SocketAddr;
+use core::time::Duration;
 
-pub use self::connection::{Connector, Listener};
+pub use self::{
+    connection::{Connector, Listener},
+    extension_interface::{ExtensionInterface, Guid, RFC7306_INTERFACE, RFC7306_VERSION},
+    memory::LogicalAddressMapping,
+    shared_endpoint::SharedEndpoint,
+};
 use super::{
     flags::{CqNotify, MrFlags, OpFlags, OperationType},
     info::AdapterInfo,
+    management::{NdkConnections, NdkLocalEndpoints},
     result::{NdkResult, NdkResultEx},
     status::NtStatus,
 };
 use crate::{
-    access::{Access, CoreAccess},
+    access::{Access, CoreAccess, WeakAccess},
     ddp::{Stag, TaggedOffset},
     rnic::{
-        Bind, Close, Completion, CompletionQueue, ConnectionEntry, Counters, CqId, CqOverrun, Data,
-        FastRegister, FastRegisterLimits, Key, LatePosts, Operation, PdId, QpConfig, QpId,
+        Bind, Close, Completion, CompletionQueue, ConnectionEntry, Counters, CqFailure, CqId,
+        CqModeration, Data, FastRegisterLimits, Key, LatePosts, Operation, PdId, QpConfig, QpId,
         QpLimits, QpState, QpStats, RegionId, RegisteredBuffer, Remote, Revocable, Rnic, Sge,
         SrqConfig, SrqEvent, SrqId, Urgency, VerbError, WindowId, WindowType,
     },
@@ -50,7 +60,7 @@ macro_rules! closable {
             /// (NDK-LIFE-1, -4, -7). Antecedents may be closed before their successors (NDK-LIFE-5).
             pub fn close(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
                 let key = Key::$key(self.id);
-                self.access.with(|core, _| core.close(key, Box::new(completion))).into()
+                self.access.with(|core, now| core.close_at(now, key, Box::new(completion))).into()
             }
         }
     )*};
@@ -65,6 +75,7 @@ closable! {
     Srq as Srq,
     Connector as Connector,
     Listener as Listener,
+    SharedEndpoint as SharedEndpoint,
 }
 
 /// An NDK_ADAPTER.
@@ -89,7 +100,7 @@ impl Adapter {
     /// NdkQueryAdapterInfo.
     #[must_use]
     pub fn info(&self) -> AdapterInfo {
-        self.access.with(|core, _| AdapterInfo::from(&core.config().limits))
+        self.access.with(|core, _| AdapterInfo::from(core.config()))
     }
 
     /// NDK performance counters.
@@ -115,11 +126,32 @@ impl Adapter {
         RegisteredBuffer::allocate(len).ok_or(NtStatus::INSUFFICIENT_RESOURCES)
     }
 
+    /// OID_NDK_CONNECTIONS of this adapter alone ([`Miniport::connections`](crate::ndk::Miniport::connections)).
+    #[must_use]
+    pub fn connection_entries(&self) -> NdkConnections {
+        let mut all = NdkConnections::new();
+        self.access.with(|core, _| all.add(core));
+        all
+    }
+
+    /// OID_NDK_LOCAL_ENDPOINTS of this adapter alone.
+    #[must_use]
+    pub fn local_endpoints(&self) -> NdkLocalEndpoints {
+        let mut all = NdkLocalEndpoints::new();
+        self.access.with(|core, _| all.add(core));
+        all
+    }
+
+    /// A handle that does not keep the adapter.
+    pub(in crate::ndk) fn weak(&self) -> WeakAccess {
+        self.access.downgrade()
+    }
+
     /// NdkCreateCq: a queue of `depth` entries. `notification` is called once per arm that is satisfied,
     /// never twice at a time (NDK-CQ-2, -3).
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: deeper than the adapter's limit, or the adapter is being closed;
+    /// [`NtStatus::INVALID_PARAMETER`]: no entries, more than the adapter's limit, or the adapter is being closed;
     /// [`NtStatus::INSUFFICIENT_RESOURCES`].
     pub fn create_cq(
         &self,
@@ -127,7 +159,7 @@ impl Adapter {
         notification: impl Fn(NtStatus) + Send + Sync + 'static,
     ) -> Result<Cq, NtStatus> {
         let notification =
-            Arc::new(move |outcome: Result<(), CqOverrun>| notification(outcome.into()));
+            Arc::new(move |outcome: Result<(), CqFailure>| notification(outcome.into()));
         let (id, queue) = self.access.with(|core, _| core.create_cq(depth, notification))?;
         Ok(Cq { access: self.access.clone(), id, queue })
     }
@@ -171,19 +203,11 @@ impl Adapter {
         Ok(Listener { access: self.access.clone(), id })
     }
 
-    /// NdkBuildLam, NdkCreateSharedEndpoint, and whatever else is not offered.
-    ///
-    /// # Errors
-    /// Always [`NtStatus::NOT_SUPPORTED`].
-    pub const fn create_shared_endpoint(&self, _local: SocketAddr) -> Result<(), NtStatus> {
-        Err(NtStatus::NOT_SUPPORTED)
-    }
-
     /// CLOSE_NDK_ADAPTER_HANDLER: SUCCESS, or PENDING and `completion` follows when every object of the
     /// adapter is closed and all callbacks have returned (NDK-LIFE-9). A node that offers the blocking
     /// form waits for it.
     pub fn close(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
-        self.access.with(|core, _| core.close_adapter(Box::new(completion))).into()
+        self.access.with(|core, now| core.close_at(now, Key::Rnic, Box::new(completion))).into()
     }
 }
 
@@ -273,6 +297,7 @@ impl Pd {
             SrqConfig { depth, max_receive_request_sge: sges_max, limit: notify_threshold };
         let tell = Arc::new(move |event| match event {
             SrqEvent::LimitReached => notification(NtStatus::SUCCESS),
+            SrqEvent::DeviceLost => notification(NtStatus::INTERNAL_ERROR),
         });
         let id = self.access.with(|core, _| core.create_srq(self.id, config, tell))?;
         Ok(Srq { access: self.access.clone(), id })
@@ -319,23 +344,44 @@ impl Cq {
         }
     }
 
-    /// NdkArmCq (NDK-CQ-4 to -10).
+    /// NdkArmCq (NDK-CQ-4 to -10). Takes no lock but the queue's, unless there is something to tell.
     pub fn arm(&self, notify: CqNotify) {
-        self.access.with(|core, _| core.arm_cq(self.id, notify.into()));
+        let armed = self.queue.arm(notify.into());
+        if armed.due || armed.is_hold_new {
+            self.access.with(|core, _| core.handle_arm(self.id, armed));
+        } else {
+            self.access.expect_sleep();
+        }
     }
 
     /// NdkResizeCq; never pends.
     ///
     /// # Errors
-    /// [`NtStatus::INVALID_PARAMETER`]: deeper than the adapter's limit; [`NtStatus::BUFFER_OVERFLOW`]:
-    /// more entries are present, nothing has changed (NDK-RSZ-2).
+    /// [`NtStatus::INVALID_PARAMETER`]: no entries, or more than the adapter's limit; [`NtStatus::BUFFER_OVERFLOW`]:
+    /// more entries are present, nothing has changed (NDK-RSZ-2); [`NtStatus::INVALID_DEVICE_STATE`]: it has failed;
+    /// [`NtStatus::DEVICE_REMOVED`].
     pub fn resize(&self, depth: u32) -> Result<(), NtStatus> {
         Ok(self.access.with(|core, _| core.resize_cq(self.id, depth))?)
     }
 
-    /// NdkControlCqInterruptModeration: the adapter does not advertise it (NDK-MOD-6).
-    pub const fn control_interrupt_moderation(&self, _interval_us: u32, _count: u32) -> NtStatus {
-        NtStatus::NOT_SUPPORTED
+    /// NdkControlCqInterruptModeration: a satisfied arm is told when `count` completions have come, or `interval_us`
+    /// microseconds later, whichever is first; they can be polled at once (NDK-MOD-5). An interval of 0, or a count of
+    /// 0 or 1: no moderation, the default (NDK-MOD-2). An interval of [`u32::MAX`]: only the count matters; a count of
+    /// [`u32::MAX`], or over the queue's depth: only the interval does (NDK-MOD-3). In force when it returns; never
+    /// pends.
+    ///
+    /// [`NtStatus::INVALID_PARAMETER_MIX`]: neither matters; [`NtStatus::INVALID_PARAMETER`]: the queue is closed;
+    /// [`NtStatus::DEVICE_REMOVED`].
+    pub fn control_interrupt_moderation(&self, interval_us: u32, count: u32) -> NtStatus {
+        let moderation = match (interval_us, count) {
+            (0, _) | (_, 0 | 1) => None,
+            _ => Some(CqModeration {
+                interval: (interval_us != u32::MAX)
+                    .then(|| Duration::from_micros(interval_us.into())),
+                count: (count <= self.queue.depth()).then_some(count),
+            }),
+        };
+        self.access.with(|core, _| core.moderate_cq(self.id, moderation)).into()
     }
 }
 
@@ -405,7 +451,7 @@ impl Mr {
     /// A close does the same, but waits for the windows, and its completion says the same.
     pub fn deregister(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
         let completion = Box::new(completion);
-        let result = self.access.with(|core, _| core.deregister(self.id, completion));
+        let result = self.access.with(|core, now| core.deregister_at(now, self.id, completion));
         result.map_or_else(NtStatus::from, NtStatus::from)
     }
 
@@ -557,31 +603,6 @@ impl Qp {
         self.post(context, OperationType::Read, read, Data::Registered(sges), flags)
     }
 
-    /// NdkFastRegister: `length` bytes of `buffer` from `offset` on, known as `base_address`. Returns the
-    /// token, valid for later requests of this queue pair (NDK-MEM-8).
-    ///
-    /// # Errors
-    /// As said at [`Qp`]; [`NtStatus::ACCESS_VIOLATION`]: remote rights on a region initialized without
-    /// (NDK-MEM-7), or a right to write memory that may only be read.
-    #[expect(clippy::too_many_arguments, reason = "NdkFastRegister has them")]
-    pub fn fast_register(
-        &self,
-        context: u64,
-        mr: &Mr,
-        buffer: &RegisteredBuffer,
-        offset: usize,
-        length: usize,
-        base_address: u64,
-        flags: OpFlags,
-    ) -> Result<u32, NtStatus> {
-        check_same(&self.access, &mr.access)?;
-        let (region, rights) = (mr.id, flags.rights());
-        let request = FastRegister { region, buffer, offset, length, base: base_address, rights };
-        self.checked_post(flags.check(OperationType::FastRegister), |core| {
-            core.post_fast_register(self.id, context, request, flags.options())
-        })
-    }
-
     /// NdkInvalidate of a region that was registered by [`Qp::fast_register`], or of a window that this queue pair has
     /// bound (NDK-MEM-9).
     ///
@@ -636,7 +657,7 @@ impl Qp {
         data: Data<'_>,
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
-        let is_inline = matches!(data, Data::Inline(_)) || !flags.contains(OpFlags::INLINE);
+        let is_inline = !matches!(data, Data::Registered(_)) || !flags.contains(OpFlags::INLINE);
         let checked = flags.check(kind).and(match is_inline {
             true => Ok(()),
             false => Err(NtStatus::INVALID_PARAMETER),

@@ -372,14 +372,27 @@ impl Bench {
                 Command::Unlisten { listener } => {
                     self.nodes[node].listeners.retain(|(name, _)| *name != listener);
                 }
-                Command::Connect { stream, remote, .. } => self.connect(node, stream, remote),
+                Command::Connect { stream, local, remote, .. } => {
+                    self.connect(node, stream, local, remote);
+                }
+                Command::Bind { endpoint, local } => {
+                    let port = if local.port() == 0 { 49_152 } else { local.port() };
+                    let local = SocketAddr::new(local.ip(), port);
+                    self.nodes[node].access().lock().handle_bound(endpoint, local);
+                }
                 Command::Abort { .. } | Command::Release { .. } => {}
             }
         }
         worked
     }
 
-    fn connect(&mut self, node: usize, id: StreamId, remote: SocketAddr) {
+    fn connect(
+        &mut self,
+        node: usize,
+        id: StreamId,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) {
         let other = 1 - node;
         let listener = self.nodes[other].listeners.iter().find(|(_, local)| *local == remote);
         let error =
@@ -389,7 +402,7 @@ impl Bench {
             return;
         }
         let listener = listener.map(|(name, _)| *name);
-        let local: SocketAddr = "10.0.0.1:50000".parse().unwrap();
+        let local = local.unwrap_or_else(|| "10.0.0.1:50000".parse().unwrap());
         let passive = StreamId(self.names.fetch_add(1, Ordering::Relaxed));
         let ends = [(node, id, None, (local, remote)), (other, passive, listener, (remote, local))];
         for (node, id, listener, addresses) in ends {

@@ -340,6 +340,9 @@ pub(super) fn disconnect() {
     assert_eq!(active.log.take(), [("disconnect", NtStatus::SUCCESS)], "no event for oneself");
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0))]);
     assert_eq!(passive.outcomes(), [(2, NtStatus::SUCCESS)], "3 is not flushed");
+    // NDK-CON-11: the peer has flushed, and would place no message.
+    let late = passive.qp.send(9, Data::Registered(&[]), OpFlags::NONE);
+    assert_eq!(late, Err(NtStatus::CONNECTION_INVALID));
     assert!(passive.content(0, 200_000) == active.content(0, 200_000));
     let note = passive.log.note("disconnect");
     assert_eq!(passive.connector.clone().unwrap().disconnect(note), NtStatus::PENDING);
@@ -456,6 +459,7 @@ fn a_lost_device_ends_everything() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let mut connecting = Side::new(&bench, 0);
+    let listener = active.adapter.create_listener(|_| {}).unwrap();
     bench.is_cut = true;
     active.receive(1, 0, 1);
     active.send(2, 0, 100_000);
@@ -478,7 +482,6 @@ fn a_lost_device_ends_everything() {
     assert_eq!(passive.log.take(), [("disconnect", NtStatus::DEVICE_REMOVED)]);
     assert_eq!(connecting.log.take(), [("connect", NtStatus::DEVICE_REMOVED)]);
     assert_eq!(start_connect(&bench, &mut connecting, b"", LIMITS), NtStatus::DEVICE_REMOVED);
-    let listener = active.adapter.create_listener(|_| {}).unwrap();
     let status = listener.listen("10.0.0.1:9".parse().unwrap(), active.log.note("listen"));
     assert_eq!(status, NtStatus::DEVICE_REMOVED);
 }
@@ -505,6 +508,9 @@ pub(super) fn flush() {
     bench.settle();
     assert!(!active.qp.is_connected() && !passive.qp.is_connected());
     assert_eq!(active.qp.stats().flushed, 2);
+    // NDK-DISC-4: the end is this side's own, so the event is the peer's alone.
+    assert_eq!(active.log.take(), []);
+    assert_eq!(passive.log.take(), [("disconnect event", RESET)]);
 }
 
 // NDK-EP-6, -7: paused listeners refuse; resumed ones accept.

@@ -5,11 +5,13 @@ use std::{
     vec::Vec,
 };
 
+use offload_engine::time::Duration;
+
 use super::{
     bench::Bench,
     sides::{LIMITS, RESET, Side, connected, listen},
 };
-use crate::ndk::{CqNotify, NtStatus, OpFlags, QpLimits};
+use crate::ndk::{AdapterConfig, Connector, CqNotify, Deferral, NtStatus, OpFlags, QpLimits};
 
 /// Notes the order of close completions.
 #[derive(Clone, Default)]
@@ -178,6 +180,43 @@ fn connect_event_after_close() {
     assert!(bench.nodes[1].access().lock().is_idle());
 }
 
+/// A connector that is closed by its event, and accepted behind that: what both calls say.
+fn close_and_accept(seed: u64) -> (NtStatus, NtStatus) {
+    let deferral = Some(Deferral { seed, delay_max: Duration::from_millis(1) });
+    let mut bench = Bench::with(1, AdapterConfig { deferral, ..AdapterConfig::default() });
+    let (active, passive) = (Side::new(&bench, 0), Side::new(&bench, 1));
+    let (answers, qp) = (Arc::new(Mutex::new(Vec::new())), passive.qp.clone());
+    let told = answers.clone();
+    let event = move |connector: Connector| {
+        let close = connector.close(|| {});
+        let accept = connector.accept(&qp, LIMITS, b"", None, |_| panic!("it does not pend"));
+        told.lock().unwrap().push((close, accept));
+    };
+    let listener = passive.adapter.create_listener(event).unwrap();
+    let note = passive.log.note("listen");
+    assert_eq!(listener.listen(bench.server, note), NtStatus::PENDING);
+    bench.settle();
+    let connector = active.adapter.create_connector().unwrap();
+    let note = active.log.note("connect");
+    let status = connector.connect(&active.qp, None, bench.server, LIMITS, b"", note);
+    assert_eq!(status, NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(active.log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
+    let answers = answers.lock().unwrap();
+    assert_eq!(answers.len(), 1);
+    answers[0]
+}
+
+// NDK-LIFE-2: whoever closes an object has done with it, though the close pends. Nothing would end an accept behind it.
+#[test]
+fn a_connector_whose_close_pends_is_not_accepted() {
+    let answers: Vec<_> = (0..8).map(close_and_accept).collect();
+    assert!(answers.iter().any(|(close, _)| *close == NtStatus::PENDING), "{answers:?}");
+    for (_, accept) in answers {
+        assert_eq!(accept, NtStatus::CONNECTION_INVALID);
+    }
+}
+
 // NDKPI: the limits of NDK_ADAPTER_INFO are those of creation.
 #[test]
 pub(super) fn creation_limits() {
@@ -207,7 +246,7 @@ pub(super) fn creation_limits() {
     }
     assert_eq!(info.max_srq_depth, 64 * 1024, "NDK-SRQ-1");
     assert_eq!(info.max_window_size, info.max_registration_size);
-    assert_eq!(side.cq.control_interrupt_moderation(1, 2), NtStatus::NOT_SUPPORTED);
+    assert_eq!(side.adapter.create_cq(0, |_| {}).err(), Some(invalid));
     let mr = side.pd.create_mr(true).unwrap();
     let pages = info.frmr_page_count;
     assert_eq!(mr.initialize_fast_register(pages + 1, true), Err(NtStatus::IMPLEMENTATION_LIMIT));

@@ -2,11 +2,16 @@
 
 mod bench;
 mod connections;
+mod endpoints;
 mod errors;
 mod extensions;
 mod kernel;
 mod lifetimes;
+mod memory;
+mod nodes;
+mod objects;
 mod operations;
+mod requests;
 mod sides;
 mod sockets;
 mod srq;

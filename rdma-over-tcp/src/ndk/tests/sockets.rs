@@ -151,4 +151,9 @@ over_kernel_sockets! {
         a_wait_ends
         a_peer_that_closes_is_heard_out
         a_consumer_that_disconnects_waits_no_more;
+    endpoints:
+        shared_endpoints
+        management;
+    objects:
+        an_overrun_spoils_idle_queue_pairs;
 }

@@ -93,6 +93,24 @@ fn connecting(bench: &mut Bench, side: &Side) -> Connector {
     connector
 }
 
+// MPA-7.1.2-4: a peer that does not close behind a Reply that rejects is reset after the time limit.
+#[test]
+fn a_rejected_peer_has_to_close() {
+    let mut bench = Bench::new(1);
+    let (_listener, mailbox) = listen(&mut bench);
+    let active = Side::new(&bench, 0);
+    let _connector = connecting(&mut bench, &active);
+    let incoming = mailbox.lock().unwrap().pop().unwrap();
+    bench.is_cut = true;
+    assert_eq!(incoming.reject(b"no"), NtStatus::SUCCESS);
+    bench.settle();
+    let limit = AdapterConfig::default().terminate_timeout;
+    bench.advance(limit - Duration::from_millis(1));
+    assert_eq!(bench.connections(), 1);
+    bench.advance(Duration::from_millis(1));
+    assert_eq!(bench.connections(), 0);
+}
+
 fn why(connector: &Connector) -> String {
     connector.failure().expect("a cause").to_string()
 }
@@ -105,7 +123,7 @@ fn causes_of_failures() {
     let active = Side::new(&bench, 0);
     bench.connect_error = Some(ConnectError::TimedOut);
     let connector = connecting(&mut bench, &active);
-    assert_eq!(why(&connector), "TCP: the peer does not answer");
+    assert_eq!(why(&connector), "TCP: the peer has not answered within 30 s");
     bench.connect_error = None;
     let (_listener, mailbox) = listen(&mut bench);
     for (data, words) in [

@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     error::WireError,
     rnic::{
+        fast::FastMemory,
         id::{PdId, RegionId},
         lifetime::Returns,
         memory::RegisteredBuffer,
@@ -25,7 +26,7 @@ struct Bench {
 
 impl Bench {
     fn new(rights: Access) -> Self {
-        let regions = Regions::new([8; 2], 7, Returns::new(Box::new(|| {})));
+        let regions = Regions::new([8; 3], 7, Returns::new(Box::new(|| {})));
         let buffer = RegisteredBuffer::allocate(BYTES as usize).unwrap().at_address(BASE);
         // The first two are of one domain.
         let users = [(0, 0), (0, 1), (1, 2)];
@@ -39,7 +40,7 @@ impl Bench {
     fn registered(&mut self, rights: Access) -> RegionId {
         let region = Region::new(self.users[0].pd, false);
         let id = self.regions.table.insert(region).unwrap();
-        self.regions.register(id, &self.buffer, 0, BYTES as usize, rights).unwrap();
+        self.regions.register_part(id, &self.buffer, 0, BYTES as usize, rights).unwrap();
         id
     }
 
@@ -148,7 +149,7 @@ fn what_a_window_may_open() {
     bench.buffer.write_at(109, b"x");
     let granted = bench.regions.access(bench.users[0], token, 9, 1, PEERS).unwrap();
     let mut found = bytes::BytesMut::new();
-    granted.piece().append_to(&mut found);
+    granted.each_piece(|piece| piece.append_to(&mut found));
     assert_eq!(&found[..], b"x");
 }
 
@@ -239,11 +240,12 @@ fn regions_of_windows() {
     let buffer = bench.buffer.clone();
     for (rights, is_fit) in [(Access::REMOTE_READ, false), (Access::BIND, true)] {
         let length = BYTES as usize;
+        let memory = FastMemory::Buffer { buffer: &buffer, offset: 0 };
         let registration =
-            bench.regions.prepare_fast_register(region, &buffer, 0, length, BASE, rights).unwrap();
-        let token = registration.token;
+            bench.regions.prepare_fast_register(region, memory, length, BASE, rights).unwrap();
+        let token = registration.token();
         let prepared = bench.regions.prepare_bind(user.pd, bind).unwrap();
-        assert!(bench.regions.fast_register(region, registration));
+        assert!(bench.regions.fast_register(region, &registration));
         assert_eq!(bench.regions.bind(user, prepared), is_fit);
         if is_fit {
             let refused = Err(WireError::ProtectionCannotInvalidate);

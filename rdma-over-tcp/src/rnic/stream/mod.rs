@@ -11,6 +11,7 @@
 mod await_receive;
 mod failure;
 mod inbound_read;
+mod last_words;
 mod nudge;
 mod receive;
 mod sizes;
@@ -27,6 +28,7 @@ use offload_engine::time::Instant;
 
 pub use self::transmit::COPY_ASIDE_MAX;
 use self::{
+    last_words::LastWords,
     nudge::Nudge,
     receive::{Received, Receiver},
     transmit::{Pumped, Transmitter},
@@ -115,6 +117,8 @@ pub(crate) struct Stream {
     /// A start-up frame to be sent.
     frame: Option<Bytes>,
     ending: Ending,
+    /// This side has sent a Terminate.
+    last_words: Option<LastWords>,
     /// A message without a receive.
     waiting: Option<Box<Waiting>>,
     /// When [`Stream::expire`] is due.
@@ -181,6 +185,7 @@ impl Stream {
             startup_octets: Vec::new(),
             frame: None,
             ending: Ending::Not,
+            last_words: None,
             waiting: None,
             deadline: None,
             is_kicked: false,
@@ -344,6 +349,9 @@ impl Stream {
         if core::mem::take(&mut self.is_recalling) {
             self.give_back(objects, config, io);
         }
+        if self.last_words.is_some_and(|words| words.is_overdue) {
+            self.judge_silence(config, io);
+        }
         if self.waiting.is_some() {
             self.end_wait(objects, config, io);
         }
@@ -385,6 +393,10 @@ impl Stream {
             self.ending == Ending::Fin || self.ending == Ending::AfterData && is_drained;
         if is_fin_due {
             self.ending = Ending::Done;
+            if matches!(self.phase, Phase::Ended) && self.deadline.is_none() {
+                // Behind a Reply that rejects: the peer has to close too.
+                self.deadline = Some(io.now() + config.terminate_timeout);
+            }
             io.shutdown();
         }
     }

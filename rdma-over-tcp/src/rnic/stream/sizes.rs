@@ -12,6 +12,9 @@ pub(super) struct Limits {
     pub(super) super_segment: usize,
 }
 
+/// Room of a list that is worth another FPDU however long the list is.
+const WORTHWHILE_MAX: usize = 4096;
+
 /// Bytes left in the segment that a list of `filled` bytes ends in. Several full segments share a list as
 /// long as every boundary between them is one between FPDUs: the EMSS is a multiple of 4 then.
 fn segment_room(filled: usize, emss: usize, super_segment: usize) -> usize {
@@ -41,9 +44,10 @@ pub(super) fn ulpdu_max(
     let (room, worthwhile) = match is_aligned {
         true => (segment_room(filled, emss, super_segment), MULPDU_MIN.into()),
         // The room that a large FPDU leaves is not worth another one.
-        false => {
-            (super_segment.saturating_sub(filled), (super_segment / 16).max(MULPDU_MIN.into()))
-        }
+        false => (
+            super_segment.saturating_sub(filled),
+            (super_segment / 16).clamp(MULPDU_MIN.into(), WORTHWHILE_MAX),
+        ),
     };
     let wanted = header + payload;
     let fits = ulpdu_room(room, markers);

@@ -279,7 +279,7 @@ impl Stream {
             nudge: Nudge::Never,
         }));
         self.ending = Ending::Fin;
-        self.deadline = Some(io.now() + config.terminate_timeout);
+        self.begin_last_words(config, io);
     }
 }
 

@@ -6,7 +6,11 @@
 
 use offload_engine::time::Instant;
 
-use super::{Ending, Operation, Phase, Stream, failure::Failure};
+use super::{
+    Ending, Operation, Phase, Stream,
+    failure::Failure,
+    last_words::{LAST_WORDS_MAX, LastWords},
+};
 use crate::{
     ddp::{QueueNumber, Segment},
     error::{EndReason, ErrorNumber, Loss, Truncation, WireError},
@@ -17,7 +21,7 @@ use crate::{
         connector::ConnectorState,
         id::QpId,
         objects::Objects,
-        qp::ReceiveOutcome,
+        qp::{LatePosts, QpState, ReceiveOutcome},
         send_queue::{Progress, WorkRequest},
         status::{ConnectError, WcStatus},
         transport::Transport,
@@ -96,6 +100,7 @@ impl Stream {
     pub(crate) fn abort(&mut self) {
         self.detach();
         self.phase = Phase::Ended;
+        self.last_words = None;
         if self.ending != Ending::Done {
             self.ending = Ending::Abort;
         }
@@ -128,7 +133,37 @@ impl Stream {
         if !matches!(self.ending, Ending::Done | Ending::Abort) {
             self.ending = Ending::Fin;
         }
-        self.deadline = Some(io.now() + config.terminate_timeout);
+        self.begin_last_words(config, io);
+    }
+
+    /// A Terminate is sent, or about to be: the time begins.
+    pub(super) fn begin_last_words(&mut self, config: &Config, io: &impl Transport) {
+        let (now, unacknowledged) = (io.now(), io.unacknowledged());
+        let until = now + LAST_WORDS_MAX;
+        self.last_words = Some(LastWords { until, unacknowledged, is_overdue: false });
+        self.deadline = Some(now + config.terminate_timeout);
+    }
+
+    /// The deadline has passed. Returns whether the transport has to be asked about the peer first.
+    fn expire_last_words(&mut self) -> bool {
+        if let Some(words) = &mut self.last_words {
+            words.is_overdue = true;
+        }
+        self.last_words.is_some()
+    }
+
+    /// More time for a peer that has acknowledged something; a reset for another one.
+    #[cold]
+    pub(super) fn judge_silence(&mut self, config: &Config, io: &impl Transport) {
+        let Some(words) = &mut self.last_words else { return };
+        let (now, unacknowledged) = (io.now(), io.unacknowledged());
+        if unacknowledged < words.unacknowledged && now < words.until {
+            (words.unacknowledged, words.is_overdue) = (unacknowledged, false);
+            self.deadline = Some(words.until.min(now + config.terminate_timeout));
+            return;
+        }
+        self.abort();
+        self.ending = Ending::Abort;
     }
 
     /// Lets go of memory that is wanted back. A message that was to go on with it ends the stream, as one does that is
@@ -200,6 +235,7 @@ impl Stream {
                     self.ending = Ending::Fin;
                 } else {
                     objects.disconnected(id, None);
+                    self.refuse_posts(objects);
                 }
             }
             (Some(_), Some(ConnectorState::Disconnecting)) => {}
@@ -209,6 +245,16 @@ impl Stream {
                     self.ending = Ending::Fin;
                 }
             }
+        }
+    }
+
+    /// The peer takes no more messages, though TCP still carries them: what is posted from now on is refused. What was
+    /// posted before stays (NDK-DISC-2).
+    fn refuse_posts(&self, objects: &mut Objects) {
+        if let Some(qp) = self.qp.and_then(|id| objects.qps.get_mut(id))
+            && qp.late_posts == LatePosts::Refuse
+        {
+            qp.state = QpState::Error;
         }
     }
 
@@ -240,6 +286,9 @@ impl Stream {
     pub(crate) fn expire(&mut self, objects: &mut Objects, config: &Config) {
         self.deadline = None;
         if self.ending == Ending::Not && self.expire_waiting() || self.nudge_peer(objects) {
+            return;
+        }
+        if self.expire_last_words() {
             return;
         }
         if let (Phase::Offered(_), Some(id)) = (&self.phase, self.connector) {

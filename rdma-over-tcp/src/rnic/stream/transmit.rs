@@ -495,9 +495,8 @@ impl Transmitter {
             let length = request.length;
             let (is_captured, single) = (request.captured().is_some(), request.single());
             let source = match &request.kind {
-                Kind::FastRegister { region, registration } => {
-                    let (region, registration) = (*region, (**registration).clone());
-                    let ok = regions.fast_register(region, registration);
+                Kind::FastRegister { region, prepared } => {
+                    let ok = regions.fast_register(*region, prepared);
                     finish_local(qp, ok)?;
                     continue;
                 }
@@ -580,12 +579,12 @@ impl Transmitter {
                 true
             } else if is_whole {
                 visit(region, qp, regions, (serial, single), Access::NONE, |granted| {
-                    pieces.push(granted.piece());
+                    granted.each_piece(|piece| pieces.push(piece));
                 })
             } else {
                 let payload = &mut self.payload;
                 visit(region, qp, regions, (serial, single), Access::NONE, |granted| {
-                    payload.push_back(granted.span());
+                    granted.each_span(|span| payload.push_back(span));
                 })
             };
             if !is_accessible {
@@ -604,7 +603,7 @@ impl Transmitter {
             if is_whole && !pushed {
                 let Self { payload, source_region: region, .. } = self;
                 visit(region, qp, regions, (serial, single), Access::NONE, |granted| {
-                    payload.push_back(granted.span());
+                    granted.each_span(|span| payload.push_back(span));
                 });
             }
             if is_copied && !is_captured {

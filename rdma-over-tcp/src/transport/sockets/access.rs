@@ -61,7 +61,8 @@ impl Sockets {
         let descriptor = core.descriptor().as_fd().try_clone_to_owned()?;
         let SocketsConfig { spin, .. } = config;
         let shared = Monitor::new(core, doorbell, Some(descriptor), spin, Progress::Manual);
-        let shared = Arc::new(shared);
+        let attendant = presence.clone();
+        let shared = Arc::new(shared.with_attendant(Box::new(move || attendant.request())));
         let (own, of_thread) = (shared.clone(), presence.clone());
         let attend = move || {
             let _fails = own.fail_by_panic();
@@ -75,8 +76,13 @@ impl Sockets {
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Rnic, Instant) -> R) -> R {
         let result = self.0.shared.with(|core, now| work(core.rnic(), now));
         // It may have asked for a notification, and be about to sleep.
-        self.0.presence.request();
+        self.expect_sleep();
         result
+    }
+
+    /// Has the thread drive the sockets: a consumer is about to sleep, perhaps.
+    pub(crate) fn expect_sleep(&self) {
+        self.0.presence.request();
     }
 
     /// As [`Sockets::with`]; what follows may wait as `work` says.

@@ -43,7 +43,7 @@ use super::{
 };
 use crate::{
     rnic::{
-        Config, ConnectError, FpduSize, History, Rnic, StreamId, id::ListenerId,
+        Config, ConnectError, FpduSize, History, Rnic, SharedEndpointId, StreamId, id::ListenerId,
         transport::StreamEvent,
     },
     transport::offloaded::Spare,
@@ -94,6 +94,8 @@ pub struct SocketRnic {
     listeners: HashMap<u64, Listening>,
     /// Their names in the epoll set.
     names: HashMap<ListenerId, u64>,
+    /// Sockets that hold the addresses of shared endpoints.
+    endpoints: HashMap<SharedEndpointId, OwnedFd>,
     /// Streams and listeners that are not drained.
     ready: VecDeque<u64>,
     /// Limits of handshakes and of peers' FINs, and ends of listeners' pauses.
@@ -135,6 +137,7 @@ impl SocketRnic {
             streams: HashMap::new(),
             listeners: HashMap::new(),
             names: HashMap::new(),
+            endpoints: HashMap::new(),
             ready: VecDeque::new(),
             deadlines: BTreeSet::new(),
             received: vec![0; RECEIVE_BYTES].into(),
@@ -559,6 +562,7 @@ impl SocketRnic {
             }
         }
         self.listeners.clear();
+        self.endpoints.clear();
     }
 }
 
@@ -612,6 +616,10 @@ impl Passive for SocketRnic {
 
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
         callbacks.append(self.rnic.callbacks());
+    }
+
+    fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
+        self.rnic.take_callbacks_of_calls(callbacks);
     }
 
     fn device_lost(&mut self) {

@@ -27,8 +27,9 @@ pub(super) const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 /// copies them.
 const QUEUE_BYTES_MAX: usize = 256 * 1024;
 
-/// Bytes of a super-segment without its headers, which the kernel adds.
-const SUPER_SEGMENT_BYTES: usize = 65_160;
+/// Bytes of a list of FPDUs, about: super-segments of the kernel without their headers. An aligned list ends a segment,
+/// and the fewer of them end short the better.
+const LIST_BYTES: usize = 4 * 65_160;
 
 /// Bytes of the largest segment, before the kernel has said.
 const DEFAULT_MSS: usize = 536;
@@ -316,6 +317,10 @@ impl Transport for SocketIo<'_> {
         self.stream.queued_bytes
     }
 
+    fn unacknowledged(&self) -> usize {
+        self.stream.queued_bytes + socket::unacknowledged(self.stream.socket.as_fd())
+    }
+
     fn is_flowing(&self) -> bool {
         self.stream.queued_bytes + self.stream.written.iter().max().unwrap_or(&0) > FLOWING_BYTES
     }
@@ -340,6 +345,6 @@ impl Transport for SocketIo<'_> {
     }
 
     fn super_segment_max(&self) -> usize {
-        SUPER_SEGMENT_BYTES.max(self.stream.mss) / self.stream.mss * self.stream.mss
+        LIST_BYTES.max(self.stream.mss) / self.stream.mss * self.stream.mss
     }
 }

@@ -11,8 +11,8 @@ use crossbeam_channel::{Receiver, bounded};
 use flue_node::OpenLinks;
 use host_stack::node::{Progress, WaitError};
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Begun, CallError, Connector, Driver, Ended, FpduSize, Listener,
-    NtStatus, Qp, ReadLimit,
+    Adapter, AdapterConfig, Begun, CallError, Connector, DisconnectReason, Driver, Ended, FpduSize,
+    Listener, ListenerConfig, NdkResultEx, NtStatus, Qp, ReadLimit,
     blocking::{Wait, call, call_on},
     turn_away,
 };
@@ -32,6 +32,8 @@ const READS_MAX: u32 = 128;
 const READ_LIMIT: ReadLimit = ReadLimit { inbound: READS_MAX, outbound: READS_MAX };
 /// How long a wait may last before clock and signals are looked at.
 const WAIT_MAX: Duration = Duration::from_millis(200);
+/// Wait for the reason behind a request that was flushed.
+const REASON_LIMIT: Duration = Duration::from_secs(1);
 /// Peers that have connected and are not looked at yet.
 const INCOMING_MAX: usize = 2048;
 /// Looks in vain after which a spinning end offers the processor to others: two ends that share one would
@@ -46,6 +48,18 @@ pub(super) fn checked<T>(what: &str, result: Result<T, NtStatus>) -> Result<T, F
 /// The failure of a request.
 pub(super) fn refused(what: &str, status: NtStatus) -> Failure {
     Failure::work(format!("NDK: {what}: {status}"))
+}
+
+/// The failure of an accept, with its cause.
+pub(super) fn not_accepted(what: &str, status: NtStatus, connector: Option<&Connector>) -> Failure {
+    let cause = connector.and_then(Connector::failure);
+    Failure::work(CallError { call: what.to_owned(), status, cause }.to_string())
+}
+
+/// The peer has ended a connection.
+pub(super) fn cut_off(reason: u32) -> Failure {
+    let why = DisconnectReason(reason);
+    Failure::work(format!("the connection has ended in the middle: {why}"))
 }
 
 /// A connection that has come, and the queue that has it.
@@ -133,6 +147,26 @@ impl PerfNode {
         }
     }
 
+    /// The failure of a request, whose connection may have ended.
+    pub(super) fn failed(&self, result: &NdkResultEx, ended: &Ended) -> Failure {
+        // The callback with the reason follows the flush, from another thread.
+        if result.status == NtStatus::CANCELLED {
+            return match self.wait(Some(REASON_LIMIT), || ended.reason()) {
+                Ok(reason) => cut_off(reason.unwrap_or(0)),
+                Err(failure) => failure,
+            };
+        }
+        let Failure { message, .. } = refused(&format!("{:?}", result.operation), result.status);
+        match (ended.reason(), result.error()) {
+            // Says who has found it too.
+            (Some(reason @ 1..), _) => {
+                Failure::work(format!("{message}: {}", DisconnectReason(reason)))
+            }
+            (_, Some(error)) => Failure::work(format!("{message}: {error}")),
+            (_, None) => Failure::work(message),
+        }
+    }
+
     /// The same with several queues, on any of which something may happen.
     fn wait_for_any<T>(
         &self,
@@ -217,7 +251,11 @@ impl PerfNode {
     }
 
     /// Listens at all of the node's addresses, on each queue: the host stack spreads what comes.
-    pub(super) fn listen(&self, port: u16) -> Result<(Vec<Listener>, Receiver<Came>), Failure> {
+    pub(super) fn listen(
+        &self,
+        port: u16,
+        config: ListenerConfig,
+    ) -> Result<(Vec<Listener>, Receiver<Came>), Failure> {
         let (sender, incoming) = bounded(INCOMING_MAX);
         let mut listeners = Vec::new();
         for (queue, adapter) in self.adapters.iter().enumerate() {
@@ -230,7 +268,7 @@ impl PerfNode {
             let listener = checked("create a listener", adapter.create_listener(event))?;
             let local = SocketAddr::from(([0, 0, 0, 0], port));
             call(&mut &*self, &format!("listen on port {port}"), |done| {
-                listener.listen(local, done)
+                listener.listen_with(local, config, done)
             })?;
             listeners.push(listener);
         }

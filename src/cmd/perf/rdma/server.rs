@@ -8,7 +8,7 @@ use rdma_over_tcp::ndk::{Begun, Connector, NtStatus, turn_away};
 use super::{
     bandwidth::{self, Halves},
     latency::{self, Turn},
-    node::{Came, PerfNode, refused},
+    node::{Came, PerfNode, not_accepted, refused},
     session::{Dialogue, Session},
 };
 use crate::{
@@ -33,7 +33,7 @@ pub(super) fn run(
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    let (listeners, incoming) = node.listen(plan.port)?;
+    let (listeners, incoming) = node.listen(plan.port, plan.listen)?;
     console.remark(format_args!("listening: {} port {}", plan.kind, plan.port));
     let ended = loop {
         let (opening, came) = match next_client(node, &incoming, console) {
@@ -179,13 +179,13 @@ fn accept_lanes(
     incoming: &Receiver<Came>,
 ) -> Result<(), Failure> {
     let wanted = session.lanes.len();
-    let mut pending: Vec<Begun> = Vec::new();
+    let mut pending: Vec<(usize, Begun)> = Vec::new();
     let (mut came, mut done) = (0, 0);
     let mut until = Instant::now() + ANSWER_LIMIT;
     while done < wanted {
         let host = session.dialogue.host;
         let waited = host.wait(Some(ANSWER_LIMIT), || {
-            let settled = pending.iter().any(|begun| begun.status().is_some());
+            let settled = pending.iter().any(|(_, begun)| begun.status().is_some());
             let has_left = session.dialogue.ended.reason().is_some();
             (settled || has_left || !incoming.is_empty()).then_some(())
         })?;
@@ -198,14 +198,15 @@ fn accept_lanes(
         while let Ok(one) = incoming.try_recv() {
             match opening_of(&one.connector) {
                 Ok(Opening { role: Role::Data, index, session: theirs }) if theirs == key => {
-                    pending.extend(session.accept_lane(index as usize, one)?);
+                    let begun = session.accept_lane(index as usize, one)?;
+                    pending.extend(begun.map(|begun| (index as usize, begun)));
                     came += 1;
                 }
                 _ => turn_away(&one.connector, b"flue perf: busy"),
             }
         }
         let mut failed = None;
-        pending.retain(|asked| match asked.status() {
+        pending.retain(|(index, asked)| match asked.status() {
             None => true,
             Some(NtStatus::SUCCESS) => {
                 done += 1;
@@ -213,12 +214,13 @@ fn accept_lanes(
                 false
             }
             Some(status) => {
-                failed = Some(status);
+                failed = Some((*index, status));
                 false
             }
         });
-        if let Some(status) = failed {
-            return Err(refused(&format!("accept (connection {came} of {wanted})"), status));
+        if let Some((index, status)) = failed {
+            let what = format!("accept (connection {came} of {wanted})");
+            return Err(not_accepted(&what, status, session.lanes[index].connector.as_ref()));
         }
     }
     Ok(())

@@ -8,14 +8,14 @@ use std::{
 };
 
 use rdma_over_tcp::ndk::{
-    Begun, Connector, Cq, Data, DisconnectReason, Ended, NdkResultEx, NtStatus, OpFlags,
-    OperationType, Pd, Qp, QpLimits,
+    Begun, Connector, Cq, Data, Ended, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp,
+    QpLimits,
 };
 
 use super::{
     lane::{Depths, Lane},
     memory::{MESSAGE_SLOTS, Mailbox, Region, Slots},
-    node::{Came, PerfNode, checked, refused},
+    node::{Came, PerfNode, checked, cut_off, not_accepted},
 };
 use crate::{
     cmd::perf::{
@@ -101,7 +101,7 @@ impl<'n> Dialogue<'n> {
         let status = self.host.wait(Some(ANSWER_LIMIT), || begun.status())?;
         match status {
             Some(NtStatus::SUCCESS) => Ok(()),
-            Some(status) => Err(refused("accept", status)),
+            Some(status) => Err(not_accepted("accept", status, self.connector.as_ref())),
             None => Err(Failure::work("accept: the client does not complete the connection")),
         }
     }
@@ -180,7 +180,7 @@ impl<'n> Dialogue<'n> {
     fn check(&self, result: &NdkResultEx) -> Result<(), Failure> {
         match result.status {
             NtStatus::SUCCESS => Ok(()),
-            _ => Err(failed(result, &self.ended)),
+            _ => Err(self.host.failed(result, &self.ended)),
         }
     }
 
@@ -194,29 +194,6 @@ impl<'n> Dialogue<'n> {
         })?;
         Ok(waited.unwrap_or(0))
     }
-}
-
-/// Of a request that did not succeed.
-fn failed(result: &NdkResultEx, ended: &Ended) -> Failure {
-    match (result.status, ended.reason()) {
-        (NtStatus::CANCELLED, reason) => cut_off(reason.unwrap_or(0)),
-        (status, reason) => {
-            let Failure { message, .. } = refused(&format!("{:?}", result.operation), status);
-            match (reason, result.error()) {
-                // Says who has found it too.
-                (Some(reason @ 1..), _) => {
-                    Failure::work(format!("{message}: {}", DisconnectReason(reason)))
-                }
-                (_, Some(error)) => Failure::work(format!("{message}: {error}")),
-                (_, None) => Failure::work(message),
-            }
-        }
-    }
-}
-
-fn cut_off(reason: u32) -> Failure {
-    let why = DisconnectReason(reason);
-    Failure::work(format!("the connection has ended in the middle: {why}"))
 }
 
 /// What the completions of a lane carry.
@@ -469,7 +446,7 @@ impl<'n> Session<'n> {
             return Ok(());
         }
         if result.status != NtStatus::SUCCESS {
-            return Err(failed(result, &self.lanes_ended));
+            return Err(self.dialogue.host.failed(result, &self.lanes_ended));
         }
         match (result.operation, result.request_context) {
             (

@@ -270,7 +270,11 @@ impl World {
                 let qp = &mut self.qps[qp];
                 qp.last_receives += 1;
                 assert!(qp.srq.is_some(), "a last receive without a shared queue");
-                assert!(qp.last_receives <= qp.attempts + qp.ends, "more last receives than ends");
+                // A queue that has failed ends its queue pairs, connected or not (NDK-CQ-13).
+                let queues = [qp.send_cq, qp.receive_cq];
+                let failed = queues.iter().filter(|cq| self.cqs[**cq].has_failed).count() as u32;
+                let ends = qp.attempts + qp.ends + failed;
+                assert!(qp.last_receives <= ends, "more last receives than ends");
                 &mut qp.held_async
             }
             _ => panic!("asynchronous event {}", kind.0),

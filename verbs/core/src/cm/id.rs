@@ -89,6 +89,8 @@ pub(super) struct Inner {
     pub(super) offered: (u8, u8),
     /// The connect that is under way.
     pub(super) attempt: Option<Attempt>,
+    /// The queue pair was destroyed or reset, perhaps before the program has heard of the connection.
+    pub(super) is_qp_gone: bool,
     is_reuse: bool,
     is_family_only: bool,
     pub(super) is_destroyed: bool,
@@ -145,6 +147,7 @@ impl Id {
             qp: None,
             offered: (0, 0),
             attempt: None,
+            is_qp_gone: false,
             is_reuse: false,
             is_family_only: false,
             is_destroyed: false,

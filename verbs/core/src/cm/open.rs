@@ -141,6 +141,7 @@ impl Id {
             if !inner.is_destroyed {
                 inner.connector = Some(connector);
                 inner.qp = Some(qp.clone());
+                inner.is_qp_gone = false;
             }
             !inner.is_destroyed
         };
@@ -149,6 +150,7 @@ impl Id {
             self.close(Key::Connector(connector));
             return Err(Errno::INVAL);
         }
+        self.follow(qp);
         let this = self.clone();
         let completion = Box::new(move |outcome| this.connected(connector, outcome));
         let begun = engine.with(|core, _| {
@@ -209,6 +211,30 @@ impl Id {
         let mut event = Event::new(EventKind::Established, self);
         event.set_data(data);
         Self::raise(event);
+        self.end_without_queue_pair();
+    }
+
+    /// Ends with the queue pair, which the program may destroy or reset: as with adapters of iWARP the event of a
+    /// disconnect follows.
+    fn follow(self: &Arc<Self>, qp: &Qp) {
+        let this = Arc::downgrade(self);
+        qp.on_departure(Box::new(move || {
+            if let Some(this) = this.upgrade() {
+                this.lock().is_qp_gone = true;
+                this.end_without_queue_pair();
+            }
+        }));
+    }
+
+    /// Raises the event of a disconnect if the connection was there, and has gone with its queue pair.
+    fn end_without_queue_pair(self: &Arc<Self>) {
+        let is_over = {
+            let inner = self.lock();
+            inner.is_qp_gone && matches!(inner.phase, Phase::Connected | Phase::Disconnecting)
+        };
+        if is_over {
+            self.disconnected(None);
+        }
     }
 
     /// A connection that was to be made, from here, is not.
@@ -261,6 +287,7 @@ impl Id {
             inner.qp = Some(qp.clone());
             (connector, inner.offered)
         };
+        self.follow(qp);
         let most = self.most_reads();
         let limits = ReadLimit {
             inbound: parameters.responder_resources.unwrap_or(offered.0).into(),

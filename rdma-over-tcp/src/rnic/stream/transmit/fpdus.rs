@@ -86,7 +86,7 @@ impl Transmitter {
         let Self { encoder, slab, .. } = self;
         let octets = octets as usize;
         let mut fpdu = encoder.begin(header, octets, octets, slab, &mut train.list);
-        fpdu.copy_from(granted.piece());
+        granted.each_piece(|piece| fpdu.copy_from(piece));
         train.octets += fpdu.finish();
         train.fpdus += 1;
         Ok(())

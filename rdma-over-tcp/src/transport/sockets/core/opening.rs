@@ -19,7 +19,7 @@ use rustix::{
 use super::{Listening, SocketRnic, allocate};
 use crate::{
     rnic::{
-        ConnectError, StreamId,
+        ConnectError, SharedEndpointId, StreamId,
         id::ListenerId,
         transport::{Command, Reservation},
     },
@@ -38,7 +38,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 impl SocketRnic {
     pub(super) fn carry_out(&mut self, now: Instant, command: Command) {
         match command {
-            Command::Connect { stream, local, remote, timeout } => {
+            Command::Connect { stream, local, remote, timeout, endpoint: _ } => {
                 match self.begin_connect(stream, local, remote) {
                     Ok(socket) => {
                         let made =
@@ -46,8 +46,17 @@ impl SocketRnic {
                         self.streams.insert(stream, made);
                         self.set_deadline(stream, Some(now + timeout));
                     }
-                    Err(error) => self.rnic.handle_gone(stream, connect_error(error, local)),
+                    Err(error) => self.rnic.handle_gone(stream, error),
                 }
+            }
+            Command::Bind { endpoint, local } => match self.begin_bind(endpoint, local) {
+                Ok(local) => self.rnic.handle_bound(endpoint, local),
+                Err(error) => {
+                    self.rnic.handle_bind_failed(endpoint, connect_error(error, Some(local)));
+                }
+            },
+            Command::Release { reservation: Reservation::Shared(endpoint) } => {
+                self.endpoints.remove(&endpoint);
             }
             Command::Listen { listener, local, backlog } => {
                 match self.begin_listen(listener, local, backlog) {
@@ -88,19 +97,43 @@ impl SocketRnic {
         stream: StreamId,
         local: Option<SocketAddr>,
         remote: SocketAddr,
-    ) -> Result<OwnedFd, Errno> {
-        let socket = self.socket(remote)?;
-        if let Some(local) = local {
-            // A port of the consumer's choice may have connections from before.
-            sockopt::set_socket_reuseaddr(&socket, local.port() != 0)?;
-            bind(&socket, &local)?;
-        }
+    ) -> Result<OwnedFd, ConnectError> {
+        let bound = self.socket(remote).and_then(|socket| {
+            if let Some(local) = local {
+                // A port of the consumer's choice may have connections, from before or of a shared endpoint.
+                sockopt::set_socket_reuseaddr(&socket, local.port() != 0)?;
+                bind(&socket, &local)?;
+            }
+            Ok(socket)
+        });
+        let socket = bound.map_err(|error| connect_error(error, local))?;
         match connect(&socket, &remote) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(error) => return Err(error),
+            // The address is bound: it is the pair of addresses that is in use.
+            Err(Errno::ADDRNOTAVAIL) if local.is_some_and(|local| local.port() != 0) => {
+                return Err(ConnectError::ConnectionExists);
+            }
+            Err(error) => return Err(connect_error(error, local)),
         }
-        self.watch(&socket, stream.0, EventFlags::OUT)?;
+        let watched = self.watch(&socket, stream.0, EventFlags::OUT);
+        watched.map_err(|error| connect_error(error, local))?;
         Ok(socket)
+    }
+
+    /// Holds the address of a shared endpoint. The kernel lets sockets with SO_REUSEADDR have it too, as long as none
+    /// of them listens: the endpoint's connections, but also those of other processes. It refuses an address at which
+    /// somebody listens, or that a socket without SO_REUSEADDR has.
+    fn begin_bind(
+        &mut self,
+        endpoint: SharedEndpointId,
+        local: SocketAddr,
+    ) -> Result<SocketAddr, Errno> {
+        let socket = self.socket(local)?;
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+        bind(&socket, &local)?;
+        let local = address(getsockname(&socket)?)?;
+        self.endpoints.insert(endpoint, socket);
+        Ok(local)
     }
 
     fn begin_listen(

@@ -1,0 +1,123 @@
+//! Macros that declare C structures and constants, and remember them for the comparison with the header.
+
+/// Size of a structure and places of its members, in octets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Name of the structure.
+    pub name: &'static str,
+    /// Its size.
+    pub size: usize,
+    /// Members in the order of their declaration.
+    pub members: &'static [Member],
+}
+
+/// Place of one member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Name.
+    pub name: &'static str,
+    /// Offset in the structure.
+    pub offset: usize,
+    /// Size.
+    pub size: usize,
+}
+
+/// Declares C structures with public members, and `LAYOUTS`, the list of them. The numbers are sizes and offsets that
+/// the documented interface has on 64-bit machines; another layout does not compile.
+macro_rules! c_structs {
+    ($(
+        $(#[$attribute:meta])*
+        $name:ident = $size:literal {
+            $( $(#[$member_attribute:meta])* $member:ident : $type:ty = $offset:literal ),* $(,)?
+        }
+    )*) => {
+        $(
+            $(#[$attribute])*
+            #[repr(C)]
+            #[derive(Clone, Copy)]
+            pub struct $name {
+                $(
+                    #[doc = concat!("C member `", stringify!($member), "`. ")]
+                    $(#[$member_attribute])*
+                    pub $member: $type,
+                )*
+            }
+
+            const _: () = {
+                assert!(size_of::<$name>() == $size);
+                $( assert!(core::mem::offset_of!($name, $member) == $offset); )*
+            };
+        )*
+
+        pub(super) const LAYOUTS: &[$crate::abi::Layout] = &[$(
+            $crate::abi::Layout {
+                name: stringify!($name),
+                size: size_of::<$name>(),
+                members: &[$(
+                    $crate::abi::Member {
+                        name: stringify!($member),
+                        offset: core::mem::offset_of!($name, $member),
+                        size: size_of::<$type>(),
+                    },
+                )*],
+            },
+        )*];
+    };
+}
+
+/// Declares dispatch tables: functions only, one pointer after the other.
+macro_rules! c_tables {
+    ($(
+        $(#[$attribute:meta])*
+        $name:ident { $( $member:ident : $type:ty ),* $(,)? }
+    )*) => {
+        $(
+            $(#[$attribute])*
+            #[repr(C)]
+            #[derive(Clone, Copy)]
+            pub struct $name {
+                $(
+                    #[doc = concat!("`", stringify!($member), "`.")]
+                    pub $member: $type,
+                )*
+            }
+
+            const _: () = {
+                let members = [$( (core::mem::offset_of!($name, $member), size_of::<$type>()) ),*];
+                assert!(size_of::<$name>() == 8 * members.len());
+                let mut at = 0;
+                while at < members.len() {
+                    assert!(members[at].0 == 8 * at && members[at].1 == 8);
+                    at += 1;
+                }
+            };
+        )*
+
+        pub(super) const LAYOUTS: &[$crate::abi::Layout] = &[$(
+            $crate::abi::Layout {
+                name: stringify!($name),
+                size: size_of::<$name>(),
+                members: &[$(
+                    $crate::abi::Member {
+                        name: stringify!($member),
+                        offset: core::mem::offset_of!($name, $member),
+                        size: size_of::<$type>(),
+                    },
+                )*],
+            },
+        )*];
+    };
+}
+
+/// Declares constants of C, and `CONSTANTS`, the list of them.
+macro_rules! c_constants {
+    ($( $constant:ident: $type:ty = $value:expr; )*) => {
+        $(
+            #[doc = concat!("`", stringify!($constant), "`.")]
+            #[allow(non_upper_case_globals)]
+            pub const $constant: $type = $value;
+        )*
+
+        pub(super) const CONSTANTS: &[(&str, i64)] = &[$( (stringify!($constant), $constant as i64), )*];
+    };
+}

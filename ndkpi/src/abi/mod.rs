@@ -1,0 +1,23 @@
+//! The binary interface: types, structures, tables and numbers of `include/ndkpi.h`, under its names.
+//!
+//! The test `layout` compares every structure, member and constant with what a C compiler sees in the header.
+#![expect(non_camel_case_types, non_snake_case, reason = "names of ndkpi.h")]
+
+#[macro_use]
+mod layout;
+pub mod dispatch;
+pub mod functions;
+pub mod types;
+pub mod values;
+
+pub use layout::{Layout, Member};
+
+/// Every structure of the interface.
+pub fn layouts() -> impl Iterator<Item = &'static Layout> {
+    types::LAYOUTS.iter().chain(dispatch::LAYOUTS)
+}
+
+/// Every constant of the interface.
+pub fn constants() -> impl Iterator<Item = &'static (&'static str, i64)> {
+    values::CONSTANTS.iter()
+}

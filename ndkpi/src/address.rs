@@ -1,0 +1,140 @@
+//! Socket addresses of consumers: Linux's `sockaddr`, of either family.
+
+use std::{
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
+    ptr,
+};
+
+use libc::{sockaddr_in, sockaddr_in6};
+use rdma_over_tcp::ndk::NtStatus;
+
+use crate::abi::types::{SOCKADDR, ULONG};
+
+/// An address of the consumer's.
+///
+/// # Errors
+/// INVALID_PARAMETER: null, of another family, or too short for its family.
+///
+/// # Safety
+/// The pointer is null, or `length` bytes can be read there.
+pub(crate) unsafe fn read(address: *const SOCKADDR, length: ULONG) -> Result<SocketAddr, NtStatus> {
+    let length = length as usize;
+    if address.is_null() || length < size_of::<libc::sa_family_t>() {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    // SAFETY: as the caller says; the family comes first in all.
+    let family = unsafe { (&raw const (*address).sa_family).read_unaligned() };
+    match i32::from(family) {
+        libc::AF_INET if length >= size_of::<sockaddr_in>() => {
+            // SAFETY: as many bytes are there.
+            let found = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
+            let ip = Ipv4Addr::from(u32::from_be(found.sin_addr.s_addr));
+            Ok(SocketAddrV4::new(ip, u16::from_be(found.sin_port)).into())
+        }
+        libc::AF_INET6 if length >= size_of::<sockaddr_in6>() => {
+            // SAFETY: as many bytes are there.
+            let found = unsafe { address.cast::<sockaddr_in6>().read_unaligned() };
+            let ip = Ipv6Addr::from(found.sin6_addr.s6_addr);
+            let (port, flow) = (u16::from_be(found.sin6_port), found.sin6_flowinfo);
+            Ok(SocketAddrV6::new(ip, port, flow, found.sin6_scope_id).into())
+        }
+        _ => Err(NtStatus::INVALID_PARAMETER),
+    }
+}
+
+/// Writes an address for the consumer, and its length. If that is more than the consumer has room for, the length is
+/// all that is written.
+///
+/// # Errors
+/// BUFFER_TOO_SMALL; INVALID_PARAMETER: no place for the length, or none for an address of a length that is not 0.
+///
+/// # Safety
+/// Each pointer is null or can be written; `address` has as many bytes as `length` says.
+pub(crate) unsafe fn write(
+    found: SocketAddr,
+    address: *mut SOCKADDR,
+    length: *mut ULONG,
+) -> Result<(), NtStatus> {
+    if length.is_null() {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    // SAFETY: as the caller says.
+    let room = unsafe { length.read() } as usize;
+    if address.is_null() && room > 0 {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    match found {
+        SocketAddr::V4(found) => {
+            let told = sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: found.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(*found.ip()).to_be() },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: as the caller says.
+            unsafe { put(told, address, room, length) }
+        }
+        SocketAddr::V6(found) => {
+            let told = sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: found.port().to_be(),
+                sin6_flowinfo: found.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: found.ip().octets() },
+                sin6_scope_id: found.scope_id(),
+            };
+            // SAFETY: as the caller says.
+            unsafe { put(told, address, room, length) }
+        }
+    }
+}
+
+/// # Safety
+/// As [`write`]; `room` bytes can be written at `address`.
+unsafe fn put<T>(
+    told: T,
+    address: *mut SOCKADDR,
+    room: usize,
+    length: *mut ULONG,
+) -> Result<(), NtStatus> {
+    let bytes = size_of::<T>();
+    // SAFETY: as the caller says.
+    unsafe { length.write(bytes as ULONG) };
+    if room < bytes {
+        return Err(NtStatus::BUFFER_TOO_SMALL);
+    }
+    // SAFETY: there is room.
+    unsafe { ptr::copy_nonoverlapping((&raw const told).cast::<u8>(), address.cast(), bytes) };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_go_both_ways() {
+        for text in ["192.0.2.1:7", "[2001:db8::1]:65535", "[fe80::1%3]:9", "0.0.0.0:0"] {
+            let address: SocketAddr = text.parse().unwrap();
+            let mut bytes = [0_u8; 28];
+            let place = (&raw mut bytes).cast::<SOCKADDR>();
+            let needed = if address.is_ipv4() { 16 } else { 28 };
+            // SAFETY: the lengths are at most that of the place.
+            unsafe {
+                let mut length = needed - 1;
+                let short = write(address, place, &raw mut length);
+                assert_eq!((short, length), (Err(NtStatus::BUFFER_TOO_SMALL), needed));
+                assert_eq!(write(address, place, &raw mut length), Ok(()));
+                assert_eq!(read(place, needed), Ok(address));
+                for length in [0, 1, needed - 1] {
+                    assert_eq!(read(place, length), Err(NtStatus::INVALID_PARAMETER));
+                }
+                assert_eq!(read(ptr::null(), needed), Err(NtStatus::INVALID_PARAMETER));
+                let none = write(address, ptr::null_mut(), &raw mut length);
+                assert_eq!(none, Err(NtStatus::INVALID_PARAMETER));
+                assert_eq!(write(address, place, ptr::null_mut()), none);
+                place.cast::<u8>().write(1);
+                assert_eq!(read(place, 28), Err(NtStatus::INVALID_PARAMETER));
+            }
+        }
+    }
+}

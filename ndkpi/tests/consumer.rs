@@ -1,0 +1,117 @@
+//! C programs against the library, with the sanitizers of addresses and of undefined behaviour.
+//!
+//! Needs `cc`; says so and passes without it, but fails in CI.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+    thread,
+};
+
+use flue_test_support::{
+    needs::{Need, lacks},
+    netns::Namespace,
+};
+
+/// Where cargo has built the library: beside this test.
+fn libraries() -> PathBuf {
+    env::current_exe().unwrap().parent().unwrap().to_owned()
+}
+
+/// Compiles a program of this directory. `None`: there is no compiler.
+fn compile(name: &str) -> Option<PathBuf> {
+    if lacks(&[Need::Tool("cc")]) {
+        return None;
+    }
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (source, libraries) = (own.join("tests").join(name).with_extension("c"), libraries());
+    // Tests run beside each other: each has a program of its own.
+    let test = thread::current().name().unwrap_or("a test").to_owned();
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{test}"));
+    let compiled = Command::new("cc")
+        .args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined"])
+        .arg("-fno-sanitize-recover=all")
+        .arg("-I")
+        .arg(own.join("include"))
+        .arg("-o")
+        .arg(&program)
+        .arg(&source)
+        .arg("-L")
+        .arg(&libraries)
+        .args(["-lflue_ndkpi", "-lpthread", "-Wl,-rpath"])
+        .arg(&libraries)
+        .output()
+        .unwrap();
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    Some(program)
+}
+
+/// A program with a limit for its time.
+fn timed(program: &Path) -> Command {
+    let mut timed = Command::new("timeout");
+    timed.arg("60").arg(program);
+    timed
+}
+
+/// Runs it to its end, which is a good one.
+fn run(command: &mut Command) {
+    let ran = command.output().unwrap();
+    let told = String::from_utf8_lossy(&ran.stdout);
+    let complaint = String::from_utf8_lossy(&ran.stderr);
+    assert!(
+        ran.status.success() && told.ends_with("0 failures\n"),
+        "{}: {told}{complaint}",
+        ran.status
+    );
+}
+
+#[test]
+fn opening() {
+    if let Some(program) = compile("opening") {
+        run(&mut timed(&program));
+    }
+}
+
+#[test]
+fn over_kernel_sockets() {
+    if let Some(program) = compile("consumer") {
+        run(timed(&program).arg("sockets"));
+    }
+}
+
+// What need not pend does, some of it: creates, requests and closes.
+#[test]
+fn with_deferral() {
+    if let Some(program) = compile("consumer") {
+        run(timed(&program).arg("deferral"));
+    }
+}
+
+#[test]
+fn over_two_taps() {
+    if lacks(&[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("unshare")]) {
+        return;
+    }
+    let Some(program) = compile("consumer") else { return };
+    let host = Namespace::new();
+    host.ip("link add br0 type bridge");
+    host.ip("link set br0 up");
+    host.run(|| run(timed(&program).arg("taps")));
+}
+
+#[test]
+fn threads_of_callbacks() {
+    if let Some(program) = compile("ends") {
+        run(timed(&program).arg("threads"));
+    }
+}
+
+// Each way for the library to panic.
+#[test]
+fn a_panic_ends_the_adapters() {
+    let Some(program) = compile("ends") else { return };
+    for place in ["call", "core", "thread"] {
+        run(timed(&program).arg(place));
+    }
+}

@@ -1,0 +1,291 @@
+//! The exact asynchronous forms of NDKPI's creates and requests: each takes a completion, and says whether it is
+//! called.
+//!
+//! Without [`AdapterConfig::deferral`](crate::ndk::AdapterConfig) nothing but the creation of a shared endpoint pends:
+//! the plain forms (`create_cq`, `register`, ...) need no completion, and never pend, with it or without.
+
+use alloc::{boxed::Box, sync::Arc};
+
+use super::{
+    Access, Adapter, Connector, Cq, Listener, Mr, Mw, NtStatus, Pd, Qp, QpLimits, RegisteredBuffer,
+    SharedEndpoint, Srq,
+};
+use crate::{
+    ndk::{Created, flags::MrFlags},
+    rnic::{
+        CompletionQueue, ConnectorId, CqId, Key, ListenerId, PdId, QpId, RegionId,
+        SharedEndpointId, SrqId, WindowId,
+    },
+};
+
+/// A handle, apart from its way to the adapter.
+pub(super) trait Object: Clone + Send + 'static {
+    /// What makes a handle of a way to the adapter.
+    type Name: Send;
+
+    fn split(self) -> (Access, Key, Self::Name);
+
+    fn join(access: Access, name: Self::Name) -> Self;
+}
+
+macro_rules! objects {
+    ($($name:ident as $key:ident { $id:ident: $type:ty $(, $field:ident: $kind:ty)? })*) => {$(
+        impl Object for $name {
+            type Name = ($type, $($kind)?);
+
+            fn split(self) -> (Access, Key, Self::Name) {
+                let Self { access, $id, $($field)? } = self;
+                (access, Key::$key($id), ($id, $($field)?))
+            }
+
+            fn join(access: Access, name: Self::Name) -> Self {
+                let ($id, $($field)?) = name;
+                Self { access, $id, $($field)? }
+            }
+        }
+    )*};
+}
+
+objects! {
+    Pd as Pd { id: PdId }
+    Cq as Cq { id: CqId, queue: Arc<CompletionQueue> }
+    Mr as Region { id: RegionId }
+    Mw as Window { id: WindowId }
+    Qp as Qp { id: QpId }
+    Srq as Srq { id: SrqId }
+    Connector as Connector { id: ConnectorId }
+    Listener as Listener { id: ListenerId }
+    SharedEndpoint as SharedEndpoint { id: SharedEndpointId }
+}
+
+/// Returns whether a failure may also be told by a completion.
+fn may_pend(status: NtStatus) -> bool {
+    matches!(status, NtStatus::SUCCESS | NtStatus::INSUFFICIENT_RESOURCES)
+}
+
+/// Ends a create, now or later (NDK-ASY-1): `completion` is called if it pends.
+fn created<T: Object>(
+    parent: (&Access, Key),
+    object: Result<T, NtStatus>,
+    completion: impl FnOnce(Result<T, NtStatus>) + Send + 'static,
+) -> Result<Created<T>, NtStatus> {
+    let (access, parent) = parent;
+    let pend = |key, completion| access.with(|core, now| core.pend(now, key, completion)).is_ok();
+    match object {
+        Ok(object) => {
+            let (_, key, name) = object.clone().split();
+            // The core must not hold the way to itself: a node would never end.
+            let weak = access.downgrade();
+            let complete = move || {
+                // Nobody who could use the object is left otherwise.
+                if let Some(access) = weak.upgrade() {
+                    completion(Ok(T::join(access, name)));
+                }
+            };
+            Ok(if pend(key, Box::new(complete)) { Created::Pending } else { Created::Done(object) })
+        }
+        Err(status) => {
+            let pends = may_pend(status) && pend(parent, Box::new(move || completion(Err(status))));
+            if pends { Ok(Created::Pending) } else { Err(status) }
+        }
+    }
+}
+
+/// Ends a request of an object, now or later.
+pub(super) fn requested(
+    access: &Access,
+    key: Key,
+    outcome: Result<(), NtStatus>,
+    completion: impl FnOnce(NtStatus) + Send + 'static,
+) -> NtStatus {
+    let status = NtStatus::from(outcome);
+    if !may_pend(status) {
+        return status;
+    }
+    let completion = Box::new(move || completion(status));
+    match access.with(|core, now| core.pend(now, key, completion)) {
+        Ok(()) => NtStatus::PENDING,
+        Err(_) => status,
+    }
+}
+
+impl Adapter {
+    /// NdkCreateCq with its completion. As [`Adapter::create_cq`]; [`Created::Pending`]: `completion` follows with the
+    /// queue, or with its failure.
+    ///
+    /// # Errors
+    /// As [`Adapter::create_cq`]; `completion` is not called.
+    pub fn begin_create_cq(
+        &self,
+        depth: u32,
+        notification: impl Fn(NtStatus) + Send + Sync + 'static,
+        completion: impl FnOnce(Result<Cq, NtStatus>) + Send + 'static,
+    ) -> Result<Created<Cq>, NtStatus> {
+        created((&self.access, Key::Rnic), self.create_cq(depth, notification), completion)
+    }
+
+    /// NdkCreatePd with its completion, as [`Adapter::begin_create_cq`].
+    ///
+    /// # Errors
+    /// As [`Adapter::create_pd`]; `completion` is not called.
+    pub fn begin_create_pd(
+        &self,
+        completion: impl FnOnce(Result<Pd, NtStatus>) + Send + 'static,
+    ) -> Result<Created<Pd>, NtStatus> {
+        created((&self.access, Key::Rnic), self.create_pd(), completion)
+    }
+
+    /// NdkCreateConnector with its completion, as [`Adapter::begin_create_cq`].
+    ///
+    /// # Errors
+    /// As [`Adapter::create_connector`]; `completion` is not called.
+    pub fn begin_create_connector(
+        &self,
+        completion: impl FnOnce(Result<Connector, NtStatus>) + Send + 'static,
+    ) -> Result<Created<Connector>, NtStatus> {
+        created((&self.access, Key::Rnic), self.create_connector(), completion)
+    }
+
+    /// NdkCreateListener with its completion, as [`Adapter::begin_create_cq`].
+    ///
+    /// # Errors
+    /// As [`Adapter::create_listener`]; `completion` is not called.
+    pub fn begin_create_listener(
+        &self,
+        event: impl Fn(Connector) + Send + Sync + 'static,
+        completion: impl FnOnce(Result<Listener, NtStatus>) + Send + 'static,
+    ) -> Result<Created<Listener>, NtStatus> {
+        created((&self.access, Key::Rnic), self.create_listener(event), completion)
+    }
+}
+
+impl Pd {
+    fn parent(&self) -> (&Access, Key) {
+        (&self.access, Key::Pd(self.id))
+    }
+
+    /// NdkCreateMr with its completion, as [`Adapter::begin_create_cq`].
+    ///
+    /// # Errors
+    /// As [`Pd::create_mr`]; `completion` is not called.
+    pub fn begin_create_mr(
+        &self,
+        fast_register: bool,
+        completion: impl FnOnce(Result<Mr, NtStatus>) + Send + 'static,
+    ) -> Result<Created<Mr>, NtStatus> {
+        created(self.parent(), self.create_mr(fast_register), completion)
+    }
+
+    /// NdkCreateMw with its completion, as [`Adapter::begin_create_cq`].
+    ///
+    /// # Errors
+    /// As [`Pd::create_mw`]; `completion` is not called.
+    pub fn begin_create_mw(
+        &self,
+        completion: impl FnOnce(Result<Mw, NtStatus>) + Send + 'static,
+    ) -> Result<Created<Mw>, NtStatus> {
+        created(self.parent(), self.create_mw(), completion)
+    }
+
+    /// NdkCreateSrq with its completion, as [`Adapter::begin_create_cq`].
+    ///
+    /// # Errors
+    /// As [`Pd::create_srq`]; `completion` is not called.
+    pub fn begin_create_srq(
+        &self,
+        depth: u32,
+        sges_max: u32,
+        notify_threshold: u32,
+        notification: impl Fn(NtStatus) + Send + Sync + 'static,
+        completion: impl FnOnce(Result<Srq, NtStatus>) + Send + 'static,
+    ) -> Result<Created<Srq>, NtStatus> {
+        let srq = self.create_srq(depth, sges_max, notify_threshold, notification);
+        created(self.parent(), srq, completion)
+    }
+
+    /// NdkCreateQp with its completion, as [`Adapter::begin_create_cq`].
+    ///
+    /// # Errors
+    /// As [`Pd::create_qp`]; `completion` is not called.
+    pub fn begin_create_qp(
+        &self,
+        receive_cq: &Cq,
+        initiator_cq: &Cq,
+        context: u64,
+        limits: QpLimits,
+        completion: impl FnOnce(Result<Qp, NtStatus>) + Send + 'static,
+    ) -> Result<Created<Qp>, NtStatus> {
+        let qp = self.create_qp(receive_cq, initiator_cq, context, limits);
+        created(self.parent(), qp, completion)
+    }
+
+    /// NdkCreateQpWithSrq with its completion, as [`Adapter::begin_create_cq`].
+    ///
+    /// # Errors
+    /// As [`Pd::create_qp_with_srq`]; `completion` is not called.
+    pub fn begin_create_qp_with_srq(
+        &self,
+        (receive_cq, initiator_cq): (&Cq, &Cq),
+        srq: &Srq,
+        context: u64,
+        limits: QpLimits,
+        completion: impl FnOnce(Result<Qp, NtStatus>) + Send + 'static,
+    ) -> Result<Created<Qp>, NtStatus> {
+        let qp = self.create_qp_with_srq(receive_cq, initiator_cq, srq, context, limits);
+        created(self.parent(), qp, completion)
+    }
+}
+
+impl Cq {
+    /// NdkResizeCq with its completion: SUCCESS, PENDING, or a failure as of [`Cq::resize`]. The new depth counts at
+    /// once.
+    pub fn begin_resize(
+        &self,
+        depth: u32,
+        completion: impl FnOnce(NtStatus) + Send + 'static,
+    ) -> NtStatus {
+        requested(&self.access, Key::Cq(self.id), self.resize(depth), completion)
+    }
+}
+
+impl Srq {
+    /// NdkModifySrq with its completion: SUCCESS, PENDING, or a failure as of [`Srq::modify`]. Depth and threshold
+    /// count at once.
+    pub fn begin_modify(
+        &self,
+        depth: u32,
+        notify_threshold: u32,
+        completion: impl FnOnce(NtStatus) + Send + 'static,
+    ) -> NtStatus {
+        let outcome = self.modify(depth, notify_threshold);
+        requested(&self.access, Key::Srq(self.id), outcome, completion)
+    }
+}
+
+impl Mr {
+    /// NdkRegisterMr with its completion: SUCCESS, PENDING, or a failure as of [`Mr::register`]. The tokens are valid
+    /// when it has ended.
+    pub fn begin_register(
+        &self,
+        buffer: &RegisteredBuffer,
+        offset: usize,
+        length: usize,
+        flags: MrFlags,
+        completion: impl FnOnce(NtStatus) + Send + 'static,
+    ) -> NtStatus {
+        let outcome = self.register(buffer, offset, length, flags);
+        requested(&self.access, Key::Region(self.id), outcome, completion)
+    }
+
+    /// NdkInitializeFastRegisterMr with its completion: SUCCESS, PENDING, or a failure as of
+    /// [`Mr::initialize_fast_register`].
+    pub fn begin_initialize_fast_register(
+        &self,
+        pages: u32,
+        remote_access: bool,
+        completion: impl FnOnce(NtStatus) + Send + 'static,
+    ) -> NtStatus {
+        let outcome = self.initialize_fast_register(pages, remote_access);
+        requested(&self.access, Key::Region(self.id), outcome, completion)
+    }
+}

@@ -1,0 +1,339 @@
+//! Arms, failures, batches, moderation.
+
+use super::*;
+
+fn entry(status: WcStatus) -> Completion {
+    Completion { status, ..SUCCESS }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Content {
+    Nothing,
+    Old,
+    NewUnsolicited,
+    NewSolicited,
+    NewError,
+}
+
+fn queue(content: Content) -> Arc<CompletionQueue> {
+    let queue = CompletionQueue::new(8);
+    match content {
+        Content::Nothing => {}
+        Content::Old => {
+            queue.arm(Arm::Next);
+            queue.push(entry(WcStatus::Flushed), true).unwrap();
+            assert_eq!(queue.take_due(), Some(Ok(())));
+            queue.callback_returned();
+        }
+        Content::NewUnsolicited => queue.push(entry(WcStatus::Success), false).unwrap(),
+        Content::NewSolicited => queue.push(entry(WcStatus::Success), true).unwrap(),
+        Content::NewError => queue.push(entry(WcStatus::Flushed), false).unwrap(),
+    }
+    queue
+}
+
+// NDK-CQ-4, -5, -6, -7, -8, -9, -10: the nine cells of the truth table times what is in the queue.
+#[test]
+fn arm_truth_table() {
+    use Arm::{Failure, Next, Solicited};
+    let arms = [Next, Failure, Solicited];
+    for first in arms {
+        for second in arms {
+            let expected = match (first, second) {
+                (Next, _) | (_, Next) => Next,
+                (Failure, Failure) => Failure,
+                _ => Solicited,
+            };
+            for content in [
+                Content::Nothing,
+                Content::Old,
+                Content::NewUnsolicited,
+                Content::NewSolicited,
+                Content::NewError,
+            ] {
+                let queue = queue(content);
+                // Both arms before anything may fire: as if the queue had been filled after.
+                queue.state().arm = Some(first);
+                queue.arm(second);
+                let satisfied = match expected {
+                    Next => !matches!(content, Content::Nothing | Content::Old),
+                    Solicited => {
+                        matches!(content, Content::NewSolicited | Content::NewError)
+                    }
+                    Failure => false,
+                };
+                assert_eq!(
+                    queue.take_due().is_some(),
+                    satisfied,
+                    "{first:?} then {second:?} with {content:?}"
+                );
+                assert_eq!(queue.state().arm, (!satisfied).then_some(expected));
+            }
+        }
+    }
+}
+
+// NDK-CQ-2: one callback per arm, none without.
+#[test]
+fn one_callback_per_arm() {
+    let queue = CompletionQueue::new(8);
+    queue.push(entry(WcStatus::Success), false).unwrap();
+    assert_eq!(queue.take_due(), None, "not armed");
+    queue.arm(Arm::Next);
+    assert_eq!(queue.take_due(), Some(Ok(())));
+    queue.callback_returned();
+    queue.push(entry(WcStatus::Success), true).unwrap();
+    assert_eq!(queue.take_due(), None, "not armed again");
+}
+
+// NDK-CQ-3: a callback that is due waits for the one that runs.
+#[test]
+fn callbacks_are_serialized() {
+    let queue = CompletionQueue::new(8);
+    queue.arm(Arm::Next);
+    queue.push(entry(WcStatus::Success), false).unwrap();
+    assert!(queue.take_due().is_some());
+    queue.arm(Arm::Next);
+    queue.push(entry(WcStatus::Success), false).unwrap();
+    assert_eq!(queue.take_due(), None, "the first one runs");
+    queue.callback_returned();
+    assert!(queue.take_due().is_some());
+}
+
+// NDK-CQ-11: what came between the last short poll and the arm satisfies it; what was polled does not.
+#[test]
+fn polled_entries_do_not_satisfy_an_arm() {
+    let queue = CompletionQueue::new(8);
+    let mut results = [entry(WcStatus::Flushed); 4];
+    queue.push(entry(WcStatus::Success), true).unwrap();
+    assert_eq!(queue.poll(&mut results), 1);
+    queue.arm(Arm::Next);
+    assert_eq!(queue.take_due(), None);
+    queue.push(entry(WcStatus::Success), false).unwrap();
+    assert!(queue.take_due().is_some());
+}
+
+// NDK-CQ-13, -15, -18: entry number depth + 1 fails the queue, once; polls return 0 thereafter.
+#[test]
+fn overrun() {
+    let queue = CompletionQueue::new(2);
+    queue.arm(Arm::Failure);
+    queue.push(entry(WcStatus::Success), false).unwrap();
+    queue.push(entry(WcStatus::Flushed), false).unwrap();
+    assert_eq!(queue.take_due(), None, "error completions are no CQ errors");
+    assert_eq!(queue.push(entry(WcStatus::Success), false), Err(()));
+    assert_eq!(queue.take_due(), Some(Err(CqFailure::Overrun)));
+    queue.callback_returned();
+    assert_eq!(queue.push(entry(WcStatus::Success), false), Ok(()), "swallowed");
+    assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed); 4]), 0);
+    assert_eq!(queue.take_due(), None);
+    queue.arm(Arm::Solicited);
+    assert_eq!(queue.take_due(), Some(Err(CqFailure::Overrun)), "at the next arm");
+}
+
+// A consumer that watches for the failure is told of it once, without an arm, and behind one that was satisfied.
+#[test]
+fn a_failure_that_is_watched_is_told_without_an_arm() {
+    for is_armed in [false, true] {
+        let queue = CompletionQueue::new(1);
+        queue.watch_failure();
+        if is_armed {
+            queue.arm(Arm::Next);
+        }
+        queue.push(entry(WcStatus::Success), false).unwrap();
+        assert_eq!(queue.take_due(), is_armed.then_some(Ok(())));
+        queue.callback_returned();
+        assert_eq!(queue.push(entry(WcStatus::Success), false), Err(()));
+        assert_eq!(queue.take_due(), Some(Err(CqFailure::Overrun)));
+        queue.callback_returned();
+        assert_eq!(queue.push(entry(WcStatus::Success), false), Ok(()), "swallowed");
+        assert_eq!(queue.take_due(), None);
+    }
+}
+
+// A batch of completions is polled in order, satisfies an arm once, and fails the queue where it overruns.
+#[test]
+fn completions_come_in_batches() {
+    let queue = CompletionQueue::new(4);
+    let batch = |contexts: core::ops::Range<u64>| {
+        contexts.map(|context| Completion { context, ..entry(WcStatus::Success) })
+    };
+    assert_eq!(queue.push_all(batch(0..2)), Pushed::default());
+    queue.arm(Arm::Next);
+    assert!(queue.take_due().is_some());
+    queue.arm(Arm::Next);
+    assert_eq!(queue.push_all(batch(2..4)), Pushed { due: true, ..Pushed::default() });
+    assert_eq!(queue.take_due(), None, "the first one runs");
+    queue.callback_returned();
+    assert!(queue.take_due().is_some());
+    queue.callback_returned();
+    // It was the third that was notified of: the fourth is new (NDK-CQ-4).
+    queue.arm(Arm::Next);
+    assert!(queue.take_due().is_some());
+    queue.callback_returned();
+    let mut results = [entry(WcStatus::Flushed); 3];
+    assert_eq!(queue.poll(&mut results), 3);
+    assert_eq!(results.map(|result| result.context), [0, 1, 2]);
+    assert_eq!(queue.push_all(batch(4..9)), Pushed { overrun: true, ..Pushed::default() });
+    assert_eq!(queue.poll(&mut results), 0);
+    assert_eq!(queue.push_all(batch(9..10)), Pushed::default(), "swallowed");
+}
+
+// What is left of a queue from which a queue pair's completions were taken is as new, and as solicited, as before.
+#[test]
+fn completions_of_a_queue_pair_are_removed() {
+    let [gone, stays] = [QpId::new(1, 0), QpId::new(2, 0)];
+    for arm in [Arm::Next, Arm::Solicited] {
+        for (old, new, is_due) in [
+            (&[stays][..], &[gone][..], false),
+            (&[gone], &[stays], true),
+            (&[stays, gone, stays], &[gone, stays, gone], true),
+            (&[gone, gone], &[], false),
+            (&[], &[stays, gone], true),
+        ] {
+            let queue = CompletionQueue::new(8);
+            let push = |qp| queue.push(Completion { qp, ..entry(WcStatus::Success) }, true);
+            old.iter().for_each(|qp| push(*qp).unwrap());
+            if !old.is_empty() {
+                queue.arm(Arm::Next);
+                assert!(queue.take_due().is_some());
+                queue.callback_returned();
+            }
+            new.iter().for_each(|qp| push(*qp).unwrap());
+            queue.remove(gone);
+            queue.arm(arm);
+            assert_eq!(queue.take_due().is_some(), is_due, "{old:?} {new:?} {arm:?}");
+            let count = old.iter().chain(new).filter(|qp| **qp == stays).count();
+            let mut results = [entry(WcStatus::Flushed); 8];
+            assert_eq!(queue.poll(&mut results), count);
+            assert!(results[..count].iter().all(|result| result.qp == stays));
+        }
+    }
+}
+
+// NDK-CQ-2, -11: an arm on one thread and a completion on another, each time at once: one notification, whoever is
+// first.
+#[test]
+fn arms_race_with_completions() {
+    use core::sync::atomic::AtomicU32;
+    const RACES: u32 = 1_000_000;
+    let queue = CompletionQueue::new(2);
+    let (told, begun, pushed) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+    let take = || {
+        if let Some(outcome) = queue.take_due() {
+            assert_eq!(outcome, Ok(()));
+            told.fetch_add(1, Ordering::Relaxed);
+            queue.callback_returned();
+        }
+    };
+    let wait = |count: &AtomicU32, race| {
+        for spins in 0u64.. {
+            if count.load(Ordering::Acquire) > race {
+                return;
+            }
+            match spins % 256 {
+                255 => std::thread::yield_now(),
+                _ => core::hint::spin_loop(),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for race in 0..RACES {
+                wait(&begun, race);
+                queue.push(entry(WcStatus::Success), false).unwrap();
+                take();
+                pushed.store(race + 1, Ordering::Release);
+            }
+        });
+        for race in 0..RACES {
+            begun.store(race + 1, Ordering::Release);
+            queue.arm(Arm::Next);
+            take();
+            wait(&pushed, race);
+            assert_eq!(told.load(Ordering::Relaxed), race + 1);
+            assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed); 2]), 1);
+        }
+    });
+}
+
+// NDK-MOD-2, -3, -5: a satisfied arm is told when enough completions have come, or when its time is over, and they
+// can be polled meanwhile. Two arms are one as long as it is held back.
+#[test]
+fn moderation_holds_notifications_back() {
+    let interval = Duration::from_micros(50);
+    let moderated = |interval, count| {
+        let queue = CompletionQueue::new(16);
+        assert!(!queue.moderate(Some(CqModeration { interval, count })));
+        queue.arm(Arm::Next);
+        queue
+    };
+    let push = |queue: &CompletionQueue| queue.push(entry(WcStatus::Success), false).unwrap();
+    let queue = moderated(Some(interval), Some(3));
+    push(&queue);
+    assert_eq!(queue.begin_hold(), Some((1, interval)));
+    assert_eq!(queue.begin_hold(), None, "once");
+    assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed)]), 1, "it is there");
+    push(&queue);
+    assert_eq!(queue.arm(Arm::Next), Pushed::default(), "it is held already");
+    assert_eq!(queue.take_due(), None);
+    push(&queue);
+    assert_eq!(queue.take_due(), Some(Ok(())), "the third");
+    queue.callback_returned();
+    queue.end_hold(1);
+    assert_eq!(queue.take_due(), None, "its time is nothing to the next arm");
+
+    // What has come before the arm counts. The time ends what the count does not.
+    push(&queue);
+    assert!(queue.arm(Arm::Next).is_hold_new);
+    let (hold, _) = queue.begin_hold().unwrap();
+    push(&queue);
+    assert_eq!(queue.take_due(), None);
+    queue.end_hold(hold);
+    assert_eq!(queue.take_due(), Some(Ok(())));
+    queue.callback_returned();
+
+    let queue = moderated(None, Some(2));
+    push(&queue);
+    assert_eq!(queue.begin_hold(), None, "no time ends it");
+    assert_eq!(queue.take_due(), None);
+    push(&queue);
+    assert_eq!(queue.take_due(), Some(Ok(())));
+    let queue = moderated(Some(interval), None);
+    (0..10).for_each(|_| push(&queue));
+    assert_eq!(queue.take_due(), None);
+    // A failure is told at once, and so is everything without moderation.
+    assert!(queue.push_all((0..7).map(|_| entry(WcStatus::Success))).overrun);
+    assert_eq!(queue.take_due(), Some(Err(CqFailure::Overrun)));
+    let queue = moderated(Some(interval), None);
+    push(&queue);
+    queue.moderate(None);
+    assert_eq!(queue.take_due(), Some(Ok(())));
+}
+
+// NDK-CQ-14: a queue whose device is gone tells each arm, and what was flushed can be polled.
+#[test]
+fn loss_of_the_device() {
+    let queue = CompletionQueue::new(2);
+    queue.arm(Arm::Failure);
+    queue.lose_device();
+    queue.push(entry(WcStatus::Flushed), false).unwrap();
+    assert_eq!(queue.take_due(), Some(Err(CqFailure::DeviceLost)));
+    queue.callback_returned();
+    assert_eq!(queue.poll(&mut [entry(WcStatus::Success); 4]), 1);
+    queue.arm(Arm::Solicited);
+    assert_eq!(queue.take_due(), Some(Err(CqFailure::DeviceLost)));
+    assert_eq!(queue.resize(8), Err(VerbError::CqFailed));
+}
+
+// NDK-RSZ-2
+#[test]
+fn resize() {
+    let queue = CompletionQueue::new(2);
+    queue.push(entry(WcStatus::Success), false).unwrap();
+    queue.push(entry(WcStatus::Success), false).unwrap();
+    assert_eq!(queue.resize(1), Err(VerbError::CompletionsPresent));
+    assert_eq!(queue.resize(3), Ok(()));
+    assert_eq!(queue.push(entry(WcStatus::Success), false), Ok(()));
+    assert_eq!(queue.push(entry(WcStatus::Success), false), Err(()));
+}

@@ -1,0 +1,71 @@
+//! Ends of requests that an adapter holds back, so that its consumer sees them pend ([`Deferral`](super::Deferral)).
+//!
+//! What is asked for is done at once; only its end is told later, at a time that is drawn from the seed. So the ends of
+//! several requests come in another order than the requests. An object stays pinned meanwhile, by the request or by the
+//! close that is held back.
+
+use alloc::collections::BTreeMap;
+use core::fmt;
+
+use offload_engine::time::{Duration, Instant};
+use oorandom::Rand64;
+
+use super::{config::Deferral, id::Key, lifetime::Callback};
+
+/// One of so many requests ends at once all the same.
+const AT_ONCE: u64 = 4;
+
+/// An end that is held back.
+pub(super) enum End {
+    /// Of a request: its completion.
+    Request(Callback),
+    /// Of a close: the object was pinned for it.
+    Close,
+}
+
+/// Ends that are held back, by the time of each.
+#[derive(Default)]
+pub(super) struct Later {
+    random: Option<(Rand64, Duration)>,
+    ends: BTreeMap<(Instant, u64), (Key, End)>,
+    count: u64,
+}
+
+impl fmt::Debug for Later {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Later({})", self.ends.len())
+    }
+}
+
+impl Later {
+    pub(super) fn new(deferral: Option<Deferral>) -> Self {
+        let random = deferral.map(|it| (Rand64::new(it.seed.into()), it.delay_max));
+        Self { random, ..Self::default() }
+    }
+
+    /// When the end of a request is told; `None`: at once.
+    pub(super) fn draw(&mut self, now: Instant) -> Option<Instant> {
+        let (random, delay_max) = self.random.as_mut()?;
+        if random.rand_range(0..AT_ONCE) == 0 {
+            return None;
+        }
+        let nanos = u64::try_from(delay_max.as_nanos()).unwrap_or(u64::MAX);
+        Some(now + Duration::from_nanos(random.rand_range(0..nanos.saturating_add(1))))
+    }
+
+    pub(super) fn add(&mut self, at: Instant, key: Key, end: End) {
+        self.count += 1;
+        self.ends.insert((at, self.count), (key, end));
+    }
+
+    /// Removes the first that is due; `None`: whenever that is.
+    pub(super) fn take_due(&mut self, now: Option<Instant>) -> Option<(Key, End)> {
+        let first = self.ends.first_entry()?;
+        let is_due = now.is_none_or(|now| first.key().0 <= now);
+        is_due.then(|| first.remove())
+    }
+
+    pub(super) fn first(&self) -> Option<Instant> {
+        self.ends.first_key_value().map(|((at, _), _)| *at)
+    }
+}

@@ -1,0 +1,752 @@
+//! The calls, each with arguments that are right, nearly right or wild.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use rdma_over_tcp::ndk::{
+    Adapter, AtomicOperation, Connector, CqNotify, Created, Data, Invalidate, MrFlags, NdkResult,
+    NdkResultEx, NtStatus, OpFlags, PAGE_SIZE, QpLimits, ReadLimit, Sge,
+};
+
+use super::{BYTES, REGISTERED, World, pool::Handles, pool::Offer};
+use crate::plan::{Plan, draw, once_in};
+use flue_test_support::check;
+
+/// Rounds until what pends for a moment has ended.
+const PASSES_MAX: usize = 10_000;
+
+/// The status of a call without a completion.
+fn status<T>(outcome: &Result<T, NtStatus>) -> NtStatus {
+    outcome.as_ref().err().copied().unwrap_or(NtStatus::SUCCESS)
+}
+
+/// A handle of this consumer or, now and then, of the other one; no call without any.
+macro_rules! any {
+    ($world:ident, $node:expr, $kind:ident) => {{
+        let node = if $world.is_wild(4) { 1 - $node } else { $node };
+        match $world.pools[node].$kind.any(&mut $world.rng) {
+            Some(handle) => handle,
+            None => return,
+        }
+    }};
+}
+
+/// A handle of this consumer, no call without any.
+macro_rules! own {
+    ($world:ident, $node:expr, $kind:ident) => {
+        match $world.pools[$node].$kind.any(&mut $world.rng) {
+            Some(handle) => handle,
+            None => return,
+        }
+    };
+}
+
+/// Keeps a new object, and closes the one that has to make room.
+macro_rules! keep {
+    ($world:ident, $node:expr, $kind:ident, $handle:expr) => {
+        if let Some(oldest) = $world.pools[$node].$kind.add($handle) {
+            close!($world, oldest, $kind);
+        }
+    };
+}
+
+macro_rules! close {
+    ($world:ident, $handle:expr, $kind:ident) => {{
+        let calls = $world.expect();
+        let done = calls.clone();
+        let status = $handle.close(move || {
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        $world.called(concat!("close ", stringify!($kind)), status, calls);
+    }};
+}
+
+/// Creates an object by one of its two forms.
+macro_rules! create {
+    ($world:ident, $node:expr, $name:literal, $kind:ident, $plain:expr, $begin:expr) => {
+        if once_in(&mut $world.rng, 2) {
+            let outcome = $plain;
+            $world.said($name, status(&outcome));
+            if let Ok(handle) = outcome {
+                keep!($world, $node, $kind, handle);
+            }
+        } else {
+            let calls = $world.expect();
+            let completion = created(&calls, &$world.pools[$node].$kind);
+            match $begin(completion) {
+                Ok(Created::Done(handle)) => {
+                    $world.called($name, NtStatus::SUCCESS, calls);
+                    keep!($world, $node, $kind, handle);
+                }
+                Ok(Created::Pending) => $world.called($name, NtStatus::PENDING, calls),
+                Err(status) => $world.called($name, status, calls),
+            }
+        }
+    };
+}
+
+/// The completion of a create: keeps the object.
+fn created<T: Closes>(
+    calls: &Arc<AtomicU32>,
+    handles: &Handles<T>,
+) -> impl FnOnce(Result<T, NtStatus>) + Send + 'static {
+    let (calls, handles) = (calls.clone(), handles.clone());
+    move |outcome| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        if let Some(oldest) = outcome.ok().and_then(|handle| handles.add(handle)) {
+            oldest.close_unseen();
+        }
+    }
+}
+
+/// Objects that a callback closes to make room.
+trait Closes: Clone + Send + 'static {
+    fn close_unseen(&self);
+}
+
+macro_rules! closes {
+    ($($name:ident)*) => {$(
+        impl Closes for rdma_over_tcp::ndk::$name {
+            fn close_unseen(&self) {
+                let _ = self.close(|| {});
+            }
+        }
+    )*};
+}
+
+closes! { Pd Cq Qp Srq Mr Mw Connector Listener SharedEndpoint }
+
+/// The completion of a request, which counts its calls.
+fn done(calls: &Arc<AtomicU32>) -> impl FnOnce(NtStatus) + Send + 'static {
+    let calls = calls.clone();
+    move |_status| {
+        calls.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl World {
+    fn adapter(&self, node: usize) -> Adapter {
+        self.bench.adapters[node].clone()
+    }
+
+    /// Somebody listens, and each has memory and a queue pair: most calls fail early without.
+    pub(super) fn begin(&mut self, plan: &Plan) {
+        for (node, port) in [(0, 7_999), (1, plan.port)] {
+            let adapter = self.adapter(node);
+            let incoming = self.pools[node].connectors.clone();
+            let event = move |connector: Connector| {
+                if let Some(oldest) = incoming.add(connector) {
+                    oldest.close_unseen();
+                }
+            };
+            let listener = adapter.create_listener(event).unwrap();
+            let local = (plan.addresses[node], port).into();
+            assert_eq!(listener.listen(local, |_| {}), NtStatus::PENDING);
+            self.pools[node].listeners.add(listener);
+            self.pools[node].pds.add(adapter.create_pd().unwrap());
+        }
+        self.pass(20);
+    }
+
+    /// Connects two new queue pairs as it should be done, which may fail all the same: tables are full, and a listener
+    /// may be paused or closed.
+    fn establish(&mut self) {
+        let mut qps = Vec::new();
+        for node in [0, 1] {
+            let (adapter, pd) = (self.adapter(node), own!(self, node, pds));
+            let cq = adapter.create_cq(64, |_| {});
+            self.said("create cq", status(&cq));
+            let Ok(cq) = cq else { return };
+            let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default());
+            self.said("create qp", status(&qp));
+            keep!(self, node, cqs, cq);
+            let Ok(qp) = qp else { return };
+            qps.push(qp.clone());
+            keep!(self, node, qps, qp);
+            let mr = pd.create_mr(false);
+            self.said("create mr", status(&mr));
+            let Ok(mr) = mr else { continue };
+            let rights = MrFlags::ALLOW_REMOTE_READ | MrFlags::ALLOW_REMOTE_WRITE;
+            let registered = mr.register(&self.memory[node], 0, REGISTERED, rights);
+            self.said("register", status(&registered));
+            if registered.is_ok() {
+                self.offer(node, mr.local_token(), 0, REGISTERED);
+            }
+            keep!(self, node, mrs, mr);
+        }
+        let passive = draw(&mut self.rng, 2);
+        let active = 1 - passive;
+        let connector = self.adapter(active).create_connector();
+        self.said("create connector", status(&connector));
+        let (Ok(connector), Some(listener)) =
+            (connector, self.pools[passive].listeners.any(&mut self.rng))
+        else {
+            return;
+        };
+        let limits = ReadLimit { inbound: 8, outbound: 8 };
+        let calls = self.expect();
+        if let Some(server) = listener.local_address() {
+            let begun =
+                connector.connect(&qps[active], None, server, limits, b"hello", done(&calls));
+            self.called("connect", begun, calls);
+            self.pass(30);
+            if let Some(incoming) = self.pools[passive].connectors.all().pop() {
+                let calls = self.expect();
+                let accepted = incoming.accept(&qps[passive], limits, b"", None, done(&calls));
+                self.called("accept", accepted, calls);
+                self.pass(30);
+            }
+            let calls = self.expect();
+            let completed = connector.complete_connect(None, done(&calls));
+            self.called("complete connect", completed, calls);
+            self.pass(30);
+        }
+        keep!(self, active, connectors, connector);
+    }
+
+    fn offer(&mut self, node: usize, token: u32, offset: usize, length: usize) {
+        let address = self.memory[node].address() + offset as u64;
+        self.pools[node].offers.add(Offer { address, length: length as u64, token });
+    }
+
+    pub(super) fn call(&mut self, node: usize) {
+        if once_in(&mut self.rng, 80) {
+            self.establish();
+        }
+        match draw(&mut self.rng, 34) {
+            0 => self.create(node),
+            1 => self.create_of_domain(node),
+            2 => self.register(node),
+            3 => self.fast_register(node),
+            4 => self.bind(node),
+            5 => self.invalidate(node),
+            6..=11 => self.receive(node),
+            12..=16 => self.send(node),
+            17..=19 => self.write(node),
+            20..=22 => self.read(node),
+            23 => self.extension(node),
+            24 | 25 => self.poll(node),
+            26 => self.change_queue(node),
+            27 => self.connect(node),
+            28 | 29 => self.answer(node),
+            30 => self.listen(node),
+            31 => self.query(node),
+            _ => self.end(node),
+        }
+    }
+
+    fn create(&mut self, node: usize) {
+        let adapter = self.adapter(node);
+        match draw(&mut self.rng, 5) {
+            0 => {
+                let depth = self.number(64);
+                create!(self, node, "create cq", cqs, adapter.create_cq(depth, |_| {}), |done| {
+                    adapter.begin_create_cq(depth, |_| {}, done)
+                });
+            }
+            1 => create!(self, node, "create pd", pds, adapter.create_pd(), |done| adapter
+                .begin_create_pd(done)),
+            2 => create!(self, node, "create connector", connectors, adapter.create_connector(), {
+                |done| adapter.begin_create_connector(done)
+            }),
+            3 => {
+                let event = |connectors: &Handles<Connector>| {
+                    let connectors = connectors.clone();
+                    move |connector| {
+                        if let Some(oldest) = connectors.add(connector) {
+                            oldest.close_unseen();
+                        }
+                    }
+                };
+                let event = [0, 1].map(|_| event(&self.pools[node].connectors));
+                let [plain, begun] = event;
+                create!(
+                    self,
+                    node,
+                    "create listener",
+                    listeners,
+                    adapter.create_listener(plain),
+                    { |done| adapter.begin_create_listener(begun, done) }
+                );
+            }
+            _ => {
+                let calls = self.expect();
+                let completion = created(&calls, &self.pools[node].endpoints);
+                let local = self.address(node);
+                let status = adapter.create_shared_endpoint(local, completion);
+                self.called("create shared endpoint", status, calls);
+            }
+        }
+    }
+
+    fn create_of_domain(&mut self, node: usize) {
+        let pd = own!(self, node, pds);
+        match draw(&mut self.rng, 6) {
+            0 | 1 => {
+                let fast = once_in(&mut self.rng, 2);
+                create!(self, node, "create mr", mrs, pd.create_mr(fast), |done| pd
+                    .begin_create_mr(fast, done));
+            }
+            2 => {
+                create!(self, node, "create mw", mws, pd.create_mw(), |done| pd
+                    .begin_create_mw(done));
+            }
+            3 => {
+                let [depth, sges, limit] = [64, 4, 8].map(|most| self.number(most));
+                let plain = || pd.create_srq(depth, sges, limit, |_| {});
+                create!(self, node, "create srq", srqs, plain(), |done| {
+                    pd.begin_create_srq(depth, sges, limit, |_| {}, done)
+                });
+            }
+            4 => {
+                let (one, other) = (any!(self, node, cqs), any!(self, node, cqs));
+                let limits = self.limits();
+                create!(
+                    self,
+                    node,
+                    "create qp",
+                    qps,
+                    pd.create_qp(&one, &other, 1, limits),
+                    |done| { pd.begin_create_qp(&one, &other, 1, limits, done) }
+                );
+            }
+            _ => {
+                let (one, other) = (any!(self, node, cqs), any!(self, node, cqs));
+                let (srq, limits) = (any!(self, node, srqs), self.limits());
+                let plain = || pd.create_qp_with_srq(&one, &other, &srq, 2, limits);
+                create!(self, node, "create qp with srq", qps, plain(), |done| {
+                    pd.begin_create_qp_with_srq((&one, &other), &srq, 2, limits, done)
+                });
+            }
+        }
+    }
+
+    /// True now and then: more often in seeds whose consumers are wild.
+    fn is_wild(&mut self, rarity: usize) -> bool {
+        once_in(&mut self.rng, rarity * self.tameness)
+    }
+
+    /// One of so many wild arguments, now and then.
+    fn wildly(&mut self, ways: usize) -> Option<usize> {
+        self.is_wild(3).then(|| draw(&mut self.rng, ways))
+    }
+
+    /// A number up to `most`, or a wild one.
+    fn number(&mut self, most: usize) -> u32 {
+        match self.wildly(3) {
+            Some(0) => self.rng.rand_u64() as u32,
+            Some(1) => u32::MAX,
+            Some(_) => 0,
+            None => draw(&mut self.rng, most + 1) as u32,
+        }
+    }
+
+    fn limits(&mut self) -> QpLimits {
+        let usual = QpLimits::default();
+        if !once_in(&mut self.rng, 3) {
+            return usual;
+        }
+        QpLimits {
+            receive_queue_depth: self.number(8),
+            initiator_queue_depth: self.number(8),
+            max_receive_request_sge: self.number(4),
+            max_initiator_request_sge: self.number(4),
+            inline_data_size: self.number(64),
+        }
+    }
+
+    /// A part of the memory that may be registered, or what no registration may take.
+    fn span(&mut self) -> (usize, usize) {
+        match self.wildly(4) {
+            Some(0) => (draw(&mut self.rng, BYTES), usize::MAX - draw(&mut self.rng, BYTES)),
+            Some(1) => (usize::MAX - draw(&mut self.rng, 10), draw(&mut self.rng, BYTES)),
+            Some(2) => (BYTES, 1 + draw(&mut self.rng, BYTES)),
+            Some(_) => (draw(&mut self.rng, REGISTERED), 0),
+            None => {
+                let offset = draw(&mut self.rng, REGISTERED - 1);
+                (offset, 1 + draw(&mut self.rng, REGISTERED - offset))
+            }
+        }
+    }
+
+    fn register(&mut self, node: usize) {
+        let mr = own!(self, node, mrs);
+        match draw(&mut self.rng, 6) {
+            0 => {
+                let calls = self.expect();
+                let pages = self.number(64);
+                let remote = once_in(&mut self.rng, 2);
+                let status = mr.begin_initialize_fast_register(pages, remote, done(&calls));
+                self.called("initialize fast register", status, calls);
+            }
+            1 => {
+                let calls = self.expect();
+                let completion = done(&calls);
+                let status = mr.deregister(move || completion(NtStatus::SUCCESS));
+                self.called("deregister", status, calls);
+            }
+            _ => {
+                let (offset, length) = self.span();
+                let flags = match draw(&mut self.rng, 4) {
+                    0 => MrFlags(self.rng.rand_u64() as u32),
+                    _ => MrFlags(draw(&mut self.rng, 16) as u32),
+                };
+                let (calls, memory) = (self.expect(), self.memory[node].clone());
+                let status = mr.begin_register(&memory, offset, length, flags, done(&calls));
+                self.called("register", status, calls);
+                if [NtStatus::SUCCESS, NtStatus::PENDING].contains(&status) {
+                    self.offer(node, mr.local_token(), offset, length);
+                }
+            }
+        }
+    }
+
+    fn flags(&mut self, legal: &[OpFlags]) -> OpFlags {
+        if self.is_wild(2) {
+            return OpFlags(self.rng.rand_u64() as u32);
+        }
+        match once_in(&mut self.rng, 2) {
+            true => OpFlags(0),
+            false => legal[draw(&mut self.rng, legal.len())],
+        }
+    }
+
+    fn context(&mut self) -> u64 {
+        self.next_context += 1;
+        self.next_context
+    }
+
+    fn fast_register(&mut self, node: usize) {
+        let (qp, mr) = (own!(self, node, qps), any!(self, node, mrs));
+        let (offset, length) = self.span();
+        let (context, memory) = (self.context(), self.memory[node].clone());
+        let rights = [OpFlags::ALLOW_REMOTE_READ, OpFlags::ALLOW_REMOTE_WRITE, OpFlags::DEFER];
+        let flags = self.flags(&rights);
+        let base = match draw(&mut self.rng, 3) {
+            0 => self.rng.rand_u64(),
+            _ => (draw(&mut self.rng, 64) * PAGE_SIZE) as u64 + offset as u64 % PAGE_SIZE as u64,
+        };
+        let outcome = qp.fast_register(context, &mr, &memory, offset, length, base, flags);
+        self.posted(node, "fast register", context, status(&outcome));
+        if let Ok(token) = outcome {
+            self.pools[node].offers.add(Offer { address: base, length: length as u64, token });
+        }
+    }
+
+    fn bind(&mut self, node: usize) {
+        let (qp, mr, mw) = (own!(self, node, qps), any!(self, node, mrs), any!(self, node, mws));
+        let offer = own!(self, node, offers);
+        let (address, length) = self.part(offer);
+        let flags = self.flags(&[OpFlags::ALLOW_REMOTE_READ, OpFlags::ALLOW_REMOTE_WRITE]);
+        let context = self.context();
+        let outcome = qp.bind(context, &mr, &mw, address, length, flags);
+        self.posted(node, "bind", context, status(&outcome));
+        if let Ok(token) = outcome {
+            self.pools[node].offers.add(Offer { address, length, token });
+        }
+    }
+
+    fn invalidate(&mut self, node: usize) {
+        let (qp, context) = (own!(self, node, qps), self.context());
+        let flags = self.flags(&[OpFlags::READ_FENCE, OpFlags::DEFER]);
+        let outcome = match once_in(&mut self.rng, 2) {
+            true => qp.invalidate(context, Invalidate::Mr(&any!(self, node, mrs)), flags),
+            false => qp.invalidate(context, Invalidate::Mw(&any!(self, node, mws)), flags),
+        };
+        self.posted(node, "invalidate", context, status(&outcome));
+    }
+
+    /// Bytes of what is open, or some beside it.
+    fn part(&mut self, offer: Offer) -> (u64, u64) {
+        match self.wildly(5) {
+            Some(0) => (self.rng.rand_u64(), self.rng.rand_u64()),
+            Some(1) => (offer.address.wrapping_sub(1), 2),
+            Some(2) => (offer.address.wrapping_add(offer.length), 1),
+            Some(3) => (offer.address, offer.length.wrapping_add(1)),
+            Some(_) => (u64::MAX - draw(&mut self.rng, 100) as u64, 100),
+            None => {
+                let length = offer.length.clamp(1, 1 << 20) as usize;
+                let at = draw(&mut self.rng, length);
+                let most = (length - at).min(8 * PAGE_SIZE);
+                (offer.address.wrapping_add(at as u64), draw(&mut self.rng, most + 1) as u64)
+            }
+        }
+    }
+
+    fn sges(&mut self, node: usize) -> Vec<Sge> {
+        let count = if self.is_wild(3) { 20 } else { draw(&mut self.rng, 4) };
+        let mut sges = Vec::new();
+        for _ in 0..count {
+            // A token of the peer's is one of its own adapter's; here it names nothing, or something else.
+            let from = if self.is_wild(4) { 1 - node } else { node };
+            let Some(offer) = self.pools[from].offers.any(&mut self.rng) else { break };
+            let (address, length) = self.part(offer);
+            let token = match self.is_wild(4) {
+                true => self.rng.rand_u64() as u32,
+                false => offer.token,
+            };
+            sges.push(Sge { address, length: length as u32, token });
+        }
+        sges
+    }
+
+    /// Memory of the peer: address and token.
+    fn remote(&mut self, node: usize) -> (u64, u32) {
+        let Some(offer) = self.pools[1 - node].offers.any(&mut self.rng) else { return (0, 0) };
+        let (address, _) = self.part(offer);
+        let token = if self.is_wild(4) { offer.token ^ 0x100 } else { offer.token };
+        (address, token)
+    }
+
+    fn receive(&mut self, node: usize) {
+        let (sges, context) = (self.sges(node), self.context());
+        let outcome = match once_in(&mut self.rng, 4) {
+            true => own!(self, node, srqs).receive(context, &sges),
+            false => own!(self, node, qps).receive(context, &sges),
+        };
+        self.posted(node, "receive", context, status(&outcome));
+    }
+
+    fn send(&mut self, node: usize) {
+        let (qp, context) = (own!(self, node, qps), self.context());
+        let flags = self.flags(&[
+            OpFlags::SEND_AND_SOLICIT_EVENT,
+            OpFlags::READ_FENCE,
+            OpFlags::DEFER,
+            OpFlags::INLINE,
+        ]);
+        let (sges, bytes) = (self.sges(node), vec![0x11; draw(&mut self.rng, 300)]);
+        let slices = [&bytes[..]];
+        let data = match once_in(&mut self.rng, 2) {
+            true => Data::Inline(&slices),
+            false => Data::Registered(&sges),
+        };
+        if once_in(&mut self.rng, 6) {
+            let (_, token) = self.remote(node);
+            let outcome = qp.send_and_invalidate(context, data, token, flags);
+            self.posted(node, "send and invalidate", context, status(&outcome));
+        } else {
+            let outcome = qp.send(context, data, flags);
+            self.posted(node, "send", context, status(&outcome));
+        }
+    }
+
+    fn write(&mut self, node: usize) {
+        let (qp, context, sges) = (own!(self, node, qps), self.context(), self.sges(node));
+        let (address, token) = self.remote(node);
+        let flags = self.flags(&[OpFlags::READ_FENCE, OpFlags::SILENT_SUCCESS, OpFlags::DEFER]);
+        let outcome = qp.write(context, Data::Registered(&sges), address, token, flags);
+        self.posted(node, "write", context, status(&outcome));
+    }
+
+    fn read(&mut self, node: usize) {
+        let (qp, context, sges) = (own!(self, node, qps), self.context(), self.sges(node));
+        let (address, token) = self.remote(node);
+        let flags = self.flags(&[OpFlags::RDMA_READ_LOCAL_INVALIDATE, OpFlags::READ_FENCE]);
+        let outcome = qp.read(context, &sges, address, token, flags);
+        self.posted(node, "read", context, status(&outcome));
+    }
+
+    fn extension(&mut self, node: usize) {
+        let (qp, context) = (own!(self, node, qps), self.context());
+        let flags = self.flags(&[OpFlags::READ_FENCE]);
+        if once_in(&mut self.rng, 2) {
+            let outcome = qp.immediate(context, [0x22; 8], flags);
+            return self.posted(node, "immediate", context, status(&outcome));
+        }
+        let (sge, (address, token)) = (self.sges(node).pop(), self.remote(node));
+        let Some(sge) = sge else { return };
+        // What it puts is small, as all that consumers write here.
+        let swap = u64::from_ne_bytes([0x33; 8]);
+        let (compare_mask, swap_mask) = (0, u64::MAX);
+        let operation = AtomicOperation::CompareSwap { compare: 0, compare_mask, swap, swap_mask };
+        let outcome = qp.atomic(context, sge, address, token, operation, flags);
+        self.posted(node, "atomic", context, status(&outcome));
+    }
+
+    fn poll(&mut self, node: usize) {
+        let cq = own!(self, node, cqs);
+        let room = draw(&mut self.rng, 6);
+        if once_in(&mut self.rng, 4) {
+            let mut results = vec![NdkResult::default(); room];
+            let count = cq.poll(&mut results);
+            for result in &results[..count] {
+                self.completed(node, result.request_context, result.status);
+            }
+        } else {
+            let mut results = vec![NdkResultEx::default(); room];
+            let count = cq.poll_ex(&mut results);
+            for result in &results[..count] {
+                self.completed(node, result.request_context, result.status);
+            }
+        }
+    }
+
+    fn change_queue(&mut self, node: usize) {
+        let arms = [CqNotify::Errors, CqNotify::Solicited, CqNotify::Any];
+        let arm = arms[draw(&mut self.rng, 3)];
+        let (depth, limit) = (self.number(128), self.number(8));
+        match draw(&mut self.rng, 5) {
+            0 | 1 => own!(self, node, cqs).arm(arm),
+            2 => {
+                let calls = self.expect();
+                let status = own!(self, node, cqs).begin_resize(depth, done(&calls));
+                self.called("resize", status, calls);
+            }
+            3 => {
+                let calls = self.expect();
+                let status = own!(self, node, srqs).begin_modify(depth, limit, done(&calls));
+                self.called("modify srq", status, calls);
+            }
+            _ => {
+                let status = own!(self, node, cqs).control_interrupt_moderation(depth, limit);
+                self.said("moderate", status);
+            }
+        }
+    }
+
+    fn address(&mut self, node: usize) -> std::net::SocketAddr {
+        let node = if once_in(&mut self.rng, 10) { 1 - node } else { node };
+        let mut address = self.pools[1]
+            .listeners
+            .any(&mut self.rng)
+            .and_then(|listener| listener.local_address());
+        if once_in(&mut self.rng, 2) {
+            address =
+                self.pools[node].endpoints.any(&mut self.rng).and_then(|end| end.local_address());
+        }
+        match draw(&mut self.rng, 8) {
+            0 => ([0, 0, 0, 0], 0).into(),
+            1 => ([203, 0, 113, 7], 9).into(),
+            2 => ([255, 255, 255, 255], u16::MAX).into(),
+            _ => address.unwrap_or_else(|| ([10, 0, 0, 1], 7001).into()),
+        }
+    }
+
+    fn connect(&mut self, node: usize) {
+        let (connector, qp) = (own!(self, node, connectors), any!(self, node, qps));
+        let (remote, local) = (self.address(1 - node), self.address(node));
+        let local = once_in(&mut self.rng, 3).then_some(local);
+        let limits = ReadLimit { inbound: self.number(8), outbound: self.number(8) };
+        let data = vec![1; if once_in(&mut self.rng, 10) { 600 } else { draw(&mut self.rng, 40) }];
+        let calls = self.expect();
+        let status = if once_in(&mut self.rng, 3) {
+            let endpoint = any!(self, node, endpoints);
+            connector.connect_with_shared_endpoint(
+                &qp,
+                &endpoint,
+                remote,
+                limits,
+                &data,
+                done(&calls),
+            )
+        } else {
+            connector.connect(&qp, local, remote, limits, &data, done(&calls))
+        };
+        self.called("connect", status, calls);
+    }
+
+    fn answer(&mut self, node: usize) {
+        let connector = own!(self, node, connectors);
+        let calls = self.expect();
+        match draw(&mut self.rng, 5) {
+            0 => {
+                let status = connector.complete_connect(None, done(&calls));
+                self.called("complete connect", status, calls);
+            }
+            1 | 2 => {
+                let (qp, limits) = (any!(self, node, qps), ReadLimit { inbound: 4, outbound: 4 });
+                let status = connector.accept(&qp, limits, &[2; 8], None, done(&calls));
+                self.called("accept", status, calls);
+            }
+            3 => {
+                let status = connector.reject(&[3; 8]);
+                self.said("reject", status);
+            }
+            _ => {
+                let status = connector.disconnect(done(&calls));
+                self.called("disconnect", status, calls);
+            }
+        }
+    }
+
+    fn listen(&mut self, node: usize) {
+        let listener = own!(self, node, listeners);
+        if once_in(&mut self.rng, 3) {
+            return listener.control_connect_events(once_in(&mut self.rng, 2));
+        }
+        let (local, calls) = (self.address(node), self.expect());
+        let status = listener.listen(local, done(&calls));
+        self.called("listen", status, calls);
+    }
+
+    fn query(&mut self, node: usize) {
+        let adapter = self.adapter(node);
+        let (_, _) = (adapter.info(), adapter.counters());
+        let _ = (adapter.connection_entries(), adapter.local_endpoints());
+        let connector = own!(self, node, connectors);
+        let mut buffer = vec![0; draw(&mut self.rng, 64)];
+        let (status, _, _) = match once_in(&mut self.rng, 2) {
+            true => connector.connection_data(None),
+            false => connector.connection_data(Some(&mut buffer)),
+        };
+        self.said("connection data", status);
+        let _ = (connector.local_address(), connector.peer_address(), connector.failure());
+        let _ = own!(self, node, mws).remote_token();
+        let qp = own!(self, node, qps);
+        let _ = (qp.stats(), qp.is_connected());
+    }
+
+    fn end(&mut self, node: usize) {
+        match draw(&mut self.rng, 24) {
+            0 => own!(self, node, qps).flush(),
+            1 => close!(self, own!(self, node, pds), pds),
+            2 => close!(self, own!(self, node, cqs), cqs),
+            3 => close!(self, own!(self, node, qps), qps),
+            4 => close!(self, own!(self, node, srqs), srqs),
+            5 | 6 => close!(self, own!(self, node, mrs), mrs),
+            7 | 8 => close!(self, own!(self, node, mws), mws),
+            9 => close!(self, own!(self, node, connectors), connectors),
+            10 => close!(self, own!(self, node, listeners), listeners),
+            11 => close!(self, own!(self, node, endpoints), endpoints),
+            // Most objects are to live.
+            _ => self.poll(node),
+        }
+    }
+
+    pub(super) fn close_all(&mut self) {
+        // Creates that pend have added their objects by then.
+        let is_over = |world: &Self| {
+            let mut due = world
+                .callbacks
+                .iter()
+                .filter(|callback| callback.pended && callback.call.starts_with("create"));
+            due.all(|callback| callback.calls.load(Ordering::Relaxed) > 0)
+        };
+        let is_over = (0..PASSES_MAX).any(|_| {
+            // Time passes behind two rounds in which nothing happens.
+            self.pass(4);
+            is_over(self)
+        });
+        check!(Stuck, is_over, "a create that pends does not end");
+        for node in [0, 1] {
+            macro_rules! all {
+                ($($kind:ident)*) => {$(
+                    for handle in self.pools[node].$kind.all() {
+                        close!(self, handle, $kind);
+                    }
+                )*};
+            }
+            all! { pds cqs listeners mrs srqs qps mws endpoints connectors }
+        }
+        // Connectors that have come since.
+        self.pass(50);
+        for node in [0, 1] {
+            for connector in self.pools[node].connectors.all() {
+                close!(self, connector, connectors);
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The handles that a consumer has: of objects that are there and of some that are closed.
+
+use std::sync::{Arc, Mutex};
+
+use oorandom::Rand64;
+use rdma_over_tcp::ndk::{Connector, Cq, Listener, Mr, Mw, Pd, Qp, SharedEndpoint, Srq};
+
+use crate::plan::draw;
+
+/// Handles of one type, at most. The oldest ones go.
+const HANDLES_MAX: usize = 10;
+
+/// Handles of one type. Callbacks add to them.
+pub(super) struct Handles<T>(Arc<Mutex<Vec<T>>>);
+
+impl<T> Clone for Handles<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Default for Handles<T> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<T: Clone> Handles<T> {
+    /// Adds a handle. One that is let go of is returned: its object is to be closed.
+    pub(super) fn add(&self, handle: T) -> Option<T> {
+        let mut handles = self.0.lock().unwrap();
+        let oldest = (handles.len() == HANDLES_MAX).then(|| handles.remove(0));
+        handles.push(handle);
+        oldest
+    }
+
+    pub(super) fn any(&self, rng: &mut Rand64) -> Option<T> {
+        let handles = self.0.lock().unwrap();
+        (!handles.is_empty()).then(|| handles[draw(rng, handles.len())].clone())
+    }
+
+    pub(super) fn all(&self) -> Vec<T> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// Memory that is, or was, open to the peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    pub(super) address: u64,
+    pub(super) length: u64,
+    pub(super) token: u32,
+}
+
+/// All handles of a consumer.
+#[derive(Default)]
+pub(super) struct Pool {
+    pub(super) pds: Handles<Pd>,
+    pub(super) cqs: Handles<Cq>,
+    pub(super) qps: Handles<Qp>,
+    pub(super) srqs: Handles<Srq>,
+    pub(super) mrs: Handles<Mr>,
+    pub(super) mws: Handles<Mw>,
+    pub(super) connectors: Handles<Connector>,
+    pub(super) listeners: Handles<Listener>,
+    pub(super) endpoints: Handles<SharedEndpoint>,
+    pub(super) offers: Handles<Offer>,
+}

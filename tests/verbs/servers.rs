@@ -1,0 +1,153 @@
+//! Servers that stay, and peers that are not Debian's.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use flue_test_support::flue::command;
+use flue_test_support::needs::{Need, lacks};
+
+use crate::group::Group;
+use crate::place::{End, LIMIT, Place, under_flue};
+use crate::programs::check;
+use crate::results::{self, Programs};
+use crate::{FLUE, NEEDS, machine};
+
+fn is_lacking(tool: &'static str) -> bool {
+    lacks(NEEDS) || lacks(&[Need::Tool(tool)])
+}
+
+// rdma-core's rping and flue's, each as the server of the other.
+#[test]
+fn rping_with_flues_own() {
+    if is_lacking("rping") {
+        return;
+    }
+    let host = machine();
+    let flue = |line: &str| command(FLUE, line);
+    let ends = [
+        (
+            under_flue("", "rping -s -a 127.0.0.1 -C 10 -V"),
+            flue("rping -c --transport kernel -a 127.0.0.1 -C 10 -V"),
+        ),
+        (
+            flue("rping -s --transport kernel -a 127.0.0.1"),
+            under_flue("", "rping -c -a 127.0.0.1 -C 10 -V -v"),
+        ),
+    ];
+    for (server, client) in ends {
+        let mut server = Group::start(&host, server);
+        let listens = server.wait_for_listener(&host, 7174, LIMIT);
+        assert_eq!(listens, Ok(()), "{}", server.report());
+        let mut client = Group::start(&host, client);
+        let ended = check(&mut client, &[]).and_then(|()| check(&mut server, &[]));
+        client.kill();
+        server.kill();
+        assert_eq!(ended, Ok(()), "{}\n{}", server.report(), client.report());
+    }
+}
+
+/// What a process has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Footprint {
+    threads: usize,
+    descriptors: usize,
+    resident_kib: u64,
+}
+
+impl Footprint {
+    fn of(process: u32) -> Self {
+        let count = |of: &str| {
+            fs::read_dir(format!("/proc/{process}/{of}")).map_or(0, |entries| entries.count())
+        };
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let resident = resident.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        let resident_kib = resident.expect("a process that runs has memory");
+        Self { threads: count("task"), descriptors: count("fd"), resident_kib }
+    }
+}
+
+/// Clients of the server that stays, one after the other; as many where it may take longer.
+const CLIENTS: usize = 60;
+const MANY_CLIENTS: usize = 1000;
+/// Clients until the server has all that it needs for the next one.
+const FIRST_CLIENTS: usize = 20;
+/// The allocator's, whatever the number of clients.
+const GROWTH_KIB_MAX: u64 = 128;
+/// For all of them, on whatever machine.
+const CLIENTS_LIMIT: Duration = Duration::from_secs(1200);
+
+/// Starts clients one after the other; on a node each has it in turn. All end with 0.
+fn run_clients(place: &Place, count: usize) {
+    let script = format!(
+        "for i in $(seq {count}); do rping -c -a 127.0.0.1 -C 5 -V || {{ echo client $i; exit 1; }}; done"
+    );
+    let mut clients = under_flue(&place.options(End::Client), "sh -c");
+    clients.arg(script);
+    let mut clients = place.start_command(End::Client, clients);
+    let ended = clients.wait(CLIENTS_LIMIT).map(|status| status.code());
+    clients.kill();
+    assert_eq!(ended, Ok(Some(0)), "{}", clients.report());
+}
+
+/// Each client leaves nothing behind at the server: no descriptor, no thread, no memory.
+fn does_not_grow(place: &Place) {
+    const SERVER: &str = "rping -s -P -a 127.0.0.1 -V";
+    let clients = if results::are_wanted() { MANY_CLIENTS } else { CLIENTS };
+    let mut server = place.start(End::Server, "", SERVER);
+    let listens = place.wait_for_listener(&server, 7174);
+    assert_eq!(listens, Ok(()), "{}", server.report());
+    let process = server.process("rping");
+    let threads = Footprint::of(process).threads;
+    // Its threads for a client end behind it.
+    let settled = || {
+        let mut now = Footprint::of(process);
+        let alone = server.wait_until("its threads have ended", LIMIT, || {
+            now = Footprint::of(process);
+            now.threads == threads
+        });
+        assert_eq!(alone, Ok(()), "{threads} threads at first: {now:?}");
+        now
+    };
+    let begun = Instant::now();
+    run_clients(place, FIRST_CLIENTS);
+    let first = settled();
+    run_clients(place, clients - FIRST_CLIENTS);
+    let last = settled();
+    server.kill();
+    assert!(last.descriptors <= first.descriptors, "{first:?}, {last:?}");
+    assert!(last.resident_kib <= first.resident_kib + GROWTH_KIB_MAX, "{first:?}, {last:?}");
+    let programs = Programs {
+        order: results::SERVERS,
+        name: "clients",
+        package: "rdmacm-utils",
+        options: "",
+        server: Some(SERVER),
+        client: "rping -c -a 127.0.0.1 -C 5 -V",
+    };
+    let seen = format!(
+        "{clients} clients one after the other: {} descriptors; VmRSS after {FIRST_CLIENTS} and {clients} clients \
+         {} and {} KiB",
+        last.descriptors, first.resident_kib, last.resident_kib
+    );
+    results::note(&programs, place, &seen, begun.elapsed());
+}
+
+#[test]
+fn rping_persistent_server_does_not_grow() {
+    if !is_lacking("rping") {
+        does_not_grow(&Place::sockets());
+    }
+}
+
+#[test]
+fn rping_persistent_server_on_a_node_does_not_grow() {
+    if is_lacking("rping") || lacks(&[Need::Tun]) {
+        return;
+    }
+    if results::are_wanted() {
+        does_not_grow(&Place::nodes());
+    } else {
+        println!("skipped: it takes long, and is for tests/verbs/run");
+    }
+}

@@ -1,0 +1,208 @@
+//! Files through rsockets, and programs of TCP sockets by librspreload, on kernel sockets and on nodes.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+use flue_test_support::flue::Scratch;
+use flue_test_support::needs::{Need, lacks};
+
+use crate::NEEDS;
+use crate::place::{End, Place, under_flue};
+use crate::programs::check;
+use crate::results::{self, Programs};
+
+/// Bytes of a file that is copied: more than all buffers on the way.
+const FILE_BYTES: usize = 5_000_000;
+
+fn is_lacking(tools: &[&'static str]) -> bool {
+    lacks(NEEDS) || tools.iter().any(|tool| lacks(&[Need::Tool(tool)]))
+}
+
+/// A file in which every part is different.
+fn make_file(scratch: &Scratch) -> Vec<u8> {
+    let mut state = 1_u32;
+    let octets: Vec<_> = (0..FILE_BYTES)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .collect();
+    fs::write(scratch.file("from"), &octets).expect("a file can be written");
+    octets
+}
+
+// rcopy says when it has closed the copy.
+fn copy_file(place: &Place) {
+    let (scratch, begun) = (Scratch::new(), Instant::now());
+    let octets = make_file(&scratch);
+    let mut server = place.start(End::Server, "", "rcopy");
+    let listens = place.wait_for_listener(&server, 7427);
+    assert_eq!(listens, Ok(()), "{}", server.report());
+    let mut client = under_flue(&place.options(End::Client), "rcopy");
+    client.arg(scratch.file("from"));
+    client.arg(format!("127.0.0.1:{}", scratch.file("to").display()));
+    let mut client = place.start_command(End::Client, client);
+    let said = format!("{FILE_BYTES} bytes");
+    let ended = check(&mut client, &[&said]);
+    client.kill();
+    server.kill();
+    assert_eq!(ended, Ok(()), "{}\n{}", server.report(), client.report());
+    assert!(fs::read(scratch.file("to")).is_ok_and(|copy| copy == octets), "not the same");
+    let programs = Programs {
+        order: results::STREAMS,
+        name: "rcopy",
+        package: "rdmacm-utils",
+        options: "",
+        server: Some("rcopy"),
+        client: "rcopy FROM 127.0.0.1:TO",
+    };
+    results::note(&programs, place, &format!("{said}, compared"), begun.elapsed());
+}
+
+#[test]
+fn rcopy() {
+    if !is_lacking(&["rcopy"]) {
+        copy_file(&Place::sockets());
+    }
+}
+
+#[test]
+fn rcopy_on_nodes() {
+    if !is_lacking(&["rcopy"]) && !lacks(&[Need::Tun]) {
+        copy_file(&Place::nodes());
+    }
+}
+
+/// rdma-core's library that turns a program's sockets into rsockets; its package needs librdmacm's.
+fn preload() -> PathBuf {
+    let libraries = fs::read_dir("/usr/lib").expect("a directory").flatten();
+    let mut places = libraries.map(|it| it.path().join("rsocket/librspreload.so"));
+    places.find(|place| place.is_file()).expect("librdmacm1 has librspreload.so")
+}
+
+/// A pair of programs of TCP sockets.
+struct Pair<'a> {
+    order: usize,
+    name: &'a str,
+    package: &'a str,
+    port: u16,
+    /// What the shell redirects for each.
+    server: (&'a str, String),
+    client: (&'a str, String),
+}
+
+/// A shell's line with librspreload, captured.
+fn preloaded(
+    place: &Place,
+    end: End,
+    scratch: &Scratch,
+    (line, files): &(&str, String),
+) -> Command {
+    let capture = scratch.file(&format!("{end:?}-%p.pcapng"));
+    let options = format!("{} --pcap {}", place.options(end), capture.display());
+    let mut command = under_flue(&options, "env");
+    command.arg(format!("LD_PRELOAD={}", preload().display())).args(["sh", "-c"]);
+    command.arg(format!("exec {line} {files}"));
+    command
+}
+
+/// Runs both ends with librspreload, which falls back to the kernel's sockets in silence: the captures must have as
+/// many bytes as were sent.
+fn run_preloaded(place: &Place, scratch: &Scratch, pair: &Pair<'_>) {
+    let begun = Instant::now();
+    let start = |end, line| place.start_command(end, preloaded(place, end, scratch, line));
+    let mut server = start(End::Server, &pair.server);
+    let listens = place.wait_for_listener(&server, pair.port);
+    assert_eq!(listens, Ok(()), "{}", server.report());
+    let mut client = start(End::Client, &pair.client);
+    let ended = check(&mut client, &[]).and_then(|()| check(&mut server, &[]));
+    client.kill();
+    server.kill();
+    assert_eq!(ended, Ok(()), "{}\n{}", server.report(), client.report());
+    let took = begun.elapsed();
+    for end in ["Server", "Client"] {
+        let files = fs::read_dir(scratch.file("")).expect("a directory").flatten();
+        let captured: u64 = files
+            .filter(|file| file.file_name().to_string_lossy().starts_with(end))
+            .map(|file| file.metadata().map_or(0, |file| file.len()))
+            .sum();
+        assert!(captured >= FILE_BYTES as u64, "{end}: {captured} bytes went through flue");
+    }
+    let client = format!("LD_PRELOAD=librspreload.so {}", pair.client.0);
+    let server = format!("LD_PRELOAD=librspreload.so {}", pair.server.0);
+    let programs = Programs {
+        order: results::STREAMS + pair.order,
+        name: pair.name,
+        package: pair.package,
+        options: "",
+        server: Some(&server),
+        client: &client,
+    };
+    let seen = format!("{FILE_BYTES} bytes, which the captures have");
+    results::note(&programs, place, &seen, took);
+}
+
+fn run_netcat(place: &Place) {
+    let scratch = Scratch::new();
+    let octets = make_file(&scratch);
+    let (from, to) = (scratch.file("from"), scratch.file("to"));
+    // At the end of its input the server would close its direction, and the client leaves when it sees that. A FIFO
+    // that is open for writing too has no end.
+    let endless = scratch.file("endless");
+    let made = Command::new("mkfifo").arg(&endless).status();
+    assert!(made.is_ok_and(|status| status.success()), "mkfifo");
+    let pair = Pair {
+        order: 1,
+        name: "netcat",
+        package: "busybox",
+        port: 5400,
+        server: ("busybox nc -l -p 5400", format!("0<> {} > {}", endless.display(), to.display())),
+        client: ("busybox nc 127.0.0.1 5400", format!("< {}", from.display())),
+    };
+    run_preloaded(place, &scratch, &pair);
+    assert!(fs::read(to).is_ok_and(|copy| copy == octets), "not the same");
+}
+
+#[test]
+fn netcat_by_librspreload() {
+    if !is_lacking(&["busybox", "rstream"]) {
+        run_netcat(&Place::sockets());
+    }
+}
+
+#[test]
+fn netcat_by_librspreload_on_nodes() {
+    if !is_lacking(&["busybox", "rstream"]) && !lacks(&[Need::Tun]) {
+        run_netcat(&Place::nodes());
+    }
+}
+
+// Its options, select(2), and several connections. With files iperf3 3.12 itself loses what a partial write leaves.
+fn run_iperf3(place: &Place) {
+    let client = format!("iperf3 -c 127.0.0.1 -p 5301 -P 2 -n {FILE_BYTES}");
+    let pair = Pair {
+        order: 2,
+        name: "iperf3",
+        package: "iperf3",
+        port: 5301,
+        server: ("iperf3 -s -1 -p 5301", String::new()),
+        client: (&client, String::new()),
+    };
+    run_preloaded(place, &Scratch::new(), &pair);
+}
+
+#[test]
+fn iperf3_by_librspreload() {
+    if !is_lacking(&["iperf3", "rstream"]) {
+        run_iperf3(&Place::sockets());
+    }
+}
+
+#[test]
+fn iperf3_by_librspreload_on_nodes() {
+    if !is_lacking(&["iperf3", "rstream"]) && !lacks(&[Need::Tun]) {
+        run_iperf3(&Place::nodes());
+    }
+}
