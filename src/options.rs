@@ -97,10 +97,10 @@ pub enum Rtr {
     Read,
 }
 
-/// Start-up of MPA, for commands that connect queue pairs.
+/// Start-up of MPA, for commands with queue pairs that are connected to.
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "MPA options")]
-pub struct MpaOptions {
+pub struct MpaAcceptOptions {
     /// Ask for CRCs of FPDUs; they are used if either end asks for them
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Switch::On)]
     pub mpa_crc: Switch,
@@ -109,28 +109,32 @@ pub struct MpaOptions {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Switch::Off)]
     pub mpa_markers: Switch,
 
-    /// Revision of the Request; an accepting end answers in that of the peer
-    #[arg(long, value_enum, value_name = "REVISION", default_value_t = MpaRevision::Two)]
-    pub mpa_revision: MpaRevision,
-
     /// The only ready-to-receive message that is offered, or understood [default: write or read]
     #[arg(long, value_enum, value_name = "KIND")]
     pub rtr: Option<Rtr>,
 }
 
-impl MpaOptions {
+/// The same, for commands that also connect.
+#[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "MPA options")]
+pub struct MpaOptions {
+    /// Either end's.
+    #[command(flatten)]
+    pub accept: MpaAcceptOptions,
+
+    /// Revision of the Request; an accepting end answers in that of the peer
+    #[arg(long, value_enum, value_name = "REVISION", default_value_t = MpaRevision::Two)]
+    pub mpa_revision: MpaRevision,
+}
+
+impl MpaAcceptOptions {
     /// The adapter with these options.
     #[must_use]
     pub fn configure(&self, adapter: AdapterConfig) -> AdapterConfig {
-        let Self { mpa_crc, mpa_markers, mpa_revision, rtr } = *self;
+        let Self { mpa_crc, mpa_markers, rtr } = *self;
         AdapterConfig {
             crc: mpa_crc == Switch::On,
             markers: mpa_markers == Switch::On,
-            revision: match mpa_revision {
-                MpaRevision::One => Revision::One,
-                MpaRevision::Two | MpaRevision::Auto => Revision::Two,
-            },
-            retry_plain: mpa_revision == MpaRevision::Auto,
             rtr: match rtr {
                 None => adapter.rtr,
                 Some(Rtr::Send) => RtrSet::only(RtrKind::Send),
@@ -138,6 +142,22 @@ impl MpaOptions {
                 Some(Rtr::Read) => RtrSet::only(RtrKind::Read),
             },
             ..adapter
+        }
+    }
+}
+
+impl MpaOptions {
+    /// The adapter with these options.
+    #[must_use]
+    pub fn configure(&self, adapter: AdapterConfig) -> AdapterConfig {
+        let Self { accept, mpa_revision } = self;
+        AdapterConfig {
+            revision: match mpa_revision {
+                MpaRevision::One => Revision::One,
+                MpaRevision::Two | MpaRevision::Auto => Revision::Two,
+            },
+            retry_plain: *mpa_revision == MpaRevision::Auto,
+            ..accept.configure(adapter)
         }
     }
 }

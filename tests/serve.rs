@@ -2,7 +2,8 @@
 //! the Reply's private data, works on them, and the log has each event.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 
 use flue_test_support::flue::command;
 use flue_test_support::needs::{Need, lacks};
@@ -12,6 +13,7 @@ use host_stack::host::HostConfig;
 use host_stack::node::{Node, NodeConfig};
 use offload_engine::link::{TapOptions, VnetMode, open_tap};
 use offload_engine::state::MacAddress;
+use rdma_over_tcp::mpa::startup::{Frame, FrameKind, Initiator, RtrKind, RtrSet, StartupConfig};
 use rdma_over_tcp::ndk::{
     Adapter, AdapterConfig, AdapterCore, Connector, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus,
     OpFlags, OperationType, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, open,
@@ -308,4 +310,41 @@ fn a_connection_without_room_is_turned_away() {
     space(None);
     drop(client.connect(server_at()));
     server.expect_line("1: established", LIMIT);
+}
+
+// A kernel's socket reads in the Reply what the options ask for.
+#[test]
+fn options_of_mpa_are_in_the_reply() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let switch = Switch::new(1500);
+    let kernel = switch.host("10.0.0.9/24");
+    let both = RtrSet { send: false, write: true, read: true };
+    let asked = StartupConfig { crc: false, rtr: both, ..StartupConfig::default() };
+    let request = Initiator::new(asked).request();
+    for (options, crc, markers, rtr) in [
+        ("", true, false, both),
+        ("--mpa-crc off", false, false, both),
+        ("--mpa-markers on", true, true, both),
+        ("--rtr write", true, false, RtrSet::only(RtrKind::Write)),
+        ("--rtr read", true, false, RtrSet::only(RtrKind::Read)),
+    ] {
+        let mut server = serve(&switch, &format!("-1 {options}"));
+        let mut socket = kernel.run(|| TcpStream::connect(server_at())).unwrap();
+        socket.write_all(&request).unwrap();
+        let mut octets = Vec::new();
+        let reply = loop {
+            if let Some((frame, _)) = Frame::parse(FrameKind::Reply, &octets).unwrap() {
+                break frame;
+            }
+            let mut octet = [0];
+            socket.read_exact(&mut octet).unwrap();
+            octets.extend(octet);
+        };
+        let enhanced = reply.enhanced.expect("enhanced data");
+        assert_eq!((reply.crc, reply.markers, enhanced.rtr), (crc, markers, rtr), "{options}");
+        drop(socket);
+        server.expect_exit(0, LIMIT);
+    }
 }

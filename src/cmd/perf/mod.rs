@@ -283,7 +283,7 @@ impl PerfArgs {
         let interval = self.interval.or_else(|| on_terminal.then_some(INTERVAL_DEFAULT_SECONDS));
         let manual = self.node.node.progress == Progress::Manual && self.stack != StackName::Kernel;
         let by_progress = if manual { Waiting::Spin } else { Waiting::Block };
-        if self.mpa.rtr == Some(Rtr::Send) {
+        if self.mpa.accept.rtr == Some(Rtr::Send) {
             return Err(Failure::usage(
                 "--rtr send: takes a receive that the server does not post",
             ));

@@ -18,7 +18,7 @@ use crate::{
     adapter::TransportOptions,
     cmd::perf::kind::parse_size,
     failure::Failure,
-    options::{ListenOptions, NodeArgs, QueueOptions, Quietness},
+    options::{ListenOptions, MpaAcceptOptions, NodeArgs, QueueOptions, Quietness},
     report::Console,
 };
 
@@ -118,6 +118,10 @@ pub struct ServeArgs {
     /// The queues of its TAP; the connections are the first one's.
     #[command(flatten)]
     pub queues: QueueOptions,
+
+    /// Start-up of MPA.
+    #[command(flatten)]
+    pub mpa: MpaAcceptOptions,
 
     /// The node.
     #[command(flatten)]

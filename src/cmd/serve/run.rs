@@ -43,6 +43,7 @@ pub(super) fn run(args: &ServeArgs, console: &mut Console<'_>) -> Result<(), Fai
         rfc7306: args.rfc7306 == Switch::On,
         ..AdapterConfig::default()
     };
+    let adapter = args.mpa.configure(adapter);
     // The connections are the first queue's.
     let opened = OpenAdapter::open(&setup, adapter)?;
     opened.interruptible(|waiter| {
