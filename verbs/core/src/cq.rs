@@ -67,7 +67,7 @@ pub struct Announcer {
     name: AtomicUsize,
     /// The queue is destroyed.
     is_gone: AtomicBool,
-    is_overrun_told: AtomicBool,
+    is_failure_told: AtomicBool,
     acknowledgements: Acknowledgements,
     overrun: Overrun,
 }
@@ -81,10 +81,18 @@ impl fmt::Debug for Announcer {
 impl Announcer {
     /// A satisfied arm, or the failure of the queue.
     fn announce(self: &Arc<Self>, outcome: Result<(), CqFailure>) {
-        // A failed queue announces itself with each arm. The loss of the device is told elsewhere.
-        if outcome == Err(CqFailure::Overrun) && !self.is_overrun_told.swap(true, Ordering::Relaxed)
-        {
-            (self.overrun)(self.name.load(Ordering::Relaxed), &self.is_gone);
+        // A failed queue announces itself with each arm.
+        if let Err(failure) = outcome {
+            let is_told = self.is_failure_told.swap(true, Ordering::Relaxed);
+            match failure {
+                CqFailure::Overrun if !is_told => {
+                    (self.overrun)(self.name.load(Ordering::Relaxed), &self.is_gone);
+                }
+                // An event for what was flushed. Another one for each arm would keep a program busy that arms the queue
+                // and waits, and that the wait itself tells of the loss.
+                CqFailure::DeviceLost if is_told => return,
+                CqFailure::Overrun | CqFailure::DeviceLost => {}
+            }
         }
         if let Some(channel) = &self.channel {
             channel.events.push_unless(self.clone(), || self.is_gone.load(Ordering::Relaxed));
@@ -147,7 +155,7 @@ impl Cq {
             listener,
             name: AtomicUsize::new(0),
             is_gone: AtomicBool::new(false),
-            is_overrun_told: AtomicBool::new(false),
+            is_failure_told: AtomicBool::new(false),
             acknowledgements: Acknowledgements::default(),
             overrun,
         });

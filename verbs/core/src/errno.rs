@@ -42,7 +42,7 @@ impl From<VerbError> for Errno {
             VerbError::QueueFull | VerbError::NoResources => Self::NOMEM,
             VerbError::ReadOnly => Self::FAULT,
             VerbError::NoExtensions => Self::OPNOTSUPP,
-            VerbError::DeviceLost => Self::IO,
+            VerbError::DeviceLost => Self::NODEV,
             _ => Self::INVAL,
         }
     }
