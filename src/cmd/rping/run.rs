@@ -170,7 +170,7 @@ impl<'a> Run<'a> {
         let connector = incoming.next(&mut self.waiter)?;
         // One connection is served; the next one finds nobody, as with rdma-core's.
         incoming.listener().control_connect_events(true);
-        if self.args.mpa.rtr == Some(Rtr::Send) {
+        if self.args.mpa.accept.rtr == Some(Rtr::Send) {
             // The client's ready-to-receive message takes one.
             self.post_receive()?;
         }
@@ -343,7 +343,9 @@ impl<'a> Run<'a> {
 
     /// The ready-to-receive message, if it is a Send.
     fn is_rtr(&self, result: &NdkResultEx) -> bool {
-        result.bytes_transferred == 0 && self.pings == 0 && self.args.mpa.rtr == Some(Rtr::Send)
+        result.bytes_transferred == 0
+            && self.pings == 0
+            && self.args.mpa.accept.rtr == Some(Rtr::Send)
     }
 
     fn count(&mut self, side: &Side) {
