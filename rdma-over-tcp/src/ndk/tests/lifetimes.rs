@@ -302,7 +302,7 @@ fn close_of_a_region_behind_its_registration() {
     mr.initialize_fast_register(1, true).unwrap();
     bench.is_cut = true;
     let (source, sink) = (passive.sge(0, 10), active.sge(0, 10));
-    active.qp.read(1, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
+    active.qp.read(1, &[sink], source.address, source.token, OpFlags::empty()).unwrap();
     // Behind the read, whose response does not come.
     let flags = OpFlags::READ_FENCE | OpFlags::ALLOW_REMOTE_READ;
     active.qp.fast_register(2, &mr, &active.buffer, 0, 10, 0, flags).unwrap();

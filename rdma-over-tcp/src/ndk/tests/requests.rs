@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-const NONE: OpFlags = OpFlags::NONE;
+const NONE: OpFlags = OpFlags::empty();
 /// Bytes of a Write that a Terminate finds under way.
 const LARGE: usize = 300_000;
 
@@ -111,11 +111,17 @@ pub(super) fn every_flag_at_every_request() {
     let mut passive = Side::new(&bench, 1);
     connect(&mut bench, &mut active, &mut passive, LIMITS, LIMITS);
     for operation in [Send, Write, Read, Bind, FastRegister, Invalidate] {
-        let legal = OpFlags::legal(operation).without(OpFlags::ALLOW_REMOTE_ATOMIC);
-        let singles = (0..16).map(|bit| OpFlags(1 << bit));
-        let without_silence = legal.without(OpFlags::SILENT_SUCCESS);
-        for flags in singles.chain([NONE, legal, without_silence, OpFlags(0x30), OpFlags(0x20)]) {
-            let is_legal = legal.contains(flags) && flags.0 & 0x30 != 0x20;
+        let legal = OpFlags::legal(operation).difference(OpFlags::ALLOW_REMOTE_ATOMIC);
+        let singles = (0..16).map(|bit| OpFlags::from_bits_retain(1 << bit));
+        let without_silence = legal.difference(OpFlags::SILENT_SUCCESS);
+        for flags in singles.chain([
+            NONE,
+            legal,
+            without_silence,
+            OpFlags::from_bits_retain(0x30),
+            OpFlags::from_bits_retain(0x20),
+        ]) {
+            let is_legal = legal.contains(flags) && flags.bits() & 0x30 != 0x20;
             let posted = post((&active, &passive), operation, flags);
             let expected = if is_legal { Ok(()) } else { Err(NtStatus::INVALID_PARAMETER) };
             assert_eq!(posted, expected, "{operation:?} {flags:?}");
@@ -150,11 +156,17 @@ fn composite_flags_open_what_they_say() {
                 let mut bench = Bench::new(1);
                 let (active, passive) = connected(&mut bench);
                 let address = passive.buffer.address();
-                let flags = OpFlags(op_flags);
+                let flags = OpFlags::from_bits_retain(op_flags);
                 let mr = passive.pd.create_mr(kind == 1).unwrap();
                 let token = match kind {
                     0 => {
-                        mr.register(&passive.buffer, 0, BUFFER, MrFlags(mr_flags)).unwrap();
+                        mr.register(
+                            &passive.buffer,
+                            0,
+                            BUFFER,
+                            MrFlags::from_bits_retain(mr_flags),
+                        )
+                        .unwrap();
                         mr.remote_token()
                     }
                     1 => {
@@ -350,10 +362,10 @@ fn deregistration_and_empty_buffers() {
     assert_eq!(passive.mr.deregister(|| {}), NtStatus::INVALID_PARAMETER);
     let invalid = NtStatus::INVALID_PARAMETER;
     let mr = passive.pd.create_mr(false).unwrap();
-    assert_eq!(mr.register(&passive.buffer, 0, 0, MrFlags::NONE), Err(invalid));
-    assert_eq!(mr.register(&passive.buffer, BUFFER, 1, MrFlags::NONE), Err(invalid));
-    assert_eq!(mr.register(&passive.buffer, 1, usize::MAX, MrFlags::NONE), Err(invalid));
-    assert_eq!(mr.register_chain(&[], 1, MrFlags::NONE), Err(invalid));
+    assert_eq!(mr.register(&passive.buffer, 0, 0, MrFlags::empty()), Err(invalid));
+    assert_eq!(mr.register(&passive.buffer, BUFFER, 1, MrFlags::empty()), Err(invalid));
+    assert_eq!(mr.register(&passive.buffer, 1, usize::MAX, MrFlags::empty()), Err(invalid));
+    assert_eq!(mr.register_chain(&[], 1, MrFlags::empty()), Err(invalid));
     assert_eq!(passive.adapter.allocate(0).map(drop), Err(invalid));
     assert_eq!(mr.local_token(), 0);
 }

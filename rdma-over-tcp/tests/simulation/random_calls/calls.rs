@@ -456,8 +456,8 @@ impl World {
             _ => {
                 let (offset, length) = self.span();
                 let flags = match draw(&mut self.rng, 4) {
-                    0 => MrFlags(self.rng.rand_u64() as u32),
-                    _ => MrFlags(draw(&mut self.rng, 16) as u32),
+                    0 => MrFlags::from_bits_retain(self.rng.rand_u64() as u32),
+                    _ => MrFlags::from_bits_retain(draw(&mut self.rng, 16) as u32),
                 };
                 let (calls, memory) = (self.expect(), self.memory[node].clone());
                 let status = mr.begin_register(&memory, offset, length, flags, done(&calls));
@@ -471,10 +471,10 @@ impl World {
 
     fn flags(&mut self, legal: &[OpFlags]) -> OpFlags {
         if self.is_wild(2) {
-            return OpFlags(self.rng.rand_u64() as u32);
+            return OpFlags::from_bits_retain(self.rng.rand_u64() as u32);
         }
         match once_in(&mut self.rng, 2) {
-            true => OpFlags(0),
+            true => OpFlags::empty(),
             false => legal[draw(&mut self.rng, legal.len())],
         }
     }
