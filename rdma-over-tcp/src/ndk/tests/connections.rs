@@ -132,6 +132,8 @@ pub(super) fn private_data_limits() {
         let (_listener, mailbox) = listen(&mut bench);
         let (mut active, passive) = (Side::new(&bench, 0), Side::new(&bench, 1));
         let (full, more) = (vec![7; most], vec![7; most + 1]);
+        let info = active.adapter.info();
+        assert_eq!([info.max_caller_data, info.max_callee_data], [most as u32; 2]);
         assert_eq!(
             start_connect(&bench, &mut active, &more, LIMITS),
             NtStatus::INVALID_BUFFER_SIZE

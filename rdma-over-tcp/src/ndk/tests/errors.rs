@@ -162,7 +162,7 @@ pub(super) fn receive_too_short() {
 
 // NDK-ERR-4: no receive is posted; a send that is still under way fails with IO_TIMEOUT.
 #[test]
-fn no_receive_posted() {
+pub(super) fn no_receive_posted() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     active.send(1, 0, 300_000);
@@ -230,6 +230,18 @@ pub(super) fn sink_without_local_write() {
     assert_terminated(&mut bench, &active, &passive, 0x1000);
     assert_eq!(passive.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
     assert_untouched(&passive);
+    // A read fails before the peer hears of it.
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    let mr = active.pd.create_mr(false).unwrap();
+    mr.register(&active.buffer, 0, 100, MrFlags::ALLOW_REMOTE_READ).unwrap();
+    let sink = Sge { token: mr.local_token(), ..active.sge(0, 100) };
+    let source = passive.sge(0, 100);
+    active.qp.read(1, &[sink], source.address, source.token, OpFlags::empty()).unwrap();
+    bench.settle();
+    assert_eq!(active.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
+    assert_eq!(passive.qp.stats().read_responses, 0);
+    assert!(!passive.qp.is_connected());
 }
 
 // MPA-8-5, -6: damage is found before anything is placed; the Terminate says 2/0/02.

@@ -328,7 +328,7 @@ pub(super) fn page_lists() {
 // NDK-MEM-7, NDK-WR-4, NDK-DEF-3: what a fast registration asks wrongly is refused inline, and sets off what was
 // deferred; each with its status.
 #[test]
-fn refused_page_lists() {
+pub(super) fn refused_page_lists() {
     let config = AdapterConfig::default();
     let mut limits = config.limits;
     limits.registration_bytes_max = 3 * PAGE + 1;

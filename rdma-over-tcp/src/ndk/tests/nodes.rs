@@ -25,7 +25,7 @@ use offload_engine::{
     time::Duration,
 };
 
-use super::sides::LIMITS;
+use super::{sides::LIMITS, taps};
 use crate::ndk::{
     Adapter, AdapterConfig, AdapterCore, AdapterFlags, Begun, CallbackThread, Connector, Cq,
     CqNotify, Data, DisconnectEvent, Listener, Miniport, MrFlags, NDK_VERSION, NdkResultEx,
@@ -490,6 +490,19 @@ fn a_mesh_of_ranks() {
         opened.iter().map(|(_, adapter)| (adapter.clone(), super::kernel::server())).collect();
     mesh(&ranks);
     let ([_near, _far], ranks) = pair(AdapterConfig::default());
+    mesh(&ranks);
+}
+
+// SDK ndmpic and ndconn, between two namespaces.
+#[test]
+fn a_mesh_of_ranks_on_taps() {
+    let Some(wire) = taps::Wire::new() else { return };
+    let opened = [0, 1].map(|index| {
+        let (link, config) = (Box::new(wire.tap(index)), NodeConfig::new(taps::host(index)));
+        let (node, adapter) = open(link, config, AdapterConfig::default()).unwrap();
+        (node, (adapter, SocketAddr::from((taps::address(index), 7000))))
+    });
+    let ranks = opened.each_ref().map(|(_, rank)| rank.clone());
     mesh(&ranks);
 }
 

@@ -29,7 +29,7 @@ fn assert_terminated(bench: &mut Bench, active: &Side, passive: &Side, error: Wi
 // NDK-MEM-11, -13, -16, NDK-RI-1: a window is bound, read and written within its bounds and rights, and taken back by
 // the peer's Send; then it opens nothing.
 #[test]
-fn a_windows_life() {
+pub(super) fn a_windows_life() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let (mw, target) = bound(&passive, 1000, 500, OpFlags::ALLOW_REMOTE_WRITE);
@@ -97,7 +97,7 @@ fn bounds_and_rights() {
 
 // NDK-MEM-16: the window of one queue pair is none for another of the same domain, which would be let to the region.
 #[test]
-fn a_window_is_its_queue_pairs() {
+pub(super) fn a_window_is_its_queue_pairs() {
     let mut bench = Bench::new(1);
     let (_first, passive) = connected(&mut bench);
     let (mut stranger, mut second) = (Side::new(&bench, 0), Side::new(&bench, 1));
