@@ -1,5 +1,5 @@
-//! C programs against the library: with the sanitizers of addresses and of undefined behaviour, which watch the programs,
-//! and under valgrind, which watches the library as well.
+//! C programs against the library: with the sanitizers of addresses and of undefined behaviour, which watch the
+//! programs, and under valgrind, which watches the library as well.
 //!
 //! Needs `cc`, and for the last valgrind; says so and passes without them, but fails in CI.
 

@@ -4,8 +4,8 @@
 //! Time stands still unless a test moves it. Bytes are acknowledged when they are delivered, unless
 //! acknowledgements are held back.
 //!
-//! A test that asks nothing of the pipe but to be a byte stream runs over the kernel's as well ([`kernel`]), and on nodes
-//! with TAPs ([`taps`]).
+//! A test that asks nothing of the pipe but to be a byte stream runs over the kernel's as well ([`kernel`]), and on
+//! nodes with TAPs ([`taps`]).
 //!
 //! [`kernel`]: super::kernel
 //! [`taps`]: super::taps

@@ -5,9 +5,9 @@
 //!   tap - bridge - veth -- veth - bridge - tap
 //! ```
 //!
-//! A wire lives as long as its test. The nodes are those of the simulation: nothing but the frames' way is the kernel's.
-//! Virtual time moves on when nothing else happens, and as many frames have come to each node as the other has sent; one
-//! that does not come is sent again by TCP.
+//! A wire lives as long as its test. The nodes are those of the simulation: only the way of the frames is the kernel's.
+//! Virtual time moves on when nothing else happens and each node has as many frames as the other has sent. One that is
+//! lost is sent again by TCP.
 
 use std::{boxed::Box, cell::RefCell, format, net::Ipv4Addr, rc::Rc, vec::Vec};
 
@@ -28,8 +28,8 @@ const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("un
 const MTU: usize = 1500;
 /// What is due later than so long after the last event is none of TCP's work, but a limit of somebody's patience.
 const HORIZON: Duration = Duration::from_secs(4);
-/// How long a frame may be with the kernel before it is taken for lost, as those are that a node has sent before its TAP
-/// was on the bridge.
+/// How long a frame may be with the kernel before it is taken for lost, as are those that a node has sent before its
+/// TAP was on the bridge.
 const LOST: Duration = Duration::from_millis(50);
 
 std::thread_local! {
