@@ -313,8 +313,8 @@ impl End {
             let length = LANE_BYTES as u32;
             let source = [Sge { address: self.buffer.address() + at, length, token: self.token }];
             let target = address + (LANES * LANE_BYTES) as u64 + at;
-            qp.write(0, Data::Registered(&source), target, token, OpFlags::NONE).unwrap();
-            qp.send(1, Data::Inline(&[b"done"]), OpFlags::NONE).unwrap();
+            qp.write(0, Data::Registered(&source), target, token, OpFlags::empty()).unwrap();
+            qp.send(1, Data::Inline(&[b"done"]), OpFlags::empty()).unwrap();
         }
         let mut results = [NdkResultEx::default(); 64];
         let mut left = 3 * LANES;

@@ -27,7 +27,7 @@ const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("un
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(120);
 const WAIT: offload_engine::time::Duration = offload_engine::time::Duration::from_secs(120);
 const LIMITS: ReadLimit = ReadLimit { inbound: 1, outbound: 16 };
-const NONE: OpFlags = OpFlags::NONE;
+const NONE: OpFlags = OpFlags::empty();
 
 /// A region, as the private data has it.
 #[derive(Clone, Debug)]

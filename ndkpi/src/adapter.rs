@@ -161,7 +161,7 @@ impl From<AdapterInfo> for NDK_ADAPTER_INFO {
             LargeRequestThreshold,
             MaxCallerData,
             MaxCalleeData,
-            AdapterFlags: adapter_flags.0,
+            AdapterFlags: adapter_flags.bits(),
             RdmaTechnology: rdma_technology as u32,
         }
     }

@@ -59,7 +59,7 @@ unsafe extern "C" fn register_mr(
 ) -> NTSTATUS {
     guard::status(|| {
         let mr = objects::get::<Mr>(mr)?;
-        let flags = MrFlags(flags);
+        let flags = MrFlags::from_bits_retain(flags);
         flags.check()?;
         // SAFETY: the consumer gives a chain, whose memory it keeps until the region is deregistered or closed.
         let memory =

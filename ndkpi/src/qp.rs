@@ -77,7 +77,7 @@ impl QpObject {
             Refusal::Adapter(status) => status,
             Refusal::Here(status) => {
                 // No request has such flags: it only fails.
-                let _ = self.qp.send(0, Data::Inline(&[]), OpFlags(u32::MAX));
+                let _ = self.qp.send(0, Data::Inline(&[]), OpFlags::from_bits_retain(u32::MAX));
                 status
             }
         })
@@ -140,7 +140,7 @@ unsafe extern "C" fn send(
     flags: ULONG,
 ) -> NTSTATUS {
     guard::done(|| {
-        let (own, flags) = (get(qp)?, OpFlags(flags));
+        let (own, flags) = (get(qp)?, OpFlags::from_bits_retain(flags));
         // SAFETY: the consumer gives a list of so many entries; INLINE says that their memory can be read.
         unsafe {
             own.initiate_with(list, count, flags, |qp, data| qp.send(number(context), data, flags))
@@ -157,7 +157,7 @@ unsafe extern "C" fn send_and_invalidate(
     remote_token: u32,
 ) -> NTSTATUS {
     guard::done(|| {
-        let (own, flags) = (get(qp)?, OpFlags(flags));
+        let (own, flags) = (get(qp)?, OpFlags::from_bits_retain(flags));
         // SAFETY: as of `send`.
         unsafe {
             own.initiate_with(list, count, flags, |qp, data| {
@@ -177,7 +177,7 @@ unsafe extern "C" fn write(
     flags: ULONG,
 ) -> NTSTATUS {
     guard::done(|| {
-        let (own, flags) = (get(qp)?, OpFlags(flags));
+        let (own, flags) = (get(qp)?, OpFlags::from_bits_retain(flags));
         // SAFETY: as of `send`.
         unsafe {
             own.initiate_with(list, count, flags, |qp, data| {
@@ -197,9 +197,9 @@ unsafe extern "C" fn read(
     flags: ULONG,
 ) -> NTSTATUS {
     guard::done(|| {
-        let (own, flags) = (get(qp)?, OpFlags(flags));
+        let (own, flags) = (get(qp)?, OpFlags::from_bits_retain(flags));
         // Not a flag of reads: without it the list is one of registered memory, and the adapter refuses the flag.
-        let as_registered = flags.without(OpFlags::INLINE);
+        let as_registered = flags.difference(OpFlags::INLINE);
         // SAFETY: the consumer gives a list of so many entries.
         unsafe {
             own.initiate_with(list, count, as_registered, |qp, data| match data {
@@ -240,7 +240,14 @@ unsafe extern "C" fn bind(
             let (mr, mw) = (mr.map_err(Refusal::Here)?, mw.map_err(Refusal::Here)?);
             // An index: nothing is read there (NDK-MEM-11).
             let (address, length) = (address.addr() as u64, length as u64);
-            let posted = qp.bind(number(context), &mr, &mw, address, length, OpFlags(flags));
+            let posted = qp.bind(
+                number(context),
+                &mr,
+                &mw,
+                address,
+                length,
+                OpFlags::from_bits_retain(flags),
+            );
             posted.map(|_token| ()).map_err(Refusal::Adapter)
         })
     })
@@ -266,7 +273,7 @@ unsafe extern "C" fn fast_register(
                 // SAFETY: the consumer gives an array of so many, which nobody writes meanwhile.
                 (count, false) => unsafe { slice::from_raw_parts(page_array, count) },
             };
-            let (base, flags) = (base.addr() as u64, OpFlags(flags));
+            let (base, flags) = (base.addr() as u64, OpFlags::from_bits_retain(flags));
             let posted = qp.fast_register_pages(
                 number(context),
                 &mr,
@@ -289,7 +296,7 @@ unsafe extern "C" fn invalidate(
 ) -> NTSTATUS {
     guard::done(|| {
         get(qp)?.initiate(|qp| {
-            let (context, flags) = (number(context), OpFlags(flags));
+            let (context, flags) = (number(context), OpFlags::from_bits_retain(flags));
             let object = objects::get_any(object).map_err(Refusal::Here)?;
             let posted = match (object.downcast_ref::<Mr>(), object.downcast_ref::<Mw>()) {
                 (Some(mr), _) => qp.invalidate(context, mr, flags),

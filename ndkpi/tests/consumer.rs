@@ -1,6 +1,7 @@
-//! C programs against the library, with the sanitizers of addresses and of undefined behaviour.
+//! C programs against the library: with the sanitizers of addresses and of undefined behaviour, which watch the
+//! programs, and under valgrind, which watches the library as well.
 //!
-//! Needs `cc`; says so and passes without it, but fails in CI.
+//! Needs `cc`, and for the last valgrind; says so and passes without them, but fails in CI.
 
 use std::{
     env,
@@ -19,8 +20,15 @@ fn libraries() -> PathBuf {
     env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
-/// Compiles a program of this directory. `None`: there is no compiler.
+/// The sanitizers, which end a program at their first finding.
+const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+
+/// Compiles a program of this directory with the sanitizers. `None`: there is no compiler.
 fn compile(name: &str) -> Option<PathBuf> {
+    compile_with(name, &SANITIZERS)
+}
+
+fn compile_with(name: &str, options: &[&str]) -> Option<PathBuf> {
     if lacks(&[Need::Tool("cc")]) {
         return None;
     }
@@ -30,8 +38,8 @@ fn compile(name: &str) -> Option<PathBuf> {
     let test = thread::current().name().unwrap_or("a test").to_owned();
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{test}"));
     let compiled = Command::new("cc")
-        .args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined"])
-        .arg("-fno-sanitize-recover=all")
+        .args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror"])
+        .args(options)
         .arg("-I")
         .arg(own.join("include"))
         .arg("-o")
@@ -78,6 +86,18 @@ fn over_kernel_sockets() {
     if let Some(program) = compile("consumer") {
         run(timed(&program).arg("sockets"));
     }
+}
+
+// Without the sanitizers: valgrind sees each access of the library's to memory that is not there any more.
+#[test]
+fn under_valgrind() {
+    if lacks(&[Need::Tool("valgrind")]) {
+        return;
+    }
+    let Some(program) = compile_with("consumer", &[]) else { return };
+    let mut watched = Command::new("timeout");
+    watched.args(["600", "valgrind", "-q", "--error-exitcode=9"]).arg(program).arg("sockets");
+    run(&mut watched);
 }
 
 // What need not pend does, some of it: creates, requests and closes.

@@ -48,7 +48,7 @@ fn main() -> Outcome {
         (u32::from_be_bytes(token.try_into()?), u64::from_be_bytes(address.try_into()?));
     let sink =
         Sge { address: buffer.address(), length: TEXT.len() as u32, token: mr.local_token() };
-    qp.read(1, &[sink], address, token, OpFlags::NONE)?;
+    qp.read(1, &[sink], address, token, OpFlags::empty())?;
     let mut results = [NdkResultEx::default()];
     connection.poll(&mut near_sockets, &cq, &mut results)?;
     let mut text = vec![0; TEXT.len()];

@@ -38,7 +38,7 @@ fn main() -> Outcome {
     let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
     let connection =
         Connection::connect(&mut near_node, &near, &qp, server, ReadLimit::default(), &[])?;
-    qp.send(1, Data::Inline(&[b"hello"]), OpFlags::NONE)?;
+    qp.send(1, Data::Inline(&[b"hello"]), OpFlags::empty())?;
     passive.join().expect("the passive side panics")?;
     Ok(connection.disconnect(&mut near_node)?)
 }

@@ -265,7 +265,7 @@ fn a_failed_queue_ends_the_wait() {
         let ended = connection.ended();
         for context in 0..4 {
             // The queue pair ends with its queue, so later posts may be refused.
-            let _ = active.qp.send(context, Data::Inline(&[b"x"]), OpFlags::NONE);
+            let _ = active.qp.send(context, Data::Inline(&[b"x"]), OpFlags::empty());
         }
         let reason = DisconnectReason(ended.await);
         assert!(reason.to_string().contains("completion queue"), "{reason}");

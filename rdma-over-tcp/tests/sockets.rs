@@ -102,7 +102,7 @@ fn messages_of_each_kind() {
     near.buffer.write_at(0, &pattern);
     far.qp.receive(1, &[far.sge(0, BYTES)]).unwrap();
     let all = [near.sge(0, BYTES)];
-    near.qp.send(2, Data::Registered(&all), OpFlags::NONE).unwrap();
+    near.qp.send(2, Data::Registered(&all), OpFlags::empty()).unwrap();
     assert_eq!(near.completion(&active).request_context, 2);
     assert_eq!(far.completion(&passive).bytes_transferred as usize, BYTES);
     let mut data = vec![0; BYTES];
@@ -110,10 +110,12 @@ fn messages_of_each_kind() {
     assert_eq!(data, pattern);
 
     let remote = far.buffer.address() + BYTES as u64;
-    near.qp.write(3, Data::Registered(&all), remote, far.mr.remote_token(), OpFlags::NONE).unwrap();
+    near.qp
+        .write(3, Data::Registered(&all), remote, far.mr.remote_token(), OpFlags::empty())
+        .unwrap();
     assert_eq!(near.completion(&active).request_context, 3);
     let sink = [near.sge(BYTES, BYTES)];
-    near.qp.read(4, &sink, remote, far.mr.remote_token(), OpFlags::NONE).unwrap();
+    near.qp.read(4, &sink, remote, far.mr.remote_token(), OpFlags::empty()).unwrap();
     assert_eq!(near.completion(&active).request_context, 4);
     near.buffer.read_at(BYTES, &mut data);
     assert_eq!(data, pattern);
@@ -299,10 +301,10 @@ fn a_target_that_never_polls() {
         near.buffer.write_at(0, &[round; 4096]);
         let (remote, token) = (far.buffer.address(), far.mr.remote_token());
         let source = [near.sge(0, 4096)];
-        near.qp.write(1, Data::Registered(&source), remote, token, OpFlags::NONE).unwrap();
+        near.qp.write(1, Data::Registered(&source), remote, token, OpFlags::empty()).unwrap();
         near.completion(&active);
         let sink = [near.sge(8192, 4096)];
-        near.qp.read(2, &sink, remote, token, OpFlags::NONE).unwrap();
+        near.qp.read(2, &sink, remote, token, OpFlags::empty()).unwrap();
         near.completion(&active);
         let mut data = [0; 4096];
         near.buffer.read_at(8192, &mut data);
@@ -325,7 +327,7 @@ fn a_notification_wakes_a_sleeper() {
     for round in 0..200 {
         far.qp.receive(round, &[far.sge(0, 64)]).unwrap();
         far.cq.arm(CqNotify::Any);
-        near.qp.send(round, Data::Inline(&[b"wake up"]), OpFlags::NONE).unwrap();
+        near.qp.send(round, Data::Inline(&[b"wake up"]), OpFlags::empty()).unwrap();
         assert_eq!(notified.recv_timeout(LIMIT), Ok(NtStatus::SUCCESS), "round {round}");
         let mut results = [NdkResultEx::default(); 2];
         assert_eq!(far.cq.poll_ex(&mut results), 1);

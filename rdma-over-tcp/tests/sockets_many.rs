@@ -150,12 +150,12 @@ fn at_once(near: &mut End, far: &mut End, incoming: &mut Incoming) {
         near.buffer.write_at(0, &[number as u8; BYTES]);
         let remote = far.buffer.address() + (number * BYTES) as u64;
         let source = [near.sge(0)];
-        qp.write(0, Data::Registered(&source), remote, far.token, OpFlags::NONE).unwrap();
+        qp.write(0, Data::Registered(&source), remote, far.token, OpFlags::empty()).unwrap();
         near.complete(1);
     }
     for (number, (qp, _)) in active.iter().enumerate() {
         let remote = far.buffer.address() + (number * BYTES) as u64;
-        qp.read(0, &[near.sge(number * BYTES)], remote, far.token, OpFlags::NONE).unwrap();
+        qp.read(0, &[near.sge(number * BYTES)], remote, far.token, OpFlags::empty()).unwrap();
     }
     near.complete(AT_ONCE);
     for number in 0..AT_ONCE {

@@ -226,7 +226,7 @@ fn lie(node: &Node<AdapterCore>, adapter: &Adapter, connector: &Connector) {
         {
             qp.receive(0, &[sge]).unwrap();
             let go_on = Advert::GO_ON.encode();
-            qp.send(1, Data::Inline(&[&go_on]), OpFlags::NONE).unwrap();
+            qp.send(1, Data::Inline(&[&go_on]), OpFlags::empty()).unwrap();
         }
     }
     // The client need not wait for it.

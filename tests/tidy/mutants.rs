@@ -8,7 +8,22 @@ use serde_json::Value;
 use super::{is_test, root, test_functions};
 
 /// Faults of each part of the code, at least.
-const FAULTS_MIN: [(&str, usize); 4] = [("mpa", 10), ("ddp", 5), ("rdmap", 8), ("rnic", 15)];
+const FAULTS_MIN: [(&str, usize); 5] =
+    [("mpa", 10), ("ddp", 5), ("rdmap", 8), ("rnic", 15), ("ndk", 20)];
+
+/// Where NDK's rules are, each with a verdict and the tests that prove it.
+const NDK_RULES: &str = "docs/conformance/ndk.md";
+/// Faults against the rules of each of its sections, at least.
+const NDK_FAULTS_MIN: [(&str, usize); 8] = [
+    ("Objects and their lives", 10),
+    ("Threads and management", 5),
+    ("Connections", 10),
+    ("Work requests", 10),
+    ("Completion queues", 10),
+    ("Memory", 10),
+    ("Errors", 5),
+    ("Shared receive queues", 5),
+];
 
 fn text<'a>(fault: &'a Value, member: &str) -> &'a str {
     fault[member].as_str().unwrap_or_default()
@@ -33,6 +48,46 @@ fn error(fault: &Value, functions: &[(String, String)], cases: &str) -> Option<S
     }
     (old == new || text(fault, "why").is_empty())
         .then(|| "changes nothing, or has no reason".into())
+}
+
+/// The rows of NDK's rules, by rule: the section, and the row.
+fn ndk_rows(document: &str) -> BTreeMap<&str, (&str, &str)> {
+    let (mut rows, mut section) = (BTreeMap::new(), "");
+    for line in document.lines() {
+        section = line.strip_prefix("## ").unwrap_or(section);
+        let cells = line.strip_prefix("| ").and_then(|cells| cells.split_once(" |"));
+        if let Some((rule, row)) = cells.filter(|(rule, _)| rule.starts_with("NDK-")) {
+            rows.insert(rule, (section, row));
+        }
+    }
+    rows
+}
+
+// A fault that breaks a rule of NDK is found by a test that the rule's row names, and each part of the rules has some.
+#[test]
+fn faults_against_the_rules_of_ndk() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let faults: Vec<Value> = serde_json::from_str(&read("tests/mutants/mutants.json")).unwrap();
+    let document = read(NDK_RULES);
+    let rows = ndk_rows(&document);
+    let (mut findings, mut counts) = (String::new(), BTreeMap::<&str, usize>::new());
+    for fault in faults.iter().filter(|fault| fault.get("rule").is_some()) {
+        let [rule, test, why] = ["rule", "test", "why"].map(|member| text(fault, member));
+        match rows.get(rule) {
+            Some((section, row)) if row.contains(&format!("`{test}`")) => {
+                *counts.entry(section).or_default() += 1;
+            }
+            Some(_) => writeln!(findings, "\"{why}\": {rule} does not name {test}").unwrap(),
+            None => writeln!(findings, "\"{why}\": no rule is called {rule}").unwrap(),
+        }
+    }
+    for (section, least) in NDK_FAULTS_MIN {
+        let count = counts.get(section).copied().unwrap_or_default();
+        if count < least {
+            writeln!(findings, "{section} has {count} faults, not {least}").unwrap();
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
 }
 
 #[test]

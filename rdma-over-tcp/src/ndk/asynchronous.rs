@@ -41,7 +41,7 @@
 //!     let pd = near.create_pd()?;
 //!     let qp = pd.create_qp(completions.cq(), completions.cq(), 0, QpLimits::default())?;
 //!     let connection = Connection::connect(near, &qp, server, ReadLimit::default(), &[]).await?;
-//!     qp.send(1, Data::Inline(&[b"hello"]), OpFlags::NONE)?;
+//!     qp.send(1, Data::Inline(&[b"hello"]), OpFlags::empty())?;
 //!     connection.ended().await;
 //!     Ok(())
 //! };

@@ -34,7 +34,7 @@
 //! let (pd, cq) = (near.create_pd()?, near.create_cq(16, |_| {})?);
 //! let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
 //! let connection = Connection::connect(&mut near_node, &near, &qp, server, ReadLimit::default(), &[])?;
-//! qp.send(1, Data::Inline(&[b"hello"]), OpFlags::NONE)?;
+//! qp.send(1, Data::Inline(&[b"hello"]), OpFlags::empty())?;
 //! assert_eq!(passive.join().unwrap()?, b"hello");
 //! connection.disconnect(&mut near_node)?;
 //! # Ok(())

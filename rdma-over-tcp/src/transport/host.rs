@@ -369,7 +369,7 @@ mod tests {
         bench.stream.leave_host(1, false);
         assert_eq!((bench.stream.place, bench.room()), (Place::Offloading, 0));
         bench.send(4, 100);
-        assert_eq!(bench.pushed(), []);
+        assert_eq!(bench.pushed(), [] as [u64; 0]);
         bench.stream.take_returned([list(2, 100), list(3, 100)].into(), false);
         assert!(!bench.stream.may_post(), "the FIN is on its way back");
         bench.stream.take_returned(NblChain::new(), true);
@@ -422,10 +422,10 @@ mod tests {
         let mut bench = Bench::new(false);
         bench.stream.place = Place::Uploading;
         bench.send(5, 10);
-        assert_eq!(bench.pushed(), []);
+        assert_eq!(bench.pushed(), [] as [u64; 0]);
         bench.stream.enter_host(900, (2, SEND_CREDIT_BYTES - 5));
         assert_eq!(bench.io(|io| io.effective_mss()), 900);
-        assert_eq!(bench.pushed(), [], "no credit is left for it");
+        assert_eq!(bench.pushed(), [] as [u64; 0], "no credit is left for it");
         bench.stream.answered(&list(3, 100));
         assert_eq!(bench.pushed(), [5]);
     }

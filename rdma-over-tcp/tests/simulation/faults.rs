@@ -90,7 +90,7 @@ impl Fault {
             let [Sge { address, token, .. }] = active.sges(&[target])[..] else { unreachable!() };
             [Sge { address, length: 1, token }]
         };
-        let (qp, flags) = (&active.qp, OpFlags::NONE);
+        let (qp, flags) = (&active.qp, OpFlags::empty());
         for context in (CULPRIT..).take(self.receives().len()) {
             let byte = passive.plan.source.end..passive.plan.source.end + 1;
             passive.qp.receive(context, &passive.sges(&[byte])).unwrap();

@@ -212,7 +212,7 @@ pub(crate) fn run(seed: u64) -> End {
         }
         assert_eq!(mr.close(|| {}), NtStatus::SUCCESS);
     }
-    let source_mr = near.register(&source, MrFlags::NONE);
+    let source_mr = near.register(&source, MrFlags::empty());
     let sink = bench.adapters[1].allocate(PAGES).unwrap();
     let rights = MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_WRITE;
     let sink_mr = far.register(&sink, rights);
@@ -220,8 +220,8 @@ pub(crate) fn run(seed: u64) -> End {
     far.qp.receive(9, &[]).unwrap();
     let sge = Sge { address: NAME, length: length as u32, token: source_mr.local_token() };
     let (to, token) = (sink.address(), sink_mr.remote_token());
-    near.qp.write(1, Data::Registered(&[sge]), to, token, OpFlags::NONE).unwrap();
-    near.qp.send(2, Data::Inline(&[]), OpFlags::NONE).unwrap();
+    near.qp.write(1, Data::Registered(&[sge]), to, token, OpFlags::empty()).unwrap();
+    near.qp.send(2, Data::Inline(&[]), OpFlags::empty()).unwrap();
     let mut rounds = draw(rng, 300);
     // It stalls where all is done before.
     let _ = bench.run(|| {

@@ -145,7 +145,7 @@ fn receives_are_shared() {
     assert!(seen.len() < 100 || limits > seen.len() && receiving > 0);
 }
 
-/// As [`SUITE`], with consumers that call at random: a thousand calls a seed.
+/// As [`SUITE`], with consumers that call at random: some 1,400 calls a seed.
 const RANDOM_CALLS: Suite = Suite {
     name: "random-calls",
     command: "cargo test -p rdma-over-tcp --test simulation random_calls",
@@ -166,7 +166,7 @@ fn random_calls() {
     for call in ["send", "write", "read", "receive", "bind", "fast register", "invalidate"] {
         let refused = sum.count(call, NtStatus::INVALID_PARAMETER);
         let accepted = sum.count(call, NtStatus::SUCCESS);
-        assert!(accepted > 20 && refused > 50, "{call}: {accepted}, {refused} refused");
+        assert!(accepted > 200 && refused > 500, "{call}: {accepted}, {refused} refused");
     }
     for status in [NtStatus::SUCCESS, NtStatus::CANCELLED, NtStatus::ACCESS_VIOLATION] {
         assert!(sum.completions.get(&status.name()) > Some(&50), "{status}");

@@ -77,7 +77,7 @@ impl Connected {
     }
 
     fn send(&mut self) {
-        self.side.qp.send(SEND, Data::Inline(&[b"hello"]), OpFlags::NONE).unwrap();
+        self.side.qp.send(SEND, Data::Inline(&[b"hello"]), OpFlags::empty()).unwrap();
     }
 
     /// The messages that come until so long after `begun`.

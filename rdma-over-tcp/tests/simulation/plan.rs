@@ -475,7 +475,7 @@ impl Conversation {
     }
 
     pub(crate) fn flags(rng: &mut Rand64) -> OpFlags {
-        let mut flags = OpFlags::NONE;
+        let mut flags = OpFlags::empty();
         for (flag, rarity) in
             [(OpFlags::SILENT_SUCCESS, 3), (OpFlags::READ_FENCE, 8), (OpFlags::DEFER, 3)]
         {
@@ -492,7 +492,7 @@ impl Conversation {
 
     fn send(&mut self, rng: &mut Rand64, from: usize, bytes: usize, invalidate: Option<usize>) {
         let source = self.sides[from].source_of(rng, bytes);
-        self.send_from(rng, from, source, invalidate, OpFlags::NONE);
+        self.send_from(rng, from, source, invalidate, OpFlags::empty());
     }
 
     fn send_from(
@@ -587,7 +587,7 @@ impl Conversation {
         let window = peer.window(rng, bytes, true);
         let span = peer.windows[window].span.clone();
         // Grants come first, so that no grant waits for a request that waits for a grant.
-        let grant = Operation { action: Action::Register { window }, flags: OpFlags::NONE };
+        let grant = Operation { action: Action::Register { window }, flags: OpFlags::empty() };
         peer.operations.insert(0, grant);
         self.write_to(rng, from, span, Via::Window(window));
         let last = draw(rng, 40);

@@ -224,7 +224,7 @@ fn revoked_midway(policy: OffloadPolicy, seed: u64, revocation: Revocation) {
             }
         }
         Revocation::Invalidate => {
-            scene.side.qp.invalidate(2, &mr, OpFlags::NONE).unwrap();
+            scene.side.qp.invalidate(2, &mr, OpFlags::empty()).unwrap();
             // Its turn comes behind the response.
             assert_eq!(scene.side.outcome(2), None);
             let drained = scene.drain(LARGE, || {});

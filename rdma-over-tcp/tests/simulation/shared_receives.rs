@@ -77,12 +77,12 @@ impl Line {
         let data = message(pair, self.sent, *bytes);
         let context = self.sent as u64;
         if data.len() <= INLINE_MAX as usize {
-            self.near.send(context, Data::Inline(&[&data]), OpFlags::NONE).unwrap();
+            self.near.send(context, Data::Inline(&[&data]), OpFlags::empty()).unwrap();
         } else if self.done == self.sent {
             self.source.write_at(0, &data);
             let (address, length) = (self.source.address(), data.len() as u32);
             let sge = Sge { address, length, token: self.source_mr.local_token() };
-            self.near.send(context, Data::Registered(&[sge]), OpFlags::NONE).unwrap();
+            self.near.send(context, Data::Registered(&[sge]), OpFlags::empty()).unwrap();
         } else {
             return false;
         }
@@ -259,7 +259,7 @@ pub(crate) fn run(seed: u64) -> End {
         let sizes = (0..1 + draw(rng, 12)).map(|_| draw(rng, most + 1)).collect();
         let source = bench.adapters[0].allocate(most + 1).unwrap();
         let source_mr = near_pd.create_mr(false).unwrap();
-        source_mr.register(&source, 0, source.len(), MrFlags::NONE).unwrap();
+        source_mr.register(&source, 0, source.len(), MrFlags::empty()).unwrap();
         let (sent, done, received, is_broken) = (0, 0, 0, false);
         lines.push(Line {
             near,

@@ -274,11 +274,11 @@ impl Side {
         let depth = self.plan.limits.initiator_queue_depth as usize;
         let mut flags = self.plan.operations[self.next].flags;
         if self.outstanding.len() + 1 == depth || self.next + 1 == self.plan.operations.len() {
-            flags = flags.without(OpFlags::SILENT_SUCCESS);
+            flags = flags.difference(OpFlags::SILENT_SUCCESS);
         }
         self.outstanding.push_back((self.next, flags.contains(OpFlags::SILENT_SUCCESS)));
         if !self.may_post(self.next + 1, peer, sends) {
-            flags = flags.without(OpFlags::DEFER);
+            flags = flags.difference(OpFlags::DEFER);
         }
         flags
     }

@@ -180,7 +180,7 @@ impl End {
         let mut advert = [0; 12];
         advert[..8].copy_from_slice(&self.buffer.address().to_be_bytes());
         advert[8..].copy_from_slice(&self.token.to_be_bytes());
-        self.qp.send(0, Data::Inline(&[&advert]), OpFlags::NONE).unwrap();
+        self.qp.send(0, Data::Inline(&[&advert]), OpFlags::empty()).unwrap();
         self.complete(|end| end.receives >= 1 && end.sends == 1);
         let mut theirs = [0; 12];
         self.buffer.read_at(RECEIVE_AT, &mut theirs);
@@ -201,18 +201,18 @@ impl End {
         let (address, token) = self.peer;
         let sge = [self.sge(SEND_AT)];
         let target = address + TARGET_AT as u64;
-        self.qp.write(1, Data::Registered(&sge), target, token, OpFlags::NONE).unwrap();
-        self.qp.send(2, Data::Registered(&sge), OpFlags::NONE).unwrap();
+        self.qp.write(1, Data::Registered(&sge), target, token, OpFlags::empty()).unwrap();
+        self.qp.send(2, Data::Registered(&sge), OpFlags::empty()).unwrap();
         self.complete(|end| end.receives >= 2 * round);
         self.check(round, RECEIVE_AT + (2 * round as usize - 1) % 2 * LENGTH);
         self.check(round, TARGET_AT);
         self.post_receive(2 * round + 1);
         let source = address + SEND_AT as u64;
-        self.qp.read(3, &[self.sge(READ_AT)], source, token, OpFlags::NONE).unwrap();
+        self.qp.read(3, &[self.sge(READ_AT)], source, token, OpFlags::empty()).unwrap();
         self.complete(|end| end.reads == round);
         self.check(round, READ_AT);
         let word = if is_last { LAST } else { MORE };
-        self.qp.send(4, Data::Inline(&[word]), OpFlags::NONE).unwrap();
+        self.qp.send(4, Data::Inline(&[word]), OpFlags::empty()).unwrap();
         // The peer's next message may have come already.
         self.complete(|end| end.receives > 2 * round && end.sends > 2 * round);
         assert_eq!((self.sends, self.writes), (2 * round + 1, round));
@@ -242,18 +242,18 @@ impl End {
             })
         };
         // Now the peer may read.
-        self.qp.send(2, Data::Inline(&[b"filled"]), OpFlags::NONE).unwrap();
+        self.qp.send(2, Data::Inline(&[b"filled"]), OpFlags::empty()).unwrap();
         self.complete(|end| end.receives >= 2);
         let (address, token) = self.peer;
         let source = [Sge { length: RACE as u32, ..self.sge(RACE_AT) }];
         for round in 1..=RACES {
             let target = address + RACED_AT as u64;
-            self.qp.write(1, Data::Registered(&source), target, token, OpFlags::NONE).unwrap();
+            self.qp.write(1, Data::Registered(&source), target, token, OpFlags::empty()).unwrap();
             let theirs = address + RACE_AT as u64;
-            self.qp.read(3, &[self.sge(READ_AT)], theirs, token, OpFlags::NONE).unwrap();
+            self.qp.read(3, &[self.sge(READ_AT)], theirs, token, OpFlags::empty()).unwrap();
             self.complete(|end| end.writes == round && end.reads == round);
         }
-        self.qp.send(4, Data::Inline(&[b"done"]), OpFlags::NONE).unwrap();
+        self.qp.send(4, Data::Inline(&[b"done"]), OpFlags::empty()).unwrap();
         self.complete(|end| end.receives == 3 && end.sends == 3);
         is_over.store(true, Ordering::Relaxed);
         racer.join().unwrap();

@@ -235,9 +235,9 @@ fn objects_of_two_adapters_are_not_mixed() {
     assert_eq!(foreign.accept(&qp, LIMITS, &[], None, never), refused);
     let region = other.create_pd().unwrap().create_mr(true).unwrap();
     let buffer = one.allocate(4096).unwrap();
-    let registered = qp.fast_register(1, &region, &buffer, 0, 4096, 0, OpFlags::NONE);
+    let registered = qp.fast_register(1, &region, &buffer, 0, 4096, 0, OpFlags::empty());
     assert_eq!(registered.err(), Some(refused));
-    assert_eq!(qp.invalidate(1, &region, OpFlags::NONE).err(), Some(refused));
+    assert_eq!(qp.invalidate(1, &region, OpFlags::empty()).err(), Some(refused));
 }
 
 #[test]
@@ -359,7 +359,7 @@ fn a_device_that_has_gone_ends_requests() {
     let count = end.cq.poll_ex(&mut results);
     let statuses: Vec<_> = results[..count].iter().map(|result| result.status).collect();
     assert_eq!(statuses, [NtStatus::CANCELLED; 2]);
-    let post = end.qp.send(0, Data::Inline(&[b"late"]), OpFlags::NONE);
+    let post = end.qp.send(0, Data::Inline(&[b"late"]), OpFlags::empty());
     assert_eq!(post, Err(NtStatus::DEVICE_REMOVED));
     assert_eq!(near_adapter.create_connector().err(), Some(NtStatus::DEVICE_REMOVED));
     let (closed, close) = mpsc::channel();

@@ -512,7 +512,7 @@ impl LabNode {
 
     fn post(&self, work: &Work) -> Result<(), Failure> {
         let sge = |chunk: Chunk| self.file().map(|file| [file.sge(chunk)]);
-        let none = OpFlags::NONE;
+        let none = OpFlags::empty();
         let (what, posted) = match work {
             Work::ReceiveData(chunk) => ("receive", self.qp.receive(DATA_CONTEXT, &sge(*chunk)?)),
             Work::SendControl(control) => {

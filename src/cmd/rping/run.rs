@@ -239,7 +239,7 @@ impl<'a> Run<'a> {
         work: Work,
         console: &mut Console<'_>,
     ) -> Result<(), Failure> {
-        let none = OpFlags::NONE;
+        let none = OpFlags::empty();
         match work {
             Work::Receive => self.post_receive(),
             Work::Send(advert) => {

@@ -141,7 +141,7 @@ mod tests {
         ] {
             let region = parse(text).unwrap();
             assert_eq!(region.rights.to_string(), rights);
-            assert_eq!(region.rights.flags(), MrFlags(flags), "{text}");
+            assert_eq!(region.rights.flags(), MrFlags::from_bits_retain(flags), "{text}");
             assert_eq!(region.rights.flags().check(), Ok(()));
         }
         for text in ["", ":r", "1:", "1:x", "1:rx", "65M"] {

@@ -100,11 +100,11 @@ impl Slots {
         let slot = result.request_context;
         match result.operation {
             OperationType::ReceiveImmediate => {
-                self.qp.immediate(slot, result.immediate, OpFlags::NONE)
+                self.qp.immediate(slot, result.immediate, OpFlags::empty())
             }
             _ => {
                 let sge = self.sge(slot, result.bytes_transferred);
-                self.qp.send(slot, Data::Registered(sge.as_slice()), OpFlags::NONE)
+                self.qp.send(slot, Data::Registered(sge.as_slice()), OpFlags::empty())
             }
         }
     }

@@ -181,14 +181,14 @@ impl Traffic {
         let (address, token) = (far.buffer.address(), far.token);
         let data = Data::Registered(&sge);
         match self.operation {
-            Operation::Write => near.qp.write(self.posted, data, address, token, OpFlags::NONE),
-            Operation::Send => near.qp.send(self.posted, data, OpFlags::NONE),
-            Operation::Read => near.qp.read(self.posted, &sge, address, token, OpFlags::NONE),
+            Operation::Write => near.qp.write(self.posted, data, address, token, OpFlags::empty()),
+            Operation::Send => near.qp.send(self.posted, data, OpFlags::empty()),
+            Operation::Read => near.qp.read(self.posted, &sge, address, token, OpFlags::empty()),
             Operation::FetchAdd => {
-                near.qp.fetch_add(self.posted, sge[0], address, token, 1, OpFlags::NONE)
+                near.qp.fetch_add(self.posted, sge[0], address, token, 1, OpFlags::empty())
             }
             Operation::Immediate => {
-                near.qp.immediate(self.posted, self.posted.to_be_bytes(), OpFlags::NONE)
+                near.qp.immediate(self.posted, self.posted.to_be_bytes(), OpFlags::empty())
             }
         }
         .expect("a post");

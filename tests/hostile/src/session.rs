@@ -203,7 +203,7 @@ impl Session {
 
     /// Sends `octets`. On a connection that ends meanwhile it is refused, and the end is told.
     fn answer(&self, octets: &[u8]) {
-        let _ = self.qp.send(ANSWER, Data::Inline(&[octets]), OpFlags::NONE);
+        let _ = self.qp.send(ANSWER, Data::Inline(&[octets]), OpFlags::empty());
     }
 
     /// Answers what only the server knows.
@@ -258,7 +258,7 @@ impl Session {
     }
 
     fn obey(&mut self, octets: &[u8]) -> Option<Wish> {
-        let none = OpFlags::NONE;
+        let none = OpFlags::empty();
         match Command::decode(octets) {
             Command::None => {}
             Command::Echo => self.answer(octets),

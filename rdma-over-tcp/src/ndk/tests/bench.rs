@@ -4,9 +4,11 @@
 //! Time stands still unless a test moves it. Bytes are acknowledged when they are delivered, unless
 //! acknowledgements are held back.
 //!
-//! A test that asks nothing of the pipe but to be a byte stream runs over the kernel's as well ([`kernel`]).
+//! A test that asks nothing of the pipe but to be a byte stream runs over the kernel's as well ([`kernel`]), and on
+//! nodes with TAPs ([`taps`]).
 //!
 //! [`kernel`]: super::kernel
+//! [`taps`]: super::taps
 
 use std::{
     boxed::Box,
@@ -26,7 +28,10 @@ use offload_engine::{
 };
 use oorandom::Rand32;
 
-use super::kernel::{self, Polled};
+use super::{
+    kernel::{self, Polled},
+    taps,
+};
 use crate::{
     mpa::GatherList,
     ndk::{Adapter, AdapterConfig, CoreAccess},
@@ -200,6 +205,7 @@ fn fpdu_octets(list: &[Span]) -> Vec<usize> {
 enum Core {
     Pipe(Arc<TestAccess>),
     Kernel(Arc<Polled>),
+    Tap(Box<taps::Polled>),
 }
 
 pub(super) struct Node {
@@ -227,18 +233,32 @@ impl Node {
         Self { core: Core::Kernel(polled), adapter, listeners: Vec::new() }
     }
 
+    fn on_tap(wire: &taps::Wire, index: usize, config: AdapterConfig) -> Self {
+        let (polled, adapter) = taps::Polled::new(wire, index, config);
+        Self { core: Core::Tap(Box::new(polled)), adapter, listeners: Vec::new() }
+    }
+
     /// The adapter behind the pipe.
     pub(super) fn access(&self) -> &Arc<TestAccess> {
         match &self.core {
             Core::Pipe(access) => access,
-            Core::Kernel(_) => panic!("this test needs the pipe"),
+            Core::Kernel(_) | Core::Tap(_) => panic!("this test needs the pipe"),
         }
     }
 
     fn kernel(&self) -> Option<&Polled> {
         match &self.core {
-            Core::Pipe(_) => None,
             Core::Kernel(polled) => Some(polled),
+            Core::Pipe(_) | Core::Tap(_) => None,
+        }
+    }
+
+    /// Returns whether the adapter has no object left.
+    pub(super) fn is_idle(&self) -> bool {
+        match &self.core {
+            Core::Pipe(access) => access.lock().is_idle(),
+            Core::Kernel(_) => panic!("this test needs the pipe, or TAPs"),
+            Core::Tap(polled) => polled.is_idle(),
         }
     }
 }
@@ -278,9 +298,15 @@ impl Bench {
 
     pub(super) fn with(seed: u64, config: AdapterConfig) -> Self {
         let names = Arc::new(AtomicU64::new(1));
-        let (nodes, server) = match kernel::is_chosen() {
-            true => ([config.clone(), config].map(Node::on_kernel), kernel::server()),
-            false => ([config.clone(), config].map(|it| Node::new(it, names.clone())), SERVER),
+        let (nodes, server) = match (taps::chosen(), kernel::is_chosen()) {
+            (Some(wire), _) => {
+                let node = |index| Node::on_tap(&wire, index, config.clone());
+                ([node(0), node(1)], SERVER)
+            }
+            (None, true) => ([config.clone(), config].map(Node::on_kernel), kernel::server()),
+            (None, false) => {
+                ([config.clone(), config].map(|it| Node::new(it, names.clone())), SERVER)
+            }
         };
         Self {
             nodes,
@@ -303,12 +329,21 @@ impl Bench {
         }
     }
 
+    /// An address of a node. On the pipe, and on the kernel's sockets, both have the same.
+    pub(super) fn address(&self, node: usize) -> IpAddr {
+        match &self.nodes[node].core {
+            Core::Pipe(_) | Core::Kernel(_) => self.server.ip(),
+            Core::Tap(_) => taps::address(node).into(),
+        }
+    }
+
     pub(super) fn advance(&mut self, by: Duration) {
         self.now += by;
         for node in &self.nodes {
             match &node.core {
                 Core::Pipe(access) => *access.now.lock().unwrap() = self.now,
                 Core::Kernel(polled) => polled.set_now(self.now),
+                Core::Tap(_) => {}
             }
         }
         self.settle();
@@ -318,6 +353,9 @@ impl Bench {
     pub(super) fn settle(&mut self) {
         if let [Some(a), Some(b)] = self.nodes.each_ref().map(Node::kernel) {
             return kernel::settle([a, b]);
+        }
+        if let [Core::Tap(a), Core::Tap(b)] = self.nodes.each_mut().map(|node| &mut node.core) {
+            return taps::settle([a, b], &mut self.now);
         }
         for _ in 0..1_000_000 {
             if !self.step() {
@@ -640,7 +678,11 @@ impl Bench {
     }
 
     pub(super) fn connections(&self) -> usize {
-        let kernel = self.nodes.iter().filter_map(Node::kernel).map(Polled::connections);
-        kernel.max().unwrap_or(self.connections.len())
+        let of = |node: &Node| match &node.core {
+            Core::Pipe(_) => None,
+            Core::Kernel(polled) => Some(polled.connections()),
+            Core::Tap(polled) => Some(polled.connections()),
+        };
+        self.nodes.iter().filter_map(of).max().unwrap_or(self.connections.len())
     }
 }

@@ -101,11 +101,11 @@ pub(super) fn posts_inside_the_completion() {
     passive.receive(1, 0, 10);
     let incoming = request(&mut bench, &mailbox, &mut active);
     let (qp, sge) = (passive.qp.clone(), passive.sge(0, 5));
-    let post = move |_| qp.send(2, Data::Registered(&[sge]), OpFlags::NONE).unwrap();
+    let post = move |_| qp.send(2, Data::Registered(&[sge]), OpFlags::empty()).unwrap();
     assert_eq!(incoming.accept(&passive.qp, LIMITS, b"", None, post), NtStatus::PENDING);
     bench.settle();
     let (qp, sge) = (active.qp.clone(), active.sge(0, 5));
-    let post = move |_| qp.send(2, Data::Registered(&[sge]), OpFlags::NONE).unwrap();
+    let post = move |_| qp.send(2, Data::Registered(&[sge]), OpFlags::empty()).unwrap();
     let connector = active.connector.clone().unwrap();
     assert_eq!(connector.complete_connect(None, post), NtStatus::PENDING);
     bench.settle();
@@ -132,6 +132,8 @@ pub(super) fn private_data_limits() {
         let (_listener, mailbox) = listen(&mut bench);
         let (mut active, passive) = (Side::new(&bench, 0), Side::new(&bench, 1));
         let (full, more) = (vec![7; most], vec![7; most + 1]);
+        let info = active.adapter.info();
+        assert_eq!([info.max_caller_data, info.max_callee_data], [most as u32; 2]);
         assert_eq!(
             start_connect(&bench, &mut active, &more, LIMITS),
             NtStatus::INVALID_BUFFER_SIZE
@@ -334,14 +336,14 @@ pub(super) fn disconnect() {
     let note = active.log.note("disconnect");
     assert_eq!(connector.disconnect(note), NtStatus::PENDING);
     let data = Data::Registered(&[]);
-    assert_eq!(active.qp.send(5, data, OpFlags::NONE), Err(NtStatus::CONNECTION_INVALID));
+    assert_eq!(active.qp.send(5, data, OpFlags::empty()), Err(NtStatus::CONNECTION_INVALID));
     bench.settle();
     assert_eq!(active.outcomes(), [(4, NtStatus::SUCCESS), (1, NtStatus::CANCELLED)]);
     assert_eq!(active.log.take(), [("disconnect", NtStatus::SUCCESS)], "no event for oneself");
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0))]);
     assert_eq!(passive.outcomes(), [(2, NtStatus::SUCCESS)], "3 is not flushed");
     // NDK-CON-11: the peer has flushed, and would place no message.
-    let late = passive.qp.send(9, Data::Registered(&[]), OpFlags::NONE);
+    let late = passive.qp.send(9, Data::Registered(&[]), OpFlags::empty());
     assert_eq!(late, Err(NtStatus::CONNECTION_INVALID));
     assert!(passive.content(0, 200_000) == active.content(0, 200_000));
     let note = passive.log.note("disconnect");
@@ -369,7 +371,10 @@ fn disconnect_cancels_reads() {
     let (active, passive) = connected(&mut bench);
     bench.is_cut = true;
     let source = passive.sge(0, 10);
-    active.qp.read(1, &[active.sge(0, 10)], source.address, source.token, OpFlags::NONE).unwrap();
+    active
+        .qp
+        .read(1, &[active.sge(0, 10)], source.address, source.token, OpFlags::empty())
+        .unwrap();
     active.qp.send(2, Data::Registered(&[]), OpFlags::READ_FENCE).unwrap();
     let note = active.log.note("disconnect");
     assert_eq!(active.connector.clone().unwrap().disconnect(note), NtStatus::PENDING);
@@ -672,7 +677,7 @@ pub(super) fn ready_to_receive() {
         let source = passive.sge(0, 10);
         active.send(3, 0, 10);
         let sink = active.sge(0, 10);
-        active.qp.read(4, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
+        active.qp.read(4, &[sink], source.address, source.token, OpFlags::empty()).unwrap();
         bench.settle();
         assert_eq!(active.outcomes(), [(3, NtStatus::SUCCESS), (4, NtStatus::SUCCESS)]);
         assert_eq!(passive.outcomes(), [(1 + by_rtr as u64, NtStatus::SUCCESS)]);

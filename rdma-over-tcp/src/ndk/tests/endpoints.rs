@@ -53,7 +53,8 @@ pub(super) fn shared_endpoints() {
     let [first, second] = [0, 1].map(|n| SocketAddr::new(bench.server.ip(), 7000 + n));
     let (_one, mailbox) = listen_at(&mut bench, first);
     let (_other, other_mailbox) = listen_at(&mut bench, second);
-    let endpoint = create(&mut bench, &adapter, SocketAddr::new(first.ip(), 0)).unwrap();
+    let own = bench.address(0);
+    let endpoint = create(&mut bench, &adapter, SocketAddr::new(own, 0)).unwrap();
     let local = endpoint.local_address().unwrap();
     assert_ne!(local.port(), 0);
     assert_eq!(create(&mut bench, &adapter, local).err(), Some(NtStatus::SHARING_VIOLATION));
@@ -120,7 +121,7 @@ pub(super) fn management() {
     assert_eq!((ends[0].0, ends[0].1), (ends[1].1, ends[1].0));
     let adapter = &active.adapter;
     assert_eq!(adapter.local_endpoints().entries, []);
-    let local = SocketAddr::new(bench.server.ip(), 0);
+    let local = SocketAddr::new(bench.address(0), 0);
     let endpoint = create(&mut bench, adapter, local).unwrap();
     let local = endpoint.local_address().unwrap();
     let listener = adapter.create_listener(|_| {}).unwrap();

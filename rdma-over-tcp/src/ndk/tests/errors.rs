@@ -64,7 +64,7 @@ fn remote_write_violations() {
         change(&passive, &mut target);
         let sge = active.sge(0, 300_000);
         let data = Data::Registered(&[sge]);
-        active.qp.write(2, data, target.address, target.token, OpFlags::NONE).unwrap();
+        active.qp.write(2, data, target.address, target.token, OpFlags::empty()).unwrap();
         active.qp.send(3, Data::Registered(&[]), OpFlags::SILENT_SUCCESS).unwrap();
         assert_terminated(&mut bench, &active, &passive, code);
         let results = active.poll();
@@ -89,10 +89,10 @@ fn foreign_protection_domain() {
         let (address, token) = (passive.buffer.address(), mr.remote_token());
         let sge = active.sge(0, 300_000);
         let code = if is_read {
-            active.qp.read(2, &[sge], address, token, OpFlags::NONE).unwrap();
+            active.qp.read(2, &[sge], address, token, OpFlags::empty()).unwrap();
             0x0103
         } else {
-            active.qp.write(2, Data::Registered(&[sge]), address, token, OpFlags::NONE).unwrap();
+            active.qp.write(2, Data::Registered(&[sge]), address, token, OpFlags::empty()).unwrap();
             0x1102
         };
         assert_terminated(&mut bench, &active, &passive, code);
@@ -120,10 +120,10 @@ pub(super) fn remote_read_violations() {
         let (active, passive) = connected(&mut bench);
         let mut source = passive.sge(0, 100);
         let sink = active.sge(0, 100);
-        active.qp.read(1, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
+        active.qp.read(1, &[sink], source.address, source.token, OpFlags::empty()).unwrap();
         change(&passive, &mut source);
-        active.qp.read(2, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
-        active.qp.read(3, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
+        active.qp.read(2, &[sink], source.address, source.token, OpFlags::empty()).unwrap();
+        active.qp.read(3, &[sink], source.address, source.token, OpFlags::empty()).unwrap();
         assert_terminated(&mut bench, &active, &passive, code);
         let outcomes = active.outcomes();
         // The first response may be overtaken by the Terminate, which abandons what was not sent.
@@ -137,8 +137,8 @@ pub(super) fn remote_read_violations() {
 pub(super) fn empty_accesses_are_not_checked() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
-    active.qp.read(1, &[], 0xdead_0000, 0x1234_5678, OpFlags::NONE).unwrap();
-    active.qp.write(2, Data::Registered(&[]), u64::MAX, 0x1234_5678, OpFlags::NONE).unwrap();
+    active.qp.read(1, &[], 0xdead_0000, 0x1234_5678, OpFlags::empty()).unwrap();
+    active.qp.write(2, Data::Registered(&[]), u64::MAX, 0x1234_5678, OpFlags::empty()).unwrap();
     bench.settle();
     assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS), (2, NtStatus::SUCCESS)]);
     assert!(passive.qp.is_connected());
@@ -162,7 +162,7 @@ pub(super) fn receive_too_short() {
 
 // NDK-ERR-4: no receive is posted; a send that is still under way fails with IO_TIMEOUT.
 #[test]
-fn no_receive_posted() {
+pub(super) fn no_receive_posted() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     active.send(1, 0, 300_000);
@@ -180,7 +180,7 @@ pub(super) fn invalidation_refused() {
         passive.receive(1, 0, 10);
         let token = if is_known { passive.mr.remote_token() } else { 0x0012_3456 };
         let data = Data::Registered(&[]);
-        active.qp.send_and_invalidate(2, data, token, OpFlags::NONE).unwrap();
+        active.qp.send_and_invalidate(2, data, token, OpFlags::empty()).unwrap();
         assert_terminated(&mut bench, &active, &passive, code);
         assert_eq!(passive.outcomes(), [(1, NtStatus::CANCELLED)]);
     }
@@ -191,15 +191,15 @@ pub(super) fn invalidation_refused() {
 pub(super) fn local_protection() {
     type Post = fn(&Side, &Side, Sge);
     let posts: [Post; 3] = [
-        |side, _, sge| side.qp.send(1, Data::Registered(&[sge]), OpFlags::NONE).unwrap(),
+        |side, _, sge| side.qp.send(1, Data::Registered(&[sge]), OpFlags::empty()).unwrap(),
         |side, other, sge| {
             let target = other.sge(0, 10);
             let data = Data::Registered(&[sge]);
-            side.qp.write(1, data, target.address, target.token, OpFlags::NONE).unwrap();
+            side.qp.write(1, data, target.address, target.token, OpFlags::empty()).unwrap();
         },
         |side, other, sge| {
             let source = other.sge(0, 10);
-            side.qp.read(1, &[sge], source.address, source.token, OpFlags::NONE).unwrap();
+            side.qp.read(1, &[sge], source.address, source.token, OpFlags::empty()).unwrap();
         },
     ];
     for post in posts {
@@ -208,7 +208,7 @@ pub(super) fn local_protection() {
         let mut sge = active.sge(0, 10);
         sge.token ^= 0x100;
         post(&active, &passive, sge);
-        active.qp.send(2, Data::Registered(&[]), OpFlags::NONE).unwrap();
+        active.qp.send(2, Data::Registered(&[]), OpFlags::empty()).unwrap();
         bench.settle();
         let outcomes = [(1, NtStatus::ACCESS_VIOLATION), (2, NtStatus::CANCELLED)];
         assert_eq!(active.outcomes(), outcomes);
@@ -230,6 +230,18 @@ pub(super) fn sink_without_local_write() {
     assert_terminated(&mut bench, &active, &passive, 0x1000);
     assert_eq!(passive.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
     assert_untouched(&passive);
+    // A read fails before the peer hears of it.
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    let mr = active.pd.create_mr(false).unwrap();
+    mr.register(&active.buffer, 0, 100, MrFlags::ALLOW_REMOTE_READ).unwrap();
+    let sink = Sge { token: mr.local_token(), ..active.sge(0, 100) };
+    let source = passive.sge(0, 100);
+    active.qp.read(1, &[sink], source.address, source.token, OpFlags::empty()).unwrap();
+    bench.settle();
+    assert_eq!(active.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
+    assert_eq!(passive.qp.stats().read_responses, 0);
+    assert!(!passive.qp.is_connected());
 }
 
 // MPA-8-5, -6: damage is found before anything is placed; the Terminate says 2/0/02.
@@ -329,7 +341,7 @@ fn revoked_before_the_response() {
     bench.settle();
     assert_eq!(passive.mr.deregister(|| {}), NtStatus::SUCCESS);
     bench.window = window;
-    passive.qp.send(1, Data::Registered(&[]), OpFlags::NONE).unwrap();
+    passive.qp.send(1, Data::Registered(&[]), OpFlags::empty()).unwrap();
     active.receive(1, 0, 1);
     bench.settle();
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x0100))]);
@@ -344,7 +356,7 @@ fn terminate_time_limit() {
     let mut sge = active.sge(0, 10);
     sge.token ^= 0x100;
     bench.is_cut = true;
-    active.qp.send(1, Data::Registered(&[sge]), OpFlags::NONE).unwrap();
+    active.qp.send(1, Data::Registered(&[sge]), OpFlags::empty()).unwrap();
     bench.settle();
     assert_eq!(active.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
     assert_eq!(bench.connections(), 1);

@@ -57,7 +57,7 @@ fn atomic(
 ) {
     let address = passive.buffer.address() + offset as u64;
     let sge = active.sge(sink, 8);
-    active.qp.atomic(context, sge, address, token, operation, OpFlags::NONE).unwrap();
+    active.qp.atomic(context, sge, address, token, operation, OpFlags::empty()).unwrap();
 }
 
 fn add(add: u64) -> AtomicOperation {
@@ -76,7 +76,7 @@ pub(super) fn operations() {
     let (active, passive, token) = extended(&mut bench);
     let target = passive.buffer.address() + 64;
     set_word(&passive, 64, 40);
-    let none = OpFlags::NONE;
+    let none = OpFlags::empty();
     active.qp.fetch_add(1, active.sge(0, 8), target, token, 2, none).unwrap();
     active.qp.compare_swap(2, active.sge(8, 8), target, token, (42, 7), none).unwrap();
     active.qp.compare_swap(3, active.sge(16, 8), target, token, (42, 9), none).unwrap();
@@ -121,8 +121,8 @@ fn immediate_data() {
     active.fill(0, 50_000, 7);
     let (target, sge) = (passive.sge(0, 50_000), active.sge(0, 50_000));
     let data = Data::Registered(&[sge]);
-    active.qp.write(10, data, target.address, target.token, OpFlags::NONE).unwrap();
-    active.qp.immediate(11, *b"\0\x01\x02\x03\x04\x05\x06\x07", OpFlags::NONE).unwrap();
+    active.qp.write(10, data, target.address, target.token, OpFlags::empty()).unwrap();
+    active.qp.immediate(11, *b"\0\x01\x02\x03\x04\x05\x06\x07", OpFlags::empty()).unwrap();
     active.qp.immediate(12, [0xee; 8], OpFlags::SILENT_SUCCESS).unwrap();
     active.send(13, 0, 10);
     while passive.qp.stats().receives == 0 {
@@ -155,9 +155,10 @@ fn immediate_data() {
 pub(super) fn solicited_immediate_data() {
     let mut bench = Bench::with(3, on());
     let (active, passive) = connected(&mut bench);
-    for (flags, woken) in
-        [(OpFlags::NONE, &[][..]), (OpFlags::SEND_AND_SOLICIT_EVENT, &[("cq", NtStatus::SUCCESS)])]
-    {
+    for (flags, woken) in [
+        (OpFlags::empty(), &[][..]),
+        (OpFlags::SEND_AND_SOLICIT_EVENT, &[("cq", NtStatus::SUCCESS)]),
+    ] {
         passive.qp.receive(1, &[]).unwrap();
         passive.arm(CqNotify::Solicited);
         active.qp.immediate(1, [1; 8], flags).unwrap();
@@ -181,7 +182,10 @@ fn atomics_and_reads_share_a_queue() {
             let source = passive.sge(0, 8);
             let sge = active.sge(sink + 8, 8);
             let context = 2 * n as u64 + 1;
-            active.qp.read(context, &[sge], source.address, source.token, OpFlags::NONE).unwrap();
+            active
+                .qp
+                .read(context, &[sge], source.address, source.token, OpFlags::empty())
+                .unwrap();
         }
         active.qp.send(40, Data::Registered(&[]), OpFlags::READ_FENCE).unwrap();
         passive.receive(1, 0, 0);
@@ -258,7 +262,7 @@ pub(super) fn violations() {
         let (mut address, mut wrong) = (passive.buffer.address(), token);
         change(&passive, &mut address, &mut wrong);
         let sge = active.sge(0, 8);
-        active.qp.fetch_add(2, sge, address, wrong, 1, OpFlags::NONE).unwrap();
+        active.qp.fetch_add(2, sge, address, wrong, 1, OpFlags::empty()).unwrap();
         atomic((&active, &passive), token, 3, (8, 0), add(1));
         bench.settle();
         assert_eq!(active.log.take(), [("disconnect event", of_peer(code))], "{code:#x}");
@@ -285,7 +289,7 @@ fn revoked_before_its_turn() {
     bench.settle();
     assert_eq!(mr.deregister(|| {}), NtStatus::SUCCESS);
     bench.window = window;
-    passive.qp.send(1, Data::Registered(&[]), OpFlags::NONE).unwrap();
+    passive.qp.send(1, Data::Registered(&[]), OpFlags::empty()).unwrap();
     active.receive(1, 0, 1);
     bench.settle();
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x0100))]);
@@ -316,7 +320,7 @@ fn terminates_name_the_request() {
             assert_eq!(mr.deregister(|| {}), NtStatus::SUCCESS);
             bench.window = window;
             active.receive(9, 0, 1);
-            passive.qp.send(1, Data::Registered(&[]), OpFlags::NONE).unwrap();
+            passive.qp.send(1, Data::Registered(&[]), OpFlags::empty()).unwrap();
             bench.settle();
         }
         let (first, code) = if is_revoked { (0, 0x0100) } else { (1, 0x0102) };
@@ -397,7 +401,7 @@ fn wrong_responses() {
         let address = passive.buffer.address();
         // The answer lies before that of the peer's adapter.
         bench.is_cut = true;
-        let (sge, none) = (active.sge(0, 8), OpFlags::NONE);
+        let (sge, none) = (active.sge(0, 8), OpFlags::empty());
         match is_read {
             true => active.qp.read(1, &[sge], address, passive.mr.remote_token(), none).unwrap(),
             false => active.qp.fetch_add(1, sge, address, token, 1, none).unwrap(),
@@ -421,12 +425,13 @@ fn results_need_local_write() {
         let mut bench = Bench::with(6, on());
         let (active, passive, token) = extended(&mut bench);
         let mr = active.pd.create_mr(false).unwrap();
-        let rights = if is_revoked { MrFlags(0x7) } else { MrFlags::ALLOW_REMOTE_READ };
+        let rights =
+            if is_revoked { MrFlags::from_bits_retain(0x7) } else { MrFlags::ALLOW_REMOTE_READ };
         mr.register(&active.buffer, 0, 64, rights).unwrap();
         let sge = Sge { token: mr.local_token(), ..active.sge(0, 8) };
         let address = passive.buffer.address();
         bench.is_cut = is_revoked;
-        active.qp.fetch_add(1, sge, address, token, 1, OpFlags::NONE).unwrap();
+        active.qp.fetch_add(1, sge, address, token, 1, OpFlags::empty()).unwrap();
         bench.settle();
         if is_revoked {
             assert_eq!(mr.deregister(|| {}), NtStatus::SUCCESS);
@@ -445,9 +450,9 @@ pub(super) fn refused_posts() {
     let mut bench = Bench::new(7);
     let (active, passive) = connected(&mut bench);
     let (sge, address) = (active.sge(0, 8), passive.buffer.address());
-    let fetch_add = |side: &Side, sge| side.qp.fetch_add(1, sge, address, 1, 1, OpFlags::NONE);
+    let fetch_add = |side: &Side, sge| side.qp.fetch_add(1, sge, address, 1, 1, OpFlags::empty());
     assert_eq!(fetch_add(&active, sge), Err(NtStatus::NOT_SUPPORTED));
-    let immediate = active.qp.immediate(1, [0; 8], OpFlags::NONE);
+    let immediate = active.qp.immediate(1, [0; 8], OpFlags::empty());
     assert_eq!(immediate, Err(NtStatus::NOT_SUPPORTED));
     assert_eq!(active.qp.allow_extensions(true), Err(NtStatus::INVALID_PARAMETER), "too late");
 
@@ -523,7 +528,7 @@ fn flushed_atomics() {
     for context in 0..5 {
         atomic((&active, &passive), token, context, (0, 0), add(1));
     }
-    active.qp.immediate(5, [0; 8], OpFlags::NONE).unwrap();
+    active.qp.immediate(5, [0; 8], OpFlags::empty()).unwrap();
     bench.settle();
     assert_eq!(active.qp.stats().atomics, 2);
     active.qp.flush();
@@ -551,7 +556,7 @@ fn immediate_data_within_a_send() {
 pub(super) fn immediate_data_without_a_receive() {
     let mut bench = Bench::with(12, on());
     let (active, passive) = connected(&mut bench);
-    active.qp.immediate(1, [0; 8], OpFlags::NONE).unwrap();
+    active.qp.immediate(1, [0; 8], OpFlags::empty()).unwrap();
     bench.settle();
     assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS)], "iWARP senders see SUCCESS");
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x1202))]);

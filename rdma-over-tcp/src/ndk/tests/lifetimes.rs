@@ -11,7 +11,9 @@ use super::{
     bench::Bench,
     sides::{LIMITS, RESET, Side, connected, listen},
 };
-use crate::ndk::{AdapterConfig, Connector, CqNotify, Deferral, NtStatus, OpFlags, QpLimits};
+use crate::ndk::{
+    AdapterConfig, AdapterFlags, Connector, CqNotify, Deferral, NtStatus, OpFlags, QpLimits,
+};
 
 /// Notes the order of close completions.
 #[derive(Clone, Default)]
@@ -30,7 +32,7 @@ impl Order {
 
 // NDK-LIFE-1, -4, -5, -6, -9, -10: antecedents closed first all pend, and complete after their successors.
 #[test]
-fn antecedents_first() {
+pub(super) fn antecedents_first() {
     let mut bench = Bench::new(1);
     let (active, _passive) = connected(&mut bench);
     let order = Order::default();
@@ -49,7 +51,7 @@ fn antecedents_first() {
     assert_eq!(closed[0], "qp");
     assert_eq!(closed[3], "adapter", "{closed:?}");
     assert!(closed[1..3].contains(&"pd") && closed[1..3].contains(&"cq"));
-    assert!(bench.nodes[0].access().lock().is_idle());
+    assert!(bench.nodes[0].is_idle());
 }
 
 // NDK-LIFE-6: the antecedent waits until the successor's completion has returned, not just begun.
@@ -245,6 +247,7 @@ pub(super) fn creation_limits() {
         assert_eq!(create(over), Some(invalid));
     }
     assert_eq!(info.max_srq_depth, 64 * 1024, "NDK-SRQ-1");
+    assert!(info.adapter_flags.contains(AdapterFlags::CQ_RESIZE_SUPPORTED), "NDK-RSZ-1");
     assert_eq!(info.max_window_size, info.max_registration_size);
     assert_eq!(side.adapter.create_cq(0, |_| {}).err(), Some(invalid));
     let mr = side.pd.create_mr(true).unwrap();
@@ -302,7 +305,7 @@ fn close_of_a_region_behind_its_registration() {
     mr.initialize_fast_register(1, true).unwrap();
     bench.is_cut = true;
     let (source, sink) = (passive.sge(0, 10), active.sge(0, 10));
-    active.qp.read(1, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
+    active.qp.read(1, &[sink], source.address, source.token, OpFlags::empty()).unwrap();
     // Behind the read, whose response does not come.
     let flags = OpFlags::READ_FENCE | OpFlags::ALLOW_REMOTE_READ;
     active.qp.fast_register(2, &mr, &active.buffer, 0, 10, 0, flags).unwrap();

@@ -18,7 +18,7 @@ use crate::{
 };
 
 const PAGE: u64 = PAGE_SIZE as u64;
-const NONE: OpFlags = OpFlags::NONE;
+const NONE: OpFlags = OpFlags::empty();
 
 /// Buffers that lie anywhere, under addresses that follow each other from `address` on.
 fn chain(address: u64, lengths: &[usize]) -> Vec<RegisteredBuffer> {
@@ -328,7 +328,7 @@ pub(super) fn page_lists() {
 // NDK-MEM-7, NDK-WR-4, NDK-DEF-3: what a fast registration asks wrongly is refused inline, and sets off what was
 // deferred; each with its status.
 #[test]
-fn refused_page_lists() {
+pub(super) fn refused_page_lists() {
     let config = AdapterConfig::default();
     let mut limits = config.limits;
     limits.registration_bytes_max = 3 * PAGE + 1;
@@ -359,7 +359,7 @@ fn refused_page_lists() {
         (invalid, register(&pages[..2], 0x10, 0, 0x10, write)),
         (invalid, register(&pages[..1], 0x10, PAGE_SIZE, 0x10, write)),
         (invalid, register(&[pages[0] + 1], 0x10, 1, 0x10, write)),
-        (invalid, register(&pages[..1], 0x10, 1, 0x10, OpFlags(0x20))),
+        (invalid, register(&pages[..1], 0x10, 1, 0x10, OpFlags::from_bits_retain(0x20))),
         (invalid, register(&pages[..1], 0x10, 1, 0x10, OpFlags::INLINE)),
         (violation, register(&pages[..1], 0xf, 2, 0xf, write)),
         (violation, register(&[7 * PAGE], 0x10, 1, 0x10, write)),
@@ -385,7 +385,7 @@ fn refused_page_lists() {
     let whole = active.qp.fast_register_pages(3, &active.mr, &pages, 0x10, 1, 0x10, write);
     assert_eq!(whole, Err(invalid));
     assert_eq!(active.qp.invalidate(3, &active.mr, NONE), Err(invalid), "NDK-MEM-9");
-    let whole = mr.register(&active.buffer, 0, 1, MrFlags::NONE);
+    let whole = mr.register(&active.buffer, 0, 1, MrFlags::empty());
     assert_eq!(whole, Err(invalid));
 }
 

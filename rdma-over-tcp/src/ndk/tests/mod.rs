@@ -16,6 +16,7 @@ mod sides;
 mod sockets;
 mod srq;
 mod startup;
+mod taps;
 mod truncation;
 mod waits;
 mod windows;

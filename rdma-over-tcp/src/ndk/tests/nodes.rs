@@ -25,7 +25,7 @@ use offload_engine::{
     time::Duration,
 };
 
-use super::sides::LIMITS;
+use super::{sides::LIMITS, taps};
 use crate::ndk::{
     Adapter, AdapterConfig, AdapterCore, AdapterFlags, Begun, CallbackThread, Connector, Cq,
     CqNotify, Data, DisconnectEvent, Listener, Miniport, MrFlags, NDK_VERSION, NdkResultEx,
@@ -134,7 +134,7 @@ fn loops<W: Wait<Error: core::fmt::Debug> + Clone + Send + Sync>(
     let waiter = &mut waiter.clone();
     assert_eq!(near.connector().peer_address(), Some(remote));
     assert_eq!(far.connector().peer_address(), near.connector().local_address());
-    near_qp.send(2, Data::Registered(&[sge(0)]), OpFlags::NONE).unwrap();
+    near_qp.send(2, Data::Registered(&[sge(0)]), OpFlags::empty()).unwrap();
     let mut results = [NdkResultEx::default()];
     assert_eq!(far.poll(waiter, &far_cq, &mut results).unwrap(), 1);
     assert_eq!((results[0].request_context, results[0].status), (1, NtStatus::SUCCESS));
@@ -143,7 +143,7 @@ fn loops<W: Wait<Error: core::fmt::Debug> + Clone + Send + Sync>(
     buffer.read_at(length, &mut copy);
     assert!(copy.iter().all(|byte| *byte == 0xa5));
     let (target, source) = (sge(length), sge(0));
-    near_qp.read(3, &[target], source.address, token, OpFlags::NONE).unwrap();
+    near_qp.read(3, &[target], source.address, token, OpFlags::empty()).unwrap();
     assert_eq!(near.poll(waiter, &near_cq, &mut results).unwrap(), 1);
     assert_eq!((results[0].request_context, results[0].status), (3, NtStatus::SUCCESS));
     assert_eq!(adapter.counters().active_connection, 2);
@@ -436,7 +436,7 @@ fn mesh(ranks: &[(Adapter, SocketAddr)]) {
         let count = || rank.established.load(Ordering::Relaxed);
         until("all connections", || count() == 2 * others);
         for (_, qp) in &*rank.connections.lock().unwrap() {
-            qp.send(2, Data::Inline(&[b"a word"]), OpFlags::NONE).unwrap();
+            qp.send(2, Data::Inline(&[b"a word"]), OpFlags::empty()).unwrap();
         }
     }
     for rank in &all {
@@ -493,6 +493,19 @@ fn a_mesh_of_ranks() {
     mesh(&ranks);
 }
 
+// SDK ndmpic and ndconn, between two namespaces.
+#[test]
+fn a_mesh_of_ranks_on_taps() {
+    let Some(wire) = taps::Wire::new() else { return };
+    let opened = [0, 1].map(|index| {
+        let (link, config) = (Box::new(wire.tap(index)), NodeConfig::new(taps::host(index)));
+        let (node, adapter) = open(link, config, AdapterConfig::default()).unwrap();
+        (node, (adapter, SocketAddr::from((taps::address(index), 7000))))
+    });
+    let ranks = opened.each_ref().map(|(_, rank)| rank.clone());
+    mesh(&ranks);
+}
+
 /// Two nodes on a link, and their adapters with their addresses.
 fn pair(config: AdapterConfig) -> ([Node<AdapterCore>; 2], [(Adapter, SocketAddr); 2]) {
     let (near, far) = memory_link_pair(MemoryLinkOptions::default());
@@ -540,7 +553,7 @@ fn flush_and_close_beside_posts() {
                         thread::yield_now();
                         continue;
                     }
-                    match qp.send(2, Data::Inline(&[b"x"]), OpFlags::NONE) {
+                    match qp.send(2, Data::Inline(&[b"x"]), OpFlags::empty()) {
                         Ok(()) => posted += 1,
                         Err(NtStatus::NO_MORE_ENTRIES) => thread::yield_now(),
                         Err(status) => break (posted, status),

@@ -392,7 +392,7 @@ fn a_lost_device_is_told_everywhere() {
     assert_eq!(listener.listen(bench.server, |_| {}), removed);
     assert_eq!(idle.qp.receive(2, &[]), Err(removed));
     let data = Data::Registered(&[]);
-    assert_eq!(active.qp.send(3, data, OpFlags::NONE), Err(removed));
+    assert_eq!(active.qp.send(3, data, OpFlags::empty()), Err(removed));
     let connected = active.connector.as_ref().unwrap();
     assert_eq!(connected.disconnect(|_| {}), removed);
     assert_eq!(connected.close(|| {}), NtStatus::SUCCESS);

@@ -89,7 +89,7 @@ pub(super) fn write_all_sizes() {
             let target = passive.sge(4321, size);
             let sge = active.sge(0, size);
             let data = Data::Registered(&[sge]);
-            active.qp.write(1, data, target.address, target.token, OpFlags::NONE).unwrap();
+            active.qp.write(1, data, target.address, target.token, OpFlags::empty()).unwrap();
             bench.settle();
             assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS)], "{size}");
             assert_eq!(passive.outcomes(), []);
@@ -108,7 +108,7 @@ pub(super) fn read_all_sizes() {
             passive.fill(99, size, 5);
             let source = passive.sge(99, size);
             let sink = active.sge(4096, size);
-            active.qp.read(1, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
+            active.qp.read(1, &[sink], source.address, source.token, OpFlags::empty()).unwrap();
             bench.settle();
             assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS)], "{size}");
             assert_eq!(passive.outcomes(), []);
@@ -132,7 +132,7 @@ fn read_responses_are_stable() {
                 round = round.wrapping_add(1);
                 memory.write_at(99, &vec![round; size]);
             }));
-            active.qp.read(1, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
+            active.qp.read(1, &[sink], source.address, source.token, OpFlags::empty()).unwrap();
             bench.settle();
             assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS)], "{size}");
             assert_eq!(active.log.take(), []);
@@ -175,7 +175,7 @@ fn read_responses_do_not_flood_the_path() {
     let (source, sink) = (passive.sge(0, size), active.sge(0, size));
     let before: usize = bench.posted[1].iter().flatten().sum();
     bench.hold_acks = true;
-    active.qp.read(1, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
+    active.qp.read(1, &[sink], source.address, source.token, OpFlags::empty()).unwrap();
     bench.settle();
     let posted: usize = bench.posted[1].iter().flatten().sum();
     let in_flight = posted - before;
@@ -194,7 +194,7 @@ fn nothing_leaves_after_deregistration() {
     passive.fill(0, size, 5);
     let source = passive.sge(0, size);
     let sink = active.sge(0, size);
-    active.qp.read(1, &[sink], source.address, source.token, OpFlags::NONE).unwrap();
+    active.qp.read(1, &[sink], source.address, source.token, OpFlags::empty()).unwrap();
     while bench.posted[1].len() < 3 {
         assert!(bench.step(), "the response begins");
     }
@@ -221,14 +221,14 @@ fn deregistration_waits_for_what_is_sent() {
         let target = passive.sge(0, size);
         let source = [active.sge(0, size)];
         let (to, token) = (target.address, target.token);
-        active.qp.write(1, Data::Registered(&source), to, token, OpFlags::NONE).unwrap();
+        active.qp.write(1, Data::Registered(&source), to, token, OpFlags::empty()).unwrap();
         bench.settle();
         let note = |what| active.log.note(what);
         if !closes {
             let (noted, mr) = (note("deregistered"), &active.mr);
             assert_eq!(mr.deregister(move || noted(NtStatus::SUCCESS)), NtStatus::PENDING);
             assert_eq!(mr.deregister(|| {}), NtStatus::INVALID_PARAMETER, "it is under way");
-            let again = mr.register(&active.buffer, 0, 1, crate::ndk::MrFlags::NONE);
+            let again = mr.register(&active.buffer, 0, 1, crate::ndk::MrFlags::empty());
             assert_eq!(again, Err(NtStatus::INVALID_PARAMETER));
         }
         let noted = note("closed");
@@ -286,24 +286,24 @@ pub(super) fn multiple_entries() {
         let reversed: Vec<usize> = lengths.iter().rev().copied().collect();
         let (to, _) = scattered(&passive, &reversed);
         passive.qp.receive(1, &to).unwrap();
-        active.qp.send(2, Data::Registered(&from), OpFlags::NONE).unwrap();
+        active.qp.send(2, Data::Registered(&from), OpFlags::empty()).unwrap();
         bench.settle();
         assert_eq!(active.outcomes(), [(2, NtStatus::SUCCESS)]);
         assert_eq!(passive.outcomes(), [(1, NtStatus::SUCCESS)]);
         assert!(gathered(&active, &lengths) == gathered(&passive, &reversed));
         let target = passive.sge(1 << 20, total);
         let data = Data::Registered(&from);
-        active.qp.write(3, data, target.address, target.token, OpFlags::NONE).unwrap();
+        active.qp.write(3, data, target.address, target.token, OpFlags::empty()).unwrap();
         passive
             .qp
-            .read(4, &[passive.sge(2 << 20, 9)], from[0].address, from[0].token, OpFlags::NONE)
+            .read(4, &[passive.sge(2 << 20, 9)], from[0].address, from[0].token, OpFlags::empty())
             .unwrap();
         bench.settle();
         assert!(passive.content(1 << 20, total) == gathered(&active, &lengths));
         assert_eq!(active.outcomes(), [(3, NtStatus::SUCCESS)]);
         assert_eq!(passive.outcomes(), [(4, NtStatus::SUCCESS)]);
         let (sink, _) = scattered(&active, &reversed);
-        active.qp.read(5, &sink, target.address, target.token, OpFlags::NONE).unwrap();
+        active.qp.read(5, &sink, target.address, target.token, OpFlags::empty()).unwrap();
         bench.settle();
         assert_eq!(active.outcomes(), [(5, NtStatus::SUCCESS)]);
         assert!(gathered(&active, &reversed) == passive.content(1 << 20, total));
@@ -323,7 +323,7 @@ pub(super) fn inline_data() {
     text.fill(0);
     let data = [7; 257];
     assert_eq!(
-        active.qp.send(3, Data::Inline(&[&data]), OpFlags::NONE),
+        active.qp.send(3, Data::Inline(&[&data]), OpFlags::empty()),
         Err(NtStatus::INVALID_PARAMETER)
     );
     let registered = Data::Registered(&[]);
@@ -331,7 +331,7 @@ pub(super) fn inline_data() {
     let target = passive.sge(1000, 4);
     active
         .qp
-        .write(4, Data::Inline(&[b"data"]), target.address, target.token, OpFlags::NONE)
+        .write(4, Data::Inline(&[b"data"]), target.address, target.token, OpFlags::empty())
         .unwrap();
     bench.settle();
     assert_eq!(active.outcomes(), [(2, NtStatus::SUCCESS), (4, NtStatus::SUCCESS)]);
@@ -348,7 +348,7 @@ fn small_requests_are_packed() {
         passive.receive(n, n as usize * 64, 64);
         active.fill(n as usize * 64, 64, n as u8);
         let sge = active.sge(n as usize * 64, 64);
-        let flags = if n < 99 { OpFlags::DEFER } else { OpFlags::NONE };
+        let flags = if n < 99 { OpFlags::DEFER } else { OpFlags::empty() };
         active.qp.send(n, Data::Registered(&[sge]), flags).unwrap();
     }
     bench.posted[0].clear();
@@ -417,7 +417,7 @@ fn a_super_segment_is_few_slices() {
     bench.slices[0].clear();
     for n in 0..1000 {
         let data = Data::Registered(&[active.sge(n * 64, 64)]);
-        let flags = if n < 999 { OpFlags::DEFER } else { OpFlags::NONE };
+        let flags = if n < 999 { OpFlags::DEFER } else { OpFlags::empty() };
         let address = target.address + n as u64 * 64;
         active.qp.write(n as u64, data, address, target.token, flags).unwrap();
     }
@@ -433,7 +433,7 @@ fn a_super_segment_is_few_slices() {
     let data = [active.sge(0, 60_000)];
     active
         .qp
-        .write(0, Data::Registered(&data), target.address, target.token, OpFlags::NONE)
+        .write(0, Data::Registered(&data), target.address, target.token, OpFlags::empty())
         .unwrap();
     bench.settle();
     assert_eq!((&bench.posted[0][..], &bench.slices[0][..]), (&[vec![60_020]][..], &[3][..]));
@@ -448,7 +448,7 @@ fn the_rest_of_a_message_shares_a_list_with_the_next() {
     let (source, target) = (active.sge(0, 65_536), passive.sge(0, 65_536));
     bench.posted[0].clear();
     for n in 0..8 {
-        let flags = if n < 7 { OpFlags::DEFER } else { OpFlags::NONE };
+        let flags = if n < 7 { OpFlags::DEFER } else { OpFlags::empty() };
         let data = [source];
         active.qp.write(n, Data::Registered(&data), target.address, target.token, flags).unwrap();
     }
@@ -478,15 +478,15 @@ fn posts_wait_for_company_while_the_connection_flows() {
         access.urgency.lock().unwrap().take().unwrap()
     };
     assert_eq!(post(64, OpFlags::DEFER), Urgency::None);
-    assert_eq!(post(64, OpFlags::NONE), Urgency::Now);
+    assert_eq!(post(64, OpFlags::empty()), Urgency::Now);
     bench.settle();
-    assert_eq!(post(2 * EMSS, OpFlags::NONE), Urgency::Now, "two small messages are under way");
+    assert_eq!(post(2 * EMSS, OpFlags::empty()), Urgency::Now, "two small messages are under way");
     bench.settle();
-    assert_eq!(post(64, OpFlags::NONE), Urgency::Soon);
+    assert_eq!(post(64, OpFlags::empty()), Urgency::Soon);
     assert_eq!(post(64, OpFlags::DEFER), Urgency::None);
-    assert_eq!(post(300_000, OpFlags::NONE), Urgency::Now, "much has come together");
+    assert_eq!(post(300_000, OpFlags::empty()), Urgency::Now, "much has come together");
     bench.settle();
-    assert_eq!(post(64, OpFlags::NONE), Urgency::Soon);
+    assert_eq!(post(64, OpFlags::empty()), Urgency::Soon);
     bench.settle();
     // A failed post has what was deferred sent (NDK-DEF-3).
     assert_eq!(post(64, OpFlags::DEFER), Urgency::None);
@@ -496,13 +496,13 @@ fn posts_wait_for_company_while_the_connection_flows() {
     assert_eq!(access.urgency.lock().unwrap().take(), Some(Urgency::Soon));
     bench.settle();
     // There is no room: however much comes, nothing can be sent before an acknowledgement.
-    assert_eq!(post(2 << 20, OpFlags::NONE), Urgency::Now);
+    assert_eq!(post(2 << 20, OpFlags::empty()), Urgency::Now);
     bench.settle();
-    assert_eq!(post(300_000, OpFlags::NONE), Urgency::Soon);
+    assert_eq!(post(300_000, OpFlags::empty()), Urgency::Soon);
     bench.hold_acks = false;
     bench.release_acks();
     bench.settle();
-    assert_eq!(post(64, OpFlags::NONE), Urgency::Now, "nothing is under way");
+    assert_eq!(post(64, OpFlags::empty()), Urgency::Now, "nothing is under way");
     bench.settle();
     assert_eq!(active.outcomes().len(), 11);
     // A receive leads to nothing.
@@ -518,7 +518,7 @@ pub(super) fn deferred_requests_keep_their_order() {
     for n in 0..6 {
         passive.receive(n, n as usize * 100, 100);
         active.fill(n as usize * 100, 100, n as u8);
-        let flags = if n % 3 < 2 { OpFlags::DEFER } else { OpFlags::NONE };
+        let flags = if n % 3 < 2 { OpFlags::DEFER } else { OpFlags::empty() };
         let data = [active.sge(n as usize * 100, 100)];
         active.qp.send(n, Data::Registered(&data), flags).unwrap();
         bench.settle();
@@ -560,7 +560,7 @@ pub(super) fn order_and_silence() {
     let target = passive.sge(0, 50_000);
     let sge = active.sge(0, 50_000);
     for n in 0..40 {
-        let silent = if n % 3 == 0 { OpFlags::NONE } else { OpFlags::SILENT_SUCCESS };
+        let silent = if n % 3 == 0 { OpFlags::empty() } else { OpFlags::SILENT_SUCCESS };
         let data = Data::Registered(&[sge]);
         match n % 2 {
             0 => active.qp.write(n, data, target.address, target.token, silent).unwrap(),
@@ -584,7 +584,7 @@ pub(super) fn reads_beyond_the_limit_wait() {
             passive.fill(1000 + usize::from(n) * 5000, 5000, n);
             let source = passive.sge(1000 + usize::from(n) * 5000, 5000);
             let sink = active.sge(usize::from(n) * 5000, 5000);
-            let flags = OpFlags::NONE;
+            let flags = OpFlags::empty();
             active.qp.read(n.into(), &[sink], source.address, source.token, flags).unwrap();
         }
         active.send(100, 0, 10);
@@ -604,10 +604,10 @@ pub(super) fn no_reads_allowed() {
     let (active, passive) = connected_with(&mut bench, LIMITS, none);
     let source = passive.sge(0, 1);
     let result =
-        active.qp.read(1, &[active.sge(0, 1)], source.address, source.token, OpFlags::NONE);
+        active.qp.read(1, &[active.sge(0, 1)], source.address, source.token, OpFlags::empty());
     assert_eq!(result, Err(NtStatus::INVALID_DEVICE_REQUEST));
     assert_eq!(
-        passive.qp.read(1, &[source], source.address, source.token, OpFlags::NONE),
+        passive.qp.read(1, &[source], source.address, source.token, OpFlags::empty()),
         Err(NtStatus::INVALID_DEVICE_REQUEST)
     );
 }
@@ -621,7 +621,7 @@ pub(super) fn read_fence() {
     passive.receive(9, 100_000, 30_000);
     let source = passive.sge(0, 30_000);
     let sge = active.sge(0, 30_000);
-    active.qp.read(1, &[sge], source.address, source.token, OpFlags::NONE).unwrap();
+    active.qp.read(1, &[sge], source.address, source.token, OpFlags::empty()).unwrap();
     active.qp.send(2, Data::Registered(&[sge]), OpFlags::READ_FENCE).unwrap();
     bench.settle();
     assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS), (2, NtStatus::SUCCESS)]);
@@ -689,9 +689,9 @@ pub(super) fn fast_register_and_remote_invalidate() {
     active.fill(0, 100, 1);
     let sge = active.sge(0, 100);
     let data = Data::Registered(&[sge]);
-    active.qp.write(2, data, (1 << 40) + 8000, token, OpFlags::NONE).unwrap();
+    active.qp.write(2, data, (1 << 40) + 8000, token, OpFlags::empty()).unwrap();
     passive.receive(3, 20_000, 100);
-    active.qp.send_and_invalidate(4, data, token, OpFlags::NONE).unwrap();
+    active.qp.send_and_invalidate(4, data, token, OpFlags::empty()).unwrap();
     bench.settle();
     let sent = active.poll();
     assert_eq!(
@@ -708,12 +708,12 @@ pub(super) fn fast_register_and_remote_invalidate() {
     let token = passive.qp.fast_register(6, &mr, &passive.buffer, 0, 8192, 0, rights).unwrap();
     bench.settle();
     assert_eq!(passive.cq.poll(&mut plain), 1);
-    active.qp.send_and_invalidate(7, data, token, OpFlags::NONE).unwrap();
+    active.qp.send_and_invalidate(7, data, token, OpFlags::empty()).unwrap();
     bench.settle();
     assert_eq!(passive.cq.poll(&mut plain), 1);
     assert_eq!((plain[0].status, plain[0].bytes_transferred), (NtStatus::SUCCESS, 100));
     // A later invalidation fails, and with it the connection (NDK-CQ-17, NDK-MEM-10).
-    passive.qp.invalidate(8, &mr, OpFlags::NONE).unwrap();
+    passive.qp.invalidate(8, &mr, OpFlags::empty()).unwrap();
     bench.settle();
     assert_eq!(passive.outcomes(), [(8, NtStatus::INVALID_DEVICE_REQUEST)]);
     assert!(!passive.qp.is_connected() && !active.qp.is_connected());
@@ -738,7 +738,7 @@ pub(super) fn read_with_local_invalidate() {
     bench.settle();
     assert_eq!(active.outcomes(), [(0, NtStatus::SUCCESS), (1, NtStatus::SUCCESS)]);
     assert!(active.content(0, 100) == pattern(100, 4));
-    active.qp.send(2, Data::Registered(&[sink]), OpFlags::NONE).unwrap();
+    active.qp.send(2, Data::Registered(&[sink]), OpFlags::empty()).unwrap();
     bench.settle();
     assert_eq!(active.outcomes(), [(2, NtStatus::ACCESS_VIOLATION)]);
 }
@@ -779,7 +779,7 @@ fn soak() {
                 side.send(1000 + n as u64, n * 20_000, 100 + n * 190);
                 let source = other.sge(n * 20_000, 3000);
                 let sink = side.sge(half + 600_000 + n * 3000, 3000);
-                let flags = OpFlags::NONE;
+                let flags = OpFlags::empty();
                 side.qp
                     .read(2000 + n as u64, &[sink], source.address, source.token, flags)
                     .unwrap();
@@ -817,7 +817,7 @@ pub(super) fn post_limits() {
     let mut active = Side::with(&bench, 0, 65_536, limits);
     let mut passive = Side::with(&bench, 1, 65_536, limits);
     assert_eq!(
-        active.qp.send(0, Data::Registered(&[]), OpFlags::NONE),
+        active.qp.send(0, Data::Registered(&[]), OpFlags::empty()),
         Err(NtStatus::CONNECTION_INVALID),
         "NDK-CON-11"
     );
@@ -829,16 +829,16 @@ pub(super) fn post_limits() {
     }
     assert_eq!(passive.qp.receive(2, &[]), Err(NtStatus::NO_MORE_ENTRIES));
     let data = Data::Registered(&[sge]);
-    assert_eq!(active.qp.send(2, data, OpFlags::NONE), Err(NtStatus::NO_MORE_ENTRIES));
+    assert_eq!(active.qp.send(2, data, OpFlags::empty()), Err(NtStatus::NO_MORE_ENTRIES));
     bench.settle();
     assert_eq!(active.outcomes().len(), 2);
     assert_eq!(
-        active.qp.send(3, Data::Registered(&[sge, sge]), OpFlags::NONE),
+        active.qp.send(3, Data::Registered(&[sge, sge]), OpFlags::empty()),
         Err(NtStatus::DATA_OVERRUN)
     );
     let huge = Sge { length: u32::MAX, ..sge };
     assert_eq!(
-        active.qp.send(4, Data::Registered(&[huge]), OpFlags::NONE),
+        active.qp.send(4, Data::Registered(&[huge]), OpFlags::empty()),
         Err(NtStatus::BUFFER_OVERFLOW)
     );
     bench.settle();

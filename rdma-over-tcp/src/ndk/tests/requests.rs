@@ -5,6 +5,7 @@ use std::{vec, vec::Vec};
 use super::{
     bench::Bench,
     sides::{BUFFER, LIMITS, Side, connect, connected, pattern},
+    taps,
 };
 use crate::{
     error::WireError,
@@ -14,7 +15,7 @@ use crate::{
     },
 };
 
-const NONE: OpFlags = OpFlags::NONE;
+const NONE: OpFlags = OpFlags::empty();
 /// Bytes of a Write that a Terminate finds under way.
 const LARGE: usize = 300_000;
 
@@ -111,11 +112,17 @@ pub(super) fn every_flag_at_every_request() {
     let mut passive = Side::new(&bench, 1);
     connect(&mut bench, &mut active, &mut passive, LIMITS, LIMITS);
     for operation in [Send, Write, Read, Bind, FastRegister, Invalidate] {
-        let legal = OpFlags::legal(operation).without(OpFlags::ALLOW_REMOTE_ATOMIC);
-        let singles = (0..16).map(|bit| OpFlags(1 << bit));
-        let without_silence = legal.without(OpFlags::SILENT_SUCCESS);
-        for flags in singles.chain([NONE, legal, without_silence, OpFlags(0x30), OpFlags(0x20)]) {
-            let is_legal = legal.contains(flags) && flags.0 & 0x30 != 0x20;
+        let legal = OpFlags::legal(operation).difference(OpFlags::ALLOW_REMOTE_ATOMIC);
+        let singles = (0..16).map(|bit| OpFlags::from_bits_retain(1 << bit));
+        let without_silence = legal.difference(OpFlags::SILENT_SUCCESS);
+        for flags in singles.chain([
+            NONE,
+            legal,
+            without_silence,
+            OpFlags::from_bits_retain(0x30),
+            OpFlags::from_bits_retain(0x20),
+        ]) {
+            let is_legal = legal.contains(flags) && flags.bits() & 0x30 != 0x20;
             let posted = post((&active, &passive), operation, flags);
             let expected = if is_legal { Ok(()) } else { Err(NtStatus::INVALID_PARAMETER) };
             assert_eq!(posted, expected, "{operation:?} {flags:?}");
@@ -135,7 +142,7 @@ pub(super) fn every_flag_at_every_request() {
 
 // NDK-FLG-1, NDK-MEM-11: what each composite opens to a peer, at regions, fast registrations and windows.
 #[test]
-fn composite_flags_open_what_they_say() {
+pub(super) fn composite_flags_open_what_they_say() {
     let (read, write) = (0x8, 0x30);
     let cases: [(u32, u32, bool, bool); 5] = [
         (0x0, 0x0, false, false),
@@ -150,11 +157,17 @@ fn composite_flags_open_what_they_say() {
                 let mut bench = Bench::new(1);
                 let (active, passive) = connected(&mut bench);
                 let address = passive.buffer.address();
-                let flags = OpFlags(op_flags);
+                let flags = OpFlags::from_bits_retain(op_flags);
                 let mr = passive.pd.create_mr(kind == 1).unwrap();
                 let token = match kind {
                     0 => {
-                        mr.register(&passive.buffer, 0, BUFFER, MrFlags(mr_flags)).unwrap();
+                        mr.register(
+                            &passive.buffer,
+                            0,
+                            BUFFER,
+                            MrFlags::from_bits_retain(mr_flags),
+                        )
+                        .unwrap();
                         mr.remote_token()
                     }
                     1 => {
@@ -281,7 +294,7 @@ fn window(side: &Side, length: usize, rights: OpFlags) -> Sge {
 // request ends ACCESS_VIOLATION unless it has completed before, the connection ends, the victim's receive is CANCELLED,
 // and no byte is placed outside of the window.
 #[test]
-fn what_a_window_refuses() {
+pub(super) fn what_a_window_refuses() {
     let both = OpFlags::ALLOW_REMOTE_READ | OpFlags::ALLOW_REMOTE_WRITE;
     let cases = [
         ("NdInvalidRead", both, true, LARGE, true),
@@ -294,6 +307,8 @@ fn what_a_window_refuses() {
         let mut bench = Bench::new(1);
         let (active, passive) = connected(&mut bench);
         let target = window(&passive, LARGE, rights);
+        // The peer may name it once the bind is done.
+        bench.settle();
         passive.receive(1, 1 << 20, 100);
         if invalidates {
             passive.receive(2, 1 << 20, 100);
@@ -313,9 +328,10 @@ fn what_a_window_refuses() {
             }
         }
         bench.settle();
-        // Only the last byte of that Write is wrong: its tail was copied aside, and it is complete when TCP has it.
+        // Only the last byte of that Write is wrong: its tail was copied aside, and it is complete when TCP has it. On
+        // TAPs TCP's window is smaller, and the Terminate finds it under way.
         let status = match case {
-            "NdOverWrite" => NtStatus::SUCCESS,
+            "NdOverWrite" if taps::chosen().is_none() => NtStatus::SUCCESS,
             _ => NtStatus::ACCESS_VIOLATION,
         };
         assert_eq!(active.outcomes(), [(3, status)], "{case}");
@@ -335,7 +351,7 @@ fn what_a_window_refuses() {
 // NdMRDeregister: busy while a window is bound, and free when it is not. NdMRInvalidBuffer (NDK-MEM-18): nothing to be
 // registered is INVALID_PARAMETER.
 #[test]
-fn deregistration_and_empty_buffers() {
+pub(super) fn deregistration_and_empty_buffers() {
     let mut bench = Bench::new(1);
     let (_active, passive) = connected(&mut bench);
     let mw = passive.pd.create_mw().unwrap();
@@ -350,10 +366,10 @@ fn deregistration_and_empty_buffers() {
     assert_eq!(passive.mr.deregister(|| {}), NtStatus::INVALID_PARAMETER);
     let invalid = NtStatus::INVALID_PARAMETER;
     let mr = passive.pd.create_mr(false).unwrap();
-    assert_eq!(mr.register(&passive.buffer, 0, 0, MrFlags::NONE), Err(invalid));
-    assert_eq!(mr.register(&passive.buffer, BUFFER, 1, MrFlags::NONE), Err(invalid));
-    assert_eq!(mr.register(&passive.buffer, 1, usize::MAX, MrFlags::NONE), Err(invalid));
-    assert_eq!(mr.register_chain(&[], 1, MrFlags::NONE), Err(invalid));
+    assert_eq!(mr.register(&passive.buffer, 0, 0, MrFlags::empty()), Err(invalid));
+    assert_eq!(mr.register(&passive.buffer, BUFFER, 1, MrFlags::empty()), Err(invalid));
+    assert_eq!(mr.register(&passive.buffer, 1, usize::MAX, MrFlags::empty()), Err(invalid));
+    assert_eq!(mr.register_chain(&[], 1, MrFlags::empty()), Err(invalid));
     assert_eq!(passive.adapter.allocate(0).map(drop), Err(invalid));
     assert_eq!(mr.local_token(), 0);
 }
@@ -403,15 +419,24 @@ pub(super) fn queue_pairs_at_the_limits() {
 // ndmw: a large window is read at both ends, written in blocks, and then filled from below by small Writes.
 #[test]
 fn a_large_window() {
-    const WINDOW: usize = 64 << 20;
-    let (half, block) = (WINDOW / 2, WINDOW / 4);
+    a_window(64 << 20);
+}
+
+// The same, small enough for frames.
+#[test]
+pub(super) fn a_window_of_four_mebibytes() {
+    a_window(4 << 20);
+}
+
+fn a_window(length: usize) {
+    let (half, block) = (length / 2, length / 4);
     let mut bench = Bench::new(1);
-    let mut active = Side::with(&bench, 0, WINDOW, QpLimits::default());
-    let mut passive = Side::with(&bench, 1, WINDOW, QpLimits::default());
+    let mut active = Side::with(&bench, 0, length, QpLimits::default());
+    let mut passive = Side::with(&bench, 1, length, QpLimits::default());
     connect(&mut bench, &mut active, &mut passive, LIMITS, LIMITS);
     let both = OpFlags::ALLOW_REMOTE_READ | OpFlags::ALLOW_REMOTE_WRITE;
-    let target = window(&passive, WINDOW, both);
-    passive.fill(0, WINDOW, 3);
+    let target = window(&passive, length, both);
+    passive.fill(0, length, 3);
     bench.settle();
     let (address, token) = (target.address, target.token);
     let [first, rest] = [active.sge(0, 1024), active.sge(1024, half - 1024)];
@@ -419,13 +444,13 @@ fn a_large_window() {
     active.qp.read(1, &[rest], address + 1024, token, NONE).unwrap();
     bench.settle();
     assert!(active.content(0, half) == passive.content(0, half));
-    active.fill(0, WINDOW, 7);
+    active.fill(0, length, 7);
     for n in 0..4 {
         let (data, to) = ([active.sge(n * block, block)], address + (n * block) as u64);
         active.qp.write(1, Data::Registered(&data), to, token, NONE).unwrap();
     }
     bench.settle();
-    assert!(passive.content(0, WINDOW) == pattern(WINDOW, 7));
+    assert!(passive.content(0, length) == pattern(length, 7));
     let small = 256 * 1024;
     active.fill(0, small, 9);
     for n in 0..small / 4 {
@@ -436,9 +461,9 @@ fn a_large_window() {
         }
     }
     bench.settle();
-    let content = passive.content(0, WINDOW);
+    let content = passive.content(0, length);
     assert!(content[..small] == pattern(small, 9));
-    assert!(content[small..] == pattern(WINDOW, 7)[small..], "nothing else has changed");
+    assert!(content[small..] == pattern(length, 7)[small..], "nothing else has changed");
     assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS); 6]);
 }
 

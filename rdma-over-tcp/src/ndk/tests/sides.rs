@@ -41,7 +41,7 @@ pub(super) struct Side {
 }
 
 pub(super) const BUFFER: usize = 4 << 20;
-pub(super) const ALL_RIGHTS: MrFlags = MrFlags(0x7);
+pub(super) const ALL_RIGHTS: MrFlags = MrFlags::from_bits_retain(0x7);
 
 impl Side {
     pub(super) fn new(bench: &Bench, node: usize) -> Self {
@@ -107,7 +107,7 @@ impl Side {
 
     pub(super) fn send(&self, context: u64, offset: usize, length: usize) {
         let sge = self.sge(offset, length);
-        self.qp.send(context, Data::Registered(&[sge]), OpFlags::NONE).unwrap();
+        self.qp.send(context, Data::Registered(&[sge]), OpFlags::empty()).unwrap();
     }
 
     pub(super) fn receive(&self, context: u64, offset: usize, length: usize) {

@@ -65,7 +65,7 @@ fn a_terminate_before_a_reset_is_read() {
     peer.write_all(&terminate(error)).unwrap();
     set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
     drop(peer);
-    qp.send(1, Data::Inline(&[b"too late"]), OpFlags::NONE).unwrap();
+    qp.send(1, Data::Inline(&[b"too late"]), OpFlags::empty()).unwrap();
     let reason = polled.poll_until(|| ended.reason());
     assert_eq!(reason, DisconnectReason::terminated(error.number()).0, "{reason:#x}");
 }

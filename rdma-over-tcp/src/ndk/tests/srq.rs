@@ -271,7 +271,7 @@ fn messages_are_what_they_are() {
     shared.receive(2, 0, 10);
     shared.receive(3, 0, 10);
     let data = Data::Inline(&[b"data"]);
-    shared.peers[0].qp.send_and_invalidate(1, data, token, OpFlags::NONE).unwrap();
+    shared.peers[0].qp.send_and_invalidate(1, data, token, OpFlags::empty()).unwrap();
     shared.bench.settle();
     let results = shared.sides[0].poll();
     assert_eq!(results[1].operation, OperationType::ReceiveAndInvalidate);

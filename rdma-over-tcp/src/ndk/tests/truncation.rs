@@ -66,7 +66,7 @@ fn fin_within_a_message() {
     one_list(&mut bench);
     let (from, to) = (active.sge(0, LARGE), passive.sge(0, LARGE));
     let data = Data::Registered(&[from]);
-    active.qp.write(2, data, to.address, to.token, OpFlags::NONE).unwrap();
+    active.qp.write(2, data, to.address, to.token, OpFlags::empty()).unwrap();
     bench.settle();
     assert_truncated(&mut bench, &active, &passive, reason);
 
@@ -74,7 +74,7 @@ fn fin_within_a_message() {
     let (active, passive) = connected(&mut bench);
     one_list(&mut bench);
     let (to, from) = (passive.sge(0, LARGE), active.sge(0, LARGE));
-    passive.qp.read(1, &[to], from.address, from.token, OpFlags::NONE).unwrap();
+    passive.qp.read(1, &[to], from.address, from.token, OpFlags::empty()).unwrap();
     bench.settle();
     bench.window = 64 * 1024;
     assert_truncated(&mut bench, &active, &passive, reason);

@@ -25,7 +25,7 @@ fn write(side: &Side, context: u64, (offset, length): (usize, usize), to: (&Side
     let data = [side.sge(offset, length)];
     let target = target.sge(at, length);
     let data = Data::Registered(&data);
-    side.qp.write(context, data, target.address, target.token, OpFlags::NONE).unwrap();
+    side.qp.write(context, data, target.address, target.token, OpFlags::empty()).unwrap();
 }
 
 // Nothing overtakes a message that waits, and nothing is lost: each goes into the receive that is posted for it, with

@@ -29,7 +29,7 @@ fn assert_terminated(bench: &mut Bench, active: &Side, passive: &Side, error: Wi
 // NDK-MEM-11, -13, -16, NDK-RI-1: a window is bound, read and written within its bounds and rights, and taken back by
 // the peer's Send; then it opens nothing.
 #[test]
-fn a_windows_life() {
+pub(super) fn a_windows_life() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let (mw, target) = bound(&passive, 1000, 500, OpFlags::ALLOW_REMOTE_WRITE);
@@ -42,7 +42,7 @@ fn a_windows_life() {
     assert!(results.iter().all(|result| result.status == NtStatus::SUCCESS));
     active.fill(0, 500, 3);
     let data = [active.sge(0, 500)];
-    let none = OpFlags::NONE;
+    let none = OpFlags::empty();
     active.qp.write(1, Data::Registered(&data), target.address, target.token, none).unwrap();
     let sink = [active.sge(4096, 100)];
     active.qp.read(2, &sink, source.address + 400, source.token, none).unwrap();
@@ -75,7 +75,7 @@ fn bounds_and_rights() {
         (read, false, 0, WireError::TaggedInvalidStag),
         (read, true, 1, WireError::ProtectionBounds),
         (write, true, 0, WireError::ProtectionAccess),
-        (OpFlags::NONE, true, 0, WireError::ProtectionAccess),
+        (OpFlags::empty(), true, 0, WireError::ProtectionAccess),
     ] {
         let mut bench = Bench::new(1);
         let (active, passive) = connected(&mut bench);
@@ -84,10 +84,10 @@ fn bounds_and_rights() {
         let (address, token) = (target.address + offset, target.token);
         let own = [active.sge(0, 500)];
         match is_read {
-            true => active.qp.read(1, &own, address, token, OpFlags::NONE).unwrap(),
+            true => active.qp.read(1, &own, address, token, OpFlags::empty()).unwrap(),
             false => {
                 let data = Data::Registered(&own);
-                active.qp.write(1, data, address, token, OpFlags::NONE).unwrap();
+                active.qp.write(1, data, address, token, OpFlags::empty()).unwrap();
             }
         }
         assert_terminated(&mut bench, &active, &passive, error);
@@ -97,7 +97,7 @@ fn bounds_and_rights() {
 
 // NDK-MEM-16: the window of one queue pair is none for another of the same domain, which would be let to the region.
 #[test]
-fn a_window_is_its_queue_pairs() {
+pub(super) fn a_window_is_its_queue_pairs() {
     let mut bench = Bench::new(1);
     let (_first, passive) = connected(&mut bench);
     let (mut stranger, mut second) = (Side::new(&bench, 0), Side::new(&bench, 1));
@@ -112,7 +112,7 @@ fn a_window_is_its_queue_pairs() {
     let (_, target) = bound(&passive, 0, 4096, OpFlags::ALLOW_REMOTE_WRITE);
     bench.settle();
     let data = [stranger.sge(0, 100)];
-    let none = OpFlags::NONE;
+    let none = OpFlags::empty();
     let (address, token) = (passive.buffer.address(), passive.mr.remote_token());
     stranger.qp.write(1, Data::Registered(&data), address, token, none).unwrap();
     bench.settle();
@@ -131,7 +131,7 @@ fn binds_and_invalidations_out_of_turn() {
         let mut bench = Bench::new(1);
         let (active, passive) = connected(&mut bench);
         let (mw, target) = bound(&passive, 0, 100, OpFlags::ALLOW_REMOTE_READ);
-        let none = OpFlags::NONE;
+        let none = OpFlags::empty();
         match is_bind {
             true => {
                 let bind = passive.qp.bind(1, &passive.mr, &mw, target.address, 100, none);
@@ -166,11 +166,11 @@ fn regions_wait_for_their_windows() {
         assert_eq!(passive.mr.close(note("region")), NtStatus::PENDING);
         // The window still opens it.
         let sink = [active.sge(0, 100)];
-        active.qp.read(1, &sink, target.address, target.token, OpFlags::NONE).unwrap();
+        active.qp.read(1, &sink, target.address, target.token, OpFlags::empty()).unwrap();
         bench.settle();
         assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS)]);
         assert_eq!(passive.log.take(), []);
-        let late = passive.qp.bind(2, &passive.mr, &mw, target.address, 1, OpFlags::NONE);
+        let late = passive.qp.bind(2, &passive.mr, &mw, target.address, 1, OpFlags::empty());
         assert_eq!(late, Err(NtStatus::INVALID_PARAMETER), "the region is being closed");
         if closes_qp {
             assert_eq!(passive.qp.close(|| {}), NtStatus::PENDING, "its connector");
@@ -206,7 +206,10 @@ fn refused_inline() {
     let foreign = other.pd.create_mw().unwrap();
     assert_eq!(bind(&plain, &foreign, 100, read), invalid, "another domain's");
     assert_eq!(bind(&other.mr, &mw, 100, read), invalid, "another domain's");
-    assert_eq!(passive.qp.invalidate(1, &foreign, OpFlags::NONE), Err(NtStatus::INVALID_PARAMETER));
+    assert_eq!(
+        passive.qp.invalidate(1, &foreign, OpFlags::empty()),
+        Err(NtStatus::INVALID_PARAMETER)
+    );
     assert_eq!(bind(&plain, &mw, 100, read), None);
     bench.settle();
     let idle = Side::new(&bench, 1);

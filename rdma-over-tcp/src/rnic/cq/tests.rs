@@ -333,6 +333,7 @@ fn resize() {
     queue.push(entry(WcStatus::Success), false).unwrap();
     queue.push(entry(WcStatus::Success), false).unwrap();
     assert_eq!(queue.resize(1), Err(VerbError::CompletionsPresent));
+    assert_eq!(queue.resize(2), Ok(()));
     assert_eq!(queue.resize(3), Ok(()));
     assert_eq!(queue.push(entry(WcStatus::Success), false), Ok(()));
     assert_eq!(queue.push(entry(WcStatus::Success), false), Err(()));

@@ -39,7 +39,7 @@ const LATER: u8 = 0xdd;
 const BEHIND: u64 = 1_000;
 /// What the far consumer adds to a word meanwhile: nothing of what is asked for reaches so high.
 const LOCAL: u64 = 1 << 32;
-const NONE: OpFlags = OpFlags::NONE;
+const NONE: OpFlags = OpFlags::empty();
 
 /// What has become of a run.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]

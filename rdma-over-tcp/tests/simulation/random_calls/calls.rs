@@ -1,19 +1,24 @@
 //! The calls, each with arguments that are right, nearly right or wild.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use rdma_over_tcp::ndk::{
     Adapter, AtomicOperation, Connector, CqNotify, Created, Data, Invalidate, MrFlags, NdkResult,
-    NdkResultEx, NtStatus, OpFlags, PAGE_SIZE, QpLimits, ReadLimit, Sge,
+    NdkResultEx, NtStatus, OpFlags, PAGE_SIZE, Pd, QpLimits, ReadLimit, Sge,
 };
 
 use super::{BYTES, REGISTERED, World, pool::Handles, pool::Offer};
 use crate::plan::{Plan, draw, once_in};
 use flue_test_support::check;
 
+/// Rounds in which a message gets through, mostly.
+const ROUNDS_MAX: usize = 200;
 /// Rounds until what pends for a moment has ended.
 const PASSES_MAX: usize = 10_000;
 
@@ -126,6 +131,10 @@ fn done(calls: &Arc<AtomicU32>) -> impl FnOnce(NtStatus) + Send + 'static {
     }
 }
 
+fn has_ended(calls: &AtomicU32) -> bool {
+    calls.load(Ordering::Relaxed) > 0
+}
+
 impl World {
     fn adapter(&self, node: usize) -> Adapter {
         self.bench.adapters[node].clone()
@@ -175,35 +184,91 @@ impl World {
                 self.offer(node, mr.local_token(), 0, REGISTERED);
             }
             keep!(self, node, mrs, mr);
+            self.equip(node, &pd);
         }
         let passive = draw(&mut self.rng, 2);
         let active = 1 - passive;
         let connector = self.adapter(active).create_connector();
         self.said("create connector", status(&connector));
-        let (Ok(connector), Some(listener)) =
-            (connector, self.pools[passive].listeners.any(&mut self.rng))
-        else {
-            return;
-        };
+        let (Ok(connector), Some(server)) = (connector, self.listening(passive)) else { return };
         let limits = ReadLimit { inbound: 8, outbound: 8 };
+        let known = self.pools[passive].connectors.added();
         let calls = self.expect();
-        if let Some(server) = listener.local_address() {
-            let begun =
-                connector.connect(&qps[active], None, server, limits, b"hello", done(&calls));
-            self.called("connect", begun, calls);
-            self.pass(30);
-            if let Some(incoming) = self.pools[passive].connectors.all().pop() {
-                let calls = self.expect();
-                let accepted = incoming.accept(&qps[passive], limits, b"", None, done(&calls));
-                self.called("accept", accepted, calls);
-                self.pass(30);
-            }
-            let calls = self.expect();
-            let completed = connector.complete_connect(None, done(&calls));
-            self.called("complete connect", completed, calls);
-            self.pass(30);
+        let begun = connector.connect(&qps[active], None, server, limits, b"hello", done(&calls));
+        self.called("connect", begun, calls.clone());
+        let incoming = self.pools[passive].connectors.clone();
+        self.pass_until(ROUNDS_MAX, || incoming.added() > known);
+        if let Some(incoming) = incoming.all().pop() {
+            let accepted = self.expect();
+            let status = incoming.accept(&qps[passive], limits, b"", None, done(&accepted));
+            self.called("accept", status, accepted.clone());
+            self.pass_until(ROUNDS_MAX, || has_ended(&calls));
+            let completed = self.expect();
+            let status = connector.complete_connect(None, done(&completed));
+            self.called("complete connect", status, completed);
+            self.pass_until(ROUNDS_MAX, || has_ended(&accepted));
         }
         keep!(self, active, connectors, connector);
+    }
+
+    /// Where somebody listens: at a listener that there is, which may be paused, or at a new one.
+    fn listening(&mut self, node: usize) -> Option<SocketAddr> {
+        let known = self.pools[node].listeners.any(&mut self.rng)?;
+        if let Some(address) = known.local_address().filter(|_| once_in(&mut self.rng, 2)) {
+            return Some(address);
+        }
+        let incoming = self.pools[node].connectors.clone();
+        let listener = self.adapter(node).create_listener(move |connector| {
+            if let Some(oldest) = incoming.add(connector) {
+                oldest.close_unseen();
+            }
+        });
+        self.said("create listener", status(&listener));
+        let listener = listener.ok()?;
+        let (local, calls) = ((self.addresses[node], 0).into(), self.expect());
+        let status = listener.listen(local, done(&calls));
+        self.called("listen", status, calls.clone());
+        self.pass_until(ROUNDS_MAX, || has_ended(&calls));
+        keep!(self, node, listeners, listener.clone());
+        listener.local_address()
+    }
+
+    /// Requests on a connection that may be there, each with a receive before it: without them most connections would
+    /// end with the first Send.
+    fn converse(&mut self) {
+        for _ in 0..draw(&mut self.rng, 40) {
+            let node = draw(&mut self.rng, 2);
+            self.receive(1 - node);
+            match draw(&mut self.rng, 9) {
+                0 => self.fast_register(node),
+                1 => self.bind(node),
+                2 => self.invalidate(node),
+                3 | 4 => self.send(node),
+                5 | 6 => self.write(node),
+                7 => self.read(node),
+                _ => self.extension(node),
+            }
+            let rounds = 1 + draw(&mut self.rng, 6);
+            self.pass(rounds);
+            self.poll(0);
+            self.poll(1);
+        }
+    }
+
+    /// A region for fast registrations, and a window, of the domain of a queue pair.
+    fn equip(&mut self, node: usize, pd: &Pd) {
+        let mr = pd.create_mr(true);
+        self.said("create mr", status(&mr));
+        if let Ok(mr) = mr {
+            let prepared = mr.initialize_fast_register(64, true);
+            self.said("initialize fast register", status(&prepared));
+            keep!(self, node, mrs, mr);
+        }
+        let mw = pd.create_mw();
+        self.said("create mw", status(&mw));
+        if let Ok(mw) = mw {
+            keep!(self, node, mws, mw);
+        }
     }
 
     fn offer(&mut self, node: usize, token: u32, offset: usize, length: usize) {
@@ -214,6 +279,7 @@ impl World {
     pub(super) fn call(&mut self, node: usize) {
         if once_in(&mut self.rng, 80) {
             self.establish();
+            self.converse();
         }
         match draw(&mut self.rng, 34) {
             0 => self.create(node),
@@ -390,8 +456,8 @@ impl World {
             _ => {
                 let (offset, length) = self.span();
                 let flags = match draw(&mut self.rng, 4) {
-                    0 => MrFlags(self.rng.rand_u64() as u32),
-                    _ => MrFlags(draw(&mut self.rng, 16) as u32),
+                    0 => MrFlags::from_bits_retain(self.rng.rand_u64() as u32),
+                    _ => MrFlags::from_bits_retain(draw(&mut self.rng, 16) as u32),
                 };
                 let (calls, memory) = (self.expect(), self.memory[node].clone());
                 let status = mr.begin_register(&memory, offset, length, flags, done(&calls));
@@ -405,10 +471,10 @@ impl World {
 
     fn flags(&mut self, legal: &[OpFlags]) -> OpFlags {
         if self.is_wild(2) {
-            return OpFlags(self.rng.rand_u64() as u32);
+            return OpFlags::from_bits_retain(self.rng.rand_u64() as u32);
         }
         match once_in(&mut self.rng, 2) {
-            true => OpFlags(0),
+            true => OpFlags::empty(),
             false => legal[draw(&mut self.rng, legal.len())],
         }
     }
@@ -556,8 +622,11 @@ impl World {
             let outcome = qp.immediate(context, [0x22; 8], flags);
             return self.posted(node, "immediate", context, status(&outcome));
         }
-        let (sge, (address, token)) = (self.sges(node).pop(), self.remote(node));
-        let Some(sge) = sge else { return };
+        let (sge, (mut address, token)) = (self.sges(node).pop(), self.remote(node));
+        let Some(mut sge) = sge else { return };
+        if !self.is_wild(2) {
+            (sge.length, address) = (8, address & !7);
+        }
         // What it puts is small, as all that consumers write here.
         let swap = u64::from_ne_bytes([0x33; 8]);
         let (compare_mask, swap_mask) = (0, u64::MAX);
@@ -607,7 +676,7 @@ impl World {
         }
     }
 
-    fn address(&mut self, node: usize) -> std::net::SocketAddr {
+    fn address(&mut self, node: usize) -> SocketAddr {
         let node = if once_in(&mut self.rng, 10) { 1 - node } else { node };
         let mut address = self.pools[1]
             .listeners

@@ -10,6 +10,7 @@ mod pool;
 
 use std::{
     collections::BTreeMap,
+    net::IpAddr,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -83,6 +84,7 @@ pub(crate) struct World {
     /// One of so many arguments is wild, or fewer.
     tameness: usize,
     bench: Bench,
+    addresses: [IpAddr; 2],
     pools: [Pool; 2],
     memory: [RegisteredBuffer; 2],
     /// Requests that were accepted and have not completed, of each adapter.
@@ -137,6 +139,7 @@ impl World {
             rng,
             tameness,
             bench,
+            addresses: plan.addresses,
             pools,
             memory,
             outstanding: Default::default(),
@@ -150,11 +153,16 @@ impl World {
 
     /// Lets both nodes go on for some rounds, and as much time as passes until then.
     fn pass(&mut self, rounds: usize) {
+        self.pass_until(rounds, || false);
+    }
+
+    /// The same, or until something has happened.
+    fn pass_until(&mut self, rounds: usize, mut has_happened: impl FnMut() -> bool) {
         let mut left = rounds;
         // Nothing to wait for, or the end of time: the next call is made all the same.
         let _ = self.bench.run(|| {
             left -= 1;
-            left == 0
+            left == 0 || has_happened()
         });
     }
 

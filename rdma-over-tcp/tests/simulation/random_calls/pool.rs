@@ -5,13 +5,19 @@ use std::sync::{Arc, Mutex};
 use oorandom::Rand64;
 use rdma_over_tcp::ndk::{Connector, Cq, Listener, Mr, Mw, Pd, Qp, SharedEndpoint, Srq};
 
-use crate::plan::draw;
+use crate::plan::{draw, once_in};
 
 /// Handles of one type, at most. The oldest ones go.
 const HANDLES_MAX: usize = 10;
 
 /// Handles of one type. Callbacks add to them.
-pub(super) struct Handles<T>(Arc<Mutex<Vec<T>>>);
+pub(super) struct Handles<T>(Arc<Mutex<List<T>>>);
+
+struct List<T> {
+    handles: Vec<T>,
+    /// Handles that have come.
+    added: u64,
+}
 
 impl<T> Clone for Handles<T> {
     fn clone(&self) -> Self {
@@ -21,26 +27,35 @@ impl<T> Clone for Handles<T> {
 
 impl<T> Default for Handles<T> {
     fn default() -> Self {
-        Self(Arc::default())
+        Self(Arc::new(Mutex::new(List { handles: Vec::new(), added: 0 })))
     }
 }
 
 impl<T: Clone> Handles<T> {
     /// Adds a handle. One that is let go of is returned: its object is to be closed.
     pub(super) fn add(&self, handle: T) -> Option<T> {
-        let mut handles = self.0.lock().unwrap();
+        let List { handles, added } = &mut *self.0.lock().unwrap();
+        *added += 1;
         let oldest = (handles.len() == HANDLES_MAX).then(|| handles.remove(0));
         handles.push(handle);
         oldest
     }
 
+    /// Mostly the newest one: objects of one age often belong together.
     pub(super) fn any(&self, rng: &mut Rand64) -> Option<T> {
-        let handles = self.0.lock().unwrap();
-        (!handles.is_empty()).then(|| handles[draw(rng, handles.len())].clone())
+        let List { handles, .. } = &*self.0.lock().unwrap();
+        let last = handles.len().checked_sub(1)?;
+        let place = if once_in(rng, 4) { draw(rng, handles.len()) } else { last };
+        Some(handles[place].clone())
     }
 
     pub(super) fn all(&self) -> Vec<T> {
-        self.0.lock().unwrap().clone()
+        self.0.lock().unwrap().handles.clone()
+    }
+
+    /// How many have been added.
+    pub(super) fn added(&self) -> u64 {
+        self.0.lock().unwrap().added
     }
 }
 

@@ -76,7 +76,7 @@ impl Session<'_> {
             let at = self.region.layout.source_at + self.size_bytes - 1;
             self.region.buffer.write_at(at as usize, &[turn.0]);
         }
-        self.post_one(0, OpFlags::NONE)
+        self.post_one(0, OpFlags::empty())
     }
 }
 

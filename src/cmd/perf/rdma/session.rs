@@ -124,7 +124,7 @@ impl<'n> Dialogue<'n> {
     /// Says something.
     pub(super) fn say(&self, message: &Message) -> Result<(), Failure> {
         let octets = message.encode();
-        checked("send a message", self.qp.send(ASIDE, Data::Inline(&[&octets]), OpFlags::NONE))
+        checked("send a message", self.qp.send(ASIDE, Data::Inline(&[&octets]), OpFlags::empty()))
     }
 
     /// Takes what the queue pair for messages has completed.
@@ -620,7 +620,7 @@ impl<'n> Session<'n> {
                 return Ok(());
             }
             for left in (0..count).rev() {
-                self.post_one(index, if left > 0 { OpFlags::DEFER } else { OpFlags::NONE })?;
+                self.post_one(index, if left > 0 { OpFlags::DEFER } else { OpFlags::empty() })?;
             }
             budget.left -= count;
         }

@@ -291,8 +291,8 @@ fn drive(pair: &mut Pair<Core>, consumer: &Consumer, data: &[u8], results: &mut 
     let reads = data.first().is_some_and(|it| it & 0x40 != 0);
     if reads {
         let sge = consumer.sge(192, 64);
-        consumer.qp.read(READ, &[sge], 1, 2, OpFlags::NONE).expect("connected");
-        consumer.qp.send(READ + 1, Data::Inline(&[b"x"]), OpFlags::NONE).expect("connected");
+        consumer.qp.read(READ, &[sge], 1, 2, OpFlags::empty()).expect("connected");
+        consumer.qp.send(READ + 1, Data::Inline(&[b"x"]), OpFlags::empty()).expect("connected");
         run(pair, |pair| {
             peer.receive(pair);
             peer.sink.map(|_| ())
