@@ -190,8 +190,9 @@ pub struct Config {
     /// so it is for those who know that their peers can: a peer that cannot ends the connection by a Terminate.
     /// Without it posts are refused, and so is what a peer sends, as an unexpected opcode.
     pub rfc7306: bool,
-    /// From the first FPDU of an initiator to a zero-length Write, once for a connection, if nothing has come from the
-    /// peer. Linux siw overlooks FPDUs that arrive while it accepts, until the next one does.
+    /// From the first FPDU of an initiator to a zero-length Write, if nothing has come from the peer. As long as nothing
+    /// comes five more follow, each behind twice the time of the one before. Linux siw overlooks FPDUs that arrive while
+    /// it accepts, until the next one does.
     pub nudge_timeout: Duration,
     /// With revision 2: connect once more, with revision 1, if the peer has closed or reset the connection instead of
     /// sending a Reply, or its Reply has no enhanced data (MPE-10-3). IRD and ORD are not agreed on then, and no RTR is

@@ -302,7 +302,7 @@ impl Rnic {
         let mut worked = self.take_returns();
         while let Some(id) = self.deadlines.take_due(now) {
             worked = true;
-            self.with_stream(id, |stream, objects, config| stream.expire(objects, config));
+            self.with_stream(id, |stream, objects, config| stream.expire(objects, config, now));
         }
         worked |= self.end_held(Some(now));
         self.finish_upcall();

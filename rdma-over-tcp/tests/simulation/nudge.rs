@@ -1,5 +1,5 @@
-//! A peer that accepts and then sends nothing: the adapter sends a zero-length Write behind its first FPDU, once, where
-//! the peer understands one; with the adapter's connection in the offload target and in the host stack.
+//! A peer that accepts and then sends nothing: the adapter sends zero-length Writes behind its first FPDU, where the peer
+//! understands them; with the adapter's connection in the offload target and in the host stack.
 
 use std::net::SocketAddr;
 
@@ -26,8 +26,9 @@ use crate::{
 
 const POLICIES: [OffloadPolicy; 2] = [OffloadPolicy::Always, OffloadPolicy::Never];
 const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
-/// Longer than any delayed acknowledgement, shorter than any limit that ends a connection.
-const LONG: Duration = Duration::from_secs(2);
+/// Longer than all nudges take, shorter than any limit that ends a connection.
+const LONG: Duration = Duration::from_secs(4);
+const NUDGES: usize = 6;
 const SEND: u64 = 9;
 
 /// The adapter's connection to a peer whose MPA is written by hand.
@@ -113,9 +114,9 @@ impl Connected {
     }
 }
 
-// RDM-5.1-3, MPE-9.2-7: one Write behind the RTR, no sooner than its time, and never another.
+// RDM-5.1-3, MPE-9.2-7: Writes behind the RTR, no sooner than their times, which double, and no more than six.
 #[test]
-fn a_silent_peer_gets_one_nudge() {
+fn a_silent_peer_is_nudged() {
     for policy in POLICIES {
         let config = config();
         let time = config.nudge_timeout;
@@ -123,12 +124,18 @@ fn a_silent_peer_gets_one_nudge() {
         let begun = it.bench.pair.now;
         it.complete();
         assert_eq!(it.messages(begun, time), ["empty Write"], "{policy:?}: the RTR");
-        assert_eq!(it.messages(begun, time + 4 * DELAY), ["empty Write"], "{policy:?}: the nudge");
-        assert_eq!(it.nudges(), 1);
+        let mut due = time;
+        for sent in 1..=NUDGES as u64 {
+            let messages = it.messages(begun, due + 4 * DELAY);
+            assert_eq!(messages, ["empty Write"], "{policy:?}: nudge {sent}");
+            assert_eq!(it.nudges(), sent);
+            assert_eq!(it.messages(begun, due + time * (1 << sent)), [""; 0], "{policy:?}: {sent}");
+            due += time * (1 << sent);
+        }
         it.send();
         let begun = it.bench.pair.now;
         assert_eq!(it.messages(begun, LONG), ["Send"], "{policy:?}");
-        assert_eq!(it.nudges(), 1);
+        assert_eq!(it.nudges(), NUDGES as u64);
         assert_eq!(it.side.qp.stats().writes, 0, "it is no request of the consumer");
         assert_eq!(it.side.outcome(SEND), Some(NtStatus::SUCCESS));
         assert!(it.side.qp.is_connected());
@@ -148,6 +155,26 @@ fn a_peer_that_speaks_gets_none() {
         assert_eq!(it.messages(begun, LONG), ["empty Write"], "{policy:?}: the RTR");
         assert_eq!(it.side.outcome(1), Some(NtStatus::SUCCESS));
         assert_eq!(it.nudges(), 0);
+    }
+}
+
+// Nor does it get more when it has been silent at first.
+#[test]
+fn a_peer_that_speaks_late_gets_no_more() {
+    for policy in POLICIES {
+        let config = config();
+        let time = config.nudge_timeout;
+        let mut it = Connected::new(policy, config, RtrSet::only(RtrKind::Write));
+        it.side.receive(1, 64);
+        let begun = it.bench.pair.now;
+        it.complete();
+        assert_eq!(it.messages(begun, 2 * time), ["empty Write"; 2], "{policy:?}: RTR and nudge");
+        let send = fpdu(&send_header(true, SendKind::Plain, Msn(1), 0), b"hello");
+        it.peer.send(&mut it.bench, it.handle, send);
+        assert_eq!(it.messages(begun, LONG), [""; 0], "{policy:?}");
+        assert_eq!(it.side.outcome(1), Some(NtStatus::SUCCESS));
+        assert_eq!(it.nudges(), 1);
+        assert!(it.side.qp.is_connected());
     }
 }
 
@@ -179,8 +206,9 @@ fn nothing_goes_before_the_consumers_first_message() {
             assert_eq!(it.messages(begun, LONG), [""; 0], "{policy:?}");
             it.send();
             let begun = it.bench.pair.now;
-            assert_eq!(it.messages(begun, LONG), ["Send", "empty Write"], "{policy:?}");
-            assert_eq!(it.nudges(), 1);
+            let messages = it.messages(begun, LONG);
+            assert_eq!(messages.split_first(), Some((&"Send", &["empty Write"; NUDGES][..])));
+            assert_eq!(it.nudges(), NUDGES as u64);
         }
     }
 }

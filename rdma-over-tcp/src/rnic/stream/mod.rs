@@ -273,7 +273,7 @@ impl Stream {
     fn first_fpdu_received(&mut self, objects: &mut Objects) {
         let Phase::Operating(operation) = &mut self.phase else { return };
         if operation.is_established {
-            if operation.nudge == Nudge::Armed {
+            if matches!(operation.nudge, Nudge::Armed { .. }) {
                 self.call_nudge_off();
             }
             return;

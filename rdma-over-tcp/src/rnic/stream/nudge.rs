@@ -1,23 +1,27 @@
-//! A second message for a peer that may have overlooked the first.
+//! More messages for a peer that may have overlooked the first.
 //!
 //! Linux siw sends its Reply before it watches its socket, so it does not notice an FPDU that arrives meanwhile: the
 //! octets lie there until more come. An initiator that has sent its first FPDU, be it the RTR, and has received
-//! nothing for [`Config::nudge_timeout`] therefore sends a zero-length Write: once for a connection, without a
-//! completion. A disconnect within this time sends none: the FIN does as well.
+//! nothing for [`Config::nudge_timeout`] therefore sends a zero-length Write, without a completion, and another one
+//! whenever it has waited twice as long again, [`NUDGES_MAX`] of them: how long the peer needs to accept is its
+//! machine's affair. A disconnect sends none: the FIN does as well.
 //!
 //! [`Config::nudge_timeout`]: crate::rnic::Config::nudge_timeout
 
 use crate::mpa::startup::{Enhanced, Negotiated, Role, RtrKind};
 
-/// The nudge of a connection.
+/// Zero-length Writes that a connection sends to a peer that stays silent.
+pub(super) const NUDGES_MAX: u32 = 6;
+
+/// The nudges of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Nudge {
-    /// None is needed, or allowed, or it is sent.
+    /// None is needed, or allowed, or all are sent.
     Never,
     /// The first FPDU has not been sent.
     Waiting,
-    /// The stream's deadline is that of the nudge.
-    Armed,
+    /// The stream's deadline is that of the next one, behind `sent` others.
+    Armed { sent: u32 },
 }
 
 impl Nudge {

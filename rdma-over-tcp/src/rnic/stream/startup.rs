@@ -7,7 +7,10 @@ use bytes::Bytes;
 use offload_engine::time::Instant;
 
 use super::{
-    Ending, Operation, Phase, Stream, nudge::Nudge, receive::Receiver, transmit::Transmitter,
+    Ending, Operation, Phase, Stream,
+    nudge::{NUDGES_MAX, Nudge},
+    receive::Receiver,
+    transmit::Transmitter,
 };
 use crate::{
     mpa::{
@@ -344,7 +347,7 @@ impl Stream {
     }
 }
 
-/// The nudge ([`super::nudge`]).
+/// The nudges ([`super::nudge`]).
 impl Stream {
     /// The first FPDU is with TCP: the time runs.
     #[inline]
@@ -353,7 +356,7 @@ impl Stream {
         if operation.nudge == Nudge::Waiting && operation.transmitter.has_sent() {
             let Operation { nudge, receiver, .. } = &mut **operation;
             let is_due = !receiver.has_received() && self.ending == Ending::Not;
-            *nudge = if is_due { Nudge::Armed } else { Nudge::Never };
+            *nudge = if is_due { Nudge::Armed { sent: 0 } } else { Nudge::Never };
             if is_due {
                 self.deadline = Some(now + config.nudge_timeout);
             }
@@ -370,14 +373,25 @@ impl Stream {
         }
     }
 
-    /// The deadline has passed. Returns whether it was the nudge's.
-    pub(super) fn nudge_peer(&mut self, objects: &mut Objects) -> bool {
+    /// The deadline has passed. Returns whether it was a nudge's.
+    pub(super) fn nudge_peer(
+        &mut self,
+        objects: &mut Objects,
+        config: &Config,
+        now: Instant,
+    ) -> bool {
         let Phase::Operating(operation) = &mut self.phase else { return false };
-        let is_due = operation.nudge == Nudge::Armed && self.ending == Ending::Not;
-        if is_due {
-            operation.nudge = Nudge::Never;
-            objects.counters.nudges += u64::from(operation.transmitter.nudge());
+        let Nudge::Armed { sent } = operation.nudge else { return false };
+        if self.ending != Ending::Not {
+            return false;
         }
-        is_due
+        objects.counters.nudges += u64::from(operation.transmitter.nudge());
+        let sent = sent + 1;
+        operation.nudge = Nudge::Never;
+        if sent < NUDGES_MAX {
+            operation.nudge = Nudge::Armed { sent };
+            self.deadline = Some(now + config.nudge_timeout.saturating_mul(1 << sent));
+        }
+        true
     }
 }

@@ -283,9 +283,11 @@ impl Stream {
     }
 
     /// The deadline has passed.
-    pub(crate) fn expire(&mut self, objects: &mut Objects, config: &Config) {
+    pub(crate) fn expire(&mut self, objects: &mut Objects, config: &Config, now: Instant) {
         self.deadline = None;
-        if self.ending == Ending::Not && self.expire_waiting() || self.nudge_peer(objects) {
+        if self.ending == Ending::Not && self.expire_waiting()
+            || self.nudge_peer(objects, config, now)
+        {
             return;
         }
         if self.expire_last_words() {

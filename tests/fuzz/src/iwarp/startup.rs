@@ -20,7 +20,7 @@ fn read(kind: FrameKind, octets: &[u8]) -> Result<Option<usize>, ()> {
     if octets.len() < 18 {
         return Ok(None);
     }
-    if !(1..=2).contains(&octets[17]) {
+    if octets[17] > 2 {
         return Err(());
     }
     if octets.len() < 20 {
