@@ -1,5 +1,5 @@
-//! Connections of queue pairs, one after the other, between two adapters on a link in memory: with their queue pairs and
-//! connectors they are made, established on both sides, ended by one and the other, and closed.
+//! Connections of queue pairs, one after the other, between two adapters on a link in memory: with their queue pairs
+//! and connectors they are made, established on both sides, ended by one and the other, and closed.
 
 use std::{sync::mpsc::channel, thread};
 

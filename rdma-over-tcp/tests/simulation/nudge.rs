@@ -1,5 +1,5 @@
-//! A peer that accepts and then sends nothing: the adapter sends zero-length Writes behind its first FPDU, where the peer
-//! understands them; with the adapter's connection in the offload target and in the host stack.
+//! A peer that accepts and then sends nothing: the adapter sends zero-length Writes behind its first FPDU, where the
+//! peer understands them; with the adapter's connection in the offload target and in the host stack.
 
 use std::net::SocketAddr;
 
