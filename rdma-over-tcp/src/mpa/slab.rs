@@ -2,8 +2,8 @@
 //! written from front to end.
 //!
 //! Octets written to a [`Slab`] are one open piece of a block until it is closed; a closed piece holds a reference to
-//! its block. Blocks have [`BLOCK_OCTETS`], but for the first ones, which are smaller: a stream that has little in
-//! flight holds little. When the block in use has too little room left, the slab takes the first of its at most
+//! its block. Blocks have [`BLOCK_OCTETS`], but for the first one, which is smaller: a stream that has little in flight
+//! holds little. When the block in use has too little room left, the slab takes the first of its at most
 //! [`BLOCKS_MAX`] blocks whose pieces have all been dropped: the fewer octets are in flight the fewer blocks go round,
 //! so they stay in the caches, and in steady state nothing is allocated. When all of them are still referenced (by data
 //! that waits for acknowledgement) a new block takes the place of one of them, which is freed with its last piece. So
@@ -19,11 +19,8 @@ use super::{GatherList, Source};
 /// Octets of one block: room for a message of 64 KiB with its headers, which is more than one FPDU.
 pub const BLOCK_OCTETS: usize = 72 * 1024;
 
-/// Octets of a slab's first block: a few small messages.
-const FIRST_OCTETS: usize = BLOCK_OCTETS / GROWTH / GROWTH;
-
-/// A block that does not suffice is followed by one that is so many times as large, up to [`BLOCK_OCTETS`].
-const GROWTH: usize = 8;
+/// Octets of a slab's first block: small messages. What is larger goes on in the next, so it is in two pieces at most.
+const FIRST_OCTETS: usize = BLOCK_OCTETS / 8;
 
 /// Blocks that a slab keeps: Read Responses of 1 MiB have 2.5 MiB in flight over a TAP.
 pub const BLOCKS_MAX: usize = 48;
@@ -101,7 +98,7 @@ impl Slab {
         }
         let is_growing = self.block_octets < BLOCK_OCTETS;
         if is_growing {
-            self.block_octets = (self.block_octets * GROWTH).clamp(FIRST_OCTETS, BLOCK_OCTETS);
+            self.block_octets = if self.block_octets == 0 { FIRST_OCTETS } else { BLOCK_OCTETS };
         }
         let block = BytesMut::with_capacity(octets.max(self.block_octets));
         let used = core::mem::replace(&mut self.open, block);
@@ -143,7 +140,7 @@ mod tests {
                 assert_eq!(oldest[..], [(round - 2000) as u8; 24]);
             }
         }
-        assert_eq!(slab.blocks_allocated(), 2 + 2, "48,000 octets are in flight");
+        assert_eq!(slab.blocks_allocated(), 1 + 2, "48,000 octets are in flight");
     }
 
     // Pieces that are kept stay untouched; the slab goes on with new blocks.
@@ -154,8 +151,8 @@ mod tests {
         for (n, piece) in (0..).zip(&kept) {
             assert_eq!(piece[..], u128::to_be_bytes(n));
         }
-        let large = 300_000 * 16 - FIRST_OCTETS - FIRST_OCTETS * GROWTH;
-        assert_eq!(slab.blocks_allocated(), 2 + large.div_ceil(BLOCK_OCTETS) as u64);
+        let large = 300_000 * 16 - FIRST_OCTETS;
+        assert_eq!(slab.blocks_allocated(), 1 + large.div_ceil(BLOCK_OCTETS) as u64);
         assert_eq!(slab.resting.len(), BLOCKS_MAX - 1);
     }
 
