@@ -1,13 +1,14 @@
 //! Memory for what the adapter itself adds to a stream, and for payload that is copied: blocks that are
 //! written from front to end.
 //!
-//! Octets written to a [`Slab`] are one open piece of a block of [`BLOCK_OCTETS`] until it is closed; a closed
-//! piece holds a reference to its block. When the block in use has too little room left, the slab takes the first
-//! of its at most [`BLOCKS_MAX`] blocks whose pieces have all been dropped: the fewer octets are in
-//! flight the fewer blocks go round, so they stay in the caches, and in steady state nothing is allocated.
-//! When all of them are still referenced (by data that waits for acknowledgement) a new block takes the
-//! place of one of them, which is freed with its last piece. So the slab itself never holds more than
-//! `BLOCKS_MAX * BLOCK_OCTETS` octets; what is in flight is bounded by whoever posts the FPDUs.
+//! Octets written to a [`Slab`] are one open piece of a block until it is closed; a closed piece holds a reference to
+//! its block. Blocks have [`BLOCK_OCTETS`], but for the first one, which is smaller: a stream that has little in flight
+//! holds little. When the block in use has too little room left, the slab takes the first of its at most
+//! [`BLOCKS_MAX`] blocks whose pieces have all been dropped: the fewer octets are in flight the fewer blocks go round,
+//! so they stay in the caches, and in steady state nothing is allocated. When all of them are still referenced (by data
+//! that waits for acknowledgement) a new block takes the place of one of them, which is freed with its last piece. So
+//! the slab itself never holds more than `BLOCKS_MAX * BLOCK_OCTETS` octets; what is in flight is bounded by whoever
+//! posts the FPDUs.
 
 use alloc::vec::Vec;
 
@@ -17,6 +18,9 @@ use super::{GatherList, Source};
 
 /// Octets of one block: room for a message of 64 KiB with its headers, which is more than one FPDU.
 pub const BLOCK_OCTETS: usize = 72 * 1024;
+
+/// Octets of a slab's first block: small messages. What is larger goes on in the next, so it is in two pieces at most.
+const FIRST_OCTETS: usize = BLOCK_OCTETS / 8;
 
 /// Blocks that a slab keeps: Read Responses of 1 MiB have 2.5 MiB in flight over a TAP.
 pub const BLOCKS_MAX: usize = 48;
@@ -28,6 +32,8 @@ pub struct Slab {
     open: BytesMut,
     /// The rest of each block that is not in use.
     resting: Vec<BytesMut>,
+    /// Octets of the block in use, unless one message needed more; 0: there is none.
+    block_octets: usize,
     /// The next to be given up.
     victim: usize,
     blocks_allocated: u64,
@@ -80,23 +86,27 @@ impl Slab {
     /// Goes on in another block, with room for `octets`. Nothing may be open.
     pub(crate) fn turn(&mut self, octets: usize) {
         debug_assert!(self.open.is_empty());
-        let octets = octets.max(BLOCK_OCTETS);
-        if self.open.try_reclaim(octets) {
+        let wanted = octets.max(self.block_octets);
+        if self.open.try_reclaim(wanted) {
             return;
         }
         for block in &mut self.resting {
-            if block.try_reclaim(octets) {
+            if block.try_reclaim(wanted) {
                 core::mem::swap(block, &mut self.open);
                 return;
             }
         }
-        let used = core::mem::replace(&mut self.open, BytesMut::with_capacity(octets));
+        let is_growing = self.block_octets < BLOCK_OCTETS;
+        if is_growing {
+            self.block_octets = if self.block_octets == 0 { FIRST_OCTETS } else { BLOCK_OCTETS };
+        }
+        let block = BytesMut::with_capacity(octets.max(self.block_octets));
+        let used = core::mem::replace(&mut self.open, block);
         self.blocks_allocated += 1;
-        if self.resting.len() + 1 < BLOCKS_MAX {
-            // The first has no block yet, and its place is not worth keeping.
-            if used.capacity() > 0 || self.blocks_allocated > 1 {
-                self.resting.push(used);
-            }
+        if is_growing {
+            // The smaller one goes with its last piece.
+        } else if self.resting.len() + 1 < BLOCKS_MAX {
+            self.resting.push(used);
         } else {
             self.victim = (self.victim + 1) % self.resting.len();
             self.resting[self.victim] = used;
@@ -130,7 +140,7 @@ mod tests {
                 assert_eq!(oldest[..], [(round - 2000) as u8; 24]);
             }
         }
-        assert_eq!(slab.blocks_allocated(), 2, "48,000 octets are in flight");
+        assert_eq!(slab.blocks_allocated(), 1 + 2, "48,000 octets are in flight");
     }
 
     // Pieces that are kept stay untouched; the slab goes on with new blocks.
@@ -141,8 +151,19 @@ mod tests {
         for (n, piece) in (0..).zip(&kept) {
             assert_eq!(piece[..], u128::to_be_bytes(n));
         }
-        assert_eq!(slab.blocks_allocated(), (300_000 * 16usize).div_ceil(BLOCK_OCTETS) as u64);
+        let large = 300_000 * 16 - FIRST_OCTETS;
+        assert_eq!(slab.blocks_allocated(), 1 + large.div_ceil(BLOCK_OCTETS) as u64);
         assert_eq!(slab.resting.len(), BLOCKS_MAX - 1);
+    }
+
+    // What has little in flight stays with its first block, whatever passes.
+    #[test]
+    fn little_in_flight_holds_little() {
+        let mut slab = Slab::new();
+        for round in 0..10_000u32 {
+            assert_eq!(piece(&mut slab, &[round as u8; 400])[..], [round as u8; 400]);
+        }
+        assert_eq!((slab.blocks_allocated(), slab.block_octets), (1, FIRST_OCTETS));
     }
 
     // A request for more than a block is met.

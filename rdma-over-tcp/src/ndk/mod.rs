@@ -5,11 +5,10 @@
 //! statuses, results and argument checks; queues, memory, connections and their states are the adapter's.
 //!
 //! Limits are those of [`AdapterInfo`] and [`Capabilities`]; time limits those of [`AdapterConfig`].
-//! Asynchronous functions return PENDING and call back exactly once; creating and registering needs no
-//! waiting here and succeeds inline, which NDKPI allows (NDK-ASY-1). Each has a form with a completion all the same
-//! (`begin_*`), and [`AdapterConfig::deferral`] has them pend, for tests of consumers.
 //!
-//! Callbacks are called by a thread of the adapter, or as [`AdapterConfig::callbacks`] says ([`CallbackThread`]).
+//! [`blocking`] and [`asynchronous`] are for programs that would rather wait, or await, than be called back.
+#![doc = ""]
+#![doc = include_str!("contract.md")]
 
 pub mod asynchronous;
 pub mod blocking;

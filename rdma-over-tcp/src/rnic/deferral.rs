@@ -4,7 +4,7 @@ use offload_engine::time::Instant;
 
 use super::{
     device::Rnic,
-    id::Key,
+    id::{Key, RegionId},
     later::End,
     lifetime::{Callback, Close, CloseCompletion, Return, ReturnGuard},
 };
@@ -16,12 +16,36 @@ impl Rnic {
     /// # Errors
     /// It does not pend: the completion.
     pub fn pend(&mut self, now: Instant, key: Key, completion: Callback) -> Result<(), Callback> {
+        self.pend_as(now, key, completion, End::Request)
+    }
+
+    /// As [`Rnic::pend`], of a region that was registered: until its completion is due it has no token to tell
+    /// ([`Rnic::token`]).
+    ///
+    /// # Errors
+    /// As [`Rnic::pend`].
+    pub fn pend_registration(
+        &mut self,
+        now: Instant,
+        id: RegionId,
+        completion: Callback,
+    ) -> Result<(), Callback> {
+        self.pend_as(now, Key::Region(id), completion, End::Registration)
+    }
+
+    fn pend_as(
+        &mut self,
+        now: Instant,
+        key: Key,
+        completion: Callback,
+        end: fn(Callback) -> End,
+    ) -> Result<(), Callback> {
         let may_pend = !self.is_lost && self.objects.exists(key);
         let Some(at) = may_pend.then(|| self.later.draw(now)).flatten() else {
             return Err(completion);
         };
         self.objects.pin(key);
-        self.later.add(at, key, End::Request(completion));
+        self.later.add(at, key, end(completion));
         Ok(())
     }
 
@@ -43,7 +67,7 @@ impl Rnic {
         while let Some(end) = self.later.take_due(now) {
             worked = true;
             match end {
-                (key, End::Request(completion)) => {
+                (key, End::Request(completion) | End::Registration(completion)) => {
                     let guard = ReturnGuard::new(&self.objects.returns, Return::Unpin(key));
                     self.objects.outbox.push(guard, completion);
                 }

@@ -19,6 +19,8 @@ const AT_ONCE: u64 = 4;
 pub(super) enum End {
     /// Of a request: its completion.
     Request(Callback),
+    /// Of a region's registration, whose token is not told before.
+    Registration(Callback),
     /// Of a close: the object was pinned for it.
     Close,
 }
@@ -63,6 +65,11 @@ impl Later {
         let first = self.ends.first_entry()?;
         let is_due = now.is_none_or(|now| first.key().0 <= now);
         is_due.then(|| first.remove())
+    }
+
+    /// Returns whether the end of a registration of `key` is held back.
+    pub(super) fn is_registering(&self, key: Key) -> bool {
+        self.ends.values().any(|(of, end)| *of == key && matches!(end, End::Registration(_)))
     }
 
     pub(super) fn first(&self) -> Option<Instant> {

@@ -8,7 +8,7 @@ use super::{
     connector::{ConnectionData, ConnectorState},
     cq::{Arm, CqModeration, Pushed},
     device::Rnic,
-    id::{ConnectorId, CqId, ListenerId, QpId, RegionId},
+    id::{ConnectorId, CqId, Key, ListenerId, QpId, RegionId},
     listener::ListenerState,
     memory::RegisteredBuffer,
     qp::QpState,
@@ -136,9 +136,13 @@ impl Rnic {
     }
 
     /// The token of a region: for scatter/gather entries of the domain's queue pairs and, as an STag, for peers, as its
-    /// rights allow. `None` before the first registration.
+    /// rights allow. `None` before the first registration, and while the end of one is held back
+    /// ([`Deferral`](super::Deferral)).
     #[must_use]
     pub fn token(&self, id: RegionId) -> Option<u32> {
+        if self.later.is_registering(Key::Region(id)) {
+            return None;
+        }
         self.objects.regions.table.get(id)?.token
     }
 

@@ -1,7 +1,8 @@
 //! An allocator that counts, for programs that set it as their global one; the system's does the work.
 //!
 //! Counts are those of a thread, so tests beside each other do not disturb each other. What a thread does inside
-//! [`excluded`] is not counted: the fixtures of a test. Where `FLUE_ALLOCATION_SITES` is set the calls that led to an
+//! [`excluded`] is not counted: the fixtures of a test. What the program holds is counted for all threads together
+//! ([`held_bytes`]). Where `FLUE_ALLOCATION_SITES` is set the calls that led to an
 //! allocation are kept too ([`record_sites`]).
 
 use std::{
@@ -10,9 +11,13 @@ use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
     fmt::Write as _,
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use offload_engine::sync::locks_taken;
+
+/// Sums of all threads that wrap: memory is given back by other threads than have got it.
+static HELD: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static ALLOCATED: Cell<Allocations> = const { Cell::new(Allocations { count: 0, bytes: 0 }) };
@@ -79,6 +84,19 @@ pub fn excluded<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Bytes that the program holds now, as they were asked for, of all threads and whether counted or not.
+pub fn held_bytes() -> u64 {
+    HELD.load(Ordering::Relaxed)
+}
+
+/// Memory that was given, or not.
+fn hold(memory: *mut u8, bytes: usize) -> *mut u8 {
+    if !memory.is_null() {
+        HELD.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+    memory
+}
+
 /// Whether this run is to say where it allocates.
 pub fn wants_sites() -> bool {
     std::env::var_os("FLUE_ALLOCATION_SITES").is_some()
@@ -102,16 +120,17 @@ unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
         // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
+        hold(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
         // SAFETY: as above.
-        unsafe { System.alloc_zeroed(layout) }
+        hold(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size() as u64, Ordering::Relaxed);
         // SAFETY: as above.
         unsafe { System.dealloc(memory, layout) }
     }
@@ -121,7 +140,12 @@ unsafe impl GlobalAlloc for CountingAllocator {
             count(new_size);
         }
         // SAFETY: as above.
-        unsafe { System.realloc(memory, layout, new_size) }
+        let moved = unsafe { System.realloc(memory, layout, new_size) };
+        if !moved.is_null() {
+            let more = (new_size as u64).wrapping_sub(layout.size() as u64);
+            HELD.fetch_add(more, Ordering::Relaxed);
+        }
+        moved
     }
 }
 

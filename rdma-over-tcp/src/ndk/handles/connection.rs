@@ -48,6 +48,7 @@ impl Connector {
     /// [`Connector::complete_connect`] or [`Connector::reject`]. After a failure it may be tried again
     /// (NDK-CON-1). `local`: `None` or port 0 let the host stack choose.
     ///
+    /// # Errors
     /// Inline: [`NtStatus::INVALID_BUFFER_SIZE`] (private data over the limit, NDK-CD-5),
     /// [`NtStatus::INVALID_ADDRESS`], [`NtStatus::SHARING_VIOLATION`],
     /// [`NtStatus::ADDRESS_ALREADY_ASSOCIATED`] (the connector is in use),
@@ -78,6 +79,7 @@ impl Connector {
     /// NdkConnectWithSharedEndpoint: as [`Connector::connect`], from a shared endpoint, which may have connections to
     /// other peers (NDK-EP-3).
     ///
+    /// # Errors
     /// Inline and later as [`Connector::connect`], without SHARING_VIOLATION and TOO_MANY_ADDRESSES;
     /// [`NtStatus::ADDRESS_ALREADY_EXISTS`]: the endpoint has a connection to this peer.
     pub fn connect_with_shared_endpoint(
@@ -104,6 +106,7 @@ impl Connector {
     /// NdkCompleteConnectEx. From the completion's SUCCESS on the queue pair takes initiator requests
     /// (NDK-CON-12); `disconnect` is called when the connection ends otherwise than by this side.
     ///
+    /// # Errors
     /// [`NtStatus::CONNECTION_INVALID`]: not connecting; [`NtStatus::CONNECTION_ABORTED`], inline or
     /// later: the accepting side gave up.
     pub fn complete_connect(
@@ -117,7 +120,9 @@ impl Connector {
 
     /// NdkAcceptEx: PENDING, then SUCCESS once the peer's first message has come (NDK-CON-4, NDK-CON-9).
     ///
-    /// Inline as [`Connector::connect`] for private data and queue pair;
+    /// # Errors
+    /// Inline as [`Connector::connect`] for private data and queue pair; [`NtStatus::CONNECTION_INVALID`]: there is
+    /// nothing to accept;
     /// [`NtStatus::CONNECTION_ABORTED`], inline or later: the connecting peer gave up;
     /// [`NtStatus::IO_TIMEOUT`] later: it never completed.
     pub fn accept(
@@ -140,8 +145,9 @@ impl Connector {
     /// NdkReject: of an incoming request with private data, or by the active side instead of
     /// [`Connector::complete_connect`] (NDK-CON-2). Never pends.
     ///
-    /// [`NtStatus::CONNECTION_ABORTED`]: the peer gave up before; [`NtStatus::CONNECTION_INVALID`]: there
-    /// is nothing to reject.
+    /// # Errors
+    /// [`NtStatus::CONNECTION_ABORTED`]: the peer gave up before; [`NtStatus::CONNECTION_INVALID`]: there is nothing to
+    /// reject; [`NtStatus::INVALID_BUFFER_SIZE`]: private data over the limit.
     pub fn reject(&self, private_data: &[u8]) -> NtStatus {
         self.access.with(|core, _| core.reject(self.id, private_data)).into()
     }
@@ -149,6 +155,8 @@ impl Connector {
     /// NdkGetConnectionData: copies the peer's private data into `buffer` and returns status, size
     /// required, and the read limits as they stand (NDK-CD-1, -3). `None` probes the size.
     ///
+    /// # Errors
+    /// [`NtStatus::BUFFER_TOO_SMALL`]: what has room was copied;
     /// [`NtStatus::CONNECTION_INVALID`]: outside the windows of NDK-CD-2 and NDK-CD-7.
     pub fn connection_data(&self, buffer: Option<&mut [u8]>) -> (NtStatus, usize, ReadLimit) {
         let data = self.access.with(|core, _| core.connection_data(self.id).cloned());
@@ -164,7 +172,9 @@ impl Connector {
     /// NdkDisconnect: what was posted is sent, then FIN; the queue pair is flushed, and `completion` is
     /// called when the FIN is acknowledged (NDK-DISC-1, -5).
     ///
-    /// [`NtStatus::CONNECTION_INVALID`]: not connected; [`NtStatus::IO_TIMEOUT`] later.
+    /// # Errors
+    /// [`NtStatus::CONNECTION_INVALID`]: not connected, or being disconnected; [`NtStatus::IO_TIMEOUT`] later: the peer
+    /// has not acknowledged the FIN, and the connection was reset.
     pub fn disconnect(&self, completion: impl FnOnce(NtStatus) + Send + 'static) -> NtStatus {
         self.access.with(|core, now| pending(core.disconnect(now, self.id, request(completion))))
     }
@@ -199,6 +209,7 @@ pub struct Listener {
 impl Listener {
     /// NdkListen: PENDING, then `completion`. Port 0: the host stack chooses (NDK-EP-4).
     ///
+    /// # Errors
     /// Inline: [`NtStatus::SHARING_VIOLATION`] (NDK-EP-2), [`NtStatus::ADDRESS_ALREADY_ASSOCIATED`] (the
     /// listener listens). Later: SHARING_VIOLATION, INVALID_ADDRESS, TOO_MANY_ADDRESSES,
     /// INSUFFICIENT_RESOURCES.
@@ -211,6 +222,9 @@ impl Listener {
     }
 
     /// As [`Listener::listen`], with limits of one's own (NDK-EP-9).
+    ///
+    /// # Errors
+    /// As [`Listener::listen`].
     pub fn listen_with(
         &self,
         local: SocketAddr,

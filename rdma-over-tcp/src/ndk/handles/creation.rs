@@ -7,14 +7,14 @@
 use alloc::{boxed::Box, sync::Arc};
 
 use super::{
-    Access, Adapter, Connector, Cq, Listener, Mr, Mw, NtStatus, Pd, Qp, QpLimits, RegisteredBuffer,
-    SharedEndpoint, Srq,
+    Access, Adapter, Connector, Cq, Listener, LogicalAddressMapping, Mr, Mw, NtStatus, Pd, Qp,
+    QpLimits, RegisteredBuffer, SharedEndpoint, Srq,
 };
 use crate::{
     ndk::{Created, flags::MrFlags},
     rnic::{
-        CompletionQueue, ConnectorId, CqId, Key, ListenerId, PdId, QpId, RegionId,
-        SharedEndpointId, SrqId, WindowId,
+        self, Callback, CompletionQueue, ConnectorId, CqId, Key, ListenerId, LogicalMemory, PdId,
+        QpId, RegionId, Rnic, SharedEndpointId, SrqId, VerbError, WindowId,
     },
 };
 
@@ -58,6 +58,18 @@ objects! {
     SharedEndpoint as SharedEndpoint { id: SharedEndpointId }
 }
 
+impl Object for LogicalAddressMapping {
+    type Name = LogicalMemory;
+
+    fn split(self) -> (Access, Key, Self::Name) {
+        (self.access, Key::Lam(self.memory.id), self.memory)
+    }
+
+    fn join(access: Access, memory: Self::Name) -> Self {
+        Self { access, memory }
+    }
+}
+
 /// Returns whether a failure may also be told by a completion.
 fn may_pend(status: NtStatus) -> bool {
     matches!(status, NtStatus::SUCCESS | NtStatus::INSUFFICIENT_RESOURCES)
@@ -92,7 +104,7 @@ fn created<T: Object>(
 }
 
 /// Ends a request of an object, now or later.
-pub(super) fn requested(
+fn requested(
     access: &Access,
     key: Key,
     outcome: Result<(), NtStatus>,
@@ -156,6 +168,19 @@ impl Adapter {
         completion: impl FnOnce(Result<Listener, NtStatus>) + Send + 'static,
     ) -> Result<Created<Listener>, NtStatus> {
         created((&self.access, Key::Rnic), self.create_listener(event), completion)
+    }
+
+    /// NdkBuildLam with its completion, as [`Adapter::begin_create_cq`].
+    ///
+    /// # Errors
+    /// As [`Adapter::build_lam`]; `completion` is not called.
+    pub fn begin_build_lam(
+        &self,
+        chain: &[RegisteredBuffer],
+        length: usize,
+        completion: impl FnOnce(Result<LogicalAddressMapping, NtStatus>) + Send + 'static,
+    ) -> Result<Created<LogicalAddressMapping>, NtStatus> {
+        created((&self.access, Key::Rnic), self.build_lam(chain, length), completion)
     }
 }
 
@@ -237,8 +262,10 @@ impl Pd {
 }
 
 impl Cq {
-    /// NdkResizeCq with its completion: SUCCESS, PENDING, or a failure as of [`Cq::resize`]. The new depth counts at
-    /// once.
+    /// NdkResizeCq with its completion: SUCCESS, or PENDING and `completion` follows. The new depth counts at once.
+    ///
+    /// # Errors
+    /// As [`Cq::resize`]; `completion` is not called, but INSUFFICIENT_RESOURCES may come by it.
     pub fn begin_resize(
         &self,
         depth: u32,
@@ -249,8 +276,11 @@ impl Cq {
 }
 
 impl Srq {
-    /// NdkModifySrq with its completion: SUCCESS, PENDING, or a failure as of [`Srq::modify`]. Depth and threshold
-    /// count at once.
+    /// NdkModifySrq with its completion: SUCCESS, or PENDING and `completion` follows. Depth and threshold count at
+    /// once.
+    ///
+    /// # Errors
+    /// As [`Srq::modify`]; `completion` is not called, but INSUFFICIENT_RESOURCES may come by it.
     pub fn begin_modify(
         &self,
         depth: u32,
@@ -263,8 +293,34 @@ impl Srq {
 }
 
 impl Mr {
-    /// NdkRegisterMr with its completion: SUCCESS, PENDING, or a failure as of [`Mr::register`]. The tokens are valid
-    /// when it has ended.
+    /// Registers, and ends it now or later, in one step: nobody sees the token of one that pends.
+    fn begin_any_register(
+        &self,
+        flags: MrFlags,
+        register: impl FnOnce(&mut Rnic, rnic::Access) -> Result<(), VerbError>,
+        completion: impl FnOnce(NtStatus) + Send + 'static,
+    ) -> NtStatus {
+        if let Err(status) = flags.check() {
+            return status;
+        }
+        // A completion that is not called is dropped when the adapter is free again.
+        let (status, pends) = self.access.with(|core, now| {
+            let outcome = register(core, flags.rights()).map_err(NtStatus::from);
+            let status = NtStatus::from(outcome);
+            let completion: Callback = Box::new(move || completion(status));
+            match may_pend(status) {
+                true => (status, core.pend_registration(now, self.id, completion)),
+                false => (status, Err(completion)),
+            }
+        });
+        if pends.is_ok() { NtStatus::PENDING } else { status }
+    }
+
+    /// NdkRegisterMr with its completion: SUCCESS, or PENDING and `completion` follows. The tokens can be read when it
+    /// has ended; they are 0 as long as it pends.
+    ///
+    /// # Errors
+    /// As [`Mr::register`]; `completion` is not called, but INSUFFICIENT_RESOURCES may come by it.
     pub fn begin_register(
         &self,
         buffer: &RegisteredBuffer,
@@ -273,12 +329,31 @@ impl Mr {
         flags: MrFlags,
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
-        let outcome = self.register(buffer, offset, length, flags);
-        requested(&self.access, Key::Region(self.id), outcome, completion)
+        let register =
+            |core: &mut Rnic, rights| core.register(self.id, buffer, offset, length, rights);
+        self.begin_any_register(flags, register, completion)
     }
 
-    /// NdkInitializeFastRegisterMr with its completion: SUCCESS, PENDING, or a failure as of
-    /// [`Mr::initialize_fast_register`].
+    /// NdkRegisterMr of an MDL chain with its completion, as [`Mr::begin_register`].
+    ///
+    /// # Errors
+    /// As [`Mr::register_chain`]; `completion` is not called, but INSUFFICIENT_RESOURCES may come by it.
+    pub fn begin_register_chain(
+        &self,
+        chain: &[RegisteredBuffer],
+        length: usize,
+        flags: MrFlags,
+        completion: impl FnOnce(NtStatus) + Send + 'static,
+    ) -> NtStatus {
+        let register =
+            |core: &mut Rnic, rights| core.register_chain(self.id, chain, length, rights);
+        self.begin_any_register(flags, register, completion)
+    }
+
+    /// NdkInitializeFastRegisterMr with its completion: SUCCESS, or PENDING and `completion` follows.
+    ///
+    /// # Errors
+    /// As [`Mr::initialize_fast_register`]; `completion` is not called, but INSUFFICIENT_RESOURCES may come by it.
     pub fn begin_initialize_fast_register(
         &self,
         pages: u32,

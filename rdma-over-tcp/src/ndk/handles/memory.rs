@@ -21,8 +21,8 @@ use crate::{
 /// [`Qp::fast_register_pages`] takes the pages.
 #[derive(Clone, Debug)]
 pub struct LogicalAddressMapping {
-    access: Access,
-    memory: LogicalMemory,
+    pub(super) access: Access,
+    pub(super) memory: LogicalMemory,
 }
 
 impl LogicalAddressMapping {
@@ -61,7 +61,7 @@ impl LogicalAddressMapping {
 impl Adapter {
     /// NdkBuildLam of `length` bytes of an MDL chain: buffers whose addresses follow each other, from the first byte of
     /// the first on (NDK-MEM-1). The addresses are [`RegisteredBuffer::at_address`]'s: indices, never dereferenced
-    /// (NDK-MEM-2). Never pends.
+    /// (NDK-MEM-2).
     ///
     /// # Errors
     /// Nothing is mapped. [`NtStatus::INVALID_PARAMETER`]: no bytes, a chain that is shorter or whose addresses do not
@@ -76,12 +76,15 @@ impl Adapter {
     }
 
     /// NdkReleaseLam, for a mapping that no request uses any more. SUCCESS, or PENDING and `completion` follows, when
-    /// nothing of the adapter reads or writes the memory. INVALID_PARAMETER: another adapter's mapping.
+    /// nothing of the adapter reads or writes the memory.
     ///
     /// A request that uses it all the same does no harm: when its turn comes it fails with ACCESS_VIOLATION, and a
     /// region that is registered by pages of the mapping is invalid from now on. What is in flight is copied, as with
     /// [`Mr::deregister`]. The call of NDKPI returns nothing: where the memory's owner may do with it what he likes
     /// when it returns, it has to wait for the completion.
+    ///
+    /// # Errors
+    /// [`NtStatus::INVALID_PARAMETER`]: another adapter's mapping.
     pub fn release_lam(
         &self,
         lam: &LogicalAddressMapping,

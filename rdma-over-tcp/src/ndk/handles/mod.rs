@@ -370,6 +370,7 @@ impl Cq {
     /// [`u32::MAX`], or over the queue's depth: only the interval does (NDK-MOD-3). In force when it returns; never
     /// pends.
     ///
+    /// # Errors
     /// [`NtStatus::INVALID_PARAMETER_MIX`]: neither matters; [`NtStatus::INVALID_PARAMETER`]: the queue is closed;
     /// [`NtStatus::DEVICE_REMOVED`].
     pub fn control_interrupt_moderation(&self, interval_us: u32, count: u32) -> NtStatus {
@@ -397,7 +398,7 @@ impl Srq {
     ///
     /// # Errors
     /// [`NtStatus::NO_MORE_ENTRIES`]: the queue is at its depth; [`NtStatus::DATA_OVERRUN`]: too many entries;
-    /// [`NtStatus::BUFFER_OVERFLOW`]: too many bytes; [`NtStatus::INVALID_PARAMETER`]: it is being closed.
+    /// [`NtStatus::BUFFER_OVERFLOW`]: too many bytes; [`NtStatus::INVALID_PARAMETER`]: it is gone or being closed.
     pub fn receive(&self, context: u64, sges: &[Sge]) -> Result<(), NtStatus> {
         Ok(self.access.post(|core| core.post_srq_receive(self.id, context, sges))?)
     }
@@ -445,10 +446,13 @@ impl Mr {
     /// NdkDeregisterMr: from now on the token opens nothing (RFC 5040 §8.1.1). SUCCESS, or PENDING and `completion`
     /// follows, when nothing reads or writes the memory any more: what was sent from it and is not acknowledged is
     /// copied, and a device that still reads it is waited for. A Send or Write that has begun and is not yet with TCP
-    /// as a whole ends its connection, with ACCESS_VIOLATION. INVALID_PARAMETER: not registered. DEVICE_BUSY: windows
-    /// are bound.
+    /// as a whole ends its connection, with ACCESS_VIOLATION.
     ///
     /// A close does the same, but waits for the windows, and its completion says the same.
+    ///
+    /// # Errors
+    /// Nothing has changed. [`NtStatus::INVALID_PARAMETER`]: not registered, or a region for fast registration;
+    /// [`NtStatus::DEVICE_BUSY`]: windows are bound.
     pub fn deregister(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
         let completion = Box::new(completion);
         let result = self.access.with(|core, now| core.deregister_at(now, self.id, completion));
@@ -470,7 +474,8 @@ impl Mr {
         Ok(self.access.with(|core, _| core.initialize_fast_register(self.id, limits))?)
     }
 
-    /// NdkGetLocalTokenFromMr: for scatter/gather entries. 0 before the first registration.
+    /// NdkGetLocalTokenFromMr: for scatter/gather entries. 0 before the first registration, and while one pends
+    /// ([`Mr::begin_register`]).
     #[must_use]
     pub fn local_token(&self) -> u32 {
         self.access.with(|core, _| core.token(self.id).unwrap_or(0))
@@ -525,8 +530,8 @@ const fn remote(address: u64, token: u32) -> Remote {
     Remote { stag: Stag(token), offset: TaggedOffset(address) }
 }
 
-/// A queue pair. Posts fail inline with [`NtStatus::CONNECTION_INVALID`] unless it is connected
-/// (NDK-CON-11), with [`NtStatus::NO_MORE_ENTRIES`] when the queue is at its depth, with
+/// A queue pair. Posts fail inline with [`NtStatus::CONNECTION_INVALID`] unless it is connected (NDK-CON-11), but for
+/// receives, with [`NtStatus::NO_MORE_ENTRIES`] when the queue is at its depth, with
 /// [`NtStatus::DATA_OVERRUN`] for too many entries, with [`NtStatus::BUFFER_OVERFLOW`] for too many bytes,
 /// and with [`NtStatus::INVALID_PARAMETER`] for illegal flags or too much inline data; then no completion
 /// follows (NDK-WR-4).
@@ -540,7 +545,8 @@ impl Qp {
     /// NdkReceive: legal in every state (NDK-CON-10).
     ///
     /// # Errors
-    /// As said at [`Qp`]; [`NtStatus::INVALID_PARAMETER`]: its receives come from a shared receive queue.
+    /// As said at [`Qp`]; [`NtStatus::INVALID_PARAMETER`]: its receives come from a shared receive queue;
+    /// [`NtStatus::INVALID_DEVICE_STATE`]: its completion queue has failed.
     pub fn receive(&self, context: u64, sges: &[Sge]) -> Result<(), NtStatus> {
         Ok(self.access.post(|core| core.post_receive(self.id, context, sges))?)
     }

@@ -26,14 +26,15 @@ impl Adapter {
     /// with the endpoint or a failure, as the transport has to reserve the address: it has no plain form. An
     /// unspecified address is every address of this machine.
     ///
+    /// Over kernel sockets the kernel refuses an address at which somebody listens, or which a socket has that does not
+    /// share it (SO_REUSEADDR); other processes may share it in the same way. It chooses the port of port 0 from its
+    /// own range (`net.ipv4.ip_local_port_range`).
+    ///
+    /// # Errors
     /// Inline: [`NtStatus::SHARING_VIOLATION`] (NDK-EP-2), [`NtStatus::INSUFFICIENT_RESOURCES`],
     /// [`NtStatus::INVALID_PARAMETER`] (the adapter is being closed), [`NtStatus::DEVICE_REMOVED`]. Later:
     /// [`NtStatus::SHARING_VIOLATION`], [`NtStatus::INVALID_ADDRESS`], [`NtStatus::TOO_MANY_ADDRESSES`],
     /// [`NtStatus::INSUFFICIENT_RESOURCES`].
-    ///
-    /// Over kernel sockets the kernel refuses an address at which somebody listens, or which a socket has that does not
-    /// share it (SO_REUSEADDR); other processes may share it in the same way. It chooses the port of port 0 from its
-    /// own range (`net.ipv4.ip_local_port_range`).
     pub fn create_shared_endpoint(
         &self,
         local: SocketAddr,

@@ -11,6 +11,7 @@ mod memory;
 mod nodes;
 mod objects;
 mod operations;
+mod progress;
 mod requests;
 mod sides;
 mod sockets;

@@ -92,6 +92,12 @@ fn creates_and_requests_pend() {
         let connector = create!(bench, pended, |put| adapter.begin_create_connector(put));
         let listener = create!(bench, pended, |put| adapter.begin_create_listener(|_| {}, put));
         let buffer = adapter.allocate(4096).unwrap();
+        let chain = core::slice::from_ref(&buffer);
+        let lam = create!(bench, pended, |put| adapter.begin_build_lam(chain, 4096, put));
+        assert_eq!(lam.page_count(), 1);
+        let none = |_| panic!("refused");
+        let refused = Err(NtStatus::INVALID_PARAMETER);
+        assert!(adapter.begin_build_lam(chain, 4097, none).map(|_| ()) == refused);
         let mut end = |status: NtStatus| {
             bench.advance(DELAY_MAX);
             let told = log.take();
@@ -103,7 +109,23 @@ fn creates_and_requests_pend() {
                 status => assert_eq!((status, told.len()), (NtStatus::SUCCESS, 0)),
             }
         };
-        end(mr.begin_register(&buffer, 0, 4096, ALL_RIGHTS, log.note("done")));
+        let mut tokens = Vec::new();
+        for is_chain in [false, true] {
+            let note = log.note("done");
+            let status = match is_chain {
+                false => mr.begin_register(&buffer, 0, 4096, ALL_RIGHTS, note),
+                true => mr.begin_register_chain(chain, 4096, ALL_RIGHTS, note),
+            };
+            let is_known = |token| (token != 0) == (status == NtStatus::SUCCESS);
+            assert!(is_known(mr.local_token()) && is_known(mr.remote_token()), "{status:?}");
+            end(status);
+            tokens.push(mr.local_token());
+            if !is_chain {
+                let note = log.note("done");
+                end(mr.deregister(move || note(NtStatus::SUCCESS)));
+            }
+        }
+        assert!(tokens[0] != 0 && tokens[1] != 0 && tokens[0] != tokens[1], "{tokens:?}");
         end(fast.begin_initialize_fast_register(4, true, log.note("done")));
         end(cq.begin_resize(16, log.note("done")));
         end(srq.begin_modify(16, 0, log.note("done")));
@@ -124,6 +146,7 @@ fn creates_and_requests_pend() {
                 assert!([NtStatus::PENDING, NtStatus::SUCCESS].contains(&status), "NDK-LIFE-1");
             })*};
         }
+        assert_eq!(adapter.release_lam(&lam, || {}), NtStatus::SUCCESS);
         close!(adapter pd cq srq qp shared mr fast mw connector listener);
         bench.settle();
         bench.advance(DELAY_MAX);

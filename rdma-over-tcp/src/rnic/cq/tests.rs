@@ -1,5 +1,8 @@
 //! Arms, failures, batches, moderation.
 
+use core::sync::atomic::AtomicU32;
+use std::vec::Vec;
+
 use super::*;
 
 fn entry(status: WcStatus) -> Completion {
@@ -211,48 +214,75 @@ fn completions_of_a_queue_pair_are_removed() {
     }
 }
 
-// NDK-CQ-2, -11: an arm on one thread and a completion on another, each time at once: one notification, whoever is
-// first.
-#[test]
-fn arms_race_with_completions() {
-    use core::sync::atomic::AtomicU32;
-    const RACES: u32 = 1_000_000;
-    let queue = CompletionQueue::new(2);
-    let (told, begun, pushed) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
-    let take = || {
-        if let Some(outcome) = queue.take_due() {
-            assert_eq!(outcome, Ok(()));
-            told.fetch_add(1, Ordering::Relaxed);
-            queue.callback_returned();
+/// Where another thread is in the same list.
+#[derive(Default)]
+struct Position(AtomicUsize);
+
+impl Position {
+    /// Looks at the other thread before giving up: it may have no processor.
+    const LOOKS: usize = 100;
+    /// Places passed alone before it is waited for again.
+    const ALONE: usize = 16;
+
+    /// Says that this thread is at `own`, and waits for the other to come there; not for long.
+    fn meet(&self, own: usize, other: &Self, alone: &mut usize) {
+        self.0.store(own + 1, Ordering::Release);
+        if *alone > 0 {
+            *alone -= 1;
+            return;
         }
-    };
-    let wait = |count: &AtomicU32, race| {
-        for spins in 0u64.. {
-            if count.load(Ordering::Acquire) > race {
+        for _ in 0..Self::LOOKS {
+            if other.0.load(Ordering::Acquire) > own {
                 return;
             }
-            match spins % 256 {
-                255 => std::thread::yield_now(),
-                _ => core::hint::spin_loop(),
+            core::hint::spin_loop();
+        }
+        *alone = Self::ALONE;
+    }
+}
+
+// NDK-CQ-2, -11: an arm on one thread and a completion on another, at once: one notification, whoever is first. Both
+// threads go along a row of queues side by side and wait for each other at its end, so a thread that gets no processor
+// is not waited for at each queue.
+#[test]
+fn arms_race_with_completions() {
+    const QUEUES: usize = 1000;
+    const ROUNDS: u32 = 2000;
+    let row: Vec<_> = (0..QUEUES).map(|_| (CompletionQueue::new(2), AtomicU32::new(0))).collect();
+    let end = std::sync::Barrier::new(2);
+    let places = [Position::default(), Position::default()];
+    let pass = |own: usize, act: &dyn Fn(&CompletionQueue)| {
+        let mut alone = 0;
+        for (number, (queue, told)) in row.iter().enumerate() {
+            places[own].meet(number, &places[1 - own], &mut alone);
+            act(queue);
+            if let Some(outcome) = queue.take_due() {
+                assert_eq!(outcome, Ok(()));
+                told.fetch_add(1, Ordering::Relaxed);
+                queue.callback_returned();
             }
         }
+        end.wait();
+    };
+    let push = |queue: &CompletionQueue| queue.push(entry(WcStatus::Success), false).unwrap();
+    let arm = |queue: &CompletionQueue| {
+        queue.arm(Arm::Next);
     };
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for race in 0..RACES {
-                wait(&begun, race);
-                queue.push(entry(WcStatus::Success), false).unwrap();
-                take();
-                pushed.store(race + 1, Ordering::Release);
+            for _ in 0..ROUNDS {
+                pass(1, &push);
+                end.wait();
             }
         });
-        for race in 0..RACES {
-            begun.store(race + 1, Ordering::Release);
-            queue.arm(Arm::Next);
-            take();
-            wait(&pushed, race);
-            assert_eq!(told.load(Ordering::Relaxed), race + 1);
-            assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed); 2]), 1);
+        for round in 0..ROUNDS {
+            pass(0, &arm);
+            for (queue, told) in &row {
+                assert_eq!(told.load(Ordering::Relaxed), round + 1);
+                assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed); 2]), 1);
+            }
+            places.iter().for_each(|place| place.0.store(0, Ordering::Relaxed));
+            end.wait();
         }
     });
 }

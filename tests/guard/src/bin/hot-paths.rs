@@ -22,7 +22,7 @@ use offload_engine::{
     frame::{checksum, classify},
     tcp::Transmit,
 };
-use rdma_over_tcp::ndk::{Adapter, AdapterConfig, AdapterCore};
+use rdma_over_tcp::ndk::{Adapter, AdapterConfig, AdapterCore, Cq, CqNotify, NdkResultEx, Pair};
 
 use self::{
     cq::Completions,
@@ -198,6 +198,18 @@ fn completions(name: &str) {
     guard_case_ends(name, ROUNDS * Completions::COUNT as u64);
 }
 
+/// What a consumer does with an empty queue of a node that has threads of its own.
+fn empty_queue(name: &str, mut work: impl FnMut(&Cq)) {
+    let pair = Pair::open(AdapterConfig::default()).expect("threads and descriptors");
+    let cq = pair.adapters[0].create_cq(16, |_| {}).expect("a queue");
+    repeat(name, || work(&cq));
+}
+
+fn poll_of_nothing(name: &str) {
+    let mut results = [NdkResultEx::default(); 16];
+    empty_queue(name, |cq| assert_eq!(cq.poll_ex(&mut results), 0));
+}
+
 fn encoding(name: &str, octets: usize) {
     let mut encoding = Encoding::new(octets);
     repeat(name, || assert!(encoding.encode().data_length() > octets));
@@ -228,6 +240,8 @@ fn cases() -> Vec<(&'static str, Case)> {
         ("fpdu-decode-64", Box::new(|name| decoding(name, 64))),
         ("fpdu-decode-64000", Box::new(|name| decoding(name, 64_000))),
         ("cq-push-poll", Box::new(completions)),
+        ("ndk-poll-empty", Box::new(poll_of_nothing)),
+        ("ndk-arm", Box::new(|name| empty_queue(name, |cq| cq.arm(CqNotify::Any)))),
         ("write-64-post-to-frame", write(64, BATCH, Step::Send)),
         ("write-64-frame-to-memory", write(64, BATCH, Step::Receive)),
         ("write-65536-post-to-frames", write(65_536, 1, Step::Send)),

@@ -1,0 +1,166 @@
+//! A thousand queue pairs on one node: what one holds that is connected and idle, and that each works.
+//!
+//! One test: what is held is counted for the whole program.
+
+use std::{thread, time::Instant};
+
+use flue_guard::counting::{CountingAllocator, held_bytes};
+use host_stack::node::Node;
+use rdma_over_tcp::ndk::{
+    Adapter, AdapterConfig, AdapterCore, Begun, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus,
+    OpFlags, Pair, Pd, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    blocking::{Connection, Incoming, close_adapter},
+};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+const COUNT: usize = 1000;
+/// What a queue pair may hold that is connected and idle, with its connector and its connection, but for its
+/// completion queue.
+const HELD_MAX: u64 = 32 << 10;
+/// Of a message, of more than one segment.
+const BYTES: usize = 2000;
+const READS: ReadLimit = ReadLimit { inbound: 1, outbound: 1 };
+
+/// One of both nodes, with memory that all of its queue pairs use: a part to send from and one to receive into of each.
+struct End {
+    node: Node<AdapterCore>,
+    adapter: Adapter,
+    pd: Pd,
+    cq: Cq,
+    mr: Mr,
+    buffer: RegisteredBuffer,
+    pairs: Vec<(Qp, Connection)>,
+}
+
+impl End {
+    fn new(node: Node<AdapterCore>, adapter: Adapter) -> Self {
+        let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(2048, |_| {}).unwrap());
+        let (mr, buffer) =
+            (pd.create_mr(false).unwrap(), adapter.allocate(2 * COUNT * BYTES).unwrap());
+        mr.register(&buffer, 0, 2 * COUNT * BYTES, MrFlags::ALLOW_LOCAL_WRITE).unwrap();
+        Self { node, adapter, pd, cq, mr, buffer, pairs: Vec::with_capacity(COUNT) }
+    }
+
+    fn qp(&self) -> Qp {
+        self.pd.create_qp(&self.cq, &self.cq, 0, QpLimits::default()).unwrap()
+    }
+
+    fn sge(&self, part: usize) -> Sge {
+        let address = self.buffer.address() + (part * BYTES) as u64;
+        Sge { address, length: BYTES as u32, token: self.mr.local_token() }
+    }
+
+    /// The message that the end `sender` sends by pair `number`.
+    fn message(sender: usize, number: usize) -> Vec<u8> {
+        let first = 2 * number + sender;
+        (0..BYTES).map(|at| (first.wrapping_mul(0x9e37_79b9) >> 8) as u8 ^ at as u8).collect()
+    }
+
+    fn post_receives(&self) {
+        for (number, (qp, _)) in self.pairs.iter().enumerate() {
+            qp.receive(number as u64, &[self.sge(COUNT + number)]).unwrap();
+        }
+    }
+
+    fn send(&self, sender: usize) {
+        for (number, (qp, _)) in self.pairs.iter().enumerate() {
+            self.buffer.write_at(number * BYTES, &Self::message(sender, number));
+            let data = [self.sge(number)];
+            qp.send(number as u64, Data::Registered(&data), OpFlags::empty()).unwrap();
+        }
+    }
+
+    /// A send and a receive of each pair.
+    fn complete(&self) {
+        let (mut results, mut left) = ([NdkResultEx::default(); 64], 2 * COUNT);
+        while left > 0 {
+            let take = || Some(self.cq.poll_ex(&mut results)).filter(|count| *count > 0);
+            let count = self.node.wait_until(None, take).unwrap();
+            assert!(results[..count].iter().all(|result| result.status == NtStatus::SUCCESS));
+            left -= count;
+        }
+    }
+
+    fn check(&self, sender: usize) {
+        let mut data = vec![0; BYTES];
+        for number in 0..COUNT {
+            self.buffer.read_at((COUNT + number) * BYTES, &mut data);
+            assert!(data == Self::message(sender, number), "queue pair {number}");
+        }
+    }
+
+    /// Closes everything, in any order but that of its dependencies.
+    fn close(self) {
+        let Self { mut node, adapter, pd, cq, mr, pairs, .. } = self;
+        let mut closes: Vec<_> = [Begun::close(|done| pd.close(done))].into();
+        closes.push(Begun::close(|done| cq.close(done)));
+        closes.push(Begun::close(|done| mr.close(done)));
+        for (qp, connection) in &pairs {
+            closes.push(Begun::close(|done| qp.close(done)));
+            closes.push(Begun::close(|done| connection.connector().close(done)));
+        }
+        close_adapter(&mut node, &adapter).unwrap();
+        assert!(closes.iter().all(|close| close.status() == Some(NtStatus::SUCCESS)));
+        assert!(adapter.connections().is_empty());
+    }
+}
+
+fn connect(near: &mut End, far: &mut End, incoming: &mut Incoming) {
+    let server = incoming.listener().local_address().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..COUNT {
+                let (connector, qp) = (incoming.next(&mut far.node).unwrap(), far.qp());
+                let accepted = Connection::accept(&mut far.node, connector, &qp, READS, &[]);
+                far.pairs.push((qp, accepted.unwrap()));
+            }
+        });
+        for _ in 0..COUNT {
+            let qp = near.qp();
+            let End { node, adapter, .. } = near;
+            let connected = Connection::connect(node, adapter, &qp, server, READS, &[]);
+            near.pairs.push((qp, connected.unwrap()));
+        }
+    });
+}
+
+/// What each of the queue pairs of both nodes holds, if that is all that has come since.
+fn each(before: u64) -> u64 {
+    held_bytes().saturating_sub(before) / (2 * COUNT as u64)
+}
+
+#[test]
+fn a_thousand_queue_pairs() {
+    let Pair { adapters: [near, far], nodes: [near_node, far_node] } =
+        Pair::open(AdapterConfig::default()).unwrap();
+    let (mut near, mut far) = (End::new(near_node, near), End::new(far_node, far));
+    let server = (Pair::ADDRESSES[1], 7174).into();
+    let mut incoming = Incoming::listen(&mut far.node, &far.adapter, server, 8).unwrap();
+    let (before, begin) = (held_bytes(), Instant::now());
+    connect(&mut near, &mut far, &mut incoming);
+    let (connected, time) = (each(before), begin.elapsed());
+    far.post_receives();
+    near.post_receives();
+    near.send(0);
+    far.send(1);
+    near.complete();
+    far.complete();
+    near.check(1);
+    far.check(0);
+    let worked = each(before);
+    println!("{COUNT} connections in {time:?}, each of {} queue pairs:", 2 * COUNT);
+    println!("{connected} bytes connected and idle, {worked} when it has sent and received");
+    assert!(connected <= HELD_MAX && worked <= HELD_MAX, "{connected} {worked}");
+    for (_, connection) in &near.pairs {
+        connection.disconnect(&mut near.node).unwrap();
+    }
+    for (_, connection) in &far.pairs {
+        connection.disconnect(&mut far.node).unwrap();
+    }
+    let listening = Begun::close(|done| incoming.listener().close(done));
+    near.close();
+    far.close();
+    assert_eq!(listening.status(), Some(NtStatus::SUCCESS));
+}
