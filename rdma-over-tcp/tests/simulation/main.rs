@@ -73,7 +73,7 @@ fn consumers() {
 const MOVED: Suite = Suite {
     name: "moved",
     command: "cargo test -p rdma-over-tcp --test simulation live_moves",
-    seeds: 100,
+    seeds: 60,
     ..SUITE
 };
 
@@ -108,7 +108,7 @@ fn kernel_sockets() {
 const FOREIGN: Suite = Suite {
     name: "foreign",
     command: "cargo test -p rdma-over-tcp --test simulation foreign_memory",
-    seeds: 200,
+    seeds: 100,
     ..SUITE
 };
 
@@ -129,7 +129,7 @@ fn foreign_memory() {
 const SHARED_RECEIVES: Suite = Suite {
     name: "shared-receives",
     command: "cargo test -p rdma-over-tcp --test simulation receives_are_shared",
-    seeds: 100,
+    seeds: 60,
     ..SUITE
 };
 
