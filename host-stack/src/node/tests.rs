@@ -2,7 +2,10 @@
 
 use std::{
     net::SocketAddr,
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::{
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+        mpsc,
+    },
 };
 
 use offload_engine::{
@@ -33,6 +36,13 @@ struct Listener {
     restless: u32,
     /// How often it was told that the device is gone.
     losses: u32,
+    /// What becomes due in the poll behind the callback of the lost device.
+    follow_up: Option<FollowUp>,
+}
+
+struct FollowUp {
+    has_returned: Arc<AtomicBool>,
+    callback: Callback,
 }
 
 impl OffloadClient for Listener {
@@ -56,7 +66,10 @@ impl NodeClient for Listener {
         self.heard |= news;
         let is_restless = self.restless > 0;
         self.restless -= u32::from(is_restless);
-        news | is_restless
+        let followed = self.follow_up.take_if(|it| it.has_returned.load(Ordering::Relaxed));
+        let follows = followed.is_some();
+        self.due.extend(followed.map(|it| it.callback));
+        news | is_restless | follows
     }
     fn has_input(&self) -> bool {
         self.falls || (self.said && !self.heard)
@@ -66,6 +79,10 @@ impl NodeClient for Listener {
     }
     fn device_lost(&mut self) {
         self.losses += 1;
+        if let Some(FollowUp { has_returned, .. }) = &self.follow_up {
+            let has_returned = has_returned.clone();
+            self.due.push(Box::new(move || has_returned.store(true, Ordering::Relaxed)));
+        }
         assert!(!self.falls, "another panic that the test asked for");
     }
 }
@@ -229,6 +246,21 @@ fn clients_of_a_node_that_is_abandoned_hear_that_the_device_is_gone() {
             assert_eq!(node.wait_until(None, || None::<()>), Err(WaitError::Panicked));
             assert_eq!(node.with(|client, _, _| client.losses), 1);
         }
+    }
+}
+
+/// What waits for the return of a callback goes on, though nobody runs the loop of a lost device.
+#[test]
+fn callbacks_of_a_lost_device_are_followed_up() {
+    for progress in [Progress::Automatic, Progress::Manual] {
+        let node = start(progress);
+        let (called, calls) = mpsc::channel();
+        node.with(|client, _, _| {
+            let callback = Box::new(move || called.send(()).unwrap());
+            client.follow_up = Some(FollowUp { has_returned: Arc::default(), callback });
+        });
+        node.abandon();
+        assert_eq!(calls.recv_timeout(LIMIT), Ok(()), "{progress:?}");
     }
 }
 
@@ -412,7 +444,7 @@ fn half_close(
 struct Mute {
     link: MemoryLink,
     is_mute: Arc<AtomicBool>,
-    lost: std::sync::mpsc::Sender<()>,
+    lost: mpsc::Sender<()>,
 }
 
 impl LinkWrapper for Mute {
@@ -435,7 +467,7 @@ impl LinkWrapper for Mute {
 fn a_node_that_ends_repeats_its_last_acknowledgement() {
     for (policy, progress) in PLACES {
         let is_mute = Arc::new(AtomicBool::new(false));
-        let (lost, losses) = std::sync::mpsc::channel();
+        let (lost, losses) = mpsc::channel();
         let mute = |link| Mute { link, is_mute: is_mute.clone(), lost };
         let ends = connected_over(MemoryLinkOptions::default(), mute, policy, progress);
         let [(near, client), (far, server)] = ends;

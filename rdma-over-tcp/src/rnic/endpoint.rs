@@ -86,6 +86,7 @@ mod tests {
         let mut endpoints = Endpoints::default();
         let name = Reservation::Stream(StreamId(1));
         endpoints.reserve(address("0.0.0.0:7000"), name);
+        assert!(endpoints.is_in_use(address("10.0.0.2:7000")), "it is covered");
         endpoints.reference(address("10.0.0.1:7000"));
         endpoints.reference(address("10.0.0.1:7000"));
         assert_eq!(endpoints.take_released(), []);

@@ -158,6 +158,26 @@ fn a_peer_that_speaks_gets_none() {
     }
 }
 
+// Nor has one that speaks before the consumer's first message overlooked anything.
+#[test]
+fn a_peer_that_speaks_first_gets_none() {
+    let config = AdapterConfig { rtr: RtrSet::NONE, ..config() };
+    for policy in POLICIES {
+        let mut it = Connected::new(policy, config.clone(), RtrSet::only(RtrKind::Write));
+        it.side.receive(1, 64);
+        it.complete();
+        let send = fpdu(&send_header(true, SendKind::Plain, Msn(1), 0), b"hello");
+        it.peer.send(&mut it.bench, it.handle, send);
+        let begun = it.bench.pair.now;
+        assert_eq!(it.messages(begun, LONG), [""; 0], "{policy:?}");
+        assert_eq!(it.side.outcome(1), Some(NtStatus::SUCCESS));
+        it.send();
+        let begun = it.bench.pair.now;
+        assert_eq!(it.messages(begun, LONG), ["Send"], "{policy:?}");
+        assert_eq!(it.nudges(), 0);
+    }
+}
+
 // Nor does it get more when it has been silent at first.
 #[test]
 fn a_peer_that_speaks_late_gets_no_more() {

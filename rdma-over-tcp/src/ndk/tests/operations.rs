@@ -1,10 +1,12 @@
 //! Data: every operation in every size, packing, ordering, limits.
 
-use std::{boxed::Box, vec, vec::Vec};
+use std::{boxed::Box, net::SocketAddr, vec, vec::Vec};
 
 use super::{
     bench::{Bench, EMSS},
-    sides::{ALL_RIGHTS, BUFFER, LIMITS, Side, connect, connected, connected_with, pattern},
+    sides::{
+        ALL_RIGHTS, BUFFER, LIMITS, Side, connect, connect_at, connected, connected_with, pattern,
+    },
 };
 use crate::{
     ndk::{
@@ -667,6 +669,13 @@ pub(super) fn deferred_requests() {
     assert_eq!(active.qp.send(2, data, bad), Err(NtStatus::INVALID_PARAMETER));
     bench.settle();
     assert_eq!(active.outcomes(), [(0, NtStatus::SUCCESS), (1, NtStatus::SUCCESS)]);
+    // So does one that is refused for its entries, though it has the flag itself.
+    active.qp.send(3, data, OpFlags::DEFER).unwrap();
+    let entries = [sge; 200];
+    let many = active.qp.send(4, Data::Registered(&entries), OpFlags::DEFER);
+    assert_eq!(many, Err(NtStatus::DATA_OVERRUN));
+    bench.settle();
+    assert_eq!(active.outcomes(), [(3, NtStatus::SUCCESS)]);
 }
 
 // NDK-RI-1, -4, NDK-RES-2, NDK-CQ-17, NDK-MEM-8, -9, -10: fast register, invalidate by the peer.
@@ -759,6 +768,34 @@ pub(super) fn a_read_invalidates_no_region_of_others() {
     assert_eq!(active.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
     let again = others.register(&active.buffer, 0, 100, ALL_RIGHTS);
     assert_eq!(again, Err(NtStatus::INVALID_PARAMETER), "it is still registered");
+}
+
+// NDK-FLG-3: nor one that a work request has registered, in another domain.
+#[test]
+fn a_read_invalidates_no_fast_region_of_another_domain() {
+    let mut bench = Bench::new(1);
+    let (active, passive) = connected(&mut bench);
+    let (mut other, mut peer) = (Side::new(&bench, 0), Side::new(&bench, 1));
+    let server = SocketAddr::new(bench.server.ip(), bench.server.port() + 1);
+    connect_at(&mut bench, &mut other, &mut peer, [LIMITS; 2], server);
+    let mr = other.pd.create_mr(true).unwrap();
+    mr.initialize_fast_register(1, true).unwrap();
+    let rights = OpFlags::ALLOW_REMOTE_WRITE;
+    let token = other.qp.fast_register(1, &mr, &other.buffer, 0, 100, 0, rights).unwrap();
+    bench.settle();
+    assert_eq!(other.outcomes(), [(1, NtStatus::SUCCESS)]);
+
+    let nothing = Sge { address: 0, length: 0, token: mr.local_token() };
+    let source = passive.sge(0, 100);
+    let sinks = [nothing, active.sge(0, 100)];
+    let flags = OpFlags::RDMA_READ_LOCAL_INVALIDATE;
+    active.qp.read(2, &sinks, source.address, source.token, flags).unwrap();
+    bench.settle();
+    assert_eq!(active.outcomes(), [(2, NtStatus::ACCESS_VIOLATION)]);
+    peer.qp.write(3, Data::Inline(&[b"open"]), 0, token, OpFlags::empty()).unwrap();
+    bench.settle();
+    assert_eq!(peer.outcomes(), [(3, NtStatus::SUCCESS)]);
+    assert_eq!(other.content(0, 4), b"open");
 }
 
 // Both directions at once under a small window, with reads each way: nothing is lost or mixed.

@@ -154,11 +154,13 @@ fn the_threshold_is_told_once() {
     send(&mut shared);
     send(&mut shared);
     assert_eq!(shared.limits_reached(), 0, "two are left");
+    // Depth and threshold 0 keep what there is.
+    shared.srq.modify(0, 0).unwrap();
     send(&mut shared);
     assert_eq!(shared.limits_reached(), 1, "one is left");
     send(&mut shared);
     assert_eq!(shared.limits_reached(), 0, "once");
-    // Depth and threshold 0 keep what there is, and do not arm.
+    // Nor do they arm.
     shared.srq.modify(0, 0).unwrap();
     shared.bench.settle();
     assert_eq!(shared.limits_reached(), 0);

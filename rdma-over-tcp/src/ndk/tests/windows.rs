@@ -57,7 +57,8 @@ pub(super) fn a_windows_life() {
     assert_eq!(results[0].invalidated_token, target.token);
     // It can be bound again, with another token.
     let (region, length) = (&passive.mr, 500);
-    let again = passive.qp.bind(5, region, &mw, target.address, length, none).unwrap();
+    let rights = OpFlags::ALLOW_REMOTE_WRITE;
+    let again = passive.qp.bind(5, region, &mw, target.address, length, rights).unwrap();
     assert_eq!((again >> 8, again == target.token), (target.token >> 8, false));
     bench.settle();
     assert_eq!(passive.outcomes(), [(5, NtStatus::SUCCESS)]);
