@@ -79,6 +79,7 @@ pub struct RunArgs {
     pub rfc7306: Option<Switch>,
 
     /// Time that a message waits until its receiver has posted a receive, as on InfiniBand; 0: it ends the connection
+    /// [default: 30]
     #[arg(long, value_name = "SECONDS", value_parser = parse_wait, help_heading = "MPA options")]
     pub receive_wait: Option<f64>,
 

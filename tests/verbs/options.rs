@@ -244,7 +244,7 @@ fn receive_wait() {
         ("", "delivered"),
         ("--receive-wait 0", "refused"),
         ("--receive-wait 0.01", "refused"),
-        ("--receive-wait 30", "delivered"),
+        ("--receive-wait 60", "delivered"),
     ] {
         let mut ran = Group::start(&host, under_flue(options, &line));
         let status = ran.wait(LIMIT).expect("it ends");

@@ -32,8 +32,9 @@ use crate::{
     settings::{MpaRevision, Rtr, Settings},
 };
 
-/// Programs of InfiniBand have their senders try again for ever; one whose peer does not post for so long has failed.
-const RECEIVE_WAIT: Duration = Duration::from_secs(2);
+/// InfiniBand's senders may retry for ever; a receiver that posts nothing for this long counts as failed. Long enough for
+/// a process that gets little CPU time: fio waits for ever once its connection is gone.
+const RECEIVE_WAIT: Duration = Duration::from_secs(30);
 
 /// The environment's settings, read once: with the first call of the program that needs the adapter.
 fn settings() -> &'static Settings {

@@ -14,7 +14,7 @@ use rdma_over_tcp::{
         Decoder,
         startup::{PrivateData, ReadLimits, Responder, ResponderConfig, Revision, RtrKind, RtrSet},
     },
-    ndk::{AdapterConfig, Connector, Data, NtStatus, OpFlags, ReadLimit},
+    ndk::{AdapterConfig, Connector, Data, NtStatus, OpFlags, ReadLimit, RegisteredBuffer},
     rdmap::{Inbound, SendKind, parse, send_header},
 };
 
@@ -230,6 +230,25 @@ fn nothing_goes_before_the_consumers_first_message() {
             assert_eq!(messages.split_first(), Some((&"Send", &["empty Write"; NUDGES][..])));
             assert_eq!(it.nudges(), NUDGES as u64);
         }
+    }
+}
+
+// Requests that the adapter carries out by itself are no messages: the nudges begin behind the first that is.
+#[test]
+fn a_late_first_message_is_followed_by_all_of_them() {
+    let config = AdapterConfig { rtr: RtrSet::NONE, ..config() };
+    for policy in POLICIES {
+        let mut it = Connected::new(policy, config.clone(), RtrSet::only(RtrKind::Write));
+        it.complete();
+        let memory = RegisteredBuffer::allocate(64).unwrap();
+        it.side.fast_registered(1, &memory, OpFlags::empty());
+        let begun = it.bench.pair.now;
+        assert_eq!(it.messages(begun, LONG), [""; 0], "{policy:?}");
+        assert_eq!(it.side.outcome(1), Some(NtStatus::SUCCESS));
+        it.send();
+        let begun = it.bench.pair.now;
+        let messages = it.messages(begun, LONG);
+        assert_eq!(messages.split_first(), Some((&"Send", &["empty Write"; NUDGES][..])));
     }
 }
 

@@ -296,6 +296,17 @@ fn revoked_before_its_turn() {
     assert_eq!((active.qp.stats().terminates_in, word(&passive, 0)), (1, 0));
 }
 
+// EXT-5.4-1: an atomic without the right ends the connection when it arrives, though its response could not leave yet.
+#[test]
+fn found_on_arrival() {
+    let mut bench = Bench::with(5, on());
+    let (_active, passive) = connected(&mut bench);
+    bench.window = 0;
+    bench.inject(0, &request(1, &passive, passive.mr.remote_token(), 0));
+    bench.settle();
+    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x0102))]);
+}
+
 // EXT-8.1-1: the Terminate has the length and the DDP header of the Atomic Request, which say whose it is, and no RDMAP
 // header; at its arrival as in its turn.
 #[test]
