@@ -55,12 +55,12 @@ fn remote_write_violations() {
             target.token = mr.remote_token();
         }),
     ];
-    // Without acknowledgements what is behind the failure is sent before the Terminate, or is not.
-    let with_acks = |case| [false, true].map(|hold_acks| (case, hold_acks));
-    for ((code, change), hold_acks) in cases.into_iter().flat_map(with_acks) {
+    // The request behind the failure has not begun when the Terminate comes, or has been sent and waits for its turn.
+    let windows = |case| [64 * 1024, 1 << 20].map(|window| (case, window));
+    for ((code, change), window) in cases.into_iter().flat_map(windows) {
         let mut bench = Bench::new(1);
         let (active, passive) = connected(&mut bench);
-        bench.hold_acks = hold_acks;
+        (bench.window, bench.hold_acks) = (window, true);
         passive.receive(1, 0, 10);
         active.fill(0, 300_000, 1);
         let mut target = passive.sge(0, 300_000);
