@@ -32,8 +32,8 @@ use crate::{
     settings::{MpaRevision, Rtr, Settings},
 };
 
-/// InfiniBand's senders may retry for ever; a receiver that posts nothing for this long counts as failed. Long enough for
-/// a process that gets little CPU time: fio waits for ever once its connection is gone.
+/// InfiniBand's senders may retry for ever; a receiver that posts nothing for this long counts as failed. Long enough
+/// for a process that gets little CPU time: fio waits for ever once its connection is gone.
 const RECEIVE_WAIT: Duration = Duration::from_secs(30);
 
 /// The environment's settings, read once: with the first call of the program that needs the adapter.
