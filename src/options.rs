@@ -165,9 +165,9 @@ impl MpaOptions {
 /// Limits of a listener, for commands that serve many peers.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct ListenOptions {
-    /// Connections in their TCP handshake at once, and connections of one peer address without an MPA Request: 1..=128
+    /// Connections in their TCP handshake at once, and connections of one peer address without an MPA Request: 1..=1024
     #[arg(long, value_name = "N", default_value_t = 128,
-          value_parser = clap::value_parser!(u16).range(1..=128))]
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub backlog: u16,
 
     /// Connections without an MPA Request; one more resets the oldest: 1..=65535

@@ -106,7 +106,7 @@ pub enum Request {
         local: SocketAddr,
         /// As for `Connect`.
         endpoint: Option<EndpointId>,
-        /// Connections that may be in their handshake at once.
+        /// Connections that may be in their handshake at once: 1 to [`BACKLOG_MAX`](crate::host::BACKLOG_MAX).
         backlog: usize,
         /// As for `Connect`.
         at_once: bool,

@@ -7,10 +7,11 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use flue_test_support::flue::Scratch;
-use flue_test_support::needs::{find_tool, lacks};
+use flue_test_support::needs::{Need, find_tool, lacks};
+use serde_json::Value;
 
 use crate::group::{Group, ending};
-use crate::place::{Place, under_flue};
+use crate::place::{End, Place, ends, under_flue};
 use crate::results::{self, Programs};
 use crate::{NEEDS, machine};
 
@@ -80,6 +81,58 @@ fn tests_of_pyverbs() {
     results::note(&programs, &Place::Sockets(host), &seen_in_short, begun.elapsed());
     let unknown: Vec<_> = seen.keys().filter(|name| !expected.contains_key(*name)).collect();
     assert!(unknown.is_empty(), "not in packaged_tests.txt: {unknown:?}");
+}
+
+// The program that `flue bench` measures libfabric with, on the verbs provider: datagrams of ofi_rxm, whose last
+// operation is compared byte by byte, and connections.
+#[test]
+fn program_of_libfabric() {
+    if lacks(NEEDS) || lacks(&[Need::Tool("cc")]) {
+        return;
+    }
+    // Too large a package for `tests/run`; `tests/verbs/run` installs it.
+    if !Path::new("/usr/include/rdma/fabric.h").is_file() {
+        println!("skipped: headers of libfabric are not installed (Debian package libfabric-dev)");
+        return;
+    }
+    let scratch = Scratch::new();
+    let program = scratch.file("libfabric-bench");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/bench/src/yardstick/libfabric.c");
+    let compiled = Command::new("cc").arg("-o").arg(&program).args([source, "-lfabric"]).status();
+    assert!(compiled.expect("cc runs").success());
+    let operations = [
+        "--op write --size 65536",
+        "--op read --size 65536",
+        "--op send --size 65536",
+        "--op write --size 8 --latency",
+        "--op send --size 8 --latency",
+        "--op connect --depth 100",
+    ];
+    for (order, operation) in operations.into_iter().enumerate() {
+        let (place, begun) = (Place::sockets(), Instant::now());
+        let line = |words: &str| format!("{} {words} --provider verbs", program.display());
+        let server = place.start(End::Server, "", &line("server"));
+        assert_eq!(place.wait_for_listener(&server, 18600), Ok(()), "{}", server.report());
+        let client = format!("client 10.77.0.1 --seconds 0.5 {operation}");
+        let said = ends(server, place.start(End::Client, "", &line(&client)));
+        let result: Value = serde_json::from_str(said.lines().last().unwrap_or_default())
+            .unwrap_or_else(|error| panic!("{operation}: {error}: {said}"));
+        let value = result["value"].as_f64().filter(|value| *value > 0.0);
+        assert!(value.is_some(), "{operation}: {said}");
+        let of_verbs = |name: &str| name.split(';').any(|it| it == "verbs");
+        assert!(result["detail"]["provider"].as_str().is_some_and(of_verbs), "{said}");
+        let programs = Programs {
+            order: results::SUITES + 10 + order,
+            name: "libfabric-bench",
+            package: "libfabric-dev",
+            options: "",
+            server: Some("libfabric-bench server --provider verbs"),
+            client: &format!("libfabric-bench {client} --provider verbs"),
+        };
+        let unit = result["unit"].as_str().unwrap_or_default();
+        let seen = format!("{:.0} {unit}", value.unwrap_or_default());
+        results::note(&programs, &place, &seen, begun.elapsed());
+    }
 }
 
 // Open MPI by libfabric's verbs provider: its ranks' bytes are in the captures of their processes.

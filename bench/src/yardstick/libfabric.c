@@ -1,13 +1,15 @@
 /*
- * libfabric-bench: bandwidth and latency of libfabric's tcp provider, as a yardstick for flue.
+ * libfabric-bench: bandwidth and latency of libfabric's tcp provider, as a yardstick for flue; or of another provider.
  *
- *   libfabric-bench server      --port P
+ *   libfabric-bench server      --port P [--provider NAME]
  *   libfabric-bench client HOST --port P --op write|read|send --size BYTES --depth N --seconds S [--latency]
  *   libfabric-bench client HOST --port P --op connect --depth N --seconds S
  *
+ * Both ends need the same --provider; it is tcp.
+ *
  * cc -O2 libfabric.c -o libfabric-bench -lfabric
  *
- * Endpoints are reliable datagrams (FI_EP_RDM) of the provider "tcp;ofi_rxm", or of "tcp" where the library
+ * Endpoints are reliable datagrams (FI_EP_RDM) of the provider "NAME;ofi_rxm", or of NAME where the library
  * has them there. Both ends poll their completion queue and never sleep. The server accepts one client and
  * exits; it prints "ready" when it listens. A separate TCP connection on port P carries parameters,
  * addresses, keys and results.
@@ -18,7 +20,7 @@
  * Latency: one operation at a time. Half the round trip for send (the reply is a send) and write (the reply
  * is a write; both ends poll the last byte of the buffer), the whole operation for read.
  *
- * Connect: N connected endpoints (FI_EP_MSG of the provider "tcp") are made and connected at once, closed, and again
+ * Connect: N connected endpoints (FI_EP_MSG of the provider) are made and connected at once, closed, and again
  * for S seconds. The time is that from the first fi_endpoint to the last FI_CONNECTED.
  *
  * At the end of the others one more operation carries a pattern, which is compared byte by byte at its destination.
@@ -108,12 +110,13 @@ static struct {
     const char *role;
     const char *host;
     const char *port;
+    const char *provider;
     int op;
     bool latency;
     uint64_t size;
     uint32_t depth;
     double seconds;
-} options = { .port = "18600", .op = OP_WRITE, .size = 65536, .seconds = 1.0 };
+} options = { .port = "18600", .provider = "tcp", .op = OP_WRITE, .size = 65536, .seconds = 1.0 };
 
 static int control = -1;
 static char provider[64] = "";
@@ -391,11 +394,13 @@ static const char *own_address(void)
 static void open_fabric(void)
 {
     const char *address = own_address();
-    struct fi_info *info = find_provider("tcp;ofi_rxm", address);
+    char layered[sizeof provider];
+    snprintf(layered, sizeof layered, "%s;ofi_rxm", options.provider);
+    struct fi_info *info = find_provider(layered, address);
     if (!info)
-        info = find_provider("tcp", address);
+        info = find_provider(options.provider, address);
     if (!info)
-        fail(3, "libfabric has no provider \"tcp;ofi_rxm\" or \"tcp\" with reliable datagrams");
+        fail(3, "libfabric has no provider \"%s\" or \"%s\" with reliable datagrams", layered, options.provider);
     snprintf(provider, sizeof provider, "%s", info->fabric_attr->prov_name);
 
     struct fid_fabric *fabric;
@@ -459,8 +464,9 @@ static struct fi_info *open_connections(const struct identity *destination)
     hints->caps = FI_MSG;
     hints->mode = FI_CONTEXT;
     hints->addr_format = FI_SOCKADDR_IN;
+    hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
     hints->domain_attr->threading = FI_THREAD_DOMAIN;
-    hints->fabric_attr->prov_name = strdup("tcp");
+    hints->fabric_attr->prov_name = strdup(options.provider);
     if (destination) {
         hints->dest_addr = malloc(destination->name_bytes);
         if (!hints->dest_addr)
@@ -957,7 +963,8 @@ static void misused(const char *what)
 {
     fail(2, "%s\nusage: libfabric-bench server --port P\n"
             "       libfabric-bench client HOST --port P --op write|read|send|connect --size BYTES --depth N "
-            "--seconds S [--latency]", what);
+            "--seconds S [--latency]\n"
+            "       both ends: --provider NAME", what);
 }
 
 static uint64_t number(const char *text, uint64_t max, const char *what)
@@ -972,12 +979,12 @@ static uint64_t number(const char *text, uint64_t max, const char *what)
 
 static void parse(int argc, char **argv)
 {
-    enum { PORT = 1, OP, SIZE, DEPTH, SECONDS, LATENCY };
+    enum { PORT = 1, OP, SIZE, DEPTH, SECONDS, LATENCY, PROVIDER };
     static const struct option known[] = {
         { "port", required_argument, NULL, PORT },       { "op", required_argument, NULL, OP },
         { "size", required_argument, NULL, SIZE },       { "depth", required_argument, NULL, DEPTH },
         { "seconds", required_argument, NULL, SECONDS }, { "latency", no_argument, NULL, LATENCY },
-        { NULL, 0, NULL, 0 },
+        { "provider", required_argument, NULL, PROVIDER }, { NULL, 0, NULL, 0 },
     };
     for (int option; (option = getopt_long(argc, argv, "", known, NULL)) != -1;) {
         char *end;
@@ -1007,6 +1014,9 @@ static void parse(int argc, char **argv)
             break;
         case LATENCY:
             options.latency = true;
+            break;
+        case PROVIDER:
+            options.provider = optarg;
             break;
         default:
             misused("no such option");

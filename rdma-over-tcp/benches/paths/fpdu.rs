@@ -21,13 +21,18 @@ pub(crate) struct Encoding {
 }
 
 impl Encoding {
-    /// FPDUs of `payload_octets`.
+    /// FPDUs of `payload_octets` that nobody else can write.
     pub(crate) fn new(payload_octets: usize) -> Self {
+        Self::lending(vec![0x5a; payload_octets].into())
+    }
+
+    /// FPDUs of this payload.
+    pub(crate) fn lending(payload: Span) -> Self {
         Self {
             encoder: Encoder::new(true, false),
             slab: Slab::new(),
             fpdu: NetBuffer::new(),
-            payload: [vec![0x5a; payload_octets].into()],
+            payload: [payload],
         }
     }
 

@@ -248,7 +248,7 @@ impl Default for Config {
 /// Limits of a listener (NDK-EP-9: the provider's choice).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListenerConfig {
-    /// Connections in their TCP handshake at once; the host stack takes at least 1 and at most 128.
+    /// Connections in their TCP handshake at once; the host stack takes at least 1 and at most 1,024.
     pub backlog: usize,
     /// Connections whose handshake is done and whose MPA Request is not complete, at least 1. A new one displaces the
     /// oldest, which is reset and counted (`Counters::requests_displaced`).
