@@ -88,9 +88,9 @@ use crate::{
 };
 
 /// Accepted connections that may live in the host at once; beyond it SYNs are dropped and counted.
-pub const CONNECTIONS_MAX: usize = 1024;
-/// Most connections of one listener in their handshake, whatever its backlog.
-pub const BACKLOG_MAX: usize = CONNECTIONS_MAX;
+pub const CONNECTIONS_MAX: usize = 2048;
+/// Most connections of one listener in their handshake, whatever its backlog: a flood of SYNs leaves the others room.
+pub const BACKLOG_MAX: usize = CONNECTIONS_MAX / 2;
 /// Frames held for one connection while it changes hands: as many as may wait on their way from the target. Beyond it
 /// they are dropped and counted, and the peer takes them for lost.
 pub const HELD_FRAMES_MAX: usize = TO_HOST_FRAMES_MAX;

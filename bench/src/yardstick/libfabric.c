@@ -5,7 +5,7 @@
  *   libfabric-bench client HOST --port P --op write|read|send --size BYTES --depth N --seconds S [--latency]
  *   libfabric-bench client HOST --port P --op connect --depth N --seconds S
  *
- * Both ends need the same --provider; it is tcp.
+ * Both ends need the same --provider; the default is tcp.
  *
  * cc -O2 libfabric.c -o libfabric-bench -lfabric
  *

@@ -36,7 +36,7 @@ struct Listener {
     restless: u32,
     /// How often it was told that the device is gone.
     losses: u32,
-    /// What becomes due in the poll behind the callback of the lost device.
+    /// Makes a callback due in the poll after the device-lost callback has returned.
     follow_up: Option<FollowUp>,
 }
 
@@ -249,7 +249,7 @@ fn clients_of_a_node_that_is_abandoned_hear_that_the_device_is_gone() {
     }
 }
 
-/// What waits for the return of a callback goes on, though nobody runs the loop of a lost device.
+/// After the device is lost nobody runs the loop. Work that waits for a callback to return still completes.
 #[test]
 fn callbacks_of_a_lost_device_are_followed_up() {
     for progress in [Progress::Automatic, Progress::Manual] {

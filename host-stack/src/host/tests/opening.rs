@@ -24,9 +24,13 @@ fn to(number: u8, v6: bool, port: u16) -> SocketAddr {
 
 /// A TCP segment from host 1's addresses to host 2's.
 fn segment(source_port: u16, seq: u32, flags: &str, payload: &[u8]) -> Vec<u8> {
+    segment_to(5000, source_port, seq, flags, payload)
+}
+
+fn segment_to(port: u16, source_port: u16, seq: u32, flags: &str, payload: &[u8]) -> Vec<u8> {
     let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
         .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
-        .tcp(source_port, 5000, seq, 4096);
+        .tcp(source_port, port, seq, 4096);
     wire::forged(builder, flags, 1, payload)
 }
 
@@ -282,6 +286,12 @@ fn syn_flood_is_bounded() {
     assert_eq!(host.owners.len(), BACKLOG_MAX);
     assert_eq!(host.sockets.iter().count(), BACKLOG_MAX);
     assert_eq!(host.stats().listen_overflows, 3_000 - BACKLOG_MAX as u64);
+    // Another listener of the node has room.
+    bench.nodes[1].listen(to(2, false, 5001), 1, false);
+    bench.settle();
+    bench.nodes[1].frame(segment_to(5001, 1, 7, "S", &[]));
+    bench.settle();
+    assert_eq!(bench.nodes[1].host.connections.len(), BACKLOG_MAX + 1);
     bench.run(HANDSHAKE_MAX + Duration::from_millis(1));
     assert_eq!(bench.nodes[1].host.connections.len(), 0);
     assert_eq!(bench.nodes[1].host.sockets.iter().count(), 0, "nothing is left of it");

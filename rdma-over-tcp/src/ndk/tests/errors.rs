@@ -55,12 +55,12 @@ fn remote_write_violations() {
             target.token = mr.remote_token();
         }),
     ];
-    // The request behind the failure has not begun when the Terminate comes, or has been sent and waits for its turn.
-    let windows = |case| [64 * 1024, 1 << 20].map(|window| (case, window));
-    for ((code, change), window) in cases.into_iter().flat_map(windows) {
+    // When the Terminate arrives the request after the failed one has not begun, or is sent and not acknowledged.
+    let paths = |case| [(64 * 1024, false), (1 << 20, true)].map(|path| (case, path));
+    for ((code, change), path) in cases.into_iter().flat_map(paths) {
         let mut bench = Bench::new(1);
         let (active, passive) = connected(&mut bench);
-        (bench.window, bench.hold_acks) = (window, true);
+        (bench.window, bench.hold_acks) = path;
         passive.receive(1, 0, 10);
         active.fill(0, 300_000, 1);
         let mut target = passive.sge(0, 300_000);
