@@ -38,11 +38,17 @@ const POLLS_MIN: u64 = 4;
 /// posting.
 const POSTS_MIN: u64 = 8;
 
-/// Counts of a [`Presence`].
+/// Checks without polls for which a consumer that goes on posting counts as one that polls: it posts what its queue
+/// takes, which may last some milliseconds, and polls again.
+const POSTING_DOZES_MAX: u32 = 4;
+
+/// What the last check of a [`Presence`] has seen.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     polls: u64,
     posts: u64,
+    /// Checks since there were polls.
+    dozes_without_polls: u32,
 }
 
 /// Who drives the core.
@@ -51,6 +57,9 @@ enum Driver {
     Consumer,
     /// A consumer posts one request after the other, and nothing arrives: what waits is sent once in a [`DOZE`].
     Poster,
+    /// None that is seen, unless one is in a call at this moment.
+    Unseen,
+    /// None: one is about to sleep.
     Nobody,
 }
 
@@ -113,22 +122,24 @@ impl Presence {
 
     /// Who drives the core; `seen` are the counts at the last check.
     fn driver(&self, seen: &mut Seen) -> Driver {
-        let now = Seen {
-            polls: self.polls.load(Ordering::Relaxed),
-            posts: self.posts.load(Ordering::Relaxed),
-        };
-        let before = std::mem::replace(seen, now);
+        let (polls, posts) =
+            (self.polls.load(Ordering::Relaxed), self.posts.load(Ordering::Relaxed));
+        let has_polled = polls.wrapping_sub(seen.polls) >= POLLS_MIN;
+        let has_posted = posts.wrapping_sub(seen.posts) >= POSTS_MIN;
+        let dozes_without_polls =
+            if has_polled { 0 } else { seen.dozes_without_polls.saturating_add(1) };
+        *seen = Seen { polls, posts, dozes_without_polls };
         let is_requested = self.is_requested.swap(false, Ordering::Relaxed);
         if self.has_waiters() {
             Driver::Consumer
         } else if is_requested {
             Driver::Nobody
-        } else if now.polls.wrapping_sub(before.polls) >= POLLS_MIN {
+        } else if has_polled || has_posted && dozes_without_polls <= POSTING_DOZES_MAX {
             Driver::Consumer
-        } else if now.posts.wrapping_sub(before.posts) >= POSTS_MIN {
+        } else if has_posted {
             Driver::Poster
         } else {
-            Driver::Nobody
+            Driver::Unseen
         }
     }
 
@@ -176,6 +187,11 @@ impl<K: Passive> Monitor<K> {
                     self.progress();
                     true
                 }
+                Driver::Unseen => match self.try_progress() {
+                    Some(busy) => !busy && !self.sleep_alone(presence),
+                    // One is in a call, which may be a long one that sends.
+                    None => true,
+                },
                 Driver::Nobody => !self.progress() && !self.sleep_alone(presence),
             };
             if dozes {
@@ -266,6 +282,29 @@ mod tests {
             assert!(begun.elapsed() < LIMIT, "{what}");
             thread::yield_now();
         }
+    }
+
+    // A consumer that posts what its queue takes, and polls then, is left alone for some checks; one that only posts is
+    // helped; one of which nothing is seen may sleep.
+    #[test]
+    fn who_drives_the_core() {
+        let presence = Presence::new().unwrap();
+        let mut seen = Seen::default();
+        (0..POLLS_MIN).for_each(|_| presence.poll());
+        assert!(matches!(presence.driver(&mut seen), Driver::Consumer));
+        for check in 1..=POSTING_DOZES_MAX + 1 {
+            (0..POSTS_MIN).for_each(|_| assert!(!presence.post()));
+            let driver = presence.driver(&mut seen);
+            match check <= POSTING_DOZES_MAX {
+                true => assert!(matches!(driver, Driver::Consumer), "{check}"),
+                false => assert!(matches!(driver, Driver::Poster), "{check}"),
+            }
+        }
+        assert!(matches!(presence.driver(&mut seen), Driver::Unseen));
+        (0..POLLS_MIN).for_each(|_| presence.poll());
+        presence.request();
+        assert!(matches!(presence.driver(&mut seen), Driver::Nobody));
+        assert!(matches!(presence.driver(&mut seen), Driver::Unseen));
     }
 
     // Nobody polls. While the thread sleeps, each post is sent by whoever posts; one that follows many of them wakes

@@ -477,9 +477,9 @@ impl<K: Passive> Monitor<K> {
         self.progress_with(self.state.lock())
     }
 
-    /// As [`Monitor::progress`], unless another thread has the core.
-    pub fn try_progress(&self) -> bool {
-        self.state.try_lock().is_some_and(|state| self.progress_with(state))
+    /// As [`Monitor::progress`], unless another thread has the core: then `None`.
+    pub fn try_progress(&self) -> Option<bool> {
+        self.state.try_lock().map(|state| self.progress_with(state))
     }
 
     fn progress_with(&self, mut state: MutexGuard<'_, State<K>>) -> bool {

@@ -187,6 +187,22 @@ impl Rnic {
         self.kicks.push(id);
     }
 
+    /// A pass of the transport begins: what was left to it is sent, and nothing is left meanwhile.
+    pub(crate) fn begin_poll(&mut self) {
+        self.objects.may_leave = false;
+        while let Some(id) = self.objects.left.pop() {
+            if let Some(stream) = self.streams.get_mut(&id) {
+                stream.is_left = false;
+                self.kicks.push(id);
+            }
+        }
+    }
+
+    /// The pass is over. Posts until the next one leave to it what fills no list, as long as the connection flows.
+    pub(crate) const fn end_poll(&mut self) {
+        self.objects.may_leave = true;
+    }
+
     /// Works on a stream outside of a call of the transport; the next one does what this notes.
     pub(super) fn with_stream(
         &mut self,
@@ -345,10 +361,12 @@ impl Rnic {
         self.deadlines.first().into_iter().chain(hold).chain(self.later.first()).min()
     }
 
-    /// Returns whether [`Rnic::run`], [`Rnic::next_command`] or [`Rnic::next_kick`] has something now.
+    /// Returns whether [`Rnic::run`], [`Rnic::next_command`] or [`Rnic::next_kick`] has something now, or after
+    /// [`Rnic::begin_poll`].
     pub(crate) fn has_work(&self) -> bool {
         self.objects.returns.is_pending()
             || !self.kicks.is_empty()
+            || !self.objects.left.is_empty()
             || !self.commands.is_empty()
             || !self.objects.held.is_empty()
     }
@@ -516,6 +534,7 @@ impl Rnic {
         self.is_lost = true;
         self.commands.clear();
         self.kicks.clear();
+        self.objects.left.clear();
         self.deadlines = Deadlines::default();
         // NDK-CQ-14: the arms are told of the loss, not of the flush.
         let cqs: Vec<_> = self.objects.cqs.ids().collect();

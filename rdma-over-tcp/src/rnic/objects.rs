@@ -7,7 +7,7 @@ use super::{
     connector::Connector,
     cq::Cq,
     endpoint::Endpoints,
-    id::{ConnectorId, CqId, Key, QpId, RegionId, kind},
+    id::{ConnectorId, CqId, Key, QpId, RegionId, StreamId, kind},
     lifetime::{
         Close, CloseCompletion, Life, Outbox, RequestCompletion, Return, ReturnGuard, Returns,
     },
@@ -48,6 +48,10 @@ pub(crate) struct Objects {
     pub(crate) doomed: Vec<QpId>,
     /// Completion queues that hold a notification back whose time does not run yet.
     pub(crate) held: Vec<CqId>,
+    /// Streams may leave what fills no list to the next posts: a poll will come.
+    pub(crate) may_leave: bool,
+    /// Those that have.
+    pub(crate) left: Vec<StreamId>,
     /// Connectors whose peer does not know enhanced start-up: the core connects them again.
     pub(crate) retries: Vec<ConnectorId>,
 }
@@ -92,6 +96,8 @@ impl Objects {
             returns,
             doomed: Vec::new(),
             held: Vec::new(),
+            may_leave: false,
+            left: Vec::new(),
             retries: Vec::new(),
         }
     }

@@ -136,10 +136,10 @@ pub enum QpState {
 
 /// Bytes that posts may queue before one has them sent itself: some super-segments, so that the short end of one large
 /// message shares a segment with the next.
-const WAITING_BYTES_MAX: u32 = 256 * 1024;
+const WAITING_BYTES_MAX: u64 = 256 * 1024;
 
 /// Bytes of headers and CRC of a message, about.
-const MESSAGE_OVERHEAD_BYTES: u32 = 24;
+const MESSAGE_OVERHEAD_BYTES: u64 = 24;
 
 /// Decides whether posts may wait for more of them. A connection flows while much is under way
 /// ([`Transport::is_flowing`](super::transport::Transport::is_flowing)): whoever uses it polls the engine soon, be it
@@ -151,26 +151,51 @@ pub(crate) struct Flow {
     is_full: bool,
     /// The engine has been asked to look at the connection.
     pub(crate) is_kicked: bool,
-    /// Bytes posted since it has looked last.
-    waiting_bytes: u32,
+    /// Bytes posted and not sent, about.
+    unsent_bytes: u64,
 }
 
 impl Flow {
     pub(crate) const fn may_wait(self) -> bool {
-        self.is_full || self.is_flowing && self.waiting_bytes < WAITING_BYTES_MAX
+        self.is_full || self.is_flowing && self.unsent_bytes < WAITING_BYTES_MAX
+    }
+
+    /// Returns whether what is unsent is better left to the next posts, where a list takes `list_bytes`.
+    pub(crate) const fn leaves(self, list_bytes: usize) -> bool {
+        (self.is_flowing || self.is_full) && self.unsent_bytes < list_bytes as u64
     }
 
     /// A message of so many bytes was posted.
     pub(crate) const fn post(&mut self, bytes: u32) {
-        let bytes = bytes.saturating_add(MESSAGE_OVERHEAD_BYTES);
-        self.waiting_bytes = self.waiting_bytes.saturating_add(bytes);
+        self.unsent_bytes = self.unsent_bytes.saturating_add(bytes as u64 + MESSAGE_OVERHEAD_BYTES);
     }
 
-    /// The transport has taken as much as it had room for, and may be flowing
-    /// ([`Transport::is_flowing`](super::transport::Transport::is_flowing)).
-    pub(crate) const fn pumped(&mut self, is_full: bool, is_flowing: bool) {
-        *self = Self { is_flowing, is_full, is_kicked: false, waiting_bytes: 0 };
+    /// A list of so many bytes is with the transport.
+    pub(crate) const fn sent(&mut self, bytes: usize) {
+        self.unsent_bytes = self.unsent_bytes.saturating_sub(bytes as u64);
     }
+
+    /// The transport has what it is to have, and may be flowing
+    /// ([`Transport::is_flowing`](super::transport::Transport::is_flowing)).
+    pub(crate) const fn pumped(&mut self, pumped: Pumped, is_flowing: bool) {
+        if matches!(pumped, Pumped::Drained) {
+            self.unsent_bytes = 0;
+        }
+        self.is_full = matches!(pumped, Pumped::Full);
+        self.is_flowing = is_flowing;
+        self.is_kicked = false;
+    }
+}
+
+/// What remains to be sent when the transport has been given lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pumped {
+    /// Nothing can be sent: the queue is empty, or waits for a Read or an atomic.
+    Drained,
+    /// What fills no list is left to the next posts, or to the next poll ([`Rnic::begin_poll`](super::Rnic)).
+    Left,
+    /// The transport has no more room.
+    Full,
 }
 
 /// A queue pair.

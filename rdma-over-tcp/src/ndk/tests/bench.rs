@@ -246,7 +246,8 @@ impl Node {
         }
     }
 
-    fn kernel(&self) -> Option<&Polled> {
+    /// The adapter on kernel sockets.
+    pub(super) fn kernel(&self) -> Option<&Polled> {
         match &self.core {
             Core::Kernel(polled) => Some(polled),
             Core::Pipe(_) | Core::Tap(_) => None,

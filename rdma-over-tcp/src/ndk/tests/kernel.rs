@@ -89,6 +89,14 @@ impl Polled {
         worked | called
     }
 
+    /// Does what follows from a call, as a post that does not wait. Returns whether a poll has more to do.
+    pub(super) fn settle(&self) -> bool {
+        let now = self.now();
+        let mut core = self.core();
+        core.settle(now);
+        core.has_input()
+    }
+
     pub(super) fn poll_until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
         let deadline = std::time::Instant::now() + LIMIT;
         loop {

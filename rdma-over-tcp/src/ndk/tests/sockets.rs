@@ -11,7 +11,11 @@ use std::{
 use offload_engine::time::Duration;
 use rustix::net::sockopt::set_socket_linger;
 
-use super::{kernel::Polled, sides::LIMITS};
+use super::{
+    bench::Bench,
+    kernel::Polled,
+    sides::{BUFFER, LIMITS, connected},
+};
 use crate::{
     error::WireError,
     mpa::{Encoder, Slab, startup::Revision},
@@ -68,6 +72,53 @@ fn a_terminate_before_a_reset_is_read() {
     qp.send(1, Data::Inline(&[b"too late"]), OpFlags::empty()).unwrap();
     let reason = polled.poll_until(|| ended.reason());
     assert_eq!(reason, DisconnectReason::terminated(error.number()).0, "{reason:#x}");
+}
+
+// What fills no list is left by posts while the connection flows: to the next posts, the next poll, or a disconnect.
+#[test]
+fn what_fills_no_list_is_left_to_the_next_posts() {
+    super::kernel::run(|| {
+        const MESSAGE: usize = 64 * 1024;
+        let mut bench = Bench::new(1);
+        let (active, passive) = connected(&mut bench);
+        let (source, target) = (active.sge(0, MESSAGE), passive.sge(0, BUFFER));
+        let write = |count| {
+            for _ in 0..count {
+                let data = [source];
+                let (to, token) = (target.address, target.token);
+                let flags = OpFlags::empty();
+                active.qp.write(0, Data::Registered(&data), to, token, flags).unwrap();
+            }
+        };
+        let polled = bench.nodes[0].kernel().unwrap();
+        let lists = || active.qp.stats().lists_out;
+        write(1);
+        assert!(!polled.settle(), "nothing is under way: all of it leaves at once");
+        let before = lists();
+        write(4);
+        assert!(polled.settle(), "the connection flows");
+        assert_eq!(lists() - before, 1);
+        write(4);
+        assert!(polled.settle());
+        assert_eq!(lists() - before, 2, "each is full");
+        assert!(active.outcomes().len() < 9);
+        polled.poll();
+        assert_eq!(lists() - before, 3);
+        // What is left does not outlive the connection's end.
+        write(4);
+        polled.poll();
+        write(4);
+        assert!(polled.settle());
+        let connector = active.connector.as_ref().unwrap();
+        let ended = Begun::begin(|done| connector.disconnect(done));
+        let before = lists();
+        polled.settle();
+        assert_eq!(lists() - before, 1);
+        bench.settle();
+        assert_eq!(ended.status(), Some(NtStatus::SUCCESS));
+        // The first FPDU was the ready-to-receive message.
+        assert_eq!(passive.qp.stats().write_segments_placed, active.qp.stats().fpdu_out - 1);
+    });
 }
 
 /// Defines a test over kernel sockets for each of these tests. Not here are those that hold, cut or damage the pipe,

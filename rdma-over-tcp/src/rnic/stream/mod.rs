@@ -31,7 +31,7 @@ use self::{
     last_words::LastWords,
     nudge::Nudge,
     receive::{Received, Receiver},
-    transmit::{Pumped, Transmitter},
+    transmit::Transmitter,
     waiting::Waiting,
 };
 use super::{
@@ -40,7 +40,7 @@ use super::{
     id::{ConnectorId, ListenerId, QpId, StreamId},
     listener::Place,
     objects::Objects,
-    qp::Qp,
+    qp::{Pumped, Qp},
     read_limit::ReadLimit,
     stats::History,
     status::ConnectError,
@@ -125,6 +125,8 @@ pub(crate) struct Stream {
     pub(crate) deadline: Option<Instant>,
     /// A kick is under way.
     pub(crate) is_kicked: bool,
+    /// Some of what was posted is left to the next poll.
+    pub(crate) is_left: bool,
     /// Memory is wanted back that this stream may use.
     pub(crate) is_recalling: bool,
     pub(crate) history: History,
@@ -189,6 +191,7 @@ impl Stream {
             waiting: None,
             deadline: None,
             is_kicked: false,
+            is_left: false,
             is_recalling: false,
             history: History::default(),
         }
@@ -356,7 +359,7 @@ impl Stream {
             self.end_wait(objects, config, io);
         }
         if let Some(qp) = self.quiet_qp(objects) {
-            qp.flow.pumped(false, io.is_flowing());
+            qp.flow.pumped(Pumped::Drained, io.is_flowing());
             self.connect_completed(objects);
             return;
         }
@@ -372,18 +375,25 @@ impl Stream {
             list.push_encoded(frame);
             io.send(0, list);
         }
-        let mut is_drained = true;
+        let mut pumped = Pumped::Drained;
         if let Phase::Operating(operation) = &mut self.phase {
-            let pumped = match self.qp {
-                Some(qp) if operation.may_send => operation.transmitter.pump(objects, qp, io),
+            let may_leave = objects.may_leave && self.ending == Ending::Not;
+            let result = match self.qp {
+                Some(qp) if operation.may_send => {
+                    operation.transmitter.pump(objects, qp, may_leave, io)
+                }
                 _ => Ok(Pumped::Drained),
             };
-            match pumped {
-                Ok(pumped) => is_drained = pumped == Pumped::Drained,
+            match result {
+                Ok(state) => pumped = state,
                 Err(failure) => self.fail(objects, config, io, failure),
             }
         }
-        self.note_flow(objects, io, is_drained);
+        let is_drained = pumped == Pumped::Drained;
+        if pumped == Pumped::Left && !core::mem::replace(&mut self.is_left, true) {
+            objects.left.push(self.id);
+        }
+        self.note_flow(objects, io, pumped);
         self.arm_nudge(config, io.now());
         self.connect_completed(objects);
         if let Phase::Operating(operation) = &mut self.phase {
@@ -411,9 +421,9 @@ impl Stream {
         objects.qps.get_mut(qp).filter(|qp| operation.transmitter.is_quiet(qp))
     }
 
-    fn note_flow(&self, objects: &mut Objects, io: &impl Transport, is_drained: bool) {
+    fn note_flow(&self, objects: &mut Objects, io: &impl Transport, pumped: Pumped) {
         if let Some(qp) = self.qp.and_then(|qp| objects.qps.get_mut(qp)) {
-            qp.flow.pumped(!is_drained, io.is_flowing());
+            qp.flow.pumped(pumped, io.is_flowing());
         }
     }
 

@@ -5,6 +5,9 @@ use crate::{
     rnic::config::FpduSize,
 };
 
+/// Bytes of the longest list that is one super-segment: a TCP segment with its headers is one IP packet.
+const ONE_SUPER_SEGMENT_MAX: usize = u16::MAX as usize;
+
 /// Limits of a list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
@@ -14,6 +17,15 @@ pub(super) struct Limits {
 
 /// Room of a list that is worth another FPDU however long the list is.
 const WORTHWHILE_MAX: usize = 4096;
+
+/// Room of a list that is worth another FPDU. What a large FPDU leaves of a super-segment is not, if it is little; a
+/// list of several super-segments is filled, because only what ends with a full segment shares a write with the next.
+fn worthwhile(super_segment: usize) -> usize {
+    match super_segment <= ONE_SUPER_SEGMENT_MAX {
+        true => (super_segment / 16).clamp(MULPDU_MIN.into(), WORTHWHILE_MAX),
+        false => MULPDU_MIN.into(),
+    }
+}
 
 /// Bytes left in the segment that a list of `filled` bytes ends in. Several full segments share a list as
 /// long as every boundary between them is one between FPDUs: the EMSS is a multiple of 4 then.
@@ -43,11 +55,7 @@ pub(super) fn ulpdu_max(
     };
     let (room, worthwhile) = match is_aligned {
         true => (segment_room(filled, emss, super_segment), MULPDU_MIN.into()),
-        // The room that a large FPDU leaves is not worth another one.
-        false => (
-            super_segment.saturating_sub(filled),
-            (super_segment / 16).clamp(MULPDU_MIN.into(), WORTHWHILE_MAX),
-        ),
+        false => (super_segment.saturating_sub(filled), worthwhile(super_segment)),
     };
     let wanted = header + payload;
     let fits = ulpdu_room(room, markers);
@@ -185,6 +193,24 @@ mod tests {
             // The end of a message and the begin of the next share one.
             let tail = fpdu(TAGGED_OCTETS + 782);
             assert_eq!(tail + fpdu(ulpdu(size, tail, 1 << 20).unwrap()), 45 * EMSS);
+        }
+    }
+
+    // A list of several super-segments ends with a full segment, whatever the message ends with.
+    #[test]
+    fn long_lists_are_filled() {
+        let limits = Limits { emss: EMSS, super_segment: 4 * 45 * EMSS };
+        for size in [FpduSize::Auto, FpduSize::Max] {
+            for first in (64..limits.super_segment - 256).step_by(4) {
+                let mut filled = first;
+                while let Some(ulpdu) =
+                    ulpdu_max(size, false, limits, filled, (TAGGED_OCTETS, 1 << 20))
+                {
+                    filled += fpdu(ulpdu.into());
+                }
+                let short = limits.super_segment - filled;
+                assert!(short < usize::from(MULPDU_MIN) + LENGTH_OCTETS + CRC_OCTETS, "{short}");
+            }
         }
     }
 

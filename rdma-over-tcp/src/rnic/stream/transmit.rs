@@ -44,7 +44,7 @@ use crate::{
         config::FpduSize,
         id::QpId,
         objects::Objects,
-        qp::Qp,
+        qp::{Pumped, Qp},
         region::{Access, Granted, Owner, Regions},
         send_queue::Progress,
         status::WcStatus,
@@ -202,15 +202,6 @@ pub(super) struct Transmitter {
     response_region: Option<Owner>,
 }
 
-/// Result of [`Transmitter::pump`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Pumped {
-    /// Nothing can be sent: the queue is empty, or waits for a Read or an atomic.
-    Drained,
-    /// The transport has no more room.
-    Full,
-}
-
 impl Transmitter {
     pub(super) fn new(crc: bool, markers: bool, size: FpduSize, rtr: Option<RtrKind>) -> Self {
         Self {
@@ -300,10 +291,15 @@ impl Transmitter {
 
     /// Nothing but what the consumer posts can give something to send.
     fn is_idle(&self) -> bool {
-        self.message.is_none()
-            && self.responses.is_empty()
+        self.message.is_none() && self.has_only_requests()
+    }
+
+    /// What is to be sent was posted by the consumer.
+    fn has_only_requests(&self) -> bool {
+        self.responses.is_empty()
             && self.rtr.is_none()
             && self.terminate.is_none()
+            && !self.is_cutting_response()
     }
 
     /// Nothing is to be sent, and nothing that was posted waits to be done.
@@ -321,7 +317,8 @@ impl Transmitter {
         }
     }
 
-    /// Makes lists while the transport has room and there is work.
+    /// Makes lists while the transport has room and there is work. With `may_leave` what fills no list waits for the
+    /// next posts while the connection flows.
     ///
     /// # Errors
     /// A request of the consumer, or a read of the peer, cannot be carried out: the stream has failed.
@@ -330,6 +327,7 @@ impl Transmitter {
         &mut self,
         objects: &mut Objects,
         id: QpId,
+        may_leave: bool,
         io: &mut impl Transport,
     ) -> Result<Pumped, Failure> {
         let Objects { qps, regions, counters, completed, .. } = objects;
@@ -340,6 +338,9 @@ impl Transmitter {
             }
             let emss = io.effective_mss();
             let limits = Limits { emss, super_segment: io.super_segment_max().max(emss) };
+            if may_leave && self.has_only_requests() && qp.flow.leaves(limits.super_segment) {
+                return Ok(Pumped::Left);
+            }
             let mut train = Train { list: io.list(), octets: 0, fpdus: 0 };
             let filled = self.fill(qp, regions, limits, &mut train);
             let Train { octets, fpdus, .. } = train;
@@ -353,6 +354,7 @@ impl Transmitter {
             qp.stats.fpdu_out += fpdus;
             counters.fpdu_out += fpdus;
             counters.fpdu_out_octets += octets as u64;
+            qp.flow.sent(octets);
             self.post(io, qp.sends.next_serial(), train);
             qp.complete_done(completed);
             filled?;

@@ -94,7 +94,7 @@ impl Sockets {
     /// anything to do.
     pub(crate) fn poll(&self) -> bool {
         self.0.presence.poll();
-        self.0.shared.try_progress()
+        self.0.shared.try_progress().unwrap_or(false)
     }
 
     /// Calls `look` with the history of each connection.

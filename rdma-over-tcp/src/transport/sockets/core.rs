@@ -575,6 +575,7 @@ impl Drop for SocketRnic {
 impl Passive for SocketRnic {
     fn poll(&mut self, now: Instant) -> io::Result<bool> {
         self.run += 1;
+        self.rnic.begin_poll();
         let worked = self.settle(now);
         let mut taken = self.poll_hot(now);
         self.hot_polls += 1;
@@ -583,7 +584,9 @@ impl Passive for SocketRnic {
             taken |= self.take_events(now)?;
         }
         let expired = self.expire(now);
-        Ok(self.settle(now) | worked | taken | expired)
+        let settled = self.settle(now);
+        self.rnic.end_poll();
+        Ok(settled | worked | taken | expired)
     }
 
     fn settle(&mut self, now: Instant) -> bool {

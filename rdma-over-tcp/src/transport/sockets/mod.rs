@@ -10,8 +10,9 @@
 //! one pass.
 //!
 //! What is sent is done with once the kernel has it, so the memory of a request may be used again then. Sends are
-//! gathered from registered memory. With FPDUs that are to be aligned, each list ends a segment (MSG_EOR), which is
-//! where MPA wants FPDUs to begin (RFC 5044 §5.1).
+//! gathered from registered memory. With FPDUs that are to be aligned, nothing is added to a list that ends with a
+//! short segment (MSG_EOR): the next one begins a segment, which is where MPA wants FPDUs to begin (RFC 5044 §5.1).
+//! Full lists share writes. So posts that go on leave what fills no list to the next ones; a poll sends it.
 //!
 //! A socket is closed with SO_LINGER 0 until its connection ends in order: a process that is killed resets its peers.
 //! Keep-alive finds peers that are gone. `docs/kernel-sockets.md` has the user's side.

@@ -67,6 +67,14 @@ pub(super) enum Taking {
     Again,
 }
 
+/// A list that waits to be written.
+#[derive(Debug)]
+struct Queued {
+    list: NetBufferList,
+    /// Its last segment is not full, and nothing may be added to it.
+    ends_segment: bool,
+}
+
 /// A kernel connection.
 #[derive(Debug)]
 pub(super) struct SocketStream {
@@ -90,9 +98,9 @@ pub(super) struct SocketStream {
     pub(super) taking: Taking,
     /// What it has not taken.
     pub(super) refused: Vec<u8>,
-    /// Each list ends a segment.
+    /// Each list begins a segment.
     is_aligned: bool,
-    queue: VecDeque<NetBufferList>,
+    queue: VecDeque<Queued>,
     queued_bytes: usize,
     mss: usize,
     /// Bytes written in this run of the loop, and in the last one that there were.
@@ -152,10 +160,12 @@ impl SocketStream {
         poller: &OwnedFd,
         look: impl FnOnce(&mut dyn Iterator<Item = Piece<'_>>, usize),
     ) -> Result<usize, Errno> {
-        // Without alignment several lists share a write.
-        let lists = if self.is_aligned { 1 } else { PIECES_MAX };
-        let pieces = || self.queue.iter().take(lists).flat_map(NetBufferList::pieces);
-        match socket::send(self.socket.as_fd(), pieces(), self.is_aligned) {
+        // Several lists share a write, up to the end of a record.
+        let count = self.queue.iter().take(PIECES_MAX).position(|queued| queued.ends_segment);
+        let ends_record = count.is_some();
+        let count = count.map_or(PIECES_MAX, |last| last + 1);
+        let pieces = || self.queue.iter().take(count).flat_map(|queued| queued.list.pieces());
+        match socket::send(self.socket.as_fd(), pieces(), ends_record) {
             Ok(bytes) => {
                 look(&mut pieces(), bytes);
                 self.count_written(run, bytes);
@@ -221,7 +231,7 @@ impl SocketStream {
     pub(super) fn advance(&mut self, mut bytes: usize, spare: &mut Spare) -> Option<u64> {
         self.queued_bytes -= bytes;
         let mut end = None;
-        while let Some(list) = self.queue.front_mut() {
+        while let Some(Queued { list, .. }) = self.queue.front_mut() {
             let length = list.data_length();
             if bytes < length {
                 for buffer in &mut list.net_buffers {
@@ -233,7 +243,7 @@ impl SocketStream {
             }
             bytes -= length;
             end = Some(list.context);
-            let Some(list) = self.queue.pop_front() else { break };
+            let Some(Queued { list, .. }) = self.queue.pop_front() else { break };
             spare.keep(list.net_buffers);
         }
         end
@@ -297,8 +307,10 @@ impl Transport for SocketIo<'_> {
 
     fn send(&mut self, serial: u64, list: Buffers) {
         let list = NetBufferList { net_buffers: list.0, ..NetBufferList::new(serial) };
-        self.stream.queued_bytes += list.data_length();
-        self.stream.queue.push_back(list);
+        let length = list.data_length();
+        let ends_segment = self.stream.is_aligned && !length.is_multiple_of(self.stream.mss);
+        self.stream.queued_bytes += length;
+        self.stream.queue.push_back(Queued { list, ends_segment });
     }
 
     fn shutdown(&mut self) {
@@ -336,7 +348,8 @@ impl Transport for SocketIo<'_> {
     }
 
     fn detach_withdrawn(&mut self) {
-        let buffers = self.stream.queue.iter_mut().flat_map(|list| &mut list.net_buffers);
+        let lists = self.stream.queue.iter_mut().map(|queued| &mut queued.list);
+        let buffers = lists.flat_map(|list| &mut list.net_buffers);
         buffers.for_each(|buffer| buffer.detach_withdrawn());
     }
 
@@ -346,5 +359,43 @@ impl Transport for SocketIo<'_> {
 
     fn super_segment_max(&self) -> usize {
         LIST_BYTES.max(self.stream.mss) / self.stream.mss * self.stream.mss
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+    use std::net::{TcpListener, TcpStream};
+
+    use offload_engine::nbl::NetBuffer;
+
+    use super::*;
+
+    const MSS: usize = 1000;
+
+    // Lists that end with a full segment share a write with what follows; a short one ends it.
+    #[test]
+    fn full_lists_share_a_write() {
+        let lengths = [2 * MSS, 3 * MSS, MSS + 4, 2 * MSS, MSS];
+        for (is_aligned, writes) in [(true, vec![6 * MSS + 4, 3 * MSS]), (false, vec![9 * MSS + 4])]
+        {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let poller = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+            let mut stream = SocketStream::new(StreamId(1), near.into(), Stage::Open, is_aligned);
+            stream.mss = MSS;
+            let mut spare = Spare::default();
+            let mut io = SocketIo { now: Instant::ZERO, stream: &mut stream, spare: &mut spare };
+            for (length, serial) in lengths.into_iter().zip(1..) {
+                io.send(serial, Buffers(vec![NetBuffer::from(vec![7; length])]));
+            }
+            let mut ends = Vec::new();
+            for bytes in writes {
+                assert_eq!(stream.write(1, &poller, |_, _| {}), Ok(bytes), "{is_aligned}");
+                ends.extend(stream.advance(bytes, &mut spare));
+            }
+            assert_eq!(stream.queued_bytes(), 0);
+            assert_eq!(ends.last(), Some(&5));
+        }
     }
 }
