@@ -93,10 +93,10 @@ impl Presence {
         })
     }
 
-    /// A consumer polls.
+    /// A consumer has polled. If there was something to do it may have taken long, and stands for several polls.
     #[inline]
-    pub fn poll(&self) {
-        self.polls.fetch_add(1, Ordering::Relaxed);
+    pub fn polled(&self, busy: bool) {
+        self.polls.fetch_add(if busy { POLLS_MIN } else { 1 }, Ordering::Relaxed);
     }
 
     /// A consumer posts what may wait. Returns whether the thread is to be woken for it.
@@ -290,7 +290,11 @@ mod tests {
     fn who_drives_the_core() {
         let presence = Presence::new().unwrap();
         let mut seen = Seen::default();
-        (0..POLLS_MIN).for_each(|_| presence.poll());
+        (0..POLLS_MIN).for_each(|_| presence.polled(false));
+        assert!(matches!(presence.driver(&mut seen), Driver::Consumer));
+        (1..POLLS_MIN).for_each(|_| presence.polled(false));
+        assert!(matches!(presence.driver(&mut seen), Driver::Unseen));
+        presence.polled(true);
         assert!(matches!(presence.driver(&mut seen), Driver::Consumer));
         for check in 1..=POSTING_DOZES_MAX + 1 {
             (0..POSTS_MIN).for_each(|_| assert!(!presence.post()));
@@ -301,7 +305,7 @@ mod tests {
             }
         }
         assert!(matches!(presence.driver(&mut seen), Driver::Unseen));
-        (0..POLLS_MIN).for_each(|_| presence.poll());
+        presence.polled(true);
         presence.request();
         assert!(matches!(presence.driver(&mut seen), Driver::Nobody));
         assert!(matches!(presence.driver(&mut seen), Driver::Unseen));

@@ -93,8 +93,9 @@ impl Sockets {
     /// One pass over the sockets, unless another thread makes one: for consumers that poll. Returns whether there was
     /// anything to do.
     pub(crate) fn poll(&self) -> bool {
-        self.0.presence.poll();
-        self.0.shared.try_progress().unwrap_or(false)
+        let busy = self.0.shared.try_progress().unwrap_or(false);
+        self.0.presence.polled(busy);
+        busy
     }
 
     /// Calls `look` with the history of each connection.
