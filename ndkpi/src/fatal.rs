@@ -1,17 +1,11 @@
 //! The end of all adapters by a panic of the library, as if their devices were gone.
-//!
-//! A panic may be on any thread: the consumer's in a call, one of an adapter's, that of a callback. The panic hook sees
-//! all of them, and has a thread of its own end the adapters, since the one that panics may still hold locks. A call
-//! that has panicked returns when they are ended.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind, set_hook},
-    sync::{
-        Mutex, Once, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Mutex, PoisonError, Weak},
 };
+
+use rdma_over_tcp::access::LastResort;
 
 /// An adapter, to be ended.
 pub(crate) trait Abandon: Send + Sync {
@@ -19,8 +13,7 @@ pub(crate) trait Abandon: Send + Sync {
     fn abandon(&self);
 }
 
-/// Set by the first panic; the adapters are unusable from then on.
-static PANICKED: AtomicBool = AtomicBool::new(false);
+static RESORT: LastResort = LastResort::new(end_adapters);
 
 /// Adapters that are open.
 static OPEN: Mutex<Vec<Weak<dyn Abandon>>> = Mutex::new(Vec::new());
@@ -28,47 +21,30 @@ static OPEN: Mutex<Vec<Weak<dyn Abandon>>> = Mutex::new(Vec::new());
 /// Returns whether anything has panicked.
 #[inline]
 pub(crate) fn has_panicked() -> bool {
-    PANICKED.load(Ordering::Relaxed)
+    RESORT.has_panicked()
 }
 
 /// An adapter is open: it ends with a panic.
 pub(crate) fn watch(adapter: Weak<dyn Abandon>) {
-    install_hook();
+    // Tests of this crate have a hook of their own.
+    if cfg!(not(test)) {
+        RESORT.install_hook();
+    }
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|adapter| adapter.strong_count() > 0);
     open.push(adapter);
 }
 
-fn install_hook() {
-    static INSTALLED: Once = Once::new();
-    // Tests of this crate have a hook of their own.
-    if cfg!(not(test)) {
-        INSTALLED.call_once(|| {
-            set_hook(Box::new(|panic| {
-                tracing::error!("{panic}");
-                if !PANICKED.swap(true, Ordering::Relaxed) {
-                    // Without a thread the adapters end in the call, if it was one.
-                    let _ = thread::Builder::new().name("flue-fatal".into()).spawn(end_adapters);
-                }
-            }));
-        });
-    }
-}
-
 /// A call has panicked: ends the adapters, or waits until another thread has.
 #[cold]
 pub(crate) fn panicked() {
-    PANICKED.store(true, Ordering::Relaxed);
-    end_adapters();
+    RESORT.panicked();
 }
 
 fn end_adapters() {
-    static ENDED: Once = Once::new();
-    ENDED.call_once(|| {
-        let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for adapter in open.iter().filter_map(Weak::upgrade) {
-            // After a panic anything may panic again.
-            let _ = catch_unwind(AssertUnwindSafe(|| adapter.abandon()));
-        }
-    });
+    let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    for adapter in open.iter().filter_map(Weak::upgrade) {
+        // One that panics again leaves the others to be ended.
+        let _ = catch_unwind(AssertUnwindSafe(|| adapter.abandon()));
+    }
 }

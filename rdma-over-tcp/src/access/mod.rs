@@ -27,6 +27,7 @@
 //! ```
 
 mod driver;
+mod last_resort;
 mod open;
 pub mod simulation;
 
@@ -37,6 +38,7 @@ use offload_engine::time::Instant;
 
 pub use self::{
     driver::Driver,
+    last_resort::LastResort,
     open::{open, open_on, open_queues, open_sockets},
 };
 use crate::rnic::{Rnic, Urgency};

@@ -51,8 +51,8 @@ use std::sync::{
 use host_stack::node::{Node, WaitError};
 
 use super::{
-    Adapter, AdapterCore, Begun, CallError, Connector, Cq, Ended, Listener, NdkResultEx, NtStatus,
-    Qp, ReadLimit, SharedEndpoint, Sockets, call::peer_data, turn_away,
+    Adapter, AdapterCore, Begun, CallError, ConnectCause, Connector, Cq, Ended, Listener,
+    NdkResultEx, NtStatus, Qp, ReadLimit, SharedEndpoint, Sockets, call::peer_data, turn_away,
 };
 
 /// A way to wait until something has happened on a node. [`Node`] waits without a limit; a program that has a time
@@ -119,11 +119,7 @@ pub fn call<W: Wait>(
     name: &str,
     begin: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
 ) -> Result<(), W::Error> {
-    let begun = Begun::begin(begin);
-    match waiter.wait(|| begun.status())? {
-        NtStatus::SUCCESS => Ok(()),
-        status => Err(waiter.failed(CallError { call: name.into(), status, cause: None })),
-    }
+    call_and_ask(waiter, name, begin, || None)
 }
 
 /// As [`call`], of a connector's connect, completion or accept: the error says why.
@@ -136,13 +132,20 @@ pub fn call_on<W: Wait>(
     name: &str,
     begin: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
 ) -> Result<(), W::Error> {
+    call_and_ask(waiter, name, begin, || connector.failure())
+}
+
+/// As [`call`]; `cause` says why it has failed.
+fn call_and_ask<W: Wait>(
+    waiter: &mut W,
+    name: &str,
+    begin: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
+    cause: impl FnOnce() -> Option<ConnectCause>,
+) -> Result<(), W::Error> {
     let begun = Begun::begin(begin);
     match waiter.wait(|| begun.status())? {
         NtStatus::SUCCESS => Ok(()),
-        status => {
-            let cause = connector.failure();
-            Err(waiter.failed(CallError { call: name.into(), status, cause }))
-        }
+        status => Err(waiter.failed(CallError { call: name.into(), status, cause: cause() })),
     }
 }
 

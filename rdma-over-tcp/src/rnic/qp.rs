@@ -298,7 +298,7 @@ impl Qp {
             }
             let completion = self.send_completion(request, status);
             self.stats.flushed += u64::from(status == WcStatus::Flushed);
-            self.sends.pop();
+            self.sends.discard_front();
             if let Some(completion) = completion {
                 completed.push(Completed { cq: self.sends.cq, completion });
             }

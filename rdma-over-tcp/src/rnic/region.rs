@@ -231,7 +231,7 @@ impl Regions {
     }
 
     /// What a token opens, if it is that of its owner's current registration.
-    #[inline]
+    #[inline(always)]
     fn opened(&self, owner: Owner, token: u32) -> Option<(Holder, &Registration)> {
         let (holder, registration) = match owner {
             Owner::Region(id) => {
@@ -272,6 +272,7 @@ impl Regions {
     /// [`Regions::access`] by a user that mostly names the region or window it named before: `hint` says where to look
     /// first. One that is found there passes the same check, and one that is gone, or has another token by now, is not
     /// found; so a hint may be of any age.
+    #[inline(always)]
     pub(crate) fn access_again(
         &self,
         hint: &mut Option<Owner>,
@@ -284,22 +285,33 @@ impl Regions {
         let (holder, registration) = match hint.and_then(|owner| self.opened(owner, token)) {
             Some(found) => found,
             None => {
-                let owner = self.owner(token).ok_or(AccessError::Invalid)?;
-                let found = match owner {
-                    Owner::Privileged(pd, key) => {
-                        let is_ours = key == token as u8 && !right.is_remote();
-                        let mapped = self.mapped(address).filter(|_| is_ours);
-                        (Holder::Pd(pd), mapped.ok_or(AccessError::Invalid)?)
-                    }
-                    _ => self.opened(owner, token).ok_or(AccessError::Invalid)?,
-                };
+                let (owner, holder, registration) = self.find(token, address, right)?;
                 *hint = Some(owner);
-                found
+                (holder, registration)
             }
         };
         holder.check(user, right)?;
         let offset = registration.locate(address, u64::from(length), right)?;
         Ok(Granted { memory: &registration.memory, offset, length: length as usize })
+    }
+
+    /// What a token opens.
+    fn find(
+        &self,
+        token: u32,
+        address: u64,
+        right: Access,
+    ) -> Result<(Owner, Holder, &Registration), AccessError> {
+        let owner = self.owner(token).ok_or(AccessError::Invalid)?;
+        let (holder, registration) = match owner {
+            Owner::Privileged(pd, key) => {
+                let is_ours = key == token as u8 && !right.is_remote();
+                let mapped = self.mapped(address).filter(|_| is_ours);
+                (Holder::Pd(pd), mapped.ok_or(AccessError::Invalid)?)
+            }
+            _ => self.opened(owner, token).ok_or(AccessError::Invalid)?,
+        };
+        Ok((owner, holder, registration))
     }
 
     /// Invalidates a token at a peer's demand (NDK-RI-1, RFC 5040 §5.3): it must be of the stream's

@@ -125,6 +125,7 @@ pub(crate) enum Holder {
 
 impl Holder {
     /// Checks association (RFC 5041 §7.1), and that windows are for peers.
+    #[inline]
     pub(crate) fn check(self, user: User, right: Access) -> Result<(), AccessError> {
         let (is_associated, is_for_peers) = match self {
             Self::Pd(pd) => (pd == user.pd, false),
@@ -194,6 +195,7 @@ impl Registration {
     }
 
     /// The place of `address` in the memory, if `length` bytes from it on may be used so.
+    #[inline]
     pub(crate) fn locate(
         &self,
         address: u64,

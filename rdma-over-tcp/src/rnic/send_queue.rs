@@ -289,14 +289,29 @@ impl SendQueue {
     /// The front request, whatever its progress.
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<WorkRequest> {
-        let request = self.requests.pop_front()?;
+        self.release_front()?;
+        self.requests.pop_front()
+    }
+
+    /// As [`SendQueue::pop`], of a request that nobody needs any more.
+    #[inline]
+    pub(crate) fn discard_front(&mut self) {
+        if self.release_front().is_some() {
+            drop(self.requests.pop_front());
+        }
+    }
+
+    /// The front request goes: so do its entries and its serial.
+    #[inline]
+    fn release_front(&mut self) -> Option<()> {
+        let request = self.requests.front()?;
         if let Memory::Listed(entries) = request.memory {
             self.sges.pop(entries);
         }
         self.parts -= usize::from(request.flags.contains(WrFlags::PART));
         self.base += 1;
         self.next = self.next.max(self.base);
-        Some(request)
+        Some(())
     }
 }
 

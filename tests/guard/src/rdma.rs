@@ -176,19 +176,27 @@ impl Traffic {
 
     /// Posts one more request, of at most 64 that are outstanding.
     pub fn post(&mut self) {
+        self.post_with(OpFlags::empty());
+    }
+
+    /// Posts `count` requests that leave together.
+    pub fn post_together(&mut self, count: u64) {
+        (1..count).for_each(|_| self.post_with(OpFlags::DEFER));
+        self.post();
+    }
+
+    fn post_with(&mut self, flags: OpFlags) {
         let [near, far] = &self.ends;
         let sge = [near.sge(self.bytes)];
         let (address, token) = (far.buffer.address(), far.token);
         let data = Data::Registered(&sge);
         match self.operation {
-            Operation::Write => near.qp.write(self.posted, data, address, token, OpFlags::empty()),
-            Operation::Send => near.qp.send(self.posted, data, OpFlags::empty()),
-            Operation::Read => near.qp.read(self.posted, &sge, address, token, OpFlags::empty()),
-            Operation::FetchAdd => {
-                near.qp.fetch_add(self.posted, sge[0], address, token, 1, OpFlags::empty())
-            }
+            Operation::Write => near.qp.write(self.posted, data, address, token, flags),
+            Operation::Send => near.qp.send(self.posted, data, flags),
+            Operation::Read => near.qp.read(self.posted, &sge, address, token, flags),
+            Operation::FetchAdd => near.qp.fetch_add(self.posted, sge[0], address, token, 1, flags),
             Operation::Immediate => {
-                near.qp.immediate(self.posted, self.posted.to_be_bytes(), OpFlags::empty())
+                near.qp.immediate(self.posted, self.posted.to_be_bytes(), flags)
             }
         }
         .expect("a post");
@@ -197,7 +205,7 @@ impl Traffic {
 
     /// Takes completions. Returns whether there were any.
     fn take(&mut self, index: usize) -> bool {
-        let mut results = [NdkResultEx::default(); 8];
+        let mut results = [NdkResultEx::default(); DEPTH_SMALL as usize];
         let count = self.ends[index].cq.poll_ex(&mut results);
         for result in &results[..count] {
             assert_eq!(result.status, NtStatus::SUCCESS, "{result:?}");

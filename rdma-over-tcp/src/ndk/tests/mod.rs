@@ -5,6 +5,7 @@ mod connections;
 mod endpoints;
 mod errors;
 mod extensions;
+mod invalidation;
 mod kernel;
 mod lifetimes;
 mod memory;

@@ -169,6 +169,10 @@ over_kernel_sockets! {
         one_side_allows_extensions
         immediate_data_without_a_receive
         atomics_beside_local_ones;
+    invalidation:
+        fast_register_and_remote_invalidate
+        read_with_local_invalidate
+        a_read_invalidates_no_region_of_others;
     lifetimes:
         close_inside_the_own_completion
         stale_handles
@@ -189,9 +193,6 @@ over_kernel_sockets! {
         read_fence
         solicited_events
         deferred_requests
-        fast_register_and_remote_invalidate
-        read_with_local_invalidate
-        a_read_invalidates_no_region_of_others
         post_limits;
     startup:
         no_room_for_a_connector

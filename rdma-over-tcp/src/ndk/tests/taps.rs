@@ -207,6 +207,9 @@ on_taps! {
         close_of_a_connected_queue_pair
         endpoint_reuse
         close_behind_a_disconnect;
+    invalidation:
+        fast_register_and_remote_invalidate
+        read_with_local_invalidate;
     memory:
         refused_page_lists
         logical_addresses;
@@ -219,8 +222,6 @@ on_taps! {
         no_reads_allowed
         read_fence
         solicited_events
-        fast_register_and_remote_invalidate
-        read_with_local_invalidate
         post_limits;
     requests:
         silent_requests_with_a_failure

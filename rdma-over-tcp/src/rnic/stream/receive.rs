@@ -156,6 +156,7 @@ impl Receiver {
     ///
     /// # Errors
     /// As [`Receiver::receive`]. Of a message without a receive nothing has changed.
+    #[inline(always)]
     pub(super) fn handle(
         &mut self,
         objects: &mut Objects,
@@ -203,6 +204,7 @@ impl Receiver {
         }
     }
 
+    #[inline]
     fn write(
         &mut self,
         objects: &mut Objects,

@@ -46,6 +46,7 @@ use crate::{
         objects::Objects,
         qp::{Pumped, Qp},
         region::{Access, Granted, Owner, Regions},
+        registration::User,
         send_queue::Progress,
         status::WcStatus,
         transport::Transport,
@@ -138,6 +139,7 @@ impl Source {
         }
     }
 
+    #[inline]
     fn header(&self, offset: u32, last: bool) -> HeaderOctets {
         let at = |TaggedOffset(start)| TaggedOffset(start.wrapping_add(u64::from(offset)));
         match *self {
@@ -682,15 +684,29 @@ fn visit<'a>(
     right: Access,
     mut take: impl FnMut(Granted<'a>),
 ) -> bool {
-    let mut access = |sge: Sge| {
-        let mut granted =
-            || regions.access_again(region, qp.user(), sge.token, sge.address, sge.length, right);
-        sge.length == 0 || granted().map(&mut take).is_ok()
-    };
+    let user = qp.user();
     match single {
-        Some(sge) => access(sge),
-        None => qp.sends.sges(serial).all(access),
+        Some(sge) => visit_entry(region, user, regions, sge, right, take),
+        None => {
+            let mut entries = qp.sends.sges(serial);
+            entries.all(|sge| visit_entry(region, user, regions, sge, right, &mut take))
+        }
     }
+}
+
+/// [`visit`] of an entry.
+#[inline(always)]
+fn visit_entry<'a>(
+    region: &mut Option<Owner>,
+    user: User,
+    regions: &'a Regions,
+    sge: Sge,
+    right: Access,
+    take: impl FnOnce(Granted<'a>),
+) -> bool {
+    let Sge { address, length, token } = sge;
+    length == 0
+        || regions.access_again(region, user, token, address, length, right).map(take).is_ok()
 }
 
 /// The progress of a request when the transport has all of its message.

@@ -31,6 +31,8 @@ use self::{
 };
 
 /// Repetitions before the count and while it runs.
+/// Small messages in one frame.
+const PACKED: u64 = 64;
 const ROUNDS: u64 = 32;
 const PORT: u16 = 7000;
 
@@ -168,6 +170,15 @@ fn stream_iteration(name: &str) {
 
 /// Writes of `bytes`: posted, up to the frames, or placed by the peer's next iterations. An operation is one write.
 fn writes(name: &str, bytes: usize, batch: u64, counted: Step) {
+    writes_by(name, bytes, batch, counted, false);
+}
+
+/// As [`writes`], of a batch that leaves together: what each costs of it.
+fn packed(name: &str, counted: Step) {
+    writes_by(name, 64, PACKED, counted, true);
+}
+
+fn writes_by(name: &str, bytes: usize, batch: u64, counted: Step, is_packed: bool) {
     let mut stations =
         Stations::new(|port| AdapterCore::new(AdapterConfig::default(), port, Box::new(|| {})));
     let nodes = stations.nodes.clone();
@@ -176,8 +187,14 @@ fn writes(name: &str, bytes: usize, batch: u64, counted: Step) {
     let ends = rdma::connect([&adapters[0], &adapters[1]], address(1, PORT), bytes, step);
     let mut traffic = Traffic::new(ends.expect("queue pairs"), Operation::Write, bytes);
     Rounds::run(counted, |round| {
-        round.step(Step::Send, &mut || (0..batch).for_each(|_| traffic.post()));
         let now = nodes[1].now();
+        round.step(Step::Send, &mut || match is_packed {
+            true => {
+                traffic.post_together(batch);
+                nodes[0].core().poll(now).expect("a link in memory");
+            }
+            false => (0..batch).for_each(|_| traffic.post()),
+        });
         let mut core = nodes[1].core();
         round.step(Step::Receive, &mut || while core.poll(now).expect("a link in memory") {});
         drop(core);
@@ -227,6 +244,7 @@ fn cases() -> Vec<(&'static str, Case)> {
     let tcp = |bytes, step| -> Case { Box::new(move |name| tcp(name, bytes, step)) };
     let write =
         |bytes, batch, step| -> Case { Box::new(move |name| writes(name, bytes, batch, step)) };
+    let packing = |step| -> Case { Box::new(move |name| packed(name, step)) };
     vec![
         ("tcp-receive-1448", tcp(SEGMENT_BYTES, Step::Receive)),
         ("tcp-receive-63712", tcp(SUPER_SEGMENT_BYTES, Step::Receive)),
@@ -244,6 +262,8 @@ fn cases() -> Vec<(&'static str, Case)> {
         ("ndk-arm", Box::new(|name| empty_queue(name, |cq| cq.arm(CqNotify::Any)))),
         ("write-64-post-to-frame", write(64, BATCH, Step::Send)),
         ("write-64-frame-to-memory", write(64, BATCH, Step::Receive)),
+        ("write-64-packed-post-to-frame", packing(Step::Send)),
+        ("write-64-packed-frame-to-memory", packing(Step::Receive)),
         ("write-65536-post-to-frames", write(65_536, 1, Step::Send)),
         ("write-65536-frames-to-memory", write(65_536, 1, Step::Receive)),
         ("iteration-of-16-segments", Box::new(stream_iteration)),
