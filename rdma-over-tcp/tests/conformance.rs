@@ -26,6 +26,7 @@ const FILES: [(&str, &str); 30] = [
     ("cq", "src/rnic/cq/tests.rs"),
     ("send_queue", "src/rnic/send_queue.rs"),
     ("sizes", "src/rnic/stream/sizes.rs"),
+    ("invalidation", "src/ndk/tests/invalidation.rs"),
     ("operations", "src/ndk/tests/operations.rs"),
     ("connections", "src/ndk/tests/connections.rs"),
     ("errors", "src/ndk/tests/errors.rs"),
