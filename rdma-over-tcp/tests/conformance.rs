@@ -13,7 +13,7 @@ const RULES: &str = "tests/data/rules.txt";
 /// Cases of the hostile peer: the name and the rules that it says it is about. `tests/hostile` compares the list with
 /// the cases.
 const CASES: &str = "../tests/hostile/cases.txt";
-const FILES: [(&str, &str); 30] = [
+const FILES: [(&str, &str); 31] = [
     ("mpa", "src/mpa/tests.rs"),
     ("startup", "src/mpa/startup/tests.rs"),
     ("startup", "src/ndk/tests/startup.rs"),
