@@ -138,6 +138,9 @@ pub enum QpState {
 /// message shares a segment with the next.
 const WAITING_BYTES_MAX: u64 = 256 * 1024;
 
+/// Posts since nothing was left to send from which on a consumer counts as one that goes on posting.
+const POSTS_MIN: u32 = 4;
+
 /// Bytes of headers and CRC of a message, about.
 const MESSAGE_OVERHEAD_BYTES: u64 = 24;
 
@@ -153,6 +156,8 @@ pub(crate) struct Flow {
     pub(crate) is_kicked: bool,
     /// Bytes posted and not sent, about.
     unsent_bytes: u64,
+    /// Posts since nothing was left to send.
+    posts: u32,
 }
 
 impl Flow {
@@ -160,14 +165,18 @@ impl Flow {
         self.is_full || self.is_flowing && self.unsent_bytes < WAITING_BYTES_MAX
     }
 
-    /// Returns whether what is unsent is better left to the next posts, where a list takes `list_bytes`.
+    /// Returns whether what is unsent is better left to the next posts, where a list takes `list_bytes`. The end of a
+    /// lone message is not: whoever posted it may sleep now.
     pub(crate) const fn leaves(self, list_bytes: usize) -> bool {
-        (self.is_flowing || self.is_full) && self.unsent_bytes < list_bytes as u64
+        (self.is_flowing || self.is_full)
+            && self.posts >= POSTS_MIN
+            && self.unsent_bytes < list_bytes as u64
     }
 
     /// A message of so many bytes was posted.
     pub(crate) const fn post(&mut self, bytes: u32) {
         self.unsent_bytes = self.unsent_bytes.saturating_add(bytes as u64 + MESSAGE_OVERHEAD_BYTES);
+        self.posts = self.posts.saturating_add(1);
     }
 
     /// A list of so many bytes is with the transport.
@@ -179,7 +188,7 @@ impl Flow {
     /// ([`Transport::is_flowing`](super::transport::Transport::is_flowing)).
     pub(crate) const fn pumped(&mut self, pumped: Pumped, is_flowing: bool) {
         if matches!(pumped, Pumped::Drained) {
-            self.unsent_bytes = 0;
+            (self.unsent_bytes, self.posts) = (0, 0);
         }
         self.is_full = matches!(pumped, Pumped::Full);
         self.is_flowing = is_flowing;

@@ -341,6 +341,7 @@ impl Transmitter {
             let emss = io.effective_mss();
             let limits = Limits { emss, super_segment: io.super_segment_max().max(emss) };
             if may_leave && self.has_only_requests() && qp.flow.leaves(limits.super_segment) {
+                qp.complete_done(completed);
                 return Ok(Pumped::Left);
             }
             let mut train = Train { list: io.list(), octets: 0, fpdus: 0 };
