@@ -42,7 +42,7 @@ const POSTS_MIN: u64 = 8;
 /// takes, which may last some milliseconds, and polls again.
 const POSTING_DOZES_MAX: u32 = 4;
 
-/// What the last check of a [`Presence`] has seen.
+/// The counters of a [`Presence`] at the last check.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     polls: u64,

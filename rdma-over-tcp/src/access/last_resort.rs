@@ -14,7 +14,7 @@ use std::{
     thread,
 };
 
-/// What a library that foreign programs have loaded does about a panic. For a static.
+/// The panic handler of a shared library: it ends the adapters. For a static.
 #[derive(Debug)]
 pub struct LastResort {
     /// Set by the first panic; the adapters are unusable from then on.

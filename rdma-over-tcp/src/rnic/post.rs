@@ -6,8 +6,8 @@
 //!
 //! A post to a connection that has nothing under way is sent before it returns. While the connection flows, as
 //! [`Flow`](super::qp::Flow) has it, or when the request is deferred (NDK-DEF-1), a post only queues: whoever polls
-//! the engine next sends what has come together, in as few segments as it fits. So does a post behind much that waits;
-//! where the transport's polls are told from posts it leaves what fills no list ([`Rnic::begin_poll`]).
+//! the engine next sends what has come together, in as few segments as it fits. So does a post when much is waiting.
+//! With a transport that calls [`Rnic::begin_poll`] such a post sends full lists only, and the rest waits for a poll.
 
 use alloc::boxed::Box;
 

@@ -196,12 +196,12 @@ impl Flow {
     }
 }
 
-/// What remains to be sent when the transport has been given lists.
+/// State of the send queue after lists were handed to the transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pumped {
     /// Nothing can be sent: the queue is empty, or waits for a Read or an atomic.
     Drained,
-    /// What fills no list is left to the next posts, or to the next poll ([`Rnic::begin_poll`](super::Rnic)).
+    /// Less than a full list is unsent; the next posts or the next poll ([`Rnic::begin_poll`](super::Rnic)) send it.
     Left,
     /// The transport has no more room.
     Full,

@@ -295,7 +295,7 @@ impl Regions {
         Ok(Granted { memory: &registration.memory, offset, length: length as usize })
     }
 
-    /// What a token opens.
+    /// Looks up the region or window of a token.
     fn find(
         &self,
         token: u32,

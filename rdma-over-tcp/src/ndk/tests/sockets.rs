@@ -74,7 +74,8 @@ fn a_terminate_before_a_reset_is_read() {
     assert_eq!(reason, DisconnectReason::terminated(error.number()).0, "{reason:#x}");
 }
 
-// What fills no list is left by posts while the connection flows: to the next posts, the next poll, or a disconnect.
+// While the connection flows, posts send full lists only. The rest is sent with the next posts, by the next poll, or
+// by a disconnect.
 #[test]
 fn what_fills_no_list_is_left_to_the_next_posts() {
     super::kernel::run(|| {
@@ -107,7 +108,7 @@ fn what_fills_no_list_is_left_to_the_next_posts() {
         assert!(active.outcomes().len() < 8);
         polled.poll();
         assert_eq!(lists() - before, 3);
-        // What is left does not outlive the connection's end.
+        // A disconnect sends what is left.
         write(4);
         polled.poll();
         write(4);

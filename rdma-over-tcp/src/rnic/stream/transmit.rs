@@ -296,7 +296,7 @@ impl Transmitter {
         self.message.is_none() && self.has_only_requests()
     }
 
-    /// What is to be sent was posted by the consumer.
+    /// Everything to be sent is a request of the consumer.
     fn has_only_requests(&self) -> bool {
         self.responses.is_empty()
             && self.rtr.is_none()
