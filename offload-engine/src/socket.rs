@@ -79,6 +79,9 @@ pub struct TcpInfo {
 /// States in which the peer has acknowledged our FIN: FIN-WAIT-2, TIME-WAIT and CLOSED.
 const SHUT_DOWN: [u8; 3] = [5, 6, 7];
 
+/// States in which the peer's FIN has come: TIME-WAIT, CLOSE-WAIT, LAST-ACK and CLOSING.
+const PEER_CLOSED: [u8; 4] = [6, 8, 9, 11];
+
 impl TcpInfo {
     /// Reads it; `None` for what is no TCP socket.
     pub fn of(socket: BorrowedFd<'_>) -> Option<Self> {
@@ -106,6 +109,11 @@ impl TcpInfo {
     /// Returns whether the peer has acknowledged our FIN.
     pub fn is_shut_down(&self) -> bool {
         SHUT_DOWN.contains(&self.state)
+    }
+
+    /// Returns whether the peer's FIN has come, whatever is left to be read before it.
+    pub fn has_peer_closed(&self) -> bool {
+        PEER_CLOSED.contains(&self.state)
     }
 }
 

@@ -304,6 +304,13 @@ pub enum TcpPhase {
     TimeWait = 10,
 }
 
+impl TcpPhase {
+    /// Returns whether the peer's FIN lies left of RCV.NXT.
+    pub const fn has_peer_closed(self) -> bool {
+        matches!(self, Self::CloseWait | Self::Closing | Self::LastAck | Self::TimeWait)
+    }
+}
+
 /// TCP_OFFLOAD_STATE_DELEGATED.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "PascalCase"))]

@@ -435,7 +435,8 @@ impl Engine {
             let transmit = offloaded.poll_transmit(now);
             let was_later = core::mem::take(&mut later);
             let Some((transmit, reset)) = transmit else {
-                if was_later {
+                // Or the client takes again what it has refused.
+                if was_later || offloaded.tcp.may_deliver() {
                     continue;
                 }
                 let raised = raise_events(now, offloaded, client);

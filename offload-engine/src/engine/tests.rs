@@ -118,6 +118,8 @@ struct Client {
     received: Vec<u8>,
     /// Bytes taken per indication.
     takes: usize,
+    /// Takes data again when it is asked for data.
+    resumes: bool,
     indications: usize,
     /// Where the bytes lay, each time.
     places: Vec<usize>,
@@ -157,7 +159,11 @@ impl OffloadClient for Client {
         self.completed.extend(chain);
     }
 
-    fn send_room(&mut self, _io: &mut ConnectionIo<'_>) {}
+    fn send_room(&mut self, io: &mut ConnectionIo<'_>) {
+        if core::mem::take(&mut self.resumes) {
+            io.resume_receive();
+        }
+    }
 
     fn disconnect_complete(&mut self, _io: &mut ConnectionIo<'_>, nbl: NetBufferList) {
         self.disconnected.push(nbl);
@@ -524,9 +530,16 @@ fn refused_data_waits_and_keeps_its_order() {
     assert_eq!(bench.client().received, b"abc");
     assert_eq!(bench.client().indications, 1);
 
-    bench.client().takes = usize::MAX;
+    bench.client().takes = 2;
     bench.engine.connections().get(bench.now, OffloadHandle(1)).unwrap().resume_receive();
     bench.poll();
+    assert_eq!(bench.client().received, b"abcdefg");
+
+    // The client takes data again when it is asked to send: nothing else may come that has it delivered.
+    bench.client().takes = usize::MAX;
+    bench.client().resumes = true;
+    bench.engine.connections().kick(OffloadHandle(1));
+    bench.engine.flush(bench.now, &mut bench.clients);
     assert_eq!(bench.client().received, b"abcdefgh");
 }
 

@@ -403,6 +403,11 @@ impl Connection {
         self.receiver.is_blocked()
     }
 
+    /// Returns whether data waits that may be indicated.
+    pub fn may_deliver(&self) -> bool {
+        !self.receiver.is_blocked() && self.receiver.backlog_bytes() > 0
+    }
+
     /// The consumer takes data again (CH-IND-2).
     pub fn resume_receive(&mut self) {
         self.receiver.set_blocked(false);

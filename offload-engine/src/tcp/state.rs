@@ -36,14 +36,6 @@ const fn fin_acknowledged(phase: TcpPhase) -> bool {
     matches!(phase, TcpPhase::FinWait2 | TcpPhase::TimeWait)
 }
 
-/// Whether the peer's FIN lies left of RCV.NXT.
-const fn peer_fin_seen(phase: TcpPhase) -> bool {
-    matches!(
-        phase,
-        TcpPhase::CloseWait | TcpPhase::Closing | TcpPhase::LastAck | TcpPhase::TimeWait
-    )
-}
-
 /// Whether a state is consistent.
 pub(super) fn check(state: &ConnectionState) -> Result<(), ImportError> {
     let tcp = &state.tcp;
@@ -148,7 +140,7 @@ pub(super) fn import(
     for (start, data) in &out_of_order {
         receiver.adopt_out_of_order(rcv_nxt.locate(*start), data);
     }
-    if peer_fin_seen(phase) {
+    if phase.has_peer_closed() {
         receiver.set_fin_reached();
     }
 
