@@ -69,7 +69,10 @@ impl Carrier {
     }
 
     /// Calls `work` with the adapter's lock.
-    #[cfg(debug_assertions)]
+    #[cfg_attr(
+        not(debug_assertions),
+        expect(dead_code, reason = "for the checks of a debug build")
+    )]
     pub(crate) fn with_lock(&self, work: impl Fn()) {
         match self {
             Self::Sockets(_, access) => access.with(|_, _| work()),

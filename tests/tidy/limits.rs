@@ -73,8 +73,8 @@ fn public() -> BTreeMap<&'static str, Value> {
     known.extend(fields!["ListenerConfig", rdma_over_tcp::rnic::ListenerConfig::default();
         backlog, requests_max, requests_per_peer_max]);
     known.extend(fields!["rnic::Config", rdma_over_tcp::rnic::Config::default();
-        reply_timeout, request_timeout, accept_timeout, connect_timeout, disconnect_timeout, terminate_timeout,
-        nudge_timeout]);
+        reply_timeout, request_timeout, accept_timeout, connect_timeout, disconnect_timeout, end_wait,
+        terminate_timeout, nudge_timeout]);
     known.extend(fields!["Capabilities", Capabilities::default();
         max_pd_count, max_cq_count, max_qp_count, max_mr_count, max_mw_count, max_lam_count, max_srq_count,
         max_connector_count, max_listener_count]);

@@ -36,6 +36,10 @@ use crate::{
 /// for a process that gets little CPU time: fio waits for ever once its connection is gone.
 const RECEIVE_WAIT: Duration = Duration::from_secs(30);
 
+/// Programs stop in the midst of their Sends, and count on it that the end goes beside them, as with InfiniBand: such a
+/// connection ends in this time, though one of them has no receive.
+const END_WAIT: Duration = Duration::from_millis(500);
+
 /// The environment's settings, read once: with the first call of the program that needs the adapter.
 fn settings() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
@@ -87,6 +91,7 @@ fn options() -> Options {
         },
         rfc7306: rfc7306.unwrap_or(default.rfc7306),
         receive_wait: receive_wait.unwrap_or(RECEIVE_WAIT),
+        end_wait: END_WAIT,
         ..default
     };
     Options { adapter, node, map: map.clone() }

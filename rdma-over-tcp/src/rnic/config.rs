@@ -180,6 +180,10 @@ pub struct Config {
     pub accept_timeout: Duration,
     /// From a disconnect to the acknowledgement of its FIN.
     pub disconnect_timeout: Duration,
+    /// How long an end waits for a side that does nothing for it. A disconnect with requests outstanding: silence of
+    /// the peer, which acknowledges no more of them, until the reset. A peer that has closed behind a message without
+    /// a receive ([`Config::receive_wait`]): until the disconnect event, which comes behind that message otherwise.
+    pub end_wait: Duration,
     /// Behind a Terminate: silence of the peer, which neither acknowledges more of what was sent nor closes, until the
     /// reset. Behind a Reply that rejects: until the reset, if the peer does not close.
     pub terminate_timeout: Duration,
@@ -227,6 +231,7 @@ impl Default for Config {
             request_timeout: RESPONDER_TIME_LIMIT,
             accept_timeout: Duration::from_secs(120),
             disconnect_timeout: Duration::from_secs(30),
+            end_wait: Duration::from_secs(30),
             terminate_timeout: Duration::from_secs(5),
             receive_wait: Duration::ZERO,
             rfc7306: false,

@@ -59,6 +59,12 @@ pub(crate) trait Transport {
         self.send_outstanding()
     }
 
+    /// Returns whether the peer's FIN has come, also if data before it has not been taken. For rare questions. Where
+    /// nothing can be refused the event says it.
+    fn has_peer_closed(&self) -> bool {
+        false
+    }
+
     /// Returns whether so much is under way that the adapter is called again soon: posts may wait for that, and leave
     /// together.
     fn is_flowing(&self) -> bool {

@@ -132,6 +132,10 @@ impl Transport for Io<'_, '_> {
         self.io.send_outstanding()
     }
 
+    fn has_peer_closed(&self) -> bool {
+        self.io.query().delegated.state.has_peer_closed()
+    }
+
     fn path_octets(&self) -> usize {
         let Some(min_rtt) = self.io.min_rtt() else { return usize::MAX };
         let octets = min_rtt.as_nanos().saturating_mul(PATH_OCTETS_PER_US) / 1_000;

@@ -110,6 +110,7 @@ impl Plan {
             request_timeout: Duration::from_secs(120),
             accept_timeout: Duration::from_secs(300),
             disconnect_timeout: Duration::from_secs(300),
+            end_wait: Duration::from_secs(300),
             terminate_timeout: Duration::from_secs(60),
             ..AdapterConfig::default()
         };

@@ -17,7 +17,7 @@ use super::{
     sides::{BUFFER, LIMITS, connected},
 };
 use crate::{
-    error::WireError,
+    error::{EndReason, Loss, WireError},
     mpa::{Encoder, Slab, startup::Revision},
     ndk::{
         Adapter, AdapterConfig, Begun, Data, DisconnectReason, Ended, NtStatus, OpFlags, QpLimits,
@@ -125,6 +125,23 @@ fn what_fills_no_list_is_left_to_the_next_posts() {
     });
 }
 
+// A peer that resets is noticed while a message waits for its receive, and nothing is read.
+#[test]
+fn a_reset_is_seen_while_data_is_refused() {
+    super::kernel::run(|| {
+        let receive_wait = Duration::from_secs(100);
+        let mut bench = Bench::with(1, AdapterConfig { receive_wait, ..AdapterConfig::default() });
+        let (active, passive) = connected(&mut bench);
+        active.send(1, 0, 100);
+        active.send(2, 0, 100);
+        bench.settle();
+        assert_eq!(active.connector.as_ref().unwrap().close(|| {}), NtStatus::SUCCESS);
+        bench.settle();
+        let reset = DisconnectReason::new(Some(EndReason::Lost(Loss::Reset)));
+        assert_eq!(passive.log.take(), [("disconnect event", NtStatus(reset.0))]);
+    });
+}
+
 /// Defines a test over kernel sockets for each of these tests. Not here are those that hold, cut or damage the pipe,
 /// look into it, or expect a Send or Write to fail by the peer's Terminate: here it is complete when the kernel has
 /// its bytes.
@@ -206,6 +223,8 @@ over_kernel_sockets! {
         messages_wait_in_order
         a_wait_ends
         a_peer_that_closes_is_heard_out
+        the_end_passes_messages_that_wait
+        a_disconnect_does_not_wait_for_receives
         a_consumer_that_disconnects_waits_no_more;
     endpoints:
         shared_endpoints

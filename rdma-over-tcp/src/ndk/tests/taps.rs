@@ -230,6 +230,9 @@ on_taps! {
         queue_pairs_at_the_limits
         a_window_of_four_mebibytes
         composite_flags_open_what_they_say;
+    waits:
+        the_end_passes_messages_that_wait
+        a_disconnect_does_not_wait_for_receives;
     windows:
         a_windows_life
         a_window_is_its_queue_pairs;

@@ -9,7 +9,7 @@ use super::{
     sides::{LIMITS, Side, connect_at, connected, pattern},
 };
 use crate::{
-    error::{EndReason, WireError},
+    error::{EndReason, Loss, WireError},
     ndk::{AdapterConfig, Data, DisconnectReason, NtStatus, OpFlags, QpLimits},
 };
 
@@ -106,6 +106,94 @@ pub(super) fn a_peer_that_closes_is_heard_out() {
     assert_eq!(passive.outcomes(), [(11, NtStatus::SUCCESS), (12, NtStatus::SUCCESS)]);
     assert!(passive.content(0, 2000) == pattern(2000, 5));
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus::SUCCESS)]);
+}
+
+// Time limits that TCP's own timers do not come near to.
+const LONG: Duration = Duration::from_secs(100);
+
+fn bench_of_ends() -> Bench {
+    let config = AdapterConfig {
+        receive_wait: LONG * 5,
+        end_wait: LONG,
+        disconnect_timeout: LONG * 5,
+        ..AdapterConfig::default()
+    };
+    Bench::with(1, config)
+}
+
+// A consumer may wait for the end instead of posting receives: it is told, and what was sent before is still there.
+#[test]
+pub(super) fn the_end_passes_messages_that_wait() {
+    let mut bench = bench_of_ends();
+    let (active, passive) = connected(&mut bench);
+    active.fill(0, 2000, 5);
+    active.send(1, 0, 1000);
+    active.send(2, 1000, 1000);
+    bench.settle();
+    bench.advance(LONG);
+    assert!(passive.log.take().is_empty(), "the peer has not closed");
+    let connector = active.connector.as_ref().unwrap();
+    assert_eq!(connector.disconnect(active.log.note("disconnect")), NtStatus::PENDING);
+    bench.settle();
+    assert!(passive.log.take().is_empty(), "it may still post receives");
+    bench.advance(LONG);
+    assert_eq!(passive.log.take(), [("disconnect event", NtStatus::SUCCESS)]);
+    assert!(passive.qp.is_connected());
+    passive.receive(11, 0, 1000);
+    passive.receive(12, 1000, 1000);
+    bench.settle();
+    assert_eq!(passive.outcomes(), [(11, NtStatus::SUCCESS), (12, NtStatus::SUCCESS)]);
+    assert!(passive.content(0, 2000) == pattern(2000, 5));
+    assert!(passive.log.take().is_empty(), "once");
+}
+
+// A peer that acknowledges nothing more does not hold up a disconnect with requests outstanding.
+#[test]
+fn silence_ends_a_disconnect() {
+    let mut bench = bench_of_ends();
+    let (active, _passive) = connected(&mut bench);
+    bench.is_cut = true;
+    active.send(1, 0, 100_000);
+    let connector = active.connector.as_ref().unwrap();
+    assert_eq!(connector.disconnect(active.log.note("disconnect")), NtStatus::PENDING);
+    bench.settle();
+    assert!(active.log.take().is_empty());
+    bench.advance(LONG);
+    assert_eq!(active.log.take(), [("disconnect", NtStatus::IO_TIMEOUT)]);
+    assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
+}
+
+// Requests that are outstanding at a disconnect leave as long as the peer takes something, not for all the time that
+// one without receives may have. For transports that refuse data.
+pub(super) fn a_disconnect_does_not_wait_for_receives() {
+    const REQUESTS: u64 = 40;
+    const OCTETS: usize = 300_000;
+    let mut bench = bench_of_ends();
+    let (active, passive) = connected(&mut bench);
+    (0..REQUESTS).for_each(|context| active.send(context, 0, OCTETS));
+    bench.settle();
+    let connector = active.connector.as_ref().unwrap();
+    assert_eq!(connector.disconnect(active.log.note("disconnect")), NtStatus::PENDING);
+    bench.settle();
+    passive.receive(100, 0, OCTETS);
+    passive.receive(101, 0, OCTETS);
+    bench.settle();
+    assert_eq!(passive.outcomes(), [(100, NtStatus::SUCCESS), (101, NtStatus::SUCCESS)]);
+    bench.advance(LONG);
+    assert!(active.log.take().is_empty(), "the peer has taken two");
+    let ended = (0..3).map(|_| {
+        // The kernel may write more meanwhile: it moves its buffers' limits.
+        bench.advance(LONG);
+        active.log.take()
+    });
+    assert_eq!(ended.flatten().next(), Some(("disconnect", NtStatus::IO_TIMEOUT)));
+    let outcomes = active.outcomes();
+    assert_eq!(outcomes.len() as u64, REQUESTS);
+    assert_eq!(outcomes.last(), Some(&(REQUESTS - 1, NtStatus::CANCELLED)));
+    bench.settle();
+    let reset = DisconnectReason::new(Some(EndReason::Lost(Loss::Reset)));
+    assert_eq!(passive.log.take(), [("disconnect event", NtStatus(reset.0))]);
+    assert_eq!(bench.connections(), 0);
 }
 
 // A consumer that disconnects takes nothing more.

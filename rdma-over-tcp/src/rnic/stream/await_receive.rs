@@ -2,6 +2,8 @@
 
 use alloc::{boxed::Box, vec::Vec};
 
+use offload_engine::time::Instant;
+
 use super::{
     Ending, Operation, Phase, Stream,
     failure::Failure,
@@ -30,10 +32,17 @@ impl Stream {
             return self.fail(objects, config, io, *failure);
         };
         objects.await_receive(qp);
-        self.deadline = Some(io.now() + config.receive_wait);
-        let behind = Vec::new();
-        let waiting = Waiting { ulpdu, failure, behind, is_peer_closed: false, is_over: false };
-        self.waiting = Some(Box::new(waiting));
+        let until = io.now() + config.receive_wait;
+        self.deadline = Some(until.min(io.now() + config.end_wait));
+        self.waiting = Some(Box::new(Waiting {
+            ulpdu,
+            failure,
+            behind: Vec::new(),
+            is_peer_closed: false,
+            until,
+            is_due: false,
+            is_over: false,
+        }));
     }
 
     /// Keeps octets behind the message that waits: the transport does not.
@@ -69,10 +78,11 @@ impl Stream {
         })
     }
 
-    /// The time of a message that waits is over. Returns whether one does.
-    pub(super) fn expire_waiting(&mut self) -> bool {
+    /// The deadline of a message that waits has passed. Returns whether one does.
+    pub(super) fn expire_waiting(&mut self, now: Instant) -> bool {
         self.waiting.as_mut().is_some_and(|waiting| {
-            waiting.is_over = true;
+            waiting.is_due = true;
+            waiting.is_over |= now >= waiting.until;
             true
         })
     }
@@ -85,7 +95,7 @@ impl Stream {
         config: &Config,
         io: &mut T,
     ) {
-        let Some(waiting) = self.waiting.take() else { return };
+        let Some(mut waiting) = self.waiting.take() else { return };
         let (Phase::Operating(operation), Some(qp)) = (&mut self.phase, self.qp) else {
             // Nobody is interested any more.
             return io.resume_receive();
@@ -100,6 +110,14 @@ impl Stream {
             Ok(false) => {
                 // It is of a shared queue, and another queue pair has taken it.
                 objects.await_receive(qp);
+                if core::mem::take(&mut waiting.is_due) {
+                    if let Some(connector) = self.connector
+                        && (waiting.is_peer_closed || io.has_peer_closed())
+                    {
+                        objects.disconnected(connector, None);
+                    }
+                    self.deadline = Some(waiting.until.min(io.now() + config.end_wait));
+                }
                 self.waiting = Some(waiting);
                 return;
             }

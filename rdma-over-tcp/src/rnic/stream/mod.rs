@@ -11,9 +11,9 @@
 mod await_receive;
 mod failure;
 mod inbound_read;
-mod last_words;
 mod nudge;
 mod receive;
+mod silence;
 mod sizes;
 mod startup;
 mod teardown;
@@ -28,9 +28,9 @@ use offload_engine::time::Instant;
 
 pub use self::transmit::COPY_ASIDE_MAX;
 use self::{
-    last_words::LastWords,
     nudge::Nudge,
     receive::{Received, Receiver},
+    silence::Silence,
     transmit::Transmitter,
     waiting::Waiting,
 };
@@ -117,8 +117,8 @@ pub(crate) struct Stream {
     /// A start-up frame to be sent.
     frame: Option<Bytes>,
     ending: Ending,
-    /// This side has sent a Terminate.
-    last_words: Option<LastWords>,
+    /// This side has sent a Terminate, or disconnects with requests outstanding.
+    silence: Option<Silence>,
     /// A message without a receive.
     waiting: Option<Box<Waiting>>,
     /// When [`Stream::expire`] is due.
@@ -187,7 +187,7 @@ impl Stream {
             startup_octets: Vec::new(),
             frame: None,
             ending: Ending::Not,
-            last_words: None,
+            silence: None,
             waiting: None,
             deadline: None,
             is_kicked: false,
@@ -325,6 +325,10 @@ impl Stream {
             StreamEvent::PeerClosed => self.peer_closed(objects, config, io),
             StreamEvent::ShutDown => {
                 if let Some(connector) = self.connector {
+                    if let Some(silence) = self.silence.take() {
+                        // All has been taken. What is left is the peer's FIN.
+                        self.deadline = Some(silence.until);
+                    }
                     objects.connection_ended(connector, Ok(()));
                     self.detach();
                 }
@@ -352,8 +356,8 @@ impl Stream {
         if core::mem::take(&mut self.is_recalling) {
             self.give_back(objects, config, io);
         }
-        if self.last_words.is_some_and(|words| words.is_overdue) {
-            self.judge_silence(config, io);
+        if self.silence.is_some_and(|silence| silence.is_overdue) {
+            self.judge_silence(objects, io);
         }
         if self.waiting.is_some() {
             self.end_wait(objects, config, io);
@@ -388,6 +392,9 @@ impl Stream {
                 Ok(state) => pumped = state,
                 Err(failure) => self.fail(objects, config, io, failure),
             }
+        }
+        if self.ending == Ending::AfterData {
+            self.limit_disconnect(objects, config, io);
         }
         let is_drained = pumped == Pumped::Drained;
         if pumped == Pumped::Left && !core::mem::replace(&mut self.is_left, true) {

@@ -256,7 +256,7 @@ impl Stream {
                 self.ending = Ending::Abort;
             }
             FailureAction::Terminate(error, framing) => {
-                self.end_with_terminate(config, io, framing, Terminate::new(error));
+                self.end_with_terminate(objects, config, io, framing, Terminate::new(error));
             }
         }
     }
@@ -264,6 +264,7 @@ impl Stream {
     /// The Terminate is the first and only FPDU (RFC 6581 §9.1, §9.2).
     fn end_with_terminate(
         &mut self,
+        objects: &Objects,
         config: &Config,
         io: &impl Transport,
         framing: Framing,
@@ -282,7 +283,7 @@ impl Stream {
             nudge: Nudge::Never,
         }));
         self.ending = Ending::Fin;
-        self.begin_last_words(config, io);
+        self.begin_last_words(objects, config, io);
     }
 }
 

@@ -4,12 +4,12 @@
 //! disconnect event. The connection itself goes by FIN, so that a Terminate
 //! arrives (RFC 5040 §6.2.1), and by RST when the peer does not answer in time.
 
-use offload_engine::time::Instant;
+use offload_engine::time::{Duration, Instant};
 
 use super::{
     Ending, Operation, Phase, Stream,
     failure::Failure,
-    last_words::{LAST_WORDS_MAX, LastWords},
+    silence::{LAST_WORDS_MAX, Silence, Taken},
 };
 use crate::{
     ddp::{QueueNumber, Segment},
@@ -100,7 +100,7 @@ impl Stream {
     pub(crate) fn abort(&mut self) {
         self.detach();
         self.phase = Phase::Ended;
-        self.last_words = None;
+        self.silence = None;
         if self.ending != Ending::Done {
             self.ending = Ending::Abort;
         }
@@ -133,35 +133,77 @@ impl Stream {
         if !matches!(self.ending, Ending::Done | Ending::Abort) {
             self.ending = Ending::Fin;
         }
-        self.begin_last_words(config, io);
+        self.begin_last_words(objects, config, io);
     }
 
     /// A Terminate is sent, or about to be: the time begins.
-    pub(super) fn begin_last_words(&mut self, config: &Config, io: &impl Transport) {
-        let (now, unacknowledged) = (io.now(), io.unacknowledged());
-        let until = now + LAST_WORDS_MAX;
-        self.last_words = Some(LastWords { until, unacknowledged, is_overdue: false });
-        self.deadline = Some(now + config.terminate_timeout);
+    pub(super) fn begin_last_words(
+        &mut self,
+        objects: &Objects,
+        config: &Config,
+        io: &impl Transport,
+    ) {
+        self.begin_silence(objects, io, LAST_WORDS_MAX, config.terminate_timeout);
+    }
+
+    /// A disconnect with requests outstanding, which other adapters flush at once: they are sent as long as the peer
+    /// takes something.
+    #[cold]
+    pub(super) fn limit_disconnect(
+        &mut self,
+        objects: &Objects,
+        config: &Config,
+        io: &impl Transport,
+    ) {
+        let qp = self.qp.and_then(|id| objects.qps.get(id));
+        if self.silence.is_none() && qp.is_some_and(|qp| !qp.sends.is_empty()) {
+            self.begin_silence(objects, io, config.disconnect_timeout, config.end_wait);
+        }
+    }
+
+    fn begin_silence(
+        &mut self,
+        objects: &Objects,
+        io: &impl Transport,
+        all: Duration,
+        limit: Duration,
+    ) {
+        let (until, taken) = (io.now() + all, self.taken(objects, io));
+        self.silence = Some(Silence { until, limit, taken, is_overdue: false });
+        self.deadline = Some(until.min(io.now() + limit));
+    }
+
+    fn taken(&self, objects: &Objects, io: &impl Transport) -> Taken {
+        let qp = self.qp.and_then(|id| objects.qps.get(id));
+        let lists = qp.map_or(0, |qp| qp.stats.lists_out);
+        Taken { lists, unacknowledged: io.unacknowledged() }
     }
 
     /// The deadline has passed. Returns whether the transport has to be asked about the peer first.
-    fn expire_last_words(&mut self) -> bool {
-        if let Some(words) = &mut self.last_words {
-            words.is_overdue = true;
+    fn expire_silence(&mut self) -> bool {
+        if let Some(silence) = &mut self.silence {
+            silence.is_overdue = true;
         }
-        self.last_words.is_some()
+        self.silence.is_some()
     }
 
-    /// More time for a peer that has acknowledged something; a reset for another one.
+    /// More time for a peer that has taken something; a reset for another one.
     #[cold]
-    pub(super) fn judge_silence(&mut self, config: &Config, io: &impl Transport) {
-        let Some(words) = &mut self.last_words else { return };
-        let (now, unacknowledged) = (io.now(), io.unacknowledged());
-        if unacknowledged < words.unacknowledged && now < words.until {
-            (words.unacknowledged, words.is_overdue) = (unacknowledged, false);
-            self.deadline = Some(words.until.min(now + config.terminate_timeout));
+    pub(super) fn judge_silence(&mut self, objects: &mut Objects, io: &impl Transport) {
+        let (now, taken) = (io.now(), self.taken(objects, io));
+        let Some(silence) = &mut self.silence else { return };
+        if taken.is_more_than(&silence.taken) && now < silence.until {
+            (silence.taken, silence.is_overdue) = (taken, false);
+            self.deadline = Some(silence.until.min(now + silence.limit));
             return;
         }
+        self.give_up(objects);
+    }
+
+    /// The peer has not answered in time.
+    fn give_up(&mut self, objects: &mut Objects) {
+        let reason = Some(EndReason::Lost(Loss::NoAnswer));
+        self.end_connector(objects, Err(ConnectError::TimedOut), reason);
         self.abort();
         self.ending = Ending::Abort;
     }
@@ -285,12 +327,12 @@ impl Stream {
     /// The deadline has passed.
     pub(crate) fn expire(&mut self, objects: &mut Objects, config: &Config, now: Instant) {
         self.deadline = None;
-        if self.ending == Ending::Not && self.expire_waiting()
+        if self.ending == Ending::Not && self.expire_waiting(now)
             || self.nudge_peer(objects, config, now)
         {
             return;
         }
-        if self.expire_last_words() {
+        if self.expire_silence() {
             return;
         }
         if let (Phase::Offered(_), Some(id)) = (&self.phase, self.connector) {
@@ -308,10 +350,7 @@ impl Stream {
         if let (Some(id), Some(cause)) = (self.connector, cause) {
             objects.note_cause(id, cause);
         }
-        let reason = Some(EndReason::Lost(Loss::NoAnswer));
-        self.end_connector(objects, Err(ConnectError::TimedOut), reason);
-        self.abort();
-        self.ending = Ending::Abort;
+        self.give_up(objects);
     }
 }
 

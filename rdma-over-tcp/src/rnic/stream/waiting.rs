@@ -4,8 +4,14 @@
 //! for InfiniBand count on the sender's retries all the same. With `Config::receive_wait` the message's first segment
 //! is kept, and nothing behind it is taken from the transport, so that TCP's window stops the peer, until a receive is
 //! posted or the time is over.
+//!
+//! The disconnect event comes behind what the peer has sent. But a consumer that waits for that event posts no more
+//! receives: when a peer has closed, and [`Config::end_wait`](crate::rnic::Config::end_wait) is over, the event comes
+//! all the same. Messages still wait for their receives.
 
 use alloc::{boxed::Box, vec::Vec};
+
+use offload_engine::time::Instant;
 
 use super::failure::Failure;
 
@@ -20,6 +26,10 @@ pub(super) struct Waiting {
     pub(super) behind: Vec<u8>,
     /// The peer has closed.
     pub(super) is_peer_closed: bool,
+    /// When the time is over.
+    pub(super) until: Instant,
+    /// A while of it is: a peer that has closed is not waited for any longer.
+    pub(super) is_due: bool,
     /// The time is over.
     pub(super) is_over: bool,
 }

@@ -237,6 +237,14 @@ impl SocketRnic {
             }
             return;
         }
+        if events.contains(EventFlags::ERR)
+            && stream.taking == Taking::No
+            && let Ok(Err(error)) = sockopt::socket_error(&stream.socket)
+        {
+            // Nothing is read that would tell.
+            self.fail(now, id, error);
+            return;
+        }
         stream.is_writable |= events.contains(EventFlags::OUT);
         let is_end = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
         if events.intersects(EventFlags::IN | is_end)

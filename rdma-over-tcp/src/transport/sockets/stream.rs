@@ -333,6 +333,10 @@ impl Transport for SocketIo<'_> {
         self.stream.queued_bytes + socket::unacknowledged(self.stream.socket.as_fd())
     }
 
+    fn has_peer_closed(&self) -> bool {
+        TcpInfo::of(self.stream.socket.as_fd()).is_some_and(|info| info.has_peer_closed())
+    }
+
     fn is_flowing(&self) -> bool {
         self.stream.queued_bytes + self.stream.written.iter().max().unwrap_or(&0) > FLOWING_BYTES
     }
