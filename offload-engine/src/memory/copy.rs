@@ -43,7 +43,7 @@ mod x86_64 {
     /// # Safety
     /// `source` is valid for reads of `len` bytes and `target` for writes, and they do not overlap. Whoever accesses
     /// either at the same time does so atomically, by this function, or from outside of the program.
-    #[inline]
+    #[inline(always)]
     pub(in super::super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize) {
         // SAFETY: each function moves bytes of the range only, and the caller answers for that.
         unsafe {

@@ -315,12 +315,14 @@ impl Rnic {
     /// Timers, returned callbacks, failures of completion queues. Returns whether there was anything.
     #[inline]
     pub(crate) fn run(&mut self, now: Instant) -> bool {
-        let mut worked = self.take_returns();
+        let mut worked = self.objects.returns.is_pending() && self.take_returns();
         while let Some(id) = self.deadlines.take_due(now) {
             worked = true;
             self.with_stream(id, |stream, objects, config| stream.expire(objects, config, now));
         }
-        worked |= self.end_held(Some(now));
+        if !self.later.is_empty() {
+            worked |= self.end_held(Some(now));
+        }
         self.finish_upcall();
         if !self.objects.held.is_empty() || !self.holds.is_empty() {
             self.run_holds(now);
@@ -329,7 +331,6 @@ impl Rnic {
     }
 
     /// Acts on the returns of callbacks. Returns whether there were any.
-    #[inline]
     pub(super) fn take_returns(&mut self) -> bool {
         let returns = self.objects.returns.take();
         let worked = !returns.is_empty();

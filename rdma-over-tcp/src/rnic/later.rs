@@ -72,6 +72,11 @@ impl Later {
         self.ends.values().any(|(of, end)| *of == key && matches!(end, End::Registration(_)))
     }
 
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
     pub(super) fn first(&self) -> Option<Instant> {
         self.ends.first_key_value().map(|((at, _), _)| *at)
     }

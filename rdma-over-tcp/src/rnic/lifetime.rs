@@ -184,21 +184,13 @@ impl Returns {
     }
 
     /// Returns whether a callback has returned since.
+    #[inline]
     pub(crate) fn is_pending(&self) -> bool {
         self.is_pending.load(Ordering::Acquire)
     }
 
-    /// Moves out what has returned.
-    #[inline]
+    /// Moves out what has returned. To ask before is cheaper ([`Returns::is_pending`]).
     pub(crate) fn take(&self) -> Vec<Return> {
-        // Common case: a load is cheaper than a swap.
-        if !self.is_pending() {
-            return Vec::new();
-        }
-        self.take_pending()
-    }
-
-    fn take_pending(&self) -> Vec<Return> {
         if !self.is_pending.swap(false, Ordering::Acquire) {
             return Vec::new();
         }

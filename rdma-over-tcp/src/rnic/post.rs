@@ -135,7 +135,7 @@ impl Rnic {
     }
 
     /// Has a request sent that was posted, or refused, now or with those that follow.
-    #[inline]
+    #[inline(always)]
     fn posted(
         &mut self,
         id: QpId,
@@ -166,6 +166,7 @@ impl Rnic {
         true
     }
 
+    #[inline(always)]
     fn try_post(
         &mut self,
         id: QpId,
@@ -493,6 +494,7 @@ impl Rnic {
 
     /// Has the queue pair's requests sent, those that were deferred ([`WrFlags::DEFER`]) among them. Returns how soon
     /// that must be.
+    #[inline]
     pub fn kick_qp(&mut self, id: QpId) -> Urgency {
         let Some(qp) = self.objects.qps.get_mut(id) else { return Urgency::None };
         let Some(stream) = qp.stream else { return Urgency::None };

@@ -300,13 +300,14 @@ impl Qp {
     #[inline]
     pub(crate) fn complete_done(&mut self, completed: &mut Vec<Completed>) {
         while let Some((request, status)) = self.sends.front_done() {
-            // What has failed as a part ends the connection, and completes with the flush.
-            let has_failed = !matches!(status, WcStatus::Success | WcStatus::Flushed);
-            if has_failed && request.flags.contains(WrFlags::PART) {
-                return;
+            match status {
+                WcStatus::Success => {}
+                WcStatus::Flushed => self.stats.flushed += 1,
+                // What has failed as a part ends the connection, and completes with the flush.
+                _ if request.flags.contains(WrFlags::PART) => return,
+                _ => {}
             }
             let completion = self.send_completion(request, status);
-            self.stats.flushed += u64::from(status == WcStatus::Flushed);
             self.sends.discard_front();
             if let Some(completion) = completion {
                 completed.push(Completed { cq: self.sends.cq, completion });

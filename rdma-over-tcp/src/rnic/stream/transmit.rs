@@ -139,7 +139,7 @@ impl Source {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn header(&self, offset: u32, last: bool) -> HeaderOctets {
         let at = |TaggedOffset(start)| TaggedOffset(start.wrapping_add(u64::from(offset)));
         match *self {
