@@ -118,7 +118,7 @@ struct Client {
     received: Vec<u8>,
     /// Bytes taken per indication.
     takes: usize,
-    /// Takes data again when it is asked for data.
+    /// Resumes receiving when it is asked to send.
     resumes: bool,
     indications: usize,
     /// Where the bytes lay, each time.

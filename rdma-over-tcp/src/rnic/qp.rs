@@ -303,7 +303,7 @@ impl Qp {
             match status {
                 WcStatus::Success => {}
                 WcStatus::Flushed => self.stats.flushed += 1,
-                // What has failed as a part ends the connection, and completes with the flush.
+                // The first message of a Write with immediate data has failed: the request completes in the flush.
                 _ if request.flags.contains(WrFlags::PART) => return,
                 _ => {}
             }

@@ -28,6 +28,14 @@ fn write(side: &Side, context: u64, (offset, length): (usize, usize), to: (&Side
     side.qp.write(context, data, target.address, target.token, OpFlags::empty()).unwrap();
 }
 
+/// Sends two messages of 1,000 octets each, for which there are no receives.
+fn send_two(bench: &mut Bench, active: &Side) {
+    active.fill(0, 2000, 5);
+    active.send(1, 0, 1000);
+    active.send(2, 1000, 1000);
+    bench.settle();
+}
+
 // Nothing overtakes a message that waits, and nothing is lost: each goes into the receive that is posted for it, with
 // whatever came behind it. The time counts for each message anew.
 #[test]
@@ -89,10 +97,7 @@ pub(super) fn a_wait_ends() {
 pub(super) fn a_peer_that_closes_is_heard_out() {
     let mut bench = bench();
     let (active, passive) = connected(&mut bench);
-    active.fill(0, 2000, 5);
-    active.send(1, 0, 1000);
-    active.send(2, 1000, 1000);
-    bench.settle();
+    send_two(&mut bench, &active);
     let log = active.log.clone();
     let connector = active.connector.as_ref().unwrap();
     assert_eq!(connector.disconnect(log.note("disconnect")), NtStatus::PENDING);
@@ -121,15 +126,12 @@ fn bench_of_ends() -> Bench {
     Bench::with(1, config)
 }
 
-// A consumer may wait for the end instead of posting receives: it is told, and what was sent before is still there.
+// A consumer that waits for the disconnect event before it posts receives gets the event, and then the messages.
 #[test]
 pub(super) fn the_end_passes_messages_that_wait() {
     let mut bench = bench_of_ends();
     let (active, passive) = connected(&mut bench);
-    active.fill(0, 2000, 5);
-    active.send(1, 0, 1000);
-    active.send(2, 1000, 1000);
-    bench.settle();
+    send_two(&mut bench, &active);
     bench.advance(LONG);
     assert!(passive.log.take().is_empty(), "the peer has not closed");
     let connector = active.connector.as_ref().unwrap();
@@ -161,6 +163,29 @@ fn silence_ends_a_disconnect() {
     bench.advance(LONG);
     assert_eq!(active.log.take(), [("disconnect", NtStatus::IO_TIMEOUT)]);
     assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
+}
+
+// A peer that has taken all, and has yet to close its side, has the whole time for that.
+#[test]
+fn a_peer_that_takes_all_may_close_later() {
+    let mut bench = bench_of_ends();
+    let (active, passive) = connected(&mut bench);
+    passive.receive(11, 0, 100_000);
+    bench.is_cut = true;
+    active.send(1, 0, 100_000);
+    let connector = active.connector.as_ref().unwrap();
+    assert_eq!(connector.disconnect(active.log.note("disconnect")), NtStatus::PENDING);
+    bench.settle();
+    bench.is_cut = false;
+    bench.settle();
+    assert_eq!(active.log.take(), [("disconnect", NtStatus::SUCCESS)]);
+    assert_eq!(passive.log.take(), [("disconnect event", NtStatus::SUCCESS)]);
+    (0..3).for_each(|_| bench.advance(LONG));
+    let connector = passive.connector.as_ref().unwrap();
+    assert_eq!(connector.disconnect(passive.log.note("disconnect")), NtStatus::PENDING);
+    bench.settle();
+    assert_eq!(passive.log.take(), [("disconnect", NtStatus::SUCCESS)]);
+    assert_eq!(bench.connections(), 0);
 }
 
 // Requests that are outstanding at a disconnect leave as long as the peer takes something, not for all the time that

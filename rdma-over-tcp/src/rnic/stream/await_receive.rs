@@ -2,8 +2,6 @@
 
 use alloc::{boxed::Box, vec::Vec};
 
-use offload_engine::time::Instant;
-
 use super::{
     Ending, Operation, Phase, Stream,
     failure::Failure,
@@ -41,7 +39,6 @@ impl Stream {
             is_peer_closed: false,
             until,
             is_due: false,
-            is_over: false,
         }));
     }
 
@@ -49,7 +46,6 @@ impl Stream {
     pub(super) fn keep_behind(&mut self, octets: &[u8]) {
         if let Some(waiting) = &mut self.waiting {
             waiting.behind.extend_from_slice(octets);
-            waiting.is_over |= waiting.behind.len() > OCTETS_MAX;
         }
     }
 
@@ -79,10 +75,9 @@ impl Stream {
     }
 
     /// The deadline of a message that waits has passed. Returns whether one does.
-    pub(super) fn expire_waiting(&mut self, now: Instant) -> bool {
+    pub(super) fn expire_waiting(&mut self) -> bool {
         self.waiting.as_mut().is_some_and(|waiting| {
             waiting.is_due = true;
-            waiting.is_over |= now >= waiting.until;
             true
         })
     }
@@ -100,7 +95,8 @@ impl Stream {
             // Nobody is interested any more.
             return io.resume_receive();
         };
-        if waiting.is_over || self.ending != Ending::Not {
+        let is_over = io.now() >= waiting.until || waiting.behind.len() > OCTETS_MAX;
+        if is_over || self.ending != Ending::Not {
             self.fail(objects, config, io, *waiting.failure);
             return io.resume_receive();
         }

@@ -16,13 +16,13 @@ pub(super) const LAST_WORDS_MAX: Duration = Duration::from_secs(120);
 /// A wait for the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Silence {
-    /// However much the peer takes.
+    /// When the connection is reset, however much the peer takes.
     pub(super) until: Instant,
-    /// Time for a peer that takes nothing.
+    /// Length of an interval: how long a peer may take nothing.
     pub(super) limit: Duration,
-    /// What the peer had taken when the time began, or began again.
+    /// What the peer had taken at the start of the current interval.
     pub(super) taken: Taken,
-    /// The time is over; whether the peer gets more depends on what it has taken since.
+    /// The interval has ended; whether there is another depends on what the peer has taken since.
     pub(super) is_overdue: bool,
 }
 

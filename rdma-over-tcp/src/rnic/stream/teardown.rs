@@ -327,7 +327,7 @@ impl Stream {
     /// The deadline has passed.
     pub(crate) fn expire(&mut self, objects: &mut Objects, config: &Config, now: Instant) {
         self.deadline = None;
-        if self.ending == Ending::Not && self.expire_waiting(now)
+        if self.ending == Ending::Not && self.expire_waiting()
             || self.nudge_peer(objects, config, now)
         {
             return;

@@ -28,8 +28,6 @@ pub(super) struct Waiting {
     pub(super) is_peer_closed: bool,
     /// When the time is over.
     pub(super) until: Instant,
-    /// A while of it is: a peer that has closed is not waited for any longer.
+    /// A deadline has passed: a peer that has closed is not waited for any longer.
     pub(super) is_due: bool,
-    /// The time is over.
-    pub(super) is_over: bool,
 }
