@@ -78,7 +78,7 @@ impl Place {
     pub(super) fn make(mtu_bytes: u16) -> Result<Self, Failure> {
         namespace::enter()?;
         let mut netlink = Netlink::open()?;
-        let congestion_control = set_congestion_control()?;
+        let congestion_control = set_up_tcp()?;
         netlink.set_up("lo")?;
         plumb::make_bridge(&mut netlink, BRIDGE, mtu_bytes)?;
         plumb::bypass_packet_filter()?;
@@ -127,8 +127,10 @@ impl Place {
     }
 }
 
-/// Sets the congestion control of the calling thread's namespace, and returns it.
-fn set_congestion_control() -> Result<Option<&'static str>, NetError> {
+/// Sets what kernel sockets of the calling thread's namespace begin with, and returns their congestion control.
+fn set_up_tcp() -> Result<Option<&'static str>, NetError> {
+    // Else a connection begins with the slow-start threshold and the reordering that the contestant before it has left.
+    sysctl::write(&["ipv4", "tcp_no_metrics_save"], "1")?;
     // The machine's default may pace, and then the timers of pacing would be measured. CUBIC may not be allowed in a
     // namespace.
     for name in ["cubic", "reno"] {
@@ -145,7 +147,7 @@ fn set_congestion_control() -> Result<Option<&'static str>, NetError> {
 fn set_up_end(index: usize) -> Result<(), Failure> {
     let name = VETH[index];
     let mut netlink = Netlink::open()?;
-    set_congestion_control()?;
+    set_up_tcp()?;
     netlink.set_up("lo")?;
     sysctl::silence_ipv6(name)?;
     let prefix = IpPrefix::new(KERNELS[index], PREFIX_LEN)
