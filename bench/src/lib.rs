@@ -13,6 +13,7 @@
 //! | `contest` | types: group, contestant, job, metric, goal |
 //! | `catalog` | all groups and goals |
 //! | `place` | network namespaces, and starting programs in them |
+//! | `pace` | samples taken again where the machine was slow meanwhile |
 //! | `process` | child processes with deadlines |
 //! | `tools` | the command line of each job, and parsing its output |
 //! | `found` | which peers are installed |
@@ -37,6 +38,7 @@ mod contest;
 mod found;
 mod machine;
 mod outcome;
+mod pace;
 mod page;
 mod place;
 mod process;
@@ -64,6 +66,7 @@ use self::{
     found::Found,
     machine::{Build, Machine},
     outcome::{Contest, Report, SCHEMA, Score, Settings},
+    pace::Pace,
     place::Place,
     process::{Fault, Signals},
     rounds::{Measure, Rounds, Step},
@@ -205,7 +208,7 @@ fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure>
     show_setup(&report, console);
     let programs = found.programs.clone();
     let tools = Tools::new(&place, &signals, args.seconds, args.mtu, programs);
-    let mut bench = Bench { tools, progress: Progress::new(args.quiet) };
+    let mut bench = Bench { tools, pace: Pace::new(), progress: Progress::new(args.quiet) };
     report.contests =
         groups.iter().map(|group| Contest::new(group, bench.scores(group, &found))).collect();
     let rounds = Rounds { rows: report.settings.rounds, points: report.settings.plot_rounds };
@@ -219,6 +222,9 @@ fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure>
     bench.progress.clear();
     report.interrupted_by = ended.err();
     show_results(&report, console);
+    if let Some(remark) = bench.pace.remark() {
+        console.say(remark);
+    }
     write_files(args, &report, console)?;
     conclude(args, &report)
 }
@@ -352,6 +358,7 @@ fn conclude(args: &BenchArgs, report: &Report) -> Result<(), Failure> {
 /// Runs the jobs and reports progress.
 struct Bench<'a> {
     tools: Tools<'a>,
+    pace: Pace,
     progress: Progress,
 }
 
@@ -398,7 +405,8 @@ impl Bench<'_> {
 
 impl Measure for Bench<'_> {
     fn measure(&mut self, job: &Job) -> Result<Sample, Fault> {
-        self.tools.measure(job)
+        let signals = self.tools.signals;
+        self.pace.sample(|| signals.check(), || self.tools.measure(job))
     }
 
     fn report(&mut self, step: &Step<'_>) {

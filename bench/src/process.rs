@@ -88,7 +88,8 @@ impl Signals {
         }
     }
 
-    fn check(&self) -> Result<(), Fault> {
+    /// Fails once a signal has arrived.
+    pub(super) fn check(&self) -> Result<(), Fault> {
         self.received().map_or(Ok(()), |signal| Err(Fault::Interrupted(signal)))
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     sample::{Latency, Sample},
 };
 
-const BYTES_PER_SECOND: f64 = 3e9;
+const BYTES_PER_SECOND: f64 = 5e9;
 const PINGS_PER_SECOND: f64 = 1e5;
 /// Bounds on the iterations of a run.
 const ITERATIONS: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;

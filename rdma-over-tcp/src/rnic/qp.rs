@@ -134,9 +134,9 @@ pub enum QpState {
     Error,
 }
 
-/// Bytes that posts may queue before one has them sent itself: some super-segments, so that the short end of one large
-/// message shares a segment with the next.
-const WAITING_BYTES_MAX: u64 = 256 * 1024;
+/// Bytes that posts may queue before one has them sent itself: two lists of a kernel socket, which share a write; and of
+/// a large message the short end shares a segment with the next.
+const WAITING_BYTES_MAX: u64 = 512 * 1024;
 
 /// Posts since nothing was left to send from which on a consumer counts as one that goes on posting.
 const POSTS_MIN: u32 = 4;
