@@ -66,7 +66,7 @@ use self::{
     found::Found,
     machine::{Build, Machine},
     outcome::{Contest, Report, SCHEMA, Score, Settings},
-    pace::Pace,
+    pace::{Pace, Retaken},
     place::Place,
     process::{Fault, Signals},
     rounds::{Measure, Rounds, Step},
@@ -221,10 +221,8 @@ fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure>
     }
     bench.progress.clear();
     report.interrupted_by = ended.err();
+    report.retaken = bench.pace.retaken();
     show_results(&report, console);
-    if let Some(remark) = bench.pace.remark() {
-        console.say(remark);
-    }
     write_files(args, &report, console)?;
     conclude(args, &report)
 }
@@ -276,6 +274,7 @@ fn new_report(args: &BenchArgs, place: &Place, found: &Found) -> Report {
         namespaces: place.names.clone(),
         peers: found.peers.clone(),
         interrupted_by: None,
+        retaken: Retaken::default(),
         contests: Vec::new(),
         system_calls: Vec::new(),
     }
@@ -307,6 +306,12 @@ fn show_results(report: &Report, console: &mut Console<'_>) {
     }
     if let Some(table) = text::system_calls(report) {
         console.say(format_args!("\nSystem calls under strace\n{table}"));
+    }
+    let Retaken { again, slow } = report.retaken;
+    if again + slow > 0 {
+        console.say(format_args!(
+            "processors exchanged data slowly at times: {again} samples were taken again, {slow} are slow"
+        ));
     }
     for line in text::failures(report) {
         console.say(line);

@@ -10,6 +10,7 @@ use super::{
     contest::{Bound, Contestant, Group, Metric, Panel, System},
     found::Peer,
     machine::{Build, Machine},
+    pace::Retaken,
     sample::Sample,
     stats::{Ratio, Summary},
     syscalls::Calls,
@@ -260,6 +261,8 @@ pub(super) struct Report {
     pub(super) peers: Vec<Peer>,
     /// The signal that ended the run early.
     pub(super) interrupted_by: Option<i32>,
+    /// Samples that the machine was slow for.
+    pub(super) retaken: Retaken,
     /// The results by group.
     pub(super) contests: Vec<Contest>,
     /// System calls of flue, if they were counted.

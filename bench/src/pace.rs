@@ -14,6 +14,7 @@ use std::{
 };
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use serde::Serialize;
 
 /// Bytes that go back and forth: in the second-level caches.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -32,10 +33,16 @@ pub(super) struct Pace {
     past: Vec<f64>,
     /// Time of samples, less what was spent for the sake of the pace.
     budget: Duration,
-    /// Samples that were taken again.
-    repeated: u32,
-    /// Samples that were slow and are kept.
-    kept: u32,
+    retaken: Retaken,
+}
+
+/// What became of samples.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub(super) struct Retaken {
+    /// Taken again.
+    pub(super) again: u32,
+    /// Slow, and kept.
+    pub(super) slow: u32,
 }
 
 impl Pace {
@@ -47,7 +54,13 @@ impl Pace {
     }
 
     fn with(measure: Box<dyn FnMut() -> Option<f64>>, clock: Box<dyn Fn() -> Instant>) -> Self {
-        Self { measure, clock, past: Vec::new(), budget: Duration::ZERO, repeated: 0, kept: 0 }
+        Self {
+            measure,
+            clock,
+            past: Vec::new(),
+            budget: Duration::ZERO,
+            retaken: Retaken::default(),
+        }
     }
 
     /// Takes a sample at the best pace, if the budget allows it. `check` fails when the run is to end.
@@ -72,23 +85,17 @@ impl Pace {
             let took = (self.clock)() - began;
             is_slow |= self.look();
             if !is_slow || took > self.budget {
-                self.kept += u32::from(is_slow);
+                self.retaken.slow += u32::from(is_slow);
                 self.budget += took;
                 return Ok(sample);
             }
             self.budget -= took;
-            self.repeated += 1;
+            self.retaken.again += 1;
         }
     }
 
-    /// What is to be said of the samples.
-    pub(super) fn remark(&self) -> Option<String> {
-        let Self { repeated, kept, .. } = self;
-        (repeated + kept > 0).then(|| {
-            format!(
-                "processors were slow to exchange data at times: {repeated} samples were taken again, {kept} are slow"
-            )
-        })
+    pub(super) const fn retaken(&self) -> Retaken {
+        self.retaken
     }
 
     /// Returns whether it is slow now.
@@ -195,28 +202,28 @@ mod tests {
     fn a_steady_machine_is_measured_once() {
         let (taken, pace) = played(|_| false, 3);
         assert_eq!(taken, [11, 23, 35]);
-        assert_eq!(pace.remark(), None);
+        assert_eq!(pace.retaken(), Retaken::default());
     }
 
     #[test]
     fn samples_wait_for_the_pace() {
         let (taken, pace) = played(|second| (37..45).contains(&second), 4);
         assert_eq!(taken, [11, 23, 35, 55]);
-        assert_eq!(pace.remark(), None);
+        assert_eq!(pace.retaken(), Retaken::default());
     }
 
     #[test]
     fn what_became_slow_is_taken_again() {
         let (taken, pace) = played(|second| (48..52).contains(&second), 4);
         assert_eq!(taken, [11, 23, 35, 62]);
-        assert_eq!((pace.repeated, pace.kept), (1, 0));
+        assert_eq!(pace.retaken(), Retaken { again: 1, slow: 0 });
     }
 
     #[test]
     fn a_machine_that_became_slow_takes_no_more_than_twice_the_time() {
         let (taken, pace) = played(|second| second > 60, 50);
         assert!(taken[49] < 2 * 50 * 12, "{taken:?}");
-        assert!(pace.kept > 0 && pace.kept < 20, "{}", pace.kept);
+        assert!((1..20).contains(&pace.retaken().slow), "{:?}", pace.retaken());
     }
 
     #[test]
