@@ -22,3 +22,10 @@ pub(crate) type AsyncEvents = EventQueue<AsyncEvent>;
 
 /// Those of the open devices.
 pub(crate) static OPEN: Registry<AsyncEvents> = Registry::new();
+
+/// The end of an object: events of it that the program has not taken are withdrawn, those that it has taken are waited
+/// for.
+pub(crate) fn end_events(events: &AsyncEvents, of: &Arc<Acknowledgements>) {
+    events.withdraw(|event| Arc::ptr_eq(&event.acknowledgements, of));
+    of.wait();
+}

@@ -30,7 +30,7 @@ use flue_verbs_core::{
 use rdma_over_tcp::rnic::Completion;
 
 use crate::{
-    async_events::{AsyncEvent, AsyncEvents},
+    async_events::{AsyncEvent, AsyncEvents, end_events},
     config, context,
     guard::{self, Errno},
     object::Object,
@@ -167,9 +167,7 @@ pub(crate) unsafe fn remove(cq: *mut ibv_cq) -> Result<(), Errno> {
     unsafe {
         let state = CqObject::of(cq)?;
         state.cq.destroy()?;
-        let own = &state.acknowledgements;
-        state.events.withdraw(|event| Arc::ptr_eq(&event.acknowledgements, own));
-        own.wait();
+        end_events(&state.events, &state.acknowledgements);
         CqObject::remove(cq);
     }
     Ok(())

@@ -37,7 +37,7 @@ use rdma_over_tcp::{
 };
 
 use crate::{
-    async_events::{AsyncEvent, AsyncEvents},
+    async_events::{AsyncEvent, AsyncEvents, end_events},
     context, cq,
     guard::{self, Errno},
     memory::PdObject,
@@ -289,9 +289,7 @@ pub(crate) unsafe fn remove(qp: *mut ibv_qp) -> Result<(), Errno> {
     unsafe {
         let state = QpObject::of(qp)?;
         state.qp.destroy()?;
-        let own = &state.acknowledgements;
-        state.events.withdraw(|event| Arc::ptr_eq(&event.acknowledgements, own));
-        own.wait();
+        end_events(&state.events, &state.acknowledgements);
         QpObject::remove(qp);
     }
     Ok(())

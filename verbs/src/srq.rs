@@ -20,7 +20,7 @@ use flue_verbs_abi::{
 use flue_verbs_core::{events::Acknowledgements, srq::Srq};
 
 use crate::{
-    async_events::{AsyncEvent, AsyncEvents},
+    async_events::{AsyncEvent, AsyncEvents, end_events},
     context,
     guard::{self, Errno},
     memory::PdObject,
@@ -98,9 +98,7 @@ pub(crate) unsafe fn remove(srq: *mut ibv_srq) -> Result<(), Errno> {
     unsafe {
         let state = SrqObject::of(srq)?;
         state.srq.destroy()?;
-        let own = &state.acknowledgements;
-        state.events.withdraw(|event| Arc::ptr_eq(&event.acknowledgements, own));
-        own.wait();
+        end_events(&state.events, &state.acknowledgements);
         SrqObject::remove(srq);
     }
     Ok(())
