@@ -1,10 +1,10 @@
 //! How fast two processors exchange data now, compared with earlier.
 //!
 //! The host of a virtual machine may run two of its processors beside each other, on one cache, or apart, and changes
-//! that every few seconds. Apart, whatever two programs exchange takes two to four times as long, in every contestant: a
-//! sample then tells where they ran. So a buffer goes back and forth between two processors before and after each sample.
-//! As long as that is slow, samples wait; a sample that it is slow behind is taken again. Both together take no more time
-//! than the samples themselves, so that a machine that stays slow is measured as it is.
+//! that every few seconds. Apart, whatever two programs exchange takes two to four times as long, whoever is measured:
+//! a sample then tells where they ran. So a buffer goes back and forth between two processors before and after each
+//! sample. As long as that is slow, samples wait; a sample that it is slow behind is taken again. Both together take no
+//! more time than the samples themselves, so that a machine that stays slow is measured as it is.
 
 use std::{
     hint::black_box,

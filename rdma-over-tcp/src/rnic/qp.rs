@@ -134,8 +134,8 @@ pub enum QpState {
     Error,
 }
 
-/// Bytes that posts may queue before one has them sent itself: two lists of a kernel socket, which share a write; and of
-/// a large message the short end shares a segment with the next.
+/// Bytes that posts may queue before one has them sent itself: two lists of a kernel socket, which share a write; and
+/// the short end of a large message shares a segment with the next.
 const WAITING_BYTES_MAX: u64 = 512 * 1024;
 
 /// Posts since nothing was left to send from which on a consumer counts as one that goes on posting.
