@@ -83,13 +83,28 @@ const CASES: &[Case] = &[
     case("invalidate-stag", Allows, SUCCESS, Terminate([0x02, 9, 0xc0]), REQUEST_ERROR),
 ];
 
+/// siw resets a connection now and then with the Terminate in its socket, acknowledged and unread: it is not up to flue
+/// whether a case is heard of. So one that is not is tried again.
+const TRIES_MAX: u32 = 4;
+
 fn errors(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {
     let mut findings = String::new();
+    let mut unread = 0;
     for case in CASES {
         // A Send without a receive ends the connection at once, as between adapters.
         let options = "--receive-wait 0 --pcap CAPTURE";
-        let (name, heard) = (case.name, bench.guest.terminates().len());
-        let said = peers(bench, setup, is_client, options, &format!("error PEER {name}"), 1);
+        let name = case.name;
+        let mut tries = 0;
+        let (said, heard) = loop {
+            let before = bench.guest.terminates().len();
+            let said = peers(bench, setup, is_client, options, &format!("error PEER {name}"), 1);
+            let heard = bench.guest.terminates().split_off(before);
+            tries += 1;
+            if !heard.is_empty() || is_client || tries == TRIES_MAX {
+                break (said, heard);
+            }
+            unread += 1;
+        };
         let mut check = |what: &str, is_so: bool| {
             if !is_so {
                 let (client, server) = (&said.client, &said.server);
@@ -115,12 +130,16 @@ fn errors(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {
             let Terminate([kind, code, _]) = answer else { continue };
             // As siw reads it.
             let report = format!("layer {}, type {}, code {code}", kind & 0xf, kind >> 4);
-            let heard = bench.guest.terminates().split_off(heard);
             check(&format!("siw has heard {heard:?}, not {report}"), heard == [report]);
         }
     }
     assert!(findings.is_empty(), "\n{findings}");
-    format!("{} cases, each with its Terminate and what both ends say", CASES.len())
+    let mut summary =
+        format!("{} cases, each with its Terminate and what both ends say", CASES.len());
+    if unread > 0 {
+        write!(summary, "; again where siw had left it unread: {unread}").expect("a String");
+    }
+    summary
 }
 
 /// Terminates of the server, in a capture whose CRCs are good.
