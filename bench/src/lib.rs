@@ -91,7 +91,8 @@ const SECONDS: std::ops::RangeInclusive<f64> = 0.02..=600.0;
 /// packages. Nothing is left behind, not even after Ctrl-C.
 ///
 /// Needs what "flue doctor" checks. Other load on the machine lowers the figures; it changes the ratios less. A full
-/// run takes about 15 minutes, --only goals about half of that.
+/// run takes about 15 minutes, --only goals about half of that, and up to twice as long where a virtual machine is slow
+/// for seconds at a time: then samples wait, or are taken again.
 #[derive(Args, Clone, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,

@@ -261,7 +261,7 @@ pub(super) struct Report {
     pub(super) peers: Vec<Peer>,
     /// The signal that ended the run early.
     pub(super) interrupted_by: Option<i32>,
-    /// Samples that the machine was slow for.
+    /// Numbers of samples that met a slow phase of the machine.
     pub(super) retaken: Retaken,
     /// The results by group.
     pub(super) contests: Vec<Contest>,

@@ -7,7 +7,7 @@
 //! more time than the samples themselves, so that a machine that stays slow is measured as it is.
 
 use std::{
-    hint::black_box,
+    hint::{black_box, spin_loop},
     sync::mpsc::{Receiver, TryRecvError, sync_channel},
     thread,
     time::{Duration, Instant},
@@ -36,12 +36,12 @@ pub(super) struct Pace {
     retaken: Retaken,
 }
 
-/// What became of samples.
+/// Numbers of samples that met a slow phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub(super) struct Retaken {
-    /// Taken again.
+    /// Repeated.
     pub(super) again: u32,
-    /// Slow, and kept.
+    /// Kept although they are slow: the budget was spent.
     pub(super) slow: u32,
 }
 
@@ -167,7 +167,7 @@ fn receive<T>(from: &Receiver<T>) -> Option<T> {
     loop {
         match from.try_recv() {
             Ok(value) => return Some(value),
-            Err(TryRecvError::Empty) => std::hint::spin_loop(),
+            Err(TryRecvError::Empty) => spin_loop(),
             Err(TryRecvError::Disconnected) => return None,
         }
     }

@@ -20,7 +20,7 @@ pub(super) struct Silence {
     pub(super) until: Instant,
     /// Length of an interval: how long a peer may take nothing.
     pub(super) limit: Duration,
-    /// What the peer had taken at the start of the current interval.
+    /// The peer's progress at the start of the current interval.
     pub(super) taken: Taken,
     /// The interval has ended; whether there is another depends on what the peer has taken since.
     pub(super) is_overdue: bool,
