@@ -276,6 +276,7 @@ typedef struct _NDK_RESULT_EX {
 	PVOID QPContext;
 	PVOID RequestContext;
 	NDK_OPERATION_TYPE Type;
+	/* Layer, type and code of the Terminate as 0xLTCC, 0x80000 for 0/0/00; 0: the error has no number. */
 	ULONG ProviderErrorCode;
 	ULONG_PTR TypeSpecificCompletionOutput;
 } NDK_RESULT_EX;
@@ -572,6 +573,31 @@ VOID FlueNdkCloseAdapter(NDK_ADAPTER *pNdkAdapter);
 /* Turns NDK of this process on or off, as OID_NDK_SET_STATE does. Off, no adapter is opened; those that are open
  * stay, and are the consumer's to close (NDK-MGT-2). On at the start. */
 VOID FlueNdkSetState(BOOLEAN Enabled);
+
+/* ---- Reasons of disconnects ---- */
+
+/* Values of ProviderDisconnectReason. 0: the peer has closed the connection in order. A value below 0x10000 is an error
+ * that this side has found: layer, type and code of the Terminate as 0xLTCC. */
+enum {
+	/* TCP has lost the connection on this side. */
+	FlueNdkDisconnectLost = 0x2001,
+	/* The peer's FIN arrived within an FPDU, or before the last segment of a message. */
+	FlueNdkDisconnectWithinFpdu = 0x12001,
+	FlueNdkDisconnectWithinMessage = 0x22001,
+	/* The peer has sent a Terminate; the lower 16 bits are its 0xLTCC. */
+	FlueNdkDisconnectTerminated = 0x30000,
+	/* The peer has reset the connection, or does not answer. */
+	FlueNdkDisconnectReset = 0x42001,
+	FlueNdkDisconnectNoAnswer = 0x52001,
+	/* The device of this side is gone. */
+	FlueNdkDisconnectDeviceLost = 0x62001,
+	/* A completion queue has overrun. */
+	FlueNdkDisconnectCqOverrun = 0x70000,
+	/* RDMAP failed on this side (0/0/00), for example at a request whose memory may not be used that way. */
+	FlueNdkDisconnectLocal = 0x80000,
+	/* The peer has sent a Terminate without an error number. */
+	FlueNdkDisconnectTerminatedUnnumbered = 0x90000
+};
 
 #ifdef __cplusplus
 }

@@ -393,6 +393,17 @@ static void read_and_write(void)
 	lose();
 }
 
+/* NDK-DISC-7: an error that this side finds in a request of its own is not the value of an end in order. */
+static void disconnect_reasons(void)
+{
+	NDK_SGE beyond = sge(passive, BYTES - 4, 8);
+	EXPECT(STATUS_SUCCESS, passive->qp->Dispatch->NdkSend(passive->qp, ONE, &beyond, 1, 0));
+	COMPLETES(passive, STATUS_ACCESS_VIOLATION, NdkOperationTypeSend, ONE);
+	AWAIT(passive->disconnected);
+	CHECK(passive->disconnected.reason == FlueNdkDisconnectLocal);
+	lose();
+}
+
 static void windows(void)
 {
 	NDK_MW *window;
@@ -773,6 +784,8 @@ int main(int argc, char **argv)
 	establish(NULL);
 	send_and_receive();
 	read_and_write();
+	establish(NULL);
+	disconnect_reasons();
 	establish(NULL);
 	windows();
 	establish(NULL);

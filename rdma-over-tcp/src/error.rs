@@ -24,6 +24,31 @@ impl ErrorNumber {
         Self { layer: self.etype, etype: self.layer, code: self.code }
     }
 
+    /// Layer, type and code as one number, `0xLTCC`.
+    #[inline]
+    pub const fn code(self) -> u32 {
+        let Self { layer, etype, code } = self;
+        u32::from_be_bytes([0, 0, layer << 4 | etype & 0x0f, code])
+    }
+
+    /// The same for a field in which 0 means no error: 0/0/00 is [`ErrorNumber::ZERO_CODE`].
+    #[inline]
+    pub const fn nonzero_code(self) -> u32 {
+        match self.code() {
+            0 => Self::ZERO_CODE,
+            code => code,
+        }
+    }
+
+    /// The number of a code; the bits above the lower 16 do not count.
+    pub const fn from_code(code: u32) -> Self {
+        let [_, _, kind, code] = code.to_be_bytes();
+        Self { layer: kind >> 4, etype: kind & 0x0f, code }
+    }
+
+    /// Code of 0/0/00 where 0 means no error.
+    pub const ZERO_CODE: u32 = 0x8_0000;
+
     /// The table's entry for these numbers.
     pub fn known(self) -> Option<WireError> {
         WireError::from_number(self)
@@ -78,6 +103,8 @@ pub enum EndReason {
     Found(ErrorNumber),
     /// The peer has found an error: its Terminate says so.
     Terminated(ErrorNumber),
+    /// The peer has found an error; its Terminate is too short to have a number.
+    TerminatedUnnumbered,
     /// The peer's FIN came too early.
     Truncated(Truncation),
     /// TCP has lost the connection.
@@ -121,6 +148,9 @@ impl fmt::Display for EndReason {
         match self {
             Self::Found(number) => write!(f, "this side found an error: {}", InWords(*number)),
             Self::Terminated(number) => write!(f, "the peer found an error: {}", InWords(*number)),
+            Self::TerminatedUnnumbered => {
+                f.write_str("the peer found an error: its Terminate has no error number")
+            }
             Self::Truncated(Truncation::Fpdu) => lost(f, "the peer's FIN came within an FPDU"),
             Self::Truncated(Truncation::Message) => lost(f, "the peer's FIN came within a message"),
             Self::Lost(Loss::Reset) => lost(f, "TCP: the peer has reset the connection"),

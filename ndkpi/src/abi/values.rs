@@ -1,7 +1,11 @@
 //! Numbers that the library uses as they are: the others are those of [`rdma_over_tcp::ndk`].
 
-use rdma_over_tcp::ndk::{
-    AdapterFlags, CqNotify, MrFlags, NtStatus, OpFlags, OperationType, PAGE_SIZE as PAGE,
+use rdma_over_tcp::{
+    error::ErrorNumber,
+    ndk::{
+        AdapterFlags, CqNotify, DisconnectReason, MrFlags, NtStatus, OpFlags, OperationType,
+        PAGE_SIZE as PAGE,
+    },
 };
 
 use super::types::{NDK_OBJECT_TYPE, NTSTATUS, ULONG};
@@ -103,6 +107,16 @@ c_constants! {
     NdkOperationTypeInvalidate: u32 = OperationType::Invalidate as u32;
     NdkOperationTypeRead: u32 = OperationType::Read as u32;
     NdkOperationTypeWrite: u32 = OperationType::Write as u32;
+    FlueNdkDisconnectWithinFpdu: ULONG = DisconnectReason::WITHIN_FPDU.0;
+    FlueNdkDisconnectWithinMessage: ULONG = DisconnectReason::WITHIN_MESSAGE.0;
+    FlueNdkDisconnectTerminated: ULONG = DisconnectReason::terminated(ErrorNumber::from_code(0)).0;
+    FlueNdkDisconnectLost: ULONG = DisconnectReason::LOST.0;
+    FlueNdkDisconnectReset: ULONG = DisconnectReason::RESET.0;
+    FlueNdkDisconnectNoAnswer: ULONG = DisconnectReason::NO_ANSWER.0;
+    FlueNdkDisconnectDeviceLost: ULONG = DisconnectReason::DEVICE_LOST.0;
+    FlueNdkDisconnectCqOverrun: ULONG = DisconnectReason::CQ_OVERRUN.0;
+    FlueNdkDisconnectLocal: ULONG = DisconnectReason::LOCAL.0;
+    FlueNdkDisconnectTerminatedUnnumbered: ULONG = DisconnectReason::TERMINATED_UNNUMBERED.0;
     MAXULONG: ULONG = ULONG::MAX;
     PAGE_SIZE: usize = PAGE;
 }

@@ -3,6 +3,8 @@
 //! Bits that nothing names are kept (`from_bits_retain`), to be refused by the call that is given them. A composite is
 //! contained when all its bits are (NDK-FLG-1).
 
+use core::fmt;
+
 use bitflags::bitflags;
 
 use super::status::NtStatus;
@@ -136,6 +138,26 @@ pub enum OperationType {
     Immediate = 0x1_0004,
     /// A receive completed by a peer's immediate data: nothing was placed in its buffer.
     ReceiveImmediate = 0x1_8001,
+}
+
+impl fmt::Display for OperationType {
+    /// The name without NDKPI's prefix.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Receive => "Receive",
+            Self::Send => "Send",
+            Self::FastRegister => "FastRegister",
+            Self::Bind => "Bind",
+            Self::Invalidate => "Invalidate",
+            Self::Read => "Read",
+            Self::Write => "Write",
+            Self::ReceiveAndInvalidate => "ReceiveAndInvalidate",
+            Self::FetchAdd => "FetchAdd",
+            Self::CompareSwap => "CompareSwap",
+            Self::Immediate => "Immediate",
+            Self::ReceiveImmediate => "ReceiveImmediate",
+        })
+    }
 }
 
 impl OpFlags {

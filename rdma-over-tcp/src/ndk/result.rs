@@ -5,7 +5,10 @@ use core::fmt;
 use super::{flags::OperationType, status::NtStatus};
 use crate::{
     error::{EndReason, ErrorNumber, Loss, Truncation, WireError},
-    rnic::cq::{Arrival, Completion, WcOpcode},
+    rnic::{
+        ConnectCause,
+        cq::{Arrival, Completion, WcOpcode},
+    },
 };
 
 /// NDK_RESULT: a completion.
@@ -34,7 +37,8 @@ pub struct NdkResultEx {
     pub request_context: u64,
     /// Type of the request.
     pub operation: OperationType,
-    /// On failure the Terminate's layer, type and code as `0xLTCC`, or 0 (NDK-RES-3).
+    /// On failure the Terminate's layer, type and code as `0xLTCC`, [`ErrorNumber::ZERO_CODE`] for 0/0/00; or 0: the
+    /// error has no number (NDK-RES-3).
     pub provider_error_code: u32,
     /// For [`OperationType::ReceiveAndInvalidate`]: the token that was invalidated (NDK-RES-2).
     pub invalidated_token: u32,
@@ -47,7 +51,7 @@ impl NdkResultEx {
     /// the peer, which says so in a Terminate, what is wrong with a request.
     #[must_use]
     pub fn error(&self) -> Option<EndReason> {
-        let number = DisconnectReason(self.provider_error_code).number();
+        let number = ErrorNumber::from_code(self.provider_error_code);
         let reason = match self.operation {
             OperationType::Receive
             | OperationType::ReceiveAndInvalidate
@@ -95,22 +99,17 @@ impl Default for NdkResultEx {
     }
 }
 
-/// Layer, type and code as one number, `0xLTCC`.
-#[inline]
-pub(super) fn error_code(error: Option<ErrorNumber>) -> u32 {
-    error.map_or(0, |ErrorNumber { layer, etype, code }| {
-        u32::from(layer) << 12 | u32::from(etype) << 8 | u32::from(code)
-    })
-}
-
 /// The reason that a disconnect event gives (NDK-DISC-7): 0 if none is known, else layer, type and code of an error as
 /// `0xLTCC`. The bits above give the side that found it: 0 for this side, 3 for the peer, in a Terminate
-/// ([`DisconnectReason::terminated`]); the others are the constants.
+/// ([`DisconnectReason::terminated`]); 8 for this side too, where the number alone has another meaning
+/// ([`DisconnectReason::LOCAL`]); the others are the constants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DisconnectReason(pub u32);
 
 /// Above the 16 bits of a number: reported by the peer.
 const PEER: u32 = 3;
+/// Above the 16 bits of a number: found by this side, though the number alone means something else.
+const OWN: u32 = 8;
 
 impl DisconnectReason {
     /// The peer's FIN came within an FPDU.
@@ -118,6 +117,8 @@ impl DisconnectReason {
     /// The peer's FIN came between two FPDUs of a message, before its last segment.
     pub const WITHIN_MESSAGE: Self = Self(0x2_2001);
 
+    /// The connection was lost on this side, or not established, for another reason than those below.
+    pub const LOST: Self = Self(WireError::MpaConnectionLost.number().code());
     /// The peer has reset the connection.
     pub const RESET: Self = Self(0x4_2001);
     /// The peer does not answer.
@@ -126,32 +127,41 @@ impl DisconnectReason {
     pub const DEVICE_LOST: Self = Self(0x6_2001);
     /// A completion queue has overrun.
     pub const CQ_OVERRUN: Self = Self(0x7_0000);
+    /// RDMAP failed on this side (0/0/00), for example at a request whose memory may not be used that way.
+    pub const LOCAL: Self = Self(OWN << 16);
+    /// The peer's Terminate has no error number.
+    pub const TERMINATED_UNNUMBERED: Self = Self(0x9_0000);
 
     /// The peer has said this number in a Terminate.
     #[must_use]
-    pub fn terminated(number: ErrorNumber) -> Self {
-        Self(PEER << 16 | error_code(Some(number)))
+    pub const fn terminated(number: ErrorNumber) -> Self {
+        Self(PEER << 16 | number.code())
     }
 
-    pub(super) fn new(reason: Option<EndReason>) -> Self {
+    /// The value of a reason. `None`: the peer has closed in order.
+    #[must_use]
+    pub const fn new(reason: Option<EndReason>) -> Self {
         match reason {
             None => Self(0),
-            Some(EndReason::Found(number)) => Self(error_code(Some(number))),
+            Some(EndReason::Found(number)) => match number.code() {
+                code if code == 0 || code == Self::LOST.0 => Self(OWN << 16 | code),
+                code => Self(code),
+            },
             Some(EndReason::Terminated(number)) => Self::terminated(number),
+            Some(EndReason::TerminatedUnnumbered) => Self::TERMINATED_UNNUMBERED,
             Some(EndReason::Truncated(Truncation::Fpdu)) => Self::WITHIN_FPDU,
             Some(EndReason::Truncated(Truncation::Message)) => Self::WITHIN_MESSAGE,
             Some(EndReason::Lost(Loss::Reset)) => Self::RESET,
             Some(EndReason::Lost(Loss::NoAnswer)) => Self::NO_ANSWER,
             Some(EndReason::Lost(Loss::Device)) => Self::DEVICE_LOST,
-            Some(EndReason::Lost(Loss::Other)) => {
-                Self(error_code(Some(WireError::MpaConnectionLost.number())))
-            }
+            Some(EndReason::Lost(Loss::Other)) => Self::LOST,
             Some(EndReason::CqOverrun) => Self::CQ_OVERRUN,
         }
     }
 
-    /// As the adapter has it; `None`: no reason is known.
-    fn end_reason(self) -> Option<EndReason> {
+    /// The reason of a value; `None`: no reason is known.
+    #[must_use]
+    pub const fn end_reason(self) -> Option<EndReason> {
         let number = self.number();
         Some(match self {
             Self(0) => return None,
@@ -161,17 +171,32 @@ impl DisconnectReason {
             Self::NO_ANSWER => EndReason::Lost(Loss::NoAnswer),
             Self::DEVICE_LOST => EndReason::Lost(Loss::Device),
             Self::CQ_OVERRUN => EndReason::CqOverrun,
+            Self::TERMINATED_UNNUMBERED => EndReason::TerminatedUnnumbered,
             Self(code) if code >> 16 == PEER => EndReason::Terminated(number),
-            _ if number == WireError::MpaConnectionLost.number() => EndReason::Lost(Loss::Other),
+            Self::LOST => EndReason::Lost(Loss::Other),
             _ => EndReason::Found(number),
+        })
+    }
+
+    /// The reason for which a connection was not established: 0 for a rejection only, which is no error.
+    #[must_use]
+    pub fn of_attempt(cause: &ConnectCause) -> Self {
+        let lost = EndReason::Lost(Loss::Other);
+        Self::new(match cause {
+            ConnectCause::Ended(reason) => Some(*reason),
+            ConnectCause::Startup(error) => error.wire().map(|it| EndReason::Found(it.number())),
+            ConnectCause::NoHandshake(_)
+            | ConnectCause::NoReply(_)
+            | ConnectCause::NoFirstMessage(_) => Some(EndReason::Lost(Loss::NoAnswer)),
+            ConnectCause::Tcp(error) => Some(EndReason::Lost((*error).into())),
+            ConnectCause::NotAnswered(_) | ConnectCause::Closed => Some(lost),
         })
     }
 
     /// Layer, type and code.
     #[must_use]
     pub const fn number(self) -> ErrorNumber {
-        let [_, _, kind, code] = self.0.to_be_bytes();
-        ErrorNumber { layer: kind >> 4, etype: kind & 0x0f, code }
+        ErrorNumber::from_code(self.0)
     }
 }
 
@@ -204,7 +229,7 @@ impl From<Completion> for NdkResultEx {
             qp_context,
             request_context: context,
             operation: opcode.into(),
-            provider_error_code: error_code(error),
+            provider_error_code: error.map_or(0, ErrorNumber::nonzero_code),
             invalidated_token: 0,
             immediate: [0; 8],
         };
@@ -255,10 +280,15 @@ impl From<Completion> for NdkResult {
 
 #[cfg(test)]
 mod tests {
-    use std::string::ToString;
+    use std::{collections::BTreeSet, string::ToString, vec::Vec};
+
+    use bytes::Bytes;
 
     use super::*;
-    use crate::error::WireError;
+    use crate::{
+        mpa::startup::{Framing, StartupError},
+        rnic::ConnectError,
+    };
 
     // NDK-DISC-7: each reason has its own value and text, which names the side that found the error.
     #[test]
@@ -308,10 +338,130 @@ mod tests {
                 0x7_0000,
                 "this side found an error: a completion queue has overrun",
             ),
+            (
+                Some(EndReason::Found(WireError::RdmapLocalCatastrophic.number())),
+                0x8_0000,
+                "this side found an error: RDMAP, local catastrophic error: RDMAP failed locally (0/0/00)",
+            ),
+            (
+                Some(EndReason::TerminatedUnnumbered),
+                0x9_0000,
+                "the peer found an error: its Terminate has no error number",
+            ),
         ] {
             let value = DisconnectReason::new(reason);
             assert_eq!((value.0, value.to_string().as_str()), (code, text));
             assert_eq!(value.end_reason(), reason);
+        }
+    }
+
+    /// The kind of a reason. A new one does not compile here, and has to occur in [`reasons`].
+    const fn kind(reason: EndReason) -> usize {
+        match reason {
+            EndReason::Found(_) => 0,
+            EndReason::Terminated(_) => 1,
+            EndReason::TerminatedUnnumbered => 2,
+            EndReason::Truncated(Truncation::Fpdu) => 3,
+            EndReason::Truncated(Truncation::Message) => 4,
+            EndReason::Lost(Loss::Reset) => 5,
+            EndReason::Lost(Loss::NoAnswer) => 6,
+            EndReason::Lost(Loss::Device) => 7,
+            EndReason::Lost(Loss::Other) => 8,
+            EndReason::CqOverrun => 9,
+        }
+    }
+    const KINDS: usize = 10;
+
+    /// Every reason, with every number that a Terminate can have.
+    fn reasons() -> Vec<EndReason> {
+        let numbers = || (0..=0xffff).map(ErrorNumber::from_code);
+        let mut all: Vec<EndReason> = numbers().map(EndReason::Found).collect();
+        all.extend(numbers().map(EndReason::Terminated));
+        all.extend([Truncation::Fpdu, Truncation::Message].map(EndReason::Truncated));
+        let losses = [Loss::Reset, Loss::NoAnswer, Loss::Device, Loss::Other];
+        all.extend(losses.map(EndReason::Lost));
+        all.extend([EndReason::TerminatedUnnumbered, EndReason::CqOverrun]);
+        all
+    }
+
+    // NDK-DISC-7: 0 means that no reason is known, and nothing else does.
+    #[test]
+    fn each_reason_has_its_own_nonzero_value_and_text() {
+        let all = reasons();
+        let kinds: BTreeSet<usize> = all.iter().map(|reason| kind(*reason)).collect();
+        assert_eq!(kinds.len(), KINDS);
+        let none = DisconnectReason::new(None);
+        let (mut values, mut texts) =
+            (BTreeSet::from([none.0]), BTreeSet::from([none.to_string()]));
+        for reason in &all {
+            let value = DisconnectReason::new(Some(*reason));
+            assert_eq!(value.end_reason(), Some(*reason), "{value:?}");
+            assert_eq!(value.to_string(), reason.to_string());
+            assert!(values.insert(value.0), "{reason:?}: value of another reason: {:#x}", value.0);
+            assert!(texts.insert(reason.to_string()), "{reason:?}: text of another reason");
+        }
+        assert_eq!((values.len(), texts.len()), (all.len() + 1, all.len() + 1));
+    }
+
+    // NDK-RES-3: the same for completions, whose type gives the side.
+    #[test]
+    fn each_error_of_a_completion_is_nonzero_and_is_found_again() {
+        use OperationType::{Receive, ReceiveAndInvalidate, ReceiveImmediate, Send, Write};
+        for number in (0..=0xffff).map(ErrorNumber::from_code) {
+            let provider_error_code = number.nonzero_code();
+            assert_ne!(provider_error_code, 0, "{number}");
+            for operation in [Receive, ReceiveAndInvalidate, ReceiveImmediate, Send, Write] {
+                let result =
+                    NdkResultEx { operation, provider_error_code, ..NdkResultEx::default() };
+                let expected = match operation {
+                    Send | Write => EndReason::Terminated(number),
+                    _ => EndReason::Found(number),
+                };
+                assert_eq!(result.error(), Some(expected));
+            }
+        }
+        assert_eq!(NdkResultEx::default().error(), None);
+    }
+
+    // A connection that was not established has not ended in order.
+    #[test]
+    fn failed_attempts_have_a_reason_unless_rejected() {
+        let limit = core::time::Duration::from_secs(1);
+        let framing = Framing { crc: true, send_markers: false, receive_markers: false };
+        let found = EndReason::Found(WireError::ProtectionBounds.number());
+        let lost = DisconnectReason::LOST;
+        for (cause, expected) in [
+            (ConnectCause::Ended(found), DisconnectReason(0x0101)),
+            (ConnectCause::Ended(EndReason::Lost(Loss::Reset)), DisconnectReason::RESET),
+            (
+                ConnectCause::Startup(StartupError::EarlyData { octets: 1 }),
+                DisconnectReason(0x2004),
+            ),
+            (
+                ConnectCause::Startup(StartupError::InsufficientIrd {
+                    wanted: 2,
+                    have: 1,
+                    framing,
+                }),
+                DisconnectReason(0x2006),
+            ),
+            (
+                ConnectCause::Startup(StartupError::Rejected {
+                    private_data: Bytes::new(),
+                    enhanced: None,
+                }),
+                DisconnectReason(0),
+            ),
+            (ConnectCause::NoHandshake(limit), DisconnectReason::NO_ANSWER),
+            (ConnectCause::NoReply(limit), DisconnectReason::NO_ANSWER),
+            (ConnectCause::NoFirstMessage(limit), DisconnectReason::NO_ANSWER),
+            (ConnectCause::Tcp(ConnectError::TimedOut), DisconnectReason::NO_ANSWER),
+            (ConnectCause::Tcp(ConnectError::DeviceLost), DisconnectReason::DEVICE_LOST),
+            (ConnectCause::Tcp(ConnectError::Refused), lost),
+            (ConnectCause::NotAnswered(limit), lost),
+            (ConnectCause::Closed, lost),
+        ] {
+            assert_eq!(DisconnectReason::of_attempt(&cause), expected, "{cause:?}");
         }
     }
 }

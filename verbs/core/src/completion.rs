@@ -14,7 +14,7 @@ pub struct WorkCompletion {
     pub status: u32,
     /// `IBV_WC_*` of `ibv_wc_opcode`.
     pub opcode: u32,
-    /// Layer, type and code of the Terminate, as `0xLTCC`; 0 without one.
+    /// Layer, type and code of the Terminate, as `0xLTCC`, [`ErrorNumber::ZERO_CODE`] for 0/0/00; 0 without one.
     pub vendor_err: u32,
     /// Bytes received or read.
     pub byte_len: u32,
@@ -63,11 +63,6 @@ const fn opcode(completion: &Completion) -> u32 {
     }
 }
 
-fn vendor_err(number: ErrorNumber) -> u32 {
-    let ErrorNumber { layer, etype, code } = number;
-    u32::from(layer) << 12 | u32::from(etype) << 8 | u32::from(code)
-}
-
 impl From<Completion> for WorkCompletion {
     fn from(completion: Completion) -> Self {
         let (imm_data_or_key, wc_flags) = match completion.arrival {
@@ -81,7 +76,7 @@ impl From<Completion> for WorkCompletion {
             wr_id: completion.context,
             status: status(&completion),
             opcode: opcode(&completion),
-            vendor_err: completion.error.map_or(0, vendor_err),
+            vendor_err: completion.error.map_or(0, ErrorNumber::nonzero_code),
             byte_len: completion.bytes,
             imm_data_or_key,
             qp_num: completion.qp.number(),

@@ -117,7 +117,7 @@ const fn merge(noted: State, core: QpState) -> State {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum QpEvent {
-    /// The connection was lost, or the peer has found an error.
+    /// The connection was lost, the peer has found an error, or this side has failed.
     Fatal = 1,
     /// The peer has sent what is no valid request.
     RequestError = 2,
@@ -132,8 +132,13 @@ pub(crate) const fn event_of(reason: EndReason) -> QpEvent {
     match reason {
         // RDMAP's remote protection errors, and DDP's of tagged buffers.
         EndReason::Found(ErrorNumber { layer: 0 | 1, etype: 1, .. }) => QpEvent::AccessError,
+        // Catastrophic errors of this side's RDMAP and DDP: the peer's request was valid.
+        EndReason::Found(ErrorNumber { layer: 0 | 1, etype: 0, .. }) => QpEvent::Fatal,
         EndReason::Found(_) | EndReason::Truncated(_) => QpEvent::RequestError,
-        _ => QpEvent::Fatal,
+        EndReason::Terminated(_)
+        | EndReason::TerminatedUnnumbered
+        | EndReason::Lost(_)
+        | EndReason::CqOverrun => QpEvent::Fatal,
     }
 }
 
@@ -592,6 +597,9 @@ mod tests {
             ((0, 1, 2), QpEvent::AccessError),
             ((1, 1, 0), QpEvent::AccessError),
             ((1, 2, 2), QpEvent::RequestError),
+            ((2, 0, 2), QpEvent::RequestError),
+            ((0, 0, 0), QpEvent::Fatal),
+            ((1, 0, 0), QpEvent::Fatal),
         ] {
             let (layer, etype, code) = number;
             let number = ErrorNumber { layer, etype, code };

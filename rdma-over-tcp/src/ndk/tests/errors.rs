@@ -11,7 +11,7 @@ use super::{
 use crate::{
     ddp::{Msn, Stag, TaggedOffset},
     mpa::{Encoder, Slab},
-    ndk::{AdapterConfig, Data, MrFlags, NtStatus, OpFlags, ReadLimit, Sge},
+    ndk::{AdapterConfig, Data, DisconnectReason, MrFlags, NtStatus, OpFlags, ReadLimit, Sge},
     rdmap::{ReadRequest, SendKind, read_request_header, read_response_header, send_header},
 };
 
@@ -216,6 +216,9 @@ pub(super) fn local_protection() {
         let outcomes = [(1, NtStatus::ACCESS_VIOLATION), (2, NtStatus::CANCELLED)];
         assert_eq!(active.outcomes(), outcomes);
         assert_eq!(passive.log.take(), [("disconnect event", NtStatus(0x3_0000))]);
+        // NDK-DISC-7: not the value of an end in order.
+        let own = NtStatus(DisconnectReason::LOCAL.0);
+        assert_eq!(active.log.take(), [("disconnect event", own)]);
         assert_eq!((active.qp.stats().terminates_out, passive.qp.stats().terminates_in), (1, 1));
     }
 }

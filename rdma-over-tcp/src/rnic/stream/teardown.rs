@@ -238,7 +238,10 @@ impl Stream {
         received: Option<&ReceivedTerminate>,
     ) {
         let terminate = received.map(ReceivedTerminate::meant);
-        let reason = terminate.map(|terminate| EndReason::Terminated(terminate.number));
+        let reason = match terminate {
+            Some(terminate) => EndReason::Terminated(terminate.number),
+            None => EndReason::TerminatedUnnumbered,
+        };
         if let (Some(id), Phase::Operating(operation)) = (self.qp, &mut self.phase) {
             if let Some(qp) = objects.qps.get_mut(id) {
                 qp.stats.terminates_in += 1;
@@ -248,7 +251,7 @@ impl Stream {
             }
             operation.transmitter.abandon(None);
         }
-        self.end_connector(objects, Err(ConnectError::Aborted), reason);
+        self.end_connector(objects, Err(ConnectError::Aborted), Some(reason));
         if !matches!(self.ending, Ending::Done | Ending::Abort) {
             self.ending = Ending::Fin;
         }
