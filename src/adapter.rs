@@ -1,9 +1,9 @@
 //! The adapter of a command: on a node behind a TAP, or on the kernel's sockets.
 
-use std::{fmt, fs::File, path::PathBuf, sync::Arc};
+use std::{fmt, path::PathBuf, sync::Arc};
 
 use clap::{Args, ValueEnum};
-use flue_node::{NodeOptions, random_seed};
+use flue_node::{NodeOptions, output::OutputFile, random_seed};
 use rdma_over_tcp::ndk::{
     self, Adapter, AdapterConfig, CallError, Driver, SocketsConfig, blocking::Wait,
 };
@@ -111,9 +111,11 @@ impl SocketsSetup {
         let (sockets, adapter) =
             ndk::open_sockets(SocketsConfig::default(), config).map_err(failed)?;
         if let Some(path) = &self.pcap {
-            File::create(path)
-                .and_then(|file| sockets.start_capture(Box::new(file)))
-                .map_err(|error| Failure::work(format!("--pcap {}: {error}", path.display())))?;
+            let output = OutputFile::create("--pcap", path)?;
+            let name = output.name().to_owned();
+            sockets
+                .start_capture(Box::new(output))
+                .map_err(|error| Failure::work(format!("{name}: {error}")))?;
         }
         let control = {
             let asked = adapter.clone();

@@ -32,14 +32,19 @@ use crate::{
     control::message::Destination,
     failure::Failure,
     options::Quietness,
-    report::{Console, Document, DocumentTo, Style, write_document},
+    report::{
+        Console, Document, DocumentTo, Style,
+        stdout::{self, Stdout},
+        write_document,
+    },
 };
 
 const EXIT_STATUS: &str = "Exit status:
   0  done
   1  the work failed
   2  the command line does not make sense
-  3  the machine lacks something: a device node, a capability, a kernel setting; the message names it";
+  3  the machine lacks something: a device node, a capability, a kernel setting; the message names it
+  141  the reader of standard output is gone";
 
 /// A software RDMA adapter with a TCP chimney, in user space, on a TAP
 ///
@@ -140,7 +145,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let command = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli.command,
         Err(error) => {
-            let status = refuse(&error, &arguments, &mut io::stdout(), &mut io::stderr());
+            let status = refuse(&error, &arguments, &mut Stdout, &mut io::stderr());
             return ExitCode::from(status);
         }
     };
@@ -148,8 +153,19 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     start_log(output, verbose);
     let style = Style { json: output.json, quiet: output.quiet, document_to };
     let mut console = Console::new(name, style);
-    let ended = command.run(&mut console);
+    let ended = with_outputs(command.run(&mut console), flue_node::output::take_failure());
     ExitCode::from(console.finish(ended))
+}
+
+/// The outcome of a run, one of whose output files may have failed.
+fn with_outputs(ended: Result<(), Failure>, output: Option<Failure>) -> Result<(), Failure> {
+    match (ended, output) {
+        (ended, None) => ended,
+        (Ok(()), Some(output)) => Err(output),
+        (Err(failure), Some(output)) => {
+            Err(Failure { message: format!("{}; {}", failure.message, output.message), ..failure })
+        }
+    }
 }
 
 /// Tells what clap has to say: help and version on `out`, errors on `err`, and with `--json` among the
@@ -161,8 +177,8 @@ fn refuse(
     err: &mut dyn Write,
 ) -> u8 {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        let written = write!(out, "{}", error.render());
-        return u8::from(written.is_err());
+        let written = write!(out, "{}", error.render()).and_then(|()| out.flush());
+        return written.map_or_else(|error| stdout::fail(&error, err, "help"), |()| 0);
     }
     let text = error.render().to_string();
     // The first paragraph says what is wrong, the others how to call for help.
@@ -222,6 +238,15 @@ mod tests {
         assert_eq!(document["exit_status"], 2);
         let message = document["error"]["message"].as_str().unwrap();
         assert!(message.contains("--no-such-option") && !message.contains("--help"), "{message}");
+    }
+
+    #[test]
+    fn an_output_file_that_failed_fails_the_run() {
+        let full = || Some(Failure::work("--pcap x: full"));
+        assert_eq!(with_outputs(Ok(()), None), Ok(()));
+        assert_eq!(with_outputs(Ok(()), full()).unwrap_err().message, "--pcap x: full");
+        let both = with_outputs(Err(Failure::lacking("no TUN")), full()).unwrap_err();
+        assert_eq!((both.message.as_str(), both.exit_status()), ("no TUN; --pcap x: full", 3));
     }
 
     #[test]

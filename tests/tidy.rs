@@ -37,6 +37,8 @@ const UNSAFE: &[&str] = &[
     "ndkpi/src",
     // Programs of verbs, and the memory that they register.
     "tests/fuzz/src/verbs",
+    // The section of functions that run before Rust's runtime.
+    "src/main.rs",
     // One call: leaving the user and network namespaces of the caller.
     "network/src/namespace.rs",
 ];

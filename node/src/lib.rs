@@ -27,6 +27,7 @@ mod impairment;
 pub mod launched;
 mod open;
 mod options;
+pub mod output;
 
 pub use flue_report::failure::Failure;
 

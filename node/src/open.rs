@@ -2,7 +2,6 @@
 
 use std::{
     ffi::OsString,
-    fs::File,
     io::{self, BufWriter},
     os::fd::OwnedFd,
     path::{Path, PathBuf},
@@ -23,7 +22,7 @@ use offload_engine::{
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-use crate::{NodeOptions, impairment::Impairment};
+use crate::{NodeOptions, impairment::Impairment, output::OutputFile};
 
 /// Bytes of the buffer between a capture or trace and its file.
 const CAPTURE_BUFFER_BYTES: usize = 1 << 20;
@@ -181,14 +180,14 @@ impl NodeOptions {
         queue: usize,
     ) -> Result<Box<dyn Link>, Failure> {
         let Some(path) = &self.pcap else { return Ok(link) };
-        let path = &of_queue(path, queue);
-        let failed = |error| Failure::work(format!("--pcap {}: {error}", path.display()));
-        let output = create(path).map_err(failed)?;
+        let output = OutputFile::create("--pcap", &of_queue(path, queue))?;
+        let name = output.name().to_owned();
+        let failed = |error| Failure::work(format!("{name}: {error}"));
         // The node's time starts with the node, a moment from now.
         let now =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let now_nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        let tee = Tee::new(link, output, tap, now_nanos).map_err(failed)?;
+        let tee = Tee::new(link, buffered(output), tap, now_nanos).map_err(failed)?;
         Ok(Box::new(tee))
     }
 
@@ -209,13 +208,10 @@ impl NodeOptions {
     ) -> Result<(), Failure> {
         let Some(path) = &self.tcp_trace else { return Ok(()) };
         for (queue, node) in nodes.enumerate() {
-            let path = of_queue(path, queue);
-            let started = create(&path).and_then(|output| {
-                node.with_engine(|engine, _| engine.start_trace(Box::new(output)))
-            });
-            started.map_err(|error| {
-                Failure::work(format!("--tcp-trace {}: {error}", path.display()))
-            })?;
+            let output = OutputFile::create("--tcp-trace", &of_queue(path, queue))?;
+            let name = output.name().to_owned();
+            node.with_engine(|engine, _| engine.start_trace(Box::new(buffered(output))))
+                .map_err(|error| Failure::work(format!("{name}: {error}")))?;
         }
         Ok(())
     }
@@ -227,8 +223,8 @@ fn duplicate(number: i32) -> io::Result<OwnedFd> {
     Ok(pidfd_getfd(own, number, PidfdGetfdFlags::empty())?)
 }
 
-fn create(path: &Path) -> io::Result<BufWriter<File>> {
-    Ok(BufWriter::with_capacity(CAPTURE_BUFFER_BYTES, File::create(path)?))
+fn buffered(output: OutputFile) -> BufWriter<OutputFile> {
+    BufWriter::with_capacity(CAPTURE_BUFFER_BYTES, output)
 }
 
 /// What a file of this name is called that is a queue's: that of the first queue as it is, `name.1.ext` the next.

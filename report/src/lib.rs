@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod failure;
+pub mod stdout;
 pub mod svg;
 pub mod table;
 pub mod units;
@@ -97,7 +98,7 @@ impl std::fmt::Debug for Console<'_> {
 impl Console<'static> {
     /// Prints to standard output and standard error.
     pub fn new(command: &'static str, style: Style) -> Self {
-        Self::on(command, style, Box::new(io::stdout()), Box::new(io::stderr()))
+        Self::on(command, style, Box::new(stdout::Stdout), Box::new(io::stderr()))
     }
 }
 
@@ -155,19 +156,36 @@ impl<'w> Console<'w> {
         self.result = serde_json::to_value(result).ok();
     }
 
+    /// Returns whether standard output still takes what is printed, for commands that run until they are told to end.
+    ///
+    /// # Errors
+    /// The first error of standard output. [`Console::finish`] takes it as it takes the error itself.
+    pub fn check(&self) -> Result<(), Failure> {
+        self.write_error.as_ref().map_or(Ok(()), |error| Err(stdout::failure(error)))
+    }
+
     fn note_error(&mut self, written: io::Result<()>) {
         if let Err(error) = written {
-            self.write_error.get_or_insert(error);
+            self.unwritten(error);
         }
     }
 
-    /// Ends the run: prints the document or the error, and returns the exit status.
+    /// Notes an error of standard output, of a command that writes it by itself.
+    pub fn unwritten(&mut self, error: io::Error) {
+        self.write_error.get_or_insert(error);
+    }
+
+    /// Ends the run: prints the document or the error, and returns the exit status. A run that has failed only because
+    /// the reader of standard output is gone ends silently with [`stdout::BROKEN_PIPE_STATUS`].
     pub fn finish(mut self, ended: Result<(), Failure>) -> u8 {
-        let ended = ended.and_then(|()| match self.write_error.take() {
-            Some(error) => Err(Failure::work(format!("standard output: {error}"))),
-            None => Ok(()),
-        });
-        let failure = ended.err();
+        let unwritten = self.check().err();
+        let is_broken = self.write_error.as_ref().is_some_and(stdout::is_broken_pipe);
+        let failure = ended.err().or_else(|| unwritten.clone());
+        // A document on standard error can still be written.
+        let is_silent = !self.style.json || self.style.document_to == DocumentTo::Stdout;
+        if is_broken && is_silent && failure == unwritten {
+            return stdout::BROKEN_PIPE_STATUS;
+        }
         if self.style.json {
             let document = Document {
                 config: self.config.as_ref(),
@@ -178,8 +196,13 @@ impl<'w> Console<'w> {
                 DocumentTo::Stdout => &mut self.out,
                 DocumentTo::Stderr => &mut self.err,
             };
-            if write_document(stream, &document).is_err() {
-                return failure.map_or(1, |failure| failure.exit_status());
+            let is_stdout = self.style.document_to == DocumentTo::Stdout;
+            match write_document(stream, &document) {
+                Ok(()) => {}
+                Err(error) if is_stdout && failure.is_none() => {
+                    return stdout::fail(&error, &mut self.err, self.command);
+                }
+                Err(_) => return failure.map_or(1, |failure| failure.exit_status()),
             }
         } else if let Some(failure) = &failure {
             let _ = writeln!(self.err, "flue {}: {failure}", self.command);
@@ -266,23 +289,67 @@ mod tests {
         assert_eq!(serde_json::from_str::<Value>(&err).unwrap()["ok"], true);
     }
 
-    #[test]
-    fn a_closed_standard_output_is_a_failure() {
-        struct Closed;
-        impl Write for Closed {
-            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-                Err(io::ErrorKind::BrokenPipe.into())
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
+    /// A stream that takes nothing.
+    struct Failing(io::ErrorKind);
+
+    impl Write for Failing {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
         }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Status and standard error of a run whose standard output fails.
+    fn run_without_output(
+        style: Style,
+        kind: io::ErrorKind,
+        ended: impl FnOnce(&mut Console<'_>) -> Result<(), Failure>,
+    ) -> (u8, String) {
         let mut err = Vec::new();
-        let mut console =
-            Console::on("test", Style::default(), Box::new(Closed), Box::new(&mut err));
-        console.say("result");
-        assert_eq!(console.finish(Ok(())), 1);
-        assert!(String::from_utf8(err).unwrap().contains("standard output"));
+        let mut console = Console::on("test", style, Box::new(Failing(kind)), Box::new(&mut err));
+        let ended = ended(&mut console);
+        let status = console.finish(ended);
+        (status, String::from_utf8(err).unwrap())
+    }
+
+    #[test]
+    fn a_full_standard_output_is_a_failure() {
+        for style in [Style::default(), JSON] {
+            let (status, err) = run_without_output(style, io::ErrorKind::StorageFull, |console| {
+                console.say("result");
+                Ok(())
+            });
+            assert_eq!(
+                (status, err.as_str()),
+                (1, "flue test: standard output: no storage space\n")
+            );
+        }
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_ends_the_run_silently() {
+        for style in [Style::default(), JSON] {
+            let (status, err) = run_without_output(style, io::ErrorKind::BrokenPipe, |console| {
+                console.say("result");
+                console.check()
+            });
+            assert_eq!((status, err.as_str()), (stdout::BROKEN_PIPE_STATUS, ""));
+        }
+        let (status, err) =
+            run_without_output(Style::default(), io::ErrorKind::BrokenPipe, |console| {
+                console.say("result");
+                console.check().map_err(|failure| failure.at("log"))
+            });
+        assert_eq!((status, err.as_str()), (1, "flue test: log: standard output: broken pipe\n"));
+    }
+
+    #[test]
+    fn a_failure_is_told_without_standard_output() {
+        let failed = |_: &mut Console<'_>| Err(Failure::lacking("no TUN"));
+        let (status, err) = run_without_output(Style::default(), io::ErrorKind::BrokenPipe, failed);
+        assert_eq!((status, err.as_str()), (3, "flue test: no TUN\n"));
     }
 
     proptest! {

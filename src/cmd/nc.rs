@@ -21,7 +21,10 @@ use crate::{
     failure::Failure,
     node,
     options::{NodeArgs, QueueOptions, Quietness},
-    report::Console,
+    report::{
+        Console,
+        stdout::{self, Stdout},
+    },
     waker::Waker,
 };
 use bytes::Bytes;
@@ -389,7 +392,7 @@ impl Pump {
             self.written = self.output.ended.try_recv().ok();
         }
         if let Some(Err(error)) = &self.written {
-            return Some(Err(Failure::work(format!("standard output: {error}"))));
+            return Some(Err(stdout::failure(error)));
         }
         let status = stream.status()?;
         if status.closed && status.unread == 0 {
@@ -499,7 +502,7 @@ fn converse(
         move || waker.wake()
     };
     let input = start_reader(io::stdin(), wake(waker)).map_err(failed)?;
-    let output = start_writer(io::stdout(), wake(waker)).map_err(failed)?;
+    let output = start_writer(Stdout, wake(waker)).map_err(failed)?;
     let mut pump = Pump::new(input, output);
     let mut counted = None;
     let ended = wait(node, waker, |streams, connections, now| {
@@ -508,12 +511,15 @@ fn converse(
         counted = ours.map(|(_, _, info)| Counted::from(info)).or(counted);
         ended
     });
+    if let Some(Err(error)) = pump.written.take() {
+        console.unwritten(error);
+    }
     let last = node.with(|streams, _, _| streams.status(handle));
     let Moved { sent_bytes, received_bytes } = pump.moved();
     console.result(&serde_json::json!({
         "local": local,
         "remote": remote,
-        "offload_state": last.map(|status| format!("{:?}", status.state)),
+        "offload_state": last.map(|status| status.state.to_string()),
         "sent_bytes": sent_bytes,
         "received_bytes": received_bytes,
         "offloaded": counted,

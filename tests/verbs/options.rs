@@ -223,6 +223,34 @@ fn log() {
     assert!(said.contains("FLUE_VERBS_RTR=seldom"), "{said}");
 }
 
+// A log or a capture on a full disk: the program does not notice, and the log has the capture's end once.
+#[test]
+fn a_full_disk_leaves_the_program_alone() {
+    if is_lacking() {
+        return;
+    }
+    let (host, scratch) = (machine(), Scratch::new());
+    let file = scratch.file("log");
+    let lines = [
+        String::new(),
+        "--log /dev/full".into(),
+        format!("--log {} --pcap /dev/full", file.display()),
+    ]
+    .map(|options| {
+        let mut program = under_flue(&options, "ibv_devinfo");
+        program.env("FLUE_VERBS_RTR", "seldom");
+        let mut program = Group::start(&host, program);
+        let status = program.wait(LIMIT).expect("it ends");
+        assert!(status.success(), "{options}: {}", program.report());
+        let said = program.said();
+        assert!(said.contains("hca_id"), "{options}: {said}");
+        said.lines().count()
+    });
+    assert!(lines.iter().all(|count| *count == lines[0]), "output and error: {lines:?} lines");
+    let log = fs::read_to_string(&file).expect("the log");
+    assert_eq!(log.matches("capture ended by a write error").count(), 1, "{log}");
+}
+
 // A message without a receive ends the connection, or waits until there is one.
 #[test]
 fn receive_wait() {

@@ -59,6 +59,8 @@ fn start_log(settings: &Settings) {
     // There is nobody to tell that it cannot be opened.
     let Ok(file) = OpenOptions::new().create(true).append(true).open(path) else { return };
     let log = tracing_subscriber::fmt()
+        // A log that cannot be written, on a full disk for example, would be reported on the program's standard error.
+        .log_internal_errors(false)
         .with_writer(Mutex::new(file))
         .with_ansi(false)
         .with_max_level(LevelFilter::INFO);

@@ -95,15 +95,19 @@ impl Trace {
 
     pub(super) fn write(&mut self, row: &TraceRow) {
         let written = self.0.as_mut().map_or(Ok(()), |output| writeln!(output, "{row}"));
-        if let Err(error) = written {
-            tracing::warn!(%error, "the TCP trace ends here");
-            self.0 = None;
-        }
+        self.end_on_error(written);
     }
 
     pub(super) fn flush(&mut self) {
-        if let Some(Err(error)) = self.0.as_mut().map(|output| output.flush()) {
-            tracing::warn!(%error, "the end of the TCP trace is missing");
+        let flushed = self.0.as_mut().map_or(Ok(()), |output| output.flush());
+        self.end_on_error(flushed);
+    }
+
+    /// Closes the output at its first error, so that it is logged once.
+    fn end_on_error(&mut self, result: io::Result<()>) {
+        if let Err(error) = result {
+            tracing::error!(%error, "TCP trace ended by a write error");
+            self.0 = None;
         }
     }
 }

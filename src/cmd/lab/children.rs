@@ -132,6 +132,25 @@ impl Children {
             .map_err(|error| Failure::work(format!("order to node {side}: {error}")))
     }
 
+    /// Waits until the nodes, whose work is done, have ended: at most [`END_LIMIT`] each.
+    ///
+    /// # Errors
+    /// A node has reported a failure by its status, such as a capture that could not be written. One that had to be
+    /// killed has not.
+    pub fn finish(&mut self) -> Result<(), Failure> {
+        for node in &mut self.nodes {
+            node.orders = None;
+        }
+        for side in Side::BOTH {
+            if let Ok(status) = self.nodes[side.index()].end()
+                && status.code().is_some_and(|code| code != 0)
+            {
+                return Err(Failure::work(format!("node {side}: its process ended: {status}")));
+            }
+        }
+        Ok(())
+    }
+
     /// How a node's process has ended, waiting for it at most [`END_LIMIT`], and killing it then.
     pub fn ending(&mut self, side: Side) -> String {
         match self.nodes[side.index()].end() {

@@ -337,7 +337,8 @@ pub fn run(args: &LabArgs, console: &mut Console<'_>) -> Result<(), Failure> {
         direct(&mut director, &mut children, mtu_bytes, |text| {
             let seconds = began.elapsed().as_secs_f64();
             console.step(format_args!("{seconds:9.3} s  {text}"));
-        })
+        })?;
+        children.finish()
     });
     console.result(director.result());
     if !director.result().operations.is_empty() {
@@ -473,6 +474,19 @@ mod tests {
         let (ended, director) = direct_scripts(done, done);
         assert_eq!(ended, Ok(()));
         assert!(Side::BOTH.into_iter().all(|side| director.is_done(side)));
+    }
+
+    #[test]
+    fn a_node_that_fails_after_its_work_fails_the_lab() {
+        for (script, expected) in [
+            ("read order; exit 0", None),
+            ("read order; exit 1", Some("node B: its process ended: exit status: 1")),
+            ("kill -KILL $$", None),
+        ] {
+            let mut children = Children::start([shell("exit 0"), shell(script)]).unwrap();
+            let failure = children.finish().err();
+            assert_eq!(failure.as_ref().map(|failure| failure.message.as_str()), expected);
+        }
     }
 
     #[test]

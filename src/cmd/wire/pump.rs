@@ -103,6 +103,7 @@ impl Run {
         while !self.stop.told.load(Ordering::Relaxed) {
             let now = self.now();
             teller.tell_if_due(now, &self.wire, console);
+            console.check()?;
             if end.is_some_and(|end| now >= end) {
                 break;
             }

@@ -1,0 +1,97 @@
+//! Output files that options name, such as captures and traces, and the first error of each.
+//!
+//! Such a file is written by threads that go on without it. Its error is kept for the end of the process, whose exit
+//! status it decides ([`take_failure`]); the writer logs it when it occurs.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::Path,
+    sync::{Mutex, PoisonError},
+};
+
+use flue_report::failure::Failure;
+
+/// The first failure of this process that nothing has taken.
+static FAILED: Mutex<Option<Failure>> = Mutex::new(None);
+
+/// File of an option.
+#[derive(Debug)]
+pub struct OutputFile {
+    file: File,
+    /// Option and path, for messages.
+    name: String,
+}
+
+impl OutputFile {
+    /// Creates the file of `option`, or truncates it.
+    ///
+    /// # Errors
+    /// Those of the file system, with option and path.
+    pub fn create(option: &str, path: &Path) -> Result<Self, Failure> {
+        let name = format!("{option} {}", path.display());
+        match File::create(path) {
+            Ok(file) => Ok(Self { file, name }),
+            Err(error) => Err(failure(&name, &error)),
+        }
+    }
+
+    /// Option and path, for messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Keeps the error, unless an earlier one is kept.
+    fn note<T>(&self, result: io::Result<T>) -> io::Result<T> {
+        if let Err(error) = &result
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            let mut failed = FAILED.lock().unwrap_or_else(PoisonError::into_inner);
+            failed.get_or_insert_with(|| failure(&self.name, error));
+        }
+        result
+    }
+}
+
+impl Write for OutputFile {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(octets);
+        self.note(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = self.file.flush();
+        self.note(flushed)
+    }
+}
+
+fn failure(name: &str, error: &io::Error) -> Failure {
+    Failure::work(format!("{name}: {error}"))
+}
+
+/// The first error of an output file of this process since the last call. Complete once the nodes that write the files
+/// are dropped.
+pub fn take_failure() -> Option<Failure> {
+    FAILED.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // One test: the failure is the process's.
+    #[test]
+    fn the_first_error_is_kept_once() {
+        let absent = OutputFile::create("--pcap", Path::new("/nonexistent/file")).unwrap_err();
+        let text = "--pcap /nonexistent/file: No such file or directory (os error 2)";
+        assert_eq!(absent.message, text);
+        assert_eq!(take_failure(), None, "it was returned");
+        for option in ["--pcap", "--tcp-trace"] {
+            let mut file = OutputFile::create(option, Path::new("/dev/full")).unwrap();
+            file.write_all(b"x").unwrap_err();
+        }
+        let failure = take_failure().unwrap();
+        assert_eq!(failure.message, "--pcap /dev/full: No space left on device (os error 28)");
+        assert_eq!((failure.exit_status(), take_failure()), (1, None));
+    }
+}

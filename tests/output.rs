@@ -1,0 +1,168 @@
+//! Standard output, captures and traces that cannot be written: closed, full, or without a reader. A command says so
+//! and fails; one whose reader is gone ends silently with the status of SIGPIPE.
+
+use std::fs::File;
+use std::io::pipe;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use flue_test_support::flue::{Scratch, command};
+use flue_test_support::needs::{Need, lacks};
+use flue_test_support::netns::Namespace;
+use flue_test_support::process::{Output as Lines, Process};
+use serde_json::Value;
+
+const FLUE: &str = env!("CARGO_BIN_EXE_flue");
+const LIMIT: Duration = Duration::from_secs(60);
+const FULL: &str = "No space left on device (os error 28)";
+const BROKEN_PIPE_STATUS: i32 = 141;
+
+/// A namespace with its loopback only.
+fn machine() -> Namespace {
+    let host = Namespace::new();
+    host.ip("link set lo up");
+    host
+}
+
+/// Runs a command of flue to its end, with this standard output.
+fn run(line: &str, stdout: impl Into<Stdio>) -> (Option<i32>, String) {
+    let mut command = command(FLUE, line);
+    command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
+    let Output { status, stderr, .. } = command.output().unwrap();
+    (status.code(), String::from_utf8(stderr).unwrap())
+}
+
+fn full() -> File {
+    File::options().write(true).open("/dev/full").unwrap()
+}
+
+/// A pipe without a reader.
+fn unread() -> Stdio {
+    let (_, writer) = pipe().unwrap();
+    writer.into()
+}
+
+/// Commands that end by themselves, and print something whatever machine they run on.
+const LINES: [&str; 5] = [
+    "--help",
+    "--version",
+    "nc --help",
+    "ss --no-such-option --json",
+    "ss --node /dev/null --json",
+];
+
+#[test]
+fn a_full_standard_output_is_reported() {
+    for line in LINES {
+        let (status, err) = run(line, full());
+        assert!(status.is_some_and(|status| status != 0), "{line}: {status:?}");
+        let has_own_failure = line.starts_with("ss ");
+        assert_eq!(
+            err.contains(&format!("standard output: {FULL}")),
+            !has_own_failure,
+            "{line}: {err}"
+        );
+    }
+}
+
+#[test]
+fn a_reader_that_is_gone_ends_a_command_silently() {
+    for line in ["--help", "--version", "nc --help", "ss"] {
+        assert_eq!(run(line, unread()).0, Some(BROKEN_PIPE_STATUS), "{line}");
+    }
+    let (_, err) = run("--help", unread());
+    assert_eq!(err, "");
+}
+
+#[test]
+fn a_closed_standard_output_is_reported() {
+    let shell = |line: &str| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", line]).env("FLUE", FLUE).output().unwrap()
+    };
+    let Output { status, stderr, .. } = shell("exec \"$FLUE\" --help >&-");
+    let err = String::from_utf8(stderr).unwrap();
+    assert_eq!(
+        (status.code(), err.as_str()),
+        (Some(1), "flue help: standard output: Bad file descriptor (os error 9)\n",)
+    );
+    // /dev/null is not a closed standard output, however it is opened.
+    for line in ["exec \"$FLUE\" --help >/dev/null", "exec \"$FLUE\" --help 1<>/dev/null"] {
+        assert_eq!(shell(line).status.code(), Some(0), "{line}");
+    }
+}
+
+// With or without events: the listening server notices too.
+#[test]
+fn a_server_without_output_ends() {
+    if lacks(&[Need::Root, Need::Tool("ip")]) {
+        return;
+    }
+    let host = machine();
+    for options in ["--json", "-q"] {
+        let line = format!("serve --transport kernel -a 127.0.0.1 {options}");
+        for (redirection, problem) in [
+            (">&-", "Bad file descriptor (os error 9)"),
+            (">/dev/full", FULL),
+            ("| head -n 1 >/dev/null", "roken pipe"),
+        ] {
+            let mut shell = Command::new("bash");
+            shell.args(["-c", &format!("{FLUE} {line} {redirection}; exit ${{PIPESTATUS[0]}}")]);
+            let mut server = Process::start(&host, shell, Lines::Lines);
+            server.expect_exit(1, LIMIT);
+            let said = server.all_lines(LIMIT);
+            let text =
+                said.contains("flue serve: log: standard output: ") && said.contains(problem);
+            assert!(text, "{redirection}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_capture_on_a_full_disk_fails_the_command_and_nothing_else() {
+    if lacks(&[Need::Root, Need::Tool("ip"), Need::Tun]) {
+        return;
+    }
+    let host = machine();
+    host.ip("link add br0 type bridge");
+    host.ip("link set br0 up");
+    let runtime = Scratch::new();
+    let start = |line: &str| {
+        let mut command = command(FLUE, line);
+        command.env("XDG_RUNTIME_DIR", runtime.file(""));
+        Process::start(&host, command, Lines::Lines)
+    };
+    let kernel = ["--transport kernel", "--transport kernel"];
+    let nodes = [
+        "--tap tap0 --addr 10.9.0.1/24 --bridge br0",
+        "--tap tap1 --addr 10.9.0.2/24 --bridge br0",
+    ];
+    for (places, address, option) in [
+        (kernel, "127.0.0.1", "--pcap"),
+        (nodes, "10.9.0.1", "--pcap"),
+        (nodes, "10.9.0.1", "--tcp-trace"),
+    ] {
+        let [near, far] = places;
+        let expected = format!("{option} /dev/full: {FULL}");
+        let mut server = start(&format!("rping -s -a {address} {near} {option} /dev/full"));
+        server.expect_line("listening:", LIMIT);
+        let line = format!("rping -c -a {address} -C 20 -V {far} {option} /dev/full --json");
+        let mut client = start(&line);
+        // Each has done its work, and says what it has not.
+        client.expect_exit(1, LIMIT);
+        server.expect_exit(1, LIMIT);
+        let said = server.all_lines(LIMIT);
+        assert!(said.contains("ended: 20 pings"), "{said}");
+        assert!(said.contains(&format!("flue rping: {expected}")), "{said}");
+        let said = client.all_lines(LIMIT);
+        let document = &said[said.find("{\n").expect("a document")..];
+        let document = &document[..=document.rfind('}').unwrap()];
+        let document: Value = serde_json::from_str(document).unwrap();
+        assert_eq!((&document["result"]["pings"], &document["ok"]), (&20.into(), &false.into()));
+        assert_eq!(document["error"]["message"], expected.as_str());
+    }
+    let mut lab = start("lab --transport kernel -q --pcap /dev/full");
+    lab.expect_exit(1, LIMIT);
+    let said = lab.all_lines(LIMIT);
+    assert!(said.contains(&format!("--pcap /dev/full: {FULL}")), "{said}");
+}
