@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 
 use flue_test_support::flue::command;
 use flue_test_support::needs::{Need, lacks};
@@ -13,12 +13,18 @@ use host_stack::host::HostConfig;
 use host_stack::node::{Node, NodeConfig};
 use offload_engine::link::{TapOptions, VnetMode, open_tap};
 use offload_engine::state::MacAddress;
+use rdma_over_tcp::ddp::{Msn, Stag, TaggedOffset};
 use rdma_over_tcp::mpa::startup::{Frame, FrameKind, Initiator, RtrKind, RtrSet, StartupConfig};
+use rdma_over_tcp::mpa::{Decoder, Encoder, Slab};
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, AdapterCore, Connector, Cq, Data, Mr, MrFlags, NdkResultEx, NtStatus,
-    OpFlags, OperationType, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, open,
+    Adapter, AdapterConfig, AdapterCore, Connector, Cq, Data, DisconnectReason, Mr, MrFlags,
+    NdkResultEx, NtStatus, OpFlags, OperationType, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    open,
 };
 use rdma_over_tcp::ndk::{Begun, Ended};
+use rdma_over_tcp::rdmap::{
+    Inbound, ReadRequest, ReceivedTerminate, TerminatePhase, parse, read_request_header,
+};
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
 use serde_json::Value;
 
@@ -278,6 +284,132 @@ fn peers_share_the_regions() {
     server.expect_line("interrupted by SIGTERM", LIMIT);
     server.expect_exit(1, LIMIT);
     assert_ne!(second.wait(|| second.ended.reason()), 0, "reset");
+}
+
+/// How a peer's first message is wrong.
+#[derive(Clone, Copy, Debug)]
+enum First {
+    /// A Read Request beyond the end of the region.
+    ReadBeyondBounds,
+    /// A Send of RDMAP version 2.
+    Version,
+    /// A Send whose CRC does not match.
+    Crc,
+    /// The FIN after half a header.
+    HalfHeader,
+    /// A Terminate with the number 1/1/01.
+    Terminate,
+    /// A Terminate without a number.
+    EmptyTerminate,
+}
+
+impl First {
+    /// Octets after the Reply, for a region at `address`.
+    fn octets(self, Region { stag, address, length, .. }: &Region) -> Vec<u8> {
+        let fpdu = |header: &[u8], payload: &[u8]| {
+            let payload = [bytes::Bytes::copy_from_slice(payload)];
+            let mut fpdu: Vec<bytes::Bytes> = Vec::new();
+            Encoder::new(true, false).encode(header, &payload, &mut Slab::new(), &mut fpdu);
+            fpdu.concat()
+        };
+        // DDP's control octet of an untagged segment that is the last one, RDMAP's, RsvdULP, queue, MSN, offset.
+        let untagged = |rdmap: u8, queue: u8| {
+            [&[0x41, rdmap, 0, 0, 0, 0, 0, 0, 0, queue, 0, 0, 0, 1][..], &[0; 4]].concat()
+        };
+        match self {
+            Self::ReadBeyondBounds => {
+                let request = ReadRequest {
+                    sink_stag: Stag(1),
+                    sink_offset: TaggedOffset(0),
+                    octets: 8,
+                    source_stag: Stag(*stag),
+                    source_offset: TaggedOffset(address + length - 7),
+                };
+                fpdu(&read_request_header(Msn(1), &request), b"")
+            }
+            Self::Version => fpdu(&untagged(0x83, 0), b"x"),
+            Self::Crc => {
+                let mut octets = fpdu(&untagged(0x43, 0), b"x");
+                *octets.last_mut().unwrap() ^= 1;
+                octets
+            }
+            Self::HalfHeader => fpdu(&untagged(0x43, 0), b"x")[..10].to_vec(),
+            Self::Terminate => fpdu(&untagged(0x47, 2), &[0x11, 0x01, 0, 0]),
+            Self::EmptyTerminate => fpdu(&untagged(0x47, 2), b""),
+        }
+    }
+}
+
+/// Connects from the calling thread's namespace, sends `first` and the FIN; returns the number of the Terminate that
+/// is received, if one is.
+fn begin_badly(server: SocketAddr, first: First) -> Option<u32> {
+    let mut socket = TcpStream::connect(server).unwrap();
+    socket.write_all(&Initiator::new(StartupConfig::default()).request()).unwrap();
+    let mut octets = Vec::new();
+    let reply = loop {
+        if let Some((frame, _)) = Frame::parse(FrameKind::Reply, &octets).unwrap() {
+            break frame;
+        }
+        let mut octet = [0];
+        socket.read_exact(&mut octet).unwrap();
+        octets.extend(octet);
+    };
+    let text = std::str::from_utf8(reply.private_data.as_bytes()).unwrap().to_owned();
+    socket.write_all(&first.octets(&regions(&text)[0])).unwrap();
+    socket.shutdown(Shutdown::Write).unwrap();
+    let mut answer = Vec::new();
+    socket.read_to_end(&mut answer).unwrap();
+    let mut rest = &answer[..];
+    let ulpdu = Decoder::new(true, false).next(&mut rest).unwrap()?.to_vec();
+    let Ok(Inbound::Terminate { payload, .. }) = parse(&ulpdu) else { panic!("{ulpdu:x?}") };
+    let received = ReceivedTerminate::parse(payload, TerminatePhase::Startup).unwrap();
+    Some(received.meant().number.code())
+}
+
+// The log has the code of the wire, and no connection that was never established has ended in order.
+#[test]
+fn an_error_in_the_first_message_is_logged_as_on_the_wire() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let switch = Switch::new(1500);
+    let kernel = switch.host("10.0.0.9/24");
+    kernel.ip("link set lo up");
+    let loopback = ([127, 0, 0, 1], 7174).into();
+    let node = format!("--tap taps --addr 10.0.0.1/24 --bridge {}", Switch::BRIDGE);
+    for (place, host, options, at) in [
+        ("offloaded", switch.namespace(), node.clone(), server_at()),
+        ("in the host stack", switch.namespace(), format!("{node} --offload never"), server_at()),
+        ("kernel sockets", &kernel, "--transport kernel -a 127.0.0.1".to_owned(), loopback),
+    ] {
+        let line = format!("serve {options} --json");
+        let mut server = Process::start(host, command(FLUE, &line), Output::Lines);
+        server.expect_line("listening", LIMIT);
+        for (first, sent, wire, ended) in [
+            (First::ReadBeyondBounds, true, Some(0x0101), 0x0101),
+            (First::Version, true, Some(0x0205), 0x0205),
+            (First::Crc, true, Some(0x2002), 0x2002),
+            (First::HalfHeader, true, Some(0x2001), DisconnectReason::WITHIN_FPDU.0),
+            (First::Terminate, false, Some(0x1101), 0x3_1101),
+            (First::EmptyTerminate, false, None, DisconnectReason::TERMINATED_UNNUMBERED.0),
+        ] {
+            let on_the_wire = kernel.run(|| begin_badly(at, first));
+            assert_eq!(on_the_wire, wire.filter(|_| sent), "{place}: {first:?}");
+            let event = |line: String| serde_json::from_str::<Value>(&line).unwrap();
+            let terminate = event(server.expect_line("\"terminate\"", LIMIT));
+            let code = wire.map_or(Value::Null, Value::from);
+            assert_eq!((&terminate["sent"], &terminate["code"]), (&sent.into(), &code), "{place}");
+            let reason = DisconnectReason(ended);
+            assert_eq!(terminate["reason"], reason.to_string(), "{place}: {first:?}");
+            let end = event(server.expect_line("\"ended\"", LIMIT));
+            assert_eq!(end["code"], ended, "{place}: {first:?}");
+            let words = end["reason"].as_str().unwrap();
+            assert!(words.starts_with("not accepted"), "{place}: {words}");
+            assert!(words.ends_with(&reason.to_string()), "{place}: {words}");
+        }
+        server.signal(Signal::TERM);
+        server.expect_exit(1, LIMIT);
+    }
 }
 
 // A connection that there is no memory for is turned away, and harms neither the server nor who comes later.

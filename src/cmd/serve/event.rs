@@ -74,8 +74,8 @@ pub enum Event {
         connection: u64,
         /// It is ours; else the peer's.
         sent: bool,
-        /// Layer, type and code as one number.
-        code: u32,
+        /// Layer, type and code as one number; null: the peer's Terminate has none.
+        code: Option<u32>,
         /// In words.
         reason: String,
     },
@@ -85,7 +85,7 @@ pub enum Event {
         connection: u64,
         /// In words.
         reason: String,
-        /// As of NDK: 0 for an orderly end.
+        /// As in NDK ([`DisconnectReason`]): 0 for an orderly end only.
         code: u32,
         /// What was counted.
         counters: Counters,
@@ -132,23 +132,22 @@ impl Event {
     pub fn failed(connection: u64, result: &NdkResultEx) -> Self {
         Self::Failed {
             connection,
-            operation: format!("{:?}", result.operation),
+            operation: result.operation.to_string(),
             status: result.status.to_string(),
             reason: result.error().map(|error| error.to_string()),
             code: result.provider_error_code,
         }
     }
 
-    /// The Terminate of a connection with these counters, if there was one.
-    pub fn terminate(connection: u64, stats: &QpStats, code: u32) -> Option<Self> {
+    /// The Terminate of a connection with these counters, if there was one, that has ended for this reason.
+    pub fn terminate(connection: u64, stats: &QpStats, reason: DisconnectReason) -> Option<Self> {
         let sent = stats.terminates_out > 0;
-        let reason = DisconnectReason(code).to_string();
-        let code = code & 0xffff;
-        (sent || stats.terminates_in > 0).then_some(Self::Terminate {
+        let has_number = reason != DisconnectReason::TERMINATED_UNNUMBERED;
+        (sent || stats.terminates_in > 0).then(|| Self::Terminate {
             connection,
             sent,
-            code,
-            reason,
+            code: has_number.then(|| reason.number().code()),
+            reason: reason.to_string(),
         })
     }
 
@@ -174,7 +173,7 @@ impl fmt::Display for Event {
                 if let Some(peer) = peer {
                     write!(f, " of {peer}")?;
                 }
-                write!(f, ", IRD {ird}, private data {:?}", private_data)
+                write!(f, ", IRD {ird}, private data \"{private_data}\"")
             }
             Self::Established { connection } => write!(f, "{connection}: established"),
             Self::Send { connection, bytes, data, invalidated } => {
@@ -231,13 +230,16 @@ mod tests {
     #[test]
     fn terminates_are_told_with_their_direction() {
         let none = QpStats::default();
-        assert_eq!(Event::terminate(1, &none, 0x206), None);
+        assert_eq!(Event::terminate(1, &none, DisconnectReason(0x206)), None);
         let out = QpStats { terminates_out: 1, ..none };
-        let told = Event::terminate(1, &out, 0x206).unwrap().to_string();
+        let told = Event::terminate(1, &out, DisconnectReason(0x206)).unwrap().to_string();
         assert!(told.starts_with("1: Terminate sent: this side found an error: RDMAP"), "{told}");
         let received = QpStats { terminates_in: 1, ..none };
-        let told = Event::terminate(1, &received, 0x1101).unwrap();
-        assert!(matches!(told, Event::Terminate { sent: false, code: 0x1101, .. }));
+        let told = Event::terminate(1, &received, DisconnectReason(0x3_1101)).unwrap();
+        assert!(matches!(told, Event::Terminate { sent: false, code: Some(0x1101), .. }));
+        let unnumbered = DisconnectReason::TERMINATED_UNNUMBERED;
+        let told = Event::terminate(1, &received, unnumbered).unwrap();
+        assert!(matches!(told, Event::Terminate { sent: false, code: None, .. }));
     }
 
     #[test]

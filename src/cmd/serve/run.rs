@@ -2,16 +2,27 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     net::SocketAddr,
-    sync::mpsc::{Receiver, sync_channel},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, sync_channel},
+    },
+    thread,
 };
 
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Begun, Connector, Cq, Data, DisconnectReason, Ended, FpduSize,
-    Listener, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp, QpLimits,
-    ReadLimit, RegisteredBuffer, Sge,
+    Adapter, AdapterConfig, Begun, ConnectCause, Connector, Cq, Data, DisconnectReason, Ended,
+    FpduSize, Listener, Mr, MrFlags, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp,
+    QpLimits, ReadLimit, RegisteredBuffer, Sge,
     blocking::{Wait, call},
     turn_away,
+};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    stdio::stdout,
 };
 
 use super::{
@@ -145,6 +156,8 @@ impl Session {
 
 /// Something to look at.
 enum News {
+    /// The reader of the log is gone.
+    Unread,
     Came(Connector),
     /// So many completions.
     Completions(usize),
@@ -164,6 +177,8 @@ struct Server<'a> {
     offered: Vec<Offered>,
     private_data: String,
     sessions: BTreeMap<u64, Session>,
+    /// The reader of the log is gone.
+    is_unread: Arc<AtomicBool>,
     /// Connections that have come.
     count: u64,
     results: [NdkResultEx; RESULTS_MAX],
@@ -195,11 +210,13 @@ impl<'a> Server<'a> {
             offered,
             private_data,
             sessions: BTreeMap::new(),
+            is_unread: Arc::default(),
             count: 0,
             results: [NdkResultEx::default(); RESULTS_MAX],
         })
     }
 
+    /// Logs an event. The loop ends when the log cannot be written.
     fn tell(&self, console: &mut Console<'_>, event: &Event) {
         console.say(event.line(self.args.json));
     }
@@ -210,8 +227,12 @@ impl<'a> Server<'a> {
         let local = SocketAddr::new(self.args.address(), self.args.port);
         let address = listener.local_address().unwrap_or(local);
         self.tell(console, &Event::Listening { address, regions: self.offered.clone() });
+        watch_reader(&self.waiter, &self.is_unread)?;
         loop {
+            // A server whose log is lost is of no use: the peers' tests would go on without it.
+            console.check().map_err(|failure| failure.at("log"))?;
             match self.news(&incoming)? {
+                News::Unread => console.unwritten(io::ErrorKind::BrokenPipe.into()),
                 News::Came(connector) => {
                     if self.admit(connector, console) && self.args.once {
                         listener.control_connect_events(true);
@@ -254,8 +275,11 @@ impl<'a> Server<'a> {
 
     /// Waits for something to look at. Completions come first: those of a connection that has ended, too.
     fn news(&mut self, incoming: &Receiver<Connector>) -> Result<News, Failure> {
-        let Self { waiter, cq, results, sessions, .. } = self;
+        let Self { waiter, cq, results, sessions, is_unread, .. } = self;
         waiter.wait(|| {
+            if is_unread.load(Ordering::Acquire) {
+                return Some(News::Unread);
+            }
             let of_session = sessions.iter().find(|(_, session)| session.has_news());
             let of_session = of_session.map(|(number, _)| News::Session(*number));
             match cq.poll_ex(results) {
@@ -365,20 +389,15 @@ impl<'a> Server<'a> {
     fn end(&mut self, number: u64, status: Option<NtStatus>, console: &mut Console<'_>) {
         let Some(session) = self.sessions.remove(&number) else { return };
         let stats = session.slots.qp.stats();
-        let reason = session.ended.reason();
-        let code = reason.unwrap_or(0);
-        let words = match (reason, status) {
-            (None, Some(status)) => match session.connector.failure() {
-                Some(cause) => format!("not accepted: {status}: {cause}"),
-                None => format!("not accepted: {status}"),
-            },
-            (None | Some(0), _) => "by the peer, in order".to_owned(),
-            (Some(code), _) => DisconnectReason(code).to_string(),
+        let (reason, words) = match (session.ended.reason(), status) {
+            (Some(0), _) => (DisconnectReason(0), "by the peer, in order".to_owned()),
+            (Some(code), _) => (DisconnectReason(code), DisconnectReason(code).to_string()),
+            (None, status) => not_accepted(status, session.connector.failure()),
         };
-        if let Some(terminate) = Event::terminate(number, &stats, code) {
+        if let Some(terminate) = Event::terminate(number, &stats, reason) {
             self.tell(console, &terminate);
         }
-        let counters = (&stats).into();
+        let (counters, code) = ((&stats).into(), reason.0);
         self.tell(console, &Event::Ended { connection: number, reason: words, code, counters });
         session.close();
     }
@@ -421,6 +440,35 @@ impl<'a> Server<'a> {
             tracing::debug!(connection = number, %status, "no answer");
         }
     }
+}
+
+/// Sets `is_unread`, and wakes the server, when standard output is a pipe or a socket whose reader is gone: an idle
+/// server would not notice otherwise. The thread ends with the process.
+fn watch_reader(waiter: &Waiter<'_>, is_unread: &Arc<AtomicBool>) -> Result<(), Failure> {
+    let (waker, is_unread) = (waiter.waker.clone(), is_unread.clone());
+    let watch = move || {
+        let output = stdout();
+        // No event is requested: errors and hang-ups are reported always. Other files have none.
+        let mut descriptors = [PollFd::new(&output, PollFlags::empty())];
+        while let Err(Errno::INTR) = poll(&mut descriptors, None) {}
+        if descriptors[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
+            is_unread.store(true, Ordering::Release);
+            waker.wake();
+        }
+    };
+    let started = thread::Builder::new().name("flue-reader".into()).spawn(watch);
+    started.map(drop).map_err(|error| Failure::work(format!("start a thread: {error}")))
+}
+
+/// The reason for which a connection was not established, and the words for it.
+fn not_accepted(
+    status: Option<NtStatus>,
+    cause: Option<ConnectCause>,
+) -> (DisconnectReason, String) {
+    let reason = cause.as_ref().map_or(DisconnectReason::LOST, DisconnectReason::of_attempt);
+    let status = status.map_or_else(String::new, |status| format!(": {status}"));
+    let cause = cause.map_or_else(String::new, |cause| format!(": {cause}"));
+    (reason, format!("not accepted{status}{cause}"))
 }
 
 /// New memory, and its registration.
