@@ -47,6 +47,31 @@ fn ping(host: &Namespace, server: &str, client: &str) -> String {
 }
 
 #[test]
+fn rping_toward_a_peer_without_ird_names_it() {
+    if lacks(NEEDS) {
+        return;
+    }
+    let host = machine();
+    let mut server = start(&host, "rping -s --transport kernel -a 127.0.0.1 -p 7001");
+    server.expect_line("listening:", LIMIT);
+    host.run(|| {
+        let (mut sockets, adapter) =
+            open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
+        let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(8, |_| {}).unwrap());
+        let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
+        let (local, none) = (([127, 0, 0, 1], 7001).into(), ReadLimit { inbound: 0, outbound: 1 });
+        let _connection =
+            Connection::connect(&mut sockets, &adapter, &qp, local, none, &[]).unwrap();
+        // Memory for the server to read: address, token, 64 bytes.
+        let advert = [&[0; 8][..], &[0, 0, 1, 0], &[0, 0, 0, 64]].concat();
+        qp.send(1, Data::Inline(&[&advert]), OpFlags::empty()).unwrap();
+        server.expect_exit(1, LIMIT);
+    });
+    let said = server.all_lines(LIMIT);
+    assert!(said.contains("RDMA Read: the peer's IRD is 0, expected at least 1"), "{said}");
+}
+
+#[test]
 fn rping_over_loopback() {
     if lacks(NEEDS) {
         return;

@@ -143,6 +143,87 @@ fn sources() {
     assert!(findings.is_empty(), "\n{findings}");
 }
 
+/// What a message may show as `{…:?}`: text in quotes, durations and ranges. The Debug output of other types is the
+/// source's, not the user's.
+const SHOWN_BY_DEBUG: &[&str] = &[
+    // Words of a command line or of a file.
+    "after",
+    "asked",
+    "cell",
+    "column",
+    "key",
+    "letters",
+    "line",
+    "name",
+    "order",
+    "other",
+    "output",
+    "part",
+    "text",
+    "word",
+    "line.schema",
+    "document.schema",
+    // Windows' name of a reason: the variant's.
+    "reason",
+    // Durations and ranges.
+    "ANSWER_LIMIT",
+    "DELAY_MAX",
+    "LIMIT",
+    "delay",
+    "jitter",
+    "limit",
+    "range",
+];
+/// Where Debug output is compared, or is of the interior.
+const DEBUG_OUTPUT: &[&str] = &[
+    "offload-engine/src/state/variables.rs",
+    "offload-engine/src/tcp/recovery/routine.rs",
+    "host-stack/src/simulation.rs",
+    "tests/",
+];
+
+/// The expressions that a line formats by Debug; of `{:?}` that is the first argument after the text.
+fn shown_by_debug(line: &str) -> Vec<&str> {
+    let argument = line.rsplit_once("\", ").map_or("", |(_, arguments)| arguments);
+    let argument = argument.split([',', ')']).next().unwrap_or_default();
+    let fields = line.split('{').skip(1).filter_map(|part| part.split_once('}'));
+    let formatted = fields.filter_map(|(field, _)| match field.split_once(':')? {
+        ("", "?" | "#?") => Some(argument),
+        (expression, "?" | "#?") => Some(expression),
+        _ => None,
+    });
+    formatted.collect()
+}
+
+#[test]
+fn messages_have_no_debug_output() {
+    assert_eq!(shown_by_debug(r#"format!("{text:?} {0:#?} {a:x}")"#), ["text", "0"]);
+    assert_eq!(shown_by_debug(r#"format!("{:?}, not {X}", status.state)"#), ["status.state"]);
+    let is_interior = |line: &str| {
+        let macros = ["panic!(", "assert", "unreachable!(", "expect(", "write!(f, \""];
+        macros.iter().any(|it| line.contains(it))
+    };
+    let mut findings = String::new();
+    let mut allowed = 0;
+    for (file, text) in files("rs") {
+        if is_under(&file, DEBUG_OUTPUT) || file.contains("/tests") || file.contains("simulation") {
+            continue;
+        }
+        // Modules of tests are the end of their file.
+        let code_lines = text.lines().take_while(|line| !line.starts_with("#[cfg(test)]"));
+        for (number, line) in (1..).zip(code_lines).filter(|(_, line)| !is_interior(line)) {
+            for shown in shown_by_debug(code(line)) {
+                match SHOWN_BY_DEBUG.contains(&shown) {
+                    true => allowed += 1,
+                    false => writeln!(findings, "{file}:{number}: {shown} by Debug").unwrap(),
+                }
+            }
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+    assert!(allowed > 20, "only {allowed}");
+}
+
 /// `CH-SND-5` and its like in a line, of the families that `docs/conformance` defines.
 fn rule_ids(line: &str) -> Vec<&str> {
     let is_of_id = |it: char| it.is_ascii_uppercase() || it.is_ascii_digit() || "-.".contains(it);

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Read, Write},
-    os::unix::net::UnixStream,
+    os::unix::{fs::FileTypeExt, net::UnixStream},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -99,7 +99,12 @@ pub fn ask(path: &Path, ask: Ask) -> Result<Answer, Failure> {
     let failed = |what: &str, error: io::Error| {
         Failure::work(format!("control socket {}: {what}: {error}", path.display()))
     };
-    let mut stream = UnixStream::connect(path).map_err(|error| failed("connect", error))?;
+    let mut stream =
+        UnixStream::connect(path).map_err(|error| match unreachable(path, &error) {
+            Some(problem) => Failure::work(format!("control socket {}: {problem}", path.display()))
+                .with_hint("flue ss lists the nodes that are running"),
+            None => failed("connect", error),
+        })?;
     let mut line = serde_json::to_vec(&Request::new(ask))
         .map_err(|error| failed("request", io::Error::other(error)))?;
     line.push(b'\n');
@@ -116,6 +121,22 @@ pub fn ask(path: &Path, ask: Ask) -> Result<Answer, Failure> {
         Answer::Failed { message } => Err(Failure::work(message)),
         answer => Ok(answer),
     }
+}
+
+/// Problem of a control socket that does not accept connections; `None`: `error` names it.
+fn unreachable(path: &Path, error: &io::Error) -> Option<&'static str> {
+    if !matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) {
+        return None;
+    }
+    let Ok(metadata) = path.metadata() else { return Some("not found") };
+    let file_type = metadata.file_type();
+    Some(if file_type.is_dir() {
+        "a directory, expected a socket"
+    } else if !file_type.is_socket() {
+        "not a socket"
+    } else {
+        "no node is listening: its process has ended"
+    })
 }
 
 fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
@@ -172,7 +193,30 @@ pub fn list(path: &Path, state: bool) -> Result<(NodeName, Vec<Record>), Failure
 
 #[cfg(test)]
 mod tests {
+    use std::{env, fs, os::unix::net::UnixListener};
+
     use super::*;
+
+    #[test]
+    fn a_path_without_a_node_is_named_with_its_problem() {
+        let directory = env::temp_dir().join(format!("flue-client-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let (file, socket) = (directory.join("file"), directory.join("socket"));
+        fs::write(&file, "").unwrap();
+        drop(UnixListener::bind(&socket).unwrap());
+        let absent = directory.join("absent");
+        for (path, problem) in [
+            (&directory, "a directory, expected a socket"),
+            (&file, "not a socket"),
+            (&absent, "not found"),
+            (&socket, "no node is listening: its process has ended"),
+        ] {
+            let failure = list(path, false).unwrap_err();
+            assert_eq!(failure.message, format!("control socket {}: {problem}", path.display()));
+            assert_eq!(failure.hint.as_deref(), Some("flue ss lists the nodes that are running"));
+        }
+        fs::remove_dir_all(directory).unwrap();
+    }
 
     #[test]
     fn nodes_are_meant_by_path_process_or_tap() {

@@ -272,7 +272,7 @@ pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Con
 enum Ended {
     #[error("the node ends")]
     Stopped,
-    #[error("time limit of {0:?}")]
+    #[error("time limit of {} s", .0.as_secs_f64())]
     Late(Duration),
     #[error(transparent)]
     Io(#[from] io::Error),

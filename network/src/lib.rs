@@ -55,6 +55,18 @@ impl fmt::Display for NetError {
     }
 }
 
+impl NetError {
+    fn is(&self, errno: Errno) -> bool {
+        self.source.raw_os_error() == Some(errno.raw_os_error())
+    }
+}
+
+/// An error of the interface that an option names as a bridge.
+fn bridge_error(name: &str, problem: &str) -> NetError {
+    let source = io::Error::new(io::ErrorKind::InvalidInput, problem);
+    NetError { operation: "bridge", object: name.into(), source }
+}
+
 impl std::error::Error for NetError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.source)
@@ -334,14 +346,32 @@ impl Netlink {
     /// Makes an interface the port of a bridge, or of none.
     ///
     /// # Errors
-    /// ENODEV for either, EBUSY when it is the port of another, EOPNOTSUPP when `bridge` is not one.
+    /// ENODEV for `name`, EBUSY when it is the port of another; `bridge` does not exist, or is not a bridge.
     pub fn set_bridge(&mut self, name: &str, bridge: Option<&str>) -> Result<(), NetError> {
         let index = match bridge {
-            Some(bridge) => self.link(bridge)?.index,
+            Some(bridge) => self.bridge(bridge)?.index,
             None => 0,
         };
-        self.change("set bridge of", name, |message| {
+        let changed = self.change("set bridge of", name, |message| {
             message.attributes.push(LinkAttribute::Controller(index));
+        });
+        match (changed, bridge) {
+            // The kernel's answer for an interface that takes no ports.
+            (Err(error), Some(bridge)) if error.is(Errno::OPNOTSUPP) => {
+                Err(bridge_error(bridge, "not a bridge: name a bridge or drop the option"))
+            }
+            (changed, _) => changed,
+        }
+    }
+
+    /// Looks up a bridge.
+    ///
+    /// # Errors
+    /// There is no interface of that name.
+    pub(crate) fn bridge(&mut self, name: &str) -> Result<LinkView, NetError> {
+        self.link(name).map_err(|error| match error.is(Errno::NODEV) {
+            true => bridge_error(name, "not found: create it or drop the option"),
+            false => error,
         })
     }
 

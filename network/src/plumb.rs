@@ -79,7 +79,7 @@ pub fn make_ready(
         }
     }
     if let Some(bridge) = bridge
-        && current.master_index != Some(netlink.link(bridge)?.index)
+        && current.master_index != Some(netlink.bridge(bridge)?.index)
     {
         netlink.set_bridge(tap, Some(bridge))?;
     }

@@ -10,6 +10,8 @@
 //! opcodes. Limits: a message is shorter than 2^32 octets (DDP-5.2-2); nothing is buffered here.
 #![forbid(unsafe_code)]
 
+use core::fmt;
+
 use thiserror::Error;
 
 use crate::{
@@ -67,6 +69,25 @@ pub enum Opcode {
     AtomicRequest = 10,
     /// Atomic Response (RFC 7306).
     AtomicResponse = 11,
+}
+
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Write => "RDMA Write",
+            Self::ReadRequest => "RDMA Read Request",
+            Self::ReadResponse => "RDMA Read Response",
+            Self::Send => "Send",
+            Self::SendInvalidate => "Send with Invalidate",
+            Self::SendSolicited => "Send with Solicited Event",
+            Self::SendSolicitedInvalidate => "Send with Solicited Event and Invalidate",
+            Self::Terminate => "Terminate",
+            Self::Immediate => "Immediate Data",
+            Self::ImmediateSolicited => "Immediate Data with Solicited Event",
+            Self::AtomicRequest => "Atomic Request",
+            Self::AtomicResponse => "Atomic Response",
+        })
+    }
 }
 
 impl Opcode {
@@ -179,7 +200,7 @@ pub enum RdmapError {
     #[error("opcode {0}")]
     Opcode(u8),
     /// The opcode does not travel on this kind of segment (RDM-4.1-3).
-    #[error("{opcode:?} on {} segment", if *.tagged { "a tagged" } else { "an untagged" })]
+    #[error("{opcode} on {} segment", if *.tagged { "a tagged" } else { "an untagged" })]
     SegmentKind {
         /// As received.
         opcode: Opcode,

@@ -99,7 +99,8 @@ fn startup(f: &mut fmt::Formatter<'_>, error: &StartupError) -> fmt::Result {
         }
         StartupError::EarlyData { .. }
         | StartupError::InsufficientIrd { .. }
-        | StartupError::NoMatchingRtr { .. } => write!(f, "MPA: this side refuses: {error}")?,
+        | StartupError::NoMatchingRtr { .. }
+        | StartupError::ReadRtrWithoutIrd { .. } => write!(f, "MPA: this side refuses: {error}")?,
     }
     match error.wire() {
         Some(wire) => write!(f, " ({})", wire.number()),

@@ -451,7 +451,7 @@ impl LabNode {
     fn complete(&mut self, script: &mut impl Script, result: &NdkResultEx) -> Result<(), Failure> {
         let NdkResultEx { status, operation, bytes_transferred, request_context, .. } = *result;
         if status != NtStatus::SUCCESS {
-            return Err(refused(&format!("{operation:?}"), status));
+            return Err(refused(&operation.to_string(), status));
         }
         let handled = match (operation, request_context) {
             (OperationType::Receive, DATA_CONTEXT) => {

@@ -39,6 +39,9 @@ const SEND: u64 = 2;
 const READ: u64 = 3;
 const WRITE: u64 = 4;
 
+/// Failure of a server whose client serves no Reads.
+const NO_READS: &str = "RDMA Read: the peer's IRD is 0, expected at least 1: raise it";
+
 enum Side {
     Client(Client),
     Server(Server),
@@ -210,6 +213,7 @@ impl<'a> Run<'a> {
         console: &mut Console<'_>,
     ) -> Result<(), Failure> {
         loop {
+            console.check()?;
             while let Some(work) = self.work.pop_front() {
                 if work == Work::Disconnect {
                     self.count(side);
@@ -249,6 +253,10 @@ impl<'a> Run<'a> {
             Work::Read(from) => {
                 let sge = self.span(DATA_AT, from.size as usize);
                 let read = self.qp.read(READ, &[sge], from.address, from.token, none);
+                // The only reason for this status: no Read may be outstanding.
+                if read == Err(NtStatus::INVALID_DEVICE_REQUEST) {
+                    return Err(Failure::work(NO_READS));
+                }
                 checked("post a Read", read)
             }
             Work::Write(to) => {

@@ -2,6 +2,7 @@
 //! and §9).
 
 use alloc::vec::Vec;
+use core::fmt;
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -24,6 +25,12 @@ const MARKERS: u8 = 0x80;
 const CRC: u8 = 0x40;
 const REJECT: u8 = 0x20;
 const ENHANCED: u8 = 0x10;
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (*self as u8).fmt(f)
+    }
+}
 
 /// Which of the two frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,6 +83,17 @@ pub struct RtrSet {
     pub write: bool,
     /// D.
     pub read: bool,
+}
+
+impl fmt::Display for RtrSet {
+    /// The kinds, such as "Write, Read"; "none".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { send, write, read } = *self;
+        let kinds = [(send, "Send"), (write, "Write"), (read, "Read")];
+        let mut names = kinds.into_iter().filter_map(|(is_set, name)| is_set.then_some(name));
+        f.write_str(names.next().unwrap_or("none"))?;
+        names.try_for_each(|name| write!(f, ", {name}"))
+    }
 }
 
 impl RtrSet {
@@ -242,13 +260,13 @@ pub enum FrameError {
         at: usize,
     },
     /// Not a revision that this side speaks (MPA-7.1.1-9).
-    #[error("MPA revision {0}")]
+    #[error("MPA revision {0}: expected 0 to 2")]
     Revision(u8),
     /// More private data than allowed (MPA-7.1.1-10).
-    #[error("{0} octets of private data")]
+    #[error("private data of {0} octets: expected at most {PRIVATE_DATA_OCTETS_MAX}")]
     PrivateDataLength(u16),
     /// S is set, but there is no room for the enhanced data.
-    #[error("enhanced frame with {0} octets of private data")]
+    #[error("enhanced frame with {0} octets of private data: expected at least {ENHANCED_OCTETS}")]
     EnhancedLength(u16),
 }
 

@@ -81,6 +81,7 @@ impl Initiator {
             return Err(StartupError::Form {
                 revision: reply.revision,
                 enhanced: reply.enhanced.is_some(),
+                requested: *revision,
             });
         }
         let framing = Framing {
@@ -139,10 +140,11 @@ fn choose_rtr(
         return Ok(None);
     }
     let theirs = if peer.peer_to_peer { peer.rtr } else { RtrSet::NONE };
-    let mut common = offered.and(theirs);
-    common.read &= peer.ird.reads() != Some(0);
-    match common.preferred() {
+    let common = offered.and(theirs);
+    let usable = RtrSet { read: common.read && peer.ird.reads() != Some(0), ..common };
+    match usable.preferred() {
         Some(kind) => Ok(Some(kind)),
-        None => Err(StartupError::NoMatchingRtr { theirs, framing }),
+        None if common.read => Err(StartupError::ReadRtrWithoutIrd { framing }),
+        None => Err(StartupError::NoMatchingRtr { ours: offered, theirs, framing }),
     }
 }

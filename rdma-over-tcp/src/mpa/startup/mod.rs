@@ -19,7 +19,7 @@ mod frame;
 mod initiator;
 mod responder;
 
-use core::time::Duration;
+use core::{fmt, time::Duration};
 
 use bytes::Bytes;
 pub use frame::{
@@ -151,7 +151,7 @@ pub enum StartupError {
     #[error("not an MPA frame: {0}")]
     Frame(#[from] FrameError),
     /// Octets came behind a Request, before any Reply.
-    #[error("{octets} octets behind the Request")]
+    #[error("{octets} octets after the Request, expected none before the Reply")]
     EarlyData {
         /// Octets.
         octets: usize,
@@ -166,15 +166,24 @@ pub enum StartupError {
     },
     /// The form of the Reply is not that of the Request. To an enhanced Request this means a peer
     /// of the old kind; a new connection with [`Revision::One`] may succeed (MPE-10-3).
-    #[error("reply of revision {revision:?}, enhanced data: {enhanced}")]
+    #[error(
+        "{}, expected {}{}",
+        Form(*.revision, *.enhanced),
+        Form(*.requested, *.requested >= Revision::Two),
+        remedy(*.requested)
+    )]
     Form {
         /// Of the Reply.
         revision: Revision,
         /// The Reply had enhanced data.
         enhanced: bool,
+        /// Revision of the Request.
+        requested: Revision,
     },
     /// The responder wants more reads outstanding than this side can serve (MPE-9.1-6).
-    #[error("peer wants {wanted} reads outstanding, {have} are possible")]
+    #[error(
+        "the peer's ORD {wanted} exceeds this side's IRD {have}: lower the one or raise the other"
+    )]
     InsufficientIrd {
         /// The responder's ORD.
         wanted: u16,
@@ -184,13 +193,46 @@ pub enum StartupError {
         framing: Framing,
     },
     /// No RTR message of the Reply is one of those offered (MPE-9.2-8).
-    #[error("no RTR message in common, peer has {theirs:?}")]
+    #[error(
+        "no ready-to-receive message in common: the peer's Reply has {theirs}, expected one of {ours}: \
+         allow the same one at both ends"
+    )]
     NoMatchingRtr {
+        /// RTR messages of the Request.
+        ours: RtrSet,
         /// RTR messages in the Reply.
         theirs: RtrSet,
         /// For the Terminate.
         framing: Framing,
     },
+    /// The only RTR message that suits is a Read, which the responder cannot serve (MPE-9.2-8).
+    #[error(
+        "ready-to-receive message Read: the peer's IRD is 0, expected at least 1: \
+         raise it or allow another message at both ends"
+    )]
+    ReadRtrWithoutIrd {
+        /// For the Terminate.
+        framing: Framing,
+    },
+}
+
+/// Form of a start-up frame in words.
+struct Form(Revision, bool);
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(revision, enhanced) = self;
+        let preposition = if *enhanced { "with" } else { "without" };
+        write!(f, "revision {revision} {preposition} enhanced data")
+    }
+}
+
+/// Remedy for a Reply of another form than the Request of this revision.
+const fn remedy(requested: Revision) -> &'static str {
+    match requested {
+        Revision::Two => ": connect with revision 1",
+        Revision::Zero | Revision::One => "",
+    }
 }
 
 impl StartupError {
@@ -202,7 +244,7 @@ impl StartupError {
             Self::InsufficientIrd { framing, .. } => {
                 FailureAction::Terminate(WireError::MpaInsufficientIrd, *framing)
             }
-            Self::NoMatchingRtr { framing, .. } => {
+            Self::NoMatchingRtr { framing, .. } | Self::ReadRtrWithoutIrd { framing } => {
                 FailureAction::Terminate(WireError::MpaNoMatchingRtr, *framing)
             }
         }
@@ -216,7 +258,9 @@ impl StartupError {
             }
             Self::Rejected { .. } => None,
             Self::InsufficientIrd { .. } => Some(WireError::MpaInsufficientIrd),
-            Self::NoMatchingRtr { .. } => Some(WireError::MpaNoMatchingRtr),
+            Self::NoMatchingRtr { .. } | Self::ReadRtrWithoutIrd { .. } => {
+                Some(WireError::MpaNoMatchingRtr)
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Start-up frames octet by octet, and what two sides make of them.
 
-use alloc::{vec, vec::Vec};
+use alloc::{string::ToString, vec, vec::Vec};
 
 use proptest::{collection::vec as vec_of, prelude::*};
 
@@ -351,18 +351,62 @@ fn initiator_judges_the_reply() {
     let write = RtrSet::only(RtrKind::Write);
     let read = RtrSet::only(RtrKind::Read);
     let client_server = Enhanced { peer_to_peer: false, ..enhanced(8, 8, WRITE_OR_READ) };
-    for (offered, answer, theirs) in [
-        (write, enhanced(8, 8, read), read),
-        (WRITE_OR_READ, enhanced(0, 8, read), read),
-        (WRITE_OR_READ, client_server, RtrSet::NONE),
+    let no_match = |ours, theirs| StartupError::NoMatchingRtr { ours, theirs, framing };
+    for (offered, answer, expected) in [
+        (write, enhanced(8, 8, read), no_match(write, read)),
+        (WRITE_OR_READ, enhanced(0, 8, read), StartupError::ReadRtrWithoutIrd { framing }),
+        (WRITE_OR_READ, client_server, no_match(WRITE_OR_READ, RtrSet::NONE)),
     ] {
         let error = judge(offered, answer).unwrap_err();
-        assert_eq!(error, StartupError::NoMatchingRtr { theirs, framing });
+        assert_eq!(error, expected);
         assert_eq!(error.action(), FailureAction::Terminate(WireError::MpaNoMatchingRtr, framing));
     }
     assert_eq!(judge(read, enhanced(1, 1, read)).unwrap().negotiated.rtr, Some(RtrKind::Read));
     // Client-server: what the responder marks means nothing.
     assert_eq!(judge(RtrSet::NONE, enhanced(1, 1, read)).unwrap().negotiated.rtr, None);
+}
+
+#[test]
+fn errors_name_the_received_and_the_expected_value() {
+    let framing = Framing { crc: true, send_markers: false, receive_markers: false };
+    let (write, send) = (RtrSet::only(RtrKind::Write), RtrSet::only(RtrKind::Send));
+    let form = |revision, enhanced, requested| StartupError::Form { revision, enhanced, requested };
+    for (error, text) in [
+        (
+            form(Revision::One, false, Revision::Two),
+            "revision 1 without enhanced data, expected revision 2 with enhanced data: \
+             connect with revision 1",
+        ),
+        (
+            form(Revision::Two, true, Revision::One),
+            "revision 2 with enhanced data, expected revision 1 without enhanced data",
+        ),
+        (
+            StartupError::InsufficientIrd { wanted: 17, have: 16, framing },
+            "the peer's ORD 17 exceeds this side's IRD 16: lower the one or raise the other",
+        ),
+        (
+            StartupError::NoMatchingRtr { ours: WRITE_OR_READ, theirs: send, framing },
+            "no ready-to-receive message in common: the peer's Reply has Send, \
+             expected one of Write, Read: allow the same one at both ends",
+        ),
+        (
+            StartupError::NoMatchingRtr { ours: write, theirs: RtrSet::NONE, framing },
+            "no ready-to-receive message in common: the peer's Reply has none, \
+             expected one of Write: allow the same one at both ends",
+        ),
+        (
+            StartupError::ReadRtrWithoutIrd { framing },
+            "ready-to-receive message Read: the peer's IRD is 0, expected at least 1: \
+             raise it or allow another message at both ends",
+        ),
+        (
+            FrameError::PrivateDataLength(513).into(),
+            "not an MPA frame: private data of 513 octets: expected at most 512",
+        ),
+    ] {
+        assert_eq!(error.to_string(), text);
+    }
 }
 
 // MPE-10-1, MPE-10-3, MPE-6-1, MPE-10-2: enhanced answers enhanced, plain answers plain.

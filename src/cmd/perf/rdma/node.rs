@@ -156,7 +156,7 @@ impl PerfNode {
                 Err(failure) => failure,
             };
         }
-        let Failure { message, .. } = refused(&format!("{:?}", result.operation), result.status);
+        let Failure { message, .. } = refused(&result.operation.to_string(), result.status);
         match (ended.reason(), result.error()) {
             // Says who has found it too.
             (Some(reason @ 1..), _) => {

@@ -481,7 +481,7 @@ impl<'n> Session<'n> {
         match result.operation {
             OperationType::ReceiveImmediate if found == wanted => Ok(()),
             operation => Err(Failure::work(format!(
-                "immediate data differs: {operation:?} of {found:#x}, not of {wanted:#x}"
+                "immediate data differs: {operation} of {found:#x}, not of {wanted:#x}"
             ))),
         }
     }
