@@ -148,8 +148,7 @@ fn spaces(hints: Option<&rdma_addrinfo>) -> (c_int, c_int) {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_getaddrinfo(
+pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
     service: *const c_char,
     hints: *const rdma_addrinfo,
@@ -226,8 +225,7 @@ unsafe fn free(made: *mut rdma_addrinfo) {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
+pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
     guard::nothing(|| {
         let mut next = res;
         while !next.is_null() {

@@ -9,13 +9,11 @@ use flue_verbs_abi::{
 
 use crate::guard::{self, Errno};
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_create_ah(_pd: *mut ibv_pd, _attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+pub(crate) extern "C" fn ibv_create_ah(_pd: *mut ibv_pd, _attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     guard::pointer(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_create_ah_from_wc(
+pub(crate) extern "C" fn ibv_create_ah_from_wc(
     _pd: *mut ibv_pd,
     _wc: *mut ibv_wc,
     _grh: *mut c_void,
@@ -24,8 +22,7 @@ extern "C" fn ibv_create_ah_from_wc(
     guard::pointer(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_init_ah_from_wc(
+pub(crate) extern "C" fn ibv_init_ah_from_wc(
     _context: *mut ibv_context,
     _port: u8,
     _wc: *mut ibv_wc,
@@ -35,23 +32,27 @@ extern "C" fn ibv_init_ah_from_wc(
     guard::status(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_destroy_ah(_ah: *mut ibv_ah) -> c_int {
+pub(crate) extern "C" fn ibv_destroy_ah(_ah: *mut ibv_ah) -> c_int {
     guard::status(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_attach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
+pub(crate) extern "C" fn ibv_attach_mcast(
+    _qp: *mut ibv_qp,
+    _gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
     guard::status(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
+pub(crate) extern "C" fn ibv_detach_mcast(
+    _qp: *mut ibv_qp,
+    _gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
     guard::status(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_resolve_eth_l2_from_gid(
+pub(crate) extern "C" fn ibv_resolve_eth_l2_from_gid(
     _context: *mut ibv_context,
     _attr: *mut ibv_ah_attr,
     _mac: *mut u8,

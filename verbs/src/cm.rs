@@ -6,10 +6,10 @@
 //! `channel` has the event channels, `queues` the queue pairs of identifiers, `endpoint` what is made ready in one
 //! call, `plain` what needs neither.
 
-mod channel;
-mod endpoint;
-mod plain;
-mod queues;
+pub(crate) mod channel;
+pub(crate) mod endpoint;
+pub(crate) mod plain;
+pub(crate) mod queues;
 
 use std::{
     ffi::{c_int, c_void},
@@ -115,8 +115,7 @@ unsafe fn create(
     Ok(make_id(id, channel, context, ps, IBV_QPT_RC, is_synchronous))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_id(
+pub(crate) unsafe extern "C" fn rdma_create_id(
     channel: *mut rdma_event_channel,
     id: *mut *mut rdma_cm_id,
     context: *mut c_void,
@@ -135,8 +134,7 @@ unsafe fn of<'a>(id: *mut rdma_cm_id) -> Result<&'a IdState, Errno> {
     unsafe { IdObject::of(id) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
+pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     guard::done(|| {
         // SAFETY: the program's pointer is one of an identifier, which it does not use any more.
         unsafe {
@@ -211,8 +209,7 @@ unsafe fn bind(state: &IdState, address: *const sockaddr) -> Result<(), Errno> {
     Ok(state.id.bind(state.id.engine().translate(address))?)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
     // SAFETY: as the program says.
     guard::done(|| unsafe {
         bind(of(id)?, addr)?;
@@ -220,8 +217,7 @@ unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) ->
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn rdma_resolve_addr(
+pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     src: *mut sockaddr,
     dst: *mut sockaddr,
@@ -243,8 +239,10 @@ unsafe extern "C-unwind" fn rdma_resolve_addr(
 /// A path record, which means nothing here.
 static PATH: ibv_sa_path_rec = ibv_sa_path_rec::zeroed();
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn rdma_resolve_route(
+    id: *mut rdma_cm_id,
+    _timeout_ms: c_int,
+) -> c_int {
     // SAFETY: as the program says.
     let begun = guard::done(|| unsafe {
         of(id)?.id.resolve_route()?;
@@ -292,8 +290,7 @@ unsafe fn qp_of(
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn rdma_connect(
+pub(crate) unsafe extern "C-unwind" fn rdma_connect(
     id: *mut rdma_cm_id,
     param: *mut rdma_conn_param,
 ) -> c_int {
@@ -308,8 +305,7 @@ unsafe extern "C-unwind" fn rdma_connect(
 }
 
 /// Of iWARP a connection needs no second step; it is one of a program whose queue pair is its own.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
+pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the program's pointer is one of an identifier.
     guard::done(|| unsafe {
         of(id)?;
@@ -317,8 +313,7 @@ unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     // SAFETY: the program's pointer is one of an identifier.
     guard::done(|| unsafe {
         of(id)?.id.listen(backlog)?;
@@ -326,8 +321,10 @@ unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn rdma_accept(
+    id: *mut rdma_cm_id,
+    param: *mut rdma_conn_param,
+) -> c_int {
     // SAFETY: as the program says.
     let begun = guard::done(|| unsafe {
         let state = of(id)?;
@@ -338,8 +335,11 @@ unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_co
     unsafe { complete(id, begun) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, length: u8) -> c_int {
+pub(crate) unsafe extern "C" fn rdma_reject(
+    id: *mut rdma_cm_id,
+    data: *const c_void,
+    length: u8,
+) -> c_int {
     // SAFETY: as the program says.
     guard::done(|| unsafe {
         let data = match data.is_null() {
@@ -350,20 +350,21 @@ unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, lengt
     })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn rdma_reject_ece(_id: *mut rdma_cm_id, _data: *const c_void, _length: u8) -> c_int {
+pub(crate) extern "C" fn rdma_reject_ece(
+    _id: *mut rdma_cm_id,
+    _data: *const c_void,
+    _length: u8,
+) -> c_int {
     guard::done(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
 /// What a program may tell of its queue pair is known.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, _event: ibv_event_type) -> c_int {
+pub(crate) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, _event: ibv_event_type) -> c_int {
     // SAFETY: the program's pointer is one of an identifier.
     guard::done(|| unsafe { of(id) }.map(|_| ()))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the program's pointer is one of an identifier.
     let begun = guard::done(|| unsafe { Ok(of(id)?.id.disconnect()?) });
     // SAFETY: as the program says.
@@ -458,14 +459,12 @@ unsafe fn acknowledge(event: *mut rdma_cm_event) -> Result<(), Errno> {
     Ok(())
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     // SAFETY: as the program says.
     guard::done(|| unsafe { acknowledge(event) })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
+pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
     guard::pointer(|| {
         let list = Box::new([open::of_identifiers()?, ptr::null_mut()]);
         if !num_devices.is_null() {
@@ -476,8 +475,7 @@ unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
+pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     guard::nothing(|| {
         if !list.is_null() {
             // SAFETY: the list is one of `rdma_get_devices`.
@@ -488,8 +486,7 @@ unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
 
 /// Options of identifiers. The type of service is taken and not used; the acknowledgement's time limit is told by
 /// `ibv_query_qp`, and TCP's are the kernel's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_set_option(
+pub(crate) unsafe extern "C" fn rdma_set_option(
     id: *mut rdma_cm_id,
     level: c_int,
     name: c_int,
@@ -532,8 +529,7 @@ unsafe extern "C" fn rdma_set_option(
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_migrate_id(
+pub(crate) unsafe extern "C" fn rdma_migrate_id(
     id: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,
 ) -> c_int {
@@ -555,8 +551,7 @@ unsafe extern "C" fn rdma_migrate_id(
 }
 
 /// What a program that has a queue pair of its own is to set when.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_init_qp_attr(
+pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_attr,
     mask: *mut c_int,

@@ -72,13 +72,13 @@ pub(crate) unsafe fn remove_channel(channel: *mut ibv_comp_channel) -> Result<()
     Ok(())
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+pub(crate) extern "C" fn ibv_create_comp_channel(
+    context: *mut ibv_context,
+) -> *mut ibv_comp_channel {
     guard::pointer(|| make_channel(context))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     // SAFETY: the program's pointer is one of a channel, which it does not use any more.
     guard::status(|| unsafe { remove_channel(channel) })
 }
@@ -122,8 +122,7 @@ fn entries(cqe: c_int) -> Result<u32, Errno> {
     u32::try_from(cqe).map_err(|_| Errno(libc::EINVAL))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_cq(
+pub(crate) unsafe extern "C" fn ibv_create_cq(
     context: *mut ibv_context,
     cqe: c_int,
     cq_context: *mut c_void,
@@ -146,8 +145,7 @@ fn check_vector(context: *mut ibv_context, vector: i64) -> Result<(), Errno> {
     if (0..i64::from(vectors)).contains(&vector) { Ok(()) } else { Err(Errno(libc::EINVAL)) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     guard::status(|| {
         // SAFETY: the program's pointer is one of a queue.
         unsafe {
@@ -173,8 +171,7 @@ pub(crate) unsafe fn remove(cq: *mut ibv_cq) -> Result<(), Errno> {
     Ok(())
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     // SAFETY: the program's pointer is one of a queue, which it does not use any more.
     guard::status(|| unsafe { remove(cq) })
 }
@@ -191,8 +188,7 @@ pub(crate) unsafe fn async_acknowledgements<'a>(
 }
 
 /// Cancelled by `pthread_cancel` while it blocks: no value with `Drop` lives across its read.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ibv_get_cq_event(
+pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
@@ -233,8 +229,7 @@ unsafe extern "C-unwind" fn ibv_get_cq_event(
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
     guard::nothing(|| {
         // SAFETY: the program's pointer is one of a queue.
         unsafe {

@@ -39,6 +39,8 @@ const VENDOR: u32 = 0x66_6c75;
 /// The port's active width and speed: 1X at 25 Gbit/s. TCP has neither.
 const WIDTH: u8 = 1;
 const SPEED: u8 = 32;
+/// The product of both, in units of 100 Mbit/s.
+const EFFECTIVE_SPEED: u64 = 250;
 /// `phys_state` of a link that is up.
 const LINK_UP: u8 = 5;
 
@@ -81,8 +83,9 @@ pub(crate) fn device() -> *mut ibv_device {
 }
 
 /// One device. Any thread may call it, also before `main`: nothing is started.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+pub(crate) unsafe extern "C" fn ibv_get_device_list(
+    num_devices: *mut c_int,
+) -> *mut *mut ibv_device {
     guard::pointer(|| {
         let list = Box::new([device(), ptr::null_mut()]);
         if !num_devices.is_null() {
@@ -93,8 +96,7 @@ unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut i
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     guard::nothing(|| {
         if !list.is_null() {
             // SAFETY: the list is one of `ibv_get_device_list`.
@@ -103,8 +105,7 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     });
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
     if device.is_null() {
         return ptr::null();
     }
@@ -112,18 +113,15 @@ unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_ch
     unsafe { (&raw const (*device).name).cast() }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_get_device_guid(_device: *mut ibv_device) -> u64 {
+pub(crate) extern "C" fn ibv_get_device_guid(_device: *mut ibv_device) -> u64 {
     guid()
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
+pub(crate) extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
     0
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut ibv_context {
+pub(crate) extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut ibv_context {
     guard::pointer(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
@@ -166,8 +164,7 @@ fn attributes() -> Result<ibv_device_attr, Errno> {
     Ok(attr)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_device(
+pub(crate) unsafe extern "C" fn ibv_query_device(
     _context: *mut ibv_context,
     attr: *mut ibv_device_attr,
 ) -> c_int {
@@ -249,8 +246,7 @@ unsafe fn tell_port(port: u8, attr: *mut ibv_port_attr, size: usize) -> Result<(
 /// Bytes of the attributes as programs of the oldest kind know them: up to `flags`.
 const PORT_BYTES: usize = 48;
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_port(
+pub(crate) unsafe extern "C" fn ibv_query_port(
     _context: *mut ibv_context,
     port: u8,
     attr: *mut ibv_port_attr,
@@ -269,6 +265,19 @@ pub(crate) unsafe extern "C" fn query_port(
     guard::status(|| unsafe { tell_port(port, attr, size) })
 }
 
+pub(crate) unsafe extern "C" fn ibv_query_port_speed(
+    _context: *mut ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    guard::status(|| {
+        check_port(port)?;
+        // SAFETY: the program gives a place for it.
+        unsafe { speed.write(EFFECTIVE_SPEED) };
+        Ok(())
+    })
+}
+
 /// The one GID: the hardware address, as adapters of iWARP have it.
 fn gid() -> ibv_gid {
     let mut gid = ibv_gid::default();
@@ -281,8 +290,7 @@ fn check_gid(port: u32, index: i64) -> Result<(), Errno> {
     if index == 0 { Ok(()) } else { Err(Errno(libc::EINVAL)) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_gid(
+pub(crate) unsafe extern "C" fn ibv_query_gid(
     _context: *mut ibv_context,
     port: u8,
     index: c_int,
@@ -296,8 +304,7 @@ unsafe extern "C" fn ibv_query_gid(
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_gid_type(
+pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     _context: *mut ibv_context,
     port: u8,
     index: c_uint,
@@ -326,8 +333,7 @@ unsafe fn tell_gid(into: *mut ibv_gid_entry, size: usize) {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn _ibv_query_gid_ex(
+pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
     _context: *mut ibv_context,
     port: u32,
     index: u32,
@@ -346,8 +352,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn _ibv_query_gid_table(
+pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     _context: *mut ibv_context,
     entries: *mut ibv_gid_entry,
     max_entries: usize,
@@ -368,8 +373,7 @@ unsafe extern "C" fn _ibv_query_gid_table(
 /// The default partition.
 const PKEY: u16 = 0xffff;
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_pkey(
+pub(crate) unsafe extern "C" fn ibv_query_pkey(
     _context: *mut ibv_context,
     port: u8,
     index: c_int,
@@ -383,21 +387,22 @@ unsafe extern "C" fn ibv_query_pkey(
     })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
+pub(crate) extern "C" fn ibv_get_pkey_index(
+    _context: *mut ibv_context,
+    port: u8,
+    pkey: u16,
+) -> c_int {
     guard::number(|| {
         check_port(port.into())?;
         if pkey == 0 || pkey == PKEY { Ok(0) } else { Err(Errno(libc::EINVAL)) }
     })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_get_sysfs_path() -> *const c_char {
+pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_read_sysfs_file(
+pub(crate) extern "C" fn ibv_read_sysfs_file(
     _directory: *const c_char,
     _file: *const c_char,
     _buffer: *mut c_char,

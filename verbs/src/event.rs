@@ -25,8 +25,7 @@ fn take(context: *mut ibv_context, event: *mut ibv_async_event) -> Result<Option
 }
 
 /// Cancelled by `pthread_cancel` while it blocks: no value with `Drop` lives across its read.
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn ibv_get_async_event(
+pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
@@ -59,8 +58,7 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     guard::nothing(|| {
         // SAFETY: the program gives an event that it was told, of an object that waits for this.
         unsafe {

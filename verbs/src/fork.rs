@@ -4,22 +4,18 @@ use std::ffi::{c_int, c_void};
 
 use flue_verbs_abi::enums::{IBV_FORK_UNNEEDED, ibv_fork_status};
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_fork_init() -> c_int {
+pub(crate) extern "C" fn ibv_fork_init() -> c_int {
     0
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_is_fork_initialized() -> ibv_fork_status {
+pub(crate) extern "C" fn ibv_is_fork_initialized() -> ibv_fork_status {
     IBV_FORK_UNNEEDED
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: usize) -> c_int {
+pub(crate) extern "C" fn ibv_dontfork_range(_base: *mut c_void, _size: usize) -> c_int {
     0
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
+pub(crate) extern "C" fn ibv_dofork_range(_base: *mut c_void, _size: usize) -> c_int {
     0
 }

@@ -47,13 +47,11 @@ pub(crate) fn make_pd(
     Ok(PdObject::make(ibv_pd { context, handle: 0 }, Pd::new(engine)?).cast())
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     guard::pointer(|| make_pd(context, config::engine()?))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     guard::status(|| {
         // SAFETY: the program's pointer is one of `ibv_alloc_pd`.
         unsafe {
@@ -64,13 +62,11 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_import_pd(_context: *mut ibv_context, _handle: u32) -> *mut ibv_pd {
+pub(crate) extern "C" fn ibv_import_pd(_context: *mut ibv_context, _handle: u32) -> *mut ibv_pd {
     guard::pointer(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_unimport_pd(_pd: *mut ibv_pd) {}
+pub(crate) extern "C" fn ibv_unimport_pd(_pd: *mut ibv_pd) {}
 
 fn region(pd: &Arc<Pd>, wanted: Registered) -> Result<Region, Errno> {
     let Registered { address, length, iova, access } = wanted;
@@ -108,8 +104,7 @@ fn register(pd: *mut ibv_pd, wanted: Registered) -> *mut ibv_mr {
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_reg_mr(
+pub(crate) unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: usize,
@@ -119,8 +114,7 @@ unsafe extern "C" fn ibv_reg_mr(
     register(pd, Registered { address, length, iova, access: access as u32 })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_reg_mr_iova(
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: usize,
@@ -130,8 +124,7 @@ unsafe extern "C" fn ibv_reg_mr_iova(
     register(pd, Registered { address: addr as usize, length, iova, access: access as u32 })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_reg_mr_iova2(
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
     addr: *mut c_void,
     length: usize,
@@ -141,8 +134,7 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     register(pd, Registered { address: addr as usize, length, iova, access })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_reg_dmabuf_mr(
+pub(crate) extern "C" fn ibv_reg_dmabuf_mr(
     _pd: *mut ibv_pd,
     _offset: u64,
     _length: usize,
@@ -154,8 +146,7 @@ extern "C" fn ibv_reg_dmabuf_mr(
 }
 
 /// The new registration is made before the old one ends: a failure changes nothing.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_rereg_mr(
+pub(crate) unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,
     pd: *mut ibv_pd,
@@ -208,8 +199,7 @@ unsafe extern "C" fn ibv_rereg_mr(
 }
 
 /// When it returns nothing reads or writes the memory any more: the program may unmap it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     guard::status(|| {
         // SAFETY: the program's pointer is one of a region.
         unsafe {
@@ -234,18 +224,14 @@ pub(crate) unsafe fn with_region<R>(
     work(&own.lock().unwrap_or_else(PoisonError::into_inner).0)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_import_mr(_pd: *mut ibv_pd, _handle: u32) -> *mut ibv_mr {
+pub(crate) extern "C" fn ibv_import_mr(_pd: *mut ibv_pd, _handle: u32) -> *mut ibv_mr {
     guard::pointer(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_unimport_mr(_mr: *mut ibv_mr) {}
+pub(crate) extern "C" fn ibv_unimport_mr(_mr: *mut ibv_mr) {}
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_import_dm(_context: *mut ibv_context, _handle: u32) -> *mut ibv_dm {
+pub(crate) extern "C" fn ibv_import_dm(_context: *mut ibv_context, _handle: u32) -> *mut ibv_dm {
     guard::pointer(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_unimport_dm(_dm: *mut ibv_dm) {}
+pub(crate) extern "C" fn ibv_unimport_dm(_dm: *mut ibv_dm) {}

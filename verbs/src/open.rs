@@ -55,13 +55,11 @@ fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     Ok(unsafe { &raw mut (*object).seen.context })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+pub(crate) extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     guard::pointer(|| open(device))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     guard::done(|| {
         if context.is_null() {
             return Err(Errno(libc::EINVAL));

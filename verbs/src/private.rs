@@ -3,60 +3,25 @@
 //! perftest and libfabric pull in the providers of mlx5 and EFA, whose constructors register them. A registration is
 //! ignored: there is no such device, so a provider is never asked for one, and nothing else here is ever called.
 
-use std::{
-    ffi::{c_int, c_uint, c_void},
-    ptr,
-};
+use std::ffi::c_uint;
 
-use crate::guard::{self, Errno};
+use crate::unsupported;
 
-/// Defines functions that take whatever they are called with, and answer EOPNOTSUPP.
-macro_rules! refuse {
-    ($($name:ident)*) => {
-        $(
-            #[unsafe(no_mangle)]
-            extern "C" fn $name() -> c_int {
-                libc::EOPNOTSUPP
-            }
-        )*
-    };
-}
-
-/// Defines functions that take whatever they are called with, and return null and EOPNOTSUPP.
-macro_rules! refuse_pointer {
-    ($($name:ident)*) => {
-        $(
-            #[unsafe(no_mangle)]
-            extern "C" fn $name() -> *mut c_void {
-                guard::set_errno(Errno(libc::EOPNOTSUPP));
-                ptr::null_mut()
-            }
-        )*
-    };
-}
-
-/// Defines functions that take whatever they are called with, and do nothing.
-macro_rules! ignore {
-    ($($name:ident)*) => {
-        $(
-            #[unsafe(no_mangle)]
-            extern "C" fn $name() {}
-        )*
-    };
-}
-
-refuse! {
+unsupported::status! {
     execute_ioctl
     ibv_cmd_advise_mr
     ibv_cmd_alloc_dm
+    ibv_cmd_alloc_dmah
     ibv_cmd_alloc_mw
     ibv_cmd_alloc_pd
     ibv_cmd_attach_mcast
     ibv_cmd_close_xrcd
     ibv_cmd_create_ah
+    ibv_cmd_create_comp_cntr
     ibv_cmd_create_counters
     ibv_cmd_create_cq
     ibv_cmd_create_cq_ex
+    ibv_cmd_create_cq_ex2
     ibv_cmd_create_flow
     ibv_cmd_create_flow_action_esp
     ibv_cmd_create_qp
@@ -70,6 +35,7 @@ refuse! {
     ibv_cmd_dealloc_pd
     ibv_cmd_dereg_mr
     ibv_cmd_destroy_ah
+    ibv_cmd_destroy_comp_cntr
     ibv_cmd_destroy_counters
     ibv_cmd_destroy_cq
     ibv_cmd_destroy_flow
@@ -79,8 +45,12 @@ refuse! {
     ibv_cmd_destroy_srq
     ibv_cmd_destroy_wq
     ibv_cmd_detach_mcast
+    ibv_cmd_export_dmabuf_fd
     ibv_cmd_free_dm
+    ibv_cmd_free_dmah
     ibv_cmd_get_context
+    ibv_cmd_inc_comp_cntr
+    ibv_cmd_inc_err_comp_cntr
     ibv_cmd_modify_cq
     ibv_cmd_modify_flow_action_esp
     ibv_cmd_modify_qp
@@ -93,35 +63,50 @@ refuse! {
     ibv_cmd_post_recv
     ibv_cmd_post_send
     ibv_cmd_post_srq_recv
+    ibv_cmd_qp_attach_comp_cntr
+    ibv_cmd_query_comp_cntr_caps
     ibv_cmd_query_context
+    ibv_cmd_query_device
     ibv_cmd_query_device_any
     ibv_cmd_query_mr
     ibv_cmd_query_port
+    ibv_cmd_query_port_speed
     ibv_cmd_query_qp
     ibv_cmd_query_srq
+    ibv_cmd_read_comp_cntr
     ibv_cmd_read_counters
+    ibv_cmd_read_err_comp_cntr
     ibv_cmd_reg_dm_mr
     ibv_cmd_reg_dmabuf_mr
     ibv_cmd_reg_mr
+    ibv_cmd_reg_mr_ex
     ibv_cmd_req_notify_cq
     ibv_cmd_rereg_mr
     ibv_cmd_resize_cq
+    ibv_cmd_set_comp_cntr
+    ibv_cmd_set_err_comp_cntr
     ibv_read_ibdev_sysfs_file
 }
 
-refuse_pointer! {
+unsupported::pointer! {
     _verbs_init_and_alloc_context
+    ibv_dmabuf_heap_alloc
+    ibv_dmabuf_heap_cc_shared_init
     verbs_open_device
 }
 
-ignore! {
+unsupported::nothing! {
     // A provider of before release 34.
     ibv_register_driver
-    // Registration of a provider, by the number of the private interface.
+    // Registration of a provider, by the version of the private interface.
     verbs_register_driver_34
+    verbs_register_driver_57
     verbs_register_driver_59
     verbs_register_driver_64
+    verbs_register_driver_65
     __verbs_log
+    ibv_dmabuf_heap_destroy
+    ibv_dmabuf_heap_free
     verbs_init_cq
     verbs_set_ops
     verbs_uninit_context
@@ -133,11 +118,6 @@ ignore! {
 }
 
 /// Attributes of an ioctl that is never issued.
-#[unsafe(no_mangle)]
-extern "C" fn __ioctl_final_num_attrs() -> c_uint {
+pub(crate) extern "C" fn __ioctl_final_num_attrs() -> c_uint {
     0
 }
-
-/// Providers read it when their device has gone.
-#[unsafe(no_mangle)]
-static verbs_allow_disassociate_destroy: bool = false;

@@ -73,8 +73,10 @@ unsafe impl Send for ibv_qp_init_attr_send {}
 
 pub(crate) type QpObject = Object<ibv_qp_ex, QpState>;
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
     // SAFETY: as the program says.
     guard::pointer(|| unsafe { create(pd, attr, None) })
 }
@@ -213,8 +215,7 @@ pub(crate) unsafe fn create_extended(attr: *mut ibv_qp_init_attr_ex) -> Result<*
     Ok(qp)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: the program's pointer is one of a queue pair.
     match unsafe { QpObject::of(qp) } {
         Ok(state) if state.building.is_some() => qp.cast(),
@@ -222,8 +223,7 @@ unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_qp(
+pub(crate) unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
     attr: *mut ibv_qp_attr,
     _mask: c_int,
@@ -250,8 +250,7 @@ unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_query_qp_data_in_order(
+pub(crate) extern "C" fn ibv_query_qp_data_in_order(
     _qp: *mut ibv_qp,
     _opcode: ibv_wr_opcode,
     _flags: u32,
@@ -259,8 +258,11 @@ extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
     guard::status(|| {
         // SAFETY: the program's pointers are one of a queue pair, and attributes.
         let (state, attr) =
@@ -295,19 +297,16 @@ pub(crate) unsafe fn remove(qp: *mut ibv_qp) -> Result<(), Errno> {
     Ok(())
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     // SAFETY: the program's pointer is one of a queue pair, which it does not use any more.
     guard::status(|| unsafe { remove(qp) })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
+pub(crate) extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
     guard::status(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
+pub(crate) extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
     guard::status(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 

@@ -8,10 +8,10 @@
 //! takes a socket of the kernel. No call raises SIGPIPE. In the child of a fork rsockets of the parent are ENODEV, and
 //! it can make others.
 
-mod data;
+pub(crate) mod data;
 mod keep_alive;
-mod options;
-mod poll;
+pub(crate) mod options;
+pub(crate) mod poll;
 mod table;
 
 use std::{
@@ -39,8 +39,7 @@ fn set_flags(descriptor: c_int, flags: c_int) -> Result<(), Errno> {
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     guard::number(|| {
         let family = match domain {
             AF_INET => Family::V4,
@@ -111,8 +110,11 @@ unsafe fn tell_address(
     Ok(())
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rbind(socket: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
+pub(crate) unsafe extern "C" fn rbind(
+    socket: c_int,
+    addr: *const sockaddr,
+    length: socklen_t,
+) -> c_int {
     guard::done(|| {
         let socket = table::find(socket)?;
         // SAFETY: as the program says.
@@ -120,14 +122,16 @@ unsafe extern "C" fn rbind(socket: c_int, addr: *const sockaddr, length: socklen
     })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
+pub(crate) extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
     guard::done(|| Ok(table::find(socket)?.listen(backlog)?))
 }
 
 /// The connection waits for nobody or not as the listener does, which is how librdmacm has it.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn raccept(socket: c_int, addr: *mut sockaddr, length: *mut socklen_t) -> c_int {
+pub(crate) unsafe extern "C" fn raccept(
+    socket: c_int,
+    addr: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
     guard::number(|| {
         let listener = table::find(socket)?;
         // First, so that a connection is not taken that there is no descriptor for.
@@ -149,8 +153,11 @@ unsafe extern "C" fn raccept(socket: c_int, addr: *mut sockaddr, length: *mut so
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rconnect(socket: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
+pub(crate) unsafe extern "C" fn rconnect(
+    socket: c_int,
+    addr: *const sockaddr,
+    length: socklen_t,
+) -> c_int {
     guard::done(|| {
         let socket = table::find(socket)?;
         // SAFETY: as the program says.
@@ -158,8 +165,7 @@ unsafe extern "C" fn rconnect(socket: c_int, addr: *const sockaddr, length: sock
     })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
+pub(crate) extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
     guard::done(|| {
         let socket = table::find(socket)?;
         let how = match how {
@@ -172,8 +178,7 @@ extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
     })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn rclose(descriptor: c_int) -> c_int {
+pub(crate) extern "C" fn rclose(descriptor: c_int) -> c_int {
     guard::done(|| {
         let socket = table::leave(descriptor)?;
         let _ = keep_alive::set(descriptor, &socket, None);
@@ -184,8 +189,7 @@ extern "C" fn rclose(descriptor: c_int) -> c_int {
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rgetpeername(
+pub(crate) unsafe extern "C" fn rgetpeername(
     socket: c_int,
     addr: *mut sockaddr,
     length: *mut socklen_t,
@@ -197,8 +201,7 @@ unsafe extern "C" fn rgetpeername(
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rgetsockname(
+pub(crate) unsafe extern "C" fn rgetsockname(
     socket: c_int,
     addr: *mut sockaddr,
     length: *mut socklen_t,
@@ -210,8 +213,7 @@ unsafe extern "C" fn rgetsockname(
     })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn rfcntl(descriptor: c_int, command: c_int, argument: c_long) -> c_int {
+pub(crate) extern "C" fn rfcntl(descriptor: c_int, command: c_int, argument: c_long) -> c_int {
     guard::number(|| {
         let socket = table::find(descriptor)?;
         if !matches!(command, F_GETFL | F_SETFL | F_GETFD | F_SETFD) {

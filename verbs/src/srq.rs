@@ -104,8 +104,10 @@ pub(crate) unsafe fn remove(srq: *mut ibv_srq) -> Result<(), Errno> {
     Ok(())
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+pub(crate) unsafe extern "C" fn ibv_create_srq(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
     // SAFETY: as the program says.
     guard::pointer(|| unsafe { create(pd, attr) })
 }
@@ -147,8 +149,7 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_modify_srq(
+pub(crate) unsafe extern "C" fn ibv_modify_srq(
     srq: *mut ibv_srq,
     attr: *mut ibv_srq_attr,
     mask: c_int,
@@ -166,8 +167,7 @@ unsafe extern "C" fn ibv_modify_srq(
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     // SAFETY: the program's pointers are one of a queue, and a place for the answer.
     guard::status(|| unsafe {
         let found = SrqObject::of(srq)?.srq.attributes()?;
@@ -180,8 +180,7 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     // SAFETY: the program's pointer is one of a queue, which it does not use any more.
     guard::status(|| unsafe { remove(srq) })
 }

@@ -4,7 +4,10 @@ use std::ffi::{CStr, c_char, c_int};
 
 use flue_verbs_abi::{
     cm::rdma_cm_event_type,
-    enums::{IBV_RATE_MAX, ibv_event_type, ibv_node_type, ibv_port_state, ibv_rate, ibv_wc_status},
+    enums::{
+        IBV_RATE_MAX, ibv_event_type, ibv_node_type, ibv_port_state, ibv_rate, ibv_wc_status,
+        ibv_wr_opcode,
+    },
 };
 
 /// Completion statuses by number.
@@ -57,6 +60,26 @@ const EVENT_TYPE: [&CStr; 20] = [
     c"client reregistration",
     c"GID table change",
     c"WQ fatal",
+];
+
+/// Opcodes of work requests by number; 12 and 13 are unassigned.
+const WR_OPCODE: [&CStr; 16] = [
+    c"rdma-write",
+    c"rdma-write-with-imm",
+    c"send",
+    c"send-with-imm",
+    c"rdma-read",
+    c"atomic-cmp-and-swp",
+    c"atomic-fetch-and-add",
+    c"local-inv",
+    c"bind-mw",
+    c"send-with-inv",
+    c"tso",
+    c"driver1",
+    c"unknown",
+    c"unknown",
+    c"flush",
+    c"atomic-write",
 ];
 
 /// Kinds of devices by number, from 1.
@@ -127,47 +150,42 @@ fn text(list: &[&'static CStr], number: i64, other: &'static CStr) -> *const c_c
     found.copied().unwrap_or(other).as_ptr()
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char {
+pub(crate) extern "C" fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char {
     text(&WC_STATUS, status.0.into(), c"unknown")
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_event_type_str(event: ibv_event_type) -> *const c_char {
+pub(crate) extern "C" fn ibv_event_type_str(event: ibv_event_type) -> *const c_char {
     text(&EVENT_TYPE, event.0.into(), c"unknown")
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_node_type_str(node_type: ibv_node_type) -> *const c_char {
+pub(crate) extern "C" fn ibv_node_type_str(node_type: ibv_node_type) -> *const c_char {
     text(&NODE_TYPE, node_type.0.into(), c"unknown")
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_port_state_str(state: ibv_port_state) -> *const c_char {
+pub(crate) extern "C" fn ibv_port_state_str(state: ibv_port_state) -> *const c_char {
     text(&PORT_STATE, state.0.into(), c"unknown")
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char {
+pub(crate) extern "C" fn ibv_wr_opcode_str(opcode: ibv_wr_opcode) -> *const c_char {
+    text(&WR_OPCODE, opcode.0.into(), c"unknown")
+}
+
+pub(crate) extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char {
     text(&CM_EVENT, event.0.into(), c"UNKNOWN EVENT")
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_rate_to_mult(rate: ibv_rate) -> c_int {
+pub(crate) extern "C" fn ibv_rate_to_mult(rate: ibv_rate) -> c_int {
     RATES.iter().find(|row| row.0 == rate.0).and_then(|row| row.1).unwrap_or(-1)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn mult_to_ibv_rate(mult: c_int) -> ibv_rate {
+pub(crate) extern "C" fn mult_to_ibv_rate(mult: c_int) -> ibv_rate {
     RATES.iter().find(|row| row.1 == Some(mult)).map_or(IBV_RATE_MAX, |row| ibv_rate(row.0))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn ibv_rate_to_mbps(rate: ibv_rate) -> c_int {
+pub(crate) extern "C" fn ibv_rate_to_mbps(rate: ibv_rate) -> c_int {
     RATES.iter().find(|row| row.0 == rate.0).map_or(-1, |row| row.2)
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> ibv_rate {
+pub(crate) extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> ibv_rate {
     RATES.iter().find(|row| row.2 == mbps).map_or(IBV_RATE_MAX, |row| ibv_rate(row.0))
 }

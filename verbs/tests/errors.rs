@@ -18,7 +18,7 @@ fn library() -> PathBuf {
     test.parent().unwrap().join(LIBRARY_FILE)
 }
 
-/// A directory with the library under both names.
+/// A directory with the library under its names.
 fn names(directory: &Path) -> PathBuf {
     let names = directory.join("lib");
     let _ = fs::remove_dir_all(&names);

@@ -1,5 +1,5 @@
-//! The library's exports against the list of symbols, by the dynamic loader itself: each symbol under the version that
-//! programs ask for, and no symbol that is not on the list.
+//! The library's exports compared with the list of symbols, by the dynamic loader itself: each symbol under its versions,
+//! without a version, and no symbol that is not on the list.
 //!
 //! Needs `cc` and `nm`; says so and passes without them, but fails in CI.
 
@@ -15,7 +15,9 @@ use std::{
 
 use flue_verbs_abi::{
     settings::LIBRARY_FILE,
-    symbols::{PRIVATE, PRIVATE_VARIABLE, Symbol, symbols, versions},
+    symbols::{
+        PRIVATE, PRIVATE_VARIABLE, PRIVATE_VERSIONS, PrivateVersion, Symbol, symbols, versions,
+    },
 };
 
 /// Cargo builds the library beside this test.
@@ -36,21 +38,16 @@ fn cc(directory: &Path, arguments: &[&str]) -> Option<()> {
     Some(())
 }
 
-/// Symbols as programs and providers bind them: those of the private interface under each of its versions.
+/// Symbols as programs and providers of one version of the private interface bind them.
 fn references(private: &'static str) -> Vec<Symbol> {
-    let of_release = |symbol: &Symbol| {
-        !symbol.name.starts_with("verbs_register_driver_")
-            || symbol.name.rsplit('_').next() == private.rsplit('_').next()
-    };
-    let under = |symbol: Symbol| match symbol.version.contains("PRIVATE") {
-        true => Symbol { version: private, ..symbol },
-        false => symbol,
-    };
-    symbols().filter(of_release).map(under).collect()
+    let is_of_release =
+        |symbol: &Symbol| symbol.version == private || !symbol.version.contains("PRIVATE");
+    symbols().filter(is_of_release).collect()
 }
 
-/// A library of the same name and versions as the originals, with empty functions, and a program that is linked to it.
-fn build_program(directory: &Path, references: &[Symbol]) -> Option<()> {
+/// A library of the same versions as the originals, or without any, with empty functions, and a program that is linked to
+/// it.
+fn build_program(directory: &Path, references: &[Symbol], is_versioned: bool) -> Option<()> {
     let (mut stubs, mut program, mut script) = (String::new(), String::new(), String::new());
     for Symbol { name, .. } in references {
         let is_variable = *name == PRIVATE_VARIABLE;
@@ -76,7 +73,7 @@ fn build_program(directory: &Path, references: &[Symbol]) -> Option<()> {
     for (name, text) in [("stubs.c", stubs), ("program.c", program), ("stubs.map", script)] {
         fs::write(directory.join(name), text).unwrap();
     }
-    let map = "-Wl,--version-script=stubs.map";
+    let map = if is_versioned { "-Wl,--version-script=stubs.map" } else { "-Wl,-z,now" };
     cc(
         directory,
         &["-shared", "-fPIC", "-Wl,-soname,libprobe.so", map, "stubs.c", "-o", "libprobe.so"],
@@ -85,54 +82,92 @@ fn build_program(directory: &Path, references: &[Symbol]) -> Option<()> {
     cc(directory, &["-Wl,-z,now", "-fno-builtin", "program.c", "./libprobe.so", "-o", "program"])
 }
 
-fn every_symbol_binds(private: &'static str) {
-    let references = references(private);
+/// Starts a program that binds the symbols of the public interface and of one version of the private one.
+fn every_symbol_binds(private: &PrivateVersion, is_versioned: bool) {
+    let references = references(private.name);
     assert!(references.len() > 200, "only {}", references.len());
-    assert!(references.iter().filter(|it| it.version == private).count() > PRIVATE.len());
-    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(private);
+    let of_private = references.iter().filter(|it| it.version == private.name).count();
+    assert_eq!(of_private, PRIVATE.len() + 2, "with the variable and the registration");
+    let name = format!("{}-{is_versioned}", private.name);
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(&name);
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(directory.join("lib")).unwrap();
-    if build_program(&directory, &references).is_none() {
+    if build_program(&directory, &references, is_versioned).is_none() {
         return lacks("cc does not start: install gcc");
     }
     symlink(library(), directory.join("lib/libprobe.so")).unwrap();
-    let run = |path: &Path| {
-        let mut command = Command::new(directory.join("program"));
-        command.env("LD_LIBRARY_PATH", path).output().unwrap()
-    };
-    let ended = run(&directory.join("lib"));
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert!(ended.status.success() && said.is_empty(), "{}: {said}", ended.status);
+    let mut command = Command::new(directory.join("program"));
+    let ended = command.env("LD_LIBRARY_PATH", directory.join("lib")).output().unwrap();
+    let text = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.success() && text.is_empty(), "{name}: {}: {text}", ended.status);
 }
 
 #[test]
 fn every_symbol_binds_under_its_version() {
-    every_symbol_binds("IBVERBS_PRIVATE_34");
+    PRIVATE_VERSIONS.iter().for_each(|private| every_symbol_binds(private, true));
 }
 
+// As a program whose linker has seen a library without versions.
 #[test]
-fn providers_of_later_releases_bind() {
-    every_symbol_binds("IBVERBS_PRIVATE_59");
-    every_symbol_binds("IBVERBS_PRIVATE_64");
+fn every_symbol_binds_without_a_version() {
+    PRIVATE_VERSIONS.iter().for_each(|private| every_symbol_binds(private, false));
 }
 
-/// `nm` lists defined symbols, and versions as absolute ones.
+// NCCL looks its functions up so.
 #[test]
-fn nothing_else_is_exported() {
+fn dlvsym_finds_every_symbol_under_each_of_its_versions_only() {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("dlvsym");
+    fs::create_dir_all(&directory).unwrap();
+    let rows = symbols().map(|it| format!("{{\"{}\", \"{}\"}},\n", it.name, it.version));
+    let program = format!(
+        "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n\
+         static const char *const all[][2] = {{\n{}}};\n{DLVSYM_MAIN}",
+        rows.collect::<String>()
+    );
+    fs::write(directory.join("dlvsym.c"), program).unwrap();
+    if cc(&directory, &["dlvsym.c", "-o", "dlvsym", "-ldl"]).is_none() {
+        return lacks("cc does not start: install gcc");
+    }
+    let found = Command::new(directory.join("dlvsym")).arg(library()).output().unwrap();
+    let text = String::from_utf8_lossy(&found.stdout);
+    assert!(found.status.success() && text.is_empty(), "{}: {text}", found.status);
+}
+
+/// Prints what is not found, and what is found under a version that it does not have.
+const DLVSYM_MAIN: &str = r#"
+int main(int count, char **arguments)
+{
+	void *library = dlopen(arguments[1], RTLD_NOW);
+	if (count != 2 || !library)
+		return 2;
+	for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
+		if (!dlvsym(library, all[i][0], all[i][1]))
+			printf("%s@%s is not found\n", all[i][0], all[i][1]);
+		if (!dlsym(library, all[i][0]))
+			printf("%s is not found\n", all[i][0]);
+	}
+	if (dlvsym(library, "rdma_create_id", "IBVERBS_1.1") || dlvsym(library, "ibv_reg_mr", "IBVERBS_1.0"))
+		puts("a symbol is found under another's version");
+	return 0;
+}
+"#;
+
+#[test]
+fn exports_are_the_listed_symbols() {
     let Ok(listed) = Command::new("nm").args(["-D", "--defined-only"]).arg(library()).output()
     else {
         return lacks("nm is not installed (Debian package binutils)");
     };
     let text = String::from_utf8(listed.stdout).unwrap();
-    let symbol = |line: &'_ str| {
-        line.rsplit(' ').next().map(|name| name.split('@').next().unwrap_or(name).to_owned())
+    // `nm` lists versions as absolute symbols.
+    let symbols_only = text.lines().filter(|line| !line.contains(" A "));
+    let exported: BTreeSet<_> = symbols_only.filter_map(|line| line.rsplit(' ').next()).collect();
+    let name = |symbol: Symbol| {
+        let separator = if symbol.is_default { "@@" } else { "@" };
+        format!("{}{separator}{}", symbol.name, symbol.version)
     };
-    let exported: BTreeSet<String> = text.lines().filter_map(symbol).collect();
-    let versions: BTreeSet<&str> = versions().map(|(name, _)| name).collect();
-    let known: BTreeSet<&str> = symbols().map(|symbol| symbol.name).collect();
-    let is_unknown =
-        |name: &&String| !known.contains(name.as_str()) && !versions.contains(name.as_str());
-    let unknown: Vec<_> = exported.iter().filter(is_unknown).collect();
-    assert!(unknown.is_empty(), "{unknown:?}");
-    assert!(exported.len() >= known.len(), "{} of {}", exported.len(), known.len());
+    let expected: BTreeSet<_> = symbols().map(name).collect();
+    let expected: BTreeSet<_> = expected.iter().map(String::as_str).collect();
+    let difference: Vec<_> = exported.symmetric_difference(&expected).collect();
+    assert!(difference.is_empty(), "exported or listed, but not both: {difference:?}");
 }

@@ -38,6 +38,11 @@ static void load(int is_used)
 {
 	void *verbs = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL), *cm = dlopen("librdmacm.so.1", RTLD_NOW | RTLD_LOCAL);
 	CHECK(verbs && cm);
+	/* The names of development packages lead to the same library, which is loaded once. */
+	void *plain_verbs = dlopen("libibverbs.so", RTLD_NOW | RTLD_LOCAL), *plain_cm = dlopen("librdmacm.so", RTLD_NOW | RTLD_LOCAL);
+	CHECK(plain_verbs == verbs && plain_cm == cm && verbs == cm);
+	CHECK(dlclose(plain_cm) == 0 && dlclose(plain_verbs) == 0);
+	CHECK(dlvsym(verbs, "ibv_get_device_list", "IBVERBS_1.1") == dlsym(verbs, "ibv_get_device_list"));
 	if (is_used)
 		use(verbs, cm);
 	CHECK(dlclose(cm) == 0 && dlclose(verbs) == 0);

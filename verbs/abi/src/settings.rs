@@ -1,8 +1,10 @@
 //! Settings of the library in the environment of a program. `flue run` sets them by its options; absent ones have the
 //! defaults of the adapter.
 
-/// Names that the library is loaded under: those of the originals.
-pub const LIBRARY_NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+/// Names that programs load the library under: those of the originals, and of their development packages, which some
+/// programs pass to dlopen(3).
+pub const LIBRARY_NAMES: [&str; 4] =
+    ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so"];
 
 /// Name of the library's file where cargo builds it and where packages install it.
 pub const LIBRARY_FILE: &str = "libflue_verbs.so";

@@ -54,13 +54,11 @@ pub(super) unsafe fn remove(channel: *mut rdma_event_channel) {
     unsafe { ChannelObject::remove(channel) };
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     guard::pointer(make)
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     guard::nothing(|| {
         // SAFETY: the program's pointer is null or one of a channel.
         let Ok(own) = (unsafe { ChannelObject::of(channel) }) else { return };
@@ -86,8 +84,7 @@ unsafe fn is_at_the_end(channel: *mut rdma_event_channel) -> bool {
 }
 
 /// Cancelled by `pthread_cancel` while it blocks: no value with `Drop` lives across its read.
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C-unwind" fn rdma_get_cm_event(
+pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {

@@ -25,8 +25,7 @@ use crate::guard::{self, Errno};
 /// Milliseconds in which an address is to be resolved.
 const RESOLVE_MS: c_int = 2000;
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn rdma_get_request(
+pub(crate) unsafe extern "C-unwind" fn rdma_get_request(
     listen: *mut rdma_cm_id,
     id: *mut *mut rdma_cm_id,
 ) -> c_int {
@@ -74,8 +73,7 @@ unsafe extern "C-unwind" fn rdma_get_request(
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C-unwind" fn rdma_create_ep(
+pub(crate) unsafe extern "C-unwind" fn rdma_create_ep(
     id: *mut *mut rdma_cm_id,
     res: *mut rdma_addrinfo,
     pd: *mut ibv_pd,
@@ -132,8 +130,7 @@ unsafe extern "C-unwind" fn rdma_create_ep(
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
+pub(crate) unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     // SAFETY: as the program says.
     unsafe {
         rdma_destroy_qp(id);

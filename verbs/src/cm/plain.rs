@@ -10,8 +10,7 @@ use libc::{sockaddr, sockaddr_storage};
 
 use crate::guard::{self, Errno};
 
-#[unsafe(no_mangle)]
-extern "C" fn rdma_join_multicast(
+pub(crate) extern "C" fn rdma_join_multicast(
     _id: *mut rdma_cm_id,
     _addr: *mut sockaddr,
     _context: *mut c_void,
@@ -19,8 +18,7 @@ extern "C" fn rdma_join_multicast(
     guard::done(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn rdma_join_multicast_ex(
+pub(crate) extern "C" fn rdma_join_multicast_ex(
     _id: *mut rdma_cm_id,
     _attr: *mut rdma_cm_join_mc_attr_ex,
     _context: *mut c_void,
@@ -28,18 +26,15 @@ extern "C" fn rdma_join_multicast_ex(
     guard::done(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn rdma_leave_multicast(_id: *mut rdma_cm_id, _addr: *mut sockaddr) -> c_int {
+pub(crate) extern "C" fn rdma_leave_multicast(_id: *mut rdma_cm_id, _addr: *mut sockaddr) -> c_int {
     guard::done(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn rdma_set_local_ece(_id: *mut rdma_cm_id, _ece: *mut ibv_ece) -> c_int {
+pub(crate) extern "C" fn rdma_set_local_ece(_id: *mut rdma_cm_id, _ece: *mut ibv_ece) -> c_int {
     guard::done(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn rdma_get_remote_ece(_id: *mut rdma_cm_id, _ece: *mut ibv_ece) -> c_int {
+pub(crate) extern "C" fn rdma_get_remote_ece(_id: *mut rdma_cm_id, _ece: *mut ibv_ece) -> c_int {
     guard::done(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
@@ -61,26 +56,12 @@ fn port(address: *const sockaddr_storage) -> u16 {
     }
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
+pub(crate) extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: see `route`.
     port(unsafe { &raw const (*route(id)).src_storage })
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
+pub(crate) extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     // SAFETY: see `route`.
     port(unsafe { &raw const (*route(id)).dst_storage })
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rdma_get_local_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
-    // SAFETY: see `route`.
-    unsafe { &raw mut (*route(id)).src_storage }.cast()
-}
-
-#[unsafe(no_mangle)]
-extern "C" fn rdma_get_peer_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
-    // SAFETY: see `route`.
-    unsafe { &raw mut (*route(id)).dst_storage }.cast()
 }

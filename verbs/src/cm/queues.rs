@@ -123,8 +123,7 @@ pub(super) unsafe fn create_plain_qp(
     Ok(())
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn rdma_create_qp(
+pub(crate) unsafe extern "C" fn rdma_create_qp(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
     attr: *mut ibv_qp_init_attr,
@@ -133,8 +132,7 @@ pub(super) unsafe extern "C" fn rdma_create_qp(
     guard::done(|| unsafe { create_plain_qp(id, pd, attr.as_mut().ok_or(Errno(libc::EINVAL))?) })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_qp_ex(
+pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
@@ -142,8 +140,7 @@ unsafe extern "C" fn rdma_create_qp_ex(
     guard::done(|| unsafe { create_qp(id, attr.as_mut().ok_or(Errno(libc::EINVAL))?) })
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
+pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     guard::nothing(|| {
         // SAFETY: the program's pointer is one of an identifier.
         unsafe {
@@ -156,8 +153,7 @@ pub(super) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     });
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_srq(
+pub(crate) unsafe extern "C" fn rdma_create_srq(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
@@ -175,8 +171,7 @@ unsafe extern "C" fn rdma_create_srq(
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rdma_create_srq_ex(
+pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_srq_init_attr_ex,
 ) -> c_int {
@@ -197,8 +192,7 @@ unsafe extern "C" fn rdma_create_srq_ex(
     })
 }
 
-#[unsafe(no_mangle)]
-pub(super) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
+pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     guard::nothing(|| {
         // SAFETY: the program's pointer is one of an identifier.
         unsafe {

@@ -90,8 +90,7 @@ const fn one(buffer: *const c_void, length: usize) -> iovec {
     iovec { iov_base: buffer.cast_mut(), iov_len: length }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rrecv(
+pub(crate) unsafe extern "C" fn rrecv(
     socket: c_int,
     buffer: *mut c_void,
     length: usize,
@@ -101,8 +100,7 @@ unsafe extern "C" fn rrecv(
     guard::bytes(|| unsafe { receive(socket, &one(buffer, length), 1, flags) })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rrecvfrom(
+pub(crate) unsafe extern "C" fn rrecvfrom(
     socket: c_int,
     buffer: *mut c_void,
     length: usize,
@@ -122,8 +120,11 @@ unsafe extern "C" fn rrecvfrom(
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rrecvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> isize {
+pub(crate) unsafe extern "C" fn rrecvmsg(
+    socket: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+) -> isize {
     guard::bytes(|| {
         // SAFETY: as the program says.
         unsafe {
@@ -137,14 +138,12 @@ unsafe extern "C" fn rrecvmsg(socket: c_int, message: *mut msghdr, flags: c_int)
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rread(socket: c_int, buffer: *mut c_void, length: usize) -> isize {
+pub(crate) unsafe extern "C" fn rread(socket: c_int, buffer: *mut c_void, length: usize) -> isize {
     // SAFETY: as the program says.
     guard::bytes(|| unsafe { receive(socket, &one(buffer, length), 1, 0) })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rreadv(socket: c_int, vector: *const iovec, count: c_int) -> isize {
+pub(crate) unsafe extern "C" fn rreadv(socket: c_int, vector: *const iovec, count: c_int) -> isize {
     guard::bytes(|| {
         let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
         // SAFETY: as the program says.
@@ -152,8 +151,7 @@ unsafe extern "C" fn rreadv(socket: c_int, vector: *const iovec, count: c_int) -
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rsend(
+pub(crate) unsafe extern "C" fn rsend(
     socket: c_int,
     buffer: *const c_void,
     length: usize,
@@ -163,8 +161,7 @@ unsafe extern "C" fn rsend(
     guard::bytes(|| unsafe { send(socket, &one(buffer, length), 1, flags) })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rsendto(
+pub(crate) unsafe extern "C" fn rsendto(
     socket: c_int,
     buffer: *const c_void,
     length: usize,
@@ -182,8 +179,11 @@ unsafe extern "C" fn rsendto(
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rsendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> isize {
+pub(crate) unsafe extern "C" fn rsendmsg(
+    socket: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> isize {
     guard::bytes(|| {
         // SAFETY: as the program says.
         unsafe {
@@ -196,14 +196,20 @@ unsafe extern "C" fn rsendmsg(socket: c_int, message: *const msghdr, flags: c_in
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rwrite(socket: c_int, buffer: *const c_void, length: usize) -> isize {
+pub(crate) unsafe extern "C" fn rwrite(
+    socket: c_int,
+    buffer: *const c_void,
+    length: usize,
+) -> isize {
     // SAFETY: as the program says.
     guard::bytes(|| unsafe { send(socket, &one(buffer, length), 1, 0) })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rwritev(socket: c_int, vector: *const iovec, count: c_int) -> isize {
+pub(crate) unsafe extern "C" fn rwritev(
+    socket: c_int,
+    vector: *const iovec,
+    count: c_int,
+) -> isize {
     guard::bytes(|| {
         let count = usize::try_from(count).map_err(|_| Errno(libc::EINVAL))?;
         // SAFETY: as the program says.
@@ -212,8 +218,7 @@ unsafe extern "C" fn rwritev(socket: c_int, vector: *const iovec, count: c_int) 
 }
 
 /// An offset of -1 is the buffer's address.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn riomap(
+pub(crate) unsafe extern "C" fn riomap(
     socket: c_int,
     buffer: *mut c_void,
     length: usize,
@@ -240,14 +245,12 @@ unsafe extern "C" fn riomap(
     mapped as off_t
 }
 
-#[unsafe(no_mangle)]
-extern "C" fn riounmap(socket: c_int, buffer: *mut c_void, length: usize) -> c_int {
+pub(crate) extern "C" fn riounmap(socket: c_int, buffer: *mut c_void, length: usize) -> c_int {
     guard::done(|| Ok(table::find(socket)?.unmap(buffer.addr(), length)?))
 }
 
 /// Where the peer has mapped nothing it is EINVAL.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn riowrite(
+pub(crate) unsafe extern "C" fn riowrite(
     socket: c_int,
     buffer: *const c_void,
     length: usize,

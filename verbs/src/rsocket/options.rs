@@ -106,8 +106,7 @@ pub(super) fn linger(descriptor: c_int) -> Linger {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rsetsockopt(
+pub(crate) unsafe extern "C" fn rsetsockopt(
     descriptor: c_int,
     level: c_int,
     name: c_int,
@@ -187,8 +186,7 @@ fn tcp_info(socket: &Socket) -> [u8; size_of::<libc::tcp_info>()] {
     info
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rgetsockopt(
+pub(crate) unsafe extern "C" fn rgetsockopt(
     descriptor: c_int,
     level: c_int,
     name: c_int,

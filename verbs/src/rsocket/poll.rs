@@ -143,8 +143,11 @@ impl<'a> Watched<'a> {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rpoll(descriptors: *mut pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn rpoll(
+    descriptors: *mut pollfd,
+    count: libc::nfds_t,
+    timeout: c_int,
+) -> c_int {
     let mut is_mixed = false;
     let found = guard::number(|| {
         let Ok(count) = usize::try_from(count) else { return Err(Errno(libc::EINVAL)) };
@@ -171,8 +174,7 @@ unsafe fn has(set: *const fd_set, fd: c_int) -> bool {
     !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rselect(
+pub(crate) unsafe extern "C" fn rselect(
     count: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
