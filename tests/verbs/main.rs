@@ -1,15 +1,18 @@
 //! Unmodified programs of libibverbs and librdmacm under `flue run`: a table of programs, each with the command lines
-//! of its two ends and what they must say; the launcher itself; and the loader's view of the library.
+//! of its two ends and what they must say; the launcher itself; the loader's view of the library; and another release
+//! of Debian.
 //!
 //! `tests/verbs/run` installs the programs and makes the table of docs/verbs.md. Without a program its test says so and
 //! passes, but fails in CI.
 
+mod differences;
 mod group;
 mod launch;
 mod loader;
 mod options;
 mod place;
 mod programs;
+mod releases;
 mod results;
 mod servers;
 mod streams;

@@ -1,11 +1,11 @@
 //! Exported symbols: for each name a stub in assembly, which has the versions of the name and jumps to the function of
 //! that name.
 //!
-//! A Rust function has no symbol version, and a library without versions is refused by `dlvsym`. The function itself
-//! is not exported, so that each name has exactly the versions of `flue_verbs_abi::symbols`. `build.rs` writes the
-//! stubs by that list: a listed function that does not exist, or is not listed, does not compile without a warning.
+//! Rust functions have no symbol versions, without which dlvsym(3) finds nothing and the loader warns. The functions
+//! themselves are not exported: each name has exactly the versions of `flue_verbs_abi::symbols`. `build.rs` writes the
+//! stubs by that list. A listed function that does not exist is an error of the compiler, and one that is not listed a
+//! warning.
 
-#[allow(clippy::wildcard_imports)] // Of each module, its exported functions.
 use crate::{
     address::*,
     ah::*,

@@ -3,8 +3,8 @@
 //! The library maps names, flags, statuses and life-cycle rules; queues, memory protection and connections are the
 //! core's. Programs load one file under both names, so that there is one state. Files by area: `device`, `open`,
 //! `memory`, `mw`, `cq`, `qp`, `srq`, `ah`, `event`, `cm`, `address`, `rsocket`, `fork`; `private` answers the
-//! providers of hardware, `text` has the strings and rate conversions, `settings` reads the environment, and `config`
-//! configures the adapter by it.
+//! providers of hardware, `unsupported` has calls that fail, `exports` gives symbols their versions, `text` has the
+//! strings and rate conversions, `settings` reads the environment, and `config` configures the adapter by it.
 //!
 //! Every exported function goes through `guard`: a panic becomes EIO, and errno is set as its caller expects. `fatal`
 //! ends the device behind a panic, or when its link is gone.

@@ -1,7 +1,7 @@
-//! Exported functions that flue does not implement: what later releases of rdma-core have added to the public interface,
-//! and the means to define more of them.
+//! Exported functions that flue does not implement: additions of later releases of rdma-core to the public interface,
+//! and macros for more of them.
 //!
-//! Callers see the error as each kind of function reports it. C allows such a function to ignore its arguments.
+//! Each kind of function reports EOPNOTSUPP in its own way. In C's calling convention they may ignore their arguments.
 
 /// Defines functions that return EOPNOTSUPP.
 macro_rules! status {

@@ -1,5 +1,5 @@
-//! The library's exports compared with the list of symbols, by the dynamic loader itself: each symbol under its versions,
-//! without a version, and no symbol that is not on the list.
+//! The library's exports compared with the list of symbols, by the dynamic loader itself: each symbol under its
+//! versions, without a version, and no symbol that is not on the list.
 //!
 //! Needs `cc` and `nm`; says so and passes without them, but fails in CI.
 
@@ -45,8 +45,8 @@ fn references(private: &'static str) -> Vec<Symbol> {
     symbols().filter(is_of_release).collect()
 }
 
-/// A library of the same versions as the originals, or without any, with empty functions, and a program that is linked to
-/// it.
+/// Library of the same versions as the originals, or without any, with empty functions; and a program that is linked
+/// to it.
 fn build_program(directory: &Path, references: &[Symbol], is_versioned: bool) -> Option<()> {
     let (mut stubs, mut program, mut script) = (String::new(), String::new(), String::new());
     for Symbol { name, .. } in references {
@@ -137,18 +137,18 @@ fn dlvsym_finds_every_symbol_under_each_of_its_versions_only() {
 const DLVSYM_MAIN: &str = r#"
 int main(int count, char **arguments)
 {
-	void *library = dlopen(arguments[1], RTLD_NOW);
-	if (count != 2 || !library)
-		return 2;
-	for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
-		if (!dlvsym(library, all[i][0], all[i][1]))
-			printf("%s@%s is not found\n", all[i][0], all[i][1]);
-		if (!dlsym(library, all[i][0]))
-			printf("%s is not found\n", all[i][0]);
-	}
-	if (dlvsym(library, "rdma_create_id", "IBVERBS_1.1") || dlvsym(library, "ibv_reg_mr", "IBVERBS_1.0"))
-		puts("a symbol is found under another's version");
-	return 0;
+    void *library = dlopen(arguments[1], RTLD_NOW);
+    if (count != 2 || !library)
+        return 2;
+    for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
+        if (!dlvsym(library, all[i][0], all[i][1]))
+            printf("%s@%s is not found\n", all[i][0], all[i][1]);
+        if (!dlsym(library, all[i][0]))
+            printf("%s is not found\n", all[i][0]);
+    }
+    if (dlvsym(library, "rdma_create_id", "IBVERBS_1.1") || dlvsym(library, "ibv_reg_mr", "IBVERBS_1.0"))
+        puts("a symbol is found under another's version");
+    return 0;
 }
 "#;
 

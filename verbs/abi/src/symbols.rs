@@ -284,8 +284,8 @@ pub const VERSIONS: &[Version] = &[
     },
 ];
 
-/// Functions of the private interface. Programs call `ibv_query_gid_type`. Providers bind the rest, and of a provider only
-/// the registration is called.
+/// Functions of the private interface. Programs call `ibv_query_gid_type` and `ibv_wr_opcode_str`; providers bind the
+/// others, and call none of them here.
 pub const PRIVATE: &[&str] = &[
     "__ioctl_final_num_attrs",
     "__verbs_log",
