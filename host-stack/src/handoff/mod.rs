@@ -8,11 +8,13 @@
 //!   the bytes beyond RCV.NXT. About 1 us for an idle connection.
 //! * [`import`](mod@import): replay. A fresh socket is led through a handshake, with an ISN chosen so that its
 //!   sequence numbers continue the connection's ([`isn`]), and through what is in flight.
+//! * [`accept`](mod@accept): a listening socket takes a SYN that the host has already answered.
 //!
 //! What smoltcp does not reveal, the [`observer`](crate::observer) has recorded.
 //!
 //! P1 to P14 in comments are pitfalls of the hand-over; `docs/conformance/chimney.md` lists them.
 
+pub(crate) mod accept;
 pub(crate) mod export;
 pub(crate) mod import;
 mod isn;

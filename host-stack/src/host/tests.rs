@@ -4,6 +4,7 @@ mod bench;
 mod closed;
 mod conformance;
 mod ecn;
+mod half_open;
 mod kept;
 mod listing;
 mod offloading;
