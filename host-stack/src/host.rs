@@ -86,6 +86,7 @@ use crate::{
     clock::{TimestampClock, from_smoltcp, to_smoltcp},
     cookie::Isns,
     device::QueueDevice,
+    observer::Leaves,
     socket::{ClientRequest, HostSocketPort, Notice},
     window::raise_scale,
     wire::{self, Frame},
@@ -411,7 +412,11 @@ impl Host {
                     let tcp_at = segment.tcp_at;
                     segment.flags |= ecn;
                     let is_bared = connection.bare_probe(&mut segment);
-                    if connection.flow.outgoing(now, &mut segment) | is_bared {
+                    let leaves = connection.flow.outgoing(now, &mut segment);
+                    if leaves == Leaves::Never {
+                        continue;
+                    }
+                    if leaves == Leaves::Changed || is_bared {
                         let Some(other) = wire::rewritten(&frame, &segment) else { continue };
                         frame = other;
                     } else if ecn != Flags::default() {

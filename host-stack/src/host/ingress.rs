@@ -10,6 +10,7 @@ use offload_engine::{
     frame::FlowKey,
     state::{MacAddress, TcpCached},
     status::NdisStatus,
+    tcp::SeqNum,
     time::Instant,
 };
 use smoltcp::socket::tcp;
@@ -23,7 +24,11 @@ use super::{
 };
 use crate::{
     clock::{self, to_smoltcp},
-    handoff::import::fresh_socket,
+    handoff::{
+        import::fresh_socket,
+        rewind::{can_rewind, rewind},
+        take,
+    },
     observer::Flow,
     retrieve::{Given, retrieve},
     socket::ListenerId,
@@ -163,6 +168,12 @@ impl Host {
         if segment.is_reset() && connection.both_closed(socket) {
             return Verdict::Drop;
         }
+        if connection.flow.is_overrun(now, segment) {
+            self.rewind(now, handle, segment.ack);
+        }
+        let Some(connection) = self.connections.get_mut(&handle) else { return Verdict::Process };
+        let slot = connection.socket;
+        let socket = self.sockets.get::<tcp::Socket<'_>>(slot);
         let standing = connection.standing(socket);
         let Given { ahead, mut whole } = retrieve(segment, &connection.flow, socket, standing);
         let window = connection.flow.kept_window(segment);
@@ -184,6 +195,33 @@ impl Host {
             Some(window) => Verdict::ProcessWith(window, segment.tcp_at),
             None => Verdict::Process,
         }
+    }
+
+    /// smoltcp takes nothing for sent that is not acknowledged; `ack` is about to be.
+    fn rewind(&mut self, now: Instant, handle: OffloadHandle, ack: SeqNum) {
+        let is_due = |connection: &Connection, socket: &tcp::Socket<'_>| {
+            connection.rcv_nxt(socket) != connection.flow.acknowledged
+        };
+        let Some(connection) = self.connections.get(&handle) else { return };
+        let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
+        // A FIN alone is retransmitted into any window.
+        let queued = connection.snd_una(socket) + socket.send_queue() as u32;
+        if !can_rewind(socket.state()) || ack.is_at_or_after(queued) {
+            return;
+        }
+        if is_due(connection, socket) {
+            self.push_acknowledgement(now, handle);
+        }
+        let Some(connection) = self.connections.get_mut(&handle) else { return };
+        let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
+        if is_due(connection, socket) {
+            return;
+        }
+        let ends = (connection.snd_una(socket), connection.rcv_nxt(socket));
+        let socket = take(&mut self.sockets, connection.socket);
+        let socket = rewind(to_smoltcp(now), connection.tuple, socket, ends);
+        connection.socket = self.sockets.add(socket);
+        connection.flow.rewound();
     }
 
     /// A SYN for a 4-tuple that smoltcp has. Its set may hold a listener's socket before the

@@ -2,6 +2,7 @@
 
 mod bench;
 mod closed;
+mod closed_window;
 mod conformance;
 mod ecn;
 mod half_open;
