@@ -14,7 +14,7 @@
 //! [`HANDSHAKE_MAX`]. While the listener is full a new SYN replaces a half-open connection after [`HALF_OPEN_YIELDS`].
 
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use offload_engine::{
     chimney::client::OffloadHandle,
@@ -230,7 +230,7 @@ impl Host {
         };
         let mss = u16::try_from(self.config.mtu - ip_header - TCP_HEADER_LEN).unwrap_or(u16::MAX);
         let buffer = self.config.receive_buffer;
-        let scale = (scale_of_buffer(buffer) + self.config.scale_raise()).min(WINDOW_SCALE_MAX);
+        let scale = self.receive_scale();
         let syn = Syn {
             seq: iss,
             ack: Some(offer.irs + 1),
@@ -246,6 +246,12 @@ impl Host {
         let way =
             Way { macs: (self.config.mac, offer.mac), from: tuple.local(), to: tuple.remote() };
         wire::syn_frame(way, self.config.tcp.ttl_or_hop_limit, &syn)
+    }
+
+    /// The window scale that SYN-ACKs offer.
+    fn receive_scale(&self) -> u8 {
+        let scale = scale_of_buffer(self.config.receive_buffer) + self.config.scale_raise();
+        scale.min(WINDOW_SCALE_MAX)
     }
 
     pub(super) fn send_frame(&mut self, shard: ShardId, frame: Vec<u8>) {
@@ -276,6 +282,10 @@ impl Host {
             self.stats.duplicate_syns += 1;
             // RFC 3168 §6.1.1.1: a repeated SYN may have withdrawn the offer.
             half.offer.ecn &= segment.offers_ecn();
+            // The peer may have moved meanwhile.
+            half.offer.mac = segment.source_mac;
+            let repeated = segment.timestamps.map(|timestamps| timestamps.value);
+            half.offer.timestamp = half.offer.timestamp.and(repeated);
             half.sent = half.sent.saturating_add(1);
             let offer = half.offer;
             let clock = self.timestamps.at(now);
@@ -303,7 +313,8 @@ impl Host {
         if self.connections.len() >= CONNECTIONS_MAX {
             return Verdict::Drop;
         }
-        let Some(half) = self.half_open.remove(&handle) else { return Verdict::Drop };
+        let Some(mut half) = self.half_open.remove(&handle) else { return Verdict::Drop };
+        half.offer.mac = segment.source_mac;
         match self.complete(now, handle, &half) {
             true => self.judge_known(now, handle, segment),
             false => {
@@ -323,10 +334,13 @@ impl Host {
         iss: SeqNum,
         clock: u32,
     ) {
+        // What the SYN-ACK has offered, as far as its unit allows.
+        let window = u16::try_from(self.config.receive_buffer).unwrap_or(u16::MAX);
+        let scale = offer.options.window_scale.map_or(0, |_| self.receive_scale());
         let ack = Acknowledgement {
             seq: iss + 1,
             ack: offer.irs + 1,
-            window: u16::try_from(self.config.receive_buffer).unwrap_or(u16::MAX),
+            window: window >> scale,
             timestamps: offer.timestamp.map(|echo| Timestamps { value: clock, echo }),
             ece: false,
             fin: false,
@@ -470,6 +484,15 @@ impl Host {
             && let Some(frame) = advertisement(self.config.mac, tuple.local().ip(), (hop, mac))
         {
             self.process(now, frame);
+        }
+    }
+
+    /// A station has this Ethernet address now.
+    pub(super) fn move_half_open(&mut self, address: IpAddr, mac: MacAddress) {
+        for half in self.half_open.values_mut() {
+            if self.config.hop_back(half.tuple.remote().ip()) == address {
+                half.offer.mac = mac;
+            }
         }
     }
 

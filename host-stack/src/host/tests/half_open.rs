@@ -299,6 +299,21 @@ fn half_open_connections_are_reset_with_their_listener() {
     }
 }
 
+#[test]
+fn syn_acks_follow_a_peer_that_has_moved() {
+    let mut bench = listening(configs(OffloadPolicy::Never), false, BACKLOG);
+    bench.nodes[1].frame(from_stranger(1, false, "S", (7, 0)));
+    bench.settle();
+    let mut moved = from_stranger(1, false, "S", (7, 0));
+    moved[6..12].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+    bench.nodes[1].frame(moved);
+    bench.settle();
+    bench.run(Duration::from_secs(2));
+    let sent = bench.nodes[1].sent.iter().filter(|it| matches!(wire::parse(it), Frame::Tcp(_)));
+    let to = sent.map(|frame| frame[1]).collect::<Vec<_>>();
+    assert_eq!(to, [1, 9, 9]);
+}
+
 // RFC 9293 §3.10.7.4, SYN-RECEIVED; RFC 5961 §3.2, §4.2.
 #[test]
 fn half_open_connections_follow_the_rules_of_syn_received() {
@@ -309,7 +324,12 @@ fn half_open_connections_follow_the_rules_of_syn_received() {
         bench.nodes[1].to_host.send(ToHost::Frame { data: frame, checksum_valid: false }).unwrap();
         bench.settle();
         let answers = bench.nodes[1].sent.iter().filter_map(|frame| match wire::parse(frame) {
-            Frame::Tcp(segment) => Some((segment.flags, segment.seq.0, segment.ack.0)),
+            Frame::Tcp(segment) => {
+                let is_syn = segment.flags.contains(Flags::SYN);
+                let scale = segment.syn_options.window_scale.unwrap_or(7);
+                assert_eq!((segment.window, scale), (if is_syn { 65_535 } else { 511 }, 7));
+                Some((segment.flags, segment.seq.0, segment.ack.0))
+            }
             _ => None,
         });
         answers.collect::<Vec<_>>()
