@@ -21,7 +21,7 @@ use offload_engine::{
     engine::port::FromHost,
     frame::FlowKey,
     state::MacAddress,
-    tcp::{Flags, SeqNum, Timestamps},
+    tcp::{Ecn, Flags, SeqNum, Timestamps},
     time::{Duration, Instant},
 };
 use smoltcp::wire::IpListenEndpoint;
@@ -67,6 +67,8 @@ struct Offer {
     /// TSval, if timestamps are used.
     timestamp: Option<u32>,
     ecn: bool,
+    /// A CE mark on its data has arrived (RFC 3168 §6.1.3).
+    marked: bool,
 }
 
 /// A connection in SYN-RECEIVED.
@@ -172,6 +174,7 @@ impl Host {
             options: segment.syn_options,
             timestamp: timestamps.map(|timestamps| timestamps.value),
             ecn: self.config.ecn && segment.offers_ecn(),
+            marked: false,
         }
     }
 
@@ -297,6 +300,8 @@ impl Host {
         let is_acceptable = segment.seq.is_at_or_after(rcv_nxt)
             && segment.seq.is_before(rcv_nxt + window)
             && !has(Flags::SYN);
+        let is_marked = segment.frame.ecn == Ecn::Congestion && segment.payload_len > 0;
+        half.offer.marked |= half.offer.ecn && is_marked && !has(Flags::SYN);
         if !is_acceptable {
             self.stats.duplicate_syns += u64::from(has(Flags::SYN));
             let (offer, clock) = (half.offer, self.timestamps.at(now));
@@ -342,7 +347,7 @@ impl Host {
             ack: offer.irs + 1,
             window: window >> scale,
             timestamps: offer.timestamp.map(|echo| Timestamps { value: clock, echo }),
-            ece: false,
+            ece: offer.marked,
             fin: false,
         };
         let way =
@@ -392,6 +397,7 @@ impl Host {
             options: restored.options,
             timestamp: timestamps.map(|timestamps| timestamps.value),
             ecn: self.config.ecn && restored.ecn,
+            marked: false,
         };
         // Nothing is known of the SYN-ACKs that were sent: as with a retransmission, none is timed.
         let (opened_at, next_at) = (now, now);
@@ -451,6 +457,7 @@ impl Host {
                 flow.outgoing(sent_at, &mut syn_ack);
             }
         }
+        flow.ecn_echo = offer.marked;
         self.owners.insert(tuple, Owner::Host(handle));
         let connection = Connection {
             shard,
