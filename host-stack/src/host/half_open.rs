@@ -283,8 +283,6 @@ impl Host {
         let (shard, tuple, iss) = (half.shard, half.tuple, half.iss);
         if segment.is_open_request() && segment.seq == half.offer.irs {
             self.stats.duplicate_syns += 1;
-            // RFC 3168 §6.1.1.1: a repeated SYN may have withdrawn the offer.
-            half.offer.ecn &= segment.offers_ecn();
             // The peer may have moved meanwhile.
             half.offer.mac = segment.source_mac;
             let repeated = segment.timestamps.map(|timestamps| timestamps.value);
