@@ -8,7 +8,7 @@
 //! A received TCP frame belongs to one of three: to a connection of the target's (goes back by
 //! [`OffloadProvider::forward`](offload_engine::chimney::provider::OffloadProvider::forward), held while the connection
 //! changes hands: CH-FWD-2, -3); to a connection of the host's (observed, then smoltcp); to none (a SYN for a
-//! listener, else smoltcp answers RST). The 4-tuple changes hands before its socket is taken out of smoltcp, and
+//! listener: see `half_open`; else smoltcp answers RST). The 4-tuple changes hands before its socket is taken out of smoltcp, and
 //! after it has been put in, so no frame of a connection ever meets a smoltcp without its socket, which would
 //! answer RST (P1).
 //!
@@ -18,11 +18,13 @@
 //! Timers: [`HANDSHAKE_MAX`] for an accepted connection's handshake, [`RETRANSMISSION_MAX`] for an
 //! unanswered retransmission, those of smoltcp.
 //!
-//! smoltcp's ISNs come from an unkeyed generator (not RFC 6528): seed it from the OS.
+//! ISNs of accepted connections follow RFC 6528. Those of connections that are opened come from smoltcp's unkeyed
+//! generator: seed it from the OS.
 
 mod calls;
 mod config;
 mod connection;
+mod half_open;
 mod history;
 mod ingress;
 mod kept;
@@ -72,6 +74,7 @@ pub use self::config::{
 };
 use self::{
     connection::{Connection, Listener, OffloadStage, Offloaded, Owner},
+    half_open::HalfOpen,
     paths::Paths,
     ports::Ports,
     shards::{ClientId, ShardId, Shards},
@@ -81,13 +84,16 @@ use self::{
 use crate::socket::OffloadPolicy;
 use crate::{
     clock::{TimestampClock, from_smoltcp, to_smoltcp},
+    cookie::Isns,
     device::QueueDevice,
-    socket::{ClientRequest, HostSocketPort, ListenerId, Notice},
+    observer::Leaves,
+    socket::{ClientRequest, HostSocketPort, Notice},
     window::raise_scale,
     wire::{self, Frame},
 };
 
-/// Accepted connections that may live in the host at once; beyond it SYNs are dropped and counted.
+/// Accepted connections that may live in the host at once, half-open ones included; beyond it SYNs are answered by
+/// cookies.
 pub const CONNECTIONS_MAX: usize = 2048;
 /// Most connections of one listener in their handshake, whatever its backlog: a flood of SYNs leaves the others room.
 pub const BACKLOG_MAX: usize = CONNECTIONS_MAX / 2;
@@ -114,11 +120,16 @@ pub struct Host {
     sockets: SocketSet<'static>,
     timestamps: TimestampClock,
     ports: Ports,
-    /// Who owns a 4-tuple. Every entry has one in `connections` or `offloaded`.
+    /// Who owns a 4-tuple. Every entry has one in `connections`, `half_open` or `offloaded`.
     owners: HashMap<FlowKey, Owner>,
     /// Ordered, so that what happens within one poll has a reproducible order.
     connections: BTreeMap<OffloadHandle, Connection>,
     offloaded: BTreeMap<OffloadHandle, Offloaded>,
+    /// Accepted connections in their handshake.
+    half_open: BTreeMap<OffloadHandle, HalfOpen>,
+    /// The next SYN-ACK, or end of a handshake, is due then or later.
+    half_open_at: Option<Instant>,
+    isns: Isns,
     listeners: BTreeMap<u64, Listener>,
     /// Those of `offloaded` whose target may not know the cached variables as they are.
     outdated: BTreeSet<OffloadHandle>,
@@ -187,6 +198,7 @@ impl Host {
             }
         });
         config.add_routes(&mut interface);
+        let isn_key = [config.isn_key[0] ^ config.seed, config.isn_key[1]];
         let timestamps = TimestampClock::new(random.rand_u32());
         let next_port =
             random.rand_range(connection::EPHEMERAL_PORTS.start..u32::from(u16::MAX) + 1);
@@ -201,6 +213,9 @@ impl Host {
             owners: HashMap::new(),
             connections: BTreeMap::new(),
             offloaded: BTreeMap::new(),
+            half_open: BTreeMap::new(),
+            half_open_at: None,
+            isns: Isns::new(isn_key),
             listeners: BTreeMap::new(),
             outdated: BTreeSet::new(),
             seek_hops_at: None,
@@ -232,7 +247,7 @@ impl Host {
             self.interface.poll_maintenance(to_smoltcp(now));
             work |= self.transmit(now);
             work |= self.hand_over(now) | self.serve(now);
-            work |= self.probe_neighbors(now) | self.relink_paths(now);
+            work |= self.probe_neighbors(now) | self.relink_paths(now) | self.serve_half_open(now);
             // Closing, consuming and writing above may have given smoltcp something to send.
             work |= self.transmit(now);
             while self.write_held() {
@@ -292,14 +307,15 @@ impl Host {
 
     /// Whether no connection is left, here or with the target. Listeners do not count.
     pub fn is_idle(&self) -> bool {
-        self.connections.is_empty() && self.offloaded.is_empty()
+        self.connections.is_empty() && self.offloaded.is_empty() && self.half_open.is_empty()
     }
 
     /// Returns whether nothing is left to send to a peer: every connection in the host is in TIME-WAIT, and none is on
     /// its way to the target or back.
     pub fn is_silent(&self) -> bool {
         let waits = |found: &Connection| self.state_of(found) == tcp::State::TimeWait;
-        self.connections.values().all(waits)
+        self.half_open.is_empty()
+            && self.connections.values().all(waits)
             && self.offloaded.values().all(|found| matches!(found.stage, OffloadStage::With(_)))
     }
 
@@ -396,7 +412,11 @@ impl Host {
                     let tcp_at = segment.tcp_at;
                     segment.flags |= ecn;
                     let is_bared = connection.bare_probe(&mut segment);
-                    if connection.flow.outgoing(now, &mut segment) | is_bared {
+                    let leaves = connection.flow.outgoing(now, &mut segment);
+                    if leaves == Leaves::Never {
+                        continue;
+                    }
+                    if leaves == Leaves::Changed || is_bared {
                         let Some(other) = wire::rewritten(&frame, &segment) else { continue };
                         frame = other;
                     } else if ecn != Flags::default() {
@@ -421,12 +441,8 @@ impl Host {
             let offload_at = self.offload_at(connection).filter(|at| *at > now);
             connection.deadline(offload_at)
         });
-        let others = [self.next_probe(), self.seek_hops_at];
+        let others = [self.next_probe(), self.seek_hops_at, self.half_open_at];
         smoltcp.into_iter().chain(deadlines).chain(others.into_iter().flatten()).min()
-    }
-
-    fn listener(&self, id: ListenerId) -> Option<&Listener> {
-        self.listeners.get(&id.0)
     }
 }
 

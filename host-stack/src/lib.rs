@@ -5,13 +5,14 @@
 //! * [`offload_policy`]: the policy's details, and how long a connection stays after an upload.
 //! * [`socket`]: requests of its clients, and notices to them.
 //! * [`frame_log`]: a link whose frames are logged.
+//! * `cookie`: initial sequence numbers, and SYN cookies.
 //! * `copy`: data of net buffers into sockets.
 //! * `handoff`: how a live connection leaves an unmodified smoltcp, and re-enters it.
 //! * `observer`: variables of a connection that only the wire shows.
 //! * `retrieve`: makes smoltcp read the parts of a segment that it would leave unread.
 //! * `window`: a larger window scale on the wire than smoltcp's.
 //!
-//! The host stack needs `std`: its boundaries are channels and doorbells. Below it `handoff`, `observer`, `retrieve`
+//! The host stack needs `std`: its boundaries are channels and doorbells. Below it `cookie`, `handoff`, `observer`, `retrieve`
 //! and `window` are pure; being private they would be dead code in a build without it, so `tests/tidy/modules.rs`
 //! checks that nothing of them reaches an operating system.
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@ extern crate alloc;
 extern crate std;
 
 mod clock;
+mod cookie;
 mod copy;
 mod device;
 pub mod frame_log;

@@ -27,6 +27,7 @@ use crate::wire::{Acknowledgement, ECN_OFFER, Segment, SynOptions};
 
 /// What smoltcp's RTO starts from, and never falls below (RFC 6298 §2.4).
 pub(crate) const RTO_TICKS: Ticks = 1_000;
+const RTO: Duration = Duration::from_millis(RTO_TICKS as u64);
 
 /// What was agreed by the two SYNs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,6 +112,17 @@ impl RoundTrips {
         };
         self.smoothed.map_or((0, 0), |(srtt, rttvar)| (ticks(srtt, 8).max(1), ticks(rttvar, 4)))
     }
+}
+
+/// Fate of a segment of smoltcp's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Leaves {
+    /// It is sent as it is.
+    Unchanged,
+    /// It is sent with other contents.
+    Changed,
+    /// The window has no room for its data, and the rest of it was sent before.
+    Never,
 }
 
 /// One connection as seen on the wire.
@@ -275,7 +287,8 @@ impl Flow {
     pub(crate) fn oldest_acknowledgement(&self, rcv_nxt: SeqNum) -> Acknowledgement {
         let edge = self.snd_edge.later(self.stack_max);
         let window = u32::try_from(edge.distance(self.snd_una)).unwrap_or(0);
-        let window = window.div_ceil(1 << self.peer_scale());
+        // Rounded down, smoltcp sends nothing beyond the edge.
+        let window = (window >> self.peer_scale()).max(1);
         let has_timestamps = self.agreed.is_some_and(|agreed| agreed.timestamps);
         Acknowledgement {
             seq: rcv_nxt,
@@ -405,24 +418,59 @@ impl Flow {
         self.agreed.and_then(|agreed| agreed.window_scales).map_or(0, |(theirs, _)| theirs)
     }
 
-    /// The window field to show to smoltcp instead of the segment's own, if that would move the right edge to the left
-    /// over data in flight; to be asked before [`Flow::incoming`]. Of two acknowledgements that differ in their window
-    /// alone the older may come last. smoltcp would take its window; and its retransmission timer, when it expires
-    /// behind a closed window, stops and does not become the persist timer. So data in flight stay inside the window,
-    /// and nothing new does (RFC 9293 §3.8.6, SHLD-15, MAY-7).
+    /// Window field to show to smoltcp instead of the segment's own, if that would move the right edge to the left
+    /// over data in flight; called before [`Flow::incoming`]. Of two acknowledgements that differ in their window
+    /// alone the older may arrive last. smoltcp would take its window, and retransmit no more than fits. So data in
+    /// flight stay inside the window, and no new data do (RFC 9293 §3.8.6, SHLD-15, MAY-7). Behind a closed window
+    /// nothing is in flight: see [`Flow::is_overrun`].
     pub(crate) fn kept_window(&self, frame: &Segment<'_>) -> Option<u16> {
-        let has = |flag| frame.flags.contains(flag);
-        let is_old = frame.ack.is_before(self.snd_una) || frame.ack.is_after(self.snd_max);
-        if self.agreed.is_none() || !has(Flags::ACK) || has(Flags::SYN) || has(Flags::RST) || is_old
-        {
+        let in_flight = u32::try_from(self.stack_max.distance(frame.ack)).ok()?;
+        if in_flight == 0 || !self.is_current(frame) {
             return None;
         }
-        // All that smoltcp takes for sent, or that would look as if it waited for the window: when that opens, the
-        // persist timer stops, and no other runs. What it adds, up to a unit of the scale, `confine` takes away.
-        let in_flight = u32::try_from(self.stack_max.distance(frame.ack)).ok()?;
-        let window = in_flight.div_ceil(1 << self.peer_scale());
+        // Rounded down: with a unit more smoltcp would take data for sent that the window has no room for.
+        let window = (in_flight >> self.peer_scale()).max(1);
         let window = u16::try_from(window).unwrap_or(u16::MAX);
         (window > frame.window).then_some(window)
+    }
+
+    /// An acknowledgement that RFC 9293 §3.10.7.4 reads, of a connection that both ends have opened.
+    fn is_current(&self, frame: &Segment<'_>) -> bool {
+        let has = |flag| frame.flags.contains(flag);
+        self.agreed.is_some()
+            && has(Flags::ACK)
+            && !has(Flags::SYN)
+            && !has(Flags::RST)
+            && frame.ack.is_at_or_after(self.snd_una)
+            && frame.ack.is_at_or_before(self.snd_max)
+    }
+
+    /// True if smoltcp takes data for sent that will not be acknowledged by themselves; called before
+    /// [`Flow::incoming`]. Its retransmission timer runs then, and backs off; an opening window does not stop it.
+    pub(crate) fn is_overrun(&self, now: Instant, frame: &Segment<'_>) -> bool {
+        let is_read = frame.seq.is_at_or_after(self.acknowledged)
+            && frame.seq.is_at_or_before(self.right_edge);
+        let in_flight = self.stack_max.distance(frame.ack);
+        if !is_read || !self.is_current(frame) || in_flight <= 0 {
+            return false;
+        }
+        let offered = u32::from(frame.window) << self.peer_scale();
+        let lacked =
+            i64::from(self.send_window.snd_wnd) < i64::from(self.stack_max.distance(self.snd_una));
+        let was_retransmitted = now.saturating_since(self.progressed_at) >= RTO;
+        // RFC 9293 §3.8.6 MUST-35: a window that shrinks to 0 is probed. Nothing is in flight, and yet smoltcp is ahead
+        // of what was sent (`confine`). A window opens that retransmissions did not fit into.
+        frame.window == 0
+            || frame.ack == self.snd_max
+            || frame.ack == self.snd_una
+                && lacked
+                && offered > self.send_window.snd_wnd
+                && was_retransmitted
+    }
+
+    /// smoltcp takes nothing for sent that is not acknowledged.
+    pub(crate) fn rewound(&mut self) {
+        self.stack_max = self.snd_una;
     }
 
     /// RFC 3168 §6.1.3: a mark on data, or the answer to our echo.
@@ -465,7 +513,7 @@ impl Flow {
         // smoltcp does not count its probes of a closed window.
         let is_probe = frame.payload_len == 1
             && frame.seq == self.snd_una
-            && self.snd_edge.is_at_or_before(self.snd_una);
+            && (self.send_window.snd_wnd == 0 || self.snd_edge.is_at_or_before(self.snd_una));
         if !is_probe {
             self.stack_max = self.stack_max.later(frame.seq + frame.sequence_len());
         }
@@ -482,13 +530,17 @@ impl Flow {
         true
     }
 
-    /// A frame of the connection leaves. Returns whether it has to be another one: see [`Flow::confine`].
-    pub(crate) fn outgoing(&mut self, now: Instant, frame: &mut Segment<'_>) -> bool {
-        let is_confined = self.confine(frame);
+    /// A frame of the connection leaves. Returns what becomes of it: see [`Flow::confine`].
+    pub(crate) fn outgoing(&mut self, now: Instant, frame: &mut Segment<'_>) -> Leaves {
+        let had = frame.sequence_len();
+        let leaves = if self.confine(frame) { Leaves::Changed } else { Leaves::Unchanged };
         if frame.flags.contains(Flags::RST) {
             // smoltcp also answers by RST what comes behind the peer's.
             self.reset_sent |= !self.reset_heard;
-            return is_confined;
+            return leaves;
+        }
+        if had > 0 && frame.sequence_len() == 0 && !self.is_news(frame) {
+            return Leaves::Never;
         }
         let is_syn = frame.flags.contains(Flags::SYN);
         let again = self.ours.is_some() && frame.seq.is_before(self.snd_max);
@@ -523,7 +575,13 @@ impl Flow {
             self.acknowledged = self.acknowledged.later(frame.ack);
             self.right_edge = self.right_edge.later(frame.ack + (u32::from(frame.window) << scale));
         }
-        is_confined
+        leaves
+    }
+
+    /// True if the segment acknowledges more than the last one, or moves the right edge.
+    fn is_news(&self, frame: &Segment<'_>) -> bool {
+        let edge = frame.ack + (u32::from(frame.window) << self.receive_scale().unwrap_or(0));
+        frame.ack.is_after(self.acknowledged) || edge.is_after(self.right_edge)
     }
 
     /// The host retransmits the FIN itself.

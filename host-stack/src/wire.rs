@@ -221,6 +221,20 @@ pub(crate) struct Acknowledgement {
     pub(crate) fin: bool,
 }
 
+/// A SYN, or a SYN-ACK.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Syn {
+    pub(crate) seq: SeqNum,
+    /// Of a SYN-ACK.
+    pub(crate) ack: Option<SeqNum>,
+    /// In bytes: the window of a SYN is never scaled (RFC 7323 §2.2).
+    pub(crate) window: u16,
+    pub(crate) options: SynOptions,
+    pub(crate) timestamps: Option<Timestamps>,
+    /// Offers ECN, or accepts it.
+    pub(crate) ecn: bool,
+}
+
 /// Addresses of a frame that the host builds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
@@ -232,6 +246,40 @@ pub(crate) struct Way {
 /// A bare acknowledgement, or a FIN.
 pub(crate) fn ack_frame(way: Way, ttl: u8, ack: &Acknowledgement) -> Option<Vec<u8>> {
     data_frame(way, ttl, ack, &[])
+}
+
+/// A SYN or SYN-ACK, its options in the order of Linux.
+pub(crate) fn syn_frame(way: Way, ttl: u8, syn: &Syn) -> Option<Vec<u8>> {
+    let Way { macs, from, to } = way;
+    let &Syn { seq, ack, window, options, timestamps, ecn } = syn;
+    let builder =
+        packet(macs, (from.ip(), to.ip()), ttl)?.tcp(from.port(), to.port(), seq.0, window).syn();
+    let builder = match (ack, ecn) {
+        (Some(ack), true) => builder.ack(ack.0).ece(),
+        (Some(ack), false) => builder.ack(ack.0),
+        (None, true) => builder.ece().cwr(),
+        (None, false) => builder,
+    };
+    let stamp = timestamps.map(|it| TcpOptionElement::Timestamp(it.value, it.echo));
+    let elements = [
+        options.mss.map(TcpOptionElement::MaximumSegmentSize),
+        options.sack.then_some(TcpOptionElement::SelectiveAcknowledgementPermitted),
+        stamp,
+        options.window_scale.map(|_| TcpOptionElement::Noop),
+        options.window_scale.map(TcpOptionElement::WindowScale),
+    ];
+    let elements = elements.into_iter().flatten().collect::<Vec<_>>();
+    write(builder.options(&elements).ok()?, &[])
+}
+
+/// A bare RST at `seq`.
+pub(crate) fn bare_reset(way: Way, ttl: u8, (seq, ack): (SeqNum, SeqNum)) -> Option<Vec<u8>> {
+    let Way { macs, from, to } = way;
+    let builder = packet(macs, (from.ip(), to.ip()), ttl)?
+        .tcp(from.port(), to.port(), seq.0, 0)
+        .rst()
+        .ack(ack.0);
+    write(builder, &[])
 }
 
 /// An acknowledgement with data.

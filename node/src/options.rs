@@ -388,6 +388,8 @@ impl NodeOptions {
             receive_buffer: HostConfig::default().receive_buffer.min(window),
             receive_window_max: window,
             seed: self.seed(),
+            // The numbers depend on the time too, so a seed would not repeat them.
+            isn_key: [(); 2].map(|()| random_seed().unwrap_or_else(|_| self.seed())),
             ..HostConfig::default()
         };
         NodeConfig { engine, host, progress: self.progress, spin: SPIN }

@@ -55,6 +55,7 @@ const HOST: Layers = Layers {
     order: &[
         "wire",
         "clock",
+        "cookie",
         "copy",
         "device",
         "frame_log",
@@ -70,7 +71,7 @@ const HOST: Layers = Layers {
         "node",
         "simulation",
     ],
-    pure: &["wire", "copy", "device", "window", "row", "observer", "retrieve", "handoff"],
+    pure: &["wire", "cookie", "copy", "device", "window", "row", "observer", "retrieve", "handoff"],
     forbidden: SYSTEM,
     has_parents: true,
 };

@@ -8,14 +8,18 @@
 //!   the bytes beyond RCV.NXT. About 1 us for an idle connection.
 //! * [`import`](mod@import): replay. A fresh socket is led through a handshake, with an ISN chosen so that its
 //!   sequence numbers continue the connection's ([`isn`]), and through what is in flight.
+//! * [`rewind`](mod@rewind): what was sent into a window that has closed counts as unsent.
+//! * [`accept`](mod@accept): a listening socket takes a SYN that the host has already answered.
 //!
 //! What smoltcp does not reveal, the [`observer`](crate::observer) has recorded.
 //!
 //! P1 to P14 in comments are pitfalls of the hand-over; `docs/conformance/chimney.md` lists them.
 
+pub(crate) mod accept;
 pub(crate) mod export;
 pub(crate) mod import;
 mod isn;
+pub(crate) mod rewind;
 mod stage;
 
 pub(crate) use self::stage::take;

@@ -102,6 +102,11 @@ impl Stage {
         ip.emit(&mut packet, &ChecksumCapabilities::default());
         let mut tcp = TcpPacket::new_unchecked(&mut packet[ip.header_len()..]);
         segment.emit(&mut tcp, &source, &destination, &ChecksumCapabilities::ignored());
+        self.inject_packet(now, packet)
+    }
+
+    /// The same for a whole IP packet.
+    pub(super) fn inject_packet(&mut self, now: Instant, packet: Vec<u8>) -> Vec<Sent> {
         self.device.received.push_back(packet);
         let _ = self.interface.poll_ingress_single(now, &mut self.device, &mut self.sockets);
         self.answers()

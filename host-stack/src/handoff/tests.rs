@@ -14,13 +14,14 @@ use std::{collections::VecDeque, format};
 use super::{
     export::{ExportError, Surroundings, export, push_acknowledgement},
     import::{ImportError, Imported, fresh_socket, import, tuple_of},
+    rewind::{can_rewind, rewind},
     stage::Stage,
     take,
 };
 use crate::{
     clock::{self, TimestampClock, to_smoltcp},
     device::QueueDevice,
-    observer::Flow,
+    observer::{Flow, Leaves},
     retrieve::{Given, Standing, retrieve},
     window::{raise_scale, scale_of_buffer},
     wire::{self, Acknowledgement, Frame, Way},
@@ -131,6 +132,7 @@ impl End {
         }
         if let Frame::Tcp(segment) = wire::parse(&frame) {
             assert!(segment.frame.checksum_is_valid());
+            self.rewind(now, &segment);
             let socket = self.sockets.get::<Socket<'_>>(self.socket);
             let Given { ahead, mut whole } =
                 retrieve(&segment, &self.flow, socket, self.standing());
@@ -152,6 +154,24 @@ impl End {
             wire::set_window(&mut frame, tcp_at, window);
         }
         self.process(now, frame);
+    }
+
+    /// As the host does.
+    fn rewind(&mut self, now: Instant, segment: &wire::Segment<'_>) {
+        let socket = self.sockets.get::<Socket<'_>>(self.socket);
+        let standing = self.standing();
+        let queued = standing.snd_una + socket.send_queue() as u32;
+        if self.flow.is_overrun(now, segment)
+            && can_rewind(socket.state())
+            && segment.ack.is_before(queued)
+            && standing.rcv_nxt == self.flow.acknowledged
+        {
+            let ends = (standing.snd_una, standing.rcv_nxt);
+            let socket = take(&mut self.sockets, self.socket);
+            let socket = rewind(to_smoltcp(now), self.tuple, socket, ends);
+            self.socket = self.sockets.add(socket);
+            self.flow.rewound();
+        }
     }
 
     fn process(&mut self, now: Instant, frame: Vec<u8>) {
@@ -189,16 +209,19 @@ impl End {
             self.socket().close();
         }
         let _ = self.interface.poll(to_smoltcp(now), &mut self.device, &mut self.sockets);
-        for frame in &mut self.device.sent {
-            raise_scale(frame, self.scale_raise, self.flow.windows_are_scaled());
-            if let Frame::Tcp(mut segment) = wire::parse(frame)
-                && self.flow.outgoing(now, &mut segment)
-            {
-                let rewritten = wire::rewritten(frame, &segment);
-                *frame = rewritten.unwrap();
+        let mut sent = Vec::new();
+        for mut frame in self.device.sent.drain(..) {
+            raise_scale(&mut frame, self.scale_raise, self.flow.windows_are_scaled());
+            if let Frame::Tcp(mut segment) = wire::parse(&frame) {
+                match self.flow.outgoing(now, &mut segment) {
+                    Leaves::Unchanged => {}
+                    Leaves::Changed => frame = wire::rewritten(&frame, &segment).unwrap(),
+                    Leaves::Never => continue,
+                }
             }
+            sent.push(frame);
         }
-        self.device.sent.drain(..).collect()
+        sent
     }
 
     fn write(&mut self, stream: u64, count: usize) {

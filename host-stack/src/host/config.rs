@@ -62,6 +62,9 @@ pub struct HostConfig {
     /// Seed of ISNs, ephemeral ports and the timestamp offset. Draw it from the OS outside of
     /// simulations: smoltcp's ISNs are only as unpredictable as it is.
     pub seed: u64,
+    /// Secret key of the ISNs and SYN cookies of accepted connections, with `seed`. Draw it from the OS outside of
+    /// simulations.
+    pub isn_key: [u64; 2],
     /// The cached state of every connection that is offloaded (TCP_OFFLOAD_STATE_CACHED); `initial_rcv_wnd` is
     /// taken from `receive_buffer`. The host itself follows Nagle, keep-alive, TTL and `max_rt`.
     pub tcp: TcpCached,
@@ -84,6 +87,7 @@ impl Default for HostConfig {
             send_buffer: 256 * 1024,
             time_wait: Duration::from_secs(60),
             seed: 0,
+            isn_key: [0; 2],
             tcp: TcpCached::default(),
         }
     }
@@ -290,8 +294,12 @@ pub struct HostStats {
     pub checksum_errors: u64,
     /// Received IP fragments, dropped.
     pub fragments_dropped: u64,
-    /// SYNs dropped because the listener's backlog, or [`super::CONNECTIONS_MAX`], was reached.
+    /// SYNs that arrived when the listener's backlog, or [`super::CONNECTIONS_MAX`], was reached.
     pub listen_overflows: u64,
+    /// SYNs that were answered by a cookie.
+    pub cookies_sent: u64,
+    /// Connections that were opened by a cookie; part of `passive_opens`.
+    pub cookies_accepted: u64,
     /// SYNs dropped because their connection exists.
     pub duplicate_syns: u64,
     /// Connections opened by us.

@@ -40,6 +40,8 @@ pub(super) const EPHEMERAL_PORTS: Range<u32> = 49_152..65_536;
 pub(super) enum Owner {
     /// smoltcp.
     Host(OffloadHandle),
+    /// The host itself, until the handshake is done.
+    HalfOpen(OffloadHandle),
     /// The target.
     Target(OffloadHandle),
 }
@@ -358,8 +360,7 @@ impl Parked {
     }
 }
 
-/// A listener. A SYN for it gets a socket in LISTEN, as long as fewer than `backlog` of its connections are in their
-/// handshake.
+/// A listener. SYNs for it are answered by cookies while `backlog` of its connections are in their handshake.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) shard: ShardId,

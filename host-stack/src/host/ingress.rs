@@ -10,24 +10,25 @@ use offload_engine::{
     frame::FlowKey,
     state::{MacAddress, TcpCached},
     status::NdisStatus,
+    tcp::SeqNum,
     time::Instant,
 };
 use smoltcp::socket::tcp;
 
 use super::{
-    CONNECTIONS_MAX, HANDSHAKE_MAX, HELD_BYTES_MAX, HELD_FRAMES_MAX, Host,
-    connection::{
-        Connection, Listener, OffloadStage, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified,
-    },
-    history::History,
-    neighbors::SOLICIT_DELAY,
+    HELD_BYTES_MAX, HELD_FRAMES_MAX, Host,
+    connection::{Connection, OffloadStage, Owner, Stage},
     ports::Name,
     shards::{ClientId, ShardId},
     time_wait::Answer,
 };
 use crate::{
     clock::{self, to_smoltcp},
-    handoff::import::fresh_socket,
+    handoff::{
+        import::fresh_socket,
+        rewind::{can_rewind, rewind},
+        take,
+    },
     observer::Flow,
     retrieve::{Given, retrieve},
     socket::ListenerId,
@@ -35,13 +36,11 @@ use crate::{
 };
 
 /// What happens to a frame.
-enum Verdict {
+pub(super) enum Verdict {
     /// smoltcp gets it.
     Process,
     /// smoltcp gets it with this window, of the segment that begins there.
     ProcessWith(u16, usize),
-    /// smoltcp gets it, and the listener's socket becomes a connection by it.
-    Accept(ListenerId, FlowKey),
     /// The target gets it.
     Forward(OffloadHandle),
     /// Dropped.
@@ -83,7 +82,6 @@ impl Host {
                 wire::set_window(&mut frame, tcp_at, window);
                 self.process(now, frame);
             }
-            Verdict::Accept(listener, tuple) => self.accept(now, listener, tuple, frame),
             Verdict::Forward(handle) => self.forward(handle, frame),
             Verdict::Drop => {}
         }
@@ -97,14 +95,18 @@ impl Host {
                 self.judge_known_syn(now, shard, handle, segment)
             }
             Some(Owner::Host(handle)) => self.judge_known(now, handle, segment),
+            Some(Owner::HalfOpen(handle)) => self.judge_half_open(now, handle, segment),
             None if segment.is_open_request() => match self.time_waits.rejects(now, segment) {
                 true => {
                     self.stats.duplicate_syns += 1;
                     Verdict::Drop
                 }
-                false => self.judge_new_syn(shard, tuple),
+                false => self.judge_new_syn(now, shard, segment),
             },
-            None => self.judge_late(now, segment),
+            None => match self.judge_cookie(now, shard, segment) {
+                Some(verdict) => verdict,
+                None => self.judge_late(now, segment),
+            },
         }
     }
 
@@ -139,7 +141,7 @@ impl Host {
     }
 
     /// A segment of a connection of smoltcp's. What smoltcp would not read of it goes ahead.
-    fn judge_known(
+    pub(super) fn judge_known(
         &mut self,
         now: Instant,
         handle: OffloadHandle,
@@ -166,6 +168,12 @@ impl Host {
         if segment.is_reset() && connection.both_closed(socket) {
             return Verdict::Drop;
         }
+        if connection.flow.is_overrun(now, segment) {
+            self.rewind(now, handle, segment.ack);
+        }
+        let Some(connection) = self.connections.get_mut(&handle) else { return Verdict::Process };
+        let slot = connection.socket;
+        let socket = self.sockets.get::<tcp::Socket<'_>>(slot);
         let standing = connection.standing(socket);
         let Given { ahead, mut whole } = retrieve(segment, &connection.flow, socket, standing);
         let window = connection.flow.kept_window(segment);
@@ -189,6 +197,33 @@ impl Host {
         }
     }
 
+    /// smoltcp takes nothing for sent that is not acknowledged; `ack` is about to be.
+    fn rewind(&mut self, now: Instant, handle: OffloadHandle, ack: SeqNum) {
+        let is_due = |connection: &Connection, socket: &tcp::Socket<'_>| {
+            connection.rcv_nxt(socket) != connection.flow.acknowledged
+        };
+        let Some(connection) = self.connections.get(&handle) else { return };
+        let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
+        // A FIN alone is retransmitted into any window.
+        let queued = connection.snd_una(socket) + socket.send_queue() as u32;
+        if !can_rewind(socket.state()) || ack.is_at_or_after(queued) {
+            return;
+        }
+        if is_due(connection, socket) {
+            self.push_acknowledgement(now, handle);
+        }
+        let Some(connection) = self.connections.get_mut(&handle) else { return };
+        let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
+        if is_due(connection, socket) {
+            return;
+        }
+        let ends = (connection.snd_una(socket), connection.rcv_nxt(socket));
+        let socket = take(&mut self.sockets, connection.socket);
+        let socket = rewind(to_smoltcp(now), connection.tuple, socket, ends);
+        connection.socket = self.sockets.add(socket);
+        connection.flow.rewound();
+    }
+
     /// A SYN for a 4-tuple that smoltcp has. Its set may hold a listener's socket before the
     /// connection's, which would take the SYN for a second connection; and the connection's own would
     /// not answer a SYN, except one that crossed its own (RFC 9293 §3.5, simultaneous open).
@@ -208,34 +243,10 @@ impl Host {
             // RFC 9293 §3.10.7.4: a SYN beyond the old connection may reopen its 4-tuple.
             tcp::State::TimeWait if segment.seq.is_after(connection.flow.acknowledged) => {
                 self.forget(handle);
-                self.judge_new_syn(shard, segment.received_on())
+                self.judge_new_syn(now, shard, segment)
             }
             _ => {
                 self.stats.duplicate_syns += 1;
-                Verdict::Drop
-            }
-        }
-    }
-
-    fn judge_new_syn(&mut self, arrived: ShardId, tuple: FlowKey) -> Verdict {
-        let covers = |(_, listener): &(&u64, &Listener)| listener.covers(tuple.local());
-        if !self.listeners.iter().any(|listener| covers(&listener)) {
-            return Verdict::Process;
-        }
-        // smoltcp would take a SYN that came by broadcast.
-        if !self.config.is_ours(tuple.local().ip()) {
-            return Verdict::Drop;
-        }
-        // They conflict, or share an address and are of different shards.
-        let open = self.listeners.iter().filter(covers).filter(|(_, listener)| listener.has_room());
-        let shard = self.shards.place(arrived, open.clone().map(|(_, listener)| listener.shard));
-        let found = open.clone().find(|(_, listener)| Some(listener.shard) == shard);
-        match found {
-            Some((&id, _)) if self.connections.len() < CONNECTIONS_MAX => {
-                Verdict::Accept(ListenerId(id), tuple)
-            }
-            _ => {
-                self.stats.listen_overflows += 1;
                 Verdict::Drop
             }
         }
@@ -251,57 +262,6 @@ impl Host {
         self.device.received.extend(frame);
         let at = to_smoltcp(now);
         let _ = self.interface.poll_ingress_single(at, &mut self.device, &mut self.sockets);
-    }
-
-    /// Lets a socket of the listener's take the SYN.
-    fn accept(&mut self, now: Instant, id: ListenerId, tuple: FlowKey, frame: Vec<u8>) {
-        let Some(listener) = self.listener(id) else { return };
-        let (shard, client, at_once) = (listener.shard, listener.client, listener.at_once);
-        let endpoint = smoltcp::wire::IpListenEndpoint {
-            addr: specified(listener.local).map(Into::into),
-            port: listener.local.port(),
-        };
-        let mut socket = self.make_socket(ClientId { shard, tag: client });
-        // Fails only for port 0, which `listen` has replaced.
-        if socket.listen(endpoint).is_err() {
-            return;
-        }
-        let socket = self.sockets.add(socket);
-        let mut flow = Flow::new(now);
-        if let Frame::Tcp(segment) = wire::parse(&frame) {
-            flow.incoming(now, &segment);
-        }
-        self.process(now, frame);
-        if self.sockets.get::<tcp::Socket<'_>>(socket).state() != tcp::State::SynReceived {
-            self.sockets.remove(socket);
-            return;
-        }
-        let handle = self.shards.new_handle();
-        self.shards[shard].connections += 1;
-        self.owners.insert(tuple, Owner::Host(handle));
-        self.connections.insert(
-            handle,
-            Connection {
-                shard,
-                client,
-                listener: Some(id),
-                tuple,
-                socket,
-                flow,
-                scale_raise: self.config.scale_raise(),
-                stay: Stay::No,
-                wanted: self.config.wants(at_once, &tuple),
-                history: History::new(now),
-                stage: Stage::Handshake(now + HANDSHAKE_MAX),
-                solicit_at: now + SOLICIT_DELAY,
-                woken: None,
-                send: SendHalf::default(),
-                receive: ReceiveHalf::default(),
-            },
-        );
-        if let Some(listener) = self.listeners.get_mut(&id.0) {
-            listener.half_open += 1;
-        }
     }
 
     /// A fresh socket with the host's settings.

@@ -41,7 +41,8 @@ impl Host {
             connection.row(*handle, socket)
         });
         let there = self.offloaded.iter().map(|(handle, offloaded)| offloaded.row(*handle));
-        let mut rows = listeners.chain(here).chain(there).collect::<Vec<_>>();
+        let half = self.half_open.iter().map(|(handle, half)| half.row(*handle));
+        let mut rows = listeners.chain(half).chain(here).chain(there).collect::<Vec<_>>();
         rows.sort_unstable_by_key(|row| row.handle);
         rows
     }

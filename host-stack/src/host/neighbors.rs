@@ -9,14 +9,15 @@ use core::net::{IpAddr, Ipv6Addr};
 
 use offload_engine::{
     chimney::client::OffloadHandle,
+    state::MacAddress,
     time::{Duration, Instant},
 };
 use smoltcp::{
     phy::ChecksumCapabilities,
     wire::{
         ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol,
-        EthernetRepr, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv6Packet, Ipv6Repr, NdiscRepr,
-        RawHardwareAddress,
+        EthernetRepr, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv6Packet, Ipv6Repr,
+        NdiscNeighborFlags, NdiscRepr, RawHardwareAddress,
     },
 };
 
@@ -89,28 +90,69 @@ fn solicitation(config: &HostConfig, source: IpAddr, target: IpAddr) -> Option<V
             // RFC 4291 §2.7.1: the solicited-node group of the address's last 24 bits.
             let [.., x, y, z] = target.octets();
             let group = Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, x, y, z]);
-            let ip = Ipv6Repr {
-                src_addr: source,
-                dst_addr: group,
-                next_header: IpProtocol::Icmpv6,
-                payload_len: solicit.buffer_len(),
-                hop_limit: NEIGHBOR_HOP_LIMIT,
-            };
             let header = EthernetRepr {
                 src_addr: own,
                 // RFC 2464 §7.
                 dst_addr: EthernetAddress([0x33, 0x33, 0xff, x, y, z]),
                 ethertype: EthernetProtocol::Ipv6,
             };
-            Some(framed(header, ip.buffer_len() + solicit.buffer_len(), |payload| {
-                let mut packet = Ipv6Packet::new_unchecked(payload);
-                ip.emit(&mut packet);
-                let mut message = Icmpv6Packet::new_unchecked(packet.payload_mut());
-                solicit.emit(&source, &group, &mut message, &ChecksumCapabilities::default());
-            }))
+            Some(icmpv6_frame(header, (source, group), &solicit))
         }
         _ => None,
     }
+}
+
+/// An answer to our solicitation from `own`: the neighbor and its Ethernet address.
+pub(super) fn advertisement(
+    own_mac: MacAddress,
+    own: IpAddr,
+    (neighbor, mac): (IpAddr, MacAddress),
+) -> Option<Vec<u8>> {
+    let (own_mac, mac) = (EthernetAddress(own_mac.0), EthernetAddress(mac.0));
+    let header = |ethertype| EthernetRepr { src_addr: mac, dst_addr: own_mac, ethertype };
+    match (neighbor, own) {
+        (IpAddr::V4(neighbor), IpAddr::V4(own)) => {
+            let reply = ArpRepr::EthernetIpv4 {
+                operation: ArpOperation::Reply,
+                source_hardware_addr: mac,
+                source_protocol_addr: neighbor,
+                target_hardware_addr: own_mac,
+                target_protocol_addr: own,
+            };
+            Some(framed(header(EthernetProtocol::Arp), reply.buffer_len(), |payload| {
+                reply.emit(&mut ArpPacket::new_unchecked(payload));
+            }))
+        }
+        (IpAddr::V6(neighbor), IpAddr::V6(own)) => {
+            let advert = Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert {
+                flags: NdiscNeighborFlags::SOLICITED | NdiscNeighborFlags::OVERRIDE,
+                target_addr: neighbor,
+                lladdr: Some(RawHardwareAddress::from_bytes(mac.as_bytes())),
+            });
+            Some(icmpv6_frame(header(EthernetProtocol::Ipv6), (neighbor, own), &advert))
+        }
+        _ => None,
+    }
+}
+
+fn icmpv6_frame(
+    header: EthernetRepr,
+    (source, destination): (Ipv6Addr, Ipv6Addr),
+    message: &Icmpv6Repr<'_>,
+) -> Vec<u8> {
+    let ip = Ipv6Repr {
+        src_addr: source,
+        dst_addr: destination,
+        next_header: IpProtocol::Icmpv6,
+        payload_len: message.buffer_len(),
+        hop_limit: NEIGHBOR_HOP_LIMIT,
+    };
+    framed(header, ip.buffer_len() + message.buffer_len(), |payload| {
+        let mut packet = Ipv6Packet::new_unchecked(payload);
+        ip.emit(&mut packet);
+        let mut icmp = Icmpv6Packet::new_unchecked(packet.payload_mut());
+        message.emit(&source, &destination, &mut icmp, &ChecksumCapabilities::default());
+    })
 }
 
 fn framed(header: EthernetRepr, payload: usize, write: impl FnOnce(&mut [u8])) -> Vec<u8> {

@@ -247,7 +247,7 @@ impl Host {
         (path_ready && neighbor_ready).then_some(next_hop)
     }
 
-    fn push_acknowledgement(&mut self, now: Instant, handle: OffloadHandle) {
+    pub(super) fn push_acknowledgement(&mut self, now: Instant, handle: OffloadHandle) {
         let Some(connection) = self.connections.get_mut(&handle) else { return };
         push_acknowledgement(
             to_smoltcp(now),

@@ -124,6 +124,7 @@ impl Host {
         };
         tracing::debug!(name, "a client leaves the node");
         self.listeners.retain(|_, listener| listener.client_id() != client);
+        self.reset_orphans();
         self.ports.leave(client);
         let own = self.connections.iter().filter(|(_, found)| found.client_id() == client);
         let own = own.filter(|(_, found)| found.stage != Stage::Lingering);
@@ -297,6 +298,7 @@ impl Host {
         for handle in half_open {
             self.reset(handle);
         }
+        self.reset_orphans();
     }
 
     /// The consumer of a client that has made a request, and so is registered.

@@ -2,8 +2,10 @@
 
 mod bench;
 mod closed;
+mod closed_window;
 mod conformance;
 mod ecn;
+mod half_open;
 mod kept;
 mod listing;
 mod offloading;

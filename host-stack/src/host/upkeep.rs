@@ -201,6 +201,7 @@ impl Host {
         if self.config.gateways.contains(&address) {
             self.gateway_macs.insert(address, mac);
         }
+        self.move_half_open(address, mac);
         for connection in self.connections.values_mut() {
             if self.config.hop_back(connection.tuple.remote().ip()) == address {
                 // Newer than the last segment.

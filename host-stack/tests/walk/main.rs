@@ -70,9 +70,6 @@ struct Total {
     with_sack: u64,
     /// Those whose link treats all frames well.
     clean_seeds: u64,
-    clean_segments: u64,
-    clean_retransmitted: u64,
-    clean_idle_acks: u64,
     seen: Seen,
 }
 
@@ -90,16 +87,10 @@ impl Total {
         }
         for counts in &summary.counts {
             self.with_sack += counts.with_sack;
-            if summary.is_clean {
-                self.clean_segments += counts.segments;
-                self.clean_retransmitted += counts.retransmitted;
-                self.clean_idle_acks += counts.idle_acks;
-            }
         }
     }
 
-    /// All that the chimney has was in it; and no hand-over made anybody say anything twice. What a clean link still
-    /// sees twice is smoltcp's, which probes a window that has just opened, and sends the probe's byte again.
+    /// All that the chimney has was in it, and clean links, on which `walk` requires that nothing is sent twice.
     fn check(&self) {
         if self.seeds < SUITE.seeds {
             return;
@@ -108,8 +99,7 @@ impl Total {
         let rare = [self.receives_posted, self.receives_uploaded, self.refused, self.with_sack];
         assert!(rare.into_iter().all(|count| count > self.seeds / 2), "{self:?}");
         self.seen.check();
-        let most = self.clean_seeds / 20;
-        assert!(self.clean_retransmitted <= most && self.clean_idle_acks <= most, "{self:?}");
+        assert!(self.clean_seeds > self.seeds / 20, "{self:?}");
     }
 }
 

@@ -148,6 +148,19 @@ pub(crate) fn walk(seed: u64) -> Summary {
     let Scene { plan, .. } = scene;
     let in_order = plan.queues.wrong_pct == [0; 2];
     let is_clean = plan.is_clean() && in_order && plan.incidents.tick.is_none();
+    // A clean link needs no segment twice: smoltcp alone, which probes a window that has just opened, repeats the
+    // probe's octet, once per connection. An acknowledgement that repeats the one before it answers something.
+    if is_clean {
+        let repeated = counts.iter().map(|counts| counts.retransmitted).sum::<u64>();
+        let idle = counts.iter().map(|counts| counts.idle_acks).sum::<u64>();
+        let probes_max = plan.connections as u64;
+        check!(
+            IllegalOnTheWire,
+            repeated <= probes_max && idle == 0,
+            "clean link: {repeated} segments sent again, expected at most {probes_max}; {idle} acknowledgements \
+             without a cause, expected none\n{text}"
+        );
+    }
     let plan = format!("{plan:?}");
     Summary { plan, is_clean, ended_at, tallies, counts, seen }
 }

@@ -1,9 +1,79 @@
 """Much of everything: nobody else notices, and it is served in the end."""
 
+import time
+
 from expect import Alive, Case
 from link import Link, Wrong
 from operations import response
-from wire import READ_RESPONSE, WRITE, fpdu, tagged
+from raw import Raw
+from wire import READ_RESPONSE, WRITE, enhanced, fpdu, frame, tagged
+
+# How long a client may wait for its service during a flood.
+SERVED = 3.0
+
+
+def second_client(address):
+    """A well-behaved client that appears now."""
+    began = time.monotonic()
+    other = Link(address).establish()
+    other.ping()
+    other.close()
+    if (took := time.monotonic() - began) > SERVED:
+        raise Wrong(f"a second client was served in {took:.1f} s")
+
+
+def syns(link):
+    """SYNs that are never acknowledged, as many as backlogs hold and more, and then all the time."""
+    raw = Raw(link.address)
+    for number in range(2000):
+        raw.send(raw.syn(number))
+    second_client(link.address)
+    with raw.flood(raw.syn, per_second=10_000):
+        for _ in range(10):
+            second_client(link.address)
+            link.ping()
+    second_client(link.address)
+
+
+Case("flood-syns", "MPA-7.1.2-15", [syns], Alive())
+
+
+def neighbors(link):
+    """ARP requests of many stations."""
+    raw = Raw(link.address)
+    with raw.flood(raw.arp, per_second=10_000):
+        for _ in range(10):
+            second_client(link.address)
+            link.ping()
+
+
+Case("flood-arp-requests", "MPA-7.1.2-15", [neighbors], Alive())
+
+
+def cut_requests(link):
+    """Requests that stop after each of their octets, several times."""
+    request = frame(private=enhanced())
+    cut = [Link(link.address) for _ in range(4 * len(request))]
+    for number, other in enumerate(cut):
+        other.put(request[:number % len(request)])
+    second_client(link.address)
+    for other in cut:
+        other.close()
+    second_client(link.address)
+
+
+Case("flood-cut-requests", "MPA-7.1.2-15", [cut_requests], Alive())
+
+
+def opened_and_closed(link):
+    for _ in range(300):
+        other = Link(link.address)
+        other.fin()
+        other.close()
+    second_client(link.address)
+
+
+Case("flood-connect-and-close", "MPA-8-1", [opened_and_closed], Alive())
 
 
 def half_open(link):

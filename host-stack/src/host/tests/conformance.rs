@@ -312,11 +312,11 @@ fn syns_with_impossible_addresses_are_ignored() {
     }
     bench.run(Duration::from_secs(2));
     assert!(segments(&bench, 1).is_empty());
-    assert_eq!(bench.nodes[1].host.connections.len(), 0);
+    assert_eq!(bench.nodes[1].host.half_open.len(), 0);
     assert_eq!(bench.nodes[1].host.stats().attempt_fails, 0, "nothing was even begun");
     bench.nodes[1].frame(SYN.frame());
     bench.settle();
-    assert_eq!(bench.nodes[1].host.connections.len(), 1, "but this one is heard");
+    assert_eq!(bench.nodes[1].host.half_open.len(), 1, "but this one is heard");
 }
 
 // RFC 7323 §2.2, §2.3: a scale is answered with one, its absence with none; a SYN's own window is never

@@ -1,0 +1,567 @@
+//! Passive opens: handshakes of accepted connections, before smoltcp has a socket for them.
+//!
+//! The host answers a SYN itself, to the Ethernet address that it came from: a source that does not resolve holds
+//! nothing. When the handshake's ACK returns, a listening socket replays the handshake
+//! ([`accept`](crate::handoff::accept::accept)), and goes on with that ACK.
+//!
+//! A half-open connection is kept with its exact options as long as its listener has room. Beyond that SYNs are
+//! answered by SYN cookies, which are not kept ([`Isns`](crate::cookie::Isns), RFC 4987 §3.6), so a flood of SYNs
+//! excludes no client.
+//!
+//! Limits: the listener's backlog, at most [`BACKLOG_MAX`](super::BACKLOG_MAX); with connections in the host
+//! [`CONNECTIONS_MAX`].
+//! Timers: SYN-ACKs are retransmitted after [`SYN_ACK_RTO`], doubling up to [`SYN_ACK_RTO_MAX`], for
+//! [`HANDSHAKE_MAX`]. While the listener is full a new SYN replaces a half-open connection after [`HALF_OPEN_YIELDS`].
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use offload_engine::{
+    chimney::client::OffloadHandle,
+    engine::port::FromHost,
+    frame::FlowKey,
+    state::MacAddress,
+    tcp::{Ecn, Flags, SeqNum, Timestamps},
+    time::{Duration, Instant},
+};
+use smoltcp::wire::IpListenEndpoint;
+
+use super::{
+    CONNECTIONS_MAX, HANDSHAKE_MAX, Host,
+    connection::{Connection, Listener, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified},
+    history::History,
+    ingress::Verdict,
+    neighbors::{SOLICIT_DELAY, advertisement},
+    shards::{ClientId, ShardId},
+};
+use crate::{
+    clock::to_smoltcp,
+    cookie::{Restored, timestamp_with},
+    handoff::accept::accept,
+    observer::Flow,
+    row::{ConnectionRow, Moves, OffloadState, SocketState},
+    socket::ListenerId,
+    window::scale_of_buffer,
+    wire::{self, Acknowledgement, Frame, Segment, Syn, SynOptions, WINDOW_SCALE_MAX, Way},
+};
+
+/// Time until the first retransmission of a SYN-ACK (RFC 6298 §2.1).
+const SYN_ACK_RTO: Duration = Duration::from_secs(1);
+/// Longest time between two SYN-ACKs (RFC 6298 §2.5).
+const SYN_ACK_RTO_MAX: Duration = Duration::from_secs(60);
+/// Age at which a half-open connection yields its place in a full backlog: three SYN-ACKs are unanswered.
+pub(super) const HALF_OPEN_YIELDS: Duration = Duration::from_secs(7);
+/// Ethernet and IP headers without options, in bytes, as the host builds them.
+const ETHERNET_HEADER_LEN: usize = 14;
+const IPV4_HEADER_LEN: usize = 20;
+const IPV6_HEADER_LEN: usize = 40;
+const TCP_HEADER_LEN: usize = 20;
+
+/// A peer's SYN.
+#[derive(Clone, Copy, Debug)]
+struct Offer {
+    mac: MacAddress,
+    irs: SeqNum,
+    window: u16,
+    options: SynOptions,
+    /// TSval, if timestamps are used.
+    timestamp: Option<u32>,
+    ecn: bool,
+    /// A CE mark on its data has arrived (RFC 3168 §6.1.3).
+    marked: bool,
+}
+
+/// A connection in SYN-RECEIVED.
+#[derive(Debug)]
+pub(super) struct HalfOpen {
+    shard: ShardId,
+    pub(super) listener: ListenerId,
+    tuple: FlowKey,
+    offer: Offer,
+    iss: SeqNum,
+    opened_at: Instant,
+    /// SYN-ACKs sent, at least 1, and when the next one is due.
+    sent: u32,
+    next_at: Instant,
+}
+
+impl HalfOpen {
+    pub(super) fn row(&self, handle: OffloadHandle) -> ConnectionRow {
+        ConnectionRow {
+            handle,
+            local: self.tuple.local(),
+            remote: Some(self.tuple.remote()),
+            state: Some(SocketState::SynReceived),
+            offload: OffloadState::InHost,
+            recv_q: Some(0),
+            send_q: Some(0),
+            moves: Moves::default(),
+        }
+    }
+
+    fn syn_ack_sent(&mut self, now: Instant) {
+        let timeout = SYN_ACK_RTO * 2_u32.saturating_pow(self.sent.min(6));
+        self.sent = self.sent.saturating_add(1);
+        self.next_at = now + timeout.min(SYN_ACK_RTO_MAX);
+    }
+}
+
+impl Host {
+    /// A SYN for a 4-tuple that has no connection.
+    pub(super) fn judge_new_syn(
+        &mut self,
+        now: Instant,
+        arrived: ShardId,
+        segment: &Segment<'_>,
+    ) -> Verdict {
+        let tuple = segment.received_on();
+        let covers = |(_, listener): &(&u64, &Listener)| listener.covers(tuple.local());
+        if !self.listeners.iter().any(|listener| covers(&listener)) {
+            return Verdict::Process;
+        }
+        // RFC 9293 MUST-57, RFC 1122 §4.2.3.10: neither to nor from a group of stations.
+        if !self.config.is_ours(tuple.local().ip()) || !self.may_open(tuple.remote()) {
+            return Verdict::Drop;
+        }
+        // They conflict, or share an address and are of different shards.
+        let place = |host: &Self, only_open: bool| {
+            let of_port = host.listeners.iter().filter(covers);
+            let open = of_port.filter(|(_, listener)| !only_open || listener.has_room());
+            let open = open.map(|(id, listener)| (ListenerId(*id), listener.shard));
+            let shard = host.shards.place(arrived, open.clone().map(|(_, shard)| shard))?;
+            open.clone().find(|(_, of)| *of == shard)
+        };
+        let has_place = self.connections.len() + self.half_open.len() < CONNECTIONS_MAX;
+        let mut found = place(self, true).filter(|_| has_place);
+        if found.is_none() {
+            self.stats.listen_overflows += 1;
+            if self.make_room(now, tuple.local()) {
+                found = place(self, true);
+            }
+        }
+        let offer = self.offer_of(segment);
+        if let Some((listener, shard)) = found {
+            self.open_half(now, (listener, shard), tuple, offer);
+        } else if let Some((_, shard)) = place(self, false) {
+            self.send_cookie(now, shard, tuple, &offer);
+        }
+        Verdict::Drop
+    }
+
+    /// Whether a peer at this address may open a connection: it is one station, not this one, and packets reach it.
+    fn may_open(&self, remote: SocketAddr) -> bool {
+        self.config.is_reachable(remote)
+            && self.config.has_route(remote.ip())
+            && !self.config.is_ours(remote.ip())
+    }
+
+    /// Forgets the oldest half-open connection to `local` if it is old enough to yield.
+    fn make_room(&mut self, now: Instant, local: SocketAddr) -> bool {
+        // Handles ascend.
+        let oldest = self.half_open.iter().find(|(_, half)| half.tuple.local() == local);
+        let yields = oldest.filter(|(_, half)| half.opened_at + HALF_OPEN_YIELDS <= now);
+        let Some(handle) = yields.map(|(handle, _)| *handle) else { return false };
+        self.stats.attempt_fails += 1;
+        self.forget_half(handle).is_some()
+    }
+
+    fn offer_of(&self, segment: &Segment<'_>) -> Offer {
+        let timestamps = segment.timestamps.filter(|_| self.config.timestamps);
+        Offer {
+            mac: segment.source_mac,
+            irs: segment.seq,
+            window: segment.window,
+            options: segment.syn_options,
+            timestamp: timestamps.map(|timestamps| timestamps.value),
+            ecn: self.config.ecn && segment.offers_ecn(),
+            marked: false,
+        }
+    }
+
+    fn open_half(
+        &mut self,
+        now: Instant,
+        (listener, shard): (ListenerId, ShardId),
+        tuple: FlowKey,
+        offer: Offer,
+    ) {
+        let Some(found) = self.listeners.get_mut(&listener.0) else { return };
+        found.half_open += 1;
+        let iss = self.isns.isn(now, &tuple);
+        let handle = self.shards.new_handle();
+        self.shards[shard].connections += 1;
+        self.owners.insert(tuple, Owner::HalfOpen(handle));
+        let (opened_at, next_at) = (now, now + SYN_ACK_RTO);
+        let half = HalfOpen { shard, listener, tuple, offer, iss, opened_at, sent: 1, next_at };
+        self.half_open.insert(handle, half);
+        self.half_open_at = earlier(self.half_open_at, next_at);
+        let clock = self.timestamps.at(now);
+        self.send_syn_ack(shard, tuple, &offer, iss, clock);
+    }
+
+    /// Answers a SYN without keeping anything of it.
+    fn send_cookie(&mut self, now: Instant, shard: ShardId, tuple: FlowKey, offer: &Offer) {
+        self.stats.cookies_sent += 1;
+        let mut offer = *offer;
+        let iss = self.isns.cookie(now, &tuple, offer.irs, offer.options.mss);
+        if offer.timestamp.is_none() {
+            offer.ecn = false;
+            (offer.options.window_scale, offer.options.sack) = (None, false);
+        }
+        let kept = Restored { options: offer.options, ecn: offer.ecn };
+        let clock = timestamp_with(self.timestamps.at(now), kept);
+        self.send_syn_ack(shard, tuple, &offer, iss, clock);
+    }
+
+    fn send_syn_ack(
+        &mut self,
+        shard: ShardId,
+        tuple: FlowKey,
+        offer: &Offer,
+        iss: SeqNum,
+        clock: u32,
+    ) {
+        let Some(frame) = self.syn_ack(tuple, offer, iss, clock) else { return };
+        self.send_frame(shard, frame);
+    }
+
+    /// The answer to an offer, with what smoltcp's sockets would state.
+    fn syn_ack(&self, tuple: FlowKey, offer: &Offer, iss: SeqNum, clock: u32) -> Option<Vec<u8>> {
+        let ip_header = match tuple.local().ip().is_ipv4() {
+            true => IPV4_HEADER_LEN,
+            false => IPV6_HEADER_LEN,
+        };
+        let mss = u16::try_from(self.config.mtu - ip_header - TCP_HEADER_LEN).unwrap_or(u16::MAX);
+        let buffer = self.config.receive_buffer;
+        let scale = self.receive_scale();
+        let syn = Syn {
+            seq: iss,
+            ack: Some(offer.irs + 1),
+            window: u16::try_from(buffer).unwrap_or(u16::MAX),
+            options: SynOptions {
+                mss: Some(mss),
+                window_scale: offer.options.window_scale.map(|_| scale),
+                sack: offer.options.sack,
+            },
+            timestamps: offer.timestamp.map(|echo| Timestamps { value: clock, echo }),
+            ecn: offer.ecn,
+        };
+        let way =
+            Way { macs: (self.config.mac, offer.mac), from: tuple.local(), to: tuple.remote() };
+        wire::syn_frame(way, self.config.tcp.ttl_or_hop_limit, &syn)
+    }
+
+    /// The window scale that SYN-ACKs offer.
+    fn receive_scale(&self) -> u8 {
+        let scale = scale_of_buffer(self.config.receive_buffer) + self.config.scale_raise();
+        scale.min(WINDOW_SCALE_MAX)
+    }
+
+    pub(super) fn send_frame(&mut self, shard: ShardId, frame: Vec<u8>) {
+        self.stats.frames_out += 1;
+        self.shards[shard].tell_engine(FromHost::Frame(frame));
+    }
+
+    /// A segment for a half-open connection (RFC 9293 §3.10.7.4, SYN-RECEIVED).
+    pub(super) fn judge_half_open(
+        &mut self,
+        now: Instant,
+        handle: OffloadHandle,
+        segment: &Segment<'_>,
+    ) -> Verdict {
+        let Some(half) = self.half_open.get_mut(&handle) else { return Verdict::Drop };
+        let rcv_nxt = half.offer.irs + 1;
+        let has = |flag| segment.flags.contains(flag);
+        if segment.is_reset() {
+            // RFC 5961 §3.2.
+            if segment.seq == rcv_nxt {
+                self.stats.attempt_fails += 1;
+                self.forget_half(handle);
+            }
+            return Verdict::Drop;
+        }
+        let (shard, tuple, iss) = (half.shard, half.tuple, half.iss);
+        if segment.is_open_request() && segment.seq == half.offer.irs {
+            self.stats.duplicate_syns += 1;
+            // The peer may have moved meanwhile.
+            half.offer.mac = segment.source_mac;
+            let repeated = segment.timestamps.map(|timestamps| timestamps.value);
+            half.offer.timestamp = half.offer.timestamp.and(repeated);
+            half.sent = half.sent.saturating_add(1);
+            let offer = half.offer;
+            let clock = self.timestamps.at(now);
+            self.send_syn_ack(shard, tuple, &offer, iss, clock);
+            return Verdict::Drop;
+        }
+        let window = u32::try_from(self.config.receive_buffer).unwrap_or(u32::MAX);
+        let window = window.min(u16::MAX.into());
+        let is_acceptable = segment.seq.is_at_or_after(rcv_nxt)
+            && segment.seq.is_before(rcv_nxt + window)
+            && !has(Flags::SYN);
+        let is_marked = segment.frame.ecn == Ecn::Congestion && segment.payload_len > 0;
+        half.offer.marked |= half.offer.ecn && is_marked && !has(Flags::SYN);
+        if !is_acceptable {
+            self.stats.duplicate_syns += u64::from(has(Flags::SYN));
+            let (offer, clock) = (half.offer, self.timestamps.at(now));
+            self.challenge(shard, tuple, &offer, iss, clock);
+            return Verdict::Drop;
+        }
+        if !has(Flags::ACK) {
+            return Verdict::Drop;
+        }
+        if segment.ack != iss + 1 {
+            // smoltcp answers by RST: it has no socket.
+            return Verdict::Process;
+        }
+        if self.connections.len() >= CONNECTIONS_MAX {
+            return Verdict::Drop;
+        }
+        let Some(mut half) = self.half_open.remove(&handle) else { return Verdict::Drop };
+        half.offer.mac = segment.source_mac;
+        match self.complete(now, handle, &half) {
+            true => self.judge_known(now, handle, segment),
+            false => {
+                self.half_open.insert(handle, half);
+                self.forget_half(handle);
+                Verdict::Process
+            }
+        }
+    }
+
+    /// RFC 5961 §4.2: an acknowledgement without a promise.
+    fn challenge(
+        &mut self,
+        shard: ShardId,
+        tuple: FlowKey,
+        offer: &Offer,
+        iss: SeqNum,
+        clock: u32,
+    ) {
+        // What the SYN-ACK has offered, as far as its unit allows.
+        let window = u16::try_from(self.config.receive_buffer).unwrap_or(u16::MAX);
+        let scale = offer.options.window_scale.map_or(0, |_| self.receive_scale());
+        let ack = Acknowledgement {
+            seq: iss + 1,
+            ack: offer.irs + 1,
+            window: window >> scale,
+            timestamps: offer.timestamp.map(|echo| Timestamps { value: clock, echo }),
+            ece: offer.marked,
+            fin: false,
+        };
+        let way =
+            Way { macs: (self.config.mac, offer.mac), from: tuple.local(), to: tuple.remote() };
+        if let Some(frame) = wire::ack_frame(way, self.config.tcp.ttl_or_hop_limit, &ack) {
+            self.send_frame(shard, frame);
+        }
+    }
+
+    /// A segment of no connection: `None`, unless it returns a cookie, or may be data behind one.
+    pub(super) fn judge_cookie(
+        &mut self,
+        now: Instant,
+        arrived: ShardId,
+        segment: &Segment<'_>,
+    ) -> Option<Verdict> {
+        let tuple = segment.received_on();
+        let has = |flag| segment.flags.contains(flag);
+        if !self.isns.expects_cookies(now)
+            || !has(Flags::ACK)
+            || has(Flags::SYN)
+            || has(Flags::RST)
+            || !self.config.is_ours(tuple.local().ip())
+            || !self.may_open(tuple.remote())
+        {
+            return None;
+        }
+        let of_port = self.listeners.iter().filter(|(_, found)| found.covers(tuple.local()));
+        let of_port = of_port.map(|(id, listener)| (ListenerId(*id), listener.shard));
+        let shard = self.shards.place(arrived, of_port.clone().map(|(_, shard)| shard))?;
+        let (listener, _) = of_port.clone().find(|(_, of)| *of == shard)?;
+        let (irs, iss) = (segment.seq - 1, segment.ack - 1);
+        let timestamps = segment.timestamps.filter(|_| self.config.timestamps);
+        let echo = timestamps.map(|timestamps| timestamps.echo);
+        let Some(restored) = self.isns.restore(now, &tuple, (irs, iss), echo) else {
+            // The ACK that would have opened the connection may be lost, and the first data with it: the peer
+            // retransmits these, where an RST would end it.
+            return (segment.payload_len > 0).then_some(Verdict::Drop);
+        };
+        if self.connections.len() >= CONNECTIONS_MAX {
+            return Some(Verdict::Drop);
+        }
+        let offer = Offer {
+            mac: segment.source_mac,
+            irs,
+            window: segment.window,
+            options: restored.options,
+            timestamp: timestamps.map(|timestamps| timestamps.value),
+            ecn: self.config.ecn && restored.ecn,
+            marked: false,
+        };
+        // Nothing is known of the SYN-ACKs that were sent: as with a retransmission, none is timed.
+        let (opened_at, next_at) = (now, now);
+        let half = HalfOpen { shard, listener, tuple, offer, iss, opened_at, sent: 2, next_at };
+        self.listeners.get_mut(&listener.0)?.half_open += 1;
+        self.shards[shard].connections += 1;
+        let handle = self.shards.new_handle();
+        if !self.complete(now, handle, &half) {
+            self.half_open.insert(handle, half);
+            self.forget_half(handle);
+            return None;
+        }
+        self.stats.cookies_accepted += 1;
+        Some(self.judge_known(now, handle, segment))
+    }
+
+    /// The peer's ACK has arrived: smoltcp gets a socket in SYN-RECEIVED, to which the ACK goes next. Returns false if
+    /// it would not take the connection.
+    fn complete(&mut self, now: Instant, handle: OffloadHandle, half: &HalfOpen) -> bool {
+        let &HalfOpen { shard, listener, tuple, offer, iss, opened_at, sent, next_at: _ } = half;
+        let Some(found) = self.listeners.get(&listener.0) else { return false };
+        let (client, at_once) = (found.client, found.at_once);
+        let endpoint = IpListenEndpoint {
+            addr: specified(found.local).map(Into::into),
+            port: found.local.port(),
+        };
+        let listening = || {
+            let mut socket = self.make_socket(ClientId { shard, tag: client });
+            // Fails only for port 0, which `listen` has replaced.
+            socket.listen(endpoint).ok().map(|()| socket)
+        };
+        let syn = Syn {
+            seq: offer.irs,
+            ack: None,
+            window: offer.window,
+            options: offer.options,
+            timestamps: offer.timestamp.map(|value| Timestamps { value, echo: 0 }),
+            ecn: offer.ecn,
+        };
+        let way =
+            Way { macs: (offer.mac, self.config.mac), from: tuple.remote(), to: tuple.local() };
+        let Some(syn) = wire::syn_frame(way, u8::MAX, &syn) else { return false };
+        let Some(syn_ack) = self.syn_ack(tuple, &offer, iss, 0) else { return false };
+        // Karn: only a SYN-ACK that was sent once is timed.
+        let sent_at = if sent == 1 { opened_at } else { now };
+        let packet = &syn[ETHERNET_HEADER_LEN..];
+        let Some(socket) = accept(to_smoltcp(sent_at), tuple, iss, packet, listening) else {
+            tracing::error!(?tuple, "smoltcp has not taken an accepted connection");
+            return false;
+        };
+        let mut flow = Flow::new(opened_at);
+        if let Frame::Tcp(syn) = wire::parse(&syn) {
+            flow.incoming(opened_at, &syn);
+        }
+        for _ in 0..sent.min(2) {
+            if let Frame::Tcp(mut syn_ack) = wire::parse(&syn_ack) {
+                flow.outgoing(sent_at, &mut syn_ack);
+            }
+        }
+        flow.ecn_echo = offer.marked;
+        self.owners.insert(tuple, Owner::Host(handle));
+        let connection = Connection {
+            shard,
+            client,
+            listener: Some(listener),
+            tuple,
+            socket: self.sockets.add(socket),
+            flow,
+            scale_raise: self.config.scale_raise(),
+            stay: Stay::No,
+            wanted: self.config.wants(at_once, &tuple),
+            history: History::new(now),
+            stage: Stage::Handshake(now + HANDSHAKE_MAX),
+            solicit_at: now + SOLICIT_DELAY,
+            woken: None,
+            send: SendHalf::default(),
+            receive: ReceiveHalf::default(),
+        };
+        self.connections.insert(handle, connection);
+        self.introduce(now, tuple, offer.mac);
+        true
+    }
+
+    /// smoltcp learns the Ethernet address of a peer: the handshake has proven that packets arrive there, and smoltcp
+    /// does not have to solicit it while other connections wait for theirs. A gateway's is the one of its ARP or ND
+    /// (see `mac_of_hop`).
+    fn introduce(&mut self, now: Instant, tuple: FlowKey, mac: MacAddress) {
+        let remote = tuple.remote().ip();
+        let hop = self.config.hop_back(remote);
+        if let Some(mac) = self.mac_of_hop(now, hop, remote, mac)
+            && let Some(frame) = advertisement(self.config.mac, tuple.local().ip(), (hop, mac))
+        {
+            self.process(now, frame);
+        }
+    }
+
+    /// A station has this Ethernet address now.
+    pub(super) fn move_half_open(&mut self, address: IpAddr, mac: MacAddress) {
+        for half in self.half_open.values_mut() {
+            if self.config.hop_back(half.tuple.remote().ip()) == address {
+                half.offer.mac = mac;
+            }
+        }
+    }
+
+    /// Drops the state of a half-open connection without a segment.
+    fn forget_half(&mut self, handle: OffloadHandle) -> Option<HalfOpen> {
+        let half = self.half_open.remove(&handle)?;
+        self.owners.remove(&half.tuple);
+        self.shards[half.shard].connections -= 1;
+        if let Some(listener) = self.listeners.get_mut(&half.listener.0) {
+            listener.half_open -= 1;
+        }
+        Some(half)
+    }
+
+    /// Resets the half-open connections of listeners that have gone.
+    pub(super) fn reset_orphans(&mut self) {
+        let orphans = self
+            .half_open
+            .iter()
+            .filter(|(_, half)| !self.listeners.contains_key(&half.listener.0));
+        for handle in orphans.map(|(handle, _)| *handle).collect::<Vec<_>>() {
+            let Some(half) = self.forget_half(handle) else { continue };
+            let HalfOpen { shard, tuple, offer, iss, .. } = half;
+            let macs = (self.config.mac, offer.mac);
+            let way = Way { macs, from: tuple.local(), to: tuple.remote() };
+            let ends = (iss + 1, offer.irs + 1);
+            if let Some(frame) = wire::bare_reset(way, self.config.tcp.ttl_or_hop_limit, ends) {
+                self.send_frame(shard, frame);
+            }
+        }
+    }
+
+    /// Retransmits the SYN-ACKs that are due, and ends handshakes that take too long. Returns whether there was any.
+    pub(super) fn serve_half_open(&mut self, now: Instant) -> bool {
+        if self.half_open_at.is_none_or(|at| now < at) {
+            return false;
+        }
+        let due = self.half_open.iter().filter(|(_, half)| half.next_at <= now);
+        for handle in due.map(|(handle, _)| *handle).collect::<Vec<_>>() {
+            let Some(half) = self.half_open.get_mut(&handle) else { continue };
+            let deadline = half.opened_at + HANDSHAKE_MAX;
+            if deadline <= now {
+                self.stats.attempt_fails += 1;
+                self.forget_half(handle);
+                continue;
+            }
+            half.syn_ack_sent(now);
+            half.next_at = half.next_at.min(deadline);
+            let (shard, tuple, offer, iss) = (half.shard, half.tuple, half.offer, half.iss);
+            let clock = self.timestamps.at(now);
+            self.send_syn_ack(shard, tuple, &offer, iss, clock);
+        }
+        self.half_open_at = self.half_open.values().map(|half| half.next_at).min();
+        true
+    }
+}
+
+fn earlier(one: Option<Instant>, other: Instant) -> Option<Instant> {
+    Some(one.map_or(other, |one| one.min(other)))
+}
+
+#[cfg(test)]
+impl HalfOpen {
+    pub(super) const fn iss(&self) -> SeqNum {
+        self.iss
+    }
+}
