@@ -4,6 +4,7 @@
 //! * [`host`]: the host stack as a passive object, and its policy of what is offloaded when.
 //! * [`offload_policy`]: the policy's details, and how long a connection stays after an upload.
 //! * [`socket`]: requests of its clients, and notices to them.
+//! * [`dad`]: duplicate address detection.
 //! * [`frame_log`]: a link whose frames are logged.
 //! * `copy`: data of net buffers into sockets.
 //! * `handoff`: how a live connection leaves an unmodified smoltcp, and re-enters it.
@@ -22,6 +23,7 @@ extern crate std;
 
 mod clock;
 mod copy;
+pub mod dad;
 mod device;
 pub mod frame_log;
 mod handoff;

@@ -72,6 +72,7 @@ impl Host {
                 self.stats.fragments_dropped += 1;
                 Verdict::Drop
             }
+            Frame::Other if self.defend(now, &frame) => Verdict::Drop,
             Frame::Other => {
                 self.hear_of_neighbor(now, &frame);
                 Verdict::Process
@@ -258,8 +259,8 @@ impl Host {
         let Some(listener) = self.listener(id) else { return };
         let (shard, client, at_once) = (listener.shard, listener.client, listener.at_once);
         let endpoint = smoltcp::wire::IpListenEndpoint {
-            addr: specified(listener.local).map(Into::into),
-            port: listener.local.port(),
+            addr: specified(listener.local.address).map(Into::into),
+            port: listener.local.address.port(),
         };
         let mut socket = self.make_socket(ClientId { shard, tag: client });
         // Fails only for port 0, which `listen` has replaced.
