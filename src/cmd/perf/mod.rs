@@ -94,7 +94,6 @@ pub struct PerfArgs {
     pub kind: Kind,
 
     /// The server's address; without it this is the server
-    #[arg(value_name = "IP[%INTERFACE]")]
     pub host: Option<HostAddress>,
 
     /// Bytes of a message: 1 to 64M, with K or M for the binary multiples [default: 64K for *-bw, 8 for
