@@ -325,7 +325,8 @@ pub struct Streams {
     receive_bytes: usize,
 }
 
-/// Returns the address as the host stack has it: an IPv4-mapped one as IPv4, and without a scope, for a node has one link.
+/// Returns the address as the host stack has it: an IPv4-mapped one as IPv4, and without a scope, since a node has one
+/// link.
 fn on_node(address: SocketAddr) -> SocketAddr {
     unscoped(canonical(address))
 }

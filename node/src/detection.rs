@@ -1,10 +1,10 @@
 //! Duplicate address detection on a TAP, before its node starts ([`host_stack::dad`] has the packets).
 //!
-//! Timers: RFC 5227 §1.1 probes three times in up to seven seconds, for networks whose switches and radios take seconds to
-//! forward. Here the TAP forwards already, and another station of the machine answers within the time of a wake-up. So a
-//! port of a bridge is probed at once and again after [`REPEAT`], and watched for [`WATCH`]. A TAP that this process has
-//! created and that is no port has the kernel alone on its other end, which answers while the probe is written: it is
-//! watched for [`WATCH_ALONE`].
+//! Timers: RFC 5227 §1.1 probes three times in up to seven seconds, for networks whose switches take seconds to
+//! forward. Here the TAP forwards already, and another station of the machine answers within the time of a wake-up.
+//! So a port of a bridge is probed at once and again after [`REPEAT`], and watched for [`WATCH`]. A TAP that this
+//! process has created and that is no port has the kernel alone on its other end, which answers while the probe is
+//! written: it is watched for [`WATCH_ALONE`].
 
 use std::{io, net::IpAddr, time::Duration};
 
@@ -28,8 +28,8 @@ const WATCH_ALONE: Duration = Duration::from_millis(10);
 /// Frames taken at once.
 const FRAMES_MAX: usize = 64;
 
-/// Checks that no other station uses an address of the node. Frames that arrive meanwhile are dropped. `is_alone`: the TAP
-/// has the kernel alone on its other end.
+/// Checks that no other station uses an address of the node. Frames that arrive meanwhile are dropped. `is_alone`: the
+/// TAP has the kernel alone on its other end.
 ///
 /// # Errors
 /// [`Failure::lacking`], naming the address and the station. The device is gone.

@@ -37,8 +37,8 @@ const RDMA: Layers = Layers {
 const ENGINE: Layers = Layers {
     sources: "offload-engine/src/",
     order: &[
-        "time", "status", "sync", "memory", "socket", "link", "nbl", "segment", "state", "frame",
-        "tcp", "chimney", "engine",
+        "address", "time", "status", "sync", "memory", "socket", "link", "nbl", "segment", "state",
+        "frame", "tcp", "chimney", "engine",
     ],
     // A build without `std` proves them so.
     pure: &[],
@@ -56,6 +56,7 @@ const HOST: Layers = Layers {
         "wire",
         "clock",
         "copy",
+        "dad",
         "device",
         "frame_log",
         "window",
@@ -70,7 +71,7 @@ const HOST: Layers = Layers {
         "node",
         "simulation",
     ],
-    pure: &["wire", "copy", "device", "window", "row", "observer", "retrieve", "handoff"],
+    pure: &["wire", "copy", "dad", "device", "window", "row", "observer", "retrieve", "handoff"],
     forbidden: SYSTEM,
     has_parents: true,
 };

@@ -3,7 +3,7 @@
 //! A port is reserved by what a client asks for explicitly, and by what it is given: an endpoint
 //! ([`Request::Bind`](crate::socket::Request::Bind)) until its client lets go of it, a listener until it stops
 //! listening, a connection that was opened from here until it has ended. A client that leaves takes all of its own
-//! along. An unspecified address covers the node's addresses of its families ([`LocalAddress`]), as its listener accepts them.
+//! along. An unspecified address covers the node's addresses of its families ([`LocalAddress`]).
 //!
 //! | holder of the port | bind | listen | connect |
 //! |---|---|---|---|
