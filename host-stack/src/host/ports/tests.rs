@@ -132,7 +132,8 @@ fn who_leaves_takes_its_own_along() {
     ports.reserve(&claim(connection(3), "10.0.0.1:3", own));
     ports.reserve(&claim(listener(4), "10.0.0.1:4", other));
     ports.leave(own.client);
-    let used = [1, 2, 3, 4].map(|port| !ports.is_unused(at(&format!("10.0.0.1:{port}"))));
+    let used =
+        [1, 2, 3, 4].map(|port| !ports.is_unused(SocketAddr::from(([10, 0, 0, 1], port)).into()));
     assert_eq!(used, [false, false, false, true]);
     assert_eq!((ports.all.len(), ports.by_port.len()), (1, 1));
 }
