@@ -9,6 +9,7 @@
 pub mod adapter;
 pub mod cli;
 pub mod cmd;
+pub mod host;
 pub mod node;
 pub mod options;
 pub mod waker;

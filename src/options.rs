@@ -1,6 +1,10 @@
 //! The options that every command which runs a node has: those of the node, and those of the command.
 
-use std::{fmt, path::PathBuf};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
+};
 
 use clap::{Args, ValueEnum};
 use flue_node::{NodeOptions, QUEUES_MAX};
@@ -189,6 +193,15 @@ impl ListenOptions {
 }
 
 impl NodeArgs {
+    /// Returns the address that stands for all of the node's: `[::]` covers both families.
+    #[must_use]
+    pub fn all_addresses(&self) -> IpAddr {
+        match self.node.addresses.iter().any(|own| own.address().is_ipv6()) {
+            true => Ipv6Addr::UNSPECIFIED.into(),
+            false => Ipv4Addr::UNSPECIFIED.into(),
+        }
+    }
+
     /// Checks and completes the options.
     ///
     /// # Errors

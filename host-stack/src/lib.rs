@@ -4,6 +4,7 @@
 //! * [`host`]: the host stack as a passive object, and its policy of what is offloaded when.
 //! * [`offload_policy`]: the policy's details, and how long a connection stays after an upload.
 //! * [`socket`]: requests of its clients, and notices to them.
+//! * [`dad`]: duplicate address detection.
 //! * [`frame_log`]: a link whose frames are logged.
 //! * `cookie`: initial sequence numbers, and SYN cookies.
 //! * `copy`: data of net buffers into sockets.
@@ -24,6 +25,7 @@ extern crate std;
 mod clock;
 mod cookie;
 mod copy;
+pub mod dad;
 mod device;
 pub mod frame_log;
 mod handoff;

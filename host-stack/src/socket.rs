@@ -14,6 +14,7 @@ use core::net::SocketAddr;
 
 use bytes::Bytes;
 use offload_engine::{
+    address::LocalAddress,
     chimney::client::{ClientTag, OffloadHandle},
     nbl::{NblChain, NetBufferList},
     state::KeepAlive,
@@ -102,8 +103,8 @@ pub enum Request {
     Listen {
         /// The listener's name, chosen by the client.
         listener: ListenerId,
-        /// Where; port 0: ephemeral. An unspecified address: all of the node's.
-        local: SocketAddr,
+        /// Where; port 0: ephemeral. An unspecified address: all of the node's of its families.
+        local: LocalAddress,
         /// As for `Connect`.
         endpoint: Option<EndpointId>,
         /// Connections that may be in their handshake at once: 1 to [`BACKLOG_MAX`](crate::host::BACKLOG_MAX).

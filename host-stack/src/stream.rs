@@ -28,6 +28,7 @@ use std::{collections::VecDeque, net::SocketAddr, vec::Vec};
 use bytes::{Bytes, BytesMut};
 use hashbrown::HashMap;
 use offload_engine::{
+    address::{canonical, source_for, unscoped},
     chimney::client::{ConnectionIo, Disconnect, OffloadHandle},
     engine::Connections,
     nbl::{NblChain, NetBufferList, ReceiveBufferList, ReceiveChain},
@@ -324,6 +325,12 @@ pub struct Streams {
     receive_bytes: usize,
 }
 
+/// Returns the address as the host stack has it: an IPv4-mapped one as IPv4, and without a scope, since a node has one
+/// link.
+fn on_node(address: SocketAddr) -> SocketAddr {
+    unscoped(canonical(address))
+}
+
 impl Streams {
     /// A client with this port to the host stack.
     pub fn new(port: SocketPort) -> Self {
@@ -349,7 +356,7 @@ impl Streams {
     pub fn bind(&mut self, local: SocketAddr) -> EndpointId {
         let endpoint = EndpointId(self.port.allocate());
         self.endpoints.insert(endpoint, None);
-        self.port.request(Request::Bind { endpoint, local });
+        self.port.request(Request::Bind { endpoint, local: on_node(local) });
         endpoint
     }
 
@@ -375,6 +382,8 @@ impl Streams {
         let handle = OffloadHandle(self.port.allocate());
         self.streams.insert(handle, Stream::new(OffloadState::InHost));
         let (endpoint, at_once) = (None, false);
+        let remote = on_node(remote);
+        let local = local.map(|local| source_for(unscoped(local), remote));
         self.port.request(Request::Connect { handle, local, endpoint, remote, timeout, at_once });
         handle
     }
@@ -383,7 +392,7 @@ impl Streams {
     pub fn listen(&mut self, local: SocketAddr, backlog: usize) -> ListenerId {
         let listener = ListenerId(self.port.allocate());
         self.listeners.insert(listener, Listener { state: None, accepted: VecDeque::new() });
-        let (endpoint, at_once) = (None, false);
+        let (local, endpoint, at_once) = (on_node(local).into(), None, false);
         self.port.request(Request::Listen { listener, local, endpoint, backlog, at_once });
         listener
     }

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use rdma_over_tcp::ndk::{Listener, NtStatus};
+use rdma_over_tcp::ndk::{Listener, ListenerConfig, NtStatus};
 
 use crate::{
     abi::{
@@ -43,7 +43,9 @@ unsafe extern "C" fn listen(
         let listener = objects::get::<Listener>(listener)?;
         // SAFETY: the consumer gives an address of so many bytes.
         let local = unsafe { address::read(local, length) }?;
-        Ok(listener.listen(local, callbacks::request(completion, context)))
+        // As sockets of the interface's platform by default: a listener on `[::]` leaves IPv4 to another.
+        let config = ListenerConfig { v6_only: true, ..ListenerConfig::default() };
+        Ok(listener.listen_with(local, config, callbacks::request(completion, context)))
     })
 }
 

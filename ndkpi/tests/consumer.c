@@ -158,6 +158,20 @@ static void listen_on(struct end *end)
 	CREATE(NdkObjectTypeListener, second, end->adapter, NdkCreateListener, on_connect, &incoming);
 	EXPECT(STATUS_SHARING_VIOLATION, REQUEST(second->Dispatch->NdkListen, second, (SOCKADDR *)&told, sizeof told));
 	CLOSE(second, NdkCloseListener);
+
+	/* An IPv6 listener at all addresses leaves IPv4 to another. */
+	NDK_LISTENER *third;
+	struct sockaddr_in all = { .sin_family = AF_INET };
+	struct sockaddr_in6 all6 = { .sin6_family = AF_INET6 };
+	CREATE(NdkObjectTypeListener, second, end->adapter, NdkCreateListener, on_connect, &incoming);
+	EXPECT(STATUS_SUCCESS, REQUEST(second->Dispatch->NdkListen, second, (SOCKADDR *)&all, sizeof all));
+	length = sizeof told;
+	EXPECT(STATUS_SUCCESS, second->Dispatch->NdkGetLocalAddress(second, (SOCKADDR *)&told, &length));
+	all6.sin6_port = told.sin_port;
+	CREATE(NdkObjectTypeListener, third, end->adapter, NdkCreateListener, on_connect, &incoming);
+	EXPECT(STATUS_SUCCESS, REQUEST(third->Dispatch->NdkListen, third, (SOCKADDR *)&all6, sizeof all6));
+	CLOSE(third, NdkCloseListener);
+	CLOSE(second, NdkCloseListener);
 }
 
 /* Begins a connect from the active end; `event` has its completion. */

@@ -21,7 +21,7 @@ use std::{
 };
 
 use flue_report::failure::Failure;
-use host_stack::node::Node;
+use host_stack::{dad::Detection, node::Node};
 use offload_engine::link::{Link, NapiMode};
 use rdma_over_tcp::{
     access::{self, Access},
@@ -63,12 +63,14 @@ impl Launch {
     /// As [`NodeOptions::open`].
     pub fn prepare(options: &NodeOptions) -> Result<Self, Failure> {
         let options = options.clone().completed()?;
-        let tap = options.open_descriptor()?;
+        let (tap, name) = options.open_descriptor()?;
         let failed = |error: Errno| Failure::work(format!("table of connections: {error}"));
         let table = memfd_create("flue-connections", MemfdFlags::empty()).map_err(failed)?;
         let options = NodeOptions {
+            tap: name,
             tap_fd: Some(tap.as_raw_fd()),
             // The launcher has done that.
+            detection: Detection::Off,
             bridge: None,
             host_addresses: Vec::new(),
             txqueuelen: None,

@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod chimney;
+mod detection;
 mod impairment;
 pub mod launched;
 mod open;

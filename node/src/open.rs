@@ -14,7 +14,7 @@ use flue_network::{
     plumb::{self, KernelSide},
 };
 use flue_report::failure::Failure;
-use host_stack::{frame_log, node::Node, socket::SocketPort};
+use host_stack::{dad::Detection, frame_log, node::Node, socket::SocketPort};
 use offload_engine::{
     engine::NodeClient,
     link::{Impaired, Impairments, Link, OpenTap, Tee, open_tap_descriptor},
@@ -22,7 +22,9 @@ use offload_engine::{
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-use crate::{NodeOptions, impairment::Impairment, output::OutputFile};
+use crate::{
+    NodeOptions, detection::detect_duplicates, impairment::Impairment, output::OutputFile,
+};
 
 /// Bytes of the buffer between a capture or trace and its file.
 const CAPTURE_BUFFER_BYTES: usize = 1 << 20;
@@ -97,22 +99,31 @@ impl NodeOptions {
     }
 
     fn open_taps(&self) -> Result<Vec<OpenTap>, Failure> {
-        match self.tap_fd {
+        let (mut opened, is_alone) = match self.tap_fd {
             None => {
                 let (netlink, options) = (&mut Netlink::open()?, self.tap_options());
-                plumb::open_taps(netlink, &options, self.queues.into(), &self.kernel_side())
+                let side = self.kernel_side();
+                let opened = plumb::open_taps(netlink, &options, self.queues.into(), &side)?;
+                let link = netlink.link(&opened[0].name)?;
+                (opened, link.temporary_tun && link.master_index.is_none())
             }
-            Some(number) => Ok(vec![self.inherit(number)?]),
+            Some(number) => (vec![self.inherit(number)?], false),
+        };
+        if self.detection == Detection::On {
+            detect_duplicates(&mut opened, self, is_alone)?;
         }
+        Ok(opened)
     }
 
-    /// The descriptor of the TAP, ready for use, which programs that are started from now on inherit.
-    pub(crate) fn open_descriptor(&self) -> Result<OwnedFd, Failure> {
+    /// Returns the descriptor of the TAP, ready for use, which programs that are started from now on inherit, and the
+    /// name of its interface.
+    pub(crate) fn open_descriptor(&self) -> Result<(OwnedFd, String), Failure> {
         let opened = self.open_taps()?;
-        let descriptor = opened.first().and_then(|opened| opened.link.descriptor());
-        let descriptor = descriptor.ok_or_else(|| Failure::work("a TAP without a descriptor"))?;
-        rustix::io::dup(descriptor)
-            .map_err(|error| Failure::work(format!("descriptor of the TAP: {error}")))
+        let failed = || Failure::work("a TAP without a descriptor");
+        let first = opened.into_iter().next().ok_or_else(failed)?;
+        let descriptor = rustix::io::dup(first.link.descriptor().ok_or_else(failed)?)
+            .map_err(|error| Failure::work(format!("descriptor of the TAP: {error}")))?;
+        Ok((descriptor, first.name))
     }
 
     /// The same node without capture, trace and impairments.

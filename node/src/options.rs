@@ -7,6 +7,7 @@ use flue_report::{
     units::{IpPrefix, Mac},
 };
 use host_stack::{
+    dad::Detection,
     host::HostConfig,
     node::{NodeConfig, Progress},
     socket::OffloadPolicy,
@@ -101,6 +102,16 @@ pub struct NodeOptions {
     /// Router for everything outside the prefixes of --addr; at most one for each family
     #[cfg_attr(feature = "clap", arg(long = "gateway", value_name = "IP"))]
     pub gateways: Vec<IpAddr>,
+
+    /// Duplicate address detection: probe for the addresses of --addr before the node uses them (RFC 5227, RFC 4862)
+    ///
+    /// It takes 0.1 seconds on a bridge. A station that starts within that time, or that does not answer probes, is not
+    /// found.
+    #[cfg_attr(
+        feature = "clap",
+        arg(long = "dad", value_enum, value_name = "WHEN", default_value_t)
+    )]
+    pub detection: Detection,
 
     /// Ethernet address of the node [default: locally administered, derived from TAP name, address
     /// and --seed, if given]
@@ -253,6 +264,7 @@ impl Default for NodeOptions {
             tap_fd: None,
             addresses: Vec::new(),
             gateways: Vec::new(),
+            detection: Detection::default(),
             mac: None,
             mtu_bytes: MTU_DEFAULT_BYTES,
             bridge: None,
@@ -479,7 +491,8 @@ impl fmt::Display for NodeOptions {
         writeln!(f, "\nbridge: {}", self.bridge.as_deref().unwrap_or("none"))?;
         writeln!(f, "host address: {}", none_if_empty(joined(&self.host_addresses)))?;
         writeln!(f, "address: {} at {}", joined(&self.addresses), self.mac())?;
-        writeln!(f, "gateway: {}", none_if_empty(joined(&self.gateways)))?;
+        write!(f, "gateway: {}", none_if_empty(joined(&self.gateways)))?;
+        writeln!(f, ", duplicate address detection {}", word(self.detection))?;
         writeln!(
             f,
             "offload: {}, psh {}, congestion control {}{}, ecn {}, retransmissions {}, \

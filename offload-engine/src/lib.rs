@@ -9,6 +9,7 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
+pub mod address;
 pub mod chimney;
 #[cfg(feature = "std")]
 pub mod engine;

@@ -11,7 +11,7 @@
 use std::{
     fmt,
     io::{self, Read, Write},
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     thread,
     time::Duration,
 };
@@ -19,6 +19,7 @@ use std::{
 use crate::{
     control::server,
     failure::Failure,
+    host::HostAddress,
     node,
     options::{NodeArgs, QueueOptions, Quietness},
     report::{
@@ -77,7 +78,7 @@ pub struct NcArgs {
 
     /// Address to connect from [default: the node's first of that family]
     #[arg(short = 's', long, value_name = "IP", conflicts_with = "listen")]
-    pub source: Option<IpAddr>,
+    pub source: Option<HostAddress>,
 
     /// Seconds that connecting may take: 1..=600
     #[arg(short = 'w', long, value_name = "SECONDS", default_value_t = 10,
@@ -132,22 +133,23 @@ impl NcArgs {
         let words =
             [words.as_slice(), &self.listen_port.as_deref().into_iter().collect::<Vec<_>>()]
                 .concat();
-        let unspecified = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         match (self.listen, words.as_slice()) {
-            (true, [port]) => Ok(Place::Listen(SocketAddr::new(unspecified, parse_port(port)?))),
+            (true, [port]) => {
+                Ok(Place::Listen(SocketAddr::new(self.node.all_addresses(), parse_port(port)?)))
+            }
             (true, [host, port]) => {
                 Ok(Place::Listen(SocketAddr::new(parse_host(host)?, parse_port(port)?)))
             }
             (true, _) => Err(Failure::usage("-l: give PORT, or HOST PORT")),
             (false, [host, port]) => {
                 let remote = SocketAddr::new(parse_host(host)?, parse_port(port)?);
-                let other_family = |source: &IpAddr| source.is_ipv4() != remote.is_ipv4();
-                if self.source.as_ref().is_some_and(other_family) {
+                let source = self.source.as_ref().map(|source| source.ip);
+                if source.is_some_and(|source| source.is_ipv4() != remote.is_ipv4()) {
                     return Err(Failure::usage(
                         "-s: not of the family of the address to connect to",
                     ));
                 }
-                let local = self.source.map(|source| SocketAddr::new(source, 0));
+                let local = source.map(|source| SocketAddr::new(source, 0));
                 let timeout = Duration::from_secs(self.timeout.into());
                 Ok(Place::Connect { local, remote, timeout })
             }
@@ -157,9 +159,10 @@ impl NcArgs {
 }
 
 fn parse_host(text: &str) -> Result<IpAddr, Failure> {
-    text.parse().map_err(|_| {
-        Failure::usage(format!("HOST {text:?}: not an IP address (names are not resolved)"))
-    })
+    let host = text
+        .parse::<HostAddress>()
+        .map_err(|why| Failure::usage(format!("HOST {text:?}: {why} (names are not resolved)")))?;
+    Ok(host.ip)
 }
 
 fn parse_port(text: &str) -> Result<u16, Failure> {

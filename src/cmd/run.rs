@@ -24,7 +24,7 @@ use clap::{Args, ValueEnum};
 use flue_verbs_abi::settings;
 
 use flue_node::{NodeOptions, TAP_DEFAULT, launched::Launch, parse_interface};
-use flue_verbs_core::addresses::Mapping;
+use flue_verbs_core::addresses::{Mapping, PortMapping};
 use host_stack::node::Progress;
 
 use crate::{
@@ -90,6 +90,14 @@ pub struct RunArgs {
     #[arg(long, value_name = "HOST=NODE")]
     pub map: Vec<Mapping>,
 
+    /// RDMA port for a port of the program; repeat for more
+    ///
+    /// For programs that use one port number for TCP and for RDMA: where the program binds or connects to PORT (of
+    /// HOST, if given) for RDMA, it gets the port after the equals sign, and is shown its own. TCP sockets of the
+    /// program keep the port. Peers of flue use the same option, or name the other port. IPv6: [HOST]:PORT=PORT.
+    #[arg(long, value_name = "[HOST:]PORT=PORT")]
+    pub port_map: Vec<PortMapping>,
+
     /// The node.
     #[command(flatten)]
     pub node: NodeArgs,
@@ -125,6 +133,7 @@ impl RunArgs {
             rfc7306,
             receive_wait,
             map,
+            port_map,
             node: NodeArgs { node, control },
             program: _,
         } = self;
@@ -135,6 +144,7 @@ impl RunArgs {
             control => path(control)?,
         };
         let map: Vec<_> = map.iter().map(ToString::to_string).collect();
+        let port_map: Vec<_> = port_map.iter().map(ToString::to_string).collect();
         // That of a node is in its options.
         let pcap = if self.has_node() { None } else { path(&node.pcap)? };
         let options = [
@@ -147,6 +157,7 @@ impl RunArgs {
             (settings::RFC7306, rfc7306.map(value)),
             (settings::RECEIVE_WAIT, receive_wait.map(|seconds| seconds.to_string().into())),
             (settings::MAP, (!map.is_empty()).then(|| map.join(",").into())),
+            (settings::PORT_MAP, (!port_map.is_empty()).then(|| port_map.join(",").into())),
             (settings::CONTROL, control.map(PathBuf::into_os_string)),
         ];
         Ok(options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
@@ -164,6 +175,13 @@ impl RunArgs {
     /// [`Failure::usage`]: an option is beyond its limits, or is for nodes only.
     pub fn node(&self) -> Result<Option<NodeOptions>, Failure> {
         let given = &self.node.node;
+        for (index, one) in self.port_map.iter().enumerate() {
+            if let Some(other) =
+                self.port_map[..index].iter().find(|other| one.conflicts_with(other))
+            {
+                return Err(Failure::usage(format!("--port-map {one}: conflicts with {other}")));
+            }
+        }
         if !self.has_node() {
             let own = NodeOptions {
                 tap: String::new(),

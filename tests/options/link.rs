@@ -27,6 +27,7 @@ rows! { ALL;
     "--tap-fd", "--tap-fd 3" => tap_fd;
     "--addr", "--addr 10.0.0.9/16" => addr;
     "--gateway", "--addr 10.0.0.9/16 --gateway 10.0.0.1" => gateway;
+    "--dad", "--dad off" => dad;
     "--mac", "--mac 02:00:00:00:07:77" => mac;
     "--mtu", "--mtu 1400" => mtu;
     "--bridge", "--bridge br0" => bridge;
@@ -143,6 +144,35 @@ fn gateway(bench: &Bench) {
     let plug = Bench::plug(2);
     connects(bench, &listener, &format!("{plug} 10.9.9.9"), 1);
     connects(bench, &listener, &format!("{plug} --gateway 10.0.0.1 10.9.9.9"), 0);
+}
+
+// RFC 5227 §2.1.1, RFC 4862 §5.4: by a kernel and by another node, in either family.
+fn dad(bench: &Bench) {
+    bench.kernel.ip("address add fd00::1/64 dev eth0 nodad");
+    let _other = bench.listen_at(3, "--addr fd00::3/64 --mac 02:00:00:00:00:33", Output::Bytes);
+    let kernel = link(&bench.kernel, "eth0")["address"].as_str().expect("a MAC").to_owned();
+    let node = |addresses: &str, words: &str| {
+        format!("nc -l {PORT} --tap tap4 --bridge {} {addresses} {words}", Switch::BRIDGE)
+    };
+    for (addresses, used, station) in [
+        ("--addr 10.0.0.1/24", "10.0.0.1", kernel.as_str()),
+        ("--addr 10.0.0.4/24 --addr fd00::1/64", "fd00::1", &kernel),
+        ("--addr 10.0.0.3/24", "10.0.0.3", "02:00:00:00:00:33"),
+        ("--addr fd00::3/64", "fd00::3", "02:00:00:00:00:33"),
+    ] {
+        let refused = bench.switch.namespace().run(|| bench.command(&node(addresses, "")).output());
+        let refused = refused.expect("flue starts");
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        let expected = format!("address {used}: in use by the station {station}");
+        assert_eq!(refused.status.code(), Some(3), "{said}");
+        assert!(said.contains(&expected), "{expected}: {said}");
+    }
+    for (addresses, words) in
+        [("--addr 10.0.0.1/24", "--dad off"), ("--addr 10.0.0.4/24 --addr fd00::4/64", "--dad on")]
+    {
+        let mut flue = bench.start(&node(addresses, words), Output::Bytes);
+        flue.expect_line("listening", START);
+    }
 }
 
 /// The Ethernet address by which the kernel knows the node.

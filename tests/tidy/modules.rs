@@ -37,8 +37,8 @@ const RDMA: Layers = Layers {
 const ENGINE: Layers = Layers {
     sources: "offload-engine/src/",
     order: &[
-        "time", "status", "sync", "memory", "socket", "link", "nbl", "segment", "state", "frame",
-        "tcp", "chimney", "engine",
+        "address", "time", "status", "sync", "memory", "socket", "link", "nbl", "segment", "state",
+        "frame", "tcp", "chimney", "engine",
     ],
     // A build without `std` proves them so.
     pure: &[],
@@ -57,6 +57,7 @@ const HOST: Layers = Layers {
         "clock",
         "cookie",
         "copy",
+        "dad",
         "device",
         "frame_log",
         "window",
@@ -71,7 +72,7 @@ const HOST: Layers = Layers {
         "node",
         "simulation",
     ],
-    pure: &["wire", "cookie", "copy", "device", "window", "row", "observer", "retrieve", "handoff"],
+    pure: &["wire", "cookie", "copy", "dad", "device", "window", "row", "observer", "retrieve", "handoff"],
     forbidden: SYSTEM,
     has_parents: true,
 };

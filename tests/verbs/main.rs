@@ -5,6 +5,7 @@
 //! `tests/verbs/run` installs the programs and makes the table of docs/verbs.md. Without a program its test says so and
 //! passes, but fails in CI.
 
+mod addresses;
 mod differences;
 mod group;
 mod launch;

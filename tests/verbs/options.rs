@@ -21,8 +21,9 @@ use crate::{NEEDS, machine};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Options, and the test of each; those of the launcher itself are tested in `launch`, `--map` in `tap`.
-const TESTED: [&str; 9] = [
+/// Options, and the test of each; those of the launcher itself are tested in `launch`, `--map` in `tap`, `--port-map` in
+/// `addresses`.
+const TESTED: [&str; 10] = [
     "library",
     "log",
     "mpa_crc",
@@ -32,6 +33,7 @@ const TESTED: [&str; 9] = [
     "rfc7306",
     "receive_wait",
     "map",
+    "port_map",
 ];
 
 #[test]

@@ -140,7 +140,7 @@ fn a_program_that_is_killed_resets_an_idle_kernel() {
     let plant = Plant::new();
     plant.host.ip("address add 10.9.0.254/24 dev br0");
     plant.host.ip("address add fd09::fe/64 dev br0 nodad");
-    let program = plant.start(0, "--addr fd09::1/64", "rping -s");
+    let program = plant.start(0, "--addr fd09::1/64", "rping -s -a ::");
     plant.listens(&program);
     let sockets = ["10.9.0.1:7174", "[fd09::1]:7174"].map(|address| {
         let address: SocketAddr = address.parse().expect("an address");

@@ -17,7 +17,7 @@ use flue_control::{
 };
 use flue_report::failure::Failure;
 use flue_verbs_core::{
-    addresses::{self, Interface},
+    addresses::{self, AddressMap, Interface},
     engine::{Carrier, Engine, Options},
 };
 use rdma_over_tcp::{
@@ -69,8 +69,8 @@ fn start_log(settings: &Settings) {
 
 fn options() -> Options {
     let settings = settings();
-    let Settings { mpa_crc, mpa_markers, mpa_revision, rtr, rfc7306, receive_wait, map, .. } =
-        settings;
+    let Settings { mpa_crc, mpa_markers, mpa_revision, rtr, rfc7306, receive_wait, .. } = settings;
+    let map = AddressMap { addresses: settings.map.clone(), ports: settings.port_map.clone() };
     // Read again: the files of a child have another number.
     let node = Settings::from_environment().0.tap;
     let default = Config::default();
@@ -96,7 +96,7 @@ fn options() -> Options {
         end_wait: END_WAIT,
         ..default
     };
-    Options { adapter, node, map: map.clone() }
+    Options { adapter, node, map }
 }
 
 /// The adapter of a process, and what goes with it.

@@ -20,7 +20,7 @@ impl Entries {
     /// Those of a request.
     ///
     /// # Safety
-    /// `list` has `count` entries.
+    /// `list` has `count` entries. They need not be aligned: libiscsi keeps them in packed structures.
     #[inline]
     pub(crate) unsafe fn of(list: *const ibv_sge, count: c_int) -> Result<Self, Errno> {
         let count = usize::try_from(count).ok().filter(|count| *count <= SGES_MAX);
@@ -28,7 +28,7 @@ impl Entries {
         let mut entries = [Sge { address: 0, length: 0, token: 0 }; SGES_MAX];
         for (at, entry) in entries[..count].iter_mut().enumerate() {
             // SAFETY: as the caller says.
-            let ibv_sge { addr, length, lkey } = unsafe { *list.add(at) };
+            let ibv_sge { addr, length, lkey } = unsafe { list.add(at).read_unaligned() };
             *entry = Sge { address: addr, length, token: lkey };
         }
         Ok(Self { entries, count })
@@ -51,5 +51,27 @@ pub(crate) fn answer<T>(posted: Result<c_int, Errno>, at: *mut T, bad: *mut *mut
             }
             error.0
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_at_an_odd_address_are_read() {
+        let given =
+            [(7, 8, 9), (10, 11, 12)].map(|(addr, length, lkey)| ibv_sge { addr, length, lkey });
+        let mut octets = [0_u8; 2 * size_of::<ibv_sge>() + 1];
+        // SAFETY: there is room for both.
+        let entries = unsafe {
+            let list = octets.as_mut_ptr().add(1).cast::<ibv_sge>();
+            list.cast::<[ibv_sge; 2]>().write_unaligned(given);
+            Entries::of(list, 2)
+        };
+        let Ok(entries) = entries else { panic!("two entries") };
+        let expected = [(7, 8, 9), (10, 11, 12)];
+        let expected = expected.map(|(address, length, token)| Sge { address, length, token });
+        assert_eq!(entries.as_slice(), expected);
     }
 }

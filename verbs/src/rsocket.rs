@@ -61,7 +61,7 @@ pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) ->
     })
 }
 
-/// The address of an argument that is as long as `length` says, by the map of addresses.
+/// The address of an argument that is as long as `length` says.
 unsafe fn given(addr: *const sockaddr, length: socklen_t) -> Result<SocketAddr, Errno> {
     if addr.is_null() {
         return Err(Errno(libc::EFAULT));
@@ -80,11 +80,10 @@ unsafe fn given(addr: *const sockaddr, length: socklen_t) -> Result<SocketAddr, 
         return Err(Errno(libc::EINVAL));
     }
     // SAFETY: it is as long as its family says.
-    let address = unsafe { address::read(addr) }?;
-    Ok(config::engine()?.translate(address))
+    unsafe { address::read(addr) }
 }
 
-/// Tells the program an address, by the map: as much of it as there is room for, and its length.
+/// Writes an address for the program: as much of it as there is room for, and its length.
 unsafe fn tell_address(
     told: SocketAddr,
     addr: *mut sockaddr,
@@ -93,7 +92,6 @@ unsafe fn tell_address(
     if length.is_null() {
         return Err(Errno(libc::EFAULT));
     }
-    let told = config::engine()?.shown(told);
     let size = if told.is_ipv4() { size_of::<sockaddr_in>() } else { size_of::<sockaddr_in6>() };
     let stored = address::storage(told);
     // SAFETY: the program gives as much room as it says.

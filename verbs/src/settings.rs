@@ -7,7 +7,7 @@ use std::{
 
 use flue_node::launched::LaunchedNode;
 use flue_verbs_abi::settings;
-use flue_verbs_core::addresses::Mapping;
+use flue_verbs_core::addresses::{Mapping, PortMapping};
 
 /// Revision of the MPA Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,7 @@ pub(crate) struct Settings {
     pub(crate) receive_wait: Option<Duration>,
     pub(crate) tap: Option<Box<LaunchedNode>>,
     pub(crate) map: Vec<Mapping>,
+    pub(crate) port_map: Vec<PortMapping>,
     pub(crate) control: Option<PathBuf>,
 }
 
@@ -86,6 +87,7 @@ impl Settings {
                 .parsed(settings::TAP, "a node in JSON, as flue run gives it")
                 .map(own_files),
             map: reader.list(settings::MAP, "HOST=NODE,..."),
+            port_map: reader.list(settings::PORT_MAP, "[HOST:]PORT=PORT,..."),
             control: variable(settings::CONTROL).map(PathBuf::from),
         };
         (settings, bad)
@@ -186,6 +188,7 @@ mod tests {
             settings::PCAP => Some("/tmp/a.pcapng".into()),
             settings::TAP => Some("{}".into()),
             settings::MAP => Some("127.0.0.1=10.9.0.1,::1=fd00::1".into()),
+            settings::PORT_MAP => Some("3260=3261,[::1]:7=8".into()),
             settings::CONTROL => Some("none".into()),
             _ => None,
         });
@@ -197,6 +200,7 @@ mod tests {
             rfc7306: Some(false),
             receive_wait: Some(Duration::from_millis(250)),
             map: ["127.0.0.1=10.9.0.1", "::1=fd00::1"].map(|it| it.parse().unwrap()).into(),
+            port_map: ["3260=3261", "[::1]:7=8"].map(|it| it.parse().unwrap()).into(),
             control: Some("none".into()),
             ..Settings::default()
         };

@@ -8,6 +8,7 @@ use core::{
 
 use bytes::Bytes;
 use offload_engine::{
+    address::LocalAddress,
     chimney::{
         client::{ClientTag, OffloadHandle, UploadReason},
         tree::TargetContext,
@@ -365,7 +366,7 @@ impl Parked {
 pub(super) struct Listener {
     pub(super) shard: ShardId,
     pub(super) client: ClientTag,
-    pub(super) local: SocketAddr,
+    pub(super) local: LocalAddress,
     pub(super) backlog: usize,
     pub(super) at_once: bool,
     pub(super) half_open: usize,
@@ -384,8 +385,7 @@ impl Listener {
 
     /// Whether a SYN to `address` is for it.
     pub(super) fn covers(&self, address: SocketAddr) -> bool {
-        self.local.port() == address.port()
-            && (self.local.ip().is_unspecified() || self.local.ip() == address.ip())
+        self.local.covers(address)
     }
 }
 

@@ -31,12 +31,13 @@ use super::{
     connection::{Connection, Listener, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified},
     history::History,
     ingress::Verdict,
-    neighbors::{SOLICIT_DELAY, advertisement},
+    neighbors::SOLICIT_DELAY,
     shards::{ClientId, ShardId},
 };
 use crate::{
     clock::to_smoltcp,
     cookie::{Restored, timestamp_with},
+    dad,
     handoff::accept::accept,
     observer::Flow,
     row::{ConnectionRow, Moves, OffloadState, SocketState},
@@ -419,8 +420,8 @@ impl Host {
         let Some(found) = self.listeners.get(&listener.0) else { return false };
         let (client, at_once) = (found.client, found.at_once);
         let endpoint = IpListenEndpoint {
-            addr: specified(found.local).map(Into::into),
-            port: found.local.port(),
+            addr: specified(found.local.address).map(Into::into),
+            port: found.local.address.port(),
         };
         let listening = || {
             let mut socket = self.make_socket(ClientId { shard, tag: client });
@@ -486,7 +487,7 @@ impl Host {
         let remote = tuple.remote().ip();
         let hop = self.config.hop_back(remote);
         if let Some(mac) = self.mac_of_hop(now, hop, remote, mac)
-            && let Some(frame) = advertisement(self.config.mac, tuple.local().ip(), (hop, mac))
+            && let Some(frame) = dad::advertisement((hop, mac), (tuple.local().ip(), self.config.mac))
         {
             self.process(now, frame);
         }

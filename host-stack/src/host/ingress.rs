@@ -71,6 +71,7 @@ impl Host {
                 self.stats.fragments_dropped += 1;
                 Verdict::Drop
             }
+            Frame::Other if self.defend(now, &frame) => Verdict::Drop,
             Frame::Other => {
                 self.hear_of_neighbor(now, &frame);
                 Verdict::Process

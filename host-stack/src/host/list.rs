@@ -52,7 +52,7 @@ impl Listener {
     fn row(&self, id: u64) -> ConnectionRow {
         ConnectionRow {
             handle: OffloadHandle(id),
-            local: self.local,
+            local: self.local.address,
             remote: None,
             state: Some(SocketState::Listen),
             offload: OffloadState::InHost,

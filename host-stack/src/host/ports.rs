@@ -3,7 +3,7 @@
 //! A port is reserved by what a client asks for explicitly, and by what it is given: an endpoint
 //! ([`Request::Bind`](crate::socket::Request::Bind)) until its client lets go of it, a listener until it stops
 //! listening, a connection that was opened from here until it has ended. A client that leaves takes all of its own
-//! along. An unspecified address covers every address of the node, of both families, as its listener accepts both.
+//! along. An unspecified address covers the node's addresses of its families ([`LocalAddress`]).
 //!
 //! | holder of the port | bind | listen | connect |
 //! |---|---|---|---|
@@ -18,10 +18,8 @@
 //! whatever is left of its connections; and two consumers never have the same one.
 
 use alloc::{collections::BTreeSet, vec::Vec};
-use core::net::SocketAddr;
-
 use hashbrown::HashMap;
-use offload_engine::chimney::client::OffloadHandle;
+use offload_engine::{address::LocalAddress, chimney::client::OffloadHandle};
 
 use super::{connection::EPHEMERAL_PORTS, shards::ClientId};
 use crate::socket::{ConsumerId, EndpointId, HostError, ListenerId};
@@ -46,7 +44,7 @@ pub(super) struct Holder {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub(super) name: Name,
-    pub(super) local: SocketAddr,
+    pub(super) local: LocalAddress,
     pub(super) holder: Holder,
     /// The endpoint that it listens on or connects from.
     pub(super) endpoint: Option<EndpointId>,
@@ -54,7 +52,7 @@ pub(super) struct Claim {
 
 #[derive(Clone, Copy, Debug)]
 struct Reservation {
-    local: SocketAddr,
+    local: LocalAddress,
     holder: Holder,
     /// The endpoint that was made for a connection, and goes if that fails.
     made: Option<EndpointId>,
@@ -67,11 +65,6 @@ pub(super) struct Ports {
     by_port: BTreeSet<(u16, Name)>,
     /// Where the next walk of the ephemeral ports begins.
     next: u16,
-}
-
-fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
-    one.port() == other.port()
-        && (one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified())
 }
 
 impl Claim {
@@ -98,12 +91,12 @@ impl Ports {
         Self { all: HashMap::new(), by_port: BTreeSet::new(), next }
     }
 
-    fn at(&self, local: SocketAddr) -> impl Iterator<Item = (Name, &Reservation)> {
-        let port = local.port();
+    fn at(&self, local: LocalAddress) -> impl Iterator<Item = (Name, &Reservation)> {
+        let port = local.address.port();
         let first = (port, Name::Endpoint(EndpointId(0)));
         let of_port = self.by_port.range(first..).take_while(move |(of, _)| *of == port);
         let used = of_port.filter_map(|(_, name)| Some((*name, self.all.get(name)?)));
-        used.filter(move |(_, used)| overlap(used.local, local))
+        used.filter(move |(_, used)| used.local.overlaps(&local))
     }
 
     /// Whether the claim can be met beside everything that is there.
@@ -113,7 +106,7 @@ impl Ports {
     }
 
     /// Returns whether neither `local` nor an address that overlaps it is in use.
-    pub(super) fn is_unused(&self, local: SocketAddr) -> bool {
+    pub(super) fn is_unused(&self, local: LocalAddress) -> bool {
         self.at(local).next().is_none()
     }
 
@@ -122,7 +115,7 @@ impl Ports {
         &self,
         endpoint: EndpointId,
         client: ClientId,
-    ) -> Result<Option<SocketAddr>, HostError> {
+    ) -> Result<Option<LocalAddress>, HostError> {
         match self.all.get(&Name::Endpoint(endpoint)) {
             Some(found) if found.holder.client == client => Ok(Some(found.local)),
             Some(_) => Err(HostError::AddressInUse),
@@ -142,14 +135,14 @@ impl Ports {
     }
 
     fn insert(&mut self, name: Name, reservation: Reservation) {
-        self.by_port.insert((reservation.local.port(), name));
+        self.by_port.insert((reservation.local.address.port(), name));
         self.all.insert(name, reservation);
     }
 
     /// It is over, or its client does not want it any more. Another time does no harm.
     pub(super) fn release(&mut self, name: Name) {
         if let Some(Reservation { local, .. }) = self.all.remove(&name) {
-            self.by_port.remove(&(local.port(), name));
+            self.by_port.remove(&(local.address.port(), name));
         }
     }
 

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use offload_engine::{
+    address::LocalAddress,
     chimney::client::{ClientTag, OffloadHandle},
     engine::port::FromHost,
     frame::FlowKey,
@@ -39,7 +40,7 @@ struct Connect {
 struct Listen {
     client: ClientId,
     listener: ListenerId,
-    local: SocketAddr,
+    local: LocalAddress,
     endpoint: Option<EndpointId>,
     backlog: usize,
     at_once: bool,
@@ -157,7 +158,7 @@ impl Host {
             return Err(HostError::NetworkUnreachable);
         }
         let bound = endpoint.map_or(Ok(None), |endpoint| self.ports.endpoint(endpoint, id))?;
-        let local = bound.or(local);
+        let local = bound.map(|bound| bound.address).or(local);
         let wanted = local.and_then(specified);
         let address = match wanted {
             Some(address) if address.is_ipv4() != remote.is_ipv4() => {
@@ -171,13 +172,13 @@ impl Host {
         };
         let name = Name::Connection(handle);
         let claim = |port| {
-            let local = SocketAddr::new(address, port);
+            let local = SocketAddr::new(address, port).into();
             Claim { name, local, holder: Holder { client: id, consumer }, endpoint }
         };
         let port = match local.map_or(0, |local| local.port()) {
             0 => self.ports.ephemeral(|ports, port| {
                 let claim = claim(port);
-                let tuple = FlowKey::new(claim.local, remote);
+                let tuple = FlowKey::new(claim.local.address, remote);
                 // A name is for that connection alone.
                 let unshared = endpoint.is_none() || ports.is_unused(claim.local);
                 let is_free =
@@ -187,7 +188,7 @@ impl Host {
             port => port,
         };
         let claim = claim(port);
-        let local = claim.local;
+        let local = claim.local.address;
         let tuple = FlowKey::new(local, remote);
         let is_taken = self.owners.contains_key(&tuple) || self.time_waits.rests(now, &tuple);
         if !self.ports.may_have(&claim) || is_taken || self.is_known(handle) {
@@ -240,7 +241,7 @@ impl Host {
         client: ClientId,
         local: SocketAddr,
     ) -> Result<SocketAddr, HostError> {
-        self.reserve(Name::Endpoint(endpoint), client, local, None)
+        self.reserve(Name::Endpoint(endpoint), client, local.into(), None)
     }
 
     /// Reserves what is listened on, or bound.
@@ -248,18 +249,19 @@ impl Host {
         &mut self,
         name: Name,
         client: ClientId,
-        local: SocketAddr,
+        local: LocalAddress,
         endpoint: Option<EndpointId>,
     ) -> Result<SocketAddr, HostError> {
-        if specified(local).is_some_and(|address| !self.config.is_ours(address)) {
+        let LocalAddress { address, v6_only } = local;
+        if specified(address).is_some_and(|address| !self.config.is_ours(address)) {
             return Err(HostError::AddressNotAvailable);
         }
         let holder = Holder { client, consumer: self.consumer(client) };
         let claim = |port| {
-            let local = SocketAddr::new(local.ip(), port);
+            let local = LocalAddress { address: SocketAddr::new(address.ip(), port), v6_only };
             Claim { name, local, holder, endpoint }
         };
-        let port = match local.port() {
+        let port = match address.port() {
             0 => self.ports.ephemeral(|ports, port| {
                 ports.is_unused(claim(port).local)
                     && !self.owners.keys().any(|tuple| tuple.local().port() == port)
@@ -271,19 +273,20 @@ impl Host {
             return Err(HostError::AddressInUse);
         }
         self.ports.reserve(&claim);
-        Ok(claim.local)
+        Ok(claim.local.address)
     }
 
     fn listen(&mut self, listen: Listen) -> Result<SocketAddr, HostError> {
         let Listen { client: id, listener, local, endpoint, backlog, at_once } = listen;
         let bound = endpoint.map_or(Ok(None), |endpoint| self.ports.endpoint(endpoint, id))?;
         let local = bound.unwrap_or(local);
-        let local = self.reserve(Name::Listener(listener), id, local, endpoint)?;
+        let address = self.reserve(Name::Listener(listener), id, local, endpoint)?;
+        let local = LocalAddress { address, ..local };
         let backlog = backlog.clamp(1, BACKLOG_MAX);
         let ClientId { shard, tag: client } = id;
         let made = Listener { shard, client, local, backlog, at_once, half_open: 0 };
         self.listeners.insert(listener.0, made);
-        Ok(local)
+        Ok(address)
     }
 
     fn unlisten(&mut self, id: ListenerId) {

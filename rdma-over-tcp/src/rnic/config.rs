@@ -260,6 +260,9 @@ pub struct ListenerConfig {
     pub requests_max: usize,
     /// Those of one peer address, at least 1: a new one displaces that peer's oldest.
     pub requests_per_peer_max: usize,
+    /// True if a listener on `[::]` accepts IPv6 connections only, as with IPV6_V6ONLY; another may listen on `0.0.0.0`
+    /// and the same port then. Without effect on any other address.
+    pub v6_only: bool,
 }
 
 impl ListenerConfig {
@@ -271,6 +274,6 @@ impl ListenerConfig {
 
 impl Default for ListenerConfig {
     fn default() -> Self {
-        Self { backlog: 128, requests_max: 1024, requests_per_peer_max: 128 }
+        Self { backlog: 128, requests_max: 1024, requests_per_peer_max: 128, v6_only: false }
     }
 }

@@ -4,7 +4,10 @@ use alloc::boxed::Box;
 use core::net::SocketAddr;
 
 use bytes::Bytes;
-use offload_engine::time::Instant;
+use offload_engine::{
+    address::{self, LocalAddress, canonical},
+    time::Instant,
+};
 
 use super::{
     config::ListenerConfig,
@@ -44,8 +47,8 @@ impl Rnic {
         stream.and_then(|id| self.streams.get(&id)).is_some_and(Stream::is_offer_enhanced)
     }
 
-    /// Returns whether a local address is refused because it is in use.
-    pub(super) fn is_taken(&self, local: SocketAddr) -> bool {
+    /// Returns true if a local address is refused because it is in use.
+    pub(super) fn is_taken(&self, local: impl Into<LocalAddress>) -> bool {
         self.config.exclusive_endpoints && self.objects.endpoints.is_in_use(local)
     }
 
@@ -158,11 +161,13 @@ impl Rnic {
             return Err(ConnectError::AlreadyBound);
         }
         self.check_qp(qp)?;
+        let remote = canonical(remote);
         if remote.ip().is_unspecified() || remote.port() == 0 {
             return Err(ConnectError::InvalidAddress);
         }
         let (local, shared) = match from {
             Source::Address(local) => {
+                let local = local.map(|local| address::source_for(local, remote));
                 let explicit = local.filter(|local| local.port() != 0);
                 if explicit.is_some_and(|local| self.is_taken(local)) {
                     return Err(ConnectError::AddressInUse); // NDK-EP-2
@@ -352,7 +357,8 @@ impl Rnic {
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
         self.check_device()?;
-        if local.port() != 0 && self.is_taken(local) {
+        let local = LocalAddress { address: canonical(local), v6_only: config.v6_only };
+        if local.address.port() != 0 && self.is_taken(local) {
             return Err(ConnectError::AddressInUse); // NDK-EP-2
         }
         self.check_open(Key::Listener(id)).map_err(|_| ConnectError::InvalidHandle)?;

@@ -11,6 +11,7 @@ use alloc::boxed::Box;
 use core::{fmt, net::SocketAddr};
 
 use bytes::Bytes;
+use offload_engine::address::LocalAddress;
 
 use super::{
     cause::ConnectCause,
@@ -71,7 +72,7 @@ pub(crate) struct Connector {
     pub(crate) local: Option<SocketAddr>,
     pub(crate) remote: Option<SocketAddr>,
     /// The endpoint reference it holds (NDK-EP-1).
-    pub(crate) endpoint: Option<SocketAddr>,
+    pub(crate) endpoint: Option<LocalAddress>,
     pub(crate) request: Option<RequestCompletion>,
     pub(crate) disconnect_event: Option<DisconnectEvent>,
     /// Kept in the windows of NDK-CD-2 and NDK-CD-7.

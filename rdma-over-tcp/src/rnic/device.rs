@@ -11,7 +11,7 @@ use alloc::{
 use core::{fmt, net::SocketAddr};
 
 use hashbrown::HashMap;
-use offload_engine::time::Instant;
+use offload_engine::{address::LocalAddress, time::Instant};
 
 use super::{
     cause::ConnectCause,
@@ -148,7 +148,7 @@ impl Rnic {
         let listening = listening.filter(|listener| listener.state == ListenerState::Listening);
         let listening = listening.filter_map(|listener| Some((listener.local?, true)));
         let shared = shared_endpoints.ids().filter_map(|id| shared_endpoints.get(id));
-        let shared = shared.filter_map(|endpoint| Some((endpoint.endpoint?, false)));
+        let shared = shared.filter_map(|endpoint| Some((endpoint.endpoint?.address, false)));
         listening.chain(shared).collect()
     }
 
@@ -574,6 +574,7 @@ impl Rnic {
         listener.state = ListenerState::Listening;
         listener.local = Some(local);
         let reservation = Reservation::Listener(id);
+        let local = LocalAddress { address: local, v6_only: listener.config.v6_only };
         listener.endpoint = Some(self.objects.endpoints.reserve(local, reservation));
         self.end_listen(id, Ok(()));
     }

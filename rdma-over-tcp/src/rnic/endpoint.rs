@@ -5,7 +5,7 @@
 //! listener, so its references need no reservation of their own.
 
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use offload_engine::address::LocalAddress;
 
 use super::transport::Reservation;
 
@@ -19,24 +19,20 @@ pub(crate) struct Endpoints {
 
 #[derive(Debug)]
 struct Used {
-    address: SocketAddr,
+    address: LocalAddress,
     count: u32,
     reservations: Vec<Reservation>,
 }
 
 impl Endpoints {
-    /// Returns whether `address` is in use, or one that covers it: an unspecified address covers all.
-    pub(crate) fn is_in_use(&self, address: SocketAddr) -> bool {
-        self.used.iter().any(|Used { address: used, .. }| {
-            used.port() == address.port()
-                && used.is_ipv4() == address.is_ipv4()
-                && (used.ip() == address.ip()
-                    || used.ip().is_unspecified()
-                    || address.ip().is_unspecified())
-        })
+    /// Returns true if an address that overlaps this one is in use.
+    pub(crate) fn is_in_use(&self, address: impl Into<LocalAddress>) -> bool {
+        let address = address.into();
+        self.used.iter().any(|used| used.address.overlaps(&address))
     }
 
-    pub(crate) fn reference(&mut self, address: SocketAddr) -> SocketAddr {
+    pub(crate) fn reference(&mut self, address: impl Into<LocalAddress>) -> LocalAddress {
+        let address = address.into();
         match self.used.iter_mut().find(|used| used.address == address) {
             Some(used) => used.count += 1,
             None => self.used.push(Used { address, count: 1, reservations: Vec::new() }),
@@ -45,15 +41,19 @@ impl Endpoints {
     }
 
     /// As [`Endpoints::reference`], of an address that the transport has reserved.
-    pub(crate) fn reserve(&mut self, address: SocketAddr, reservation: Reservation) -> SocketAddr {
-        self.reference(address);
+    pub(crate) fn reserve(
+        &mut self,
+        address: impl Into<LocalAddress>,
+        reservation: Reservation,
+    ) -> LocalAddress {
+        let address = self.reference(address);
         if let Some(used) = self.used.iter_mut().find(|used| used.address == address) {
             used.reservations.push(reservation);
         }
         address
     }
 
-    pub(crate) fn release(&mut self, address: SocketAddr) {
+    pub(crate) fn release(&mut self, address: LocalAddress) {
         if let Some(index) = self.used.iter().position(|used| used.address == address) {
             self.used[index].count -= 1;
             if self.used[index].count == 0 {
@@ -74,10 +74,12 @@ impl Endpoints {
 
 #[cfg(test)]
 mod tests {
+    use core::net::SocketAddr;
+
     use super::{super::id::StreamId, *};
 
-    fn address(text: &str) -> SocketAddr {
-        text.parse().unwrap()
+    fn address(text: &str) -> LocalAddress {
+        text.parse::<SocketAddr>().unwrap().into()
     }
 
     // NDK-EP-1, NDK-EP-2
@@ -95,7 +97,9 @@ mod tests {
         assert!(endpoints.is_in_use(address("10.0.0.1:7000")));
         assert!(endpoints.is_in_use(address("0.0.0.0:7000")), "covers it");
         assert!(!endpoints.is_in_use(address("10.0.0.2:7000")));
-        assert!(!endpoints.is_in_use(address("[::]:7000")));
+        assert!(endpoints.is_in_use(address("[::]:7000")), "covers IPv4 as well");
+        let v6_only = LocalAddress { v6_only: true, ..address("[::]:7000") };
+        assert!(!endpoints.is_in_use(v6_only));
         assert!(!endpoints.is_in_use(address("10.0.0.1:7001")));
         endpoints.release(address("10.0.0.1:7000"));
         assert!(endpoints.is_in_use(address("10.0.0.1:7000")));

@@ -5,6 +5,8 @@ mod awaiting;
 use alloc::sync::Arc;
 use core::{fmt, net::SocketAddr, sync::atomic::AtomicBool};
 
+use offload_engine::address::LocalAddress;
+
 use self::awaiting::Awaiting;
 pub(crate) use self::awaiting::Place;
 use super::{
@@ -31,7 +33,7 @@ pub(crate) struct Listener {
     pub(crate) life: Life,
     pub(crate) state: ListenerState,
     pub(crate) local: Option<SocketAddr>,
-    pub(crate) endpoint: Option<SocketAddr>,
+    pub(crate) endpoint: Option<LocalAddress>,
     /// Connect events are not delivered: paused or closed. Shared with the events under way (NDK-EP-7).
     pub(crate) quiet: Arc<AtomicBool>,
     pub(crate) event: ConnectEvent,

@@ -194,11 +194,9 @@ impl Rnic {
     pub(crate) fn listener_at(&self, address: SocketAddr) -> Option<ListenerId> {
         let listeners = &self.objects.listeners;
         listeners.ids().find(|id| {
-            let local = listeners.get(*id).and_then(|listener| listener.local);
-            local.is_some_and(|local| {
-                local.port() == address.port()
-                    && (local.ip() == address.ip() || local.ip().is_unspecified())
-            }) && listeners.get(*id).is_some_and(|it| it.state == ListenerState::Listening)
+            let Some(listener) = listeners.get(*id) else { return false };
+            let is_listening = listener.state == ListenerState::Listening;
+            is_listening && listener.endpoint.is_some_and(|local| local.covers(address))
         })
     }
 

@@ -2,6 +2,8 @@
 
 use core::net::SocketAddr;
 
+use offload_engine::address::canonical;
+
 use super::{
     connector::ConnectorState,
     device::Rnic,
@@ -25,6 +27,7 @@ impl Rnic {
         completion: impl FnOnce(SharedEndpointId) -> RequestCompletion,
     ) -> Result<(), ConnectError> {
         self.check_device()?;
+        let local = canonical(local);
         self.check_open(Key::Rnic).map_err(|_| ConnectError::InvalidHandle)?;
         if local.port() != 0 && (self.is_taken(local) || self.is_shared(local)) {
             return Err(ConnectError::AddressInUse); // NDK-EP-2

@@ -5,6 +5,8 @@
 
 use core::{fmt, net::SocketAddr};
 
+use offload_engine::address::LocalAddress;
+
 use super::lifetime::{Life, RequestCompletion};
 
 /// A shared endpoint.
@@ -13,7 +15,7 @@ pub(crate) struct SharedEndpoint {
     /// Where it is to be; with the port, once the transport has reserved it.
     pub(crate) local: SocketAddr,
     /// The reference it holds, once it has one.
-    pub(crate) endpoint: Option<SocketAddr>,
+    pub(crate) endpoint: Option<LocalAddress>,
     /// Its creation is under way.
     pub(crate) request: Option<RequestCompletion>,
 }

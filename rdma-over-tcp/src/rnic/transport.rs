@@ -8,6 +8,7 @@
 use core::net::SocketAddr;
 
 use offload_engine::{
+    address::LocalAddress,
     memory::Span,
     time::{Duration, Instant},
 };
@@ -110,8 +111,8 @@ pub(crate) enum Command {
     Listen {
         /// The listener.
         listener: ListenerId,
-        /// Where; port 0 lets the transport choose.
-        local: SocketAddr,
+        /// Local address; port 0 lets the transport choose.
+        local: LocalAddress,
         /// Connections that may be in their handshake at once.
         backlog: usize,
     },

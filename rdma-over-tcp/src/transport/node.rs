@@ -14,6 +14,7 @@ use host_stack::{
     socket::{EndpointId, HostError, ListenerId as ListenerName, Notice, Request, SocketPort},
 };
 use offload_engine::{
+    address::{LocalAddress, unscoped},
     chimney::client::{ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     engine::{Callback, Connections, NodeClient},
     nbl::{NblChain, NetBufferList, ReceiveChain},
@@ -119,9 +120,9 @@ impl NodeRnic {
                 let shared = shared.and_then(|id| self.endpoint_names.get(&id)).copied();
                 Request::Connect {
                     handle: OffloadHandle(stream.0),
-                    local,
+                    local: local.map(unscoped),
                     endpoint: shared.or_else(|| endpoint(stream.0)),
-                    remote,
+                    remote: unscoped(remote),
                     timeout,
                     at_once: true,
                 }
@@ -130,13 +131,14 @@ impl NodeRnic {
                 let name = EndpointId(self.port.allocate());
                 self.endpoints.insert(name, endpoint);
                 self.endpoint_names.insert(endpoint, name);
-                Request::Bind { endpoint: name, local }
+                Request::Bind { endpoint: name, local: unscoped(local) }
             }
             Command::Listen { listener, local, backlog } => {
                 let name = ListenerName(self.port.allocate());
                 self.listeners.insert(name, listener);
                 self.names.insert(listener, name);
                 let endpoint = endpoint(name.0);
+                let local = LocalAddress { address: unscoped(local.address), ..local };
                 Request::Listen { listener: name, local, endpoint, backlog, at_once: true }
             }
             Command::Unlisten { listener } => match self.names.get(&listener) {

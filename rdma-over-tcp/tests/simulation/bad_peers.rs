@@ -202,8 +202,9 @@ fn no_reply() {
 // the listener, and are counted. One that sends it is out of danger.
 #[test]
 fn silent_connections() {
-    let few_of_a_peer = ListenerConfig { backlog: 7, requests_max: 100, requests_per_peer_max: 3 };
-    let few = ListenerConfig { backlog: 7, requests_max: 3, requests_per_peer_max: 100 };
+    let limits = ListenerConfig::with_backlog(7);
+    let few_of_a_peer = ListenerConfig { requests_max: 100, requests_per_peer_max: 3, ..limits };
+    let few = ListenerConfig { requests_max: 3, requests_per_peer_max: 100, ..limits };
     for policy in POLICIES {
         for limits in [few, few_of_a_peer] {
             let (mut bench, plan) = bench(policy, config());

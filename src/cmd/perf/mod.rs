@@ -15,10 +15,7 @@ mod rdma;
 pub mod report;
 mod tcp;
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 
 use clap::{Args, ValueEnum};
 use flue_node::{random_seed, word};
@@ -32,8 +29,9 @@ use self::{
     report::{Reporter, Telling},
 };
 use crate::{
-    adapter::{AdapterSetup, SocketsSetup},
+    adapter::{AdapterSetup, SocketsSetup, Transport},
     failure::Failure,
+    host::HostAddress,
     options::{ListenOptions, MpaOptions, NodeArgs, NodeSetup, QueueOptions, Quietness, Rtr},
     report::Console,
 };
@@ -96,7 +94,7 @@ pub struct PerfArgs {
     pub kind: Kind,
 
     /// The server's address; without it this is the server
-    pub host: Option<IpAddr>,
+    pub host: Option<HostAddress>,
 
     /// Bytes of a message: 1 to 64M, with K or M for the binary multiples [default: 64K for *-bw, 8 for
     /// *-lat and tcp-rr; always 8 for atomic-*]
@@ -259,8 +257,8 @@ impl PerfArgs {
                 self.queues.queues
             )));
         }
-        if let Some(host) = self.host
-            && (host.is_unspecified() || host.is_multicast())
+        if let Some(host) = &self.host
+            && (host.ip.is_unspecified() || host.ip.is_multicast())
         {
             return Err(Failure::usage(format!("HOST {host}: not an address to connect to")));
         }
@@ -288,9 +286,12 @@ impl PerfArgs {
                 "--rtr send: takes a receive that the server does not post",
             ));
         }
+        let transport =
+            if self.stack == StackName::Kernel { Transport::Kernel } else { Transport::Tap };
+        let remote = self.host.as_ref().map(|host| host.at(self.port, transport)).transpose()?;
         Ok(Plan {
             kind,
-            remote: self.host.map(|host| SocketAddr::new(host, self.port)),
+            remote,
             port: self.port,
             parameters: Parameters {
                 kind,

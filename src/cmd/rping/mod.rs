@@ -9,7 +9,7 @@ mod run;
 pub mod steps;
 pub mod wire;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use clap::Args;
 
@@ -17,6 +17,7 @@ use self::pattern::{SIZE_DEFAULT_BYTES, SIZE_MAX_BYTES, SIZE_MIN_BYTES};
 use crate::{
     adapter::TransportOptions,
     failure::Failure,
+    host::HostAddress,
     options::{MpaOptions, NodeArgs, QueueOptions, Quietness},
     report::Console,
 };
@@ -48,8 +49,8 @@ pub struct RpingArgs {
     pub client: bool,
 
     /// Client: the server's address. Server: where to listen [default: all of the node's]
-    #[arg(short = 'a', id = "addr_to", value_name = "IP")]
-    pub address: Option<IpAddr>,
+    #[arg(short = 'a', id = "addr_to", value_name = "IP[%INTERFACE]")]
+    pub address: Option<HostAddress>,
 
     /// Port: 1..=65535
     #[arg(short, long, value_name = "PORT", default_value_t = PORT_DEFAULT,
@@ -122,18 +123,21 @@ impl RpingArgs {
     /// # Errors
     /// [`Failure::usage`].
     pub fn role(&self) -> Result<Role, Failure> {
-        match (self.client, self.address) {
-            (true, Some(address)) if address.is_unspecified() || address.is_multicast() => Err(
-                Failure::usage(format!("-a {address}: not an address that can be connected to")),
-            ),
+        let transport = self.transport.transport;
+        match (self.client, &self.address) {
+            (true, Some(address)) if address.ip.is_unspecified() || address.ip.is_multicast() => {
+                Err(Failure::usage(format!(
+                    "-a {address}: not an address that can be connected to"
+                )))
+            }
             (true, Some(address)) => {
                 let count = (self.count > 0).then_some(self.count);
-                Ok(Role::Client(SocketAddr::new(address, self.port), count))
+                Ok(Role::Client(address.at(self.port, transport)?, count))
             }
             (true, None) => Err(Failure::usage("-c needs -a, the server's address")),
-            (false, address) => {
-                let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-                Ok(Role::Server(SocketAddr::new(address, self.port)))
+            (false, Some(address)) => Ok(Role::Server(address.at(self.port, transport)?)),
+            (false, None) => {
+                Ok(Role::Server(SocketAddr::new(self.node.all_addresses(), self.port)))
             }
         }
     }

@@ -9,7 +9,7 @@ pub mod event;
 pub mod offer;
 mod run;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::SocketAddr;
 
 use clap::{Args, ValueEnum};
 
@@ -18,6 +18,7 @@ use crate::{
     adapter::TransportOptions,
     cmd::perf::kind::parse_size,
     failure::Failure,
+    host::HostAddress,
     options::{ListenOptions, MpaAcceptOptions, NodeArgs, QueueOptions, Quietness},
     report::Console,
 };
@@ -52,8 +53,8 @@ pub enum Switch {
   flue serve --region 1M:w --region 4K:ra --echo --json       two regions; each Send comes back; events as JSON")]
 pub struct ServeArgs {
     /// Where to listen [default: all of the node's addresses]
-    #[arg(short = 'a', long, value_name = "IP")]
-    pub address: Option<IpAddr>,
+    #[arg(short = 'a', long, value_name = "IP[%INTERFACE]")]
+    pub address: Option<HostAddress>,
 
     /// Port: 1..=65535
     #[arg(short, long, value_name = "PORT", default_value_t = PORT_DEFAULT,
@@ -134,8 +135,15 @@ impl ServeArgs {
         Quietness { quiet: self.quiet || self.json, trace: self.trace, json: false }
     }
 
-    fn address(&self) -> IpAddr {
-        self.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+    /// Returns the address to listen at.
+    ///
+    /// # Errors
+    /// As [`HostAddress::at`].
+    fn local(&self) -> Result<SocketAddr, Failure> {
+        match &self.address {
+            Some(address) => address.at(self.port, self.transport.transport),
+            None => Ok(SocketAddr::new(self.node.all_addresses(), self.port)),
+        }
     }
 
     /// The regions, some if none were asked for.
@@ -177,7 +185,8 @@ mod tests {
         let plain = parse("").unwrap();
         assert_eq!(plain.regions(), [offer::parse("64K:rwa").unwrap()]);
         assert_eq!((plain.port, plain.receives, plain.receive_size), (7174, 16, 4096));
-        assert_eq!((plain.address(), plain.rfc7306), ([0, 0, 0, 0].into(), Switch::On));
+        let local = plain.local().map(|local| local.ip());
+        assert_eq!((local, plain.rfc7306), (Ok([0, 0, 0, 0].into()), Switch::On));
         let given = parse("--region 1M --region 4K:a -1 --json --rfc7306 off").unwrap();
         assert_eq!(given.regions().len(), 2);
         assert!(given.once && given.voice().quiet && !given.voice().json);

@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     io,
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -224,7 +223,7 @@ impl<'a> Server<'a> {
     /// Serves until a signal comes, or with `--once` the first connection has ended.
     fn serve(mut self, console: &mut Console<'_>) -> Result<(), Failure> {
         let (listener, incoming) = self.listen()?;
-        let local = SocketAddr::new(self.args.address(), self.args.port);
+        let local = self.args.local()?;
         let address = listener.local_address().unwrap_or(local);
         self.tell(console, &Event::Listening { address, regions: self.offered.clone() });
         watch_reader(&self.waiter, &self.is_unread)?;
@@ -265,7 +264,7 @@ impl<'a> Server<'a> {
             }
         };
         let listener = checked("create a listener", self.adapter.create_listener(event))?;
-        let local = SocketAddr::new(self.args.address(), self.args.port);
+        let local = self.args.local()?;
         let config = self.args.listen.config();
         call(&mut self.waiter, &format!("listen on {local}"), |done| {
             listener.listen_with(local, config, done)

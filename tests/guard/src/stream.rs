@@ -56,7 +56,7 @@ impl Pump {
     /// Listens; the first connection is its own.
     pub fn listen(&self, local: SocketAddr) {
         let listener = ListenerId(self.port.allocate());
-        let at_once = true;
+        let (local, at_once) = (local.into(), true);
         self.port.request(Request::Listen { listener, local, endpoint: None, backlog: 1, at_once });
     }
 

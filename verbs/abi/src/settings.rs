@@ -46,5 +46,8 @@ pub const TAP: &str = "FLUE_VERBS_TAP";
 /// `HOST=NODE,...`: addresses of the kernel that stand for addresses of nodes.
 pub const MAP: &str = "FLUE_VERBS_MAP";
 
+/// `[HOST:]PORT=PORT,...`: ports of the program that stand for other RDMA ports.
+pub const PORT_MAP: &str = "FLUE_VERBS_PORT_MAP";
+
 /// Path of the control socket, or `none`.
 pub const CONTROL: &str = "FLUE_VERBS_CONTROL";

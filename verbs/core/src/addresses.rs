@@ -1,20 +1,24 @@
 //! Addresses that identifiers can have, and the device's identity that follows from them: on kernel sockets those of
 //! this machine, on a node its own.
 
+mod listeners;
+mod map;
+
 use std::{
-    fmt, fs,
+    fs,
     net::{IpAddr, SocketAddr},
     os::fd::OwnedFd,
     path::Path,
-    str::FromStr,
 };
 
 use flue_node::NodeOptions;
-
+use offload_engine::address::LocalAddress;
 use rustix::net::{
     AddressFamily, SocketAddrAny, SocketFlags, SocketType, bind, connect, getsockname, ipproto,
-    socket_with, sockopt,
+    netdevice::name_to_index, socket_with, sockopt,
 };
+
+pub use self::map::{AddressMap, Mapping, PortMapping, View};
 
 use crate::errno::Errno;
 
@@ -31,33 +35,79 @@ fn address(found: SocketAddrAny) -> Result<SocketAddr, Errno> {
 ///
 /// # Errors
 /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`.
-pub fn reserve(at: SocketAddr, is_family_only: bool) -> Result<(OwnedFd, SocketAddr), Errno> {
+pub fn reserve(at: LocalAddress) -> Result<(OwnedFd, SocketAddr), Errno> {
+    let LocalAddress { address: at, v6_only } = at;
     let socket =
         socket_with(family(at), SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if at.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, is_family_only)?;
+        sockopt::set_ipv6_v6only(&socket, v6_only)?;
     }
     bind(&socket, &at)?;
     let local = address(getsockname(&socket)?)?;
     Ok((socket, local))
 }
 
-/// The local address from which the kernel reaches `remote`, with port 0.
+/// Cause of a refused bind or listen on kernel sockets, for the log: a TCP listener of this program has the port.
+pub(crate) fn log_port_in_use(at: SocketAddr) {
+    let port = at.port();
+    if listeners::has_listener(port) {
+        tracing::error!(
+            "bind to {at}: address in use: a TCP listener of this program has port {port}: use another RDMA port, \
+             flue run --port-map {port}=PORT"
+        );
+    }
+}
+
+/// Returns the local address from which the kernel reaches `remote`, with port 0. A link-local one has its scope.
 ///
 /// # Errors
-/// `ENETUNREACH`, `EHOSTUNREACH`: there is no route; `EADDRNOTAVAIL`: `from` is not an address of this machine.
-pub fn source_of(remote: SocketAddr, from: Option<IpAddr>) -> Result<SocketAddr, Errno> {
+/// `ENETUNREACH`, `EHOSTUNREACH`: there is no route. `EADDRNOTAVAIL`: `from` is not an address of this machine.
+/// `EINVAL`: a link-local address without a scope, or scopes of two interfaces.
+pub fn source_of(remote: SocketAddr, from: Option<SocketAddr>) -> Result<SocketAddr, Errno> {
     let socket = socket_with(family(remote), SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-    if let Some(from) = from {
-        bind(&socket, &SocketAddr::new(from, 0))?;
+    if let Some(mut from) = from {
+        from.set_port(0);
+        bind(&socket, &from)?;
     }
-    // Some port: nothing is sent.
-    let target = SocketAddr::new(remote.ip(), remote.port().max(1));
+    // Any port: nothing is sent.
+    let mut target = remote;
+    target.set_port(remote.port().max(1));
     connect(&socket, &target)?;
     let mut local = address(getsockname(&socket)?)?;
     local.set_port(0);
     Ok(local)
+}
+
+fn is_link_local(address: SocketAddr) -> bool {
+    matches!(address.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+/// Returns the scope of an address; 0: it has none.
+pub(crate) fn scope(address: SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(address) => address.scope_id(),
+    }
+}
+
+/// Returns the address, with this scope if it is a link-local one without any.
+pub(crate) fn with_scope(address: SocketAddr, scope: u32) -> SocketAddr {
+    match address {
+        SocketAddr::V6(mut v6) if is_link_local(address) && v6.scope_id() == 0 => {
+            v6.set_scope_id(scope);
+            v6.into()
+        }
+        _ => address,
+    }
+}
+
+/// Returns the scope of a node's link-local addresses: the index of its TAP, or 0 if that is in another network
+/// namespace.
+pub(crate) fn scope_of_node(node: &NodeOptions) -> u32 {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);
+    socket.and_then(|socket| name_to_index(&socket, &node.tap)).unwrap_or(0)
 }
 
 /// An interface of this machine.
@@ -127,19 +177,22 @@ pub fn interface_of_node(node: &NodeOptions) -> Interface {
 ///
 /// # Errors
 /// `EHOSTUNREACH`: it is the node itself, or a loopback address: a node has no connections with itself. `ENETUNREACH`:
-/// there is no route. `EADDRNOTAVAIL`: `from` is not an address of the node.
+/// there is no route, as for a link-local address outside of the prefixes. `EADDRNOTAVAIL`: `from` is not an address of
+/// the node.
 pub fn source_on_node(
     node: &NodeOptions,
     remote: SocketAddr,
-    from: Option<IpAddr>,
+    from: Option<SocketAddr>,
 ) -> Result<SocketAddr, Errno> {
+    let from = from.map(|from| from.ip());
     let to = remote.ip();
     if to.is_loopback() || is_of_node(node, to) {
         return Err(Errno::HOSTUNREACH);
     }
     let same_family = |ip: IpAddr| ip.is_ipv4() == to.is_ipv4();
     let on_link = node.addresses.iter().find(|prefix| prefix.contains(to));
-    let has_gateway = node.gateways.iter().any(|gateway| same_family(*gateway));
+    let has_gateway =
+        !is_link_local(remote) && node.gateways.iter().any(|gateway| same_family(*gateway));
     let routed = node.addresses.iter().find(|own| has_gateway && same_family(own.address()));
     let source = on_link.or(routed).ok_or(Errno::NETUNREACH)?.address();
     match from {
@@ -168,41 +221,6 @@ pub fn is_of_node(node: &NodeOptions, ip: IpAddr) -> bool {
     node.addresses.iter().any(|own| own.address() == ip)
 }
 
-/// An address of the kernel that stands for one of a node, for programs that use both worlds under one name: they are
-/// told the kernel's, and meet the node's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mapping {
-    /// The kernel's, as the program says and sees it.
-    pub host: IpAddr,
-    /// The node's.
-    pub node: IpAddr,
-}
-
-impl FromStr for Mapping {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parsed = text.split_once('=').and_then(|(host, node)| {
-            Some(Self { host: host.parse().ok()?, node: node.parse().ok()? })
-        });
-        let mapping = parsed.ok_or("not HOST=NODE, two IP addresses")?;
-        let Self { host, node } = mapping;
-        if host.is_ipv4() != node.is_ipv4() {
-            return Err("an IPv4 and an IPv6 address".into());
-        }
-        if host.is_unspecified() || node.is_unspecified() {
-            return Err("an unspecified address stands for all; it cannot be mapped".into());
-        }
-        Ok(mapping)
-    }
-}
-
-impl fmt::Display for Mapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}={}", self.host, self.node)
-    }
-}
-
 /// The identifier of a node: EUI-64 of a hardware address.
 #[must_use]
 pub const fn eui64(mac: [u8; 6]) -> [u8; 8] {
@@ -227,13 +245,14 @@ mod tests {
     // A port that is reserved is taken for those that do not share, and free for those that do.
     #[test]
     fn reserved_ports() {
-        let (_kept, local) = reserve("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        let at = |text: &str| LocalAddress::from(text.parse::<SocketAddr>().unwrap());
+        let (_kept, local) = reserve(at("127.0.0.1:0")).unwrap();
         assert_ne!(local.port(), 0);
         let stranger = std::net::UdpSocket::bind(local);
         assert!(stranger.is_ok(), "another protocol's ports are others");
-        let again = reserve(local, false).unwrap();
+        let again = reserve(local.into()).unwrap();
         assert_eq!(again.1, local);
-        let foreign = reserve("192.0.2.1:0".parse().unwrap(), false);
+        let foreign = reserve(at("192.0.2.1:0"));
         assert_eq!(foreign.map(|_| ()), Err(Errno::ADDRNOTAVAIL));
     }
 
@@ -247,7 +266,7 @@ mod tests {
             ..NodeOptions::default()
         };
         let source = |gateways: &[&str], remote: &str, from: Option<&str>| {
-            let from = from.map(|from| from.parse().unwrap());
+            let from = from.map(|from| SocketAddr::new(from.parse().unwrap(), 0));
             let found =
                 source_on_node(&node(gateways), SocketAddr::new(remote.parse().unwrap(), 7), from);
             found.map(|found| found.to_string())
@@ -270,20 +289,11 @@ mod tests {
     }
 
     #[test]
-    fn mappings() {
-        let mapping: Mapping = "127.0.0.1=10.9.0.1".parse().unwrap();
-        assert_eq!(mapping.to_string(), "127.0.0.1=10.9.0.1");
-        for wrong in ["", "127.0.0.1", "127.0.0.1=x", "::1=10.9.0.1", "0.0.0.0=10.9.0.1"] {
-            assert!(wrong.parse::<Mapping>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
     fn sources() {
         let source = source_of("127.0.0.1:7".parse().unwrap(), None).unwrap();
         assert_eq!(source, "127.0.0.1:0".parse().unwrap());
         let source =
-            source_of("127.0.0.1:0".parse().unwrap(), Some([127, 0, 0, 9].into())).unwrap();
+            source_of("127.0.0.1:0".parse().unwrap(), Some(([127, 0, 0, 9], 5).into())).unwrap();
         assert_eq!(source, "127.0.0.9:0".parse().unwrap());
     }
 }

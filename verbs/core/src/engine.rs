@@ -12,7 +12,7 @@
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
     io,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     ops::RangeInclusive,
     os::fd::OwnedFd,
     sync::{Mutex, OnceLock},
@@ -20,7 +20,10 @@ use std::{
 
 use flue_node::{NodeOptions, launched::LaunchedNode};
 use host_stack::node::Node;
-use offload_engine::time::{Duration, Instant};
+use offload_engine::{
+    address::{LocalAddress, unscoped},
+    time::{Duration, Instant},
+};
 use rdma_over_tcp::{
     access::{self, Access},
     rnic::{Config, Limits, Rnic, Urgency},
@@ -28,7 +31,7 @@ use rdma_over_tcp::{
 };
 
 use crate::{
-    addresses::{self, Mapping},
+    addresses::{self, AddressMap, View},
     errno::Errno,
     latch::lock,
     process::{GENERATIONS_MAX, generation},
@@ -50,8 +53,8 @@ pub struct Options {
     pub adapter: Config,
     /// The node that carries the byte streams; `None`: kernel sockets.
     pub node: Option<Box<LaunchedNode>>,
-    /// Addresses of the kernel that stand for addresses of nodes.
-    pub map: Vec<Mapping>,
+    /// Addresses and ports of the program that stand for others.
+    pub map: AddressMap,
 }
 
 /// What carries the byte streams.
@@ -67,13 +70,15 @@ pub enum Carrier {
 #[derive(Debug)]
 pub struct Engine {
     carrier: Carrier,
-    map: Vec<Mapping>,
+    map: AddressMap,
+    /// Scope that the program is shown of link-local addresses that have none: those of a node.
+    scope: u32,
     access: Access,
     limits: Limits,
     rfc7306: bool,
     generation: usize,
     /// Addresses that identifiers are bound to, and whether they are to be shared.
-    bound: Mutex<Vec<(SocketAddr, bool)>>,
+    bound: Mutex<Vec<(LocalAddress, bool)>>,
 }
 
 impl Engine {
@@ -117,7 +122,12 @@ impl Engine {
                 (Carrier::Node(Box::new((node, launched.options))), access)
             }
         };
-        Ok(Self { carrier, map, access, limits, rfc7306, generation, bound: Mutex::default() })
+        let scope = match &carrier {
+            Carrier::Sockets(_) => 0,
+            Carrier::Node(node) => addresses::scope_of_node(&node.1),
+        };
+        let bound = Mutex::default();
+        Ok(Self { carrier, map, scope, access, limits, rfc7306, generation, bound })
     }
 
     fn open_node(
@@ -203,20 +213,19 @@ impl Engine {
         }
     }
 
-    /// Where the program's address leads to.
-    #[must_use]
-    pub fn translate(&self, address: SocketAddr) -> SocketAddr {
-        let found = self.map.iter().find(|it| it.host == address.ip());
-        SocketAddr::new(found.map_or_else(|| address.ip(), |it| it.node), address.port())
+    /// Returns the address of the adapter that the program's address stands for, and the program's view of it. On a
+    /// node, which has one link, a scope is dropped.
+    pub(crate) fn translate(&self, given: SocketAddr) -> (SocketAddr, View) {
+        let (address, view) = self.map.translate(given);
+        match &self.carrier {
+            Carrier::Sockets(_) => (address, view),
+            Carrier::Node(_) => (unscoped(address), view),
+        }
     }
 
-    /// What the program calls an address.
-    #[must_use]
-    pub fn shown(&self, address: SocketAddr) -> SocketAddr {
-        match self.map.iter().find(|it| it.node == address.ip()) {
-            Some(found) => SocketAddr::new(found.host, address.port()),
-            None => address,
-        }
+    /// Returns the address that the program is shown for one of the adapter.
+    pub(crate) fn shown(&self, address: SocketAddr, view: View) -> SocketAddr {
+        addresses::with_scope(self.map.shown(address, view), self.scope)
     }
 
     /// Takes a port without listening ([`addresses::reserve`]), and notes that an identifier is bound to it.
@@ -225,31 +234,49 @@ impl Engine {
     /// `EADDRINUSE`; `EADDRNOTAVAIL`; `EACCES`.
     pub(crate) fn reserve(
         &self,
-        at: SocketAddr,
-        is_family_only: bool,
+        at: LocalAddress,
         is_shared: bool,
-    ) -> Result<(Option<OwnedFd>, SocketAddr), Errno> {
+    ) -> Result<(Option<OwnedFd>, LocalAddress), Errno> {
+        let LocalAddress { address, v6_only } = at;
         match &self.carrier {
             Carrier::Sockets(_) => {
-                let (reservation, local) = addresses::reserve(at, is_family_only)?;
+                let (reservation, address) = addresses::reserve(at).inspect_err(|error| {
+                    self.explain(*error, at, false);
+                })?;
+                let local = LocalAddress { address, v6_only };
                 self.bind(local, is_shared)?;
                 Ok((Some(reservation), local))
             }
             Carrier::Node(node) => {
-                let at = addresses::at_node(&node.1, at);
-                let is_own = at.ip().is_unspecified() || addresses::is_of_node(&node.1, at.ip());
+                let address = addresses::at_node(&node.1, address);
+                let is_own =
+                    address.ip().is_unspecified() || addresses::is_of_node(&node.1, address.ip());
                 if !is_own {
                     return Err(Errno::ADDRNOTAVAIL);
                 }
-                if at.port() != 0 {
-                    self.bind(at, is_shared)?;
-                    return Ok((None, at));
+                let at =
+                    |port| LocalAddress { address: SocketAddr::new(address.ip(), port), v6_only };
+                if address.port() != 0 {
+                    let local = at(address.port());
+                    self.bind(local, is_shared)?;
+                    return Ok((None, local));
                 }
-                let is_free =
-                    |port: &u16| self.bind(SocketAddr::new(at.ip(), *port), false).is_ok();
+                let is_free = |port: &u16| self.bind(at(*port), false).is_ok();
                 let port = PORTS.into_iter().find(is_free).ok_or(Errno::ADDRNOTAVAIL)?;
-                Ok((None, SocketAddr::new(at.ip(), port)))
+                Ok((None, at(port)))
             }
+        }
+    }
+
+    /// Logs the cause of a refused bind or listen on kernel sockets, unless another identifier has the address.
+    /// `is_bound`: the identifier itself is noted with it.
+    pub(crate) fn explain(&self, error: Errno, at: LocalAddress, is_bound: bool) {
+        if error != Errno::ADDRINUSE || !matches!(self.carrier, Carrier::Sockets(_)) {
+            return;
+        }
+        let noted = lock(&self.bound).iter().filter(|(other, _)| other.overlaps(&at)).count();
+        if noted == usize::from(is_bound) {
+            addresses::log_port_in_use(at.address);
         }
     }
 
@@ -260,7 +287,7 @@ impl Engine {
     pub(crate) fn source_of(
         &self,
         remote: SocketAddr,
-        from: Option<IpAddr>,
+        from: Option<SocketAddr>,
     ) -> Result<SocketAddr, Errno> {
         match &self.carrier {
             Carrier::Sockets(_) => addresses::source_of(remote, from),
@@ -289,15 +316,10 @@ impl Engine {
     ///
     /// # Errors
     /// `EADDRINUSE`: another one is, and one of them does not share.
-    pub(crate) fn bind(&self, address: SocketAddr, is_shared: bool) -> Result<(), Errno> {
+    pub(crate) fn bind(&self, address: LocalAddress, is_shared: bool) -> Result<(), Errno> {
         let mut bound = lock(&self.bound);
-        let conflicts = |(other, other_is_shared): &(SocketAddr, bool)| {
-            other.port() == address.port()
-                && other.is_ipv4() == address.is_ipv4()
-                && (other.ip() == address.ip()
-                    || other.ip().is_unspecified()
-                    || address.ip().is_unspecified())
-                && !(is_shared && *other_is_shared)
+        let conflicts = |(other, other_is_shared): &(LocalAddress, bool)| {
+            other.overlaps(&address) && !(is_shared && *other_is_shared)
         };
         if bound.iter().any(conflicts) {
             return Err(Errno::ADDRINUSE);
@@ -306,7 +328,7 @@ impl Engine {
         Ok(())
     }
 
-    pub(crate) fn unbind(&self, address: SocketAddr) {
+    pub(crate) fn unbind(&self, address: LocalAddress) {
         let mut bound = lock(&self.bound);
         if let Some(at) = bound.iter().position(|(it, _)| *it == address) {
             bound.swap_remove(at);

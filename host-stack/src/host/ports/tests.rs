@@ -1,5 +1,8 @@
 //! Who may stand beside whom.
 
+use core::net::SocketAddr;
+use std::format;
+
 use offload_engine::chimney::client::ClientTag;
 
 use super::*;
@@ -8,8 +11,8 @@ use crate::host::shards::ShardId;
 const ANY: &str = "0.0.0.0:7000";
 const OURS: &str = "10.0.0.1:7000";
 
-fn at(local: &str) -> SocketAddr {
-    local.parse().unwrap()
+fn at(local: &str) -> LocalAddress {
+    local.parse::<SocketAddr>().unwrap().into()
 }
 
 /// A client of that consumer, on a shard of that number.
@@ -131,7 +134,7 @@ fn who_leaves_takes_its_own_along() {
     ports.reserve(&claim(listener(4), "10.0.0.1:4", other));
     ports.leave(own.client);
     let used =
-        [1, 2, 3, 4].map(|port| !ports.is_unused(SocketAddr::new([10, 0, 0, 1].into(), port)));
+        [1, 2, 3, 4].map(|port| !ports.is_unused(SocketAddr::from(([10, 0, 0, 1], port)).into()));
     assert_eq!(used, [false, false, false, true]);
     assert_eq!((ports.all.len(), ports.by_port.len()), (1, 1));
 }

@@ -180,7 +180,7 @@ impl Node {
         let listener = ListenerId(self.port.allocate());
         self.port.request(Request::Listen {
             listener,
-            local,
+            local: local.into(),
             endpoint: None,
             backlog,
             at_once: must,

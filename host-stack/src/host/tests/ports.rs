@@ -87,6 +87,7 @@ impl Asks {
     ) -> (ListenerId, Answer) {
         let listener = ListenerId(self.node().port.allocate());
         let (backlog, at_once) = (1, false);
+        let local = local.into();
         let request = Request::Listen { listener, local, endpoint, backlog, at_once };
         (listener, self.ask(second, request))
     }

@@ -118,7 +118,7 @@ impl Twin {
     /// Listens; what comes of it.
     fn listen(&mut self, shard: usize, local: SocketAddr) -> (ListenerId, Result<(), HostError>) {
         let listener = ListenerId(self.shards[shard].port.allocate());
-        let backlog = 4;
+        let (local, backlog) = (local.into(), 4);
         let request = Request::Listen { listener, local, endpoint: None, backlog, at_once: false };
         self.ask(shard, request);
         let answer = match self.shards[shard].port.notice() {

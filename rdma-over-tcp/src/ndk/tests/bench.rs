@@ -405,8 +405,8 @@ impl Bench {
             worked = true;
             match command {
                 Command::Listen { listener, local, .. } => {
-                    self.nodes[node].listeners.push((listener, local));
-                    self.nodes[node].access().lock().handle_listening(listener, local);
+                    self.nodes[node].listeners.push((listener, local.address));
+                    self.nodes[node].access().lock().handle_listening(listener, local.address);
                 }
                 Command::Unlisten { listener } => {
                     self.nodes[node].listeners.retain(|(name, _)| *name != listener);

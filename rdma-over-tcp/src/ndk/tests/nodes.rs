@@ -3,7 +3,7 @@
 
 use std::{
     boxed::Box,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -28,8 +28,9 @@ use offload_engine::{
 use super::{sides::LIMITS, taps};
 use crate::ndk::{
     Adapter, AdapterConfig, AdapterCore, AdapterFlags, Begun, CallbackThread, Connector, Cq,
-    CqNotify, Data, DisconnectEvent, Listener, Miniport, MrFlags, NDK_VERSION, NdkResultEx,
-    NdkVersion, NtStatus, OpFlags, Pd, Qp, QpLimits, RegisteredBuffer, Sge, SocketsConfig,
+    CqNotify, Data, DisconnectEvent, Listener, ListenerConfig, Miniport, MrFlags, NDK_VERSION,
+    NdkResultEx, NdkVersion, NtStatus, OpFlags, Pd, Qp, QpLimits, RegisteredBuffer, Sge,
+    SocketsConfig,
     blocking::{Connection, Incoming, NodeError, Wait, close_adapter, create_shared_endpoint},
     open, open_sockets,
 };
@@ -179,6 +180,48 @@ fn an_adapter_connects_to_itself() {
         open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
     let local = super::kernel::server();
     loops(&sockets, &adapter, (local, local));
+}
+
+/// Listens at an address; returns the listener, which listens as long as it lives, or the status.
+fn try_listen(
+    waiter: &mut impl Wait,
+    adapter: &Adapter,
+    local: SocketAddr,
+    v6_only: bool,
+) -> Result<Listener, NtStatus> {
+    let listener = adapter.create_listener(|_| {}).unwrap();
+    let config = ListenerConfig { v6_only, ..ListenerConfig::default() };
+    let begun = Begun::begin(|done| listener.listen_with(local, config, done));
+    let Ok(status) = waiter.wait(|| begun.status()) else { panic!("the adapter is gone") };
+    if status == NtStatus::SUCCESS { Ok(listener) } else { Err(status) }
+}
+
+fn listen_in_both_families(waiter: &mut impl Wait, adapter: &Adapter) {
+    let at = |ip: IpAddr, port| SocketAddr::new(ip, port);
+    let (v4, v6) = (Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into());
+    for (first, second) in [(v4, v6), (v6, v4)] {
+        for v6_only in [true, false] {
+            let one = try_listen(waiter, adapter, at(first, 0), v6_only).unwrap();
+            let port = one.local_address().unwrap().port();
+            let other = try_listen(waiter, adapter, at(second, port), v6_only);
+            assert_eq!(other.as_ref().err().is_none(), v6_only, "{first} {second}: {other:?}");
+            let _ = one.close(|| {});
+            other.into_iter().for_each(|other| _ = other.close(|| {}));
+        }
+    }
+    // A mapped address means IPv4.
+    let mapped = at(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped().into(), 0);
+    let listener = try_listen(waiter, adapter, mapped, true).unwrap();
+    assert_eq!(listener.local_address().unwrap().ip(), v4);
+}
+
+#[test]
+fn listeners_of_both_families_share_a_port_if_ipv6_is_restricted() {
+    let (_link, node, adapter) = node(AdapterConfig::default());
+    listen_in_both_families(&mut node.clone(), &adapter);
+    let (sockets, adapter) =
+        open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
+    listen_in_both_families(&mut sockets.clone(), &adapter);
 }
 
 // NDK-EP-2, -3, -4: the host stack reserves the address of a shared endpoint, and two connections leave from it.

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     const CONFIG: ListenerConfig =
-        ListenerConfig { backlog: 1, requests_max: 4, requests_per_peer_max: 2 };
+        ListenerConfig { backlog: 1, requests_max: 4, requests_per_peer_max: 2, v6_only: false };
 
     fn peer(last: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, last])

@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 use std::{io, os::fd::OwnedFd};
 
-use offload_engine::{state::KeepAlive, time::Duration};
+use offload_engine::{address::canonical, state::KeepAlive, time::Duration};
 use rustix::{
     io::Errno,
     net::{SocketAddrAny, getpeername, getsockname},
@@ -26,10 +26,9 @@ pub(super) fn check_keep_alive(keep_alive: &KeepAlive) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, why))
 }
 
-/// An address of the kernel's; an IPv4 address that IPv6 maps is one of IPv4.
+/// Returns an address of the kernel in its canonical form: an IPv4-mapped one as IPv4, a link-local one with its scope.
 pub(super) fn address(found: SocketAddrAny) -> Result<SocketAddr, Errno> {
-    let found = SocketAddr::try_from(found)?;
-    Ok(SocketAddr::new(found.ip().to_canonical(), found.port()))
+    Ok(canonical(SocketAddr::try_from(found)?))
 }
 
 /// The local and the remote end.

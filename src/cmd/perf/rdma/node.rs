@@ -1,7 +1,7 @@
 //! The node of a measurement on queue pairs: opened, waited on, and asked. Each queue of it has an adapter.
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
     thread::{park_timeout, yield_now},
     time::{Duration, Instant},
@@ -266,10 +266,14 @@ impl PerfNode {
                 }
             };
             let listener = checked("create a listener", adapter.create_listener(event))?;
-            let local = SocketAddr::from(([0, 0, 0, 0], port));
-            call(&mut &*self, &format!("listen on port {port}"), |done| {
-                listener.listen_with(local, config, done)
-            })?;
+            let listen = |ip: IpAddr| {
+                call(&mut &*self, &format!("listen on port {port}"), |done| {
+                    listener.listen_with(SocketAddr::new(ip, port), config, done)
+                })
+            };
+            // Of both families, where the kernel has IPv6.
+            listen(Ipv6Addr::UNSPECIFIED.into())
+                .or_else(|_| listen(Ipv4Addr::UNSPECIFIED.into()))?;
             listeners.push(listener);
         }
         Ok((listeners, incoming))

@@ -6,7 +6,7 @@
 
 use std::{
     collections::HashSet,
-    net::SocketAddr,
+    net::{Ipv6Addr, SocketAddr},
     thread::{park_timeout, yield_now},
     time::{Duration, Instant},
 };
@@ -168,7 +168,7 @@ impl Stack for NodeStack {
     type Conn = Stream;
 
     fn listen(&mut self, port: u16) -> Result<(), Failure> {
-        let local = SocketAddr::from(([0, 0, 0, 0], port));
+        let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
         for (queue, node) in self.nodes.iter().enumerate() {
             let listener = node.with(|streams, _, _| streams.listen(local, BACKLOG));
             let listening =

@@ -12,10 +12,12 @@ use std::{
     time::Instant,
 };
 
+use offload_engine::address::{LocalAddress, source_for};
 use rdma_over_tcp::rnic::{ConnectorId, Key, ListenerConfig, ListenerId};
 
 use self::channel::{Event, EventChannel, EventKind};
 use crate::{
+    addresses::{self, View},
     engine::Engine,
     errno::Errno,
     events::Acknowledgements,
@@ -78,10 +80,14 @@ pub(super) struct Inner {
     pub(super) channel: Arc<EventChannel>,
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
+    /// The program's view of the local address.
+    local_view: View,
+    /// The program's view of the remote address.
+    remote_view: View,
     /// Keeps the port of a bound identifier.
     reservation: Option<OwnedFd>,
     /// The address that others cannot bind to.
-    bound: Option<SocketAddr>,
+    bound: Option<LocalAddress>,
     pub(super) connector: Option<ConnectorId>,
     listener: Option<ListenerId>,
     pub(super) qp: Option<Arc<Qp>>,
@@ -140,6 +146,8 @@ impl Id {
             channel,
             local: None,
             remote: None,
+            local_view: View::default(),
+            remote_view: View::default(),
             reservation: None,
             bound: None,
             connector: None,
@@ -196,10 +204,11 @@ impl Id {
         self.name.store(name, Ordering::Relaxed);
     }
 
-    /// Its own address, and its peer's.
+    /// Returns its own address and its peer's, in the program's view.
     pub fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
-        let inner = self.lock();
-        (inner.local, inner.remote)
+        let Inner { local, remote, local_view, remote_view, .. } = *self.lock();
+        let shown = |address: Option<SocketAddr>, view| Some(self.engine.shown(address?, view));
+        (shown(local, local_view), shown(remote, remote_view))
     }
 
     /// Whether a device is known: an address that is not for all.
@@ -252,7 +261,7 @@ impl Id {
         Ok(())
     }
 
-    /// Has an unspecified IPv6 address stand for IPv6 only.
+    /// Restricts an unspecified IPv6 address to IPv6.
     ///
     /// # Errors
     /// `EINVAL`: it is bound.
@@ -265,10 +274,11 @@ impl Id {
         Ok(())
     }
 
-    /// Binds it to a local address. Port 0: one is chosen now.
+    /// Binds it to a local address of the program. Port 0: one is chosen now.
     ///
     /// # Errors
-    /// `EINVAL`: it is bound. `EADDRNOTAVAIL`: not an address of this machine. `EADDRINUSE`. `EACCES`: the port is
+    /// `EINVAL`: it is bound, the address is IPv4-mapped although the identifier is restricted to IPv6, or a link-local
+    /// address has no scope. `EADDRNOTAVAIL`: not an address of this machine. `EADDRINUSE`. `EACCES`: the port is
     /// privileged. As [`Engine::check`].
     pub fn bind(&self, address: SocketAddr) -> Result<(), Errno> {
         self.check()?;
@@ -276,10 +286,15 @@ impl Id {
         if inner.phase != Phase::Idle {
             return Err(Errno::INVAL);
         }
-        let (reservation, local) =
-            self.engine.reserve(address, inner.is_family_only, inner.is_reuse)?;
+        let (address, view) = self.engine.translate(address);
+        if view.is_mapped && inner.is_family_only {
+            return Err(Errno::INVAL);
+        }
+        let at = LocalAddress { address, v6_only: inner.is_family_only };
+        let (reservation, local) = self.engine.reserve(at, inner.is_reuse)?;
         inner.phase = Phase::Bound;
-        inner.local = Some(local);
+        inner.local = Some(local.address);
+        inner.local_view = view;
         inner.bound = Some(local);
         inner.reservation = reservation;
         Ok(())
@@ -288,8 +303,8 @@ impl Id {
     /// Finds the way to a peer. The event follows.
     ///
     /// # Errors
-    /// `EINVAL`: in this phase, or of two families; `ENETUNREACH`, `EHOSTUNREACH`: there is no route; those of
-    /// [`Id::bind`].
+    /// `EINVAL`: in this phase, of two families, or a link-local address has no scope; `ENETUNREACH`, `EHOSTUNREACH`:
+    /// there is no route; those of [`Id::bind`].
     pub fn resolve_address(
         self: &Arc<Self>,
         source: Option<SocketAddr>,
@@ -306,7 +321,13 @@ impl Id {
         if !matches!(inner.phase, Phase::Idle | Phase::Bound) {
             return Err(Errno::INVAL);
         }
-        let bound = inner.local;
+        let (remote, view) = self.engine.translate(remote);
+        if view.is_mapped && inner.is_family_only {
+            return Err(Errno::NETUNREACH);
+        }
+        // Bound to `[::]`, it may have an IPv4 peer that the program gives as a mapped address.
+        let of_peer = |local| if view.is_mapped { source_for(local, remote) } else { local };
+        let bound = inner.local.map(of_peer);
         if bound.is_some_and(|local| local.is_ipv4() != remote.is_ipv4()) {
             return Err(Errno::INVAL);
         }
@@ -320,11 +341,13 @@ impl Id {
             }
             _ => remote,
         };
-        let specific = bound.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
+        let specific = bound.filter(|local| !local.ip().is_unspecified());
         let mut local = self.engine.source_of(remote, specific)?;
         local.set_port(bound.map_or(0, |local| local.port()));
         inner.local = Some(local);
-        inner.remote = Some(remote);
+        inner.remote = Some(addresses::with_scope(remote, addresses::scope(local)));
+        inner.local_view.is_mapped |= view.is_mapped;
+        inner.remote_view = view;
         inner.phase = Phase::AddressResolved;
         drop(inner);
         Self::raise(Event::new(EventKind::AddressResolved, self));
@@ -356,15 +379,15 @@ impl Id {
         if self.lock().phase == Phase::Idle {
             self.bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
         }
-        let local = {
+        let at = {
             let mut inner = self.lock();
             if inner.phase != Phase::Bound {
                 return Err(Errno::INVAL);
             }
             inner.phase = Phase::Listening;
-            inner.local.ok_or(Errno::INVAL)?
+            inner.bound.ok_or(Errno::INVAL)?
         };
-        let listened = self.begin_to_listen(local, backlog);
+        let listened = self.begin_to_listen(at, backlog);
         let mut inner = self.lock();
         match listened {
             Ok(listener) => {
@@ -375,6 +398,8 @@ impl Id {
             }
             Err(error) => {
                 inner.phase = Phase::Bound;
+                drop(inner);
+                self.engine.explain(error, at, true);
                 Err(error)
             }
         }
@@ -382,7 +407,7 @@ impl Id {
 
     fn begin_to_listen(
         self: &Arc<Self>,
-        local: SocketAddr,
+        at: LocalAddress,
         backlog: i32,
     ) -> Result<ListenerId, Errno> {
         let backlog = match usize::try_from(backlog) {
@@ -390,15 +415,20 @@ impl Id {
             _ => BACKLOG,
         };
         // Programs accept late: what waits for their answer is not what the backlog is about.
-        let config =
-            ListenerConfig { backlog, requests_per_peer_max: BACKLOG, ..Default::default() };
+        let config = ListenerConfig {
+            backlog,
+            requests_per_peer_max: BACKLOG,
+            v6_only: at.v6_only,
+            ..Default::default()
+        };
         let this = self.clone();
         let event = Arc::new(move |connector| this.handle_request(connector));
         let listener = self.engine.with(|core, _| core.create_listener(event))?;
         let listening = Arc::new(Latch::default());
         let outcome = listening.clone();
         let completion = Box::new(move |result| outcome.set(result));
-        let begun = self.engine.with(|core, _| core.listen(listener, local, config, completion));
+        let begun =
+            self.engine.with(|core, _| core.listen(listener, at.address, config, completion));
         match begun.and_then(|()| listening.wait()) {
             Ok(()) => Ok(listener),
             Err(error) => {
@@ -419,13 +449,10 @@ impl Id {
             let data = core.connection_data(connector).cloned().unwrap_or_default();
             (data, core.local_address(connector), core.peer_address(connector))
         });
-        let channel = {
+        let (channel, local_view) = {
             let inner = self.lock();
-            if inner.is_destroyed || inner.phase != Phase::Listening {
-                None
-            } else {
-                Some(inner.channel.clone())
-            }
+            let is_listening = !inner.is_destroyed && inner.phase == Phase::Listening;
+            (is_listening.then(|| inner.channel.clone()), inner.local_view)
         };
         let Some(channel) = channel else { return self.close(Key::Connector(connector)) };
         let child = Self::in_phase(self.engine, self.space, channel, Phase::Requested);
@@ -437,6 +464,8 @@ impl Id {
             inner.connector = Some(connector);
             inner.local = local;
             inner.remote = remote;
+            inner.local_view = local_view;
+            inner.remote_view = View { port: None, ..local_view };
             inner.offered = (event.responder_resources, event.initiator_depth);
         }
         if !Self::raise(event) {

@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use offload_engine::{
+    address::LocalAddress,
     state::KeepAlive,
     time::{Duration, Instant},
 };
@@ -62,7 +63,8 @@ impl SocketRnic {
                 match self.begin_listen(listener, local, backlog) {
                     Ok(local) => self.rnic.handle_listening(listener, local),
                     Err(error) => {
-                        self.rnic.handle_listen_failed(listener, connect_error(error, Some(local)));
+                        let error = connect_error(error, Some(local.address));
+                        self.rnic.handle_listen_failed(listener, error);
                     }
                 }
             }
@@ -139,15 +141,16 @@ impl SocketRnic {
     fn begin_listen(
         &mut self,
         listener: ListenerId,
-        local: SocketAddr,
+        local: LocalAddress,
         backlog: usize,
     ) -> Result<SocketAddr, Errno> {
-        let socket = self.socket(local)?;
+        let LocalAddress { address: at, v6_only } = local;
+        let socket = self.socket(at)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
-        if local.is_ipv6() {
-            sockopt::set_ipv6_v6only(&socket, false)?;
+        if at.is_ipv6() {
+            sockopt::set_ipv6_v6only(&socket, v6_only)?;
         }
-        bind(&socket, &local)?;
+        bind(&socket, &at)?;
         listen(&socket, i32::try_from(backlog.max(1)).unwrap_or(i32::MAX))?;
         let local = address(getsockname(&socket)?)?;
         let name = allocate(&self.next_name);

@@ -1,0 +1,106 @@
+//! Duplicate address detection on a TAP, before its node starts ([`host_stack::dad`] has the packets).
+//!
+//! Timers: RFC 5227 §1.1 probes three times in up to seven seconds, for networks whose switches take seconds to
+//! forward. Here the TAP forwards already, and another station of the machine answers within the time of a wake-up.
+//! So a port of a bridge is probed at once and again after [`REPEAT`], and watched for [`WATCH`]. A TAP that this
+//! process has created and that is no port has the kernel alone on its other end, which answers while the probe is
+//! written: it is watched for [`WATCH_ALONE`].
+
+use std::{io, net::IpAddr, time::Duration};
+
+use flue_report::failure::Failure;
+use host_stack::dad;
+use offload_engine::{
+    link::{Link, OpenTap, RxBatch, TxFrame, TxOffload},
+    state::MacAddress,
+    time::Instant,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::NodeOptions;
+
+/// Pause before the second probe.
+const REPEAT: Duration = Duration::from_millis(40);
+/// Time that a port of a bridge, or a TAP of unknown surroundings, is watched.
+const WATCH: Duration = Duration::from_millis(100);
+/// Time that a TAP is watched that has the kernel alone on its other end.
+const WATCH_ALONE: Duration = Duration::from_millis(10);
+/// Frames taken at once.
+const FRAMES_MAX: usize = 64;
+
+/// Checks that no other station uses an address of the node. Frames that arrive meanwhile are dropped. `is_alone`: the
+/// TAP has the kernel alone on its other end.
+///
+/// # Errors
+/// [`Failure::lacking`], naming the address and the station. The device is gone.
+pub(crate) fn detect_duplicates(
+    taps: &mut [OpenTap],
+    options: &NodeOptions,
+    is_alone: bool,
+) -> Result<(), Failure> {
+    let mac = MacAddress(options.mac().octets());
+    let ours: Vec<_> = options.addresses.iter().map(|prefix| prefix.address()).collect();
+    let found = watch(taps, mac, &ours, is_alone)
+        .map_err(|error| Failure::work(format!("duplicate address detection: {error}")))?;
+    let Some((address, station)) = found else { return Ok(()) };
+    Err(Failure::lacking(format!("address {address}: in use by the station {station}"))
+        .with_hint("choose another --addr; --dad off starts without the check"))
+}
+
+fn watch(
+    taps: &mut [OpenTap],
+    mac: MacAddress,
+    ours: &[IpAddr],
+    is_alone: bool,
+) -> io::Result<Option<(IpAddr, MacAddress)>> {
+    let rounds: &[Duration] = if is_alone { &[WATCH_ALONE] } else { &[REPEAT, WATCH - REPEAT] };
+    let mut batch = RxBatch::new(FRAMES_MAX);
+    for time in rounds {
+        if let Some(tap) = taps.first_mut() {
+            ours.iter().filter_map(|own| dad::probe(mac, *own)).for_each(|it| send(tap, &it));
+        }
+        let deadline = std::time::Instant::now() + *time;
+        loop {
+            // An answer may arrive by any queue.
+            for tap in &mut *taps {
+                batch.clear();
+                tap.link.receive(Instant::ZERO, &mut batch)?;
+                let mut found = batch.frames().map(|frame| dad::conflict(frame.data, mac, ours));
+                if let Some(conflict) = found.find_map(|conflict| conflict) {
+                    return Ok(Some(conflict));
+                }
+            }
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            wait(taps, left)?;
+        }
+    }
+    Ok(None)
+}
+
+/// Waits until a frame has arrived, or for that time.
+fn wait(taps: &[OpenTap], time: Duration) -> io::Result<()> {
+    let timeout = Timespec::try_from(time).map_err(io::Error::other)?;
+    let descriptors = taps.iter().filter_map(|tap| tap.link.descriptor());
+    let mut ready: Vec<_> =
+        descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
+    match poll(&mut ready, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn send(tap: &mut OpenTap, frame: &[u8]) {
+    let frame = TxFrame {
+        offload: TxOffload::default(),
+        head: frame,
+        payload: &[],
+        lender: None,
+        comment: None,
+    };
+    // An interface that is down has no other stations.
+    let _ = tap.link.transmit(Instant::ZERO, &frame);
+    tap.link.flush(Instant::ZERO);
+}

@@ -1,0 +1,171 @@
+//! Addresses of a program: both families at one port, link-local ones with a scope, IPv4-mapped ones, and ports that stand
+//! for others; on kernel sockets and on nodes.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use flue_test_support::flue::Scratch;
+use flue_test_support::needs::{Need, lacks};
+
+use crate::place::{End, LIMIT, Place};
+use crate::{NEEDS, machine};
+
+/// The test's program, in a directory of the test's own.
+struct Program {
+    path: PathBuf,
+    _scratch: Scratch,
+}
+
+impl Program {
+    /// `None`: something is missing, which is reported.
+    fn compile() -> Option<Self> {
+        if lacks(NEEDS) || lacks(&[Need::Tool("cc")]) {
+            return None;
+        }
+        let scratch = Scratch::new();
+        let path = scratch.file("addresses");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/verbs/addresses.c");
+        let mut cc = Command::new("cc");
+        cc.args(["-Wall", "-Werror", "-D_GNU_SOURCE", "-o"]).arg(&path).arg(source);
+        let compiled = cc.args(["-libverbs", "-lrdmacm"]).status().expect("cc runs");
+        assert!(compiled.success(), "it needs libibverbs-dev and librdmacm-dev");
+        Some(Self { path, _scratch: scratch })
+    }
+
+    fn line(&self, words: &str) -> String {
+        format!("{} {words}", self.path.display())
+    }
+
+    /// Output of the program at that end; it ends with `status`.
+    fn run(&self, place: &Place, options: &str, words: &str, status: i32) -> String {
+        let mut ran = place.start(End::Server, options, &self.line(words));
+        let ended = ran.wait(LIMIT).map(|ended| ended.code());
+        ran.kill();
+        assert_eq!(ended, Ok(Some(status)), "{}", ran.report());
+        ran.said()
+    }
+
+    /// Outputs of a server and its client, each with its options and its address and port; both end with 0.
+    fn pair(&self, place: &Place, server: (&str, &str), client: (&str, &str)) -> [String; 2] {
+        let line = |verb: &str, at: &str| self.line(&format!("{verb} {at}"));
+        let mut serving = place.start(End::Server, server.0, &line("serve", server.1));
+        let found = serving.wait_until("listening", LIMIT, || serving.said().contains("listening"));
+        assert_eq!(found, Ok(()), "{}", serving.report());
+        let mut client = place.start(End::Client, client.0, &line("connect", client.1));
+        let ended = [client.wait(LIMIT), serving.wait(LIMIT)].map(|it| it.map(|it| it.code()));
+        client.kill();
+        serving.kill();
+        let both = [Ok(Some(0)), Ok(Some(0))];
+        assert_eq!(ended, both, "{}\n{}", serving.report(), client.report());
+        [serving.said(), client.said()]
+    }
+}
+
+fn has(said: &str, expected: &str) {
+    assert!(said.contains(expected), "expected {expected:?}: {said}");
+}
+
+/// Addresses at one port, and what becomes of each.
+const WILDCARDS: [(&str, &str); 6] = [
+    ("0.0.0.0,only ::,only", "0.0.0.0 ok\n:: ok\n"),
+    ("::,only 0.0.0.0", ":: ok\n0.0.0.0 ok\n"),
+    ("r0.0.0.0 r::,only", "0.0.0.0 ok\n:: ok\n"),
+    ("r::,only r0.0.0.0 ::1,only", ":: ok\n0.0.0.0 ok\n::1 EADDRINUSE\n"),
+    ("0.0.0.0 ::", "0.0.0.0 ok\n:: EADDRINUSE\n"),
+    (":: 0.0.0.0,only", ":: ok\n0.0.0.0 EADDRINUSE\n"),
+];
+
+#[test]
+fn both_families_listen_at_one_port_if_ipv6_is_restricted() {
+    let Some(program) = Program::compile() else { return };
+    for place in [Place::sockets(), Place::nodes()] {
+        for (addresses, expected) in WILDCARDS {
+            let said = program.run(&place, "", &format!("listen 7333 {addresses}"), 0);
+            assert_eq!(said, expected, "{addresses}");
+        }
+    }
+}
+
+#[test]
+fn link_local_address_is_used_and_shown_with_its_scope() {
+    let Some(program) = Program::compile() else { return };
+    let sockets = Place::sockets();
+    sockets.host().ip("address add fe80::a/64 dev eth0 nodad");
+    let at = "fe80::a%eth0 7820";
+    let [served, connected] = program.pair(&sockets, ("", at), ("", at));
+    has(&served, "listening fe80::a%eth0 port 7820");
+    has(&served, "accepted local fe80::a%eth0 port 7820");
+    has(&served, "accepted peer fe80::a%eth0 port");
+    has(&connected, "connected peer fe80::a%eth0 port 7820");
+    for verb in ["serve", "connect"] {
+        let said = program.run(&sockets, "", &format!("{verb} fe80::a 7820"), 1);
+        has(&said, "EINVAL");
+    }
+
+    // A node has one link: any scope means it, and none.
+    let nodes = Place::nodes();
+    let [server, client] = ["--addr fe80::a/64", "--addr fe80::b/64"];
+    for (listening, peer) in [("fe80::a%eth1", "fe80::a"), ("::", "fe80::a%eth0")] {
+        let (listening, peer) = (format!("{listening} 7820"), format!("{peer} 7820"));
+        let [served, connected] = program.pair(&nodes, (server, &listening), (client, &peer));
+        has(&served, "accepted local fe80::a%tap0 port 7820");
+        has(&served, "accepted peer fe80::b%tap0 port");
+        has(&connected, "connected local fe80::b%tap1 port");
+        has(&connected, "connected peer fe80::a%tap1 port 7820");
+    }
+}
+
+#[test]
+fn mapped_address_means_ipv4_and_is_shown_as_given() {
+    let Some(program) = Program::compile() else { return };
+    let places = [
+        (Place::sockets(), "10.77.0.1", ["", ""]),
+        (Place::nodes(), "10.9.2.1", ["--addr 10.9.2.1/24", "--addr 10.9.2.2/24"]),
+        // What stands for a node's address may be mapped too.
+        (Place::nodes(), "127.0.0.1", ["", ""]),
+    ];
+    for (place, server, [own, peers]) in places {
+        let [v4, mapped] = [format!("{server} 7820"), format!("::ffff:{server} 7820")];
+        let [served, connected] = program.pair(&place, (own, &v4), (peers, &mapped));
+        has(&served, &format!("accepted local {server} port 7820"));
+        has(&connected, &format!("connected peer ::ffff:{server} port 7820"));
+        has(&connected, "connected local ::ffff:10.");
+        let [served, connected] = program.pair(&place, (own, &mapped), (peers, &v4));
+        has(&served, &format!("accepted local ::ffff:{server} port 7820"));
+        has(&served, "accepted peer ::ffff:10.");
+        has(&connected, &format!("connected peer {server} port 7820"));
+        let said = program.run(&place, own, &format!("listen 7333 ::ffff:{server},only"), 0);
+        has(&said, "EINVAL");
+    }
+}
+
+#[test]
+fn mapped_port_is_the_rdma_port_and_shown_as_the_programs() {
+    let Some(program) = Program::compile() else { return };
+    let places = [(Place::sockets(), "10.77.0.1"), (Place::nodes(), "127.0.0.1")];
+    for (place, server) in places {
+        let map = &format!("--port-map {server}:3260=3261 --port-map 1=2");
+        let at = |port: u16| format!("{server} {port}");
+        for (options, port) in [("--port-map 3260=3261", 3260), ("", 3261)] {
+            let [served, connected] = program.pair(&place, (map, &at(3260)), (options, &at(port)));
+            has(&served, &format!("accepted local {server} port 3260"));
+            has(&connected, &format!("connected peer {server} port {port}"));
+        }
+    }
+}
+
+#[test]
+fn program_with_one_port_for_tcp_and_rdma_needs_a_mapped_port() {
+    let Some(program) = Program::compile() else { return };
+    let (place, scratch) = (Place::Sockets(machine()), Scratch::new());
+    let log = scratch.file("log");
+    let options = format!("--log {}", log.display());
+    let said = program.run(&place, &options, "both 3260", 0);
+    assert_eq!(said, "TCP ok, RDMA EADDRINUSE\n");
+    let logged = fs::read_to_string(&log).expect("a log");
+    has(&logged, "a TCP listener of this program has port 3260");
+    has(&logged, "--port-map 3260=PORT");
+    let said = program.run(&place, "--port-map 3260=3261", "both 3260", 0);
+    assert_eq!(said, "TCP ok, RDMA ok\n");
+}
