@@ -1,7 +1,6 @@
 //! Who may stand beside whom.
 
 use core::net::SocketAddr;
-use std::format;
 
 use offload_engine::chimney::client::ClientTag;
 
