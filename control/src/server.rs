@@ -16,7 +16,7 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::Arc,
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -28,6 +28,7 @@ use host_stack::{
 use offload_engine::{
     chimney::client::OffloadHandle,
     engine::{Look, NodeClient},
+    thread,
 };
 use rdma_over_tcp::{rnic::ConnectionEntry, transport::Sockets};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -263,7 +264,7 @@ pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Con
     let (stop, stopped) = UnixStream::pair().map_err(failed)?;
     let server = Server { node, name, stopped };
     let run = move || server.run(&listener);
-    let thread = thread::Builder::new().name("flue-control".into()).spawn(run).map_err(failed)?;
+    let thread = thread::start("flue-control", run).map_err(failed)?;
     Ok(Control { path, stop: Some(stop), thread: Some(thread) })
 }
 

@@ -25,6 +25,8 @@ pub mod status;
 #[cfg(feature = "std")]
 pub mod sync;
 pub mod tcp;
+#[cfg(feature = "std")]
+pub mod thread;
 pub mod time;
 
 /// Declares an enum that is an option of a node. By the features of the crate that declares it, it has serde's traits,

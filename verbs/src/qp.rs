@@ -268,6 +268,11 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         let mask = mask as u32;
         // An adapter of iWARP knows its peer by the connection: there is no other way to RTR.
         if mask & (IBV_QP_AV | IBV_QP_DEST_QPN) != 0 {
+            tracing::error!(
+                qpn = state.qp.number(),
+                "ibv_modify_qp to RTR: an address or QP number is not supported on iWARP: connect by librdmacm \
+                 (rdma_connect, rdma_accept; perftest and qperf: option -R at both ends)"
+            );
             return Err(Errno(libc::EINVAL));
         }
         if mask & IBV_QP_STATE != 0 {

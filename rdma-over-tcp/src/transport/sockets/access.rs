@@ -68,7 +68,7 @@ impl Sockets {
             let _fails = own.fail_by_panic();
             own.attend(&of_thread);
         };
-        let thread = std::thread::Builder::new().name("flue-sockets".into()).spawn(attend)?;
+        let thread = offload_engine::thread::start("flue-sockets", attend)?;
         Ok(Self(Arc::new(Running { shared, presence, thread: Mutex::new(Some(thread)) })))
     }
 
