@@ -7,6 +7,7 @@ use std::{
     collections::HashMap,
     fs,
     io::{self, Read, Write},
+    net::Shutdown,
     os::{
         fd::{AsFd, BorrowedFd},
         unix::{
@@ -156,7 +157,7 @@ impl<N: Controlled> Controlled for WithAdapter<N> {
 #[derive(Debug)]
 pub struct Control {
     path: PathBuf,
-    /// Closing it ends the thread.
+    /// Shutting it down ends the thread.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
@@ -170,7 +171,10 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        if let Some(stop) = self.stop.take() {
+            // A child of a fork may have it open, too: closing would not be seen.
+            let _ = stop.shutdown(Shutdown::Both);
+        }
         // Before the thread's end: nobody is to wait for one that will not answer.
         let _ = fs::remove_file(&self.path);
         if let Some(thread) = self.thread.take()

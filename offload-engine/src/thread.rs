@@ -75,7 +75,7 @@ impl Drop for BlockedSignals {
 
 #[cfg(test)]
 mod tests {
-    use std::{format, fs, string::ToString as _, thread};
+    use std::{format, fs, string::String, thread};
 
     use super::*;
 
@@ -99,8 +99,7 @@ mod tests {
     fn new_threads_block_all_signals_except_those_of_faults() {
         let before = blocked();
         let expected = !(OF_FAULTS.map(bit).iter().sum::<u64>() | cannot_be_blocked());
-        let seen =
-            start("blocked", || (blocked(), thread::current().name().map(ToString::to_string)));
+        let seen = start("blocked", || (blocked(), thread::current().name().map(String::from)));
         let (mask, name) = seen.unwrap().join().unwrap();
         assert_eq!(format!("{mask:016x}"), format!("{expected:016x}"));
         assert_eq!(name.as_deref(), Some("blocked"));

@@ -4,7 +4,7 @@ use std::{
     fs::{File, OpenOptions},
     io, mem, process,
     sync::{
-        Mutex, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -29,6 +29,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::{
     fatal,
     guard::{self, Errno},
+    heir,
     settings::{MpaRevision, Rtr, Settings},
 };
 
@@ -61,7 +62,8 @@ fn start_log(settings: &Settings) {
     let log = tracing_subscriber::fmt()
         // A log that cannot be written, on a full disk for example, would be reported on the program's standard error.
         .log_internal_errors(false)
-        .with_writer(Mutex::new(file))
+        // Without a lock, which a thread might hold at a fork.
+        .with_writer(Arc::new(file))
         .with_ansi(false)
         .with_max_level(LevelFilter::INFO);
     let _ = log.try_init();
@@ -185,9 +187,18 @@ pub(crate) fn interface() -> Interface {
 
 /// The adapter of this process.
 pub(crate) fn engine() -> Result<&'static Engine, Errno> {
+    start().inspect_err(|error| {
+        if let (Errno(libc::EBUSY), Some(node)) = (error, &settings().tap) {
+            tracing::error!("TAP {}: another process has the node", node.options.tap);
+        }
+    })
+}
+
+/// As [`engine`], without a line in the log if another process has the node.
+pub(crate) fn start() -> Result<&'static Engine, Errno> {
     static WATCHED: OnceLock<Result<(), i32>> = OnceLock::new();
     let watched = WATCHED.get_or_init(|| {
-        // SAFETY: the handler only counts.
+        // SAFETY: the handler counts, and may start a thread.
         match unsafe { libc::pthread_atfork(None, None, Some(forked)) } {
             0 => Ok(()),
             error => Err(error),
@@ -216,6 +227,7 @@ pub(crate) fn watch_node() {
 
 unsafe extern "C" fn forked() {
     flue_verbs_core::process::forked();
+    heir::watch();
 }
 
 impl From<io::Error> for Errno {

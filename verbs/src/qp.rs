@@ -114,7 +114,7 @@ pub(crate) unsafe fn create(
     // SAFETY: as the caller says, and the domain is not null.
     let context = unsafe { (*pd).context };
     // SAFETY: the context is that of the domain.
-    let events = unsafe { context::events(context) }?.clone();
+    let events = unsafe { context::events_of_new(context) }?;
     let acknowledgements = Arc::<Acknowledgements>::default();
     let name = Arc::new(AtomicUsize::new(0));
     let (told, of, named) = (events.clone(), acknowledgements.clone(), name.clone());

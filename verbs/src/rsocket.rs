@@ -175,6 +175,9 @@ extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn rclose(descriptor: c_int) -> c_int {
     guard::done(|| {
+        if table::close_inherited(descriptor)? {
+            return Ok(());
+        }
         let socket = table::leave(descriptor)?;
         let _ = keep_alive::set(descriptor, &socket, None);
         socket.close(options::linger(descriptor));

@@ -14,7 +14,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Condvar, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -106,6 +106,8 @@ impl fmt::Debug for Listener {
 pub struct EventQueue<T> {
     descriptor: Arc<Descriptor>,
     waiting: Mutex<VecDeque<T>>,
+    /// Generation of the process that it belongs to.
+    owner: AtomicUsize,
 }
 
 impl<T> EventQueue<T> {
@@ -114,7 +116,37 @@ impl<T> EventQueue<T> {
     /// # Errors
     /// No descriptor is left.
     pub fn new() -> Result<Self, Errno> {
-        Ok(Self { descriptor: Descriptor::new()?, waiting: Mutex::default() })
+        let owner = AtomicUsize::new(generation());
+        Ok(Self { descriptor: Descriptor::new()?, waiting: Mutex::default(), owner })
+    }
+
+    /// Returns whether it belongs to this process.
+    pub fn is_own(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == generation()
+    }
+
+    /// Checks that events can arrive in this process.
+    ///
+    /// # Errors
+    /// `ENODEV`: it belongs to a process that this one was forked from.
+    pub fn check(&self) -> Result<(), Errno> {
+        if self.is_own() { Ok(()) } else { Err(Errno::NODEV) }
+    }
+
+    /// Has it belong to this process, without the events of the one before.
+    ///
+    /// # Errors
+    /// `ENODEV`: another thread was using it at the fork.
+    pub fn take_over(&self) -> Result<(), Errno> {
+        self.waiting.try_lock().map_err(|_| Errno::NODEV)?.clear();
+        DESCRIPTORS.enter(&self.descriptor);
+        self.owner.store(generation(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Wakes a program that polls the descriptor, without an event: the reader waits for the next one.
+    pub(crate) fn wake(&self) {
+        self.descriptor.add(1);
     }
 
     /// The descriptor, for the program.

@@ -2,10 +2,10 @@
 //! does otherwise ([`Presence`]).
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::fmt;
+use core::{fmt, net::SocketAddr};
 use std::{
     io,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     sync::{Mutex, PoisonError},
     thread::JoinHandle,
     time::SystemTime,
@@ -21,8 +21,8 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-use super::{capture::CaptureOutput, core::SocketRnic};
-use crate::rnic::{Config, History, Rnic, Urgency};
+use super::{capture::CaptureOutput, core::SocketRnic, listening::ListeningSocket};
+use crate::rnic::{Config, History, ListenerId, Rnic, Urgency};
 
 /// How an adapter on kernel sockets runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -143,6 +143,16 @@ impl Sockets {
     /// Listeners and connections, by the numbers that they have here.
     pub fn list(&self) -> Vec<ConnectionRow> {
         self.0.shared.with(|core, _| core.rows())
+    }
+
+    /// The socket of a listener, for the child of a fork.
+    pub fn listening_socket(&self, listener: ListenerId) -> Option<Arc<ListeningSocket>> {
+        self.0.shared.with(|core, _| core.listening_socket(listener))
+    }
+
+    /// Has the next listener at this address listen on a socket that does already: one that the process has inherited.
+    pub fn inherit(&self, local: SocketAddr, socket: OwnedFd) {
+        self.0.shared.with(|core, _| core.inherit(local, socket));
     }
 
     /// Has every [`Sockets::wait_until`] look at its condition again: something outside has changed.

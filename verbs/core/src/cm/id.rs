@@ -12,11 +12,14 @@ use std::{
     time::Instant,
 };
 
-use rdma_over_tcp::rnic::{ConnectorId, Key, ListenerConfig, ListenerId};
+use rdma_over_tcp::{
+    rnic::{ConnectorId, Key, ListenerConfig, ListenerId},
+    transport::ListeningSocket,
+};
 
 use self::channel::{Event, EventChannel, EventKind};
 use crate::{
-    engine::Engine,
+    engine::{Engine, Home},
     errno::Errno,
     events::Acknowledgements,
     latch::{Latch, lock},
@@ -26,6 +29,11 @@ use crate::{
 
 /// All identifiers, which hear of the device's end.
 static IDS: Registry<Id> = Registry::new();
+
+/// Identifiers of the processes that this one was forked from, which it has not taken over.
+pub(super) fn inherited() -> impl IntoIterator<Item = Arc<Id>> {
+    IDS.inherited().into_iter().filter(|id| !id.home.is_own())
+}
 
 /// Tells identifiers of this process that the device is gone.
 pub(crate) fn remove_device() {
@@ -81,9 +89,12 @@ pub(super) struct Inner {
     /// Keeps the port of a bound identifier.
     reservation: Option<OwnedFd>,
     /// The address that others cannot bind to.
-    bound: Option<SocketAddr>,
+    pub(super) bound: Option<SocketAddr>,
     pub(super) connector: Option<ConnectorId>,
-    listener: Option<ListenerId>,
+    pub(super) listener: Option<ListenerId>,
+    /// The kernel's socket of the listener, for the child of a fork.
+    pub(super) socket: Option<Arc<ListeningSocket>>,
+    pub(super) backlog: i32,
     pub(super) qp: Option<Arc<Qp>>,
     /// What the peer of a request asks for: its Reads, and what it serves.
     pub(super) offered: (u8, u8),
@@ -91,7 +102,7 @@ pub(super) struct Inner {
     pub(super) attempt: Option<Attempt>,
     /// The queue pair was destroyed or reset, perhaps before the program has heard of the connection.
     pub(super) is_qp_gone: bool,
-    is_reuse: bool,
+    pub(super) is_reuse: bool,
     is_family_only: bool,
     pub(super) is_destroyed: bool,
 }
@@ -107,7 +118,7 @@ pub(super) struct Attempt {
 /// An identifier.
 #[derive(Debug)]
 pub struct Id {
-    engine: &'static Engine,
+    home: Home,
     space: PortSpace,
     inner: Mutex<Inner>,
     acknowledgements: Acknowledgements,
@@ -144,6 +155,8 @@ impl Id {
             bound: None,
             connector: None,
             listener: None,
+            socket: None,
+            backlog: 0,
             qp: None,
             offered: (0, 0),
             attempt: None,
@@ -153,7 +166,7 @@ impl Id {
             is_destroyed: false,
         };
         let id = Arc::new(Self {
-            engine,
+            home: Home::of(engine),
             space,
             inner: Mutex::new(inner),
             acknowledgements: Acknowledgements::default(),
@@ -176,9 +189,30 @@ impl Id {
         lock(&self.inner)
     }
 
+    /// The same, unless another thread has the lock.
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, Inner>> {
+        self.inner.try_lock().ok()
+    }
+
+    /// Has it belong to another adapter.
+    pub(super) fn enter(self: &Arc<Self>, engine: &'static Engine) {
+        self.home.change(engine);
+        IDS.enter(self);
+    }
+
+    /// Returns whether it belongs to this process.
+    pub fn is_own(&self) -> bool {
+        self.home.is_own()
+    }
+
+    /// The channel of an inherited identifier. `None`: another thread was using it at the fork.
+    pub fn inherited_channel(&self) -> Option<Arc<EventChannel>> {
+        self.try_lock().map(|inner| inner.channel.clone())
+    }
+
     /// The adapter.
-    pub const fn engine(&self) -> &'static Engine {
-        self.engine
+    pub fn engine(&self) -> &'static Engine {
+        self.home.engine()
     }
 
     /// Its port space.
@@ -232,7 +266,7 @@ impl Id {
     }
 
     fn check(&self) -> Result<(), Errno> {
-        self.engine.check()?;
+        self.engine().check()?;
         match self.space {
             PortSpace::Tcp => Ok(()),
             PortSpace::Other => Err(Errno::NODEV),
@@ -277,7 +311,7 @@ impl Id {
             return Err(Errno::INVAL);
         }
         let (reservation, local) =
-            self.engine.reserve(address, inner.is_family_only, inner.is_reuse)?;
+            self.engine().reserve(address, inner.is_family_only, inner.is_reuse)?;
         inner.phase = Phase::Bound;
         inner.local = Some(local);
         inner.bound = Some(local);
@@ -321,7 +355,7 @@ impl Id {
             _ => remote,
         };
         let specific = bound.map(|local| local.ip()).filter(|ip| !ip.is_unspecified());
-        let mut local = self.engine.source_of(remote, specific)?;
+        let mut local = self.engine().source_of(remote, specific)?;
         local.set_port(bound.map_or(0, |local| local.port()));
         inner.local = Some(local);
         inner.remote = Some(remote);
@@ -365,22 +399,31 @@ impl Id {
             inner.local.ok_or(Errno::INVAL)?
         };
         let listened = self.begin_to_listen(local, backlog);
-        let mut inner = self.lock();
         match listened {
             Ok(listener) => {
-                inner.listener = Some(listener);
-                // The listener has the port now.
-                inner.reservation = None;
+                self.listening(listener, backlog);
                 Ok(())
             }
             Err(error) => {
-                inner.phase = Phase::Bound;
+                self.lock().phase = Phase::Bound;
                 Err(error)
             }
         }
     }
 
-    fn begin_to_listen(
+    /// Notes the listener.
+    pub(super) fn listening(&self, listener: ListenerId, backlog: i32) {
+        let socket = self.engine().listening_socket(listener);
+        let mut inner = self.lock();
+        inner.socket = socket;
+        inner.backlog = backlog;
+        inner.listener = Some(listener);
+        // The listener has the port now.
+        inner.reservation = None;
+        self.engine().count_listening(1);
+    }
+
+    pub(super) fn begin_to_listen(
         self: &Arc<Self>,
         local: SocketAddr,
         backlog: i32,
@@ -394,11 +437,11 @@ impl Id {
             ListenerConfig { backlog, requests_per_peer_max: BACKLOG, ..Default::default() };
         let this = self.clone();
         let event = Arc::new(move |connector| this.handle_request(connector));
-        let listener = self.engine.with(|core, _| core.create_listener(event))?;
+        let listener = self.engine().with(|core, _| core.create_listener(event))?;
         let listening = Arc::new(Latch::default());
         let outcome = listening.clone();
         let completion = Box::new(move |result| outcome.set(result));
-        let begun = self.engine.with(|core, _| core.listen(listener, local, config, completion));
+        let begun = self.engine().with(|core, _| core.listen(listener, local, config, completion));
         match begun.and_then(|()| listening.wait()) {
             Ok(()) => Ok(listener),
             Err(error) => {
@@ -410,12 +453,12 @@ impl Id {
 
     pub(super) fn close(&self, key: Key) {
         // Nobody waits for it: what it brings is not told any more.
-        let _ = self.engine.with(|core, _| core.close(key, Box::new(|| {})));
+        let _ = self.engine().with(|core, _| core.close(key, Box::new(|| {})));
     }
 
     /// A peer wants to connect: a new identifier on the listener's channel.
     fn handle_request(self: &Arc<Self>, connector: ConnectorId) {
-        let (data, local, remote) = self.engine.with(|core, _| {
+        let (data, local, remote) = self.engine().with(|core, _| {
             let data = core.connection_data(connector).cloned().unwrap_or_default();
             (data, core.local_address(connector), core.peer_address(connector))
         });
@@ -428,7 +471,7 @@ impl Id {
             }
         };
         let Some(channel) = channel else { return self.close(Key::Connector(connector)) };
-        let child = Self::in_phase(self.engine, self.space, channel, Phase::Requested);
+        let child = Self::in_phase(self.engine(), self.space, channel, Phase::Requested);
         let mut event = Event::new(EventKind::ConnectRequest, &child);
         event.listener = Some(self.clone());
         event.set_data(&data);
@@ -449,7 +492,7 @@ impl Id {
     /// # Errors
     /// As [`Engine::check`].
     pub fn migrate(&self, channel: &Arc<EventChannel>) -> Result<(), Errno> {
-        self.engine.check()?;
+        self.engine().check()?;
         let mut inner = self.lock();
         let before = std::mem::replace(&mut inner.channel, channel.clone());
         if !Arc::ptr_eq(&before, channel) {
@@ -466,6 +509,14 @@ impl Id {
     /// # Errors
     /// As [`Engine::check`].
     pub fn destroy(self: &Arc<Self>) -> Result<(), Errno> {
+        if !self.home.is_own() {
+            // That of the parent goes on.
+            let socket = self.try_lock().and_then(|mut inner| inner.socket.take());
+            if let Some(socket) = socket {
+                socket.close_inherited();
+            }
+            return Ok(());
+        }
         let (connector, listener, bound, withdrawn) = {
             let mut inner = self.lock();
             inner.is_destroyed = true;
@@ -475,12 +526,16 @@ impl Id {
             inner.attempt = None;
             let mine = |event: &Event| std::ptr::eq(&**event.owner(), &**self);
             let withdrawn = inner.channel.events().withdraw(mine);
+            inner.socket = None;
             (inner.connector.take(), inner.listener.take(), inner.bound.take(), withdrawn)
         };
-        if let Some(bound) = bound {
-            self.engine.unbind(bound);
+        if listener.is_some() {
+            self.engine().count_listening(-1);
         }
-        if self.engine.check().is_ok() {
+        if let Some(bound) = bound {
+            self.engine().unbind(bound);
+        }
+        if self.engine().check().is_ok() {
             if let Some(listener) = listener {
                 self.close(Key::Listener(listener));
             }

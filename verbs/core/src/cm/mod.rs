@@ -12,6 +12,7 @@
 //! across one.
 
 mod id;
+mod inherit;
 mod open;
 
 pub(crate) use self::id::remove_device;
@@ -19,3 +20,4 @@ pub use self::id::{
     ConnectParameters, Id, PortSpace,
     channel::{Event, EventChannel, EventKind},
 };
+pub use self::inherit::{announce_connections, listening_channels};

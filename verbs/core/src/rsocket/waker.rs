@@ -82,6 +82,12 @@ impl Wakers {
         }
     }
 
+    /// Forgets the threads of the parent, in the child of a fork.
+    pub(super) fn take_over(&self) -> Result<(), Errno> {
+        self.waiting.try_lock().map_err(|_| Errno::NODEV)?.clear();
+        Ok(())
+    }
+
     /// Wakes up all.
     pub(super) fn wake(&self) {
         lock(&self.waiting).iter().for_each(|waker| waker.wake());

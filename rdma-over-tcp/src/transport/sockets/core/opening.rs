@@ -1,5 +1,6 @@
 //! How connections come to be: commands of the adapter, handshakes, listeners.
 
+use alloc::sync::Arc;
 use core::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
@@ -25,6 +26,7 @@ use crate::{
     },
     transport::sockets::{
         kernel::{address, connect_error, ends, is_of_one_connection},
+        listening::ListeningSocket,
         stream::{READABLE, SocketStream, Stage},
     },
 };
@@ -71,9 +73,10 @@ impl SocketRnic {
                 if let Some(listening) = name.and_then(|name| self.listeners.get_mut(name)) {
                     listening.is_closed = true;
                     // Its address stays bound until it is released.
-                    let both = rustix::net::Shutdown::Both;
-                    let _ = epoll::delete(&self.poller, &listening.socket);
-                    let _ = rustix::net::shutdown(&listening.socket, both);
+                    let _ = listening.socket.with(|socket| {
+                        let _ = epoll::delete(&self.poller, socket);
+                        rustix::net::shutdown(socket, rustix::net::Shutdown::Both)
+                    });
                 }
             }
             Command::Release { reservation: Reservation::Listener(listener) } => {
@@ -142,21 +145,31 @@ impl SocketRnic {
         local: SocketAddr,
         backlog: usize,
     ) -> Result<SocketAddr, Errno> {
+        let inherited = self.inherited.iter().position(|(at, _)| *at == local);
+        let socket = match inherited {
+            Some(at) => self.inherited.swap_remove(at).1,
+            None => self.bound_socket(local)?,
+        };
+        listen(&socket, i32::try_from(backlog.max(1)).unwrap_or(i32::MAX))?;
+        let local = address(getsockname(&socket)?)?;
+        let name = allocate(&self.next_name);
+        self.watch(&socket, name, EventFlags::IN)?;
+        self.names.insert(listener, name);
+        let socket = Arc::new(ListeningSocket::new(socket, self.poller.clone(), local));
+        let (is_closed, paused_until) = (false, None);
+        let listening = Listening { id: listener, socket, backlog, is_closed, paused_until };
+        self.listeners.insert(name, listening);
+        Ok(local)
+    }
+
+    fn bound_socket(&self, local: SocketAddr) -> Result<OwnedFd, Errno> {
         let socket = self.socket(local)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
         if local.is_ipv6() {
             sockopt::set_ipv6_v6only(&socket, false)?;
         }
         bind(&socket, &local)?;
-        listen(&socket, i32::try_from(backlog.max(1)).unwrap_or(i32::MAX))?;
-        let local = address(getsockname(&socket)?)?;
-        let name = allocate(&self.next_name);
-        self.watch(&socket, name, EventFlags::IN)?;
-        self.names.insert(listener, name);
-        let (is_closed, paused_until) = (false, None);
-        let listening = Listening { id: listener, socket, backlog, is_closed, paused_until };
-        self.listeners.insert(name, listening);
-        Ok(local)
+        Ok(socket)
     }
 
     /// A socket with the options that connections have; those of a listener's are inherited.
@@ -225,7 +238,7 @@ impl SocketRnic {
             }
             let listener = listening.id;
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            let accepted = match accept_with(&listening.socket, flags) {
+            let accepted = match listening.socket.with(|socket| accept_with(socket, flags)) {
                 Ok(accepted) => accepted,
                 Err(Errno::AGAIN) => return,
                 // Of a connection that has gone meanwhile, or a signal.
