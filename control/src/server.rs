@@ -28,6 +28,7 @@ use host_stack::{
 };
 use offload_engine::{
     chimney::client::OffloadHandle,
+    descriptor::moved_up,
     engine::{Look, NodeClient},
     thread,
 };
@@ -261,11 +262,12 @@ pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Con
         };
         Failure::work(format!("control socket {}: {why}", path.display()))
     };
-    let listener = UnixListener::bind(&path).map_err(failed)?;
+    let listener = UnixListener::from(moved_up(UnixListener::bind(&path).map_err(failed)?.into()));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
     rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
     listener.set_nonblocking(true).map_err(failed)?;
     let (stop, stopped) = UnixStream::pair().map_err(failed)?;
+    let [stop, stopped] = [stop, stopped].map(|it| UnixStream::from(moved_up(it.into())));
     let server = Server { node, name, stopped };
     let run = move || server.run(&listener);
     let thread = thread::start("flue-control", run).map_err(failed)?;

@@ -11,6 +11,8 @@ extern crate std;
 
 pub mod chimney;
 #[cfg(feature = "std")]
+pub mod descriptor;
+#[cfg(feature = "std")]
 pub mod engine;
 pub mod frame;
 #[cfg(feature = "std")]

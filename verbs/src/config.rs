@@ -20,6 +20,7 @@ use flue_verbs_core::{
     addresses::{self, Interface},
     engine::{Carrier, Engine, Options},
 };
+use offload_engine::descriptor::moved_up;
 use rdma_over_tcp::{
     mpa::startup::{Revision, RtrKind, RtrSet},
     rnic::{CallbackThread, Config},
@@ -59,6 +60,7 @@ fn start_log(settings: &Settings) {
     let Some(path) = &settings.log else { return };
     // There is nobody to tell that it cannot be opened.
     let Ok(file) = OpenOptions::new().create(true).append(true).open(path) else { return };
+    let file = File::from(moved_up(file.into()));
     let log = tracing_subscriber::fmt()
         // A log that cannot be written, on a full disk for example, would be reported on the program's standard error.
         .log_internal_errors(false)
@@ -133,7 +135,9 @@ fn accompany(engine: &'static Engine) {
 fn start_capture(engine: &Engine) {
     // Read again: the file of a child has another number.
     let Some(path) = Settings::from_environment().0.pcap else { return };
-    let started = File::create(&path).and_then(|file| engine.start_capture(Box::new(file)));
+    let started = File::create(&path)
+        .map(|file| File::from(moved_up(file.into())))
+        .and_then(|file| engine.start_capture(Box::new(file)));
     if let Err(error) = started {
         tracing::error!("capture to {}: {error}", path.display());
     }

@@ -122,6 +122,11 @@ fn child_of_a_process_with_a_connection_waits_for_nothing() {
 }
 
 #[test]
+fn closed_descriptors_of_the_library_are_not_used_for_files_of_the_program() {
+    run("guest", &["closed"], &[]);
+}
+
+#[test]
 fn accept_after_the_requester_has_left_flushes_receives() {
     run("guest", &["leaves"], &[]);
 }

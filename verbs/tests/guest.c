@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -487,6 +488,34 @@ static void requester_leaves(void)
 	CHECK(rdma_destroy_id(id) == 0);
 }
 
+/* ---- a program that closes what it does not know ---- */
+
+/* All descriptors are closed, and files take the lowest numbers: what the library ends does not close them. */
+static void closed_descriptors(void)
+{
+	enum { FILES = 64 };
+	struct rdma_event_channel *other = rdma_create_event_channel();
+	int files[FILES];
+	pid_t pid;
+	listen_there();
+	pid = client(1);
+	serve();
+	CHECK(ends_well(pid));
+	CHECK(syscall(SYS_close_range, 3, ~0u, 0) == 0);
+	for (int i = 0; i < FILES; i++) {
+		files[i] = open("/tmp", O_TMPFILE | O_RDWR, 0600);
+		CHECK(files[i] == i + 3);
+	}
+	rdma_destroy_event_channel(other);
+	for (int i = 0; i < FILES; i++) {
+		struct stat stat;
+		CHECK(fstat(files[i], &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_size == 0);
+	}
+	printf("%d failures\n", failures);
+	fflush(stdout);
+	_exit(failures != 0);
+}
+
 int main(int argc, char **argv)
 {
 	const char *which = argc > 1 ? argv[1] : "";
@@ -496,6 +525,8 @@ int main(int argc, char **argv)
 		child_of_connected();
 	else if (strcmp(which, "leaves") == 0)
 		requester_leaves();
+	else if (strcmp(which, "closed") == 0)
+		closed_descriptors();
 	else
 		daemon_after_listen(which);
 	printf("%d failures\n", failures);

@@ -23,7 +23,10 @@ use std::{
 
 use flue_node::{NodeOptions, launched::LaunchedNode};
 use host_stack::node::Node;
-use offload_engine::time::{Duration, Instant};
+use offload_engine::{
+    descriptor::moved_up,
+    time::{Duration, Instant},
+};
 use rdma_over_tcp::{
     access::{self, Access},
     rnic::{Config, Limits, ListenerId, Rnic, Urgency},
@@ -36,9 +39,11 @@ use rustix::{
 
 use crate::{
     addresses::{self, Mapping},
+    cm,
     errno::Errno,
     latch::lock,
     process::{GENERATIONS_MAX, generation},
+    qp,
 };
 
 /// Ports of a node that identifiers get which ask for any: not those that its host stack gives to connections.
@@ -193,7 +198,7 @@ impl Engine {
                 (Carrier::Node(Box::new((node, launched.options))), access)
             }
         };
-        let process = pidfd_open(getpid(), PidfdFlags::empty()).ok();
+        let process = pidfd_open(getpid(), PidfdFlags::empty()).map(moved_up).ok();
         let (bound, listening) = (Mutex::default(), AtomicUsize::new(0));
         Ok(Self { carrier, map, access, limits, rfc7306, generation, bound, process, listening })
     }
@@ -265,6 +270,11 @@ impl Engine {
             Carrier::Node(node) => {
                 // Its launcher resets what is left.
                 let _ = node.0.linger(LINGER_LIMIT);
+                if self.generation > 0 {
+                    // The launcher has ended with the process that it started.
+                    cm::close_all();
+                    qp::fail_all();
+                }
                 node.0.with_engine(|engine, _| engine.sync());
             }
         }

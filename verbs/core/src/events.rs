@@ -11,7 +11,7 @@
 use std::{
     collections::VecDeque,
     fmt,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd},
     sync::{
         Arc, Condvar, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -20,7 +20,7 @@ use std::{
 
 use rustix::{
     event::{EventfdFlags, eventfd},
-    fs::{OFlags, fcntl_getfl, fcntl_setfl},
+    fs::{OFlags, fcntl_getfl, fcntl_setfl, fstat},
     io,
 };
 
@@ -61,14 +61,35 @@ impl From<Closed> for Errno {
 /// The descriptor of a queue.
 #[derive(Debug)]
 struct Descriptor {
-    events: OwnedFd,
+    /// `None` at its end only. The program sees the number, and may close it: then it may be that of another file.
+    events: Option<OwnedFd>,
+    inode: Inode,
     is_closed: AtomicBool,
+}
+
+/// Device and number of an inode.
+type Inode = (u64, u64);
+
+fn inode(of: BorrowedFd<'_>) -> Option<Inode> {
+    fstat(of).ok().map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        if !self.is_intact()
+            && let Some(events) = self.events.take()
+        {
+            let _ = events.into_raw_fd();
+        }
+    }
 }
 
 impl Descriptor {
     fn new() -> io::Result<Arc<Self>> {
         let events = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
-        let descriptor = Arc::new(Self { events, is_closed: AtomicBool::new(false) });
+        let inode = inode(events.as_fd()).ok_or(io::Errno::BADF)?;
+        let events = Some(events);
+        let descriptor = Arc::new(Self { events, inode, is_closed: AtomicBool::new(false) });
         DESCRIPTORS.enter(&descriptor);
         // Entered first: one that is too late for `close_all` sees its mark.
         let are_closed = ARE_CLOSED.get(generation());
@@ -84,8 +105,21 @@ impl Descriptor {
         }
     }
 
+    fn events(&self) -> BorrowedFd<'_> {
+        self.events.as_ref().expect("a descriptor until its end").as_fd()
+    }
+
+    /// Returns whether the program has left the number to the queue.
+    fn is_intact(&self) -> bool {
+        inode(self.events()) == Some(self.inode)
+    }
+
     fn add(&self, units: u64) {
-        if let Err(error) = io::write(&self.events, &units.to_ne_bytes()) {
+        if !self.is_intact() {
+            tracing::error!("an event cannot be announced: the program has closed the descriptor");
+            return;
+        }
+        if let Err(error) = io::write(self.events(), &units.to_ne_bytes()) {
             tracing::error!(%error, "an event cannot be announced");
         }
     }
@@ -151,7 +185,7 @@ impl<T> EventQueue<T> {
 
     /// The descriptor, for the program.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.descriptor.events.as_fd()
+        self.descriptor.events()
     }
 
     /// Adds an event, unless `is_unwanted`, which is asked under the queue's lock: [`EventQueue::withdraw`] is done

@@ -16,6 +16,7 @@ use host_stack::{
     socket::ConnectionRow,
 };
 use offload_engine::{
+    descriptor::moved_up,
     engine::doorbell::Doorbell,
     link::Recorder,
     time::{Duration, Instant},
@@ -58,7 +59,7 @@ impl Sockets {
         let (bell, presence) = (doorbell.clone(), Arc::new(Presence::new()?));
         let wake = move || bell.ring();
         let core = SocketRnic::new(adapter, Box::new(wake))?;
-        let descriptor = core.descriptor().as_fd().try_clone_to_owned()?;
+        let descriptor = moved_up(core.descriptor().as_fd().try_clone_to_owned()?);
         let SocketsConfig { spin, .. } = config;
         let shared = Monitor::new(core, doorbell, Some(descriptor), spin, Progress::Manual);
         let attendant = presence.clone();

@@ -23,6 +23,7 @@ use host_stack::{
 };
 use offload_engine::{
     chimney::client::OffloadHandle,
+    descriptor::moved_up,
     engine::Callback,
     link::{Direction, Recorder},
     socket::TcpInfo,
@@ -135,7 +136,7 @@ impl SocketRnic {
         let name = move || StreamId(allocate(&names));
         Ok(Self {
             rnic: Rnic::new(config, Box::new(name), wake),
-            poller: Arc::new(epoll::create(CreateFlags::CLOEXEC)?),
+            poller: Arc::new(moved_up(epoll::create(CreateFlags::CLOEXEC)?)),
             capture: None,
             is_aligned,
             streams: HashMap::new(),

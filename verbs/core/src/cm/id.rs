@@ -40,6 +40,16 @@ pub(crate) fn remove_device() {
     IDS.members().iter().for_each(Id::remove_device);
 }
 
+/// Ends the connections of this process's identifiers.
+pub(crate) fn close_all() {
+    for id in IDS.members() {
+        let connector = id.lock().connector.take();
+        if let Some(connector) = connector {
+            id.close(Key::Connector(connector));
+        }
+    }
+}
+
 /// Backlog of a listener that asks for none, and the most that it gets: as the kernel's CM has it.
 const BACKLOG: usize = 1024;
 

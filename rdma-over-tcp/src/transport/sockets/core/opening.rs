@@ -5,6 +5,7 @@ use core::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use offload_engine::{
+    descriptor::moved_up,
     state::KeepAlive,
     time::{Duration, Instant},
 };
@@ -177,6 +178,7 @@ impl SocketRnic {
         let family = if of.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+        let socket = moved_up(socket);
         sockopt::set_tcp_nodelay(&socket, true)?;
         sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
         if let Some(KeepAlive { idle, interval, probes }) = self.rnic.config().keep_alive {
@@ -239,7 +241,7 @@ impl SocketRnic {
             let listener = listening.id;
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             let accepted = match listening.socket.with(|socket| accept_with(socket, flags)) {
-                Ok(accepted) => accepted,
+                Ok(accepted) => moved_up(accepted),
                 Err(Errno::AGAIN) => return,
                 // Of a connection that has gone meanwhile, or a signal.
                 Err(error) if is_of_one_connection(error) => continue,
