@@ -19,6 +19,8 @@ use flue_report::failure::Failure;
 use flue_verbs_core::{
     addresses::{self, Interface},
     engine::{Carrier, Engine, Options},
+    loss,
+    process::generation,
 };
 use offload_engine::descriptor::moved_up;
 use rdma_over_tcp::{
@@ -177,6 +179,11 @@ extern "C" fn finish() {
             IS_ENDING.store(true, Ordering::Release);
             drop(control);
             engine.finish();
+            let is_on_node = matches!(engine.carrier(), Carrier::Node(_));
+            if is_on_node && generation() > 0 {
+                loss::reset_connections();
+                engine.finish();
+            }
         }
     });
 }
@@ -200,15 +207,7 @@ pub(crate) fn engine() -> Result<&'static Engine, Errno> {
 
 /// As [`engine`], without a line in the log if another process has the node.
 pub(crate) fn start() -> Result<&'static Engine, Errno> {
-    static WATCHED: OnceLock<Result<(), i32>> = OnceLock::new();
-    let watched = WATCHED.get_or_init(|| {
-        // SAFETY: the handler counts, and may start a thread.
-        match unsafe { libc::pthread_atfork(None, None, Some(forked)) } {
-            0 => Ok(()),
-            error => Err(error),
-        }
-    });
-    watched.map_err(Errno)?;
+    heir::expect_forks(start)?;
     let mut is_new = false;
     let engine = Engine::get(|| {
         is_new = true;
@@ -227,11 +226,6 @@ pub(crate) fn watch_node() {
         // Another process may have it: then nothing happens to the device here.
         let _ = engine();
     }
-}
-
-unsafe extern "C" fn forked() {
-    flue_verbs_core::process::forked();
-    heir::watch();
 }
 
 impl From<io::Error> for Errno {

@@ -6,7 +6,7 @@
 
 use std::{
     os::fd::{AsRawFd, OwnedFd},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -18,29 +18,54 @@ use flue_verbs_core::{
 use offload_engine::thread;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::{
-    config,
-    guard::{self, Errno},
-};
+use crate::guard::{self, Errno};
 
 /// Time in which a parent that has a node ends, and its launcher has reset its connections.
 const TAKE_OVER_LIMIT: Duration = Duration::from_secs(3);
 /// Pause between two attempts to have the node.
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(10);
 
+/// Starts the adapter of a process. `EBUSY`: another process has the node.
+type Start = fn() -> Result<&'static Engine, Errno>;
+
+static START: OnceLock<Start> = OnceLock::new();
+
+/// Has children of this process take over what it leaves to them.
+///
+/// # Errors
+/// No memory is left.
+pub(crate) fn expect_forks(start: Start) -> Result<(), Errno> {
+    static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
+    let _ = START.set(start);
+    let installed = INSTALLED.get_or_init(|| {
+        // SAFETY: the handler counts, and may start a thread.
+        match unsafe { libc::pthread_atfork(None, None, Some(forked)) } {
+            0 => Ok(()),
+            error => Err(error),
+        }
+    });
+    installed.map_err(Errno)
+}
+
+unsafe extern "C" fn forked() {
+    flue_verbs_core::process::forked();
+    watch();
+}
+
 /// The adapter of this process, for what it takes over.
 ///
 /// # Errors
 /// `ENODEV`: the node is still the parent's.
 pub(crate) fn engine() -> Result<&'static Engine, Errno> {
+    let start = START.get().ok_or(Errno(libc::ENODEV))?;
     let parent = Engine::inherited().next();
     let Some(parent) = parent.filter(|parent| matches!(parent.carrier(), Carrier::Node(_))) else {
-        return config::engine();
+        return start();
     };
     let deadline = Instant::now() + TAKE_OVER_LIMIT;
     parent.wait_for_end_of_process(Some(TAKE_OVER_LIMIT));
     loop {
-        match config::start() {
+        match start() {
             Err(Errno(libc::EBUSY)) if Instant::now() < deadline => {
                 std::thread::park_timeout(ATTEMPT_PAUSE);
             }
@@ -111,7 +136,7 @@ fn separate<T>(queue: &EventQueue<T>) -> Result<(), Errno> {
 }
 
 /// In the child of a fork: wakes it when it is the only one left that can accept connections.
-pub(crate) fn watch() {
+fn watch() {
     let Some(parent) = Engine::inherited().find(|parent| parent.listening() > 0) else { return };
     let run = move || {
         if !parent.wait_for_end_of_process(None) {

@@ -490,30 +490,37 @@ static void requester_leaves(void)
 
 /* ---- a program that closes what it does not know ---- */
 
-/* All descriptors are closed, and files take the lowest numbers: what the library ends does not close them. */
+/* Descriptors up to 255 are closed, as servers do, and files take their numbers: the library goes on, and neither writes
+ * to the files nor closes them. */
 static void closed_descriptors(void)
 {
 	enum { FILES = 64 };
-	struct rdma_event_channel *other = rdma_create_event_channel();
 	int files[FILES];
 	pid_t pid;
 	listen_there();
 	pid = client(1);
 	serve();
 	CHECK(ends_well(pid));
-	CHECK(syscall(SYS_close_range, 3, ~0u, 0) == 0);
+	CHECK(syscall(SYS_close_range, 3, 255, 0) == 0);
 	for (int i = 0; i < FILES; i++) {
 		files[i] = open("/tmp", O_TMPFILE | O_RDWR, 0600);
 		CHECK(files[i] == i + 3);
 	}
-	rdma_destroy_event_channel(other);
+	/* An event for the channel whose descriptor is that of a file now. */
+	pid = client(0);
+	CHECK(rdma_destroy_id(listener) == 0);
+	rdma_destroy_event_channel(channel);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	at.sin_port = 0;
+	listen_there();
+	pid = client(1);
+	serve();
+	CHECK(ends_well(pid));
 	for (int i = 0; i < FILES; i++) {
 		struct stat stat;
 		CHECK(fstat(files[i], &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_size == 0);
 	}
-	printf("%d failures\n", failures);
-	fflush(stdout);
-	_exit(failures != 0);
 }
 
 int main(int argc, char **argv)

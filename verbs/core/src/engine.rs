@@ -39,11 +39,9 @@ use rustix::{
 
 use crate::{
     addresses::{self, Mapping},
-    cm,
     errno::Errno,
     latch::lock,
     process::{GENERATIONS_MAX, generation},
-    qp,
 };
 
 /// Ports of a node that identifiers get which ask for any: not those that its host stack gives to connections.
@@ -270,11 +268,6 @@ impl Engine {
             Carrier::Node(node) => {
                 // Its launcher resets what is left.
                 let _ = node.0.linger(LINGER_LIMIT);
-                if self.generation > 0 {
-                    // The launcher has ended with the process that it started.
-                    cm::close_all();
-                    qp::fail_all();
-                }
                 node.0.with_engine(|engine, _| engine.sync());
             }
         }
