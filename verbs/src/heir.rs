@@ -1,4 +1,4 @@
-//! The child of a fork, which takes over what its parent has left to it ([`flue_verbs_core::cm::EventChannel::take_over`]).
+//! Objects of the parent that the child of a fork takes over ([`flue_verbs_core::cm::EventChannel::take_over`]).
 //!
 //! A child that calls the library has it at once. One that only polls the descriptor of a channel is woken by a thread:
 //! when the parent has ended, and a connection waits. A node has one process: the thread takes it over when the parent

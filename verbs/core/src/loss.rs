@@ -28,8 +28,8 @@ pub fn watch(engine: &'static Engine, tell: Listener) {
     engine.with(|core, _| core.notify_of_loss(Box::new(move || end(&tell))));
 }
 
-/// The process ends with connections: has their peers reset them. Of those on kernel sockets the kernel does that; those
-/// on a node the launcher resets, unless it has ended with the parent of this process.
+/// Resets all connections at the end of the process, for a node without a launcher. The kernel resets those of its
+/// sockets, and a launcher those of a node, unless it has ended with the parent of this process.
 pub fn reset_connections() {
     cm::close_all();
     qp::fail_all();
