@@ -21,6 +21,8 @@ const UNSAFE: &[&str] = &[
     // The TUN driver's ioctls.
     "offload-engine/src/link/packet.rs",
     "offload-engine/src/link/tun.rs",
+    // The signal mask of a thread, which no crate of ours sets.
+    "offload-engine/src/thread.rs",
     // Options of TCP sockets that no crate of ours has: TCP_INFO.
     "offload-engine/src/socket.rs",
     // Memory that others may write at any time, which consumer and adapter share.
@@ -44,6 +46,24 @@ const UNSAFE: &[&str] = &[
 ];
 /// Where a thread may sleep: there the pause is the behaviour asked for.
 const SLEEP: &[&str] = &["tests/support/src/kernel_peer.rs", "host-stack/tests/queues_cost.rs"];
+
+/// Libraries that run in processes of programs: they start threads by `offload_engine::thread` only, which blocks the
+/// signals of the program.
+const GUESTS: &[&str] = &[
+    "offload-engine/src",
+    "host-stack/src",
+    "rdma-over-tcp/src",
+    "node/src",
+    "network/src",
+    "control/src",
+    "report/src",
+    "verbs/core/src",
+    "verbs/src",
+    "ndkpi/src",
+];
+/// How the standard library starts a thread, cut in two as [`BANNED`].
+const THREAD_STARTS: &[[&str; 2]] =
+    &[["thread::", "spawn"], ["thread::", "Builder"], ["scope.", "spawn"], [".spawn", "_scoped("]];
 
 /// What has no place anywhere. Cut in two, so that this file does not find itself.
 const BANNED: &[[&str; 2]] = &[
@@ -103,6 +123,33 @@ fn code(line: &str) -> &str {
 
 fn has_word(line: &str, word: &str) -> bool {
     line.split(|it: char| !it.is_alphanumeric() && it != '_').any(|it| it == word)
+}
+
+/// True if a line starts a thread that signals of the program reach.
+fn starts_thread(line: &str) -> bool {
+    THREAD_STARTS.iter().any(|parts| code(line).contains(&parts.concat()))
+}
+
+#[test]
+fn libraries_start_threads_that_block_signals() {
+    let mut findings = String::new();
+    for (file, text) in files("rs") {
+        let is_test = file.contains("tests") || file.ends_with("models.rs");
+        if is_test || !is_under(&file, GUESTS) || file == "offload-engine/src/thread.rs" {
+            continue;
+        }
+        let is_product =
+            |line: &&str| !line.starts_with("#[cfg(test)]") && !line.starts_with("#[cfg(all(test");
+        for (number, line) in (1..).zip(text.lines().take_while(is_product)) {
+            if starts_thread(line) {
+                writeln!(findings, "{file}:{number}: start it by offload_engine::thread").unwrap();
+            }
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+    for line in ["std::thread::spawn(run)", "thread::Builder::new()", "scope.spawn(|| run())"] {
+        assert!(starts_thread(line), "{line}");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::{
     collections::HashMap,
     fs,
     io::{self, Read, Write},
+    net::Shutdown,
     os::{
         fd::{AsFd, BorrowedFd},
         unix::{
@@ -16,7 +17,7 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::Arc,
-    thread::{self, JoinHandle},
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -27,7 +28,9 @@ use host_stack::{
 };
 use offload_engine::{
     chimney::client::OffloadHandle,
+    descriptor::moved_up,
     engine::{Look, NodeClient},
+    thread,
 };
 use rdma_over_tcp::{rnic::ConnectionEntry, transport::Sockets};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -155,7 +158,7 @@ impl<N: Controlled> Controlled for WithAdapter<N> {
 #[derive(Debug)]
 pub struct Control {
     path: PathBuf,
-    /// Closing it ends the thread.
+    /// Shutting it down ends the thread.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
@@ -169,7 +172,10 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        if let Some(stop) = self.stop.take() {
+            // A child of a fork may have it open, too: closing would not be seen.
+            let _ = stop.shutdown(Shutdown::Both);
+        }
         // Before the thread's end: nobody is to wait for one that will not answer.
         let _ = fs::remove_file(&self.path);
         if let Some(thread) = self.thread.take()
@@ -256,14 +262,15 @@ pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Con
         };
         Failure::work(format!("control socket {}: {why}", path.display()))
     };
-    let listener = UnixListener::bind(&path).map_err(failed)?;
+    let listener = UnixListener::from(moved_up(UnixListener::bind(&path).map_err(failed)?.into()));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
     rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
     listener.set_nonblocking(true).map_err(failed)?;
     let (stop, stopped) = UnixStream::pair().map_err(failed)?;
+    let [stop, stopped] = [stop, stopped].map(|it| UnixStream::from(moved_up(it.into())));
     let server = Server { node, name, stopped };
     let run = move || server.run(&listener);
-    let thread = thread::Builder::new().name("flue-control".into()).spawn(run).map_err(failed)?;
+    let thread = thread::start("flue-control", run).map_err(failed)?;
     Ok(Control { path, stop: Some(stop), thread: Some(thread) })
 }
 

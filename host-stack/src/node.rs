@@ -523,7 +523,7 @@ impl Threads {
             let _fails = shards.iter().map(Monitor::fail_by_panic).collect::<Vec<_>>();
             run();
         };
-        let handle = std::thread::Builder::new().name(name).spawn(run)?;
+        let handle = offload_engine::thread::start(name, run)?;
         self.handles.lock().push(handle);
         Ok(())
     }
@@ -540,7 +540,11 @@ impl Threads {
             shards => std::thread::scope(|scope| {
                 let mut running = Vec::new();
                 for shard in shards {
-                    running.push(scope.spawn(|| finish(shard, &self.host_is_silent)));
+                    let run = || finish(shard, &self.host_is_silent);
+                    match offload_engine::thread::start_scoped(scope, run) {
+                        Ok(handle) => running.push(handle),
+                        Err(error) => tracing::error!(%error, "thread for the end of a node"),
+                    }
                 }
                 for handle in running {
                     if handle.join().is_err() {

@@ -13,7 +13,9 @@ pub(crate) fn inject(carrier: &Carrier) {
 
 #[cfg(debug_assertions)]
 mod on_demand {
-    use std::{env, thread};
+    use std::env;
+
+    use offload_engine::thread;
 
     use crate::config::Carrier;
 
@@ -27,7 +29,7 @@ mod on_demand {
             "core" => carrier.with_lock(|| panic!("a test's, with the adapter's lock")),
             "thread" => {
                 let falls = || panic!("a test's, on a thread of the library");
-                assert!(thread::spawn(falls).join().is_err());
+                assert!(thread::start("flue-fault", falls).unwrap().join().is_err());
             }
             _ => {}
         }

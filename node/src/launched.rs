@@ -22,7 +22,10 @@ use std::{
 
 use flue_report::failure::Failure;
 use host_stack::{dad::Detection, node::Node};
-use offload_engine::link::{Link, NapiMode};
+use offload_engine::{
+    descriptor::moved_up,
+    link::{Link, NapiMode},
+};
 use rdma_over_tcp::{
     access::{self, Access},
     rnic,
@@ -136,6 +139,8 @@ impl LaunchedNode {
         // A descriptor of its own: the lock is of the process, and ends when any descriptor of the file is closed.
         let path = format!("/proc/self/fd/{}", self.table_fd);
         let file = File::options().read(true).write(true).open(path).map_err(failed)?;
+        // Before the lock, which closing the first descriptor would end.
+        let file = File::from(moved_up(file.into()));
         if !lock(&file)? {
             return Ok(None);
         }

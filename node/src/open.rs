@@ -16,6 +16,7 @@ use flue_network::{
 use flue_report::failure::Failure;
 use host_stack::{dad::Detection, frame_log, node::Node, socket::SocketPort};
 use offload_engine::{
+    descriptor::moved_up,
     engine::NodeClient,
     link::{Impaired, Impairments, Link, OpenTap, Tee, open_tap_descriptor},
 };
@@ -231,7 +232,7 @@ impl NodeOptions {
 /// A descriptor of our own for one that this process has, if it has it.
 fn duplicate(number: i32) -> io::Result<OwnedFd> {
     let own = pidfd_open(getpid(), PidfdFlags::empty())?;
-    Ok(pidfd_getfd(own, number, PidfdGetfdFlags::empty())?)
+    Ok(moved_up(pidfd_getfd(own, number, PidfdGetfdFlags::empty())?))
 }
 
 fn buffered(output: OutputFile) -> BufWriter<OutputFile> {

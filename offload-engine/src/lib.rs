@@ -12,6 +12,8 @@ extern crate std;
 pub mod address;
 pub mod chimney;
 #[cfg(feature = "std")]
+pub mod descriptor;
+#[cfg(feature = "std")]
 pub mod engine;
 pub mod frame;
 #[cfg(feature = "std")]
@@ -26,6 +28,8 @@ pub mod status;
 #[cfg(feature = "std")]
 pub mod sync;
 pub mod tcp;
+#[cfg(feature = "std")]
+pub mod thread;
 pub mod time;
 
 /// Declares an enum that is an option of a node. By the features of the crate that declares it, it has serde's traits,

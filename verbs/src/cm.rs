@@ -43,7 +43,7 @@ use self::channel::rdma_get_cm_event;
 use crate::{
     address, config,
     guard::{self, Errno},
-    memory,
+    heir, memory,
     object::Object,
     open,
     qp::{self, QpObject},
@@ -111,6 +111,7 @@ unsafe fn create(
     let channel = if is_synchronous { channel::make()? } else { channel };
     // SAFETY: the program's pointer is one of a channel; or it was made just now.
     let events = unsafe { channel::events(channel) }?;
+    heir::take_over(&events)?;
     let id = Id::new(engine, space, events)?;
     Ok(make_id(id, channel, context, ps, IBV_QPT_RC, is_synchronous))
 }
@@ -131,14 +132,19 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
 /// The identifier behind the program's pointer.
 unsafe fn of<'a>(id: *mut rdma_cm_id) -> Result<&'a IdState, Errno> {
     // SAFETY: the program's pointer is one of an identifier.
-    unsafe { IdObject::of(id) }
+    let state = unsafe { IdObject::of(id) }?;
+    if !state.id.is_own() {
+        // One with a connection stays with the parent: its calls are ENODEV, and it can be destroyed.
+        let _ = state.id.inherited_channel().map(|channel| heir::take_over(&channel));
+    }
+    Ok(state)
 }
 
 pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     guard::done(|| {
         // SAFETY: the program's pointer is one of an identifier, which it does not use any more.
         unsafe {
-            let state = of(id)?;
+            let state = IdObject::of(id)?;
             acknowledge_own(id)?;
             state.id.destroy()?;
             if state.is_synchronous.load(Ordering::Relaxed) {

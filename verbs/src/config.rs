@@ -4,7 +4,7 @@ use std::{
     fs::{File, OpenOptions},
     io, mem, process,
     sync::{
-        Mutex, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -19,7 +19,10 @@ use flue_report::failure::Failure;
 use flue_verbs_core::{
     addresses::{self, AddressMap, Interface},
     engine::{Carrier, Engine, Options},
+    loss,
+    process::generation,
 };
+use offload_engine::descriptor::moved_up;
 use rdma_over_tcp::{
     mpa::startup::{Revision, RtrKind, RtrSet},
     rnic::{CallbackThread, Config},
@@ -29,6 +32,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::{
     fatal,
     guard::{self, Errno},
+    heir,
     settings::{MpaRevision, Rtr, Settings},
 };
 
@@ -58,10 +62,12 @@ fn start_log(settings: &Settings) {
     let Some(path) = &settings.log else { return };
     // There is nobody to tell that it cannot be opened.
     let Ok(file) = OpenOptions::new().create(true).append(true).open(path) else { return };
+    let file = File::from(moved_up(file.into()));
     let log = tracing_subscriber::fmt()
         // A log that cannot be written, on a full disk for example, would be reported on the program's standard error.
         .log_internal_errors(false)
-        .with_writer(Mutex::new(file))
+        // Without a lock, which a thread might hold at a fork.
+        .with_writer(Arc::new(file))
         .with_ansi(false)
         .with_max_level(LevelFilter::INFO);
     let _ = log.try_init();
@@ -131,7 +137,9 @@ fn accompany(engine: &'static Engine) {
 fn start_capture(engine: &Engine) {
     // Read again: the file of a child has another number.
     let Some(path) = Settings::from_environment().0.pcap else { return };
-    let started = File::create(&path).and_then(|file| engine.start_capture(Box::new(file)));
+    let started = File::create(&path)
+        .map(|file| File::from(moved_up(file.into())))
+        .and_then(|file| engine.start_capture(Box::new(file)));
     if let Err(error) = started {
         tracing::error!("capture to {}: {error}", path.display());
     }
@@ -171,6 +179,11 @@ extern "C" fn finish() {
             IS_ENDING.store(true, Ordering::Release);
             drop(control);
             engine.finish();
+            let is_on_node = matches!(engine.carrier(), Carrier::Node(_));
+            if is_on_node && generation() > 0 {
+                loss::reset_connections();
+                engine.finish();
+            }
         }
     });
 }
@@ -185,15 +198,16 @@ pub(crate) fn interface() -> Interface {
 
 /// The adapter of this process.
 pub(crate) fn engine() -> Result<&'static Engine, Errno> {
-    static WATCHED: OnceLock<Result<(), i32>> = OnceLock::new();
-    let watched = WATCHED.get_or_init(|| {
-        // SAFETY: the handler only counts.
-        match unsafe { libc::pthread_atfork(None, None, Some(forked)) } {
-            0 => Ok(()),
-            error => Err(error),
+    start().inspect_err(|error| {
+        if let (Errno(libc::EBUSY), Some(node)) = (error, &settings().tap) {
+            tracing::error!("TAP {}: another process has the node", node.options.tap);
         }
-    });
-    watched.map_err(Errno)?;
+    })
+}
+
+/// As [`engine`], without a line in the log if another process has the node.
+pub(crate) fn start() -> Result<&'static Engine, Errno> {
+    heir::expect_forks(start)?;
     let mut is_new = false;
     let engine = Engine::get(|| {
         is_new = true;
@@ -212,10 +226,6 @@ pub(crate) fn watch_node() {
         // Another process may have it: then nothing happens to the device here.
         let _ = engine();
     }
-}
-
-unsafe extern "C" fn forked() {
-    flue_verbs_core::process::forked();
 }
 
 impl From<io::Error> for Errno {

@@ -4,7 +4,12 @@ use std::{mem::offset_of, sync::Arc};
 
 use flue_verbs_abi::objects::{ibv_context, verbs_context};
 
-use crate::{async_events::AsyncEvents, guard::Errno, object::Object};
+use crate::{
+    async_events::{AsyncEvents, OPEN},
+    guard::Errno,
+    heir,
+    object::Object,
+};
 
 pub(crate) type ContextObject = Object<verbs_context, Arc<AsyncEvents>>;
 
@@ -23,6 +28,20 @@ fn around(context: *mut ibv_context) -> *mut ContextObject {
 pub(crate) unsafe fn events<'a>(context: *mut ibv_context) -> Result<&'a Arc<AsyncEvents>, Errno> {
     // SAFETY: as the caller says.
     unsafe { ContextObject::of(around(context)) }
+}
+
+/// The events of an open device, for an object that is made on it. The child of a fork has them from then on.
+///
+/// # Safety
+/// As [`events`].
+pub(crate) unsafe fn events_of_new(context: *mut ibv_context) -> Result<Arc<AsyncEvents>, Errno> {
+    // SAFETY: as the caller says.
+    let events = unsafe { events(context) }?;
+    if !events.is_own() {
+        heir::take_queue(events)?;
+        OPEN.enter(events);
+    }
+    Ok(events.clone())
 }
 
 /// Closes an open device.

@@ -33,6 +33,7 @@ use crate::{
     async_events::{AsyncEvent, AsyncEvents, end_events},
     config, context,
     guard::{self, Errno},
+    heir,
     object::Object,
     read,
 };
@@ -96,15 +97,17 @@ pub(crate) unsafe fn create(
             true => None,
             false => Some(ChannelObject::of(channel)?.clone()),
         };
-        (context::events(context)?.clone(), on)
+        (context::events_of_new(context)?, on)
     };
+    let engine = config::engine()?;
+    on.as_ref().map_or(Ok(()), |on| heir::take_queue(on.events()))?;
     let acknowledgements = Arc::<Acknowledgements>::default();
     let (told, of) = (events.clone(), acknowledgements.clone());
     let overrun = Box::new(move |name, is_gone: &AtomicBool| {
         let event = AsyncEvent { kind: IBV_EVENT_CQ_ERR, name, acknowledgements: of.clone() };
         told.push_unless(event, || is_gone.load(Ordering::Relaxed));
     });
-    let (cq, depth) = Cq::new(config::engine()?, entries, on, overrun)?;
+    let (cq, depth) = Cq::new(engine, entries, on, overrun)?;
     let mut seen = ibv_cq_ex::zeroed();
     seen.context = context;
     seen.channel = channel;
@@ -198,6 +201,12 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         return -1;
     }
     // SAFETY: the program's pointer is one of a channel.
+    let own =
+        guard::event(|| unsafe { Ok(ChannelObject::of(channel)?.events().check().map(|()| 0)?) });
+    if own != 0 {
+        return -1;
+    }
+    // SAFETY: as above.
     let descriptor = unsafe { (*channel).fd };
     loop {
         if !read::unit(descriptor) {

@@ -33,7 +33,9 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     let found = guard::event(|| {
         config::watch_node();
         // SAFETY: the program's pointer is of a device that is open.
-        descriptor = unsafe { context::events(context) }?.descriptor().as_raw_fd();
+        let events = unsafe { context::events(context) }?;
+        events.check()?;
+        descriptor = events.descriptor().as_raw_fd();
         Ok(0)
     });
     if found != 0 {

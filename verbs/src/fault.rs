@@ -9,9 +9,10 @@ pub(crate) fn inject() {
 
 #[cfg(debug_assertions)]
 mod on_demand {
-    use std::{env, thread};
+    use std::env;
 
     use flue_verbs_core::engine::Engine;
+    use offload_engine::thread;
 
     /// Where it is to panic: set by the program while it runs.
     const WHERE: &str = "FLUE_VERBS_TEST_PANIC";
@@ -26,7 +27,7 @@ mod on_demand {
             }
             "thread" => {
                 let falls = || panic!("a test's, on a thread of the library");
-                assert!(thread::spawn(falls).join().is_err());
+                assert!(thread::start("flue-fault", falls).unwrap().join().is_err());
             }
             _ => {}
         }

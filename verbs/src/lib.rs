@@ -23,6 +23,7 @@ mod fatal;
 mod fault;
 mod fork;
 mod guard;
+mod heir;
 mod memory;
 mod mw;
 mod object;

@@ -7,7 +7,10 @@ use std::{
 };
 
 use flue_verbs_abi::objects::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device, verbs_context};
-use flue_verbs_core::loss;
+use flue_verbs_core::{
+    loss,
+    process::{GENERATIONS_MAX, generation},
+};
 
 use crate::{
     async_events::{self, AsyncEvents},
@@ -70,14 +73,16 @@ pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c
     })
 }
 
-/// The context that connection management opens for its identifiers, and never closes.
+/// The context that connection management opens for its identifiers, one for each process, and never closes.
 pub(crate) fn of_identifiers() -> Result<*mut ibv_context, Errno> {
-    static CONTEXT: OnceLock<usize> = OnceLock::new();
-    if let Some(context) = CONTEXT.get() {
+    static CONTEXTS: [OnceLock<usize>; GENERATIONS_MAX] =
+        [const { OnceLock::new() }; GENERATIONS_MAX];
+    let place = CONTEXTS.get(generation()).ok_or(Errno(libc::ENODEV))?;
+    if let Some(context) = place.get() {
         return Ok(*context as *mut ibv_context);
     }
     let opened = open(device::device())?;
-    let kept = *CONTEXT.get_or_init(|| opened as usize);
+    let kept = *place.get_or_init(|| opened as usize);
     if kept != opened as usize {
         // SAFETY: another thread was faster; nobody has this one.
         unsafe { context::close(opened) };

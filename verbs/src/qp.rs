@@ -116,7 +116,7 @@ pub(crate) unsafe fn create(
     // SAFETY: as the caller says, and the domain is not null.
     let context = unsafe { (*pd).context };
     // SAFETY: the context is that of the domain.
-    let events = unsafe { context::events(context) }?.clone();
+    let events = unsafe { context::events_of_new(context) }?;
     let acknowledgements = Arc::<Acknowledgements>::default();
     let name = Arc::new(AtomicUsize::new(0));
     let (told, of, named) = (events.clone(), acknowledgements.clone(), name.clone());
@@ -270,6 +270,11 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         let mask = mask as u32;
         // An adapter of iWARP knows its peer by the connection: there is no other way to RTR.
         if mask & (IBV_QP_AV | IBV_QP_DEST_QPN) != 0 {
+            tracing::error!(
+                qpn = state.qp.number(),
+                "ibv_modify_qp to RTR: an address or QP number is not supported on iWARP: connect by librdmacm \
+                 (rdma_connect, rdma_accept; perftest and qperf: option -R at both ends)"
+            );
             return Err(Errno(libc::EINVAL));
         }
         if mask & IBV_QP_STATE != 0 {

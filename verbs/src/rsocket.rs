@@ -178,6 +178,9 @@ pub(crate) extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
 
 pub(crate) extern "C" fn rclose(descriptor: c_int) -> c_int {
     guard::done(|| {
+        if table::close_inherited(descriptor)? {
+            return Ok(());
+        }
         let socket = table::leave(descriptor)?;
         let _ = keep_alive::set(descriptor, &socket, None);
         socket.close(options::linger(descriptor));

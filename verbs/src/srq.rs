@@ -48,7 +48,7 @@ pub(crate) unsafe fn create(
     // SAFETY: as the caller says.
     let (domain, attr, context, events) = unsafe {
         let (domain, attr) = (PdObject::of(pd)?, attr.as_mut().ok_or(Errno(libc::EINVAL))?);
-        (domain, attr, (*pd).context, context::events((*pd).context)?.clone())
+        (domain, attr, (*pd).context, context::events_of_new((*pd).context)?)
     };
     let acknowledgements = Arc::<Acknowledgements>::default();
     let name = Arc::new(AtomicUsize::new(0));

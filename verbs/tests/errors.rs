@@ -103,3 +103,30 @@ fn a_panic_ends_the_device() {
 fn rsockets() {
     run("rsockets", &[], &[]);
 }
+
+#[test]
+fn signals_and_timers_reach_the_program_only() {
+    run("guest", &["signals"], &[]);
+}
+
+#[test]
+fn child_of_a_process_that_listens_goes_on_listening() {
+    for how in ["prompt", "exit", "alive", "double", "polled", "epoll", "bound", "rsocket"] {
+        run("guest", &[how], &[]);
+    }
+}
+
+#[test]
+fn child_of_a_process_with_a_connection_waits_for_nothing() {
+    run("guest", &["connected"], &[]);
+}
+
+#[test]
+fn closed_descriptors_of_the_library_are_not_used_for_files_of_the_program() {
+    run("guest", &["closed"], &[]);
+}
+
+#[test]
+fn accept_after_the_requester_has_left_flushes_receives() {
+    run("guest", &["leaves"], &[]);
+}

@@ -384,14 +384,14 @@ static void hostile_peers(void)
 }
 
 /* A process that connects, and says so; then it sleeps until it is killed, or exits without a close. */
-static pid_t other_process(int is_exiting, int *passive)
+static pid_t other_process(int is_exiting, int inherited, int *passive)
 {
 	pid_t pid = fork();
 	if (pid == 0) {
 		char octet = 0;
-		int inherited = listener, fd = rsocket(AF_INET, SOCK_STREAM, 0);
+		int fd = rsocket(AF_INET, SOCK_STREAM, 0);
 		failures = 0;
-		FAILS(raccept(inherited, NULL, NULL), ENODEV);
+		FAILS(rrecv(inherited, &octet, 1, 0), ENODEV);
 		CHECK(rpoll(&(struct pollfd){ inherited, POLLIN, 0 }, 1, 0) == 1);
 		CHECK(rconnect(fd, (struct sockaddr *)&at, sizeof at) == 0);
 		CHECK(rsend(fd, "hello", 5, 0) == 5);
@@ -409,14 +409,16 @@ static pid_t other_process(int is_exiting, int *passive)
 
 static void other_processes(void)
 {
-	int fd, status;
+	int a, b, fd, status;
 	char text[8];
-	pid_t pid = other_process(1, &fd);
+	pid_t pid;
+	pair(&a, &b);
+	pid = other_process(1, a, &fd);
 	CHECK(rrecv(fd, text, 8, MSG_WAITALL) == 5);
 	CHECK(rrecv(fd, text, 8, 0) == 0);
 	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 	CHECK(rclose(fd) == 0);
-	pid = other_process(0, &fd);
+	pid = other_process(0, b, &fd);
 	CHECK(rrecv(fd, text, 5, MSG_WAITALL) == 5);
 	CHECK(rsend(fd, "x", 1, 0) == 1);
 	kill(pid, SIGKILL);
@@ -426,6 +428,7 @@ static void other_processes(void)
 	CHECK(rpoll(&(struct pollfd){ fd, POLLIN, 0 }, 1, -1) == 1);
 	CHECK(waitpid(pid, &status, 0) == pid);
 	CHECK(rclose(fd) == 0);
+	CHECK(rclose(a) == 0 && rclose(b) == 0);
 }
 
 int main(void)

@@ -487,7 +487,8 @@ impl Host {
         let remote = tuple.remote().ip();
         let hop = self.config.hop_back(remote);
         if let Some(mac) = self.mac_of_hop(now, hop, remote, mac)
-            && let Some(frame) = dad::advertisement((hop, mac), (tuple.local().ip(), self.config.mac))
+            && let Some(frame) =
+                dad::advertisement((hop, mac), (tuple.local().ip(), self.config.mac))
         {
             self.process(now, frame);
         }

@@ -85,13 +85,15 @@ mod bell {
     };
 
     use super::Sleep;
+    use crate::descriptor::moved_up;
 
     #[derive(Debug)]
     pub(super) struct Bell(OwnedFd);
 
     impl Bell {
         pub(super) fn new() -> io::Result<Self> {
-            Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
+            let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            Ok(Self(moved_up(counter)))
         }
 
         pub(super) fn strike(&self) {

@@ -11,8 +11,9 @@ use std::{
         Once,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
 };
+
+use offload_engine::thread;
 
 /// The panic handler of a shared library: it ends the adapters. For a static.
 #[derive(Debug)]
@@ -44,8 +45,7 @@ impl LastResort {
                 tracing::error!("{panic}");
                 if !self.has_panicked.swap(true, Ordering::Relaxed) {
                     // Without a thread the adapters end in the call, if it was one.
-                    let thread = thread::Builder::new().name("flue-fatal".into());
-                    let _ = thread.spawn(|| self.end());
+                    let _ = thread::start("flue-fatal", || self.end());
                 }
             }));
         });
@@ -81,7 +81,7 @@ mod tests {
             panic!("once more");
         });
         assert!(!RESORT.has_panicked());
-        thread::scope(|scope| {
+        std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
                     RESORT.panicked();

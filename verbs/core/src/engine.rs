@@ -15,19 +15,27 @@ use std::{
     net::SocketAddr,
     ops::RangeInclusive,
     os::fd::OwnedFd,
-    sync::{Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use flue_node::{NodeOptions, launched::LaunchedNode};
 use host_stack::node::Node;
 use offload_engine::{
     address::{LocalAddress, unscoped},
+    descriptor::moved_up,
     time::{Duration, Instant},
 };
 use rdma_over_tcp::{
     access::{self, Access},
-    rnic::{Config, Limits, Rnic, Urgency},
-    transport::{CaptureOutput, NodeRnic, Sockets, SocketsConfig},
+    rnic::{Config, Limits, ListenerId, Rnic, Urgency},
+    transport::{CaptureOutput, ListeningSocket, NodeRnic, Sockets, SocketsConfig},
+};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{PidfdFlags, getpid, pidfd_open},
 };
 
 use crate::{
@@ -79,6 +87,33 @@ pub struct Engine {
     generation: usize,
     /// Addresses that identifiers are bound to, and whether they are to be shared.
     bound: Mutex<Vec<(LocalAddress, bool)>>,
+    /// The process, for its children. `None`: the kernel has no such descriptors.
+    process: Option<OwnedFd>,
+    /// Identifiers that listen.
+    listening: AtomicUsize,
+}
+
+/// Adapter of an object that the child of a fork can take over: then it is that of the child.
+#[derive(Debug)]
+pub(crate) struct Home(AtomicUsize);
+
+impl Home {
+    pub(crate) const fn of(engine: &'static Engine) -> Self {
+        Self(AtomicUsize::new(engine.generation))
+    }
+
+    pub(crate) fn engine(&self) -> &'static Engine {
+        let engine = ENGINES.get(self.0.load(Ordering::Relaxed)).and_then(OnceLock::get);
+        engine.expect("an object is made by an adapter that was started")
+    }
+
+    pub(crate) fn is_own(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == generation()
+    }
+
+    pub(crate) fn change(&self, engine: &'static Engine) {
+        self.0.store(engine.generation, Ordering::Relaxed);
+    }
 }
 
 impl Engine {
@@ -101,6 +136,48 @@ impl Engine {
     /// The adapter of this process, if it has been started.
     pub fn started() -> Option<&'static Self> {
         ENGINES.get(generation())?.get()
+    }
+
+    /// Adapters of the processes that this one was forked from, the nearest first.
+    pub fn inherited() -> impl Iterator<Item = &'static Self> {
+        ENGINES[..generation().min(GENERATIONS_MAX)].iter().rev().filter_map(OnceLock::get)
+    }
+
+    /// Waits until the process of this adapter has ended, for at most `timeout`. Returns whether it has.
+    pub fn wait_for_end_of_process(&self, timeout: Option<Duration>) -> bool {
+        let Some(process) = &self.process else { return false };
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        loop {
+            match poll(&mut [PollFd::new(process, PollFlags::IN)], timeout.as_ref()) {
+                Ok(count) => return count > 0,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Identifiers of this adapter that listen.
+    pub fn listening(&self) -> usize {
+        self.listening.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_listening(&self, by: isize) {
+        self.listening.fetch_add(by as usize, Ordering::Relaxed);
+    }
+
+    /// The socket of a listener; `None`: a node has none.
+    pub(crate) fn listening_socket(&self, listener: ListenerId) -> Option<Arc<ListeningSocket>> {
+        match &self.carrier {
+            Carrier::Sockets(sockets) => sockets.listening_socket(listener),
+            Carrier::Node(_) => None,
+        }
+    }
+
+    /// Has the next listener at the address of this socket listen on it.
+    pub(crate) fn inherit(&self, (local, socket): (SocketAddr, OwnedFd)) {
+        if let Carrier::Sockets(sockets) = &self.carrier {
+            sockets.inherit(local, socket);
+        }
     }
 
     fn start(options: Options, generation: usize) -> Result<Self, Errno> {
@@ -126,8 +203,20 @@ impl Engine {
             Carrier::Sockets(_) => 0,
             Carrier::Node(node) => addresses::scope_of_node(&node.1),
         };
-        let bound = Mutex::default();
-        Ok(Self { carrier, map, scope, access, limits, rfc7306, generation, bound })
+        let process = pidfd_open(getpid(), PidfdFlags::empty()).map(moved_up).ok();
+        let (bound, listening) = (Mutex::default(), AtomicUsize::new(0));
+        Ok(Self {
+            carrier,
+            map,
+            scope,
+            access,
+            limits,
+            rfc7306,
+            generation,
+            bound,
+            process,
+            listening,
+        })
     }
 
     fn open_node(
@@ -137,10 +226,7 @@ impl Engine {
         let tap = &launched.options.tap;
         match launched.open(adapter) {
             Ok(Some(opened)) => Ok(opened),
-            Ok(None) => {
-                tracing::error!("TAP {tap}: another process has the node");
-                Err(Errno::BUSY)
-            }
+            Ok(None) => Err(Errno::BUSY),
             Err(failure) => {
                 tracing::error!("TAP {tap}: {failure}");
                 Err(Errno::NODEV)

@@ -11,16 +11,16 @@
 use std::{
     collections::VecDeque,
     fmt,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd},
     sync::{
         Arc, Condvar, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
 use rustix::{
     event::{EventfdFlags, eventfd},
-    fs::{OFlags, fcntl_getfl, fcntl_setfl},
+    fs::{OFlags, fcntl_getfl, fcntl_setfl, fstat},
     io,
 };
 
@@ -61,14 +61,35 @@ impl From<Closed> for Errno {
 /// The descriptor of a queue.
 #[derive(Debug)]
 struct Descriptor {
-    events: OwnedFd,
+    /// `None` at its end only. The program sees the number, and may close it: then it may be that of another file.
+    events: Option<OwnedFd>,
+    inode: Inode,
     is_closed: AtomicBool,
+}
+
+/// Device and number of an inode.
+type Inode = (u64, u64);
+
+fn inode(of: BorrowedFd<'_>) -> Option<Inode> {
+    fstat(of).ok().map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        if !self.is_intact()
+            && let Some(events) = self.events.take()
+        {
+            let _ = events.into_raw_fd();
+        }
+    }
 }
 
 impl Descriptor {
     fn new() -> io::Result<Arc<Self>> {
         let events = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
-        let descriptor = Arc::new(Self { events, is_closed: AtomicBool::new(false) });
+        let inode = inode(events.as_fd()).ok_or(io::Errno::BADF)?;
+        let events = Some(events);
+        let descriptor = Arc::new(Self { events, inode, is_closed: AtomicBool::new(false) });
         DESCRIPTORS.enter(&descriptor);
         // Entered first: one that is too late for `close_all` sees its mark.
         let are_closed = ARE_CLOSED.get(generation());
@@ -84,8 +105,21 @@ impl Descriptor {
         }
     }
 
+    fn events(&self) -> BorrowedFd<'_> {
+        self.events.as_ref().expect("a descriptor until its end").as_fd()
+    }
+
+    /// Returns whether the program has left the number to the queue.
+    fn is_intact(&self) -> bool {
+        inode(self.events()) == Some(self.inode)
+    }
+
     fn add(&self, units: u64) {
-        if let Err(error) = io::write(&self.events, &units.to_ne_bytes()) {
+        if !self.is_intact() {
+            tracing::error!("an event cannot be announced: the program has closed the descriptor");
+            return;
+        }
+        if let Err(error) = io::write(self.events(), &units.to_ne_bytes()) {
             tracing::error!(%error, "an event cannot be announced");
         }
     }
@@ -106,6 +140,8 @@ impl fmt::Debug for Listener {
 pub struct EventQueue<T> {
     descriptor: Arc<Descriptor>,
     waiting: Mutex<VecDeque<T>>,
+    /// Generation of the process that it belongs to.
+    owner: AtomicUsize,
 }
 
 impl<T> EventQueue<T> {
@@ -114,12 +150,42 @@ impl<T> EventQueue<T> {
     /// # Errors
     /// No descriptor is left.
     pub fn new() -> Result<Self, Errno> {
-        Ok(Self { descriptor: Descriptor::new()?, waiting: Mutex::default() })
+        let owner = AtomicUsize::new(generation());
+        Ok(Self { descriptor: Descriptor::new()?, waiting: Mutex::default(), owner })
+    }
+
+    /// Returns whether it belongs to this process.
+    pub fn is_own(&self) -> bool {
+        self.owner.load(Ordering::Relaxed) == generation()
+    }
+
+    /// Checks that events can arrive in this process.
+    ///
+    /// # Errors
+    /// `ENODEV`: it belongs to a process that this one was forked from.
+    pub fn check(&self) -> Result<(), Errno> {
+        if self.is_own() { Ok(()) } else { Err(Errno::NODEV) }
+    }
+
+    /// Has it belong to this process, without the events of the one before.
+    ///
+    /// # Errors
+    /// `ENODEV`: another thread was using it at the fork.
+    pub fn take_over(&self) -> Result<(), Errno> {
+        self.waiting.try_lock().map_err(|_| Errno::NODEV)?.clear();
+        DESCRIPTORS.enter(&self.descriptor);
+        self.owner.store(generation(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Wakes a program that polls the descriptor, without an event: the reader waits for the next one.
+    pub(crate) fn wake(&self) {
+        self.descriptor.add(1);
     }
 
     /// The descriptor, for the program.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.descriptor.events.as_fd()
+        self.descriptor.events()
     }
 
     /// Adds an event, unless `is_unwanted`, which is asked under the queue's lock: [`EventQueue::withdraw`] is done

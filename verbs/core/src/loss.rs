@@ -11,6 +11,7 @@ use crate::{
     engine::Engine,
     events::{self, Listener},
     process::{GENERATIONS_MAX, generation},
+    qp,
 };
 
 /// Whether a process has lost its device.
@@ -25,6 +26,13 @@ pub fn is_lost() -> bool {
 /// Has the program hear of the end of the device's link; `tell` tells those that have opened the device.
 pub fn watch(engine: &'static Engine, tell: Listener) {
     engine.with(|core, _| core.notify_of_loss(Box::new(move || end(&tell))));
+}
+
+/// Resets all connections at the end of the process, for a node without a launcher. The kernel resets those of its
+/// sockets, and a launcher those of a node, unless it has ended with the parent of this process.
+pub fn reset_connections() {
+    cm::close_all();
+    qp::fail_all();
 }
 
 /// The library has panicked: ends the device. Not for callbacks.

@@ -58,6 +58,14 @@ impl<T> Registry<T> {
         members.all.push(Arc::downgrade(object));
     }
 
+    /// Objects that this process has inherited. A child has them from its parent, whose threads may have been using
+    /// the registry at the fork: then there is none.
+    pub fn inherited(&self) -> Vec<Arc<T>> {
+        let earlier = &self.0[..generation().min(GENERATIONS_MAX)];
+        let members = earlier.iter().filter_map(|members| members.try_lock().ok());
+        members.flat_map(|it| it.all.iter().filter_map(Weak::upgrade).collect::<Vec<_>>()).collect()
+    }
+
     /// Those of this process that are still there.
     pub fn members(&self) -> Vec<Arc<T>> {
         let Some(members) = self.0.get(generation()) else { return Vec::new() };

@@ -40,6 +40,11 @@ use crate::{
 /// All queue pairs.
 static QPS: Registry<Qp> = Registry::new();
 
+/// Resets the connections of this process.
+pub(crate) fn fail_all() {
+    QPS.members().iter().for_each(|qp| _ = qp.modify(State::Error));
+}
+
 /// `IBV_QPS_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]

@@ -16,6 +16,7 @@ use super::deliver;
 use crate::{
     config,
     guard::{self, Errno},
+    heir,
     object::Object,
     read,
 };
@@ -93,6 +94,14 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
         return -1;
     }
     // SAFETY: the program's pointer is one of a channel.
+    let own = guard::event(|| unsafe {
+        // One that was destroyed has no descriptor.
+        events(channel).map_or(Ok(0), |events| heir::take_over(&events).map(|()| 0))
+    });
+    if own != 0 {
+        return -1;
+    }
+    // SAFETY: as above.
     let descriptor = unsafe { ptr::read_volatile(&raw const (*channel).fd) };
     loop {
         if !read::unit(descriptor) {

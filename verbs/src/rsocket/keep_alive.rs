@@ -4,7 +4,6 @@
 use std::{
     os::fd::RawFd,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -12,6 +11,7 @@ use flue_verbs_core::{
     process::{self, GENERATIONS_MAX},
     rsocket::Socket,
 };
+use offload_engine::thread;
 
 use crate::guard::Errno;
 
@@ -80,7 +80,7 @@ pub(super) fn set(
         let due = Instant::now() + interval;
         kept.0.push(Kept { socket: (descriptor, Arc::downgrade(socket)), interval, due });
         if !kept.1 {
-            thread::Builder::new().name("flue-keepalive".into()).spawn(|| service.run())?;
+            thread::start("flue-keepalive", || service.run())?;
             kept.1 = true;
         }
     }

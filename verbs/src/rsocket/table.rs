@@ -25,7 +25,10 @@ use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with},
 };
 
-use crate::guard::{self, Errno};
+use crate::{
+    guard::{self, Errno},
+    heir,
+};
 
 /// How long the end of the process waits until data of rsockets that are open have left.
 const EXIT_TIME: Duration = Duration::from_secs(5);
@@ -98,15 +101,38 @@ pub(super) fn find(descriptor: c_int) -> Result<Arc<Socket>, Errno> {
         drop(gone);
         return Err(Errno(libc::EBADF));
     }
-    let is_in = |table: &Mutex<Entries>| {
-        let entries = table.try_lock().ok()?;
-        let inherited = entries.get(&descriptor)?.inode;
-        (inode(descriptor) == Some(inherited)).then_some(())
-    };
-    match TABLES[..process::generation()].iter().find_map(is_in) {
-        Some(()) => Err(Errno(libc::ENODEV)),
-        None => Err(Errno(libc::EBADF)),
+    let entry = inherited(descriptor).ok_or(Errno(libc::EBADF))?;
+    if !entry.socket.is_inheritable() {
+        return Err(Errno(libc::ENODEV));
     }
+    entry.socket.take_over(heir::engine()?).map_err(|error| {
+        let flue_verbs_core::errno::Errno(errno) = error;
+        tracing::error!(errno, descriptor, "rsocket of the parent process is not taken over");
+        Errno(libc::ENODEV)
+    })?;
+    own()?.insert(descriptor, entry.clone());
+    Ok(entry.socket)
+}
+
+/// The rsocket of a process that this one was forked from.
+fn inherited(descriptor: c_int) -> Option<Entry> {
+    let find = |table: &Mutex<Entries>| {
+        let entry = table.try_lock().ok()?.get(&descriptor)?.clone();
+        (inode(descriptor) == Some(entry.inode)).then_some(entry)
+    };
+    TABLES[..process::generation().min(GENERATIONS_MAX)].iter().rev().find_map(find)
+}
+
+/// Closes an rsocket in the child of a fork, which has not used it; the parent goes on. Returns whether it was one.
+pub(super) fn close_inherited(descriptor: c_int) -> Result<bool, Errno> {
+    if own()?.contains_key(&descriptor) {
+        return Ok(false);
+    }
+    let Some(entry) = inherited(descriptor) else { return Ok(false) };
+    entry.socket.close_inherited();
+    // SAFETY: it is the rsocket's.
+    unsafe { rustix::io::close(descriptor) };
+    Ok(true)
 }
 
 /// Takes an rsocket out; its descriptor stays open.
@@ -122,6 +148,11 @@ extern "C" fn at_exit() {
         let all = std::mem::take(&mut *entries);
         drop(entries);
         for (_, Entry { socket, .. }) in all {
+            if socket.is_listening() {
+                // The kernel closes it with the process; a child of a fork may go on listening.
+                std::mem::forget(socket);
+                continue;
+            }
             socket.close(Linger::For(EXIT_TIME));
         }
     });

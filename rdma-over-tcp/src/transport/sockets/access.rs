@@ -2,10 +2,10 @@
 //! does otherwise ([`Presence`]).
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
-use core::fmt;
+use core::{fmt, net::SocketAddr};
 use std::{
     io,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     sync::{Mutex, PoisonError},
     thread::JoinHandle,
     time::SystemTime,
@@ -16,13 +16,14 @@ use host_stack::{
     socket::ConnectionRow,
 };
 use offload_engine::{
+    descriptor::moved_up,
     engine::doorbell::Doorbell,
     link::Recorder,
     time::{Duration, Instant},
 };
 
-use super::{capture::CaptureOutput, core::SocketRnic};
-use crate::rnic::{Config, History, Rnic, Urgency};
+use super::{capture::CaptureOutput, core::SocketRnic, listening::ListeningSocket};
+use crate::rnic::{Config, History, ListenerId, Rnic, Urgency};
 
 /// How an adapter on kernel sockets runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +59,7 @@ impl Sockets {
         let (bell, presence) = (doorbell.clone(), Arc::new(Presence::new()?));
         let wake = move || bell.ring();
         let core = SocketRnic::new(adapter, Box::new(wake))?;
-        let descriptor = core.descriptor().as_fd().try_clone_to_owned()?;
+        let descriptor = moved_up(core.descriptor().as_fd().try_clone_to_owned()?);
         let SocketsConfig { spin, .. } = config;
         let shared = Monitor::new(core, doorbell, Some(descriptor), spin, Progress::Manual);
         let attendant = presence.clone();
@@ -68,7 +69,7 @@ impl Sockets {
             let _fails = own.fail_by_panic();
             own.attend(&of_thread);
         };
-        let thread = std::thread::Builder::new().name("flue-sockets".into()).spawn(attend)?;
+        let thread = offload_engine::thread::start("flue-sockets", attend)?;
         Ok(Self(Arc::new(Running { shared, presence, thread: Mutex::new(Some(thread)) })))
     }
 
@@ -143,6 +144,16 @@ impl Sockets {
     /// Listeners and connections, by the numbers that they have here.
     pub fn list(&self) -> Vec<ConnectionRow> {
         self.0.shared.with(|core, _| core.rows())
+    }
+
+    /// The socket of a listener, for the child of a fork.
+    pub fn listening_socket(&self, listener: ListenerId) -> Option<Arc<ListeningSocket>> {
+        self.0.shared.with(|core, _| core.listening_socket(listener))
+    }
+
+    /// Has the next listener at this address listen on a socket that does already: one that the process has inherited.
+    pub fn inherit(&self, local: SocketAddr, socket: OwnedFd) {
+        self.0.shared.with(|core, _| core.inherit(local, socket));
     }
 
     /// Has every [`Sockets::wait_until`] look at its condition again: something outside has changed.

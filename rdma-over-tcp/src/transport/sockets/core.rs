@@ -5,13 +5,14 @@ mod opening;
 use alloc::{
     boxed::Box,
     collections::{BTreeSet, VecDeque},
+    sync::Arc,
     vec,
     vec::Vec,
 };
 use core::{mem::MaybeUninit, net::SocketAddr};
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 use hashbrown::HashMap;
@@ -22,6 +23,7 @@ use host_stack::{
 };
 use offload_engine::{
     chimney::client::OffloadHandle,
+    descriptor::moved_up,
     engine::Callback,
     link::{Direction, Recorder},
     socket::TcpInfo,
@@ -39,6 +41,7 @@ use rustix::{
 use super::{
     capture::{Capture, CaptureOutput},
     kernel::{address, check_keep_alive, end_error},
+    listening::ListeningSocket,
     stream::{Sending, SocketIo, SocketStream, Stage, Taking},
 };
 use crate::{
@@ -74,7 +77,7 @@ const FIN_WAIT_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 struct Listening {
     id: ListenerId,
-    socket: OwnedFd,
+    socket: Arc<ListeningSocket>,
     backlog: usize,
     /// Listens no more; its address is reserved.
     is_closed: bool,
@@ -86,7 +89,7 @@ struct Listening {
 #[derive(Debug)]
 pub struct SocketRnic {
     rnic: Rnic,
-    poller: OwnedFd,
+    poller: Arc<OwnedFd>,
     capture: Option<Capture>,
     /// Each list ends a segment.
     is_aligned: bool,
@@ -94,6 +97,8 @@ pub struct SocketRnic {
     listeners: HashMap<u64, Listening>,
     /// Their names in the epoll set.
     names: HashMap<ListenerId, u64>,
+    /// Sockets that listen already, of a process that this one was forked from.
+    inherited: Vec<(SocketAddr, OwnedFd)>,
     /// Sockets that hold the addresses of shared endpoints.
     endpoints: HashMap<SharedEndpointId, OwnedFd>,
     /// Streams and listeners that are not drained.
@@ -116,7 +121,7 @@ pub struct SocketRnic {
 }
 
 /// Numbers for streams and listeners.
-type NextName = alloc::sync::Arc<core::sync::atomic::AtomicU64>;
+type NextName = Arc<core::sync::atomic::AtomicU64>;
 
 impl SocketRnic {
     /// An adapter without a connection. `wake` is called when a callback has returned.
@@ -131,12 +136,13 @@ impl SocketRnic {
         let name = move || StreamId(allocate(&names));
         Ok(Self {
             rnic: Rnic::new(config, Box::new(name), wake),
-            poller: epoll::create(CreateFlags::CLOEXEC)?,
+            poller: Arc::new(moved_up(epoll::create(CreateFlags::CLOEXEC)?)),
             capture: None,
             is_aligned,
             streams: HashMap::new(),
             listeners: HashMap::new(),
             names: HashMap::new(),
+            inherited: Vec::new(),
             endpoints: HashMap::new(),
             ready: VecDeque::new(),
             deadlines: BTreeSet::new(),
@@ -175,8 +181,8 @@ impl SocketRnic {
 
     /// Listeners and connections.
     pub(crate) fn rows(&self) -> Vec<ConnectionRow> {
-        let row = |name: u64, socket: &OwnedFd, remote: Option<SocketAddr>, send_q| {
-            let state = TcpInfo::of(socket.as_fd()).map(|info| SocketState::of_kernel(info.state));
+        let row = |name: u64, socket: BorrowedFd<'_>, remote: Option<SocketAddr>, send_q| {
+            let state = TcpInfo::of(socket).map(|info| SocketState::of_kernel(info.state));
             Some(ConnectionRow {
                 handle: OffloadHandle(name),
                 local: getsockname(socket).and_then(address).ok()?,
@@ -189,10 +195,12 @@ impl SocketRnic {
             })
         };
         let listeners = self.listeners.iter().filter(|(_, listening)| !listening.is_closed);
-        let listeners = listeners.map(|(name, it)| row(*name, &it.socket, None, it.backlog));
+        let listeners = listeners.map(|(name, it)| {
+            it.socket.with(|socket| Ok(row(*name, socket, None, it.backlog))).ok().flatten()
+        });
         let connections = self.streams.iter().map(|(id, it)| {
             let remote = getpeername(&it.socket).ok().flatten();
-            row(id.0, &it.socket, remote.and_then(|it| address(it).ok()), it.queued_bytes())
+            row(id.0, it.socket.as_fd(), remote.and_then(|it| address(it).ok()), it.queued_bytes())
         });
         let mut rows: Vec<_> = listeners.chain(connections).flatten().collect();
         rows.sort_by_key(|row| row.handle.0);
@@ -221,6 +229,17 @@ impl SocketRnic {
     /// The descriptor that is readable when a socket is ready.
     pub(super) fn descriptor(&self) -> &OwnedFd {
         &self.poller
+    }
+
+    /// The socket of a listener.
+    pub(crate) fn listening_socket(&self, listener: ListenerId) -> Option<Arc<ListeningSocket>> {
+        let listening = self.listeners.get(self.names.get(&listener)?)?;
+        (!listening.is_closed).then(|| listening.socket.clone())
+    }
+
+    /// Has the next listener at this address listen on a socket that does already.
+    pub(crate) fn inherit(&mut self, local: SocketAddr, socket: OwnedFd) {
+        self.inherited.push((local, socket));
     }
 
     /// What a socket has become ready for.

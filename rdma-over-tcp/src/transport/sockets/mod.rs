@@ -21,12 +21,14 @@ mod access;
 mod capture;
 mod core;
 mod kernel;
+mod listening;
 mod stream;
 
 pub use self::{
     access::{Sockets, SocketsConfig},
     capture::CaptureOutput,
     core::SocketRnic,
+    listening::ListeningSocket,
 };
 
 /// The program of the user's guide.

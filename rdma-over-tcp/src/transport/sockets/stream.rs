@@ -268,8 +268,9 @@ impl SocketStream {
         is_seen
     }
 
-    /// Has the kernel reset the connection when the socket is closed.
+    /// Has the kernel reset the connection now, or when the socket is closed: a child of a fork may have it open, too.
     pub(super) fn reset_on_close(&self) {
+        let _ = rustix::net::connect_unspec(&self.socket);
         // A socket that is gone already needs none.
         let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
     }

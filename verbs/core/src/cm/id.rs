@@ -13,12 +13,15 @@ use std::{
 };
 
 use offload_engine::address::{LocalAddress, source_for};
-use rdma_over_tcp::rnic::{ConnectorId, Key, ListenerConfig, ListenerId};
+use rdma_over_tcp::{
+    rnic::{ConnectorId, Key, ListenerConfig, ListenerId},
+    transport::ListeningSocket,
+};
 
 use self::channel::{Event, EventChannel, EventKind};
 use crate::{
     addresses::{self, View},
-    engine::Engine,
+    engine::{Engine, Home},
     errno::Errno,
     events::Acknowledgements,
     latch::{Latch, lock},
@@ -29,9 +32,24 @@ use crate::{
 /// All identifiers, which hear of the device's end.
 static IDS: Registry<Id> = Registry::new();
 
+/// Identifiers of the processes that this one was forked from, which it has not taken over.
+pub(super) fn inherited() -> impl IntoIterator<Item = Arc<Id>> {
+    IDS.inherited().into_iter().filter(|id| !id.home.is_own())
+}
+
 /// Tells identifiers of this process that the device is gone.
 pub(crate) fn remove_device() {
     IDS.members().iter().for_each(Id::remove_device);
+}
+
+/// Ends the connections of this process's identifiers.
+pub(crate) fn close_all() {
+    for id in IDS.members() {
+        let connector = id.lock().connector.take();
+        if let Some(connector) = connector {
+            id.close(Key::Connector(connector));
+        }
+    }
 }
 
 /// Backlog of a listener that asks for none, and the most that it gets: as the kernel's CM has it.
@@ -87,9 +105,12 @@ pub(super) struct Inner {
     /// Keeps the port of a bound identifier.
     reservation: Option<OwnedFd>,
     /// The address that others cannot bind to.
-    bound: Option<LocalAddress>,
+    pub(super) bound: Option<LocalAddress>,
     pub(super) connector: Option<ConnectorId>,
-    listener: Option<ListenerId>,
+    pub(super) listener: Option<ListenerId>,
+    /// The kernel's socket of the listener, for the child of a fork.
+    pub(super) socket: Option<Arc<ListeningSocket>>,
+    pub(super) backlog: i32,
     pub(super) qp: Option<Arc<Qp>>,
     /// What the peer of a request asks for: its Reads, and what it serves.
     pub(super) offered: (u8, u8),
@@ -97,7 +118,7 @@ pub(super) struct Inner {
     pub(super) attempt: Option<Attempt>,
     /// The queue pair was destroyed or reset, perhaps before the program has heard of the connection.
     pub(super) is_qp_gone: bool,
-    is_reuse: bool,
+    pub(super) is_reuse: bool,
     is_family_only: bool,
     pub(super) is_destroyed: bool,
 }
@@ -113,7 +134,7 @@ pub(super) struct Attempt {
 /// An identifier.
 #[derive(Debug)]
 pub struct Id {
-    engine: &'static Engine,
+    home: Home,
     space: PortSpace,
     inner: Mutex<Inner>,
     acknowledgements: Acknowledgements,
@@ -152,6 +173,8 @@ impl Id {
             bound: None,
             connector: None,
             listener: None,
+            socket: None,
+            backlog: 0,
             qp: None,
             offered: (0, 0),
             attempt: None,
@@ -161,7 +184,7 @@ impl Id {
             is_destroyed: false,
         };
         let id = Arc::new(Self {
-            engine,
+            home: Home::of(engine),
             space,
             inner: Mutex::new(inner),
             acknowledgements: Acknowledgements::default(),
@@ -184,9 +207,30 @@ impl Id {
         lock(&self.inner)
     }
 
+    /// The same, unless another thread has the lock.
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, Inner>> {
+        self.inner.try_lock().ok()
+    }
+
+    /// Has it belong to another adapter.
+    pub(super) fn enter(self: &Arc<Self>, engine: &'static Engine) {
+        self.home.change(engine);
+        IDS.enter(self);
+    }
+
+    /// Returns whether it belongs to this process.
+    pub fn is_own(&self) -> bool {
+        self.home.is_own()
+    }
+
+    /// The channel of an inherited identifier. `None`: another thread was using it at the fork.
+    pub fn inherited_channel(&self) -> Option<Arc<EventChannel>> {
+        self.try_lock().map(|inner| inner.channel.clone())
+    }
+
     /// The adapter.
-    pub const fn engine(&self) -> &'static Engine {
-        self.engine
+    pub fn engine(&self) -> &'static Engine {
+        self.home.engine()
     }
 
     /// Its port space.
@@ -207,7 +251,7 @@ impl Id {
     /// Returns its own address and its peer's, in the program's view.
     pub fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         let Inner { local, remote, local_view, remote_view, .. } = *self.lock();
-        let shown = |address: Option<SocketAddr>, view| Some(self.engine.shown(address?, view));
+        let shown = |address: Option<SocketAddr>, view| Some(self.engine().shown(address?, view));
         (shown(local, local_view), shown(remote, remote_view))
     }
 
@@ -241,7 +285,7 @@ impl Id {
     }
 
     fn check(&self) -> Result<(), Errno> {
-        self.engine.check()?;
+        self.engine().check()?;
         match self.space {
             PortSpace::Tcp => Ok(()),
             PortSpace::Other => Err(Errno::NODEV),
@@ -286,12 +330,12 @@ impl Id {
         if inner.phase != Phase::Idle {
             return Err(Errno::INVAL);
         }
-        let (address, view) = self.engine.translate(address);
+        let (address, view) = self.engine().translate(address);
         if view.is_mapped && inner.is_family_only {
             return Err(Errno::INVAL);
         }
         let at = LocalAddress { address, v6_only: inner.is_family_only };
-        let (reservation, local) = self.engine.reserve(at, inner.is_reuse)?;
+        let (reservation, local) = self.engine().reserve(at, inner.is_reuse)?;
         inner.phase = Phase::Bound;
         inner.local = Some(local.address);
         inner.local_view = view;
@@ -321,7 +365,7 @@ impl Id {
         if !matches!(inner.phase, Phase::Idle | Phase::Bound) {
             return Err(Errno::INVAL);
         }
-        let (remote, view) = self.engine.translate(remote);
+        let (remote, view) = self.engine().translate(remote);
         if view.is_mapped && inner.is_family_only {
             return Err(Errno::NETUNREACH);
         }
@@ -342,7 +386,7 @@ impl Id {
             _ => remote,
         };
         let specific = bound.filter(|local| !local.ip().is_unspecified());
-        let mut local = self.engine.source_of(remote, specific)?;
+        let mut local = self.engine().source_of(remote, specific)?;
         local.set_port(bound.map_or(0, |local| local.port()));
         inner.local = Some(local);
         inner.remote = Some(addresses::with_scope(remote, addresses::scope(local)));
@@ -388,24 +432,32 @@ impl Id {
             inner.bound.ok_or(Errno::INVAL)?
         };
         let listened = self.begin_to_listen(at, backlog);
-        let mut inner = self.lock();
         match listened {
             Ok(listener) => {
-                inner.listener = Some(listener);
-                // The listener has the port now.
-                inner.reservation = None;
+                self.listening(listener, backlog);
                 Ok(())
             }
             Err(error) => {
-                inner.phase = Phase::Bound;
-                drop(inner);
-                self.engine.explain(error, at, true);
+                self.lock().phase = Phase::Bound;
+                self.engine().explain(error, at, true);
                 Err(error)
             }
         }
     }
 
-    fn begin_to_listen(
+    /// Notes the listener.
+    pub(super) fn listening(&self, listener: ListenerId, backlog: i32) {
+        let socket = self.engine().listening_socket(listener);
+        let mut inner = self.lock();
+        inner.socket = socket;
+        inner.backlog = backlog;
+        inner.listener = Some(listener);
+        // The listener has the port now.
+        inner.reservation = None;
+        self.engine().count_listening(1);
+    }
+
+    pub(super) fn begin_to_listen(
         self: &Arc<Self>,
         at: LocalAddress,
         backlog: i32,
@@ -423,12 +475,12 @@ impl Id {
         };
         let this = self.clone();
         let event = Arc::new(move |connector| this.handle_request(connector));
-        let listener = self.engine.with(|core, _| core.create_listener(event))?;
+        let listener = self.engine().with(|core, _| core.create_listener(event))?;
         let listening = Arc::new(Latch::default());
         let outcome = listening.clone();
         let completion = Box::new(move |result| outcome.set(result));
         let begun =
-            self.engine.with(|core, _| core.listen(listener, at.address, config, completion));
+            self.engine().with(|core, _| core.listen(listener, at.address, config, completion));
         match begun.and_then(|()| listening.wait()) {
             Ok(()) => Ok(listener),
             Err(error) => {
@@ -440,12 +492,12 @@ impl Id {
 
     pub(super) fn close(&self, key: Key) {
         // Nobody waits for it: what it brings is not told any more.
-        let _ = self.engine.with(|core, _| core.close(key, Box::new(|| {})));
+        let _ = self.engine().with(|core, _| core.close(key, Box::new(|| {})));
     }
 
     /// A peer wants to connect: a new identifier on the listener's channel.
     fn handle_request(self: &Arc<Self>, connector: ConnectorId) {
-        let (data, local, remote) = self.engine.with(|core, _| {
+        let (data, local, remote) = self.engine().with(|core, _| {
             let data = core.connection_data(connector).cloned().unwrap_or_default();
             (data, core.local_address(connector), core.peer_address(connector))
         });
@@ -455,7 +507,7 @@ impl Id {
             (is_listening.then(|| inner.channel.clone()), inner.local_view)
         };
         let Some(channel) = channel else { return self.close(Key::Connector(connector)) };
-        let child = Self::in_phase(self.engine, self.space, channel, Phase::Requested);
+        let child = Self::in_phase(self.engine(), self.space, channel, Phase::Requested);
         let mut event = Event::new(EventKind::ConnectRequest, &child);
         event.listener = Some(self.clone());
         event.set_data(&data);
@@ -478,7 +530,7 @@ impl Id {
     /// # Errors
     /// As [`Engine::check`].
     pub fn migrate(&self, channel: &Arc<EventChannel>) -> Result<(), Errno> {
-        self.engine.check()?;
+        self.engine().check()?;
         let mut inner = self.lock();
         let before = std::mem::replace(&mut inner.channel, channel.clone());
         if !Arc::ptr_eq(&before, channel) {
@@ -495,6 +547,14 @@ impl Id {
     /// # Errors
     /// As [`Engine::check`].
     pub fn destroy(self: &Arc<Self>) -> Result<(), Errno> {
+        if !self.home.is_own() {
+            // That of the parent goes on.
+            let socket = self.try_lock().and_then(|mut inner| inner.socket.take());
+            if let Some(socket) = socket {
+                socket.close_inherited();
+            }
+            return Ok(());
+        }
         let (connector, listener, bound, withdrawn) = {
             let mut inner = self.lock();
             inner.is_destroyed = true;
@@ -504,12 +564,16 @@ impl Id {
             inner.attempt = None;
             let mine = |event: &Event| std::ptr::eq(&**event.owner(), &**self);
             let withdrawn = inner.channel.events().withdraw(mine);
+            inner.socket = None;
             (inner.connector.take(), inner.listener.take(), inner.bound.take(), withdrawn)
         };
-        if let Some(bound) = bound {
-            self.engine.unbind(bound);
+        if listener.is_some() {
+            self.engine().count_listening(-1);
         }
-        if self.engine.check().is_ok() {
+        if let Some(bound) = bound {
+            self.engine().unbind(bound);
+        }
+        if self.engine().check().is_ok() {
             if let Some(listener) = listener {
                 self.close(Key::Listener(listener));
             }

@@ -12,10 +12,12 @@
 //! across one.
 
 mod id;
+mod inherit;
 mod open;
 
-pub(crate) use self::id::remove_device;
 pub use self::id::{
     ConnectParameters, Id, PortSpace,
     channel::{Event, EventChannel, EventKind},
 };
+pub(crate) use self::id::{close_all, remove_device};
+pub use self::inherit::{announce_connections, listening_channels};

@@ -18,7 +18,10 @@ use super::id::{
     Attempt, ConnectParameters, Id, Phase,
     channel::{Event, EventKind},
 };
-use crate::{errno::Errno, qp::Qp};
+use crate::{
+    errno::Errno,
+    qp::{Qp, State},
+};
 
 /// How long a connect is repeated while nobody listens. With hardware it takes some milliseconds until a request is at
 /// the peer, and programs count on that: perftest listens for its second connection when the client connects already.
@@ -118,7 +121,7 @@ impl Id {
                 this.tell_failure(ConnectError::Refused, None);
             }
         };
-        thread::Builder::new().name("flue-connect".into()).spawn(again).is_ok()
+        offload_engine::thread::start("flue-connect", again).is_ok()
     }
 
     fn begin_to_connect(
@@ -313,12 +316,16 @@ impl Id {
             core.accept(now, connector, id, limits, private_data, Some(disconnect), completion)
         });
         if let Err(error) = begun {
-            let mut inner = self.lock();
-            inner.qp = None;
-            inner.phase = match error {
-                ConnectError::Aborted => Phase::Closed,
-                _ => Phase::Requested,
-            };
+            let is_peer_gone = error == ConnectError::Aborted;
+            {
+                let mut inner = self.lock();
+                inner.qp = None;
+                inner.phase = if is_peer_gone { Phase::Closed } else { Phase::Requested };
+            }
+            if is_peer_gone {
+                // As the kernel's CM has it: what the program has posted completes as flushed.
+                let _ = qp.modify(State::Error);
+            }
             return Err(error.into());
         }
         Ok(())

@@ -16,7 +16,7 @@ use crate::{
 
 impl Socket {
     fn new_id(&self, settings: &Settings) -> Result<Arc<Id>, Errno> {
-        let id = Id::new(self.engine, PortSpace::Tcp, self.channel.clone())?;
+        let id = Id::new(self.engine(), PortSpace::Tcp, self.channel.clone())?;
         id.set_reuse(settings.is_reuse)?;
         id.set_family_only(settings.is_family_only)?;
         Ok(id)
@@ -27,7 +27,7 @@ impl Socket {
     /// # Errors
     /// `EINVAL`: it is bound, or connected. `EAFNOSUPPORT`, and those of [`Id::bind`].
     pub fn bind(&self, address: SocketAddr) -> Result<(), Errno> {
-        self.engine.check()?;
+        self.engine().check()?;
         self.family.check(address)?;
         let mut state = self.lock();
         if !matches!(state.phase, Phase::Idle) || state.id.is_some() {
@@ -45,7 +45,7 @@ impl Socket {
     /// # Errors
     /// `EINVAL`: it is connected. Those of [`Id::listen`].
     pub fn listen(&self, backlog: i32) -> Result<(), Errno> {
-        self.engine.check()?;
+        self.engine().check()?;
         let id = {
             let state = self.lock();
             match state.phase {
@@ -107,7 +107,7 @@ impl Socket {
                 return Ok(None);
             }
         };
-        let accepted = Self::new(self.engine, self.family, settings)?;
+        let accepted = Self::new(self.engine(), self.family, settings)?;
         let endpoint = accepted.endpoint(&accepted.settings())?;
         id.migrate(&accepted.channel)?;
         let parameters = ConnectParameters {
@@ -132,7 +132,7 @@ impl Socket {
     }
 
     fn endpoint(&self, settings: &Settings) -> Result<Endpoint, Errno> {
-        Endpoint::new(self.engine, settings.sizes(self.engine), wake_up(&self.wakers))
+        Endpoint::new(self.engine(), settings.sizes(self.engine()), wake_up(&self.wakers))
     }
 
     /// Connects.
@@ -140,7 +140,7 @@ impl Socket {
     /// # Errors
     /// `EISCONN`, `EALREADY`, `EINPROGRESS`, `EINTR`: it goes on meanwhile. `ECONNREFUSED`, `ETIMEDOUT` and others.
     pub fn connect(&self, remote: SocketAddr) -> Result<(), Errno> {
-        self.engine.check()?;
+        self.engine().check()?;
         self.family.check(remote)?;
         let is_nonblocking = self.is_nonblocking();
         {

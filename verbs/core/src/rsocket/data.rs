@@ -120,7 +120,7 @@ impl Socket {
     /// # Errors
     /// `ENOTCONN`. As [`Engine::check`](crate::engine::Engine::check).
     pub fn shut_down(&self, how: How) -> Result<(), Errno> {
-        self.engine.check()?;
+        self.engine().check()?;
         let mut state = self.lock();
         self.advance(&mut state);
         let connection = connected(&mut state).map_err(|_| Errno::NOTCONN)?;
@@ -145,7 +145,7 @@ impl Socket {
     /// # Errors
     /// `EINVAL`: it is not connected. `ENOMEM`: the peer's iomap is full. Those of [`Region::new`].
     pub fn map(&self, buffer: &RegisteredBuffer, offset: u64, is_told: bool) -> Result<(), Errno> {
-        self.engine.check()?;
+        self.engine().check()?;
         let mut state = self.lock();
         self.advance(&mut state);
         let connection = connected(&mut state).map_err(|_| Errno::INVAL)?;
@@ -161,7 +161,7 @@ impl Socket {
     /// # Errors
     /// `EINVAL`: there is none. As [`Engine::check`](crate::engine::Engine::check).
     pub fn unmap(&self, address: usize, length: usize) -> Result<(), Errno> {
-        self.engine.check()?;
+        self.engine().check()?;
         let region = {
             let mut state = self.lock();
             let connection = connected(&mut state).map_err(|_| Errno::INVAL)?;

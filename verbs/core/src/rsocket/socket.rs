@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     cm::{Event, EventChannel, EventKind, Id},
-    engine::Engine,
+    engine::{Engine, Home},
     errno::Errno,
     events::Listener,
     latch::lock,
@@ -65,7 +65,7 @@ pub(super) struct State {
 /// An rsocket.
 #[derive(Debug)]
 pub struct Socket {
-    pub(super) engine: &'static Engine,
+    home: Home,
     pub(super) family: Family,
     pub(super) channel: Arc<EventChannel>,
     pub(super) wakers: Arc<Wakers>,
@@ -97,7 +97,7 @@ impl Socket {
             is_connect_told: false,
         };
         Ok(Arc::new(Self {
-            engine,
+            home: Home::of(engine),
             family,
             channel,
             wakers,
@@ -105,6 +105,44 @@ impl Socket {
             is_nonblocking: AtomicBool::new(false),
             state: Mutex::new(state),
         }))
+    }
+
+    /// The adapter.
+    pub(super) fn engine(&self) -> &'static Engine {
+        self.home.engine()
+    }
+
+    /// Returns whether the child of a fork can have it: it has no connection, and no thread was using it at the fork.
+    pub fn is_inheritable(&self) -> bool {
+        let state = self.state.try_lock();
+        state.is_ok_and(|state| matches!(state.phase, Phase::Idle | Phase::Listening(_)))
+    }
+
+    /// Has it belong to this process, without requests that the parent has taken.
+    ///
+    /// # Errors
+    /// `ENODEV`: it is not inheritable. As [`EventChannel::take_over`].
+    pub fn take_over(&self, engine: &'static Engine) -> Result<(), Errno> {
+        let mut state = self.state.try_lock().map_err(|_| Errno::NODEV)?;
+        match &mut state.phase {
+            Phase::Idle => {}
+            Phase::Listening(requests) => requests.clear(),
+            _ => return Err(Errno::NODEV),
+        }
+        // The parent has the descriptors behind them, too.
+        self.spare.try_lock().map_err(|_| Errno::NODEV)?.clear();
+        self.wakers.take_over()?;
+        self.channel.take_over(engine)?;
+        self.home.change(engine);
+        Ok(())
+    }
+
+    /// Closes what the child of a fork has of it: the parent goes on.
+    pub fn close_inherited(&self) {
+        let id = self.state.try_lock().ok().and_then(|state| state.id.clone());
+        if let Some(id) = id {
+            let _ = id.destroy();
+        }
     }
 
     /// Its family.
@@ -136,7 +174,7 @@ impl Socket {
     /// # Errors
     /// `EINVAL`: sharing of the address, once it is bound. As [`Engine::check`].
     pub fn set(&self, change: impl FnOnce(&mut Settings)) -> Result<(), Errno> {
-        self.engine.check()?;
+        self.engine().check()?;
         let mut state = self.lock();
         change(&mut state.settings);
         state.settings.limit();
@@ -260,13 +298,13 @@ impl Socket {
         is_nonblocking: bool,
         mut attempt: impl FnMut(&mut State) -> Option<Result<T, Errno>>,
     ) -> Result<T, Errno> {
-        self.engine.check()?;
+        self.engine().check()?;
         let begun = Instant::now();
         loop {
             if let Some(result) = self.attempt(&mut attempt) {
                 return result;
             }
-            self.engine.progress();
+            self.engine().progress();
             if is_nonblocking || begun.elapsed() > POLL_TIME {
                 break;
             }
@@ -332,7 +370,7 @@ impl Socket {
 
     /// Makes one pass over the sockets.
     pub fn progress(&self) {
-        self.engine.progress();
+        self.engine().progress();
     }
 
     /// What can be done without waiting.
@@ -340,7 +378,7 @@ impl Socket {
     /// # Errors
     /// `EBADF`: it is closed. As [`Engine::check`].
     pub fn readiness(&self) -> Result<Readiness, Errno> {
-        self.engine.check()?;
+        self.engine().check()?;
         let mut state = self.lock();
         self.advance(&mut state);
         let error = state.error;
@@ -372,7 +410,7 @@ impl Socket {
     /// # Errors
     /// As [`Engine::check`].
     pub fn take_error(&self) -> Result<Option<Errno>, Errno> {
-        self.engine.check()?;
+        self.engine().check()?;
         let mut state = self.lock();
         self.advance(&mut state);
         let of_connection = match &mut state.phase {
@@ -390,7 +428,7 @@ impl Socket {
         self.wakers.enter(&waker);
         loop {
             self.arm();
-            self.engine.progress();
+            self.engine().progress();
             if self.attempt(&mut attempt).is_some() {
                 break;
             }
@@ -411,7 +449,7 @@ impl Socket {
     /// Closes it: sends what is on its way, ends the connection, and gives back what it has used. Other threads' calls
     /// return `EBADF`.
     pub fn close(&self, linger: Linger) {
-        if self.engine.check().is_ok() {
+        if self.engine().check().is_ok() {
             self.end(linger);
         }
         let (phase, id) = {

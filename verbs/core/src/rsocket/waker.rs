@@ -8,6 +8,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use offload_engine::descriptor::moved_up;
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     io,
@@ -27,7 +28,7 @@ impl Waker {
     /// # Errors
     /// No descriptor is left.
     pub(super) fn new() -> Result<Arc<Self>, Errno> {
-        Ok(Arc::new(Self { descriptor: eventfd(0, EventfdFlags::CLOEXEC)? }))
+        Ok(Arc::new(Self { descriptor: moved_up(eventfd(0, EventfdFlags::CLOEXEC)?) }))
     }
 
     /// Readable once it was woken up.
@@ -80,6 +81,12 @@ impl Wakers {
         if let Some(at) = waiting.iter().position(|it| Arc::ptr_eq(it, waker)) {
             waiting.swap_remove(at);
         }
+    }
+
+    /// Forgets the threads of the parent, in the child of a fork.
+    pub(super) fn take_over(&self) -> Result<(), Errno> {
+        self.waiting.try_lock().map_err(|_| Errno::NODEV)?.clear();
+        Ok(())
     }
 
     /// Wakes up all.

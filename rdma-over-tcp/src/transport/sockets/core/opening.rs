@@ -1,10 +1,12 @@
 //! How connections come to be: commands of the adapter, handshakes, listeners.
 
+use alloc::sync::Arc;
 use core::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use offload_engine::{
     address::LocalAddress,
+    descriptor::moved_up,
     state::KeepAlive,
     time::{Duration, Instant},
 };
@@ -26,6 +28,7 @@ use crate::{
     },
     transport::sockets::{
         kernel::{address, connect_error, ends, is_of_one_connection},
+        listening::ListeningSocket,
         stream::{READABLE, SocketStream, Stage},
     },
 };
@@ -73,9 +76,10 @@ impl SocketRnic {
                 if let Some(listening) = name.and_then(|name| self.listeners.get_mut(name)) {
                     listening.is_closed = true;
                     // Its address stays bound until it is released.
-                    let both = rustix::net::Shutdown::Both;
-                    let _ = epoll::delete(&self.poller, &listening.socket);
-                    let _ = rustix::net::shutdown(&listening.socket, both);
+                    let _ = listening.socket.with(|socket| {
+                        let _ = epoll::delete(&self.poller, socket);
+                        rustix::net::shutdown(socket, rustix::net::Shutdown::Both)
+                    });
                 }
             }
             Command::Release { reservation: Reservation::Listener(listener) } => {
@@ -144,6 +148,24 @@ impl SocketRnic {
         local: LocalAddress,
         backlog: usize,
     ) -> Result<SocketAddr, Errno> {
+        let inherited = self.inherited.iter().position(|(at, _)| *at == local.address);
+        let socket = match inherited {
+            Some(at) => self.inherited.swap_remove(at).1,
+            None => self.bound_socket(local)?,
+        };
+        listen(&socket, i32::try_from(backlog.max(1)).unwrap_or(i32::MAX))?;
+        let local = address(getsockname(&socket)?)?;
+        let name = allocate(&self.next_name);
+        self.watch(&socket, name, EventFlags::IN)?;
+        self.names.insert(listener, name);
+        let socket = Arc::new(ListeningSocket::new(socket, self.poller.clone(), local));
+        let (is_closed, paused_until) = (false, None);
+        let listening = Listening { id: listener, socket, backlog, is_closed, paused_until };
+        self.listeners.insert(name, listening);
+        Ok(local)
+    }
+
+    fn bound_socket(&self, local: LocalAddress) -> Result<OwnedFd, Errno> {
         let LocalAddress { address: at, v6_only } = local;
         let socket = self.socket(at)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -151,15 +173,7 @@ impl SocketRnic {
             sockopt::set_ipv6_v6only(&socket, v6_only)?;
         }
         bind(&socket, &at)?;
-        listen(&socket, i32::try_from(backlog.max(1)).unwrap_or(i32::MAX))?;
-        let local = address(getsockname(&socket)?)?;
-        let name = allocate(&self.next_name);
-        self.watch(&socket, name, EventFlags::IN)?;
-        self.names.insert(listener, name);
-        let (is_closed, paused_until) = (false, None);
-        let listening = Listening { id: listener, socket, backlog, is_closed, paused_until };
-        self.listeners.insert(name, listening);
-        Ok(local)
+        Ok(socket)
     }
 
     /// A socket with the options that connections have; those of a listener's are inherited.
@@ -167,6 +181,7 @@ impl SocketRnic {
         let family = if of.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
+        let socket = moved_up(socket);
         sockopt::set_tcp_nodelay(&socket, true)?;
         sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
         if let Some(KeepAlive { idle, interval, probes }) = self.rnic.config().keep_alive {
@@ -228,8 +243,8 @@ impl SocketRnic {
             }
             let listener = listening.id;
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            let accepted = match accept_with(&listening.socket, flags) {
-                Ok(accepted) => accepted,
+            let accepted = match listening.socket.with(|socket| accept_with(socket, flags)) {
+                Ok(accepted) => moved_up(accepted),
                 Err(Errno::AGAIN) => return,
                 // Of a connection that has gone meanwhile, or a signal.
                 Err(error) if is_of_one_connection(error) => continue,

@@ -1,0 +1,120 @@
+//! Threads of a library that is a guest in a process.
+//!
+//! The signals of the process belong to the program. A signal that the program blocks, to read it by signalfd(2) or
+//! sigwait(3), is delivered to any thread that does not block it, by default with the end of the process. So every
+//! thread of the library blocks all signals, except those that a fault of the thread itself raises: with these blocked
+//! the kernel would end the process without the program's handler.
+//!
+//! The mask is set in the thread that starts another one, which inherits it: there is no moment without it.
+
+use std::{
+    io,
+    mem::MaybeUninit,
+    string::String,
+    thread::{Builder, JoinHandle, Scope, ScopedJoinHandle},
+};
+
+/// Signals that faults raise in the thread at fault.
+const OF_FAULTS: [libc::c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// Starts a thread that receives no signal of the program.
+///
+/// # Errors
+/// The system has no room for another thread.
+pub fn start<T: Send + 'static>(
+    name: impl Into<String>,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let _blocked = BlockedSignals::new();
+    Builder::new().name(name.into()).spawn(run)
+}
+
+/// As [`start`], for a thread that ends before `scope`.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_scoped<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    run: impl FnOnce() -> T + Send + 'scope,
+) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    let _blocked = BlockedSignals::new();
+    Builder::new().spawn_scoped(scope, run)
+}
+
+/// Blocks the signals of the calling thread until it is dropped.
+struct BlockedSignals {
+    before: libc::sigset_t,
+}
+
+impl BlockedSignals {
+    fn new() -> Self {
+        let mut all = MaybeUninit::uninit();
+        let mut before = MaybeUninit::uninit();
+        // SAFETY: the sets outlive the calls. `sigfillset` initializes the one, and leaves out the signals of the C
+        // library's own; `pthread_sigmask` initializes the other, since its first argument is valid.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            for signal in OF_FAULTS {
+                libc::sigdelset(all.as_mut_ptr(), signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
+            Self { before: before.assume_init() }
+        }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: the set is one that the same function has returned.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut())
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{format, fs, string::String, thread};
+
+    use super::*;
+
+    /// Blocked signals of the calling thread, as bits from signal 1 on.
+    fn blocked() -> u64 {
+        let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    }
+
+    const fn bit(signal: libc::c_int) -> u64 {
+        1 << (signal - 1)
+    }
+
+    /// SIGKILL, SIGSTOP, and signals 32 and 33, by which the C library changes user ids of all threads.
+    fn cannot_be_blocked() -> u64 {
+        [libc::SIGKILL, libc::SIGSTOP, 32, 33].map(bit).iter().sum()
+    }
+
+    #[test]
+    fn new_threads_block_all_signals_except_those_of_faults() {
+        let before = blocked();
+        let expected = !(OF_FAULTS.map(bit).iter().sum::<u64>() | cannot_be_blocked());
+        let seen = start("blocked", || (blocked(), thread::current().name().map(String::from)));
+        let (mask, name) = seen.unwrap().join().unwrap();
+        assert_eq!(format!("{mask:016x}"), format!("{expected:016x}"));
+        assert_eq!(name.as_deref(), Some("blocked"));
+        let scoped = thread::scope(|scope| start_scoped(scope, blocked).unwrap().join().unwrap());
+        assert_eq!(scoped, expected);
+        assert_eq!(blocked(), before);
+    }
+
+    #[test]
+    fn mask_of_the_caller_is_restored_within_a_thread_that_blocks() {
+        let nested = start("outer", || {
+            let before = blocked();
+            start("inner", || ()).unwrap().join().unwrap();
+            blocked() == before
+        });
+        assert!(nested.unwrap().join().unwrap());
+    }
+}

@@ -1,0 +1,79 @@
+//! Socket of a listener. The child of a fork inherits it and can take it over, with the connections that wait in it.
+//!
+//! After a fork both processes have the socket and the epoll set of the parent's adapter. The child takes the socket
+//! out of that set, so that the parent accepts no further connection, and listens on it with an adapter of its own.
+
+use alloc::sync::Arc;
+use core::net::SocketAddr;
+use std::{
+    os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd},
+    sync::{Mutex, PoisonError},
+};
+
+use rustix::{
+    event::epoll,
+    io::Errno,
+    net::{getsockname, sockopt},
+};
+
+use super::kernel::address;
+
+/// A socket that listens, and the epoll set that it is in.
+#[derive(Debug)]
+pub struct ListeningSocket {
+    /// `None` in a child that has taken it.
+    socket: Mutex<Option<OwnedFd>>,
+    poller: Arc<OwnedFd>,
+    local: SocketAddr,
+}
+
+impl ListeningSocket {
+    pub(super) fn new(socket: OwnedFd, poller: Arc<OwnedFd>, local: SocketAddr) -> Self {
+        Self { socket: Mutex::new(Some(socket)), poller, local }
+    }
+
+    /// Calls `work` with the socket.
+    pub(super) fn with<R>(
+        &self,
+        work: impl FnOnce(BorrowedFd<'_>) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        work(socket.as_ref().ok_or(Errno::BADF)?.as_fd())
+    }
+
+    /// Takes the socket out of the parent's adapter, in the child of a fork. `None`: another thread of the parent was
+    /// using it at the fork, or the program has closed its descriptor.
+    pub fn take(&self) -> Option<(SocketAddr, OwnedFd)> {
+        let socket = self.take_intact()?;
+        let _ = epoll::delete(&self.poller, &socket);
+        Some((self.local, socket))
+    }
+
+    /// Closes the socket in the child of a fork: the parent goes on listening.
+    pub fn close_inherited(&self) {
+        drop(self.take_intact());
+    }
+
+    fn take_intact(&self) -> Option<OwnedFd> {
+        // The holder of the lock, if there is one, does not exist in this process.
+        let socket = self.socket.try_lock().ok()?.take()?;
+        if !self.is_intact(socket.as_fd()) {
+            // The number may be that of another file of the program: it is not ours to close.
+            let _ = socket.into_raw_fd();
+            return None;
+        }
+        Some(socket)
+    }
+
+    /// Another descriptor of the socket, in the child of a fork.
+    pub fn try_clone(&self) -> Option<OwnedFd> {
+        let socket = self.socket.try_lock().ok()?;
+        let socket = socket.as_ref().filter(|it| self.is_intact(it.as_fd()))?;
+        socket.try_clone().ok()
+    }
+
+    fn is_intact(&self, socket: BorrowedFd<'_>) -> bool {
+        let local = getsockname(socket).and_then(address);
+        local == Ok(self.local) && sockopt::socket_acceptconn(socket) == Ok(true)
+    }
+}

@@ -1,0 +1,132 @@
+//! Identifiers and channels that the child of a fork takes over.
+//!
+//! Programs listen, become a daemon, and wait for connections in the child. So a child that waits for events of an
+//! inherited channel gets its identifiers, unless they have a connection or a queue pair, which stay with the parent.
+//! A listener's socket of the kernel is inherited with the connections that wait in it: the parent accepts none from
+//! then on. On a node the parent has to end first.
+//!
+//! Threads of the parent may have held a lock at the fork. They do not exist in the child, so locks are only tried:
+//! an object whose lock is held stays with the parent.
+
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::id::{Id, Phase, channel::EventChannel, inherited};
+use crate::{engine::Engine, errno::Errno};
+
+impl Id {
+    /// Returns whether it can belong to this process; `channel`: with events there.
+    fn is_inheritable(&self, channel: &Arc<EventChannel>) -> Option<bool> {
+        let inner = self.try_lock()?;
+        if inner.is_destroyed || !Arc::ptr_eq(&inner.channel, channel) {
+            return None;
+        }
+        let has_no_connection = matches!(
+            inner.phase,
+            Phase::Idle
+                | Phase::Bound
+                | Phase::AddressResolved
+                | Phase::RouteResolved
+                | Phase::Listening
+        );
+        Some(has_no_connection && inner.connector.is_none() && inner.qp.is_none())
+    }
+
+    /// Has it belong to this process.
+    fn take_over(self: &Arc<Self>, engine: &'static Engine) -> Result<(), Errno> {
+        let (bound, socket, listening) = {
+            let mut inner = self.try_lock().ok_or(Errno::NODEV)?;
+            inner.listener = None;
+            let bound = inner.bound.map(|bound| (bound, inner.is_reuse));
+            let is_listening = inner.phase == Phase::Listening;
+            let listening = inner.bound.filter(|_| is_listening).map(|at| (at, inner.backlog));
+            (bound, inner.socket.take(), listening)
+        };
+        self.enter(engine);
+        if let Some((bound, is_reuse)) = bound {
+            let _ = engine.bind(bound, is_reuse);
+        }
+        let Some((local, backlog)) = listening else { return Ok(()) };
+        if let Some(socket) = socket.and_then(|socket| socket.take()) {
+            engine.inherit(socket);
+        }
+        let listened = self.begin_to_listen(local, backlog);
+        let listened = listened.map(|listener| self.listening(listener, backlog));
+        listened.inspect_err(|Errno(number)| {
+            tracing::error!(local = %local.address, errno = number, "listener of the parent process is not taken over");
+        })
+    }
+}
+
+impl EventChannel {
+    /// Has an inherited channel, and its identifiers without a connection, belong to this process.
+    ///
+    /// # Errors
+    /// `ENODEV`: all its identifiers have connections, or another thread was using it at the fork. Those of a listen.
+    pub fn take_over(self: &Arc<Self>, engine: &'static Engine) -> Result<(), Errno> {
+        if self.events().is_own() {
+            return Ok(());
+        }
+        let inheritable = self.inheritable().ok_or(Errno::NODEV)?;
+        self.events().take_over()?;
+        inheritable.iter().try_for_each(|id| id.take_over(engine))
+    }
+
+    /// Returns whether an inherited channel can belong to this process: not all its identifiers have connections.
+    pub fn is_inheritable(self: &Arc<Self>) -> bool {
+        self.inheritable().is_some()
+    }
+
+    fn inheritable(self: &Arc<Self>) -> Option<Vec<Arc<Id>>> {
+        let (mut inheritable, mut others) = (Vec::new(), 0);
+        for id in inherited() {
+            match id.is_inheritable(self) {
+                Some(true) => inheritable.push(id),
+                Some(false) => others += 1,
+                None => {}
+            }
+        }
+        (others == 0 || !inheritable.is_empty()).then_some(inheritable)
+    }
+}
+
+/// Inherited channels with identifiers that listen, and the sockets of these.
+fn listening() -> Vec<(Arc<EventChannel>, Option<std::os::fd::OwnedFd>)> {
+    let of = |id: Arc<Id>| {
+        let inner = id.try_lock().filter(|inner| inner.phase == Phase::Listening)?;
+        let socket = inner.socket.as_ref().and_then(|socket| socket.try_clone());
+        Some((inner.channel.clone(), socket))
+    };
+    inherited().into_iter().filter_map(of).collect()
+}
+
+/// Inherited channels with identifiers that listen.
+pub fn listening_channels() -> Vec<Arc<EventChannel>> {
+    listening().into_iter().map(|(channel, _)| channel).collect()
+}
+
+/// Wakes programs that poll inherited channels, as soon as a connection waits in a socket of the kernel. Returns when
+/// nothing is left to wait for.
+pub fn announce_connections() {
+    let mut left: Vec<_> =
+        listening().into_iter().filter_map(|(channel, socket)| Some((channel, socket?))).collect();
+    while !left.is_empty() {
+        let mut polled: Vec<_> =
+            left.iter().map(|(_, socket)| PollFd::new(socket, PollFlags::IN)).collect();
+        match poll(&mut polled, None) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(_) => return,
+        }
+        let ready: Vec<_> = polled.iter().map(PollFd::revents).collect();
+        let mut ready = ready.into_iter();
+        left.retain(|(channel, _)| {
+            let events = ready.next().unwrap_or(PollFlags::empty());
+            if events.contains(PollFlags::IN) && !channel.events().is_own() {
+                channel.events().wake();
+            }
+            events.is_empty()
+        });
+    }
+}
