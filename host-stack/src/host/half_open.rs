@@ -480,8 +480,8 @@ impl Host {
     }
 
     /// Enters the Ethernet address of a peer into smoltcp's cache: the handshake has proven that packets arrive there,
-    /// and smoltcp does not have to solicit it while other connections wait for theirs. A gateway's is the one of its ARP
-    /// or ND (see `mac_of_hop`).
+    /// and smoltcp does not have to solicit it while other connections wait for theirs. A gateway's is the one of its
+    /// ARP or ND (see `mac_of_hop`).
     fn introduce(&mut self, now: Instant, tuple: FlowKey, mac: MacAddress) {
         let remote = tuple.remote().ip();
         let hop = self.config.hop_back(remote);
