@@ -8,9 +8,9 @@
 //! A received TCP frame belongs to one of three: to a connection of the target's (goes back by
 //! [`OffloadProvider::forward`](offload_engine::chimney::provider::OffloadProvider::forward), held while the connection
 //! changes hands: CH-FWD-2, -3); to a connection of the host's (observed, then smoltcp); to none (a SYN for a
-//! listener: see `half_open`; else smoltcp answers RST). The 4-tuple changes hands before its socket is taken out of smoltcp, and
-//! after it has been put in, so no frame of a connection ever meets a smoltcp without its socket, which would
-//! answer RST (P1).
+//! listener: see `half_open`; else smoltcp answers RST). The 4-tuple changes hands before its socket is taken out of
+//! smoltcp, and after it has been put in, so no frame of a connection ever meets a smoltcp without its socket, which
+//! would answer RST (P1).
 //!
 //! Limits: [`CONNECTIONS_MAX`] accepted connections in the host, [`BACKLOG_MAX`] handshakes a
 //! listener, [`HELD_FRAMES_MAX`] frames held for a connection that changes hands, the MTUs of

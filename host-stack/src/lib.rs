@@ -13,9 +13,9 @@
 //! * `retrieve`: makes smoltcp read the parts of a segment that it would leave unread.
 //! * `window`: a larger window scale on the wire than smoltcp's.
 //!
-//! The host stack needs `std`: its boundaries are channels and doorbells. Below it `cookie`, `handoff`, `observer`, `retrieve`
-//! and `window` are pure; being private they would be dead code in a build without it, so `tests/tidy/modules.rs`
-//! checks that nothing of them reaches an operating system.
+//! The host stack needs `std`: its boundaries are channels and doorbells. Below it `cookie`, `handoff`, `observer`,
+//! `retrieve` and `window` are pure; being private they would be dead code in a build without it, so
+//! `tests/tidy/modules.rs` checks that nothing of them reaches an operating system.
 #![forbid(unsafe_code)]
 #![no_std]
 

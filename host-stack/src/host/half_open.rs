@@ -149,7 +149,7 @@ impl Host {
         Verdict::Drop
     }
 
-    /// Whether a peer at this address may open a connection: it is one station, not this one, and packets reach it.
+    /// Returns true if a peer at this address may open a connection: it is one station, not this one, and has a route.
     fn may_open(&self, remote: SocketAddr) -> bool {
         self.config.is_reachable(remote)
             && self.config.has_route(remote.ip())
@@ -480,9 +480,9 @@ impl Host {
         true
     }
 
-    /// smoltcp learns the Ethernet address of a peer: the handshake has proven that packets arrive there, and smoltcp
-    /// does not have to solicit it while other connections wait for theirs. A gateway's is the one of its ARP or ND
-    /// (see `mac_of_hop`).
+    /// Enters the Ethernet address of a peer into smoltcp's cache: the handshake has proven that packets arrive there,
+    /// and smoltcp does not have to solicit it while other connections wait for theirs. A gateway's is the one of its
+    /// ARP or ND (see `mac_of_hop`).
     fn introduce(&mut self, now: Instant, tuple: FlowKey, mac: MacAddress) {
         let remote = tuple.remote().ip();
         let hop = self.config.hop_back(remote);

@@ -26,7 +26,7 @@ fn server(v6: bool) -> SocketAddr {
     SocketAddr::new(address(2, v6), PORT)
 }
 
-/// Octets of the last groups of an address of host 2's link.
+/// Address of a station on host 2's link.
 fn stranger(number: u32, v6: bool) -> IpAddr {
     let [_, high, middle, low] = number.to_be_bytes();
     match v6 {
@@ -61,7 +61,7 @@ fn flood(bench: &Bench, v6: bool, numbers: core::ops::Range<u32>) {
     }
 }
 
-/// Whether the frame is an answer of host 2's to host 1, or anything of host 1's: strangers never answer.
+/// True for frames between the two hosts: strangers never answer.
 fn strangers_are_silent(from: usize, frame: &[u8]) -> bool {
     from == 0 || frame[..6] == [2, 0, 0, 0, 0, 1] || frame[0] & 1 != 0
 }
