@@ -63,7 +63,10 @@ fn who_may_stand_beside_whom() {
             for local in elsewhere {
                 assert!(beside((there, OURS, own), (wanted, local, other)), "{local}");
             }
-            assert!(!beside((there, ANY, own), (wanted, "[fd00::1]:7000", other)), "both families");
+            let v6 = (wanted, "[fd00::1]:7000", other);
+            assert!(beside((there, ANY, own), v6), "0.0.0.0 covers IPv4");
+            assert!(!beside((there, "[::]:7000", own), v6), "[::] covers IPv6");
+            assert!(!beside((there, "[::]:7000", own), (wanted, OURS, other)), "and IPv4");
         }
     }
     // Shards of one consumer have what is heard in common, on the same address.
