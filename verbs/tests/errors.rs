@@ -103,3 +103,9 @@ fn a_panic_ends_the_device() {
 fn rsockets() {
     run("rsockets", &[], &[]);
 }
+
+// Packed structures of the program's, and identifiers whose events another thread takes.
+#[test]
+fn structures_at_any_address_and_complete_identifiers() {
+    run("structures", &[], &[]);
+}
