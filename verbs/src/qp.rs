@@ -189,32 +189,30 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 /// Pointers are null or the program's.
 pub(crate) unsafe fn create_extended(attr: *mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: as the caller says.
-    let given = unsafe { copied(attr) }.ok_or(Errno(libc::EINVAL))?;
+    let attr = unsafe { attr.as_mut() }.ok_or(Errno(libc::EINVAL))?;
     let known =
         IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
-    let has = |bit| given.comp_mask & bit != 0;
-    if given.comp_mask & !known != 0
-        || has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && given.create_flags != 0
+    let has = |bit| attr.comp_mask & bit != 0;
+    if attr.comp_mask & !known != 0 || has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0
     {
         return Err(Errno(libc::EOPNOTSUPP));
     }
     if !has(IBV_QP_INIT_ATTR_PD) {
         return Err(Errno(libc::EINVAL));
     }
-    let send_ops = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(given.send_ops_flags);
+    let send_ops = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(attr.send_ops_flags);
     let mut plain = ibv_qp_init_attr {
-        qp_context: given.qp_context,
-        send_cq: given.send_cq,
-        recv_cq: given.recv_cq,
-        srq: given.srq,
-        cap: given.cap,
-        qp_type: given.qp_type,
-        sq_sig_all: given.sq_sig_all,
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        cap: attr.cap,
+        qp_type: attr.qp_type,
+        sq_sig_all: attr.sq_sig_all,
     };
     // SAFETY: as the caller says.
-    let qp = unsafe { create(given.pd, &raw mut plain, send_ops) }?;
-    // SAFETY: as the caller says, and they are not null.
-    unsafe { (&raw mut (*attr).cap).write_unaligned(plain.cap) };
+    let qp = unsafe { create(attr.pd, &raw mut plain, send_ops) }?;
+    attr.cap = plain.cap;
     Ok(qp)
 }
 
@@ -268,15 +266,19 @@ extern "C" fn ibv_query_qp_data_in_order(
 unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     guard::status(|| {
         // SAFETY: the program's pointers are one of a queue pair, and attributes.
-        let (state, attr) =
-            unsafe { (QpObject::of(qp)?, copied(attr).ok_or(Errno(libc::EINVAL))?) };
+        let state = unsafe { QpObject::of(qp) }?;
+        if attr.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
         let mask = mask as u32;
         // An adapter of iWARP knows its peer by the connection: there is no other way to RTR.
         if mask & (IBV_QP_AV | IBV_QP_DEST_QPN) != 0 {
             return Err(Errno(libc::EINVAL));
         }
         if mask & IBV_QP_STATE != 0 {
-            let to = State::from_number(attr.qp_state.0).ok_or(Errno(libc::EINVAL))?;
+            // SAFETY: as above. Programs of older releases give a shorter structure.
+            let to = unsafe { (&raw const (*attr).qp_state).read_unaligned() };
+            let to = State::from_number(to.0).ok_or(Errno(libc::EINVAL))?;
             let now = state.qp.modify(to)?;
             // SAFETY: as above.
             unsafe { (*qp).state = ibv_qp_state(now as u32) };
