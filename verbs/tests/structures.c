@@ -1,4 +1,5 @@
-/* Structures that program and library share: at any address, and complete when the event that announces them is taken. */
+/* Memory that program and library share: structures at any address, identifiers that are complete when the event that
+ * announces them is taken, and payload that changes while it is sent. */
 #define _GNU_SOURCE
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
@@ -125,10 +126,47 @@ static void complete_with_the_event(void)
 	rdma_destroy_event_channel(channel);
 }
 
+enum { WRITES = 200, LARGE = 1 << 20 };
+static char changing[LARGE], target[LARGE];
+static volatile int is_over;
+
+static void *change(void *arg)
+{
+	for (char value = 0; !is_over; value++)
+		memset(changing, value, LARGE);
+	return arg;
+}
+
+/* As a guest's whose memory QEMU migrates. The target has one value or another; the connection lives. */
+static void memory_that_changes_while_it_is_sent(void)
+{
+	struct ibv_mr *from = ibv_reg_mr(client->pd, changing, LARGE, 0);
+	struct ibv_mr *to = ibv_reg_mr(server->pd, target, LARGE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	struct ibv_sge sge = { .addr = (uintptr_t)changing, .length = LARGE, .lkey = from->lkey };
+	struct ibv_send_wr *bad, wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE,
+		.wr.rdma = { .remote_addr = (uintptr_t)target, .rkey = to->rkey } };
+	struct ibv_wc wc = { .status = IBV_WC_SUCCESS };
+	pthread_t thread;
+	while (ibv_poll_cq(client->send_cq, 1, &wc) == 0) /* the Send of before */
+		;
+	pthread_create(&thread, NULL, change, NULL);
+	for (int count = 0; count < WRITES && wc.status == IBV_WC_SUCCESS; count++) {
+		CHECK(ibv_post_send(client->qp, &wr, &bad) == 0);
+		while (ibv_poll_cq(client->send_cq, 1, &wc) == 0)
+			;
+	}
+	is_over = 1;
+	pthread_join(thread, NULL);
+	CHECK(wc.status == IBV_WC_SUCCESS);
+	CHECK(ibv_query_qp(server->qp, &(struct ibv_qp_attr){ 0 }, IBV_QP_STATE, &(struct ibv_qp_init_attr){ 0 }) == 0);
+	CHECK(server->qp->state == IBV_QPS_RTS);
+}
+
 int main(void)
 {
 	complete_with_the_event();
 	at_any_address();
+	memory_that_changes_while_it_is_sent();
 	printf("%d failures\n", failures);
 	return failures != 0;
 }
