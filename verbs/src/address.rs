@@ -16,7 +16,10 @@ use flue_verbs_abi::{
 };
 use libc::{addrinfo, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
-use crate::guard::{self, Errno};
+use crate::{
+    guard::{self, Errno},
+    request::copied,
+};
 
 /// An address of the program's.
 ///
@@ -156,17 +159,17 @@ pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
 ) -> c_int {
     guard::number(|| {
         // SAFETY: as the program says.
-        let hints = unsafe { hints.as_ref() };
+        let hints = unsafe { copied(hints) };
         if node.is_null() && service.is_null() && hints.is_none() {
             return Err(Errno(libc::EINVAL));
         }
         let made = Box::into_raw(Box::new(rdma_addrinfo::zeroed()));
         // SAFETY: it was made just now; the rest is as the program says.
-        let failed = unsafe { fill(&mut *made, node, service, hints) };
+        let failed = unsafe { fill(&mut *made, node, service, hints.as_ref()) };
         match failed {
             Ok(0) => {
                 // SAFETY: the program gives a place for it.
-                unsafe { res.write(made) };
+                unsafe { res.write_unaligned(made) };
                 Ok(0)
             }
             other => {

@@ -47,6 +47,7 @@ use crate::{
     object::Object,
     open,
     qp::{self, QpObject},
+    request::copied,
 };
 
 type EventObject = Object<rdma_cm_event, Event>;
@@ -124,7 +125,7 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
 ) -> c_int {
     // SAFETY: as the program says.
     guard::done(|| unsafe {
-        id.write(create(channel, context, ps)?);
+        id.write_unaligned(create(channel, context, ps)?);
         Ok(())
     })
 }
@@ -232,8 +233,9 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addr(
     let begun = guard::done(|| unsafe {
         let state = of(id)?;
         let source = if src.is_null() { None } else { Some(address::read(src)?) };
-        state.id.resolve_address(source, address::read(dst)?)?;
-        show(id)
+        let destination = address::read(dst)?;
+        (*id).route.addr.dst_storage = address::storage(destination);
+        Ok(state.id.resolve_address(source, destination)?)
     });
     // SAFETY: as the program says.
     unsafe { complete(id, begun) }
@@ -247,12 +249,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_route(
     _timeout_ms: c_int,
 ) -> c_int {
     // SAFETY: as the program says.
-    let begun = guard::done(|| unsafe {
-        of(id)?.id.resolve_route()?;
-        (*id).route.num_paths = 1;
-        (*id).route.path_rec = (&raw const PATH).cast_mut();
-        Ok(())
-    });
+    let begun = guard::done(|| unsafe { Ok(of(id)?.id.resolve_route()?) });
     // SAFETY: as the program says.
     unsafe { complete(id, begun) }
 }
@@ -261,7 +258,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_route(
 unsafe fn parameters(param: *const rdma_conn_param) -> ConnectParameters {
     // SAFETY: the program gives null or parameters, whose data are as long as they say.
     unsafe {
-        let Some(param) = param.as_ref() else { return ConnectParameters::default() };
+        let Some(param) = copied(param) else { return ConnectParameters::default() };
         let reads = |given: u8, all: u32| (u32::from(given) != all).then_some(given);
         let mut private_data = Vec::new();
         if !param.private_data.is_null() {
@@ -288,7 +285,7 @@ unsafe fn qp_of(
         if !(*id).qp.is_null() {
             return Ok(qp::of((*id).qp)?.clone());
         }
-        let number = param.as_ref().map(|param| param.qp_num);
+        let number = copied(param).map(|param| param.qp_num);
         number.and_then(|number| Qp::numbered(engine, number)).ok_or(Errno(libc::EINVAL))
     }
 }
@@ -431,9 +428,18 @@ unsafe fn deliver(event: Event) -> Result<*mut rdma_cm_event, Errno> {
         }
     }
     let name = id.name() as *mut rdma_cm_id;
-    if event.kind == EventKind::Established {
-        // SAFETY: the identifier stays until the event is acknowledged.
-        unsafe { show(name) }?;
+    // Members of the identifier change when the program takes the event, not in the call that has caused it: a thread of
+    // the program's may take the event before that call has returned.
+    // SAFETY: the identifier stays until the event is acknowledged.
+    unsafe {
+        match event.kind {
+            EventKind::AddressResolved | EventKind::Established => show(name)?,
+            EventKind::RouteResolved => {
+                (*name).route.num_paths = 1;
+                (*name).route.path_rec = (&raw const PATH).cast_mut();
+            }
+            _ => {}
+        }
     }
     let mut seen = rdma_cm_event::zeroed();
     seen.id = name;
@@ -472,7 +478,7 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mu
         let list = Box::new([open::of_identifiers()?, ptr::null_mut()]);
         if !num_devices.is_null() {
             // SAFETY: the caller passes a valid place or null.
-            unsafe { num_devices.write(1) };
+            unsafe { num_devices.write_unaligned(1) };
         }
         Ok(Box::into_raw(list).cast())
     })
@@ -563,15 +569,18 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
         // SAFETY: as the program says.
         unsafe {
             of(id)?;
-            let attr = attr.as_mut().ok_or(Errno(libc::EINVAL))?;
+            if attr.is_null() {
+                return Err(Errno(libc::EINVAL));
+            }
             let mut wanted = IBV_QP_STATE;
-            if attr.qp_state.0 == State::Init as u32 {
+            if (&raw const (*attr).qp_state).read_unaligned().0 == State::Init as u32 {
                 wanted |= IBV_QP_ACCESS_FLAGS;
-                attr.qp_access_flags = flue_verbs_core::memory::access::LOCAL_WRITE
+                let rights = flue_verbs_core::memory::access::LOCAL_WRITE
                     | flue_verbs_core::memory::access::REMOTE_WRITE
                     | flue_verbs_core::memory::access::REMOTE_READ;
+                (&raw mut (*attr).qp_access_flags).write_unaligned(rights);
             }
-            mask.write(wanted as c_int);
+            mask.write_unaligned(wanted as c_int);
         }
         Ok(())
     })

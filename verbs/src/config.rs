@@ -99,6 +99,8 @@ fn options() -> Options {
         },
         rfc7306: rfc7306.unwrap_or(default.rfc7306),
         receive_wait: receive_wait.unwrap_or(RECEIVE_WAIT),
+        // Programs change memory that an adapter reads: a guest runs on while QEMU migrates it.
+        copies_payload: true,
         end_wait: END_WAIT,
         ..default
     };

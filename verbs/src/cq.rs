@@ -225,8 +225,8 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
             unsafe {
                 let Some(name) = ChannelObject::of(channel)?.take()? else { return Ok(0) };
                 let found = name as *mut ibv_cq;
-                cq.write(found);
-                cq_context.write((*found).cq_context);
+                cq.write_unaligned(found);
+                cq_context.write_unaligned((*found).cq_context);
             }
             Ok(1)
         });
@@ -249,8 +249,8 @@ pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uin
     });
 }
 
-/// A place for a completion in the program's array, which may never have been written.
-#[repr(transparent)]
+/// A place for a completion in the program's array: at any address, and perhaps never written.
+#[repr(C, packed)]
 struct Place(MaybeUninit<ibv_wc>);
 
 impl From<Completion> for Place {

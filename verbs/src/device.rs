@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
         let list = Box::new([device(), ptr::null_mut()]);
         if !num_devices.is_null() {
             // SAFETY: the caller passes a valid place or null.
-            unsafe { num_devices.write(1) };
+            unsafe { num_devices.write_unaligned(1) };
         }
         Ok(Box::into_raw(list).cast())
     })
@@ -171,7 +171,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     guard::status(|| {
         fault::inject();
         // SAFETY: the program gives a place for them.
-        unsafe { attr.write(attributes()?) };
+        unsafe { attr.write_unaligned(attributes()?) };
         Ok(())
     })
 }
@@ -313,7 +313,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     guard::done(|| {
         check_gid(port.into(), index.into())?;
         // SAFETY: the program gives a place for it.
-        unsafe { into.write(IBV_GID_TYPE_IB.0) };
+        unsafe { into.write_unaligned(IBV_GID_TYPE_IB.0) };
         Ok(())
     })
 }
@@ -382,7 +382,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
     guard::done(|| {
         check_gid(port.into(), index.into())?;
         // SAFETY: the program gives a place for it.
-        unsafe { pkey.write(0) };
+        unsafe { pkey.write_unaligned(0) };
         Ok(())
     })
 }

@@ -9,6 +9,7 @@ use crate::{
     config, context, cq,
     guard::{self, Errno},
     read,
+    request::copied,
 };
 
 /// Reads one event. `None`: it was withdrawn, and another is to be waited for. EIO: none will come.
@@ -20,7 +21,7 @@ fn take(context: *mut ibv_context, event: *mut ibv_async_event) -> Result<Option
     told.element = ibv_async_element { cq: taken.name as *mut ibv_cq };
     told.event_type = taken.kind;
     // SAFETY: the program gives a place for an event.
-    unsafe { event.write(told) };
+    unsafe { event.write_unaligned(told) };
     Ok(Some(()))
 }
 
@@ -64,8 +65,8 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
     guard::nothing(|| {
         // SAFETY: the program gives an event that it was told, of an object that waits for this.
         unsafe {
-            let Some(event) = event.as_ref() else { return };
-            if let Some(acknowledgements) = acknowledgements_of(event) {
+            let Some(event) = copied(event) else { return };
+            if let Some(acknowledgements) = acknowledgements_of(&event) {
                 acknowledgements.acknowledged(1);
             }
         }

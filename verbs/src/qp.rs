@@ -43,7 +43,7 @@ use crate::{
     memory::PdObject,
     mw,
     object::Object,
-    request::{Entries, SGES_MAX, answer},
+    request::{Entries, SGES_MAX, answer, copied},
     srq,
 };
 
@@ -91,18 +91,19 @@ pub(crate) unsafe fn create(
     send_ops: Option<u64>,
 ) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: as the caller says.
-    let (domain, attr) = unsafe { (PdObject::of(pd)?, attr.as_mut().ok_or(Errno(libc::EINVAL))?) };
-    if attr.qp_type != IBV_QPT_RC {
+    let (domain, mut given) =
+        unsafe { (PdObject::of(pd)?, copied(attr).ok_or(Errno(libc::EINVAL))?) };
+    if given.qp_type != IBV_QPT_RC {
         return Err(Errno(libc::EOPNOTSUPP));
     }
     let building =
         send_ops.map(|operations| Building::new(operations, domain.engine())).transpose()?;
     let ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } =
-        attr.cap;
-    let srq = match attr.srq.is_null() {
+        given.cap;
+    let srq = match given.srq.is_null() {
         true => None,
         // SAFETY: as the caller says.
-        false => Some(unsafe { srq::of(attr.srq) }?),
+        false => Some(unsafe { srq::of(given.srq) }?),
     };
     let limits = QpLimits {
         receive_queue_depth: if srq.is_some() { 0 } else { max_recv_wr },
@@ -112,7 +113,7 @@ pub(crate) unsafe fn create(
         inline_data_size: max_inline_data,
     };
     // SAFETY: as the caller says.
-    let (send_cq, receive_cq) = unsafe { (cq::of(attr.send_cq)?, cq::of(attr.recv_cq)?) };
+    let (send_cq, receive_cq) = unsafe { (cq::of(given.send_cq)?, cq::of(given.recv_cq)?) };
     // SAFETY: as the caller says, and the domain is not null.
     let context = unsafe { (*pd).context };
     // SAFETY: the context is that of the domain.
@@ -126,27 +127,29 @@ pub(crate) unsafe fn create(
         told.push_unless(event, || is_gone.load(Ordering::Relaxed));
     });
     let qp = Qp::new(domain, QpAttributes { send_cq, receive_cq, srq, limits }, tell)?;
-    attr.cap.max_inline_data = qp.attributes().limits.inline_data_size;
+    given.cap.max_inline_data = qp.attributes().limits.inline_data_size;
+    // SAFETY: as the caller says, and it is not null.
+    unsafe { attr.write_unaligned(given) };
     let mut seen = ibv_qp_ex::zeroed();
     let base = &mut seen.qp_base;
     base.context = context;
-    base.qp_context = attr.qp_context;
+    base.qp_context = given.qp_context;
     base.pd = pd;
-    base.send_cq = attr.send_cq;
-    base.recv_cq = attr.recv_cq;
-    base.srq = attr.srq;
+    base.send_cq = given.send_cq;
+    base.recv_cq = given.recv_cq;
+    base.srq = given.srq;
     base.qp_num = qp.number();
     base.handle = qp.number();
     base.state = ibv_qp_state(State::Reset as u32);
-    base.qp_type = attr.qp_type;
+    base.qp_type = given.qp_type;
     if building.is_some() {
         ex::fill(&mut seen);
     }
     let state = QpState {
         qp,
-        is_all_signaled: attr.sq_sig_all != 0,
+        is_all_signaled: given.sq_sig_all != 0,
         building: building.map(Mutex::new),
-        init: Mutex::new(ibv_qp_init_attr_send(*attr)),
+        init: Mutex::new(ibv_qp_init_attr_send(given)),
         events,
         acknowledgements,
         ack_timeout: AtomicU8::new(0),
@@ -242,8 +245,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
             found.cap = made.cap;
             found.port_num = 1;
             found.timeout = state.ack_timeout.load(Ordering::Relaxed);
-            attr.write(found);
-            init.write(made);
+            attr.write_unaligned(found);
+            init.write_unaligned(made);
             (*qp).state = now;
         }
         Ok(())
@@ -265,8 +268,10 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
 ) -> c_int {
     guard::status(|| {
         // SAFETY: the program's pointers are one of a queue pair, and attributes.
-        let (state, attr) =
-            unsafe { (QpObject::of(qp)?, attr.as_ref().ok_or(Errno(libc::EINVAL))?) };
+        let state = unsafe { QpObject::of(qp) }?;
+        if attr.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
         let mask = mask as u32;
         // An adapter of iWARP knows its peer by the connection: there is no other way to RTR.
         if mask & (IBV_QP_AV | IBV_QP_DEST_QPN) != 0 {
@@ -278,7 +283,9 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
             return Err(Errno(libc::EINVAL));
         }
         if mask & IBV_QP_STATE != 0 {
-            let to = State::from_number(attr.qp_state.0).ok_or(Errno(libc::EINVAL))?;
+            // SAFETY: as above. Programs of older releases give a shorter structure.
+            let to = unsafe { (&raw const (*attr).qp_state).read_unaligned() };
+            let to = State::from_number(to.0).ok_or(Errno(libc::EINVAL))?;
             let now = state.qp.modify(to)?;
             // SAFETY: as above.
             unsafe { (*qp).state = ibv_qp_state(now as u32) };
@@ -398,7 +405,7 @@ unsafe fn post_one(
         for (at, part) in parts[..count].iter_mut().enumerate() {
             // SAFETY: as the caller says; the program does not change its data before the post returns.
             unsafe {
-                let ibv_sge { addr, length, .. } = *wr.sg_list.add(at);
+                let ibv_sge { addr, length, .. } = wr.sg_list.add(at).read_unaligned();
                 if length > 0 {
                     *part = std::slice::from_raw_parts(addr as *const u8, length as usize);
                 }
@@ -422,8 +429,8 @@ pub(crate) unsafe extern "C" fn post_send(
         unsafe {
             let state = QpObject::of(qp)?;
             state.qp.post_send(|poster| -> Result<(), Errno> {
-                while let Some(wr) = next.get().as_ref() {
-                    post_one(poster, wr, state.is_all_signaled)?;
+                while let Some(wr) = copied(next.get()) {
+                    post_one(poster, &wr, state.is_all_signaled)?;
                     next.set(wr.next);
                 }
                 Ok(())
@@ -445,7 +452,7 @@ pub(crate) unsafe extern "C" fn post_recv(
         unsafe {
             let state = QpObject::of(qp)?;
             state.qp.post_receives(|poster| -> Result<(), Errno> {
-                while let Some(wr) = next.get().as_ref() {
+                while let Some(wr) = copied(next.get()) {
                     let entries = Entries::of(wr.sg_list, wr.num_sge)?;
                     poster.post(wr.wr_id, entries.as_slice())?;
                     next.set(wr.next);
@@ -466,7 +473,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
 ) -> c_int {
     // SAFETY: the program's pointers are those of a queue pair, of a window, and a bind.
     guard::status(|| unsafe {
-        let (state, bind) = (QpObject::of(qp)?, bind.as_ref().ok_or(Errno(libc::EINVAL))?);
+        let (state, bind) = (QpObject::of(qp)?, copied(bind).ok_or(Errno(libc::EINVAL))?);
         if mw::WindowObject::of(mw)?.kind() != WindowType::One {
             return Err(Errno(libc::EINVAL));
         }

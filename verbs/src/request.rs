@@ -1,4 +1,5 @@
-//! Work requests as programs give them: lists, and their scatter/gather entries.
+//! Structures as programs pass them: at any address, since programs embed them in packed structures of their own. Work
+//! requests: lists, and their scatter/gather entries.
 
 use std::ffi::c_int;
 
@@ -6,6 +7,16 @@ use flue_verbs_abi::objects::ibv_sge;
 use rdma_over_tcp::rnic::Sge;
 
 use crate::guard::Errno;
+
+/// Copy of a structure of the program's, at whatever alignment; `None` for a null pointer.
+///
+/// # Safety
+/// `from` is null, or `T` can be read there.
+#[inline]
+pub(crate) unsafe fn copied<T: Copy>(from: *const T) -> Option<T> {
+    // SAFETY: as the caller says.
+    (!from.is_null()).then(|| unsafe { from.read_unaligned() })
+}
 
 /// Scatter/gather entries of a request, at most.
 pub(crate) const SGES_MAX: usize = 16;
@@ -47,7 +58,7 @@ pub(crate) fn answer<T>(posted: Result<c_int, Errno>, at: *mut T, bad: *mut *mut
         Err(error) => {
             if !bad.is_null() {
                 // SAFETY: the program gives a place for it.
-                unsafe { bad.write(at) };
+                unsafe { bad.write_unaligned(at) };
             }
             error.0
         }

@@ -25,7 +25,7 @@ use crate::{
     guard::{self, Errno},
     memory::PdObject,
     object::Object,
-    request::{self, Entries},
+    request::{self, Entries, copied},
 };
 
 /// Our part of a queue.
@@ -47,7 +47,7 @@ pub(crate) unsafe fn create(
 ) -> Result<*mut ibv_srq, Errno> {
     // SAFETY: as the caller says.
     let (domain, attr, context, events) = unsafe {
-        let (domain, attr) = (PdObject::of(pd)?, attr.as_mut().ok_or(Errno(libc::EINVAL))?);
+        let (domain, attr) = (PdObject::of(pd)?, copied(attr).ok_or(Errno(libc::EINVAL))?);
         (domain, attr, (*pd).context, context::events_of_new((*pd).context)?)
     };
     let acknowledgements = Arc::<Acknowledgements>::default();
@@ -144,7 +144,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
     // SAFETY: the program's pointers are one of a queue, and a place for the number.
     guard::status(|| unsafe {
-        number.write(SrqObject::of(srq)?.srq.number());
+        number.write_unaligned(SrqObject::of(srq)?.srq.number());
         Ok(())
     })
 }
@@ -156,7 +156,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_srq(
 ) -> c_int {
     // SAFETY: the program's pointers are one of a queue, and attributes.
     guard::status(|| unsafe {
-        let (state, attr) = (SrqObject::of(srq)?, attr.as_ref().ok_or(Errno(libc::EINVAL))?);
+        let (state, attr) = (SrqObject::of(srq)?, copied(attr).ok_or(Errno(libc::EINVAL))?);
         let mask = mask as u32;
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
             return Err(Errno(libc::EINVAL));
@@ -171,7 +171,7 @@ pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_
     // SAFETY: the program's pointers are one of a queue, and a place for the answer.
     guard::status(|| unsafe {
         let found = SrqObject::of(srq)?.srq.attributes()?;
-        attr.write(ibv_srq_attr {
+        attr.write_unaligned(ibv_srq_attr {
             max_wr: found.depth,
             max_sge: found.max_receive_request_sge,
             srq_limit: found.limit,
@@ -194,7 +194,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     // SAFETY: the program's pointers are one of a queue, and a list of requests.
     let posted = guard::fast(|| unsafe {
         SrqObject::of(srq)?.srq.post_receives(|poster| -> Result<(), Errno> {
-            while let Some(wr) = next.get().as_ref() {
+            while let Some(wr) = copied(next.get()) {
                 let entries = Entries::of(wr.sg_list, wr.num_sge)?;
                 poster.post(wr.wr_id, entries.as_slice())?;
                 next.set(wr.next);

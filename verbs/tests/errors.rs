@@ -130,3 +130,9 @@ fn closed_descriptors_of_the_library_are_not_used_for_files_of_the_program() {
 fn accept_after_the_requester_has_left_flushes_receives() {
     run("guest", &["leaves"], &[]);
 }
+
+// Packed structures of the program's, and identifiers whose events another thread takes.
+#[test]
+fn structures_at_any_address_and_complete_identifiers() {
+    run("structures", &[], &[]);
+}

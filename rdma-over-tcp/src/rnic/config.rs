@@ -190,6 +190,10 @@ pub struct Config {
     /// Time that a message waits until a receive is posted for it, while TCP's window holds back what follows; zero: it
     /// ends the connection at once (RFC 5041 §7.2). For programs that count on InfiniBand's receiver-not-ready retries.
     pub receive_wait: Duration,
+    /// Copies the payload of Sends and Writes of any size where CRCs are in use: for consumers that may change memory
+    /// while a request reads it. Otherwise a payload above 16 KiB is read twice, for the CRC and to be sent; if it changes
+    /// in between, the peer finds a CRC error and ends the connection.
+    pub copies_payload: bool,
     /// Atomics and immediate data (RFC 7306), for queue pairs that are not told otherwise. MPA cannot negotiate them,
     /// so it is for those who know that their peers can: a peer that cannot ends the connection by a Terminate.
     /// Without it posts are refused, and so is what a peer sends, as an unexpected opcode.
@@ -234,6 +238,7 @@ impl Default for Config {
             end_wait: Duration::from_secs(30),
             terminate_timeout: Duration::from_secs(5),
             receive_wait: Duration::ZERO,
+            copies_payload: false,
             rfc7306: false,
             nudge_timeout: Duration::from_millis(50),
             retry_plain: false,

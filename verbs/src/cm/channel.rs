@@ -120,7 +120,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
         // SAFETY: as above; the program gives a place for the event.
         let taken = guard::event(|| unsafe {
             let Some(taken) = events(channel)?.take()? else { return Ok(0) };
-            event.write(deliver(taken)?);
+            event.write_unaligned(deliver(taken)?);
             Ok(1)
         });
         match taken {

@@ -20,7 +20,10 @@ use super::{
     queues::{create_plain_qp, rdma_create_qp, rdma_destroy_qp, rdma_destroy_srq},
     rdma_destroy_id, rdma_get_cm_event, rdma_resolve_addr, rdma_resolve_route, show,
 };
-use crate::guard::{self, Errno};
+use crate::{
+    guard::{self, Errno},
+    request::copied,
+};
 
 /// Milliseconds in which an address is to be resolved.
 const RESOLVE_MS: c_int = 2000;
@@ -68,7 +71,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_request(
             return Err(error);
         }
         (*child).event = event;
-        id.write(child);
+        id.write_unaligned(child);
         Ok(())
     })
 }
@@ -84,13 +87,13 @@ pub(crate) unsafe extern "C-unwind" fn rdma_create_ep(
     let begun = guard::done(|| {
         // SAFETY: as the program says.
         unsafe {
-            let res = res.as_ref().ok_or(Errno(libc::EINVAL))?;
+            let res = copied(res).ok_or(Errno(libc::EINVAL))?;
             let ps = rdma_port_space(res.ai_port_space as u32);
             made = create(ptr::null_mut(), ptr::null_mut(), ps)?;
             let kind = ibv_qp_type(res.ai_qp_type as u32);
             (*made).qp_type = kind;
-            if let Some(attr) = attr.as_mut() {
-                attr.qp_type = kind;
+            if !attr.is_null() {
+                (&raw mut (*attr).qp_type).write_unaligned(kind);
             }
             is_passive = res.ai_flags as u32 & RAI_PASSIVE != 0;
             if !is_passive {
@@ -98,8 +101,8 @@ pub(crate) unsafe extern "C-unwind" fn rdma_create_ep(
             }
             let state = of(made)?;
             bind(state, res.ai_src_addr)?;
-            if let Some(attr) = attr.as_ref() {
-                let kept = Endpoint { pd, attr: *attr };
+            if let Some(attr) = copied(attr) {
+                let kept = Endpoint { pd, attr };
                 *state.endpoint.lock().unwrap_or_else(PoisonError::into_inner) = Some(kept);
             }
             show(made)
@@ -109,7 +112,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_create_ep(
     unsafe {
         let mut result = begun;
         if result == 0 && !is_passive {
-            let (src, dst) = ((*res).ai_src_addr, (*res).ai_dst_addr);
+            let rdma_addrinfo { ai_src_addr: src, ai_dst_addr: dst, .. } = res.read_unaligned();
             result = rdma_resolve_addr(made, src, dst, RESOLVE_MS);
             if result == 0 {
                 result = rdma_resolve_route(made, RESOLVE_MS);
@@ -120,7 +123,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_create_ep(
         }
         if result == 0 {
             (*made).pd = if pd.is_null() { (*made).pd } else { pd };
-            id.write(made);
+            id.write_unaligned(made);
         } else if !made.is_null() {
             let error = *libc::__errno_location();
             rdma_destroy_ep(made);

@@ -15,7 +15,9 @@ use super::of;
 use crate::{
     cq,
     guard::{self, Errno},
-    qp, srq,
+    qp,
+    request::copied,
+    srq,
 };
 
 /// A completion queue and its channel for an identifier whose program has named none.
@@ -129,7 +131,12 @@ pub(crate) unsafe extern "C" fn rdma_create_qp(
     attr: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: as the program says.
-    guard::done(|| unsafe { create_plain_qp(id, pd, attr.as_mut().ok_or(Errno(libc::EINVAL))?) })
+    guard::done(|| unsafe {
+        let mut given = copied(attr).ok_or(Errno(libc::EINVAL))?;
+        create_plain_qp(id, pd, &mut given)?;
+        attr.write_unaligned(given);
+        Ok(())
+    })
 }
 
 pub(crate) unsafe extern "C" fn rdma_create_qp_ex(

@@ -217,7 +217,7 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, address: u64, len
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
     // SAFETY: the program gives so many.
-    let entries = (0..count).map(|at| unsafe { *list.add(at) });
+    let entries = (0..count).map(|at| unsafe { list.add(at).read_unaligned() });
     let sge = |ibv_sge { addr, length, lkey }| Sge { address: addr, length, token: lkey };
     set(qp, Payload::Registered(entries.map(sge).collect()));
 }
@@ -247,7 +247,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
     for at in 0..count {
         // SAFETY: as the program says.
         unsafe {
-            let ibv_data_buf { addr, length } = *list.add(at);
+            let ibv_data_buf { addr, length } = list.add(at).read_unaligned();
             append(&mut data, addr, length);
         }
     }

@@ -115,7 +115,7 @@ impl Stream {
             decoder: Decoder::new(crc, receive_markers),
             // The limit in the start-up frame binds, not the smaller of both.
             receiver: Receiver::new(negotiated.limits.ird),
-            transmitter: Transmitter::new(crc, send_markers, config.fpdu_size, rtr),
+            transmitter: Transmitter::new(crc, send_markers, config, rtr),
             may_send: false,
             limits,
             is_established: false,
@@ -271,7 +271,7 @@ impl Stream {
         terminate: Terminate,
     ) {
         let Framing { crc, send_markers, receive_markers } = framing;
-        let mut transmitter = Transmitter::new(crc, send_markers, config.fpdu_size, None);
+        let mut transmitter = Transmitter::new(crc, send_markers, config, None);
         transmitter.abandon(Some(terminate));
         self.phase = Phase::Operating(Box::new(Operation {
             decoder: Decoder::new(crc, receive_markers),

@@ -12,7 +12,9 @@
 //! A send or write of up to [`COPY_ASIDE_MAX`] bytes is copied when its turn comes and done once TCP has
 //! all of it, so that its completion never waits for a delayed acknowledgement. Larger ones are read
 //! where they lie and done when acknowledged, but for a tail of as many bytes, which is copied aside. Of them
-//! too, pieces of up to `COPIED_PIECE_MAX` bytes are copied: one more slice of a gathered write costs more.
+//! too, pieces of up to `COPIED_PIECE_MAX` bytes are copied: one more slice of a gathered write costs more. With CRCs, and
+//! consumers that may change the memory meanwhile ([`Config::copies_payload`](super::super::config::Config)), messages of
+//! any size are copied: a CRC must fit what leaves.
 //!
 //! Read Responses are always copied, FPDU by FPDU, each after a check of the peer's rights: the peer may write the
 //! memory at any time, a CRC must fit what leaves, and nothing leaves after the rights are gone. No more of them is in
@@ -41,7 +43,7 @@ use crate::{
         write_header,
     },
     rnic::{
-        config::FpduSize,
+        config::{Config, FpduSize},
         id::QpId,
         objects::Objects,
         qp::{Pumped, Qp},
@@ -193,6 +195,8 @@ pub(super) struct Transmitter {
     /// Own requests that await their response, oldest first.
     pub(super) outstanding: VecDeque<Outstanding>,
     /// To be sent before the next message: the RTR, or a nudge.
+    /// Bytes of a message up to which it is copied.
+    copied_max: u32,
     rtr: Option<RtrKind>,
     terminate: Option<Terminate>,
     has_sent: bool,
@@ -205,11 +209,12 @@ pub(super) struct Transmitter {
 }
 
 impl Transmitter {
-    pub(super) fn new(crc: bool, markers: bool, size: FpduSize, rtr: Option<RtrKind>) -> Self {
+    pub(super) fn new(crc: bool, markers: bool, config: &Config, rtr: Option<RtrKind>) -> Self {
         Self {
             encoder: Encoder::new(crc, markers),
             markers,
-            size,
+            size: config.fpdu_size,
+            copied_max: if crc && config.copies_payload { u32::MAX } else { COPY_ASIDE_MAX },
             slab: Slab::new(),
             send_msn: Msn::FIRST,
             read_msn: Msn::FIRST,
@@ -433,7 +438,7 @@ impl Transmitter {
                     take_front(&mut self.payload, cut.octets as usize, &mut self.cut);
                     self.push_cut(train, &header, is_copied);
                     if cut.last {
-                        finish_request(qp);
+                        finish_request(qp, is_copied);
                     }
                 }
             }
@@ -567,7 +572,7 @@ impl Transmitter {
             };
             let is_read = matches!(source, Source::Read { .. } | Source::Atomic { .. });
             let octets = if is_read { 0 } else { length };
-            let is_copied = octets <= COPY_ASIDE_MAX || is_captured;
+            let is_copied = octets <= self.copied_max || is_captured;
             let is_whole = is_copied && self.fits(limits, train, &source, octets);
             // Checks the request's memory (NDK-MEM-17) and finds its payload.
             let mut pieces = Pieces::new();
@@ -719,10 +724,9 @@ const fn sent(is_read: bool, is_copied: bool) -> Progress {
 }
 
 /// All of the request's message is cut.
-fn finish_request(qp: &mut Qp) {
+fn finish_request(qp: &mut Qp, is_copied: bool) {
     let Some(request) = qp.sends.next_mut() else { return };
     let is_read = request.kind.awaits_response();
-    let is_copied = request.length <= COPY_ASIDE_MAX || request.captured().is_some();
     qp.sends.advance(sent(is_read, is_copied));
 }
 
