@@ -12,6 +12,7 @@ mod place;
 mod programs;
 mod results;
 mod servers;
+mod stops;
 mod streams;
 mod suites;
 mod table;

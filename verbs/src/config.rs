@@ -19,6 +19,7 @@ use flue_report::failure::Failure;
 use flue_verbs_core::{
     addresses::{self, Interface},
     engine::{Carrier, Engine, Options},
+    usage,
 };
 use rdma_over_tcp::{
     mpa::startup::{Revision, RtrKind, RtrSet},
@@ -113,6 +114,11 @@ static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 fn accompany(engine: &'static Engine) {
     fatal::watch(engine);
     start_capture(engine);
+    if let Some(path) = &settings().usage
+        && let Err(error) = usage::begin(path)
+    {
+        tracing::error!("use of the device not recorded: {}: {error}", path.display());
+    }
     let control = serve(engine).unwrap_or_else(|failure| {
         tracing::error!("{failure}");
         None

@@ -42,6 +42,7 @@ pub(crate) struct Settings {
     pub(crate) tap: Option<Box<LaunchedNode>>,
     pub(crate) map: Vec<Mapping>,
     pub(crate) control: Option<PathBuf>,
+    pub(crate) usage: Option<PathBuf>,
 }
 
 /// A variable whose value is none of its values.
@@ -87,6 +88,7 @@ impl Settings {
                 .map(own_files),
             map: reader.list(settings::MAP, "HOST=NODE,..."),
             control: variable(settings::CONTROL).map(PathBuf::from),
+            usage: variable(settings::USAGE).map(PathBuf::from),
         };
         (settings, bad)
     }

@@ -44,5 +44,8 @@ pub const TAP: &str = "FLUE_VERBS_TAP";
 /// `HOST=NODE,...`: addresses of the kernel that stand for addresses of nodes.
 pub const MAP: &str = "FLUE_VERBS_MAP";
 
+/// A file of the launcher, in which processes of the program record their use of the device.
+pub const USAGE: &str = "FLUE_VERBS_USAGE";
+
 /// Path of the control socket, or `none`.
 pub const CONTROL: &str = "FLUE_VERBS_CONTROL";

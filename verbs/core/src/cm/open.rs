@@ -18,7 +18,7 @@ use super::id::{
     Attempt, ConnectParameters, Id, Phase,
     channel::{Event, EventKind},
 };
-use crate::{errno::Errno, qp::Qp};
+use crate::{errno::Errno, qp::Qp, usage};
 
 /// How long a connect is repeated while nobody listens. With hardware it takes some milliseconds until a request is at
 /// the peer, and programs count on that: perftest listens for its second connection when the client connects already.
@@ -208,6 +208,7 @@ impl Id {
             }
             inner.local = local.or(inner.local);
         }
+        usage::count_connection();
         let mut event = Event::new(EventKind::Established, self);
         event.set_data(data);
         Self::raise(event);
