@@ -47,50 +47,42 @@ fn started(group: &Group, program: &str) -> [u32; 2] {
     [group.process("flue"), group.process(program)]
 }
 
-/// Stops launcher and program in each way, continues them in each order, and ends the program through the launcher.
+/// Stops the program in each way, continues launcher and program in each order, and ends the program through the
+/// launcher. Each in a group of its own: a signal that is handed on may arrive after the next one.
 fn follows(start: impl Fn() -> Group) {
-    let mut group = start();
-    let both @ [launcher, program] = started(&group, "sleep");
-    let stop_both = [(program, Signal::STOP), (launcher, Signal::STOP)];
-    let stops: [&[(u32, Signal)]; 4] = [
-        &[(program, Signal::STOP)],
-        &[(program, Signal::TSTP)],
-        &[(launcher, Signal::TSTP)],
-        &stop_both,
+    const LAUNCHER: usize = 0;
+    const PROGRAM: usize = 1;
+    let stops: [&[(usize, Signal)]; 4] = [
+        &[(PROGRAM, Signal::STOP)],
+        &[(PROGRAM, Signal::TSTP)],
+        &[(LAUNCHER, Signal::TSTP)],
+        &[(PROGRAM, Signal::STOP), (LAUNCHER, Signal::STOP)],
     ];
+    let continues: [&[usize]; 4] =
+        [&[LAUNCHER], &[PROGRAM], &[LAUNCHER, PROGRAM], &[PROGRAM, LAUNCHER]];
     for stop in stops {
-        for continued in both {
-            stop.iter().for_each(|(process, signal)| send(*process, *signal));
-            settle(&group, &both, true);
-            send(continued, Signal::CONT);
+        for order in continues {
+            let mut group = start();
+            let both = started(&group, "sleep");
+            for (process, signal) in stop {
+                send(both[*process], *signal);
+                settle(&group, &both, true);
+            }
+            order.iter().for_each(|process| send(both[*process], Signal::CONT));
             settle(&group, &both, false);
+            send(both[LAUNCHER], Signal::TERM);
+            let ended = group.wait(LIMIT).map(|status| status.code());
+            assert_eq!(ended, Ok(Some(128 + 15)), "{stop:?} {order:?} {}", group.report());
         }
     }
     // A stopped program that is killed takes the launcher along.
-    send(program, Signal::STOP);
+    let mut group = start();
+    let both = started(&group, "sleep");
+    send(both[PROGRAM], Signal::STOP);
     settle(&group, &both, true);
-    send(program, Signal::KILL);
+    send(both[PROGRAM], Signal::KILL);
     let ended = group.wait(LIMIT).map(|status| status.code());
     assert_eq!(ended, Ok(Some(128 + 9)), "{}", group.report());
-    // Each continuation in a group of its own: the launcher may hand its signal on after the next stop.
-    for (is_job, is_launcher_first) in [(false, false), (false, true), (true, false), (true, true)]
-    {
-        let mut group = start();
-        let mut both @ [launcher, program] = started(&group, "sleep");
-        match is_job {
-            true => send(program, Signal::TSTP),
-            false => both.iter().for_each(|process| send(*process, Signal::STOP)),
-        }
-        settle(&group, &both, true);
-        if !is_launcher_first {
-            both.reverse();
-        }
-        both.iter().for_each(|process| send(*process, Signal::CONT));
-        settle(&group, &[launcher, program], false);
-        send(launcher, Signal::TERM);
-        let ended = group.wait(LIMIT).map(|status| status.code());
-        assert_eq!(ended, Ok(Some(128 + 15)), "{}", group.report());
-    }
 }
 
 #[test]

@@ -15,7 +15,7 @@
 
 use std::{
     fs::File,
-    io,
+    io::{self, PipeReader, PipeWriter, Read as _},
     os::fd::{AsFd as _, OwnedFd},
     process::{self, Command},
     sync::Arc,
@@ -38,10 +38,7 @@ use signal_hook::{
     low_level::emulate_default_handler,
 };
 
-use super::{
-    process::{self as own, Origin},
-    usage::Usage,
-};
+use super::{process as own, usage::Usage};
 use crate::failure::Failure;
 
 /// Signals that are the program's.
@@ -61,22 +58,32 @@ pub(super) fn run(
 ) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::work(format!("start of the program: {error}"));
     let front = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
+    let (ready, catching) = io::pipe().map_err(failed)?;
     match own::fork().map_err(failed)? {
-        None => monitor(command, launch, front),
-        Some(monitor) => follow(monitor, launch.as_ref(), usage),
+        None => {
+            drop(catching);
+            monitor(command, launch, front, ready)
+        }
+        Some(monitor) => {
+            drop(ready);
+            follow(monitor, launch.as_ref(), usage, catching)
+        }
     }
 }
 
 /// The front's part: waits for the monitor, which ends as the program does.
-fn follow(monitor: Pid, launch: Option<&Launch>, usage: Option<&Usage>) -> Result<(), Failure> {
-    let hand_on = move |signal, origin| {
-        // The monitor continues this process when the program runs.
-        if origin != Origin::Process(monitor) {
-            // One that has ended needs none.
-            let _ = kill_process(monitor, signal);
-        }
+fn follow(
+    monitor: Pid,
+    launch: Option<&Launch>,
+    usage: Option<&Usage>,
+    catching: PipeWriter,
+) -> Result<(), Failure> {
+    let hand_on = move |signal| {
+        // One that has ended needs none.
+        let _ = kill_process(monitor, signal);
     };
     on_signals(catch_signals()?, hand_on)?;
+    drop(catching);
     let_go_of_streams();
     let status = wait(monitor, WaitOptions::empty())?;
     if let Some(Err(failure)) = launch.map(Launch::reset_left) {
@@ -89,10 +96,18 @@ fn follow(monitor: Pid, launch: Option<&Launch>, usage: Option<&Usage>) -> Resul
 }
 
 /// The monitor's part: starts the program, and has the front stop and continue with it.
-fn monitor(mut command: Command, launch: Option<Launch>, front: OwnedFd) -> Result<(), Failure> {
+fn monitor(
+    mut command: Command,
+    launch: Option<Launch>,
+    front: OwnedFd,
+    mut ready: PipeReader,
+) -> Result<(), Failure> {
     let failed = |error: rustix::io::Errno| Failure::work(format!("start of the program: {error}"));
     // From here on no signal ends this process before the program.
     let signals = catch_signals()?;
+    // The front catches them as well, or has ended, when it closes its end of the pipe.
+    let _ = ready.read(&mut [0]);
+    drop(ready);
     own::end_with_parent(&mut command);
     let program = command.spawn().map_err(|error| {
         Failure::lacking(format!("{}: {error}", command.get_program().display()))
@@ -103,7 +118,7 @@ fn monitor(mut command: Command, launch: Option<Launch>, front: OwnedFd) -> Resu
     let program = Arc::new(pidfd_open(pid, PidfdFlags::empty()).map_err(failed)?);
     let hand_on = {
         let program = program.clone();
-        move |signal, _| {
+        move |signal| {
             let _ = pidfd_send_signal(&program, signal);
         }
     };
@@ -152,14 +167,14 @@ fn catch_signals() -> Result<SignalsInfo<WithRawSiginfo>, Failure> {
 /// Calls `hand_on` for each signal that arrives and is not the terminal's, on a thread of its own.
 fn on_signals(
     mut signals: SignalsInfo<WithRawSiginfo>,
-    hand_on: impl Fn(Signal, Origin) + Send + 'static,
+    hand_on: impl Fn(Signal) + Send + 'static,
 ) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::work(format!("catch signals: {error}"));
     let read = move || {
-        for (signal, origin) in signals.forever().filter_map(|info| own::origin(&info)) {
-            let is_sent = OF_TERMINAL.contains(&signal.as_raw()) && origin == Origin::Kernel;
-            if !is_sent {
-                hand_on(signal, origin);
+        for info in signals.forever() {
+            let is_sent = OF_TERMINAL.contains(&info.si_signo) && info.si_code == libc::SI_KERNEL;
+            if let Some(signal) = Signal::from_named_raw(info.si_signo).filter(|_| !is_sent) {
+                hand_on(signal);
             }
         }
     };

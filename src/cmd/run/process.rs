@@ -1,5 +1,5 @@
-//! Processes of the launcher: fork(2), the end of a program with its parent, and the senders of signals.
-#![allow(unsafe_code, reason = "the standard library has no safe function for these")]
+//! Processes of the launcher: fork(2), and the end of a program with its parent.
+#![allow(unsafe_code, reason = "the standard library has no safe function for either")]
 
 use std::{io, os::unix::process::CommandExt as _, process::Command};
 
@@ -30,28 +30,4 @@ pub(super) fn end_with_parent(command: &mut Command) {
     // SAFETY: the closure runs in the child of a fork, and only makes system calls: it takes no lock and allocates
     // nothing.
     unsafe { command.pre_exec(arrange) };
-}
-
-/// The sender of a signal.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Origin {
-    /// The kernel, on behalf of a terminal for example.
-    Kernel,
-    /// A process that called kill(2) or the like.
-    Process(Pid),
-    /// A process of another namespace.
-    Unknown,
-}
-
-/// The signal and its sender.
-pub(super) fn origin(info: &libc::siginfo_t) -> Option<(Signal, Origin)> {
-    let signal = Signal::from_named_raw(info.si_signo)?;
-    let origin = match info.si_code {
-        libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL => {
-            // SAFETY: the kernel fills the sender in for these codes.
-            Pid::from_raw(unsafe { info.si_pid() }).map_or(Origin::Unknown, Origin::Process)
-        }
-        _ => Origin::Kernel,
-    };
-    Some((signal, origin))
 }
