@@ -82,6 +82,7 @@ const VERBS_CORE: Layers = Layers {
         "errno",
         "latch",
         "process",
+        "usage",
         "events",
         "addresses",
         "completion",

@@ -1,12 +1,12 @@
 //! The parents of a program: as if they were not there.
 //!
 //! The process that was started is the front: its caller sees it stop, continue and end as the program does. Its child,
-//! the monitor, is the parent of the program. A stopped process cannot react to the program's continuation, and a killed
-//! one not to anything; so the monitor, in a process group of its own, stops and continues the front, and cleans up
-//! when the front was killed.
+//! the monitor, is the parent of the program. A stopped process cannot react to the program's continuation, and a
+//! killed one not to anything; so the monitor, in a process group of its own, stops and continues the front, and cleans
+//! up when the front was killed.
 //!
-//! Signals are handed on, by the front to the monitor and by the monitor to the program. A terminal sends its signals to
-//! the program as well: such signals are not handed on.
+//! Signals are handed on, by the front to the monitor and by the monitor to the program. A terminal sends its signals
+//! to the program as well: such signals are not handed on.
 //!
 //! Standard streams are the program's. When the program has ended, the connections that it left are reset
 //! ([`Launch::reset_left`]), and the TAP is closed after that. When the front is killed, the monitor kills the program
@@ -182,8 +182,8 @@ fn on_signals(
     Ok(())
 }
 
-/// Standard input and output are the program's alone: the reader of its output gets the end of file when the program has
-/// closed it.
+/// Standard input and output are the program's alone: the reader of its output gets the end of file when the program
+/// has closed it.
 fn let_go_of_streams() {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);

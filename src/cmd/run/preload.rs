@@ -26,8 +26,8 @@ const FIRST_VERSION: u16 = 2;
 /// The library is not an ELF file of 64 bits.
 pub(super) fn object(name: &str, path: &Path) -> Result<Vec<u8>, String> {
     let failed = |error: object::Error| format!("{}: {error}", path.display());
-    let read = || Some(fs::File::open(path).ok()?).map(object::ReadCache::new);
-    let library = read().ok_or_else(|| format!("{}: cannot be read", path.display()))?;
+    let library = fs::File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let library = object::ReadCache::new(library);
     let header = Header::<Endianness>::parse(&library).map_err(failed)?;
     write(name, path.as_os_str(), header).map_err(|error| format!("{name}: {error}"))
 }

@@ -185,7 +185,7 @@ mod tests {
         fs::write(&scripts, "#!\n").unwrap();
         assert_eq!(interpreter_of(scripts.clone()), None);
         fs::remove_file(&scripts).unwrap();
-        assert_eq!(find(OsStr::new("sh")).is_some_and(|file| file.ends_with("sh")), true);
+        assert!(find(OsStr::new("sh")).is_some_and(|file| file.ends_with("sh")));
         assert_eq!(find(OsStr::new("/etc")), None);
     }
 
