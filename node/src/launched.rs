@@ -15,8 +15,12 @@ mod tracker;
 
 use std::{
     fmt,
-    fs::File,
-    os::fd::{AsRawFd, OwnedFd},
+    fs::{self, DirEntry, File},
+    io,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::MetadataExt as _,
+    },
     str::FromStr,
 };
 
@@ -32,8 +36,10 @@ use rdma_over_tcp::{
     transport::NodeRnic,
 };
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     fs::{FlockOperation, MemfdFlags, fcntl_lock, memfd_create},
     io::Errno,
+    process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal},
 };
 use serde::{Deserialize, Serialize};
 
@@ -103,6 +109,61 @@ impl Launch {
         let mut link = link.ok_or_else(|| Failure::work("a TAP without a queue"))?;
         reset(&mut *link, bare.mac().octets(), &bare, &left)
             .map_err(|error| Failure::work(format!("resetting connections: {error}")))
+    }
+}
+
+/// Rounds in which processes are killed: a process may be started while the others are looked for.
+const KILL_ROUNDS_MAX: usize = 16;
+/// Time in which the kernel ends a killed process.
+const KILL_LIMIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+impl Launch {
+    /// Kills the processes that have inherited the node, except the calling one, and waits for their end.
+    ///
+    /// # Errors
+    /// Processes cannot be listed, or are left.
+    pub fn kill_users(&self) -> Result<(), Failure> {
+        let failed = |error: io::Error| Failure::work(format!("processes of the node: {error}"));
+        for _ in 0..KILL_ROUNDS_MAX {
+            let users = self.users().map_err(failed)?;
+            if users.is_empty() {
+                return Ok(());
+            }
+            for user in &users {
+                // Fails if it has ended meanwhile.
+                let _ = pidfd_send_signal(user, Signal::KILL);
+            }
+            for user in &users {
+                let mut ended = [PollFd::new(user, PollFlags::IN)];
+                let _ = poll(&mut ended, Some(&KILL_LIMIT));
+            }
+        }
+        Err(Failure::work(format!("processes of the node: left after {KILL_ROUNDS_MAX} rounds")))
+    }
+
+    /// Other processes that have a descriptor of the table.
+    fn users(&self) -> io::Result<Vec<OwnedFd>> {
+        let table = self.table.metadata()?;
+        let is_table = |entry: DirEntry| {
+            // Follows the link to the open file.
+            let found = fs::metadata(entry.path());
+            found.is_ok_and(|found| (found.dev(), found.ino()) == (table.dev(), table.ino()))
+        };
+        let mut users = Vec::new();
+        for process in fs::read_dir("/proc")? {
+            let process = process?;
+            let id = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
+            let Some(id) = id.and_then(Pid::from_raw).filter(|id| *id != getpid()) else {
+                continue;
+            };
+            // Opened before the descriptors are listed: the id may be another process's after that.
+            let Ok(user) = pidfd_open(id, PidfdFlags::empty()) else { continue };
+            let Ok(mut descriptors) = fs::read_dir(process.path().join("fd")) else { continue };
+            if descriptors.any(|entry| entry.is_ok_and(is_table)) {
+                users.push(user);
+            }
+        }
+        Ok(users)
     }
 }
 

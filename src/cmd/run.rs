@@ -1,23 +1,26 @@
 //! `flue run`: a program of libibverbs and librdmacm, unmodified, on flue.
 //!
-//! The command makes a directory with the names of the two libraries, both of which are flue's, puts it in front of
-//! LD_LIBRARY_PATH, and becomes the program. So the program keeps its process id, its descriptors and its exit status,
-//! signals reach it, and nothing is printed between. With `--tap` it stays as the program's parent instead
-//! (`launcher`).
+//! The command creates a directory with the names of the two libraries, both of which are flue's, puts it in front of
+//! LD_LIBRARY_PATH, adds objects to LD_PRELOAD for programs that this variable does not reach, and becomes the program.
+//! So the program keeps its process id, its descriptors and its exit status, signals reach it, and nothing is printed.
+//! With `--tap` or `--verbose` the command stays as the program's parent instead (`launcher`).
 
+mod directory;
 mod launcher;
+mod preload;
+mod process;
+mod program;
+mod usage;
 
 use std::{
     env,
     ffi::{OsStr, OsString},
-    fs, io,
-    os::unix::{
-        ffi::OsStrExt as _,
-        fs::{DirBuilderExt as _, MetadataExt as _, symlink},
-        process::CommandExt as _,
-    },
+    fs,
+    io::{self, Write as _},
+    iter,
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
-    process,
+    process::Command,
 };
 
 use clap::{Args, ValueEnum};
@@ -26,17 +29,24 @@ use flue_verbs_abi::settings;
 use flue_node::{NodeOptions, TAP_DEFAULT, launched::Launch, parse_interface};
 use flue_verbs_core::addresses::{Mapping, PortMapping};
 use host_stack::node::Progress;
+use rustix::fs::StatVfsMountFlags;
 
+use self::usage::Usage;
 use crate::{
     failure::Failure,
     options::{MpaRevision, NodeArgs, Rtr, Switch},
     report::Console,
 };
 
-/// Where the dynamic loader looks first.
+/// Directories that the dynamic loader searches first.
 const LOADER_PATH: &str = "LD_LIBRARY_PATH";
-/// Bits of a file's mode that make the loader ignore [`LOADER_PATH`].
-const SET_ID_BITS: u32 = 0o6000;
+/// Objects that the dynamic loader loads before all that the program needs.
+const LOADER_PRELOADS: &str = "LD_PRELOAD";
+/// Options of AddressSanitizer.
+const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
+/// AddressSanitizer refuses any object before its own library, since that could define functions that it intercepts.
+/// The preloaded objects define none.
+const ASAN_ACCEPTS_PRELOADS: &str = "verify_asan_link_order=0";
 
 /// Run a verbs program (rping, perftest, fio, ...) on flue: no RDMA adapter, no kernel module, no root
 ///
@@ -46,7 +56,7 @@ const SET_ID_BITS: u32 = 0o6000;
 ///
 /// With --tap the program is on a node of its own instead, with host stack and offload target, at the addresses of
 /// --addr. flue stays as the program's parent, hands signals and exit status on, and resets the connections that the
-/// program leaves when it dies. Of the node options kernel sockets have --control and --pcap.
+/// program leaves when it is killed. Of the node options kernel sockets have --control and --pcap.
 #[derive(Args, Clone, Debug)]
 #[command(mut_arg("tap", |tap| tap.default_value("").hide_default_value(true).value_parser(parse_tap)))]
 pub struct RunArgs {
@@ -57,6 +67,10 @@ pub struct RunArgs {
     /// Append the library's log to FILE; %p in FILE is the process id
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
+
+    /// Report on standard error, when the program has ended, how it used the device; flue stays as its parent
+    #[arg(long)]
+    pub verbose: bool,
 
     /// Ask for CRCs of FPDUs; they are used if either end asks for them [default: on]
     #[arg(long, value_enum, value_name = "WHEN", help_heading = "MPA options")]
@@ -126,6 +140,7 @@ impl RunArgs {
         let Self {
             library: _,
             log,
+            verbose: _,
             mpa_crc,
             mpa_markers,
             mpa_revision,
@@ -250,18 +265,20 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
     let files = pcap.iter().chain(tcp_trace).chain(&args.log);
     files.into_iter().try_for_each(|file| check_writable(file))?;
     let mut command = command(&library, program)?;
-    command.args(arguments).envs(variables);
-    match node {
-        Some(node) => {
-            let launch = Launch::prepare(&node)?;
-            command.env(settings::TAP, launch.node.to_string());
-            launcher::run(command, &launch)
-        }
-        None => {
-            let error = command.env_remove(settings::TAP).exec();
-            Err(Failure::lacking(format!("{}: {error}", program.display())))
-        }
+    command.args(arguments).envs(variables).env_remove(settings::TAP);
+    let launch = node.as_ref().map(Launch::prepare).transpose()?;
+    if let Some(launch) = &launch {
+        command.env(settings::TAP, launch.node.to_string());
     }
+    let usage = args.verbose.then(Usage::new).transpose()?;
+    if let Some(usage) = &usage {
+        command.env(settings::USAGE, usage.path());
+    }
+    if launch.is_some() || usage.is_some() {
+        return launcher::run(command, launch, usage.as_ref());
+    }
+    let error = command.exec();
+    Err(Failure::lacking(format!("{}: {error}", program.display())))
 }
 
 /// Refuses a file that cannot be written: once the program runs there is nobody to tell.
@@ -279,12 +296,44 @@ fn check_writable(file: &Path) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The library cannot be put there, or the loader would ignore it.
-pub fn command(library: &Path, program: &OsStr) -> Result<process::Command, Failure> {
-    check_program(program)?;
-    let directory = make_directory(library)?;
-    let mut command = process::Command::new(program);
-    command.env(LOADER_PATH, in_front(&directory, env::var_os(LOADER_PATH))?);
+pub fn command(library: &Path, program: &OsStr) -> Result<Command, Failure> {
+    check_mount(library)?;
+    if let Some((file, obstacle)) = program::check(program, library)? {
+        // Standard error may be closed.
+        let _ = writeln!(
+            io::stderr(),
+            "flue: {}: {obstacle}: it has no device of flue; programs that it starts have",
+            file.display()
+        );
+    }
+    let directory = directory::prepare(library)?;
+    let variable = |name| env::var_os(name).unwrap_or_default();
+    let mut command = Command::new(program);
+    command.env(LOADER_PATH, list([directory.path.as_os_str(), &variable(LOADER_PATH)]));
+    // After those of the user, which may replace functions.
+    let before = variable(LOADER_PRELOADS);
+    let preloads = directory.preloads.iter().map(AsRef::<OsStr>::as_ref);
+    command.env(LOADER_PRELOADS, list(iter::once(&*before).chain(preloads)));
+    // The user's own option is the last, and wins.
+    let accepting = OsStr::new(ASAN_ACCEPTS_PRELOADS);
+    command.env(ASAN_OPTIONS, list([accepting, &variable(ASAN_OPTIONS)]));
     Ok(command)
+}
+
+/// Refuses a library that the loader cannot map.
+///
+/// # Errors
+/// [`Failure::lacking`]: its file system is mounted noexec.
+fn check_mount(library: &Path) -> Result<(), Failure> {
+    let mount = rustix::fs::statvfs(library);
+    if mount.is_ok_and(|it| it.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
+        return Err(Failure::lacking(format!(
+            "library {}: its file system is mounted noexec",
+            library.display()
+        ))
+        .with_hint("copy it to another file system, and name it: --library FILE"));
+    }
+    Ok(())
 }
 
 /// The library's file: as told, or beside this executable, or where packages and cargo put it.
@@ -312,88 +361,10 @@ pub fn find_library(told: Option<&Path>) -> Result<PathBuf, Failure> {
     })
 }
 
-/// A directory with the library under its names, of this user's own; it stays for the next run.
-///
-/// # Errors
-/// It cannot be made, or somebody else could write to it.
-fn make_directory(library: &Path) -> Result<PathBuf, Failure> {
-    let user = rustix::process::geteuid().as_raw();
-    // The directory of a login session is the user's own, and ends with the session.
-    let session = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let is_own =
-        |path: &PathBuf| fs::metadata(path).is_ok_and(|it| it.is_dir() && it.uid() == user);
-    let base = session.filter(is_own).unwrap_or_else(env::temp_dir);
-    let directory = base.join(format!("flue-verbs-{user}-{:016x}", hash(library.as_os_str())));
-    let failed = |error: io::Error| Failure::lacking(format!("{}: {error}", directory.display()));
-    match fs::DirBuilder::new().mode(0o700).create(&directory) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-        _ => {}
-    }
-    let found = fs::symlink_metadata(&directory).map_err(failed)?;
-    if !found.is_dir() || found.uid() != user || found.mode() & 0o022 != 0 {
-        return Err(Failure::lacking(format!(
-            "{} is not a directory that only user {user} can write to",
-            directory.display()
-        )));
-    }
-    for name in settings::LIBRARY_NAMES {
-        link(library, &directory, name).map_err(failed)?;
-    }
-    Ok(directory)
-}
-
-/// Makes `name` point to the library in one step, for others may start programs at the same time.
-fn link(library: &Path, directory: &Path, name: &str) -> io::Result<()> {
-    let path = directory.join(name);
-    if fs::read_link(&path).is_ok_and(|target| target == library) {
-        return Ok(());
-    }
-    let fresh = directory.join(format!("{name}.{}", process::id()));
-    symlink(library, &fresh)?;
-    fs::rename(&fresh, &path)
-}
-
-/// FNV-1a: a name for each library's directory that is the same in every run.
-fn hash(path: &OsStr) -> u64 {
-    path.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, octet| {
-        (hash ^ u64::from(*octet)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
-/// The loader's path with this directory in front of what was there.
-fn in_front(directory: &Path, before: Option<OsString>) -> Result<OsString, Failure> {
-    let octets = directory.as_os_str().as_bytes();
-    if octets.iter().any(|octet| b":;$".contains(octet)) {
-        return Err(Failure::lacking(format!(
-            "{}: {LOADER_PATH} cannot hold a path with ':', ';' or '$'",
-            directory.display()
-        ))
-        .with_hint("set TMPDIR to another directory"));
-    }
-    let mut path = directory.as_os_str().to_owned();
-    if let Some(before) = before.filter(|it| !it.is_empty()) {
-        path.push(":");
-        path.push(before);
-    }
-    Ok(path)
-}
-
-/// Refuses programs with which the run would silently be on the system's libraries.
-fn check_program(program: &OsStr) -> Result<(), Failure> {
-    let file = if program.as_bytes().contains(&b'/') {
-        Some(PathBuf::from(program))
-    } else {
-        let path = env::var_os("PATH").unwrap_or_default();
-        env::split_paths(&path).map(|place| place.join(program)).find(|file| file.is_file())
-    };
-    let mode = file.and_then(|file| fs::metadata(file).ok()).map_or(0, |it| it.mode());
-    if mode & SET_ID_BITS != 0 {
-        return Err(Failure::lacking(format!(
-            "{}: the dynamic loader ignores {LOADER_PATH} for set-user-ID and set-group-ID programs",
-            program.display()
-        )));
-    }
-    Ok(())
+/// A list of the loader.
+fn list<'a>(elements: impl IntoIterator<Item = &'a OsStr>) -> OsString {
+    let elements: Vec<_> = elements.into_iter().filter(|it| !it.is_empty()).collect();
+    elements.join(OsStr::new(":"))
 }
 
 #[cfg(test)]
@@ -459,29 +430,9 @@ mod tests {
     }
 
     #[test]
-    fn the_loaders_path_keeps_what_it_had() {
-        let directory = Path::new("/run/flue");
-        let path = |before: Option<&str>| in_front(directory, before.map(Into::into)).unwrap();
-        assert_eq!(path(None), "/run/flue");
-        assert_eq!(path(Some("")), "/run/flue");
-        assert_eq!(path(Some("/opt/lib:/x")), "/run/flue:/opt/lib:/x");
-        assert!(in_front(Path::new("/a:b"), None).is_err());
-    }
-
-    #[test]
-    fn a_directory_is_made_once_and_repaired() {
-        let library = env::current_exe().unwrap();
-        let directory = make_directory(&library).unwrap();
-        let links =
-            || settings::LIBRARY_NAMES.map(|name| fs::read_link(directory.join(name)).unwrap());
-        let expected = settings::LIBRARY_NAMES.map(|_| library.clone());
-        assert_eq!(links(), expected);
-        fs::remove_file(directory.join(settings::LIBRARY_NAMES[1])).unwrap();
-        symlink("/nowhere", directory.join(settings::LIBRARY_NAMES[1])).unwrap();
-        assert_eq!(make_directory(&library).unwrap(), directory);
-        assert_eq!(links(), expected);
-        let left = fs::read_dir(&directory).unwrap().count();
-        assert_eq!(left, expected.len(), "nothing else is left in it");
-        fs::remove_dir_all(&directory).unwrap();
+    fn list_keeps_its_elements() {
+        let of = |elements: &[&str]| list(elements.iter().map(OsStr::new));
+        assert_eq!(of(&["/run/flue", ""]), "/run/flue");
+        assert_eq!(of(&["/run/flue", "/opt/lib:/x"]), "/run/flue:/opt/lib:/x");
     }
 }

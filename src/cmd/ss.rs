@@ -7,7 +7,7 @@
 pub mod filter;
 mod words;
 
-use std::path::PathBuf;
+use std::{fs, path::PathBuf};
 
 use clap::Args;
 use serde::Serialize;
@@ -143,6 +143,9 @@ pub fn run(args: &SsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     for control in sockets {
         nodes.push(match client::list(&control, args.state) {
             Ok((node, mut connections)) => {
+                if connections.is_empty() {
+                    console.remark(idle(&node));
+                }
                 connections.retain(|record| filter.shows(record));
                 Listed { control, node: Some(node), connections, error: None }
             }
@@ -163,6 +166,17 @@ pub fn run(args: &SsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     }
     console.result(&Found { nodes });
     ended
+}
+
+/// The remark about a node that has no row.
+fn idle(node: &NodeName) -> String {
+    let NodeName { pid, tap, .. } = node;
+    // Of another user's process, or of one in another namespace.
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    format!(
+        "{tap}: pid={pid} name={:?}: device open, no connection and no listener",
+        name.trim_end()
+    )
 }
 
 /// The table, with a line for each connection's variables below it.

@@ -101,6 +101,7 @@ const VERBS_CORE: Layers = Layers {
         "errno",
         "latch",
         "process",
+        "usage",
         "events",
         "addresses",
         "completion",

@@ -36,6 +36,8 @@ impl Group {
             "--pid",
             "--fork",
             "--kill-child",
+            // Process ids there are those of the namespace.
+            "--mount-proc",
             "--",
             "sh",
             "-c",
@@ -86,13 +88,18 @@ impl Group {
     ///
     /// When there is none.
     pub(crate) fn process(&self, name: &str) -> u32 {
+        self.find_process(name).unwrap_or_else(|| panic!("no {name} runs: {}", self.report()))
+    }
+
+    /// As [`Self::process`]; `None`: there is none.
+    pub(crate) fn find_process(&self, name: &str) -> Option<u32> {
         let mut all = vec![self.child.id()];
         let mut next = 0;
         while let Some(id) = all.get(next).copied() {
             next += 1;
             let name_of = fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
             if name_of.trim_end() == name {
-                return id;
+                return Some(id);
             }
             // Children are listed by the thread that has started them.
             for task in fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten() {
@@ -100,7 +107,7 @@ impl Group {
                 all.extend(children.split_whitespace().filter_map(|id| id.parse::<u32>().ok()));
             }
         }
-        panic!("no {name} runs: {}", self.report());
+        None
     }
 
     /// Waits for its end or for `limit`; true when it has ended.

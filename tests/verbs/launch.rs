@@ -2,14 +2,19 @@
 
 use std::fs::{self, Permissions};
 use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use flue_test_support::flue::Scratch;
 use flue_test_support::needs::{Need, find_tool, lacks};
 
-use crate::{FLUE, library};
+use rustix::fs::{XattrFlags, setxattr};
+
+use crate::group::Group;
+use crate::place::{LIMIT, ends, under_flue};
+use crate::{FLUE, NEEDS, library, machine};
 
 /// `flue run` with options before the program, in a directory for temporary files of the test's own.
 fn launcher(scratch: &Scratch, options: &str, program: &[&str]) -> Command {
@@ -83,7 +88,7 @@ fn the_environment_has_the_library_in_front_and_the_options() {
     let line = out.lines().next().expect("a line");
     assert_eq!(out.lines().count(), 1, "{out}");
     let directory = line.strip_prefix("LD_LIBRARY_PATH=").and_then(|it| it.strip_suffix(":/x:/y"));
-    let directory = std::path::Path::new(directory.expect(line));
+    let directory = Path::new(directory.expect(line));
     for name in ["libibverbs.so.1", "librdmacm.so.1", "libibverbs.so", "librdmacm.so"] {
         let target = fs::canonicalize(directory.join(name)).expect("a link");
         assert_eq!(target, fs::canonicalize(library()).expect("a file"));
@@ -123,21 +128,206 @@ fn what_cannot_work_is_refused_before_the_program_starts() {
     assert!(err.contains("set-user-ID"), "{err}");
 }
 
-// Somebody else may have made the directory, to have the program load a library of theirs.
+/// The directory that the launcher has created in `place`.
+fn directory_in(place: &Path) -> PathBuf {
+    let mut created = fs::read_dir(place).expect("a directory");
+    created
+        .find_map(|entry| {
+            let path = entry.expect("an entry").path();
+            path.file_name()?.to_str()?.starts_with("flue-verbs-").then_some(path)
+        })
+        .expect("the launcher created one")
+}
+
+// Another user may have created the directory, to have the program load a library of theirs.
 #[test]
-fn a_directory_that_others_can_write_to_is_refused() {
+fn directory_that_other_users_can_write_to_is_refused() {
     let scratch = Scratch::new();
-    let directory = || {
-        let made = fs::read_dir(scratch.file("")).expect("a directory");
-        made.map(|entry| entry.expect("an entry").path()).next().expect("the launcher made one")
-    };
     run(&mut launcher(&scratch, "", &["true"]));
-    let directory = directory();
+    let directory = directory_in(&scratch.file(""));
     assert_eq!(fs::metadata(&directory).expect("it is there").permissions().mode() & 0o777, 0o700);
+    let refused = |what: &str| {
+        let (output, _, err) = run(&mut launcher(&scratch, "", &["true"]));
+        assert_eq!(output.status.code(), Some(3), "{what}: {err}");
+        assert!(err.contains(what) && err.contains("set TMPDIR"), "{what}: {err}");
+    };
     fs::set_permissions(&directory, Permissions::from_mode(0o777)).expect("it is ours");
-    let (output, _, err) = run(&mut launcher(&scratch, "", &["true"]));
-    assert_eq!(output.status.code(), Some(3), "{err}");
-    assert!(err.contains("can write to"), "{err}");
+    refused("can write to");
+    fs::remove_dir_all(&directory).expect("it is ours");
+    let elsewhere = Scratch::new();
+    symlink(elsewhere.file(""), &directory).expect("a link");
+    refused("can write to");
+    fs::remove_file(&directory).expect("it is ours");
+    fs::set_permissions(scratch.file(""), Permissions::from_mode(0o777)).expect("it is ours");
+    refused("sticky bit");
+}
+
+// The loader splits its lists at such characters.
+#[test]
+fn runtime_directory_that_the_loader_would_split_is_replaced() {
+    let scratch = Scratch::new();
+    let split = scratch.file("a:b");
+    fs::create_dir(&split).expect("a new name");
+    let script = "echo $LD_LIBRARY_PATH; echo $LD_PRELOAD";
+    let mut command = launcher(&scratch, "", &["sh", "-c", script]);
+    let (_, out, err) = run(command.env("XDG_RUNTIME_DIR", &split));
+    let directory = directory_in(&scratch.file(""));
+    let directory = directory.display();
+    let preloads = ["libibverbs", "librdmacm"].map(|it| format!("{directory}/preload-{it}.so.1"));
+    assert_eq!(out, format!("{directory}\n{}\n", preloads.join(":")), "{err}");
+
+    for (place, problem) in [
+        (split, "':', ';', '$' or space in the path"),
+        ("/proc/self".into(), "/proc/self/flue-verbs-"),
+    ] {
+        let mut command = launcher(&scratch, "", &["true"]);
+        let (output, _, err) = run(command.env("TMPDIR", place));
+        assert_eq!(output.status.code(), Some(3), "{err}");
+        assert!(err.contains(problem) && err.contains("set TMPDIR"), "{err}");
+    }
+}
+
+/// Lists the devices; both libraries are needed by it.
+const DEVICES: &str = r#"
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+#include <stdio.h>
+int main(void)
+{
+	int count = 0;
+	struct ibv_device **all = ibv_get_device_list(&count);
+	for (int i = 0; i < count; i++)
+		puts(ibv_get_device_name(all[i]));
+	return rdma_create_event_channel() == NULL;
+}
+"#;
+
+/// Compiles a program.
+fn compile(scratch: &Scratch, name: &str, source: &str, options: &[&str]) -> PathBuf {
+    let file = scratch.file(name);
+    let text = scratch.file(&format!("{name}.c"));
+    fs::write(&text, source).expect("a directory of this test's");
+    let mut compiler = Command::new("cc");
+    compiler.arg("-o").arg(&file).arg(text).args(options);
+    assert!(compiler.status().expect("cc starts").success(), "{compiler:?}");
+    file
+}
+
+// The loader searches DT_RPATH before LD_LIBRARY_PATH, and wrappers replace that variable.
+#[test]
+fn program_that_the_loaders_path_does_not_reach_gets_flue() {
+    if lacks(&[Need::Tool("cc"), Need::Tool("ldd")]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let mut compiler = Command::new("cc");
+    let (_, system, _) = run(compiler.arg("-print-file-name=libibverbs.so"));
+    let system = fs::canonicalize(system.trim_end()).expect("libibverbs-dev is installed");
+    let system = system.parent().expect("a directory").to_str().expect("a name").to_owned();
+    let tag = format!("-Wl,--disable-new-dtags,-rpath,{system}");
+    let links = ["-libverbs", "-lrdmacm"];
+    let plain = compile(&scratch, "plain", DEVICES, &links);
+    let rpath = compile(&scratch, "rpath", DEVICES, &[&tag, links[0], links[1]]);
+    let [plain, rpath] = [&plain, &rpath].map(|file| file.to_str().expect("a name"));
+    let other = format!("LD_LIBRARY_PATH={system}");
+    for program in [
+        &[rpath][..],
+        &["env", &other, plain],
+        &["env", &other, rpath],
+        &["env", "LD_LIBRARY_PATH=/nowhere", plain],
+        &["env", "-u", "LD_LIBRARY_PATH", plain],
+    ] {
+        let (output, out, err) = run(&mut launcher(&scratch, "", program));
+        assert_eq!((out.as_str(), err.as_str()), ("flue0\n", ""), "{program:?}");
+        assert_eq!(output.status.code(), Some(0), "{program:?}");
+    }
+    let (_, out, err) =
+        run(launcher(&scratch, "", &["sh", "-c", "echo $LD_PRELOAD $ASAN_OPTIONS"])
+            .env("LD_PRELOAD", "libc.so.6")
+            .env("ASAN_OPTIONS", "verbosity=0"));
+    assert!(out.starts_with("libc.so.6:/"), "{out}{err}");
+    assert!(out.ends_with(" verify_asan_link_order=0:verbosity=0\n"), "{out}{err}");
+}
+
+#[test]
+fn program_without_a_loader_for_the_library_is_reported() {
+    if lacks(&[Need::Tool("cc")]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    let text = "#include <stdio.h>\nint main(void) { puts(\"started\"); return 7; }\n";
+    let file = compile(&scratch, "static", text, &["-static"]);
+    let program = file.to_str().expect("a name");
+    for line in [&[program][..], &[&script_of(&scratch, program)]] {
+        let (output, out, err) = run(&mut launcher(&scratch, "", line));
+        assert_eq!((output.status.code(), out.as_str()), (Some(7), "started\n"), "{err}");
+        assert!(err.starts_with("flue: ") && err.contains("statically linked"), "{err}");
+        assert_eq!(err.lines().count(), 1, "{err}");
+    }
+    let other = compile(&scratch, "other", "int main(void) { return 0; }", &[]);
+    let mut image = fs::read(&other).expect("it is there");
+    // e_machine: none that is assigned.
+    image[18..20].copy_from_slice(&[0xf7, 0x7f]);
+    fs::write(&other, image).expect("it is ours");
+    let (_, _, err) = run(&mut launcher(&scratch, "", &[other.to_str().expect("a name")]));
+    assert!(err.contains("built for another machine"), "{err}");
+}
+
+/// A script that `interpreter` interprets.
+fn script_of(scratch: &Scratch, interpreter: &str) -> String {
+    let script = scratch.file("script");
+    fs::write(&script, format!("#!{interpreter}\n")).expect("a directory of this test's");
+    fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("it is ours");
+    script.to_str().expect("a name").to_owned()
+}
+
+// The loader drops its variables for a program that gains privileges.
+#[test]
+fn program_with_file_capabilities_is_refused_to_a_user() {
+    const NOBODY: u32 = 65534;
+    // VFS_CAP_REVISION_2 with the effective flag: CAP_NET_RAW permitted.
+    const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    if lacks(&[Need::InitialRoot]) {
+        return;
+    }
+    let scratch = Scratch::new();
+    // The user may have no access to the directory of the build.
+    let [flue, file] = ["flue", "true"].map(|name| scratch.file(name));
+    fs::copy(FLUE, &flue).expect("it can be copied");
+    fs::copy(library(), scratch.file("libflue_verbs.so")).expect("it can be copied");
+    fs::copy(find_tool("true").expect("every machine has it"), &file).expect("it can be copied");
+    setxattr(&file, "security.capability", &CAPABILITY, XattrFlags::empty()).expect("root can");
+    for (user, status) in [(0, Some(0)), (NOBODY, Some(3))] {
+        let mut command = Command::new(&flue);
+        command.args(["run", "--"]).arg(&file).uid(user).gid(user);
+        command.env("TMPDIR", scratch.file("")).env_remove("XDG_RUNTIME_DIR");
+        let (output, _, err) = run(&mut command);
+        assert_eq!(output.status.code(), status, "{user}: {err}");
+        assert_eq!(err.contains("file capabilities"), status == Some(3), "{user}: {err}");
+    }
+}
+
+#[test]
+fn verbose_reports_the_use_of_the_device() {
+    let scratch = Scratch::new();
+    let (output, out, err) =
+        run(&mut launcher(&scratch, "--verbose", &["sh", "-c", "echo out; exit 5"]));
+    assert_eq!((output.status.code(), out.as_str()), (Some(5), "out\n"), "{err}");
+    assert!(err.starts_with("flue: device not used: ") && err.lines().count() == 1, "{err}");
+    let (output, ..) = run(&mut launcher(&scratch, "--verbose", &["sh", "-c", "kill -9 $$"]));
+    assert_eq!(output.status.signal(), Some(9));
+    if lacks(NEEDS) || lacks(&[Need::Tool("rping"), Need::Tool("ibv_devinfo")]) {
+        return;
+    }
+    let (_, _, err) = run(&mut launcher(&scratch, "--verbose", &["ibv_devinfo"]));
+    assert_eq!(err, "flue: device used: processes=1 queue_pairs=0 connections=0\n");
+    let host = machine();
+    let end = |end: &str| under_flue("--verbose", &format!("rping {end} -a 127.0.0.1 -C 1"));
+    let server = Group::start(&host, end("-s"));
+    assert_eq!(server.wait_for_listener(&host, 7174, LIMIT), Ok(()), "{}", server.report());
+    let client = Group::start(&host, end("-c"));
+    let text = ends(server, client);
+    assert!(text.contains("flue: device used: processes=1 queue_pairs=1 connections=1"), "{text}");
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod programs;
 mod releases;
 mod results;
 mod servers;
+mod stops;
 mod streams;
 mod suites;
 mod table;

@@ -21,6 +21,7 @@ use flue_verbs_core::{
     engine::{Carrier, Engine, Options},
     loss,
     process::generation,
+    usage,
 };
 use offload_engine::descriptor::moved_up;
 use rdma_over_tcp::{
@@ -121,6 +122,11 @@ static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 fn accompany(engine: &'static Engine) {
     fatal::watch(engine);
     start_capture(engine);
+    if let Some(path) = &settings().usage
+        && let Err(error) = usage::begin(path)
+    {
+        tracing::error!("use of the device not recorded: {}: {error}", path.display());
+    }
     let control = serve(engine).unwrap_or_else(|failure| {
         tracing::error!("{failure}");
         None

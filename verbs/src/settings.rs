@@ -43,6 +43,7 @@ pub(crate) struct Settings {
     pub(crate) map: Vec<Mapping>,
     pub(crate) port_map: Vec<PortMapping>,
     pub(crate) control: Option<PathBuf>,
+    pub(crate) usage: Option<PathBuf>,
 }
 
 /// A variable whose value is none of its values.
@@ -89,6 +90,7 @@ impl Settings {
             map: reader.list(settings::MAP, "HOST=NODE,..."),
             port_map: reader.list(settings::PORT_MAP, "[HOST:]PORT=PORT,..."),
             control: variable(settings::CONTROL).map(PathBuf::from),
+            usage: variable(settings::USAGE).map(PathBuf::from),
         };
         (settings, bad)
     }

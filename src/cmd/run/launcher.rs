@@ -1,36 +1,44 @@
-//! The parent of a program on a node: as if it were not there.
+//! The parents of a program: as if they were not there.
 //!
-//! It hands signals on, stops and goes on with the program, and ends as the program has ended: with its status, or by
-//! its signal. Standard streams are the program's. When the program is gone, the connections that it has left are reset
-//! ([`Launch::reset_left`]); only then the TAP goes.
+//! The process that was started is the front: its caller sees it stop, continue and end as the program does. Its child,
+//! the monitor, is the parent of the program. A stopped process cannot react to the program's continuation, and a
+//! killed one not to anything; so the monitor, in a process group of its own, stops and continues the front, and cleans
+//! up when the front was killed.
 //!
-//! What a terminal sends, it sends to the program as well: such signals are not handed on while this process group is
-//! in the foreground of its terminal. SIGKILL and SIGSTOP cannot be handed on: a launcher that is killed leaves the
-//! program as it is, and nobody resets its connections then.
+//! Signals are handed on, by the front to the monitor and by the monitor to the program. A terminal sends its signals
+//! to the program as well: such signals are not handed on.
+//!
+//! Standard streams are the program's. When the program has ended, the connections that it left are reset
+//! ([`Launch::reset_left`]), and the TAP is closed after that. When the front is killed, the monitor kills the program
+//! and all processes that have inherited the node, and resets their connections. The kernel kills the program when the
+//! monitor is killed.
 
 use std::{
     fs::File,
-    io,
+    io::{self, PipeReader, PipeWriter, Read as _},
+    os::fd::{AsFd as _, OwnedFd},
     process::{self, Command},
+    sync::Arc,
     thread,
 };
 
 use flue_node::launched::Launch;
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     process::{
-        Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus, getpgrp, getpid, kill_process,
-        setrlimit, waitpid,
+        Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, WaitStatus, getpid, kill_process,
+        pidfd_open, pidfd_send_signal, setpgid, setrlimit, waitpid,
     },
-    termios::tcgetpgrp,
 };
 use signal_hook::{
     consts::{
         SIGALRM, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2, SIGWINCH,
     },
-    iterator::Signals,
+    iterator::{SignalsInfo, exfiltrator::raw::WithRawSiginfo},
     low_level::emulate_default_handler,
 };
 
+use super::{process as own, usage::Usage};
 use crate::failure::Failure;
 
 /// Signals that are the program's.
@@ -39,44 +47,143 @@ const SIGNALS: [i32; 10] =
 /// Those that a terminal sends to its whole foreground process group.
 const OF_TERMINAL: [i32; 4] = [SIGINT, SIGQUIT, SIGTSTP, SIGWINCH];
 
-/// Starts the program, and ends with it. Does not return then.
+/// Starts the program, and ends as it ends. Does not return then.
 ///
 /// # Errors
 /// The program does not start, or signals cannot be caught.
-pub(super) fn run(mut command: Command, launch: &Launch) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::work(format!("catch signals: {error}"));
-    // From here on no signal ends this process before the program.
-    let mut signals = Signals::new(SIGNALS).map_err(failed)?;
-    let child = command.spawn().map_err(|error| {
-        Failure::lacking(format!("{}: {error}", command.get_program().display()))
-    })?;
-    let pid = Pid::from_child(&child);
-    let hand_on = move || {
-        for signal in signals.forever() {
-            let is_told = OF_TERMINAL.contains(&signal) && is_in_foreground();
-            if let Some(signal) = Signal::from_named_raw(signal).filter(|_| !is_told) {
-                // One that has ended needs none.
-                let _ = kill_process(pid, signal);
-            }
+pub(super) fn run(
+    command: Command,
+    launch: Option<Launch>,
+    usage: Option<&Usage>,
+) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::work(format!("start of the program: {error}"));
+    let front = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
+    let (ready, catching) = io::pipe().map_err(failed)?;
+    match own::fork().map_err(failed)? {
+        None => {
+            drop(catching);
+            monitor(command, launch, front, ready)
         }
+        Some(monitor) => {
+            drop(ready);
+            follow(monitor, launch.as_ref(), usage, catching)
+        }
+    }
+}
+
+/// The front's part: waits for the monitor, which ends as the program does.
+fn follow(
+    monitor: Pid,
+    launch: Option<&Launch>,
+    usage: Option<&Usage>,
+    catching: PipeWriter,
+) -> Result<(), Failure> {
+    let hand_on = move |signal| {
+        // One that has ended needs none.
+        let _ = kill_process(monitor, signal);
     };
-    thread::Builder::new().name("flue-signals".into()).spawn(hand_on).map_err(failed)?;
+    on_signals(catch_signals()?, hand_on)?;
+    drop(catching);
     let_go_of_streams();
-    let status = wait(pid)?;
-    let reset = launch.reset_left();
-    if let Err(failure) = reset {
+    let status = wait(monitor, WaitOptions::empty())?;
+    if let Some(Err(failure)) = launch.map(Launch::reset_left) {
         tracing::warn!(%failure, "connections of the program");
+    }
+    if let Some(usage) = usage {
+        usage.print();
     }
     end_as(status)
 }
 
-/// Whether what the terminal sends comes here and to the program.
-fn is_in_foreground() -> bool {
-    File::open("/dev/tty").is_ok_and(|tty| tcgetpgrp(tty) == Ok(getpgrp()))
+/// The monitor's part: starts the program, and has the front stop and continue with it.
+fn monitor(
+    mut command: Command,
+    launch: Option<Launch>,
+    front: OwnedFd,
+    mut ready: PipeReader,
+) -> Result<(), Failure> {
+    let failed = |error: rustix::io::Errno| Failure::work(format!("start of the program: {error}"));
+    // From here on no signal ends this process before the program.
+    let signals = catch_signals()?;
+    // The front catches them as well, or has ended, when it closes its end of the pipe.
+    let _ = ready.read(&mut [0]);
+    drop(ready);
+    own::end_with_parent(&mut command);
+    let program = command.spawn().map_err(|error| {
+        Failure::lacking(format!("{}: {error}", command.get_program().display()))
+    })?;
+    // The program is in the group of the front.
+    setpgid(None, None).map_err(failed)?;
+    let pid = Pid::from_child(&program);
+    let program = Arc::new(pidfd_open(pid, PidfdFlags::empty()).map_err(failed)?);
+    let hand_on = {
+        let program = program.clone();
+        move |signal| {
+            let _ = pidfd_send_signal(&program, signal);
+        }
+    };
+    on_signals(signals, hand_on)?;
+    let_go_of_streams();
+    let front = Arc::new(front);
+    let launch = Arc::new(launch);
+    let guard = {
+        let (front, launch) = (front.clone(), launch.clone());
+        move || {
+            wait_for_end(&front);
+            let _ = pidfd_send_signal(&program, Signal::KILL);
+            if let Some(Err(failure)) = launch.as_ref().as_ref().map(Launch::kill_users) {
+                tracing::warn!(%failure, "processes of the program");
+            }
+        }
+    };
+    let guard = thread::Builder::new().name("flue-guard".into()).spawn(guard);
+    let guard = guard.map_err(|error| Failure::work(format!("start of a thread: {error}")))?;
+    let mut is_stopped = false;
+    let status = loop {
+        let status = wait(pid, WaitOptions::UNTRACED | WaitOptions::CONTINUED)?;
+        if !status.stopped() && !status.continued() {
+            break status;
+        }
+        is_stopped = status.stopped();
+        // Fails only if the front has ended.
+        let _ = pidfd_send_signal(&front, if is_stopped { Signal::STOP } else { Signal::CONT });
+    };
+    if is_stopped {
+        let _ = pidfd_send_signal(&front, Signal::CONT);
+    }
+    if has_ended(&front) {
+        let _ = guard.join();
+        if let Some(Err(failure)) = launch.as_ref().as_ref().map(Launch::reset_left) {
+            tracing::warn!(%failure, "connections of the program");
+        }
+    }
+    end_as(status)
 }
 
-/// Standard input and output are the program's alone: the reader of its output sees the end when the program has closed
-/// it.
+fn catch_signals() -> Result<SignalsInfo<WithRawSiginfo>, Failure> {
+    SignalsInfo::new(SIGNALS).map_err(|error| Failure::work(format!("catch signals: {error}")))
+}
+
+/// Calls `hand_on` for each signal that arrives and is not the terminal's, on a thread of its own.
+fn on_signals(
+    mut signals: SignalsInfo<WithRawSiginfo>,
+    hand_on: impl Fn(Signal) + Send + 'static,
+) -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::work(format!("catch signals: {error}"));
+    let read = move || {
+        for info in signals.forever() {
+            let is_sent = OF_TERMINAL.contains(&info.si_signo) && info.si_code == libc::SI_KERNEL;
+            if let Some(signal) = Signal::from_named_raw(info.si_signo).filter(|_| !is_sent) {
+                hand_on(signal);
+            }
+        }
+    };
+    thread::Builder::new().name("flue-signals".into()).spawn(read).map_err(failed)?;
+    Ok(())
+}
+
+/// Standard input and output are the program's alone: the reader of its output gets the end of file when the program
+/// has closed it.
 fn let_go_of_streams() {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);
@@ -84,20 +191,27 @@ fn let_go_of_streams() {
     }
 }
 
-/// Waits for the program's end; stops when it stops.
-fn wait(pid: Pid) -> Result<WaitStatus, Failure> {
+/// Waits for a change of a child's state.
+fn wait(pid: Pid, options: WaitOptions) -> Result<WaitStatus, Failure> {
     loop {
-        match waitpid(Some(pid), WaitOptions::UNTRACED) {
-            Ok(Some((_, status))) if status.stopped() => {
-                let _ = kill_process(getpid(), Signal::STOP);
-                // Somebody has us go on.
-                let _ = kill_process(pid, Signal::CONT);
-            }
+        match waitpid(Some(pid), options) {
             Ok(Some((_, status))) => return Ok(status),
             Ok(None) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(Failure::work(format!("waiting for the program: {error}"))),
+            Err(error) => return Err(Failure::work(format!("wait for the program: {error}"))),
         }
     }
+}
+
+/// Waits for the end of a process that is not a child.
+fn wait_for_end(process: &OwnedFd) {
+    while poll(&mut [PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)], None)
+        == Err(rustix::io::Errno::INTR)
+    {}
+}
+
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut ended = [PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)];
+    poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count > 0)
 }
 
 fn end_as(status: WaitStatus) -> ! {

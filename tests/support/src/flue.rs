@@ -37,7 +37,7 @@ impl Scratch {
             let path = std::env::temp_dir().join(format!("flue-test-{id}-{count}"));
             match fs::create_dir(&path) {
                 Ok(()) => {
-                    fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("it is ours");
+                    fs::set_permissions(&path, Permissions::from_mode(0o1777)).expect("it is ours");
                     return Self(path);
                 }
                 // A killed test that had our process id has left it, or one of another container has it.

@@ -49,5 +49,8 @@ pub const MAP: &str = "FLUE_VERBS_MAP";
 /// `[HOST:]PORT=PORT,...`: ports of the program that stand for other RDMA ports.
 pub const PORT_MAP: &str = "FLUE_VERBS_PORT_MAP";
 
+/// A file of the launcher, in which processes of the program record their use of the device.
+pub const USAGE: &str = "FLUE_VERBS_USAGE";
+
 /// Path of the control socket, or `none`.
 pub const CONTROL: &str = "FLUE_VERBS_CONTROL";

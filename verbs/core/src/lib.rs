@@ -23,3 +23,4 @@ pub mod process;
 pub mod qp;
 pub mod rsocket;
 pub mod srq;
+pub mod usage;

@@ -35,6 +35,7 @@ use crate::{
     memory::{Pd, Region, Window},
     process::Registry,
     srq::Srq,
+    usage,
 };
 
 /// All queue pairs.
@@ -239,6 +240,7 @@ impl Qp {
         let qp = Arc::new(Self { engine, id, pd, attributes, noted, teller, departure });
         qp.count(1);
         QPS.enter(&qp);
+        usage::count_queue_pair();
         Ok(qp)
     }
 

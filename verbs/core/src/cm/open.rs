@@ -21,6 +21,7 @@ use super::id::{
 use crate::{
     errno::Errno,
     qp::{Qp, State},
+    usage,
 };
 
 /// How long a connect is repeated while nobody listens. With hardware it takes some milliseconds until a request is at
@@ -211,6 +212,7 @@ impl Id {
             }
             inner.local = local.or(inner.local);
         }
+        usage::count_connection();
         let mut event = Event::new(EventKind::Established, self);
         event.set_data(data);
         Self::raise(event);

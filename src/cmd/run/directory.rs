@@ -1,0 +1,148 @@
+//! The directory in which a program finds the library under the names of the originals.
+//!
+//! It is in `$XDG_RUNTIME_DIR`, or in the directory for temporary files where that cannot be used, is writable by its
+//! user only, and stays for the next run. Its path is part of lists that the dynamic loader splits, so it has none of
+//! [`SEPARATORS`]. Beside the links to the library it has the objects of [`preload`].
+
+use std::{
+    env,
+    ffi::OsStr,
+    fs, io,
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{DirBuilderExt as _, MetadataExt as _, symlink},
+    },
+    path::{Path, PathBuf},
+    process,
+};
+
+use flue_verbs_abi::settings;
+
+use super::preload;
+use crate::failure::Failure;
+
+/// Octets that end an element of the loader's lists, or start a substitution there.
+const SEPARATORS: &[u8] = b":; $";
+/// Permission of users other than owner and group to write.
+const OTHERS_WRITE: u32 = 0o002;
+/// Permission of users other than the owner to write.
+const NOT_OWNER_WRITE: u32 = 0o022;
+const STICKY: u32 = 0o1000;
+
+/// The directory.
+#[derive(Debug)]
+pub(super) struct Directory {
+    /// Its path.
+    pub(super) path: PathBuf,
+    /// The objects for LD_PRELOAD.
+    pub(super) preloads: Vec<PathBuf>,
+}
+
+/// Returns the directory, complete.
+///
+/// # Errors
+/// [`Failure::lacking`]: it cannot be created in any place, or another user can write to it.
+pub(super) fn prepare(library: &Path) -> Result<Directory, Failure> {
+    let user = rustix::process::geteuid().as_raw();
+    let is_own =
+        |path: &PathBuf| fs::metadata(path).is_ok_and(|it| it.is_dir() && it.uid() == user);
+    // The directory of a login session is the user's own, and is removed with the session.
+    let session = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(is_own);
+    let mut refusals = Vec::new();
+    for base in session.into_iter().chain([env::temp_dir()]) {
+        match prepare_in(&base, library, user) {
+            Ok(directory) => return Ok(directory),
+            Err(refusal) => refusals.push(refusal),
+        }
+    }
+    Err(Failure::lacking(refusals.join("; ")).with_hint(format!(
+        "set TMPDIR to a directory that user {user} can write to, on a file system with space, \
+         whose path has no ':', ';', '$' or space"
+    )))
+}
+
+fn prepare_in(base: &Path, library: &Path, user: u32) -> Result<Directory, String> {
+    let failed = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
+    // The program may change its working directory.
+    let base = std::path::absolute(base).map_err(|error| failed(base, error))?;
+    if base.as_os_str().as_bytes().iter().any(|octet| SEPARATORS.contains(octet)) {
+        return Err(format!("{}: ':', ';', '$' or space in the path", base.display()));
+    }
+    let mode = fs::metadata(&base).map_err(|error| failed(&base, error))?.mode();
+    if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+        let base = base.display();
+        return Err(format!(
+            "{base}: every user can rename its entries: the sticky bit is not set"
+        ));
+    }
+    let directory = base.join(format!("flue-verbs-{user}-{:016x}", hash(library.as_os_str())));
+    let failed = |error| failed(&directory, error);
+    match fs::DirBuilder::new().mode(0o700).create(&directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
+        _ => {}
+    }
+    let found = fs::symlink_metadata(&directory).map_err(failed)?;
+    if !found.is_dir() || found.uid() != user || found.mode() & NOT_OWNER_WRITE != 0 {
+        let directory = directory.display();
+        return Err(format!("{directory} is not a directory that only user {user} can write to"));
+    }
+    for name in settings::LIBRARY_NAMES {
+        let path = directory.join(name);
+        if !fs::read_link(&path).is_ok_and(|target| target == library) {
+            replace(&path, |path| symlink(library, path)).map_err(failed)?;
+        }
+    }
+    let linked = directory.join(settings::LIBRARY_NAMES[0]);
+    let mut preloads = Vec::new();
+    // Programs are linked to these; the other names are for dlopen(3).
+    for name in settings::LIBRARY_NAMES.into_iter().filter(|name| name.ends_with(".so.1")) {
+        let path = directory.join(format!("preload-{name}"));
+        let octets = preload::object(name, &linked)?;
+        if !fs::read(&path).is_ok_and(|found| found == octets) {
+            replace(&path, |path| fs::write(path, &octets)).map_err(failed)?;
+        }
+        preloads.push(path);
+    }
+    Ok(Directory { path: directory, preloads })
+}
+
+/// Creates or replaces a file in one step: other launchers may start programs at the same time.
+fn replace(path: &Path, create: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(format!(".{}", process::id()));
+    // Left by a process of the same id that was killed.
+    let _ = fs::remove_file(&fresh);
+    create(Path::new(&fresh))?;
+    fs::rename(&fresh, path)
+}
+
+/// FNV-1a: a name for each library's directory that is the same in every run.
+fn hash(path: &OsStr) -> u64 {
+    path.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, octet| {
+        (hash ^ u64::from(*octet)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directory_is_created_once_and_repaired() {
+        let library = env::current_exe().unwrap();
+        let Directory { path: directory, preloads } = prepare(&library).unwrap();
+        let links =
+            || settings::LIBRARY_NAMES.map(|name| fs::read_link(directory.join(name)).unwrap());
+        let expected = settings::LIBRARY_NAMES.map(|_| library.clone());
+        assert_eq!(links(), expected);
+        fs::remove_file(directory.join(settings::LIBRARY_NAMES[1])).unwrap();
+        symlink("/nowhere", directory.join(settings::LIBRARY_NAMES[1])).unwrap();
+        fs::write(&preloads[1], "half").unwrap();
+        assert_eq!(prepare(&library).unwrap().path, directory);
+        assert!(fs::read(&preloads[1]).unwrap().starts_with(b"\x7fELF"));
+        assert_eq!(links(), expected);
+        let left = fs::read_dir(&directory).unwrap().count();
+        assert_eq!(left, expected.len() + preloads.len(), "nothing else is left in it");
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}

@@ -1,0 +1,223 @@
+//! Stopped and killed launchers and programs: the launcher follows its program whatever the order of signals, and a
+//! program does not outlive its launcher.
+
+use std::fs;
+use std::io::{ErrorKind, Read as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use flue_test_support::needs::{Need, lacks};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::group::Group;
+use crate::place::{End, LIMIT, Place, Plant, under_flue};
+use crate::{NEEDS, machine};
+
+/// Time in which a peer is reset: kernels answer questions for a connection at most twice a second.
+const RESET_LIMIT: Duration = Duration::from_secs(10);
+
+fn is_lacking(tools: &[&'static str]) -> bool {
+    lacks(NEEDS) || lacks(&[Need::Tun]) || tools.iter().any(|tool| lacks(&[Need::Tool(tool)]))
+}
+
+/// The state letter of a process; `None`: it has ended.
+fn state(process: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
+}
+
+fn send(process: u32, signal: Signal) {
+    let id = i32::try_from(process).ok().and_then(Pid::from_raw).expect("a process id");
+    kill_process(id, signal).expect("it runs");
+}
+
+/// Waits until all of the processes are stopped, or all run.
+fn settle(group: &Group, processes: &[u32], is_stopped: bool) {
+    let is_so = || processes.iter().all(|process| (state(*process) == Some('T')) == is_stopped);
+    let settled = group.wait_until("processes have settled", LIMIT, is_so);
+    assert_eq!(settled, Ok(()), "{is_stopped}: {}", group.report());
+}
+
+/// The launcher and the program.
+fn started(group: &Group, program: &str) -> [u32; 2] {
+    let exists = || group.find_process(program).is_some();
+    assert_eq!(group.wait_until("program runs", LIMIT, exists), Ok(()), "{}", group.report());
+    [group.process("flue"), group.process(program)]
+}
+
+/// Stops the program in each way, continues launcher and program in each order, and ends the program through the
+/// launcher. Each in a group of its own: a signal that is handed on may arrive after the next one.
+fn follows(start: impl Fn() -> Group) {
+    const LAUNCHER: usize = 0;
+    const PROGRAM: usize = 1;
+    let stops: [&[(usize, Signal)]; 4] = [
+        &[(PROGRAM, Signal::STOP)],
+        &[(PROGRAM, Signal::TSTP)],
+        &[(LAUNCHER, Signal::TSTP)],
+        &[(PROGRAM, Signal::STOP), (LAUNCHER, Signal::STOP)],
+    ];
+    let continues: [&[usize]; 4] =
+        [&[LAUNCHER], &[PROGRAM], &[LAUNCHER, PROGRAM], &[PROGRAM, LAUNCHER]];
+    for stop in stops {
+        for order in continues {
+            let mut group = start();
+            let both = started(&group, "sleep");
+            for (process, signal) in stop {
+                send(both[*process], *signal);
+                settle(&group, &both, true);
+            }
+            order.iter().for_each(|process| send(both[*process], Signal::CONT));
+            settle(&group, &both, false);
+            send(both[LAUNCHER], Signal::TERM);
+            let ended = group.wait(LIMIT).map(|status| status.code());
+            assert_eq!(ended, Ok(Some(128 + 15)), "{stop:?} {order:?} {}", group.report());
+        }
+    }
+    // A stopped program that is killed takes the launcher along.
+    let mut group = start();
+    let both = started(&group, "sleep");
+    send(both[PROGRAM], Signal::STOP);
+    settle(&group, &both, true);
+    send(both[PROGRAM], Signal::KILL);
+    let ended = group.wait(LIMIT).map(|status| status.code());
+    assert_eq!(ended, Ok(Some(128 + 9)), "{}", group.report());
+}
+
+#[test]
+fn launcher_of_a_node_follows_its_program_in_any_order_of_signals() {
+    if !is_lacking(&[]) {
+        let plant = Plant::new();
+        follows(|| plant.start(0, "", "sleep 1000"));
+    }
+}
+
+#[test]
+fn launcher_on_kernel_sockets_follows_its_program_in_any_order_of_signals() {
+    if !lacks(NEEDS) {
+        let host = machine();
+        follows(|| Group::start(&host, under_flue("--verbose", "sleep 1000")));
+    }
+}
+
+/// A shell that stays when `line` has ended: with the first process of a namespace all processes in it are killed.
+fn in_a_shell(line: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "\"$@\"; echo ended $?; exec sleep 1000", "sh"]);
+    shell.arg(line.get_program()).args(line.get_args());
+    shell
+}
+
+fn has_queue_pair(found: &[Value]) -> bool {
+    found.iter().any(|one| one["qp"].is_u64())
+}
+
+// The program is the launcher's child, or a child of that. The peer's program is told, and an idle kernel is reset.
+#[test]
+fn program_of_a_killed_launcher_ends_and_resets_its_peers() {
+    if is_lacking(&["rping"]) {
+        return;
+    }
+    for is_direct in [true, false] {
+        let plant = Plant::new();
+        plant.host.ip("address add 10.9.0.254/24 dev br0");
+        let mut server = under_flue(&Plant::node(0), "");
+        match is_direct {
+            true => server.args(["rping", "-s", "-P", "-a", "10.9.0.1"]),
+            false => server.args(["sh", "-c", "rping -s -P -a 10.9.0.1; true"]),
+        };
+        let server = plant.start_command(0, in_a_shell(&server));
+        plant.listens(&server);
+        let mut client = plant.start(1, "", "rping -c -a 10.9.0.1 -C 1000000000");
+        plant.expect(1, "", &client, has_queue_pair);
+        let address: SocketAddr = "10.9.0.1:7174".parse().expect("an address");
+        let connect = || TcpStream::connect_timeout(&address, LIMIT);
+        let mut idle = plant.host.run(connect).expect("it listens");
+        plant.expect(0, "", &server, |found| found.len() == 2);
+        let [launcher, program] = started(&server, "rping");
+        send(launcher, Signal::KILL);
+        let is_over = || state(program).is_none();
+        let ended = server.wait_until("program has ended", RESET_LIMIT, is_over);
+        assert_eq!(ended, Ok(()), "{}", server.report());
+        idle.set_read_timeout(Some(RESET_LIMIT)).expect("a limit");
+        let error = idle.read(&mut [0]).expect_err("nothing was sent");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{is_direct}: {error}");
+        client.wait(RESET_LIMIT).unwrap_or_else(|error| panic!("{error}: {}", client.report()));
+        let is_removed = || !plant.host.links().iter().any(|link| link == "tap0");
+        let removed = server.wait_until("TAP is removed", RESET_LIMIT, is_removed);
+        assert_eq!(removed, Ok(()), "{}", server.report());
+    }
+}
+
+// The kernel kills the program with its parent; the front resets its connections.
+#[test]
+fn program_of_a_killed_monitor_ends() {
+    if is_lacking(&["rping"]) {
+        return;
+    }
+    let plant = Plant::new();
+    let mut server = plant.start(0, "", "rping -s -P -a 10.9.0.1");
+    plant.listens(&server);
+    let mut client = plant.start(1, "", "rping -c -a 10.9.0.1 -C 1000000000");
+    plant.expect(1, "", &client, has_queue_pair);
+    let stat = fs::read_to_string(format!("/proc/{}/stat", server.process("rping")));
+    let stat = stat.expect("it runs");
+    let parent = stat.rsplit(") ").next().and_then(|it| it.split(' ').nth(1)?.parse().ok());
+    send(parent.expect("a parent"), Signal::KILL);
+    let ended = server.wait(RESET_LIMIT).map(|status| status.code());
+    assert_eq!(ended, Ok(Some(128 + 9)), "{}", server.report());
+    client.wait(RESET_LIMIT).unwrap_or_else(|error| panic!("{error}: {}", client.report()));
+}
+
+/// Stops the server, its launcher or both while the client connects, pings or disconnects.
+fn stopped_peer_continues(place: &Place) {
+    const PINGS: &str = "rping -c -a 127.0.0.1 -C 20000 -V";
+    let server = place.start(End::Server, "--verbose", "rping -s -P -a 127.0.0.1");
+    assert_eq!(place.wait_for_listener(&server, 7174), Ok(()), "{}", server.report());
+    let [launcher, program] = started(&server, "rping");
+    for stopped in [&[program][..], &[launcher, program]] {
+        // Before the connection: the client waits for the reply.
+        stopped.iter().for_each(|process| send(*process, Signal::STOP));
+        settle(&server, &[program], true);
+        let mut client = place.start(End::Client, "", PINGS);
+        let exists = || client.find_process("rping").is_some();
+        assert_eq!(client.wait_until("client runs", LIMIT, exists), Ok(()), "{}", client.report());
+        stopped.iter().for_each(|process| send(*process, Signal::CONT));
+        settle(&server, &[launcher, program], false);
+        // During the transfer.
+        let is_busy = || client.said().contains("DISCONNECT") || connections(place) > 0;
+        assert_eq!(client.wait_until("pings", LIMIT, is_busy), Ok(()), "{}", client.report());
+        stopped.iter().for_each(|process| send(*process, Signal::STOP));
+        settle(&server, &[program], true);
+        stopped.iter().for_each(|process| send(*process, Signal::CONT));
+        let ended = client.wait(LIMIT).map(|status| status.code());
+        client.kill();
+        assert_eq!(ended, Ok(Some(0)), "{}\n{}", client.report(), server.report());
+    }
+}
+
+/// Established connections to the port of rping.
+fn connections(place: &Place) -> usize {
+    match place {
+        Place::Nodes(plant) => plant.connections(1, "").map_or(0, |found| found.len()),
+        Place::Sockets(host) => host.run(|| {
+            let text = fs::read_to_string("/proc/thread-self/net/tcp").unwrap_or_default();
+            text.lines().filter(|line| line.contains(":1C06 01 ")).count()
+        }),
+    }
+}
+
+#[test]
+fn stopped_peer_continues_on_kernel_sockets() {
+    if !lacks(NEEDS) && !lacks(&[Need::Tool("rping")]) {
+        stopped_peer_continues(&Place::sockets());
+    }
+}
+
+#[test]
+fn stopped_peer_continues_on_nodes() {
+    if !is_lacking(&["rping"]) {
+        stopped_peer_continues(&Place::nodes());
+    }
+}
