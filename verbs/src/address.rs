@@ -16,10 +16,7 @@ use flue_verbs_abi::{
 };
 use libc::{addrinfo, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
-use crate::{
-    guard::{self, Errno},
-    request::copied,
-};
+use crate::guard::{self, Errno, copied};
 
 /// An address of the program's.
 ///

@@ -42,12 +42,11 @@ use libc::sockaddr;
 use self::channel::rdma_get_cm_event;
 use crate::{
     address, config,
-    guard::{self, Errno},
+    guard::{self, Errno, copied},
     heir, memory,
     object::Object,
     open,
     qp::{self, QpObject},
-    request::copied,
 };
 
 type EventObject = Object<rdma_cm_event, Event>;
@@ -428,8 +427,8 @@ unsafe fn deliver(event: Event) -> Result<*mut rdma_cm_event, Errno> {
         }
     }
     let name = id.name() as *mut rdma_cm_id;
-    // Members of the identifier change when the program takes the event, not in the call that has caused it: a thread of
-    // the program's may take the event before that call has returned.
+    // Members of the identifier change when the program takes the event, not in the call that has caused it: another
+    // thread may take the event before that call has returned.
     // SAFETY: the identifier stays until the event is acknowledged.
     unsafe {
         match event.kind {

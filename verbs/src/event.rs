@@ -7,9 +7,8 @@ use flue_verbs_core::events::Acknowledgements;
 
 use crate::{
     config, context, cq,
-    guard::{self, Errno},
+    guard::{self, Errno, copied},
     read,
-    request::copied,
 };
 
 /// Reads one event. `None`: it was withdrawn, and another is to be waited for. EIO: none will come.

@@ -151,6 +151,17 @@ impl Drop for Cancellation {
     }
 }
 
+/// Copy of a structure of the program's, at any address: programs embed them in packed structures of
+/// their own. `None` for a null pointer.
+///
+/// # Safety
+/// `from` is null, or `T` can be read there.
+#[inline]
+pub(crate) unsafe fn copied<T: Copy>(from: *const T) -> Option<T> {
+    // SAFETY: as the caller says.
+    (!from.is_null()).then(|| unsafe { from.read_unaligned() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -39,11 +39,11 @@ use rdma_over_tcp::{
 use crate::{
     async_events::{AsyncEvent, AsyncEvents, end_events},
     context, cq,
-    guard::{self, Errno},
+    guard::{self, Errno, copied},
     memory::PdObject,
     mw,
     object::Object,
-    request::{Entries, SGES_MAX, answer, copied},
+    request::{Entries, SGES_MAX, answer},
     srq,
 };
 

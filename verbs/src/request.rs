@@ -1,5 +1,4 @@
-//! Structures as programs pass them: at any address, since programs embed them in packed structures of their own. Work
-//! requests: lists, and their scatter/gather entries.
+//! Work requests as programs give them: lists, and their scatter/gather entries, at any address.
 
 use std::ffi::c_int;
 
@@ -7,16 +6,6 @@ use flue_verbs_abi::objects::ibv_sge;
 use rdma_over_tcp::rnic::Sge;
 
 use crate::guard::Errno;
-
-/// Copy of a structure of the program's, at whatever alignment; `None` for a null pointer.
-///
-/// # Safety
-/// `from` is null, or `T` can be read there.
-#[inline]
-pub(crate) unsafe fn copied<T: Copy>(from: *const T) -> Option<T> {
-    // SAFETY: as the caller says.
-    (!from.is_null()).then(|| unsafe { from.read_unaligned() })
-}
 
 /// Scatter/gather entries of a request, at most.
 pub(crate) const SGES_MAX: usize = 16;

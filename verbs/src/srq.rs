@@ -22,10 +22,10 @@ use flue_verbs_core::{events::Acknowledgements, srq::Srq};
 use crate::{
     async_events::{AsyncEvent, AsyncEvents, end_events},
     context,
-    guard::{self, Errno},
+    guard::{self, Errno, copied},
     memory::PdObject,
     object::Object,
-    request::{self, Entries, copied},
+    request::{self, Entries},
 };
 
 /// Our part of a queue.

@@ -191,8 +191,8 @@ pub struct Config {
     /// ends the connection at once (RFC 5041 §7.2). For programs that count on InfiniBand's receiver-not-ready retries.
     pub receive_wait: Duration,
     /// Copies the payload of Sends and Writes of any size where CRCs are in use: for consumers that may change memory
-    /// while a request reads it. Otherwise a payload above 16 KiB is read twice, for the CRC and to be sent; if it changes
-    /// in between, the peer finds a CRC error and ends the connection.
+    /// while a request reads it. Otherwise payload above 16 KiB is read twice, for the CRC and to be sent; if it
+    /// changes in between, the peer finds a CRC error and ends the connection.
     pub copies_payload: bool,
     /// Atomics and immediate data (RFC 7306), for queue pairs that are not told otherwise. MPA cannot negotiate them,
     /// so it is for those who know that their peers can: a peer that cannot ends the connection by a Terminate.

@@ -20,10 +20,7 @@ use super::{
     queues::{create_plain_qp, rdma_create_qp, rdma_destroy_qp, rdma_destroy_srq},
     rdma_destroy_id, rdma_get_cm_event, rdma_resolve_addr, rdma_resolve_route, show,
 };
-use crate::{
-    guard::{self, Errno},
-    request::copied,
-};
+use crate::guard::{self, Errno, copied};
 
 /// Milliseconds in which an address is to be resolved.
 const RESOLVE_MS: c_int = 2000;

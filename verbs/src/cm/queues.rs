@@ -14,10 +14,8 @@ use flue_verbs_abi::{
 use super::of;
 use crate::{
     cq,
-    guard::{self, Errno},
-    qp,
-    request::copied,
-    srq,
+    guard::{self, Errno, copied},
+    qp, srq,
 };
 
 /// A completion queue and its channel for an identifier whose program has named none.

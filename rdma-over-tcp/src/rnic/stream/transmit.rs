@@ -12,9 +12,9 @@
 //! A send or write of up to [`COPY_ASIDE_MAX`] bytes is copied when its turn comes and done once TCP has
 //! all of it, so that its completion never waits for a delayed acknowledgement. Larger ones are read
 //! where they lie and done when acknowledged, but for a tail of as many bytes, which is copied aside. Of them
-//! too, pieces of up to `COPIED_PIECE_MAX` bytes are copied: one more slice of a gathered write costs more. With CRCs, and
-//! consumers that may change the memory meanwhile ([`Config::copies_payload`](super::super::config::Config)), messages of
-//! any size are copied: a CRC must fit what leaves.
+//! too, pieces of up to `COPIED_PIECE_MAX` bytes are copied: one more slice of a gathered write costs more.
+//! With CRCs and [`Config::copies_payload`] messages of any size are copied: consumers may change the memory meanwhile,
+//! and a CRC must fit what leaves.
 //!
 //! Read Responses are always copied, FPDU by FPDU, each after a check of the peer's rights: the peer may write the
 //! memory at any time, a CRC must fit what leaves, and nothing leaves after the rights are gone. No more of them is in
