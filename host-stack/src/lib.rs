@@ -4,6 +4,7 @@
 //! * [`host`]: the host stack as a passive object, and its policy of what is offloaded when.
 //! * [`offload_policy`]: the policy's details, and how long a connection stays after an upload.
 //! * [`socket`]: requests of its clients, and notices to them.
+//! * [`switch`]: order of what a client sends while its connection moves.
 //! * [`frame_log`]: a link whose frames are logged.
 //! * `copy`: data of net buffers into sockets.
 //! * `handoff`: how a live connection leaves an unmodified smoltcp, and re-enters it.
@@ -11,8 +12,8 @@
 //! * `retrieve`: makes smoltcp read the parts of a segment that it would leave unread.
 //! * `window`: a larger window scale on the wire than smoltcp's.
 //!
-//! The host stack needs `std`: its boundaries are channels and doorbells. Below it `handoff`, `observer`, `retrieve`
-//! and `window` are pure; being private they would be dead code in a build without it, so `tests/tidy/modules.rs`
+//! The host stack needs `std`: its boundaries are channels and doorbells. Below it `handoff`, `observer`, `retrieve`,
+//! `switch` and `window` are pure; being private they would be dead code in a build without it, so `tests/tidy/modules.rs`
 //! checks that nothing of them reaches an operating system.
 #![forbid(unsafe_code)]
 #![no_std]
@@ -34,5 +35,6 @@ mod row;
 pub mod simulation;
 pub mod socket;
 pub mod stream;
+pub mod switch;
 mod window;
 mod wire;

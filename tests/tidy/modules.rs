@@ -61,6 +61,7 @@ const HOST: Layers = Layers {
         "window",
         "row",
         "socket",
+        "switch",
         "offload_policy",
         "observer",
         "retrieve",
@@ -70,7 +71,7 @@ const HOST: Layers = Layers {
         "node",
         "simulation",
     ],
-    pure: &["wire", "copy", "device", "window", "row", "observer", "retrieve", "handoff"],
+    pure: &["wire", "copy", "device", "window", "row", "switch", "observer", "retrieve", "handoff"],
     forbidden: SYSTEM,
     has_parents: true,
 };
