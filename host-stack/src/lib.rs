@@ -13,8 +13,8 @@
 //! * `window`: a larger window scale on the wire than smoltcp's.
 //!
 //! The host stack needs `std`: its boundaries are channels and doorbells. Below it `handoff`, `observer`, `retrieve`,
-//! `switch` and `window` are pure; being private they would be dead code in a build without it, so `tests/tidy/modules.rs`
-//! checks that nothing of them reaches an operating system.
+//! `switch` and `window` are pure; the private ones would be dead code in a build without it, so
+//! `tests/tidy/modules.rs` checks that nothing of them reaches an operating system.
 #![forbid(unsafe_code)]
 #![no_std]
 

@@ -1,4 +1,5 @@
-//! Switch of one connection between the two stacks: order of what its client sends while the connection moves (CH-ARC-3).
+//! Switch of one connection between the two stacks (CH-ARC-3): order of what its client sends while the connection
+//! moves.
 //!
 //! | place | sends of the client |
 //! |---|---|
