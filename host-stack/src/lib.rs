@@ -5,6 +5,7 @@
 //! * [`offload_policy`]: the policy's details, and how long a connection stays after an upload.
 //! * [`socket`]: requests of its clients, and notices to them.
 //! * [`dad`]: duplicate address detection.
+//! * [`switch`]: order of what a client sends while its connection moves.
 //! * [`frame_log`]: a link whose frames are logged.
 //! * `cookie`: initial sequence numbers, and SYN cookies.
 //! * `copy`: data of net buffers into sockets.
@@ -14,7 +15,7 @@
 //! * `window`: a larger window scale on the wire than smoltcp's.
 //!
 //! The host stack needs `std`: its boundaries are channels and doorbells. Below it `cookie`, `handoff`, `observer`,
-//! `retrieve` and `window` are pure; being private they would be dead code in a build without it, so
+//! `retrieve`, `switch` and `window` are pure; the private ones would be dead code in a build without it, so
 //! `tests/tidy/modules.rs` checks that nothing of them reaches an operating system.
 #![forbid(unsafe_code)]
 #![no_std]
@@ -38,5 +39,6 @@ mod row;
 pub mod simulation;
 pub mod socket;
 pub mod stream;
+pub mod switch;
 mod window;
 mod wire;

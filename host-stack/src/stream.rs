@@ -1,15 +1,7 @@
 //! Byte streams over connections before and after offload: a client for plain TCP.
 //!
-//! [`Streams`] is the logical switch above the stacks (CH-ARC-3): what is sent on a stream goes
-//! straight through the chimney while the connection is offloaded, and through the host stack while it
-//! is not. During a hand-over it waits until the stack that carries it is known, so order is kept.
-//!
-//! | state | what is sent meanwhile |
-//! |---|---|
-//! | InHost | goes to the host by `Request::Send`, within the credit |
-//! | Offloading | waits; data that reached the host too late comes back by `Notice::Returned`, and is sent first |
-//! | Offloaded | is posted to the target |
-//! | Uploading | waits |
+//! Each stream has a [`Switch`]: what is sent goes straight through the chimney while the connection is offloaded,
+//! through the host stack while it is not, and waits during a hand-over (CH-ARC-3).
 //!
 //! Received data is indicated, or fills receive requests that are posted in advance ([`Streams::post_receives`],
 //! CH-RCV-1): in order, each until it is full or a PSH ends it. Without a request data is indicated again.
@@ -29,17 +21,19 @@ use bytes::{Bytes, BytesMut};
 use hashbrown::HashMap;
 use offload_engine::{
     address::{canonical, source_for, unscoped},
-    chimney::client::{ConnectionIo, Disconnect, OffloadHandle},
+    chimney::client::{ConnectionIo, OffloadHandle},
     engine::Connections,
     nbl::{NblChain, NetBufferList, ReceiveBufferList, ReceiveChain},
     status::NdisStatus,
-    tcp::{SoftError, TcpPhase},
+    tcp::SoftError,
     time::{Duration, Instant},
 };
 
-use self::below::{push_to_host, push_to_target};
 pub use crate::row::OffloadState;
-use crate::socket::{EndpointId, HostError, ListenerId, RECEIVE_CREDIT_BYTES, Request, SocketPort};
+use crate::{
+    socket::{EndpointId, HostError, ListenerId, RECEIVE_CREDIT_BYTES, Request, SocketPort},
+    switch::Switch,
+};
 
 /// Bytes of one stream that may wait to be read.
 pub const RECEIVE_QUEUE_BYTES_MAX: usize = 1024 * 1024;
@@ -121,14 +115,11 @@ pub struct StreamStatus {
 }
 
 #[derive(Debug)]
-enum Item {
-    Chain(NblChain),
-    Shutdown,
-}
-
-#[derive(Debug)]
 struct Stream {
+    /// `state` and `unacknowledged` are those of `switch`.
     status: StreamStatus,
+    /// Order of what is sent.
+    switch: Switch,
     receive_queue: VecDeque<Bytes>,
     /// Memory of received bytes.
     blocks: Blocks,
@@ -138,54 +129,18 @@ struct Stream {
     receives_posted: usize,
     /// Memory of those that are not.
     request_memory: Vec<BytesMut>,
-    /// Not yet given to host or target.
-    send_queue: VecDeque<Item>,
-    /// Come back from the host at a hand-over: older than all of `send_queue`.
-    returned: VecDeque<Item>,
-    /// With the host or the target, not complete.
-    below: Outstanding,
-    /// At a hand-over: lists on their way to the host that will come back as `Returned`.
-    to_return: usize,
-    /// A shutdown was requested of the host, and it is not known that it has gone on to the target.
-    shutdown_in_host: bool,
-    /// A FIN was requested of the target or the host.
-    closing: bool,
     /// The last ICMP error before the target gave up.
     soft_error: Option<SoftError>,
-    /// The host's notice of what it took before the hand-over has come. The target may be ready before that notice,
-    /// and returned lists must be sent first.
-    settled: bool,
     /// Delivered by the host, not yet consumed.
     host_unconsumed: usize,
     completed: VecDeque<NetBufferList>,
 }
 
-/// Lists and their bytes.
-#[derive(Clone, Copy, Debug, Default)]
-struct Outstanding {
-    lists: usize,
-    bytes: usize,
-}
-
-impl Outstanding {
-    fn add(&mut self, list: &NetBufferList) {
-        self.lists += 1;
-        self.bytes += list.data_length();
-    }
-
-    /// `list` is complete, or has come back as it went.
-    fn remove(&mut self, list: &NetBufferList) {
-        debug_assert!(self.lists > 0, "a list that was not given");
-        self.lists = self.lists.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(list.bytes_transferred + list.data_length());
-    }
-}
-
 impl Stream {
-    fn new(state: OffloadState) -> Self {
+    fn new() -> Self {
         Self {
             status: StreamStatus {
-                state,
+                state: OffloadState::InHost,
                 connected: false,
                 local: None,
                 remote: None,
@@ -196,27 +151,16 @@ impl Stream {
                 closed: false,
                 error: None,
             },
+            switch: Switch::opening(),
             receive_queue: VecDeque::new(),
             blocks: Blocks::default(),
             refused: false,
             receives_posted: 0,
             request_memory: Vec::new(),
-            send_queue: VecDeque::new(),
-            returned: VecDeque::new(),
-            below: Outstanding::default(),
-            to_return: 0,
-            shutdown_in_host: false,
-            closing: false,
             soft_error: None,
-            settled: false,
             host_unconsumed: 0,
             completed: VecDeque::new(),
         }
-    }
-
-    /// Everything older than `send_queue` is with the target or in `returned`.
-    fn may_post(&self) -> bool {
-        self.settled && self.to_return == 0 && !self.shutdown_in_host
     }
 
     fn end(&mut self, error: Option<HostError>) {
@@ -228,57 +172,33 @@ impl Stream {
         if self.status.error.is_none() {
             self.status.error = error;
         }
+        self.switch.close();
         if error == Some(HostError::StateLost) {
-            // Lists that the layers below had are lost with the state.
-            self.below = Outstanding::default();
+            self.switch.lose();
         }
         self.give_back();
     }
 
-    /// Completes lists that will never be sent, once all older ones have come back.
+    /// Completes lists that will never be sent, once all older ones are complete.
     fn give_back(&mut self) {
-        if !self.status.closed || self.below.lists > 0 {
-            return;
-        }
-        for item in self.returned.drain(..).chain(self.send_queue.drain(..)) {
-            let Item::Chain(chain) = item else { continue };
-            for mut list in chain {
-                let length = list.data_length();
-                self.status.unacknowledged = self.status.unacknowledged.saturating_sub(length);
-                list.complete(NdisStatus::REQUEST_ABORTED, 0);
-                self.completed.push_back(list);
-            }
+        while let Some(mut list) = self.switch.poll_unsent() {
+            list.complete(NdisStatus::REQUEST_ABORTED, 0);
+            self.completed.push_back(list);
         }
     }
 
-    /// A list has come back, complete.
+    /// A stack has completed a list.
     fn complete(&mut self, list: NetBufferList) {
-        self.below.remove(&list);
-        let length = list.bytes_transferred + list.data_length();
-        self.status.unacknowledged = self.status.unacknowledged.saturating_sub(length);
+        self.switch.complete(&list);
         if list.context != 0 {
             self.completed.push_back(list);
         }
         self.give_back();
     }
 
-    /// The host serves the connection, from now on or again. Returned lists are sent first.
-    fn enter_host(&mut self) {
-        debug_assert_eq!(self.to_return, 0, "the host returns before it takes back");
-        self.status.state = OffloadState::InHost;
-        self.settled = false;
-        while let Some(item) = self.returned.pop_back() {
-            self.send_queue.push_front(item);
-        }
-    }
-
-    /// Whether our FIN is acknowledged, where no disconnect request will complete: the FIN was requested
-    /// before the target had the connection.
+    /// Notes the acknowledgement of a FIN that no request of the target reports.
     fn see_fin(&mut self, io: &ConnectionIo<'_>) {
-        if self.closing && !self.status.shut_down {
-            let phase = io.query().delegated.state;
-            self.status.shut_down = matches!(phase, TcpPhase::FinWait2 | TcpPhase::TimeWait);
-        }
+        self.status.shut_down |= self.switch.sees_fin(|| io.query().delegated.state);
     }
 
     /// Posts receive requests of `bytes` each, unless enough are posted or too much waits to be read.
@@ -380,7 +300,7 @@ impl Streams {
         timeout: Duration,
     ) -> OffloadHandle {
         let handle = OffloadHandle(self.port.allocate());
-        self.streams.insert(handle, Stream::new(OffloadState::InHost));
+        self.streams.insert(handle, Stream::new());
         let (endpoint, at_once) = (None, false);
         let remote = on_node(remote);
         let local = local.map(|local| source_for(unscoped(local), remote));
@@ -421,7 +341,9 @@ impl Streams {
 
     /// The state of a stream; `None`: no such stream, or forgotten.
     pub fn status(&self, handle: OffloadHandle) -> Option<StreamStatus> {
-        self.streams.get(&handle).map(|stream| stream.status)
+        let stream = self.streams.get(&handle)?;
+        let (state, unacknowledged) = (stream.switch.state(), stream.switch.outstanding());
+        Some(StreamStatus { state, unacknowledged, ..stream.status })
     }
 
     /// Sends data as one net buffer list. Always accepted; bound what is
@@ -451,11 +373,14 @@ impl Streams {
         for list in &mut chain {
             list.context = self.next_context;
             self.next_context += 1;
-            stream.status.unacknowledged += list.data_length();
         }
-        stream.send_queue.push_back(Item::Chain(chain));
-        stream.give_back();
-        self.push(now, connections, handle);
+        let Some(chain) = stream.switch.send(chain) else {
+            stream.give_back();
+            return self.push(now, connections, handle);
+        };
+        if let Some(mut io) = connections.get(now, handle) {
+            io.send(chain);
+        }
     }
 
     /// Completed lists of a stream, in order.
@@ -494,7 +419,7 @@ impl Streams {
     /// No more data from us: FIN after what was sent.
     pub fn shutdown(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
         if let Some(stream) = self.streams.get_mut(&handle) {
-            stream.send_queue.push_back(Item::Shutdown);
+            stream.switch.shut_down();
             self.push(now, connections, handle);
         }
     }
@@ -513,12 +438,9 @@ impl Streams {
     /// Resets a connection.
     pub fn abort(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
         let Some(stream) = self.streams.get_mut(&handle) else { return };
+        stream.switch.reset();
         stream.end(Some(HostError::Aborted));
-        if let Some(mut io) = connections.get(now, handle) {
-            io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
-        } else {
-            self.port.request(Request::Abort { handle });
-        }
+        self.push(now, connections, handle);
     }
 
     /// Forgets a stream that is closed; aborts one that is not.
@@ -529,20 +451,14 @@ impl Streams {
         self.streams.remove(&handle);
     }
 
-    /// Passes queued data to the stack that has the connection.
+    /// Gives the stack that has the connection what waits for it.
     fn push(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
-        let Some(stream) = self.streams.get_mut(&handle) else { return };
-        match stream.status.state {
-            _ if stream.status.closed => {}
-            OffloadState::InHost if stream.status.connected => {
-                push_to_host(&self.port, handle, stream)
-            }
-            OffloadState::Offloaded if stream.may_post() => {
-                if let Some(mut io) = connections.get(now, handle) {
-                    push_to_target(&mut io, stream);
-                }
-            }
-            _ => {}
+        let Some(Stream { switch, .. }) = self.streams.get_mut(&handle) else { return };
+        switch.give_host(&self.port, handle, false);
+        if switch.state() == OffloadState::Offloaded
+            && let Some(mut io) = connections.get(now, handle)
+        {
+            switch.give_target(&mut io);
         }
     }
 }

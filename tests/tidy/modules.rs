@@ -77,6 +77,7 @@ const HOST: Layers = Layers {
         "window",
         "row",
         "socket",
+        "switch",
         "offload_policy",
         "observer",
         "retrieve",
@@ -87,8 +88,8 @@ const HOST: Layers = Layers {
         "simulation",
     ],
     pure: &[
-        "wire", "cookie", "copy", "dad", "device", "window", "row", "observer", "retrieve",
-        "handoff",
+        "wire", "cookie", "copy", "dad", "device", "window", "row", "switch", "observer",
+        "retrieve", "handoff",
     ],
     forbidden: SYSTEM,
     has_parents: true,

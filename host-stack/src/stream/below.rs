@@ -12,8 +12,8 @@ use offload_engine::{
     time::Instant,
 };
 
-use super::{Item, KEEP_BYTES_MIN, OffloadState, RECEIVE_QUEUE_BYTES_MAX, Stream, Streams};
-use crate::socket::{HostError, ListenerId, Notice, Request, SEND_CREDIT_BYTES, SocketPort};
+use super::{KEEP_BYTES_MIN, RECEIVE_QUEUE_BYTES_MAX, Stream, Streams};
+use crate::socket::{HostError, ListenerId, Notice, Request};
 
 impl Streams {
     fn notice(&mut self, now: Instant, connections: &mut Connections, notice: Notice) {
@@ -62,24 +62,20 @@ impl Streams {
             }
             Notice::Offloading { handle, unanswered, shutdown } => {
                 if let Some(stream) = self.streams.get_mut(&handle) {
-                    if stream.status.state == OffloadState::InHost {
-                        stream.status.state = OffloadState::Offloading;
-                    }
-                    stream.to_return = stream.below.lists.saturating_sub(unanswered);
-                    stream.shutdown_in_host &= !shutdown;
-                    stream.settled = true;
+                    stream.switch.leave_host(unanswered, shutdown);
                 }
                 handle
             }
             Notice::Returned { handle, chain, shutdown } => {
                 if let Some(stream) = self.streams.get_mut(&handle) {
-                    returned(stream, chain, shutdown);
+                    stream.switch.take_returned(chain, shutdown);
+                    stream.give_back();
                 }
                 handle
             }
-            Notice::Uploaded { handle, .. } => {
+            Notice::Uploaded { handle, lists, bytes, .. } => {
                 if let Some(stream) = self.streams.get_mut(&handle) {
-                    stream.enter_host();
+                    stream.switch.reenter_host(lists, bytes);
                 }
                 handle
             }
@@ -130,17 +126,12 @@ impl Streams {
             };
             listener.accepted.push_back(handle);
         }
-        let stream =
-            self.streams.entry(handle).or_insert_with(|| Stream::new(OffloadState::InHost));
+        let stream = self.streams.entry(handle).or_insert_with(Stream::new);
         if offloading {
-            stream.settled = true;
-            // The target may have been quicker than this notice.
-            if stream.status.state == OffloadState::InHost {
-                stream.status.state = OffloadState::Offloading;
-            }
+            stream.switch.leave_host(0, false);
         } else {
             // The first notice of a connection that stays, or the second of one that the target refused.
-            stream.enter_host();
+            stream.switch.enter_host();
         }
         stream.status.connected = true;
         stream.status.local = Some(local);
@@ -148,76 +139,18 @@ impl Streams {
     }
 }
 
-/// What reached the host too late goes to the target, before all that came after it.
-fn returned(stream: &mut Stream, chain: NblChain, shutdown: bool) {
-    stream.to_return = stream.to_return.saturating_sub(chain.len());
-    chain.iter().for_each(|list| stream.below.remove(list));
-    if !chain.is_empty() {
-        stream.returned.push_back(Item::Chain(chain));
-    }
-    if shutdown {
-        stream.shutdown_in_host = false;
-        stream.returned.push_back(Item::Shutdown);
-    }
-    stream.give_back();
-}
-
-pub(super) fn push_to_host(port: &SocketPort, handle: OffloadHandle, stream: &mut Stream) {
-    while let Some(item) = stream.send_queue.front_mut() {
-        match item {
-            Item::Chain(chain) => {
-                while let Some(list) = chain.front() {
-                    let below = stream.below.bytes;
-                    if below > 0 && below + list.data_length() > SEND_CREDIT_BYTES {
-                        return;
-                    }
-                    stream.below.add(list);
-                    if let Some(list) = chain.pop_front() {
-                        port.request(Request::Send { handle, list, apart: false });
-                    }
-                }
-            }
-            Item::Shutdown => {
-                stream.shutdown_in_host = true;
-                stream.closing = true;
-                port.request(Request::Shutdown { handle });
-            }
-        }
-        stream.send_queue.pop_front();
-    }
-}
-
-pub(super) fn push_to_target(io: &mut ConnectionIo<'_>, stream: &mut Stream) {
-    for item in stream.returned.drain(..).chain(stream.send_queue.drain(..)) {
-        match item {
-            Item::Chain(chain) => {
-                chain.iter().for_each(|list| stream.below.add(list));
-                io.send(chain);
-            }
-            Item::Shutdown => {
-                stream.closing = true;
-                io.disconnect(Disconnect::Graceful, NetBufferList::new(0));
-            }
-        }
-    }
-}
-
 impl OffloadClient for Streams {
     fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
-        let stream =
-            self.streams.entry(io.handle).or_insert_with(|| Stream::new(OffloadState::Offloading));
-        stream.status.state = OffloadState::Offloaded;
+        let Some(stream) = self.streams.get_mut(&io.handle) else {
+            // Forgotten.
+            return io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
+        };
+        stream.switch.enter_target();
         // What the connection brought along is wanted (CH-DEL-3).
         io.resume_receive();
         stream.post_receives(io, self.receive_bytes);
-        if stream.status.error == Some(HostError::Aborted) {
-            io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
-        } else {
-            stream.see_fin(io);
-            if stream.may_post() && !stream.status.closed {
-                push_to_target(io, stream);
-            }
-        }
+        stream.see_fin(io);
+        stream.switch.give_target(io);
     }
 
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
@@ -278,7 +211,7 @@ impl OffloadClient for Streams {
 
     fn uploaded(&mut self, handle: OffloadHandle) {
         if let Some(stream) = self.streams.get_mut(&handle) {
-            stream.status.state = OffloadState::Uploading;
+            stream.switch.leave_target();
             stream.refused = false;
             debug_assert_eq!(stream.receives_posted, 0, "requests complete before an upload does");
             stream.receives_posted = 0;
@@ -297,7 +230,7 @@ impl OffloadClient for Streams {
             }
             ConnectionEvent::Retrieve(_) => {}
             ConnectionEvent::Released => {
-                stream.status.shut_down |= stream.closing && stream.status.error.is_none();
+                stream.status.shut_down |= stream.status.error.is_none();
                 stream.end(None);
             }
         }

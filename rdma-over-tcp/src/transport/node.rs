@@ -12,6 +12,7 @@ use hashbrown::HashMap;
 use host_stack::{
     node,
     socket::{EndpointId, HostError, ListenerId as ListenerName, Notice, Request, SocketPort},
+    switch::Switch,
 };
 use offload_engine::{
     address::{LocalAddress, unscoped},
@@ -23,7 +24,7 @@ use offload_engine::{
 };
 
 use super::{
-    host::{HostIo, HostStream, Place},
+    host::{HostIo, HostStream},
     looped::Loops,
     offloaded::{Io, Spare},
 };
@@ -195,25 +196,33 @@ impl NodeRnic {
                 self.rnic.handle_established(now, id, listener, (local, remote));
                 if !offloading {
                     // It stays in the host, or the target has refused it.
-                    self.in_host(id, |stream| stream.refused(mss));
+                    let new = || HostStream::new(Switch::opening());
+                    let stream = self.moving.entry(id).or_insert_with(new);
+                    stream.switch.enter_host();
+                    stream.mss = mss;
                     self.with_host_stream(now, id, |rnic, io| rnic.handle_open(id, io));
                 }
             }
             Notice::Offloading { handle, unanswered, shutdown } => {
                 if let Some(stream) = self.moving.get_mut(&StreamId(handle.0)) {
-                    stream.leave_host(unanswered, shutdown);
+                    stream.switch.leave_host(unanswered, shutdown);
                 }
             }
             Notice::Returned { handle, chain, shutdown } => {
                 let id = StreamId(handle.0);
-                self.in_host(id, |stream| stream.take_returned(chain, shutdown));
+                // Of one that has ended since then no request is left.
+                let Some(stream) = self.moving.get_mut(&id) else { return };
+                stream.switch.take_returned(chain, shutdown);
                 if let Some(mut io) = connections.get(now, handle) {
                     self.settle(id, &mut io);
                 }
             }
             Notice::Uploaded { handle, lists, bytes, mss } => {
                 let id = StreamId(handle.0);
-                self.in_host(id, |stream| stream.enter_host(mss, (lists, bytes)));
+                if let Some(stream) = self.moving.get_mut(&id) {
+                    stream.switch.reenter_host(lists, bytes);
+                    stream.mss = mss;
+                }
                 self.with_host_stream(now, id, |rnic, io| rnic.handle_room(id, io));
             }
             Notice::Data { handle, data } => {
@@ -226,7 +235,7 @@ impl NodeRnic {
             Notice::Sent { handle, chain } => {
                 let id = StreamId(handle.0);
                 if let Some(stream) = self.moving.get_mut(&id) {
-                    chain.iter().for_each(|list| stream.answered(list));
+                    chain.iter().for_each(|list| stream.switch.complete(list));
                 }
                 let end = self.completed(chain).1;
                 self.with_host_stream(now, id, |rnic, io| rnic.handle_sent(id, io, end));
@@ -285,12 +294,6 @@ impl NodeRnic {
         }
     }
 
-    /// Changes what is known of a stream that is not the target's.
-    fn in_host(&mut self, id: StreamId, change: impl FnOnce(&mut HostStream)) {
-        let new = || HostStream::new(self.is_aligned);
-        change(self.moving.entry(id).or_insert_with(new));
-    }
-
     /// Calls the adapter for a stream outside of the target, and gives the host what comes of it. Does nothing for any
     /// other stream.
     fn with_host_stream(
@@ -299,16 +302,10 @@ impl NodeRnic {
         id: StreamId,
         call: impl FnOnce(&mut Rnic, &mut HostIo<'_>),
     ) {
-        let Self { rnic, moving, spare, port, .. } = self;
+        let Self { rnic, moving, spare, port, is_aligned, .. } = self;
         let Some(stream) = moving.get_mut(&id) else { return };
-        let was_reset = stream.is_reset;
         call(rnic, &mut HostIo { now, stream, spare });
-        let handle = OffloadHandle(id.0);
-        if stream.is_reset && !was_reset {
-            // One that is on its way ends where it arrives; the target has it from `settle`.
-            port.request(Request::Abort { handle });
-        }
-        stream.push_to_host(port, handle);
+        stream.switch.give_host(port, OffloadHandle(id.0), *is_aligned);
     }
 
     fn host_event(&mut self, now: Instant, id: StreamId, event: StreamEvent) {
@@ -338,11 +335,12 @@ impl NodeRnic {
     /// Gives the target what has waited, if it is time. Then the stream is a plain offloaded one.
     fn settle(&mut self, id: StreamId, io: &mut ConnectionIo<'_>) {
         let Some(stream) = self.moving.get_mut(&id) else { return };
-        if stream.sees_fin(|| io.query().delegated.state) {
+        if stream.switch.sees_fin(|| io.query().delegated.state) {
             self.host_event(io.now, id, StreamEvent::ShutDown);
         }
         let Some(stream) = self.moving.get_mut(&id) else { return };
-        if stream.push_to_target(io) {
+        stream.switch.give_target(io);
+        if stream.switch.is_settled() {
             self.moving.remove(&id);
             self.rnic.handle_open(id, &mut Io { io, spare: &mut self.spare });
         }
@@ -404,7 +402,7 @@ impl OffloadClient for NodeRnic {
         let id = StreamId(io.handle.0);
         match self.moving.get_mut(&id) {
             Some(stream) => {
-                stream.place = Place::Offloaded;
+                stream.switch.enter_target();
                 self.settle(id, io);
             }
             None => {
@@ -425,7 +423,7 @@ impl OffloadClient for NodeRnic {
         if !self.moving.is_empty()
             && let Some(stream) = self.moving.get_mut(&StreamId(io.handle.0))
         {
-            chain.iter().for_each(|list| stream.answered(list));
+            chain.iter().for_each(|list| stream.switch.complete(list));
         }
         let (chain, end) = self.completed(chain);
         io.keep_chain(chain);
@@ -444,7 +442,8 @@ impl OffloadClient for NodeRnic {
     }
 
     fn uploaded(&mut self, handle: OffloadHandle) {
-        self.in_host(StreamId(handle.0), |stream| stream.place = Place::Uploading);
+        let new = || HostStream::new(Switch::offloaded());
+        self.moving.entry(StreamId(handle.0)).or_insert_with(new).switch.leave_target();
     }
 
     fn event(&mut self, io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
@@ -526,7 +525,29 @@ impl NodeClient for NodeRnic {
 
 #[cfg(test)]
 mod tests {
+    use host_stack::{node::Core, simulation::station};
+    use offload_engine::{
+        engine::EngineConfig,
+        link::{MemoryLinkOptions, memory_link_pair},
+    };
+
     use super::*;
+
+    // A peer may reset a connection whose late sends are still to be returned.
+    #[test]
+    fn a_return_after_the_end_leaves_no_stream() {
+        let (link, _peer) = memory_link_pair(MemoryLinkOptions::default());
+        let (host, wake) = (station(1), Box::new(|| {}));
+        let config = EngineConfig::new(host.mac);
+        let client = |port| NodeRnic::new(Config::default(), port, wake);
+        let mut core = Core::new(Box::new(link), config, host, client).unwrap();
+        let Core { clients, engine, .. } = &mut core;
+        let rnic = clients.first_mut::<NodeRnic>();
+        let chain = [NetBufferList::new(1)].into();
+        let late = Notice::Returned { handle: OffloadHandle(7), chain, shutdown: false };
+        rnic.handle_notice(Instant::ZERO, engine.connections(), late);
+        assert!(rnic.moving.is_empty());
+    }
 
     #[test]
     fn errors_of_the_host_stack() {

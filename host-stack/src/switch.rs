@@ -1,0 +1,301 @@
+//! Switch of one connection between the two stacks (CH-ARC-3): order of what its client sends while the connection
+//! moves.
+//!
+//! | place | sends of the client |
+//! |---|---|
+//! | in the host | are given to the host stack, at most [`SEND_CREDIT_BYTES`] that are not complete |
+//! | offloading | wait; those that reached the host stack too late are returned, and precede all others |
+//! | offloaded | are given to the target once all that return have returned |
+//! | uploading | wait |
+//!
+//! Pure: notices of the host stack and upcalls of the target are inputs, [`Switch::poll_host`] and
+//! [`Switch::poll_target`] return the output.
+//!
+//! Two rules of engine and host stack make one state enough. The engine has the client read its notices before it
+//! takes or refuses a connection, and before it gives one back, so no upcall overtakes the notice that precedes it.
+//! The host stack returns late requests before it reports that it serves the connection again.
+
+mod output;
+
+use alloc::collections::VecDeque;
+
+use offload_engine::{
+    nbl::{NblChain, NetBufferList},
+    tcp::TcpPhase,
+};
+
+use crate::{row::OffloadState, socket::SEND_CREDIT_BYTES};
+
+/// Request of the client, in its order among the others.
+#[derive(Debug)]
+pub enum SendRequest {
+    /// Data.
+    List(NetBufferList),
+    /// FIN.
+    Shutdown,
+    /// RST. Drops the requests that wait.
+    Reset,
+}
+
+/// Progress of a reset by the client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reset {
+    No,
+    Due,
+    /// Requested of the host stack, which resets the connection unless the target gets it.
+    AtHost,
+    Done,
+}
+
+/// Switch of one connection.
+#[derive(Debug)]
+pub struct Switch {
+    place: OffloadState,
+    /// True if the handshake is complete: before, no stack is given a request.
+    is_open: bool,
+    reset: Reset,
+    /// True if the connection has ended.
+    is_closed: bool,
+    /// Lists and shutdowns that no stack has. The first `returned` of them precede the others.
+    waiting: VecDeque<SendRequest>,
+    returned: usize,
+    waiting_bytes: usize,
+    /// Lists that a stack has, and their bytes.
+    lists: usize,
+    bytes: usize,
+    /// Lists and shutdowns that the host stack still has to return.
+    to_return: usize,
+    /// True if a shutdown was given to the host stack since the connection is there.
+    shutdown_in_host: bool,
+    /// True if our FIN was offloaded with the connection: no request of the target reports its acknowledgement.
+    awaits_fin: bool,
+}
+
+impl Switch {
+    /// Connection whose handshake is not complete.
+    pub const fn opening() -> Self {
+        Self::at(OffloadState::InHost, false)
+    }
+
+    /// Connection that the target has, of which all requests so far were given to the target.
+    pub const fn offloaded() -> Self {
+        Self::at(OffloadState::Offloaded, true)
+    }
+
+    const fn at(place: OffloadState, is_open: bool) -> Self {
+        Self {
+            place,
+            is_open,
+            reset: Reset::No,
+            is_closed: false,
+            waiting: VecDeque::new(),
+            returned: 0,
+            waiting_bytes: 0,
+            lists: 0,
+            bytes: 0,
+            to_return: 0,
+            shutdown_in_host: false,
+            awaits_fin: false,
+        }
+    }
+
+    /// Place of the data path.
+    pub const fn state(&self) -> OffloadState {
+        self.place
+    }
+
+    /// Bytes of lists that are not complete.
+    pub const fn outstanding(&self) -> usize {
+        self.bytes + self.waiting_bytes
+    }
+
+    /// Returns true if the target has the connection and everything that precedes its next request: then
+    /// [`Switch::offloaded`] has the same effect as this.
+    pub fn is_settled(&self) -> bool {
+        let has_all = self.to_return == 0 && self.waiting.is_empty() && !self.awaits_fin;
+        self.place == OffloadState::Offloaded && (has_all || self.reset == Reset::Done)
+    }
+
+    /// The host stack serves the connection: its handshake is complete (`Established`), or the target has refused it,
+    /// and the host stack again has the lists that were offloaded.
+    pub fn enter_host(&mut self) {
+        debug_assert_eq!(self.to_return, 0, "the host stack returns before it serves");
+        (self.place, self.is_open) = (OffloadState::InHost, true);
+        self.awaits_fin = false;
+        self.returned = 0;
+    }
+
+    /// The host stack serves the connection again, with so many lists and bytes (`Uploaded`).
+    pub fn reenter_host(&mut self, lists: usize, bytes: usize) {
+        (self.lists, self.bytes) = (lists, bytes);
+        self.enter_host();
+    }
+
+    /// The host stack offloads the connection with `unanswered` of its lists, and with the FIN if `shutdown`
+    /// (`Offloading`). It returns the rest of what it was given.
+    pub fn leave_host(&mut self, unanswered: usize, shutdown: bool) {
+        debug_assert!(unanswered <= self.lists, "{unanswered} of {} lists", self.lists);
+        self.place = OffloadState::Offloading;
+        let is_fin_late = core::mem::take(&mut self.shutdown_in_host) && !shutdown;
+        self.to_return = self.lists.saturating_sub(unanswered) + usize::from(is_fin_late);
+        self.awaits_fin |= shutdown;
+    }
+
+    /// Requests that reached the host stack after it had offloaded the connection (`Returned`).
+    pub fn take_returned(&mut self, chain: NblChain, shutdown: bool) {
+        for list in chain {
+            self.complete(&list);
+            self.take_back(SendRequest::List(list));
+        }
+        if shutdown {
+            self.take_back(SendRequest::Shutdown);
+        }
+    }
+
+    fn take_back(&mut self, item: SendRequest) {
+        self.to_return = self.to_return.saturating_sub(1);
+        self.waiting_bytes += length_of(&item);
+        self.waiting.insert(self.returned, item);
+        self.returned += 1;
+    }
+
+    /// The target has the connection (`OffloadClient::offloaded`).
+    pub fn enter_target(&mut self) {
+        debug_assert_eq!(self.place, OffloadState::Offloading, "notices are read first");
+        self.place = OffloadState::Offloaded;
+    }
+
+    /// The target has given the connection back (`OffloadClient::uploaded`).
+    pub fn leave_target(&mut self) {
+        debug_assert_eq!(self.place, OffloadState::Offloaded, "notices are read first");
+        self.place = OffloadState::Uploading;
+    }
+
+    /// A list is complete, in either stack.
+    pub fn complete(&mut self, list: &NetBufferList) {
+        debug_assert!(self.lists > 0 || self.is_closed, "a list that no stack has");
+        self.lists = self.lists.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(list.bytes_transferred + list.data_length());
+    }
+
+    /// Accepts a chain. Returns it if the target takes it at once; otherwise it waits.
+    pub fn send(&mut self, chain: NblChain) -> Option<NblChain> {
+        if self.serves_target() && self.waiting.is_empty() {
+            self.lists += chain.len();
+            self.bytes += chain.iter().map(NetBufferList::data_length).sum::<usize>();
+            return Some(chain);
+        }
+        chain.into_iter().for_each(|list| self.wait(list));
+        None
+    }
+
+    /// Accepts a list, which waits until a stack is given it.
+    pub fn wait(&mut self, list: NetBufferList) {
+        self.waiting_bytes += list.data_length();
+        self.waiting.push_back(SendRequest::List(list));
+    }
+
+    /// Ends the sending direction after the requests so far.
+    pub fn shut_down(&mut self) {
+        self.waiting.push_back(SendRequest::Shutdown);
+    }
+
+    /// Resets the connection, in whichever stack it is or arrives.
+    pub fn reset(&mut self) {
+        if self.reset == Reset::No {
+            self.reset = Reset::Due;
+        }
+    }
+
+    /// The connection has ended: no stack is given anything but a reset.
+    pub fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// The lists that a stack has are lost with the connection's state: none of them completes.
+    pub fn lose(&mut self) {
+        self.lists = 0;
+    }
+
+    /// Returns the next list of a closed connection that was never sent, once all older ones are complete.
+    pub fn poll_unsent(&mut self) -> Option<NetBufferList> {
+        if !self.is_closed || self.lists > 0 {
+            return None;
+        }
+        loop {
+            let item = self.waiting.pop_front()?;
+            self.waiting_bytes -= length_of(&item);
+            if let SendRequest::List(list) = item {
+                return Some(list);
+            }
+        }
+    }
+
+    /// Returns the next request for the host stack.
+    pub fn poll_host(&mut self) -> Option<SendRequest> {
+        if self.reset == Reset::Due && self.place != OffloadState::Offloaded {
+            self.reset = Reset::AtHost;
+            return Some(SendRequest::Reset);
+        }
+        if self.place != OffloadState::InHost || !self.is_open || self.is_over() {
+            return None;
+        }
+        let length = length_of(self.waiting.front()?);
+        // One list may be longer than the credit.
+        if self.bytes > 0 && self.bytes + length > SEND_CREDIT_BYTES {
+            return None;
+        }
+        let item = self.give()?;
+        self.shutdown_in_host |= matches!(item, SendRequest::Shutdown);
+        Some(item)
+    }
+
+    /// Returns the next request for the target.
+    pub fn poll_target(&mut self) -> Option<SendRequest> {
+        if self.place == OffloadState::Offloaded && matches!(self.reset, Reset::Due | Reset::AtHost)
+        {
+            self.reset = Reset::Done;
+            return Some(SendRequest::Reset);
+        }
+        if !self.serves_target() {
+            return None;
+        }
+        self.returned = 0;
+        self.give()
+    }
+
+    /// Returns true, once, if our FIN was offloaded with the connection and `phase` shows that it is acknowledged.
+    pub fn sees_fin(&mut self, phase: impl FnOnce() -> TcpPhase) -> bool {
+        let is_seen = self.awaits_fin && matches!(phase(), TcpPhase::FinWait2 | TcpPhase::TimeWait);
+        self.awaits_fin &= !is_seen;
+        is_seen
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_closed || self.reset != Reset::No
+    }
+
+    /// Returns true if the target is given the next request: it has everything older.
+    fn serves_target(&self) -> bool {
+        self.place == OffloadState::Offloaded && self.to_return == 0 && !self.is_over()
+    }
+
+    fn give(&mut self) -> Option<SendRequest> {
+        let item = self.waiting.pop_front()?;
+        let length = length_of(&item);
+        self.waiting_bytes -= length;
+        self.bytes += length;
+        self.lists += usize::from(matches!(item, SendRequest::List(_)));
+        Some(item)
+    }
+}
+
+fn length_of(item: &SendRequest) -> usize {
+    match item {
+        SendRequest::List(list) => list.data_length(),
+        SendRequest::Shutdown | SendRequest::Reset => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

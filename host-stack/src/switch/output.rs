@@ -1,0 +1,37 @@
+//! Output of a switch to the two stacks.
+
+use offload_engine::{
+    chimney::client::{ConnectionIo, Disconnect, OffloadHandle},
+    nbl::NetBufferList,
+};
+
+use super::{SendRequest, Switch};
+use crate::socket::{Request, SocketPort};
+
+impl Switch {
+    /// Requests of the host stack what [`Switch::poll_host`] returns. `apart`: each list begins a segment.
+    pub fn give_host(&mut self, port: &SocketPort, handle: OffloadHandle, apart: bool) {
+        while let Some(item) = self.poll_host() {
+            port.request(match item {
+                SendRequest::List(list) => Request::Send { handle, list, apart },
+                SendRequest::Shutdown => Request::Shutdown { handle },
+                SendRequest::Reset => Request::Abort { handle },
+            });
+        }
+    }
+
+    /// Posts to the target what [`Switch::poll_target`] returns.
+    pub fn give_target(&mut self, io: &mut ConnectionIo<'_>) {
+        while let Some(item) = self.poll_target() {
+            match item {
+                SendRequest::List(list) => {
+                    let mut chain = io.empty_chain();
+                    chain.push_back(list);
+                    io.send(chain);
+                }
+                SendRequest::Shutdown => io.disconnect(Disconnect::Graceful, NetBufferList::new(0)),
+                SendRequest::Reset => io.disconnect(Disconnect::Abortive, NetBufferList::new(0)),
+            }
+        }
+    }
+}

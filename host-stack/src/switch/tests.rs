@@ -1,0 +1,378 @@
+//! A switch between models of the two stacks, and its rules one by one.
+
+use alloc::{vec, vec::Vec};
+
+use bytes::Bytes;
+use offload_engine::status::NdisStatus;
+use proptest::prelude::*;
+
+use super::*;
+
+fn list(serial: u64, bytes: usize) -> NetBufferList {
+    NetBufferList::from_mdl(serial, Bytes::from(vec![0; bytes]))
+}
+
+/// A switch in the host that has sent lists 1 to `count` there, of 100 bytes each.
+fn in_host(count: u64) -> Switch {
+    let mut switch = Switch::opening();
+    switch.enter_host();
+    (1..=count).for_each(|serial| switch.wait(list(serial, 100)));
+    assert_eq!(to_host(&mut switch), (1..=count).collect::<Vec<_>>());
+    switch
+}
+
+const FIN: u64 = 0;
+const RST: u64 = u64::MAX;
+
+fn serial(item: SendRequest) -> u64 {
+    match item {
+        SendRequest::List(list) => list.context,
+        SendRequest::Shutdown => FIN,
+        SendRequest::Reset => RST,
+    }
+}
+
+fn to_host(switch: &mut Switch) -> Vec<u64> {
+    core::iter::from_fn(|| switch.poll_host()).map(serial).collect()
+}
+
+fn to_target(switch: &mut Switch) -> Vec<u64> {
+    core::iter::from_fn(|| switch.poll_target()).map(serial).collect()
+}
+
+const NONE: [u64; 0] = [];
+
+#[test]
+fn returned_requests_precede_later_ones_after_a_refusal() {
+    let mut switch = in_host(3);
+    switch.shut_down();
+    assert_eq!(to_host(&mut switch), [FIN]);
+    switch.leave_host(1, false);
+    switch.wait(list(4, 100));
+    assert_eq!(to_host(&mut switch), NONE);
+    switch.take_returned([list(2, 100), list(3, 100)].into(), false);
+    switch.take_returned(NblChain::new(), true);
+    switch.enter_host();
+    // List 1 is again the host's.
+    assert_eq!(switch.outstanding(), 400);
+    assert_eq!(to_host(&mut switch), [2, 3, FIN, 4]);
+}
+
+#[test]
+fn target_is_given_nothing_until_all_late_requests_have_returned() {
+    let mut switch = in_host(3);
+    switch.shut_down();
+    assert_eq!(to_host(&mut switch), [FIN]);
+    switch.leave_host(1, false);
+    switch.enter_target();
+    assert!(switch.send([list(4, 100)].into()).is_none());
+    for late in [[list(2, 100)], [list(3, 100)]] {
+        switch.take_returned(late.into(), false);
+        assert_eq!(to_target(&mut switch), NONE);
+        assert!(!switch.is_settled());
+    }
+    switch.take_returned(NblChain::new(), true);
+    assert_eq!(to_target(&mut switch), [2, 3, FIN, 4]);
+    assert!(switch.is_settled());
+    let sent = switch.send([list(5, 100)].into());
+    assert_eq!(sent.map_or(0, |chain| chain.len()), 1, "nothing waits before it");
+}
+
+#[test]
+fn a_list_beyond_the_credit_waits() {
+    let half = SEND_CREDIT_BYTES / 2;
+    let mut switch = in_host(0);
+    (1..=3).for_each(|serial| switch.wait(list(serial, half)));
+    assert_eq!(to_host(&mut switch), [1, 2]);
+    // Part of it was acknowledged before an upload.
+    let mut first = list(1, half);
+    first.complete(NdisStatus::PENDING, 10);
+    first.complete(NdisStatus::SUCCESS, half - 10);
+    switch.complete(&first);
+    assert_eq!(to_host(&mut switch), [3]);
+    assert_eq!(switch.outstanding(), 2 * half);
+}
+
+#[test]
+fn a_single_list_may_exceed_the_credit() {
+    let mut switch = in_host(0);
+    switch.wait(list(1, SEND_CREDIT_BYTES + 1));
+    switch.wait(list(2, 1));
+    assert_eq!(to_host(&mut switch), [1]);
+}
+
+#[test]
+fn uploaded_lists_use_credit() {
+    let mut switch = Switch::offloaded();
+    switch.leave_target();
+    switch.wait(list(5, 10));
+    assert_eq!(to_host(&mut switch), NONE);
+    switch.reenter_host(2, SEND_CREDIT_BYTES - 5);
+    assert_eq!(to_host(&mut switch), NONE);
+    switch.complete(&list(3, 100));
+    assert_eq!(to_host(&mut switch), [5]);
+}
+
+#[test]
+fn an_offloaded_fin_is_seen_once_in_the_target_only() {
+    let mut switch = in_host(0);
+    switch.shut_down();
+    assert_eq!(to_host(&mut switch), [FIN]);
+    switch.leave_host(0, true);
+    switch.enter_target();
+    assert!(!switch.is_settled());
+    assert!(!switch.sees_fin(|| TcpPhase::FinWait1));
+    assert!(switch.sees_fin(|| TcpPhase::FinWait2));
+    assert!(switch.is_settled());
+    assert!(!switch.sees_fin(|| TcpPhase::TimeWait));
+    switch.leave_target();
+    switch.reenter_host(0, 0);
+    switch.leave_host(0, true);
+    switch.enter_host();
+    assert!(!switch.sees_fin(|| TcpPhase::FinWait2), "the host stack reports it");
+}
+
+#[test]
+fn a_reset_follows_the_connection() {
+    let mut switch = in_host(1);
+    switch.leave_host(1, false);
+    switch.wait(list(2, 100));
+    switch.reset();
+    assert_eq!(to_host(&mut switch), [RST]);
+    switch.enter_target();
+    assert_eq!(to_target(&mut switch), [RST]);
+    assert!(switch.is_settled());
+    switch.reset();
+    assert_eq!((to_host(&mut switch), to_target(&mut switch)), (vec![], vec![]));
+    let mut switch = Switch::offloaded();
+    switch.reset();
+    assert_eq!((to_host(&mut switch), to_target(&mut switch)), (vec![], vec![RST]));
+    let mut switch = Switch::opening();
+    switch.reset();
+    assert_eq!((to_host(&mut switch), to_target(&mut switch)), (vec![RST], vec![]));
+}
+
+#[test]
+fn unsent_lists_end_after_all_sent_ones() {
+    let unsent = |switch: &mut Switch| core::iter::from_fn(|| switch.poll_unsent()).count();
+    let mut switch = in_host(2);
+    switch.leave_host(1, false);
+    switch.wait(list(3, 100));
+    switch.close();
+    assert_eq!(unsent(&mut switch), 0);
+    switch.take_returned([list(2, 100)].into(), false);
+    assert_eq!(unsent(&mut switch), 0);
+    switch.complete(&list(1, 100));
+    let unsent = core::iter::from_fn(|| switch.poll_unsent()).map(|list| list.context);
+    assert_eq!(unsent.collect::<Vec<_>>(), [2, 3]);
+    assert_eq!(switch.outstanding(), 0);
+}
+
+/// Message of the host stack that the client has not read.
+enum Unread {
+    Offloading { unanswered: usize },
+    Returned(SendRequest),
+    Refused,
+    Uploaded { lists: usize, bytes: usize },
+    Sent(NetBufferList),
+}
+
+/// Owner of the connection, as the host stack knows it.
+#[derive(PartialEq)]
+enum Owner {
+    Host,
+    /// An initiate is not complete.
+    Neither,
+    Target,
+}
+
+/// A client with a switch, the host stack, and the target, each with what it has not read.
+struct Model {
+    switch: Switch,
+    requests: VecDeque<SendRequest>,
+    notices: VecDeque<Unread>,
+    owner: Owner,
+    /// Lists that the connection has and that are not acknowledged.
+    unacknowledged: VecDeque<NetBufferList>,
+    has_fin: bool,
+    /// Requests in the order in which the connection got them.
+    got: Vec<u64>,
+    completed: Vec<u64>,
+    sent: u64,
+}
+
+impl Model {
+    fn new(switch: Switch, owner: Owner) -> Self {
+        Self {
+            switch,
+            requests: VecDeque::new(),
+            notices: VecDeque::new(),
+            owner,
+            unacknowledged: VecDeque::new(),
+            has_fin: false,
+            got: Vec::new(),
+            completed: Vec::new(),
+            sent: 0,
+        }
+    }
+
+    /// The client reads its notices and gives what it can.
+    fn poll_client(&mut self) {
+        while let Some(notice) = self.notices.pop_front() {
+            match notice {
+                Unread::Offloading { unanswered } => {
+                    self.switch.leave_host(unanswered, self.has_fin)
+                }
+                Unread::Returned(SendRequest::List(list)) => {
+                    self.switch.take_returned([list].into(), false)
+                }
+                Unread::Returned(_) => self.switch.take_returned(NblChain::new(), true),
+                Unread::Refused => self.switch.enter_host(),
+                Unread::Uploaded { lists, bytes } => self.switch.reenter_host(lists, bytes),
+                Unread::Sent(list) => {
+                    self.switch.complete(&list);
+                    self.completed.push(list.context);
+                }
+            }
+            self.give();
+        }
+        self.give();
+    }
+
+    fn give(&mut self) {
+        self.requests.extend(core::iter::from_fn(|| self.switch.poll_host()));
+        while let Some(item) = self.switch.poll_target() {
+            self.get(item);
+        }
+    }
+
+    /// The connection, in either stack, gets a request.
+    fn get(&mut self, item: SendRequest) {
+        match item {
+            SendRequest::List(list) => {
+                self.got.push(list.context);
+                self.unacknowledged.push_back(list);
+            }
+            SendRequest::Shutdown => {
+                self.got.push(FIN);
+                self.has_fin = true;
+            }
+            SendRequest::Reset => unreachable!("none was requested"),
+        }
+    }
+
+    fn host_takes_requests(&mut self) {
+        while let Some(item) = self.requests.pop_front() {
+            match self.owner {
+                Owner::Host => {
+                    self.get(item);
+                    let bytes = self.unacknowledged.iter().map(NetBufferList::data_length);
+                    assert!(bytes.sum::<usize>() <= SEND_CREDIT_BYTES);
+                }
+                Owner::Neither | Owner::Target => self.notices.push_back(Unread::Returned(item)),
+            }
+        }
+    }
+
+    /// An initiate begins, or completes.
+    fn move_down(&mut self, is_refused: bool) {
+        match self.owner {
+            Owner::Host => {
+                let unanswered = self.unacknowledged.len();
+                self.notices.push_back(Unread::Offloading { unanswered });
+                self.owner = Owner::Neither;
+            }
+            Owner::Neither if is_refused => {
+                self.poll_client();
+                self.host_takes_requests();
+                self.notices.push_back(Unread::Refused);
+                self.owner = Owner::Host;
+            }
+            Owner::Neither => {
+                self.poll_client();
+                self.owner = Owner::Target;
+                self.switch.enter_target();
+                self.give();
+            }
+            Owner::Target => {}
+        }
+    }
+
+    fn upload(&mut self) {
+        if self.owner == Owner::Target {
+            self.poll_client();
+            self.switch.leave_target();
+            self.host_takes_requests();
+            let lists = self.unacknowledged.len();
+            let bytes = self.unacknowledged.iter().map(NetBufferList::data_length).sum();
+            self.notices.push_back(Unread::Uploaded { lists, bytes });
+            self.owner = Owner::Host;
+        }
+    }
+
+    /// The peer acknowledges a list.
+    fn acknowledge(&mut self) {
+        // The target completes none before the client has read its notices.
+        if self.owner == Owner::Neither {
+            return;
+        }
+        let Some(list) = self.unacknowledged.pop_front() else { return };
+        match self.owner {
+            Owner::Target => {
+                self.poll_client();
+                self.switch.complete(&list);
+                self.completed.push(list.context);
+            }
+            Owner::Host | Owner::Neither => self.notices.push_back(Unread::Sent(list)),
+        }
+    }
+
+    fn send(&mut self, bytes: usize) {
+        self.sent += 1;
+        if let Some(chain) = self.switch.send([list(self.sent, bytes)].into()) {
+            chain.into_iter().for_each(|list| self.get(SendRequest::List(list)));
+        }
+        self.give();
+    }
+}
+
+proptest! {
+    // CH-SND-2: the connection gets each request once and in order, whatever moves meanwhile, and each completes once.
+    #[test]
+    fn requests_keep_their_order_over_any_moves(
+        begins_offloaded: bool,
+        actions in prop::collection::vec((0u8..8, 1usize..SEND_CREDIT_BYTES / 3), 1..200),
+    ) {
+        let mut model = match begins_offloaded {
+            true => Model::new(Switch::offloaded(), Owner::Target),
+            false => Model::new(in_host(0), Owner::Host),
+        };
+        for (action, bytes) in actions {
+            match action {
+                0 | 1 => model.send(bytes),
+                2 => model.poll_client(),
+                3 => model.host_takes_requests(),
+                4 => model.move_down(false),
+                5 => model.move_down(true),
+                6 => model.upload(),
+                _ => model.acknowledge(),
+            }
+        }
+        model.switch.shut_down();
+        let mut moves = 0;
+        while model.completed.len() as u64 != model.sent || !model.has_fin {
+            model.poll_client();
+            model.host_takes_requests();
+            model.move_down(moves % 3 == 0);
+            model.acknowledge();
+            if moves % 5 == 0 {
+                model.upload();
+            }
+            moves += 1;
+            prop_assert!(moves < 2_000, "stuck");
+        }
+        prop_assert_eq!(&model.got, &(1..=model.sent).chain([FIN]).collect::<Vec<_>>());
+        prop_assert_eq!(&model.completed, &(1..=model.sent).collect::<Vec<_>>());
+        prop_assert_eq!(model.switch.outstanding(), 0);
+    }
+}
