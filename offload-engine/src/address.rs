@@ -1,7 +1,7 @@
 //! Local addresses: families that an unspecified address covers, overlap of two of them, canonical form.
 //!
-//! The rules are those of Linux sockets (ip(7), ipv6(7)): `0.0.0.0` covers every IPv4 address, `[::]` every IPv6 address,
-//! and every IPv4 address too unless it is restricted to its family (IPV6_V6ONLY). An IPv4-mapped IPv6 address
+//! The rules are those of Linux sockets (ip(7), ipv6(7)): `0.0.0.0` covers every IPv4 address, `[::]` every IPv6
+//! address, and every IPv4 address too unless it is restricted to its family (IPV6_V6ONLY). An IPv4-mapped IPv6 address
 //! (RFC 4291 §2.5.5.2) means the IPv4 address. A link-local address without a scope matches every scope.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -1,5 +1,5 @@
-//! Addresses of a program: both families at one port, link-local ones with a scope, IPv4-mapped ones, and ports that stand
-//! for others; on kernel sockets and on nodes.
+//! Addresses of a program: both families at one port, link-local ones with a scope, IPv4-mapped ones, and ports that
+//! stand for others; on kernel sockets and on nodes.
 
 use std::fs;
 use std::path::PathBuf;

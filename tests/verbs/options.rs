@@ -21,8 +21,8 @@ use crate::{NEEDS, machine};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Options, and the test of each; those of the launcher itself are tested in `launch`, `--map` in `tap`, `--port-map` in
-/// `addresses`.
+/// Options, and the test of each; those of the launcher itself are tested in `launch`, `--map` in `tap`, `--port-map`
+/// in `addresses`.
 const TESTED: [&str; 10] = [
     "library",
     "log",
