@@ -29,7 +29,7 @@ impl HostAddress {
             (IpAddr::V6(ip), Some(scope)) if transport == Transport::Kernel => {
                 let index = scope.parse().ok().or_else(|| index_of(scope));
                 let index = index.ok_or_else(|| {
-                    Failure::usage(format!("{self}: interface {scope:?} not found"))
+                    Failure::usage(format!("{self}: interface {scope} not found"))
                 })?;
                 Ok(SocketAddrV6::new(ip, port, 0, index).into())
             }
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(at("fe80::1%lo", Transport::Tap), ok("[fe80::1]:7"));
         assert_eq!(at("fe80::1%none0", Transport::Tap), ok("[fe80::1]:7"));
         let unknown = at("fe80::1%none0", Transport::Kernel).unwrap_err();
-        assert!(unknown.contains("\"none0\" not found"), "{unknown}");
+        assert!(unknown.contains("interface none0 not found"), "{unknown}");
     }
 
     #[test]
