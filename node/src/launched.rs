@@ -118,7 +118,7 @@ const KILL_ROUNDS_MAX: usize = 16;
 const KILL_LIMIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 impl Launch {
-    /// Kills the processes that have inherited the node, except the calling one, and waits for their end.
+    /// Kills the processes that have inherited the node, except the calling one, waits for their end, and takes the lock.
     ///
     /// # Errors
     /// Processes cannot be listed, or are left.
@@ -127,7 +127,9 @@ impl Launch {
         for _ in 0..KILL_ROUNDS_MAX {
             let users = self.users().map_err(failed)?;
             if users.is_empty() {
-                return Ok(());
+                // A process that ends has no descriptor any more before its lock is released.
+                return fcntl_lock(&self.table, FlockOperation::LockExclusive)
+                    .map_err(|error| failed(error.into()));
             }
             for user in &users {
                 // Fails if it has ended meanwhile.

@@ -173,10 +173,8 @@ fn idle(node: &NodeName) -> String {
     let NodeName { pid, tap, .. } = node;
     // Of another user's process, or of one in another namespace.
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    format!(
-        "{tap}: pid={pid} name={:?}: device open, no connection and no listener",
-        name.trim_end()
-    )
+    let name = name.trim_end();
+    format!("{tap}: pid={pid} name={name}: device open, no connection and no listener")
 }
 
 /// The table, with a line for each connection's variables below it.

@@ -194,11 +194,11 @@ const DEVICES: &str = r#"
 #include <stdio.h>
 int main(void)
 {
-	int count = 0;
-	struct ibv_device **all = ibv_get_device_list(&count);
-	for (int i = 0; i < count; i++)
-		puts(ibv_get_device_name(all[i]));
-	return rdma_create_event_channel() == NULL;
+    int count = 0;
+    struct ibv_device **all = ibv_get_device_list(&count);
+    for (int i = 0; i < count; i++)
+        puts(ibv_get_device_name(all[i]));
+    return rdma_create_event_channel() == NULL;
 }
 "#;
 

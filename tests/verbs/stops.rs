@@ -172,7 +172,7 @@ fn program_of_a_killed_monitor_ends() {
 
 /// Stops the server, its launcher or both while the client connects, pings or disconnects.
 fn stopped_peer_continues(place: &Place) {
-    const PINGS: &str = "rping -c -a 127.0.0.1 -C 20000 -V";
+    const PINGS: &str = "rping -c -a 127.0.0.1 -C 5000 -V";
     let server = place.start(End::Server, "--verbose", "rping -s -P -a 127.0.0.1");
     assert_eq!(place.wait_for_listener(&server, 7174), Ok(()), "{}", server.report());
     let [launcher, program] = started(&server, "rping");

@@ -15,7 +15,7 @@
 
 use std::{
     fs::File,
-    io::{self, PipeReader, PipeWriter, Read as _},
+    io::{self, PipeReader, PipeWriter, Read as _, Write as _},
     os::fd::{AsFd as _, OwnedFd},
     process::{self, Command},
     sync::Arc,
@@ -59,14 +59,15 @@ pub(super) fn run(
     let failed = |error: io::Error| Failure::work(format!("start of the program: {error}"));
     let front = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
     let (ready, catching) = io::pipe().map_err(failed)?;
+    let (ended, ending) = io::pipe().map_err(failed)?;
     match own::fork().map_err(failed)? {
         None => {
-            drop(catching);
-            monitor(command, launch, front, ready)
+            drop((catching, ended));
+            monitor(command, launch, front, ready, ending)
         }
         Some(monitor) => {
-            drop(ready);
-            follow(monitor, launch.as_ref(), usage, catching)
+            drop((ready, ending));
+            follow(monitor, launch.as_ref(), usage, catching, ended)
         }
     }
 }
@@ -77,6 +78,7 @@ fn follow(
     launch: Option<&Launch>,
     usage: Option<&Usage>,
     catching: PipeWriter,
+    mut ended: PipeReader,
 ) -> Result<(), Failure> {
     let hand_on = move |signal| {
         // One that has ended needs none.
@@ -86,6 +88,11 @@ fn follow(
     drop(catching);
     let_go_of_streams();
     let status = wait(monitor, WaitOptions::empty())?;
+    // A monitor that was killed has not waited for the program, which the kernel kills.
+    let is_killed = ended.read(&mut [0]).is_ok_and(|count| count == 0);
+    if let Some(Err(failure)) = launch.filter(|_| is_killed).map(Launch::kill_users) {
+        tracing::warn!(%failure, "processes of the program");
+    }
     if let Some(Err(failure)) = launch.map(Launch::reset_left) {
         tracing::warn!(%failure, "connections of the program");
     }
@@ -101,6 +108,7 @@ fn monitor(
     launch: Option<Launch>,
     front: OwnedFd,
     mut ready: PipeReader,
+    mut ending: PipeWriter,
 ) -> Result<(), Failure> {
     let failed = |error: rustix::io::Errno| Failure::work(format!("start of the program: {error}"));
     // From here on no signal ends this process before the program.
@@ -148,6 +156,8 @@ fn monitor(
         // Fails only if the front has ended.
         let _ = pidfd_send_signal(&front, if is_stopped { Signal::STOP } else { Signal::CONT });
     };
+    // Fails only if the front has ended, as the signal does.
+    let _ = ending.write_all(&[0]);
     if is_stopped {
         let _ = pidfd_send_signal(&front, Signal::CONT);
     }
