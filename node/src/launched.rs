@@ -118,7 +118,8 @@ const KILL_ROUNDS_MAX: usize = 16;
 const KILL_LIMIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 impl Launch {
-    /// Kills the processes that have inherited the node, except the calling one, waits for their end, and takes the lock.
+    /// Kills the processes that have inherited the node, except the calling one, waits for their end, and takes the
+    /// lock.
     ///
     /// # Errors
     /// Processes cannot be listed, or are left.
