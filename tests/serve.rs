@@ -286,7 +286,7 @@ fn peers_share_the_regions() {
     assert_ne!(second.wait(|| second.ended.reason()), 0, "reset");
 }
 
-/// How a peer's first message is wrong.
+/// Fault of a peer's first message.
 #[derive(Clone, Copy, Debug)]
 enum First {
     /// A Read Request beyond the end of the region.

@@ -63,7 +63,7 @@ const GUESTS: &[&str] = &[
     "verbs/src",
     "ndkpi/src",
 ];
-/// How the standard library starts a thread, cut in two as [`BANNED`].
+/// Thread starts of the standard library, cut in two as [`BANNED`].
 const THREAD_STARTS: &[[&str; 2]] =
     &[["thread::", "spawn"], ["thread::", "Builder"], ["scope.", "spawn"], [".spawn", "_scoped("]];
 
@@ -192,8 +192,8 @@ fn sources() {
     assert!(findings.is_empty(), "\n{findings}");
 }
 
-/// What a message may show as `{…:?}`: text in quotes, durations and ranges. The Debug output of other types is the
-/// source's, not the user's.
+/// Values that a message may show as `{…:?}`: text in quotes, durations and ranges. The Debug output of other types is for
+/// readers of the source.
 const SHOWN_BY_DEBUG: &[&str] = &[
     // Words of a command line or of a file.
     "after",
@@ -223,7 +223,7 @@ const SHOWN_BY_DEBUG: &[&str] = &[
     "limit",
     "range",
 ];
-/// Where Debug output is compared, or is of the interior.
+/// Files in which Debug output is compared, or is of the interior.
 const DEBUG_OUTPUT: &[&str] = &[
     "offload-engine/src/state/variables.rs",
     "offload-engine/src/tcp/recovery/routine.rs",

@@ -120,7 +120,7 @@ pub struct Host {
     sockets: SocketSet<'static>,
     timestamps: TimestampClock,
     ports: Ports,
-    /// Who owns a 4-tuple. Every entry has one in `connections`, `half_open` or `offloaded`.
+    /// Owner of each 4-tuple. Every entry has one in `connections`, `half_open` or `offloaded`.
     owners: HashMap<FlowKey, Owner>,
     /// Ordered, so that what happens within one poll has a reproducible order.
     connections: BTreeMap<OffloadHandle, Connection>,

@@ -122,7 +122,7 @@ fn mapped_address_means_ipv4_and_is_shown_as_given() {
     let places = [
         (Place::sockets(), "10.77.0.1", ["", ""]),
         (Place::nodes(), "10.9.2.1", ["--addr 10.9.2.1/24", "--addr 10.9.2.2/24"]),
-        // What stands for a node's address may be mapped too.
+        // The address of the kernel for a node's may be mapped, too.
         (Place::nodes(), "127.0.0.1", ["", ""]),
     ];
     for (place, server, [own, peers]) in places {

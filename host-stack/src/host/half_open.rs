@@ -338,7 +338,7 @@ impl Host {
         iss: SeqNum,
         clock: u32,
     ) {
-        // What the SYN-ACK has offered, as far as its unit allows.
+        // The window that the SYN-ACK has offered, as far as its unit allows.
         let window = u16::try_from(self.config.receive_buffer).unwrap_or(u16::MAX);
         let scale = offer.options.window_scale.map_or(0, |_| self.receive_scale());
         let ack = Acknowledgement {

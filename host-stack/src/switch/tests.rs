@@ -177,7 +177,7 @@ enum Unread {
     Sent(NetBufferList),
 }
 
-/// Owner of the connection, as the host stack knows it.
+/// Owner of the connection according to the host stack.
 #[derive(PartialEq)]
 enum Owner {
     Host,

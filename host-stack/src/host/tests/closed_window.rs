@@ -29,7 +29,7 @@ struct Scene {
     scale: u8,
     handle: OffloadHandle,
     iss: SeqNum,
-    /// What host 2 has sent that was taken already.
+    /// Frames of host 2 that the test has read.
     seen: usize,
 }
 

@@ -194,9 +194,9 @@ pub(super) struct Transmitter {
     responses: VecDeque<InboundRequest>,
     /// Own requests that await their response, oldest first.
     pub(super) outstanding: VecDeque<Outstanding>,
-    /// To be sent before the next message: the RTR, or a nudge.
     /// Bytes of a message up to which it is copied.
     copied_max: u32,
+    /// To be sent before the next message: the RTR, or a nudge.
     rtr: Option<RtrKind>,
     terminate: Option<Terminate>,
     has_sent: bool,
