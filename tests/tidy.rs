@@ -192,8 +192,8 @@ fn sources() {
     assert!(findings.is_empty(), "\n{findings}");
 }
 
-/// Values that a message may show as `{…:?}`: text in quotes, durations and ranges. The Debug output of other types is for
-/// readers of the source.
+/// Values that a message may show as `{…:?}`: text in quotes, durations and ranges. The Debug output of other types is
+/// for readers of the source.
 const SHOWN_BY_DEBUG: &[&str] = &[
     // Words of a command line or of a file.
     "after",

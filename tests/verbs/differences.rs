@@ -1,5 +1,5 @@
-//! Rows whose programs fail in a release of Debian, with the reason. A row that passes, or fails otherwise, is a failure,
-//! so that the list stays true.
+//! Rows whose programs fail in a release of Debian, with the reason. A row that passes, or fails otherwise, is a
+//! failure, so that the list stays true.
 
 use crate::place::Place;
 use crate::releases;

@@ -178,20 +178,19 @@ pub(crate) fn is_ending() -> bool {
 }
 
 extern "C" fn finish() {
-    guard::nothing(|| {
+    guard::at_exit(|| {
         let started = STARTED
             .lock()
             .ok()
             .and_then(|mut started| started.take_if(|started| started.owner == process::id()));
-        if let Some(Started { owner: _, engine, control }) = started {
-            IS_ENDING.store(true, Ordering::Release);
-            drop(control);
+        let Some(Started { owner: _, engine, control }) = started else { return };
+        IS_ENDING.store(true, Ordering::Release);
+        drop(control);
+        engine.finish();
+        let is_on_node = matches!(engine.carrier(), Carrier::Node(_));
+        if is_on_node && generation() > 0 {
+            loss::reset_connections();
             engine.finish();
-            let is_on_node = matches!(engine.carrier(), Carrier::Node(_));
-            if is_on_node && generation() > 0 {
-                loss::reset_connections();
-                engine.finish();
-            }
         }
     });
 }

@@ -10,6 +10,7 @@ use std::{
 };
 
 use flue_verbs_core::events::Closed;
+use offload_engine::thread;
 
 use crate::fatal;
 
@@ -119,6 +120,16 @@ pub(crate) fn nothing(body: impl FnOnce()) {
     let _ = run(|| {
         body();
         Ok(())
+    });
+}
+
+/// Runs the body of a handler of exit(3) on a thread of its own: thread-local values of the calling thread, of which the
+/// log has some, are destroyed then.
+pub(crate) fn at_exit(body: impl FnOnce() + Send + 'static) {
+    nothing(|| {
+        if let Ok(thread) = thread::start("flue-exit", || nothing(body)) {
+            let _ = thread.join();
+        }
     });
 }
 

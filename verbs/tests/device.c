@@ -29,7 +29,8 @@ static struct rdma_event_channel *events;
 static struct rdma_cm_id *listener;
 static struct connection client, server;
 static struct ibv_mr *mr;
-static char buffer[65536];
+/* Larger than what a node has in flight: the rest of a Send waits. */
+static char buffer[8 << 20];
 static int is_link;
 
 static struct sockaddr_in address(const char *ip, int port)

@@ -299,7 +299,7 @@ ended("with-headers", TERMINATED + " RDM-4.8-3 RDM-4.8-4",
 ended("reserved-bits", "RDM-4.8-2", lambda link: terminate(1, 2, 2, 0x18), 0x1202)
 ended("unknown-number", "RDM-4.8-1", lambda link: terminate(15, 15, 255), 0xFFFF)
 for octets in range(4):
-    ended(f"of-{octets}-octets", "RDM-4.8-1", lambda link, it=octets: terminate(1, 1, 0)[:18 + it], 0)
+    ended(f"of-{octets}-octets", "RDM-4.8-1", lambda link, it=octets: terminate(1, 1, 0)[:18 + it], 0x90000)
 for octets in (1, 2, 15, 16):
     ended(f"headers-cut-at-{octets}", "RDM-4.8-3 RDM-4.8-4",
           lambda link, it=octets: terminate(1, 1, 0, 0xC0, (b"\0\x12" + link.write())[:it]), 0x1100)

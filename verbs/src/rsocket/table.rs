@@ -143,7 +143,7 @@ pub(super) fn leave(descriptor: c_int) -> Result<Arc<Socket>, Errno> {
 
 /// A program that exits without a close expects what it has sent to arrive, as with TCP of the kernel.
 extern "C" fn at_exit() {
-    guard::nothing(|| {
+    guard::at_exit(|| {
         let Ok(mut entries) = own() else { return };
         let all = std::mem::take(&mut *entries);
         drop(entries);
