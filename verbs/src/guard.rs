@@ -123,8 +123,8 @@ pub(crate) fn nothing(body: impl FnOnce()) {
     });
 }
 
-/// Runs the body of a handler of exit(3) on a thread of its own: thread-local values of the calling thread, of which the
-/// log has some, are destroyed then.
+/// Runs the body of a handler of exit(3) on a thread of its own. Thread-local values of the calling thread, which the
+/// log needs, are destroyed then.
 pub(crate) fn at_exit(body: impl FnOnce() + Send + 'static) {
     nothing(|| {
         if let Ok(thread) = thread::start("flue-exit", || nothing(body)) {

@@ -263,7 +263,8 @@ pub struct ListenerConfig {
     /// Connections whose handshake is done and whose MPA Request is not complete, at least 1. A new one displaces the
     /// oldest, which is reset and counted (`Counters::requests_displaced`).
     pub requests_max: usize,
-    /// Those of one peer address, at least 1: a new one displaces that peer's oldest.
+    /// Those of one peer address, at least 1: a new one displaces that peer's oldest. By default half of all, so that
+    /// one peer may open some hundred connections at once and leaves the others room.
     pub requests_per_peer_max: usize,
     /// True if a listener on `[::]` accepts IPv6 connections only, as with IPV6_V6ONLY; another may listen on `0.0.0.0`
     /// and the same port then. Without effect on any other address.
@@ -279,6 +280,6 @@ impl ListenerConfig {
 
 impl Default for ListenerConfig {
     fn default() -> Self {
-        Self { backlog: 128, requests_max: 1024, requests_per_peer_max: 128, v6_only: false }
+        Self { backlog: 128, requests_max: 1024, requests_per_peer_max: 512, v6_only: false }
     }
 }
