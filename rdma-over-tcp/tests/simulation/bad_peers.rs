@@ -153,15 +153,18 @@ fn no_reply() {
     replies.push(frame(FrameKind::Reply, &[0x40, 2, 0, 0]));
     let invalid = "MPA: the peer's Reply is not valid:";
     let frame = "not an MPA frame:";
+    let short = "enhanced frame with 3 octets of private data: expected at least 4";
+    let form =
+        "without enhanced data, expected revision 2 with enhanced data: connect with revision 1";
     let words = [
         format!("MPA: the peer's answer is no Reply: {frame} octet 0 of the key differs"),
         format!("MPA: the peer's answer is no Reply: {frame} octet 15 of the key differs"),
         format!("MPA: the peer's answer is no Reply: {frame} octet 9 of the key differs"),
-        format!("{invalid} {frame} MPA revision 3"),
-        format!("{invalid} {frame} 513 octets of private data"),
-        format!("{invalid} {frame} enhanced frame with 3 octets of private data"),
-        format!("{invalid} reply of revision One, enhanced data: false"),
-        format!("{invalid} reply of revision Two, enhanced data: false"),
+        format!("{invalid} {frame} MPA revision 3: expected 0 to 2"),
+        format!("{invalid} {frame} private data of 513 octets: expected at most 512"),
+        format!("{invalid} {frame} {short}"),
+        format!("{invalid} revision 1 {form}"),
+        format!("{invalid} revision 2 {form}"),
     ];
     for policy in POLICIES {
         for (octets, words) in replies.iter().zip(&words) {
