@@ -2,7 +2,7 @@
 //!
 //! IPv4 follows RFC 5227 (ARP probes), IPv6 RFC 4862 §5.4 (Neighbor Solicitations from `::`). Everything here is pure:
 //! the opener of a node sends the [`probe`]s before the node starts and judges received frames with [`conflict`]; a
-//! running host answers other stations' probes with [`defense`], since smoltcp drops packets without a sender address.
+//! running host answers other stations' probes with `defense`, since smoltcp drops packets without a sender address.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};

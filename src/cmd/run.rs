@@ -108,7 +108,8 @@ pub struct RunArgs {
     ///
     /// For programs that use one port number for TCP and for RDMA: where the program binds or connects to PORT (of
     /// HOST, if given) for RDMA, it gets the port after the equals sign, and is shown its own. TCP sockets of the
-    /// program keep the port. Peers of flue use the same option, or name the other port. IPv6: [HOST]:PORT=PORT.
+    /// program keep the port. Peers of flue use the same option, or name the other port. An IPv6 HOST is written in
+    /// brackets.
     #[arg(long, value_name = "[HOST:]PORT=PORT")]
     pub port_map: Vec<PortMapping>,
 
