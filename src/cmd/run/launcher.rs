@@ -16,10 +16,7 @@
 use std::{
     fs::File,
     io::{self, PipeReader, PipeWriter, Read as _, Write as _},
-    os::{
-        fd::{AsFd as _, OwnedFd},
-        unix::process::CommandExt as _,
-    },
+    os::fd::{AsFd as _, OwnedFd},
     process::{self, Command},
     sync::Arc,
     thread,
@@ -29,8 +26,8 @@ use flue_node::launched::Launch;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{
-        Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, WaitStatus, getpgrp, getpid,
-        kill_process, pidfd_open, pidfd_send_signal, setpgid, setrlimit, waitpid,
+        Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, WaitStatus, getpid, kill_process,
+        pidfd_open, pidfd_send_signal, setpgid, setrlimit, waitpid,
     },
 };
 use signal_hook::{
@@ -120,13 +117,11 @@ fn monitor(
     let _ = ready.read(&mut [0]);
     drop(ready);
     own::end_with_parent(&mut command);
-    // The program is in the group of the front. Its parent is in another one before it starts: a group in which no
-    // process has such a parent ignores SIGTSTP.
-    command.process_group(getpgrp().as_raw_nonzero().get());
-    setpgid(None, None).map_err(failed)?;
     let program = command.spawn().map_err(|error| {
         Failure::lacking(format!("{}: {error}", command.get_program().display()))
     })?;
+    // The program is in the group of the front.
+    setpgid(None, None).map_err(failed)?;
     let pid = Pid::from_child(&program);
     let program = Arc::new(pidfd_open(pid, PidfdFlags::empty()).map_err(failed)?);
     let hand_on = {
