@@ -40,6 +40,21 @@ fn settle(group: &Group, processes: &[u32], is_stopped: bool) {
     assert_eq!(settled, Ok(()), "{is_stopped}: {}", group.report());
 }
 
+/// Waits until the parent of the program has a process group of its own: before, the program's group may have no parent
+/// in another one, and ignores SIGTSTP.
+fn expect_monitor(group: &Group, program: u32) {
+    let field = |process: u32, at: usize| -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        stat.rsplit(") ").next()?.split(' ').nth(at)?.parse().ok()
+    };
+    let [parent, process_group] = [1, 2];
+    let leads = || {
+        field(program, parent).is_some_and(|monitor| field(monitor, process_group) == Some(monitor))
+    };
+    let led = group.wait_until("monitor has a process group", LIMIT, leads);
+    assert_eq!(led, Ok(()), "{}", group.report());
+}
+
 /// The launcher and the program.
 fn started(group: &Group, program: &str) -> [u32; 2] {
     let exists = || group.find_process(program).is_some();
@@ -64,6 +79,7 @@ fn follows(start: impl Fn() -> Group) {
         for order in continues {
             let mut group = start();
             let both = started(&group, "sleep");
+            expect_monitor(&group, both[PROGRAM]);
             for (process, signal) in stop {
                 send(both[*process], *signal);
                 settle(&group, &both, true);

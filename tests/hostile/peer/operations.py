@@ -289,17 +289,20 @@ OF_PEER = 0x30000
 
 def ended(id, rules, make, reason, **fields):
     """Nothing more comes but the FIN."""
-    Case(f"rdmap-terminate-{id}", rules, [post(make)], Fin(reason and OF_PEER | reason), **fields)
+    Case(f"rdmap-terminate-{id}", rules, [post(make)], Fin(OF_PEER | reason), **fields)
 
 
 TERMINATED = "RDM-5.4-2 RDM-5.4-4"
+# A Terminate that is too short to have a number.
+UNNUMBERED = 0x90000
 ended("access", TERMINATED, lambda link: terminate(1, 1, 0), 0x1100, receives=["CANCELLED"])
 ended("with-headers", TERMINATED + " RDM-4.8-3 RDM-4.8-4",
       lambda link: terminate(1, 1, 1, 0xC0, struct.pack(">H", 18) + link.write()[:14]), 0x1101)
 ended("reserved-bits", "RDM-4.8-2", lambda link: terminate(1, 2, 2, 0x18), 0x1202)
 ended("unknown-number", "RDM-4.8-1", lambda link: terminate(15, 15, 255), 0xFFFF)
 for octets in range(4):
-    ended(f"of-{octets}-octets", "RDM-4.8-1", lambda link, it=octets: terminate(1, 1, 0)[:18 + it], 0x90000)
+    Case(f"rdmap-terminate-of-{octets}-octets", "RDM-4.8-1",
+         [post(lambda link, it=octets: terminate(1, 1, 0)[:18 + it])], Fin(UNNUMBERED))
 for octets in (1, 2, 15, 16):
     ended(f"headers-cut-at-{octets}", "RDM-4.8-3 RDM-4.8-4",
           lambda link, it=octets: terminate(1, 1, 0, 0xC0, (b"\0\x12" + link.write())[:it]), 0x1100)
