@@ -178,13 +178,13 @@ pub(crate) fn is_ending() -> bool {
 }
 
 extern "C" fn finish() {
+    IS_ENDING.store(true, Ordering::Release);
     guard::at_exit(|| {
         let started = STARTED
             .lock()
             .ok()
             .and_then(|mut started| started.take_if(|started| started.owner == process::id()));
         let Some(Started { owner: _, engine, control }) = started else { return };
-        IS_ENDING.store(true, Ordering::Release);
         drop(control);
         engine.finish();
         let is_on_node = matches!(engine.carrier(), Carrier::Node(_));

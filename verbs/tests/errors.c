@@ -482,9 +482,18 @@ static void disconnect_without_connection(void)
 	}
 }
 
-/* Of a channel that has gone no event comes; from a process that has called exit the caller does not return. */
+/* A destroyed channel has no events: EBADF for the thread that destroyed it. Another thread blocks, since a process
+   that destroys a channel under its thread exits next. */
 static struct rdma_event_channel *gone;
 static pthread_barrier_t at_exit;
+
+static void *read_early(void *arg)
+{
+	struct rdma_cm_event *event;
+	rdma_get_cm_event(gone, &event);
+	_exit(4);
+	return arg;
+}
 
 static void *read_late(void *arg)
 {
@@ -512,6 +521,7 @@ static void destroyed_channels(void)
 		errno = 0;
 		CHECK(rdma_get_cm_event(gone, &event) == -1 && errno == EBADF);
 	}
+	pthread_create(&thread, NULL, read_early, NULL);
 	pthread_create(&thread, NULL, read_late, NULL);
 }
 

@@ -6,7 +6,8 @@ use std::{
     os::fd::AsRawFd,
     ptr,
     sync::{Arc, Mutex, PoisonError},
-    thread,
+    thread::{self, ThreadId},
+    time::{Duration, Instant},
 };
 
 use flue_verbs_abi::cm::{rdma_cm_event, rdma_event_channel};
@@ -21,11 +22,17 @@ use crate::{
     read,
 };
 
-/// A channel; `None` when the program has destroyed it.
-type ChannelObject = Object<rdma_event_channel, Mutex<Option<Arc<EventChannel>>>>;
+/// State of a channel.
+enum State {
+    Open(Arc<EventChannel>),
+    /// Destroyed by that thread.
+    Destroyed(ThreadId),
+}
 
-/// Destroyed channels of which the object is kept. A thread of rping's asks for another event of a channel while its
-/// main thread destroys that and ends the process: what it finds must say so.
+type ChannelObject = Object<rdma_event_channel, Mutex<State>>;
+
+/// Limit of destroyed channels whose objects are kept. rping's event thread requests another event while its main
+/// thread destroys the channel and exits.
 const DESTROYED_MAX: usize = 64;
 /// Their addresses, the oldest first.
 static DESTROYED: Mutex<VecDeque<usize>> = Mutex::new(VecDeque::new());
@@ -33,7 +40,7 @@ static DESTROYED: Mutex<VecDeque<usize>> = Mutex::new(VecDeque::new());
 pub(super) fn make() -> Result<*mut rdma_event_channel, Errno> {
     let channel = EventChannel::new()?;
     let fd = channel.events().descriptor().as_raw_fd();
-    Ok(ChannelObject::make(rdma_event_channel { fd }, Mutex::new(Some(channel))).cast())
+    Ok(ChannelObject::make(rdma_event_channel { fd }, Mutex::new(State::Open(channel))).cast())
 }
 
 /// Our part of a channel. EBADF: it was destroyed.
@@ -43,7 +50,10 @@ pub(super) fn make() -> Result<*mut rdma_event_channel, Errno> {
 pub(super) unsafe fn events(channel: *mut rdma_event_channel) -> Result<Arc<EventChannel>, Errno> {
     // SAFETY: as the caller says.
     let own = unsafe { ChannelObject::of(channel) }?;
-    own.lock().unwrap_or_else(PoisonError::into_inner).clone().ok_or(Errno(libc::EBADF))
+    match &*own.lock().unwrap_or_else(PoisonError::into_inner) {
+        State::Open(channel) => Ok(channel.clone()),
+        State::Destroyed(_) => Err(Errno(libc::EBADF)),
+    }
 }
 
 /// Ends a channel that no other thread knows.
@@ -65,7 +75,8 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
         let Ok(own) = (unsafe { ChannelObject::of(channel) }) else { return };
         // SAFETY: as above; a reader that comes too late finds the old or the new descriptor.
         unsafe { ptr::write_volatile(&raw mut (*channel).fd, -1) };
-        own.lock().unwrap_or_else(PoisonError::into_inner).take();
+        *own.lock().unwrap_or_else(PoisonError::into_inner) =
+            State::Destroyed(thread::current().id());
         let mut destroyed = DESTROYED.lock().unwrap_or_else(PoisonError::into_inner);
         destroyed.push_back(channel as usize);
         if destroyed.len() > DESTROYED_MAX
@@ -77,11 +88,33 @@ pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_ev
     });
 }
 
-/// Whether the caller is to wait for the end of its process: the channel was destroyed, and the main thread is on its
-/// way out. Without a node's last words, for which exit waits, the caller would not have come so far.
-unsafe fn is_at_the_end(channel: *mut rdma_event_channel) -> bool {
-    // SAFETY: as the caller of [`rdma_get_cm_event`] says.
-    config::is_ending() && unsafe { events(channel) }.is_err()
+/// Limit of the time for which [`fail`] blocks in a process that does not exit, and its steps.
+const OUTLAST_MAX: Duration = Duration::from_secs(1);
+const OUTLAST_STEP: Duration = Duration::from_millis(10);
+
+/// Returns -1 with the errno that is set. Blocks before that if another thread has destroyed the channel: the kernel
+/// does not wake a reader whose descriptor is closed, so programs exit with that thread blocked. One that calls a
+/// moment later must not return either: rping exits on an error here, with another status than its main thread's.
+///
+/// # Safety
+/// As for [`events`].
+unsafe fn fail(channel: *mut rdma_event_channel) -> c_int {
+    // SAFETY: the C library gives each thread a valid place for its errno.
+    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: as for the caller.
+    let is_held = unsafe { ChannelObject::of(channel) }.is_ok_and(|own| {
+        match *own.lock().unwrap_or_else(PoisonError::into_inner) {
+            State::Destroyed(by) => by != thread::current().id(),
+            State::Open(_) => false,
+        }
+    });
+    let since = Instant::now();
+    while is_held && (since.elapsed() < OUTLAST_MAX || config::is_ending()) {
+        // Unlike `sleep`, not a cancellation point.
+        thread::park_timeout(OUTLAST_STEP);
+    }
+    guard::set_errno(Errno(errno));
+    -1
 }
 
 /// Cancelled by `pthread_cancel` while it blocks: no value with `Drop` lives across its read.
@@ -112,10 +145,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
                 continue;
             }
             // SAFETY: as above.
-            while unsafe { is_at_the_end(channel) } {
-                thread::park();
-            }
-            return -1;
+            return unsafe { fail(channel) };
         }
         // SAFETY: as above; the program gives a place for the event.
         let taken = guard::event(|| unsafe {
@@ -126,7 +156,8 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
         match taken {
             0 => {}
             1 => return 0,
-            _ => return -1,
+            // SAFETY: as above.
+            _ => return unsafe { fail(channel) },
         }
     }
 }
