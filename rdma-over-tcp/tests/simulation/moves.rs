@@ -24,19 +24,26 @@ pub(crate) struct Moves {
     rng: Rand64,
     /// Longest time between two requests, µs.
     rest: usize,
+    /// Requests until they become rare.
+    frequent: u32,
 }
+
+/// Frequent requests of a seed: one that waits for half a minute of virtual time would otherwise take as long in
+/// reality. After them the longest time between two is [`RARE`], µs.
+const FREQUENT_MAX: u32 = 5_000;
+const RARE: usize = 100_000;
 
 impl Moves {
     pub(crate) fn new(rng: &mut Rand64) -> Self {
         let mut rng = Rand64::new(u128::from(rng.rand_u64()));
         let rest = [300, 3_000, 30_000][draw(&mut rng, 3)];
         let movers = [(); 2].map(|()| Mover { rows: None, due: Instant::ZERO });
-        Self { movers, rng, rest }
+        Self { movers, rng, rest, frequent: FREQUENT_MAX }
     }
 
     /// Moves a connection of each node if its time has come.
     pub(crate) fn step(&mut self, pair: &Pair<Core>) {
-        let Self { movers, rng, rest } = self;
+        let Self { movers, rng, rest, frequent } = self;
         let now = pair.now;
         for (core, mover) in [&pair.a, &pair.b].into_iter().zip(movers) {
             if let Some(rows) = mover.rows.as_ref().and_then(|rows| rows.try_recv().ok()) {
@@ -46,7 +53,9 @@ impl Moves {
                     core.request(request(rows[draw(rng, rows.len())], rng));
                 }
             } else if mover.rows.is_none() && mover.due <= now {
-                mover.due = now + Duration::from_micros(1 + draw(rng, *rest) as u64);
+                let rest = if *frequent > 0 { *rest } else { RARE };
+                *frequent = frequent.saturating_sub(1);
+                mover.due = now + Duration::from_micros(1 + draw(rng, rest) as u64);
                 let (reply, rows) = crossbeam_channel::bounded(1);
                 mover.rows = Some(rows);
                 core.request(Request::List { reply });
