@@ -1,6 +1,6 @@
 //! The offload target: a TAP link, the offloaded TCP data path, and the target's half of the chimney.
 //!
-//! The protocol cores ([`memory`], [`nbl`], [`state`], [`frame`], [`tcp`], [`chimney`]) are pure: no clock, no I/O, no
+//! The protocol cores ([`memory`], [`checksum`], [`nbl`], [`state`], [`frame`], [`tcp`], [`chimney`]) are pure: no clock, no I/O, no
 //! thread, no lock. They build as `no_std` + `alloc` with `--no-default-features`. The shell around
 //! them (`link`, `engine`) needs `std` and is the only place that reads a device or waits.
 #![no_std]
@@ -10,6 +10,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod address;
+pub mod checksum;
 pub mod chimney;
 #[cfg(feature = "std")]
 pub mod descriptor;

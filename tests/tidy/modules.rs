@@ -44,6 +44,7 @@ const ENGINE: Layers = Layers {
         "descriptor",
         "thread",
         "memory",
+        "checksum",
         "socket",
         "link",
         "nbl",
