@@ -28,6 +28,7 @@ pub mod state;
 pub mod status;
 #[cfg(feature = "std")]
 pub mod sync;
+pub mod table;
 pub mod tcp;
 #[cfg(feature = "std")]
 pub mod thread;

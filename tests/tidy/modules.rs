@@ -39,6 +39,7 @@ const ENGINE: Layers = Layers {
     order: &[
         "address",
         "time",
+        "table",
         "status",
         "sync",
         "descriptor",

@@ -129,7 +129,7 @@ impl Regions {
             let window = self.windows.get(*id);
             window.and_then(|window| window.binding.as_ref()).is_some_and(&matches)
         };
-        let bound: Vec<_> = self.windows.ids().filter(is_bound).collect();
+        let bound: Vec<_> = self.windows.names().filter(is_bound).collect();
         for id in bound {
             self.unbind(id);
         }

@@ -193,7 +193,7 @@ impl Rnic {
     /// The listener that a connection to this address of the adapter's own would come in at.
     pub(crate) fn listener_at(&self, address: SocketAddr) -> Option<ListenerId> {
         let listeners = &self.objects.listeners;
-        listeners.ids().find(|id| {
+        listeners.names().find(|id| {
             let Some(listener) = listeners.get(*id) else { return false };
             let is_listening = listener.state == ListenerState::Listening;
             is_listening && listener.endpoint.is_some_and(|local| local.covers(address))
