@@ -2,10 +2,7 @@
 
 use std::{fmt, net::IpAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
-use flue_report::{
-    failure::Failure,
-    units::{IpPrefix, Mac},
-};
+use flue_report::{failure::Failure, units::IpPrefix};
 use host_stack::{
     dad::Detection,
     host::HostConfig,
@@ -116,7 +113,7 @@ pub struct NodeOptions {
     /// Ethernet address of the node [default: locally administered, derived from TAP name, address
     /// and --seed, if given]
     #[cfg_attr(feature = "clap", arg(long, value_name = "MAC"))]
-    pub mac: Option<Mac>,
+    pub mac: Option<MacAddress>,
 
     /// Largest IP packet, bytes: 1280..=65521
     #[cfg_attr(
@@ -352,10 +349,10 @@ impl NodeOptions {
 
     /// The Ethernet address. Unless one is given, it is the same for the same TAP, address and seed on every run, and
     /// different for two nodes of one link, for these cannot share an IP address.
-    pub fn mac(&self) -> Mac {
+    pub fn mac(&self) -> MacAddress {
         self.mac.unwrap_or_else(|| {
             let address = self.addresses.first().map_or_else(String::new, ToString::to_string);
-            Mac::derived(format!("{}|{}|{address}", self.seed(), self.tap).as_bytes())
+            MacAddress::derived(format!("{}|{}|{address}", self.seed(), self.tap).as_bytes())
         })
     }
 
@@ -377,7 +374,7 @@ impl NodeOptions {
 
     /// The same for engine and host stack.
     pub fn node_config(&self) -> NodeConfig {
-        let mac = MacAddress(self.mac().octets());
+        let mac = self.mac();
         let mut engine = EngineConfig::new(mac);
         self.chimney.capacity.limit(&mut engine.capabilities);
         engine.tcp.push = self.psh;

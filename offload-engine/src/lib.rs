@@ -21,6 +21,7 @@ pub mod frame;
 pub mod link;
 pub mod memory;
 pub mod nbl;
+mod mac;
 mod segment;
 #[cfg(feature = "std")]
 pub mod socket;

@@ -38,6 +38,7 @@ const ENGINE: Layers = Layers {
     sources: "offload-engine/src/",
     order: &[
         "address",
+        "mac",
         "time",
         "table",
         "status",

@@ -281,7 +281,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
 /// The one GID: the hardware address, as adapters of iWARP have it.
 fn gid() -> ibv_gid {
     let mut gid = ibv_gid::default();
-    gid.raw[..6].copy_from_slice(&interface().mac);
+    gid.raw[..6].copy_from_slice(&interface().mac.0);
     gid
 }
 
