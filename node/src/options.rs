@@ -17,7 +17,11 @@ use offload_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{chimney::ChimneyOptions, impairment::Impairment};
+use crate::{
+    chimney::ChimneyOptions,
+    impairment::Impairment,
+    words::{joined, word},
+};
 
 /// The address of a node for which none is given.
 pub const ADDRESS_DEFAULT: &str = "10.77.0.2/24";
@@ -452,16 +456,6 @@ fn check_gateways(gateways: &[IpAddr], addresses: &[IpPrefix]) -> Result<(), Fai
         }
     }
     Ok(())
-}
-
-pub(crate) fn joined<T: fmt::Display>(values: &[T]) -> String {
-    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// The word that stands for a choice in configurations and on the command line.
-pub fn word(choice: impl Serialize) -> String {
-    let value = serde_json::to_value(choice).ok();
-    value.as_ref().and_then(|value| value.as_str()).unwrap_or_default().to_owned()
 }
 
 /// The options as lines of `key: value`, as printed at start.
