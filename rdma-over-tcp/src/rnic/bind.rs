@@ -122,7 +122,7 @@ impl Regions {
     }
 
     fn unbind_where(&mut self, matches: impl Fn(&Binding) -> bool) {
-        if self.windows.len() == 0 {
+        if self.windows.is_empty() {
             return;
         }
         let is_bound = |id: &WindowId| {
@@ -172,12 +172,6 @@ impl Rnic {
     #[must_use]
     pub fn window_token(&self, id: WindowId) -> Option<u32> {
         self.objects.regions.windows.get(id).map(|window| window.token)
-    }
-
-    /// What has a token, whatever its key; `None`: nothing that can be invalidated.
-    #[must_use]
-    pub fn token_owner(&self, token: u32) -> Option<Revocable> {
-        self.objects.regions.owner(token).and_then(Owner::revocable)
     }
 }
 

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use super::{
     cause::ConnectCause,
     config::Config,
-    connector::{ConnectionData, ConnectorState},
+    connector::ConnectionData,
     cq::{Arm, CqModeration, Pushed},
     device::Rnic,
     id::{ConnectorId, CqId, Key, ListenerId, QpId, RegionId},
@@ -156,12 +156,6 @@ impl Rnic {
     #[must_use]
     pub fn qp_stats(&self, id: QpId) -> Option<QpStats> {
         self.objects.qps.get(id).map(|qp| qp.stats)
-    }
-
-    /// The state of a connector; `None`: it is gone.
-    #[must_use]
-    pub fn connector_state(&self, id: ConnectorId) -> Option<ConnectorState> {
-        self.objects.connectors.get(id).map(|connector| connector.state)
     }
 
     /// Private data and read limits of the peer: from a connect event until the accept, or from the success of a
