@@ -16,12 +16,14 @@ pub mod chimney;
 pub mod descriptor;
 #[cfg(feature = "std")]
 pub mod engine;
+#[cfg(feature = "std")]
+pub mod fault;
 pub mod frame;
 #[cfg(feature = "std")]
 pub mod link;
+mod mac;
 pub mod memory;
 pub mod nbl;
-mod mac;
 mod segment;
 #[cfg(feature = "std")]
 pub mod socket;
