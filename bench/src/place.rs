@@ -26,7 +26,8 @@ use std::{
 
 use clap::Args;
 use flue_network::{NamespaceOf, NetError, Netlink, VethEnd, namespace, plumb, sysctl};
-use flue_report::{failure::Failure, units::IpPrefix};
+use flue_report::failure::Failure;
+use ipnet::IpNet;
 use rustix::{
     process::{Pid, Signal, getppid, set_parent_process_death_signal},
     thread::{LinkNameSpaceType, move_into_link_name_space},
@@ -150,7 +151,7 @@ fn set_up_end(index: usize) -> Result<(), Failure> {
     set_up_tcp()?;
     netlink.set_up("lo")?;
     sysctl::silence_ipv6(name)?;
-    let prefix = IpPrefix::new(KERNELS[index], PREFIX_LEN)
+    let prefix = IpNet::new(KERNELS[index], PREFIX_LEN)
         .map_err(|error| Failure::work(format!("address of {name}: {error}")))?;
     netlink.add_address(name, prefix)?;
     Ok(netlink.set_up(name)?)

@@ -22,7 +22,7 @@ use std::{
 };
 
 use host_stack::{
-    node::Node,
+    node::{Node, WaitError},
     socket::{ConnectionRow, Request as HostRequest},
     stream::OffloadState,
 };
@@ -60,6 +60,12 @@ pub trait Controlled: Send + 'static {
     /// It has not answered within the limit.
     fn rows(&self, limit: Duration) -> Result<Vec<ConnectionRow>, String>;
 
+    /// The one with this handle; `None`: not found.
+    ///
+    /// # Errors
+    /// As [`Controlled::rows`].
+    fn row(&self, handle: OffloadHandle, limit: Duration) -> Result<Option<ConnectionRow>, String>;
+
     /// What the target says of these; `None`: it does not have that one.
     fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>>;
 
@@ -75,9 +81,17 @@ pub trait Controlled: Send + 'static {
     fn move_to(&self, handle: OffloadHandle, to: Destination) -> Result<(), String>;
 }
 
+fn host_error(error: WaitError, limit: Duration) -> String {
+    format!("host stack: {error} ({limit:?})")
+}
+
 impl<C: NodeClient + 'static> Controlled for Node<C> {
     fn rows(&self, limit: Duration) -> Result<Vec<ConnectionRow>, String> {
-        self.list(limit).map_err(|error| format!("host stack: {error} ({limit:?})"))
+        self.list(limit).map_err(|error| host_error(error, limit))
+    }
+
+    fn row(&self, handle: OffloadHandle, limit: Duration) -> Result<Option<ConnectionRow>, String> {
+        self.find(handle, limit).map_err(|error| host_error(error, limit))
     }
 
     fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
@@ -102,6 +116,10 @@ impl<C: NodeClient + 'static> Controlled for Node<C> {
 impl Controlled for Sockets {
     fn rows(&self, _limit: Duration) -> Result<Vec<ConnectionRow>, String> {
         Ok(self.list())
+    }
+
+    fn row(&self, handle: OffloadHandle, _: Duration) -> Result<Option<ConnectionRow>, String> {
+        Ok(self.list().into_iter().find(|row| row.handle == handle))
     }
 
     fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
@@ -139,6 +157,10 @@ impl<N> std::fmt::Debug for WithAdapter<N> {
 impl<N: Controlled> Controlled for WithAdapter<N> {
     fn rows(&self, limit: Duration) -> Result<Vec<ConnectionRow>, String> {
         self.node.rows(limit)
+    }
+
+    fn row(&self, handle: OffloadHandle, limit: Duration) -> Result<Option<ConnectionRow>, String> {
+        self.node.row(handle, limit)
     }
 
     fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
@@ -463,9 +485,8 @@ impl<N: Controlled> Server<N> {
         }
         let deadline = Instant::now() + MOVE_LIMIT;
         loop {
-            let rows = self.node.rows(HOST_LIMIT)?;
-            let row = rows.iter().find(|row| row.handle.0 == handle);
-            let record = row.map(|row| Box::new(Record::new(row, None, false)));
+            let row = self.node.row(OffloadHandle(handle), HOST_LIMIT)?;
+            let record = row.map(|row| Box::new(Record::new(&row, None, false)));
             let settled = record
                 .as_ref()
                 .is_none_or(|record| record.offload_state == goal || record.refusals > refusals);

@@ -109,6 +109,10 @@ pub fn conflict(frame: &[u8], mac: MacAddress, ours: &[IpAddr]) -> Option<(IpAdd
         Claim::Probed { address, by } => {
             Some((address, by)).filter(|_| by != mac && is_ours(&address))
         }
+        // RFC 5227 §2.1.1 holds for IPv4 only.
+        Claim::Queried { from, by, .. } => {
+            Some((from, by)).filter(|_| from.is_ipv4() && is_ours(&from))
+        }
     }
 }
 
@@ -136,13 +140,24 @@ pub(crate) fn defense(
     }
 }
 
+/// Returns the answer to another station's query for the link-layer address of an own address.
+pub fn answer(frame: &[u8], mac: MacAddress, is_ours: impl Fn(IpAddr) -> bool) -> Option<Vec<u8>> {
+    let Claim::Queried { address, from, by } = parse(frame)? else { return None };
+    if !is_ours(address) {
+        return None;
+    }
+    advertisement((address, mac), (from, by))
+}
+
 /// Statement of a frame about an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Claim {
     /// A station uses it.
     Used { address: IpAddr, by: MacAddress },
-    /// A station without an address asks for it.
+    /// A station without an address queries it.
     Probed { address: IpAddr, by: MacAddress },
+    /// A station that has the address `from` queries it.
+    Queried { address: IpAddr, from: IpAddr, by: MacAddress },
 }
 
 fn parse(frame: &[u8]) -> Option<Claim> {
@@ -167,12 +182,12 @@ fn parse_arp(payload: &[u8]) -> Option<Claim> {
         return None;
     };
     let by = MacAddress(source_hardware_addr.0);
-    match operation {
-        _ if !source_protocol_addr.is_unspecified() => {
-            Some(Claim::Used { address: source_protocol_addr.into(), by })
-        }
-        ArpOperation::Request => Some(Claim::Probed { address: target_protocol_addr.into(), by }),
-        _ => None,
+    let (from, address) = (source_protocol_addr.into(), target_protocol_addr.into());
+    match (operation, source_protocol_addr.is_unspecified()) {
+        (ArpOperation::Request, false) => Some(Claim::Queried { address, from, by }),
+        (ArpOperation::Request, true) => Some(Claim::Probed { address, by }),
+        (_, false) => Some(Claim::Used { address: from, by }),
+        (_, true) => None,
     }
 }
 
@@ -193,7 +208,7 @@ fn parse_ipv6(payload: &[u8], by: MacAddress) -> Option<Claim> {
         Icmpv6Message::NeighborAdvert => Some(Claim::Used { address, by }),
         // RFC 4862 §5.4.3: one from an address is address resolution.
         _ if packet.src_addr().is_unspecified() => Some(Claim::Probed { address, by }),
-        _ => None,
+        _ => Some(Claim::Queried { address, from: packet.src_addr().into(), by }),
     }
 }
 
@@ -300,6 +315,20 @@ mod tests {
             let query = solicitation(THEIRS, other, address).unwrap();
             assert_eq!(conflict(&query, OURS, &addresses()), None);
             assert_eq!(defense(&query, OURS, |_| true), None);
+        }
+    }
+
+    #[test]
+    fn query_for_an_own_address_is_answered() {
+        let others = ["10.0.0.9", "fd00::9"].map(|it| it.parse::<IpAddr>().unwrap());
+        for (address, other) in addresses().into_iter().zip(others) {
+            let query = solicitation(THEIRS, other, address).unwrap();
+            let reply = answer(&query, OURS, |it| it == address).unwrap();
+            assert_eq!(reply[..12], [THEIRS.0, OURS.0].concat());
+            assert_eq!(parse(&reply), Some(Claim::Used { address, by: OURS }));
+            assert_eq!(answer(&query, OURS, |_| false), None);
+            assert_eq!(answer(&query[..30], OURS, |_| true), None);
+            assert_eq!(answer(&probe(THEIRS, address).unwrap(), OURS, |_| true), None);
         }
     }
 

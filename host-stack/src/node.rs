@@ -41,8 +41,9 @@ use std::{
     thread::JoinHandle, vec::Vec,
 };
 
+use crossbeam_channel::Receiver;
 use offload_engine::{
-    chimney::client::ClientTag,
+    chimney::client::{ClientTag, OffloadHandle},
     engine::{
         Clients, Connections, Engine, EngineConfig, NodeClient, TooManyClients,
         doorbell::{Doorbell, Sleep},
@@ -397,9 +398,26 @@ impl<C: NodeClient> Node<C> {
     /// # Errors
     /// It has not answered within `timeout`; with manual progress no caller runs the loop.
     pub fn list(&self, timeout: Duration) -> Result<Vec<ConnectionRow>, WaitError> {
+        self.rows(None).recv_timeout(timeout).map_err(|_| WaitError::TimedOut)
+    }
+
+    /// The listener or connection of the host stack with this handle. `None`: not found.
+    ///
+    /// # Errors
+    /// As [`Node::list`].
+    pub fn find(
+        &self,
+        handle: OffloadHandle,
+        timeout: Duration,
+    ) -> Result<Option<ConnectionRow>, WaitError> {
+        let rows = self.rows(Some(handle)).recv_timeout(timeout);
+        rows.map(|mut rows| rows.pop()).map_err(|_| WaitError::TimedOut)
+    }
+
+    fn rows(&self, only: Option<OffloadHandle>) -> Receiver<Vec<ConnectionRow>> {
         let (reply, rows) = crossbeam_channel::bounded(1);
-        self.request(Request::List { reply });
-        rows.recv_timeout(timeout).map_err(|_| WaitError::TimedOut)
+        self.request(Request::List { only, reply });
+        rows
     }
 
     /// Waits until the connections of the device have ended, in the host stack and in the target, so that nothing is
@@ -410,12 +428,7 @@ impl<C: NodeClient> Node<C> {
     /// The time is over, or the link is gone.
     pub fn linger(&self, timeout: Duration) -> Result<(), WaitError> {
         let deadline = self.now() + timeout;
-        let list = || {
-            let (reply, rows) = crossbeam_channel::bounded(1);
-            self.request(Request::List { reply });
-            rows
-        };
-        let mut rows = list();
+        let mut rows = self.rows(None);
         loop {
             let look = deadline.min(self.now() + LINGER_PAUSE);
             match self.shared.wait_until(Some(look), || None::<()>) {
@@ -426,7 +439,7 @@ impl<C: NodeClient> Node<C> {
                 if self.has_ended(&listed) {
                     return Ok(());
                 }
-                rows = list();
+                rows = self.rows(None);
             }
             if self.now() >= deadline {
                 return Err(WaitError::TimedOut);

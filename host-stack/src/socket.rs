@@ -179,6 +179,8 @@ pub enum Request {
     Leave,
     /// List listeners and connections by handle.
     List {
+        /// The one that is listed; `None`: all.
+        only: Option<OffloadHandle>,
         /// Channel for the rows, which must have room.
         reply: crossbeam_channel::Sender<alloc::vec::Vec<ConnectionRow>>,
     },

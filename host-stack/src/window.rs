@@ -10,7 +10,7 @@
 //! number of bytes rounded down, by less than a unit of the wire's scale (128 bytes for 4 MiB; RFC 7323
 //! §2.4 expects such rounding).
 
-use offload_engine::tcp::Flags;
+use offload_engine::{checksum, tcp::Flags};
 
 use crate::wire::WINDOW_SCALE_MAX;
 
@@ -84,13 +84,11 @@ fn replace(segment: &mut [u8], at: usize, new: &[u8]) {
         let old = [segment[word], segment[word + 1]];
         segment[at] = new;
         let now = [segment[word], segment[word + 1]];
-        let checksum = u16::from_be_bytes([segment[16], segment[17]]);
-        let sum = u32::from(!checksum)
-            + u32::from(!u16::from_be_bytes(old))
-            + u32::from(u16::from_be_bytes(now));
-        let sum = (sum & 0xffff) + (sum >> 16);
-        let sum = (sum & 0xffff) + (sum >> 16);
-        segment[16..18].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        let stated = u16::from_be_bytes([segment[16], segment[17]]);
+        let sum = u64::from(!stated)
+            + u64::from(!u16::from_be_bytes(old))
+            + u64::from(u16::from_be_bytes(now));
+        segment[16..18].copy_from_slice(&checksum::finish(sum).to_be_bytes());
     }
 }
 

@@ -8,7 +8,8 @@ use etherparse::{
     TcpOptionElement,
 };
 use offload_engine::{
-    frame::{self, FlowKey, NoSegment, SACK_BLOCKS_MAX, TcpFrame, TcpOption, checksum},
+    checksum,
+    frame::{self, FlowKey, NoSegment, SACK_BLOCKS_MAX, TcpFrame, TcpOption},
     state::{ConnectionState, MacAddress, TcpConst},
     tcp::{self, Flags, SackBlock, SeqNum, Timestamps},
 };

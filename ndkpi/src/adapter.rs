@@ -27,7 +27,7 @@ use crate::{
     close,
     config::Carrier,
     create::Creation,
-    fatal, fault, guard, lam,
+    fatal, guard, lam,
     objects::{self, Kind},
 };
 
@@ -174,7 +174,9 @@ unsafe extern "C" fn query_adapter_info(
 ) -> NTSTATUS {
     guard::done(|| {
         let opened = get(adapter)?;
-        fault::inject(&opened.carrier);
+        offload_engine::fault::inject("FLUE_NDKPI_TEST_PANIC", |panic| {
+            opened.carrier.with_lock(panic)
+        });
         if size.is_null() {
             return Err(NtStatus::INVALID_PARAMETER);
         }

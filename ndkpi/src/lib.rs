@@ -22,7 +22,6 @@ mod cq;
 mod create;
 mod endpoint;
 mod fatal;
-mod fault;
 mod guard;
 mod lam;
 mod listener;

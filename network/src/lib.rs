@@ -20,7 +20,8 @@ mod wait;
 
 use std::{fmt, io, time::Duration};
 
-use flue_report::{failure::Failure, units::IpPrefix};
+use flue_report::failure::Failure;
+use ipnet::IpNet;
 use netlink_packet_core::Nla;
 use netlink_packet_route::{
     RouteNetlinkMessage,
@@ -379,16 +380,16 @@ impl Netlink {
     ///
     /// # Errors
     /// EEXIST, ENODEV, EPERM; EACCES when IPv6 is disabled on the interface.
-    pub fn add_address(&mut self, name: &str, prefix: IpPrefix) -> Result<(), NetError> {
+    pub fn add_address(&mut self, name: &str, prefix: IpNet) -> Result<(), NetError> {
         use netlink_packet_route::AddressFamily;
         let mut message = AddressMessage::default();
         message.header.family =
-            if prefix.address().is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+            if prefix.addr().is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         message.header.prefix_len = prefix.prefix_len();
         message.header.index = self.link(name)?.index;
         message.attributes = vec![
-            AddressAttribute::Local(prefix.address()),
-            AddressAttribute::Address(prefix.address()),
+            AddressAttribute::Local(prefix.addr()),
+            AddressAttribute::Address(prefix.addr()),
             AddressAttribute::Flags(AddressFlags::Nodad),
         ];
         let request = RouteNetlinkMessage::NewAddress(message);

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use flue_report::{failure::Failure, units::IpPrefix};
+use flue_report::failure::Failure;
+use ipnet::IpNet;
 use offload_engine::link::{OpenTap, TapOptions, open_tap_queues};
 
 use crate::{NetError, Netlink, environment::tap_failure, sysctl};
@@ -17,12 +18,12 @@ pub const FORWARDING_LIMIT: Duration = Duration::from_secs(5);
 pub const TXQUEUELEN_DEFAULT: u32 = 10_000;
 
 /// The kernel's side of a TAP.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct KernelSide<'a> {
     /// The bridge to make the TAP a port of.
     pub bridge: Option<&'a str>,
     /// Addresses of the kernel on the interface.
-    pub addresses: &'a [IpPrefix],
+    pub addresses: Vec<IpNet>,
     /// Queue length of the TAP, in frames. `None`: [`TXQUEUELEN_DEFAULT`] if this process has made the TAP; one that
     /// existed before keeps its own.
     pub txqueuelen: Option<u32>,
@@ -54,9 +55,9 @@ pub fn make_ready(
     mtu_bytes: usize,
     side: &KernelSide<'_>,
 ) -> Result<(), Failure> {
-    let KernelSide { bridge, addresses, txqueuelen } = *side;
+    let KernelSide { bridge, ref addresses, txqueuelen } = *side;
     let current = netlink.link(tap)?;
-    if addresses.iter().any(|prefix| prefix.address().is_ipv6()) {
+    if addresses.iter().any(|prefix| prefix.addr().is_ipv6()) {
         sysctl::calm_ipv6(tap)?;
     } else if !current.up {
         sysctl::silence_ipv6(tap)?;

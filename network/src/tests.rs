@@ -105,7 +105,7 @@ fn errors_name_operation_and_object() {
         assert_eq!(failure.to_string(), "bridge br1: not found: create it or drop the option");
         let error = netlink.wait_forwarding("br0", Duration::from_millis(1)).unwrap_err();
         assert_eq!(error.source.raw_os_error(), Some(Errno::TIMEDOUT.raw_os_error()));
-        let prefix: IpPrefix = "fd77::1/64".parse().unwrap();
+        let prefix: IpNet = "fd77::1/64".parse().unwrap();
         sysctl::silence_ipv6("br0").unwrap();
         let failure = Failure::from(netlink.add_address("br0", prefix).unwrap_err());
         assert!(failure.message.contains("fd77::1/64 to br0"), "{failure}");
@@ -118,7 +118,7 @@ fn addresses_of_both_families() {
         netlink.create_bridge("br0", 1500).unwrap();
         sysctl::calm_ipv6("br0").unwrap();
         netlink.set_up("br0").unwrap();
-        let v4: IpPrefix = "10.77.0.1/24".parse().unwrap();
+        let v4: IpNet = "10.77.0.1/24".parse().unwrap();
         netlink.add_address("br0", v4).unwrap();
         assert_eq!(errno(netlink.add_address("br0", v4)), Some(Errno::EXIST));
         netlink.add_address("br0", "fd77::1/64".parse().unwrap()).unwrap();
@@ -132,7 +132,7 @@ fn addresses_of_both_families() {
 #[test]
 fn a_tap_is_made_ready_for_the_kernel_to_talk_to() {
     in_namespace(true, |mut netlink| {
-        let addresses = &["10.77.0.1/24".parse().unwrap()];
+        let addresses = vec!["10.77.0.1/24".parse().unwrap()];
         let side = KernelSide { addresses, ..KernelSide::default() };
         let _tap = open_tap("tap7");
         plumb::make_ready(&mut netlink, "tap7", 1400, &side).unwrap();

@@ -13,7 +13,7 @@ use offload_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::options::{joined, word};
+use crate::words::{joined, word};
 
 /// Seconds that a connection rests in the host after an upload that nobody asked for, or a refusal.
 pub const UPLOAD_REST_DEFAULT_SECONDS: u32 = 10;

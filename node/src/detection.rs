@@ -38,7 +38,7 @@ pub(crate) fn detect_duplicates(
     options: &NodeOptions,
     is_alone: bool,
 ) -> Result<(), Failure> {
-    let mac = MacAddress(options.mac().octets());
+    let mac = options.mac();
     let ours: Vec<_> = options.addresses.iter().map(|prefix| prefix.address()).collect();
     let found = watch(taps, mac, &ours, is_alone)
         .map_err(|error| Failure::work(format!("duplicate address detection: {error}")))?;

@@ -107,7 +107,7 @@ impl Launch {
         let bare = node.options.without_observers();
         let link = bare.open_links()?.links.pop();
         let mut link = link.ok_or_else(|| Failure::work("a TAP without a queue"))?;
-        reset(&mut *link, bare.mac().octets(), &bare, &left)
+        reset(&mut *link, bare.mac().0, &bare, &left)
             .map_err(|error| Failure::work(format!("resetting connections: {error}")))
     }
 }
@@ -210,7 +210,7 @@ impl LaunchedNode {
         }
         let left = Table::read(&file).map_err(failed)?;
         let options = self.options.clone().completed()?;
-        let own = options.mac().octets();
+        let own = options.mac().0;
         let mut table = Some(Table::new(file).map_err(failed)?);
         let bare = options.without_observers();
         let links = options.open_links_on(|mut link| {

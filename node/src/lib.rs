@@ -29,6 +29,7 @@ pub mod launched;
 mod open;
 mod options;
 pub mod output;
+mod words;
 
 pub use flue_report::failure::Failure;
 
@@ -40,8 +41,8 @@ pub use self::{
         ADDRESS_DEFAULT, ADDRESSES_MAX, INTERFACE_NAME_BYTES_MAX, MAX_RETRANSMISSIONS_DEFAULT,
         MTU_DEFAULT_BYTES, MTU_RANGE_BYTES, NodeOptions, QUEUES_MAX, RECEIVE_WINDOW_DEFAULT_BYTES,
         RECEIVE_WINDOW_RANGE_BYTES, TAP_DEFAULT, TXQUEUELEN_RANGE, parse_interface, random_seed,
-        word,
     },
+    words::word,
 };
 
 #[cfg(all(test, feature = "clap"))]

@@ -165,7 +165,7 @@ impl NodeOptions {
     fn kernel_side(&self) -> KernelSide<'_> {
         KernelSide {
             bridge: self.bridge.as_deref(),
-            addresses: &self.host_addresses,
+            addresses: self.host_addresses.iter().copied().map(Into::into).collect(),
             txqueuelen: self.txqueuelen,
         }
     }

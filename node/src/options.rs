@@ -2,10 +2,7 @@
 
 use std::{fmt, net::IpAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
-use flue_report::{
-    failure::Failure,
-    units::{IpPrefix, Mac},
-};
+use flue_report::{failure::Failure, units::IpPrefix};
 use host_stack::{
     dad::Detection,
     host::HostConfig,
@@ -20,7 +17,11 @@ use offload_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{chimney::ChimneyOptions, impairment::Impairment};
+use crate::{
+    chimney::ChimneyOptions,
+    impairment::Impairment,
+    words::{joined, word},
+};
 
 /// The address of a node for which none is given.
 pub const ADDRESS_DEFAULT: &str = "10.77.0.2/24";
@@ -116,7 +117,7 @@ pub struct NodeOptions {
     /// Ethernet address of the node [default: locally administered, derived from TAP name, address
     /// and --seed, if given]
     #[cfg_attr(feature = "clap", arg(long, value_name = "MAC"))]
-    pub mac: Option<Mac>,
+    pub mac: Option<MacAddress>,
 
     /// Largest IP packet, bytes: 1280..=65521
     #[cfg_attr(
@@ -352,10 +353,10 @@ impl NodeOptions {
 
     /// The Ethernet address. Unless one is given, it is the same for the same TAP, address and seed on every run, and
     /// different for two nodes of one link, for these cannot share an IP address.
-    pub fn mac(&self) -> Mac {
+    pub fn mac(&self) -> MacAddress {
         self.mac.unwrap_or_else(|| {
             let address = self.addresses.first().map_or_else(String::new, ToString::to_string);
-            Mac::derived(format!("{}|{}|{address}", self.seed(), self.tap).as_bytes())
+            MacAddress::derived(format!("{}|{}|{address}", self.seed(), self.tap).as_bytes())
         })
     }
 
@@ -377,7 +378,7 @@ impl NodeOptions {
 
     /// The same for engine and host stack.
     pub fn node_config(&self) -> NodeConfig {
-        let mac = MacAddress(self.mac().octets());
+        let mac = self.mac();
         let mut engine = EngineConfig::new(mac);
         self.chimney.capacity.limit(&mut engine.capabilities);
         engine.tcp.push = self.psh;
@@ -455,16 +456,6 @@ fn check_gateways(gateways: &[IpAddr], addresses: &[IpPrefix]) -> Result<(), Fai
         }
     }
     Ok(())
-}
-
-pub(crate) fn joined<T: fmt::Display>(values: &[T]) -> String {
-    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// The word that stands for a choice in configurations and on the command line.
-pub fn word(choice: impl Serialize) -> String {
-    let value = serde_json::to_value(choice).ok();
-    value.as_ref().and_then(|value| value.as_str()).unwrap_or_default().to_owned()
 }
 
 /// The options as lines of `key: value`, as printed at start.

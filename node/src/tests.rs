@@ -7,7 +7,7 @@ use offload_engine::{
     tcp::{CongestionAlgorithm, PushPolicy},
 };
 
-use super::{options::joined, *};
+use super::{words::joined, *};
 
 #[derive(Parser)]
 struct Command {

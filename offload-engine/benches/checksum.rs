@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use offload_engine::frame::checksum;
+use offload_engine::checksum;
 
 fn sum(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("checksum");

@@ -1,6 +1,6 @@
 //! The offload target: a TAP link, the offloaded TCP data path, and the target's half of the chimney.
 //!
-//! The protocol cores ([`memory`], [`nbl`], [`state`], [`frame`], [`tcp`], [`chimney`]) are pure: no clock, no I/O, no
+//! The protocol cores ([`memory`], [`checksum`], [`nbl`], [`state`], [`frame`], [`tcp`], [`chimney`]) are pure: no clock, no I/O, no
 //! thread, no lock. They build as `no_std` + `alloc` with `--no-default-features`. The shell around
 //! them (`link`, `engine`) needs `std` and is the only place that reads a device or waits.
 #![no_std]
@@ -10,14 +10,18 @@ extern crate alloc;
 extern crate std;
 
 pub mod address;
+pub mod checksum;
 pub mod chimney;
 #[cfg(feature = "std")]
 pub mod descriptor;
 #[cfg(feature = "std")]
 pub mod engine;
+#[cfg(feature = "std")]
+pub mod fault;
 pub mod frame;
 #[cfg(feature = "std")]
 pub mod link;
+mod mac;
 pub mod memory;
 pub mod nbl;
 mod segment;
@@ -27,6 +31,7 @@ pub mod state;
 pub mod status;
 #[cfg(feature = "std")]
 pub mod sync;
+pub mod table;
 pub mod tcp;
 #[cfg(feature = "std")]
 pub mod thread;

@@ -15,27 +15,11 @@ use core::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 
+pub use crate::mac::MacAddress;
 use crate::{nbl::NblChain, segment::SeqNum, time::Duration};
 
 /// Ticks of the chimney's timers: milliseconds.
 pub type Ticks = u32;
-
-/// An Ethernet address.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct MacAddress(pub [u8; 6]);
-
-impl core::fmt::Debug for MacAddress {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        core::fmt::Display::fmt(self, f)
-    }
-}
-
-impl core::fmt::Display for MacAddress {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
-    }
-}
 
 /// NEIGHBOR_OFFLOAD_STATE_CONST.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

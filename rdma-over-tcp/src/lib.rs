@@ -4,7 +4,7 @@
 //! messages and back. It is pure, and usable alone: with `default-features = false` it is `no_std` + `alloc` and
 //! depends on no other crate of this project; the feature `std` adds a CRC by the CPU's instructions.
 //!
-//! The feature `ndk`, which is the default, adds the rest: [`rnic`], the adapter with its protection domains,
+//! The feature `adapter`, which is the default, adds the rest: [`rnic`], the adapter with its protection domains,
 //! completion queues, queue pairs, memory regions and connections; [`transport`], what carries its byte streams;
 //! [`access`], how an adapter is opened and called, which is all that an interface needs; [`ndk`], the interface NDKPI.
 #![no_std]
@@ -13,15 +13,15 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
-#[cfg(feature = "ndk")]
+#[cfg(feature = "adapter")]
 pub mod access;
 pub mod ddp;
 pub mod error;
 pub mod mpa;
-#[cfg(feature = "ndk")]
+#[cfg(feature = "adapter")]
 pub mod ndk;
 pub mod rdmap;
-#[cfg(feature = "ndk")]
+#[cfg(feature = "adapter")]
 pub mod rnic;
-#[cfg(feature = "ndk")]
+#[cfg(feature = "adapter")]
 pub mod transport;

@@ -5,6 +5,7 @@
 
 use std::{fmt, net::IpAddr, str::FromStr, time::Duration};
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 /// Longest delay an impairment may add.
@@ -192,52 +193,31 @@ impl fmt::Display for QueueSize {
 /// A unicast address and the length of its prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct IpPrefix {
-    address: IpAddr,
-    prefix_len: u8,
-}
+pub struct IpPrefix(IpNet);
 
 impl IpPrefix {
     /// The address.
-    pub const fn address(self) -> IpAddr {
-        self.address
+    pub fn address(self) -> IpAddr {
+        self.0.addr()
     }
 
     /// The length of its prefix: 1..=32 or 1..=128.
-    pub const fn prefix_len(self) -> u8 {
-        self.prefix_len
-    }
-
-    /// Bits of an address of this family.
-    const fn width(self) -> u32 {
-        if self.address.is_ipv4() { 32 } else { 128 }
-    }
-
-    fn as_bits(address: IpAddr) -> u128 {
-        match address {
-            IpAddr::V4(v4) => u128::from(v4.to_bits()),
-            IpAddr::V6(v6) => v6.to_bits(),
-        }
+    pub fn prefix_len(self) -> u8 {
+        self.0.prefix_len()
     }
 
     /// Whether `other` is reached without a router.
     pub fn contains(self, other: IpAddr) -> bool {
-        if self.address.is_ipv4() != other.is_ipv4() {
-            return false;
-        }
-        let host_bits = self.width() - u32::from(self.prefix_len);
-        let difference = Self::as_bits(self.address) ^ Self::as_bits(other);
-        difference.checked_shr(host_bits).is_none_or(|prefix| prefix == 0)
+        self.0.contains(&other)
     }
 
     /// The next address of the same prefix; `None` when that would not be a host's address.
     pub fn successor(self) -> Option<Self> {
-        let bits = Self::as_bits(self.address).checked_add(1)?;
-        let address = match self.address {
-            IpAddr::V4(_) => IpAddr::V4(u32::try_from(bits).ok()?.into()),
-            IpAddr::V6(_) => IpAddr::V6(bits.into()),
+        let address = match self.address() {
+            IpAddr::V4(v4) => IpAddr::V4(v4.to_bits().checked_add(1)?.into()),
+            IpAddr::V6(v6) => IpAddr::V6(v6.to_bits().checked_add(1)?.into()),
         };
-        if self.contains(address) { Self::new(address, self.prefix_len).ok() } else { None }
+        if self.contains(address) { Self::new(address, self.prefix_len()).ok() } else { None }
     }
 
     /// Checks an address and its prefix.
@@ -245,27 +225,31 @@ impl IpPrefix {
     /// # Errors
     /// The prefix is too long or zero, or the address is not one a host can have.
     pub fn new(address: IpAddr, prefix_len: u8) -> Result<Self, ParseError> {
-        let prefix = Self { address, prefix_len };
-        let width = prefix.width();
-        if prefix_len == 0 || u32::from(prefix_len) > width {
-            return refuse(format!("prefix length {prefix_len} is not within 1..={width}"));
-        }
+        let net = match IpNet::new(address, prefix_len) {
+            Ok(net) if prefix_len > 0 => net,
+            _ => {
+                let width = IpNet::from(address).max_prefix_len();
+                return refuse(format!("prefix length {prefix_len} is not within 1..={width}"));
+            }
+        };
         let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
         if address.is_unspecified() || address.is_multicast() || address.is_loopback() || broadcast
         {
             return refuse(format!("{address} is not an address that a host can have"));
         }
-        let host_bits = width - u32::from(prefix_len);
-        if address.is_ipv4() && host_bits > 1 {
-            let mask = (1_u128 << host_bits) - 1;
-            let host = Self::as_bits(address) & mask;
-            if host == 0 || host == mask {
-                return refuse(format!(
-                    "{prefix} is the network's or the broadcast address, not a host's"
-                ));
-            }
+        let has_network_address = address.is_ipv4() && prefix_len < net.max_prefix_len() - 1;
+        if has_network_address && (address == net.network() || address == net.broadcast()) {
+            return refuse(format!(
+                "{net} is the network's or the broadcast address, not a host's"
+            ));
         }
-        Ok(prefix)
+        Ok(Self(net))
+    }
+}
+
+impl From<IpPrefix> for IpNet {
+    fn from(prefix: IpPrefix) -> Self {
+        prefix.0
     }
 }
 
@@ -298,81 +282,7 @@ impl From<IpPrefix> for String {
 
 impl fmt::Display for IpPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix_len)
-    }
-}
-
-/// A station's Ethernet address: unicast and not zero.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Mac([u8; 6]);
-
-impl Mac {
-    /// The six octets, in the order of the wire.
-    pub const fn octets(self) -> [u8; 6] {
-        self.0
-    }
-
-    /// A locally administered address that depends on nothing but `key`. The hash is FNV-1a, 64 bits.
-    pub fn derived(key: &[u8]) -> Self {
-        let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        let [a, b, c, d, e, f, g, h] = hash.to_be_bytes();
-        // Bit 1 of the first octet says "locally administered", bit 0 would say "group".
-        Self([((a ^ g) & !0x01) | 0x02, b ^ h, c, d, e, f])
-    }
-}
-
-impl FromStr for Mac {
-    type Err = ParseError;
-
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        const WANTED: &str = "not an Ethernet address such as 02:00:5e:10:00:01";
-        let mut octets = [0; 6];
-        let mut parts = text.split(':');
-        for octet in &mut octets {
-            // from_str_radix would take a sign.
-            let hex = |d: &&str| {
-                matches!(d.len(), 1 | 2) && d.bytes().all(|digit| digit.is_ascii_hexdigit())
-            };
-            let digits = parts.next().filter(hex);
-            let Some(value) = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) else {
-                return refuse(WANTED);
-            };
-            *octet = value;
-        }
-        if parts.next().is_some() {
-            return refuse(WANTED);
-        }
-        if octets[0] & 0x01 != 0 {
-            return refuse("a group address (lowest bit of the first octet), not a station's");
-        }
-        if octets == [0; 6] {
-            return refuse("all zero is not a station's address");
-        }
-        Ok(Self(octets))
-    }
-}
-
-impl TryFrom<String> for Mac {
-    type Error = ParseError;
-
-    fn try_from(text: String) -> Result<Self, ParseError> {
-        text.parse()
-    }
-}
-
-impl From<Mac> for String {
-    fn from(mac: Mac) -> Self {
-        mac.to_string()
-    }
-}
-
-impl fmt::Display for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+        self.0.fmt(f)
     }
 }
 

@@ -38,12 +38,16 @@ const ENGINE: Layers = Layers {
     sources: "offload-engine/src/",
     order: &[
         "address",
+        "mac",
         "time",
+        "table",
         "status",
         "sync",
         "descriptor",
         "thread",
+        "fault",
         "memory",
+        "checksum",
         "socket",
         "link",
         "nbl",
@@ -127,7 +131,6 @@ const VERBS: Layers = Layers {
         "text",
         "read",
         "settings",
-        "fault",
         "async_events",
         "fatal",
         "guard",
@@ -164,7 +167,6 @@ const NDKPI: Layers = Layers {
     order: &[
         "abi",
         "config",
-        "fault",
         "fatal",
         "guard",
         "objects",
@@ -192,6 +194,26 @@ const NDKPI: Layers = Layers {
 };
 
 const LIBRARIES: [&Layers; 6] = [&RDMA, &ENGINE, &HOST, &VERBS_CORE, &VERBS, &NDKPI];
+
+/// Sources whose modules have no order, but no circles either: the command, and libraries of few modules.
+const UNORDERED: [&str; 12] = [
+    "src/",
+    "node/src/",
+    "control/src/",
+    "network/src/",
+    "report/src/",
+    "bench/src/",
+    "verbs/abi/src/",
+    "tests/support/src/",
+    "tests/packetdrill/src/",
+    "tests/fuzz/src/",
+    "tests/hostile/src/",
+    "tests/guard/src/",
+];
+
+const fn unordered(sources: &'static str) -> Layers {
+    Layers { sources, order: &[], pure: &[], forbidden: &[], has_parents: true }
+}
 
 /// What nothing below `ndk` may name, but for the words of NDIS in the transports.
 const NDK: [&str; 3] = ["ndk::", "ntstatus", "ndis"];
@@ -449,8 +471,10 @@ fn the_document_has_the_order() {
 
 #[test]
 fn files_do_not_import_each_other_in_circles() {
-    for layers in LIBRARIES {
+    let unordered = UNORDERED.map(unordered);
+    for layers in LIBRARIES.into_iter().chain(&unordered) {
         let sources = read(layers, &sources(layers));
+        assert!(sources.len() > 1, "{} has {} files", layers.sources, sources.len());
         let found = circle(layers, &sources);
         assert!(found.is_empty(), "these files are in a circle: {found:#?}");
     }
@@ -538,6 +562,12 @@ fn circles_are_found() {
         (&HOST, "use super::list;", ["host/connection.rs", "host/list.rs"], "host/history.rs"),
         (&VERBS_CORE, "use crate::qp::Qp;", ["engine.rs", "cq.rs"], "events.rs"),
         (&VERBS, "use crate::qp;", ["mw.rs", "qp.rs"], "cq.rs"),
+        (
+            &unordered("src/"),
+            "use super::phase::Outcome;",
+            ["cmd/perf/report.rs", "cmd/perf/phase.rs"],
+            "cmd/perf/kind.rs",
+        ),
     ] {
         let sources = with(layers, files[0], line);
         let found = circle(layers, &sources);

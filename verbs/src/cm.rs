@@ -211,7 +211,7 @@ unsafe fn show(id: *mut rdma_cm_id) -> Result<(), Errno> {
 /// As [`address::read`].
 unsafe fn bind(state: &IdState, address: *const sockaddr) -> Result<(), Errno> {
     // SAFETY: as the caller says.
-    Ok(state.id.bind(unsafe { address::read(address) }?)?)
+    state.id.bind(unsafe { address::read(address) }?)
 }
 
 pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
@@ -234,7 +234,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addr(
         let source = if src.is_null() { None } else { Some(address::read(src)?) };
         let destination = address::read(dst)?;
         (*id).route.addr.dst_storage = address::storage(destination);
-        Ok(state.id.resolve_address(source, destination)?)
+        state.id.resolve_address(source, destination)
     });
     // SAFETY: as the program says.
     unsafe { complete(id, begun) }
@@ -248,7 +248,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_route(
     _timeout_ms: c_int,
 ) -> c_int {
     // SAFETY: as the program says.
-    let begun = guard::done(|| unsafe { Ok(of(id)?.id.resolve_route()?) });
+    let begun = guard::done(|| unsafe { of(id)?.id.resolve_route() });
     // SAFETY: as the program says.
     unsafe { complete(id, begun) }
 }
@@ -297,7 +297,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_connect(
     let begun = guard::done(|| unsafe {
         let state = of(id)?;
         let qp = qp_of(id, state.id.engine(), param)?;
-        Ok(state.id.connect(&qp, &parameters(param))?)
+        state.id.connect(&qp, &parameters(param))
     });
     // SAFETY: as the program says.
     unsafe { complete(id, begun) }
@@ -328,7 +328,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_accept(
     let begun = guard::done(|| unsafe {
         let state = of(id)?;
         let qp = qp_of(id, state.id.engine(), param)?;
-        Ok(state.id.accept(&qp, &parameters(param))?)
+        state.id.accept(&qp, &parameters(param))
     });
     // SAFETY: as the program says.
     unsafe { complete(id, begun) }
@@ -345,7 +345,7 @@ pub(crate) unsafe extern "C" fn rdma_reject(
             true => &[][..],
             false => std::slice::from_raw_parts(data.cast(), length.into()),
         };
-        Ok(of(id)?.id.reject(data)?)
+        of(id)?.id.reject(data)
     })
 }
 
@@ -365,7 +365,7 @@ pub(crate) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, _event: ibv_eve
 
 pub(crate) unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the program's pointer is one of an identifier.
-    let begun = guard::done(|| unsafe { Ok(of(id)?.id.disconnect()?) });
+    let begun = guard::done(|| unsafe { of(id)?.id.disconnect() });
     // SAFETY: as the program says.
     unsafe { complete(id, begun) }
 }

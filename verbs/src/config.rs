@@ -2,7 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io, mem, process,
+    mem, process,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -232,11 +232,5 @@ pub(crate) fn watch_node() {
     if settings().tap.is_some() && Engine::started().is_none() {
         // Another process may have it: then nothing happens to the device here.
         let _ = engine();
-    }
-}
-
-impl From<io::Error> for Errno {
-    fn from(error: io::Error) -> Self {
-        Self(error.raw_os_error().unwrap_or(libc::EIO))
     }
 }

@@ -201,8 +201,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         return -1;
     }
     // SAFETY: the program's pointer is one of a channel.
-    let own =
-        guard::event(|| unsafe { Ok(ChannelObject::of(channel)?.events().check().map(|()| 0)?) });
+    let own = guard::event(|| unsafe { ChannelObject::of(channel)?.events().check().map(|()| 0) });
     if own != 0 {
         return -1;
     }
@@ -303,7 +302,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     guard::status(|| {
         // SAFETY: the program's pointer is one of a queue.
         let state = unsafe { CqObject::of(cq) }?;
-        Ok(state.cq.request_notification(solicited_only != 0)?)
+        state.cq.request_notification(solicited_only != 0)
     })
 }
 

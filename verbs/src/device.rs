@@ -19,11 +19,15 @@ use flue_verbs_abi::{
     },
     objects::{ibv_context, ibv_device},
 };
-use flue_verbs_core::{addresses, addresses::Interface};
+use flue_verbs_core::{
+    addresses::{self, Interface},
+    engine::Engine,
+};
+use offload_engine::fault;
 use rdma_over_tcp::rnic::Capabilities;
 
 use crate::{
-    config, fault,
+    config,
     guard::{self, Errno},
 };
 
@@ -169,7 +173,10 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     attr: *mut ibv_device_attr,
 ) -> c_int {
     guard::status(|| {
-        fault::inject();
+        fault::inject("FLUE_VERBS_TEST_PANIC", |panic| {
+            let engine = Engine::started().expect("a test starts it before");
+            engine.access().with(|_, _| panic());
+        });
         // SAFETY: the program gives a place for them.
         unsafe { attr.write_unaligned(attributes()?) };
         Ok(())
@@ -281,7 +288,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port_speed(
 /// The one GID: the hardware address, as adapters of iWARP have it.
 fn gid() -> ibv_gid {
     let mut gid = ibv_gid::default();
-    gid.raw[..6].copy_from_slice(&interface().mac);
+    gid.raw[..6].copy_from_slice(&interface().mac.0);
     gid
 }
 

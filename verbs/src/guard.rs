@@ -9,26 +9,10 @@ use std::{
     ptr,
 };
 
-use flue_verbs_core::events::Closed;
+pub(crate) use flue_verbs_core::errno::Errno;
 use offload_engine::thread;
 
 use crate::fatal;
-
-/// An error number of the system, such as `libc::EINVAL`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Errno(pub(crate) c_int);
-
-impl From<flue_verbs_core::errno::Errno> for Errno {
-    fn from(error: flue_verbs_core::errno::Errno) -> Self {
-        Self(error.0)
-    }
-}
-
-impl From<Closed> for Errno {
-    fn from(closed: Closed) -> Self {
-        flue_verbs_core::errno::Errno::from(closed).into()
-    }
-}
 
 pub(crate) fn set_errno(errno: Errno) {
     // SAFETY: the C library gives each thread a valid place for its errno.

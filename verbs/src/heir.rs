@@ -93,7 +93,7 @@ pub(crate) fn take_over(channel: &Arc<EventChannel>) -> Result<(), Errno> {
     let found = if channel.is_inheritable() { engine() } else { Err(Errno(libc::ENODEV)) };
     let taken = found.and_then(|engine| {
         separate(channel.events())?;
-        Ok(channel.take_over(engine)?)
+        channel.take_over(engine)
     });
     taken.map_err(|error| {
         let Errno(errno) = error;
@@ -114,7 +114,7 @@ pub(crate) fn take_queue<T>(queue: &EventQueue<T>) -> Result<(), Errno> {
         return Ok(());
     }
     separate(queue)?;
-    Ok(queue.take_over()?)
+    queue.take_over()
 }
 
 /// Has the descriptor of a queue count events of this process only. Until the parent has ended it counts those of both.

@@ -20,7 +20,6 @@ mod device;
 mod event;
 mod exports;
 mod fatal;
-mod fault;
 mod fork;
 mod guard;
 mod heir;

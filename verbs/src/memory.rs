@@ -81,7 +81,7 @@ fn region(pd: &Arc<Pd>, wanted: Registered) -> Result<Region, Errno> {
     // until `ibv_dereg_mr` has returned, when nothing uses the span any more.
     let span = unsafe { SharedSpan::from_raw(start, length, is_written, ()) };
     let base = if access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { iova };
-    Ok(Region::new(pd, &RegisteredBuffer::from(span).at_address(base), granted)?)
+    Region::new(pd, &RegisteredBuffer::from(span).at_address(base), granted)
 }
 
 fn register(pd: *mut ibv_pd, wanted: Registered) -> *mut ibv_mr {
@@ -179,7 +179,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
         let region = region(&domain, wanted)?;
         if let Err(error) = own.0.destroy() {
             region.destroy()?;
-            return Err(error.into());
+            return Err(error);
         }
         let key = region.key();
         *own = (region, wanted);

@@ -74,7 +74,7 @@ pub(crate) unsafe fn post_bind(
             is_zero_based: mw_access_flags & IBV_ACCESS_ZERO_BASED != 0,
             rights,
         };
-        Ok(poster.bind(wr_id, bind, flags)?)
+        poster.bind(wr_id, bind, flags)
     };
     // SAFETY: as the caller says.
     let key = unsafe { memory::with_region(mr, &mut post) }?;

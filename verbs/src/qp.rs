@@ -382,7 +382,7 @@ unsafe fn post_one(
     match wr.opcode {
         IBV_WR_LOCAL_INV => {
             let flags = options(wr.send_flags, is_all_signaled, false);
-            return Ok(poster.invalidate(wr.wr_id, wr.imm_data, flags)?);
+            return poster.invalidate(wr.wr_id, wr.imm_data, flags);
         }
         IBV_WR_BIND_MW => {
             let flags = options(wr.send_flags, is_all_signaled, false);
@@ -411,11 +411,11 @@ unsafe fn post_one(
                 }
             }
         }
-        return Ok(poster.post(wr.wr_id, request, Data::Inline(&parts[..count]), flags)?);
+        return poster.post(wr.wr_id, request, Data::Inline(&parts[..count]), flags);
     }
     // SAFETY: as the caller says.
     let entries = unsafe { Entries::of(wr.sg_list, wr.num_sge) }?;
-    Ok(poster.post(wr.wr_id, request, Data::Registered(entries.as_slice()), flags)?)
+    poster.post(wr.wr_id, request, Data::Registered(entries.as_slice()), flags)
 }
 
 pub(crate) unsafe extern "C" fn post_send(

@@ -116,12 +116,12 @@ pub(crate) unsafe extern "C" fn rbind(
     guard::done(|| {
         let socket = table::find(socket)?;
         // SAFETY: as the program says.
-        Ok(socket.bind(unsafe { given(addr, length) }?)?)
+        socket.bind(unsafe { given(addr, length) }?)
     })
 }
 
 pub(crate) extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
-    guard::done(|| Ok(table::find(socket)?.listen(backlog)?))
+    guard::done(|| table::find(socket)?.listen(backlog))
 }
 
 /// The connection waits for nobody or not as the listener does, which is how librdmacm has it.
@@ -159,7 +159,7 @@ pub(crate) unsafe extern "C" fn rconnect(
     guard::done(|| {
         let socket = table::find(socket)?;
         // SAFETY: as the program says.
-        Ok(socket.connect(unsafe { given(addr, length) }?)?)
+        socket.connect(unsafe { given(addr, length) }?)
     })
 }
 
@@ -172,7 +172,7 @@ pub(crate) extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
             libc::SHUT_RDWR => How::Both,
             _ => return Err(Errno(libc::EINVAL)),
         };
-        Ok(socket.shut_down(how)?)
+        socket.shut_down(how)
     })
 }
 

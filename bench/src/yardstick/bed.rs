@@ -7,7 +7,8 @@ use std::{
 };
 
 use flue_network::{Netlink, environment, namespace, plumb};
-use flue_report::{failure::Failure, units::IpPrefix};
+use flue_report::failure::Failure;
+use ipnet::IpNet;
 use offload_engine::link::{Link, NapiMode, OpenTap, ReclaimMode, TapOptions, VnetMode};
 use rustix::io::Errno;
 
@@ -162,11 +163,11 @@ impl Bed {
             plumb::make_bridge(&mut self.netlink, BRIDGE, mtu_bytes)?;
             self.has_bridge = true;
         }
-        let prefix = IpPrefix::new(FAR.address.into(), PREFIX_LEN)
+        let prefix = IpNet::new(FAR.address.into(), PREFIX_LEN)
             .map_err(|error| Failure::work(error.to_string()))?;
         let side = plumb::KernelSide {
             bridge: makes_bridge.then_some(BRIDGE),
-            addresses: if ground == Ground::Kernel { &[prefix] } else { &[] },
+            addresses: if ground == Ground::Kernel { vec![prefix] } else { Vec::new() },
             txqueuelen: None,
         };
         let opened = plumb::open_taps(&mut self.netlink, &options, 1, &side)?.pop();

@@ -239,7 +239,8 @@ const fn word(number: u16) -> u64 {
     u16::from_ne_bytes(number.to_be_bytes()) as u64
 }
 
-/// The unfolded sum of `bytes`. Of several pieces only the last may have an odd length.
+/// The unfolded sum of `bytes` (RFC 1071). Not `offload_engine::checksum`: the baseline that flue is compared with must
+/// not change with flue. Of several pieces only the last may have an odd length.
 fn sum(bytes: &[u8]) -> u64 {
     // 32-bit words in a 64-bit sum lose no carry, and 2^16 is 1 modulo 65,535.
     let (words, tail) = bytes.as_chunks::<4>();

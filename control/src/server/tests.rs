@@ -59,6 +59,10 @@ impl Controlled for Fake {
         Ok(state.rows.clone())
     }
 
+    fn row(&self, handle: OffloadHandle, limit: Duration) -> Result<Option<ConnectionRow>, String> {
+        Ok(self.rows(limit)?.into_iter().find(|row| row.handle == handle))
+    }
+
     fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
         assert!(handles.len() <= LOOK_MAX, "the node is held for too many");
         vec![None; handles.len()]

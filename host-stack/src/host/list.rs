@@ -33,18 +33,30 @@ impl From<History> for Moves {
 }
 
 impl Host {
-    /// Every listener and every connection, by handle.
-    pub(super) fn list(&self) -> Vec<ConnectionRow> {
+    /// Every listener and every connection, or the one with the handle `only`, by handle.
+    pub(super) fn list(&self, only: Option<OffloadHandle>) -> Vec<ConnectionRow> {
+        if let Some(handle) = only {
+            return self.row(handle).into_iter().collect();
+        }
         let listeners = self.listeners.iter().map(|(id, listener)| listener.row(*id));
-        let here = self.connections.iter().map(|(handle, connection)| {
-            let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
-            connection.row(*handle, socket)
-        });
+        let here =
+            self.connections.iter().map(|(handle, connection)| self.row_here(*handle, connection));
         let there = self.offloaded.iter().map(|(handle, offloaded)| offloaded.row(*handle));
         let half = self.half_open.iter().map(|(handle, half)| half.row(*handle));
         let mut rows = listeners.chain(half).chain(here).chain(there).collect::<Vec<_>>();
         rows.sort_unstable_by_key(|row| row.handle);
         rows
+    }
+
+    fn row_here(&self, handle: OffloadHandle, connection: &Connection) -> ConnectionRow {
+        connection.row(handle, self.sockets.get::<tcp::Socket<'_>>(connection.socket))
+    }
+
+    fn row(&self, handle: OffloadHandle) -> Option<ConnectionRow> {
+        let here = self.connections.get(&handle).map(|it| self.row_here(handle, it));
+        here.or_else(|| Some(self.offloaded.get(&handle)?.row(handle)))
+            .or_else(|| Some(self.half_open.get(&handle)?.row(handle)))
+            .or_else(|| Some(self.listeners.get(&handle.0)?.row(handle.0)))
     }
 }
 

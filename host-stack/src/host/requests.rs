@@ -94,7 +94,7 @@ impl Host {
             }
             Request::Leave => self.leave_node(client),
             // Who has asked may have gone meanwhile.
-            Request::List { reply } => drop(reply.try_send(self.list())),
+            Request::List { only, reply } => drop(reply.try_send(self.list(only))),
         }
     }
 

@@ -1,27 +1,5 @@
 //! Macros that declare C structures and constants, and remember them for the comparison with the header.
 
-/// Size of a structure and places of its members, in octets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// Name of the structure.
-    pub name: &'static str,
-    /// Its size.
-    pub size: usize,
-    /// Members in the order of their declaration.
-    pub members: &'static [Member],
-}
-
-/// Place of one member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
-    /// Name.
-    pub name: &'static str,
-    /// Offset in the structure.
-    pub offset: usize,
-    /// Size.
-    pub size: usize,
-}
-
 /// Declares C structures with public members, and `LAYOUTS`, the list of them. The numbers are sizes and offsets that
 /// the documented interface has on 64-bit machines; another layout does not compile.
 macro_rules! c_structs {
@@ -49,19 +27,7 @@ macro_rules! c_structs {
             };
         )*
 
-        pub(super) const LAYOUTS: &[$crate::abi::Layout] = &[$(
-            $crate::abi::Layout {
-                name: stringify!($name),
-                size: size_of::<$name>(),
-                members: &[$(
-                    $crate::abi::Member {
-                        name: stringify!($member),
-                        offset: core::mem::offset_of!($name, $member),
-                        size: size_of::<$type>(),
-                    },
-                )*],
-            },
-        )*];
+        flue_verbs_abi::layouts! { $( $name { $( $member: $type ),* } )* }
     };
 }
 
@@ -93,19 +59,7 @@ macro_rules! c_tables {
             };
         )*
 
-        pub(super) const LAYOUTS: &[$crate::abi::Layout] = &[$(
-            $crate::abi::Layout {
-                name: stringify!($name),
-                size: size_of::<$name>(),
-                members: &[$(
-                    $crate::abi::Member {
-                        name: stringify!($member),
-                        offset: core::mem::offset_of!($name, $member),
-                        size: size_of::<$type>(),
-                    },
-                )*],
-            },
-        )*];
+        flue_verbs_abi::layouts! { $( $name { $( $member: $type ),* } )* }
     };
 }
 

@@ -10,7 +10,7 @@ pub mod functions;
 pub mod types;
 pub mod values;
 
-pub use layout::{Layout, Member};
+pub use flue_verbs_abi::{Layout, Member};
 
 /// Every structure of the interface.
 pub fn layouts() -> impl Iterator<Item = &'static Layout> {

@@ -10,14 +10,16 @@
 
 use std::{collections::HashMap, io, net::SocketAddr, time::Duration};
 
+use host_stack::dad;
 use offload_engine::{
     link::{Link, RxBatch, TxFrame, TxOffload},
+    state::MacAddress,
     time::Instant,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
-    segment::{self, ACK, FIN, Octets, RST, SYN, Segment},
+    segment::{ACK, FIN, Octets, RST, SYN, Segment},
     table::Connection,
 };
 use crate::NodeOptions;
@@ -54,7 +56,7 @@ pub(super) fn reset(
     let is_own = |ip| options.addresses.iter().any(|prefix| prefix.address() == ip);
     for (round, pause) in (0..).zip(PAUSES) {
         for connection in left.values() {
-            send(link, &question(own, connection, round).frame());
+            send(link, question(own, connection, round).frame());
         }
         link.flush(Instant::ZERO);
         let deadline = std::time::Instant::now() + pause;
@@ -62,11 +64,11 @@ pub(super) fn reset(
             batch.clear();
             link.receive(Instant::ZERO, &mut batch)?;
             for frame in batch.frames() {
-                if let Some(reply) = segment::answer(frame.data, own, is_own) {
-                    send(link, &reply);
+                if let Some(reply) = dad::answer(frame.data, MacAddress(own), is_own) {
+                    send(link, Some(reply));
                 } else if let Some(segment) = Segment::of(frame.data) {
                     for reply in answer(&mut left, own, &segment, round) {
-                        send(link, &reply.frame());
+                        send(link, reply.frame());
                     }
                 }
             }
@@ -106,10 +108,11 @@ fn answer(left: &mut Left, own: Octets, segment: &Segment, round: u32) -> Vec<Se
     vec![reset, question(own, connection, round)]
 }
 
-fn send(link: &mut dyn Link, frame: &[u8]) {
+fn send(link: &mut dyn Link, frame: Option<Vec<u8>>) {
+    let Some(frame) = frame else { return };
     let frame = TxFrame {
         offload: TxOffload::default(),
-        head: frame,
+        head: &frame,
         payload: &[],
         lender: None,
         comment: None,

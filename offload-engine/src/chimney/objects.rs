@@ -3,7 +3,7 @@
 //! Links point upward only, from a connection to its path and from a path to its neighbor (CH-TREE-9): sending
 //! walks them, receiving finds the connection directly. Downward there is a count of dependents; an object
 //! that has any cannot be terminated. A name is an index and a generation ([`TargetContext`]), and no two objects
-//! of whatever layer had the same one, until the generation has gone round after 2^32 objects.
+//! of whatever layer had the same one, until one place has had 2^30 objects.
 //!
 //! Limits are those of [`OffloadCapabilities`]; each has its status. Nothing here is looked at per packet.
 
@@ -19,64 +19,21 @@ use crate::{
         PathConst, PathState, Ticks,
     },
     status::NdisStatus,
+    table::Table,
     time::{Duration, Instant},
 };
 
-/// Objects of one kind.
-#[derive(Debug)]
-struct Table<T> {
-    slots: Vec<Slot<T>>,
-    free: Vec<u32>,
-    len: usize,
+/// The layers of a tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Layer {
+    Neighbor = 1,
+    Path,
+    Tcp,
 }
 
-#[derive(Debug)]
-struct Slot<T> {
-    generation: u32,
-    value: Option<T>,
-}
-
-impl<T> Table<T> {
-    const fn new() -> Self {
-        Self { slots: Vec::new(), free: Vec::new(), len: 0 }
-    }
-
-    /// `None`: there is no room for another.
-    fn insert(&mut self, generation: u32, value: T) -> Option<TargetContext> {
-        let slot = Slot { generation, value: Some(value) };
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.slots[index as usize] = slot;
-                index
-            }
-            None => {
-                let index = u32::try_from(self.slots.len()).ok()?;
-                self.slots.try_reserve(1).ok()?;
-                self.slots.push(slot);
-                index
-            }
-        };
-        self.len += 1;
-        Some(TargetContext { index, generation })
-    }
-
-    fn get(&self, context: TargetContext) -> Option<&T> {
-        let slot = self.slots.get(context.index as usize)?;
-        slot.value.as_ref().filter(|_| slot.generation == context.generation)
-    }
-
-    fn get_mut(&mut self, context: TargetContext) -> Option<&mut T> {
-        let slot = self.slots.get_mut(context.index as usize)?;
-        slot.value.as_mut().filter(|_| slot.generation == context.generation)
-    }
-
-    fn remove(&mut self, context: TargetContext) -> Option<T> {
-        self.get(context)?;
-        let value = self.slots[context.index as usize].value.take();
-        self.free.push(context.index);
-        self.len -= 1;
-        value
-    }
+/// A table of the objects of one layer. The generations of different layers have different remainders.
+pub(crate) const fn objects<T>(layer: Layer) -> Table<TargetContext, T> {
+    Table::starting_at(layer as u32, 4, u32::MAX)
 }
 
 /// Different values in use, and how often each.
@@ -154,9 +111,8 @@ pub struct ReachabilityQuery {
 /// The neighbor and path objects of a target.
 #[derive(Debug)]
 pub struct Objects {
-    neighbors: Table<Neighbor>,
-    paths: Table<Path>,
-    generation: u32,
+    neighbors: Table<TargetContext, Neighbor>,
+    paths: Table<TargetContext, Path>,
     interface_mac: MacAddress,
     interface_vlans: Vec<u16>,
     nce_stale: TickCount,
@@ -174,9 +130,8 @@ impl Objects {
         nce_stale: Duration,
     ) -> Self {
         Self {
-            neighbors: Table::new(),
-            paths: Table::new(),
-            generation: 0,
+            neighbors: objects(Layer::Neighbor),
+            paths: objects(Layer::Path),
             interface_mac,
             interface_vlans: Vec::new(),
             nce_stale: TickCount::try_from(nce_stale.as_millis()).unwrap_or(TickCount::MAX),
@@ -204,12 +159,12 @@ impl Objects {
 
     /// How many neighbors are offloaded.
     pub const fn neighbors(&self) -> usize {
-        self.neighbors.len
+        self.neighbors.len()
     }
 
     /// How many paths are offloaded.
     pub const fn paths(&self) -> usize {
-        self.paths.len
+        self.paths.len()
     }
 
     /// Whether frames to `address` are ours: the interface's, or a neighbor's source address.
@@ -217,12 +172,6 @@ impl Objects {
         *address == self.interface_mac.0
             || !self.hw_addresses.0.is_empty()
                 && self.hw_addresses.0.contains_key(&MacAddress(*address))
-    }
-
-    /// A generation that no object had yet.
-    pub const fn next_generation(&mut self) -> u32 {
-        self.generation = self.generation.wrapping_add(1);
-        self.generation
     }
 
     /// The source address of a neighbor that takes an entry.
@@ -258,7 +207,7 @@ impl Objects {
         let NeighborState { constant, cached, delegated } = *state;
         let NeighborCached { dl_destination_address, host_reachability_delta } = cached;
         let NeighborDelegated { nic_reachability_delta } = delegated;
-        if self.neighbors.len >= self.capabilities.neighbors_max {
+        if self.neighbors.len() >= self.capabilities.neighbors_max {
             return Err(NdisStatus::OFFLOAD_NEIGHBOR_ENTRIES);
         }
         let vlan_id = constant.vlan_id & 0xfff;
@@ -279,8 +228,7 @@ impl Objects {
             paths: 0,
             invalid: false,
         };
-        let generation = self.next_generation();
-        let context = self.neighbors.insert(generation, neighbor).ok_or(NdisStatus::RESOURCES)?;
+        let context = self.neighbors.insert(neighbor).map_err(|_| NdisStatus::RESOURCES)?;
         if vlan_id != 0 {
             self.vlans.add(vlan_id);
         }
@@ -310,7 +258,7 @@ impl Objects {
         if !supported || !self.neighbor_is_valid(neighbor) {
             return Err(NdisStatus::FAILURE);
         }
-        if self.paths.len >= self.capabilities.paths_max {
+        if self.paths.len() >= self.capabilities.paths_max {
             return Err(NdisStatus::OFFLOAD_PATH_ENTRIES);
         }
         if cached.path_mtu > self.capabilities.path_mtu_max {
@@ -320,8 +268,7 @@ impl Objects {
             return Err(NdisStatus::OFFLOAD_IP_ADDRESS_ENTRIES);
         }
         let path = Path { constant, cached, neighbor, connections: 0, invalid: false };
-        let generation = self.next_generation();
-        let context = self.paths.insert(generation, path).ok_or(NdisStatus::RESOURCES)?;
+        let context = self.paths.insert(path).map_err(|_| NdisStatus::RESOURCES)?;
         self.ip_addresses.add(source_address);
         if let Some(neighbor) = self.neighbors.get_mut(neighbor) {
             neighbor.paths += 1;

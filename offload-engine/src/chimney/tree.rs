@@ -23,6 +23,7 @@ use crate::{
         PathCached, PathConst, PathState, TcpCached, TcpConst, TcpDelegated, TcpState, TcpUpdate,
     },
     status::NdisStatus,
+    table::Name,
 };
 
 /// The target's name for an offloaded object (the value in the slot MiniportOffloadContext points to). It holds as
@@ -38,6 +39,20 @@ impl TargetContext {
     /// A name that a target gives: for targets other than [`Engine`](crate::engine::Engine).
     pub const fn new(index: u32, generation: u32) -> Self {
         Self { index, generation }
+    }
+}
+
+impl Name for TargetContext {
+    fn new(index: u32, generation: u32) -> Self {
+        Self::new(index, generation)
+    }
+
+    fn index(self) -> u32 {
+        self.index
+    }
+
+    fn generation(self) -> u32 {
+        self.generation
     }
 }
 

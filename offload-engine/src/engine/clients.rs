@@ -7,8 +7,8 @@
 //! for a received segment and once for a connection's turn: an index and a comparison, without a hash, a lock or an
 //! allocation. What follows are virtual calls.
 //!
-//! A tag is the client's place in the table and the number of its registration, so it is never given twice, and a place
-//! can be taken again. A client may leave while connections of it are anywhere: [`Engine`](super::Engine) resets those
+//! A tag is the client's place in the table and the generation of that place, so a place can be taken again, and a tag
+//! is not given twice until its place has had 2^32 clients. A client may leave while connections of it are anywhere: [`Engine`](super::Engine) resets those
 //! that it has ([`FromHost::Leave`](super::port::FromHost::Leave)), and those that are still on their way to it, and
 //! upcalls with the tag of no client (any more) go to [`Nobody`], which drops everything. The other
 //! clients do not notice.
@@ -24,6 +24,7 @@ use super::{Callback, Connections, NodeClient};
 use crate::{
     chimney::client::{ClientTag, ConnectionEvent, ConnectionIo, OffloadClient, OffloadHandle},
     nbl::{NblChain, NetBufferList, ReceiveChain},
+    table::{Name, Table},
     time::Instant,
 };
 
@@ -35,17 +36,31 @@ pub const CLIENTS_MAX: usize = 256;
 #[error("node: no more than {CLIENTS_MAX} clients at once")]
 pub struct TooManyClients;
 
-struct Slot {
-    /// [`ClientTag::NOBODY`]: a free entry.
-    tag: ClientTag,
-    client: Box<dyn NodeClient>,
+/// A tag is `generation * CLIENTS_MAX + index`.
+impl Name for ClientTag {
+    #[inline]
+    fn new(index: u32, generation: u32) -> Self {
+        Self(u64::from(generation) * CLIENTS_MAX as u64 + u64::from(index))
+    }
+
+    #[inline]
+    fn index(self) -> u32 {
+        (self.0 % CLIENTS_MAX as u64) as u32
+    }
+
+    #[inline]
+    fn generation(self) -> u32 {
+        (self.0 / CLIENTS_MAX as u64) as u32
+    }
 }
+
+/// [`ClientTag::NOBODY`] has generation 0.
+const FIRST_GENERATION: u32 = 1;
 
 /// The clients of an engine.
 pub struct Clients {
-    slots: Vec<Slot>,
+    table: Table<ClientTag, Box<dyn NodeClient>>,
     nobody: Nobody,
-    registrations: u64,
     /// Callbacks of clients that have left, and their memory: it may hold handles whose drop enters the node.
     left: Vec<Callback>,
 }
@@ -58,11 +73,12 @@ impl Default for Clients {
 
 impl Clients {
     /// The tag of the client that is registered first.
-    pub const FIRST: ClientTag = tag_of(1, 0);
+    pub const FIRST: ClientTag = ClientTag(FIRST_GENERATION as u64 * CLIENTS_MAX as u64);
 
     /// No client.
     pub const fn new() -> Self {
-        Self { slots: Vec::new(), nobody: Nobody, registrations: 0, left: Vec::new() }
+        let table = Table::starting_at(FIRST_GENERATION, 1, CLIENTS_MAX as u32);
+        Self { table, nobody: Nobody, left: Vec::new() }
     }
 
     /// Registers a client, which `make` makes, given its tag.
@@ -73,29 +89,14 @@ impl Clients {
         &mut self,
         make: impl FnOnce(ClientTag) -> C,
     ) -> Result<ClientTag, TooManyClients> {
-        let free = self.slots.iter().position(|slot| slot.tag == ClientTag::NOBODY);
-        let index = free.unwrap_or(self.slots.len());
-        if index == CLIENTS_MAX {
-            return Err(TooManyClients);
-        }
-        self.registrations += 1;
-        let tag = tag_of(self.registrations, index);
-        let slot = Slot { tag, client: Box::new(make(tag)) };
-        match self.slots.get_mut(index) {
-            Some(free) => *free = slot,
-            None => self.slots.push(slot),
-        }
-        Ok(tag)
+        let tag = self.table.next_name().ok_or(TooManyClients)?;
+        self.table.insert(Box::new(make(tag))).map_err(|_| TooManyClients)
     }
 
     /// Takes a client out. What it had for its consumer, and the client itself, go by [`Clients::take_callbacks`], for
     /// they may enter the node. Returns whether there was such a client.
     pub fn remove(&mut self, tag: ClientTag) -> bool {
-        let Some(slot) = self.slots.get_mut(index_of(tag)).filter(|slot| slot.tag == tag) else {
-            return false;
-        };
-        slot.tag = ClientTag::NOBODY;
-        let mut client = core::mem::replace(&mut slot.client, Box::new(Nobody));
+        let Some(mut client) = self.table.remove(tag) else { return false };
         client.take_callbacks(&mut self.left);
         self.left.push(Box::new(move || drop(client)));
         true
@@ -103,21 +104,17 @@ impl Clients {
 
     /// Whether this client is registered.
     pub fn contains(&self, tag: ClientTag) -> bool {
-        self.slots
-            .get(index_of(tag))
-            .is_some_and(|slot| slot.tag == tag && tag != ClientTag::NOBODY)
+        self.table.get(tag).is_some()
     }
 
     /// A client's own state. `None`: there is no such client, or it is none of this type.
     pub fn get<C: NodeClient>(&self, tag: ClientTag) -> Option<&C> {
-        let slot = self.slots.get(index_of(tag)).filter(|slot| slot.tag == tag)?;
-        (&*slot.client as &dyn Any).downcast_ref()
+        (&**self.table.get(tag)? as &dyn Any).downcast_ref()
     }
 
     /// As [`Clients::get`], to be changed.
     pub fn get_mut<C: NodeClient>(&mut self, tag: ClientTag) -> Option<&mut C> {
-        let slot = self.slots.get_mut(index_of(tag)).filter(|slot| slot.tag == tag)?;
-        (&mut *slot.client as &mut dyn Any).downcast_mut()
+        (&mut **self.table.get_mut(tag)? as &mut dyn Any).downcast_mut()
     }
 
     /// The state of the client that was registered first, for simulations, which have made it.
@@ -139,69 +136,60 @@ impl Clients {
     /// The client that a connection's upcalls go to.
     #[inline]
     pub(super) fn of(&mut self, tag: ClientTag) -> &mut dyn NodeClient {
-        match self.slots.get_mut(index_of(tag)) {
-            Some(slot) if slot.tag == tag => &mut *slot.client,
-            _ => &mut self.nobody,
+        match self.table.get_mut(tag) {
+            Some(client) => &mut **client,
+            None => &mut self.nobody,
         }
     }
 
     /// [`NodeClient::poll`] of each. Returns whether there was anything to do.
     #[inline]
     pub fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
-        let poll = |busy, slot: &mut Slot| slot.client.poll(now, connections) | busy;
-        self.slots.iter_mut().fold(false, poll)
+        self.table.values_mut().fold(false, |busy, client| client.poll(now, connections) | busy)
     }
 
     /// The earliest [`NodeClient::poll_at`].
     #[inline]
     pub fn poll_at(&self) -> Option<Instant> {
-        self.slots.iter().filter_map(|slot| slot.client.poll_at()).min()
+        self.table.iter().filter_map(|(_, client)| client.poll_at()).min()
     }
 
     /// Whether something waits for one of them.
     #[inline]
     pub fn has_input(&self) -> bool {
-        self.slots.iter().any(|slot| slot.client.has_input())
+        self.table.iter().any(|(_, client)| client.has_input())
     }
 
     /// [`NodeClient::device_lost`] of each.
     pub fn device_lost(&mut self) {
-        self.slots.iter_mut().for_each(|slot| slot.client.device_lost());
+        self.table.values_mut().for_each(|client| client.device_lost());
     }
 
     /// Moves out the callbacks that became due, of each in order.
     #[inline]
     pub fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
         callbacks.append(&mut self.left);
-        self.slots.iter_mut().for_each(|slot| slot.client.take_callbacks(callbacks));
+        self.table.values_mut().for_each(|client| client.take_callbacks(callbacks));
     }
 
     /// Whether callbacks of one of them wait for a thread that runs the loop.
     #[inline]
     pub fn has_callbacks_of_loop(&self) -> bool {
-        self.slots.iter().any(|slot| slot.client.has_callbacks_of_loop())
+        self.table.iter().any(|(_, client)| client.has_callbacks_of_loop())
     }
 
     /// [`NodeClient::take_callbacks_of_calls`] of each.
     #[inline]
     pub fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
         callbacks.append(&mut self.left);
-        self.slots.iter_mut().for_each(|slot| slot.client.take_callbacks_of_calls(callbacks));
+        self.table.values_mut().for_each(|client| client.take_callbacks_of_calls(callbacks));
     }
 }
 
 impl core::fmt::Debug for Clients {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_list().entries(self.slots.iter().map(|slot| slot.tag)).finish()
+        f.debug_list().entries(self.table.names()).finish()
     }
-}
-
-const fn tag_of(registration: u64, index: usize) -> ClientTag {
-    ClientTag(registration * CLIENTS_MAX as u64 + index as u64)
-}
-
-const fn index_of(tag: ClientTag) -> usize {
-    tag.0 as usize % CLIENTS_MAX
 }
 
 /// The client of connections whose own client has left.

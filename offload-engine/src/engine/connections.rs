@@ -15,6 +15,7 @@ use super::{EngineConfig, loans::Loans};
 use crate::{
     chimney::{
         client::{ClientTag, ConnectionIo, OffloadHandle, UploadReason},
+        objects::{Layer, objects},
         provider::OffloadCapabilities,
         tree::{TargetContext, TcpObject},
     },
@@ -22,6 +23,7 @@ use crate::{
     link::LinkCapabilities,
     state::{MacAddress, NeighborState, PathState, TcpState},
     status::NdisStatus,
+    table::Table,
     tcp::{self, Connection, Info, TcpPhase, Transmit, TxLimits},
     time::Instant,
 };
@@ -227,8 +229,7 @@ impl Offloaded {
 /// The offloaded connections of an engine.
 #[derive(Debug)]
 pub struct Connections {
-    slots: Vec<Option<Box<Offloaded>>>,
-    free: Vec<usize>,
+    slots: Table<TargetContext, Box<Offloaded>>,
     by_flow: HashMap<FlowKey, usize>,
     /// The slot that [`Connections::find`] has found last.
     found: usize,
@@ -247,8 +248,7 @@ pub struct Connections {
 impl Connections {
     pub(super) fn new(config: &EngineConfig, capabilities: LinkCapabilities) -> Self {
         Self {
-            slots: Vec::new(),
-            free: Vec::new(),
+            slots: objects(Layer::Tcp),
             by_flow: HashMap::new(),
             found: 0,
             by_handle: HashMap::new(),
@@ -268,12 +268,12 @@ impl Connections {
     pub fn get(&mut self, now: Instant, handle: OffloadHandle) -> Option<ConnectionIo<'_>> {
         let slot = *self.by_handle.get(&handle)?;
         self.mark_ready(slot);
-        self.slots[slot].as_deref_mut().map(|offloaded| offloaded.io(now))
+        self.slot(slot).map(|offloaded| offloaded.io(now))
     }
 
     /// The connection `handle`, read-only.
     pub(super) fn look(&self, handle: OffloadHandle) -> Option<&Offloaded> {
-        self.slots[*self.by_handle.get(&handle)?].as_deref()
+        self.at(*self.by_handle.get(&handle)?)
     }
 
     /// Has the engine call `OffloadClient::send_room` for `handle` soon: the client has data to make.
@@ -297,8 +297,7 @@ impl Connections {
     pub fn list(&self, now: Instant) -> impl Iterator<Item = (OffloadHandle, FlowKey, Info)> {
         self.slots
             .iter()
-            .flatten()
-            .map(move |offloaded| (offloaded.handle, offloaded.flow, offloaded.tcp.info(now)))
+            .map(move |(_, offloaded)| (offloaded.handle, offloaded.flow, offloaded.tcp.info(now)))
     }
 
     #[cfg(test)]
@@ -310,7 +309,7 @@ impl Connections {
     /// entry has the flow to compare.
     #[inline]
     pub(super) fn find(&mut self, flow: &FlowKey) -> Option<usize> {
-        let last = self.slots.get(self.found).and_then(Option::as_deref);
+        let last = self.at(self.found);
         if last.is_some_and(|last| last.flow == *flow) {
             return Some(self.found);
         }
@@ -319,11 +318,11 @@ impl Connections {
     }
 
     pub(super) fn slot(&mut self, slot: usize) -> Option<&mut Offloaded> {
-        self.slots.get_mut(slot)?.as_deref_mut()
+        self.slots.at_mut(slot).map(|offloaded| &mut **offloaded)
     }
 
     pub(super) fn at(&self, slot: usize) -> Option<&Offloaded> {
-        self.slots.get(slot)?.as_deref()
+        self.slots.at(slot).map(|offloaded| &**offloaded)
     }
 
     pub(super) fn has_ready(&self) -> bool {
@@ -333,11 +332,11 @@ impl Connections {
     /// The connection that is to be drained, if there is one only.
     pub(super) fn only_ready(&self) -> Option<&Offloaded> {
         let slot = *self.ready.front().filter(|_| self.ready.len() == 1)?;
-        self.slots[slot].as_deref()
+        self.at(slot)
     }
 
     pub(super) fn mark_ready(&mut self, slot: usize) {
-        if let Some(offloaded) = self.slots[slot].as_deref_mut()
+        if let Some(offloaded) = self.slots.at_mut(slot)
             && !offloaded.ready
         {
             offloaded.ready = true;
@@ -348,7 +347,7 @@ impl Connections {
     /// The next connection to be drained.
     pub(super) fn next_ready(&mut self) -> Option<usize> {
         while let Some(slot) = self.ready.pop_front() {
-            if let Some(offloaded) = self.slots[slot].as_deref_mut() {
+            if let Some(offloaded) = self.slot(slot) {
                 offloaded.ready = false;
                 return Some(slot);
             }
@@ -357,13 +356,12 @@ impl Connections {
     }
 
     pub(super) fn repeat_last_acks(&mut self) {
-        for slot in 0..self.slots.len() {
-            if let Some(found) = self.slots[slot].as_deref_mut()
-                && found.tcp.repeat_last_ack()
-            {
-                self.mark_ready(slot);
-            }
-        }
+        let repeats = |offloaded: &mut Box<Offloaded>| {
+            let repeats = offloaded.tcp.repeat_last_ack() && !offloaded.ready;
+            offloaded.ready |= repeats;
+            repeats.then_some(offloaded.context.index as usize)
+        };
+        self.ready.extend(self.slots.values_mut().filter_map(repeats));
     }
 
     pub(super) fn ready_len(&self) -> usize {
@@ -372,14 +370,12 @@ impl Connections {
 
     /// The connection that the target calls `context`.
     pub(super) fn find_context(&self, context: TargetContext) -> Option<usize> {
-        let slot = context.index as usize;
-        let offloaded = self.slots.get(slot)?.as_deref()?;
-        (offloaded.context == context).then_some(slot)
+        self.slots.get(context).map(|_| context.index as usize)
     }
 
     /// The slots in use. Walks all of them: for state operations, not for packets.
     pub(super) fn occupied(&self) -> impl Iterator<Item = (usize, &Offloaded)> {
-        self.slots.iter().enumerate().filter_map(|(slot, found)| Some((slot, found.as_deref()?)))
+        self.slots.iter().map(|(context, found)| (context.index as usize, &**found))
     }
 
     /// Whether one more connection may be taken over, and why not.
@@ -425,13 +421,11 @@ impl Connections {
         Ok(())
     }
 
-    /// Takes a connection over. `generation` is to be new. On failure the object comes back, untouched
-    /// (CH-INI-4).
+    /// Takes a connection over. On failure the object comes back, untouched (CH-INI-4).
     pub(super) fn insert(
         &mut self,
         now: Instant,
         handle: OffloadHandle,
-        generation: u32,
         below: &Below,
         object: Box<TcpObject>,
     ) -> Result<TargetContext, (NdisStatus, Box<TcpObject>)> {
@@ -444,7 +438,9 @@ impl Connections {
         if self.by_flow.contains_key(&flow) || self.by_handle.contains_key(&handle) {
             return Err((NdisStatus::FAILURE, object));
         }
-        let Some(slot) = self.next_slot() else { return Err((NdisStatus::RESOURCES, object)) };
+        let Some(context) = self.slots.next_name() else {
+            return Err((NdisStatus::RESOURCES, object));
+        };
         let headers = HeaderTemplate::new(&neighbor_state, &path_state, &object.tcp, self.mac);
         let payload = self.path_mtu_payload(&path_state);
         let brought = Brought::by(&object);
@@ -457,7 +453,6 @@ impl Connections {
                 return Err((NdisStatus::FAILURE, Box::new(object)));
             }
         };
-        let context = TargetContext { index: slot as u32, generation };
         let segmentable_max = self.segmentable_max_for(path_state.constant.source_address);
         let offloaded = Offloaded {
             handle,
@@ -492,29 +487,14 @@ impl Connections {
             ready: false,
             scheduled: None,
         };
-        self.put(slot, Box::new(offloaded));
-        Ok(context)
-    }
-
-    fn next_slot(&mut self) -> Option<usize> {
-        if let Some(slot) = self.free.last() {
-            return Some(*slot);
-        }
-        u32::try_from(self.slots.len()).ok()?;
-        self.slots.try_reserve(1).ok()?;
-        self.slots.push(None);
-        self.free.push(self.slots.len() - 1);
-        self.free.last().copied()
-    }
-
-    /// Puts a connection into the slot that [`Connections::next_slot`] gave.
-    fn put(&mut self, slot: usize, offloaded: Box<Offloaded>) {
-        self.free.pop();
+        let slot = context.index as usize;
         self.by_flow.insert(offloaded.flow, slot);
         self.by_handle.insert(offloaded.handle, slot);
         self.brought.send += offloaded.brought.send;
         self.brought.receive += offloaded.brought.receive;
-        self.slots[slot] = Some(offloaded);
+        let inserted = self.slots.insert(Box::new(offloaded));
+        debug_assert_eq!(inserted.ok(), Some(context), "the name that was announced");
+        Ok(context)
     }
 
     /// New headers; IPv4 identifications go on.
@@ -549,19 +529,18 @@ impl Connections {
     }
 
     pub(super) fn remove(&mut self, slot: usize) -> Option<Box<Offloaded>> {
-        let offloaded = self.slots[slot].take()?;
+        let offloaded = self.slots.remove_at(slot)?;
         self.by_flow.remove(&offloaded.flow);
         self.by_handle.remove(&offloaded.handle);
         self.brought.send -= offloaded.brought.send;
         self.brought.receive -= offloaded.brought.receive;
-        self.free.push(slot);
         Some(offloaded)
     }
 
     /// Puts the connection's next time-out into the heap, unless an earlier entry is there already:
     /// an entry that fires too early is looked at again, so a moving timer costs no heap operation.
     pub(super) fn schedule(&mut self, slot: usize) {
-        let Some(offloaded) = self.slots[slot].as_deref_mut() else { return };
+        let Some(offloaded) = self.slots.at_mut(slot) else { return };
         let Some(at) = offloaded.tcp.poll_timeout() else { return };
         if offloaded.scheduled.is_none_or(|scheduled| at < scheduled) {
             offloaded.scheduled = Some(at);
@@ -577,7 +556,7 @@ impl Connections {
                 return None;
             }
             self.timers.pop();
-            let Some(offloaded) = self.slots[slot].as_deref_mut() else { continue };
+            let Some(offloaded) = self.slot(slot) else { continue };
             if offloaded.context.generation != generation || offloaded.scheduled != Some(at) {
                 continue;
             }

@@ -279,8 +279,7 @@ impl Engine {
             return Err((NdisStatus::OFFLOAD_CONNECTION_REJECTED, object));
         }
         let below = Below { path, neighbor_state, path_state };
-        let generation = self.objects.next_generation();
-        let context = self.connections.insert(now, handle, generation, &below, object)?;
+        let context = self.connections.insert(now, handle, &below, object)?;
         self.objects.attach(path);
         if let Some(offloaded) = self.connections.slot(context.index as usize) {
             let flow = offloaded.flow;

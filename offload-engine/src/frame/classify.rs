@@ -2,8 +2,11 @@
 
 use etherparse::{EtherType, IpNumber, Ipv4HeaderSlice, Ipv4Slice, Ipv6HeaderSlice, Ipv6Slice};
 
-use super::{FlowKey, TcpOption, TcpOptions, checksum, is_mapped, mapped};
-use crate::segment::{Ecn, Flags, SackBlock, Segment, SeqNum, Timestamps};
+use super::{FlowKey, TcpOption, TcpOptions, is_mapped, mapped};
+use crate::{
+    checksum,
+    segment::{Ecn, Flags, SackBlock, Segment, SeqNum, Timestamps},
+};
 
 /// Most SACK blocks an option list can hold (RFC 2018 §3: 40 bytes of options).
 pub const SACK_BLOCKS_MAX: usize = 4;

@@ -7,11 +7,14 @@
 use etherparse::{EtherType, IpNumber, Ipv4HeaderSlice, Ipv6HeaderSlice};
 
 use super::{
-    FlowKey, Vlan, checksum,
+    FlowKey, Vlan,
     classify::{Network, network},
     mapped,
 };
-use crate::segment::{PathError, PathErrorKind, SeqNum, SoftError};
+use crate::{
+    checksum,
+    segment::{PathError, PathErrorKind, SeqNum, SoftError},
+};
 
 /// Bytes of an ICMP header before the quoted packet.
 const ICMP_HEADER_BYTES: usize = 8;

@@ -7,7 +7,6 @@
 //! that are part of one. [`HeaderTemplate`] holds the headers of one connection ready to be patched, so that a segment
 //! costs a copy of some 70 bytes and a few stores.
 
-pub mod checksum;
 mod classify;
 mod icmp;
 mod options;

@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use super::checksum;
+use crate::checksum;
 use crate::{
     memory::Piece,
     segment::{Ecn, SackBlock, SegmentHeader, Timestamps},

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    memory::{CHUNK_BYTES, Piece, SharedSpan},
+    checksum,
+    memory::{Piece, SharedSpan},
     segment::{Ecn, Flags, PathErrorKind, SackBlock, SeqNum, SoftError, Timestamps},
     state::{ConnectionState, MacAddress, TcpState},
 };
@@ -62,22 +63,6 @@ fn build(template: &mut HeaderTemplate, segment: &SegmentHeader<'_>, payload: &[
     let pieces = [left, Piece::Shared(middle), rest];
     template.finish_checksum(&mut header[..length], pieces.into_iter());
     [&header[..length], payload].concat()
-}
-
-// Shared memory is summed over copies of a part at a time.
-#[test]
-fn the_checksum_of_shared_memory() {
-    let memory = SharedSpan::allocate(3 * CHUNK_BYTES, 1).unwrap();
-    let data: Vec<u8> = (0..memory.len()).map(|at| (at * 31 + at / 256) as u8).collect();
-    memory.write(0, &data);
-    for (offset, len) in [(0, 1), (3, 1447), (1, CHUNK_BYTES), (0, 3 * CHUNK_BYTES - 1)] {
-        for odd in [false, true] {
-            let shared = Piece::Shared(memory.view().slice(offset, len));
-            let plain = checksum::add_unaligned(7, &data[offset..][..len], odd);
-            let (sum, then) = checksum::add_piece(7, shared, odd);
-            assert_eq!((checksum::fold(sum), then), (checksum::fold(plain.0), plain.1), "{len}");
-        }
-    }
 }
 
 /// What two readers of a frame have to agree on: the flow, the ECN bits, SEG.SEQ and the payload.
@@ -246,33 +231,6 @@ proptest! {
         let mut frame = build(&mut template, &segment, &payload);
         frame[at] ^= 1 << bit;
         prop_assert!(classify(&frame).is_none_or(|found| !found.checksum_is_valid()));
-    }
-
-    #[test]
-    fn checksum_matches_the_plain_sum(
-        data in proptest::collection::vec(any::<u8>(), 0..100),
-        cut in 0_usize..100,
-    ) {
-        let mut plain = 0_u64;
-        for pair in data.chunks(2) {
-            plain += u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
-        }
-        let fold = checksum::fold;
-        prop_assert_eq!(fold(checksum::add(0, &data)) % 0xffff, fold(plain) % 0xffff);
-        let (left, right) = data.split_at(cut.min(data.len()));
-        let (sum, odd) = checksum::add_unaligned(0, left, false);
-        let (sum, _) = checksum::add_unaligned(sum, right, odd);
-        prop_assert_eq!(fold(sum) % 0xffff, fold(plain) % 0xffff);
-    }
-
-    #[test]
-    fn the_checksum_of_a_header_is_that_of_its_bytes(
-        before in 0_u64..1 << 32,
-        header in any::<[u8; 20]>(),
-        addresses in any::<[u8; 32]>(),
-    ) {
-        prop_assert_eq!(checksum::add_header(before, &header), checksum::add(before, &header));
-        prop_assert_eq!(checksum::add_header(before, &addresses), checksum::add(before, &addresses));
     }
 }
 

@@ -281,7 +281,7 @@ fn is_consistent(data: &[u8], offload: TxOffload) -> bool {
     }
     let Some(layout) = TcpLayout::of(data) else { return false };
     let field = layout.tcp + usize::from(TCP_CHECKSUM_OFFSET);
-    let partial = checksum::fold(checksum::pseudo_header_sum(data, &layout)).to_be_bytes();
+    let partial = checksum::partial(data, &layout).to_be_bytes();
     let segment_ok = segment.is_none_or(|TxSegment { size, header_len, ipv6 }| {
         size > 0 && usize::from(header_len) == layout.payload && ipv6 == layout.ipv6
     });

@@ -59,7 +59,7 @@ pub(super) fn tcp_frame(ipv6: bool, seq: u32, payload: &[u8]) -> Vec<u8> {
 pub(super) fn partial_frame(ipv6: bool, seq: u32, payload: &[u8]) -> (Vec<u8>, TxChecksum) {
     let mut frame = tcp_frame(ipv6, seq, payload);
     let layout = TcpLayout::of(&frame).unwrap();
-    let partial = checksum::fold(checksum::pseudo_header_sum(&frame, &layout));
+    let partial = checksum::partial(&frame, &layout);
     frame[layout.tcp + 16..layout.tcp + 18].copy_from_slice(&partial.to_be_bytes());
     (frame, TxChecksum { start: layout.tcp as u16, offset: 16 })
 }

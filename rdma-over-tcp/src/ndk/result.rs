@@ -215,7 +215,7 @@ impl From<Completion> for NdkResultEx {
         let Completion {
             status,
             opcode,
-            error,
+            error: _,
             bytes,
             arrival,
             qp_context,
@@ -229,7 +229,7 @@ impl From<Completion> for NdkResultEx {
             qp_context,
             request_context: context,
             operation: opcode.into(),
-            provider_error_code: error.map_or(0, ErrorNumber::nonzero_code),
+            provider_error_code: completion.error_code(),
             invalidated_token: 0,
             immediate: [0; 8],
         };

@@ -122,14 +122,14 @@ impl Regions {
     }
 
     fn unbind_where(&mut self, matches: impl Fn(&Binding) -> bool) {
-        if self.windows.len() == 0 {
+        if self.windows.is_empty() {
             return;
         }
         let is_bound = |id: &WindowId| {
             let window = self.windows.get(*id);
             window.and_then(|window| window.binding.as_ref()).is_some_and(&matches)
         };
-        let bound: Vec<_> = self.windows.ids().filter(is_bound).collect();
+        let bound: Vec<_> = self.windows.names().filter(is_bound).collect();
         for id in bound {
             self.unbind(id);
         }
@@ -172,12 +172,6 @@ impl Rnic {
     #[must_use]
     pub fn window_token(&self, id: WindowId) -> Option<u32> {
         self.objects.regions.windows.get(id).map(|window| window.token)
-    }
-
-    /// What has a token, whatever its key; `None`: nothing that can be invalidated.
-    #[must_use]
-    pub fn token_owner(&self, token: u32) -> Option<Revocable> {
-        self.objects.regions.owner(token).and_then(Owner::revocable)
     }
 }
 

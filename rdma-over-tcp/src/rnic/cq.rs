@@ -81,6 +81,12 @@ pub struct Completion {
 }
 
 impl Completion {
+    /// The number of the error, as interfaces show it; 0: none.
+    #[must_use]
+    pub fn error_code(&self) -> u32 {
+        self.error.map_or(0, ErrorNumber::nonzero_code)
+    }
+
     /// It satisfies [`Arm::Solicited`]: a solicited receive, or an error.
     #[must_use]
     pub fn is_solicited_event(&self) -> bool {

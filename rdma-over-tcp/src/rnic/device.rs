@@ -134,7 +134,7 @@ impl Rnic {
         let objects = &self.objects;
         objects
             .connectors
-            .ids()
+            .names()
             .filter_map(|id| objects.connectors.get(id))
             .filter(|connector| connector.state == ConnectorState::Connected)
             .filter_map(entry)
@@ -144,10 +144,10 @@ impl Rnic {
     /// Local endpoints: of listeners that listen (`true`), and shared ones (`false`).
     pub fn local_endpoints(&self) -> Vec<(SocketAddr, bool)> {
         let Objects { listeners, shared_endpoints, .. } = &self.objects;
-        let listening = listeners.ids().filter_map(|id| listeners.get(id));
+        let listening = listeners.names().filter_map(|id| listeners.get(id));
         let listening = listening.filter(|listener| listener.state == ListenerState::Listening);
         let listening = listening.filter_map(|listener| Some((listener.local?, true)));
-        let shared = shared_endpoints.ids().filter_map(|id| shared_endpoints.get(id));
+        let shared = shared_endpoints.names().filter_map(|id| shared_endpoints.get(id));
         let shared = shared.filter_map(|endpoint| Some((endpoint.endpoint?.address, false)));
         listening.chain(shared).collect()
     }
@@ -538,24 +538,24 @@ impl Rnic {
         self.objects.left.clear();
         self.deadlines = Deadlines::default();
         // NDK-CQ-14: the arms are told of the loss, not of the flush.
-        let cqs: Vec<_> = self.objects.cqs.ids().collect();
+        let cqs: Vec<_> = self.objects.cqs.names().collect();
         for cq in cqs.iter().filter_map(|id| self.objects.cqs.get(*id)) {
             cq.queue.lose_device();
         }
         for (_, mut stream) in self.streams.drain() {
             stream.lost(&mut self.objects, ConnectError::DeviceLost);
         }
-        let qps: Vec<_> = self.objects.qps.ids().collect();
+        let qps: Vec<_> = self.objects.qps.names().collect();
         qps.into_iter().for_each(|id| self.objects.break_qp(id));
-        let listeners: Vec<_> = self.objects.listeners.ids().collect();
+        let listeners: Vec<_> = self.objects.listeners.names().collect();
         for id in listeners {
             self.handle_listen_failed(id, ConnectError::DeviceLost);
         }
-        let endpoints: Vec<_> = self.objects.shared_endpoints.ids().collect();
+        let endpoints: Vec<_> = self.objects.shared_endpoints.names().collect();
         for id in endpoints {
             self.handle_bind_failed(id, ConnectError::DeviceLost);
         }
-        let srqs: Vec<_> = self.objects.srqs.ids().collect();
+        let srqs: Vec<_> = self.objects.srqs.names().collect();
         srqs.into_iter().for_each(|id| self.objects.tell_srq(id, SrqEvent::DeviceLost));
         self.end_held(None);
         self.objects.deliver_completions();

@@ -5,11 +5,30 @@
 
 use core::{fmt, hash, marker::PhantomData};
 
+use offload_engine::table::{self, Name};
+
 /// The name of an object of kind `K`. Stale names find nothing: those of objects that are gone are refused.
 pub struct Id<K> {
-    pub(super) index: u32,
-    pub(super) generation: u32,
+    index: u32,
+    generation: u32,
     kind: PhantomData<fn() -> K>,
+}
+
+/// A table of objects of kind `K`.
+pub(crate) type Table<K, T> = table::Table<Id<K>, T>;
+
+impl<K> Name for Id<K> {
+    fn new(index: u32, generation: u32) -> Self {
+        Self::new(index, generation)
+    }
+
+    fn index(self) -> u32 {
+        self.index
+    }
+
+    fn generation(self) -> u32 {
+        self.generation
+    }
 }
 
 impl<K> Id<K> {

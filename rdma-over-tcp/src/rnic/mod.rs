@@ -64,7 +64,6 @@ mod srq;
 mod stats;
 mod status;
 mod stream;
-mod table;
 pub(crate) mod transport;
 mod window;
 pub(crate) mod wr;

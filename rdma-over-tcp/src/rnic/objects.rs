@@ -7,7 +7,7 @@ use super::{
     connector::Connector,
     cq::Cq,
     endpoint::Endpoints,
-    id::{ConnectorId, CqId, Key, QpId, RegionId, StreamId, kind},
+    id::{ConnectorId, CqId, Key, QpId, RegionId, StreamId, Table, kind},
     lifetime::{
         Close, CloseCompletion, Life, Outbox, RequestCompletion, Return, ReturnGuard, Returns,
     },
@@ -21,7 +21,6 @@ use super::{
     srq::Srq,
     stats::Counters,
     status::ConnectError,
-    table::Table,
 };
 
 /// All objects of an adapter.
@@ -328,7 +327,7 @@ impl Objects {
             if pushed.overrun {
                 self.counters.cq_error += 1;
                 let on_queue = |qp: &Qp| qp.receive_cq == cq || qp.sends.cq == cq;
-                let qps = self.qps.ids().filter_map(|id| self.qps.get(id));
+                let qps = self.qps.names().filter_map(|id| self.qps.get(id));
                 self.doomed.extend(qps.filter(|qp| on_queue(qp)).map(|qp| qp.id));
             }
             if pushed.is_hold_new {

@@ -6,14 +6,13 @@ use core::fmt;
 use super::{
     config::Limits,
     cq::{Arrival, Completion, WcOpcode},
-    id::{CqId, PdId, QpId, ReceiveQueueId, SrqId, StreamId, kind},
+    id::{CqId, PdId, QpId, ReceiveQueueId, SrqId, StreamId, Table, kind},
     lifetime::Life,
     receive_queue::{Receive, ReceiveQueue},
     registration::User,
     send_queue::{Progress, SendQueue, WorkRequest},
     stats::QpStats,
     status::{VerbError, WcStatus},
-    table::Table,
     wr::WrFlags,
 };
 use crate::{error::ErrorNumber, mpa::Slab};

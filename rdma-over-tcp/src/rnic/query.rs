@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use super::{
     cause::ConnectCause,
     config::Config,
-    connector::{ConnectionData, ConnectorState},
+    connector::ConnectionData,
     cq::{Arm, CqModeration, Pushed},
     device::Rnic,
     id::{ConnectorId, CqId, Key, ListenerId, QpId, RegionId},
@@ -158,12 +158,6 @@ impl Rnic {
         self.objects.qps.get(id).map(|qp| qp.stats)
     }
 
-    /// The state of a connector; `None`: it is gone.
-    #[must_use]
-    pub fn connector_state(&self, id: ConnectorId) -> Option<ConnectorState> {
-        self.objects.connectors.get(id).map(|connector| connector.state)
-    }
-
     /// Private data and read limits of the peer: from a connect event until the accept, or from the success of a
     /// connect until its completion; and those of a rejection (NDK-CD-2, NDK-CD-7).
     #[must_use]
@@ -193,7 +187,7 @@ impl Rnic {
     /// The listener that a connection to this address of the adapter's own would come in at.
     pub(crate) fn listener_at(&self, address: SocketAddr) -> Option<ListenerId> {
         let listeners = &self.objects.listeners;
-        listeners.ids().find(|id| {
+        listeners.names().find(|id| {
             let Some(listener) = listeners.get(*id) else { return false };
             let is_listening = listener.state == ListenerState::Listening;
             is_listening && listener.endpoint.is_some_and(|local| local.covers(address))

@@ -34,13 +34,12 @@ pub use super::registration::Access;
 pub(crate) use super::registration::{AccessError, Holder, Keys, Registration, User};
 use super::{
     fast::{FastMemory, Prepared, PreparedPages},
-    id::{LamId, PdId, RegionId, WindowId, kind},
+    id::{LamId, PdId, RegionId, Table, WindowId, kind},
     lam::Lam,
     lifetime::{Callback, Life, Return, ReturnGuard, Returns, Uses},
     memory::{PAGE_SIZE, RegisteredBuffer},
     spans::Spans,
     status::VerbError,
-    table::Table,
     window::{Revocable, Window},
 };
 use crate::error::WireError;

@@ -324,7 +324,10 @@ mod tests {
     use super::*;
     use crate::{
         ddp::{Stag, TaggedOffset},
-        rnic::{id::kind, table::Table, wr::Remote},
+        rnic::{
+            id::{Table, kind},
+            wr::Remote,
+        },
     };
 
     const REMOTE: Remote = Remote { stag: Stag(0), offset: TaggedOffset(0) };

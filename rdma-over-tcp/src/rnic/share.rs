@@ -47,7 +47,7 @@ impl Rnic {
     /// Another shared endpoint has this address.
     fn is_shared(&self, local: SocketAddr) -> bool {
         let endpoints = &self.objects.shared_endpoints;
-        let mut found = endpoints.ids().filter_map(|id| endpoints.get(id));
+        let mut found = endpoints.names().filter_map(|id| endpoints.get(id));
         found.any(|endpoint| endpoint.local == local)
     }
 
@@ -88,7 +88,7 @@ impl Rnic {
     ) -> Result<SocketAddr, ConnectError> {
         self.check_open(Key::SharedEndpoint(id)).map_err(|_| ConnectError::InvalidHandle)?;
         let connectors = &self.objects.connectors;
-        let mut of_endpoint = connectors.ids().filter_map(|id| connectors.get(id)).filter(|it| {
+        let mut of_endpoint = connectors.names().filter_map(|id| connectors.get(id)).filter(|it| {
             it.shared == Some(id) && it.remote == Some(remote) && it.state != ConnectorState::Closed
         });
         if of_endpoint.next().is_some() {

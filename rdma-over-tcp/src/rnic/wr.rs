@@ -49,6 +49,14 @@ pub struct Remote {
     pub offset: TaggedOffset,
 }
 
+impl Remote {
+    /// Memory at an address that is covered by a token, as interfaces have them.
+    #[must_use]
+    pub const fn new(address: u64, token: u32) -> Self {
+        Self { stag: Stag(token), offset: TaggedOffset(address) }
+    }
+}
+
 /// Options of a request of the send queue.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WrFlags(pub(crate) u8);

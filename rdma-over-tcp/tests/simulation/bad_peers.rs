@@ -215,7 +215,7 @@ fn silent_connections() {
             let remote = SocketAddr::new(plan.addresses[1], 7000);
             let (_listener, mailbox) = listen_with(&mut bench, remote, limits);
             let (reply, rows) = crossbeam_channel::bounded(1);
-            bench.pair.b.request(Request::List { reply });
+            bench.pair.b.request(Request::List { only: None, reply });
             let polite = peer.connect(&mut bench, remote);
             peer.send(&mut bench, polite, initiator().request().to_vec());
             peer.until(&mut bench, || !mailbox.lock().unwrap().is_empty());

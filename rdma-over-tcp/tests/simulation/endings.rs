@@ -98,7 +98,7 @@ impl Scene {
     /// Where the connection of the first node is.
     fn place(&mut self) -> Option<(OffloadHandle, OffloadState)> {
         let (reply, rows) = crossbeam_channel::bounded(1);
-        self.core().request(Request::List { reply });
+        self.core().request(Request::List { only: None, reply });
         self.settle();
         let rows = rows.recv().unwrap();
         rows.iter().find(|row| row.remote.is_some()).map(|row| (row.handle, row.offload))

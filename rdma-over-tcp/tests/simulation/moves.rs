@@ -58,7 +58,7 @@ impl Moves {
                 mover.due = now + Duration::from_micros(1 + draw(rng, rest) as u64);
                 let (reply, rows) = crossbeam_channel::bounded(1);
                 mover.rows = Some(rows);
-                core.request(Request::List { reply });
+                core.request(Request::List { only: None, reply });
             }
         }
     }

@@ -83,7 +83,7 @@ pub(crate) fn listen_with(
 /// Asserts that the connections of the second node are where its policy has them.
 pub(crate) fn assert_place(bench: &mut Bench, policy: OffloadPolicy) {
     let (reply, rows) = crossbeam_channel::bounded(1);
-    bench.pair.b.request(Request::List { reply });
+    bench.pair.b.request(Request::List { only: None, reply });
     let now = bench.pair.now;
     let _ = bench.pair.run(now, |_| None::<()>);
     let rows = rows.recv().unwrap();

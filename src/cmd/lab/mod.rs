@@ -31,6 +31,7 @@ use std::{
 
 use clap::Args;
 use flue_node::NodeOptions;
+use offload_engine::state::MacAddress;
 use serde::Serialize;
 
 use self::{
@@ -48,7 +49,7 @@ use crate::{
     net::{NamespaceOf, Netlink, VethEnd},
     options::{NodeArgs, NodeSetup, Quietness},
     report::Console,
-    units::{IpPrefix, Mac, format_bytes},
+    units::{IpPrefix, format_bytes},
 };
 
 /// How long the lab waits for the next report of a node. The slowest step is a long file over a bad wire.
@@ -237,7 +238,8 @@ impl LabArgs {
             args.node.addresses.push(ADDRESS_A_DEFAULT.parse().expect("an address, see the tests"));
         }
         // Ethernet addresses do not depend on the seed: captures of two runs can be compared.
-        let mac = |address: IpPrefix| Some(Mac::derived(format!("lab|{address}").as_bytes()));
+        let mac =
+            |address: IpPrefix| Some(MacAddress::derived(format!("lab|{address}").as_bytes()));
         args.node.mac = mac(args.node.addresses[0]);
         let mut a = args.resolve()?;
         let following = |prefix: &IpPrefix| {

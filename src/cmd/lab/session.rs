@@ -106,7 +106,7 @@ impl<R: BufRead, W: Write> Session<R, W> {
     pub fn open_cable(&mut self) -> Result<(), Failure> {
         let NodePlan { setup, cable: Some(cable), .. } = &self.plan else { return Ok(()) };
         for address in &setup.node.addresses {
-            self.netlink.add_address(cable, *address)?;
+            self.netlink.add_address(cable, (*address).into())?;
         }
         self.netlink.set_up(cable)?;
         Ok(())

@@ -5,11 +5,14 @@ use std::time::{Duration, Instant};
 use super::{
     cpu::{Cpu, Reading},
     histogram::Histogram,
+    kind::Kind,
     message::Bound,
-    report::{Interval, Reporter},
+    report::{CpuOfBoth, Interval, Measured, Reporter},
 };
 use crate::{failure::Failure, report::Console};
 
+/// Bytes of the gigabyte that processor time is told for.
+const GIGABYTE: f64 = 1e9;
 /// Looks between two looks at the clock.
 const LOOKS_PER_CLOCK: u32 = 16;
 /// How often the peer is asked for signs of life.
@@ -34,6 +37,56 @@ pub(super) struct Outcome {
     pub(super) failures: u64,
     /// Connections that were offloaded.
     pub(super) offloaded: u64,
+}
+
+/// What is known of the peer's half of a measurement.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerHalf {
+    pub(super) cpu: Cpu,
+    pub(super) messages: u64,
+    pub(super) verified: Option<bool>,
+}
+
+impl Outcome {
+    /// Returns the measurement of this phase and the peer's half of it.
+    pub(super) fn measured(
+        self,
+        kind: Kind,
+        size_bytes: u64,
+        warm_up_iterations: u64,
+        peer: PeerHalf,
+    ) -> Measured {
+        let Self { elapsed, cpu, messages, received: _, intervals, histogram, failures, offloaded } =
+            self;
+        let seconds = elapsed.as_secs_f64();
+        let iterations = messages + peer.messages;
+        let bytes = iterations * size_bytes;
+        let used =
+            cpu.user_seconds + cpu.system_seconds + peer.cpu.user_seconds + peer.cpu.system_seconds;
+        let per_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
+        Measured {
+            size_bytes,
+            iterations,
+            warm_up_iterations,
+            seconds,
+            bytes,
+            bandwidth_bps: kind.is_bandwidth().then(|| per_second(bytes as f64 * 8.0)),
+            messages_per_second: per_second(iterations as f64),
+            latency_ns: histogram.latency(),
+            cpu: CpuOfBoth {
+                local_user_seconds: cpu.user_seconds,
+                local_system_seconds: cpu.system_seconds,
+                remote_user_seconds: Some(peer.cpu.user_seconds),
+                remote_system_seconds: Some(peer.cpu.system_seconds),
+                seconds_per_gbyte: (kind.is_bandwidth() && bytes > 0)
+                    .then(|| used / (bytes as f64 / GIGABYTE)),
+            },
+            intervals,
+            verified: peer.verified,
+            failures,
+            offloaded_connections: (kind == Kind::ConnectRate).then_some(offloaded),
+        }
+    }
 }
 
 /// Messages that may still be sent.

@@ -14,7 +14,6 @@ use super::{
     histogram::{Latency, Part},
     kind::Kind,
     message::Parameters,
-    phase::Outcome,
 };
 use crate::{
     failure::Failure,
@@ -24,8 +23,6 @@ use crate::{
 
 /// Name and version of the document.
 pub const SCHEMA: &str = "flue-perf/1";
-/// Bytes of the gigabyte that processor time is told for.
-const GIGABYTE: f64 = 1e9;
 
 /// How it is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,64 +98,6 @@ pub struct Measured {
     pub failures: u64,
     /// Connections that were offloaded, of connect-rate.
     pub offloaded_connections: Option<u64>,
-}
-
-/// What is known of the peer's half of a measurement.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PeerHalf {
-    pub(super) cpu: super::cpu::Cpu,
-    pub(super) messages: u64,
-    pub(super) verified: Option<bool>,
-}
-
-impl Measured {
-    /// From a phase and what the peer says of it.
-    pub(super) fn new(
-        kind: Kind,
-        size_bytes: u64,
-        warm_up_iterations: u64,
-        outcome: Outcome,
-        peer: PeerHalf,
-    ) -> Self {
-        let Outcome {
-            elapsed,
-            cpu,
-            messages,
-            received: _,
-            intervals,
-            histogram,
-            failures,
-            offloaded,
-        } = outcome;
-        let seconds = elapsed.as_secs_f64();
-        let iterations = messages + peer.messages;
-        let bytes = iterations * size_bytes;
-        let used =
-            cpu.user_seconds + cpu.system_seconds + peer.cpu.user_seconds + peer.cpu.system_seconds;
-        let per_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
-        Self {
-            size_bytes,
-            iterations,
-            warm_up_iterations,
-            seconds,
-            bytes,
-            bandwidth_bps: kind.is_bandwidth().then(|| per_second(bytes as f64 * 8.0)),
-            messages_per_second: per_second(iterations as f64),
-            latency_ns: histogram.latency(),
-            cpu: CpuOfBoth {
-                local_user_seconds: cpu.user_seconds,
-                local_system_seconds: cpu.system_seconds,
-                remote_user_seconds: Some(peer.cpu.user_seconds),
-                remote_system_seconds: Some(peer.cpu.system_seconds),
-                seconds_per_gbyte: (kind.is_bandwidth() && bytes > 0)
-                    .then(|| used / (bytes as f64 / GIGABYTE)),
-            },
-            intervals,
-            verified: peer.verified,
-            failures,
-            offloaded_connections: (kind == Kind::ConnectRate).then_some(offloaded),
-        }
-    }
 }
 
 /// The document.

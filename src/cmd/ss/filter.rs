@@ -15,6 +15,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use host_stack::stream::OffloadState;
+use ipnet::IpNet;
 
 use crate::{control::record::Record, failure::Failure};
 
@@ -115,7 +116,7 @@ enum Expression {
     And(Vec<Self>),
     Not(Box<Self>),
     Port { ours: bool, order: Order, port: u16 },
-    Host { ours: bool, equal: bool, prefix: Option<Network>, port: Option<u16> },
+    Host { ours: bool, equal: bool, prefix: Option<IpNet>, port: Option<u16> },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -350,7 +351,7 @@ fn parse_port(text: &str) -> Result<u16, Failure> {
 }
 
 /// `ADDRESS[/PREFIX][:PORT]`, `*`, `:PORT`.
-fn parse_host(text: &str) -> Result<(Option<Network>, Option<u16>), Failure> {
+fn parse_host(text: &str) -> Result<(Option<IpNet>, Option<u16>), Failure> {
     let wrong = || {
         Failure::usage(format!(
             "filter: host {text:?} is not ADDRESS, ADDRESS/PREFIX, with :PORT behind it or not"
@@ -377,37 +378,11 @@ fn parse_host(text: &str) -> Result<(Option<Network>, Option<u16>), Failure> {
         None => (host.as_str(), None),
     };
     let address: IpAddr = address.parse().map_err(|_| wrong())?;
-    let width = Network::width(address);
-    let bits = bits.unwrap_or(width);
-    if bits > width {
-        return Err(wrong());
-    }
-    let prefix = Network { address, bits };
+    let prefix = match bits {
+        Some(bits) => IpNet::new(address, bits).map_err(|_| wrong())?,
+        None => address.into(),
+    };
     Ok((Some(prefix), port))
-}
-
-/// Addresses that begin alike.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Network {
-    address: IpAddr,
-    /// Bits that count, at most the address's.
-    bits: u32,
-}
-
-impl Network {
-    const fn width(address: IpAddr) -> u32 {
-        if address.is_ipv4() { 32 } else { 128 }
-    }
-
-    fn contains(self, other: IpAddr) -> bool {
-        let number = |address: IpAddr| match address {
-            IpAddr::V4(v4) => u128::from(v4.to_bits()),
-            IpAddr::V6(v6) => v6.to_bits(),
-        };
-        let rest = Self::width(self.address) - self.bits;
-        self.address.is_ipv4() == other.is_ipv4()
-            && (number(self.address) ^ number(other)).checked_shr(rest).unwrap_or(0) == 0
-    }
 }
 
 impl Expression {
@@ -422,7 +397,7 @@ impl Expression {
             }
             Self::Host { ours, equal, prefix, port } => {
                 let matches = |end: SocketAddr| {
-                    prefix.is_none_or(|prefix| prefix.contains(end.ip()))
+                    prefix.is_none_or(|prefix| prefix.contains(&end.ip()))
                         && port.is_none_or(|port| port == end.port())
                 };
                 end(*ours).is_some_and(|end| matches(end) == *equal)

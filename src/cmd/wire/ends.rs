@@ -89,6 +89,7 @@ pub(super) fn open(end: &EndConfig, mtu_bytes: u16, vnet: VnetMode) -> Result<En
 fn open_here(end: &EndConfig, mtu_bytes: u16, vnet: VnetMode) -> Result<End, Failure> {
     let EndConfig { tap, netns: _, bridge, addresses } = end;
     let mut netlink = Netlink::open()?;
+    let addresses = addresses.iter().copied().map(Into::into).collect();
     let side = KernelSide { bridge: bridge.as_deref(), addresses, txqueuelen: None };
     let reclaim = ReclaimMode::Off;
     let options = TapOptions { reclaim, ..TapOptions::new(tap, mtu_bytes.into(), vnet) };

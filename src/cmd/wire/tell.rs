@@ -8,7 +8,6 @@ use offload_engine::{
 };
 use serde_json::{Value, json};
 
-use super::pump::Run;
 use crate::{
     report::Console,
     table::{Align, Table, cell},
@@ -60,8 +59,12 @@ fn line(name: &str, now: LaneStats, before: LaneStats, passed: Duration) -> Stri
 }
 
 /// Says what the wire did. `unfetched`: frames that the kernel dropped before either end.
-pub(super) fn summary(run: &Run, unfetched: [Option<u64>; 2], console: &mut Console<'_>) {
-    let elapsed = run.elapsed();
+pub(super) fn summary(
+    wire: &Ends,
+    elapsed: Duration,
+    unfetched: [Option<u64>; 2],
+    console: &mut Console<'_>,
+) {
     let right = Align::Right;
     let mut table = Table::new(&[
         ("direction", Align::Left),
@@ -80,11 +83,11 @@ pub(super) fn summary(run: &Run, unfetched: [Option<u64>; 2], console: &mut Cons
     ]);
     let mut document = json!({ "duration_ns": nanos(elapsed) });
     for ((from, name), unfetched) in DIRECTIONS.into_iter().zip(unfetched) {
-        let stats = run.wire.stats(from);
+        let stats = wire.stats(from);
         table.row(row(name, stats, unfetched));
         document[name.replace(' ', "_").to_lowercase()] = as_json(stats, unfetched);
     }
-    let late = run.wire.lateness();
+    let late = wire.lateness();
     let quantile = |share| late.quantile(share);
     document["late"] = json!({
         "frames": late.count(),

@@ -15,6 +15,7 @@ use std::{
 };
 
 use offload_engine::{
+    checksum,
     link::{Link, LinkCapabilities, LinkStats, RxBatch, RxChecksum, TxFrame, TxOutcome},
     state::MacAddress,
     time::Instant,
@@ -223,7 +224,7 @@ fn answer_solicitation(packet: &[u8]) -> Option<Vec<u8>> {
     let mut reply = vec![0x60, 0, 0, 0, 0, answer.len() as u8, ICMPV6, 255];
     reply.extend_from_slice(target);
     reply.extend_from_slice(&packet[8..24]);
-    let sum = checksum(pseudo_sum(&reply, ICMPV6, answer.len()) + sum(&answer));
+    let sum = checksum::finish(checksum::add(pseudo_sum(&reply, ICMPV6, answer.len()), &answer));
     answer[2..4].copy_from_slice(&sum.to_be_bytes());
     reply.extend_from_slice(&answer);
     Some(frame(TYPE_IPV6, &reply))
@@ -259,7 +260,7 @@ fn finish(packet: &mut [u8], tcp: usize, is_ipv4: bool) {
         let total = packet.len() as u16;
         packet[2..4].copy_from_slice(&total.to_be_bytes());
         packet[10..12].fill(0);
-        let header = checksum(sum(&packet[..tcp]));
+        let header = checksum::finish(checksum::add(0, &packet[..tcp]));
         packet[10..12].copy_from_slice(&header.to_be_bytes());
     } else {
         let payload = (packet.len() - IPV6_HEADER) as u16;
@@ -267,28 +268,14 @@ fn finish(packet: &mut [u8], tcp: usize, is_ipv4: bool) {
     }
     packet[tcp + 16..tcp + 18].fill(0);
     let segment = packet.len() - tcp;
-    let sum = checksum(pseudo_sum(packet, TCP, segment) + sum(&packet[tcp..]));
+    let sum = checksum::finish(checksum::add(pseudo_sum(packet, TCP, segment), &packet[tcp..]));
     packet[tcp + 16..tcp + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// RFC 9293 §3.1, RFC 8200 §8.1: addresses, protocol, length.
 fn pseudo_sum(packet: &[u8], protocol: u8, length: usize) -> u64 {
     let addresses = if packet[0] >> 4 == 4 { &packet[12..20] } else { &packet[8..IPV6_HEADER] };
-    sum(addresses) + u64::from(protocol) + length as u64
-}
-
-fn sum(data: &[u8]) -> u64 {
-    let (pairs, last) = data.as_chunks::<2>();
-    let last = last.first().map_or(0, |last| u64::from(*last) << 8);
-    pairs.iter().map(|pair| u64::from(u16::from_be_bytes(*pair))).sum::<u64>() + last
-}
-
-/// RFC 1071.
-fn checksum(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
+    checksum::add(u64::from(protocol) + length as u64, addresses)
 }
 
 #[cfg(test)]
@@ -335,9 +322,9 @@ mod tests {
             assert_eq!(dressed[33] & PSH != 0, super_segment);
             let total = u16::from_be_bytes([dressed[2], dressed[3]]);
             assert_eq!(usize::from(total), dressed.len());
-            assert_eq!(checksum(sum(&dressed[..20])), 0);
-            let tcp = pseudo_sum(&dressed, TCP, dressed.len() - 20) + sum(&dressed[20..]);
-            assert_eq!(checksum(tcp), 0);
+            assert_eq!(checksum::finish(checksum::add(0, &dressed[..20])), 0);
+            let pseudo = pseudo_sum(&dressed, TCP, dressed.len() - 20);
+            assert_eq!(checksum::finish(checksum::add(pseudo, &dressed[20..])), 0);
         }
     }
 

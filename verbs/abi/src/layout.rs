@@ -1,4 +1,5 @@
-//! Macros that declare C structures and constants, and remember them for the comparison with the headers.
+//! Macros that declare C structures and constants, and remember them for the comparison with the headers. Another C
+//! interface of the workspace describes its structures by [`layouts`](crate::layouts), too.
 
 /// Size of a structure and places of its members, in octets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,26 @@ pub struct Member {
     pub offset: usize,
     /// Size.
     pub size: usize,
+}
+
+/// Declares `LAYOUTS`, the list of these structures with the members that are named.
+#[macro_export]
+macro_rules! layouts {
+    ($( $name:ident { $( $member:ident : $type:ty ),* } )*) => {
+        pub(crate) const LAYOUTS: &[$crate::Layout] = &[$(
+            $crate::Layout {
+                name: stringify!($name),
+                size: size_of::<$name>(),
+                members: &[$(
+                    $crate::Member {
+                        name: stringify!($member),
+                        offset: core::mem::offset_of!($name, $member),
+                        size: size_of::<$type>(),
+                    },
+                )*],
+            },
+        )*];
+    };
 }
 
 /// Declares C structures with public members, and `LAYOUTS`, the list of them.
@@ -51,19 +72,7 @@ macro_rules! c_structs {
             }
         )*
 
-        pub(crate) const LAYOUTS: &[$crate::Layout] = &[$(
-            $crate::Layout {
-                name: stringify!($name),
-                size: size_of::<$name>(),
-                members: &[$(
-                    $crate::Member {
-                        name: stringify!($member),
-                        offset: core::mem::offset_of!($name, $member),
-                        size: size_of::<$type>(),
-                    },
-                )*],
-            },
-        )*];
+        $crate::layouts! { $( $name { $( $member: $type ),* } )* }
     };
 }
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use flue_node::NodeOptions;
-use offload_engine::address::LocalAddress;
+use offload_engine::{address::LocalAddress, state::MacAddress};
 use rustix::net::{
     AddressFamily, SocketAddrAny, SocketFlags, SocketType, bind, connect, getsockname, ipproto,
     netdevice::name_to_index, socket_with, sockopt,
@@ -118,19 +118,9 @@ pub struct Interface {
     /// Its index.
     pub index: u32,
     /// Its hardware address.
-    pub mac: [u8; 6],
+    pub mac: MacAddress,
     /// Bytes of its largest IP packet.
     pub mtu: u32,
-}
-
-/// `aa:bb:cc:dd:ee:ff`.
-fn parse_mac(text: &str) -> Option<[u8; 6]> {
-    let mut octets = text.trim().split(':').map(|octet| u8::from_str_radix(octet, 16));
-    let mut mac = [0; 6];
-    for octet in &mut mac {
-        *octet = octets.next()?.ok()?;
-    }
-    octets.next().is_none().then_some(mac)
 }
 
 fn interface(directory: &Path) -> Option<Interface> {
@@ -138,7 +128,7 @@ fn interface(directory: &Path) -> Option<Interface> {
     Some(Interface {
         name: directory.file_name()?.to_str()?.to_owned(),
         index: read("ifindex")?.trim().parse().ok()?,
-        mac: read("address").as_deref().and_then(parse_mac).unwrap_or_default(),
+        mac: read("address").and_then(|text| text.trim().parse().ok()).unwrap_or_default(),
         mtu: read("mtu")?.trim().parse().ok()?,
     })
 }
@@ -169,7 +159,7 @@ pub fn interface_of_device() -> Interface {
 /// The node that gives the device its identity: it has no interface of this machine.
 #[must_use]
 pub fn interface_of_node(node: &NodeOptions) -> Interface {
-    let mac = node.mac().octets();
+    let mac = node.mac();
     Interface { name: node.tap.clone(), index: 0, mac, mtu: node.mtu_bytes.into() }
 }
 
@@ -223,7 +213,7 @@ pub fn is_of_node(node: &NodeOptions, ip: IpAddr) -> bool {
 
 /// The identifier of a node: EUI-64 of a hardware address.
 #[must_use]
-pub const fn eui64(mac: [u8; 6]) -> [u8; 8] {
+pub const fn eui64(MacAddress(mac): MacAddress) -> [u8; 8] {
     let [a, b, c, d, e, f] = mac;
     [a ^ 2, b, c, 0xff, 0xfe, d, e, f]
 }
@@ -233,12 +223,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hardware_addresses() {
-        assert_eq!(parse_mac("52:54:00:12:34:56\n"), Some([0x52, 0x54, 0, 0x12, 0x34, 0x56]));
-        assert_eq!(parse_mac("52:54:00:12:34"), None);
-        assert_eq!(parse_mac("52:54:00:12:34:56:78"), None);
-        assert_eq!(parse_mac("-"), None);
-        let guid = eui64([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+    fn identifier_of_a_hardware_address() {
+        let guid = eui64(MacAddress([0x52, 0x54, 0, 0x12, 0x34, 0x56]));
         assert_eq!(guid, [0x50, 0x54, 0, 0xff, 0xfe, 0x12, 0x34, 0x56]);
     }
 

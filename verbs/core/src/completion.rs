@@ -1,9 +1,6 @@
 //! Completions in the numbers of `ibv_wc`.
 
-use rdma_over_tcp::{
-    error::ErrorNumber,
-    rnic::{Arrival, Completion, WcOpcode, WcStatus},
-};
+use rdma_over_tcp::rnic::{Arrival, Completion, WcOpcode, WcStatus};
 
 /// A completion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -76,7 +73,7 @@ impl From<Completion> for WorkCompletion {
             wr_id: completion.context,
             status: status(&completion),
             opcode: opcode(&completion),
-            vendor_err: completion.error.map_or(0, ErrorNumber::nonzero_code),
+            vendor_err: completion.error_code(),
             byte_len: completion.bytes,
             imm_data_or_key,
             qp_num: completion.qp.number(),

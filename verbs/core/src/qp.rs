@@ -18,7 +18,7 @@ use std::{
 };
 
 use rdma_over_tcp::{
-    ddp::{Stag, TaggedOffset},
+    ddp::Stag,
     error::{EndReason, ErrorNumber},
     rdmap::{AtomicOperation, IMMEDIATE_OCTETS},
     rnic::{
@@ -417,7 +417,7 @@ pub enum Request {
 }
 
 const fn remote((address, key): (u64, u32)) -> Remote {
-    Remote { stag: Stag(key), offset: TaggedOffset(address) }
+    Remote::new(address, key)
 }
 
 /// A bind of a window.

@@ -201,7 +201,7 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, key: u32, address: 
     add(qp, Request::Atomic { target: (address, key), operation });
 }
 
-/// Regions cannot be invalidated by a request, and windows are not there.
+/// Fails the post: regions and windows of type 1 are not invalidated by a request.
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, _key: u32) {
     guard::nothing(|| {
         // SAFETY: the program's pointer is one of such a queue pair.

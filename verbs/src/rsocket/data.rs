@@ -62,7 +62,7 @@ unsafe fn receive(
             .collect()
     };
     let has = |flag: c_int| flags & flag != 0;
-    Ok(socket.receive(&mut into, has(MSG_DONTWAIT), has(MSG_PEEK), has(MSG_WAITALL))?)
+    socket.receive(&mut into, has(MSG_DONTWAIT), has(MSG_PEEK), has(MSG_WAITALL))
 }
 
 unsafe fn send(
@@ -83,7 +83,7 @@ unsafe fn send(
             .map(|piece| slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len))
             .collect()
     };
-    Ok(socket.send(&from, flags & MSG_DONTWAIT != 0)?)
+    socket.send(&from, flags & MSG_DONTWAIT != 0)
 }
 
 const fn one(buffer: *const c_void, length: usize) -> iovec {
@@ -246,7 +246,7 @@ pub(crate) unsafe extern "C" fn riomap(
 }
 
 pub(crate) extern "C" fn riounmap(socket: c_int, buffer: *mut c_void, length: usize) -> c_int {
-    guard::done(|| Ok(table::find(socket)?.unmap(buffer.addr(), length)?))
+    guard::done(|| table::find(socket)?.unmap(buffer.addr(), length))
 }
 
 /// Where the peer has mapped nothing it is EINVAL.
@@ -267,6 +267,6 @@ pub(crate) unsafe extern "C" fn riowrite(
                 None => return Ok(0),
             }
         };
-        Ok(socket.write_mapped(data, offset as u64, flags & MSG_DONTWAIT != 0)?)
+        socket.write_mapped(data, offset as u64, flags & MSG_DONTWAIT != 0)
     })
 }

@@ -106,7 +106,7 @@ pub(super) fn find(descriptor: c_int) -> Result<Arc<Socket>, Errno> {
         return Err(Errno(libc::ENODEV));
     }
     entry.socket.take_over(heir::engine()?).map_err(|error| {
-        let flue_verbs_core::errno::Errno(errno) = error;
+        let Errno(errno) = error;
         tracing::error!(errno, descriptor, "rsocket of the parent process is not taken over");
         Errno(libc::ENODEV)
     })?;

@@ -23,10 +23,19 @@ fn listening() -> SocketAddr {
 }
 
 fn rows(bench: &mut Bench, node: usize) -> Vec<ConnectionRow> {
-    let (reply, rows) = crossbeam_channel::bounded(1);
-    bench.nodes[node].port.request(Request::List { reply });
-    bench.run(Duration::from_millis(1));
-    rows.try_recv().expect("the host answers in its next poll")
+    let listed = |bench: &mut Bench, only| {
+        let (reply, rows) = crossbeam_channel::bounded(1);
+        bench.nodes[node].port.request(Request::List { only, reply });
+        bench.run(Duration::from_millis(1));
+        rows.try_recv().expect("the host answers in its next poll")
+    };
+    let rows = listed(bench, None);
+    // Each can be had alone.
+    for row in &rows {
+        assert_eq!(listed(bench, Some(row.handle)), [*row]);
+    }
+    assert_eq!(listed(bench, Some(OffloadHandle(u64::MAX))), []);
+    rows
 }
 
 /// Host 1 connects to host 2, of which the second has `policy`.
@@ -63,7 +72,7 @@ fn listeners_and_connections_have_a_row_each() {
 fn a_reply_without_room_holds_nobody_up() {
     let (mut bench, _) = connected(OffloadPolicy::Never);
     let (reply, answers) = crossbeam_channel::bounded(0);
-    bench.nodes[1].port.request(Request::List { reply });
+    bench.nodes[1].port.request(Request::List { only: None, reply });
     assert_eq!(rows(&mut bench, 1).len(), 2);
     assert!(answers.try_recv().is_err());
 }

@@ -127,22 +127,22 @@ fn the_worked_example_of_partial_success() {
     assert_eq!(bench.client().received, b"live");
 }
 
-// CH-TREE-1: depth first, then breadth, seen in the names that are given out.
+// CH-TREE-1: depth first, then breadth, seen in the places that each layer's objects get.
 #[test]
 fn the_walk_goes_down_before_it_goes_on() {
     let mut bench = Bench::new(10);
     let mut tree = neighbor(vec![path(vec![tcp(80), tcp(81)]), path(vec![tcp(82)])]);
     tree.extend(neighbor(vec![path(vec![tcp(83)])]));
     let tree = bench.initiate_tree(tree);
-    let mut order = Vec::new();
+    let (mut neighbors, mut paths, mut tcps) = (Vec::new(), Vec::new(), Vec::new());
     for neighbor in &tree {
-        order.push(context(neighbor).unwrap().generation);
+        neighbors.push(context(neighbor).unwrap().index);
         for path in &neighbor.dependents {
-            order.push(context(path).unwrap().generation);
-            order.extend(path.dependents.iter().map(|tcp| context(tcp).unwrap().generation));
+            paths.push(context(path).unwrap().index);
+            tcps.extend(path.dependents.iter().map(|tcp| context(tcp).unwrap().index));
         }
     }
-    assert_eq!(order, (1..=9).collect::<Vec<_>>());
+    assert_eq!((neighbors, paths, tcps), (vec![0, 1], vec![0, 1, 2], vec![0, 1, 2, 3]));
     let told: Vec<_> = bench.client().offloaded.iter().map(|handle| handle.0).collect();
     assert_eq!(told, [80, 81, 82, 83]);
 }

@@ -80,7 +80,8 @@ fn partial_udp_checksum_is_finished() {
         .unwrap();
     let complete = frame.clone();
     // Pseudo header: addresses, protocol 17, length.
-    let partial = checksum::fold(checksum::sum(&frame[26..34]) + 17 + (frame.len() - 34) as u64);
+    let partial =
+        crate::checksum::fold(crate::checksum::add(17 + (frame.len() - 34) as u64, &frame[26..34]));
     frame[40..42].copy_from_slice(&partial.to_be_bytes());
     assert_ne!(frame, complete);
     let received = header(1, 0, 0, 0, (34, 6)).accept(&mut frame).unwrap();

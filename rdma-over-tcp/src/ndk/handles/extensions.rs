@@ -1,11 +1,11 @@
 //! Atomics and immediate data (RFC 7306) for consumers of NDK. NDKPI has neither: these methods, their operation types
 //! and flags are this adapter's.
 
-use super::{OperationType, Qp, remote};
+use super::{OperationType, Qp};
 use crate::{
     ndk::{flags::OpFlags, status::NtStatus},
     rdmap::AtomicOperation,
-    rnic::Sge,
+    rnic::{Remote, Sge},
 };
 
 impl Qp {
@@ -70,7 +70,7 @@ impl Qp {
         operation: AtomicOperation,
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
-        let target = remote(remote_address, remote_token);
+        let target = Remote::new(remote_address, remote_token);
         self.checked_post(flags.check(OperationType::FetchAdd), |core| {
             core.post_atomic(self.id, context, target, operation, result, flags.options())
         })

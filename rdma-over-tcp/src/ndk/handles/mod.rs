@@ -30,7 +30,7 @@ use super::{
 };
 use crate::{
     access::{Access, CoreAccess, WeakAccess},
-    ddp::{Stag, TaggedOffset},
+    ddp::Stag,
     rnic::{
         Bind, Close, Completion, CompletionQueue, ConnectionEntry, Counters, CqFailure, CqId,
         CqModeration, Data, FastRegisterLimits, Key, LatePosts, Operation, PdId, QpConfig, QpId,
@@ -525,11 +525,6 @@ impl<'a> From<&'a Mw> for Invalidate<'a> {
     }
 }
 
-/// Memory of the peer.
-const fn remote(address: u64, token: u32) -> Remote {
-    Remote { stag: Stag(token), offset: TaggedOffset(address) }
-}
-
 /// A queue pair. Posts fail inline with [`NtStatus::CONNECTION_INVALID`] unless it is connected (NDK-CON-11), but for
 /// receives, with [`NtStatus::NO_MORE_ENTRIES`] when the queue is at its depth, with
 /// [`NtStatus::DATA_OVERRUN`] for too many entries, with [`NtStatus::BUFFER_OVERFLOW`] for too many bytes,
@@ -587,7 +582,7 @@ impl Qp {
         remote_token: u32,
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
-        let to = remote(remote_address, remote_token);
+        let to = Remote::new(remote_address, remote_token);
         self.post(context, OperationType::Write, Operation::Write { to }, data, flags)
     }
 
@@ -604,7 +599,7 @@ impl Qp {
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
         let invalidate_sink = flags.contains(OpFlags::RDMA_READ_LOCAL_INVALIDATE);
-        let from = remote(remote_address, remote_token);
+        let from = Remote::new(remote_address, remote_token);
         let read = Operation::Read { from, invalidate_sink };
         self.post(context, OperationType::Read, read, Data::Registered(sges), flags)
     }

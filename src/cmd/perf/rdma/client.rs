@@ -12,8 +12,8 @@ use crate::{
     cmd::perf::{
         Plan,
         message::{Bound, Message},
-        phase::{ANSWER_LIMIT, Outcome, Phase},
-        report::{Measured, PeerHalf, Reporter},
+        phase::{ANSWER_LIMIT, Outcome, PeerHalf, Phase},
+        report::{Measured, Reporter},
     },
     failure::Failure,
     report::Console,
@@ -96,7 +96,7 @@ fn measure(
         }
         message => return Err(message.out_of_turn("Finished")),
     };
-    Ok(Measured::new(plan.kind, size_bytes, warm_up_iterations, outcome, peer))
+    Ok(outcome.measured(plan.kind, size_bytes, warm_up_iterations, peer))
 }
 
 fn phase<'p, 'r, 'w: 'r>(

@@ -8,8 +8,8 @@ use crate::{
         Plan,
         kind::Kind,
         message::{Bound, Message, Opening, Role},
-        phase::{ANSWER_LIMIT, Outcome, Phase},
-        report::{Measured, PeerHalf, Reporter},
+        phase::{ANSWER_LIMIT, Outcome, PeerHalf, Phase},
+        report::{Measured, Reporter},
     },
     failure::Failure,
     report::Console,
@@ -93,7 +93,7 @@ fn measure<S: Stack>(
     for conn in data {
         stack.close(conn, ANSWER_LIMIT)?;
     }
-    Ok(Measured::new(plan.kind, size_bytes, warm_up_iterations, outcome, peer))
+    Ok(outcome.measured(plan.kind, size_bytes, warm_up_iterations, peer))
 }
 
 /// One phase.

@@ -18,10 +18,7 @@ use flue_guard::{
     stream::{LISTS, Pump},
     virtual_time::{Stations, address},
 };
-use offload_engine::{
-    frame::{checksum, classify},
-    tcp::Transmit,
-};
+use offload_engine::{checksum, frame::classify, tcp::Transmit};
 use rdma_over_tcp::ndk::{Adapter, AdapterConfig, AdapterCore, Cq, CqNotify, NdkResultEx, Pair};
 
 use self::{

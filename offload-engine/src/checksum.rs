@@ -69,3 +69,74 @@ pub const fn fold(mut sum: u64) -> u16 {
 pub const fn finish(sum: u64) -> u16 {
     !fold(sum)
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::{add, add_header, add_piece, add_unaligned, finish, fold};
+    use crate::memory::{CHUNK_BYTES, Piece, SharedSpan};
+
+    /// RFC 1071 §3 sums these octets to ddf2.
+    #[test]
+    fn rfc1071_example() {
+        let octets = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        assert_eq!(fold(add(0, &octets)), 0xddf2);
+    }
+
+    /// The IPv4 header 4500 0073 ... c0a8 00c7 has the checksum b861.
+    #[test]
+    fn known_ipv4_header() {
+        let header = [
+            0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0,
+            0xc7,
+        ];
+        assert_eq!(finish(add(0, &header)), 0xb861);
+    }
+
+    // Shared memory is summed over copies of a part at a time.
+    #[test]
+    fn the_checksum_of_shared_memory() {
+        let memory = SharedSpan::allocate(3 * CHUNK_BYTES, 1).unwrap();
+        let data: Vec<u8> = (0..memory.len()).map(|at| (at * 31 + at / 256) as u8).collect();
+        memory.write(0, &data);
+        for (offset, len) in [(0, 1), (3, 1447), (1, CHUNK_BYTES), (0, 3 * CHUNK_BYTES - 1)] {
+            for odd in [false, true] {
+                let shared = Piece::Shared(memory.view().slice(offset, len));
+                let plain = add_unaligned(7, &data[offset..][..len], odd);
+                let (sum, then) = add_piece(7, shared, odd);
+                assert_eq!((fold(sum), then), (fold(plain.0), plain.1), "{len}");
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn checksum_matches_the_plain_sum(
+            data in proptest::collection::vec(any::<u8>(), 0..100),
+            cut in 0_usize..100,
+        ) {
+            let mut plain = 0_u64;
+            for pair in data.chunks(2) {
+                plain += u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
+            }
+            prop_assert_eq!(fold(add(0, &data)) % 0xffff, fold(plain) % 0xffff);
+            let (left, right) = data.split_at(cut.min(data.len()));
+            let (sum, odd) = add_unaligned(0, left, false);
+            let (sum, _) = add_unaligned(sum, right, odd);
+            prop_assert_eq!(fold(sum) % 0xffff, fold(plain) % 0xffff);
+        }
+
+        #[test]
+        fn the_checksum_of_a_header_is_that_of_its_bytes(
+            before in 0_u64..1 << 32,
+            header in any::<[u8; 20]>(),
+            addresses in any::<[u8; 32]>(),
+        ) {
+            prop_assert_eq!(add_header(before, &header), add(before, &header));
+            prop_assert_eq!(add_header(before, &addresses), add(before, &addresses));
+        }
+    }
+}
