@@ -45,8 +45,10 @@ fn run_pair(
 ) -> Result<String, String> {
     let is_long = row.in_ci == InCi::No || results::are_wanted();
     let limit = if is_long { LONG_LIMIT } else { LIMIT };
+    let difference = differences::of(row.name);
+    let more = difference.map_or("", |difference| difference.options);
     let start = |end, line| {
-        let options = format!("{} {}", place.options(end), row.options);
+        let options = format!("{} {} {more}", place.options(end), row.options);
         place.start_command(end, under(&options, line))
     };
     let Some((line, port)) = row.server else {
@@ -63,7 +65,7 @@ fn run_pair(
     let mut client = None;
     let mut run = || {
         place.wait_for_listener(&server, port).map_err(|wrong| format!("server {wrong}"))?;
-        if differences::of(row.name).is_some_and(|difference| difference.listens_by_tcp) {
+        if difference.is_some_and(|difference| difference.listens_by_tcp) {
             let listens = server.wait_for_listener(place.host(), port, limit);
             listens.map_err(|wrong| format!("server {wrong}"))?;
         }
@@ -123,20 +125,21 @@ fn run_row(name: &str, place: impl Fn() -> Place, is_in_ci: impl Fn(InCi) -> boo
         return;
     }
     let (place, begun) = (place(), Instant::now());
-    let expected = differences::of(name).map(|difference| difference.failure(&place));
-    let seen = match (run_pair(&place, row, under_flue), expected) {
+    let difference = differences::of(name);
+    let seen = match (run_pair(&place, row, under_flue), difference) {
         (Ok(said), None) => result(row, &said),
-        (Err(wrong), Some(failure)) if wrong.contains(failure.evidence) => {
-            format!("fails: {}", failure.reason)
+        (Err(wrong), Some(difference)) if difference.explains(&wrong) => {
+            format!("fails: {}", difference.reason)
         }
-        (Ok(_), Some(failure)) => panic!("{name} passes, expected {failure:?}"),
+        (Ok(_), Some(difference)) => panic!("{name} passes, expected {difference:?}"),
         (Err(wrong), _) => panic!("{name} (Debian package {}): {wrong}", row.package),
     };
+    let options = format!("{} {}", row.options, difference.map_or("", |it| it.options));
     let programs = Programs {
         order: ROWS.iter().position(|it| it.name == name).expect("a row of the table"),
         name,
         package: row.package,
-        options: row.options,
+        options: options.trim(),
         server: row.server.map(|(line, _)| line),
         client: row.client,
     };
