@@ -19,7 +19,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::NEEDS;
-use crate::group::Group;
+use crate::group::{Group, ending};
 use crate::place::{End, Place};
 use crate::results::{self, Programs};
 
@@ -245,6 +245,9 @@ impl Guest {
     }
 
     fn quit(mut self) {
+        if let Ok(status) = self.group.wait(Duration::ZERO) {
+            panic!("{} before it quit\n{}", ending(status), self.group.report());
+        }
         self.monitor.run("quit", json!({}));
         let ended = self.group.wait(LIMIT).map(|status| status.code());
         assert_eq!(ended, Ok(Some(0)), "{}", self.group.report());
@@ -284,12 +287,13 @@ fn migrates(place: &Place, state: State, is_pinned: bool) {
         let report = || format!("{}\n{}", source.group.report(), destination.group.report());
         assert_eq!(ended, "completed", "{}", report());
     }
+    source.monitor.expect_status("postmigrate");
+    destination.monitor.expect_status("paused");
+    // Its times are known now.
     let migration = source.monitor.run("query-migrate", json!({}));
     let transferred = migration["ram"]["transferred"].as_u64().unwrap_or_default();
     assert_eq!(migration["status"], "completed", "{migration}");
     assert!(transferred >= pattern.len() as u64, "{migration}");
-    source.monitor.expect_status("postmigrate");
-    destination.monitor.expect_status("paused");
 
     let [mut there, mut here] = [&mut source, &mut destination]
         .map(|guest| guest.monitor.memory(&scratch, 0, SIZE.memory << 20));

@@ -1,4 +1,4 @@
-//! Asynchronous streams of the Rust crate rdma-io: the program in `tests/verbs/rdma-io`, which `tests/verbs/run` builds.
+//! Asynchronous streams of the Rust crate rdma-io, by the program in `tests/verbs/rdma-io`. `tests/verbs/run` builds it.
 
 use std::path::PathBuf;
 use std::time::Instant;
