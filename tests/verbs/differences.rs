@@ -29,7 +29,7 @@ const DIFFERENCES: &[Difference] = &[Difference {
     // pairs. InfiniBand's connection manager only transmits the number. Linux's of iWARP looks up the queue pair that
     // gets the TCP connection, and fails with EINVAL as well.
     evidence: &["qp_conn", "test - no QPs", "rdma_connect: Invalid argument"],
-    reason: "passes with queue pairs, then connects with numbers of none, which iWARP rejects with EINVAL",
+    reason: "passes with queue pairs; then connects with queue pair numbers that do not exist: EINVAL on iWARP",
     listens_by_tcp: true,
 }];
 

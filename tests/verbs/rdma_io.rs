@@ -1,4 +1,4 @@
-//! Asynchronous streams of the Rust crate rdma-io, by the program in `tests/verbs/rdma-io`. `tests/verbs/run` builds it.
+//! Asynchronous streams of the Rust crate rdma-io: `tests/verbs/rdma-io` has the program, `tests/verbs/run` builds it.
 
 use std::path::PathBuf;
 use std::time::Instant;
