@@ -62,3 +62,4 @@ pub(crate) const STREAMS: usize = 110;
 pub(crate) const UNPRIVILEGED: usize = 120;
 pub(crate) const REFUSALS: usize = 130;
 pub(crate) const SUITES: usize = 140;
+pub(crate) const STORAGE: usize = 180;

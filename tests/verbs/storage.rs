@@ -1,0 +1,377 @@
+//! Disks over iSER: tgtd, and the initiators of libiscsi: iscsi-perf, iscsi-test-cu, and QEMU's block driver.
+//!
+//! iscsi-perf and iscsi-test-cu are for `tests/verbs/run`; every run writes and reads 64 MiB on kernel sockets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use flue_test_support::flue::Scratch;
+use flue_test_support::needs::{Need, find_tool, lacks};
+
+use crate::NEEDS;
+use crate::group::Group;
+use crate::place::{End, LIMIT, Place, under_flue};
+use crate::programs::check;
+use crate::releases;
+use crate::results::{self, Programs};
+
+const SERVER: &str = "tgtd -f";
+/// Maps the RDMA port on kernel sockets, where tgtd's iSCSI has port 3260. Nodes have ports of their own.
+const PORT_MAP: &str = "--port-map 3260=3261";
+/// Environment of libiscsi 1.19. Its iSER reads fields of a connection that it has not set: with the first variable glibc
+/// clears memory. It returns small buffers to a cache of larger ones and writes beyond them: the second disables the cache.
+const ENVIRONMENT: &str = "env MALLOC_PERTURB_=255 LIBISCSI_CACHE_ALLOCATIONS=0";
+
+/// Initiators: those of the tools, the second one of iscsi-test-cu, and QEMU's. tgtd's iSER accepts names only.
+const INITIATOR: &str = "iqn.2026-01.org.flue:initiator";
+const SECOND: &str = "iqn.2026-01.org.flue:second";
+const QEMU: &str = "iqn.2008-11.org.linux-kvm";
+/// Targets with the same disk: by iSER and by TCP.
+const DISK: &str = "iqn.2026-01.org.flue:disk";
+const DISK_BY_TCP: &str = "iqn.2026-01.org.flue:tcp";
+const DISK_BYTES: u64 = 128 << 20;
+/// Limit for a run of iscsi-test-cu.
+const TEST_LIMIT: Duration = Duration::from_secs(60);
+
+/// A tgtd with a disk.
+struct Storage {
+    server: Group,
+    place: Place,
+    scratch: Scratch,
+}
+
+impl Storage {
+    fn start(place: Place) -> Self {
+        let scratch = Scratch::new();
+        let mut tgtd = under_flue(&options(&place, End::Server), SERVER);
+        tgtd.env("TGT_IPC_SOCKET", scratch.file("tgtd"));
+        let server = place.start_command(End::Server, tgtd);
+        let storage = Self { server, place, scratch };
+        let ready = storage.server.wait_until("accepts commands", LIMIT, || {
+            storage.tgtadm("--op show --mode sys").is_ok()
+        });
+        assert_eq!(ready, Ok(()), "{}", storage.server.report());
+        let path = storage.scratch.file("disk");
+        let disk = File::create(&path).expect("a file in a directory of ours");
+        disk.set_len(DISK_BYTES).expect("a sparse file");
+        for (id, driver, name) in [(1, "iser", DISK), (2, "iscsi", DISK_BY_TCP)] {
+            let of = |mode: &str| format!("--lld {driver} --mode {mode} --tid {id}");
+            storage.configure(&format!("{} --op new -T {name}", of("target")));
+            storage.configure(&format!("{} --op bind -I ALL", of("target")));
+            if driver == "iser" {
+                for initiator in [INITIATOR, SECOND, QEMU] {
+                    storage.configure(&format!("{} --op bind -Q {initiator}", of("target")));
+                }
+            }
+            let unit = format!("{} --op new --lun 1 -b {}", of("logicalunit"), path.display());
+            storage.configure(&unit);
+        }
+        storage
+    }
+
+    fn tgtadm(&self, words: &str) -> Result<(), String> {
+        let mut tgtadm = Command::new(find_tool("tgtadm").expect("a program of tgtd's package"));
+        tgtadm.args(words.split_whitespace()).env("TGT_IPC_SOCKET", self.scratch.file("tgtd"));
+        let output = tgtadm.output().expect("tgtadm starts");
+        let text = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() { Ok(()) } else { Err(format!("tgtadm {words}: {text}")) }
+    }
+
+    fn configure(&self, words: &str) {
+        self.tgtadm(words).unwrap_or_else(|wrong| panic!("{wrong}\n{}", self.server.report()));
+    }
+
+    fn initiator(&self, line: &str) -> Group {
+        let line = format!("{ENVIRONMENT} {line}");
+        self.place.start_command(End::Client, under_flue(&options(&self.place, End::Client), &line))
+    }
+
+    /// Waits for the end of an initiator, which must be 0, and returns its output.
+    fn finish(&self, mut initiator: Group) -> String {
+        let ended = check(&mut initiator, &[]);
+        initiator.kill();
+        assert_eq!(ended, Ok(()), "{}\n{}", self.server.report(), initiator.report());
+        initiator.said()
+    }
+
+    /// Reads for three seconds, 32 requests at a time.
+    fn perf(&self) {
+        let begun = Instant::now();
+        let client = format!("iscsi-perf -i {INITIATOR} -m 32 -b 8 -t 3 {}", url(DISK));
+        let said = self.finish(self.initiator(&client));
+        let average = said.rsplit("iops average ").next().and_then(|it| it.split(' ').next());
+        let average = average.and_then(|it| it.parse::<u64>().ok()).unwrap_or_default();
+        assert!(average > 100, "{said}");
+        let seen = format!("{average} reads of 4 KiB per second");
+        note(0, "iscsi-perf", "libiscsi-bin", &client, &self.place, &seen, begun);
+    }
+
+    /// Writes 64 MiB, reads them, and compares what the initiator has read and what the target has stored.
+    fn write_and_read(&self) {
+        // Limit of libiscsi's iSER: a larger request fails with ENOMEM.
+        const PIECE: usize = 256 << 10;
+        const PIECES: usize = (64 << 20) / PIECE;
+        let begun = Instant::now();
+        let pattern = |at: usize| u8::try_from(at * 7 % 251 + 1).expect("at most 251");
+        let commands = ["write", "read"].into_iter().flat_map(|verb| {
+            (0..PIECES).map(move |at| format!("{verb} -P {} {} {PIECE}\n", pattern(at), at * PIECE))
+        });
+        let script = self.scratch.file("commands");
+        fs::write(&script, commands.collect::<String>()).expect("a file in a directory of ours");
+        let client = format!("qemu-io -f raw {}", url(DISK));
+        let mut shell = under_flue(&options(&self.place, End::Client), "sh -c");
+        shell.arg(format!("exec {ENVIRONMENT} {client} <{}", script.display()));
+        let said = self.finish(self.place.start_command(End::Client, shell));
+        for verb in ["wrote", "read"] {
+            let whole = format!("{verb} {PIECE}/{PIECE} bytes");
+            assert_eq!(said.matches(&whole).count(), PIECES, "{whole}: {said}");
+        }
+        assert!(!said.contains("Pattern verification failed"), "{said}");
+        let disk = fs::read(self.scratch.file("disk")).expect("a file of ours");
+        for (at, piece) in disk.chunks(PIECE).enumerate() {
+            let expected = if at < PIECES { pattern(at) } else { 0 };
+            assert!(piece.iter().all(|octet| *octet == expected), "piece {at} of the disk");
+        }
+        let seen = "64 MiB written, read and compared";
+        note(2, "qemu-io", "qemu-block-extra", &client, &self.place, seen, begun);
+    }
+
+    /// Runs tests of iscsi-test-cu by iSER.
+    fn test(&self, tests: &str) -> Outcome {
+        let line = format!(
+            "iscsi-test-cu -d -f -n -t ALL.{tests} -i {INITIATOR} -I {SECOND} {}",
+            url(DISK)
+        );
+        outcome(self.initiator(&line))
+    }
+
+    /// Runs tests of iscsi-test-cu by TCP.
+    fn test_by_tcp(&self, tests: &str) -> Outcome {
+        let mut command = Command::new("iscsi-test-cu");
+        command.args(["-d", "-f", "-n", "-i", INITIATOR, "-I", SECOND]);
+        command.arg("-t").arg(format!("ALL.{tests}"));
+        command.arg(format!("iscsi://127.0.0.1/{DISK_BY_TCP}/1"));
+        outcome(Group::start(self.place.host(), command))
+    }
+}
+
+fn url(target: &str) -> String {
+    format!("iser://127.0.0.1/{target}/1")
+}
+
+fn options(place: &Place, end: End) -> String {
+    match place {
+        Place::Sockets(_) => PORT_MAP.into(),
+        Place::Nodes(_) => place.options(end),
+    }
+}
+
+fn note(
+    order: usize,
+    name: &str,
+    package: &str,
+    client: &str,
+    place: &Place,
+    seen: &str,
+    begun: Instant,
+) {
+    let programs = Programs {
+        order: results::STORAGE + order,
+        name,
+        package,
+        options: &format!("{PORT_MAP} (kernel sockets)"),
+        server: Some(SERVER),
+        client: &format!("{ENVIRONMENT} {client}"),
+    };
+    results::note(&programs, place, seen, begun.elapsed());
+}
+
+/// Summary of a run of iscsi-test-cu.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    /// Number of tests, all of which passed.
+    Passed(u32),
+    Failed,
+    /// The program ended before its summary.
+    Crashed,
+}
+
+/// Waits for the end of iscsi-test-cu. The summary counts, not the exit status: libiscsi cancels its event thread without
+/// joining it, and a process in some hundreds crashes afterwards.
+fn outcome(mut test: Group) -> Outcome {
+    let ended = test.wait(TEST_LIMIT);
+    test.kill();
+    assert!(ended.is_ok(), "{ended:?}: {}", test.report());
+    let said = test.said();
+    // Total, run, passed, failed.
+    let line = said.lines().find_map(|line| line.trim_start().strip_prefix("tests "));
+    let cells = line.map(|line| line.split_whitespace().filter_map(|it| it.parse().ok()));
+    match cells.map(Iterator::collect::<Vec<u32>>).as_deref() {
+        Some(&[_, run, passed, 0, ..]) if run > 0 && run == passed => Outcome::Passed(run),
+        Some(_) => Outcome::Failed,
+        None => Outcome::Crashed,
+    }
+}
+
+/// Tests of iscsi-test-cu in bookworm that do not pass by iSER.
+struct Difference {
+    tests: &'static [&'static str],
+    reason: &'static str,
+    /// True if the tests do not pass by TCP either.
+    fails_by_tcp: bool,
+}
+
+const DIFFERENCES: &[Difference] = &[
+    Difference {
+        tests: &[
+            "GetLBAStatus.BeyondEol",
+            "PrinServiceactionRange.Range",
+            "ProutReserve.OwnershipEA",
+            "ProutReserve.OwnershipEARO",
+            "ProutReserve.OwnershipWE",
+            "ProutReserve.OwnershipWERO",
+            "Reserve6.2Initiators",
+            "iSCSIdatasn.iSCSIDataSnInvalid",
+        ],
+        reason: "tgtd does not pass them over TCP either",
+        fails_by_tcp: true,
+    },
+    Difference {
+        tests: &["Reserve6.ITNexusLoss", "Reserve6.Logout"],
+        reason: "tgtd's iSER keeps a session until RDMA_CM_EVENT_TIMEWAIT_EXIT, which iWARP does not have",
+        fails_by_tcp: false,
+    },
+    Difference {
+        tests: &["Inquiry.AllocLength", "Inquiry.BlockLimits", "ModeSense6.Residuals"],
+        reason: "libiscsi's iSER returns as many bytes as were requested, whatever the target has sent",
+        fails_by_tcp: false,
+    },
+    Difference {
+        tests: &[
+            "ExtendedCopy.Simple",
+            "iSCSIResiduals.Read10Invalid",
+            "iSCSIResiduals.Read10Residuals",
+            "iSCSIResiduals.Read12Residuals",
+            "iSCSIResiduals.Read16Residuals",
+            "iSCSIResiduals.Write10Residuals",
+            "iSCSIResiduals.Write12Residuals",
+            "iSCSIResiduals.Write16Residuals",
+            "iSCSIResiduals.WriteVerify10Residuals",
+            "iSCSIResiduals.WriteVerify12Residuals",
+            "iSCSIResiduals.WriteVerify16Residuals",
+            "iSCSIcmdsn.iSCSICmdSnTooHigh",
+            "iSCSIcmdsn.iSCSICmdSnTooLow",
+        ],
+        reason: "libiscsi's iSER fails to poll when a request has no answer in time, or a length that differs from its CDB",
+        fails_by_tcp: false,
+    },
+    Difference {
+        tests: &["Read10.Async", "Write10.Async"],
+        reason: "libiscsi's iSER dereferences a null pointer when more than 256 requests are outstanding",
+        fails_by_tcp: false,
+    },
+    Difference {
+        tests: &[
+            "Reserve6.LUNReset",
+            "Reserve6.TargetColdReset",
+            "Reserve6.TargetWarmReset",
+            "iSCSITMF.AbortTaskSimpleAsync",
+            "iSCSITMF.LUNResetSimpleAsync",
+        ],
+        reason: "libiscsi's iSER dereferences a null pointer when it sends a task management request",
+        fails_by_tcp: false,
+    },
+];
+
+fn difference(test: &str) -> Option<&'static Difference> {
+    DIFFERENCES.iter().find(|it| it.tests.contains(&test))
+}
+
+/// Returns all tests of iscsi-test-cu as `SUITE.TEST`, by suite.
+fn tests() -> BTreeMap<String, BTreeSet<String>> {
+    let listed = Command::new("iscsi-test-cu").arg("-l").output().expect("iscsi-test-cu starts");
+    let mut suites = BTreeMap::<_, BTreeSet<_>>::new();
+    for test in String::from_utf8_lossy(&listed.stdout).lines() {
+        let Some(test) = test.strip_prefix("ALL.") else { continue };
+        if let Some((suite, _)) = test.split_once('.') {
+            suites.entry(suite.to_owned()).or_default().insert(test.to_owned());
+        }
+    }
+    suites
+}
+
+/// Runs iscsi-test-cu: whole suites, and test by test those with differences, each of which gets a new tgtd afterwards: a
+/// test that fails leaves reservations.
+fn test_all(make: fn() -> Place) {
+    let begun = Instant::now();
+    let mut storage = Storage::start(make());
+    let (mut passed, mut differing) = (0, 0);
+    for (suite, tests) in tests() {
+        if tests.iter().all(|test| difference(test).is_none()) {
+            let Outcome::Passed(count) = storage.test(&suite) else {
+                panic!("{suite} does not pass")
+            };
+            passed += count;
+            continue;
+        }
+        for test in &tests {
+            let outcome = storage.test(test);
+            let Some(Difference { reason, fails_by_tcp, .. }) = difference(test) else {
+                assert_eq!(outcome, Outcome::Passed(1), "{test}");
+                passed += 1;
+                continue;
+            };
+            assert!(!matches!(outcome, Outcome::Passed(_)), "{test} passes, but: {reason}");
+            if *fails_by_tcp {
+                assert_eq!(storage.test_by_tcp(test), Outcome::Failed, "{test}: {reason}");
+            }
+            differing += 1;
+            storage = Storage::start(make());
+        }
+    }
+    let listed: usize = DIFFERENCES.iter().map(|it| it.tests.len()).sum();
+    assert_eq!(differing, listed, "tests with differences that iscsi-test-cu does not have");
+    let seen = format!("{passed} tests pass; {differing} do not, for the reasons in `storage.rs`");
+    let client = format!("iscsi-test-cu -d -f -n -t ALL.TESTS {}", url(DISK));
+    note(1, "iscsi-test-cu", "libiscsi-bin", &client, &storage.place, &seen, begun);
+}
+
+fn run(make: fn() -> Place) {
+    let storage = Storage::start(make());
+    storage.write_and_read();
+    if results::are_wanted() {
+        storage.perf();
+        drop(storage);
+        if releases::codename() == "bookworm" {
+            test_all(make);
+        } else {
+            println!("skipped: iscsi-test-cu: the list of differences is bookworm's");
+        }
+    }
+}
+
+fn is_lacking() -> bool {
+    let tools = ["tgtd", "tgtadm", "iscsi-perf", "iscsi-test-cu", "qemu-io"];
+    lacks(NEEDS) || tools.iter().any(|tool| lacks(&[Need::Tool(tool)]))
+}
+
+#[test]
+fn tgtd_and_libiscsi_over_iser() {
+    if !is_lacking() {
+        run(Place::sockets);
+    }
+}
+
+#[test]
+fn tgtd_and_libiscsi_over_iser_on_nodes() {
+    if is_lacking() || lacks(&[Need::Tun]) {
+        return;
+    }
+    if results::are_wanted() {
+        run(Place::nodes);
+    } else {
+        println!("skipped: it takes minutes, and is for tests/verbs/run");
+    }
+}
