@@ -8,7 +8,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use flue_test_support::flue::Scratch;
-use flue_test_support::needs::{Need, find_tool, lacks};
+use flue_test_support::needs::{Need, lacks};
+use flue_test_support::tgtadm::{SOCKET, tgtadm};
 
 use crate::NEEDS;
 use crate::group::Group;
@@ -20,8 +21,9 @@ use crate::results::{self, Programs};
 const SERVER: &str = "tgtd -f";
 /// Maps the RDMA port on kernel sockets, where tgtd's iSCSI has port 3260. Nodes have ports of their own.
 const PORT_MAP: &str = "--port-map 3260=3261";
-/// Environment of libiscsi 1.19. Its iSER reads fields of a connection that it has not set: with the first variable glibc
-/// clears memory. It returns small buffers to a cache of larger ones and writes beyond them: the second disables the cache.
+/// Environment of libiscsi 1.19. Its iSER reads fields of a connection that it has not set: with the first variable
+/// glibc clears memory. It returns small buffers to a cache of larger ones and writes beyond their ends: the second
+/// variable disables the cache.
 const ENVIRONMENT: &str = "env MALLOC_PERTURB_=255 LIBISCSI_CACHE_ALLOCATIONS=0";
 
 /// Initiators: those of the tools, the second one of iscsi-test-cu, and QEMU's. tgtd's iSER accepts names only.
@@ -32,9 +34,9 @@ const QEMU: &str = "iqn.2008-11.org.linux-kvm";
 const DISK: &str = "iqn.2026-01.org.flue:disk";
 const DISK_BY_TCP: &str = "iqn.2026-01.org.flue:tcp";
 const DISK_BYTES: u64 = 128 << 20;
-/// Error of libiscsi's iSER when a request has no answer within a second, as on a busy machine, and attempts at a test that
-/// has it.
+/// Error of libiscsi's iSER when a request has no answer within a second, as on a busy machine.
 const TIMEOUT: &str = "revents is not POLLIN";
+/// Attempts at a run that fails with [`TIMEOUT`].
 const ATTEMPTS_MAX: usize = 3;
 /// Limit for a run of iscsi-test-cu.
 const TEST_LIMIT: Duration = Duration::from_secs(60);
@@ -50,11 +52,11 @@ impl Storage {
     fn start(place: Place) -> Self {
         let scratch = Scratch::new();
         let mut tgtd = under_flue(&options(&place, End::Server), SERVER);
-        tgtd.env("TGT_IPC_SOCKET", scratch.file("tgtd"));
+        tgtd.env(SOCKET, scratch.file("tgtd"));
         let server = place.start_command(End::Server, tgtd);
         let storage = Self { server, place, scratch };
         let ready = storage.server.wait_until("accepts commands", LIMIT, || {
-            storage.tgtadm("--op show --mode sys").is_ok()
+            tgtadm(&storage.scratch.file("tgtd"), "--op show --mode sys").is_ok()
         });
         assert_eq!(ready, Ok(()), "{}", storage.server.report());
         let path = storage.scratch.file("disk");
@@ -75,16 +77,9 @@ impl Storage {
         storage
     }
 
-    fn tgtadm(&self, words: &str) -> Result<(), String> {
-        let mut tgtadm = Command::new(find_tool("tgtadm").expect("a program of tgtd's package"));
-        tgtadm.args(words.split_whitespace()).env("TGT_IPC_SOCKET", self.scratch.file("tgtd"));
-        let output = tgtadm.output().expect("tgtadm starts");
-        let text = String::from_utf8_lossy(&output.stderr);
-        if output.status.success() { Ok(()) } else { Err(format!("tgtadm {words}: {text}")) }
-    }
-
     fn configure(&self, words: &str) {
-        self.tgtadm(words).unwrap_or_else(|wrong| panic!("{wrong}\n{}", self.server.report()));
+        let done = tgtadm(&self.scratch.file("tgtd"), words);
+        done.unwrap_or_else(|wrong| panic!("{wrong}\n{}", self.server.report()));
     }
 
     fn initiator(&self, line: &str) -> Group {
@@ -93,18 +88,21 @@ impl Storage {
     }
 
     /// Waits for the end of an initiator, which must be 0, and returns its output.
-    fn finish(&self, mut initiator: Group) -> String {
+    ///
+    /// # Errors
+    /// Another end, with the output of both ends.
+    fn finish(&self, mut initiator: Group) -> Result<String, String> {
         let ended = check(&mut initiator, &[]);
         initiator.kill();
-        assert_eq!(ended, Ok(()), "{}\n{}", self.server.report(), initiator.report());
-        initiator.said()
+        let report = || format!("{}\n{}", self.server.report(), initiator.report());
+        ended.map(|()| initiator.said()).map_err(|wrong| format!("{wrong}\n{}", report()))
     }
 
     /// Reads for three seconds, 32 requests at a time.
     fn perf(&self) {
         let begun = Instant::now();
         let client = format!("iscsi-perf -i {INITIATOR} -m 32 -b 8 -t 3 {}", url(DISK));
-        let said = self.finish(self.initiator(&client));
+        let said = attempt(|| self.finish(self.initiator(&client)));
         let average = said.rsplit("iops average ").next().and_then(|it| it.split(' ').next());
         let average = average.and_then(|it| it.parse::<u64>().ok()).unwrap_or_default();
         assert!(average > 100, "{said}");
@@ -125,9 +123,12 @@ impl Storage {
         let script = self.scratch.file("commands");
         fs::write(&script, commands.collect::<String>()).expect("a file in a directory of ours");
         let client = format!("qemu-io -f raw {}", url(DISK));
-        let mut shell = under_flue(&options(&self.place, End::Client), "sh -c");
-        shell.arg(format!("exec {ENVIRONMENT} {client} <{}", script.display()));
-        let said = self.finish(self.place.start_command(End::Client, shell));
+        let shell = || {
+            let mut shell = under_flue(&options(&self.place, End::Client), "sh -c");
+            shell.arg(format!("exec {ENVIRONMENT} {client} <{}", script.display()));
+            self.place.start_command(End::Client, shell)
+        };
+        let said = attempt(|| self.finish(shell()));
         for verb in ["wrote", "read"] {
             let whole = format!("{verb} {PIECE}/{PIECE} bytes");
             assert_eq!(said.matches(&whole).count(), PIECES, "{whole}: {said}");
@@ -163,15 +164,23 @@ impl Storage {
         passed(Group::start(self.place.host(), command))
     }
 
-    /// Runs tests that pass, with a new tgtd after a timeout. Returns how many there are.
+    /// Runs tests that pass, with a new tgtd after a failure. Returns how many there are.
     fn expect(&mut self, make: fn() -> Place, tests: &str) -> u32 {
-        for _ in 1..ATTEMPTS_MAX {
-            match self.test(tests) {
-                Err(report) if report.contains(TIMEOUT) => *self = Self::start(make()),
-                outcome => return outcome.unwrap_or_else(|report| panic!("{tests}: {report}")),
+        attempt(|| self.test(tests).inspect_err(|_| *self = Self::start(make())))
+    }
+}
+
+/// Repeats a run of an initiator that fails with [`TIMEOUT`], and returns the result of the last one.
+fn attempt<T>(mut run: impl FnMut() -> Result<T, String>) -> T {
+    let mut attempts = 1;
+    loop {
+        match run() {
+            Ok(result) => return result,
+            Err(report) => {
+                assert!(attempts < ATTEMPTS_MAX && report.contains(TIMEOUT), "{report}");
             }
         }
-        self.test(tests).unwrap_or_else(|report| panic!("{tests}: {report}"))
+        attempts += 1;
     }
 }
 
@@ -206,8 +215,8 @@ fn note(
     results::note(&programs, place, seen, begun.elapsed());
 }
 
-/// Waits for the end of iscsi-test-cu and returns how many tests passed. The summary counts, not the exit status: libiscsi
-/// cancels its event thread without joining it, and a process in some hundreds crashes afterwards.
+/// Waits for the end of iscsi-test-cu and returns how many tests passed. The summary counts, not the exit status:
+/// libiscsi frees an iSER connection that its event thread still uses, so that one process in some hundreds crashes.
 ///
 /// # Errors
 /// Not all passed, with the output.
@@ -272,8 +281,8 @@ const DIFFERENCES: &[Difference] = &[
             "iSCSIResiduals.WriteVerify12Residuals",
             "iSCSIResiduals.WriteVerify16Residuals",
         ],
-        reason: "libiscsi's iSER refuses a request of more than 256 KiB, or without data, after it has counted it: the target \
-                 waits for that CmdSN",
+        reason: "libiscsi's iSER counts a request of more than 256 KiB, or without data, and does not send it: the \
+                 target waits for that CmdSN",
         fails_by_tcp: false,
     },
     Difference {
@@ -316,8 +325,8 @@ fn tests() -> BTreeMap<String, BTreeSet<String>> {
     suites
 }
 
-/// Runs iscsi-test-cu: whole suites, and test by test those with differences, each of which gets a new tgtd afterwards: a
-/// test that fails leaves reservations.
+/// Runs iscsi-test-cu: whole suites, and test by test those with differences. A test that fails leaves reservations, so
+/// that tgtd is started anew.
 fn test_all(make: fn() -> Place) {
     let begun = Instant::now();
     let mut storage = Storage::start(make());
@@ -342,7 +351,7 @@ fn test_all(make: fn() -> Place) {
     }
     let listed: usize = DIFFERENCES.iter().map(|it| it.tests.len()).sum();
     assert_eq!(differing, listed, "tests with differences that iscsi-test-cu does not have");
-    let seen = format!("{passed} tests pass; {differing} do not, for the reasons in `storage.rs`");
+    let seen = format!("{passed} tests pass; {differing} do not, each with a reason in the list");
     let client = format!("iscsi-test-cu -d -f -n -t ALL.TESTS {}", url(DISK));
     note(1, "iscsi-test-cu", "libiscsi-bin", &client, &storage.place, &seen, begun);
 }
