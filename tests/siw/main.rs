@@ -10,6 +10,7 @@ mod errors;
 mod guest;
 mod operations;
 mod rping;
+mod storage;
 
 use std::fmt::Write as _;
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
@@ -56,6 +57,7 @@ fn rows() -> Vec<Row> {
         operations::rows(siw, &mut rows);
         connects::rows(siw, &mut rows);
         errors::rows(siw, &mut rows);
+        storage::rows(siw, &mut rows);
     }
     rows
 }

@@ -19,6 +19,7 @@ mod releases;
 mod results;
 mod servers;
 mod stops;
+mod storage;
 mod streams;
 mod suites;
 mod table;

@@ -64,3 +64,4 @@ pub(crate) const REFUSALS: usize = 130;
 pub(crate) const SUITES: usize = 140;
 pub(crate) const MIGRATION: usize = 160;
 pub(crate) const RDMA_IO: usize = 170;
+pub(crate) const STORAGE: usize = 180;

@@ -26,6 +26,7 @@
 //! | [`legal`] | whether what a host sends is what one legal TCP stack would send |
 //! | [`ranges`] | sets of bytes of a stream |
 //! | [`load`] | another run where a busy machine has spoilt a count |
+//! | [`mod@tgtadm`] | configuration of a tgtd |
 //! | [`tshark`] | what Wireshark says about the same files |
 #![forbid(unsafe_code)]
 
@@ -44,5 +45,6 @@ pub mod ranges;
 pub mod seeds;
 pub mod stream;
 pub mod switch;
+pub mod tgtadm;
 pub mod tshark;
 pub mod wire;
