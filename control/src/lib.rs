@@ -11,7 +11,8 @@
 //! |---|---|
 //! | a request | [`REQUEST_BYTES_MAX`] bytes, within [`REQUEST_LIMIT`] |
 //! | an answer | [`ROWS_MAX`] connections, taken within [`ANSWER_LIMIT`]; a client takes [`ANSWER_BYTES_MAX`] bytes |
-//! | clients at once | one; [`BACKLOG`] more wait in the kernel |
+//! | clients without a complete answer | [`CLIENTS_MAX`]; [`BACKLOG`] more wait in the kernel. Another one replaces the one that was idle for the longest time |
+//! | requests at once | one |
 //! | connections looked at with the node held | [`LOOK_MAX`] |
 //! | share of time that requests take of the node | a half: after each the server rests as long as it took |
 
@@ -42,5 +43,7 @@ pub const MOVE_LIMIT: Duration = Duration::from_millis(250);
 pub const ROWS_MAX: usize = 1024;
 /// Connections that are looked at without letting go of the node.
 pub const LOOK_MAX: usize = 32;
-/// Clients that may wait for their turn.
+/// Accepted clients without a complete answer.
+pub const CLIENTS_MAX: usize = 16;
+/// Clients that wait to be accepted.
 pub const BACKLOG: i32 = 16;

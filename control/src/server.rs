@@ -1,12 +1,11 @@
-//! The node's side of its control socket: one thread, one client at a time.
+//! The node's side of its control socket: one thread, one request at a time.
 //!
-//! Nothing here waits without a limit, and nothing waits while the node is held. A client that does not send, or does
-//! not read, keeps the next one waiting for [`REQUEST_LIMIT`] or [`ANSWER_LIMIT`]; the data path knows neither.
+//! Clients that do not send, or do not read, delay no other client: sockets are non-blocking, and a client beyond
+//! [`CLIENTS_MAX`] replaces the one that was idle for the longest time. No wait is unlimited, and none holds the node.
 
 use std::{
     collections::HashMap,
-    fs,
-    io::{self, Read, Write},
+    fs, io, iter,
     net::Shutdown,
     os::{
         fd::{AsFd, BorrowedFd},
@@ -35,9 +34,9 @@ use offload_engine::{
 use rdma_over_tcp::{rnic::ConnectionEntry, transport::Sockets};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use self::session::Session;
 use super::{
-    ANSWER_LIMIT, BACKLOG, HOST_LIMIT, LOOK_MAX, MOVE_LIMIT, REQUEST_BYTES_MAX, REQUEST_LIMIT,
-    ROWS_MAX, VERSION,
+    BACKLOG, CLIENTS_MAX, HOST_LIMIT, LOOK_MAX, MOVE_LIMIT, REQUEST_BYTES_MAX, ROWS_MAX, VERSION,
     message::{Answer, Ask, Destination, Move, NodeName, Page, Reply, Request},
     place::{self as places, ControlPlace, PATH_BYTES_MAX},
     record::Record,
@@ -45,9 +44,11 @@ use super::{
 use flue_node::NodeOptions;
 use flue_report::failure::Failure;
 
+mod session;
+
 /// How often a connection that is to move is looked at.
 const MOVE_INTERVAL: Duration = Duration::from_millis(5);
-/// The least rest between two clients.
+/// Shortest rest between two turns of the server.
 const REST_MIN: Duration = Duration::from_millis(1);
 /// Rest after an accept that failed: without descriptors it would fail again at once.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
@@ -296,18 +297,8 @@ pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Con
     Ok(Control { path, stop: Some(stop), thread: Some(thread) })
 }
 
-/// Why a client is let go without an answer.
-#[derive(Debug, thiserror::Error)]
-enum Ended {
-    #[error("the node ends")]
-    Stopped,
-    #[error("time limit of {} s", .0.as_secs_f64())]
-    Late(Duration),
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    #[error("closed by the client")]
-    Closed,
-}
+/// The node ends.
+struct Stopped;
 
 struct Server<N> {
     node: N,
@@ -317,121 +308,85 @@ struct Server<N> {
 
 impl<N: Controlled> Server<N> {
     fn run(&self, listener: &UnixListener) {
-        loop {
-            if let Err(Ended::Stopped) = self.wait(listener.as_fd(), PollFlags::IN, None) {
-                return;
-            }
-            let began = Instant::now();
-            let rest = match listener.accept() {
-                Ok((client, _)) => {
-                    let took = self.serve(&client);
-                    took.max(REST_MIN)
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "accept on the control socket");
-                    ACCEPT_REST
-                }
-            };
-            tracing::debug!(took = ?began.elapsed(), "control socket");
-            // Whoever asks without pause leaves the node at least half of its time.
-            if self.rest(rest).is_err() {
-                return;
-            }
-        }
+        let mut sessions = Vec::with_capacity(CLIENTS_MAX);
+        while self.turn(listener, &mut sessions).is_ok() {}
     }
 
-    /// Serves one client; returns how long the node was busy with it.
-    fn serve(&self, client: &UnixStream) -> Duration {
+    /// Waits for clients, accepts one, and answers the requests that are complete.
+    fn turn(&self, listener: &UnixListener, sessions: &mut Vec<Session>) -> Result<(), Stopped> {
+        let clients = sessions.iter().map(|it| (it.client().as_fd(), it.events()));
+        let others: Vec<_> = clients.chain([(listener.as_fd(), PollFlags::IN)]).collect();
+        self.wait(&others, sessions.iter().map(Session::deadline).min())?;
+        let mut rest = REST_MIN;
+        match accept(listener) {
+            Ok(Some(session)) => {
+                if sessions.len() == CLIENTS_MAX
+                    && let Some((longest, _)) =
+                        sessions.iter().enumerate().min_by_key(|(_, it)| it.active_at())
+                {
+                    tracing::debug!("client of the control socket: replaced by another one");
+                    sessions.swap_remove(longest);
+                }
+                sessions.push(session);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%error, "accept on the control socket");
+                rest = ACCEPT_REST;
+            }
+        }
         let mut busy = Duration::ZERO;
-        let served = self.read(client).and_then(|line| {
-            let began = Instant::now();
-            let answer = self.answer(&line);
-            busy = began.elapsed().min(HOST_LIMIT);
-            let mut text = serde_json::to_vec(&Reply::new(answer)).map_err(io::Error::other)?;
-            text.push(b'\n');
-            self.write(client, &text)
+        sessions.retain_mut(|session| {
+            let proceeded = session.proceed(|line| {
+                let began = Instant::now();
+                let answer = self.answer(line);
+                busy += began.elapsed().min(HOST_LIMIT);
+                let mut text = serde_json::to_vec(&Reply::new(answer)).map_err(io::Error::other)?;
+                text.push(b'\n');
+                Ok(text)
+            });
+            match proceeded {
+                Ok(is_complete) => !is_complete,
+                Err(error) => {
+                    tracing::debug!(%error, "client of the control socket");
+                    false
+                }
+            }
         });
-        if let Err(error) = served {
-            tracing::debug!(%error, "client of the control socket");
-        }
-        busy
+        // Requests without pause leave the node at least half of its time.
+        self.rest(rest.max(busy))
     }
 
-    /// Waits until `fd` is ready, the node ends, or the time is over.
+    /// Waits until one of `others` is ready or the time is over.
     fn wait(
         &self,
-        fd: BorrowedFd<'_>,
-        events: PollFlags,
-        deadline: Option<(Instant, Duration)>,
-    ) -> Result<(), Ended> {
+        others: &[(BorrowedFd<'_>, PollFlags)],
+        deadline: Option<Instant>,
+    ) -> Result<(), Stopped> {
         loop {
-            let timeout = match deadline {
-                Some((at, limit)) => match at.saturating_duration_since(Instant::now()) {
-                    Duration::ZERO => return Err(Ended::Late(limit)),
-                    left => Timespec::try_from(left).ok(),
-                },
-                None => None,
-            };
-            let mut waits =
-                [PollFd::from_borrowed_fd(fd, events), PollFd::new(&self.stopped, PollFlags::IN)];
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Ok(());
+            }
+            let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+            let others = others.iter().map(|&(fd, events)| PollFd::from_borrowed_fd(fd, events));
+            let stopped = PollFd::new(&self.stopped, PollFlags::IN);
+            let mut waits: Vec<_> = iter::once(stopped).chain(others).collect();
             match poll(&mut waits, timeout.as_ref()) {
-                Ok(_) if !waits[1].revents().is_empty() => return Err(Ended::Stopped),
-                Ok(_) if !waits[0].revents().is_empty() => return Ok(()),
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(Ended::Io(error.into())),
-            }
-        }
-    }
-
-    /// Does nothing for that long, unless the node ends.
-    fn rest(&self, time: Duration) -> Result<(), Ended> {
-        let deadline = Some((Instant::now() + time, time));
-        // Nothing is awaited of the node's own end but its closing.
-        match self.wait(self.stopped.as_fd(), PollFlags::empty(), deadline) {
-            Err(Ended::Late(_)) => Ok(()),
-            ended => ended,
-        }
-    }
-
-    fn read(&self, mut client: &UnixStream) -> Result<Vec<u8>, Ended> {
-        client.set_nonblocking(true)?;
-        let deadline = (Instant::now() + REQUEST_LIMIT, REQUEST_LIMIT);
-        let mut line = vec![0; REQUEST_BYTES_MAX];
-        let mut length = 0;
-        loop {
-            self.wait(client.as_fd(), PollFlags::IN, Some(deadline))?;
-            match client.read(&mut line[length..]) {
-                Ok(0) => return Err(Ended::Closed),
-                Ok(count) => {
-                    length += count;
-                    if let Some(end) = line[..length].iter().position(|&byte| byte == b'\n') {
-                        line.truncate(end);
-                        return Ok(line);
-                    }
-                    if length == line.len() {
-                        // Answered as what it is: no request.
-                        return Ok(line);
-                    }
+                Ok(_) if !waits[0].revents().is_empty() => return Err(Stopped),
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => {
+                    tracing::warn!(%error, "poll of the control socket");
+                    return Ok(());
                 }
-                Err(error) if is_transient(&error) => {}
-                Err(error) => return Err(error.into()),
             }
         }
     }
 
-    fn write(&self, mut client: &UnixStream, mut text: &[u8]) -> Result<(), Ended> {
-        let deadline = (Instant::now() + ANSWER_LIMIT, ANSWER_LIMIT);
-        while !text.is_empty() {
-            self.wait(client.as_fd(), PollFlags::OUT, Some(deadline))?;
-            match client.write(text) {
-                Ok(0) => return Err(Ended::Closed),
-                Ok(count) => text = &text[count..],
-                Err(error) if is_transient(&error) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+    /// Rests for that long, unless the node ends.
+    fn rest(&self, time: Duration) -> Result<(), Stopped> {
+        self.wait(&[], Some(Instant::now() + time))
     }
 
     fn answer(&self, line: &[u8]) -> Answer {
@@ -497,8 +452,13 @@ impl<N: Controlled> Server<N> {
     }
 }
 
-fn is_transient(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+/// Accepts a client, if there is one.
+fn accept(listener: &UnixListener) -> io::Result<Option<Session>> {
+    match listener.accept() {
+        Ok((client, _)) => Session::new(moved_up(client.into()).into()).map(Some),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
+use std::iter;
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
 use std::time::Duration;
@@ -15,8 +16,8 @@ use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
 use rdma_over_tcp::mpa::startup::{Frame, FrameKind, Revision, RtrSet};
 
-use crate::group::Group;
-use crate::place::under_flue;
+use crate::group::{Group, listens};
+use crate::place::{End, Place, under_flue};
 use crate::{NEEDS, machine};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -223,6 +224,40 @@ fn log() {
     assert!(status.success() && !program.said().contains("seldom"), "{}", program.report());
     let said = fs::read_to_string(&file).expect("the log");
     assert!(said.contains("FLUE_VERBS_RTR=seldom"), "{said}");
+}
+
+// Both programs exchange addresses over TCP; on nodes that is the kernel's loopback.
+#[test]
+fn queue_pair_that_is_connected_by_address_is_explained_in_the_log() {
+    const PROGRAMS: [&str; 3] =
+        ["ib_write_bw -p 7500", "ibv_rc_pingpong -p 7501 -g 0", "ibv_srq_pingpong -p 7502 -g 0"];
+    let tools = ["ib_write_bw", "ibv_rc_pingpong", "ibv_srq_pingpong"].map(Need::Tool);
+    if lacks(NEEDS) || lacks(&tools) {
+        return;
+    }
+    let nodes = (!lacks(&[Need::Tun])).then(Place::nodes);
+    for place in iter::once(Place::sockets()).chain(nodes) {
+        for (number, line) in PROGRAMS.iter().enumerate() {
+            let scratch = Scratch::new();
+            let file = scratch.file("log");
+            let options = format!("--log {}", file.display());
+            let mut server = place.start(End::Server, &options, line);
+            let listens = || place.host().run(|| listens(7500 + number as u16));
+            assert_eq!(server.wait_until("listens", LIMIT, listens), Ok(()), "{}", server.report());
+            let mut client = place.start(End::Client, "", &format!("{line} 127.0.0.1"));
+            let status = server.wait(LIMIT).unwrap_or_else(|error| {
+                panic!("{error}: {}\n{}", server.report(), client.report());
+            });
+            assert!(!status.success(), "{}", server.report());
+            // Some wait for more from the server.
+            client.kill();
+            let log = fs::read_to_string(&file).expect("the log");
+            let lines: Vec<_> = log.lines().filter(|line| line.contains(" ERROR ")).collect();
+            let [line] = lines[..] else { panic!("not one line: {log}\n{}", server.report()) };
+            let has = |text: &str| line.contains(text);
+            assert!(has("ibv_modify_qp to RTR: ") && has("librdmacm") && has("-R"), "{line}");
+        }
+    }
 }
 
 // A log or a capture on a full disk: the program does not notice, and the log has the capture's end once.

@@ -72,6 +72,13 @@ struct Offer {
     marked: bool,
 }
 
+impl Offer {
+    /// Timestamps of a segment in answer, if they are used.
+    fn answer(&self, clock: u32) -> Option<Timestamps> {
+        self.timestamp.map(|echo| Timestamps { value: clock, echo })
+    }
+}
+
 /// A connection in SYN-RECEIVED.
 #[derive(Debug)]
 pub(super) struct HalfOpen {
@@ -244,12 +251,15 @@ impl Host {
                 window_scale: offer.options.window_scale.map(|_| scale),
                 sack: offer.options.sack,
             },
-            timestamps: offer.timestamp.map(|echo| Timestamps { value: clock, echo }),
+            timestamps: offer.answer(clock),
             ecn: offer.ecn,
         };
-        let way =
-            Way { macs: (self.config.mac, offer.mac), from: tuple.local(), to: tuple.remote() };
-        wire::syn_frame(way, self.config.tcp.ttl_or_hop_limit, &syn)
+        wire::syn_frame(self.way_back(&tuple, offer), self.config.tcp.ttl_or_hop_limit, &syn)
+    }
+
+    /// Addresses of frames to the peer.
+    fn way_back(&self, tuple: &FlowKey, offer: &Offer) -> Way {
+        Way { macs: (self.config.mac, offer.mac), from: tuple.local(), to: tuple.remote() }
     }
 
     /// The window scale that SYN-ACKs offer.
@@ -345,12 +355,11 @@ impl Host {
             seq: iss + 1,
             ack: offer.irs + 1,
             window: window >> scale,
-            timestamps: offer.timestamp.map(|echo| Timestamps { value: clock, echo }),
+            timestamps: offer.answer(clock),
             ece: offer.marked,
             fin: false,
         };
-        let way =
-            Way { macs: (self.config.mac, offer.mac), from: tuple.local(), to: tuple.remote() };
+        let way = self.way_back(&tuple, offer);
         if let Some(frame) = wire::ack_frame(way, self.config.tcp.ttl_or_hop_limit, &ack) {
             self.send_frame(shard, frame);
         }
@@ -523,8 +532,7 @@ impl Host {
         for handle in orphans.map(|(handle, _)| *handle).collect::<Vec<_>>() {
             let Some(half) = self.forget_half(handle) else { continue };
             let HalfOpen { shard, tuple, offer, iss, .. } = half;
-            let macs = (self.config.mac, offer.mac);
-            let way = Way { macs, from: tuple.local(), to: tuple.remote() };
+            let way = self.way_back(&tuple, &offer);
             let ends = (iss + 1, offer.irs + 1);
             if let Some(frame) = wire::bare_reset(way, self.config.tcp.ttl_or_hop_limit, ends) {
                 self.send_frame(shard, frame);

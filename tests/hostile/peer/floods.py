@@ -5,49 +5,59 @@ import time
 from expect import Alive, Case
 from link import Link, Wrong
 from operations import response
-from raw import Raw
+from raw import Raw, ipv6_of
 from wire import READ_RESPONSE, WRITE, enhanced, fpdu, frame, tagged
 
 # How long a client may wait for its service during a flood.
 SERVED = 3.0
 
 
+# Tries of such a client: on a busy machine the flood takes its frames' place in the kernel's queues.
+TRIES = 4
+
+
 def second_client(address):
     """A well-behaved client that appears now."""
-    began = time.monotonic()
-    other = Link(address).establish()
-    other.ping()
-    other.close()
-    if (took := time.monotonic() - began) > SERVED:
-        raise Wrong(f"a second client was served in {took:.1f} s")
+    for _ in range(TRIES):
+        began = time.monotonic()
+        other = Link(address).establish()
+        other.ping()
+        other.close()
+        if (took := time.monotonic() - began) <= SERVED:
+            return
+    raise Wrong(f"a second client was served in {took:.1f} s")
 
 
-def syns(link):
-    """SYNs that are never acknowledged, as many as backlogs hold and more, and then all the time."""
-    raw = Raw(link.address)
-    for number in range(2000):
-        raw.send(raw.syn(number))
-    second_client(link.address)
-    with raw.flood(raw.syn, per_second=10_000):
-        for _ in range(10):
-            second_client(link.address)
-            link.ping()
-    second_client(link.address)
+def strangers(make):
+    """Frames of many stations, as many as backlogs hold and more, and then all the time."""
+    def step(link):
+        raw = Raw(link.address)
+        host, port = link.address
+        addresses = [link.address, (ipv6_of(host), port)]
+        for number in range(2000):
+            raw.send(make(raw, number))
+        for address in addresses:
+            second_client(address)
+        with raw.flood(lambda number: make(raw, number), per_second=10_000):
+            for _ in range(5):
+                for address in addresses:
+                    second_client(address)
+                link.ping()
+        for address in addresses:
+            second_client(address)
+    return step
 
 
-Case("flood-syns", "MPA-7.1.2-15", [syns], Alive())
-
-
-def neighbors(link):
-    """ARP requests of many stations."""
-    raw = Raw(link.address)
-    with raw.flood(raw.arp, per_second=10_000):
-        for _ in range(10):
-            second_client(link.address)
-            link.ping()
-
-
-Case("flood-arp-requests", "MPA-7.1.2-15", [neighbors], Alive())
+for id, make in [
+    ("flood-syns", Raw.syn),
+    ("flood-syns-ipv6", Raw.syn_ipv6),
+    ("flood-fins", Raw.fin),
+    ("flood-fins-ipv6", Raw.fin_ipv6),
+    ("flood-arp-requests", Raw.arp),
+    ("flood-neighbor-solicitations", Raw.neighbor_solicitation),
+    ("flood-neighbor-advertisements", Raw.neighbor_advertisement),
+]:
+    Case(id, "MPA-7.1.2-15", [strangers(make)], Alive())
 
 
 def cut_requests(link):

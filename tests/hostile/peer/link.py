@@ -25,7 +25,8 @@ class Link:
     was_reset = False
 
     def __init__(self, address, receive_buffer=None):
-        self.socket = socket.socket()
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.socket = socket.socket(family)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)

@@ -3,7 +3,7 @@
 
 use std::{
     io::{Read as _, stdin},
-    net::SocketAddr,
+    net::{Ipv6Addr, SocketAddr},
     process::ExitCode,
     thread,
 };
@@ -38,7 +38,8 @@ fn open(arguments: &Arguments) -> Result<(Box<dyn Driver>, Adapter), Box<dyn std
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let (_driver, adapter) = open(arguments)?;
-    let local = SocketAddr::from(([0, 0, 0, 0], arguments.port));
+    // In both families.
+    let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, arguments.port));
     let server = Server::listen(adapter, local)?;
     let stop = server.stopper();
     thread::spawn(move || {

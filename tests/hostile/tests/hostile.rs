@@ -26,8 +26,10 @@ const NEEDS: &[Need] = &[
 const START: Duration = Duration::from_secs(120);
 /// The suite's time, on a machine that is ten times as slow and has other work.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Where the server is told to listen.
+/// Where the server is told to listen. IPv4 addresses are the last octets of fd00::/64 too.
 const SERVER: &str = "10.0.0.2:7000";
+const SERVER_IPV6: &str = "fd00::10.0.0.2/64";
+const PEER_IPV6: &str = "fd00::10.0.0.1/64";
 /// Cases that the peer has, at least: a list that has lost some is no proof.
 const CASES_MIN: usize = 280;
 
@@ -74,15 +76,34 @@ fn the_list_of_cases_is_right() {
     assert_eq!(names.len(), written.lines().count(), "a name stands twice");
 }
 
-#[test]
-fn a_hostile_peer_harms_nobody() {
+fn on_a_node(options: &str, cases: Cases) {
     if lacks(NEEDS) || lacks(&[Need::Tun]) {
         return;
     }
     let switch = Switch::new(1500);
-    let plug = format!("--tap tap2 --addr 10.0.0.2/24 --bridge {} --seed 7", Switch::BRIDGE);
+    let bridge = Switch::BRIDGE;
+    let plug = format!(
+        "--tap tap2 --addr 10.0.0.2/24 --addr {SERVER_IPV6} --bridge {bridge} --seed 7 {options}"
+    );
     let server = server(switch.namespace(), &plug);
-    drive(server, &switch.host("10.0.0.1/24"));
+    drive(server, &host(&switch, "10.0.0.1/24", PEER_IPV6), cases);
+}
+
+fn host(switch: &Switch, ipv4: &str, ipv6: &str) -> Namespace {
+    let host = switch.host(ipv4);
+    host.ip(&format!("addr add {ipv6} dev eth0 nodad"));
+    host
+}
+
+#[test]
+fn a_hostile_peer_harms_nobody() {
+    on_a_node("", Cases::All);
+}
+
+// Connections stay in the host stack.
+#[test]
+fn floods_harm_no_client_of_a_node_that_does_not_offload() {
+    on_a_node("--offload never", Cases::Floods);
 }
 
 #[test]
@@ -91,15 +112,23 @@ fn a_hostile_peer_harms_nobody_on_kernel_sockets() {
         return;
     }
     let switch = Switch::new(1500);
-    let server = server(&switch.host("10.0.0.2/24"), "--kernel");
-    drive(server, &switch.host("10.0.0.1/24"));
+    let server = server(&host(&switch, "10.0.0.2/24", SERVER_IPV6), "--kernel");
+    drive(server, &host(&switch, "10.0.0.1/24", PEER_IPV6), Cases::All);
 }
 
-/// Every case, or the one that FLUE_HOSTILE_CASE names, FLUE_HOSTILE_ROUNDS times, from `host`.
-fn drive(mut server: Process, host: &Namespace) {
+/// Cases of a run without FLUE_HOSTILE_CASE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Cases {
+    All,
+    Floods,
+}
+
+/// The cases, or the one that FLUE_HOSTILE_CASE names, FLUE_HOSTILE_ROUNDS times, from `host`.
+fn drive(mut server: Process, host: &Namespace, cases: Cases) {
     let pid = server.id().to_string();
     let mut arguments = vec!["--all", "--pid", &pid];
     let only = std::env::var("FLUE_HOSTILE_CASE").ok();
+    let only = only.or_else(|| (cases == Cases::Floods).then(|| "flood-*".into()));
     let rounds = std::env::var("FLUE_HOSTILE_ROUNDS").unwrap_or_else(|_| "1".into());
     arguments.extend(["--rounds", &rounds]);
     arguments.extend(only.iter().flat_map(|case| ["--only", case]));
@@ -110,13 +139,13 @@ fn drive(mut server: Process, host: &Namespace) {
     let failed: Vec<String> = said.lines().filter_map(failure).collect();
     let server_said = server.log().join("\n");
     assert!(failed.is_empty(), "{}\nthe server: {server_said}", failed.join("\n"));
-    let cases = said.lines().filter(|line| line.starts_with("ok ")).count();
-    assert!(said.contains("done: "), "{said}");
-    assert!(only.is_some() || cases >= CASES_MIN, "only {cases} cases: {said}");
+    let count = said.lines().filter(|line| line.starts_with("ok ")).count();
+    assert!(said.contains("done: ") && count > 0, "{said}");
+    assert!(only.is_some() || count >= CASES_MIN, "only {count} cases: {said}");
     assert!(server.is_running());
     server.expect_exit(0, START);
     eprintln!(
-        "{cases} cases in {took:?}; {}",
+        "{count} cases in {took:?}; {}",
         said.lines().find(|it| it.starts_with("memory")).unwrap_or_default()
     );
 }

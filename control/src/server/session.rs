@@ -1,0 +1,141 @@
+//! One client of the control socket: its request, then its answer, as far as the socket has them without waiting.
+//!
+//! Limits: [`REQUEST_BYTES_MAX`] octets of a request. Timers: [`REQUEST_LIMIT`], [`ANSWER_LIMIT`].
+
+use std::{
+    io::{self, Read, Write},
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+
+use rustix::event::PollFlags;
+
+use crate::{ANSWER_LIMIT, REQUEST_BYTES_MAX, REQUEST_LIMIT};
+
+/// End of a session without a complete answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Ended {
+    #[error("time limit of {} s", .0.as_secs_f64())]
+    Late(Duration),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("closed by the client")]
+    Closed,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Request(Vec<u8>),
+    Answer { text: Vec<u8>, sent: usize },
+}
+
+/// A client that has not had its answer.
+#[derive(Debug)]
+pub(super) struct Session {
+    client: UnixStream,
+    stage: Stage,
+    /// End of the stage.
+    deadline: Instant,
+    /// Last octets received or sent.
+    active_at: Instant,
+}
+
+impl Session {
+    /// Session of an accepted client.
+    ///
+    /// # Errors
+    /// `fcntl` of the socket.
+    pub(super) fn new(client: UnixStream) -> io::Result<Self> {
+        client.set_nonblocking(true)?;
+        let now = Instant::now();
+        let stage = Stage::Request(Vec::new());
+        Ok(Self { client, stage, deadline: now + REQUEST_LIMIT, active_at: now })
+    }
+
+    pub(super) const fn client(&self) -> &UnixStream {
+        &self.client
+    }
+
+    pub(super) const fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    pub(super) const fn active_at(&self) -> Instant {
+        self.active_at
+    }
+
+    /// Events of the socket that let the session proceed.
+    pub(super) const fn events(&self) -> PollFlags {
+        match self.stage {
+            Stage::Request(_) => PollFlags::IN,
+            Stage::Answer { .. } => PollFlags::OUT,
+        }
+    }
+
+    /// Receives and sends what the socket allows; `answer` turns a request into its answer. Returns true when the
+    /// answer is complete.
+    ///
+    /// # Errors
+    /// The session is over.
+    pub(super) fn proceed(
+        &mut self,
+        answer: impl FnOnce(&[u8]) -> io::Result<Vec<u8>>,
+    ) -> Result<bool, Ended> {
+        if let Stage::Request(line) = &mut self.stage {
+            if !receive(&mut self.client, line, &mut self.active_at)? {
+                return self.unless_late(REQUEST_LIMIT);
+            }
+            let text = answer(line)?;
+            self.stage = Stage::Answer { text, sent: 0 };
+            self.deadline = Instant::now() + ANSWER_LIMIT;
+        }
+        let Stage::Answer { text, sent } = &mut self.stage else { return Ok(false) };
+        while *sent < text.len() {
+            match self.client.write(&text[*sent..]) {
+                Ok(0) => return Err(Ended::Closed),
+                Ok(count) => *sent += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return self.unless_late(ANSWER_LIMIT);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+            self.active_at = Instant::now();
+        }
+        Ok(true)
+    }
+
+    fn unless_late(&self, limit: Duration) -> Result<bool, Ended> {
+        match self.deadline <= Instant::now() {
+            true => Err(Ended::Late(limit)),
+            false => Ok(false),
+        }
+    }
+}
+
+/// Appends received octets to `line`. Returns true when it holds a request, without its newline, or
+/// [`REQUEST_BYTES_MAX`] octets that are none.
+fn receive(
+    client: &mut UnixStream,
+    line: &mut Vec<u8>,
+    active_at: &mut Instant,
+) -> Result<bool, Ended> {
+    loop {
+        let mut octets = [0; REQUEST_BYTES_MAX];
+        match client.read(&mut octets[..REQUEST_BYTES_MAX - line.len()]) {
+            Ok(0) => return Err(Ended::Closed),
+            Ok(count) => {
+                *active_at = Instant::now();
+                let octets = &octets[..count];
+                let end = octets.iter().position(|&octet| octet == b'\n');
+                line.extend_from_slice(&octets[..end.unwrap_or(count)]);
+                if end.is_some() || line.len() == REQUEST_BYTES_MAX {
+                    return Ok(true);
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
