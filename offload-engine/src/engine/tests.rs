@@ -673,7 +673,7 @@ fn a_full_link_is_waited_for() {
 #[test]
 fn flags_of_what_is_cut() {
     let all = Flags::ACK | Flags::PSH | Flags::FIN | Flags::CWR | Flags::ECE;
-    let piece = |first, last| super::run::flags_of_piece(all, first, last);
+    let piece = |first, last| super::transmit::flags_of_piece(all, first, last);
     assert_eq!(piece(true, true), all);
     assert_eq!(piece(true, false), Flags::ACK | Flags::CWR | Flags::ECE);
     assert_eq!(piece(false, false), Flags::ACK | Flags::ECE);
