@@ -58,7 +58,6 @@ const GUESTS: &[&str] = &[
     "node/src",
     "network/src",
     "control/src",
-    "report/src",
     "verbs/core/src",
     "verbs/src",
     "ndkpi/src",
