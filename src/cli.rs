@@ -153,7 +153,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     start_log(output, verbose);
     let style = Style { json: output.json, quiet: output.quiet, document_to };
     let mut console = Console::new(name, style);
-    let ended = with_outputs(command.run(&mut console), flue_node::output::take_failure());
+    let outputs = flue_node::output::take_failure().map(Failure::from);
+    let ended = with_outputs(command.run(&mut console), outputs);
     ExitCode::from(console.finish(ended))
 }
 

@@ -9,11 +9,11 @@ use std::{
 
 use super::{
     ANSWER_BYTES_MAX, ANSWER_LIMIT, VERSION,
+    error::Error,
     message::{Answer, Ask, NodeName, Reply, Request},
     place,
     record::Record,
 };
-use flue_report::failure::Failure;
 
 /// How long a node may take for an answer.
 pub const LIMIT: Duration = Duration::from_secs(10);
@@ -61,14 +61,14 @@ impl Nodes {
 ///
 /// # Errors
 /// A node that was named is not there, or the directory is not ours.
-pub fn find(nodes: &Nodes) -> Result<(Vec<PathBuf>, PathBuf), Failure> {
+pub fn find(nodes: &Nodes) -> Result<(Vec<PathBuf>, PathBuf), Error> {
     if let Nodes::Path(path) = nodes {
         return Ok((vec![path.clone()], path.clone()));
     }
     let directory = place::directory();
     let shown = directory.display();
     let mut sockets = place::sockets(&directory)
-        .map_err(|error| Failure::work(format!("control sockets: {shown}: {error}")))?;
+        .map_err(|error| Error::new(format!("control sockets: {shown}: {error}")))?;
     sockets.retain(|path| nodes.names(path) && is_alive(path));
     if sockets.is_empty() && *nodes != Nodes::All {
         let wanted = match nodes {
@@ -76,7 +76,7 @@ pub fn find(nodes: &Nodes) -> Result<(Vec<PathBuf>, PathBuf), Failure> {
             Nodes::Pid(pid) => format!("in process {pid}"),
             Nodes::All | Nodes::Path(_) => String::new(),
         };
-        return Err(Failure::work(format!("no node {wanted} has a control socket in {shown}")));
+        return Err(Error::new(format!("no node {wanted} has a control socket in {shown}")));
     }
     Ok((sockets, directory))
 }
@@ -95,13 +95,13 @@ fn is_alive(path: &Path) -> bool {
 ///
 /// # Errors
 /// It cannot be reached, does not answer in time, or answers something else.
-pub fn ask(path: &Path, ask: Ask) -> Result<Answer, Failure> {
+pub fn ask(path: &Path, ask: Ask) -> Result<Answer, Error> {
     let failed = |what: &str, error: io::Error| {
-        Failure::work(format!("control socket {}: {what}: {error}", path.display()))
+        Error::new(format!("control socket {}: {what}: {error}", path.display()))
     };
     let mut stream =
         UnixStream::connect(path).map_err(|error| match unreachable(path, &error) {
-            Some(problem) => Failure::work(format!("control socket {}: {problem}", path.display()))
+            Some(problem) => Error::new(format!("control socket {}: {problem}", path.display()))
                 .with_hint("flue ss lists the nodes that are running"),
             None => failed("connect", error),
         })?;
@@ -118,7 +118,7 @@ pub fn ask(path: &Path, ask: Ask) -> Result<Answer, Failure> {
         return Err(failed("answer", io::Error::other(why)));
     }
     match reply.answer {
-        Answer::Failed { message } => Err(Failure::work(message)),
+        Answer::Failed { message } => Err(Error::new(message)),
         answer => Ok(answer),
     }
 }
@@ -170,12 +170,12 @@ fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// As [`ask`]; or it has more than [`CONNECTIONS_MAX`].
-pub fn list(path: &Path, state: bool) -> Result<(NodeName, Vec<Record>), Failure> {
+pub fn list(path: &Path, state: bool) -> Result<(NodeName, Vec<Record>), Error> {
     let mut connections: Vec<Record> = Vec::new();
     loop {
         let after = connections.last().map(|record| record.handle);
         let Answer::List(page) = ask(path, Ask::List { after, state })? else {
-            return Err(Failure::work(format!(
+            return Err(Error::new(format!(
                 "control socket {}: not a list of connections",
                 path.display()
             )));
@@ -186,7 +186,7 @@ pub fn list(path: &Path, state: bool) -> Result<(NodeName, Vec<Record>), Failure
             return Ok((page.node, connections));
         }
         if connections.len() >= CONNECTIONS_MAX {
-            return Err(Failure::work(format!("more than {CONNECTIONS_MAX} connections")));
+            return Err(Error::new(format!("more than {CONNECTIONS_MAX} connections")));
         }
     }
 }
@@ -213,7 +213,7 @@ mod tests {
         ] {
             let failure = list(path, false).unwrap_err();
             assert_eq!(failure.message, format!("control socket {}: {problem}", path.display()));
-            assert_eq!(failure.hint.as_deref(), Some("flue ss lists the nodes that are running"));
+            assert_eq!(failure.hint, Some("flue ss lists the nodes that are running"));
         }
         fs::remove_dir_all(directory).unwrap();
     }

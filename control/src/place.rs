@@ -13,7 +13,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use flue_report::failure::Failure;
+use crate::error::Error;
 
 /// Entries of the directory that are looked at.
 pub const ENTRIES_MAX: usize = 4096;
@@ -79,9 +79,9 @@ pub fn directory() -> PathBuf {
 ///
 /// # Errors
 /// It cannot be made, or is not.
-pub fn make_directory(path: &Path) -> Result<(), Failure> {
+pub fn make_directory(path: &Path) -> Result<(), Error> {
     let failed =
-        |error: io::Error| Failure::work(format!("control socket: {}: {error}", path.display()));
+        |error: io::Error| Error::new(format!("control socket: {}: {error}", path.display()));
     match fs::DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

@@ -37,12 +37,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use self::session::Session;
 use super::{
     BACKLOG, CLIENTS_MAX, HOST_LIMIT, LOOK_MAX, MOVE_LIMIT, REQUEST_BYTES_MAX, ROWS_MAX, VERSION,
+    error::Error,
     message::{Answer, Ask, Destination, Move, NodeName, Page, Reply, Request},
     place::{self as places, ControlPlace, PATH_BYTES_MAX},
     record::Record,
 };
 use flue_node::NodeOptions;
-use flue_report::failure::Failure;
 
 mod session;
 
@@ -217,7 +217,7 @@ pub fn serve(
     node: &(impl Controlled + Clone),
     options: &NodeOptions,
     place: &ControlPlace,
-) -> Result<Option<Control>, Failure> {
+) -> Result<Option<Control>, Error> {
     serve_as(node, NodeName::of(options), place)
 }
 
@@ -229,7 +229,7 @@ pub fn serve_as(
     node: &(impl Controlled + Clone),
     name: NodeName,
     place: &ControlPlace,
-) -> Result<Option<Control>, Failure> {
+) -> Result<Option<Control>, Error> {
     let Some(path) = place.socket(&name.tap, name.pid) else { return Ok(None) };
     let made = match place {
         ControlPlace::Directory(directory) => places::make_directory(directory).map(|()| {
@@ -251,12 +251,11 @@ pub fn serve_as(
 }
 
 /// Makes room for a socket where one is that nobody listens on; anything else there stays.
-fn remove_stale(path: &Path) -> Result<(), Failure> {
+fn remove_stale(path: &Path) -> Result<(), Error> {
     match UnixStream::connect(path) {
-        Ok(_) => Err(Failure::work(format!(
-            "--control {}: another process listens there",
-            path.display()
-        ))),
+        Ok(_) => {
+            Err(Error::new(format!("--control {}: another process listens there", path.display())))
+        }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             use std::os::unix::fs::FileTypeExt;
             let is_socket =
@@ -275,7 +274,7 @@ fn remove_stale(path: &Path) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The socket or the thread cannot be had.
-pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Control, Failure> {
+pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Control, Error> {
     let failed = |error: io::Error| {
         let length = path.as_os_str().len();
         let why = if length > PATH_BYTES_MAX {
@@ -283,7 +282,7 @@ pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Con
         } else {
             error.to_string()
         };
-        Failure::work(format!("control socket {}: {why}", path.display()))
+        Error::new(format!("control socket {}: {why}", path.display()))
     };
     let listener = UnixListener::from(moved_up(UnixListener::bind(&path).map_err(failed)?.into()));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed)?;

@@ -36,6 +36,7 @@ mod observer;
 pub mod offload_policy;
 mod retrieve;
 mod row;
+#[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 pub mod socket;
 pub mod stream;

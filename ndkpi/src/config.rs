@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use flue_node::{NodeOptions, random_seed};
-use flue_report::failure::Failure;
+use flue_node::{Error, NodeOptions, random_seed};
 use host_stack::node::Node;
 use rdma_over_tcp::{
     access::{self, Access},
@@ -85,13 +84,12 @@ impl Configuration {
     /// Reads a configuration; an empty one has everything by default.
     ///
     /// # Errors
-    /// A failure of usage: it is none.
-    pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
+    /// [`Error::Option`]: it is none.
+    pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         if text.trim().is_empty() {
             return Ok(Self::default());
         }
-        serde_json::from_str(text)
-            .map_err(|error| Failure::usage(format!("configuration: {error}")))
+        serde_json::from_str(text).map_err(|error| Error::Option(format!("configuration: {error}")))
     }
 
     fn adapter(&self) -> AdapterConfig {
@@ -109,15 +107,15 @@ impl Configuration {
     ///
     /// # Errors
     /// As [`NodeOptions::open_ndk`] and [`access::open_sockets`].
-    pub(crate) fn open(&self) -> Result<(Carrier, Adapter), Failure> {
+    pub(crate) fn open(&self) -> Result<(Carrier, Adapter), Error> {
         let Some(node) = &self.node else {
             let config = AdapterConfig { seed: random_seed()?.into(), ..self.adapter() };
             let (sockets, access) = access::open_sockets(SocketsConfig::default(), config)
-                .map_err(|error| Failure::work(format!("kernel sockets: {error}")))?;
+                .map_err(|error| Error::Operation(format!("kernel sockets: {error}")))?;
             return Ok((Carrier::Sockets(sockets, access.clone()), access.into()));
         };
         if node.queues != 1 {
-            return Err(Failure::usage("queues: an adapter has one queue"));
+            return Err(Error::Option("queues: an adapter has one queue".into()));
         }
         let mut opened = node.open_ndk(self.adapter())?;
         let (node, adapter) = opened.pop().expect("a queue has an adapter");

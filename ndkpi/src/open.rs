@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use flue_report::failure::{Failure, Kind as FailureKind};
+use flue_node::{Cause, Error};
 use rdma_over_tcp::ndk::{NDK_VERSION, NdkVersion, NtStatus};
 
 use crate::{
@@ -37,14 +37,14 @@ thread_local! {
 /// A refused open: the status, and why.
 struct Refused(NTSTATUS, String);
 
-impl From<Failure> for Refused {
-    fn from(failure: Failure) -> Self {
-        let status = match failure.kind {
-            FailureKind::Usage => NDIS_STATUS_INVALID_PARAMETER,
-            FailureKind::Work | FailureKind::Lacking => NDIS_STATUS_FAILURE,
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        let status = match error.cause() {
+            Cause::Option => NDIS_STATUS_INVALID_PARAMETER,
+            Cause::Operation | Cause::Prerequisite => NDIS_STATUS_FAILURE,
         };
-        let hint = failure.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
-        Self(status, format!("{}{hint}", failure.message))
+        let hint = error.hint().map(|hint| format!("; {hint}")).unwrap_or_default();
+        Self(status, format!("{}{hint}", error.message()))
     }
 }
 

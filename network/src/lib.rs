@@ -12,6 +12,7 @@
 #![deny(unsafe_code)]
 
 pub mod environment;
+mod error;
 mod message;
 pub mod namespace;
 pub mod plumb;
@@ -20,7 +21,6 @@ mod wait;
 
 use std::{fmt, io, time::Duration};
 
-use flue_report::failure::Failure;
 use ipnet::IpNet;
 use netlink_packet_core::Nla;
 use netlink_packet_route::{
@@ -33,6 +33,7 @@ use netlink_packet_route::{
 };
 use rustix::io::Errno;
 
+pub use self::error::{Cause, Error};
 use self::message::{Connection, Mode};
 
 /// Attribute of a TUN interface: whether it persists without a process that has it open (linux/if_link.h); one byte.
@@ -71,20 +72,6 @@ fn bridge_error(name: &str, problem: &str) -> NetError {
 impl std::error::Error for NetError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.source)
-    }
-}
-
-impl From<NetError> for Failure {
-    fn from(error: NetError) -> Self {
-        let code = error.source.raw_os_error().map(Errno::from_raw_os_error);
-        match code {
-            Some(Errno::PERM | Errno::ACCESS) => Self::lacking(error.to_string())
-                .with_hint("changing links needs CAP_NET_ADMIN in their network namespace"),
-            Some(Errno::OPNOTSUPP) => Self::lacking(error.to_string()).with_hint(
-                "the kernel was built without this kind of link, or its module is absent",
-            ),
-            _ => Self::work(error.to_string()),
-        }
     }
 }
 

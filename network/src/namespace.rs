@@ -10,12 +10,13 @@
 
 use std::{fs, io, path::Path};
 
-use flue_report::failure::Failure;
 use rustix::{
     io::Errno,
     process::{getegid, geteuid},
     thread::{CapabilitySet, UnshareFlags, capabilities},
 };
+
+use crate::Error;
 
 /// How the caller got its network namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,8 +40,8 @@ fn has(wanted: CapabilitySet) -> bool {
 /// Call it before the process has a second thread.
 ///
 /// # Errors
-/// [`Failure::lacking`], naming the kernel setting that forbids it.
-pub fn enter() -> Result<Entered, Failure> {
+/// [`Error::prerequisite`], naming the kernel setting that forbids it.
+pub fn enter() -> Result<Entered, Error> {
     if has(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN) {
         unshare(UnshareFlags::NEWNET).map_err(|errno| diagnose(errno, false, &Settings::read()))?;
         return Ok(Entered::Privileged);
@@ -68,7 +69,7 @@ pub fn enter() -> Result<Entered, Failure> {
 ///
 /// # Errors
 /// As [`enter`].
-pub fn enter_below() -> Result<(), Failure> {
+pub fn enter_below() -> Result<(), Error> {
     unshare(UnshareFlags::NEWNET).map_err(|errno| diagnose(errno, false, &Settings::read()))
 }
 
@@ -77,9 +78,9 @@ pub fn enter_below() -> Result<(), Failure> {
 ///
 /// # Errors
 /// The mount namespace or the mount is refused. In the second case the process is in its own mount namespace.
-pub fn show_own_links() -> Result<(), Failure> {
+pub fn show_own_links() -> Result<(), Error> {
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-    let failed = |errno| Failure::lacking(format!("mount /sys: {errno}"));
+    let failed = |errno| Error::prerequisite(format!("mount /sys: {errno}"));
     unshare(UnshareFlags::NEWNS).map_err(failed)?;
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
     mount_change("/", private).map_err(failed)?;
@@ -94,13 +95,13 @@ fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }
 
-fn map_failure(path: &str, error: &io::Error) -> Failure {
+fn map_failure(path: &str, error: &io::Error) -> Error {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
     match code {
         Some(Errno::PERM | Errno::ACCESS) => {
             diagnose(Errno::PERM, true, &Settings::read()).at(&format!("write {path}"))
         }
-        _ => Failure::lacking(format!("write {path}: {error}")),
+        _ => Error::prerequisite(format!("write {path}: {error}")),
     }
 }
 
@@ -133,13 +134,14 @@ impl Settings {
 }
 
 /// The reason why unshare(2), with or without NEWUSER, failed with `errno`.
-fn diagnose(errno: Errno, user: bool, settings: &Settings) -> Failure {
+fn diagnose(errno: Errno, user: bool, settings: &Settings) -> Error {
     let forbids = |path: &str, value: &str, advice: &str| {
-        Failure::lacking(format!("namespaces are forbidden by {path} = {value}")).with_hint(advice)
+        Error::prerequisite(format!("namespaces are forbidden by {path} = {value}"))
+            .with_hint(advice)
     };
     let what = if user { "a user and network namespace" } else { "a network namespace" };
     if user && !settings.has_user_namespaces {
-        return Failure::lacking("the kernel has no user namespaces (CONFIG_USER_NS)")
+        return Error::prerequisite("the kernel has no user namespaces (CONFIG_USER_NS)")
             .with_hint("run as root");
     }
     if user && settings.max_user_namespaces == Some(0) {
@@ -162,7 +164,7 @@ fn diagnose(errno: Errno, user: bool, settings: &Settings) -> Failure {
         return forbids(APPARMOR_RESTRICT, "1", advice);
     }
     let failure =
-        Failure::lacking(format!("unshare: no {}: {errno}", what.trim_start_matches("a ")));
+        Error::prerequisite(format!("unshare: no {}: {errno}", what.trim_start_matches("a ")));
     match errno {
         Errno::PERM if user => failure.with_hint(
             "a container's seccomp profile or a chroot forbids user namespaces here; run as root, or \
@@ -178,7 +180,7 @@ fn diagnose(errno: Errno, user: bool, settings: &Settings) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flue_report::failure::Kind;
+    use crate::Cause;
 
     const OPEN: Settings = Settings {
         max_user_namespaces: Some(1024),
@@ -190,7 +192,7 @@ mod tests {
 
     fn message(errno: Errno, user: bool, settings: Settings) -> String {
         let failure = diagnose(errno, user, &settings);
-        assert_eq!(failure.kind, Kind::Lacking);
+        assert_eq!(failure.cause, Cause::Prerequisite);
         failure.to_string()
     }
 

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use flue_report::failure::Failure;
 use ipnet::IpNet;
 use offload_engine::link::{OpenTap, TapOptions, open_tap_queues};
 
-use crate::{NetError, Netlink, environment::tap_failure, sysctl};
+use crate::{Error, NetError, Netlink, environment::tap_error, sysctl};
 
 /// Time for a link to start forwarding. It takes a few milliseconds; the limit is for very busy machines.
 pub const FORWARDING_LIMIT: Duration = Duration::from_secs(5);
@@ -32,14 +31,14 @@ pub struct KernelSide<'a> {
 /// Opens a TAP with so many queues, and sets up the kernel's side of it; frames pass when it returns.
 ///
 /// # Errors
-/// What stands in the way, as [`Failure`]'s kind: the options, the machine, or something else.
+/// The options, the machine, or an operation that failed: [`Error::cause`].
 pub fn open_taps(
     netlink: &mut Netlink,
     options: &TapOptions,
     queues: usize,
     side: &KernelSide<'_>,
-) -> Result<Vec<OpenTap>, Failure> {
-    let opened = open_tap_queues(options, queues).map_err(tap_failure)?;
+) -> Result<Vec<OpenTap>, Error> {
+    let opened = open_tap_queues(options, queues).map_err(tap_error)?;
     make_ready(netlink, &opened[0].name, options.mtu, side)?;
     Ok(opened)
 }
@@ -54,7 +53,7 @@ pub fn make_ready(
     tap: &str,
     mtu_bytes: usize,
     side: &KernelSide<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), Error> {
     let KernelSide { bridge, ref addresses, txqueuelen } = *side;
     let current = netlink.link(tap)?;
     if addresses.iter().any(|prefix| prefix.addr().is_ipv6()) {
@@ -63,9 +62,8 @@ pub fn make_ready(
         sysctl::silence_ipv6(tap)?;
     }
     // Change only what differs: the owner of a TAP need not have CAP_NET_ADMIN.
-    let mtu_bytes = u16::try_from(mtu_bytes).map_err(|_| {
-        Failure::usage(format!("--mtu: {mtu_bytes} bytes, a TAP has at most 65521"))
-    })?;
+    let mtu_bytes = u16::try_from(mtu_bytes)
+        .map_err(|_| Error::option(format!("--mtu: {mtu_bytes} bytes, a TAP has at most 65521")))?;
     if current.mtu_bytes != Some(mtu_bytes.into()) {
         netlink.set_mtu(tap, mtu_bytes)?;
     }

@@ -96,18 +96,18 @@ fn errors_name_operation_and_object() {
         let error = netlink.set_up("absent0").unwrap_err().to_string();
         assert!(error.contains("absent0") && error.contains("No such device"), "{error}");
         netlink.create_bridge("br0", 1500).unwrap();
-        let failure = Failure::from(netlink.set_bridge("br0", Some("lo")).unwrap_err());
+        let failure = Error::from(netlink.set_bridge("br0", Some("lo")).unwrap_err());
         assert_eq!(
             failure.to_string(),
             "bridge lo: not a bridge: name a bridge or drop the option"
         );
-        let failure = Failure::from(netlink.set_bridge("br0", Some("br1")).unwrap_err());
+        let failure = Error::from(netlink.set_bridge("br0", Some("br1")).unwrap_err());
         assert_eq!(failure.to_string(), "bridge br1: not found: create it or drop the option");
         let error = netlink.wait_forwarding("br0", Duration::from_millis(1)).unwrap_err();
         assert_eq!(error.source.raw_os_error(), Some(Errno::TIMEDOUT.raw_os_error()));
         let prefix: IpNet = "fd77::1/64".parse().unwrap();
         sysctl::silence_ipv6("br0").unwrap();
-        let failure = Failure::from(netlink.add_address("br0", prefix).unwrap_err());
+        let failure = Error::from(netlink.add_address("br0", prefix).unwrap_err());
         assert!(failure.message.contains("fd77::1/64 to br0"), "{failure}");
     });
 }

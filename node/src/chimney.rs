@@ -2,7 +2,6 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use flue_report::failure::Failure;
 use host_stack::{
     offload_policy::{OffloadRules, UploadReasons},
     socket::AUTO_OFFLOAD_BYTES,
@@ -13,7 +12,10 @@ use offload_engine::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::words::{joined, word};
+use crate::{
+    error::Error,
+    words::{joined, word},
+};
 
 /// Seconds that a connection rests in the host after an upload that nobody asked for, or a refusal.
 pub const UPLOAD_REST_DEFAULT_SECONDS: u32 = 10;
@@ -181,10 +183,10 @@ impl Default for ChimneyOptions {
 }
 
 impl ChimneyOptions {
-    pub(crate) fn check(&self) -> Result<(), Failure> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         let count = self.offload_ports.as_ref().map_or(0, Vec::len);
         if count > PORTS_MAX {
-            return Err(Failure::usage(format!(
+            return Err(Error::option(format!(
                 "--offload-ports: {count} ports, at most {PORTS_MAX}"
             )));
         }
@@ -194,7 +196,7 @@ impl ChimneyOptions {
         ];
         for (option, value, range) in seconds {
             if !range.contains(&value.into()) {
-                return Err(Failure::usage(format!(
+                return Err(Error::option(format!(
                     "{option} {value}: not within {range:?} seconds"
                 )));
             }

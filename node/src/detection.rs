@@ -8,7 +8,6 @@
 
 use std::{io, net::IpAddr, time::Duration};
 
-use flue_report::failure::Failure;
 use host_stack::dad;
 use offload_engine::{
     link::{Link, OpenTap, RxBatch, TxFrame, TxOffload},
@@ -17,7 +16,7 @@ use offload_engine::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::NodeOptions;
+use crate::{NodeOptions, error::Error};
 
 /// Pause before the second probe.
 const REPEAT: Duration = Duration::from_millis(40);
@@ -32,19 +31,20 @@ const FRAMES_MAX: usize = 64;
 /// TAP has the kernel alone on its other end.
 ///
 /// # Errors
-/// [`Failure::lacking`], naming the address and the station. The device is gone.
+/// [`Error::prerequisite`], naming the address and the station. The device is gone.
 pub(crate) fn detect_duplicates(
     taps: &mut [OpenTap],
     options: &NodeOptions,
     is_alone: bool,
-) -> Result<(), Failure> {
+) -> Result<(), Error> {
     let mac = options.mac();
     let ours: Vec<_> = options.addresses.iter().map(|prefix| prefix.address()).collect();
     let found = watch(taps, mac, &ours, is_alone)
-        .map_err(|error| Failure::work(format!("duplicate address detection: {error}")))?;
+        .map_err(|error| Error::operation(format!("duplicate address detection: {error}")))?;
     let Some((address, station)) = found else { return Ok(()) };
-    Err(Failure::lacking(format!("address {address}: in use by the station {station}"))
-        .with_hint("choose another --addr; --dad off starts without the check"))
+    let error = format!("address {address}: in use by the station {station}");
+    let hint = "choose another --addr; --dad off starts without the check";
+    Err(flue_network::Error::prerequisite(error).with_hint(hint).into())
 }
 
 fn watch(

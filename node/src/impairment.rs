@@ -2,12 +2,13 @@
 
 use std::{fmt, time::Duration};
 
-use flue_report::{
-    failure::Failure,
-    units::{BitRate, ParseError, Percent, QueueSize, format_duration, parse_delay},
-};
 use offload_engine::link::{Impairments, QueueLimit};
 use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::Error,
+    units::{BitRate, ParseError, Percent, QueueSize, format_duration, parse_delay},
+};
 
 /// Least that a queue given as a time holds, bytes: a full-sized frame.
 const QUEUE_MIN_BYTES: u64 = 1514;
@@ -134,15 +135,15 @@ impl Impairment {
     /// Checks the options against each other.
     ///
     /// # Errors
-    /// [`Failure::usage`], naming the option and its limit.
-    pub fn check(&self) -> Result<(), Failure> {
+    /// [`Error::option`], naming the option and its limit.
+    pub fn check(&self) -> Result<(), Error> {
         if let (Some(queue), None) = (self.queue, self.rate_bps) {
-            return Err(Failure::usage(format!(
+            return Err(Error::option(format!(
                 "--queue {queue}: nothing waits before a wire without --rate"
             )));
         }
         let checked = self.on_a_link(0).validate();
-        checked.map_err(|error| Failure::usage(format!("impairment: {error}")))
+        checked.map_err(|error| Error::option(format!("impairment: {error}")))
     }
 }
 

@@ -24,7 +24,6 @@ use std::{
     str::FromStr,
 };
 
-use flue_report::failure::Failure;
 use host_stack::{dad::Detection, node::Node};
 use offload_engine::{
     descriptor::moved_up,
@@ -44,7 +43,7 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 
 use self::{reset::reset, table::Table, tracker::Tracker};
-use crate::NodeOptions;
+use crate::{NodeOptions, error::Error};
 
 /// How a program starts the node that its launcher has prepared. Passed serialised in an environment variable.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -70,10 +69,10 @@ impl Launch {
     ///
     /// # Errors
     /// As [`NodeOptions::open`].
-    pub fn prepare(options: &NodeOptions) -> Result<Self, Failure> {
+    pub fn prepare(options: &NodeOptions) -> Result<Self, Error> {
         let options = options.clone().completed()?;
         let (tap, name) = options.open_descriptor()?;
-        let failed = |error: Errno| Failure::work(format!("table of connections: {error}"));
+        let failed = |error: Errno| Error::operation(format!("table of connections: {error}"));
         let table = memfd_create("flue-connections", MemfdFlags::empty()).map_err(failed)?;
         let options = NodeOptions {
             tap: name,
@@ -94,21 +93,21 @@ impl Launch {
     ///
     /// # Errors
     /// The TAP or the table cannot be used.
-    pub fn reset_left(&self) -> Result<(), Failure> {
+    pub fn reset_left(&self) -> Result<(), Error> {
         let Self { node, _tap, table } = self;
         if !lock(table)? {
             return Ok(());
         }
-        let failed = |error| Failure::work(format!("table of connections: {error}"));
+        let failed = |error| Error::operation(format!("table of connections: {error}"));
         let left = Table::read(table).map_err(failed)?;
         if left.is_empty() {
             return Ok(());
         }
         let bare = node.options.without_observers();
         let link = bare.open_links()?.links.pop();
-        let mut link = link.ok_or_else(|| Failure::work("a TAP without a queue"))?;
+        let mut link = link.ok_or_else(|| Error::operation("a TAP without a queue"))?;
         reset(&mut *link, bare.mac().0, &bare, &left)
-            .map_err(|error| Failure::work(format!("resetting connections: {error}")))
+            .map_err(|error| Error::operation(format!("resetting connections: {error}")))
     }
 }
 
@@ -123,8 +122,8 @@ impl Launch {
     ///
     /// # Errors
     /// Processes cannot be listed, or are left.
-    pub fn kill_users(&self) -> Result<(), Failure> {
-        let failed = |error: io::Error| Failure::work(format!("processes of the node: {error}"));
+    pub fn kill_users(&self) -> Result<(), Error> {
+        let failed = |error: io::Error| Error::operation(format!("processes of the node: {error}"));
         for _ in 0..KILL_ROUNDS_MAX {
             let users = self.users().map_err(failed)?;
             if users.is_empty() {
@@ -141,7 +140,7 @@ impl Launch {
                 let _ = poll(&mut ended, Some(&KILL_LIMIT));
             }
         }
-        Err(Failure::work(format!("processes of the node: left after {KILL_ROUNDS_MAX} rounds")))
+        Err(Error::operation(format!("processes of the node: left after {KILL_ROUNDS_MAX} rounds")))
     }
 
     /// Other processes that have a descriptor of the table.
@@ -185,11 +184,11 @@ impl FromStr for LaunchedNode {
 }
 
 /// Takes the lock of a process. Returns false if another one has it.
-fn lock(table: &File) -> Result<bool, Failure> {
+fn lock(table: &File) -> Result<bool, Error> {
     match fcntl_lock(table, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
         Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
-        Err(error) => Err(Failure::work(format!("lock of the TAP: {error}"))),
+        Err(error) => Err(Error::operation(format!("lock of the TAP: {error}"))),
     }
 }
 
@@ -198,8 +197,8 @@ impl LaunchedNode {
     ///
     /// # Errors
     /// The descriptors are not there any more; or as [`NodeOptions::open`].
-    pub fn open(&self, adapter: rnic::Config) -> Result<Option<(Node<NodeRnic>, Access)>, Failure> {
-        let failed = |error| Failure::work(format!("table of connections: {error}"));
+    pub fn open(&self, adapter: rnic::Config) -> Result<Option<(Node<NodeRnic>, Access)>, Error> {
+        let failed = |error| Error::operation(format!("table of connections: {error}"));
         // A descriptor of its own: the lock is of the process, and ends when any descriptor of the file is closed.
         let path = format!("/proc/self/fd/{}", self.table_fd);
         let file = File::options().read(true).write(true).open(path).map_err(failed)?;
@@ -216,9 +215,9 @@ impl LaunchedNode {
         let links = options.open_links_on(|mut link| {
             if !left.is_empty() {
                 reset(&mut *link, own, &bare, &left)
-                    .map_err(|error| Failure::work(format!("resetting connections: {error}")))?;
+                    .map_err(|error| Error::operation(format!("resetting connections: {error}")))?;
             }
-            let table = table.take().ok_or_else(|| Failure::work("a TAP of several queues"))?;
+            let table = table.take().ok_or_else(|| Error::operation("a TAP of several queues"))?;
             Ok(Box::new(Tracker::new(link, table)) as Box<dyn Link>)
         })?;
         let mut opened = access::open_queues(
@@ -226,7 +225,7 @@ impl LaunchedNode {
             options.node_config(),
             rnic::Config { seed: options.seed().into(), ..adapter },
         )
-        .map_err(|error| Failure::work(format!("start of the node: {error}")))?;
+        .map_err(|error| Error::operation(format!("start of the node: {error}")))?;
         options.start_traces(opened.iter().map(|(node, _)| node))?;
         Ok(opened.pop())
     }

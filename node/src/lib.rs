@@ -5,7 +5,7 @@
 //! use flue_node::NodeOptions;
 //! use rdma_over_tcp::ndk::AdapterConfig;
 //!
-//! # fn main() -> Result<(), flue_node::Failure> {
+//! # fn main() -> Result<(), flue_node::Error> {
 //! let options = NodeOptions {
 //!     addresses: vec!["10.77.0.2/24".parse().expect("an address")],
 //!     host_addresses: vec!["10.77.0.1/24".parse().expect("an address")],
@@ -24,17 +24,18 @@
 
 mod chimney;
 mod detection;
+mod error;
 mod impairment;
 pub mod launched;
 mod open;
 mod options;
 pub mod output;
+pub mod units;
 mod words;
-
-pub use flue_report::failure::Failure;
 
 pub use self::{
     chimney::{Capacity, ChimneyOptions, PORTS_MAX, UPLOAD_REST_DEFAULT_SECONDS},
+    error::{Cause, Error},
     impairment::{Impairment, parse_burst, parse_nanos},
     open::{NdkNode, OpenLinks},
     options::{

@@ -10,10 +10,9 @@ use std::{
 
 use flue_network::{
     Netlink,
-    environment::tap_failure,
+    environment::tap_error,
     plumb::{self, KernelSide},
 };
-use flue_report::failure::Failure;
 use host_stack::{dad::Detection, frame_log, node::Node, socket::SocketPort};
 use offload_engine::{
     descriptor::moved_up,
@@ -24,7 +23,8 @@ use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, AdapterCore};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 use crate::{
-    NodeOptions, detection::detect_duplicates, impairment::Impairment, output::OutputFile,
+    NodeOptions, detection::detect_duplicates, error::Error, impairment::Impairment,
+    output::OutputFile,
 };
 
 /// Bytes of the buffer between a capture or trace and its file.
@@ -58,11 +58,11 @@ impl NodeOptions {
     /// The options are those of [`NodeOptions::completed`], or are completed here.
     ///
     /// # Errors
-    /// What stands in the way, as [`Failure`]'s kind: the options, the machine, or something else.
+    /// The options, the machine, or an operation that failed: [`Error::cause`].
     pub fn open<C: NodeClient + 'static>(
         &self,
         client: impl FnMut(SocketPort) -> C,
-    ) -> Result<Vec<Node<C>>, Failure> {
+    ) -> Result<Vec<Node<C>>, Error> {
         let complete = self.clone().completed()?;
         complete.start(complete.open_links()?.links, client)
     }
@@ -71,7 +71,7 @@ impl NodeOptions {
     ///
     /// # Errors
     /// As [`NodeOptions::open`].
-    pub fn open_ndk(&self, adapter: AdapterConfig) -> Result<Vec<NdkNode>, Failure> {
+    pub fn open_ndk(&self, adapter: AdapterConfig) -> Result<Vec<NdkNode>, Error> {
         let complete = self.clone().completed()?;
         complete.start_ndk(complete.open_links()?.links, adapter)
     }
@@ -81,15 +81,15 @@ impl NodeOptions {
     ///
     /// # Errors
     /// As [`NodeOptions::open`].
-    pub fn open_links(&self) -> Result<OpenLinks, Failure> {
+    pub fn open_links(&self) -> Result<OpenLinks, Error> {
         self.open_links_on(Ok)
     }
 
     /// The same, with what `wrap` makes of each TAP next to it.
     pub(crate) fn open_links_on(
         &self,
-        mut wrap: impl FnMut(Box<dyn Link>) -> Result<Box<dyn Link>, Failure>,
-    ) -> Result<OpenLinks, Failure> {
+        mut wrap: impl FnMut(Box<dyn Link>) -> Result<Box<dyn Link>, Error>,
+    ) -> Result<OpenLinks, Error> {
         let opened = self.open_taps()?;
         let vnet_header = opened.iter().all(|queue| queue.vnet_header);
         let wrapped = opened.into_iter().enumerate().map(|(queue, OpenTap { link, name, .. })| {
@@ -99,7 +99,7 @@ impl NodeOptions {
         Ok(OpenLinks { links: wrapped.collect::<Result<_, _>>()?, vnet_header })
     }
 
-    fn open_taps(&self) -> Result<Vec<OpenTap>, Failure> {
+    fn open_taps(&self) -> Result<Vec<OpenTap>, Error> {
         let (mut opened, is_alone) = match self.tap_fd {
             None => {
                 let (netlink, options) = (&mut Netlink::open()?, self.tap_options());
@@ -118,12 +118,12 @@ impl NodeOptions {
 
     /// Returns the descriptor of the TAP, ready for use, which programs that are started from now on inherit, and the
     /// name of its interface.
-    pub(crate) fn open_descriptor(&self) -> Result<(OwnedFd, String), Failure> {
+    pub(crate) fn open_descriptor(&self) -> Result<(OwnedFd, String), Error> {
         let opened = self.open_taps()?;
-        let failed = || Failure::work("a TAP without a descriptor");
+        let failed = || Error::operation("a TAP without a descriptor");
         let first = opened.into_iter().next().ok_or_else(failed)?;
         let descriptor = rustix::io::dup(first.link.descriptor().ok_or_else(failed)?)
-            .map_err(|error| Failure::work(format!("descriptor of the TAP: {error}")))?;
+            .map_err(|error| Error::operation(format!("descriptor of the TAP: {error}")))?;
         Ok((descriptor, first.name))
     }
 
@@ -141,7 +141,7 @@ impl NodeOptions {
         &self,
         links: Vec<Box<dyn Link>>,
         client: impl FnMut(SocketPort) -> C,
-    ) -> Result<Vec<Node<C>>, Failure> {
+    ) -> Result<Vec<Node<C>>, Error> {
         let nodes = Node::start_queues(links, self.node_config(), client).map_err(start_failure)?;
         self.start_traces(nodes.iter())?;
         Ok(nodes)
@@ -155,7 +155,7 @@ impl NodeOptions {
         &self,
         links: Vec<Box<dyn Link>>,
         adapter: AdapterConfig,
-    ) -> Result<Vec<NdkNode>, Failure> {
+    ) -> Result<Vec<NdkNode>, Error> {
         let adapter = AdapterConfig { seed: self.seed().into(), ..adapter };
         let opened = ndk::open_queues(links, self.node_config(), adapter).map_err(start_failure)?;
         self.start_traces(opened.iter().map(|(node, _)| node))?;
@@ -171,10 +171,10 @@ impl NodeOptions {
     }
 
     /// The TAP whose descriptor has that number.
-    fn inherit(&self, number: i32) -> Result<OpenTap, Failure> {
+    fn inherit(&self, number: i32) -> Result<OpenTap, Error> {
         let descriptor = duplicate(number)
-            .map_err(|error| Failure::usage(format!("--tap-fd {number}: {error}")))?;
-        let opened = open_tap_descriptor(descriptor, &self.tap_options()).map_err(tap_failure)?;
+            .map_err(|error| Error::option(format!("--tap-fd {number}: {error}")))?;
+        let opened = open_tap_descriptor(descriptor, &self.tap_options()).map_err(tap_error)?;
         let is_changed =
             self.bridge.is_some() || !self.host_addresses.is_empty() || self.txqueuelen.is_some();
         if is_changed {
@@ -190,11 +190,11 @@ impl NodeOptions {
         link: Box<dyn Link>,
         tap: &str,
         queue: usize,
-    ) -> Result<Box<dyn Link>, Failure> {
+    ) -> Result<Box<dyn Link>, Error> {
         let Some(path) = &self.pcap else { return Ok(link) };
         let output = OutputFile::create("--pcap", &of_queue(path, queue))?;
         let name = output.name().to_owned();
-        let failed = |error| Failure::work(format!("{name}: {error}"));
+        let failed = |error| Error::operation(format!("{name}: {error}"));
         // The node's time starts with the node, a moment from now.
         let now =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -203,27 +203,27 @@ impl NodeOptions {
         Ok(Box::new(tee))
     }
 
-    fn impaired(&self, link: Box<dyn Link>, seed: u64) -> Result<Box<dyn Link>, Failure> {
+    fn impaired(&self, link: Box<dyn Link>, seed: u64) -> Result<Box<dyn Link>, Error> {
         if self.impairment.is_none() {
             return Ok(link);
         }
         let transmit = self.impairment.on_a_link(seed);
         let receive = Impairments { seed: seed.wrapping_add(1), ..transmit };
         let link = Impaired::new(link, transmit, receive)
-            .map_err(|error| Failure::usage(format!("impairment: {error}")))?;
+            .map_err(|error| Error::option(format!("impairment: {error}")))?;
         Ok(Box::new(link))
     }
 
     pub(crate) fn start_traces<'a, C: NodeClient + 'static>(
         &self,
         nodes: impl Iterator<Item = &'a Node<C>>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Error> {
         let Some(path) = &self.tcp_trace else { return Ok(()) };
         for (queue, node) in nodes.enumerate() {
             let output = OutputFile::create("--tcp-trace", &of_queue(path, queue))?;
             let name = output.name().to_owned();
             node.with_engine(|engine, _| engine.start_trace(Box::new(buffered(output))))
-                .map_err(|error| Failure::work(format!("{name}: {error}")))?;
+                .map_err(|error| Error::operation(format!("{name}: {error}")))?;
         }
         Ok(())
     }
@@ -251,8 +251,8 @@ fn of_queue(path: &Path, queue: usize) -> PathBuf {
     path.with_file_name(name)
 }
 
-fn start_failure(error: io::Error) -> Failure {
-    Failure::work(format!("start of the node: {error}"))
+fn start_failure(error: io::Error) -> Error {
+    Error::operation(format!("start of the node: {error}"))
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::{fmt, net::IpAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
-use flue_report::{failure::Failure, units::IpPrefix};
 use host_stack::{
     dad::Detection,
     host::HostConfig,
@@ -19,7 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     chimney::ChimneyOptions,
+    error::Error,
     impairment::Impairment,
+    units::IpPrefix,
     words::{joined, word},
 };
 
@@ -296,8 +297,8 @@ impl NodeOptions {
     /// The options, checked and complete: with an address, an Ethernet address and a seed.
     ///
     /// # Errors
-    /// [`Failure::usage`], naming the option and its limit.
-    pub fn completed(mut self) -> Result<Self, Failure> {
+    /// [`Error::option`], naming the option and its limit.
+    pub fn completed(mut self) -> Result<Self, Error> {
         if self.addresses.is_empty() {
             self.addresses = vec![ADDRESS_DEFAULT.parse().expect("see the tests")];
         }
@@ -306,21 +307,21 @@ impl NodeOptions {
         check_gateways(&self.gateways, &self.addresses)?;
         for host in &self.host_addresses {
             if self.addresses.iter().any(|own| own.address() == host.address()) {
-                return Err(Failure::usage(format!(
+                return Err(Error::option(format!(
                     "--host-addr {host}: the node itself has that address (--addr)"
                 )));
             }
         }
         if let (Some(bridge), [host, ..]) = (&self.bridge, self.host_addresses.as_slice()) {
-            return Err(Failure::usage(format!(
+            return Err(Error::option(format!(
                 "--host-addr {host}: a port of a bridge ({bridge}) has no address; give the bridge one"
             )));
         }
         if self.tap_fd.is_some() && self.queues > 1 {
-            return Err(Failure::usage("--tap-fd: an inherited TAP has one queue"));
+            return Err(Error::option("--tap-fd: an inherited TAP has one queue"));
         }
         if self.tap_fd.is_some() && self.napi != NapiMode::Off {
-            return Err(Failure::usage("--tap-fd --napi: what opened the TAP has decided that"));
+            return Err(Error::option("--tap-fd --napi: what opened the TAP has decided that"));
         }
         self.chimney.check()?;
         self.impairment.check()?;
@@ -332,9 +333,9 @@ impl NodeOptions {
     }
 
     /// A command line cannot be beyond them, but a program or a configuration can.
-    fn check_limits(&self) -> Result<(), Failure> {
+    fn check_limits(&self) -> Result<(), Error> {
         parse_interface(&self.tap)
-            .map_err(|why| Failure::usage(format!("--tap {}: {why}", self.tap)))?;
+            .map_err(|why| Error::option(format!("--tap {}: {why}", self.tap)))?;
         let txqueuelen = self.txqueuelen.map_or(*TXQUEUELEN_RANGE.start(), i64::from);
         let limits = [
             ("--mtu", self.mtu_bytes.into(), MTU_RANGE_BYTES),
@@ -345,7 +346,7 @@ impl NodeOptions {
         ];
         for (option, value, range) in limits {
             if !range.contains(&value) {
-                return Err(Failure::usage(format!("{option} {value}: not within {range:?}")));
+                return Err(Error::option(format!("{option} {value}: not within {range:?}")));
             }
         }
         Ok(())
@@ -413,46 +414,46 @@ impl NodeOptions {
 ///
 /// # Errors
 /// getrandom(2) has failed.
-pub fn random_seed() -> Result<u64, Failure> {
+pub fn random_seed() -> Result<u64, Error> {
     let mut bytes = [0; 8];
     let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| Failure::lacking(format!("getrandom: {error}")))?;
+        .map_err(|error| Error::prerequisite(format!("getrandom: {error}")))?;
     if got != bytes.len() {
-        return Err(Failure::lacking("getrandom: fewer than 8 bytes"));
+        return Err(Error::prerequisite("getrandom: fewer than 8 bytes"));
     }
     Ok(u64::from_ne_bytes(bytes))
 }
 
-fn check_addresses(addresses: &[IpPrefix]) -> Result<(), Failure> {
+fn check_addresses(addresses: &[IpPrefix]) -> Result<(), Error> {
     if addresses.len() > ADDRESSES_MAX {
-        return Err(Failure::usage(format!(
+        return Err(Error::option(format!(
             "--addr: {} addresses, a node has at most {ADDRESSES_MAX}",
             addresses.len()
         )));
     }
     for (index, one) in addresses.iter().enumerate() {
         if addresses[..index].iter().any(|other| other.address() == one.address()) {
-            return Err(Failure::usage(format!("--addr {one}: given twice")));
+            return Err(Error::option(format!("--addr {one}: given twice")));
         }
     }
     Ok(())
 }
 
-fn check_gateways(gateways: &[IpAddr], addresses: &[IpPrefix]) -> Result<(), Failure> {
+fn check_gateways(gateways: &[IpAddr], addresses: &[IpPrefix]) -> Result<(), Error> {
     for (index, gateway) in gateways.iter().enumerate() {
         let same_family = |other: &IpAddr| other.is_ipv4() == gateway.is_ipv4();
         if gateways[..index].iter().any(same_family) {
-            return Err(Failure::usage(format!(
+            return Err(Error::option(format!(
                 "--gateway {gateway}: at most one for each address family"
             )));
         }
         if !addresses.iter().any(|own| own.contains(*gateway)) {
-            return Err(Failure::usage(format!(
+            return Err(Error::option(format!(
                 "--gateway {gateway}: not within the prefix of any --addr"
             )));
         }
         if addresses.iter().any(|own| own.address() == *gateway) {
-            return Err(Failure::usage(format!("--gateway {gateway}: the node's own address")));
+            return Err(Error::option(format!("--gateway {gateway}: the node's own address")));
         }
     }
     Ok(())

@@ -10,10 +10,10 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use flue_report::failure::Failure;
+use crate::error::Error;
 
 /// The first failure of this process that nothing has taken.
-static FAILED: Mutex<Option<Failure>> = Mutex::new(None);
+static FAILED: Mutex<Option<Error>> = Mutex::new(None);
 
 /// File of an option.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl OutputFile {
     ///
     /// # Errors
     /// Those of the file system, with option and path.
-    pub fn create(option: &str, path: &Path) -> Result<Self, Failure> {
+    pub fn create(option: &str, path: &Path) -> Result<Self, Error> {
         let name = format!("{option} {}", path.display());
         match File::create(path) {
             Ok(file) => Ok(Self { file, name }),
@@ -65,33 +65,34 @@ impl Write for OutputFile {
     }
 }
 
-fn failure(name: &str, error: &io::Error) -> Failure {
-    Failure::work(format!("{name}: {error}"))
+fn failure(name: &str, error: &io::Error) -> Error {
+    Error::operation(format!("{name}: {error}"))
 }
 
 /// The first error of an output file of this process since the last call. Complete once the nodes that write the files
 /// are dropped.
-pub fn take_failure() -> Option<Failure> {
+pub fn take_failure() -> Option<Error> {
     FAILED.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Cause;
 
     // One test: the failure is the process's.
     #[test]
     fn the_first_error_is_kept_once() {
         let absent = OutputFile::create("--pcap", Path::new("/nonexistent/file")).unwrap_err();
         let text = "--pcap /nonexistent/file: No such file or directory (os error 2)";
-        assert_eq!(absent.message, text);
+        assert_eq!(absent.message(), text);
         assert_eq!(take_failure(), None, "it was returned");
         for option in ["--pcap", "--tcp-trace"] {
             let mut file = OutputFile::create(option, Path::new("/dev/full")).unwrap();
             file.write_all(b"x").unwrap_err();
         }
         let failure = take_failure().unwrap();
-        assert_eq!(failure.message, "--pcap /dev/full: No space left on device (os error 28)");
-        assert_eq!((failure.exit_status(), take_failure()), (1, None));
+        assert_eq!(failure.message(), "--pcap /dev/full: No space left on device (os error 28)");
+        assert_eq!((failure.cause(), take_failure()), (Cause::Operation, None));
     }
 }

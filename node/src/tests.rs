@@ -1,5 +1,4 @@
 use clap::Parser;
-use flue_report::failure::Kind;
 use host_stack::{node::Progress, socket::OffloadPolicy};
 use offload_engine::{
     chimney::client::UploadReason,
@@ -20,7 +19,7 @@ fn options(line: &str) -> Result<Command, clap::Error> {
     Command::try_parse_from(words)
 }
 
-fn config(line: &str) -> Result<NodeOptions, Failure> {
+fn config(line: &str) -> Result<NodeOptions, Error> {
     options(line).expect("each option is fine by itself").node.completed()
 }
 
@@ -30,8 +29,8 @@ fn refused(line: &str, words: &[&str]) {
         Err(error) => error.to_string(),
         Ok(options) => {
             let failure = options.node.completed().expect_err(line);
-            assert_eq!(failure.kind, Kind::Usage, "{line}");
-            failure.message
+            assert_eq!(failure.cause(), Cause::Option, "{line}");
+            failure.message().to_owned()
         }
     };
     for word in words {
@@ -201,7 +200,7 @@ fn programs_are_held_to_the_limits() {
         (chimney(ages), "--offload-after-age 0"),
     ] {
         let failure = options.completed().expect_err(word);
-        assert_eq!(failure.kind, Kind::Usage);
-        assert!(failure.message.contains(word), "{word:?} is not in {failure}");
+        assert_eq!(failure.cause(), Cause::Option);
+        assert!(failure.message().contains(word), "{word:?} is not in {failure}");
     }
 }

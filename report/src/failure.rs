@@ -1,4 +1,4 @@
-//! Failures of a run: three kinds, each with an exit status.
+//! Failures of a run: three kinds, each with an exit status. Errors of the libraries become one here.
 //!
 //! | status | kind | what helps |
 //! |---|---|---|
@@ -8,6 +8,7 @@
 
 use std::fmt;
 
+use flue_network::{Cause, NetError};
 use serde::{Deserialize, Serialize};
 
 /// The kind of a failure.
@@ -75,6 +76,45 @@ impl Failure {
     /// The exit status.
     pub const fn exit_status(&self) -> u8 {
         self.kind.exit_status()
+    }
+}
+
+impl From<Cause> for Kind {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::Option => Self::Usage,
+            Cause::Prerequisite => Self::Lacking,
+            Cause::Operation => Self::Work,
+        }
+    }
+}
+
+impl From<flue_node::Error> for Failure {
+    fn from(error: flue_node::Error) -> Self {
+        Self {
+            kind: error.cause().into(),
+            message: error.message().to_owned(),
+            hint: error.hint().map(str::to_owned),
+        }
+    }
+}
+
+impl From<flue_network::Error> for Failure {
+    fn from(error: flue_network::Error) -> Self {
+        flue_node::Error::from(error).into()
+    }
+}
+
+impl From<NetError> for Failure {
+    fn from(error: NetError) -> Self {
+        flue_node::Error::from(error).into()
+    }
+}
+
+impl From<flue_control::Error> for Failure {
+    fn from(error: flue_control::Error) -> Self {
+        let flue_control::Error { message, hint } = error;
+        Self { hint: hint.map(Into::into), ..Self::work(message) }
     }
 }
 

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use crate::{
     cmd::run,
-    environment::{self, tap_failure},
+    environment::{self, tap_error},
     failure::Failure,
     namespace::{self, Entered},
     net::{Netlink, VethEnd, plumb},
@@ -115,13 +115,13 @@ pub fn examine() -> Vec<Check> {
     ];
     let tun = environment::check_tun().map(|()| format!("{} can be opened", environment::TUN_NODE));
     let has_tun = tun.is_ok();
-    checks.push(Check::new("TUN device node", true, tun));
+    checks.push(Check::new("TUN device node", true, tun.map_err(Failure::from)));
     let entered = namespace::enter().map(|entered| match entered {
         Entered::Privileged => "with the capabilities of this user".to_owned(),
         Entered::UserNamespace => "through a user namespace, without root".to_owned(),
     });
     let has_namespace = entered.is_ok();
-    checks.push(Check::new("network namespace", true, entered));
+    checks.push(Check::new("network namespace", true, entered.map_err(Failure::from)));
     if has_namespace {
         checks.extend(examine_links(has_tun));
     }
@@ -197,7 +197,7 @@ fn try_tap(netlink: &mut Netlink, vnet: VnetMode, bridged: bool) -> Result<Strin
     const NAME: &str = "doctor3";
     const LIMIT: Duration = plumb::FORWARDING_LIMIT;
     let options = TapOptions::new(NAME, MTU_DEFAULT_BYTES.into(), vnet);
-    let OpenTap { link, vnet_header, reclaims, .. } = open_tap(&options).map_err(tap_failure)?;
+    let OpenTap { link, vnet_header, reclaims, .. } = open_tap(&options).map_err(tap_error)?;
     if bridged {
         plumb::make_port(netlink, NAME, "doctor0")?;
         netlink.wait_forwarding(NAME, LIMIT)?;
@@ -220,7 +220,7 @@ fn try_queues() -> Result<String, Failure> {
     const NAME: &str = "doctor4";
     let mtu = MTU_DEFAULT_BYTES.into();
     let options = TapOptions::new(NAME, mtu, VnetMode::Auto);
-    let queues = open_tap_queues(&options, QUEUES_MAX.into()).map_err(tap_failure)?;
+    let queues = open_tap_queues(&options, QUEUES_MAX.into()).map_err(tap_error)?;
     Ok(format!("can be made, with {} of them", queues.len()))
 }
 

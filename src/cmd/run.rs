@@ -234,7 +234,7 @@ impl RunArgs {
             tcp_trace: absolute(&given.tcp_trace)?,
             ..given.clone()
         };
-        node.completed().map(Some)
+        Ok(Some(node.completed()?))
     }
 }
 

@@ -151,7 +151,7 @@ pub fn run(args: &SsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
             }
             Err(failure) => {
                 let error = Some(failure.message.clone());
-                ended = ended.and(Err(failure));
+                ended = ended.and_then(|()| Err(failure.into()));
                 Listed { control, node: None, connections: Vec::new(), error }
             }
         });

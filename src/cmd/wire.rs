@@ -166,7 +166,7 @@ impl WireArgs {
         }
         let direction = |name: &str, overrides: &Overrides| {
             let settings = overrides.applied_to(&self.impairment);
-            settings.check().map(|()| settings).map_err(|failure| failure.at(name))
+            settings.check().map(|()| settings).map_err(|error| Failure::from(error).at(name))
         };
         let end =
             |tap: &String, netns: &Option<String>, bridge: &Option<String>, addresses: &[_]| {

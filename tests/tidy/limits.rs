@@ -117,7 +117,7 @@ fn host_constants() -> impl IntoIterator<Item = (&'static str, Value)> {
     ];
     let constants = constants![
         flue_network::plumb::TXQUEUELEN_DEFAULT,
-        flue_report::units::DELAY_MAX,
+        flue_node::units::DELAY_MAX,
         host_stack::host::ADDRESSES_MAX,
         host_stack::host::BACKLOG_MAX,
         host_stack::host::CONNECTIONS_MAX,
@@ -362,7 +362,7 @@ const WIRE: &[&str] = &[
      at most for {offload_engine::link::REORDER_HOLD_MAX} |",
     "Limits: {offload-engine/src/link/impair/lane.rs::HELD_FRAMES_MAX} frames or \
      {offload-engine/src/link/impair/lane.rs::HELD_BYTES_MAX} on their way in each direction, \
-     delay {flue_report::units::DELAY_MAX}, jitter",
+     delay {flue_node::units::DELAY_MAX}, jitter",
 ];
 
 /// A sentence with values in place of constants.

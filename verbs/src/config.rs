@@ -15,7 +15,6 @@ use flue_control::{
     place::ControlPlace,
     server::{self, Control, WithAdapter},
 };
-use flue_report::failure::Failure;
 use flue_verbs_core::{
     addresses::{self, AddressMap, Interface},
     engine::{Carrier, Engine, Options},
@@ -154,7 +153,7 @@ fn start_capture(engine: &Engine) {
 }
 
 /// Serves the adapter's control socket.
-fn serve(engine: &'static Engine) -> Result<Option<Control>, Failure> {
+fn serve(engine: &'static Engine) -> Result<Option<Control>, flue_control::Error> {
     let place = ControlPlace::resolve(settings().control.as_deref());
     let queue_pairs = || engine.access().with(|core, _| core.connections());
     match engine.carrier() {

@@ -292,7 +292,7 @@ fn a_socket_is_private_and_leaves_with_its_node() {
     assert!(!path.exists());
 }
 
-fn serve_at(place: &ControlPlace) -> Result<Option<Control>, Failure> {
+fn serve_at(place: &ControlPlace) -> Result<Option<Control>, Error> {
     serve(&Fake::default(), &NodeOptions::default(), place)
 }
 

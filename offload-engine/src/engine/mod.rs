@@ -18,6 +18,8 @@
 //! | file | question |
 //! |---|---|
 //! | `run` | what happens in one iteration |
+//! | `transmit` | how a segment or a frame of the host leaves |
+//! | `upcalls` | how data, completions and events reach a client |
 //! | `clients` | which client gets an upcall |
 //! | `connections` | which connection a frame, a handle or a timer belongs to |
 //! | `payload` | the memory of a frame |
@@ -54,6 +56,8 @@ mod terminate;
 #[cfg(test)]
 mod tests;
 pub mod trace;
+mod transmit;
+mod upcalls;
 mod update;
 
 use std::{any::Any, boxed::Box, collections::VecDeque, io::Write, sync::Arc, vec::Vec};

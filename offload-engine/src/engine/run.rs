@@ -1,34 +1,20 @@
-//! One iteration of the run loop, step by step.
-
-use std::{format, string::String, vec::Vec};
+//! One iteration of the run loop, step by step: what is received goes to its connection or to the host, timers run,
+//! and each connection that was touched has a turn.
 
 use bytes::Bytes;
 
 use super::{
-    Clients, Engine, FROM_HOST_MESSAGES_MAX, NodeClient, Stalled, TRANSMIT_SEGMENTS_MAX,
+    Clients, Engine, FROM_HOST_MESSAGES_MAX, TRANSMIT_SEGMENTS_MAX,
     adapter::Counted,
-    connections::{HeldFrames, Offloaded},
-    loans::SegmentLender,
-    payload::{Payload, Places},
+    connections::HeldFrames,
     port::{FromHost, TO_HOST_FRAMES_MAX, ToHost},
+    upcalls::{Raised, deliver_backlog, raise_events, receive},
 };
 use crate::{
-    chimney::{
-        client::{ConnectionEvent, ConnectionIo, OffloadHandle},
-        tree::TargetContext,
-    },
-    frame::{
-        HEADER_BYTES_MAX, HeaderTemplate, IcmpError, SACK_BLOCKS_MAX, TcpFrame, classify,
-        classify_fragment, classify_icmp,
-    },
-    link::{
-        Lender, RxChecksum, RxFrame, TX_PAYLOAD_SLICES_MAX, TxChecksum, TxFrame, TxOffload,
-        TxOutcome, TxSegment,
-    },
-    memory::Piece,
-    nbl::{NblChain, ReceiveChain},
-    state::ConnectionState,
-    tcp::{self, Consumer, Event, Flags, SackBlock, Segment, SeqNum, Transmit},
+    chimney::tree::TargetContext,
+    frame::{IcmpError, SACK_BLOCKS_MAX, TcpFrame, classify, classify_fragment, classify_icmp},
+    link::{RxChecksum, RxFrame, TxOffload},
+    tcp::{SackBlock, SeqNum},
     time::Instant,
 };
 
@@ -112,23 +98,6 @@ impl Engine {
         if core::mem::take(&mut self.unflushed) {
             self.link.flush(now);
         }
-    }
-
-    fn resend_stalled(&mut self, now: Instant) -> bool {
-        let mut busy = false;
-        while let Some(Stalled { frame, head_len, offload }) = self.stalled.front() {
-            let (head, payload) = frame.split_at(*head_len);
-            let payload = [Piece::Private(payload)];
-            let (offload, payload) = (*offload, &payload[..]);
-            let frame = TxFrame { offload, head, payload, lender: None, comment: None };
-            if self.link.transmit(now, &frame) == TxOutcome::Full {
-                break;
-            }
-            self.unflushed = true;
-            self.stalled.pop_front();
-            busy = true;
-        }
-        busy
     }
 
     fn take_from_host(&mut self, now: Instant, clients: &mut Clients) -> bool {
@@ -457,160 +426,6 @@ impl Engine {
         self.connections.schedule(slot);
         self.connections.mark_ready(slot);
     }
-
-    /// Sends a segment of a connection. `reset`: it ends one that was established. A super-segment that is larger
-    /// than what the link segments is cut here: one look at TCP and one record of what is in flight for all of
-    /// its frames.
-    pub(super) fn transmit_segment(
-        &mut self,
-        now: Instant,
-        slot: usize,
-        transmit: &Transmit,
-        reset: bool,
-    ) {
-        let wants_comments = self.link.wants_comments();
-        let Self {
-            connections,
-            link,
-            capabilities,
-            statistics,
-            stalled,
-            stats,
-            borrowed,
-            unflushed,
-            ..
-        } = self;
-        let Some(offloaded) = connections.slot(slot) else { return };
-        let statistics = &mut statistics[usize::from(offloaded.headers.is_ipv6())];
-        if reset {
-            statistics.reset_established();
-        }
-        let is_invalid = offloaded.tcp.is_invalid();
-        let frame_payload_max = offloaded.super_segment_max();
-        let Offloaded { tcp, headers, note, spoken, loans, .. } = offloaded;
-        *spoken |= !is_invalid;
-        let mut payload = Payload::new(tcp.payload(transmit));
-        let mut segment = *transmit;
-        let mut left = transmit.payload_len;
-        loop {
-            segment.payload_len = left.min(frame_payload_max);
-            left -= segment.payload_len;
-            let last = left == 0;
-            segment.flags = flags_of_piece(transmit.flags, segment.seq == transmit.seq, last);
-            let pieces = match segment.payload_len <= segment.mss {
-                true => 1,
-                false => segment.payload_len.div_ceil(segment.mss.max(1)),
-            };
-            let mut header = [0; HEADER_BYTES_MAX];
-            let header_len = write_header(headers, &segment, pieces, &mut header);
-            let header = &mut header[..header_len];
-            let counted = Counted {
-                segments: pieces,
-                header_octets: header_len - headers.ip_offset(),
-                payload_octets: segment.payload_len,
-            };
-            if is_invalid {
-                // CH-INV-2: the RST of an abortive disconnect.
-                stats.tx_invalid += 1;
-                statistics.sent(&segment, counted, None);
-                return;
-            }
-            let mut places = Places::new();
-            let payload = payload.cut(segment.payload_len, &mut places);
-            let comment = wants_comments.then(|| comment_of(note.take(), &segment)).flatten();
-            let offload = if capabilities.tx_checksum {
-                offload_of(headers, &segment, header_len)
-            } else {
-                headers.finish_checksum(header, payload.iter().copied());
-                TxOffload::default()
-            };
-            let lender = SegmentLender { tcp, transmit, loans };
-            let (lender, comment) = (Some(&lender as &dyn Lender), comment.as_deref());
-            let frame = TxFrame { offload, head: header, payload, lender, comment };
-            // Behind what waits, or it would overtake it.
-            let outcome = match stalled.is_empty() {
-                true => link.transmit(now, &frame),
-                false => TxOutcome::Full,
-            };
-            if outcome == TxOutcome::Full {
-                stats.tx_stalled += 1;
-                let copy = Stalled { frame: gather(&frame), head_len: header_len, offload };
-                stalled.push_back(copy);
-            }
-            stats.tx_segments += 1;
-            statistics.sent(&segment, counted, Some(outcome));
-            if last {
-                Self::note_loan(loans, slot, borrowed);
-                *unflushed = true;
-                return;
-            }
-            segment.seq += segment.payload_len as u32;
-            segment.nbl_context = None;
-        }
-    }
-
-    /// Sends a frame of the host stack, or keeps it while the link is full.
-    fn transmit_or_stall(
-        &mut self,
-        now: Instant,
-        offload: TxOffload,
-        head: &[u8],
-        payload: &[Piece<'_>],
-        comment: Option<&str>,
-    ) {
-        let frame = TxFrame { offload, head, payload, lender: None, comment };
-        // Behind what waits, as above.
-        let full = !self.stalled.is_empty();
-        self.unflushed = true;
-        if full || self.link.transmit(now, &frame) == TxOutcome::Full {
-            if self.is_stalled() {
-                self.stats.tx_lost += 1;
-                return;
-            }
-            self.stats.tx_stalled += 1;
-            self.stalled.push_back(Stalled {
-                frame: gather(&frame),
-                head_len: head.len(),
-                offload,
-            });
-        }
-    }
-}
-
-const _: () = assert!(tcp::SLICES_MAX <= TX_PAYLOAD_SLICES_MAX);
-
-fn gather(frame: &TxFrame<'_>) -> Vec<u8> {
-    let mut all = Vec::with_capacity(frame.len());
-    frame.gather_into(&mut all);
-    all
-}
-
-/// The flags of one of the frames that a super-segment is cut into, as a link does it: what ends stands on the last,
-/// CWR on the first (RFC 3168 §6.1.2).
-pub(super) fn flags_of_piece(flags: Flags, first: bool, last: bool) -> Flags {
-    let end = if last { Flags::default() } else { Flags::PSH | Flags::FIN };
-    let start = if first { Flags::default() } else { Flags::CWR };
-    Flags(flags.0 & !(end | start).0)
-}
-
-fn offload_of(headers: &HeaderTemplate, transmit: &Transmit, header_len: usize) -> TxOffload {
-    let checksum = Some(TxChecksum { start: headers.tcp_offset() as u16, offset: 16 });
-    let segment = (transmit.payload_len > transmit.mss).then(|| TxSegment {
-        size: transmit.mss as u16,
-        header_len: header_len as u16,
-        ipv6: headers.is_ipv6(),
-    });
-    TxOffload { checksum, segment }
-}
-
-/// Writes the headers of a segment, or of one that the link cuts into `pieces`. Returns their length.
-fn write_header(
-    headers: &mut HeaderTemplate,
-    transmit: &Transmit,
-    pieces: usize,
-    header: &mut [u8; HEADER_BYTES_MAX],
-) -> usize {
-    headers.write(header, &transmit.header(), u16::try_from(pieces).unwrap_or(u16::MAX))
 }
 
 /// What a received frame counts for.
@@ -621,148 +436,4 @@ fn received(frame: &TcpFrame<'_>, gso_size: usize) -> Counted {
         size => payload_octets.div_ceil(size).max(1),
     };
     Counted { segments, header_octets, payload_octets }
-}
-
-/// The comment of a segment in a capture: first after a hand-over, and the list whose bytes it carries.
-fn comment_of(hand_over: Option<&str>, transmit: &Transmit) -> Option<String> {
-    let again = if transmit.retransmission { ", retransmission" } else { "" };
-    match (hand_over, transmit.nbl_context) {
-        (None, None) => None,
-        (Some(hand_over), None) => Some(hand_over.into()),
-        (None, Some(context)) => Some(format!("NBL {context:#x}{again}")),
-        (Some(hand_over), Some(context)) => Some(format!("{hand_over}; NBL {context:#x}{again}")),
-    }
-}
-
-/// A segment through TCP and up to the client.
-fn receive(
-    now: Instant,
-    offloaded: &mut Offloaded,
-    segment: &Segment<'_>,
-    buffer: Option<&Bytes>,
-    client: &mut dyn NodeClient,
-) {
-    let received = offloaded.tcp.handle_segment(now, segment);
-    let data = &segment.payload[received.in_order];
-    let mut upcalls = Upcalls { buffer, ..Upcalls::new(now, offloaded, client) };
-    offloaded.tcp.deliver(now, data, received.push, &mut upcalls);
-}
-
-/// Places and indicates buffered data until it is gone or refused (CH §7.4).
-pub(super) fn deliver_backlog(
-    now: Instant,
-    offloaded: &mut Offloaded,
-    client: &mut dyn NodeClient,
-) {
-    let mut upcalls = Upcalls::new(now, offloaded, client);
-    offloaded.tcp.deliver_waiting(now, &mut upcalls);
-}
-
-/// A connection's way to its client while bytes are delivered.
-struct Upcalls<'c> {
-    handle: OffloadHandle,
-    now: Instant,
-    super_segment_max: usize,
-    is_lent: bool,
-    /// What holds the frame, if it is lent.
-    buffer: Option<&'c Bytes>,
-    client: &'c mut dyn NodeClient,
-}
-
-impl<'c> Upcalls<'c> {
-    fn new(now: Instant, offloaded: &mut Offloaded, client: &'c mut dyn NodeClient) -> Self {
-        let super_segment_max = offloaded.super_segment_max();
-        let (handle, is_lent) = (offloaded.handle, offloaded.loans.may_be_lent());
-        Self { handle, now, super_segment_max, is_lent, buffer: None, client }
-    }
-
-    fn io<'a>(&self, connection: &'a mut tcp::Connection) -> ConnectionIo<'a>
-    where
-        'c: 'a,
-    {
-        let &Self { handle, now, super_segment_max, is_lent, buffer, client: _ } = self;
-        ConnectionIo { handle, now, connection, super_segment_max, is_lent, buffer }
-    }
-}
-
-impl Consumer for Upcalls<'_> {
-    fn receive_complete(&mut self, connection: &mut tcp::Connection, chain: ReceiveChain) {
-        let io = &mut self.io(connection);
-        self.client.receive_complete(io, chain);
-    }
-
-    fn indicate(&mut self, connection: &mut tcp::Connection, data: &[u8], push: bool) -> usize {
-        let io = &mut self.io(connection);
-        self.client.receive(io, data, push)
-    }
-}
-
-/// Events that were raised to the client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Raised {
-    /// None.
-    Nothing,
-    /// At least one.
-    Some,
-    /// The connection is over.
-    End,
-}
-
-/// Raises pending events to the client. Common case: none.
-#[inline]
-pub(super) fn raise_events(
-    now: Instant,
-    offloaded: &mut Offloaded,
-    client: &mut dyn NodeClient,
-) -> Raised {
-    match offloaded.poll_event() {
-        None => Raised::Nothing,
-        Some(event) => raise(now, offloaded, event, client),
-    }
-}
-
-/// `first`, and what comes behind it.
-fn raise(
-    now: Instant,
-    offloaded: &mut Offloaded,
-    first: Event,
-    client: &mut dyn NodeClient,
-) -> Raised {
-    let mut next = Some(first);
-    while let Some(event) = next {
-        if let Event::Retrieve(reason) = event {
-            offloaded.retrieves.push(reason);
-        }
-        let io = &mut offloaded.io(now);
-        match event {
-            Event::ReceiveComplete(chain) => client.receive_complete(io, chain),
-            Event::SendComplete(chain) => {
-                if let Some(chain) = without_disconnect_data(chain) {
-                    client.send_complete(io, chain);
-                }
-            }
-            Event::DisconnectComplete(nbl) => client.disconnect_complete(io, nbl),
-            Event::SendBacklogChange(size) => {
-                client.event(io, ConnectionEvent::SendBacklogChange(size));
-            }
-            Event::PeerClosed => client.event(io, ConnectionEvent::Disconnect),
-            Event::Reset => client.event(io, ConnectionEvent::Abort),
-            Event::Retrieve(reason) => client.event(io, ConnectionEvent::Retrieve(reason)),
-            Event::Closed => {
-                client.event(io, ConnectionEvent::Released);
-                return Raised::End;
-            }
-        }
-        next = offloaded.poll_event();
-    }
-    Raised::Some
-}
-
-/// A chain without the data of a disconnect that has completed before (see [`ConnectionState::DISCONNECT_DATA`]).
-fn without_disconnect_data(mut chain: NblChain) -> Option<NblChain> {
-    if chain.back().is_some_and(|list| list.context == ConnectionState::DISCONNECT_DATA) {
-        chain.pop_back();
-        return (!chain.is_empty()).then_some(chain);
-    }
-    Some(chain)
 }

@@ -11,7 +11,7 @@ use super::{
     Clients, Engine, STALLED_FRAMES_MAX, TRANSMIT_SEGMENTS_MAX,
     connections::{HeldFrames, Offloaded},
     port::ToHost,
-    run::{Raised, deliver_backlog, raise_events},
+    upcalls::{Raised, deliver_backlog, raise_events},
 };
 use crate::{
     chimney::{

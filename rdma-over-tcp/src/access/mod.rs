@@ -29,6 +29,7 @@
 mod driver;
 mod last_resort;
 mod open;
+#[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 
 use alloc::sync::{Arc, Weak};

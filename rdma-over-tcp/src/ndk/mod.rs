@@ -22,6 +22,7 @@ mod open;
 mod outcome;
 mod pair;
 mod result;
+#[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 mod status;
 #[cfg(test)]

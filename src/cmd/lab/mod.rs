@@ -318,7 +318,7 @@ pub fn run(args: &LabArgs, console: &mut Console<'_>) -> Result<(), Failure> {
             console.step(format_args!("over loopback: {}", failure.message));
             true
         }
-        Err(failure) => return Err(failure),
+        Err(failure) => return Err(failure.into()),
     };
     let command = |side: Side| {
         let mut command = Command::new(OWN_PROGRAM);

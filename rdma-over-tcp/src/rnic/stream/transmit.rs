@@ -22,45 +22,37 @@
 //! copies them again: with more in flight a Read of 1 MiB takes a third longer.
 
 mod fpdus;
+mod request;
+mod source;
 
 use alloc::{collections::VecDeque, vec::Vec};
 
-use offload_engine::memory::{Piece, Span};
+use offload_engine::memory::Span;
 
+use self::source::Source;
 use super::{
     failure::Failure,
-    inbound_read::{InboundRead, InboundRequest},
+    inbound_read::InboundRequest,
     sizes::{Limits, ulpdu_max},
 };
 use crate::{
-    ddp::{HeaderOctets, Msn, Stag, TAGGED_OCTETS, TaggedOffset, UNTAGGED_OCTETS},
-    error::WireError,
+    ddp::{Msn, Stag, TaggedOffset},
     mpa::{Encoder, GatherList, Slab, startup::RtrKind},
-    rdmap::{
-        AtomicRequest, AtomicResponse, IMMEDIATE_OCTETS, PendingRead, ReadRequest, Segmenter,
-        SendKind, Terminate, atomic_request_header, atomic_response_header, immediate_header,
-        read_request_header, read_response_header, rtr_header, send_header, terminate_header,
-        write_header,
-    },
+    rdmap::{PendingRead, ReadRequest, Segmenter, Terminate, rtr_header, terminate_header},
     rnic::{
         config::{Config, FpduSize},
         id::QpId,
         objects::Objects,
         qp::{Pumped, Qp},
-        region::{Access, Granted, Owner, Regions},
-        registration::User,
+        region::{Owner, Regions},
         send_queue::Progress,
         status::WcStatus,
         transport::Transport,
-        wr::{Kind, Remote, Sge, WrFlags},
     },
 };
 
 /// Bytes of a message up to which it is copied aside.
 pub const COPY_ASIDE_MAX: u32 = 16 * 1024;
-
-/// Pieces of memory that a message may have to go straight behind its header; one of more takes the longer way.
-const PIECES_MAX: usize = 4;
 
 /// The message being cut.
 #[derive(Debug)]
@@ -87,75 +79,6 @@ struct Train<L> {
     list: L,
     octets: usize,
     fpdus: u64,
-}
-
-/// The memory of a message, to be copied.
-struct Pieces<'a> {
-    pieces: [Piece<'a>; PIECES_MAX],
-    /// Count of pieces; those beyond [`PIECES_MAX`] are missing.
-    count: usize,
-}
-
-impl<'a> Pieces<'a> {
-    const fn new() -> Self {
-        Self { pieces: [Piece::EMPTY; PIECES_MAX], count: 0 }
-    }
-
-    fn push(&mut self, piece: Piece<'a>) {
-        if let Some(place) = self.pieces.get_mut(self.count) {
-            *place = piece;
-        }
-        self.count += 1;
-    }
-
-    /// All of them, if they are few enough.
-    fn all(&self) -> Option<&[Piece<'a>]> {
-        self.pieces.get(..self.count)
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Source {
-    Send { kind: SendKind, msn: Msn },
-    Write { stag: Stag, offset: TaggedOffset },
-    Read { msn: Msn, request: ReadRequest },
-    Response(InboundRead),
-    Atomic { msn: Msn, request: AtomicRequest },
-    AtomicResponse { msn: Msn, response: AtomicResponse },
-    Immediate { msn: Msn, data: [u8; IMMEDIATE_OCTETS], solicited: bool },
-}
-
-impl Source {
-    const fn is_request(&self) -> bool {
-        !matches!(self, Self::Response(_) | Self::AtomicResponse { .. })
-    }
-
-    const fn header_octets(&self) -> usize {
-        match self {
-            Self::Send { .. } => UNTAGGED_OCTETS,
-            Self::Write { .. } | Self::Response(_) => TAGGED_OCTETS,
-            Self::Read { .. } => UNTAGGED_OCTETS + crate::rdmap::READ_REQUEST_OCTETS,
-            Self::Atomic { .. } => UNTAGGED_OCTETS + crate::rdmap::ATOMIC_REQUEST_OCTETS,
-            Self::AtomicResponse { .. } => UNTAGGED_OCTETS + crate::rdmap::ATOMIC_RESPONSE_OCTETS,
-            Self::Immediate { .. } => UNTAGGED_OCTETS + IMMEDIATE_OCTETS,
-        }
-    }
-
-    #[inline(always)]
-    fn header(&self, offset: u32, last: bool) -> HeaderOctets {
-        let at = |TaggedOffset(start)| TaggedOffset(start.wrapping_add(u64::from(offset)));
-        match *self {
-            Self::Send { kind, msn } => send_header(last, kind, msn, offset),
-            Self::Write { stag, offset } => write_header(last, stag, at(offset)),
-            Self::Read { msn, request } => read_request_header(msn, &request),
-            Self::Response(InboundRead { request, .. }) => {
-                read_response_header(last, request.sink_stag, at(request.sink_offset))
-            }
-            Self::Atomic { msn, request } => atomic_request_header(msn, &request),
-            Self::AtomicResponse { msn, response } => atomic_response_header(msn, &response),
-            Self::Immediate { msn, data, solicited } => immediate_header(solicited, msn, data),
-        }
-    }
 }
 
 /// A request that the peer answers. These requests are numbered together and answered in order.
@@ -447,203 +370,6 @@ impl Transmitter {
             }
         }
     }
-
-    /// Begins the next message.
-    fn start_message(
-        &mut self,
-        qp: &mut Qp,
-        regions: &mut Regions,
-        limits: Limits,
-        train: &mut Train<impl GatherList<Payload = Span>>,
-    ) -> Result<Started, Failure> {
-        if self.responses.is_empty() || self.was_response {
-            self.was_response = false;
-            let started = self.start_request(qp, regions, limits, train)?;
-            if started != Started::Nothing {
-                return Ok(started);
-            }
-        }
-        let Some(request) = self.responses.pop_front() else { return Ok(Started::Nothing) };
-        self.was_response = true;
-        let (source, octets) = match request {
-            InboundRequest::Read(read) => (Source::Response(read), read.request.octets),
-            // EXT-5.4-1: carried out now, behind the response before.
-            InboundRequest::Atomic(atomic) => {
-                let response = atomic.execute(qp.user(), regions, &mut self.response_region)?;
-                let msn = self.atomic_response_msn;
-                self.atomic_response_msn = msn.next();
-                (Source::AtomicResponse { msn, response }, 0)
-            }
-        };
-        let segmenter = Segmenter::new(octets);
-        self.message = Some(Message { source, segmenter, is_copied: true });
-        Ok(Started::Begun)
-    }
-
-    /// Begins the next request of the consumer. Local operations are carried out on the way.
-    fn start_request(
-        &mut self,
-        qp: &mut Qp,
-        regions: &mut Regions,
-        limits: Limits,
-        train: &mut Train<impl GatherList<Payload = Span>>,
-    ) -> Result<Started, Failure> {
-        loop {
-            let serial = qp.sends.next_serial();
-            let read_limit = qp.read_limit as usize;
-            let Some(request) = qp.sends.next_mut() else { return Ok(Started::Nothing) };
-            // It was posted behind a disconnect.
-            if let done @ Progress::Done(_) = request.progress {
-                qp.sends.advance(done);
-                continue;
-            }
-            // NDK-FEN-1. Only reads before this one can be outstanding.
-            if request.flags.contains(WrFlags::READ_FENCE) && !self.outstanding.is_empty() {
-                return Ok(Started::Nothing);
-            }
-            let solicited = request.flags.contains(WrFlags::SOLICITED);
-            let length = request.length;
-            let (is_captured, single) = (request.captured().is_some(), request.single());
-            let source = match &request.kind {
-                Kind::FastRegister { region, prepared } => {
-                    let ok = regions.fast_register(*region, prepared);
-                    finish_local(qp, ok)?;
-                    continue;
-                }
-                Kind::Invalidate { target } => {
-                    let target = *target;
-                    let ok = regions.invalidate(qp.user(), target); // NDK-MEM-10, NDK-CQ-17
-                    finish_local(qp, ok)?;
-                    continue;
-                }
-                Kind::Bind { prepared } => {
-                    let prepared = **prepared;
-                    let ok = regions.bind(qp.user(), prepared);
-                    finish_local(qp, ok)?;
-                    continue;
-                }
-                Kind::Send { invalidate } => {
-                    let kind = match (*invalidate, solicited) {
-                        (None, false) => SendKind::Plain,
-                        (None, true) => SendKind::Solicited,
-                        (Some(stag), false) => SendKind::Invalidate(stag),
-                        (Some(stag), true) => SendKind::SolicitedInvalidate(stag),
-                    };
-                    request.msn = self.send_msn.0;
-                    qp.stats.sends += 1;
-                    Source::Send { kind, msn: self.send_msn }
-                }
-                Kind::Write { to: Remote { stag, offset } } => {
-                    let source = Source::Write { stag: *stag, offset: *offset };
-                    qp.stats.writes += 1;
-                    source
-                }
-                Kind::Read { .. } | Kind::Atomic { .. } if self.outstanding.len() >= read_limit => {
-                    return Ok(Started::Nothing);
-                }
-                Kind::Read { from, .. } => {
-                    let request_header = ReadRequest {
-                        sink_stag: Stag(qp.sink_token & !0xff | self.read_msn.0 & 0xff),
-                        sink_offset: TaggedOffset(0),
-                        octets: length,
-                        source_stag: from.stag,
-                        source_offset: from.offset,
-                    };
-                    request.msn = self.read_msn.0;
-                    qp.stats.reads += 1;
-                    Source::Read { msn: self.read_msn, request: request_header }
-                }
-                Kind::Atomic { target: Remote { stag, offset }, .. } => {
-                    let (stag, offset, msn) = (*stag, *offset, self.read_msn);
-                    request.msn = msn.0;
-                    let Some(operation) = qp.sends.take_operands() else {
-                        unreachable!("each atomic has operands")
-                    };
-                    qp.stats.atomics += 1;
-                    let request = AtomicRequest { operation, identifier: msn.0, stag, offset };
-                    Source::Atomic { msn, request }
-                }
-                Kind::Immediate { data } => {
-                    let (msn, data) = (self.send_msn, *data);
-                    request.msn = msn.0;
-                    qp.stats.immediates += 1;
-                    Source::Immediate { msn, data, solicited }
-                }
-            };
-            let is_read = matches!(source, Source::Read { .. } | Source::Atomic { .. });
-            let octets = if is_read { 0 } else { length };
-            let is_copied = octets <= self.copied_max || is_captured;
-            let is_whole = is_copied && self.fits(limits, train, &source, octets);
-            // Checks the request's memory (NDK-MEM-17) and finds its payload.
-            let mut pieces = Pieces::new();
-            let region = &mut self.source_region;
-            let is_accessible = if is_read {
-                visit(region, qp, regions, (serial, single), Access::LOCAL_WRITE, |_| {})
-            } else if is_captured {
-                if let Some(captured) = qp.sends.captured(serial).filter(|data| !data.is_empty()) {
-                    match is_whole {
-                        true => pieces.push(Piece::Private(captured)),
-                        false => self.payload.push_back(captured.clone().into()),
-                    }
-                }
-                true
-            } else if is_whole {
-                visit(region, qp, regions, (serial, single), Access::NONE, |granted| {
-                    granted.each_piece(|piece| pieces.push(piece));
-                })
-            } else {
-                let payload = &mut self.payload;
-                visit(region, qp, regions, (serial, single), Access::NONE, |granted| {
-                    granted.each_span(|span| payload.push_back(span));
-                })
-            };
-            if !is_accessible {
-                self.payload.clear();
-                qp.sends.advance(Progress::Done(WcStatus::LocalProtection));
-                let error = WireError::RdmapLocalCatastrophic;
-                return Err(Failure::new(Terminate::new(error)));
-            }
-            let pushed = is_whole && {
-                let all = pieces.all();
-                if let Some(all) = all {
-                    self.push_whole(train, &source, all);
-                }
-                all.is_some()
-            };
-            if is_whole && !pushed {
-                let Self { payload, source_region: region, .. } = self;
-                visit(region, qp, regions, (serial, single), Access::NONE, |granted| {
-                    granted.each_span(|span| payload.push_back(span));
-                });
-            }
-            if is_copied && !is_captured {
-                qp.stats.copied_aside_bytes += u64::from(octets);
-            }
-            match source {
-                Source::Read { request, .. } => {
-                    let response = Response::Read(PendingRead::new(&request));
-                    self.outstanding.push_back(Outstanding { serial: Some(serial), response });
-                    self.read_msn = self.read_msn.next();
-                }
-                Source::Send { .. } | Source::Immediate { .. } => {
-                    self.send_msn = self.send_msn.next();
-                }
-                Source::Atomic { request, .. } => {
-                    let response = Response::Atomic(request.identifier);
-                    self.outstanding.push_back(Outstanding { serial: Some(serial), response });
-                    self.read_msn = self.read_msn.next();
-                }
-                Source::Write { .. } | Source::Response(_) | Source::AtomicResponse { .. } => {}
-            }
-            if pushed {
-                qp.sends.advance(sent(is_read, true));
-                return Ok(Started::Whole);
-            }
-            let segmenter = Segmenter::new(octets);
-            self.message = Some(Message { source, segmenter, is_copied });
-            return Ok(Started::Begun);
-        }
-    }
 }
 
 /// The request of an RTR by Read: no octets.
@@ -679,42 +405,6 @@ fn release_tail(qp: &mut Qp, io: &mut impl Transport) {
     }
 }
 
-/// Checks the memory of request `serial`, which may have a `single` entry, and shows it piece by piece; `region` is the
-/// one to look at first. Returns whether all of it may be used so.
-#[inline]
-fn visit<'a>(
-    region: &mut Option<Owner>,
-    qp: &'a Qp,
-    regions: &'a Regions,
-    (serial, single): (u64, Option<Sge>),
-    right: Access,
-    mut take: impl FnMut(Granted<'a>),
-) -> bool {
-    let user = qp.user();
-    match single {
-        Some(sge) => visit_entry(region, user, regions, sge, right, take),
-        None => {
-            let mut entries = qp.sends.sges(serial);
-            entries.all(|sge| visit_entry(region, user, regions, sge, right, &mut take))
-        }
-    }
-}
-
-/// [`visit`] of an entry.
-#[inline(always)]
-fn visit_entry<'a>(
-    region: &mut Option<Owner>,
-    user: User,
-    regions: &'a Regions,
-    sge: Sge,
-    right: Access,
-    take: impl FnOnce(Granted<'a>),
-) -> bool {
-    let Sge { address, length, token } = sge;
-    length == 0
-        || regions.access_again(region, user, token, address, length, right).map(take).is_ok()
-}
-
 /// The progress of a request when the transport has all of its message.
 const fn sent(is_read: bool, is_copied: bool) -> Progress {
     match is_copied && !is_read {
@@ -728,14 +418,4 @@ fn finish_request(qp: &mut Qp, is_copied: bool) {
     let Some(request) = qp.sends.next_mut() else { return };
     let is_read = request.kind.awaits_response();
     qp.sends.advance(sent(is_read, is_copied));
-}
-
-/// A request that sends nothing has been carried out.
-fn finish_local(qp: &mut Qp, ok: bool) -> Result<(), Failure> {
-    let status = if ok { WcStatus::Success } else { WcStatus::LocalOperation };
-    qp.sends.advance(Progress::Done(status));
-    if ok {
-        return Ok(());
-    }
-    Err(Failure::new(Terminate::new(WireError::RdmapLocalCatastrophic)))
 }

@@ -1,0 +1,88 @@
+//! Errors of the setup: what has to change before an operation can succeed, and the remedy.
+
+use std::fmt;
+
+use rustix::io::Errno;
+
+use crate::NetError;
+
+/// The cause of an error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// An option is wrong.
+    Option,
+    /// The machine lacks something: a device node, a capability, a kernel setting.
+    Prerequisite,
+    /// An operation failed.
+    Operation,
+}
+
+/// An error of links, addresses, TAPs and namespaces.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Error {
+    /// The cause.
+    pub cause: Cause,
+    /// The operation that failed, its object, and the reason; one line.
+    pub message: String,
+    /// The remedy, if one is known.
+    pub hint: Option<String>,
+}
+
+impl Error {
+    fn new(cause: Cause, message: impl Into<String>) -> Self {
+        Self { cause, message: message.into(), hint: None }
+    }
+
+    /// A wrong option; `message` names it and its limit.
+    pub fn option(message: impl Into<String>) -> Self {
+        Self::new(Cause::Option, message)
+    }
+
+    /// A missing prerequisite; `message` names it.
+    pub fn prerequisite(message: impl Into<String>) -> Self {
+        Self::new(Cause::Prerequisite, message)
+    }
+
+    /// A failed operation.
+    pub fn operation(message: impl Into<String>) -> Self {
+        Self::new(Cause::Operation, message)
+    }
+
+    /// Adds the remedy.
+    #[must_use]
+    pub fn with_hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+
+    /// Prefixes the message with the place of the error.
+    #[must_use]
+    pub fn at(self, place: &str) -> Self {
+        Self { message: format!("{place}: {}", self.message), ..self }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, "\n  hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<NetError> for Error {
+    fn from(error: NetError) -> Self {
+        let code = error.source.raw_os_error().map(Errno::from_raw_os_error);
+        match code {
+            Some(Errno::PERM | Errno::ACCESS) => Self::prerequisite(error.to_string())
+                .with_hint("changing links needs CAP_NET_ADMIN in their network namespace"),
+            Some(Errno::OPNOTSUPP) => Self::prerequisite(error.to_string()).with_hint(
+                "the kernel was built without this kind of link, or its module is absent",
+            ),
+            _ => Self::operation(error.to_string()),
+        }
+    }
+}

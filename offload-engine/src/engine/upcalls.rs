@@ -1,0 +1,145 @@
+//! Upcalls to a connection's client: received data, completions and events.
+
+use bytes::Bytes;
+
+use super::{NodeClient, connections::Offloaded};
+use crate::{
+    chimney::client::{ConnectionEvent, ConnectionIo, OffloadHandle},
+    nbl::{NblChain, ReceiveChain},
+    state::ConnectionState,
+    tcp::{self, Consumer, Event, Segment},
+    time::Instant,
+};
+
+/// A segment through TCP and up to the client.
+pub(super) fn receive(
+    now: Instant,
+    offloaded: &mut Offloaded,
+    segment: &Segment<'_>,
+    buffer: Option<&Bytes>,
+    client: &mut dyn NodeClient,
+) {
+    let received = offloaded.tcp.handle_segment(now, segment);
+    let data = &segment.payload[received.in_order];
+    let mut upcalls = Upcalls { buffer, ..Upcalls::new(now, offloaded, client) };
+    offloaded.tcp.deliver(now, data, received.push, &mut upcalls);
+}
+
+/// Places and indicates buffered data until it is gone or refused (CH §7.4).
+pub(super) fn deliver_backlog(
+    now: Instant,
+    offloaded: &mut Offloaded,
+    client: &mut dyn NodeClient,
+) {
+    let mut upcalls = Upcalls::new(now, offloaded, client);
+    offloaded.tcp.deliver_waiting(now, &mut upcalls);
+}
+
+/// A connection's way to its client while bytes are delivered.
+struct Upcalls<'c> {
+    handle: OffloadHandle,
+    now: Instant,
+    super_segment_max: usize,
+    is_lent: bool,
+    /// What holds the frame, if it is lent.
+    buffer: Option<&'c Bytes>,
+    client: &'c mut dyn NodeClient,
+}
+
+impl<'c> Upcalls<'c> {
+    fn new(now: Instant, offloaded: &mut Offloaded, client: &'c mut dyn NodeClient) -> Self {
+        let super_segment_max = offloaded.super_segment_max();
+        let (handle, is_lent) = (offloaded.handle, offloaded.loans.may_be_lent());
+        Self { handle, now, super_segment_max, is_lent, buffer: None, client }
+    }
+
+    fn io<'a>(&self, connection: &'a mut tcp::Connection) -> ConnectionIo<'a>
+    where
+        'c: 'a,
+    {
+        let &Self { handle, now, super_segment_max, is_lent, buffer, client: _ } = self;
+        ConnectionIo { handle, now, connection, super_segment_max, is_lent, buffer }
+    }
+}
+
+impl Consumer for Upcalls<'_> {
+    fn receive_complete(&mut self, connection: &mut tcp::Connection, chain: ReceiveChain) {
+        let io = &mut self.io(connection);
+        self.client.receive_complete(io, chain);
+    }
+
+    fn indicate(&mut self, connection: &mut tcp::Connection, data: &[u8], push: bool) -> usize {
+        let io = &mut self.io(connection);
+        self.client.receive(io, data, push)
+    }
+}
+
+/// Events that were raised to the client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Raised {
+    /// None.
+    Nothing,
+    /// At least one.
+    Some,
+    /// The connection is over.
+    End,
+}
+
+/// Raises pending events to the client. Common case: none.
+#[inline]
+pub(super) fn raise_events(
+    now: Instant,
+    offloaded: &mut Offloaded,
+    client: &mut dyn NodeClient,
+) -> Raised {
+    match offloaded.poll_event() {
+        None => Raised::Nothing,
+        Some(event) => raise(now, offloaded, event, client),
+    }
+}
+
+/// `first`, and what comes behind it.
+fn raise(
+    now: Instant,
+    offloaded: &mut Offloaded,
+    first: Event,
+    client: &mut dyn NodeClient,
+) -> Raised {
+    let mut next = Some(first);
+    while let Some(event) = next {
+        if let Event::Retrieve(reason) = event {
+            offloaded.retrieves.push(reason);
+        }
+        let io = &mut offloaded.io(now);
+        match event {
+            Event::ReceiveComplete(chain) => client.receive_complete(io, chain),
+            Event::SendComplete(chain) => {
+                if let Some(chain) = without_disconnect_data(chain) {
+                    client.send_complete(io, chain);
+                }
+            }
+            Event::DisconnectComplete(nbl) => client.disconnect_complete(io, nbl),
+            Event::SendBacklogChange(size) => {
+                client.event(io, ConnectionEvent::SendBacklogChange(size));
+            }
+            Event::PeerClosed => client.event(io, ConnectionEvent::Disconnect),
+            Event::Reset => client.event(io, ConnectionEvent::Abort),
+            Event::Retrieve(reason) => client.event(io, ConnectionEvent::Retrieve(reason)),
+            Event::Closed => {
+                client.event(io, ConnectionEvent::Released);
+                return Raised::End;
+            }
+        }
+        next = offloaded.poll_event();
+    }
+    Raised::Some
+}
+
+/// A chain without the data of a disconnect that has completed before (see [`ConnectionState::DISCONNECT_DATA`]).
+fn without_disconnect_data(mut chain: NblChain) -> Option<NblChain> {
+    if chain.back().is_some_and(|list| list.context == ConnectionState::DISCONNECT_DATA) {
+        chain.pop_back();
+        return (!chain.is_empty()).then_some(chain);
+    }
+    Some(chain)
+}

@@ -1,0 +1,337 @@
+//! Beginning of a message: which request or response is next, its header, and its memory.
+
+use offload_engine::memory::{Piece, Span};
+
+use super::{Message, Outstanding, Response, Started, Train, Transmitter, sent, source::Source};
+use crate::{
+    ddp::{Stag, TaggedOffset},
+    error::WireError,
+    mpa::GatherList,
+    rdmap::{AtomicRequest, PendingRead, ReadRequest, Segmenter, SendKind, Terminate},
+    rnic::{
+        qp::Qp,
+        region::{Access, Granted, Owner, Regions},
+        registration::User,
+        send_queue::Progress,
+        status::WcStatus,
+        stream::{failure::Failure, inbound_read::InboundRequest, sizes::Limits},
+        wr::{Kind, Remote, Sge, WrFlags},
+    },
+};
+
+/// Pieces of memory that a message may have to go straight behind its header; one of more takes the longer way.
+const PIECES_MAX: usize = 4;
+
+/// The memory of a message, to be copied.
+struct Pieces<'a> {
+    pieces: [Piece<'a>; PIECES_MAX],
+    /// Count of pieces; those beyond [`PIECES_MAX`] are missing.
+    count: usize,
+}
+
+impl<'a> Pieces<'a> {
+    const fn new() -> Self {
+        Self { pieces: [Piece::EMPTY; PIECES_MAX], count: 0 }
+    }
+
+    fn push(&mut self, piece: Piece<'a>) {
+        if let Some(place) = self.pieces.get_mut(self.count) {
+            *place = piece;
+        }
+        self.count += 1;
+    }
+
+    /// All of them, if they are few enough.
+    fn all(&self) -> Option<&[Piece<'a>]> {
+        self.pieces.get(..self.count)
+    }
+}
+
+/// The next request of a send queue.
+enum Next {
+    /// None, or it has to wait.
+    None,
+    /// It sends nothing, and was carried out.
+    Done,
+    /// It is sent as a message.
+    Message(Source, Memory),
+}
+
+/// The memory of a request.
+struct Memory {
+    /// Serial of the request.
+    serial: u64,
+    /// Octets.
+    length: u32,
+    /// Its data was captured when it was posted.
+    is_captured: bool,
+    /// Its only entry.
+    single: Option<Sge>,
+}
+
+impl Transmitter {
+    /// Begins the next message.
+    #[inline]
+    pub(super) fn start_message(
+        &mut self,
+        qp: &mut Qp,
+        regions: &mut Regions,
+        limits: Limits,
+        train: &mut Train<impl GatherList<Payload = Span>>,
+    ) -> Result<Started, Failure> {
+        if self.responses.is_empty() || self.was_response {
+            self.was_response = false;
+            let started = self.start_request(qp, regions, limits, train)?;
+            if started != Started::Nothing {
+                return Ok(started);
+            }
+        }
+        let Some(request) = self.responses.pop_front() else { return Ok(Started::Nothing) };
+        self.was_response = true;
+        let (source, octets) = match request {
+            InboundRequest::Read(read) => (Source::Response(read), read.request.octets),
+            // EXT-5.4-1: carried out now, behind the response before.
+            InboundRequest::Atomic(atomic) => {
+                let response = atomic.execute(qp.user(), regions, &mut self.response_region)?;
+                let msn = self.atomic_response_msn;
+                self.atomic_response_msn = msn.next();
+                (Source::AtomicResponse { msn, response }, 0)
+            }
+        };
+        let segmenter = Segmenter::new(octets);
+        self.message = Some(Message { source, segmenter, is_copied: true });
+        Ok(Started::Begun)
+    }
+
+    /// Begins the next request of the consumer. Local operations are carried out on the way.
+    #[inline]
+    fn start_request(
+        &mut self,
+        qp: &mut Qp,
+        regions: &mut Regions,
+        limits: Limits,
+        train: &mut Train<impl GatherList<Payload = Span>>,
+    ) -> Result<Started, Failure> {
+        let (source, memory) = loop {
+            match self.next_request(qp, regions)? {
+                Next::None => return Ok(Started::Nothing),
+                Next::Done => {}
+                Next::Message(source, memory) => break (source, memory),
+            }
+        };
+        let octets = if source.awaits_response() { 0 } else { memory.length };
+        let is_copied = octets <= self.copied_max || memory.is_captured;
+        let is_whole = is_copied && self.fits(limits, train, &source, octets);
+        let pushed = self.take_memory(qp, regions, &memory, (&source, is_whole), train)?;
+        if is_copied && !memory.is_captured {
+            qp.stats.copied_aside_bytes += u64::from(octets);
+        }
+        self.number(memory.serial, &source);
+        if pushed {
+            qp.sends.advance(sent(source.awaits_response(), true));
+            return Ok(Started::Whole);
+        }
+        let segmenter = Segmenter::new(octets);
+        self.message = Some(Message { source, segmenter, is_copied });
+        Ok(Started::Begun)
+    }
+
+    /// Finds the next request, and the header of its message.
+    #[inline]
+    fn next_request(&mut self, qp: &mut Qp, regions: &mut Regions) -> Result<Next, Failure> {
+        let serial = qp.sends.next_serial();
+        let read_limit = qp.read_limit as usize;
+        let Some(request) = qp.sends.next_mut() else { return Ok(Next::None) };
+        // It was posted behind a disconnect.
+        if let done @ Progress::Done(_) = request.progress {
+            qp.sends.advance(done);
+            return Ok(Next::Done);
+        }
+        // NDK-FEN-1. Only reads before this one can be outstanding.
+        if request.flags.contains(WrFlags::READ_FENCE) && !self.outstanding.is_empty() {
+            return Ok(Next::None);
+        }
+        let solicited = request.flags.contains(WrFlags::SOLICITED);
+        let length = request.length;
+        let (is_captured, single) = (request.captured().is_some(), request.single());
+        let source = match &request.kind {
+            Kind::FastRegister { region, prepared } => {
+                let ok = regions.fast_register(*region, prepared);
+                return finish_local(qp, ok);
+            }
+            Kind::Invalidate { target } => {
+                let target = *target;
+                let ok = regions.invalidate(qp.user(), target); // NDK-MEM-10, NDK-CQ-17
+                return finish_local(qp, ok);
+            }
+            Kind::Bind { prepared } => {
+                let prepared = **prepared;
+                let ok = regions.bind(qp.user(), prepared);
+                return finish_local(qp, ok);
+            }
+            Kind::Send { invalidate } => {
+                let kind = match (*invalidate, solicited) {
+                    (None, false) => SendKind::Plain,
+                    (None, true) => SendKind::Solicited,
+                    (Some(stag), false) => SendKind::Invalidate(stag),
+                    (Some(stag), true) => SendKind::SolicitedInvalidate(stag),
+                };
+                request.msn = self.send_msn.0;
+                qp.stats.sends += 1;
+                Source::Send { kind, msn: self.send_msn }
+            }
+            Kind::Write { to: Remote { stag, offset } } => {
+                let source = Source::Write { stag: *stag, offset: *offset };
+                qp.stats.writes += 1;
+                source
+            }
+            Kind::Read { .. } | Kind::Atomic { .. } if self.outstanding.len() >= read_limit => {
+                return Ok(Next::None);
+            }
+            Kind::Read { from, .. } => {
+                let request_header = ReadRequest {
+                    sink_stag: Stag(qp.sink_token & !0xff | self.read_msn.0 & 0xff),
+                    sink_offset: TaggedOffset(0),
+                    octets: length,
+                    source_stag: from.stag,
+                    source_offset: from.offset,
+                };
+                request.msn = self.read_msn.0;
+                qp.stats.reads += 1;
+                Source::Read { msn: self.read_msn, request: request_header }
+            }
+            Kind::Atomic { target: Remote { stag, offset }, .. } => {
+                let (stag, offset, msn) = (*stag, *offset, self.read_msn);
+                request.msn = msn.0;
+                let Some(operation) = qp.sends.take_operands() else {
+                    unreachable!("each atomic has operands")
+                };
+                qp.stats.atomics += 1;
+                let request = AtomicRequest { operation, identifier: msn.0, stag, offset };
+                Source::Atomic { msn, request }
+            }
+            Kind::Immediate { data } => {
+                let (msn, data) = (self.send_msn, *data);
+                request.msn = msn.0;
+                qp.stats.immediates += 1;
+                Source::Immediate { msn, data, solicited }
+            }
+        };
+        Ok(Next::Message(source, Memory { serial, length, is_captured, single }))
+    }
+
+    /// Checks a request's memory (NDK-MEM-17) and takes its payload: into the list, if `is_whole` and of few pieces,
+    /// else to be cut. Returns true if all of the message is in the list.
+    #[inline]
+    fn take_memory(
+        &mut self,
+        qp: &mut Qp,
+        regions: &Regions,
+        memory: &Memory,
+        (source, is_whole): (&Source, bool),
+        train: &mut Train<impl GatherList<Payload = Span>>,
+    ) -> Result<bool, Failure> {
+        let &Memory { serial, length: _, is_captured, single } = memory;
+        let mut pieces = Pieces::new();
+        let region = &mut self.source_region;
+        let is_accessible = if source.awaits_response() {
+            visit(region, qp, regions, (serial, single), Access::LOCAL_WRITE, |_| {})
+        } else if is_captured {
+            if let Some(captured) = qp.sends.captured(serial).filter(|data| !data.is_empty()) {
+                match is_whole {
+                    true => pieces.push(Piece::Private(captured)),
+                    false => self.payload.push_back(captured.clone().into()),
+                }
+            }
+            true
+        } else if is_whole {
+            visit(region, qp, regions, (serial, single), Access::NONE, |granted| {
+                granted.each_piece(|piece| pieces.push(piece));
+            })
+        } else {
+            let payload = &mut self.payload;
+            visit(region, qp, regions, (serial, single), Access::NONE, |granted| {
+                granted.each_span(|span| payload.push_back(span));
+            })
+        };
+        if !is_accessible {
+            self.payload.clear();
+            qp.sends.advance(Progress::Done(WcStatus::LocalProtection));
+            return Err(Failure::new(Terminate::new(WireError::RdmapLocalCatastrophic)));
+        }
+        if !is_whole {
+            return Ok(false);
+        }
+        if let Some(all) = pieces.all() {
+            self.push_whole(train, source, all);
+            return Ok(true);
+        }
+        let Self { payload, source_region: region, .. } = self;
+        visit(region, qp, regions, (serial, single), Access::NONE, |granted| {
+            granted.each_span(|span| payload.push_back(span));
+        });
+        Ok(false)
+    }
+
+    /// Gives a message its number, and has it await its response.
+    #[inline]
+    fn number(&mut self, serial: u64, source: &Source) {
+        let response = match *source {
+            Source::Write { .. } | Source::Response(_) | Source::AtomicResponse { .. } => return,
+            Source::Send { .. } | Source::Immediate { .. } => {
+                self.send_msn = self.send_msn.next();
+                return;
+            }
+            Source::Read { request, .. } => Response::Read(PendingRead::new(&request)),
+            Source::Atomic { request, .. } => Response::Atomic(request.identifier),
+        };
+        self.outstanding.push_back(Outstanding { serial: Some(serial), response });
+        self.read_msn = self.read_msn.next();
+    }
+}
+
+/// Checks the memory of request `serial`, which may have a `single` entry, and shows it piece by piece; `region` is the
+/// one to look at first. Returns whether all of it may be used so.
+#[inline]
+fn visit<'a>(
+    region: &mut Option<Owner>,
+    qp: &'a Qp,
+    regions: &'a Regions,
+    (serial, single): (u64, Option<Sge>),
+    right: Access,
+    mut take: impl FnMut(Granted<'a>),
+) -> bool {
+    let user = qp.user();
+    match single {
+        Some(sge) => visit_entry(region, user, regions, sge, right, take),
+        None => {
+            let mut entries = qp.sends.sges(serial);
+            entries.all(|sge| visit_entry(region, user, regions, sge, right, &mut take))
+        }
+    }
+}
+
+/// [`visit`] of an entry.
+#[inline(always)]
+fn visit_entry<'a>(
+    region: &mut Option<Owner>,
+    user: User,
+    regions: &'a Regions,
+    sge: Sge,
+    right: Access,
+    take: impl FnOnce(Granted<'a>),
+) -> bool {
+    let Sge { address, length, token } = sge;
+    length == 0
+        || regions.access_again(region, user, token, address, length, right).map(take).is_ok()
+}
+
+/// A request that sends nothing has been carried out.
+fn finish_local(qp: &mut Qp, ok: bool) -> Result<Next, Failure> {
+    let status = if ok { WcStatus::Success } else { WcStatus::LocalOperation };
+    qp.sends.advance(Progress::Done(status));
+    if ok {
+        return Ok(Next::Done);
+    }
+    Err(Failure::new(Terminate::new(WireError::RdmapLocalCatastrophic)))
+}

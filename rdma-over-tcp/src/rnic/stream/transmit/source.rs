@@ -1,0 +1,62 @@
+//! Messages: what each carries besides payload, and the header of each of its FPDUs.
+
+use crate::{
+    ddp::{HeaderOctets, Msn, Stag, TAGGED_OCTETS, TaggedOffset, UNTAGGED_OCTETS},
+    rdmap::{
+        ATOMIC_REQUEST_OCTETS, ATOMIC_RESPONSE_OCTETS, AtomicRequest, AtomicResponse,
+        IMMEDIATE_OCTETS, READ_REQUEST_OCTETS, ReadRequest, SendKind, atomic_request_header,
+        atomic_response_header, immediate_header, read_request_header, read_response_header,
+        send_header, write_header,
+    },
+    rnic::stream::inbound_read::InboundRead,
+};
+
+/// What is sent as one message.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Source {
+    Send { kind: SendKind, msn: Msn },
+    Write { stag: Stag, offset: TaggedOffset },
+    Read { msn: Msn, request: ReadRequest },
+    Response(InboundRead),
+    Atomic { msn: Msn, request: AtomicRequest },
+    AtomicResponse { msn: Msn, response: AtomicResponse },
+    Immediate { msn: Msn, data: [u8; IMMEDIATE_OCTETS], solicited: bool },
+}
+
+impl Source {
+    pub(super) const fn is_request(&self) -> bool {
+        !matches!(self, Self::Response(_) | Self::AtomicResponse { .. })
+    }
+
+    /// A request that the peer answers.
+    pub(super) const fn awaits_response(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Atomic { .. })
+    }
+
+    pub(super) const fn header_octets(&self) -> usize {
+        match self {
+            Self::Send { .. } => UNTAGGED_OCTETS,
+            Self::Write { .. } | Self::Response(_) => TAGGED_OCTETS,
+            Self::Read { .. } => UNTAGGED_OCTETS + READ_REQUEST_OCTETS,
+            Self::Atomic { .. } => UNTAGGED_OCTETS + ATOMIC_REQUEST_OCTETS,
+            Self::AtomicResponse { .. } => UNTAGGED_OCTETS + ATOMIC_RESPONSE_OCTETS,
+            Self::Immediate { .. } => UNTAGGED_OCTETS + IMMEDIATE_OCTETS,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn header(&self, offset: u32, last: bool) -> HeaderOctets {
+        let at = |TaggedOffset(start)| TaggedOffset(start.wrapping_add(u64::from(offset)));
+        match *self {
+            Self::Send { kind, msn } => send_header(last, kind, msn, offset),
+            Self::Write { stag, offset } => write_header(last, stag, at(offset)),
+            Self::Read { msn, request } => read_request_header(msn, &request),
+            Self::Response(InboundRead { request, .. }) => {
+                read_response_header(last, request.sink_stag, at(request.sink_offset))
+            }
+            Self::Atomic { msn, request } => atomic_request_header(msn, &request),
+            Self::AtomicResponse { msn, response } => atomic_response_header(msn, &response),
+            Self::Immediate { msn, data, solicited } => immediate_header(solicited, msn, data),
+        }
+    }
+}
