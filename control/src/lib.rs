@@ -11,7 +11,8 @@
 //! |---|---|
 //! | a request | [`REQUEST_BYTES_MAX`] bytes, within [`REQUEST_LIMIT`] |
 //! | an answer | [`ROWS_MAX`] connections, taken within [`ANSWER_LIMIT`]; a client takes [`ANSWER_BYTES_MAX`] bytes |
-//! | clients without a complete answer | [`CLIENTS_MAX`]; [`BACKLOG`] more wait in the kernel. Another one replaces the one that was idle for the longest time |
+//! | clients without a complete answer | [`CLIENTS_MAX`]: another one replaces the one that was idle the longest |
+//! | clients that wait to be accepted | [`BACKLOG`] |
 //! | requests at once | one |
 //! | connections looked at with the node held | [`LOOK_MAX`] |
 //! | share of time that requests take of the node | a half: after each the server rests as long as it took |
