@@ -15,33 +15,13 @@ use crate::{
     command::{Opening, Receives},
     memory::{PAGE, READ_WRITE, change, pattern},
     report::Report,
-    session::{Session, Wish},
+    session::{Event, Session, Wish},
 };
 
 /// Connections whose report is kept when they have ended.
 const REPORTS_MAX: usize = 64;
 /// How long a Request that is held is kept.
 const HOLD: Duration = Duration::from_secs(10);
-
-/// What has happened to a connection.
-pub enum Event {
-    /// A Request has come: the number is the listener's.
-    Incoming(Connector),
-    /// Connect is done, or has failed.
-    Answered(NtStatus),
-    /// Accept or CompleteConnect is done, or has failed.
-    Opened(NtStatus),
-    /// It has ended; the reason is NDK's.
-    Ended(u32),
-    /// Its disconnect is done.
-    Closed,
-    /// The completion queue has entries.
-    Completions,
-    /// A deregistration is complete.
-    Deregistered,
-    /// The server is to end.
-    Quit,
-}
 
 /// The server.
 pub struct Server {

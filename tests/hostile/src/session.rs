@@ -11,8 +11,27 @@ use crate::{
     command::{Command, Receives},
     memory::{FAST, Memory, PAGE},
     report::Report,
-    server::Event,
 };
+
+/// What has happened to a connection.
+pub(crate) enum Event {
+    /// A Request has come: the number is the listener's.
+    Incoming(Connector),
+    /// Connect is done, or has failed.
+    Answered(NtStatus),
+    /// Accept or CompleteConnect is done, or has failed.
+    Opened(NtStatus),
+    /// It has ended; the reason is NDK's.
+    Ended(u32),
+    /// Its disconnect is done.
+    Closed,
+    /// The completion queue has entries.
+    Completions,
+    /// A deregistration is complete.
+    Deregistered,
+    /// The server is to end.
+    Quit,
+}
 
 /// Reads each way.
 const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
