@@ -25,15 +25,14 @@ use std::{
 };
 
 use flue_report::failure::Failure;
-use host_stack::{dad::Detection, node::Node};
+use host_stack::dad::Detection;
 use offload_engine::{
     descriptor::moved_up,
     link::{Link, NapiMode},
 };
 use rdma_over_tcp::{
-    access::{self, Access},
+    adapter::{self, Adapter},
     rnic,
-    transport::NodeRnic,
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -198,7 +197,7 @@ impl LaunchedNode {
     ///
     /// # Errors
     /// The descriptors are not there any more; or as [`NodeOptions::open`].
-    pub fn open(&self, adapter: rnic::Config) -> Result<Option<(Node<NodeRnic>, Access)>, Failure> {
+    pub fn open(&self, config: rnic::Config) -> Result<Option<Adapter>, Failure> {
         let failed = |error| Failure::work(format!("table of connections: {error}"));
         // A descriptor of its own: the lock is of the process, and ends when any descriptor of the file is closed.
         let path = format!("/proc/self/fd/{}", self.table_fd);
@@ -221,13 +220,13 @@ impl LaunchedNode {
             let table = table.take().ok_or_else(|| Failure::work("a TAP of several queues"))?;
             Ok(Box::new(Tracker::new(link, table)) as Box<dyn Link>)
         })?;
-        let mut opened = access::open_queues(
+        let mut opened = adapter::open_queues(
             links.links,
             options.node_config(),
-            rnic::Config { seed: options.seed().into(), ..adapter },
+            rnic::Config { seed: options.seed().into(), ..config },
         )
         .map_err(|error| Failure::work(format!("start of the node: {error}")))?;
         options.start_traces(opened.iter().map(|(node, _)| node))?;
-        Ok(opened.pop())
+        Ok(opened.pop().map(|(_, adapter)| adapter))
     }
 }

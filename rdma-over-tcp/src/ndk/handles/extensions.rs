@@ -15,7 +15,7 @@ impl Qp {
     /// # Errors
     /// [`NtStatus::INVALID_PARAMETER`]: the queue pair is or was connected.
     pub fn allow_extensions(&self, allow: bool) -> Result<(), NtStatus> {
-        Ok(self.access.with(|core, _| core.allow_extensions(self.id, allow))?)
+        Ok(self.adapter.with(|core, _| core.allow_extensions(self.id, allow))?)
     }
 
     /// Adds `add` to eight aligned bytes of the peer, a number of its machine's; `result`, eight bytes, gets what they

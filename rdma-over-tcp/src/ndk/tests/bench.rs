@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     mpa::GatherList,
-    ndk::{Adapter, AdapterConfig, CoreAccess},
+    ndk::{Adapter, AdapterConfig, Driver},
     rnic::{
         ConnectError, Rnic, StreamId, Urgency,
         id::ListenerId,
@@ -54,7 +54,7 @@ pub(super) struct TestAccess {
     pub(super) urgency: Mutex<Option<Urgency>>,
 }
 
-impl CoreAccess for TestAccess {
+impl Driver for TestAccess {
     fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
         let now = *self.now.lock().unwrap();
         work(&mut self.lock(), now);
