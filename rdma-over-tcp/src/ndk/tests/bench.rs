@@ -284,7 +284,7 @@ pub(super) struct Bench {
     pub(super) corrupt_at: Option<u64>,
     delivered: u64,
     /// Called when the adapter has queued a list, before its bytes are read: a writer beside the device.
-    pub(super) after_send: Option<Box<dyn FnMut()>>,
+    pub(super) after_send: Option<Box<dyn FnMut() + Send>>,
     /// Sizes of the FPDUs of each list posted, from either node.
     pub(super) posted: [Vec<Vec<usize>>; 2],
     /// Slices of memory of each of these lists.
