@@ -32,9 +32,8 @@ fn completions_say_all() {
     let data = Data::Inline(&[b"four"]);
     near.adapter.post(|rnic| rnic.post(near.qp, 11, send, data, WrFlags::SOLICITED)).unwrap();
     near.send(12, b"fifth").unwrap();
-    near.adapter
-        .post(|rnic| rnic.post_immediate(near.qp, 13, *b"12345678", WrFlags::NONE))
-        .unwrap();
+    let (immediate, none) = (Operation::Immediate { data: *b"12345678" }, Data::Registered(&[]));
+    near.adapter.post(|rnic| rnic.post(near.qp, 13, immediate, none, WrFlags::NONE)).unwrap();
     let remote = Remote { stag: Stag(token), offset: TaggedOffset(buffer.address()) };
     let (_, _, sink) = region_and_sge(&near, 512);
     let read = Operation::Read { from: remote, invalidate_sink: false };

@@ -70,8 +70,7 @@ fn a_transport_of_four_methods_serves_all_calls() {
         let bench = bench.lock().unwrap();
         (bench.nodes.each_ref().map(|node| node.access().clone()), bench.server)
     };
-    let [near, far] =
-        cores.map(|core| Adapter::new(Arc::new(Pipe { core, bench: bench.clone() })));
+    let [near, far] = cores.map(|core| Adapter::new(Arc::new(Pipe { core, bench: bench.clone() })));
     let objects = |adapter: &Adapter| {
         let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(16, |_| {}).unwrap());
         let qp = pd.create_qp(&cq, &cq, 7, QpLimits::default()).unwrap();
@@ -93,7 +92,8 @@ fn a_transport_of_four_methods_serves_all_calls() {
     near_qp.send(2, Data::Inline(&[]), OpFlags::empty()).unwrap();
     for (adapter, cq) in [(&near, &near_cq), (&far, &far_cq)] {
         let mut results = [NdkResultEx::default()];
-        let polled = adapter.wait_until(Some(LIMIT), || (cq.poll_ex(&mut results) == 1).then_some(()));
+        let polled =
+            adapter.wait_until(Some(LIMIT), || (cq.poll_ex(&mut results) == 1).then_some(()));
         assert_eq!(polled, Ok(()));
         assert_eq!(results[0].status, NtStatus::SUCCESS);
     }
