@@ -51,29 +51,6 @@ pub struct FastRegister<'a> {
     pub rights: Access,
 }
 
-/// Adds a message with data to the send queue.
-#[inline(always)]
-fn push_data(qp: &mut Qp, context: u64, flags: WrFlags, kind: Kind, data: Data<'_>, length: u32) {
-    qp.flow.post(length);
-    match data {
-        Data::Inline(parts) => {
-            let captured = capture(&mut qp.captures, parts);
-            qp.sends.push_captured(context, flags, kind, captured);
-        }
-        Data::InlineSges(parts) => {
-            let captured = capture(&mut qp.captures, parts);
-            qp.sends.push_captured(context, flags, kind, captured);
-        }
-        Data::Registered(sges) => qp.sends.push(context, flags, kind, length, sges),
-    }
-}
-
-/// Adds immediate data to the send queue.
-fn push_immediate(qp: &mut Qp, context: u64, flags: WrFlags, data: [u8; IMMEDIATE_OCTETS]) {
-    qp.flow.post(IMMEDIATE_OCTETS as u32);
-    qp.sends.push(context, flags, Kind::Immediate { data }, 0, &[]);
-}
-
 impl Rnic {
     /// Posts a receive, in any state (NDK-CON-10); where the connection is over it is flushed at once. Its memory is
     /// checked when a message arrives for it.
@@ -144,22 +121,29 @@ impl Rnic {
         data: Data<'_>,
         flags: WrFlags,
     ) -> (Result<(), VerbError>, Urgency) {
-        let result = self.try_post(id, context, operation, data, flags);
-        self.posted(id, result, flags)
+        let kind = match operation {
+            Operation::Send { invalidate } => Kind::Send { invalidate },
+            Operation::Write { to } => Kind::Write { to },
+            Operation::Read { from, invalidate_sink } => Kind::Read { from, invalidate_sink },
+            Operation::Atomic { .. }
+            | Operation::Immediate { .. }
+            | Operation::WriteImmediate { .. } => {
+                let result = self.try_post_extension(id, context, operation, data, flags);
+                return self.posted(id, result, flags);
+            }
+        };
+        self.post_kind(id, context, kind, data, flags)
     }
 
-    /// Posts an operation that sends nothing.
-    fn post_local(
+    fn post_kind(
         &mut self,
         id: QpId,
         context: u64,
         kind: Kind,
+        data: Data<'_>,
         flags: WrFlags,
     ) -> (Result<(), VerbError>, Urgency) {
-        let result = self.check_sender(id).map(|qp| {
-            qp.flow.post(0);
-            qp.sends.push(context, flags, kind, 0, &[]);
-        });
+        let result = self.try_post(id, context, kind, data, flags);
         self.posted(id, result, flags)
     }
 
@@ -200,78 +184,66 @@ impl Rnic {
         &mut self,
         id: QpId,
         context: u64,
-        operation: Operation,
+        kind: Kind,
         data: Data<'_>,
         flags: WrFlags,
     ) -> Result<(), VerbError> {
-        let (qp, length) = self.check_operation(id, operation, data)?;
-        match operation {
-            Operation::Send { invalidate } => {
-                push_data(qp, context, flags, Kind::Send { invalidate }, data, length);
+        let is_read = matches!(kind, Kind::Read { .. });
+        let (qp, length) = self.check_request(id, is_read, data)?;
+        qp.flow.post(if is_read { 0 } else { length });
+        match data {
+            Data::Inline(parts) => {
+                let captured = capture(&mut qp.captures, parts);
+                qp.sends.push_captured(context, flags, kind, captured);
             }
-            Operation::Write { to } => {
-                push_data(qp, context, flags, Kind::Write { to }, data, length);
+            Data::InlineSges(parts) => {
+                let captured = capture(&mut qp.captures, parts);
+                qp.sends.push_captured(context, flags, kind, captured);
             }
-            Operation::Read { from, invalidate_sink } => {
-                let Data::Registered(sges) = data else { return Err(VerbError::InvalidArgument) };
-                qp.flow.post(0);
-                qp.sends.push(context, flags, Kind::Read { from, invalidate_sink }, length, sges);
-            }
-            Operation::Atomic { target, operation } => {
-                let Data::Registered(sges) = data else { return Err(VerbError::InvalidArgument) };
-                qp.flow.post(0);
-                let kind = Kind::atomic(target, &operation);
-                qp.sends.push_atomic(context, flags, kind, operation, sges);
-            }
-            Operation::Immediate { data } => push_immediate(qp, context, flags, data),
-            Operation::WriteImmediate { to, data: immediate } => {
-                push_data(qp, context, flags | WrFlags::PART, Kind::Write { to }, data, length);
-                // A part that has come too late waits for the rest, which completes for both.
-                if qp.state == QpState::Error {
-                    qp.sends.finish_last(WcStatus::Flushed);
-                }
-                push_immediate(qp, context, flags, immediate);
-            }
+            Data::Registered(sges) => qp.sends.push(context, flags, kind, length, sges),
         }
         Ok(())
     }
 
-    /// A queue pair whose send queue takes a request with these data, and their bytes.
-    #[inline(always)]
-    fn check_operation(
+    /// Posts an operation of RFC 7306.
+    fn try_post_extension(
         &mut self,
         id: QpId,
+        context: u64,
         operation: Operation,
         data: Data<'_>,
-    ) -> Result<(&mut Qp, u32), VerbError> {
-        match operation {
-            Operation::Send { .. } | Operation::Write { .. } => self.check_request(id, false, data),
-            Operation::Read { .. } => self.check_request(id, true, data),
-            Operation::Atomic { .. } => {
-                let Data::Registered(&[sge]) = data else {
+        flags: WrFlags,
+    ) -> Result<(), VerbError> {
+        self.check_post(id, operation, data)?;
+        let immediate = match operation {
+            Operation::Atomic { target, operation } => {
+                let (qp, Data::Registered(sges)) = (self.check_sender(id)?, data) else {
                     return Err(VerbError::InvalidArgument);
                 };
-                let qp = self.check_extensions(id)?;
-                if sge.length != ATOMIC_TARGET_OCTETS {
-                    return Err(VerbError::InvalidArgument);
-                }
-                if qp.limits.max_initiator_request_sge == 0 {
-                    return Err(VerbError::TooManySges);
-                }
-                if qp.has_no_reads() {
-                    return Err(VerbError::NoReads); // EXT-5.2-1
-                }
-                Ok((qp, sge.length))
+                qp.flow.post(0);
+                let kind = Kind::atomic(target, &operation);
+                qp.sends.push_atomic(context, flags, kind, operation, sges);
+                return Ok(());
             }
-            Operation::Immediate { .. } => match data {
-                Data::Registered([]) => Ok((self.check_extensions(id)?, 0)),
-                _ => Err(VerbError::InvalidArgument),
-            },
-            Operation::WriteImmediate { .. } => {
-                self.check_extensions(id)?;
-                self.check_request(id, false, data)
+            Operation::WriteImmediate { to, data: immediate } => {
+                let part = flags | WrFlags::PART;
+                self.try_post(id, context, Kind::Write { to }, data, part)?;
+                // A part that has come too late waits for the rest, which completes for both.
+                let qp = self.check_sender(id)?;
+                if qp.state == QpState::Error {
+                    qp.sends.finish_last(WcStatus::Flushed);
+                }
+                immediate
             }
-        }
+            Operation::Immediate { data } => data,
+            Operation::Send { .. } | Operation::Write { .. } | Operation::Read { .. } => {
+                unreachable!("an operation of RFC 5040")
+            }
+        };
+        let qp = self.check_sender(id)?;
+        qp.flow.post(IMMEDIATE_OCTETS as u32);
+        qp.sends.push(context, flags, Kind::Immediate { data: immediate }, 0, &[]);
+        Ok(())
     }
 
     /// A queue pair whose send queue takes a Send, Write or Read with these data, and how many bytes they are.
@@ -314,7 +286,40 @@ impl Rnic {
         operation: Operation,
         data: Data<'_>,
     ) -> Result<(), VerbError> {
-        self.check_operation(id, operation, data).map(|_| ())
+        match operation {
+            Operation::Send { .. } | Operation::Write { .. } => {
+                self.check_request(id, false, data)?;
+            }
+            Operation::Read { .. } => {
+                self.check_request(id, true, data)?;
+            }
+            Operation::Atomic { .. } => {
+                let Data::Registered(&[sge]) = data else {
+                    return Err(VerbError::InvalidArgument);
+                };
+                let qp = self.check_extensions(id)?;
+                if sge.length != ATOMIC_TARGET_OCTETS {
+                    return Err(VerbError::InvalidArgument);
+                }
+                if qp.limits.max_initiator_request_sge == 0 {
+                    return Err(VerbError::TooManySges);
+                }
+                if qp.has_no_reads() {
+                    return Err(VerbError::NoReads); // EXT-5.2-1
+                }
+            }
+            Operation::Immediate { .. } => {
+                self.check_extensions(id)?;
+                if !matches!(data, Data::Registered([])) {
+                    return Err(VerbError::InvalidArgument);
+                }
+            }
+            Operation::WriteImmediate { .. } => {
+                self.check_extensions(id)?;
+                self.check_request(id, false, data)?;
+            }
+        }
+        Ok(())
     }
 
     /// A queue pair whose send queue takes requests of RFC 7306.
@@ -353,7 +358,8 @@ impl Rnic {
     ) -> (Result<u32, VerbError>, Urgency) {
         match self.prepare_fast_register(id, request) {
             Ok((token, kind)) => {
-                let (result, urgency) = self.post_local(id, context, kind, flags);
+                let (result, urgency) =
+                    self.post_kind(id, context, kind, Data::Registered(&[]), flags);
                 (result.map(|()| token), urgency)
             }
             Err(error) => (Err(error), self.kick_qp(id)),
@@ -395,7 +401,10 @@ impl Rnic {
     ) -> (Result<(), VerbError>, Urgency) {
         let checked = self.check_sender(id).map(|qp| qp.pd);
         match checked.and_then(|pd| self.objects.regions.check_revocable(pd, target)) {
-            Ok(()) => self.post_local(id, context, Kind::Invalidate { target }, flags),
+            Ok(()) => {
+                let kind = Kind::Invalidate { target };
+                self.post_kind(id, context, kind, Data::Registered(&[]), flags)
+            }
             Err(error) => (Err(error), self.kick_qp(id)),
         }
     }
@@ -421,7 +430,8 @@ impl Rnic {
             Ok(prepared) => {
                 let token = prepared.token;
                 let kind = Kind::Bind { prepared: Box::new(prepared) };
-                let (result, urgency) = self.post_local(id, context, kind, flags);
+                let (result, urgency) =
+                    self.post_kind(id, context, kind, Data::Registered(&[]), flags);
                 (result.map(|()| token), urgency)
             }
             Err(error) => (Err(error), self.kick_qp(id)),
