@@ -1,19 +1,17 @@
 //! The adapter of a command: on a node behind a TAP, or on the kernel's sockets.
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{fmt, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 use flue_node::{NodeOptions, output::OutputFile, random_seed};
-use rdma_over_tcp::ndk::{
-    self, Adapter, AdapterConfig, CallError, Driver, SocketsConfig, blocking::Wait,
-};
+use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, CallError, SocketsConfig, blocking::Wait};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     control::{
         message::NodeName,
         place::ControlPlace,
-        server::{self, Control, WithAdapter},
+        server::{self, Control},
     },
     failure::Failure,
     node::LINGER_LIMIT,
@@ -108,21 +106,16 @@ impl SocketsSetup {
     pub fn open(&self, config: AdapterConfig) -> Result<OpenAdapter, Failure> {
         let failed = |error| Failure::work(format!("kernel sockets: {error}"));
         let config = AdapterConfig { seed: self.seed.into(), ..config };
-        let (sockets, adapter) =
-            ndk::open_sockets(SocketsConfig::default(), config).map_err(failed)?;
+        let adapter = ndk::open_sockets(SocketsConfig::default(), config).map_err(failed)?;
         if let Some(path) = &self.pcap {
             let output = OutputFile::create("--pcap", path)?;
             let name = output.name().to_owned();
-            sockets
+            adapter
                 .start_capture(Box::new(output))
                 .map_err(|error| Failure::work(format!("{name}: {error}")))?;
         }
-        let control = {
-            let asked = adapter.clone();
-            let node = WithAdapter::new(sockets.clone(), move || asked.connections());
-            server::serve_as(&node, NodeName::of_sockets(), &self.control)?
-        };
-        Ok(OpenAdapter { driver: Arc::new(sockets), adapter, control })
+        let control = server::serve(vec![adapter.clone()], NodeName::of_sockets(), &self.control)?;
+        Ok(OpenAdapter { adapter, control })
     }
 }
 
@@ -146,10 +139,8 @@ impl fmt::Display for SocketsSetup {
     }
 }
 
-/// An adapter, and what runs it.
+/// An adapter with its control socket.
 pub struct OpenAdapter {
-    /// What runs it.
-    pub driver: Arc<dyn Driver>,
     /// The adapter.
     pub adapter: Adapter,
     /// Its control socket.
@@ -167,11 +158,10 @@ impl OpenAdapter {
             AdapterSetup::Kernel(setup) => return setup.open(config),
         };
         let first = setup.node.open_ndk(config)?.into_iter().next();
-        let (node, adapter) = first.ok_or_else(|| Failure::work("a TAP without a queue"))?;
-        let asked = adapter.clone();
-        let controlled = WithAdapter::new(node.clone(), move || asked.connections());
-        let control = server::serve(&controlled, &setup.node, &setup.control)?;
-        Ok(Self { driver: Arc::new(node), adapter, control })
+        let (_, adapter) = first.ok_or_else(|| Failure::work("a TAP without a queue"))?;
+        let name = NodeName::of(&setup.node);
+        let control = server::serve(vec![adapter.clone()], name, &setup.control)?;
+        Ok(Self { adapter, control })
     }
 
     /// Runs `work`, whose waits SIGINT, SIGTERM and SIGHUP end.
@@ -183,25 +173,25 @@ impl OpenAdapter {
         work: impl FnOnce(Waiter<'_>) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let waker = Waker::new();
-        let woken = self.driver.clone();
+        let woken = self.adapter.clone();
         waker.set(move || woken.wake());
         let ended = waker
             .catch_signals()
-            .and_then(|()| work(Waiter { driver: &*self.driver, waker: &waker }));
+            .and_then(|()| work(Waiter { adapter: &self.adapter, waker: &waker }));
         waker.clear();
         ended
     }
 
     /// Stays until the connections have ended, so that the peers' ends are clean too.
     pub fn linger(&self) {
-        linger(&*self.driver);
+        linger(&self.adapter);
     }
 }
 
 /// Waits for an adapter; a signal ends the wait.
 #[derive(Clone, Copy)]
 pub struct Waiter<'a> {
-    driver: &'a dyn Driver,
+    adapter: &'a Adapter,
     /// Wakes it.
     pub waker: &'a Waker,
 }
@@ -214,7 +204,7 @@ impl Wait for Waiter<'_> {
     }
 
     fn wait<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<T, Failure> {
-        let waited = self.driver.wait_until(None, || match self.waker.interrupted() {
+        let waited = self.adapter.wait_until(None, || match self.waker.interrupted() {
             Ok(()) => look().map(Ok),
             Err(interrupted) => Some(Err(interrupted)),
         });
@@ -223,8 +213,8 @@ impl Wait for Waiter<'_> {
 }
 
 /// Stays until the connections have ended; at most for [`LINGER_LIMIT`].
-pub fn linger(driver: &dyn Driver) {
-    if let Err(error) = driver.linger(LINGER_LIMIT) {
+pub fn linger(adapter: &Adapter) {
+    if let Err(error) = adapter.linger(LINGER_LIMIT) {
         tracing::debug!(%error, "waiting for the peers' ends");
     }
 }

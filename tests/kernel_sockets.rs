@@ -16,8 +16,8 @@ use flue_test_support::stream::{Stream, Summer};
 use flue_test_support::wire::Wire;
 use rdma_over_tcp::ndk::blocking::{Connection, Incoming};
 use rdma_over_tcp::ndk::{
-    AdapterConfig, Cq, Data, MrFlags, NdkResultEx, NtStatus, OpFlags, Qp, QpLimits, ReadLimit, Sge,
-    Sockets, SocketsConfig, open_sockets,
+    Adapter, AdapterConfig, Cq, Data, MrFlags, NdkResultEx, NtStatus, OpFlags, Qp, QpLimits,
+    ReadLimit, Sge, SocketsConfig, open_sockets,
 };
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
@@ -55,13 +55,12 @@ fn rping_toward_a_peer_without_ird_names_it() {
     let mut server = start(&host, "rping -s --transport kernel -a 127.0.0.1 -p 7001");
     server.expect_line("listening:", LIMIT);
     host.run(|| {
-        let (mut sockets, adapter) =
-            open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
+        let adapter = open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
+        let waiter = &mut adapter.clone();
         let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(8, |_| {}).unwrap());
         let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
         let (local, none) = (([127, 0, 0, 1], 7001).into(), ReadLimit { inbound: 0, outbound: 1 });
-        let _connection =
-            Connection::connect(&mut sockets, &adapter, &qp, local, none, &[]).unwrap();
+        let _connection = Connection::connect(waiter, &adapter, &qp, local, none, &[]).unwrap();
         // Memory for the server to read: address, token, 64 bytes.
         let advert = [&[0; 8][..], &[0, 0, 1, 0], &[0, 0, 0, 64]].concat();
         qp.send(1, Data::Inline(&[&advert]), OpFlags::empty()).unwrap();
@@ -283,7 +282,7 @@ const WORD_BYTES: u32 = 4;
 
 /// One end: all queue pairs use one completion queue, and one buffer whose first half is sent from.
 struct End {
-    sockets: Sockets,
+    adapter: Adapter,
     cq: Cq,
     pairs: Vec<(Qp, Connection)>,
     buffer: rdma_over_tcp::ndk::RegisteredBuffer,
@@ -293,8 +292,8 @@ struct End {
 impl End {
     /// Makes all connections: as the client of `server`, or as a server that tells where it listens.
     fn connect(seed: u64, server: Option<SocketAddr>, listening: &Sender<SocketAddr>) -> Self {
-        let (mut sockets, adapter) =
-            open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
+        let adapter = open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
+        let waiter = &mut adapter.clone();
         let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(4096, |_| {}).unwrap());
         let length = 2 * LANES * LANE_BYTES + WORD_BYTES as usize;
         let buffer = adapter.allocate(length).unwrap();
@@ -311,22 +310,22 @@ impl End {
             Some(server) => {
                 for _ in 0..CONNECTIONS {
                     let qp = qp();
-                    let made = Connection::connect(&mut sockets, &adapter, &qp, server, reads, &[]);
+                    let made = Connection::connect(waiter, &adapter, &qp, server, reads, &[]);
                     pairs.push((qp, made.unwrap()));
                 }
             }
             None => {
                 let local = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7000));
-                let mut incoming = Incoming::listen(&mut sockets, &adapter, local, 64).unwrap();
+                let mut incoming = Incoming::listen(waiter, &adapter, local, 64).unwrap();
                 listening.send(local).unwrap();
                 for _ in 0..CONNECTIONS {
-                    let (qp, connector) = (qp(), incoming.next(&mut sockets).unwrap());
-                    let made = Connection::accept(&mut sockets, connector, &qp, reads, &[]);
+                    let (qp, connector) = (qp(), incoming.next(waiter).unwrap());
+                    let made = Connection::accept(waiter, connector, &qp, reads, &[]);
                     pairs.push((qp, made.unwrap()));
                 }
             }
         }
-        Self { sockets, cq, pairs, token: mr.local_token(), buffer }
+        Self { adapter, cq, pairs, token: mr.local_token(), buffer }
     }
 
     /// Sends the first half of the buffer into the second half of the peer's, a part by each lane, and a word behind
@@ -345,7 +344,7 @@ impl End {
         let mut left = 3 * LANES;
         while left > 0 {
             let take = || Some(self.cq.poll_ex(&mut results)).filter(|taken| *taken > 0);
-            let taken = self.sockets.wait_until(Some(LIMIT), take).unwrap();
+            let taken = self.adapter.wait_until(Some(LIMIT), take).unwrap();
             assert!(results[..taken].iter().all(|it| it.status == NtStatus::SUCCESS));
             left -= taken;
         }

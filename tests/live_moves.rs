@@ -21,7 +21,7 @@ use offload_engine::link::{TapOptions, VnetMode, open_tap};
 use offload_engine::state::MacAddress;
 use offload_engine::sync::Mutex;
 use offload_engine::time::Duration;
-use rdma_over_tcp::ndk::{Adapter, AdapterConfig, Driver, FpduSize, NtStatus, open};
+use rdma_over_tcp::ndk::{Adapter, AdapterConfig, FpduSize, NtStatus, open};
 
 use self::end::{End, LIMIT, LIMITS, TestNode, Told, hand_over};
 
@@ -57,17 +57,16 @@ fn a_queue_pair_at_work_moves(count: u32, vnet: VnetMode, fpdu_size: FpduSize) {
     assert_eq!(status, Ok(NtStatus::SUCCESS));
 
     let (over, rounds) = (AtomicBool::new(false), AtomicU32::new(0));
-    let drivers = [&near, &far].map(|(node, _)| Arc::new(node.clone()) as Arc<dyn Driver>);
     thread::scope(|scope| {
         let passive = scope.spawn(|| {
-            let end = End::new(&drivers[1], &far.1);
+            let end = End::new(&far.1);
             let connector = end.wait("a request", || incoming.lock().pop());
             let status = connector.accept(&end.qp, LIMITS, &[], None, end.told.tells());
             end.status("accept", status);
             end.run(|_| false)
         });
         let active = scope.spawn(|| {
-            let end = End::new(&drivers[0], &near.1);
+            let end = End::new(&near.1);
             let connector = near.1.create_connector().unwrap();
             end.connect(&connector, server);
             end.run(|round| {

@@ -15,7 +15,6 @@ use std::{
         },
     },
     path::{Path, PathBuf},
-    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
@@ -31,7 +30,10 @@ use offload_engine::{
     engine::{Look, NodeClient},
     thread,
 };
-use rdma_over_tcp::{rnic::ConnectionEntry, transport::Sockets};
+use rdma_over_tcp::{
+    adapter::{Adapter, Stack},
+    rnic::ConnectionEntry,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::session::Session;
@@ -42,7 +44,6 @@ use super::{
     place::{self as places, ControlPlace, PATH_BYTES_MAX},
     record::Record,
 };
-use flue_node::NodeOptions;
 
 mod session;
 
@@ -53,21 +54,25 @@ const REST_MIN: Duration = Duration::from_millis(1);
 /// Rest after an accept that failed: without descriptors it would fail again at once.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// A node, as the server needs it.
+/// The connections that a control socket serves.
 pub trait Controlled: Send + 'static {
-    /// Its listeners and connections, by handle.
+    /// Listeners and connections, by handle.
     ///
     /// # Errors
-    /// It has not answered within the limit.
-    fn rows(&self, limit: Duration) -> Result<Vec<ConnectionRow>, String>;
+    /// No answer within the limit.
+    fn rows(&self, limit: Duration) -> Result<Vec<ConnectionRow>, WaitError>;
 
     /// The one with this handle; `None`: not found.
     ///
     /// # Errors
     /// As [`Controlled::rows`].
-    fn row(&self, handle: OffloadHandle, limit: Duration) -> Result<Option<ConnectionRow>, String>;
+    fn row(
+        &self,
+        handle: OffloadHandle,
+        limit: Duration,
+    ) -> Result<Option<ConnectionRow>, WaitError>;
 
-    /// What the target says of these; `None`: it does not have that one.
+    /// State of these connections in the target; `None`: not offloaded.
     fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>>;
 
     /// The connections that are those of queue pairs.
@@ -79,33 +84,31 @@ pub trait Controlled: Send + 'static {
     ///
     /// # Errors
     /// Its connections stay where they are.
-    fn move_to(&self, handle: OffloadHandle, to: Destination) -> Result<(), String>;
+    fn move_to(&self, handle: OffloadHandle, to: Destination) -> io::Result<()>;
 }
 
-fn host_error(error: WaitError, limit: Duration) -> String {
-    format!("host stack: {error} ({limit:?})")
+fn host_error(error: WaitError) -> String {
+    format!("host stack: {error} ({HOST_LIMIT:?})")
 }
 
 impl<C: NodeClient + 'static> Controlled for Node<C> {
-    fn rows(&self, limit: Duration) -> Result<Vec<ConnectionRow>, String> {
-        self.list(limit).map_err(|error| host_error(error, limit))
+    fn rows(&self, limit: Duration) -> Result<Vec<ConnectionRow>, WaitError> {
+        self.list(limit)
     }
 
-    fn row(&self, handle: OffloadHandle, limit: Duration) -> Result<Option<ConnectionRow>, String> {
-        self.find(handle, limit).map_err(|error| host_error(error, limit))
+    fn row(
+        &self,
+        handle: OffloadHandle,
+        limit: Duration,
+    ) -> Result<Option<ConnectionRow>, WaitError> {
+        self.find(handle, limit)
     }
 
     fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
-        let mut looks = vec![None; handles.len()];
-        self.with_engines(|engine, now| {
-            for (look, handle) in looks.iter_mut().zip(handles) {
-                *look = look.or_else(|| engine.look(now, *handle));
-            }
-        });
-        looks
+        self.look(handles)
     }
 
-    fn move_to(&self, handle: OffloadHandle, to: Destination) -> Result<(), String> {
+    fn move_to(&self, handle: OffloadHandle, to: Destination) -> io::Result<()> {
         self.request(match to {
             Destination::Target => HostRequest::Offload { handle },
             Destination::Host => HostRequest::Upload { handle },
@@ -114,66 +117,36 @@ impl<C: NodeClient + 'static> Controlled for Node<C> {
     }
 }
 
-impl Controlled for Sockets {
-    fn rows(&self, _limit: Duration) -> Result<Vec<ConnectionRow>, String> {
-        Ok(self.list())
+/// The adapters of one device, at least one: they share its stacks, and each has queue pairs of its own.
+impl Controlled for Vec<Adapter> {
+    fn rows(&self, limit: Duration) -> Result<Vec<ConnectionRow>, WaitError> {
+        self[0].list(limit)
     }
 
-    fn row(&self, handle: OffloadHandle, _: Duration) -> Result<Option<ConnectionRow>, String> {
-        Ok(self.list().into_iter().find(|row| row.handle == handle))
-    }
-
-    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
-        vec![None; handles.len()]
-    }
-
-    fn move_to(&self, _handle: OffloadHandle, _to: Destination) -> Result<(), String> {
-        Err("kernel sockets: the kernel's connections cannot be handed over".into())
-    }
-}
-
-/// A node or kernel sockets with an adapter on them, whose connections have queue pairs.
-#[derive(Clone)]
-pub struct WithAdapter<N> {
-    node: N,
-    queue_pairs: Arc<dyn Fn() -> Vec<ConnectionEntry> + Send + Sync>,
-}
-
-impl<N> WithAdapter<N> {
-    /// `queue_pairs` asks the adapter.
-    pub fn new(
-        node: N,
-        queue_pairs: impl Fn() -> Vec<ConnectionEntry> + Send + Sync + 'static,
-    ) -> Self {
-        Self { node, queue_pairs: Arc::new(queue_pairs) }
-    }
-}
-
-impl<N> std::fmt::Debug for WithAdapter<N> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WithAdapter").finish_non_exhaustive()
-    }
-}
-
-impl<N: Controlled> Controlled for WithAdapter<N> {
-    fn rows(&self, limit: Duration) -> Result<Vec<ConnectionRow>, String> {
-        self.node.rows(limit)
-    }
-
-    fn row(&self, handle: OffloadHandle, limit: Duration) -> Result<Option<ConnectionRow>, String> {
-        self.node.row(handle, limit)
+    fn row(
+        &self,
+        handle: OffloadHandle,
+        limit: Duration,
+    ) -> Result<Option<ConnectionRow>, WaitError> {
+        self[0].find(handle, limit)
     }
 
     fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
-        self.node.look(handles)
+        self[0].look(handles)
     }
 
     fn queue_pairs(&self) -> Vec<ConnectionEntry> {
-        (self.queue_pairs)()
+        self.iter().flat_map(Adapter::connections).collect()
     }
 
-    fn move_to(&self, handle: OffloadHandle, to: Destination) -> Result<(), String> {
-        self.node.move_to(handle, to)
+    fn move_to(&self, handle: OffloadHandle, to: Destination) -> io::Result<()> {
+        self[0].migrate(
+            handle,
+            match to {
+                Destination::Target => Stack::Target,
+                Destination::Host => Stack::Host,
+            },
+        )
     }
 }
 
@@ -209,24 +182,12 @@ impl Drop for Control {
     }
 }
 
-/// Serves the node's control socket, where its options say.
+/// Serves a control socket where `place` says, under the name of its node.
 ///
 /// # Errors
-/// `--control PATH` cannot be had. A node whose socket nobody has asked for runs without, and says so in its log.
+/// `--control PATH` cannot be had. A node whose socket was not requested runs without, and logs that.
 pub fn serve(
-    node: &(impl Controlled + Clone),
-    options: &NodeOptions,
-    place: &ControlPlace,
-) -> Result<Option<Control>, Error> {
-    serve_as(node, NodeName::of(options), place)
-}
-
-/// The same under another name.
-///
-/// # Errors
-/// As [`serve`].
-pub fn serve_as(
-    node: &(impl Controlled + Clone),
+    node: impl Controlled,
     name: NodeName,
     place: &ControlPlace,
 ) -> Result<Option<Control>, Error> {
@@ -240,7 +201,7 @@ pub fn serve_as(
         ControlPlace::Path(_) => remove_stale(&path),
         ControlPlace::None => Ok(()),
     };
-    match made.and_then(|()| start(node.clone(), name, path)) {
+    match made.and_then(|()| start(node, name, path)) {
         Ok(control) => Ok(Some(control)),
         Err(failure) if matches!(place, ControlPlace::Path(_)) => Err(failure),
         Err(failure) => {
@@ -409,7 +370,7 @@ impl<N: Controlled> Server<N> {
     }
 
     fn list(&self, after: Option<u64>, state: bool) -> Result<Answer, String> {
-        let mut rows = self.node.rows(HOST_LIMIT)?;
+        let mut rows = self.node.rows(HOST_LIMIT).map_err(host_error)?;
         rows.retain(|row| after.is_none_or(|after| row.handle.0 > after));
         let more = rows.len() > ROWS_MAX;
         rows.truncate(ROWS_MAX);
@@ -435,11 +396,11 @@ impl<N: Controlled> Server<N> {
             Destination::Host => OffloadState::InHost,
         };
         if begin {
-            self.node.move_to(OffloadHandle(handle), to)?;
+            self.node.move_to(OffloadHandle(handle), to).map_err(|error| error.to_string())?;
         }
         let deadline = Instant::now() + MOVE_LIMIT;
         loop {
-            let row = self.node.row(OffloadHandle(handle), HOST_LIMIT)?;
+            let row = self.node.row(OffloadHandle(handle), HOST_LIMIT).map_err(host_error)?;
             let record = row.map(|row| Box::new(Record::new(&row, None, false)));
             let settled = record
                 .as_ref()

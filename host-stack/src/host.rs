@@ -6,7 +6,7 @@
 //! was rung, and at [`Host::poll_at`].
 //!
 //! A received TCP frame belongs to one of three: to a connection of the target's (goes back by
-//! [`OffloadProvider::forward`](offload_engine::chimney::provider::OffloadProvider::forward), held while the connection
+//! [`HostPort::forward`], held while the connection
 //! changes hands: CH-FWD-2, -3); to a connection of the host's (observed, then smoltcp); to none (a SYN for a
 //! listener: see `half_open`; else smoltcp answers RST). The 4-tuple changes hands before its socket is taken out of
 //! smoltcp, and after it has been put in, so no frame of a connection ever meets a smoltcp without its socket, which
@@ -21,7 +21,6 @@
 //! ISNs of accepted connections follow RFC 6528. Those of connections that are opened come from smoltcp's unkeyed
 //! generator: seed it from the OS.
 
-mod calls;
 mod config;
 mod connection;
 mod half_open;
@@ -366,20 +365,36 @@ impl Host {
                     self.take_from_engine(now, other, false);
                 }
             }
-            match message.call(now, &mut calls::FromEngine { host: self, shard }) {
-                None => {}
-                Some(ToHost::Frame { data, checksum_valid }) => {
-                    self.stats.frames_in += 1;
-                    self.receive(now, shard, data, checksum_valid);
-                }
-                Some(ToHost::PathMtu { handle, path_mtu }) => {
-                    self.path_narrowed(now, handle, path_mtu);
-                }
-                Some(ToHost::Released { handle }) => self.released(handle),
-                Some(call) => debug_assert!(false, "a call was not made: {call:?}"),
-            }
+            self.take(now, shard, message);
         }
         took
+    }
+
+    /// Handles a message of the target.
+    fn take(&mut self, now: Instant, shard: ShardId, message: ToHost) {
+        match message {
+            ToHost::Frame { data, checksum_valid } => {
+                self.stats.frames_in += 1;
+                self.receive(now, shard, data, checksum_valid);
+            }
+            ToHost::InitiateComplete(tree) => self.initiated(now, shard, tree),
+            ToHost::QueryComplete(tree) => self.queried(now, shard, tree),
+            ToHost::UpdateComplete(tree) => self.updated(now, shard, tree),
+            // Connections that it stops request an upload: Retrieve(InvalidState).
+            ToHost::InvalidateComplete(_) => {}
+            ToHost::TerminateComplete(tree) => self.terminated(now, shard, tree),
+            ToHost::ForwardComplete(segment) => self.forwarded(now, shard, segment),
+            ToHost::Retrieve { handle, reason } => self.wanted_back(handle, reason),
+            // The host answers with its own confirmation.
+            ToHost::NeighborReachabilityQuery {
+                neighbor,
+                host_reachability_delta: _,
+                nic_reachability_delta: _,
+            } => self.reachability_query(now, shard, neighbor),
+            ToHost::Status(status) => self.adapter_status(shard, status),
+            ToHost::PathMtu { handle, path_mtu } => self.path_narrowed(now, handle, path_mtu),
+            ToHost::Released { handle } => self.released(handle),
+        }
     }
 
     /// Lets smoltcp send what it wants to send. Returns whether there was anything.

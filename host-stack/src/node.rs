@@ -38,14 +38,14 @@ mod monitor;
 
 use std::{
     boxed::Box, fmt, format, io, marker::PhantomData, string::String, sync::Arc,
-    thread::JoinHandle, vec::Vec,
+    thread::JoinHandle, vec, vec::Vec,
 };
 
 use crossbeam_channel::Receiver;
 use offload_engine::{
     chimney::client::{ClientTag, OffloadHandle},
     engine::{
-        Clients, Connections, Engine, EngineConfig, NodeClient, TooManyClients,
+        Clients, Connections, Engine, EngineConfig, Look, NodeClient, TooManyClients,
         doorbell::{Doorbell, Sleep},
     },
     link::Link,
@@ -418,6 +418,17 @@ impl<C: NodeClient> Node<C> {
         let (reply, rows) = crossbeam_channel::bounded(1);
         self.request(Request::List { only, reply });
         rows
+    }
+
+    /// State of these connections in the offload target; `None`: not offloaded.
+    pub fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
+        let mut looks = vec![None; handles.len()];
+        self.with_engines(|engine, now| {
+            for (look, handle) in looks.iter_mut().zip(handles) {
+                *look = look.or_else(|| engine.look(now, *handle));
+            }
+        });
+        looks
     }
 
     /// Waits until the connections of the device have ended, in the host stack and in the target, so that nothing is

@@ -25,21 +25,19 @@ use crate::{
     address,
     callbacks::{self, Context},
     close,
-    config::Carrier,
     create::Creation,
     fatal, guard, lam,
     objects::{self, Kind},
 };
 
-/// An adapter, and what carries its connections.
+/// An adapter that the consumer has opened.
 pub(crate) struct Opened {
     pub(crate) adapter: Adapter,
-    pub(crate) carrier: Carrier,
 }
 
 impl fatal::Abandon for Opened {
     fn abandon(&self) {
-        self.carrier.abandon();
+        self.adapter.abandon();
     }
 }
 
@@ -68,8 +66,7 @@ impl Opened {
         if status != NtStatus::PENDING {
             return;
         }
-        let driver = self.carrier.driver();
-        if driver.wait_while(None, &mut || has_ended(&ended)).is_err() {
+        if self.adapter.wait_while(None, &mut || has_ended(&ended)).is_err() {
             // The device is gone, and what is left to do is the consumer's.
             let held = ended.0.lock().unwrap_or_else(PoisonError::into_inner);
             drop(ended.1.wait_while(held, |has_ended| !*has_ended));
@@ -175,7 +172,7 @@ unsafe extern "C" fn query_adapter_info(
     guard::done(|| {
         let opened = get(adapter)?;
         offload_engine::fault::inject("FLUE_NDKPI_TEST_PANIC", |panic| {
-            opened.carrier.with_lock(panic)
+            opened.adapter.with(|_, _| panic());
         });
         if size.is_null() {
             return Err(NtStatus::INVALID_PARAMETER);

@@ -3,14 +3,7 @@
 use std::time::Duration;
 
 use flue_node::{Error, NodeOptions, random_seed};
-use host_stack::node::Node;
-use rdma_over_tcp::{
-    access::{self, Access},
-    ndk::{
-        Adapter, AdapterConfig, AdapterCore, CallbackThread, Deferral, Driver, Sockets,
-        SocketsConfig,
-    },
-};
+use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, CallbackThread, Deferral, SocketsConfig};
 use serde::Deserialize;
 
 /// How an adapter is to be opened. Without a node it is on kernel sockets.
@@ -42,44 +35,6 @@ struct DeferralOptions {
     delay_max_microseconds: u64,
 }
 
-/// What carries the connections of an adapter.
-pub(crate) enum Carrier {
-    /// Sockets of the kernel, and the way to the adapter.
-    Sockets(Sockets, Access),
-    /// A node on a TAP.
-    Node(Node<AdapterCore>),
-}
-
-impl Carrier {
-    /// What drives the adapter.
-    pub(crate) fn driver(&self) -> &dyn Driver {
-        match self {
-            Self::Sockets(sockets, _) => sockets,
-            Self::Node(node) => node,
-        }
-    }
-
-    /// Ends the adapter as if its device were gone. Not for callbacks.
-    pub(crate) fn abandon(&self) {
-        match self {
-            Self::Sockets(sockets, _) => sockets.abandon(),
-            Self::Node(node) => node.abandon(),
-        }
-    }
-
-    /// Calls `work` with the adapter's lock.
-    #[cfg_attr(
-        not(debug_assertions),
-        expect(dead_code, reason = "for the checks of a debug build")
-    )]
-    pub(crate) fn with_lock(&self, work: impl Fn()) {
-        match self {
-            Self::Sockets(_, access) => access.with(|_, _| work()),
-            Self::Node(node) => node.with(|_, _, _| work()),
-        }
-    }
-}
-
 impl Configuration {
     /// Reads a configuration; an empty one has everything by default.
     ///
@@ -106,20 +61,19 @@ impl Configuration {
     /// Opens the adapter.
     ///
     /// # Errors
-    /// As [`NodeOptions::open_ndk`] and [`access::open_sockets`].
-    pub(crate) fn open(&self) -> Result<(Carrier, Adapter), Error> {
+    /// As [`NodeOptions::open_ndk`] and [`ndk::open_sockets`].
+    pub(crate) fn open(&self) -> Result<Adapter, Error> {
         let Some(node) = &self.node else {
             let config = AdapterConfig { seed: random_seed()?.into(), ..self.adapter() };
-            let (sockets, access) = access::open_sockets(SocketsConfig::default(), config)
-                .map_err(|error| Error::Operation(format!("kernel sockets: {error}")))?;
-            return Ok((Carrier::Sockets(sockets, access.clone()), access.into()));
+            return ndk::open_sockets(SocketsConfig::default(), config)
+                .map_err(|error| Error::Operation(format!("kernel sockets: {error}")));
         };
         if node.queues != 1 {
             return Err(Error::Option("queues: an adapter has one queue".into()));
         }
         let mut opened = node.open_ndk(self.adapter())?;
-        let (node, adapter) = opened.pop().expect("a queue has an adapter");
-        Ok((Carrier::Node(node), adapter))
+        let (_, adapter) = opened.pop().expect("a queue has an adapter");
+        Ok(adapter)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, PoisonError, Weak},
 };
 
-use rdma_over_tcp::access::LastResort;
+use rdma_over_tcp::adapter::LastResort;
 
 /// An adapter, to be ended.
 pub(crate) trait Abandon: Send + Sync {

@@ -72,8 +72,7 @@ unsafe fn open(
         text.to_str().map_err(|_| Refused(NDIS_STATUS_INVALID_PARAMETER, "not UTF-8".into()))?;
     let place = objects::reserve()
         .map_err(|_| Refused(NDIS_STATUS_RESOURCES, "no place for another object".into()))?;
-    let (carrier, adapter) = Configuration::parse(text)?.open()?;
-    let opened = Arc::new(Opened { adapter, carrier });
+    let opened = Arc::new(Opened { adapter: Configuration::parse(text)?.open()? });
     let watched: Arc<dyn fatal::Abandon> = opened.clone();
     fatal::watch(Arc::downgrade(&watched));
     Ok(place.fill(AdapterObject(opened)))

@@ -24,15 +24,14 @@ use std::{
     str::FromStr,
 };
 
-use host_stack::{dad::Detection, node::Node};
+use host_stack::dad::Detection;
 use offload_engine::{
     descriptor::moved_up,
     link::{Link, NapiMode},
 };
 use rdma_over_tcp::{
-    access::{self, Access},
+    adapter::{self, Adapter},
     rnic,
-    transport::NodeRnic,
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -197,7 +196,7 @@ impl LaunchedNode {
     ///
     /// # Errors
     /// The descriptors are not there any more; or as [`NodeOptions::open`].
-    pub fn open(&self, adapter: rnic::Config) -> Result<Option<(Node<NodeRnic>, Access)>, Error> {
+    pub fn open(&self, config: rnic::Config) -> Result<Option<Adapter>, Error> {
         let failed = |error| Error::operation(format!("table of connections: {error}"));
         // A descriptor of its own: the lock is of the process, and ends when any descriptor of the file is closed.
         let path = format!("/proc/self/fd/{}", self.table_fd);
@@ -220,13 +219,13 @@ impl LaunchedNode {
             let table = table.take().ok_or_else(|| Error::operation("a TAP of several queues"))?;
             Ok(Box::new(Tracker::new(link, table)) as Box<dyn Link>)
         })?;
-        let mut opened = access::open_queues(
+        let mut opened = adapter::open_queues(
             links.links,
             options.node_config(),
-            rnic::Config { seed: options.seed().into(), ..adapter },
+            rnic::Config { seed: options.seed().into(), ..config },
         )
         .map_err(|error| Error::operation(format!("start of the node: {error}")))?;
         options.start_traces(opened.iter().map(|(node, _)| node))?;
-        Ok(opened.pop())
+        Ok(opened.pop().map(|(_, adapter)| adapter))
     }
 }

@@ -17,9 +17,10 @@ fn main() -> Outcome {
     let open = |seed| {
         open_sockets(SocketsConfig::default(), AdapterConfig { seed, ..AdapterConfig::default() })
     };
-    let ((mut near_sockets, near), (mut far_sockets, far)) = (open(1)?, open(2)?);
+    let (near, far) = (open(1)?, open(2)?);
+    let (mut near_waiter, mut far_waiter) = (near.clone(), far.clone());
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let mut incoming = Incoming::listen(&mut far_sockets, &far, any, 1)?;
+    let mut incoming = Incoming::listen(&mut far_waiter, &far, any, 1)?;
     let server = incoming.listener().local_address().expect("it listens");
     let reads = ReadLimit { inbound: 8, outbound: 8 };
 
@@ -32,9 +33,9 @@ fn main() -> Outcome {
         // The token and the address go to the peer as the private data of the answer.
         let mut offer = mr.remote_token().to_be_bytes().to_vec();
         offer.extend(buffer.address().to_be_bytes());
-        let connector = incoming.next(&mut far_sockets)?;
-        let connection = Connection::accept(&mut far_sockets, connector, &qp, reads, &offer)?;
-        connection.poll(&mut far_sockets, &cq, &mut [NdkResultEx::default()])?;
+        let connector = incoming.next(&mut far_waiter)?;
+        let connection = Connection::accept(&mut far_waiter, connector, &qp, reads, &offer)?;
+        connection.poll(&mut far_waiter, &cq, &mut [NdkResultEx::default()])?;
         Ok(())
     });
 
@@ -42,7 +43,7 @@ fn main() -> Outcome {
     let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default())?;
     let (buffer, mr) = (near.allocate(TEXT.len())?, pd.create_mr(false)?);
     mr.register(&buffer, 0, TEXT.len(), MrFlags::ALLOW_LOCAL_WRITE)?;
-    let connection = Connection::connect(&mut near_sockets, &near, &qp, server, reads, &[])?;
+    let connection = Connection::connect(&mut near_waiter, &near, &qp, server, reads, &[])?;
     let (token, address) = connection.private_data().split_at(4);
     let (token, address) =
         (u32::from_be_bytes(token.try_into()?), u64::from_be_bytes(address.try_into()?));
@@ -50,12 +51,12 @@ fn main() -> Outcome {
         Sge { address: buffer.address(), length: TEXT.len() as u32, token: mr.local_token() };
     qp.read(1, &[sink], address, token, OpFlags::empty())?;
     let mut results = [NdkResultEx::default()];
-    connection.poll(&mut near_sockets, &cq, &mut results)?;
+    connection.poll(&mut near_waiter, &cq, &mut results)?;
     let mut text = vec![0; TEXT.len()];
     buffer.read_at(0, &mut text);
     println!("{}: {}", results[0].status, String::from_utf8_lossy(&text));
     assert_eq!(text, TEXT);
-    connection.disconnect(&mut near_sockets)?;
+    connection.disconnect(&mut near_waiter)?;
     passive.join().expect("the passive side panics")
 }
 

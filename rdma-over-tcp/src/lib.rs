@@ -6,7 +6,7 @@
 //!
 //! The feature `adapter`, which is the default, adds the rest: [`rnic`], the adapter with its protection domains,
 //! completion queues, queue pairs, memory regions and connections; [`transport`], what carries its byte streams;
-//! [`access`], how an adapter is opened and called, which is all that an interface needs; [`ndk`], the interface NDKPI.
+//! [`adapter`], the handle through which an interface opens and calls one; [`ndk`], the interface NDKPI.
 #![no_std]
 
 extern crate alloc;
@@ -14,7 +14,7 @@ extern crate alloc;
 extern crate std;
 
 #[cfg(feature = "adapter")]
-pub mod access;
+pub mod adapter;
 pub mod ddp;
 pub mod error;
 pub mod mpa;

@@ -168,7 +168,7 @@ fn many_connections_on_kernel_sockets() {
         let config = AdapterConfig { seed, ..AdapterConfig::default() };
         open_sockets(SocketsConfig::default(), config).unwrap()
     };
-    let ((_near, near), (_far, far)) = (open(1), open(2));
+    let (near, far) = (open(1), open(2));
     many(&near, &far, ([127, 0, 0, 1], 0).into(), 100, 10).unwrap();
 }
 

@@ -12,8 +12,7 @@ use host_stack::node::WaitError;
 
 use rdma_over_tcp::ndk::{
     self, Adapter, AdapterConfig, CallError, Cq, CqNotify, Data, KeepAlive, Mr, MrFlags,
-    NdkResultEx, NtStatus, OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, Sockets,
-    SocketsConfig,
+    NdkResultEx, NtStatus, OpFlags, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge, SocketsConfig,
     blocking::{Connection, Incoming, NodeError},
 };
 use rdma_over_tcp::{
@@ -36,7 +35,6 @@ const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 /// One end: an adapter and the objects of one queue pair.
 struct End {
-    sockets: Sockets,
     adapter: Adapter,
     cq: Cq,
     qp: Qp,
@@ -46,7 +44,7 @@ struct End {
 
 impl End {
     fn new(bytes: usize) -> Self {
-        let (sockets, adapter) =
+        let adapter =
             ndk::open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
         let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(256, |_| {}).unwrap());
         let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();
@@ -54,7 +52,7 @@ impl End {
         let rights =
             MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_READ | MrFlags::ALLOW_REMOTE_WRITE;
         mr.register(&buffer, 0, bytes, rights).unwrap();
-        Self { sockets, adapter, cq, qp, buffer, mr }
+        Self { adapter, cq, qp, buffer, mr }
     }
 
     fn sge(&self, offset: usize, length: usize) -> Sge {
@@ -64,7 +62,7 @@ impl End {
 
     fn completion(&mut self, connection: &Connection) -> NdkResultEx {
         let mut results = [NdkResultEx::default()];
-        let count = connection.poll(&mut self.sockets, &self.cq, &mut results).unwrap();
+        let count = connection.poll(&mut self.adapter.clone(), &self.cq, &mut results).unwrap();
         assert_eq!(count, 1, "ended: {:?}", connection.ended().reason());
         let [result] = results;
         assert_eq!(result.status, NtStatus::SUCCESS);
@@ -79,15 +77,21 @@ fn limits() -> ReadLimit {
 /// Connects two ends.
 fn connect(near: &mut End, far: &mut End) -> (Connection, Connection) {
     let local = SocketAddr::from((LOOPBACK, 0));
-    let mut incoming = Incoming::listen(&mut far.sockets, &far.adapter, local, 1).unwrap();
+    let mut incoming = Incoming::listen(&mut far.adapter.clone(), &far.adapter, local, 1).unwrap();
     let server = incoming.listener().local_address().unwrap();
     thread::scope(|scope| {
         let passive = scope.spawn(|| -> Result<Connection, NodeError> {
-            let connector = incoming.next(&mut far.sockets)?;
-            Connection::accept(&mut far.sockets, connector, &far.qp, limits(), b"welcome")
+            let connector = incoming.next(&mut far.adapter.clone())?;
+            Connection::accept(&mut far.adapter.clone(), connector, &far.qp, limits(), b"welcome")
         });
-        let active =
-            Connection::connect(&mut near.sockets, &near.adapter, &near.qp, server, limits(), &[]);
+        let active = Connection::connect(
+            &mut near.adapter.clone(),
+            &near.adapter,
+            &near.qp,
+            server,
+            limits(),
+            &[],
+        );
         (active.unwrap(), passive.join().unwrap().unwrap())
     })
 }
@@ -120,11 +124,11 @@ fn messages_of_each_kind() {
     near.buffer.read_at(BYTES, &mut data);
     assert_eq!(data, pattern);
 
-    active.disconnect(&mut near.sockets).unwrap();
+    active.disconnect(&mut near.adapter.clone()).unwrap();
     let mut results = [NdkResultEx::default()];
-    assert_eq!(passive.poll(&mut far.sockets, &far.cq, &mut results).unwrap(), 0);
+    assert_eq!(passive.poll(&mut far.adapter.clone(), &far.cq, &mut results).unwrap(), 0);
     assert_eq!(passive.ended().reason(), Some(0));
-    passive.disconnect(&mut far.sockets).unwrap();
+    passive.disconnect(&mut far.adapter.clone()).unwrap();
 }
 
 /// A peer whose FPDUs are written by hand, connected to `far`.
@@ -134,7 +138,7 @@ fn raw_peer(far: &mut End) -> (TcpStream, Connection) {
         Initiator::new(StartupConfig { rtr, ..StartupConfig::default() })
     };
     let local = SocketAddr::from((LOOPBACK, 0));
-    let mut incoming = Incoming::listen(&mut far.sockets, &far.adapter, local, 1).unwrap();
+    let mut incoming = Incoming::listen(&mut far.adapter.clone(), &far.adapter, local, 1).unwrap();
     let server = incoming.listener().local_address().unwrap();
     let peer = thread::spawn(move || {
         let mut peer = TcpStream::connect(server).unwrap();
@@ -149,8 +153,8 @@ fn raw_peer(far: &mut End) -> (TcpStream, Connection) {
         peer.write_all(&fpdu(&rtr_header(RtrKind::Write))).unwrap();
         peer
     });
-    let connector = incoming.next(&mut far.sockets).unwrap();
-    let accepted = Connection::accept(&mut far.sockets, connector, &far.qp, limits(), &[]);
+    let connector = incoming.next(&mut far.adapter.clone()).unwrap();
+    let accepted = Connection::accept(&mut far.adapter.clone(), connector, &far.qp, limits(), &[]);
     (peer.join().unwrap(), accepted.unwrap())
 }
 
@@ -239,7 +243,7 @@ fn a_source_is_deregistered_while_it_is_read() {
 /// The status of a connection that cannot be made.
 fn refusal(end: &mut End, remote: SocketAddr) -> NtStatus {
     let outcome =
-        Connection::connect(&mut end.sockets, &end.adapter, &end.qp, remote, limits(), &[]);
+        Connection::connect(&mut end.adapter.clone(), &end.adapter, &end.qp, remote, limits(), &[]);
     match outcome {
         Err(NodeError::Call(CallError { status, .. })) => status,
         other => panic!("{other:?}"),
@@ -252,7 +256,7 @@ fn addresses_that_cannot_be_had() {
     let taken = TcpListener::bind((LOOPBACK, 0)).unwrap().local_addr().unwrap();
     assert_eq!(refusal(&mut end, taken), NtStatus::CONNECTION_REFUSED, "nobody listens any more");
     let holder = TcpListener::bind((LOOPBACK, 0)).unwrap();
-    let mut listen = |local| match Incoming::listen(&mut end.sockets, &end.adapter, local, 1) {
+    let listen = |local| match Incoming::listen(&mut end.adapter.clone(), &end.adapter, local, 1) {
         Err(NodeError::Call(CallError { status, .. })) => Err(status),
         other => other.map_err(|error| panic!("{error}")),
     };
@@ -288,7 +292,7 @@ fn peers_that_are_none() {
             matches!(answer, NtStatus::CONNECTION_ABORTED | NtStatus::CONNECTION_REFUSED),
             "{answer:?}"
         );
-        assert_eq!(end.sockets.linger(LIMIT), Ok(()), "nothing is left of it");
+        assert_eq!(end.adapter.linger(LIMIT), Ok(()), "nothing is left of it");
     }
 }
 
@@ -344,18 +348,18 @@ fn a_dropped_end_is_heard_of() {
     far.qp.receive(7, &[far.sge(0, 64)]).unwrap();
     drop((active, near));
     let mut results = [NdkResultEx::default(); 2];
-    let count = passive.poll(&mut far.sockets, &far.cq, &mut results).unwrap();
+    let count = passive.poll(&mut far.adapter.clone(), &far.cq, &mut results).unwrap();
     assert_eq!((count, results[0].status), (1, NtStatus::CANCELLED));
-    assert_eq!(passive.poll(&mut far.sockets, &far.cq, &mut results).unwrap(), 0);
-    assert_eq!(far.sockets.linger(LIMIT), Ok(()));
+    assert_eq!(passive.poll(&mut far.adapter.clone(), &far.cq, &mut results).unwrap(), 0);
+    assert_eq!(far.adapter.linger(LIMIT), Ok(()));
 }
 
 // Connections come and go, most of them without saying what they want: nothing is left of them.
 #[test]
 fn connections_leave_nothing() {
-    let mut far = End::new(4096);
+    let far = End::new(4096);
     let local = SocketAddr::from((LOOPBACK, 0));
-    let mut incoming = Incoming::listen(&mut far.sockets, &far.adapter, local, 16).unwrap();
+    let mut incoming = Incoming::listen(&mut far.adapter.clone(), &far.adapter, local, 16).unwrap();
     let server = incoming.listener().local_address().unwrap();
     for round in 0..300 {
         let mut peer = TcpStream::connect(server).unwrap();
@@ -374,16 +378,23 @@ fn connections_leave_nothing() {
             }
         }
     }
-    assert_eq!(far.sockets.linger(LIMIT), Ok(()), "{:?}", far.sockets.list());
-    assert_eq!(far.sockets.list().len(), 1, "the listener");
+    assert_eq!(far.adapter.linger(LIMIT), Ok(()), "{:?}", far.adapter.list(LIMIT).unwrap());
+    assert_eq!(far.adapter.list(LIMIT).unwrap().len(), 1, "the listener");
     // It is still of use.
-    let mut near = End::new(4096);
+    let near = End::new(4096);
     thread::scope(|scope| {
         let active = scope.spawn(|| {
-            Connection::connect(&mut near.sockets, &near.adapter, &near.qp, server, limits(), &[])
+            Connection::connect(
+                &mut near.adapter.clone(),
+                &near.adapter,
+                &near.qp,
+                server,
+                limits(),
+                &[],
+            )
         });
-        let connector = incoming.next(&mut far.sockets).unwrap();
-        Connection::accept(&mut far.sockets, connector, &far.qp, limits(), &[]).unwrap();
+        let connector = incoming.next(&mut far.adapter.clone()).unwrap();
+        Connection::accept(&mut far.adapter.clone(), connector, &far.qp, limits(), &[]).unwrap();
         active.join().unwrap().unwrap();
     });
 }
@@ -393,7 +404,7 @@ fn a_wait_ends_by_its_limit() {
     let end = End::new(4096);
     let began = Instant::now();
     let limit = Duration::from_millis(20);
-    assert_eq!(end.sockets.wait_until(Some(limit), || None::<()>), Err(WaitError::TimedOut));
+    assert_eq!(end.adapter.wait_until(Some(limit), || None::<()>), Err(WaitError::TimedOut));
     assert!(began.elapsed() >= limit);
 }
 

@@ -5,7 +5,7 @@ use std::{fs, net::SocketAddr, sync::mpsc::channel, thread, time::Duration};
 
 use rdma_over_tcp::ndk::{
     self, Adapter, AdapterConfig, Cq, Data, MrFlags, NdkResultEx, NtStatus, OpFlags, Pd, Qp,
-    QpLimits, ReadLimit, RegisteredBuffer, Sge, Sockets, SocketsConfig,
+    QpLimits, ReadLimit, RegisteredBuffer, Sge, SocketsConfig,
     blocking::{Connection, Incoming},
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -32,7 +32,6 @@ fn resident() -> u64 {
 
 /// One end, with memory that all of its queue pairs use.
 struct End {
-    sockets: Sockets,
     adapter: Adapter,
     pd: Pd,
     cq: Cq,
@@ -42,7 +41,7 @@ struct End {
 
 impl End {
     fn new(bytes: usize) -> Self {
-        let (sockets, adapter) =
+        let adapter =
             ndk::open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
         let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(4096, |_| {}).unwrap());
         let (buffer, mr) = (adapter.allocate(bytes).unwrap(), pd.create_mr(false).unwrap());
@@ -50,7 +49,7 @@ impl End {
             MrFlags::ALLOW_LOCAL_WRITE | MrFlags::ALLOW_REMOTE_READ | MrFlags::ALLOW_REMOTE_WRITE;
         mr.register(&buffer, 0, bytes, rights).unwrap();
         let token = mr.local_token();
-        Self { sockets, adapter, pd, cq, buffer, token }
+        Self { adapter, pd, cq, buffer, token }
     }
 
     fn qp(&self) -> Qp {
@@ -58,7 +57,8 @@ impl End {
     }
 
     fn connect(&mut self, qp: &Qp, server: SocketAddr) -> Connection {
-        Connection::connect(&mut self.sockets, &self.adapter, qp, server, READS, &[]).unwrap()
+        Connection::connect(&mut self.adapter.clone(), &self.adapter, qp, server, READS, &[])
+            .unwrap()
     }
 
     fn sge(&self, at: usize) -> Sge {
@@ -72,7 +72,7 @@ impl End {
         while count > 0 {
             let cq = &self.cq;
             let take = || Some(cq.poll_ex(&mut results)).filter(|taken| *taken > 0);
-            let taken = self.sockets.wait_until(Some(LIMIT), take).unwrap();
+            let taken = self.adapter.wait_until(Some(LIMIT), take).unwrap();
             assert!(results[..taken].iter().all(|it| it.status == NtStatus::SUCCESS));
             count -= taken;
         }
@@ -92,11 +92,12 @@ fn in_turn(near: &mut End, far: &mut End, incoming: &mut Incoming) {
         scope.spawn(|| {
             for _ in 0..IN_TURN {
                 let qp = far.qp();
-                let connector = incoming.next(&mut far.sockets).unwrap();
+                let connector = incoming.next(&mut far.adapter.clone()).unwrap();
                 let connection =
-                    Connection::accept(&mut far.sockets, connector, &qp, READS, &[]).unwrap();
-                far.sockets.wait_until(Some(LIMIT), || connection.ended().reason()).unwrap();
-                connection.disconnect(&mut far.sockets).unwrap();
+                    Connection::accept(&mut far.adapter.clone(), connector, &qp, READS, &[])
+                        .unwrap();
+                far.adapter.wait_until(Some(LIMIT), || connection.ended().reason()).unwrap();
+                connection.disconnect(&mut far.adapter.clone()).unwrap();
                 closed(connection.connector().close(|| {}));
                 closed(qp.close(|| {}));
                 count.send(()).unwrap();
@@ -105,7 +106,7 @@ fn in_turn(near: &mut End, far: &mut End, incoming: &mut Incoming) {
         for number in 0..IN_TURN {
             let qp = near.qp();
             let connection = near.connect(&qp, server);
-            connection.disconnect(&mut near.sockets).unwrap();
+            connection.disconnect(&mut near.adapter.clone()).unwrap();
             closed(connection.connector().close(|| {}));
             closed(qp.close(|| {}));
             counted.recv().unwrap();
@@ -114,8 +115,8 @@ fn in_turn(near: &mut End, far: &mut End, incoming: &mut Incoming) {
             }
         }
     });
-    near.sockets.linger(LIMIT).unwrap();
-    far.sockets.linger(LIMIT).unwrap();
+    near.adapter.linger(LIMIT).unwrap();
+    far.adapter.linger(LIMIT).unwrap();
     let (held, memory) = (descriptors(), resident());
     println!(
         "{IN_TURN} in turn: {held} descriptors, {} KiB more",
@@ -131,8 +132,9 @@ fn at_once(near: &mut End, far: &mut End, incoming: &mut Incoming) {
         let passive = scope.spawn(|| {
             let accept = |_| {
                 let qp = far.qp();
-                let connector = incoming.next(&mut far.sockets).unwrap();
-                let accepted = Connection::accept(&mut far.sockets, connector, &qp, READS, &[]);
+                let connector = incoming.next(&mut far.adapter.clone()).unwrap();
+                let accepted =
+                    Connection::accept(&mut far.adapter.clone(), connector, &qp, READS, &[]);
                 (qp, accepted.unwrap())
             };
             (0..AT_ONCE).map(accept).collect::<Vec<_>>()
@@ -145,7 +147,7 @@ fn at_once(near: &mut End, far: &mut End, incoming: &mut Incoming) {
         let active: Vec<_> = (0..AT_ONCE).map(connect).collect();
         (active, passive.join().unwrap())
     });
-    assert_eq!(far.sockets.list().len(), AT_ONCE + 1, "and the listener");
+    assert_eq!(far.adapter.list(LIMIT).unwrap().len(), AT_ONCE + 1, "and the listener");
     for (number, (qp, _)) in active.iter().enumerate() {
         near.buffer.write_at(0, &[number as u8; BYTES]);
         let remote = far.buffer.address() + (number * BYTES) as u64;
@@ -173,7 +175,7 @@ fn many() {
         .unwrap();
     let (mut near, mut far) = (End::new(BYTES * AT_ONCE), End::new(BYTES * AT_ONCE));
     let local = SocketAddr::from(([127, 0, 0, 1], 0));
-    let mut incoming = Incoming::listen(&mut far.sockets, &far.adapter, local, 64).unwrap();
+    let mut incoming = Incoming::listen(&mut far.adapter.clone(), &far.adapter, local, 64).unwrap();
     in_turn(&mut near, &mut far, &mut incoming);
     at_once(&mut near, &mut far, &mut incoming);
 }

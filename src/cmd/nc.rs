@@ -17,7 +17,7 @@ use std::{
 };
 
 use crate::{
-    control::server,
+    control::{message::NodeName, server},
     failure::Failure,
     host::HostAddress,
     node,
@@ -468,7 +468,7 @@ pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     };
     let nodes = setup.node.open(client)?;
     let node = nodes.into_iter().next().ok_or_else(|| Failure::work("a TAP without a queue"))?;
-    let _control = server::serve(&node, &setup.node, &setup.control)?;
+    let _control = server::serve(node.clone(), NodeName::of(&setup.node), &setup.control)?;
     let waker = Waker::new();
     let woken = node.clone();
     waker.set(move || woken.wake());

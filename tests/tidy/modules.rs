@@ -27,7 +27,7 @@ struct Layers {
 /// The codec knows no other crate of ours.
 const RDMA: Layers = Layers {
     sources: "rdma-over-tcp/src/",
-    order: &["error", "mpa", "ddp", "rdmap", "rnic", "transport", "access", "ndk"],
+    order: &["error", "mpa", "ddp", "rdmap", "rnic", "transport", "adapter", "ndk"],
     pure: &["error", "mpa", "ddp", "rdmap"],
     forbidden: &["smoltcp", "host_stack", "offload_engine", "flue"],
     has_parents: false,

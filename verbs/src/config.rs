@@ -13,11 +13,11 @@ use std::{
 use flue_control::{
     message::NodeName,
     place::ControlPlace,
-    server::{self, Control, WithAdapter},
+    server::{self, Control},
 };
 use flue_verbs_core::{
     addresses::{self, AddressMap, Interface},
-    engine::{Carrier, Engine, Options},
+    engine::{Engine, Options},
     loss,
     process::generation,
     usage,
@@ -155,17 +155,8 @@ fn start_capture(engine: &Engine) {
 /// Serves the adapter's control socket.
 fn serve(engine: &'static Engine) -> Result<Option<Control>, flue_control::Error> {
     let place = ControlPlace::resolve(settings().control.as_deref());
-    let queue_pairs = || engine.access().with(|core, _| core.connections());
-    match engine.carrier() {
-        Carrier::Sockets(sockets) => {
-            let sockets = WithAdapter::new(sockets.clone(), queue_pairs);
-            server::serve_as(&sockets, NodeName::of_sockets(), &place)
-        }
-        Carrier::Node(node) => {
-            let (node, options) = &**node;
-            server::serve(&WithAdapter::new(node.clone(), queue_pairs), options, &place)
-        }
-    }
+    let name = engine.addresses().node().map_or_else(NodeName::of_sockets, NodeName::of);
+    server::serve(vec![engine.adapter().clone()], name, &place)
 }
 
 /// The process has called exit.
@@ -186,8 +177,7 @@ extern "C" fn finish() {
         let Some(Started { owner: _, engine, control }) = started else { return };
         drop(control);
         engine.finish();
-        let is_on_node = matches!(engine.carrier(), Carrier::Node(_));
-        if is_on_node && generation() > 0 {
+        if engine.is_exclusive() && generation() > 0 {
             loss::reset_connections();
             engine.finish();
         }

@@ -1,11 +1,10 @@
 //! Completion queues and their channels.
 
 use std::{
-    cell::Cell,
     ffi::{c_int, c_uint, c_void},
     mem::MaybeUninit,
     os::fd::AsRawFd,
-    ptr,
+    ptr, slice,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -23,7 +22,7 @@ use flue_verbs_abi::{
     objects::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc},
 };
 use flue_verbs_core::{
-    completion::WorkCompletion,
+    completion,
     cq::{CompletionChannel, Cq},
     events::Acknowledgements,
 };
@@ -44,7 +43,7 @@ type ChannelObject = Object<ibv_comp_channel, Arc<CompletionChannel>>;
 pub(crate) struct CqState {
     pub(crate) cq: Arc<Cq>,
     /// The entry polled last, of a queue that is read entry by entry.
-    current: Mutex<WorkCompletion>,
+    current: Mutex<Option<Completion>>,
     events: Arc<AsyncEvents>,
     acknowledgements: Arc<Acknowledgements>,
 }
@@ -255,24 +254,15 @@ struct Place(MaybeUninit<ibv_wc>);
 impl From<Completion> for Place {
     #[inline]
     fn from(completion: Completion) -> Self {
-        let WorkCompletion {
-            wr_id,
-            status,
-            opcode,
-            vendor_err,
-            byte_len,
-            imm_data_or_key,
-            qp_num,
-            wc_flags,
-        } = completion.into();
+        let (imm_data, wc_flags) = completion::arrival(&completion);
         Self(MaybeUninit::new(ibv_wc {
-            wr_id,
-            status: ibv_wc_status(status),
-            opcode: ibv_wc_opcode(opcode),
-            vendor_err,
-            byte_len,
-            imm_data: imm_data_or_key,
-            qp_num,
+            wr_id: completion.context,
+            status: ibv_wc_status(completion::status(&completion)),
+            opcode: ibv_wc_opcode(completion::opcode(&completion)),
+            vendor_err: completion.error_code(),
+            byte_len: completion.bytes,
+            imm_data,
+            qp_num: completion.qp.number(),
             src_qp: 0,
             wc_flags,
             pkey_index: 0,
@@ -290,9 +280,8 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
             return Ok(0);
         }
         // SAFETY: the program's pointers are one of a queue, and an array of so many places.
-        let (state, places) = unsafe {
-            (CqObject::of(cq)?, std::slice::from_raw_parts_mut(wc.cast::<Place>(), count))
-        };
+        let (state, places) =
+            unsafe { (CqObject::of(cq)?, slice::from_raw_parts_mut(wc.cast::<Place>(), count)) };
         Ok(state.cq.poll(places)? as c_int)
     });
     polled.unwrap_or_else(|error| -error.0)
@@ -347,29 +336,19 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// One entry, so that others stay when the program stops.
-struct One(Cell<WorkCompletion>);
-
-impl From<Completion> for One {
-    fn from(completion: Completion) -> Self {
-        Self(Cell::new(completion.into()))
-    }
-}
-
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     guard::status(|| {
         // SAFETY: the program's pointer is one of a queue.
         let state = unsafe { CqObject::of(cq) }?;
-        let mut one = [One(Cell::default())];
-        if state.cq.poll(&mut one)? == 0 {
-            return Err(Errno(libc::ENOENT));
-        }
-        let found = one[0].0.get();
+        // One entry, so that others stay when the program stops.
+        let mut found = None::<Completion>;
+        state.cq.poll(slice::from_mut(&mut found))?;
+        let completion = found.ok_or(Errno(libc::ENOENT))?;
         *state.current.lock().unwrap_or_else(PoisonError::into_inner) = found;
         // SAFETY: as above; one thread polls such a queue at a time.
         unsafe {
-            (*cq).status = ibv_wc_status(found.status);
-            (*cq).wr_id = found.wr_id;
+            (*cq).status = ibv_wc_status(completion::status(&completion));
+            (*cq).wr_id = completion.context;
         }
         Ok(())
     })
@@ -386,36 +365,34 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 
 unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 
-fn current<R>(cq: *mut ibv_cq_ex, read: impl FnOnce(&WorkCompletion) -> R, none: R) -> R {
+fn current<R>(cq: *mut ibv_cq_ex, read: impl FnOnce(&Completion) -> R, none: R) -> R {
     // SAFETY: the program's pointer is one of a queue.
-    match unsafe { CqObject::of(cq) } {
-        Ok(state) => read(&state.current.lock().unwrap_or_else(PoisonError::into_inner)),
-        Err(_) => none,
-    }
+    let Ok(state) = (unsafe { CqObject::of(cq) }) else { return none };
+    state.current.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(none, read)
 }
 
 unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> ibv_wc_opcode {
-    current(cq, |entry| ibv_wc_opcode(entry.opcode), ibv_wc_opcode(0))
+    current(cq, |entry| ibv_wc_opcode(completion::opcode(entry)), ibv_wc_opcode(0))
 }
 
 unsafe extern "C" fn read_vendor_err(cq: *mut ibv_cq_ex) -> u32 {
-    current(cq, |entry| entry.vendor_err, 0)
+    current(cq, Completion::error_code, 0)
 }
 
 unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
-    current(cq, |entry| entry.byte_len, 0)
+    current(cq, |entry| entry.bytes, 0)
 }
 
 unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
-    current(cq, |entry| entry.imm_data_or_key, 0)
+    current(cq, |entry| completion::arrival(entry).0, 0)
 }
 
 unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
-    current(cq, |entry| entry.qp_num, 0)
+    current(cq, |entry| entry.qp.number(), 0)
 }
 
 unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
-    current(cq, |entry| entry.wc_flags, 0)
+    current(cq, |entry| completion::arrival(entry).1, 0)
 }
 
 unsafe extern "C" fn read_zero(_cq: *mut ibv_cq_ex) -> u32 {

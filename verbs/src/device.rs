@@ -175,7 +175,7 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     guard::status(|| {
         fault::inject("FLUE_VERBS_TEST_PANIC", |panic| {
             let engine = Engine::started().expect("a test starts it before");
-            engine.access().with(|_, _| panic());
+            engine.with(|_, _| panic());
         });
         // SAFETY: the program gives a place for them.
         unsafe { attr.write_unaligned(attributes()?) };

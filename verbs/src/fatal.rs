@@ -6,7 +6,7 @@ use flue_verbs_core::{
     events::{Acknowledgements, Listener},
     loss,
 };
-use rdma_over_tcp::access::LastResort;
+use rdma_over_tcp::adapter::LastResort;
 
 use crate::async_events::{AsyncEvent, OPEN};
 

@@ -12,7 +12,7 @@ use std::{
 
 use flue_verbs_core::{
     cm::{self, EventChannel},
-    engine::{Carrier, Engine},
+    engine::Engine,
     events::EventQueue,
 };
 use offload_engine::thread;
@@ -59,7 +59,7 @@ unsafe extern "C" fn forked() {
 pub(crate) fn engine() -> Result<&'static Engine, Errno> {
     let start = START.get().ok_or(Errno(libc::ENODEV))?;
     let parent = Engine::inherited().next();
-    let Some(parent) = parent.filter(|parent| matches!(parent.carrier(), Carrier::Node(_))) else {
+    let Some(parent) = parent.filter(|parent| parent.is_exclusive()) else {
         return start();
     };
     let deadline = Instant::now() + TAKE_OVER_LIMIT;
@@ -142,13 +142,11 @@ fn watch() {
         if !parent.wait_for_end_of_process(None) {
             return;
         }
-        match parent.carrier() {
-            Carrier::Sockets(_) => cm::announce_connections(),
-            Carrier::Node(_) => {
-                for channel in cm::listening_channels() {
-                    guard::nothing(|| _ = take_over(&channel));
-                }
-            }
+        if !parent.is_exclusive() {
+            return cm::announce_connections();
+        }
+        for channel in cm::listening_channels() {
+            guard::nothing(|| _ = take_over(&channel));
         }
     };
     // Without it a child that calls the library is served all the same.

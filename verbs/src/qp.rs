@@ -29,11 +29,12 @@ use flue_verbs_abi::{
 };
 use flue_verbs_core::{
     events::Acknowledgements,
-    qp::{Qp, QpAttributes, Request, SendPoster, State},
+    qp::{Qp, QpAttributes, SendPoster, State, immediate},
 };
 use rdma_over_tcp::{
+    ddp::Stag,
     rdmap::AtomicOperation,
-    rnic::{Data, QpLimits, WindowType, WrFlags},
+    rnic::{Data, Operation, QpLimits, Remote, WindowType, WrFlags},
 };
 
 use crate::{
@@ -337,18 +338,18 @@ pub(crate) fn options(flags: u32, is_all_signaled: bool, is_send: bool) -> WrFla
     options
 }
 
-/// The request of a work request, but for its data.
+/// The operation of a work request.
 #[inline]
-unsafe fn request(wr: &ibv_send_wr) -> Result<Request, Errno> {
+unsafe fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
     // SAFETY: the opcode says which member of the union there is.
-    let rdma = || unsafe { (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) };
+    let rdma = || unsafe { Remote::new(wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) };
     Ok(match wr.opcode {
-        IBV_WR_SEND => Request::Send { invalidate: None },
-        IBV_WR_RDMA_WRITE => Request::Write { to: rdma() },
-        IBV_WR_RDMA_READ => Request::Read { from: rdma() },
-        IBV_WR_SEND_WITH_INV => Request::Send { invalidate: Some(wr.imm_data) },
+        IBV_WR_SEND => Operation::Send { invalidate: None },
+        IBV_WR_RDMA_WRITE => Operation::Write { to: rdma() },
+        IBV_WR_RDMA_READ => Operation::Read { from: rdma(), invalidate_sink: false },
+        IBV_WR_SEND_WITH_INV => Operation::Send { invalidate: Some(Stag(wr.imm_data)) },
         IBV_WR_RDMA_WRITE_WITH_IMM => {
-            Request::WriteImmediate { to: rdma(), data: wr.imm_data.to_ne_bytes() }
+            Operation::WriteImmediate { to: rdma(), data: immediate(wr.imm_data) }
         }
         IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
             // SAFETY: as above.
@@ -364,7 +365,7 @@ unsafe fn request(wr: &ibv_send_wr) -> Result<Request, Errno> {
                     swap_mask: u64::MAX,
                 },
             };
-            Request::Atomic { target: (atomic.remote_addr, atomic.rkey), operation }
+            Operation::Atomic { target: Remote::new(atomic.remote_addr, atomic.rkey), operation }
         }
         // A Send with immediate data would take two receives of the peer (RFC 7306).
         _ => return Err(Errno(libc::EINVAL)),
@@ -395,8 +396,8 @@ unsafe fn post_one(
         _ => {}
     }
     // SAFETY: as the caller says.
-    let request = unsafe { request(wr) }?;
-    let is_send = matches!(request, Request::Send { .. } | Request::WriteImmediate { .. });
+    let operation = unsafe { operation(wr) }?;
+    let is_send = matches!(operation, Operation::Send { .. } | Operation::WriteImmediate { .. });
     let flags = options(wr.send_flags, is_all_signaled, is_send);
     if wr.send_flags & IBV_SEND_INLINE != 0 {
         let count = usize::try_from(wr.num_sge).ok().filter(|count| *count <= SGES_MAX);
@@ -411,11 +412,11 @@ unsafe fn post_one(
                 }
             }
         }
-        return poster.post(wr.wr_id, request, Data::Inline(&parts[..count]), flags);
+        return poster.post(wr.wr_id, operation, Data::Inline(&parts[..count]), flags);
     }
     // SAFETY: as the caller says.
     let entries = unsafe { Entries::of(wr.sg_list, wr.num_sge) }?;
-    poster.post(wr.wr_id, request, Data::Registered(entries.as_slice()), flags)
+    poster.post(wr.wr_id, operation, Data::Registered(entries.as_slice()), flags)
 }
 
 pub(crate) unsafe extern "C" fn post_send(

@@ -25,6 +25,7 @@ struct Fake(Arc<Mutex<State>>);
 #[derive(Default)]
 struct State {
     rows: Vec<ConnectionRow>,
+    queue_pairs: Vec<ConnectionEntry>,
     moving: Option<(OffloadHandle, Destination)>,
     /// The target refuses.
     refuses: bool,
@@ -34,7 +35,7 @@ struct State {
 }
 
 impl Controlled for Fake {
-    fn rows(&self, _limit: Duration) -> Result<Vec<ConnectionRow>, String> {
+    fn rows(&self, _limit: Duration) -> Result<Vec<ConnectionRow>, WaitError> {
         let mut state = self.0.lock().unwrap();
         if let Some((handle, to)) = state.moving {
             let refuses = state.refuses;
@@ -59,7 +60,11 @@ impl Controlled for Fake {
         Ok(state.rows.clone())
     }
 
-    fn row(&self, handle: OffloadHandle, limit: Duration) -> Result<Option<ConnectionRow>, String> {
+    fn row(
+        &self,
+        handle: OffloadHandle,
+        limit: Duration,
+    ) -> Result<Option<ConnectionRow>, WaitError> {
         Ok(self.rows(limit)?.into_iter().find(|row| row.handle == handle))
     }
 
@@ -68,7 +73,11 @@ impl Controlled for Fake {
         vec![None; handles.len()]
     }
 
-    fn move_to(&self, handle: OffloadHandle, to: Destination) -> Result<(), String> {
+    fn queue_pairs(&self) -> Vec<ConnectionEntry> {
+        self.0.lock().unwrap().queue_pairs.clone()
+    }
+
+    fn move_to(&self, handle: OffloadHandle, to: Destination) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
         state.moving = Some((handle, to));
         state.asked += 1;
@@ -293,7 +302,7 @@ fn a_socket_is_private_and_leaves_with_its_node() {
 }
 
 fn serve_at(place: &ControlPlace) -> Result<Option<Control>, Error> {
-    serve(&Fake::default(), &NodeOptions::default(), place)
+    serve(Fake::default(), NodeName::of(&NodeOptions::default()), place)
 }
 
 // A connection of a queue pair has its number; one that only begins, a listener and another's have none.
@@ -310,7 +319,8 @@ fn connections_have_the_numbers_of_their_queue_pairs() {
         stats: QpStats::default(),
     };
     let path = path("pairs");
-    let control = start(WithAdapter::new(fake, move || vec![entry]), name(), path).unwrap();
+    fake.0.lock().unwrap().queue_pairs = vec![entry];
+    let control = start(fake, name(), path).unwrap();
     let (_, records) = client::list(control.path(), false).unwrap();
     let numbers: Vec<_> = records.iter().map(|record| record.qp).collect();
     assert_eq!(numbers, [Some(77), None, None]);

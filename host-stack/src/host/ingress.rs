@@ -2,10 +2,7 @@
 
 use alloc::vec::Vec;
 use offload_engine::{
-    chimney::{
-        client::OffloadHandle,
-        provider::{Forward, OffloadProvider},
-    },
+    chimney::{client::OffloadHandle, provider::Forward},
     engine::port::FromHost,
     frame::FlowKey,
     state::{MacAddress, TcpCached},

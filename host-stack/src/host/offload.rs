@@ -9,7 +9,6 @@ use core::net::IpAddr;
 use offload_engine::{
     chimney::{
         client::OffloadHandle,
-        provider::OffloadProvider,
         tree::{Block, InitiateNode, InitiateTree, TargetContext, TcpBlock, TcpObject},
     },
     state::{ConnectionState, NeighborState, PathState},

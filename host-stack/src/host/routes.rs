@@ -12,7 +12,6 @@ use core::net::IpAddr;
 use offload_engine::{
     chimney::{
         client::OffloadHandle,
-        provider::OffloadProvider,
         tree::{Block, InitiateNode, UpdateNode},
     },
     state::MacAddress,

@@ -15,7 +15,6 @@ use core::net::IpAddr;
 use offload_engine::{
     chimney::{
         client::{OffloadHandle, UploadReason},
-        provider::OffloadProvider,
         tree::{Asked, Block, ObjectNode, Query, QueryTree, TcpBlock, UpdateNode, UpdateTree},
     },
     state::{MacAddress, NeighborCached, TcpUpdate},

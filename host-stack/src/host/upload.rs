@@ -10,7 +10,7 @@ use alloc::{boxed::Box, collections::BTreeMap, vec, vec::Vec};
 use offload_engine::{
     chimney::{
         client::{OffloadHandle, UploadReason},
-        provider::{AdapterStatus, OffloadProvider},
+        provider::AdapterStatus,
         tree::{Block, ObjectNode, TcpObject, TerminateTree},
     },
     engine::port::FromHost,

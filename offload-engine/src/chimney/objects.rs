@@ -95,9 +95,9 @@ struct Path {
     invalid: bool,
 }
 
-/// A query to the host (CH §9.7): what [`OffloadHost::neighbor_reachability_query`] carries.
+/// A query to the host (CH §9.7): what [`ToHost::NeighborReachabilityQuery`] carries.
 ///
-/// [`OffloadHost::neighbor_reachability_query`]: super::provider::OffloadHost::neighbor_reachability_query
+/// [`ToHost::NeighborReachabilityQuery`]: crate::engine::port::ToHost::NeighborReachabilityQuery
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReachabilityQuery {
     /// Which neighbor.

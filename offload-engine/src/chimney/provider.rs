@@ -2,48 +2,18 @@
 //!
 //! | NDIS | here |
 //! |---|---|
-//! | NDIS_PROVIDER_CHIMNEY_OFFLOAD_GENERIC_CHARACTERISTICS, MiniportTcpOffloadForward | [`OffloadProvider`] |
-//! | NDIS_CLIENT_CHIMNEY_OFFLOAD_GENERIC_CHARACTERISTICS | [`OffloadHost`] |
+//! | NDIS_PROVIDER_CHIMNEY_OFFLOAD_GENERIC_CHARACTERISTICS, MiniportTcpOffloadForward | [`FromHost`](crate::engine::port::FromHost) |
+//! | NDIS_CLIENT_CHIMNEY_OFFLOAD_GENERIC_CHARACTERISTICS | [`ToHost`](crate::engine::port::ToHost) |
 //! | NDIS_PROVIDER_CHIMNEY_OFFLOAD_TCP_CHARACTERISTICS | [`ConnectionIo`](super::client::ConnectionIo) |
 //! | NDIS_CLIENT_CHIMNEY_OFFLOAD_TCP_CHARACTERISTICS | [`OffloadClient`](super::client::OffloadClient) |
 //!
-//! A call moves its tree into the provider. The answer is always asynchronous, and moves the same tree back.
-//! Between the host's thread and the engine's these calls are messages: [`HostPort`](crate::engine::port::HostPort)
-//! is a provider that sends them, and the engine's thread makes the calls of the other side.
+//! Between the host's thread and the engine's each call is a message. It moves its tree to the target; the answer is
+//! always asynchronous, and moves the same tree back.
 
 use alloc::vec::Vec;
 
-use super::{
-    client::{OffloadHandle, UploadReason},
-    tree::{InitiateTree, InvalidateTree, QueryTree, TargetContext, TerminateTree, UpdateTree},
-};
-use crate::{state::Ticks, status::NdisStatus, time::Instant};
-
-/// The host's calls to the target.
-///
-/// For one object: nothing but [`OffloadProvider::initiate`] of others while it is being offloaded (CH-INI-1), no
-/// update while one is in progress (CH-UPD-3), and [`OffloadProvider::terminate`] only when its other requests have
-/// completed (CH-TRM-1). What breaks these rules is answered FAILURE.
-pub trait OffloadProvider {
-    /// MiniportInitiateOffload: take these objects over. Completed by [`OffloadHost::initiate_complete`].
-    fn initiate(&mut self, tree: InitiateTree);
-
-    /// MiniportQueryOffload: any class of any object.
-    fn query(&mut self, tree: QueryTree);
-
-    /// MiniportUpdateOffload: new values of cached classes, or paths to another neighbor.
-    fn update(&mut self, tree: UpdateTree);
-
-    /// MiniportInvalidateOffload: stop sending on these objects and on all that depend on them.
-    fn invalidate(&mut self, tree: InvalidateTree);
-
-    /// MiniportTerminateOffload: give these objects back.
-    fn terminate(&mut self, tree: TerminateTree);
-
-    /// MiniportTcpOffloadForward: a segment of the connection that reached the host first (CH-FWD-2), as the frame it
-    /// came in, its checksum verified. Completed by [`OffloadHost::forward_complete`].
-    fn forward(&mut self, segment: Forward);
-}
+use super::tree::TargetContext;
+use crate::status::NdisStatus;
 
 /// A segment that the host hands back.
 #[derive(Debug)]
@@ -134,44 +104,4 @@ impl Default for OffloadCapabilities {
             path_mtu_max: 65_535,
         }
     }
-}
-
-/// The target's calls to the host. Between threads each call is a message
-/// ([`ToHost::call`](crate::engine::port::ToHost::call)); `now` is when the host takes it.
-pub trait OffloadHost {
-    /// NdisMInitiateOffloadComplete.
-    fn initiate_complete(&mut self, now: Instant, tree: InitiateTree);
-
-    /// NdisMQueryOffloadStateComplete.
-    fn query_complete(&mut self, now: Instant, tree: QueryTree);
-
-    /// NdisMUpdateOffloadComplete.
-    fn update_complete(&mut self, now: Instant, tree: UpdateTree);
-
-    /// NdisMInvalidateOffloadComplete.
-    fn invalidate_complete(&mut self, now: Instant, tree: InvalidateTree);
-
-    /// NdisMTerminateOffloadComplete.
-    fn terminate_complete(&mut self, now: Instant, tree: TerminateTree);
-
-    /// NdisTcpOffloadForwardComplete.
-    fn forward_complete(&mut self, now: Instant, segment: Forward);
-
-    /// TcpIndicateRetrieve: the target requests an upload of the connection. Mandatory reasons mean that it has
-    /// stopped.
-    fn retrieve(&mut self, now: Instant, connection: OffloadHandle, reason: UploadReason);
-
-    /// NeighborReachabilityQuery (CH §9.7): `neighbor` was not confirmed for NceStaleTicks. The host
-    /// answers with an update of the neighbor's HostReachabilityDelta; in Windows the answer is the call's result,
-    /// which two threads do not have.
-    fn neighbor_reachability_query(
-        &mut self,
-        now: Instant,
-        neighbor: OffloadHandle,
-        host_reachability_delta: Ticks,
-        nic_reachability_delta: Ticks,
-    );
-
-    /// NdisMIndicateStatusEx.
-    fn status(&mut self, now: Instant, status: AdapterStatus);
 }

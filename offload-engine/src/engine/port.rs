@@ -12,33 +12,37 @@ use super::doorbell::Doorbell;
 use crate::{
     chimney::{
         client::{ClientTag, OffloadHandle, UploadReason},
-        provider::{AdapterStatus, Forward, OffloadHost, OffloadProvider},
+        provider::{AdapterStatus, Forward},
         tree::{InitiateTree, InvalidateTree, QueryTree, TargetContext, TerminateTree, UpdateTree},
     },
     link::LinkCapabilities,
     state::Ticks,
-    time::Instant,
 };
 
 /// Frames that may wait toward the host stack; beyond it they are dropped and counted.
 pub const TO_HOST_FRAMES_MAX: usize = 4096;
 
-/// From the host stack down to the engine: the calls of [`OffloadProvider`], and frames.
+/// From the host stack down to the engine: the host's calls to the target, and frames.
+///
+/// For one object: nothing but [`FromHost::Initiate`] of others while it is being offloaded (CH-INI-1), no update while
+/// one is in progress (CH-UPD-3), and [`FromHost::Terminate`] only when its other requests have completed (CH-TRM-1). A
+/// call that breaks these rules is answered FAILURE.
 #[derive(Debug)]
 pub enum FromHost {
     /// A frame to transmit, complete with checksums.
     Frame(Vec<u8>),
-    /// [`OffloadProvider::initiate`].
+    /// MiniportInitiateOffload: take these objects over. Completed by [`ToHost::InitiateComplete`].
     Initiate(InitiateTree),
-    /// [`OffloadProvider::query`].
+    /// MiniportQueryOffload: any class of any object.
     Query(QueryTree),
-    /// [`OffloadProvider::update`].
+    /// MiniportUpdateOffload: new values of cached classes, or paths to another neighbor.
     Update(UpdateTree),
-    /// [`OffloadProvider::invalidate`].
+    /// MiniportInvalidateOffload: stop sending on these objects and on all that depend on them.
     Invalidate(InvalidateTree),
-    /// [`OffloadProvider::terminate`].
+    /// MiniportTerminateOffload: give these objects back.
     Terminate(TerminateTree),
-    /// [`OffloadProvider::forward`].
+    /// MiniportTcpOffloadForward: a segment of the connection that reached the host first (CH-FWD-2), as the frame it
+    /// came in, its checksum verified. Completed by [`ToHost::ForwardComplete`].
     Forward(Forward),
     /// The host has forwarded all frames that it held of a connection when its initiate was completed: those that the
     /// target has kept since then are newer
@@ -48,7 +52,7 @@ pub enum FromHost {
     Leave(ClientTag),
 }
 
-/// From the engine up to the host stack: the calls of [`OffloadHost`], and frames.
+/// From the engine up to the host stack: the target's calls to the host, and frames.
 #[derive(Debug)]
 pub enum ToHost {
     /// A received frame that belongs to no offloaded connection.
@@ -58,27 +62,29 @@ pub enum ToHost {
         /// Its TCP checksum needs no verification (see `RxChecksum::Valid`), and may not be filled in.
         checksum_valid: bool,
     },
-    /// `OffloadHost::initiate_complete`.
+    /// NdisMInitiateOffloadComplete.
     InitiateComplete(InitiateTree),
-    /// `OffloadHost::query_complete`.
+    /// NdisMQueryOffloadStateComplete.
     QueryComplete(QueryTree),
-    /// `OffloadHost::update_complete`.
+    /// NdisMUpdateOffloadComplete.
     UpdateComplete(UpdateTree),
-    /// `OffloadHost::invalidate_complete`.
+    /// NdisMInvalidateOffloadComplete.
     InvalidateComplete(InvalidateTree),
-    /// `OffloadHost::terminate_complete`. Frames that the target has kept of a connection that had stopped follow
+    /// NdisMTerminateOffloadComplete. Frames that the target has kept of a connection that had stopped follow
     /// (CH §9.3).
     TerminateComplete(TerminateTree),
-    /// `OffloadHost::forward_complete`.
+    /// NdisTcpOffloadForwardComplete.
     ForwardComplete(Forward),
-    /// `OffloadHost::retrieve`.
+    /// TcpIndicateRetrieve: the target requests an upload of the connection. Mandatory reasons mean that it has
+    /// stopped.
     Retrieve {
         /// Which connection.
         handle: OffloadHandle,
         /// Why.
         reason: UploadReason,
     },
-    /// `OffloadHost::neighbor_reachability_query`.
+    /// NeighborReachabilityQuery (CH §9.7): the neighbor was not confirmed for NceStaleTicks. The host answers with an
+    /// update of its HostReachabilityDelta; in Windows the answer is the call's result, which two threads do not have.
     NeighborReachabilityQuery {
         /// Which neighbor.
         neighbor: OffloadHandle,
@@ -87,7 +93,7 @@ pub enum ToHost {
         /// Ticks since the target last confirmed it.
         nic_reachability_delta: Ticks,
     },
-    /// `OffloadHost::status`.
+    /// NdisMIndicateStatusEx.
     Status(AdapterStatus),
     /// An ICMP message, which the host gets as a frame too, has narrowed the connection's path: it quoted bytes
     /// in flight, which only the target can check (RFC 5927 §4.1). No message of the chimney; without it
@@ -103,35 +109,6 @@ pub enum ToHost {
         /// Which connection.
         handle: OffloadHandle,
     },
-}
-
-impl ToHost {
-    /// Makes the call of the chimney that this message carries, or returns the message if it carries none, such as a
-    /// frame.
-    pub fn call(self, now: Instant, host: &mut impl OffloadHost) -> Option<Self> {
-        match self {
-            Self::InitiateComplete(tree) => host.initiate_complete(now, tree),
-            Self::QueryComplete(tree) => host.query_complete(now, tree),
-            Self::UpdateComplete(tree) => host.update_complete(now, tree),
-            Self::InvalidateComplete(tree) => host.invalidate_complete(now, tree),
-            Self::TerminateComplete(tree) => host.terminate_complete(now, tree),
-            Self::ForwardComplete(segment) => host.forward_complete(now, segment),
-            Self::Retrieve { handle, reason } => host.retrieve(now, handle, reason),
-            Self::NeighborReachabilityQuery {
-                neighbor,
-                host_reachability_delta,
-                nic_reachability_delta,
-            } => host.neighbor_reachability_query(
-                now,
-                neighbor,
-                host_reachability_delta,
-                nic_reachability_delta,
-            ),
-            Self::Status(status) => host.status(now, status),
-            Self::Frame { .. } | Self::PathMtu { .. } | Self::Released { .. } => return Some(self),
-        }
-        None
-    }
 }
 
 /// The host's end.
@@ -155,35 +132,39 @@ impl HostPort {
         self.call(FromHost::Forwarded(connection));
     }
 
+    /// Sends [`FromHost::Initiate`].
+    pub fn initiate(&self, tree: InitiateTree) {
+        self.call(FromHost::Initiate(tree));
+    }
+
+    /// Sends [`FromHost::Query`].
+    pub fn query(&self, tree: QueryTree) {
+        self.call(FromHost::Query(tree));
+    }
+
+    /// Sends [`FromHost::Update`].
+    pub fn update(&self, tree: UpdateTree) {
+        self.call(FromHost::Update(tree));
+    }
+
+    /// Sends [`FromHost::Invalidate`].
+    pub fn invalidate(&self, tree: InvalidateTree) {
+        self.call(FromHost::Invalidate(tree));
+    }
+
+    /// Sends [`FromHost::Terminate`].
+    pub fn terminate(&self, tree: TerminateTree) {
+        self.call(FromHost::Terminate(tree));
+    }
+
+    /// Sends [`FromHost::Forward`].
+    pub fn forward(&self, segment: Forward) {
+        self.call(FromHost::Forward(segment));
+    }
+
     fn call(&self, message: FromHost) {
         // An engine that is gone completes nothing any more.
         let _ = self.to_engine.send(message);
         self.engine_doorbell.ring();
-    }
-}
-
-impl OffloadProvider for HostPort {
-    fn initiate(&mut self, tree: InitiateTree) {
-        self.call(FromHost::Initiate(tree));
-    }
-
-    fn query(&mut self, tree: QueryTree) {
-        self.call(FromHost::Query(tree));
-    }
-
-    fn update(&mut self, tree: UpdateTree) {
-        self.call(FromHost::Update(tree));
-    }
-
-    fn invalidate(&mut self, tree: InvalidateTree) {
-        self.call(FromHost::Invalidate(tree));
-    }
-
-    fn terminate(&mut self, tree: TerminateTree) {
-        self.call(FromHost::Terminate(tree));
-    }
-
-    fn forward(&mut self, segment: Forward) {
-        self.call(FromHost::Forward(segment));
     }
 }

@@ -39,7 +39,7 @@ use crate::{
         client::{
             ClientTag, ConnectionEvent, ConnectionIo, Disconnect, OffloadClient, OffloadHandle,
         },
-        provider::{Forward, OffloadProvider},
+        provider::Forward,
         tree::{Block, InitiateNode, TcpObject},
     },
     frame::classify,

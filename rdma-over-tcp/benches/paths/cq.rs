@@ -7,15 +7,13 @@ use std::sync::{Arc, Mutex};
 use host_stack::socket::SocketPort;
 use offload_engine::{engine::doorbell::Doorbell, time::Instant};
 use rdma_over_tcp::{
-    ndk::{
-        Adapter, AdapterConfig, AdapterCore, CoreAccess, Cq, NdkResultEx, NtStatus, Qp, QpLimits,
-    },
+    ndk::{Adapter, AdapterConfig, AdapterCore, Cq, Driver, NdkResultEx, NtStatus, Qp, QpLimits},
     rnic::Rnic,
 };
 
-struct Access(Mutex<AdapterCore>);
+struct Locked(Mutex<AdapterCore>);
 
-impl CoreAccess for Access {
+impl Driver for Locked {
     fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
         work(self.0.lock().expect("nobody panics").rnic(), Instant::ZERO);
     }
@@ -36,7 +34,7 @@ impl Completions {
         let doorbell = Arc::new(Doorbell::new().expect("a descriptor"));
         let (port, _host) = SocketPort::pair(doorbell);
         let core = AdapterCore::new(AdapterConfig::default(), port, Box::new(|| {}));
-        let adapter = Adapter::new(Arc::new(Access(Mutex::new(core))));
+        let adapter = Adapter::new(Arc::new(Locked(Mutex::new(core))));
         let objects = || -> Result<Self, NtStatus> {
             let cq = adapter.create_cq(Self::COUNT as u32, |_| {})?;
             let pd = adapter.create_pd()?;

@@ -48,15 +48,15 @@ use std::sync::{
     mpsc::{Receiver, TrySendError, sync_channel},
 };
 
-use host_stack::node::{Node, WaitError};
+use host_stack::node::WaitError;
 
 use super::{
-    Adapter, AdapterCore, Begun, CallError, ConnectCause, Connector, Cq, Ended, Listener,
-    NdkResultEx, NtStatus, Qp, ReadLimit, SharedEndpoint, Sockets, call::peer_data, turn_away,
+    Adapter, Begun, CallError, ConnectCause, Connector, Cq, Driver, Ended, Listener, NdkResultEx,
+    NtStatus, Qp, ReadLimit, SharedEndpoint, call::peer_data, turn_away,
 };
 
-/// A way to wait until something has happened on a node. [`Node`] waits without a limit; a program that has a time
-/// limit, or has to look at signals, brings its own.
+/// A way to wait until something has happened on an adapter. An [`Adapter`] and its [`Driver`] wait without a limit; a
+/// program that has a time limit, or has to check for signals, implements its own.
 pub trait Wait {
     /// A wait that ended without a result, or a call that failed.
     type Error;
@@ -71,7 +71,7 @@ pub trait Wait {
     fn wait<T>(&mut self, look: impl FnMut() -> Option<T>) -> Result<T, Self::Error>;
 }
 
-/// An error of calls that wait on a [`Node`].
+/// An error of calls that wait on an [`Adapter`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
@@ -86,19 +86,24 @@ pub enum NodeError {
     Wait(#[from] WaitError),
 }
 
-impl Wait for Node<AdapterCore> {
+impl<D: Driver> Wait for D {
     type Error = NodeError;
 
     fn failed(&self, error: CallError) -> NodeError {
         error.into()
     }
 
-    fn wait<T>(&mut self, look: impl FnMut() -> Option<T>) -> Result<T, NodeError> {
-        Ok(self.wait_until(None, look)?)
+    fn wait<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<T, NodeError> {
+        let mut found = None;
+        self.wait_while(None, &mut || {
+            found = look();
+            found.is_some()
+        })?;
+        Ok(found.ok_or(WaitError::TimedOut)?)
     }
 }
 
-impl Wait for Sockets {
+impl Wait for Adapter {
     type Error = NodeError;
 
     fn failed(&self, error: CallError) -> NodeError {

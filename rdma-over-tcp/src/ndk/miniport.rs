@@ -10,14 +10,15 @@ use offload_engine::{engine::NodeClient, status::NdisStatus};
 
 use super::{
     AdapterConfig,
-    handles::Adapter,
     info::{AdapterInfo, NDK_VERSION, NdkVersion},
     management::{
         NdkAttributes, NdkCapabilities, NdkConnections, NdkLocalEndpoints, NdkPerformanceCounters,
     },
-    open::{open_on, open_sockets},
 };
-use crate::{access::WeakAccess, rnic::Rnic, transport::SocketsConfig};
+use crate::{
+    adapter::{Adapter, SocketsConfig, WeakAdapter, open_on, open_sockets},
+    rnic::Rnic,
+};
 
 type Opener = Box<dyn Fn(AdapterConfig) -> Result<Adapter, NdisStatus> + Send + Sync>;
 
@@ -32,7 +33,7 @@ struct State {
     is_enabled: bool,
     opened: u128,
     /// Adapters whose handles are not all gone.
-    adapters: Vec<WeakAccess>,
+    adapters: Vec<WeakAdapter>,
 }
 
 impl fmt::Debug for Miniport {
@@ -53,7 +54,7 @@ impl Miniport {
     /// A miniport, enabled, whose adapters have the kernel's TCP sockets, each with a thread of its own.
     pub fn on_sockets(sockets: SocketsConfig, config: AdapterConfig) -> Self {
         Self::with_opener(config, move |config| match open_sockets(sockets, config) {
-            Ok((_, adapter)) => Ok(adapter),
+            Ok(adapter) => Ok(adapter),
             Err(_) => Err(NdisStatus::RESOURCES),
         })
     }
@@ -101,7 +102,7 @@ impl Miniport {
         state.opened += 1;
         let adapter = (self.opener)(AdapterConfig { seed, ..self.config.clone() })?;
         state.adapters.retain(|adapter| adapter.upgrade().is_some());
-        state.adapters.push(adapter.weak());
+        state.adapters.push(adapter.downgrade());
         Ok(adapter)
     }
 
@@ -123,8 +124,8 @@ impl Miniport {
     }
 
     fn for_each(state: &State, mut look: impl FnMut(&Rnic)) {
-        for access in state.adapters.iter().filter_map(WeakAccess::upgrade) {
-            access.with(|rnic, _| look(rnic));
+        for adapter in state.adapters.iter().filter_map(WeakAdapter::upgrade) {
+            adapter.with(|rnic, _| look(rnic));
         }
     }
 

@@ -1,7 +1,7 @@
 //! NDKPI: the kernel-mode RDMA interface of Windows, as a mapping of the RDMA adapter ([`rnic`](crate::rnic)).
 //!
 //! Consumers hold [`Adapter`], [`Pd`], [`Cq`], [`Qp`], [`Srq`], [`Mr`], [`Mw`], [`Connector`] and [`Listener`]: names
-//! of objects and a way to the adapter ([`Access`](crate::access::Access)). This module has NDKPI's names, flags,
+//! of objects and a handle of the adapter ([`adapter`](crate::adapter)). This module has NDKPI's names, flags,
 //! statuses, results and argument checks; queues, memory, connections and their states are the adapter's.
 //!
 //! Limits are those of [`AdapterInfo`] and [`Capabilities`]; time limits those of [`AdapterConfig`].
@@ -18,12 +18,9 @@ mod handles;
 mod info;
 mod management;
 mod miniport;
-mod open;
 mod outcome;
 mod pair;
 mod result;
-#[cfg(any(test, feature = "simulation"))]
-pub mod simulation;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -34,9 +31,8 @@ pub use self::{
     call::{CallError, turn_away},
     flags::{AdapterFlags, CqNotify, MrFlags, OpFlags, OperationType},
     handles::{
-        Adapter, Connector, Cq, ExtensionInterface, Guid, Invalidate, Listener,
-        LogicalAddressMapping, Mr, Mw, Pd, Qp, RFC7306_INTERFACE, RFC7306_VERSION, SharedEndpoint,
-        Srq,
+        Connector, Cq, ExtensionInterface, Guid, Invalidate, Listener, LogicalAddressMapping, Mr,
+        Mw, Pd, Qp, RFC7306_INTERFACE, RFC7306_VERSION, SharedEndpoint, Srq,
     },
     info::{AdapterInfo, NDK_VERSION, NdkVersion, RdmaTechnology},
     management::{
@@ -44,7 +40,6 @@ pub use self::{
         NdkLocalEndpointEntry, NdkLocalEndpoints, NdkPerformanceCounters,
     },
     miniport::Miniport,
-    open::{open, open_on, open_queues, open_sockets},
     outcome::{Begun, Ended},
     pair::Pair,
     result::{DisconnectReason, NdkResult, NdkResultEx},
@@ -53,14 +48,16 @@ pub use self::{
 pub use offload_engine::{state::KeepAlive, status::NdisStatus};
 
 pub use crate::{
-    access::{CoreAccess, Driver},
+    adapter::{
+        Adapter, Driver, SocketsConfig, open, open_on, open_queues, open_sockets, simulation,
+    },
     rdmap::AtomicOperation,
     rnic::{
         COPY_ASIDE_MAX, CallbackThread, Capabilities, CloseCompletion, Config as AdapterConfig,
         ConnectCause, ConnectionEntry, Counters, Data, Deferral, FpduSize, History, ListenerConfig,
         PAGE_SIZE, QpLimits, QpStats, ReadLimit, RegisteredBuffer, Sge,
     },
-    transport::{CaptureOutput, NodeRnic as AdapterCore, Sockets, SocketsConfig},
+    transport::{CaptureOutput, NodeRnic as AdapterCore},
 };
 
 /// Called when an arm is satisfied: SUCCESS, or why the queue failed (NDK-CQ-2, -9).

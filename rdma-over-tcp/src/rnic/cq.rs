@@ -243,7 +243,7 @@ impl CompletionQueue {
 
     /// Moves completions out, oldest first; returns how many. One consumer polls a queue at a time (NDK-CQ-1); it needs
     /// no access to the adapter for it, but an adapter that nobody drives makes no progress
-    /// ([`CoreAccess::progress`](crate::access::CoreAccess::progress)).
+    /// ([`Driver::progress`](crate::adapter::Driver::progress)).
     pub fn poll<R: From<Completion>>(&self, results: &mut [R]) -> usize {
         if self.len.load(Ordering::Acquire) == 0 {
             return 0;

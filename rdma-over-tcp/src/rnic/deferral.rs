@@ -1,4 +1,4 @@
-//! Requests and closes whose ends are held back ([`later`](super::later)).
+//! Requests and closes whose ends are held back ([`later`](super::later)), and timers of consumers.
 
 use offload_engine::time::Instant;
 
@@ -31,6 +31,19 @@ impl Rnic {
         completion: Callback,
     ) -> Result<(), Callback> {
         self.pend_as(now, Key::Region(id), completion, End::Registration)
+    }
+
+    /// Calls `callback` at `at`, or when the device is lost. The object of `key` is pinned until it has returned.
+    ///
+    /// # Errors
+    /// The device is lost, or there is no such object: the callback.
+    pub fn call_at(&mut self, at: Instant, key: Key, callback: Callback) -> Result<(), Callback> {
+        if self.is_lost || !self.objects.exists(key) {
+            return Err(callback);
+        }
+        self.objects.pin(key);
+        self.later.add(at, key, End::Request(callback));
+        Ok(())
     }
 
     fn pend_as(

@@ -1,4 +1,5 @@
-//! Ends of requests that an adapter holds back, so that its consumer sees them pend ([`Deferral`](super::Deferral)).
+//! Ends of requests that an adapter holds back, so that its consumer sees them pend ([`Deferral`](super::Deferral)), and
+//! timers of consumers.
 //!
 //! What is asked for is done at once; only its end is told later, at a time that is drawn from the seed. So the ends of
 //! several requests come in another order than the requests. An object stays pinned meanwhile, by the request or by the
@@ -17,7 +18,7 @@ const AT_ONCE: u64 = 4;
 
 /// An end that is held back.
 pub(super) enum End {
-    /// Of a request: its completion.
+    /// Of a request, or of a timer: its completion.
     Request(Callback),
     /// Of a region's registration, whose token is not told before.
     Registration(Callback),

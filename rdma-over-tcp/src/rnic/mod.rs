@@ -15,9 +15,9 @@
 //!
 //! # For interfaces
 //!
-//! [`access`](crate::access) opens an adapter and gives an [`Access`](crate::access::Access): each call of [`Rnic`] is
-//! made within [`Access::with`](crate::access::Access::with), each post within
-//! [`Access::post`](crate::access::Access::post). Objects have names ([`PdId`], [`CqId`], ...), which any number of
+//! [`adapter`](crate::adapter) opens an [`Adapter`](crate::adapter::Adapter): each call of [`Rnic`] is
+//! made within [`Adapter::with`](crate::adapter::Adapter::with), each post within
+//! [`Adapter::post`](crate::adapter::Adapter::post). Objects have names ([`PdId`], [`CqId`], ...), which any number of
 //! handles may hold; a name of an object that is gone is refused. Objects live until they are closed.
 //!
 //! Nothing waits. A call that cannot be answered at once takes a callback, which is called exactly once if the call was

@@ -21,9 +21,9 @@ use super::{
     sges::{capture, inline_length, total_length},
     status::{VerbError, WcStatus},
     window::{Bind, Revocable},
-    wr::{Data, Kind, Operation, Remote, Sge, WrFlags},
+    wr::{Data, Kind, Operation, Sge, WrFlags},
 };
-use crate::rdmap::{ATOMIC_TARGET_OCTETS, AtomicOperation, IMMEDIATE_OCTETS};
+use crate::rdmap::{ATOMIC_TARGET_OCTETS, IMMEDIATE_OCTETS};
 
 /// When the effects of a post must be flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,13 +104,15 @@ impl Rnic {
         (Ok(()), Urgency::Now)
     }
 
-    /// Posts a Send, Write or Read. A Read's data are the entries of its sink, which must be registered.
+    /// Posts a request. A Read's data are the entries of its sink, which must be registered.
     ///
     /// # Errors
     /// Those of all posts to a send queue: [`VerbError::InvalidHandle`]; [`VerbError::NotConnected`]: not in
     /// [`QpState::Connected`], see [`LatePosts`](super::LatePosts); [`VerbError::QueueFull`];
     /// [`VerbError::TooManySges`], [`VerbError::TooLong`], [`VerbError::InlineTooLong`]: over the queue pair's or the
-    /// adapter's limits. Of a Read: [`VerbError::NoReads`]; [`VerbError::InvalidArgument`]: its data are inline.
+    /// adapter's limits. Of a Read or an atomic: [`VerbError::NoReads`]; [`VerbError::InvalidArgument`]: its data are
+    /// inline. Of an atomic or immediate data: [`VerbError::NoExtensions`]; [`VerbError::InvalidArgument`]: not the data
+    /// that [`Operation`] names.
     pub fn post(
         &mut self,
         id: QpId,
@@ -119,7 +121,18 @@ impl Rnic {
         data: Data<'_>,
         flags: WrFlags,
     ) -> (Result<(), VerbError>, Urgency) {
-        self.post_kind(id, context, operation.into(), data, flags)
+        let kind = match operation {
+            Operation::Send { invalidate } => Kind::Send { invalidate },
+            Operation::Write { to } => Kind::Write { to },
+            Operation::Read { from, invalidate_sink } => Kind::Read { from, invalidate_sink },
+            Operation::Atomic { .. }
+            | Operation::Immediate { .. }
+            | Operation::WriteImmediate { .. } => {
+                let result = self.try_post_extension(id, context, operation, data, flags);
+                return self.posted(id, result, flags);
+            }
+        };
+        self.post_kind(id, context, kind, data, flags)
     }
 
     fn post_kind(
@@ -192,6 +205,47 @@ impl Rnic {
         Ok(())
     }
 
+    /// Posts an operation of RFC 7306.
+    fn try_post_extension(
+        &mut self,
+        id: QpId,
+        context: u64,
+        operation: Operation,
+        data: Data<'_>,
+        flags: WrFlags,
+    ) -> Result<(), VerbError> {
+        self.check_post(id, operation, data)?;
+        let immediate = match operation {
+            Operation::Atomic { target, operation } => {
+                let (qp, Data::Registered(sges)) = (self.check_sender(id)?, data) else {
+                    return Err(VerbError::InvalidArgument);
+                };
+                qp.flow.post(0);
+                let kind = Kind::atomic(target, &operation);
+                qp.sends.push_atomic(context, flags, kind, operation, sges);
+                return Ok(());
+            }
+            Operation::WriteImmediate { to, data: immediate } => {
+                let part = flags | WrFlags::PART;
+                self.try_post(id, context, Kind::Write { to }, data, part)?;
+                // A part that has come too late waits for the rest, which completes for both.
+                let qp = self.check_sender(id)?;
+                if qp.state == QpState::Error {
+                    qp.sends.finish_last(WcStatus::Flushed);
+                }
+                immediate
+            }
+            Operation::Immediate { data } => data,
+            Operation::Send { .. } | Operation::Write { .. } | Operation::Read { .. } => {
+                unreachable!("an operation of RFC 5040")
+            }
+        };
+        let qp = self.check_sender(id)?;
+        qp.flow.post(IMMEDIATE_OCTETS as u32);
+        qp.sends.push(context, flags, Kind::Immediate { data: immediate }, 0, &[]);
+        Ok(())
+    }
+
     /// A queue pair whose send queue takes a Send, Write or Read with these data, and how many bytes they are.
     #[inline]
     fn check_request(
@@ -232,113 +286,40 @@ impl Rnic {
         operation: Operation,
         data: Data<'_>,
     ) -> Result<(), VerbError> {
-        let is_read = matches!(operation, Operation::Read { .. });
-        self.check_request(id, is_read, data).map(|_| ())
-    }
-
-    /// As [`Rnic::check_post`], of an atomic.
-    ///
-    /// # Errors
-    /// As [`Rnic::post_atomic`].
-    pub fn check_atomic(&mut self, id: QpId, sge: Sge) -> Result<(), VerbError> {
-        self.check_atomic_request(id, sge).map(|_| ())
-    }
-
-    /// A queue pair whose send queue takes an atomic with this entry.
-    fn check_atomic_request(&mut self, id: QpId, sge: Sge) -> Result<&mut Qp, VerbError> {
-        let qp = self.check_extensions(id)?;
-        if sge.length != ATOMIC_TARGET_OCTETS {
-            return Err(VerbError::InvalidArgument);
+        match operation {
+            Operation::Send { .. } | Operation::Write { .. } => {
+                self.check_request(id, false, data)?;
+            }
+            Operation::Read { .. } => {
+                self.check_request(id, true, data)?;
+            }
+            Operation::Atomic { .. } => {
+                let Data::Registered(&[sge]) = data else {
+                    return Err(VerbError::InvalidArgument);
+                };
+                let qp = self.check_extensions(id)?;
+                if sge.length != ATOMIC_TARGET_OCTETS {
+                    return Err(VerbError::InvalidArgument);
+                }
+                if qp.limits.max_initiator_request_sge == 0 {
+                    return Err(VerbError::TooManySges);
+                }
+                if qp.has_no_reads() {
+                    return Err(VerbError::NoReads); // EXT-5.2-1
+                }
+            }
+            Operation::Immediate { .. } => {
+                self.check_extensions(id)?;
+                if !matches!(data, Data::Registered([])) {
+                    return Err(VerbError::InvalidArgument);
+                }
+            }
+            Operation::WriteImmediate { .. } => {
+                self.check_extensions(id)?;
+                self.check_request(id, false, data)?;
+            }
         }
-        if qp.limits.max_initiator_request_sge == 0 {
-            return Err(VerbError::TooManySges);
-        }
-        if qp.has_no_reads() {
-            return Err(VerbError::NoReads); // EXT-5.2-1
-        }
-        Ok(qp)
-    }
-
-    /// Posts an atomic, whose outcome goes to `sge`: the target's value before it, as a number of the machine's.
-    ///
-    /// # Errors
-    /// As [`Rnic::post`] of a Read; [`VerbError::NoExtensions`]; [`VerbError::InvalidArgument`]: `sge` has not eight
-    /// bytes.
-    pub fn post_atomic(
-        &mut self,
-        id: QpId,
-        context: u64,
-        target: Remote,
-        operation: AtomicOperation,
-        sge: Sge,
-        flags: WrFlags,
-    ) -> (Result<(), VerbError>, Urgency) {
-        let result = self.check_atomic_request(id, sge).map(|qp| {
-            qp.flow.post(0);
-            let kind = Kind::atomic(target, &operation);
-            qp.sends.push_atomic(context, flags, kind, operation, sge);
-        });
-        self.posted(id, result, flags)
-    }
-
-    /// Posts immediate data.
-    ///
-    /// # Errors
-    /// As [`Rnic::post`]; [`VerbError::NoExtensions`].
-    pub fn post_immediate(
-        &mut self,
-        id: QpId,
-        context: u64,
-        data: [u8; IMMEDIATE_OCTETS],
-        flags: WrFlags,
-    ) -> (Result<(), VerbError>, Urgency) {
-        let result = self.check_extensions(id).map(|qp| {
-            qp.flow.post(IMMEDIATE_OCTETS as u32);
-            qp.sends.push(context, flags, Kind::Immediate { data }, 0, &[]);
-        });
-        self.posted(id, result, flags)
-    }
-
-    /// Posts an RDMA Write with immediate data behind it (RFC 7306): one request, with one place in the queue and one
-    /// completion, and two messages.
-    ///
-    /// # Errors
-    /// As [`Rnic::post`] of a Write; [`VerbError::NoExtensions`].
-    pub fn post_write_immediate(
-        &mut self,
-        id: QpId,
-        context: u64,
-        to: Remote,
-        immediate: [u8; IMMEDIATE_OCTETS],
-        data: Data<'_>,
-        flags: WrFlags,
-    ) -> (Result<(), VerbError>, Urgency) {
-        let result = self.check_extensions(id).map(|_| ()).and_then(|()| {
-            let part = flags | WrFlags::PART;
-            self.try_post(id, context, Kind::Write { to }, data, part)?;
-            self.finish_late(id);
-            let qp = self.check_extensions(id)?;
-            qp.flow.post(IMMEDIATE_OCTETS as u32);
-            qp.sends.push(context, flags, Kind::Immediate { data: immediate }, 0, &[]);
-            Ok(())
-        });
-        self.posted(id, result, flags)
-    }
-
-    /// Checks a Write with immediate data as [`Rnic::check_post`] does.
-    ///
-    /// # Errors
-    /// As [`Rnic::post_write_immediate`].
-    pub fn check_write_immediate(&mut self, id: QpId, data: Data<'_>) -> Result<(), VerbError> {
-        self.check_extensions(id)?;
-        self.check_request(id, false, data).map(|_| ())
-    }
-
-    /// A part that has come too late waits for the rest, which completes for both.
-    fn finish_late(&mut self, id: QpId) {
-        if let Some(qp) = self.objects.qps.get_mut(id).filter(|qp| qp.state == QpState::Error) {
-            qp.sends.finish_last(WcStatus::Flushed);
-        }
+        Ok(())
     }
 
     /// A queue pair whose send queue takes requests of RFC 7306.
@@ -377,8 +358,8 @@ impl Rnic {
     ) -> (Result<u32, VerbError>, Urgency) {
         match self.prepare_fast_register(id, request) {
             Ok((token, kind)) => {
-                let data = Data::Registered(&[]);
-                let (result, urgency) = self.post_kind(id, context, kind, data, flags);
+                let (result, urgency) =
+                    self.post_kind(id, context, kind, Data::Registered(&[]), flags);
                 (result.map(|()| token), urgency)
             }
             Err(error) => (Err(error), self.kick_qp(id)),
@@ -449,8 +430,8 @@ impl Rnic {
             Ok(prepared) => {
                 let token = prepared.token;
                 let kind = Kind::Bind { prepared: Box::new(prepared) };
-                let data = Data::Registered(&[]);
-                let (result, urgency) = self.post_kind(id, context, kind, data, flags);
+                let (result, urgency) =
+                    self.post_kind(id, context, kind, Data::Registered(&[]), flags);
                 (result.map(|()| token), urgency)
             }
             Err(error) => (Err(error), self.kick_qp(id)),

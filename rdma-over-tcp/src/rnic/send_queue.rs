@@ -14,7 +14,10 @@ use super::{
     status::WcStatus,
     wr::{Kind, Sge, WrFlags},
 };
-use crate::{error::ErrorNumber, rdmap::AtomicOperation};
+use crate::{
+    error::ErrorNumber,
+    rdmap::{ATOMIC_TARGET_OCTETS, AtomicOperation},
+};
 
 /// The progress of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,18 +140,18 @@ impl SendQueue {
         self.push_any(context, flags, kind, length, memory);
     }
 
-    /// Adds an atomic whose outcome goes to `sge`.
+    /// Adds an atomic whose outcome goes to `sges`, one entry.
     pub(crate) fn push_atomic(
         &mut self,
         context: u64,
         flags: WrFlags,
         kind: Kind,
         operation: AtomicOperation,
-        sge: Sge,
+        sges: &[Sge],
     ) {
         debug_assert!(matches!(kind, Kind::Atomic { .. }));
         self.operands.push_back(operation);
-        self.push(context, flags, kind, sge.length, &[sge]);
+        self.push(context, flags, kind, ATOMIC_TARGET_OCTETS, sges);
     }
 
     /// The operands of the next request, an atomic that begins.

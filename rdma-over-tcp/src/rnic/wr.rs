@@ -91,7 +91,7 @@ impl BitOr for WrFlags {
     }
 }
 
-/// What a work request with data does.
+/// Operation of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// A Send.
@@ -111,19 +111,30 @@ pub enum Operation {
         /// A success invalidates the token of the sink's first entry.
         invalidate_sink: bool,
     },
+    /// An atomic of RFC 7306. Its data are one entry of eight bytes, which receives the target's value before it, as a
+    /// number of the machine's.
+    Atomic {
+        /// The target.
+        target: Remote,
+        /// Operands.
+        operation: AtomicOperation,
+    },
+    /// Immediate data (RFC 7306), without other data.
+    Immediate {
+        /// In the order of the message.
+        data: [u8; IMMEDIATE_OCTETS],
+    },
+    /// An RDMA Write with immediate data after it: one request, with one place in the queue and one completion, and two
+    /// messages.
+    WriteImmediate {
+        /// The first byte of the target.
+        to: Remote,
+        /// In the order of the message.
+        data: [u8; IMMEDIATE_OCTETS],
+    },
 }
 
-impl From<Operation> for Kind {
-    fn from(operation: Operation) -> Self {
-        match operation {
-            Operation::Send { invalidate } => Self::Send { invalidate },
-            Operation::Write { to } => Self::Write { to },
-            Operation::Read { from, invalidate_sink } => Self::Read { from, invalidate_sink },
-        }
-    }
-}
-
-/// The operation of a request of the send queue.
+/// Entry of the send queue: one message, or a local operation.
 #[derive(Debug)]
 pub(crate) enum Kind {
     Send {

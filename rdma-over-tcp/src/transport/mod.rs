@@ -11,5 +11,5 @@ mod sockets;
 
 pub use self::{
     node::NodeRnic,
-    sockets::{CaptureOutput, ListeningSocket, SocketRnic, Sockets, SocketsConfig},
+    sockets::{CaptureOutput, ListeningSocket, SocketRnic},
 };

@@ -29,7 +29,7 @@ use super::{
     offloaded::{Io, Spare},
 };
 use crate::rnic::{
-    self, Config, ConnectError, FpduSize, History, Rnic, StreamId,
+    self, Config, ConnectError, FpduSize, Rnic, StreamId,
     id::{ListenerId, SharedEndpointId},
     transport::{Command, Reservation, StreamEvent, Transport},
 };
@@ -102,11 +102,6 @@ impl NodeRnic {
             loops: Loops::default(),
             spare: Spare::default(),
         }
-    }
-
-    /// The history of each connection, until it is gone.
-    pub fn histories(&self) -> impl Iterator<Item = &History> {
-        self.rnic.histories()
     }
 
     /// The adapter.

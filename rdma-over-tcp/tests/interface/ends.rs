@@ -7,13 +7,12 @@ use std::{
 };
 
 use rdma_over_tcp::{
-    access::{self, Access},
+    adapter::{self, Adapter, SocketsConfig},
     rnic::{
         Access as Rights, Completion, CompletionQueue, Config, ConnectError, ConnectorId, CqId,
         Data, LatePosts, Operation, PdId, QpConfig, QpId, QpLimits, ReadLimit, RegionId,
         RegisteredBuffer, Sge, VerbError, WcStatus, WrFlags,
     },
-    transport::{Sockets, SocketsConfig},
 };
 
 /// Longer than anything takes that ends at all.
@@ -52,8 +51,7 @@ impl<T: Send + 'static> Told<T> {
 
 /// One end: an adapter with a domain, a completion queue and a queue pair.
 pub(crate) struct End {
-    pub(crate) sockets: Sockets,
-    pub(crate) access: Access,
+    pub(crate) adapter: Adapter,
     pub(crate) pd: PdId,
     pub(crate) cq: CqId,
     pub(crate) queue: Arc<CompletionQueue>,
@@ -72,8 +70,8 @@ impl From<Completion> for Polled {
 impl End {
     pub(crate) fn new(late_posts: LatePosts) -> Self {
         let config = Config { rfc7306: true, ..Config::default() };
-        let (sockets, access) = access::open_sockets(SocketsConfig::default(), config).unwrap();
-        let (pd, cq, queue, qp) = access.with(|rnic, _| {
+        let adapter = adapter::open_sockets(SocketsConfig::default(), config).unwrap();
+        let (pd, cq, queue, qp) = adapter.with(|rnic, _| {
             let pd = rnic.create_pd().unwrap();
             let (cq, queue) = rnic.create_cq(256, Arc::new(|_| {})).unwrap();
             let limits = QpLimits::default();
@@ -81,15 +79,15 @@ impl End {
                 QpConfig { receive_cq: cq, send_cq: cq, context: 7, limits, srq: None, late_posts };
             (pd, cq, queue, rnic.create_qp(pd, config).unwrap())
         });
-        Self { sockets, access, pd, cq, queue, qp }
+        Self { adapter, pd, cq, queue, qp }
     }
 
     pub(crate) fn wait<R>(&self, look: impl FnMut() -> Option<R>) -> R {
-        self.sockets.wait_until(LIMIT, look).expect("it never happens")
+        self.adapter.wait_until(LIMIT, look).expect("it never happens")
     }
 
     pub(crate) fn register(&self, buffer: &RegisteredBuffer, rights: Rights) -> (RegionId, u32) {
-        self.access.with(|rnic, _| {
+        self.adapter.with(|rnic, _| {
             let region = rnic.create_region(self.pd, false).unwrap();
             rnic.register(region, buffer, 0, buffer.len(), rights).unwrap();
             (region, rnic.token(region).unwrap())
@@ -102,7 +100,7 @@ impl End {
         operation: Operation,
         data: Data<'_>,
     ) -> Result<(), VerbError> {
-        self.access.post(|rnic| rnic.post(self.qp, context, operation, data, WrFlags::NONE))
+        self.adapter.post(|rnic| rnic.post(self.qp, context, operation, data, WrFlags::NONE))
     }
 
     pub(crate) fn send(&self, context: u64, data: &[u8]) -> Result<(), VerbError> {
@@ -110,13 +108,13 @@ impl End {
     }
 
     pub(crate) fn receive(&self, context: u64, sges: &[Sge]) {
-        self.access.post(|rnic| rnic.post_receive(self.qp, context, sges)).unwrap();
+        self.adapter.post(|rnic| rnic.post_receive(self.qp, context, sges)).unwrap();
     }
 
     pub(crate) fn poll(&self) -> Option<Completion> {
         let mut polled = [Polled(None)];
         if self.queue.poll(&mut polled) == 0 {
-            self.access.progress();
+            self.adapter.progress();
             self.queue.poll(&mut polled);
         }
         let [Polled(completion)] = polled;
@@ -152,33 +150,33 @@ pub(crate) fn outcome(
 pub(crate) fn connect(near: &End, far: &End) -> [(ConnectorId, Told<()>); 2] {
     let (requests, events) = (Told::new(), [Told::new(), Told::new()]);
     let request = requests.clone();
-    let listener = far.access.with(|rnic, _| {
+    let listener = far.adapter.with(|rnic, _| {
         rnic.create_listener(Arc::new(move |connector| request.tell(connector))).unwrap()
     });
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     outcome(far, |done| {
-        far.access
+        far.adapter
             .with(|rnic, _| rnic.listen(listener, local, Default::default(), done()))
             .unwrap();
     })
     .unwrap();
-    let remote = far.access.with(|rnic, _| rnic.listener_address(listener)).unwrap();
+    let remote = far.adapter.with(|rnic, _| rnic.listener_address(listener)).unwrap();
     let (connected, accepted, completed) = (Told::new(), Told::new(), Told::new());
-    let active = near.access.with(|rnic, _| {
+    let active = near.adapter.with(|rnic, _| {
         let connector = rnic.create_connector().unwrap();
         let done = connected.tells();
         rnic.connect(connector, near.qp, (None, remote), READS, b"hello", done).unwrap();
         connector
     });
     let passive: ConnectorId = far.wait(|| requests.take());
-    far.access.with(|rnic, now| {
+    far.adapter.with(|rnic, now| {
         assert_eq!(&rnic.connection_data(passive).unwrap().private_data[..], b"hello");
         let (event, done) = (events[1].clone(), accepted.tells());
         let event = Box::new(move |_| event.tell(()));
         rnic.accept(now, passive, far.qp, READS, &[], Some(event), done).unwrap();
     });
     assert_eq!(near.wait(|| connected.take()), Ok(()));
-    near.access.with(|rnic, _| {
+    near.adapter.with(|rnic, _| {
         let (event, done) = (events[0].clone(), completed.tells());
         let event = Box::new(move |_| event.tell(()));
         rnic.complete_connect(active, Some(event), done).unwrap();

@@ -69,15 +69,15 @@ fn no_byte_is_touched_after_the_deregistration() {
         near.post(1, Operation::Write { to }, Data::Registered(&[sge])).unwrap();
         // Later rounds find more of it in the kernel's buffers, and placed.
         near.wait(|| {
-            near.access.progress();
-            let sent = near.access.with(|rnic, _| rnic.counters().fpdu_out);
+            near.adapter.progress();
+            let sent = near.adapter.with(|rnic, _| rnic.counters().fpdu_out);
             (sent > 20 * round).then_some(())
         });
         drop((source, sink));
         let (end, region) = if is_source { (&near, of_source) } else { (&far, of_sink) };
         let told = events.clone();
         let completion = Box::new(move || told.tell("deregistration"));
-        let close = end.access.with(|rnic, _| rnic.deregister(region, completion)).unwrap();
+        let close = end.adapter.with(|rnic, _| rnic.deregister(region, completion)).unwrap();
         assert_eq!(events.take(), Some("memory"), "the owner goes before the call returns");
         if close == Close::Pending {
             assert_eq!(end.wait(|| events.take()), "deregistration");
@@ -88,7 +88,7 @@ fn no_byte_is_touched_after_the_deregistration() {
         assert_eq!(outcome.0, 1);
         let refused = [WcStatus::LocalProtection, WcStatus::RemoteAccess, WcStatus::Flushed];
         assert!(outcome.1 == WcStatus::Success || refused.contains(&outcome.1), "{outcome:?}");
-        let again = end.access.with(|rnic, _| rnic.deregister(region, Box::new(|| {})));
+        let again = end.adapter.with(|rnic, _| rnic.deregister(region, Box::new(|| {})));
         assert_eq!(again, Err(VerbError::InvalidArgument));
     }
 }
@@ -122,7 +122,7 @@ fn regions_overlap() {
     source.read_at(100, &mut found);
     assert_eq!(&found, b"across");
     // The end of one changes nothing for the other.
-    let _ = far.access.with(|rnic, _| rnic.deregister(of_odd, Box::new(|| {}))).unwrap();
+    let _ = far.adapter.with(|rnic, _| rnic.deregister(of_odd, Box::new(|| {}))).unwrap();
     near.post(3, read, Data::Registered(&[sge(100, 6)])).unwrap();
     assert_eq!(near.outcomes(1), [(3, WcStatus::Success)]);
     // One byte beyond the first is beyond its rights too.

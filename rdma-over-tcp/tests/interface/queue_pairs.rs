@@ -1,7 +1,7 @@
 //! Queue pairs as verbs want them: completions that say all, late posts, queue pairs that go and that are used again.
 
 use rdma_over_tcp::{
-    access::Access,
+    adapter::Adapter,
     ddp::{Stag, TaggedOffset},
     rnic::{
         Access as Rights, Arrival, Close, Completion, Data, Key, LatePosts, Operation, QpConfig,
@@ -30,9 +30,10 @@ fn completions_say_all() {
     (1..=3).for_each(|context| far.receive(context, &[sge]));
     let send = Operation::Send { invalidate: None };
     let data = Data::Inline(&[b"four"]);
-    near.access.post(|rnic| rnic.post(near.qp, 11, send, data, WrFlags::SOLICITED)).unwrap();
+    near.adapter.post(|rnic| rnic.post(near.qp, 11, send, data, WrFlags::SOLICITED)).unwrap();
     near.send(12, b"fifth").unwrap();
-    near.access.post(|rnic| rnic.post_immediate(near.qp, 13, *b"12345678", WrFlags::NONE)).unwrap();
+    let (immediate, none) = (Operation::Immediate { data: *b"12345678" }, Data::Registered(&[]));
+    near.adapter.post(|rnic| rnic.post(near.qp, 13, immediate, none, WrFlags::NONE)).unwrap();
     let remote = Remote { stag: Stag(token), offset: TaggedOffset(buffer.address()) };
     let (_, _, sink) = region_and_sge(&near, 512);
     let read = Operation::Read { from: remote, invalidate_sink: false };
@@ -91,7 +92,7 @@ fn late_posts() {
             LatePosts::Refuse => (false, Err(VerbError::NotConnected)),
         };
         outcome(&near, |done| {
-            near.access.with(|rnic, now| {
+            near.adapter.with(|rnic, now| {
                 let send = Operation::Send { invalidate: None };
                 let data = Data::Inline(&[b"data"]);
                 let post = |rnic: &mut Rnic, context| {
@@ -128,8 +129,8 @@ fn late_posts() {
     }
 }
 
-fn close(access: &Access, key: Key) -> Close {
-    access.with(|rnic, _| rnic.close(key, Box::new(|| {})))
+fn close(adapter: &Adapter, key: Key) -> Close {
+    adapter.with(|rnic, _| rnic.close(key, Box::new(|| {})))
 }
 
 // Unpolled::Discard: neither what was completed and not polled nor what the close flushes is seen; what another queue
@@ -145,7 +146,7 @@ fn a_queue_pair_takes_its_completions_along() {
         near.send(11, b"data").unwrap();
         far.wait(|| far.poll());
         // One that is broken before it was connected flushes.
-        near.access.with(|rnic, _| {
+        near.adapter.with(|rnic, _| {
             let config = QpConfig {
                 receive_cq: near.cq,
                 send_cq: near.cq,
@@ -165,10 +166,10 @@ fn a_queue_pair_takes_its_completions_along() {
             assert!(rnic.is_in_use(Key::Qp(near.qp)), "its connector holds it");
             rnic.close_qp(near.qp, unpolled, Box::new(move || told(())))
         };
-        assert_eq!(near.access.with(|rnic, _| close_qp(rnic)), Close::Pending);
-        assert_eq!(close(&near.access, Key::Connector(active)), Close::Done);
+        assert_eq!(near.adapter.with(|rnic, _| close_qp(rnic)), Close::Pending);
+        assert_eq!(close(&near.adapter, Key::Connector(active)), Close::Done);
         near.wait(|| closed.take());
-        assert_eq!(near.access.with(|rnic, _| rnic.qp_state(near.qp)), None);
+        assert_eq!(near.adapter.with(|rnic, _| rnic.qp_state(near.qp)), None);
         let mut polled: Vec<u64> = Vec::new();
         while let Some(completion) = near.poll() {
             polled.push(completion.context);
@@ -194,11 +195,11 @@ fn queue_pairs_are_used_again() {
         assert_eq!(far.outcomes(1), [(round, WcStatus::Success)]);
         if round == 1 {
             // One is not polled; the connection ends first.
-            near.access.with(|rnic, _| rnic.break_qp(near.qp));
+            near.adapter.with(|rnic, _| rnic.break_qp(near.qp));
         } else {
             assert_eq!(near.outcomes(1), [(round, WcStatus::Success)]);
         }
-        near.access.with(|rnic, _| {
+        near.adapter.with(|rnic, _| {
             rnic.reset_qp(near.qp).unwrap();
             assert_eq!(rnic.qp_state(near.qp), Some(QpState::Idle));
             assert_eq!(rnic.post_receive(near.qp, 1, &[]).0, Ok(()));
@@ -206,11 +207,11 @@ fn queue_pairs_are_used_again() {
         });
         assert_eq!(near.send(9, b"early"), Err(VerbError::NotConnected));
         far.wait(|| ended.take());
-        far.access.with(|rnic, _| rnic.reset_qp(far.qp)).unwrap();
+        far.adapter.with(|rnic, _| rnic.reset_qp(far.qp)).unwrap();
         assert_eq!((near.poll(), far.poll()), (None, None));
-        assert_eq!(close(&near.access, Key::Connector(active)), Close::Done);
-        assert_eq!(close(&far.access, Key::Connector(passive)), Close::Done);
+        assert_eq!(close(&near.adapter, Key::Connector(active)), Close::Done);
+        assert_eq!(close(&far.adapter, Key::Connector(passive)), Close::Done);
     }
-    assert_eq!(close(&near.access, Key::Qp(near.qp)), Close::Done);
-    assert_eq!(near.access.with(|rnic, _| rnic.reset_qp(near.qp)), Err(VerbError::InvalidHandle));
+    assert_eq!(close(&near.adapter, Key::Qp(near.qp)), Close::Done);
+    assert_eq!(near.adapter.with(|rnic, _| rnic.reset_qp(near.qp)), Err(VerbError::InvalidHandle));
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rdma_over_tcp::ndk::{self, Adapter, Sockets, SocketsConfig};
+use rdma_over_tcp::ndk::{self, Adapter, SocketsConfig};
 
 use crate::{bench::Stage, plan::Plan};
 
@@ -13,7 +13,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 const TURN: Duration = Duration::from_micros(50);
 
 pub(crate) struct Loopback {
-    sockets: [Sockets; 2],
     adapters: [Adapter; 2],
 }
 
@@ -22,8 +21,7 @@ impl Loopback {
         let open = |node: usize| {
             ndk::open_sockets(SocketsConfig::default(), plan.adapters[node].clone()).unwrap()
         };
-        let [(near, a), (far, b)] = [0, 1].map(open);
-        Self { sockets: [near, far], adapters: [a, b] }
+        Self { adapters: [0, 1].map(open) }
     }
 }
 
@@ -40,9 +38,9 @@ impl Stage for Loopback {
         let began = Instant::now();
         // The consumers of both ends are one thread.
         while !done() {
-            for sockets in &self.sockets {
+            for adapter in &self.adapters {
                 // It ends by its limit, mostly.
-                let _ = sockets.wait_until(Some(TURN), || None::<()>);
+                let _ = adapter.wait_until(Some(TURN), || None::<()>);
             }
             if began.elapsed() > LIMIT {
                 return Err(format!("not done within {LIMIT:?}"));
@@ -52,14 +50,14 @@ impl Stage for Loopback {
     }
 
     fn run_until_empty(&mut self) -> Result<(), String> {
-        for sockets in &self.sockets {
-            sockets.linger(LIMIT).map_err(|error| error.to_string())?;
+        for adapter in &self.adapters {
+            adapter.linger(LIMIT).map_err(|error| error.to_string())?;
         }
         Ok(())
     }
 
     fn describe(&self) -> String {
-        let rows = self.sockets.each_ref().map(Sockets::list);
+        let rows = self.adapters.each_ref().map(|adapter| adapter.list(LIMIT));
         let counters = self.adapters.each_ref().map(Adapter::counters);
         format!("{rows:#?}\n{counters:#?}")
     }

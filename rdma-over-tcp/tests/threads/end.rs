@@ -12,8 +12,8 @@ use offload_engine::{
     time::Duration,
 };
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterCore, Connector, Cq, CqNotify, Data, Driver, MrFlags, NdkResultEx, NtStatus,
-    OpFlags, OperationType, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
+    Adapter, AdapterCore, Connector, Cq, CqNotify, Data, MrFlags, NdkResultEx, NtStatus, OpFlags,
+    OperationType, Qp, QpLimits, ReadLimit, RegisteredBuffer, Sge,
 };
 
 /// Bytes of a message, and of what is written beside it: more than a segment.
@@ -57,7 +57,7 @@ impl Told {
 
 /// One end of a connection.
 pub(crate) struct End {
-    driver: Arc<dyn Driver>,
+    adapter: Adapter,
     pub(crate) told: Arc<Told>,
     pub(crate) cq: Cq,
     pub(crate) qp: Qp,
@@ -76,7 +76,7 @@ fn pattern(round: u32, index: usize) -> u8 {
 }
 
 impl End {
-    pub(crate) fn new(driver: &Arc<dyn Driver>, adapter: &Adapter) -> Self {
+    pub(crate) fn new(adapter: &Adapter) -> Self {
         let told = Arc::new(Told::default());
         let of_cq = told.clone();
         let notification = move |status| {
@@ -96,7 +96,7 @@ impl End {
         mr.register(&buffer, 0, BUFFER, rights).unwrap();
         let token = mr.local_token();
         let end = Self {
-            driver: driver.clone(),
+            adapter: adapter.clone(),
             told,
             cq,
             qp,
@@ -126,7 +126,7 @@ impl End {
     }
 
     pub(crate) fn wait<T>(&self, what: &str, f: impl FnMut() -> Option<T>) -> T {
-        self.driver.wait_until(Some(LIMIT), f).unwrap_or_else(|error| panic!("{what}: {error}"))
+        self.adapter.wait_until(Some(LIMIT), f).unwrap_or_else(|error| panic!("{what}: {error}"))
     }
 
     /// What a request comes to.

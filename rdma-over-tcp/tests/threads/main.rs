@@ -35,8 +35,8 @@ use offload_engine::{
     time::Instant,
 };
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Connector, Data, DisconnectReason, Driver, NdkResultEx, NtStatus,
-    OpFlags, QpLimits, SocketsConfig, open, open_queues, open_sockets,
+    Adapter, AdapterConfig, Connector, Data, DisconnectReason, NdkResultEx, NtStatus, OpFlags,
+    QpLimits, SocketsConfig, open, open_queues, open_sockets,
 };
 
 use self::end::{End, LIMIT, LIMITS, RACES, TestNode, Told, hand_over};
@@ -62,13 +62,8 @@ fn node(index: usize, link: Box<dyn Link>, progress: Progress) -> (TestNode, Ada
     open(link, config(index, progress), AdapterConfig::default()).unwrap()
 }
 
-fn driver(driver: &(impl Driver + Clone + 'static)) -> Arc<dyn Driver> {
-    Arc::new(driver.clone())
-}
-
 /// Listens at `local`; returns where that is.
 fn listen(
-    driver: &Arc<dyn Driver>,
     adapter: &Adapter,
     local: SocketAddr,
     told: impl Fn(Connector) + Send + Sync + 'static,
@@ -77,7 +72,7 @@ fn listen(
     let listening = Arc::new(Told::default());
     let status = listener.listen(local, listening.tells());
     if status == NtStatus::PENDING {
-        let status = driver.wait_until(Some(LIMIT), || listening.status.lock().take());
+        let status = adapter.wait_until(Some(LIMIT), || listening.status.lock().take());
         assert_eq!(status, Ok(NtStatus::SUCCESS));
     }
     listener.local_address().unwrap()
@@ -85,19 +80,18 @@ fn listen(
 
 /// The accepting ends: one for each incoming request, on a thread of its own.
 fn accept(
-    driver: &Arc<dyn Driver>,
     adapter: &Adapter,
     local: SocketAddr,
     run: fn(End) -> u32,
 ) -> (SocketAddr, Vec<thread::JoinHandle<u32>>) {
     let incoming: Arc<Mutex<Vec<Connector>>> = Arc::default();
     let told = incoming.clone();
-    let local = listen(driver, adapter, local, move |connector| told.lock().push(connector));
-    let (driver, adapter) = (driver.clone(), adapter.clone());
+    let local = listen(adapter, local, move |connector| told.lock().push(connector));
+    let adapter = adapter.clone();
     let ends = (0..CONNECTIONS).map(move |_| {
-        let (driver, adapter, incoming) = (driver.clone(), adapter.clone(), incoming.clone());
+        let (adapter, incoming) = (adapter.clone(), incoming.clone());
         thread::spawn(move || {
-            let end = End::new(&driver, &adapter);
+            let end = End::new(&adapter);
             let connector = end.wait("a request", || incoming.lock().pop());
             let status = connector.accept(&end.qp, LIMITS, &[], None, end.told.tells());
             end.status("accept", status);
@@ -120,21 +114,20 @@ fn memory_passes_between_threads(progress: [Progress; 2]) {
 /// Both ends of each connection do the same; each has so many completions.
 fn ends_do(run: fn(End) -> u32, completions: u32, progress: [Progress; 2]) {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
-    let (near, near_adapter) = node(0, Box::new(one), progress[0]);
-    let (far, far_adapter) = node(1, Box::new(other), progress[1]);
-    let ends = [(driver(&near), near_adapter), (driver(&far), far_adapter)];
-    adapters_do(ends, address(1), run, completions);
+    let (_near, near_adapter) = node(0, Box::new(one), progress[0]);
+    let (_far, far_adapter) = node(1, Box::new(other), progress[1]);
+    adapters_do([near_adapter, far_adapter], address(1), run, completions);
 }
 
 /// As [`ends_do`], of two adapters.
 fn adapters_do(
-    [(near, near_adapter), (far, far_adapter)]: [(Arc<dyn Driver>, Adapter); 2],
+    [near, far]: [Adapter; 2],
     local: SocketAddr,
     run: fn(End) -> u32,
     completions: u32,
 ) {
-    let (local, mut ends) = accept(&far, &far_adapter, local, run);
-    ends.extend(connect(&near, &near_adapter, local, run));
+    let (local, mut ends) = accept(&far, local, run);
+    ends.extend(connect(&near, local, run));
     for end in ends {
         assert_eq!(end.join().unwrap(), completions);
     }
@@ -142,15 +135,14 @@ fn adapters_do(
 
 /// The connecting ends.
 fn connect(
-    driver: &Arc<dyn Driver>,
     adapter: &Adapter,
     remote: SocketAddr,
     run: fn(End) -> u32,
 ) -> Vec<thread::JoinHandle<u32>> {
     let end = |_| {
-        let (driver, adapter) = (driver.clone(), adapter.clone());
+        let adapter = adapter.clone();
         thread::spawn(move || {
-            let end = End::new(&driver, &adapter);
+            let end = End::new(&adapter);
             end.connect(&adapter.create_connector().unwrap(), remote);
             run(end)
         })
@@ -162,7 +154,7 @@ fn connect(
 /// which queue a connection belongs to.
 fn memory_passes_between_queues(progress: Progress) {
     let (one, queues) = link::queue_links(MemoryLinkOptions::default(), 2);
-    let (near, near_adapter) = node(0, Box::new(one), Progress::Automatic);
+    let (_near, near_adapter) = node(0, Box::new(one), Progress::Automatic);
     let links = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn Link>).collect();
     let far = open_queues(links, config(1, progress), AdapterConfig::default()).unwrap();
     let over = Arc::new(AtomicBool::new(false));
@@ -174,21 +166,21 @@ fn memory_passes_between_queues(progress: Progress) {
     // With manual progress somebody has to run each of them.
     let runners = far.iter().map(|(node, _)| runs(node)).collect::<Vec<_>>();
     let (incoming, requests) = mpsc::channel();
-    for (queue, (node, adapter)) in far.iter().enumerate() {
+    for (queue, (_, adapter)) in far.iter().enumerate() {
         let incoming = Mutex::new(incoming.clone());
         let told = move |connector| incoming.lock().send((queue, connector)).unwrap();
-        listen(&driver(node), adapter, address(1), told);
+        listen(adapter, address(1), told);
     }
-    let mut ends = connect(&driver(&near), &near_adapter, address(1), rounds);
+    let mut ends = connect(&near_adapter, address(1), rounds);
     let (mut accepted, mut strays) = ([0; 2], 0);
     let all = [(); CONNECTIONS].map(|()| requests.recv_timeout(LIMIT).unwrap());
     for (queue, connector) in all {
         accepted[queue] += 1;
         let ports = [connector.peer_address().unwrap().port(), address(1).port()];
         strays += usize::from(link::queue_of(&ports.map(u16::to_be_bytes).concat(), 2) != queue);
-        let (node, adapter) = far[queue].clone();
+        let adapter = far[queue].1.clone();
         ends.push(thread::spawn(move || {
-            let end = End::new(&driver(&node), &adapter);
+            let end = End::new(&adapter);
             let status = connector.accept(&end.qp, LIMITS, &[], None, end.told.tells());
             end.status("accept", status);
             rounds(end)
@@ -266,8 +258,8 @@ fn memory_passes_while_connections_move() {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
     let (near, near_adapter) = node(0, Box::new(one), Progress::Automatic);
     let (far, far_adapter) = node(1, Box::new(other), Progress::Automatic);
-    let (_, mut ends) = accept(&driver(&far), &far_adapter, address(1), rounds);
-    ends.extend(connect(&driver(&near), &near_adapter, address(1), rounds));
+    let (_, mut ends) = accept(&far_adapter, address(1), rounds);
+    ends.extend(connect(&near_adapter, address(1), rounds));
     while !ends.iter().all(thread::JoinHandle::is_finished) {
         for (node, to) in [
             (&near, OffloadState::InHost),
@@ -298,11 +290,8 @@ fn memory_passes_between_threads_and_kernel_sockets() {
     for (run, completions) in
         [(rounds as fn(End) -> u32, COMPLETIONS), (End::race, COMPLETIONS_OF_A_RACE)]
     {
-        let ends = [0, 1].map(|_| {
-            let (sockets, adapter) =
-                open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
-            (driver(&sockets), adapter)
-        });
+        let ends = [0, 1]
+            .map(|_| open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap());
         adapters_do(ends, (Ipv4Addr::LOCALHOST, 0).into(), run, completions);
     }
 }
@@ -332,18 +321,17 @@ fn a_device_that_has_gone_ends_requests() {
     let is_gone = Arc::<AtomicBool>::default();
     let link = Mortal { link: one, is_gone: is_gone.clone() };
     let (near, near_adapter) = node(0, Box::new(link), Progress::Automatic);
-    let (far, far_adapter) = node(1, Box::new(other), Progress::Automatic);
+    let (_far, far_adapter) = node(1, Box::new(other), Progress::Automatic);
     let incoming: Arc<Mutex<Vec<Connector>>> = Arc::default();
     let told = incoming.clone();
-    let (near_driver, far_driver) = (driver(&near), driver(&far));
-    listen(&far_driver, &far_adapter, address(1), move |connector| told.lock().push(connector));
-    let passive = End::new(&far_driver, &far_adapter);
+    listen(&far_adapter, address(1), move |connector| told.lock().push(connector));
+    let passive = End::new(&far_adapter);
     let accepting = thread::spawn(move || {
         let connector = passive.wait("a request", || incoming.lock().pop());
         let status = connector.accept(&passive.qp, LIMITS, &[], None, passive.told.tells());
         passive.status("accept", status);
     });
-    let end = End::new(&near_driver, &near_adapter);
+    let end = End::new(&near_adapter);
     let connector = near_adapter.create_connector().unwrap();
     let status = connector.connect(&end.qp, None, address(1), LIMITS, &[], end.told.tells());
     end.status("connect", status);

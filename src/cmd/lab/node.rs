@@ -29,9 +29,9 @@ use offload_engine::{tcp::TcpPhase, time::Instant as EngineInstant};
 use rdma_over_tcp::{
     mpa::startup::Framing,
     ndk::{
-        Adapter, AdapterConfig, AdapterCore, CallError, Cq, Data, DisconnectReason, Driver,
-        FpduSize, History, MrFlags, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp,
-        QpLimits, ReadLimit,
+        Adapter, AdapterConfig, AdapterCore, CallError, Cq, Data, DisconnectReason, FpduSize,
+        History, MrFlags, NdkResultEx, NtStatus, OpFlags, OperationType, Pd, Qp, QpLimits,
+        ReadLimit,
         blocking::{Connection, Incoming, Wait},
     },
 };
@@ -45,7 +45,10 @@ use super::{
 };
 use crate::{
     adapter::{OpenAdapter, SocketsSetup, Transport},
-    control::server::{self, Control},
+    control::{
+        message::NodeName,
+        server::{self, Control},
+    },
     failure::Failure,
     options::Quietness,
     waker::Waker,
@@ -172,7 +175,6 @@ impl Signals {
 /// A node with its adapter and what it needs for the script.
 struct LabNode {
     _control: Option<Control>,
-    driver: Arc<dyn Driver>,
     /// `None`: kernel sockets.
     node: Option<Node<AdapterCore>>,
     adapter: Adapter,
@@ -213,14 +215,9 @@ impl LabNode {
         let adapter = AdapterConfig { fpdu_size, ..AdapterConfig::default() };
         let opened = plan.setup.node.start_ndk(links, adapter)?.pop();
         let (node, adapter) = opened.expect("a node for each link");
-        let control = server::serve(&node, &plan.setup.node, &plan.setup.control)?;
-        let driver: Arc<dyn Driver> = Arc::new(node.clone());
-        Self::with_queue_pair(
-            plan,
-            (driver, Some(node), adapter),
-            control,
-            (fpdus, Some(vnet_header)),
-        )
+        let name = NodeName::of(&plan.setup.node);
+        let control = server::serve(node.clone(), name, &plan.setup.control)?;
+        Self::with_queue_pair(plan, (Some(node), adapter), control, (fpdus, Some(vnet_header)))
     }
 
     /// The same on kernel sockets, without TAP.
@@ -236,13 +233,13 @@ impl LabNode {
             control: plan.setup.control.clone(),
         };
         let config = AdapterConfig { fpdu_size: FpduSize::Max, ..AdapterConfig::default() };
-        let OpenAdapter { driver, adapter, control } = setup.open(config)?;
-        Self::with_queue_pair(plan, (driver, None, adapter), control, (FpduCut::SuperSegment, None))
+        let OpenAdapter { adapter, control } = setup.open(config)?;
+        Self::with_queue_pair(plan, (None, adapter), control, (FpduCut::SuperSegment, None))
     }
 
     fn with_queue_pair(
         plan: &NodePlan,
-        (driver, node, adapter): (Arc<dyn Driver>, Option<Node<AdapterCore>>, Adapter),
+        (node, adapter): (Option<Node<AdapterCore>>, Adapter),
         control: Option<Control>,
         (fpdus, vnet_header): (FpduCut, Option<bool>),
     ) -> Result<Self, Failure> {
@@ -259,7 +256,6 @@ impl LabNode {
         let slots = Slots::new(&adapter, &pd, CONTROL_SLOTS)?;
         Ok(Self {
             _control: control,
-            driver,
             began: node.as_ref().map(Node::now),
             node,
             adapter,
@@ -352,7 +348,7 @@ impl LabNode {
     {
         let orders = session.listening()?;
         self.began = self.node.as_ref().map(Node::now);
-        let woken = self.driver.clone();
+        let woken = self.adapter.clone();
         self.signals.waker.set(move || woken.wake());
         let signals = self.signals.clone();
         thread::Builder::new()
@@ -388,11 +384,7 @@ impl LabNode {
     }
 
     fn history(&self) -> Option<History> {
-        let mut first = None;
-        self.driver.histories(&mut |history| {
-            first.get_or_insert(*history);
-        });
-        first
+        self.adapter.with(|core, _| core.histories().next().copied())
     }
 
     fn report_connected<R: BufRead, W: Write>(
@@ -601,7 +593,7 @@ impl LabNode {
     /// Stays until the lab lets go.
     fn linger(&self) {
         let let_go = || self.signals.let_go.load(Ordering::Acquire).then_some(());
-        match self.driver.wait_until(None, let_go) {
+        match self.adapter.wait_until(None, let_go) {
             Ok(()) | Err(WaitError::TimedOut) => {}
             Err(error) => tracing::warn!(%error, "after the end"),
         }
@@ -624,7 +616,7 @@ impl<R: BufRead, W: Write> Wait for Waiter<'_, R, W> {
 
     fn wait<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<T, Failure> {
         let Self { node, session, limit } = self;
-        let waited = node.driver.wait_until(*limit, || {
+        let waited = node.adapter.wait_until(*limit, || {
             if node.signals.let_go.load(Ordering::Acquire) {
                 return Some(Err(Failure::work("the lab has ended")));
             }

@@ -20,7 +20,7 @@ use offload_engine::{
     time::Instant,
 };
 use rdma_over_tcp::{
-    ndk::{AdapterCore, CoreAccess},
+    ndk::{AdapterCore, Driver},
     rnic::Rnic,
 };
 
@@ -85,7 +85,7 @@ impl<C: NodeClient> Station<C> {
     }
 }
 
-impl CoreAccess for Station<AdapterCore> {
+impl Driver for Station<AdapterCore> {
     fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
         self.with(|client, now| work(client.rnic(), now));
     }

@@ -11,7 +11,7 @@ use std::{
 use clap::Parser;
 use flue_hostile::server::{Server, adapter_config};
 use flue_node::NodeOptions;
-use rdma_over_tcp::ndk::{Adapter, Driver, SocketsConfig, open_sockets};
+use rdma_over_tcp::ndk::{Adapter, SocketsConfig, open_sockets};
 
 #[derive(Parser)]
 struct Arguments {
@@ -25,19 +25,17 @@ struct Arguments {
     port: u16,
 }
 
-/// An adapter, and what drives it.
-fn open(arguments: &Arguments) -> Result<(Box<dyn Driver>, Adapter), Box<dyn std::error::Error>> {
+fn open(arguments: &Arguments) -> Result<Adapter, Box<dyn std::error::Error>> {
     if arguments.kernel {
-        let (sockets, adapter) = open_sockets(SocketsConfig::default(), adapter_config())?;
-        return Ok((Box::new(sockets), adapter));
+        return Ok(open_sockets(SocketsConfig::default(), adapter_config())?);
     }
     let mut opened = arguments.node.open_ndk(adapter_config())?;
-    let (node, adapter) = opened.pop().ok_or("a TAP without a queue")?;
-    Ok((Box::new(node), adapter))
+    let (_, adapter) = opened.pop().ok_or("a TAP without a queue")?;
+    Ok(adapter)
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
-    let (_driver, adapter) = open(arguments)?;
+    let adapter = open(arguments)?;
     // In both families.
     let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, arguments.port));
     let server = Server::listen(adapter, local)?;

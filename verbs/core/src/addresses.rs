@@ -12,7 +12,10 @@ use std::{
 };
 
 use flue_node::NodeOptions;
-use offload_engine::{address::LocalAddress, state::MacAddress};
+use offload_engine::{
+    address::{LocalAddress, unscoped},
+    state::MacAddress,
+};
 use rustix::net::{
     AddressFamily, SocketAddrAny, SocketFlags, SocketType, bind, connect, getsockname, ipproto,
     netdevice::name_to_index, socket_with, sockopt,
@@ -30,12 +33,96 @@ fn address(found: SocketAddrAny) -> Result<SocketAddr, Errno> {
     Ok(SocketAddr::try_from(found)?)
 }
 
+/// Addresses that the connections of an adapter can have.
+#[derive(Debug)]
+pub enum Addresses {
+    /// Those of this machine.
+    Machine,
+    /// Those of a node.
+    Node(Box<NodeOptions>),
+}
+
+impl Addresses {
+    /// Options of the node; `None`: the addresses are those of this machine.
+    pub fn node(&self) -> Option<&NodeOptions> {
+        match self {
+            Self::Machine => None,
+            Self::Node(node) => Some(node),
+        }
+    }
+
+    /// Returns the scope that link-local addresses without any have; 0: none.
+    pub(crate) fn scope(&self) -> u32 {
+        self.node().map_or(0, scope_of_node)
+    }
+
+    /// Returns the address as the adapter has it. On a node, which has one link, a scope is dropped.
+    pub(crate) fn of_adapter(&self, address: SocketAddr) -> SocketAddr {
+        match self {
+            Self::Machine => address,
+            Self::Node(_) => unscoped(address),
+        }
+    }
+
+    /// Takes a port without listening. On a node the port may be 0: the caller chooses one.
+    ///
+    /// # Errors
+    /// As [`reserve`]; `EADDRNOTAVAIL`: not an address of the node.
+    pub(crate) fn reserve(
+        &self,
+        at: LocalAddress,
+    ) -> Result<(Option<OwnedFd>, LocalAddress), Errno> {
+        let v6_only = at.v6_only;
+        match self {
+            Self::Machine => {
+                let (reservation, address) = reserve(at)?;
+                Ok((Some(reservation), LocalAddress { address, v6_only }))
+            }
+            Self::Node(node) => {
+                let address = at_node(node, at.address);
+                let is_own = address.ip().is_unspecified() || is_of_node(node, address.ip());
+                if !is_own {
+                    return Err(Errno::ADDRNOTAVAIL);
+                }
+                Ok((None, LocalAddress { address, v6_only }))
+            }
+        }
+    }
+
+    /// The local address from which `remote` is reached, with port 0.
+    ///
+    /// # Errors
+    /// As [`source_of`] and [`source_on_node`].
+    pub(crate) fn source_of(
+        &self,
+        remote: SocketAddr,
+        from: Option<SocketAddr>,
+    ) -> Result<SocketAddr, Errno> {
+        match self {
+            Self::Machine => source_of(remote, from),
+            Self::Node(node) => source_on_node(node, remote, from),
+        }
+    }
+
+    /// Logs the cause of a refused bind or listen: a TCP listener of this program has the port. Those of a node are
+    /// others.
+    pub(crate) fn log_port_in_use(&self, at: SocketAddr) {
+        let port = at.port();
+        if matches!(self, Self::Machine) && listeners::has_listener(port) {
+            tracing::error!(
+                "bind to {at}: address in use: a TCP listener of this program has port {port}: use another RDMA port, \
+                 flue run --port-map {port}=PORT"
+            );
+        }
+    }
+}
+
 /// Takes a port of the machine's without listening: nobody else gets it, but for sockets that share it with this one,
 /// as a listener and a connection of the adapter do. Returns it with the whole address.
 ///
 /// # Errors
 /// `EADDRINUSE`, `EADDRNOTAVAIL`, `EACCES`.
-pub fn reserve(at: LocalAddress) -> Result<(OwnedFd, SocketAddr), Errno> {
+fn reserve(at: LocalAddress) -> Result<(OwnedFd, SocketAddr), Errno> {
     let LocalAddress { address: at, v6_only } = at;
     let socket =
         socket_with(family(at), SocketType::STREAM, SocketFlags::CLOEXEC, Some(ipproto::TCP))?;
@@ -48,23 +135,12 @@ pub fn reserve(at: LocalAddress) -> Result<(OwnedFd, SocketAddr), Errno> {
     Ok((socket, local))
 }
 
-/// Cause of a refused bind or listen on kernel sockets, for the log: a TCP listener of this program has the port.
-pub(crate) fn log_port_in_use(at: SocketAddr) {
-    let port = at.port();
-    if listeners::has_listener(port) {
-        tracing::error!(
-            "bind to {at}: address in use: a TCP listener of this program has port {port}: use another RDMA port, \
-             flue run --port-map {port}=PORT"
-        );
-    }
-}
-
 /// Returns the local address from which the kernel reaches `remote`, with port 0. A link-local one has its scope.
 ///
 /// # Errors
 /// `ENETUNREACH`, `EHOSTUNREACH`: there is no route. `EADDRNOTAVAIL`: `from` is not an address of this machine.
 /// `EINVAL`: a link-local address without a scope, or scopes of two interfaces.
-pub fn source_of(remote: SocketAddr, from: Option<SocketAddr>) -> Result<SocketAddr, Errno> {
+fn source_of(remote: SocketAddr, from: Option<SocketAddr>) -> Result<SocketAddr, Errno> {
     let socket = socket_with(family(remote), SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     if let Some(mut from) = from {
         from.set_port(0);
@@ -104,7 +180,7 @@ pub(crate) fn with_scope(address: SocketAddr, scope: u32) -> SocketAddr {
 
 /// Returns the scope of a node's link-local addresses: the index of its TAP, or 0 if that is in another network
 /// namespace.
-pub(crate) fn scope_of_node(node: &NodeOptions) -> u32 {
+fn scope_of_node(node: &NodeOptions) -> u32 {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);
     socket.and_then(|socket| name_to_index(&socket, &node.tap)).unwrap_or(0)
@@ -169,7 +245,7 @@ pub fn interface_of_node(node: &NodeOptions) -> Interface {
 /// `EHOSTUNREACH`: it is the node itself, or a loopback address: a node has no connections with itself. `ENETUNREACH`:
 /// there is no route, as for a link-local address outside of the prefixes. `EADDRNOTAVAIL`: `from` is not an address of
 /// the node.
-pub fn source_on_node(
+fn source_on_node(
     node: &NodeOptions,
     remote: SocketAddr,
     from: Option<SocketAddr>,
@@ -193,8 +269,7 @@ pub fn source_on_node(
 
 /// What a program means that binds to `at` on a node: a loopback address is the first of the node's of that family.
 /// libfabric looks for devices so.
-#[must_use]
-pub fn at_node(node: &NodeOptions, at: SocketAddr) -> SocketAddr {
+fn at_node(node: &NodeOptions, at: SocketAddr) -> SocketAddr {
     let mut own = node.addresses.iter().map(|own| own.address());
     match at.ip().is_loopback() {
         true => {
@@ -206,8 +281,7 @@ pub fn at_node(node: &NodeOptions, at: SocketAddr) -> SocketAddr {
 }
 
 /// Whether it is an address of the node.
-#[must_use]
-pub fn is_of_node(node: &NodeOptions, ip: IpAddr) -> bool {
+fn is_of_node(node: &NodeOptions, ip: IpAddr) -> bool {
     node.addresses.iter().any(|own| own.address() == ip)
 }
 

@@ -11,27 +11,20 @@
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
-    io,
     net::SocketAddr,
-    ops::RangeInclusive,
+    ops::{Deref, RangeInclusive},
     os::fd::OwnedFd,
     sync::{
-        Arc, Mutex, OnceLock,
+        Mutex, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
-use flue_node::{NodeOptions, launched::LaunchedNode};
-use host_stack::node::Node;
-use offload_engine::{
-    address::{LocalAddress, unscoped},
-    descriptor::moved_up,
-    time::{Duration, Instant},
-};
+use flue_node::launched::LaunchedNode;
+use offload_engine::{address::LocalAddress, descriptor::moved_up, time::Duration};
 use rdma_over_tcp::{
-    access::{self, Access},
-    rnic::{Config, Limits, ListenerId, Rnic, Urgency},
-    transport::{CaptureOutput, ListeningSocket, NodeRnic, Sockets, SocketsConfig},
+    adapter::{self, Adapter, SocketsConfig},
+    rnic::{Config, Limits},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -39,7 +32,7 @@ use rustix::{
 };
 
 use crate::{
-    addresses::{self, AddressMap, View},
+    addresses::{self, AddressMap, Addresses, View},
     errno::Errno,
     latch::lock,
     process::{GENERATIONS_MAX, generation},
@@ -65,23 +58,14 @@ pub struct Options {
     pub map: AddressMap,
 }
 
-/// What carries the byte streams.
-#[derive(Debug)]
-pub enum Carrier {
-    /// Sockets of the kernel.
-    Sockets(Sockets),
-    /// A node on a TAP.
-    Node(Box<(Node<NodeRnic>, NodeOptions)>),
-}
-
-/// The adapter of a process.
+/// The adapter of a process, with what verbs add to it. It dereferences to the adapter.
 #[derive(Debug)]
 pub struct Engine {
-    carrier: Carrier,
+    adapter: Adapter,
+    addresses: Addresses,
     map: AddressMap,
     /// Scope that the program is shown of link-local addresses that have none: those of a node.
     scope: u32,
-    access: Access,
     limits: Limits,
     rfc7306: bool,
     generation: usize,
@@ -165,21 +149,6 @@ impl Engine {
         self.listening.fetch_add(by as usize, Ordering::Relaxed);
     }
 
-    /// The socket of a listener; `None`: a node has none.
-    pub(crate) fn listening_socket(&self, listener: ListenerId) -> Option<Arc<ListeningSocket>> {
-        match &self.carrier {
-            Carrier::Sockets(sockets) => sockets.listening_socket(listener),
-            Carrier::Node(_) => None,
-        }
-    }
-
-    /// Has the next listener at the address of this socket listen on it.
-    pub(crate) fn inherit(&self, (local, socket): (SocketAddr, OwnedFd)) {
-        if let Carrier::Sockets(sockets) = &self.carrier {
-            sockets.inherit(local, socket);
-        }
-    }
-
     fn start(options: Options, generation: usize) -> Result<Self, Errno> {
         let Options { adapter, node, map } = options;
         let random = || RandomState::new().build_hasher().finish();
@@ -189,27 +158,24 @@ impl Engine {
         let adapter =
             Config { seed, flush_on_peer_close: true, exclusive_endpoints: false, ..adapter };
         let (limits, rfc7306) = (adapter.limits, adapter.rfc7306);
-        let (carrier, access) = match node {
+        let (adapter, addresses) = match node {
             None => {
-                let (sockets, access) = access::open_sockets(SocketsConfig::default(), adapter)?;
-                (Carrier::Sockets(sockets), access)
+                let adapter = adapter::open_sockets(SocketsConfig::default(), adapter)?;
+                (adapter, Addresses::Machine)
             }
             Some(launched) => {
-                let (node, access) = Self::open_node(&launched, adapter)?;
-                (Carrier::Node(Box::new((node, launched.options))), access)
+                let adapter = Self::open_node(&launched, adapter)?;
+                (adapter, Addresses::Node(Box::new(launched.options)))
             }
         };
-        let scope = match &carrier {
-            Carrier::Sockets(_) => 0,
-            Carrier::Node(node) => addresses::scope_of_node(&node.1),
-        };
+        let scope = addresses.scope();
         let process = pidfd_open(getpid(), PidfdFlags::empty()).map(moved_up).ok();
         let (bound, listening) = (Mutex::default(), AtomicUsize::new(0));
         Ok(Self {
-            carrier,
+            adapter,
+            addresses,
             map,
             scope,
-            access,
             limits,
             rfc7306,
             generation,
@@ -219,10 +185,7 @@ impl Engine {
         })
     }
 
-    fn open_node(
-        launched: &LaunchedNode,
-        adapter: Config,
-    ) -> Result<(Node<NodeRnic>, Access), Errno> {
+    fn open_node(launched: &LaunchedNode, adapter: Config) -> Result<Adapter, Errno> {
         let tap = &launched.options.tap;
         match launched.open(adapter) {
             Ok(Some(opened)) => Ok(opened),
@@ -256,57 +219,26 @@ impl Engine {
         self.rfc7306
     }
 
-    /// What carries the byte streams.
-    pub const fn carrier(&self) -> &Carrier {
-        &self.carrier
+    /// The adapter.
+    pub const fn adapter(&self) -> &Adapter {
+        &self.adapter
     }
 
-    /// A handle of the adapter.
-    pub const fn access(&self) -> &Access {
-        &self.access
+    /// Addresses of its connections.
+    pub const fn addresses(&self) -> &Addresses {
+        &self.addresses
     }
 
-    /// Starts a capture of kernel sockets; that of a node is one of its options.
-    ///
-    /// # Errors
-    /// Those of the output.
-    pub fn start_capture(&self, output: CaptureOutput) -> io::Result<()> {
-        match &self.carrier {
-            Carrier::Sockets(sockets) => sockets.start_capture(output),
-            Carrier::Node(_) => Ok(()),
-        }
-    }
-
-    /// The process ends in order: what closed connections have on their way gets time to arrive, and captures are
-    /// written out.
+    /// Prepares for the exit of the process in order ([`Driver::finish`](rdma_over_tcp::adapter::Driver::finish)).
     pub fn finish(&self) {
-        match &self.carrier {
-            // The kernel does the first.
-            Carrier::Sockets(sockets) => sockets.flush_capture(),
-            Carrier::Node(node) => {
-                // Its launcher resets what is left.
-                let _ = node.0.linger(LINGER_LIMIT);
-                node.0.with_engine(|engine, _| engine.sync());
-            }
-        }
-    }
-
-    /// Ends the adapter after a panic, as if the device were gone. Not for callbacks.
-    pub(crate) fn abandon(&self) {
-        match &self.carrier {
-            Carrier::Sockets(sockets) => sockets.abandon(),
-            Carrier::Node(node) => node.0.abandon(),
-        }
+        self.adapter.finish(LINGER_LIMIT);
     }
 
     /// Returns the address of the adapter that the program's address stands for, and the program's view of it. On a
     /// node, which has one link, a scope is dropped.
     pub(crate) fn translate(&self, given: SocketAddr) -> (SocketAddr, View) {
         let (address, view) = self.map.translate(given);
-        match &self.carrier {
-            Carrier::Sockets(_) => (address, view),
-            Carrier::Node(_) => (unscoped(address), view),
-        }
+        (self.addresses.of_adapter(address), view)
     }
 
     /// Returns the address that the program is shown for one of the adapter.
@@ -314,7 +246,7 @@ impl Engine {
         addresses::with_scope(self.map.shown(address, view), self.scope)
     }
 
-    /// Takes a port without listening ([`addresses::reserve`]), and notes that an identifier is bound to it.
+    /// Takes a port without listening ([`Addresses::reserve`]), and notes that an identifier is bound to it.
     ///
     /// # Errors
     /// `EADDRINUSE`; `EADDRNOTAVAIL`; `EACCES`.
@@ -323,79 +255,34 @@ impl Engine {
         at: LocalAddress,
         is_shared: bool,
     ) -> Result<(Option<OwnedFd>, LocalAddress), Errno> {
-        let LocalAddress { address, v6_only } = at;
-        match &self.carrier {
-            Carrier::Sockets(_) => {
-                let (reservation, address) = addresses::reserve(at).inspect_err(|error| {
-                    self.explain(*error, at, false);
-                })?;
-                let local = LocalAddress { address, v6_only };
-                self.bind(local, is_shared)?;
-                Ok((Some(reservation), local))
-            }
-            Carrier::Node(node) => {
-                let address = addresses::at_node(&node.1, address);
-                let is_own =
-                    address.ip().is_unspecified() || addresses::is_of_node(&node.1, address.ip());
-                if !is_own {
-                    return Err(Errno::ADDRNOTAVAIL);
-                }
-                let at =
-                    |port| LocalAddress { address: SocketAddr::new(address.ip(), port), v6_only };
-                if address.port() != 0 {
-                    let local = at(address.port());
-                    self.bind(local, is_shared)?;
-                    return Ok((None, local));
-                }
-                let is_free = |port: &u16| self.bind(at(*port), false).is_ok();
-                let port = PORTS.into_iter().find(is_free).ok_or(Errno::ADDRNOTAVAIL)?;
-                Ok((None, at(port)))
-            }
+        let reserved = self.addresses.reserve(at);
+        let (reservation, mut local) =
+            reserved.inspect_err(|error| self.explain(*error, at, false))?;
+        if local.address.port() != 0 {
+            self.bind(local, is_shared)?;
+            return Ok((reservation, local));
+        }
+        let mut is_free = |port: u16| {
+            local.address.set_port(port);
+            self.bind(local, false).is_ok()
+        };
+        if PORTS.into_iter().any(&mut is_free) {
+            Ok((None, local))
+        } else {
+            Err(Errno::ADDRNOTAVAIL)
         }
     }
 
-    /// Logs the cause of a refused bind or listen on kernel sockets, unless another identifier has the address.
-    /// `is_bound`: the identifier itself is noted with it.
+    /// Logs the cause of a refused bind or listen, unless another identifier has the address. `is_bound`: the
+    /// identifier itself is noted with it.
     pub(crate) fn explain(&self, error: Errno, at: LocalAddress, is_bound: bool) {
-        if error != Errno::ADDRINUSE || !matches!(self.carrier, Carrier::Sockets(_)) {
+        if error != Errno::ADDRINUSE {
             return;
         }
         let noted = lock(&self.bound).iter().filter(|(other, _)| other.overlaps(&at)).count();
         if noted == usize::from(is_bound) {
-            addresses::log_port_in_use(at.address);
+            self.addresses.log_port_in_use(at.address);
         }
-    }
-
-    /// The local address from which `remote` is reached, with port 0.
-    ///
-    /// # Errors
-    /// As [`addresses::source_of`] and [`addresses::source_on_node`].
-    pub(crate) fn source_of(
-        &self,
-        remote: SocketAddr,
-        from: Option<SocketAddr>,
-    ) -> Result<SocketAddr, Errno> {
-        match &self.carrier {
-            Carrier::Sockets(_) => addresses::source_of(remote, from),
-            Carrier::Node(node) => addresses::source_on_node(&node.1, remote, from),
-        }
-    }
-
-    /// Calls the core. Callbacks may run on this thread before it returns: the caller holds no lock that they take.
-    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Rnic, Instant) -> R) -> R {
-        self.access.with(work)
-    }
-
-    /// Calls the core to post: what follows may wait as `work` says.
-    #[inline]
-    pub(crate) fn post<R>(&self, work: impl Fn(&mut Rnic) -> (R, Urgency)) -> R {
-        self.access.post(work)
-    }
-
-    /// One pass over the sockets, for a consumer that polls.
-    #[inline]
-    pub(crate) fn progress(&self) -> bool {
-        self.access.progress()
     }
 
     /// Notes that an identifier is bound to `address`.
@@ -419,5 +306,14 @@ impl Engine {
         if let Some(at) = bound.iter().position(|(it, _)| *it == address) {
             bound.swap_remove(at);
         }
+    }
+}
+
+impl Deref for Engine {
+    type Target = Adapter;
+
+    #[inline]
+    fn deref(&self) -> &Adapter {
+        &self.adapter
     }
 }

@@ -18,12 +18,11 @@ use std::{
 };
 
 use rdma_over_tcp::{
-    ddp::Stag,
     error::{EndReason, ErrorNumber},
-    rdmap::{AtomicOperation, IMMEDIATE_OCTETS},
+    rdmap::IMMEDIATE_OCTETS,
     rnic::{
-        Access, Bind, Data, LatePosts, Operation, QpConfig, QpId, QpLimits, QpState, Remote,
-        Revocable, Rnic, Sge, Unpolled, Urgency, VerbError, WrFlags,
+        Access, Bind, Data, LatePosts, Operation, QpConfig, QpId, QpLimits, QpState, Revocable,
+        Rnic, Sge, Unpolled, Urgency, VerbError, WrFlags,
     },
 };
 
@@ -382,42 +381,10 @@ impl Qp {
     }
 }
 
-/// A request of the send queue, but for its data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Request {
-    /// A Send, which may invalidate a key of the peer's.
-    Send {
-        /// The key.
-        invalidate: Option<u32>,
-    },
-    /// An RDMA Write.
-    Write {
-        /// The peer's address and key.
-        to: (u64, u32),
-    },
-    /// An RDMA Read.
-    Read {
-        /// The peer's address and key.
-        from: (u64, u32),
-    },
-    /// An atomic, whose one entry takes what was there before.
-    Atomic {
-        /// The peer's address and key.
-        target: (u64, u32),
-        /// Its operands.
-        operation: AtomicOperation,
-    },
-    /// An RDMA Write that completes a receive of the peer.
-    WriteImmediate {
-        /// The peer's address and key.
-        to: (u64, u32),
-        /// In the order of the message.
-        data: [u8; 4],
-    },
-}
-
-const fn remote((address, key): (u64, u32)) -> Remote {
-    Remote::new(address, key)
+/// Immediate data of the peer's message from those of `ibv_send_wr`, which are in network order.
+pub const fn immediate(data: u32) -> [u8; IMMEDIATE_OCTETS] {
+    let [a, b, c, d] = data.to_ne_bytes();
+    [a, b, c, d, 0, 0, 0, 0]
 }
 
 /// A bind of a window.
@@ -455,34 +422,12 @@ impl SendPoster<'_> {
     pub fn post(
         &mut self,
         wr_id: u64,
-        request: Request,
+        operation: Operation,
         data: Data<'_>,
         flags: WrFlags,
     ) -> Result<(), Errno> {
-        let id = self.qp.id;
         // They leave when all are posted.
-        let flags = flags | WrFlags::DEFER;
-        let operation = match request {
-            Request::Send { invalidate } => Operation::Send { invalidate: invalidate.map(Stag) },
-            Request::Write { to } => Operation::Write { to: remote(to) },
-            Request::Read { from } => {
-                Operation::Read { from: remote(from), invalidate_sink: false }
-            }
-            Request::Atomic { target, operation } => {
-                let Data::Registered(&[sge]) = data else { return Err(Errno::INVAL) };
-                let posted =
-                    self.core.post_atomic(id, wr_id, remote(target), operation, sge, flags);
-                return Ok(posted.0?);
-            }
-            Request::WriteImmediate { to, data: immediate } => {
-                let to = remote(to);
-                let mut octets = [0; IMMEDIATE_OCTETS];
-                octets[..4].copy_from_slice(&immediate);
-                let posted = self.core.post_write_immediate(id, wr_id, to, octets, data, flags);
-                return Ok(posted.0?);
-            }
-        };
-        Ok(self.core.post(id, wr_id, operation, data, flags).0?)
+        Ok(self.core.post(self.qp.id, wr_id, operation, data, flags | WrFlags::DEFER).0?)
     }
 
     /// Requests that can be posted now.
@@ -496,23 +441,8 @@ impl SendPoster<'_> {
     ///
     /// # Errors
     /// As [`SendPoster::post`].
-    pub fn check(&mut self, request: Request, data: Data<'_>) -> Result<(), Errno> {
-        let id = self.qp.id;
-        let operation = match request {
-            Request::Send { invalidate } => Operation::Send { invalidate: invalidate.map(Stag) },
-            Request::Write { to } => Operation::Write { to: remote(to) },
-            Request::Read { from } => {
-                Operation::Read { from: remote(from), invalidate_sink: false }
-            }
-            Request::Atomic { .. } => {
-                let Data::Registered(&[sge]) = data else { return Err(Errno::INVAL) };
-                return Ok(self.core.check_atomic(id, sge)?);
-            }
-            Request::WriteImmediate { .. } => {
-                return Ok(self.core.check_write_immediate(id, data)?);
-            }
-        };
-        Ok(self.core.check_post(id, operation, data)?)
+    pub fn check(&mut self, operation: Operation, data: Data<'_>) -> Result<(), Errno> {
+        Ok(self.core.check_post(self.qp.id, operation, data)?)
     }
 
     /// Posts the bind of a window; returns its key.

@@ -16,10 +16,11 @@ use flue_verbs_abi::{
     },
     objects::{ibv_data_buf, ibv_qp_ex, ibv_sge},
 };
-use flue_verbs_core::{engine::Engine, qp::Request};
+use flue_verbs_core::{engine::Engine, qp::immediate};
 use rdma_over_tcp::{
+    ddp::Stag,
     rdmap::AtomicOperation,
-    rnic::{Data, Sge},
+    rnic::{Data, Operation, Remote, Sge},
 };
 
 use super::{QpObject, options};
@@ -44,7 +45,7 @@ impl Payload {
 struct Built {
     wr_id: u64,
     flags: u32,
-    request: Request,
+    operation: Operation,
     payload: Payload,
 }
 
@@ -115,13 +116,13 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 }
 
 /// Adds a request; what it is to send is set by the next call.
-fn add(qp: *mut ibv_qp_ex, request: Request) {
+fn add(qp: *mut ibv_qp_ex, operation: Operation) {
     guard::nothing(|| {
         // SAFETY: the program's pointer is one of such a queue pair.
         let (building, wr_id, flags) = unsafe { (building(qp), (*qp).wr_id, (*qp).wr_flags) };
         if let Ok(mut building) = building {
             let payload = Payload::Registered(Vec::new());
-            building.requests.push(Built { wr_id, flags, request, payload });
+            building.requests.push(Built { wr_id, flags, operation, payload });
         }
     });
 }
@@ -150,14 +151,14 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
             if built.requests.len() > poster.room() {
                 return Err(Errno(libc::ENOMEM));
             }
-            for Built { request, payload, .. } in &built.requests {
-                payload.with(|data| poster.check(*request, data))?;
+            for Built { operation, payload, .. } in &built.requests {
+                payload.with(|data| poster.check(*operation, data))?;
             }
-            for Built { wr_id, flags, request, payload } in &built.requests {
+            for Built { wr_id, flags, operation, payload } in &built.requests {
                 let is_send =
-                    matches!(request, Request::Send { .. } | Request::WriteImmediate { .. });
+                    matches!(operation, Operation::Send { .. } | Operation::WriteImmediate { .. });
                 let flags = options(*flags, state.is_all_signaled, is_send);
-                payload.with(|data| poster.post(*wr_id, *request, data, flags))?;
+                payload.with(|data| poster.post(*wr_id, *operation, data, flags))?;
             }
             Ok(())
         })
@@ -165,23 +166,23 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    add(qp, Request::Send { invalidate: None });
+    add(qp, Operation::Send { invalidate: None });
 }
 
 unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, key: u32) {
-    add(qp, Request::Send { invalidate: Some(key) });
+    add(qp, Operation::Send { invalidate: Some(Stag(key)) });
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, key: u32, address: u64) {
-    add(qp, Request::Write { to: (address, key) });
+    add(qp, Operation::Write { to: Remote::new(address, key) });
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, key: u32, address: u64, data: u32) {
-    add(qp, Request::WriteImmediate { to: (address, key), data: data.to_ne_bytes() });
+    add(qp, Operation::WriteImmediate { to: Remote::new(address, key), data: immediate(data) });
 }
 
 unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, key: u32, address: u64) {
-    add(qp, Request::Read { from: (address, key) });
+    add(qp, Operation::Read { from: Remote::new(address, key), invalidate_sink: false });
 }
 
 unsafe extern "C" fn wr_atomic_cmp_swp(
@@ -193,12 +194,12 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
 ) {
     let (compare_mask, swap_mask) = (u64::MAX, u64::MAX);
     let operation = AtomicOperation::CompareSwap { compare, compare_mask, swap, swap_mask };
-    add(qp, Request::Atomic { target: (address, key), operation });
+    add(qp, Operation::Atomic { target: Remote::new(address, key), operation });
 }
 
 unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, key: u32, address: u64, add_: u64) {
     let operation = AtomicOperation::FetchAdd { add: add_, mask: 0 };
-    add(qp, Request::Atomic { target: (address, key), operation });
+    add(qp, Operation::Atomic { target: Remote::new(address, key), operation });
 }
 
 /// Fails the post: regions and windows of type 1 are not invalidated by a request.

@@ -3,7 +3,7 @@
 use super::{terminate::*, trees::*, *};
 use crate::chimney::{
     client::UploadReason,
-    provider::{AdapterStatus, OffloadCapabilities, OffloadProvider},
+    provider::{AdapterStatus, OffloadCapabilities},
     statistics::{IpOffloadStats, IpVersion, TcpOffloadStats},
     tree::{Block, UpdateNode},
 };

@@ -3,10 +3,7 @@
 use bytes::BytesMut;
 
 use super::*;
-use crate::chimney::{
-    provider::OffloadProvider,
-    tree::{Block, ObjectNode},
-};
+use crate::chimney::tree::{Block, ObjectNode};
 
 fn room(context: u64, room: usize) -> ReceiveBufferList {
     ReceiveBufferList::from_mdl(context, BytesMut::zeroed(room))

@@ -4,10 +4,7 @@
 
 use super::{state_operations::*, terminate::*, trees::*, *};
 use crate::{
-    chimney::{
-        provider::OffloadProvider,
-        tree::{Block, InitiateNode, ObjectNode, TcpObject, UpdateNode},
-    },
+    chimney::tree::{Block, InitiateNode, ObjectNode, TcpObject, UpdateNode},
     state::{
         TcpUpdate,
         variables::{self, Change, Class, Variables, differing, list, tcp_changes, tcp_variables},

@@ -4,7 +4,6 @@ use super::{terminate::*, trees::*, *};
 use crate::{
     chimney::{
         client::UploadReason,
-        provider::OffloadProvider,
         tree::{
             Asked, Block, InitiateNode, InvalidateTree, ObjectNode, Query, QueryTree,
             TargetContext, TcpQueried, UpdateNode, UpdateTree,

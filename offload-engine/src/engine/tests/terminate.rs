@@ -4,7 +4,7 @@ use super::{trees::*, *};
 use crate::{
     chimney::{
         client::UploadReason,
-        provider::{Forward, OffloadProvider},
+        provider::Forward,
         tree::{Block, InitiateNode, ObjectNode, TargetContext, TcpObject, TerminateTree},
     },
     tcp::Flags,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::chimney::{
-    provider::{Forward, OffloadProvider},
+    provider::Forward,
     tree::{Block, InitiateNode, InitiateTree, PathBlock, TargetContext, TcpBlock, TcpObject},
 };
 

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use core::net::SocketAddr;
 
-use super::{Access, Qp, SharedEndpoint, check_same};
+use super::{Adapter, Qp, SharedEndpoint, check_same};
 use crate::{
     ndk::{DisconnectEvent, DisconnectReason, status::NtStatus},
     rnic::{
@@ -39,7 +39,7 @@ fn copy_out(data: &ConnectionData, buffer: Option<&mut [u8]>) -> (NtStatus, usiz
 /// A connector.
 #[derive(Clone, Debug)]
 pub struct Connector {
-    pub(super) access: Access,
+    pub(super) adapter: Adapter,
     pub(super) id: ConnectorId,
 }
 
@@ -66,10 +66,10 @@ impl Connector {
         private_data: &[u8],
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
-        if let Err(status) = check_same(&self.access, &qp.access) {
+        if let Err(status) = check_same(&self.adapter, &qp.adapter) {
             return status;
         }
-        self.access.with(|core, _| {
+        self.adapter.with(|core, _| {
             let addresses = (local, remote);
             let completion = request(completion);
             pending(core.connect(self.id, qp.id, addresses, limits, private_data, completion))
@@ -91,12 +91,12 @@ impl Connector {
         private_data: &[u8],
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
-        let is_same = check_same(&self.access, &qp.access)
-            .and_then(|()| check_same(&self.access, &endpoint.access));
+        let is_same = check_same(&self.adapter, &qp.adapter)
+            .and_then(|()| check_same(&self.adapter, &endpoint.adapter));
         if let Err(status) = is_same {
             return status;
         }
-        self.access.with(|core, _| {
+        self.adapter.with(|core, _| {
             let addresses = (endpoint.id, remote);
             let completion = request(completion);
             pending(core.connect_from(self.id, qp.id, addresses, limits, private_data, completion))
@@ -115,7 +115,7 @@ impl Connector {
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
         let (disconnect, completion) = (disconnected(disconnect), request(completion));
-        self.access.with(|core, _| pending(core.complete_connect(self.id, disconnect, completion)))
+        self.adapter.with(|core, _| pending(core.complete_connect(self.id, disconnect, completion)))
     }
 
     /// NdkAcceptEx: PENDING, then SUCCESS once the peer's first message has come (NDK-CON-4, NDK-CON-9).
@@ -133,10 +133,10 @@ impl Connector {
         disconnect: Option<DisconnectEvent>,
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
-        if let Err(status) = check_same(&self.access, &qp.access) {
+        if let Err(status) = check_same(&self.adapter, &qp.adapter) {
             return status;
         }
-        self.access.with(|core, now| {
+        self.adapter.with(|core, now| {
             let (event, completion) = (disconnected(disconnect), request(completion));
             pending(core.accept(now, self.id, qp.id, limits, private_data, event, completion))
         })
@@ -149,7 +149,7 @@ impl Connector {
     /// [`NtStatus::CONNECTION_ABORTED`]: the peer gave up before; [`NtStatus::CONNECTION_INVALID`]: there is nothing to
     /// reject; [`NtStatus::INVALID_BUFFER_SIZE`]: private data over the limit.
     pub fn reject(&self, private_data: &[u8]) -> NtStatus {
-        self.access.with(|core, _| core.reject(self.id, private_data)).into()
+        self.adapter.with(|core, _| core.reject(self.id, private_data)).into()
     }
 
     /// NdkGetConnectionData: copies the peer's private data into `buffer` and returns status, size
@@ -159,7 +159,7 @@ impl Connector {
     /// [`NtStatus::BUFFER_TOO_SMALL`]: what has room was copied;
     /// [`NtStatus::CONNECTION_INVALID`]: outside the windows of NDK-CD-2 and NDK-CD-7.
     pub fn connection_data(&self, buffer: Option<&mut [u8]>) -> (NtStatus, usize, ReadLimit) {
-        let data = self.access.with(|core, _| core.connection_data(self.id).cloned());
+        let data = self.adapter.with(|core, _| core.connection_data(self.id).cloned());
         match data {
             None => (NtStatus::CONNECTION_INVALID, 0, ReadLimit::default()),
             Some(data) => {
@@ -176,33 +176,33 @@ impl Connector {
     /// [`NtStatus::CONNECTION_INVALID`]: not connected, or being disconnected; [`NtStatus::IO_TIMEOUT`] later: the peer
     /// has not acknowledged the FIN, and the connection was reset.
     pub fn disconnect(&self, completion: impl FnOnce(NtStatus) + Send + 'static) -> NtStatus {
-        self.access.with(|core, now| pending(core.disconnect(now, self.id, request(completion))))
+        self.adapter.with(|core, now| pending(core.disconnect(now, self.id, request(completion))))
     }
 
     /// Why the connector's last attempt to connect or to accept has failed: what its status does not tell apart, and
     /// the private data of a rejection.
     #[must_use]
     pub fn failure(&self) -> Option<ConnectCause> {
-        self.access.with(|core, _| core.connect_cause(self.id).cloned())
+        self.adapter.with(|core, _| core.connect_cause(self.id).cloned())
     }
 
     /// NdkGetConnectorLocalAddress, while connected or connecting.
     #[must_use]
     pub fn local_address(&self) -> Option<SocketAddr> {
-        self.access.with(|core, _| core.local_address(self.id))
+        self.adapter.with(|core, _| core.local_address(self.id))
     }
 
     /// NdkGetConnectorPeerAddress, while connected or connecting.
     #[must_use]
     pub fn peer_address(&self) -> Option<SocketAddr> {
-        self.access.with(|core, _| core.peer_address(self.id))
+        self.adapter.with(|core, _| core.peer_address(self.id))
     }
 }
 
 /// A listener.
 #[derive(Clone, Debug)]
 pub struct Listener {
-    pub(super) access: Access,
+    pub(super) adapter: Adapter,
     pub(super) id: ListenerId,
 }
 
@@ -232,18 +232,18 @@ impl Listener {
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
         let completion = request(completion);
-        self.access.with(|core, _| pending(core.listen(self.id, local, config, completion)))
+        self.adapter.with(|core, _| pending(core.listen(self.id, local, config, completion)))
     }
 
     /// NdkControlConnectEvents: while paused, peers are refused as if nobody listened (NDK-EP-6).
     pub fn control_connect_events(&self, pause: bool) {
-        self.access.with(|core, _| core.pause(self.id, pause));
+        self.adapter.with(|core, _| core.pause(self.id, pause));
     }
 
     /// NdkGetListenerLocalAddress, once listening.
     #[must_use]
     pub fn local_address(&self) -> Option<SocketAddr> {
-        self.access.with(|core, _| core.listener_address(self.id))
+        self.adapter.with(|core, _| core.listener_address(self.id))
     }
 }
 

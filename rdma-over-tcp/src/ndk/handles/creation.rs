@@ -7,8 +7,8 @@
 use alloc::{boxed::Box, sync::Arc};
 
 use super::{
-    Access, Adapter, Connector, Cq, Listener, LogicalAddressMapping, Mr, Mw, NtStatus, Pd, Qp,
-    QpLimits, RegisteredBuffer, SharedEndpoint, Srq,
+    Adapter, Connector, Cq, Listener, LogicalAddressMapping, Mr, Mw, NtStatus, Pd, Qp, QpLimits,
+    RegisteredBuffer, SharedEndpoint, Srq,
 };
 use crate::{
     ndk::{Created, flags::MrFlags},
@@ -23,9 +23,9 @@ pub(super) trait Object: Clone + Send + 'static {
     /// What makes a handle of a way to the adapter.
     type Name: Send;
 
-    fn split(self) -> (Access, Key, Self::Name);
+    fn split(self) -> (Adapter, Key, Self::Name);
 
-    fn join(access: Access, name: Self::Name) -> Self;
+    fn join(adapter: Adapter, name: Self::Name) -> Self;
 }
 
 macro_rules! objects {
@@ -33,14 +33,14 @@ macro_rules! objects {
         impl Object for $name {
             type Name = ($type, $($kind)?);
 
-            fn split(self) -> (Access, Key, Self::Name) {
-                let Self { access, $id, $($field)? } = self;
-                (access, Key::$key($id), ($id, $($field)?))
+            fn split(self) -> (Adapter, Key, Self::Name) {
+                let Self { adapter, $id, $($field)? } = self;
+                (adapter, Key::$key($id), ($id, $($field)?))
             }
 
-            fn join(access: Access, name: Self::Name) -> Self {
+            fn join(adapter: Adapter, name: Self::Name) -> Self {
                 let ($id, $($field)?) = name;
-                Self { access, $id, $($field)? }
+                Self { adapter, $id, $($field)? }
             }
         }
     )*};
@@ -61,12 +61,12 @@ objects! {
 impl Object for LogicalAddressMapping {
     type Name = LogicalMemory;
 
-    fn split(self) -> (Access, Key, Self::Name) {
-        (self.access, Key::Lam(self.memory.id), self.memory)
+    fn split(self) -> (Adapter, Key, Self::Name) {
+        (self.adapter, Key::Lam(self.memory.id), self.memory)
     }
 
-    fn join(access: Access, memory: Self::Name) -> Self {
-        Self { access, memory }
+    fn join(adapter: Adapter, memory: Self::Name) -> Self {
+        Self { adapter, memory }
     }
 }
 
@@ -77,21 +77,21 @@ fn may_pend(status: NtStatus) -> bool {
 
 /// Ends a create, now or later (NDK-ASY-1): `completion` is called if it pends.
 fn created<T: Object>(
-    parent: (&Access, Key),
+    parent: (&Adapter, Key),
     object: Result<T, NtStatus>,
     completion: impl FnOnce(Result<T, NtStatus>) + Send + 'static,
 ) -> Result<Created<T>, NtStatus> {
-    let (access, parent) = parent;
-    let pend = |key, completion| access.with(|core, now| core.pend(now, key, completion)).is_ok();
+    let (adapter, parent) = parent;
+    let pend = |key, completion| adapter.with(|core, now| core.pend(now, key, completion)).is_ok();
     match object {
         Ok(object) => {
             let (_, key, name) = object.clone().split();
             // The core must not hold the way to itself: a node would never end.
-            let weak = access.downgrade();
+            let weak = adapter.downgrade();
             let complete = move || {
                 // Nobody who could use the object is left otherwise.
-                if let Some(access) = weak.upgrade() {
-                    completion(Ok(T::join(access, name)));
+                if let Some(adapter) = weak.upgrade() {
+                    completion(Ok(T::join(adapter, name)));
                 }
             };
             Ok(if pend(key, Box::new(complete)) { Created::Pending } else { Created::Done(object) })
@@ -105,7 +105,7 @@ fn created<T: Object>(
 
 /// Ends a request of an object, now or later.
 fn requested(
-    access: &Access,
+    adapter: &Adapter,
     key: Key,
     outcome: Result<(), NtStatus>,
     completion: impl FnOnce(NtStatus) + Send + 'static,
@@ -115,7 +115,7 @@ fn requested(
         return status;
     }
     let completion = Box::new(move || completion(status));
-    match access.with(|core, now| core.pend(now, key, completion)) {
+    match adapter.with(|core, now| core.pend(now, key, completion)) {
         Ok(()) => NtStatus::PENDING,
         Err(_) => status,
     }
@@ -133,7 +133,7 @@ impl Adapter {
         notification: impl Fn(NtStatus) + Send + Sync + 'static,
         completion: impl FnOnce(Result<Cq, NtStatus>) + Send + 'static,
     ) -> Result<Created<Cq>, NtStatus> {
-        created((&self.access, Key::Rnic), self.create_cq(depth, notification), completion)
+        created((self, Key::Rnic), self.create_cq(depth, notification), completion)
     }
 
     /// NdkCreatePd with its completion, as [`Adapter::begin_create_cq`].
@@ -144,7 +144,7 @@ impl Adapter {
         &self,
         completion: impl FnOnce(Result<Pd, NtStatus>) + Send + 'static,
     ) -> Result<Created<Pd>, NtStatus> {
-        created((&self.access, Key::Rnic), self.create_pd(), completion)
+        created((self, Key::Rnic), self.create_pd(), completion)
     }
 
     /// NdkCreateConnector with its completion, as [`Adapter::begin_create_cq`].
@@ -155,7 +155,7 @@ impl Adapter {
         &self,
         completion: impl FnOnce(Result<Connector, NtStatus>) + Send + 'static,
     ) -> Result<Created<Connector>, NtStatus> {
-        created((&self.access, Key::Rnic), self.create_connector(), completion)
+        created((self, Key::Rnic), self.create_connector(), completion)
     }
 
     /// NdkCreateListener with its completion, as [`Adapter::begin_create_cq`].
@@ -167,7 +167,7 @@ impl Adapter {
         event: impl Fn(Connector) + Send + Sync + 'static,
         completion: impl FnOnce(Result<Listener, NtStatus>) + Send + 'static,
     ) -> Result<Created<Listener>, NtStatus> {
-        created((&self.access, Key::Rnic), self.create_listener(event), completion)
+        created((self, Key::Rnic), self.create_listener(event), completion)
     }
 
     /// NdkBuildLam with its completion, as [`Adapter::begin_create_cq`].
@@ -180,13 +180,13 @@ impl Adapter {
         length: usize,
         completion: impl FnOnce(Result<LogicalAddressMapping, NtStatus>) + Send + 'static,
     ) -> Result<Created<LogicalAddressMapping>, NtStatus> {
-        created((&self.access, Key::Rnic), self.build_lam(chain, length), completion)
+        created((self, Key::Rnic), self.build_lam(chain, length), completion)
     }
 }
 
 impl Pd {
-    fn parent(&self) -> (&Access, Key) {
-        (&self.access, Key::Pd(self.id))
+    fn parent(&self) -> (&Adapter, Key) {
+        (&self.adapter, Key::Pd(self.id))
     }
 
     /// NdkCreateMr with its completion, as [`Adapter::begin_create_cq`].
@@ -271,7 +271,7 @@ impl Cq {
         depth: u32,
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
-        requested(&self.access, Key::Cq(self.id), self.resize(depth), completion)
+        requested(&self.adapter, Key::Cq(self.id), self.resize(depth), completion)
     }
 }
 
@@ -288,7 +288,7 @@ impl Srq {
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
         let outcome = self.modify(depth, notify_threshold);
-        requested(&self.access, Key::Srq(self.id), outcome, completion)
+        requested(&self.adapter, Key::Srq(self.id), outcome, completion)
     }
 }
 
@@ -304,7 +304,7 @@ impl Mr {
             return status;
         }
         // A completion that is not called is dropped when the adapter is free again.
-        let (status, pends) = self.access.with(|core, now| {
+        let (status, pends) = self.adapter.with(|core, now| {
             let outcome = register(core, flags.rights()).map_err(NtStatus::from);
             let status = NtStatus::from(outcome);
             let completion: Callback = Box::new(move || completion(status));
@@ -361,6 +361,6 @@ impl Mr {
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
         let outcome = self.initialize_fast_register(pages, remote_access);
-        requested(&self.access, Key::Region(self.id), outcome, completion)
+        requested(&self.adapter, Key::Region(self.id), outcome, completion)
     }
 }

@@ -5,7 +5,7 @@ use super::{OperationType, Qp};
 use crate::{
     ndk::{flags::OpFlags, status::NtStatus},
     rdmap::AtomicOperation,
-    rnic::{Remote, Sge},
+    rnic::{Data, Operation, Remote, Sge},
 };
 
 impl Qp {
@@ -15,7 +15,7 @@ impl Qp {
     /// # Errors
     /// [`NtStatus::INVALID_PARAMETER`]: the queue pair is or was connected.
     pub fn allow_extensions(&self, allow: bool) -> Result<(), NtStatus> {
-        Ok(self.access.with(|core, _| core.allow_extensions(self.id, allow))?)
+        Ok(self.adapter.with(|core, _| core.allow_extensions(self.id, allow))?)
     }
 
     /// Adds `add` to eight aligned bytes of the peer, a number of its machine's; `result`, eight bytes, gets what they
@@ -72,7 +72,13 @@ impl Qp {
     ) -> Result<(), NtStatus> {
         let target = Remote::new(remote_address, remote_token);
         self.checked_post(flags.check(OperationType::FetchAdd), |core| {
-            core.post_atomic(self.id, context, target, operation, result, flags.options())
+            core.post(
+                self.id,
+                context,
+                Operation::Atomic { target, operation },
+                Data::Registered(&[result]),
+                flags.options(),
+            )
         })
     }
 
@@ -84,7 +90,8 @@ impl Qp {
     /// As said at [`Qp`]; [`NtStatus::NOT_SUPPORTED`]: the queue pair does without RFC 7306.
     pub fn immediate(&self, context: u64, data: [u8; 8], flags: OpFlags) -> Result<(), NtStatus> {
         self.checked_post(flags.check(OperationType::Immediate), |core| {
-            core.post_immediate(self.id, context, data, flags.options())
+            let (immediate, data) = (Operation::Immediate { data }, Data::Registered(&[]));
+            core.post(self.id, context, immediate, data, flags.options())
         })
     }
 }

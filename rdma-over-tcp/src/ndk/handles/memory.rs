@@ -2,9 +2,9 @@
 
 use alloc::boxed::Box;
 
-use super::{Adapter, Mr, Pd, Qp, check_same};
+use super::{Mr, Pd, Qp, check_same};
 use crate::{
-    access::Access,
+    adapter::Adapter,
     ndk::{
         flags::{MrFlags, OpFlags, OperationType},
         status::NtStatus,
@@ -21,7 +21,7 @@ use crate::{
 /// [`Qp::fast_register_pages`] takes the pages.
 #[derive(Clone, Debug)]
 pub struct LogicalAddressMapping {
-    pub(super) access: Access,
+    pub(super) adapter: Adapter,
     pub(super) memory: LogicalMemory,
 }
 
@@ -71,8 +71,8 @@ impl Adapter {
         chain: &[RegisteredBuffer],
         length: usize,
     ) -> Result<LogicalAddressMapping, NtStatus> {
-        let memory = self.access.with(|core, _| core.build_lam(chain, length))?;
-        Ok(LogicalAddressMapping { access: self.access.clone(), memory })
+        let memory = self.with(|core, _| core.build_lam(chain, length))?;
+        Ok(LogicalAddressMapping { adapter: self.clone(), memory })
     }
 
     /// NdkReleaseLam, for a mapping that no request uses any more. SUCCESS, or PENDING and `completion` follows, when
@@ -90,11 +90,11 @@ impl Adapter {
         lam: &LogicalAddressMapping,
         completion: impl FnOnce() + Send + 'static,
     ) -> NtStatus {
-        if let Err(status) = check_same(&self.access, &lam.access) {
+        if let Err(status) = check_same(self, &lam.adapter) {
             return status;
         }
         let (key, completion) = (Key::Lam(lam.id()), Box::new(completion));
-        self.access.with(|core, _| core.close(key, completion)).into()
+        self.with(|core, _| core.close(key, completion)).into()
     }
 }
 
@@ -103,7 +103,7 @@ impl Pd {
     /// requests of the domain's queue pairs the right to read and to write, and peers none.
     #[must_use]
     pub fn privileged_token(&self) -> u32 {
-        self.access.with(|core, _| core.privileged_token(self.id)).unwrap_or(0)
+        self.adapter.with(|core, _| core.privileged_token(self.id)).unwrap_or(0)
     }
 }
 
@@ -123,7 +123,7 @@ impl Mr {
         flags.check()?;
         let rights = flags.rights();
         let register = |core: &mut Rnic| core.register_chain(self.id, chain, length, rights);
-        Ok(self.access.with(|core, _| register(core))?)
+        Ok(self.adapter.with(|core, _| register(core))?)
     }
 }
 
@@ -181,7 +181,7 @@ impl Qp {
         (length, base): (usize, u64),
         flags: OpFlags,
     ) -> Result<u32, NtStatus> {
-        check_same(&self.access, &mr.access)?;
+        check_same(&self.adapter, &mr.adapter)?;
         let request = FastRegister { region: mr.id, memory, length, base, rights: flags.rights() };
         self.checked_post(flags.check(OperationType::FastRegister), |core| {
             core.post_fast_register(self.id, context, request, flags.options())

@@ -29,7 +29,7 @@ use super::{
     status::NtStatus,
 };
 use crate::{
-    access::{Access, CoreAccess, WeakAccess},
+    adapter::Adapter,
     ddp::Stag,
     rnic::{
         Bind, Close, Completion, CompletionQueue, ConnectionEntry, Counters, CqFailure, CqId,
@@ -40,7 +40,7 @@ use crate::{
 };
 
 /// Objects are used together if one adapter has made them.
-fn check_same(one: &Access, other: &Access) -> Result<(), NtStatus> {
+fn check_same(one: &Adapter, other: &Adapter) -> Result<(), NtStatus> {
     if one.is_same(other) { Ok(()) } else { Err(NtStatus::INVALID_PARAMETER) }
 }
 
@@ -60,7 +60,7 @@ macro_rules! closable {
             /// (NDK-LIFE-1, -4, -7). Antecedents may be closed before their successors (NDK-LIFE-5).
             pub fn close(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
                 let key = Key::$key(self.id);
-                self.access.with(|core, now| core.close_at(now, key, Box::new(completion))).into()
+                self.adapter.with(|core, now| core.close_at(now, key, Box::new(completion))).into()
             }
         }
     )*};
@@ -79,40 +79,23 @@ closable! {
 }
 
 /// An NDK_ADAPTER.
-#[derive(Clone, Debug)]
-pub struct Adapter {
-    access: Access,
-}
-
-impl From<Access> for Adapter {
-    fn from(access: Access) -> Self {
-        Self { access }
-    }
-}
-
 impl Adapter {
-    /// Opens the adapter behind `access`.
-    #[must_use]
-    pub fn new(access: Arc<dyn CoreAccess>) -> Self {
-        Access::new(access).into()
-    }
-
     /// NdkQueryAdapterInfo.
     #[must_use]
     pub fn info(&self) -> AdapterInfo {
-        self.access.with(|core, _| AdapterInfo::from(core.config()))
+        self.with(|core, _| AdapterInfo::from(core.config()))
     }
 
     /// NDK performance counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.access.with(|core, _| core.counters())
+        self.with(|core, _| core.counters())
     }
 
     /// The connections there are (OID_NDK_CONNECTIONS), with the statistics of their queue pairs.
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionEntry> {
-        self.access.with(|core, _| core.connections())
+        self.with(|core, _| core.connections())
     }
 
     /// Memory to be registered: page-aligned and zeroed.
@@ -130,7 +113,7 @@ impl Adapter {
     #[must_use]
     pub fn connection_entries(&self) -> NdkConnections {
         let mut all = NdkConnections::new();
-        self.access.with(|core, _| all.add(core));
+        self.with(|core, _| all.add(core));
         all
     }
 
@@ -138,13 +121,8 @@ impl Adapter {
     #[must_use]
     pub fn local_endpoints(&self) -> NdkLocalEndpoints {
         let mut all = NdkLocalEndpoints::new();
-        self.access.with(|core, _| all.add(core));
+        self.with(|core, _| all.add(core));
         all
-    }
-
-    /// A handle that does not keep the adapter.
-    pub(in crate::ndk) fn weak(&self) -> WeakAccess {
-        self.access.downgrade()
     }
 
     /// NdkCreateCq: a queue of `depth` entries. `notification` is called once per arm that is satisfied,
@@ -160,8 +138,8 @@ impl Adapter {
     ) -> Result<Cq, NtStatus> {
         let notification =
             Arc::new(move |outcome: Result<(), CqFailure>| notification(outcome.into()));
-        let (id, queue) = self.access.with(|core, _| core.create_cq(depth, notification))?;
-        Ok(Cq { access: self.access.clone(), id, queue })
+        let (id, queue) = self.with(|core, _| core.create_cq(depth, notification))?;
+        Ok(Cq { adapter: self.clone(), id, queue })
     }
 
     /// NdkCreatePd.
@@ -169,8 +147,8 @@ impl Adapter {
     /// # Errors
     /// [`NtStatus::INSUFFICIENT_RESOURCES`]; [`NtStatus::INVALID_PARAMETER`]: the adapter is being closed.
     pub fn create_pd(&self) -> Result<Pd, NtStatus> {
-        let id = self.access.with(|core, _| core.create_pd())?;
-        Ok(Pd { access: self.access.clone(), id })
+        let id = self.with(|core, _| core.create_pd())?;
+        Ok(Pd { adapter: self.clone(), id })
     }
 
     /// NdkCreateConnector.
@@ -178,8 +156,8 @@ impl Adapter {
     /// # Errors
     /// As [`Adapter::create_pd`].
     pub fn create_connector(&self) -> Result<Connector, NtStatus> {
-        let id = self.access.with(|core, _| core.create_connector())?;
-        Ok(Connector { access: self.access.clone(), id })
+        let id = self.with(|core, _| core.create_connector())?;
+        Ok(Connector { adapter: self.clone(), id })
     }
 
     /// NdkCreateListener. `event` is given a connector for each incoming request, to be accepted,
@@ -192,29 +170,29 @@ impl Adapter {
         event: impl Fn(Connector) + Send + Sync + 'static,
     ) -> Result<Listener, NtStatus> {
         // The core must not hold the way to itself: a node would never end.
-        let access = self.access.downgrade();
+        let adapter = self.downgrade();
         let event = Arc::new(move |id| {
             // Nobody who could use the connector is left otherwise.
-            if let Some(access) = access.upgrade() {
-                event(Connector { access, id });
+            if let Some(adapter) = adapter.upgrade() {
+                event(Connector { adapter, id });
             }
         });
-        let id = self.access.with(|core, _| core.create_listener(event))?;
-        Ok(Listener { access: self.access.clone(), id })
+        let id = self.with(|core, _| core.create_listener(event))?;
+        Ok(Listener { adapter: self.clone(), id })
     }
 
     /// CLOSE_NDK_ADAPTER_HANDLER: SUCCESS, or PENDING and `completion` follows when every object of the
     /// adapter is closed and all callbacks have returned (NDK-LIFE-9). A node that offers the blocking
     /// form waits for it.
     pub fn close(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
-        self.access.with(|core, now| core.close_at(now, Key::Rnic, Box::new(completion))).into()
+        self.with(|core, now| core.close_at(now, Key::Rnic, Box::new(completion))).into()
     }
 }
 
 /// A protection domain.
 #[derive(Clone, Debug)]
 pub struct Pd {
-    pub(in crate::ndk) access: Access,
+    pub(in crate::ndk) adapter: Adapter,
     id: PdId,
 }
 
@@ -225,8 +203,8 @@ impl Pd {
     /// # Errors
     /// [`NtStatus::INSUFFICIENT_RESOURCES`]; [`NtStatus::INVALID_PARAMETER`]: the domain is being closed.
     pub fn create_mr(&self, fast_register: bool) -> Result<Mr, NtStatus> {
-        let id = self.access.with(|core, _| core.create_region(self.id, fast_register))?;
-        Ok(Mr { access: self.access.clone(), id })
+        let id = self.adapter.with(|core, _| core.create_region(self.id, fast_register))?;
+        Ok(Mr { adapter: self.adapter.clone(), id })
     }
 
     /// NdkCreateQp: completions of receives go to `receive_cq`, of initiator requests to `initiator_cq`,
@@ -253,12 +231,12 @@ impl Pd {
         context: u64,
         limits: QpLimits,
     ) -> Result<Qp, NtStatus> {
-        check_same(&self.access, &receive_cq.access)?;
-        check_same(&self.access, &initiator_cq.access)?;
+        check_same(&self.adapter, &receive_cq.adapter)?;
+        check_same(&self.adapter, &initiator_cq.adapter)?;
         let (receive_cq, send_cq, late_posts) = (receive_cq.id, initiator_cq.id, LatePosts::Refuse);
         let config = QpConfig { receive_cq, send_cq, context, limits, srq, late_posts };
-        let id = self.access.with(|core, _| core.create_qp(self.id, config))?;
-        Ok(Qp { access: self.access.clone(), id })
+        let id = self.adapter.with(|core, _| core.create_qp(self.id, config))?;
+        Ok(Qp { adapter: self.adapter.clone(), id })
     }
 
     /// NdkCreateQpWithSrq: as [`Pd::create_qp`], and receives come from `srq`. `context` is how a completion tells its
@@ -274,7 +252,7 @@ impl Pd {
         context: u64,
         limits: QpLimits,
     ) -> Result<Qp, NtStatus> {
-        check_same(&self.access, &srq.access)?;
+        check_same(&self.adapter, &srq.adapter)?;
         self.create_any_qp(receive_cq, initiator_cq, Some(srq.id), context, limits)
     }
 
@@ -299,8 +277,8 @@ impl Pd {
             SrqEvent::LimitReached => notification(NtStatus::SUCCESS),
             SrqEvent::DeviceLost => notification(NtStatus::INTERNAL_ERROR),
         });
-        let id = self.access.with(|core, _| core.create_srq(self.id, config, tell))?;
-        Ok(Srq { access: self.access.clone(), id })
+        let id = self.adapter.with(|core, _| core.create_srq(self.id, config, tell))?;
+        Ok(Srq { adapter: self.adapter.clone(), id })
     }
 
     /// NdkCreateMw: a window that is not bound, for [`Qp::bind`].
@@ -309,15 +287,15 @@ impl Pd {
     /// [`NtStatus::INSUFFICIENT_RESOURCES`]; [`NtStatus::INVALID_PARAMETER`]: the domain is being closed.
     pub fn create_mw(&self) -> Result<Mw, NtStatus> {
         // NDK-MEM-16
-        let id = self.access.with(|core, _| core.create_window(self.id, WindowType::Two))?;
-        Ok(Mw { access: self.access.clone(), id })
+        let id = self.adapter.with(|core, _| core.create_window(self.id, WindowType::Two))?;
+        Ok(Mw { adapter: self.adapter.clone(), id })
     }
 }
 
 /// A completion queue.
 #[derive(Clone, Debug)]
 pub struct Cq {
-    access: Access,
+    adapter: Adapter,
     id: CqId,
     queue: Arc<CompletionQueue>,
 }
@@ -337,7 +315,7 @@ impl Cq {
     fn poll_as<R: From<Completion>>(&self, results: &mut [R]) -> usize {
         match self.queue.poll(results) {
             0 => {
-                self.access.progress();
+                self.adapter.progress();
                 self.queue.poll(results)
             }
             count => count,
@@ -348,9 +326,9 @@ impl Cq {
     pub fn arm(&self, notify: CqNotify) {
         let armed = self.queue.arm(notify.into());
         if armed.due || armed.is_hold_new {
-            self.access.with(|core, _| core.handle_arm(self.id, armed));
+            self.adapter.with(|core, _| core.handle_arm(self.id, armed));
         } else {
-            self.access.expect_sleep();
+            self.adapter.expect_sleep();
         }
     }
 
@@ -361,7 +339,7 @@ impl Cq {
     /// more entries are present, nothing has changed (NDK-RSZ-2); [`NtStatus::INVALID_DEVICE_STATE`]: it has failed;
     /// [`NtStatus::DEVICE_REMOVED`].
     pub fn resize(&self, depth: u32) -> Result<(), NtStatus> {
-        Ok(self.access.with(|core, _| core.resize_cq(self.id, depth))?)
+        Ok(self.adapter.with(|core, _| core.resize_cq(self.id, depth))?)
     }
 
     /// NdkControlCqInterruptModeration: a satisfied arm is told when `count` completions have come, or `interval_us`
@@ -382,14 +360,14 @@ impl Cq {
                 count: (count <= self.queue.depth()).then_some(count),
             }),
         };
-        self.access.with(|core, _| core.moderate_cq(self.id, moderation)).into()
+        self.adapter.with(|core, _| core.moderate_cq(self.id, moderation)).into()
     }
 }
 
 /// A shared receive queue. Closing one that has queue pairs is pending until they are closed.
 #[derive(Clone, Debug)]
 pub struct Srq {
-    pub(in crate::ndk) access: Access,
+    pub(in crate::ndk) adapter: Adapter,
     pub(in crate::ndk) id: SrqId,
 }
 
@@ -400,7 +378,7 @@ impl Srq {
     /// [`NtStatus::NO_MORE_ENTRIES`]: the queue is at its depth; [`NtStatus::DATA_OVERRUN`]: too many entries;
     /// [`NtStatus::BUFFER_OVERFLOW`]: too many bytes; [`NtStatus::INVALID_PARAMETER`]: it is gone or being closed.
     pub fn receive(&self, context: u64, sges: &[Sge]) -> Result<(), NtStatus> {
-        Ok(self.access.post(|core| core.post_srq_receive(self.id, context, sges))?)
+        Ok(self.adapter.post(|core| core.post_srq_receive(self.id, context, sges))?)
     }
 
     /// NdkModifySrq; never pends. A depth of 0 keeps the depth. A threshold of 0 keeps threshold and arming; another is
@@ -411,14 +389,14 @@ impl Srq {
     /// [`NtStatus::BUFFER_OVERFLOW`]: more receives are queued than the new depth.
     pub fn modify(&self, depth: u32, notify_threshold: u32) -> Result<(), NtStatus> {
         let [depth, limit] = [depth, notify_threshold].map(|wish| (wish > 0).then_some(wish));
-        Ok(self.access.with(|core, _| core.modify_srq(self.id, depth, limit))?)
+        Ok(self.adapter.with(|core, _| core.modify_srq(self.id, depth, limit))?)
     }
 }
 
 /// A memory region.
 #[derive(Clone, Debug)]
 pub struct Mr {
-    access: Access,
+    adapter: Adapter,
     id: RegionId,
 }
 
@@ -440,7 +418,7 @@ impl Mr {
         flags.check()?;
         let rights = flags.rights();
         let register = |core: &mut Rnic| core.register(self.id, buffer, offset, length, rights);
-        Ok(self.access.with(|core, _| register(core))?)
+        Ok(self.adapter.with(|core, _| register(core))?)
     }
 
     /// NdkDeregisterMr: from now on the token opens nothing (RFC 5040 §8.1.1). SUCCESS, or PENDING and `completion`
@@ -455,7 +433,7 @@ impl Mr {
     /// [`NtStatus::DEVICE_BUSY`]: windows are bound.
     pub fn deregister(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus {
         let completion = Box::new(completion);
-        let result = self.access.with(|core, now| core.deregister_at(now, self.id, completion));
+        let result = self.adapter.with(|core, now| core.deregister_at(now, self.id, completion));
         result.map_or_else(NtStatus::from, NtStatus::from)
     }
 
@@ -471,14 +449,14 @@ impl Mr {
         remote_access: bool,
     ) -> Result<(), NtStatus> {
         let limits = FastRegisterLimits { pages, remote_access };
-        Ok(self.access.with(|core, _| core.initialize_fast_register(self.id, limits))?)
+        Ok(self.adapter.with(|core, _| core.initialize_fast_register(self.id, limits))?)
     }
 
     /// NdkGetLocalTokenFromMr: for scatter/gather entries. 0 before the first registration, and while one pends
     /// ([`Mr::begin_register`]).
     #[must_use]
     pub fn local_token(&self) -> u32 {
-        self.access.with(|core, _| core.token(self.id).unwrap_or(0))
+        self.adapter.with(|core, _| core.token(self.id).unwrap_or(0))
     }
 
     /// NdkGetRemoteTokenFromMr: for the peer. The same number; what it allows are the region's rights.
@@ -492,7 +470,7 @@ impl Mr {
 /// ends that.
 #[derive(Clone, Debug)]
 pub struct Mw {
-    access: Access,
+    adapter: Adapter,
     id: WindowId,
 }
 
@@ -500,7 +478,7 @@ impl Mw {
     /// NdkGetRemoteTokenFromMw: that of the last [`Qp::bind`], which has returned it.
     #[must_use]
     pub fn remote_token(&self) -> u32 {
-        self.access.with(|core, _| core.window_token(self.id).unwrap_or(0))
+        self.adapter.with(|core, _| core.window_token(self.id).unwrap_or(0))
     }
 }
 
@@ -532,7 +510,7 @@ impl<'a> From<&'a Mw> for Invalidate<'a> {
 /// follows (NDK-WR-4).
 #[derive(Clone, Debug)]
 pub struct Qp {
-    pub(in crate::ndk) access: Access,
+    pub(in crate::ndk) adapter: Adapter,
     pub(in crate::ndk) id: QpId,
 }
 
@@ -543,7 +521,7 @@ impl Qp {
     /// As said at [`Qp`]; [`NtStatus::INVALID_PARAMETER`]: its receives come from a shared receive queue;
     /// [`NtStatus::INVALID_DEVICE_STATE`]: its completion queue has failed.
     pub fn receive(&self, context: u64, sges: &[Sge]) -> Result<(), NtStatus> {
-        Ok(self.access.post(|core| core.post_receive(self.id, context, sges))?)
+        Ok(self.adapter.post(|core| core.post_receive(self.id, context, sges))?)
     }
 
     /// NdkSend.
@@ -615,11 +593,11 @@ impl Qp {
         object: impl Into<Invalidate<'a>>,
         flags: OpFlags,
     ) -> Result<(), NtStatus> {
-        let (access, target) = match object.into() {
-            Invalidate::Mr(mr) => (&mr.access, Revocable::Region(mr.id)),
-            Invalidate::Mw(mw) => (&mw.access, Revocable::Window(mw.id)),
+        let (adapter, target) = match object.into() {
+            Invalidate::Mr(mr) => (&mr.adapter, Revocable::Region(mr.id)),
+            Invalidate::Mw(mw) => (&mw.adapter, Revocable::Window(mw.id)),
         };
-        check_same(&self.access, access)?;
+        check_same(&self.adapter, adapter)?;
         self.checked_post(flags.check(OperationType::Invalidate), |core| {
             core.post_invalidate(self.id, context, target, flags.options())
         })
@@ -641,8 +619,8 @@ impl Qp {
         length: u64,
         flags: OpFlags,
     ) -> Result<u32, NtStatus> {
-        check_same(&self.access, &mr.access)?;
-        check_same(&self.access, &mw.access)?;
+        check_same(&self.adapter, &mr.adapter)?;
+        check_same(&self.adapter, &mw.adapter)?;
         let (window, region, rights) = (mw.id, mr.id, flags.window_rights());
         let bind = Bind { window, key: None, region, address, length, base: address, rights };
         self.checked_post(flags.check(OperationType::Bind), |core| {
@@ -675,7 +653,7 @@ impl Qp {
         checked: Result<(), NtStatus>,
         post: impl Fn(&mut Rnic) -> (Result<R, VerbError>, Urgency),
     ) -> Result<R, NtStatus> {
-        self.access.post(|core| match checked {
+        self.adapter.post(|core| match checked {
             Ok(()) => {
                 let (result, urgency) = post(core);
                 (result.map_err(NtStatus::from), urgency)
@@ -687,18 +665,18 @@ impl Qp {
     /// NdkFlush: everything posted completes CANCELLED. A connected queue pair cannot be used after it
     /// (NDK-FL-4).
     pub fn flush(&self) {
-        self.access.with(|core, _| core.flush(self.id));
+        self.adapter.with(|core, _| core.flush(self.id));
     }
 
     /// Statistics.
     #[must_use]
     pub fn stats(&self) -> QpStats {
-        self.access.with(|core, _| core.qp_stats(self.id)).unwrap_or_default()
+        self.adapter.with(|core, _| core.qp_stats(self.id)).unwrap_or_default()
     }
 
     /// Returns whether initiator requests may be posted.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.access.with(|core, _| core.qp_state(self.id)) == Some(QpState::Connected)
+        self.adapter.with(|core, _| core.qp_state(self.id)) == Some(QpState::Connected)
     }
 }

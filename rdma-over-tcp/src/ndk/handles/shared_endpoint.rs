@@ -3,13 +3,13 @@
 use alloc::boxed::Box;
 use core::net::SocketAddr;
 
-use super::{Access, Adapter, NtStatus};
+use super::{Adapter, NtStatus};
 use crate::rnic::{ConnectError, SharedEndpointId};
 
 /// A shared endpoint: a local address from which several connectors connect, each to another peer (NDK-EP-3).
 #[derive(Clone, Debug)]
 pub struct SharedEndpoint {
-    pub(super) access: Access,
+    pub(super) adapter: Adapter,
     pub(super) id: SharedEndpointId,
 }
 
@@ -17,7 +17,7 @@ impl SharedEndpoint {
     /// NdkGetSharedEndpointLocalAddress; `None` once it is closed.
     #[must_use]
     pub fn local_address(&self) -> Option<SocketAddr> {
-        self.access.with(|core, _| core.shared_endpoint_address(self.id))
+        self.adapter.with(|core, _| core.shared_endpoint_address(self.id))
     }
 }
 
@@ -41,13 +41,15 @@ impl Adapter {
         completion: impl FnOnce(Result<SharedEndpoint, NtStatus>) + Send + 'static,
     ) -> NtStatus {
         // The core must not hold the way to itself: a node would never end.
-        let access = self.access.downgrade();
-        let begun = self.access.with(|core, _| {
+        let adapter = self.downgrade();
+        let begun = self.with(|core, _| {
             core.create_shared_endpoint(local, |id| {
                 Box::new(move |outcome: Result<(), ConnectError>| {
                     // Nobody who could use the endpoint is left otherwise.
-                    let Some(access) = access.upgrade() else { return };
-                    completion(outcome.map(|()| SharedEndpoint { access, id }).map_err(Into::into));
+                    let Some(adapter) = adapter.upgrade() else { return };
+                    completion(
+                        outcome.map(|()| SharedEndpoint { adapter, id }).map_err(Into::into),
+                    );
                 })
             })
         });

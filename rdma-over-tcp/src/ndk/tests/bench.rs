@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     mpa::GatherList,
-    ndk::{Adapter, AdapterConfig, CoreAccess},
+    ndk::{Adapter, AdapterConfig, Driver},
     rnic::{
         ConnectError, Rnic, StreamId, Urgency,
         id::ListenerId,
@@ -54,7 +54,7 @@ pub(super) struct TestAccess {
     pub(super) urgency: Mutex<Option<Urgency>>,
 }
 
-impl CoreAccess for TestAccess {
+impl Driver for TestAccess {
     fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
         let now = *self.now.lock().unwrap();
         work(&mut self.lock(), now);
@@ -284,7 +284,7 @@ pub(super) struct Bench {
     pub(super) corrupt_at: Option<u64>,
     delivered: u64,
     /// Called when the adapter has queued a list, before its bytes are read: a writer beside the device.
-    pub(super) after_send: Option<Box<dyn FnMut()>>,
+    pub(super) after_send: Option<Box<dyn FnMut() + Send>>,
     /// Sizes of the FPDUs of each list posted, from either node.
     pub(super) posted: [Vec<Vec<usize>>; 2],
     /// Slices of memory of each of these lists.

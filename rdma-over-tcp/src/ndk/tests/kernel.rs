@@ -17,7 +17,7 @@ use host_stack::node::Passive;
 use offload_engine::time::Instant;
 
 use crate::{
-    ndk::{AdapterConfig, CoreAccess},
+    ndk::{AdapterConfig, Driver},
     rnic::Rnic,
     transport::SocketRnic,
 };
@@ -115,7 +115,7 @@ impl Polled {
     }
 }
 
-impl CoreAccess for Polled {
+impl Driver for Polled {
     fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
         let now = self.now();
         work(self.core().rnic(), now);

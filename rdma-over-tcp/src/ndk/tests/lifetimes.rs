@@ -1,6 +1,7 @@
 //! Objects and how they go: NDK-LIFE-1 to -7, -11 to -13, endpoints.
 
 use std::{
+    boxed::Box,
     sync::{Arc, Mutex},
     vec::Vec,
 };
@@ -11,8 +12,11 @@ use super::{
     bench::Bench,
     sides::{LIMITS, RESET, Side, connected, listen},
 };
-use crate::ndk::{
-    AdapterConfig, AdapterFlags, Connector, CqNotify, Deferral, NtStatus, OpFlags, QpLimits,
+use crate::{
+    ndk::{
+        AdapterConfig, AdapterFlags, Connector, CqNotify, Deferral, NtStatus, OpFlags, QpLimits,
+    },
+    rnic::{Close, Key},
 };
 
 /// Notes the order of close completions.
@@ -95,6 +99,36 @@ pub(super) fn close_inside_the_own_completion() {
     bench.settle();
     assert_eq!(order.take(), ["returns", "connector"]);
     assert_eq!(side.qp.close(|| {}), NtStatus::SUCCESS, "let go by the failed connect");
+}
+
+// A timer is called when it is due, and pins its object until then; with the device it ends at once.
+#[test]
+fn timer_is_called_when_due_or_by_the_loss_of_the_device() {
+    let mut bench = Bench::new(1);
+    let (adapter, order) = (bench.nodes[0].adapter.clone(), Order::default());
+    let pause = Duration::from_millis(10);
+    let start = || {
+        adapter.with(|core, now| {
+            let key = Key::Connector(core.create_connector().unwrap());
+            core.call_at(now + pause, key, Box::new(order.note("timer")))
+                .map_err(drop)
+                .map(|()| key)
+        })
+    };
+    let key = start().unwrap();
+    bench.advance(pause / 2);
+    let close = adapter.with(|core, _| core.close(key, Box::new(order.note("close"))));
+    assert_eq!(close, Close::Pending);
+    bench.settle();
+    assert_eq!(order.take(), [] as [&str; 0]);
+    bench.advance(pause / 2);
+    assert_eq!(order.take(), ["timer", "close"]);
+
+    let key = start().unwrap();
+    bench.lose_device(0);
+    assert_eq!(order.take(), ["timer"]);
+    let late = adapter.with(|core, now| core.call_at(now, key, Box::new(|| {})));
+    assert!(late.is_err(), "no loop runs any more");
 }
 
 // NDK-LIFE-2: a closed object's name reaches nothing, also when its place is taken again.

@@ -19,6 +19,7 @@ mod sockets;
 mod srq;
 mod startup;
 mod taps;
+mod third;
 mod truncation;
 mod waits;
 mod windows;

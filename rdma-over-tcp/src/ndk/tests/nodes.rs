@@ -84,7 +84,7 @@ fn callbacks_come_from_a_thread_of_the_adapter() {
         let takes_lock = callbacks == CallbackThread::Own;
         let (_link, _node, adapter) = node(config.clone());
         let of_node = notified_under_a_lock(&adapter, takes_lock);
-        let (_sockets, adapter) = open_sockets(SocketsConfig::default(), config).unwrap();
+        let adapter = open_sockets(SocketsConfig::default(), config).unwrap();
         let of_sockets = notified_under_a_lock(&adapter, takes_lock);
         if takes_lock {
             assert!(of_node != own && of_sockets != own);
@@ -176,10 +176,9 @@ fn an_adapter_connects_to_itself() {
         let (_link, node, adapter) = node(AdapterConfig::default());
         loops(&node, &adapter, (listen_at, remote));
     }
-    let (sockets, adapter) =
-        open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
+    let adapter = open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
     let local = super::kernel::server();
-    loops(&sockets, &adapter, (local, local));
+    loops(&adapter, &adapter, (local, local));
 }
 
 /// Listens at an address; returns the listener, which listens as long as it lives, or the status.
@@ -219,9 +218,8 @@ fn listen_in_both_families(waiter: &mut impl Wait, adapter: &Adapter) {
 fn listeners_of_both_families_share_a_port_if_ipv6_is_restricted() {
     let (_link, node, adapter) = node(AdapterConfig::default());
     listen_in_both_families(&mut node.clone(), &adapter);
-    let (sockets, adapter) =
-        open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
-    listen_in_both_families(&mut sockets.clone(), &adapter);
+    let adapter = open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
+    listen_in_both_families(&mut adapter.clone(), &adapter);
 }
 
 // NDK-EP-2, -3, -4: the host stack reserves the address of a shared endpoint, and two connections leave from it.
@@ -530,7 +528,7 @@ fn a_mesh_of_ranks() {
         .map(|_| open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap())
         .collect();
     let ranks: Vec<_> =
-        opened.iter().map(|(_, adapter)| (adapter.clone(), super::kernel::server())).collect();
+        opened.into_iter().map(|adapter| (adapter, super::kernel::server())).collect();
     mesh(&ranks);
     let ([_near, _far], ranks) = pair(AdapterConfig::default());
     mesh(&ranks);
@@ -566,8 +564,7 @@ fn pair(config: AdapterConfig) -> ([Node<AdapterCore>; 2], [(Adapter, SocketAddr
 #[test]
 fn both_families() {
     let addresses = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), (Ipv6Addr::LOCALHOST, 0).into()];
-    let (_sockets, adapter) =
-        open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
+    let adapter = open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
     for local in addresses {
         let rank = Rank::new(&adapter);
         let listener = rank.listen(local);

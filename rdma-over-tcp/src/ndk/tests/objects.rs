@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     ndk::{
-        Adapter, AdapterConfig, Capabilities, CoreAccess, CqNotify, Created, Data, Deferral,
+        Adapter, AdapterConfig, Capabilities, CqNotify, Created, Data, Deferral, Driver,
         ExtensionInterface, Guid, NdkVersion, NtStatus, OpFlags, QpLimits, RFC7306_INTERFACE,
         RFC7306_VERSION,
     },
@@ -302,7 +302,7 @@ fn interrupt_moderation() {
 /// A way to an adapter that counts how often it is entered.
 struct Counting(Arc<TestAccess>, AtomicUsize);
 
-impl CoreAccess for Counting {
+impl Driver for Counting {
     fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
         self.1.fetch_add(1, Ordering::Relaxed);
         self.0.enter(work);

@@ -84,7 +84,8 @@ impl Shared {
     /// Until the first segment of a message has taken one of `posted` receives.
     fn step_until_taken(&mut self, posted: u32) {
         let Self { bench, sides, srq, .. } = self;
-        let attributes = || sides[0].pd.access.with(|core, _| core.srq_attributes(srq.id)).unwrap();
+        let attributes =
+            || sides[0].pd.adapter.with(|core, _| core.srq_attributes(srq.id)).unwrap();
         while attributes().posted == posted {
             assert!(bench.step());
         }
@@ -204,7 +205,7 @@ fn limits() {
     assert_eq!(srq.modify(0, 3), refused);
     assert_eq!(srq.modify(3, 0), Ok(()));
     srq.receive(3, &[sge]).unwrap();
-    let attributes = side.pd.access.with(|core, _| core.srq_attributes(srq.id)).unwrap();
+    let attributes = side.pd.adapter.with(|core, _| core.srq_attributes(srq.id)).unwrap();
     assert_eq!((attributes.depth, attributes.posted, attributes.limit), (3, 3, 0));
 
     let (pd, other) = (&side.pd, side.adapter.create_pd().unwrap());
@@ -226,7 +227,7 @@ fn events(qp: &Qp) -> Arc<Mutex<Vec<QpEvent>>> {
     let events = Arc::<Mutex<Vec<QpEvent>>>::default();
     let told = events.clone();
     let note = Arc::new(move |event| told.lock().unwrap().push(event));
-    qp.access.with(|core, _| core.notify_of_qp(qp.id, note)).unwrap();
+    qp.adapter.with(|core, _| core.notify_of_qp(qp.id, note)).unwrap();
     events
 }
 
@@ -245,8 +246,8 @@ fn a_broken_queue_pair_leaves_the_receives() {
     assert_eq!(shared.received(), [(200, 0, NtStatus::CANCELLED)]);
     assert_eq!(*told[0].lock().unwrap(), [QpEvent::LastReceive], "once");
     let state = |at: usize| {
-        let Qp { access, id } = &shared.sides[at].qp;
-        access.with(|core, _| core.qp_state(*id))
+        let Qp { adapter, id } = &shared.sides[at].qp;
+        adapter.with(|core, _| core.qp_state(*id))
     };
     assert_eq!([state(0), state(1)], [Some(QpState::Error), Some(QpState::Connected)]);
     shared.sides[0].qp.flush();

@@ -136,8 +136,8 @@ impl Polled {
 
     /// Streams that the adapter has.
     pub(super) fn connections(&self) -> usize {
-        let access = self.core.clients.first::<AdapterClient>().access();
-        access.with(|rnic, _| rnic.histories().count())
+        let adapter = self.core.clients.first::<AdapterClient>().adapter();
+        adapter.with(|rnic, _| rnic.histories().count())
     }
 }
 

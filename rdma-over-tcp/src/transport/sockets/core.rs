@@ -46,7 +46,7 @@ use super::{
 };
 use crate::{
     rnic::{
-        Config, ConnectError, FpduSize, History, Rnic, SharedEndpointId, StreamId, id::ListenerId,
+        Config, ConnectError, FpduSize, Rnic, SharedEndpointId, StreamId, id::ListenerId,
         transport::StreamEvent,
     },
     transport::offloaded::Spare,
@@ -174,11 +174,6 @@ impl SocketRnic {
         }
     }
 
-    /// The history of each connection, until it is gone.
-    pub fn histories(&self) -> impl Iterator<Item = &History> {
-        self.rnic.histories()
-    }
-
     /// Listeners and connections.
     pub(crate) fn rows(&self) -> Vec<ConnectionRow> {
         let row = |name: u64, socket: BorrowedFd<'_>, remote: Option<SocketAddr>, send_q| {
@@ -227,7 +222,7 @@ impl SocketRnic {
     }
 
     /// The descriptor that is readable when a socket is ready.
-    pub(super) fn descriptor(&self) -> &OwnedFd {
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
         &self.poller
     }
 

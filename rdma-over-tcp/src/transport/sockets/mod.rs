@@ -17,19 +17,13 @@
 //! A socket is closed with SO_LINGER 0 until its connection ends in order: a process that is killed resets its peers.
 //! Keep-alive finds peers that are gone. `docs/kernel-sockets.md` has the user's side.
 
-mod access;
 mod capture;
 mod core;
 mod kernel;
 mod listening;
 mod stream;
 
-pub use self::{
-    access::{Sockets, SocketsConfig},
-    capture::CaptureOutput,
-    core::SocketRnic,
-    listening::ListeningSocket,
-};
+pub use self::{capture::CaptureOutput, core::SocketRnic, listening::ListeningSocket};
 
 /// The program of the user's guide.
 #[cfg(doctest)]

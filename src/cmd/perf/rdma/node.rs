@@ -2,7 +2,6 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::Arc,
     thread::{park_timeout, yield_now},
     time::{Duration, Instant},
 };
@@ -11,7 +10,7 @@ use crossbeam_channel::{Receiver, bounded};
 use flue_node::OpenLinks;
 use host_stack::node::{Progress, WaitError};
 use rdma_over_tcp::ndk::{
-    Adapter, AdapterConfig, Begun, CallError, Connector, DisconnectReason, Driver, Ended, FpduSize,
+    Adapter, AdapterConfig, Begun, CallError, Connector, DisconnectReason, Ended, FpduSize,
     Listener, ListenerConfig, NdkResultEx, NtStatus, Qp, ReadLimit,
     blocking::{Wait, call, call_on},
     turn_away,
@@ -22,7 +21,10 @@ use crate::{
     cmd::perf::{
         Plan, Waiting, message::Opening, phase::ANSWER_LIMIT, queues::Relays, report::Reporter,
     },
-    control::server::{self, Control, WithAdapter},
+    control::{
+        message::NodeName,
+        server::{self, Control},
+    },
     failure::Failure,
     waker::Waker,
 };
@@ -73,7 +75,6 @@ pub(super) struct PerfNode {
     // Before the nodes, whose last handles relays shall not have.
     _relays: Option<Relays>,
     _control: Option<Control>,
-    drivers: Vec<Arc<dyn Driver>>,
     pub(super) adapters: Vec<Adapter>,
     pub(super) waiting: Waiting,
     is_manual: bool,
@@ -91,37 +92,32 @@ impl PerfNode {
         let rfc7306 = plan.kind.is_extension();
         let config = plan.mpa.configure(AdapterConfig { rfc7306, ..AdapterConfig::default() });
         let mut is_manual = false;
-        let (drivers, adapters, relays, control) = match setup {
+        let (adapters, relays, control) = match setup {
             AdapterSetup::Kernel(setup) => {
                 // It needs no FPDUs that begin with segments either.
                 let config = AdapterConfig { fpdu_size: FpduSize::Max, ..config };
-                let OpenAdapter { driver, adapter, control } = setup.open(config)?;
-                (vec![driver], vec![adapter], None, control)
+                let OpenAdapter { adapter, control } = setup.open(config)?;
+                (vec![adapter], None, control)
             }
             AdapterSetup::Tap(setup) => {
                 let OpenLinks { links, vnet_header } = setup.node.open_links()?;
                 let opened = setup.node.start_ndk(links, config)?;
                 reporter.link(vnet_header, &setup.node);
                 let (nodes, adapters): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
-                let asked = adapters.clone();
-                let queue_pairs =
-                    move || asked.iter().flat_map(Adapter::connections).collect::<Vec<_>>();
-                let controlled = WithAdapter::new(nodes[0].clone(), queue_pairs);
-                let control = server::serve(&controlled, &setup.node, &setup.control)?;
+                let name = NodeName::of(&setup.node);
+                let control = server::serve(adapters.clone(), name, &setup.control)?;
                 let relays = Relays::start(&nodes)?;
                 is_manual = setup.node.progress == Progress::Manual;
-                let of = |node| -> Arc<dyn Driver> { Arc::new(node) };
-                (nodes.into_iter().map(of).collect(), adapters, Some(relays), control)
+                (adapters, Some(relays), control)
             }
         };
         let waker = Waker::new();
-        let woken = drivers[0].clone();
+        let woken = adapters[0].clone();
         waker.set(move || woken.wake());
         waker.catch_signals()?;
         Ok(Self {
             _relays: relays,
             _control: control,
-            drivers,
             adapters,
             waiting: plan.waiting,
             is_manual,
@@ -135,8 +131,8 @@ impl PerfNode {
         limit: Option<Duration>,
         mut look: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, Failure> {
-        let [driver] = &self.drivers[..] else { return self.wait_for_any(limit, look) };
-        let waited = driver.wait_until(limit, || match self.waker.interrupted() {
+        let [adapter] = &self.adapters[..] else { return self.wait_for_any(limit, look) };
+        let waited = adapter.wait_until(limit, || match self.waker.interrupted() {
             Ok(()) => look().map(Ok),
             Err(interrupted) => Some(Err(interrupted)),
         });
@@ -180,9 +176,9 @@ impl PerfNode {
             if let Some(found) = look() {
                 return Ok(Some(found));
             }
-            for driver in &self.drivers {
+            for adapter in &self.adapters {
                 // Runs the loop, with manual progress; and says whether there still is a link.
-                match driver.wait_while(Some(Duration::ZERO), &mut || false) {
+                match adapter.wait_while(Some(Duration::ZERO), &mut || false) {
                     Ok(()) | Err(WaitError::TimedOut) => {}
                     Err(error) => return Err(Failure::work(error.to_string())),
                 }
@@ -282,9 +278,10 @@ impl PerfNode {
     /// Whether MPA has agreed on CRCs, of any connection there is.
     pub(super) fn crc(&self) -> Option<bool> {
         let mut crc = None;
-        for driver in &self.drivers {
-            driver.histories(&mut |history| {
-                crc = crc.or_else(|| Some(history.negotiated?.framing.crc));
+        for adapter in &self.adapters {
+            adapter.with(|core, _| {
+                let mut negotiated = core.histories().filter_map(|history| history.negotiated);
+                crc = crc.or_else(|| Some(negotiated.next()?.framing.crc));
             });
         }
         crc
@@ -292,12 +289,12 @@ impl PerfNode {
 
     /// TCP segments that each queue's engine has received so far.
     pub(super) fn segments(&self) -> Vec<u64> {
-        self.drivers.iter().filter_map(|driver| driver.segments_received()).collect()
+        self.adapters.iter().filter_map(|adapter| adapter.segments_received()).collect()
     }
 
     /// Stays until the peer's FINs are acknowledged, so that its end is clean too.
     pub(super) fn linger(&self) {
-        self.drivers.iter().for_each(|driver| linger(&**driver));
+        self.adapters.iter().for_each(linger);
     }
 }
 

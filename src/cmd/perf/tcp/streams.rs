@@ -24,7 +24,10 @@ use offload_engine::{
 use super::{Bulk, Stack};
 use crate::{
     cmd::perf::{Plan, Waiting, phase::ANSWER_LIMIT, queues::Relays, report::Reporter},
-    control::server::{self, Control},
+    control::{
+        message::NodeName,
+        server::{self, Control},
+    },
     failure::Failure,
     node,
     options::NodeSetup,
@@ -76,7 +79,8 @@ impl NodeStack {
         reporter.link(links.vnet_header, &setup.node);
         let start = Streams::new;
         let nodes = setup.node.start(links.links, start)?;
-        let control = server::serve(&nodes[0], &setup.node, &setup.control)?;
+        let name = NodeName::of(&setup.node);
+        let control = server::serve(nodes[0].clone(), name, &setup.control)?;
         let waker = Waker::new();
         let woken = nodes[0].clone();
         waker.set(move || woken.wake());

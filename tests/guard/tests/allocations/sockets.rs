@@ -4,26 +4,25 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use flue_guard::rdma::{self, Operation, Traffic};
-use rdma_over_tcp::ndk::{AdapterConfig, Sockets, SocketsConfig, open_sockets};
+use rdma_over_tcp::ndk::{AdapterConfig, SocketsConfig, open_sockets};
 
 use crate::{Mover, PORT};
 
 pub(crate) struct SocketPair {
     traffic: Traffic,
-    _sockets: [Sockets; 2],
 }
 
 impl SocketPair {
     pub(crate) fn new(operation: Operation, bytes: usize) -> Self {
         let open = || open_sockets(SocketsConfig::default(), AdapterConfig::default());
-        let [(near, a), (far, b)] = [open(), open()].map(|opened| opened.expect("sockets"));
+        let [a, b] = [open(), open()].map(|opened| opened.expect("sockets"));
         // An address that no other process has.
         let [high, low] = (std::process::id() as u16).to_be_bytes();
         let server = SocketAddr::from((Ipv4Addr::new(127, high, low, 1), PORT));
         // The threads of the sockets do it.
         let mut step = std::thread::yield_now;
         let ends = rdma::connect([&a, &b], server, bytes, &mut step);
-        Self { traffic: Traffic::new(ends.unwrap(), operation, bytes), _sockets: [near, far] }
+        Self { traffic: Traffic::new(ends.unwrap(), operation, bytes) }
     }
 }
 

@@ -386,7 +386,7 @@ impl Id {
             _ => remote,
         };
         let specific = bound.filter(|local| !local.ip().is_unspecified());
-        let mut local = self.engine().source_of(remote, specific)?;
+        let mut local = self.engine().addresses().source_of(remote, specific)?;
         local.set_port(bound.map_or(0, |local| local.port()));
         inner.local = Some(local);
         inner.remote = Some(addresses::with_scope(remote, addresses::scope(local)));

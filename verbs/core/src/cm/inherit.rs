@@ -48,8 +48,8 @@ impl Id {
             let _ = engine.bind(bound, is_reuse);
         }
         let Some((local, backlog)) = listening else { return Ok(()) };
-        if let Some(socket) = socket.and_then(|socket| socket.take()) {
-            engine.inherit(socket);
+        if let Some((local, socket)) = socket.and_then(|socket| socket.take()) {
+            engine.inherit(local, socket);
         }
         let listened = self.begin_to_listen(local, backlog);
         let listened = listened.map(|listener| self.listening(listener, backlog));

@@ -4,14 +4,13 @@ use std::{
     mem,
     net::SocketAddr,
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
 use rdma_over_tcp::{
     error::EndReason,
     mpa::startup::StartupError,
-    rnic::{ConnectCause, ConnectError, ConnectionData, ConnectorId, Key, ReadLimit},
+    rnic::{ConnectCause, ConnectError, ConnectionData, ConnectorId, Key, ReadLimit, Rnic},
 };
 
 use super::id::{
@@ -82,128 +81,98 @@ impl Id {
     ) -> Result<(), Errno> {
         let engine = self.engine();
         engine.check()?;
-        let (local, remote) = {
+        let addresses = {
             let mut inner = self.lock();
-            if inner.phase != Phase::RouteResolved {
-                return Err(Errno::INVAL);
-            }
+            let remote = inner.remote.filter(|_| inner.phase == Phase::RouteResolved);
+            let remote = remote.ok_or(Errno::INVAL)?;
             inner.phase = Phase::Connecting;
+            inner.qp = Some(qp.clone());
+            inner.is_qp_gone = false;
             let (qp, parameters) = (qp.clone(), parameters.clone());
             inner.attempt = Some(Attempt { qp, parameters, until: Instant::now() + REFUSED_GRACE });
-            (inner.local, inner.remote)
+            (inner.local, remote)
         };
-        let begun = self.begin_to_connect(qp, local, remote, parameters);
+        self.follow(qp);
+        let begun = engine.with(|core, _| {
+            let connector = core.create_connector()?;
+            let begun = self.dial(core, connector, qp, addresses, parameters);
+            if let Err(error) = begun {
+                let _ = core.close(Key::Connector(connector), Box::new(|| {}));
+                return Err(error.into());
+            }
+            // Callbacks run after this.
+            self.lock().connector = Some(connector);
+            Ok(())
+        });
         if begun.is_err() {
             let mut inner = self.lock();
             inner.phase = Phase::RouteResolved;
+            inner.qp = None;
             inner.attempt = None;
         }
         begun
     }
 
-    /// Connects once more, after a pause, if nobody has listened and there is time left. Returns whether it does.
-    fn connect_again(self: &Arc<Self>, cause: Option<&ConnectCause>) -> bool {
-        if !matches!(cause, Some(ConnectCause::Tcp(ConnectError::Refused))) {
-            return false;
-        }
-        let attempt = self.lock().attempt.clone();
-        let Some(attempt) = attempt.filter(|attempt| Instant::now() < attempt.until) else {
-            return false;
-        };
-        let this = self.clone();
-        let again = move || {
-            thread::park_timeout(REFUSED_PAUSE);
-            let (local, remote, is_wanted) = {
-                let inner = this.lock();
-                (inner.local, inner.remote, inner.attempt.is_some())
-            };
-            let Attempt { qp, parameters, .. } = attempt;
-            if is_wanted && this.begin_to_connect(&qp, local, remote, &parameters).is_err() {
-                this.tell_failure(ConnectError::Refused, None);
-            }
-        };
-        offload_engine::thread::start("flue-connect", again).is_ok()
-    }
-
-    fn begin_to_connect(
+    /// Has the core connect.
+    fn dial(
         self: &Arc<Self>,
-        qp: &Arc<Qp>,
-        local: Option<SocketAddr>,
-        remote: Option<SocketAddr>,
+        core: &mut Rnic,
+        connector: ConnectorId,
+        qp: &Qp,
+        addresses: (Option<SocketAddr>, SocketAddr),
         parameters: &ConnectParameters,
-    ) -> Result<(), Errno> {
-        let engine = self.engine();
-        let remote = remote.ok_or(Errno::INVAL)?;
+    ) -> Result<(), ConnectError> {
         let most = self.most_reads();
         let limits = ReadLimit {
             inbound: parameters.responder_resources.map_or(most.inbound, u32::from),
             outbound: parameters.initiator_depth.map_or(most.outbound, u32::from),
         };
-        let connector = engine.with(|core, _| core.create_connector())?;
-        let is_wanted = {
-            let mut inner = self.lock();
-            if !inner.is_destroyed {
-                inner.connector = Some(connector);
-                inner.qp = Some(qp.clone());
-                inner.is_qp_gone = false;
-            }
-            !inner.is_destroyed
-        };
-        // It was destroyed while it paused: nobody would close the connector.
-        if !is_wanted {
-            self.close(Key::Connector(connector));
-            return Err(Errno::INVAL);
-        }
-        self.follow(qp);
         let this = self.clone();
         let completion = Box::new(move |outcome| this.connected(connector, outcome));
-        let begun = engine.with(|core, _| {
-            let addresses = (local, remote);
-            core.connect(
-                connector,
-                qp.id(),
-                addresses,
-                limits,
-                &parameters.private_data,
-                completion,
-            )
-        });
-        if let Err(error) = begun {
-            let mut inner = self.lock();
-            inner.connector = None;
-            inner.qp = None;
-            drop(inner);
-            self.close(Key::Connector(connector));
-            return Err(error.into());
+        core.connect(connector, qp.id(), addresses, limits, &parameters.private_data, completion)
+    }
+
+    /// Connects once more, after a pause.
+    fn connect_again(self: &Arc<Self>, connector: ConnectorId) {
+        let (attempt, addresses) = {
+            let inner = self.lock();
+            (inner.attempt.clone(), inner.remote.map(|remote| (inner.local, remote)))
+        };
+        // The program may have destroyed the identifier, which has closed the connector.
+        let (Some(Attempt { qp, parameters, .. }), Some(addresses)) = (attempt, addresses) else {
+            return;
+        };
+        let dialed =
+            self.engine().with(|core, _| self.dial(core, connector, &qp, addresses, &parameters));
+        if dialed.is_err() {
+            self.give_up(connector);
+            self.tell_failure(ConnectError::Refused, None);
         }
-        Ok(())
     }
 
     /// The peer has answered, or never will.
     fn connected(self: &Arc<Self>, connector: ConnectorId, outcome: Result<(), ConnectError>) {
-        let engine = self.engine();
         if let Err(error) = outcome {
             return self.not_connected(connector, error);
         }
-        let data = engine.with(|core, _| core.connection_data(connector).cloned());
-        let data = data.unwrap_or_default();
-        let this = self.clone();
-        let disconnected = self.clone();
+        let (this, disconnected) = (self.clone(), self.clone());
         let disconnect: rdma_over_tcp::rnic::DisconnectEvent =
             Box::new(move |reason| disconnected.disconnected(reason));
-        let completion = Box::new(move |outcome: Result<(), ConnectError>| match outcome {
-            Ok(()) => this.established(connector, &data),
-            Err(error) => this.not_connected(connector, error),
+        let begun = self.engine().with(|core, _| {
+            let data = core.connection_data(connector).cloned().unwrap_or_default();
+            let local = core.local_address(connector);
+            let completion = Box::new(move |outcome: Result<(), ConnectError>| match outcome {
+                Ok(()) => this.established(local, &data),
+                Err(error) => this.not_connected(connector, error),
+            });
+            core.complete_connect(connector, Some(disconnect), completion)
         });
-        let begun =
-            engine.with(|core, _| core.complete_connect(connector, Some(disconnect), completion));
         if let Err(error) = begun {
             self.not_connected(connector, error);
         }
     }
 
-    fn established(self: &Arc<Self>, connector: ConnectorId, data: &ConnectionData) {
-        let local = self.engine().with(|core, _| core.local_address(connector));
+    fn established(self: &Arc<Self>, local: Option<SocketAddr>, data: &ConnectionData) {
         {
             let mut inner = self.lock();
             inner.attempt = None;
@@ -242,18 +211,35 @@ impl Id {
         }
     }
 
-    /// A connection that was to be made, from here, is not.
+    /// A connection that was to be made, from here, is not. It is tried again after a pause if nothing has listened and
+    /// there is time left.
     fn not_connected(self: &Arc<Self>, connector: ConnectorId, error: ConnectError) {
-        let cause = self.engine().with(|core, _| core.connect_cause(connector).cloned());
+        let has_time =
+            self.lock().attempt.as_ref().is_some_and(|attempt| Instant::now() < attempt.until);
+        let this = self.clone();
+        let (cause, is_repeated) = self.engine().with(|core, now| {
+            let cause = core.connect_cause(connector).cloned();
+            let is_refused = matches!(cause, Some(ConnectCause::Tcp(ConnectError::Refused)));
+            let again = Box::new(move || this.connect_again(connector));
+            let is_repeated = is_refused
+                && has_time
+                && core.call_at(now + REFUSED_PAUSE, Key::Connector(connector), again).is_ok();
+            (cause, is_repeated)
+        });
+        if !is_repeated {
+            self.give_up(connector);
+            self.tell_failure(error, cause);
+        }
+    }
+
+    /// Leaves the connector of an attempt that has failed.
+    fn give_up(&self, connector: ConnectorId) {
         {
             let mut inner = self.lock();
             inner.connector = None;
             inner.qp = None;
         }
         self.close(Key::Connector(connector));
-        if !self.connect_again(cause.as_ref()) {
-            self.tell_failure(error, cause);
-        }
     }
 
     fn tell_failure(self: &Arc<Self>, error: ConnectError, cause: Option<ConnectCause>) {
@@ -305,16 +291,14 @@ impl Id {
         let (this, disconnected) = (self.clone(), self.clone());
         let disconnect: rdma_over_tcp::rnic::DisconnectEvent =
             Box::new(move |reason| disconnected.disconnected(reason));
-        let completion = Box::new(move |outcome: Result<(), ConnectError>| match outcome {
-            Ok(()) => this.established(
-                connector,
-                &ConnectionData { limits, private_data: Default::default() },
-            ),
-            Err(error) => this.not_accepted(error),
-        });
+        let data = ConnectionData { limits, private_data: Default::default() };
         let private_data = &parameters.private_data;
         let begun = engine.with(|core, now| {
-            let id = qp.id();
+            let (id, local) = (qp.id(), core.local_address(connector));
+            let completion = Box::new(move |outcome: Result<(), ConnectError>| match outcome {
+                Ok(()) => this.established(local, &data),
+                Err(error) => this.not_accepted(error),
+            });
             core.accept(now, connector, id, limits, private_data, Some(disconnect), completion)
         });
         if let Err(error) = begun {

@@ -9,7 +9,9 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use rdma_over_tcp::rnic::{Data, QpLimits, RegisteredBuffer, Sge, WrFlags};
+use rdma_over_tcp::rnic::{
+    Completion, Data, Operation, QpLimits, RegisteredBuffer, Remote, Sge, WcStatus, WrFlags,
+};
 
 use super::{
     sender::{GRANT_SLOTS, Plan},
@@ -19,13 +21,12 @@ use super::{
     },
 };
 use crate::{
-    completion::WorkCompletion,
     cq::Cq,
     engine::Engine,
     errno::Errno,
     events::Listener,
     memory::{Pd, Region, access, rights},
-    qp::{Qp, QpAttributes, Request, State},
+    qp::{Qp, QpAttributes, State},
 };
 
 /// Requests of messages about the connection, beside those with data.
@@ -225,12 +226,12 @@ impl Endpoint {
 
     /// Calls `take` with what has completed, and whether it has succeeded.
     pub(super) fn completions(&self, mut take: impl FnMut(Done, bool, u32)) {
-        let mut batch = [WorkCompletion::default(); BATCH];
+        let mut batch = [None::<Completion>; BATCH];
         loop {
             let count = self.cq.take(&mut batch);
-            for completion in &batch[..count] {
-                let WorkCompletion { wr_id, status, byte_len, .. } = *completion;
-                take(Done::from_number(wr_id), status == 0, byte_len);
+            for completion in batch[..count].iter().flatten() {
+                let Completion { context, status, bytes, .. } = *completion;
+                take(Done::from_number(context), status == WcStatus::Success, bytes);
             }
             if count < BATCH {
                 return;
@@ -306,7 +307,7 @@ impl Endpoint {
                 Data::Registered(&sges)
             }
         };
-        let request = Request::Write { to: (to.address, to.key) };
+        let request = Operation::Write { to: Remote::new(to.address, to.key) };
         let Some(message) = message else {
             let done = Done::Direct(to.length).to_number();
             return self.qp.post_send(|poster| poster.post(done, request, data, WrFlags::NONE));
@@ -317,12 +318,12 @@ impl Endpoint {
     fn write_and_send(
         &self,
         done: Done,
-        write: Request,
+        write: Operation,
         data: Data<'_>,
         message: [u8; MESSAGE_BYTES],
     ) -> Result<(), Errno> {
         let done = done.to_number();
-        let send = Request::Send { invalidate: None };
+        let send = Operation::Send { invalidate: None };
         self.qp.post_send(|poster| {
             // The Send's completion is the Write's, too.
             poster.post(done, write, data, WrFlags::SILENT)?;
@@ -334,17 +335,18 @@ impl Endpoint {
     pub(super) fn notify(
         &self,
         done: Done,
-        to: (u64, u32),
+        (address, key): (u64, u32),
         entry: &[u8],
         message: [u8; MESSAGE_BYTES],
     ) -> Result<(), Errno> {
-        self.write_and_send(done, Request::Write { to }, Data::Inline(&[entry]), message)
+        let write = Operation::Write { to: Remote::new(address, key) };
+        self.write_and_send(done, write, Data::Inline(&[entry]), message)
     }
 
     /// Sends a message alone.
     pub(super) fn tell(&self, message: [u8; MESSAGE_BYTES]) -> Result<(), Errno> {
         let done = Done::Control(1).to_number();
-        let send = Request::Send { invalidate: None };
+        let send = Operation::Send { invalidate: None };
         self.qp
             .post_send(|poster| poster.post(done, send, Data::Inline(&[&message]), WrFlags::NONE))
     }
@@ -352,7 +354,7 @@ impl Endpoint {
     /// Sends something that the peer does not notice: TCP finds out whether it is there.
     pub(super) fn probe(&self) -> Result<(), Errno> {
         let done = Done::Control(1).to_number();
-        let write = Request::Write { to: (0, 0) };
+        let write = Operation::Write { to: Remote::new(0, 0) };
         self.qp.post_send(|poster| poster.post(done, write, Data::Inline(&[]), WrFlags::NONE))
     }
 

@@ -16,7 +16,7 @@ use offload_engine::{
     time::Instant,
 };
 
-use super::{Access, CoreAccess};
+use super::{Adapter, Driver};
 use crate::{rnic::Rnic, transport::NodeRnic};
 
 /// An adapter shared between the engine that polls it and its consumer.
@@ -32,7 +32,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl CoreAccess for Shared {
+impl Driver for Shared {
     fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
         self.is_called.store(true, Ordering::Relaxed);
         let now = *locked(&self.now);
@@ -54,9 +54,9 @@ impl AdapterClient {
         }))
     }
 
-    /// The way of its consumer.
-    pub fn access(&self) -> Access {
-        Access::new(self.0.clone())
+    /// The adapter as its consumer.
+    pub fn adapter(&self) -> Adapter {
+        Adapter::new(self.0.clone())
     }
 
     /// Returns whether no object is left.

@@ -1,0 +1,155 @@
+//! One handle and one trait through which every interface reaches an adapter, whatever its transport.
+//!
+//! An [`Adapter`] is a handle: interfaces and their objects enter the core ([`Rnic`]) through it. A [`Driver`] is the
+//! threads, the lock and the clock around a core on one transport. Two are here: a node on a link (`node`), and kernel
+//! sockets (`sockets`).
+//!
+//! ```
+//! use rdma_over_tcp::{
+//!     adapter,
+//!     rnic::{Config, Key, QpConfig, QpLimits, LatePosts},
+//! };
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let adapter = adapter::open_sockets(adapter::SocketsConfig::default(), Config::default())?;
+//! let (pd, qp) = adapter.with(|rnic, _| {
+//!     let pd = rnic.create_pd()?;
+//!     let (cq, _queue) = rnic.create_cq(16, std::sync::Arc::new(|_| {}))?;
+//!     let limits = QpLimits::default();
+//!     let late_posts = LatePosts::Flush;
+//!     let config = QpConfig { receive_cq: cq, send_cq: cq, context: 1, limits, srq: None, late_posts };
+//!     rnic.create_qp(pd, config).map(|qp| (pd, qp))
+//! })?;
+//! adapter.with(|rnic, _| {
+//!     assert!(rnic.is_in_use(Key::Pd(pd)));
+//!     let _ = rnic.close(Key::Qp(qp), Box::new(|| {}));
+//!     assert!(!rnic.is_in_use(Key::Pd(pd)));
+//! });
+//! # Ok(())
+//! # }
+//! ```
+
+mod driver;
+mod last_resort;
+mod node;
+#[cfg(any(test, feature = "simulation"))]
+pub mod simulation;
+mod sockets;
+
+use alloc::sync::{Arc, Weak};
+use core::{fmt, ops::Deref};
+
+use host_stack::node::WaitError;
+use offload_engine::time::{Duration, Instant};
+
+pub use self::{
+    driver::{Driver, Stack},
+    last_resort::LastResort,
+    node::{open, open_on, open_queues},
+    sockets::{SocketsConfig, open_sockets},
+};
+use crate::rnic::{Rnic, Urgency};
+
+/// Handle of an adapter. Clones are the same adapter, which ends with the last of them and of its objects. It
+/// dereferences to the adapter's [`Driver`].
+#[derive(Clone)]
+pub struct Adapter(Arc<dyn Driver>);
+
+impl Adapter {
+    /// The adapter that `driver` runs.
+    #[must_use]
+    pub fn new(driver: Arc<dyn Driver>) -> Self {
+        Self(driver)
+    }
+
+    /// Calls `work` with the core and the time, and does what follows from it. Callbacks that become due run before
+    /// this returns, or on another thread. Not to be called within `work`.
+    pub fn with<R>(&self, work: impl FnOnce(&mut Rnic, Instant) -> R) -> R {
+        let mut work = Some(work);
+        let mut result = None;
+        self.0.enter(&mut |core, now| {
+            if let Some(work) = work.take() {
+                result = Some(work(core, now));
+                core.objects.deliver_completions();
+            }
+        });
+        let Some(result) = result else { unreachable!("Driver::enter calls its argument") };
+        result
+    }
+
+    /// As [`Adapter::with`], for posts: what follows from them may be done later, together with others.
+    #[inline]
+    pub fn post<R>(&self, work: impl Fn(&mut Rnic) -> (R, Urgency)) -> R {
+        let mut result = None;
+        self.0.enter_to_post(&mut |core| {
+            let (outcome, urgency) = work(core);
+            result = Some(outcome);
+            urgency
+        });
+        let Some(result) = result else { unreachable!("Driver::enter_to_post calls its argument") };
+        result
+    }
+
+    /// Waits until `look` has a result ([`Driver::wait_while`]).
+    ///
+    /// # Errors
+    /// As [`Driver::wait_while`].
+    pub fn wait_until<R>(
+        &self,
+        timeout: Option<Duration>,
+        mut look: impl FnMut() -> Option<R>,
+    ) -> Result<R, WaitError> {
+        let mut found = None;
+        self.0.wait_while(timeout, &mut || {
+            found = look();
+            found.is_some()
+        })?;
+        found.ok_or(WaitError::TimedOut)
+    }
+
+    /// True if both are the same adapter: names of objects are unique within one only.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        // Compared without the vtables, of which there may be several.
+        core::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0))
+    }
+
+    /// Handle that does not keep the adapter: for callbacks that the adapter itself holds.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakAdapter {
+        WeakAdapter(Arc::downgrade(&self.0))
+    }
+}
+
+impl Deref for Adapter {
+    type Target = dyn Driver;
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl fmt::Debug for Adapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Adapter")
+    }
+}
+
+/// Handle that does not keep the adapter.
+#[derive(Clone)]
+pub struct WeakAdapter(Weak<dyn Driver>);
+
+impl WeakAdapter {
+    /// The adapter, unless its last handle was dropped.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Adapter> {
+        self.0.upgrade().map(Adapter)
+    }
+}
+
+impl fmt::Debug for WeakAdapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakAdapter")
+    }
+}

@@ -1,0 +1,175 @@
+//! An adapter on kernel sockets, and the threads around it: consumers drive it while they wait or poll, and a thread of
+//! its own does otherwise ([`Presence`]).
+
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
+use core::net::SocketAddr;
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Mutex, PoisonError},
+    thread::JoinHandle,
+    time::SystemTime,
+};
+
+use host_stack::{
+    node::{Monitor, Presence, Progress, WaitError},
+    socket::ConnectionRow,
+};
+use offload_engine::{
+    chimney::client::OffloadHandle,
+    descriptor::moved_up,
+    engine::doorbell::Doorbell,
+    link::Recorder,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Adapter,
+    driver::{Driver, Stack},
+};
+use crate::{
+    rnic::{Config, ListenerId, Rnic, Urgency},
+    transport::{CaptureOutput, ListeningSocket, SocketRnic},
+};
+
+/// How an adapter on kernel sockets runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SocketsConfig {
+    /// How long a thread that waits polls before it sleeps.
+    pub spin: Duration,
+}
+
+impl Default for SocketsConfig {
+    fn default() -> Self {
+        Self { spin: Duration::from_micros(20) }
+    }
+}
+
+/// Opens an adapter on the kernel's TCP sockets: it has the addresses and the ports of this machine. It needs neither
+/// a TAP nor privileges. When its last handle is dropped its connections are reset and its thread ends.
+///
+/// # Errors
+/// No descriptor or thread is left, or (InvalidInput) keep-alive is beyond its limits.
+pub fn open_sockets(config: SocketsConfig, adapter: Config) -> io::Result<Adapter> {
+    let doorbell = Arc::new(Doorbell::new()?);
+    let (bell, presence) = (doorbell.clone(), Arc::new(Presence::new()?));
+    let wake = move || bell.ring();
+    let core = SocketRnic::new(adapter, Box::new(wake))?;
+    let descriptor = moved_up(core.descriptor().as_fd().try_clone_to_owned()?);
+    let SocketsConfig { spin } = config;
+    let shared = Monitor::new(core, doorbell, Some(descriptor), spin, Progress::Manual);
+    let attendant = presence.clone();
+    let shared = Arc::new(shared.with_attendant(Box::new(move || attendant.request())));
+    let (own, of_thread) = (shared.clone(), presence.clone());
+    let attend = move || {
+        let _fails = own.fail_by_panic();
+        own.attend(&of_thread);
+    };
+    let thread = offload_engine::thread::start("flue-sockets", attend)?;
+    Ok(Adapter::new(Arc::new(Sockets { shared, presence, thread: Mutex::new(Some(thread)) })))
+}
+
+/// Driver of a core on kernel sockets.
+struct Sockets {
+    shared: Arc<Monitor<SocketRnic>>,
+    presence: Arc<Presence>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Driver for Sockets {
+    fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
+        self.shared.with(|core, now| work(core.rnic(), now));
+        // It may have asked for a notification, and be about to sleep.
+        self.presence.request();
+    }
+
+    fn enter_to_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
+        self.shared.post_lazily(&self.presence, |core| work(core.rnic()).into());
+    }
+
+    /// One pass over the sockets, unless another thread makes one.
+    fn progress(&self) -> bool {
+        let busy = self.shared.try_progress().unwrap_or(false);
+        self.presence.polled(busy);
+        busy
+    }
+
+    fn expect_sleep(&self) {
+        self.presence.request();
+    }
+
+    fn wait_while(
+        &self,
+        timeout: Option<Duration>,
+        is_over: &mut dyn FnMut() -> bool,
+    ) -> Result<(), WaitError> {
+        let Self { shared, presence, .. } = self;
+        let deadline = timeout.map(|timeout| shared.now() + timeout);
+        shared.attended(presence, || shared.wait_until(deadline, || is_over().then_some(())))
+    }
+
+    fn wake(&self) {
+        self.shared.wake();
+    }
+
+    fn linger(&self, timeout: Duration) -> Result<(), WaitError> {
+        let Self { shared, presence, .. } = self;
+        let deadline = shared.now() + timeout;
+        shared.attended(presence, || {
+            shared.wait(Some(deadline), |core, _| core.is_silent().then_some(()))
+        })
+    }
+
+    fn list(&self, _timeout: Duration) -> Result<Vec<ConnectionRow>, WaitError> {
+        Ok(self.shared.with(|core, _| core.rows()))
+    }
+
+    fn migrate(&self, _handle: OffloadHandle, _to: Stack) -> io::Result<()> {
+        let message = "kernel sockets: the kernel's connections cannot be handed over";
+        Err(io::Error::new(io::ErrorKind::Unsupported, message))
+    }
+
+    /// Frames are made up around what is sent and received: Wireshark shows MPA, DDP and RDMAP, and of TCP what a
+    /// connection without losses would be. The interface is called `kernel`. An error of the output that comes later
+    /// ends the capture and is logged.
+    fn start_capture(&self, output: CaptureOutput) -> io::Result<()> {
+        let unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.shared.with(|core, now| {
+            let at_zero = u64::try_from(unix.as_nanos()).unwrap_or(u64::MAX);
+            let at_zero = at_zero.saturating_sub(now.as_nanos());
+            core.start_capture(Recorder::new(output, "kernel", at_zero)?);
+            Ok(())
+        })
+    }
+
+    /// The kernel delivers what closed connections have in flight. A process that calls `exit` drops no capture.
+    fn finish(&self, _timeout: Duration) {
+        self.shared.with(|core, _| core.flush_capture());
+    }
+
+    fn abandon(&self) {
+        self.shared.abandon();
+    }
+
+    fn listening_socket(&self, listener: ListenerId) -> Option<Arc<ListeningSocket>> {
+        self.shared.with(|core, _| core.listening_socket(listener))
+    }
+
+    fn inherit(&self, local: SocketAddr, socket: OwnedFd) {
+        self.shared.with(|core, _| core.inherit(local, socket));
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        self.shared.end_attendance(&self.presence);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // The last handle may be dropped by a callback on that very thread.
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the sockets has panicked");
+        }
+    }
+}
