@@ -47,10 +47,10 @@ pub use self::{
 };
 pub use offload_engine::{state::KeepAlive, status::NdisStatus};
 
+#[cfg(any(test, feature = "simulation"))]
+pub use crate::adapter::simulation;
 pub use crate::{
-    adapter::{
-        Adapter, Driver, SocketsConfig, open, open_on, open_queues, open_sockets, simulation,
-    },
+    adapter::{Adapter, Driver, SocketsConfig, open, open_on, open_queues, open_sockets},
     rdmap::AtomicOperation,
     rnic::{
         COPY_ASIDE_MAX, CallbackThread, Capabilities, CloseCompletion, Config as AdapterConfig,
