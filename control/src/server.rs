@@ -88,7 +88,7 @@ pub trait Controlled: Send + 'static {
 }
 
 fn host_error(error: WaitError) -> String {
-    format!("host stack: {error} ({HOST_LIMIT:?})")
+    format!("host stack: {error} ({}s)", HOST_LIMIT.as_secs())
 }
 
 impl<C: NodeClient + 'static> Controlled for Node<C> {

@@ -2,13 +2,16 @@
 //!
 //! | NDIS | here |
 //! |---|---|
-//! | NDIS_PROVIDER_CHIMNEY_OFFLOAD_GENERIC_CHARACTERISTICS, MiniportTcpOffloadForward | [`FromHost`](crate::engine::port::FromHost) |
-//! | NDIS_CLIENT_CHIMNEY_OFFLOAD_GENERIC_CHARACTERISTICS | [`ToHost`](crate::engine::port::ToHost) |
+//! | NDIS_PROVIDER_CHIMNEY_OFFLOAD_GENERIC_CHARACTERISTICS, MiniportTcpOffloadForward | [`FromHost`] |
+//! | NDIS_CLIENT_CHIMNEY_OFFLOAD_GENERIC_CHARACTERISTICS | [`ToHost`] |
 //! | NDIS_PROVIDER_CHIMNEY_OFFLOAD_TCP_CHARACTERISTICS | [`ConnectionIo`](super::client::ConnectionIo) |
 //! | NDIS_CLIENT_CHIMNEY_OFFLOAD_TCP_CHARACTERISTICS | [`OffloadClient`](super::client::OffloadClient) |
 //!
 //! Between the host's thread and the engine's each call is a message. It moves its tree to the target; the answer is
 //! always asynchronous, and moves the same tree back.
+//!
+//! [`FromHost`]: crate::engine::port::FromHost
+//! [`ToHost`]: crate::engine::port::ToHost
 
 use alloc::vec::Vec;
 

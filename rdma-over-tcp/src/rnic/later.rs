@@ -1,5 +1,5 @@
-//! Ends of requests that an adapter holds back, so that its consumer sees them pend ([`Deferral`](super::Deferral)), and
-//! timers of consumers.
+//! Timers of consumers, and ends of requests that an adapter holds back, so that its consumer sees them pend
+//! ([`Deferral`](super::Deferral)).
 //!
 //! What is asked for is done at once; only its end is told later, at a time that is drawn from the seed. So the ends of
 //! several requests come in another order than the requests. An object stays pinned meanwhile, by the request or by the

@@ -111,8 +111,8 @@ impl Rnic {
     /// [`QpState::Connected`], see [`LatePosts`](super::LatePosts); [`VerbError::QueueFull`];
     /// [`VerbError::TooManySges`], [`VerbError::TooLong`], [`VerbError::InlineTooLong`]: over the queue pair's or the
     /// adapter's limits. Of a Read or an atomic: [`VerbError::NoReads`]; [`VerbError::InvalidArgument`]: its data are
-    /// inline. Of an atomic or immediate data: [`VerbError::NoExtensions`]; [`VerbError::InvalidArgument`]: not the data
-    /// that [`Operation`] names.
+    /// inline. Of an atomic or immediate data: [`VerbError::NoExtensions`]; [`VerbError::InvalidArgument`]: not the
+    /// data that [`Operation`] names.
     pub fn post(
         &mut self,
         id: QpId,
