@@ -131,7 +131,7 @@ impl TaggedReceiver {
     /// # Errors
     /// [`DdpError::Interleaved`], `InvalidStag`, `Bounds` (also for a message of 2^32 octets or
     /// more, DDP-5.2-2) or `Wrap`; nothing has changed then.
-    #[inline]
+    #[inline(always)]
     pub fn accept(
         &mut self,
         segment: &TaggedSegment,
