@@ -113,6 +113,8 @@ impl Rnic {
     /// adapter's limits. Of a Read or an atomic: [`VerbError::NoReads`]; [`VerbError::InvalidArgument`]: its data are
     /// inline. Of an atomic or immediate data: [`VerbError::NoExtensions`]; [`VerbError::InvalidArgument`]: not the
     /// data that [`Operation`] names.
+    // So that an operation is not copied, most of which are smaller than the largest.
+    #[inline(always)]
     pub fn post(
         &mut self,
         id: QpId,
@@ -135,6 +137,7 @@ impl Rnic {
         self.post_kind(id, context, kind, data, flags)
     }
 
+    #[inline]
     fn post_kind(
         &mut self,
         id: QpId,
@@ -206,6 +209,7 @@ impl Rnic {
     }
 
     /// Posts an operation of RFC 7306.
+    #[inline(never)]
     fn try_post_extension(
         &mut self,
         id: QpId,
