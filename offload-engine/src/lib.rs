@@ -1,7 +1,7 @@
 //! The offload target: a TAP link, the offloaded TCP data path, and the target's half of the chimney.
 //!
-//! The protocol cores ([`memory`], [`checksum`], [`nbl`], [`state`], [`frame`], [`tcp`], [`chimney`]) are pure: no clock,
-//! no I/O, no thread, no lock. They build as `no_std` + `alloc` with `--no-default-features`. The shell around
+//! The protocol cores ([`memory`], [`checksum`], [`nbl`], [`state`], [`frame`], [`tcp`], [`chimney`]) are pure: no
+//! clock, no I/O, no thread, no lock. They build as `no_std` + `alloc` with `--no-default-features`. The shell around
 //! them (`link`, `engine`) needs `std` and is the only place that reads a device or waits.
 #![no_std]
 
