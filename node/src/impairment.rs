@@ -135,7 +135,7 @@ impl Impairment {
     /// Checks the options against each other.
     ///
     /// # Errors
-    /// [`Error::option`], naming the option and its limit.
+    /// An option error, naming the option and its limit.
     pub fn check(&self) -> Result<(), Error> {
         if let (Some(queue), None) = (self.queue, self.rate_bps) {
             return Err(Error::option(format!(

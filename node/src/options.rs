@@ -297,7 +297,7 @@ impl NodeOptions {
     /// The options, checked and complete: with an address, an Ethernet address and a seed.
     ///
     /// # Errors
-    /// [`Error::option`], naming the option and its limit.
+    /// An option error, naming the option and its limit.
     pub fn completed(mut self) -> Result<Self, Error> {
         if self.addresses.is_empty() {
             self.addresses = vec![ADDRESS_DEFAULT.parse().expect("see the tests")];
