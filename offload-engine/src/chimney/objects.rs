@@ -28,6 +28,10 @@ use crate::{
 pub(crate) enum Layer {
     Neighbor = 1,
     Path,
+    #[cfg_attr(
+        not(feature = "std"),
+        expect(dead_code, reason = "connections are in `engine`, which needs std")
+    )]
     Tcp,
 }
 
