@@ -153,8 +153,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     start_log(output, verbose);
     let style = Style { json: output.json, quiet: output.quiet, document_to };
     let mut console = Console::new(name, style);
-    let outputs = flue_node::output::take_failure().map(Failure::from);
-    let ended = with_outputs(command.run(&mut console), outputs);
+    let ended = command.run(&mut console);
+    // The nodes and adapters that write the files are dropped.
+    let failure = flue_node::output::take_failure().map(Failure::from);
+    let ended = with_outputs(ended, failure);
     ExitCode::from(console.finish(ended))
 }
 

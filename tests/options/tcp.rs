@@ -86,7 +86,8 @@ fn congestion_control(bench: &Bench) {
     assert!(losses[0] > 0.6 && losses[1] < 0.6, "{losses:?}");
 }
 
-/// To which part of the window the first loss has the slow-start threshold fall.
+/// Slow-start threshold after the first loss, as a part of the bytes in flight before it. The window may be larger than
+/// that.
 fn after_loss(bench: &Bench, name: &str) -> f64 {
     let trace = bench.runtime.file("loss.csv");
     let options = format!(
@@ -106,7 +107,8 @@ fn after_loss(bench: &Bench, name: &str) -> f64 {
     let rows = trace_rows(&trace);
     let after = rows.iter().position(|row| row[3] > 0.0 && row[3] < 1e9);
     let after = after.unwrap_or_else(|| panic!("nothing was lost in {} rows", rows.len()));
-    rows[after][3] / rows[after - 1][2]
+    let in_flight = rows[..=after].iter().map(|row| row[7]).fold(0.0, f64::max);
+    rows[after][3] / in_flight
 }
 
 /// The rows of a trace as numbers; what is none, as -1.

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Read;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -51,6 +51,9 @@ impl Group {
                 None => command.env_remove(name),
             };
         }
+        // With a group of its own the end of a stopped process never sends SIGHUP to the group of the tests, which the
+        // kernel does to a group whose parents have exited (nohup, some CI runners).
+        command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = host
             .spawn(&mut command)
