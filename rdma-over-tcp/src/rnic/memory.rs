@@ -133,6 +133,7 @@ impl Payload for Span {
         Self::split_to(self, octets)
     }
 
+    #[inline]
     fn add_to_crc(&self, crc: &mut Crc32c) {
         self.piece().chunks(|octets| crc.update(octets));
     }
