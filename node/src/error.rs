@@ -28,7 +28,7 @@ impl Error {
         flue_network::Error::prerequisite(message).into()
     }
 
-    /// What has to change.
+    /// Kind of the error.
     pub const fn cause(&self) -> Cause {
         match self {
             Self::Option(_) => Cause::Option,

@@ -213,7 +213,7 @@ impl IpPrefix {
         self.0.prefix_len()
     }
 
-    /// Whether `other` is reached without a router.
+    /// Returns true if `other` is reached without a router.
     pub fn contains(self, other: IpAddr) -> bool {
         self.0.contains(&other)
     }

@@ -74,6 +74,12 @@ fn limits() -> ReadLimit {
     ReadLimit { inbound: 4, outbound: 4 }
 }
 
+/// Connects to a listener.
+fn dial(end: &End, server: SocketAddr) -> Result<Connection, NodeError> {
+    let End { adapter, qp, .. } = end;
+    Connection::connect(&mut adapter.clone(), adapter, qp, server, limits(), &[])
+}
+
 /// Connects two ends.
 fn connect(near: &mut End, far: &mut End) -> (Connection, Connection) {
     let local = SocketAddr::from((LOOPBACK, 0));
@@ -84,14 +90,7 @@ fn connect(near: &mut End, far: &mut End) -> (Connection, Connection) {
             let connector = incoming.next(&mut far.adapter.clone())?;
             Connection::accept(&mut far.adapter.clone(), connector, &far.qp, limits(), b"welcome")
         });
-        let active = Connection::connect(
-            &mut near.adapter.clone(),
-            &near.adapter,
-            &near.qp,
-            server,
-            limits(),
-            &[],
-        );
+        let active = dial(near, server);
         (active.unwrap(), passive.join().unwrap().unwrap())
     })
 }
@@ -383,16 +382,7 @@ fn connections_leave_nothing() {
     // It is still of use.
     let near = End::new(4096);
     thread::scope(|scope| {
-        let active = scope.spawn(|| {
-            Connection::connect(
-                &mut near.adapter.clone(),
-                &near.adapter,
-                &near.qp,
-                server,
-                limits(),
-                &[],
-            )
-        });
+        let active = scope.spawn(|| dial(&near, server));
         let connector = incoming.next(&mut far.adapter.clone()).unwrap();
         Connection::accept(&mut far.adapter.clone(), connector, &far.qp, limits(), &[]).unwrap();
         active.join().unwrap().unwrap();

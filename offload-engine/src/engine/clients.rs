@@ -8,10 +8,10 @@
 //! allocation. What follows are virtual calls.
 //!
 //! A tag is the client's place in the table and the generation of that place, so a place can be taken again, and a tag
-//! is not given twice until its place has had 2^32 clients. A client may leave while connections of it are anywhere:
-//! [`Engine`](super::Engine) resets those that it has ([`FromHost::Leave`](super::port::FromHost::Leave)), and those
-//! that are still on their way to it, and upcalls with the tag of no client (any more) go to [`Nobody`], which drops
-//! everything. The other clients do not notice.
+//! is not given twice until its place has had 2^32 clients. A client may leave at any time: the
+//! [`Engine`](super::Engine) resets its offloaded connections ([`FromHost::Leave`](super::port::FromHost::Leave)) and
+//! those whose offload is pending. Upcalls with a stale tag are delivered to [`Nobody`], which drops everything. Other
+//! clients are not affected.
 //!
 //! A client's own state is reached by tag and type ([`Clients::get`], [`Clients::get_mut`]): a lookup as above and a
 //! comparison of types. Whoever holds the table, behind the one lock of a shard, needs no other lock for it.

@@ -40,9 +40,8 @@ impl Engine {
         busy
     }
 
-    /// Sends a segment of a connection. `reset`: it ends one that was established. A super-segment that is larger
-    /// than what the link segments is cut here: one look at TCP and one record of what is in flight for all of
-    /// its frames.
+    /// Sends a segment of a connection. `reset`: the segment resets an established connection. A GSO packet that is
+    /// larger than the link's limit is cut here: TCP is queried once, and has one record of all of its frames.
     pub(super) fn transmit_segment(
         &mut self,
         now: Instant,
@@ -165,8 +164,8 @@ fn gather(frame: &TxFrame<'_>) -> Vec<u8> {
     all
 }
 
-/// The flags of one of the frames that a super-segment is cut into, as a link does it: what ends stands on the last,
-/// CWR on the first (RFC 3168 §6.1.2).
+/// Flags of one of the frames into which a GSO packet is cut: PSH and FIN are set in the last, CWR in the first
+/// (RFC 3168 §6.1.2).
 pub(super) fn flags_of_piece(flags: Flags, first: bool, last: bool) -> Flags {
     let end = if last { Flags::default() } else { Flags::PSH | Flags::FIN };
     let start = if first { Flags::default() } else { Flags::CWR };

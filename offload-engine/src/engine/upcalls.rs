@@ -41,7 +41,7 @@ struct Upcalls<'c> {
     now: Instant,
     super_segment_max: usize,
     is_lent: bool,
-    /// What holds the frame, if it is lent.
+    /// Buffer of a lent frame.
     buffer: Option<&'c Bytes>,
     client: &'c mut dyn NodeClient,
 }

@@ -32,10 +32,10 @@ use crate::{
     transport::{CaptureOutput, ListeningSocket, SocketRnic},
 };
 
-/// How an adapter on kernel sockets runs.
+/// Options of an adapter on kernel sockets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketsConfig {
-    /// How long a thread that waits polls before it sleeps.
+    /// Time for which a waiting thread polls before it sleeps.
     pub spin: Duration,
 }
 

@@ -295,7 +295,7 @@ impl Rnic {
     /// and drives the adapter until it is set: [`Driver::wait_while`](crate::adapter::Driver::wait_while) does both.
     /// With kernel sockets nothing uses the memory any more when the call that has entered the adapter
     /// ([`Adapter::with`](crate::adapter::Adapter::with)) returns, since no device borrows it; `completion` follows
-    /// with the next turn of whoever drives the sockets.
+    /// in the next pass over the sockets.
     ///
     /// [`SharedSpan::from_raw`]: offload_engine::memory::SharedSpan::from_raw
     ///

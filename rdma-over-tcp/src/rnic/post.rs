@@ -232,7 +232,7 @@ impl Rnic {
             Operation::WriteImmediate { to, data: immediate } => {
                 let part = flags | WrFlags::PART;
                 self.try_post(id, context, Kind::Write { to }, data, part)?;
-                // A part that has come too late waits for the rest, which completes for both.
+                // In the error state the part is flushed with the rest, which completes for both.
                 let qp = self.check_sender(id)?;
                 if qp.state == QpState::Error {
                     qp.sends.finish_last(WcStatus::Flushed);

@@ -1,4 +1,4 @@
-//! What leaves: waits for a full link, and cuts for a plain one.
+//! Transmission: a full link, and GSO packets that are cut for a plain link.
 
 use super::*;
 

@@ -69,8 +69,7 @@ fn icmp_errors_over_ipv6() {
     }
 }
 
-// What quotes too little, something else than TCP, a later fragment, or has a wrong checksum is no
-// error of ours.
+// Ignored: a quote that is too short, of another protocol or of a later fragment, and a wrong checksum.
 #[test]
 fn icmp_errors_that_are_none() {
     for ipv6 in [false, true] {

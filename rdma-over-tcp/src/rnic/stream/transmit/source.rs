@@ -11,7 +11,7 @@ use crate::{
     rnic::stream::inbound_read::InboundRead,
 };
 
-/// What is sent as one message.
+/// Header of a message, and its numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source {
     Send { kind: SendKind, msn: Msn },
