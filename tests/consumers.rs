@@ -9,7 +9,7 @@ use std::thread;
 
 use flue_test_support::kernel_peer::{KernelPeer, Plan};
 use flue_test_support::needs::{Need, lacks};
-use flue_test_support::stream::{Stream, Summer};
+use flue_test_support::stream::{HashingSink, Stream};
 use flue_test_support::switch::Switch;
 use host_stack::node::Node;
 use host_stack::stream::Streams;
@@ -42,7 +42,7 @@ fn host(switch: &Switch, index: usize, vnet: VnetMode) -> Host {
 /// Sends and reads until both ways are through; then nothing has been lost, added or mixed up.
 fn stream_both_ways(node: &Node<Streams>, handle: OffloadHandle, seeds: [u64; 2]) {
     let (mut source, mut sent, mut chunk) = (Stream::new(seeds[0]), 0, vec![0; CHUNK]);
-    let mut summer = Summer::default();
+    let mut summer = HashingSink::default();
     let through = node.wait(Some(LIMIT), |streams, connections, now| {
         while sent < BYTES
             && streams.status(handle).is_some_and(|status| status.unacknowledged < WINDOW)

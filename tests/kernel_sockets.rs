@@ -12,7 +12,7 @@ use flue_test_support::flue::{ORDINARY_USER_ID, Scratch, command};
 use flue_test_support::needs::{Need, lacks};
 use flue_test_support::netns::Namespace;
 use flue_test_support::process::{Output, Process};
-use flue_test_support::stream::{Stream, Summer};
+use flue_test_support::stream::{HashingSink, Stream};
 use flue_test_support::wire::Wire;
 use rdma_over_tcp::ndk::blocking::{Connection, Incoming};
 use rdma_over_tcp::ndk::{
@@ -353,7 +353,7 @@ impl End {
     fn assert_received(&self, seed: u64) {
         let mut received = vec![0; LANES * LANE_BYTES];
         self.buffer.read_at(LANES * LANE_BYTES, &mut received);
-        let mut sum = Summer::default();
+        let mut sum = HashingSink::default();
         sum.update(&received);
         assert_eq!(sum.finish(), Stream::new(seed).digest((LANES * LANE_BYTES) as u64));
     }

@@ -31,13 +31,13 @@ struct Bench {
 }
 
 /// What a client has said, and how it ended.
-struct Said {
+struct CommandOutput {
     status: i32,
     out: String,
     err: String,
 }
 
-impl Said {
+impl CommandOutput {
     /// The document, of which there is one and nothing else.
     fn document(&self) -> Value {
         let Self { out, err, .. } = self;
@@ -73,22 +73,22 @@ impl Bench {
         self.start(&self.kernel, &format!("{line} --stack kernel"))
     }
 
-    fn client(&self, host: &Namespace, line: &str) -> Said {
+    fn client(&self, host: &Namespace, line: &str) -> CommandOutput {
         let command = command(FLUE, &format!("perf {line} --json"));
         let mut client = Process::start(host, command, Output::Bytes);
         let mut out = String::new();
         client.take_output().read_to_string(&mut out).expect("flue writes UTF-8");
         let status = client.wait(LIMIT).code().expect("it ends by itself");
-        Said { status, out, err: client.all_lines(LIMIT) }
+        CommandOutput { status, out, err: client.all_lines(LIMIT) }
     }
 
     /// A client on a node, of a server on a node.
-    fn node_client(&self, line: &str) -> Said {
+    fn node_client(&self, line: &str) -> CommandOutput {
         self.client(self.switch.namespace(), &format!("{line} {CLIENT}"))
     }
 
     /// As [`Bench::node_client`], of a server that does not say that it listens.
-    fn node_client_of_silent(&self, line: &str) -> Said {
+    fn node_client_of_silent(&self, line: &str) -> CommandOutput {
         let deadline = Instant::now() + LIMIT;
         loop {
             let said = self.node_client(line);
@@ -107,7 +107,7 @@ impl Bench {
 }
 
 /// Both have ended well; the results, each consistent.
-fn judged(server: &mut Process, said: &Said) -> Vec<Value> {
+fn judged(server: &mut Process, said: &CommandOutput) -> Vec<Value> {
     let document = said.document();
     assert_eq!(said.status, 0, "{}", said.out);
     server.expect_exit(0, LIMIT);

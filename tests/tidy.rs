@@ -225,7 +225,7 @@ const SHOWN_BY_DEBUG: &[&str] = &[
 /// Files in which Debug output is compared, or is of the interior.
 const DEBUG_OUTPUT: &[&str] = &[
     "offload-engine/src/state/variables.rs",
-    "offload-engine/src/tcp/recovery/routine.rs",
+    "offload-engine/src/tcp/recovery/fast_path.rs",
     "host-stack/src/simulation.rs",
     "tests/",
 ];

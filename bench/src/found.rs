@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::contest::Need;
 
 /// The libfabric yardstick, compiled on this machine.
-const LIBFABRIC_SOURCE: &str = include_str!("yardstick/libfabric.c");
+const LIBFABRIC_SOURCE: &str = include_str!("baseline/libfabric.c");
 
 /// An external program that flue is compared with.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]

@@ -24,15 +24,16 @@
 //!
 //! 1. Write its loop in a file under `yardstick`: TAPs come from `bed`, clocks and CPU times from `measure`. It
 //!    returns an `Outcome`, and fails when a frame was lost.
-//! 2. Add a variant to [`yardstick::Kind`], with its name and its call. `flue bench yardstick NAME` then prints one
+//! 2. Add a variant to [`baseline::Kind`], with its name and its call. `flue bench yardstick NAME` then prints one
 //!    line of JSON.
 //! 3. Add a contestant with `Job::Yardstick` to the groups in `catalog` that it is compared in; a new kind of program
 //!    also needs a `System`, which has its colour in `page/style.css`.
-//! 4. Add a test to `tests/yardstick.rs` of the workspace, and a sentence to `docs/bench.md`.
+//! 4. Add a test to `tests/baseline.rs` of the workspace, and a sentence to `docs/bench.md`.
 //!
 //! An external program is a `Job` instead, with its command line and parser in `tools` and a check in `found`.
 #![forbid(unsafe_code)]
 
+pub mod baseline;
 mod catalog;
 mod contest;
 mod found;
@@ -48,7 +49,6 @@ mod stats;
 mod syscalls;
 mod text;
 mod tools;
-pub mod yardstick;
 
 use std::{
     fs,
@@ -62,18 +62,18 @@ use flue_report::{Console, failure::Failure};
 
 pub use self::place::JoinArgs;
 use self::{
+    baseline::YardstickArgs,
     contest::{Group, Job, Need},
     found::Found,
     machine::{Build, Machine},
     outcome::{Contest, Report, SCHEMA, Score, Settings},
-    pace::{Pace, Retaken},
+    pace::{Pace, ResampleCounts},
     place::Place,
     process::{Fault, Signals},
     rounds::{Measure, Rounds, Step},
     sample::Sample,
     syscalls::{Calls, EndCalls},
     tools::Tools,
-    yardstick::YardstickArgs,
 };
 
 /// Most rounds of the points of charts.
@@ -180,7 +180,7 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
 /// The machine lacks something; flue could not be measured; a goal is missed, with `--check`.
 pub fn run(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     match &args.part {
-        Some(BenchPart::Yardstick(args)) => yardstick::run(args, console),
+        Some(BenchPart::Yardstick(args)) => baseline::run(args, console),
         Some(BenchPart::Join(args)) => args.run(),
         Some(BenchPart::Hold) => place::hold(),
         None => run_bench(args, console),
@@ -275,7 +275,7 @@ fn new_report(args: &BenchArgs, place: &Place, found: &Found) -> Report {
         namespaces: place.names.clone(),
         peers: found.peers.clone(),
         interrupted_by: None,
-        retaken: Retaken::default(),
+        retaken: ResampleCounts::default(),
         contests: Vec::new(),
         system_calls: Vec::new(),
     }
@@ -308,7 +308,7 @@ fn show_results(report: &Report, console: &mut Console<'_>) {
     if let Some(table) = text::system_calls(report) {
         console.say(format_args!("\nSystem calls under strace\n{table}"));
     }
-    let Retaken { again, slow } = report.retaken;
+    let ResampleCounts { again, slow } = report.retaken;
     if again + slow > 0 {
         console.say(format_args!(
             "processors exchanged data slowly at times: {again} samples were taken again, {slow} are slow"
@@ -318,8 +318,8 @@ fn show_results(report: &Report, console: &mut Console<'_>) {
         console.say(line);
     }
     let tally = report.tally();
-    if tally != outcome::Tally::default() {
-        let outcome::Tally { met, missed, unknown } = tally;
+    if tally != outcome::VerdictCounts::default() {
+        let outcome::VerdictCounts { met, missed, unknown } = tally;
         console.say(format_args!("goals: {met} met, {missed} missed, {unknown} not measured"));
     }
 }

@@ -10,7 +10,7 @@ use super::{
     contest::{Bound, Contestant, Group, Metric, Panel, System},
     found::Peer,
     machine::{Build, Machine},
-    pace::Retaken,
+    pace::ResampleCounts,
     sample::Sample,
     stats::{Ratio, Summary},
     syscalls::Calls,
@@ -262,7 +262,7 @@ pub(super) struct Report {
     /// The signal that ended the run early.
     pub(super) interrupted_by: Option<i32>,
     /// Numbers of samples that met a slow phase of the machine.
-    pub(super) retaken: Retaken,
+    pub(super) retaken: ResampleCounts,
     /// The results by group.
     pub(super) contests: Vec<Contest>,
     /// System calls of flue, if they were counted.
@@ -271,7 +271,7 @@ pub(super) struct Report {
 
 /// Number of goals by verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct VerdictCounts {
     /// Met.
     pub(super) met: usize,
     /// Missed.
@@ -288,8 +288,8 @@ impl Report {
     }
 
     /// Counts the goals by verdict.
-    pub(super) fn tally(&self) -> Tally {
-        let mut tally = Tally::default();
+    pub(super) fn tally(&self) -> VerdictCounts {
+        let mut tally = VerdictCounts::default();
         for (_, line) in self.lines().filter(|(_, line)| line.goal.is_some()) {
             match line.met {
                 Some(true) => tally.met += 1,

@@ -33,12 +33,12 @@ pub(super) struct Pace {
     past: Vec<f64>,
     /// Time of samples, less what was spent for the sake of the pace.
     budget: Duration,
-    retaken: Retaken,
+    retaken: ResampleCounts,
 }
 
 /// Numbers of samples that met a slow phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub(super) struct Retaken {
+pub(super) struct ResampleCounts {
     /// Repeated.
     pub(super) again: u32,
     /// Kept although they are slow: the budget was spent.
@@ -59,7 +59,7 @@ impl Pace {
             clock,
             past: Vec::new(),
             budget: Duration::ZERO,
-            retaken: Retaken::default(),
+            retaken: ResampleCounts::default(),
         }
     }
 
@@ -94,7 +94,7 @@ impl Pace {
         }
     }
 
-    pub(super) const fn retaken(&self) -> Retaken {
+    pub(super) const fn retaken(&self) -> ResampleCounts {
         self.retaken
     }
 
@@ -202,21 +202,21 @@ mod tests {
     fn a_steady_machine_is_measured_once() {
         let (taken, pace) = played(|_| false, 3);
         assert_eq!(taken, [11, 23, 35]);
-        assert_eq!(pace.retaken(), Retaken::default());
+        assert_eq!(pace.retaken(), ResampleCounts::default());
     }
 
     #[test]
     fn samples_wait_for_the_pace() {
         let (taken, pace) = played(|second| (37..45).contains(&second), 4);
         assert_eq!(taken, [11, 23, 35, 55]);
-        assert_eq!(pace.retaken(), Retaken::default());
+        assert_eq!(pace.retaken(), ResampleCounts::default());
     }
 
     #[test]
     fn what_became_slow_is_taken_again() {
         let (taken, pace) = played(|second| (48..52).contains(&second), 4);
         assert_eq!(taken, [11, 23, 35, 62]);
-        assert_eq!(pace.retaken(), Retaken { again: 1, slow: 0 });
+        assert_eq!(pace.retaken(), ResampleCounts { again: 1, slow: 0 });
     }
 
     #[test]

@@ -11,7 +11,7 @@ use host_stack::{
 };
 use offload_engine::{
     chimney::client::UploadReason,
-    engine::Look,
+    engine::ConnectionSnapshot,
     state::TcpConst,
     status::NdisStatus,
     tcp::{CaState, Info},
@@ -86,7 +86,7 @@ pub struct Record {
 impl Record {
     /// From what the host stack says, and the target if it has the connection; `tree`: with the three classes of
     /// offload state.
-    pub fn new(row: &ConnectionRow, look: Option<Look>, tree: bool) -> Self {
+    pub fn new(row: &ConnectionRow, look: Option<ConnectionSnapshot>, tree: bool) -> Self {
         let ConnectionRow { handle, local, remote, state, offload, recv_q, send_q, moves } = *row;
         let Moves { offloads, uploads, last_upload_reason, refusals, last_refusal } = moves;
         let mut record = Self {
@@ -113,8 +113,8 @@ impl Record {
     }
 
     /// Adds what only the target knows.
-    fn complete(&mut self, look: &Look, tree: bool) {
-        let Look { info, neighbor, path, tcp, queried, send_outstanding } = look;
+    fn complete(&mut self, look: &ConnectionSnapshot, tree: bool) {
+        let ConnectionSnapshot { info, neighbor, path, tcp, queried, send_outstanding } = look;
         let phase = SocketState::from(info.phase);
         self.state.get_or_insert_with(|| phase.name().to_owned());
         self.recv_q.get_or_insert_with(|| queried.receive_backlog_size.into());

@@ -27,7 +27,7 @@ use host_stack::{
 use offload_engine::{
     chimney::client::OffloadHandle,
     descriptor::moved_up,
-    engine::{Look, NodeClient},
+    engine::{ConnectionSnapshot, NodeClient},
     thread,
 };
 use rdma_over_tcp::{
@@ -73,7 +73,7 @@ pub trait Controlled: Send + 'static {
     ) -> Result<Option<ConnectionRow>, WaitError>;
 
     /// State of these connections in the target; `None`: not offloaded.
-    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>>;
+    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>>;
 
     /// The connections that are those of queue pairs.
     fn queue_pairs(&self) -> Vec<ConnectionEntry> {
@@ -104,7 +104,7 @@ impl<C: NodeClient + 'static> Controlled for Node<C> {
         self.find(handle, limit)
     }
 
-    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
+    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
         self.look(handles)
     }
 
@@ -131,7 +131,7 @@ impl Controlled for Vec<Adapter> {
         self[0].find(handle, limit)
     }
 
-    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
+    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
         self[0].look(handles)
     }
 

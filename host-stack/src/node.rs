@@ -30,11 +30,11 @@
 //! The lock is taken once per iteration and per call, never per packet. `monitor` has the state that the threads share,
 //! and the protocol by which no wake-up is lost.
 
-mod attend;
 mod callbacks;
 mod core;
 mod idle;
 mod monitor;
+mod progress;
 
 use std::{
     boxed::Box, fmt, format, io, marker::PhantomData, string::String, sync::Arc,
@@ -45,7 +45,7 @@ use crossbeam_channel::Receiver;
 use offload_engine::{
     chimney::client::{ClientTag, OffloadHandle},
     engine::{
-        Clients, Connections, Engine, EngineConfig, Look, NodeClient, TooManyClients,
+        Clients, ConnectionSnapshot, Connections, Engine, EngineConfig, NodeClient, TooManyClients,
         doorbell::{Doorbell, Sleep},
     },
     link::Link,
@@ -58,9 +58,9 @@ use offload_engine::{
 };
 
 pub use self::{
-    attend::Presence,
     core::{Core, Cores},
     monitor::{Monitor, Passive},
+    progress::Presence,
 };
 use crate::{
     host::{Host, HostConfig},
@@ -117,7 +117,7 @@ impl NodeConfig {
 /// A node with its clock and threads, or one of its shards, as one of its clients sees it: `C` is that client. Clones
 /// are the same. When the last of them is dropped the client leaves: its listeners go, and its connections end with an
 /// RST. The node goes on for its other clients, and ends with the last handle of any. That drop returns when these RSTs
-/// have left, and all that had been sent before, at most [`FAREWELL_MAX`] later; after a drop in a
+/// have left, and all that had been sent before, at most [`SHUTDOWN_DRAIN_MAX`] later; after a drop in a
 /// callback of the node's the node ends behind that callback. TIME-WAIT ends with the node. So it acknowledges twice
 /// more what peers have sent on connections in TIME-WAIT whose path has lost segments: a peer whose FIN is not
 /// acknowledged would retransmit it until its time-out.
@@ -148,7 +148,7 @@ impl Drop for Membership {
 /// How long a node that ends goes on, at most, until its last frames have left: the RSTs of its clients'
 /// connections, and the FINs and ACKs of connections that both sides have closed. A link that takes nothing, or a next
 /// hop that does not answer, costs this long.
-pub const FAREWELL_MAX: Duration = Duration::from_secs(1);
+pub const SHUTDOWN_DRAIN_MAX: Duration = Duration::from_secs(1);
 
 /// How often a node that ends repeats its last acknowledgements.
 const LAST_ACK_REPEATS: usize = 2;
@@ -190,7 +190,7 @@ fn host_thread<K: Passive>(shards: &[Arc<Monitor<K>>], doorbell: &Doorbell, mut 
             sleep_of_host(doorbell, &host, now(), None, &is_stopping);
         }
     }
-    let deadline = now() + FAREWELL_MAX;
+    let deadline = now() + SHUTDOWN_DRAIN_MAX;
     let is_over = |host: &Host| host.is_silent() && !host.has_input();
     while now() < deadline && !is_over(&host) && !shards.iter().any(|shared| shared.has_failed()) {
         if !host.poll(now()) {
@@ -232,7 +232,7 @@ fn engine_thread(own: &Monitor<Core>, shards: &[Arc<Monitor<Core>>], host_is_sil
 
 /// Sends the last frames of a node whose clients have left.
 fn finish(shard: &Monitor<Core>, host_is_silent: &AtomicBool) {
-    shard.finish(shard.now() + FAREWELL_MAX, |core| {
+    shard.finish(shard.now() + SHUTDOWN_DRAIN_MAX, |core| {
         (core.host.is_some() || host_is_silent.load(Ordering::Acquire)) && core.is_silent()
     });
 }
@@ -421,7 +421,7 @@ impl<C: NodeClient> Node<C> {
     }
 
     /// State of these connections in the offload target; `None`: not offloaded.
-    pub fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
+    pub fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
         let mut looks = vec![None; handles.len()];
         self.with_engines(|engine, now| {
             for (look, handle) in looks.iter_mut().zip(handles) {

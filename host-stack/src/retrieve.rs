@@ -41,7 +41,7 @@ pub(crate) struct Given {
 
 /// Sequence variables of a connection of smoltcp's, by counting; `fin_heard`: RCV.NXT is behind the peer's FIN.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct SeqState {
     pub(crate) snd_una: SeqNum,
     pub(crate) rcv_nxt: SeqNum,
     pub(crate) fin_heard: bool,
@@ -52,7 +52,7 @@ pub(crate) fn retrieve(
     segment: &Segment<'_>,
     flow: &Flow,
     socket: &Socket<'_>,
-    standing: Standing,
+    standing: SeqState,
 ) -> Given {
     let as_it_is = Given { ahead: None, whole: true };
     let Some(scale) = flow.receive_scale().filter(|_| is_synchronized(socket.state())) else {
@@ -62,7 +62,7 @@ pub(crate) fn retrieve(
     if !segment.flags.contains(Flags::ACK) || controls != [false; 2] {
         return as_it_is;
     }
-    let Standing { snd_una, rcv_nxt, fin_heard } = standing;
+    let SeqState { snd_una, rcv_nxt, fin_heard } = standing;
     let is_new = segment.ack.is_after(snd_una);
     // RFC 5961 §5.2: nothing that was not sent. What is old lies within a window, and with its FIN, of RCV.NXT; a
     // peer that has filled the window sends from its right edge.

@@ -98,7 +98,7 @@ impl Bench {
         while a.clients.contains(gone) {
             a.poll(self.pair.now).unwrap();
         }
-        let heir = a.register(Heir::new).unwrap();
+        let heir = a.register(ReplacementClient::new).unwrap();
         assert_ne!(heir, gone, "a tag is given once");
         let place = |tag: ClientTag| tag.0 % CLIENTS_MAX as u64;
         assert_eq!(place(heir), place(gone), "a place is taken again");
@@ -116,18 +116,18 @@ impl Bench {
         };
         self.run_until(|bench| is_bound(bench, bound).is_some());
         assert_eq!(is_bound(self, bound), Some(Ok(local)), "its port is free");
-        let heard = &self.pair.a.clients.get::<Heir>(heir).unwrap().heard;
+        let heard = &self.pair.a.clients.get::<ReplacementClient>(heir).unwrap().heard;
         assert!(heard.is_empty(), "{heard:?}");
     }
 }
 
 /// Takes the place of one that has left, and keeps what it hears.
-struct Heir {
+struct ReplacementClient {
     port: SocketPort,
     heard: Vec<String>,
 }
 
-impl Heir {
+impl ReplacementClient {
     fn new(port: SocketPort) -> Self {
         Self { port, heard: Vec::new() }
     }
@@ -137,7 +137,7 @@ impl Heir {
     }
 }
 
-impl OffloadClient for Heir {
+impl OffloadClient for ReplacementClient {
     fn offloaded(&mut self, _io: &mut ConnectionIo<'_>) {
         self.hears("offloaded");
     }
@@ -165,7 +165,7 @@ impl OffloadClient for Heir {
     }
 }
 
-impl NodeClient for Heir {
+impl NodeClient for ReplacementClient {
     fn poll(&mut self, _now: Instant, _connections: &mut Connections) -> bool {
         let notice: Option<Notice> = self.port.notice();
         notice.is_some_and(|notice| {

@@ -11,7 +11,7 @@ use std::{net::SocketAddr, time};
 use bytes::Bytes;
 use host_stack::{
     host::HostConfig,
-    node::{FAREWELL_MAX, Node, NodeConfig, Progress},
+    node::{Node, NodeConfig, Progress, SHUTDOWN_DRAIN_MAX},
     socket::{HostError, OffloadPolicy},
     stream::{OffloadState, StreamStatus, Streams},
 };
@@ -106,7 +106,7 @@ impl Bench {
     fn ended(mut self) -> Vec<StreamStatus> {
         let begun = time::Instant::now();
         self.near.clear();
-        assert!(begun.elapsed() < FAREWELL_MAX, "there was nothing to be waited for");
+        assert!(begun.elapsed() < SHUTDOWN_DRAIN_MAX, "there was nothing to be waited for");
         let ends = self.ends.iter().map(|[_, other]| {
             self.until(&self.far, *other, |end| end.closed || end.peer_closed && end.shut_down);
             status(&self.far, *other)

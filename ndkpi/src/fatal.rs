@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, PoisonError, Weak},
 };
 
-use rdma_over_tcp::adapter::LastResort;
+use rdma_over_tcp::adapter::PanicHandler;
 
 /// An adapter, to be ended.
 pub(crate) trait Abandon: Send + Sync {
@@ -13,7 +13,7 @@ pub(crate) trait Abandon: Send + Sync {
     fn abandon(&self);
 }
 
-static RESORT: LastResort = LastResort::new(end_adapters);
+static RESORT: PanicHandler = PanicHandler::new(end_adapters);
 
 /// Adapters that are open.
 static OPEN: Mutex<Vec<Weak<dyn Abandon>>> = Mutex::new(Vec::new());

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::Error,
-    words::{joined, word},
+    format::{joined, word},
 };
 
 /// Seconds that a connection rests in the host after an upload that nobody asked for, or a refusal.

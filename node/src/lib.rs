@@ -25,17 +25,18 @@
 mod chimney;
 mod detection;
 mod error;
+mod format;
 mod impairment;
 pub mod launched;
 mod open;
 mod options;
 pub mod output;
 pub mod units;
-mod words;
 
 pub use self::{
     chimney::{Capacity, ChimneyOptions, PORTS_MAX, UPLOAD_REST_DEFAULT_SECONDS},
     error::{Cause, Error},
+    format::word,
     impairment::{Impairment, parse_burst, parse_nanos},
     open::{NdkNode, OpenLinks},
     options::{
@@ -43,7 +44,6 @@ pub use self::{
         MTU_DEFAULT_BYTES, MTU_RANGE_BYTES, NodeOptions, QUEUES_MAX, RECEIVE_WINDOW_DEFAULT_BYTES,
         RECEIVE_WINDOW_RANGE_BYTES, TAP_DEFAULT, TXQUEUELEN_RANGE, parse_interface, random_seed,
     },
-    words::word,
 };
 
 #[cfg(all(test, feature = "clap"))]

@@ -19,9 +19,9 @@ use serde::{Deserialize, Serialize};
 use crate::{
     chimney::ChimneyOptions,
     error::Error,
+    format::{joined, word},
     impairment::Impairment,
     units::IpPrefix,
-    words::{joined, word},
 };
 
 /// The address of a node for which none is given.

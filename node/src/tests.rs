@@ -6,7 +6,7 @@ use offload_engine::{
     tcp::{CongestionAlgorithm, PushPolicy},
 };
 
-use super::{words::joined, *};
+use super::{format::joined, *};
 
 #[derive(Parser)]
 struct Command {

@@ -115,9 +115,9 @@ pub enum EndReason {
 
 /// An error number in words: layer, type, the error's own text, and the number.
 #[derive(Clone, Copy, Debug)]
-pub struct InWords(pub ErrorNumber);
+pub struct ErrorText(pub ErrorNumber);
 
-impl fmt::Display for InWords {
+impl fmt::Display for ErrorText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(number) = self;
         let kind = match (number.layer, number.etype) {
@@ -146,8 +146,10 @@ impl fmt::Display for EndReason {
             write!(f, "{what} ({})", WireError::MpaConnectionLost.number())
         };
         match self {
-            Self::Found(number) => write!(f, "this side found an error: {}", InWords(*number)),
-            Self::Terminated(number) => write!(f, "the peer found an error: {}", InWords(*number)),
+            Self::Found(number) => write!(f, "this side found an error: {}", ErrorText(*number)),
+            Self::Terminated(number) => {
+                write!(f, "the peer found an error: {}", ErrorText(*number))
+            }
             Self::TerminatedUnnumbered => {
                 f.write_str("the peer found an error: its Terminate has no error number")
             }

@@ -37,14 +37,14 @@ const FILES: [(&str, &str); 31] = [
     ("vectors", "tests/vectors.rs"),
     ("siw_captures", "tests/siw_captures.rs"),
     ("bad_peers", "tests/simulation/bad_peers.rs"),
-    ("nudge", "tests/simulation/nudge.rs"),
+    ("nudge", "tests/simulation/accept_race.rs"),
     ("reads", "tests/simulation/reads.rs"),
     ("memory", "../offload-engine/src/memory/tests.rs"),
     ("extensions", "src/ndk/tests/extensions.rs"),
     ("faults", "tests/simulation/faults.rs"),
     ("simulation", "tests/simulation/main.rs"),
     ("handover", "../host-stack/tests/handover.rs"),
-    ("live_moves", "../tests/live_moves.rs"),
+    ("live_moves", "../tests/migration.rs"),
 ];
 
 fn read(path: &str) -> String {

@@ -5,7 +5,7 @@
 //! [`client::LIMIT`] each.
 
 pub mod filter;
-mod words;
+mod format;
 
 use std::{fs, path::PathBuf};
 
@@ -207,7 +207,7 @@ fn render(args: &SsArgs, nodes: &[Listed]) -> String {
                 cells.push(format!("node:((\"{}\",pid={}))", node.tap, node.pid));
             }
             table.row(cells);
-            details.push(words::of(record, node));
+            details.push(format::of(record, node));
         }
     }
     let table = table.to_string();

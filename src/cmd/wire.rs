@@ -7,7 +7,7 @@
 mod ends;
 mod overrides;
 mod pump;
-mod tell;
+mod report;
 
 use std::{fmt, time::Duration};
 
@@ -238,7 +238,7 @@ pub fn run(args: &WireArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     tracing::info!("joined");
     let mut run = pump::Run::new(wire, stop)?;
     let ended = run.until_told(&config, console);
-    tell::summary(&run.wire, run.elapsed(), [a.dropped(), b.dropped()], console);
+    report::summary(&run.wire, run.elapsed(), [a.dropped(), b.dropped()], console);
     ended
 }
 

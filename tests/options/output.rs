@@ -17,24 +17,24 @@ rows! { ALL;
 }
 
 /// What a client has said on its standard output and on its standard error, and its exit status.
-struct Told {
+struct CommandOutput {
     out: String,
     err: String,
     status: Option<i32>,
 }
 
 /// Runs a client on node 2 to its end.
-fn client(bench: &Bench, line: &str) -> Told {
+fn client(bench: &Bench, line: &str) -> CommandOutput {
     let mut client = bench.start(&format!("{line} {}", Bench::plug(2)), Output::Bytes);
     drop(client.take_input());
     let mut out = String::new();
     client.take_output().read_to_string(&mut out).expect("flue writes UTF-8");
     let status = client.wait(START).code();
-    Told { out, err: client.all_lines(START), status }
+    CommandOutput { out, err: client.all_lines(START), status }
 }
 
 /// A client of each command with these options, against a server, to its good end.
-fn each(bench: &Bench, options: &str) -> [Told; 3] {
+fn each(bench: &Bench, options: &str) -> [CommandOutput; 3] {
     let listener = bench.kernel.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))).unwrap();
     let port = listener.local_addr().unwrap().port();
     let accepted = std::thread::spawn(move || listener.accept().map(drop));
@@ -50,14 +50,14 @@ fn each(bench: &Bench, options: &str) -> [Told; 3] {
     let rping = served("rping -s", "rping -c -a 10.0.0.3 -C 2 -v");
     let perf = served("perf tcp-bw -1", "perf tcp-bw -n 10 -O 0 10.0.0.3");
     let told = [nc, rping, perf];
-    for Told { out, err, status } in &told {
+    for CommandOutput { out, err, status } in &told {
         assert_eq!(*status, Some(0), "{options}: {out}{err}");
     }
     told
 }
 
 /// Whether the three have said a word on standard error.
-fn says(told: &[Told; 3], word: &str) -> [bool; 3] {
+fn says(told: &[CommandOutput; 3], word: &str) -> [bool; 3] {
     told.each_ref().map(|told| told.err.contains(word))
 }
 
@@ -65,7 +65,7 @@ fn quiet(bench: &Bench) {
     let loud = each(bench, "");
     assert_eq!(says(&loud, "# tap: tap2"), [true; 3], "the configuration");
     let quiet = each(bench, "--quiet");
-    for Told { err, .. } in &quiet {
+    for CommandOutput { err, .. } in &quiet {
         assert_eq!(err, "");
     }
     let [nc, rping, perf] = &quiet;

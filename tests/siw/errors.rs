@@ -6,7 +6,7 @@ use flue_test_support::tshark::{self, PduKind};
 
 use crate::bench::{Bench, Setup};
 use crate::guest::Siw;
-use crate::operations::{PORT, Said, peers};
+use crate::operations::{CommandOutput, PORT, peers};
 use crate::{KERNEL, Row, TAP};
 
 pub(crate) fn rows(siw: Siw, rows: &mut Vec<Row>) {
@@ -147,7 +147,7 @@ fn errors(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {
 }
 
 /// Terminates of the server, in a capture whose CRCs are good.
-fn terminates(said: &Said) -> Vec<[u8; 3]> {
+fn terminates(said: &CommandOutput) -> Vec<[u8; 3]> {
     let pdus = tshark::pdus(&said.end.capture);
     tshark::assert_crcs_good(&pdus);
     let of_server = pdus.iter().filter(|pdu| pdu.source_port == PORT);

@@ -46,7 +46,7 @@ pub(crate) fn rows(siw: Siw, rows: &mut Vec<Row>) {
 }
 
 /// What the two ends have said, and flue's.
-pub(crate) struct Said {
+pub(crate) struct CommandOutput {
     pub(crate) client: String,
     pub(crate) server: String,
     pub(crate) end: End,
@@ -61,7 +61,7 @@ pub(crate) fn peers(
     options: &str,
     client: &str,
     connections: u32,
-) -> Said {
+) -> CommandOutput {
     let end = bench.set_up(setup);
     let program = bench.peer_program();
     let options = options.replace("CAPTURE", &end.capture.display().to_string());
@@ -72,7 +72,7 @@ pub(crate) fn peers(
         let mut client = bench.flue_run(&end, &options, &format!("{program} {client}"));
         client.expect_exit(0, LIMIT);
         let server = bench.guest.expect_exit(server, 0, LIMIT);
-        return Said { client: client.all_lines(LIMIT), server, end };
+        return CommandOutput { client: client.all_lines(LIMIT), server, end };
     }
     let line = format!("{program} serve {} {connections}", end.address);
     let mut server = bench.flue_run(&end, &options, &line);
@@ -81,7 +81,7 @@ pub(crate) fn peers(
     let client = bench.guest.start(&format!("verbs_peer {client}"));
     let client = bench.guest.expect_exit(client, 0, LIMIT);
     server.expect_exit(0, LIMIT);
-    Said { client, server: server.all_lines(LIMIT), end }
+    CommandOutput { client, server: server.all_lines(LIMIT), end }
 }
 
 fn operations(bench: &mut Bench, setup: &Setup, is_client: bool) -> String {

@@ -127,7 +127,7 @@ fn host_constants() -> impl IntoIterator<Item = (&'static str, Value)> {
         host_stack::host::MTU_MAX,
         host_stack::host::MTU_MIN,
         host_stack::host::RETRANSMISSION_MAX,
-        host_stack::node::FAREWELL_MAX,
+        host_stack::node::SHUTDOWN_DRAIN_MAX,
         host_stack::socket::AUTO_OFFLOAD_BYTES,
         host_stack::socket::RECEIVE_CREDIT_BYTES,
         host_stack::socket::SEND_CREDIT_BYTES,
@@ -285,7 +285,7 @@ const README: &[&str] = &[
 ];
 
 const ARCHITECTURE: &[&str] = &[
-    "for at most `FAREWELL_MAX` ({host_stack::node::FAREWELL_MAX})",
+    "for at most `SHUTDOWN_DRAIN_MAX` ({host_stack::node::SHUTDOWN_DRAIN_MAX})",
     "at most {offload_engine::engine::FROM_HOST_MESSAGES_MAX} messages of the host; \
      a batch of at most {EngineConfig::rx_batch_frames_max} frames;",
     "at most {offload_engine::engine::TRANSMIT_SEGMENTS_MAX} segments go out",

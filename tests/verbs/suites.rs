@@ -131,7 +131,7 @@ fn program_of_libfabric() {
     }
     let scratch = Scratch::new();
     let program = scratch.file("libfabric-bench");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/bench/src/yardstick/libfabric.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/bench/src/baseline/libfabric.c");
     let compiled = Command::new("cc").arg("-o").arg(&program).args([source, "-lfabric"]).status();
     assert!(compiled.expect("cc runs").success());
     let operations = [

@@ -6,11 +6,11 @@ use flue_verbs_core::{
     events::{Acknowledgements, Listener},
     loss,
 };
-use rdma_over_tcp::adapter::LastResort;
+use rdma_over_tcp::adapter::PanicHandler;
 
 use crate::async_events::{AsyncEvent, OPEN};
 
-static RESORT: LastResort = LastResort::new(|| loss::fail(&teller()));
+static RESORT: PanicHandler = PanicHandler::new(|| loss::fail(&teller()));
 
 /// Whether anything has panicked.
 #[inline]

@@ -27,7 +27,7 @@ const MARKER: f64 = 3.6;
 
 /// What a chart shows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look<'a> {
+pub(super) struct ChartStyle<'a> {
     /// Name of the horizontal axis.
     pub(super) across: &'a str,
     /// The figure.
@@ -47,7 +47,7 @@ struct Series {
 }
 
 /// Draws the points; `None` if there are no figures.
-pub(super) fn chart(points: &[&Contest], look: &Look<'_>) -> Option<String> {
+pub(super) fn chart(points: &[&Contest], look: &ChartStyle<'_>) -> Option<String> {
     let names = names_of(points).into_iter();
     let series: Vec<Series> = names.filter_map(|name| series_of(points, name, look)).collect();
     let places: Vec<f64> = points.iter().filter_map(|it| it.at).map(|at| at as f64).collect();
@@ -78,7 +78,7 @@ pub(super) fn chart(points: &[&Contest], look: &Look<'_>) -> Option<String> {
     Some(canvas.finish())
 }
 
-fn series_of(points: &[&Contest], name: String, look: &Look<'_>) -> Option<Series> {
+fn series_of(points: &[&Contest], name: String, look: &ChartStyle<'_>) -> Option<Series> {
     let mut system = None;
     let points = points.iter().filter_map(|contest| {
         let score = contest.contestants.iter().find(|it| it.name == name)?;
@@ -90,7 +90,7 @@ fn series_of(points: &[&Contest], name: String, look: &Look<'_>) -> Option<Serie
 }
 
 /// "64", "4K", "1M".
-fn short(place: f64, look: &Look<'_>) -> String {
+fn short(place: f64, look: &ChartStyle<'_>) -> String {
     match place as u64 {
         count if !look.in_bytes => count.to_string(),
         bytes @ 0..=1_023 => bytes.to_string(),
@@ -99,7 +99,7 @@ fn short(place: f64, look: &Look<'_>) -> String {
     }
 }
 
-fn draw(canvas: &mut Canvas, one: &Series, x: &Axis, y: &Axis, look: &Look<'_>) {
+fn draw(canvas: &mut Canvas, one: &Series, x: &Axis, y: &Axis, look: &ChartStyle<'_>) {
     let (unit, unit_size) = look.metric.unit();
     let class = class_of(one.system);
     let at = |value: f64| y.at(value / unit_size);

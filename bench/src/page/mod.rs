@@ -12,7 +12,7 @@ use flue_report::{
     units::{format_bytes, three_digits},
 };
 
-use self::lines::Look;
+use self::lines::ChartStyle;
 use super::{
     contest::{Bound, Metric, Panel},
     outcome::{Contest, Line, Report, Score},
@@ -252,7 +252,7 @@ fn sizes(out: &mut String, report: &Report) {
             (Metric::MessagesPerSecond, true, "message rate (logarithmic)"),
         ] {
             let label = format!("{title}: {what}");
-            let look = Look {
+            let look = ChartStyle {
                 across: "message size, bytes",
                 metric,
                 is_log,
@@ -319,7 +319,7 @@ fn counts(out: &mut String, report: &Report) {
         }
         let across = if *panel == Panel::Connections { "connections" } else { "queues" };
         let metric = Metric::BandwidthBps;
-        let look = Look { across, metric, is_log: false, in_bytes: false, label: title };
+        let look = ChartStyle { across, metric, is_log: false, in_bytes: false, label: title };
         if let Some(chart) = lines::chart(&points, &look) {
             card(&mut charts, title, &chart);
         }

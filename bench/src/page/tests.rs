@@ -5,7 +5,7 @@ use crate::{
     found::Peer,
     machine::{Build, Machine},
     outcome::{Attempt, SCHEMA, Settings},
-    pace::Retaken,
+    pace::ResampleCounts,
     sample::{Covers, Cpu, Latency, Sample},
     syscalls::{Calls, EndCalls},
 };
@@ -111,7 +111,7 @@ fn report(evil: &str) -> Report {
             Peer { name: "iperf3", found: false, detail: evil.into(), package: "iperf3" },
         ],
         interrupted_by: None,
-        retaken: Retaken::default(),
+        retaken: ResampleCounts::default(),
         contests: contests.collect(),
         system_calls: vec![calls(None), calls(Some(evil.into()))],
     }

@@ -3,8 +3,8 @@
 use serde::Deserialize;
 
 use crate::{
+    baseline::{self, SCHEMA},
     sample::{Covers, Cpu, Latency, Sample},
-    yardstick::{self, SCHEMA},
 };
 
 #[derive(Deserialize)]
@@ -14,7 +14,7 @@ struct Line {
     value: Option<f64>,
     unit: Option<String>,
     latency_ns: Option<Latency>,
-    cpu: Option<yardstick::Cpu>,
+    cpu: Option<baseline::Cpu>,
     bytes: Option<u64>,
     seconds: Option<f64>,
     detail: Option<Detail>,

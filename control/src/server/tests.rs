@@ -68,7 +68,7 @@ impl Controlled for Fake {
         Ok(self.rows(limit)?.into_iter().find(|row| row.handle == handle))
     }
 
-    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
+    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
         assert!(handles.len() <= LOOK_MAX, "the node is held for too many");
         vec![None; handles.len()]
     }

@@ -107,7 +107,7 @@ pub(crate) fn export(
     if let Err(error) = compare(surroundings) {
         return Err(Box::new((error, socket)));
     }
-    let mut interview = Interview::begin(now, socket, surroundings);
+    let mut interview = StateExtractor::begin(now, socket, surroundings);
     let opening = match interview.opening(surroundings) {
         Ok(opening) => opening,
         Err(error) => return Err(Box::new((error, interview.end()))),
@@ -182,13 +182,13 @@ struct Data {
     out_of_order: Vec<(SeqNum, Bytes)>,
 }
 
-struct Interview {
+struct StateExtractor {
     stage: Stage,
     socket: SocketHandle,
     clock: SmolInstant,
 }
 
-impl Interview {
+impl StateExtractor {
     fn begin(now: Instant, socket: Socket<'static>, surroundings: &Surroundings<'_>) -> Self {
         let clock = to_smoltcp(now) + CHALLENGE_PAUSE;
         let mut stage = Stage::new(clock, surroundings.tuple, 0);

@@ -24,7 +24,7 @@ use crate::{
     clock::{self, TimestampClock, to_smoltcp},
     device::QueueDevice,
     observer::{Flow, Leaves},
-    retrieve::{Given, Standing, retrieve},
+    retrieve::{Given, SeqState, retrieve},
     window::{raise_scale, scale_of_buffer},
     wire::{self, Acknowledgement, Frame, Way},
 };
@@ -182,12 +182,12 @@ impl End {
         let _ = self.interface.poll_ingress_single(at, &mut self.device, &mut self.sockets);
     }
 
-    fn standing(&self) -> Standing {
+    fn standing(&self) -> SeqState {
         let socket = self.sockets.get::<Socket<'_>>(self.socket);
         let fin_heard = fin_received(socket.state());
         let acknowledged = self.written - socket.send_queue() as u64;
         let received = self.read + socket.recv_queue() as u64;
-        Standing {
+        SeqState {
             snd_una: self.first_sent
                 + acknowledged as u32
                 + u32::from(fin_acknowledged(socket.state())),
@@ -266,7 +266,7 @@ impl End {
 
     fn export(&mut self, now: Instant) -> Result<ConnectionState, ExportError> {
         self.clock.show(now);
-        let Standing { snd_una, rcv_nxt, .. } = self.standing();
+        let SeqState { snd_una, rcv_nxt, .. } = self.standing();
         let socket = take(&mut self.sockets, self.socket);
         let surroundings = Surroundings {
             beyond: &VecDeque::new(),

@@ -30,7 +30,7 @@ use super::{
     shards::{ClientId, ShardId},
 };
 use crate::{
-    copy::send_piece, observer::Flow, retrieve::Standing, socket::ListenerId, wire::Segment,
+    copy::send_piece, observer::Flow, retrieve::SeqState, socket::ListenerId, wire::Segment,
 };
 
 /// Ports given to who asks for none (RFC 6335 §6).
@@ -200,8 +200,8 @@ impl Connection {
     }
 
     /// What [`retrieve`](crate::retrieve::retrieve) has to know of it.
-    pub(super) fn standing(&self, socket: &Socket<'_>) -> Standing {
-        Standing {
+    pub(super) fn standing(&self, socket: &Socket<'_>) -> SeqState {
+        SeqState {
             snd_una: self.snd_una(socket),
             rcv_nxt: self.rcv_nxt(socket),
             fin_heard: fin_received(socket.state()),

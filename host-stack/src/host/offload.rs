@@ -37,7 +37,7 @@ use crate::{
 
 /// Whether a connection is to be offloaded.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum OffloadTiming {
     No,
     /// At the end of its handshake.
     AtOnce,
@@ -85,7 +85,7 @@ impl Host {
     pub(super) fn hand_over(&mut self, now: Instant) -> bool {
         let due = |(handle, connection): (&OffloadHandle, &Connection)| {
             let wish = self.wish(now, connection);
-            (wish != Wish::No).then_some((*handle, wish))
+            (wish != OffloadTiming::No).then_some((*handle, wish))
         };
         let due = self.connections.iter().filter_map(due).collect::<Vec<_>>();
         let mut batches = BTreeMap::<ShardId, Batch>::new();
@@ -93,7 +93,7 @@ impl Host {
         for (handle, wish) in due {
             let Some(connection) = self.connections.get(&handle) else { continue };
             let batch = batches.entry(connection.shard).or_default();
-            work |= self.offload(now, handle, wish == Wish::AtOnce, batch);
+            work |= self.offload(now, handle, wish == OffloadTiming::AtOnce, batch);
         }
         for (shard, batch) in batches {
             if !batch.0.is_empty() {
@@ -103,15 +103,15 @@ impl Host {
         work
     }
 
-    pub(super) fn wish(&self, now: Instant, connection: &Connection) -> Wish {
+    pub(super) fn wish(&self, now: Instant, connection: &Connection) -> OffloadTiming {
         let at = match connection.stage {
             Stage::Handshake(_) | Stage::Open => self.offload_at(connection),
             Stage::Lingering => None,
         };
         match (at, connection.stage) {
-            (Some(at), Stage::Handshake(_)) if at <= now => Wish::AtOnce,
-            (Some(at), _) if at <= now => Wish::Later,
-            _ => Wish::No,
+            (Some(at), Stage::Handshake(_)) if at <= now => OffloadTiming::AtOnce,
+            (Some(at), _) if at <= now => OffloadTiming::Later,
+            _ => OffloadTiming::No,
         }
     }
 

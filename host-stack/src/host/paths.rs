@@ -17,10 +17,10 @@ pub(super) const PATHS_MAX: usize = 1024;
 
 /// What is known of paths, by the address at their end.
 #[derive(Debug, Default)]
-pub(super) struct Paths(BTreeMap<IpAddr, Narrow>);
+pub(super) struct Paths(BTreeMap<IpAddr, PathMtuEntry>);
 
 #[derive(Clone, Copy, Debug)]
-struct Narrow {
+struct PathMtuEntry {
     mtu: u32,
     since: Instant,
 }
@@ -33,7 +33,7 @@ impl Paths {
                 self.0.remove(&oldest);
             }
         }
-        self.0.insert(remote, Narrow { mtu, since: now });
+        self.0.insert(remote, PathMtuEntry { mtu, since: now });
     }
 
     /// Path MTU to `remote` in bytes, at most `link`.

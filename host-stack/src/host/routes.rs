@@ -24,7 +24,7 @@ use super::{
     connection::Connection,
     neighbors::SOLICIT_INTERVAL,
     objects::{Neighbor, Object, PathKey, Unused},
-    offload::Wish,
+    offload::OffloadTiming,
     shards::ShardId,
 };
 
@@ -98,7 +98,7 @@ impl Host {
 
     /// Gateways whose Ethernet address is unknown, and that connections wait for before they are offloaded.
     fn missing_gateways(&self, now: Instant) -> Vec<IpAddr> {
-        let waits = |connection: &&Connection| self.wish(now, connection) != Wish::No;
+        let waits = |connection: &&Connection| self.wish(now, connection) != OffloadTiming::No;
         let waiting = self.connections.values().filter(waits);
         let hops = waiting.filter_map(|connection| {
             let destination = connection.tuple.remote().ip();

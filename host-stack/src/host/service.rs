@@ -13,7 +13,7 @@ use super::{
     Host, HostConfig,
     connection::{Connection, Stage, fin_received},
     objects::PathKey,
-    offload::Wish,
+    offload::OffloadTiming,
     ports::Name,
 };
 use crate::{
@@ -54,7 +54,7 @@ impl Host {
             // `hand_over` came first: what is still here stays in the host, or is tried again, but not for longer than
             // a handshake may take: the peer has its connection.
             State::Established | State::CloseWait
-                if now >= deadline || self.wish(now, connection) != Wish::AtOnce =>
+                if now >= deadline || self.wish(now, connection) != OffloadTiming::AtOnce =>
             {
                 self.announce(now, handle);
                 return true;

@@ -119,7 +119,7 @@ impl<K: Passive> State<K> {
 }
 
 /// A thread that makes the loop's callbacks and does not always run the loop.
-struct Attendant {
+struct ProgressThread {
     wake: Box<dyn Fn() + Send + Sync>,
     /// It has something to call.
     is_due: AtomicBool,
@@ -140,7 +140,7 @@ pub struct Monitor<K> {
     /// Callbacks for the loop's threads.
     of_loop: Callbacks,
     /// The thread that calls those, if it is another one.
-    attendant: Option<Attendant>,
+    attendant: Option<ProgressThread>,
     pub(super) engine_doorbell: Arc<Doorbell>,
     /// The link's descriptor, to sleep on without holding the lock.
     descriptor: Option<OwnedFd>,
@@ -187,7 +187,7 @@ impl<K> Monitor<K> {
     /// Has the thread of [`Monitor::attend`], which `wake` wakes, call the callbacks of the loop, and nobody else.
     #[must_use]
     pub fn with_attendant(self, wake: Box<dyn Fn() + Send + Sync>) -> Self {
-        Self { attendant: Some(Attendant { wake, is_due: AtomicBool::new(false) }), ..self }
+        Self { attendant: Some(ProgressThread { wake, is_due: AtomicBool::new(false) }), ..self }
     }
 
     /// The time since this was made.
@@ -295,7 +295,7 @@ impl<K: Passive> Monitor<K> {
 
     /// Calls what is due for the thread that attends the core. Takes no lock if nothing is.
     pub(super) fn deliver_attended(&self) {
-        let is_due = |attendant: &Attendant| attendant.is_due.swap(false, Ordering::Acquire);
+        let is_due = |attendant: &ProgressThread| attendant.is_due.swap(false, Ordering::Acquire);
         if self.attendant.as_ref().is_some_and(is_due) {
             self.deliver_of_loop();
         }
@@ -361,7 +361,7 @@ impl<K: Passive> Monitor<K> {
         }
         let of_loop = self.of_loop.collect(|due| core.take_callbacks(due));
         match &self.attendant {
-            Some(Attendant { wake, is_due }) if of_loop && !*is_lost => {
+            Some(ProgressThread { wake, is_due }) if of_loop && !*is_lost => {
                 is_due.store(true, Ordering::Release);
                 wake();
                 self.engine_doorbell.ring();

@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use flue_test_support::kernel_peer::{End, KernelPeer, Outcome as PeerOutcome, Plan};
-use flue_test_support::legal::{Feed, Monitor, Rules};
 use flue_test_support::netns::Namespace;
 use flue_test_support::stream::{Digest, Stream};
+use flue_test_support::tcp_validator::{Feed, Monitor, Rules};
 use host_stack::node::{Node, NodeConfig};
 use host_stack::socket::{ListenerId, OffloadPolicy};
 use host_stack::stream::Streams;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use flue_test_support::legal::Counts;
 use flue_test_support::netns::Namespace;
+use flue_test_support::tcp_validator::Counts;
 use offload_engine::engine::EngineStats;
 
 use crate::network::Lost;

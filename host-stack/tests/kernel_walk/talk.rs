@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use flue_test_support::stream::{Stream, Summer};
+use flue_test_support::stream::{HashingSink, Stream};
 use host_stack::stream::{OffloadState, Streams};
 use offload_engine::{chimney::client::OffloadHandle, engine::Connections, time::Instant};
 use oorandom::Rand64;
@@ -23,7 +23,7 @@ pub(crate) struct Talk {
     next: Option<Bytes>,
     arrived: VecDeque<Bytes>,
     heard: u64,
-    pub(crate) received: Summer,
+    pub(crate) received: HashingSink,
     /// Bytes of both directions after which each remaining move is due.
     due: VecDeque<u64>,
     moved: u64,
@@ -47,7 +47,7 @@ impl Talk {
             next: None,
             arrived: VecDeque::new(),
             heard: 0,
-            received: Summer::default(),
+            received: HashingSink::default(),
             due: due.into(),
             moved: 0,
             awaited: None,

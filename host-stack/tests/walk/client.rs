@@ -21,14 +21,14 @@ use offload_engine::{
 };
 use oorandom::Rand64;
 
-use crate::incidents::{Ending, Incidents, Seen, Sight};
+use crate::incidents::{CoverageEvent, Ending, Incidents, Seen};
 
 /// Receive requests of a connection that may be pending.
 const POSTED_MAX: usize = 4;
 
 /// How a client receives. Chances are percent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Habits {
+pub(crate) struct ReceiverProfile {
     /// An indication is refused, or accepted in part.
     pub(crate) refuses: u64,
     /// There is a receive request, when there could be one.
@@ -41,7 +41,7 @@ pub(crate) struct Habits {
     pub(crate) post_bytes_max: u64,
 }
 
-impl Habits {
+impl ReceiverProfile {
     pub(crate) fn new(rng: &mut Rand64) -> Self {
         let mut pick = |choices: &[u64]| choices[rng.rand_range(0..choices.len() as u64) as usize];
         Self {
@@ -56,7 +56,7 @@ impl Habits {
 
 /// How often what has happened, on all connections of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ClientCounts {
     pub(crate) indications: u64,
     pub(crate) refused: u64,
     pub(crate) receives_posted: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Tally {
 
 /// What one connection has heard.
 #[derive(Debug, Default)]
-struct Ear {
+struct ClientLog {
     received: Vec<u8>,
     /// It reads nothing before that.
     rests_until: Instant,
@@ -82,10 +82,10 @@ struct Ear {
 #[derive(Debug)]
 pub(crate) struct Walker {
     pub(crate) streams: Streams,
-    pub(crate) tally: Tally,
-    habits: Habits,
+    pub(crate) tally: ClientCounts,
+    habits: ReceiverProfile,
     rng: Rand64,
-    ears: BTreeMap<OffloadHandle, Ear>,
+    ears: BTreeMap<OffloadHandle, ClientLog>,
     /// The connections that are to be read.
     attended: Vec<OffloadHandle>,
     /// Memory of requests that have completed. To clear new memory each time was a third of a run.
@@ -102,11 +102,11 @@ pub(crate) struct Walker {
 }
 
 impl Walker {
-    pub(crate) fn new(streams: Streams, habits: Habits, seed: u64) -> Self {
+    pub(crate) fn new(streams: Streams, habits: ReceiverProfile, seed: u64) -> Self {
         let rng = Rand64::new(u128::from(seed));
         Self {
             streams,
-            tally: Tally::default(),
+            tally: ClientCounts::default(),
             habits,
             rng,
             ears: BTreeMap::new(),
@@ -232,7 +232,7 @@ impl OffloadClient for Walker {
     fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
         self.tally.offloads += 1;
         let phase = io.query().delegated.state;
-        self.seen.note(Sight::OffloadedIn(SocketState::from(phase).name()));
+        self.seen.note(CoverageEvent::OffloadedIn(SocketState::from(phase).name()));
         self.streams.offloaded(io);
     }
 

@@ -20,7 +20,7 @@ use oorandom::Rand64;
 
 use crate::{
     client::Walker,
-    incidents::{Ending, Sight},
+    incidents::{CoverageEvent, Ending},
     plan::Plan,
 };
 
@@ -186,7 +186,7 @@ impl End {
             Some("Offloaded") => "coming up",
             _ => name(status.state),
         };
-        core.clients.first_mut::<Walker>().seen.note(Sight::Aborted(situation));
+        core.clients.first_mut::<Walker>().seen.note(CoverageEvent::Aborted(situation));
         core.clients.first_mut::<Walker>().streams.abort(now, core.engine.connections(), handle);
         self.has_aborted = true;
     }
@@ -297,7 +297,7 @@ impl End {
             );
             self.last_context = context;
             if is_aborted {
-                core.clients.first_mut::<Walker>().seen.note(Sight::ListsAborted);
+                core.clients.first_mut::<Walker>().seen.note(CoverageEvent::ListsAborted);
                 self.has_failed = true;
             }
         }
@@ -335,7 +335,10 @@ impl End {
             OffloadState::Offloaded => {
                 if let Some(look) = core.engine.look(now, handle) {
                     let state = SocketState::from(look.info.phase).name();
-                    core.clients.first_mut::<Walker>().seen.note(Sight::UploadedFrom(state));
+                    core.clients
+                        .first_mut::<Walker>()
+                        .seen
+                        .note(CoverageEvent::UploadedFrom(state));
                 }
                 core.clients.first_mut::<Walker>().streams.upload(handle);
             }
@@ -345,7 +348,7 @@ impl End {
         }
         self.moves += 1;
         if window_is_closed() {
-            core.clients.first_mut::<Walker>().seen.note(Sight::MoveAtZeroWindow);
+            core.clients.first_mut::<Walker>().seen.note(CoverageEvent::MoveAtZeroWindow);
         }
         if plan.incidents.hasty {
             self.wish(core, handle, name(status.state));
@@ -355,7 +358,7 @@ impl End {
     /// Wishes without a look at what is under way.
     fn wish(&mut self, core: &mut Core, handle: OffloadHandle, situation: &'static str) {
         for _ in 0..self.rng.rand_range(0..WISHES_MAX) {
-            core.clients.first_mut::<Walker>().seen.note(Sight::Wish(situation));
+            core.clients.first_mut::<Walker>().seen.note(CoverageEvent::OffloadTiming(situation));
             match self.rng.rand_range(0..2) {
                 0 => core.clients.first_mut::<Walker>().streams.offload(handle),
                 _ => core.clients.first_mut::<Walker>().streams.upload(handle),

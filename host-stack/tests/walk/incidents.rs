@@ -25,7 +25,7 @@ impl Span {
 
 /// A path that is narrower than its links for some time, in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Narrow {
+pub(crate) struct NarrowPath {
     pub(crate) span: Span,
     pub(crate) mtu: usize,
     /// Nobody says what became of the large packets.
@@ -55,7 +55,7 @@ pub(crate) struct Incidents {
     /// Writers pause so long that nobody knows whether the neighbor still lives.
     pub(crate) pauses: bool,
     /// What each node sends meets a narrow path.
-    pub(crate) narrow: [Option<Narrow>; 2],
+    pub(crate) narrow: [Option<NarrowPath>; 2],
     /// Percent of each node's ECN-capable packets that get a CE mark.
     pub(crate) marks_pct: [u64; 2],
     /// Percent of each node's SACK blocks that name more than has come, and are not repeated.
@@ -159,11 +159,11 @@ fn millis(rng: &mut Rand64, below: u64) -> Instant {
     Instant::from_millis(rng.rand_range(0..below))
 }
 
-fn narrow(rng: &mut Rand64, v6: bool, mtu: usize) -> Narrow {
+fn narrow(rng: &mut Rand64, v6: bool, mtu: usize) -> NarrowPath {
     let from = millis(rng, 300);
     let lasts = Duration::from_millis(pick(rng, &[300, 5_000, 60_000]));
     let most = mtu.min(pick(rng, &[1_280, 1_400, 4_000]));
-    Narrow {
+    NarrowPath {
         span: Span { from, to: from + lasts },
         mtu: if v6 { most.max(1_280) } else { most.min(pick(rng, &[576, 1_000, 4_000])) },
         black_hole: rng.rand_range(0..3) == 0,
@@ -188,7 +188,7 @@ fn ending(rng: &mut Rand64) -> Ending {
 
 /// Something that a run is to contain. States are those of RFC 9293 §3.3.2.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Sight {
+pub(crate) enum CoverageEvent {
     /// The target has taken a connection over in this state.
     OffloadedIn(&'static str),
     /// A client wanted a connection of the target's back in this state.
@@ -211,7 +211,7 @@ pub(crate) enum Sight {
     /// ARP requests and neighbor solicitations.
     Solicited,
     /// A wish for the other stack in this situation.
-    Wish(&'static str),
+    OffloadTiming(&'static str),
     LostInOutage,
     /// The target did not take a connection.
     Refused,
@@ -240,64 +240,64 @@ pub(crate) enum Sight {
 }
 
 /// What must be in the fixed slice.
-const REQUIRED: &[Sight] = &[
-    Sight::OffloadedIn("FIN-WAIT-1"),
-    Sight::OffloadedIn("FIN-WAIT-2"),
-    Sight::OffloadedIn("CLOSE-WAIT"),
-    Sight::OffloadedIn("CLOSING"),
-    Sight::OffloadedIn("LAST-ACK"),
-    Sight::UploadedFrom("FIN-WAIT-1"),
-    Sight::UploadedFrom("FIN-WAIT-2"),
-    Sight::UploadedFrom("CLOSE-WAIT"),
-    Sight::UploadedFrom("CLOSING"),
-    Sight::UploadedFrom("LAST-ACK"),
-    Sight::MoveAtZeroWindow,
-    Sight::FinLost,
-    Sight::TooBig,
-    Sight::BlackHole,
-    Sight::Marked,
-    Sight::Reneged,
-    Sight::NewMac,
-    Sight::OldMac,
-    Sight::NewHop,
-    Sight::Solicited,
-    Sight::Wish("handshake"),
-    Sight::Wish("Offloading"),
-    Sight::Wish("Uploading"),
-    Sight::LostInOutage,
-    Sight::Refused,
-    Sight::Paused,
-    Sight::UploadAll,
-    Sight::Resumed,
-    Sight::Updated,
-    Sight::Queried,
-    Sight::Aborted("handshake"),
-    Sight::Aborted("InHost"),
-    Sight::Aborted("Offloaded"),
-    Sight::Aborted("going down"),
-    Sight::Aborted("coming up"),
-    Sight::HeardReset,
-    Sight::GaveUp,
-    Sight::ListsAborted,
-    Sight::OffloadedOnQueue(0),
-    Sight::OffloadedOnQueue(1),
-    Sight::UploadedFromQueue(0),
-    Sight::UploadedFromQueue(1),
-    Sight::WrongQueue,
-    Sight::PassedOn,
-    Sight::PassedIn,
+const REQUIRED: &[CoverageEvent] = &[
+    CoverageEvent::OffloadedIn("FIN-WAIT-1"),
+    CoverageEvent::OffloadedIn("FIN-WAIT-2"),
+    CoverageEvent::OffloadedIn("CLOSE-WAIT"),
+    CoverageEvent::OffloadedIn("CLOSING"),
+    CoverageEvent::OffloadedIn("LAST-ACK"),
+    CoverageEvent::UploadedFrom("FIN-WAIT-1"),
+    CoverageEvent::UploadedFrom("FIN-WAIT-2"),
+    CoverageEvent::UploadedFrom("CLOSE-WAIT"),
+    CoverageEvent::UploadedFrom("CLOSING"),
+    CoverageEvent::UploadedFrom("LAST-ACK"),
+    CoverageEvent::MoveAtZeroWindow,
+    CoverageEvent::FinLost,
+    CoverageEvent::TooBig,
+    CoverageEvent::BlackHole,
+    CoverageEvent::Marked,
+    CoverageEvent::Reneged,
+    CoverageEvent::NewMac,
+    CoverageEvent::OldMac,
+    CoverageEvent::NewHop,
+    CoverageEvent::Solicited,
+    CoverageEvent::OffloadTiming("handshake"),
+    CoverageEvent::OffloadTiming("Offloading"),
+    CoverageEvent::OffloadTiming("Uploading"),
+    CoverageEvent::LostInOutage,
+    CoverageEvent::Refused,
+    CoverageEvent::Paused,
+    CoverageEvent::UploadAll,
+    CoverageEvent::Resumed,
+    CoverageEvent::Updated,
+    CoverageEvent::Queried,
+    CoverageEvent::Aborted("handshake"),
+    CoverageEvent::Aborted("InHost"),
+    CoverageEvent::Aborted("Offloaded"),
+    CoverageEvent::Aborted("going down"),
+    CoverageEvent::Aborted("coming up"),
+    CoverageEvent::HeardReset,
+    CoverageEvent::GaveUp,
+    CoverageEvent::ListsAborted,
+    CoverageEvent::OffloadedOnQueue(0),
+    CoverageEvent::OffloadedOnQueue(1),
+    CoverageEvent::UploadedFromQueue(0),
+    CoverageEvent::UploadedFromQueue(1),
+    CoverageEvent::WrongQueue,
+    CoverageEvent::PassedOn,
+    CoverageEvent::PassedIn,
 ];
 
 /// How often what was seen.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Seen(BTreeMap<Sight, u64>);
+pub(crate) struct Seen(BTreeMap<CoverageEvent, u64>);
 
 impl Seen {
-    pub(crate) fn note(&mut self, sight: Sight) {
+    pub(crate) fn note(&mut self, sight: CoverageEvent) {
         self.count(sight, 1);
     }
 
-    pub(crate) fn count(&mut self, sight: Sight, count: u64) {
+    pub(crate) fn count(&mut self, sight: CoverageEvent, count: u64) {
         if count > 0 {
             *self.0.entry(sight).or_default() += count;
         }

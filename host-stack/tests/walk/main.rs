@@ -24,13 +24,13 @@
 
 mod client;
 mod end;
+mod fault_injector;
 mod frames;
 mod incidents;
-mod meddler;
+mod lossy_network;
 mod middlebox;
 mod plan;
 mod queues;
-mod road;
 mod run;
 mod threads;
 

@@ -16,7 +16,7 @@ use offload_engine::{
 use oorandom::Rand64;
 
 use crate::{
-    client::{Habits, Walker},
+    client::{ReceiverProfile, Walker},
     incidents::Incidents,
     queues::Queues,
     threads::Threads,
@@ -67,7 +67,7 @@ pub(crate) struct Plan {
     pub(crate) send_buffer: [usize; 2],
     /// One decision in so many of each end's turns is a move.
     pub(crate) calm: u64,
-    pub(crate) habits: [Habits; 2],
+    pub(crate) habits: [ReceiverProfile; 2],
     /// Largest list posted, bytes.
     pub(crate) list_bytes_max: u64,
     /// Bytes each way of each connection.
@@ -138,7 +138,7 @@ impl Plan {
             receive_window_max,
             send_buffer,
             calm: pick(rng, &[2, 10, 40, 200]),
-            habits: [Habits::new(rng), Habits::new(rng)],
+            habits: [ReceiverProfile::new(rng), ReceiverProfile::new(rng)],
             list_bytes_max: pick(rng, &[100, 3_000, 30_000, 70_000]),
             bytes: (0..connections).map(|_| [size(rng), size(rng)]).collect(),
             incidents: Incidents::default(),

@@ -21,9 +21,9 @@ use oorandom::Rand64;
 use crate::{
     client::Walker,
     frames::Tcp,
-    incidents::{Seen, Sight},
+    incidents::{CoverageEvent, Seen},
+    lossy_network::LossyNetwork,
     plan::pick,
-    road::Road,
 };
 
 /// Frames taken from the link at once.
@@ -70,10 +70,10 @@ pub(crate) fn count(seen: &mut Seen, cores: &Cores) {
     }
     for (queue, shard) in cores.shards.iter().enumerate() {
         let (tally, stats) = (shard.clients.first::<Walker>().tally, shard.engine.stats());
-        seen.count(Sight::OffloadedOnQueue(queue), tally.offloads);
-        seen.count(Sight::UploadedFromQueue(queue), tally.uploads);
-        seen.count(Sight::PassedOn, stats.rx_passed_on);
-        seen.count(Sight::PassedIn, stats.rx_passed_in);
+        seen.count(CoverageEvent::OffloadedOnQueue(queue), tally.offloads);
+        seen.count(CoverageEvent::UploadedFromQueue(queue), tally.uploads);
+        seen.count(CoverageEvent::PassedOn, stats.rx_passed_on);
+        seen.count(CoverageEvent::PassedIn, stats.rx_passed_in);
     }
 }
 
@@ -106,7 +106,7 @@ struct Device<L> {
     flows: HashMap<(u16, u16), usize>,
     wrong_pct: u64,
     rng: Rand64,
-    road: Arc<Mutex<Road>>,
+    road: Arc<Mutex<LossyNetwork>>,
 }
 
 impl<L: Link> Device<L> {
@@ -124,7 +124,7 @@ impl<L: Link> Device<L> {
                     known.unwrap_or_else(|| rng.rand_range(0..queues.len() as u64) as usize);
                 if known.is_some() && rng.rand_range(0..100) < *wrong_pct {
                     queue = (queue + 1) % queues.len();
-                    lock(road).seen.note(Sight::WrongQueue);
+                    lock(road).seen.note(CoverageEvent::WrongQueue);
                 }
                 queues[queue].push_back(Stored { data: data.to_vec(), checksum, gso_size });
             }
@@ -152,7 +152,7 @@ pub(crate) fn queues<L: Link>(
     count: usize,
     wrong_pct: u64,
     seed: u64,
-    road: Arc<Mutex<Road>>,
+    road: Arc<Mutex<LossyNetwork>>,
 ) -> Vec<Queue<L>> {
     let device = Arc::new(Mutex::new(Device {
         link,

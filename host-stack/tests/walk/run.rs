@@ -10,7 +10,7 @@ use std::{
 
 use flue_test_support::{
     check,
-    legal::{Counts, Feed, Monitor, Rules},
+    tcp_validator::{Counts, Feed, Monitor, Rules},
 };
 use host_stack::{
     simulation::{Pair, Stall},
@@ -23,15 +23,15 @@ use offload_engine::{
 use oorandom::Rand64;
 
 use crate::{
-    client::Tally,
+    client::ClientCounts,
     client::Walker,
     end::{End, GIVE_UP},
-    incidents::{Ending, Seen, Sight},
-    meddler::Meddler,
+    fault_injector::FaultInjector,
+    incidents::{CoverageEvent, Ending, Seen},
+    lossy_network::{LossyNetwork, NetworkPort},
     middlebox::Middlebox,
     plan::{PORT, Plan},
     queues::{self, Prompt, queues},
-    road::{Road, Roadside},
     threads::Threads,
 };
 
@@ -65,7 +65,7 @@ impl io::Write for Output {
 fn watched(
     seed: u64,
     plan: &Plan,
-    road: &Arc<Mutex<Road>>,
+    road: &Arc<Mutex<LossyNetwork>>,
     index: usize,
     link: MemoryLink,
 ) -> (Vec<Box<dyn Link>>, Arc<Mutex<Monitor>>) {
@@ -92,7 +92,7 @@ fn watched(
     let stripped = if index == 0 { plan.stripped } else { Default::default() };
     let link = Impaired::new(link, plan.impairments[index], Impairments::default()).unwrap();
     let link = Middlebox::new(link, stripped);
-    let link = Roadside::new(link, road.clone(), index);
+    let link = NetworkPort::new(link, road.clone(), index);
     let count = plan.queues.count[index];
     if count == 1 {
         return (vec![Box::new(Tee::new(link, output(), "wire", 0).unwrap())], monitor);
@@ -113,7 +113,7 @@ pub(crate) struct Summary {
     pub(crate) is_clean: bool,
     pub(crate) ended_at: Instant,
     /// Of each queue of each node.
-    pub(crate) tallies: Vec<Tally>,
+    pub(crate) tallies: Vec<ClientCounts>,
     pub(crate) counts: [Counts; 2],
     pub(crate) seen: Seen,
 }
@@ -122,7 +122,7 @@ pub(crate) struct Summary {
 pub(crate) fn walk(seed: u64) -> Summary {
     let mut rng = Rand64::new(u128::from(seed));
     let plan = Plan::new(seed, &mut rng);
-    let road = Road::new(&plan, seed);
+    let road = LossyNetwork::new(&plan, seed);
     let (left, right) = memory_link_pair(plan.link);
     let (left, left_monitor) = watched(seed, &plan, &road, 0, left);
     let (right, right_monitor) = watched(seed, &plan, &road, 1, right);
@@ -168,18 +168,18 @@ pub(crate) fn walk(seed: u64) -> Summary {
 /// Who acts on the nodes of a run.
 struct Scene {
     plan: Plan,
-    road: Arc<Mutex<Road>>,
+    road: Arc<Mutex<LossyNetwork>>,
     ends: [Vec<End>; 2],
-    meddlers: [Meddler; 2],
+    meddlers: [FaultInjector; 2],
 }
 
 impl Scene {
-    fn new(seed: u64, plan: Plan, road: Arc<Mutex<Road>>, rng: &mut Rand64) -> Self {
+    fn new(seed: u64, plan: Plan, road: Arc<Mutex<LossyNetwork>>, rng: &mut Rand64) -> Self {
         let ends = [0, 1].map(|node| {
             (0..plan.connections).map(|index| End::new(node, index, &plan, rng)).collect()
         });
         let mut scene =
-            Self { plan, road, ends, meddlers: [0, 1].map(|node| Meddler::new(seed, node)) };
+            Self { plan, road, ends, meddlers: [0, 1].map(|node| FaultInjector::new(seed, node)) };
         if scene.plan.incidents.ending == Ending::LinkLost {
             let lost_at = scene.plan.incidents.outages.last().map(|outage| outage.from);
             for end in scene.ends.iter_mut().flatten() {
@@ -323,10 +323,10 @@ impl Scene {
                 }
                 match status.error {
                     Some(HostError::Reset) => {
-                        core.clients.first_mut::<Walker>().seen.note(Sight::HeardReset)
+                        core.clients.first_mut::<Walker>().seen.note(CoverageEvent::HeardReset)
                     }
                     Some(HostError::RetransmissionLimit | HostError::Unanswered(_)) => {
-                        core.clients.first_mut::<Walker>().seen.note(Sight::GaveUp);
+                        core.clients.first_mut::<Walker>().seen.note(CoverageEvent::GaveUp);
                     }
                     _ => {}
                 }
@@ -339,8 +339,8 @@ impl Scene {
         let mut seen = self.road.lock().unwrap_or_else(PoisonError::into_inner).seen.clone();
         for cores in [&pair.a, &pair.b] {
             cores.shards.iter().for_each(|core| seen.add(&core.clients.first::<Walker>().seen));
-            seen.count(Sight::Refused, cores.host.stats().initiates_refused);
-            seen.count(Sight::Updated, cores.host.stats().updates);
+            seen.count(CoverageEvent::Refused, cores.host.stats().initiates_refused);
+            seen.count(CoverageEvent::Updated, cores.host.stats().updates);
             queues::count(&mut seen, cores);
         }
         seen

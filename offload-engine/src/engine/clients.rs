@@ -10,8 +10,8 @@
 //! A tag is the client's place in the table and the generation of that place, so a place can be taken again, and a tag
 //! is not given twice until its place has had 2^32 clients. A client may leave at any time: the
 //! [`Engine`](super::Engine) resets its offloaded connections ([`FromHost::Leave`](super::port::FromHost::Leave)) and
-//! those whose offload is pending. Upcalls with a stale tag are delivered to [`Nobody`], which drops everything. Other
-//! clients are not affected.
+//! those whose offload is pending. Upcalls with a stale tag are delivered to [`OrphanClient`], which drops everything.
+//! Other clients are not affected.
 //!
 //! A client's own state is reached by tag and type ([`Clients::get`], [`Clients::get_mut`]): a lookup as above and a
 //! comparison of types. Whoever holds the table, behind the one lock of a shard, needs no other lock for it.
@@ -60,7 +60,7 @@ const FIRST_GENERATION: u32 = 1;
 /// The clients of an engine.
 pub struct Clients {
     table: Table<ClientTag, Box<dyn NodeClient>>,
-    nobody: Nobody,
+    nobody: OrphanClient,
     /// Callbacks of clients that have left, and their memory: it may hold handles whose drop enters the node.
     left: Vec<Callback>,
 }
@@ -78,7 +78,7 @@ impl Clients {
     /// No client.
     pub const fn new() -> Self {
         let table = Table::starting_at(FIRST_GENERATION, 1, CLIENTS_MAX as u32);
-        Self { table, nobody: Nobody, left: Vec::new() }
+        Self { table, nobody: OrphanClient, left: Vec::new() }
     }
 
     /// Registers a client, which `make` makes, given its tag.
@@ -194,9 +194,9 @@ impl core::fmt::Debug for Clients {
 
 /// The client of connections whose own client has left.
 #[derive(Debug)]
-struct Nobody;
+struct OrphanClient;
 
-impl OffloadClient for Nobody {
+impl OffloadClient for OrphanClient {
     fn offloaded(&mut self, _io: &mut ConnectionIo<'_>) {}
 
     fn receive(&mut self, _io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
@@ -216,4 +216,4 @@ impl OffloadClient for Nobody {
     fn uploaded(&mut self, _handle: OffloadHandle) {}
 }
 
-impl NodeClient for Nobody {}
+impl NodeClient for OrphanClient {}

@@ -43,15 +43,15 @@
 mod adapter;
 mod clients;
 mod connections;
+mod cross_queue;
 pub mod doorbell;
 mod forward;
 mod initiate;
 mod loans;
-mod look;
 mod payload;
 pub mod port;
 mod run;
-mod siblings;
+mod snapshot;
 mod terminate;
 #[cfg(test)]
 mod tests;
@@ -66,9 +66,9 @@ use crossbeam_channel::{Receiver, Sender};
 
 use self::{
     adapter::Statistics,
+    cross_queue::Siblings,
     doorbell::Doorbell,
     port::{FromHost, HostPort, ToHost},
-    siblings::Siblings,
     trace::Trace,
 };
 pub use self::{
@@ -77,9 +77,9 @@ pub use self::{
         BURST_BYTES_MAX, Connections, EARLY_BYTES_MAX, EARLY_FRAMES_MAX, HELD_BYTES_MAX,
         HELD_FRAMES_MAX,
     },
+    cross_queue::PASSED_FRAMES_MAX,
     initiate::HELD_TREES_MAX,
-    look::Look,
-    siblings::PASSED_FRAMES_MAX,
+    snapshot::ConnectionSnapshot,
 };
 use crate::{
     chimney::{

@@ -3,11 +3,11 @@
 
 mod adapter;
 mod clients;
+mod cross_queue;
 mod limits;
 mod links;
 mod receives;
 mod round_trip;
-mod siblings;
 mod state_operations;
 mod terminate;
 mod transmits;

@@ -95,7 +95,7 @@ use self::{
     pacing::{Pacer, Rate},
     path_mtu::PathMtu,
     receive::{AckDue, Receiver},
-    recovery::{Recovery, Tally},
+    recovery::{Recovery, ScoreboardCounts},
     retrieve::{SendBacklog, Watch},
     rtt::RttEstimator,
     send::SendQueue,
@@ -531,7 +531,7 @@ impl Connection {
             reord_seen,
         } = self.recovery.counts();
         let (busy_time, rwnd_limited) = self.chrono.times(now);
-        let Tally { sacked, lost, resent } = self.recovery.tally();
+        let ScoreboardCounts { sacked, lost, resent } = self.recovery.tally();
         Info {
             phase: self.phase,
             rto: self.rtt.rto(),

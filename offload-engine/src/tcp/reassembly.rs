@@ -26,7 +26,8 @@ const fn pieces_max(bytes: usize, islands_max: usize) -> usize {
 
 /// Heap of the tables, in bytes: both may have twice the room that they need.
 pub(super) const fn tables_max(bytes: usize, islands_max: usize) -> usize {
-    2 * pieces_max(bytes, islands_max) * size_of::<Piece>() + 2 * islands_max * size_of::<Island>()
+    2 * pieces_max(bytes, islands_max) * size_of::<Piece>()
+        + 2 * islands_max * size_of::<OutOfOrderRange>()
 }
 
 /// Appends `more` to `data`, in place if there is no other reference.
@@ -60,7 +61,7 @@ impl Piece {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Island {
+struct OutOfOrderRange {
     start: Position,
     end: Position,
     /// When it last grew, as a count of insertions.
@@ -71,7 +72,7 @@ struct Island {
 #[derive(Debug)]
 pub(super) struct Reassembly {
     pieces: VecDeque<Piece>,
-    islands: Vec<Island>,
+    islands: Vec<OutOfOrderRange>,
     stamp: u64,
     islands_max: usize,
 }
@@ -171,7 +172,7 @@ impl Reassembly {
     /// Merges `start..end` into the islands `first..last` that it touches.
     fn note(&mut self, first: usize, last: usize, start: Position, end: Position) {
         self.stamp += 1;
-        let mut merged = Island { start, end, stamp: self.stamp };
+        let mut merged = OutOfOrderRange { start, end, stamp: self.stamp };
         for island in &self.islands[first..last] {
             merged.start = merged.start.min(island.start);
             merged.end = merged.end.max(island.end);
@@ -231,7 +232,7 @@ impl Reassembly {
     #[cfg(test)]
     pub(super) fn heap(&mut self) -> usize {
         let tables = self.pieces.capacity() * size_of::<Piece>()
-            + self.islands.capacity() * size_of::<Island>();
+            + self.islands.capacity() * size_of::<OutOfOrderRange>();
         tables + self.take().map(|piece| room(piece.data)).sum::<usize>()
     }
 

@@ -386,9 +386,9 @@ struct Count {
 }
 
 /// Tells what a failing run did.
-struct Story(Vec<Step>);
+struct EventTrace(Vec<Step>);
 
-impl Drop for Story {
+impl Drop for EventTrace {
     fn drop(&mut self) {
         if std::thread::panicking() {
             println!("steps: {:?}", self.0);
@@ -401,7 +401,7 @@ fn search(shape: Shape, depth: usize) -> Count {
     let mut count = Count::default();
     loop {
         let mut pair = Pair::new(shape);
-        let mut story = Story(Vec::new());
+        let mut story = EventTrace(Vec::new());
         for number in 0..depth {
             let steps = pair.steps(number == 0);
             if steps.is_empty() {

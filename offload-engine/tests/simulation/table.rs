@@ -190,7 +190,7 @@ fn throughput_over_loss() {
     for (row, outcome) in rows.iter().zip(&outcomes) {
         row.check(outcome);
     }
-    snapshot::check("weather.txt", &text);
+    snapshot::check("impairments.txt", &text);
 }
 
 // A row depends on its seed alone.

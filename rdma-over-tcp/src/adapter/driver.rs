@@ -7,7 +7,7 @@ use std::{io, os::fd::OwnedFd};
 use host_stack::{node::WaitError, socket::ConnectionRow};
 use offload_engine::{
     chimney::client::OffloadHandle,
-    engine::Look,
+    engine::ConnectionSnapshot,
     time::{Duration, Instant},
 };
 
@@ -105,7 +105,7 @@ pub trait Driver: Send + Sync {
     }
 
     /// State of these connections in the offload target; `None`: not offloaded.
-    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
+    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
         vec![None; handles.len()]
     }
 

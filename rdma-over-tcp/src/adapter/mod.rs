@@ -30,8 +30,8 @@
 //! ```
 
 mod driver;
-mod last_resort;
 mod node;
+mod panic_handler;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 mod sockets;
@@ -44,8 +44,8 @@ use offload_engine::time::{Duration, Instant};
 
 pub use self::{
     driver::{Driver, Stack},
-    last_resort::LastResort,
     node::{open, open_on, open_queues},
+    panic_handler::PanicHandler,
     sockets::{SocketsConfig, open_sockets},
 };
 use crate::rnic::{Rnic, Urgency};

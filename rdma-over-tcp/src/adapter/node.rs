@@ -10,7 +10,7 @@ use host_stack::{
 };
 use offload_engine::{
     chimney::client::OffloadHandle,
-    engine::{Look, NodeClient, TooManyClients, doorbell::Doorbell},
+    engine::{ConnectionSnapshot, NodeClient, TooManyClients, doorbell::Doorbell},
     link::Link,
     time::{Duration, Instant},
 };
@@ -126,7 +126,7 @@ impl Driver for Node<NodeRnic> {
         Self::find(self, handle, timeout)
     }
 
-    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<Look>> {
+    fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
         Self::look(self, handles)
     }
 

@@ -7,7 +7,7 @@ use super::{ConnectCause, Connector, NtStatus};
 
 /// A call of NDK that failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("NDK: {call}: {status}{}", Because(.cause.as_ref()))]
+#[error("NDK: {call}: {status}{}", CauseSuffix(.cause.as_ref()))]
 pub struct CallError {
     /// The call, in words.
     pub call: String,
@@ -18,9 +18,9 @@ pub struct CallError {
 }
 
 /// The end of an error's text.
-struct Because<'a>(Option<&'a ConnectCause>);
+struct CauseSuffix<'a>(Option<&'a ConnectCause>);
 
-impl fmt::Display for Because<'_> {
+impl fmt::Display for CauseSuffix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |cause| write!(f, ": {cause}"))
     }

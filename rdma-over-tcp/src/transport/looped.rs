@@ -48,7 +48,7 @@ struct End {
 
 /// The connections of an adapter to itself.
 #[derive(Default, Debug)]
-pub(super) struct Loops {
+pub(super) struct LoopbackConnections {
     ends: HashMap<StreamId, End>,
     /// Ends that have sent something.
     busy: VecDeque<StreamId>,
@@ -126,7 +126,7 @@ impl Transport for LoopIo<'_> {
     }
 }
 
-impl Loops {
+impl LoopbackConnections {
     pub(super) fn contains(&self, id: StreamId) -> bool {
         self.ends.contains_key(&id)
     }

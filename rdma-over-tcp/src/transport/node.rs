@@ -25,7 +25,7 @@ use offload_engine::{
 
 use super::{
     host::{HostIo, HostStream},
-    looped::Loops,
+    looped::LoopbackConnections,
     offloaded::{Io, Spare},
 };
 use crate::rnic::{
@@ -76,7 +76,7 @@ pub struct NodeRnic {
     /// Addresses stay reserved while connections live that were accepted there.
     keeps_endpoints: bool,
     /// Connections of the adapter to itself.
-    loops: Loops,
+    loops: LoopbackConnections,
     spare: Spare,
 }
 
@@ -99,7 +99,7 @@ impl NodeRnic {
             moving: HashMap::new(),
             is_aligned,
             keeps_endpoints,
-            loops: Loops::default(),
+            loops: LoopbackConnections::default(),
             spare: Spare::default(),
         }
     }

@@ -44,9 +44,9 @@ pub(crate) fn at(index: usize, port: u16) -> SocketAddr {
 
 /// What a callback has told.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Option<NtStatus>>>);
+struct CallbackResults(Arc<Mutex<Option<NtStatus>>>);
 
-impl Told {
+impl CallbackResults {
     fn tells(&self) -> impl FnOnce(NtStatus) + Send + 'static {
         let told = self.clone();
         move |status| *told.0.lock() = Some(status)
@@ -92,7 +92,7 @@ fn outcome(
     node: &Node<AdapterCore>,
     call: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
 ) -> NtStatus {
-    let told = Told::default();
+    let told = CallbackResults::default();
     match call(Box::new(told.tells())) {
         NtStatus::PENDING => wait(node, "a completion", || told.0.lock().take()),
         inline => inline,

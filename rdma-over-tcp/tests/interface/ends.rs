@@ -21,15 +21,15 @@ const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
 pub(crate) const READS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
 
 /// What callbacks tell.
-pub(crate) struct Told<T>(Arc<Mutex<Vec<T>>>);
+pub(crate) struct CallbackResults<T>(Arc<Mutex<Vec<T>>>);
 
-impl<T> Clone for Told<T> {
+impl<T> Clone for CallbackResults<T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<T: Send + 'static> Told<T> {
+impl<T: Send + 'static> CallbackResults<T> {
     pub(crate) fn new() -> Self {
         Self(Arc::default())
     }
@@ -141,14 +141,15 @@ pub(crate) fn outcome(
     end: &End,
     begin: impl FnOnce(&mut dyn FnMut() -> Box<dyn FnOnce(Result<(), ConnectError>) + Send>),
 ) -> Result<(), ConnectError> {
-    let told = Told::new();
+    let told = CallbackResults::new();
     begin(&mut || told.tells());
     end.wait(|| told.take())
 }
 
 /// Connects two ends: the connectors, and what the disconnect events tell.
-pub(crate) fn connect(near: &End, far: &End) -> [(ConnectorId, Told<()>); 2] {
-    let (requests, events) = (Told::new(), [Told::new(), Told::new()]);
+pub(crate) fn connect(near: &End, far: &End) -> [(ConnectorId, CallbackResults<()>); 2] {
+    let (requests, events) =
+        (CallbackResults::new(), [CallbackResults::new(), CallbackResults::new()]);
     let request = requests.clone();
     let listener = far.adapter.with(|rnic, _| {
         rnic.create_listener(Arc::new(move |connector| request.tell(connector))).unwrap()
@@ -161,7 +162,8 @@ pub(crate) fn connect(near: &End, far: &End) -> [(ConnectorId, Told<()>); 2] {
     })
     .unwrap();
     let remote = far.adapter.with(|rnic, _| rnic.listener_address(listener)).unwrap();
-    let (connected, accepted, completed) = (Told::new(), Told::new(), Told::new());
+    let (connected, accepted, completed) =
+        (CallbackResults::new(), CallbackResults::new(), CallbackResults::new());
     let active = near.adapter.with(|rnic, _| {
         let connector = rnic.create_connector().unwrap();
         let done = connected.tells();

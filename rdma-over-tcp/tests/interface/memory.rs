@@ -13,12 +13,12 @@ use rdma_over_tcp::{
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use crate::ends::{End, Told, connect};
+use crate::ends::{CallbackResults, End, connect};
 
 const BYTES: usize = 8 << 20;
 
 /// Tells when it is dropped.
-struct Owner(Told<&'static str>);
+struct Owner(CallbackResults<&'static str>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
@@ -53,7 +53,7 @@ fn no_byte_is_touched_after_the_deregistration() {
     for (round, is_source) in (0..6).map(|round| (round, round % 2 == 0)) {
         let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
         connect(&near, &far);
-        let events = Told::new();
+        let events = CallbackResults::new();
         let pages = map();
         // SAFETY: they are unmapped when the owner is dropped, and nobody has a reference to them.
         let memory =

@@ -10,7 +10,7 @@ use rdma_over_tcp::{
     },
 };
 
-use crate::ends::{End, Told, connect, outcome};
+use crate::ends::{CallbackResults, End, connect, outcome};
 
 fn region_and_sge(end: &End, bytes: u32) -> (u32, RegisteredBuffer, Sge) {
     let buffer = RegisteredBuffer::allocate(bytes as usize).unwrap();
@@ -160,7 +160,7 @@ fn a_queue_pair_takes_its_completions_along() {
             rnic.break_qp(other);
             assert_eq!(rnic.qp_state(other), Some(QpState::Error));
         });
-        let closed = Told::new();
+        let closed = CallbackResults::new();
         let told = closed.tells();
         let close_qp = |rnic: &mut Rnic| {
             assert!(rnic.is_in_use(Key::Qp(near.qp)), "its connector holds it");

@@ -25,7 +25,7 @@ use rdma_over_tcp::{
 
 use crate::{
     bench::Bench,
-    foreign::{Side, Told},
+    foreign::{CallbackResults, Side},
     raw::{DELAY, Peer, assert_place, bench, config, fpdu, initiator, listen, listen_with},
 };
 
@@ -67,7 +67,8 @@ fn a_fin_that_comes_too_early() {
             side.receive(1, 64);
             let remote = SocketAddr::new(plan.addresses[1], 7000);
             let (_listener, mailbox) = listen(&mut bench, remote);
-            let (accepted, event) = (Told::default(), Arc::<Mutex<Option<u32>>>::default());
+            let (accepted, event) =
+                (CallbackResults::default(), Arc::<Mutex<Option<u32>>>::default());
             let hears = event.clone();
             let (handle, connector) = peer.establish(&mut bench, remote, &mailbox, |connector| {
                 let event = Box::new(move |reason| *hears.lock().unwrap() = Some(reason));
@@ -86,7 +87,7 @@ fn a_fin_that_comes_too_early() {
             assert_eq!(*event.lock().unwrap(), Some(*reason), "{policy:?}, {octets:02x?}");
             if *reason == 0 {
                 assert!(!side.qp.is_connected(), "nothing is posted any more");
-                let done = Told::default();
+                let done = CallbackResults::default();
                 assert_eq!(connector.disconnect(done.tells()), NtStatus::PENDING);
                 peer.until(&mut bench, || done.is_told());
                 continue;
@@ -176,7 +177,7 @@ fn no_reply() {
             peer.run(&mut bench, |streams, _, _| is_listening(streams));
             let side = Side::new(&bench.adapters[1]);
             let connector = bench.adapters[1].create_connector().unwrap();
-            let done = Told::default();
+            let done = CallbackResults::default();
             let status = connector.connect(&side.qp, None, remote, LIMITS, &[], done.tells());
             assert_eq!(status, NtStatus::PENDING);
             let handle = peer.run(&mut bench, |streams, _, _| streams.accept(listener));
@@ -268,7 +269,7 @@ fn an_old_peer_gets_a_plain_request() {
                 peer.run(&mut bench, |streams, _, _| streams.listening(listener)?.ok());
                 let side = Side::new(&bench.adapters[1]);
                 let connector = bench.adapters[1].create_connector().unwrap();
-                let done = Told::default();
+                let done = CallbackResults::default();
                 let status = connector.connect(&side.qp, None, remote, LIMITS, b"", done.tells());
                 assert_eq!(status, NtStatus::PENDING);
                 let request = |bench: &mut Bench| {

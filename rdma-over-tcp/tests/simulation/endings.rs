@@ -23,7 +23,7 @@ use rdma_over_tcp::{
 
 use crate::{
     bench::Bench,
-    foreign::{Side, Told, connect},
+    foreign::{CallbackResults, Side, connect},
     plan::Plan,
 };
 
@@ -108,15 +108,15 @@ impl Scene {
         &self.bench.pair.a
     }
 
-    fn disconnect(&mut self, side: usize) -> Told {
-        let told = Told::default();
+    fn disconnect(&mut self, side: usize) -> CallbackResults {
+        let told = CallbackResults::default();
         assert_eq!(self.connectors[side].disconnect(told.tells()), NtStatus::PENDING);
         self.settle();
         told
     }
 
     /// Runs until `told`; returns when.
-    fn until(&mut self, told: &Told) -> Instant {
+    fn until(&mut self, told: &CallbackResults) -> Instant {
         self.bench.run(|| told.is_told()).unwrap();
         assert_eq!(told.take(), Some(NtStatus::SUCCESS));
         self.bench.pair.now

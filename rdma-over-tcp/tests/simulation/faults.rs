@@ -10,7 +10,7 @@ use rdma_over_tcp::{
 use crate::{
     bench::Bench,
     plan::{Conversation, GUARD, Plan},
-    scenario::{Parting, World},
+    scenario::{DisconnectOrder, World},
     side::Side,
 };
 
@@ -175,7 +175,7 @@ fn scenario(fault: Fault, seed: u64) -> bool {
 
     world.settle_shared();
     world.pairs.iter().flatten().for_each(Side::assert_image);
-    let partings = [Parting::Both; 3];
+    let partings = [DisconnectOrder::Both; 3];
     let outcome = bench.run(|| world.part(&partings));
     world.check(&bench, "disconnect", outcome);
     for adapter in &bench.adapters {

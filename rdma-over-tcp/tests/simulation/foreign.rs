@@ -43,9 +43,9 @@ pub(crate) struct End {
 
 /// What callbacks tell.
 #[derive(Clone, Default)]
-pub(crate) struct Told(Arc<Mutex<Option<NtStatus>>>);
+pub(crate) struct CallbackResults(Arc<Mutex<Option<NtStatus>>>);
 
-impl Told {
+impl CallbackResults {
     pub(crate) fn tells(&self) -> impl FnOnce(NtStatus) + Send + 'static {
         let told = self.clone();
         move |status| *told.0.lock().unwrap() = Some(status)
@@ -158,12 +158,12 @@ pub(crate) fn connect_with(
     qps: [&Qp; 2],
     remote: SocketAddr,
     [event, of_accepted]: [Option<DisconnectEvent>; 2],
-) -> ([Connector; 2], Told) {
+) -> ([Connector; 2], CallbackResults) {
     let incoming = Arc::<Mutex<Option<Connector>>>::default();
     let of_listener = incoming.clone();
     let request = move |connector| *of_listener.lock().unwrap() = Some(connector);
     let listener = bench.adapters[1].create_listener(request).unwrap();
-    let [active, accepting, done] = [(); 3].map(|()| Told::default());
+    let [active, accepting, done] = [(); 3].map(|()| CallbackResults::default());
     assert_eq!(listener.listen(remote, done.tells()), NtStatus::PENDING);
     bench.run(|| done.is_told()).unwrap();
     let connector = bench.adapters[0].create_connector().unwrap();
@@ -229,7 +229,7 @@ pub(crate) fn run(seed: u64) -> End {
         rounds == 0
     });
 
-    let done = Told::default();
+    let done = CallbackResults::default();
     let tells = done.tells();
     let closes = once_in(rng, 3);
     let end = move || tells(NtStatus::SUCCESS);

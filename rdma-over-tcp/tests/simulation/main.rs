@@ -7,6 +7,7 @@
 //! `FLUE_SEEDS=0..20000` runs a campaign ([`flue_test_support::seeds`]); `FLUE_PCAP=file` beside FLUE_SEED writes a
 //! capture.
 
+mod accept_race;
 mod bad_peers;
 mod bench;
 mod endings;
@@ -16,7 +17,6 @@ mod foreign;
 mod loopback;
 mod matrix;
 mod moves;
-mod nudge;
 mod plan;
 mod random_calls;
 mod raw;

@@ -26,7 +26,7 @@ use rdma_over_tcp::{
     rdmap::rtr_header,
 };
 
-use crate::{bench::Bench, foreign::Told, plan::Plan};
+use crate::{bench::Bench, foreign::CallbackResults, plan::Plan};
 
 /// One way.
 pub(crate) const DELAY: Duration = Duration::from_millis(1);
@@ -73,7 +73,7 @@ pub(crate) fn listen_with(
     let inbox = mailbox.clone();
     let event = move |connector| inbox.lock().unwrap().push(connector);
     let listener = bench.adapters[1].create_listener(event).unwrap();
-    let done = Told::default();
+    let done = CallbackResults::default();
     assert_eq!(listener.listen_with(at, config, done.tells()), NtStatus::PENDING);
     bench.run(|| done.is_told()).unwrap();
     assert_eq!(done.take(), Some(NtStatus::SUCCESS));

@@ -18,7 +18,7 @@ use rdma_over_tcp::{
 
 use crate::{
     bench::Bench,
-    foreign::{Side, Told},
+    foreign::{CallbackResults, Side},
     raw::{Peer, assert_place, bench_with, config, fpdu, listen},
 };
 
@@ -57,7 +57,7 @@ impl Scene {
         let side = Side::new(&bench.adapters[1]);
         let remote = SocketAddr::new(plan.addresses[1], 7000);
         let (_listener, mailbox) = listen(&mut bench, remote);
-        let accepted = Told::default();
+        let accepted = CallbackResults::default();
         let (handle, _connector) = peer.establish(&mut bench, remote, &mailbox, |connector| {
             let status = connector.accept(&side.qp, LIMITS, &[], None, accepted.tells());
             assert_eq!(status, NtStatus::PENDING);
@@ -211,7 +211,7 @@ fn revoked_midway(policy: OffloadPolicy, seed: u64, revocation: Revocation) {
     let token = mr.remote_token();
     let ulpdu = scene.ask(1, address, token, LARGE);
     scene.stall();
-    let done = Told::default();
+    let done = CallbackResults::default();
     let tells = done.tells();
     let end = move || tells(NtStatus::SUCCESS);
     match revocation {

@@ -114,7 +114,7 @@ pub(crate) struct World {
 
 /// In which order the ends of a connection disconnect.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Parting {
+pub(crate) enum DisconnectOrder {
     /// This side first, the other when it is told.
     First(usize),
     Both,
@@ -269,7 +269,7 @@ impl World {
     }
 
     /// Disconnects, each pair in its own way.
-    pub(crate) fn part(&mut self, partings: &[Parting]) -> bool {
+    pub(crate) fn part(&mut self, partings: &[DisconnectOrder]) -> bool {
         self.act();
         let mut over = true;
         for (pair, parting) in self.pairs.iter_mut().zip(partings) {
@@ -282,8 +282,8 @@ impl World {
                     (!told.events.is_empty(), told.disconnected)
                 };
                 let turn = match parting {
-                    Parting::Both => true,
-                    Parting::First(first) => *first == index || told,
+                    DisconnectOrder::Both => true,
+                    DisconnectOrder::First(first) => *first == index || told,
                 };
                 if turn && !side.is_ending {
                     side.is_ending = true;
@@ -300,11 +300,11 @@ impl World {
         over
     }
 
-    fn assert_parted(&self, partings: &[Parting]) {
+    fn assert_parted(&self, partings: &[DisconnectOrder]) {
         for (pair, parting) in self.pairs.iter().zip(partings) {
             for (index, side) in pair.iter().enumerate() {
                 let expected: &[u32] = match parting {
-                    Parting::First(first) if *first != index => &[0],
+                    DisconnectOrder::First(first) if *first != index => &[0],
                     _ => &[],
                 };
                 assert_eq!(side.told.lock().unwrap().events, expected, "NDK-DISC-4");
@@ -527,8 +527,8 @@ impl World {
             .iter()
             .map(|_| match draw(rng, 3) {
                 // Elsewhere one end may hear of the other before it has begun.
-                2 if bench.is_lockstep() => Parting::Both,
-                first => Parting::First(first % 2),
+                2 if bench.is_lockstep() => DisconnectOrder::Both,
+                first => DisconnectOrder::First(first % 2),
             })
             .collect();
         let outcome = bench.run(&mut || self.part(&partings));

@@ -21,7 +21,7 @@ use rdma_over_tcp::{
 
 use crate::{
     bench::{Bench, Stage},
-    foreign::Told,
+    foreign::CallbackResults,
     moves::Moves,
     plan::{INLINE_MAX, Plan, draw, once_in},
 };
@@ -205,7 +205,7 @@ fn connect(
     remote: SocketAddr,
     incoming: &Mutex<Vec<Connector>>,
 ) -> [Connector; 2] {
-    let [active, passive] = [(); 2].map(|()| Told::default());
+    let [active, passive] = [(); 2].map(|()| CallbackResults::default());
     let connector = bench.adapters[0].create_connector().unwrap();
     let status = connector.connect(qps[0], None, remote, READS, &[], active.tells());
     assert_eq!(status, NtStatus::PENDING);
@@ -245,7 +245,7 @@ pub(crate) fn run(seed: u64) -> End {
     let listener = bench.adapters[1]
         .create_listener(move |connector| of_listener.lock().unwrap().push(connector))
         .unwrap();
-    let listening = Told::default();
+    let listening = CallbackResults::default();
     let remote = SocketAddr::new(plan.addresses[1], 7000);
     assert_eq!(listener.listen(remote, listening.tells()), NtStatus::PENDING);
     bench.run(|| listening.is_told()).unwrap();

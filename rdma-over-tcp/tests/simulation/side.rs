@@ -19,7 +19,7 @@ use crate::{
 
 /// What callbacks have told.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct CallbackResults {
     pub(crate) connected: Option<NtStatus>,
     pub(crate) completed: Option<NtStatus>,
     pub(crate) disconnected: Option<NtStatus>,
@@ -52,7 +52,7 @@ pub(crate) struct Side {
     pub(crate) plan: SidePlan,
     pub(crate) qp: Qp,
     pub(crate) connector: Option<Connector>,
-    pub(crate) told: Arc<Mutex<Told>>,
+    pub(crate) told: Arc<Mutex<CallbackResults>>,
     pub(crate) buffer: RegisteredBuffer,
     pub(crate) regions: [Mr; 2],
     words: Option<Mr>,
@@ -160,7 +160,7 @@ impl Side {
     /// A callback that keeps what it is told.
     pub(crate) fn note(
         &self,
-        keep: impl FnOnce(&mut Told, NtStatus) + Send + 'static,
+        keep: impl FnOnce(&mut CallbackResults, NtStatus) + Send + 'static,
     ) -> impl FnOnce(NtStatus) + Send + 'static {
         let told = self.told.clone();
         move |status| keep(&mut told.lock().unwrap(), status)

@@ -41,14 +41,14 @@ pub(crate) type TestNode = Node<AdapterCore>;
 
 /// What callbacks tell the thread of an end.
 #[derive(Default)]
-pub(crate) struct Told {
+pub(crate) struct CallbackResults {
     pub(crate) status: Mutex<Option<NtStatus>>,
     notified: AtomicBool,
     /// Callbacks of this end that run: never two.
     running: AtomicU32,
 }
 
-impl Told {
+impl CallbackResults {
     pub(crate) fn tells(self: &Arc<Self>) -> impl FnOnce(NtStatus) + Send + 'static {
         let told = self.clone();
         move |status| *told.status.lock() = Some(status)
@@ -58,7 +58,7 @@ impl Told {
 /// One end of a connection.
 pub(crate) struct End {
     adapter: Adapter,
-    pub(crate) told: Arc<Told>,
+    pub(crate) told: Arc<CallbackResults>,
     pub(crate) cq: Cq,
     pub(crate) qp: Qp,
     buffer: RegisteredBuffer,
@@ -77,7 +77,7 @@ fn pattern(round: u32, index: usize) -> u8 {
 
 impl End {
     pub(crate) fn new(adapter: &Adapter) -> Self {
-        let told = Arc::new(Told::default());
+        let told = Arc::new(CallbackResults::default());
         let of_cq = told.clone();
         let notification = move |status| {
             // NDK-CQ-3

@@ -39,7 +39,7 @@ use rdma_over_tcp::ndk::{
     QpLimits, SocketsConfig, open, open_queues, open_sockets,
 };
 
-use self::end::{End, LIMIT, LIMITS, RACES, TestNode, Told, hand_over};
+use self::end::{CallbackResults, End, LIMIT, LIMITS, RACES, TestNode, hand_over};
 
 const CONNECTIONS: usize = 4;
 /// Round trips of each connection.
@@ -69,7 +69,7 @@ fn listen(
     told: impl Fn(Connector) + Send + Sync + 'static,
 ) -> SocketAddr {
     let listener = adapter.create_listener(told).unwrap();
-    let listening = Arc::new(Told::default());
+    let listening = Arc::new(CallbackResults::default());
     let status = listener.listen(local, listening.tells());
     if status == NtStatus::PENDING {
         let status = adapter.wait_until(Some(LIMIT), || listening.status.lock().take());
@@ -297,12 +297,12 @@ fn memory_passes_between_threads_and_kernel_sockets() {
 }
 
 /// A device that can be taken away.
-struct Mortal<L> {
+struct RemovableLink<L> {
     link: L,
     is_gone: Arc<AtomicBool>,
 }
 
-impl<L: Link> LinkWrapper for Mortal<L> {
+impl<L: Link> LinkWrapper for RemovableLink<L> {
     wraps!(L, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
@@ -319,7 +319,7 @@ impl<L: Link> LinkWrapper for Mortal<L> {
 fn a_device_that_has_gone_ends_requests() {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
     let is_gone = Arc::<AtomicBool>::default();
-    let link = Mortal { link: one, is_gone: is_gone.clone() };
+    let link = RemovableLink { link: one, is_gone: is_gone.clone() };
     let (near, near_adapter) = node(0, Box::new(link), Progress::Automatic);
     let (_far, far_adapter) = node(1, Box::new(other), Progress::Automatic);
     let incoming: Arc<Mutex<Vec<Connector>>> = Arc::default();

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use host_stack::stream::OffloadState;
 use serde::{Deserialize, Serialize};
 
-use super::script::Passage;
+use super::script::TransferKind;
 use crate::{adapter::Transport, failure::Failure, options::NodeSetup};
 
 /// Longest line, bytes. The longest of ours has a failure's text in it.
@@ -173,7 +173,7 @@ pub enum Report {
     /// A passage has ended; what this node knows of it.
     Passed {
         /// Which.
-        passage: Passage,
+        passage: TransferKind,
         /// Octets of the file.
         bytes: u64,
         /// From its beginning until B had said that all has arrived, nanoseconds.
@@ -186,7 +186,7 @@ pub enum Report {
     /// The digests of a passage agree.
     Verified {
         /// Which.
-        passage: Passage,
+        passage: TransferKind,
         /// SHA-256, hexadecimal.
         sha256: String,
     },
@@ -213,7 +213,7 @@ mod tests {
         let reports = [
             Report::Namespace { pid: 7 },
             Report::Passed {
-                passage: Passage::Write,
+                passage: TransferKind::Write,
                 bytes: 1,
                 time_ns: u64::MAX,
                 counters: Counters { segments: Some(3), ..Counters::default() },

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::{
     control::{Counters, Negotiated, NodePlan, Order, Report, Side},
-    script::Passage,
+    script::TransferKind,
 };
 use crate::{
     adapter::Transport,
@@ -42,7 +42,7 @@ pub enum Act {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Operation {
     /// Which.
-    pub operation: Passage,
+    pub operation: TransferKind,
     /// Octets of the file.
     pub bytes: u64,
     /// Until B had said that all has arrived, nanoseconds.
@@ -286,7 +286,7 @@ impl Director {
     fn passed(
         &mut self,
         side: Side,
-        passage: Passage,
+        passage: TransferKind,
         bytes: u64,
         time_ns: u64,
         counters: Counters,
@@ -310,12 +310,17 @@ impl Director {
         Ok(format!("{passage}: {} in {}{rate}", format_bytes(bytes), format_duration(time)))
     }
 
-    fn operation(&mut self, passage: Passage) -> Option<&mut Operation> {
+    fn operation(&mut self, passage: TransferKind) -> Option<&mut Operation> {
         self.result.operations.iter_mut().find(|operation| operation.operation == passage)
     }
 
     /// A compares, and has both digests then: its report counts.
-    fn verified(&mut self, side: Side, passage: Passage, sha256: String) -> Result<(), Failure> {
+    fn verified(
+        &mut self,
+        side: Side,
+        passage: TransferKind,
+        sha256: String,
+    ) -> Result<(), Failure> {
         match (side, self.operation(passage)) {
             (Side::B, _) => Ok(()),
             (Side::A, Some(operation)) => {

@@ -40,7 +40,7 @@ use super::{
     children::{Orders, die_with_parent},
     control::{Counters, FpduCut, Negotiated, NodePlan, Report, Side},
     memory::{Region, Slots, refused},
-    script::{Chunk, Event, Initiator, Passage, ScriptError, Target, Work},
+    script::{Chunk, Event, Initiator, ScriptError, Target, TransferKind, Work},
     session::Session,
 };
 use crate::{
@@ -538,7 +538,7 @@ impl LabNode {
     fn report_passed<R: BufRead, W: Write>(
         &mut self,
         session: &mut Session<R, W>,
-        passage: Passage,
+        passage: TransferKind,
     ) -> Result<(), Failure> {
         let (began, before) = self.mark.take().unwrap_or_else(|| (Instant::now(), self.counters));
         let time_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -31,7 +31,7 @@ mod message;
 
 use std::collections::VecDeque;
 
-pub use self::message::{CONTROL_BYTES, Control, Digest, Passage, Remote, ScriptError};
+pub use self::message::{CONTROL_BYTES, Control, Digest, Remote, ScriptError, TransferKind};
 
 /// Receives for control messages that *A* keeps posted.
 pub const CONTROL_RECEIVES: usize = 8;
@@ -84,11 +84,11 @@ pub enum Work {
     /// Set the file memory to zero.
     Clear,
     /// A passage begins: note time and counters.
-    Begin(Passage),
+    Begin(TransferKind),
     /// A passage has ended: note time and counters.
-    End(Passage),
+    End(TransferKind),
     /// The digests of a passage agree.
-    Verified(Passage, Digest),
+    Verified(TransferKind, Digest),
     /// All is done; *A* disconnects now, *B* waits for it.
     Done,
 }
@@ -202,11 +202,11 @@ enum InitiatorStep {
     /// Hello is sent.
     Greeting,
     /// The chunks, or the offer, of the passage are going out.
-    Passing(Passage),
+    Passing(TransferKind),
     /// They are out.
-    Passed(Passage),
+    Passed(TransferKind),
     /// They have arrived; their digest has not.
-    Arrived(Passage),
+    Arrived(TransferKind),
     /// Nothing is left.
     Done,
 }
@@ -261,29 +261,29 @@ impl Initiator {
     }
 
     /// Queues the next request of a passage, if it may go now.
-    fn pass(&mut self, passage: Passage) {
-        let needs_credit = passage != Passage::Write || self.chunks.is_at_end();
+    fn pass(&mut self, passage: TransferKind) {
+        let needs_credit = passage != TransferKind::Write || self.chunks.is_at_end();
         if !self.queue.has_room() || (needs_credit && self.credit == 0) {
             return;
         }
         let (work, is_last) = match (passage, self.sink) {
-            (Passage::Send, _) => {
+            (TransferKind::Send, _) => {
                 let work = self.chunks.take().map(Work::SendData);
                 (work, self.chunks.is_at_end())
             }
-            (Passage::Write, Some(sink)) => match self.chunks.take() {
+            (TransferKind::Write, Some(sink)) => match self.chunks.take() {
                 Some(from) => {
                     let to = Remote { address: sink.address.wrapping_add(from.offset), ..sink };
                     (Some(Work::Write { from, to }), false)
                 }
                 None => (Some(Work::SendControl(Control::Written)), true),
             },
-            (Passage::Read, _) => {
+            (TransferKind::Read, _) => {
                 let offer = Control::Offer { source: self.source };
                 (Some(Work::SendControl(offer)), true)
             }
             // Ready, which begins the first passage, brings the sink.
-            (Passage::Write, None) => (None, false),
+            (TransferKind::Write, None) => (None, false),
         };
         // Every Send uses up one of B's receives.
         let is_send = matches!(work, Some(Work::SendData(_) | Work::SendControl(_)));
@@ -317,7 +317,7 @@ impl Initiator {
             (Control::Ready { sink, credit }, Greeting) => {
                 self.sink = Some(sink);
                 self.grant(credit)?;
-                self.begin(Passage::Send);
+                self.begin(TransferKind::Send);
                 Ok(())
             }
             (Control::Credit { credit }, Passing(_) | Passed(_) | Arrived(_)) => self.grant(credit),
@@ -348,7 +348,7 @@ impl Initiator {
         }
     }
 
-    fn begin(&mut self, passage: Passage) {
+    fn begin(&mut self, passage: TransferKind) {
         self.chunks.rewind();
         self.queue.waiting.push_back(Work::Begin(passage));
         self.step = InitiatorStep::Passing(passage);
@@ -371,9 +371,9 @@ enum TargetStep {
     /// Memory is being made.
     Preparing,
     /// The passage is under way.
-    Passing(Passage),
+    Passing(TransferKind),
     /// All has arrived and is being hashed.
-    Hashing(Passage),
+    Hashing(TransferKind),
     /// Nothing is left.
     Done,
 }
@@ -427,7 +427,7 @@ impl Target {
     pub fn poll(&mut self) -> Option<Work> {
         if self.queue.waiting.is_empty()
             && self.queue.has_room()
-            && self.step == TargetStep::Passing(Passage::Read)
+            && self.step == TargetStep::Passing(TransferKind::Read)
             && let Some(source) = self.source
             && let Some(to) = self.chunks.take()
         {
@@ -450,26 +450,26 @@ impl Target {
                 Ok(())
             }
             (Event::Control(octets), _) => self.control(Control::decode(octets)?),
-            (Event::Data(length), TargetStep::Passing(Passage::Send)) => {
+            (Event::Data(length), TargetStep::Passing(TransferKind::Send)) => {
                 self.arrived
                     .take()
                     .filter(|chunk| chunk.length == *length)
                     .ok_or(ScriptError::Unexpected("the length of the data"))?;
                 self.post_receive();
                 if self.arrived.is_at_end() {
-                    self.all_arrived(Passage::Send);
+                    self.all_arrived(TransferKind::Send);
                 }
                 Ok(())
             }
             (Event::Prepared(sink), TargetStep::Preparing) => {
-                self.queue.waiting.push_back(Work::Begin(Passage::Send));
+                self.queue.waiting.push_back(Work::Begin(TransferKind::Send));
                 let mut posted = 0;
                 while posted < self.window && self.queue_receive() {
                     posted += 1;
                 }
                 let ready = Control::Ready { sink: *sink, credit: posted };
                 self.queue.waiting.push_back(Work::SendControl(ready));
-                self.step = TargetStep::Passing(Passage::Send);
+                self.step = TargetStep::Passing(TransferKind::Send);
                 Ok(())
             }
             (Event::Hashed(digest), TargetStep::Hashing(passage)) => {
@@ -494,12 +494,12 @@ impl Target {
                 self.step = TargetStep::Preparing;
                 Ok(())
             }
-            (Control::Written, TargetStep::Passing(Passage::Write)) => {
+            (Control::Written, TargetStep::Passing(TransferKind::Write)) => {
                 self.post_receive();
-                self.all_arrived(Passage::Write);
+                self.all_arrived(TransferKind::Write);
                 Ok(())
             }
-            (Control::Offer { source }, TargetStep::Passing(Passage::Read))
+            (Control::Offer { source }, TargetStep::Passing(TransferKind::Read))
                 if self.source.is_none() =>
             {
                 self.chunks.rewind();
@@ -540,19 +540,19 @@ impl Target {
 
     fn read_done(&mut self) {
         // Requests complete in order (NDK-WR-6), so those before the first Read were others.
-        let reading = self.step == TargetStep::Passing(Passage::Read) && self.source.is_some();
+        let reading = self.step == TargetStep::Passing(TransferKind::Read) && self.source.is_some();
         if reading && self.chunks.is_at_end() && self.queue.outstanding == 0 {
-            self.all_arrived(Passage::Read);
+            self.all_arrived(TransferKind::Read);
         }
     }
 
-    fn all_arrived(&mut self, passage: Passage) {
+    fn all_arrived(&mut self, passage: TransferKind) {
         let works = [Work::End(passage), Work::SendControl(Control::Arrived), Work::Hash];
         self.queue.waiting.extend(works);
         self.step = TargetStep::Hashing(passage);
     }
 
-    fn hashed(&mut self, passage: Passage, digest: Digest) {
+    fn hashed(&mut self, passage: TransferKind, digest: Digest) {
         // The sink is cleared before A learns that it may fill it again.
         if passage.next().is_some() {
             self.queue.waiting.push_back(Work::Clear);

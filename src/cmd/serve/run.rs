@@ -154,10 +154,10 @@ impl Session {
 }
 
 /// Something to look at.
-enum News {
+enum ServeEvent {
     /// The reader of the log is gone.
     Unread,
-    Came(Connector),
+    AcceptedConnection(Connector),
     /// So many completions.
     Completions(usize),
     /// A session has some.
@@ -231,19 +231,19 @@ impl<'a> Server<'a> {
             // A server whose log is lost is of no use: the peers' tests would go on without it.
             console.check().map_err(|failure| failure.at("log"))?;
             match self.news(&incoming)? {
-                News::Unread => console.unwritten(io::ErrorKind::BrokenPipe.into()),
-                News::Came(connector) => {
+                ServeEvent::Unread => console.unwritten(io::ErrorKind::BrokenPipe.into()),
+                ServeEvent::AcceptedConnection(connector) => {
                     if self.admit(connector, console) && self.args.once {
                         listener.control_connect_events(true);
                     }
                 }
-                News::Completions(count) => {
+                ServeEvent::Completions(count) => {
                     for index in 0..count {
                         let result = self.results[index];
                         self.take(&result, console);
                     }
                 }
-                News::Session(number) => {
+                ServeEvent::Session(number) => {
                     let is_over = self.attend(number, console);
                     if is_over && self.args.once {
                         let _ = listener.close(|| {});
@@ -273,17 +273,18 @@ impl<'a> Server<'a> {
     }
 
     /// Waits for something to look at. Completions come first: those of a connection that has ended, too.
-    fn news(&mut self, incoming: &Receiver<Connector>) -> Result<News, Failure> {
+    fn news(&mut self, incoming: &Receiver<Connector>) -> Result<ServeEvent, Failure> {
         let Self { waiter, cq, results, sessions, is_unread, .. } = self;
         waiter.wait(|| {
             if is_unread.load(Ordering::Acquire) {
-                return Some(News::Unread);
+                return Some(ServeEvent::Unread);
             }
             let of_session = sessions.iter().find(|(_, session)| session.has_news());
-            let of_session = of_session.map(|(number, _)| News::Session(*number));
+            let of_session = of_session.map(|(number, _)| ServeEvent::Session(*number));
             match cq.poll_ex(results) {
-                0 => of_session.or_else(|| incoming.try_recv().ok().map(News::Came)),
-                count => Some(News::Completions(count)),
+                0 => of_session
+                    .or_else(|| incoming.try_recv().ok().map(ServeEvent::AcceptedConnection)),
+                count => Some(ServeEvent::Completions(count)),
             }
         })
     }

@@ -137,7 +137,7 @@ fn tcp_info_is_told_in_the_words_of_ss() {
          segs_out:70 segs_in:36 send 2.32Gbps lastsnd:4 lastack:3 pacing_rate 2.50Mbps \
          busy:200ms rwnd_limited:50ms(25.0%) unacked:1 retrans:0/3 rcv_rtt:1.25 rcv_space:262144 \
          minrtt:0.012 snd_wnd:65536 rcv_wnd:262144 offloads:1 uploads:0";
-    assert_eq!(words::of(&record, &node()), expected);
+    assert_eq!(format::of(&record, &node()), expected);
     let text = render(&args("-iH"), &listed(vec![record.clone()]));
     assert_eq!(text.lines().count(), 2);
     assert_eq!(text.lines().nth(1).unwrap(), format!("\t {expected}"));
@@ -157,11 +157,11 @@ fn a_connection_in_the_host_says_why_it_is_there() {
         ndis_status_name: Some("NDIS_STATUS_OFFLOAD_TCP_ENTRIES".into()),
     });
     assert_eq!(
-        words::of(&record, &node()),
+        format::of(&record, &node()),
         "offloads:1 uploads:1 upload_reason:LowActivity \
          refused:2(target: NDIS_STATUS_OFFLOAD_TCP_ENTRIES (0xc0231004))"
     );
-    assert_eq!(words::of(&connection("0.0.0.0:1", None), &node()), "");
+    assert_eq!(format::of(&connection("0.0.0.0:1", None), &node()), "");
 }
 
 // The habits of ss: `-tin`, `-j`, filters behind the options.

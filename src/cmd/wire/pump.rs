@@ -26,7 +26,7 @@ use rustix::{
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::{WireConfig, tell::Teller};
+use super::{WireConfig, report::StatsReporter};
 use crate::{failure::Failure, report::Console};
 
 /// How long before a frame is due the wire stops sleeping.
@@ -99,7 +99,7 @@ impl Run {
         // Sleeps are less exact without it; the summary tells by how much.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let end = config.duration().map(|duration| WireInstant::ZERO + duration);
-        let mut teller = Teller::new(config.interval());
+        let mut teller = StatsReporter::new(config.interval());
         while !self.stop.told.load(Ordering::Relaxed) {
             let now = self.now();
             teller.tell_if_due(now, &self.wire, console);

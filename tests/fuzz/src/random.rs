@@ -14,7 +14,7 @@ const ECE: u8 = 0x40;
 const CWR: u8 = 0x80;
 
 /// How one seed's adversary behaves.
-struct Temper {
+struct AdversaryProfile {
     /// Segments of a thousand that no honest peer would send.
     hostile: u32,
     /// Segments of a thousand with data.
@@ -60,7 +60,7 @@ pub fn script(seed: u64) -> (Setup, Vec<Op>) {
         local_isn: near_wrap(random),
         remote_isn: near_wrap(random),
     };
-    let temper = Temper {
+    let temper = AdversaryProfile {
         hostile: [0, 50, 300, 700][below(random, 4) as usize],
         talkative: [100, 500, 900][below(random, 3) as usize],
         fatal: [0, 0, 0, 5][below(random, 4) as usize],
@@ -69,7 +69,7 @@ pub fn script(seed: u64) -> (Setup, Vec<Op>) {
     (setup, (0..count).map(|_| op(random, &temper)).collect())
 }
 
-fn op(random: &mut Rand32, temper: &Temper) -> Op {
+fn op(random: &mut Rand32, temper: &AdversaryProfile) -> Op {
     match below(random, 1_000) {
         0..520 => Op::Segment(segment(random, temper)),
         520..620 => Op::Post { lists: 1 + below(random, 4) as u8, len: length(random) },
@@ -92,7 +92,7 @@ fn op(random: &mut Rand32, temper: &Temper) -> Op {
 }
 
 /// What an honest peer on a bad path could send, or what a forger would.
-fn segment(random: &mut Rand32, temper: &Temper) -> Forged {
+fn segment(random: &mut Rand32, temper: &AdversaryProfile) -> Forged {
     let mut forged = honest(random, temper);
     if chance(random, temper.fatal) {
         return Forged { seq_from: SeqFrom::Next, seq: 0, flags: RST | ACK, ..forged };
@@ -144,7 +144,7 @@ fn segment(random: &mut Rand32, temper: &Temper) -> Forged {
     forged
 }
 
-fn honest(random: &mut Rand32, temper: &Temper) -> Forged {
+fn honest(random: &mut Rand32, temper: &AdversaryProfile) -> Forged {
     let len = if chance(random, temper.talkative) { length(random) } else { 0 };
     let seq = match below(random, 10) {
         // In order, a duplicate or an overlap, or with a hole before it.

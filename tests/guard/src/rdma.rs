@@ -56,14 +56,14 @@ pub struct End {
     connector: Option<Connector>,
 }
 
-type Told<T> = Arc<Mutex<Option<T>>>;
+type CallbackResults<T> = Arc<Mutex<Option<T>>>;
 
-fn tells<T: Send + 'static>(told: &Told<T>) -> impl Fn(T) + Send + Sync + 'static {
+fn tells<T: Send + 'static>(told: &CallbackResults<T>) -> impl Fn(T) + Send + Sync + 'static {
     let told = told.clone();
     move |value| *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(value)
 }
 
-fn wait<T>(told: &Told<T>, step: &mut dyn FnMut(), what: &str) -> T {
+fn wait<T>(told: &CallbackResults<T>, step: &mut dyn FnMut(), what: &str) -> T {
     for _ in 0..IDLE_STEPS_MAX {
         if let Some(value) = told.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return value;
@@ -74,7 +74,7 @@ fn wait<T>(told: &Told<T>, step: &mut dyn FnMut(), what: &str) -> T {
 }
 
 /// SUCCESS, at once or later.
-fn settle(inline: NtStatus, told: &Told<NtStatus>, step: &mut dyn FnMut(), what: &str) {
+fn settle(inline: NtStatus, told: &CallbackResults<NtStatus>, step: &mut dyn FnMut(), what: &str) {
     let status = if inline == NtStatus::PENDING { wait(told, step, what) } else { inline };
     assert_eq!(status, NtStatus::SUCCESS, "{what}");
 }
@@ -115,15 +115,15 @@ pub fn connect(
 ) -> Result<[End; 2], NtStatus> {
     let mut near = End::new(adapters[0], buffer_bytes)?;
     let mut far = End::new(adapters[1], buffer_bytes)?;
-    let incoming = Told::<Connector>::default();
+    let incoming = CallbackResults::<Connector>::default();
     let listener = adapters[1].create_listener(tells(&incoming))?;
-    let told = Told::<NtStatus>::default();
+    let told = CallbackResults::<NtStatus>::default();
     settle(listener.listen(server, tells(&told)), &told, step, "listen");
     let connector = adapters[0].create_connector()?;
-    let connecting = Told::<NtStatus>::default();
+    let connecting = CallbackResults::<NtStatus>::default();
     let inline = connector.connect(&near.qp, None, server, LIMITS, &[], tells(&connecting));
     let passive = wait(&incoming, step, "the request");
-    let accepting = Told::<NtStatus>::default();
+    let accepting = CallbackResults::<NtStatus>::default();
     let accepted = passive.accept(&far.qp, LIMITS, &[], None, tells(&accepting));
     settle(inline, &connecting, step, "connect");
     settle(connector.complete_connect(None, tells(&told)), &told, step, "complete");

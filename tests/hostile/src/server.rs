@@ -15,7 +15,7 @@ use crate::{
     command::{Opening, Receives},
     memory::{PAGE, READ_WRITE, change, pattern},
     report::Report,
-    session::{Event, Session, Wish},
+    session::{Event, ServerRequest, Session},
 };
 
 /// Connections whose report is kept when they have ended.
@@ -186,8 +186,8 @@ impl Server {
         }
         for wish in session.completions() {
             let (kind, octets) = match wish {
-                Wish::Report(of) => (b'Q', self.report(of)),
-                Wish::Connect(remote) => (b'O', self.connect(remote)),
+                ServerRequest::Report(of) => (b'Q', self.report(of)),
+                ServerRequest::Connect(remote) => (b'O', self.connect(remote)),
             };
             if let Some(session) = self.sessions.get(&number) {
                 session.answer_with(kind, &octets);

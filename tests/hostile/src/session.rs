@@ -61,7 +61,7 @@ pub(crate) struct Session {
 }
 
 /// A command that the server, and not the session, has to see to.
-pub(crate) enum Wish {
+pub(crate) enum ServerRequest {
     Report(u32),
     Connect(SocketAddr),
 }
@@ -231,7 +231,7 @@ impl Session {
     }
 
     /// Takes all completions; returns what the server has to see to.
-    pub(crate) fn completions(&mut self) -> Vec<Wish> {
+    pub(crate) fn completions(&mut self) -> Vec<ServerRequest> {
         let mut wishes = Vec::new();
         let mut results = [NdkResultEx::default(); 16];
         loop {
@@ -249,7 +249,7 @@ impl Session {
         wishes
     }
 
-    fn completion(&mut self, result: &NdkResultEx) -> Option<Wish> {
+    fn completion(&mut self, result: &NdkResultEx) -> Option<ServerRequest> {
         let (status, context) = (result.status, result.request_context);
         let is_receive = matches!(
             result.operation,
@@ -276,13 +276,13 @@ impl Session {
         self.obey(&octets)
     }
 
-    fn obey(&mut self, octets: &[u8]) -> Option<Wish> {
+    fn obey(&mut self, octets: &[u8]) -> Option<ServerRequest> {
         let none = OpFlags::empty();
         match Command::decode(octets) {
             Command::None => {}
             Command::Echo => self.answer(octets),
-            Command::Report(number) => return Some(Wish::Report(number)),
-            Command::Connect(remote) => return Some(Wish::Connect(remote)),
+            Command::Report(number) => return Some(ServerRequest::Report(number)),
+            Command::Connect(remote) => return Some(ServerRequest::Connect(remote)),
             Command::Deregister(page) => {
                 let mr = self.memory.regions.get(usize::from(page))?;
                 let status = mr.deregister({

@@ -45,14 +45,14 @@ impl Layout {
 }
 
 /// What the target tells of a connection.
-pub(crate) struct Told {
+pub(crate) struct InfoSnapshot {
     pub(crate) info: Info,
     pub(crate) state: TcpState,
     /// Bytes posted and not acknowledged.
     pub(crate) outstanding: u64,
 }
 
-impl Told {
+impl InfoSnapshot {
     /// Bytes sent and not acknowledged, a FIN counted.
     pub(crate) fn in_flight(&self) -> u64 {
         let delegated = &self.state.delegated;
@@ -66,7 +66,7 @@ impl Told {
 }
 
 /// TCP_INFO of a connection.
-pub(crate) fn tcp_info(status: &StreamStatus, told: Option<&Told>) -> Vec<u8> {
+pub(crate) fn tcp_info(status: &StreamStatus, told: Option<&InfoSnapshot>) -> Vec<u8> {
     match told {
         Some(told) => of_target(told),
         None => {
@@ -84,8 +84,8 @@ pub(crate) fn tcp_info(status: &StreamStatus, told: Option<&Told>) -> Vec<u8> {
     }
 }
 
-fn of_target(told: &Told) -> Vec<u8> {
-    let Told { info, state, outstanding: _ } = told;
+fn of_target(told: &InfoSnapshot) -> Vec<u8> {
+    let InfoSnapshot { info, state, outstanding: _ } = told;
     let (constant, delegated) = (&state.constant, &state.delegated);
     let mss = (info.snd_mss as u64).max(1);
     let agreed = [

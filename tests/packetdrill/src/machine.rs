@@ -18,7 +18,7 @@ use offload_engine::{
 
 use crate::{
     client::Client,
-    info::Told,
+    info::InfoSnapshot,
     settings::Settings,
     wire::{self, OUR_MAC, Wire, WireLink},
 };
@@ -133,11 +133,11 @@ impl Machine {
     }
 
     /// All that the target tells of a connection.
-    pub(crate) fn told(&mut self, handle: OffloadHandle) -> Option<Told> {
+    pub(crate) fn told(&mut self, handle: OffloadHandle) -> Option<InfoSnapshot> {
         let core = self.core.as_mut()?;
         let io = core.engine.connections().get(self.now, handle)?;
         let outstanding = io.send_outstanding() as u64;
-        Some(Told { info: io.info(), state: io.query(), outstanding })
+        Some(InfoSnapshot { info: io.info(), state: io.query(), outstanding })
     }
 
     /// Changes a connection's settings, wherever it is.

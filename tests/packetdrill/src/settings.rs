@@ -9,7 +9,7 @@ use core::{
 use host_stack::socket::OffloadPolicy;
 use offload_engine::tcp::{CongestionAlgorithm, CongestionOptions, PushPolicy};
 
-use crate::wire::Habits;
+use crate::wire::LinuxQuirks;
 
 /// How the adapter under test is set up.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Settings {
     /// Payload of a super-segment, bytes; 0: none.
     pub(crate) super_segment_max: usize,
     pub(crate) push: PushPolicy,
-    pub(crate) habits: Habits,
+    pub(crate) habits: LinuxQuirks,
     pub(crate) congestion: Option<CongestionAlgorithm>,
     pub(crate) congestion_options: CongestionOptions,
     pub(crate) timestamps: bool,
@@ -42,7 +42,7 @@ impl Default for Settings {
             seed: 1,
             super_segment_max: 2 * 1460,
             push: PushPolicy::QueueEmpty,
-            habits: Habits { options: true, push: true },
+            habits: LinuxQuirks { options: true, push: true },
             congestion: None,
             congestion_options: CongestionOptions::default(),
             timestamps: true,

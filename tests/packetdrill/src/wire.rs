@@ -5,7 +5,7 @@
 //! and ICMP errors pass.
 //!
 //! What leaves may be brought into Linux' habits, each of which TCP leaves to the sender, so that
-//! scripts written for Linux compare byte by byte. [`Habits`] says which; all can be turned off.
+//! scripts written for Linux compare byte by byte. [`LinuxQuirks`] says which; all can be turned off.
 
 use std::{
     collections::VecDeque,
@@ -42,7 +42,7 @@ const PSH: u8 = 0x08;
 
 /// Linux' choices where TCP leaves one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Habits {
+pub(crate) struct LinuxQuirks {
     /// Order and padding of options (RFC 9293 §3.1: any order).
     pub(crate) options: bool,
     /// PSH on every super-segment (RFC 9293 §3.9.1.2: a sender may set it where it likes).
@@ -52,7 +52,7 @@ pub(crate) struct Habits {
 /// Both directions.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    habits: Habits,
+    habits: LinuxQuirks,
     inbound: VecDeque<Vec<u8>>,
     outbound: VecDeque<(Instant, Vec<u8>)>,
     stats: LinkStats,
@@ -71,7 +71,7 @@ pub(crate) fn lock(wire: &Mutex<Wire>) -> MutexGuard<'_, Wire> {
 }
 
 impl Wire {
-    pub(crate) fn new(habits: Habits) -> Self {
+    pub(crate) fn new(habits: LinuxQuirks) -> Self {
         Self {
             habits,
             inbound: VecDeque::new(),
@@ -231,7 +231,7 @@ fn answer_solicitation(packet: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Brings a TCP packet into `habits`, and finishes the checksum that was left to the link.
-fn dress(packet: &mut Vec<u8>, habits: Habits, super_segment: bool) {
+fn dress(packet: &mut Vec<u8>, habits: LinuxQuirks, super_segment: bool) {
     let is_ipv4 = packet[0] >> 4 == 4;
     let tcp = if is_ipv4 { usize::from(packet[0] & 0x0f) * 4 } else { IPV6_HEADER };
     if packet.len() < tcp + 20 {
@@ -282,7 +282,7 @@ fn pseudo_sum(packet: &[u8], protocol: u8, length: usize) -> u64 {
 mod tests {
     use super::*;
 
-    const HABITS: Habits = Habits { options: true, push: true };
+    const HABITS: LinuxQuirks = LinuxQuirks { options: true, push: true };
 
     fn packet(options: &[u8], payload: usize) -> Vec<u8> {
         let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, TCP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];

@@ -31,7 +31,7 @@ pub struct Bench {
 
 /// What a command has said.
 #[derive(Debug)]
-pub struct Said {
+pub struct CommandOutput {
     /// Its exit status.
     pub status: Option<i32>,
     /// Its standard output.
@@ -40,7 +40,7 @@ pub struct Said {
     pub err: String,
 }
 
-impl Said {
+impl CommandOutput {
     /// Standard output as a document.
     ///
     /// # Panics
@@ -99,10 +99,14 @@ impl Bench {
     /// # Panics
     ///
     /// When it does not start, or says what is no text.
-    pub fn say(&self, line: &str) -> Said {
+    pub fn say(&self, line: &str) -> CommandOutput {
         let output = self.command(line).output().expect("flue starts");
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("flue writes UTF-8");
-        Said { status: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+        CommandOutput {
+            status: output.status.code(),
+            out: text(output.stdout),
+            err: text(output.stderr),
+        }
     }
 
     /// `flue ss --json` with these arguments: the connections of the only node.

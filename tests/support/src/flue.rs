@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::process::Process;
-use crate::stream::{Digest, Stream, Summer};
+use crate::stream::{Digest, HashingSink, Stream};
 
 /// `program` with arguments divided by spaces.
 pub fn command(program: impl AsRef<OsStr>, arguments: &str) -> Command {
@@ -116,7 +116,7 @@ pub fn exchange(
             io::copy(&mut Stream::new(seed).take(bytes), &mut input).err()
             // `input` is dropped here: end of file.
         });
-        let summer = scope.spawn(move || Summer::drain(output).expect("a pipe can be read"));
+        let summer = scope.spawn(move || HashingSink::drain(output).expect("a pipe can be read"));
         // If this panics the process has been killed, so both threads come to their end.
         process.wait(limit);
         let join = "feeding and summing do not panic";

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size};
 
 use crate::netns::Namespace;
-use crate::stream::{Digest, Stream, Summer};
+use crate::stream::{Digest, HashingSink, Stream};
 
 /// How long one socket call may make no progress. A sender that starts with an RTO of 0.2 s has
 /// tried eight times by then.
@@ -190,7 +190,7 @@ impl Plan {
         if end == End::Reset {
             set_socket_linger(socket, Some(Duration::ZERO))?;
             let (sent, send_error) = send(socket, seed, send_bytes);
-            let received = Summer::default().finish();
+            let received = HashingSink::default().finish();
             return Ok(Outcome { sent, received, send_error, receive_error: None });
         }
         thread::scope(|scope| {
@@ -223,7 +223,7 @@ impl Plan {
 
 fn send(mut socket: &TcpStream, seed: u64, bytes: u64) -> (Digest, Option<io::Error>) {
     let mut stream = Stream::new(seed);
-    let mut summer = Summer::default();
+    let mut summer = HashingSink::default();
     let mut chunk = vec![0; CHUNK_BYTES];
     while summer.bytes() < bytes {
         let left = usize::try_from(bytes - summer.bytes()).unwrap_or(usize::MAX);
@@ -238,7 +238,7 @@ fn send(mut socket: &TcpStream, seed: u64, bytes: u64) -> (Digest, Option<io::Er
 }
 
 fn receive(mut socket: &TcpStream, pace: Pace) -> (Digest, Option<io::Error>) {
-    let mut summer = Summer::default();
+    let mut summer = HashingSink::default();
     let mut chunk = vec![0; CHUNK_BYTES];
     let (size, pause) = match pace {
         Pace::Free => (CHUNK_BYTES, None),

@@ -52,7 +52,7 @@ impl Stream {
 
     /// The digest of the next `bytes` bytes.
     pub fn digest(mut self, bytes: u64) -> Digest {
-        let mut summer = Summer::default();
+        let mut summer = HashingSink::default();
         let mut buffer = vec![0; 64 * 1024];
         while summer.bytes < bytes {
             let take =
@@ -89,12 +89,12 @@ impl fmt::Debug for Digest {
 
 /// Sums bytes as they come.
 #[derive(Clone, Debug, Default)]
-pub struct Summer {
+pub struct HashingSink {
     hash: Sha256,
     bytes: u64,
 }
 
-impl Summer {
+impl HashingSink {
     /// Adds `data`.
     pub fn update(&mut self, data: &[u8]) {
         self.hash.update(data);
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn the_digest_is_sha256() {
         // FIPS 180-4, the message "abc".
-        let digest = Summer::drain(&b"abc"[..]).unwrap();
+        let digest = HashingSink::drain(&b"abc"[..]).unwrap();
         assert_eq!(digest.bytes, 3);
         assert_eq!(digest.sha256[..4], [0xba, 0x78, 0x16, 0xbf]);
     }
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn drained_and_computed_digests_agree() {
         assert_eq!(
-            Summer::drain(Stream::new(3).take(100_001)).unwrap(),
+            HashingSink::drain(Stream::new(3).take(100_001)).unwrap(),
             Stream::new(3).digest(100_001)
         );
     }

@@ -151,19 +151,19 @@ pub(crate) const fn event_of(reason: EndReason) -> QpEvent {
 /// withdrawn.
 pub type Tell = Box<dyn Fn(QpEvent, &AtomicBool) + Send + Sync>;
 
-struct Teller {
+struct EventNotifier {
     tell: Tell,
     /// The queue pair is destroyed.
     is_gone: AtomicBool,
 }
 
-impl fmt::Debug for Teller {
+impl fmt::Debug for EventNotifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Teller {{ is_gone: {:?} }}", self.is_gone)
     }
 }
 
-impl Teller {
+impl EventNotifier {
     fn tell(&self, event: QpEvent) {
         (self.tell)(event, &self.is_gone);
     }
@@ -190,7 +190,7 @@ pub struct Qp {
     pd: Arc<Pd>,
     attributes: QpAttributes,
     noted: Mutex<State>,
-    teller: Arc<Teller>,
+    teller: Arc<EventNotifier>,
     departure: Mutex<Departure>,
 }
 
@@ -228,7 +228,7 @@ impl Qp {
             core.create_qp(pd.id(), config)
         })?;
         let noted = Mutex::new(State::Init);
-        let teller = Arc::new(Teller { tell, is_gone: AtomicBool::new(false) });
+        let teller = Arc::new(EventNotifier { tell, is_gone: AtomicBool::new(false) });
         if attributes.srq.is_some() {
             let last = teller.clone();
             let notification = Arc::new(move |_| last.tell(QpEvent::LastReceive));

@@ -22,11 +22,11 @@
 //! | `undo` | was it a loss at all |
 //! | `routine` | what an acknowledgement brings while nothing is wrong |
 
+mod fast_path;
 mod options;
 mod probe;
 mod prr;
 mod rack;
-mod routine;
 mod scoreboard;
 mod undo;
 
@@ -35,8 +35,8 @@ use self::{
     probe::{TailProbe, Verdict},
     prr::Prr,
     rack::Rack,
-    scoreboard::{Fate, Record, Scoreboard},
-    undo::{FRto, FRtoNews, Undo},
+    scoreboard::{Record, RecordState, Scoreboard},
+    undo::{FRto, FRtoEvent, Undo},
 };
 use super::seq::Position;
 use crate::time::{Duration, Instant};
@@ -134,7 +134,7 @@ struct Delivery {
 
 /// Bytes between SND.UNA and SND.NXT that are something special.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tally {
+pub(super) struct ScoreboardCounts {
     pub(super) sacked: u64,
     /// Presumed lost, and not resent yet.
     pub(super) lost: u64,
@@ -278,7 +278,8 @@ impl Recovery {
         if let Some((start, end)) = self.board.next_doubtful(self.before_episode) {
             return Some((start, end));
         }
-        let last = self.board.last().filter(|last| !self.rescued && last.fate == Fate::InFlight)?;
+        let last =
+            self.board.last().filter(|last| !self.rescued && last.fate == RecordState::InFlight)?;
         Some((last.start + last.len().saturating_sub(mss), last.end))
     }
 
@@ -311,8 +312,8 @@ impl Recovery {
     }
 
     /// Counts for a report: a walk over everything in flight.
-    pub(super) fn tally(&self) -> Tally {
-        Tally {
+    pub(super) fn tally(&self) -> ScoreboardCounts {
+        ScoreboardCounts {
             sacked: self.board.sacked(),
             lost: self.board.lost(),
             resent: self.board.resent_in_flight(),
@@ -532,7 +533,7 @@ impl Recovery {
     fn ask_f_rto(&mut self, ack: &Ack<'_>, delivery: &Delivery) {
         let Episode::Timeout { until } = self.episode else { return };
         let before = self.f_rto;
-        self.f_rto = before.next(FRtoNews {
+        self.f_rto = before.next(FRtoEvent {
             advanced: delivery.acked > 0,
             complete: ack.to >= until,
             duplicate: delivery.sacked > 0 || ack.bare && delivery.acked == 0,
@@ -731,7 +732,7 @@ impl Recovery {
         srtt: Option<Duration>,
     ) {
         // RFC 2018 §8: a sacked record at SND.UNA should have been acknowledged; the peer has reneged.
-        if self.board.first().is_some_and(|record| record.fate == Fate::Sacked) {
+        if self.board.first().is_some_and(|record| record.fate == RecordState::Sacked) {
             self.board.forget_sacks();
         }
         let by_time = self.sack && self.options.rack;

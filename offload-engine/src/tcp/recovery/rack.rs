@@ -116,7 +116,7 @@ pub(super) const fn is_older(echo: u32, sent_at: Instant) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tcp::{SeqNum, recovery::scoreboard::Fate};
+    use crate::tcp::{SeqNum, recovery::scoreboard::RecordState};
 
     fn at(offset: u64) -> Position {
         Position::first(SeqNum(7)) + offset
@@ -140,7 +140,7 @@ mod tests {
                 sent_at,
                 number: 5,
                 resent,
-                fate: Fate::InFlight,
+                fate: RecordState::InFlight,
             };
             let ack = Ack {
                 now: sent_at + ms(rtt),

@@ -24,7 +24,7 @@ const SPARE_ENTRIES: usize = 64;
 
 /// State of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fate {
+pub(super) enum RecordState {
     /// Sent, not acknowledged.
     InFlight,
     /// Selectively acknowledged.
@@ -44,7 +44,7 @@ pub(super) struct Record {
     pub(super) number: u64,
     /// Sent more than once: no RTT sample without a timestamp (Karn).
     pub(super) resent: bool,
-    pub(super) fate: Fate,
+    pub(super) fate: RecordState,
 }
 
 impl Record {
@@ -142,7 +142,7 @@ impl Scoreboard {
 
     /// Bytes resent and in flight.
     pub(super) fn resent_in_flight(&self) -> u64 {
-        let resent = |record: &&Record| record.resent && record.fate == Fate::InFlight;
+        let resent = |record: &&Record| record.resent && record.fate == RecordState::InFlight;
         self.records.iter().filter(resent).map(Record::len).sum()
     }
 
@@ -170,7 +170,7 @@ impl Scoreboard {
     }
 
     pub(super) fn first_in_flight(&self) -> Option<&Record> {
-        self.records.iter().find(|record| record.fate == Fate::InFlight)
+        self.records.iter().find(|record| record.fate == RecordState::InFlight)
     }
 
     pub(super) fn last(&self) -> Option<&Record> {
@@ -207,17 +207,17 @@ impl Scoreboard {
             let last = self.split(end);
             for record in self.records.range_mut(first..last) {
                 match record.fate {
-                    Fate::InFlight => {}
-                    Fate::Sacked => self.sacked -= record.len(),
-                    Fate::Lost => self.lost -= record.len(),
+                    RecordState::InFlight => {}
+                    RecordState::Sacked => self.sacked -= record.len(),
+                    RecordState::Lost => self.lost -= record.len(),
                 }
-                let (resent, fate) = (true, Fate::InFlight);
+                let (resent, fate) = (true, RecordState::InFlight);
                 *record = Record { sent_at: now, number, resent, fate, ..*record };
             }
         }
         if end > self.nxt {
             let start = start.max(self.nxt);
-            let fate = Fate::InFlight;
+            let fate = RecordState::InFlight;
             self.records.push_back(Record { start, end, sent_at: now, number, resent, fate });
             self.nxt = end;
         }
@@ -235,7 +235,7 @@ impl Scoreboard {
             if record.start >= entry.end {
                 return None;
             }
-            if record.number == entry.number && record.fate == Fate::InFlight {
+            if record.number == entry.number && record.fate == RecordState::InFlight {
                 return Some(from + index);
             }
         }
@@ -263,12 +263,12 @@ impl Scoreboard {
                 self.records.pop_front();
             }
             match part.fate {
-                Fate::InFlight => {}
-                Fate::Sacked => {
+                RecordState::InFlight => {}
+                RecordState::Sacked => {
                     self.sacked -= part.len();
                     continue;
                 }
-                Fate::Lost => self.lost -= part.len(),
+                RecordState::Lost => self.lost -= part.len(),
             }
             delivered(&part);
         }
@@ -300,7 +300,7 @@ impl Scoreboard {
         let known = self.index_of(start);
         let is_known = |record: &Record| {
             self.count_step();
-            record.fate == Fate::Sacked
+            record.fate == RecordState::Sacked
         };
         let mut covered = self.records.range(known..).take_while(|record| record.start < end);
         if covered.all(is_known) {
@@ -312,12 +312,12 @@ impl Scoreboard {
             self.count_step();
             let record = &mut self.records[index];
             match record.fate {
-                Fate::Sacked => continue,
-                Fate::InFlight => {}
-                Fate::Lost => self.lost -= record.len(),
+                RecordState::Sacked => continue,
+                RecordState::InFlight => {}
+                RecordState::Lost => self.lost -= record.len(),
             }
             delivered(record);
-            record.fate = Fate::Sacked;
+            record.fate = RecordState::Sacked;
             news += record.len();
             self.sacked_to = self.sacked_to.max(record.end);
         }
@@ -347,7 +347,7 @@ impl Scoreboard {
             self.count_step();
             index -= 1;
             let (left, right) = (self.records[index - 1], self.records[index]);
-            if left.fate == Fate::Sacked && right.fate == Fate::Sacked {
+            if left.fate == RecordState::Sacked && right.fate == RecordState::Sacked {
                 let resent = left.resent || right.resent;
                 self.records[index - 1] = Record { end: right.end, resent, ..left };
                 self.records.remove(index);
@@ -359,10 +359,10 @@ impl Scoreboard {
     fn mark(&mut self, index: usize, is_lost: impl FnOnce(&Record) -> bool) -> u64 {
         self.count_step();
         let record = &mut self.records[index];
-        if record.fate != Fate::InFlight || !is_lost(record) {
+        if record.fate != RecordState::InFlight || !is_lost(record) {
             return 0;
         }
-        record.fate = Fate::Lost;
+        record.fate = RecordState::Lost;
         let len = record.len();
         self.lost_hint = self.lost_hint.min(record.start);
         self.lost += len;
@@ -441,15 +441,15 @@ impl Scoreboard {
             return 0;
         }
         let top = self.index_of(self.sacked_to.previous());
-        let (mut runs, mut bytes, mut edge, mut above) = (0, 0, None, Fate::InFlight);
+        let (mut runs, mut bytes, mut edge, mut above) = (0, 0, None, RecordState::InFlight);
         for record in self.records.range(..=top).rev() {
             self.count_step();
             if record.end <= self.judged {
                 break;
             }
-            if record.fate == Fate::Sacked {
+            if record.fate == RecordState::Sacked {
                 // A resent or cut record may have left neighbours.
-                runs += u32::from(above != Fate::Sacked);
+                runs += u32::from(above != RecordState::Sacked);
                 bytes += record.len();
                 if runs >= threshold || bytes > u64::from(threshold - 1) * mss {
                     edge = Some(record.start);
@@ -474,7 +474,7 @@ impl Scoreboard {
         let below = above.find(|record| {
             self.count_step();
             record.start >= self.sacked_to
-                || record.fate == Fate::InFlight && record.number <= since
+                || record.fate == RecordState::InFlight && record.number <= since
         })?;
         (below.start < self.sacked_to).then_some((below.start, below.end))
     }
@@ -483,10 +483,10 @@ impl Scoreboard {
     pub(super) fn unmark_lost(&mut self) {
         self.log.clear();
         for record in &mut self.records {
-            if record.fate == Fate::Lost {
-                record.fate = Fate::InFlight;
+            if record.fate == RecordState::Lost {
+                record.fate = RecordState::InFlight;
             }
-            if record.fate == Fate::InFlight {
+            if record.fate == RecordState::InFlight {
                 let Record { start, end, sent_at, number, resent: _, fate: _ } = *record;
                 self.log.push_back(Transmission { number, start, end, sent_at });
             }
@@ -498,8 +498,8 @@ impl Scoreboard {
     /// Forgets what was selectively acknowledged: the receiver has reneged (RFC 2018 §8).
     pub(super) fn forget_sacks(&mut self) {
         for record in &mut self.records {
-            if record.fate == Fate::Sacked {
-                record.fate = Fate::Lost;
+            if record.fate == RecordState::Sacked {
+                record.fate = RecordState::Lost;
                 self.lost += record.len();
             }
         }
@@ -520,8 +520,10 @@ impl Scoreboard {
         for record in self.records.range(from..) {
             self.count_step();
             match (&mut run, record.fate) {
-                (None, Fate::Lost) => run = Some((record.start, record.end)),
-                (Some((start, end)), Fate::Lost) if end.since(*start) < most => *end = record.end,
+                (None, RecordState::Lost) => run = Some((record.start, record.end)),
+                (Some((start, end)), RecordState::Lost) if end.since(*start) < most => {
+                    *end = record.end
+                }
                 (Some(_), _) => break,
                 (None, _) => {}
             }

@@ -75,7 +75,7 @@ pub(super) enum FRto {
 
 /// What an acknowledgement meant for [`FRto`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FRtoNews {
+pub(super) struct FRtoEvent {
     /// SND.UNA has moved.
     pub(super) advanced: bool,
     /// Everything that was in flight at the time-out is acknowledged.
@@ -87,8 +87,8 @@ pub(super) struct FRtoNews {
 
 impl FRto {
     /// RFC 5682 §2.1 and §3.1, steps 2 and 3, but for the verdict "spurious".
-    pub(super) const fn next(self, news: FRtoNews) -> Self {
-        let FRtoNews { advanced, complete, duplicate, sack } = news;
+    pub(super) const fn next(self, news: FRtoEvent) -> Self {
+        let FRtoEvent { advanced, complete, duplicate, sack } = news;
         match self {
             // With SACK a duplicate only shows which bytes have arrived.
             Self::First if advanced && !complete => Self::Second { sent: false },

@@ -28,7 +28,7 @@ struct Frame {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Weather {
+struct Impairments {
     loss: f64,
     duplicate: f64,
     reorder: f64,
@@ -40,7 +40,7 @@ struct Weather {
     narrow: Option<(usize, bool)>,
 }
 
-impl Weather {
+impl Impairments {
     /// Choices that came later, by a generator of their own: the others stay what they were.
     fn more(&mut self, random: &mut Rand64) {
         self.mark = [0.0, 0.02, 0.3][pick(random, 0, 2)];
@@ -74,7 +74,7 @@ struct Host {
 struct Scenario {
     now: Instant,
     random: Rand64,
-    weather: Weather,
+    weather: Impairments,
     coalesce: bool,
     /// Probability that an end is handed over, in each turn.
     moves: f64,
@@ -103,7 +103,7 @@ impl Scenario {
         let delay = Duration::from_micros(pick(&mut random, 5, 20_000) as u64);
         let jitter = Duration::from_micros(pick(&mut random, 0, 3_000) as u64);
         let mut weather =
-            Weather { loss, duplicate, reorder, delay, jitter, mark: 0.0, narrow: None };
+            Impairments { loss, duplicate, reorder, delay, jitter, mark: 0.0, narrow: None };
         let mut more = Rand64::new(u128::from(seed) << 64 | 1);
         weather.more(&mut more);
         let ecn = chance(&mut more, 0.5);
@@ -444,7 +444,7 @@ impl Scenario {
     }
 
     fn send_frame(&mut self, mut frame: Frame) {
-        let Weather { loss, duplicate, reorder, delay, jitter, mark, narrow: _ } = self.weather;
+        let Impairments { loss, duplicate, reorder, delay, jitter, mark, narrow: _ } = self.weather;
         if !self.fits(&frame) {
             return;
         }

@@ -8,10 +8,10 @@
 //! transport's Released. What a consumer asks for is noted here and done in the next call of the transport, which has
 //! a way into the connection; [`Stream::act`] ends every such call.
 
+mod accept_race;
 mod await_receive;
 mod failure;
 mod inbound_read;
-mod nudge;
 mod receive;
 mod silence;
 mod sizes;
@@ -28,7 +28,7 @@ use offload_engine::time::Instant;
 
 pub use self::transmit::COPY_ASIDE_MAX;
 use self::{
-    nudge::Nudge,
+    accept_race::Nudge,
     receive::{Received, Receiver},
     silence::Silence,
     transmit::Transmitter,

@@ -11,7 +11,7 @@
 use offload_engine::time::{Duration, Instant};
 
 /// Most time from a Terminate to the end of its connection, however slowly the peer acknowledges.
-pub(super) const LAST_WORDS_MAX: Duration = Duration::from_secs(120);
+pub(super) const TERMINATE_DRAIN_MAX: Duration = Duration::from_secs(120);
 
 /// A wait for the peer.
 #[derive(Clone, Copy, Debug)]

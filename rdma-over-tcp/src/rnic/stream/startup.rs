@@ -8,7 +8,7 @@ use offload_engine::time::Instant;
 
 use super::{
     Ending, Operation, Phase, Stream,
-    nudge::{NUDGES_MAX, Nudge},
+    accept_race::{NUDGES_MAX, Nudge},
     receive::Receiver,
     transmit::Transmitter,
 };

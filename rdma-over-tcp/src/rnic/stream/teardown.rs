@@ -9,7 +9,7 @@ use offload_engine::time::{Duration, Instant};
 use super::{
     Ending, Operation, Phase, Stream,
     failure::Failure,
-    silence::{LAST_WORDS_MAX, Silence, Taken},
+    silence::{Silence, TERMINATE_DRAIN_MAX, Taken},
 };
 use crate::{
     ddp::{QueueNumber, Segment},
@@ -143,7 +143,7 @@ impl Stream {
         config: &Config,
         io: &impl Transport,
     ) {
-        self.begin_silence(objects, io, LAST_WORDS_MAX, config.terminate_timeout);
+        self.begin_silence(objects, io, TERMINATE_DRAIN_MAX, config.terminate_timeout);
     }
 
     /// A disconnect with requests outstanding, which other adapters flush at once: they are sent as long as the peer

@@ -19,11 +19,11 @@ use rdma_over_tcp::{
 
 use super::{
     Impairment, Operation,
-    road::{Incident, Road, Shared},
+    lossy_network::{Incident, NetworkPort, Shared},
 };
 use crate::{
     bench::Bench,
-    foreign::{Told, connect_with},
+    foreign::{CallbackResults, connect_with},
     plan::{Plan, draw, once_in},
 };
 
@@ -268,7 +268,7 @@ pub(crate) fn run(impairment: Impairment, operation: Operation, seed: u64) -> Ou
     let memory = slots.last().map_or(0, |last| last.at + last.bytes).max(8);
     let road = Shared::new(Rand64::new(u128::from(rng.rand_u64())));
     let mut bench =
-        Bench::through(&plan, [seed, seed + 1], |_, link| Road::new(link, road.clone()));
+        Bench::through(&plan, [seed, seed + 1], |_, link| NetworkPort::new(link, road.clone()));
     let [near, far] = [0, 1].map(|at| End::new(&bench.adapters[at], memory));
     let remote = SocketAddr::new(plan.addresses[1], plan.port);
     let events = [near.event(), far.event()];
@@ -445,7 +445,7 @@ impl Run {
     /// of the consumer's (MPA-7.1.2-15).
     fn give_up(&mut self, bench: &mut Bench, connector: &Connector) {
         self.has_given_up = true;
-        let done = Told::default();
+        let done = CallbackResults::default();
         assert_eq!(connector.disconnect(done.tells()), NtStatus::PENDING);
         bench
             .run(|| {

@@ -15,7 +15,7 @@
 //! that cell alone; beside FLUE_SEED and FLUE_PCAP with a capture.
 
 mod cell;
-mod road;
+mod lossy_network;
 
 use std::{
     collections::BTreeMap,

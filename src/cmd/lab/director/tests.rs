@@ -40,7 +40,7 @@ fn said(director: &mut Director) -> String {
     texts.collect::<Vec<_>>().join("\n")
 }
 
-fn passed(passage: Passage, segments: u64) -> Report {
+fn passed(passage: TransferKind, segments: u64) -> Report {
     Report::Passed {
         passage,
         bytes: 1_000_000,
@@ -82,7 +82,7 @@ fn the_order_of_things() {
 #[test]
 fn each_passage_is_told_by_the_node_that_has_the_file() {
     let mut director = director();
-    for passage in Passage::ALL {
+    for passage in TransferKind::ALL {
         director.handle(Side::A, passed(passage, 1)).unwrap();
         director.handle(Side::B, passed(passage, 2)).unwrap();
         let sha256 = "ab".repeat(32);
@@ -93,7 +93,11 @@ fn each_passage_is_told_by_the_node_that_has_the_file() {
     let told = operations.iter().map(|o| (o.operation, o.counters.segments)).collect::<Vec<_>>();
     assert_eq!(
         told,
-        [(Passage::Send, Some(1)), (Passage::Write, Some(1)), (Passage::Read, Some(1))]
+        [
+            (TransferKind::Send, Some(1)),
+            (TransferKind::Write, Some(1)),
+            (TransferKind::Read, Some(1))
+        ]
     );
     assert_eq!(operations[0].rate_bps, Some(8e9));
     let table = director.result().table().to_string();
@@ -139,11 +143,11 @@ fn failures_keep_their_kind_and_name_the_node() {
 fn reports_that_do_not_fit() {
     assert!(director().handle(Side::A, Report::Listening).is_err());
     let sha256 = String::new();
-    let early = Report::Verified { passage: Passage::Send, sha256 };
+    let early = Report::Verified { passage: TransferKind::Send, sha256 };
     assert!(director().handle(Side::A, early).is_err());
     let mut director = director();
-    director.handle(Side::A, passed(Passage::Send, 1)).unwrap();
-    assert!(director.handle(Side::A, passed(Passage::Send, 1)).is_err());
+    director.handle(Side::A, passed(TransferKind::Send, 1)).unwrap();
+    assert!(director.handle(Side::A, passed(TransferKind::Send, 1)).is_err());
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub type Digest = [u8; 32];
 /// One of the three ways across.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Passage {
+pub enum TransferKind {
     /// NDK Send into posted Receives.
     Send,
     /// RDMA Write.
@@ -25,7 +25,7 @@ pub enum Passage {
     Read,
 }
 
-impl Passage {
+impl TransferKind {
     /// All, in their order.
     pub const ALL: [Self; 3] = [Self::Send, Self::Write, Self::Read];
 
@@ -38,7 +38,7 @@ impl Passage {
     }
 }
 
-impl fmt::Display for Passage {
+impl fmt::Display for TransferKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Send => "Send/Receive",
@@ -180,5 +180,5 @@ pub enum ScriptError {
     Limit(&'static str),
     /// The digest of what arrived is not that of what left.
     #[error("{0}: SHA-256 of what arrived differs from what was sent")]
-    DigestMismatch(Passage),
+    DigestMismatch(TransferKind),
 }

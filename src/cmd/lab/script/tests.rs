@@ -24,7 +24,7 @@ impl Choice {
 }
 
 /// On the way from one node to the other.
-enum Flying {
+enum InFlightMessage {
     Control([u8; CONTROL_BYTES]),
     Data(Vec<u8>),
     Write { at: usize, octets: Vec<u8> },
@@ -43,8 +43,8 @@ struct Rig {
     b: Target,
     file: Vec<u8>,
     sink: Vec<u8>,
-    to_a: VecDeque<Flying>,
-    to_b: VecDeque<Flying>,
+    to_a: VecDeque<InFlightMessage>,
+    to_b: VecDeque<InFlightMessage>,
     /// Requests at A that are sent and not told complete.
     a_done: usize,
     /// Requests at B, in order: whether each is complete.
@@ -52,9 +52,9 @@ struct Rig {
     a_controls: usize,
     b_receives: VecDeque<Posted>,
     /// Flip an octet of this passage.
-    spoil: Option<Passage>,
-    passage: Option<Passage>,
-    verified: Vec<(char, Passage)>,
+    spoil: Option<TransferKind>,
+    passage: Option<TransferKind>,
+    verified: Vec<(char, TransferKind)>,
     a_requests: usize,
     b_requests: usize,
     over: [bool; 2],
@@ -87,7 +87,7 @@ impl Rig {
         memory[chunk.offset as usize..][..chunk.length as usize].to_vec()
     }
 
-    fn spoiled(&mut self, passage: Passage, mut octets: Vec<u8>) -> Vec<u8> {
+    fn spoiled(&mut self, passage: TransferKind, mut octets: Vec<u8>) -> Vec<u8> {
         if self.spoil == Some(passage) {
             octets[0] ^= 1;
             self.spoil = None;
@@ -104,18 +104,20 @@ impl Rig {
             assert!(self.a_done <= depth as usize, "queue depth");
         }
         match work {
-            Work::SendControl(control) => self.to_b.push_back(Flying::Control(control.encode())),
+            Work::SendControl(control) => {
+                self.to_b.push_back(InFlightMessage::Control(control.encode()))
+            }
             Work::SendData(chunk) => {
                 let octets = Self::slice(&self.file, chunk);
-                let octets = self.spoiled(Passage::Send, octets);
-                self.to_b.push_back(Flying::Data(octets));
+                let octets = self.spoiled(TransferKind::Send, octets);
+                self.to_b.push_back(InFlightMessage::Data(octets));
             }
             Work::Write { from, to } => {
                 assert_eq!(to.token, SINK.token);
                 let octets = Self::slice(&self.file, from);
-                let octets = self.spoiled(Passage::Write, octets);
+                let octets = self.spoiled(TransferKind::Write, octets);
                 let at = (to.address - SINK.address) as usize;
-                self.to_b.push_back(Flying::Write { at, octets });
+                self.to_b.push_back(InFlightMessage::Write { at, octets });
             }
             Work::ReceiveControl => self.a_controls += 1,
             Work::Begin(passage) => self.passage = Some(passage),
@@ -139,13 +141,15 @@ impl Rig {
                 self.sink = vec![0; length as usize];
                 self.b.handle(&Event::Prepared(SINK))?;
             }
-            Work::SendControl(control) => self.to_a.push_back(Flying::Control(control.encode())),
+            Work::SendControl(control) => {
+                self.to_a.push_back(InFlightMessage::Control(control.encode()))
+            }
             Work::ReceiveControl => self.b_receives.push_back(Posted::Control),
             Work::ReceiveData(chunk) => self.b_receives.push_back(Posted::Data(chunk)),
             Work::Read { from, to } => {
                 assert_eq!(from.token, SOURCE.token);
                 let from = (from.address - SOURCE.address) as usize;
-                self.to_a.push_back(Flying::ReadRequest { from, to });
+                self.to_a.push_back(InFlightMessage::ReadRequest { from, to });
             }
             Work::Hash => {
                 let digest = hash(&self.sink);
@@ -163,12 +167,12 @@ impl Rig {
     fn arrive_at_b(&mut self) -> Result<bool, ScriptError> {
         let Some(flying) = self.to_b.pop_front() else { return Ok(false) };
         match flying {
-            Flying::Control(octets) => match self.b_receives.pop_front() {
+            InFlightMessage::Control(octets) => match self.b_receives.pop_front() {
                 Some(Posted::Control) => self.b.handle(&Event::Control(&octets))?,
                 Some(Posted::Data(_)) => panic!("control message into a data receive"),
                 None => panic!("no receive posted at B"),
             },
-            Flying::Data(octets) => match self.b_receives.pop_front() {
+            InFlightMessage::Data(octets) => match self.b_receives.pop_front() {
                 Some(Posted::Data(chunk)) => {
                     self.sink[chunk.offset as usize..][..octets.len()].copy_from_slice(&octets);
                     self.b.handle(&Event::Data(octets.len() as u32))?;
@@ -176,16 +180,16 @@ impl Rig {
                 Some(Posted::Control) => panic!("data into a control receive"),
                 None => panic!("no receive posted at B"),
             },
-            Flying::Write { at, octets } => {
+            InFlightMessage::Write { at, octets } => {
                 self.sink[at..][..octets.len()].copy_from_slice(&octets);
             }
-            Flying::ReadResponse { to, octets } => {
-                let octets = self.spoiled(Passage::Read, octets);
+            InFlightMessage::ReadResponse { to, octets } => {
+                let octets = self.spoiled(TransferKind::Read, octets);
                 self.sink[to.offset as usize..][..octets.len()].copy_from_slice(&octets);
                 let oldest = self.b_done.iter_mut().find(|done| !**done).expect("a read is out");
                 *oldest = true;
             }
-            Flying::ReadRequest { .. } => panic!("A does not read"),
+            InFlightMessage::ReadRequest { .. } => panic!("A does not read"),
         }
         Ok(true)
     }
@@ -193,13 +197,13 @@ impl Rig {
     fn arrive_at_a(&mut self) -> Result<bool, ScriptError> {
         let Some(flying) = self.to_a.pop_front() else { return Ok(false) };
         match flying {
-            Flying::Control(octets) => {
+            InFlightMessage::Control(octets) => {
                 self.a_controls = self.a_controls.checked_sub(1).expect("no receive posted at A");
                 self.a.handle(&Event::Control(&octets))?;
             }
-            Flying::ReadRequest { from, to } => {
+            InFlightMessage::ReadRequest { from, to } => {
                 let octets = self.file[from..][..to.length as usize].to_vec();
-                self.to_b.push_back(Flying::ReadResponse { to, octets });
+                self.to_b.push_back(InFlightMessage::ReadResponse { to, octets });
             }
             _ => panic!("B sends no data"),
         }
@@ -268,7 +272,7 @@ proptest! {
         prop_assert_eq!(rig.run(seed, depth), Ok(()));
         prop_assert_eq!(rig.over, [true, true]);
         prop_assert!(rig.file == rig.sink, "the last passage's octets are there");
-        for passage in Passage::ALL {
+        for passage in TransferKind::ALL {
             for node in ['a', 'b'] {
                 let times = rig.verified.iter().filter(|entry| **entry == (node, passage)).count();
                 prop_assert_eq!(times, 1);
@@ -285,7 +289,7 @@ proptest! {
 
     #[test]
     fn an_octet_that_changed_is_found(which in 0_usize..3, seed in any::<u64>()) {
-        let passage = Passage::ALL[which];
+        let passage = TransferKind::ALL[which];
         let mut rig = Rig::new(file_of(500), 64, 4, 4);
         rig.spoil = Some(passage);
         prop_assert_eq!(rig.run(seed, 4), Err(ScriptError::DigestMismatch(passage)));

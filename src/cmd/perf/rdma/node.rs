@@ -65,7 +65,7 @@ pub(super) fn cut_off(reason: u32) -> Failure {
 }
 
 /// A connection that has come, and the queue that has it.
-pub(super) struct Came {
+pub(super) struct AcceptedConnection {
     pub(super) queue: usize,
     pub(super) connector: Connector,
 }
@@ -240,8 +240,8 @@ impl PerfNode {
     }
 
     /// Begins to accept a connection for a queue pair of its queue, which it says.
-    pub(super) fn accept(&self, came: &Came, qp: &Qp, ended: &Ended) -> Begun {
-        let Came { queue, connector } = came;
+    pub(super) fn accept(&self, came: &AcceptedConnection, qp: &Qp, ended: &Ended) -> Begun {
+        let AcceptedConnection { queue, connector } = came;
         let said = [*queue as u8];
         Begun::begin(|done| connector.accept(qp, READ_LIMIT, &said, Some(ended.event()), done))
     }
@@ -251,13 +251,13 @@ impl PerfNode {
         &self,
         port: u16,
         config: ListenerConfig,
-    ) -> Result<(Vec<Listener>, Receiver<Came>), Failure> {
+    ) -> Result<(Vec<Listener>, Receiver<AcceptedConnection>), Failure> {
         let (sender, incoming) = bounded(INCOMING_MAX);
         let mut listeners = Vec::new();
         for (queue, adapter) in self.adapters.iter().enumerate() {
             let sender = sender.clone();
             let event = move |connector| {
-                if let Err(refused) = sender.try_send(Came { queue, connector }) {
+                if let Err(refused) = sender.try_send(AcceptedConnection { queue, connector }) {
                     turn_away(&refused.into_inner().connector, b"flue perf: busy");
                 }
             };

@@ -8,7 +8,7 @@ use rdma_over_tcp::ndk::{Begun, Connector, NtStatus, turn_away};
 use super::{
     bandwidth::{self, Halves},
     latency::{self, Turn},
-    node::{Came, PerfNode, not_accepted, refused},
+    node::{AcceptedConnection, PerfNode, not_accepted, refused},
     session::{Dialogue, Session},
 };
 use crate::{
@@ -62,9 +62,9 @@ pub(super) fn run(
 /// The next connection for messages. Whoever else comes is turned away.
 fn next_client(
     node: &PerfNode,
-    incoming: &Receiver<Came>,
+    incoming: &Receiver<AcceptedConnection>,
     console: &mut Console<'_>,
-) -> Result<(Opening, Came), Failure> {
+) -> Result<(Opening, AcceptedConnection), Failure> {
     loop {
         let Some(came) = node.wait(None, || incoming.try_recv().ok())? else {
             return Err(Failure::work("nobody comes"));
@@ -84,8 +84,8 @@ fn serve(
     plan: &Plan,
     node: &PerfNode,
     opening: Opening,
-    came: Came,
-    incoming: &Receiver<Came>,
+    came: AcceptedConnection,
+    incoming: &Receiver<AcceptedConnection>,
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
@@ -143,7 +143,11 @@ fn opening_of(connector: &Connector) -> Result<Opening, Failure> {
 }
 
 /// What the client wants, one message after the other.
-fn converse(session: &mut Session<'_>, key: u64, incoming: &Receiver<Came>) -> Result<(), Failure> {
+fn converse(
+    session: &mut Session<'_>,
+    key: u64,
+    incoming: &Receiver<AcceptedConnection>,
+) -> Result<(), Failure> {
     let mut turn = Turn::default();
     let mut last = (Cpu::default(), 0);
     loop {
@@ -176,7 +180,7 @@ fn converse(session: &mut Session<'_>, key: u64, incoming: &Receiver<Came>) -> R
 fn accept_lanes(
     session: &mut Session<'_>,
     key: u64,
-    incoming: &Receiver<Came>,
+    incoming: &Receiver<AcceptedConnection>,
 ) -> Result<(), Failure> {
     let wanted = session.lanes.len();
     let mut pending: Vec<(usize, Begun)> = Vec::new();

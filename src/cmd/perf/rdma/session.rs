@@ -15,7 +15,7 @@ use rdma_over_tcp::ndk::{
 use super::{
     lane::{Depths, Lane},
     memory::{MESSAGE_SLOTS, Mailbox, Region, Slots},
-    node::{Came, PerfNode, checked, cut_off, not_accepted},
+    node::{AcceptedConnection, PerfNode, checked, cut_off, not_accepted},
 };
 use crate::{
     cmd::perf::{
@@ -95,7 +95,7 @@ impl<'n> Dialogue<'n> {
     }
 
     /// Accepts as the server.
-    pub(super) fn accept(&mut self, came: Came) -> Result<(), Failure> {
+    pub(super) fn accept(&mut self, came: AcceptedConnection) -> Result<(), Failure> {
         let begun = self.host.accept(&came, &self.qp, &self.ended);
         self.connector = Some(came.connector);
         let status = self.host.wait(Some(ANSWER_LIMIT), || begun.status())?;
@@ -373,7 +373,7 @@ impl<'n> Session<'n> {
     pub(super) fn accept_lane(
         &mut self,
         index: usize,
-        came: Came,
+        came: AcceptedConnection,
     ) -> Result<Option<Begun>, Failure> {
         let free = self.lanes.get(index).filter(|lane| lane.connector.is_none());
         let Some(lane) = free else { return Ok(None) };

@@ -46,7 +46,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 #[derive(Clone, Copy, Debug)]
 struct Byte {
-    fate: Fate,
+    fate: RecordState,
     number: u64,
     resent: bool,
 }
@@ -64,7 +64,7 @@ struct Model {
 impl Model {
     fn send(&mut self, start: u64, end: u64, resent: bool) {
         self.number += 1;
-        let byte = Byte { fate: Fate::InFlight, number: self.number, resent };
+        let byte = Byte { fate: RecordState::InFlight, number: self.number, resent };
         self.bytes.resize(self.bytes.len().max(end as usize), byte);
         self.bytes[start as usize..end as usize].fill(byte);
     }
@@ -73,17 +73,17 @@ impl Model {
         &mut self.bytes[self.una as usize..]
     }
 
-    fn sum(&mut self, fate: Fate) -> u64 {
+    fn sum(&mut self, fate: RecordState) -> u64 {
         self.live().iter().filter(|byte| byte.fate == fate).count() as u64
     }
 
-    fn replace(&mut self, from: Fate, to: Fate) {
+    fn replace(&mut self, from: RecordState, to: RecordState) {
         self.live().iter_mut().filter(|b| b.fate == from).for_each(|b| b.fate = to);
     }
 
     /// RFC 6675 §4: the end of what lies below enough runs, or bytes.
     fn edge(&self, threshold: u32) -> Option<u64> {
-        let sacked = |n: u64| self.bytes[n as usize].fate == Fate::Sacked;
+        let sacked = |n: u64| self.bytes[n as usize].fate == RecordState::Sacked;
         let enough = |n: u64| {
             let above = n + 1..self.bytes.len() as u64;
             let bytes = above.clone().filter(|n| sacked(*n)).count() as u64;
@@ -115,7 +115,7 @@ impl Pair {
                 let acked = board.acknowledge(at(to), |record| heard += record.len());
                 prop_assert_eq!(acked, to - model.una);
                 let passed = &model.bytes[model.una as usize..to as usize];
-                let news = passed.iter().filter(|b| b.fate != Fate::Sacked).count() as u64;
+                let news = passed.iter().filter(|b| b.fate != RecordState::Sacked).count() as u64;
                 prop_assert_eq!(heard, news);
                 model.una = to;
             }
@@ -125,8 +125,8 @@ impl Pair {
                 let (start, end) = (start.max(model.una), end.min(model.bytes.len() as u64));
                 let mut expected = 0;
                 for n in start..end.max(start) {
-                    expected += u64::from(model.bytes[n as usize].fate != Fate::Sacked);
-                    model.bytes[n as usize].fate = Fate::Sacked;
+                    expected += u64::from(model.bytes[n as usize].fate != RecordState::Sacked);
+                    model.bytes[n as usize].fate = RecordState::Sacked;
                 }
                 prop_assert_eq!((news, heard), (expected, expected));
             }
@@ -136,8 +136,8 @@ impl Pair {
                 let lost = board.mark_first(len);
                 let mut expected = 0;
                 for byte in model.live().iter_mut().take(len as usize) {
-                    if byte.fate == Fate::InFlight {
-                        byte.fate = Fate::Lost;
+                    if byte.fate == RecordState::InFlight {
+                        byte.fate = RecordState::Lost;
                         expected += 1;
                     }
                 }
@@ -146,11 +146,11 @@ impl Pair {
             Step::Resend(len) => self.resend(len)?,
             Step::Unmark => {
                 board.unmark_lost();
-                model.replace(Fate::Lost, Fate::InFlight);
+                model.replace(RecordState::Lost, RecordState::InFlight);
             }
             Step::Renege => {
                 board.forget_sacks();
-                model.replace(Fate::Sacked, Fate::Lost);
+                model.replace(RecordState::Sacked, RecordState::Lost);
                 model.judged = model.una;
                 // What was sacked has been joined: times and numbers of its parts are forgotten.
                 for record in board.records() {
@@ -171,9 +171,9 @@ impl Pair {
         let (lost, waits) = board.mark_overdue(number, at(0), |sent_at| sent_at <= moment(time));
         let (mut expected, mut youngest) = (0, None::<u64>);
         for byte in model.live() {
-            if byte.fate == Fate::InFlight && byte.number < number {
+            if byte.fate == RecordState::InFlight && byte.number < number {
                 if byte.number <= time {
-                    byte.fate = Fate::Lost;
+                    byte.fate = RecordState::Lost;
                     expected += 1;
                 } else {
                     youngest = Some(youngest.map_or(byte.number, |n| n.min(byte.number)));
@@ -195,8 +195,8 @@ impl Pair {
         {
             for byte in &mut model.bytes[judged as usize..edge as usize] {
                 let old = !byte.resent || byte.number <= since;
-                if byte.fate == Fate::InFlight && old {
-                    byte.fate = Fate::Lost;
+                if byte.fate == RecordState::InFlight && old {
+                    byte.fate = RecordState::Lost;
                     expected += 1;
                 }
             }
@@ -209,13 +209,13 @@ impl Pair {
     fn resend(&mut self, len: u64) -> Result<(), TestCaseError> {
         let Self { board, model } = self;
         let all = model.una..model.bytes.len() as u64;
-        let first = all.into_iter().find(|n| model.bytes[*n as usize].fate == Fate::Lost);
+        let first = all.into_iter().find(|n| model.bytes[*n as usize].fate == RecordState::Lost);
         let next = board.next_lost(len);
         prop_assert_eq!(next.map(|(start, _)| start), first.map(at));
         if let Some((start, end)) = next {
             let end = end.min(start + len);
             for n in start.since(at(0))..end.since(at(0)) {
-                prop_assert_eq!(model.bytes[n as usize].fate, Fate::Lost);
+                prop_assert_eq!(model.bytes[n as usize].fate, RecordState::Lost);
             }
             model.send(start.since(at(0)), end.since(at(0)), true);
             board.sent(start, end, true, moment(model.number));
@@ -225,9 +225,9 @@ impl Pair {
 
     fn compare(&mut self) -> Result<(), TestCaseError> {
         let Self { board, model } = self;
-        prop_assert_eq!(board.in_flight(), model.sum(Fate::InFlight));
-        prop_assert_eq!(board.sacked(), model.sum(Fate::Sacked));
-        prop_assert_eq!(board.lost(), model.sum(Fate::Lost));
+        prop_assert_eq!(board.in_flight(), model.sum(RecordState::InFlight));
+        prop_assert_eq!(board.sacked(), model.sum(RecordState::Sacked));
+        prop_assert_eq!(board.lost(), model.sum(RecordState::Lost));
         let mut edge = at(model.una);
         for record in board.records() {
             prop_assert_eq!(record.start, edge);
@@ -235,7 +235,9 @@ impl Pair {
             edge = record.end;
             // Whoever is in flight is in the log.
             let number = board.log.binary_search_by_key(&record.number, |entry| entry.number);
-            prop_assert!(record.fate != Fate::InFlight || number.is_ok() || record.number == 0);
+            prop_assert!(
+                record.fate != RecordState::InFlight || number.is_ok() || record.number == 0
+            );
         }
         prop_assert_eq!(edge, at(model.bytes.len() as u64));
         prop_assert!(board.log.len() <= 2 * board.records.len() + SPARE_ENTRIES + 1);

@@ -23,7 +23,7 @@ use offload_engine::sync::Mutex;
 use offload_engine::time::Duration;
 use rdma_over_tcp::ndk::{Adapter, AdapterConfig, FpduSize, NtStatus, open};
 
-use self::end::{End, LIMIT, LIMITS, TestNode, Told, hand_over};
+use self::end::{CallbackResults, End, LIMIT, LIMITS, TestNode, hand_over};
 
 const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("unshare")];
 /// In one of so many stays a round of messages begins and ends, in the others as much as there is time for.
@@ -51,7 +51,7 @@ fn a_queue_pair_at_work_moves(count: u32, vnet: VnetMode, fpdu_size: FpduSize) {
     let incoming = Arc::new(Mutex::new(Vec::new()));
     let told = incoming.clone();
     let listener = far.1.create_listener(move |connector| told.lock().push(connector)).unwrap();
-    let listening = Arc::new(Told::default());
+    let listening = Arc::new(CallbackResults::default());
     assert_eq!(listener.listen(server, listening.tells()), NtStatus::PENDING);
     let status = far.0.wait_until(Some(LIMIT), || listening.status.lock().take());
     assert_eq!(status, Ok(NtStatus::SUCCESS));

@@ -20,7 +20,7 @@ use rdma_over_tcp::{
 
 use crate::{
     bench::Bench,
-    foreign::{Side, Told},
+    foreign::{CallbackResults, Side},
     raw::{DELAY, Peer, assert_place, bench, config, fpdu},
 };
 
@@ -51,7 +51,7 @@ impl Connected {
         peer.run(&mut bench, |streams, _, _| streams.listening(listener)?.ok());
         let side = Side::new(&bench.adapters[1]);
         let connector = bench.adapters[1].create_connector().unwrap();
-        let done = Told::default();
+        let done = CallbackResults::default();
         let status = connector.connect(&side.qp, None, remote, LIMITS, &[], done.tells());
         assert_eq!(status, NtStatus::PENDING);
         let handle = peer.run(&mut bench, |streams, _, _| streams.accept(listener));
@@ -70,7 +70,7 @@ impl Connected {
     }
 
     fn complete(&mut self) {
-        let done = Told::default();
+        let done = CallbackResults::default();
         assert_eq!(self.connector.complete_connect(None, done.tells()), NtStatus::PENDING);
         self.peer.until(&mut self.bench, || done.is_told());
         assert_eq!(done.take(), Some(NtStatus::SUCCESS));
@@ -259,7 +259,7 @@ fn a_connection_that_ends_gets_none() {
         let mut it = Connected::new(policy, config(), RtrSet::only(RtrKind::Write));
         let begun = it.bench.pair.now;
         it.complete();
-        let done = Told::default();
+        let done = CallbackResults::default();
         assert_eq!(it.connector.disconnect(done.tells()), NtStatus::PENDING);
         assert_eq!(it.messages(begun, LONG), ["empty Write"], "{policy:?}: the RTR");
         assert!(done.is_told());

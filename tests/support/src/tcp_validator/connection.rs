@@ -156,7 +156,7 @@ pub(super) struct Marks {
 
 /// What stays the same in all frames of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Look {
+pub(super) struct ConnectionConstants {
     pub(super) source_mac: Mac,
     pub(super) ttl: u8,
     pub(super) dscp: u8,
@@ -171,7 +171,7 @@ pub(super) struct Connection {
     pub(super) receiving: Receiving,
     pub(super) stamps: Stamps,
     pub(super) marks: Marks,
-    pub(super) look: Option<Look>,
+    pub(super) look: Option<ConnectionConstants>,
     /// By the host, or perhaps by the peer: a SYN that comes late begins another.
     pub(super) is_reset: bool,
     recent: VecDeque<Noted>,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use flue_test_support::kernel_peer::{KernelPeer, Plan};
 use flue_test_support::netns::Namespace;
-use flue_test_support::stream::{Digest, Stream, Summer};
+use flue_test_support::stream::{Digest, HashingSink, Stream};
 use flue_test_support::switch::Switch;
 use flue_test_support::wire::Wire;
 use host_stack::node::Node;
@@ -40,14 +40,14 @@ struct Talk {
     /// Made ready while the node was not held.
     next: Option<Bytes>,
     arrived: VecDeque<Bytes>,
-    received: Summer,
+    received: HashingSink,
     ended: bool,
 }
 
 impl Talk {
     fn new(handle: OffloadHandle, seed: u64, bytes: u64) -> Self {
         let (next, arrived) = (None, VecDeque::new());
-        let (stream, received) = (Stream::new(seed), Summer::default());
+        let (stream, received) = (Stream::new(seed), HashingSink::default());
         let mut talk =
             Self { handle, stream, to_send: bytes, next, arrived, received, ended: false };
         talk.work();

@@ -8,10 +8,10 @@ use serde_json::json;
 use super::{
     Common, Outcome,
     bed::{Bed, Ground, Wanted},
-    engine::{Arrival, Engine, Settings, Trouble},
+    engine::{Arrival, Engine, ErrorCounters, Settings},
     frame::{Checksum, HEADERS_BYTES, MTU_OVERHEAD_BYTES},
     kernel::{Done, KernelEnd, Task},
-    measure::{End, Patience, Stopwatch, bind, thread_cpu_seconds},
+    measure::{End, SpinThenYield, Stopwatch, bind, thread_cpu_seconds},
 };
 
 /// Largest frame that the kernel segments.
@@ -118,7 +118,7 @@ pub(super) fn send(args: &BareArgs) -> Result<Outcome, Failure> {
     let Bench { engine, kernel, segment_bytes, mss, window_bytes, .. } = &mut bench;
     let per_look = if args.plain { PLAIN_SEGMENTS_PER_LOOK } else { SUPER_SEGMENTS_PER_LOOK };
     let mut watch = Stopwatch::start(args.common.seconds);
-    let mut patience = Patience::new();
+    let mut patience = SpinThenYield::new();
     let (mut sent_bytes, mut segments, mut since_look) = (0_u64, 0_u64, 0);
     let cpu_before = thread_cpu_seconds();
     while !watch.is_over(kernel.bytes()) {
@@ -142,7 +142,7 @@ pub(super) fn send(args: &BareArgs) -> Result<Outcome, Failure> {
         }
     }
     let near_cpu_seconds = thread_cpu_seconds() - cpu_before;
-    let mut patience = Patience::new();
+    let mut patience = SpinThenYield::new();
     while engine.in_flight_bytes() > 0 {
         if engine.receive()? == Arrival::Nothing && !patience.wait() {
             return Err(stalled(engine));
@@ -178,7 +178,7 @@ pub(super) fn receive(args: &BareArgs) -> Result<Outcome, Failure> {
     let Bench { engine, kernel, .. } = &mut bench;
     let ack_bytes = if args.plain { PLAIN_ACK_BYTES } else { SUPER_ACK_BYTES };
     let mut watch = Stopwatch::start(args.common.seconds);
-    let mut patience = Patience::new();
+    let mut patience = SpinThenYield::new();
     let (mut received_bytes, mut segments, mut empty_looks, mut steps) = (0_u64, 0_u64, 0, 0_u32);
     let cpu_before = thread_cpu_seconds();
     let mut near_cpu_seconds = 0.0;
@@ -252,13 +252,13 @@ fn conclude(
 
 /// Whether the run is valid: all data arrived at the first attempt.
 fn judge(
-    trouble: Trouble,
+    trouble: ErrorCounters,
     dropped_frames: u64,
     ours_bytes: u64,
     theirs_bytes: u64,
 ) -> Result<(), Failure> {
     // The kernel sends duplicates when an acknowledgement is late: nothing was lost.
-    let Trouble { gaps, duplicates: _, damaged } = trouble;
+    let ErrorCounters { gaps, duplicates: _, damaged } = trouble;
     if gaps + damaged > 0 {
         return Err(Failure::work(format!(
             "frames were lost: {gaps} segments followed a gap, {damaged} were damaged; the TAP dropped \
@@ -279,11 +279,13 @@ mod tests {
 
     #[test]
     fn a_run_with_losses_is_invalid() {
-        let fine = Trouble { gaps: 0, duplicates: 3, damaged: 0 };
+        let fine = ErrorCounters { gaps: 0, duplicates: 3, damaged: 0 };
         assert!(judge(fine, 0, 100, 100).is_ok());
         let message = |trouble, ours, theirs| judge(trouble, 7, ours, theirs).unwrap_err().message;
-        assert!(message(Trouble { gaps: 2, ..fine }, 1, 1).contains("2 segments followed a gap"));
-        assert!(message(Trouble { damaged: 1, ..fine }, 1, 1).contains("dropped 7"));
+        assert!(
+            message(ErrorCounters { gaps: 2, ..fine }, 1, 1).contains("2 segments followed a gap")
+        );
+        assert!(message(ErrorCounters { damaged: 1, ..fine }, 1, 1).contains("dropped 7"));
         assert!(message(fine, 99, 100).contains("counted 100 bytes, the yardstick 99"));
     }
 

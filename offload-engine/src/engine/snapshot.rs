@@ -10,7 +10,7 @@ use crate::{
 
 /// A snapshot of an offloaded connection for monitoring: TCP_INFO, and its three objects as in a query (CH §5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Look {
+pub struct ConnectionSnapshot {
     /// TCP_INFO.
     pub info: Info,
     /// The next hop; `None`: of a hand-over that brought none.
@@ -27,11 +27,11 @@ pub struct Look {
 
 impl Engine {
     /// The connection `handle`, if it is offloaded.
-    pub fn look(&self, now: Instant, handle: OffloadHandle) -> Option<Look> {
+    pub fn look(&self, now: Instant, handle: OffloadHandle) -> Option<ConnectionSnapshot> {
         let offloaded = self.connections.look(handle)?;
         let tcp = offloaded.tcp.tcp_state(now);
         let (neighbor, path) = self.objects.joined(now, offloaded.path).unzip();
-        Some(Look {
+        Some(ConnectionSnapshot {
             info: offloaded.tcp.info(now),
             neighbor,
             path,

@@ -1,6 +1,6 @@
 //! Whether a segment that the host sends is legal: one function for each group of clauses.
 
-use super::connection::{Agreed, Connection, Look, Syn, unwrap};
+use super::connection::{Agreed, Connection, ConnectionConstants, Syn, unwrap};
 use super::packet::Packet;
 use super::{Clause, Counts, Rules};
 
@@ -85,7 +85,11 @@ impl Connection {
             format!("from {:02x?}", packet.source_mac)
         })?;
         ensure(packet.ip.dont_fragment, Clause::Ip, || "DF is not set".into())?;
-        let look = Look { source_mac: packet.source_mac, ttl: packet.ip.ttl, dscp: packet.ip.dscp };
+        let look = ConnectionConstants {
+            source_mac: packet.source_mac,
+            ttl: packet.ip.ttl,
+            dscp: packet.ip.dscp,
+        };
         let before = *self.look.get_or_insert(look);
         ensure(look == before || packet.rst, Clause::Ip, || format!("{before:?} became {look:?}"))
     }

@@ -6,7 +6,7 @@ use oorandom::Rand64;
 
 use crate::{
     client::Walker,
-    incidents::{Incidents, Sight},
+    incidents::{CoverageEvent, Incidents},
     plan::{Plan, pick},
 };
 
@@ -14,13 +14,13 @@ use crate::{
 const CHANGES_MAX: u64 = 10;
 
 /// Who pauses, resumes and changes a node's target.
-pub(crate) struct Meddler {
+pub(crate) struct FaultInjector {
     rng: Rand64,
     changes: u64,
     has_new_hop: bool,
 }
 
-impl Meddler {
+impl FaultInjector {
     pub(crate) fn new(seed: u64, node: usize) -> Self {
         let rng = Rand64::new((u128::from(seed) ^ 0x3edd << 64) + (node as u128));
         Self { rng, changes: 0, has_new_hop: false }
@@ -40,7 +40,7 @@ impl Meddler {
             self.has_new_hop = true;
             let second = plan.gateways().expect("there are two")[1];
             cores.host.set_gateways(vec![second]).expect("it can be reached");
-            cores.shards[0].clients.first_mut::<Walker>().seen.note(Sight::NewHop);
+            cores.shards[0].clients.first_mut::<Walker>().seen.note(CoverageEvent::NewHop);
         }
         if settings && self.rng.rand_range(0..50) == 0 && self.changes < CHANGES_MAX {
             self.changes += 1;
@@ -53,16 +53,16 @@ impl Meddler {
         if core.engine.is_paused() {
             if self.rng.rand_range(0..20) == 0 {
                 core.engine.resume(plan.capabilities(node));
-                seen.note(Sight::Resumed);
+                seen.note(CoverageEvent::Resumed);
             }
         } else if self.changes < CHANGES_MAX && self.rng.rand_range(0..100) == 0 {
             self.changes += 1;
             if self.rng.rand_range(0..2) == 0 {
                 core.engine.pause();
-                seen.note(Sight::Paused);
+                seen.note(CoverageEvent::Paused);
             } else {
                 core.engine.upload_all();
-                seen.note(Sight::UploadAll);
+                seen.note(CoverageEvent::UploadAll);
             }
         }
     }
@@ -86,7 +86,7 @@ impl Meddler {
                 let (queried, info) = (io.query().delegated, io.info());
                 assert_eq!(queried.state, info.phase);
                 assert!(!queried.snd_una.is_after(queried.snd_max), "{queried:?}");
-                core.clients.first_mut::<Walker>().seen.note(Sight::Queried);
+                core.clients.first_mut::<Walker>().seen.note(CoverageEvent::Queried);
             }
         }
     }

@@ -29,7 +29,7 @@ use super::{
     frame::Station,
     kernel::{Done, KernelEnd, Task},
     latency::Samples,
-    measure::{End, Patience, Stopwatch, bind, thread_cpu_seconds},
+    measure::{End, SpinThenYield, Stopwatch, bind, thread_cpu_seconds},
     wire::whole_ns,
 };
 
@@ -136,11 +136,11 @@ struct Stack {
     interface: Interface,
     sockets: SocketSet<'static>,
     handle: SocketHandle,
-    patience: Patience,
+    patience: SpinThenYield,
 }
 
 impl Stack {
-    fn new(tap: Tap, station: Station, buffer_bytes: u32, patience: Patience) -> Self {
+    fn new(tap: Tap, station: Station, buffer_bytes: u32, patience: SpinThenYield) -> Self {
         let mut device = TapDevice::new(tap);
         let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(station.mac)));
         config.random_seed = u64::from(station.address.to_bits());
@@ -267,7 +267,7 @@ impl Run {
         let tap = bed.open(wanted(Ground::Kernel))?;
         let kernel = KernelEnd::start(task, common)?;
         bind(common, End::Near)?;
-        let mut stack = Stack::new(tap, NEAR, *buffer, Patience::new());
+        let mut stack = Stack::new(tap, NEAR, *buffer, SpinThenYield::new());
         stack.connect()?;
         Ok(Self { bed, kernel, stack })
     }
@@ -319,7 +319,7 @@ struct Pair {
 
 type FarLoop = fn(&mut Stack, &Shared) -> Result<u64, Failure>;
 
-fn pair_of(args: &SmolArgs, patience: Patience, far_loop: FarLoop) -> Result<Pair, Failure> {
+fn pair_of(args: &SmolArgs, patience: SpinThenYield, far_loop: FarLoop) -> Result<Pair, Failure> {
     let SmolArgs { buffer, common } = args;
     let mut bed = Bed::make(common, 2)?;
     let mut near = Stack::new(bed.open(wanted(Ground::Bridge))?, NEAR, *buffer, patience);
@@ -389,7 +389,7 @@ fn echo(stack: &mut Stack, _shared: &Shared) -> Result<u64, Failure> {
 
 /// smoltcp sends to smoltcp.
 pub(super) fn pair(args: &SmolArgs) -> Result<Outcome, Failure> {
-    let mut pair = pair_of(args, Patience::new(), count)?;
+    let mut pair = pair_of(args, SpinThenYield::new(), count)?;
     let cpu_before = thread_cpu_seconds();
     let mut watch = Stopwatch::start(args.common.seconds);
     let shared = Arc::clone(&pair.shared);
@@ -422,7 +422,7 @@ fn conclude(args: &SmolArgs, watch: &Stopwatch, transfer: &Transfer) -> Result<O
 /// Ping-pong of one message.
 pub(super) fn round_trips(args: &SmolArgs) -> Result<Outcome, Failure> {
     let SmolArgs { buffer, common } = args;
-    let mut pair = pair_of(args, Patience::for_answers(common), echo)?;
+    let mut pair = pair_of(args, SpinThenYield::for_answers(common), echo)?;
     let mut samples = Samples::with_room_for(common.seconds.as_secs_f64());
     let mut watch = Stopwatch::start(common.seconds);
     let mut memory = [0; PING_BYTES];

@@ -134,13 +134,13 @@ impl Stopwatch {
 
 /// Waiting strategy: poll a few times, then call sched_yield(2) between polls, and give up after [`STALL_LIMIT`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct SpinThenYield {
     polls_before_yield: u32,
     waits: u32,
     since: Option<Instant>,
 }
 
-impl Patience {
+impl SpinThenYield {
     /// Waits between two reads of the clock.
     const WAITS_PER_CLOCK: u32 = 256;
 
@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn patience_is_renewed() {
-        let mut patience = Patience::new();
-        for _ in 0..=Patience::WAITS_PER_CLOCK {
+        let mut patience = SpinThenYield::new();
+        for _ in 0..=SpinThenYield::WAITS_PER_CLOCK {
             assert!(patience.wait());
         }
         assert!(patience.since.is_some());

@@ -11,7 +11,7 @@ use super::{
         self, ACK, Checksum, FIN, HEADERS_BYTES, Head, RST, SYN, Segment, Station, VNET_BYTES,
         WINDOW_SCALE,
     },
-    measure::Patience,
+    measure::SpinThenYield,
 };
 
 /// Payload buffers: larger than L1, as a user's would be.
@@ -30,7 +30,7 @@ pub(super) enum Arrival {
 
 /// Counters of unexpected segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Trouble {
+pub(super) struct ErrorCounters {
     /// Segments beyond RCV.NXT: an earlier one is missing.
     pub(super) gaps: u64,
     /// Segments received before.
@@ -57,7 +57,7 @@ pub(super) struct Engine {
     inbox_at: usize,
     outbox: Vec<u8>,
     outbox_at: usize,
-    pub(super) trouble: Trouble,
+    pub(super) trouble: ErrorCounters,
 }
 
 /// Settings of an engine.
@@ -95,14 +95,14 @@ impl Engine {
             inbox_at: 0,
             outbox: vec![0x5a; MEMORY_BYTES + FRAME_BYTES_MAX],
             outbox_at: 0,
-            trouble: Trouble::default(),
+            trouble: ErrorCounters::default(),
         }
     }
 
     /// Connects to the listening peer.
     pub(super) fn connect(&mut self) -> Result<(), Failure> {
         self.transmit(SYN, 0)?;
-        let mut patience = Patience::new();
+        let mut patience = SpinThenYield::new();
         while !self.is_open {
             if self.receive()? == Arrival::Nothing && !patience.wait() {
                 return Err(Failure::work("the kernel does not answer the SYN"));

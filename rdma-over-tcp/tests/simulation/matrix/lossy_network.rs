@@ -144,14 +144,14 @@ impl<'a> Editable<'a> {
 
 /// A node's end of the road.
 #[derive(Debug)]
-pub(crate) struct Road<L> {
+pub(crate) struct NetworkPort<L> {
     link: L,
     track: Shared,
     /// Made by the network for this node.
     inbound: VecDeque<Vec<u8>>,
 }
 
-impl<L: Link> Road<L> {
+impl<L: Link> NetworkPort<L> {
     pub(crate) const fn new(link: L, track: Shared) -> Self {
         Self { link, track, inbound: VecDeque::new() }
     }
@@ -198,7 +198,7 @@ impl<L: Link> Road<L> {
     }
 }
 
-impl<L: Link> LinkWrapper for Road<L> {
+impl<L: Link> LinkWrapper for NetworkPort<L> {
     wraps!(L, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {

@@ -22,7 +22,7 @@ use super::{
     far_end::FarEnd,
     frame::{self, ACK, Checksum, HEADERS_BYTES, Head, Segment, Station},
     latency::Samples,
-    measure::{End, Patience, Stopwatch, bind, thread_cpu_seconds},
+    measure::{End, SpinThenYield, Stopwatch, bind, thread_cpu_seconds},
 };
 
 /// Most frames in flight. A TAP queues 1,000; fewer large ones, so that they stay in the caches.
@@ -60,12 +60,18 @@ struct Port {
     /// The frame that is sent, each time with another sequence number.
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
-    patience: Patience,
+    patience: SpinThenYield,
 }
 
 impl Port {
     /// `frame_bytes` is the size of the frames it sends.
-    fn new(tap: Tap, near: Station, far: Station, frame_bytes: usize, patience: Patience) -> Self {
+    fn new(
+        tap: Tap,
+        near: Station,
+        far: Station,
+        frame_bytes: usize,
+        patience: SpinThenYield,
+    ) -> Self {
         let checksum = if tap.vnet_header() { Checksum::Header } else { Checksum::Software };
         let payload = vec![0x5a; frame_bytes - HEADERS_BYTES];
         let mut head = Head::new(near, far, tap.vnet_header(), checksum, MSS);
@@ -136,7 +142,7 @@ fn pair(
     common: &Common,
     vnet_header: bool,
     frame_bytes: usize,
-    patience: Patience,
+    patience: SpinThenYield,
     far_loop: FarLoop,
 ) -> Result<Pair, Failure> {
     let mut bed = Bed::make(common, 2)?;
@@ -199,7 +205,7 @@ pub(super) fn bandwidth(args: &WireArgs) -> Result<Outcome, Failure> {
         let message = format!("--frame: {frame_bytes} is not within {PING_BYTES} to {max} bytes");
         return Err(Failure::usage(message));
     }
-    let mut pair = pair(common, *gso, *frame_bytes, Patience::new(), count)?;
+    let mut pair = pair(common, *gso, *frame_bytes, SpinThenYield::new(), count)?;
     let is_super = *frame_bytes > PLAIN_FRAME_BYTES_MAX;
     let window = if is_super { SUPER_WINDOW_FRAMES } else { PLAIN_WINDOW_FRAMES };
     let mut watch = Stopwatch::start(common.seconds);
@@ -237,7 +243,7 @@ pub(super) fn bandwidth(args: &WireArgs) -> Result<Outcome, Failure> {
 
 /// Waits until fewer than `window` of the `sent` frames are in flight.
 fn until_below(shared: &Shared, sent: u64, window: u64) -> Result<(), Failure> {
-    let mut patience = Patience::new();
+    let mut patience = SpinThenYield::new();
     loop {
         let in_flight = sent - shared.frames.load(Acquire);
         if in_flight < window {
@@ -251,7 +257,7 @@ fn until_below(shared: &Shared, sent: u64, window: u64) -> Result<(), Failure> {
 
 /// Ping-pong of one frame.
 pub(super) fn round_trips(common: &Common) -> Result<Outcome, Failure> {
-    let mut pair = pair(common, false, PING_BYTES, Patience::for_answers(common), echo)?;
+    let mut pair = pair(common, false, PING_BYTES, SpinThenYield::for_answers(common), echo)?;
     let mut samples = Samples::with_room_for(common.seconds.as_secs_f64());
     let mut watch = Stopwatch::start(common.seconds);
     let mut number = 0_u32;

@@ -20,13 +20,13 @@ const DIRECTIONS: [(WireEnd, &str); 2] = [(WireEnd::A, "A to B"), (WireEnd::B, "
 
 /// Says at intervals what has passed since the last time.
 #[derive(Debug)]
-pub(super) struct Teller {
+pub(super) struct StatsReporter {
     interval: Option<Duration>,
     told_at: Instant,
     before: [LaneStats; 2],
 }
 
-impl Teller {
+impl StatsReporter {
     /// `None`: never.
     pub(super) fn new(interval: Option<Duration>) -> Self {
         Self { interval, told_at: Instant::ZERO, before: Default::default() }

@@ -17,7 +17,7 @@ use offload_engine::thread;
 
 /// The panic handler of a shared library: it ends the adapters. For a static.
 #[derive(Debug)]
-pub struct LastResort {
+pub struct PanicHandler {
     /// Set by the first panic; the adapters are unusable from then on.
     has_panicked: AtomicBool,
     installed: Once,
@@ -25,7 +25,7 @@ pub struct LastResort {
     end: fn(),
 }
 
-impl LastResort {
+impl PanicHandler {
     /// `end` ends the library's adapters. It is called once, and may panic.
     pub const fn new(end: fn()) -> Self {
         let (installed, ended) = (Once::new(), Once::new());
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn adapters_end_once() {
         static ENDS: AtomicU32 = AtomicU32::new(0);
-        static RESORT: LastResort = LastResort::new(|| {
+        static RESORT: PanicHandler = PanicHandler::new(|| {
             ENDS.fetch_add(1, Ordering::Relaxed);
             panic!("once more");
         });

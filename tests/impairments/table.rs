@@ -305,7 +305,7 @@ fn table(part: &str, title: &str, cells: &[Cell], seconds: u64, runs: u64) {
 
 /// The only cells wanted, if it is said: those in whose part and name it occurs.
 fn only() -> Option<String> {
-    std::env::var("FLUE_WEATHER_ONLY").ok()
+    std::env::var("FLUE_IMPAIRMENT_ONLY").ok()
 }
 
 fn row(cell: &Cell, [kernel, flue]: &[Vec<Run>; 2]) -> String {
@@ -409,7 +409,7 @@ fn share(senders: [Sender; 3], seed: u64, warm_up: Duration, seconds: u64) -> (S
 /// Puts `text` into its part of the snapshot; the other parts stay. Not if it lacks cells.
 fn write(part: &str, text: &str) {
     let path: PathBuf =
-        [env!("CARGO_MANIFEST_DIR"), "docs", "measurements", "weather.txt"].iter().collect();
+        [env!("CARGO_MANIFEST_DIR"), "docs", "measurements", "impaired-throughput.txt"].iter().collect();
     let old = fs::read_to_string(&path).unwrap_or_default();
     let mark = |part: &str| format!("== {part} ==\n");
     let kept = |part: &str| {

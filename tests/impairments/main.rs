@@ -1,7 +1,7 @@
 //! flue and the kernel in the same weather: a `flue wire` lies between two hosts, and kernel pairs and flue
 //! pairs are measured over it by turns.
 //!
-//! `docs/wire.md` has the commands. What is measured is written to `docs/measurements/weather.txt`.
+//! `docs/wire.md` has the commands. What is measured is written to `docs/measurements/impaired-throughput.txt`.
 //!
 //! | module | gives |
 //! |---|---|
@@ -30,11 +30,11 @@ fn from_env(name: &str, default: u64) -> u64 {
 }
 
 /// 50 connections between a flue node and a kernel, all at once, both ways at once: every byte.
-/// `FLUE_WEATHER_MIB` is what each moves each way (2); the campaign moves 100.
+/// `FLUE_IMPAIRMENT_MIB` is what each moves each way (2); the campaign moves 100.
 #[test]
 fn fifty_connections_through_bursts_of_loss_and_reordering() {
     if !lacks(NEEDS) {
-        many::run(50, from_env("FLUE_WEATHER_MIB", 2) << 20);
+        many::run(50, from_env("FLUE_IMPAIRMENT_MIB", 2) << 20);
     }
 }
 
@@ -46,12 +46,12 @@ fn a_kernel_pair_and_a_flue_pair_in_the_same_weather() {
     }
 }
 
-/// Throughput x loss. `FLUE_WEATHER_SECONDS` a run (10), `FLUE_WEATHER_RUNS` for each cell (3).
+/// Throughput x loss. `FLUE_IMPAIRMENT_SECONDS` a run (10), `FLUE_IMPAIRMENT_RUNS` for each cell (3).
 #[test]
 #[ignore = "a campaign: 15 minutes"]
 fn throughput_and_loss() {
     assert!(!lacks(NEEDS), "a campaign needs all of it");
-    table::throughput(from_env("FLUE_WEATHER_SECONDS", 10), from_env("FLUE_WEATHER_RUNS", 3));
+    table::throughput(from_env("FLUE_IMPAIRMENT_SECONDS", 10), from_env("FLUE_IMPAIRMENT_RUNS", 3));
 }
 
 /// Two flue flows and a kernel flow over one bottleneck. Variables as above.
@@ -59,5 +59,5 @@ fn throughput_and_loss() {
 #[ignore = "a campaign: 3 minutes"]
 fn fairness() {
     assert!(!lacks(NEEDS), "a campaign needs all of it");
-    table::fairness(from_env("FLUE_WEATHER_SECONDS", 20), from_env("FLUE_WEATHER_RUNS", 3));
+    table::fairness(from_env("FLUE_IMPAIRMENT_SECONDS", 20), from_env("FLUE_IMPAIRMENT_RUNS", 3));
 }

@@ -21,7 +21,7 @@ use oorandom::Rand64;
 
 use crate::{
     frames::{self, Tcp},
-    incidents::{Incidents, Narrow, Seen, Sight},
+    incidents::{CoverageEvent, Incidents, NarrowPath, Seen},
     plan::{PORT, Plan},
 };
 
@@ -32,7 +32,7 @@ const SECOND_GATEWAY: MacAddress = MacAddress([2, 0, 0, 0, 2, 2]);
 
 /// What both directions have in common.
 #[derive(Debug)]
-pub(crate) struct Road {
+pub(crate) struct LossyNetwork {
     incidents: Incidents,
     addresses: [IpAddr; 2],
     second_gateway: Option<IpAddr>,
@@ -51,7 +51,7 @@ struct Half {
     window_is_closed: bool,
 }
 
-impl Road {
+impl LossyNetwork {
     pub(crate) fn new(plan: &Plan, seed: u64) -> Arc<Mutex<Self>> {
         Arc::new(Mutex::new(Self {
             incidents: plan.incidents.clone(),
@@ -93,22 +93,22 @@ impl Road {
     /// Whether a frame of `node` goes on, and with which changes.
     fn pass(&mut self, now: Instant, node: usize, frame: &mut [u8], by_link: bool) -> bool {
         if self.incidents.outages.iter().any(|outage| outage.has(now)) {
-            self.seen.note(Sight::LostInOutage);
+            self.seen.note(CoverageEvent::LostInOutage);
             return false;
         }
         if frames::is_solicitation(frame) {
-            self.seen.note(Sight::Solicited);
+            self.seen.note(CoverageEvent::Solicited);
         }
         if let Some(tcp) = Tcp::of(frame) {
             if tcp.fin && self.fins_lost[node] < self.incidents.fins_lost[node] {
                 self.fins_lost[node] += 1;
-                self.seen.note(Sight::FinLost);
+                self.seen.note(CoverageEvent::FinLost);
                 return false;
             }
             self.note(node, &tcp);
             self.renege(node, frame, &tcp, by_link);
             if self.chance(self.incidents.marks_pct[node]) && frames::mark(frame) {
-                self.seen.note(Sight::Marked);
+                self.seen.note(CoverageEvent::Marked);
             }
         }
         self.readdress(now, node, frame) && self.route(now, node, frame)
@@ -131,7 +131,7 @@ impl Road {
             return true;
         }
         if !by_first {
-            self.seen.note(Sight::OldHop);
+            self.seen.note(CoverageEvent::OldHop);
         }
         by_first
     }
@@ -156,7 +156,7 @@ impl Road {
         {
             let bytes = self.rng.rand_range(1..RENEGED_BYTES_MAX) as u32;
             if frames::extend_sack(frame, tcp, bytes, max, by_link) {
-                self.seen.note(Sight::Reneged);
+                self.seen.note(CoverageEvent::Reneged);
             }
         }
     }
@@ -168,7 +168,7 @@ impl Road {
         }
         let is_unicast = frame[0] & 1 == 0;
         if is_unicast && frame[..6] != self.mac(1 - node, now).0 {
-            self.seen.note(Sight::OldMac);
+            self.seen.note(CoverageEvent::OldMac);
             return false;
         }
         if is_unicast {
@@ -185,7 +185,7 @@ impl Road {
         node: usize,
         frame: &[u8],
         segment: usize,
-    ) -> Option<Narrow> {
+    ) -> Option<NarrowPath> {
         let narrow = self.incidents.narrow[node].filter(|narrow| narrow.span.has(now))?;
         let tcp = Tcp::of(frame)?;
         (tcp.header_bytes + tcp.payload_bytes.min(segment) > narrow.mtu).then_some(narrow)
@@ -194,16 +194,16 @@ impl Road {
 
 /// A node's end of the road.
 #[derive(Debug)]
-pub(crate) struct Roadside<L> {
+pub(crate) struct NetworkPort<L> {
     link: L,
-    road: Arc<Mutex<Road>>,
+    road: Arc<Mutex<LossyNetwork>>,
     node: usize,
     /// Made by the network for this node.
     inbound: VecDeque<Vec<u8>>,
 }
 
-impl<L: Link> Roadside<L> {
-    pub(crate) const fn new(link: L, road: Arc<Mutex<Road>>, node: usize) -> Self {
+impl<L: Link> NetworkPort<L> {
+    pub(crate) const fn new(link: L, road: Arc<Mutex<LossyNetwork>>, node: usize) -> Self {
         Self { link, road, node, inbound: VecDeque::new() }
     }
 
@@ -212,7 +212,7 @@ impl<L: Link> Roadside<L> {
         let other = 1 - self.node;
         if road.announcement_at(other).is_some_and(|at| at <= now) {
             road.announced[other] = true;
-            road.seen.note(Sight::NewMac);
+            road.seen.note(CoverageEvent::NewMac);
             let from = (road.addresses[other], road.mac(other, now));
             let to = (road.addresses[self.node], Plan::mac(self.node));
             self.inbound.push_back(frames::question(from, to));
@@ -220,7 +220,7 @@ impl<L: Link> Roadside<L> {
     }
 }
 
-impl<L: Link> LinkWrapper for Roadside<L> {
+impl<L: Link> LinkWrapper for NetworkPort<L> {
     wraps!(L, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
@@ -242,7 +242,11 @@ impl<L: Link> LinkWrapper for Roadside<L> {
         let segment = frame.offload.segment.map_or(usize::MAX, |segment| segment.size.into());
         if let Some(narrow) = road.too_narrow(now, self.node, &data, segment) {
             let told = icmp::too_big(&data, narrow.mtu).filter(|_| !narrow.black_hole);
-            road.seen.note(if told.is_some() { Sight::TooBig } else { Sight::BlackHole });
+            road.seen.note(if told.is_some() {
+                CoverageEvent::TooBig
+            } else {
+                CoverageEvent::BlackHole
+            });
             self.inbound.extend(told);
             return TxOutcome::Sent;
         }
