@@ -27,7 +27,7 @@ use clap::{Args, ValueEnum};
 use flue_verbs_abi::settings;
 
 use flue_node::{NodeOptions, TAP_DEFAULT, launched::Launch, parse_interface};
-use flue_verbs_core::addresses::{Mapping, PortMapping};
+use flue_verbs_core::address::{Mapping, PortMapping};
 use host_stack::node::Progress;
 use rustix::fs::StatVfsMountFlags;
 

@@ -11,9 +11,9 @@ use std::{
 use rdma_over_tcp::rnic::{Arm, Completion, CompletionQueue, CqFailure, CqId, Key};
 
 use crate::{
-    engine::Engine,
+    device::Engine,
     errno::Errno,
-    events::{Acknowledgements, Closed, EventQueue, Listener},
+    event_queue::{Acknowledgements, Closed, EventQueue, Listener},
 };
 
 /// A channel for events of completion queues: each names the queue that has something new.

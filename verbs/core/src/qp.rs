@@ -28,12 +28,12 @@ use rdma_over_tcp::{
 
 use crate::{
     cq::Cq,
-    engine::Engine,
+    device::Engine,
     errno::Errno,
-    latch::lock,
-    memory::{Pd, Region, Window},
+    mr::{Pd, Region, Window},
     process::Registry,
     srq::Srq,
+    sync::lock,
     usage,
 };
 

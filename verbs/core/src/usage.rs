@@ -13,8 +13,8 @@ use std::{
 };
 
 use crate::{
-    latch::lock,
     process::{GENERATIONS_MAX, generation},
+    sync::lock,
 };
 
 /// Two counters of 64 bits: queue pairs, connections.

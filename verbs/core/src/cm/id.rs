@@ -20,13 +20,13 @@ use rdma_over_tcp::{
 
 use self::channel::{Event, EventChannel, EventKind};
 use crate::{
-    addresses::{self, View},
-    engine::{Engine, Home},
+    address::{self, View},
+    device::{Engine, Home},
     errno::Errno,
-    events::Acknowledgements,
-    latch::{Latch, lock},
+    event_queue::Acknowledgements,
     process::Registry,
     qp::Qp,
+    sync::{Latch, lock},
 };
 
 /// All identifiers, which hear of the device's end.
@@ -389,7 +389,7 @@ impl Id {
         let mut local = self.engine().addresses().source_of(remote, specific)?;
         local.set_port(bound.map_or(0, |local| local.port()));
         inner.local = Some(local);
-        inner.remote = Some(addresses::with_scope(remote, addresses::scope(local)));
+        inner.remote = Some(address::with_scope(remote, address::scope(local)));
         inner.local_view.is_mapped |= view.is_mapped;
         inner.remote_view = view;
         inner.phase = Phase::AddressResolved;

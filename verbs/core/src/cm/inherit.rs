@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::id::{Id, Phase, channel::EventChannel, inherited};
-use crate::{engine::Engine, errno::Errno};
+use crate::{device::Engine, errno::Errno};
 
 impl Id {
     /// Returns whether it can belong to this process; `channel`: with events there.

@@ -4,8 +4,8 @@ use std::{collections::VecDeque, net::SocketAddr, sync::Arc};
 
 use super::{
     connection::Connection,
-    endpoint::Endpoint,
-    settings::Settings,
+    options::Settings,
+    resources::Endpoint,
     socket::{Phase, Socket, State, wake_up},
     wire::ConnectionData,
 };

@@ -7,12 +7,12 @@
 use std::collections::VecDeque;
 
 use super::{
-    endpoint::{CONTROL_REQUESTS, Done, Endpoint, Owned},
     receiver::Receiver,
+    resources::{CONTROL_REQUESTS, Done, Endpoint, Owned},
     sender::{REQUESTS_OF_DATA, Sender},
     wire::{ConnectionData, Entry, IomapEntry, MESSAGE_BYTES, Message, Violation},
 };
-use crate::{errno::Errno, memory::Region};
+use crate::{errno::Errno, mr::Region};
 
 /// Requests that stay free for Shutdown and Disconnect.
 const REQUESTS_OF_THE_END: u32 = 2;

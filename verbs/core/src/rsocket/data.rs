@@ -4,13 +4,13 @@ use rdma_over_tcp::rnic::RegisteredBuffer;
 
 use super::{
     connection::Connection,
-    endpoint::Owned,
-    settings::How,
+    options::How,
+    resources::Owned,
     socket::{Socket, connected},
 };
 use crate::{
     errno::Errno,
-    memory::{Region, access, rights},
+    mr::{Region, access, rights},
 };
 
 impl Socket {
@@ -118,7 +118,7 @@ impl Socket {
     /// Ends directions.
     ///
     /// # Errors
-    /// `ENOTCONN`. As [`Engine::check`](crate::engine::Engine::check).
+    /// `ENOTCONN`. As [`Engine::check`](crate::device::Engine::check).
     pub fn shut_down(&self, how: How) -> Result<(), Errno> {
         self.engine().check()?;
         let mut state = self.lock();
@@ -159,7 +159,7 @@ impl Socket {
     /// Ends a mapping: nothing writes the buffer any more.
     ///
     /// # Errors
-    /// `EINVAL`: there is none. As [`Engine::check`](crate::engine::Engine::check).
+    /// `EINVAL`: there is none. As [`Engine::check`](crate::device::Engine::check).
     pub fn unmap(&self, address: usize, length: usize) -> Result<(), Errno> {
         self.engine().check()?;
         let region = {

@@ -12,17 +12,17 @@
 mod connect;
 mod connection;
 mod data;
-mod endpoint;
+mod options;
 mod receiver;
+mod resources;
 mod sender;
-mod settings;
 mod socket;
 mod waker;
 mod wire;
 
 pub use self::{
     connection::Readiness,
-    settings::{Family, How, Linger, Settings},
+    options::{Family, How, Linger, Settings},
     socket::Socket,
     waker::Waker,
 };

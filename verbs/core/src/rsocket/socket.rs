@@ -17,17 +17,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
     connection::{Connection, Readiness},
-    endpoint::Endpoint,
-    settings::{Family, Linger, Settings},
+    options::{Family, Linger, Settings},
+    resources::Endpoint,
     waker::{Waker, Wakers},
     wire::ConnectionData,
 };
 use crate::{
     cm::{Event, EventChannel, EventKind, Id},
-    engine::{Engine, Home},
+    device::{Engine, Home},
     errno::Errno,
-    events::Listener,
-    latch::lock,
+    event_queue::Listener,
+    sync::lock,
 };
 
 /// How long a call polls before it sleeps.

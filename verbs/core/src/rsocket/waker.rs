@@ -14,7 +14,7 @@ use rustix::{
     io,
 };
 
-use crate::{errno::Errno, latch::lock};
+use crate::{errno::Errno, sync::lock};
 
 /// A thread that waits.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Id;
 use crate::{
     errno::Errno,
-    events::{Closed, EventQueue, Listener},
+    event_queue::{Closed, EventQueue, Listener},
 };
 
 /// `RDMA_CM_EVENT_*`.

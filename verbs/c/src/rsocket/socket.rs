@@ -1,0 +1,222 @@
+//! C interface of rsockets: creation, addresses, connections, close.
+
+use std::{
+    ffi::{c_int, c_long},
+    net::SocketAddr,
+};
+
+use flue_verbs_core::rsocket::{Family, How, Settings, Socket};
+use libc::{
+    AF_INET, AF_INET6, F_GETFD, F_GETFL, F_SETFD, F_SETFL, IPPROTO_TCP, O_NONBLOCK, SOCK_CLOEXEC,
+    SOCK_NONBLOCK, SOCK_STREAM, sockaddr, sockaddr_in, sockaddr_in6, socklen_t,
+};
+
+use super::{keep_alive, options, table};
+use crate::{
+    address, config,
+    guard::{self, Errno},
+};
+
+/// Sets what the kernel keeps of the program's view: whether calls wait.
+fn set_flags(descriptor: c_int, flags: c_int) -> Result<(), Errno> {
+    // SAFETY: no memory is involved.
+    match unsafe { libc::fcntl(descriptor, F_SETFL, flags) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().into()),
+    }
+}
+
+pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    guard::number(|| {
+        let family = match domain {
+            AF_INET => Family::V4,
+            AF_INET6 => Family::V6,
+            _ => return Err(Errno(libc::EAFNOSUPPORT)),
+        };
+        let is_stream = kind & !(SOCK_CLOEXEC | SOCK_NONBLOCK) == SOCK_STREAM;
+        if !is_stream || protocol != 0 && protocol != IPPROTO_TCP {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        let socket = Socket::new(config::engine()?, family, Settings::default())?;
+        let descriptor = table::descriptor(family, kind & SOCK_CLOEXEC != 0)?;
+        let descriptor = table::enter(descriptor, socket.clone())?;
+        if kind & SOCK_NONBLOCK != 0 {
+            set_flags(descriptor, O_NONBLOCK)?;
+            socket.set_nonblocking(true);
+        }
+        Ok(descriptor)
+    })
+}
+
+/// The address of an argument that is as long as `length` says.
+unsafe fn given(addr: *const sockaddr, length: socklen_t) -> Result<SocketAddr, Errno> {
+    if addr.is_null() {
+        return Err(Errno(libc::EFAULT));
+    }
+    if (length as usize) < size_of::<libc::sa_family_t>() {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: the program gives so many bytes.
+    let family = c_int::from(unsafe { (&raw const (*addr).sa_family).read_unaligned() });
+    let needed = match family {
+        AF_INET => size_of::<sockaddr_in>(),
+        AF_INET6 => size_of::<sockaddr_in6>(),
+        _ => return Err(Errno(libc::EAFNOSUPPORT)),
+    };
+    if (length as usize) < needed {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: it is as long as its family says.
+    unsafe { address::read(addr) }
+}
+
+/// Writes an address for the program: as much of it as there is room for, and its length.
+pub(super) unsafe fn tell_address(
+    told: SocketAddr,
+    addr: *mut sockaddr,
+    length: *mut socklen_t,
+) -> Result<(), Errno> {
+    if length.is_null() {
+        return Err(Errno(libc::EFAULT));
+    }
+    let size = if told.is_ipv4() { size_of::<sockaddr_in>() } else { size_of::<sockaddr_in6>() };
+    let stored = address::storage(told);
+    // SAFETY: the program gives as much room as it says.
+    unsafe {
+        let count = size.min(*length as usize);
+        if count > 0 && addr.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        if count > 0 {
+            std::ptr::copy_nonoverlapping((&raw const stored).cast::<u8>(), addr.cast(), count);
+        }
+        *length = size as socklen_t;
+    }
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn rbind(
+    socket: c_int,
+    addr: *const sockaddr,
+    length: socklen_t,
+) -> c_int {
+    guard::done(|| {
+        let socket = table::find(socket)?;
+        // SAFETY: as the program says.
+        socket.bind(unsafe { given(addr, length) }?)
+    })
+}
+
+pub(crate) extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
+    guard::done(|| table::find(socket)?.listen(backlog))
+}
+
+/// The connection waits for nobody or not as the listener does, which is how librdmacm has it.
+pub(crate) unsafe extern "C" fn raccept(
+    socket: c_int,
+    addr: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
+    guard::number(|| {
+        let listener = table::find(socket)?;
+        // First, so that a connection is not taken that there is no descriptor for.
+        let descriptor = table::descriptor(listener.family(), false)?;
+        let accepted = listener.accept()?;
+        if !addr.is_null()
+            && let Ok(peer) = accepted.peer_address()
+        {
+            // SAFETY: as the program says.
+            unsafe { tell_address(peer, addr, length) }?;
+        }
+        let is_nonblocking = listener.is_nonblocking();
+        accepted.set_nonblocking(is_nonblocking);
+        let descriptor = table::enter(descriptor, accepted)?;
+        if is_nonblocking {
+            set_flags(descriptor, O_NONBLOCK)?;
+        }
+        Ok(descriptor)
+    })
+}
+
+pub(crate) unsafe extern "C" fn rconnect(
+    socket: c_int,
+    addr: *const sockaddr,
+    length: socklen_t,
+) -> c_int {
+    guard::done(|| {
+        let socket = table::find(socket)?;
+        // SAFETY: as the program says.
+        socket.connect(unsafe { given(addr, length) }?)
+    })
+}
+
+pub(crate) extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
+    guard::done(|| {
+        let socket = table::find(socket)?;
+        let how = match how {
+            libc::SHUT_RD => How::Read,
+            libc::SHUT_WR => How::Write,
+            libc::SHUT_RDWR => How::Both,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        socket.shut_down(how)
+    })
+}
+
+pub(crate) extern "C" fn rclose(descriptor: c_int) -> c_int {
+    guard::done(|| {
+        if table::close_inherited(descriptor)? {
+            return Ok(());
+        }
+        let socket = table::leave(descriptor)?;
+        let _ = keep_alive::set(descriptor, &socket, None);
+        socket.close(options::linger(descriptor));
+        // SAFETY: it is the rsocket's, and nobody finds it any more.
+        unsafe { rustix::io::close(descriptor) };
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn rgetpeername(
+    socket: c_int,
+    addr: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
+    guard::done(|| {
+        let peer = table::find(socket)?.peer_address()?;
+        // SAFETY: as the program says.
+        unsafe { tell_address(peer, addr, length) }
+    })
+}
+
+pub(crate) unsafe extern "C" fn rgetsockname(
+    socket: c_int,
+    addr: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
+    guard::done(|| {
+        let local = table::find(socket)?.local_address();
+        // SAFETY: as the program says.
+        unsafe { tell_address(local, addr, length) }
+    })
+}
+
+pub(crate) extern "C" fn rfcntl(descriptor: c_int, command: c_int, argument: c_long) -> c_int {
+    guard::number(|| {
+        let socket = table::find(descriptor)?;
+        if !matches!(command, F_GETFL | F_SETFL | F_GETFD | F_SETFD) {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        // The program gives an int.
+        let argument = argument as c_int;
+        // SAFETY: no memory is involved.
+        let result = unsafe { libc::fcntl(descriptor, command, argument) };
+        if result < 0 {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        if command == F_SETFL {
+            socket.set_nonblocking(argument & O_NONBLOCK != 0);
+        }
+        Ok(result)
+    })
+}

@@ -1,0 +1,266 @@
+//! Protection domains and memory regions.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use rdma_over_tcp::rnic::{
+    Access, Close, Key, PdId, RegionId, RegisteredBuffer, VerbError, WindowId, WindowType,
+};
+
+use crate::{device::Engine, errno::Errno, sync::Latch};
+
+/// `IBV_ACCESS_*`.
+pub mod access {
+    /// The adapter may write.
+    pub const LOCAL_WRITE: u32 = 1;
+    /// Peers may write.
+    pub const REMOTE_WRITE: u32 = 1 << 1;
+    /// Peers may read.
+    pub const REMOTE_READ: u32 = 1 << 2;
+    /// Peers may use atomics.
+    pub const REMOTE_ATOMIC: u32 = 1 << 3;
+    /// Windows may be bound.
+    pub const MW_BIND: u32 = 1 << 4;
+    /// Addresses count from the region's first byte.
+    pub const ZERO_BASED: u32 = 1 << 5;
+    /// Pages are found when they are used.
+    pub const ON_DEMAND: u32 = 1 << 6;
+    /// The pages are huge.
+    pub const HUGETLB: u32 = 1 << 7;
+    /// Wishes that may be ignored (`IBV_ACCESS_OPTIONAL_RANGE`).
+    pub const OPTIONAL: u32 = 0x3ff << 20;
+}
+
+/// The rights of `IBV_ACCESS_*`.
+///
+/// # Errors
+/// `EINVAL`: unknown flags, or a peer may write what the adapter may not. `EOPNOTSUPP`: on demand.
+pub fn rights(flags: u32) -> Result<Access, Errno> {
+    use access::{
+        HUGETLB, LOCAL_WRITE, MW_BIND, ON_DEMAND, OPTIONAL, REMOTE_ATOMIC, REMOTE_READ,
+        REMOTE_WRITE, ZERO_BASED,
+    };
+    let map = [
+        (LOCAL_WRITE, Access::LOCAL_WRITE),
+        (REMOTE_WRITE, Access::REMOTE_WRITE),
+        (REMOTE_READ, Access::REMOTE_READ),
+        (REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+        (MW_BIND, Access::BIND),
+    ];
+    let ignored = ZERO_BASED | HUGETLB | OPTIONAL;
+    if flags & ON_DEMAND != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let known = map.iter().fold(ignored, |known, (flag, _)| known | flag);
+    let is_foreign_write = flags & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
+    if flags & !known != 0 || is_foreign_write && flags & LOCAL_WRITE == 0 {
+        return Err(Errno::INVAL);
+    }
+    let named = map.iter().filter(|(flag, _)| flags & flag != 0);
+    Ok(named.fold(Access::NONE, |rights, (_, right)| rights | *right))
+}
+
+/// A protection domain.
+#[derive(Debug)]
+pub struct Pd {
+    engine: &'static Engine,
+    id: PdId,
+    /// Regions, queue pairs and others in it.
+    pub(crate) users: AtomicUsize,
+}
+
+impl Pd {
+    /// A domain.
+    ///
+    /// # Errors
+    /// `ENOMEM`: there are too many. As [`Engine::check`].
+    pub fn new(engine: &'static Engine) -> Result<Arc<Self>, Errno> {
+        engine.check()?;
+        let id = engine.with(|core, _| core.create_pd())?;
+        Ok(Arc::new(Self { engine, id, users: AtomicUsize::new(0) }))
+    }
+
+    pub(crate) const fn id(&self) -> PdId {
+        self.id
+    }
+
+    /// The adapter.
+    pub const fn engine(&self) -> &'static Engine {
+        self.engine
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// `EBUSY`: something is in it. As [`Engine::check`].
+    pub fn destroy(&self) -> Result<(), Errno> {
+        if self.users.load(Ordering::Relaxed) > 0 {
+            return Err(Errno::BUSY);
+        }
+        self.engine.check()?;
+        let _ = self.engine.with(|core, _| core.close(Key::Pd(self.id), Box::new(|| {})));
+        Ok(())
+    }
+}
+
+/// A memory region.
+#[derive(Debug)]
+pub struct Region {
+    pd: Arc<Pd>,
+    id: RegionId,
+    key: u32,
+}
+
+impl Region {
+    /// Registers `buffer`, whose address is the one that requests and peers name.
+    ///
+    /// # Errors
+    /// `EINVAL`: no byte, too many, or an address that wraps. `EFAULT`: memory that may only be read is to be written.
+    /// `ENOMEM`: too many regions. As [`Engine::check`].
+    pub fn new(pd: &Arc<Pd>, buffer: &RegisteredBuffer, rights: Access) -> Result<Self, Errno> {
+        let engine = pd.engine;
+        engine.check()?;
+        let (id, key) = engine.with(|core, _| {
+            let id = core.create_region(pd.id, false)?;
+            let registered = core.register(id, buffer, 0, buffer.len(), rights);
+            if let Err(error) = registered {
+                let _ = core.close(Key::Region(id), Box::new(|| {}));
+                return Err(error);
+            }
+            Ok((id, core.token(id).unwrap_or_default()))
+        })?;
+        pd.users.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { pd: pd.clone(), id, key })
+    }
+
+    /// Its key, for this side and for peers.
+    pub const fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Its domain.
+    pub const fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    pub(crate) const fn id(&self) -> RegionId {
+        self.id
+    }
+
+    /// Ends the registration. When this returns nothing reads or writes the memory any more.
+    ///
+    /// # Errors
+    /// `EBUSY`: windows are bound to it. As [`Engine::check`].
+    pub fn destroy(&self) -> Result<(), Errno> {
+        let engine = self.pd.engine;
+        engine.check()?;
+        let ended = Arc::new(Latch::default());
+        let end = ended.clone();
+        let ending = engine.with(|core, _| core.deregister(self.id, Box::new(move || end.set(()))));
+        match ending {
+            Ok(Close::Pending) => ended.wait(),
+            Ok(Close::Done) => {}
+            Err(VerbError::WindowsBound) => return Err(Errno::BUSY),
+            Err(error) => return Err(error.into()),
+        }
+        let _ = engine.with(|core, _| core.close(Key::Region(self.id), Box::new(|| {})));
+        self.pd.users.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// The rights that a window may grant.
+///
+/// # Errors
+/// `EINVAL`: others than a peer's.
+pub fn window_rights(flags: u32) -> Result<Access, Errno> {
+    use access::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, ZERO_BASED};
+    let map = [
+        (REMOTE_WRITE, Access::REMOTE_WRITE),
+        (REMOTE_READ, Access::REMOTE_READ),
+        (REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+    ];
+    let known = map.iter().fold(ZERO_BASED, |known, (flag, _)| known | flag);
+    if flags & !known != 0 {
+        return Err(Errno::INVAL);
+    }
+    let named = map.iter().filter(|(flag, _)| flags & flag != 0);
+    Ok(named.fold(Access::NONE, |rights, (_, right)| rights | *right))
+}
+
+/// A memory window.
+#[derive(Debug)]
+pub struct Window {
+    pd: Arc<Pd>,
+    id: WindowId,
+    kind: WindowType,
+}
+
+impl Window {
+    /// A window, which is not bound.
+    ///
+    /// # Errors
+    /// `ENOMEM`: there are too many. As [`Engine::check`].
+    pub fn new(pd: &Arc<Pd>, kind: WindowType) -> Result<Self, Errno> {
+        let engine = pd.engine;
+        engine.check()?;
+        let id = engine.with(|core, _| core.create_window(pd.id, kind))?;
+        pd.users.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { pd: pd.clone(), id, kind })
+    }
+
+    pub(crate) const fn id(&self) -> WindowId {
+        self.id
+    }
+
+    /// Its type.
+    pub const fn kind(&self) -> WindowType {
+        self.kind
+    }
+
+    /// The key of its last bind, or the first one.
+    ///
+    /// # Errors
+    /// As [`Engine::check`].
+    pub fn key(&self) -> Result<u32, Errno> {
+        self.pd.engine.check()?;
+        self.pd.engine.with(|core, _| core.window_token(self.id)).ok_or(Errno::INVAL)
+    }
+
+    /// Ends it, and what it opens.
+    ///
+    /// # Errors
+    /// As [`Engine::check`].
+    pub fn destroy(&self) -> Result<(), Errno> {
+        self.pd.engine.check()?;
+        let _ = self.pd.engine.with(|core, _| core.close(Key::Window(self.id), Box::new(|| {})));
+        self.pd.users.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_of_flags() {
+        use access::{HUGETLB, LOCAL_WRITE, ON_DEMAND, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+        assert_eq!(rights(0), Ok(Access::NONE));
+        assert_eq!(rights(REMOTE_READ | HUGETLB | 1 << 20), Ok(Access::REMOTE_READ));
+        let all = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+        let granted = rights(all).unwrap();
+        for right in
+            [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC]
+        {
+            assert!(granted.contains(right));
+        }
+        assert_eq!(rights(REMOTE_WRITE), Err(Errno::INVAL), "a peer may not write more than we");
+        assert_eq!(rights(REMOTE_ATOMIC | REMOTE_READ), Err(Errno::INVAL));
+        assert_eq!(rights(1 << 8 | LOCAL_WRITE), Err(Errno::INVAL));
+        assert_eq!(rights(1 << 30), Err(Errno::INVAL));
+        assert_eq!(rights(LOCAL_WRITE | ON_DEMAND), Err(Errno::OPNOTSUPP));
+    }
+}
