@@ -2,7 +2,10 @@
 
 use std::{ffi::c_int, os::fd::AsRawFd, sync::Arc};
 
-use flue_verbs_abi::objects::{ibv_async_element, ibv_async_event, ibv_context, ibv_cq};
+use flue_verbs_abi::{
+    enums::ibv_event_type,
+    objects::{ibv_async_element, ibv_async_event, ibv_context, ibv_cq},
+};
 use flue_verbs_core::event_queue::Acknowledgements;
 
 use crate::{
@@ -17,7 +20,7 @@ fn take(context: *mut ibv_context, event: *mut ibv_async_event) -> Result<Option
     let Some(taken) = events.take(|event| event.acknowledgements.taken())? else { return Ok(None) };
     let mut told = ibv_async_event::zeroed();
     told.element = ibv_async_element { cq: taken.name as *mut ibv_cq };
-    told.event_type = taken.kind;
+    told.event_type = ibv_event_type(taken.kind as u32);
     // SAFETY: the program gives a place for an event.
     unsafe { event.write_unaligned(told) };
     Ok(Some(()))

@@ -18,7 +18,7 @@ use flue_control::{
 use flue_verbs_core::{
     address::{self, AddressMap, Interface},
     device::{Engine, Options},
-    fatal::reset_connections,
+    fatal::{reset_connections, watch},
     process::generation,
     usage,
 };
@@ -30,7 +30,6 @@ use rdma_over_tcp::{
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::{
-    fatal,
     guard::{self, Errno},
     inherit,
     settings::{MpaRevision, Rtr, Settings},
@@ -119,7 +118,7 @@ static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 
 /// What begins with the adapter, and ends with the process.
 fn accompany(engine: &'static Engine) {
-    fatal::watch(engine);
+    watch(engine);
     start_capture(engine);
     if let Some(path) = &settings().usage
         && let Err(error) = usage::begin(path)

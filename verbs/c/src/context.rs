@@ -4,12 +4,9 @@ use std::{mem::offset_of, sync::Arc};
 
 use flue_verbs_abi::objects::{ibv_context, verbs_context};
 
-use crate::{
-    async_events::{AsyncEvents, OPEN},
-    guard::Errno,
-    inherit,
-    object::Object,
-};
+use flue_verbs_core::async_event::{AsyncEvents, OPEN};
+
+use crate::{guard::Errno, inherit, object::Object};
 
 pub(crate) type ContextObject = Object<verbs_context, Arc<AsyncEvents>>;
 

@@ -14,14 +14,14 @@ use std::{
 use flue_verbs_abi::{
     attributes::ibv_poll_cq_attr,
     enums::{
-        IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_EVENT_CQ_ERR, IBV_WC_EX_WITH_BYTE_LEN,
-        IBV_WC_EX_WITH_DLID_PATH_BITS, IBV_WC_EX_WITH_IMM, IBV_WC_EX_WITH_QP_NUM,
-        IBV_WC_EX_WITH_SL, IBV_WC_EX_WITH_SLID, IBV_WC_EX_WITH_SRC_QP, ibv_wc_opcode,
-        ibv_wc_status,
+        IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_WC_EX_WITH_BYTE_LEN, IBV_WC_EX_WITH_DLID_PATH_BITS,
+        IBV_WC_EX_WITH_IMM, IBV_WC_EX_WITH_QP_NUM, IBV_WC_EX_WITH_SL, IBV_WC_EX_WITH_SLID,
+        IBV_WC_EX_WITH_SRC_QP, ibv_wc_opcode, ibv_wc_status,
     },
     objects::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc},
 };
 use flue_verbs_core::{
+    async_event::{AsyncEvent, AsyncEventKind, AsyncEvents, end_events},
     completion,
     cq::{CompletionChannel, Cq},
     event_queue::Acknowledgements,
@@ -29,7 +29,6 @@ use flue_verbs_core::{
 use rdma_over_tcp::rnic::Completion;
 
 use crate::{
-    async_events::{AsyncEvent, AsyncEvents, end_events},
     config, context, event_queue,
     guard::{self, Errno},
     inherit,
@@ -102,7 +101,8 @@ pub(crate) unsafe fn create(
     let acknowledgements = Arc::<Acknowledgements>::default();
     let (told, of) = (events.clone(), acknowledgements.clone());
     let overrun = Box::new(move |name, is_gone: &AtomicBool| {
-        let event = AsyncEvent { kind: IBV_EVENT_CQ_ERR, name, acknowledgements: of.clone() };
+        let event =
+            AsyncEvent { kind: AsyncEventKind::CqError, name, acknowledgements: of.clone() };
         told.push_unless(event, || is_gone.load(Ordering::Relaxed));
     });
     let (cq, depth) = Cq::new(engine, entries, on, overrun)?;

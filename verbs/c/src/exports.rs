@@ -11,6 +11,7 @@ use crate::{
     ah::*,
     async_event::*,
     cm::{
+        connect::*,
         endpoint::*,
         id::{channel::*, *},
         queues::*,
@@ -22,9 +23,11 @@ use crate::{
     fork::*,
     mr::*,
     open::*,
+    pd::*,
     provider::*,
     qp::*,
-    rsocket::{data::*, options::*, poll::*, socket::*},
+    rate::*,
+    rsocket::{connect::*, data::*, options::*, poll::*, socket::*},
     srq::*,
     unsupported::*,
 };

@@ -12,7 +12,6 @@
 mod address;
 mod ah;
 mod async_event;
-mod async_events;
 mod cm;
 mod config;
 mod context;
@@ -29,8 +28,10 @@ mod mr;
 mod mw;
 mod object;
 mod open;
+mod pd;
 mod provider;
 mod qp;
+mod rate;
 mod request;
 mod rsocket;
 mod settings;

@@ -1,4 +1,4 @@
-//! Protection domains and memory regions.
+//! C interface of memory regions: pointers, mapped pages, errno.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -14,19 +14,17 @@ use flue_verbs_abi::{
     objects::{ibv_context, ibv_dm, ibv_mr, ibv_pd},
 };
 use flue_verbs_core::{
-    device::Engine,
-    mr::{Pd, Region, rights},
+    mr::{Region, rights},
+    pd::Pd,
 };
 use offload_engine::memory::{SharedSpan, mapped};
 use rdma_over_tcp::rnic::RegisteredBuffer;
 
 use crate::{
-    config,
     guard::{self, Errno},
     object::Object,
+    pd::PdObject,
 };
-
-pub(crate) type PdObject = Object<ibv_pd, Arc<Pd>>;
 
 /// What a region was registered with.
 #[derive(Clone, Copy)]
@@ -38,35 +36,6 @@ struct Registered {
 }
 
 type RegionObject = Object<ibv_mr, Mutex<(Region, Registered)>>;
-
-/// Makes a domain.
-pub(crate) fn make_pd(
-    context: *mut ibv_context,
-    engine: &'static Engine,
-) -> Result<*mut ibv_pd, Errno> {
-    Ok(PdObject::make(ibv_pd { context, handle: 0 }, Pd::new(engine)?).cast())
-}
-
-pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    guard::pointer(|| make_pd(context, config::engine()?))
-}
-
-pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    guard::status(|| {
-        // SAFETY: the program's pointer is one of `ibv_alloc_pd`.
-        unsafe {
-            PdObject::of(pd)?.destroy()?;
-            PdObject::remove(pd);
-        }
-        Ok(())
-    })
-}
-
-pub(crate) extern "C" fn ibv_import_pd(_context: *mut ibv_context, _handle: u32) -> *mut ibv_pd {
-    guard::pointer(|| Err(Errno(libc::EOPNOTSUPP)))
-}
-
-pub(crate) extern "C" fn ibv_unimport_pd(_pd: *mut ibv_pd) {}
 
 fn region(pd: &Arc<Pd>, wanted: Registered) -> Result<Region, Errno> {
     let Registered { address, length, iova, access } = wanted;

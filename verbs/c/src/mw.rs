@@ -7,15 +7,17 @@ use flue_verbs_abi::{
     objects::{ibv_mw, ibv_mw_bind_info, ibv_pd},
 };
 use flue_verbs_core::{
-    mr::{Region, Window, window_rights},
+    mr::Region,
+    mw::{Window, window_rights},
     qp::{SendPoster, WindowBind},
 };
 use rdma_over_tcp::rnic::{WindowType, WrFlags};
 
 use crate::{
     guard::{self, Errno},
-    mr::{self, PdObject},
+    mr,
     object::Object,
+    pd::PdObject,
 };
 
 pub(crate) type WindowObject = Object<ibv_mw, Window>;

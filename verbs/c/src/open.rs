@@ -8,12 +8,12 @@ use std::{
 
 use flue_verbs_abi::objects::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device, verbs_context};
 use flue_verbs_core::{
+    async_event::{AsyncEvents, OPEN},
     fatal,
     process::{GENERATIONS_MAX, generation},
 };
 
 use crate::{
-    async_events::{self, AsyncEvents},
     context::{self, ContextObject},
     cq, device,
     guard::{self, Errno},
@@ -27,7 +27,7 @@ const VECTORS: c_int = 1;
 fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     let events = Arc::new(AsyncEvents::new()?);
     // Entered first: one that hears of the device's end is not too late for it.
-    async_events::OPEN.enter(&events);
+    OPEN.enter(&events);
     if fatal::is_lost() {
         return Err(Errno(libc::ENODEV));
     }

@@ -20,7 +20,7 @@ use flue_verbs_abi::{
         IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
         IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
         IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
-        IBV_WR_SEND_WITH_INV, ibv_event_type, ibv_qp_state, ibv_wr_opcode,
+        IBV_WR_SEND_WITH_INV, ibv_qp_state, ibv_wr_opcode,
     },
     objects::{
         ibv_context, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
@@ -28,6 +28,7 @@ use flue_verbs_abi::{
     },
 };
 use flue_verbs_core::{
+    async_event::{AsyncEvent, AsyncEvents, end_events},
     event_queue::Acknowledgements,
     qp::{Qp, QpAttributes, SendPoster, State, immediate},
 };
@@ -38,12 +39,11 @@ use rdma_over_tcp::{
 };
 
 use crate::{
-    async_events::{AsyncEvent, AsyncEvents, end_events},
     context, cq,
     guard::{self, Errno, copied},
-    mr::PdObject,
     mw,
     object::Object,
+    pd::PdObject,
     request::{Entries, SGES_MAX, answer},
     srq,
 };
@@ -122,8 +122,8 @@ pub(crate) unsafe fn create(
     let acknowledgements = Arc::<Acknowledgements>::default();
     let name = Arc::new(AtomicUsize::new(0));
     let (told, of, named) = (events.clone(), acknowledgements.clone(), name.clone());
-    let tell = Box::new(move |event, is_gone: &AtomicBool| {
-        let (kind, name) = (ibv_event_type(event as u32), named.load(Ordering::Relaxed));
+    let tell = Box::new(move |kind, is_gone: &AtomicBool| {
+        let name = named.load(Ordering::Relaxed);
         let event = AsyncEvent { kind, name, acknowledgements: of.clone() };
         told.push_unless(event, || is_gone.load(Ordering::Relaxed));
     });

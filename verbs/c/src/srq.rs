@@ -12,19 +12,21 @@ use std::{
 use flue_verbs_abi::{
     attributes::ibv_srq_attr,
     enums::{
-        IBV_EVENT_SRQ_LIMIT_REACHED, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_LIMIT,
-        IBV_SRQ_MAX_WR, IBV_SRQT_BASIC,
+        IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, IBV_SRQT_BASIC,
     },
     objects::{ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_init_attr, ibv_srq_init_attr_ex},
 };
-use flue_verbs_core::{event_queue::Acknowledgements, srq::Srq};
+use flue_verbs_core::{
+    async_event::{AsyncEvent, AsyncEventKind, AsyncEvents, end_events},
+    event_queue::Acknowledgements,
+    srq::Srq,
+};
 
 use crate::{
-    async_events::{AsyncEvent, AsyncEvents, end_events},
     context,
     guard::{self, Errno, copied},
-    mr::PdObject,
     object::Object,
+    pd::PdObject,
     request::{self, Entries},
 };
 
@@ -54,7 +56,7 @@ pub(crate) unsafe fn create(
     let name = Arc::new(AtomicUsize::new(0));
     let (told, of, named) = (events.clone(), acknowledgements.clone(), name.clone());
     let reached = Box::new(move |is_gone: &AtomicBool| {
-        let (kind, name) = (IBV_EVENT_SRQ_LIMIT_REACHED, named.load(Ordering::Relaxed));
+        let (kind, name) = (AsyncEventKind::SrqLimitReached, named.load(Ordering::Relaxed));
         let event = AsyncEvent { kind, name, acknowledgements: of.clone() };
         told.push_unless(event, || is_gone.load(Ordering::Relaxed));
     });

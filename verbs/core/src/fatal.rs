@@ -7,9 +7,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{
-    cm,
+    async_event, cm,
     device::Engine,
-    event_queue::{self, Listener},
+    event_queue,
     process::{GENERATIONS_MAX, generation},
     qp,
 };
@@ -23,9 +23,9 @@ pub fn is_lost() -> bool {
     ARE_LOST.get(generation()).is_some_and(|lost| lost.load(Ordering::Acquire))
 }
 
-/// Has the program hear of the end of the device's link; `tell` tells those that have opened the device.
-pub fn watch(engine: &'static Engine, tell: Listener) {
-    engine.with(|core, _| core.notify_of_loss(Box::new(move || end(&tell))));
+/// Reports the loss of the device's link to the program.
+pub fn watch(engine: &'static Engine) {
+    engine.with(|core, _| core.notify_of_loss(Box::new(end)));
 }
 
 /// Resets all connections at the end of the process, for a node without a launcher. The kernel resets those of its
@@ -36,21 +36,21 @@ pub fn reset_connections() {
 }
 
 /// The library has panicked: ends the device. Not for callbacks.
-pub fn fail(tell: &Listener) {
+pub fn fail() {
     if let Some(engine) = Engine::started() {
         engine.abandon();
     }
     // The core may not have been able to say it.
-    end(tell);
+    end();
 }
 
-fn end(Listener(tell): &Listener) {
+fn end() {
     let Some(is_lost) = ARE_LOST.get(generation()) else { return };
     if is_lost.swap(true, Ordering::AcqRel) {
         return;
     }
     tracing::error!("the device is gone");
     cm::remove_device();
-    tell();
+    async_event::device_failed();
     event_queue::close_all();
 }

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod address;
+pub mod async_event;
 pub mod cm;
 pub mod completion;
 pub mod cq;
@@ -18,6 +19,8 @@ pub mod errno;
 pub mod event_queue;
 pub mod fatal;
 pub mod mr;
+pub mod mw;
+pub mod pd;
 pub mod process;
 pub mod qp;
 pub mod rsocket;

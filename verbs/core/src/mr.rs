@@ -1,15 +1,10 @@
-//! Protection domains and memory regions.
+//! Memory region: registration, rights, lifetime.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::{Arc, atomic::Ordering};
 
-use rdma_over_tcp::rnic::{
-    Access, Close, Key, PdId, RegionId, RegisteredBuffer, VerbError, WindowId, WindowType,
-};
+use rdma_over_tcp::rnic::{Access, Close, Key, RegionId, RegisteredBuffer, VerbError};
 
-use crate::{device::Engine, errno::Errno, sync::Latch};
+use crate::{errno::Errno, pd::Pd, sync::Latch};
 
 /// `IBV_ACCESS_*`.
 pub mod access {
@@ -62,49 +57,6 @@ pub fn rights(flags: u32) -> Result<Access, Errno> {
     Ok(named.fold(Access::NONE, |rights, (_, right)| rights | *right))
 }
 
-/// A protection domain.
-#[derive(Debug)]
-pub struct Pd {
-    engine: &'static Engine,
-    id: PdId,
-    /// Regions, queue pairs and others in it.
-    pub(crate) users: AtomicUsize,
-}
-
-impl Pd {
-    /// A domain.
-    ///
-    /// # Errors
-    /// `ENOMEM`: there are too many. As [`Engine::check`].
-    pub fn new(engine: &'static Engine) -> Result<Arc<Self>, Errno> {
-        engine.check()?;
-        let id = engine.with(|core, _| core.create_pd())?;
-        Ok(Arc::new(Self { engine, id, users: AtomicUsize::new(0) }))
-    }
-
-    pub(crate) const fn id(&self) -> PdId {
-        self.id
-    }
-
-    /// The adapter.
-    pub const fn engine(&self) -> &'static Engine {
-        self.engine
-    }
-
-    /// Ends it.
-    ///
-    /// # Errors
-    /// `EBUSY`: something is in it. As [`Engine::check`].
-    pub fn destroy(&self) -> Result<(), Errno> {
-        if self.users.load(Ordering::Relaxed) > 0 {
-            return Err(Errno::BUSY);
-        }
-        self.engine.check()?;
-        let _ = self.engine.with(|core, _| core.close(Key::Pd(self.id), Box::new(|| {})));
-        Ok(())
-    }
-}
-
 /// A memory region.
 #[derive(Debug)]
 pub struct Region {
@@ -118,12 +70,12 @@ impl Region {
     ///
     /// # Errors
     /// `EINVAL`: no byte, too many, or an address that wraps. `EFAULT`: memory that may only be read is to be written.
-    /// `ENOMEM`: too many regions. As [`Engine::check`].
+    /// `ENOMEM`: too many regions. As [`Engine::check`](crate::device::Engine::check).
     pub fn new(pd: &Arc<Pd>, buffer: &RegisteredBuffer, rights: Access) -> Result<Self, Errno> {
-        let engine = pd.engine;
+        let engine = pd.engine();
         engine.check()?;
         let (id, key) = engine.with(|core, _| {
-            let id = core.create_region(pd.id, false)?;
+            let id = core.create_region(pd.id(), false)?;
             let registered = core.register(id, buffer, 0, buffer.len(), rights);
             if let Err(error) = registered {
                 let _ = core.close(Key::Region(id), Box::new(|| {}));
@@ -152,9 +104,9 @@ impl Region {
     /// Ends the registration. When this returns nothing reads or writes the memory any more.
     ///
     /// # Errors
-    /// `EBUSY`: windows are bound to it. As [`Engine::check`].
+    /// `EBUSY`: windows are bound to it. As [`Engine::check`](crate::device::Engine::check).
     pub fn destroy(&self) -> Result<(), Errno> {
-        let engine = self.pd.engine;
+        let engine = self.pd.engine();
         engine.check()?;
         let ended = Arc::new(Latch::default());
         let end = ended.clone();
@@ -166,76 +118,6 @@ impl Region {
             Err(error) => return Err(error.into()),
         }
         let _ = engine.with(|core, _| core.close(Key::Region(self.id), Box::new(|| {})));
-        self.pd.users.fetch_sub(1, Ordering::Relaxed);
-        Ok(())
-    }
-}
-
-/// The rights that a window may grant.
-///
-/// # Errors
-/// `EINVAL`: others than a peer's.
-pub fn window_rights(flags: u32) -> Result<Access, Errno> {
-    use access::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, ZERO_BASED};
-    let map = [
-        (REMOTE_WRITE, Access::REMOTE_WRITE),
-        (REMOTE_READ, Access::REMOTE_READ),
-        (REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
-    ];
-    let known = map.iter().fold(ZERO_BASED, |known, (flag, _)| known | flag);
-    if flags & !known != 0 {
-        return Err(Errno::INVAL);
-    }
-    let named = map.iter().filter(|(flag, _)| flags & flag != 0);
-    Ok(named.fold(Access::NONE, |rights, (_, right)| rights | *right))
-}
-
-/// A memory window.
-#[derive(Debug)]
-pub struct Window {
-    pd: Arc<Pd>,
-    id: WindowId,
-    kind: WindowType,
-}
-
-impl Window {
-    /// A window, which is not bound.
-    ///
-    /// # Errors
-    /// `ENOMEM`: there are too many. As [`Engine::check`].
-    pub fn new(pd: &Arc<Pd>, kind: WindowType) -> Result<Self, Errno> {
-        let engine = pd.engine;
-        engine.check()?;
-        let id = engine.with(|core, _| core.create_window(pd.id, kind))?;
-        pd.users.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { pd: pd.clone(), id, kind })
-    }
-
-    pub(crate) const fn id(&self) -> WindowId {
-        self.id
-    }
-
-    /// Its type.
-    pub const fn kind(&self) -> WindowType {
-        self.kind
-    }
-
-    /// The key of its last bind, or the first one.
-    ///
-    /// # Errors
-    /// As [`Engine::check`].
-    pub fn key(&self) -> Result<u32, Errno> {
-        self.pd.engine.check()?;
-        self.pd.engine.with(|core, _| core.window_token(self.id)).ok_or(Errno::INVAL)
-    }
-
-    /// Ends it, and what it opens.
-    ///
-    /// # Errors
-    /// As [`Engine::check`].
-    pub fn destroy(&self) -> Result<(), Errno> {
-        self.pd.engine.check()?;
-        let _ = self.pd.engine.with(|core, _| core.close(Key::Window(self.id), Box::new(|| {})));
         self.pd.users.fetch_sub(1, Ordering::Relaxed);
         Ok(())
     }

@@ -27,14 +27,8 @@ use rdma_over_tcp::{
 };
 
 use crate::{
-    cq::Cq,
-    device::Engine,
-    errno::Errno,
-    mr::{Pd, Region, Window},
-    process::Registry,
-    srq::Srq,
-    sync::lock,
-    usage,
+    async_event::AsyncEventKind, cq::Cq, device::Engine, errno::Errno, mr::Region, mw::Window,
+    pd::Pd, process::Registry, srq::Srq, sync::lock, usage,
 };
 
 /// All queue pairs.
@@ -118,38 +112,26 @@ const fn merge(noted: State, core: QpState) -> State {
     }
 }
 
-/// An asynchronous event of a queue pair, `IBV_EVENT_*`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum QpEvent {
-    /// The connection was lost, the peer has found an error, or this side has failed.
-    Fatal = 1,
-    /// The peer has sent what is no valid request.
-    RequestError = 2,
-    /// The peer has asked for memory that it may not use.
-    AccessError = 3,
-    /// It takes no more from its shared receive queue.
-    LastReceive = 16,
-}
-
 /// The event of a connection's end; an end in order has none.
-pub(crate) const fn event_of(reason: EndReason) -> QpEvent {
+pub(crate) const fn event_of(reason: EndReason) -> AsyncEventKind {
     match reason {
         // RDMAP's remote protection errors, and DDP's of tagged buffers.
-        EndReason::Found(ErrorNumber { layer: 0 | 1, etype: 1, .. }) => QpEvent::AccessError,
+        EndReason::Found(ErrorNumber { layer: 0 | 1, etype: 1, .. }) => {
+            AsyncEventKind::QpAccessError
+        }
         // Catastrophic errors of this side's RDMAP and DDP: the peer's request was valid.
-        EndReason::Found(ErrorNumber { layer: 0 | 1, etype: 0, .. }) => QpEvent::Fatal,
-        EndReason::Found(_) | EndReason::Truncated(_) => QpEvent::RequestError,
+        EndReason::Found(ErrorNumber { layer: 0 | 1, etype: 0, .. }) => AsyncEventKind::QpFatal,
+        EndReason::Found(_) | EndReason::Truncated(_) => AsyncEventKind::QpRequestError,
         EndReason::Terminated(_)
         | EndReason::TerminatedUnnumbered
         | EndReason::Lost(_)
-        | EndReason::CqOverrun => QpEvent::Fatal,
+        | EndReason::CqOverrun => AsyncEventKind::QpFatal,
     }
 }
 
 /// Tells the program of an event, unless the queue pair is destroyed: then the flag is set, before events that wait are
 /// withdrawn.
-pub type Tell = Box<dyn Fn(QpEvent, &AtomicBool) + Send + Sync>;
+pub type Tell = Box<dyn Fn(AsyncEventKind, &AtomicBool) + Send + Sync>;
 
 struct EventNotifier {
     tell: Tell,
@@ -164,7 +146,7 @@ impl fmt::Debug for EventNotifier {
 }
 
 impl EventNotifier {
-    fn tell(&self, event: QpEvent) {
+    fn tell(&self, event: AsyncEventKind) {
         (self.tell)(event, &self.is_gone);
     }
 }
@@ -231,7 +213,7 @@ impl Qp {
         let teller = Arc::new(EventNotifier { tell, is_gone: AtomicBool::new(false) });
         if attributes.srq.is_some() {
             let last = teller.clone();
-            let notification = Arc::new(move |_| last.tell(QpEvent::LastReceive));
+            let notification = Arc::new(move |_| last.tell(AsyncEventKind::LastWqeReached));
             engine.with(|core, _| core.notify_of_qp(id, notification))?;
         }
         let departure = Mutex::default();
@@ -531,17 +513,17 @@ mod tests {
         assert_eq!(change(Init, QpState::Connected, Drained), Ok(Change::Fail));
         assert_eq!(change(Init, QpState::Error, Init), Err(Errno::INVAL));
         for (number, event) in [
-            ((0, 1, 2), QpEvent::AccessError),
-            ((1, 1, 0), QpEvent::AccessError),
-            ((1, 2, 2), QpEvent::RequestError),
-            ((2, 0, 2), QpEvent::RequestError),
-            ((0, 0, 0), QpEvent::Fatal),
-            ((1, 0, 0), QpEvent::Fatal),
+            ((0, 1, 2), AsyncEventKind::QpAccessError),
+            ((1, 1, 0), AsyncEventKind::QpAccessError),
+            ((1, 2, 2), AsyncEventKind::QpRequestError),
+            ((2, 0, 2), AsyncEventKind::QpRequestError),
+            ((0, 0, 0), AsyncEventKind::QpFatal),
+            ((1, 0, 0), AsyncEventKind::QpFatal),
         ] {
             let (layer, etype, code) = number;
             let number = ErrorNumber { layer, etype, code };
             assert_eq!(event_of(EndReason::Found(number)), event);
-            assert_eq!(event_of(EndReason::Terminated(number)), QpEvent::Fatal);
+            assert_eq!(event_of(EndReason::Terminated(number)), AsyncEventKind::QpFatal);
         }
         for number in 0..8 {
             if let Some(state) = State::from_number(number) {

@@ -7,7 +7,7 @@ use std::sync::{
 
 use rdma_over_tcp::rnic::{Key, Rnic, Sge, SrqAttributes, SrqConfig, SrqEvent, SrqId, Urgency};
 
-use crate::{device::Engine, errno::Errno, mr::Pd};
+use crate::{device::Engine, errno::Errno, pd::Pd};
 
 /// What is called when fewer receives are queued than the limit: an asynchronous event, unless the queue is destroyed:
 /// then the flag is set, before events that wait are withdrawn.

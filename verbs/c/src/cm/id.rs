@@ -17,30 +17,29 @@ use std::{
 use flue_verbs_abi::{
     attributes::ibv_qp_attr,
     cm::{
-        RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_REJECTED, RDMA_MAX_INIT_DEPTH,
-        RDMA_MAX_RESP_RES, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY,
-        RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS, RDMA_PS_TCP, ibv_sa_path_rec, rdma_addr,
-        rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel,
-        rdma_port_space,
+        RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_REJECTED, RDMA_OPTION_ID,
+        RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR,
+        RDMA_OPTION_ID_TOS, RDMA_PS_TCP, ibv_sa_path_rec, rdma_addr, rdma_cm_event,
+        rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
     },
-    enums::{IBV_QP_ACCESS_FLAGS, IBV_QP_STATE, IBV_QPT_RC, ibv_event_type, ibv_qp_type},
+    enums::{IBV_QP_ACCESS_FLAGS, IBV_QP_STATE, IBV_QPT_RC, ibv_qp_type},
     objects::{ibv_context, ibv_pd, ibv_qp_init_attr},
 };
 use flue_verbs_core::{
-    cm::{ConnectParameters, Event, EventKind, Id, PortSpace},
+    cm::{Event, EventKind, Id, PortSpace},
     device::Engine,
-    qp::{Qp, State},
+    qp::State,
 };
 use libc::{sockaddr, sockaddr_storage};
 
 use self::channel::rdma_get_cm_event;
 use crate::{
     address, config,
-    guard::{self, Errno, copied},
-    inherit, mr,
+    guard::{self, Errno},
+    inherit,
     object::Object,
-    open,
-    qp::{self, QpObject},
+    open, pd,
+    qp::QpObject,
 };
 
 type EventObject = Object<rdma_cm_event, Event>;
@@ -171,7 +170,7 @@ fn default_pd(engine: &'static Engine) -> Result<*mut ibv_pd, Errno> {
     if let Some((_, pd)) = domains.iter().find(|(of, _)| *of == key) {
         return Ok(*pd as *mut ibv_pd);
     }
-    let pd = mr::make_pd(open::of_identifiers()?, engine)?;
+    let pd = pd::make(open::of_identifiers()?, engine)?;
     domains.push((key, pd as usize));
     Ok(pd)
 }
@@ -247,65 +246,6 @@ pub(crate) unsafe extern "C-unwind" fn rdma_resolve_route(
     unsafe { complete(id, begun) }
 }
 
-/// What the program asks of a connection.
-unsafe fn parameters(param: *const rdma_conn_param) -> ConnectParameters {
-    // SAFETY: the program gives null or parameters, whose data are as long as they say.
-    unsafe {
-        let Some(param) = copied(param) else { return ConnectParameters::default() };
-        let reads = |given: u8, all: u32| (u32::from(given) != all).then_some(given);
-        let mut private_data = Vec::new();
-        if !param.private_data.is_null() {
-            let length = param.private_data_len.into();
-            private_data
-                .extend_from_slice(std::slice::from_raw_parts(param.private_data.cast(), length));
-        }
-        ConnectParameters {
-            private_data,
-            responder_resources: reads(param.responder_resources, RDMA_MAX_RESP_RES),
-            initiator_depth: reads(param.initiator_depth, RDMA_MAX_INIT_DEPTH),
-        }
-    }
-}
-
-/// The queue pair of a connection: the identifier's, or one of the program's own that the parameters number.
-unsafe fn qp_of(
-    id: *mut rdma_cm_id,
-    engine: &'static Engine,
-    param: *const rdma_conn_param,
-) -> Result<Arc<Qp>, Errno> {
-    // SAFETY: the program's pointers are one of an identifier, and null or parameters.
-    unsafe {
-        if !(*id).qp.is_null() {
-            return Ok(qp::of((*id).qp)?.clone());
-        }
-        let number = copied(param).map(|param| param.qp_num);
-        number.and_then(|number| Qp::numbered(engine, number)).ok_or(Errno(libc::EINVAL))
-    }
-}
-
-pub(crate) unsafe extern "C-unwind" fn rdma_connect(
-    id: *mut rdma_cm_id,
-    param: *mut rdma_conn_param,
-) -> c_int {
-    // SAFETY: as the program says.
-    let begun = guard::done(|| unsafe {
-        let state = of(id)?;
-        let qp = qp_of(id, state.id.engine(), param)?;
-        state.id.connect(&qp, &parameters(param))
-    });
-    // SAFETY: as the program says.
-    unsafe { complete(id, begun) }
-}
-
-/// Of iWARP a connection needs no second step; it is one of a program whose queue pair is its own.
-pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the program's pointer is one of an identifier.
-    guard::done(|| unsafe {
-        of(id)?;
-        if (*id).qp.is_null() { Ok(()) } else { Err(Errno(libc::EINVAL)) }
-    })
-}
-
 pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     // SAFETY: the program's pointer is one of an identifier.
     guard::done(|| unsafe {
@@ -314,58 +254,8 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int)
     })
 }
 
-pub(crate) unsafe extern "C-unwind" fn rdma_accept(
-    id: *mut rdma_cm_id,
-    param: *mut rdma_conn_param,
-) -> c_int {
-    // SAFETY: as the program says.
-    let begun = guard::done(|| unsafe {
-        let state = of(id)?;
-        let qp = qp_of(id, state.id.engine(), param)?;
-        state.id.accept(&qp, &parameters(param))
-    });
-    // SAFETY: as the program says.
-    unsafe { complete(id, begun) }
-}
-
-pub(crate) unsafe extern "C" fn rdma_reject(
-    id: *mut rdma_cm_id,
-    data: *const c_void,
-    length: u8,
-) -> c_int {
-    // SAFETY: as the program says.
-    guard::done(|| unsafe {
-        let data = match data.is_null() {
-            true => &[][..],
-            false => std::slice::from_raw_parts(data.cast(), length.into()),
-        };
-        of(id)?.id.reject(data)
-    })
-}
-
-pub(crate) extern "C" fn rdma_reject_ece(
-    _id: *mut rdma_cm_id,
-    _data: *const c_void,
-    _length: u8,
-) -> c_int {
-    guard::done(|| Err(Errno(libc::EOPNOTSUPP)))
-}
-
-/// What a program may tell of its queue pair is known.
-pub(crate) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, _event: ibv_event_type) -> c_int {
-    // SAFETY: the program's pointer is one of an identifier.
-    guard::done(|| unsafe { of(id) }.map(|_| ()))
-}
-
-pub(crate) unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the program's pointer is one of an identifier.
-    let begun = guard::done(|| unsafe { of(id)?.id.disconnect() });
-    // SAFETY: as the program says.
-    unsafe { complete(id, begun) }
-}
-
 /// Waits for the event of a call, if the identifier is synchronous. Nothing with `Drop` lives across it.
-unsafe fn complete(id: *mut rdma_cm_id, begun: c_int) -> c_int {
+pub(super) unsafe fn complete(id: *mut rdma_cm_id, begun: c_int) -> c_int {
     if begun != 0 {
         return begun;
     }

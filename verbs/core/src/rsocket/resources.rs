@@ -25,7 +25,8 @@ use crate::{
     device::Engine,
     errno::Errno,
     event_queue::Listener,
-    mr::{Pd, Region, access, rights},
+    mr::{Region, access, rights},
+    pd::Pd,
     qp::{Qp, QpAttributes, State},
 };
 
