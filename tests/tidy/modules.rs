@@ -127,7 +127,7 @@ const VERBS_CORE: Layers = Layers {
     has_parents: true,
 };
 
-/// The C interface: what it needs, each kind of object, and at last what opens the device and names all of them.
+/// C interface of `verbs/core`: helpers, a file for each object, then contexts, connection management and exports.
 const VERBS: Layers = Layers {
     sources: "verbs/c/src/",
     order: &[
@@ -505,6 +505,26 @@ fn interfaces_stand_on_the_adapter() {
     assert!(0 < ndk && 3 * ndk < all, "{ndk} lines of {all}");
 }
 
+/// A file of `verbs/c` is the C interface of the object whose file has the same path in `verbs/core`.
+#[test]
+fn files_of_verbs_state_their_layer() {
+    let head = |text: &str| text.lines().next().unwrap_or_default().to_owned();
+    let heads = |layers: &Layers| -> BTreeMap<String, String> {
+        let own = |(file, text): (String, String)| {
+            Some((file.strip_prefix(layers.sources)?.to_owned(), head(&text)))
+        };
+        sources(layers).into_iter().filter_map(own).collect()
+    };
+    let (c, core) = (heads(&VERBS), heads(&VERBS_CORE));
+    let shared: Vec<_> = c.keys().filter(|file| core.contains_key(*file)).collect();
+    assert!(shared.len() > 15, "{shared:?}");
+    for file in shared.into_iter().filter(|file| *file != "lib.rs") {
+        let (outer, inner) = (&c[file], &core[file]);
+        assert!(outer.starts_with("//! C interface of "), "verbs/c/src/{file}: {outer}");
+        assert!(!inner.starts_with("//! C interface"), "verbs/core/src/{file}: {inner}");
+    }
+}
+
 /// The files of a library, one of them with a line more.
 fn with(layers: &Layers, file: &str, line: &str) -> Crate {
     let mut sources = sources(layers);
@@ -535,7 +555,7 @@ fn what_is_out_of_order_is_found() {
         (&HOST, "handoff/import.rs", "use crate::{host::Host, wire};"),
         (&HOST, "socket.rs", "use crate::host::HostConfig;"),
         (&HOST, "handoff/stage.rs", "use std::time::Instant;"),
-        (&VERBS_CORE, "event_queue.rs", "use crate::device::Engine;"),
+        (&VERBS_CORE, "event_queue.rs", "use crate::device::Device;"),
         (&VERBS_CORE, "device.rs", "use crate::qp::Qp;"),
         (&VERBS, "guard.rs", "use crate::context;"),
         (&VERBS, "cq.rs", "use crate::open::of_identifiers;"),

@@ -1,4 +1,4 @@
-//! Names and addresses.
+//! C interface of addresses: `sockaddr`, `rdma_getaddrinfo`.
 
 use std::{
     ffi::{CStr, c_char, c_int},

@@ -1,4 +1,4 @@
-//! Address handles and multicast groups: datagrams, which iWARP has not.
+//! C interface of address handles and multicast groups: EOPNOTSUPP, since iWARP has no datagrams.
 
 use std::ffi::{c_int, c_void};
 

@@ -1,4 +1,4 @@
-//! Asynchronous events.
+//! C interface of asynchronous events: pointers, blocking reads, cancellation.
 
 use std::{ffi::c_int, os::fd::AsRawFd, sync::Arc};
 

@@ -17,8 +17,8 @@ use flue_control::{
 };
 use flue_verbs_core::{
     address::{self, AddressMap, Interface},
-    device::{Engine, Options},
-    fatal::{reset_connections, watch},
+    device::{Device, DeviceOptions},
+    fatal::{report_link_loss, reset_connections},
     process::generation,
     usage,
 };
@@ -72,7 +72,7 @@ fn start_log(settings: &Settings) {
     let _ = log.try_init();
 }
 
-fn options() -> Options {
+fn options() -> DeviceOptions {
     let settings = settings();
     let Settings { mpa_crc, mpa_markers, mpa_revision, rtr, rfc7306, receive_wait, .. } = settings;
     let map = AddressMap { addresses: settings.map.clone(), ports: settings.port_map.clone() };
@@ -103,34 +103,34 @@ fn options() -> Options {
         end_wait: END_WAIT,
         ..default
     };
-    Options { adapter, node, map }
+    DeviceOptions { adapter, node, map }
 }
 
 /// The adapter of a process, and what goes with it.
 struct Started {
     /// A child must not end what is its parent's.
     owner: u32,
-    engine: &'static Engine,
+    device: &'static Device,
     control: Option<Control>,
 }
 
 static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 
 /// What begins with the adapter, and ends with the process.
-fn accompany(engine: &'static Engine) {
-    watch(engine);
-    start_capture(engine);
+fn accompany(device: &'static Device) {
+    report_link_loss(device);
+    start_capture(device);
     if let Some(path) = &settings().usage
         && let Err(error) = usage::begin(path)
     {
         tracing::error!("use of the device not recorded: {}: {error}", path.display());
     }
-    let control = serve(engine).unwrap_or_else(|failure| {
+    let control = serve(device).unwrap_or_else(|failure| {
         tracing::error!("{failure}");
         None
     });
     if let Ok(mut started) = STARTED.lock() {
-        let before = started.replace(Started { owner: process::id(), engine, control });
+        let before = started.replace(Started { owner: process::id(), device, control });
         // That of a parent, whose thread and socket are not ours to end.
         mem::forget(before);
     }
@@ -140,22 +140,22 @@ fn accompany(engine: &'static Engine) {
     }
 }
 
-fn start_capture(engine: &Engine) {
+fn start_capture(device: &Device) {
     // Read again: the file of a child has another number.
     let Some(path) = Settings::from_environment().0.pcap else { return };
     let started = File::create(&path)
         .map(|file| File::from(moved_up(file.into())))
-        .and_then(|file| engine.start_capture(Box::new(file)));
+        .and_then(|file| device.start_capture(Box::new(file)));
     if let Err(error) = started {
         tracing::error!("capture to {}: {error}", path.display());
     }
 }
 
 /// Serves the adapter's control socket.
-fn serve(engine: &'static Engine) -> Result<Option<Control>, flue_control::Error> {
+fn serve(device: &'static Device) -> Result<Option<Control>, flue_control::Error> {
     let place = ControlPlace::resolve(settings().control.as_deref());
-    let name = engine.addresses().node().map_or_else(NodeName::of_sockets, NodeName::of);
-    server::serve(vec![engine.adapter().clone()], name, &place)
+    let name = device.addresses().node().map_or_else(NodeName::of_sockets, NodeName::of);
+    server::serve(vec![device.adapter().clone()], name, &place)
 }
 
 /// The process has called exit.
@@ -173,12 +173,12 @@ extern "C" fn finish() {
             .lock()
             .ok()
             .and_then(|mut started| started.take_if(|started| started.owner == process::id()));
-        let Some(Started { owner: _, engine, control }) = started else { return };
+        let Some(Started { owner: _, device, control }) = started else { return };
         drop(control);
-        engine.finish();
-        if engine.is_exclusive() && generation() > 0 {
+        device.finish();
+        if device.is_exclusive() && generation() > 0 {
             reset_connections();
-            engine.finish();
+            device.finish();
         }
     });
 }
@@ -192,7 +192,7 @@ pub(crate) fn interface() -> Interface {
 }
 
 /// The adapter of this process.
-pub(crate) fn engine() -> Result<&'static Engine, Errno> {
+pub(crate) fn device() -> Result<&'static Device, Errno> {
     start().inspect_err(|error| {
         if let (Errno(libc::EBUSY), Some(node)) = (error, &settings().tap) {
             tracing::error!("TAP {}: another process has the node", node.options.tap);
@@ -200,25 +200,25 @@ pub(crate) fn engine() -> Result<&'static Engine, Errno> {
     })
 }
 
-/// As [`engine`], without a line in the log if another process has the node.
-pub(crate) fn start() -> Result<&'static Engine, Errno> {
-    inherit::expect_forks(start)?;
+/// As [`device`], without a line in the log if another process has the node.
+pub(crate) fn start() -> Result<&'static Device, Errno> {
+    inherit::install_fork_handler(start)?;
     let mut is_new = false;
-    let engine = Engine::get(|| {
+    let device = Device::get(|| {
         is_new = true;
         options()
     })?;
     if is_new {
-        accompany(engine);
+        accompany(device);
     }
-    Ok(engine)
+    Ok(device)
 }
 
 /// Starts the adapter on a node, whose end is an event of its device, for a program that waits for such events and does
 /// nothing else. Kernel sockets have no end.
 pub(crate) fn watch_node() {
-    if settings().tap.is_some() && Engine::started().is_none() {
+    if settings().tap.is_some() && Device::started().is_none() {
         // Another process may have it: then nothing happens to the device here.
-        let _ = engine();
+        let _ = device();
     }
 }

@@ -1,4 +1,4 @@
-//! Open devices, and their asynchronous events.
+//! Contexts of open devices: the object behind `ibv_context`.
 
 use std::{mem::offset_of, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Completion queues and their channels.
+//! C interface of completion queues: pointers, `ibv_wc`, errno.
 
 use std::{
     ffi::{c_int, c_uint, c_void},
@@ -35,10 +35,10 @@ use crate::{
     object::Object,
 };
 
-type ChannelObject = Object<ibv_comp_channel, Arc<CompletionChannel>>;
+type CompChannelObject = Object<ibv_comp_channel, Arc<CompletionChannel>>;
 
 /// Our part of a queue.
-pub(crate) struct CqState {
+pub(crate) struct CqFields {
     pub(crate) cq: Arc<Cq>,
     /// The entry polled last, of a queue that is read entry by entry.
     current: Mutex<Option<Completion>>,
@@ -46,13 +46,13 @@ pub(crate) struct CqState {
     acknowledgements: Arc<Acknowledgements>,
 }
 
-pub(crate) type CqObject = Object<ibv_cq_ex, CqState>;
+pub(crate) type CqObject = Object<ibv_cq_ex, CqFields>;
 
 /// Makes a channel.
 pub(crate) fn make_channel(context: *mut ibv_context) -> Result<*mut ibv_comp_channel, Errno> {
     let channel = CompletionChannel::new()?;
     let fd = channel.events().descriptor().as_raw_fd();
-    Ok(ChannelObject::make(ibv_comp_channel { context, fd, refcnt: 0 }, channel).cast())
+    Ok(CompChannelObject::make(ibv_comp_channel { context, fd, refcnt: 0 }, channel).cast())
 }
 
 /// Ends a channel, unless queues are on it.
@@ -62,10 +62,10 @@ pub(crate) fn make_channel(context: *mut ibv_context) -> Result<*mut ibv_comp_ch
 pub(crate) unsafe fn remove_channel(channel: *mut ibv_comp_channel) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     unsafe {
-        if ChannelObject::of(channel)?.is_used() {
+        if CompChannelObject::of(channel)?.is_used() {
             return Err(Errno(libc::EBUSY));
         }
-        ChannelObject::remove(channel);
+        CompChannelObject::remove(channel);
     }
     Ok(())
 }
@@ -92,26 +92,26 @@ pub(crate) unsafe fn create(
     let (events, on) = unsafe {
         let on = match channel.is_null() {
             true => None,
-            false => Some(ChannelObject::of(channel)?.clone()),
+            false => Some(CompChannelObject::of(channel)?.clone()),
         };
         (context::events_of_new(context)?, on)
     };
-    let engine = config::engine()?;
+    let device = config::device()?;
     on.as_ref().map_or(Ok(()), |on| inherit::take_queue(on.events()))?;
     let acknowledgements = Arc::<Acknowledgements>::default();
     let (told, of) = (events.clone(), acknowledgements.clone());
-    let overrun = Box::new(move |name, is_gone: &AtomicBool| {
+    let overrun = Box::new(move |name, is_destroyed: &AtomicBool| {
         let event =
             AsyncEvent { kind: AsyncEventKind::CqError, name, acknowledgements: of.clone() };
-        told.push_unless(event, || is_gone.load(Ordering::Relaxed));
+        told.push_unless(event, || is_destroyed.load(Ordering::Relaxed));
     });
-    let (cq, depth) = Cq::new(engine, entries, on, overrun)?;
+    let (cq, depth) = Cq::new(device, entries, on, overrun)?;
     let mut seen = ibv_cq_ex::zeroed();
     seen.context = context;
     seen.channel = channel;
     seen.cq_context = cq_context;
     seen.cqe = c_int::try_from(depth).unwrap_or(c_int::MAX);
-    let state = CqState { cq: Arc::new(cq), current: Mutex::default(), events, acknowledgements };
+    let state = CqFields { cq: Arc::new(cq), current: Mutex::default(), events, acknowledgements };
     let object = CqObject::make(seen, state);
     // SAFETY: it was made just now.
     unsafe { (*object).own.cq.set_name(object as usize) };
@@ -199,7 +199,8 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         return -1;
     }
     // SAFETY: the program's pointer is one of a channel.
-    let own = guard::event(|| unsafe { ChannelObject::of(channel)?.events().check().map(|()| 0) });
+    let own =
+        guard::event(|| unsafe { CompChannelObject::of(channel)?.events().check().map(|()| 0) });
     if own != 0 {
         return -1;
     }
@@ -209,7 +210,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         if !event_queue::unit(descriptor) {
             // SAFETY: as above.
             let is_ours = event_queue::would_block()
-                && unsafe { ChannelObject::of(channel) }
+                && unsafe { CompChannelObject::of(channel) }
                     .is_ok_and(|channel| channel.events().is_blocking());
             if !is_ours {
                 return -1;
@@ -220,7 +221,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
             // SAFETY: as above; the program gives places for the answers, and the queue stays until it has
             // acknowledged the event.
             unsafe {
-                let Some(name) = ChannelObject::of(channel)?.take()? else { return Ok(0) };
+                let Some(name) = CompChannelObject::of(channel)?.take()? else { return Ok(0) };
                 let found = name as *mut ibv_cq;
                 cq.write_unaligned(found);
                 cq_context.write_unaligned((*found).cq_context);
@@ -248,9 +249,9 @@ pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uin
 
 /// A place for a completion in the program's array: at any address, and perhaps never written.
 #[repr(C, packed)]
-struct Place(MaybeUninit<ibv_wc>);
+struct WcSlot(MaybeUninit<ibv_wc>);
 
-impl From<Completion> for Place {
+impl From<Completion> for WcSlot {
     #[inline]
     fn from(completion: Completion) -> Self {
         let (imm_data, wc_flags) = completion::arrival(&completion);
@@ -279,9 +280,9 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
             return Ok(0);
         }
         // SAFETY: the program's pointers are one of a queue, and an array of so many places.
-        let (state, places) =
-            unsafe { (CqObject::of(cq)?, slice::from_raw_parts_mut(wc.cast::<Place>(), count)) };
-        Ok(state.cq.poll(places)? as c_int)
+        let (state, slots) =
+            unsafe { (CqObject::of(cq)?, slice::from_raw_parts_mut(wc.cast::<WcSlot>(), count)) };
+        Ok(state.cq.poll(slots)? as c_int)
     });
     polled.unwrap_or_else(|error| -error.0)
 }

@@ -1,4 +1,4 @@
-//! Devices: list, names, limits, ports and their tables.
+//! C interface of devices: list, names, limits, ports and their tables.
 
 use std::{
     ffi::{c_char, c_int, c_uint},
@@ -21,7 +21,7 @@ use flue_verbs_abi::{
 };
 use flue_verbs_core::{
     address::{self, Interface},
-    device::Engine,
+    device::Device,
 };
 use offload_engine::fault;
 use rdma_over_tcp::rnic::Capabilities;
@@ -66,7 +66,7 @@ fn put(text: &[u8], into: &mut [c_char]) {
 }
 
 /// The device. It stays.
-pub(crate) fn device() -> *mut ibv_device {
+pub(crate) fn pointer() -> *mut ibv_device {
     static DEVICE: OnceLock<usize> = OnceLock::new();
     let made = DEVICE.get_or_init(|| {
         let mut device = ibv_device::zeroed();
@@ -91,7 +91,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_list(
     num_devices: *mut c_int,
 ) -> *mut *mut ibv_device {
     guard::pointer(|| {
-        let list = Box::new([device(), ptr::null_mut()]);
+        let list = Box::new([pointer(), ptr::null_mut()]);
         if !num_devices.is_null() {
             // SAFETY: the caller passes a valid place or null.
             unsafe { num_devices.write_unaligned(1) };
@@ -135,8 +135,8 @@ fn count(number: u32) -> c_int {
 }
 
 fn attributes() -> Result<ibv_device_attr, Errno> {
-    let engine = config::engine()?;
-    let limits = engine.limits();
+    let device = config::device()?;
+    let limits = device.limits();
     let tables = Capabilities::default();
     let mut attr = ibv_device_attr::zeroed();
     put(env!("CARGO_PKG_VERSION").as_bytes(), &mut attr.fw_ver);
@@ -156,7 +156,7 @@ fn attributes() -> Result<ibv_device_attr, Errno> {
     attr.max_qp_rd_atom = count(limits.ird_max);
     attr.max_qp_init_rd_atom = count(limits.ord_max);
     attr.max_res_rd_atom = count(limits.ird_max.saturating_mul(tables.max_qp_count));
-    attr.atomic_cap = if engine.has_extensions() { IBV_ATOMIC_HCA } else { IBV_ATOMIC_NONE };
+    attr.atomic_cap = if device.has_extensions() { IBV_ATOMIC_HCA } else { IBV_ATOMIC_NONE };
     attr.max_srq = count(tables.max_srq_count);
     attr.max_srq_wr = count(limits.srq_depth_max);
     attr.max_srq_sge = count(limits.receive_sges_max);
@@ -174,8 +174,8 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
 ) -> c_int {
     guard::status(|| {
         fault::inject("FLUE_VERBS_TEST_PANIC", |panic| {
-            let engine = Engine::started().expect("a test starts it before");
-            engine.with(|_, _| panic());
+            let device = Device::started().expect("a test starts it before");
+            device.with(|_, _| panic());
         });
         // SAFETY: the program gives a place for them.
         unsafe { attr.write_unaligned(attributes()?) };
@@ -226,7 +226,7 @@ fn check_port(port: u32) -> Result<(), Errno> {
 }
 
 /// Writes as many bytes of the attributes as the program has room for.
-unsafe fn tell_port(port: u8, attr: *mut ibv_port_attr, size: usize) -> Result<(), Errno> {
+unsafe fn write_port(port: u8, attr: *mut ibv_port_attr, size: usize) -> Result<(), Errno> {
     check_port(port.into())?;
     let mut found = ibv_port_attr::zeroed();
     found.state = IBV_PORT_ACTIVE;
@@ -234,7 +234,7 @@ unsafe fn tell_port(port: u8, attr: *mut ibv_port_attr, size: usize) -> Result<(
     found.active_mtu = mtu(interface().mtu);
     found.gid_tbl_len = 1;
     found.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_DEVICE_MGMT_SUP;
-    found.max_msg_sz = config::engine()?.limits().transfer_bytes_max;
+    found.max_msg_sz = config::device()?.limits().transfer_bytes_max;
     found.pkey_tbl_len = 1;
     found.max_vl_num = 1;
     found.active_width = WIDTH;
@@ -259,7 +259,7 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     attr: *mut ibv_port_attr,
 ) -> c_int {
     // SAFETY: the program gives a place for them.
-    guard::status(|| unsafe { tell_port(port, attr, PORT_BYTES) })
+    guard::status(|| unsafe { write_port(port, attr, PORT_BYTES) })
 }
 
 pub(crate) unsafe extern "C" fn query_port(
@@ -269,7 +269,7 @@ pub(crate) unsafe extern "C" fn query_port(
     size: usize,
 ) -> c_int {
     // SAFETY: the program gives a place of this size.
-    guard::status(|| unsafe { tell_port(port, attr, size) })
+    guard::status(|| unsafe { write_port(port, attr, size) })
 }
 
 pub(crate) unsafe extern "C" fn ibv_query_port_speed(
@@ -326,7 +326,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
 }
 
 /// Writes as much of the table's entry as the program has room for.
-unsafe fn tell_gid(into: *mut ibv_gid_entry, size: usize) {
+unsafe fn write_gid(into: *mut ibv_gid_entry, size: usize) {
     let mut entry = ibv_gid_entry::zeroed();
     entry.gid = gid();
     entry.port_num = 1;
@@ -354,7 +354,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_ex(
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: the program gives a place of this size.
-        unsafe { tell_gid(entry, entry_size) };
+        unsafe { write_gid(entry, entry_size) };
         Ok(())
     })
 }
@@ -371,7 +371,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
     }
     let told = guard::status(|| {
         // SAFETY: the program gives places of this size.
-        unsafe { tell_gid(entries, entry_size) };
+        unsafe { write_gid(entries, entry_size) };
         Ok(())
     });
     if told == 0 { 1 } else { -(told as isize) }

@@ -1,4 +1,4 @@
-//! Blocking reads of event descriptors, the only calls that `pthread_cancel` may end.
+//! C interface of event queues: blocking reads, the only calls that `pthread_cancel` may end.
 //!
 //! A cancelled thread unwinds through the frames above: those between the program and [`unit`] own nothing. EINTR and
 //! EAGAIN are the program's: it has set up its signals and the descriptor.

@@ -1,4 +1,4 @@
-//! Fork: memory is not pinned, so copy-on-write loses nothing.
+//! C interface of `ibv_fork_init`: no effect, since memory is not pinned and copy-on-write breaks no registration.
 
 use std::ffi::{c_int, c_void};
 

@@ -1,4 +1,4 @@
-//! Objects of the parent that the child of a fork takes over ([`flue_verbs_core::cm::EventChannel::take_over`]).
+//! C interface of inheritance by the child of a fork: fork handler, descriptors, thread.
 //!
 //! A child that calls the library has it at once. One that only polls the descriptor of a channel is woken by a thread:
 //! when the parent has ended, and a connection waits. A node has one process: the thread takes it over when the parent
@@ -12,7 +12,7 @@ use std::{
 
 use flue_verbs_core::{
     cm::{self, EventChannel},
-    device::Engine,
+    device::Device,
     event_queue::EventQueue,
 };
 use offload_engine::thread;
@@ -26,7 +26,7 @@ const TAKE_OVER_LIMIT: Duration = Duration::from_secs(3);
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Starts the adapter of a process. `EBUSY`: another process has the node.
-type Start = fn() -> Result<&'static Engine, Errno>;
+type Start = fn() -> Result<&'static Device, Errno>;
 
 static START: OnceLock<Start> = OnceLock::new();
 
@@ -34,7 +34,7 @@ static START: OnceLock<Start> = OnceLock::new();
 ///
 /// # Errors
 /// No memory is left.
-pub(crate) fn expect_forks(start: Start) -> Result<(), Errno> {
+pub(crate) fn install_fork_handler(start: Start) -> Result<(), Errno> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let _ = START.set(start);
     let installed = INSTALLED.get_or_init(|| {
@@ -56,9 +56,9 @@ unsafe extern "C" fn forked() {
 ///
 /// # Errors
 /// `ENODEV`: the node is still the parent's.
-pub(crate) fn engine() -> Result<&'static Engine, Errno> {
+pub(crate) fn device() -> Result<&'static Device, Errno> {
     let start = START.get().ok_or(Errno(libc::ENODEV))?;
-    let parent = Engine::inherited().next();
+    let parent = Device::inherited().next();
     let Some(parent) = parent.filter(|parent| parent.is_exclusive()) else {
         return start();
     };
@@ -70,11 +70,7 @@ pub(crate) fn engine() -> Result<&'static Engine, Errno> {
                 std::thread::park_timeout(ATTEMPT_PAUSE);
             }
             Err(error) => {
-                let Errno(errno) = error;
-                tracing::error!(
-                    errno,
-                    "node of the parent process is not taken over: it ends with the parent"
-                );
+                tracing::error!(%error, "node of the parent process not taken over: it ends with the parent");
                 return Err(Errno(libc::ENODEV));
             }
             started => return started,
@@ -90,16 +86,15 @@ pub(crate) fn take_over(channel: &Arc<EventChannel>) -> Result<(), Errno> {
     if channel.events().is_own() {
         return Ok(());
     }
-    let found = if channel.is_inheritable() { engine() } else { Err(Errno(libc::ENODEV)) };
-    let taken = found.and_then(|engine| {
+    let found = if channel.is_inheritable() { device() } else { Err(Errno(libc::ENODEV)) };
+    let taken = found.and_then(|device| {
         separate(channel.events())?;
-        channel.take_over(engine)
+        channel.take_over(device)
     });
     taken.map_err(|error| {
-        let Errno(errno) = error;
         tracing::error!(
-            errno,
-            "event channel of the parent process is not taken over: its identifiers stay with the parent"
+            %error,
+            "event channel of the parent process not taken over: its identifiers stay with the parent"
         );
         Errno(libc::ENODEV)
     })
@@ -119,7 +114,7 @@ pub(crate) fn take_queue<T>(queue: &EventQueue<T>) -> Result<(), Errno> {
 
 /// Has the descriptor of a queue count events of this process only. Until the parent has ended it counts those of both.
 fn separate<T>(queue: &EventQueue<T>) -> Result<(), Errno> {
-    let parent = Engine::inherited().next();
+    let parent = Device::inherited().next();
     if parent.is_none_or(|parent| parent.wait_for_end_of_process(Some(Duration::ZERO))) {
         return Ok(());
     }
@@ -137,7 +132,7 @@ fn separate<T>(queue: &EventQueue<T>) -> Result<(), Errno> {
 
 /// In the child of a fork: wakes it when it is the only one left that can accept connections.
 fn watch() {
-    let Some(parent) = Engine::inherited().find(|parent| parent.listening() > 0) else { return };
+    let Some(parent) = Device::inherited().find(|parent| parent.listening() > 0) else { return };
     let run = move || {
         if !parent.wait_for_end_of_process(None) {
             return;
@@ -150,5 +145,5 @@ fn watch() {
         }
     };
     // Without it a child that calls the library is served all the same.
-    let _ = thread::start("flue-heir", run);
+    let _ = thread::start("flue-inherit", run);
 }

@@ -14,7 +14,7 @@ use flue_verbs_abi::{
     objects::{ibv_context, ibv_dm, ibv_mr, ibv_pd},
 };
 use flue_verbs_core::{
-    mr::{Region, rights},
+    mr::{Mr, rights},
     pd::Pd,
 };
 use offload_engine::memory::{SharedSpan, mapped};
@@ -35,9 +35,9 @@ struct Registered {
     access: u32,
 }
 
-type RegionObject = Object<ibv_mr, Mutex<(Region, Registered)>>;
+type MrObject = Object<ibv_mr, Mutex<(Mr, Registered)>>;
 
-fn region(pd: &Arc<Pd>, wanted: Registered) -> Result<Region, Errno> {
+fn region(pd: &Arc<Pd>, wanted: Registered) -> Result<Mr, Errno> {
     let Registered { address, length, iova, access } = wanted;
     let granted = rights(access)?;
     let start = NonNull::new(address as *mut u8).ok_or(Errno(libc::EFAULT))?;
@@ -50,7 +50,7 @@ fn region(pd: &Arc<Pd>, wanted: Registered) -> Result<Region, Errno> {
     // until `ibv_dereg_mr` has returned, when nothing uses the span any more.
     let span = unsafe { SharedSpan::from_raw(start, length, is_written, ()) };
     let base = if access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { iova };
-    Region::new(pd, &RegisteredBuffer::from(span).at_address(base), granted)
+    Mr::new(pd, &RegisteredBuffer::from(span).at_address(base), granted)
 }
 
 fn register(pd: *mut ibv_pd, wanted: Registered) -> *mut ibv_mr {
@@ -69,7 +69,7 @@ fn register(pd: *mut ibv_pd, wanted: Registered) -> *mut ibv_mr {
             lkey: key,
             rkey: key,
         };
-        Ok(RegionObject::make(seen, Mutex::new((region, wanted))).cast())
+        Ok(MrObject::make(seen, Mutex::new((region, wanted))).cast())
     })
 }
 
@@ -131,7 +131,7 @@ pub(crate) unsafe extern "C" fn ibv_rereg_mr(
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: the program's pointer is one of a region.
-        let own = unsafe { RegionObject::of(mr) }?;
+        let own = unsafe { MrObject::of(mr) }?;
         let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
         let mut wanted = own.1;
         let domain = match flags & IBV_REREG_MR_CHANGE_PD != 0 {
@@ -172,9 +172,9 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     guard::status(|| {
         // SAFETY: the program's pointer is one of a region.
         unsafe {
-            let own = RegionObject::of(mr)?;
+            let own = MrObject::of(mr)?;
             own.lock().unwrap_or_else(PoisonError::into_inner).0.destroy()?;
-            RegionObject::remove(mr);
+            MrObject::remove(mr);
         }
         Ok(())
     })
@@ -184,12 +184,12 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
 ///
 /// # Safety
 /// The pointer is null or of a region.
-pub(crate) unsafe fn with_region<R>(
+pub(crate) unsafe fn with_mr<R>(
     mr: *mut ibv_mr,
-    work: impl FnOnce(&Region) -> Result<R, Errno>,
+    work: impl FnOnce(&Mr) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
     // SAFETY: as the caller says.
-    let own = unsafe { RegionObject::of(mr) }?;
+    let own = unsafe { MrObject::of(mr) }?;
     work(&own.lock().unwrap_or_else(PoisonError::into_inner).0)
 }
 

@@ -1,4 +1,4 @@
-//! Memory windows.
+//! C interface of memory windows: pointers, errno.
 
 use std::ffi::c_int;
 
@@ -7,9 +7,9 @@ use flue_verbs_abi::{
     objects::{ibv_mw, ibv_mw_bind_info, ibv_pd},
 };
 use flue_verbs_core::{
-    mr::Region,
-    mw::{Window, window_rights},
-    qp::{SendPoster, WindowBind},
+    mr::Mr,
+    mw::{Mw, mw_rights},
+    qp::{MwBind, SendPoster},
 };
 use rdma_over_tcp::rnic::{WindowType, WrFlags};
 
@@ -20,7 +20,7 @@ use crate::{
     pd::PdObject,
 };
 
-pub(crate) type WindowObject = Object<ibv_mw, Window>;
+pub(crate) type MwObject = Object<ibv_mw, Mw>;
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
     guard::pointer(|| {
@@ -31,21 +31,21 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
         };
         // SAFETY: the program's pointer is one of a domain.
         let (domain, context) = unsafe { (PdObject::of(pd)?, (*pd).context) };
-        let window = Window::new(domain, of)?;
+        let window = Mw::new(domain, of)?;
         let mut seen = ibv_mw::zeroed();
         seen.context = context;
         seen.pd = pd;
         seen.rkey = window.key()?;
         seen.r#type = kind;
-        Ok(WindowObject::make(seen, window).cast())
+        Ok(MwObject::make(seen, window).cast())
     })
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     // SAFETY: the program's pointer is one of a window, which it does not use any more.
     guard::status(|| unsafe {
-        WindowObject::of(mw)?.destroy()?;
-        WindowObject::remove(mw);
+        MwObject::of(mw)?.destroy()?;
+        MwObject::remove(mw);
         Ok(())
     })
 }
@@ -64,10 +64,10 @@ pub(crate) unsafe fn post_bind(
 ) -> Result<(), Errno> {
     let ibv_mw_bind_info { mr, addr, length, mw_access_flags } = *info;
     // SAFETY: as the caller says.
-    let window = unsafe { WindowObject::of(mw) }?;
-    let rights = window_rights(mw_access_flags)?;
-    let mut post = |region: &Region| {
-        let bind = WindowBind {
+    let window = unsafe { MwObject::of(mw) }?;
+    let rights = mw_rights(mw_access_flags)?;
+    let mut post = |region: &Mr| {
+        let bind = MwBind {
             window,
             region,
             key: rkey.filter(|_| window.kind() == WindowType::Two).map(|rkey| rkey as u8),
@@ -79,7 +79,7 @@ pub(crate) unsafe fn post_bind(
         poster.bind(wr_id, bind, flags)
     };
     // SAFETY: as the caller says.
-    let key = unsafe { mr::with_region(mr, &mut post) }?;
+    let key = unsafe { mr::with_mr(mr, &mut post) }?;
     // SAFETY: as the caller says; the program reads the key when this has returned.
     unsafe { (*mw).rkey = key };
     Ok(())

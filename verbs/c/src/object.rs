@@ -1,4 +1,4 @@
-//! Objects that programs hold by pointer: the structure of `verbs.h` in front, ours behind it.
+//! Objects that programs hold by pointer: the structure of `verbs.h`, followed by the private part.
 
 use crate::guard::Errno;
 

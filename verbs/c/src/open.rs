@@ -1,4 +1,4 @@
-//! Opening the device: the tables of functions that inline functions of `verbs.h` call.
+//! C interface of open devices: `ibv_open_device` and the tables of functions that `verbs.h` calls inline.
 
 use std::{
     ffi::c_int,
@@ -28,7 +28,7 @@ fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     let events = Arc::new(AsyncEvents::new()?);
     // Entered first: one that hears of the device's end is not too late for it.
     OPEN.enter(&events);
-    if fatal::is_lost() {
+    if fatal::has_failed() {
         return Err(Errno(libc::ENODEV));
     }
     let mut seen = verbs_context::zeroed();
@@ -81,7 +81,7 @@ pub(crate) fn of_identifiers() -> Result<*mut ibv_context, Errno> {
     if let Some(context) = place.get() {
         return Ok(*context as *mut ibv_context);
     }
-    let opened = open(device::device())?;
+    let opened = open(device::pointer())?;
     let kept = *place.get_or_init(|| opened as usize);
     if kept != opened as usize {
         // SAFETY: another thread was faster; nobody has this one.

@@ -3,7 +3,7 @@
 use std::{ffi::c_int, sync::Arc};
 
 use flue_verbs_abi::objects::{ibv_context, ibv_pd};
-use flue_verbs_core::{device::Engine, pd::Pd};
+use flue_verbs_core::{device::Device, pd::Pd};
 
 use crate::{
     config,
@@ -16,13 +16,13 @@ pub(crate) type PdObject = Object<ibv_pd, Arc<Pd>>;
 /// Makes a domain.
 pub(crate) fn make(
     context: *mut ibv_context,
-    engine: &'static Engine,
+    device: &'static Device,
 ) -> Result<*mut ibv_pd, Errno> {
-    Ok(PdObject::make(ibv_pd { context, handle: 0 }, Pd::new(engine)?).cast())
+    Ok(PdObject::make(ibv_pd { context, handle: 0 }, Pd::new(device)?).cast())
 }
 
 pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    guard::pointer(|| make(context, config::engine()?))
+    guard::pointer(|| make(context, config::device()?))
 }
 
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {

@@ -1,4 +1,4 @@
-//! The private interface between libibverbs and its providers, as refusals.
+//! C interface between libibverbs and its providers, as refusals.
 //!
 //! perftest and libfabric pull in the providers of mlx5 and EFA, whose constructors register them. A registration is
 //! ignored: there is no such device, so a provider is never asked for one, and nothing else here is ever called.

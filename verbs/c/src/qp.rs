@@ -1,4 +1,4 @@
-//! Queue pairs: creation, states, and work requests as programs give them.
+//! C interface of queue pairs: pointers, attributes, lists of work requests, errno.
 
 mod ex;
 
@@ -30,7 +30,7 @@ use flue_verbs_abi::{
 use flue_verbs_core::{
     async_event::{AsyncEvent, AsyncEvents, end_events},
     event_queue::Acknowledgements,
-    qp::{Qp, QpAttributes, SendPoster, State, immediate},
+    qp::{IbvQpState, Qp, QpAttributes, SendPoster, immediate},
 };
 use rdma_over_tcp::{
     ddp::Stag,
@@ -44,14 +44,14 @@ use crate::{
     mw,
     object::Object,
     pd::PdObject,
-    request::{Entries, SGES_MAX, answer},
+    request::{SGES_MAX, SgeList, answer},
     srq,
 };
 
 use self::ex::Building;
 
 /// Our part of a queue pair.
-pub(crate) struct QpState {
+pub(crate) struct QpFields {
     pub(crate) qp: Arc<Qp>,
     /// Every request gives a completion.
     pub(crate) is_all_signaled: bool,
@@ -72,7 +72,7 @@ struct ibv_qp_init_attr_send(ibv_qp_init_attr);
 // SAFETY: the pointers are the program's and only handed back.
 unsafe impl Send for ibv_qp_init_attr_send {}
 
-pub(crate) type QpObject = Object<ibv_qp_ex, QpState>;
+pub(crate) type QpObject = Object<ibv_qp_ex, QpFields>;
 
 pub(crate) unsafe extern "C" fn ibv_create_qp(
     pd: *mut ibv_pd,
@@ -98,7 +98,7 @@ pub(crate) unsafe fn create(
         return Err(Errno(libc::EOPNOTSUPP));
     }
     let building =
-        send_ops.map(|operations| Building::new(operations, domain.engine())).transpose()?;
+        send_ops.map(|operations| Building::new(operations, domain.device())).transpose()?;
     let ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } =
         given.cap;
     let srq = match given.srq.is_null() {
@@ -122,10 +122,10 @@ pub(crate) unsafe fn create(
     let acknowledgements = Arc::<Acknowledgements>::default();
     let name = Arc::new(AtomicUsize::new(0));
     let (told, of, named) = (events.clone(), acknowledgements.clone(), name.clone());
-    let tell = Box::new(move |kind, is_gone: &AtomicBool| {
+    let tell = Box::new(move |kind, is_destroyed: &AtomicBool| {
         let name = named.load(Ordering::Relaxed);
         let event = AsyncEvent { kind, name, acknowledgements: of.clone() };
-        told.push_unless(event, || is_gone.load(Ordering::Relaxed));
+        told.push_unless(event, || is_destroyed.load(Ordering::Relaxed));
     });
     let qp = Qp::new(domain, QpAttributes { send_cq, receive_cq, srq, limits }, tell)?;
     given.cap.max_inline_data = qp.attributes().limits.inline_data_size;
@@ -141,12 +141,12 @@ pub(crate) unsafe fn create(
     base.srq = given.srq;
     base.qp_num = qp.number();
     base.handle = qp.number();
-    base.state = ibv_qp_state(State::Reset as u32);
+    base.state = ibv_qp_state(IbvQpState::Reset as u32);
     base.qp_type = given.qp_type;
     if building.is_some() {
         ex::fill(&mut seen);
     }
-    let state = QpState {
+    let state = QpFields {
         qp,
         is_all_signaled: given.sq_sig_all != 0,
         building: building.map(Mutex::new),
@@ -286,7 +286,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         if mask & IBV_QP_STATE != 0 {
             // SAFETY: as above. Programs of older releases give a shorter structure.
             let to = unsafe { (&raw const (*attr).qp_state).read_unaligned() };
-            let to = State::from_number(to.0).ok_or(Errno(libc::EINVAL))?;
+            let to = IbvQpState::from_number(to.0).ok_or(Errno(libc::EINVAL))?;
             let now = state.qp.modify(to)?;
             // SAFETY: as above.
             unsafe { (*qp).state = ibv_qp_state(now as u32) };
@@ -415,7 +415,7 @@ unsafe fn post_one(
         return poster.post(wr.wr_id, operation, Data::Inline(&parts[..count]), flags);
     }
     // SAFETY: as the caller says.
-    let entries = unsafe { Entries::of(wr.sg_list, wr.num_sge) }?;
+    let entries = unsafe { SgeList::of(wr.sg_list, wr.num_sge) }?;
     poster.post(wr.wr_id, operation, Data::Registered(entries.as_slice()), flags)
 }
 
@@ -454,7 +454,7 @@ pub(crate) unsafe extern "C" fn post_recv(
             let state = QpObject::of(qp)?;
             state.qp.post_receives(|poster| -> Result<(), Errno> {
                 while let Some(wr) = copied(next.get()) {
-                    let entries = Entries::of(wr.sg_list, wr.num_sge)?;
+                    let entries = SgeList::of(wr.sg_list, wr.num_sge)?;
                     poster.post(wr.wr_id, entries.as_slice())?;
                     next.set(wr.next);
                 }
@@ -475,7 +475,7 @@ pub(crate) unsafe extern "C" fn bind_mw(
     // SAFETY: the program's pointers are those of a queue pair, of a window, and a bind.
     guard::status(|| unsafe {
         let (state, bind) = (QpObject::of(qp)?, copied(bind).ok_or(Errno(libc::EINVAL))?);
-        if mw::WindowObject::of(mw)?.kind() != WindowType::One {
+        if mw::MwObject::of(mw)?.kind() != WindowType::One {
             return Err(Errno(libc::EINVAL));
         }
         if bind.bind_info.mr.is_null() {

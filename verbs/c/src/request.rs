@@ -11,12 +11,12 @@ use crate::guard::Errno;
 pub(crate) const SGES_MAX: usize = 16;
 
 /// Scatter/gather entries in the core's form.
-pub(crate) struct Entries {
+pub(crate) struct SgeList {
     entries: [Sge; SGES_MAX],
     count: usize,
 }
 
-impl Entries {
+impl SgeList {
     /// Those of a request.
     ///
     /// # Safety
@@ -67,7 +67,7 @@ mod tests {
         let entries = unsafe {
             let list = octets.as_mut_ptr().add(1).cast::<ibv_sge>();
             list.cast::<[ibv_sge; 2]>().write_unaligned(given);
-            Entries::of(list, 2)
+            SgeList::of(list, 2)
         };
         let Ok(entries) = entries else { panic!("two entries") };
         let expected = [(7, 8, 9), (10, 11, 12)];

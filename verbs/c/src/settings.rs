@@ -7,7 +7,7 @@ use std::{
 
 use flue_node::launched::LaunchedNode;
 use flue_verbs_abi::settings;
-use flue_verbs_core::address::{Mapping, PortMapping};
+use flue_verbs_core::address::{AddressMapping, PortMapping};
 
 /// Revision of the MPA Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub(crate) struct Settings {
     pub(crate) rfc7306: Option<bool>,
     pub(crate) receive_wait: Option<Duration>,
     pub(crate) tap: Option<Box<LaunchedNode>>,
-    pub(crate) map: Vec<Mapping>,
+    pub(crate) map: Vec<AddressMapping>,
     pub(crate) port_map: Vec<PortMapping>,
     pub(crate) control: Option<PathBuf>,
     pub(crate) usage: Option<PathBuf>,

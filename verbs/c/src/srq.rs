@@ -1,4 +1,4 @@
-//! Shared receive queues.
+//! C interface of shared receive queues: pointers, errno.
 
 use std::{
     cell::Cell,
@@ -27,17 +27,17 @@ use crate::{
     guard::{self, Errno, copied},
     object::Object,
     pd::PdObject,
-    request::{self, Entries},
+    request::{self, SgeList},
 };
 
 /// Our part of a queue.
-struct SrqState {
+struct SrqFields {
     srq: Arc<Srq>,
     events: Arc<AsyncEvents>,
     acknowledgements: Arc<Acknowledgements>,
 }
 
-type SrqObject = Object<ibv_srq, SrqState>;
+type SrqObject = Object<ibv_srq, SrqFields>;
 
 /// Makes a queue, and writes back what there is of its attributes.
 ///
@@ -55,10 +55,10 @@ pub(crate) unsafe fn create(
     let acknowledgements = Arc::<Acknowledgements>::default();
     let name = Arc::new(AtomicUsize::new(0));
     let (told, of, named) = (events.clone(), acknowledgements.clone(), name.clone());
-    let reached = Box::new(move |is_gone: &AtomicBool| {
+    let reached = Box::new(move |is_destroyed: &AtomicBool| {
         let (kind, name) = (AsyncEventKind::SrqLimitReached, named.load(Ordering::Relaxed));
         let event = AsyncEvent { kind, name, acknowledgements: of.clone() };
-        told.push_unless(event, || is_gone.load(Ordering::Relaxed));
+        told.push_unless(event, || is_destroyed.load(Ordering::Relaxed));
     });
     let srq = Srq::new(domain, attr.attr.max_wr, attr.attr.max_sge, reached)?;
     let mut seen = ibv_srq::zeroed();
@@ -66,7 +66,7 @@ pub(crate) unsafe fn create(
     seen.srq_context = attr.srq_context;
     seen.pd = pd;
     seen.handle = srq.number();
-    let object = SrqObject::make(seen, SrqState { srq, events, acknowledgements });
+    let object = SrqObject::make(seen, SrqFields { srq, events, acknowledgements });
     name.store(object as usize, Ordering::Relaxed);
     Ok(object.cast())
 }
@@ -197,7 +197,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     let posted = guard::fast(|| unsafe {
         SrqObject::of(srq)?.srq.post_receives(|poster| -> Result<(), Errno> {
             while let Some(wr) = copied(next.get()) {
-                let entries = Entries::of(wr.sg_list, wr.num_sge)?;
+                let entries = SgeList::of(wr.sg_list, wr.num_sge)?;
                 poster.post(wr.wr_id, entries.as_slice())?;
                 next.set(wr.next);
             }

@@ -1,4 +1,4 @@
-//! Exported functions that flue does not implement: additions of later releases of rdma-core to the public interface,
+//! C interface that flue does not implement: additions of later releases of rdma-core to the public interface,
 //! and macros for more of them.
 //!
 //! Each kind of function reports EOPNOTSUPP in its own way. In C's calling convention they may ignore their arguments.

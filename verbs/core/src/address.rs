@@ -1,5 +1,5 @@
-//! Addresses that identifiers can have, and the device's identity that follows from them: on kernel sockets those of
-//! this machine, on a node its own.
+//! Addresses: local sources, port reservations, identity of the device. On kernel sockets those of this machine, on a
+//! node its own.
 
 mod listeners;
 mod map;
@@ -21,7 +21,7 @@ use rustix::net::{
     netdevice::name_to_index, socket_with, sockopt,
 };
 
-pub use self::map::{AddressMap, Mapping, PortMapping, View};
+pub use self::map::{AddressMap, AddressMapping, PortMapping, View};
 
 use crate::errno::Errno;
 

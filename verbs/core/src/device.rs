@@ -1,11 +1,12 @@
-//! The process's adapter: started by the first call that needs it, and bound to the process that has started it.
+//! Device of the process: its adapter, address translation and bound addresses.
 //!
-//! A fork leaves the child without the adapter's thread, and with sockets that belong to the parent. So each generation
-//! of processes has an adapter of its own: objects that were made before the fork answer `ENODEV` in the child, and the
-//! child's first call starts another adapter, as programs expect that fork before they open anything.
+//! The first call that requires the device starts it; it belongs to the process of that call. A fork leaves the child
+//! without the adapter's thread, and with sockets that belong to the parent. So each generation of processes has a
+//! device of its own: objects that were created before the fork return `ENODEV` in the child, and the child's first
+//! call starts another device, as programs expect that fork before they open anything.
 //!
 //! On kernel sockets connections end with their process: the kernel resets those that were not closed in order, and
-//! sends the FIN of those that were. A node ends with its process too: [`Engine::finish`] gives it time for what is on
+//! sends the FIN of those that were. A node ends with its process too: [`Device::finish`] gives it time for what is on
 //! its way, and what is left then its launcher resets ([`flue_node::launched`]). A node belongs to one process: in
 //! others, children included, the first call answers `EBUSY`.
 
@@ -45,11 +46,11 @@ const PORTS: RangeInclusive<u16> = 32_768..=49_151;
 const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
 /// A place for each generation: a child may find its parent's half-made, and does not look at it.
-static ENGINES: [OnceLock<Engine>; GENERATIONS_MAX] = [const { OnceLock::new() }; GENERATIONS_MAX];
+static DEVICES: [OnceLock<Device>; GENERATIONS_MAX] = [const { OnceLock::new() }; GENERATIONS_MAX];
 
 /// How the adapter of this process is to be, before it is started.
 #[derive(Debug, Default)]
-pub struct Options {
+pub struct DeviceOptions {
     /// The adapter's configuration.
     pub adapter: Config,
     /// The node that carries the byte streams; `None`: kernel sockets.
@@ -60,7 +61,7 @@ pub struct Options {
 
 /// The adapter of a process, with what verbs add to it. It dereferences to the adapter.
 #[derive(Debug)]
-pub struct Engine {
+pub struct Device {
     adapter: Adapter,
     addresses: Addresses,
     map: AddressMap,
@@ -79,52 +80,52 @@ pub struct Engine {
 
 /// Adapter of an object that the child of a fork can take over: then it is that of the child.
 #[derive(Debug)]
-pub(crate) struct Home(AtomicUsize);
+pub(crate) struct OwnerDevice(AtomicUsize);
 
-impl Home {
-    pub(crate) const fn of(engine: &'static Engine) -> Self {
-        Self(AtomicUsize::new(engine.generation))
+impl OwnerDevice {
+    pub(crate) const fn of(device: &'static Device) -> Self {
+        Self(AtomicUsize::new(device.generation))
     }
 
-    pub(crate) fn engine(&self) -> &'static Engine {
-        let engine = ENGINES.get(self.0.load(Ordering::Relaxed)).and_then(OnceLock::get);
-        engine.expect("an object is made by an adapter that was started")
+    pub(crate) fn device(&self) -> &'static Device {
+        let device = DEVICES.get(self.0.load(Ordering::Relaxed)).and_then(OnceLock::get);
+        device.expect("an object is made by an adapter that was started")
     }
 
     pub(crate) fn is_own(&self) -> bool {
         self.0.load(Ordering::Relaxed) == generation()
     }
 
-    pub(crate) fn change(&self, engine: &'static Engine) {
-        self.0.store(engine.generation, Ordering::Relaxed);
+    pub(crate) fn change(&self, device: &'static Device) {
+        self.0.store(device.generation, Ordering::Relaxed);
     }
 }
 
-impl Engine {
+impl Device {
     /// The adapter of this process; `options` says how it is to be if it has not been started.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptor, memory or thread is left. `ENODEV`: too many generations,
     /// or the node cannot be started, which the log explains. `EBUSY`: another process has the node.
-    pub fn get(options: impl FnOnce() -> Options) -> Result<&'static Self, Errno> {
+    pub fn get(options: impl FnOnce() -> DeviceOptions) -> Result<&'static Self, Errno> {
         let generation = generation();
-        let place = ENGINES.get(generation).ok_or(Errno::NODEV)?;
-        if let Some(engine) = place.get() {
-            return Ok(engine);
+        let place = DEVICES.get(generation).ok_or(Errno::NODEV)?;
+        if let Some(device) = place.get() {
+            return Ok(device);
         }
-        let engine = Self::start(options(), generation)?;
+        let device = Self::start(options(), generation)?;
         // Of two that were started at once one is dropped, before anything was made on it.
-        Ok(place.get_or_init(|| engine))
+        Ok(place.get_or_init(|| device))
     }
 
     /// The adapter of this process, if it has been started.
     pub fn started() -> Option<&'static Self> {
-        ENGINES.get(generation())?.get()
+        DEVICES.get(generation())?.get()
     }
 
     /// Adapters of the processes that this one was forked from, the nearest first.
     pub fn inherited() -> impl Iterator<Item = &'static Self> {
-        ENGINES[..generation().min(GENERATIONS_MAX)].iter().rev().filter_map(OnceLock::get)
+        DEVICES[..generation().min(GENERATIONS_MAX)].iter().rev().filter_map(OnceLock::get)
     }
 
     /// Waits until the process of this adapter has ended, for at most `timeout`. Returns whether it has.
@@ -149,8 +150,8 @@ impl Engine {
         self.listening.fetch_add(by as usize, Ordering::Relaxed);
     }
 
-    fn start(options: Options, generation: usize) -> Result<Self, Errno> {
-        let Options { adapter, node, map } = options;
+    fn start(options: DeviceOptions, generation: usize) -> Result<Self, Errno> {
+        let DeviceOptions { adapter, node, map } = options;
         let random = || RandomState::new().build_hasher().finish();
         let seed = u128::from(random()) << 64 | u128::from(random());
         // A peer's FIN ends the connection: verbs know no half of one. A program may listen again while connections
@@ -309,7 +310,7 @@ impl Engine {
     }
 }
 
-impl Deref for Engine {
+impl Deref for Device {
     type Target = Adapter;
 
     #[inline]

@@ -1,4 +1,4 @@
-//! Queues of events behind a descriptor, and what programs acknowledge.
+//! Event queue: descriptor, order, withdrawal, acknowledgements.
 //!
 //! The descriptor is an eventfd that counts as a semaphore: one unit for each event that waits, so that poll(2) tells
 //! whether there is one, and a read(2) of the program's thread blocks, returns EAGAIN or EINTR as the program has set
@@ -116,20 +116,20 @@ impl Descriptor {
 
     fn add(&self, units: u64) {
         if !self.is_intact() {
-            tracing::error!("an event cannot be announced: the program has closed the descriptor");
+            tracing::error!(error = "descriptor closed by the program", "event not announced");
             return;
         }
         if let Err(error) = io::write(self.events(), &units.to_ne_bytes()) {
-            tracing::error!(%error, "an event cannot be announced");
+            tracing::error!(%error, "event not announced");
         }
     }
 }
 
 /// Called with each event or completion that is announced, on whatever thread brings it, perhaps with a lock of the
 /// object that it is about: it only wakes up others.
-pub struct Listener(pub Box<dyn Fn() + Send + Sync>);
+pub struct EventCallback(pub Box<dyn Fn() + Send + Sync>);
 
-impl fmt::Debug for Listener {
+impl fmt::Debug for EventCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Listener")
     }
@@ -226,7 +226,7 @@ impl<T> EventQueue<T> {
         if !gone.is_empty()
             && let Err(error) = self.take_units(gone.len())
         {
-            tracing::error!(%error, "events cannot be withdrawn");
+            tracing::error!(%error, "events not withdrawn from the descriptor");
         }
         gone
     }

@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use rdma_over_tcp::rnic::{Access, Close, Key, RegionId, RegisteredBuffer, VerbError};
 
-use crate::{errno::Errno, pd::Pd, sync::Latch};
+use crate::{errno::Errno, pd::Pd, sync::OneShot};
 
 /// `IBV_ACCESS_*`.
 pub mod access {
@@ -59,22 +59,22 @@ pub fn rights(flags: u32) -> Result<Access, Errno> {
 
 /// A memory region.
 #[derive(Debug)]
-pub struct Region {
+pub struct Mr {
     pd: Arc<Pd>,
     id: RegionId,
     key: u32,
 }
 
-impl Region {
+impl Mr {
     /// Registers `buffer`, whose address is the one that requests and peers name.
     ///
     /// # Errors
     /// `EINVAL`: no byte, too many, or an address that wraps. `EFAULT`: memory that may only be read is to be written.
-    /// `ENOMEM`: too many regions. As [`Engine::check`](crate::device::Engine::check).
+    /// `ENOMEM`: too many regions. As [`Device::check`](crate::device::Device::check).
     pub fn new(pd: &Arc<Pd>, buffer: &RegisteredBuffer, rights: Access) -> Result<Self, Errno> {
-        let engine = pd.engine();
-        engine.check()?;
-        let (id, key) = engine.with(|core, _| {
+        let device = pd.device();
+        device.check()?;
+        let (id, key) = device.with(|core, _| {
             let id = core.create_region(pd.id(), false)?;
             let registered = core.register(id, buffer, 0, buffer.len(), rights);
             if let Err(error) = registered {
@@ -104,20 +104,20 @@ impl Region {
     /// Ends the registration. When this returns nothing reads or writes the memory any more.
     ///
     /// # Errors
-    /// `EBUSY`: windows are bound to it. As [`Engine::check`](crate::device::Engine::check).
+    /// `EBUSY`: windows are bound to it. As [`Device::check`](crate::device::Device::check).
     pub fn destroy(&self) -> Result<(), Errno> {
-        let engine = self.pd.engine();
-        engine.check()?;
-        let ended = Arc::new(Latch::default());
+        let device = self.pd.device();
+        device.check()?;
+        let ended = Arc::new(OneShot::default());
         let end = ended.clone();
-        let ending = engine.with(|core, _| core.deregister(self.id, Box::new(move || end.set(()))));
+        let ending = device.with(|core, _| core.deregister(self.id, Box::new(move || end.set(()))));
         match ending {
             Ok(Close::Pending) => ended.wait(),
             Ok(Close::Done) => {}
             Err(VerbError::WindowsBound) => return Err(Errno::BUSY),
             Err(error) => return Err(error.into()),
         }
-        let _ = engine.with(|core, _| core.close(Key::Region(self.id), Box::new(|| {})));
+        let _ = device.with(|core, _| core.close(Key::Region(self.id), Box::new(|| {})));
         self.pd.users.fetch_sub(1, Ordering::Relaxed);
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::{errno::Errno, mr::access, pd::Pd};
 ///
 /// # Errors
 /// `EINVAL`: others than a peer's.
-pub fn window_rights(flags: u32) -> Result<Access, Errno> {
+pub fn mw_rights(flags: u32) -> Result<Access, Errno> {
     use access::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, ZERO_BASED};
     let map = [
         (REMOTE_WRITE, Access::REMOTE_WRITE),
@@ -27,21 +27,21 @@ pub fn window_rights(flags: u32) -> Result<Access, Errno> {
 
 /// A memory window.
 #[derive(Debug)]
-pub struct Window {
+pub struct Mw {
     pd: Arc<Pd>,
     id: WindowId,
     kind: WindowType,
 }
 
-impl Window {
+impl Mw {
     /// A window, which is not bound.
     ///
     /// # Errors
-    /// `ENOMEM`: there are too many. As [`Engine::check`](crate::device::Engine::check).
+    /// `ENOMEM`: there are too many. As [`Device::check`](crate::device::Device::check).
     pub fn new(pd: &Arc<Pd>, kind: WindowType) -> Result<Self, Errno> {
-        let engine = pd.engine();
-        engine.check()?;
-        let id = engine.with(|core, _| core.create_window(pd.id(), kind))?;
+        let device = pd.device();
+        device.check()?;
+        let id = device.with(|core, _| core.create_window(pd.id(), kind))?;
         pd.users.fetch_add(1, Ordering::Relaxed);
         Ok(Self { pd: pd.clone(), id, kind })
     }
@@ -58,19 +58,19 @@ impl Window {
     /// The key of its last bind, or the first one.
     ///
     /// # Errors
-    /// As [`Engine::check`](crate::device::Engine::check).
+    /// As [`Device::check`](crate::device::Device::check).
     pub fn key(&self) -> Result<u32, Errno> {
-        self.pd.engine().check()?;
-        self.pd.engine().with(|core, _| core.window_token(self.id)).ok_or(Errno::INVAL)
+        self.pd.device().check()?;
+        self.pd.device().with(|core, _| core.window_token(self.id)).ok_or(Errno::INVAL)
     }
 
     /// Ends it, and what it opens.
     ///
     /// # Errors
-    /// As [`Engine::check`](crate::device::Engine::check).
+    /// As [`Device::check`](crate::device::Device::check).
     pub fn destroy(&self) -> Result<(), Errno> {
-        self.pd.engine().check()?;
-        let _ = self.pd.engine().with(|core, _| core.close(Key::Window(self.id), Box::new(|| {})));
+        self.pd.device().check()?;
+        let _ = self.pd.device().with(|core, _| core.close(Key::Window(self.id), Box::new(|| {})));
         self.pd.users.fetch_sub(1, Ordering::Relaxed);
         Ok(())
     }

@@ -7,12 +7,12 @@ use std::sync::{
 
 use rdma_over_tcp::rnic::{Key, PdId};
 
-use crate::{device::Engine, errno::Errno};
+use crate::{device::Device, errno::Errno};
 
 /// A protection domain.
 #[derive(Debug)]
 pub struct Pd {
-    engine: &'static Engine,
+    device: &'static Device,
     id: PdId,
     /// Regions, queue pairs and others in it.
     pub(crate) users: AtomicUsize,
@@ -22,11 +22,11 @@ impl Pd {
     /// A domain.
     ///
     /// # Errors
-    /// `ENOMEM`: there are too many. As [`Engine::check`].
-    pub fn new(engine: &'static Engine) -> Result<Arc<Self>, Errno> {
-        engine.check()?;
-        let id = engine.with(|core, _| core.create_pd())?;
-        Ok(Arc::new(Self { engine, id, users: AtomicUsize::new(0) }))
+    /// `ENOMEM`: there are too many. As [`Device::check`].
+    pub fn new(device: &'static Device) -> Result<Arc<Self>, Errno> {
+        device.check()?;
+        let id = device.with(|core, _| core.create_pd())?;
+        Ok(Arc::new(Self { device, id, users: AtomicUsize::new(0) }))
     }
 
     pub(crate) const fn id(&self) -> PdId {
@@ -34,20 +34,20 @@ impl Pd {
     }
 
     /// The adapter.
-    pub const fn engine(&self) -> &'static Engine {
-        self.engine
+    pub const fn device(&self) -> &'static Device {
+        self.device
     }
 
     /// Ends it.
     ///
     /// # Errors
-    /// `EBUSY`: something is in it. As [`Engine::check`].
+    /// `EBUSY`: something is in it. As [`Device::check`].
     pub fn destroy(&self) -> Result<(), Errno> {
         if self.users.load(Ordering::Relaxed) > 0 {
             return Err(Errno::BUSY);
         }
-        self.engine.check()?;
-        let _ = self.engine.with(|core, _| core.close(Key::Pd(self.id), Box::new(|| {})));
+        self.device.check()?;
+        let _ = self.device.with(|core, _| core.close(Key::Pd(self.id), Box::new(|| {})));
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! Which process this is: each generation of processes has an adapter, and objects, of its own ([`crate::device`]).
+//! Generation of the process: each has a device and objects of its own ([`crate::device`]).
 
 use std::sync::{
     Arc, Mutex, Weak,

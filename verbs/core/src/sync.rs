@@ -1,4 +1,4 @@
-//! A result that one thread waits for and another one brings.
+//! Locks that ignore poisoning, and one-shot results.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -9,18 +9,18 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A result on its way.
 #[derive(Debug)]
-pub(crate) struct Latch<T> {
+pub(crate) struct OneShot<T> {
     result: Mutex<Option<T>>,
     arrived: Condvar,
 }
 
-impl<T> Default for Latch<T> {
+impl<T> Default for OneShot<T> {
     fn default() -> Self {
         Self { result: Mutex::new(None), arrived: Condvar::new() }
     }
 }
 
-impl<T> Latch<T> {
+impl<T> OneShot<T> {
     /// Brings the result.
     pub(crate) fn set(&self, result: T) {
         *lock(&self.result) = Some(result);

@@ -9,7 +9,7 @@ use flue_verbs_abi::{
     cm::{RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES, rdma_cm_id, rdma_conn_param},
     enums::ibv_event_type,
 };
-use flue_verbs_core::{cm::ConnectParameters, device::Engine, qp::Qp};
+use flue_verbs_core::{cm::ConnectParameters, device::Device, qp::Qp};
 
 use super::id::{complete, of};
 use crate::{
@@ -40,7 +40,7 @@ unsafe fn parameters(param: *const rdma_conn_param) -> ConnectParameters {
 /// The queue pair of a connection: the identifier's, or one of the program's own that the parameters number.
 unsafe fn qp_of(
     id: *mut rdma_cm_id,
-    engine: &'static Engine,
+    device: &'static Device,
     param: *const rdma_conn_param,
 ) -> Result<Arc<Qp>, Errno> {
     // SAFETY: the program's pointers are one of an identifier, and null or parameters.
@@ -49,7 +49,7 @@ unsafe fn qp_of(
             return Ok(qp::of((*id).qp)?.clone());
         }
         let number = copied(param).map(|param| param.qp_num);
-        number.and_then(|number| Qp::numbered(engine, number)).ok_or(Errno(libc::EINVAL))
+        number.and_then(|number| Qp::numbered(device, number)).ok_or(Errno(libc::EINVAL))
     }
 }
 
@@ -60,7 +60,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_connect(
     // SAFETY: as the program says.
     let begun = guard::done(|| unsafe {
         let state = of(id)?;
-        let qp = qp_of(id, state.id.engine(), param)?;
+        let qp = qp_of(id, state.id.device(), param)?;
         state.id.connect(&qp, &parameters(param))
     });
     // SAFETY: as the program says.
@@ -83,7 +83,7 @@ pub(crate) unsafe extern "C-unwind" fn rdma_accept(
     // SAFETY: as the program says.
     let begun = guard::done(|| unsafe {
         let state = of(id)?;
-        let qp = qp_of(id, state.id.engine(), param)?;
+        let qp = qp_of(id, state.id.device(), param)?;
         state.id.accept(&qp, &parameters(param))
     });
     // SAFETY: as the program says.

@@ -1,4 +1,4 @@
-//! Endpoints: identifiers that are made ready in one call, and the connections of their listeners.
+//! C interface of endpoints (`rdma_create_ep`): identifiers with queue pairs, made in one call.
 
 use std::{
     ffi::c_int,

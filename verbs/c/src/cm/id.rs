@@ -27,8 +27,8 @@ use flue_verbs_abi::{
 };
 use flue_verbs_core::{
     cm::{Event, EventKind, Id, PortSpace},
-    device::Engine,
-    qp::State,
+    device::Device,
+    qp::IbvQpState,
 };
 use libc::{sockaddr, sockaddr_storage};
 
@@ -58,7 +58,7 @@ unsafe impl Send for Endpoint {}
 const ACK_TIMEOUT_MAX: u8 = 31;
 
 /// Our part of an identifier.
-pub(super) struct IdState {
+pub(super) struct IdFields {
     pub(super) id: Arc<Id>,
     /// Calls wait for their event; the channel is the identifier's own.
     pub(super) is_synchronous: AtomicBool,
@@ -67,7 +67,7 @@ pub(super) struct IdState {
     pub(super) ack_timeout: AtomicU8,
 }
 
-type IdObject = Object<rdma_cm_id, IdState>;
+type IdObject = Object<rdma_cm_id, IdFields>;
 
 /// Makes the object of an identifier.
 fn make_id(
@@ -87,7 +87,7 @@ fn make_id(
     let is_synchronous = AtomicBool::new(is_synchronous);
     let object = IdObject::make(
         seen,
-        IdState { id, is_synchronous, endpoint: Mutex::new(None), ack_timeout: AtomicU8::new(0) },
+        IdFields { id, is_synchronous, endpoint: Mutex::new(None), ack_timeout: AtomicU8::new(0) },
     );
     named.set_name(object as usize);
     object.cast()
@@ -98,14 +98,14 @@ pub(super) unsafe fn create(
     context: *mut c_void,
     ps: rdma_port_space,
 ) -> Result<*mut rdma_cm_id, Errno> {
-    let engine = config::engine()?;
+    let device = config::device()?;
     let space = if ps == RDMA_PS_TCP { PortSpace::Tcp } else { PortSpace::Other };
     let is_synchronous = channel.is_null();
     let channel = if is_synchronous { channel::make()? } else { channel };
     // SAFETY: the program's pointer is one of a channel; or it was made just now.
     let events = unsafe { channel::events(channel) }?;
     inherit::take_over(&events)?;
-    let id = Id::new(engine, space, events)?;
+    let id = Id::new(device, space, events)?;
     Ok(make_id(id, channel, context, ps, IBV_QPT_RC, is_synchronous))
 }
 
@@ -123,7 +123,7 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
 }
 
 /// The identifier behind the program's pointer.
-pub(super) unsafe fn of<'a>(id: *mut rdma_cm_id) -> Result<&'a IdState, Errno> {
+pub(super) unsafe fn of<'a>(id: *mut rdma_cm_id) -> Result<&'a IdFields, Errno> {
     // SAFETY: the program's pointer is one of an identifier.
     let state = unsafe { IdObject::of(id) }?;
     if !state.id.is_own() {
@@ -164,13 +164,13 @@ pub(super) unsafe fn acknowledge_own(id: *mut rdma_cm_id) -> Result<(), Errno> {
 /// Domains that identifiers have when the program names none: one for each adapter of this process.
 static DOMAINS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
-fn default_pd(engine: &'static Engine) -> Result<*mut ibv_pd, Errno> {
+fn default_pd(device: &'static Device) -> Result<*mut ibv_pd, Errno> {
     let mut domains = DOMAINS.lock().unwrap_or_else(PoisonError::into_inner);
-    let key = ptr::from_ref(engine) as usize;
+    let key = ptr::from_ref(device) as usize;
     if let Some((_, pd)) = domains.iter().find(|(of, _)| *of == key) {
         return Ok(*pd as *mut ibv_pd);
     }
-    let pd = pd::make(open::of_identifiers()?, engine)?;
+    let pd = pd::make(open::of_identifiers()?, device)?;
     domains.push((key, pd as usize));
     Ok(pd)
 }
@@ -191,7 +191,7 @@ pub(super) unsafe fn show(id: *mut rdma_cm_id) -> Result<(), Errno> {
             (*id).verbs = open::of_identifiers()?;
             (*id).port_num = 1;
             if (*id).pd.is_null() {
-                (*id).pd = default_pd(state.id.engine())?;
+                (*id).pd = default_pd(state.id.device())?;
             }
         }
     }
@@ -202,7 +202,7 @@ pub(super) unsafe fn show(id: *mut rdma_cm_id) -> Result<(), Errno> {
 ///
 /// # Safety
 /// As [`address::read`].
-pub(super) unsafe fn bind(state: &IdState, address: *const sockaddr) -> Result<(), Errno> {
+pub(super) unsafe fn bind(state: &IdFields, address: *const sockaddr) -> Result<(), Errno> {
     // SAFETY: as the caller says.
     state.id.bind(unsafe { address::read(address) }?)
 }
@@ -456,7 +456,7 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
                 return Err(Errno(libc::EINVAL));
             }
             let mut wanted = IBV_QP_STATE;
-            if (&raw const (*attr).qp_state).read_unaligned().0 == State::Init as u32 {
+            if (&raw const (*attr).qp_state).read_unaligned().0 == IbvQpState::Init as u32 {
                 wanted |= IBV_QP_ACCESS_FLAGS;
                 let rights = flue_verbs_core::mr::access::LOCAL_WRITE
                     | flue_verbs_core::mr::access::REMOTE_WRITE

@@ -1,4 +1,4 @@
-//! Queue pairs, completion queues and shared receive queues of identifiers.
+//! C interface of queue pairs, completion queues and shared receive queues of identifiers.
 
 use std::{ffi::c_int, ptr, sync::atomic::Ordering};
 

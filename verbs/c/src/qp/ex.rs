@@ -1,4 +1,4 @@
-//! Queue pairs whose requests a program builds call by call (`ibv_wr_start` to `ibv_wr_complete`).
+//! C interface of work requests that a program builds call by call (`ibv_wr_start` to `ibv_wr_complete`).
 //!
 //! Requests are collected, and posted together when the program says that they are complete. An error of one, or a
 //! queue without room for all, is told by `ibv_wr_complete` and leaves none of them posted.
@@ -16,7 +16,7 @@ use flue_verbs_abi::{
     },
     objects::{ibv_data_buf, ibv_qp_ex, ibv_sge},
 };
-use flue_verbs_core::{device::Engine, qp::immediate};
+use flue_verbs_core::{device::Device, qp::immediate};
 use rdma_over_tcp::{
     ddp::Stag,
     rdmap::AtomicOperation,
@@ -58,7 +58,7 @@ pub(crate) struct Building {
 
 impl Building {
     /// For requests of `IBV_QP_EX_WITH_*`.
-    pub(crate) fn new(operations: u64, engine: &Engine) -> Result<Self, Errno> {
+    pub(crate) fn new(operations: u64, device: &Device) -> Result<Self, Errno> {
         let plain = IBV_QP_EX_WITH_RDMA_WRITE
             | IBV_QP_EX_WITH_SEND
             | IBV_QP_EX_WITH_RDMA_READ
@@ -66,7 +66,7 @@ impl Building {
         let extended = IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
             | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
             | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
-        let known = if engine.has_extensions() { plain | extended } else { plain };
+        let known = if device.has_extensions() { plain | extended } else { plain };
         match operations & !u64::from(known) {
             0 => Ok(Self::default()),
             _ => Err(Errno(libc::EOPNOTSUPP)),

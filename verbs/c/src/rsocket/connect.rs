@@ -1,11 +1,11 @@
-//! C interface of connections of rsockets: bind, listen, accept, connect.
+//! C interface of connections of rsockets: `sockaddr`, descriptors, errno.
 
 use std::{ffi::c_int, net::SocketAddr};
 
 use libc::{AF_INET, AF_INET6, O_NONBLOCK, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 
 use super::{
-    socket::{set_flags, tell_address},
+    socket::{set_flags, write_address},
     table,
 };
 use crate::{
@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn raccept(
             && let Ok(peer) = accepted.peer_address()
         {
             // SAFETY: as the program says.
-            unsafe { tell_address(peer, addr, length) }?;
+            unsafe { write_address(peer, addr, length) }?;
         }
         let is_nonblocking = listener.is_nonblocking();
         accepted.set_nonblocking(is_nonblocking);

@@ -1,4 +1,4 @@
-//! Sending and receiving, and buffers that the peer may write.
+//! C interface of rsocket data: `iovec`, `msghdr`, mapped buffers.
 
 use std::{
     ffi::{c_int, c_void},
@@ -13,7 +13,7 @@ use libc::{
 use offload_engine::memory::{SharedSpan, mapped};
 use rdma_over_tcp::rnic::RegisteredBuffer;
 
-use super::{socket::tell_address, table};
+use super::{socket::write_address, table};
 use crate::guard::{self, Errno};
 
 /// Pieces of a call, at most (`IOV_MAX`).
@@ -114,7 +114,7 @@ pub(crate) unsafe extern "C" fn rrecvfrom(
         if !from.is_null() && count > 0 {
             let peer = table::find(socket)?.peer_address()?;
             // SAFETY: as the program says.
-            unsafe { tell_address(peer, from, from_length) }?;
+            unsafe { write_address(peer, from, from_length) }?;
         }
         Ok(count)
     })

@@ -1,5 +1,7 @@
-//! Options of rsockets. Those that mean something for TCP are kept by the kernel's socket behind the descriptor, which
-//! checks their values as programs expect; what they do is done here.
+//! C interface of rsocket options: levels, names, values.
+//!
+//! Options that have a meaning for TCP are kept by the kernel's socket of the descriptor, which checks their values as
+//! programs expect. Their effects are implemented here.
 
 use std::{
     ffi::{c_int, c_void},
@@ -123,21 +125,21 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
         match (level, name) {
             (SOL_SOCKET, SO_RCVBUF) => {
                 let bytes = doubled(number()?);
-                Ok(socket.set(|settings| settings.receive_buffer = bytes)?)
+                Ok(socket.set(|options| options.receive_buffer = bytes)?)
             }
             (SOL_SOCKET, SO_SNDBUF) => {
                 let bytes = doubled(number()?);
-                Ok(socket.set(|settings| settings.send_buffer = bytes)?)
+                Ok(socket.set(|options| options.send_buffer = bytes)?)
             }
             (SOL_SOCKET, SO_REUSEADDR) => {
                 let is_on = number()? != 0;
                 keep()?;
-                Ok(socket.set(|settings| settings.is_reuse = is_on)?)
+                Ok(socket.set(|options| options.is_reuse = is_on)?)
             }
             (IPPROTO_IPV6, IPV6_V6ONLY) => {
                 let is_on = number()? != 0;
                 keep()?;
-                Ok(socket.set(|settings| settings.is_family_only = is_on)?)
+                Ok(socket.set(|options| options.is_family_only = is_on)?)
             }
             (SOL_SOCKET, SO_KEEPALIVE) | (IPPROTO_TCP, TCP_KEEPIDLE) => {
                 keep()?;
@@ -148,11 +150,11 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
                 if socket.is_opened() {
                     return Err(Errno(libc::EINVAL));
                 }
-                Ok(socket.set(|settings| match name {
-                    RDMA_SQSIZE => settings.send_queue = number,
-                    RDMA_RQSIZE => settings.receive_queue = number,
-                    RDMA_INLINE => settings.inline = number,
-                    _ => settings.iomap_entries = u16::try_from(number).unwrap_or(u16::MAX),
+                Ok(socket.set(|options| match name {
+                    RDMA_SQSIZE => options.send_queue = number,
+                    RDMA_RQSIZE => options.receive_queue = number,
+                    RDMA_INLINE => options.inline = number,
+                    _ => options.iomap_entries = u16::try_from(number).unwrap_or(u16::MAX),
                 })?)
             }
             _ if is_kept(level, name) => keep(),
@@ -163,7 +165,11 @@ pub(crate) unsafe extern "C" fn rsetsockopt(
 }
 
 /// Writes what fits of a value, and its length.
-unsafe fn tell(value: *mut c_void, length: *mut socklen_t, told: &[u8]) -> Result<(), Errno> {
+unsafe fn write_value(
+    value: *mut c_void,
+    length: *mut socklen_t,
+    told: &[u8],
+) -> Result<(), Errno> {
     if length.is_null() || value.is_null() {
         return Err(Errno(libc::EFAULT));
     }
@@ -195,22 +201,24 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
 ) -> c_int {
     guard::done(|| {
         let socket = table::find(descriptor)?;
-        let settings = socket.settings();
+        let options = socket.options();
         let wide = |number: u32| c_int::try_from(number).unwrap_or(c_int::MAX);
         let number = match (level, name) {
             (SOL_SOCKET, SO_ERROR) => socket.take_error()?.map_or(0, |error| error.0),
-            (SOL_SOCKET, SO_RCVBUF) => wide(settings.receive_buffer),
-            (SOL_SOCKET, SO_SNDBUF) => wide(settings.send_buffer),
+            (SOL_SOCKET, SO_RCVBUF) => wide(options.receive_buffer),
+            (SOL_SOCKET, SO_SNDBUF) => wide(options.send_buffer),
             (SOL_SOCKET, SO_ACCEPTCONN) => socket.is_listening().into(),
-            (SOL_RDMA, RDMA_SQSIZE) => wide(settings.send_queue),
-            (SOL_RDMA, RDMA_RQSIZE) => wide(settings.receive_queue),
-            (SOL_RDMA, RDMA_INLINE) => wide(settings.inline),
-            (SOL_RDMA, RDMA_IOMAPSIZE) => settings.iomap_entries.into(),
+            (SOL_RDMA, RDMA_SQSIZE) => wide(options.send_queue),
+            (SOL_RDMA, RDMA_RQSIZE) => wide(options.receive_queue),
+            (SOL_RDMA, RDMA_INLINE) => wide(options.inline),
+            (SOL_RDMA, RDMA_IOMAPSIZE) => options.iomap_entries.into(),
             // No path records.
             // SAFETY: the program gives as much room as it says.
-            (SOL_RDMA, RDMA_ROUTE) => return unsafe { tell(value, length, &[]) },
-            // SAFETY: the program gives as much room as it says.
-            (IPPROTO_TCP, TCP_INFO) => return unsafe { tell(value, length, &tcp_info(&socket)) },
+            (SOL_RDMA, RDMA_ROUTE) => return unsafe { write_value(value, length, &[]) },
+            (IPPROTO_TCP, TCP_INFO) => {
+                // SAFETY: the program gives as much room as it says.
+                return unsafe { write_value(value, length, &tcp_info(&socket)) };
+            }
             (SOL_SOCKET, SO_REUSEADDR | SO_KEEPALIVE | SO_TYPE | SO_DOMAIN | SO_PROTOCOL)
             | (IPPROTO_TCP, TCP_KEEPIDLE)
             | (IPPROTO_IPV6, IPV6_V6ONLY) => return kernel(descriptor, level, name, value, length),
@@ -218,7 +226,7 @@ pub(crate) unsafe extern "C" fn rgetsockopt(
             _ => return Err(Errno(libc::EOPNOTSUPP)),
         };
         // SAFETY: the program gives as much room as it says.
-        unsafe { tell(value, length, &number.to_ne_bytes()) }
+        unsafe { write_value(value, length, &number.to_ne_bytes()) }
     })
 }
 

@@ -1,4 +1,4 @@
-//! `rpoll` and `rselect`, over rsockets and descriptors of the kernel.
+//! C interface of waiting: `rpoll` and `rselect`, over rsockets and descriptors of the kernel.
 
 use std::{
     ffi::{c_int, c_short},

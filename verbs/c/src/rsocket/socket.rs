@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
 };
 
-use flue_verbs_core::rsocket::{Family, How, Settings, Socket};
+use flue_verbs_core::rsocket::{Family, Shutdown, Socket, SocketOptions};
 use libc::{
     AF_INET, AF_INET6, F_GETFD, F_GETFL, F_SETFD, F_SETFL, IPPROTO_TCP, O_NONBLOCK, SOCK_CLOEXEC,
     SOCK_NONBLOCK, SOCK_STREAM, sockaddr, sockaddr_in, sockaddr_in6, socklen_t,
@@ -37,7 +37,7 @@ pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) ->
         if !is_stream || protocol != 0 && protocol != IPPROTO_TCP {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        let socket = Socket::new(config::engine()?, family, Settings::default())?;
+        let socket = Socket::new(config::device()?, family, SocketOptions::default())?;
         let descriptor = table::descriptor(family, kind & SOCK_CLOEXEC != 0)?;
         let descriptor = table::enter(descriptor, socket.clone())?;
         if kind & SOCK_NONBLOCK != 0 {
@@ -49,7 +49,7 @@ pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) ->
 }
 
 /// Writes an address for the program: as much of it as there is room for, and its length.
-pub(super) unsafe fn tell_address(
+pub(super) unsafe fn write_address(
     told: SocketAddr,
     addr: *mut sockaddr,
     length: *mut socklen_t,
@@ -77,9 +77,9 @@ pub(crate) extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
     guard::done(|| {
         let socket = table::find(socket)?;
         let how = match how {
-            libc::SHUT_RD => How::Read,
-            libc::SHUT_WR => How::Write,
-            libc::SHUT_RDWR => How::Both,
+            libc::SHUT_RD => Shutdown::Read,
+            libc::SHUT_WR => Shutdown::Write,
+            libc::SHUT_RDWR => Shutdown::Both,
             _ => return Err(Errno(libc::EINVAL)),
         };
         socket.shut_down(how)
@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C" fn rgetpeername(
     guard::done(|| {
         let peer = table::find(socket)?.peer_address()?;
         // SAFETY: as the program says.
-        unsafe { tell_address(peer, addr, length) }
+        unsafe { write_address(peer, addr, length) }
     })
 }
 
@@ -120,7 +120,7 @@ pub(crate) unsafe extern "C" fn rgetsockname(
     guard::done(|| {
         let local = table::find(socket)?.local_address();
         // SAFETY: as the program says.
-        unsafe { tell_address(local, addr, length) }
+        unsafe { write_address(local, addr, length) }
     })
 }
 

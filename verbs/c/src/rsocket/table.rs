@@ -1,10 +1,10 @@
-//! rsockets by descriptor.
+//! Table of rsockets by descriptor.
 //!
 //! The descriptor is one of the kernel's: a TCP socket that is never bound or connected. It keeps the number from being
 //! used for something else, and it keeps options. Its inode tells whether the program has closed it behind our back:
 //! then the number is none of ours any more.
 //!
-//! Each generation of processes ([`engine::generation`]) has a table of its own. A child looks into its parent's only
+//! Each generation of processes ([`device::generation`]) has a table of its own. A child looks into its parent's only
 //! to tell an rsocket that it cannot use from what was never one, and does not wait for a lock there: its holder may
 //! not exist in the child.
 
@@ -34,17 +34,17 @@ use crate::{
 const EXIT_TIME: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
-struct Entry {
+struct OpenSocket {
     socket: Arc<Socket>,
     inode: u64,
 }
 
-type Entries = BTreeMap<c_int, Entry>;
+type SocketTable = BTreeMap<c_int, OpenSocket>;
 
-static TABLES: [Mutex<Entries>; GENERATIONS_MAX] =
+static TABLES: [Mutex<SocketTable>; GENERATIONS_MAX] =
     [const { Mutex::new(BTreeMap::new()) }; GENERATIONS_MAX];
 
-fn own() -> Result<MutexGuard<'static, Entries>, Errno> {
+fn own() -> Result<MutexGuard<'static, SocketTable>, Errno> {
     let table = TABLES.get(process::generation()).ok_or(Errno(libc::ENODEV))?;
     Ok(table.lock().unwrap_or_else(PoisonError::into_inner))
 }
@@ -76,13 +76,16 @@ pub(super) fn enter(descriptor: OwnedFd, socket: Arc<Socket>) -> Result<c_int, E
     AT_EXIT.call_once(|| {
         // SAFETY: a function of this library, which is never unloaded while the program runs.
         if unsafe { libc::atexit(at_exit) } != 0 {
-            tracing::error!("rsockets that are open at exit are reset: no room for a handler");
+            tracing::error!(
+                error = "no memory",
+                "exit handler not installed: rsockets that are open at exit are reset"
+            );
         }
     });
     let number = descriptor.as_raw_fd();
     let inode = inode(number).ok_or(Errno(libc::EBADF))?;
     // The number was another rsocket's before, which the program has closed behind our back.
-    let before = own()?.insert(number, Entry { socket, inode });
+    let before = own()?.insert(number, OpenSocket { socket, inode });
     drop(before);
     Ok(descriptor.into_raw_fd())
 }
@@ -105,9 +108,8 @@ pub(super) fn find(descriptor: c_int) -> Result<Arc<Socket>, Errno> {
     if !entry.socket.is_inheritable() {
         return Err(Errno(libc::ENODEV));
     }
-    entry.socket.take_over(inherit::engine()?).map_err(|error| {
-        let Errno(errno) = error;
-        tracing::error!(errno, descriptor, "rsocket of the parent process is not taken over");
+    entry.socket.take_over(inherit::device()?).map_err(|error| {
+        tracing::error!(%error, descriptor, "rsocket of the parent process not taken over");
         Errno(libc::ENODEV)
     })?;
     own()?.insert(descriptor, entry.clone());
@@ -115,8 +117,8 @@ pub(super) fn find(descriptor: c_int) -> Result<Arc<Socket>, Errno> {
 }
 
 /// The rsocket of a process that this one was forked from.
-fn inherited(descriptor: c_int) -> Option<Entry> {
-    let find = |table: &Mutex<Entries>| {
+fn inherited(descriptor: c_int) -> Option<OpenSocket> {
+    let find = |table: &Mutex<SocketTable>| {
         let entry = table.try_lock().ok()?.get(&descriptor)?.clone();
         (inode(descriptor) == Some(entry.inode)).then_some(entry)
     };
@@ -147,7 +149,7 @@ extern "C" fn at_exit() {
         let Ok(mut entries) = own() else { return };
         let all = std::mem::take(&mut *entries);
         drop(entries);
-        for (_, Entry { socket, .. }) in all {
+        for (_, OpenSocket { socket, .. }) in all {
             if socket.is_listening() {
                 // The kernel closes it with the process; a child of a fork may go on listening.
                 std::mem::forget(socket);

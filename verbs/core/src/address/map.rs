@@ -13,14 +13,14 @@ use offload_engine::address::canonical;
 
 /// Address of the kernel that stands for one of a node, for programs that use both worlds under one name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mapping {
+pub struct AddressMapping {
     /// Address of the kernel, which the program uses and is shown.
     pub host: IpAddr,
     /// Address of the node.
     pub node: IpAddr,
 }
 
-impl FromStr for Mapping {
+impl FromStr for AddressMapping {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -39,7 +39,7 @@ impl FromStr for Mapping {
     }
 }
 
-impl fmt::Display for Mapping {
+impl fmt::Display for AddressMapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.host, self.node)
     }
@@ -115,7 +115,7 @@ pub struct View {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AddressMap {
     /// Addresses.
-    pub addresses: Vec<Mapping>,
+    pub addresses: Vec<AddressMapping>,
     /// Ports. One for a certain host precedes one for any.
     pub ports: Vec<PortMapping>,
 }
@@ -162,10 +162,10 @@ mod tests {
 
     #[test]
     fn mapping_without_two_addresses_of_one_family_is_refused() {
-        let mapping: Mapping = "127.0.0.1=10.9.0.1".parse().unwrap();
+        let mapping: AddressMapping = "127.0.0.1=10.9.0.1".parse().unwrap();
         assert_eq!(mapping.to_string(), "127.0.0.1=10.9.0.1");
         for wrong in ["", "127.0.0.1", "127.0.0.1=x", "::1=10.9.0.1", "0.0.0.0=10.9.0.1"] {
-            assert!(wrong.parse::<Mapping>().is_err(), "{wrong}");
+            assert!(wrong.parse::<AddressMapping>().is_err(), "{wrong}");
         }
     }
 

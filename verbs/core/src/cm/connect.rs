@@ -1,4 +1,4 @@
-//! Identifiers: how connections are made, and how they end.
+//! Connection of an identifier: establishment, events, end.
 
 use std::{
     mem,
@@ -14,12 +14,12 @@ use rdma_over_tcp::{
 };
 
 use super::id::{
-    Attempt, ConnectParameters, Id, Phase,
+    ConnectAttempt, ConnectParameters, Id, IdPhase,
     channel::{Event, EventKind},
 };
 use crate::{
     errno::Errno,
-    qp::{Qp, State},
+    qp::{IbvQpState, Qp},
     usage,
 };
 
@@ -65,7 +65,7 @@ fn failure(error: ConnectError, cause: Option<&ConnectCause>) -> (EventKind, i32
 impl Id {
     /// The most Reads at once, in each direction.
     fn most_reads(&self) -> ReadLimit {
-        let limits = self.engine().limits();
+        let limits = self.device().limits();
         ReadLimit { inbound: limits.ird_max, outbound: limits.ord_max }
     }
 
@@ -73,27 +73,28 @@ impl Id {
     ///
     /// # Errors
     /// `EINVAL`: the route is not resolved, the queue pair cannot be connected, or there is too much private data.
-    /// `EISCONN`: the queue pair is connected. `EADDRINUSE`. As [`Engine::check`](crate::device::Engine::check).
+    /// `EISCONN`: the queue pair is connected. `EADDRINUSE`. As [`Device::check`](crate::device::Device::check).
     pub fn connect(
         self: &Arc<Self>,
         qp: &Arc<Qp>,
         parameters: &ConnectParameters,
     ) -> Result<(), Errno> {
-        let engine = self.engine();
-        engine.check()?;
+        let device = self.device();
+        device.check()?;
         let addresses = {
             let mut inner = self.lock();
-            let remote = inner.remote.filter(|_| inner.phase == Phase::RouteResolved);
+            let remote = inner.remote.filter(|_| inner.phase == IdPhase::RouteResolved);
             let remote = remote.ok_or(Errno::INVAL)?;
-            inner.phase = Phase::Connecting;
+            inner.phase = IdPhase::Connecting;
             inner.qp = Some(qp.clone());
-            inner.is_qp_gone = false;
+            inner.is_qp_detached = false;
             let (qp, parameters) = (qp.clone(), parameters.clone());
-            inner.attempt = Some(Attempt { qp, parameters, until: Instant::now() + REFUSED_GRACE });
+            inner.attempt =
+                Some(ConnectAttempt { qp, parameters, until: Instant::now() + REFUSED_GRACE });
             (inner.local, remote)
         };
         self.follow(qp);
-        let begun = engine.with(|core, _| {
+        let begun = device.with(|core, _| {
             let connector = core.create_connector()?;
             let begun = self.dial(core, connector, qp, addresses, parameters);
             if let Err(error) = begun {
@@ -106,7 +107,7 @@ impl Id {
         });
         if begun.is_err() {
             let mut inner = self.lock();
-            inner.phase = Phase::RouteResolved;
+            inner.phase = IdPhase::RouteResolved;
             inner.qp = None;
             inner.attempt = None;
         }
@@ -139,14 +140,15 @@ impl Id {
             (inner.attempt.clone(), inner.remote.map(|remote| (inner.local, remote)))
         };
         // The program may have destroyed the identifier, which has closed the connector.
-        let (Some(Attempt { qp, parameters, .. }), Some(addresses)) = (attempt, addresses) else {
+        let (Some(ConnectAttempt { qp, parameters, .. }), Some(addresses)) = (attempt, addresses)
+        else {
             return;
         };
         let dialed =
-            self.engine().with(|core, _| self.dial(core, connector, &qp, addresses, &parameters));
+            self.device().with(|core, _| self.dial(core, connector, &qp, addresses, &parameters));
         if dialed.is_err() {
             self.give_up(connector);
-            self.tell_failure(ConnectError::Refused, None);
+            self.report_failure(ConnectError::Refused, None);
         }
     }
 
@@ -158,7 +160,7 @@ impl Id {
         let (this, disconnected) = (self.clone(), self.clone());
         let disconnect: rdma_over_tcp::rnic::DisconnectEvent =
             Box::new(move |reason| disconnected.disconnected(reason));
-        let begun = self.engine().with(|core, _| {
+        let begun = self.device().with(|core, _| {
             let data = core.connection_data(connector).cloned().unwrap_or_default();
             let local = core.local_address(connector);
             let completion = Box::new(move |outcome: Result<(), ConnectError>| match outcome {
@@ -176,8 +178,8 @@ impl Id {
         {
             let mut inner = self.lock();
             inner.attempt = None;
-            if matches!(inner.phase, Phase::Connecting | Phase::Accepting) {
-                inner.phase = Phase::Connected;
+            if matches!(inner.phase, IdPhase::Connecting | IdPhase::Accepting) {
+                inner.phase = IdPhase::Connected;
             }
             inner.local = local.or(inner.local);
         }
@@ -192,9 +194,9 @@ impl Id {
     /// disconnect follows.
     fn follow(self: &Arc<Self>, qp: &Qp) {
         let this = Arc::downgrade(self);
-        qp.on_departure(Box::new(move || {
+        qp.call_on_detach(Box::new(move || {
             if let Some(this) = this.upgrade() {
-                this.lock().is_qp_gone = true;
+                this.lock().is_qp_detached = true;
                 this.end_without_queue_pair();
             }
         }));
@@ -204,7 +206,8 @@ impl Id {
     fn end_without_queue_pair(self: &Arc<Self>) {
         let is_over = {
             let inner = self.lock();
-            inner.is_qp_gone && matches!(inner.phase, Phase::Connected | Phase::Disconnecting)
+            inner.is_qp_detached
+                && matches!(inner.phase, IdPhase::Connected | IdPhase::Disconnecting)
         };
         if is_over {
             self.disconnected(None);
@@ -217,7 +220,7 @@ impl Id {
         let has_time =
             self.lock().attempt.as_ref().is_some_and(|attempt| Instant::now() < attempt.until);
         let this = self.clone();
-        let (cause, is_repeated) = self.engine().with(|core, now| {
+        let (cause, is_repeated) = self.device().with(|core, now| {
             let cause = core.connect_cause(connector).cloned();
             let is_refused = matches!(cause, Some(ConnectCause::Tcp(ConnectError::Refused)));
             let again = Box::new(move || this.connect_again(connector));
@@ -228,7 +231,7 @@ impl Id {
         });
         if !is_repeated {
             self.give_up(connector);
-            self.tell_failure(error, cause);
+            self.report_failure(error, cause);
         }
     }
 
@@ -242,10 +245,10 @@ impl Id {
         self.close(Key::Connector(connector));
     }
 
-    fn tell_failure(self: &Arc<Self>, error: ConnectError, cause: Option<ConnectCause>) {
+    fn report_failure(self: &Arc<Self>, error: ConnectError, cause: Option<ConnectCause>) {
         {
             let mut inner = self.lock();
-            inner.phase = Phase::RouteResolved;
+            inner.phase = IdPhase::RouteResolved;
             inner.attempt = None;
         }
         let mut event = Event::new(EventKind::ConnectError, self);
@@ -261,20 +264,20 @@ impl Id {
     ///
     /// # Errors
     /// `EINVAL`: there is none, the queue pair cannot be connected, or there is too much private data. `ECONNRESET`:
-    /// the peer has given up. As [`Engine::check`](crate::device::Engine::check).
+    /// the peer has given up. As [`Device::check`](crate::device::Device::check).
     pub fn accept(
         self: &Arc<Self>,
         qp: &Arc<Qp>,
         parameters: &ConnectParameters,
     ) -> Result<(), Errno> {
-        let engine = self.engine();
-        engine.check()?;
+        let device = self.device();
+        device.check()?;
         let (connector, offered) = {
             let mut inner = self.lock();
-            let (Phase::Requested, Some(connector)) = (inner.phase, inner.connector) else {
+            let (IdPhase::Requested, Some(connector)) = (inner.phase, inner.connector) else {
                 return Err(Errno::INVAL);
             };
-            inner.phase = Phase::Accepting;
+            inner.phase = IdPhase::Accepting;
             inner.qp = Some(qp.clone());
             (connector, inner.offered)
         };
@@ -293,7 +296,7 @@ impl Id {
             Box::new(move |reason| disconnected.disconnected(reason));
         let data = ConnectionData { limits, private_data: Default::default() };
         let private_data = &parameters.private_data;
-        let begun = engine.with(|core, now| {
+        let begun = device.with(|core, now| {
             let (id, local) = (qp.id(), core.local_address(connector));
             let completion = Box::new(move |outcome: Result<(), ConnectError>| match outcome {
                 Ok(()) => this.established(local, &data),
@@ -306,11 +309,11 @@ impl Id {
             {
                 let mut inner = self.lock();
                 inner.qp = None;
-                inner.phase = if is_peer_gone { Phase::Closed } else { Phase::Requested };
+                inner.phase = if is_peer_gone { IdPhase::Closed } else { IdPhase::Requested };
             }
             if is_peer_gone {
                 // As the kernel's CM has it: what the program has posted completes as flushed.
-                let _ = qp.modify(State::Error);
+                let _ = qp.modify(IbvQpState::Error);
             }
             return Err(error.into());
         }
@@ -319,7 +322,7 @@ impl Id {
 
     /// The peer of an accepted request has not gone on.
     fn not_accepted(self: &Arc<Self>, error: ConnectError) {
-        self.lock().phase = Phase::Closed;
+        self.lock().phase = IdPhase::Closed;
         let mut event = Event::new(EventKind::ConnectError, self);
         event.status = -Errno::from(error).0;
         Self::raise(event);
@@ -328,23 +331,23 @@ impl Id {
     /// Rejects a request.
     ///
     /// # Errors
-    /// `EINVAL`: there is none, or too much private data. As [`Engine::check`](crate::device::Engine::check).
+    /// `EINVAL`: there is none, or too much private data. As [`Device::check`](crate::device::Device::check).
     pub fn reject(&self, private_data: &[u8]) -> Result<(), Errno> {
-        let engine = self.engine();
-        engine.check()?;
+        let device = self.device();
+        device.check()?;
         let connector = {
             let inner = self.lock();
-            let (Phase::Requested, Some(connector)) = (inner.phase, inner.connector) else {
+            let (IdPhase::Requested, Some(connector)) = (inner.phase, inner.connector) else {
                 return Err(Errno::INVAL);
             };
             connector
         };
-        let rejected = engine.with(|core, _| core.reject(connector, private_data));
+        let rejected = device.with(|core, _| core.reject(connector, private_data));
         match rejected {
             // A peer that has given up needs no answer.
             Ok(()) | Err(ConnectError::Aborted) => {
                 let mut inner = self.lock();
-                inner.phase = Phase::Closed;
+                inner.phase = IdPhase::Closed;
                 inner.connector = None;
                 drop(inner);
                 self.close(Key::Connector(connector));
@@ -358,24 +361,24 @@ impl Id {
     /// already is no error.
     ///
     /// # Errors
-    /// `EINVAL`: there was no connection. As [`Engine::check`](crate::device::Engine::check).
+    /// `EINVAL`: there was no connection. As [`Device::check`](crate::device::Device::check).
     pub fn disconnect(self: &Arc<Self>) -> Result<(), Errno> {
-        let engine = self.engine();
-        engine.check()?;
+        let device = self.device();
+        device.check()?;
         let connector = {
             let mut inner = self.lock();
             match (inner.phase, inner.connector) {
-                (Phase::Connected, Some(connector)) => {
-                    inner.phase = Phase::Disconnecting;
+                (IdPhase::Connected, Some(connector)) => {
+                    inner.phase = IdPhase::Disconnecting;
                     connector
                 }
-                (Phase::Disconnecting | Phase::Closed, Some(_)) => return Ok(()),
+                (IdPhase::Disconnecting | IdPhase::Closed, Some(_)) => return Ok(()),
                 _ => return Err(Errno::INVAL),
             }
         };
         let this = self.clone();
         let completion = Box::new(move |_| this.disconnected(None));
-        let begun = engine.with(|core, now| core.disconnect(now, connector, completion));
+        let begun = device.with(|core, now| core.disconnect(now, connector, completion));
         if begun.is_err() {
             // It has ended already: by the peer, or with its queue pair, which was destroyed or reset.
             self.disconnected(None);
@@ -387,12 +390,12 @@ impl Id {
     fn disconnected(self: &Arc<Self>, reason: Option<EndReason>) {
         let (qp, before) = {
             let mut inner = self.lock();
-            (inner.qp.clone(), mem::replace(&mut inner.phase, Phase::Closed))
+            (inner.qp.clone(), mem::replace(&mut inner.phase, IdPhase::Closed))
         };
         if let (Some(qp), Some(reason)) = (qp, reason) {
             qp.ended(reason);
         }
-        if before != Phase::Closed {
+        if before != IdPhase::Closed {
             Self::raise(Event::new(EventKind::Disconnected, self));
         }
     }

@@ -1,4 +1,4 @@
-//! What a connection is to have, and what programs may choose.
+//! Options of an rsocket: sizes, limits, defaults.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -7,9 +7,9 @@ use std::{
 
 use super::{
     resources::Sizes,
-    wire::{DATA_BYTES_MAX, told_iomap_entries},
+    wire::{DATA_BYTES_MAX, encodable_iomap_entries},
 };
-use crate::{device::Engine, errno::Errno};
+use crate::{device::Device, errno::Errno};
 
 /// Bytes of the smallest and the largest buffer.
 const BUFFER_BYTES: std::ops::RangeInclusive<u32> = 4096..=1 << 28;
@@ -54,7 +54,7 @@ impl Family {
 
 /// Directions to be shut down.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum How {
+pub enum Shutdown {
     /// Nothing is to be received any more.
     Read,
     /// Nothing is to be sent any more.
@@ -76,7 +76,7 @@ pub enum Linger {
 
 /// What a connection is to have; a listener's are those of its connections.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct SocketOptions {
     /// Bytes of the send buffer.
     pub send_buffer: u32,
     /// Bytes of the receive buffer.
@@ -95,7 +95,7 @@ pub struct Settings {
     pub is_family_only: bool,
 }
 
-impl Default for Settings {
+impl Default for SocketOptions {
     fn default() -> Self {
         Self {
             send_buffer: 1 << 18,
@@ -110,7 +110,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl SocketOptions {
     /// Brings them to what there can be.
     pub fn limit(&mut self) {
         let Self { send_buffer, receive_buffer, send_queue, receive_queue, .. } = self;
@@ -122,10 +122,10 @@ impl Settings {
             *depth = (*depth).clamp((*QUEUE_DEPTH.start()).into(), (*QUEUE_DEPTH.end()).into());
         }
         self.inline = self.inline.min(DATA_BYTES_MAX);
-        self.iomap_entries = told_iomap_entries(self.iomap_entries);
+        self.iomap_entries = encodable_iomap_entries(self.iomap_entries);
     }
 
-    pub(super) fn sizes(&self, engine: &Engine) -> Sizes {
+    pub(super) fn sizes(&self, device: &Device) -> Sizes {
         let mut limited = self.clone();
         limited.limit();
         let narrow = |depth: u32| u16::try_from(depth).unwrap_or(*QUEUE_DEPTH.end());
@@ -134,7 +134,7 @@ impl Settings {
             half: limited.receive_buffer / 2,
             send_queue: narrow(limited.send_queue),
             credits: narrow(limited.receive_queue),
-            inline: limited.inline.max(INLINE_BYTES_MIN).min(engine.limits().inline_bytes_max),
+            inline: limited.inline.max(INLINE_BYTES_MIN).min(device.limits().inline_bytes_max),
             iomap_entries: limited.iomap_entries,
         }
     }

@@ -1,4 +1,4 @@
-//! What a connection uses of the adapter: a queue pair with its completion queue, and four pieces of memory.
+//! Resources of a connection: a queue pair with its completion queue, and four registered buffers.
 //!
 //! | memory | the peer may write it | |
 //! |---|---|---|
@@ -22,12 +22,12 @@ use super::{
 };
 use crate::{
     cq::Cq,
-    device::Engine,
+    device::Device,
     errno::Errno,
-    event_queue::Listener,
-    mr::{Region, access, rights},
+    event_queue::EventCallback,
+    mr::{Mr, access, rights},
     pd::Pd,
-    qp::{Qp, QpAttributes, State},
+    qp::{IbvQpState, Qp, QpAttributes},
 };
 
 /// Requests of messages about the connection, beside those with data.
@@ -59,7 +59,7 @@ pub(super) struct Sizes {
 
 /// A request, as its completion names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Done {
+pub(super) enum RequestId {
     /// A message lies in that place of the inbox.
     Received(u32),
     /// So many bytes were sent, with a message.
@@ -72,7 +72,7 @@ pub(super) enum Done {
     Control(u32),
 }
 
-impl Done {
+impl RequestId {
     const fn to_number(self) -> u64 {
         let (kind, value) = match self {
             Self::Received(at) => (0, at),
@@ -128,14 +128,14 @@ impl<T> Drop for Owned<T> {
 #[derive(Debug)]
 struct Memory {
     buffer: RegisteredBuffer,
-    region: Owned<Region>,
+    region: Owned<Mr>,
 }
 
 impl Memory {
     fn new(pd: &Arc<Pd>, bytes: usize, flags: u32) -> Result<Self, Errno> {
         let buffer = RegisteredBuffer::allocate(bytes).ok_or(Errno::NOMEM)?;
-        let region = Region::new(pd, &buffer, rights(flags)?)?;
-        Ok(Self { buffer, region: Owned::new(region, Region::destroy) })
+        let region = Mr::new(pd, &buffer, rights(flags)?)?;
+        Ok(Self { buffer, region: Owned::new(region, Mr::destroy) })
     }
 
     fn entry(&self, at: u32, length: u32) -> Entry {
@@ -151,7 +151,7 @@ impl Memory {
 
 /// The adapter's part of a connection. Members end in this order.
 #[derive(Debug)]
-pub(super) struct Endpoint {
+pub(super) struct Resources {
     pub(super) qp: Owned<Qp>,
     pub(super) sizes: Sizes,
     cq: Owned<Cq>,
@@ -162,15 +162,15 @@ pub(super) struct Endpoint {
     pub(super) pd: Owned<Pd>,
 }
 
-impl Endpoint {
-    /// Makes all, and posts the receives. `listener` is called when a completion was asked for and is there.
+impl Resources {
+    /// Makes all, and posts the receives. `callback` is called when a completion was asked for and is there.
     ///
     /// # Errors
-    /// `ENOMEM`, `EINVAL`: more than the adapter has. As [`Engine::check`].
+    /// `ENOMEM`, `EINVAL`: more than the adapter has. As [`Device::check`].
     pub(super) fn new(
-        engine: &'static Engine,
+        device: &'static Device,
         sizes: Sizes,
-        listener: Listener,
+        callback: EventCallback,
     ) -> Result<Self, Errno> {
         let Sizes { send_buffer, half, send_queue, credits, inline, iomap_entries } = sizes;
         let receives = u32::from(credits) + RECEIVES_OF_CONTROL;
@@ -180,12 +180,12 @@ impl Endpoint {
         let lists =
             GRANT_SLOTS as usize * ENTRY_BYTES + usize::from(iomap_entries) * IOMAP_ENTRY_BYTES;
 
-        let pd = Owned::new(Pd::new(engine)?, Pd::destroy);
+        let pd = Owned::new(Pd::new(device)?, Pd::destroy);
         let lists = Memory::new(&pd, lists, remote)?;
         let ring = Memory::new(&pd, 2 * half as usize, remote)?;
         let inbox = Memory::new(&pd, receives as usize * MESSAGE_BYTES, local)?;
         let send = Memory::new(&pd, send_buffer as usize, local)?;
-        let cq = Cq::with_listener(engine, receives + requests, listener)?;
+        let cq = Cq::with_callback(device, receives + requests, callback)?;
         let cq = Owned::new(cq, Cq::destroy);
         let limits = QpLimits {
             receive_queue_depth: receives,
@@ -198,10 +198,10 @@ impl Endpoint {
             QpAttributes { send_cq: cq.clone(), receive_cq: cq.clone(), srq: None, limits };
         let qp = Qp::new(&pd, attributes, Box::new(|_, _| {}))?;
         let qp = Owned::new(qp, Qp::destroy);
-        let endpoint = Self { qp, sizes, cq, send, inbox, ring, lists, pd };
+        let resources = Self { qp, sizes, cq, send, inbox, ring, lists, pd };
         let all: Vec<_> = (0..receives).collect();
-        endpoint.post_receives(&all)?;
-        Ok(endpoint)
+        resources.post_receives(&all)?;
+        Ok(resources)
     }
 
     /// What the peer is told.
@@ -226,13 +226,13 @@ impl Endpoint {
     }
 
     /// Calls `take` with what has completed, and whether it has succeeded.
-    pub(super) fn completions(&self, mut take: impl FnMut(Done, bool, u32)) {
+    pub(super) fn completions(&self, mut take: impl FnMut(RequestId, bool, u32)) {
         let mut batch = [None::<Completion>; BATCH];
         loop {
             let count = self.cq.take(&mut batch);
             for completion in batch[..count].iter().flatten() {
                 let Completion { context, status, bytes, .. } = *completion;
-                take(Done::from_number(context), status == WcStatus::Success, bytes);
+                take(RequestId::from_number(context), status == WcStatus::Success, bytes);
             }
             if count < BATCH {
                 return;
@@ -255,7 +255,7 @@ impl Endpoint {
         self.qp.post_receives(|poster| {
             places.iter().try_for_each(|at| {
                 let sge = self.inbox.sge(at * MESSAGE_BYTES as u32, MESSAGE_BYTES as u32);
-                poster.post(Done::Received(*at).to_number(), &[sge])
+                poster.post(RequestId::Received(*at).to_number(), &[sge])
             })
         })
     }
@@ -270,7 +270,7 @@ impl Endpoint {
     pub(super) fn take_grant(&self, slot: u32) -> Entry {
         let mut octets = [0; ENTRY_BYTES];
         let (list, at) = (&self.lists.buffer, slot as usize * ENTRY_BYTES);
-        self.qp.engine().with(|_, _| {
+        self.qp.device().with(|_, _| {
             list.read_at(at, &mut octets);
             list.write_at(at, &[0; ENTRY_BYTES]);
         });
@@ -281,7 +281,7 @@ impl Endpoint {
     pub(super) fn iomap_entry(&self, index: u16) -> IomapEntry {
         let mut octets = [0; IOMAP_ENTRY_BYTES];
         let at = GRANT_SLOTS as usize * ENTRY_BYTES + usize::from(index) * IOMAP_ENTRY_BYTES;
-        self.qp.engine().with(|_, _| self.lists.buffer.read_at(at, &mut octets));
+        self.qp.device().with(|_, _| self.lists.buffer.read_at(at, &mut octets));
         IomapEntry::from_octets(&octets, ByteOrder::NATIVE)
     }
 
@@ -310,15 +310,15 @@ impl Endpoint {
         };
         let request = Operation::Write { to: Remote::new(to.address, to.key) };
         let Some(message) = message else {
-            let done = Done::Direct(to.length).to_number();
+            let done = RequestId::Direct(to.length).to_number();
             return self.qp.post_send(|poster| poster.post(done, request, data, WrFlags::NONE));
         };
-        self.write_and_send(Done::Data(to.length), request, data, message)
+        self.write_and_send(RequestId::Data(to.length), request, data, message)
     }
 
     fn write_and_send(
         &self,
-        done: Done,
+        done: RequestId,
         write: Operation,
         data: Data<'_>,
         message: [u8; MESSAGE_BYTES],
@@ -335,7 +335,7 @@ impl Endpoint {
     /// Writes an entry into the peer's memory, and sends a message.
     pub(super) fn notify(
         &self,
-        done: Done,
+        done: RequestId,
         (address, key): (u64, u32),
         entry: &[u8],
         message: [u8; MESSAGE_BYTES],
@@ -345,8 +345,8 @@ impl Endpoint {
     }
 
     /// Sends a message alone.
-    pub(super) fn tell(&self, message: [u8; MESSAGE_BYTES]) -> Result<(), Errno> {
-        let done = Done::Control(1).to_number();
+    pub(super) fn send_message(&self, message: [u8; MESSAGE_BYTES]) -> Result<(), Errno> {
+        let done = RequestId::Control(1).to_number();
         let send = Operation::Send { invalidate: None };
         self.qp
             .post_send(|poster| poster.post(done, send, Data::Inline(&[&message]), WrFlags::NONE))
@@ -354,14 +354,14 @@ impl Endpoint {
 
     /// Sends something that the peer does not notice: TCP finds out whether it is there.
     pub(super) fn probe(&self) -> Result<(), Errno> {
-        let done = Done::Control(1).to_number();
+        let done = RequestId::Control(1).to_number();
         let write = Operation::Write { to: Remote::new(0, 0) };
         self.qp.post_send(|poster| poster.post(done, write, Data::Inline(&[]), WrFlags::NONE))
     }
 
     /// Ends the connection at once.
     pub(super) fn fail(&self) {
-        let _ = self.qp.modify(State::Error);
+        let _ = self.qp.modify(IbvQpState::Error);
     }
 }
 
@@ -372,14 +372,14 @@ mod tests {
     #[test]
     fn completions_name_their_requests() {
         let all = [
-            Done::Received(u32::MAX),
-            Done::Data(1),
-            Done::Direct(65536),
-            Done::Mapped,
-            Done::Control(2),
+            RequestId::Received(u32::MAX),
+            RequestId::Data(1),
+            RequestId::Direct(65536),
+            RequestId::Mapped,
+            RequestId::Control(2),
         ];
         for done in all {
-            assert_eq!(Done::from_number(done.to_number()), done);
+            assert_eq!(RequestId::from_number(done.to_number()), done);
         }
     }
 }

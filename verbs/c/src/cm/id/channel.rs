@@ -1,4 +1,4 @@
-//! Event channels, and their events.
+//! C interface of event channels: pointers, blocking reads, destroyed channels.
 
 use std::{
     collections::VecDeque,
@@ -22,13 +22,13 @@ use crate::{
 };
 
 /// State of a channel.
-enum State {
+enum ChannelState {
     Open(Arc<EventChannel>),
     /// Destroyed by that thread.
     Destroyed(ThreadId),
 }
 
-type ChannelObject = Object<rdma_event_channel, Mutex<State>>;
+type EventChannelObject = Object<rdma_event_channel, Mutex<ChannelState>>;
 
 /// Limit of destroyed channels whose objects are kept. rping's event thread requests another event while its main
 /// thread destroys the channel and exits.
@@ -39,7 +39,8 @@ static DESTROYED: Mutex<VecDeque<usize>> = Mutex::new(VecDeque::new());
 pub(super) fn make() -> Result<*mut rdma_event_channel, Errno> {
     let channel = EventChannel::new()?;
     let fd = channel.events().descriptor().as_raw_fd();
-    Ok(ChannelObject::make(rdma_event_channel { fd }, Mutex::new(State::Open(channel))).cast())
+    Ok(EventChannelObject::make(rdma_event_channel { fd }, Mutex::new(ChannelState::Open(channel)))
+        .cast())
 }
 
 /// Our part of a channel. EBADF: it was destroyed.
@@ -48,10 +49,10 @@ pub(super) fn make() -> Result<*mut rdma_event_channel, Errno> {
 /// The pointer is null, or of a channel that was not destroyed long ago.
 pub(super) unsafe fn events(channel: *mut rdma_event_channel) -> Result<Arc<EventChannel>, Errno> {
     // SAFETY: as the caller says.
-    let own = unsafe { ChannelObject::of(channel) }?;
+    let own = unsafe { EventChannelObject::of(channel) }?;
     match &*own.lock().unwrap_or_else(PoisonError::into_inner) {
-        State::Open(channel) => Ok(channel.clone()),
-        State::Destroyed(_) => Err(Errno(libc::EBADF)),
+        ChannelState::Open(channel) => Ok(channel.clone()),
+        ChannelState::Destroyed(_) => Err(Errno(libc::EBADF)),
     }
 }
 
@@ -61,7 +62,7 @@ pub(super) unsafe fn events(channel: *mut rdma_event_channel) -> Result<Arc<Even
 /// The pointer is of a channel, which nobody uses any more.
 pub(super) unsafe fn remove(channel: *mut rdma_event_channel) {
     // SAFETY: as the caller says.
-    unsafe { ChannelObject::remove(channel) };
+    unsafe { EventChannelObject::remove(channel) };
 }
 
 pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
@@ -71,11 +72,11 @@ pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
 pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     guard::nothing(|| {
         // SAFETY: the program's pointer is null or one of a channel.
-        let Ok(own) = (unsafe { ChannelObject::of(channel) }) else { return };
+        let Ok(own) = (unsafe { EventChannelObject::of(channel) }) else { return };
         // SAFETY: as above; a reader that comes too late finds the old or the new descriptor.
         unsafe { ptr::write_volatile(&raw mut (*channel).fd, -1) };
         *own.lock().unwrap_or_else(PoisonError::into_inner) =
-            State::Destroyed(thread::current().id());
+            ChannelState::Destroyed(thread::current().id());
         let mut destroyed = DESTROYED.lock().unwrap_or_else(PoisonError::into_inner);
         destroyed.push_back(channel as usize);
         if destroyed.len() > DESTROYED_MAX
@@ -101,10 +102,10 @@ unsafe fn fail(channel: *mut rdma_event_channel) -> c_int {
     // SAFETY: the C library gives each thread a valid place for its errno.
     let errno = unsafe { *libc::__errno_location() };
     // SAFETY: as for the caller.
-    let is_held = unsafe { ChannelObject::of(channel) }.is_ok_and(|own| {
+    let is_held = unsafe { EventChannelObject::of(channel) }.is_ok_and(|own| {
         match *own.lock().unwrap_or_else(PoisonError::into_inner) {
-            State::Destroyed(by) => by != thread::current().id(),
-            State::Open(_) => false,
+            ChannelState::Destroyed(by) => by != thread::current().id(),
+            ChannelState::Open(_) => false,
         }
     });
     let since = Instant::now();
