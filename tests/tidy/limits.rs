@@ -295,7 +295,7 @@ const ARCHITECTURE: &[&str] = &[
     "core's lock for {control/src/lib.rs::LOOK_MAX} of them at a time",
     "A batch ends with {EngineConfig::rx_batch_frames_max} frames or {EngineConfig::rx_batch_bytes_max}.",
     "cuts up to {offload_engine::engine::BURST_BYTES_MAX} into frames",
-    "{rdma-over-tcp/src/rnic/qp.rs::WAITING_BYTES_MAX} are not kept waiting",
+    "{rdma-over-tcp/src/rnic/queues/qp.rs::WAITING_BYTES_MAX} are not kept waiting",
     "when {host_stack::socket::AUTO_OFFLOAD_BYTES} have passed in one direction",
     "Send or Write of up to {rdma_over_tcp::rnic::COPY_ASIDE_MAX} is copied aside",
     "when the peer does not follow in {rnic::Config::terminate_timeout} ",

@@ -13,7 +13,7 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-use super::id::{ListenerId, SharedEndpointId, StreamId};
+use super::objects::id::{ListenerId, SharedEndpointId, StreamId};
 use crate::mpa::GatherList;
 
 /// A way into one stream, during a call of the transport.

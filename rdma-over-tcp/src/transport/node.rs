@@ -28,10 +28,13 @@ use super::{
     looped::LoopbackConnections,
     offloaded::{Io, Spare},
 };
-use crate::rnic::{
-    self, Config, ConnectError, FpduSize, Rnic, StreamId,
-    id::{ListenerId, SharedEndpointId},
-    transport::{Command, Reservation, StreamEvent, Transport},
+use crate::{
+    rnic,
+    rnic::{
+        Config, ConnectError, FpduSize, Rnic, StreamId,
+        objects::id::{ListenerId, SharedEndpointId},
+        transport::{Command, Reservation, StreamEvent, Transport},
+    },
 };
 
 /// A call of the adapter for one stream.

@@ -23,7 +23,10 @@ const NAMELESS: [(&str, &str); 4] = [
 /// Structures that later releases of rdma-core extend at the end, with the reason why the shorter one serves them. The
 /// members that both have are compared all the same.
 const EXTENDED_LATER: [(&str, &str); 2] = [
-    ("ibv_port_attr", "ibv_query_port passes the program's size; the rest is zero: no active_speed_ex"),
+    (
+        "ibv_port_attr",
+        "ibv_query_port passes the program's size; the rest is zero: no active_speed_ex",
+    ),
     ("ibv_qp_ex", "ibv_wr_flush needs IBV_QP_EX_WITH_FLUSH, which ibv_create_qp_ex refuses"),
 ];
 

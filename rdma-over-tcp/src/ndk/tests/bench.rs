@@ -37,7 +37,7 @@ use crate::{
     ndk::{Adapter, AdapterConfig, Driver},
     rnic::{
         ConnectError, Rnic, StreamId, Urgency,
-        id::ListenerId,
+        objects::id::ListenerId,
         transport::{Command, StreamEvent, Transport},
     },
 };

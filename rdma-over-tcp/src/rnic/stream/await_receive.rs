@@ -9,7 +9,7 @@ use super::{
     transmit::Transmitter,
     waiting::Waiting,
 };
-use crate::rnic::{config::Config, id::QpId, objects::Objects, transport::Transport};
+use crate::rnic::{config::Config, objects::id::QpId, tables::Objects, transport::Transport};
 
 /// Octets kept of a stream whose transport cannot refuse any.
 const OCTETS_MAX: usize = 1 << 20;

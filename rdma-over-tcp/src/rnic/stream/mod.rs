@@ -36,14 +36,12 @@ use self::{
 };
 use super::{
     config::Config,
-    connector::ConnectorState,
-    id::{ConnectorId, ListenerId, QpId, StreamId},
-    listener::Place,
-    objects::Objects,
-    qp::{Pumped, Qp},
-    read_limit::ReadLimit,
+    connection::{connector::ConnectorState, listener::Place, read_limit::ReadLimit},
+    objects::id::{ConnectorId, ListenerId, QpId, StreamId},
+    queues::qp::{Pumped, Qp},
     stats::History,
     status::ConnectError,
+    tables::Objects,
     transport::{StreamEvent, Transport},
 };
 use crate::{

@@ -19,20 +19,26 @@ use crate::{
     },
     error::WireError,
     mpa::Decoder,
+    rdmap,
     rdmap::{
-        self, Inbound, READ_REQUEST_OCTETS, RdmapError, ReadRequest, ReceivedTerminate, SendKind,
+        Inbound, READ_REQUEST_OCTETS, RdmapError, ReadRequest, ReceivedTerminate, SendKind,
         Terminate, TerminatePhase,
     },
     rnic::{
-        cq::Arrival,
-        id::QpId,
-        objects::Objects,
-        qp::{Qp, ReceiveOutcome},
-        region::{Access, AccessError, Owner, Regions},
-        send_queue::Progress,
-        sges::pieces,
+        memory::{
+            region::{Owner, Regions},
+            registration::{Access, AccessError},
+        },
+        objects::id::QpId,
+        queues::{
+            cq::Arrival,
+            qp::{Qp, ReceiveOutcome},
+            send_queue::Progress,
+            sges::pieces,
+            wr::{Kind, Sge},
+        },
         status::WcStatus,
-        wr::{Kind, Sge},
+        tables::Objects,
     },
 };
 

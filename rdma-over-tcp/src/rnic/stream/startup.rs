@@ -22,14 +22,18 @@ use crate::{
     },
     rdmap::Terminate,
     rnic::{
-        cause::ConnectCause,
         config::Config,
-        connector::{ConnectionData, Connector, ConnectorState},
-        id::{ConnectorId, Key, ListenerId, QpId, StreamId},
-        lifetime::{Return, ReturnGuard},
-        objects::Objects,
-        read_limit::ReadLimit,
+        connection::{
+            cause::ConnectCause,
+            connector::{ConnectionData, Connector, ConnectorState},
+            read_limit::ReadLimit,
+        },
+        objects::{
+            id::{ConnectorId, Key, ListenerId, QpId, StreamId},
+            lifetime::{Return, ReturnGuard},
+        },
         status::ConnectError,
+        tables::Objects,
         transport::Transport,
     },
 };
@@ -348,7 +352,7 @@ impl Stream {
     }
 }
 
-/// The nudges ([`super::nudge`]).
+/// Workaround for the accept race ([`accept_race`](super::accept_race)).
 impl Stream {
     /// The first FPDU is with TCP: the time runs.
     #[inline]

@@ -16,16 +16,17 @@ use crate::{
     error::{EndReason, ErrorNumber, Loss, Truncation, WireError},
     rdmap::{Opcode, ReceivedTerminate, Terminate},
     rnic::{
-        cause::ConnectCause,
         config::Config,
-        connector::ConnectorState,
-        id::QpId,
-        objects::Objects,
-        qp::{LatePosts, QpState, ReceiveOutcome},
-        send_queue::{Progress, WorkRequest},
+        connection::{cause::ConnectCause, connector::ConnectorState},
+        objects::id::QpId,
+        queues::{
+            qp::{LatePosts, QpState, ReceiveOutcome},
+            send_queue::{Progress, WorkRequest},
+            wr::Kind,
+        },
         status::{ConnectError, WcStatus},
+        tables::Objects,
         transport::Transport,
-        wr::Kind,
     },
 };
 

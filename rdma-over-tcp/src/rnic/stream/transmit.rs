@@ -29,11 +29,11 @@ use alloc::{collections::VecDeque, vec::Vec};
 
 use offload_engine::memory::Span;
 
-use self::source::Source;
 use super::{
     failure::Failure,
     inbound_read::InboundRequest,
     sizes::{Limits, ulpdu_max},
+    transmit::source::Source,
 };
 use crate::{
     ddp::{Msn, Stag, TaggedOffset},
@@ -41,12 +41,14 @@ use crate::{
     rdmap::{PendingRead, ReadRequest, Segmenter, Terminate, rtr_header, terminate_header},
     rnic::{
         config::{Config, FpduSize},
-        id::QpId,
-        objects::Objects,
-        qp::{Pumped, Qp},
-        region::{Owner, Regions},
-        send_queue::Progress,
+        memory::region::{Owner, Regions},
+        objects::id::QpId,
+        queues::{
+            qp::{Pumped, Qp},
+            send_queue::Progress,
+        },
         status::WcStatus,
+        tables::Objects,
         transport::Transport,
     },
 };

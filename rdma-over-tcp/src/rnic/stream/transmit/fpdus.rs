@@ -7,13 +7,9 @@ use crate::{
     mpa::GatherList,
     rdmap::ReadRequest,
     rnic::{
-        qp::Qp,
-        region::{Access, Regions},
-        stream::{
-            failure::Failure,
-            inbound_read::InboundRead,
-            sizes::{self, Limits},
-        },
+        memory::{region::Regions, registration::Access},
+        queues::qp::Qp,
+        stream::{failure::Failure, inbound_read::InboundRead, sizes, sizes::Limits},
         transport::Transport,
     },
 };

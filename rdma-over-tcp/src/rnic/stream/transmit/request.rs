@@ -9,13 +9,17 @@ use crate::{
     mpa::GatherList,
     rdmap::{AtomicRequest, PendingRead, ReadRequest, Segmenter, SendKind, Terminate},
     rnic::{
-        qp::Qp,
-        region::{Access, Granted, Owner, Regions},
-        registration::User,
-        send_queue::Progress,
+        memory::{
+            region::{Granted, Owner, Regions},
+            registration::{Access, User},
+        },
+        queues::{
+            qp::Qp,
+            send_queue::Progress,
+            wr::{Kind, Remote, Sge, WrFlags},
+        },
         status::WcStatus,
         stream::{failure::Failure, inbound_read::InboundRequest, sizes::Limits},
-        wr::{Kind, Remote, Sge, WrFlags},
     },
 };
 
