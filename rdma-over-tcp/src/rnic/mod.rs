@@ -24,7 +24,7 @@
 //! transport -> FPDUs -> registered memory, completion queue -> callback, outside of any lock
 //! ```
 //!
-//! Two interfaces are all that it knows: the trait `transport::Transport` below MPA, and above it the methods of
+//! Two interfaces are all that it knows: the trait `transport::LlpStream` below MPA, and above it the methods of
 //! [`Rnic`] that an interface such as [`ndk`](crate::ndk) maps. Limits are those of [`Limits`], [`Capabilities`] and
 //! [`Config`].
 //!

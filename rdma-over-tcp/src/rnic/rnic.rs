@@ -30,7 +30,7 @@ use super::{
     status::ConnectError,
     stream::Stream,
     tables::Objects,
-    transport::{Command, Reservation, StreamEvent, Transport},
+    transport::{Command, LlpStream, Reservation, StreamEvent},
 };
 use crate::error::EndReason;
 
@@ -237,7 +237,7 @@ impl Rnic {
 
     /// Works on a stream in a call of the transport.
     #[inline]
-    fn upcall<T: Transport>(
+    fn upcall<T: LlpStream>(
         &mut self,
         id: StreamId,
         io: &mut T,
@@ -461,16 +461,16 @@ impl Rnic {
         let Some(found) = self.objects.listeners.get_mut(listener) else {
             return Stream::orphan(id);
         };
-        let (place, displaced) = found.awaiting.add(id, addresses.1.ip(), &found.config);
+        let (number, displaced) = found.awaiting.add(id, addresses.1.ip(), &found.config);
         if let Some(displaced) = displaced {
             self.objects.counters.requests_displaced += 1;
             self.end_stream(displaced, ConnectError::Aborted);
         }
-        Stream::passive(id, listener, place, addresses)
+        Stream::passive(id, listener, number, addresses)
     }
 
     /// The transport has the stream: bytes may flow, for the first time or where it is now.
-    pub(crate) fn handle_open(&mut self, id: StreamId, io: &mut impl Transport) {
+    pub(crate) fn handle_open(&mut self, id: StreamId, io: &mut impl LlpStream) {
         self.upcall(id, io, |stream, objects, config, io| match stream.is_open() {
             false => stream.open(objects, config, io),
             true => stream.act(objects, config, io),
@@ -478,12 +478,12 @@ impl Rnic {
     }
 
     /// Bytes in order. Returns how many are taken: all, or less and no more until
-    /// [`Transport::resume_receive`], where the transport may be refused ([`Transport::MAY_REFUSE`]).
+    /// [`LlpStream::resume_receive`], where the transport may be refused ([`LlpStream::MAY_REFUSE`]).
     #[inline(always)]
     pub(crate) fn handle_received(
         &mut self,
         id: StreamId,
-        io: &mut impl Transport,
+        io: &mut impl LlpStream,
         data: &[u8],
     ) -> usize {
         let mut taken = data.len();
@@ -494,13 +494,13 @@ impl Rnic {
     }
 
     /// All lists up to the one with serial `end` are acknowledged; `None`: lists came back that never will be.
-    pub(crate) fn handle_sent(&mut self, id: StreamId, io: &mut impl Transport, end: Option<u64>) {
+    pub(crate) fn handle_sent(&mut self, id: StreamId, io: &mut impl LlpStream, end: Option<u64>) {
         self.upcall(id, io, |stream, objects, config, io| stream.sent(objects, config, io, end));
     }
 
     /// There is room again, or the stream was kicked.
     #[inline(always)]
-    pub(crate) fn handle_room(&mut self, id: StreamId, io: &mut impl Transport) {
+    pub(crate) fn handle_room(&mut self, id: StreamId, io: &mut impl LlpStream) {
         self.upcall(id, io, |stream, objects, config, io| stream.act(objects, config, io));
     }
 
@@ -508,7 +508,7 @@ impl Rnic {
     pub(crate) fn handle_event(
         &mut self,
         id: StreamId,
-        io: &mut impl Transport,
+        io: &mut impl LlpStream,
         event: StreamEvent,
     ) {
         self.upcall(id, io, |stream, objects, config, io| {

@@ -38,7 +38,7 @@ use crate::{
     rnic::{
         ConnectError, Rnic, StreamId, Urgency,
         objects::id::ListenerId,
-        transport::{Command, StreamEvent, Transport},
+        transport::{Command, LlpStream, StreamEvent},
     },
 };
 
@@ -113,7 +113,7 @@ struct Io {
     ends: Vec<bool>,
 }
 
-impl Transport for Io {
+impl LlpStream for Io {
     type List = Vec<Span>;
 
     const MAY_REFUSE: bool = false;

@@ -26,7 +26,7 @@ use crate::{
         queues::{
             qp::{LatePosts, Qp, QpState, ReceiveOutcome},
             sges::{capture, inline_length, total_length},
-            wr::{Data, Kind, Operation, Sge, WrFlags},
+            wr::{Data, Operation, Sge, WqeKind, WrFlags},
         },
         status::{VerbError, WcStatus},
         tables::Objects,
@@ -132,9 +132,9 @@ impl Rnic {
         flags: WrFlags,
     ) -> (Result<(), VerbError>, Urgency) {
         let kind = match operation {
-            Operation::Send { invalidate } => Kind::Send { invalidate },
-            Operation::Write { to } => Kind::Write { to },
-            Operation::Read { from, invalidate_sink } => Kind::Read { from, invalidate_sink },
+            Operation::Send { invalidate } => WqeKind::Send { invalidate },
+            Operation::Write { to } => WqeKind::Write { to },
+            Operation::Read { from, invalidate_sink } => WqeKind::Read { from, invalidate_sink },
             Operation::Atomic { .. }
             | Operation::Immediate { .. }
             | Operation::WriteImmediate { .. } => {
@@ -150,7 +150,7 @@ impl Rnic {
         &mut self,
         id: QpId,
         context: u64,
-        kind: Kind,
+        kind: WqeKind,
         data: Data<'_>,
         flags: WrFlags,
     ) -> (Result<(), VerbError>, Urgency) {
@@ -195,11 +195,11 @@ impl Rnic {
         &mut self,
         id: QpId,
         context: u64,
-        kind: Kind,
+        kind: WqeKind,
         data: Data<'_>,
         flags: WrFlags,
     ) -> Result<(), VerbError> {
-        let is_read = matches!(kind, Kind::Read { .. });
+        let is_read = matches!(kind, WqeKind::Read { .. });
         let (qp, length) = self.check_request(id, is_read, data)?;
         qp.flow.post(if is_read { 0 } else { length });
         match data {
@@ -233,13 +233,13 @@ impl Rnic {
                     return Err(VerbError::InvalidArgument);
                 };
                 qp.flow.post(0);
-                let kind = Kind::atomic(target, &operation);
+                let kind = WqeKind::atomic(target, &operation);
                 qp.sends.push_atomic(context, flags, kind, operation, sges);
                 return Ok(());
             }
             Operation::WriteImmediate { to, data: immediate } => {
                 let part = flags | WrFlags::PART;
-                self.try_post(id, context, Kind::Write { to }, data, part)?;
+                self.try_post(id, context, WqeKind::Write { to }, data, part)?;
                 // In the error state the part is flushed with the rest, which completes for both.
                 let qp = self.check_sender(id)?;
                 if qp.state == QpState::Error {
@@ -254,7 +254,7 @@ impl Rnic {
         };
         let qp = self.check_sender(id)?;
         qp.flow.post(IMMEDIATE_OCTETS as u32);
-        qp.sends.push(context, flags, Kind::Immediate { data: immediate }, 0, &[]);
+        qp.sends.push(context, flags, WqeKind::Immediate { data: immediate }, 0, &[]);
         Ok(())
     }
 
@@ -382,7 +382,7 @@ impl Rnic {
         &mut self,
         id: QpId,
         request: FastRegister<'_>,
-    ) -> Result<(u32, Kind), VerbError> {
+    ) -> Result<(u32, WqeKind), VerbError> {
         let FastRegister { region, memory, length, base, rights } = request;
         let pd = self.check_sender(id)?.pd;
         if length as u64 > self.config.limits.registration_bytes_max {
@@ -394,7 +394,7 @@ impl Rnic {
         }
         let prepared = regions.prepare_fast_register(region, memory, length, base, rights)?;
         let token = prepared.token();
-        Ok((token, Kind::FastRegister { region, prepared: Box::new(prepared) }))
+        Ok((token, WqeKind::FastRegister { region, prepared: Box::new(prepared) }))
     }
 
     /// Posts an invalidation of a region that a fast registration has registered, or of a window of type 2 that this
@@ -414,7 +414,7 @@ impl Rnic {
         let checked = self.check_sender(id).map(|qp| qp.pd);
         match checked.and_then(|pd| self.objects.regions.check_revocable(pd, target)) {
             Ok(()) => {
-                let kind = Kind::Invalidate { target };
+                let kind = WqeKind::Invalidate { target };
                 self.post_kind(id, context, kind, Data::Registered(&[]), flags)
             }
             Err(error) => (Err(error), self.kick_qp(id)),
@@ -441,7 +441,7 @@ impl Rnic {
         match checked.and_then(|pd| self.objects.regions.prepare_bind(pd, bind)) {
             Ok(prepared) => {
                 let token = prepared.token;
-                let kind = Kind::Bind { prepared: Box::new(prepared) };
+                let kind = WqeKind::Bind { prepared: Box::new(prepared) };
                 let (result, urgency) =
                     self.post_kind(id, context, kind, Data::Registered(&[]), flags);
                 (result.map(|()| token), urgency)

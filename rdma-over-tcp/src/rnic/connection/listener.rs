@@ -7,8 +7,8 @@ use core::{fmt, net::SocketAddr, sync::atomic::AtomicBool};
 
 use offload_engine::address::LocalAddress;
 
-use super::listener::awaiting::Awaiting;
-pub(crate) use super::listener::awaiting::Place;
+pub(crate) use self::awaiting::ArrivalNumber;
+use self::awaiting::Awaiting;
 use crate::rnic::{
     config::ListenerConfig,
     objects::{

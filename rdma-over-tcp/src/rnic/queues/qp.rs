@@ -151,7 +151,7 @@ const POSTS_MIN: u32 = 4;
 const MESSAGE_OVERHEAD_BYTES: u64 = 24;
 
 /// Decides whether posts may wait for more of them. A connection flows while much is under way
-/// ([`Transport::is_flowing`](crate::rnic::transport::Transport::is_flowing)): whoever uses it polls the engine soon,
+/// ([`LlpStream::is_flowing`](crate::rnic::transport::LlpStream::is_flowing)): whoever uses it polls the engine soon,
 /// be it for the acknowledgement, and what has been posted until then goes out together.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Flow {
@@ -191,7 +191,7 @@ impl Flow {
     }
 
     /// The transport has what it is to have, and may be flowing
-    /// ([`Transport::is_flowing`](crate::rnic::transport::Transport::is_flowing)).
+    /// ([`LlpStream::is_flowing`](crate::rnic::transport::LlpStream::is_flowing)).
     pub(crate) const fn pumped(&mut self, pumped: Pumped, is_flowing: bool) {
         if matches!(pumped, Pumped::Drained) {
             (self.unsent_bytes, self.posts) = (0, 0);

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use super::{
     sges::{Entries, SgeRing},
-    wr::{Kind, Sge, WrFlags},
+    wr::{Sge, WqeKind, WrFlags},
 };
 use crate::{
     error::ErrorNumber,
@@ -34,7 +34,7 @@ pub(crate) enum Progress {
 pub(crate) struct WorkRequest {
     pub(crate) context: u64,
     pub(crate) flags: WrFlags,
-    pub(crate) kind: Kind,
+    pub(crate) kind: WqeKind,
     pub(crate) progress: Progress,
     /// Bytes over all entries.
     pub(crate) length: u32,
@@ -131,7 +131,7 @@ impl SendQueue {
         &mut self,
         context: u64,
         flags: WrFlags,
-        kind: Kind,
+        kind: WqeKind,
         length: u32,
         sges: &[Sge],
     ) {
@@ -144,11 +144,11 @@ impl SendQueue {
         &mut self,
         context: u64,
         flags: WrFlags,
-        kind: Kind,
+        kind: WqeKind,
         operation: AtomicOperation,
         sges: &[Sge],
     ) {
-        debug_assert!(matches!(kind, Kind::Atomic { .. }));
+        debug_assert!(matches!(kind, WqeKind::Atomic { .. }));
         self.operands.push_back(operation);
         self.push(context, flags, kind, ATOMIC_TARGET_OCTETS, sges);
     }
@@ -168,7 +168,7 @@ impl SendQueue {
         &mut self,
         context: u64,
         flags: WrFlags,
-        kind: Kind,
+        kind: WqeKind,
         captured: Bytes,
     ) {
         let length = captured.len() as u32;
@@ -176,7 +176,14 @@ impl SendQueue {
     }
 
     #[inline]
-    fn push_any(&mut self, context: u64, flags: WrFlags, kind: Kind, length: u32, memory: Memory) {
+    fn push_any(
+        &mut self,
+        context: u64,
+        flags: WrFlags,
+        kind: WqeKind,
+        length: u32,
+        memory: Memory,
+    ) {
         let progress = Progress::Queued;
         self.parts += usize::from(flags.contains(WrFlags::PART));
         let request =
@@ -188,7 +195,7 @@ impl SendQueue {
     pub(crate) fn finish_last(&mut self, status: WcStatus) {
         let Some(last) = self.requests.back_mut() else { return };
         last.progress = Progress::Done(status);
-        if matches!(last.kind, Kind::Atomic { .. }) {
+        if matches!(last.kind, WqeKind::Atomic { .. }) {
             self.operands.pop_back();
         }
     }
@@ -348,7 +355,7 @@ mod tests {
                 (0..count as u64).map(|n| sge(serial << 16 | n, 1)).collect()
             };
             for (serial, count) in (0_u64..).zip(&counts) {
-                let kind = Kind::Send { invalidate: None };
+                let kind = WqeKind::Send { invalidate: None };
                 match count {
                     5 => queue.push_captured(serial, WrFlags::NONE, kind, Bytes::from_static(b"data")),
                     _ => queue.push(serial, WrFlags::NONE, kind, 1, &entries(serial, *count)),
@@ -375,9 +382,9 @@ mod tests {
     fn completions_are_in_order() {
         let mut queue = SendQueue::new(test_cq(), 4);
         let kinds = [
-            Kind::Send { invalidate: None },
-            Kind::Read { from: REMOTE, invalidate_sink: false },
-            Kind::Write { to: REMOTE },
+            WqeKind::Send { invalidate: None },
+            WqeKind::Read { from: REMOTE, invalidate_sink: false },
+            WqeKind::Write { to: REMOTE },
         ];
         for (context, kind) in (0..).zip(kinds) {
             queue.push(context, WrFlags::NONE, kind, 1, &[sge(0, 1)]);

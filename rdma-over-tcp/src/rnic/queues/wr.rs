@@ -136,9 +136,9 @@ pub enum Operation {
     },
 }
 
-/// Entry of the send queue: one message, or a local operation.
+/// Kind of a work queue element: one message, or a local operation. An [`Operation`] becomes one or two elements.
 #[derive(Debug)]
-pub(crate) enum Kind {
+pub(crate) enum WqeKind {
     Send {
         invalidate: Option<Stag>,
     },
@@ -169,7 +169,7 @@ pub(crate) enum Kind {
     },
 }
 
-impl Kind {
+impl WqeKind {
     pub(crate) const fn atomic(target: Remote, operation: &AtomicOperation) -> Self {
         let opcode = match operation {
             AtomicOperation::FetchAdd { .. } => WcOpcode::FetchAdd,

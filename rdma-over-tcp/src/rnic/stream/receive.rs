@@ -35,7 +35,7 @@ use crate::{
             qp::{Qp, ReceiveOutcome},
             send_queue::Progress,
             sges::pieces,
-            wr::{Kind, Sge},
+            wr::{Sge, WqeKind},
         },
         status::WcStatus,
         tables::Objects,
@@ -369,7 +369,7 @@ impl Receiver {
             let first = qp.sends.sges(serial).next();
             let Some(request) = qp.sends.get_mut(serial) else { return Ok(()) };
             // NDK-FLG-3: a success invalidates the token of the first entry.
-            let invalidates = matches!(request.kind, Kind::Read { invalidate_sink: true, .. });
+            let invalidates = matches!(request.kind, WqeKind::Read { invalidate_sink: true, .. });
             let sink = first.filter(|_| invalidates);
             if sink.is_some_and(|sge| !regions.invalidate_locally(qp.pd, sge.token)) {
                 request.progress = Progress::Done(WcStatus::LocalProtection);

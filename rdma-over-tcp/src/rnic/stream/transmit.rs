@@ -18,7 +18,7 @@
 //!
 //! Read Responses are always copied, FPDU by FPDU, each after a check of the peer's rights: the peer may write the
 //! memory at any time, a CRC must fit what leaves, and nothing leaves after the rights are gone. No more of them is in
-//! flight than the path holds ([`Transport::path_octets`]), so that the copies stay in the cache from which the kernel
+//! flight than the path holds ([`LlpStream::path_octets`]), so that the copies stay in the cache from which the kernel
 //! copies them again: with more in flight a Read of 1 MiB takes a third longer.
 
 mod fpdus;
@@ -29,11 +29,11 @@ use alloc::{collections::VecDeque, vec::Vec};
 
 use offload_engine::memory::Span;
 
+use self::source::Source;
 use super::{
     failure::Failure,
     inbound_read::InboundRequest,
     sizes::{Limits, ulpdu_max},
-    transmit::source::Source,
 };
 use crate::{
     ddp::{Msn, Stag, TaggedOffset},
@@ -49,7 +49,7 @@ use crate::{
         },
         status::WcStatus,
         tables::Objects,
-        transport::Transport,
+        transport::LlpStream,
     },
 };
 
@@ -241,7 +241,7 @@ impl Transmitter {
 
     /// Sends the Terminate, if one waits. Room or not: it is the last that is sent.
     #[inline]
-    pub(super) fn send_terminate(&mut self, io: &mut impl Transport) {
+    pub(super) fn send_terminate(&mut self, io: &mut impl LlpStream) {
         if let Some(terminate) = self.terminate.take() {
             let mut train = Train { list: io.list(), octets: 0, fpdus: 0 };
             self.push_header(&mut train, &terminate_header(&terminate));
@@ -260,7 +260,7 @@ impl Transmitter {
         objects: &mut Objects,
         id: QpId,
         may_leave: bool,
-        io: &mut impl Transport,
+        io: &mut impl LlpStream,
     ) -> Result<Pumped, Failure> {
         let Objects { qps, regions, counters, completed, .. } = objects;
         let Some(qp) = qps.get_mut(id) else { return Ok(Pumped::Drained) };
@@ -399,7 +399,7 @@ fn take_front(from: &mut VecDeque<Span>, mut count: usize, to: &mut Vec<Span>) {
 
 /// Nothing is left to cut: when only the tail of large messages waits for its acknowledgement it is copied
 /// aside, and they are done. A peer may delay that acknowledgement for long.
-fn release_tail(qp: &mut Qp, io: &mut impl Transport) {
+fn release_tail(qp: &mut Qp, io: &mut impl LlpStream) {
     let end = qp.sends.next_serial();
     if qp.sends.awaits_acknowledgement(end) && io.detach_tail(COPY_ASIDE_MAX as usize) {
         qp.sends.acknowledge(end);

@@ -8,16 +8,16 @@ use hashbrown::HashMap;
 
 use crate::rnic::{config::ListenerConfig, objects::id::StreamId};
 
-/// The place of a connection: later ones have higher places.
+/// Number of a connection in order of arrival.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Place(u64);
+pub(crate) struct ArrivalNumber(u64);
 
 /// Connections in order of their arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Awaiting {
     next: u64,
-    streams: BTreeMap<Place, (StreamId, IpAddr)>,
-    peers: HashMap<IpAddr, BTreeSet<Place>>,
+    streams: BTreeMap<ArrivalNumber, (StreamId, IpAddr)>,
+    peers: HashMap<IpAddr, BTreeSet<ArrivalNumber>>,
 }
 
 impl Awaiting {
@@ -28,8 +28,8 @@ impl Awaiting {
         id: StreamId,
         peer: IpAddr,
         config: &ListenerConfig,
-    ) -> (Place, Option<StreamId>) {
-        let place = Place(self.next);
+    ) -> (ArrivalNumber, Option<StreamId>) {
+        let number = ArrivalNumber(self.next);
         self.next += 1;
         let same = self.peers.entry(peer).or_default();
         let victim = match same.len() >= config.requests_per_peer_max.max(1) {
@@ -39,16 +39,16 @@ impl Awaiting {
             }
             false => None,
         };
-        same.insert(place);
-        self.streams.insert(place, (id, peer));
-        (place, victim.and_then(|victim| self.remove(victim)))
+        same.insert(number);
+        self.streams.insert(number, (id, peer));
+        (number, victim.and_then(|victim| self.remove(victim)))
     }
 
-    /// Removes the connection at a place.
-    pub(crate) fn remove(&mut self, place: Place) -> Option<StreamId> {
-        let (id, peer) = self.streams.remove(&place)?;
+    /// Removes the connection with this number.
+    pub(crate) fn remove(&mut self, number: ArrivalNumber) -> Option<StreamId> {
+        let (id, peer) = self.streams.remove(&number)?;
         if let Some(same) = self.peers.get_mut(&peer) {
-            same.remove(&place);
+            same.remove(&number);
             if same.is_empty() {
                 self.peers.remove(&peer);
             }

@@ -10,7 +10,7 @@ use crate::{
         memory::{region::Regions, registration::Access},
         queues::qp::Qp,
         stream::{failure::Failure, inbound_read::InboundRead, sizes, sizes::Limits},
-        transport::Transport,
+        transport::LlpStream,
     },
 };
 
@@ -111,7 +111,7 @@ impl Transmitter {
     }
 
     /// Hands a list to the transport.
-    pub(super) fn post<T: Transport>(
+    pub(super) fn post<T: LlpStream>(
         &mut self,
         io: &mut T,
         serial: u64,
