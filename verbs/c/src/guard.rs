@@ -38,12 +38,25 @@ fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
 }
 
 /// As [`run`], also after a panic.
+///
+/// A thread whose cancellation type is asynchronous is cancelled before the body or after it, by an unwinding that may
+/// begin at any instruction of this frame and of those above. Therefore they own nothing, and have no landing pads:
+/// Rust's personality routine ends a forced unwinding at an instruction that its table does not have, and the process
+/// aborts.
+#[inline(always)]
 fn run_always<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    fatal::install_hook();
-    let cancellation = Cancellation::defer();
-    let result = catch(body);
-    drop(cancellation);
+    let before = set_cancel_state(PTHREAD_CANCEL_DISABLE);
+    let result = run_to_end(body);
+    set_cancel_state(before);
     result
+}
+
+/// Runs the body of a C function with cancellation disabled. Never unwinds, which `extern "C"` states to the compiler.
+#[inline(never)]
+#[expect(improper_ctypes_definitions, reason = "called from this file only")]
+extern "C" fn run_to_end<T, F: FnOnce() -> Result<T, Errno>>(body: F) -> Result<T, Errno> {
+    fatal::install_hook();
+    catch(body)
 }
 
 /// For functions that post and poll: as [`status`], with the number of the error below 0, and without the look at
@@ -117,33 +130,21 @@ pub(crate) fn at_exit(body: impl FnOnce() + Send + 'static) {
     });
 }
 
-/// Keeps `pthread_cancel` from unwinding frames that own values. Only the blocking reads of events can be cancelled.
-struct Cancellation {
-    before: c_int,
-}
-
 unsafe extern "C" {
-    // Not in the libc crate.
+    // Not in the libc crate. Unwinds if it enables a cancellation that is pending and asynchronous.
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
-impl Cancellation {
-    fn defer() -> Self {
-        let mut before = 0;
-        // SAFETY: `before` outlives the call.
-        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
-        Self { before }
-    }
-}
-
-impl Drop for Cancellation {
-    fn drop(&mut self) {
-        let mut ignored = 0;
-        // SAFETY: `ignored` outlives the call, and the state is one that the same function has returned.
-        unsafe { pthread_setcancelstate(self.before, &raw mut ignored) };
-    }
+/// Enables or disables `pthread_cancel` for the calling thread, and returns the previous state. Only the blocking reads
+/// of events can be cancelled.
+#[inline(always)]
+fn set_cancel_state(state: c_int) -> c_int {
+    let mut before = 0;
+    // SAFETY: `before` outlives the call; the state is the constant, or one that the same function has returned.
+    unsafe { pthread_setcancelstate(state, &raw mut before) };
+    before
 }
 
 /// Copy of a structure of the program's, at any address: programs embed them in packed structures of

@@ -2,6 +2,7 @@
 #include <infiniband/verbs.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>
+#include <rdma/rsocket.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -309,6 +310,47 @@ static void interruptions(void)
 	fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK);
 	CHECK(ibv_get_cq_event(channel, &cq, &context) == -1 && errno == EAGAIN);
 	fcntl(channel->fd, F_SETFL, flags);
+}
+
+/* Calls without end, in a thread that can be cancelled at any instruction, as those of iperf3 can. */
+static void *query_for_ever(void *context)
+{
+	struct ibv_port_attr port;
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+	for (;;) ibv_query_port(context, 1, &port);
+	return NULL;
+}
+
+static void *query_socket_for_ever(void *descriptor)
+{
+	int value;
+	socklen_t length;
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+	for (;;) {
+		length = sizeof value;
+		rgetsockopt(*(int *)descriptor, SOL_SOCKET, SO_RCVBUF, &value, &length);
+	}
+	return NULL;
+}
+
+static void asynchronous_cancellations(void)
+{
+	int descriptor = rsocket(AF_INET, SOCK_STREAM, 0), cancelled = 0;
+	CHECK(descriptor >= 0);
+	for (int round = 0; round < 200; round++) {
+		pthread_t threads[2];
+		void *result;
+		pthread_create(&threads[0], NULL, query_for_ever, client.id->verbs);
+		pthread_create(&threads[1], NULL, query_socket_for_ever, &descriptor);
+		for (volatile int spin = round * 100; spin > 0; spin--) {}
+		for (int at = 0; at < 2; at++) {
+			pthread_cancel(threads[at]);
+			pthread_join(threads[at], &result);
+			cancelled += result == PTHREAD_CANCELED;
+		}
+	}
+	CHECK(cancelled == 400);
+	CHECK(rclose(descriptor) == 0);
 }
 
 static void notifications(void)
@@ -622,6 +664,7 @@ int main(int argc, char **argv)
 	registrations();
 	notifications();
 	interruptions();
+	asynchronous_cancellations();
 	windows();
 	children();
 	forbidden();
