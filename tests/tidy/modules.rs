@@ -156,6 +156,7 @@ const VERBS: Layers = Layers {
         "rate",
         "event_queue",
         "settings",
+        "log",
         "fatal",
         "guard",
         "object",

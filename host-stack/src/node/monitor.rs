@@ -32,6 +32,7 @@ use std::{
 };
 
 use offload_engine::{
+    descriptor::{self, Guarded},
     engine::{
         Callback,
         doorbell::{Doorbell, Sleep},
@@ -143,7 +144,7 @@ pub struct Monitor<K> {
     attendant: Option<ProgressThread>,
     pub(super) engine_doorbell: Arc<Doorbell>,
     /// The link's descriptor, to sleep on without holding the lock.
-    descriptor: Option<OwnedFd>,
+    descriptor: Option<Guarded<OwnedFd>>,
     started: std::time::Instant,
     spin: Duration,
     pub(super) progress: Progress,
@@ -176,7 +177,7 @@ impl<K> Monitor<K> {
             of_loop: Callbacks::default(),
             attendant: None,
             engine_doorbell,
-            descriptor,
+            descriptor: descriptor.map(Guarded::from),
             started: std::time::Instant::now(),
             spin,
             progress,
@@ -339,16 +340,18 @@ impl<K: Passive> Monitor<K> {
         now: Instant,
         f: impl FnOnce(&mut K, Instant) -> R,
     ) -> (R, Done) {
+        let lost = self.check_descriptors(state);
         let result = f(&mut state.core, now);
         let busy = state.core.settle(now);
         if busy {
             self.count_change(state);
         }
-        let (callbacks, of_loop) = self.collect(state, false);
+        let (callbacks, of_loop) = self.collect(state, lost.is_some());
         if state.is_overslept(now) {
             self.engine_doorbell.ring();
         }
-        (result, Done { busy, callbacks, of_loop })
+        let done = Done { busy, callbacks, of_loop };
+        (result, lost.map_or(done, |lost| lost.or(done)))
     }
 
     /// Collects what has become due, in a call or in an iteration. Returns whether the thread has something to call:
@@ -416,7 +419,18 @@ impl<K: Passive> Monitor<K> {
         self.deliver_after(done);
     }
 
+    /// Ends the node if the program has closed the descriptors of the library.
+    #[inline]
+    fn check_descriptors(&self, state: &mut State<K>) -> Option<Done> {
+        let are_lost = !state.is_lost && descriptor::are_lost();
+        are_lost
+            .then(|| self.lose(state, WaitError::Link("descriptors closed by the program".into())))
+    }
+
     fn iterate(&self, state: &mut State<K>, now: Instant) -> Done {
+        if let Some(done) = self.check_descriptors(state) {
+            return done;
+        }
         match state.core.poll(now) {
             Ok(busy) => {
                 let (callbacks, of_loop) = self.collect(state, true);
@@ -512,7 +526,11 @@ impl<K: Passive> Monitor<K> {
         self.engine_doorbell.sleep(|| {
             let mut state = self.state.lock();
             let State { core, .. } = &*state;
-            if is_news(core) || core.has_input() || core.has_callbacks_of_loop() {
+            if is_news(core)
+                || descriptor::are_lost()
+                || core.has_input()
+                || core.has_callbacks_of_loop()
+            {
                 return None;
             }
             let now = self.now();

@@ -17,7 +17,7 @@ use host_stack::{
 };
 use offload_engine::{
     chimney::client::OffloadHandle,
-    descriptor::moved_up,
+    descriptor::{are_lost, moved_up},
     engine::doorbell::Doorbell,
     link::Recorder,
     time::{Duration, Instant},
@@ -164,8 +164,10 @@ impl Drop for Sockets {
     fn drop(&mut self) {
         self.shared.end_attendance(&self.presence);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // The last handle may be dropped by a callback on that very thread.
+        // The last handle may be dropped by a callback on that very thread. One that sleeps on lost descriptors cannot
+        // be woken.
         if let Some(thread) = thread
+            && !are_lost()
             && thread.thread().id() != std::thread::current().id()
             && thread.join().is_err()
         {

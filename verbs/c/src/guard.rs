@@ -10,7 +10,7 @@ use std::{
 };
 
 pub(crate) use flue_verbs_core::errno::Errno;
-use offload_engine::thread;
+use offload_engine::{descriptor::log_shortage, thread};
 
 use crate::fatal;
 
@@ -67,7 +67,11 @@ fn run_always<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
 #[expect(improper_ctypes_definitions, reason = "called from this file only")]
 extern "C" fn run_to_end<T, F: FnOnce() -> Result<T, Errno>>(body: F) -> Result<T, Errno> {
     fatal::install_hook();
-    catch(body)
+    let result = catch(body);
+    if let Err(Errno(libc::EMFILE | libc::ENFILE)) = result {
+        log_shortage();
+    }
+    result
 }
 
 /// For functions that post and poll: as [`status`], with the number of the error below 0, and without the look at

@@ -4,6 +4,7 @@ use alloc::{collections::VecDeque, vec::Vec};
 use std::os::fd::{AsFd, OwnedFd};
 
 use offload_engine::{
+    descriptor::Guarded,
     memory::Piece,
     nbl::NetBufferList,
     socket::{self, PIECES_MAX, TcpInfo},
@@ -78,7 +79,7 @@ struct Queued {
 /// A kernel connection.
 #[derive(Debug)]
 pub(super) struct SocketStream {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Guarded<OwnedFd>,
     pub(super) stage: Stage,
     pub(super) sending: Sending,
     /// When it has to be looked at: the end of its handshake, or of the wait for the peer's FIN.
@@ -109,7 +110,12 @@ pub(super) struct SocketStream {
 }
 
 impl SocketStream {
-    pub(super) const fn new(id: StreamId, socket: OwnedFd, stage: Stage, is_aligned: bool) -> Self {
+    pub(super) const fn new(
+        id: StreamId,
+        socket: Guarded<OwnedFd>,
+        stage: Stage,
+        is_aligned: bool,
+    ) -> Self {
         Self {
             is_room_watched: false,
             name: id.0,
