@@ -393,7 +393,8 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let poller = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-            let mut stream = SocketStream::new(StreamId(1), near.into(), Stage::Open, is_aligned);
+            let mut stream =
+                SocketStream::new(StreamId(1), OwnedFd::from(near).into(), Stage::Open, is_aligned);
             stream.mss = MSS;
             let mut spare = Spare::default();
             let mut io = SocketIo { now: Instant::ZERO, stream: &mut stream, spare: &mut spare };
