@@ -17,7 +17,7 @@ use rustix::{
 
 use crate::{
     rnic::{StreamId, transport::Transport},
-    transport::offloaded::{Buffers, Spare},
+    transport::buffers::{Buffers, Spare},
 };
 
 /// Events of a connection. That it is writable is asked for when a write has found no room.
