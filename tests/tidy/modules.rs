@@ -77,7 +77,9 @@ const ENGINE: Layers = Layers {
         "frame",
         "tcp",
         "chimney",
+        "listing",
         "engine",
+        "runtime",
     ],
     // A build without `std` proves them so.
     pure: &[],
@@ -100,7 +102,6 @@ const HOST: Layers = Layers {
         "device",
         "frame_log",
         "window",
-        "row",
         "socket",
         "switch",
         "offload_policy",
@@ -113,8 +114,8 @@ const HOST: Layers = Layers {
         "simulation",
     ],
     pure: &[
-        "wire", "cookie", "copy", "dad", "device", "window", "row", "switch", "observer",
-        "retrieve", "handoff",
+        "wire", "cookie", "copy", "dad", "device", "window", "switch", "observer", "retrieve",
+        "handoff",
     ],
     forbidden: SYSTEM,
     has_parents: true,

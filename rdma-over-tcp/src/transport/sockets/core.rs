@@ -16,16 +16,13 @@ use std::{
 };
 
 use hashbrown::HashMap;
-use host_stack::{
-    node::Passive,
-    socket::{ConnectionRow, Moves, SocketState},
-    stream::OffloadState,
-};
 use offload_engine::{
     chimney::client::OffloadHandle,
     descriptor::{Guarded, moved_up},
     engine::Callback,
     link::{Direction, Recorder},
+    listing::{ConnectionRow, Moves, OffloadState, SocketState},
+    runtime::Passive,
     socket::TcpInfo,
     time::{Duration, Instant},
 };
@@ -49,7 +46,7 @@ use crate::{
         Config, ConnectError, FpduSize, Rnic, SharedEndpointId, StreamId, objects::id::ListenerId,
         transport::StreamEvent,
     },
-    transport::offloaded::Spare,
+    transport::buffers::Spare,
 };
 
 /// Bytes of one receive. A few large FPDUs, and still in the second-level cache.

@@ -18,7 +18,7 @@ use rustix::{
 
 use crate::{
     rnic::{StreamId, transport::LlpStream},
-    transport::offloaded::{Buffers, Spare},
+    transport::buffers::{Buffers, Spare},
 };
 
 /// Events of a connection. That it is writable is asked for when a write has found no room.
