@@ -1,22 +1,22 @@
-//! What the sender spends its time with: tcp_info's `busy_time` and `rwnd_limited`.
+//! Sender state times: `busy_time` and `rwnd_limited` of tcp_info.
 //!
-//! Busy: something is unacknowledged or waits to be sent. Limited by the peer's window: the next segment
-//! does not fit into it, though the congestion window has room.
+//! Busy: some data is unacknowledged or unsent. Limited by the peer's window: the next segment does not fit into it,
+//! although the congestion window has room.
 
 use crate::time::{Duration, Instant};
 
-/// What the sender does.
+/// State of the sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Occupation {
-    /// Everything that was posted is acknowledged.
+    /// All posted data is acknowledged.
     Idle,
-    /// Busy, and nothing but the network to wait for.
+    /// Busy, limited by the network only.
     Busy,
-    /// Busy, and the peer's window is too small.
+    /// Busy, and limited by the peer's window.
     PeerLimited,
 }
 
-/// How long it did.
+/// Accumulated times of the sender states.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chrono {
     occupation: Occupation,
@@ -35,7 +35,7 @@ impl Chrono {
         }
     }
 
-    /// From now on the sender does this.
+    /// Enters `occupation` at `now`.
     pub(super) fn turn_to(&mut self, now: Instant, occupation: Occupation) {
         if occupation != self.occupation {
             (self.busy, self.peer_limited) = self.times(now);
@@ -44,7 +44,7 @@ impl Chrono {
         }
     }
 
-    /// How long it was busy, for whatever reason, and limited by the peer's window.
+    /// Total busy time, and the part limited by the peer's window.
     pub(super) fn times(&self, now: Instant) -> (Duration, Duration) {
         let lately = now - self.since;
         match self.occupation {

@@ -1,13 +1,12 @@
-//! Requests of the target for an upload (CH §8.2), and the useful amount of posted data (CH-ST-2).
+//! Upload requests of the target (CH §8.2), and the ideal send backlog (CH-ST-2).
 //!
-//! Mandatory reasons stop the connection where it is: nothing is processed, acknowledged or sent any more, and
-//! what is posted waits for the upload (CH-EVT-1). Optional ones are matters of taste, so they are off until
-//! [`UploadThresholds`] sets limits; the connection carries on, whatever the host does. They are
-//! raised in ESTABLISHED alone: CH-EVT-2 rules out FIN_WAIT_1, FIN_WAIT_2 and CLOSE_WAIT, and behind those a
-//! connection is about to end. At most one of them in a round trip, and in [`ASK_INTERVAL`].
+//! Mandatory reasons stop the connection: nothing more is processed, acknowledged or sent, and posted requests are kept
+//! for the upload (CH-EVT-1). Optional reasons are disabled unless [`UploadThresholds`] enables them; the connection
+//! continues, whatever the host does. They are raised in ESTABLISHED only: CH-EVT-2 excludes FIN_WAIT_1, FIN_WAIT_2 and
+//! CLOSE_WAIT, and in later states a connection is about to end. At most one of them is raised per RTT and per
+//! [`ASK_INTERVAL`].
 //!
-//! SendBacklogChange is raised when the optimum has doubled or halved since it was indicated, at most once in a
-//! round trip.
+//! SendBacklogChange is raised when the ideal size has doubled or halved since it was indicated, at most once per RTT.
 
 use super::{
     Activity, Connection, Event, SEND_BACKLOG, SmallIo, TcpPhase, Timer, UploadReason,
@@ -15,10 +14,10 @@ use super::{
 };
 use crate::time::{Duration, Instant};
 
-/// Least time between two optional requests for an upload.
+/// Minimum time between two optional upload requests.
 pub const ASK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the thresholds are compared with, since the last sample.
+/// Counters of the current sample, compared with the thresholds.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Watch {
     asked_at: Option<Instant>,
@@ -33,7 +32,7 @@ pub(super) struct Watch {
     out_of_order: u64,
 }
 
-/// The amount that the poster should keep outstanding, as last indicated.
+/// Ideal send backlog, as last indicated.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct SendBacklog {
     indicated: u32,
@@ -41,34 +40,34 @@ pub(super) struct SendBacklog {
 }
 
 impl Connection {
-    /// A fragment of a datagram from this connection's peer went to the host (CH §9.1, HighFragmentation).
+    /// Counts a fragment of a datagram from this connection's peer that was passed to the host (CH §9.1,
+    /// HighFragmentation).
     pub fn note_fragment(&mut self, now: Instant) {
         self.now = now;
         self.watch.fragments += 1;
         self.watch_fragments();
     }
 
-    /// SendBacklogSize: bytes that the poster should keep posted and not completed (CH-ST-2). What the
-    /// congestion controller takes for bandwidth times delay, as far as the peer's window goes; and
-    /// [`SEND_BACKLOG`], so that there is something to send when it is acknowledged. How much is posted does
-    /// not matter.
+    /// SendBacklogSize: bytes that the poster should keep posted and not completed (CH-ST-2). This is the congestion
+    /// controller's estimate of the bandwidth-delay product, bounded by the peer's window, and [`SEND_BACKLOG`] for the
+    /// time until completions are processed. It does not depend on the bytes posted.
     pub fn send_backlog_size(&self) -> u32 {
         let window = self.congestion.cwnd().min(self.snd.wnd);
         u32::try_from(window + SEND_BACKLOG as u64).unwrap_or(u32::MAX)
     }
 
-    /// ReceiveBacklogSize: bytes received that wait for the consumer (CH-ST-3).
+    /// ReceiveBacklogSize: bytes received and not yet consumed (CH-ST-3).
     pub fn receive_backlog_size(&self) -> u32 {
         u32::try_from(self.receiver.backlog_bytes()).unwrap_or(u32::MAX)
     }
 
-    /// Sets out from a take-over.
+    /// Initializes the monitor at the offload.
     pub(super) fn start_watch(&mut self) {
         self.send_backlog = SendBacklog { indicated: self.send_backlog_size(), indicated_at: None };
         self.await_activity();
     }
 
-    /// CH-ST-2, SendBacklogChange: no storm of small changes.
+    /// CH-ST-2, SendBacklogChange: small changes are not indicated.
     #[inline]
     pub(super) fn indicate_send_backlog(&mut self) {
         let SendBacklog { indicated, indicated_at } = self.send_backlog;
@@ -84,7 +83,7 @@ impl Connection {
         self.events.push_back(Event::SendBacklogChange(saturate(size.into())));
     }
 
-    /// An optional reason (CH-EVT-1, -2).
+    /// Requests an upload for an optional reason (CH-EVT-1, -2).
     pub(super) fn ask(&mut self, reason: UploadReason) {
         let interval = self.rtt.srtt().unwrap_or_default().max(ASK_INTERVAL);
         let soon = self.watch.asked_at.is_some_and(|at| self.now - at < interval);
@@ -102,7 +101,7 @@ impl Connection {
         }
     }
 
-    /// A sample of the traffic is complete.
+    /// Evaluates a complete sample of the traffic.
     pub(super) fn on_activity_timeout(&mut self) {
         let moved = self.counters.bytes_acked + self.counters.bytes_received;
         let recent = moved - self.watch.bytes_moved;
@@ -113,7 +112,7 @@ impl Connection {
         self.await_activity();
     }
 
-    /// An acknowledgement has come: what was sent is looked at.
+    /// Evaluates the drop rate after an acknowledgement.
     #[inline]
     pub(super) fn watch_drops(&mut self) {
         let Some(share) = self.config.upload.high_drop_rate else { return };
@@ -127,7 +126,7 @@ impl Connection {
         }
     }
 
-    /// `pieces` segments have come; `data`: with payload; `beyond`: beyond a hole.
+    /// Counts `pieces` received segments. `data` is true if they have payload, `beyond` if they are out of order.
     #[inline]
     pub(super) fn watch_arrival(&mut self, pieces: u32, data: bool, beyond: bool) {
         self.watch.segments += u64::from(pieces);
@@ -154,7 +153,7 @@ impl Connection {
         }
     }
 
-    /// A receive request with `room` bytes of room was posted.
+    /// Evaluates the size of a posted receive request with `room` free bytes.
     pub(super) fn watch_post(&mut self, room: usize) {
         self.watch.bytes_indicated = 0;
         let Some(SmallIo { bytes, requests }) = self.config.upload.small_io else { return };
@@ -168,7 +167,7 @@ impl Connection {
         }
     }
 
-    /// `count` bytes were indicated.
+    /// Counts `count` indicated bytes.
     #[inline]
     pub(super) fn watch_indication(&mut self, count: usize) {
         let Some(most) = self.config.upload.no_buffer_preposting else { return };

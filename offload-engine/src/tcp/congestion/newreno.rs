@@ -1,8 +1,7 @@
 //! NewReno: slow start and congestion avoidance of RFC 5681, counted in bytes (RFC 3465).
 //!
-//! In congestion avoidance the window grows by one MSS for each window of bytes acknowledged; a loss
-//! halves it. It does not grow while the producer or the peer's window, not the congestion window,
-//! limits the flight.
+//! In congestion avoidance the window grows by one MSS per window of bytes acknowledged; a loss halves it. It does not
+//! grow while the producer or the peer's window, not the congestion window, limits the flight.
 
 use super::{
     AckSample, Congestion,
@@ -10,7 +9,7 @@ use super::{
 };
 use crate::time::Instant;
 
-/// The controller.
+/// NewReno controller.
 #[derive(Debug)]
 pub(in super::super) struct NewReno {
     window: Window,
@@ -48,7 +47,7 @@ impl Congestion for NewReno {
     }
 
     fn on_rto(&mut self, _: Instant, in_flight: u64, first: bool) {
-        // RFC 5681 §3.1: ssthresh stays when the same segment times out again.
+        // RFC 5681 §3.1: ssthresh is unchanged if the same segment times out again.
         if first {
             self.reduce(in_flight);
         }

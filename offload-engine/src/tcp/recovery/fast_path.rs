@@ -1,13 +1,13 @@
-//! The acknowledgement that nearly all are: SND.UNA moves over what was sent once, and nothing is missing.
+//! ACK fast path: SND.UNA advances over data sent once, without loss or reordering.
 //!
-//! [`Recovery::consider`] checks of every acknowledgement whether it answers a probe, is a duplicate, shows
-//! reordering, ends an episode or shows that there should have been none. Here it is known that most answers are no.
+//! [`Recovery::consider`] checks every acknowledgement for probes, duplicates, reordering, the end of an episode and
+//! spurious losses. Most of these checks are not needed here.
 
 use super::{Ack, Delivery, Episode, Recovery, Report};
 
 impl Recovery {
-    /// Nothing is wrong, and `ack` moves SND.UNA over what was sent once: most of what [`Recovery::consider`] asks has
-    /// its answer, and [`Recovery::proceed`] asks the rest.
+    /// True if there is no loss and `ack` advances SND.UNA over data sent once. [`Recovery::proceed`] then does the
+    /// remaining checks of [`Recovery::consider`].
     pub(super) fn is_routine(&self, ack: &Ack<'_>, delivery: &Delivery) -> bool {
         delivery.acked > 0
             && !delivery.ambiguous
@@ -20,7 +20,7 @@ impl Recovery {
             && ack.duplicate_report.is_none()
     }
 
-    /// The same as [`Recovery::consider`] for an acknowledgement that [`Recovery::is_routine`].
+    /// Equivalent of [`Recovery::consider`] for an acknowledgement that [`Recovery::is_routine`].
     pub(super) fn proceed(&mut self, ack: &Ack<'_>, delivery: &Delivery, flight: u64) -> Report {
         let known = u64::from(core::mem::take(&mut self.duplicate_acks)) * ack.mss;
         let Delivery { acked, bytes, newest, .. } = *delivery;
@@ -33,7 +33,7 @@ impl Recovery {
         };
         self.note_reordering(delivery);
         let by_time = self.options.rack && self.sack;
-        // Something may have been sent again, and what it has overtaken is late.
+        // After a retransmission, older data is overdue.
         if by_time && self.board.holds_older(self.rack.number) {
             report.lost = self.detect(ack, &mut report);
         }
@@ -85,8 +85,8 @@ mod tests {
         ]
     }
 
-    /// What the connection would do with one step, to each of `both`; the second takes the long way.
-    fn take(both: &mut [Recovery; 2], now: Instant, step: Step, bytes: u64) -> Vec<Report> {
+    /// Applies one step to each of `both`; the second uses the slow path.
+    fn apply(both: &mut [Recovery; 2], now: Instant, step: Step, bytes: u64) -> Vec<Report> {
         let (una, nxt) = (both[0].board.una(), both[0].board.nxt());
         let (rtt_min, srtt) = (Some(Duration::from_millis(2)), Some(Duration::from_millis(3)));
         let reports = both.iter_mut().enumerate().map(|(index, recovery)| {
@@ -101,7 +101,7 @@ mod tests {
                     }
                 }
                 Step::Probe if una < nxt && recovery.may_probe() => {
-                    let (start, end) = recovery.probe_bytes(MSS).expect("something is in flight");
+                    let (start, end) = recovery.probe_bytes(MSS).expect("bytes in flight");
                     recovery.sent(start, end, true, now);
                     recovery.probe_sent(end, true);
                 }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     proptest! {
-        // Whatever has happened before, the short way leads where the long one does.
+        // After any history, the fast path gives the same result as the slow path.
         #[test]
         fn routine_is_a_shorter_way(
             [sack, rack, limited, early]: [bool; 4],
@@ -157,7 +157,7 @@ mod tests {
             let mut now = Instant::from_millis(1);
             for (step, bytes, micros) in steps {
                 now += Duration::from_micros(micros);
-                let reports = take(&mut both, now, step, bytes);
+                let reports = apply(&mut both, now, step, bytes);
                 prop_assert_eq!(reports[0], reports[1]);
                 for recovery in &mut both {
                     recovery.regulate(&reports[0], Some(5 * MSS), MSS);

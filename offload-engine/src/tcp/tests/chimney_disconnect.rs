@@ -1,4 +1,4 @@
-//! Disconnects and events: one test for each line of CH §8.1 and §8.2 that `sending` and `endings` do not have.
+//! Disconnects and events: one test per line of CH §8.1 and §8.2 not covered by `sending` and `endings`.
 
 use super::{
     endings::{ack_fin, event_name},
@@ -9,7 +9,7 @@ use crate::memory::to_vec;
 const ACK: Flags = Flags::ACK;
 const RST: Flags = Flags(Flags::RST.0 | Flags::ACK.0);
 
-/// Events as short words, with contexts, statuses and bytes.
+/// Texts of the pending events, with contexts, statuses and bytes.
 fn words(bench: &mut Bench) -> Vec<alloc::string::String> {
     let list =
         |l: &NetBufferList| alloc::format!("{} {:?} {}", l.context, l.status, l.bytes_transferred);
@@ -35,8 +35,8 @@ fn abortive(bench: &mut Bench, context: u64) {
     bench.tcp.disconnect(bench.now, Disconnect::Abortive, list(context, b""));
 }
 
-// CH §8.1, CH-DIS-4, -5: earlier sends complete first, in order; the disconnect behind them, with its own
-// bytes, when the FIN is acknowledged and not before.
+// CH §8.1, CH-DIS-4, -5: earlier sends complete first, in order. The disconnect completes after them, with its own
+// bytes, once the FIN is acknowledged.
 #[test]
 fn graceful_with_sends_and_data_pending() {
     let mut bench = Bench::new(state());
@@ -44,17 +44,20 @@ fn graceful_with_sends_and_data_pending() {
     bench.post(0);
     graceful(&mut bench, 9, b"last words");
     let sent = bench.sent();
-    assert_eq!(sent.last(), Some(&(3_000, 10, ack_fin() | Flags::PSH)), "no waiting for an ACK");
+    assert_eq!(
+        sent.last(),
+        Some(&(3_000, 10, ack_fin() | Flags::PSH)),
+        "the FIN is sent without waiting for an ACK"
+    );
     bench.ack(3_000);
     assert_eq!(words(&mut bench), ["send 1 SUCCESS 3000", "send 2 SUCCESS 0"]);
     bench.ack(3_010);
-    assert_eq!(words(&mut bench), [""; 0], "the FIN is not acknowledged");
+    assert_eq!(words(&mut bench), [""; 0], "the FIN is not acknowledged yet");
     bench.ack(3_011);
     assert_eq!(words(&mut bench), ["disconnect 9 SUCCESS 10"]);
 }
 
-// CH §8.1, CH-DIS-5, CH-SNC-2: a reset in the middle: the sends, then the disconnect with what was
-// acknowledged of its data.
+// CH §8.1, CH-DIS-5, CH-SNC-2: a reset completes the sends, then the disconnect with its acknowledged bytes.
 #[test]
 fn graceful_and_reset() {
     for (acked, send, last) in [
@@ -74,7 +77,7 @@ fn graceful_and_reset() {
     }
 }
 
-// CH-DIS-6: abortive after graceful, also when its FIN is out or acknowledged.
+// CH-DIS-6: abortive after graceful, also if its FIN was sent or acknowledged.
 #[test]
 fn abortive_after_graceful() {
     for (sent, acked, first) in [
@@ -98,8 +101,8 @@ fn abortive_after_graceful() {
     }
 }
 
-// CH §8.1: abortive with data both ways: sends first, then the RST, then the disconnect; nothing is
-// acknowledged, nothing indicated any more. Further requests are answered (CH-DIS-1).
+// CH §8.1: abortive with pending data in both directions: the sends complete, the RST is sent, the disconnect
+// completes. Nothing more is acknowledged or indicated. Further requests complete (CH-DIS-1).
 #[test]
 fn abortive_with_data_pending() {
     let mut bench = Bench::new(state());
@@ -123,8 +126,8 @@ fn abortive_with_data_pending() {
     assert!(bench.sent().is_empty(), "no second RST");
 }
 
-// CH §8.2, CH-EVT-6: the peer first, with data not consumed: the send half works, its disconnect completes, and
-// Disconnect waits for the data; Closed for both.
+// CH §8.2, CH-EVT-6: the peer closes first, with unconsumed data. The send half works and its disconnect completes;
+// PeerClosed waits for the data; Closed follows both.
 #[test]
 fn the_peer_first_with_data_pending() {
     let mut bench = Bench::new(state());
@@ -138,12 +141,12 @@ fn the_peer_first_with_data_pending() {
     assert_eq!(words(&mut bench), ["send 1 SUCCESS 10", "disconnect 9 SUCCESS 0"]);
     assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::Closed);
     bench.tcp.backlog_consumed(6);
-    assert_eq!(words(&mut bench), ["PeerClosed", "Closed"], "once each, in this order");
+    assert_eq!(words(&mut bench), ["PeerClosed", "Closed"], "each event once, in this order");
     bench.tcp.backlog_consumed(6);
     assert_eq!(words(&mut bench), [""; 0]);
 }
 
-// CH §8.1, §8.2: both at once with data in both directions: neither FIN waits for the other.
+// CH §8.1, §8.2: both sides close at once with data in both directions: neither FIN waits for the other.
 #[test]
 fn both_at_once_with_data() {
     let mut bench = Bench::new(state());
@@ -157,8 +160,8 @@ fn both_at_once_with_data() {
     assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::TimeWait);
 }
 
-// CH-DIS-1, CH-TRM-3, CH §8.1: during an upload a graceful disconnect goes back, whenever it was asked for,
-// and the host's state is one in which a FIN follows the data.
+// CH-DIS-1, CH-TRM-3, CH §8.1: an upload returns a graceful disconnect, posted before or during it. In the exported
+// state a FIN follows the data.
 #[test]
 fn graceful_during_an_upload() {
     for (before, sent) in [(true, true), (true, false), (false, false)] {
@@ -176,16 +179,16 @@ fn graceful_during_an_upload() {
             ask(&mut bench);
         }
         assert_eq!(words(&mut bench), ["disconnect 9 UPLOAD_IN_PROGRESS 0"]);
-        assert!(bench.sent().is_empty(), "neither data nor FIN: that is the host's now");
+        assert!(bench.sent().is_empty(), "an upload sends neither data nor FIN");
         let (state, rest) = bench.tcp.into_state(bench.now);
-        assert!(rest.is_none(), "given back once");
+        assert!(rest.is_none(), "the disconnect is returned once");
         assert_eq!(state.tcp.delegated.state, TcpPhase::FinWait1);
         let data = to_vec(state.send_data.iter().flat_map(|list| list.pieces()));
         assert_eq!(data, b"\x00\x01\x02\x03\x04bye");
     }
 }
 
-// CH §8.2, CH-EVT-7: Abort comes once, at once and alone: no Disconnect behind it, nothing that waited.
+// CH §8.2, CH-EVT-7: Reset is raised once, at once and alone: no PeerClosed follows, and pending data is dropped.
 #[test]
 fn an_abort_is_the_last_event() {
     let mut bench = Bench::new(state());
@@ -198,7 +201,7 @@ fn an_abort_is_the_last_event() {
     assert_eq!(words(&mut bench), ["Reset", "Closed"]);
 }
 
-// CH-EVT-1, CH-DIS-1: behind a mandatory reason a graceful disconnect waits for the upload; an abortive one works.
+// CH-EVT-1, CH-DIS-1: after a mandatory reason a graceful disconnect waits for the upload; an abortive one works.
 #[test]
 fn disconnects_behind_a_stop() {
     let mut bench = Bench::new(state());
@@ -212,7 +215,7 @@ fn disconnects_behind_a_stop() {
     assert_eq!(words(&mut bench), ["disconnect 9 SUCCESS 0", "Closed"]);
 }
 
-// CH-DIS-2: whatever comes in whatever state, no RST leaves without an abortive disconnect.
+// CH-DIS-2: for any input in any state, no RST is sent without an abortive disconnect.
 #[test]
 fn no_other_reset() {
     let mut random = oorandom::Rand64::new(7);
@@ -246,7 +249,7 @@ fn no_other_reset() {
             answers += sent.len();
             assert!(
                 sent.iter().all(|s| !s.2.contains(Flags::RST)),
-                "round {round}, step {step}: {segment:?} was answered by {sent:?}"
+                "round {round}, step {step}: {segment:?} caused {sent:?}"
             );
             if below(4) == 0 && bench.tcp.poll_timeout().is_some() {
                 bench.wait_for_timer();

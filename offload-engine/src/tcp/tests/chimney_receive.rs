@@ -1,4 +1,4 @@
-//! Receive requests, indications, and which bytes go where (CH §7).
+//! Receive requests, indications, and the placement of bytes (CH §7).
 
 use alloc::{collections::VecDeque, format, string::String};
 use std::println;
@@ -12,17 +12,17 @@ use super::{
 };
 use crate::nbl::{ReceiveBufferList, ReceiveChain};
 
-/// A consumer that does as it is told, and keeps what happens to it.
+/// Consumer with scripted responses that records its upcalls.
 #[derive(Default)]
 pub(super) struct Taker {
-    /// Bytes taken of the next indications; all of later ones.
+    /// Bytes taken of the next indications; later ones are taken completely.
     takes: VecDeque<usize>,
-    /// What is posted inside the next upcalls.
+    /// Chains posted inside the next upcalls.
     posts: VecDeque<ReceiveChain>,
     told: Vec<String>,
-    /// Everything delivered, in the order in which it was.
+    /// All delivered bytes, in order of delivery.
     stream: Vec<u8>,
-    /// What an upload was asked for.
+    /// Reasons of upload requests.
     pub(super) reasons: Vec<UploadReason>,
     inside: bool,
 }
@@ -46,7 +46,7 @@ impl Taker {
         }
     }
 
-    /// What has happened since the last call.
+    /// Returns the upcalls and events since the last call.
     fn told(&mut self) -> Vec<String> {
         core::mem::take(&mut self.told)
     }
@@ -74,7 +74,7 @@ impl Consumer for Taker {
 }
 
 impl Bench {
-    /// A segment, and what comes of it.
+    /// Processes a segment; returns the resulting upcalls and events.
     pub(super) fn feed(&mut self, taker: &mut Taker, segment: Segment<'_>) -> Vec<String> {
         let received = self.tcp.handle_segment(self.now, &segment);
         let data = &segment.payload[received.in_order];
@@ -82,7 +82,7 @@ impl Bench {
         self.drain(taker)
     }
 
-    /// A post from outside, and what comes of it.
+    /// Posts requests outside an upcall; returns the resulting upcalls and events.
     pub(super) fn request(
         &mut self,
         taker: &mut Taker,
@@ -110,12 +110,12 @@ fn push(segment: Segment<'_>) -> Segment<'_> {
     Segment { flags: Flags::ACK | Flags::PSH, ..segment }
 }
 
-/// A request in push mode with `room` bytes.
-pub(super) fn room(context: u64, room: usize) -> ReceiveBufferList {
-    ReceiveBufferList::from_mdl(context, BytesMut::zeroed(room))
+/// Returns a request in push mode with `length` bytes.
+pub(super) fn room(context: u64, length: usize) -> ReceiveBufferList {
+    ReceiveBufferList::from_mdl(context, BytesMut::zeroed(length))
 }
 
-/// One in non-push mode.
+/// Returns a request in non-push mode.
 pub(super) fn whole(context: u64, length: usize) -> ReceiveBufferList {
     ReceiveBufferList { no_push: true, ..room(context, length) }
 }
@@ -137,7 +137,7 @@ fn requests_come_before_indications() {
     assert_eq!(bench.feed(&mut taker, data(8, b"i")), ["indicated i|"]);
 }
 
-// CH-RCV-1, CH-BUF-1: a chain of MDLs is filled wherever segments and MDLs end.
+// CH-RCV-1, CH-BUF-1: a chain of MDLs is filled, wherever segments and MDLs end.
 #[test]
 fn requests_of_several_mdls() {
     for cut in 1..9 {
@@ -160,12 +160,13 @@ fn push_and_non_push_mode() {
     assert_eq!(bench.feed(&mut taker, push(data(2, b"cd"))), ["1 SUCCESS abcd"]);
     assert!(bench.feed(&mut taker, push(data(4, b"efg"))).is_empty());
     assert!(!bench.tcp.timers.is_running(Timer::Push), "no push timer in non-push mode");
-    // CH-DEL-4: the PSH counts for the request that its last byte lies in.
+    // CH-DEL-4: the PSH applies to the request with its last byte.
     let told = bench.feed(&mut taker, push(data(7, b"hijk")));
     assert_eq!(told, ["2 SUCCESS efghij", "3 SUCCESS k"]);
 }
 
-// CH-RCV-5, -6, CH-DEL-6, CH §10.6: the push timer starts with the first byte, starts over with more, and completes.
+// CH-RCV-5, -6, CH-DEL-6, CH §10.6: the push timer starts with the first byte, restarts with more, and completes the
+// request.
 #[test]
 fn the_push_timer() {
     let (mut bench, mut taker) = bench();
@@ -181,7 +182,7 @@ fn the_push_timer() {
     assert_eq!(bench.feed(&mut taker, data(2, b"cd")), ["2 SUCCESS cd"]);
     assert!(!bench.tcp.timers.is_running(Timer::Push), "stopped by a completion");
 
-    // The delay is the host's to set (TcpPushTicks); an expiry without a request is harmless.
+    // The delay is configurable by the host (TcpPushTicks); an expiry without a request has no effect.
     let config = Config { push_delay: Duration::from_millis(7), ..Config::default() };
     let mut bench = Bench::with(state(), config);
     bench.request(&mut taker, [room(1, 10)]);
@@ -193,7 +194,7 @@ fn the_push_timer() {
     assert!(bench.drain(&mut taker).is_empty());
 }
 
-// CH-RCV-5: a request that holds bytes when it is posted is continued; in push mode the timer runs at once.
+// CH-RCV-5: a request that contains bytes when posted is continued; in push mode the timer starts at once.
 #[test]
 fn partly_filled_requests_are_continued() {
     for (no_push, timer) in [(true, None), (false, Some(PUSH_DELAY))] {
@@ -216,8 +217,8 @@ fn partly_filled_requests_are_continued() {
     }
 }
 
-// CH-IND-1, -2: after a refusal no indication until a post; a zero-byte request asks for the next one, another one
-// is filled first, and only what is left is indicated.
+// CH-IND-1, -2: after a refusal no indication until a post. A zero-byte request enables the next one; another request
+// is filled first, and only the rest is indicated.
 #[test]
 fn refusals() {
     let (mut bench, mut taker) = bench();
@@ -225,20 +226,20 @@ fn refusals() {
     assert_eq!(bench.feed(&mut taker, data(0, b"abc")), ["indicated |abc"]);
     assert!(bench.feed(&mut taker, data(3, b"def")).is_empty());
     bench.tcp.deliver_waiting(bench.now, &mut taker);
-    assert!(bench.drain(&mut taker).is_empty(), "nor when somebody looks");
+    assert!(bench.drain(&mut taker).is_empty(), "no indication without a post");
     let told = bench.request(&mut taker, [room(1, 0)]);
     assert_eq!(told, ["1 SUCCESS ", "indicated ab|cdef"]);
     assert!(bench.feed(&mut taker, data(6, b"ghi")).is_empty());
     let told = bench.request(&mut taker, [room(2, 2)]);
     assert_eq!(told, ["2 SUCCESS cd", "indicated e|fghi"]);
     assert!(bench.feed(&mut taker, push(data(9, b"jkl"))).is_empty());
-    // Taken to the end, the bytes make a request complete by the PSH they came with.
+    // Refused bytes keep their PSH, which completes a request that takes all of them.
     assert_eq!(bench.request(&mut taker, [room(3, 20)]), ["3 SUCCESS fghijkl"]);
     assert_eq!(bench.feed(&mut taker, data(12, b"m")), ["indicated m|"]);
     assert_eq!(taker.stream, b"abcdefghijklm");
 }
 
-// CH-RCV-7, -8, CH-DEL-5: a zero-byte request waits for bytes, does not overtake, and takes none.
+// CH-RCV-7, -8, CH-DEL-5: a zero-byte request waits for bytes, keeps its order, and takes none.
 #[test]
 fn zero_byte_requests() {
     let (mut bench, mut taker) = bench();
@@ -247,13 +248,13 @@ fn zero_byte_requests() {
     assert_eq!(bench.feed(&mut taker, data(2, b"cd")), ["1 SUCCESS abcd"]);
     let told = bench.feed(&mut taker, data(4, b"ef"));
     assert_eq!(told, ["2 SUCCESS ", "3 SUCCESS ", "indicated ef|"]);
-    // Requests behind it are filled before anything is indicated.
+    // Requests after it are filled before anything is indicated.
     bench.request(&mut taker, [room(4, 0), room(5, 1)]);
     let told = bench.feed(&mut taker, data(6, b"gh"));
     assert_eq!(told, ["4 SUCCESS ", "5 SUCCESS g", "indicated h|"]);
 }
 
-// CH-RCC-2, CH-DEL-7: what is posted inside a completion or an indication is looked at when that has returned.
+// CH-RCC-2, CH-DEL-7: requests posted inside a completion or an indication are processed after it returns.
 #[test]
 fn posts_inside_upcalls() {
     let (mut bench, mut taker) = bench();
@@ -262,13 +263,12 @@ fn posts_inside_upcalls() {
     taker.takes = [0].into();
     let told = bench.feed(&mut taker, data(0, b"abcdefg"));
     assert_eq!(told, ["1 SUCCESS ab", "2 SUCCESS cde", "indicated |fg"]);
-    // The refused bytes went into the request that the same call posted.
+    // The request posted in the same call takes the refused bytes.
     assert_eq!(bench.feed(&mut taker, data(7, b"hij")), ["3 SUCCESS fgh", "indicated ij|"]);
     assert_eq!(taker.stream, b"abcdefghij");
 }
 
-// A consumer that refuses and asks again in the same breath, for ever: it is left alone after a while, and
-// nothing is lost.
+// A consumer that refuses data and posts again in every upcall: the delivery loop ends, and no data is lost.
 #[test]
 fn endless_refusals_end() {
     let (mut bench, mut taker) = bench();
@@ -281,7 +281,7 @@ fn endless_refusals_end() {
     assert_eq!(taker.stream, b"abc");
 }
 
-// CH-IND-4: RcvIndicationSize bytes at a time; what is posted for the rest gets it.
+// CH-IND-4: RcvIndicationSize bytes at a time; a request posted for the rest gets it.
 #[test]
 fn the_size_of_indications() {
     let mut state = state();
@@ -292,7 +292,7 @@ fn the_size_of_indications() {
     assert_eq!(told, ["indicated head|", "1 SUCCESS bod", "indicated tail|", "indicated .|!"]);
 }
 
-// CH-DEL-3, CH-INI-5: what the connection brings along waits for a post, and goes before everything newer.
+// CH-DEL-3, CH-INI-5: imported data waits for a post, and is delivered before newer data.
 #[test]
 fn data_that_was_brought_along_waits() {
     let mut state = state();
@@ -305,7 +305,7 @@ fn data_that_was_brought_along_waits() {
     assert_eq!(told, ["1 SUCCESS olde", "indicated rnew|"]);
 }
 
-// CH-DEL-4: waiting bytes keep the PSH they came with; of all that is placed at once the last one decides.
+// CH-DEL-4: refused bytes keep their PSH; of all bytes placed at once the last one decides.
 #[test]
 fn push_is_remembered() {
     for (last, completes) in [(false, false), (true, true)] {
@@ -318,7 +318,7 @@ fn push_is_remembered() {
         assert_eq!(told.len(), usize::from(completes), "{told:?}");
         assert_eq!(bench.tcp.timers.is_running(Timer::Push), !completes);
     }
-    // Not so for the part before it.
+    // A PSH does not complete a request that ends before it.
     let (mut bench, mut taker) = bench();
     taker.takes = [0].into();
     bench.feed(&mut taker, push(data(0, b"abcdef")));
@@ -328,7 +328,7 @@ fn push_is_remembered() {
     assert_eq!(told, ["2 SUCCESS ef"]);
 }
 
-// CH-DEL-2: bytes that fill a hole go first, those behind it after them, into the same requests.
+// CH-DEL-2: bytes that fill a gap are delivered first, then those after them, into the same requests.
 #[test]
 fn bytes_out_of_order_reach_requests() {
     let (mut bench, mut taker) = bench();
@@ -338,7 +338,7 @@ fn bytes_out_of_order_reach_requests() {
     assert_eq!(told, ["1 SUCCESS abcd", "2 SUCCESS efgh", "indicated i|"]);
 }
 
-// CH-RCV-9, -10, CH-EVT-6: at the FIN requests complete with what they have, then Disconnect, then nothing is taken.
+// CH-RCV-9, -10, CH-EVT-6: at the FIN requests complete with their bytes, then PeerClosed, then posts fail.
 #[test]
 fn the_peers_fin_ends_requests() {
     let fin = |offset, payload| Segment { flags: ack_fin(), ..data(offset, payload) };
@@ -349,7 +349,7 @@ fn the_peers_fin_ends_requests() {
     let told = bench.request(&mut taker, [room(4, 5), room(5, 0)]);
     assert_eq!(told, ["4 INVALID_STATE ", "5 INVALID_STATE "]);
 
-    // Behind refused data the FIN waits, and so does the end of what is posted.
+    // After refused data the FIN waits, and so does the completion of posted requests.
     let (mut bench, mut taker) = self::bench();
     taker.takes = [0].into();
     assert_eq!(bench.feed(&mut taker, fin(0, b"abc")), ["indicated |abc"]);
@@ -359,8 +359,8 @@ fn the_peers_fin_ends_requests() {
     );
 }
 
-// CH §7.2, §8.2, CH-EVT-7: a RST completes requests REQUEST_ABORTED with the bytes that are valid, and so does an
-// abortive disconnect; what waits is dropped.
+// CH §7.2, §8.2, CH-EVT-7: a RST or an abortive disconnect completes requests REQUEST_ABORTED with their valid bytes;
+// the backlog is dropped.
 #[test]
 fn a_reset_aborts_requests() {
     let (mut bench, mut taker) = bench();
@@ -382,7 +382,7 @@ fn a_reset_aborts_requests() {
     assert_eq!(bench.request(&mut taker, [room(3, 1)]), ["3 REQUEST_ABORTED "]);
 }
 
-// CH-TRM-3, -6, -10: an upload returns requests in order with the bytes placed, which do not go back again.
+// CH-TRM-3, -6, -10: an upload returns requests in order with the bytes placed, which are not exported again.
 #[test]
 fn an_upload_returns_requests() {
     let (mut bench, mut taker) = bench();
@@ -399,8 +399,8 @@ fn an_upload_returns_requests() {
     assert_eq!(state.out_of_order, [(REMOTE + 6, Bytes::from_static(b"gh"))]);
 }
 
-// CH §5.6, CH-RCV-2: when the state is lost requests complete REQUEST_ABORTED at the terminate, in order with
-// those posted since.
+// CH §5.6, CH-RCV-2: after a failure requests complete REQUEST_ABORTED at the terminate, in order with those posted
+// since.
 #[test]
 fn a_failure_aborts_requests_at_the_terminate() {
     let (mut bench, mut taker) = bench();
@@ -416,7 +416,7 @@ fn a_failure_aborts_requests_at_the_terminate() {
     assert_eq!(bench.request(&mut taker, [room(3, 1)]), ["3 REQUEST_ABORTED "]);
 }
 
-// CH-IND-6, CH-ST-3: bytes in posted memory are consumed; those that wait take from the window.
+// CH-IND-6, CH-ST-3: bytes in posted memory are consumed; the backlog reduces the window.
 #[test]
 fn the_window_counts_what_waits() {
     let (mut bench, mut taker) = bench();
@@ -447,7 +447,7 @@ impl Drop for Repeat {
     }
 }
 
-/// One seed of [`any_walk_delivers_the_stream`].
+/// Runs one seed of [`any_walk_delivers_the_stream`].
 fn walk(seed: u64) {
     let _repeat = Repeat(seed);
     let mut random = Rand64::new(seed.into());
@@ -459,7 +459,7 @@ fn walk(seed: u64) {
     for _ in 0..4_000 {
         let told = match below(8) {
             0..=4 => {
-                // From a little before what has come to a little beyond it.
+                // From a little before RCV.NXT to a little beyond it.
                 let start = (next + below(60) as usize).saturating_sub(30).min(stream.len());
                 let end = (start + below(80) as usize).min(stream.len());
                 let mut flags = if below(3) == 0 { Flags::PSH } else { Flags(0) };
@@ -500,18 +500,18 @@ fn walk(seed: u64) {
     for told in &statuses {
         completed += u64::from(told.as_bytes()[0].is_ascii_digit());
     }
-    assert!(stream.starts_with(&taker.stream), "the stream is broken");
+    assert!(stream.starts_with(&taker.stream), "delivered bytes differ from the stream");
     let ended = statuses.iter().filter(|told| *told == "PeerClosed").count();
     if ended > 0 {
         assert_eq!(ended, 1, "CH-EVT-6: once");
-        assert_eq!(taker.stream, stream, "everything before the FIN");
+        assert_eq!(taker.stream, stream, "all bytes before the FIN are delivered");
         assert_eq!(completed, posted, "CH-RCV-8: every request once");
     } else {
         assert_eq!(completed + bench.tcp.requests.len() as u64, posted);
     }
 }
 
-// CH-DEL-1, -2, CH-RCV-2, -8: whatever comes in whatever order, the stream is exact, and each request completes once.
+// CH-DEL-1, -2, CH-RCV-2, -8: for any order of events the stream is exact, and each request completes once.
 #[test]
 fn any_walk_delivers_the_stream() {
     if let Ok(seed) = std::env::var("FLUE_SEED") {

@@ -1,4 +1,4 @@
-//! Why the target asks for an upload (CH §8.2, §9.2, §9.3, §10).
+//! Reasons of upload requests (CH §8.2, §9.2, §9.3, §10).
 
 use alloc::format;
 
@@ -26,7 +26,7 @@ fn reasons(bench: &mut Bench) -> Vec<Reason> {
     bench.events().into_iter().filter_map(reason).collect()
 }
 
-/// Half of what is sent has to be sent again.
+/// Drops half of the transmissions.
 fn drop_much(bench: &mut Bench) {
     for _ in 0..10 {
         let start = bench.tcp.snd.una.seq().distance(LOCAL) as u32;
@@ -40,7 +40,7 @@ fn drop_much(bench: &mut Bench) {
     }
 }
 
-/// Every second segment comes first.
+/// Delivers segments in swapped pairs.
 fn reorder_much(bench: &mut Bench) {
     let start = bench.tcp.receiver.nxt().seq().distance(REMOTE) as u32;
     for n in (0..20).step_by(2) {
@@ -64,7 +64,7 @@ fn indicate_much(bench: &mut Bench, taker: &mut Taker) {
     }
 }
 
-/// Everything that may be too much, and the silence that is too little. Returns what an upload was asked for.
+/// Exceeds every threshold, including that of low activity. Returns the reasons of upload requests.
 fn provoke(bench: &mut Bench) -> Vec<Reason> {
     let mut taker = Taker::default();
     drop_much(bench);
@@ -103,8 +103,8 @@ fn each() -> [(Reason, UploadThresholds); 6] {
     ]
 }
 
-// CH §8.2, CH-EVT-1: each optional reason has a threshold of its own; without one it is never given, and the
-// connection carries on after it was.
+// CH §8.2, CH-EVT-1: each optional reason has its own threshold. Without one it is never raised, and the connection
+// continues after it.
 #[test]
 fn optional_reasons_have_thresholds() {
     let mut quiet = with(UploadThresholds::default());
@@ -118,14 +118,14 @@ fn optional_reasons_have_thresholds() {
             "{reason:?}: {seen:?}"
         );
         let at = bench.tcp.receiver.nxt().seq().distance(REMOTE) as u32;
-        assert_eq!(bench.input(data(at, b"on")), b"on", "it carries on");
+        assert_eq!(bench.input(data(at, b"on")), b"on", "the connection continues");
         let posted = bench.tcp.snd.una.seq().distance(LOCAL) as u32;
         bench.post(5);
         assert_eq!(bench.sent(), [(posted, 5, Flags::ACK | Flags::PSH)]);
     }
 }
 
-// CH §8.2: each reason can be chosen for itself; a mandatory one needs no threshold.
+// CH §8.2: each reason can be selected alone; a mandatory one needs no threshold.
 #[test]
 fn thresholds_are_chosen_by_reason() {
     let none = UploadThresholds::default();
@@ -149,7 +149,7 @@ fn thresholds_are_chosen_by_reason() {
     assert_eq!(none.with(Reason::HardwareFailure), none);
 }
 
-// The thresholds: one less is not enough.
+// One less than a threshold raises no reason.
 #[test]
 fn thresholds_are_exact() {
     let mut taker = Taker::default();
@@ -160,7 +160,7 @@ fn thresholds_are_exact() {
         &mut taker,
         [room(1, 15), whole(2, 15), room(3, 16), room(4, 15), room(5, 0), room(6, 1)],
     );
-    assert!(reasons(&mut bench).is_empty(), "three in a row");
+    assert!(reasons(&mut bench).is_empty(), "fewer than three small requests in a row");
     bench.tcp.post_receive(bench.now, [room(7, 1)].into());
     assert_eq!(reasons(&mut bench), [Reason::SmallIo]);
 
@@ -187,14 +187,14 @@ fn thresholds_are_exact() {
         bench.sent();
         bench.tcp.handle_timeout(bench.now);
         assert_eq!(reasons(&mut bench).len(), expected, "{bytes} bytes");
-        // The next sample is counted by itself.
+        // The next sample is counted separately.
         bench.now += Duration::from_secs(5);
         bench.tcp.handle_timeout(bench.now);
         assert_eq!(reasons(&mut bench).len(), 1);
     }
 }
 
-// CH-EVT-2: none in FIN_WAIT_1, FIN_WAIT_2, CLOSE_WAIT, nor behind them.
+// CH-EVT-2: none in FIN_WAIT_1, FIN_WAIT_2, CLOSE_WAIT, nor in later states.
 #[test]
 fn no_optional_reason_in_a_half_closed_connection() {
     let optional = each().map(|(reason, _)| reason);
@@ -207,7 +207,7 @@ fn no_optional_reason_in_a_half_closed_connection() {
     }
 }
 
-// CH-EVT-1: optional reasons come at most once a second and once in a round trip.
+// CH-EVT-1: optional reasons are raised at most once per second and per RTT.
 #[test]
 fn optional_reasons_are_rare() {
     for (srtt, wait) in [(80, 1_000), (24_000, 3_000)] {
@@ -225,7 +225,7 @@ fn optional_reasons_are_rare() {
     }
 }
 
-// CH §8.2, CH-EVT-1: every mandatory reason stops the connection: no segment in or out, no timer; told once.
+// CH §8.2, CH-EVT-1: every mandatory reason stops the connection: no segment in or out, no timer. It is raised once.
 #[test]
 fn mandatory_reasons_stop() {
     for reason in [
@@ -254,8 +254,8 @@ fn mandatory_reasons_stop() {
     }
 }
 
-// CH §9.3: urgent data counts when sequence and acknowledgement are good; what came before is still
-// acknowledged at the upload, it and what comes later is not.
+// CH §9.3: urgent data counts if sequence and acknowledgement are acceptable. Data received before is acknowledged by
+// the exported state; the urgent data and later data are not.
 #[test]
 fn urgent_data() {
     let urgent =
@@ -266,7 +266,7 @@ fn urgent_data() {
     bench.input(urgent(70_000, b"!"));
     bench.input(Segment { ack: LOCAL + 1, ..urgent(3, b"!") });
     bench.input(Segment { ack: LOCAL - 70_000, ..urgent(3, b"!") });
-    assert!(reasons(&mut bench).is_empty(), "discarded, and it goes on");
+    assert!(reasons(&mut bench).is_empty(), "unacceptable segments are discarded");
     bench.sent();
     assert!(bench.input(urgent(3, b"!")).is_empty());
     assert_eq!(reasons(&mut bench), [Reason::ReceivedUrgentData]);
@@ -276,7 +276,7 @@ fn urgent_data() {
     assert_eq!(state.tcp.delegated.rcv_nxt, REMOTE + 3);
 }
 
-/// What a segment of CH §9.2 does to a connection with 100 bytes received: sent, state, and reasons.
+/// Returns the response of a connection with 100 bytes received to a segment of CH §9.2: ACKs, state and events.
 fn blind(segment: Segment<'_>, syn_uploads: bool) -> alloc::string::String {
     let mut bench = Bench::with(state(), Config { syn_uploads, ..Config::default() });
     bench.input(data(0, &[1; 100]));
@@ -291,7 +291,7 @@ fn blind(segment: Segment<'_>, syn_uploads: bool) -> alloc::string::String {
     format!("{} ACK, armed {armed}, {phase:?} {events:?}", sent.len())
 }
 
-// CH §9.2, RFC 5961 §3.2, §4.2: the whole matrix. The exact SYN is a choice.
+// CH §9.2, RFC 5961 §3.2, §4.2: the whole matrix. The response to the exact SYN is configurable.
 #[test]
 fn the_matrix_of_syns_and_resets() {
     let (nothing, challenge) =
@@ -316,9 +316,9 @@ fn the_matrix_of_syns_and_resets() {
     }
 }
 
-// CH §9.2: a challenge arms keep-alive in 5 minutes, brings a later one forward, and leaves an earlier one;
-// the count that came with the state counts; unanswered, the connection goes back in state CLOSED. An
-// acceptable segment restores what was.
+// CH §9.2: a challenge starts keep-alive in 5 minutes; a later deadline is moved forward, an earlier one kept. The
+// imported count is continued. Without a response, the connection is uploaded in state CLOSED. An acceptable segment
+// restores the previous timer.
 #[test]
 fn a_challenge_arms_keep_alive() {
     let minutes = |n: u64| Duration::from_secs(60 * n);
@@ -351,7 +351,7 @@ fn a_challenge_arms_keep_alive() {
             assert_eq!(bench.wait_for_timer(), Duration::from_secs(1));
             assert_eq!(reasons(&mut bench), [Reason::TimeoutExpiration]);
             let closed = bench.tcp.info(bench.now).phase == TcpPhase::Closed;
-            assert_eq!(closed, idle.is_none(), "whose timer it was");
+            assert_eq!(closed, idle.is_none(), "closed only if the challenge started keep-alive");
         }
     }
 }
@@ -362,7 +362,7 @@ fn impatient(model: &ConnectionState) -> Box<ConnectionState> {
     state
 }
 
-// CH §10.7: at the end of FIN_WAIT_2 the connection goes back in state CLOSED, with the requests it has.
+// CH §10.7: at the end of FIN_WAIT_2 the connection is uploaded in state CLOSED, with its requests.
 #[test]
 fn fin_wait_2_ends_closed() {
     let mut bench = scene(TcpPhase::FinWait2).bench;
@@ -378,8 +378,8 @@ fn fin_wait_2_ends_closed() {
     assert_eq!(state.tcp.delegated.state, TcpPhase::Closed);
 }
 
-// CH-EVT-3: TIME_WAIT can be made the host's; until the host takes it, a repeated FIN is still answered, and
-// its time runs.
+// CH-EVT-3: an upload in TIME_WAIT is configurable. Until the host uploads it, a repeated FIN is acknowledged, and its
+// timer runs.
 #[test]
 fn time_wait_may_be_the_hosts() {
     for time_wait_uploads in [false, true] {
@@ -394,14 +394,14 @@ fn time_wait_may_be_the_hosts() {
         assert_eq!(bench.sent(), [(1, 0, Flags::ACK)]);
         bench.input(fin);
         assert_eq!(bench.sent(), [(1, 0, Flags::ACK)]);
-        assert!(reasons(&mut bench).is_empty(), "once");
+        assert!(reasons(&mut bench).is_empty(), "requested once");
         assert_eq!(bench.tcp.tcp_state(bench.now).delegated.state, TcpPhase::TimeWait);
         assert_eq!(bench.wait_for_timer(), Config::default().time_wait);
         assert!(matches!(bench.events()[..], [Event::Closed]));
     }
 }
 
-// RFC 9293 §3.8.4, CH-UPD-6: keep-alive that is turned on in TIME-WAIT probes nobody.
+// RFC 9293 §3.8.4, CH-UPD-6: keep-alive enabled in TIME-WAIT sends no probe.
 #[test]
 fn nobody_is_kept_alive_in_time_wait() {
     let mut bench = scene(TcpPhase::TimeWait).bench;

@@ -1,11 +1,11 @@
-//! Congestion control of whole connections: when a window counts as used, idleness, options.
+//! Congestion control of whole connections: use of the window, idle periods, options.
 
 use super::*;
 
 const MSS: u32 = 1460;
 const RTT: Duration = Duration::from_millis(10);
 
-/// A connection that avoids congestion with a window of `segments`, and an RTT of 10 ms.
+/// Returns a connection in congestion avoidance with a window of `segments`, and an RTT of 10 ms.
 fn bench(segments: u32, config: Config) -> Bench {
     let mut state = state();
     let delegated = &mut state.tcp.delegated;
@@ -33,7 +33,7 @@ fn bytes_sent(bench: &mut Bench, limits: TxLimits) -> usize {
     bench.transmit(limits).iter().map(|transmit| transmit.payload_len).sum()
 }
 
-// RFC 9438 §5.8, RFC 5681 §3.1: less than the window in flight, and it does not grow.
+// RFC 9438 §5.8, RFC 5681 §3.1: a window larger than the flight does not grow.
 #[test]
 fn a_slow_producer_does_not_grow_the_window() {
     let mut bench = bench(10, reno());
@@ -44,7 +44,7 @@ fn a_slow_producer_does_not_grow_the_window() {
         bench.ack(round * (9 * MSS - 1));
     }
     assert_eq!(cwnd(&bench), u64::from(10 * MSS));
-    // A flight that leaves no room for another segment uses it.
+    // A flight that leaves no room for another segment uses the window.
     for _ in 0..2 {
         bench.post(9 * MSS as usize + 1);
         bytes_sent(&mut bench, WIRE);
@@ -55,7 +55,7 @@ fn a_slow_producer_does_not_grow_the_window() {
     assert_eq!(cwnd(&bench), u64::from(11 * MSS));
 }
 
-// The same of a peer's window that is the smaller one.
+// A smaller window of the peer has the same effect.
 #[test]
 fn a_small_peer_window_does_not_grow_the_window() {
     let mut bench = bench(20, reno());
@@ -71,8 +71,8 @@ fn a_small_peer_window_does_not_grow_the_window() {
     assert_eq!(cwnd(&bench), u64::from(20 * MSS));
 }
 
-// A super-segment that cannot fill a window of 10.9 segments uses it: what is left is less than one.
-// And every ACK of the flight counts, though the window has grown since it was sent.
+// A GSO packet that cannot fill a window of 10.9 segments uses it: less than one segment is left. Every ACK of the
+// flight counts, although the window has grown since its transmission.
 #[test]
 fn super_segments_use_the_window() {
     let mut state = state();
@@ -92,7 +92,7 @@ fn super_segments_use_the_window() {
     assert_eq!(cwnd(&bench), u64::from(11 * MSS + 1_300));
 }
 
-// RFC 5681 §3.1: in slow start half of the window is used enough, for it doubles within a round.
+// RFC 5681 §3.1: in slow start half of the window is used enough, as it doubles within a round.
 #[test]
 fn half_of_the_window_is_enough_in_slow_start() {
     for (segments, grows) in [(6, true), (5, false)] {
@@ -105,7 +105,7 @@ fn half_of_the_window_is_enough_in_slow_start() {
     }
 }
 
-// RFC 5681 §4.1: after an RTO without sending, the initial window again; an option.
+// RFC 5681 §4.1: after an RTO without transmission, the initial window again; configurable.
 #[test]
 fn idle_restart() {
     for (config, expected) in [
@@ -124,8 +124,8 @@ fn idle_restart() {
     assert_eq!(bytes_sent(&mut awake, WIRE), 30 * MSS as usize);
 }
 
-// RFC 2861 §3: a window that a steady producer leaves unused shrinks toward what it uses; an option. The
-// threshold stays at three quarters of it, so slow start brings twice the use back.
+// RFC 2861 §3: a window underused by a steady producer decays toward its use; configurable. The threshold stays at
+// three quarters of it, so that slow start restores twice the use.
 #[test]
 fn cwnd_validation() {
     for (config, expected) in
@@ -143,8 +143,8 @@ fn cwnd_validation() {
     }
 }
 
-/// Segments of the window when slow start has ended, or after 8 rounds, on a path whose queue begins at
-/// 40 segments in flight.
+/// Returns the window in segments after slow start, or after 8 rounds, on a path with a queue beyond 40 segments in
+/// flight.
 fn slow_start(config: Config) -> u64 {
     let mut state = state();
     state.tcp.constant.window_scaling_enabled = true;
@@ -168,7 +168,7 @@ fn slow_start(config: Config) -> u64 {
     cwnd(&bench) / u64::from(MSS)
 }
 
-// RFC 9406: rounds and RTTs reach the controller, so slow start ends where the queue grows; an option.
+// RFC 9406: the controller receives rounds and RTTs, so that slow start ends when the queue grows; configurable.
 #[test]
 fn hystart() {
     for algorithm in [CongestionAlgorithm::Cubic, CongestionAlgorithm::NewReno] {
@@ -181,7 +181,7 @@ fn hystart() {
     }
 }
 
-// RFC 9438 is the default, and continues what is handed over.
+// CUBIC (RFC 9438) is the default, and continues the imported state.
 #[test]
 fn cubic_by_default() {
     let mut bench = bench(100, Config::default());
@@ -192,7 +192,7 @@ fn cubic_by_default() {
         bench.ack(0);
     }
     let info = bench.tcp.info(bench.now);
-    // The peer's window, not the congestion window, has limited the flight.
+    // The peer's window, not the congestion window, limits the flight.
     let flight = u64::from(WINDOW) / u64::from(MSS) * u64::from(MSS);
     assert_eq!((info.fast_retransmits, info.snd_ssthresh), (1, Some(flight * 7 / 10)));
 }

@@ -1,12 +1,12 @@
-//! Taking a connection over and giving it back.
+//! Import and export of connections.
 
 use super::*;
 
 fn error_of(state: Box<ConnectionState>) -> ImportError {
     let before = state.tcp;
     let taken = Connection::from_state(Instant::ZERO, state, PATH_PAYLOAD, Config::default());
-    let (error, back) = taken.expect_err("a contradiction");
-    assert_eq!(back.tcp, before, "the state comes back untouched");
+    let (error, back) = taken.expect_err("inconsistent state");
+    assert_eq!(back.tcp, before, "the state is returned unchanged");
     error
 }
 
@@ -41,7 +41,7 @@ fn contradictions_are_refused() {
     }
 }
 
-// CH-SNB-1 to -4: in flight, sent before and to be sent first, never sent; then what is posted.
+// CH-SNB-1 to -4: data in flight, data to retransmit first, unsent data, then posted data.
 #[test]
 fn the_three_zones() {
     let mut state = state();
@@ -61,13 +61,13 @@ fn the_three_zones() {
         [(100, 200, true, Some(101)), (300, 500, false, Some(102)), (800, 50, false, Some(1))]
     );
     assert_eq!(bench.wait_for_timer(), Duration::from_secs(1));
-    assert_eq!(bench.sent()[0].0, 0, "the zone in flight is resent on demand");
+    assert_eq!(bench.sent()[0].0, 0, "data in flight at the import is retransmitted by timeout");
     bench.ack(850);
     let done: Vec<_> = completions(&bench.events()).iter().map(|c| (c.0, c.2)).collect();
     assert_eq!(done, [(101, 300), (102, 500), (1, 50)]);
 }
 
-// CH-DEL-3, RFC 2018 §8: buffered bytes come first, promised bytes are kept.
+// CH-DEL-3, RFC 2018 §8: buffered bytes are delivered first, selectively acknowledged bytes are kept.
 #[test]
 fn received_data_is_carried() {
     let mut state = state();
@@ -81,7 +81,7 @@ fn received_data_is_carried() {
     assert_eq!(bench.transmit(WIRE)[0].ack, REMOTE + 6);
 }
 
-// P9: the right edge that was advertised stays, whatever our own limit is.
+// P9: the advertised right edge is kept, regardless of the local limit.
 #[test]
 fn the_right_edge_is_carried() {
     for limit in [1_000, 60_000, 65_535] {
@@ -93,11 +93,15 @@ fn the_right_edge_is_carried() {
         let window = u32::from(bench.transmit(WIRE)[0].window);
         assert_eq!(window, limit.max(30_000));
         assert_eq!(bench.input(data(29_999, b"x")).len(), 0);
-        assert_eq!(bench.input(data(0, &[0; 29_999])).len(), 30_000, "and is honoured");
+        assert_eq!(
+            bench.input(data(0, &[0; 29_999])).len(),
+            30_000,
+            "data in the advertised window is accepted"
+        );
     }
 }
 
-// P8: the FIN in flight is implied by the phase; it may also follow data that was never sent.
+// P8: the phase implies the FIN in flight; it may also follow unsent data.
 #[test]
 fn a_fin_in_flight() {
     for (sent, phase, after) in [
@@ -134,7 +138,7 @@ fn half_closed_connections() {
     closing.tcp.delegated.state = TcpPhase::CloseWait;
     closing.buffered_data = vec![Bytes::from_static(b"end")];
     let mut bench = Bench::new(closing);
-    assert!(bench.events().is_empty(), "CH-EVT-6: the data first");
+    assert!(bench.events().is_empty(), "CH-EVT-6: PeerClosed follows the data");
     bench.tcp.backlog_consumed(3);
     assert!(matches!(bench.events()[..], [Event::PeerClosed]));
     bench.post(3);
@@ -151,7 +155,7 @@ fn half_closed_connections() {
     assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::TimeWait);
 }
 
-// CH §10.1, §10.4: the persist timer is carried with its round.
+// CH §10.1, §10.4: the persist timer is imported with its round.
 #[test]
 fn a_closed_window_is_carried() {
     let mut state = state();
@@ -167,7 +171,7 @@ fn a_closed_window_is_carried() {
     assert_eq!(bench.wait_for_timer(), Duration::from_secs(8), "RTO << 3");
 }
 
-// CH §3.4 to §3.6, CH §10.9, CH-SNB-2, CH-TRM-5: out and in again, nothing is lost.
+// CH §3.4 to §3.6, CH §10.9, CH-SNB-2, CH-TRM-5: an export followed by an import loses no state.
 #[test]
 fn out_and_in_again() {
     let mut state = state();
@@ -179,7 +183,7 @@ fn out_and_in_again() {
     let mut bench = Bench::new(state);
     let mut expected = first;
     expected.delegated.cwnd = 10 * 1448;
-    assert_eq!(bench.tcp.tcp_state(bench.now), expected, "a query right after the take-over");
+    assert_eq!(bench.tcp.tcp_state(bench.now), expected, "query directly after the import");
 
     bench.post(100);
     bench.post(3_000);
@@ -209,14 +213,14 @@ fn out_and_in_again() {
 
     let exported = state.tcp;
     let tcp = Connection::from_state(bench.now, state, PATH_PAYLOAD, Config::default()).unwrap();
-    assert_eq!(tcp.tcp_state(bench.now), exported, "idempotent");
+    assert_eq!(tcp.tcp_state(bench.now), exported, "import does not change the state");
     let mut again = Bench { tcp, now: bench.now, next_context: 50 };
     again.input_raw(Segment {
         ack: LOCAL + 3_104,
         timestamps: Some(Timestamps { value: 10, echo: 4 }),
         ..super::data(3, b"")
     });
-    // Bytes count from the first post on, whoever had the connection.
+    // Bytes count from the first post, across owners.
     let done: Vec<_> = completions(&again.events()).iter().map(|c| (c.0, c.2)).collect();
     assert_eq!(done, [(1, 100), (2, 3_000), (9, 3)]);
     assert_eq!(again.tcp.info(again.now).phase, TcpPhase::FinWait2);

@@ -1,4 +1,4 @@
-//! What TCP_INFO would say.
+//! Members of TCP_INFO.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn info(bench: &Bench) -> Info {
     bench.tcp.info(bench.now)
 }
 
-// Linux' tcp_info: unknown is not 0.
+// Unknown values are `None`, not 0 as in Linux' tcp_info.
 #[test]
 fn nothing_is_made_up() {
     let info = info(&Bench::new(state()));
@@ -22,7 +22,7 @@ fn nothing_is_made_up() {
     assert_eq!((info.advmss, info.pmtu), (1460, 1500));
 }
 
-// The counts of what is in flight, and the states of recovery that go with them.
+// Segment counts of the flight, and the recovery state of each.
 #[test]
 fn the_flight_in_segments() {
     let mut state = state();
@@ -66,7 +66,7 @@ fn ages() {
     assert_eq!(info.last_ack_recv, Some(MILLI * 5));
 }
 
-// tcpi_busy_time, tcpi_rwnd_limited: posted to acknowledged; and while the peer's window is too small.
+// tcpi_busy_time, tcpi_rwnd_limited: from post to acknowledgement; and while the peer's window is too small.
 #[test]
 fn busy_and_limited_by_the_peer() {
     let mut bench = Bench::new(state());
@@ -75,7 +75,7 @@ fn busy_and_limited_by_the_peer() {
     bench.post(3 * MSS as usize);
     bench.sent();
     bench.now += MILLI * 10;
-    // The first segment fits, the two others find a window of one.
+    // The first segment fits; for the two others the window is one segment.
     bench.input(Segment { ack: LOCAL + 3 * MSS, window: MSS as u16, ..ack() });
     bench.sent();
     bench.now += MILLI * 100;

@@ -1,9 +1,8 @@
-//! Two connections joined by a seeded wire in virtual time: loss, duplication, reordering, delay,
-//! and hand-overs in the middle of it.
+//! Two connections joined by a seeded network in virtual time: loss, duplication, reordering, delay, and offloads and
+//! uploads in between.
 //!
-//! Whatever the wire does, both streams arrive exactly, every list completes once and in order, both
-//! ends close, and nothing waits longer than timers explain. A failing run prints its seed and the
-//! command that repeats it.
+//! For any impairments both streams arrive exactly, every list completes once and in order, both ends close, and no
+//! wait exceeds the timers. A failed run prints its seed and the command that repeats it.
 
 use alloc::collections::BTreeMap;
 use std::{env, println};
@@ -13,12 +12,12 @@ use oorandom::Rand64;
 use super::*;
 use crate::memory::to_vec;
 
-/// Virtual time in which every scenario ends: lossy tails wait for backed-off timers.
+/// Limit of virtual time for every scenario: lossy tails wait for timers with backoff.
 const TIME_MAX: Duration = Duration::from_secs(3_600);
-/// Turns of the loop in which every scenario ends: more means that two ends chatter.
+/// Limit of loop turns for every scenario: more means that the ends send without progress.
 const TURNS_MAX: u32 = 400_000;
 
-/// A segment on its way.
+/// Segment on the network.
 #[derive(Clone, Debug)]
 struct Frame {
     to: usize,
@@ -34,14 +33,14 @@ struct Impairments {
     reorder: f64,
     delay: Duration,
     jitter: Duration,
-    /// ECN-capable frames marked.
+    /// Share of ECN-capable frames marked.
     mark: f64,
-    /// Largest IP packet, and whether the router says so (RFC 1191) or not (RFC 2923).
+    /// MTU of a narrow link, and true if its router sends ICMP errors (RFC 1191), false for a black hole (RFC 2923).
     narrow: Option<(usize, bool)>,
 }
 
 impl Impairments {
-    /// Choices that came later, by a generator of their own: the others stay what they were.
+    /// Draws later additions from a generator of their own, so that the other choices keep their seeds.
     fn more(&mut self, random: &mut Rand64) {
         self.mark = [0.0, 0.02, 0.3][pick(random, 0, 2)];
         if chance(random, 0.3) {
@@ -67,7 +66,7 @@ struct Host {
     peer_closed: bool,
     closed: bool,
     config: Config,
-    /// The connection was handed over on the way.
+    /// True if the connection was exported and imported during the run.
     moved: bool,
 }
 
@@ -76,11 +75,11 @@ struct Scenario {
     random: Rand64,
     weather: Impairments,
     coalesce: bool,
-    /// Probability that an end is handed over, in each turn.
+    /// Probability per turn that an end is exported and imported.
     moves: f64,
     wire: BTreeMap<(Instant, u64), Frame>,
     frames: u64,
-    /// Messages of the router to an end.
+    /// ICMP errors of the router for an end.
     errors: Vec<(usize, PathError)>,
     more: Rand64,
     hosts: [Host; 2],
@@ -138,14 +137,15 @@ impl Scenario {
             tcp.delegated.ts_time = random.rand_u64() as u32;
             let config = Config {
                 push: [PushPolicy::EachList, PushPolicy::QueueEmpty][pick(&mut random, 0, 1)],
-                // A peer that finds out about a black hole with time-outs of a minute needs many of them.
+                // A peer that detects a black hole by timeouts of a minute needs many of them.
                 fin_wait_2: Duration::from_secs(1_800),
                 time_wait: Duration::from_secs(30),
                 ..Config::default()
             };
             let length = [0, 1, 5_000, 60_000, 200_000][pick(&mut random, 0, 4)];
             Host {
-                tcp: Connection::from_state(Instant::ZERO, state, 9000, config).expect("good"),
+                tcp: Connection::from_state(Instant::ZERO, state, 9000, config)
+                    .expect("a valid state"),
                 tx_max: [0, 65_160][pick(&mut random, 0, 1)],
                 to_send: (0..length).map(|_| random.rand_u64() as u8).collect(),
                 posted: 0,
@@ -188,7 +188,7 @@ impl Scenario {
 
     fn run(&mut self) {
         for turn in 0.. {
-            assert!(turn < TURNS_MAX, "the ends chatter");
+            assert!(turn < TURNS_MAX, "the ends send without progress");
             self.act();
             self.deliver();
             for index in 0..2 {
@@ -205,7 +205,7 @@ impl Scenario {
                 [host.tcp.poll_timeout(), host.resume_at, post]
             });
             let next = timers.chain([arrival]).flatten().min();
-            let next = next.expect("open connections wait for something");
+            let next = next.expect("open connections have a pending event");
             self.now = self.now.max(next);
             assert!(self.now - Instant::ZERO < TIME_MAX, "stalled");
             for host in &mut self.hosts {
@@ -217,18 +217,19 @@ impl Scenario {
         self.check();
     }
 
-    /// Exports a connection and takes it over again, in the middle of whatever it does.
+    /// Exports a connection and imports it again, at any time.
     fn hand_over(&mut self, index: usize) {
         let host = &mut self.hosts[index];
         let movable = !matches!(host.tcp.phase, TcpPhase::TimeWait | TcpPhase::Closed);
         if !movable || !chance(&mut self.random, self.moves) {
             return;
         }
-        // What the target has learned of the path, the host keeps: it gives it down again.
+        // The host keeps the path MTU learned by the target and offloads it again.
         let payload = host.tcp.path_mtu() as usize - 40;
-        let empty = Connection::from_state(self.now, state(), 9000, host.config).expect("good");
+        let empty =
+            Connection::from_state(self.now, state(), 9000, host.config).expect("a valid state");
         let (state, disconnect) = core::mem::replace(&mut host.tcp, empty).into_state(self.now);
-        // The previous owner completes it UPLOAD_IN_PROGRESS; its data and the FIN have moved.
+        // The previous owner completes it UPLOAD_IN_PROGRESS; its data and the FIN are exported.
         host.disconnect_complete |= disconnect.is_some();
         host.moved = true;
         host.tcp = Connection::from_state(self.now, state, payload, host.config)
@@ -236,7 +237,7 @@ impl Scenario {
         self.drain(index);
     }
 
-    /// What the upper layers do: post, disconnect, resume.
+    /// Actions of the upper layers: post, disconnect, resume.
     fn act(&mut self) {
         for host in &mut self.hosts {
             if host.resume_at.is_some_and(|at| at <= self.now) {
@@ -294,7 +295,7 @@ impl Scenario {
         }
     }
 
-    /// Joins segments that follow each other, as receive offload does.
+    /// Joins adjacent segments, as receive offload does.
     fn coalesce(&mut self, frame: &mut Frame) {
         let plain = |flags: Flags| flags == Flags::ACK || flags == Flags::ACK | Flags::PSH;
         while let Some(entry) = self.wire.first_entry()
@@ -367,14 +368,15 @@ impl Scenario {
                     assert!((host.moved || !host.peer_closed) && host.tcp.backlog().is_none());
                     host.peer_closed = true;
                 }
-                // The other end left TIME_WAIT's last ACK unheard: its FIN is repeated in vain.
                 Event::SendBacklogChange(_) => {}
-                Event::Retrieve(UploadReason::TimeoutExpiration) => panic!("gave up"),
+                Event::Retrieve(UploadReason::TimeoutExpiration) => {
+                    panic!("the connection timed out")
+                }
                 Event::Closed => host.closed = true,
                 other => panic!("{other:?}"),
             }
         }
-        // A closed peer's frames are nobody's: the last ACK may be lost for good.
+        // The peer is closed and sends nothing more, so the last ACK may be lost for good.
         if self.hosts[index].closed && !self.hosts[1 - index].closed {
             let other = &mut self.hosts[1 - index];
             if matches!(other.tcp.phase, TcpPhase::LastAck | TcpPhase::Closing) {
@@ -395,7 +397,7 @@ impl Scenario {
         }
     }
 
-    /// Segmentation offload, then the weather.
+    /// Applies segmentation offload, then the impairments.
     fn send(&mut self, to: usize, transmit: Transmit, payload: &[u8]) {
         let tail = Flags::FIN.0 | Flags::PSH.0;
         let mut offset = 0;
@@ -420,7 +422,7 @@ impl Scenario {
         }
     }
 
-    /// What the router has to say of packets that were too big.
+    /// Delivers ICMP errors for packets that were too big.
     fn tell_errors(&mut self) {
         while let Some((index, error)) = self.errors.pop() {
             self.hosts[index].tcp.handle_path_error(self.now, &error);
@@ -428,7 +430,7 @@ impl Scenario {
         }
     }
 
-    /// Whether the narrow link of the path takes the frame.
+    /// Returns true if the narrow link of the path carries the frame.
     fn fits(&mut self, frame: &Frame) -> bool {
         let Some((mtu, tells)) = self.weather.narrow else { return true };
         let Frame { to, transmit, payload, gso_size: _ } = frame;
@@ -468,7 +470,7 @@ impl Scenario {
     fn check(&self) {
         for index in 0..2 {
             let (host, peer) = (&self.hosts[index], &self.hosts[1 - index]);
-            assert!(host.received == peer.to_send, "stream differs");
+            assert!(host.received == peer.to_send, "received stream differs");
             assert!(host.peer_closed && host.disconnect_complete);
             assert_eq!(host.completed, host.lists);
             let info = host.tcp.info(self.now);
@@ -482,7 +484,7 @@ impl Scenario {
             assert_eq!(info.bytes_received, host.received.len() as u64);
             let quiet = self.weather.loss == 0.0 && self.weather.duplicate == 0.0;
             if quiet && self.weather.reorder == 0.0 && self.weather.narrow.is_none() {
-                assert_eq!(info.fast_retransmits, 0, "nothing was lost");
+                assert_eq!(info.fast_retransmits, 0, "fast retransmit without loss");
             }
         }
     }
@@ -514,7 +516,7 @@ impl Drop for Repeat {
     }
 }
 
-/// What a scenario has seen.
+/// Events covered by a scenario.
 #[derive(Clone, Copy, Default, Debug)]
 struct Seen {
     moved: u32,
@@ -556,5 +558,5 @@ fn streams_survive_the_weather() {
     });
     let Seen { moved, narrowed, black_holes, marked } = seen;
     let enough = moved > 100 && narrowed > 20 && black_holes > 10 && marked > 50;
-    assert!(enough, "of 600 scenarios too few were of a kind: {seen:?}");
+    assert!(enough, "600 scenarios do not cover all kinds: {seen:?}");
 }

@@ -1,11 +1,11 @@
-//! How long a bulk transfer takes in virtual time over a short, lossy path, and by what means losses
-//! are repaired. A regression of recovery shows as a bound that does not hold.
+//! Duration of a bulk transfer in virtual time over a short, lossy path, and counts of timeouts and retransmissions. A
+//! regression of recovery exceeds a bound.
 
 use oorandom::Rand64;
 
 use super::{pair::pair, *};
 
-/// One way delay of the path.
+/// One-way delay of the path.
 const DELAY: Duration = Duration::from_micros(50);
 /// Bytes of the transfer.
 const TRANSFER: u64 = 16 * 1024 * 1024;
@@ -16,7 +16,7 @@ const LIST: usize = 64 * 1024;
 struct Path {
     sack: bool,
     super_segments: bool,
-    /// Frames lost of 1000, each way.
+    /// Frames dropped of 1000, in each direction.
     loss: u64,
 }
 
@@ -40,7 +40,7 @@ fn transfer(path: Path, seed: u128) -> (Duration, Info) {
     (time, pair.sender.info(pair.now))
 }
 
-/// What a row of the table must keep to.
+/// Bounds of a row of the table.
 struct Bound {
     path: Path,
     millis: u64,
@@ -51,7 +51,7 @@ fn bound(sack: bool, loss: u64, millis: u64, timeouts: u64) -> Bound {
     Bound { path: Path { sack, super_segments: loss.is_multiple_of(20), loss }, millis, timeouts }
 }
 
-// RFC 8985, RFC 6582, RFC 6298: 16 MiB over 100 us. Time-outs are rare, even at 5 % and without SACK.
+// RFC 8985, RFC 6582, RFC 6298: 16 MiB over 100 us. Timeouts are rare, even at 5 % and without SACK.
 #[test]
 fn losses_are_repaired_without_waiting() {
     for Bound { path, millis, timeouts } in [

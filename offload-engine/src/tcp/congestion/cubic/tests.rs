@@ -1,4 +1,4 @@
-//! CUBIC against RFC 9438: its formulas, its tables, and a model in floating point.
+//! CUBIC compared with RFC 9438: its formulas, its tables, and a model in floating point.
 
 use proptest::prelude::*;
 
@@ -11,14 +11,14 @@ const BETA: f64 = 0.7;
 const C: f64 = 0.4;
 const RTT: Duration = Duration::from_millis(100);
 
-/// A flow that was at `segments` when it lost something.
+/// Returns a flow after a loss at a window of `segments`.
 fn after_loss(segments: u64) -> Cubic {
     let mut cubic = Cubic::new(window(segments * MSS, Some(MSS)));
     cubic.on_loss(Instant::ZERO, segments * MSS);
     cubic
 }
 
-/// Acknowledges segment by segment for `time`; returns how many.
+/// Acknowledges segment by segment for `time`; returns their number.
 fn run(cubic: &mut Cubic, now: &mut Instant, time: Duration, rtt: Duration) -> u64 {
     let end = *now + time;
     let mut segments = 0;
@@ -34,7 +34,7 @@ fn segments(cubic: &Cubic) -> f64 {
     cubic.cwnd() as f64 / MSS as f64
 }
 
-// RFC 9438 §4.2 figures 1 and 2, on a path so long that Reno is left behind.
+// RFC 9438 §4.2 figures 1 and 2, on a path with an RTT too long for Reno's estimate to matter.
 #[test]
 fn the_window_follows_the_curve() {
     let w_max = 2_000.0;
@@ -51,27 +51,27 @@ fn the_window_follows_the_curve() {
     }
 }
 
-// RFC 9438 §4.6, §4.7: seven tenths; a loss below the last one's window makes room for others.
+// RFC 9438 §4.6, §4.7: seven tenths; a loss below the previous maximum triggers fast convergence.
 #[test]
 fn reduction_and_fast_convergence() {
     let mut cubic = after_loss(1_000);
     assert_eq!((cubic.cwnd(), cubic.ssthresh()), (700 * MSS, Some(700 * MSS)));
-    // Lost again on the way back: the plateau is 0.85 of 700.
+    // Second loss before W_max: the plateau is 0.85 of 700.
     cubic.on_loss(Instant::ZERO, 700 * MSS);
     assert_eq!(cubic.cwnd(), 490 * MSS);
     let mut now = Instant::ZERO;
     let k = ((595.0 - 490.0) / C).cbrt();
     run(&mut cubic, &mut now, Duration::from_secs_f64(k), RTT);
     assert!((segments(&cubic) - 595.0).abs() < 6.0, "{}", segments(&cubic));
-    // Not used up: the reduction counts from the flight. At least two segments.
+    // Window not fully used: the reduction is based on the flight. At least two segments.
     cubic.on_loss(now, 100 * MSS);
     assert_eq!(cubic.ssthresh(), Some(70 * MSS));
     cubic.on_loss(now, MSS);
     assert_eq!((cubic.cwnd(), cubic.ssthresh()), (2 * MSS, Some(2 * MSS)));
 }
 
-// Linux: until the first loss a twentieth in a round trip at least, whatever the curve says; a loss that was none
-// does not end that.
+// Linux: before the first loss at least a twentieth per RTT, regardless of the curve; a spurious loss does not end
+// that.
 #[test]
 fn the_search_for_the_first_loss() {
     let mut cubic = Cubic::new(window(100 * MSS, None));
@@ -86,10 +86,14 @@ fn the_search_for_the_first_loss() {
     cubic.on_loss(now, cubic.cwnd());
     let before = segments(&cubic);
     run(&mut cubic, &mut now, RTT, RTT);
-    assert!(segments(&cubic) < before * 1.04, "the curve's own: {}", segments(&cubic) - before);
+    assert!(
+        segments(&cubic) < before * 1.04,
+        "growth above the curve: {}",
+        segments(&cubic) - before
+    );
 }
 
-// RFC 9438 §4.8: slow start to seven tenths, then the curve from its plateau on: K is 0.
+// RFC 9438 §4.8: slow start to seven tenths, then the curve from its plateau: K is 0.
 #[test]
 fn timeout() {
     let mut cubic = after_loss(2_000);
@@ -108,7 +112,7 @@ fn timeout() {
     assert!((segments(&cubic) - curve).abs() < 0.02 * curve, "{}", segments(&cubic));
 }
 
-// RFC 9438 §4.9.2, RFC 5682 §4: everything is as if the loss had not been.
+// RFC 9438 §4.9.2, RFC 5682 §4: undo restores the state before the loss.
 #[test]
 fn undo_restores_the_curve() {
     let (mut cubic, mut other) = (after_loss(2_000), after_loss(2_000));
@@ -123,10 +127,10 @@ fn undo_restores_the_curve() {
     run(&mut other, &mut Instant::ZERO.clone(), Duration::from_secs(10), RTT);
     assert!(cubic.cwnd().abs_diff(other.cwnd()) < 10 * MSS);
     cubic.undo();
-    assert!(cubic.cwnd().abs_diff(other.cwnd()) < 10 * MSS, "once");
+    assert!(cubic.cwnd().abs_diff(other.cwnd()) < 10 * MSS, "undo applies once");
 }
 
-// RFC 9438 §4.3: 9/17 of a segment for each window until the old window is reached, then one.
+// RFC 9438 §4.3: 9/17 of a segment per window until the old window is reached, then one.
 #[test]
 fn the_reno_friendly_region() {
     let rtt = Duration::from_millis(1);
@@ -142,10 +146,10 @@ fn the_reno_friendly_region() {
     run(&mut cubic, &mut now, rtt * 10, rtt);
     let before = segments(&cubic);
     run(&mut cubic, &mut now, rtt * 10, rtt);
-    assert!((segments(&cubic) - before - 10.0).abs() < 0.5, "one for each round trip");
+    assert!((segments(&cubic) - before - 10.0).abs() < 0.5, "one segment per RTT");
 }
 
-// RFC 9438 §4.2, §5.8: time without use, and idle time, are no part of t.
+// RFC 9438 §4.2, §5.8: unused and idle time are not part of t.
 #[test]
 fn unused_time_does_not_count() {
     let mut now = Instant::ZERO;
@@ -165,7 +169,7 @@ fn unused_time_does_not_count() {
     assert!((segments(&cubic) - curve).abs() < 0.02 * curve, "{}", segments(&cubic));
 }
 
-// RFC 9438 §4.2: half of the window at most for each round trip, wherever the curve is.
+// RFC 9438 §4.2: at most half of the window per RTT, regardless of the curve.
 #[test]
 fn growth_is_bounded() {
     let mut cubic = after_loss(100);
@@ -176,7 +180,7 @@ fn growth_is_bounded() {
     assert_eq!(cubic.cwnd(), before + before / 2);
 }
 
-// RFC 9438 §5.1 tables 1 and 2: the average window at a loss in every 1/p segments.
+// RFC 9438 §5.1 tables 1 and 2: average window with one loss per 1/p segments.
 #[test]
 fn average_windows_are_those_of_the_rfc() {
     for (rtt_ms, losses_per_million, expected) in [
@@ -237,7 +241,7 @@ fn two_flows_converge() {
 }
 
 proptest! {
-    // §4.2 figure 2 needs a cube root; it is exact.
+    // §4.2 figure 2 needs a cube root; the result is exact.
     #[test]
     fn cube_roots(value in any::<u128>(), shift in 0u32..128) {
         let value = value >> shift;
@@ -247,7 +251,7 @@ proptest! {
         prop_assert!(next.checked_pow(3).is_none_or(|cube| cube > value));
     }
 
-    // RFC 9438 §4.2 to §4.8: the integers agree with the formulas in floating point, whatever happens.
+    // RFC 9438 §4.2 to §4.8: integer arithmetic matches the formulas in floating point for any sequence of events.
     #[test]
     fn integers_agree_with_a_float_model(steps in prop::collection::vec(step(), 1..300)) {
         let mut cubic = Cubic::new(window(100 * MSS, Some(MSS)));
@@ -273,7 +277,7 @@ proptest! {
             }
             let exact = Model::of(&cubic);
             prop_assert!(model.undecided || model.is_near(&exact), "{:?} {:?}", exact, model);
-            // Equal again, so that a byte of difference does not decide later.
+            // Synchronize the model, so that rounding differences do not accumulate.
             model = exact;
         }
     }
@@ -303,11 +307,11 @@ struct Model {
     prior: f64,
     w_max: Option<f64>,
     stage: Option<Stage>,
-    /// Two values are so close that a rounding decides which of two rules holds.
+    /// True if two values are so close that rounding decides between two rules.
     undecided: bool,
 }
 
-/// A few bytes apart, in segments.
+/// True if `a` and `b`, in segments, differ by a few bytes only.
 fn near(a: f64, b: f64) -> bool {
     (a - b).abs() < 0.003
 }

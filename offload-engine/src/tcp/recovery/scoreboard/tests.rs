@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::tcp::SeqNum;
 
-/// What the model counts as a segment.
+/// Segment size of the model.
 const MSS: u64 = 4;
 
 fn at(offset: u64) -> Position {
@@ -51,13 +51,13 @@ struct Byte {
     resent: bool,
 }
 
-/// The same, byte by byte.
+/// Model of the scoreboard, byte by byte.
 #[derive(Default)]
 struct Model {
     bytes: Vec<Byte>,
     una: u64,
     number: u64,
-    /// Below, [`Step::Count`] has judged.
+    /// Upper bound of the bytes processed by [`Step::Count`].
     judged: u64,
 }
 
@@ -81,14 +81,14 @@ impl Model {
         self.live().iter_mut().filter(|b| b.fate == from).for_each(|b| b.fate = to);
     }
 
-    /// RFC 6675 §4: the end of what lies below enough runs, or bytes.
+    /// RFC 6675 §4: end of the bytes below enough sacked ranges, or sacked bytes.
     fn edge(&self, threshold: u32) -> Option<u64> {
         let sacked = |n: u64| self.bytes[n as usize].fate == RecordState::Sacked;
         let enough = |n: u64| {
             let above = n + 1..self.bytes.len() as u64;
             let bytes = above.clone().filter(|n| sacked(*n)).count() as u64;
             let runs = above.filter(|m| sacked(*m) && !sacked(*m - 1)).count();
-            // A run that begins below is one only from its start.
+            // A range that starts below counts only from its start.
             !sacked(n) && (bytes > u64::from(threshold - 1) * MSS || runs >= threshold as usize)
         };
         (self.una..self.bytes.len() as u64).rev().find(|n| enough(*n)).map(|n| n + 1)
@@ -152,7 +152,7 @@ impl Pair {
                 board.forget_sacks();
                 model.replace(RecordState::Sacked, RecordState::Lost);
                 model.judged = model.una;
-                // What was sacked has been joined: times and numbers of its parts are forgotten.
+                // Sacked records were merged: times and numbers of their parts are lost.
                 for record in board.records() {
                     let range =
                         record.start.since(at(0)) as usize..record.end.since(at(0)) as usize;
@@ -233,7 +233,7 @@ impl Pair {
             prop_assert_eq!(record.start, edge);
             prop_assert!(record.len() > 0);
             edge = record.end;
-            // Whoever is in flight is in the log.
+            // Every record in flight has a log entry.
             let number = board.log.binary_search_by_key(&record.number, |entry| entry.number);
             prop_assert!(
                 record.fate != RecordState::InFlight || number.is_ok() || record.number == 0
@@ -246,7 +246,7 @@ impl Pair {
 }
 
 proptest! {
-    // RFC 6675 §4, RFC 8985 §6.2 step 5: sums, losses and what is resent agree with a model, after any history.
+    // RFC 6675 §4, RFC 8985 §6.2 step 5: counts, losses and retransmissions match a model after any history.
     #[test]
     fn agrees_with_a_model(steps in prop::collection::vec(step(), 1..80)) {
         let mut pair = Pair { board: Scoreboard::new(at(0)), model: Model::default() };
@@ -265,7 +265,7 @@ fn flight(segments: u64) -> Scoreboard {
     board
 }
 
-// RFC 2018 §8: blocks of one byte each cost bounded memory; what they say of whole records still counts.
+// RFC 2018 §8: SACK blocks of one byte use bounded memory; blocks that cover whole records still count.
 #[test]
 fn a_bomb_of_blocks_is_bounded() {
     const SEGMENTS: u64 = 1_000;
@@ -275,16 +275,16 @@ fn a_bomb_of_blocks_is_bounded() {
         board.sack(at(offset), at(offset + 1), 1_448, |_| {});
         most = most.max(board.records.len() as u64);
     }
-    assert!(most > SEGMENTS, "bytes were cut out");
+    assert!(most > SEGMENTS, "some records were split");
     assert!(most <= SEGMENTS + SPARE_RECORDS + 2, "{most}");
     let sacked = board.sacked();
     let news = board.sack(at(900 * 1_448 + 1), at(902 * 1_448 - 1), 1_448, |_| {});
-    assert_eq!(news, 0, "no whole record");
+    assert_eq!(news, 0, "no whole record is covered");
     let news = board.sack(at(900 * 1_448 - 1), at(902 * 1_448 + 1), 1_448, |_| {});
     assert_eq!((news, board.sacked()), (2 * 1_448, sacked + 2 * 1_448));
 }
 
-// A super-segment is one record until something is heard of its pieces; the others are lost apart.
+// A GSO packet is one record until part of it is acknowledged; its other segments are lost separately.
 #[test]
 fn a_piece_of_a_super_segment_is_lost() {
     let mut board = Scoreboard::new(at(0));
@@ -296,6 +296,6 @@ fn a_piece_of_a_super_segment_is_lost() {
     assert_eq!(board.next_lost(u64::MAX), Some((at(0), at(3 * 1_448))));
     board.sent(at(0), at(1_448), true, moment(2));
     assert_eq!((board.in_flight(), board.lost()), (1_448, 2 * 1_448));
-    // The retransmission is younger than the rest: nothing is overdue.
+    // The retransmission is more recent than the delivered part: nothing is overdue.
     assert_eq!(board.mark_overdue(1, at(45 * 1_448), |_| true), (0, None));
 }

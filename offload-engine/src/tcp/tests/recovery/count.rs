@@ -1,4 +1,4 @@
-//! Losses found by counting what was sacked: RFC 6675, when RACK is off.
+//! Loss detection by counting sacked data: RFC 6675, with RACK disabled.
 
 use super::*;
 
@@ -13,7 +13,7 @@ const COUNT: RecoveryOptions = RecoveryOptions {
     dsack: true,
 };
 
-/// Ten segments in flight, and nothing more to send.
+/// Returns a connection with ten segments in flight and nothing unsent.
 fn all_sent() -> Bench {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
@@ -24,7 +24,7 @@ fn all_sent() -> Bench {
     bench
 }
 
-// §4, IsLost: more than two segments sacked above; or three separate runs, however small.
+// §4, IsLost: more than two segments sacked above, or three separate ranges, however small.
 #[test]
 fn what_is_lost() {
     let mut bench = flight_with(true, COUNT);
@@ -57,7 +57,7 @@ fn three_duplicate_acks() {
     assert_eq!((offset, len), (0, MSS as usize));
 }
 
-// §4, NextSeg: 1 what is lost, 3 what is only doubtful, 4 the last segment, once; rule 2 has nothing to send.
+// §4, NextSeg: rule 1 lost data, rule 3 unsacked data, rule 4 the last segment, once; rule 2 has nothing to send.
 #[test]
 fn next_segment() {
     let mut bench = all_sent();
@@ -66,7 +66,7 @@ fn next_segment() {
     let mut sent = numbers(&mut bench);
     sack(&mut bench, 0, &[block(7, 8), block(5, 6), block(3, 4)]);
     sent.extend(numbers(&mut bench));
-    // Answers to them free the window for the rest.
+    // Their acknowledgements open the window for the rest.
     for to in [1, 2] {
         bench.now += RTT;
         sack(&mut bench, 2 * to, &[block(7, 8), block(5, 6)]);
@@ -76,13 +76,13 @@ fn next_segment() {
     sack(&mut bench, 6, &[block(7, 8)]);
     sent.extend(numbers(&mut bench));
     assert_eq!(sent, [0, 2, 4, 6, 9]);
-    // Rule 4 is for once.
+    // Rule 4 applies once.
     sack(&mut bench, 8, &[]);
     assert!(numbers(&mut bench).is_empty());
     assert_eq!(bench.tcp.info(bench.now).fast_retransmits, 1);
 }
 
-// §5.1: after a time-out SACK tells what need not be resent, and nothing that was resent counts as lost again.
+// §5.1: after a timeout SACK only excludes data from retransmission, and no retransmitted data is marked lost again.
 #[test]
 fn after_a_time_out() {
     let mut bench = all_sent();

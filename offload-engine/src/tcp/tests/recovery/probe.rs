@@ -1,8 +1,8 @@
-//! Tail loss probes: when, and what their answers mean (RFC 8985 §7).
+//! Tail loss probes: time of transmission and evaluation of the response (RFC 8985 §7).
 
 use super::*;
 
-/// `segments` in flight and no more to send, of which the first is acknowledged; the probe is sent.
+/// Returns a connection with `segments` in flight, the first acknowledged, nothing unsent, and the probe sent.
 fn probed(with_sack: bool, segments: u32) -> Bench {
     let mut state = state();
     state.tcp.constant.sack_enabled = with_sack;
@@ -35,7 +35,7 @@ fn both_arrived() {
     assert_eq!((info.snd_ssthresh, info.dsack_dups, info.undo_by_dsack), (None, 1, 0));
 }
 
-// §7.4.2: the same, told by a peer without DSACK.
+// §7.4.2: the same, with a peer without DSACK.
 #[test]
 fn a_duplicate_ack_without_blocks() {
     let mut bench = probed(true, 4);
@@ -47,12 +47,12 @@ fn a_duplicate_ack_without_blocks() {
     assert_eq!(reductions(&bench), 0);
 }
 
-// §7.4.2: the probe alone has arrived: a loss that needs no repair any more still costs the window.
+// §7.4.2: only the probe has arrived: the loss needs no repair but reduces the window.
 #[test]
 fn the_probe_has_repaired_the_loss() {
     let mut bench = probed(true, 4);
     bench.ack(4 * MSS);
-    assert_eq!(reductions(&bench), 0, "the original may still report");
+    assert_eq!(reductions(&bench), 0, "the original may still arrive");
     bench.post(MSS as usize);
     bench.sent();
     bench.ack(5 * MSS);
@@ -61,7 +61,7 @@ fn the_probe_has_repaired_the_loss() {
     assert_eq!((info.timeouts, info.snd_ssthresh), (0, Some(2 * 1460)));
 }
 
-// §7.3: new data if there is any; its acknowledgement says nothing about losses.
+// §7.3: new data if there is any; its acknowledgement indicates no loss.
 #[test]
 fn new_data_as_a_probe() {
     let mut bench = flight(true);
@@ -78,7 +78,7 @@ fn new_data_as_a_probe() {
     assert_eq!((info.fast_retransmits, info.total_retrans, info.timeouts), (0, 0, 0));
 }
 
-// §7.2: one probe for each silence; then the retransmission timer, which starts anew with it (§7.3).
+// §7.2: one probe per pause, then the retransmission timer, which the probe restarts (§7.3).
 #[test]
 fn one_probe_then_the_time_out() {
     let mut bench = probed(true, 4);
@@ -88,12 +88,12 @@ fn one_probe_then_the_time_out() {
     assert_eq!(numbers(&mut bench), [1]);
 }
 
-// §7.2: the probe is due with the retransmission timer at the latest, and takes its place.
+// §7.2: the probe is due with the retransmission timer at the latest, and replaces it.
 #[test]
 fn the_probe_takes_the_place_of_the_time_out() {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
-    // SRTT 250 ms, no variance: two of them are more than the RTO.
+    // SRTT 250 ms without variance: two SRTTs are longer than the RTO.
     (state.tcp.delegated.srtt, state.tcp.delegated.rtt_var) = (250 * 8, 1);
     let mut bench = reno(state, RecoveryOptions::default());
     bench.post(2 * MSS as usize);
@@ -105,7 +105,7 @@ fn the_probe_takes_the_place_of_the_time_out() {
     assert_eq!(bench.tcp.info(bench.now).timeouts, 1);
 }
 
-// Beyond RFC 8985: without SACK the one duplicate ACK that a probe causes repairs the tail.
+// Extension of RFC 8985: without SACK the one duplicate ACK caused by a probe repairs the tail.
 #[test]
 fn a_probe_without_sack() {
     let mut bench = probed(false, 4);
@@ -119,7 +119,7 @@ fn a_probe_without_sack() {
     assert_eq!((info.timeouts, info.fast_retransmits, info.total_retrans), (0, 1, 3));
 }
 
-// The same, when nothing was lost: the answer to the probe starts nothing.
+// The same without a loss: the response to the probe starts no recovery.
 #[test]
 fn a_needless_probe_without_sack() {
     let mut bench = probed(false, 4);

@@ -1,22 +1,22 @@
-//! Whatever a legal receiver and the network do: what is resent, and what the sums say.
+//! Retransmissions and scoreboard sums for any correct receiver and any network.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What the network does with the segments of one turn, and how long that takes.
+/// Events of the network for the segments of one turn, and the duration of the turn.
 #[derive(Clone, Debug)]
 struct Turn {
-    /// Which of them are lost, late or doubled: two bits for each.
+    /// Lost, late or duplicated segments: two bits per segment.
     fates: u64,
-    /// Which acknowledgements are lost.
+    /// Lost acknowledgements: one bit per segment.
     deaf: u64,
     micros: u64,
     post: usize,
 }
 
 fn turn() -> impl Strategy<Value = Turn> {
-    // A quarter of the bits of a mask is set by two masks.
+    // The AND of two masks sets a quarter of the bits.
     let sparse = || (any::<u64>(), any::<u64>()).prop_map(|(a, b)| a & b);
     (sparse(), sparse(), 1_u64..30_000, 0_usize..20_000)
         .prop_map(|(fates, deaf, micros, post)| Turn { fates, deaf, micros, post })
@@ -35,7 +35,7 @@ fn options() -> impl Strategy<Value = RecoveryOptions> {
     })
 }
 
-/// A receiver that tells the truth.
+/// Receiver that conforms to the RFCs.
 #[derive(Default)]
 struct Peer {
     have: Vec<bool>,
@@ -69,7 +69,7 @@ impl Peer {
         duplicate
     }
 
-    /// The acknowledgement's blocks; remembers what the sender now knows.
+    /// Returns the SACK blocks of the acknowledgement, a DSACK first.
     fn sacks(&self, duplicate: Option<(usize, usize)>) -> Vec<(usize, usize)> {
         duplicate.into_iter().chain(self.blocks.iter().copied()).take(4).collect()
     }
@@ -84,18 +84,21 @@ struct Wire {
 }
 
 impl Wire {
-    /// Sends what may be sent; checks each segment.
+    /// Sends all segments allowed now; checks each.
     fn send(&mut self) -> Result<Vec<(usize, usize)>, TestCaseError> {
         let mut sent = vec![];
         for transmit in self.bench.transmit(WIRE) {
             let start = transmit.seq.distance(LOCAL);
             let una = self.bench.tcp.snd.una.seq().distance(LOCAL);
-            prop_assert!(start >= una, "below SND.UNA");
+            prop_assert!(start >= una, "segment below SND.UNA");
             let (start, end) = (start as usize, start as usize + transmit.payload_len);
             prop_assert!(end <= self.posted);
             if transmit.retransmission {
                 let told = self.peer.told.get(start..end).unwrap_or(&[]);
-                prop_assert!(!told.contains(&true), "sacked bytes are resent: {start}..{end}");
+                prop_assert!(
+                    !told.contains(&true),
+                    "sacked bytes are retransmitted: {start}..{end}"
+                );
             }
             sent.push((start, end));
         }
@@ -145,7 +148,7 @@ impl Wire {
         self.check()
     }
 
-    /// RFC 6675 §4: `pipe` and its parts.
+    /// RFC 6675 §4: checks `pipe` and its parts.
     fn check(&mut self) -> Result<(), TestCaseError> {
         let tcp = &self.bench.tcp;
         let outstanding = tcp.snd.nxt.since(tcp.snd.una);
@@ -153,14 +156,14 @@ impl Wire {
         prop_assert!(tcp.recovery.occupied() <= outstanding);
         prop_assert!(tcp.recovery.is_idle() == (outstanding == 0));
         let waits = outstanding == 0 || tcp.timers.is_running(Timer::Retransmit);
-        prop_assert!(waits, "nobody waits for an answer");
+        prop_assert!(waits, "outstanding data without a retransmission timer");
         Ok(())
     }
 }
 
 proptest! {
-    // RFC 2018 §5, RFC 6675 §4: nothing below SND.UNA and nothing sacked is resent, not even after a time-out; the
-    // sums hold; in the end everything arrives.
+    // RFC 2018 §5, RFC 6675 §4: nothing below SND.UNA and nothing sacked is retransmitted, also after a timeout. The
+    // sums hold, and all data arrives in the end.
     #[test]
     fn only_what_may_be_lost_is_resent(
         with_sack: bool,
