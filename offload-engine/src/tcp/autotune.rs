@@ -19,7 +19,7 @@ const SLACK_SEGMENTS: u64 = 16;
 
 /// RTT estimates of the receiver.
 #[derive(Debug, Default)]
-struct RoundTrip {
+struct RttEstimate {
     /// Smoothed estimate by timestamps.
     echoed: Option<Duration>,
     /// TSecr of the last sample; each value gives one sample.
@@ -30,7 +30,7 @@ struct RoundTrip {
     crossing: Option<(Position, Instant)>,
 }
 
-impl RoundTrip {
+impl RttEstimate {
     #[inline]
     fn estimate(&self) -> Option<Duration> {
         match (self.echoed, self.window) {
@@ -45,7 +45,7 @@ impl RoundTrip {
 pub(super) struct Autotune {
     /// Largest limit in bytes; 0 if the limit does not grow.
     limit_max: u64,
-    rtt: RoundTrip,
+    rtt: RttEstimate,
     /// Start of the round in which `consumed` bytes were taken.
     since: Option<Instant>,
     consumed: u64,
@@ -57,7 +57,7 @@ impl Autotune {
     pub(super) fn new(limit_max: u32) -> Self {
         Self {
             limit_max: u64::from(limit_max),
-            rtt: RoundTrip::default(),
+            rtt: RttEstimate::default(),
             since: None,
             consumed: 0,
             space: INITIAL_SPACE,
@@ -144,7 +144,7 @@ mod tests {
 
     // Twice the bytes of an RTT, 16 segments, and the expected growth of slow start.
     #[test]
-    fn grows_with_what_is_taken() {
+    fn window_grows_with_consumed_bytes() {
         let mut tune = Autotune::new(MAX);
         tune.on_echo(1, Duration::from_millis(10));
         assert_eq!(tune.on_consumed(ms(0), 14_600, 1000), None, "first call starts the round");
@@ -160,7 +160,7 @@ mod tests {
 
     // A consumer that rarely takes many bytes is slow: bytes are scaled to the RTT.
     #[test]
-    fn a_slow_consumer_gets_no_larger_window() {
+    fn slow_consumer_window_does_not_grow() {
         let mut tune = Autotune::new(MAX);
         tune.on_echo(1, Duration::from_millis(10));
         assert_eq!(tune.on_consumed(ms(0), 0, 1000), None);
@@ -171,7 +171,7 @@ mod tests {
 
     // Without an RTT estimate, or after the host has set the limit, the window does not grow.
     #[test]
-    fn grows_only_with_an_estimate_and_while_on() {
+    fn window_growth_needs_rtt_and_autotuning() {
         let mut tune = Autotune::new(MAX);
         assert_eq!(tune.on_consumed(ms(0), 1 << 20, 1000), None);
         assert_eq!(tune.on_consumed(ms(10), 1 << 20, 1000), None);
@@ -182,7 +182,7 @@ mod tests {
 
     // RFC 7323 §4.1: one smoothed sample per echo; the window estimate is used if it is smaller.
     #[test]
-    fn two_estimates_of_the_round_trip() {
+    fn smaller_rtt_estimate_is_used() {
         let mut tune = Autotune::new(MAX);
         tune.on_data(ms(5), at(0), at(1000));
         tune.on_data(ms(6), at(999), at(2000));

@@ -7,7 +7,7 @@ use crate::time::{Duration, Instant};
 
 /// State of the sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Occupation {
+pub(super) enum ChronoState {
     /// All posted data is acknowledged.
     Idle,
     /// Busy, limited by the network only.
@@ -19,7 +19,7 @@ pub(super) enum Occupation {
 /// Accumulated times of the sender states.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chrono {
-    occupation: Occupation,
+    state: ChronoState,
     since: Instant,
     busy: Duration,
     peer_limited: Duration,
@@ -28,29 +28,29 @@ pub(super) struct Chrono {
 impl Chrono {
     pub(super) const fn new(now: Instant) -> Self {
         Self {
-            occupation: Occupation::Idle,
+            state: ChronoState::Idle,
             since: now,
             busy: Duration::ZERO,
             peer_limited: Duration::ZERO,
         }
     }
 
-    /// Enters `occupation` at `now`.
-    pub(super) fn turn_to(&mut self, now: Instant, occupation: Occupation) {
-        if occupation != self.occupation {
+    /// Enters `state` at `now`.
+    pub(super) fn enter(&mut self, now: Instant, state: ChronoState) {
+        if state != self.state {
             (self.busy, self.peer_limited) = self.times(now);
-            self.occupation = occupation;
+            self.state = state;
             self.since = now;
         }
     }
 
     /// Total busy time, and the part limited by the peer's window.
     pub(super) fn times(&self, now: Instant) -> (Duration, Duration) {
-        let lately = now - self.since;
-        match self.occupation {
-            Occupation::Idle => (self.busy, self.peer_limited),
-            Occupation::Busy => (self.busy + lately, self.peer_limited),
-            Occupation::PeerLimited => (self.busy + lately, self.peer_limited + lately),
+        let elapsed = now - self.since;
+        match self.state {
+            ChronoState::Idle => (self.busy, self.peer_limited),
+            ChronoState::Busy => (self.busy + elapsed, self.peer_limited),
+            ChronoState::PeerLimited => (self.busy + elapsed, self.peer_limited + elapsed),
         }
     }
 }

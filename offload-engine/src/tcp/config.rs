@@ -90,7 +90,7 @@ pub struct Share {
 
 impl Share {
     /// True if `count` of `total` reaches the threshold; `None` while the sample is incomplete.
-    pub(super) fn judge(self, count: u64, total: u64) -> Option<bool> {
+    pub(super) fn is_exceeded(self, count: u64, total: u64) -> Option<bool> {
         let complete = total >= u64::from(self.sample.max(1));
         complete.then(|| count.saturating_mul(1_000) >= total.saturating_mul(self.per_mille.into()))
     }
@@ -143,7 +143,7 @@ impl UploadThresholds {
         high_out_of_order: Some(Share { sample: 1_000, per_mille: 100 }),
     };
 
-    /// These thresholds plus that of `reason` from [`UploadThresholds::ALL`]. Mandatory reasons have none.
+    /// Adds the threshold of `reason` from [`UploadThresholds::ALL`]. Mandatory reasons have none.
     #[must_use]
     pub const fn with(self, reason: UploadReason) -> Self {
         match reason {

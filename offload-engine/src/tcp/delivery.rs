@@ -1,7 +1,7 @@
 //! Delivery of in-order bytes to the consumer: to posted requests first, then by indication (CH §7.4).
 //!
 //! The chimney's state chart has four entry points. [`Connection::deliver`] processes a segment and copies its bytes
-//! from the frame to the posted memory: one copy. Posted requests are only queued; [`Connection::deliver_waiting`]
+//! from the frame to the posted memory: one copy. Posted requests are only queued; [`Connection::deliver_backlog`]
 //! processes them after the call that posted them has returned. The push timer is a timer of the connection. The
 //! chart's `busy` has no variable: a [`Consumer`] is called from these two functions only, one call at a time, and its
 //! own calls only queue (CH-RCC-2, CH-DEL-1, CH-DEL-7).
@@ -28,7 +28,7 @@ const IDLE_ROUNDS_MAX: u32 = 16;
 /// Most emptied chains kept, so that completions do not allocate.
 const SPARE_CHAINS_MAX: usize = 4;
 
-/// Receiver of a connection's data. Called by [`Connection::deliver`] and [`Connection::deliver_waiting`] only.
+/// Receiver of a connection's data. Called by [`Connection::deliver`] and [`Connection::deliver_backlog`] only.
 pub trait Consumer {
     /// Completes receive requests, in order.
     fn receive_complete(&mut self, connection: &mut Connection, chain: ReceiveChain);
@@ -40,7 +40,7 @@ pub trait Consumer {
 
 /// Posted request and the position of its next byte.
 #[derive(Debug)]
-struct Posted {
+struct PostedRequest {
     list: ReceiveBufferList,
     /// Free bytes of its memory.
     room: usize,
@@ -48,7 +48,7 @@ struct Posted {
     offset: usize,
 }
 
-impl Posted {
+impl PostedRequest {
     fn new(mut list: ReceiveBufferList) -> Self {
         list.status = NdisStatus::PENDING;
         let length = list.data_length();
@@ -94,14 +94,14 @@ impl Posted {
 /// Receive requests of one connection: queued ones, and completed ones not reported yet.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    queue: VecDeque<Posted>,
+    queue: VecDeque<PostedRequest>,
     done: ReceiveChain,
     spare: Vec<ReceiveChain>,
 }
 
 impl Requests {
     fn post(&mut self, mut chain: ReceiveChain) {
-        self.queue.extend(chain.drain(..).map(Posted::new));
+        self.queue.extend(chain.drain(..).map(PostedRequest::new));
         if self.spare.len() < SPARE_CHAINS_MAX {
             self.spare.push(chain);
         }
@@ -134,7 +134,7 @@ impl Requests {
     }
 
     fn complete_front(&mut self, status: NdisStatus) {
-        if let Some(Posted { mut list, .. }) = self.queue.pop_front() {
+        if let Some(PostedRequest { mut list, .. }) = self.queue.pop_front() {
             list.status = status;
             self.done.push_back(list);
         }
@@ -176,7 +176,7 @@ impl Requests {
 
 impl Connection {
     /// Posts receive requests: always accepted (PENDING), completed in order and once each (CH-RCV-1, -2, -8). The next
-    /// [`Connection::deliver_waiting`] fills them from the backlog. After the event of the peer's FIN they complete
+    /// [`Connection::deliver_backlog`] fills them from the backlog. After the event of the peer's FIN they complete
     /// INVALID_STATE (CH-RCV-9), after an abort REQUEST_ABORTED, during an upload UPLOAD_IN_PROGRESS.
     pub fn post_receive(&mut self, now: Instant, chain: ReceiveChain) {
         self.now = now;
@@ -189,7 +189,7 @@ impl Connection {
             if list.bytes_transferred > 0 && !list.no_push {
                 self.start_push_timer();
             }
-            self.watch_post(list.data_length().saturating_sub(list.bytes_transferred));
+            self.check_posted_request(list.data_length().saturating_sub(list.bytes_transferred));
         }
         self.requests.post(chain);
         self.receiver.set_blocked(false);
@@ -220,22 +220,26 @@ impl Connection {
         self.now = now;
         // Older bytes are delivered first.
         let waits = self.receiver.backlog().is_some();
-        let rest = if waits || data.is_empty() { data } else { self.run(data, push, consumer) };
+        let rest = if waits || data.is_empty() {
+            data
+        } else {
+            self.deliver_in_order(data, push, consumer)
+        };
         self.settle(rest, push);
         // Common case: the consumer has taken all data.
         if self.receiver.backlog_bytes() > 0 || self.requests.has_done() {
-            self.deliver_waiting(now, consumer);
+            self.deliver_backlog(now, consumer);
         }
     }
 
     /// Delivers the backlog, as far as requests and the consumer take it.
     #[inline]
-    pub fn deliver_waiting(&mut self, now: Instant, consumer: &mut impl Consumer) {
+    pub fn deliver_backlog(&mut self, now: Instant, consumer: &mut impl Consumer) {
         self.now = now;
         let mut idle_rounds = 0;
         while idle_rounds < IDLE_ROUNDS_MAX {
             let before = self.receiver.backlog_bytes();
-            self.place_waiting();
+            self.place_backlog();
             self.complete_requests(consumer);
             let Some((data, push)) = self.receiver.backlog() else { return };
             if !self.requests.is_available() {
@@ -260,7 +264,12 @@ impl Connection {
 
     /// State chart for an in-order segment: P, then B, until all data is taken or refused. Returns the rest.
     #[inline]
-    fn run<'d>(&mut self, data: &'d [u8], push: bool, consumer: &mut impl Consumer) -> &'d [u8] {
+    fn deliver_in_order<'d>(
+        &mut self,
+        data: &'d [u8],
+        push: bool,
+        consumer: &mut impl Consumer,
+    ) -> &'d [u8] {
         let mut rest = data;
         let mut idle_rounds = 0;
         while idle_rounds < IDLE_ROUNDS_MAX {
@@ -299,7 +308,7 @@ impl Connection {
 
     /// P for the backlog. The PSH of the last piece placed decides (CH-DEL-4).
     #[inline]
-    fn place_waiting(&mut self) {
+    fn place_backlog(&mut self) {
         let (mut completed, mut push, mut any) = (false, false, false);
         while self.requests.is_available()
             && let Some((data, pushed)) = self.receiver.backlog()
@@ -352,7 +361,7 @@ impl Connection {
         };
         let whole = count == data.len();
         let taken = consumer.indicate(self, &data[..count], push && whole).min(count);
-        self.watch_indication(taken);
+        self.check_indication(taken);
         (&data[taken..], taken < count)
     }
 

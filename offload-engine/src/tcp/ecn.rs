@@ -22,14 +22,20 @@ pub(super) struct EcnState {
     /// True after a window reduction: the next new data carries CWR.
     cwr_due: bool,
     /// True if CWR was sent for the current loss episode.
-    episode_told: bool,
+    episode_signaled: bool,
     /// End of the flight at the last reduction: further ECE up to it is ignored.
-    answered: Option<Position>,
+    reduction_end: Option<Position>,
 }
 
 impl EcnState {
     pub(super) const fn new(enabled: bool, echo: bool) -> Self {
-        Self { enabled, echo: enabled && echo, cwr_due: false, episode_told: false, answered: None }
+        Self {
+            enabled,
+            echo: enabled && echo,
+            cwr_due: false,
+            episode_signaled: false,
+            reduction_end: None,
+        }
     }
 
     pub(super) const fn is_enabled(&self) -> bool {
@@ -42,8 +48,8 @@ impl EcnState {
     }
 
     /// True if the window was reduced and part of that flight is unacknowledged (CWR state of Linux).
-    pub(super) fn is_answering(&self, una: Position) -> bool {
-        self.answered.is_some_and(|until| una < until)
+    pub(super) fn is_reduced(&self, una: Position) -> bool {
+        self.reduction_end.is_some_and(|until| una < until)
     }
 
     /// Returns the codepoint of new data, and true if it carries CWR.
@@ -53,8 +59,8 @@ impl EcnState {
         }
         // RFC 3168 §6.1.2: CWR follows any reduction of the window.
         let episode = recovery.is_fast() || recovery.is_repairing_timeout();
-        let cwr = self.cwr_due || (episode && !self.episode_told);
-        self.episode_told = episode;
+        let cwr = self.cwr_due || (episode && !self.episode_signaled);
+        self.episode_signaled = episode;
         self.cwr_due = false;
         (Ecn::Capable0, cwr)
     }
@@ -62,7 +68,7 @@ impl EcnState {
 
 impl Connection {
     /// Receiver: processes the ECN bits of an acceptable segment (RFC 3168 §6.1.3).
-    pub(super) fn note_marks(&mut self, segment: &Segment<'_>) {
+    pub(super) fn process_ce(&mut self, segment: &Segment<'_>) {
         // §6.1.5: only data in the window is processed. A pure ACK is never ECT.
         if !self.ecn.enabled || segment.payload.is_empty() {
             return;
@@ -82,13 +88,13 @@ impl Connection {
 
     /// Sender: processes ECE on an acceptable acknowledgement of `acked` new bytes, with `outstanding` in flight before
     /// (RFC 3168 §6.1.2).
-    pub(super) fn answer_echo(&mut self, segment: &Segment<'_>, acked: u64, outstanding: u64) {
+    pub(super) fn process_ece(&mut self, segment: &Segment<'_>, acked: u64, outstanding: u64) {
         if !self.ecn.enabled || !segment.flags.contains(Flags::ECE) {
             return;
         }
         self.counters.delivered_ce += acked.div_ceil(self.mss);
         // Up to and including the end of that flight, the peer has not received our CWR.
-        let is_reduced = self.ecn.answered.is_some_and(|until| self.snd.una <= until);
+        let is_reduced = self.ecn.reduction_end.is_some_and(|until| self.snd.una <= until);
         let episode = self.recovery.is_fast() || self.recovery.is_repairing_timeout();
         if is_reduced || episode || outstanding == 0 {
             return;
@@ -96,7 +102,7 @@ impl Connection {
         // RFC 8511 allows a weaker response than to a loss; the controllers here use one for both.
         self.congestion.on_loss(self.now, outstanding);
         self.counters.ecn_reductions += 1;
-        self.ecn.answered = Some(self.snd.max);
+        self.ecn.reduction_end = Some(self.snd.max);
         self.ecn.cwr_due = true;
     }
 }

@@ -59,13 +59,13 @@ impl Connection {
         // One reduction per flight, even if fast recovery did not repair it.
         let first = self.attempts.retransmissions == 0 && !self.recovery.is_fast();
         // Before the reduction, because the window after a timeout is one segment.
-        self.suspect_black_hole(self.attempts.retransmissions.saturating_add(1));
+        self.detect_black_hole(self.attempts.retransmissions.saturating_add(1));
         self.congestion.on_rto(self.now, outstanding, first);
         self.recovery.on_timeout(self.now, self.rtt.min(), self.rtt.srtt());
         self.rtt.back_off();
         self.attempts.retransmissions = self.attempts.retransmissions.saturating_add(1);
         self.counters.timeouts += 1;
-        self.owed.tail_probe = false;
+        self.pending.tail_probe = false;
         self.timers.stop(Timer::TailProbe);
         self.timers.stop(Timer::Reordering);
         self.timers.set(Timer::Retransmit, self.now + self.rtt.rto().min(left));
@@ -89,7 +89,7 @@ impl Connection {
         if self.recovery.is_idle() {
             return;
         }
-        self.owed.tail_probe = true;
+        self.pending.tail_probe = true;
         self.timers.set(Timer::Retransmit, self.rtt.timeout(self.now));
     }
 
@@ -102,7 +102,7 @@ impl Connection {
             self.congestion.on_loss(self.now, outstanding);
             self.counters.fast_retransmits += 1;
         }
-        self.recovery.regulate(&report, self.congestion.ssthresh(), self.mss);
+        self.recovery.update_prr(&report, self.congestion.ssthresh(), self.mss);
         if let Some(deadline) = report.reordering_deadline {
             self.timers.set(Timer::Reordering, deadline);
         }
@@ -111,7 +111,7 @@ impl Connection {
     /// CH §10.4, or the override of silly window avoidance.
     fn on_persist(&mut self) {
         if !self.window_closed() {
-            self.owed.small_segment = true;
+            self.pending.small_segment = true;
             return;
         }
         // With a time limit, probe responses do not matter: the data is not accepted (RFC 5482 §3).
@@ -124,7 +124,7 @@ impl Connection {
             self.stop(UploadReason::TimeoutExpiration);
             return;
         };
-        self.owed.window_probe = true;
+        self.pending.window_probe = true;
         let timeout = self.rtt.rto_shifted(u32::from(self.attempts.probes)).min(left);
         self.attempts.probes = self.attempts.probes.saturating_add(1);
         self.timers.set(Timer::Persist, self.now + timeout);
@@ -151,7 +151,7 @@ impl Connection {
             return;
         }
         self.attempts.keep_alives += 1;
-        self.owed.keep_alive = true;
+        self.pending.keep_alive = true;
         let interval = self.cached.keep_alive_interval();
         self.timers.set(Timer::KeepAlive, self.now + interval);
     }

@@ -96,8 +96,8 @@ impl Segment<'_> {
 }
 
 impl Connection {
-    /// Processes one received segment whose checksum is valid. Indicate the returned data, then call
-    /// [`Connection::settle`]. Never panics, whatever the segment contains.
+    /// Processes one received segment with a valid checksum. Indicate the returned data, then call
+    /// [`Connection::settle`]. Never panics, for any segment.
     pub fn handle_segment(&mut self, now: Instant, segment: &Segment<'_>) -> Received {
         self.now = now;
         if self.stopped || self.is_ended() {
@@ -118,8 +118,8 @@ impl Connection {
             self.stop(UploadReason::ReceivedUrgentData);
             return Received::default();
         }
-        self.note_life(segment, start);
-        self.note_marks(segment);
+        self.on_acceptable(segment, start);
+        self.process_ce(segment);
         self.last_ack_recv = Some(now);
         if !segment.payload.is_empty() {
             self.last_data_recv = Some(now);
@@ -129,7 +129,7 @@ impl Connection {
             return Received::default();
         }
         let beyond = start > self.receiver.nxt();
-        self.watch_arrival(pieces, !segment.payload.is_empty(), beyond);
+        self.check_arrival(pieces, !segment.payload.is_empty(), beyond);
         if segment.payload.is_empty() && !fin && !self.receiver.fin_reached() {
             // No input for the receive side, which has settled all earlier segments.
             self.update_delayed_ack();
@@ -277,7 +277,7 @@ impl Connection {
     }
 
     /// Records an acceptable segment: the peer is alive, and its timestamp may update TS.Recent.
-    fn note_life(&mut self, segment: &Segment<'_>, start: Position) {
+    fn on_acceptable(&mut self, segment: &Segment<'_>, start: Position) {
         // RFC 7323 §4.3: only a segment that covers the last acknowledgement sent.
         if let Some(timestamps) = segment.timestamps.filter(|_| self.constant.timestamp_enabled)
             && start <= self.receiver.last_ack()
@@ -308,7 +308,7 @@ impl Connection {
             let bare = segment.payload.is_empty() && !fin && window == self.snd.wnd;
             let cwnd = self.congestion.cwnd();
             let outstanding = self.snd.nxt.since(self.snd.una).min(cwnd);
-            self.prove_path_mtu(ack);
+            self.confirm_path_mtu(ack);
             let report = self.acknowledge(segment, ack, bare);
             self.snd.una = ack;
             self.snd.nxt = self.snd.nxt.max(ack);
@@ -316,17 +316,17 @@ impl Connection {
             if report.acked > 0 || report.rtt.is_some() {
                 self.sample_rtt(segment, &report);
             }
-            self.follow(&report, outstanding);
-            self.answer_echo(segment, report.acked, outstanding);
-            self.recovery.regulate(&report, self.congestion.ssthresh(), self.mss);
+            self.update_congestion(&report, outstanding);
+            self.process_ece(segment, report.acked, outstanding);
+            self.recovery.update_prr(&report, self.congestion.ssthresh(), self.mss);
             if report.acked > 0 {
                 self.on_progress(report.acked);
             }
             self.update_send_timers(&report);
-            self.watch_drops();
+            self.check_drop_rate();
             self.indicate_send_backlog();
         } else if !segment.sack.is_empty() {
-            self.hear_old_blocks(segment, ack);
+            self.process_old_sacks(segment, ack);
         }
         self.phase == TcpPhase::Closed
     }
@@ -334,25 +334,27 @@ impl Connection {
     /// Header prediction: data is received and none of ours is in flight. An acknowledgement of nothing new, without
     /// blocks or ECN echo, then affects neither recovery nor congestion control.
     fn is_one_way(&self, segment: &Segment<'_>) -> bool {
-        segment.sack.is_empty() && !segment.flags.contains(Flags::ECE) && self.recovery.is_quiet()
+        segment.sack.is_empty()
+            && !segment.flags.contains(Flags::ECE)
+            && self.recovery.is_inactive()
     }
 
     /// Processes a reordered acknowledgement: its SACK blocks may still be new.
-    fn hear_old_blocks(&mut self, segment: &Segment<'_>, ack: Position) {
+    fn process_old_sacks(&mut self, segment: &Segment<'_>, ack: Position) {
         let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
         let report = self.acknowledge(segment, ack, false);
-        self.follow(&report, outstanding);
-        self.recovery.regulate(&report, self.congestion.ssthresh(), self.mss);
+        self.update_congestion(&report, outstanding);
+        self.recovery.update_prr(&report, self.congestion.ssthresh(), self.mss);
         self.update_send_timers(&report);
     }
 
     /// Applies `report` to the congestion window.
     #[inline]
-    fn follow(&mut self, report: &Report, outstanding: u64) {
+    fn update_congestion(&mut self, report: &Report, outstanding: u64) {
         if report.undo {
             self.congestion.undo();
         }
-        self.steer(report, outstanding);
+        self.notify_congestion(report, outstanding);
     }
 
     /// Passes an acknowledgement and its SACK blocks to recovery.
@@ -360,7 +362,7 @@ impl Connection {
         let to = ack.max(self.snd.una);
         let mut sacks = [(ack, ack); SACK_BLOCKS_MAX];
         let mut count = 0;
-        let mut duplicate_report = None;
+        let mut dsack = None;
         for (index, block) in segment.sack.iter().take(SACK_BLOCKS_MAX).enumerate() {
             let start = self.snd.una.locate(block.start);
             let end = start.locate(block.end);
@@ -375,7 +377,7 @@ impl Connection {
             if index == 0 && (end <= ack || inside_next) {
                 // A block this old is not a valid report.
                 let recent = self.snd.una.since(start) <= self.snd.max_wnd;
-                duplicate_report = recent.then_some((start, end));
+                dsack = recent.then_some((start, end));
             } else if start >= ack {
                 sacks[count] = (start.max(to), end);
                 count += 1;
@@ -385,7 +387,7 @@ impl Connection {
             now: self.now,
             to,
             sacks: &sacks[..count],
-            duplicate_report,
+            dsack,
             bare,
             can_send_new: self.snd.nxt < self.send_end().min(self.snd.una + self.snd.wnd),
             echo: self.echo(segment).map(|echo| echo.wrapping_sub(self.clock.delta)),
@@ -413,7 +415,7 @@ impl Connection {
             if self.attempts.closed_since.take().is_some() {
                 self.attempts.spent = Duration::ZERO;
             }
-            self.owed.window_probe = false;
+            self.pending.window_probe = false;
         } else if self.attempts.probes > 0 {
             // CH §10.4: a response to a probe starts the next, longer round.
             self.attempts.probe_round = self.attempts.probe_round.saturating_add(1);
@@ -461,7 +463,7 @@ impl Connection {
 
     /// Passes the report to the congestion controller.
     #[inline]
-    fn steer(&mut self, report: &Report, outstanding: u64) {
+    fn notify_congestion(&mut self, report: &Report, outstanding: u64) {
         let round_begins = self.usage.round_begins(self.snd.una, self.snd.nxt);
         if report.reduce {
             self.congestion.on_loss(self.now, outstanding);

@@ -4,7 +4,7 @@
 //! Each input is followed by a drain:
 //!
 //! 1. [`Connection::handle_segment`] for each received segment, then [`Connection::deliver`] of its in-order data.
-//! 2. [`Connection::deliver_waiting`] after calls of the consumer.
+//! 2. [`Connection::deliver_backlog`] after calls of the consumer.
 //! 3. [`Connection::poll_transmit`] until `None`, once per batch of input: a batch causes one ACK.
 //! 4. [`Connection::poll_event`] until `None`, then [`Connection::poll_timeout`].
 //!
@@ -31,9 +31,9 @@
 //! | `path_mtu` | path MTU; ICMP errors |
 //! | `ecn` | Explicit Congestion Notification |
 //!
-//! Limits: 64 memory slices per segment; send room of [`SEND_BACKLOG`] bytes beyond what the windows allow; an ACK at
-//! least every 32 KiB; 16 responses per second to empty segments outside the window; one challenge ACK for RSTs until
-//! an acceptable segment arrives; one per 3 s for SYNs.
+//! Limits: 64 memory slices per segment; send room of [`SEND_BACKLOG`] bytes beyond the windows; an ACK at least every
+//! 32 KiB; 16 responses per second to empty segments outside the window; one challenge ACK for RSTs until an acceptable
+//! segment arrives; one per 3 s for SYNs.
 //!
 //! Timers: retransmission, tail loss probe, reordering, window probe, delayed ACK, keep-alive, pacing, push,
 //! low activity, and one for FIN_WAIT_2 and TIME_WAIT.
@@ -82,7 +82,7 @@ pub use self::{
         REDUCTIONS_PER_FLIGHT_MAX,
     },
     recovery::RecoveryOptions,
-    retrieve::ASK_INTERVAL,
+    retrieve::UPLOAD_REQUEST_INTERVAL,
     send::SLICES_MAX,
     trace::TraceSample,
 };
@@ -96,7 +96,7 @@ use self::{
     path_mtu::PathMtu,
     receive::{AckDue, Receiver},
     recovery::{Recovery, ScoreboardCounts},
-    retrieve::{SendBacklog, Watch},
+    retrieve::{SendBacklog, UploadMonitor},
     rtt::RttEstimator,
     send::SendQueue,
     seq::Position,
@@ -115,7 +115,7 @@ pub use crate::{
     state::TcpPhase,
 };
 
-/// Bytes that a producer keeps queued beyond what the windows allow to send: two GSO packets.
+/// Bytes that a producer keeps queued beyond the windows: two GSO packets.
 pub const SEND_BACKLOG: usize = 2 * 64 * 1024;
 /// Largest list in bytes whose completion may be reported after its connection's next segment.
 const SMALL_LIST_BYTES_MAX: usize = 1024;
@@ -183,7 +183,7 @@ struct Attempts {
 
 /// Segments other than data that the next calls of `poll_transmit` send.
 #[derive(Clone, Copy, Default, Debug)]
-struct Owed {
+struct PendingSegments {
     reset: bool,
     window_probe: bool,
     tail_probe: bool,
@@ -193,7 +193,7 @@ struct Owed {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ending {
+enum ClosedEvent {
     /// Not closed.
     No,
     /// `Closed` is raised after all other events.
@@ -264,12 +264,12 @@ pub struct Connection {
     timers: Timers,
     attempts: Attempts,
     challenges: Challenges,
-    owed: Owed,
+    pending: PendingSegments,
     /// Abortive disconnect until its RST is sent.
     aborting: Option<NetBufferList>,
     /// True after a mandatory upload reason: no segment is processed (CH-EVT-1).
     stopped: bool,
-    /// Conditions that keep a live connection from sending.
+    /// Conditions that keep an open connection from sending.
     hold: upload::Hold,
     /// True if the cached class was updated since [`Connection::take_cached_changed`].
     cached_changed: bool,
@@ -277,10 +277,10 @@ pub struct Connection {
     /// True after a received RST or an abortive disconnect. Undelivered data is dropped, and receives complete
     /// REQUEST_ABORTED.
     aborted: bool,
-    ending: Ending,
+    closed_event: ClosedEvent,
     events: VecDeque<Event>,
     counters: Counters,
-    watch: Watch,
+    upload_monitor: UploadMonitor,
     send_backlog: SendBacklog,
 }
 
@@ -351,14 +351,14 @@ impl Connection {
             Disconnect::Graceful => {
                 self.queue.post_disconnect(nbl);
                 self.fin_requested = true;
-                self.surrender_disconnect();
+                self.return_disconnect();
             }
             Disconnect::Abortive => {
                 self.abort_requests();
                 self.abort_receives();
                 self.timers.stop_all();
                 self.aborting = Some(nbl);
-                self.owed = Owed { reset: true, ..Owed::default() };
+                self.pending = PendingSegments { reset: true, ..PendingSegments::default() };
             }
         }
     }
@@ -424,11 +424,11 @@ impl Connection {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
-        let finished = self.ending == Ending::Due && self.receiver.backlog_bytes() == 0;
+        let finished = self.closed_event == ClosedEvent::Due && self.receiver.backlog_bytes() == 0;
         if !finished {
             return None;
         }
-        self.ending = Ending::Raised;
+        self.closed_event = ClosedEvent::Raised;
         Some(Event::Closed)
     }
 
@@ -437,9 +437,8 @@ impl Connection {
         self.timers.next()
     }
 
-    /// Returns the bytes that a producer may post before the backlog is full: [`SEND_BACKLOG`], plus what the windows
-    /// allow beyond the queued bytes. Posting more is legal. Not 0 once everything is acknowledged; 0 after a
-    /// disconnect.
+    /// Returns the bytes that a producer may post before the backlog is full: [`SEND_BACKLOG`], plus the part of the
+    /// windows not yet queued. Posting more is legal. Not 0 once everything is acknowledged; 0 after a disconnect.
     pub fn send_room(&self) -> usize {
         if self.fin_requested || self.stopped || self.hold.any() || self.is_ended() {
             return 0;
@@ -472,7 +471,7 @@ impl Connection {
     }
 
     /// True if an ACK is delayed, so that a response may carry it, and nothing else is outstanding.
-    pub fn awaits_answer(&self) -> bool {
+    pub fn only_delayed_ack_pending(&self) -> bool {
         self.phase == TcpPhase::Established
             && self.receiver.ack_due() == AckDue::Delayed
             && self.snd.una == self.send_end()
@@ -482,7 +481,7 @@ impl Connection {
 
     /// True if the only pending event is a small send completion, and nothing is in flight. Large completions are
     /// reported at once: their storage is reused by the next sends.
-    pub fn has_only_sent(&self) -> bool {
+    pub fn only_small_send_pending(&self) -> bool {
         let Some(Event::SendComplete(chain)) = self.events.front() else { return false };
         let is_small = |list: &NetBufferList| list.data_length() <= SMALL_LIST_BYTES_MAX;
         self.phase == TcpPhase::Established
@@ -533,7 +532,7 @@ impl Connection {
             reord_seen,
         } = self.recovery.counts();
         let (busy_time, rwnd_limited) = self.chrono.times(now);
-        let ScoreboardCounts { sacked, lost, resent } = self.recovery.tally();
+        let ScoreboardCounts { sacked, lost, resent } = self.recovery.scoreboard_counts();
         Info {
             phase: self.phase,
             rto: self.rtt.rto(),
@@ -614,8 +613,8 @@ impl Connection {
     }
 
     /// True if both sides have closed, without a RST or an expired limit.
-    fn ended_in_order(&self) -> bool {
-        self.ending == Ending::Due && !self.aborted
+    fn closed_gracefully(&self) -> bool {
+        self.closed_event == ClosedEvent::Due && !self.aborted
     }
 
     /// True if our FIN was sent.
@@ -689,12 +688,12 @@ impl Connection {
         self.phase = TcpPhase::TimeWait;
         self.timers.stop_all();
         self.timers.set(Timer::Close, self.now + self.config.time_wait);
-        self.offer_time_wait();
+        self.request_time_wait_upload();
     }
 
     /// CH-EVT-3: requests the upload of a connection in TIME-WAIT once its consumer has taken all data, when little
     /// state remains. The state is kept until the host uploads it.
-    fn offer_time_wait(&mut self) {
+    fn request_time_wait_upload(&mut self) {
         let is_over = self.phase == TcpPhase::TimeWait && self.peer_closed_raised;
         if is_over && self.config.time_wait_uploads {
             self.events.push_back(Event::Retrieve(UploadReason::UploadRequested));
@@ -706,9 +705,9 @@ impl Connection {
         self.phase = TcpPhase::Closed;
         self.stopped = false;
         self.timers.stop_all();
-        self.owed = Owed::default();
-        if self.ending == Ending::No {
-            self.ending = Ending::Due;
+        self.pending = PendingSegments::default();
+        if self.closed_event == ClosedEvent::No {
+            self.closed_event = ClosedEvent::Due;
         }
     }
 
@@ -730,7 +729,7 @@ impl Connection {
     fn stop(&mut self, reason: UploadReason) {
         self.stopped = true;
         self.timers.stop_all();
-        self.owed = Owed::default();
+        self.pending = PendingSegments::default();
         self.events.push_back(Event::Retrieve(reason));
     }
 
@@ -748,7 +747,7 @@ impl Connection {
             self.peer_closed_raised = true;
             self.end_receives();
             self.events.push_back(Event::PeerClosed);
-            self.offer_time_wait();
+            self.request_time_wait_upload();
         }
     }
 

@@ -9,8 +9,8 @@
 //! window avoidance unless it ends a list (§3.8.6.2.1, CH §10.8).
 
 use super::{
-    Connection, Ecn, Event, Flags, Owed, PushPolicy, SackBlock, SeqNum, TcpPhase, Timer,
-    Timestamps, Transmit, TxLimits, chrono::Occupation, congestion::Congestion, pacing::Rate,
+    Connection, Ecn, Event, Flags, PendingSegments, PushPolicy, SackBlock, SeqNum, TcpPhase, Timer,
+    Timestamps, Transmit, TxLimits, chrono::ChronoState, congestion::Congestion, pacing::Rate,
     receive::AckDue, saturate, send::Cut, seq::Position,
 };
 use crate::{
@@ -51,7 +51,7 @@ impl Connection {
     /// nothing may or must be sent now. A returned segment counts as sent.
     pub fn poll_transmit(&mut self, now: Instant, limits: TxLimits) -> Option<Transmit> {
         self.now = now;
-        if self.owed.reset {
+        if self.pending.reset {
             return Some(self.transmit_reset());
         }
         if self.stopped || self.is_ended() {
@@ -60,21 +60,22 @@ impl Connection {
         if self.hold.any() {
             return self.poll_transmit_held();
         }
-        if self.receiver.wants_bare_ack() {
-            return Some(self.transmit_bare(self.acceptable_seq()));
+        if self.receiver.needs_pure_ack() {
+            return Some(self.transmit_pure_ack(self.acceptable_seq()));
         }
         if let Some(transmit) = self.transmit_data(limits) {
             return Some(transmit);
         }
-        self.note_occupation();
-        if core::mem::take(&mut self.owed.window_probe) && self.window_closed() {
+        self.update_chrono();
+        if core::mem::take(&mut self.pending.window_probe) && self.window_closed() {
             return Some(self.transmit_window_probe());
         }
-        if core::mem::take(&mut self.owed.keep_alive) {
+        if core::mem::take(&mut self.pending.keep_alive) {
             // RFC 9293 §3.8.4: one byte back, so that the peer has to respond.
-            return Some(self.transmit_bare(self.snd.una.previous()));
+            return Some(self.transmit_pure_ack(self.snd.una.previous()));
         }
-        (self.receiver.ack_due() == AckDue::Now).then(|| self.transmit_bare(self.acceptable_seq()))
+        (self.receiver.ack_due() == AckDue::Now)
+            .then(|| self.transmit_pure_ack(self.acceptable_seq()))
     }
 
     /// Memory of a segment's payload, in the poster's buffers. Cheap for the segment that [`Connection::poll_transmit`]
@@ -96,7 +97,7 @@ impl Connection {
         self.raise_path_mtu();
         if self.snd.nxt >= self.send_end() && self.recovery.is_idle() {
             // No unsent data, nothing to retransmit and nothing to probe.
-            self.owed.tail_probe = false;
+            self.pending.tail_probe = false;
             return None;
         }
         let most = limits.super_segment_max as u64;
@@ -112,7 +113,7 @@ impl Connection {
             }
         }
         // An acknowledgement may have arrived after the probe timer expired.
-        if core::mem::take(&mut self.owed.tail_probe)
+        if core::mem::take(&mut self.pending.tail_probe)
             && self.recovery.may_probe()
             && let Some(probe) = self.transmit_tail_probe()
         {
@@ -130,7 +131,7 @@ impl Connection {
             };
         }
         if self.snd.nxt < self.send_end() {
-            self.reconsider_idle();
+            self.restart_after_idle();
             let room = match paced {
                 Ok(room) => room,
                 Err(due) => return self.await_pacing(due),
@@ -139,9 +140,9 @@ impl Connection {
                 return Some(self.transmit(draft));
             }
         }
-        let (start, end) = self.recovery.next_doubtful(self.mss)?;
+        let (start, end) = self.recovery.next_unsacked(self.mss)?;
         let transmit = self.retransmit(start, end, false, most)?;
-        self.recovery.doubtful_sent(start + transmit.payload_len as u64);
+        self.recovery.unsacked_sent(start + transmit.payload_len as u64);
         Some(transmit)
     }
 
@@ -173,17 +174,17 @@ impl Connection {
     }
 
     /// Updates the sender's limiting factor when no segment is due.
-    fn note_occupation(&mut self) {
-        let occupation = if self.snd.una == self.send_end() {
-            Occupation::Idle
+    fn update_chrono(&mut self) {
+        let state = if self.snd.una == self.send_end() {
+            ChronoState::Idle
         } else {
             let window = (self.snd.una + self.snd.wnd).since(self.snd.nxt);
             let waiting = self.send_end().since(self.snd.nxt);
             let room = self.send_window().saturating_sub(self.recovery.in_flight());
             let next = waiting.min(self.mss);
-            if window < next && next <= room { Occupation::PeerLimited } else { Occupation::Busy }
+            if window < next && next <= room { ChronoState::PeerLimited } else { ChronoState::Busy }
         };
-        self.chrono.turn_to(self.now, occupation);
+        self.chrono.enter(self.now, state);
     }
 
     /// Retransmits the front of the lost bytes `start..end`, as the congestion window allows.
@@ -202,12 +203,12 @@ impl Connection {
         if wanted == 0 || room < self.mss.min(wanted) {
             return None;
         }
-        let draft = self.draft_again(start, wanted, most.min(room));
+        let draft = self.draft_retransmission(start, wanted, most.min(room));
         Some(self.transmit(draft))
     }
 
     /// Cuts at most `max` of the `wanted` positions from `start`, which were sent before.
-    fn draft_again(&mut self, start: Position, wanted: u64, max: u64) -> Draft {
+    fn draft_retransmission(&mut self, start: Position, wanted: u64, max: u64) -> Draft {
         let data = self.queue.end().since(start).min(wanted);
         let cut = self.cut(start, data.min(max));
         let mut len = cut.len as u64;
@@ -234,7 +235,7 @@ impl Connection {
             // RFC 9293 §3.8.6: the window has shrunk, and the peer would drop the probe.
             return None;
         }
-        let draft = self.draft_again(start, end.since(start), self.mss);
+        let draft = self.draft_retransmission(start, end.since(start), self.mss);
         let transmit = self.transmit(draft);
         self.recovery.probe_sent(end, true);
         self.timers.stop(Timer::TailProbe);
@@ -280,7 +281,7 @@ impl Connection {
         if len == 0 && !fin {
             return None;
         }
-        self.owed.small_segment = false;
+        self.pending.small_segment = false;
         Some(Draft::new(start, saturate(len), fin, &cut))
     }
 
@@ -295,7 +296,7 @@ impl Connection {
     fn is_silly(&self, start: Position, len: u64) -> bool {
         len.saturating_mul(2) < self.snd.max_wnd
             && start >= self.snd.max
-            && !self.owed.small_segment
+            && !self.pending.small_segment
     }
 
     #[inline]
@@ -311,7 +312,7 @@ impl Connection {
 
     /// RFC 5681 §4.1: after an idle RTO the congestion window no longer reflects the path.
     #[inline]
-    fn reconsider_idle(&mut self) {
+    fn restart_after_idle(&mut self) {
         if self.recovery.is_idle()
             && self.snd.nxt < self.send_end()
             && self.now - self.last_sent > self.rtt.rto()
@@ -447,7 +448,7 @@ impl Connection {
     }
 
     /// Builds an ACK without data.
-    pub(super) fn transmit_bare(&mut self, seq: Position) -> Transmit {
+    pub(super) fn transmit_pure_ack(&mut self, seq: Position) -> Transmit {
         let mut sack = NO_BLOCKS;
         let room = SACK_BLOCKS_MAX - usize::from(self.constant.timestamp_enabled);
         let sack_count = self.receiver.sack_blocks(&mut sack[..room]);
@@ -470,7 +471,7 @@ impl Connection {
     fn await_window(&mut self) {
         if self.window_closed()
             && !self.timers.is_running(Timer::Persist)
-            && !self.owed.window_probe
+            && !self.pending.window_probe
         {
             let round = u32::from(self.attempts.probe_round);
             self.timers.set(Timer::Persist, self.now + self.rtt.rto_shifted(round));
@@ -481,7 +482,7 @@ impl Connection {
     fn transmit_window_probe(&mut self) -> Transmit {
         let start = self.snd.una;
         if start >= self.queue.end() {
-            return self.transmit_bare(start.previous());
+            return self.transmit_pure_ack(start.previous());
         }
         let context = self.cut(start, 1).context;
         let resent = (start + 1).min(self.snd.max).since(start);
@@ -501,7 +502,7 @@ impl Connection {
     fn transmit_reset(&mut self) -> Transmit {
         let transmit = self.header(self.acceptable_seq(), Flags::RST | Flags::ACK);
         self.counters.segs_out += 1;
-        self.owed = Owed::default();
+        self.pending = PendingSegments::default();
         if let Some(mut nbl) = self.aborting.take() {
             nbl.complete(NdisStatus::SUCCESS, 0);
             self.events.push_back(Event::DisconnectComplete(nbl));

@@ -107,7 +107,7 @@ mod tests {
 
     // Ratios of Linux: twice the window per RTT while it doubles, then 1.2 times.
     #[test]
-    fn rates() {
+    fn rate_is_window_per_rtt() {
         let rate = |cwnd, ssthresh, srtt| Rate::new(cwnd, ssthresh, srtt).map(|rate| rate.0);
         assert_eq!(rate(100_000, None, MILLI * 10), Some(20_000_000));
         assert_eq!(rate(100_000, Some(200_001), MILLI * 10), Some(12_000_000));
@@ -119,7 +119,7 @@ mod tests {
 
     // One millisecond of data, between two segments and a GSO packet.
     #[test]
-    fn quanta() {
+    fn quantum_is_bounded() {
         assert_eq!(Rate(1_000_000).quantum(MSS), 2 * MSS);
         assert_eq!(Rate(10_000_000).quantum(MSS), 10_000);
         assert_eq!(Rate(10_000_000_000).quantum(MSS), 65_536);
@@ -128,7 +128,7 @@ mod tests {
 
     // A minimal rate delays by at most one second.
     #[test]
-    fn the_slowest() {
+    fn minimal_rate_delay_is_bounded() {
         let mut pacer = Pacer::new(Instant::ZERO);
         pacer.sent(Instant::ZERO, Rate(1), 2 * MSS);
         let due = Instant::ZERO + INTERVAL_MAX;
@@ -140,7 +140,7 @@ mod tests {
         // However late the wake-ups: a burst is at most a quantum. While the delay is less than half of an interval,
         // the rate is kept.
         #[test]
-        fn bursts_and_rate(
+        fn late_wakeups_keep_burst_limit_and_rate(
             rate in 100_000u64..1_000_000_000,
             late in prop::collection::vec(0u32..100, 20..100),
         ) {

@@ -1,10 +1,10 @@
 //! Path MTU: ICMP errors and black-hole detection (RFC 1191, 8201, 2923, 5927, 5461).
 //!
 //! An ICMP error is accepted only if it quotes a byte in flight (RFC 5927 §4.1). *Too big* reduces the path MTU and
-//! never raises it. The dropped segments are retransmitted at once, in smaller segments and without a reduction of the
-//! congestion window, as a router dropped them for their size. Every other error is soft: it is counted and kept as the
-//! reason of a later timeout, but never closes the connection (RFC 9293 §3.9.2.2 MUST-56; for "hard" errors RFC 5461
-//! §4.1, RFC 5927 §5.2).
+//! never raises it. The dropped segments are retransmitted at once, in smaller segments. The congestion window is not
+//! reduced, as a router dropped them for their size. Every other error is soft: it is counted and kept as the reason of
+//! a later timeout, but never closes the connection (RFC 9293 §3.9.2.2 MUST-56; for "hard" errors RFC 5461 §4.1, RFC
+//! 5927 §5.2).
 //!
 //! A black hole drops packets that are too big and sends no ICMP error. [`BLACK_HOLE_TIMEOUTS`] consecutive timeouts of
 //! a segment reduce its size: payload of 1024 bytes, then of 536, with IPv6 of 1220. If a segment of its size was
@@ -74,9 +74,9 @@ pub(super) struct PathMtu {
     /// Payload bytes of the largest segment acknowledged since the path MTU changed.
     proven: u64,
     /// Path MTU before a black-hole reduction, until data is acknowledged.
-    doubted: Option<u32>,
+    before_black_hole: Option<u32>,
     /// Timeouts of the current segment that have already caused a reduction.
-    timeouts_answered: u8,
+    timeouts_handled: u8,
     /// End of the flight at the first ICMP reduction.
     flight_end: Position,
     flight_reductions: u8,
@@ -93,8 +93,8 @@ impl PathMtu {
             ipv6,
             raise_at: None,
             proven: 0,
-            doubted: None,
-            timeouts_answered: 0,
+            before_black_hole: None,
+            timeouts_handled: 0,
             flight_end: una,
             flight_reductions: 0,
             soft_error: None,
@@ -115,7 +115,7 @@ impl PathMtu {
         if self.ipv6 { HEADERS_IPV6 } else { HEADERS_IPV4 }
     }
 
-    const fn floor(&self) -> u32 {
+    const fn min_mtu(&self) -> u32 {
         if self.ipv6 { MTU_MIN_IPV6 } else { MTU_MIN_IPV4 }
     }
 
@@ -136,7 +136,7 @@ impl PathMtu {
             0 => *PLATEAUS.iter().find(below)?,
             mtu => mtu,
         };
-        (self.floor() <= mtu && mtu < self.current).then_some(mtu)
+        (self.min_mtu() <= mtu && mtu < self.current).then_some(mtu)
     }
 }
 
@@ -174,11 +174,11 @@ impl Connection {
             return;
         }
         path.flight_reductions += 1;
-        self.path_mtu.doubted = None;
-        self.narrow(mtu);
+        self.path_mtu.before_black_hole = None;
+        self.reduce_path_mtu(mtu);
         // RFC 1191 §6.4, RFC 8201 §5.4: not congestion, so the window is kept. As in Linux all segments are
         // retransmitted at once, not one: the dropped ones have left the path.
-        self.recovery.on_narrow_path(self.mss);
+        self.recovery.on_path_mtu_reduced(self.mss);
         if !self.recovery.is_idle() {
             self.timers.set(Timer::Retransmit, self.rtt.timeout(self.now));
         }
@@ -186,13 +186,13 @@ impl Connection {
     }
 
     /// Processes an acceptable acknowledgement up to `ack`, before SND.UNA advances.
-    pub(super) fn prove_path_mtu(&mut self, ack: Position) {
+    pub(super) fn confirm_path_mtu(&mut self, ack: Position) {
         let acked = ack.since(self.snd.una);
         if acked == 0 {
             return;
         }
         // A timeout retransmits one segment, of the smaller size; more acknowledged bytes were sent before.
-        if let Some(before) = self.path_mtu.doubted.take().filter(|_| acked > self.mss) {
+        if let Some(before) = self.path_mtu.before_black_hole.take().filter(|_| acked > self.mss) {
             self.path_mtu.raise_at = None;
             self.set_path_mtu(before);
         }
@@ -206,9 +206,9 @@ impl Connection {
 
     /// RFC 2923 §2.1, RFC 4821 §7.7: processes the `attempts`th consecutive timeout of one segment. After the threshold
     /// its size is reduced, if there is a smaller one.
-    pub(super) fn suspect_black_hole(&mut self, attempts: u8) {
+    pub(super) fn detect_black_hole(&mut self, attempts: u8) {
         if attempts == 1 {
-            self.path_mtu.timeouts_answered = 0;
+            self.path_mtu.timeouts_handled = 0;
         }
         let first = self.first_len();
         let timeouts = if first <= self.path_mtu.proven {
@@ -216,7 +216,7 @@ impl Connection {
         } else {
             BLACK_HOLE_TIMEOUTS
         };
-        let enough = attempts.saturating_sub(self.path_mtu.timeouts_answered) >= timeouts;
+        let enough = attempts.saturating_sub(self.path_mtu.timeouts_handled) >= timeouts;
         if !enough || !self.config.path.black_hole_detection {
             return;
         }
@@ -225,9 +225,9 @@ impl Connection {
             |mtu: &&u32| effective_mss(&self.constant, self.path_mtu.payload(**mtu)) < first;
         if let Some(&mtu) = fallbacks.iter().find(smaller) {
             self.counters.black_holes += 1;
-            self.path_mtu.doubted.get_or_insert(self.path_mtu.current);
-            self.path_mtu.timeouts_answered = attempts;
-            self.narrow(mtu);
+            self.path_mtu.before_black_hole.get_or_insert(self.path_mtu.current);
+            self.path_mtu.timeouts_handled = attempts;
+            self.reduce_path_mtu(mtu);
         }
     }
 
@@ -238,7 +238,7 @@ impl Connection {
         cut.len as u64
     }
 
-    fn narrow(&mut self, mtu: u32) {
+    fn reduce_path_mtu(&mut self, mtu: u32) {
         self.counters.path_mtu_reductions += 1;
         self.path_mtu.raise_at = Some(self.now + RAISE_AFTER);
         self.set_path_mtu(mtu);

@@ -4,7 +4,7 @@
 //! maximal runs of pieces, as reported in SACK blocks (RFC 2018 §4).
 //!
 //! Limits: ranges from [`super::Config`]; bytes by the window, since nothing beyond it is offered. Small adjacent
-//! pieces are joined, so that a flood of tiny segments creates at most [`pieces_max`] pieces, and an insertion moves at
+//! pieces are joined, so that a flood of tiny segments creates at most [`pieces_max`] pieces. An insertion moves at
 //! most half of that table.
 
 use alloc::{collections::VecDeque, vec::Vec};
@@ -19,14 +19,14 @@ const JOIN_MAX: usize = 2048;
 const PUSHED_PIECES_MAX: usize = 1024;
 
 /// Most pieces for `bytes` of out-of-order data: of two adjacent ones, one is large.
-const fn pieces_max(bytes: usize, islands_max: usize) -> usize {
-    PUSHED_PIECES_MAX + 2 * (bytes / JOIN_MAX + 1) + islands_max
+const fn pieces_max(bytes: usize, ranges_max: usize) -> usize {
+    PUSHED_PIECES_MAX + 2 * (bytes / JOIN_MAX + 1) + ranges_max
 }
 
 /// Heap of the tables, in bytes: both may have twice the needed capacity.
-pub(super) const fn tables_max(bytes: usize, islands_max: usize) -> usize {
-    2 * pieces_max(bytes, islands_max) * size_of::<Piece>()
-        + 2 * islands_max * size_of::<OutOfOrderRange>()
+pub(super) const fn tables_max(bytes: usize, ranges_max: usize) -> usize {
+    2 * pieces_max(bytes, ranges_max) * size_of::<Piece>()
+        + 2 * ranges_max * size_of::<OutOfOrderRange>()
 }
 
 /// Appends `more` to `data`, in place if there is no other reference.
@@ -41,7 +41,7 @@ pub(super) fn append(data: &mut Bytes, more: &[u8]) {
 
 /// Capacity of the buffer in bytes; 0 if `data` is not its only reference.
 #[cfg(test)]
-pub(super) fn room(data: Bytes) -> usize {
+pub(super) fn capacity_of(data: Bytes) -> usize {
     data.try_into_mut().map_or(0, |own| own.capacity())
 }
 
@@ -71,14 +71,14 @@ struct OutOfOrderRange {
 #[derive(Debug)]
 pub(super) struct Reassembly {
     pieces: VecDeque<Piece>,
-    islands: Vec<OutOfOrderRange>,
+    ranges: Vec<OutOfOrderRange>,
     stamp: u64,
-    islands_max: usize,
+    ranges_max: usize,
 }
 
 impl Reassembly {
-    pub(super) const fn new(islands_max: usize) -> Self {
-        Self { pieces: VecDeque::new(), islands: Vec::new(), stamp: 0, islands_max }
+    pub(super) const fn new(ranges_max: usize) -> Self {
+        Self { pieces: VecDeque::new(), ranges: Vec::new(), stamp: 0, ranges_max }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -100,9 +100,9 @@ impl Reassembly {
     /// Keeps the new part of `data` without a limit: bytes imported by an offload were already promised to the peer
     /// (RFC 2018 §8).
     pub(super) fn adopt(&mut self, start: Position, data: &Bytes) {
-        let islands_max = core::mem::replace(&mut self.islands_max, usize::MAX);
+        let ranges_max = core::mem::replace(&mut self.ranges_max, usize::MAX);
         self.insert_with(start, data.len(), false, |from, to| data.slice(from..to));
-        self.islands_max = islands_max;
+        self.ranges_max = ranges_max;
     }
 
     fn insert_with(
@@ -116,9 +116,9 @@ impl Reassembly {
         if len == 0 {
             return true;
         }
-        let first = self.islands.partition_point(|island| island.end < start);
-        let last = self.islands.partition_point(|island| island.start <= end);
-        if first == last && self.islands.len() >= self.islands_max {
+        let first = self.ranges.partition_point(|range| range.end < start);
+        let last = self.ranges.partition_point(|range| range.start <= end);
+        if first == last && self.ranges.len() >= self.ranges_max {
             return false;
         }
         let mut at = start;
@@ -139,7 +139,7 @@ impl Reassembly {
             at = next_end;
             index += 1;
         }
-        self.note(first, last, start, end);
+        self.merge_range(first, last, start, end);
         true
     }
 
@@ -169,14 +169,14 @@ impl Reassembly {
     }
 
     /// Merges `start..end` into the ranges `first..last` that it touches.
-    fn note(&mut self, first: usize, last: usize, start: Position, end: Position) {
+    fn merge_range(&mut self, first: usize, last: usize, start: Position, end: Position) {
         self.stamp += 1;
         let mut merged = OutOfOrderRange { start, end, stamp: self.stamp };
-        for island in &self.islands[first..last] {
-            merged.start = merged.start.min(island.start);
-            merged.end = merged.end.max(island.end);
+        for range in &self.ranges[first..last] {
+            merged.start = merged.start.min(range.start);
+            merged.end = merged.end.max(range.end);
         }
-        self.islands.splice(first..last, [merged]);
+        self.ranges.splice(first..last, [merged]);
     }
 
     /// Removes the piece that continues the stream at `nxt`, without its bytes before `nxt`. Call until `None`.
@@ -184,7 +184,7 @@ impl Reassembly {
         while self.pieces.front()?.start <= nxt {
             let mut piece = self.pieces.pop_front()?;
             let end = piece.end();
-            self.forget_before(end.max(nxt));
+            self.remove_before(end.max(nxt));
             if end > nxt {
                 let stale = offset(piece.start, nxt);
                 piece.data = piece.data.slice(stale..);
@@ -195,35 +195,35 @@ impl Reassembly {
         None
     }
 
-    fn forget_before(&mut self, nxt: Position) {
-        let gone = self.islands.partition_point(|island| island.end <= nxt);
-        self.islands.drain(..gone);
-        if let Some(island) = self.islands.first_mut() {
-            island.start = island.start.max(nxt);
+    fn remove_before(&mut self, nxt: Position) {
+        let removed = self.ranges.partition_point(|range| range.end <= nxt);
+        self.ranges.drain(..removed);
+        if let Some(range) = self.ranges.first_mut() {
+            range.start = range.start.max(nxt);
         }
     }
 
     /// True if one range contains all of `start..end`.
-    pub(super) fn holds(&self, start: Position, end: Position) -> bool {
-        let after = self.islands.partition_point(|island| island.start <= start);
-        after.checked_sub(1).is_some_and(|index| end <= self.islands[index].end)
+    pub(super) fn contains(&self, start: Position, end: Position) -> bool {
+        let after = self.ranges.partition_point(|range| range.start <= start);
+        after.checked_sub(1).is_some_and(|index| end <= self.ranges[index].end)
     }
 
     /// Writes SACK blocks, the most recently changed range first (RFC 2018 §4); returns their number.
     pub(super) fn blocks(&self, blocks: &mut [SackBlock]) -> usize {
         let mut below = u64::MAX;
         for (count, block) in blocks.iter_mut().enumerate() {
-            let newest = self.islands.iter().filter(|i| i.stamp < below).max_by_key(|i| i.stamp);
-            let Some(island) = newest else { return count };
-            below = island.stamp;
-            *block = SackBlock { start: island.start.seq(), end: island.end.seq() };
+            let newest = self.ranges.iter().filter(|i| i.stamp < below).max_by_key(|i| i.stamp);
+            let Some(range) = newest else { return count };
+            below = range.stamp;
+            *block = SackBlock { start: range.start.seq(), end: range.end.seq() };
         }
         blocks.len()
     }
 
     /// Removes all pieces, in order, for an upload.
     pub(super) fn take(&mut self) -> impl Iterator<Item = Piece> {
-        self.islands.clear();
+        self.ranges.clear();
         self.pieces.drain(..)
     }
 
@@ -231,8 +231,8 @@ impl Reassembly {
     #[cfg(test)]
     pub(super) fn heap(&mut self) -> usize {
         let tables = self.pieces.capacity() * size_of::<Piece>()
-            + self.islands.capacity() * size_of::<OutOfOrderRange>();
-        tables + self.take().map(|piece| room(piece.data)).sum::<usize>()
+            + self.ranges.capacity() * size_of::<OutOfOrderRange>();
+        tables + self.take().map(|piece| capacity_of(piece.data)).sum::<usize>()
     }
 
     /// Drops all data.
@@ -271,7 +271,7 @@ mod tests {
         blocks
     }
 
-    // RFC 2018 §4: the block of the most recent arrival first, the others in order of recency.
+    // RFC 2018 §4: the block of the most recent arrival first, then in order of recency.
     #[test]
     fn most_recent_block_first() {
         let mut queue = Reassembly::new(8);
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(blocks(&queue, 3), [block(70, 80), block(50, 60), block(30, 40)]);
         assert!(queue.insert(at(20), &[0; 10], false));
         assert_eq!(blocks(&queue, 4), [block(10, 40), block(70, 80), block(50, 60)]);
-        assert!(queue.holds(at(12), at(40)) && !queue.holds(at(12), at(41)));
+        assert!(queue.contains(at(12), at(40)) && !queue.contains(at(12), at(41)));
     }
 
     // A gap beyond the limit is refused; data adjacent to a range is always kept.
@@ -329,7 +329,7 @@ mod tests {
     proptest! {
         // RFC 9293 §3.10.7.4, RFC 2018 §3: compared with a map of bytes.
         #[test]
-        fn behaves_like_a_map_of_bytes(
+        fn inserts_match_map_of_bytes(
             inserts in prop::collection::vec((1u64..120, 1usize..30, any::<bool>()), 1..40),
             fill in 1u64..60,
         ) {

@@ -4,8 +4,8 @@
 //! consumer takes (`autotune`). The right edge never moves left (P9, RFC 9293 §3.8.6): an advertised edge is honored,
 //! although the field may be lower by part of one unit of the scale (RFC 7323 §2.4). It moves right only by an MSS or
 //! half of the limit (§3.8.6.2.2). It is rounded up to the unit where rounding down would move it left, never more than
-//! one unit beyond the limit. When the consumer takes bytes of the backlog, a window update is sent if it at least
-//! doubles the remaining window and is worth two segments or half of the limit.
+//! one unit beyond the limit. After the consumer takes bytes of the backlog, a window update is sent if it at least
+//! doubles the remaining window. It must also be worth two segments or half of the limit.
 //!
 //! **Acknowledgements.** At most one per batch of input. An ACK is due without delay:
 //!
@@ -56,7 +56,7 @@ const DUPLICATE_AGE_MAX: u64 = 1 << 30;
 const DUPLICATE_ACKS_MAX: u32 = 64;
 
 #[derive(Debug)]
-struct Waiting {
+struct BacklogPiece {
     data: Bytes,
     push: bool,
 }
@@ -107,7 +107,7 @@ pub(super) struct Receiver {
     small_size: u64,
     sack: bool,
     ack_frequency: u32,
-    backlog: VecDeque<Waiting>,
+    backlog: VecDeque<BacklogPiece>,
     backlog_bytes: u64,
     reassembly: Reassembly,
     /// Position of the peer's FIN, once known.
@@ -117,7 +117,7 @@ pub(super) struct Receiver {
     due: AckDue,
     unacked_segments: u32,
     unacked_bytes: u64,
-    duplicates_owed: u32,
+    duplicates_pending: u32,
     /// Bytes indicated and not yet settled.
     indicated: u64,
     /// Remaining ACKs without delay.
@@ -150,7 +150,7 @@ impl Receiver {
             due: AckDue::No,
             unacked_segments: 0,
             unacked_bytes: 0,
-            duplicates_owed: 0,
+            duplicates_pending: 0,
             indicated: 0,
             quick: 0,
             quick_start: config.quick_acks,
@@ -243,7 +243,7 @@ impl Receiver {
 
     /// Imports bytes that the previous owner had received but not delivered (CH-DEL-3).
     pub(super) fn adopt_buffered(&mut self, data: Bytes) {
-        self.push_waiting(data, false);
+        self.push_backlog(data, false);
     }
 
     /// Imports bytes right of RCV.NXT that the previous owner had selectively acknowledged.
@@ -287,19 +287,19 @@ impl Receiver {
         }
         let push = push && to == end;
         if from > self.nxt {
-            self.keep(from, &payload[index(start, from)..index(start, to)], push);
+            self.keep_out_of_order(from, &payload[index(start, from)..index(start, to)], push);
             return (0..0, false);
         }
         self.take_in_order(start, payload, (from, to), push)
     }
 
     /// Keeps out-of-order data.
-    fn keep(&mut self, from: Position, data: &[u8], push: bool) {
+    fn keep_out_of_order(&mut self, from: Position, data: &[u8], push: bool) {
         self.due = AckDue::Now;
         self.quick = QUICK_ACKS;
-        self.duplicates_owed = (self.duplicates_owed + 1).min(DUPLICATE_ACKS_MAX);
+        self.duplicates_pending = (self.duplicates_pending + 1).min(DUPLICATE_ACKS_MAX);
         let to = from + data.len() as u64;
-        if self.reassembly.holds(from, to) {
+        if self.reassembly.contains(from, to) {
             self.duplicate = Some((from, to));
         }
         self.reassembly.insert(from, data, push);
@@ -327,7 +327,7 @@ impl Receiver {
 
     #[inline]
     fn count(&mut self, arrival: &Arrival<'_>) {
-        self.learn(arrival.piece_size, arrival.push);
+        self.update_full_size(arrival.piece_size, arrival.push);
         self.unacked_segments = self.unacked_segments.saturating_add(arrival.pieces);
         self.unacked_bytes += arrival.payload.len() as u64;
         let full = arrival.piece_size >= self.full_size;
@@ -342,7 +342,7 @@ impl Receiver {
     /// Updates the full size: the largest size seen, at most our MSS. A smaller size replaces it if seen twice in a row
     /// without a PSH, as the path may have changed.
     #[inline]
-    fn learn(&mut self, size: u64, push: bool) {
+    fn update_full_size(&mut self, size: u64, push: bool) {
         let size = size.min(self.mss);
         if size >= self.full_size || size == self.small_size {
             self.full_size = size;
@@ -359,13 +359,13 @@ impl Receiver {
         let indicated = core::mem::take(&mut self.indicated);
         self.grow(now, indicated.saturating_sub(refused.len() as u64));
         if !refused.is_empty() {
-            self.wait(refused, push);
+            self.add_backlog(refused, push);
         }
         while let Some(piece) = self.reassembly.pop(self.nxt) {
             self.nxt += piece.data.len() as u64;
             // Large pieces are moved without a copy.
-            if !self.join_waiting(&piece.data, piece.push) {
-                self.push_waiting(piece.data, piece.push);
+            if !self.append_backlog(&piece.data, piece.push) {
+                self.push_backlog(piece.data, piece.push);
             }
         }
         if !self.fin_reached && self.fin == Some(self.nxt) {
@@ -376,14 +376,14 @@ impl Receiver {
         }
     }
 
-    fn wait(&mut self, data: &[u8], push: bool) {
-        if !self.join_waiting(data, push) {
-            self.push_waiting(Bytes::copy_from_slice(data), push);
+    fn add_backlog(&mut self, data: &[u8], push: bool) {
+        if !self.append_backlog(data, push) {
+            self.push_backlog(Bytes::copy_from_slice(data), push);
         }
     }
 
     /// Appends `data` to the last backlog piece, if both are small and no PSH separates them.
-    fn join_waiting(&mut self, data: &[u8], push: bool) -> bool {
+    fn append_backlog(&mut self, data: &[u8], push: bool) -> bool {
         let many = self.backlog.len() >= BACKLOG_PIECES_MAX;
         let Some(last) = self.backlog.back_mut() else { return false };
         if last.push && !many || last.data.len() + data.len() > BACKLOG_JOIN_MAX {
@@ -395,10 +395,10 @@ impl Receiver {
         true
     }
 
-    fn push_waiting(&mut self, data: Bytes, push: bool) {
+    fn push_backlog(&mut self, data: Bytes, push: bool) {
         if !data.is_empty() {
             self.backlog_bytes += data.len() as u64;
-            self.backlog.push_back(Waiting { data, push });
+            self.backlog.push_back(BacklogPiece { data, push });
         }
     }
 
@@ -451,14 +451,15 @@ impl Receiver {
         self.backlog_bytes = 0;
         self.reassembly.clear();
         self.due = AckDue::No;
-        self.duplicates_owed = 0;
+        self.duplicates_pending = 0;
     }
 
     /// Heap in use, in bytes. Consumes all pieces to read the capacities of their buffers.
     #[cfg(test)]
     pub(super) fn heap(&mut self) -> usize {
-        let table = self.backlog.capacity() * size_of::<Waiting>();
-        let waiting = self.backlog.drain(..).map(|waiting| super::reassembly::room(waiting.data));
+        let table = self.backlog.capacity() * size_of::<BacklogPiece>();
+        let waiting =
+            self.backlog.drain(..).map(|waiting| super::reassembly::capacity_of(waiting.data));
         table + waiting.sum::<usize>() + self.reassembly.heap()
     }
 
@@ -477,9 +478,9 @@ impl Receiver {
     /// True if the next ACK must be a segment of its own. SACK blocks are sent without data, so that a data segment
     /// never shrinks and a duplicate ACK meets the definition of RFC 5681 §2.
     #[inline]
-    pub(super) fn wants_bare_ack(&self) -> bool {
+    pub(super) fn needs_pure_ack(&self) -> bool {
         self.due == AckDue::Now
-            && (self.duplicates_owed > 0
+            && (self.duplicates_pending > 0
                 || self.sack && (self.duplicate.is_some() || !self.reassembly.is_empty()))
     }
 
@@ -514,8 +515,9 @@ impl Receiver {
         }
         self.unacked_segments = 0;
         self.unacked_bytes = 0;
-        self.duplicates_owed = if self.sack { 0 } else { self.duplicates_owed.saturating_sub(1) };
-        self.due = if self.duplicates_owed > 0 { AckDue::Now } else { AckDue::No };
+        self.duplicates_pending =
+            if self.sack { 0 } else { self.duplicates_pending.saturating_sub(1) };
+        self.due = if self.duplicates_pending > 0 { AckDue::Now } else { AckDue::No };
         u16::try_from(field).unwrap_or(u16::MAX)
     }
 
@@ -536,12 +538,12 @@ impl Receiver {
 }
 
 impl Config {
-    /// Most heap that the receive side of a connection uses while its window is at most `window` bytes, in bytes, for
-    /// any input from the peer. Counts buffers of twice the window, and piece tables of twice the needed capacity. The
-    /// allocator's overhead per piece is not included.
+    /// Most heap of a connection's receive side in bytes, with a window of at most `window` bytes, for any input from
+    /// the peer. Counts buffers of twice the window, and piece tables of twice the needed capacity. The allocator's
+    /// overhead per piece is not included.
     pub const fn receive_memory_max(&self, window: usize) -> usize {
         let waiting = 2 * (window / BACKLOG_JOIN_MAX + 1) + BACKLOG_PIECES_MAX;
-        let backlog = 2 * waiting * size_of::<Waiting>();
+        let backlog = 2 * waiting * size_of::<BacklogPiece>();
         2 * window + backlog + super::reassembly::tables_max(window, self.reassembly_gaps_max)
     }
 }

@@ -31,8 +31,8 @@ impl RecentMin {
     /// Adds a sample. Returns true if the minimum may have changed.
     fn sample(&mut self, now: Instant, rtt: Duration) -> bool {
         if now >= self.since + MIN_WINDOW {
-            let lately = now < self.since + MIN_WINDOW * 2;
-            self.previous = self.current.take().filter(|_| lately);
+            let is_recent = now < self.since + MIN_WINDOW * 2;
+            self.previous = self.current.take().filter(|_| is_recent);
             self.since = now;
         } else if self.current.is_some_and(|current| current <= rtt) {
             return false;
@@ -88,7 +88,7 @@ impl RttEstimator {
     /// Adds a sample (RFC 6298 §2.2, §2.3) and resets the backoff. Returns true if the minimum may have changed.
     pub(super) fn sample(&mut self, now: Instant, rtt: Duration) -> bool {
         self.backoff = 0;
-        let is_least = self.min.sample(now, rtt);
+        let is_min = self.min.sample(now, rtt);
         let rtt = nanos(rtt).min(SAMPLE_MAX);
         let (srtt, rttvar) = match self.srtt {
             None => (rtt, rtt / 2),
@@ -96,7 +96,7 @@ impl RttEstimator {
         };
         (self.srtt, self.rttvar) = (Some(srtt), rttvar);
         self.derive();
-        is_least
+        is_min
     }
 
     fn derive(&mut self) {
@@ -164,7 +164,7 @@ mod tests {
     proptest! {
         // RFC 6298 §2.3, compared with `Duration` arithmetic.
         #[test]
-        fn estimates_are_exact_to_the_nanosecond(
+        fn estimates_match_duration_arithmetic(
             first in 0u64..10_000_000_000,
             samples in prop::collection::vec(0u64..10_000_000_000, 0..20),
         ) {
@@ -211,7 +211,7 @@ mod tests {
 
     // RFC 8985 §6.2 step 1: a longer route takes effect.
     #[test]
-    fn the_smallest_sample_is_forgotten() {
+    fn minimum_rtt_expires() {
         let mut rtt = estimator();
         let (short, long) = (Duration::from_millis(5), Duration::from_millis(50));
         rtt.sample(Instant::from_millis(10), short);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_path_gets_the_floor() {
+    fn short_path_rto_has_floor() {
         let mut rtt = estimator();
         rtt.sample(Instant::ZERO, Duration::from_micros(90));
         assert_eq!(rtt.rto(), Duration::from_micros(200_090));
@@ -232,7 +232,7 @@ mod tests {
 
     // Chimney §3.6: 8 x SRTT and 4 x RTTVAR in ticks; 0 only without a sample.
     #[test]
-    fn the_carried_form_round_trips() {
+    fn exported_estimate_round_trips() {
         let mut rtt = estimator();
         assert_eq!(rtt.export(), (0, 0));
         rtt.import(80, 20);

@@ -23,7 +23,7 @@ const SPARE_CHAINS_MAX: usize = 4;
 const CHAIN_LISTS: usize = 4;
 
 #[derive(Debug)]
-struct Posted {
+struct PostedList {
     list: NetBufferList,
     start: Position,
     end: Position,
@@ -56,13 +56,13 @@ pub(super) struct Cut {
 /// Send queue of one connection.
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    lists: VecDeque<Posted>,
+    lists: VecDeque<PostedList>,
     /// Number of the front list.
     first: u64,
     /// One beyond the last byte posted.
     end: Position,
     /// List of a disconnect, after all lists of `lists`; completes with the FIN.
-    disconnect: Option<Posted>,
+    disconnect: Option<PostedList>,
     /// Start and end of the last committed segment.
     current: Cursor,
     next: Cursor,
@@ -116,11 +116,11 @@ impl SendQueue {
         self.disconnect = Some(self.place(list));
     }
 
-    fn place(&mut self, mut list: NetBufferList) -> Posted {
+    fn place(&mut self, mut list: NetBufferList) -> PostedList {
         list.status = NdisStatus::PENDING;
         let start = self.end;
         self.end += list.data_length() as u64;
-        Posted { list, start, end: self.end }
+        PostedList { list, start, end: self.end }
     }
 
     /// Returns a chain to fill, a recycled one if possible.
@@ -132,7 +132,7 @@ impl SendQueue {
     pub(super) fn detach(&mut self, una: Position) {
         let from = self.lists.partition_point(|posted| posted.end <= una);
         let waiting = self.lists.range_mut(from..).chain(self.disconnect.as_mut());
-        for Posted { list, start, end: _ } in waiting {
+        for PostedList { list, start, end: _ } in waiting {
             let mut at = *start;
             for net_buffer in &mut list.net_buffers {
                 net_buffer.detach(length(at, una.max(at)));
@@ -149,7 +149,7 @@ impl SendQueue {
     }
 
     #[inline]
-    fn get(&self, number: u64) -> Option<&Posted> {
+    fn get(&self, number: u64) -> Option<&PostedList> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         if index == self.lists.len() {
             return self.disconnect.as_ref();
@@ -210,9 +210,9 @@ impl SendQueue {
     /// Advances over exhausted MDLs, net buffers and lists to the next byte of data. Returns its list and its MDL; the
     /// cursor's offset is in that MDL. `None` at the end of the queue.
     #[inline]
-    fn settle(&self, cursor: &mut Cursor) -> Option<(&Posted, &Mdl)> {
+    fn next_data(&self, cursor: &mut Cursor) -> Option<(&PostedList, &Mdl)> {
         match self.mdl_at(cursor) {
-            None => self.settle_beyond(cursor),
+            None => self.next_data_slow(cursor),
             found => found,
         }
     }
@@ -220,7 +220,7 @@ impl SendQueue {
     /// List and MDL of the byte at `cursor`. `None` if the byte is in a later MDL, or the cursor is before a net
     /// buffer's data offset.
     #[inline]
-    fn mdl_at(&self, cursor: &Cursor) -> Option<(&Posted, &Mdl)> {
+    fn mdl_at(&self, cursor: &Cursor) -> Option<(&PostedList, &Mdl)> {
         let posted = self.get(cursor.list)?;
         let net_buffer = posted.list.net_buffers.get(cursor.net_buffer)?;
         if cursor.mdl == 0 && cursor.offset < net_buffer.data_offset() {
@@ -230,8 +230,8 @@ impl SendQueue {
         (cursor.offset < mdl.len()).then_some((posted, mdl))
     }
 
-    /// Slow path of [`SendQueue::settle`].
-    fn settle_beyond(&self, cursor: &mut Cursor) -> Option<(&Posted, &Mdl)> {
+    /// Slow path of [`SendQueue::next_data`].
+    fn next_data_slow(&self, cursor: &mut Cursor) -> Option<(&PostedList, &Mdl)> {
         loop {
             let posted = self.get(cursor.list)?;
             while let Some(net_buffer) = posted.list.net_buffers.get(cursor.net_buffer) {
@@ -279,7 +279,7 @@ impl SendQueue {
     #[inline(always)]
     fn walk(&self, from: &mut Cursor, max: usize, each_list: bool) -> (Cut, Cursor) {
         let mut cut = Cut { len: 0, ends_list: false, fragmented: false, context: None };
-        let Some((mut posted, mut mdl)) = self.settle(from).filter(|_| max > 0) else {
+        let Some((mut posted, mut mdl)) = self.next_data(from).filter(|_| max > 0) else {
             return (cut, *from);
         };
         cut.context = Some(posted.list.context);
@@ -307,7 +307,7 @@ impl SendQueue {
             if cut.len == max || cut.ends_list && each_list {
                 break;
             }
-            let Some(next) = self.settle(&mut cursor) else { break };
+            let Some(next) = self.next_data(&mut cursor) else { break };
             (posted, mdl) = next;
         }
         (cut, cursor)
@@ -325,7 +325,7 @@ impl SendQueue {
         self.current = cursor;
         let mut left = len;
         while left > 0 {
-            let Some((_, mdl)) = self.settle(&mut cursor) else { break };
+            let Some((_, mdl)) = self.next_data(&mut cursor) else { break };
             let count = (mdl.len() - cursor.offset).min(left);
             Self::advance(&mut cursor, count);
             left -= count;
@@ -368,7 +368,7 @@ impl SendQueue {
             *done = NblChain::with_capacity(CHAIN_LISTS);
         }
         while self.lists.front().is_some_and(|posted| posted.end <= una) {
-            let Some(Posted { mut list, start, end }) = self.lists.pop_front() else { return };
+            let Some(PostedList { mut list, start, end }) = self.lists.pop_front() else { return };
             list.complete(NdisStatus::SUCCESS, length(start, end));
             self.first += 1;
             done.push_back(list);
@@ -377,7 +377,7 @@ impl SendQueue {
 
     /// Completes and returns the disconnect's list, as the FIN is acknowledged (CH-DIS-5).
     pub(super) fn acknowledge_fin(&mut self) -> Option<NetBufferList> {
-        let Posted { mut list, start, end } = self.disconnect.take()?;
+        let PostedList { mut list, start, end } = self.disconnect.take()?;
         list.complete(NdisStatus::SUCCESS, length(start, end));
         Some(list)
     }
@@ -385,7 +385,7 @@ impl SendQueue {
     /// Fails all remaining lists (CH-SNC-1, -2). The first list keeps the count of its acknowledged bytes; later ones
     /// have none. The disconnect's list is returned separately (CH-DIS-4).
     pub(super) fn abort(&mut self, una: Position, done: &mut NblChain) -> Option<NetBufferList> {
-        let fail = |Posted { mut list, start, end }: Posted| {
+        let fail = |PostedList { mut list, start, end }: PostedList| {
             list.complete(NdisStatus::REQUEST_ABORTED, length(start, una.min(end).max(start)));
             list
         };
@@ -397,15 +397,15 @@ impl SendQueue {
 
     /// Returns a disconnect's list because of an upload (CH-TRM-3). Its data stays queued, in a list with `context` and
     /// without an owner.
-    pub(super) fn surrender_disconnect(
+    pub(super) fn return_disconnect(
         &mut self,
         una: Position,
         context: u64,
     ) -> Option<NetBufferList> {
-        let Posted { mut list, start, end } = self.disconnect.take()?;
+        let PostedList { mut list, start, end } = self.disconnect.take()?;
         if start < end {
             // The list keeps its number, so the cursors stay valid.
-            self.lists.push_back(Posted {
+            self.lists.push_back(PostedList {
                 list: NetBufferList { context, ..list.clone() },
                 start,
                 end,
@@ -417,7 +417,7 @@ impl SendQueue {
 
     /// Removes all incomplete lists, advanced to `una` (CH-SNB-2), and separately a disconnect's list.
     pub(super) fn take(&mut self, una: Position) -> (NblChain, Option<NetBufferList>) {
-        let advance = |Posted { mut list, start, end }: Posted| {
+        let advance = |PostedList { mut list, start, end }: PostedList| {
             list.complete(NdisStatus::PENDING, length(start, una.min(end).max(start)));
             list
         };
@@ -444,7 +444,7 @@ impl<'a> Iterator for Pieces<'a> {
         if self.left == 0 {
             return None;
         }
-        let (_, mdl) = self.queue.settle(&mut self.cursor)?;
+        let (_, mdl) = self.queue.next_data(&mut self.cursor)?;
         let count = (mdl.len() - self.cursor.offset).min(self.left);
         let piece = mdl.piece().part(self.cursor.offset, count);
         SendQueue::advance(&mut self.cursor, piece.len());
@@ -517,7 +517,7 @@ mod tests {
 
     // A detach copies unacknowledged data; positions stay the same.
     #[test]
-    fn a_detached_tail_is_a_copy() {
+    fn detached_tail_is_copied() {
         let (mut queue, start, _memory) = shared_queue();
         let addresses = |queue: &SendQueue| addresses(queue, start);
         let before = addresses(&queue);
@@ -530,7 +530,7 @@ mod tests {
 
     // Withdrawn memory is released, acknowledged or not.
     #[test]
-    fn withdrawn_memory_is_let_go_of() {
+    fn withdrawn_memory_is_detached() {
         let (mut queue, start, memory) = shared_queue();
         let last = memory.under(()).slice(5..6);
         queue.post_disconnect(NetBufferList::from_mdl(3, last.clone()));
@@ -548,7 +548,7 @@ mod tests {
 
     // CH-SND-3, CH-BUF-1: several net buffers, MDL chains, empty MDLs, data that starts inside.
     #[test]
-    fn every_range_finds_its_memory() {
+    fn any_range_returns_its_memory() {
         let (queue, start) = queue(alloc::vec![
             list(1, &[&[b"xxab", b"", b"c"], &[], &[b"de"]], 2),
             list(2, &[], 0),
@@ -563,7 +563,7 @@ mod tests {
 
     // CH-SND-5, -8: a segment ends at the list boundary, or crosses it.
     #[test]
-    fn cuts_respect_the_policy() {
+    fn cut_follows_push_policy() {
         let (queue, start) = queue(alloc::vec![
             list(1, &[&[b"abc"]], 0),
             list(2, &[], 0),
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_gathers_a_bounded_number_of_slices() {
+    fn segment_slices_are_bounded() {
         let mut net_buffer = NetBuffer::new();
         for _ in 0..100 {
             net_buffer.push_mdl(Bytes::from_static(b"ab"));
@@ -595,7 +595,7 @@ mod tests {
 
     // CH-SNC-1, -2, -5, CH-SND-9.
     #[test]
-    fn completion_in_order_and_abort_with_counts() {
+    fn sends_complete_in_order_and_abort_with_counts() {
         let (mut queue, start) = queue(alloc::vec![
             list(1, &[&[b"abc"]], 0),
             list(2, &[], 0),
@@ -627,7 +627,7 @@ mod tests {
     proptest! {
         // A committed cut is read at the measured position, also if less of it was committed.
         #[test]
-        fn a_cut_is_where_it_was_measured(
+        fn committed_cut_matches_measurement(
             lists in prop::collection::vec(prop::collection::vec(0usize..5, 0..4), 1..8),
             steps in prop::collection::vec((0usize..9, any::<bool>(), 0usize..3, 0usize..6), 1..60),
         ) {

@@ -7,9 +7,9 @@
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 
 use super::{
-    Attempts, Challenges, Chrono, Clock, Config, Connection, Controller, Counters, EcnState,
-    Ending, ImportError, Owed, Pacer, PathMtu, Position, Receiver, Recovery, Requests,
-    RttEstimator, SendBacklog, SendQueue, SendVariables, TcpPhase, Timer, Timers, Watch,
+    Attempts, Challenges, Chrono, Clock, ClosedEvent, Config, Connection, Controller, Counters,
+    EcnState, ImportError, Pacer, PathMtu, PendingSegments, Position, Receiver, Recovery, Requests,
+    RttEstimator, SendBacklog, SendQueue, SendVariables, TcpPhase, Timer, Timers, UploadMonitor,
     congestion::{Congestion, Usage},
     path_mtu::effective_mss,
     upload::Hold,
@@ -80,7 +80,7 @@ fn check_receive(state: &ConnectionState) -> Result<(), ImportError> {
 }
 
 /// Retransmissions before the offload; known in TIME-WAIT only.
-const fn lost_before(phase: TcpPhase, retransmit: TimerState) -> u64 {
+const fn retransmissions_before(phase: TcpPhase, retransmit: TimerState) -> u64 {
     if matches!(phase, TcpPhase::TimeWait) { retransmit.count as u64 } else { 0 }
 }
 
@@ -203,20 +203,23 @@ pub(super) fn import(
         timers: Timers::default(),
         attempts: Attempts { spent: ticks(total_rt), ..Attempts::default() },
         challenges: Challenges::default(),
-        owed: Owed::default(),
+        pending: PendingSegments::default(),
         aborting: None,
         stopped: false,
         hold: Hold::default(),
         cached_changed: false,
         peer_closed_raised: false,
         aborted: false,
-        ending: Ending::No,
+        closed_event: ClosedEvent::No,
         events: VecDeque::new(),
-        counters: Counters { total_retrans: lost_before(phase, retransmit), ..Counters::default() },
-        watch: Watch::default(),
+        counters: Counters {
+            total_retrans: retransmissions_before(phase, retransmit),
+            ..Counters::default()
+        },
+        upload_monitor: UploadMonitor::default(),
         send_backlog: SendBacklog::default(),
     };
-    connection.start_watch();
+    connection.start_upload_monitor();
     connection.import_timers(keep_alive, retransmit, snd_wnd_probe_count);
     connection.complete_sends();
     connection.settle(&[], false);
@@ -365,7 +368,7 @@ impl Connection {
                 TcpPhase::CloseWait => TcpPhase::LastAck,
                 // CLOSED is the state of a failed connection (CH §9.2, §10.7). Here both FINs are acknowledged, and
                 // only received data remains for the consumer.
-                TcpPhase::Closed if self.ended_in_order() => TcpPhase::TimeWait,
+                TcpPhase::Closed if self.closed_gracefully() => TcpPhase::TimeWait,
                 phase => phase,
             };
         }

@@ -57,9 +57,9 @@ impl Connection {
             CaState::Loss
         } else if self.recovery.is_fast() {
             CaState::Recovery
-        } else if self.ecn.is_answering(self.snd.una) {
+        } else if self.ecn.is_reduced(self.snd.una) {
             CaState::Cwr
-        } else if self.recovery.has_doubts() {
+        } else if self.recovery.in_disorder() {
             CaState::Disorder
         } else {
             CaState::Open

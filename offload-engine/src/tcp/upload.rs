@@ -8,7 +8,9 @@
 //! Retrieve(InvalidState), once. Without anything to send it stays idle, and continues if its path is linked to another
 //! neighbor.
 
-use super::{Connection, Event, Owed, TcpPhase, Transmit, UploadReason, receive::AckDue};
+use super::{
+    Connection, Event, PendingSegments, TcpPhase, Transmit, UploadReason, receive::AckDue,
+};
 use crate::{state::ConnectionState, status::NdisStatus, time::Instant};
 
 /// Conditions that keep a connection from sending.
@@ -37,18 +39,18 @@ impl Connection {
         if self.is_ended() {
             return;
         }
-        self.surrender_disconnect();
+        self.return_disconnect();
         if !self.stopped && self.receiver.ack_due() != AckDue::No {
             self.receiver.ack_now();
         }
     }
 
     /// CH-TRM-3, CH-DIS-1: the host finishes the graceful disconnect of a connection under upload.
-    pub(super) fn surrender_disconnect(&mut self) {
+    pub(super) fn return_disconnect(&mut self) {
         if !self.hold.uploading {
             return;
         }
-        let list = self.queue.surrender_disconnect(self.snd.una, ConnectionState::DISCONNECT_DATA);
+        let list = self.queue.return_disconnect(self.snd.una, ConnectionState::DISCONNECT_DATA);
         self.events.extend(list.map(Event::DisconnectComplete));
     }
 
@@ -62,9 +64,10 @@ impl Connection {
     pub(super) fn poll_transmit_held(&mut self) -> Option<Transmit> {
         if !self.hold.invalid {
             let due = self.receiver.ack_due() == AckDue::Now;
-            return due.then(|| self.transmit_bare(self.acceptable_seq()));
+            return due.then(|| self.transmit_pure_ack(self.acceptable_seq()));
         }
-        let Owed { reset: _, window_probe, tail_probe, keep_alive, small_segment: _ } = self.owed;
+        let PendingSegments { reset: _, window_probe, tail_probe, keep_alive, small_segment: _ } =
+            self.pending;
         let wants = self.snd.una < self.send_end()
             || self.receiver.ack_due() != AckDue::No
             || window_probe
@@ -78,7 +81,7 @@ impl Connection {
     }
 
     /// Stops the connection because its state is corrupt (CH §5.6). The client gets the upload request first, then the
-    /// reset. [`Connection::give_up`] follows when the host terminates.
+    /// reset. [`Connection::close_failed`] follows when the host terminates.
     pub fn fail(&mut self, now: Instant) {
         self.now = now;
         if self.is_ended() {
@@ -92,7 +95,7 @@ impl Connection {
     }
 
     /// Closes a failed connection: outstanding requests complete REQUEST_ABORTED (CH §5.6), and nothing is sent.
-    pub fn give_up(&mut self, now: Instant) {
+    pub fn close_failed(&mut self, now: Instant) {
         self.now = now;
         self.abort_requests();
         if let Some(mut list) = self.aborting.take() {

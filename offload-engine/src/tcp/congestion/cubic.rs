@@ -5,16 +5,16 @@
 //! have a larger window (short RTTs), the window is Reno's estimate instead (§4.3). A loss reduces the flight to seven
 //! tenths.
 //!
-//! The time `t` stops while the window is not used, and while nothing is in flight (§4.2, §5.8), so that the curve is
-//! shifted without a jump. Integer arithmetic only: windows in bytes, times in microseconds, with the remainders of
-//! divisions carried. The tests compare the results with the RFC's formulas in floating point.
+//! The time `t` stops while the window is not used, and while nothing is in flight (§4.2, §5.8). The curve is shifted
+//! without a jump. Integer arithmetic only: windows in bytes, times in microseconds, with the remainders of divisions
+//! carried. The tests compare the results with the RFC's formulas in floating point.
 
 #[cfg(test)]
 mod tests;
 
 use super::{
     AckSample, Congestion,
-    window::{Window, by_window},
+    window::{Window, delegate_to_window},
 };
 use crate::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ struct Epoch {
 
 /// State before a reduction (§4.9.2).
 #[derive(Clone, Copy, Debug)]
-struct Saved {
+struct SavedState {
     cwnd: u64,
     ssthresh: Option<u64>,
     prior: u64,
@@ -73,21 +73,21 @@ pub(in super::super) struct Cubic {
     epoch: Option<Epoch>,
     /// True before the first loss.
     searching: bool,
-    before: Option<Saved>,
+    saved: Option<SavedState>,
 }
 
 impl Cubic {
     pub(super) const fn new(window: Window) -> Self {
         let prior = window.cwnd;
         let searching = window.ssthresh.is_none();
-        Self { window, prior, w_max: None, epoch: None, searching, before: None }
+        Self { window, prior, w_max: None, epoch: None, searching, saved: None }
     }
 
     /// Reduces threshold and W_max (§4.6 and §4.7), not the window.
     fn reduce(&mut self, in_flight: u64) {
-        let Self { window, prior, w_max, epoch, searching, before } = self;
+        let Self { window, prior, w_max, epoch, searching, saved } = self;
         let (cwnd, ssthresh) = (window.cwnd, window.ssthresh);
-        *before = Some(Saved {
+        *saved = Some(SavedState {
             cwnd,
             ssthresh,
             prior: *prior,
@@ -105,15 +105,15 @@ impl Cubic {
     }
 
     /// Ends the stage if slow start begins again.
-    fn leave_stage(&mut self) {
+    fn end_stage_in_slow_start(&mut self) {
         if self.in_slow_start() {
             self.epoch = None;
         }
     }
 
     /// Congestion avoidance (§4.2 to §4.5).
-    fn avoid(&mut self, acked: u64, sample: &AckSample) {
-        let Self { window, prior, w_max, epoch, searching, before: _ } = self;
+    fn congestion_avoidance(&mut self, acked: u64, sample: &AckSample) {
+        let Self { window, prior, w_max, epoch, searching, saved: _ } = self;
         let epoch = epoch.get_or_insert_with(|| {
             // §4.8, §4.10: without a loss to recover from, the stage starts on the plateau.
             Epoch::new(sample.now, window.cwnd, w_max.unwrap_or(window.cwnd), window.mss)
@@ -123,7 +123,7 @@ impl Cubic {
             return;
         }
         let acked = acked.min(window.cwnd);
-        epoch.follow_reno(acked, window.cwnd, window.mss, *prior);
+        epoch.update_reno(acked, window.cwnd, window.mss, *prior);
         if !*searching && epoch.curve(Duration::ZERO, window.mss) < epoch.reno {
             window.cwnd = window.cwnd.max(epoch.reno);
             return;
@@ -177,7 +177,7 @@ impl Epoch {
     }
 
     /// Updates W_est (§4.3 figure 4), the window of Reno.
-    fn follow_reno(&mut self, acked: u64, cwnd: u64, mss: u64, prior: u64) {
+    fn update_reno(&mut self, acked: u64, cwnd: u64, mss: u64, prior: u64) {
         let alpha = if self.reno >= prior { (1, 1) } else { ALPHA };
         let growth = u128::from(acked) * u128::from(mss * alpha.0);
         self.reno += divide(growth, cwnd.saturating_mul(alpha.1), &mut self.reno_carry);
@@ -216,7 +216,7 @@ fn cube_root(value: u128) -> u64 {
 }
 
 impl Congestion for Cubic {
-    by_window!();
+    delegate_to_window!();
 
     fn on_ack(&mut self, sample: AckSample) {
         let first = self.window.ssthresh.is_none();
@@ -228,7 +228,7 @@ impl Congestion for Cubic {
             // §4.10: slow start has ended without a loss.
             self.prior = self.window.cwnd;
         }
-        self.avoid(acked, &sample);
+        self.congestion_avoidance(acked, &sample);
     }
 
     fn on_rto(&mut self, _: Instant, in_flight: u64, first: bool) {
@@ -243,7 +243,7 @@ impl Congestion for Cubic {
     }
 
     fn undo(&mut self) {
-        let Some(Saved { cwnd, ssthresh, prior, w_max, epoch, searching }) = self.before.take()
+        let Some(SavedState { cwnd, ssthresh, prior, w_max, epoch, searching }) = self.saved.take()
         else {
             return;
         };
@@ -259,12 +259,12 @@ impl Congestion for Cubic {
 
     fn on_idle(&mut self) {
         self.window.restart();
-        self.leave_stage();
+        self.end_stage_in_slow_start();
     }
 
     fn on_underuse(&mut self, used: u64) {
         self.window.decay(used);
-        self.leave_stage();
+        self.end_stage_in_slow_start();
     }
 
     fn on_resume(&mut self, now: Instant) {

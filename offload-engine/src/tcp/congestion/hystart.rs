@@ -40,20 +40,20 @@ const TRAIN_RTT_MIN: Duration = Duration::from_millis(4);
 /// ACK train: acknowledgements of one round without a gap. After a gap, as a spurious recovery causes, the rest of the
 /// round is a new train. Linux starts none, and late frames then let slow start overshoot.
 #[derive(Debug, Default)]
-struct Train {
-    began: Instant,
+struct AckTrain {
+    start: Instant,
     last: Instant,
 }
 
-impl Train {
+impl AckTrain {
     /// Adds an acknowledgement and returns the length of the train. `full` is true if the window, not the producer,
     /// limited the acknowledged train.
     fn extend(&mut self, now: Instant, round_begins: bool, full: bool) -> Duration {
         if round_begins || !full || now - self.last > TRAIN_GAP_MAX {
-            self.began = now;
+            self.start = now;
         }
         self.last = now;
-        now - self.began
+        now - self.start
     }
 }
 
@@ -81,9 +81,9 @@ pub(super) struct HyStart {
     /// True if the sender is paced: L is infinite (§4.3).
     paced: bool,
     /// `None` if ACK trains are not measured.
-    train: Option<Train>,
+    train: Option<AckTrain>,
     /// Minimum RTT of the connection.
-    least: Option<Duration>,
+    min_rtt: Option<Duration>,
 }
 
 impl HyStart {
@@ -94,8 +94,8 @@ impl HyStart {
             current: None,
             samples: 0,
             paced,
-            train: ack_train.then(Train::default),
-            least: None,
+            train: ack_train.then(AckTrain::default),
+            min_rtt: None,
         }
     }
 
@@ -111,24 +111,26 @@ impl HyStart {
 
     /// Processes an acknowledgement. Returns true if slow start ends.
     pub(super) fn observe(&mut self, sample: &AckSample) -> bool {
-        let over = sample.round_begins && self.begin_round();
+        let ended = sample.round_begins && self.begin_round();
         if let Some(rtt) = sample.rtt {
-            self.least = Some(self.least.map_or(rtt, |least| least.min(rtt)));
+            self.min_rtt = Some(self.min_rtt.map_or(rtt, |min_rtt| min_rtt.min(rtt)));
             self.current = Some(self.current.map_or(rtt, |current| current.min(rtt)));
             self.samples = self.samples.saturating_add(1);
         }
         if self.samples >= SAMPLES_MIN {
             self.judge();
         }
-        over || self.train_is_long(sample)
+        ended || self.train_is_long(sample)
     }
 
     fn train_is_long(&mut self, sample: &AckSample) -> bool {
         let Some(train) = &mut self.train else { return false };
         let length = train.extend(sample.now, sample.round_begins, sample.limited);
-        let Some(least) = self.least.filter(|least| *least >= TRAIN_RTT_MIN) else { return false };
+        let Some(min_rtt) = self.min_rtt.filter(|min_rtt| *min_rtt >= TRAIN_RTT_MIN) else {
+            return false;
+        };
         // A paced sender spreads the window over the round itself.
-        length > if self.paced { least } else { least / 2 }
+        length > if self.paced { min_rtt } else { min_rtt / 2 }
     }
 
     fn begin_round(&mut self) -> bool {

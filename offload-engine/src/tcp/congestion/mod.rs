@@ -101,7 +101,7 @@ impl Controller {
 }
 
 /// Dispatches to the controller. A match instead of dynamic dispatch: the window is read several times per segment.
-macro_rules! ask {
+macro_rules! dispatch {
     ($controller:expr, $one:ident => $call:expr) => {
         match $controller {
             Controller::Cubic($one) => $call,
@@ -114,46 +114,46 @@ macro_rules! ask {
 impl Congestion for Controller {
     #[inline]
     fn cwnd(&self) -> u64 {
-        ask!(self, it => it.cwnd())
+        dispatch!(self, it => it.cwnd())
     }
 
     fn ssthresh(&self) -> Option<u64> {
-        ask!(self, it => it.ssthresh())
+        dispatch!(self, it => it.ssthresh())
     }
 
     fn in_slow_start(&self) -> bool {
-        ask!(self, it => it.in_slow_start())
+        dispatch!(self, it => it.in_slow_start())
     }
 
     fn on_ack(&mut self, sample: AckSample) {
-        ask!(self, it => it.on_ack(sample));
+        dispatch!(self, it => it.on_ack(sample));
     }
 
     fn on_loss(&mut self, now: Instant, in_flight: u64) {
-        ask!(self, it => it.on_loss(now, in_flight));
+        dispatch!(self, it => it.on_loss(now, in_flight));
     }
 
     fn on_rto(&mut self, now: Instant, in_flight: u64, first: bool) {
-        ask!(self, it => it.on_rto(now, in_flight, first));
+        dispatch!(self, it => it.on_rto(now, in_flight, first));
     }
 
     fn undo(&mut self) {
-        ask!(self, it => it.undo());
+        dispatch!(self, it => it.undo());
     }
 
     fn on_idle(&mut self) {
-        ask!(self, it => it.on_idle());
+        dispatch!(self, it => it.on_idle());
     }
 
     fn on_underuse(&mut self, used: u64) {
-        ask!(self, it => it.on_underuse(used));
+        dispatch!(self, it => it.on_underuse(used));
     }
 
     fn on_resume(&mut self, now: Instant) {
-        ask!(self, it => it.on_resume(now));
+        dispatch!(self, it => it.on_resume(now));
     }
 
     fn set_mss(&mut self, mss: u64) {
-        ask!(self, it => it.set_mss(mss));
+        dispatch!(self, it => it.set_mss(mss));
     }
 }

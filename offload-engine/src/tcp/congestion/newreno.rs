@@ -5,7 +5,7 @@
 
 use super::{
     AckSample, Congestion,
-    window::{Window, by_window},
+    window::{Window, delegate_to_window},
 };
 use crate::time::Instant;
 
@@ -16,23 +16,23 @@ pub(in super::super) struct NewReno {
     /// Bytes acknowledged since the window last grew in congestion avoidance.
     credit: u64,
     /// Window and threshold before the last episode.
-    before: Option<(u64, Option<u64>)>,
+    saved: Option<(u64, Option<u64>)>,
 }
 
 impl NewReno {
     pub(super) const fn new(window: Window) -> Self {
-        Self { window, credit: 0, before: None }
+        Self { window, credit: 0, saved: None }
     }
 
     fn reduce(&mut self, in_flight: u64) {
-        self.before = Some((self.window.cwnd, self.window.ssthresh));
+        self.saved = Some((self.window.cwnd, self.window.ssthresh));
         self.window.lower_threshold(in_flight / 2);
         self.credit = 0;
     }
 }
 
 impl Congestion for NewReno {
-    by_window!();
+    delegate_to_window!();
 
     fn on_ack(&mut self, sample: AckSample) {
         let acked = self.window.slow_start(&sample);
@@ -56,7 +56,7 @@ impl Congestion for NewReno {
     }
 
     fn undo(&mut self) {
-        if let Some((cwnd, ssthresh)) = self.before.take() {
+        if let Some((cwnd, ssthresh)) = self.saved.take() {
             self.window.restore(cwnd, ssthresh);
         }
     }

@@ -33,7 +33,7 @@ mod shared {
 
     // RFC 6928 §2.
     #[test]
-    fn initial_window() {
+    fn initial_window_is_ten_segments() {
         let first = |mss, cwnd| {
             let options = CongestionOptions::default();
             NewReno::new(Window::new(mss, cwnd, u32::MAX, options)).cwnd()
@@ -47,7 +47,7 @@ mod shared {
 
     // RFC 5681 §4.1, RFC 2861 §3: the restart window, and a threshold that returns to the old window.
     #[test]
-    fn restart() {
+    fn idle_window_restarts() {
         for mut controller in [
             Controller::NewReno(NewReno::new(window(100 * MSS, Some(50 * MSS)))),
             Controller::Cubic(Cubic::new(window(100 * MSS, Some(50 * MSS)))),
@@ -64,7 +64,7 @@ mod shared {
 
     // RFC 2861 §3: halfway per RTO, not below the initial window.
     #[test]
-    fn decay() {
+    fn underused_window_decays() {
         for mut controller in [
             Controller::NewReno(NewReno::new(window(100 * MSS, Some(40 * MSS)))),
             Controller::Cubic(Cubic::new(window(100 * MSS, Some(40 * MSS)))),
@@ -82,7 +82,7 @@ mod shared {
 
     // RFC 5681 §3.1, RFC 9438 §5.8: an unused window does not grow, in either phase.
     #[test]
-    fn an_unused_window_does_not_grow() {
+    fn unused_window_does_not_grow() {
         for ssthresh in [None, Some(5 * MSS)] {
             for mut controller in [
                 Controller::NewReno(NewReno::new(window(10 * MSS, ssthresh))),
@@ -117,7 +117,7 @@ mod newreno {
 
     // RFC 5681 §3.2 and equation 4; RFC 3465 §2.3.
     #[test]
-    fn losses_and_timeouts() {
+    fn loss_halves_and_timeout_resets_window() {
         let mut reno = NewReno::new(window(100 * MSS, None));
         reno.on_loss(Instant::ZERO, 100 * MSS);
         assert_eq!((reno.cwnd(), reno.ssthresh()), (50 * MSS, Some(50 * MSS)));
@@ -133,7 +133,7 @@ mod newreno {
 
     // RFC 5682 §4: a spurious reduction is undone, once.
     #[test]
-    fn undo_restores() {
+    fn undo_restores_window() {
         let mut reno = NewReno::new(window(100 * MSS, None));
         reno.on_rto(Instant::ZERO, 100 * MSS, true);
         reno.on_rto(Instant::ZERO, MSS, false);
@@ -167,7 +167,7 @@ mod hystart {
 
     // RFC 9406 §4.2: a rise is an eighth, bounded to 4 to 16 ms.
     #[test]
-    fn what_is_a_rise() {
+    fn rtt_rise_starts_conservative_phase() {
         for (before, after, rise) in [
             (10, 13, false),
             (10, 14, true),
@@ -211,7 +211,7 @@ mod hystart {
 
     // RFC 9406 §4.2: seven samples are not enough; the minimum RTT is compared.
     #[test]
-    fn a_round_needs_eight_samples() {
+    fn round_without_eight_samples_is_ignored() {
         let mut hystart = HyStart::new(false, true);
         round(&mut hystart, 8, 50);
         round(&mut hystart, 7, 200);
@@ -238,7 +238,7 @@ mod hystart {
     // HyStart: ACKs without a gap for more than half of the minimum RTT, for a paced sender the whole RTT. Trains
     // limited by the producer, and short paths, do not count.
     #[test]
-    fn a_train_of_acknowledgements_as_long_as_half_of_the_path() {
+    fn long_ack_train_ends_slow_start() {
         let new = HyStart::new;
         assert!(train(new(false, true), 50, 27, 1_000, true));
         assert!(!train(new(false, true), 50, 26, 1_000, true), "25 ms");
@@ -253,7 +253,7 @@ mod hystart {
 
     // A gap ends a train, and the rest of the round may be another.
     #[test]
-    fn a_gap_ends_a_train_and_not_the_round() {
+    fn ack_gap_starts_new_train() {
         let mut hystart = HyStart::new(false, true);
         let mut now = Instant::from_millis(1_000);
         let mut acks = |count: u64, pause_ms: u64, begins: bool| {
@@ -271,7 +271,7 @@ mod hystart {
 
     // RFC 9406 §4.2, L: the growth per ACK is bounded, unless the sender is paced.
     #[test]
-    fn growth_of_one_ack() {
+    fn growth_per_ack_is_bounded() {
         let (unpaced, paced) = (HyStart::new(false, true), HyStart::new(true, true));
         assert_eq!(unpaced.growth(20 * MSS, MSS), 20 * MSS);
         assert_eq!(unpaced.growth(100 * MSS, MSS), 64 * 1024);
@@ -297,7 +297,7 @@ mod hystart {
 
     // RFC 9406 §1, §4.3: it ends near the start of the queue; without HyStart++, or after a loss, it does not.
     #[test]
-    fn the_first_slow_start_stops_before_the_queue_is_full() {
+    fn first_slow_start_ends_before_queue_is_full() {
         let on = CongestionOptions::default();
         let off = CongestionOptions { hystart: false, ..on };
         let stopped = first_slow_start(on, u32::MAX);
@@ -309,7 +309,7 @@ mod hystart {
 
 // Loss, timeout and underuse do not change an unlimited window.
 #[test]
-fn unlimited_stays_unlimited() {
+fn unlimited_window_never_changes() {
     let mut controller = Unlimited;
     let windows: Vec<_> = (0..3)
         .map(|n| {

@@ -25,7 +25,7 @@ pub(super) struct Window {
 }
 
 /// Methods that a controller delegates to its `window`. A loss sets the window to the threshold of its own `reduce`.
-macro_rules! by_window {
+macro_rules! delegate_to_window {
     () => {
         fn cwnd(&self) -> u64 {
             self.window.cwnd
@@ -50,7 +50,7 @@ macro_rules! by_window {
     };
 }
 
-pub(super) use by_window;
+pub(super) use delegate_to_window;
 
 impl Window {
     /// Starts with `cwnd` and `ssthresh` bytes; 0 and `u32::MAX` mean none yet.
@@ -110,7 +110,7 @@ impl Window {
     /// RFC 5681 §4.1: reduces the window to the restart window, which is the initial one. The threshold keeps most of
     /// the old window (RFC 2861 §3), so that slow start returns to it.
     pub(super) fn restart(&mut self) {
-        self.remember();
+        self.raise_threshold();
         self.cwnd = self.cwnd.min(initial_window(self.mss));
     }
 
@@ -118,12 +118,12 @@ impl Window {
     pub(super) fn decay(&mut self, used: u64) {
         let used = used.max(initial_window(self.mss));
         if used < self.cwnd {
-            self.remember();
+            self.raise_threshold();
             self.cwnd = self.cwnd.midpoint(used);
         }
     }
 
-    fn remember(&mut self) {
+    fn raise_threshold(&mut self) {
         let known = self.cwnd / 4 * 3;
         self.ssthresh = self.ssthresh.map(|ssthresh| ssthresh.max(known));
     }

@@ -1,14 +1,14 @@
 //! ACK fast path: SND.UNA advances over data sent once, without loss or reordering.
 //!
-//! [`Recovery::consider`] checks every acknowledgement for probes, duplicates, reordering, the end of an episode and
+//! [`Recovery::on_ack_slow`] checks every acknowledgement for probes, duplicates, reordering, the end of an episode and
 //! spurious losses. Most of these checks are not needed here.
 
 use super::{Ack, Delivery, Episode, Recovery, Report};
 
 impl Recovery {
-    /// True if there is no loss and `ack` advances SND.UNA over data sent once. [`Recovery::proceed`] then does the
-    /// remaining checks of [`Recovery::consider`].
-    pub(super) fn is_routine(&self, ack: &Ack<'_>, delivery: &Delivery) -> bool {
+    /// True if there is no loss and `ack` advances SND.UNA over data sent once. [`Recovery::on_ack_fast`] then does the
+    /// remaining checks of [`Recovery::on_ack_slow`].
+    pub(super) fn takes_fast_path(&self, ack: &Ack<'_>, delivery: &Delivery) -> bool {
         delivery.acked > 0
             && !delivery.ambiguous
             && self.episode == Episode::Open
@@ -17,11 +17,16 @@ impl Recovery {
             && self.board.sacked() == 0
             && !self.board.has_lost()
             && ack.sacks.is_empty()
-            && ack.duplicate_report.is_none()
+            && ack.dsack.is_none()
     }
 
-    /// Equivalent of [`Recovery::consider`] for an acknowledgement that [`Recovery::is_routine`].
-    pub(super) fn proceed(&mut self, ack: &Ack<'_>, delivery: &Delivery, flight: u64) -> Report {
+    /// Equivalent of [`Recovery::on_ack_slow`] for an acknowledgement that [`Recovery::takes_fast_path`].
+    pub(super) fn on_ack_fast(
+        &mut self,
+        ack: &Ack<'_>,
+        delivery: &Delivery,
+        flight: u64,
+    ) -> Report {
         let known = u64::from(core::mem::take(&mut self.duplicate_acks)) * ack.mss;
         let Delivery { acked, bytes, newest, .. } = *delivery;
         let mut report = Report {
@@ -31,13 +36,13 @@ impl Recovery {
             flight,
             ..Report::default()
         };
-        self.note_reordering(delivery);
+        self.record_reordering(delivery);
         let by_time = self.options.rack && self.sack;
         // After a retransmission, older data is overdue.
-        if by_time && self.board.holds_older(self.rack.number) {
+        if by_time && self.board.has_older(self.rack.number) {
             report.lost = self.detect(ack, &mut report);
         }
-        self.turn(ack.to, &mut report);
+        self.update_episode(ack.to, &mut report);
         if by_time {
             self.rack.adapt(ack.to, self.board.nxt(), false, false);
         }
@@ -121,7 +126,7 @@ mod tests {
                 now,
                 to,
                 sacks: &sacks[..count],
-                duplicate_report: None,
+                dsack: None,
                 bare: true,
                 can_send_new: false,
                 echo: None,
@@ -134,7 +139,7 @@ mod tests {
             }
             let flight = recovery.flight();
             let delivery = recovery.deliver(&ack);
-            recovery.consider(&ack, &delivery, flight)
+            recovery.on_ack_slow(&ack, &delivery, flight)
         });
         reports.collect()
     }
@@ -142,7 +147,7 @@ mod tests {
     proptest! {
         // After any history, the fast path gives the same result as the slow path.
         #[test]
-        fn routine_is_a_shorter_way(
+        fn fast_path_matches_slow_path(
             [sack, rack, limited, early]: [bool; 4],
             steps in prop::collection::vec((step(), 1u64..4 * MSS, 0u64..4_000), 1..80),
         ) {
@@ -160,7 +165,7 @@ mod tests {
                 let reports = apply(&mut both, now, step, bytes);
                 prop_assert_eq!(reports[0], reports[1]);
                 for recovery in &mut both {
-                    recovery.regulate(&reports[0], Some(5 * MSS), MSS);
+                    recovery.update_prr(&reports[0], Some(5 * MSS), MSS);
                 }
                 let [one, other] = both.each_ref().map(|recovery| format!("{recovery:?}"));
                 prop_assert_eq!(one, other);

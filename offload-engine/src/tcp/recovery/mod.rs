@@ -32,7 +32,7 @@ mod undo;
 
 pub use self::options::RecoveryOptions;
 use self::{
-    probe::{TailProbe, Verdict},
+    probe::{ProbeOutcome, TailProbe},
     prr::Prr,
     rack::Rack,
     scoreboard::{Record, RecordState, Scoreboard},
@@ -64,7 +64,7 @@ pub(super) struct Ack<'a> {
     /// SACK blocks above `to`.
     pub(super) sacks: &'a [(Position, Position)],
     /// SACK block that reports a duplicate (RFC 2883).
-    pub(super) duplicate_report: Option<(Position, Position)>,
+    pub(super) dsack: Option<(Position, Position)>,
     /// True if this may be a duplicate ACK of RFC 5681: no data, no window update, no FIN.
     pub(super) bare: bool,
     /// True if there is unsent data, or a FIN, that the peer's window allows.
@@ -243,7 +243,7 @@ impl Recovery {
 
     /// True if nothing is unacknowledged and no earlier loss is being repaired or evaluated. An acknowledgement of
     /// nothing new, without SACK blocks, then has no effect.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(super) fn is_inactive(&self) -> bool {
         self.board.is_empty()
             && self.episode == Episode::Open
             && self.probe.is_none()
@@ -269,21 +269,23 @@ impl Recovery {
     /// Range that RFC 6675 §4 retransmits in fast recovery when nothing is presumed lost and nothing new may be sent.
     /// Rule 3, then once per episode rule 4, the last segment.
     #[inline]
-    pub(super) fn next_doubtful(&self, mss: u64) -> Option<(Position, Position)> {
+    pub(super) fn next_unsacked(&self, mss: u64) -> Option<(Position, Position)> {
         let counts = self.sack && !self.options.rack && self.is_fast();
         if !counts || self.board.has_lost() {
             return None;
         }
-        if let Some((start, end)) = self.board.next_doubtful(self.before_episode) {
+        if let Some((start, end)) = self.board.next_unsacked(self.before_episode) {
             return Some((start, end));
         }
-        let last =
-            self.board.last().filter(|last| !self.rescued && last.fate == RecordState::InFlight)?;
+        let last = self
+            .board
+            .last()
+            .filter(|last| !self.rescued && last.state == RecordState::InFlight)?;
         Some((last.start + last.len().saturating_sub(mss), last.end))
     }
 
-    /// Records the transmission of bytes returned by [`Recovery::next_doubtful`], up to `end`.
-    pub(super) fn doubtful_sent(&mut self, end: Position) {
+    /// Records the transmission of bytes returned by [`Recovery::next_unsacked`], up to `end`.
+    pub(super) fn unsacked_sent(&mut self, end: Position) {
         self.rescued |= self.board.last().is_some_and(|last| last.end == end);
     }
 
@@ -301,7 +303,7 @@ impl Recovery {
     }
 
     /// True if segments are out of order or lost, but none is presumed lost yet.
-    pub(super) fn has_doubts(&self) -> bool {
+    pub(super) fn in_disorder(&self) -> bool {
         self.duplicate_acks > 0 || self.board.sacked() > 0
     }
 
@@ -311,7 +313,7 @@ impl Recovery {
     }
 
     /// Byte counts for `Info`; walks all records.
-    pub(super) fn tally(&self) -> ScoreboardCounts {
+    pub(super) fn scoreboard_counts(&self) -> ScoreboardCounts {
         ScoreboardCounts {
             sacked: self.board.sacked(),
             lost: self.board.lost(),
@@ -338,14 +340,14 @@ impl Recovery {
         self.board.sent(start, end, resent, now);
     }
 
-    /// Processes an acknowledgement. Call [`Recovery::regulate`] after the congestion controller.
+    /// Processes an acknowledgement. Call [`Recovery::update_prr`] after the congestion controller.
     pub(super) fn on_ack(&mut self, ack: &Ack<'_>) -> Report {
         let flight = self.flight();
         let delivery = self.deliver(ack);
-        if self.is_routine(ack, &delivery) {
-            self.proceed(ack, &delivery, flight)
+        if self.takes_fast_path(ack, &delivery) {
+            self.on_ack_fast(ack, &delivery, flight)
         } else {
-            self.consider(ack, &delivery, flight)
+            self.on_ack_slow(ack, &delivery, flight)
         }
     }
 
@@ -356,8 +358,8 @@ impl Recovery {
     }
 
     /// Processes an acknowledgement on the slow path. `flight`: bytes in flight before it.
-    fn consider(&mut self, ack: &Ack<'_>, delivery: &Delivery, flight: u64) -> Report {
-        let (repaired, answered) = self.judge_probe(ack, delivery.acked);
+    fn on_ack_slow(&mut self, ack: &Ack<'_>, delivery: &Delivery, flight: u64) -> Report {
+        let (repaired, answered) = self.check_probe(ack, delivery.acked);
         let inferred = if answered { 0 } else { self.count_duplicates(ack, delivery) };
         let mut report = Report {
             acked: delivery.acked,
@@ -366,17 +368,17 @@ impl Recovery {
             flight,
             ..Report::default()
         };
-        let duplicate = self.hear_duplicate_report(ack);
-        self.note_reordering(delivery);
+        let duplicate = self.process_dsack(ack);
+        self.record_reordering(delivery);
         report.undo = self.undo_spurious(ack, delivery, duplicate);
         report.reduce = repaired;
         if self.is_fast() && report.delivered > 0 {
             // The probed pause has ended; another may follow.
             self.probe = None;
         }
-        self.ask_f_rto(ack, delivery);
+        self.update_f_rto(ack, delivery);
         report.lost = self.detect(ack, &mut report);
-        let ended = self.turn(ack.to, &mut report);
+        let ended = self.update_episode(ack.to, &mut report);
         if self.options.rack && self.sack {
             self.rack.adapt(ack.to, self.board.nxt(), duplicate, ended || report.undo);
         }
@@ -456,8 +458,8 @@ impl Recovery {
 
     /// Processes a DSACK; returns true if it concerns recovery. Duplicates beyond all retransmitted bytes are the
     /// network's, and those of a probe are expected.
-    fn hear_duplicate_report(&mut self, ack: &Ack<'_>) -> bool {
-        let Some((start, end)) = ack.duplicate_report.filter(|_| self.options.dsack) else {
+    fn process_dsack(&mut self, ack: &Ack<'_>) -> bool {
+        let Some((start, end)) = ack.dsack.filter(|_| self.options.dsack) else {
             return false;
         };
         self.counts.dsack_dups += 1;
@@ -476,10 +478,10 @@ impl Recovery {
         true
     }
 
-    fn note_reordering(&mut self, delivery: &Delivery) {
+    fn record_reordering(&mut self, delivery: &Delivery) {
         if self.sack && delivery.reordered {
             self.counts.reord_seen += 1;
-            self.rack.note_reordering();
+            self.rack.record_reordering();
         }
     }
 
@@ -503,33 +505,33 @@ impl Recovery {
             self.counts.spurious_timeouts += 1;
         } else {
             // The segments presumed lost were reordered.
-            self.rack.note_reordering();
+            self.rack.record_reordering();
         }
         self.undo = None;
         if self.episode != Episode::Open {
             self.board.unmark_lost();
-            self.close();
+            self.end_episode();
         }
         may_undo
     }
 
-    /// RFC 8985 §7.4.2: returns true if a probe has repaired an otherwise undetected loss, and true if this is the
-    /// duplicate ACK caused by the probe, which has no other meaning.
-    fn judge_probe(&mut self, ack: &Ack<'_>, acked: u64) -> (bool, bool) {
-        let verdict = self.probe.map(|probe| probe.judge(ack, acked, self.options.dsack));
-        if matches!(verdict, Some(Verdict::Over | Verdict::Repaired)) {
+    /// RFC 8985 §7.4.2. The first result is true if a probe has repaired an otherwise undetected loss. The second is
+    /// true if this is the duplicate ACK caused by the probe, which has no other meaning.
+    fn check_probe(&mut self, ack: &Ack<'_>, acked: u64) -> (bool, bool) {
+        let outcome = self.probe.map(|probe| probe.evaluate(ack, acked, self.options.dsack));
+        if matches!(outcome, Some(ProbeOutcome::NoLoss | ProbeOutcome::Repaired)) {
             self.probe = None;
         }
         // In fast recovery the loss belongs to the episode.
-        let repaired = verdict == Some(Verdict::Repaired) && self.episode == Episode::Open;
+        let repaired = outcome == Some(ProbeOutcome::Repaired) && self.episode == Episode::Open;
         if repaired {
             self.undo = None;
         }
-        (repaired, verdict == Some(Verdict::Over) && acked == 0)
+        (repaired, outcome == Some(ProbeOutcome::NoLoss) && acked == 0)
     }
 
     /// Advances the F-RTO state (RFC 5682).
-    fn ask_f_rto(&mut self, ack: &Ack<'_>, delivery: &Delivery) {
+    fn update_f_rto(&mut self, ack: &Ack<'_>, delivery: &Delivery) {
         let Episode::Timeout { until } = self.episode else { return };
         let before = self.f_rto;
         self.f_rto = before.next(FRtoEvent {
@@ -541,7 +543,7 @@ impl Recovery {
         let failed = before == (FRto::Second { sent: true })
             && self.f_rto == FRto::Off
             && delivery.acked == 0;
-        let reported = !ack.sacks.is_empty() || ack.duplicate_report.is_some();
+        let reported = !ack.sacks.is_empty() || ack.dsack.is_some();
         if failed && !reported {
             self.resume_repair();
         }
@@ -582,14 +584,14 @@ impl Recovery {
         rtt_min: Option<Duration>,
         srtt: Option<Duration>,
     ) -> (u64, Option<Instant>) {
-        let certain = self.duplicate_acks >= self.threshold
+        let threshold_reached = self.duplicate_acks >= self.threshold
             || self.board.sacked() >= u64::from(self.threshold) * mss
             || self.episode != Episode::Open;
-        let patience = self.rack.patience(certain, rtt_min, srtt);
+        let loss_delay = self.rack.loss_delay(threshold_reached, rtt_min, srtt);
         let (number, end) = (self.rack.number, self.rack.end);
-        let (lost, waits) =
-            self.board.mark_overdue(number, end, |sent_at| sent_at + patience <= now);
-        (lost, waits.map(|sent_at| sent_at + patience))
+        let (lost, pending) =
+            self.board.mark_overdue(number, end, |sent_at| sent_at + loss_delay <= now);
+        (lost, pending.map(|sent_at| sent_at + loss_delay))
     }
 
     /// RFC 6675 §5 steps 1 to 4, and (C) while in recovery. After a timeout SACK only excludes data from retransmission
@@ -611,11 +613,11 @@ impl Recovery {
         let start = match self.episode {
             Episode::Open => {
                 let duplicate = acked == 0 && self.duplicate_acks > 0;
-                let asked = self.probe.is_some_and(|probe| ack.to < probe.end);
-                let enough = asked || self.duplicate_acks >= self.threshold(ack);
+                let probed = self.probe.is_some_and(|probe| ack.to < probe.end);
+                let enough = probed || self.duplicate_acks >= self.threshold(ack);
                 // Otherwise this may be a response to unnecessary retransmissions of the timeout.
-                let news = self.timeout_until.is_none_or(|until| ack.to > until);
-                duplicate && enough && news
+                let is_new = self.timeout_until.is_none_or(|until| ack.to > until);
+                duplicate && enough && is_new
             }
             Episode::Fast { until } => acked > 0 && ack.to < until,
             Episode::Timeout { .. } => false,
@@ -639,19 +641,19 @@ impl Recovery {
     }
 
     /// Updates the episode; returns true if one has ended.
-    fn turn(&mut self, una: Position, report: &mut Report) -> bool {
+    fn update_episode(&mut self, una: Position, report: &mut Report) -> bool {
         let mut ended = false;
         if let Episode::Fast { until } | Episode::Timeout { until } = self.episode {
             report.after_timeout = self.is_repairing_timeout();
             report.may_grow = report.after_timeout;
             ended = una >= until;
             if ended {
-                self.close();
+                self.end_episode();
             }
         }
         if self.episode == Episode::Open {
             if self.board.has_lost() {
-                self.begin();
+                self.begin_fast_recovery();
                 report.reduce = true;
             } else {
                 // The ACK that ends fast recovery does not grow the window: it is the threshold (RFC 6582 §3.2).
@@ -662,7 +664,7 @@ impl Recovery {
     }
 
     /// Ends the episode.
-    fn close(&mut self) {
+    fn end_episode(&mut self) {
         self.episode = Episode::Open;
         self.duplicate_acks = 0;
         self.inferred = 0;
@@ -673,7 +675,7 @@ impl Recovery {
     }
 
     /// Starts fast recovery.
-    fn begin(&mut self) {
+    fn begin_fast_recovery(&mut self) {
         let Some(last) = self.board.last() else { return };
         self.episode = Episode::Fast { until: last.end };
         self.force = true;
@@ -688,7 +690,7 @@ impl Recovery {
     /// Updates PRR after the congestion controller has processed `report`; `ssthresh` is its threshold. Does nothing
     /// outside fast recovery.
     #[inline]
-    pub(super) fn regulate(&mut self, report: &Report, ssthresh: Option<u64>, mss: u64) {
+    pub(super) fn update_prr(&mut self, report: &Report, ssthresh: Option<u64>, mss: u64) {
         if !(self.options.prr && self.is_fast()) {
             return;
         }
@@ -716,7 +718,7 @@ impl Recovery {
         let (lost, reordering_deadline) = self.detect_by_time(now, mss, rtt_min, srtt);
         let mut report = Report { lost, reordering_deadline, flight, ..Report::default() };
         if self.episode == Episode::Open && self.board.has_lost() {
-            self.begin();
+            self.begin_fast_recovery();
             report.reduce = true;
         }
         report
@@ -731,19 +733,19 @@ impl Recovery {
         srtt: Option<Duration>,
     ) {
         // RFC 2018 §8: a sacked record at SND.UNA should have been acknowledged; the peer has reneged.
-        if self.board.first().is_some_and(|record| record.fate == RecordState::Sacked) {
-            self.board.forget_sacks();
+        if self.board.first().is_some_and(|record| record.state == RecordState::Sacked) {
+            self.board.clear_sacked();
         }
         let by_time = self.sack && self.options.rack;
-        let patience = self.rack.patience(true, rtt_min, srtt);
-        self.board.mark_due(|sent_at| !by_time || sent_at + patience <= now);
+        let loss_delay = self.rack.loss_delay(true, rtt_min, srtt);
+        self.board.mark_due(|sent_at| !by_time || sent_at + loss_delay <= now);
         let Some(last) = self.board.last() else { return };
         let until = last.end;
         let was_fast = self.is_fast();
         if self.episode == Episode::Open {
             self.undo = Some(Undo::new(self.board.una(), true));
         }
-        self.close();
+        self.end_episode();
         self.episode = Episode::Timeout { until };
         self.timeout_until = Some(until);
         self.force = true;
@@ -755,7 +757,7 @@ impl Recovery {
 
     /// Processes a path MTU reduction: records larger than `mss` payload bytes are lost, and not by congestion.
     /// Repaired as after a timeout, but without a reduction of the window (RFC 1191 §6.4).
-    pub(super) fn on_narrow_path(&mut self, mss: u64) {
+    pub(super) fn on_path_mtu_reduced(&mut self, mss: u64) {
         // The last segment of a GSO packet may have passed; it is then sent twice.
         self.board.mark_larger(mss);
         let Some(last) = self.board.last().filter(|_| self.board.has_lost()) else { return };

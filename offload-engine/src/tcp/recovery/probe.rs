@@ -39,39 +39,39 @@ pub(super) struct TailProbe {
 
 /// Result of an acknowledgement for a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
+pub(super) enum ProbeOutcome {
     /// Undecided.
-    Waits,
+    Pending,
     /// The probe was new data, or the probe and the original have arrived: no loss.
-    Over,
+    NoLoss,
     /// The probe has arrived and the original has not.
     Repaired,
 }
 
 impl TailProbe {
     /// RFC 8985 §7.4.2.
-    pub(super) fn judge(&self, ack: &Ack<'_>, acked: u64, dsack: bool) -> Verdict {
+    pub(super) fn evaluate(&self, ack: &Ack<'_>, acked: u64, dsack: bool) -> ProbeOutcome {
         if ack.to < self.end {
-            return Verdict::Waits;
+            return ProbeOutcome::Pending;
         }
-        let reported = dsack && ack.duplicate_report.is_some_and(|(_, end)| end == self.end);
-        let plain = ack.bare && ack.sacks.is_empty() && ack.duplicate_report.is_none();
+        let reported = dsack && ack.dsack.is_some_and(|(_, end)| end == self.end);
+        let plain = ack.bare && ack.sacks.is_empty() && ack.dsack.is_none();
         if !self.retransmission || reported {
-            Verdict::Over
+            ProbeOutcome::NoLoss
         } else if ack.to > self.end {
-            Verdict::Repaired
+            ProbeOutcome::Repaired
         } else if plain && acked == 0 {
-            Verdict::Over
+            ProbeOutcome::NoLoss
         } else {
-            Verdict::Waits
+            ProbeOutcome::Pending
         }
     }
 }
 
-/// Deadline of a probe (RFC 8985 §7.2); `lone` is true if one segment is in flight.
-fn due(now: Instant, srtt: Option<Duration>, lone: bool) -> Instant {
+/// Deadline of a probe (RFC 8985 §7.2); `single` is true if one segment is in flight.
+fn due(now: Instant, srtt: Option<Duration>, single: bool) -> Instant {
     let timeout = srtt.map_or(now + TIMEOUT_INITIAL, |srtt| now + srtt + srtt);
-    let timeout = if lone { timeout + PEER_ACK_DELAY } else { timeout };
+    let timeout = if single { timeout + PEER_ACK_DELAY } else { timeout };
     timeout.max(now + TIMEOUT_MIN)
 }
 
@@ -79,13 +79,13 @@ impl Recovery {
     /// True if a tail loss probe may be sent (RFC 8985 §7.2).
     #[inline]
     pub(in super::super) fn may_probe(&self) -> bool {
-        let quiet = match self.episode {
+        let permitted = match self.episode {
             Episode::Open => self.board.sacked() == 0,
             Episode::Fast { .. } => self.episode_probes < EPISODE_PROBES_MAX,
             Episode::Timeout { .. } => false,
         };
         self.options.tail_loss_probe
-            && quiet
+            && permitted
             && self.probe.is_none()
             && (self.is_fast() || !self.board.has_lost())
             && self.board.in_flight() > 0

@@ -1,8 +1,8 @@
 //! Proportional rate reduction (RFC 9937): the in-flight limit of fast recovery.
 //!
-//! The flight is reduced to the slow start threshold over one RTT, in proportion to the delivered bytes, instead of a
-//! pause for half of it. If losses have reduced it further, as many bytes are sent as delivered, and one segment more
-//! for each acknowledgement that makes progress without further loss.
+//! The flight is reduced to the slow start threshold over one RTT, in proportion to the delivered bytes. There is no
+//! pause for half of it. If losses have reduced it further, as many bytes are sent as delivered. Each acknowledgement
+//! with progress and without further loss allows one segment more.
 
 /// State of one episode, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -39,14 +39,14 @@ impl Prr {
     /// if SND.UNA has advanced and nothing more is presumed lost.
     pub(super) fn update(&mut self, delivered: u64, in_flight: u64, safe: bool, mss: u64) {
         self.delivered += delivered;
-        let owed = self.delivered.saturating_sub(self.out);
+        let unsent = self.delivered.saturating_sub(self.out);
         let mut count = if in_flight > self.target {
             self.delivered
                 .saturating_mul(self.target)
                 .div_ceil(self.flight)
                 .saturating_sub(self.out)
         } else {
-            let grown = owed.max(delivered) + if safe { mss } else { 0 };
+            let grown = unsent.max(delivered) + if safe { mss } else { 0 };
             grown.min(self.target - in_flight)
         };
         if self.out == 0 {
@@ -65,7 +65,7 @@ mod tests {
 
     // RFC 9937 §6.2: one segment per two delivered down to half, then one per one.
     #[test]
-    fn in_proportion() {
+    fn flight_shrinks_in_proportion() {
         let mut prr = Prr::new(10 * MSS, 20 * MSS);
         let (mut in_flight, mut sent) = (19 * MSS, 0);
         for delivered in 1..=30 {
@@ -85,7 +85,7 @@ mod tests {
     // RFC 9937 §6.2: below the threshold delivered bytes are replaced, plus one segment if safe, never beyond the
     // threshold.
     #[test]
-    fn below_the_threshold() {
+    fn window_below_threshold_follows_deliveries() {
         let mut prr = Prr::new(10 * MSS, 20 * MSS);
         prr.update(MSS, 3 * MSS, false, MSS);
         assert_eq!(prr.window(), 4 * MSS);
@@ -102,7 +102,7 @@ mod tests {
     // Sequence of Linux' script fast_recovery/prr-ss-30pkt-lost-1_4-11_16: ten segments and two by limited transmit.
     // The first four are lost, then a retransmission.
     #[test]
-    fn as_linux_does() {
+    fn window_matches_linux_script() {
         let mut prr = Prr::new(7 * MSS, 10 * MSS);
         let mut in_flight = 10 * MSS;
         let script = [

@@ -63,7 +63,7 @@ impl Rack {
     }
 
     /// Records reordering on this path (RFC 8985 §6.2 step 3).
-    pub(super) const fn note_reordering(&mut self) {
+    pub(super) const fn record_reordering(&mut self) {
         self.reordering_seen = true;
     }
 
@@ -85,19 +85,24 @@ impl Rack {
     }
 
     /// Time after its transmission at which a segment is lost: RACK.rtt + RACK.reo_wnd.
-    pub(super) fn patience(
+    pub(super) fn loss_delay(
         &self,
-        certain: bool,
+        threshold_reached: bool,
         rtt_min: Option<Duration>,
         srtt: Option<Duration>,
     ) -> Duration {
-        Duration::from_nanos(self.rtt) + self.window(certain, rtt_min, srtt)
+        Duration::from_nanos(self.rtt) + self.window(threshold_reached, rtt_min, srtt)
     }
 
-    /// RACK.reo_wnd: tolerated delay beyond the expected time. `certain` is true in recovery, or if enough segments
+    /// RACK.reo_wnd: tolerated delay beyond the expected time. `threshold_reached` is true in recovery, or if enough segments
     /// above have arrived.
-    fn window(&self, certain: bool, rtt_min: Option<Duration>, srtt: Option<Duration>) -> Duration {
-        if certain && !self.reordering_seen {
+    fn window(
+        &self,
+        threshold_reached: bool,
+        rtt_min: Option<Duration>,
+        srtt: Option<Duration>,
+    ) -> Duration {
+        if threshold_reached && !self.reordering_seen {
             return Duration::ZERO;
         }
         let window = rtt_min.unwrap_or_default() * self.multiplier / 4;
@@ -121,7 +126,7 @@ mod tests {
 
     // RFC 8985 §6.2 step 2: a retransmitted record counts only if neither RTT nor timestamp contradicts.
     #[test]
-    fn whose_acknowledgement() {
+    fn contradicted_retransmission_is_not_counted() {
         let sent_at = Instant::from_millis(1_000);
         let ms = Duration::from_millis;
         for (resent, rtt, echo, counts) in [
@@ -137,13 +142,13 @@ mod tests {
                 sent_at,
                 number: 5,
                 resent,
-                fate: RecordState::InFlight,
+                state: RecordState::InFlight,
             };
             let ack = Ack {
                 now: sent_at + ms(rtt),
                 to: at(10),
                 sacks: &[],
-                duplicate_report: None,
+                dsack: None,
                 bare: true,
                 can_send_new: false,
                 echo,

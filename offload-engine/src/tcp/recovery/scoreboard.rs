@@ -43,7 +43,7 @@ pub(super) struct Record {
     pub(super) number: u64,
     /// True if sent more than once: no RTT sample without a timestamp (Karn).
     pub(super) resent: bool,
-    pub(super) fate: RecordState,
+    pub(super) state: RecordState,
 }
 
 impl Record {
@@ -77,7 +77,7 @@ pub(super) struct Scoreboard {
     /// Lower bound of the records presumed lost.
     lost_hint: Position,
     /// Upper bound of the records already processed by [`Scoreboard::mark_by_count`].
-    judged: Position,
+    counted_to: Position,
     transmissions: u64,
     /// Records and log entries visited.
     #[cfg(test)]
@@ -95,7 +95,7 @@ impl Scoreboard {
             lost: 0,
             sacked_to: una,
             lost_hint: una,
-            judged: una,
+            counted_to: una,
             transmissions: 0,
             #[cfg(test)]
             steps: core::cell::Cell::new(0),
@@ -141,7 +141,7 @@ impl Scoreboard {
 
     /// Bytes retransmitted and in flight.
     pub(super) fn resent_in_flight(&self) -> u64 {
-        let resent = |record: &&Record| record.resent && record.fate == RecordState::InFlight;
+        let resent = |record: &&Record| record.resent && record.state == RecordState::InFlight;
         self.records.iter().filter(resent).map(Record::len).sum()
     }
 
@@ -169,7 +169,7 @@ impl Scoreboard {
     }
 
     pub(super) fn first_in_flight(&self) -> Option<&Record> {
-        self.records.iter().find(|record| record.fate == RecordState::InFlight)
+        self.records.iter().find(|record| record.state == RecordState::InFlight)
     }
 
     pub(super) fn last(&self) -> Option<&Record> {
@@ -208,19 +208,19 @@ impl Scoreboard {
             let first = self.split(start);
             let last = self.split(end);
             for record in self.records.range_mut(first..last) {
-                match record.fate {
+                match record.state {
                     RecordState::InFlight => {}
                     RecordState::Sacked => self.sacked -= record.len(),
                     RecordState::Lost => self.lost -= record.len(),
                 }
-                let (resent, fate) = (true, RecordState::InFlight);
-                *record = Record { sent_at: now, number, resent, fate, ..*record };
+                let (resent, state) = (true, RecordState::InFlight);
+                *record = Record { sent_at: now, number, resent, state, ..*record };
             }
         }
         if end > self.nxt {
             let start = start.max(self.nxt);
-            let fate = RecordState::InFlight;
-            self.records.push_back(Record { start, end, sent_at: now, number, resent, fate });
+            let state = RecordState::InFlight;
+            self.records.push_back(Record { start, end, sent_at: now, number, resent, state });
             self.nxt = end;
         }
         self.log.push_back(Transmission { number, start, end, sent_at: now });
@@ -230,14 +230,14 @@ impl Scoreboard {
     }
 
     /// Index of the first record that is still in flight from `entry`.
-    fn live(&self, entry: &Transmission) -> Option<usize> {
+    fn first_in_flight_of(&self, entry: &Transmission) -> Option<usize> {
         let from = self.index_of(entry.start.max(self.una));
         for (index, record) in self.records.range(from..).enumerate() {
             self.count_step();
             if record.start >= entry.end {
                 return None;
             }
-            if record.number == entry.number && record.fate == RecordState::InFlight {
+            if record.number == entry.number && record.state == RecordState::InFlight {
                 return Some(from + index);
             }
         }
@@ -247,7 +247,7 @@ impl Scoreboard {
     /// Removes entries without records in flight.
     fn prune_log(&mut self) {
         let mut log = core::mem::take(&mut self.log);
-        log.retain(|entry| self.live(entry).is_some());
+        log.retain(|entry| self.first_in_flight_of(entry).is_some());
         self.log = log;
     }
 
@@ -264,7 +264,7 @@ impl Scoreboard {
             } else {
                 self.records.pop_front();
             }
-            match part.fate {
+            match part.state {
                 RecordState::InFlight => {}
                 RecordState::Sacked => {
                     self.sacked -= part.len();
@@ -278,7 +278,7 @@ impl Scoreboard {
         self.nxt = self.nxt.max(to);
         self.sacked_to = self.sacked_to.max(to);
         self.lost_hint = self.lost_hint.max(to);
-        self.judged = self.judged.max(to);
+        self.counted_to = self.counted_to.max(to);
         while self.log.front().is_some_and(|entry| entry.end <= self.una) {
             self.log.pop_front();
         }
@@ -301,32 +301,32 @@ impl Scoreboard {
         let known = self.index_of(start);
         let is_known = |record: &Record| {
             self.count_step();
-            record.fate == RecordState::Sacked
+            record.state == RecordState::Sacked
         };
         let mut covered = self.records.range(known..).take_while(|record| record.start < end);
         if covered.all(is_known) {
             return 0;
         }
         let (first, last) = self.cut(start, end, mss);
-        let mut news = 0;
+        let mut newly = 0;
         for index in first..last {
             self.count_step();
             let record = &mut self.records[index];
-            match record.fate {
+            match record.state {
                 RecordState::Sacked => continue,
                 RecordState::InFlight => {}
                 RecordState::Lost => self.lost -= record.len(),
             }
             delivered(record);
-            record.fate = RecordState::Sacked;
-            news += record.len();
+            record.state = RecordState::Sacked;
+            newly += record.len();
             self.sacked_to = self.sacked_to.max(record.end);
         }
-        self.sacked += news;
-        if news > 0 {
+        self.sacked += newly;
+        if newly > 0 {
             self.merge_sacked(first, last);
         }
-        news
+        newly
     }
 
     /// Returns the records of `start..end`, split at its edges if the record limit allows.
@@ -348,7 +348,7 @@ impl Scoreboard {
             self.count_step();
             index -= 1;
             let (left, right) = (self.records[index - 1], self.records[index]);
-            if left.fate == RecordState::Sacked && right.fate == RecordState::Sacked {
+            if left.state == RecordState::Sacked && right.state == RecordState::Sacked {
                 let resent = left.resent || right.resent;
                 self.records[index - 1] = Record { end: right.end, resent, ..left };
                 self.records.remove(index);
@@ -360,10 +360,10 @@ impl Scoreboard {
     fn mark(&mut self, index: usize, is_lost: impl FnOnce(&Record) -> bool) -> u64 {
         self.count_step();
         let record = &mut self.records[index];
-        if record.fate != RecordState::InFlight || !is_lost(record) {
+        if record.state != RecordState::InFlight || !is_lost(record) {
             return 0;
         }
-        record.fate = RecordState::Lost;
+        record.state = RecordState::Lost;
         let len = record.len();
         self.lost_hint = self.lost_hint.min(record.start);
         self.lost += len;
@@ -392,7 +392,7 @@ impl Scoreboard {
 
     /// True if a record sent no later than transmission `number` may be in flight, so that [`Scoreboard::mark_overdue`]
     /// has entries to check.
-    pub(super) fn holds_older(&self, number: u64) -> bool {
+    pub(super) fn has_older(&self, number: u64) -> bool {
         self.log.front().is_some_and(|entry| entry.number <= number)
     }
 
@@ -405,12 +405,12 @@ impl Scoreboard {
         end: Position,
         is_due: impl Fn(Instant) -> bool,
     ) -> (u64, Option<Instant>) {
-        let mut news = 0;
+        let mut newly = 0;
         while let Some(&entry) = self.log.front() {
             if entry.number > number {
                 break;
             }
-            let Some(first) = self.live(&entry) else {
+            let Some(first) = self.first_in_flight_of(&entry) else {
                 self.log.pop_front();
                 continue;
             };
@@ -420,18 +420,18 @@ impl Scoreboard {
                 break;
             }
             if !is_due(entry.sent_at) {
-                return (news, Some(entry.sent_at));
+                return (newly, Some(entry.sent_at));
             }
             let last = self.records.partition_point(|record| record.start < limit);
             for index in first..last {
-                news += self.mark(index, |record| record.number == entry.number);
+                newly += self.mark(index, |record| record.number == entry.number);
             }
             if entry.number == number {
                 break;
             }
             self.log.pop_front();
         }
-        (news, None)
+        (newly, None)
     }
 
     /// RFC 6675 §4, IsLost: marks lost the records below `threshold` separate ranges of sacked bytes, or below more
@@ -444,10 +444,10 @@ impl Scoreboard {
         let (mut runs, mut bytes, mut edge, mut above) = (0, 0, None, RecordState::InFlight);
         for record in self.records.range(..=top).rev() {
             self.count_step();
-            if record.end <= self.judged {
+            if record.end <= self.counted_to {
                 break;
             }
-            if record.fate == RecordState::Sacked {
+            if record.state == RecordState::Sacked {
                 // A retransmitted or split record may have left adjacent sacked records.
                 runs += u32::from(above != RecordState::Sacked);
                 bytes += record.len();
@@ -456,11 +456,11 @@ impl Scoreboard {
                     break;
                 }
             }
-            above = record.fate;
+            above = record.state;
         }
         let Some(edge) = edge else { return 0 };
-        let (first, last) = (self.index_of(self.judged), self.index_of(edge));
-        self.judged = edge;
+        let (first, last) = (self.index_of(self.counted_to), self.index_of(edge));
+        self.counted_to = edge;
         (first..last)
             .map(|index| self.mark(index, |record| !record.resent || record.number <= since))
             .sum()
@@ -468,13 +468,13 @@ impl Scoreboard {
 
     /// RFC 6675 §4, NextSeg rule 3: the first bytes in flight below a sacked byte that were not retransmitted after
     /// transmission `since`.
-    pub(super) fn next_doubtful(&self, since: u64) -> Option<(Position, Position)> {
+    pub(super) fn next_unsacked(&self, since: u64) -> Option<(Position, Position)> {
         // Records below are lost or were retransmitted.
-        let mut above = self.records.range(self.index_of(self.judged)..);
+        let mut above = self.records.range(self.index_of(self.counted_to)..);
         let below = above.find(|record| {
             self.count_step();
             record.start >= self.sacked_to
-                || record.fate == RecordState::InFlight && record.number <= since
+                || record.state == RecordState::InFlight && record.number <= since
         })?;
         (below.start < self.sacked_to).then_some((below.start, below.end))
     }
@@ -483,11 +483,11 @@ impl Scoreboard {
     pub(super) fn unmark_lost(&mut self) {
         self.log.clear();
         for record in &mut self.records {
-            if record.fate == RecordState::Lost {
-                record.fate = RecordState::InFlight;
+            if record.state == RecordState::Lost {
+                record.state = RecordState::InFlight;
             }
-            if record.fate == RecordState::InFlight {
-                let Record { start, end, sent_at, number, resent: _, fate: _ } = *record;
+            if record.state == RecordState::InFlight {
+                let Record { start, end, sent_at, number, resent: _, state: _ } = *record;
                 self.log.push_back(Transmission { number, start, end, sent_at });
             }
         }
@@ -496,16 +496,16 @@ impl Scoreboard {
     }
 
     /// Clears all selective acknowledgements: the receiver has reneged (RFC 2018 §8).
-    pub(super) fn forget_sacks(&mut self) {
+    pub(super) fn clear_sacked(&mut self) {
         for record in &mut self.records {
-            if record.fate == RecordState::Sacked {
-                record.fate = RecordState::Lost;
+            if record.state == RecordState::Sacked {
+                record.state = RecordState::Lost;
                 self.lost += record.len();
             }
         }
         self.sacked = 0;
         self.sacked_to = self.una;
-        self.judged = self.una;
+        self.counted_to = self.una;
         self.lost_hint = self.una;
     }
 
@@ -519,7 +519,7 @@ impl Scoreboard {
         let mut run: Option<(Position, Position)> = None;
         for record in self.records.range(from..) {
             self.count_step();
-            match (&mut run, record.fate) {
+            match (&mut run, record.state) {
                 (None, RecordState::Lost) => run = Some((record.start, record.end)),
                 (Some((start, end)), RecordState::Lost) if end.since(*start) < most => {
                     *end = record.end

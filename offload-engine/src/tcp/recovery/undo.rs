@@ -16,14 +16,14 @@ pub(super) struct Undo {
     /// Retransmitted bytes not reported as duplicates.
     unreported: u64,
     /// True after the first acknowledgement of a retransmission.
-    judged: bool,
+    evaluated: bool,
     /// True if the episode includes a timeout.
     pub(super) timeout: bool,
 }
 
 impl Undo {
     pub(super) const fn new(una: Position, timeout: bool) -> Self {
-        Self { marker: una, resent_at: None, unreported: 0, judged: false, timeout }
+        Self { marker: una, resent_at: None, unreported: 0, evaluated: false, timeout }
     }
 
     pub(super) fn resent(&mut self, bytes: u64, now: Instant) {
@@ -39,7 +39,7 @@ impl Undo {
     /// Processes the acknowledgement of a retransmission, by a segment that echoes `echo`. Returns true if the echo is
     /// older than the first retransmission (RFC 3522 §3.2 steps 4 and 5). Only the first such segment counts.
     pub(super) fn is_echo_older(&mut self, echo: Option<u32>) -> bool {
-        let first = !core::mem::replace(&mut self.judged, true);
+        let first = !core::mem::replace(&mut self.evaluated, true);
         let older = |echo| self.resent_at.is_some_and(|at| rack::is_older(echo, at));
         first && echo.is_some_and(older)
     }
@@ -65,8 +65,8 @@ pub(super) enum FRto {
     Off,
     /// The first segment is retransmitted, and its acknowledgement is pending (step 2).
     First,
-    /// It was acknowledged. New data is sent before further retransmissions, and the next acknowledgement decides (step
-    /// 3).
+    /// The first segment was acknowledged. New data is sent before further retransmissions, and the next
+    /// acknowledgement decides (step 3).
     Second {
         /// True if new data was sent.
         sent: bool,
@@ -87,8 +87,8 @@ pub(super) struct FRtoEvent {
 
 impl FRto {
     /// RFC 5682 §2.1 and §3.1, steps 2 and 3, without the detection of a spurious timeout.
-    pub(super) const fn next(self, news: FRtoEvent) -> Self {
-        let FRtoEvent { advanced, complete, duplicate, sack } = news;
+    pub(super) const fn next(self, event: FRtoEvent) -> Self {
+        let FRtoEvent { advanced, complete, duplicate, sack } = event;
         match self {
             // With SACK a duplicate only reports which bytes have arrived.
             Self::First if advanced && !complete => Self::Second { sent: false },

@@ -19,7 +19,7 @@ fn parts(context: u64, net_buffers: &[&[&'static [u8]]]) -> NetBufferList {
 // CH-SND-1 to -4, CH-SNC-3: lists of several net buffers and irregular MDLs, in two calls. The stream has their bytes
 // in order, and an acknowledgement of several lists completes one chain.
 #[test]
-fn lists_of_any_shape_in_order() {
+fn lists_of_any_shape_are_sent_in_order() {
     let mut bench = Bench::new(state());
     let first = [
         parts(1, &[&[b"ab", b"", b"c"], &[b"d"]]),
@@ -44,7 +44,7 @@ fn lists_of_any_shape_in_order() {
 // CH-SNC-1, -2, -4: after a reset at most one list is partly sent. Its data start is advanced by the acknowledged
 // bytes, across net buffers; later lists have none, and nothing more is sent.
 #[test]
-fn one_list_is_partly_sent() {
+fn reset_leaves_at_most_one_list_partly_sent() {
     for acked in 0..=9_u32 {
         let mut bench = Bench::new(state());
         let lists = [
@@ -78,7 +78,7 @@ fn one_list_is_partly_sent() {
 
 // CH-SNC-5: sequence numbers are compared modulo 2^32.
 #[test]
-fn completions_across_the_wrap() {
+fn completions_follow_sequence_number_wrap() {
     let mut state = state();
     let start = SeqNum(u32::MAX - 3);
     let delegated = &mut state.tcp.delegated;
@@ -97,7 +97,7 @@ fn completions_across_the_wrap() {
 
 // CH-SND-9: a list without bytes completes after everything before it, in any position.
 #[test]
-fn empty_lists_keep_their_place() {
+fn empty_lists_complete_in_order() {
     let mut bench = Bench::new(state());
     bench.post(0);
     bench.post(5);
@@ -114,7 +114,7 @@ fn empty_lists_keep_their_place() {
 // CH-TRM-5, -8, CH-SNB-2: sends posted after a mandatory reason are kept for the upload, after earlier ones. They are
 // exported unchanged: contexts, order, and the data from SND.UNA on.
 #[test]
-fn sends_behind_a_stop_go_back() {
+fn sends_after_mandatory_reason_are_uploaded() {
     let mut bench = Bench::new(state());
     bench.post(10);
     bench.post(20);
@@ -149,7 +149,7 @@ fn backlog_changes(bench: &mut Bench) -> Vec<usize> {
 // CH-ST-2, CH §8.2: the ideal size depends on window and path, not on posted bytes. It is indicated when doubled or
 // halved, and at most once per RTT.
 #[test]
-fn the_send_backlog() {
+fn send_backlog_change_is_indicated_once_per_rtt() {
     let mut state = state();
     state.tcp.constant.window_scaling_enabled = true;
     state.tcp.constant.snd_wind_scale = 7;

@@ -16,7 +16,7 @@ use crate::{
 
 /// Returns a connection with 1,000 bytes in flight, every option negotiated and every member different from its
 /// default.
-fn full() -> Box<ConnectionState> {
+fn non_default_state() -> Box<ConnectionState> {
     let mut state = state();
     state.send_data.push_back(list(1, &[7; 1_000]));
     state.tcp = busy(state.tcp);
@@ -25,19 +25,19 @@ fn full() -> Box<ConnectionState> {
 
 // CH §3.4 to §3.6, CH §16 #6: each member, changed alone, is returned by query and upload, and no other member changes.
 #[test]
-fn every_member_goes_down_and_up() {
-    let base = tcp_variables(&full().tcp);
+fn every_member_is_imported_and_exported() {
+    let base = tcp_variables(&non_default_state().tcp);
     let mut changed: Vec<&str> = vec![];
     for (index, (names, change)) in tcp_changes().into_iter().enumerate() {
-        let mut state = full();
+        let mut state = non_default_state();
         change(&mut state.tcp);
         let given = state.tcp;
         let differ = differing(&base, &tcp_variables(&given));
         assert!(differ.iter().all(|name| names.contains(name)), "{index}: {differ:?}");
         changed.extend(differ);
         let bench = Bench::new(state);
-        let asked = bench.tcp.tcp_state(bench.now);
-        assert_eq!(tcp_variables(&asked), tcp_variables(&given), "{names:?}, query");
+        let queried = bench.tcp.tcp_state(bench.now);
+        assert_eq!(tcp_variables(&queried), tcp_variables(&given), "{names:?}, query");
         let (state, _) = bench.tcp.into_state(bench.now);
         assert_eq!(tcp_variables(&state.tcp), tcp_variables(&given), "{names:?}, upload");
     }
@@ -47,7 +47,7 @@ fn every_member_goes_down_and_up() {
 
 // CH §3.6, §10.1: -1 is a stopped timer, 0 a timer that is due now; the slot represents one of several timers.
 #[test]
-fn the_conventions_of_timers() {
+fn exported_timers_follow_conventions() {
     let retransmit =
         |bench: &Bench| bench.tcp.tcp_state(bench.now).delegated.retransmit.timeout_delta;
     let keep_alive =
@@ -72,7 +72,7 @@ fn the_conventions_of_timers() {
 
 // CH §10.1, §10.3: count, backoff and TotalRT of a retransmission are continued, and so is the limit.
 #[test]
-fn retransmission_goes_on() {
+fn retransmission_state_is_carried() {
     for (max_rt, left) in [(Some(0), 3), (Some(20_000), 2)] {
         let mut first = state();
         first.tcp.cached.max_rt = max_rt;
@@ -110,7 +110,7 @@ fn retransmission_goes_on() {
 
 // CH §10.4, §10.1: with a time limit, the time of a closed window before an upload counts after it.
 #[test]
-fn the_time_of_a_closed_window_goes_on() {
+fn closed_window_time_is_carried() {
     let mut first = state();
     first.tcp.cached.max_rt = Some(10_000);
     let mut bench = Bench::new(first);
@@ -138,7 +138,7 @@ fn the_time_of_a_closed_window_goes_on() {
 
 // CH §3.6: two duplicate ACKs before the upload and one after it trigger fast retransmit.
 #[test]
-fn duplicate_acknowledgements_go_on() {
+fn duplicate_ack_count_is_carried() {
     let mut bench = Bench::new(state());
     (0..5).for_each(|_| bench.post(1_460));
     bench.sent();
@@ -159,7 +159,7 @@ fn duplicate_acknowledgements_go_on() {
 
 // CH-TRM-3, CH §10.1: delayed ACK and push timer are not exported: the ACK is sent, and received bytes are returned.
 #[test]
-fn timers_that_stay_behind() {
+fn delayed_ack_and_push_timers_are_not_exported() {
     let mut bench = Bench::with(state(), Config { quick_acks: 0, ..Config::default() });
     bench.input(data(0, b"abc"));
     assert!(bench.sent().is_empty(), "delayed");
@@ -172,7 +172,7 @@ fn timers_that_stay_behind() {
 
 // CH §3.5, CH-UPD-6: effect of each update flag, and no effect without it.
 #[test]
-fn the_flags_of_an_update() {
+fn update_flags_have_separate_effects() {
     let mut with_keep_alive = state();
     with_keep_alive.tcp.cached.keep_alive_enabled = true;
     with_keep_alive.tcp.delegated.keep_alive = TimerState { count: 3, timeout_delta: Some(1_000) };
@@ -195,7 +195,7 @@ fn the_flags_of_an_update() {
         let timer = bench.tcp.tcp_state(bench.now).delegated.keep_alive;
         assert_eq!(timer, TimerState { count, timeout_delta: Some(left) });
 
-        let mut bench = Bench::new(full());
+        let mut bench = Bench::new(non_default_state());
         assert_eq!(bench.tcp.tcp_state(bench.now).delegated.total_rt, 900);
         bench.tcp.update_cached(bench.now, &TcpUpdate { max_rt_restart: restart, ..none });
         let spent = bench.tcp.tcp_state(bench.now).delegated.total_rt;
@@ -213,13 +213,13 @@ fn the_flags_of_an_update() {
     }
 }
 
-struct Repeat(u64);
+struct SeedReport(u64);
 
-impl Drop for Repeat {
+impl Drop for SeedReport {
     fn drop(&mut self) {
         if std::thread::panicking() {
             println!(
-                "seed {0}; repeat: FLUE_SEED={0} cargo test -p offload-engine any_live",
+                "seed {0}; repeat: FLUE_SEED={0} cargo test -p offload-engine random_connection",
                 self.0
             );
         }
@@ -238,11 +238,11 @@ fn bytes(state: &ConnectionState) -> (Vec<u8>, Vec<u8>) {
 }
 
 /// Runs a connection with random events, exported and imported at random times.
-fn live(seed: u64) {
-    let _repeat = Repeat(seed);
+fn run_connection(seed: u64) {
+    let _report = SeedReport(seed);
     let mut random = Rand64::new(seed.into());
     let mut below = |limit: u64| random.rand_range(0..limit) as u32;
-    let mut first = if below(2) == 0 { full() } else { state() };
+    let mut first = if below(2) == 0 { non_default_state() } else { state() };
     first.tcp.cached.keep_alive_enabled = below(2) == 0;
     first.tcp.cached.max_rt = [Some(0), None, Some(100_000)][below(3) as usize];
     let stamped = first.tcp.constant.timestamp_enabled;
@@ -293,9 +293,9 @@ fn live(seed: u64) {
             return;
         }
         if below(4) == 0 {
-            let asked = bench.tcp.tcp_state(bench.now);
+            let queried = bench.tcp.tcp_state(bench.now);
             let (state, _) = bench.tcp.into_state(bench.now);
-            let mut expected = asked;
+            let mut expected = queried;
             expected.delegated.state = state.tcp.delegated.state;
             assert_eq!(state.tcp, expected, "step {step}: upload differs from the query");
             let (mut given, data) = (state.tcp, bytes(&state));
@@ -321,10 +321,10 @@ fn bench_config() -> Config {
 // CH §16 #6: a connection exported, imported and exported again has the same state: idle, with data in flight, with a
 // closed window, half closed, with keep-alive enabled.
 #[test]
-fn any_live_connection_goes_down_and_up() {
+fn random_connection_state_round_trips() {
     if let Ok(seed) = std::env::var("FLUE_SEED") {
-        live(seed.parse().expect("FLUE_SEED is a number"));
+        run_connection(seed.parse().expect("FLUE_SEED is a number"));
         return;
     }
-    (0..2_000).for_each(live);
+    (0..2_000).for_each(run_connection);
 }

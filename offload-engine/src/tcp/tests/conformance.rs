@@ -70,7 +70,7 @@ fn closed_window() -> Bench {
 
 // RFC 9293 §3.4 MUST-66: RST and URG are processed with a closed window.
 #[test]
-fn reset_and_urgent_count_in_a_closed_window() {
+fn closed_window_accepts_reset_and_urgent() {
     let mut bench = closed_window();
     bench.input_raw(Segment { flags: Flags::RST, ..data(WINDOW, b"") });
     assert!(matches!(bench.events()[..], [Event::Reset, Event::Closed]));
@@ -81,7 +81,7 @@ fn reset_and_urgent_count_in_a_closed_window() {
 
 // RFC 9293 §3.5.3 SHLD-2: a RST with data is valid.
 #[test]
-fn a_reset_may_carry_data() {
+fn reset_with_data_is_accepted() {
     let mut bench = Bench::new(state());
     let taken = bench.input(Segment { flags: Flags::RST | ACK, ..data(0, b"go away") });
     assert!(taken.is_empty());
@@ -89,7 +89,7 @@ fn a_reset_may_carry_data() {
 }
 
 /// Returns a configuration without black-hole detection, so that segments keep their size after timeouts.
-fn on_a_proven_path() -> Config {
+fn without_black_hole_detection() -> Config {
     let path = PathOptions { black_hole_detection: false, ..PathOptions::default() };
     Config { path, ..Config::default() }
 }
@@ -97,8 +97,8 @@ fn on_a_proven_path() -> Config {
 // RFC 9293 §3.8.6 MUST-34, SHLD-15, SHLD-16, SHLD-17: the peer shrinks the window. Nothing new is sent, data within the
 // window is retransmitted, and the connection stays open.
 #[test]
-fn a_window_that_shrinks() {
-    let mut bench = Bench::with(state(), on_a_proven_path());
+fn shrunk_window_keeps_connection_open() {
+    let mut bench = Bench::with(state(), without_black_hole_detection());
     bench.post(12 * MSS as usize);
     assert_eq!(bench.sent().len(), 10);
     let window = MSS as u16;
@@ -138,7 +138,7 @@ fn options_need_no_alignment() {
 
 // RFC 9293 §3.1 MUST-68: an unknown kind is skipped by its length; EOL and NOP have none.
 #[test]
-fn every_option_but_two_has_a_length() {
+fn unknown_options_are_skipped_by_length() {
     fn kinds(bytes: &[u8]) -> Vec<Option<TcpOption<'_>>> {
         TcpOptions::new(bytes).map(Result::ok).collect()
     }
@@ -209,7 +209,7 @@ fn data_beyond_the_window_is_cut() {
 // RFC 9293 §3.8.4 MUST-24, MUST-25, MUST-27, MUST-28, RFC 1122 §4.2.3.6: keep-alive is disabled by default, two hours
 // are the default interval, and both are configurable.
 #[test]
-fn keep_alive_is_off_until_asked_for() {
+fn keep_alive_is_disabled_by_default() {
     let cached = TcpCached::default();
     assert!(!cached.keep_alive_enabled);
     assert!(cached.ka_timeout >= 2 * 60 * 60 * 1000);
@@ -226,12 +226,12 @@ fn keep_alive_is_off_until_asked_for() {
 // RFC 9293 §3.8.4 MUST-26: while data is outstanding, or blocked by a closed window, its own timer probes the peer. No
 // keep-alive probe is sent.
 #[test]
-fn keep_alive_waits_for_silence_on_both_sides() {
-    let mut impatient = state();
-    let cached = &mut impatient.tcp.cached;
+fn outstanding_data_suppresses_keep_alive() {
+    let mut short_keep_alive = state();
+    let cached = &mut short_keep_alive.tcp.cached;
     (cached.keep_alive_enabled, cached.ka_timeout, cached.ka_interval) = (true, 300, 300);
     for window in [WINDOW as u16, 0] {
-        let mut bench = Bench::new(impatient_clone(&impatient));
+        let mut bench = Bench::new(state_with_tcp(&short_keep_alive));
         bench.input(Segment { window, ..ack() });
         bench.post(100);
         bench.sent();
@@ -247,12 +247,12 @@ fn keep_alive_waits_for_silence_on_both_sides() {
 // The same with an idle time of 0, which a consumer may set: the timer is never due again at once, or a run loop that
 // handles due timers would not return.
 #[test]
-fn an_idle_time_of_nothing_is_a_second() {
-    let mut impatient = state();
-    let cached = &mut impatient.tcp.cached;
+fn zero_idle_time_is_one_second() {
+    let mut short_keep_alive = state();
+    let cached = &mut short_keep_alive.tcp.cached;
     (cached.keep_alive_enabled, cached.ka_timeout, cached.ka_interval) = (true, 0, 0);
     for len in [0, 100] {
-        let mut bench = Bench::new(impatient_clone(&impatient));
+        let mut bench = Bench::new(state_with_tcp(&short_keep_alive));
         bench.post(len);
         bench.sent();
         for _ in 0..4 {
@@ -263,7 +263,7 @@ fn an_idle_time_of_nothing_is_a_second() {
     }
 }
 
-fn impatient_clone(model: &ConnectionState) -> Box<ConnectionState> {
+fn state_with_tcp(model: &ConnectionState) -> Box<ConnectionState> {
     let mut copy = state();
     copy.tcp = model.tcp;
     copy
@@ -272,7 +272,7 @@ fn impatient_clone(model: &ConnectionState) -> Box<ConnectionState> {
 // RFC 6298 §5.1 to §5.3: the timer starts with data, restarts with each acknowledgement of new data, and stops when all
 // is acknowledged.
 #[test]
-fn the_retransmission_timer() {
+fn retransmission_timer_follows_rfc_6298() {
     let timer = |bench: &Bench| bench.tcp.timers.deadline(Timer::Retransmit);
     let mut bench = Bench::new(state());
     assert!(timer(&bench).is_none());
@@ -294,8 +294,8 @@ fn the_retransmission_timer() {
 // RFC 5681 §3.1: a segment that times out twice reduces the threshold once; RFC 6298 §5.5: the timeout doubles each
 // time.
 #[test]
-fn a_second_time_out_keeps_the_threshold() {
-    let mut bench = Bench::with(state(), on_a_proven_path());
+fn second_timeout_keeps_threshold() {
+    let mut bench = Bench::with(state(), without_black_hole_detection());
     bench.post(10 * MSS as usize);
     bench.sent();
     let mut seen = vec![];
@@ -313,7 +313,7 @@ fn a_second_time_out_keeps_the_threshold() {
 
 // RFC 5681 §4.2: at most one ACK per segment, for any order of arrival.
 #[test]
-fn at_most_one_acknowledgement_for_a_segment() {
+fn segments_cause_at_most_one_ack() {
     for sack in [false, true] {
         let mut state = state();
         state.tcp.constant.sack_enabled = sack;
@@ -355,7 +355,7 @@ fn every_segment_has_timestamps() {
 
 // RFC 7323 §3.2: an option that was not negotiated is ignored, and not sent.
 #[test]
-fn timestamps_not_agreed_on_are_ignored() {
+fn unnegotiated_timestamps_are_ignored() {
     let mut bench = Bench::new(state());
     assert_eq!(bench.input(stamped(data(0, b"a"), 100, 1)), b"a");
     assert_eq!(bench.input(stamped(data(1, b"b"), 1, 1)), b"b", "no PAWS");
@@ -365,7 +365,7 @@ fn timestamps_not_agreed_on_are_ignored() {
 
 // RFC 7323 §4.1: an echo is a sample only if SND.UNA advances.
 #[test]
-fn an_echo_without_progress_is_no_sample() {
+fn echo_without_progress_is_not_sampled() {
     let mut bench = Bench::new(stamped_state());
     bench.post(MSS as usize);
     bench.sent();
@@ -379,7 +379,7 @@ fn an_echo_without_progress_is_no_sample() {
 
 // RFC 7323 §5.2: PAWS does not apply to a RST; §5.3 R1: a segment it rejects is acknowledged.
 #[test]
-fn paws_and_resets() {
+fn paws_does_not_apply_to_resets() {
     let mut state = stamped_state();
     state.tcp.delegated.ts_recent = 1_000;
     let mut bench = Bench::new(state);
@@ -392,14 +392,14 @@ fn paws_and_resets() {
 
 // RFC 9293 §3.8.6.3 MUST-40: an ACK is delayed by less than half a second.
 #[test]
-fn an_acknowledgement_waits_less_than_half_a_second() {
+fn ack_delay_is_below_half_a_second() {
     let mut bench = Bench::new(state());
     // The quick ACKs of a new connection are used up.
     for n in 0..100 {
         bench.input(data(n, b"x"));
         bench.sent();
     }
-    bench.wait_until_quiet();
+    bench.run_all_timers();
     bench.input(data(100, b"x"));
     assert!(bench.sent().is_empty(), "delayed");
     assert!(bench.wait_for_timer() < Duration::from_millis(500));
@@ -408,7 +408,7 @@ fn an_acknowledgement_waits_less_than_half_a_second() {
 
 impl Bench {
     /// Handles timers until none runs.
-    fn wait_until_quiet(&mut self) {
+    fn run_all_timers(&mut self) {
         while self.tcp.poll_timeout().is_some() {
             self.wait_for_timer();
             self.sent();
@@ -418,7 +418,7 @@ impl Bench {
 
 // RFC 9293 §3.6.1 MUST-13, §3.10.7.4: TIME-WAIT has a duration, acknowledges a repeated FIN, and expires.
 #[test]
-fn time_wait() {
+fn time_wait_acknowledges_fin_and_expires() {
     let mut bench = Bench::new(state());
     bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
     bench.sent();
@@ -437,7 +437,7 @@ fn time_wait() {
 
 // RFC 2018 §4, RFC 2883 §4: without SACK permitted no blocks are sent, and received ones are ignored.
 #[test]
-fn no_blocks_without_consent() {
+fn sack_needs_negotiation() {
     let mut bench = Bench::new(state());
     bench.input(data(10, b"x"));
     bench.input(data(10, b"x"));
@@ -451,7 +451,7 @@ fn no_blocks_without_consent() {
 
 // RFC 9293 §3.6.1: a half-closed connection continues to send.
 #[test]
-fn the_other_half_stays_open() {
+fn half_closed_connection_continues_to_send() {
     let mut bench = Bench::new(state());
     bench.input(Segment { flags: ACK | Flags::FIN, ..ack() });
     bench.sent();
@@ -484,7 +484,7 @@ fn r2_is_at_least_100_seconds() {
 // RFC 7323 §2.4: rounding by the scale may advertise less than before, by less than a unit. Data in any advertised
 // window is accepted.
 #[test]
-fn what_was_told_is_honoured() {
+fn advertised_window_is_honored() {
     let mut coarse = state();
     let constant = &mut coarse.tcp.constant;
     (constant.window_scaling_enabled, constant.rcv_wind_scale) = (true, 14);
@@ -505,7 +505,7 @@ fn what_was_told_is_honoured() {
         edges.iter().copied().max().unwrap_or(0)
     };
     arrive(&mut bench, 0, 7_373, 1);
-    let told = arrive(&mut bench, 7_373, 17_106, 0);
-    arrive(&mut bench, 17_106, told, 0);
+    let advertised = arrive(&mut bench, 7_373, 17_106, 0);
+    arrive(&mut bench, 17_106, advertised, 0);
     assert!(edges[1] < edges[0] && edges[0] - edges[1] < 1 << 14, "{edges:?}");
 }

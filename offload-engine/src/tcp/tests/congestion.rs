@@ -35,7 +35,7 @@ fn bytes_sent(bench: &mut Bench, limits: TxLimits) -> usize {
 
 // RFC 9438 §5.8, RFC 5681 §3.1: a window larger than the flight does not grow.
 #[test]
-fn a_slow_producer_does_not_grow_the_window() {
+fn slow_producer_does_not_grow_window() {
     let mut bench = bench(10, reno());
     for round in 1..=50 {
         bench.post(9 * MSS as usize - 1);
@@ -57,7 +57,7 @@ fn a_slow_producer_does_not_grow_the_window() {
 
 // A smaller window of the peer has the same effect.
 #[test]
-fn a_small_peer_window_does_not_grow_the_window() {
+fn small_peer_window_does_not_grow_window() {
     let mut bench = bench(20, reno());
     bench.post(400 * MSS as usize);
     let (mut acked, window) = (0, 15 * MSS);
@@ -74,7 +74,7 @@ fn a_small_peer_window_does_not_grow_the_window() {
 // A GSO packet that cannot fill a window of 10.9 segments uses it: less than one segment is left. Every ACK of the
 // flight counts, although the window has grown since its transmission.
 #[test]
-fn super_segments_use_the_window() {
+fn gso_packets_use_window() {
     let mut state = state();
     state.tcp.delegated.cwnd = 10 * MSS + 1_300;
     state.tcp.delegated.ss_thresh = MSS;
@@ -94,7 +94,7 @@ fn super_segments_use_the_window() {
 
 // RFC 5681 §3.1: in slow start half of the window is used enough, as it doubles within a round.
 #[test]
-fn half_of_the_window_is_enough_in_slow_start() {
+fn half_used_window_grows_in_slow_start() {
     for (segments, grows) in [(6, true), (5, false)] {
         let mut bench = Bench::new(state());
         bench.post(segments * MSS as usize);
@@ -107,7 +107,7 @@ fn half_of_the_window_is_enough_in_slow_start() {
 
 // RFC 5681 §4.1: after an RTO without transmission, the initial window again; configurable.
 #[test]
-fn idle_restart() {
+fn idle_connection_restarts_from_initial_window() {
     for (config, expected) in [
         (reno(), 10),
         (Config::default(), 10),
@@ -118,16 +118,16 @@ fn idle_restart() {
         bench.post(39 * MSS as usize);
         assert_eq!(bytes_sent(&mut bench, WIRE), expected * MSS as usize, "{config:?}");
     }
-    let mut awake = bench(30, reno());
-    awake.now += Duration::from_millis(199);
-    awake.post(39 * MSS as usize);
-    assert_eq!(bytes_sent(&mut awake, WIRE), 30 * MSS as usize);
+    let mut active = bench(30, reno());
+    active.now += Duration::from_millis(199);
+    active.post(39 * MSS as usize);
+    assert_eq!(bytes_sent(&mut active, WIRE), 30 * MSS as usize);
 }
 
 // RFC 2861 §3: a window underused by a steady producer decays toward its use; configurable. The threshold stays at
 // three quarters of it, so that slow start restores twice the use.
 #[test]
-fn cwnd_validation() {
+fn underused_window_decays_to_its_use() {
     for (config, expected) in
         [(reno(), 12..31), (with_options(|options| options.cwnd_validation = false), 40..41)]
     {
@@ -170,7 +170,7 @@ fn slow_start(config: Config) -> u64 {
 
 // RFC 9406: the controller receives rounds and RTTs, so that slow start ends when the queue grows; configurable.
 #[test]
-fn hystart() {
+fn slow_start_ends_when_queue_grows() {
     for algorithm in [CongestionAlgorithm::Cubic, CongestionAlgorithm::NewReno] {
         let on = Config { congestion: algorithm, ..Config::default() };
         let mut off = on;
@@ -183,7 +183,7 @@ fn hystart() {
 
 // CUBIC (RFC 9438) is the default, and continues the imported state.
 #[test]
-fn cubic_by_default() {
+fn default_controller_is_cubic() {
     let mut bench = bench(100, Config::default());
     bench.post(99 * MSS as usize);
     bench.sent();

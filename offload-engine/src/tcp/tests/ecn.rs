@@ -60,7 +60,7 @@ fn marks_are_echoed_until_cwr() {
 
 // RFC 3168 §6.1.4, §6.1.5: marks on pure ACKs and on data outside the window are ignored.
 #[test]
-fn marks_that_do_not_count() {
+fn marks_without_new_data_are_ignored() {
     let mut bench = Bench::new(ecn_state());
     bench.input(Segment { ecn: Ecn::Congestion, ..ack() });
     bench.input(marked(70_000, b"far"));
@@ -80,7 +80,7 @@ fn marks_that_do_not_count() {
 
 // Each segment of a coalesced frame counts.
 #[test]
-fn coalesced_marks() {
+fn coalesced_marks_are_counted_per_segment() {
     let mut bench = Bench::new(ecn_state());
     bench.input(Segment { gso_size: 10, ..marked(0, &[0; 35]) });
     assert_eq!(bench.tcp.info(bench.now).ce_received, 4);
@@ -88,7 +88,7 @@ fn coalesced_marks() {
 
 // RFC 3168 §6.1.2: ECE reduces the window as a loss, once per flight; the first new data carries CWR.
 #[test]
-fn echoes_reduce_the_window_once() {
+fn ece_reduces_window_once_per_flight() {
     let mut bench = flight();
     let before = bench.tcp.info(bench.now).snd_cwnd;
     echo(&mut bench, 1460);
@@ -117,7 +117,7 @@ fn echoes_reduce_the_window_once() {
 
 // ECE is ignored if ECN was not negotiated, or nothing is in flight.
 #[test]
-fn echoes_that_do_not_count() {
+fn ece_without_negotiation_or_flight_is_ignored() {
     let mut without = Bench::new(state());
     without.post(20 * 1460);
     without.sent();
@@ -130,7 +130,7 @@ fn echoes_that_do_not_count() {
 
 // RFC 3168 §6.1.5: retransmissions are not ECT. §6.1.2: after a loss new data also carries CWR, once.
 #[test]
-fn retransmissions_are_not_capable() {
+fn retransmissions_are_not_ect() {
     let mut bench = flight();
     for hole in [2, 3, 4] {
         let sack = [SackBlock { start: LOCAL + 1460, end: LOCAL + hole * 1460 }];
@@ -142,18 +142,18 @@ fn retransmissions_are_not_capable() {
     // ECE in the same episode causes no further reduction.
     let sack = [SackBlock { start: LOCAL + 1460, end: LOCAL + 10 * 1460 }];
     bench.input(Segment { sack: &sack, flags: Flags::ACK | Flags::ECE, ..ack() });
-    let mut news: Vec<_> = sent.into_iter().chain(bench.transmit(WIRE)).collect();
+    let mut new_data: Vec<_> = sent.into_iter().chain(bench.transmit(WIRE)).collect();
     assert_eq!(bench.tcp.info(bench.now).ecn_reductions, 0);
     bench.ack(10 * 1460);
-    news.extend(bench.transmit(WIRE));
-    news.retain(|t| !t.retransmission);
-    assert_eq!(news.iter().filter(|t| t.flags.contains(Flags::CWR)).count(), 1);
-    assert!(news.iter().all(|t| t.ecn == Ecn::Capable0));
+    new_data.extend(bench.transmit(WIRE));
+    new_data.retain(|t| !t.retransmission);
+    assert_eq!(new_data.iter().filter(|t| t.flags.contains(Flags::CWR)).count(), 1);
+    assert!(new_data.iter().all(|t| t.ecn == Ecn::Capable0));
 }
 
 // RFC 3168 §6.1.4, §6.1.6: window probes, keep-alives and a FIN without data are not ECT.
 #[test]
-fn control_segments_are_not_capable() {
+fn control_segments_are_not_ect() {
     let mut bench = Bench::new(ecn_state());
     bench.input(Segment { window: 0, ..ack() });
     bench.post(10);
@@ -175,7 +175,7 @@ fn control_segments_are_not_capable() {
 
 // A pending echo is part of the exported state.
 #[test]
-fn an_echo_is_carried() {
+fn pending_echo_is_exported() {
     let mut bench = Bench::new(ecn_state());
     bench.input(marked(0, b"a"));
     bench.sent();

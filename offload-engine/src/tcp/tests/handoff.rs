@@ -12,7 +12,7 @@ fn error_of(state: Box<ConnectionState>) -> ImportError {
 
 // P3, P8, RFC 7323 §2.3, CH-ST-1.
 #[test]
-fn contradictions_are_refused() {
+fn inconsistent_state_is_refused() {
     type Change = fn(&mut ConnectionState);
     let cases: [(Change, ImportError); 9] = [
         (|s| s.tcp.delegated.state = TcpPhase::Closed, ImportError::Phase),
@@ -43,7 +43,7 @@ fn contradictions_are_refused() {
 
 // CH-SNB-1 to -4: data in flight, data to retransmit first, unsent data, then posted data.
 #[test]
-fn the_three_zones() {
+fn imported_send_data_is_sent_by_zone() {
     let mut state = state();
     state.send_data.push_back(list(101, &[1; 300]));
     state.send_data.push_back(list(102, &[2; 500]));
@@ -69,7 +69,7 @@ fn the_three_zones() {
 
 // CH-DEL-3, RFC 2018 §8: buffered bytes are delivered first, selectively acknowledged bytes are kept.
 #[test]
-fn received_data_is_carried() {
+fn received_data_is_imported() {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
     state.buffered_data = vec![Bytes::from_static(b"old"), Bytes::from_static(b"er")];
@@ -83,7 +83,7 @@ fn received_data_is_carried() {
 
 // P9: the advertised right edge is kept, regardless of the local limit.
 #[test]
-fn the_right_edge_is_carried() {
+fn advertised_right_edge_is_imported() {
     for limit in [1_000, 60_000, 65_535] {
         let mut state = state();
         state.tcp.cached.initial_rcv_wnd = limit;
@@ -103,7 +103,7 @@ fn the_right_edge_is_carried() {
 
 // P8: the phase implies the FIN in flight; it may also follow unsent data.
 #[test]
-fn a_fin_in_flight() {
+fn fin_in_flight_is_imported() {
     for (sent, phase, after) in [
         (4, TcpPhase::FinWait1, TcpPhase::FinWait2),
         (4, TcpPhase::Closing, TcpPhase::TimeWait),
@@ -133,7 +133,7 @@ fn a_fin_in_flight() {
 
 // CH-ST-1: the remaining phases.
 #[test]
-fn half_closed_connections() {
+fn half_closed_connections_are_imported() {
     let mut closing = state();
     closing.tcp.delegated.state = TcpPhase::CloseWait;
     closing.buffered_data = vec![Bytes::from_static(b"end")];
@@ -157,7 +157,7 @@ fn half_closed_connections() {
 
 // CH §10.1, §10.4: the persist timer is imported with its round.
 #[test]
-fn a_closed_window_is_carried() {
+fn closed_window_is_imported() {
     let mut state = state();
     state.send_data.push_back(list(1, b"wait"));
     let delegated = &mut state.tcp.delegated;
@@ -173,7 +173,7 @@ fn a_closed_window_is_carried() {
 
 // CH §3.4 to §3.6, CH §10.9, CH-SNB-2, CH-TRM-5: an export followed by an import loses no state.
 #[test]
-fn out_and_in_again() {
+fn exported_state_is_importable() {
     let mut state = state();
     state.tcp.constant.timestamp_enabled = true;
     state.tcp.constant.sack_enabled = true;
@@ -228,7 +228,7 @@ fn out_and_in_again() {
 
 // CH-UPD-5, -6, UPDATE_RCV_WND.
 #[test]
-fn updates() {
+fn cached_updates_take_effect() {
     let mut bench = Bench::new(state());
     let cached = TcpCached { initial_rcv_wnd: 65_000, ..TcpCached::default() };
     bench.tcp.set_cached(bench.now, TcpCached { keep_alive_enabled: true, ..cached });

@@ -40,7 +40,7 @@ fn pushed(offset: u32, payload: &[u8]) -> Segment<'_> {
 }
 
 /// Consumes the backlog.
-fn take_all(bench: &mut Bench) -> Vec<u8> {
+fn consume_backlog(bench: &mut Bench) -> Vec<u8> {
     let mut taken = vec![];
     while let Some((data, _)) = bench.tcp.backlog() {
         taken.extend_from_slice(data);
@@ -53,7 +53,7 @@ fn take_all(bench: &mut Bench) -> Vec<u8> {
 // RFC 5961 §7, CH §9.2: at any rate, RSTs, SYNs, unacceptable acknowledgements and empty strays have limited responses:
 // one, one per 3 s, and 16 per second in total.
 #[test]
-fn floods_have_few_answers() {
+fn floods_have_limited_responses() {
     let kinds: [(&str, Segment<'_>, usize); 5] = [
         ("RST in the window", Segment { flags: Flags::RST, ..data(100, b"") }, 1),
         ("SYN in the window", Segment { flags: Flags::SYN, ..data(100, b"") }, 4),
@@ -106,7 +106,7 @@ fn stamped(state: &mut ConnectionState) {
 // RFC 7323 §5.2, §5.3: a segment with an old timestamp is dropped with data, FIN and acknowledgement, also across the
 // wrap of the timestamp clock, and is acknowledged. A RST is exempt.
 #[test]
-fn paws() {
+fn old_timestamps_are_rejected() {
     let old = |value| Some(Timestamps { value, echo: 0 });
     let fresh = || {
         let mut state = state();
@@ -142,7 +142,7 @@ fn paws() {
 // RFC 7323 §3.2: a segment without negotiated timestamps is accepted, as in Linux, or dropped silently, as recommended.
 // It never ends the connection, and a RST needs none.
 #[test]
-fn missing_timestamps() {
+fn missing_timestamps_follow_configuration() {
     for required in [false, true] {
         let mut state = state();
         stamped(&mut state);
@@ -160,10 +160,10 @@ fn missing_timestamps() {
 
 // RFC 9293 §3.8.6: data in the advertised window is kept: a whole window after one missing byte.
 #[test]
-fn a_whole_window_waits_for_one_byte() {
+fn whole_window_is_kept_after_one_missing_byte() {
     let mut bench = Bench::new(large());
     let mut starts: Vec<u32> = (1..LARGE).step_by(1460).collect();
-    // In each part, every second segment before the others.
+    // Within each part, the even segments are sent first.
     for part in starts.chunks_mut(60) {
         part.sort_by_key(|start| start / 1460 % 2);
     }
@@ -181,7 +181,7 @@ fn a_whole_window_waits_for_one_byte() {
 // Memory and time: a flood of one-byte segments with PSH, in order to a consumer that takes nothing, and out of order
 // after a gap. The heap stays below `receive_memory_max`, no acknowledged byte is dropped, and the connection works.
 #[test]
-fn a_flood_of_tiny_segments_costs_little() {
+fn tiny_segment_flood_has_bounded_cost() {
     let config = Config::default();
     let attack = |random: &mut Rand64| {
         let mut bench = Bench::with(large(), config);
@@ -208,7 +208,7 @@ fn a_flood_of_tiny_segments_costs_little() {
 
     let mut bench = attack(&mut Rand64::new(1));
     refuse(&mut bench, &data(LARGE / 2, &[byte(LARGE / 2)]));
-    assert!(take_all(&mut bench) == stream(0, LARGE));
+    assert!(consume_backlog(&mut bench) == stream(0, LARGE));
     bench.transmit(WIRE);
     assert_eq!(bench.input(data(LARGE, &stream(LARGE, 9))), stream(LARGE, 9));
 }
@@ -246,7 +246,7 @@ fn duplicate_acks_are_bounded() {
 
 // Size of an idle connection without queues: tables are allocated when needed.
 #[test]
-fn an_idle_connection_is_small() {
+fn idle_connection_size_is_bounded() {
     let mut bench = Bench::new(state());
     bench.input(data(0, &[1; 1460]));
     bench.sent();

@@ -35,7 +35,7 @@ impl Connection {
         if self.stopped || self.is_ended() {
             return;
         }
-        if reason.is_mandatory() { self.stop(reason) } else { self.ask(reason) }
+        if reason.is_mandatory() { self.stop(reason) } else { self.request_optional_upload(reason) }
     }
 
     /// Applies an update of the cached class with the flags that a host would set.

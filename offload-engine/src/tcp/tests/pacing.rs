@@ -7,7 +7,7 @@ use super::*;
 const MSS: u32 = 1460;
 
 /// A sender, and a peer that acknowledges each segment after an RTT.
-struct Path {
+struct PacedPath {
     bench: Bench,
     rtt: Duration,
     limits: TxLimits,
@@ -16,7 +16,7 @@ struct Path {
     bursts: Vec<(Instant, usize)>,
 }
 
-impl Path {
+impl PacedPath {
     fn new(segments: u32, rtt: Duration, limits: TxLimits, pacing: bool) -> Self {
         let mut state = state();
         let delegated = &mut state.tcp.delegated;
@@ -75,16 +75,16 @@ const RTT: Duration = Duration::from_millis(10);
 
 // A burst is one millisecond of data at 1.2 windows per RTT, not the whole window; configurable.
 #[test]
-fn bursts_are_quanta() {
+fn bursts_are_limited_to_quantum() {
     for limits in [WIRE, SUPER] {
-        let mut path = Path::new(100, RTT, limits, true);
+        let mut path = PacedPath::new(100, RTT, limits, true);
         path.run(10_000_000, Duration::from_secs(1));
         let info = path.bench.tcp.info(path.bench.now);
         let rate = info.pacing_rate.expect("pacing is on");
         assert_eq!(rate, info.snd_cwnd * 120 / info.rtt.unwrap().as_millis() as u64 * 10);
         assert!(path.largest_burst() as u64 <= rate / 1_000, "{}", path.largest_burst());
         assert!(path.largest_burst() >= 8 * MSS as usize, "{}", path.largest_burst());
-        let mut unpaced = Path::new(100, RTT, limits, false);
+        let mut unpaced = PacedPath::new(100, RTT, limits, false);
         unpaced.run(10_000_000, Duration::from_secs(1));
         assert_eq!(unpaced.bursts[0].1, 100 * MSS as usize);
         assert_eq!(unpaced.bench.tcp.info(unpaced.bench.now).pacing_rate, None);
@@ -93,11 +93,11 @@ fn bursts_are_quanta() {
 
 // The window limits a long transfer, not the pacer.
 #[test]
-fn a_window_for_each_round_trip() {
+fn paced_transfer_uses_window_per_rtt() {
     for limits in [WIRE, SUPER] {
         for segments in [1, 2, 3, 10, 100] {
             let acked = |pacing| {
-                let mut path = Path::new(segments, RTT, limits, pacing);
+                let mut path = PacedPath::new(segments, RTT, limits, pacing);
                 path.run(50_000_000, Duration::from_secs(2))
             };
             let (paced, unpaced) = (acked(true), acked(false));
@@ -110,7 +110,7 @@ fn a_window_for_each_round_trip() {
 #[test]
 fn pacing_causes_no_timeout() {
     for segments in [1, 2, 20] {
-        let mut path = Path::new(segments, Duration::from_secs(2), WIRE, true);
+        let mut path = PacedPath::new(segments, Duration::from_secs(2), WIRE, true);
         path.run(400_000, Duration::from_secs(100));
         let info = path.bench.tcp.info(path.bench.now);
         assert_eq!((info.timeouts, info.total_retrans), (0, 0), "{segments}");
@@ -120,8 +120,8 @@ fn pacing_causes_no_timeout() {
 
 // The retransmission of a timeout, and the first of fast recovery, are sent at once; the rest is paced.
 #[test]
-fn a_repair_begins_at_once() {
-    let mut path = Path::new(10, Duration::from_secs(1), WIRE, true);
+fn first_retransmission_is_not_paced() {
+    let mut path = PacedPath::new(10, Duration::from_secs(1), WIRE, true);
     path.bench.post(100 * MSS as usize);
     path.send();
     assert_eq!(path.largest_burst(), 2 * MSS as usize);
@@ -137,7 +137,7 @@ fn a_repair_begins_at_once() {
     let again = path.bench.transmit(WIRE);
     assert_eq!((again.len(), again[0].seq, again[0].retransmission), (1, LOCAL, true));
 
-    let mut path = Path::new(10, Duration::from_secs(1), WIRE, true);
+    let mut path = PacedPath::new(10, Duration::from_secs(1), WIRE, true);
     path.bench.post(100 * MSS as usize);
     path.send();
     while path.bench.tcp.info(path.bench.now).timeouts == 0 {
@@ -153,7 +153,7 @@ fn a_repair_begins_at_once() {
 // ACKs are not paced.
 #[test]
 fn acknowledgements_are_not_paced() {
-    let mut path = Path::new(10, Duration::from_secs(1), WIRE, true);
+    let mut path = PacedPath::new(10, Duration::from_secs(1), WIRE, true);
     path.bench.post(100 * MSS as usize);
     path.send();
     path.bench.input(data(0, b"x"));

@@ -26,7 +26,7 @@ pub(super) struct Pair {
     pub(super) sizes: Vec<usize>,
     pub(super) received: usize,
     /// True if the consumer takes all data at once.
-    pub(super) greedy: bool,
+    pub(super) auto_consume: bool,
 }
 
 pub(super) fn pair(
@@ -64,7 +64,7 @@ pub(super) fn pair(
         wires: [VecDeque::new(), VecDeque::new()],
         sizes: vec![],
         received: 0,
-        greedy: true,
+        auto_consume: true,
     }
 }
 
@@ -128,7 +128,7 @@ impl Pair {
         let edge = end.receiver.edge();
         let range = end.handle_segment(self.now, &segment).in_order;
         assert!(end.receiver.edge() >= edge, "P9");
-        if self.greedy {
+        if self.auto_consume {
             self.received += range.len();
             end.settle(&[], false);
             while let Some(count) = end.backlog().map(|(data, _)| data.len()) {

@@ -32,7 +32,7 @@ fn info(bench: &Bench) -> Info {
 // RFC 1191 §6.4, RFC 8201 §5.4: the path MTU becomes the next hop's. Dropped segments are retransmitted at once in
 // segments that fit, and the congestion window is unchanged.
 #[test]
-fn too_big_resends_smaller_at_once() {
+fn too_big_retransmits_smaller_segments_at_once() {
     let mut bench = flight(Config::default());
     let before = info(&bench);
     assert!(too_big(&mut bench, 0, 1280));
@@ -54,7 +54,7 @@ fn too_big_resends_smaller_at_once() {
 
 // Further messages about the same flight have no effect (RFC 1191 §6.3: only a decrease counts).
 #[test]
-fn one_reduction_for_a_flight_of_messages() {
+fn messages_of_one_flight_cause_one_reduction() {
     let mut bench = flight(Config::default());
     for segment in 0..10 {
         assert!(too_big(&mut bench, segment * 1460, 1280));
@@ -68,7 +68,7 @@ fn one_reduction_for_a_flight_of_messages() {
 
 // RFC 1191 §5, §7.1: without a next-hop MTU, the next plateau below the packet's length.
 #[test]
-fn plateaus() {
+fn missing_next_hop_mtu_uses_plateaus() {
     for (packet_len, expected) in [(1500, 1492), (1492, 1006), (1006, 576), (577, 576), (576, 1500)]
     {
         let mut bench = flight(Config::default());
@@ -79,7 +79,7 @@ fn plateaus() {
 
 // RFC 5927 §7.2, RFC 8201 §4: MTUs below the minimum are ignored.
 #[test]
-fn the_floor() {
+fn mtu_below_minimum_is_ignored() {
     for (mtu, expected) in
         [(552, 552), (551, 1500), (68, 1500), (1, 1500), (1500, 1500), (9000, 1500)]
     {
@@ -102,11 +102,11 @@ fn the_floor() {
 
 // RFC 5927 §4.1: SND.UNA <= SEG.SEQ < SND.MAX, otherwise the message is forged or late.
 #[test]
-fn only_bytes_in_flight_are_believed() {
+fn errors_outside_flight_are_ignored() {
     let mut bench = flight(Config::default());
     bench.ack(1460);
-    let unbelieved = [0, 1459, u32::MAX, 1 << 31, 14_600, 1 << 30];
-    for offset in unbelieved {
+    let outside = [0, 1459, u32::MAX, 1 << 31, 14_600, 1 << 30];
+    for offset in outside {
         assert!(!too_big(&mut bench, offset, 1280), "{offset}");
     }
     assert_eq!((info(&bench).pmtu, info(&bench).path_errors_ignored), (1500, 6));
@@ -141,7 +141,7 @@ fn reductions_of_a_flight_are_bounded() {
 
 // A segment that fits is not retransmitted: it may have arrived.
 #[test]
-fn what_fits_is_left_alone() {
+fn fitting_segments_are_not_retransmitted() {
     let mut bench = Bench::new(state());
     bench.post(500);
     bench.post(1460);
@@ -154,7 +154,7 @@ fn what_fits_is_left_alone() {
 
 // A GSO packet is resegmented as a whole into segments that fit.
 #[test]
-fn super_segments_are_cut_anew() {
+fn gso_packets_are_resegmented() {
     let mut bench = Bench::new(state());
     bench.post(10 * 1460);
     assert_eq!(bench.transmit(SUPER).len(), 1);
@@ -167,7 +167,7 @@ fn super_segments_are_cut_anew() {
 
 // RFC 1191 §6.3: the original size is tried again after ten minutes; an update by the host applies at once.
 #[test]
-fn the_first_size_is_tried_again() {
+fn original_size_is_tried_again() {
     let mut bench = flight(Config::default());
     too_big(&mut bench, 0, 1280);
     bench.sent();
@@ -188,7 +188,7 @@ fn the_first_size_is_tried_again() {
 
 // Option `icmp_too_big`.
 #[test]
-fn too_big_may_be_switched_off() {
+fn disabled_too_big_is_ignored() {
     let path = PathOptions { icmp_too_big: false, ..PathOptions::default() };
     let mut bench = flight(Config { path, ..Config::default() });
     too_big(&mut bench, 0, 1280);
@@ -220,7 +220,7 @@ fn other_errors_are_soft() {
 }
 
 /// Runs `count` timeouts without a response; returns the size of the first segment after each.
-fn sizes_in_silence(bench: &mut Bench, count: u64) -> Vec<usize> {
+fn sizes_after_timeouts(bench: &mut Bench, count: u64) -> Vec<usize> {
     let mut sizes = vec![];
     let from = info(bench).timeouts;
     while info(bench).timeouts < from + count {
@@ -237,28 +237,28 @@ fn sizes_in_silence(bench: &mut Bench, count: u64) -> Vec<usize> {
 
 // RFC 2923 §2.1, RFC 4821 §7.7: no response to large segments.
 #[test]
-fn a_black_hole_is_found() {
+fn black_hole_reduces_segment_size() {
     let mut bench = flight(Config::default());
-    let sizes = sizes_in_silence(&mut bench, 9);
+    let sizes = sizes_after_timeouts(&mut bench, 9);
     assert_eq!(sizes, [1460, 1460, 1024, 1024, 1024, 536, 536, 536, 536]);
     assert_eq!((info(&bench).black_holes, info(&bench).path_mtu_reductions), (2, 2));
     assert_eq!(info(&bench).pmtu, 576);
 
     // An acknowledged size is kept: the count restarts, with the higher threshold.
     let mut bench = flight(Config::default());
-    sizes_in_silence(&mut bench, 3);
+    sizes_after_timeouts(&mut bench, 3);
     bench.now += Duration::from_millis(10);
     bench.ack(1024);
     assert!(bench.sent().iter().all(|(_, len, _)| *len == 1024));
-    assert_eq!(sizes_in_silence(&mut bench, 5), [1024, 1024, 1024, 1024, 536]);
+    assert_eq!(sizes_after_timeouts(&mut bench, 5), [1024, 1024, 1024, 1024, 536]);
 }
 
 // Three timeouts on a path that has carried full-sized segments are loss.
 #[test]
-fn loss_is_no_black_hole() {
+fn proven_path_needs_more_timeouts() {
     let mut bench = flight(Config::default());
     bench.ack(1460);
-    let sizes = sizes_in_silence(&mut bench, 8);
+    let sizes = sizes_after_timeouts(&mut bench, 8);
     assert_eq!(sizes, [1460, 1460, 1460, 1460, 1024, 1024, 1024, 536]);
     // Smaller segments do not prove the path MTU.
     let mut bench = Bench::new(state());
@@ -266,27 +266,27 @@ fn loss_is_no_black_hole() {
     bench.post(5_000);
     bench.sent();
     bench.ack(3_000);
-    assert_eq!(sizes_in_silence(&mut bench, 3), [1460, 1460, 1024]);
+    assert_eq!(sizes_after_timeouts(&mut bench, 3), [1460, 1460, 1024]);
 }
 
 // RFC 5682: spurious timeouts do not reduce the path MTU.
 #[test]
-fn late_acknowledgements_clear_the_path() {
+fn late_acknowledgement_undoes_black_hole_reduction() {
     let mut bench = flight(Config::default());
-    sizes_in_silence(&mut bench, 3);
+    sizes_after_timeouts(&mut bench, 3);
     assert_eq!(info(&bench).pmtu, 1064);
     bench.now += Duration::from_millis(1);
     bench.ack(1460);
     assert_eq!((info(&bench).pmtu, info(&bench).snd_mss), (1500, 1460));
     // Two reductions are undone too.
     let mut bench = flight(Config::default());
-    sizes_in_silence(&mut bench, 6);
+    sizes_after_timeouts(&mut bench, 6);
     assert_eq!(info(&bench).pmtu, 576);
     bench.ack(1460);
     assert_eq!(info(&bench).pmtu, 1500);
     // An acknowledgement of the small segment only does not undo it.
     let mut bench = flight(Config::default());
-    sizes_in_silence(&mut bench, 3);
+    sizes_after_timeouts(&mut bench, 3);
     bench.ack(1024);
     bench.ack(2048 + 10_000);
     assert_eq!(info(&bench).pmtu, 1064);
@@ -294,34 +294,34 @@ fn late_acknowledgements_clear_the_path() {
 
 // RFC 8200 §5: IPv6 paths carry at least 1280 bytes.
 #[test]
-fn a_black_hole_of_ipv6() {
+fn ipv6_black_hole_reduces_to_1280() {
     let mut state = state();
     state.path.constant.source_address = core::net::Ipv6Addr::LOCALHOST.into();
     let mut bench = Bench::new(state);
     bench.post(5_000);
     bench.sent();
-    assert_eq!(sizes_in_silence(&mut bench, 5), [1460, 1460, 1220, 1220, 1220]);
+    assert_eq!(sizes_after_timeouts(&mut bench, 5), [1460, 1460, 1220, 1220, 1220]);
     assert_eq!((info(&bench).pmtu, info(&bench).black_holes), (1280, 1));
 }
 
 // Lost small segments do not reduce the path MTU; nor does anything with the option disabled.
 #[test]
-fn what_is_no_black_hole() {
+fn small_segments_are_no_black_hole() {
     let mut small = Bench::new(state());
     small.post(536);
     small.sent();
-    assert_eq!(sizes_in_silence(&mut small, 4), [536; 4]);
+    assert_eq!(sizes_after_timeouts(&mut small, 4), [536; 4]);
     assert_eq!(info(&small).path_mtu_reductions, 0);
     // A message larger than the fallback size, although not full-sized, does.
     let mut message = Bench::new(state());
     message.post(537);
     message.sent();
-    assert_eq!(sizes_in_silence(&mut message, 4), [537, 537, 536, 536]);
+    assert_eq!(sizes_after_timeouts(&mut message, 4), [537, 537, 536, 536]);
     assert_eq!((info(&message).pmtu, info(&message).black_holes), (576, 1));
 
     let path = PathOptions { black_hole_detection: false, ..PathOptions::default() };
     let mut off = flight(Config { path, ..Config::default() });
-    assert_eq!(sizes_in_silence(&mut off, 4), [1460; 4]);
+    assert_eq!(sizes_after_timeouts(&mut off, 4), [1460; 4]);
 
     // A peer with a small MSS: no smaller size is left to try.
     let mut state = state();
@@ -329,7 +329,7 @@ fn what_is_no_black_hole() {
     let mut tiny = Bench::new(state);
     tiny.post(5_000);
     tiny.sent();
-    assert_eq!(sizes_in_silence(&mut tiny, 4), [536; 4]);
+    assert_eq!(sizes_after_timeouts(&mut tiny, 4), [536; 4]);
     assert_eq!(info(&tiny).path_mtu_reductions, 0);
 }
 
@@ -337,7 +337,7 @@ proptest! {
     // For any ICMP messages at any time: nothing panics, the MSS stays between the minimum and the configured value,
     // and all bytes arrive.
     #[test]
-    fn any_message_is_survived(
+    fn any_icmp_message_keeps_stream_intact(
         sack in any::<bool>(),
         steps in prop::collection::vec((0_u32..60_000, 0_u32..2_000, 0_u32..3_000, 0_u32..6), 1..40),
     ) {

@@ -22,7 +22,7 @@ fn acks(bench: &mut Bench) -> Vec<(i32, u16)> {
 
 // RFC 9293 §3.10.7.4: data received while nothing is in flight updates the peer's window as any segment does.
 #[test]
-fn data_that_comes_one_way_tells_the_window() {
+fn one_way_data_updates_window() {
     let mut bench = Bench::new(state());
     bench.input(Segment { window: 0, ..data(0, b"one") });
     bench.post(100);
@@ -34,7 +34,7 @@ fn data_that_comes_one_way_tells_the_window() {
 
 // RFC 9293 §3.8.6.3, CH §10.2: an ACK for every second segment at once, for a single one after the delay.
 #[test]
-fn delayed_ack() {
+fn every_second_segment_is_acknowledged_at_once() {
     let mut bench = Bench::new(state());
     assert_eq!(bench.input(data(0, b"one")), b"one");
     assert!(acks(&mut bench).is_empty());
@@ -53,7 +53,7 @@ fn delayed_ack() {
 
 // 32 KiB are acknowledged at once, with any ACK frequency.
 #[test]
-fn bytes_force_an_ack() {
+fn bytes_force_ack() {
     let config = Config { ack_frequency: 200, quick_acks: 0, ..Config::default() };
     let mut bench = Bench::with(state(), config);
     bench.input(data(0, &[0; 32_767]));
@@ -65,7 +65,7 @@ fn bytes_force_an_ack() {
 // RFC 9293 §3.8.6.3 (SHLD-19): an ACK for every second full-sized segment, of a measured size. The link may have
 // coalesced them without notice, and a peer may send less than our MSS.
 #[test]
-fn the_size_of_full_segments_is_learnt() {
+fn full_segment_size_is_measured() {
     let config = Config { quick_acks: 0, ack_frequency: 2, ..Config::default() };
     let mut bench = Bench::with(state(), config);
     bench.input(data(0, &[0; 536]));
@@ -92,7 +92,7 @@ fn the_size_of_full_segments_is_learnt() {
 // A sender in slow start depends on its first ACKs (Linux: quick ACKs). Later, and for small segments whose response
 // will carry the ACK, the delay applies. PSH makes no difference (not required by RFC 9293 §3.8.6.3).
 #[test]
-fn the_first_full_segments_are_acknowledged_at_once() {
+fn first_full_segments_are_acknowledged_at_once() {
     let mut bench = Bench::with(state(), Config { quick_acks: 3, ..Config::default() });
     let push = Segment { flags: ACK | Flags::PSH, ..data(0, &[0; 100]) };
     bench.input(push);
@@ -107,9 +107,9 @@ fn the_first_full_segments_are_acknowledged_at_once() {
     assert_eq!(acks(&mut bench), [(100 + 4 * 1460, 60_000)]);
 }
 
-// A batch of input causes one ACK, whatever its size.
+// A batch of input of any size causes one ACK.
 #[test]
-fn a_batch_makes_one_ack() {
+fn batch_causes_one_ack() {
     let mut bench = Bench::new(state());
     for n in 0..16 {
         bench.input(data(1460 * n, &[0; 1460]));
@@ -120,7 +120,7 @@ fn a_batch_makes_one_ack() {
 // RFC 9293 §3.8.6.2.2 (MUST-39): for a sender that uses every byte offered, the window opens by whole segments only,
 // however few bytes the consumer takes at a time.
 #[test]
-fn a_greedy_sender_gets_whole_segments() {
+fn window_opens_by_whole_segments() {
     let mut bench = Bench::new(state());
     let (mut next, mut window, mut offers) = (0u32, 60_000u32, vec![]);
     for _ in 0..600 {
@@ -133,8 +133,8 @@ fn a_greedy_sender_gets_whole_segments() {
         bench.tcp.backlog_consumed(50);
         // The filled window is acknowledged; the peer probes it.
         bench.input_raw(data(next - 1, b""));
-        for (ack, told) in acks(&mut bench) {
-            window = (ack as u32 + u32::from(told)).saturating_sub(next);
+        for (ack, advertised) in acks(&mut bench) {
+            window = (ack as u32 + u32::from(advertised)).saturating_sub(next);
             offers.extend((window > 0).then_some(window));
         }
     }
@@ -144,7 +144,7 @@ fn a_greedy_sender_gets_whole_segments() {
 
 // Data segments carry the acknowledgement.
 #[test]
-fn acknowledgements_ride_on_data() {
+fn data_carries_acknowledgement() {
     let mut bench = Bench::new(state());
     bench.input(data(0, b"ping"));
     bench.post(4);
@@ -156,7 +156,7 @@ fn acknowledgements_ride_on_data() {
 
 // RFC 9293 §3.10.7.4, RFC 5681 §4.2: order is restored, and each out-of-order segment acknowledged at once.
 #[test]
-fn out_of_order_data_waits_for_the_hole() {
+fn out_of_order_data_is_reordered() {
     let mut bench = Bench::new(state());
     assert!(bench.input(data(6, b"ghi")).is_empty());
     assert!(bench.input(data(3, b"def")).is_empty());
@@ -180,7 +180,7 @@ fn overlapping_segments_are_trimmed() {
 
 // RFC 2018 §4: the newest block first; three blocks with timestamps, four without.
 #[test]
-fn sack_blocks() {
+fn newest_sack_block_is_first() {
     let mut bench = Bench::new(sack_state());
     for start in [10, 30, 50, 70, 90] {
         bench.input(data(start, &[1; 10]));
@@ -199,7 +199,7 @@ fn sack_blocks() {
 
 // RFC 2883 §4: a duplicate is reported first, once.
 #[test]
-fn duplicates_are_reported() {
+fn duplicate_data_is_reported_once() {
     let mut bench = Bench::new(sack_state());
     bench.input(data(0, &[1; 20]));
     bench.input(data(30, &[1; 10]));
@@ -214,7 +214,7 @@ fn duplicates_are_reported() {
 
 // SACK blocks are sent in a separate ACK first, so that a data segment stays full-sized.
 #[test]
-fn blocks_travel_without_data() {
+fn sack_blocks_are_sent_without_data() {
     let mut bench = Bench::new(sack_state());
     bench.input(data(10, &[1; 10]));
     bench.post(1460);
@@ -225,7 +225,7 @@ fn blocks_travel_without_data() {
 
 // CH-IND-6, P9: refused data shrinks the window but never moves its right edge left; consuming it opens the window.
 #[test]
-fn the_window_follows_the_consumer() {
+fn refused_data_shrinks_window() {
     let mut bench = Bench::new(state());
     let payload = [7; 30_000];
     for (offset, window) in [(0, 30_000), (30_000, 0)] {
@@ -257,7 +257,7 @@ fn the_window_follows_the_consumer() {
 // RFC 9293 §3.8.6.2.2: a window update is sent if it at least doubles the remaining window. A sender with much window
 // left gets it with the ACK of its next data.
 #[test]
-fn window_updates_are_few() {
+fn window_update_needs_doubled_window() {
     for (waits, taken, update) in
         [(20_000, 20_000, None), (40_000, 19_999, None), (40_000, 20_000, Some(40_000))]
     {
@@ -278,7 +278,7 @@ fn window_updates_are_few() {
 
 // CH-DEL-4: refused data keeps its PSH.
 #[test]
-fn push_is_remembered_for_waiting_data() {
+fn backlog_keeps_psh() {
     let mut bench = Bench::new(state());
     let push = |offset, payload| Segment { flags: ACK | Flags::PSH, ..data(offset, payload) };
     let received = bench.tcp.handle_segment(bench.now, &push(0, b"abc"));
@@ -299,7 +299,7 @@ fn push_is_remembered_for_waiting_data() {
 
 // P9, RFC 7323 §2.4: rounding by the scale moves the edge neither left nor ever further right.
 #[test]
-fn a_scaled_window_keeps_its_edge() {
+fn scaled_window_keeps_right_edge() {
     let mut state = state();
     let constant = &mut state.tcp.constant;
     (constant.window_scaling_enabled, constant.rcv_wind_scale) = (true, 7);
@@ -312,9 +312,9 @@ fn a_scaled_window_keeps_its_edge() {
         }
         bench.tcp.settle(b"x", false);
         for (ack, window) in acks(&mut bench) {
-            let told = ack + (i32::from(window) << 7);
-            assert!(told >= edge - 127, "advertised edge moves left by more than rounding");
-            edge = edge.max(told);
+            let advertised = ack + (i32::from(window) << 7);
+            assert!(advertised >= edge - 127, "advertised edge moves left by more than rounding");
+            edge = edge.max(advertised);
         }
     }
     assert!((60_000..60_128 + 128).contains(&edge), "{edge}");
@@ -322,7 +322,7 @@ fn a_scaled_window_keeps_its_edge() {
 
 // CH-EVT-6: the FIN is processed after everything before it has arrived and is consumed, exactly once.
 #[test]
-fn peer_closed_waits_for_the_data() {
+fn peer_closed_follows_consumed_data() {
     let mut bench = Bench::new(state());
     bench.input(Segment { flags: ACK | Flags::FIN, ..data(3, b"def") });
     assert!(bench.events().is_empty());
@@ -346,7 +346,7 @@ fn peer_closed_waits_for_the_data() {
 // RFC 5961 §3.2, CH §9.2: a RST at exactly RCV.NXT resets; in the window it causes one challenge ACK; outside it is
 // ignored.
 #[test]
-fn resets() {
+fn only_exact_reset_is_accepted() {
     let rst = |offset: u32| Segment { flags: Flags::RST, ..data(offset, b"") };
     let mut bench = Bench::new(state());
     bench.post(10);
@@ -380,7 +380,7 @@ fn resets() {
 
 // CH-EVT-7: no PeerClosed after a reset, and undelivered data is dropped.
 #[test]
-fn a_reset_drops_what_waits() {
+fn reset_drops_backlog() {
     let mut bench = Bench::new(state());
     bench.tcp.handle_segment(bench.now, &data(0, b"abc"));
     bench.tcp.settle(b"abc", false);
@@ -391,7 +391,7 @@ fn a_reset_drops_what_waits() {
 
 // RFC 9293 §3.10.7.4, second: in TIME-WAIT a RST ends the connection without an error.
 #[test]
-fn a_reset_in_time_wait_changes_nothing() {
+fn reset_in_time_wait_closes_without_error() {
     let mut bench = Bench::new(state());
     bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
     bench.sent();
@@ -411,7 +411,7 @@ fn a_reset_in_time_wait_changes_nothing() {
 
 // RFC 5961 §4.2, CH §9.2: a SYN causes a challenge ACK, in the window once per 3 s, and starts keep-alive.
 #[test]
-fn syns() {
+fn syn_causes_challenge_ack() {
     let mut bench = Bench::new(state());
     let syn = |offset: u32| Segment { flags: Flags::SYN, ..data(offset, b"") };
     bench.input(syn(0));
@@ -432,7 +432,7 @@ fn syns() {
 
 // RFC 9293 §3.10.7.4, RFC 5961 §5.2: an acknowledgement of data never sent, or sent long ago.
 #[test]
-fn impossible_acknowledgements() {
+fn unacceptable_acknowledgements_are_rejected() {
     let mut bench = Bench::new(state());
     bench.post(100);
     bench.sent();
@@ -449,7 +449,7 @@ fn impossible_acknowledgements() {
 
 // Two unsynchronized ends must not acknowledge each other forever.
 #[test]
-fn answers_to_strays_are_limited() {
+fn responses_to_strays_are_limited() {
     let mut bench = Bench::new(state());
     let mut answers = 0;
     for _ in 0..1000 {
@@ -464,7 +464,7 @@ fn answers_to_strays_are_limited() {
 
 // RFC 7323 §4.3, §5.3: the echo is the newest timestamp in order; older ones are rejected.
 #[test]
-fn timestamps_and_paws() {
+fn newest_timestamp_is_echoed() {
     let mut state = state();
     state.tcp.constant.timestamp_enabled = true;
     state.tcp.delegated.ts_time = 5_000_000;
@@ -492,7 +492,7 @@ fn timestamps_and_paws() {
 
 // CH §9.3: urgent data stops the connection and is not acknowledged.
 #[test]
-fn urgent_data_asks_for_an_upload() {
+fn urgent_data_requests_upload() {
     let mut bench = Bench::new(state());
     let urgent = Segment { flags: ACK | Flags::URG, ..data(0, b"!") };
     assert!(bench.input(urgent).is_empty());
@@ -504,7 +504,7 @@ fn urgent_data_asks_for_an_upload() {
 
 // Reassembly is bounded; data not kept is not acknowledged.
 #[test]
-fn reassembly_limits() {
+fn reassembly_gaps_are_limited() {
     let config = Config { reassembly_gaps_max: 2, ..Config::default() };
     let mut bench = Bench::with(sack_state(), config);
     for start in [10, 30, 50] {
@@ -522,7 +522,7 @@ mod hostile {
     proptest! {
         // For any segments of a peer: no panic, and the invariants of the sequence space hold.
         #[test]
-        fn any_segment_is_survived(
+        fn any_segment_keeps_invariants(
             segments in prop::collection::vec(
                 (-70_000i32..70_000, -300i32..300, any::<u8>(), any::<u16>(), 0usize..300,
                  prop::option::of((any::<u32>(), any::<u32>())),
@@ -571,7 +571,7 @@ mod hostile {
                 }
                 let SendVariables { una, nxt, max, .. } = bench.tcp.snd;
                 prop_assert!(una <= nxt && nxt <= max);
-                // A reset empties the queue, whatever was sent.
+                // A reset empties the queue, including sent data.
                 prop_assert!(max <= bench.tcp.send_end() || bench.tcp.is_ended());
                 prop_assert!(bench.tcp.receiver.edge() >= edge, "P9");
                 prop_assert!(bench.tcp.receiver.nxt() <= bench.tcp.receiver.edge() + 1);
@@ -582,7 +582,7 @@ mod hostile {
             bench.transmit(WIRE);
             let events = bench.events();
             prop_assert_eq!(completions(&events).len(), 1);
-            prop_assert!(matches!(events.last(), Some(Event::Closed)) || bench.tcp.ending == Ending::Raised);
+            prop_assert!(matches!(events.last(), Some(Event::Closed)) || bench.tcp.closed_event == ClosedEvent::Raised);
         }
     }
 }

@@ -36,7 +36,7 @@ struct Impairments {
     /// Share of ECN-capable frames marked.
     mark: f64,
     /// MTU of a narrow link, and true if its router sends ICMP errors (RFC 1191), false for a black hole (RFC 2923).
-    narrow: Option<(usize, bool)>,
+    narrow_link: Option<(usize, bool)>,
 }
 
 impl Impairments {
@@ -45,7 +45,7 @@ impl Impairments {
         self.mark = [0.0, 0.02, 0.3][pick(random, 0, 2)];
         if chance(random, 0.3) {
             let mtu = [1280, 1000, 576][pick(random, 0, 2)];
-            self.narrow = Some((mtu, chance(random, 0.6)));
+            self.narrow_link = Some((mtu, chance(random, 0.6)));
         }
     }
 }
@@ -67,16 +67,16 @@ struct Host {
     closed: bool,
     config: Config,
     /// True if the connection was exported and imported during the run.
-    moved: bool,
+    handed_over: bool,
 }
 
 struct Scenario {
     now: Instant,
     random: Rand64,
-    weather: Impairments,
+    impairments: Impairments,
     coalesce: bool,
     /// Probability per turn that an end is exported and imported.
-    moves: f64,
+    handover_rate: f64,
     wire: BTreeMap<(Instant, u64), Frame>,
     frames: u64,
     /// ICMP errors of the router for an end.
@@ -96,15 +96,15 @@ fn pick(random: &mut Rand64, low: usize, high: usize) -> usize {
 impl Scenario {
     fn new(seed: u64) -> Self {
         let mut random = Rand64::new(u128::from(seed));
-        let calm = chance(&mut random, 0.2);
-        let mut rate = |max: f64| if calm { 0.0 } else { random.rand_float() * max };
+        let lossless = chance(&mut random, 0.2);
+        let mut rate = |max: f64| if lossless { 0.0 } else { random.rand_float() * max };
         let (loss, duplicate, reorder) = (rate(0.12), rate(0.05), rate(0.1));
         let delay = Duration::from_micros(pick(&mut random, 5, 20_000) as u64);
         let jitter = Duration::from_micros(pick(&mut random, 0, 3_000) as u64);
-        let mut weather =
-            Impairments { loss, duplicate, reorder, delay, jitter, mark: 0.0, narrow: None };
+        let mut impairments =
+            Impairments { loss, duplicate, reorder, delay, jitter, mark: 0.0, narrow_link: None };
         let mut more = Rand64::new(u128::from(seed) << 64 | 1);
-        weather.more(&mut more);
+        impairments.more(&mut more);
         let ecn = chance(&mut more, 0.5);
         let isns = [
             SeqNum(random.rand_u64() as u32),
@@ -160,7 +160,7 @@ impl Scenario {
                 peer_closed: false,
                 closed: false,
                 config,
-                moved: false,
+                handed_over: false,
             }
         };
         let mut hosts = [random_host(0), random_host(1)];
@@ -171,13 +171,13 @@ impl Scenario {
             hosts[1].tcp.clock.recent = values[0];
         }
         let coalesce = chance(&mut random, 0.4);
-        let moves = [0.0, 0.0, 0.002, 0.05][pick(&mut random, 0, 3)];
+        let handover_rate = [0.0, 0.0, 0.002, 0.05][pick(&mut random, 0, 3)];
         Self {
             now: Instant::ZERO,
             random,
-            weather,
+            impairments,
             coalesce,
-            moves,
+            handover_rate,
             wire: BTreeMap::new(),
             frames: 0,
             errors: Vec::new(),
@@ -195,7 +195,7 @@ impl Scenario {
                 self.drain(index);
                 self.hand_over(index);
             }
-            self.tell_errors();
+            self.deliver_errors();
             if self.hosts.iter().all(|host| host.closed) {
                 break;
             }
@@ -220,8 +220,8 @@ impl Scenario {
     /// Exports a connection and imports it again, at any time.
     fn hand_over(&mut self, index: usize) {
         let host = &mut self.hosts[index];
-        let movable = !matches!(host.tcp.phase, TcpPhase::TimeWait | TcpPhase::Closed);
-        if !movable || !chance(&mut self.random, self.moves) {
+        let can_hand_over = !matches!(host.tcp.phase, TcpPhase::TimeWait | TcpPhase::Closed);
+        if !can_hand_over || !chance(&mut self.random, self.handover_rate) {
             return;
         }
         // The host keeps the path MTU learned by the target and offloads it again.
@@ -231,7 +231,7 @@ impl Scenario {
         let (state, disconnect) = core::mem::replace(&mut host.tcp, empty).into_state(self.now);
         // The previous owner completes it UPLOAD_IN_PROGRESS; its data and the FIN are exported.
         host.disconnect_complete |= disconnect.is_some();
-        host.moved = true;
+        host.handed_over = true;
         host.tcp = Connection::from_state(self.now, state, payload, host.config)
             .unwrap_or_else(|(error, state)| panic!("{error}: {state:?}"));
         self.drain(index);
@@ -345,9 +345,9 @@ impl Scenario {
             assert!(!host.closed, "nothing follows Closed: {event:?}");
             match event {
                 Event::SendComplete(chain) => {
-                    assert!(!chain.is_empty() && (host.moved || !host.disconnect_complete));
+                    assert!(!chain.is_empty() && (host.handed_over || !host.disconnect_complete));
                     for list in chain {
-                        if host.moved && list.context == u64::MAX {
+                        if host.handed_over && list.context == u64::MAX {
                             continue;
                         }
                         assert_eq!(
@@ -365,7 +365,9 @@ impl Scenario {
                     host.disconnect_complete = true;
                 }
                 Event::PeerClosed => {
-                    assert!((host.moved || !host.peer_closed) && host.tcp.backlog().is_none());
+                    assert!(
+                        (host.handed_over || !host.peer_closed) && host.tcp.backlog().is_none()
+                    );
                     host.peer_closed = true;
                 }
                 Event::SendBacklogChange(_) => {}
@@ -423,7 +425,7 @@ impl Scenario {
     }
 
     /// Delivers ICMP errors for packets that were too big.
-    fn tell_errors(&mut self) {
+    fn deliver_errors(&mut self) {
         while let Some((index, error)) = self.errors.pop() {
             self.hosts[index].tcp.handle_path_error(self.now, &error);
             self.drain(index);
@@ -432,12 +434,12 @@ impl Scenario {
 
     /// Returns true if the narrow link of the path carries the frame.
     fn fits(&mut self, frame: &Frame) -> bool {
-        let Some((mtu, tells)) = self.weather.narrow else { return true };
+        let Some((mtu, sends_icmp)) = self.impairments.narrow_link else { return true };
         let Frame { to, transmit, payload, gso_size: _ } = frame;
         let options = if transmit.timestamps.is_some() { 12 } else { 0 };
         let packet_len = 40 + options + payload.len();
         let fits = packet_len <= mtu;
-        if !fits && tells {
+        if !fits && sends_icmp {
             let (next_hop_mtu, packet_len) = (mtu as u32, packet_len as u32);
             let kind = PathErrorKind::TooBig { next_hop_mtu, packet_len };
             self.errors.push((1 - to, PathError { seq: transmit.seq, kind }));
@@ -446,7 +448,8 @@ impl Scenario {
     }
 
     fn send_frame(&mut self, mut frame: Frame) {
-        let Impairments { loss, duplicate, reorder, delay, jitter, mark, narrow: _ } = self.weather;
+        let Impairments { loss, duplicate, reorder, delay, jitter, mark, narrow_link: _ } =
+            self.impairments;
         if !self.fits(&frame) {
             return;
         }
@@ -476,14 +479,17 @@ impl Scenario {
             let info = host.tcp.info(self.now);
             assert_eq!(info.phase, TcpPhase::Closed);
             assert_eq!(host.tcp.send_outstanding(), 0);
-            if host.moved {
+            if host.handed_over {
                 continue;
             }
             assert_eq!(info.bytes_sent, host.to_send.len() as u64);
             assert_eq!(info.bytes_acked, host.to_send.len() as u64);
             assert_eq!(info.bytes_received, host.received.len() as u64);
-            let quiet = self.weather.loss == 0.0 && self.weather.duplicate == 0.0;
-            if quiet && self.weather.reorder == 0.0 && self.weather.narrow.is_none() {
+            let unimpaired = self.impairments.loss == 0.0 && self.impairments.duplicate == 0.0;
+            if unimpaired
+                && self.impairments.reorder == 0.0
+                && self.impairments.narrow_link.is_none()
+            {
                 assert_eq!(info.fast_retransmits, 0, "fast retransmit without loss");
             }
         }
@@ -503,9 +509,9 @@ fn consume(random: &mut Rand64, host: &mut Host, data: &[u8], now: Instant) -> u
     taken
 }
 
-struct Repeat(u64);
+struct SeedReport(u64);
 
-impl Drop for Repeat {
+impl Drop for SeedReport {
     fn drop(&mut self) {
         if std::thread::panicking() {
             println!(
@@ -518,25 +524,25 @@ impl Drop for Repeat {
 
 /// Events covered by a scenario.
 #[derive(Clone, Copy, Default, Debug)]
-struct Seen {
-    moved: u32,
+struct Coverage {
+    handed_over: u32,
     narrowed: u32,
     black_holes: u32,
     marked: u32,
 }
 
 /// Runs one scenario.
-fn run(seed: u64) -> Seen {
-    let repeat = Repeat(seed);
+fn run(seed: u64) -> Coverage {
+    let report = SeedReport(seed);
     let mut scenario = Scenario::new(seed);
     scenario.run();
-    drop(repeat);
-    let any = |what: fn(&Info) -> bool| {
+    drop(report);
+    let any = |predicate: fn(&Info) -> bool| {
         let mut infos = scenario.hosts.iter().map(|host| host.tcp.info(scenario.now));
-        u32::from(infos.any(|info| what(&info)))
+        u32::from(infos.any(|info| predicate(&info)))
     };
-    Seen {
-        moved: u32::from(scenario.hosts.iter().any(|host| host.moved)),
+    Coverage {
+        handed_over: u32::from(scenario.hosts.iter().any(|host| host.handed_over)),
         narrowed: any(|info| info.path_mtu_reductions > info.black_holes),
         black_holes: any(|info| info.black_holes > 0),
         marked: any(|info| info.ecn_reductions > 0),
@@ -545,18 +551,18 @@ fn run(seed: u64) -> Seen {
 
 // RFC 9293 as a whole; CH-SND-1, -2, CH-SNC-1, -5, CH-IND-6, CH-EVT-6, CH-DIS-4, CH-TRM-5.
 #[test]
-fn streams_survive_the_weather() {
+fn streams_survive_impairments() {
     if let Ok(seed) = env::var("FLUE_SEED") {
         run(seed.parse().expect("FLUE_SEED is a number"));
         return;
     }
-    let seen = (0..600).map(run).fold(Seen::default(), |sum, seen| Seen {
-        moved: sum.moved + seen.moved,
-        narrowed: sum.narrowed + seen.narrowed,
-        black_holes: sum.black_holes + seen.black_holes,
-        marked: sum.marked + seen.marked,
+    let coverage = (0..600).map(run).fold(Coverage::default(), |sum, coverage| Coverage {
+        handed_over: sum.handed_over + coverage.handed_over,
+        narrowed: sum.narrowed + coverage.narrowed,
+        black_holes: sum.black_holes + coverage.black_holes,
+        marked: sum.marked + coverage.marked,
     });
-    let Seen { moved, narrowed, black_holes, marked } = seen;
-    let enough = moved > 100 && narrowed > 20 && black_holes > 10 && marked > 50;
-    assert!(enough, "600 scenarios do not cover all kinds: {seen:?}");
+    let Coverage { handed_over, narrowed, black_holes, marked } = coverage;
+    let enough = handed_over > 100 && narrowed > 20 && black_holes > 10 && marked > 50;
+    assert!(enough, "600 scenarios do not cover all kinds: {coverage:?}");
 }

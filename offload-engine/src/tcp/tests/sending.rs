@@ -31,7 +31,7 @@ fn segments_end_with_each_list_and_carry_push() {
 
 // CH-SND-5, the alternative: segments span lists, PSH before the queue is empty.
 #[test]
-fn push_when_the_queue_runs_empty() {
+fn queue_empty_policy_pushes_last_segment() {
     let config = Config { push: PushPolicy::QueueEmpty, ..Config::default() };
     let mut bench = Bench::with(state(), config);
     bench.post(MSS + 100);
@@ -41,7 +41,7 @@ fn push_when_the_queue_runs_empty() {
 
 // CH-SND-5 applies to retransmissions too: the segment that ends at the boundary has the PSH.
 #[test]
-fn a_retransmission_repeats_the_push() {
+fn retransmission_repeats_psh() {
     let mut bench = Bench::new(state());
     bench.post(100);
     bench.post(100);
@@ -54,7 +54,7 @@ fn a_retransmission_repeats_the_push() {
 
 // One GSO packet per list: PSH applies to its last segment, so it ends there.
 #[test]
-fn super_segments_end_where_a_push_is_due() {
+fn gso_packets_end_at_psh() {
     let mut state = state();
     state.tcp.delegated.cwnd = 1 << 20;
     state.tcp.delegated.snd_wnd = 65_535;
@@ -73,7 +73,7 @@ fn super_segments_end_where_a_push_is_due() {
 
 // The limits of the link and the window are rounded down to a multiple of the MSS.
 #[test]
-fn super_segments_are_cut_to_full_segments() {
+fn gso_packets_are_multiples_of_mss() {
     let mut state = state();
     state.tcp.delegated.cwnd = 1 << 20;
     let mut bench = Bench::new(state);
@@ -90,7 +90,7 @@ fn super_segments_are_cut_to_full_segments() {
 // For any congestion window, the flight is bounded by link rate times minimum RTT, or by the minimum for every path.
 // Before an RTT sample only the windows apply.
 #[test]
-fn the_flight_is_bounded_by_the_path() {
+fn flight_is_bounded_by_link_rate_and_rtt() {
     let flight = |rtt: Duration, config: Config| {
         let mut state = state();
         let TcpState { constant, delegated, .. } = &mut state.tcp;
@@ -121,7 +121,7 @@ fn the_flight_is_bounded_by_the_path() {
 
 // RFC 9293 §3.7.1, RFC 6691: options of every segment reduce the MSS.
 #[test]
-fn effective_mss() {
+fn effective_mss_excludes_options() {
     for (remote, path, timestamps, expected) in [
         (1460, 1460, false, 1460),
         (1460, 1460, true, 1448),
@@ -142,7 +142,7 @@ fn effective_mss() {
 
 // A peer cannot force one segment per byte by its MSS (CVE-2019-11479).
 #[test]
-fn the_smallest_segments() {
+fn smallest_mss_is_bounded() {
     let mut state = state();
     state.tcp.constant.remote_mss = 1;
     let mut bench = Bench::new(state);
@@ -181,7 +181,7 @@ fn lists_complete_when_acknowledged() {
 
 // CH §8.1, CH-DIS-4, -5: data, then a FIN on the last segment, without waiting for an ACK.
 #[test]
-fn graceful_disconnect() {
+fn graceful_disconnect_sends_fin_after_data() {
     let mut bench = Bench::new(state());
     bench.post(100);
     bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b"bye"));
@@ -209,7 +209,7 @@ fn graceful_disconnect() {
 
 // RFC 9293 §3.6: passive close, and simultaneous close.
 #[test]
-fn the_other_ways_to_close() {
+fn passive_and_simultaneous_close_complete() {
     let mut bench = Bench::new(state());
     bench.input(Segment { flags: ack_fin(), ..ack() });
     assert!(matches!(bench.events()[..], [Event::PeerClosed]));
@@ -242,7 +242,7 @@ fn the_other_ways_to_close() {
 
 // A lost FIN is retransmitted, alone or with its data.
 #[test]
-fn a_lost_fin_is_sent_again() {
+fn lost_fin_is_retransmitted() {
     let mut bench = Bench::new(state());
     bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b"bye"));
     let last = [(0, 3, ack_push() | ack_fin())];
@@ -259,7 +259,7 @@ fn a_lost_fin_is_sent_again() {
 // CH §8.1: outstanding sends complete REQUEST_ABORTED with their acknowledged bytes, a RST is sent, then the disconnect
 // completes.
 #[test]
-fn abortive_disconnect() {
+fn abortive_disconnect_sends_reset() {
     let mut bench = Bench::new(state());
     bench.post(100);
     bench.post(100);
@@ -305,7 +305,7 @@ fn requests_after_a_graceful_disconnect_are_refused() {
 
 // RFC 9293 §3.7.4: with Nagle's algorithm a short segment waits for the acknowledgement.
 #[test]
-fn nagle() {
+fn nagle_holds_short_segments() {
     let mut state = state();
     state.tcp.cached.nagling_enabled = true;
     let mut bench = Bench::new(state);
@@ -326,7 +326,7 @@ fn nagle() {
 // RFC 9293 §3.7.4 and §3.8.6.3 together would cost the peer's delay for each write. A second short segment waits for
 // the ACK of the first.
 #[test]
-fn nagle_and_delayed_acks() {
+fn short_end_of_large_write_is_not_held() {
     let mut state = state();
     state.tcp.cached.nagling_enabled = true;
     let mut bench = Bench::new(state);
@@ -343,7 +343,7 @@ fn nagle_and_delayed_acks() {
 // RFC 9293 §3.8.6.2.1 (MUST-38): a slowly opening window is used when a full segment fits, or half of the peer's
 // largest window so far.
 #[test]
-fn a_window_that_opens_by_and_by() {
+fn slowly_opening_window_is_used_late() {
     for (largest, used) in [(60_000, 1460), (1_000, 500)] {
         let mut state = state();
         (state.tcp.delegated.snd_wnd, state.tcp.delegated.max_snd_wnd) = (0, largest);
@@ -361,7 +361,7 @@ fn a_window_that_opens_by_and_by() {
 // RFC 9293 §3.8.6 (MUST-34, SHLD-15, SHLD-16, MUST-35): the window shrinks below the outstanding data. Nothing new is
 // sent, data within it is retransmitted, a zero window is probed, and all data arrives.
 #[test]
-fn a_window_that_shrinks() {
+fn shrunk_window_is_respected() {
     let mut bench = Bench::new(state());
     bench.post(20 * MSS);
     assert_eq!(bench.sent().len(), 10);
@@ -397,7 +397,7 @@ fn a_window_that_shrinks() {
 
 // RFC 9293 §3.8.6.2.1, CH §10.8: no small segment for a small window, until the override timer expires.
 #[test]
-fn silly_window_avoidance() {
+fn small_window_is_used_after_override() {
     let mut bench = Bench::new(state());
     bench.input(Segment { window: 700, ..ack() });
     bench.post(3_000);
@@ -413,7 +413,7 @@ fn silly_window_avoidance() {
 
 // RFC 9293 §3.10.7.4: only newer segments update the window, and its right edge limits transmission.
 #[test]
-fn the_peers_window() {
+fn only_newer_segments_update_window() {
     let mut bench = Bench::new(state());
     bench.input(Segment { window: 2 * 1460, ..ack() });
     bench.post(6 * MSS);
@@ -428,7 +428,7 @@ fn the_peers_window() {
 
 // CH §10.4: rounds of probes; responses keep the connection open forever.
 #[test]
-fn zero_window_probes() {
+fn closed_window_is_probed_in_rounds() {
     let mut bench = Bench::new(state());
     bench.input(Segment { window: 0, ..ack() });
     bench.post(100);
@@ -471,7 +471,7 @@ fn unanswered_window_probes_end_the_connection() {
 
 // Only a FIN is unsent and the window is closed: the probe is empty, left of the window (P7).
 #[test]
-fn a_fin_behind_a_closed_window() {
+fn closed_window_is_probed_for_fin() {
     let mut bench = Bench::new(state());
     bench.input(Segment { window: 0, ..ack() });
     bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
@@ -484,7 +484,7 @@ fn a_fin_behind_a_closed_window() {
 
 // RFC 6298 §5.1 to §5.6: backoff, limit, and the operations supported after it.
 #[test]
-fn retransmission_backs_off_and_gives_up() {
+fn retransmission_backs_off_until_limit() {
     let config = Config { retransmissions_max: 3, ..Config::default() };
     let mut bench = Bench::with(state(), config);
     bench.post(100);
@@ -509,7 +509,7 @@ fn retransmission_backs_off_and_gives_up() {
 
 // CH §3.5: MaxRT overrides the count; -1 is no limit.
 #[test]
-fn max_rt_overrides_the_count() {
+fn max_rt_overrides_retransmission_count() {
     for (max_rt, timeouts) in [(Some(10_000), 3), (None, 40)] {
         let mut state = state();
         state.tcp.cached.max_rt = max_rt;
@@ -528,7 +528,7 @@ fn max_rt_overrides_the_count() {
 
 // RFC 9293 §3.8.4, CH §10.5.
 #[test]
-fn keep_alive() {
+fn unanswered_keep_alives_end_connection() {
     let mut state = state();
     let cached = &mut state.tcp.cached;
     (cached.keep_alive_enabled, cached.ka_timeout) = (true, 10_000);
@@ -547,7 +547,7 @@ fn keep_alive() {
 
 // RFC 9293 §3.8.4 (MUST-26): no keep-alive while data is outstanding; its retransmissions probe the peer.
 #[test]
-fn keep_alive_waits_for_what_is_outstanding() {
+fn outstanding_data_delays_keep_alive() {
     let mut state = state();
     let cached = &mut state.tcp.cached;
     (cached.keep_alive_enabled, cached.ka_timeout, cached.ka_probe_count) = (true, 500, 1);
@@ -567,7 +567,7 @@ fn keep_alive_waits_for_what_is_outstanding() {
 
 // CH §10.7.
 #[test]
-fn fin_wait_2_does_not_last() {
+fn fin_wait_2_has_time_limit() {
     let mut bench = Bench::new(state());
     bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
     bench.sent();
@@ -587,7 +587,7 @@ fn fin_wait_2_does_not_last() {
 
 // CH-ST-2: send room for a producer; never 0 forever.
 #[test]
-fn send_room() {
+fn send_room_follows_windows() {
     let mut bench = Bench::new(state());
     assert_eq!(bench.tcp.send_room(), 10 * MSS + SEND_BACKLOG);
     bench.post(10 * MSS + SEND_BACKLOG);

@@ -8,7 +8,7 @@ const MIB: usize = 1024 * KIB;
 // RFC 9293 §3.8.6: the window grows with the bandwidth-delay product, with and without timestamps, up to the limit;
 // with autotuning disabled it does not. 24 MiB over 40 ms are 96 windows of 256 KiB, or a few growing ones.
 #[test]
-fn the_window_grows_with_the_path() {
+fn window_grows_with_bandwidth_delay_product() {
     let delay = Duration::from_millis(20);
     for timestamps in [true, false] {
         let mut grows = pair(delay, timestamps, |_, _| {});
@@ -29,7 +29,7 @@ fn the_window_grows_with_the_path() {
 
 // RFC 7323 §2.2: the scale bounds the advertised window, regardless of the limit.
 #[test]
-fn the_scale_bounds_the_window() {
+fn scale_bounds_window() {
     let mut pair = pair(Duration::from_millis(20), true, |tcp, _| {
         (tcp.constant.snd_wind_scale, tcp.constant.rcv_wind_scale) = (3, 3);
     });
@@ -39,7 +39,7 @@ fn the_scale_bounds_the_window() {
 
 // CH-UPD-5: an InitialRcvWnd set by the host is applied and stops the growth, as SO_RCVBUF does in Linux.
 #[test]
-fn the_host_has_the_last_word() {
+fn host_limit_stops_window_growth() {
     let mut pair = pair(Duration::from_millis(20), true, |_, _| {});
     pair.transfer(2 * MIB);
     let grown = pair.rcv_space();
@@ -53,9 +53,9 @@ fn the_host_has_the_last_word() {
 
 // A consumer that takes whole windows, but rarely, needs no larger one.
 #[test]
-fn a_consumer_that_lags_gets_no_larger_window() {
+fn slow_consumer_keeps_window() {
     let mut pair = pair(Duration::from_millis(1), true, |_, _| {});
-    pair.greedy = false;
+    pair.auto_consume = false;
     pair.post(8 * MIB);
     for second in 1..30 {
         pair.run_until(Instant::from_millis(1000 * second));
@@ -70,14 +70,14 @@ fn a_consumer_that_lags_gets_no_larger_window() {
 
 // RFC 9293 §3.8.6.2, RFC 813: a consumer that takes 100 bytes at a time causes no small segments.
 #[test]
-fn a_sawtooth_reader_makes_no_small_segments() {
+fn small_reads_cause_no_small_segments() {
     for nagle in [false, true] {
         let mut pair = pair(Duration::from_micros(50), false, |tcp, config| {
             tcp.cached.initial_rcv_wnd = 20_000;
             tcp.cached.nagling_enabled = nagle;
             config.rcv_wnd_max = 0;
         });
-        pair.greedy = false;
+        pair.auto_consume = false;
         pair.post(60 * 1460);
         let mut taken = 0;
         while taken < 60 * 1460 {
@@ -98,7 +98,7 @@ fn a_sawtooth_reader_makes_no_small_segments() {
 // RFC 9293 §3.8.6: a retransmission of the peer that acknowledges more also updates the window. The window of a later
 // segment, advertised for less, must not be shifted with SND.UNA.
 #[test]
-fn the_window_belongs_to_its_acknowledgement() {
+fn window_applies_to_its_acknowledgement() {
     let mut bench = Bench::new(state());
     bench.post(3_000);
     bench.sent();

@@ -36,7 +36,7 @@ fn segments(cubic: &Cubic) -> f64 {
 
 // RFC 9438 §4.2 figures 1 and 2, on a path with an RTT too long for Reno's estimate to matter.
 #[test]
-fn the_window_follows_the_curve() {
+fn window_follows_cubic_curve() {
     let w_max = 2_000.0;
     let k = (w_max * (1.0 - BETA) / C).cbrt();
     let mut cubic = after_loss(2_000);
@@ -53,7 +53,7 @@ fn the_window_follows_the_curve() {
 
 // RFC 9438 §4.6, §4.7: seven tenths; a loss below the previous maximum triggers fast convergence.
 #[test]
-fn reduction_and_fast_convergence() {
+fn repeated_loss_applies_fast_convergence() {
     let mut cubic = after_loss(1_000);
     assert_eq!((cubic.cwnd(), cubic.ssthresh()), (700 * MSS, Some(700 * MSS)));
     // Second loss before W_max: the plateau is 0.85 of 700.
@@ -73,7 +73,7 @@ fn reduction_and_fast_convergence() {
 // Linux: before the first loss at least a twentieth per RTT, regardless of the curve; a spurious loss does not end
 // that.
 #[test]
-fn the_search_for_the_first_loss() {
+fn window_before_first_loss_has_minimum_growth() {
     let mut cubic = Cubic::new(window(100 * MSS, None));
     cubic.window.ssthresh = Some(100 * MSS);
     let mut now = Instant::ZERO;
@@ -95,7 +95,7 @@ fn the_search_for_the_first_loss() {
 
 // RFC 9438 §4.8: slow start to seven tenths, then the curve from its plateau: K is 0.
 #[test]
-fn timeout() {
+fn timeout_restarts_slow_start() {
     let mut cubic = after_loss(2_000);
     cubic.on_rto(Instant::ZERO, 1_000 * MSS, true);
     assert_eq!((cubic.cwnd(), cubic.ssthresh()), (MSS, Some(700 * MSS)));
@@ -114,7 +114,7 @@ fn timeout() {
 
 // RFC 9438 §4.9.2, RFC 5682 §4: undo restores the state before the loss.
 #[test]
-fn undo_restores_the_curve() {
+fn undo_restores_curve() {
     let (mut cubic, mut other) = (after_loss(2_000), after_loss(2_000));
     let mut now = Instant::ZERO;
     run(&mut cubic, &mut now, Duration::from_secs(5), RTT);
@@ -132,7 +132,7 @@ fn undo_restores_the_curve() {
 
 // RFC 9438 §4.3: 9/17 of a segment per window until the old window is reached, then one.
 #[test]
-fn the_reno_friendly_region() {
+fn short_rtt_follows_reno() {
     let rtt = Duration::from_millis(1);
     let mut cubic = after_loss(100);
     let mut now = Instant::ZERO;
@@ -151,7 +151,7 @@ fn the_reno_friendly_region() {
 
 // RFC 9438 §4.2, §5.8: unused and idle time are not part of t.
 #[test]
-fn unused_time_does_not_count() {
+fn unused_time_is_not_counted() {
     let mut now = Instant::ZERO;
     let mut cubic = after_loss(1_000);
     run(&mut cubic, &mut now, Duration::from_secs(5), RTT);
@@ -182,7 +182,7 @@ fn growth_is_bounded() {
 
 // RFC 9438 §5.1 tables 1 and 2: average window with one loss per 1/p segments.
 #[test]
-fn average_windows_are_those_of_the_rfc() {
+fn average_windows_match_rfc_tables() {
     for (rtt_ms, losses_per_million, expected) in [
         (100, 1_000, 38.0),
         (100, 100, 187.0),
@@ -243,7 +243,7 @@ fn two_flows_converge() {
 proptest! {
     // §4.2 figure 2 needs a cube root; the result is exact.
     #[test]
-    fn cube_roots(value in any::<u128>(), shift in 0u32..128) {
+    fn cube_root_is_exact(value in any::<u128>(), shift in 0u32..128) {
         let value = value >> shift;
         let root = u128::from(cube_root(value));
         prop_assert!(root * root * root <= value);
@@ -253,7 +253,7 @@ proptest! {
 
     // RFC 9438 §4.2 to §4.8: integer arithmetic matches the formulas in floating point for any sequence of events.
     #[test]
-    fn integers_agree_with_a_float_model(steps in prop::collection::vec(step(), 1..300)) {
+    fn integer_arithmetic_matches_float_model(steps in prop::collection::vec(step(), 1..300)) {
         let mut cubic = Cubic::new(window(100 * MSS, Some(MSS)));
         let mut model = Model::of(&cubic);
         let mut now = Instant::ZERO;
@@ -327,7 +327,7 @@ struct Stage {
 
 impl Model {
     fn of(cubic: &Cubic) -> Self {
-        let Cubic { window, prior, w_max, epoch, searching: _, before: _ } = cubic;
+        let Cubic { window, prior, w_max, epoch, searching: _, saved: _ } = cubic;
         let segments = |bytes: u64| bytes as f64 / MSS as f64;
         Self {
             cwnd: segments(window.cwnd),

@@ -26,7 +26,7 @@ fn all_sent() -> Bench {
 
 // §4, IsLost: more than two segments sacked above, or three separate ranges, however small.
 #[test]
-fn what_is_lost() {
+fn three_sacked_segments_or_ranges_indicate_loss() {
     let mut bench = flight_with(true, COUNT);
     sack(&mut bench, 0, &[block(1, 3)]);
     assert_eq!(numbers(&mut bench), [10, 11], "two segments are not more than two");
@@ -46,7 +46,7 @@ fn what_is_lost() {
 
 // §5 step 4: the third duplicate ACK starts recovery even if too few bytes are sacked.
 #[test]
-fn three_duplicate_acks() {
+fn third_duplicate_ack_starts_recovery() {
     let mut bench = flight_with(true, COUNT);
     for n in 1..=3 {
         let start = LOCAL + 2 * MSS;
@@ -59,7 +59,7 @@ fn three_duplicate_acks() {
 
 // §4, NextSeg: rule 1 lost data, rule 3 unsacked data, rule 4 the last segment, once; rule 2 has nothing to send.
 #[test]
-fn next_segment() {
+fn next_segment_follows_rfc_6675() {
     let mut bench = all_sent();
     // 0 and 2 are below three sacked segments, 4 and 6 are not.
     sack(&mut bench, 0, &[block(5, 6), block(3, 4), block(1, 2)]);
@@ -84,7 +84,7 @@ fn next_segment() {
 
 // §5.1: after a timeout SACK only excludes data from retransmission, and no retransmitted data is marked lost again.
 #[test]
-fn after_a_time_out() {
+fn timeout_retransmits_unsacked_data_once() {
     let mut bench = all_sent();
     sack(&mut bench, 0, &[block(8, 9)]);
     while bench.tcp.info(bench.now).timeouts == 0 {
@@ -106,7 +106,7 @@ fn after_a_time_out() {
 
 // RFC 5827 §3.2: three segments outstanding, all but one sacked.
 #[test]
-fn early_retransmit() {
+fn small_flight_needs_fewer_duplicates() {
     let mut bench = all_sent();
     bench.ack(7 * MSS);
     sack(&mut bench, 7, &[block(8, 9)]);

@@ -4,7 +4,7 @@ use super::*;
 
 // RFC 9293 §3.10.7.4, RFC 5961 §5: an acknowledgement of unsent data causes a challenge ACK, and no growth.
 #[test]
-fn optimistic_acknowledgements() {
+fn ack_of_unsent_data_is_challenged() {
     let mut bench = flight(true);
     let before = bench.tcp.info(bench.now);
     bench.ack(10 * MSS + 1);
@@ -19,7 +19,7 @@ fn optimistic_acknowledgements() {
 
 // RFC 3465 §2.1: many small acknowledgements open the window no further than one for all.
 #[test]
-fn acknowledgement_division() {
+fn divided_acks_grow_window_once() {
     let mut divided = flight(false);
     for bytes in (10..=MSS).step_by(10) {
         divided.ack(bytes);
@@ -33,7 +33,7 @@ fn acknowledgement_division() {
 
 // RFC 9937 §4: duplicate ACKs beyond the flight allow no further transmissions.
 #[test]
-fn a_flood_of_duplicates() {
+fn duplicate_ack_flood_sends_nothing_more() {
     for with_prr in [false, true] {
         let options = RecoveryOptions { prr: with_prr, ..RecoveryOptions::default() };
         let mut bench = flight_with(false, options);
@@ -67,7 +67,7 @@ fn large(options: RecoveryOptions) -> Bench {
 
 /// Acknowledges the large window segment by segment, with every hundredth segment lost; returns the records visited per
 /// acknowledgement.
-fn steps_of_a_lossy_window(options: RecoveryOptions) -> u64 {
+fn records_per_ack_of_lossy_window(options: RecoveryOptions) -> u64 {
     let mut bench = large(options);
     bench.now += RTT;
     let before = bench.tcp.recovery.steps();
@@ -91,17 +91,17 @@ fn steps_of_a_lossy_window(options: RecoveryOptions) -> u64 {
 
 // A window of 16 MiB with 1 % loss: an acknowledgement visits a few records, not 11,000.
 #[test]
-fn the_cost_of_an_acknowledgement() {
+fn ack_cost_is_bounded() {
     for rack in [true, false] {
         let options = RecoveryOptions { rack, ..RecoveryOptions::default() };
-        let steps = steps_of_a_lossy_window(options);
+        let steps = records_per_ack_of_lossy_window(options);
         assert!(steps <= 20, "rack {rack}: {steps} records per acknowledgement");
     }
 }
 
 // The same after a timeout: the search for lost data continues at its last position.
 #[test]
-fn the_cost_of_a_time_out() {
+fn timeout_cost_is_bounded() {
     let options = RecoveryOptions { f_rto: false, ..RecoveryOptions::default() };
     let mut bench = large(options);
     while bench.tcp.info(bench.now).timeouts == 0 {
@@ -121,7 +121,7 @@ fn the_cost_of_a_time_out() {
 
 // RFC 2018 §8: alternating blocks over a large window: bounded work per acknowledgement, and no timeout.
 #[test]
-fn alternating_blocks() {
+fn alternating_blocks_have_bounded_cost() {
     let mut bench = large(RecoveryOptions::default());
     bench.now += RTT;
     let before = bench.tcp.recovery.steps();

@@ -2,14 +2,14 @@
 
 use super::*;
 
-fn patient(max_rt: Option<u32>) -> Bench {
+fn with_max_rt(max_rt: Option<u32>) -> Bench {
     let mut state = state();
     state.tcp.cached.max_rt = max_rt;
     reno(state, RecoveryOptions::default())
 }
 
 /// Runs until the connection times out; returns the time taken.
-fn give_up(bench: &mut Bench) -> Duration {
+fn time_to_timeout(bench: &mut Bench) -> Duration {
     let since = bench.now;
     for _ in 0..100 {
         bench.wait_for_timer();
@@ -25,29 +25,29 @@ fn give_up(bench: &mut Bench) -> Duration {
 
 // RFC 9293 §3.8.3 (R2), RFC 5482 §3: MaxRT is exact to the millisecond, not to the next backoff.
 #[test]
-fn max_rt_while_retransmitting() {
-    let mut bench = patient(Some(10_000));
+fn max_rt_limits_retransmission() {
+    let mut bench = with_max_rt(Some(10_000));
     bench.post(1);
     bench.sent();
     // Counted from the first timeout, after 1 s.
-    assert_eq!(give_up(&mut bench), Duration::from_secs(11));
+    assert_eq!(time_to_timeout(&mut bench), Duration::from_secs(11));
     assert_eq!(bench.tcp.info(bench.now).timeouts, 3);
 }
 
 // CH §3.5: 0 is a count, 15 by default: 1 + 2 + ... + 32 s, then ten times 60 s.
 #[test]
-fn the_count_while_retransmitting() {
-    let mut bench = patient(Some(0));
+fn count_limits_retransmission() {
+    let mut bench = with_max_rt(Some(0));
     bench.post(1);
     bench.sent();
-    assert_eq!(give_up(&mut bench), Duration::from_secs(63 + 10 * 60));
+    assert_eq!(time_to_timeout(&mut bench), Duration::from_secs(63 + 10 * 60));
     assert_eq!(bench.tcp.info(bench.now).timeouts, 15);
 }
 
 // RFC 5482 §3: progress restarts the time limit.
 #[test]
-fn progress_starts_the_time_anew() {
-    let mut bench = patient(Some(10_000));
+fn progress_restarts_max_rt() {
+    let mut bench = with_max_rt(Some(10_000));
     bench.post(2);
     bench.sent();
     for _ in 0..3 {
@@ -56,14 +56,14 @@ fn progress_starts_the_time_anew() {
     }
     bench.ack(1);
     bench.sent();
-    assert!(give_up(&mut bench) >= Duration::from_secs(10));
+    assert!(time_to_timeout(&mut bench) >= Duration::from_secs(10));
 }
 
 // RFC 5482 §3, RFC 9293 §3.8.6.1: a closed window does not stop MaxRT, with or without probe responses.
 #[test]
-fn max_rt_with_a_closed_window() {
+fn max_rt_limits_closed_window() {
     for answered in [false, true] {
-        let mut bench = patient(Some(10_000));
+        let mut bench = with_max_rt(Some(10_000));
         bench.input(Segment { window: 0, ..ack() });
         bench.post(100);
         bench.sent();
@@ -92,8 +92,8 @@ fn max_rt_with_a_closed_window() {
 
 // RFC 9293 §3.8.6.1, CH §10.4: without MaxRT a peer that responds to probes may keep its window closed forever.
 #[test]
-fn a_closed_window_that_answers() {
-    let mut bench = patient(Some(0));
+fn responding_closed_window_never_times_out() {
+    let mut bench = with_max_rt(Some(0));
     bench.input(Segment { window: 0, ..ack() });
     bench.post(100);
     bench.sent();
@@ -110,7 +110,7 @@ fn a_closed_window_that_answers() {
 
 // RFC 6298 §5.3: each acknowledgement of new data restarts the timer. Similar to §5.7: its sample resets the backoff.
 #[test]
-fn the_timer_starts_anew() {
+fn new_ack_restarts_retransmission_timer() {
     let mut bench = flight(false);
     bench.wait_for_timer();
     bench.wait_for_timer();

@@ -5,7 +5,7 @@ use super::*;
 
 // fast_recovery/prr-ss-ack-below-snd_una: the SACK blocks of a reordered ACK are still processed.
 #[test]
-fn blocks_of_an_old_acknowledgement() {
+fn reordered_ack_blocks_are_processed() {
     let mut bench = flight(true);
     sack(&mut bench, 0, &[block(1, 2)]);
     sack(&mut bench, 0, &[block(1, 3)]);
@@ -32,7 +32,7 @@ fn blocks_of_an_old_acknowledgement() {
 // sack/sack-shift-sacked-2-6-8-3-9-nofack: three sacked segments mark everything below the highest lost at once. A
 // fourth one in between is reordering.
 #[test]
-fn three_scattered_segments() {
+fn three_scattered_sacks_mark_lower_data_lost() {
     let mut bench = flight(true);
     for blocks in [&[block(2, 3)][..], &[block(6, 7), block(2, 3)]] {
         sack(&mut bench, 0, blocks);
@@ -55,7 +55,7 @@ fn three_scattered_segments() {
 
 // fast_retransmit/fr-4pkt, fr-4pkt-sack: four segments are enough for three duplicate ACKs.
 #[test]
-fn four_segments() {
+fn four_segments_are_enough_for_fast_retransmit() {
     for with_sack in [false, true] {
         let mut state = state();
         state.tcp.constant.sack_enabled = with_sack;
@@ -78,7 +78,7 @@ fn four_segments() {
 
 // fast_recovery/prr-ss-30pkt-lost1_4: after recovery a flight of the slow start threshold may be sent at once.
 #[test]
-fn the_window_after_recovery() {
+fn window_after_recovery_is_threshold() {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
     let mut bench = reno(state, RecoveryOptions::default());
@@ -104,7 +104,7 @@ fn the_window_after_recovery() {
 
 // user_timeout/user_timeout: an unacknowledged FIN times out by MaxRT too.
 #[test]
-fn a_lonely_fin() {
+fn unacknowledged_fin_times_out() {
     let mut state = state();
     state.tcp.cached.max_rt = Some(3_000);
     (state.tcp.delegated.srtt, state.tcp.delegated.rtt_var) = (100 * 8, 4);

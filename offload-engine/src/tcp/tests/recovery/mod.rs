@@ -60,7 +60,7 @@ fn sack(bench: &mut Bench, to: u32, blocks: &[SackBlock]) {
 
 // RFC 3042: the first two duplicate ACKs send new data; RFC 5681 §3.2: the third retransmits the hole.
 #[test]
-fn limited_transmit_and_fast_retransmit() {
+fn third_duplicate_ack_retransmits_hole() {
     let options = RecoveryOptions { prr: false, ..RecoveryOptions::default() };
     let mut bench = flight_with(false, options);
     bench.ack(0);
@@ -84,7 +84,7 @@ fn limited_transmit_and_fast_retransmit() {
 
 // RFC 6582 §3.2 step 3: a partial ACK retransmits the next hole at once; a full one ends the episode.
 #[test]
-fn partial_acknowledgements() {
+fn partial_ack_retransmits_next_hole() {
     let mut bench = flight(false);
     for _ in 0..3 {
         bench.ack(0);
@@ -100,7 +100,7 @@ fn partial_acknowledgements() {
 
 // RFC 5681 §2: a window update, data, or an ACK with nothing outstanding is no duplicate ACK.
 #[test]
-fn what_is_no_duplicate() {
+fn window_updates_and_data_are_no_duplicate_acks() {
     let mut bench = flight(false);
     for n in 0..5 {
         bench.input(Segment { window: 60_001 + n, ..ack() });
@@ -111,7 +111,7 @@ fn what_is_no_duplicate() {
 
 // RFC 6675 §5: lost bytes first, then new ones, limited by `pipe`.
 #[test]
-fn sack_recovery() {
+fn sack_recovery_sends_lost_bytes_first() {
     let mut bench = flight(true);
     sack(&mut bench, 0, &[block(2, 3)]);
     assert_eq!(numbers(&mut bench), [10], "limited transmit");
@@ -134,7 +134,7 @@ fn sack_recovery() {
 
 // RFC 8985 §6.2: a retransmission is lost when data sent after it has arrived.
 #[test]
-fn a_lost_retransmission_is_found() {
+fn lost_retransmission_is_detected() {
     let mut bench = flight(true);
     sack(&mut bench, 0, &[block(1, 6)]);
     let first = numbers(&mut bench);
@@ -152,7 +152,7 @@ fn a_lost_retransmission_is_found() {
 
 // RFC 8985 §6.2: one later segment is enough if the reordering window also passes (early retransmit).
 #[test]
-fn the_reordering_timer() {
+fn reordering_timer_starts_recovery() {
     let mut bench = flight(true);
     bench.ack(5 * MSS);
     bench.tcp.post_send(bench.now, NblChain::new());
@@ -168,7 +168,7 @@ fn the_reordering_timer() {
 
 // RFC 8985 §7: a lost tail is probed after two RTTs, long before the RTO.
 #[test]
-fn tail_loss_probe() {
+fn lost_tail_is_probed() {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
     let mut bench = reno(state, RecoveryOptions::default());
@@ -192,7 +192,7 @@ fn tail_loss_probe() {
 
 // RFC 8985 §7.2: the ACK of a single segment may be delayed by 40 ms, here and in Linux, and by a late timer.
 #[test]
-fn a_lone_segment_is_not_probed_before_a_delayed_ack() {
+fn single_segment_is_probed_after_delayed_ack() {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
     let mut bench = reno(state, RecoveryOptions::default());
@@ -211,7 +211,7 @@ fn a_lone_segment_is_not_probed_before_a_delayed_ack() {
 
 // RFC 6298 §5.4, RFC 6675 §5.1: retransmission from SND.UNA, one segment first; sacked data is excluded.
 #[test]
-fn time_out() {
+fn timeout_retransmits_unsacked_data() {
     let mut bench = flight(true);
     sack(&mut bench, 0, &[block(8, 10)]);
     numbers(&mut bench);
@@ -236,7 +236,7 @@ fn time_out() {
 
 // RFC 2018 §8: a sacked segment at SND.UNA at a timeout means that the peer has reneged.
 #[test]
-fn reneging() {
+fn reneged_data_is_retransmitted() {
     let mut bench = flight(true);
     sack(&mut bench, 0, &[block(1, 10)]);
     numbers(&mut bench);
@@ -252,7 +252,7 @@ fn reneging() {
 
 // RFC 6298 §3 (Karn): an ACK that covers a retransmission gives no sample, except by timestamps.
 #[test]
-fn samples() {
+fn retransmissions_give_no_rtt_sample() {
     let mut bench = flight(false);
     bench.ack(MSS);
     assert_eq!(bench.tcp.info(bench.now).rtt, Some(Duration::from_millis(10)));
@@ -280,7 +280,7 @@ fn samples() {
 
 // RFC 8985 §5.1: a GSO packet is one transmission; only its missing segments are retransmitted.
 #[test]
-fn a_piece_of_a_super_segment() {
+fn lost_part_of_gso_packet_is_retransmitted() {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
     let mut bench = reno(state, RecoveryOptions::default());

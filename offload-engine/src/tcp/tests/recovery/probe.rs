@@ -23,7 +23,7 @@ fn reductions(bench: &Bench) -> u64 {
 
 // §7.4.2: original and probe have arrived: no loss.
 #[test]
-fn both_arrived() {
+fn arrived_original_and_probe_indicate_no_loss() {
     let mut bench = probed(true, 4);
     bench.ack(4 * MSS);
     sack(&mut bench, 4, &[block(3, 4)]);
@@ -37,7 +37,7 @@ fn both_arrived() {
 
 // §7.4.2: the same, with a peer without DSACK.
 #[test]
-fn a_duplicate_ack_without_blocks() {
+fn duplicate_ack_without_dsack_indicates_no_loss() {
     let mut bench = probed(true, 4);
     bench.ack(4 * MSS);
     bench.ack(4 * MSS);
@@ -49,7 +49,7 @@ fn a_duplicate_ack_without_blocks() {
 
 // §7.4.2: only the probe has arrived: the loss needs no repair but reduces the window.
 #[test]
-fn the_probe_has_repaired_the_loss() {
+fn loss_repaired_by_probe_reduces_window() {
     let mut bench = probed(true, 4);
     bench.ack(4 * MSS);
     assert_eq!(reductions(&bench), 0, "the original may still arrive");
@@ -63,7 +63,7 @@ fn the_probe_has_repaired_the_loss() {
 
 // §7.3: new data if there is any; its acknowledgement indicates no loss.
 #[test]
-fn new_data_as_a_probe() {
+fn new_data_is_used_as_probe() {
     let mut bench = flight(true);
     bench.ack(MSS);
     numbers(&mut bench);
@@ -80,7 +80,7 @@ fn new_data_as_a_probe() {
 
 // §7.2: one probe per pause, then the retransmission timer, which the probe restarts (§7.3).
 #[test]
-fn one_probe_then_the_time_out() {
+fn unanswered_probe_is_followed_by_timeout() {
     let mut bench = probed(true, 4);
     let waited = bench.wait_for_timer();
     assert_eq!(waited, Duration::from_millis(200));
@@ -90,7 +90,7 @@ fn one_probe_then_the_time_out() {
 
 // §7.2: the probe is due with the retransmission timer at the latest, and replaces it.
 #[test]
-fn the_probe_takes_the_place_of_the_time_out() {
+fn early_timeout_is_replaced_by_probe() {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
     // SRTT 250 ms without variance: two SRTTs are longer than the RTO.
@@ -107,7 +107,7 @@ fn the_probe_takes_the_place_of_the_time_out() {
 
 // Extension of RFC 8985: without SACK the one duplicate ACK caused by a probe repairs the tail.
 #[test]
-fn a_probe_without_sack() {
+fn probe_without_sack_repairs_tail() {
     let mut bench = probed(false, 4);
     bench.ack(MSS);
     assert_eq!(numbers(&mut bench), [1], "fast retransmit");
@@ -121,7 +121,7 @@ fn a_probe_without_sack() {
 
 // The same without a loss: the response to the probe starts no recovery.
 #[test]
-fn a_needless_probe_without_sack() {
+fn unnecessary_probe_without_sack_has_no_effect() {
     let mut bench = probed(false, 4);
     bench.ack(4 * MSS);
     bench.post(2 * MSS as usize);

@@ -10,7 +10,7 @@ struct Turn {
     /// Lost, late or duplicated segments: two bits per segment.
     fates: u64,
     /// Lost acknowledgements: one bit per segment.
-    deaf: u64,
+    acks_lost: u64,
     micros: u64,
     post: usize,
 }
@@ -19,7 +19,7 @@ fn turn() -> impl Strategy<Value = Turn> {
     // The AND of two masks sets a quarter of the bits.
     let sparse = || (any::<u64>(), any::<u64>()).prop_map(|(a, b)| a & b);
     (sparse(), sparse(), 1_u64..30_000, 0_usize..20_000)
-        .prop_map(|(fates, deaf, micros, post)| Turn { fates, deaf, micros, post })
+        .prop_map(|(fates, acks_lost, micros, post)| Turn { fates, acks_lost, micros, post })
 }
 
 fn options() -> impl Strategy<Value = RecoveryOptions> {
@@ -42,7 +42,7 @@ struct Peer {
     nxt: usize,
     /// Blocks, newest first.
     blocks: Vec<(usize, usize)>,
-    told: Vec<bool>,
+    sacked: Vec<bool>,
 }
 
 impl Peer {
@@ -94,9 +94,9 @@ impl Wire {
             let (start, end) = (start as usize, start as usize + transmit.payload_len);
             prop_assert!(end <= self.posted);
             if transmit.retransmission {
-                let told = self.peer.told.get(start..end).unwrap_or(&[]);
+                let sacked = self.peer.sacked.get(start..end).unwrap_or(&[]);
                 prop_assert!(
-                    !told.contains(&true),
+                    !sacked.contains(&true),
                     "sacked bytes are retransmitted: {start}..{end}"
                 );
             }
@@ -105,15 +105,15 @@ impl Wire {
         Ok(sent)
     }
 
-    fn arrive(&mut self, start: usize, end: usize, heard: bool) {
+    fn arrive(&mut self, start: usize, end: usize, acked: bool) {
         let duplicate = self.peer.take(start, end);
-        if !heard {
+        if !acked {
             return;
         }
         let sacks = if self.with_sack { self.peer.sacks(duplicate) } else { vec![] };
-        self.peer.told.resize(self.peer.have.len(), false);
+        self.peer.sacked.resize(self.peer.have.len(), false);
         for (start, end) in &sacks {
-            self.peer.told[*start..*end].fill(true);
+            self.peer.sacked[*start..*end].fill(true);
         }
         let seq = |offset: usize| LOCAL + offset as u32;
         let blocks: Vec<_> =
@@ -131,15 +131,15 @@ impl Wire {
             self.bench.tcp.handle_timeout(self.bench.now);
         }
         for (index, (start, end)) in sent.into_iter().enumerate() {
-            let heard = turn.deaf >> (index % 64) & 1 == 0;
+            let acked = turn.acks_lost >> (index % 64) & 1 == 0;
             match turn.fates >> (2 * index % 64) & 3 {
                 1 => {}
                 2 => self.late.push((start, end)),
                 3 => {
-                    self.arrive(start, end, heard);
-                    self.arrive(start, end, heard);
+                    self.arrive(start, end, acked);
+                    self.arrive(start, end, acked);
                 }
-                _ => self.arrive(start, end, heard),
+                _ => self.arrive(start, end, acked),
             }
         }
         for (start, end) in late {
@@ -155,8 +155,8 @@ impl Wire {
         prop_assert!(tcp.recovery.in_flight() <= outstanding);
         prop_assert!(tcp.recovery.occupied() <= outstanding);
         prop_assert!(tcp.recovery.is_idle() == (outstanding == 0));
-        let waits = outstanding == 0 || tcp.timers.is_running(Timer::Retransmit);
-        prop_assert!(waits, "outstanding data without a retransmission timer");
+        let timer_runs = outstanding == 0 || tcp.timers.is_running(Timer::Retransmit);
+        prop_assert!(timer_runs, "outstanding data without a retransmission timer");
         Ok(())
     }
 }
@@ -165,7 +165,7 @@ proptest! {
     // RFC 2018 §5, RFC 6675 §4: nothing below SND.UNA and nothing sacked is retransmitted, also after a timeout. The
     // sums hold, and all data arrives in the end.
     #[test]
-    fn only_what_may_be_lost_is_resent(
+    fn only_unsacked_data_is_retransmitted(
         with_sack: bool,
         recovery in options(),
         turns in prop::collection::vec(turn(), 1..60),
@@ -177,12 +177,12 @@ proptest! {
         for turn in &turns {
             wire.turn(turn)?;
         }
-        let calm = Turn { fates: 0, deaf: 0, micros: 1_000, post: 0 };
+        let no_impairments = Turn { fates: 0, acks_lost: 0, micros: 1_000, post: 0 };
         for _ in 0..2_000 {
             if wire.peer.nxt == wire.posted {
                 break;
             }
-            wire.turn(&calm)?;
+            wire.turn(&no_impairments)?;
             let deadline = wire.bench.tcp.poll_timeout();
             wire.bench.now = wire.bench.now.max(deadline.unwrap_or(wire.bench.now));
             wire.bench.tcp.handle_timeout(wire.bench.now);

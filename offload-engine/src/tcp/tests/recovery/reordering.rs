@@ -17,7 +17,7 @@ fn reordered() -> Bench {
 
 // Step 4: without reordering three sacked segments are enough; with it a quarter of an RTT has to pass.
 #[test]
-fn the_window_opens_once_reordering_is_seen() {
+fn reordering_opens_reordering_window() {
     for seen in [false, true] {
         let mut bench = if seen { reordered() } else { flight(true) };
         bench.now += RTT;
@@ -35,7 +35,7 @@ fn the_window_opens_once_reordering_is_seen() {
 
 // Step 3: blocks are sent newest first: blocks missed by a lost acknowledgement are no reordering.
 #[test]
-fn a_lost_acknowledgement_is_no_reordering() {
+fn lost_acknowledgement_is_no_reordering() {
     let mut bench = flight(true);
     sack(&mut bench, 0, &[block(1, 2)]);
     sack(&mut bench, 0, &[block(7, 9), block(4, 6), block(1, 2)]);
@@ -47,8 +47,8 @@ fn a_lost_acknowledgement_is_no_reordering() {
 // Step 2: an acknowledgement faster than any RTT is for the original, so it does not mark data sent with the
 // retransmission lost.
 #[test]
-fn an_answer_that_is_too_fast() {
-    for (after, condemns) in [(RTT / 2, false), (RTT, true)] {
+fn fast_acknowledgement_is_for_original() {
+    for (after, marks_lost) in [(RTT / 2, false), (RTT, true)] {
         let mut bench = flight(true);
         bench.ack(MSS);
         let new = numbers(&mut bench);
@@ -60,13 +60,13 @@ fn an_answer_that_is_too_fast() {
         sack(&mut bench, 2, &[block(2, 3), block(4, 8)]);
         let sent = numbers(&mut bench);
         let lost = sent.iter().filter(|n| new.contains(n)).count();
-        assert_eq!(lost > 0, condemns, "{sent:?}");
+        assert_eq!(lost > 0, marks_lost, "{sent:?}");
     }
 }
 
 // Step 4: each RTT with a DSACK widens the window by a quarter RTT, up to SRTT. 16 recoveries without one reset it.
 #[test]
-fn reports_of_duplicates_widen_the_window() {
+fn dsacks_widen_reordering_window() {
     let mut bench = reordered();
     let mut una = 10;
     let mut windows = vec![];

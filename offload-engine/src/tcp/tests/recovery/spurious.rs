@@ -19,7 +19,7 @@ fn undone(bench: &Bench) -> (u64, u64, u64, u64) {
 
 // RFC 5682 §2.1: two acknowledgements that advance, with new data between them.
 #[test]
-fn f_rto_without_sack() {
+fn f_rto_undoes_timeout_without_sack() {
     let mut bench = timed_out(false);
     bench.ack(MSS);
     assert_eq!(numbers(&mut bench), [10, 11], "step 2b");
@@ -36,7 +36,7 @@ fn f_rto_without_sack() {
 
 // RFC 5682 §2.1 step 3a: a duplicate ACK after new data shows a real loss: slow start continues.
 #[test]
-fn f_rto_of_a_real_loss() {
+fn f_rto_detects_real_loss() {
     let mut bench = timed_out(false);
     bench.ack(MSS);
     assert_eq!(numbers(&mut bench), [10, 11]);
@@ -48,7 +48,7 @@ fn f_rto_of_a_real_loss() {
 
 // RFC 5682 §2.1 step 2a: everything is acknowledged at once: the retransmission has filled a hole.
 #[test]
-fn f_rto_is_not_fooled_by_a_filled_hole() {
+fn filled_hole_is_no_spurious_timeout() {
     for with_sack in [false, true] {
         let mut bench = timed_out(with_sack);
         if with_sack {
@@ -72,7 +72,7 @@ fn f_rto_is_not_fooled_by_a_filled_hole() {
 
 // RFC 5682 §2.1: without new data to send F-RTO is not used.
 #[test]
-fn f_rto_without_new_data() {
+fn f_rto_needs_new_data() {
     let mut bench = reno(state(), RecoveryOptions::default());
     bench.post(4 * MSS as usize);
     bench.sent();
@@ -87,7 +87,7 @@ fn f_rto_without_new_data() {
 
 // RFC 5682 §2.1 step 1: a second timeout restarts F-RTO; undo restores the window before the first.
 #[test]
-fn f_rto_after_two_time_outs() {
+fn second_timeout_restarts_f_rto() {
     let mut bench = timed_out(false);
     bench.wait_for_timer();
     assert_eq!(numbers(&mut bench), [0]);
@@ -118,7 +118,7 @@ fn stamped_ack(bench: &mut Bench, segments: u32, echo: u32) {
 
 // RFC 3522 §3.2 step 5: the echo identifies the acknowledged transmission, across the wrap of the clock.
 #[test]
-fn a_time_out_and_the_echo() {
+fn older_echo_undoes_timeout() {
     for spurious in [true, false] {
         let (mut bench, original) = stamped();
         let mut again = None;
@@ -138,7 +138,7 @@ fn a_time_out_and_the_echo() {
 
 // RFC 3522 §3.2: only the first acknowledgement of a retransmission counts.
 #[test]
-fn the_echo_counts_once() {
+fn only_first_echo_is_evaluated() {
     let (mut bench, original) = stamped();
     bench.now += RTT;
     let blocks = [SackBlock { start: LOCAL + 1448, end: LOCAL + 5 * 1448 }];
@@ -153,7 +153,7 @@ fn the_echo_counts_once() {
 
 // RFC 2883, RFC 3708: with one of two retransmissions needed, nothing is undone.
 #[test]
-fn a_report_of_half_is_not_enough() {
+fn partial_dsack_does_not_undo() {
     for (reports, undo) in [(1, 0), (2, 1)] {
         let mut bench = flight(true);
         sack(&mut bench, 0, &[block(2, 6)]);
@@ -176,7 +176,7 @@ fn a_report_of_half_is_not_enough() {
 
 // RFC 2883 §4: duplicates created by the network are ignored.
 #[test]
-fn the_networks_duplicates_do_not_count() {
+fn network_duplicates_are_ignored() {
     let mut bench = flight(true);
     for n in 1..=5 {
         sack(&mut bench, 5, &[block(n - 1, n)]);
@@ -189,7 +189,7 @@ fn the_networks_duplicates_do_not_count() {
 
 // RFC 4015 §3: an undone episode leaves nothing marked lost, and a real loss after it is repaired.
 #[test]
-fn life_goes_on_after_undo() {
+fn real_loss_after_undo_is_repaired() {
     let (mut bench, original) = stamped();
     bench.now += RTT;
     let timestamps = Some(Timestamps { value: 1, echo: original });
@@ -217,7 +217,7 @@ fn life_goes_on_after_undo() {
 
 // RFC 6582 §3.2 step 2: duplicate ACKs caused by retransmissions of a timeout start no recovery.
 #[test]
-fn duplicates_after_a_time_out() {
+fn duplicate_acks_after_timeout_start_no_recovery() {
     let options = RecoveryOptions { f_rto: false, ..RecoveryOptions::default() };
     let mut bench = flight_with(false, options);
     while bench.tcp.info(bench.now).timeouts == 0 {

@@ -24,13 +24,13 @@ fn compare<T>(
 }
 
 #[test]
-fn everything_is_on_by_default() {
+fn all_options_are_enabled_by_default() {
     assert_eq!(Config::default().recovery, ALL);
 }
 
 // RFC 8985 §1: a lost retransmission is detected by data sent after it; with RFC 6675 only by a timeout.
 #[test]
-fn rack() {
+fn rack_detects_lost_retransmission() {
     let [on, off] = compare(
         |options| options.rack = false,
         |options| {
@@ -52,7 +52,7 @@ fn rack() {
 
 // RFC 8985 §7: the tail is probed after two RTTs, otherwise retransmitted after the RTO.
 #[test]
-fn tail_loss_probe() {
+fn tail_loss_probe_avoids_timeout() {
     let [on, off] = compare(
         |options| options.tail_loss_probe = false,
         |options| {
@@ -73,7 +73,7 @@ fn tail_loss_probe() {
 // RFC 9937 §3: the flight shrinks evenly, one segment sent per two delivered; RFC 6675 pauses for half of the flight.
 // Both end at the slow start threshold.
 #[test]
-fn prr() {
+fn prr_reduces_flight_evenly() {
     let [on, off] = compare(
         |options| options.prr = false,
         |options| {
@@ -98,7 +98,7 @@ fn prr() {
 
 // RFC 3042: new data on the first two duplicate ACKs, with SACK and without.
 #[test]
-fn limited_transmit() {
+fn limited_transmit_sends_new_data() {
     for with_sack in [false, true] {
         let [on, off] = compare(
             |options| options.limited_transmit = false,
@@ -119,7 +119,7 @@ fn limited_transmit() {
 
 // RFC 5827 §3.1: with three segments and nothing more to send, at most two duplicate ACKs can arrive.
 #[test]
-fn early_retransmit() {
+fn early_retransmit_needs_fewer_duplicates() {
     let [on, off] = compare(
         |options| options.early_retransmit = false,
         |options| {
@@ -139,7 +139,7 @@ fn early_retransmit() {
 
 // RFC 5682 §1: after a spurious timeout the flight is not retransmitted.
 #[test]
-fn f_rto() {
+fn f_rto_avoids_unnecessary_retransmissions() {
     let [on, off] = compare(
         |options| options.f_rto = false,
         |options| {
@@ -164,7 +164,7 @@ fn f_rto() {
 }
 
 /// Returns a connection with a segment delayed by reordering: it was retransmitted, then the original acknowledged.
-fn overtaken(options: RecoveryOptions, timestamps: bool) -> Bench {
+fn reordered(options: RecoveryOptions, timestamps: bool) -> Bench {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
     state.tcp.constant.timestamp_enabled = timestamps;
@@ -186,11 +186,11 @@ fn overtaken(options: RecoveryOptions, timestamps: bool) -> Bench {
 
 // RFC 4015 §3.2: an unnecessary fast retransmit does not reduce the window.
 #[test]
-fn undo() {
+fn undo_restores_window_by_timestamp() {
     let [on, off] = compare(
         |options| options.undo = false,
         |options| {
-            let bench = overtaken(options, true);
+            let bench = reordered(options, true);
             let info = bench.tcp.info(bench.now);
             assert_eq!((info.fast_retransmits, info.total_retrans), (1, 1));
             (info.undo_by_timestamp, info.snd_ssthresh, info.snd_cwnd >= 10 * 1448)
@@ -202,11 +202,11 @@ fn undo() {
 
 // RFC 2883 §4, RFC 3708: a DSACK has the same effect, an RTT later.
 #[test]
-fn dsack() {
+fn dsack_restores_window() {
     let [on, off] = compare(
         |options| options.dsack = false,
         |options| {
-            let mut bench = overtaken(options, false);
+            let mut bench = reordered(options, false);
             bench.transmit(WIRE);
             bench.ack(10 * MSS);
             assert_eq!(bench.tcp.info(bench.now).snd_ssthresh, Some(5 * 1460));
