@@ -219,8 +219,8 @@ impl Connection {
     pub fn deliver(&mut self, now: Instant, data: &[u8], push: bool, consumer: &mut impl Consumer) {
         self.now = now;
         // Older bytes are delivered first.
-        let waits = self.receiver.backlog().is_some();
-        let rest = if waits || data.is_empty() {
+        let has_backlog = self.receiver.backlog().is_some();
+        let rest = if has_backlog || data.is_empty() {
             data
         } else {
             self.deliver_in_order(data, push, consumer)

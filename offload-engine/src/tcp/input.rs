@@ -24,8 +24,8 @@ const SYN_CHALLENGE_INTERVAL: Duration = Duration::from_secs(3);
 pub(super) const CHALLENGE_KEEP_ALIVE: Duration = Duration::from_secs(300);
 /// Responses to empty segments outside the window per [`STRAY_INTERVAL`]: two unsynchronized peers must not acknowledge
 /// each other forever.
-const STRAY_ANSWERS_MAX: u32 = 16;
-/// Interval of [`STRAY_ANSWERS_MAX`].
+const STRAY_RESPONSES_MAX: u32 = 16;
+/// Interval of [`STRAY_RESPONSES_MAX`].
 const STRAY_INTERVAL: Duration = Duration::from_secs(1);
 /// Age from which TS.Recent is invalid (RFC 7323 §5.5).
 const TS_RECENT_AGE_MAX: Duration = Duration::from_secs(24 * 24 * 60 * 60);
@@ -36,19 +36,19 @@ const SACK_BLOCKS_MAX: usize = 4;
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Challenges {
     /// True after the one challenge for RSTs until an acceptable segment arrives (CH §9.2).
-    rst_answered: bool,
-    syn_answered: Option<Instant>,
+    rst_challenged: bool,
+    syn_challenged_at: Option<Instant>,
     stray_since: Option<Instant>,
-    stray_answers: u32,
+    stray_responses: u32,
     /// True if a challenge started keep-alive; an acceptable segment stops it.
     pub(super) keep_alive_armed: bool,
 }
 
 impl Challenges {
     fn allow_syn(&mut self, now: Instant) -> bool {
-        let allowed = self.syn_answered.is_none_or(|at| now - at >= SYN_CHALLENGE_INTERVAL);
+        let allowed = self.syn_challenged_at.is_none_or(|at| now - at >= SYN_CHALLENGE_INTERVAL);
         if allowed {
-            self.syn_answered = Some(now);
+            self.syn_challenged_at = Some(now);
         }
         allowed
     }
@@ -56,10 +56,10 @@ impl Challenges {
     fn allow_stray(&mut self, now: Instant) -> bool {
         if self.stray_since.is_none_or(|since| now - since >= STRAY_INTERVAL) {
             self.stray_since = Some(now);
-            self.stray_answers = 0;
+            self.stray_responses = 0;
         }
-        self.stray_answers += 1;
-        self.stray_answers <= STRAY_ANSWERS_MAX
+        self.stray_responses += 1;
+        self.stray_responses <= STRAY_RESPONSES_MAX
     }
 }
 
@@ -177,7 +177,7 @@ impl Connection {
         }
         if self.is_outdated(segment) {
             // RFC 7323 §5.3 R1.
-            self.answer_stray(segment);
+            self.ack_stray(segment);
             return false;
         }
         // A peer that has filled the window sends at the right edge itself.
@@ -193,8 +193,8 @@ impl Connection {
         // RFC 5961 §3.2.
         if exact {
             self.on_reset();
-        } else if in_window && !self.challenges.rst_answered {
-            self.challenges.rst_answered = true;
+        } else if in_window && !self.challenges.rst_challenged {
+            self.challenges.rst_challenged = true;
             self.challenge(true);
         }
     }
@@ -217,10 +217,10 @@ impl Connection {
             }
             return;
         }
-        self.answer_stray(segment);
+        self.ack_stray(segment);
     }
 
-    fn answer_stray(&mut self, segment: &Segment<'_>) {
+    fn ack_stray(&mut self, segment: &Segment<'_>) {
         if !segment.payload.is_empty() || self.challenges.allow_stray(self.now) {
             self.receiver.ack_now();
         }
@@ -285,7 +285,7 @@ impl Connection {
             self.clock.recent = timestamps.value;
             self.clock.recent_at = self.now;
         }
-        self.challenges.rst_answered = false;
+        self.challenges.rst_challenged = false;
         self.challenges.keep_alive_armed = false;
         self.attempts.keep_alives = 0;
         self.restart_keep_alive();

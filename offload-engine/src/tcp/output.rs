@@ -91,7 +91,7 @@ impl Connection {
 
     fn transmit_data(&mut self, limits: TxLimits) -> Option<Transmit> {
         if self.snd.wnd == 0 {
-            self.await_window();
+            self.start_persist_timer();
             return None;
         }
         self.raise_path_mtu();
@@ -127,14 +127,14 @@ impl Connection {
                 Ok(room) => self.retransmit(start, end, force, most.min(room)),
                 // The first segment of a repair is not paced.
                 Err(_) if force => self.retransmit(start, end, force, self.mss),
-                Err(due) => self.await_pacing(due),
+                Err(due) => self.start_pacing_timer(due),
             };
         }
         if self.snd.nxt < self.send_end() {
             self.restart_after_idle();
             let room = match paced {
                 Ok(room) => room,
-                Err(due) => return self.await_pacing(due),
+                Err(due) => return self.start_pacing_timer(due),
             };
             if let Some(draft) = self.draft_new(most.min(room), false) {
                 return Some(self.transmit(draft));
@@ -168,7 +168,7 @@ impl Connection {
     }
 
     /// Starts the pacing timer: data is ready, but not before `due`.
-    fn await_pacing(&mut self, due: Instant) -> Option<Transmit> {
+    fn start_pacing_timer(&mut self, due: Instant) -> Option<Transmit> {
         self.timers.set(Timer::Pacing, due);
         None
     }
@@ -468,7 +468,7 @@ impl Connection {
     }
 
     /// Starts the persist timer if the window is closed (CH §10.4).
-    fn await_window(&mut self) {
+    fn start_persist_timer(&mut self) {
         if self.window_closed()
             && !self.timers.is_running(Timer::Persist)
             && !self.pending.window_probe

@@ -12,7 +12,7 @@
 //! of more than the small segment shows that the large ones were delayed, not dropped.
 //!
 //! [`RAISE_AFTER`] a reduction the original size is tried again (RFC 1191 §6.3). If the path is still narrow this costs
-//! one flight, or two timeouts in a black hole.
+//! one flight, or [`BLACK_HOLE_TIMEOUTS`] timeouts in a black hole.
 //!
 //! Limits: [`MTU_MIN_IPV4`], [`MTU_MIN_IPV6`]; [`REDUCTIONS_PER_FLIGHT_MAX`]. The path MTU itself is the host's cached
 //! variable (CH-UPD-5). Reductions here affect this connection only; the host receives the same ICMP message.

@@ -49,8 +49,8 @@ impl Connection {
     }
 
     /// SendBacklogSize: bytes that the poster should keep posted and not completed (CH-ST-2). This is the congestion
-    /// controller's estimate of the bandwidth-delay product, bounded by the peer's window, and [`SEND_BACKLOG`] for the
-    /// time until completions are processed. It does not depend on the bytes posted.
+    /// controller's estimate of the bandwidth-delay product, bounded by the peer's window, plus [`SEND_BACKLOG`], so
+    /// that unsent data is queued when an acknowledgement arrives. It does not depend on the bytes posted.
     pub fn send_backlog_size(&self) -> u32 {
         let window = self.congestion.cwnd().min(self.snd.wnd);
         u32::try_from(window + SEND_BACKLOG as u64).unwrap_or(u32::MAX)
@@ -86,8 +86,8 @@ impl Connection {
     /// Requests an upload for an optional reason (CH-EVT-1, -2).
     pub(super) fn request_optional_upload(&mut self, reason: UploadReason) {
         let interval = self.rtt.srtt().unwrap_or_default().max(UPLOAD_REQUEST_INTERVAL);
-        let soon = self.upload_monitor.requested_at.is_some_and(|at| self.now - at < interval);
-        if soon || self.phase != TcpPhase::Established || self.stopped {
+        let too_soon = self.upload_monitor.requested_at.is_some_and(|at| self.now - at < interval);
+        if too_soon || self.phase != TcpPhase::Established || self.stopped {
             return;
         }
         self.upload_monitor.requested_at = Some(self.now);

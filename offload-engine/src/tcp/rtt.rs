@@ -70,7 +70,7 @@ impl RttEstimator {
         if srtt8 != 0 {
             self.srtt = Some(u64::from(srtt8) * 1_000 / 8 * 1_000);
             self.rttvar = u64::from(rttvar4) * 1_000 / 4 * 1_000;
-            self.derive();
+            self.update_rto();
         }
     }
 
@@ -95,11 +95,11 @@ impl RttEstimator {
             Some(srtt) => ((srtt * 7 + rtt) / 8, (self.rttvar * 3 + srtt.abs_diff(rtt)) / 4),
         };
         (self.srtt, self.rttvar) = (Some(srtt), rttvar);
-        self.derive();
+        self.update_rto();
         is_min
     }
 
-    fn derive(&mut self) {
+    fn update_rto(&mut self) {
         let rto = self.srtt.map_or(nanos(RTO_INITIAL), |srtt| {
             srtt.saturating_add(self.rttvar.saturating_mul(4).max(self.rto_min))
         });

@@ -68,7 +68,7 @@ mod tests {
     proptest! {
         // A position is restored from its sequence number over any distance below 2^31, in both directions.
         #[test]
-        fn position_is_restored_from_sequence_number(start: u32, steps in 0u64..1 << 40, delta in -(1i64 << 31) + 1..1i64 << 31) {
+        fn positions_round_trip(start: u32, steps in 0u64..1 << 40, delta in -(1i64 << 31) + 1..1i64 << 31) {
             let here = Position::first(SeqNum(start)) + steps;
             let there = Position(here.0.wrapping_add_signed(delta));
             prop_assert_eq!(here.locate(there.seq()), there);

@@ -68,12 +68,12 @@ impl Connection {
         }
         let PendingSegments { reset: _, window_probe, tail_probe, keep_alive, small_segment: _ } =
             self.pending;
-        let wants = self.snd.una < self.send_end()
+        let has_output = self.snd.una < self.send_end()
             || self.receiver.ack_due() != AckDue::No
             || window_probe
             || tail_probe
             || keep_alive;
-        if wants && !self.hold.uploading {
+        if has_output && !self.hold.uploading {
             // CH §13 #10: raised once, at the first attempt to send.
             self.stop(UploadReason::InvalidState);
         }
@@ -139,11 +139,11 @@ impl Connection {
 
     /// Makes an ACK due in TIME-WAIT if something was retransmitted before, and returns true if so.
     pub fn repeat_last_ack(&mut self) -> bool {
-        let waits = self.phase == TcpPhase::TimeWait && self.counters.total_retrans > 0;
-        if waits {
+        let is_due = self.phase == TcpPhase::TimeWait && self.counters.total_retrans > 0;
+        if is_due {
             self.receiver.ack_now();
         }
-        waits
+        is_due
     }
 }
 

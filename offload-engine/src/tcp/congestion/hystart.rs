@@ -118,7 +118,7 @@ impl HyStart {
             self.samples = self.samples.saturating_add(1);
         }
         if self.samples >= SAMPLES_MIN {
-            self.judge();
+            self.update_phase();
         }
         ended || self.train_is_long(sample)
     }
@@ -146,7 +146,7 @@ impl HyStart {
         }
     }
 
-    fn judge(&mut self) {
+    fn update_phase(&mut self) {
         let Some(current) = self.current else { return };
         match (self.phase, self.last) {
             (Phase::SlowStart, Some(last)) => {

@@ -38,7 +38,7 @@ impl Recovery {
         };
         self.record_reordering(delivery);
         let by_time = self.options.rack && self.sack;
-        // After a retransmission, older data is overdue.
+        // Data older than a delivered retransmission may still be in flight, and is then overdue.
         if by_time && self.board.has_older(self.rack.number) {
             report.lost = self.detect(ack, &mut report);
         }

@@ -94,8 +94,8 @@ impl Rack {
         Duration::from_nanos(self.rtt) + self.window(threshold_reached, rtt_min, srtt)
     }
 
-    /// RACK.reo_wnd: tolerated delay beyond the expected time. `threshold_reached` is true in recovery, or if enough segments
-    /// above have arrived.
+    /// RACK.reo_wnd: tolerated delay beyond the expected time. `threshold_reached` is true in recovery, or after enough
+    /// later deliveries.
     fn window(
         &self,
         threshold_reached: bool,

@@ -30,7 +30,7 @@ pub(super) struct ScriptedConsumer {
 impl ScriptedConsumer {
     fn enter(&mut self, tcp: &mut Connection) {
         // CH-RCC-2: one upcall at a time.
-        assert!(!core::mem::replace(&mut self.inside, true), "upcalls nest");
+        assert!(!core::mem::replace(&mut self.inside, true), "nested upcall");
         if let Some(chain) = self.posts.pop_front() {
             tcp.post_receive(tcp.now, chain);
         }

@@ -67,7 +67,7 @@ fn exported_timers_follow_conventions() {
     let mut bench = Bench::new(state);
     assert_eq!(bench.tcp.poll_timeout(), Some(bench.now));
     bench.tcp.handle_timeout(bench.now);
-    assert_eq!(bench.sent(), [(0, 10, Flags::ACK | Flags::PSH)], "resent at once");
+    assert_eq!(bench.sent(), [(0, 10, Flags::ACK | Flags::PSH)], "retransmitted at once");
 }
 
 // CH §10.1, §10.3: count, backoff and TotalRT of a retransmission are continued, and so is the limit.

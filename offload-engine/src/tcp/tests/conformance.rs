@@ -149,7 +149,7 @@ fn unknown_options_are_skipped_by_length() {
         assert_eq!((seen.len(), last), (2, Some(TcpOption::SackPermitted)), "kind {kind}");
     }
     assert_eq!(kinds(&[1, 1, 4, 2]), [Some(TcpOption::SackPermitted)]);
-    assert!(kinds(&[0, 4, 2]).is_empty(), "what follows EOL is padding");
+    assert!(kinds(&[0, 4, 2]).is_empty(), "bytes after EOL are padding");
 }
 
 // RFC 9293 §3.1: the receiver ignores the reserved bits.

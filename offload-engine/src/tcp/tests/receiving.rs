@@ -160,7 +160,7 @@ fn out_of_order_data_is_reordered() {
     let mut bench = Bench::new(state());
     assert!(bench.input(data(6, b"ghi")).is_empty());
     assert!(bench.input(data(3, b"def")).is_empty());
-    assert_eq!(acks(&mut bench), [(0, 60_000), (0, 60_000)], "one duplicate ACK for each segment");
+    assert_eq!(acks(&mut bench), [(0, 60_000), (0, 60_000)], "one duplicate ACK per segment");
     assert_eq!(bench.input(data(0, b"abc")), b"abcdefghi");
     assert_eq!(acks(&mut bench), [(9, 59_991)]);
     assert_eq!(bench.tcp.info(bench.now).bytes_received, 9);

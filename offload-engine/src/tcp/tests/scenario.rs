@@ -41,7 +41,7 @@ struct Impairments {
 
 impl Impairments {
     /// Draws later additions from a generator of their own, so that the other choices keep their seeds.
-    fn more(&mut self, random: &mut Rand64) {
+    fn add_impairments(&mut self, random: &mut Rand64) {
         self.mark = [0.0, 0.02, 0.3][pick(random, 0, 2)];
         if chance(random, 0.3) {
             let mtu = [1280, 1000, 576][pick(random, 0, 2)];
@@ -81,7 +81,7 @@ struct Scenario {
     frames: u64,
     /// ICMP errors of the router for an end.
     errors: Vec<(usize, PathError)>,
-    more: Rand64,
+    extra_random: Rand64,
     hosts: [Host; 2],
 }
 
@@ -103,9 +103,9 @@ impl Scenario {
         let jitter = Duration::from_micros(pick(&mut random, 0, 3_000) as u64);
         let mut impairments =
             Impairments { loss, duplicate, reorder, delay, jitter, mark: 0.0, narrow_link: None };
-        let mut more = Rand64::new(u128::from(seed) << 64 | 1);
-        impairments.more(&mut more);
-        let ecn = chance(&mut more, 0.5);
+        let mut extra_random = Rand64::new(u128::from(seed) << 64 | 1);
+        impairments.add_impairments(&mut extra_random);
+        let ecn = chance(&mut extra_random, 0.5);
         let isns = [
             SeqNum(random.rand_u64() as u32),
             SeqNum(u32::MAX - pick(&mut random, 0, 9_000) as u32),
@@ -181,7 +181,7 @@ impl Scenario {
             wire: BTreeMap::new(),
             frames: 0,
             errors: Vec::new(),
-            more,
+            extra_random,
             hosts,
         }
     }
@@ -342,7 +342,7 @@ impl Scenario {
         }
         let host = &mut self.hosts[index];
         while let Some(event) = host.tcp.poll_event() {
-            assert!(!host.closed, "nothing follows Closed: {event:?}");
+            assert!(!host.closed, "event after Closed: {event:?}");
             match event {
                 Event::SendComplete(chain) => {
                     assert!(!chain.is_empty() && (host.handed_over || !host.disconnect_complete));
@@ -453,7 +453,7 @@ impl Scenario {
         if !self.fits(&frame) {
             return;
         }
-        if frame.transmit.ecn == Ecn::Capable0 && chance(&mut self.more, mark) {
+        if frame.transmit.ecn == Ecn::Capable0 && chance(&mut self.extra_random, mark) {
             frame.transmit.ecn = Ecn::Congestion;
         }
         let copies = 1 + usize::from(chance(&mut self.random, duplicate));

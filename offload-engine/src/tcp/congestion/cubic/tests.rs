@@ -312,7 +312,7 @@ struct Model {
 }
 
 /// True if `a` and `b`, in segments, differ by a few bytes only.
-fn near(a: f64, b: f64) -> bool {
+fn is_close(a: f64, b: f64) -> bool {
     (a - b).abs() < 0.003
 }
 
@@ -353,20 +353,20 @@ impl Model {
         let stages = match (&self.stage, &other.stage) {
             (None, None) => true,
             (Some(a), Some(b)) => {
-                near(a.t, b.t)
+                is_close(a.t, b.t)
                     && a.last == b.last
-                    && near(a.w_max, b.w_max)
-                    && near(a.k, b.k)
-                    && near(a.w_est, b.w_est)
+                    && is_close(a.w_max, b.w_max)
+                    && is_close(a.k, b.k)
+                    && is_close(a.w_est, b.w_est)
             }
             (Some(_), None) | (None, Some(_)) => false,
         };
         stages
-            && near(self.cwnd, other.cwnd)
-            && near(self.ssthresh, other.ssthresh)
-            && near(self.prior, other.prior)
+            && is_close(self.cwnd, other.cwnd)
+            && is_close(self.ssthresh, other.ssthresh)
+            && is_close(self.prior, other.prior)
             && self.w_max.is_some() == other.w_max.is_some()
-            && near(self.w_max.unwrap_or_default(), other.w_max.unwrap_or_default())
+            && is_close(self.w_max.unwrap_or_default(), other.w_max.unwrap_or_default())
     }
 
     fn on_ack(&mut self, now: Instant, acked: f64, limited: bool) {
@@ -397,11 +397,11 @@ impl Model {
         }
         let acked = acked.min(cwnd);
         let alpha = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-        self.undecided = near(stage.w_est, self.prior);
+        self.undecided = is_close(stage.w_est, self.prior);
         let alpha = if stage.w_est >= self.prior { 1.0 } else { alpha };
         stage.w_est += alpha * acked / cwnd;
         let w_cubic = |t: f64| C * (t - stage.k).powi(3) + stage.w_max;
-        self.undecided |= near(w_cubic(stage.t), stage.w_est);
+        self.undecided |= is_close(w_cubic(stage.t), stage.w_est);
         if w_cubic(stage.t) < stage.w_est {
             self.cwnd = cwnd.max(stage.w_est);
         } else {
