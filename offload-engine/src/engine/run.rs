@@ -188,7 +188,10 @@ impl Engine {
     /// the client has answered.
     fn awaits_answer(&mut self, bytes: usize) -> bool {
         bytes <= LONE_FRAME_BYTES_MAX
-            && self.connections.only_ready().is_some_and(|offloaded| offloaded.tcp.awaits_answer())
+            && self
+                .connections
+                .only_ready()
+                .is_some_and(|offloaded| offloaded.tcp.only_delayed_ack_pending())
     }
 
     /// The switch: a segment of an offloaded connection to that connection, all else to the host.
@@ -367,7 +370,7 @@ impl Engine {
             self.objects.confirm(now, path);
         }
         // An answer is sent before the completion of the client's earlier sends is reported.
-        let mut later = !stalled && offloaded.tcp.has_only_sent();
+        let mut later = !stalled && offloaded.tcp.only_small_send_pending();
         if offloaded.tcp.take_cached_changed() {
             self.renew_headers(now, slot);
         }

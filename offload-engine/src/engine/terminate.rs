@@ -114,7 +114,7 @@ impl Engine {
         deliver_backlog(now, offloaded, clients.of(offloaded.client));
         if offloaded.failed {
             self.fail(now, slot, clients);
-            self.connections.slot(slot)?.tcp.give_up(now);
+            self.connections.slot(slot)?.tcp.close_failed(now);
         } else {
             offloaded.tcp.prepare_upload(now);
         }

@@ -32,7 +32,7 @@ pub(super) fn deliver_backlog(
     client: &mut dyn NodeClient,
 ) {
     let mut upcalls = Upcalls::new(now, offloaded, client);
-    offloaded.tcp.deliver_waiting(now, &mut upcalls);
+    offloaded.tcp.deliver_backlog(now, &mut upcalls);
 }
 
 /// A connection's way to its client while bytes are delivered.
