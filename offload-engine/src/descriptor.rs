@@ -1,8 +1,8 @@
-//! Descriptors of a library that is a guest in a process.
+//! File descriptors of a library loaded into another program.
 //!
-//! Servers close the descriptors that they do not know when they become a daemon, often those up to a fixed number, and
-//! open files of their own under the lowest free numbers. So descriptors that no program sees have high numbers. One
-//! that is closed all the same fails with EBADF, and does not write to a file of the program.
+//! Servers that become a daemon close descriptors they did not open, often all up to a fixed number. They then open
+//! their own files with the lowest free numbers. So the library's descriptors have high numbers. If one is closed
+//! nevertheless, its use fails with EBADF instead of writing to a file of the program.
 
 use std::os::fd::{OwnedFd, RawFd};
 
@@ -11,11 +11,11 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-/// Lowest number where the limit of the process allows more than twice as many.
+/// Lowest number, if the limit of the process allows more than twice as many.
 const LOWEST: u64 = 1024;
 
-/// Moves a descriptor to a high number: from 1024 on, or from the middle of a lower RLIMIT_NOFILE. It stays where it
-/// is if all of these are in use.
+/// Moves a descriptor to a high number: from 1024 on, or from the middle of a lower RLIMIT_NOFILE. It keeps its number
+/// if all of these are in use.
 #[must_use]
 pub fn moved_up(descriptor: OwnedFd) -> OwnedFd {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
