@@ -1,11 +1,10 @@
-//! Waking a thread that sleeps in poll(2): an eventfd, written only when the sleeper has announced its sleep.
+//! Wake-up of a thread that sleeps in poll(2): an eventfd, written only after the sleeper has announced its sleep.
 //!
-//! The order that loses no wake-up: the sleeper announces sleep, then looks at its queues once more,
-//! then sleeps; the ringer queues its message, then takes the announcement and, if there was one,
-//! writes the eventfd. Both swap one flag, so one of them comes after the other there: a later ringer finds
-//! the announcement, a later sleeper (Acquire) sees what was queued before the ring (Release). The flag is never
-//! plainly stored: swaps carry what earlier ringers have released on. [`Doorbell::sleep`] and
-//! [`Doorbell::ring`] are these orders; `models.rs` proves them.
+//! The order that prevents lost wake-ups: the sleeper announces its sleep, checks its queues once more, then sleeps.
+//! The ringer queues its message, then clears the announcement and, if there was one, writes the eventfd. Both swap one
+//! flag, so the swaps are ordered. A later ringer reads the announcement. A later sleeper (Acquire) reads the messages
+//! queued before the ring (Release). The flag is never written by a plain store: swaps continue the release sequence of
+//! earlier ringers. [`Doorbell::sleep`] and [`Doorbell::ring`] implement these orders; `models.rs` proves them.
 
 use std::{io, os::fd::BorrowedFd, sync::Arc, task::Wake};
 
@@ -15,47 +14,47 @@ use crate::{
     time::Duration,
 };
 
-/// One sleeper at a time, any number of ringers.
+/// Doorbell with one sleeper at a time and any number of ringers.
 #[derive(Debug)]
 pub struct Doorbell {
     bell: Bell,
     asleep: AtomicBool,
 }
 
-/// What ends a sleep besides the doorbell.
+/// Conditions that end a sleep, besides the doorbell.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sleep<'a> {
-    /// A descriptor that becomes readable.
+    /// File descriptor that ends the sleep when it becomes readable.
     pub link: Option<BorrowedFd<'a>>,
-    /// That one becoming writable ends the sleep too.
+    /// True if the descriptor becoming writable ends the sleep too.
     pub writable: bool,
-    /// So much time; `None`: none does.
+    /// Longest sleep. `None` is unlimited.
     pub timeout: Option<Duration>,
 }
 
 impl Doorbell {
-    /// A new doorbell.
+    /// Creates a doorbell.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// No file descriptor is available.
     pub fn new() -> io::Result<Self> {
         Ok(Self { bell: Bell::new()?, asleep: AtomicBool::new(false) })
     }
 
-    /// Sleeps until the doorbell is rung, or as long as `look` allows. `look` checks every queue that is rung for;
-    /// `None`: something is there already, do not sleep.
+    /// Sleeps until the doorbell is rung, or as long as `look` allows. `look` checks every queue whose messages ring
+    /// the doorbell. It returns `None` to cancel the sleep if a message is queued.
     pub fn sleep<'a>(&self, look: impl FnOnce() -> Option<Sleep<'a>>) {
         self.asleep.swap(true, Ordering::Acquire);
         let is_struck = look().is_some_and(|sleep| self.bell.wait(sleep));
         let is_rung = !self.asleep.swap(false, Ordering::Relaxed);
-        // A ringer that has taken the announcement may strike after this: then the next sleep ends at once, and
-        // takes the strike back. Who was woken by the link alone makes no call for it.
+        // A ringer that cleared the announcement may signal after this. The next sleep then ends at once and clears the
+        // signal. A sleeper woken by the link alone makes no system call here.
         if is_struck || is_rung {
             self.bell.clear();
         }
     }
 
-    /// Wakes the sleeper if it sleeps. Call after the message is in its queue.
+    /// Wakes the sleeper if it sleeps. Call after the message is queued.
     pub fn ring(&self) {
         if self.asleep.swap(false, Ordering::Release) {
             self.bell.strike();
@@ -63,7 +62,7 @@ impl Doorbell {
     }
 }
 
-/// For code that takes a waker, such as a link.
+/// For code that requires a waker, such as a link.
 impl Wake for Doorbell {
     fn wake(self: Arc<Self>) {
         self.ring();
@@ -74,7 +73,7 @@ impl Wake for Doorbell {
     }
 }
 
-/// What poll(2) waits for.
+/// Signal that poll(2) waits for.
 #[cfg(not(loom))]
 mod bell {
     use std::{io, os::fd::OwnedFd};
@@ -97,25 +96,25 @@ mod bell {
         }
 
         pub(super) fn strike(&self) {
-            // Only a counter at its limit (EAGAIN) can fail, and then the descriptor is readable anyway.
+            // The write only fails if the counter is at its limit (EAGAIN). The descriptor is readable then anyway.
             let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
         }
 
-        /// Takes the strikes back that came. Returns whether there was one.
+        /// Clears pending signals. Returns true if there was one.
         pub(super) fn clear(&self) -> bool {
             let mut count = [0; 8];
-            // Empty (EAGAIN) is the usual case: it was not rung.
+            // An empty counter (EAGAIN) is the usual case: no ring.
             rustix::io::read(&self.0, &mut count).is_ok()
         }
 
-        /// Returns whether there was a strike.
+        /// Returns true if the doorbell was signaled.
         pub(super) fn wait(&self, sleep: Sleep<'_>) -> bool {
             let Sleep { link, writable, timeout } = sleep;
             let events = if writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             let bell = PollFd::new(&self.0, PollFlags::IN);
-            // A time-out that does not fit a timespec is as good as none.
+            // A timeout that does not fit into a timespec is treated as unlimited.
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-            // Without a link the doorbell is polled twice: it costs nothing, and the second result is not used.
+            // Without a link the doorbell is polled twice; the second result is not used.
             let link =
                 link.map_or_else(|| bell.clone(), |link| PollFd::from_borrowed_fd(link, events));
             let mut both = [bell, link];
@@ -129,8 +128,8 @@ mod bell {
     }
 }
 
-/// An eventfd as a model has it: nothing but a flag. A time-out passes at once, for a model has no clock;
-/// so does the wait for a link that is full.
+/// Model of an eventfd: a flag. A timeout expires at once, because a model has no clock. So does the wait for a full
+/// link.
 #[cfg(loom)]
 mod bell {
     use std::io;
@@ -202,7 +201,7 @@ mod tests {
         assert!(!bell.bell.clear(), "awake again: no system call");
     }
 
-    // A ringer that has taken the announcement, and strikes when the sleeper is gone, ends one sleep too many.
+    // A ringer that cleared the announcement, and signals after the sleep has ended, causes one spurious wake-up.
     #[test]
     fn a_late_strike_is_taken_back_by_the_next_sleep() {
         let bell = Doorbell::new().unwrap();

@@ -1,9 +1,9 @@
-//! MiniportInitiateOffload: a walk over a state tree (CH §4, §5.1).
+//! MiniportInitiateOffload: traversal of a state tree (CH §4, §5.1).
 //!
-//! Depth first, then breadth (CH-TREE-1). What depends on a node that has failed is not tried (CH-TREE-6); a neighbor
-//! is the root of a tree of its own, so another neighbor's tree is tried all the same (CH-TREE-2, -9). A connection is
-//! live the moment its node is in (CH-TREE-4), and its client is notified when all are and the host was
-//! (CH-INI-2, -3).
+//! Depth first, then breadth (CH-TREE-1). Dependents of a failed node are not attempted (CH-TREE-6). Each neighbor is a
+//! root, so the trees of other neighbors are still attempted (CH-TREE-2, -9). A connection is live as soon as its node
+//! is offloaded (CH-TREE-4). Its client is notified after all nodes are processed and the host was notified (CH-INI-2,
+//! -3).
 
 use std::{boxed::Box, vec::Vec};
 
@@ -29,21 +29,21 @@ type Neighbor = NeighborBlock<
 type Path = PathBlock<InitiateNode<PathState>, InitiateNode<Box<TcpObject>>>;
 type Tcp = TcpBlock<InitiateNode<Box<TcpObject>>>;
 
-/// Trees that wait for the end of a pause (CH §5.7). One more is answered RESOURCES.
+/// Trees delayed until the end of a pause (CH §5.7). Further ones complete with RESOURCES.
 pub const HELD_TREES_MAX: usize = 1024;
 
-/// What a node finds above it.
+/// Parent of a node.
 #[derive(Clone, Copy)]
 enum Above {
-    /// A node that has failed.
+    /// Failed node.
     Failed,
-    /// A placeholder.
+    /// Placeholder.
     Nothing,
-    /// An offloaded object.
+    /// Offloaded object.
     Object(TargetContext),
 }
 
-/// A node's own outcome, before what is below it counts.
+/// Outcome of a node itself, before its dependents are counted.
 struct Placed {
     status: NdisStatus,
     below: Above,
@@ -60,7 +60,7 @@ impl Placed {
     }
 }
 
-/// A new object's node: its state is gone if `add` took it, and untouched otherwise (CH-INI-4, CH-TREE-3).
+/// Adds the object of a new node. Its state becomes `None` on success and is unchanged otherwise (CH-INI-4, CH-TREE-3).
 fn place<S>(
     state: &mut Option<S>,
     context: &mut Option<TargetContext>,
@@ -74,7 +74,7 @@ fn place<S>(
     Placed::new(result)
 }
 
-/// A node's status from its own outcome and its direct dependents' (CH §4.2, CH-TREE-5, -8).
+/// Returns a node's status from its own outcome and that of its direct dependents (CH §4.2, CH-TREE-5, -8).
 fn conclude<S, D>(
     node: &InitiateNode<S>,
     own: NdisStatus,
@@ -94,12 +94,12 @@ fn conclude<S, D>(
     }
 }
 
-/// Whether this is the status of an object that went in.
+/// True if this is the status of an offloaded object.
 fn is_in(status: NdisStatus) -> bool {
     status == NdisStatus::SUCCESS || status == NdisStatus::OFFLOAD_PARTIAL_SUCCESS
 }
 
-/// The connections of a tree that has waited: the timestamp clock has gone on meanwhile, and what it measures.
+/// Advances the timestamp clock of the connections in a delayed tree, and the age measured with it.
 fn age(tree: &mut InitiateTree, waited: Duration) {
     let ticks = u32::try_from(waited.as_millis()).unwrap_or(u32::MAX);
     let paths = tree.iter_mut().flat_map(|neighbor| &mut neighbor.dependents);
@@ -113,7 +113,7 @@ fn age(tree: &mut InitiateTree, waited: Duration) {
 }
 
 impl Engine {
-    /// CH §5.7: while offloading is paused, what was already under way waits.
+    /// Offloads the objects of a tree. While offloading is paused, outstanding initiates are delayed (CH §5.7).
     pub(super) fn take_initiate(
         &mut self,
         now: Instant,
@@ -130,7 +130,7 @@ impl Engine {
         }
     }
 
-    /// Does what a pause has made wait. Returns whether there was anything.
+    /// Processes trees that a pause has delayed. Returns true if there were any.
     pub(super) fn take_held_trees(&mut self, now: Instant, clients: &mut Clients) -> bool {
         let mut busy = false;
         while !self.paused
@@ -144,7 +144,7 @@ impl Engine {
     }
 
     fn initiate(&mut self, now: Instant, mut tree: InitiateTree, clients: &mut Clients) {
-        // Notices that the host stack sent to the client before this message come first.
+        // Notifications that the host stack sent to the client before this message are processed first.
         clients.poll(now, &mut self.connections);
         let mut taken = Vec::new();
         for neighbor in &mut tree {
@@ -202,7 +202,7 @@ impl Engine {
             (InitiateNode::New { state, context }, Above::Object(neighbor)) => {
                 place(state, context, |state| self.objects.add_path(neighbor, state))
             }
-            // CH-TREE-6, and a path needs a neighbor.
+            // Dependents of a failed node are not attempted (CH-TREE-6), and a path requires a neighbor.
             (InitiateNode::New { .. }, Above::Failed | Above::Nothing) => {
                 Placed::new(Err(NdisStatus::FAILURE))
             }
@@ -213,7 +213,8 @@ impl Engine {
         *status = conclude(&block.payload, placed.status, &block.dependents);
     }
 
-    /// The path that a linker names; a neighbor above it has to be its own: linking anew is an update's business.
+    /// Returns the path of a linker. A neighbor above it must be the path's own: only an update links a path to another
+    /// one.
     fn find_path(&self, context: TargetContext, above: Above) -> Option<TargetContext> {
         let linked = match above {
             Above::Failed => false,
@@ -289,7 +290,7 @@ impl Engine {
     }
 }
 
-/// There is no room to let this wait.
+/// Refuses all nodes of a tree that cannot be delayed.
 fn refuse(tree: &mut InitiateTree) {
     let refuse = NdisStatus::RESOURCES;
     for neighbor in tree {

@@ -1,21 +1,21 @@
-//! The payload of a segment, as the pieces it lies in, cut into that of its frames.
+//! Payload of a segment as memory pieces, split into the payloads of its frames.
 //!
-//! Most frames have a handful of pieces, so place for these is made first, and for [`tcp::SLICES_MAX`] only where they
-//! do not do.
+//! Most frames have a few pieces, so space for these is allocated first. Space for [`tcp::SLICES_MAX`] is used only if
+//! they do not suffice.
 
 use crate::{memory::Piece, tcp};
 
-/// Pieces of a payload for which place is made without asking: a header, data, a trailer, and one more.
+/// Pieces of a payload with space in advance: a header, data, a trailer, and one more.
 const FEW: usize = 4;
 const _: () = assert!(FEW < tcp::SLICES_MAX);
 
-/// What is left of a payload.
+/// Remainder of a payload.
 pub(super) struct Payload<'p, I> {
     pieces: I,
     rest: Piece<'p>,
 }
 
-/// Place for the pieces of a frame.
+/// Space for the pieces of a frame.
 pub(super) struct Places<'p> {
     few: [Piece<'p>; FEW],
     many: Option<[Piece<'p>; tcp::SLICES_MAX]>,
@@ -29,12 +29,12 @@ impl Places<'_> {
 }
 
 impl<'p, I: Iterator<Item = Piece<'p>>> Payload<'p, I> {
-    /// All that `pieces` have.
+    /// Creates the payload from `pieces`.
     pub(super) const fn new(pieces: I) -> Self {
         Self { pieces, rest: Piece::EMPTY }
     }
 
-    /// The next `len` bytes, as the pieces they lie in; at most [`tcp::SLICES_MAX`].
+    /// Returns the next `len` bytes as pieces, at most [`tcp::SLICES_MAX`].
     pub(super) fn cut<'s>(&mut self, len: usize, places: &'s mut Places<'p>) -> &'s [Piece<'p>] {
         let Places { few, many } = places;
         let mut left = len;
@@ -48,7 +48,7 @@ impl<'p, I: Iterator<Item = Piece<'p>>> Payload<'p, I> {
         &many[..count]
     }
 
-    /// The next bytes, of which `left` are wanted, as far as `places` go. Returns how many of these are filled.
+    /// Fills `places` with pieces of the next `left` bytes. Returns the number of places filled.
     fn fill(&mut self, left: &mut usize, places: &mut [Piece<'p>]) -> usize {
         for (count, place) in places.iter_mut().enumerate() {
             if *left == 0 {
@@ -81,8 +81,8 @@ mod tests {
         to_vec(pieces.iter().copied())
     }
 
-    // Whatever the pieces and the frames are, frame after frame has the bytes in their order, in as few pieces as
-    // there are, and none that is empty.
+    // For any sizes of pieces and frames, the frames have the bytes in order, in the fewest possible pieces, none
+    // empty.
     #[test]
     fn frames_have_the_bytes_in_their_order() {
         let bytes: Vec<u8> = (0..=255).cycle().take(4000).collect();
