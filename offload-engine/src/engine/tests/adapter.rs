@@ -1,4 +1,4 @@
-//! The adapter: pause and resume (CH §5.7), statistics (CH §11), reachability (CH §9.7), comments in captures.
+//! Adapter operations: pause and resume (CH §5.7), statistics (CH §11), reachability (CH §9.7), capture comments.
 
 use super::{terminate::*, trees::*, *};
 use crate::chimney::{
@@ -11,8 +11,8 @@ use crate::tcp::Share;
 
 const SUCCESS: NdisStatus = NdisStatus::SUCCESS;
 
-// CH §5.7, CH §16 #28: what is offloaded goes on during a pause; initiates that were under way are done after it,
-// in order, within the new limits (CH-CFG-1).
+// CH §5.7, CH §16 #28: offloaded connections continue during a pause. Outstanding initiates are processed after it, in
+// order, within the new limits (CH-CFG-1).
 #[test]
 fn a_pause_makes_initiates_wait() {
     let mut bench = Bench::new(10);
@@ -25,7 +25,7 @@ fn a_pause_makes_initiates_wait() {
     bench.poll();
     assert_eq!(bench.client().received, b"going on");
     assert!(matches!(bench.told()[..], [ToHost::Status(AdapterStatus::Pause)]));
-    assert!(!bench.engine.has_input(), "nothing to do until it ends");
+    assert!(!bench.engine.has_input(), "no work until resume");
 
     let limits = OffloadCapabilities { connections_max: 2, ..OffloadCapabilities::default() };
     bench.engine.resume(limits);
@@ -45,7 +45,7 @@ fn a_pause_makes_initiates_wait() {
     assert_eq!(statuses(second), [SUCCESS, PARTIAL, NdisStatus::OFFLOAD_TCP_ENTRIES]);
 }
 
-// CH §10.9: the timestamp clock goes on while a connection waits for the end of a pause.
+// CH §10.9: the timestamp clock advances while a connection is delayed by a pause.
 #[test]
 fn timestamps_go_on_during_a_pause() {
     let mut bench = Bench::new(10);
@@ -62,7 +62,7 @@ fn timestamps_go_on_during_a_pause() {
     assert_eq!(after.ts_recent_age - before.ts_recent_age, 7_000);
 }
 
-// CH §5.7: terminates are done while everything is to be uploaded; nothing new goes in.
+// CH §5.7: during an upload-all terminates are processed and initiates are not.
 #[test]
 fn upload_all_is_a_pause_and_more() {
     let mut bench = Bench::new(10);
@@ -75,7 +75,7 @@ fn upload_all_is_a_pause_and_more() {
     assert!(bench.engine.connections().is_empty());
 }
 
-// RESOURCES: as many trees wait as there is room for.
+// Trees beyond the limit complete with RESOURCES.
 #[test]
 fn waiting_trees_are_bounded() {
     let mut bench = Bench::new(10);
@@ -129,7 +129,7 @@ fn statistics_count_offloaded_traffic() {
     assert!(ip.out_octets >= 2_000 + 40 * ip.out_requests, "{ip:?}");
     assert_eq!(bench.engine.tcp_stats(IpVersion::V6), TcpOffloadStats::default());
 
-    // A RST from the peer, and one of ours.
+    // A RST from the peer, and one sent.
     let mut reset = from_peer(80, 5004, 3000, b"");
     reset[47] = 0x04;
     bench.wire.lock().unwrap().receive.push_back((reset, RxChecksum::Valid));
@@ -139,7 +139,7 @@ fn statistics_count_offloaded_traffic() {
     let counts = (stats.currently_established, stats.reset_established, stats.out_resets);
     assert_eq!(counts, (0, 2, 1));
 
-    // A set zeroes, each set by itself.
+    // A set resets one group of counters to 0 and leaves the other.
     bench.engine.reset_tcp_stats(IpVersion::V4);
     assert_eq!(bench.engine.tcp_stats(IpVersion::V4), TcpOffloadStats::default());
     assert_ne!(bench.engine.ip_stats(IpVersion::V4), IpOffloadStats::default());
@@ -147,7 +147,7 @@ fn statistics_count_offloaded_traffic() {
     assert_eq!(bench.engine.ip_stats(IpVersion::V4), IpOffloadStats::default());
 }
 
-// CH §11: frames without the neighbor's tag are discards of IP; TCP never has them.
+// CH §11: frames without the neighbor's tag count as IP discards and are not delivered to TCP.
 #[test]
 fn discards_are_counted() {
     let mut bench = Bench::new(10);
@@ -180,8 +180,8 @@ fn send_one(bench: &mut Bench) {
     bench.poll();
 }
 
-// CH §9.7, CH §16 #25: asked before something is sent when neither host nor target has heard of the neighbor for
-// NceStaleTicks; the host's answer silences for as long, and so does progress.
+// CH §9.7, CH §16 #25: the host is queried before a segment is sent if neither host nor target has confirmed the
+// neighbor for NceStaleTicks. The host's response and progress of TCP each suppress the query for the same time.
 #[test]
 fn a_stale_neighbor_is_asked_about() {
     let mut bench = Bench::new(10);
@@ -197,7 +197,7 @@ fn a_stale_neighbor_is_asked_about() {
     send_one(&mut bench);
     assert_eq!(questions(&bench), [], "once");
 
-    // The answer.
+    // The response.
     let mut cached = parts(1).0.cached;
     cached.host_reachability_delta = 100;
     let node = UpdateNode::Cached { context: n, cached };
@@ -208,12 +208,12 @@ fn a_stale_neighbor_is_asked_about() {
     assert_eq!(neighbor.delegated.nic_reachability_delta, ticks + 1);
     bench.now += stale - Duration::from_millis(100);
     send_one(&mut bench);
-    assert_eq!(questions(&bench), [], "the host has heard of it");
+    assert_eq!(questions(&bench), [], "the host has confirmed it");
     bench.now += Duration::from_millis(1);
     send_one(&mut bench);
     assert_eq!(questions(&bench).len(), 1);
 
-    // Progress: an acknowledgement of what was sent.
+    // Progress: sent data is acknowledged.
     let una = bench.query_all(n, p, tcps[0]).4.delegated.snd_una.0;
     bench.arrives(from_peer(80, 5000, una + 1, b""));
     bench.poll();
@@ -223,7 +223,7 @@ fn a_stale_neighbor_is_asked_about() {
     assert_eq!(questions(&bench), []);
 }
 
-// CH §9.7: data confirms only as an answer to something of ours.
+// CH §9.7: received data confirms reachability only as a response to a sent segment.
 #[test]
 fn data_that_answers_confirms() {
     let mut bench = Bench::new(10);
@@ -240,7 +240,7 @@ fn data_that_answers_confirms() {
     assert_eq!(bench.query_all(n, p, tcps[0]).0.delegated.nic_reachability_delta, 0);
 }
 
-// The first frame after a hand-over says so, either way.
+// The first frame after a hand-over, in either direction, has a comment.
 #[test]
 fn captures_mark_hand_overs() {
     let mut bench = Bench::new(10);
@@ -262,7 +262,7 @@ fn captures_mark_hand_overs() {
     assert_eq!(comments[..], ["initiate complete; NBL 0x1", "NBL 0x1", "terminate"]);
 }
 
-// CH §9.1: fragments are the host's. The connection counts the first of each segment.
+// CH §9.1: fragments are passed to the host. The connection counts the first fragment of each segment.
 #[test]
 fn fragments_are_the_hosts() {
     let mut config = EngineConfig::new(OURS);

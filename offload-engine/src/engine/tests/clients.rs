@@ -1,11 +1,11 @@
-//! Upcalls go to the client that owns the connection; clients come and go.
+//! Upcalls are delivered to the client that owns the connection. Clients may be added and removed.
 
 use std::string::ToString;
 
 use super::{terminate::terminate_tree, *};
 use crate::{chimney::client::ClientTag, engine::CLIENTS_MAX};
 
-/// Two connections of two clients, on the ports 80 and 81.
+/// Creates two connections of two clients, on the ports 80 and 81.
 fn two_clients() -> (Bench, [ClientTag; 2]) {
     let mut bench = Bench::new(10);
     let other = bench.clients.insert(|_| Client { takes: usize::MAX, ..Client::default() });
@@ -36,7 +36,7 @@ fn upcalls_go_to_the_owner() {
     }
 }
 
-// The one that goes, in either order: its connection is reset and released, the other's goes on.
+// In either order: the connection of the removed client is reset and released, and that of the other client continues.
 #[test]
 fn a_client_leaves_and_the_other_goes_on() {
     for leaves in [0, 1] {
@@ -67,7 +67,7 @@ fn is_reset(frame: &[u8]) -> bool {
     matches!(sliced.transport, Some(TransportSlice::Tcp(tcp)) if tcp.rst())
 }
 
-// Its initiate is still on the way: a pause has made it wait.
+// The initiate of the connection is still delayed by a pause.
 #[test]
 fn a_connection_of_a_client_that_has_left_is_reset() {
     let mut bench = Bench::new(10);
@@ -85,7 +85,7 @@ fn a_connection_of_a_client_that_has_left_is_reset() {
     assert!(bench.engine.connections().is_empty());
 }
 
-// Its terminate is done before it leaves: the host gets the connection. What comes later finds none.
+// The terminate precedes the removal: the host receives the connection. A later terminate fails.
 #[test]
 fn a_client_leaves_while_its_connection_goes_up() {
     let (mut bench, tags) = two_clients();
@@ -98,7 +98,7 @@ fn a_client_leaves_while_its_connection_goes_up() {
     let InitiateNode::New { context: Some(context), .. } =
         tree[0].dependents[0].dependents[0].payload
     else {
-        panic!("it was taken over")
+        panic!("not offloaded")
     };
     let tree = || terminate_tree(None, None, &[context]);
     bench.port.terminate(tree());
@@ -118,7 +118,7 @@ fn a_client_leaves_while_its_connection_goes_up() {
 fn tags_are_never_given_twice() {
     let mut clients = one_client();
     assert!(clients.remove(Clients::FIRST));
-    assert!(!clients.remove(Clients::FIRST), "it has gone");
+    assert!(!clients.remove(Clients::FIRST), "already removed");
     let again = clients.insert(|tag| {
         assert_ne!(tag, Clients::FIRST);
         Client::default()
@@ -133,7 +133,7 @@ fn tags_are_never_given_twice() {
     assert_eq!(error.to_string(), "node: no more than 256 clients at once");
 }
 
-// A client that has left is dropped where no lock is held, behind its last callbacks.
+// A removed client is dropped where no lock is held, after its last callbacks.
 #[test]
 fn what_a_client_leaves_goes_with_the_callbacks() {
     let mut clients = one_client();

@@ -1,4 +1,4 @@
-//! Engines on the queues of one device: what comes by the wrong queue arrives all the same.
+//! Engines on the queues of one device: frames received by another queue are delivered.
 
 use etherparse::IpFragOffset;
 
@@ -19,7 +19,7 @@ fn group(count: usize) -> Vec<Bench> {
     group.into_iter().zip(wires).map(bench).collect()
 }
 
-/// (passed on, dropped on the way, taken)
+/// Counters: frames passed to other engines, frames dropped, frames received from other engines.
 fn passed(bench: &Bench) -> (u64, u64, u64) {
     let stats = bench.engine.stats();
     (stats.rx_passed_on, stats.rx_passed_on_dropped, stats.rx_passed_in)
@@ -34,12 +34,12 @@ fn a_frame_by_another_queue_reaches_its_connection() {
     group[2].arrives(from_peer(80, 5000, 1000, b"by the wrong queue"));
     group[2].arrives(from_peer(81, 5000, 1000, b"nobody's"));
     group[2].poll();
-    assert_eq!(group[2].told().len(), 1, "the host gets what nobody has");
-    assert!(group[1].engine.has_input(), "who sleeps looks first");
+    assert_eq!(group[2].told().len(), 1, "a frame without a connection is passed to the host");
+    assert!(group[1].engine.has_input(), "checked before sleeping");
     group[1].poll();
     assert!(!group[1].engine.has_input());
     assert_eq!(group[1].client().received, b"by the wrong queue");
-    // It is answered by the connection's own queue.
+    // The queue of the connection sends the acknowledgement.
     group[1].now += Duration::from_millis(50);
     group[1].poll();
     let sent = group[1].sent();
@@ -47,14 +47,14 @@ fn a_frame_by_another_queue_reaches_its_connection() {
     assert!(group[0].sent().is_empty() && group[2].sent().is_empty());
     assert_eq!([0, 1, 2].map(|queue| passed(&group[queue])), [(0, 0, 0), (0, 0, 1), (1, 0, 0)]);
     assert_eq!(group[2].engine.stats().rx_to_host, 1);
-    // By its own queue it takes the short way.
+    // A frame received by the connection's own queue is not passed.
     group[1].arrives(from_peer(80, 5018, 1000, b"!"));
     group[1].poll();
     assert_eq!(group[1].client().received, b"by the wrong queue!");
     assert_eq!(passed(&group[1]), (0, 0, 1));
 }
 
-// The checksum is the owner's to look at, with what the link knows of it.
+// The owning engine verifies the checksum, with the status reported by the link.
 #[test]
 fn what_is_known_of_a_frame_goes_along() {
     let mut group = group(2);
@@ -70,7 +70,7 @@ fn what_is_known_of_a_frame_goes_along() {
     assert_eq!(group[0].engine.stats().rx_checksum_errors, 1);
 }
 
-// RFC 9293 MUST-54: an ICMP error has other addresses, so it comes by any queue.
+// RFC 9293 MUST-54: an ICMP error has other addresses, so any queue may receive it.
 #[test]
 fn errors_about_a_connection_reach_it_and_the_host() {
     let mut group = group(2);
@@ -96,7 +96,7 @@ fn errors_about_a_connection_reach_it_and_the_host() {
     assert!(told.iter().any(|message| matches!(message, ToHost::Frame { .. })), "{told:?}");
 }
 
-// CH §9.1: the connection counts fragments, the host gets them.
+// CH §9.1: the connection counts fragments, the host receives them.
 #[test]
 fn fragments_are_counted_where_their_connection_is() {
     let mut group = group(2);
@@ -116,7 +116,7 @@ fn fragments_are_counted_where_their_connection_is() {
     assert!(matches!(group[0].told()[..], [ToHost::Frame { .. }]));
 }
 
-/// Ended or uploaded: from then on the frames are the host's again, by whatever queue they come.
+/// After a connection was closed or uploaded, its frames are passed to the host, whichever queue receives them.
 #[test]
 fn a_connection_that_has_gone_is_not_looked_for() {
     let mut group = group(2);
@@ -124,7 +124,7 @@ fn a_connection_that_has_gone_is_not_looked_for() {
         group[0].initiate(handle, 80 + handle as u16);
     }
     group[0].poll();
-    // Passed on while it was there, taken when it is gone.
+    // Passed while the connection existed, processed after its removal.
     group[1].arrives(from_peer(87, 5000, 1000, b"late"));
     group[1].poll();
     assert_eq!(passed(&group[1]), (1, 0, 0));
@@ -137,7 +137,7 @@ fn a_connection_that_has_gone_is_not_looked_for() {
     group[0].told();
     group[0].poll();
     assert!(matches!(group[0].told()[..], [ToHost::Frame { .. }]));
-    // And what comes after that is not passed on.
+    // Later frames are not passed.
     group[1].arrives(from_peer(87, 5004, 1000, b"later"));
     group[1].arrives(from_peer(88, 5000, 1000, b"of the other"));
     group[1].poll();
@@ -165,7 +165,7 @@ fn frames_on_their_way_are_bounded() {
 #[test]
 fn one_doorbell_wakes_the_host() {
     let group = group(2);
-    let [first, second] = &group[..] else { panic!("two were asked for") };
+    let [first, second] = &group[..] else { panic!("two engines") };
     assert!(Arc::ptr_eq(first.engine.host_doorbell(), second.engine.host_doorbell()));
     assert!(Arc::ptr_eq(first.engine.host_doorbell(), &second.port.host_doorbell));
     assert!(!Arc::ptr_eq(first.engine.doorbell(), second.engine.doorbell()));
