@@ -1,4 +1,4 @@
-//! Terminate (CH §5.5), urgent data (§9.3), hardware failure (§5.6).
+//! Terminate (CH §5.5), urgent data (CH §9.3), hardware failure (CH §5.6).
 
 use super::{trees::*, *};
 use crate::{
@@ -22,7 +22,7 @@ pub(super) fn node<P, D>(
     Block::new(OffloadHandle(0), node).with(below)
 }
 
-/// What is to be terminated; `None` is a placeholder.
+/// Creates a terminate tree. `None` is a placeholder.
 pub(super) fn terminate_tree(
     neighbor: Option<TargetContext>,
     path: Option<TargetContext>,
@@ -32,7 +32,7 @@ pub(super) fn terminate_tree(
     vec![node(neighbor, None, vec![node(path, (), tcps)])]
 }
 
-/// The first connection of a tree that has come back.
+/// Returns the first connection of an uploaded tree.
 pub(super) fn object(tree: TerminateTree) -> Box<TcpObject> {
     let tcp = tree.into_iter().next().unwrap().dependents.remove(0).dependents.remove(0);
     assert_eq!(tcp.status, NdisStatus::SUCCESS);
@@ -49,7 +49,7 @@ impl Bench {
         let mut told = self.told();
         let at = told.iter().position(|told| matches!(told, ToHost::TerminateComplete(_)));
         let ToHost::TerminateComplete(tree) = told.remove(at.expect("a completion")) else {
-            unreachable!("it was found")
+            unreachable!("the position is that of a completion")
         };
         (tree, told)
     }
@@ -78,7 +78,7 @@ pub(super) fn list(context: u64, text: &'static [u8]) -> NetBufferList {
     NetBufferList::from_mdl(context, Bytes::from_static(text))
 }
 
-// CH-TRM-2, -4, -7: one tree takes a neighbor back with all that depends on it. From then on frames are the host's.
+// CH-TRM-2, -4, -7: one tree uploads a neighbor with all its dependents. Later frames are passed to the host.
 #[test]
 fn one_tree_takes_all_back() {
     let mut bench = Bench::new(10);
@@ -103,8 +103,8 @@ fn one_tree_takes_all_back() {
     assert_eq!(bench.engine.stats().terminates, 2);
 }
 
-// A frame is mostly for whom the last one was, and is looked for there first. What comes for a connection that has
-// gone, or in whose place there is another, is the host's all the same.
+// The connection of the last frame is checked first for the next frame. Frames of a removed connection are passed to
+// the host, even if its slot is reused.
 #[test]
 fn a_connection_is_found_whoever_had_the_last_frame() {
     let mut bench = Bench::new(10);
@@ -131,8 +131,8 @@ fn a_connection_is_found_whoever_had_the_last_frame() {
     assert_eq!(bench.engine.stats().rx_segments, 5);
 }
 
-// CH-TRM-2: what has dependents stays. CH-TREE-10: a name that has ceased to hold answers FAILURE, also when its
-// place is taken again.
+// CH-TRM-2: an object with dependents is not removed. CH-TREE-10: a stale name fails with FAILURE, even if its table
+// entry is reused.
 #[test]
 fn what_is_needed_stays_and_old_names_fail() {
     let mut bench = Bench::new(10);
@@ -143,7 +143,7 @@ fn what_is_needed_stays_and_old_names_fail() {
     let (tree, _) = bench.terminate(terminate_tree(Some(n), None, &[]));
     assert_eq!(statuses(&tree), [failure, success]);
     let (tree, _) = bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
-    assert_eq!(statuses(&tree), [success, success, failure, success], "the first was gone");
+    assert_eq!(statuses(&tree), [success, success, failure, success], "the first was uploaded before");
 
     let (n2, p2, tcps2) = bench.offload(&[80, 81]);
     assert_eq!((n2.index, p2.index), (n.index, p.index));
@@ -154,8 +154,9 @@ fn what_is_needed_stays_and_old_names_fail() {
     assert_eq!(statuses(&tree), [success; 4]);
 }
 
-// CH-TRM-3 to -6, -11, CH-SNB-1 to -4: half of what was sent is acknowledged, received data waits, an ACK is owed and a
-// disconnect pending. The ACK goes out, the disconnect completes UPLOAD_IN_PROGRESS, lists go back as they are.
+// CH-TRM-3 to -6, -11, CH-SNB-1 to -4: half of the sent data is acknowledged, received data is buffered, an ACK is due
+// and a disconnect pending. The ACK is sent, the disconnect completes with UPLOAD_IN_PROGRESS, and lists are returned
+// unchanged.
 #[test]
 fn everything_pending_goes_back() {
     let mut bench = Bench::new(10);
@@ -202,8 +203,8 @@ fn everything_pending_goes_back() {
     assert_eq!(object.client, Clients::FIRST);
 }
 
-// CH-SNB-4, CH-SNC-3: offloaded again, the same lists complete once each and in order, and the disconnect's data, whose
-// list has completed before, is nobody's.
+// CH-SNB-4, CH-SNC-3: offloaded again, the same lists complete once each and in order. The disconnect's data completes
+// no list, because its list has completed before.
 #[test]
 fn what_came_back_can_be_offloaded_again() {
     let mut bench = Bench::new(10);
@@ -211,7 +212,7 @@ fn what_came_back_can_be_offloaded_again() {
     bench.io(80).send([list(1, b"ab"), list(2, b"cd")].into());
     bench.io(80).disconnect(Disconnect::Graceful, list(9, b"bye"));
     let (object, _) = bench.upload(tcps[0]);
-    assert!(bench.sent().is_empty(), "terminate came first");
+    assert!(bench.sent().is_empty(), "the terminate precedes transmission");
     let again = Block::new(OffloadHandle(80), InitiateNode::new(object));
     let tree = bench.initiate_tree(vec![linker(n, vec![linker(p, vec![again])])]);
     assert_eq!(statuses(&tree), [NdisStatus::SUCCESS; 3]);
@@ -224,7 +225,7 @@ fn what_came_back_can_be_offloaded_again() {
     assert_eq!(bench.client().disconnected.len(), 1);
 }
 
-// CH §8.1: a RST that is owed goes out before the connection could go back, which it then cannot.
+// CH §8.1: a due RST is sent before the upload, which then fails.
 #[test]
 fn an_aborted_connection_has_no_state() {
     let mut bench = Bench::new(10);
@@ -247,8 +248,8 @@ fn urgent(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-// CH §9.3: nothing is acknowledged from the urgent segment on; its frames, as many as there is room for, reach the host
-// behind the state.
+// CH §9.3: nothing is acknowledged from the urgent segment on. Its frames, up to the limit, are passed to the host
+// after the state.
 #[test]
 fn urgent_data_waits_for_the_host() {
     let mut bench = Bench::new(10);
@@ -269,7 +270,7 @@ fn urgent_data_waits_for_the_host() {
     assert_eq!(bench.client().events, [stopped]);
     let stats = bench.engine.stats();
     assert_eq!((stats.rx_held, stats.rx_held_dropped), (HELD_FRAMES_MAX as u64, 1));
-    // CH-FWD: what the host has of it stays the host's.
+    // CH-FWD: segments forwarded by the host remain the host's.
     let frame = urgent(from_peer(80, 5006, 1000, b"urgent"));
     bench.port.forward(Forward { connection: tcps[0], frame, status: NdisStatus::PENDING });
     let frame = urgent(from_peer(81, 5000, 1000, b"urgent"));
@@ -299,7 +300,7 @@ fn urgent_data_waits_for_the_host() {
     assert_eq!(bench.client().received, b"before");
 }
 
-// CH §9.3: the frames that wait are bounded in bytes too.
+// CH §9.3: the bytes of kept frames are bounded too.
 #[test]
 fn held_bytes_are_bounded() {
     let mut bench = Bench::new(10);
@@ -315,8 +316,8 @@ fn held_bytes_are_bounded() {
     assert_eq!((stats.rx_held, stats.rx_held_dropped), (1 + room as u64, 1));
 }
 
-// CH §5.6: an operation finds out, fails, and raises Retrieve, then Abort; at terminate requests complete
-// REQUEST_ABORTED, and there is no state (CH-TRM-9). Once is enough (CH §13 #26).
+// CH §5.6: an operation detects the failure, fails, and raises Retrieve, then Abort. At terminate requests complete
+// with REQUEST_ABORTED, and there is no state (CH-TRM-9). The failure is reported once (CH §13 #26).
 #[test]
 fn failed_hardware_loses_the_connection() {
     for terminate_first in [false, true] {
