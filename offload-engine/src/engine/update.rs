@@ -1,8 +1,8 @@
 //! MiniportQueryOffload, MiniportUpdateOffload and MiniportInvalidateOffload (CH §5.2 to §5.4).
 //!
-//! Each node is independent: the failure of one does not affect the others. What concerns a neighbor or a path concerns
-//! every connection behind it; they are found by walking all connections, since these operations are rare and
-//! the links point the other way.
+//! Each node is independent: the failure of one does not affect the others. A change of a neighbor or a path applies to
+//! all its connections. They are found by visiting all connections, since these operations are rare and the links point
+//! in the other direction.
 
 use std::vec::Vec;
 
@@ -17,14 +17,14 @@ use crate::{
     time::Instant,
 };
 
-/// What stands below a neighbor node at update.
+/// Effect of a neighbor node on the paths below it at update.
 #[derive(Clone, Copy)]
 enum Link {
-    /// The paths of linker nodes are to depend on this neighbor.
+    /// Linker nodes of paths are linked to this neighbor.
     To(TargetContext),
-    /// They cannot: the neighbor is unknown or invalid.
+    /// Linker nodes of paths fail: the neighbor does not exist or is invalid.
     Refused,
-    /// The neighbor node is no linker.
+    /// The neighbor node is not a linker.
     No,
 }
 
@@ -101,7 +101,7 @@ impl Engine {
         Some(())
     }
 
-    /// The slot of a connection, unless its hardware has failed, which is found out here (CH §5.6).
+    /// Returns the slot of a connection. `None` if its hardware has failed, which is detected here (CH §5.6).
     fn working(
         &mut self,
         now: Instant,
@@ -181,7 +181,7 @@ impl Engine {
         }
     }
 
-    /// `None`: no such connection, or an invalidated one (CH-UPD-3).
+    /// Updates a connection. `None` if it does not exist or is invalid (CH-UPD-3).
     fn update_connection(
         &mut self,
         now: Instant,
@@ -195,7 +195,7 @@ impl Engine {
         Some(())
     }
 
-    /// New headers for the connections on the paths that `concerned` picks.
+    /// Rebuilds the headers of the connections on the paths selected by `concerned`.
     fn renew(&mut self, now: Instant, concerned: impl Fn(&Self, TargetContext) -> bool) {
         let slots = self.slots_where(|path| concerned(self, path));
         for slot in slots {
@@ -203,7 +203,7 @@ impl Engine {
         }
     }
 
-    /// New headers for a connection whose neighbor, path or cached variables have changed.
+    /// Rebuilds the headers of a connection whose neighbor, path or cached variables have changed.
     pub(super) fn renew_headers(&mut self, now: Instant, slot: usize) {
         let Some(offloaded) = self.connections.slot(slot) else { return };
         let joined = self.objects.joined(now, offloaded.path);
@@ -212,7 +212,7 @@ impl Engine {
         }
     }
 
-    /// CH-UPD-5: what the host has learnt of a path concerns every connection on it.
+    /// Applies the host's path MTU to every connection on the path (CH-UPD-5).
     fn set_path_mtu(&mut self, path: TargetContext) {
         let Some(state) = self.objects.path(path) else { return };
         let payload = self.connections.path_mtu_payload(&state);
@@ -265,7 +265,7 @@ impl Engine {
         self.notify_host(ToHost::InvalidateComplete(tree));
     }
 
-    /// Updates in every connection whether the objects that it depends on are valid (CH-INV-2).
+    /// Updates in every connection if the objects that it depends on are valid (CH-INV-2).
     fn judge(&mut self, now: Instant) {
         for slot in self.slots_where(|_| true) {
             let Some(offloaded) = self.connections.slot(slot) else { continue };
