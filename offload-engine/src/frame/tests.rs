@@ -56,7 +56,7 @@ fn make_template(source: &str, destination: &str, vlan_id: u16, tcp: &TcpState) 
 fn build(template: &mut HeaderTemplate, segment: &SegmentHeader<'_>, payload: &[u8]) -> Vec<u8> {
     let mut header = [0; HEADER_BYTES_MAX];
     let length = template.write(&mut header, segment, 1);
-    // Split at odd places: gathered payload has odd pieces, private and shared.
+    // Split at odd offsets: the pieces have odd lengths, and are private and shared.
     let (left, right) = Piece::Private(payload).split_at(payload.len() / 3);
     let shared = SharedSpan::allocate(payload.len().max(1), 1).unwrap();
     shared.write(0, payload);
@@ -67,7 +67,7 @@ fn build(template: &mut HeaderTemplate, segment: &SegmentHeader<'_>, payload: &[
     [&header[..length], payload].concat()
 }
 
-/// What two readers of a frame have to agree on: the flow, the ECN bits, SEG.SEQ and the payload.
+/// Fields compared between two parsers of a frame: flow, ECN bits, SEG.SEQ and payload.
 type Reading = (FlowKey, Ecn, SeqNum, Vec<u8>);
 
 fn by_classify(frame: &[u8]) -> Option<Reading> {
@@ -78,11 +78,11 @@ fn by_classify(frame: &[u8]) -> Option<Reading> {
     Some((tcp.flow, tcp.ecn, segment.seq, segment.payload.to_vec()))
 }
 
-/// What `classify` should read, by `etherparse`.
+/// Expected result of `classify`, parsed by `etherparse`.
 fn by_etherparse(frame: &[u8]) -> Option<Reading> {
     let sliced = SlicedPacket::from_ethernet(frame).ok()?;
     let TransportSlice::Tcp(tcp) = sliced.transport.as_ref()? else { return None };
-    // One customer tag (802.1Q) is looked through. etherparse does so with service tags, 0x88a8 and 0x9100, too.
+    // One customer tag (802.1Q) is parsed. etherparse also parses service tags, 0x88a8 and 0x9100.
     let tagged = frame[12..14] == [0x81, 0];
     if sliced.link_exts.len() != usize::from(tagged) {
         return None;
@@ -98,7 +98,7 @@ fn by_etherparse(frame: &[u8]) -> Option<Reading> {
         }
         NetSlice::Ipv6(ip) => {
             let header = ip.header();
-            // RFC 8200 §3, RFC 2675: a length of 0 is a jumbogram's, which etherparse reads to the frame's end.
+            // RFC 8200 §3, RFC 2675: a length of 0 denotes a jumbogram, which etherparse reads to the end of the frame.
             if header.next_header() != etherparse::IpNumber::TCP || header.payload_length() == 0 {
                 return None;
             }
@@ -112,8 +112,8 @@ fn by_etherparse(frame: &[u8]) -> Option<Reading> {
 }
 
 proptest! {
-    // RFC 791, RFC 8200, RFC 9293 §3.1: whatever is damaged in the headers, what is read of a frame is what
-    // etherparse reads of it.
+    // RFC 791, RFC 8200, RFC 9293 §3.1: `classify` reads the same fields as etherparse, whatever is damaged in the
+    // headers.
     #[test]
     fn frames_are_read_as_etherparse_reads_them(
         ipv6 in any::<bool>(),
@@ -152,7 +152,7 @@ proptest! {
 }
 
 proptest! {
-    // What we write, etherparse reads back with good checksums, and classify() finds.
+    // Headers written here are parsed by etherparse with correct checksums, and by classify().
     #[test]
     fn headers_agree_with_etherparse(
         ipv6 in any::<bool>(),
@@ -192,7 +192,7 @@ proptest! {
         prop_assert_eq!(tcp.payload(), &payload[..]);
         prop_assert!(tcp.ack() && tcp.psh() && !tcp.syn());
 
-        // Seen from the other node.
+        // Parsed by the peer.
         let found = classify(&frame).unwrap();
         prop_assert!(found.checksum_is_valid());
         prop_assert_eq!(found.remote().port(), 40_000);
@@ -206,7 +206,7 @@ proptest! {
         prop_assert_eq!(parsed.payload, &payload[..]);
     }
 
-    // A peer's frame never panics, and a flipped bit never passes as valid TCP.
+    // A frame of the peer never causes a panic, and a flipped bit never passes as valid TCP.
     #[test]
     fn any_bytes_are_survived(frame in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = parse(&frame);
@@ -236,7 +236,7 @@ proptest! {
     }
 }
 
-// CH §9.1: fragments, IPv4 options and everything that is not TCP go to the host.
+// CH §9.1: fragments, IPv4 options and other protocols than TCP are for the host.
 #[test]
 fn the_rest_is_the_hosts() {
     let builder = PacketBuilder::ethernet2([2; 6], [3; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
@@ -262,7 +262,7 @@ fn the_rest_is_the_hosts() {
     }
 }
 
-// Ethernet padding behind a short IP packet is not payload.
+// Ethernet padding after a short IP packet is not payload.
 #[test]
 fn padding_is_not_payload() {
     let mut frame = Vec::new();
@@ -277,7 +277,7 @@ fn padding_is_not_payload() {
     assert!(found.segment(0, &mut NO_SACK.clone()).payload.is_empty());
 }
 
-// MUST-6: an unknown option is stepped over; MUST-7: an illegal length is survived.
+// MUST-6: an unknown option is skipped. MUST-7: an illegal length is handled without error.
 #[test]
 fn unknown_and_illegal_options() {
     for (options, expected) in [
@@ -301,7 +301,7 @@ fn unknown_and_illegal_options() {
     }
 }
 
-// CH §6.4: DF set, ids from the upper half, also when they wrap; CH §9.4: tag with CFI 0.
+// CH §6.4: DF is set and ids are in the upper half, also after wrapping. CH §9.4: the tag has CFI 0.
 #[test]
 fn ip_identification_and_vlan() {
     let mut template = template("10.0.0.1", "10.0.0.2", 0x123);
@@ -381,8 +381,7 @@ fn plain_segment(payload_len: usize) -> SegmentHeader<'static> {
     }
 }
 
-// CH §6.4: the kernel counts ids up over the pieces of a super-segment; none of them wraps into the
-// host's half.
+// CH §6.4: the kernel increments ids over the frames of a GSO packet. None of them wraps into the host's half.
 #[test]
 fn ids_of_super_segments_do_not_wrap() {
     let mut template = template("10.0.0.1", "10.0.0.2", 0);
@@ -392,12 +391,13 @@ fn ids_of_super_segments_do_not_wrap() {
         template.write(&mut out, &plain_segment(0), pieces);
         let id = u16::from_be_bytes([out[18], out[19]]);
         assert!(id >= 0x8000 && id.checked_add(pieces - 1).is_some(), "{id:#x}, {pieces} pieces");
-        assert!(last.is_none_or(|last| id == 0x8000 || id == last + 1), "no gap but at the wrap");
+        assert!(last.is_none_or(|last| id == 0x8000 || id == last + 1), "no gap except at the wrap");
         last = Some(id.saturating_add(pieces - 1));
     }
 }
 
-// RFC 2474: DSCP is the host's; RFC 3168 §5: the two bits beside it are ours. RFC 6437: the flow label.
+// RFC 2474: DSCP is set by the host. RFC 3168 §5: the two ECN bits are set by the target. RFC 6437: the flow label is
+// set.
 #[test]
 fn dscp_ecn_and_flow_label() {
     let mut state = tcp_state();
@@ -426,7 +426,7 @@ fn dscp_ecn_and_flow_label() {
     }
 }
 
-// CH §9.4, both tables.
+// Both tables of CH §9.4.
 #[test]
 fn vlan_tags() {
     for (vlan_id, priority, tag) in
@@ -459,7 +459,7 @@ fn vlan_tags() {
     }
 }
 
-// One tag is looked through, two are not, and half of one is none.
+// A single tag is parsed. A second one or a truncated one is not.
 #[test]
 fn stacked_and_cut_tags_are_the_hosts() {
     let mut template = tagged_template(0x123, &tcp_state());
@@ -475,8 +475,8 @@ fn stacked_and_cut_tags_are_the_hosts() {
     }
 }
 
-/// An ICMP error with a right checksum about the packet in `frame`, as its first router would send it;
-/// `quoted` bytes of it.
+/// Builds an ICMP error with a correct checksum about the packet in `frame`, as its first router sends it. It quotes
+/// `quoted` bytes.
 fn icmp_about(frame: &[u8], kind: u8, code: u8, rest: u32, quoted: usize) -> Vec<u8> {
     let packet = &frame[14..frame.len().min(14 + quoted)];
     let mut error = Vec::new();
@@ -510,24 +510,24 @@ fn frame_in_flight(ipv6: bool) -> Vec<u8> {
     )
 }
 
-/// One wilful change of a good frame.
+/// Modification of a valid frame.
 #[derive(Clone, Debug)]
 enum Abuse {
-    /// A byte is something else.
+    /// A byte is replaced.
     Byte(prop::sample::Index, u8),
-    /// The frame ends early.
+    /// The frame is truncated.
     Cut(prop::sample::Index),
-    /// Bytes follow.
+    /// Bytes are appended.
     Behind(Vec<u8>),
-    /// The IP length lies.
+    /// The IP length is replaced.
     IpLength(u16),
-    /// The data offset lies.
+    /// The data offset is replaced.
     DataOffset(u8),
-    /// The header length of IPv4 lies; over IPv6 the next header.
+    /// The header length of IPv4 is replaced; over IPv6 the next header.
     HeaderLength(u8),
-    /// The options are garbage.
+    /// The options are replaced.
     Options(Vec<u8>),
-    /// A tag is put in.
+    /// A tag is inserted.
     Tag(u16),
 }
 
@@ -575,7 +575,7 @@ impl Abuse {
         }
     }
 
-    /// Makes the sums of what it has done right again, as somebody who means it would.
+    /// Corrects the IPv4 header checksum after modifications, as a malicious sender would.
     fn repair(frame: &mut [u8], ipv6: bool) {
         if ipv6 || frame.len() < 34 {
             return;
@@ -588,8 +588,8 @@ impl Abuse {
 }
 
 proptest! {
-    // MUST-7, CH §9.1: whatever is wrong with a frame, it is somebody's or nobody's, and never a panic.
-    // What is taken for TCP keeps its bounds: its payload lies in the frame, its options in its header.
+    // MUST-7, CH §9.1: no modification of a frame causes a panic. The payload of a parsed segment lies within the
+    // frame, and its options within its header.
     #[test]
     fn abused_frames_are_survived(
         ipv6 in any::<bool>(),
@@ -621,14 +621,14 @@ proptest! {
         }
     }
 
-    // Any option list: known options are read as they stand, and the walk ends (MUST-4, MUST-6, MUST-7).
+    // For any option list, known options are parsed as present, and the iteration ends (MUST-4, MUST-6, MUST-7).
     #[test]
     fn any_option_list_is_survived(
         mut options in prop::collection::vec(prop_oneof![0_u8..11, any::<u8>()], 0..41),
     ) {
         let walked = TcpOptions::new(&options).count();
         prop_assert!(walked <= options.len() / 2 + 1);
-        // Behind what is legal, a timestamp is found; behind an error or an end nothing is.
+        // A timestamp is found after legal options, and not after an error or an end of list.
         let open = TcpOptions::new(&options).all(|option| option.is_ok())
             && !ends(&options);
         options.extend_from_slice(&[8, 10, 0, 0, 0, 7, 0, 0, 0, 9]);
@@ -638,7 +638,7 @@ proptest! {
     }
 }
 
-/// Whether a list of legal options has an end-of-list among them.
+/// True if a list of legal options contains an end of list.
 fn ends(mut options: &[u8]) -> bool {
     loop {
         match *options {
@@ -653,7 +653,7 @@ fn ends(mut options: &[u8]) -> bool {
     }
 }
 
-// CH §9.1: IPv4 options, IPv6 extension headers and jumbograms are the host's, whatever they hold.
+// CH §9.1: packets with IPv4 options or IPv6 extension headers, and jumbograms, are for the host.
 #[test]
 fn what_lies_before_tcp_is_the_hosts() {
     let mut options = frame_in_flight(false);
@@ -662,7 +662,7 @@ fn what_lies_before_tcp_is_the_hosts() {
     options[16..18].copy_from_slice(&144_u16.to_be_bytes());
     Abuse::repair(&mut options, false);
     assert!(classify(&options).is_none());
-    let back = parse(&options).expect("the host has seen the options");
+    let back = parse(&options).expect("the host skips the options");
     assert_eq!(back.flow, classify(&frame_in_flight(false)).expect("plain").flow);
     assert!(back.checksum_is_valid());
     options[24] ^= 1;
@@ -676,12 +676,12 @@ fn what_lies_before_tcp_is_the_hosts() {
         let is_skipped = [0, 43, 60].contains(&next_header);
         assert_eq!(parse(&extended).is_ok(), is_skipped, "{next_header}");
     }
-    // RFC 2675: a payload length of 0 and the real one in an option.
+    // RFC 2675: a payload length of 0, with the actual length in an option.
     let mut jumbo = frame_in_flight(true);
     jumbo[18..20].fill(0);
     assert_eq!((by_classify(&jumbo), by_etherparse(&jumbo)), (None, None));
     assert_eq!(parse(&jumbo).err(), Some(NoSegment::BadHeader));
-    // RFC 4291 §2.5.5.2: otherwise an IPv6 packet could name an IPv4 connection.
+    // RFC 4291 §2.5.5.2: otherwise an IPv6 packet could match an IPv4 connection.
     for address in [22, 38] {
         let mut mapped = frame_in_flight(true);
         assert!(parse(&mapped).is_ok() && classify(&mapped).is_some());
@@ -692,7 +692,7 @@ fn what_lies_before_tcp_is_the_hosts() {
     assert_eq!(parse(&frame_in_flight(true)[..12]).err(), Some(NoSegment::Other));
 }
 
-// CH §9.1: of the fragments of a segment the first has ports. Nothing else is taken for one.
+// CH §9.1: only the first fragment of a segment has ports. No other frame is classified as a fragment.
 #[test]
 fn the_first_fragment_tells_its_flow() {
     let flow = FlowKey::new("10.0.0.1:80".parse().unwrap(), "10.0.0.2:9".parse().unwrap());
