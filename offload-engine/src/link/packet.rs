@@ -1,5 +1,5 @@
-//! A packet socket that sees what an interface's owner writes: the only unsafe code of the link beside `tun.rs`, for
-//! the two options and the address that no crate has safely.
+//! Packet socket that receives frames written to an interface. With `tun.rs` the only unsafe code of the link, for two
+//! options and an address that no crate provides safely.
 
 use std::{
     ffi::CString,
@@ -9,17 +9,17 @@ use std::{
 
 use libc::{c_int, c_void, sock_filter, sock_fprog, sockaddr_ll, socklen_t};
 
-/// A packet socket for what is written to a TAP.
+/// Packet socket for frames written to a TAP.
 #[derive(Debug)]
 pub(super) struct Observer {
     pub(super) socket: OwnedFd,
-    /// Of the TAP's interface.
+    /// Index of the TAP's interface.
     index: c_int,
 }
 
-/// A non-blocking packet socket for the interface `name`, which gets nothing before [`Observer::begin`]; then every
-/// frame of at least `bytes_min` that is written to its TAP: none that leave towards the TAP, and none that are
-/// shorter, which cost a look at their length.
+/// Creates a non-blocking packet socket for the interface `name`. After [`Observer::begin`] it receives every frame of
+/// at least `bytes_min` that is written to its TAP. It does not receive frames sent to the TAP, or shorter ones, which
+/// cost a check of their length.
 pub(super) fn observer(name: &str, bytes_min: u32) -> io::Result<Observer> {
     let name = CString::new(name).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: the name ends with its zero byte and lives through the call.
@@ -44,12 +44,12 @@ pub(super) fn observer(name: &str, bytes_min: u32) -> io::Result<Observer> {
 }
 
 impl Observer {
-    /// From now on it gets frames.
+    /// Starts reception.
     pub(super) fn begin(&self) -> io::Result<()> {
         // SAFETY: `sockaddr_ll` is plain data, for which all bytes zero is a valid value.
         let mut address: sockaddr_ll = unsafe { mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
-        // A bridge takes a frame away before sockets of one protocol see it.
+        // A bridge consumes frames before sockets of one protocol receive them.
         address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
         address.sll_ifindex = self.index;
         // SAFETY: the descriptor is open, and the address is one `sockaddr_ll` of the length given.
@@ -63,7 +63,7 @@ impl Observer {
     }
 }
 
-/// Takes frames of at least `bytes_min`, whole.
+/// Creates a filter that accepts frames of at least `bytes_min`, complete.
 fn length_filter(bytes_min: u32) -> [sock_filter; 4] {
     let statement = |code, k| sock_filter { code, jt: 0, jf: 0, k };
     [

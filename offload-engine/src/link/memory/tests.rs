@@ -22,7 +22,7 @@ fn super_segments_and_partial_checksums_arrive_as_on_a_vnet_tap() {
     let sent = [
         (&super_segment, segment_offload(&super_segment, place, 1448)),
         (&small, checksum),
-        (&small, segment_offload(&small, small_place, 100)), // needs no cutting
+        (&small, segment_offload(&small, small_place, 100)), // fits into one segment
         (&whole, TxOffload::default()),
     ];
     for (frame, offload) in sent {
@@ -121,7 +121,7 @@ fn offloads_that_contradict_the_frame() {
     assert!(!is_consistent(&frame[..frame.len() - 1], good));
 }
 
-/// Received from `link`: where it lies and, of a large frame, what holds it.
+/// Receives a frame from `link`. Returns its address and, for a large frame, its buffer.
 fn receive_one(link: &mut MemoryLink, batch: &mut RxBatch) -> (usize, Option<Bytes>) {
     assert_eq!(link.receive(NOW, batch).unwrap(), 1);
     let frame = batch.frames().next().expect("a frame");
@@ -130,7 +130,7 @@ fn receive_one(link: &mut MemoryLink, batch: &mut RxBatch) -> (usize, Option<Byt
     received
 }
 
-// The buffer that a frame waits in is lent; what nobody has kept is back when the batch is through, and is used again.
+// The buffer of a frame is lent. Buffers that are not kept are released with the batch and reused.
 #[test]
 fn frames_are_lent_and_their_buffers_used_again() {
     let (mut a, mut b) = memory_link_pair(MemoryLinkOptions::default());
@@ -145,16 +145,16 @@ fn frames_are_lent_and_their_buffers_used_again() {
     }
     assert!(places.len() <= 2, "{places:?}");
 
-    // As many as may be are kept, and those that come then are copied.
+    // Buffers are kept up to the limit, and later frames are copied.
     for round in 0..2 * LENT_BUFFERS_MAX {
         assert_eq!(transmit(&mut a, NOW, &large, offload), TxOutcome::Sent);
         let (place, buffer) = receive_one(&mut b, &mut batch);
         assert_eq!(buffer.is_some(), round < LENT_BUFFERS_MAX, "{round}");
         kept.extend(buffer.inspect(|buffer| assert_eq!(buffer.as_ptr() as usize, place)));
     }
-    assert!(kept.iter().all(|buffer| buffer == &large[..]), "one was written that somebody has");
+    assert!(kept.iter().all(|buffer| buffer == &large[..]), "a kept buffer was written");
     kept.truncate(1);
-    // All but one are free again; one look may find that one.
+    // All but one are released. One check may find the kept one.
     let mut lent = 0;
     for _ in 0..2 * LENT_BUFFERS_MAX {
         assert_eq!(transmit(&mut a, NOW, &large, offload), TxOutcome::Sent);
@@ -173,7 +173,7 @@ impl Wake for Wakes {
     }
 }
 
-// The other side is woken once for a batch, through whatever wraps the link, and is told of frames that wait.
+// The other end is woken once per batch, through any wrapper of the link, and reports queued frames.
 #[test]
 fn a_flush_wakes_the_other_side() {
     let wrap: [fn(MemoryLink) -> Box<dyn Link>; 3] = [
@@ -200,12 +200,12 @@ fn a_flush_wakes_the_other_side() {
         assert_eq!(b.poll_at(), Some(Instant::ZERO));
         assert_eq!(receive_all(&mut b, NOW).len(), 3);
         assert_eq!(b.poll_at(), None);
-        // Without an engine at the other end there is nobody to be woken.
+        // Without an engine at the other end there is no waker.
         b.flush(NOW);
     }
 }
 
-// A frame that an impairment has held back is a batch of its own.
+// Frames delayed by an impairment form a batch of their own.
 #[test]
 fn frames_that_were_held_back_wake_the_other_side() {
     let (a, mut b) = memory_link_pair(MemoryLinkOptions::default());
@@ -224,7 +224,7 @@ fn frames_that_were_held_back_wake_the_other_side() {
     assert_eq!(receive_all(&mut b, NOW + delay).len(), 1);
 }
 
-// An end that found the queue full is woken when there is room, and is told so until it has tried again.
+// An end whose transmit found the queue full is woken when there is room, and reports this until its next transmit.
 #[test]
 fn room_in_a_full_queue_wakes_the_sender() {
     let options = MemoryLinkOptions { queue_frames_max: 2, ..MemoryLinkOptions::default() };

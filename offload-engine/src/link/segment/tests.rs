@@ -9,12 +9,12 @@ fn cut(frame: &[u8], size: usize) -> Option<Vec<Parsed>> {
     let mut segments = Segments::new(frame, size)?;
     let (mut piece, mut pieces) = (Vec::new(), Vec::new());
     while segments.next_into(&mut piece) {
-        pieces.push(parse(&piece).expect("a piece is complete and correct"));
+        pieces.push(parse(&piece).expect("complete and correct segments"));
     }
     Some(pieces)
 }
 
-/// RFC 9293 §3.4 (sequence numbers wrap), RFC 3168 §6.1.2 (CWR answers once).
+/// RFC 9293 §3.4 (sequence numbers wrap), RFC 3168 §6.1.2 (CWR is set once).
 #[test]
 fn pieces_of_a_super_segment() {
     for ipv6 in [false, true] {
@@ -94,7 +94,7 @@ proptest! {
         prop_assert_eq!(pieces.iter().flat_map(|p| p.payload.clone()).collect::<Vec<_>>(), payload);
     }
 
-    /// A peer's bytes never panic, whatever they claim.
+    /// Bytes of a peer never cause a panic.
     #[test]
     fn arbitrary_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), v6: bool) {
         if bytes.len() > 24 {
