@@ -1,8 +1,8 @@
-//! Ethernet addresses, and their text form.
+//! Ethernet addresses and their text form.
 
 use core::{fmt, str::FromStr};
 
-/// An Ethernet address.
+/// Ethernet address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(
     feature = "serde",
@@ -19,12 +19,12 @@ impl MacAddress {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
         let [a, b, c, d, e, f, g, h] = hash.to_be_bytes();
-        // Bit 1 of the first octet says "locally administered", bit 0 would say "group".
+        // Bit 1 of the first octet marks a locally administered address, bit 0 a group address.
         Self([((a ^ g) & !0x01) | 0x02, b ^ h, c, d, e, f])
     }
 }
 
-/// Text that is not the address of a station.
+/// Error: text that is not the address of a station.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NotAStation(&'static str);
@@ -39,7 +39,7 @@ impl FromStr for MacAddress {
         let mut octets = [0; 6];
         let mut parts = text.split(':');
         for octet in &mut octets {
-            // from_str_radix would take a sign.
+            // from_str_radix would accept a sign.
             let hex = |d: &&str| {
                 matches!(d.len(), 1 | 2) && d.bytes().all(|digit| digit.is_ascii_hexdigit())
             };

@@ -69,7 +69,7 @@ fn headers_that_are_malformed() {
     }
 }
 
-/// RFC 768: a UDP datagram with a partial checksum leaves the link with a finished one.
+/// RFC 768: the partial checksum of a UDP datagram is completed on reception.
 #[test]
 fn partial_udp_checksum_is_finished() {
     let mut frame: Vec<u8> = Vec::new();
@@ -106,7 +106,7 @@ fn header_of_a_super_segment_on_the_wire() {
 }
 
 proptest! {
-    /// Whatever the kernel, or who pretends to be it, writes: no panic, and what is accepted holds.
+    /// No header from the kernel, or from a malicious peer, causes a panic. Accepted headers are consistent.
     #[test]
     fn arbitrary_headers(bytes: [u8; 12], mut frame in proptest::collection::vec(any::<u8>(), 14..200)) {
         let header = VnetHeader::read_from_bytes(&bytes).unwrap();
