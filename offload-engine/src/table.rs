@@ -1,36 +1,36 @@
-//! Tables of objects with names that go stale: a name is a place and the generation of its object, and never finds the
-//! object that took the place later.
+//! Tables of objects with names that become stale. A name is an index and the generation of its object. It never refers
+//! to an object that uses the same entry later.
 //!
-//! The generations of a place begin at [`Table::starting_at`]'s first and grow by its step with each object. So tables
-//! with the same step and different firsts have no name in common, and a name is given again only after 2^32 / step
-//! objects of one place. Insertion, lookup and removal take constant time; the memory of a place is kept.
+//! The generations of an entry start at the value passed to [`Table::starting_at`] and increase by its step with each
+//! object. So tables with the same step and different starts have disjoint names. A name is reused only after 2^32 /
+//! step objects of one entry. Insertion, lookup and removal take constant time. The memory of an entry is kept.
 //!
-//! Beside `slotmap`, whose keys start where that crate decides, names are the caller's types, tables are bounded, and
-//! an object can learn its name before it is inserted.
+//! Compared with `slotmap`, which determines the first key itself, names are types of the caller, tables are bounded,
+//! and an object can be created from its name before it is inserted.
 
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
-/// A name: an index into the table and a generation.
+/// Name of an object: an index into the table and a generation.
 pub trait Name: Copy {
-    /// The name of a place's object of that generation.
+    /// Creates the name of the object of that generation.
     fn new(index: u32, generation: u32) -> Self;
 
-    /// The place.
+    /// Returns the index.
     fn index(self) -> u32;
 
-    /// The generation of the place.
+    /// Returns the generation.
     fn generation(self) -> u32;
 }
 
 #[derive(Debug)]
 struct Place<T> {
-    /// That of the object, or of the next one.
+    /// Generation of the object, or of the next one.
     generation: u32,
     object: Option<T>,
 }
 
-/// A table of at most `objects_max` objects.
+/// Table of at most `objects_max` objects.
 #[derive(Debug)]
 pub struct Table<N, T> {
     places: Vec<Place<T>>,
@@ -42,17 +42,17 @@ pub struct Table<N, T> {
 }
 
 impl<N: Name, T> Table<N, T> {
-    /// An empty table, whose generations are 0, 1, 2 and so on.
+    /// Creates an empty table with the generations 0, 1, 2 and so on.
     pub const fn new(objects_max: u32) -> Self {
         Self::starting_at(0, 1, objects_max)
     }
 
-    /// An empty table, whose generations are `first`, `first + step` and so on.
+    /// Creates an empty table with the generations `first`, `first + step` and so on.
     pub const fn starting_at(first: u32, step: u32, objects_max: u32) -> Self {
         Self { places: Vec::new(), free: Vec::new(), objects_max, first, step, name: PhantomData }
     }
 
-    /// Returns the name of the next object. `None`: the table is full, or no memory is left.
+    /// Returns the name of the next object. `None` if the table is full or memory is exhausted.
     pub fn next_name(&mut self) -> Option<N> {
         let index = match self.free.last() {
             Some(index) => *index,
@@ -74,7 +74,7 @@ impl<N: Name, T> Table<N, T> {
     /// Inserts an object.
     ///
     /// # Errors
-    /// The table is full, or no memory is left: the object.
+    /// Returns the object if the table is full or memory is exhausted.
     pub fn insert(&mut self, object: T) -> Result<N, T> {
         let Some(name) = self.next_name() else { return Err(object) };
         self.free.pop();
@@ -89,20 +89,20 @@ impl<N: Name, T> Table<N, T> {
         if place.generation == name.generation() { place.object.as_ref() } else { None }
     }
 
-    /// As [`Table::get`], to be changed.
+    /// Mutable variant of [`Table::get`].
     #[inline]
     pub fn get_mut(&mut self, name: N) -> Option<&mut T> {
         let place = self.places.get_mut(name.index() as usize)?;
         if place.generation == name.generation() { place.object.as_mut() } else { None }
     }
 
-    /// Returns the object of a place, whatever its generation.
+    /// Returns the object at an index, whatever its generation.
     #[inline]
     pub fn at(&self, index: usize) -> Option<&T> {
         self.places.get(index)?.object.as_ref()
     }
 
-    /// As [`Table::at`], to be changed.
+    /// Mutable variant of [`Table::at`].
     #[inline]
     pub fn at_mut(&mut self, index: usize) -> Option<&mut T> {
         self.places.get_mut(index)?.object.as_mut()
@@ -114,7 +114,7 @@ impl<N: Name, T> Table<N, T> {
         self.remove_at(name.index() as usize)
     }
 
-    /// Removes the object of a place, whatever its generation.
+    /// Removes the object at an index, whatever its generation.
     pub fn remove_at(&mut self, index: usize) -> Option<T> {
         let place = self.places.get_mut(index)?;
         let object = place.object.take()?;
@@ -123,12 +123,12 @@ impl<N: Name, T> Table<N, T> {
         Some(object)
     }
 
-    /// Returns how many objects it has.
+    /// Number of objects.
     pub const fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    /// Returns true if it has no object.
+    /// True if the table has no object.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -140,7 +140,7 @@ impl<N: Name, T> Table<N, T> {
         })
     }
 
-    /// Returns the objects, to be changed.
+    /// Returns the objects, mutable.
     #[inline]
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.places.iter_mut().filter_map(|place| place.object.as_mut())
@@ -170,7 +170,7 @@ mod tests {
         }
     }
 
-    // NDK-LIFE-2: the provider guards against stale names all the same.
+    // NDK-LIFE-2: the provider also guards against stale names.
     #[test]
     fn stale_names_find_nothing() {
         let mut table = Table::<(u32, u32), char>::new(2);
