@@ -1,8 +1,8 @@
 //! Local addresses: address families of an unspecified address, overlap of two addresses, canonical form.
 //!
-//! The rules are those of Linux sockets (ip(7), ipv6(7)): `0.0.0.0` covers every IPv4 address, `[::]` every IPv6
-//! address, and every IPv4 address too unless it is restricted to its family (IPV6_V6ONLY). An IPv4-mapped IPv6 address
-//! (RFC 4291 §2.5.5.2) means the IPv4 address. A link-local address without a scope matches every scope.
+//! The rules are those of Linux sockets (ip(7), ipv6(7)): `0.0.0.0` covers every IPv4 address, and `[::]` every IPv6
+//! address. `[::]` covers every IPv4 address too, unless it is restricted to its family (IPV6_V6ONLY). An IPv4-mapped
+//! IPv6 address (RFC 4291 §2.5.5.2) means the IPv4 address. A link-local address without a scope matches every scope.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 

@@ -7,7 +7,7 @@
 //! | delegated | the target, while offloaded | yes |
 //!
 //! Code that copies state in or out destructures these structures exhaustively (`let TcpDelegated { a, b } = …`, no
-//! `..`), so that a member forgotten in a hand-over does not compile. Ticks are milliseconds (TicksPerSecond 1000, the
+//! `..`). So a member forgotten in a hand-over does not compile. Ticks are milliseconds (TicksPerSecond 1000, the
 //! documented default).
 
 use alloc::vec::Vec;
@@ -82,8 +82,8 @@ pub struct PathState {
     pub cached: PathCached,
 }
 
-/// TCP_OFFLOAD_STATE_CONST. The serde form of this class, and of the other two, contains the members that are plain
-/// numbers in the Windows structure, under their names in it.
+/// TCP_OFFLOAD_STATE_CONST. The serde form of the three classes contains the members that are plain numbers in the
+/// Windows structure, under their names there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "PascalCase"))]
 pub struct TcpConst {
@@ -384,9 +384,9 @@ pub struct ConnectionState {
 }
 
 impl ConnectionState {
-    /// Creates an established connection with nothing in flight: no options negotiated, MSS 1,460 bytes, path MTU
-    /// 1,500, both windows of `window` bytes, SND.NXT `local_seq`, RCV.NXT `remote_seq`, and an unknown neighbor. For
-    /// callers that drive a target without a host stack, such as tests, which then modify it.
+    /// Creates an established connection with nothing in flight. No options are negotiated, the MSS is 1,460 bytes, the
+    /// path MTU 1,500. Both windows have `window` bytes, SND.NXT is `local_seq`, RCV.NXT is `remote_seq`, and the
+    /// neighbor is unknown. For callers that drive a target without a host stack, such as tests, which then modify it.
     pub fn established(
         local: SocketAddr,
         remote: SocketAddr,

@@ -5,8 +5,8 @@
 //! object. So tables with the same step and different starts have disjoint names. A name is reused only after 2^32 /
 //! step objects of one entry. Insertion, lookup and removal take constant time. The memory of an entry is kept.
 //!
-//! Compared with `slotmap`, which determines the first key itself, names are types of the caller, tables are bounded,
-//! and an object can be created from its name before it is inserted.
+//! Compared with `slotmap`, which determines the first key itself, names are types of the caller and tables are
+//! bounded. An object can be created from its name before it is inserted.
 
 use alloc::vec::Vec;
 use core::marker::PhantomData;

@@ -4,8 +4,8 @@
 //! * [`provider`]: state operations and their completions, between host and target.
 //! * [`objects`]: tables of the target's neighbor and path objects.
 //! * [`statistics`]: counters of the target.
-//! * [`client`]: upcalls of the target to the layer above (send and receive completion, indication, events), and the
-//!   calls that layer may make from an upcall.
+//! * [`client`]: upcalls of the target to the layer above: send and receive completion, indication, events. Also the
+//!   calls permitted from an upcall.
 
 pub mod client;
 pub mod objects;

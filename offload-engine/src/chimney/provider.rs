@@ -87,7 +87,7 @@ pub struct OffloadCapabilities {
 
 impl Default for OffloadCapabilities {
     /// All features, and limits that exceed memory: 65,536 objects of each kind, 4,096 VLANs, 1 GiB of offloaded data
-    /// in each direction, the largest possible windows and packets.
+    /// per direction. Windows and packets have their largest possible sizes.
     fn default() -> Self {
         const OBJECTS: usize = 65_536;
         const DATA: usize = 1 << 30;

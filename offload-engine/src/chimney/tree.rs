@@ -95,8 +95,8 @@ pub type Tree<N, P, T> = Vec<NeighborBlock<N, P, T>>;
 /// Role of a node at initiate (CH §4.2).
 #[derive(Debug)]
 pub enum InitiateNode<S> {
-    /// Stands for an object that the operation does not affect. Always SUCCESS, whatever the status of its dependents
-    /// (CH-TREE-8).
+    /// Placeholder for an object that the operation does not affect. Always SUCCESS, independent of the status of its
+    /// dependents (CH-TREE-8).
     Placeholder,
     /// Offloaded object that the nodes below depend on. SUCCESS, OFFLOAD_PARTIAL_SUCCESS or FAILURE: all, some or none
     /// of its direct dependents were offloaded.
@@ -154,7 +154,7 @@ pub type InitiateTree =
 /// Node of query, invalidate or terminate.
 #[derive(Debug)]
 pub enum ObjectNode<P> {
-    /// Stands for an object that the operation does not affect; always SUCCESS.
+    /// Placeholder for an object that the operation does not affect; always SUCCESS.
     Placeholder,
     /// Offloaded object.
     Object {
@@ -224,7 +224,7 @@ pub type QueryTree = Tree<
 /// Role of a node at update (CH §5.3).
 #[derive(Clone, Copy, Debug)]
 pub enum UpdateNode<S> {
-    /// Stands for an object that the operation does not affect.
+    /// Placeholder for an object that the operation does not affect.
     Placeholder,
     /// New parent of the dependents: the neighbor of paths (CH-UPD-2). Below a linker, the object that is relinked.
     Linker(TargetContext),

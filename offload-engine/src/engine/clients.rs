@@ -4,8 +4,8 @@
 //!
 //! A client is stored boxed in a table. Registration assigns it a tag ([`ClientTag`]). Every connection carries the tag
 //! of the client that connected it, or of the listener that accepted it. The engine resolves the tag once per received
-//! segment and once per poll of a connection: an index and a comparison, without a hash, a lock or an allocation. The
-//! upcalls are virtual calls.
+//! segment and once per poll of a connection. This is an index and a comparison, without a hash, a lock or an
+//! allocation. The upcalls are virtual calls.
 //!
 //! A tag is the index of a table entry and its generation. So an entry can be reused, and a tag is not assigned twice
 //! until its entry has held 2^32 clients. A client may be removed at any time. The [`Engine`](super::Engine) then

@@ -5,8 +5,8 @@
 //! normally reach the engine that has it. There are exceptions: the kernel forgets a flow after 3 s without a write,
 //! remembers 4,096 flows, and distributes the rest by a hash. So an engine may receive a frame of another engine's
 //! connection. It passes the frame to that engine, which processes it like a frame of its own queue. The same applies
-//! to ICMP errors that quote such a connection, and to fragments, which carry other addresses or no ports and so have
-//! other hashes.
+//! to ICMP errors that quote such a connection, and to fragments. They have other addresses or no ports, and so other
+//! hashes.
 //!
 //! A directory shared by all engines maps each flow to its engine. It is written when a connection is added or removed.
 //! It is read only for frames without a connection in the receiving engine. It is a hint: an engine that no longer has

@@ -1,10 +1,10 @@
 //! Payload of a connection borrowed by its link, and events delayed by it.
 //!
 //! A link may retain the payload of a frame until its device has sent it ([`crate::link::TxLoan`]). Until then the
-//! poster must not be notified that it may reuse the memory, even if the peer acknowledged an earlier copy of the bytes
-//! or the connection was reset. So send completions are withheld, and later events after them, in order. Each waits
-//! only for the loans made before it, so a connection that keeps sending still completes its sends. Loans made since
-//! the last withheld event share a token, and the next withheld event takes that token.
+//! poster must not be notified that it may reuse the memory. This holds even if the peer acknowledged an earlier copy
+//! of the bytes, or the connection was reset. So send completions are withheld, and later events after them, in order.
+//! Each waits only for the loans made before it, so a connection that keeps sending still completes its sends. Loans
+//! made since the last withheld event share a token, and the next withheld event takes that token.
 //!
 //! A link that never borrows costs one check of a flag per frame, upcall and event.
 

@@ -124,9 +124,9 @@ pub trait NodeClient: OffloadClient + Any + Send {
         core::any::type_name::<Self>()
     }
 
-    /// Processes notifications from the host stack and runs timers. Called once per iteration of the run loop, after
-    /// every call from outside, and before each [`OffloadClient::offloaded`], so that the host's notifications about a
-    /// connection are processed before it is offloaded. Returns true if there was work.
+    /// Processes notifications from the host stack and runs timers. Called once per iteration of the run loop and after
+    /// every call from outside. Also called before each [`OffloadClient::offloaded`], so that the host's notifications
+    /// about a connection are processed first. Returns true if there was work.
     fn poll(&mut self, _now: Instant, _connections: &mut Connections) -> bool {
         false
     }
@@ -439,8 +439,8 @@ impl Engine {
         }
     }
 
-    /// True if nothing is left to send to a peer: every connection is in TIME-WAIT, and no frame is queued for the link
-    /// or delayed in it.
+    /// True if no data remains to be sent to a peer: every connection is in TIME-WAIT, and no frame is queued or
+    /// delayed.
     pub fn is_silent(&self) -> bool {
         let phases = self.connections.occupied();
         phases.map(|(_, found)| found.tcp.phase()).all(|phase| phase == tcp::TcpPhase::TimeWait)

@@ -1,5 +1,5 @@
-//! One iteration of the run loop: received frames are passed to their connection or to the host, timers run, and each
-//! connection that was touched is processed.
+//! One iteration of the run loop. Received frames are passed to their connection or to the host, timers run, and each
+//! touched connection is processed.
 
 use bytes::Bytes;
 
@@ -190,7 +190,7 @@ impl Engine {
             && self.connections.only_ready().is_some_and(|offloaded| offloaded.tcp.awaits_answer())
     }
 
-    /// Demultiplexes a frame: segments of an offloaded connection to that connection, all others to the host.
+    /// Demultiplexes a frame: segments of an offloaded connection to that connection, and other frames to the host.
     pub(super) fn take_frame(&mut self, now: Instant, frame: &RxFrame<'_>, clients: &mut Clients) {
         // A frame flooded by a switch is for another station.
         let ours = frame.data.first_chunk().is_some_and(|to| self.objects.is_ours(to));

@@ -1,9 +1,9 @@
 //! MiniportTerminateOffload (CH §5.5), and the release of connections that are closed.
 //!
 //! Dependents are removed before the object they depend on, so one tree can upload a neighbor with all its dependents
-//! (CH-TRM-2). A connection is uploaded in one step, between two segments: its due ACK is sent, data for its client is
-//! delivered or uploaded with it, and its later frames are passed to the host (CH-TRM-7, -11). Forwarded segments and
-//! the other state operations complete in order of arrival, so none is ever outstanding (CH-TRM-3).
+//! (CH-TRM-2). A connection is uploaded in one step, between two segments. Its due ACK is sent, and data for its client
+//! is delivered or uploaded with it. Later frames are passed to the host (CH-TRM-7, -11). Forwarded segments and the
+//! other state operations complete in order of arrival, so none is ever outstanding (CH-TRM-3).
 
 use std::{boxed::Box, vec::Vec};
 

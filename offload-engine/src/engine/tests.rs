@@ -475,7 +475,11 @@ fn a_batch_that_was_interrupted_makes_one_acknowledgement() {
         };
         let mut bench = four_frames();
         bench.engine.poll_first(bench.now, &mut bench.clients).unwrap();
-        assert_eq!(bench.client().received.len(), first * bytes as usize, "large frames do not interrupt");
+        assert_eq!(
+            bench.client().received.len(),
+            first * bytes as usize,
+            "large frames do not interrupt"
+        );
         bench.engine.poll_first(bench.now, &mut bench.clients).unwrap();
         assert_eq!(bench.client().received.len(), 4 * bytes as usize);
         let interrupted = acks(&mut bench);
@@ -605,7 +609,7 @@ fn the_hosts_queue_is_bounded() {
     assert_eq!(bench.port.from_engine.len(), TO_HOST_FRAMES_MAX + 1);
 }
 
-/// Builds "Fragmentation needed" from a router, about one of our frames.
+/// Builds "Fragmentation needed" from a router, about a transmitted frame.
 fn too_big(about: &[u8], next_hop_mtu: u16) -> Vec<u8> {
     let mut frame = Vec::new();
     let [a, b] = next_hop_mtu.to_be_bytes();
@@ -618,8 +622,8 @@ fn too_big(about: &[u8], next_hop_mtu: u16) -> Vec<u8> {
     frame
 }
 
-// RFC 9293 MUST-54, RFC 1191 §6: an ICMP error about an offloaded connection is applied at once, and passed to the host
-// as well (CH §9.1, CH-UPD-5). An error that quotes no bytes in flight changes nothing.
+// RFC 9293 MUST-54, RFC 1191 §6: an ICMP error about an offloaded connection is applied at once. The host receives it
+// too (CH §9.1, CH-UPD-5). An error that quotes no bytes in flight changes nothing.
 #[test]
 fn icmp_errors_reach_the_connection_and_the_host() {
     let mut bench = Bench::new(10);
@@ -722,8 +726,8 @@ fn marks_pass_the_engine() {
     assert!(sent.iter().all(|frame| classify(frame).is_some_and(|tcp| tcp.checksum_is_valid())));
 }
 
-// Without segmentation by the link no frame exceeds the path MTU. This also holds after the path MTU has become so
-// small that two of its segments would fit into one of the link's (RFC 2923 §2.1).
+// Without segmentation by the link no frame exceeds the path MTU. This also holds if the path MTU is so small that two
+// of its segments fit into one of the link's (RFC 2923 §2.1).
 #[test]
 fn frames_follow_the_path() {
     let mut bench = Bench::new(10);

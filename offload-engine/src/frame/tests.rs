@@ -391,7 +391,10 @@ fn ids_of_super_segments_do_not_wrap() {
         template.write(&mut out, &plain_segment(0), pieces);
         let id = u16::from_be_bytes([out[18], out[19]]);
         assert!(id >= 0x8000 && id.checked_add(pieces - 1).is_some(), "{id:#x}, {pieces} pieces");
-        assert!(last.is_none_or(|last| id == 0x8000 || id == last + 1), "no gap except at the wrap");
+        assert!(
+            last.is_none_or(|last| id == 0x8000 || id == last + 1),
+            "no gap except at the wrap"
+        );
         last = Some(id.saturating_add(pieces - 1));
     }
 }
@@ -588,8 +591,8 @@ impl Abuse {
 }
 
 proptest! {
-    // MUST-7, CH §9.1: no modification of a frame causes a panic. The payload of a parsed segment lies within the
-    // frame, and its options within its header.
+    // MUST-7, CH §9.1: no modification of a frame causes a panic. The payload of a parsed segment is within the frame,
+    // and its options within its header.
     #[test]
     fn abused_frames_are_survived(
         ipv6 in any::<bool>(),

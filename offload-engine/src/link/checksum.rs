@@ -16,7 +16,7 @@ pub(super) const TCP_CHECKSUM_OFFSET: u16 = 16;
 /// Offset of the checksum field in a UDP header.
 const UDP_CHECKSUM_OFFSET: u16 = 6;
 
-/// Completes a partial checksum in place. Returns false, without a change, if the field lies outside the frame.
+/// Completes a partial checksum in place. Returns false, without a change, if the field is outside the frame.
 pub(super) fn finish(frame: &mut [u8], place: TxChecksum) -> bool {
     let start = usize::from(place.start);
     let field = start + usize::from(place.offset);

@@ -44,8 +44,8 @@ impl TxFrame<'_> {
 
 /// Writes `vnet` (may be empty), head and payload as one frame, and counts the result.
 ///
-/// EAGAIN is [`TxOutcome::Full`]. Any other error drops the frame: EIO while the interface is down, ENOBUFS and ENOMEM,
-/// EINVAL for a header that the kernel rejects, EBADFD after the interface was removed. For TCP all of these are
+/// EAGAIN is [`TxOutcome::Full`]. Any other error drops the frame. Examples are EIO while the interface is down,
+/// ENOBUFS, ENOMEM, EINVAL for an invalid header, and EBADFD after the interface was removed. For TCP all of these are
 /// losses.
 pub(super) fn write_frame(
     fd: BorrowedFd<'_>,

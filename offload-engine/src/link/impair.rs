@@ -1,11 +1,11 @@
 //! Impaired networks: loss (optionally in bursts), duplication, reordering, corruption, delay, jitter and rate limit,
 //! per direction, reproducible by seed. [`Impaired`] wraps a link, and [`Wire`] connects two links.
 //!
-//! Impairments apply to frames as on the wire. A GSO packet is first segmented into frames of MTU size, and a TCP
-//! checksum left to a device is computed, so that a flipped bit can be detected. A frame is processed in this order: it
-//! may be lost, corrupted, duplicated, or reordered after 1 to [`REORDER_DISTANCE_MAX`] later frames (after
-//! [`REORDER_HOLD_MAX`] if fewer follow). It is then queued for the rate-limited wire (up to a [`QueueLimit`], beyond
-//! which frames are lost), and arrives after the delay, plus or minus the jitter.
+//! Impairments apply to frames as on the wire. A GSO packet is first segmented into frames of MTU size. A TCP checksum
+//! left to a device is computed, so that a flipped bit can be detected. A frame is processed in this order: loss,
+//! corruption, duplication, reordering, queueing, delay. A reordered frame follows 1 to [`REORDER_DISTANCE_MAX`] later
+//! frames, or is sent after [`REORDER_HOLD_MAX`] if fewer follow. The queue of the rate-limited wire has a
+//! [`QueueLimit`], beyond which frames are lost. The delay varies by the jitter.
 //!
 //! Timers: [`Link::poll_at`] is the earliest time at which a held frame becomes due, in either direction.
 //! [`Link::receive`] moves due frames in both directions, so a caller needs no other call at that time.

@@ -3,8 +3,8 @@
 //! A link whose [`Link::transmit`](super::Link::transmit) sends or copies the frame before it returns needs no loan.
 //! One that passes descriptors to a device borrows the payload ([`TxFrame::lend`]): spans of its memory, without a
 //! copy. Until the loan ends the memory remains allocated, and the engine withholds all events that permit its owner to
-//! write it: completions of sends and of disconnects, the end of the connection, its upload. Ending the loan reports
-//! the completion. Loans may end in any order and on any thread.
+//! write it. These are completions of sends and of disconnects, the end of the connection, and its upload. Ending the
+//! loan reports the completion. Loans may end in any order and on any thread.
 #![forbid(unsafe_code)]
 
 use core::fmt;

@@ -1,9 +1,9 @@
 //! Two links connected in memory: deterministic, without delay, without a descriptor. A flush on one side wakes the
-//! engine of the other. So does room in a queue that was full.
+//! engine of the other, and so does room in a queue that was full.
 //!
-//! With offloads the pair behaves like a TAP with a vnet header: a GSO packet is received unsegmented, with its segment
-//! size, and a TCP checksum left to the link is received unchanged, marked valid. Without offloads it behaves like a
-//! plain TAP. A full queue returns [`TxOutcome::Full`]. No frame is lost; [`super::Impaired`] adds losses.
+//! With offloads the pair behaves like a TAP with a vnet header. A GSO packet is received unsegmented, with its segment
+//! size. A TCP checksum left to the link is received unchanged, marked valid. Without offloads it behaves like a plain
+//! TAP. A full queue returns [`TxOutcome::Full`]. No frame is lost; [`super::Impaired`] adds losses.
 //!
 //! A large frame is copied once, when it is transmitted: the receiving link lends its buffer. A consumer may keep up to
 //! [`LENT_BUFFERS_MAX`] buffers. Beyond this limit frames are copied once more, as small frames always are.
@@ -179,8 +179,8 @@ impl Link for MemoryLink {
         Ok(added)
     }
 
-    /// Refuses a frame that a TAP with these options would not deliver, and panics in a debug build: a frame beyond the
-    /// MTU without segmentation, an offload that the link does not support, or an offload that contradicts the frame.
+    /// Refuses a frame that a TAP with these options would not deliver, and panics in a debug build. Such frames exceed
+    /// the MTU without segmentation, or have an offload that the link does not support or that contradicts the frame.
     fn transmit(&mut self, _now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         let acceptable = self.is_acceptable(frame);
         debug_assert!(acceptable, "a frame of {} bytes, {:?}", frame.len(), frame.offload);

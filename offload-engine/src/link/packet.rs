@@ -31,7 +31,7 @@ pub(super) fn observer(name: &str, bytes_min: u32) -> io::Result<Observer> {
     // SAFETY: no memory is passed. Protocol 0: nothing arrives before an address is bound.
     let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
     check(fd)?;
-    // SAFETY: the call gave this descriptor to us alone.
+    // SAFETY: the call returned a new descriptor without another owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
 
     let ignore: c_int = 1;
@@ -80,8 +80,8 @@ fn length_filter(bytes_min: u32) -> [sock_filter; 4] {
 }
 
 fn set_option<T>(socket: impl AsFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the descriptor is open while it is borrowed; the kernel reads one `T`, of the length given, and what a
-    // filter program points to, which lives as long as `value`'s owner keeps it: through this call.
+    // SAFETY: the descriptor is open while it is borrowed; the kernel reads one `T` of the length passed. It also reads
+    // the instructions that a filter program points to, which the caller keeps alive during the call.
     check(unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

@@ -19,7 +19,7 @@ use super::packet::{self, Observer};
 /// Smallest frame, in bytes, that is reclaimed. For smaller frames the cost exceeds the saving.
 pub(super) const FRAME_BYTES_MIN: usize = 16 * 1024;
 
-/// GSO packets held. The number exceeds what a connection to a peer on the same machine has in flight
+/// GSO packets held. The number exceeds the flight of a connection to a peer on the same machine
 /// (`Config::in_flight_min`), so that the reader has released what is freed. It is small enough for the cache.
 const HELD_FRAMES: u32 = 20;
 
@@ -46,8 +46,8 @@ crate::option_enum! {
 #[derive(Debug)]
 pub(super) struct Reclaim {
     observer: Observer,
-    /// Estimated number of frames held by the socket. `None` before the first large one: a bound socket costs a check
-    /// of the length of every frame, which connections with only small frames need not pay.
+    /// Estimated number of frames held by the socket. `None` before the first large one, when the socket is not bound:
+    /// a bound socket costs a check of the length of every frame.
     held: Option<u32>,
 }
 
@@ -106,8 +106,8 @@ pub(super) fn helps() -> bool {
 
 /// Determines this from the text of `/proc/zoneinfo`.
 ///
-/// A CPU that frees pages of several units in a row returns them at once after it has freed more than `batch + high_min
-/// / 2` pages without an allocation (`free_frozen_page_commit`). Its counter is limited to `batch` times
+/// A CPU returns freed pages of several units at once after it has freed more than `batch + high_min / 2` pages without
+/// an allocation (`free_frozen_page_commit`). Its counter is limited to `batch` times
 /// 32. So with a large `high_min`, which is the zone's low watermark divided by the number of CPUs, this never happens,
 ///     and `high_min` pages are retained. Kernels before 6.7 have no `high_min` and are not evaluated.
 fn holds_back(zoneinfo: &str) -> bool {

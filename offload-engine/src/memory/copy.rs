@@ -1,7 +1,7 @@
 //! Copy of memory that may be written or read concurrently.
 //!
 //! In the Rust memory model it is a relaxed atomic access of each byte. This is the only access size that requires no
-//! agreement with the other side: racing atomic accesses of different sizes are undefined, and spans start and end at
+//! agreement with the other side. Racing atomic accesses of different sizes are undefined, and spans start and end at
 //! any address. Compilers generate a loop of single bytes, so on x86-64 the copy is written in assembly. The assembly
 //! is equivalent to that loop: each instruction performs 1 to 16 of its steps, or all. A byte may be copied twice; the
 //! later copy counts.

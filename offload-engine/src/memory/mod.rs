@@ -138,8 +138,8 @@ impl SharedSpan {
     /// # Safety
     /// Until `owner` is dropped
     /// - `len` bytes from `start` on are initialized, and can be read, and written if `is_writable`;
-    /// - the program accesses them by spans, or else by atomic operations on single bytes, or on words that it only
-    ///   accesses as such meanwhile ([`SharedSpan::word`]), and no reference exists except to these atomics.
+    /// - the program accesses them by spans, by atomic operations on single bytes, or by atomic operations on words
+    ///   that it only accesses as such meanwhile ([`SharedSpan::word`]); no reference exists except to these atomics.
     ///
     /// Code outside of the Rust program (another language, another process, the kernel, a device) may access them in
     /// any way.

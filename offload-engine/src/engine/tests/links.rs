@@ -134,8 +134,8 @@ impl Device {
     }
 }
 
-// Each batch ends with one flush: of a poll, an interrupted poll, a flush from outside, the host's frames, and a device
-// that is no longer full.
+// Each batch ends with one flush. Sources of batches are a poll, an interrupted poll, a flush from outside, the host's
+// frames, and a device that is no longer full.
 #[test]
 fn a_batch_ends_with_one_flush() {
     let (mut bench, device, _) = bench();

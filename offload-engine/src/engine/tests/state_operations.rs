@@ -422,8 +422,7 @@ fn step(
     bench.sent();
 }
 
-// CH-QRY-1: at any time a query matches the engine's state, as seen in the next frame that it sends and in the data
-// that it then accepts.
+// CH-QRY-1: at any time a query matches the engine's state, which the next sent frame and the next accepted data show.
 #[test]
 fn a_query_says_what_the_engine_uses() {
     let first = std::env::var("FLUE_SEED").ok().and_then(|seed| seed.parse().ok());

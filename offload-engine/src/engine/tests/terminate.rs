@@ -143,7 +143,11 @@ fn what_is_needed_stays_and_old_names_fail() {
     let (tree, _) = bench.terminate(terminate_tree(Some(n), None, &[]));
     assert_eq!(statuses(&tree), [failure, success]);
     let (tree, _) = bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
-    assert_eq!(statuses(&tree), [success, success, failure, success], "the first was uploaded before");
+    assert_eq!(
+        statuses(&tree),
+        [success, success, failure, success],
+        "the first was uploaded before"
+    );
 
     let (n2, p2, tcps2) = bench.offload(&[80, 81]);
     assert_eq!((n2.index, p2.index), (n.index, p.index));
@@ -154,8 +158,8 @@ fn what_is_needed_stays_and_old_names_fail() {
     assert_eq!(statuses(&tree), [success; 4]);
 }
 
-// CH-TRM-3 to -6, -11, CH-SNB-1 to -4: half of the sent data is acknowledged, received data is buffered, an ACK is due
-// and a disconnect pending. The ACK is sent, the disconnect completes with UPLOAD_IN_PROGRESS, and lists are returned
+// CH-TRM-3 to -6, -11, CH-SNB-1 to -4: some sent data is acknowledged, received data is buffered, an ACK is due, a
+// disconnect pending. The ACK is sent, the disconnect completes with UPLOAD_IN_PROGRESS, and lists are returned
 // unchanged.
 #[test]
 fn everything_pending_goes_back() {

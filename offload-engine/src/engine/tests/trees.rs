@@ -244,7 +244,11 @@ fn forwarded_segments_complete() {
     };
     let frame = from_peer(80, 5000, 1000, b"late");
     assert_eq!(forward(tcps[0], frame.clone()), NdisStatus::SUCCESS);
-    assert_eq!(forward(tcps[1], frame.clone()), NdisStatus::REQUEST_ABORTED, "of another connection");
+    assert_eq!(
+        forward(tcps[1], frame.clone()),
+        NdisStatus::REQUEST_ABORTED,
+        "of another connection"
+    );
     assert_eq!(forward(tcps[0], vec![0; 20]), NdisStatus::REQUEST_ABORTED, "no segment");
     let gone = TargetContext { generation: tcps[0].generation + 100, ..tcps[0] };
     assert_eq!(forward(gone, frame), NdisStatus::UPLOAD_IN_PROGRESS, "not offloaded");

@@ -1,8 +1,8 @@
 //! Loss model: independent losses, or bursts.
 //!
-//! Bursts follow Gilbert's channel (1960), as in `netem loss gemodel p r`: a good state without loss and a bad state in
-//! which every frame is lost. A burst continues with probability 1 - 1/mean. A burst starts after a good frame with the
-//! probability that results in the configured share of losses.
+//! Bursts follow Gilbert's channel (1960), as in `netem loss gemodel p r`. It has a good state without loss and a bad
+//! state in which every frame is lost. A burst continues with probability 1 - 1/mean. A burst starts after a good frame
+//! with the probability that results in the configured share of losses.
 #![forbid(unsafe_code)]
 
 use oorandom::Rand64;
@@ -60,8 +60,8 @@ mod tests {
         (lost, bursts)
     }
 
-    /// Share and mean burst match the settings within five standard deviations: those of a Markov chain with two states
-    /// (share) and of the geometric distribution (length).
+    /// Share and mean burst match the settings within five standard deviations. The share follows a Markov chain with
+    /// two states, and the length a geometric distribution.
     #[test]
     fn share_and_mean_length_of_bursts() {
         for (share_pct, mean) in [(0.1, 5.0), (1.0, 3.0), (5.0, 10.0), (50.0, 2.0), (10.0, 1.0)] {

@@ -223,8 +223,8 @@ fn travel_times(jitter: Duration, spacing_us: u64) -> Vec<u64> {
     times
 }
 
-/// Frames far apart do not affect each other: delays are uniform within the limits, and their mean is the delay (the
-/// deviation of a mean of 10 000 is 23 us). Frames close together keep their order.
+/// Frames far apart do not affect each other: delays are uniform within the limits, and their mean is the delay. The
+/// deviation of a mean of 10 000 is 23 us. Frames close together keep their order.
 #[test]
 fn jitter_is_uniform_and_keeps_order() {
     let times = travel_times(Duration::from_millis(4), 8_001);
