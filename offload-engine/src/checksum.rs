@@ -99,7 +99,7 @@ mod tests {
 
     // Shared memory is copied and summed one part at a time.
     #[test]
-    fn the_checksum_of_shared_memory() {
+    fn shared_memory_checksum_matches_private() {
         let memory = SharedSpan::allocate(3 * CHUNK_BYTES, 1).unwrap();
         let data: Vec<u8> = (0..memory.len()).map(|at| (at * 31 + at / 256) as u8).collect();
         memory.write(0, &data);
@@ -115,7 +115,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn checksum_matches_the_plain_sum(
+        fn checksum_matches_plain_sum(
             data in proptest::collection::vec(any::<u8>(), 0..100),
             cut in 0_usize..100,
         ) {
@@ -131,7 +131,7 @@ mod tests {
         }
 
         #[test]
-        fn the_checksum_of_a_header_is_that_of_its_bytes(
+        fn header_checksum_matches_byte_checksum(
             before in 0_u64..1 << 32,
             header in any::<[u8; 20]>(),
             addresses in any::<[u8; 32]>(),

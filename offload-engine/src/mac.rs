@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn macs_are_stations() {
+    fn only_station_addresses_are_parsed() {
         let mac: MacAddress = "02:00:5e:10:0:1".parse().unwrap();
         assert_eq!(mac.0, [2, 0, 0x5e, 0x10, 0, 1]);
         assert_eq!(mac.to_string(), "02:00:5e:10:00:01");
@@ -115,12 +115,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_answered(text in "\\PC{0,24}") {
+        fn arbitrary_text_does_not_panic(text in "\\PC{0,24}") {
             let _ = text.parse::<MacAddress>();
         }
 
         #[test]
-        fn derived_macs_are_local_stations(key in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn derived_addresses_are_local_unicast(key in proptest::collection::vec(any::<u8>(), 0..40)) {
             let mac = MacAddress::derived(&key);
             prop_assert_eq!(mac.0[0] & 0x03, 0x02);
             prop_assert_eq!(mac.to_string().parse(), Ok(mac));

@@ -298,7 +298,7 @@ mod tests {
 
     // CH-BUF-1: data spans the chain, including empty MDLs.
     #[test]
-    fn data_runs_along_the_chain() {
+    fn data_spans_mdl_chain() {
         let list = list(&[&[b"ab", b"", b"c"], &[], &[b"de"]]);
         assert_eq!(list.data_length(), 5);
         assert_eq!(list.to_vec(), b"abcde");
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "beyond")]
-    fn advance_beyond_the_data_is_a_bug() {
+    fn advance_beyond_data_panics() {
         NetBuffer::from(Bytes::from_static(b"x")).advance(2);
     }
 
@@ -345,7 +345,7 @@ mod tests {
 
     // Withdrawn memory is released, including MDLs before the data, and no other memory.
     #[test]
-    fn withdrawn_memory_is_let_go_of() {
+    fn withdrawn_memory_is_released() {
         let owner = alloc::sync::Arc::new(());
         let other = shared(b"xy");
         let withdrawn = shared(b"abcdef").under(owner.clone());
@@ -365,7 +365,7 @@ mod tests {
 
     // Memory that contains only skipped data is not copied, empty or not.
     #[test]
-    fn what_is_skipped_is_not_copied() {
+    fn skipped_data_is_not_copied() {
         for (skip, copied) in
             [(0, [true, true]), (2, [true, true]), (3, [false, true]), (7, [false, false])]
         {
@@ -385,7 +385,7 @@ mod tests {
 
     // CH-SNC-1: completion advances the data starts of net buffers.
     #[test]
-    fn completion_advances_over_net_buffers() {
+    fn completion_advances_net_buffers() {
         let mut list = list(&[&[b"abc"], &[b"de", b"f"]]);
         list.complete(NdisStatus::REQUEST_ABORTED, 4);
         assert_eq!(list.bytes_transferred, 4);

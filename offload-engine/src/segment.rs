@@ -272,7 +272,7 @@ mod tests {
     proptest! {
         // RFC 9293 §3.4: order within half the space, across the wrap.
         #[test]
-        fn order_holds_across_the_wrap(base: u32, ahead in 1u32..0x8000_0000) {
+        fn order_holds_across_wrap(base: u32, ahead in 1u32..0x8000_0000) {
             let (a, b) = (SeqNum(base), SeqNum(base) + ahead);
             prop_assert!(a.is_before(b) && b.is_after(a) && !a.is_at_or_after(b));
             prop_assert_eq!(b - ahead, a);

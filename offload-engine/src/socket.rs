@@ -156,7 +156,7 @@ mod tests {
 
     // Data without room in the peer's kernel remains unacknowledged until the peer reads.
     #[test]
-    fn what_is_not_acknowledged_is_counted() {
+    fn unacknowledged_bytes_are_counted() {
         let (mut near, mut far) = pair();
         let left = |near: &TcpStream| unacknowledged(near.as_fd());
         assert_eq!(left(&near), 0);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shutdown_is_seen_when_it_is_acknowledged() {
+    fn acknowledged_shutdown_is_reported() {
         let (near, mut far) = pair();
         let info = || TcpInfo::of(near.as_fd()).unwrap();
         assert!(!info().is_shut_down() && info().mss > 500);

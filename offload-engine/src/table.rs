@@ -172,7 +172,7 @@ mod tests {
 
     // NDK-LIFE-2: the provider also guards against stale names.
     #[test]
-    fn stale_names_find_nothing() {
+    fn stale_names_are_refused() {
         let mut table = Table::<(u32, u32), char>::new(2);
         let first = table.insert('a').unwrap();
         let second = table.insert('b').unwrap();
@@ -189,7 +189,7 @@ mod tests {
 
     // CH-TREE-10
     #[test]
-    fn tables_of_one_step_have_no_name_in_common() {
+    fn tables_of_one_step_have_disjoint_names() {
         let mut names = Vec::new();
         let mut tables = [1, 2, 3].map(|first| Table::<(u32, u32), ()>::starting_at(first, 4, 2));
         for table in &mut tables {

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn mask_of_the_caller_is_restored_within_a_thread_that_blocks() {
+    fn signal_mask_of_caller_is_restored() {
         let nested = start("outer", || {
             let before = blocked();
             start("inner", || ()).unwrap().join().unwrap();

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rings_only_the_sleeping() {
+    fn ring_writes_only_while_asleep() {
         let bell = Doorbell::new().unwrap();
         bell.ring();
         assert!(!bell.bell.clear(), "awake: no system call");
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_ends_by_a_ring_or_by_its_time_and_takes_the_ring_back() {
+    fn ring_or_timeout_ends_sleep_and_clears_ring() {
         let bell = Doorbell::new().unwrap();
         bell.sleep(|| {
             bell.ring();
@@ -203,7 +203,7 @@ mod tests {
 
     // A ringer that cleared the announcement, and signals after the sleep has ended, causes one spurious wake-up.
     #[test]
-    fn a_late_strike_is_taken_back_by_the_next_sleep() {
+    fn late_signal_is_cleared_by_next_sleep() {
         let bell = Doorbell::new().unwrap();
         bell.bell.strike();
         bell.sleep(|| Some(Sleep::default()));

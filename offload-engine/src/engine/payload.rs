@@ -84,7 +84,7 @@ mod tests {
     // For any sizes of pieces and frames, the frames have the bytes in order, in the fewest possible pieces, none
     // empty.
     #[test]
-    fn frames_have_the_bytes_in_their_order() {
+    fn frames_keep_byte_order() {
         let bytes: Vec<u8> = (0..=255).cycle().take(4000).collect();
         for piece_len in [1, 3, 64, 1000, 4000] {
             for frame_len in [1, 7, 16, 60] {
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_cut_from_nothing() {
+    fn empty_payload_yields_no_pieces() {
         let mut payload = Payload::new([Piece::Private(b"abc")].into_iter());
         assert!(payload.cut(0, &mut Places::new()).is_empty());
         assert_eq!(joined(payload.cut(9, &mut Places::new())), b"abc");

@@ -294,7 +294,7 @@ fn tcp_of(frame: &[u8]) -> (u32, u32, Vec<u8>) {
 
 // CH-INI: a connection is live once its initiate has completed. Its segments are no longer passed to the host.
 #[test]
-fn the_switch_turns_with_the_initiate() {
+fn initiated_connection_receives_its_segments() {
     let mut bench = Bench::new(10);
     bench.arrives(from_peer(80, 5000, 1000, b"early"));
     bench.poll();
@@ -320,7 +320,7 @@ fn the_switch_turns_with_the_initiate() {
 
 // CH-INI-4: a refused connection is returned complete. Exceeded capacity and double offload are refused.
 #[test]
-fn refused_state_comes_back() {
+fn refused_state_is_returned() {
     let mut bench = Bench::new(2);
     bench.initiate(1, 80);
     bench.initiate(2, 80);
@@ -355,7 +355,7 @@ fn refused_state_comes_back() {
 
 // RFC 9293 MUST-50: segments with IP options are passed to the host, which forwards them to the connection.
 #[test]
-fn segments_with_ip_options_take_the_hosts_way() {
+fn segments_with_ip_options_pass_through_host() {
     let mut bench = Bench::new(10);
     let (_, _, tcps) = bench.offload(&[80]);
     let mut frame = from_peer(80, 5000, 1000, b"optional");
@@ -376,7 +376,7 @@ fn segments_with_ip_options_take_the_hosts_way() {
 }
 
 #[test]
-fn a_wrong_checksum_is_dropped_and_counted() {
+fn wrong_checksum_is_dropped_and_counted() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     let mut frame = from_peer(80, 5000, 1000, b"data");
@@ -393,7 +393,7 @@ fn a_wrong_checksum_is_dropped_and_counted() {
 
 // A frame for another station is not processed, even if its IP addresses and ports match a connection.
 #[test]
-fn frames_of_other_stations_are_not_taken() {
+fn frames_for_other_stations_are_not_processed() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     let mut frame = from_peer(80, 5000, 1000, b"data");
@@ -406,7 +406,7 @@ fn frames_of_other_stations_are_not_taken() {
 
 // There is one acknowledgement per batch, and it covers the batch.
 #[test]
-fn a_batch_makes_one_acknowledgement() {
+fn batch_is_acknowledged_once() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.poll();
@@ -423,7 +423,7 @@ fn a_batch_makes_one_acknowledgement() {
 // `poll_first` indicates a small frame that requires a response before it reads the next frame. The response carries
 // the acknowledgement, and is sent before the client's earlier send completes. Then the batch continues.
 #[test]
-fn an_answer_does_not_wait_for_the_rest_of_the_batch() {
+fn response_precedes_rest_of_batch() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.poll();
@@ -457,7 +457,7 @@ fn an_answer_does_not_wait_for_the_rest_of_the_batch() {
 
 // An interrupted batch results in as many acknowledgements as any other: at most one, and none before its end.
 #[test]
-fn a_batch_that_was_interrupted_makes_one_acknowledgement() {
+fn interrupted_batch_is_acknowledged_once() {
     for (bytes, first) in [(100, 1), (1460, 4)] {
         let four_frames = || {
             let mut bench = Bench::new(10);
@@ -493,7 +493,7 @@ fn a_batch_that_was_interrupted_makes_one_acknowledgement() {
 
 // Frames are processed in order, up to the configured frames and bytes per iteration, whatever the number of buffers.
 #[test]
-fn a_batch_has_its_limits() {
+fn batch_is_limited_by_frames_and_bytes() {
     let batches = |frames_max: usize, bytes_max: usize| {
         let mut config = EngineConfig::new(OURS);
         config.rx_batch_frames_max = frames_max;
@@ -524,7 +524,7 @@ fn a_batch_has_its_limits() {
 
 // CH-IND-2: after a refusal no data is indicated until receiving is resumed. Order is kept.
 #[test]
-fn refused_data_waits_and_keeps_its_order() {
+fn refused_data_is_buffered_in_order() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.client().takes = 3;
@@ -549,7 +549,7 @@ fn refused_data_waits_and_keeps_its_order() {
 
 // CH-SND-1, CH-SNC-1: a list posted outside an upcall is sent at the next flush and completed when acknowledged.
 #[test]
-fn sends_leave_and_complete() {
+fn posted_send_is_transmitted_and_completed() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.poll();
@@ -573,7 +573,7 @@ fn sends_leave_and_complete() {
 
 // An abortive disconnect closes the connection: RST, Released as the last event, and a message to the host.
 #[test]
-fn the_end_is_told_once() {
+fn release_is_reported_once() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.poll();
@@ -597,7 +597,7 @@ fn the_end_is_told_once() {
 
 // Frames for a host stack that is too slow are dropped and counted. Control messages never are.
 #[test]
-fn the_hosts_queue_is_bounded() {
+fn host_queue_is_bounded() {
     let mut bench = Bench::new(10);
     for _ in 0..TO_HOST_FRAMES_MAX + 10 {
         bench.arrives(from_peer(99, 1, 1, b""));
@@ -625,7 +625,7 @@ fn too_big(about: &[u8], next_hop_mtu: u16) -> Vec<u8> {
 // RFC 9293 MUST-54, RFC 1191 §6: an ICMP error about an offloaded connection is applied at once. The host receives it
 // too (CH §9.1, CH-UPD-5). An error that quotes no bytes in flight changes nothing.
 #[test]
-fn icmp_errors_reach_the_connection_and_the_host() {
+fn icmp_errors_are_delivered_to_connection_and_host() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.poll();
@@ -675,7 +675,7 @@ fn icmp_errors_reach_the_connection_and_the_host() {
 
 // CH §9.4: frames with the neighbor's tag are processed. Others of the connection are dropped and counted.
 #[test]
-fn only_the_neighbors_vlan_is_taken() {
+fn only_frames_of_neighbor_vlan_are_processed() {
     let mut bench = Bench::new(10);
     bench.initiate_state(1, state_in_vlan(80, 5));
     bench.initiate(2, 81);
@@ -702,7 +702,7 @@ fn only_the_neighbors_vlan_is_taken() {
 
 // RFC 3168 §6.1: a CE mark is echoed as ECE, and data is sent ECN-capable with correct checksums.
 #[test]
-fn marks_pass_the_engine() {
+fn ce_mark_is_echoed_and_data_is_ect() {
     let mut bench = Bench::new(10);
     let mut agreed = state(80);
     agreed.tcp.constant.ecn_enabled = true;
@@ -729,7 +729,7 @@ fn marks_pass_the_engine() {
 // Without segmentation by the link no frame exceeds the path MTU. This also holds if the path MTU is so small that two
 // of its segments fit into one of the link's (RFC 2923 §2.1).
 #[test]
-fn frames_follow_the_path() {
+fn frames_fit_path_mtu() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.poll();
@@ -769,7 +769,7 @@ impl io::Write for Shared {
 
 // A trace has one row per batch that changes the state, and none for other batches.
 #[test]
-fn a_trace_has_a_row_for_each_change() {
+fn trace_has_one_row_per_change() {
     let mut bench = Bench::new(8);
     let file = Shared::default();
     bench.engine.start_trace(Box::new(io::BufWriter::new(file.clone()))).unwrap();

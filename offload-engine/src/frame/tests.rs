@@ -115,7 +115,7 @@ proptest! {
     // RFC 791, RFC 8200, RFC 9293 §3.1: `classify` reads the same fields as etherparse, whatever is damaged in the
     // headers.
     #[test]
-    fn frames_are_read_as_etherparse_reads_them(
+    fn classify_agrees_with_etherparse(
         ipv6 in any::<bool>(),
         vlan_id in prop_oneof![Just(0_u16), Just(7)],
         seq in any::<u32>(),
@@ -208,7 +208,7 @@ proptest! {
 
     // A frame of the peer never causes a panic, and a flipped bit never passes as valid TCP.
     #[test]
-    fn any_bytes_are_survived(frame in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_do_not_panic(frame in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = parse(&frame);
         if let Some(found) = classify(&frame) {
             let mut sack = NO_SACK;
@@ -217,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn flipped_bits_are_found(at in 14_usize..120, bit in 0_u8..8) {
+    fn flipped_bits_are_detected(at in 14_usize..120, bit in 0_u8..8) {
         let mut template = template("10.0.0.1", "10.0.0.2", 0);
         let payload = vec![0x5a; 200];
         let segment = SegmentHeader {
@@ -238,7 +238,7 @@ proptest! {
 
 // CH §9.1: fragments, IPv4 options and other protocols than TCP are for the host.
 #[test]
-fn the_rest_is_the_hosts() {
+fn frames_other_than_plain_tcp_are_for_host() {
     let builder = PacketBuilder::ethernet2([2; 6], [3; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
     let mut tcp = Vec::new();
     builder.tcp(1, 2, 3, 4).write(&mut tcp, b"abc").unwrap();
@@ -279,7 +279,7 @@ fn padding_is_not_payload() {
 
 // MUST-6: an unknown option is skipped. MUST-7: an illegal length is handled without error.
 #[test]
-fn unknown_and_illegal_options() {
+fn unknown_option_is_skipped_and_illegal_length_ends_options() {
     for (options, expected) in [
         (&[253, 4, 0, 0, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9, 0, 0][..], Some((7, 9))),
         (&[8, 10, 0, 0, 0, 7, 0, 0, 0, 9, 253, 2][..], Some((7, 9))),
@@ -303,7 +303,7 @@ fn unknown_and_illegal_options() {
 
 // CH §6.4: DF is set and ids are in the upper half, also after wrapping. CH §9.4: the tag has CFI 0.
 #[test]
-fn ip_identification_and_vlan() {
+fn ip_identification_stays_in_target_half() {
     let mut template = template("10.0.0.1", "10.0.0.2", 0x123);
     let segment = SegmentHeader {
         seq: SeqNum(1),
@@ -329,7 +329,7 @@ fn ip_identification_and_vlan() {
 
 // With timestamps only three SACK blocks fit.
 #[test]
-fn sack_blocks_are_cut_to_the_room() {
+fn sack_blocks_are_limited_by_option_space() {
     let mut template = template("10.0.0.1", "10.0.0.2", 0);
     let blocks = [SackBlock { start: SeqNum(10), end: SeqNum(20) }; 4];
     let segment = SegmentHeader {
@@ -360,7 +360,7 @@ fn sack_blocks_are_cut_to_the_room() {
 }
 
 #[test]
-fn flow_keys_keep_the_family() {
+fn flow_key_keeps_address_family() {
     for (local, remote) in [("10.0.0.1:1", "10.0.0.2:2"), ("[fd00::1]:1", "[fd00::2]:2")] {
         let key = FlowKey::new(local.parse().unwrap(), remote.parse().unwrap());
         assert_eq!(key.local(), local.parse().unwrap());
@@ -383,7 +383,7 @@ fn plain_segment(payload_len: usize) -> SegmentHeader<'static> {
 
 // CH §6.4: the kernel increments ids over the frames of a GSO packet. None of them wraps into the host's half.
 #[test]
-fn ids_of_super_segments_do_not_wrap() {
+fn ids_of_gso_packets_do_not_wrap() {
     let mut template = template("10.0.0.1", "10.0.0.2", 0);
     let mut out = [0; HEADER_BYTES_MAX];
     let mut last = None;
@@ -402,7 +402,7 @@ fn ids_of_super_segments_do_not_wrap() {
 // RFC 2474: DSCP is set by the host. RFC 3168 §5: the two ECN bits are set by the target. RFC 6437: the flow label is
 // set.
 #[test]
-fn dscp_ecn_and_flow_label() {
+fn dscp_ecn_and_flow_label_are_written() {
     let mut state = tcp_state();
     state.cached.tos_or_traffic_class = 0xba | 0x03;
     state.cached.flow_label = 0xfff_abcde;
@@ -464,7 +464,7 @@ fn vlan_tags() {
 
 // A single tag is parsed. A second one or a truncated one is not.
 #[test]
-fn stacked_and_cut_tags_are_the_hosts() {
+fn stacked_and_truncated_tags_are_for_host() {
     let mut template = tagged_template(0x123, &tcp_state());
     let frame = build(&mut template, &plain_segment(0), b"");
     let twice = [&frame[..12], &[0x81, 0, 0, 1], &frame[12..]].concat();
@@ -594,7 +594,7 @@ proptest! {
     // MUST-7, CH §9.1: no modification of a frame causes a panic. The payload of a parsed segment is within the frame,
     // and its options within its header.
     #[test]
-    fn abused_frames_are_survived(
+    fn malformed_frames_do_not_panic(
         ipv6 in any::<bool>(),
         icmp in any::<bool>(),
         repaired in any::<bool>(),
@@ -626,7 +626,7 @@ proptest! {
 
     // For any option list, known options are parsed as present, and the iteration ends (MUST-4, MUST-6, MUST-7).
     #[test]
-    fn any_option_list_is_survived(
+    fn arbitrary_option_list_does_not_panic(
         mut options in prop::collection::vec(prop_oneof![0_u8..11, any::<u8>()], 0..41),
     ) {
         let walked = TcpOptions::new(&options).count();
@@ -658,7 +658,7 @@ fn ends(mut options: &[u8]) -> bool {
 
 // CH §9.1: packets with IPv4 options or IPv6 extension headers, and jumbograms, are for the host.
 #[test]
-fn what_lies_before_tcp_is_the_hosts() {
+fn options_and_extension_headers_are_for_host() {
     let mut options = frame_in_flight(false);
     options.splice(34..34, [1, 1, 1, 0]);
     options[14] = 0x46;
@@ -697,7 +697,7 @@ fn what_lies_before_tcp_is_the_hosts() {
 
 // CH §9.1: only the first fragment of a segment has ports. No other frame is classified as a fragment.
 #[test]
-fn the_first_fragment_tells_its_flow() {
+fn first_fragment_yields_its_flow() {
     let flow = FlowKey::new("10.0.0.1:80".parse().unwrap(), "10.0.0.2:9".parse().unwrap());
     let mut v4 = Vec::new();
     let builder = PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64);

@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_the_kernel_would_refuse() {
+    fn invalid_interface_names_are_refused() {
         for name in ["", ".", "..", "sixteen-bytes-xx", "a/b", "a:b", "a b", "a\0b", "tab\t"] {
             assert!(matches!(check_name(name), Err(TapError::Name { .. })), "{name:?}");
         }
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn mtu_range() {
+    fn mtu_range_is_checked() {
         for (mtu, good) in [(67, false), (68, true), (1500, true), (65_521, true), (65_522, false)]
         {
             assert_eq!(check_mtu(mtu).is_ok(), good, "{mtu}");
@@ -285,14 +285,14 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_node_is_named() {
+    fn absent_node_is_named() {
         let error = open_node("/nonexistent/tun".as_ref()).unwrap_err();
         assert!(matches!(&error, TapError::NodeAbsent { .. }));
         assert!(std::format!("{error}").contains("/nonexistent/tun does not exist"));
     }
 
     #[test]
-    fn errors_of_attaching() {
+    fn attach_errors_are_mapped() {
         let error = |errno: Errno| attach_error("t0", errno.into());
         assert!(matches!(error(Errno::PERM), TapError::NotPermitted { .. }));
         assert!(matches!(error(Errno::BUSY), TapError::Busy { .. }));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn several_queues_need_a_kernel_that_has_them() {
+    fn multi_queue_requires_kernel_support() {
         let features = (libc::IFF_TAP | libc::IFF_VNET_HDR) as c_uint;
         assert!(Queueing::Single.check(features).is_ok());
         assert!(matches!(Queueing::Multi.check(features), Err(TapError::NoMultiQueue)));

@@ -296,7 +296,7 @@ mod tests {
 
     // Dropping all references before the next read keeps a single buffer in use, which is cached.
     #[test]
-    fn a_buffer_that_nobody_kept_is_read_into_again() {
+    fn released_buffer_is_reused() {
         let mut batch = RxBatch::new(1);
         let places: std::collections::BTreeSet<usize> = (0..100)
             .map(|round| {
@@ -310,7 +310,7 @@ mod tests {
 
     // Kept data is unchanged by later reads. The number of kept buffers is limited, and they are reused after release.
     #[test]
-    fn what_is_kept_stays_until_it_is_dropped() {
+    fn kept_data_is_unchanged_until_dropped() {
         let mut batch = RxBatch::new(1);
         let mut pieces = Vec::new();
         for round in 0..100 {
@@ -352,7 +352,7 @@ mod tests {
     // A frame lent by a link uses no buffer of the batch, and is returned with the other frames or at once. Only part
     // of a large frame may be kept. The frame is changed in a copy.
     #[test]
-    fn frames_in_memory_of_the_link() {
+    fn lent_frames_are_returned_to_link() {
         let mut batch = RxBatch::new(2);
         let small = Bytes::from(std::vec![1; 60]);
         let large = Bytes::from(std::vec![2; LENT_FRAME_BYTES_MIN]);

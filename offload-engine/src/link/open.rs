@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_queues() {
+    fn number_of_queues_is_checked() {
         let options = TapOptions::new("t0", 1500, VnetMode::Auto);
         for queues in [0, TAP_QUEUES_MAX + 1] {
             let error = open_tap_queues(&options, queues).unwrap_err();

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_lists_hold_pages_back() {
+    fn long_page_lists_retain_pages() {
         assert!(holds_back(&zone(63, 8338)), "12 GiB, two processors");
         assert!(!holds_back(&zone(63, 1042)), "12 GiB, sixteen processors");
         assert!(
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_without_the_field() {
+    fn missing_high_min_disables_reclaim() {
         assert!(!holds_back(""));
         let old = zone(63, 8338).replace("high_min:", "high:");
         assert!(!holds_back(&old));

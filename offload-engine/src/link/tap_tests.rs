@@ -214,7 +214,7 @@ fn plain_tap_carries_complete_frames() {
 }
 
 #[test]
-fn vnet_tap_takes_super_segments_from_the_kernel() {
+fn vnet_tap_receives_gso_packets() {
     in_namespace(|| {
         let OpenTap { mut link, name, vnet_header, .. } =
             open_tap(&options(VnetMode::Auto)).unwrap();
@@ -235,7 +235,7 @@ fn vnet_tap_takes_super_segments_from_the_kernel() {
 /// RFC 9293 §3.10.7.1: a segment without ACK to a closed port is answered by RST with ACK = SEG.SEQ + SEG.LEN. So the
 /// answer reports how much arrived with a correct checksum.
 #[test]
-fn vnet_tap_hands_super_segments_to_the_kernel() {
+fn vnet_tap_transmits_gso_packets() {
     in_namespace(|| {
         let OpenTap { mut link, name, .. } = open_tap(&options(VnetMode::On)).unwrap();
         bring_up(&name);
@@ -268,7 +268,7 @@ fn bound_packet_sockets() -> usize {
 
 /// All but the newest GSO packets are reclaimed, other frames are not. Before the first GSO packet no socket is bound.
 #[test]
-fn transmitted_super_segments_come_back() {
+fn pages_of_transmitted_gso_packets_are_reclaimed() {
     const WHOLE: usize = 20_000;
     in_namespace(|| {
         let reclaiming = TapOptions { reclaim: ReclaimMode::On, ..options(VnetMode::On) };
@@ -310,7 +310,7 @@ fn transmitted_super_segments_come_back() {
 }
 
 #[test]
-fn reclaiming_needs_super_segments_of_one_queue() {
+fn reclaiming_requires_gso_and_one_queue() {
     in_namespace(|| {
         for vnet in [VnetMode::Off, VnetMode::Checksum] {
             let small = TapOptions { reclaim: ReclaimMode::On, ..options(vnet) };
@@ -325,7 +325,7 @@ fn reclaiming_needs_super_segments_of_one_queue() {
 
 /// The kernel completes checksums of transmitted frames, and segments and checksums those it sends.
 #[test]
-fn a_header_for_checksums_brings_no_super_segments() {
+fn checksum_header_disables_gso() {
     in_namespace(|| {
         let OpenTap { mut link, name, .. } = open_tap(&options(VnetMode::Checksum)).unwrap();
         let LinkCapabilities { mtu, tx_checksum, tso4_max, tso6_max } = link.capabilities();
@@ -355,7 +355,7 @@ fn is_answered(link: &mut Box<dyn Link>) {
 
 /// With any header mode the kernel thread exists and processes written frames.
 #[test]
-fn a_thread_of_the_kernel_takes_frames_on() {
+fn threaded_napi_processes_written_frames() {
     for vnet in [VnetMode::Off, VnetMode::Checksum, VnetMode::On] {
         in_namespace(move || {
             let threaded = TapOptions { napi: NapiMode::Threaded, ..options(vnet) };
@@ -369,7 +369,7 @@ fn a_thread_of_the_kernel_takes_frames_on() {
 
 /// Threaded NAPI is disabled unless requested.
 #[test]
-fn frames_are_taken_on_by_their_writer_unless_asked_otherwise() {
+fn threaded_napi_is_off_by_default() {
     in_namespace(|| {
         let OpenTap { name, threaded_napi, link, .. } = open_tap(&options(VnetMode::Off)).unwrap();
         assert!(!threaded_napi && !napi::is_threaded(&name));
@@ -413,7 +413,7 @@ fn datagrams_from_the_kernel_are_complete() {
 
 /// RFC 4861 and RFC 3810: a new interface sends frames without a request.
 #[test]
-fn ipv6_frames_arrive_when_the_interface_comes_up() {
+fn ipv6_frames_arrive_after_interface_is_up() {
     in_namespace(|| {
         let ipv6 = std::path::Path::new("/proc/thread-self/net/if_inet6").exists();
         if !ipv6 {
@@ -429,7 +429,7 @@ fn ipv6_frames_arrive_when_the_interface_comes_up() {
 }
 
 #[test]
-fn frames_are_lost_while_the_interface_is_down_and_counted() {
+fn frames_are_dropped_and_counted_while_interface_is_down() {
     in_namespace(|| {
         for vnet in [VnetMode::Off, VnetMode::On] {
             let mut link = open_tap(&options(vnet)).unwrap().link;
@@ -446,7 +446,7 @@ fn frames_are_lost_while_the_interface_is_down_and_counted() {
 }
 
 #[test]
-fn a_deleted_interface_is_an_error() {
+fn deleted_interface_is_an_error() {
     in_namespace(|| {
         for vnet in [VnetMode::Off, VnetMode::On] {
             let OpenTap { mut link, name, .. } = open_tap(&options(vnet)).unwrap();
@@ -464,7 +464,7 @@ fn a_deleted_interface_is_an_error() {
 
 /// A persistent TAP keeps the offloads of its last user. A plain attach must not inherit them.
 #[test]
-fn a_plain_attach_clears_what_a_vnet_user_left() {
+fn plain_attach_clears_persistent_offloads() {
     in_namespace(|| {
         let OpenTap { link, name, .. } = open_tap(&options(VnetMode::On)).unwrap();
         let fd = link.descriptor().unwrap().as_raw_fd();
@@ -485,7 +485,7 @@ fn a_plain_attach_clears_what_a_vnet_user_left() {
 
 /// The null device replaces a TUN driver without support for the header.
 #[test]
-fn without_the_header_auto_falls_back_and_counts_it() {
+fn auto_mode_falls_back_without_header() {
     in_namespace(|| {
         let node = "/dev/null".as_ref();
         let OpenTap { link, vnet_header, .. } =
@@ -500,7 +500,7 @@ fn without_the_header_auto_falls_back_and_counts_it() {
 /// [`TX_PAYLOAD_SLICES_MAX`] slices are sent in one system call; one more is refused. Small frames are sent as one
 /// piece.
 #[test]
-fn a_frame_of_many_slices() {
+fn frame_of_many_slices_is_sent_in_one_call() {
     in_namespace(|| {
         for vnet in [VnetMode::Off, VnetMode::On] {
             let OpenTap { mut link, name, .. } = open_tap(&options(vnet)).unwrap();
@@ -539,7 +539,7 @@ fn a_frame_of_many_slices() {
 }
 
 #[test]
-fn a_second_attach_is_busy() {
+fn second_attach_is_busy() {
     in_namespace(|| {
         let first = open_tap(&options(VnetMode::Auto)).unwrap();
         for vnet in [VnetMode::Auto, VnetMode::On, VnetMode::Off] {
@@ -550,7 +550,7 @@ fn a_second_attach_is_busy() {
 }
 
 #[test]
-fn another_kind_of_interface_is_no_tap() {
+fn interface_of_another_kind_is_refused() {
     in_namespace(|| {
         let lo = TapOptions { name: "lo".into(), ..options(VnetMode::Auto) };
         let error = open_tap(&lo).unwrap_err();

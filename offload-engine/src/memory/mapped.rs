@@ -99,7 +99,7 @@ mod tests {
 
     // Memory of the program is accepted. A page that is not mapped, or is not writable for a write, is refused.
     #[test]
-    fn memory_is_looked_for() {
+    fn accessible_memory_is_accepted() {
         let mut own = vec![1_u8; 10_000];
         let refused = |address, length, is_written| {
             check(address, length, is_written).map_err(|error| error.raw_os_error())

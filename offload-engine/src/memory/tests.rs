@@ -25,7 +25,7 @@ fn pattern(len: usize) -> Vec<u8> {
 
 // Each length at each alignment of both sides: exactly the range is copied, and the bytes around it are unchanged.
 #[test]
-fn copies_move_what_they_are_asked_to() {
+fn copies_write_exact_range() {
     const MOST: usize = 8192;
     let source = pattern(MOST + 50);
     let memory = SharedSpan::allocate(MOST + 100, 64).unwrap();
@@ -48,7 +48,7 @@ fn copies_move_what_they_are_asked_to() {
 }
 
 #[test]
-fn aligned_zeroed_and_shared() {
+fn allocated_memory_is_aligned_and_zeroed() {
     let memory = SharedSpan::allocate(5000, 4096).unwrap();
     assert_eq!(memory.as_ptr().addr() % 4096, 0);
     assert!(content(&memory).iter().all(|byte| *byte == 0));
@@ -60,7 +60,7 @@ fn aligned_zeroed_and_shared() {
 }
 
 #[test]
-fn bounds() {
+fn access_out_of_bounds_panics() {
     let memory = SharedSpan::allocate(8, 8).unwrap();
     let panics = |work: &dyn Fn(&SharedSpan)| {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&memory))).is_err()
@@ -77,7 +77,7 @@ fn bounds() {
 
 // Adjacent spans are joined. Spans with a gap or an overlap are not, and neither are spans of other memory.
 #[test]
-fn neighbours_join() {
+fn adjacent_spans_are_joined() {
     let memory = span(&pattern(100));
     let part = |range| memory.slice(range);
     let joined = part(10..30).joined(&part(30..70)).unwrap();
@@ -91,7 +91,7 @@ fn neighbours_join() {
 
 // A word is eight bytes aligned to eight in memory, wherever the span starts. Read-only memory has no words.
 #[test]
-fn words() {
+fn words_are_aligned_and_within_bounds() {
     let memory = SharedSpan::allocate(64, 64).unwrap();
     let odd = memory.slice(3..40);
     for offset in 0..40 {
@@ -109,7 +109,7 @@ fn words() {
 
 // Atomics of several threads on one word: no update is lost, whatever is written next to it.
 #[test]
-fn words_of_threads() {
+fn concurrent_word_updates_are_atomic() {
     let memory = SharedSpan::allocate(24, 8).unwrap();
     let turns = if cfg!(miri) { 20 } else { 20_000 };
     thread::scope(|scope| {
@@ -128,7 +128,7 @@ fn words_of_threads() {
 
 // Read-only mappings are never written.
 #[test]
-fn memory_to_be_read() {
+fn read_only_memory_is_not_written() {
     let text = Bytes::copy_from_slice(&[1, 2, 3]);
     let memory = SharedSpan::from(text.clone());
     assert_eq!(memory.as_ptr().cast_const(), text.as_ptr());
@@ -145,7 +145,7 @@ fn memory_to_be_read() {
 // The owner is dropped with the last span, whichever that is. An additional owner is dropped first, and withdraws only
 // its own spans.
 #[test]
-fn owners_go_with_the_last_span() {
+fn owner_is_dropped_with_last_span() {
     let memory = Arc::new([const { AtomicU8::new(5) }; 10]);
     let start = NonNull::from(&*memory).cast();
     let (all, some) = (Arc::new(()), Arc::new(()));
@@ -168,7 +168,7 @@ fn owners_go_with_the_last_span() {
 
 // A reader that loads the last byte reads the bytes before it.
 #[test]
-fn the_last_byte_is_written_last() {
+fn ordered_write_stores_last_byte_last() {
     let memory = SharedSpan::allocate(100, 64).unwrap();
     let writer = {
         let memory = memory.clone();
@@ -196,7 +196,7 @@ fn the_last_byte_is_written_last() {
 
 // A racing copy returns for each byte a value that was written.
 #[test]
-fn a_race_is_a_mixture() {
+fn racing_copies_yield_written_bytes() {
     let memory = SharedSpan::allocate(1000, 64).unwrap();
     let writers = [b'a', b'b'].map(|letter| {
         let memory = memory.clone();
@@ -212,7 +212,7 @@ fn a_race_is_a_mixture() {
 proptest! {
     // All operations on a piece or span give the same result for private and for shared memory.
     #[test]
-    fn private_and_shared_are_the_same(
+    fn private_and_shared_memory_behave_alike(
         len in 0_usize..20_000,
         cuts in prop::array::uniform2(any::<prop::sample::Index>()),
     ) {
@@ -253,7 +253,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_of_no_length() {
+fn empty_spans_have_no_length() {
     assert!(Span::default().is_empty() && Piece::EMPTY.is_empty());
     assert!(Span::from(Bytes::new()).copied().is_none());
     assert!(size_of::<Span>() <= size_of::<Bytes>());

@@ -451,7 +451,7 @@ fn every_order_of_events_without_options() {
 
 // The search itself yields every combination once.
 #[test]
-fn choices_count_through_everything() {
+fn choices_enumerate_every_combination() {
     let mut choices = Choices::default();
     let mut seen = Vec::new();
     loop {

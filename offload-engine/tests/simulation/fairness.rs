@@ -80,7 +80,7 @@ fn cases() -> Vec<Share> {
 
 // RFC 5681, RFC 9438 §5: flows that start later obtain their share.
 #[test]
-fn flows_share_a_bottleneck() {
+fn flows_share_bottleneck_fairly() {
     let mut text = String::from(HEADER);
     for case in cases() {
         let outcomes = case.run();
@@ -115,7 +115,7 @@ fn flows_share_a_bottleneck() {
 
 // Equal shares have an index of 1, and a single active flow has 1/n.
 #[test]
-fn jains_index() {
+fn fairness_index_matches_jain() {
     assert_eq!(index([5, 5, 5, 5].into_iter()), 1_000);
     assert_eq!(index([9, 0, 0, 0].into_iter()), 250);
 }

@@ -411,7 +411,7 @@ mod tests {
 
     // Verifies the count of spurious retransmissions for all kinds of overlap.
     #[test]
-    fn what_arrives_twice_is_counted() {
+    fn duplicate_bytes_are_counted() {
         let mut arrived = Arrived::default();
         assert_eq!(arrived.note(10, 20), 0);
         assert_eq!(arrived.note(30, 40), 0);

@@ -173,7 +173,7 @@ fn outcomes(rows: &[Row]) -> Vec<Outcome> {
 
 // RFC 5681, RFC 9438, RFC 8985, RFC 6298: throughput and recovery over loss.
 #[test]
-fn throughput_over_loss() {
+fn throughput_over_loss_matches_snapshot() {
     let rows = rows();
     let outcomes = outcomes(&rows);
     let mut text = String::from(HEADER);
@@ -196,7 +196,7 @@ fn throughput_over_loss() {
 
 // The result of a row depends on its seed only.
 #[test]
-fn a_row_repeats_exactly() {
+fn row_is_reproducible() {
     let row = Row {
         link: Link { rate: 100, rtt: Duration::from_millis(10), loss: 100, late: 100 },
         algorithm: CongestionAlgorithm::default(),

@@ -39,7 +39,7 @@ fn take_all(bell: &Doorbell, queue: &Counter, count: usize) {
 }
 
 #[test]
-fn no_message_is_slept_over() {
+fn message_during_sleep_entry_is_received() {
     loom::model(|| {
         let shared = Arc::new((Doorbell::new().unwrap(), Counter::default()));
         let ringer = thread::spawn({
@@ -58,7 +58,7 @@ fn no_message_is_slept_over() {
 
 // Two threads ring one sleeper: the ring that finds no announcement relies on the ring that cleared it.
 #[test]
-fn no_message_of_two_ringers_is_slept_over() {
+fn messages_of_two_ringers_are_received() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -80,7 +80,7 @@ fn no_message_of_two_ringers_is_slept_over() {
 // Doorbells of `port` and of the sockets: requests in one direction, responses in the other, and each side sleeps when
 // its queue is empty. Messages arrive in order, none lost, none duplicated.
 #[test]
-fn two_sides_that_wake_each_other_exchange_everything() {
+fn two_sleeping_sides_exchange_all_messages() {
     #[derive(Debug)]
     struct Side {
         bell: Doorbell,
@@ -127,7 +127,7 @@ fn two_sides_that_wake_each_other_exchange_everything() {
 
 // A sleep ended by the link or a timer leaves no state that makes the next sleep miss a message.
 #[test]
-fn a_sleep_that_timed_out_loses_nothing() {
+fn timed_out_sleep_loses_no_message() {
     loom::model(|| {
         let shared = Arc::new((Doorbell::new().unwrap(), Counter::default()));
         let ringer = thread::spawn({

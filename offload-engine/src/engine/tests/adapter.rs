@@ -14,7 +14,7 @@ const SUCCESS: NdisStatus = NdisStatus::SUCCESS;
 // CH §5.7, CH §16 #28: offloaded connections continue during a pause. Outstanding initiates are processed after it, in
 // order, within the new limits (CH-CFG-1).
 #[test]
-fn a_pause_makes_initiates_wait() {
+fn pause_delays_initiates() {
     let mut bench = Bench::new(10);
     bench.offload(&[80]);
     bench.engine.pause();
@@ -47,7 +47,7 @@ fn a_pause_makes_initiates_wait() {
 
 // CH §10.9: the timestamp clock advances while a connection is delayed by a pause.
 #[test]
-fn timestamps_go_on_during_a_pause() {
+fn timestamps_advance_during_pause() {
     let mut bench = Bench::new(10);
     let InitiateNode::New { state: Some(before), .. } = tcp(80).payload else { unreachable!() };
     bench.engine.pause();
@@ -64,7 +64,7 @@ fn timestamps_go_on_during_a_pause() {
 
 // CH §5.7: during an upload-all terminates are processed and initiates are not.
 #[test]
-fn upload_all_is_a_pause_and_more() {
+fn upload_all_pauses_and_permits_terminates() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80]);
     bench.engine.upload_all();
@@ -77,7 +77,7 @@ fn upload_all_is_a_pause_and_more() {
 
 // Trees beyond the limit complete with RESOURCES.
 #[test]
-fn waiting_trees_are_bounded() {
+fn delayed_trees_are_bounded() {
     let mut bench = Bench::new(10);
     bench.engine.pause();
     for _ in 0..super::super::HELD_TREES_MAX {
@@ -183,7 +183,7 @@ fn send_one(bench: &mut Bench) {
 // CH §9.7, CH §16 #25: the host is queried before a segment is sent if neither host nor target has confirmed the
 // neighbor for NceStaleTicks. The host's response and progress of TCP each suppress the query for the same time.
 #[test]
-fn a_stale_neighbor_is_asked_about() {
+fn stale_neighbor_is_queried() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80]);
     let stale = EngineConfig::new(OURS).nce_stale;
@@ -225,7 +225,7 @@ fn a_stale_neighbor_is_asked_about() {
 
 // CH §9.7: received data confirms reachability only as a response to a sent segment.
 #[test]
-fn data_that_answers_confirms() {
+fn responding_data_confirms_neighbor() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80]);
     bench.now += Duration::from_secs(1);
@@ -242,7 +242,7 @@ fn data_that_answers_confirms() {
 
 // The first frame after a hand-over, in either direction, has a comment.
 #[test]
-fn captures_mark_hand_overs() {
+fn hand_overs_are_commented_in_captures() {
     let mut bench = Bench::new(10);
     let (_, _, tcps) = bench.offload(&[80]);
     send_one(&mut bench);
@@ -264,7 +264,7 @@ fn captures_mark_hand_overs() {
 
 // CH §9.1: fragments are passed to the host. The connection counts the first fragment of each segment.
 #[test]
-fn fragments_are_the_hosts() {
+fn fragments_are_passed_to_host() {
     let mut config = EngineConfig::new(OURS);
     config.tcp.upload.high_fragmentation = Some(Share { sample: 1, per_mille: 1 });
     let mut bench = Bench::with(config);

@@ -22,7 +22,7 @@ fn client(bench: &mut Bench, tag: ClientTag) -> &mut Client {
 }
 
 #[test]
-fn upcalls_go_to_the_owner() {
+fn upcalls_are_delivered_to_owner() {
     let (mut bench, tags) = two_clients();
     bench.arrives(from_peer(81, 5000, 1000, b"second's"));
     bench.arrives(from_peer(80, 5000, 1000, b"first's"));
@@ -38,7 +38,7 @@ fn upcalls_go_to_the_owner() {
 
 // In either order: the connection of the removed client is reset and released, and that of the other client continues.
 #[test]
-fn a_client_leaves_and_the_other_goes_on() {
+fn removed_client_leaves_other_clients_unaffected() {
     for leaves in [0, 1] {
         let (mut bench, tags) = two_clients();
         let (gone, stays) = (80 + leaves as u16, 81 - leaves as u16);
@@ -69,7 +69,7 @@ fn is_reset(frame: &[u8]) -> bool {
 
 // The initiate of the connection is still delayed by a pause.
 #[test]
-fn a_connection_of_a_client_that_has_left_is_reset() {
+fn delayed_connection_of_removed_client_is_reset() {
     let mut bench = Bench::new(10);
     bench.engine.pause();
     bench.initiate(80, 80);
@@ -87,7 +87,7 @@ fn a_connection_of_a_client_that_has_left_is_reset() {
 
 // The terminate precedes the removal: the host receives the connection. A later terminate fails.
 #[test]
-fn a_client_leaves_while_its_connection_goes_up() {
+fn client_removed_during_upload_loses_no_state() {
     let (mut bench, tags) = two_clients();
     let told = bench.told();
     let tree = told.into_iter().find_map(|message| match message {
@@ -115,7 +115,7 @@ fn a_client_leaves_while_its_connection_goes_up() {
 }
 
 #[test]
-fn tags_are_never_given_twice() {
+fn tags_are_never_reused() {
     let mut clients = one_client();
     assert!(clients.remove(Clients::FIRST));
     assert!(!clients.remove(Clients::FIRST), "already removed");
@@ -135,7 +135,7 @@ fn tags_are_never_given_twice() {
 
 // A removed client is dropped where no lock is held, after its last callbacks.
 #[test]
-fn what_a_client_leaves_goes_with_the_callbacks() {
+fn removed_client_is_dropped_with_its_callbacks() {
     let mut clients = one_client();
     let kept = Bytes::from(vec![1, 2, 3]);
     clients.get_mut::<Client>(Clients::FIRST).unwrap().kept.push(kept.clone());

@@ -26,7 +26,7 @@ fn passed(bench: &Bench) -> (u64, u64, u64) {
 }
 
 #[test]
-fn a_frame_by_another_queue_reaches_its_connection() {
+fn frame_of_another_queue_is_passed_to_its_connection() {
     let mut group = group(3);
     group[1].initiate(7, 80);
     group[1].poll();
@@ -56,7 +56,7 @@ fn a_frame_by_another_queue_reaches_its_connection() {
 
 // The owning engine verifies the checksum, with the status reported by the link.
 #[test]
-fn what_is_known_of_a_frame_goes_along() {
+fn checksum_status_is_passed_with_frame() {
     let mut group = group(2);
     group[0].initiate(7, 80);
     group[0].poll();
@@ -72,7 +72,7 @@ fn what_is_known_of_a_frame_goes_along() {
 
 // RFC 9293 MUST-54: an ICMP error has other addresses, so any queue may receive it.
 #[test]
-fn errors_about_a_connection_reach_it_and_the_host() {
+fn icmp_errors_of_another_queue_are_delivered_to_connection_and_host() {
     let mut group = group(2);
     group[0].initiate(7, 80);
     group[0].poll();
@@ -98,7 +98,7 @@ fn errors_about_a_connection_reach_it_and_the_host() {
 
 // CH §9.1: the connection counts fragments, the host receives them.
 #[test]
-fn fragments_are_counted_where_their_connection_is() {
+fn fragments_are_counted_by_owning_engine() {
     let mut group = group(2);
     group[0].initiate(7, 80);
     group[0].poll();
@@ -118,7 +118,7 @@ fn fragments_are_counted_where_their_connection_is() {
 
 /// After a connection was closed or uploaded, its frames are passed to the host, whichever queue receives them.
 #[test]
-fn a_connection_that_has_gone_is_not_looked_for() {
+fn frames_of_removed_connection_are_passed_to_host() {
     let mut group = group(2);
     for handle in [7, 8] {
         group[0].initiate(handle, 80 + handle as u16);
@@ -148,7 +148,7 @@ fn a_connection_that_has_gone_is_not_looked_for() {
 }
 
 #[test]
-fn frames_on_their_way_are_bounded() {
+fn passed_frames_are_bounded() {
     let mut group = group(2);
     group[0].initiate(7, 80);
     group[0].poll();
@@ -163,7 +163,7 @@ fn frames_on_their_way_are_bounded() {
 }
 
 #[test]
-fn one_doorbell_wakes_the_host() {
+fn host_has_one_doorbell_per_group() {
     let group = group(2);
     let [first, second] = &group[..] else { panic!("two engines") };
     assert!(Arc::ptr_eq(first.engine.host_doorbell(), second.engine.host_doorbell()));

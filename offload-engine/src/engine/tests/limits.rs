@@ -82,7 +82,7 @@ fn frees_its_entries(
 
 // OFFLOAD_NEIGHBOR_ENTRIES. A removed neighbor frees its entry.
 #[test]
-fn neighbor_entries() {
+fn exceeded_neighbor_entries_are_refused() {
     let mut bench = bench(|limits| limits.neighbors_max = 1);
     let (n, p, tcps) = bench.offload(&[80]);
     let refused = [NdisStatus::OFFLOAD_NEIGHBOR_ENTRIES, FAILURE, FAILURE];
@@ -93,7 +93,7 @@ fn neighbor_entries() {
 
 // OFFLOAD_PATH_ENTRIES.
 #[test]
-fn path_entries() {
+fn exceeded_path_entries_are_refused() {
     let mut bench = bench(|limits| limits.paths_max = 1);
     let (n, p, tcps) = bench.offload(&[80]);
     let refused = [PARTIAL, NdisStatus::OFFLOAD_PATH_ENTRIES, FAILURE];
@@ -104,7 +104,7 @@ fn path_entries() {
 
 // OFFLOAD_TCP_ENTRIES: the limit counts both families together.
 #[test]
-fn tcp_entries() {
+fn exceeded_tcp_entries_are_refused() {
     let mut bench = bench(|limits| limits.connections_max = 1);
     let (n, p, tcps) = bench.offload(&[80]);
     let v6 = |path: &mut PathState| {
@@ -119,7 +119,7 @@ fn tcp_entries() {
 
 // OFFLOAD_IP_ADDRESS_ENTRIES: distinct source addresses. An entry is freed with the last path of its address.
 #[test]
-fn ip_address_entries() {
+fn exceeded_ip_address_entries_are_refused() {
     let mut bench = bench(|limits| limits.ip_addresses_max = 1);
     let (n, p, tcps) = bench.offload(&[80]);
     assert_eq!(answer(&mut bench, plain(81)), [SUCCESS; 3], "the same address");
@@ -138,7 +138,7 @@ fn ip_address_entries() {
 
 // OFFLOAD_HW_ADDRESS_ENTRIES: explicit source addresses. Frames to such an address are accepted (CH §3.2).
 #[test]
-fn hw_address_entries() {
+fn exceeded_hw_address_entries_are_refused() {
     let explicit = |port, last| {
         tree(port, |neighbor, _, _| {
             neighbor.constant.dl_source_address = MacAddress([2, 0, 0, 0, 0, last]);
@@ -170,7 +170,7 @@ fn in_vlan(port: u16, vlan_id: u16) -> InitiateTree {
 
 // OFFLOAD_VLAN_ENTRIES: distinct ids. Id 0 needs no entry.
 #[test]
-fn vlan_entries() {
+fn exceeded_vlan_entries_are_refused() {
     let mut bench = bench(|limits| limits.vlans_max = 1);
     assert_eq!(answer(&mut bench, in_vlan(80, 5)), [SUCCESS; 3]);
     assert_eq!(answer(&mut bench, in_vlan(81, 5)), [SUCCESS; 3]);
@@ -182,7 +182,7 @@ fn vlan_entries() {
 
 // OFFLOAD_VLAN_MISMATCH: table of CH §9.4.
 #[test]
-fn vlan_mismatch() {
+fn mismatched_vlan_is_refused() {
     let mut bench = bench(|_| {});
     assert_eq!(answer(&mut bench, in_vlan(80, 5)), [SUCCESS; 3], "the interface has none");
     bench.engine.set_interface_vlans(vec![7, 8]);
@@ -299,7 +299,7 @@ fn failures() {
 
 // CH-ST-1: a connection in TIME_WAIT cannot be offloaded.
 #[test]
-fn time_wait_stays_with_the_host() {
+fn time_wait_connection_is_refused() {
     let mut bench = bench(|_| {});
     let waiting = tree(80, |_, _, object| object.tcp.delegated.state = TcpPhase::TimeWait);
     assert_eq!(answer(&mut bench, waiting), refused(FAILURE));
@@ -307,7 +307,7 @@ fn time_wait_stays_with_the_host() {
 
 // A failed initiate uses no name, count or limit.
 #[test]
-fn failures_leave_nothing_behind() {
+fn failed_initiate_leaves_no_entries() {
     let mut bench = bench(|limits| limits.connections_max = 0);
     for _ in 0..3 {
         let tree = bench.initiate_tree(plain(80));

@@ -137,7 +137,7 @@ impl Device {
 // Each batch ends with one flush. Sources of batches are a poll, an interrupted poll, a flush from outside, the host's
 // frames, and a device that is no longer full.
 #[test]
-fn a_batch_ends_with_one_flush() {
+fn batch_ends_with_one_flush() {
     let (mut bench, device, _) = bench();
     let flushed = |frames: usize| {
         let device = &mut *device.lock().unwrap();
@@ -187,7 +187,7 @@ fn a_batch_ends_with_one_flush() {
 
 // A frame is read in place, and its buffer is returned after the poll. Part of a large frame may be kept.
 #[test]
-fn lent_buffers_are_read_in_place_and_come_back() {
+fn lent_buffers_are_read_in_place_and_returned() {
     let (mut bench, device, _) = bench();
     const HEADERS: usize = 54;
     let arrive = |data: &[u8], seq: u32| {
@@ -219,7 +219,7 @@ fn lent_buffers_are_read_in_place_and_come_back() {
 // Payload is borrowed in place. Until the device returns it, no completion permits writing it, even if the peer has
 // acknowledged it. Data sent meanwhile does not extend the delay.
 #[test]
-fn completions_wait_for_the_device() {
+fn completions_are_withheld_until_device_returns_payload() {
     let (mut bench, device, _) = bench();
     let (memory, freed) = owned(&[5; 2000]);
     let place = memory.as_ptr() as usize;
@@ -273,7 +273,7 @@ fn completions_wait_for_the_device() {
 
 // Shared memory withdrawn by its owner is released by TCP, and by the device after completion.
 #[test]
-fn withdrawn_memory_comes_back_from_the_device() {
+fn withdrawn_memory_is_released_by_tcp_and_device() {
     let (mut bench, device, _) = bench();
     let owner = Arc::new(());
     let memory = SharedSpan::allocate(2000, 64).unwrap();
@@ -303,7 +303,7 @@ fn withdrawn_memory_comes_back_from_the_device() {
 
 // The reset of a connection and its completions are withheld too, in the same order as without loans.
 #[test]
-fn a_reset_waits_for_the_device() {
+fn reset_is_withheld_until_device_returns_payload() {
     let told = |lends: bool| {
         let (mut bench, device, _) = bench();
         let (memory, freed) = owned(&[5; 3000]);
@@ -335,7 +335,7 @@ fn a_reset_waits_for_the_device() {
 // CH-TRM-5: lists are uploaded with the state, so the terminate is delayed too, and later messages of the host after
 // it.
 #[test]
-fn a_terminate_waits_for_the_device() {
+fn terminate_is_delayed_until_device_returns_payload() {
     let (mut bench, device, context) = bench();
     bench.send(1, vec![5; 3000]);
     bench.poll();
@@ -365,7 +365,7 @@ fn a_terminate_waits_for_the_device() {
 
 // The device completes after the engine has checked the terminate. The engine checks again before it sleeps.
 #[test]
-fn a_completion_right_behind_the_look_is_not_slept_over() {
+fn completion_after_poll_is_detected_before_sleep() {
     let (mut bench, device, context) = bench();
     bench.send(1, vec![5; 3000]);
     bench.poll();
@@ -384,7 +384,7 @@ fn a_completion_right_behind_the_look_is_not_slept_over() {
 
 // Payload without a lender is copied. The loans of a link remain readable after its engine was dropped.
 #[test]
-fn a_loan_outlives_its_owner() {
+fn loan_outlives_its_engine() {
     let (mut bench, device, _) = bench();
     bench.port.to_engine.send(FromHost::Frame(vec![1; 60])).unwrap();
     bench.send(1, vec![5; 100]);

@@ -26,7 +26,7 @@ impl Bench {
 
 // CH-IND-5: part of a large frame can be kept beyond the call, whatever follows it. A small one must be copied.
 #[test]
-fn what_is_indicated_can_be_kept() {
+fn indicated_data_can_be_kept() {
     let mut bench = Bench::new(10);
     bench.offload(&[80]);
     bench.client().takes = usize::MAX;
@@ -45,7 +45,7 @@ fn what_is_indicated_can_be_kept() {
 // CH-RCV-2, -4, CH-IND-2: requests posted outside an upcall are filled before any data is indicated, from frames and
 // from buffered data.
 #[test]
-fn requests_are_filled_first() {
+fn posted_requests_precede_indications() {
     let mut bench = Bench::new(10);
     bench.offload(&[80]);
     bench.post([room(1, 2), room(2, 3)]);
@@ -65,7 +65,7 @@ fn requests_are_filled_first() {
 
 // CH §10.6: the engine processes the push timer.
 #[test]
-fn the_push_timer_wakes_the_engine() {
+fn push_timer_completes_partial_request() {
     let mut bench = Bench::new(10);
     bench.offload(&[80]);
     bench.post([room(1, 20)]);
@@ -84,7 +84,7 @@ fn the_push_timer_wakes_the_engine() {
 // CH-TRM-3, -6, -10: a request posted just before the terminate is filled with buffered data. Later requests are
 // returned. Placed data is not uploaded again.
 #[test]
-fn a_terminate_returns_requests() {
+fn terminate_completes_receive_requests() {
     let mut bench = Bench::new(10);
     let (_, _, tcps) = bench.offload(&[80]);
     bench.client().takes = 0;

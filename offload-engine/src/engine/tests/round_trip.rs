@@ -136,7 +136,7 @@ fn there_and_back(all: &All, names: Names) -> (Option<NeighborDelegated>, Box<Tc
 
 // CH §3, CH §16 #6: each const, cached and delegated variable is handed over unchanged and affects no other one.
 #[test]
-fn each_variable_survives_the_hand_over() {
+fn each_variable_survives_hand_over() {
     let base = busy();
     let before = variables(&base);
     let mut changed = Vec::new();
@@ -165,7 +165,7 @@ fn each_variable_survives_the_hand_over() {
 
 // CH-UPD-1: an update sets each cached variable, and changes no other class.
 #[test]
-fn each_cached_variable_takes_an_update() {
+fn each_cached_variable_is_updated() {
     let base = busy();
     let before = variables(&base);
     for (index, (name, class, _)) in before.iter().enumerate() {

@@ -102,7 +102,7 @@ pub(super) fn answers<C: Copy, A: Copy, D: Copy>(node: &ObjectNode<Query<C, A, D
 
 // CH-QRY-1: any class of any object can be queried. Other classes are not returned, and each node has its own status.
 #[test]
-fn classes_are_queried_one_by_one() {
+fn classes_are_queried_individually() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80]);
     let stale = TargetContext { generation: n.generation + 50, ..n };
@@ -165,7 +165,7 @@ fn labels(bench: &Bench) -> Vec<(u16, [u8; 6], Option<u16>)> {
 
 // CH-UPD-5: the neighbor's address and the path's MTU apply to every dependent connection, and to no other.
 #[test]
-fn updates_reach_all_dependents() {
+fn updates_apply_to_all_dependents() {
     let mut bench = Bench::new(10);
     let (n, p, _) = bench.offload(&[80, 81]);
     let tree = bench.initiate_tree(vec![linker(n, vec![path(vec![tcp(82)])])]);
@@ -251,7 +251,7 @@ fn invalidate_tree(
 // CH-INV-1 to -3, s13 #9, #10: no segment is sent if an object at any level is invalid. A connection with data to send
 // requests its upload once, at the invalidation or at its first attempt to send.
 #[test]
-fn an_invalid_object_silences_what_depends_on_it() {
+fn dependents_of_invalid_object_send_nothing() {
     for level in 0..3 {
         let mut bench = Bench::new(10);
         let (n, p, tcps) = bench.offload(&[80, 81]);
@@ -290,7 +290,7 @@ fn an_invalid_object_silences_what_depends_on_it() {
 // CH-UPD-7: a path is invalidated, then linked to a new neighbor. A connection that had nothing to send continues
 // normally.
 #[test]
-fn relinking_makes_valid_again() {
+fn relinked_path_is_valid_again() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80]);
     let (n2, _, _) = bench.offload(&[90]);
@@ -320,7 +320,7 @@ fn relinking_makes_valid_again() {
 
 // CH-INV-2, CH-DIS: an abortive disconnect closes an invalid connection without sending its RST.
 #[test]
-fn an_invalid_connection_does_not_even_reset() {
+fn invalid_connection_sends_no_reset() {
     let mut bench = Bench::new(10);
     let (n, _, _) = bench.offload(&[80]);
     bench.invalidate(invalidate_tree(Some(n), None, None));
@@ -334,7 +334,7 @@ fn an_invalid_connection_does_not_even_reset() {
 
 // CH-UPD-4: nodes that cannot be updated fail, and all others are updated.
 #[test]
-fn stale_names_fail_alone() {
+fn stale_names_fail_without_effect_on_other_nodes() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80]);
     let stale = |context: TargetContext| TargetContext { generation: 777, ..context };
@@ -424,12 +424,12 @@ fn step(
 
 // CH-QRY-1: at any time a query matches the engine's state, which the next sent frame and the next accepted data show.
 #[test]
-fn a_query_says_what_the_engine_uses() {
+fn query_matches_transmitted_segments() {
     let first = std::env::var("FLUE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seeds = first.map_or(0..60, |seed: u64| seed..seed + 1);
     for seed in seeds {
         let again = format!(
-            "FLUE_SEED={seed} cargo test -p offload-engine --lib a_query_says_what_the_engine_uses"
+            "FLUE_SEED={seed} cargo test -p offload-engine --lib query_matches_transmitted_segments"
         );
         let mut random = oorandom::Rand32::new(seed);
         let mut bench = Bench::new(10);

@@ -80,7 +80,7 @@ pub(super) fn list(context: u64, text: &'static [u8]) -> NetBufferList {
 
 // CH-TRM-2, -4, -7: one tree uploads a neighbor with all its dependents. Later frames are passed to the host.
 #[test]
-fn one_tree_takes_all_back() {
+fn one_tree_uploads_all_objects() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80, 81]);
     bench.now += Duration::from_secs(2);
@@ -106,7 +106,7 @@ fn one_tree_takes_all_back() {
 // The connection of the last frame is checked first for the next frame. Frames of a removed connection are passed to
 // the host, even if its slot is reused.
 #[test]
-fn a_connection_is_found_whoever_had_the_last_frame() {
+fn connection_is_found_after_frame_of_another_connection() {
     let mut bench = Bench::new(10);
     let (_, _, tcps) = bench.offload(&[80, 81]);
     for (port, seq, text) in
@@ -134,7 +134,7 @@ fn a_connection_is_found_whoever_had_the_last_frame() {
 // CH-TRM-2: an object with dependents is not removed. CH-TREE-10: a stale name fails with FAILURE, even if its table
 // entry is reused.
 #[test]
-fn what_is_needed_stays_and_old_names_fail() {
+fn objects_with_dependents_and_stale_names_fail() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80, 81]);
     let (failure, success) = (NdisStatus::FAILURE, NdisStatus::SUCCESS);
@@ -162,7 +162,7 @@ fn what_is_needed_stays_and_old_names_fail() {
 // disconnect pending. The ACK is sent, the disconnect completes with UPLOAD_IN_PROGRESS, and lists are returned
 // unchanged.
 #[test]
-fn everything_pending_goes_back() {
+fn terminate_returns_pending_state() {
     let mut bench = Bench::new(10);
     let (_, _, tcps) = bench.offload(&[80]);
     let mut split = NetBufferList::new(2);
@@ -210,7 +210,7 @@ fn everything_pending_goes_back() {
 // CH-SNB-4, CH-SNC-3: offloaded again, the same lists complete once each and in order. The disconnect's data completes
 // no list, because its list has completed before.
 #[test]
-fn what_came_back_can_be_offloaded_again() {
+fn uploaded_connection_can_be_offloaded_again() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80]);
     bench.io(80).send([list(1, b"ab"), list(2, b"cd")].into());
@@ -231,7 +231,7 @@ fn what_came_back_can_be_offloaded_again() {
 
 // CH §8.1: a due RST is sent before the upload, which then fails.
 #[test]
-fn an_aborted_connection_has_no_state() {
+fn aborted_connection_has_no_state() {
     let mut bench = Bench::new(10);
     let (_, _, tcps) = bench.offload(&[80]);
     bench.io(80).disconnect(Disconnect::Abortive, NetBufferList::new(7));
@@ -255,7 +255,7 @@ fn urgent(mut frame: Vec<u8>) -> Vec<u8> {
 // CH §9.3: nothing is acknowledged from the urgent segment on. Its frames, up to the limit, are passed to the host
 // after the state.
 #[test]
-fn urgent_data_waits_for_the_host() {
+fn urgent_data_is_kept_for_host() {
     let mut bench = Bench::new(10);
     let (_, _, tcps) = bench.offload(&[80, 81]);
     bench.arrives(from_peer(80, 5000, 1000, b"before"));
@@ -323,7 +323,7 @@ fn held_bytes_are_bounded() {
 // CH §5.6: an operation detects the failure, fails, and raises Retrieve, then Abort. At terminate requests complete
 // with REQUEST_ABORTED, and there is no state (CH-TRM-9). The failure is reported once (CH §13 #26).
 #[test]
-fn failed_hardware_loses_the_connection() {
+fn hardware_failure_aborts_connection() {
     for terminate_first in [false, true] {
         let mut bench = Bench::new(10);
         let (_, _, tcps) = bench.offload(&[80, 81]);

@@ -4,7 +4,7 @@ use super::*;
 
 // A full link delays frames. It neither drops nor reorders them.
 #[test]
-fn a_full_link_makes_frames_wait() {
+fn full_link_delays_frames() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.poll();
@@ -33,7 +33,7 @@ fn a_full_link_makes_frames_wait() {
 // For a link that does not segment, the engine polls TCP once per GSO packet and segments it. The frames equal those of
 // a segmenting link. A link that becomes full neither drops nor reorders them.
 #[test]
-fn a_super_segment_is_cut_for_a_plain_link() {
+fn gso_packet_is_segmented_for_plain_link() {
     for full in [false, true] {
         let mut bench = Bench::new(10);
         bench.initiate(1, 80);
@@ -82,7 +82,7 @@ fn a_super_segment_is_cut_for_a_plain_link() {
 
 // A full device is not polled repeatedly. All frames are sent once it has room.
 #[test]
-fn a_full_link_is_waited_for() {
+fn full_link_is_not_polled() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.poll();
@@ -106,7 +106,7 @@ fn a_full_link_is_waited_for() {
 
 // RFC 3168 §6.1.2: the first frame has CWR, the last has PSH and FIN.
 #[test]
-fn flags_of_what_is_cut() {
+fn flags_of_segmented_frames() {
     let all = Flags::ACK | Flags::PSH | Flags::FIN | Flags::CWR | Flags::ECE;
     let piece = |first, last| crate::engine::transmit::flags_of_piece(all, first, last);
     assert_eq!(piece(true, true), all);

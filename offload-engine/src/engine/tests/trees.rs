@@ -104,7 +104,7 @@ pub(super) fn statuses<N, P, T>(tree: &crate::chimney::tree::Tree<N, P, T>) -> V
 
 // CH-TREE-5, -6, -7: the worked example. CH-TREE-3, CH-INI-4: a failed node keeps its state and has no name.
 #[test]
-fn the_worked_example_of_partial_success() {
+fn partial_success_matches_worked_example() {
     let mut bench = Bench::new(1);
     let tree = neighbor(vec![path(vec![tcp(80), tcp(81)]), broken_path(vec![tcp(82)])]);
     let tree = bench.initiate_tree(tree);
@@ -129,7 +129,7 @@ fn the_worked_example_of_partial_success() {
 
 // CH-TREE-1: depth first, then breadth, as seen in the indices of each layer's objects.
 #[test]
-fn the_walk_goes_down_before_it_goes_on() {
+fn tree_is_traversed_depth_first() {
     let mut bench = Bench::new(10);
     let mut tree = neighbor(vec![path(vec![tcp(80), tcp(81)]), path(vec![tcp(82)])]);
     tree.extend(neighbor(vec![path(vec![tcp(83)])]));
@@ -150,7 +150,7 @@ fn the_walk_goes_down_before_it_goes_on() {
 // CH §4.2, CH-TREE-8: the status of a linker depends on its direct dependents. The status of a placeholder is always
 // SUCCESS.
 #[test]
-fn linkers_and_placeholders() {
+fn linker_status_depends_on_its_dependents() {
     let mut bench = Bench::new(4);
     let (n, p, _) = bench.offload(&[80]);
     let tree = bench.initiate_tree(vec![linker(n, vec![linker(p, vec![tcp(81)])])]);
@@ -181,7 +181,7 @@ fn linkers_and_placeholders() {
 
 // CH-TREE-2, -9: dependents of a refused neighbor are not attempted. The next tree is independent of it.
 #[test]
-fn without_its_root_a_tree_stays_out() {
+fn failed_neighbor_fails_its_tree_only() {
     let mut config = EngineConfig::new(OURS);
     config.capabilities.neighbors_max = 1;
     let mut bench = Bench::with(config);
@@ -202,7 +202,7 @@ fn without_its_root_a_tree_stays_out() {
 
 // CH-TREE-9, -10, CH-UPD-2: a path is found only below its own neighbor, and only by its own name.
 #[test]
-fn names_are_not_mixed_up() {
+fn names_of_other_objects_are_refused() {
     let mut bench = Bench::new(10);
     let (n1, p1, tcps) = bench.offload(&[80]);
     let (n2, _, _) = bench.offload(&[81]);
@@ -218,7 +218,7 @@ fn names_are_not_mixed_up() {
 
 // CH-INI-5, CH-DEL-3: data offloaded with the connection is delivered from the target's memory.
 #[test]
-fn buffered_data_comes_before_new_data() {
+fn buffered_data_precedes_new_data() {
     let mut bench = Bench::new(10);
     let mut object = parts(80).2;
     object.buffered_data = vec![Bytes::from_static(b"left "), Bytes::from_static(b"behind ")];
@@ -260,7 +260,7 @@ fn forwarded_segments_complete() {
 // CH-FWD-2: segments that the host received before the hand-over are older than those the target has received since.
 // They are processed in order within the node, so no acknowledgement reports a gap.
 #[test]
-fn forwarded_segments_come_before_later_ones() {
+fn forwarded_segments_precede_later_ones() {
     let mut bench =
         Bench::with(EngineConfig { waits_for_forwards: true, ..EngineConfig::new(OURS) });
     let (_, _, tcps) = bench.offload(&[80]);
@@ -281,7 +281,7 @@ fn forwarded_segments_come_before_later_ones() {
 // A window of small segments exceeds the limit for stopped connections, and is kept here. The peer would treat dropped
 // ones as lost.
 #[test]
-fn a_window_of_early_segments_is_kept() {
+fn window_of_early_segments_is_kept() {
     let mut bench =
         Bench::with(EngineConfig { waits_for_forwards: true, ..EngineConfig::new(OURS) });
     let (_, _, tcps) = bench.offload(&[80]);

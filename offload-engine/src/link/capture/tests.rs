@@ -127,7 +127,7 @@ fn packets(file: &[u8], interface: &str) -> Vec<Packet> {
 const START: u64 = 1_790_000_000_000_000_000;
 
 #[test]
-fn both_directions_with_finished_checksums_times_and_comments() {
+fn both_directions_are_recorded_with_checksums_times_and_comments() {
     let (a, b) = memory_link_pair(MemoryLinkOptions::default());
     let (out_a, out_b) = (Shared::default(), Shared::default());
     let boxed: Box<dyn Link> = Box::new(a);
@@ -173,7 +173,7 @@ fn refused_frames_are_not_recorded() {
 }
 
 #[test]
-fn a_tee_within_an_impairment_records_the_wire() {
+fn capture_below_impairment_records_wire() {
     let (a, mut b) = memory_link_pair(MemoryLinkOptions::default());
     let output = Shared::default();
     let tee = Tee::new(a, output.clone(), "wire", 0).unwrap();
@@ -193,7 +193,7 @@ fn a_tee_within_an_impairment_records_the_wire() {
 }
 
 #[test]
-fn a_write_error_ends_the_capture_and_not_the_traffic() {
+fn write_error_ends_capture_but_not_traffic() {
     let (a, mut b) = memory_link_pair(MemoryLinkOptions::default());
     let mut a = Tee::new(a, Disk { room: 300_000 }, "a", 0).unwrap();
     let frame = tcp_frame(false, 1, &pattern(1000));
@@ -220,7 +220,7 @@ fn long_comments_are_cut_at_a_character() {
 
 /// Reads the file with Wireshark, if it is installed.
 #[test]
-fn tshark_reads_it_without_complaint() {
+fn tshark_reads_capture_without_errors() {
     if Command::new("tshark").arg("--version").output().is_err() {
         std::println!("skipped: no tshark on the PATH");
         return;

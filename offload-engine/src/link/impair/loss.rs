@@ -63,7 +63,7 @@ mod tests {
     /// Share and mean burst match the settings within five standard deviations. The share follows a Markov chain with
     /// two states, and the length a geometric distribution.
     #[test]
-    fn share_and_mean_length_of_bursts() {
+    fn loss_share_and_mean_burst_match_settings() {
         for (share_pct, mean) in [(0.1, 5.0), (1.0, 3.0), (5.0, 10.0), (50.0, 2.0), (10.0, 1.0)] {
             let (lost, bursts) = run(share_pct, mean, 7);
             let (share, end) = (share_pct / 100.0, 1.0 / mean);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn all_or_nothing_needs_no_dice() {
+    fn loss_of_0_and_100_percent_is_exact() {
         assert_eq!(run(100.0, 5.0, 1), (FRAMES, std::vec::Vec::new()));
         assert_eq!(run(0.0, 5.0, 1), (0, std::vec::Vec::new()));
     }

@@ -39,7 +39,7 @@ fn fates(settings: Impairments, count: u32) -> (Vec<i64>, LinkStats) {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_fate() {
+fn same_seed_gives_same_outcome() {
     let settings = Impairments {
         drop_pct: 10.0,
         duplicate_pct: 10.0,
@@ -59,7 +59,7 @@ fn is_about(count: u64, pct: f64) -> bool {
 }
 
 #[test]
-fn drop_statistics() {
+fn drop_share_matches_setting() {
     let (numbers, stats) = fates(Impairments { drop_pct: 3.0, ..NONE }, 10_000);
     assert!(is_about(stats.impaired_dropped, 3.0), "{stats:?}");
     assert_eq!(numbers.len() as u64 + stats.impaired_dropped, 10_000);
@@ -69,7 +69,7 @@ fn drop_statistics() {
 }
 
 #[test]
-fn duplicate_statistics() {
+fn duplicate_share_matches_setting() {
     let (numbers, stats) = fates(Impairments { duplicate_pct: 20.0, ..NONE }, 10_000);
     assert!(is_about(stats.impaired_duplicated, 20.0), "{stats:?}");
     assert_eq!(numbers.len() as u64, 10_000 + stats.impaired_duplicated);
@@ -77,7 +77,7 @@ fn duplicate_statistics() {
 }
 
 #[test]
-fn corrupted_frames_differ_in_one_bit_and_are_noticed() {
+fn corrupted_frames_differ_in_one_bit_and_are_detected() {
     let (numbers, stats) = fates(Impairments { corrupt_pct: 20.0, ..NONE }, 10_000);
     assert!(is_about(stats.impaired_corrupted, 20.0), "{stats:?}");
     let noticed = numbers.iter().filter(|&&number| number == -1).count() as u64;
@@ -107,7 +107,7 @@ fn distances(numbers: &[i64]) -> Vec<usize> {
 }
 
 #[test]
-fn reordered_frames_come_after_one_to_five_later_ones() {
+fn reordered_frames_arrive_after_one_to_five_later_ones() {
     let (numbers, stats) = fates(Impairments { reorder_pct: 2.0, ..NONE }, 10_000);
     assert!(is_about(stats.impaired_reordered, 2.0), "{stats:?}");
     let mut sorted = numbers.clone();
@@ -124,7 +124,7 @@ fn reordered_frames_come_after_one_to_five_later_ones() {
 }
 
 #[test]
-fn frames_that_wait_to_be_passed_are_bounded() {
+fn reordered_frames_are_bounded() {
     let (mut a, mut b) = pair(Impairments { reorder_pct: 100.0, ..NONE }, false);
     for seq in 0..65 {
         transmit(&mut a, Instant::ZERO, &tcp_frame(false, seq, b"x"), TxOffload::default());
@@ -135,7 +135,7 @@ fn frames_that_wait_to_be_passed_are_bounded() {
 }
 
 #[test]
-fn a_reordered_frame_that_nothing_follows_arrives_all_the_same() {
+fn last_reordered_frame_arrives_after_hold_time() {
     let (mut a, mut b) = pair(Impairments { reorder_pct: 100.0, ..NONE }, false);
     let frame = tcp_frame(false, 1, b"last");
     transmit(&mut a, Instant::ZERO, &frame, TxOffload::default());
@@ -149,7 +149,7 @@ fn a_reordered_frame_that_nothing_follows_arrives_all_the_same() {
 }
 
 #[test]
-fn delay_and_rate_set_the_moment() {
+fn arrival_follows_delay_and_rate() {
     // 86-byte frames at 688 kbit/s take 1 ms each, and are delayed by 10 ms.
     let settings =
         Impairments { delay: Duration::from_millis(10), rate_bps: Some(688_000), ..NONE };
@@ -169,7 +169,7 @@ fn delay_and_rate_set_the_moment() {
 }
 
 #[test]
-fn the_queue_before_a_slow_wire_is_bounded() {
+fn queue_of_rate_limited_wire_is_bounded() {
     let (mut a, _b) = pair(Impairments { rate_bps: Some(1_000), ..NONE }, false);
     let frame = tcp_frame(false, 1, &pattern(1448));
     for _ in 0..1200 {
@@ -181,7 +181,7 @@ fn the_queue_before_a_slow_wire_is_bounded() {
 
 /// A limit in frames includes the one being sent, whatever their size.
 #[test]
-fn the_queue_may_be_limited_in_frames() {
+fn queue_limit_counts_frames() {
     // 86-byte frames at 688 kbit/s take 1 ms each.
     let queue = QueueLimit::Frames(10);
     let (mut a, mut b) = pair(Impairments { rate_bps: Some(688_000), queue, ..NONE }, false);
@@ -244,7 +244,7 @@ fn jitter_is_uniform_and_keeps_order() {
 
 /// The share of losses matches, in runs. Tests of [`super::loss`] verify the distributions.
 #[test]
-fn bursts_lose_frames_in_a_row() {
+fn bursts_drop_consecutive_frames() {
     let (numbers, stats) = fates(Impairments { drop_pct: 5.0, burst_mean: 10.0, ..NONE }, 20_000);
     assert!((500..=1500).contains(&stats.impaired_dropped), "{stats:?}");
     let gaps = numbers.windows(2).filter(|pair| pair[1] - pair[0] > 1).count() as u64;
@@ -252,7 +252,7 @@ fn bursts_lose_frames_in_a_row() {
 }
 
 #[test]
-fn super_segments_are_cut_before_they_are_hit() {
+fn gso_packets_are_segmented_before_impairment() {
     for ipv6 in [false, true] {
         let (mut a, mut b) = pair(Impairments { drop_pct: 20.0, ..NONE }, true);
         let payload = pattern(60_000);
@@ -273,7 +273,7 @@ fn super_segments_are_cut_before_they_are_hit() {
 }
 
 #[test]
-fn receiving_impairs_super_segments_and_partial_checksums() {
+fn receive_lane_impairs_gso_packets_and_partial_checksums() {
     let (a, b) = memory_link_pair(MemoryLinkOptions::default());
     let mut a = a;
     let mut b = Impaired::new(b, NONE, Impairments { duplicate_pct: 100.0, ..NONE }).unwrap();
@@ -291,7 +291,7 @@ fn receiving_impairs_super_segments_and_partial_checksums() {
 }
 
 #[test]
-fn a_full_link_beneath_keeps_its_frames() {
+fn full_inner_link_delays_frames() {
     let options = MemoryLinkOptions { queue_frames_max: 1, ..MemoryLinkOptions::default() };
     let (a, mut b) = memory_link_pair(options);
     let mut a = Impaired::new(a, Impairments { duplicate_pct: 100.0, ..NONE }, NONE).unwrap();
@@ -306,7 +306,7 @@ fn a_full_link_beneath_keeps_its_frames() {
 }
 
 #[test]
-fn what_no_wire_would_carry_is_lost() {
+fn malformed_gso_packet_is_dropped() {
     let (mut a, mut b) = pair(Impairments { delay: Duration::from_nanos(1), ..NONE }, true);
     let (mut frame, place) = partial_frame(false, 0, &pattern(5000));
     let offload = segment_offload(&frame, place, 1000);
@@ -318,7 +318,7 @@ fn what_no_wire_would_carry_is_lost() {
 }
 
 #[test]
-fn without_impairment_frames_pass_untouched() {
+fn frames_pass_unchanged_without_impairments() {
     let (mut a, mut b) = pair(NONE, true);
     let (frame, place) = partial_frame(true, 0, &pattern(5000));
     transmit(&mut a, Instant::ZERO, &frame, segment_offload(&frame, place, 1000));
@@ -326,7 +326,7 @@ fn without_impairment_frames_pass_untouched() {
 }
 
 #[test]
-fn settings_out_of_range_are_refused_and_named() {
+fn settings_out_of_range_are_refused() {
     let good = Impairments {
         drop_pct: 100.0,
         burst_mean: 10_000.0,

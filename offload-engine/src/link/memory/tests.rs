@@ -13,7 +13,7 @@ use crate::link::{
 const NOW: Instant = Instant::ZERO;
 
 #[test]
-fn super_segments_and_partial_checksums_arrive_as_on_a_vnet_tap() {
+fn gso_packets_and_partial_checksums_arrive_as_on_vnet_tap() {
     let (mut a, mut b) = memory_link_pair(MemoryLinkOptions::default());
     let (super_segment, place) = partial_frame(false, 1, &pattern(60_000));
     let (small, small_place) = partial_frame(true, 1, &pattern(100));
@@ -47,7 +47,7 @@ fn super_segments_and_partial_checksums_arrive_as_on_a_vnet_tap() {
 }
 
 #[test]
-fn a_full_queue_refuses_and_loses_nothing() {
+fn full_queue_refuses_frames_without_loss() {
     let options = MemoryLinkOptions { queue_frames_max: 2, ..MemoryLinkOptions::default() };
     let (mut a, b) = memory_link_pair(options);
     let mut b: Box<dyn Link> = Box::new(b);
@@ -63,7 +63,7 @@ fn a_full_queue_refuses_and_loses_nothing() {
 }
 
 #[test]
-fn without_offloads_only_what_a_plain_tap_takes() {
+fn pair_without_offloads_behaves_like_plain_tap() {
     let options = MemoryLinkOptions { offloads: false, ..MemoryLinkOptions::default() };
     let (mut a, mut b) = memory_link_pair(options);
     let LinkCapabilities { mtu, tx_checksum, tso4_max, tso6_max } = a.capabilities();
@@ -76,7 +76,7 @@ fn without_offloads_only_what_a_plain_tap_takes() {
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "a frame of 1515 bytes")]
-fn a_frame_beyond_the_mtu_is_a_bug_of_the_caller() {
+fn frame_beyond_mtu_panics_in_debug_build() {
     let (mut a, _b) = memory_link_pair(MemoryLinkOptions::default());
     let frame = tcp_frame(false, 1, &pattern(1500 - 20 - 32 + 1));
     transmit(&mut a, NOW, &frame, TxOffload::default());
@@ -85,7 +85,7 @@ fn a_frame_beyond_the_mtu_is_a_bug_of_the_caller() {
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "contradicts the frame")]
-fn a_wrong_pseudo_header_sum_is_a_bug_of_the_caller() {
+fn wrong_pseudo_header_sum_panics_in_debug_build() {
     let (mut a, _b) = memory_link_pair(MemoryLinkOptions::default());
     let complete = tcp_frame(false, 1, &pattern(100));
     let (_, place) = partial_frame(false, 1, &pattern(100));
@@ -94,7 +94,7 @@ fn a_wrong_pseudo_header_sum_is_a_bug_of_the_caller() {
 }
 
 #[test]
-fn offloads_that_contradict_the_frame() {
+fn contradictory_offloads_are_detected() {
     let (frame, place) = partial_frame(true, 1, &pattern(3000));
     let good = segment_offload(&frame, place, 1000);
     assert!(is_consistent(&frame, good));
@@ -132,7 +132,7 @@ fn receive_one(link: &mut MemoryLink, batch: &mut RxBatch) -> (usize, Option<Byt
 
 // The buffer of a frame is lent. Buffers that are not kept are released with the batch and reused.
 #[test]
-fn frames_are_lent_and_their_buffers_used_again() {
+fn lent_buffers_are_reused() {
     let (mut a, mut b) = memory_link_pair(MemoryLinkOptions::default());
     let mut batch = RxBatch::new(1);
     let (large, place) = partial_frame(false, 1, &pattern(60_000));
@@ -175,7 +175,7 @@ impl Wake for Wakes {
 
 // The other end is woken once per batch, through any wrapper of the link, and reports queued frames.
 #[test]
-fn a_flush_wakes_the_other_side() {
+fn flush_wakes_other_end() {
     let wrap: [fn(MemoryLink) -> Box<dyn Link>; 3] = [
         |link| Box::new(link),
         |link| Box::new(Tee::new(link, io::sink(), "a", 0).unwrap()),
@@ -207,7 +207,7 @@ fn a_flush_wakes_the_other_side() {
 
 // Frames delayed by an impairment form a batch of their own.
 #[test]
-fn frames_that_were_held_back_wake_the_other_side() {
+fn delayed_frames_wake_other_end() {
     let (a, mut b) = memory_link_pair(MemoryLinkOptions::default());
     let delay = crate::time::Duration::from_millis(1);
     let delayed = Impairments { delay, ..Impairments::default() };
@@ -226,7 +226,7 @@ fn frames_that_were_held_back_wake_the_other_side() {
 
 // An end whose transmit found the queue full is woken when there is room, and reports this until its next transmit.
 #[test]
-fn room_in_a_full_queue_wakes_the_sender() {
+fn room_in_full_queue_wakes_sender() {
     let options = MemoryLinkOptions { queue_frames_max: 2, ..MemoryLinkOptions::default() };
     let (mut a, mut b) = memory_link_pair(options);
     let wakes = Arc::<Wakes>::default();

@@ -69,7 +69,7 @@ fn super_segment(ipv6: bool) -> (Vec<u8>, TxOffload) {
 const PIECES: u64 = 43;
 
 #[test]
-fn a_clean_wire_passes_super_segments_whole_both_ways() {
+fn clean_wire_passes_gso_packets_unsegmented() {
     for ipv6 in [false, true] {
         let mut bench = Bench::new(CLEAN, CLEAN);
         let (frame, offload) = super_segment(ipv6);
@@ -96,7 +96,7 @@ fn a_clean_wire_passes_super_segments_whole_both_ways() {
 
 /// A complete checksum of a GSO packet is replaced. No kernel produces one, but the interface allows it.
 #[test]
-fn a_frame_that_goes_on_whole_has_the_pseudo_header_sum() {
+fn forwarded_frame_has_pseudo_header_sum() {
     let mut bench = Bench::new(CLEAN, CLEAN);
     let (partial, place) = partial_frame(false, 9, &pattern(30));
     let mut data = tcp_frame(false, 9, &pattern(30));
@@ -122,7 +122,7 @@ fn padding_is_not_summed() {
 }
 
 #[test]
-fn a_delay_keeps_super_segments_whole_and_dice_cut_them() {
+fn delay_keeps_gso_packets_and_loss_segments_them() {
     let late = Impairments { delay: Duration::from_millis(7), ..CLEAN };
     let lossy = Impairments { drop_pct: 1e-6, ..CLEAN };
     let mut bench = Bench::new(late, lossy);
@@ -146,7 +146,7 @@ fn a_delay_keeps_super_segments_whole_and_dice_cut_them() {
 
 /// A frame that arrives after the clock was read would be delayed by less than the configured delay.
 #[test]
-fn frames_are_stamped_once_they_are_there() {
+fn frames_are_timestamped_after_reception() {
     let late = Impairments { delay: Duration::from_millis(7), ..CLEAN };
     let mut bench = Bench::new(late, CLEAN);
     transmit(&mut bench.left, Instant::ZERO, &tcp_frame(false, 0, b"x"), TxOffload::default());
@@ -158,7 +158,7 @@ fn frames_are_stamped_once_they_are_there() {
 /// Frames of the wire's size leave their checksums to a device that supports it. Once completed there, they equal those
 /// that are complete here. If bits are flipped all checksums are complete.
 #[test]
-fn checksums_of_pieces_are_left_to_the_device_unless_bits_are_flipped() {
+fn checksums_are_left_to_device_without_corruption() {
     let run = |settings| {
         let mut bench = Bench::new(settings, CLEAN);
         let (frame, offload) = super_segment(false);
@@ -182,7 +182,7 @@ fn checksums_of_pieces_are_left_to_the_device_unless_bits_are_flipped() {
 
 /// A plain TAP at the other end receives complete frames of the wire's size.
 #[test]
-fn a_link_without_offloads_gets_complete_frames() {
+fn link_without_offloads_receives_complete_frames() {
     let mut bench = Bench::with_offloads(CLEAN, CLEAN, [true, false]);
     let (frame, offload) = super_segment(true);
     transmit(&mut bench.left, Instant::ZERO, &frame, offload);
@@ -197,7 +197,7 @@ fn a_link_without_offloads_gets_complete_frames() {
 }
 
 #[test]
-fn the_same_seed_and_frames_have_the_same_fate() {
+fn same_seed_and_frames_give_same_outcome() {
     let bad = Impairments {
         drop_pct: 5.0,
         burst_mean: 3.0,
@@ -224,7 +224,7 @@ fn the_same_seed_and_frames_have_the_same_fate() {
 
 /// Each direction has its own random numbers.
 #[test]
-fn the_directions_have_dice_of_their_own() {
+fn directions_have_independent_random_numbers() {
     let lossy = Impairments { drop_pct: 50.0, ..CLEAN };
     let mut bench = Bench::new(lossy, lossy);
     let frame = tcp_frame(false, 0, b"x");
@@ -240,7 +240,7 @@ fn the_directions_have_dice_of_their_own() {
 }
 
 #[test]
-fn a_queue_that_is_full_loses_the_last_and_is_told_apart_from_loss() {
+fn full_queue_drops_tail_and_is_counted_separately() {
     // 86-byte frames at 688 kbit/s take 1 ms each.
     let queue = QueueLimit::Bytes(86 * 4);
     let slow = Impairments { rate_bps: Some(688_000), queue, ..CLEAN };
@@ -263,7 +263,7 @@ fn a_queue_that_is_full_loses_the_last_and_is_told_apart_from_loss() {
 
 /// A full link receives its frames later, in order, whether they bypassed the lane or were held.
 #[test]
-fn a_full_link_gets_its_frames_later() {
+fn full_link_receives_delayed_frames_in_order() {
     let [(mut left, a), (mut right, b)] = [1000, 1].map(|queue_frames_max| {
         memory_link_pair(MemoryLinkOptions { mtu: 1500, offloads: false, queue_frames_max })
     });
