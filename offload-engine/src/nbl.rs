@@ -114,7 +114,7 @@ impl NetBuffer {
         for mdl in &mut self.mdls {
             let len = mdl.len();
             if before < len {
-                copy_aside(mdl);
+                detach_mdl(mdl);
             }
             before = before.saturating_sub(len);
         }
@@ -122,7 +122,7 @@ impl NetBuffer {
 
     /// Replaces withdrawn shared memory by copies, wherever the data starts.
     pub fn detach_withdrawn(&mut self) {
-        self.mdls.iter_mut().filter(|mdl| mdl.is_withdrawn()).for_each(copy_aside);
+        self.mdls.iter_mut().filter(|mdl| mdl.is_withdrawn()).for_each(detach_mdl);
     }
 
     /// Removes all MDLs, and keeps the chain's storage for reuse.
@@ -136,7 +136,7 @@ impl NetBuffer {
     }
 }
 
-fn copy_aside(mdl: &mut Mdl) {
+fn detach_mdl(mdl: &mut Mdl) {
     if let Some(copy) = mdl.copied() {
         *mdl = copy.into();
     }

@@ -18,10 +18,10 @@ pub use std::{sync::atomic, thread::yield_now};
 #[cfg(loom)]
 pub use loom::{sync::atomic, thread::yield_now};
 
+#[cfg(not(race_detector))]
+pub use self::blocking::{Condvar, Mutex, MutexGuard};
 #[cfg(race_detector)]
 pub use self::spinning::{Condvar, Mutex, MutexGuard};
-#[cfg(not(race_detector))]
-pub use self::waiting::{Condvar, Mutex, MutexGuard};
 
 #[cfg(debug_assertions)]
 std::thread_local! {
@@ -44,7 +44,7 @@ fn count_taken() {
 }
 
 #[cfg(not(race_detector))]
-mod waiting {
+mod blocking {
     #[cfg(not(loom))]
     use std::sync as primitive;
     use std::sync::{PoisonError, TryLockError};

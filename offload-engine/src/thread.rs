@@ -15,7 +15,7 @@ use std::{
 };
 
 /// Signals raised in a thread by its own faults.
-const OF_FAULTS: [libc::c_int; 6] =
+const FAULT_SIGNALS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
 /// Starts a thread that receives no signal of the program.
@@ -55,7 +55,7 @@ impl BlockedSignals {
         // the C library. `pthread_sigmask` initializes the second one, since its first argument is valid.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
-            for signal in OF_FAULTS {
+            for signal in FAULT_SIGNALS {
                 libc::sigdelset(all.as_mut_ptr(), signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn new_threads_block_all_signals_except_those_of_faults() {
         let before = blocked();
-        let expected = !(OF_FAULTS.map(bit).iter().sum::<u64>() | cannot_be_blocked());
+        let expected = !(FAULT_SIGNALS.map(bit).iter().sum::<u64>() | cannot_be_blocked());
         let seen = start("blocked", || (blocked(), thread::current().name().map(String::from)));
         let (mask, name) = seen.unwrap().join().unwrap();
         assert_eq!(format!("{mask:016x}"), format!("{expected:016x}"));

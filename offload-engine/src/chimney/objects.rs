@@ -85,7 +85,7 @@ struct Neighbor {
     /// NRT: time of the target's last reachability confirmation.
     nic_reachable: TickCount,
     /// Time of a reachability query that the host has not answered.
-    asked: Option<TickCount>,
+    queried_at: Option<TickCount>,
     paths: u32,
     invalid: bool,
 }
@@ -228,7 +228,7 @@ impl Objects {
             dl_destination_address,
             host_reachable: tick_count(now).wrapping_sub(host_reachability_delta),
             nic_reachable: tick_count(now).wrapping_sub(nic_reachability_delta),
-            asked: None,
+            queried_at: None,
             paths: 0,
             invalid: false,
         };
@@ -347,7 +347,7 @@ impl Objects {
             dl_destination_address,
             host_reachable,
             nic_reachable,
-            asked: _,
+            queried_at: _,
             paths: _,
             invalid: _,
         } = *self.neighbors.get(context)?;
@@ -408,7 +408,7 @@ impl Objects {
         let neighbor = neighbor.ok_or(NdisStatus::FAILURE)?;
         neighbor.dl_destination_address = dl_destination_address;
         neighbor.host_reachable = tick_count(now).wrapping_sub(host_reachability_delta);
-        neighbor.asked = None;
+        neighbor.queried_at = None;
         Ok(())
     }
 
@@ -475,18 +475,22 @@ impl Objects {
 
     /// Returns a query to the host if neither side has confirmed the neighbor of `path` within NceStaleTicks (CH §9.7).
     /// Called before a segment is sent. An unanswered query is repeated after another NceStaleTicks.
-    pub fn question(&mut self, now: Instant, path: TargetContext) -> Option<ReachabilityQuery> {
+    pub fn reachability_query(
+        &mut self,
+        now: Instant,
+        path: TargetContext,
+    ) -> Option<ReachabilityQuery> {
         let neighbor = self.neighbor_of(path)?;
         let neighbor = self.neighbors.get_mut(neighbor)?;
         let ticks = tick_count(now);
         let stale = |since: TickCount| ticks.wrapping_sub(since) > self.nce_stale;
         if !stale(neighbor.nic_reachable)
             || !stale(neighbor.host_reachable)
-            || neighbor.asked.is_some_and(|asked| !stale(asked))
+            || neighbor.queried_at.is_some_and(|queried_at| !stale(queried_at))
         {
             return None;
         }
-        neighbor.asked = Some(ticks);
+        neighbor.queried_at = Some(ticks);
         Some(ReachabilityQuery {
             neighbor: neighbor.handle,
             host_reachability_delta: ticks.wrapping_sub(neighbor.host_reachable),

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Uploaded connections whose next frame in a capture gets a comment.
-const GIVEN_BACK_MAX: usize = 64;
+const UPLOADED_FLOWS_MAX: usize = 64;
 
 /// Statistics of one IP version.
 #[derive(Clone, Copy, Default, Debug)]
@@ -28,7 +28,7 @@ pub(super) struct Statistics {
 /// Contribution of a frame to the counters. A frame may hold several segments, coalesced by the link or to be cut by
 /// it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Counted {
+pub(super) struct FrameCount {
     pub(super) segments: usize,
     /// Octets of the IP and TCP headers of each segment.
     pub(super) header_octets: usize,
@@ -36,30 +36,30 @@ pub(super) struct Counted {
     pub(super) payload_octets: usize,
 }
 
-impl Counted {
+impl FrameCount {
     const fn octets(self) -> u64 {
         (self.segments * self.header_octets + self.payload_octets) as u64
     }
 }
 
 impl Statistics {
-    pub(super) const fn received(&mut self, counted: Counted) {
+    pub(super) const fn received(&mut self, counted: FrameCount) {
         self.ip.in_receives = self.ip.in_receives.wrapping_add(counted.segments as u64);
         self.ip.in_octets = self.ip.in_octets.wrapping_add(counted.octets());
     }
 
     /// Counts segments delivered to TCP.
-    pub(super) const fn delivered(&mut self, counted: Counted) {
+    pub(super) const fn delivered(&mut self, counted: FrameCount) {
         let segments = counted.segments as u64;
         self.ip.in_delivers = self.ip.in_delivers.wrapping_add(segments);
         self.tcp.in_segments = self.tcp.in_segments.wrapping_add(segments);
     }
 
-    pub(super) const fn discarded(&mut self, counted: Counted) {
+    pub(super) const fn discarded(&mut self, counted: FrameCount) {
         self.ip.in_discards = self.ip.in_discards.wrapping_add(counted.segments as u32);
     }
 
-    pub(super) const fn failed(&mut self, counted: Counted) {
+    pub(super) const fn failed(&mut self, counted: FrameCount) {
         self.tcp.in_errors = self.tcp.in_errors.wrapping_add(counted.segments as u32);
     }
 
@@ -71,7 +71,7 @@ impl Statistics {
     pub(super) fn sent(
         &mut self,
         transmit: &Transmit,
-        counted: Counted,
+        counted: FrameCount,
         outcome: Option<TxOutcome>,
     ) {
         let segments = counted.segments as u64;
@@ -166,34 +166,33 @@ impl Engine {
     }
 
     /// Returns the capture comment for the host's first frame on a connection after its upload.
-    pub(super) fn hand_over_note(&mut self, frame: &[u8]) -> Option<&'static str> {
-        if self.given_back.is_empty() {
+    pub(super) fn hand_over_comment(&mut self, frame: &[u8]) -> Option<&'static str> {
+        if self.uploaded_flows.is_empty() {
             return None;
         }
         let flow = classify(frame)?.flow.reversed();
-        let at = self.given_back.iter().position(|given_back| *given_back == flow)?;
-        self.given_back.remove(at);
+        let at = self.uploaded_flows.iter().position(|uploaded| *uploaded == flow)?;
+        self.uploaded_flows.remove(at);
         Some("terminate")
     }
 
     /// Adds a capture comment to the next frame of `flow`, which reports the upload of the connection. Beyond
-    /// [`GIVEN_BACK_MAX`] the oldest entry is removed.
-    pub(super) fn note_given_back(&mut self, flow: FlowKey) {
+    /// [`UPLOADED_FLOWS_MAX`] the oldest entry is removed.
+    pub(super) fn mark_uploaded(&mut self, flow: FlowKey) {
         if !self.link.wants_comments() {
             return;
         }
-        if self.given_back.len() >= GIVEN_BACK_MAX {
-            self.given_back.pop_front();
+        if self.uploaded_flows.len() >= UPLOADED_FLOWS_MAX {
+            self.uploaded_flows.pop_front();
         }
-        self.given_back.push_back(flow);
+        self.uploaded_flows.push_back(flow);
     }
 
     /// Queries the host about the neighbor if neither side has confirmed it (CH §9.7). Called before a segment is sent
     /// on `path`.
-    pub(super) fn ask_reachability(&mut self, now: Instant, path: TargetContext) {
-        let Some(question) = self.objects.question(now, path) else { return };
-        let ReachabilityQuery { neighbor, host_reachability_delta, nic_reachability_delta } =
-            question;
+    pub(super) fn query_reachability(&mut self, now: Instant, path: TargetContext) {
+        let Some(query) = self.objects.reachability_query(now, path) else { return };
+        let ReachabilityQuery { neighbor, host_reachability_delta, nic_reachability_delta } = query;
         self.notify_host(ToHost::NeighborReachabilityQuery {
             neighbor,
             host_reachability_delta,

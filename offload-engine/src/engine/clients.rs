@@ -60,9 +60,9 @@ const FIRST_GENERATION: u32 = 1;
 /// Clients of an engine.
 pub struct Clients {
     table: Table<ClientTag, Box<dyn NodeClient>>,
-    nobody: OrphanClient,
+    orphan: OrphanClient,
     /// Callbacks of removed clients, and the clients themselves, whose drop may enter the node through a handle.
-    left: Vec<Callback>,
+    removed: Vec<Callback>,
 }
 
 impl Default for Clients {
@@ -78,7 +78,7 @@ impl Clients {
     /// Creates an empty table.
     pub const fn new() -> Self {
         let table = Table::starting_at(FIRST_GENERATION, 1, CLIENTS_MAX as u32);
-        Self { table, nobody: OrphanClient, left: Vec::new() }
+        Self { table, orphan: OrphanClient, removed: Vec::new() }
     }
 
     /// Registers a client. `make` creates it from its tag.
@@ -97,8 +97,8 @@ impl Clients {
     /// because they may enter the node. Returns true if the client existed.
     pub fn remove(&mut self, tag: ClientTag) -> bool {
         let Some(mut client) = self.table.remove(tag) else { return false };
-        client.take_callbacks(&mut self.left);
-        self.left.push(Box::new(move || drop(client)));
+        client.take_callbacks(&mut self.removed);
+        self.removed.push(Box::new(move || drop(client)));
         true
     }
 
@@ -138,7 +138,7 @@ impl Clients {
     pub(super) fn of(&mut self, tag: ClientTag) -> &mut dyn NodeClient {
         match self.table.get_mut(tag) {
             Some(client) => &mut **client,
-            None => &mut self.nobody,
+            None => &mut self.orphan,
         }
     }
 
@@ -168,7 +168,7 @@ impl Clients {
     /// Moves out the callbacks that are due, in order for each client.
     #[inline]
     pub fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
-        callbacks.append(&mut self.left);
+        callbacks.append(&mut self.removed);
         self.table.values_mut().for_each(|client| client.take_callbacks(callbacks));
     }
 
@@ -181,7 +181,7 @@ impl Clients {
     /// Calls [`NodeClient::take_callbacks_of_calls`] of each client.
     #[inline]
     pub fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
-        callbacks.append(&mut self.left);
+        callbacks.append(&mut self.removed);
         self.table.values_mut().for_each(|client| client.take_callbacks_of_calls(callbacks));
     }
 }

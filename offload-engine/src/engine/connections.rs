@@ -75,13 +75,13 @@ impl HeldFrames {
 
 /// Bytes of data that connections were offloaded with (CH §2.1: XMIT_BUFFER, RCV_BUFFER).
 #[derive(Clone, Copy, Default, Debug)]
-struct Brought {
+struct OffloadedBytes {
     send: usize,
     receive: usize,
 }
 
-impl Brought {
-    fn by(object: &TcpObject) -> Self {
+impl OffloadedBytes {
+    fn of(object: &TcpObject) -> Self {
         let buffered = object.buffered_data.iter().map(|data| data.len());
         let out_of_order = object.out_of_order.iter().map(|(_, data)| data.len());
         Self {
@@ -93,7 +93,7 @@ impl Brought {
 
 /// Objects that a connection depends on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Below {
+pub(super) struct ParentObjects {
     pub(super) path: TargetContext,
     pub(super) neighbor_state: NeighborState,
     pub(super) path_state: PathState,
@@ -101,7 +101,7 @@ pub(super) struct Below {
 
 /// Payload bytes of the largest GSO packets, in whole segments of `mss`. Cached, because a division is slow.
 #[derive(Clone, Copy, Default, Debug)]
-struct Whole {
+struct GsoSizes {
     mss: usize,
     /// Largest GSO packet that the link segments.
     super_segment: usize,
@@ -128,26 +128,26 @@ pub(super) struct Offloaded {
     pub(super) held: HeldFrames,
     /// Frames received while older segments may still be forwarded.
     pub(super) early: Option<HeldFrames>,
-    brought: Brought,
+    offloaded_bytes: OffloadedBytes,
     /// Payload that the link has borrowed.
     pub(super) loans: Loans,
     /// True if the connection's hardware has failed. The next operation on the connection detects it.
     pub(super) failed: bool,
     /// True if client and host were notified of the failure.
-    pub(super) failure_told: bool,
+    pub(super) failure_reported: bool,
     /// True if a received segment confirmed that the neighbor is reachable (CH §9.7).
     pub(super) progress: bool,
     /// True if a segment was sent since data was last received, so that further data is a response.
-    pub(super) spoken: bool,
+    pub(super) sent_since_data: bool,
     /// Capture comment of the next frame: the hand-over that it follows.
-    pub(super) note: Option<&'static str>,
+    pub(super) hand_over: Option<&'static str>,
     /// Payload bytes of the largest GSO packet of the link. 0 if the link does not segment.
     segmentable_max: usize,
     /// Payload bytes of the largest GSO packet that TCP builds, segmented by the link or by the engine.
     burst_max: usize,
-    whole: Whole,
+    gso_sizes: GsoSizes,
     /// Last row written to the trace.
-    pub(super) traced: Option<Box<tcp::TraceSample>>,
+    pub(super) last_sample: Option<Box<tcp::TraceSample>>,
     /// VLAN id of the neighbor. 0 accepts any.
     vlan_id: u16,
     /// True if the connection is in the ready queue.
@@ -180,13 +180,13 @@ impl Offloaded {
     #[inline]
     pub(super) fn poll_event(&mut self) -> Option<tcp::Event> {
         match self.loans.may_be_lent() {
-            true => self.poll_event_behind_loans(),
+            true => self.poll_event_after_loans(),
             false => self.tcp.poll_event(),
         }
     }
 
     #[cold]
-    fn poll_event_behind_loans(&mut self) -> Option<tcp::Event> {
+    fn poll_event_after_loans(&mut self) -> Option<tcp::Event> {
         if let Some(event) = self.loans.pop() {
             return Some(event);
         }
@@ -200,7 +200,7 @@ impl Offloaded {
 
     /// Returns the next segment, and true if it moves the connection from an established state to CLOSED (CH §11).
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(Transmit, bool)> {
-        let limits = TxLimits { super_segment_max: self.whole().burst };
+        let limits = TxLimits { super_segment_max: self.gso_sizes().burst };
         let established = self.tcp.phase().is_established();
         let transmit = self.tcp.poll_transmit(now, limits)?;
         Some((transmit, established && self.tcp.is_closed()))
@@ -209,19 +209,19 @@ impl Offloaded {
     /// Payload bytes of the largest GSO packet, in whole segments of the present size. One segment if the link does not
     /// segment.
     pub(super) fn super_segment_max(&mut self) -> usize {
-        self.whole().super_segment
+        self.gso_sizes().super_segment
     }
 
     /// Returns the cached sizes, recomputed if the segment size changed with the path MTU.
     #[inline]
-    fn whole(&mut self) -> Whole {
+    fn gso_sizes(&mut self) -> GsoSizes {
         let mss = self.tcp.effective_mss();
-        if self.whole.mss != mss {
+        if self.gso_sizes.mss != mss {
             let most = |bytes: usize| (bytes / mss * mss).max(mss);
             let (super_segment, burst) = (most(self.segmentable_max), most(self.burst_max));
-            self.whole = Whole { mss, super_segment, burst };
+            self.gso_sizes = GsoSizes { mss, super_segment, burst };
         }
-        self.whole
+        self.gso_sizes
     }
 }
 
@@ -231,11 +231,11 @@ pub struct Connections {
     slots: Table<TargetContext, Box<Offloaded>>,
     by_flow: HashMap<FlowKey, usize>,
     /// Slot of the last [`Connections::find`].
-    found: usize,
+    last_found: usize,
     by_handle: HashMap<OffloadHandle, usize>,
     ready: VecDeque<usize>,
     timers: BinaryHeap<Reverse<(Instant, usize, u32)>>,
-    brought: Brought,
+    offloaded_bytes: OffloadedBytes,
     mac: MacAddress,
     super_segment_max: usize,
     capabilities: LinkCapabilities,
@@ -249,11 +249,11 @@ impl Connections {
         Self {
             slots: objects(Layer::Tcp),
             by_flow: HashMap::new(),
-            found: 0,
+            last_found: 0,
             by_handle: HashMap::new(),
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
-            brought: Brought::default(),
+            offloaded_bytes: OffloadedBytes::default(),
             mac: config.mac,
             super_segment_max: config.super_segment_max,
             capabilities,
@@ -271,7 +271,7 @@ impl Connections {
     }
 
     /// Returns the connection `handle`, read-only.
-    pub(super) fn look(&self, handle: OffloadHandle) -> Option<&Offloaded> {
+    pub(super) fn peek(&self, handle: OffloadHandle) -> Option<&Offloaded> {
         self.at(*self.by_handle.get(&handle)?)
     }
 
@@ -308,12 +308,12 @@ impl Connections {
     /// frame is checked first.
     #[inline]
     pub(super) fn find(&mut self, flow: &FlowKey) -> Option<usize> {
-        let last = self.at(self.found);
+        let last = self.at(self.last_found);
         if last.is_some_and(|last| last.flow == *flow) {
-            return Some(self.found);
+            return Some(self.last_found);
         }
-        self.found = *self.by_flow.get(flow)?;
-        Some(self.found)
+        self.last_found = *self.by_flow.get(flow)?;
+        Some(self.last_found)
     }
 
     pub(super) fn slot(&mut self, slot: usize) -> Option<&mut Offloaded> {
@@ -399,7 +399,7 @@ impl Connections {
             path_mtu_max: _,
         } = *capabilities;
         let TcpState { constant, cached, delegated } = &object.tcp;
-        let brought = Brought::by(object);
+        let offloaded_bytes = OffloadedBytes::of(object);
         if self.by_handle.len() >= connections_max {
             return Err(NdisStatus::OFFLOAD_TCP_ENTRIES);
         }
@@ -411,10 +411,11 @@ impl Connections {
         if cached.initial_rcv_wnd > receive_window_max {
             return Err(NdisStatus::OFFLOAD_TCP_RCV_WINDOW);
         }
-        if brought.send > transmit_buffer_max.saturating_sub(self.brought.send) {
+        if offloaded_bytes.send > transmit_buffer_max.saturating_sub(self.offloaded_bytes.send) {
             return Err(NdisStatus::OFFLOAD_TCP_XMIT_BUFFER);
         }
-        if brought.receive > receive_buffer_max.saturating_sub(self.brought.receive) {
+        if offloaded_bytes.receive > receive_buffer_max.saturating_sub(self.offloaded_bytes.receive)
+        {
             return Err(NdisStatus::OFFLOAD_TCP_RCV_BUFFER);
         }
         Ok(())
@@ -425,10 +426,10 @@ impl Connections {
         &mut self,
         now: Instant,
         handle: OffloadHandle,
-        below: &Below,
+        parents: &ParentObjects,
         object: Box<TcpObject>,
     ) -> Result<TargetContext, (NdisStatus, Box<TcpObject>)> {
-        let Below { path, neighbor_state, path_state } = *below;
+        let ParentObjects { path, neighbor_state, path_state } = *parents;
         let constant = &object.tcp.constant;
         let flow = FlowKey::new(
             (path_state.constant.source_address, constant.local_port).into(),
@@ -442,7 +443,7 @@ impl Connections {
         };
         let headers = HeaderTemplate::new(&neighbor_state, &path_state, &object.tcp, self.mac);
         let payload = self.path_mtu_payload(&path_state);
-        let brought = Brought::by(&object);
+        let offloaded_bytes = OffloadedBytes::of(&object);
         let (client, state) = object.join(neighbor_state, path_state);
         let tcp = match Connection::from_state(now, Box::new(state), payload, self.tcp) {
             Ok(tcp) => tcp,
@@ -467,21 +468,21 @@ impl Connections {
             early: self
                 .waits_for_forwards
                 .then(|| HeldFrames::new(EARLY_FRAMES_MAX, EARLY_BYTES_MAX)),
-            brought,
+            offloaded_bytes,
             loans: Loans::default(),
             failed: false,
-            failure_told: false,
+            failure_reported: false,
             progress: false,
-            spoken: false,
-            note: Some("initiate complete"),
+            sent_since_data: false,
+            hand_over: Some("initiate complete"),
             segmentable_max,
             burst_max: if segmentable_max == 0 {
                 BURST_BYTES_MAX.min(self.super_segment_max)
             } else {
                 segmentable_max
             },
-            whole: Whole::default(),
-            traced: None,
+            gso_sizes: GsoSizes::default(),
+            last_sample: None,
             vlan_id: neighbor_state.constant.vlan_id & 0xfff,
             ready: false,
             scheduled: None,
@@ -489,8 +490,8 @@ impl Connections {
         let slot = context.index as usize;
         self.by_flow.insert(offloaded.flow, slot);
         self.by_handle.insert(offloaded.handle, slot);
-        self.brought.send += offloaded.brought.send;
-        self.brought.receive += offloaded.brought.receive;
+        self.offloaded_bytes.send += offloaded.offloaded_bytes.send;
+        self.offloaded_bytes.receive += offloaded.offloaded_bytes.receive;
         let inserted = self.slots.insert(Box::new(offloaded));
         debug_assert_eq!(inserted.ok(), Some(context), "the name that was announced");
         Ok(context)
@@ -532,8 +533,8 @@ impl Connections {
         let offloaded = self.slots.remove_at(slot)?;
         self.by_flow.remove(&offloaded.flow);
         self.by_handle.remove(&offloaded.handle);
-        self.brought.send -= offloaded.brought.send;
-        self.brought.receive -= offloaded.brought.receive;
+        self.offloaded_bytes.send -= offloaded.offloaded_bytes.send;
+        self.offloaded_bytes.receive -= offloaded.offloaded_bytes.receive;
         Some(offloaded)
     }
 

@@ -40,13 +40,13 @@ use crate::{
 /// Queued frames from other engines per engine: the length of the kernel's default TAP queue.
 pub const PASSED_FRAMES_MAX: usize = 1024;
 /// Frames from other engines processed in one iteration.
-const TAKEN_MAX: usize = 64;
+const PASSED_FRAMES_PER_ITERATION: usize = 64;
 /// Partitions of the directory, each with its own lock.
 const STRIPES: usize = 64;
 
 /// Frame passed from one engine to another.
 #[derive(Debug)]
-struct Passed {
+struct PassedFrame {
     data: Box<[u8]>,
     checksum: RxChecksum,
     gso_size: usize,
@@ -72,7 +72,7 @@ impl Directory {
 /// Endpoint of an engine for the other engines.
 #[derive(Clone, Debug)]
 struct Sibling {
-    inbox: Sender<Passed>,
+    inbox: Sender<PassedFrame>,
     doorbell: Arc<Doorbell>,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Siblings {
     own: usize,
     /// All engines, including this one.
     all: Arc<[Sibling]>,
-    inbox: Receiver<Passed>,
+    inbox: Receiver<PassedFrame>,
     directory: Arc<Directory>,
 }
 
@@ -111,7 +111,7 @@ impl Engine {
         let directory = Arc::new(Directory::new());
         let inboxes = group.iter().map(|_| crossbeam_channel::bounded(PASSED_FRAMES_MAX));
         let (senders, receivers): (Vec<_>, Vec<_>) = inboxes.unzip();
-        let sibling = |(inbox, (engine, _)): (Sender<Passed>, &(Self, HostPort))| Sibling {
+        let sibling = |(inbox, (engine, _)): (Sender<PassedFrame>, &(Self, HostPort))| Sibling {
             inbox,
             doorbell: engine.doorbell.clone(),
         };
@@ -141,7 +141,7 @@ impl Engine {
 
     /// Passes a frame without a connection in this engine to the engine that has the connection. Returns false if there
     /// is none; the frame then remains the caller's.
-    pub(super) fn pass_on(&mut self, frame: &RxFrame<'_>) -> bool {
+    pub(super) fn pass_to_owner(&mut self, frame: &RxFrame<'_>) -> bool {
         let Some(siblings) = &self.siblings else { return false };
         let flow = classify(frame.data)
             .map(|tcp| tcp.flow)
@@ -151,8 +151,11 @@ impl Engine {
         let owner = siblings.directory.stripe(&flow).lock().get(&flow).copied();
         let Some(owner) = owner.filter(|owner| *owner != siblings.own) else { return false };
         let Sibling { inbox, doorbell } = &siblings.all[owner];
-        let passed =
-            Passed { data: frame.data.into(), checksum: frame.checksum, gso_size: frame.gso_size };
+        let passed = PassedFrame {
+            data: frame.data.into(),
+            checksum: frame.checksum,
+            gso_size: frame.gso_size,
+        };
         if inbox.try_send(passed).is_ok() {
             doorbell.ring();
             self.stats.rx_passed_on += 1;
@@ -163,21 +166,23 @@ impl Engine {
     }
 
     /// Processes all frames that other engines have passed so far.
-    pub(super) fn take_all_passed(&mut self, now: Instant, clients: &mut Clients) {
-        for _ in 0..PASSED_FRAMES_MAX.div_ceil(TAKEN_MAX) {
-            if !self.take_passed(now, clients) {
+    pub(super) fn process_all_passed(&mut self, now: Instant, clients: &mut Clients) {
+        for _ in 0..PASSED_FRAMES_MAX.div_ceil(PASSED_FRAMES_PER_ITERATION) {
+            if !self.process_passed(now, clients) {
                 return;
             }
         }
     }
 
     /// Processes frames that other engines have passed. Returns true if there were any.
-    pub(super) fn take_passed(&mut self, now: Instant, clients: &mut Clients) -> bool {
+    pub(super) fn process_passed(&mut self, now: Instant, clients: &mut Clients) -> bool {
         let to_host_before = self.stats.rx_to_host;
         let mut taken = 0;
-        while taken < TAKEN_MAX {
+        while taken < PASSED_FRAMES_PER_ITERATION {
             let Some(siblings) = &self.siblings else { return false };
-            let Ok(Passed { data, checksum, gso_size }) = siblings.inbox.try_recv() else { break };
+            let Ok(PassedFrame { data, checksum, gso_size }) = siblings.inbox.try_recv() else {
+                break;
+            };
             taken += 1;
             self.stats.rx_passed_in += 1;
             self.take_frame(

@@ -8,7 +8,7 @@
 
 use std::{io, os::fd::BorrowedFd, sync::Arc, task::Wake};
 
-use self::bell::Bell;
+use self::event::EventFd;
 use crate::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -17,7 +17,7 @@ use crate::{
 /// Doorbell with one sleeper at a time and any number of ringers.
 #[derive(Debug)]
 pub struct Doorbell {
-    bell: Bell,
+    event: EventFd,
     asleep: AtomicBool,
 }
 
@@ -38,26 +38,26 @@ impl Doorbell {
     /// # Errors
     /// No file descriptor is available.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { bell: Bell::new()?, asleep: AtomicBool::new(false) })
+        Ok(Self { event: EventFd::new()?, asleep: AtomicBool::new(false) })
     }
 
-    /// Sleeps until the doorbell is rung, or as long as `look` allows. `look` checks every queue whose messages ring
-    /// the doorbell. It returns `None` to cancel the sleep if a message is queued.
-    pub fn sleep<'a>(&self, look: impl FnOnce() -> Option<Sleep<'a>>) {
+    /// Sleeps until the doorbell is rung, or as long as `check_queues` allows. It checks every queue whose messages
+    /// ring the doorbell, and returns `None` to cancel the sleep if a message is queued.
+    pub fn sleep<'a>(&self, check_queues: impl FnOnce() -> Option<Sleep<'a>>) {
         self.asleep.swap(true, Ordering::Acquire);
-        let is_struck = look().is_some_and(|sleep| self.bell.wait(sleep));
+        let is_signaled = check_queues().is_some_and(|sleep| self.event.wait(sleep));
         let is_rung = !self.asleep.swap(false, Ordering::Relaxed);
         // A ringer that cleared the announcement may signal after this. The next sleep then ends at once and clears the
         // signal. A sleeper woken by the link alone makes no system call here.
-        if is_struck || is_rung {
-            self.bell.clear();
+        if is_signaled || is_rung {
+            self.event.clear();
         }
     }
 
     /// Wakes the sleeper if it sleeps. Call after the message is queued.
     pub fn ring(&self) {
         if self.asleep.swap(false, Ordering::Release) {
-            self.bell.strike();
+            self.event.signal();
         }
     }
 }
@@ -75,7 +75,7 @@ impl Wake for Doorbell {
 
 /// Signal that poll(2) waits for.
 #[cfg(not(loom))]
-mod bell {
+mod event {
     use std::{io, os::fd::OwnedFd};
 
     use rustix::{
@@ -87,15 +87,15 @@ mod bell {
     use crate::descriptor::moved_up;
 
     #[derive(Debug)]
-    pub(super) struct Bell(OwnedFd);
+    pub(super) struct EventFd(OwnedFd);
 
-    impl Bell {
+    impl EventFd {
         pub(super) fn new() -> io::Result<Self> {
             let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
             Ok(Self(moved_up(counter)))
         }
 
-        pub(super) fn strike(&self) {
+        pub(super) fn signal(&self) {
             // The write only fails if the counter is at its limit (EAGAIN). The descriptor is readable then anyway.
             let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
         }
@@ -131,38 +131,38 @@ mod bell {
 /// Model of an eventfd: a flag. A timeout expires at once, because a model has no clock. So does the wait for a full
 /// link.
 #[cfg(loom)]
-mod bell {
+mod event {
     use std::io;
 
     use super::Sleep;
     use crate::sync::{Condvar, Mutex};
 
     #[derive(Debug)]
-    pub(super) struct Bell {
-        struck: Mutex<bool>,
+    pub(super) struct EventFd {
+        signaled: Mutex<bool>,
         changed: Condvar,
     }
 
-    impl Bell {
+    impl EventFd {
         pub(super) fn new() -> io::Result<Self> {
-            Ok(Self { struck: Mutex::new(false), changed: Condvar::new() })
+            Ok(Self { signaled: Mutex::new(false), changed: Condvar::new() })
         }
 
-        pub(super) fn strike(&self) {
-            *self.struck.lock() = true;
+        pub(super) fn signal(&self) {
+            *self.signaled.lock() = true;
             self.changed.notify_all();
         }
 
         pub(super) fn clear(&self) -> bool {
-            core::mem::take(&mut *self.struck.lock())
+            core::mem::take(&mut *self.signaled.lock())
         }
 
         pub(super) fn wait(&self, sleep: Sleep<'_>) -> bool {
-            let mut struck = self.struck.lock();
-            while !*struck && sleep.timeout.is_none() && !sleep.writable {
-                struck = self.changed.wait(struck, None);
+            let mut signaled = self.signaled.lock();
+            while !*signaled && sleep.timeout.is_none() && !sleep.writable {
+                signaled = self.changed.wait(signaled, None);
             }
-            *struck
+            *signaled
         }
     }
 }
@@ -178,12 +178,12 @@ mod tests {
     fn ring_writes_only_while_asleep() {
         let bell = Doorbell::new().unwrap();
         bell.ring();
-        assert!(!bell.bell.clear(), "awake: no system call");
+        assert!(!bell.event.clear(), "awake: no system call");
         bell.sleep(|| {
             bell.ring();
             bell.ring();
-            assert!(bell.bell.clear());
-            assert!(!bell.bell.clear(), "one write for two rings");
+            assert!(bell.event.clear());
+            assert!(!bell.event.clear(), "one write for two rings");
             None
         });
     }
@@ -195,18 +195,18 @@ mod tests {
             bell.ring();
             Some(Sleep::default())
         });
-        assert!(!bell.bell.clear(), "taken back");
+        assert!(!bell.event.clear(), "taken back");
         bell.sleep(|| Some(Sleep { timeout: Some(Duration::ZERO), ..Sleep::default() }));
         bell.ring();
-        assert!(!bell.bell.clear(), "awake again: no system call");
+        assert!(!bell.event.clear(), "awake again: no system call");
     }
 
     // A ringer that cleared the announcement, and signals after the sleep has ended, causes one spurious wake-up.
     #[test]
     fn late_signal_is_cleared_by_next_sleep() {
         let bell = Doorbell::new().unwrap();
-        bell.bell.strike();
+        bell.event.signal();
         bell.sleep(|| Some(Sleep::default()));
-        assert!(!bell.bell.clear());
+        assert!(!bell.event.clear());
     }
 }

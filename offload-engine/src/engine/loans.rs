@@ -25,8 +25,8 @@ pub(super) struct Loans {
     current: OnceCell<Arc<()>>,
     /// Events withheld until the link has dropped their token. Without a token they wait only for earlier events.
     withheld: VecDeque<(Event, Option<Arc<()>>)>,
-    /// True if there may be loans or withheld events: the connection was registered by [`Engine::note_loan`].
-    noted: bool,
+    /// True if there may be loans or withheld events: the connection was registered by [`Engine::track_loan`].
+    tracked: bool,
 }
 
 /// True if loans with this token have not ended. `get_mut` has Acquire ordering: the holder's reads precede later
@@ -36,16 +36,16 @@ fn is_lent(token: &mut Arc<()>) -> bool {
 }
 
 /// Approximation of [`is_lent`], for the check before sleeping.
-fn seems_lent(token: &Arc<()>) -> bool {
+fn is_lent_relaxed(token: &Arc<()>) -> bool {
     Arc::strong_count(token) > 1
 }
 
 impl Loans {
-    /// True if the link may have memory of the connection, or events are withheld. [`Engine::take_loans_back`]
+    /// True if the link may have memory of the connection, or events are withheld. [`Engine::release_loans`]
     /// determines which.
     #[inline]
     pub(super) const fn may_be_lent(&self) -> bool {
-        self.noted
+        self.tracked
     }
 
     /// True if the link has memory of the connection.
@@ -55,10 +55,10 @@ impl Loans {
     }
 
     /// True if the first withheld event can be released, or all loans have ended since registration.
-    fn has_news(&self) -> bool {
+    fn is_releasable(&self) -> bool {
         match self.withheld.front() {
-            Some((_, token)) => !token.as_ref().is_some_and(seems_lent),
-            None => !self.current.get().is_some_and(seems_lent),
+            Some((_, token)) => !token.as_ref().is_some_and(is_lent_relaxed),
+            None => !self.current.get().is_some_and(is_lent_relaxed),
         }
     }
 
@@ -81,7 +81,7 @@ impl Loans {
                 false
             }
         };
-        let token = if ends_send { self.current.take().filter(seems_lent) } else { None };
+        let token = if ends_send { self.current.take().filter(is_lent_relaxed) } else { None };
         if self.withheld.is_empty() && token.is_none() {
             return Some(event);
         }
@@ -125,42 +125,42 @@ impl Engine {
     /// Registers the connection if the link may have borrowed payload just sent, so that the engine checks for its
     /// return.
     #[inline]
-    pub(super) fn note_loan(loans: &mut Loans, slot: usize, borrowers: &mut Vec<usize>) {
+    pub(super) fn track_loan(loans: &mut Loans, slot: usize, borrowers: &mut Vec<usize>) {
         if loans.current.get().is_some() {
-            Self::note(loans, slot, borrowers);
+            Self::track(loans, slot, borrowers);
         }
     }
 
     #[cold]
-    fn note(loans: &mut Loans, slot: usize, borrowers: &mut Vec<usize>) {
-        if !core::mem::replace(&mut loans.noted, true) {
+    fn track(loans: &mut Loans, slot: usize, borrowers: &mut Vec<usize>) {
+        if !core::mem::replace(&mut loans.tracked, true) {
             borrowers.push(slot);
         }
     }
 
     /// Schedules connections whose loans have ended or whose withheld event can be released. Returns true if there was
     /// one: a terminate may be delayed by it.
-    pub(super) fn take_loans_back(&mut self) -> bool {
+    pub(super) fn release_loans(&mut self) -> bool {
         let Self { connections, borrowed, .. } = self;
-        let mut has_news = false;
+        let mut is_releasable = false;
         borrowed.retain(|&slot| {
             let Some(offloaded) = connections.slot(slot) else { return false };
             let loans = &mut offloaded.loans;
-            if !loans.has_news() {
+            if !loans.is_releasable() {
                 return true;
             }
-            loans.noted = loans.is_lent() || !loans.withheld.is_empty();
-            let keep = loans.noted;
+            loans.tracked = loans.is_lent() || !loans.withheld.is_empty();
+            let keep = loans.tracked;
             connections.mark_ready(slot);
-            has_news = true;
+            is_releasable = true;
             keep
         });
-        has_news
+        is_releasable
     }
 
-    /// True if [`Engine::take_loans_back`] has work to do.
+    /// True if [`Engine::release_loans`] has work to do.
     pub(super) fn has_ended_loans(&self) -> bool {
         let loans = |slot: &usize| self.connections.at(*slot).map(|offloaded| &offloaded.loans);
-        self.borrowed.iter().any(|slot| loans(slot).is_none_or(Loans::has_news))
+        self.borrowed.iter().any(|slot| loans(slot).is_none_or(Loans::is_releasable))
     }
 }

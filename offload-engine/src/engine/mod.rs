@@ -271,12 +271,12 @@ pub struct Engine {
     objects: Objects,
     paused: bool,
     /// Trees delayed by a pause, each with the time of its arrival.
-    held_trees: VecDeque<(Instant, InitiateTree)>,
+    delayed_trees: VecDeque<(Instant, InitiateTree)>,
     admission: Option<Admission>,
     /// Statistics of IPv4 and of IPv6.
     statistics: [Statistics; 2],
     /// Uploaded connections whose next frame gets a capture comment.
-    given_back: VecDeque<FlowKey>,
+    uploaded_flows: VecDeque<FlowKey>,
     to_host: Sender<ToHost>,
     from_host: Receiver<FromHost>,
     doorbell: Arc<Doorbell>,
@@ -294,7 +294,7 @@ pub struct Engine {
     /// Slots of connections whose payload the link may have borrowed.
     borrowed: Vec<usize>,
     /// Terminate delayed until the link returns borrowed payload.
-    lent_tree: Option<TerminateTree>,
+    delayed_terminate: Option<TerminateTree>,
     config: EngineConfig,
     stats: EngineStats,
     trace: Option<Trace>,
@@ -323,10 +323,10 @@ impl Engine {
             connections: Connections::new(&config, capabilities),
             objects: Objects::new(config.mac, config.capabilities, config.nce_stale),
             paused: false,
-            held_trees: VecDeque::new(),
+            delayed_trees: VecDeque::new(),
             admission: None,
             statistics: [Statistics::default(); 2],
-            given_back: VecDeque::new(),
+            uploaded_flows: VecDeque::new(),
             to_host,
             from_host,
             doorbell: port.engine_doorbell.clone(),
@@ -338,7 +338,7 @@ impl Engine {
             stalled_max: STALLED_FRAMES_MAX,
             unflushed: false,
             borrowed: Vec::new(),
-            lent_tree: None,
+            delayed_terminate: None,
             config,
             stats: EngineStats::default(),
             trace: None,
@@ -415,10 +415,10 @@ impl Engine {
 
     /// True if a message of the host stack is queued, or other work is pending. Checked before sleeping.
     pub fn has_input(&self) -> bool {
-        let held = !self.paused && !self.held_trees.is_empty();
+        let held = !self.paused && !self.delayed_trees.is_empty();
         let passed = self.siblings.as_ref().is_some_and(|siblings| siblings.has_input());
         let ready = self.connections.has_ready() && !self.is_stalled();
-        let messages = self.lent_tree.is_none() && !self.from_host.is_empty();
+        let messages = self.delayed_terminate.is_none() && !self.from_host.is_empty();
         held || passed || messages || ready || self.has_ended_loans()
     }
 

@@ -6,8 +6,8 @@
 use crate::{memory::Piece, tcp};
 
 /// Pieces of a payload with space in advance: a header, data, a trailer, and one more.
-const FEW: usize = 4;
-const _: () = assert!(FEW < tcp::SLICES_MAX);
+const INLINE_PIECES: usize = 4;
+const _: () = assert!(INLINE_PIECES < tcp::SLICES_MAX);
 
 /// Remainder of a payload.
 pub(super) struct Payload<'p, I> {
@@ -16,15 +16,15 @@ pub(super) struct Payload<'p, I> {
 }
 
 /// Space for the pieces of a frame.
-pub(super) struct Places<'p> {
-    few: [Piece<'p>; FEW],
+pub(super) struct FramePieces<'p> {
+    inline: [Piece<'p>; INLINE_PIECES],
     many: Option<[Piece<'p>; tcp::SLICES_MAX]>,
 }
 
-impl Places<'_> {
+impl FramePieces<'_> {
     #[inline]
     pub(super) fn new() -> Self {
-        Self { few: [Piece::EMPTY; FEW], many: None }
+        Self { inline: [Piece::EMPTY; INLINE_PIECES], many: None }
     }
 }
 
@@ -35,16 +35,20 @@ impl<'p, I: Iterator<Item = Piece<'p>>> Payload<'p, I> {
     }
 
     /// Returns the next `len` bytes as pieces, at most [`tcp::SLICES_MAX`].
-    pub(super) fn cut<'s>(&mut self, len: usize, places: &'s mut Places<'p>) -> &'s [Piece<'p>] {
-        let Places { few, many } = places;
+    pub(super) fn cut<'s>(
+        &mut self,
+        len: usize,
+        places: &'s mut FramePieces<'p>,
+    ) -> &'s [Piece<'p>] {
+        let FramePieces { inline, many } = places;
         let mut left = len;
-        let count = self.fill(&mut left, few);
-        if left == 0 || count < FEW {
-            return &few[..count];
+        let count = self.fill(&mut left, inline);
+        if left == 0 || count < INLINE_PIECES {
+            return &inline[..count];
         }
         let many = many.insert([Piece::EMPTY; tcp::SLICES_MAX]);
-        many[..FEW].copy_from_slice(few);
-        let count = FEW + self.fill(&mut left, &mut many[FEW..]);
+        many[..INLINE_PIECES].copy_from_slice(inline);
+        let count = INLINE_PIECES + self.fill(&mut left, &mut many[INLINE_PIECES..]);
         &many[..count]
     }
 
@@ -90,7 +94,7 @@ mod tests {
             for frame_len in [1, 7, 16, 60] {
                 let mut payload = Payload::new(bytes.chunks(piece_len).map(Piece::from));
                 for (number, wanted) in bytes.chunks(frame_len).enumerate() {
-                    let mut places = Places::new();
+                    let mut places = FramePieces::new();
                     let pieces = payload.cut(wanted.len(), &mut places);
                     assert_eq!(joined(pieces), wanted, "{piece_len} {frame_len} {number}");
                     let start = number * frame_len;
@@ -104,8 +108,8 @@ mod tests {
     #[test]
     fn empty_payload_yields_no_pieces() {
         let mut payload = Payload::new([Piece::Private(b"abc")].into_iter());
-        assert!(payload.cut(0, &mut Places::new()).is_empty());
-        assert_eq!(joined(payload.cut(9, &mut Places::new())), b"abc");
-        assert!(payload.cut(9, &mut Places::new()).is_empty());
+        assert!(payload.cut(0, &mut FramePieces::new()).is_empty());
+        assert_eq!(joined(payload.cut(9, &mut FramePieces::new())), b"abc");
+        assert!(payload.cut(9, &mut FramePieces::new()).is_empty());
     }
 }

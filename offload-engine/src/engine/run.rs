@@ -5,10 +5,10 @@ use bytes::Bytes;
 
 use super::{
     Clients, Engine, FROM_HOST_MESSAGES_MAX, TRANSMIT_SEGMENTS_MAX,
-    adapter::Counted,
+    adapter::FrameCount,
     connections::HeldFrames,
     port::{FromHost, TO_HOST_FRAMES_MAX, ToHost},
-    upcalls::{Raised, deliver_backlog, raise_events, receive},
+    upcalls::{EventOutcome, deliver_backlog, raise_events, receive},
 };
 use crate::{
     chimney::tree::TargetContext,
@@ -44,18 +44,18 @@ impl Engine {
     /// The device of the link was removed.
     pub fn poll_first(&mut self, now: Instant, clients: &mut Clients) -> std::io::Result<bool> {
         let mut busy = self.resend_stalled(now);
-        busy |= self.take_held_trees(now, clients);
+        busy |= self.process_delayed_trees(now, clients);
         busy |= self.take_from_host(now, clients);
         busy |= self.take_from_link(now, clients)?;
         if self.is_ahead {
             self.flush_link(now);
             return Ok(true);
         }
-        busy |= self.take_passed(now, clients);
+        busy |= self.process_passed(now, clients);
         busy |= self.run_timers(now);
         busy |= clients.poll(now, &mut self.connections);
         if !self.borrowed.is_empty() {
-            busy |= self.take_loans_back();
+            busy |= self.release_loans();
         }
         busy |= self.flush(now, clients);
         Ok(busy)
@@ -100,9 +100,9 @@ impl Engine {
     }
 
     fn take_from_host(&mut self, now: Instant, clients: &mut Clients) -> bool {
-        if let Some(tree) = self.lent_tree.take() {
-            self.terminate_unlent(now, tree, clients);
-            if self.lent_tree.is_some() {
+        if let Some(tree) = self.delayed_terminate.take() {
+            self.terminate_or_delay(now, tree, clients);
+            if self.delayed_terminate.is_some() {
                 return false;
             }
         }
@@ -115,7 +115,7 @@ impl Engine {
             match message {
                 FromHost::Frame(data) => {
                     self.stats.tx_from_host += 1;
-                    let comment = self.hand_over_note(&data);
+                    let comment = self.hand_over_comment(&data);
                     self.transmit_or_stall(now, TxOffload::default(), &data, &[], comment);
                 }
                 FromHost::Initiate(tree) => self.take_initiate(now, tree, clients),
@@ -123,13 +123,13 @@ impl Engine {
                 FromHost::Update(tree) => self.update(now, tree),
                 FromHost::Invalidate(tree) => self.invalidate(now, tree, clients),
                 FromHost::Terminate(tree) => {
-                    self.terminate_unlent(now, tree, clients);
-                    if self.lent_tree.is_some() {
+                    self.terminate_or_delay(now, tree, clients);
+                    if self.delayed_terminate.is_some() {
                         return true;
                     }
                 }
                 FromHost::Forward(segment) => self.forward(now, segment, clients),
-                FromHost::Forwarded(connection) => self.take_early(now, connection, clients),
+                FromHost::Forwarded(connection) => self.process_early(now, connection, clients),
                 FromHost::Leave(client) => self.leave(now, client, clients),
             }
         }
@@ -197,7 +197,7 @@ impl Engine {
         let tcp = if ours { classify(frame.data) } else { None };
         let found = tcp.as_ref().and_then(|tcp| Some((tcp, self.connections.find(&tcp.flow)?)));
         let Some((tcp, slot)) = found else {
-            if ours && self.pass_on(frame) {
+            if ours && self.pass_to_owner(frame) {
                 return;
             }
             if ours {
@@ -243,7 +243,7 @@ impl Engine {
     }
 
     /// Processes the frames kept while the host forwarded older ones, in order.
-    fn take_early(&mut self, now: Instant, connection: TargetContext, clients: &mut Clients) {
+    fn process_early(&mut self, now: Instant, connection: TargetContext, clients: &mut Clients) {
         let Some(slot) = self.connections.find_context(connection) else { return };
         let early = self.connections.slot(slot).and_then(|found| found.early.take());
         for frame in early.into_iter().flat_map(HeldFrames::into_frames) {
@@ -333,9 +333,9 @@ impl Engine {
         let (acked_now, received_now) = offloaded.tcp.bytes_moved();
         // The neighbor is reachable if a sent segment arrived: data that is acknowledged now, or a segment to which the
         // received data responds (CH §9.7).
-        if acked_now != acked || (received_now != received && offloaded.spoken) {
+        if acked_now != acked || (received_now != received && offloaded.sent_since_data) {
             offloaded.progress = true;
-            offloaded.spoken = false;
+            offloaded.sent_since_data = false;
         }
         let stopped = offloaded.tcp.is_stopped();
         if established && offloaded.tcp.is_closed() {
@@ -372,20 +372,20 @@ impl Engine {
         if offloaded.tcp.take_cached_changed() {
             self.renew_headers(now, slot);
         }
-        let mut asked = false;
+        let mut queried = false;
         // Offered once per call, with or without room, for a client that was requested to act on the connection.
         // Sending consumes queue and window equally, so new room results from received data only.
         let mut offer = true;
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return };
             let raised = match later {
-                true => Raised::Nothing,
+                true => EventOutcome::None,
                 false => raise_events(now, offloaded, client),
             };
-            if raised != Raised::Nothing {
+            if raised != EventOutcome::None {
                 self.notify_retrieves(slot);
             }
-            if raised == Raised::End {
+            if raised == EventOutcome::Closed {
                 self.release(now, slot);
                 return;
             }
@@ -395,7 +395,7 @@ impl Engine {
             if waits {
                 deliver_backlog(now, offloaded, client);
             }
-            let news = waits || raised == Raised::Some;
+            let news = waits || raised == EventOutcome::Raised;
             if core::mem::take(&mut offer) || news && offloaded.tcp.send_room() > 0 {
                 client.send_room(&mut offloaded.io(now));
             }
@@ -410,17 +410,17 @@ impl Engine {
                     continue;
                 }
                 let raised = raise_events(now, offloaded, client);
-                if raised != Raised::Nothing {
+                if raised != EventOutcome::None {
                     self.notify_retrieves(slot);
                 }
                 match raised {
-                    Raised::End => self.release(now, slot),
-                    Raised::Nothing | Raised::Some => self.connections.schedule(slot),
+                    EventOutcome::Closed => self.release(now, slot),
+                    EventOutcome::None | EventOutcome::Raised => self.connections.schedule(slot),
                 }
                 return;
             };
-            if !core::mem::replace(&mut asked, true) {
-                self.ask_reachability(now, path);
+            if !core::mem::replace(&mut queried, true) {
+                self.query_reachability(now, path);
             }
             self.transmit_segment(now, slot, &transmit, reset);
         }
@@ -430,11 +430,11 @@ impl Engine {
 }
 
 /// Returns the contribution of a received frame to the counters.
-fn received(frame: &TcpFrame<'_>, gso_size: usize) -> Counted {
+fn received(frame: &TcpFrame<'_>, gso_size: usize) -> FrameCount {
     let (header_octets, payload_octets) = frame.octets();
     let segments = match gso_size {
         0 => 1,
         size => payload_octets.div_ceil(size).max(1),
     };
-    Counted { segments, header_octets, payload_octets }
+    FrameCount { segments, header_octets, payload_octets }
 }

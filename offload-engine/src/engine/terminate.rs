@@ -11,7 +11,7 @@ use super::{
     Clients, Engine, STALLED_FRAMES_MAX, TRANSMIT_SEGMENTS_MAX,
     connections::{HeldFrames, Offloaded},
     port::ToHost,
-    upcalls::{Raised, deliver_backlog, raise_events},
+    upcalls::{EventOutcome, deliver_backlog, raise_events},
 };
 use crate::{
     chimney::{
@@ -25,10 +25,10 @@ use crate::{
 };
 
 impl Engine {
-    /// Terminates the objects of a tree, or delays it until the link has returned the connections' payload. The send
+    /// Terminates the objects of a tree, or delays this until the link has returned the connections' payload. The send
     /// lists are uploaded with the state, and the host may complete them at once. Nothing else is sent during the
     /// delay.
-    pub(super) fn terminate_unlent(
+    pub(super) fn terminate_or_delay(
         &mut self,
         now: Instant,
         tree: TerminateTree,
@@ -46,7 +46,7 @@ impl Engine {
         });
         match is_lent {
             true => {
-                self.lent_tree = Some(tree);
+                self.delayed_terminate = Some(tree);
                 self.stalled_max = 0;
             }
             false => {
@@ -63,7 +63,7 @@ impl Engine {
         clients: &mut Clients,
     ) {
         // Frames passed by other engines are older than those that the host receives from now on.
-        self.take_all_passed(now, clients);
+        self.process_all_passed(now, clients);
         // The client first acts on upcalls that it has queued.
         clients.poll(now, &mut self.connections);
         let mut frames = Vec::new();
@@ -125,7 +125,7 @@ impl Engine {
         self.trace(now, slot);
         let offloaded = self.remove(slot)?;
         let Offloaded { handle, client: tag, flow, tcp, held, early, .. } = *offloaded;
-        self.note_given_back(flow);
+        self.mark_uploaded(flow);
         frames.extend(held.into_frames());
         frames.extend(early.into_iter().flat_map(HeldFrames::into_frames));
         let (state, disconnect) = tcp.into_state(now);
@@ -141,7 +141,7 @@ impl Engine {
         // One ACK or RST. The bound limits what upcalls add.
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return true };
-            if raise_events(now, offloaded, clients.of(offloaded.client)) == Raised::End {
+            if raise_events(now, offloaded, clients.of(offloaded.client)) == EventOutcome::Closed {
                 return true;
             }
             let Some((transmit, reset)) = offloaded.poll_transmit(now) else { return false };
@@ -195,7 +195,7 @@ impl Engine {
     /// Reports a failure of a connection's hardware that an operation has detected (CH §5.6).
     pub(super) fn fail(&mut self, now: Instant, slot: usize, clients: &mut Clients) {
         let Some(offloaded) = self.connections.slot(slot) else { return };
-        if core::mem::replace(&mut offloaded.failure_told, true) {
+        if core::mem::replace(&mut offloaded.failure_reported, true) {
             return;
         }
         offloaded.tcp.fail(now);

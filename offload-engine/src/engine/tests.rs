@@ -240,7 +240,7 @@ impl Bench {
     }
 
     /// Returns the messages from the engine to the host since the last call.
-    fn told(&self) -> Vec<ToHost> {
+    fn host_messages(&self) -> Vec<ToHost> {
         self.port.from_engine.try_iter().collect()
     }
 
@@ -589,8 +589,11 @@ fn release_is_reported_once() {
     bench.poll();
     bench.poll();
     assert_eq!(bench.client().events.last(), Some(&ConnectionEvent::Released));
-    let told: Vec<_> = bench.port.from_engine.try_iter().collect();
-    assert!(matches!(told[..], [ToHost::Released { handle: OffloadHandle(1) }]), "{told:?}");
+    let messages: Vec<_> = bench.port.from_engine.try_iter().collect();
+    assert!(
+        matches!(messages[..], [ToHost::Released { handle: OffloadHandle(1) }]),
+        "{messages:?}"
+    );
     assert!(bench.engine.connections().is_empty());
     assert!(bench.engine.connections().get(now, OffloadHandle(1)).is_none());
 }
@@ -650,11 +653,11 @@ fn icmp_errors_are_delivered_to_connection_and_host() {
         again.iter().map(|frame| (tcp_of(frame).0, tcp_of(frame).2.len())).collect();
     // The last 80 bytes were delivered, but they are part of the one GSO packet that the frames were cut from.
     assert_eq!(shape, [(1000, 1240), (2240, 1240), (3480, 520)]);
-    let told: Vec<_> = bench.port.from_engine.try_iter().collect();
-    let frames = told.iter().filter(|message| matches!(message, ToHost::Frame { .. })).count();
+    let messages: Vec<_> = bench.port.from_engine.try_iter().collect();
+    let frames = messages.iter().filter(|message| matches!(message, ToHost::Frame { .. })).count();
     assert_eq!(frames, 3, "the host gets every frame");
     let handle = OffloadHandle(1);
-    let mtus: Vec<_> = told
+    let mtus: Vec<_> = messages
         .iter()
         .filter_map(|message| match message {
             ToHost::PathMtu { handle, path_mtu } => Some((*handle, *path_mtu)),

@@ -132,9 +132,9 @@ impl Engine {
         let Some(trace) = &mut self.trace else { return };
         let Some(offloaded) = self.connections.slot(slot) else { return };
         let sample = offloaded.tcp.trace_sample();
-        if offloaded.traced.as_deref() != Some(&sample) {
-            match &mut offloaded.traced {
-                Some(traced) => **traced = sample,
+        if offloaded.last_sample.as_deref() != Some(&sample) {
+            match &mut offloaded.last_sample {
+                Some(last) => **last = sample,
                 none => *none = Some(Box::new(sample)),
             }
             trace.write(&TraceRow { time: now, flow: offloaded.flow, sample });

@@ -6,10 +6,10 @@ use std::{format, string::String, vec::Vec};
 
 use super::{
     Engine, Stalled,
-    adapter::Counted,
+    adapter::FrameCount,
     connections::Offloaded,
     loans::SegmentLender,
-    payload::{Payload, Places},
+    payload::{FramePieces, Payload},
 };
 use crate::{
     frame::{HEADER_BYTES_MAX, HeaderTemplate},
@@ -68,8 +68,8 @@ impl Engine {
         }
         let is_invalid = offloaded.tcp.is_invalid();
         let frame_payload_max = offloaded.super_segment_max();
-        let Offloaded { tcp, headers, note, spoken, loans, .. } = offloaded;
-        *spoken |= !is_invalid;
+        let Offloaded { tcp, headers, hand_over, sent_since_data, loans, .. } = offloaded;
+        *sent_since_data |= !is_invalid;
         let mut payload = Payload::new(tcp.payload(transmit));
         let mut segment = *transmit;
         let mut left = transmit.payload_len;
@@ -85,7 +85,7 @@ impl Engine {
             let mut header = [0; HEADER_BYTES_MAX];
             let header_len = write_header(headers, &segment, pieces, &mut header);
             let header = &mut header[..header_len];
-            let counted = Counted {
+            let counted = FrameCount {
                 segments: pieces,
                 header_octets: header_len - headers.ip_offset(),
                 payload_octets: segment.payload_len,
@@ -96,9 +96,9 @@ impl Engine {
                 statistics.sent(&segment, counted, None);
                 return;
             }
-            let mut places = Places::new();
+            let mut places = FramePieces::new();
             let payload = payload.cut(segment.payload_len, &mut places);
-            let comment = wants_comments.then(|| comment_of(note.take(), &segment)).flatten();
+            let comment = wants_comments.then(|| comment_of(hand_over.take(), &segment)).flatten();
             let offload = if capabilities.tx_checksum {
                 offload_of(headers, &segment, header_len)
             } else {
@@ -121,7 +121,7 @@ impl Engine {
             stats.tx_segments += 1;
             statistics.sent(&segment, counted, Some(outcome));
             if last {
-                Self::note_loan(loans, slot, borrowed);
+                Self::track_loan(loans, slot, borrowed);
                 *unflushed = true;
                 return;
             }

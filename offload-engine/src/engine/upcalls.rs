@@ -76,13 +76,13 @@ impl Consumer for Upcalls<'_> {
 
 /// Outcome of [`raise_events`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Raised {
+pub(super) enum EventOutcome {
     /// No event.
-    Nothing,
+    None,
     /// At least one event.
-    Some,
+    Raised,
     /// The connection was closed.
-    End,
+    Closed,
 }
 
 /// Raises pending events to the client. Common case: none.
@@ -91,9 +91,9 @@ pub(super) fn raise_events(
     now: Instant,
     offloaded: &mut Offloaded,
     client: &mut dyn NodeClient,
-) -> Raised {
+) -> EventOutcome {
     match offloaded.poll_event() {
-        None => Raised::Nothing,
+        None => EventOutcome::None,
         Some(event) => raise(now, offloaded, event, client),
     }
 }
@@ -104,7 +104,7 @@ fn raise(
     offloaded: &mut Offloaded,
     first: Event,
     client: &mut dyn NodeClient,
-) -> Raised {
+) -> EventOutcome {
     let mut next = Some(first);
     while let Some(event) = next {
         if let Event::Retrieve(reason) = event {
@@ -127,12 +127,12 @@ fn raise(
             Event::Retrieve(reason) => client.event(io, ConnectionEvent::Retrieve(reason)),
             Event::Closed => {
                 client.event(io, ConnectionEvent::Released);
-                return Raised::End;
+                return EventOutcome::Closed;
             }
         }
         next = offloaded.poll_event();
     }
-    Raised::Some
+    EventOutcome::Raised
 }
 
 /// Removes the data of a disconnect that completed before (see [`ConnectionState::DISCONNECT_DATA`]).

@@ -19,16 +19,16 @@ use crate::{
 
 /// Effect of a neighbor node on the paths below it at update.
 #[derive(Clone, Copy)]
-enum Link {
+enum RelinkTarget {
     /// Linker nodes of paths are linked to this neighbor.
-    To(TargetContext),
+    Neighbor(TargetContext),
     /// Linker nodes of paths fail: the neighbor does not exist or is invalid.
     Refused,
     /// The neighbor node is not a linker.
-    No,
+    None,
 }
 
-fn answer<C, A, D>(query: &mut Query<C, A, D>, constant: C, cached: A, delegated: D) {
+fn fill_query<C, A, D>(query: &mut Query<C, A, D>, constant: C, cached: A, delegated: D) {
     fn fill<T>(asked: &mut Asked<T>, value: T) {
         if !matches!(asked, Asked::No) {
             *asked = Asked::Answer(value);
@@ -58,7 +58,7 @@ impl Engine {
                         outcome(
                             state
                                 .map(|PathState { constant, cached }| {
-                                    answer(payload, constant, cached, PathDelegated);
+                                    fill_query(payload, constant, cached, PathDelegated);
                                 })
                                 .is_some(),
                         )
@@ -72,7 +72,7 @@ impl Engine {
                     outcome(
                         state
                             .map(|NeighborState { constant, cached, delegated }| {
-                                answer(payload, constant, cached, delegated);
+                                fill_query(payload, constant, cached, delegated);
                             })
                             .is_some(),
                     )
@@ -89,7 +89,7 @@ impl Engine {
         query: &mut Query<TcpConst, TcpCached, TcpQueried>,
         clients: &mut Clients,
     ) -> Option<()> {
-        let slot = self.working(now, context, clients)?;
+        let slot = self.find_working(now, context, clients)?;
         let offloaded = self.connections.slot(slot)?;
         let TcpState { constant, cached, delegated } = offloaded.tcp.tcp_state(now);
         let queried = TcpQueried {
@@ -97,12 +97,12 @@ impl Engine {
             send_backlog_size: offloaded.tcp.send_backlog_size(),
             receive_backlog_size: offloaded.tcp.receive_backlog_size(),
         };
-        answer(query, constant, cached, queried);
+        fill_query(query, constant, cached, queried);
         Some(())
     }
 
     /// Returns the slot of a connection. `None` if its hardware has failed, which is detected here (CH §5.6).
-    fn working(
+    fn find_working(
         &mut self,
         now: Instant,
         context: TargetContext,
@@ -119,11 +119,11 @@ impl Engine {
     pub(super) fn update(&mut self, now: Instant, mut tree: UpdateTree) {
         for neighbor in &mut tree {
             let (status, link) = match neighbor.payload {
-                UpdateNode::Placeholder => (NdisStatus::SUCCESS, Link::No),
+                UpdateNode::Placeholder => (NdisStatus::SUCCESS, RelinkTarget::None),
                 UpdateNode::Linker(context) if self.objects.neighbor_is_valid(context) => {
-                    (NdisStatus::SUCCESS, Link::To(context))
+                    (NdisStatus::SUCCESS, RelinkTarget::Neighbor(context))
                 }
-                UpdateNode::Linker(_) => (NdisStatus::FAILURE, Link::Refused),
+                UpdateNode::Linker(_) => (NdisStatus::FAILURE, RelinkTarget::Refused),
                 UpdateNode::Cached { context, cached } => {
                     let updated = self.objects.update_neighbor(now, context, cached).is_ok();
                     if updated {
@@ -131,7 +131,7 @@ impl Engine {
                             engine.objects.neighbor_of(path) == Some(context)
                         });
                     }
-                    (outcome(updated), Link::No)
+                    (outcome(updated), RelinkTarget::None)
                 }
             };
             neighbor.status = status;
@@ -156,18 +156,20 @@ impl Engine {
     fn update_path(
         &mut self,
         now: Instant,
-        link: Link,
+        link: RelinkTarget,
         node: &UpdateNode<PathCached>,
     ) -> NdisStatus {
         match (*node, link) {
             (UpdateNode::Placeholder, _) => NdisStatus::SUCCESS,
-            (UpdateNode::Linker(_), Link::Refused) => NdisStatus::FAILURE,
-            (UpdateNode::Linker(path), Link::No) => outcome(self.objects.path(path).is_some()),
-            (UpdateNode::Linker(path), Link::To(neighbor)) => {
+            (UpdateNode::Linker(_), RelinkTarget::Refused) => NdisStatus::FAILURE,
+            (UpdateNode::Linker(path), RelinkTarget::None) => {
+                outcome(self.objects.path(path).is_some())
+            }
+            (UpdateNode::Linker(path), RelinkTarget::Neighbor(neighbor)) => {
                 let relinked = self.objects.relink(path, neighbor).is_ok();
                 if relinked {
                     self.renew(now, |_, other| other == path);
-                    self.judge(now);
+                    self.update_validity(now);
                 }
                 outcome(relinked)
             }
@@ -253,7 +255,7 @@ impl Engine {
                     tcp.status = match tcp.payload {
                         ObjectNode::Placeholder => NdisStatus::SUCCESS,
                         ObjectNode::Object { context, payload: () } => {
-                            let slot = self.working(now, context, clients);
+                            let slot = self.find_working(now, context, clients);
                             let found = slot.and_then(|slot| self.connections.slot(slot));
                             outcome(found.map(|found| found.invalid = true).is_some())
                         }
@@ -261,12 +263,12 @@ impl Engine {
                 }
             }
         }
-        self.judge(now);
+        self.update_validity(now);
         self.notify_host(ToHost::InvalidateComplete(tree));
     }
 
     /// Updates in every connection if the objects that it depends on are valid (CH-INV-2).
-    fn judge(&mut self, now: Instant) {
+    fn update_validity(&mut self, now: Instant) {
         for slot in self.slots_where(|_| true) {
             let Some(offloaded) = self.connections.slot(slot) else { continue };
             let invalid = offloaded.invalid || !self.objects.path_is_valid(offloaded.path);

@@ -515,13 +515,13 @@ fn frame_in_flight(ipv6: bool) -> Vec<u8> {
 
 /// Modification of a valid frame.
 #[derive(Clone, Debug)]
-enum Abuse {
+enum Modification {
     /// A byte is replaced.
     Byte(prop::sample::Index, u8),
     /// The frame is truncated.
-    Cut(prop::sample::Index),
+    Truncate(prop::sample::Index),
     /// Bytes are appended.
-    Behind(Vec<u8>),
+    Append(Vec<u8>),
     /// The IP length is replaced.
     IpLength(u16),
     /// The data offset is replaced.
@@ -534,17 +534,18 @@ enum Abuse {
     Tag(u16),
 }
 
-fn abuse() -> impl Strategy<Value = Abuse> {
+fn modification() -> impl Strategy<Value = Modification> {
     prop_oneof![
-        (any::<prop::sample::Index>(), any::<u8>()).prop_map(|(at, to)| Abuse::Byte(at, to)),
-        any::<prop::sample::Index>().prop_map(Abuse::Cut),
-        prop::collection::vec(any::<u8>(), 0..80).prop_map(Abuse::Behind),
-        any::<u16>().prop_map(Abuse::IpLength),
-        (0_u16..200).prop_map(Abuse::IpLength),
-        any::<u8>().prop_map(Abuse::DataOffset),
-        any::<u8>().prop_map(Abuse::HeaderLength),
-        prop::collection::vec(prop_oneof![0_u8..11, any::<u8>()], 0..41).prop_map(Abuse::Options),
-        any::<u16>().prop_map(Abuse::Tag),
+        (any::<prop::sample::Index>(), any::<u8>()).prop_map(|(at, to)| Modification::Byte(at, to)),
+        any::<prop::sample::Index>().prop_map(Modification::Truncate),
+        prop::collection::vec(any::<u8>(), 0..80).prop_map(Modification::Append),
+        any::<u16>().prop_map(Modification::IpLength),
+        (0_u16..200).prop_map(Modification::IpLength),
+        any::<u8>().prop_map(Modification::DataOffset),
+        any::<u8>().prop_map(Modification::HeaderLength),
+        prop::collection::vec(prop_oneof![0_u8..11, any::<u8>()], 0..41)
+            .prop_map(Modification::Options),
+        any::<u16>().prop_map(Modification::Tag),
     ]
 }
 
@@ -554,7 +555,7 @@ fn set(frame: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
-impl Abuse {
+impl Modification {
     fn apply(&self, frame: &mut Vec<u8>, ipv6: bool) {
         let tcp = 14 + if ipv6 { 40 } else { 20 };
         match self {
@@ -562,9 +563,9 @@ impl Abuse {
                 let at = at.index(frame.len());
                 frame[at] = *to;
             }
-            Self::Cut(at) if !frame.is_empty() => frame.truncate(at.index(frame.len())),
-            Self::Byte(..) | Self::Cut(_) => {}
-            Self::Behind(bytes) => frame.extend_from_slice(bytes),
+            Self::Truncate(at) if !frame.is_empty() => frame.truncate(at.index(frame.len())),
+            Self::Byte(..) | Self::Truncate(_) => {}
+            Self::Append(bytes) => frame.extend_from_slice(bytes),
             Self::IpLength(length) => set(frame, if ipv6 { 18 } else { 16 }, &length.to_be_bytes()),
             Self::DataOffset(offset) => set(frame, tcp + 12, &[*offset]),
             Self::HeaderLength(length) => set(frame, if ipv6 { 20 } else { 14 }, &[*length]),
@@ -598,18 +599,18 @@ proptest! {
         ipv6 in any::<bool>(),
         icmp in any::<bool>(),
         repaired in any::<bool>(),
-        abuses in prop::collection::vec(abuse(), 0..6),
+        modifications in prop::collection::vec(modification(), 0..6),
     ) {
         let mut frame = frame_in_flight(ipv6);
         if icmp {
             let (kind, code) = if ipv6 { (2, 0) } else { (3, 4) };
             frame = icmp_about(&frame, kind, code, 1280, 60);
         }
-        for abuse in &abuses {
-            abuse.apply(&mut frame, ipv6);
+        for modification in &modifications {
+            modification.apply(&mut frame, ipv6);
         }
         if repaired {
-            Abuse::repair(&mut frame, ipv6);
+            Modification::repair(&mut frame, ipv6);
         }
         let _ = classify_icmp(&frame);
         if let Some(found) = classify(&frame) {
@@ -663,7 +664,7 @@ fn options_and_extension_headers_are_for_host() {
     options.splice(34..34, [1, 1, 1, 0]);
     options[14] = 0x46;
     options[16..18].copy_from_slice(&144_u16.to_be_bytes());
-    Abuse::repair(&mut options, false);
+    Modification::repair(&mut options, false);
     assert!(classify(&options).is_none());
     let back = parse(&options).expect("the host skips the options");
     assert_eq!(back.flow, classify(&frame_in_flight(false)).expect("plain").flow);

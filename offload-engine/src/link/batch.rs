@@ -87,7 +87,7 @@ pub(super) fn shared(mut memory: BytesMut) -> BytesMut {
 struct RxBuffer {
     storage: Storage,
     /// Frame in memory of the link, if any.
-    of_link: Option<Bytes>,
+    link_frame: Option<Bytes>,
     len: usize,
     checksum: RxChecksum,
     gso_size: usize,
@@ -103,7 +103,7 @@ pub struct RxBatch {
     /// True if buffers of frames may have other references.
     has_lent: bool,
     /// True if a frame is in memory of the link. Then `has_lent` is true too.
-    has_of_link: bool,
+    has_link_frame: bool,
     /// Buffers that were lent, oldest first.
     lent: VecDeque<Storage>,
 }
@@ -113,7 +113,7 @@ impl RxBatch {
     pub fn new(frames_max: usize) -> Self {
         let buffer = || RxBuffer {
             storage: Storage::new(),
-            of_link: None,
+            link_frame: None,
             len: 0,
             checksum: RxChecksum::Unverified,
             gso_size: 0,
@@ -126,7 +126,7 @@ impl RxBatch {
     #[inline]
     pub fn clear(&mut self) {
         if self.has_lent {
-            self.take_back();
+            self.reclaim();
         }
         (self.filled, self.has_large) = (0, false);
     }
@@ -135,17 +135,17 @@ impl RxBatch {
     /// frames are removed.
     #[inline]
     pub fn give_back(&mut self) {
-        if self.has_of_link {
-            self.buffers[..self.filled].iter_mut().for_each(|buffer| buffer.of_link = None);
-            (self.has_of_link, self.has_lent) = (false, self.has_lent && self.has_large);
+        if self.has_link_frame {
+            self.buffers[..self.filled].iter_mut().for_each(|buffer| buffer.link_frame = None);
+            (self.has_link_frame, self.has_lent) = (false, self.has_lent && self.has_large);
             self.clear();
         }
     }
 
-    fn take_back(&mut self) {
-        (self.has_lent, self.has_of_link) = (false, false);
+    fn reclaim(&mut self) {
+        (self.has_lent, self.has_link_frame) = (false, false);
         for buffer in &mut self.buffers[..self.filled] {
-            buffer.of_link = None;
+            buffer.link_frame = None;
             if buffer.storage.bytes_mut().is_none() {
                 let free = self.lent.front_mut().is_some_and(|oldest| oldest.bytes_mut().is_some());
                 let next = if free { self.lent.pop_front() } else { None };
@@ -237,17 +237,17 @@ impl RxBatch {
         }
         let buffer = &mut self.buffers[self.filled];
         (buffer.len, buffer.checksum, buffer.gso_size) = (frame.len(), checksum, gso_size);
-        buffer.of_link = Some(frame);
+        buffer.link_frame = Some(frame);
         self.filled += 1;
-        (self.has_lent, self.has_of_link) = (true, true);
+        (self.has_lent, self.has_link_frame) = (true, true);
         true
     }
 
     /// Returns the frames, in order of arrival.
     pub fn frames(&self) -> impl Iterator<Item = RxFrame<'_>> {
         self.buffers[..self.filled].iter().map(|buffer| {
-            let RxBuffer { storage, of_link, len, checksum, gso_size } = buffer;
-            if let Some(memory) = of_link {
+            let RxBuffer { storage, link_frame, len, checksum, gso_size } = buffer;
+            if let Some(memory) = link_frame {
                 let buffer = (*len >= LENT_FRAME_BYTES_MIN).then_some(memory);
                 let (checksum, gso_size) = (*checksum, *gso_size);
                 return RxFrame { data: memory, checksum, gso_size, buffer };
@@ -265,9 +265,9 @@ impl RxBatch {
     pub(super) fn frames_mut(&mut self) -> impl Iterator<Item = (&mut [u8], RxChecksum, usize)> {
         // Lent buffers must not change. Frames in memory of the link are changed in a copy.
         self.buffers[..self.filled].iter_mut().filter_map(|buffer| {
-            let RxBuffer { storage, of_link, len, checksum, gso_size } = buffer;
+            let RxBuffer { storage, link_frame, len, checksum, gso_size } = buffer;
             let data = &mut storage.bytes_mut()?[FRONT_BYTES_MAX..][..*len];
-            if let Some(memory) = of_link.take() {
+            if let Some(memory) = link_frame.take() {
                 data.copy_from_slice(&memory);
             }
             Some((data, *checksum, *gso_size))

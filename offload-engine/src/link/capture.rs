@@ -77,7 +77,7 @@ impl<W: Write> PcapngWriter<W> {
         writer.u16(LINKTYPE_ETHERNET);
         writer.u16(0); // reserved
         writer.u32(SNAPLEN);
-        writer.option(IF_NAME, cut(interface).as_bytes());
+        writer.option(IF_NAME, truncate(interface).as_bytes());
         writer.option(IF_TSRESOL, &[TIMESTAMP_RESOLUTION_NANOSECONDS]);
         writer.u32(u32::from(OPT_END));
         writer.end()?;
@@ -104,7 +104,7 @@ impl<W: Write> PcapngWriter<W> {
         self.u32(u32::try_from(frame.len()).unwrap_or(u32::MAX));
         self.padded(captured);
         if let Some(comment) = comment {
-            self.option(OPT_COMMENT, cut(comment).as_bytes());
+            self.option(OPT_COMMENT, truncate(comment).as_bytes());
         }
         let flags: u32 = match direction {
             Direction::Inbound => 1,
@@ -159,7 +159,7 @@ impl<W: Write> PcapngWriter<W> {
 }
 
 /// Returns at most [`OPTION_BYTES_MAX`] bytes of `text`.
-fn cut(text: &str) -> &str {
+fn truncate(text: &str) -> &str {
     &text[..text.floor_char_boundary(OPTION_BYTES_MAX)]
 }
 

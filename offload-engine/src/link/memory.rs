@@ -59,8 +59,8 @@ impl Default for MemoryLinkOptions {
 #[derive(Debug)]
 pub struct MemoryLink {
     options: MemoryLinkOptions,
-    inbound: Arc<Way>,
-    outbound: Arc<Way>,
+    inbound: Arc<Channel>,
+    outbound: Arc<Channel>,
     /// Buffers that the engine or a layer above it may hold, oldest first.
     lent: VecDeque<Bytes>,
     /// True if the queue was full for the last frame.
@@ -70,7 +70,7 @@ pub struct MemoryLink {
 
 /// One direction.
 #[derive(Debug, Default)]
-struct Way {
+struct Channel {
     queue: Mutex<Queue>,
     /// Wakes the engine of the receiving end. Outside the lock, because a flush takes none.
     waker: OnceLock<Waker>,
@@ -96,7 +96,7 @@ struct Stored {
 
 /// Creates two ends: frames transmitted by one are received by the other.
 pub fn memory_link_pair(options: MemoryLinkOptions) -> (MemoryLink, MemoryLink) {
-    let (one, other) = (Arc::<Way>::default(), Arc::<Way>::default());
+    let (one, other) = (Arc::<Channel>::default(), Arc::<Channel>::default());
     let end = |inbound: &Arc<_>, outbound: &Arc<_>| MemoryLink {
         options,
         inbound: Arc::clone(inbound),
@@ -152,7 +152,7 @@ impl Link for MemoryLink {
             let len = data.len();
             let is_large = len >= LENT_FRAME_BYTES_MIN;
             if is_large {
-                take_back(lent, &mut queue.spare);
+                reclaim(lent, &mut queue.spare);
             }
             let is_added = if is_large && lent.len() < LENT_BUFFERS_MAX {
                 lent.push_back(data.freeze());
@@ -210,7 +210,7 @@ impl Link for MemoryLink {
         }
         self.stats.tx_frames += 1;
         self.stats.tx_bytes += data.len() as u64;
-        queue.frames.push_back(arrive(data, frame.offload));
+        queue.frames.push_back(into_received(data, frame.offload));
         self.stats.tx_gso_frames += u64::from(frame.offload.segment.is_some());
         TxOutcome::Sent
     }
@@ -252,7 +252,7 @@ impl Drop for MemoryLink {
 }
 
 /// Moves buffers without other references to `spare`.
-fn take_back(lent: &mut VecDeque<Bytes>, spare: &mut Vec<BytesMut>) {
+fn reclaim(lent: &mut VecDeque<Bytes>, spare: &mut Vec<BytesMut>) {
     while let Some(oldest) = lent.pop_front() {
         match oldest.try_into_mut() {
             Ok(own) => spare.push(own),
@@ -288,7 +288,7 @@ fn is_consistent(data: &[u8], offload: TxOffload) -> bool {
 }
 
 /// Converts a frame with these offloads to its received form.
-fn arrive(mut data: BytesMut, offload: TxOffload) -> Stored {
+fn into_received(mut data: BytesMut, offload: TxOffload) -> Stored {
     let TxOffload { checksum, segment } = offload;
     if let Some(place) = checksum
         && place.offset != TCP_CHECKSUM_OFFSET

@@ -99,9 +99,9 @@ impl Reclaim {
 }
 
 /// True if this kernel retains freed pages on the CPU that freed them, and the machine has several CPUs.
-pub(super) fn helps() -> bool {
+pub(super) fn is_useful() -> bool {
     let several = std::thread::available_parallelism().is_ok_and(|n| n.get() > 1);
-    several && std::fs::read_to_string("/proc/zoneinfo").is_ok_and(|text| holds_back(&text))
+    several && std::fs::read_to_string("/proc/zoneinfo").is_ok_and(|text| retains_pages(&text))
 }
 
 /// Determines this from the text of `/proc/zoneinfo`.
@@ -110,7 +110,7 @@ pub(super) fn helps() -> bool {
 /// an allocation (`free_frozen_page_commit`). Its counter is limited to `batch` times
 /// 32. So with a large `high_min`, which is the zone's low watermark divided by the number of CPUs, this never happens,
 ///     and `high_min` pages are retained. Kernels before 6.7 have no `high_min` and are not evaluated.
-fn holds_back(zoneinfo: &str) -> bool {
+fn retains_pages(zoneinfo: &str) -> bool {
     /// `CONFIG_PCP_BATCH_SCALE_MAX` is 5.
     const COUNTED_BATCHES_MAX: u64 = 1 << 5;
     let (mut batch, mut holds) = (0, false);
@@ -152,21 +152,21 @@ mod tests {
 
     #[test]
     fn long_page_lists_retain_pages() {
-        assert!(holds_back(&zone(63, 8338)), "12 GiB, two processors");
-        assert!(!holds_back(&zone(63, 1042)), "12 GiB, sixteen processors");
+        assert!(retains_pages(&zone(63, 8338)), "12 GiB, two processors");
+        assert!(!retains_pages(&zone(63, 1042)), "12 GiB, sixteen processors");
         assert!(
-            holds_back(&std::format!("{}{}", zone(63, 1042), zone(63, 8338))),
+            retains_pages(&std::format!("{}{}", zone(63, 1042), zone(63, 8338))),
             "one zone is enough"
         );
         // At most 63 * 32 pages are counted, 63 of them for the batch.
-        assert!(!holds_back(&zone(63, 2 * (63 * 31))));
-        assert!(holds_back(&zone(63, 2 * (63 * 31 + 1))));
+        assert!(!retains_pages(&zone(63, 2 * (63 * 31))));
+        assert!(retains_pages(&zone(63, 2 * (63 * 31 + 1))));
     }
 
     #[test]
     fn missing_high_min_disables_reclaim() {
-        assert!(!holds_back(""));
+        assert!(!retains_pages(""));
         let old = zone(63, 8338).replace("high_min:", "high:");
-        assert!(!holds_back(&old));
+        assert!(!retains_pages(&old));
     }
 }

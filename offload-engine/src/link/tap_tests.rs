@@ -170,7 +170,7 @@ fn ours(port: u16, seq: u32, ack: Option<u32>) -> Vec<u8> {
 
 /// Receives a burst of the kernel's TCP, which sends 50 000 bytes, up to its first missing acknowledgment. Returns the
 /// bytes, segment size and checksum status of each frame, and true if it parses.
-fn receive_a_burst(link: &mut Box<dyn Link>) -> Vec<(usize, usize, RxChecksum, bool)> {
+fn receive_burst(link: &mut Box<dyn Link>) -> Vec<(usize, usize, RxChecksum, bool)> {
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     transmit(link, NOW, &ours(port, 100, None), TxOffload::default());
@@ -203,7 +203,7 @@ fn plain_tap_carries_complete_frames() {
         let LinkCapabilities { mtu, tx_checksum, tso4_max, tso6_max } = link.capabilities();
         assert_eq!((mtu, tx_checksum, tso4_max, tso6_max), (1500, false, 0, 0));
         bring_up(&name);
-        let frames = receive_a_burst(&mut link);
+        let frames = receive_burst(&mut link);
         assert!(frames.iter().all(|&(len, gso_size, checksum, complete)| {
             len <= 1514 && gso_size == 0 && checksum == RxChecksum::Unverified && complete
         }));
@@ -222,7 +222,7 @@ fn vnet_tap_receives_gso_packets() {
         let LinkCapabilities { mtu, tx_checksum, tso4_max, tso6_max } = link.capabilities();
         assert_eq!((mtu, tx_checksum, tso4_max, tso6_max), (1500, true, 65_535, 65_535));
         bring_up(&name);
-        let frames = receive_a_burst(&mut link);
+        let frames = receive_burst(&mut link);
         assert!(frames.iter().all(|frame| frame.2 == RxChecksum::Valid));
         let coalesced = frames.iter().filter(|&&(len, size, ..)| len > 1514 && size == 1460);
         assert!(coalesced.count() > 0, "{frames:?}");
@@ -331,7 +331,7 @@ fn checksum_header_disables_gso() {
         let LinkCapabilities { mtu, tx_checksum, tso4_max, tso6_max } = link.capabilities();
         assert_eq!((mtu, tx_checksum, tso4_max, tso6_max), (1500, true, 0, 0));
         bring_up(&name);
-        let frames = receive_a_burst(&mut link);
+        let frames = receive_burst(&mut link);
         assert!(frames.iter().all(|&(len, gso_size, checksum, complete)| {
             len <= 1514 && gso_size == 0 && checksum == RxChecksum::Unverified && complete
         }));
@@ -475,7 +475,7 @@ fn plain_attach_clears_persistent_offloads() {
         let again = TapOptions { name: name.clone(), ..options(VnetMode::Off) };
         let mut plain = open_tap(&again).unwrap().link;
         bring_up(&name);
-        let frames = receive_a_burst(&mut plain);
+        let frames = receive_burst(&mut plain);
         assert!(frames.iter().all(|&(len, .., complete)| len <= 1514 && complete), "{frames:?}");
         drop(plain);
         let on = open_tap(&TapOptions { vnet: VnetMode::On, ..again }).unwrap();

@@ -39,7 +39,7 @@ pub(super) fn attach(fd: impl AsFd, name: &str, flags: c_int) -> io::Result<Stri
     // The flags fit: the driver reads them from this 16-bit field.
     request.ifr_ifru.ifru_flags = flags as c_short;
     // SAFETY: the descriptor is open while it is borrowed; the request reads and writes one
-    // `ifreq`, which `request` is, with every byte initialised.
+    // `ifreq`, which `request` is, with every byte initialized.
     let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     check(result).map(|()| name_of(&request))
 }
@@ -50,7 +50,7 @@ pub(super) fn interface(fd: impl AsFd) -> io::Result<(String, c_int)> {
     // SAFETY: the descriptor is open while it is borrowed, and the request writes one `ifreq`, which `request` is.
     let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNGETIFF, &raw mut request) };
     check(result)?;
-    // SAFETY: the request has written this member; every byte was initialised before.
+    // SAFETY: the request has written this member; every byte was initialized before.
     let flags = unsafe { request.ifr_ifru.ifru_flags };
     Ok((name_of(&request), c_int::from(flags)))
 }

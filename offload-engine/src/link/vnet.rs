@@ -187,7 +187,7 @@ impl VnetTap {
         let alone = queueing == Queueing::Single;
         let super_segments = self.offloads & (TUN_F_TSO4 | TUN_F_TSO6) != 0;
         let wanted = match mode {
-            ReclaimMode::Auto => alone && super_segments && reclaim::helps(),
+            ReclaimMode::Auto => alone && super_segments && reclaim::is_useful(),
             ReclaimMode::On => true,
             ReclaimMode::Off => false,
         };

@@ -221,7 +221,7 @@ impl Pair {
         let Frame { to, transmit, payload } = frame;
         let end = &mut self.ends[*to];
         if end.tcp.info(self.now).phase == TcpPhase::Closed {
-            self.answer_for_nobody(*to, transmit);
+            self.answer_without_connection(*to, transmit);
             return;
         }
         let segment = transmit.received(payload);
@@ -236,7 +236,7 @@ impl Pair {
     }
 
     /// Answers a segment without a connection, as the host does (RFC 9293 §3.10.7.1).
-    fn answer_for_nobody(&mut self, index: usize, transmit: &Transmit) {
+    fn answer_without_connection(&mut self, index: usize, transmit: &Transmit) {
         if transmit.flags.contains(Flags::RST) {
             return;
         }
@@ -328,7 +328,7 @@ impl Pair {
     }
 
     fn check_ended(&self) {
-        let torn = self.ends.iter().any(|end| end.aborts || end.reset);
+        let reset = self.ends.iter().any(|end| end.aborts || end.reset);
         for (index, end) in self.ends.iter().enumerate() {
             let peer = &self.ends[1 - index];
             assert_eq!(end.completed * LIST, end.posted, "lists that never completed");
@@ -337,7 +337,7 @@ impl Pair {
             if !self.ends.iter().any(|end| end.aborts) {
                 assert_eq!(end.received.len(), peer.posted, "incomplete stream");
             }
-            if !torn {
+            if !reset {
                 assert_eq!(end.disconnected, Some(NdisStatus::SUCCESS));
                 assert!(end.peer_closed);
             }
@@ -401,17 +401,17 @@ fn search(shape: Shape, depth: usize) -> Count {
     let mut count = Count::default();
     loop {
         let mut pair = Pair::new(shape);
-        let mut story = EventTrace(Vec::new());
+        let mut events = EventTrace(Vec::new());
         for number in 0..depth {
             let steps = pair.steps(number == 0);
             if steps.is_empty() {
                 break;
             }
             let step = steps[choices.choose(steps.len())];
-            story.0.push(step);
+            events.0.push(step);
             pair.take(step);
         }
-        count.steps += story.0.len() as u64;
+        count.steps += events.0.len() as u64;
         pair.settle();
         count.runs += 1;
         count.resets += u64::from(pair.ends.iter().any(|end| end.reset));

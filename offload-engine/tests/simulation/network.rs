@@ -100,28 +100,28 @@ pub(crate) struct Outcome {
 
 /// Received bytes of a stream, by offset.
 #[derive(Default, Debug)]
-struct Arrived {
+struct ReceivedRanges {
     next: u64,
-    islands: BTreeMap<u64, u64>,
+    ranges: BTreeMap<u64, u64>,
 }
 
-impl Arrived {
+impl ReceivedRanges {
     /// Records `start..end`. Returns how many of its bytes were received before.
-    fn note(&mut self, start: u64, end: u64) -> u64 {
+    fn record(&mut self, start: u64, end: u64) -> u64 {
         let mut seen = self.next.min(end).saturating_sub(start);
         let (mut from, mut to) = (start.max(self.next), end.max(self.next));
-        while let Some((&low, &high)) = self.islands.range(..=to).next_back()
+        while let Some((&low, &high)) = self.ranges.range(..=to).next_back()
             && high >= from
         {
             seen += high.min(end).saturating_sub(low.max(start));
             from = from.min(low);
             to = to.max(high);
-            self.islands.remove(&low);
+            self.ranges.remove(&low);
         }
         if from <= self.next {
             self.next = to;
         } else if from < to {
-            self.islands.insert(from, to);
+            self.ranges.insert(from, to);
         }
         seen
     }
@@ -131,12 +131,12 @@ struct Flow {
     source: Source,
     sender: Connection,
     receiver: Connection,
-    arrived: Arrived,
+    received_ranges: ReceivedRanges,
     outcome: Outcome,
 }
 
 #[derive(Debug)]
-enum What {
+enum EventKind {
     /// Data for the receiver.
     Data { transmit: Transmit, offset: u64 },
     /// Acknowledgement for the sender.
@@ -149,7 +149,7 @@ struct Event {
     /// Sequence number that keeps the order of events at the same time.
     order: u64,
     flow: usize,
-    what: What,
+    kind: EventKind,
 }
 
 impl Ord for Event {
@@ -195,7 +195,7 @@ impl Network {
             source: *source,
             sender: connection(source.algorithm, CLIENT_ISN, SERVER_ISN),
             receiver: connection(source.algorithm, SERVER_ISN, CLIENT_ISN),
-            arrived: Arrived::default(),
+            received_ranges: ReceivedRanges::default(),
             outcome: Outcome::default(),
         };
         Self {
@@ -230,7 +230,7 @@ impl Network {
     }
 
     fn run_until(&mut self, end: Instant) {
-        while let Some(next) = self.next_moment().filter(|next| *next < end) {
+        while let Some(next) = self.next_event_time().filter(|next| *next < end) {
             self.now = self.now.max(next);
             for index in 0..self.flows.len() {
                 self.fire_timers(index);
@@ -238,16 +238,16 @@ impl Network {
             while let Some(event) = self.events.peek()
                 && event.at <= self.now
             {
-                let Some(Event { flow, what, .. }) = self.events.pop() else { break };
-                match what {
-                    What::Data { transmit, offset } => self.receive(flow, &transmit, offset),
-                    What::Ack(transmit) => self.acknowledge(flow, &transmit),
+                let Some(Event { flow, kind, .. }) = self.events.pop() else { break };
+                match kind {
+                    EventKind::Data { transmit, offset } => self.receive(flow, &transmit, offset),
+                    EventKind::Ack(transmit) => self.acknowledge(flow, &transmit),
                 }
             }
         }
     }
 
-    fn next_moment(&self) -> Option<Instant> {
+    fn next_event_time(&self) -> Option<Instant> {
         let timers = self.flows.iter().flat_map(|flow| {
             let start = (flow.source.start >= self.now && flow.sender.send_outstanding() == 0)
                 .then_some(flow.source.start);
@@ -272,9 +272,9 @@ impl Network {
         }
     }
 
-    fn push(&mut self, at: Instant, flow: usize, what: What) {
+    fn push(&mut self, at: Instant, flow: usize, kind: EventKind) {
         self.order += 1;
-        self.events.push(Event { at, order: self.order, flow, what });
+        self.events.push(Event { at, order: self.order, flow, kind });
     }
 
     /// Posts data for the sender, and queues its segments at the bottleneck.
@@ -295,7 +295,7 @@ impl Network {
     /// Splits a GSO packet into frames. Frames received without a gap arrive together.
     fn enter(&mut self, index: usize, transmit: &Transmit) {
         let flow = &self.flows[index];
-        let next = flow.arrived.next;
+        let next = flow.received_ranges.next;
         let distance = transmit.seq.distance(CLIENT_ISN + next as u32);
         let offset = next.wrapping_add_signed(i64::from(distance));
         let (mut at, end) = (offset, offset + transmit.payload_len as u64);
@@ -355,7 +355,7 @@ impl Network {
             payload_len: (end - start) as usize,
             ..*transmit
         };
-        self.push(at, index, What::Data { transmit, offset: start });
+        self.push(at, index, EventKind::Data { transmit, offset: start });
     }
 
     fn receive(&mut self, index: usize, transmit: &Transmit, offset: u64) {
@@ -363,7 +363,7 @@ impl Network {
         let segment = transmit.received(payload);
         let flow = &mut self.flows[index];
         let end = offset + transmit.payload_len as u64;
-        flow.outcome.spurious += flow.arrived.note(offset, end);
+        flow.outcome.spurious += flow.received_ranges.record(offset, end);
         let received = flow.receiver.handle_segment(self.now, &segment);
         flow.outcome.delivered += received.in_order.len() as u64;
         flow.receiver.settle(&[], false);
@@ -378,7 +378,7 @@ impl Network {
     fn send_acks(&mut self, index: usize) {
         let limits = TxLimits { super_segment_max: 0 };
         while let Some(transmit) = self.flows[index].receiver.poll_transmit(self.now, limits) {
-            self.push(self.now + self.link.rtt / 2, index, What::Ack(transmit));
+            self.push(self.now + self.link.rtt / 2, index, EventKind::Ack(transmit));
         }
     }
 
@@ -412,13 +412,13 @@ mod tests {
     // Verifies the count of spurious retransmissions for all kinds of overlap.
     #[test]
     fn duplicate_bytes_are_counted() {
-        let mut arrived = Arrived::default();
-        assert_eq!(arrived.note(10, 20), 0);
-        assert_eq!(arrived.note(30, 40), 0);
-        assert_eq!(arrived.note(5, 35), 15);
-        assert_eq!(arrived.note(38, 45), 2);
-        assert_eq!(arrived.note(0, 5), 0);
-        assert_eq!((arrived.next, arrived.islands.len()), (45, 0));
-        assert_eq!(arrived.note(0, 50), 45);
+        let mut received_ranges = ReceivedRanges::default();
+        assert_eq!(received_ranges.record(10, 20), 0);
+        assert_eq!(received_ranges.record(30, 40), 0);
+        assert_eq!(received_ranges.record(5, 35), 15);
+        assert_eq!(received_ranges.record(38, 45), 2);
+        assert_eq!(received_ranges.record(0, 5), 0);
+        assert_eq!((received_ranges.next, received_ranges.ranges.len()), (45, 0));
+        assert_eq!(received_ranges.record(0, 50), 45);
     }
 }

@@ -24,18 +24,18 @@ fn pause_delays_initiates() {
     bench.arrives(from_peer(80, 5000, 1000, b"going on"));
     bench.poll();
     assert_eq!(bench.client().received, b"going on");
-    assert!(matches!(bench.told()[..], [ToHost::Status(AdapterStatus::Pause)]));
+    assert!(matches!(bench.host_messages()[..], [ToHost::Status(AdapterStatus::Pause)]));
     assert!(!bench.engine.has_input(), "no work until resume");
 
     let limits = OffloadCapabilities { connections_max: 2, ..OffloadCapabilities::default() };
     bench.engine.resume(limits);
     assert!(bench.engine.has_input());
     bench.poll();
-    let told = bench.told();
+    let messages = bench.host_messages();
     let [ToHost::Status(status), ToHost::InitiateComplete(first), ToHost::InitiateComplete(second)] =
-        &told[..]
+        &messages[..]
     else {
-        panic!("{told:?}")
+        panic!("{messages:?}")
     };
     assert_eq!(
         (*status, status.code()),
@@ -69,9 +69,9 @@ fn upload_all_pauses_and_permits_terminates() {
     let (n, p, tcps) = bench.offload(&[80]);
     bench.engine.upload_all();
     bench.port.initiate(neighbor(vec![path(vec![tcp(81)])]));
-    let (tree, told) = bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
+    let (tree, messages) = bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
     assert_eq!(statuses(&tree), [SUCCESS; 3]);
-    assert!(matches!(told[..], [ToHost::Status(AdapterStatus::UploadAll)]), "{told:?}");
+    assert!(matches!(messages[..], [ToHost::Status(AdapterStatus::UploadAll)]), "{messages:?}");
     assert!(bench.engine.connections().is_empty());
 }
 
@@ -85,13 +85,15 @@ fn delayed_trees_are_bounded() {
     }
     bench.port.initiate(neighbor(vec![path(vec![tcp(80)])]));
     while bench.poll() {}
-    let told = bench.told();
-    let [ToHost::Status(_), ToHost::InitiateComplete(tree)] = &told[..] else { panic!("{told:?}") };
+    let messages = bench.host_messages();
+    let [ToHost::Status(_), ToHost::InitiateComplete(tree)] = &messages[..] else {
+        panic!("{messages:?}")
+    };
     assert_eq!(statuses(tree), [NdisStatus::RESOURCES; 3]);
     assert!(context(&tree[0]).is_none());
     bench.engine.resume(OffloadCapabilities::default());
     bench.poll();
-    assert_eq!(bench.told().len(), 1 + super::super::HELD_TREES_MAX);
+    assert_eq!(bench.host_messages().len(), 1 + super::super::HELD_TREES_MAX);
 }
 
 // CH §11, CH §16 #27.
@@ -160,11 +162,11 @@ fn discards_are_counted() {
     assert_eq!(bench.engine.tcp_stats(IpVersion::V4).in_segments, 0);
 }
 
-fn questions(bench: &Bench) -> Vec<(u64, u32, u32)> {
+fn reachability_queries(bench: &Bench) -> Vec<(u64, u32, u32)> {
     bench
-        .told()
+        .host_messages()
         .iter()
-        .filter_map(|told| match told {
+        .filter_map(|message| match message {
             ToHost::NeighborReachabilityQuery {
                 neighbor,
                 host_reachability_delta,
@@ -189,13 +191,13 @@ fn stale_neighbor_is_queried() {
     let stale = EngineConfig::new(OURS).nce_stale;
     bench.now += stale;
     send_one(&mut bench);
-    assert_eq!(questions(&bench), [], "not yet");
+    assert_eq!(reachability_queries(&bench), [], "not yet");
     bench.now += Duration::from_millis(1);
     send_one(&mut bench);
     let ticks = stale.as_millis() as u32;
-    assert_eq!(questions(&bench), [(1, ticks + 1, ticks + 1)]);
+    assert_eq!(reachability_queries(&bench), [(1, ticks + 1, ticks + 1)]);
     send_one(&mut bench);
-    assert_eq!(questions(&bench), [], "once");
+    assert_eq!(reachability_queries(&bench), [], "once");
 
     // The response.
     let mut cached = parts(1).0.cached;
@@ -208,10 +210,10 @@ fn stale_neighbor_is_queried() {
     assert_eq!(neighbor.delegated.nic_reachability_delta, ticks + 1);
     bench.now += stale - Duration::from_millis(100);
     send_one(&mut bench);
-    assert_eq!(questions(&bench), [], "the host has confirmed it");
+    assert_eq!(reachability_queries(&bench), [], "the host has confirmed it");
     bench.now += Duration::from_millis(1);
     send_one(&mut bench);
-    assert_eq!(questions(&bench).len(), 1);
+    assert_eq!(reachability_queries(&bench).len(), 1);
 
     // Progress: sent data is acknowledged.
     let una = bench.query_all(n, p, tcps[0]).4.delegated.snd_una.0;
@@ -220,7 +222,7 @@ fn stale_neighbor_is_queried() {
     assert_eq!(bench.query_all(n, p, tcps[0]).0.delegated.nic_reachability_delta, 0);
     bench.now += stale;
     send_one(&mut bench);
-    assert_eq!(questions(&bench), []);
+    assert_eq!(reachability_queries(&bench), []);
 }
 
 // CH §9.7: received data confirms reachability only as a response to a sent segment.
@@ -279,6 +281,6 @@ fn fragments_are_passed_to_host() {
     bench.poll();
     assert_eq!(bench.engine.stats().rx_fragments, 1);
     assert_eq!(bench.engine.stats().rx_to_host, 2);
-    let told = bench.told();
-    assert_eq!(Bench::retrieved(&told), [(80, UploadReason::HighFragmentation)]);
+    let messages = bench.host_messages();
+    assert_eq!(Bench::retrieved(&messages), [(80, UploadReason::HighFragmentation)]);
 }

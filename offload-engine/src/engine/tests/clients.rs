@@ -42,7 +42,7 @@ fn removed_client_leaves_other_clients_unaffected() {
     for leaves in [0, 1] {
         let (mut bench, tags) = two_clients();
         let (gone, stays) = (80 + leaves as u16, 81 - leaves as u16);
-        bench.told();
+        bench.host_messages();
         bench.port.to_engine.send(FromHost::Leave(tags[leaves])).unwrap();
         bench.arrives(from_peer(gone, 5000, 1000, b"nobody's"));
         bench.arrives(from_peer(stays, 5000, 1000, b"mine"));
@@ -53,7 +53,7 @@ fn removed_client_leaves_other_clients_unaffected() {
         assert!(client(&mut bench, tags[1 - leaves]).events.is_empty());
         let resets = bench.sent().into_iter().filter(|frame| is_reset(frame)).collect::<Vec<_>>();
         assert_eq!(resets.len(), 1);
-        let released = bench.told().into_iter().find_map(|message| match message {
+        let released = bench.host_messages().into_iter().find_map(|message| match message {
             ToHost::Released { handle } => Some(handle),
             _ => None,
         });
@@ -89,8 +89,8 @@ fn delayed_connection_of_removed_client_is_reset() {
 #[test]
 fn client_removed_during_upload_loses_no_state() {
     let (mut bench, tags) = two_clients();
-    let told = bench.told();
-    let tree = told.into_iter().find_map(|message| match message {
+    let messages = bench.host_messages();
+    let tree = messages.into_iter().find_map(|message| match message {
         ToHost::InitiateComplete(tree) => Some(tree),
         _ => None,
     });
@@ -105,8 +105,8 @@ fn client_removed_during_upload_loses_no_state() {
     bench.port.to_engine.send(FromHost::Leave(tags[0])).unwrap();
     bench.port.terminate(tree());
     bench.poll();
-    let told = bench.told().into_iter();
-    let given_back = told.filter_map(|message| match message {
+    let messages = bench.host_messages().into_iter();
+    let given_back = messages.filter_map(|message| match message {
         ToHost::TerminateComplete(tree) => Some(tree[0].dependents[0].dependents[0].status),
         _ => None,
     });

@@ -34,7 +34,11 @@ fn frame_of_another_queue_is_passed_to_its_connection() {
     group[2].arrives(from_peer(80, 5000, 1000, b"by the wrong queue"));
     group[2].arrives(from_peer(81, 5000, 1000, b"nobody's"));
     group[2].poll();
-    assert_eq!(group[2].told().len(), 1, "a frame without a connection is passed to the host");
+    assert_eq!(
+        group[2].host_messages().len(),
+        1,
+        "a frame without a connection is passed to the host"
+    );
     assert!(group[1].engine.has_input(), "checked before sleeping");
     group[1].poll();
     assert!(!group[1].engine.has_input());
@@ -84,16 +88,16 @@ fn icmp_errors_of_another_queue_are_delivered_to_connection_and_host() {
     let data = sent.iter().find(|frame| !tcp_of(frame).2.is_empty()).unwrap();
     group[1].arrives(too_big(data, 1300));
     group[1].poll();
-    assert!(group[1].told().is_empty());
-    group[0].told();
+    assert!(group[1].host_messages().is_empty());
+    group[0].host_messages();
     group[0].poll();
     assert_eq!(group[0].engine.stats().rx_path_errors, 1);
-    let told = group[0].told();
+    let messages = group[0].host_messages();
     let handle = OffloadHandle(7);
     let narrowed =
         |message: &ToHost| matches!(message, ToHost::PathMtu { handle: of, .. } if *of == handle);
-    assert!(told.iter().any(narrowed), "{told:?}");
-    assert!(told.iter().any(|message| matches!(message, ToHost::Frame { .. })), "{told:?}");
+    assert!(messages.iter().any(narrowed), "{messages:?}");
+    assert!(messages.iter().any(|message| matches!(message, ToHost::Frame { .. })), "{messages:?}");
 }
 
 // CH §9.1: the connection counts fragments, the host receives them.
@@ -102,7 +106,7 @@ fn fragments_are_counted_by_owning_engine() {
     let mut group = group(2);
     group[0].initiate(7, 80);
     group[0].poll();
-    group[0].told();
+    group[0].host_messages();
     let mut frame = from_peer(80, 5000, 1000, &[7; 8]);
     // More fragments follow.
     frame[20] |= 0x20;
@@ -113,7 +117,7 @@ fn fragments_are_counted_by_owning_engine() {
     group[1].poll();
     group[0].poll();
     assert_eq!(group[0].engine.stats().rx_fragments, 1);
-    assert!(matches!(group[0].told()[..], [ToHost::Frame { .. }]));
+    assert!(matches!(group[0].host_messages()[..], [ToHost::Frame { .. }]));
 }
 
 /// After a connection was closed or uploaded, its frames are passed to the host, whichever queue receives them.
@@ -134,14 +138,14 @@ fn frames_of_removed_connection_are_passed_to_host() {
     let Bench { engine, clients, .. } = &mut group[0];
     engine.flush(now, clients);
     assert_eq!(group[0].client().events.last(), Some(&ConnectionEvent::Released));
-    group[0].told();
+    group[0].host_messages();
     group[0].poll();
-    assert!(matches!(group[0].told()[..], [ToHost::Frame { .. }]));
+    assert!(matches!(group[0].host_messages()[..], [ToHost::Frame { .. }]));
     // Later frames are not passed.
     group[1].arrives(from_peer(87, 5004, 1000, b"later"));
     group[1].arrives(from_peer(88, 5000, 1000, b"of the other"));
     group[1].poll();
-    assert!(matches!(group[1].told()[..], [ToHost::Frame { .. }]));
+    assert!(matches!(group[1].host_messages()[..], [ToHost::Frame { .. }]));
     group[0].poll();
     assert_eq!(group[0].client().received, b"of the other");
     assert_eq!((passed(&group[0]), passed(&group[1])), ((0, 0, 2), (2, 0, 0)));

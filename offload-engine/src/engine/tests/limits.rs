@@ -32,18 +32,18 @@ fn tree(
 fn answer(bench: &mut Bench, tree: InitiateTree) -> Vec<NdisStatus> {
     let tree = bench.initiate_tree(tree);
     for neighbor in &tree {
-        assert_eq!(context(neighbor).is_some(), took(neighbor.status));
+        assert_eq!(context(neighbor).is_some(), is_offloaded(neighbor.status));
         for path in &neighbor.dependents {
-            assert_eq!(context(path).is_some(), took(path.status));
+            assert_eq!(context(path).is_some(), is_offloaded(path.status));
             for tcp in &path.dependents {
-                assert_eq!(context(tcp).is_some(), took(tcp.status));
+                assert_eq!(context(tcp).is_some(), is_offloaded(tcp.status));
             }
         }
     }
     statuses(&tree)
 }
 
-fn took(status: NdisStatus) -> bool {
+fn is_offloaded(status: NdisStatus) -> bool {
     status == SUCCESS || status == PARTIAL
 }
 

@@ -304,15 +304,15 @@ fn withdrawn_memory_is_released_by_tcp_and_device() {
 // The reset of a connection and its completions are withheld too, in the same order as without loans.
 #[test]
 fn reset_is_withheld_until_device_returns_payload() {
-    let told = |lends: bool| {
+    let reset = |lends: bool| {
         let (mut bench, device, _) = bench();
         let (memory, freed) = owned(&[5; 3000]);
         bench.send(1, memory);
         bench.poll();
         let sent = core::mem::take(&mut device.lock().unwrap().sent);
         let held = lends.then_some(sent);
-        let reset = peer_segment(80, 5000, 0, TcpBuilder::rst, b"");
-        device.lock().unwrap().arrives(&reset);
+        let segment = peer_segment(80, 5000, 0, TcpBuilder::rst, b"");
+        device.lock().unwrap().arrives(&segment);
         bench.poll();
         assert_eq!(bench.client().completed.is_empty(), lends);
         assert_eq!(bench.client().events.is_empty(), lends);
@@ -326,8 +326,8 @@ fn reset_is_withheld_until_device_returns_payload() {
         assert!(bench.engine.connections().is_empty());
         (completed, core::mem::take(&mut bench.client().events))
     };
-    assert_eq!(told(true), told(false));
-    let (completed, events) = told(true);
+    assert_eq!(reset(true), reset(false));
+    let (completed, events) = reset(true);
     assert_eq!(completed, [(1, NdisStatus::REQUEST_ABORTED)]);
     assert_eq!(events, [ConnectionEvent::Abort, ConnectionEvent::Released]);
 }
@@ -339,24 +339,24 @@ fn terminate_is_delayed_until_device_returns_payload() {
     let (mut bench, device, context) = bench();
     bench.send(1, vec![5; 3000]);
     bench.poll();
-    bench.told();
+    bench.host_messages();
     let sent = core::mem::take(&mut device.lock().unwrap().sent);
     bench.port.terminate(terminate_tree(None, None, &[context]));
     bench.port.to_engine.send(FromHost::Frame(vec![0; 60])).unwrap();
     bench.send(2, vec![6; 100]);
     bench.poll();
-    assert!(bench.told().is_empty());
+    assert!(bench.host_messages().is_empty());
     assert!(device.lock().unwrap().sent.is_empty(), "nothing more is borrowed");
     assert!(!bench.engine.has_input());
 
     drop(sent);
     assert!(bench.engine.has_input());
     bench.poll();
-    let told = bench.told().into_iter().find_map(|told| match told {
+    let messages = bench.host_messages().into_iter().find_map(|message| match message {
         ToHost::TerminateComplete(tree) => Some(object(tree)),
         _ => None,
     });
-    let object = told.expect("a state");
+    let object = messages.expect("a state");
     assert_eq!(object.send_data.iter().map(|list| list.context).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(device.lock().unwrap().sent.len(), 1, "the frame of the host");
     bench.poll();
@@ -369,7 +369,7 @@ fn completion_after_poll_is_detected_before_sleep() {
     let (mut bench, device, context) = bench();
     bench.send(1, vec![5; 3000]);
     bench.poll();
-    bench.told();
+    bench.host_messages();
     bench.port.terminate(terminate_tree(None, None, &[context]));
     bench.poll();
     device.lock().unwrap().completes = true;
@@ -378,7 +378,9 @@ fn completion_after_poll_is_detected_before_sleep() {
         polls += 1;
     }
     assert!(polls < 10, "{polls}");
-    assert!(bench.told().iter().any(|told| matches!(told, ToHost::TerminateComplete(_))));
+    assert!(
+        bench.host_messages().iter().any(|message| matches!(message, ToHost::TerminateComplete(_)))
+    );
     assert!(bench.engine.connections().is_empty());
 }
 

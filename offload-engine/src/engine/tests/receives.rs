@@ -104,9 +104,9 @@ fn terminate_completes_receive_requests() {
     ];
     assert_eq!(bench.receives(), expected);
     assert_eq!(bench.client().uploaded, [OffloadHandle(80)]);
-    let told: Vec<ToHost> =
+    let messages: Vec<ToHost> =
         core::iter::from_fn(|| bench.port.from_engine.try_recv().ok()).collect();
-    let object = told.into_iter().find_map(|told| match told {
+    let object = messages.into_iter().find_map(|message| match message {
         ToHost::TerminateComplete(mut tree) => {
             match tree.remove(0).dependents.remove(0).dependents.remove(0).payload {
                 ObjectNode::Object { payload, .. } => payload,

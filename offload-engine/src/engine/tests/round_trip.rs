@@ -109,8 +109,8 @@ fn offload(bench: &mut Bench, all: &All) -> (Names, All) {
     twin.port.initiate(initiate(all));
     twin.port.query(query_tree(names.0, names.1, names.2));
     twin.poll();
-    let told = twin.told();
-    let Some(ToHost::QueryComplete(tree)) = told.last() else { panic!("{told:?}") };
+    let messages = twin.host_messages();
+    let Some(ToHost::QueryComplete(tree)) = messages.last() else { panic!("{messages:?}") };
     assert_eq!(statuses(tree), [NdisStatus::SUCCESS; 3]);
     let (n, p) = (answers(&tree[0].payload), answers(&tree[0].dependents[0].payload));
     let t = answers(&tree[0].dependents[0].dependents[0].payload);
@@ -123,13 +123,13 @@ fn offload(bench: &mut Bench, all: &All) -> (Names, All) {
 }
 
 /// Offloads and terminates a connection before anything is sent. Returns the uploaded state.
-fn there_and_back(all: &All, names: Names) -> (Option<NeighborDelegated>, Box<TcpObject>) {
+fn offload_and_upload(all: &All, names: Names) -> (Option<NeighborDelegated>, Box<TcpObject>) {
     let mut bench = bench();
     bench.port.initiate(initiate(all));
     bench.port.terminate(terminate_tree(Some(names.0), Some(names.1), &[names.2]));
     bench.poll();
-    let mut told = bench.told();
-    let Some(ToHost::TerminateComplete(tree)) = told.pop() else { panic!("{told:?}") };
+    let mut messages = bench.host_messages();
+    let Some(ToHost::TerminateComplete(tree)) = messages.pop() else { panic!("{messages:?}") };
     let ObjectNode::Object { payload, .. } = tree[0].payload else { panic!("the neighbor") };
     (payload, object(tree))
 }
@@ -149,13 +149,13 @@ fn each_variable_survives_hand_over() {
         changed.extend(differ);
         let (names, queried) = offload(&mut bench(), &all);
         assert_eq!(variables(&queried), expected, "queried with another {name:?}");
-        let (neighbor, object) = there_and_back(&all, names);
-        let came_back = All {
+        let (neighbor, object) = offload_and_upload(&all, names);
+        let uploaded = All {
             neighbor: NeighborState { delegated: neighbor.unwrap(), ..all.neighbor },
             tcp: object.tcp,
             ..all
         };
-        assert_eq!(variables(&came_back), expected, "uploaded with another {name:?}");
+        assert_eq!(variables(&uploaded), expected, "uploaded with another {name:?}");
         let data: usize = object.send_data.iter().map(NetBufferList::data_length).sum();
         assert_eq!(data, 6_000, "{name:?}");
     }

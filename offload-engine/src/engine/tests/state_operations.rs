@@ -32,8 +32,8 @@ impl Bench {
     pub(super) fn update(&mut self, tree: UpdateTree) -> Vec<NdisStatus> {
         self.port.update(tree);
         self.poll();
-        let told = self.told();
-        let answer = told.iter().find_map(|told| match told {
+        let messages = self.host_messages();
+        let answer = messages.iter().find_map(|message| match message {
             ToHost::UpdateComplete(tree) => Some(statuses(tree)),
             _ => None,
         });
@@ -43,7 +43,7 @@ impl Bench {
     pub(super) fn query(&mut self, tree: QueryTree) -> QueryTree {
         self.port.query(tree);
         self.poll();
-        match self.told().pop() {
+        match self.host_messages().pop() {
             Some(ToHost::QueryComplete(tree)) => tree,
             other => panic!("{other:?}"),
         }
@@ -74,12 +74,13 @@ impl Bench {
     fn invalidate(&mut self, tree: InvalidateTree) -> (Vec<NdisStatus>, Vec<ToHost>) {
         self.port.invalidate(tree);
         self.poll();
-        let mut told = self.told();
-        let at = told.iter().position(|told| matches!(told, ToHost::InvalidateComplete(_)));
-        let ToHost::InvalidateComplete(tree) = told.remove(at.expect("a completion")) else {
+        let mut messages = self.host_messages();
+        let at =
+            messages.iter().position(|message| matches!(message, ToHost::InvalidateComplete(_)));
+        let ToHost::InvalidateComplete(tree) = messages.remove(at.expect("a completion")) else {
             unreachable!("the position is that of a completion")
         };
-        (statuses(&tree), told)
+        (statuses(&tree), messages)
     }
 }
 
@@ -264,10 +265,10 @@ fn dependents_of_invalid_object_send_nothing() {
             1 => invalidate_tree(None, Some(p), None),
             _ => invalidate_tree(None, None, Some(tcps[0])),
         };
-        let (all, told) = bench.invalidate(tree);
+        let (all, messages) = bench.invalidate(tree);
         assert!(all.iter().all(|status| *status == SUCCESS), "level {level}: {all:?}");
         let reason = UploadReason::InvalidState;
-        assert_eq!(Bench::retrieved(&told), [(80, reason)], "level {level}");
+        assert_eq!(Bench::retrieved(&messages), [(80, reason)], "level {level}");
 
         // Neither data nor retransmissions nor acknowledgements are sent.
         bench.io(81).send([list(2, b"first attempt")].into());
@@ -276,9 +277,9 @@ fn dependents_of_invalid_object_send_nothing() {
         bench.arrives(from_peer(80, 5000, 1000, b"unanswered"));
         bench.now += Duration::from_secs(5);
         bench.poll();
-        let told = bench.told();
+        let messages = bench.host_messages();
         let expected: &[(u64, UploadReason)] = if level < 2 { &[(81, reason)] } else { &[] };
-        assert_eq!(Bench::retrieved(&told), expected, "level {level}");
+        assert_eq!(Bench::retrieved(&messages), expected, "level {level}");
         let ports: Vec<_> = labels(&bench).iter().map(|label| label.0).collect();
         assert_eq!(ports, if level < 2 { vec![90] } else { vec![81, 90] });
         // CH-INV-3, CH-TRM: the objects still exist, and are uploaded.
@@ -296,8 +297,8 @@ fn relinked_path_is_valid_again() {
     let (n2, _, _) = bench.offload(&[90]);
     bench.poll();
     bench.sent();
-    let (_, told) = bench.invalidate(invalidate_tree(Some(n), None, None));
-    assert!(told.is_empty(), "{told:?}");
+    let (_, messages) = bench.invalidate(invalidate_tree(Some(n), None, None));
+    assert!(messages.is_empty(), "{messages:?}");
     // CH-UPD-3, CH-INI: an invalid object cannot be updated, and no new object can depend on it.
     let cached = parts(1).0.cached;
     let refused = UpdateNode::Cached { context: n, cached };
@@ -363,15 +364,15 @@ fn stale_names_fail_without_effect_on_other_nodes() {
     assert_eq!(frame[22], 9, "TTL");
     // CH §6.4: identifications are of the target's half, and continue.
     assert_eq!(frame[18..20], [0x80, 2], "after data and an ACK");
-    let (_, told) =
+    let (_, messages) =
         bench.invalidate(invalidate_tree(Some(stale(n)), Some(stale(p)), Some(stale(tcps[0]))));
-    assert!(told.is_empty());
+    assert!(messages.is_empty());
     let (_, path, ..) = bench.query_all(n, p, tcps[0]);
     assert_eq!(path.cached.path_mtu, 1500);
 }
 
 /// Sends data on port 80 and returns its frame.
-fn spoken(bench: &mut Bench) -> Vec<u8> {
+fn next_frame(bench: &mut Bench) -> Vec<u8> {
     bench.io(80).send([list(5, b"?")].into());
     bench.poll();
     bench.sent().into_iter().find(|frame| frame.ends_with(b"?")).expect("a frame")
@@ -440,7 +441,7 @@ fn query_matches_transmitted_segments() {
             step(&mut bench, &mut random, n, p, t);
             let (neighbor, path, constant, cached, queried) = bench.query_all(n, p, t);
             let delegated = queried.delegated;
-            let frame = spoken(&mut bench);
+            let frame = next_frame(&mut bench);
             let tagged = usize::from(frame[12..14] == [0x81, 0]);
             let (ip, tcp) = (14 + 4 * tagged, 34 + 4 * tagged);
             assert_eq!(frame[..6], neighbor.cached.dl_destination_address.0, "{again}");

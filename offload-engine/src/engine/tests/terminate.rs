@@ -46,17 +46,18 @@ impl Bench {
     pub(super) fn terminate(&mut self, tree: TerminateTree) -> (TerminateTree, Vec<ToHost>) {
         self.port.terminate(tree);
         self.poll();
-        let mut told = self.told();
-        let at = told.iter().position(|told| matches!(told, ToHost::TerminateComplete(_)));
-        let ToHost::TerminateComplete(tree) = told.remove(at.expect("a completion")) else {
+        let mut messages = self.host_messages();
+        let at =
+            messages.iter().position(|message| matches!(message, ToHost::TerminateComplete(_)));
+        let ToHost::TerminateComplete(tree) = messages.remove(at.expect("a completion")) else {
             unreachable!("the position is that of a completion")
         };
-        (tree, told)
+        (tree, messages)
     }
 
     pub(super) fn upload(&mut self, tcp: TargetContext) -> (Box<TcpObject>, Vec<ToHost>) {
-        let (tree, told) = self.terminate(terminate_tree(None, None, &[tcp]));
-        (object(tree), told)
+        let (tree, messages) = self.terminate(terminate_tree(None, None, &[tcp]));
+        (object(tree), messages)
     }
 
     pub(super) fn io(&mut self, handle: u64) -> ConnectionIo<'_> {
@@ -64,9 +65,10 @@ impl Bench {
         self.engine.connections().get(now, OffloadHandle(handle)).unwrap()
     }
 
-    pub(super) fn retrieved(told: &[ToHost]) -> Vec<(u64, UploadReason)> {
-        told.iter()
-            .filter_map(|told| match told {
+    pub(super) fn retrieved(messages: &[ToHost]) -> Vec<(u64, UploadReason)> {
+        messages
+            .iter()
+            .filter_map(|message| match message {
                 ToHost::Retrieve { handle, reason } => Some((handle.0, *reason)),
                 _ => None,
             })
@@ -84,13 +86,13 @@ fn one_tree_uploads_all_objects() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80, 81]);
     bench.now += Duration::from_secs(2);
-    let (tree, told) = bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
+    let (tree, messages) = bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
     assert_eq!(statuses(&tree), [NdisStatus::SUCCESS; 4]);
     let ObjectNode::Object { payload: Some(delegated), .. } = tree[0].payload else {
         panic!("the neighbor's state is missing")
     };
     assert_eq!(delegated.nic_reachability_delta, 2_000);
-    assert!(told.is_empty(), "{told:?}");
+    assert!(messages.is_empty(), "{messages:?}");
     assert_eq!(bench.client().uploaded, [OffloadHandle(80), OffloadHandle(81)]);
     assert!(bench.client().events.is_empty(), "uploaded, not released");
     let objects = bench.engine.objects();
@@ -98,7 +100,7 @@ fn one_tree_uploads_all_objects() {
     assert!(bench.engine.connections().is_empty());
     bench.arrives(from_peer(80, 5000, 1000, b"yours"));
     bench.poll();
-    assert!(matches!(bench.told()[..], [ToHost::Frame { .. }]));
+    assert!(matches!(bench.host_messages()[..], [ToHost::Frame { .. }]));
     assert!(bench.client().received.is_empty());
     assert_eq!(bench.engine.stats().terminates, 2);
 }
@@ -119,14 +121,14 @@ fn connection_is_found_after_frame_of_another_connection() {
     bench.upload(tcps[0]);
     bench.arrives(from_peer(80, 5002, 1000, b"x"));
     bench.poll();
-    assert!(matches!(bench.told()[..], [ToHost::Frame { .. }]));
+    assert!(matches!(bench.host_messages()[..], [ToHost::Frame { .. }]));
     bench.initiate(82, 82);
     bench.poll();
-    bench.told();
+    bench.host_messages();
     bench.arrives(from_peer(80, 5002, 1000, b"x"));
     bench.arrives(from_peer(82, 5000, 1000, b"e"));
     bench.poll();
-    assert!(matches!(bench.told()[..], [ToHost::Frame { .. }]));
+    assert!(matches!(bench.host_messages()[..], [ToHost::Frame { .. }]));
     assert_eq!(bench.client().received, b"abcde");
     assert_eq!(bench.engine.stats().rx_segments, 5);
 }
@@ -178,8 +180,8 @@ fn terminate_returns_pending_state() {
     bench.io(80).disconnect(Disconnect::Graceful, list(9, b"bye"));
     bench.sent();
 
-    let (object, told) = bench.upload(tcps[0]);
-    assert!(told.is_empty(), "{told:?}");
+    let (object, messages) = bench.upload(tcps[0]);
+    assert!(messages.is_empty(), "{messages:?}");
     let sent = bench.sent();
     assert_eq!(sent.len(), 1, "the ACK and nothing else");
     assert_eq!(tcp_of(&sent[0]), (1008, 5005, Vec::new()));
@@ -235,9 +237,9 @@ fn aborted_connection_has_no_state() {
     let mut bench = Bench::new(10);
     let (_, _, tcps) = bench.offload(&[80]);
     bench.io(80).disconnect(Disconnect::Abortive, NetBufferList::new(7));
-    let (tree, told) = bench.terminate(terminate_tree(None, None, &tcps));
+    let (tree, messages) = bench.terminate(terminate_tree(None, None, &tcps));
     assert_eq!(tree[0].dependents[0].dependents[0].status, NdisStatus::FAILURE);
-    assert!(matches!(told[..], [ToHost::Released { .. }]), "{told:?}");
+    assert!(matches!(messages[..], [ToHost::Released { .. }]), "{messages:?}");
     let sent = bench.sent();
     assert!(sent.len() == 1 && Flags(sent[0][47]).contains(Flags::RST));
     assert_eq!(bench.client().disconnected[0].status, NdisStatus::SUCCESS);
@@ -267,9 +269,9 @@ fn urgent_data_is_kept_for_host() {
     bench.now += Duration::from_millis(500);
     while bench.poll() {}
     assert!(bench.sent().is_empty(), "no ACK");
-    let told = bench.told();
-    assert_eq!(Bench::retrieved(&told), [(80, UploadReason::ReceivedUrgentData)]);
-    assert_eq!(told.len(), 1, "{told:?}");
+    let messages = bench.host_messages();
+    assert_eq!(Bench::retrieved(&messages), [(80, UploadReason::ReceivedUrgentData)]);
+    assert_eq!(messages.len(), 1, "{messages:?}");
     let stopped = ConnectionEvent::Retrieve(UploadReason::ReceivedUrgentData);
     assert_eq!(bench.client().events, [stopped]);
     let stats = bench.engine.stats();
@@ -280,17 +282,17 @@ fn urgent_data_is_kept_for_host() {
     let frame = urgent(from_peer(81, 5000, 1000, b"urgent"));
     bench.port.forward(Forward { connection: tcps[1], frame, status: NdisStatus::PENDING });
     bench.poll();
-    for told in bench.told() {
-        if let ToHost::ForwardComplete(forward) = told {
+    for message in bench.host_messages() {
+        if let ToHost::ForwardComplete(forward) = message {
             assert_eq!(forward.status, NdisStatus::UPLOAD_IN_PROGRESS);
         }
     }
 
-    let (object, told) = bench.upload(tcps[0]);
+    let (object, messages) = bench.upload(tcps[0]);
     assert_eq!(object.tcp.delegated.rcv_nxt.0, 5006);
-    let frames: Vec<_> = told
+    let frames: Vec<_> = messages
         .iter()
-        .map(|told| match told {
+        .map(|message| match message {
             ToHost::Frame { data, checksum_valid: true } => tcp_of(data).0,
             other => panic!("{other:?}"),
         })
@@ -331,7 +333,7 @@ fn hardware_failure_aborts_connection() {
         bench.poll();
         assert!(bench.engine.inject_failure(OffloadHandle(80)));
         assert!(bench.client().events.is_empty());
-        let mut told = Vec::new();
+        let mut messages = Vec::new();
         if !terminate_first {
             let tree = vec![node(
                 None,
@@ -340,16 +342,21 @@ fn hardware_failure_aborts_connection() {
             )];
             bench.port.invalidate(tree);
             bench.poll();
-            told.extend(bench.told());
-            let Some(ToHost::InvalidateComplete(tree)) = told.pop() else { panic!("{told:?}") };
+            messages.extend(bench.host_messages());
+            let Some(ToHost::InvalidateComplete(tree)) = messages.pop() else {
+                panic!("{messages:?}")
+            };
             assert_eq!(tree[0].dependents[0].dependents[0].status, NdisStatus::FAILURE);
         }
         let (tree, rest) = bench.terminate(terminate_tree(None, None, &tcps));
-        told.extend(rest);
+        messages.extend(rest);
         assert_eq!(statuses(&tree)[2..], [NdisStatus::FAILURE, NdisStatus::SUCCESS]);
         let failure = UploadReason::HardwareFailure;
-        assert_eq!(Bench::retrieved(&told), [(80, failure)]);
-        assert!(matches!(told[1..], [ToHost::Released { handle: OffloadHandle(80) }]), "{told:?}");
+        assert_eq!(Bench::retrieved(&messages), [(80, failure)]);
+        assert!(
+            matches!(messages[1..], [ToHost::Released { handle: OffloadHandle(80) }]),
+            "{messages:?}"
+        );
         assert_eq!(
             bench.client().events,
             [ConnectionEvent::Retrieve(failure), ConnectionEvent::Abort, ConnectionEvent::Released]

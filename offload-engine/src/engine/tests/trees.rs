@@ -70,8 +70,8 @@ impl Bench {
         let port = &mut self.port;
         port.initiate(tree);
         self.poll();
-        let mut told = self.told();
-        let Some(ToHost::InitiateComplete(tree)) = told.pop() else { panic!("{told:?}") };
+        let mut messages = self.host_messages();
+        let Some(ToHost::InitiateComplete(tree)) = messages.pop() else { panic!("{messages:?}") };
         tree
     }
 
@@ -143,8 +143,8 @@ fn tree_is_traversed_depth_first() {
         }
     }
     assert_eq!((neighbors, paths, tcps), (vec![0, 1], vec![0, 1, 2], vec![0, 1, 2, 3]));
-    let told: Vec<_> = bench.client().offloaded.iter().map(|handle| handle.0).collect();
-    assert_eq!(told, [80, 81, 82, 83]);
+    let handles: Vec<_> = bench.client().offloaded.iter().map(|handle| handle.0).collect();
+    assert_eq!(handles, [80, 81, 82, 83]);
 }
 
 // CH §4.2, CH-TREE-8: the status of a linker depends on its direct dependents. The status of a placeholder is always
@@ -237,7 +237,7 @@ fn forwarded_segments_complete() {
     let mut forward = |connection, frame| {
         bench.port.forward(Forward { connection, frame, status: NdisStatus::PENDING });
         bench.poll();
-        match bench.told().pop() {
+        match bench.host_messages().pop() {
             Some(ToHost::ForwardComplete(done)) => done.status,
             other => panic!("{other:?}"),
         }

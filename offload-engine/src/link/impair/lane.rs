@@ -56,25 +56,25 @@ pub(super) struct WireSize {
 
 /// Reordered frame.
 #[derive(Debug)]
-struct Waiting {
+struct Reordered {
     held: Held,
     /// Later frames that are still to pass.
-    behind: u64,
+    remaining: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Lane {
     settings: Impairments,
-    dice: Rand64,
+    random: Rand64,
     loss: Loss,
     /// Time at which the last bit of the last frame leaves the rate-limited wire.
     wire_free_at: Instant,
     /// Times at which queued frames leave the wire. Used only for a limit in frames.
     departures: VecDeque<Instant>,
     /// Frames in flight, in order of `due`.
-    travelling: VecDeque<Held>,
-    travelling_bytes: u64,
-    reordered: Vec<Waiting>,
+    in_flight: VecDeque<Held>,
+    in_flight_bytes: u64,
+    reordered: Vec<Reordered>,
     spare: Vec<Vec<u8>>,
     stats: LaneStats,
 }
@@ -84,12 +84,12 @@ impl Lane {
     pub(super) fn new(settings: Impairments, stream: u64) -> Self {
         Self {
             settings,
-            dice: Rand64::new(u128::from(stream) << 64 | u128::from(settings.seed)),
+            random: Rand64::new(u128::from(stream) << 64 | u128::from(settings.seed)),
             loss: Loss::new(settings.drop_pct, settings.burst_mean),
             wire_free_at: Instant::ZERO,
             departures: VecDeque::new(),
-            travelling: VecDeque::new(),
-            travelling_bytes: 0,
+            in_flight: VecDeque::new(),
+            in_flight_bytes: 0,
             reordered: Vec::new(),
             spare: Vec::new(),
             stats: LaneStats::default(),
@@ -108,7 +108,7 @@ impl Lane {
 
     /// True if no frame is in flight.
     pub(super) fn is_idle(&self) -> bool {
-        self.travelling.is_empty() && self.reordered.is_empty()
+        self.in_flight.is_empty() && self.reordered.is_empty()
     }
 
     /// True if frames must have complete checksums when they are added: a flipped bit must not be included in the sum.
@@ -128,12 +128,12 @@ impl Lane {
         let Impairments { duplicate_pct, corrupt_pct, .. } = self.settings;
         self.stats.frames_in += 1;
         self.stats.bytes_in += frame.len() as u64;
-        if self.loss.strikes(&mut self.dice) {
+        if self.loss.drops_next(&mut self.random) {
             self.stats.lost += 1;
             return;
         }
         let mut data = self.copy(frame);
-        if roll(&mut self.dice, corrupt_pct) {
+        if roll(&mut self.random, corrupt_pct) {
             self.stats.corrupted += 1;
             if !is_ip(&data) {
                 // Nothing above the FCS would detect the error, but the FCS would.
@@ -142,14 +142,14 @@ impl Lane {
                 return;
             }
             let first = ETHERNET_HEADER_BYTES as u64 * 8;
-            let bit = self.dice.rand_range(first..data.len() as u64 * 8);
+            let bit = self.random.rand_range(first..data.len() as u64 * 8);
             data[(bit / 8) as usize] ^= 1 << (bit % 8);
         }
-        let copy = roll(&mut self.dice, duplicate_pct).then(|| self.copy(&data));
-        self.depart(now, data, offload, comment);
+        let copy = roll(&mut self.random, duplicate_pct).then(|| self.copy(&data));
+        self.schedule(now, data, offload, comment);
         if let Some(copy) = copy {
             self.stats.duplicated += 1;
-            self.depart(now, copy, offload, comment);
+            self.schedule(now, copy, offload, comment);
         }
     }
 
@@ -165,18 +165,18 @@ impl Lane {
         self.stats.frames_in += size.frames;
         self.stats.bytes_in += size.bytes;
         let data = self.copy(frame);
-        self.travel(now, Held { data, offload, comment: None, due: now, size });
+        self.enqueue(now, Held { data, offload, comment: None, due: now, size });
     }
 
     /// Counts a frame that bypassed the lane, accepted or refused by the device.
-    pub(super) fn count_passed(&mut self, size: WireSize, taken: bool) {
+    pub(super) fn count_bypassed(&mut self, size: WireSize, taken: bool) {
         self.stats.frames_in += size.frames;
         self.stats.bytes_in += size.bytes;
-        self.count_end(size, taken);
+        self.count_outcome(size, taken);
     }
 
     /// Counts the outcome of a frame returned by [`Lane::due`].
-    pub(super) fn count_end(&mut self, size: WireSize, taken: bool) {
+    pub(super) fn count_outcome(&mut self, size: WireSize, taken: bool) {
         if taken {
             self.stats.frames_out += size.frames;
             self.stats.bytes_out += size.bytes;
@@ -195,16 +195,16 @@ impl Lane {
     pub(super) fn due(&mut self, now: Instant) -> Option<&Held> {
         // The hold time of a reordered frame has expired.
         while let Some(at) = self.reordered.iter().position(|waiting| waiting.held.due <= now) {
-            let Waiting { held, .. } = self.reordered.remove(at);
-            self.travel(now, held);
+            let Reordered { held, .. } = self.reordered.remove(at);
+            self.enqueue(now, held);
         }
-        self.travelling.front().filter(|held| held.due <= now)
+        self.in_flight.front().filter(|held| held.due <= now)
     }
 
     /// Removes the frame returned by [`Lane::due`].
     pub(super) fn release(&mut self) {
-        if let Some(held) = self.travelling.pop_front() {
-            self.travelling_bytes -= held.data.len() as u64;
+        if let Some(held) = self.in_flight.pop_front() {
+            self.in_flight_bytes -= held.data.len() as u64;
             self.recycle(held.data);
         }
     }
@@ -212,7 +212,7 @@ impl Lane {
     /// Time at which the next frame is due.
     pub(super) fn next_at(&self) -> Option<Instant> {
         let waiting = self.reordered.iter().map(|waiting| waiting.held.due);
-        self.travelling.front().map(|held| held.due).into_iter().chain(waiting).min()
+        self.in_flight.front().map(|held| held.due).into_iter().chain(waiting).min()
     }
 
     pub(super) fn stats(&self) -> LaneStats {
@@ -220,30 +220,30 @@ impl Lane {
     }
 
     /// Reorders the frame or sends it, followed by reordered frames whose distance is reached.
-    fn depart(&mut self, now: Instant, data: Vec<u8>, offload: TxOffload, comment: Option<&str>) {
+    fn schedule(&mut self, now: Instant, data: Vec<u8>, offload: TxOffload, comment: Option<&str>) {
         let comment = comment.map(ToString::to_string);
         let size = WireSize { frames: 1, bytes: data.len() as u64 };
         let mut held = Held { data, offload, comment, due: now, size };
-        let reorder = roll(&mut self.dice, self.settings.reorder_pct);
+        let reorder = roll(&mut self.random, self.settings.reorder_pct);
         if reorder && self.reordered.len() < REORDERED_FRAMES_MAX {
             self.stats.reordered += 1;
             held.due = now + REORDER_HOLD_MAX;
-            let behind = self.dice.rand_range(1..REORDER_DISTANCE_MAX + 1);
-            self.reordered.push(Waiting { held, behind });
+            let remaining = self.random.rand_range(1..REORDER_DISTANCE_MAX + 1);
+            self.reordered.push(Reordered { held, remaining });
             return;
         }
-        self.travel(now, held);
+        self.enqueue(now, held);
         for waiting in &mut self.reordered {
-            waiting.behind -= 1;
+            waiting.remaining -= 1;
         }
-        while let Some(at) = self.reordered.iter().position(|waiting| waiting.behind == 0) {
-            let Waiting { held, .. } = self.reordered.remove(at);
-            self.travel(now, held);
+        while let Some(at) = self.reordered.iter().position(|waiting| waiting.remaining == 0) {
+            let Reordered { held, .. } = self.reordered.remove(at);
+            self.enqueue(now, held);
         }
     }
 
     /// Puts the frame on the wire at `now`. From here on order is kept.
-    fn travel(&mut self, now: Instant, mut held: Held) {
+    fn enqueue(&mut self, now: Instant, mut held: Held) {
         let departure = match self.settings.rate_bps {
             None => now,
             Some(rate_bps) => match self.departure(now, rate_bps, held.data.len()) {
@@ -255,16 +255,15 @@ impl Lane {
             },
         };
         let bytes = held.data.len() as u64;
-        if self.travelling.len() >= HELD_FRAMES_MAX
-            || self.travelling_bytes + bytes > HELD_BYTES_MAX
+        if self.in_flight.len() >= HELD_FRAMES_MAX || self.in_flight_bytes + bytes > HELD_BYTES_MAX
         {
             self.stats.overflow += held.size.frames;
             return self.recycle(held.data);
         }
-        let arrival = departure + self.travel_time();
-        held.due = self.travelling.back().map_or(arrival, |before| before.due.max(arrival));
-        self.travelling_bytes += bytes;
-        self.travelling.push_back(held);
+        let arrival = departure + self.draw_delay();
+        held.due = self.in_flight.back().map_or(arrival, |before| before.due.max(arrival));
+        self.in_flight_bytes += bytes;
+        self.in_flight.push_back(held);
     }
 
     /// Returns the time at which the last bit of a frame sent `now` leaves the wire. `None` if the queue is full.
@@ -296,14 +295,14 @@ impl Lane {
     }
 
     /// Returns the delay, plus or minus the jitter.
-    fn travel_time(&mut self) -> Duration {
+    fn draw_delay(&mut self) -> Duration {
         let Impairments { delay, jitter, .. } = self.settings;
         if jitter.is_zero() {
             return delay;
         }
         // Validated: jitter <= delay <= 60 s, so both fit into 64 bits.
         let range = 2 * jitter.as_nanos() as u64;
-        delay - jitter + Duration::from_nanos(self.dice.rand_range(0..range + 1))
+        delay - jitter + Duration::from_nanos(self.random.rand_range(0..range + 1))
     }
 
     /// Copies the frame into a recycled buffer.

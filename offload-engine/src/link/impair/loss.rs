@@ -25,18 +25,18 @@ impl Loss {
     }
 
     /// True if the next frame is lost.
-    pub(super) fn strikes(&mut self, dice: &mut Rand64) -> bool {
-        let Some(end_pct) = self.end_pct else { return roll(dice, self.share_pct) };
+    pub(super) fn drops_next(&mut self, random: &mut Rand64) -> bool {
+        let Some(end_pct) = self.end_pct else { return roll(random, self.share_pct) };
         // In the long run as many bursts start as end: share * end == (1 - share) * begin.
         let begin_pct = self.share_pct * end_pct / (100.0 - self.share_pct);
-        self.in_burst = roll(dice, if self.in_burst { 100.0 - end_pct } else { begin_pct });
+        self.in_burst = roll(random, if self.in_burst { 100.0 - end_pct } else { begin_pct });
         self.in_burst
     }
 }
 
 /// Returns true with a probability of `pct` percent.
-pub(super) fn roll(dice: &mut Rand64, pct: f64) -> bool {
-    pct > 0.0 && dice.rand_float() * 100.0 < pct
+pub(super) fn roll(random: &mut Rand64, pct: f64) -> bool {
+    pct > 0.0 && random.rand_float() * 100.0 < pct
 }
 
 #[cfg(test)]
@@ -47,10 +47,10 @@ mod tests {
 
     /// Returns the number of lost frames, and the lengths of the bursts.
     fn run(share_pct: f64, burst_mean: f64, seed: u128) -> (usize, std::vec::Vec<usize>) {
-        let (mut loss, mut dice) = (Loss::new(share_pct, burst_mean), Rand64::new(seed));
+        let (mut loss, mut random) = (Loss::new(share_pct, burst_mean), Rand64::new(seed));
         let (mut lost, mut bursts, mut run) = (0, std::vec::Vec::new(), 0);
         for _ in 0..FRAMES {
-            if loss.strikes(&mut dice) {
+            if loss.drops_next(&mut random) {
                 (lost, run) = (lost + 1, run + 1);
             } else if run > 0 {
                 bursts.push(run);

@@ -47,15 +47,15 @@ pub enum WireEnd {
 pub struct Wire<L> {
     a: L,
     b: L,
-    a_to_b: Direction,
-    b_to_a: Direction,
+    a_to_b: WireDirection,
+    b_to_a: WireDirection,
     batch: RxBatch,
     lateness: Lateness,
 }
 
 /// One direction between the two links.
 #[derive(Debug)]
-struct Direction {
+struct WireDirection {
     lane: Lane,
     /// Time of the next attempt after the receiving link was full.
     retry_at: Option<Instant>,
@@ -64,7 +64,7 @@ struct Direction {
 }
 
 /// Received frame to be forwarded.
-struct Taken<'a> {
+struct RelayedFrame<'a> {
     data: &'a mut [u8],
     checksum: RxChecksum,
     gso_size: usize,
@@ -81,7 +81,7 @@ impl<L: Link> Wire<L> {
         a_to_b: Impairments,
         b_to_a: Impairments,
     ) -> Result<Self, ImpairmentError> {
-        let (a_to_b, b_to_a) = (Direction::new(a_to_b, 0)?, Direction::new(b_to_a, 1)?);
+        let (a_to_b, b_to_a) = (WireDirection::new(a_to_b, 0)?, WireDirection::new(b_to_a, 1)?);
         let (batch, lateness) = (RxBatch::new(TAKE_FRAMES_MAX), Lateness::default());
         Ok(Self { a, b, a_to_b, b_to_a, batch, lateness })
     }
@@ -142,7 +142,7 @@ impl<L: Link> Wire<L> {
     }
 }
 
-impl Direction {
+impl WireDirection {
     fn new(settings: Impairments, stream: u64) -> Result<Self, ImpairmentError> {
         settings.validate()?;
         let lane = Lane::new(settings, stream);
@@ -162,35 +162,35 @@ impl Direction {
         }
         let now = clock();
         for (data, checksum, gso_size) in batch.frames_mut() {
-            self.relay(now, to, Taken { data, checksum, gso_size });
+            self.relay(now, to, RelayedFrame { data, checksum, gso_size });
         }
         to.flush(now);
         Ok(batch.len())
     }
 
-    fn relay<L: Link>(&mut self, now: Instant, to: &mut L, mut taken: Taken<'_>) {
-        if self.lane.cuts() || !taken.can_be_carried_by(to.capabilities()) {
+    fn relay<L: Link>(&mut self, now: Instant, to: &mut L, mut relayed: RelayedFrame<'_>) {
+        if self.lane.cuts() || !relayed.is_supported_by(to.capabilities()) {
             let leave_checksums = !self.lane.needs_checksums() && to.capabilities().tx_checksum;
-            return self.admit_cut(now, taken, leave_checksums);
+            return self.admit_cut(now, relayed, leave_checksums);
         }
-        let Some((offload, size)) = taken.leave_undone() else {
+        let Some((offload, size)) = relayed.prepare_offload() else {
             return self.lane.count_malformed();
         };
         if self.lane.is_transparent() && self.lane.is_idle() {
-            match to.transmit(now, &whole(taken.data, offload)) {
-                TxOutcome::Sent => return self.lane.count_passed(size, true),
-                TxOutcome::Dropped => return self.lane.count_passed(size, false),
+            match to.transmit(now, &whole(relayed.data, offload)) {
+                TxOutcome::Sent => return self.lane.count_bypassed(size, true),
+                TxOutcome::Dropped => return self.lane.count_bypassed(size, false),
                 TxOutcome::Full => {}
             }
         }
-        self.lane.admit_whole(now, taken.data, offload, size);
+        self.lane.admit_whole(now, relayed.data, offload, size);
     }
 
     /// Adds frames of the wire's size to the lane. Their checksums are left to the device at the other end if it
     /// supports that and no bit is to be flipped. This is cheaper than computing them here, with the same result.
-    fn admit_cut(&mut self, now: Instant, taken: Taken<'_>, leave_checksums: bool) {
+    fn admit_cut(&mut self, now: Instant, relayed: RelayedFrame<'_>, leave_checksums: bool) {
         let Self { lane, piece, retry_at: _ } = self;
-        let Taken { data, checksum, gso_size } = taken;
+        let RelayedFrame { data, checksum, gso_size } = relayed;
         if gso_size != 0 {
             let Some(mut segments) = Segments::new(data, gso_size) else {
                 return lane.count_malformed();
@@ -205,9 +205,9 @@ impl Direction {
             return lane.admit(now, data, TxOffload::default(), None);
         }
         if leave_checksums {
-            let mut taken = Taken { data, checksum, gso_size };
-            if let Some((offload, _)) = taken.leave_undone() {
-                lane.admit(now, taken.data, offload, None);
+            let mut relayed = RelayedFrame { data, checksum, gso_size };
+            if let Some((offload, _)) = relayed.prepare_offload() {
+                lane.admit(now, relayed.data, offload, None);
             }
             return;
         }
@@ -226,7 +226,7 @@ impl Direction {
                 return sent;
             }
             lateness.add(late);
-            self.lane.count_end(size, outcome == TxOutcome::Sent);
+            self.lane.count_outcome(size, outcome == TxOutcome::Sent);
             self.lane.release();
         }
         SEND_FRAMES_MAX
@@ -242,9 +242,9 @@ fn whole(data: &[u8], offload: TxOffload) -> TxFrame<'_> {
     TxFrame { offload, head: data, payload: &[], lender: None, comment: None }
 }
 
-impl Taken<'_> {
+impl RelayedFrame<'_> {
     /// True if a link with these capabilities accepts the frame as received.
-    fn can_be_carried_by(&self, capabilities: LinkCapabilities) -> bool {
+    fn is_supported_by(&self, capabilities: LinkCapabilities) -> bool {
         let LinkCapabilities { mtu: _, tx_checksum, tso4_max, tso6_max } = capabilities;
         match (self.gso_size, self.checksum) {
             (0, RxChecksum::Unverified) => true,
@@ -257,7 +257,7 @@ impl Taken<'_> {
     /// Prepares the frame for offload. Returns the remaining offload and the size of the frame on the wire. The
     /// checksum field is set to the pseudo-header sum, whether it contained that sum or a complete one. `None` for a
     /// GSO packet that cannot be segmented.
-    fn leave_undone(&mut self) -> Option<(TxOffload, WireSize)> {
+    fn prepare_offload(&mut self) -> Option<(TxOffload, WireSize)> {
         let length = self.data.len() as u64;
         let complete = (TxOffload::default(), WireSize { frames: 1, bytes: length });
         if self.gso_size == 0 && self.checksum == RxChecksum::Unverified {

@@ -100,8 +100,8 @@ fn forwarded_frame_has_pseudo_header_sum() {
     let mut bench = Bench::new(CLEAN, CLEAN);
     let (partial, place) = partial_frame(false, 9, &pattern(30));
     let mut data = tcp_frame(false, 9, &pattern(30));
-    let mut taken = Taken { data: &mut data, checksum: RxChecksum::Valid, gso_size: 0 };
-    let (offload, size) = taken.leave_undone().unwrap();
+    let mut relayed = RelayedFrame { data: &mut data, checksum: RxChecksum::Valid, gso_size: 0 };
+    let (offload, size) = relayed.prepare_offload().unwrap();
     assert_eq!(offload, TxOffload { checksum: Some(place), segment: None });
     assert_eq!((size, &data), (WireSize { frames: 1, bytes: 96 }, &partial));
     transmit(&mut bench.left, Instant::ZERO, &partial, offload);
@@ -116,8 +116,8 @@ fn padding_is_not_summed() {
     let (mut data, _) = partial_frame(false, 9, b"");
     let end = data.len();
     data.extend_from_slice(&[0xa5; 7]);
-    let mut taken = Taken { data: &mut data, checksum: RxChecksum::Valid, gso_size: 0 };
-    assert_eq!(taken.leave_undone().unwrap().0, TxOffload::default());
+    let mut relayed = RelayedFrame { data: &mut data, checksum: RxChecksum::Valid, gso_size: 0 };
+    assert_eq!(relayed.prepare_offload().unwrap().0, TxOffload::default());
     assert!(parse(&data[..end]).is_some(), "the checksum is complete");
 }
 
