@@ -475,11 +475,7 @@ fn interrupted_batch_is_acknowledged_once() {
         };
         let mut bench = four_frames();
         bench.engine.poll_first(bench.now, &mut bench.clients).unwrap();
-        assert_eq!(
-            bench.client().received.len(),
-            first * bytes as usize,
-            "large frames do not interrupt"
-        );
+        assert_eq!(bench.client().received.len(), first * bytes as usize, "large frames");
         bench.engine.poll_first(bench.now, &mut bench.clients).unwrap();
         assert_eq!(bench.client().received.len(), 4 * bytes as usize);
         let interrupted = acks(&mut bench);
@@ -589,11 +585,8 @@ fn release_is_reported_once() {
     bench.poll();
     bench.poll();
     assert_eq!(bench.client().events.last(), Some(&ConnectionEvent::Released));
-    let messages: Vec<_> = bench.port.from_engine.try_iter().collect();
-    assert!(
-        matches!(messages[..], [ToHost::Released { handle: OffloadHandle(1) }]),
-        "{messages:?}"
-    );
+    let sent: Vec<_> = bench.port.from_engine.try_iter().collect();
+    assert!(matches!(sent[..], [ToHost::Released { handle: OffloadHandle(1) }]), "{sent:?}");
     assert!(bench.engine.connections().is_empty());
     assert!(bench.engine.connections().get(now, OffloadHandle(1)).is_none());
 }

@@ -96,7 +96,7 @@ proptest! {
 
     /// Bytes of a peer never cause a panic.
     #[test]
-    fn arbitrary_bytes_are_segmented_without_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), v6: bool) {
+    fn arbitrary_bytes_do_not_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), v6: bool) {
         if bytes.len() > 24 {
             bytes[12..15].copy_from_slice(if v6 { &[0x86, 0xdd, 0x60] } else { &[8, 0, 0x45] });
             bytes[if v6 { 20 } else { 23 }] = 6;
