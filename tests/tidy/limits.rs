@@ -1,5 +1,5 @@
-//! The limits in documents are those of the code: `docs/limits.md` against the constants, and sentences of other
-//! documents against `docs/limits.md`.
+//! The limits in documents are those of the code: `docs/reference/limits.md` against the constants, and sentences of
+//! other documents against `docs/reference/limits.md`.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs};
 
@@ -11,7 +11,7 @@ use rdma_over_tcp::rnic::{Capabilities, Limits};
 use super::{files, root};
 
 /// The document.
-const FILE: &str = "docs/limits.md";
+const FILE: &str = "docs/reference/limits.md";
 
 /// A limit in base units.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -256,12 +256,12 @@ fn the_limits_document_says_what_the_constants_say() {
 /// Sentences that state limits, with the constant in place of its value. Values of size, time and rate have their unit.
 const SENTENCES: &[(&str, &[&str])] = &[
     ("README.md", README),
-    ("docs/architecture.md", ARCHITECTURE),
-    ("docs/chimney.md", CHIMNEY),
-    ("docs/perf.md", PERF),
-    ("docs/ss.md", SS),
-    ("docs/tcp.md", TCP),
-    ("docs/wire.md", WIRE),
+    ("docs/contributing/architecture.md", ARCHITECTURE),
+    ("docs/reference/chimney.md", CHIMNEY),
+    ("docs/tools/perf.md", PERF),
+    ("docs/tools/ss.md", SS),
+    ("docs/reference/tcp.md", TCP),
+    ("docs/tools/wire.md", WIRE),
 ];
 
 const README: &[&str] = &[

@@ -6,7 +6,7 @@
 //! [`Impaired`] and [`Tee`] wrap any link, in any order: a [`Tee`] inside records what the wire saw, one
 //! outside what the engine saw.
 //!
-//! `docs/links.md` in the repository says how to write another one, with a skeleton. One around another link is a
+//! `docs/libraries/links.md` has the contract of a link, with a skeleton. One around another link is a
 //! [`wrapper::LinkWrapper`], which spells out only what it does itself.
 
 mod attach;
@@ -221,5 +221,5 @@ pub trait Link: Send {
 
 /// The skeleton of the page compiles.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/links.md")]
+#[doc = include_str!("../../../docs/libraries/links.md")]
 struct HowToWriteALink;
