@@ -6,6 +6,8 @@ mod limits;
 mod modules;
 #[path = "tidy/mutants.rs"]
 mod mutants;
+#[path = "tidy/prose.rs"]
+mod prose;
 
 use std::fmt::Write as _;
 use std::fs;
