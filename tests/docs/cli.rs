@@ -61,6 +61,7 @@ fn entry(arg: &Arg) -> Entry {
     let help = help.map(paragraphs).unwrap_or_default();
     let mut text = help.iter().map(|it| sentence(it)).collect::<Vec<_>>().join("\n\n  ");
     let takes_value = arg.get_action().takes_values();
+    let has_list = takes_value && arg.get_possible_values().iter().any(|it| !it.is_hide_set());
     for value in arg.get_possible_values().iter().filter(|it| takes_value && !it.is_hide_set()) {
         let help = value.get_help().map(|it| format!(": {}", paragraphs(it).join(" ")));
         write!(text, "\n  - `{}`{}", value.get_name(), help.unwrap_or_default()).unwrap();
@@ -68,7 +69,8 @@ fn entry(arg: &Arg) -> Entry {
     let defaults: Vec<_> =
         arg.get_default_values().iter().map(|it| it.to_string_lossy()).collect();
     if takes_value && !arg.is_hide_default_value_set() && !defaults.is_empty() {
-        write!(text, "\n\n  Default: `{}`.", defaults.join(" ")).unwrap();
+        let before = if has_list { "\n\n  " } else { " " };
+        write!(text, "{before}Default: `{}`.", defaults.join(" ")).unwrap();
     }
     let heading = arg.get_help_heading().unwrap_or(OWN).to_owned();
     Entry { heading, name: name(arg), text }
@@ -168,6 +170,37 @@ fn page() -> String {
     let mut page = page.trim_end().to_owned();
     page.push('\n');
     page
+}
+
+/// Options of other programs in the guide.
+const OTHERS: &[&str] = &["--gid", "--use-srq", "--verb=send", "--nocapture"];
+
+/// Options in inline code of a page: of spans that open with an option or with `flue`.
+fn options_of(page: &str) -> Vec<&str> {
+    let spans = page.lines().filter(|line| !line.starts_with("```")).flat_map(|line| line.split('`').skip(1).step_by(2));
+    let of_flue = spans.filter(|span| span.starts_with("--") || span.starts_with("flue "));
+    let words = of_flue.flat_map(|span| span.split(" -- ").next().unwrap_or_default().split_whitespace());
+    let options = words.filter(|word| word.starts_with("--") && word.len() > 2 && !OTHERS.contains(word));
+    options.map(|word| word.split(['=', '|', '\\', ',']).next().unwrap_or_default()).collect()
+}
+
+#[test]
+fn options_in_pages_exist() {
+    assert_eq!(options_of("`--a B`, `flue x --b=1 -- p --c`, `ls --d`"), ["--a", "--b"]);
+    let mut cli = Cli::command();
+    cli.build();
+    let arguments = cli.get_subcommands().flat_map(Command::get_arguments).filter(|arg| !arg.is_hide_set());
+    let known: Vec<String> = arguments
+        .flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default())
+        .map(|name| format!("--{name}"))
+        .collect();
+    let mut findings = String::new();
+    for (page, text) in super::blocks::pages() {
+        for option in options_of(&text).into_iter().filter(|option| !known.iter().any(|it| it == option)) {
+            writeln!(findings, "{page}: no command has {option}").unwrap();
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
 }
 
 #[test]
