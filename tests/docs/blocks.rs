@@ -1,8 +1,8 @@
 //! Command blocks of the front page and the guide.
 //!
-//! Each `sh` block follows a comment: `<!-- run: namespace -->`, or `<!-- not run: REASON -->`. A block runs in bash, in
-//! network, mount and process namespaces of its own and an empty directory. Its first failing command fails it. A line
-//! that ends with `&` starts a server: the next line runs when that listens.
+//! Each `sh` block follows a comment: `<!-- run: namespace -->`, or `<!-- not run: REASON -->`. A block runs in bash,
+//! in network, mount and process namespaces of its own and an empty directory. Its first failing command fails it. A
+//! line that ends with `&` starts a server: the next line runs when that listens.
 
 use std::{
     collections::BTreeMap,
@@ -23,20 +23,42 @@ use super::root;
 const PAGES: [&str; 4] = ["README.md", "docs/README.md", "docs/guide", "docs/tools"];
 /// Seconds after which a block fails.
 const LIMIT_SECONDS: &str = "120";
-const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("unshare"), Need::Tool("ip"), Need::Tool("bash")];
+const NEEDS: &[Need] =
+    &[Need::Root, Need::Tun, Need::Tool("unshare"), Need::Tool("ip"), Need::Tool("bash")];
 /// Programs of blocks that are not part of every system. A block is skipped, or fails in CI, if one is missing.
 const PROGRAMS: [&str; 11] = [
-    "ib_write_bw", "ib_send_lat", "ibv_devinfo", "rping", "rstream", "iperf3", "tshark", "tgtd",
-    "iscsi-inq", "qemu-io", "nc",
+    "ib_write_bw",
+    "ib_send_lat",
+    "ibv_devinfo",
+    "rping",
+    "rstream",
+    "iperf3",
+    "tshark",
+    "tgtd",
+    "iscsi-inq",
+    "qemu-io",
+    "nc",
 ];
 /// Texts in the output of blocks, by page and a command of the block.
 const EXPECTED: &[(&str, &str, &[&str])] = &[
     ("README.md", "flue lab", &["SHA-256", "RDMA Write", "RDMA Read"]),
     ("README.md", "ib_write_bw", &["kernel sockets", "Transport type : IW", " 65536      5000 "]),
-    ("docs/guide/quick-start.md", "ibv_devinfo", &["hca_id:\tflue0", "iWARP", "PORT_ACTIVE", "ping data: rdma-ping-9"]),
+    (
+        "docs/guide/quick-start.md",
+        "ibv_devinfo",
+        &["hca_id:\tflue0", "iWARP", "PORT_ACTIVE", "ping data: rdma-ping-9"],
+    ),
     ("docs/guide/quick-start.md", "--drop 1", &[]),
-    ("docs/guide/quick-start.md", "tshark", &["MPA Connection Request", "MPA Connection Reply", "Send", "Read Request"]),
-    ("docs/guide/verbs.md", "--verbose", &["flue: device used: processes=1 queue_pairs=2 connections=2"]),
+    (
+        "docs/guide/quick-start.md",
+        "tshark",
+        &["MPA Connection Request", "MPA Connection Reply", "Send", "Read Request"],
+    ),
+    (
+        "docs/guide/verbs.md",
+        "--verbose",
+        &["flue: device used: processes=1 queue_pairs=2 connections=2"],
+    ),
     ("docs/guide/rsockets.md", "LD_PRELOAD", &["flue: device used", "receiver"]),
     ("docs/guide/verbs-recipes.md", "iscsi-inq", &["IET", "read 262144/262144"]),
     ("docs/tools/ss.md", "flue upload", &["Offloaded to InHost in"]),
@@ -103,8 +125,12 @@ fn every_block_is_marked() {
     let blocks = blocks();
     for block in &blocks {
         let Block { page, line, comment, .. } = block;
-        let is_marked = marked(block, "run") == Some("namespace") || marked(block, "not run").is_some();
-        assert!(is_marked, "{page}:{line}: no `<!-- run: namespace -->` or `<!-- not run: REASON -->`: {comment}");
+        let is_marked =
+            marked(block, "run") == Some("namespace") || marked(block, "not run").is_some();
+        assert!(
+            is_marked,
+            "{page}:{line}: no `<!-- run: namespace -->` or `<!-- not run: REASON -->`: {comment}"
+        );
     }
     assert!(blocks.len() > 25, "{} blocks", blocks.len());
     for (page, command, _) in EXPECTED {
@@ -113,8 +139,8 @@ fn every_block_is_marked() {
     }
 }
 
-/// Functions of a block's shell. `cargo` builds nothing: flue is in the path. A listener is a socket of the kernel, of a
-/// node, or a TAP of a wire.
+/// Functions of a block's shell. `cargo` builds nothing: flue is in the path. A listener is a socket of the kernel, a
+/// socket of a node, or a TAP of a wire.
 const PRELUDE: &str = r#"
 set -euo pipefail
 cargo() { if [[ $1 == run ]]; then shift; while [[ $1 != -- ]]; do shift; done; shift; flue "$@"; fi; }
@@ -153,20 +179,32 @@ fn script(commands: &str) -> String {
 /// Runs a block and returns its output, or the reason why it failed.
 fn run(block: &Block) -> Result<String, String> {
     let scratch = Scratch::new();
-    let path = format!("{}:{}", flue_directory().display(), std::env::var("PATH").unwrap_or_default());
+    let path =
+        format!("{}:{}", flue_directory().display(), std::env::var("PATH").unwrap_or_default());
     let home = scratch.file("home");
     fs::create_dir_all(home.join("work")).unwrap();
     fs::create_dir_all(home.join("run")).unwrap();
     fs::set_permissions(home.join("run"), fs::Permissions::from_mode(0o700)).unwrap();
     // Named namespaces and the control sockets of targets are files: /run is that of the block.
-    let start = "ip link set lo up && mount -t tmpfs none /run && mkdir /run/netns && exec bash -c \"$1\"";
+    let start =
+        "ip link set lo up && mount -t tmpfs none /run && mkdir /run/netns && exec bash -c \"$1\"";
     let mut command = Command::new("timeout");
-    command.args(["--signal=KILL", LIMIT_SECONDS, "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child"]);
+    command.args([
+        "--signal=KILL",
+        LIMIT_SECONDS,
+        "unshare",
+        "--net",
+        "--mount",
+        "--pid",
+        "--fork",
+        "--kill-child",
+    ]);
     command.args(["--mount-proc", "bash", "-c", start, "block", &script(&block.commands)]);
     command.env("PATH", path).env("HOME", &home).env("XDG_RUNTIME_DIR", home.join("run"));
     command.current_dir(home.join("work")).stdin(Stdio::null());
     let output = command.output().map_err(|error| error.to_string())?;
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let text = format!("{out}{err}");
     if !output.status.success() {
         return Err(format!("{}:\n{text}", output.status));
@@ -186,7 +224,8 @@ fn blocks_run() {
     }
     let mut failures = BTreeMap::new();
     for block in blocks().iter().filter(|block| marked(block, "run").is_some()) {
-        let has = |program: &&&str| block.commands.contains(**program) && find_tool(program).is_none();
+        let has =
+            |program: &&&str| block.commands.contains(**program) && find_tool(program).is_none();
         if let Some(program) = PROGRAMS.iter().find(has)
             && lacks(&[Need::Tool(program)])
         {
@@ -204,6 +243,7 @@ fn blocks_run() {
             failures.insert(place, reason);
         }
     }
-    let report: String = failures.iter().map(|(place, reason)| format!("{place}: {reason}\n")).collect();
+    let report: String =
+        failures.iter().map(|(place, reason)| format!("{place}: {reason}\n")).collect();
     assert!(failures.is_empty(), "\n{report}");
 }

@@ -32,6 +32,12 @@ fn paragraphs(text: &StyledStr) -> Vec<String> {
     joined.filter(|it| !it.is_empty()).map(escaped).collect()
 }
 
+/// Anchor of a heading.
+fn anchor(heading: &str) -> String {
+    let is_kept = |it: &char| it.is_alphanumeric() || ['-', ' '].contains(it);
+    heading.to_lowercase().chars().filter(is_kept).collect::<String>().replace(' ', "-")
+}
+
 /// Characters that Markdown would interpret outside of code.
 fn escaped(text: impl AsRef<str>) -> String {
     text.as_ref().replace('<', "&lt;").replace('*', "\\*").replace('|', "\\|").replace("_", "\\_")
@@ -66,8 +72,7 @@ fn entry(arg: &Arg) -> Entry {
         let help = value.get_help().map(|it| format!(": {}", paragraphs(it).join(" ")));
         write!(text, "\n  - `{}`{}", value.get_name(), help.unwrap_or_default()).unwrap();
     }
-    let defaults: Vec<_> =
-        arg.get_default_values().iter().map(|it| it.to_string_lossy()).collect();
+    let defaults: Vec<_> = arg.get_default_values().iter().map(|it| it.to_string_lossy()).collect();
     if takes_value && !arg.is_hide_default_value_set() && !defaults.is_empty() {
         let before = if has_list { "\n\n  " } else { " " };
         write!(text, "{before}Default: `{}`.", defaults.join(" ")).unwrap();
@@ -84,7 +89,9 @@ fn is_shown(arg: &Arg) -> bool {
 fn commands(cli: &Command) -> Vec<(&Command, Vec<Entry>)> {
     let shown = cli.get_subcommands().filter(|it| !it.is_hide_set() && it.get_name() != "help");
     let mut commands: Vec<_> = shown
-        .map(|command| (command, command.get_arguments().filter(|it| is_shown(it)).map(entry).collect()))
+        .map(|command| {
+            (command, command.get_arguments().filter(|it| is_shown(it)).map(entry).collect())
+        })
         .collect();
     commands.sort_by_key(|(command, _)| command.get_name().to_owned());
     commands
@@ -157,7 +164,7 @@ fn page() -> String {
         }
         for (place, names) in by_heading {
             let heading = headings[place];
-            let anchor = heading.to_lowercase().replace(' ', "-");
+            let anchor = anchor(heading);
             writeln!(page, "[{heading}](#{anchor}): {}.\n", names.join(", ")).unwrap();
         }
         write_block(&mut page, command.get_after_long_help().or_else(|| command.get_after_help()));
@@ -177,10 +184,15 @@ const OTHERS: &[&str] = &["--gid", "--use-srq", "--verb=send", "--nocapture"];
 
 /// Options in inline code of a page: of spans that open with an option or with `flue`.
 fn options_of(page: &str) -> Vec<&str> {
-    let spans = page.lines().filter(|line| !line.starts_with("```")).flat_map(|line| line.split('`').skip(1).step_by(2));
+    let spans = page
+        .lines()
+        .filter(|line| !line.starts_with("```"))
+        .flat_map(|line| line.split('`').skip(1).step_by(2));
     let of_flue = spans.filter(|span| span.starts_with("--") || span.starts_with("flue "));
-    let words = of_flue.flat_map(|span| span.split(" -- ").next().unwrap_or_default().split_whitespace());
-    let options = words.filter(|word| word.starts_with("--") && word.len() > 2 && !OTHERS.contains(word));
+    let words =
+        of_flue.flat_map(|span| span.split(" -- ").next().unwrap_or_default().split_whitespace());
+    let options =
+        words.filter(|word| word.starts_with("--") && word.len() > 2 && !OTHERS.contains(word));
     options.map(|word| word.split(['=', '|', '\\', ',']).next().unwrap_or_default()).collect()
 }
 
@@ -189,14 +201,17 @@ fn options_in_pages_exist() {
     assert_eq!(options_of("`--a B`, `flue x --b=1 -- p --c`, `ls --d`"), ["--a", "--b"]);
     let mut cli = Cli::command();
     cli.build();
-    let arguments = cli.get_subcommands().flat_map(Command::get_arguments).filter(|arg| !arg.is_hide_set());
+    let arguments =
+        cli.get_subcommands().flat_map(Command::get_arguments).filter(|arg| !arg.is_hide_set());
     let known: Vec<String> = arguments
         .flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default())
         .map(|name| format!("--{name}"))
         .collect();
     let mut findings = String::new();
     for (page, text) in super::blocks::pages() {
-        for option in options_of(&text).into_iter().filter(|option| !known.iter().any(|it| it == option)) {
+        for option in
+            options_of(&text).into_iter().filter(|option| !known.iter().any(|it| it == option))
+        {
             writeln!(findings, "{page}: no command has {option}").unwrap();
         }
     }

@@ -269,9 +269,8 @@ const SENTENCES: &[(&str, &[&str])] = &[
     ("docs/tools/wire.md", WIRE),
 ];
 
-const RUST: &[&str] = &[
-    "close the peer's window at {host_stack::stream::RECEIVE_QUEUE_BYTES_MAX}.",
-];
+const RUST: &[&str] =
+    &["close the peer's window at {host_stack::stream::RECEIVE_QUEUE_BYTES_MAX}."];
 
 const TRANSPORTS: &[&str] = &[
     "its own: `--addr IP/PREFIX`, at most {host_stack::host::ADDRESSES_MAX} |",
@@ -280,6 +279,8 @@ const TRANSPORTS: &[&str] = &[
     "messages of up to {rdma_over_tcp::rnic::COPY_ASIDE_MAX}, are copied",
     "for {rdma-over-tcp/src/rnic/qp.rs::WAITING_BYTES_MAX}, or for",
     "up to {rdma-over-tcp/src/transport/sockets/core.rs::RECEIVE_BYTES} per call to one buffer",
+    "queries epoll every {rdma-over-tcp/src/transport/sockets/core.rs::HOT_POLLS}th time",
+    "nothing in {rdma-over-tcp/src/transport/sockets/core.rs::HOT_MISSES_MAX} passes",
     "awaited for up to {rdma-over-tcp/src/transport/sockets/core.rs::FIN_WAIT_MAX} |",
     "keep-alive probes after {rdma_over_tcp::rnic::KEEP_ALIVE_IDLE}, every \
      {rdma_over_tcp::rnic::KEEP_ALIVE_INTERVAL}, three",
