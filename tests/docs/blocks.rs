@@ -41,7 +41,7 @@ const PROGRAMS: [&str; 11] = [
 ];
 /// Texts in the output of blocks, by page and a command of the block.
 const EXPECTED: &[(&str, &str, &[&str])] = &[
-    ("README.md", "flue lab", &["SHA-256", "RDMA Write", "RDMA Read"]),
+    ("README.md", "-- lab", &["SHA-256", "RDMA Write", "RDMA Read"]),
     ("README.md", "ib_write_bw", &["kernel sockets", "Transport type : IW", " 65536      5000 "]),
     (
         "docs/guide/quick-start.md",
@@ -52,7 +52,7 @@ const EXPECTED: &[(&str, &str, &[&str])] = &[
     (
         "docs/guide/quick-start.md",
         "tshark",
-        &["MPA Connection Request", "MPA Connection Reply", "Send", "Read Request"],
+        &["MPA Request Frame", "MPA Reply Frame", "Send", "Read Request"],
     ),
     (
         "docs/guide/verbs.md",
