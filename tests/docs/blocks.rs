@@ -48,7 +48,7 @@ const EXPECTED: &[(&str, &str, &[&str])] = &[
         "ibv_devinfo",
         &["hca_id:\tflue0", "iWARP", "PORT_ACTIVE", "ping data: rdma-ping-9"],
     ),
-    ("docs/guide/quick-start.md", "--drop 1", &[]),
+    ("docs/guide/quick-start.md", "--drop 1", &["client DISCONNECT EVENT"]),
     (
         "docs/guide/quick-start.md",
         "tshark",
