@@ -36,7 +36,7 @@ const UNSAFE: &[&str] = &[
     "tests/guard/src/counting.rs",
     // The C interface of libibverbs and librdmacm: structures of programs, and functions that they call.
     "verbs/abi/src",
-    "verbs/src",
+    "verbs/c/src",
     // The C interface of NDKPI: pointers of consumers, and functions that they call.
     "ndkpi/src",
     // Programs of verbs, and the memory that they register.
@@ -61,7 +61,7 @@ const GUESTS: &[&str] = &[
     "network/src",
     "control/src",
     "verbs/core/src",
-    "verbs/src",
+    "verbs/c/src",
     "ndkpi/src",
 ];
 /// Thread starts of the standard library, cut in two as [`BANNED`].

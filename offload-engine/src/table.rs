@@ -1,9 +1,9 @@
-//! Tables of objects with names that go stale: a name is a place and the generation of its object, and never finds the
-//! object that took the place later.
+//! Tables of objects with names that go stale: a name is a slot and the generation of its object, and never finds the
+//! object that took the slot later.
 //!
-//! The generations of a place begin at [`Table::starting_at`]'s first and grow by its step with each object. So tables
+//! The generations of a slot begin at [`Table::starting_at`]'s first and grow by its step with each object. So tables
 //! with the same step and different firsts have no name in common, and a name is given again only after 2^32 / step
-//! objects of one place. Insertion, lookup and removal take constant time; the memory of a place is kept.
+//! objects of one slot. Insertion, lookup and removal take constant time; the memory of a slot is kept.
 //!
 //! Beside `slotmap`, whose keys start where that crate decides, names are the caller's types, tables are bounded, and
 //! an object can learn its name before it is inserted.
@@ -13,18 +13,18 @@ use core::marker::PhantomData;
 
 /// A name: an index into the table and a generation.
 pub trait Name: Copy {
-    /// The name of a place's object of that generation.
+    /// The name of a slot's object of that generation.
     fn new(index: u32, generation: u32) -> Self;
 
-    /// The place.
+    /// The slot.
     fn index(self) -> u32;
 
-    /// The generation of the place.
+    /// The generation of the slot.
     fn generation(self) -> u32;
 }
 
 #[derive(Debug)]
-struct Place<T> {
+struct TableSlot<T> {
     /// That of the object, or of the next one.
     generation: u32,
     object: Option<T>,
@@ -33,7 +33,7 @@ struct Place<T> {
 /// A table of at most `objects_max` objects.
 #[derive(Debug)]
 pub struct Table<N, T> {
-    places: Vec<Place<T>>,
+    slots: Vec<TableSlot<T>>,
     free: Vec<u32>,
     objects_max: u32,
     first: u32,
@@ -49,7 +49,7 @@ impl<N: Name, T> Table<N, T> {
 
     /// An empty table, whose generations are `first`, `first + step` and so on.
     pub const fn starting_at(first: u32, step: u32, objects_max: u32) -> Self {
-        Self { places: Vec::new(), free: Vec::new(), objects_max, first, step, name: PhantomData }
+        Self { slots: Vec::new(), free: Vec::new(), objects_max, first, step, name: PhantomData }
     }
 
     /// Returns the name of the next object. `None`: the table is full, or no memory is left.
@@ -57,18 +57,18 @@ impl<N: Name, T> Table<N, T> {
         let index = match self.free.last() {
             Some(index) => *index,
             None => {
-                let index = u32::try_from(self.places.len()).ok()?;
+                let index = u32::try_from(self.slots.len()).ok()?;
                 if index >= self.objects_max {
                     return None;
                 }
-                self.places.try_reserve(1).ok()?;
+                self.slots.try_reserve(1).ok()?;
                 self.free.try_reserve(1).ok()?;
-                self.places.push(Place { generation: self.first, object: None });
+                self.slots.push(TableSlot { generation: self.first, object: None });
                 self.free.push(index);
                 index
             }
         };
-        Some(N::new(index, self.places[index as usize].generation))
+        Some(N::new(index, self.slots[index as usize].generation))
     }
 
     /// Inserts an object.
@@ -78,34 +78,34 @@ impl<N: Name, T> Table<N, T> {
     pub fn insert(&mut self, object: T) -> Result<N, T> {
         let Some(name) = self.next_name() else { return Err(object) };
         self.free.pop();
-        self.places[name.index() as usize].object = Some(object);
+        self.slots[name.index() as usize].object = Some(object);
         Ok(name)
     }
 
     /// Returns an object.
     #[inline]
     pub fn get(&self, name: N) -> Option<&T> {
-        let place = self.places.get(name.index() as usize)?;
-        if place.generation == name.generation() { place.object.as_ref() } else { None }
+        let slot = self.slots.get(name.index() as usize)?;
+        if slot.generation == name.generation() { slot.object.as_ref() } else { None }
     }
 
     /// As [`Table::get`], to be changed.
     #[inline]
     pub fn get_mut(&mut self, name: N) -> Option<&mut T> {
-        let place = self.places.get_mut(name.index() as usize)?;
-        if place.generation == name.generation() { place.object.as_mut() } else { None }
+        let slot = self.slots.get_mut(name.index() as usize)?;
+        if slot.generation == name.generation() { slot.object.as_mut() } else { None }
     }
 
-    /// Returns the object of a place, whatever its generation.
+    /// Returns the object of a slot, whatever its generation.
     #[inline]
     pub fn at(&self, index: usize) -> Option<&T> {
-        self.places.get(index)?.object.as_ref()
+        self.slots.get(index)?.object.as_ref()
     }
 
     /// As [`Table::at`], to be changed.
     #[inline]
     pub fn at_mut(&mut self, index: usize) -> Option<&mut T> {
-        self.places.get_mut(index)?.object.as_mut()
+        self.slots.get_mut(index)?.object.as_mut()
     }
 
     /// Removes an object.
@@ -114,18 +114,18 @@ impl<N: Name, T> Table<N, T> {
         self.remove_at(name.index() as usize)
     }
 
-    /// Removes the object of a place, whatever its generation.
+    /// Removes the object of a slot, whatever its generation.
     pub fn remove_at(&mut self, index: usize) -> Option<T> {
-        let place = self.places.get_mut(index)?;
-        let object = place.object.take()?;
-        place.generation = place.generation.wrapping_add(self.step);
+        let slot = self.slots.get_mut(index)?;
+        let object = slot.object.take()?;
+        slot.generation = slot.generation.wrapping_add(self.step);
         self.free.push(index as u32);
         Some(object)
     }
 
     /// Returns how many objects it has.
     pub const fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.slots.len() - self.free.len()
     }
 
     /// Returns true if it has no object.
@@ -135,15 +135,15 @@ impl<N: Name, T> Table<N, T> {
 
     /// Returns the objects with their names.
     pub fn iter(&self) -> impl Iterator<Item = (N, &T)> {
-        (0..).zip(&self.places).filter_map(|(index, place)| {
-            Some((N::new(index, place.generation), place.object.as_ref()?))
+        (0..).zip(&self.slots).filter_map(|(index, slot)| {
+            Some((N::new(index, slot.generation), slot.object.as_ref()?))
         })
     }
 
     /// Returns the objects, to be changed.
     #[inline]
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.places.iter_mut().filter_map(|place| place.object.as_mut())
+        self.slots.iter_mut().filter_map(|slot| slot.object.as_mut())
     }
 
     /// Returns the names of the objects.

@@ -27,7 +27,7 @@ use clap::{Args, ValueEnum};
 use flue_verbs_abi::settings;
 
 use flue_node::{NodeOptions, TAP_DEFAULT, launched::Launch, parse_interface};
-use flue_verbs_core::addresses::{Mapping, PortMapping};
+use flue_verbs_core::address::{AddressMapping, PortMapping};
 use host_stack::node::Progress;
 use rustix::fs::StatVfsMountFlags;
 
@@ -102,7 +102,7 @@ pub struct RunArgs {
     /// For programs that use one name for both worlds: where the program binds or connects to HOST it gets NODE, and
     /// it is shown HOST where NODE is meant. Other calls of the program, such as connect(2), are the kernel's.
     #[arg(long, value_name = "HOST=NODE")]
-    pub map: Vec<Mapping>,
+    pub map: Vec<AddressMapping>,
 
     /// RDMA port for a port of the program; repeat for more
     ///
@@ -217,7 +217,8 @@ impl RunArgs {
             ));
         }
         for (index, one) in self.map.iter().enumerate() {
-            let is_double = |other: &Mapping| other.host == one.host || other.node == one.node;
+            let is_double =
+                |other: &AddressMapping| other.host == one.host || other.node == one.node;
             if self.map[..index].iter().any(is_double) {
                 return Err(Failure::usage(format!("--map {one}: one of both is mapped already")));
             }

@@ -409,7 +409,9 @@ fn share(senders: [Sender; 3], seed: u64, warm_up: Duration, seconds: u64) -> (S
 /// Puts `text` into its part of the snapshot; the other parts stay. Not if it lacks cells.
 fn write(part: &str, text: &str) {
     let path: PathBuf =
-        [env!("CARGO_MANIFEST_DIR"), "docs", "measurements", "impaired-throughput.txt"].iter().collect();
+        [env!("CARGO_MANIFEST_DIR"), "docs", "measurements", "impaired-throughput.txt"]
+            .iter()
+            .collect();
     let old = fs::read_to_string(&path).unwrap_or_default();
     let mark = |part: &str| format!("== {part} ==\n");
     let kept = |part: &str| {

@@ -290,11 +290,11 @@ const TRANSPORTS: &[&str] = &[
 ];
 
 const VERBS_TAP: &[&str] = &[
-    "waits up to {verbs/core/src/engine.rs::LINGER_LIMIT} for FINs",
+    "waits up to {verbs/core/src/device.rs::LINGER_LIMIT} for FINs",
     "in shared memory, up to {node/src/launched/table.rs::CONNECTIONS_MAX}.",
 ];
 
-const VERBS: &[&str] = &["After {verbs/src/config.rs::END_WAIT} without progress"];
+const VERBS: &[&str] = &["After {verbs/c/src/config.rs::END_WAIT} without progress"];
 
 const SERVE: &[&str] = &[
     "At most {src/cmd/serve/mod.rs::CONNECTIONS_MAX} connections are open at once",
@@ -320,7 +320,7 @@ const ARCHITECTURE: &[&str] = &[
     "core's lock for {control/src/lib.rs::LOOK_MAX} of them at a time",
     "A batch ends with {EngineConfig::rx_batch_frames_max} frames or {EngineConfig::rx_batch_bytes_max}.",
     "cuts up to {offload_engine::engine::BURST_BYTES_MAX} into frames",
-    "{rdma-over-tcp/src/rnic/qp.rs::WAITING_BYTES_MAX} are not kept waiting",
+    "{rdma-over-tcp/src/rnic/queues/qp.rs::WAITING_BYTES_MAX} are not kept waiting",
     "when {host_stack::socket::AUTO_OFFLOAD_BYTES} have passed in one direction",
     "Send or Write of up to {rdma_over_tcp::rnic::COPY_ASIDE_MAX} is copied aside",
     "when the peer does not follow in {rnic::Config::terminate_timeout} ",

@@ -15,7 +15,7 @@ use super::{code, files, root};
 /// The order of one library's modules.
 struct Layers {
     sources: &'static str,
-    /// Modules from the bottom up: each may import those before it.
+    /// Modules from the bottom up: each may import those before it. The longest entry that has a file counts.
     order: &'static [&'static str],
     /// Modules in which certain words must not stand.
     pure: &'static [&'static str],
@@ -27,7 +27,28 @@ struct Layers {
 /// The codec knows no other crate of ours.
 const RDMA: Layers = Layers {
     sources: "rdma-over-tcp/src/",
-    order: &["error", "mpa", "ddp", "rdmap", "rnic", "transport", "adapter", "ndk"],
+    order: &[
+        "error",
+        "mpa",
+        "ddp",
+        "rdmap",
+        "rnic::config",
+        "rnic::status",
+        "rnic::objects",
+        "rnic::transport",
+        "rnic::memory",
+        "rnic::connection",
+        "rnic::stats",
+        "rnic::queues",
+        "rnic::tables",
+        "rnic::stream",
+        "rnic::rnic",
+        "rnic::calls",
+        "rnic",
+        "transport",
+        "adapter",
+        "ndk",
+    ],
     pure: &["error", "mpa", "ddp", "rdmap"],
     forbidden: &["smoltcp", "host_stack", "offload_engine", "flue"],
     has_parents: false,
@@ -104,45 +125,49 @@ const VERBS_CORE: Layers = Layers {
     sources: "verbs/core/src/",
     order: &[
         "errno",
-        "latch",
+        "sync",
         "process",
         "usage",
-        "events",
-        "addresses",
+        "event_queue",
+        "async_event",
+        "address",
         "completion",
-        "engine",
-        "memory",
+        "device",
+        "pd",
+        "mr",
+        "mw",
         "srq",
         "cq",
         "qp",
         "cm",
-        "loss",
+        "fatal",
         "rsocket",
     ],
-    pure: &["errno", "latch", "process", "completion"],
+    pure: &["errno", "sync", "process", "completion"],
     forbidden: &["libc", "flue_node", "host_stack"],
     has_parents: true,
 };
 
-/// The C interface: what it needs, each kind of object, and at last what opens the device and names all of them.
+/// C interface of `verbs/core`: helpers, a file for each object, then contexts, connection management and exports.
 const VERBS: Layers = Layers {
-    sources: "verbs/src/",
+    sources: "verbs/c/src/",
     order: &[
-        "text",
-        "read",
+        "enum_str",
+        "rate",
+        "event_queue",
         "settings",
-        "async_events",
         "fatal",
         "guard",
         "object",
         "fork",
         "unsupported",
-        "private",
+        "provider",
         "address",
         "ah",
-        "heir",
+        "inherit",
         "config",
-        "memory",
+        "pd",
+        "mr",
         "context",
         "request",
         "cq",
@@ -151,7 +176,7 @@ const VERBS: Layers = Layers {
         "qp",
         "device",
         "open",
-        "event",
+        "async_event",
         "cm",
         "rsocket",
         "exports",
@@ -404,8 +429,14 @@ fn edges<'a>(layers: &Layers, sources: &'a Crate) -> BTreeMap<&'a Path, BTreeSet
 /// What is wrong with the order.
 fn order_errors(layers: &Layers, sources: &Crate) -> String {
     let mut findings = String::new();
-    let position = |name: &String| layers.order.iter().position(|it| it == name);
-    let rank = |module: &Path| module.first().and_then(position);
+    let rank = |module: &Path| {
+        let has = |entry: &str| {
+            let parts: Vec<_> = entry.split("::").collect();
+            module.len() >= parts.len() && parts.iter().zip(module).all(|(part, name)| part == name)
+        };
+        let entries = layers.order.iter().enumerate().filter(|(_, entry)| has(entry));
+        entries.max_by_key(|(_, entry)| entry.len()).map(|(position, _)| position)
+    };
     for (module, imports) in edges(layers, sources) {
         let file = &sources[module];
         let Some(own) = rank(module) else {
@@ -501,6 +532,26 @@ fn interfaces_stand_on_the_adapter() {
     assert!(0 < ndk && 3 * ndk < all, "{ndk} lines of {all}");
 }
 
+/// A file of `verbs/c` is the C interface of the object whose file has the same path in `verbs/core`.
+#[test]
+fn files_of_verbs_state_their_layer() {
+    let head = |text: &str| text.lines().next().unwrap_or_default().to_owned();
+    let heads = |layers: &Layers| -> BTreeMap<String, String> {
+        let own = |(file, text): (String, String)| {
+            Some((file.strip_prefix(layers.sources)?.to_owned(), head(&text)))
+        };
+        sources(layers).into_iter().filter_map(own).collect()
+    };
+    let (c, core) = (heads(&VERBS), heads(&VERBS_CORE));
+    let shared: Vec<_> = c.keys().filter(|file| core.contains_key(*file)).collect();
+    assert!(shared.len() > 15, "{shared:?}");
+    for file in shared.into_iter().filter(|file| *file != "lib.rs") {
+        let (outer, inner) = (&c[file], &core[file]);
+        assert!(outer.starts_with("//! C interface of "), "verbs/c/src/{file}: {outer}");
+        assert!(!inner.starts_with("//! C interface"), "verbs/core/src/{file}: {inner}");
+    }
+}
+
 /// The files of a library, one of them with a line more.
 fn with(layers: &Layers, file: &str, line: &str) -> Crate {
     let mut sources = sources(layers);
@@ -519,7 +570,9 @@ fn what_is_out_of_order_is_found() {
         (&RDMA, "mpa/startup/frame.rs", "use super::super::super::rdmap::Opcode;"),
         (&RDMA, "ddp/receive.rs", "fn name() -> &'static str { crate::rdmap::Terminate::NAME }"),
         (&RDMA, "rdmap/read.rs", "pub(crate) use crate::ndk::NtStatus as S;\nuse crate::ndk::Cq;"),
-        (&RDMA, "rnic/qp.rs", "use crate::transport::NodeRnic;"),
+        (&RDMA, "rnic/queues/qp.rs", "use crate::transport::NodeRnic;"),
+        (&RDMA, "rnic/queues/wr.rs", "use crate::rnic::{Rnic, objects::id::QpId};"),
+        (&RDMA, "rnic/memory/fast.rs", "use super::super::queues::qp::Qp;"),
         (&RDMA, "transport/offloaded.rs", "use crate::ndk::Adapter;"),
         (&RDMA, "mpa/slab.rs", "use offload_engine::nbl::NetBuffer;"),
         (&ENGINE, "state.rs", "use crate::tcp::Event;"),
@@ -531,8 +584,8 @@ fn what_is_out_of_order_is_found() {
         (&HOST, "handoff/import.rs", "use crate::{host::Host, wire};"),
         (&HOST, "socket.rs", "use crate::host::HostConfig;"),
         (&HOST, "handoff/stage.rs", "use std::time::Instant;"),
-        (&VERBS_CORE, "events.rs", "use crate::engine::Engine;"),
-        (&VERBS_CORE, "engine.rs", "use crate::qp::Qp;"),
+        (&VERBS_CORE, "event_queue.rs", "use crate::device::Device;"),
+        (&VERBS_CORE, "device.rs", "use crate::qp::Qp;"),
         (&VERBS, "guard.rs", "use crate::context;"),
         (&VERBS, "cq.rs", "use crate::open::of_identifiers;"),
     ] {
@@ -560,7 +613,7 @@ fn circles_are_found() {
             "link/tun.rs",
         ),
         (&HOST, "use super::list;", ["host/connection.rs", "host/list.rs"], "host/history.rs"),
-        (&VERBS_CORE, "use crate::qp::Qp;", ["engine.rs", "cq.rs"], "events.rs"),
+        (&VERBS_CORE, "use crate::qp::Qp;", ["device.rs", "cq.rs"], "event_queue.rs"),
         (&VERBS, "use crate::qp;", ["mw.rs", "qp.rs"], "cq.rs"),
         (
             &unordered("src/"),

@@ -296,7 +296,7 @@ fn receive_wait() {
     }
     let (host, scratch) = (machine(), Scratch::new());
     let program = scratch.file("errors");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/verbs/tests/errors.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/verbs/c/tests/errors.c");
     let compiled = Command::new("cc")
         .arg("-o")
         .arg(&program)

@@ -325,7 +325,7 @@ fn a_tap_that_goes_away_is_the_end_of_the_device() {
     }
     let (plant, scratch) = (Plant::new(), Scratch::new());
     let program = scratch.file("device");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/verbs/tests/device.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/verbs/c/tests/device.c");
     let mut compiler = Command::new("cc");
     compiler.args(["-Wall", "-Werror", "-o"]).arg(&program).arg(source);
     compiler.args(["-libverbs", "-lrdmacm", "-lpthread"]);

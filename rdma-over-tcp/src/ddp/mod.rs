@@ -18,7 +18,7 @@ use crate::error::WireError;
 
 mod receive;
 
-pub use receive::{TaggedPlace, TaggedReceiver, UntaggedPlace, UntaggedReceiver};
+pub use receive::{TaggedPlacement, TaggedReceiver, UntaggedPlacement, UntaggedReceiver};
 
 /// Octets of a tagged header.
 pub const TAGGED_OCTETS: usize = 14;

@@ -8,9 +8,9 @@
 
 use super::{DdpError, Msn, QueueNumber, Stag, TaggedOffset, TaggedSegment, UntaggedSegment};
 
-/// Where an untagged payload goes.
+/// Placement of an untagged payload in its buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UntaggedPlace {
+pub struct UntaggedPlacement {
     /// First octet of the payload, counted from the start of the buffer.
     pub offset: u32,
     /// Length of the message, when this was its last segment (DDP-5.4-2).
@@ -56,7 +56,7 @@ impl UntaggedReceiver {
         segment: &UntaggedSegment,
         payload_octets: usize,
         capacity: Option<u32>,
-    ) -> Result<UntaggedPlace, DdpError> {
+    ) -> Result<UntaggedPlacement, DdpError> {
         let &UntaggedSegment { last, ulp, ulp_word, queue, msn, offset } = segment;
         if queue != self.queue {
             return Err(DdpError::InvalidQueue(queue));
@@ -84,13 +84,13 @@ impl UntaggedReceiver {
             self.octets = octets;
             self.ulp = Some((ulp, ulp_word));
         }
-        Ok(UntaggedPlace { offset, message_octets: last.then_some(octets) })
+        Ok(UntaggedPlacement { offset, message_octets: last.then_some(octets) })
     }
 }
 
 /// The position of a tagged segment in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TaggedPlace {
+pub struct TaggedPlacement {
     /// Octets of the message before this payload: 0 in its first segment.
     pub message_offset: u32,
     /// Length of the message, when this was its last segment.
@@ -136,11 +136,11 @@ impl TaggedReceiver {
         &mut self,
         segment: &TaggedSegment,
         payload_octets: usize,
-    ) -> Result<TaggedPlace, DdpError> {
+    ) -> Result<TaggedPlacement, DdpError> {
         let &TaggedSegment { last, ulp, stag, offset } = segment;
         let message_offset = match self.message {
             None if last && payload_octets == 0 => {
-                return Ok(TaggedPlace { message_offset: 0, message_octets: Some(0) });
+                return Ok(TaggedPlacement { message_offset: 0, message_octets: Some(0) });
             }
             None => 0,
             Some(message) if message.ulp != ulp => return Err(DdpError::Interleaved),
@@ -154,6 +154,6 @@ impl TaggedReceiver {
             .ok_or(DdpError::Bounds(offset))?;
         let next = offset.checked_add(payload_octets as u64).ok_or(DdpError::Wrap(offset))?;
         self.message = (!last).then_some(TaggedMessage { ulp, stag, next, octets });
-        Ok(TaggedPlace { message_offset, message_octets: last.then_some(octets) })
+        Ok(TaggedPlacement { message_offset, message_octets: last.then_some(octets) })
     }
 }

@@ -127,7 +127,7 @@ fn untagged_messages_do_not_mix() {
     );
     assert_eq!(
         receiver.accept(&send(1, 4, true), 4, Some(100)),
-        Ok(UntaggedPlace { offset: 4, message_octets: Some(8) })
+        Ok(UntaggedPlacement { offset: 4, message_octets: Some(8) })
     );
     assert_eq!(Msn(u32::MAX).next(), Msn(0));
 }
@@ -153,7 +153,7 @@ fn tagged_messages_are_followed() {
     let mut receiver = TaggedReceiver::new();
     assert_eq!(
         receiver.accept(&write(1, 1000, false), 100),
-        Ok(TaggedPlace { message_offset: 0, message_octets: None })
+        Ok(TaggedPlacement { message_offset: 0, message_octets: None })
     );
     assert!(receiver.is_in_message());
     let refused =
@@ -166,7 +166,7 @@ fn tagged_messages_are_followed() {
     assert_eq!(refused(response), WireError::OperationUnexpectedOpcode);
     assert_eq!(
         receiver.accept(&write(1, 1100, true), 10),
-        Ok(TaggedPlace { message_offset: 100, message_octets: Some(110) })
+        Ok(TaggedPlacement { message_offset: 100, message_octets: Some(110) })
     );
     assert!(!receiver.is_in_message());
 
@@ -184,7 +184,7 @@ fn zero_length_tagged_message() {
     let mut receiver = TaggedReceiver::new();
     assert_eq!(
         receiver.accept(&write(0, u64::MAX, true), 0),
-        Ok(TaggedPlace { message_offset: 0, message_octets: Some(0) })
+        Ok(TaggedPlacement { message_offset: 0, message_octets: Some(0) })
     );
     assert!(!receiver.is_in_message());
 }

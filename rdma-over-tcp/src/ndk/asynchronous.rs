@@ -72,7 +72,7 @@ use super::{
     Adapter, Begun, CallError, Connector, Cq, CqNotify, Ended, Listener, NdkResultEx, NtStatus, Qp,
     ReadLimit,
     call::peer_data,
-    outcome::{Place, Wakers},
+    outcome::{WakerRegistration, Wakers},
     turn_away,
 };
 
@@ -119,13 +119,13 @@ impl Completions {
     /// The queue has failed, and its completions are lost: [`NtStatus::BUFFER_OVERFLOW`] (NDK-CQ-13),
     /// [`NtStatus::INTERNAL_ERROR`]: the device is gone.
     pub async fn next(&self, results: &mut [NdkResultEx]) -> Result<usize, NtStatus> {
-        let mut place = self.notified.wakers.place();
-        poll_fn(|context| self.poll_next(&mut place, context, results)).await
+        let mut registration = self.notified.wakers.registration();
+        poll_fn(|context| self.poll_next(&mut registration, context, results)).await
     }
 
     fn poll_next(
         &self,
-        place: &mut Place,
+        registration: &mut WakerRegistration,
         context: &Context<'_>,
         results: &mut [NdkResultEx],
     ) -> Poll<Result<usize, NtStatus>> {
@@ -137,7 +137,7 @@ impl Completions {
             return Poll::Ready(Err(*status));
         }
         // In this order: what has come since the poll satisfies the arm at once (NDK-CQ-4, NDK-CQ-11).
-        place.register(context);
+        registration.register(context);
         self.cq.arm(CqNotify::Any);
         Poll::Pending
     }
@@ -217,9 +217,9 @@ impl Incoming {
 
     /// Waits for the next connection, to be accepted or rejected.
     pub async fn next(&mut self) -> Connector {
-        let mut place = self.queue.wakers.place();
+        let mut registration = self.queue.wakers.registration();
         poll_fn(|context| {
-            place.register(context);
+            registration.register(context);
             let next = self.queue.connectors.lock().pop_front();
             next.map_or(Poll::Pending, Poll::Ready)
         })
@@ -323,11 +323,12 @@ impl Connection {
         completions: &Completions,
         results: &mut [NdkResultEx],
     ) -> Result<usize, NtStatus> {
-        let (mut ended, mut place) = (self.ended(), completions.notified.wakers.place());
+        let (mut ended, mut registration) =
+            (self.ended(), completions.notified.wakers.registration());
         poll_fn(|context| {
             // Looked at first: completions that came before the end are taken after it.
             let has_ended = Pin::new(&mut ended).poll(context).is_ready();
-            match completions.poll_next(&mut place, context, results) {
+            match completions.poll_next(&mut registration, context, results) {
                 Poll::Pending if has_ended => Poll::Ready(Ok(0)),
                 outcome => outcome,
             }

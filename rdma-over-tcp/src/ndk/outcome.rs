@@ -25,24 +25,24 @@ struct Waiting {
 }
 
 impl Wakers {
-    /// Registers the task at its place, or at a new one. What it waits for is looked at afterwards, or a wake-up may be
+    /// Registers the task anew, or under a new number. What it waits for is looked at afterwards, or a wake-up may be
     /// lost.
-    fn register(&self, place: &mut Option<u64>, context: &Context<'_>) {
+    fn register(&self, registration: &mut Option<u64>, context: &Context<'_>) {
         let mut waiting = self.0.lock();
         let Waiting { next, wakers } = &mut *waiting;
-        match wakers.iter_mut().find(|(number, _)| *place == Some(*number)) {
+        match wakers.iter_mut().find(|(number, _)| *registration == Some(*number)) {
             Some((_, waker)) => waker.clone_from(context.waker()),
             None => {
-                *place = Some(*next);
+                *registration = Some(*next);
                 wakers.push((*next, context.waker().clone()));
                 *next += 1;
             }
         }
     }
 
-    fn give_up(&self, place: Option<u64>) {
-        if place.is_some() {
-            self.0.lock().wakers.retain(|(number, _)| Some(*number) != place);
+    fn give_up(&self, registration: Option<u64>) {
+        if registration.is_some() {
+            self.0.lock().wakers.retain(|(number, _)| Some(*number) != registration);
         }
     }
 
@@ -54,27 +54,27 @@ impl Wakers {
         }
     }
 
-    /// A place for one task.
-    pub(super) fn place(self: &Arc<Self>) -> Place {
-        Place { wakers: self.clone(), number: None }
+    /// Registration of one task, which is not in force yet.
+    pub(super) fn registration(self: &Arc<Self>) -> WakerRegistration {
+        WakerRegistration { wakers: self.clone(), number: None }
     }
 }
 
-/// A task's place among the wakers, which it gives up when it waits no longer.
+/// Registration of a task with the wakers, which ends when it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct WakerRegistration {
     wakers: Arc<Wakers>,
     number: Option<u64>,
 }
 
-impl Place {
+impl WakerRegistration {
     /// Registers the task until the next wake-up. What it waits for is looked at afterwards.
     pub(super) fn register(&mut self, context: &Context<'_>) {
         self.wakers.register(&mut self.number, context);
     }
 }
 
-impl Drop for Place {
+impl Drop for WakerRegistration {
     fn drop(&mut self) {
         self.wakers.give_up(self.number);
     }
@@ -90,19 +90,19 @@ struct Shared<T> {
 #[derive(Debug)]
 struct Outcome<T> {
     shared: Arc<Shared<T>>,
-    place: Option<u64>,
+    registration: Option<u64>,
 }
 
 impl<T> Clone for Outcome<T> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone(), place: None }
+        Self { shared: self.shared.clone(), registration: None }
     }
 }
 
 impl<T> Default for Outcome<T> {
     fn default() -> Self {
         let shared = Shared { value: OnceLock::new(), wakers: Wakers::default() };
-        Self { shared: Arc::new(shared), place: None }
+        Self { shared: Arc::new(shared), registration: None }
     }
 }
 
@@ -119,7 +119,7 @@ impl<T: Copy> Outcome<T> {
 
     fn poll(&mut self, context: &Context<'_>) -> Poll<T> {
         if self.get().is_none() {
-            self.shared.wakers.register(&mut self.place, context);
+            self.shared.wakers.register(&mut self.registration, context);
         }
         self.get().map_or(Poll::Pending, Poll::Ready)
     }
@@ -127,7 +127,7 @@ impl<T: Copy> Outcome<T> {
 
 impl<T> Drop for Outcome<T> {
     fn drop(&mut self) {
-        self.shared.wakers.give_up(self.place);
+        self.shared.wakers.give_up(self.registration);
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     error::{EndReason, ErrorNumber, Loss, Truncation, WireError},
     rnic::{
         ConnectCause,
-        cq::{Arrival, Completion, WcOpcode},
+        queues::cq::{Arrival, Completion, WcOpcode},
     },
 };
 

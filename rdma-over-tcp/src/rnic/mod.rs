@@ -1,6 +1,21 @@
 //! The RDMA adapter: RFC 5040 and RFC 5041 with the objects of the RDMA Protocol Verbs draft
 //! (draft-hilland-rddp-verbs), in words of its own that every interface maps.
 //!
+//! The modules, from the bottom up; each uses only those before it:
+//!
+//! | module | contents |
+//! |---|---|
+//! | `config`, `status`, `transport` | limits and policies; outcomes; the contract with the byte stream below MPA |
+//! | `objects/` | identifiers and lifetimes of all objects |
+//! | `memory/` | registered buffers, regions, windows, logical address mappings, the check of every access |
+//! | `connection/` | connectors, listeners, endpoints, and causes of failures |
+//! | `stats` | counters and snapshots |
+//! | `queues/` | work requests, queue pairs, send, receive and completion queues |
+//! | `tables/` | all objects of an adapter, and the rules that connect them |
+//! | `stream/` | one connection: MPA start-up, transmit, receive, teardown |
+//! | `rnic` | [`Rnic`]: objects, streams, timers, and the calls of the transport |
+//! | `calls/` | the calls of consumers |
+//!
 //! [`Rnic`] is a passive state machine. Calls of the transport and of consumers go in; lists of FPDUs, commands to the
 //! transport and callbacks come out. It has no thread and no clock; STags are drawn from a seeded generator.
 //!
@@ -9,7 +24,7 @@
 //! transport -> FPDUs -> registered memory, completion queue -> callback, outside of any lock
 //! ```
 //!
-//! Two interfaces are all that it knows: the trait `transport::Transport` below MPA, and above it the methods of
+//! Two interfaces are all that it knows: the trait `transport::LlpStream` below MPA, and above it the methods of
 //! [`Rnic`] that an interface such as [`ndk`](crate::ndk) maps. Limits are those of [`Limits`], [`Capabilities`] and
 //! [`Config`].
 //!
@@ -26,74 +41,55 @@
 
 #![forbid(unsafe_code)]
 
-mod bind;
-mod cause;
+pub(crate) mod calls;
 mod config;
-pub(crate) mod connect;
 mod connection;
-pub(crate) mod connector;
-pub(crate) mod cq;
-mod create;
-mod deferral;
-mod device;
-mod endpoint;
-mod fast;
-pub(crate) mod id;
-mod lam;
-mod later;
-pub(crate) mod lifetime;
-pub(crate) mod listener;
-mod map;
-mod memory;
-mod objects;
-mod pd;
-pub(crate) mod post;
-pub(crate) mod qp;
-mod query;
-mod read_limit;
-mod receive_queue;
-pub(crate) mod region;
-mod registration;
-mod send_queue;
-mod sges;
-mod share;
-mod shared_endpoint;
-mod shared_receive;
-mod spans;
-mod srq;
+pub(crate) mod memory;
+pub(crate) mod objects;
+pub(crate) mod queues;
+#[expect(clippy::module_inception, reason = "the file of `Rnic`")]
+mod rnic;
 mod stats;
 mod status;
 mod stream;
+mod tables;
 pub(crate) mod transport;
-mod window;
-pub(crate) mod wr;
 
 pub use self::{
-    cause::ConnectCause,
+    calls::post::{FastRegister, Urgency},
     config::{
         CallbackThread, Capabilities, Config, Deferral, FpduSize, KEEP_ALIVE_IDLE,
         KEEP_ALIVE_INTERVAL, KEEP_ALIVE_PROBES, Limits, ListenerConfig,
     },
-    connector::{ConnectionData, ConnectorState, DisconnectEvent},
-    cq::{Arm, Arrival, Completion, CompletionQueue, CqModeration, Notification, WcOpcode},
-    device::Rnic,
-    fast::FastMemory,
-    id::{
-        ConnectorId, CqId, Id, Key, LamId, ListenerId, PdId, QpId, RegionId, SharedEndpointId,
-        SrqId, StreamId, WindowId,
+    connection::{
+        cause::ConnectCause,
+        connector::{ConnectionData, ConnectorState, DisconnectEvent},
+        listener::ConnectEvent,
+        read_limit::ReadLimit,
     },
-    lam::LogicalMemory,
-    lifetime::{Callback, Close, CloseCompletion, RequestCompletion},
-    listener::ConnectEvent,
-    memory::{PAGE_SIZE, RegisteredBuffer},
-    post::{FastRegister, Urgency},
-    qp::{LatePosts, QpConfig, QpEvent, QpLimits, QpNotification, QpState, Unpolled},
-    read_limit::ReadLimit,
-    region::{Access, FastRegisterLimits},
-    srq::{SrqAttributes, SrqConfig, SrqEvent, SrqNotification},
+    memory::{
+        buffer::{PAGE_SIZE, RegisteredBuffer},
+        fast::FastMemory,
+        lam::LogicalMemory,
+        region::FastRegisterLimits,
+        registration::Access,
+        window::{Bind, Revocable, WindowType},
+    },
+    objects::{
+        id::{
+            ConnectorId, CqId, Id, Key, LamId, ListenerId, PdId, QpId, RegionId, SharedEndpointId,
+            SrqId, StreamId, WindowId,
+        },
+        lifetime::{Callback, Close, CloseCompletion, RequestCompletion},
+    },
+    queues::{
+        cq::{Arm, Arrival, Completion, CompletionQueue, CqModeration, Notification, WcOpcode},
+        qp::{LatePosts, QpConfig, QpEvent, QpLimits, QpNotification, QpState, Unpolled},
+        srq::{SrqAttributes, SrqConfig, SrqEvent, SrqNotification},
+        wr::{Data, Operation, Remote, Sge, WrFlags},
+    },
+    rnic::Rnic,
     stats::{ConnectionEntry, Counters, History, QpStats},
     status::{ConnectError, CqFailure, VerbError, WcStatus},
     stream::COPY_ASIDE_MAX,
-    window::{Bind, Revocable, WindowType},
-    wr::{Data, Operation, Remote, Sge, WrFlags},
 };

@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 
 use offload_engine::time::Instant;
 
-use super::read_limit::ReadLimit;
+use super::connection::read_limit::ReadLimit;
 use crate::mpa::startup::Negotiated;
 
 /// Counters of an adapter. Octets and frames of layer 2 are counted by the link.

@@ -2,7 +2,7 @@
 //!
 //! A transport carries ordered byte streams. It takes [`Command`]s from the adapter and carries them out, calls the
 //! adapter when something happens to a stream (the `handle_*` methods of [`Rnic`](super::Rnic)), and lends it a
-//! [`Transport`] during those calls. It calls `handle_room` for the streams of `next_kick`: they have something to
+//! [`LlpStream`] during those calls. It calls `handle_room` for the streams of `next_kick`: they have something to
 //! send. A stream keeps its [`StreamId`] for its whole life, wherever the transport moves it meanwhile.
 
 use core::net::SocketAddr;
@@ -13,16 +13,16 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-use super::id::{ListenerId, SharedEndpointId, StreamId};
+use super::objects::id::{ListenerId, SharedEndpointId, StreamId};
 use crate::mpa::GatherList;
 
-/// A way into one stream, during a call of the transport.
-pub(crate) trait Transport {
+/// Stream of the lower layer protocol (LLP, RFC 5040), lent to the adapter during a call of the transport.
+pub(crate) trait LlpStream {
     /// A list of buffers that leave in one piece: some FPDUs. The transport reads the buffers where they lie.
     type List: GatherList<Payload = Span>;
 
     /// Whether the transport keeps received data that the adapter does not accept, and delivers it again after
-    /// [`Transport::resume_receive`].
+    /// [`LlpStream::resume_receive`].
     const MAY_REFUSE: bool;
 
     /// The adapter takes data again: what it has not taken comes next.
@@ -54,7 +54,7 @@ pub(crate) trait Transport {
     /// Bytes queued and not acknowledged.
     fn send_outstanding(&self) -> usize;
 
-    /// Bytes that the peer has not acknowledged, wherever they wait: as [`Transport::send_outstanding`], and what the
+    /// Bytes that the peer has not acknowledged, wherever they wait: as [`LlpStream::send_outstanding`], and what the
     /// transport has passed on. For rare questions: it may be a system call.
     fn unacknowledged(&self) -> usize {
         self.send_outstanding()

@@ -11,7 +11,7 @@ use host_stack::{socket::SEND_CREDIT_BYTES, stream::OffloadState, switch::Switch
 use offload_engine::{nbl::NetBufferList, time::Instant};
 
 use super::offloaded::{Buffers, Spare};
-use crate::rnic::transport::Transport;
+use crate::rnic::transport::LlpStream;
 
 /// Bytes of the largest segment until the host stack has reported it: every path carries them (RFC 9293 §3.7.1).
 const DEFAULT_MSS: usize = 536;
@@ -37,7 +37,7 @@ pub(super) struct HostIo<'a> {
     pub(super) spare: &'a mut Spare,
 }
 
-impl Transport for HostIo<'_> {
+impl LlpStream for HostIo<'_> {
     type List = Buffers;
 
     const MAY_REFUSE: bool = false;

@@ -12,7 +12,7 @@ use offload_engine::{memory::to_vec, nbl::NetBuffer, time::Instant};
 use super::offloaded::{Buffers, Spare};
 use crate::rnic::{
     Rnic, StreamId,
-    transport::{StreamEvent, Transport},
+    transport::{LlpStream, StreamEvent},
 };
 
 /// Bytes that an end may have on their way.
@@ -61,7 +61,7 @@ pub(super) struct LoopIo<'a> {
     spare: &'a mut Spare,
 }
 
-impl Transport for LoopIo<'_> {
+impl LlpStream for LoopIo<'_> {
     type List = Buffers;
 
     const MAY_REFUSE: bool = false;

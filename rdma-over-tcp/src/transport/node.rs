@@ -28,10 +28,13 @@ use super::{
     looped::LoopbackConnections,
     offloaded::{Io, Spare},
 };
-use crate::rnic::{
-    self, Config, ConnectError, FpduSize, Rnic, StreamId,
-    id::{ListenerId, SharedEndpointId},
-    transport::{Command, Reservation, StreamEvent, Transport},
+use crate::{
+    rnic,
+    rnic::{
+        Config, ConnectError, FpduSize, Rnic, StreamId,
+        objects::id::{ListenerId, SharedEndpointId},
+        transport::{Command, LlpStream, Reservation, StreamEvent},
+    },
 };
 
 /// A call of the adapter for one stream.
@@ -47,7 +50,7 @@ enum Call<'a> {
 impl Call<'_> {
     /// Returns how many of the bytes are taken.
     #[inline(always)]
-    fn to(self, rnic: &mut Rnic, id: StreamId, io: &mut impl Transport) -> usize {
+    fn to(self, rnic: &mut Rnic, id: StreamId, io: &mut impl LlpStream) -> usize {
         match self {
             Self::Received(data) => return rnic.handle_received(id, io, data),
             Self::Open => rnic.handle_open(id, io),

@@ -12,7 +12,7 @@ use offload_engine::{
     time::Instant,
 };
 
-use crate::{mpa::GatherList, rnic::transport::Transport};
+use crate::{mpa::GatherList, rnic::transport::LlpStream};
 
 /// Net buffers kept for reuse.
 const SPARE_MAX: usize = 1024;
@@ -83,7 +83,7 @@ pub(super) struct Io<'a, 'b> {
     pub(super) spare: &'a mut Spare,
 }
 
-impl Transport for Io<'_, '_> {
+impl LlpStream for Io<'_, '_> {
     type List = Buffers;
 
     const MAY_REFUSE: bool = true;

@@ -1,4 +1,4 @@
-//! Completions in the numbers of `ibv_wc`.
+//! Conversion of completions to the numbers of `ibv_wc`.
 
 use rdma_over_tcp::rnic::{Arrival, Completion, WcOpcode, WcStatus};
 

@@ -1,4 +1,4 @@
-//! Completion queues and their channels.
+//! Completion queue: depth, notifications, channel, lifetime.
 
 use std::{
     fmt,
@@ -11,15 +11,15 @@ use std::{
 use rdma_over_tcp::rnic::{Arm, Completion, CompletionQueue, CqFailure, CqId, Key};
 
 use crate::{
-    engine::Engine,
+    device::Device,
     errno::Errno,
-    events::{Acknowledgements, Closed, EventQueue, Listener},
+    event_queue::{Acknowledgements, Closed, EventCallback, EventQueue},
 };
 
 /// A channel for events of completion queues: each names the queue that has something new.
 #[derive(Debug)]
 pub struct CompletionChannel {
-    events: EventQueue<Arc<Announcer>>,
+    events: EventQueue<Arc<CqNotifier>>,
     /// Queues on it.
     queues: AtomicUsize,
 }
@@ -34,7 +34,7 @@ impl CompletionChannel {
     }
 
     /// Its events' queue, with the descriptor.
-    pub const fn events(&self) -> &EventQueue<Arc<Announcer>> {
+    pub const fn events(&self) -> &EventQueue<Arc<CqNotifier>> {
         &self.events
     }
 
@@ -44,7 +44,7 @@ impl CompletionChannel {
     /// # Errors
     /// There is none, and none will come.
     pub fn take(&self) -> Result<Option<usize>, Closed> {
-        let event = self.events.take(|announcer| announcer.acknowledgements.taken())?;
+        let event = self.events.take(|notifier| notifier.acknowledgements.taken())?;
         Ok(event.map(|event| event.name.load(Ordering::Relaxed)))
     }
 
@@ -56,49 +56,49 @@ impl CompletionChannel {
 
 /// What a failure of a queue calls, with the program's name of it: an asynchronous event, unless the queue is
 /// destroyed: then the flag is set, before events that wait are withdrawn.
-pub type Overrun = Box<dyn Fn(usize, &AtomicBool) + Send + Sync>;
+pub type OverrunHandler = Box<dyn Fn(usize, &AtomicBool) + Send + Sync>;
 
 /// The part of a queue that announces completions. It outlives the queue while an announcement is under way.
-pub struct Announcer {
+pub struct CqNotifier {
     channel: Option<Arc<CompletionChannel>>,
     /// Of a queue without a channel.
-    listener: Option<Listener>,
+    callback: Option<EventCallback>,
     /// The program's name of the queue: its address.
     name: AtomicUsize,
     /// The queue is destroyed.
-    is_gone: AtomicBool,
-    is_failure_told: AtomicBool,
+    is_destroyed: AtomicBool,
+    is_failure_reported: AtomicBool,
     acknowledgements: Acknowledgements,
-    overrun: Overrun,
+    overrun: OverrunHandler,
 }
 
-impl fmt::Debug for Announcer {
+impl fmt::Debug for CqNotifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Announcer({:#x})", self.name.load(Ordering::Relaxed))
     }
 }
 
-impl Announcer {
+impl CqNotifier {
     /// A satisfied arm, or the failure of the queue.
-    fn announce(self: &Arc<Self>, outcome: Result<(), CqFailure>) {
+    fn notify(self: &Arc<Self>, outcome: Result<(), CqFailure>) {
         // A failed queue announces itself with each arm.
         if let Err(failure) = outcome {
-            let is_told = self.is_failure_told.swap(true, Ordering::Relaxed);
+            let is_reported = self.is_failure_reported.swap(true, Ordering::Relaxed);
             match failure {
-                CqFailure::Overrun if !is_told => {
-                    (self.overrun)(self.name.load(Ordering::Relaxed), &self.is_gone);
+                CqFailure::Overrun if !is_reported => {
+                    (self.overrun)(self.name.load(Ordering::Relaxed), &self.is_destroyed);
                 }
                 // An event for what was flushed. Another one for each arm would keep a program busy that arms the queue
                 // and waits, and that the wait itself tells of the loss.
-                CqFailure::DeviceLost if is_told => return,
+                CqFailure::DeviceLost if is_reported => return,
                 CqFailure::Overrun | CqFailure::DeviceLost => {}
             }
         }
         if let Some(channel) = &self.channel {
-            channel.events.push_unless(self.clone(), || self.is_gone.load(Ordering::Relaxed));
+            channel.events.push_unless(self.clone(), || self.is_destroyed.load(Ordering::Relaxed));
         }
-        if let Some(Listener(listener)) = &self.listener {
-            listener();
+        if let Some(EventCallback(callback)) = &self.callback {
+            callback();
         }
     }
 }
@@ -106,10 +106,10 @@ impl Announcer {
 /// A completion queue.
 #[derive(Debug)]
 pub struct Cq {
-    engine: &'static Engine,
+    device: &'static Device,
     id: CqId,
     queue: Arc<CompletionQueue>,
-    announcer: Arc<Announcer>,
+    notifier: Arc<CqNotifier>,
     /// Queue pairs on it.
     pub(crate) users: AtomicUsize,
 }
@@ -120,58 +120,58 @@ impl Cq {
     /// # Errors
     /// `EINVAL`: none, or more than the adapter allows. `ENOMEM`.
     pub fn new(
-        engine: &'static Engine,
+        device: &'static Device,
         entries: u32,
         channel: Option<Arc<CompletionChannel>>,
-        overrun: Overrun,
+        overrun: OverrunHandler,
     ) -> Result<(Self, u32), Errno> {
-        Self::announced(engine, entries, channel, None, overrun)
+        Self::with_notifier(device, entries, channel, None, overrun)
     }
 
-    /// A queue for at least `entries` completions that calls `listener` with each notification, and when it fails.
+    /// A queue for at least `entries` completions that calls `callback` with each notification, and when it fails.
     ///
     /// # Errors
     /// As [`Cq::new`].
-    pub(crate) fn with_listener(
-        engine: &'static Engine,
+    pub(crate) fn with_callback(
+        device: &'static Device,
         entries: u32,
-        listener: Listener,
+        callback: EventCallback,
     ) -> Result<Self, Errno> {
-        let overrun: Overrun = Box::new(|_, _| {});
-        Ok(Self::announced(engine, entries, None, Some(listener), overrun)?.0)
+        let overrun: OverrunHandler = Box::new(|_, _| {});
+        Ok(Self::with_notifier(device, entries, None, Some(callback), overrun)?.0)
     }
 
-    fn announced(
-        engine: &'static Engine,
+    fn with_notifier(
+        device: &'static Device,
         entries: u32,
         channel: Option<Arc<CompletionChannel>>,
-        listener: Option<Listener>,
-        overrun: Overrun,
+        callback: Option<EventCallback>,
+        overrun: OverrunHandler,
     ) -> Result<(Self, u32), Errno> {
-        engine.check()?;
-        let depth = depth(entries, engine.limits().cq_depth_max)?;
-        let announcer = Arc::new(Announcer {
+        device.check()?;
+        let depth = depth(entries, device.limits().cq_depth_max)?;
+        let notifier = Arc::new(CqNotifier {
             channel,
-            listener,
+            callback,
             name: AtomicUsize::new(0),
-            is_gone: AtomicBool::new(false),
-            is_failure_told: AtomicBool::new(false),
+            is_destroyed: AtomicBool::new(false),
+            is_failure_reported: AtomicBool::new(false),
             acknowledgements: Acknowledgements::default(),
             overrun,
         });
-        let announces = announcer.clone();
-        let notification = Arc::new(move |outcome| announces.announce(outcome));
-        let (id, queue) = engine.with(|core, _| core.create_cq(depth, notification))?;
+        let notifies = notifier.clone();
+        let notification = Arc::new(move |outcome| notifies.notify(outcome));
+        let (id, queue) = device.with(|core, _| core.create_cq(depth, notification))?;
         queue.watch_failure();
-        if let Some(channel) = &announcer.channel {
+        if let Some(channel) = &notifier.channel {
             channel.queues.fetch_add(1, Ordering::Relaxed);
         }
-        Ok((Self { engine, id, queue, announcer, users: AtomicUsize::new(0) }, depth))
+        Ok((Self { device, id, queue, notifier, users: AtomicUsize::new(0) }, depth))
     }
 
     /// Says how the program calls it.
     pub fn set_name(&self, name: usize) {
-        self.announcer.name.store(name, Ordering::Relaxed);
+        self.notifier.name.store(name, Ordering::Relaxed);
     }
 
     pub(crate) const fn id(&self) -> CqId {
@@ -179,20 +179,20 @@ impl Cq {
     }
 
     /// The adapter.
-    pub const fn engine(&self) -> &'static Engine {
-        self.engine
+    pub const fn device(&self) -> &'static Device {
+        self.device
     }
 
     /// Moves completions out; returns how many. A queue that is empty has the sockets looked at once.
     ///
     /// # Errors
-    /// As [`Engine::check`].
+    /// As [`Device::check`].
     #[inline]
     pub fn poll<R: From<Completion>>(&self, results: &mut [R]) -> Result<usize, Errno> {
-        self.engine.check()?;
+        self.device.check()?;
         match self.queue.poll(results) {
             0 => {
-                let is_busy = self.engine.progress();
+                let is_busy = self.device.progress();
                 let count = self.queue.poll(results);
                 if count == 0 && !is_busy {
                     // Programs poll without a pause, and with few CPUs whom they wait for needs theirs.
@@ -212,11 +212,11 @@ impl Cq {
     /// Asks for an event with the next completion, or the next that is solicited or an error.
     ///
     /// # Errors
-    /// As [`Engine::check`].
+    /// As [`Device::check`].
     pub fn request_notification(&self, solicited_only: bool) -> Result<(), Errno> {
-        self.engine.check()?;
+        self.device.check()?;
         let arm = if solicited_only { Arm::Solicited } else { Arm::Next };
-        self.engine.with(|core, _| core.arm_cq(self.id, arm));
+        self.device.with(|core, _| core.arm_cq(self.id, arm));
         Ok(())
     }
 
@@ -225,34 +225,34 @@ impl Cq {
     /// # Errors
     /// `EINVAL`: none, more than the adapter allows, or more are in it.
     pub fn resize(&self, entries: u32) -> Result<u32, Errno> {
-        self.engine.check()?;
-        let depth = depth(entries, self.engine.limits().cq_depth_max)?;
-        self.engine.with(|core, _| core.resize_cq(self.id, depth))?;
+        self.device.check()?;
+        let depth = depth(entries, self.device.limits().cq_depth_max)?;
+        self.device.with(|core, _| core.resize_cq(self.id, depth))?;
         Ok(depth)
     }
 
     /// The program has acknowledged events.
     pub fn acknowledge(&self, events: u32) {
-        self.announcer.acknowledgements.acknowledged(events.into());
+        self.notifier.acknowledgements.acknowledged(events.into());
     }
 
     /// Ends it. Events that the program has not taken are withdrawn; those that it has taken are waited for.
     ///
     /// # Errors
-    /// `EBUSY`: queue pairs use it. As [`Engine::check`].
+    /// `EBUSY`: queue pairs use it. As [`Device::check`].
     pub fn destroy(&self) -> Result<(), Errno> {
         if self.users.load(Ordering::Relaxed) > 0 {
             return Err(Errno::BUSY);
         }
-        self.announcer.is_gone.store(true, Ordering::Relaxed);
-        if let Some(channel) = &self.announcer.channel {
-            channel.events.withdraw(|event| Arc::ptr_eq(event, &self.announcer));
+        self.notifier.is_destroyed.store(true, Ordering::Relaxed);
+        if let Some(channel) = &self.notifier.channel {
+            channel.events.withdraw(|event| Arc::ptr_eq(event, &self.notifier));
             channel.queues.fetch_sub(1, Ordering::Relaxed);
         }
-        self.announcer.acknowledgements.wait();
-        self.engine.check()?;
+        self.notifier.acknowledgements.wait();
+        self.device.check()?;
         // It may pend on a queue pair that waits for its identifier's end. Nobody hears of it any more.
-        let _ = self.engine.with(|core, _| core.close(Key::Cq(self.id), Box::new(|| {})));
+        let _ = self.device.with(|core, _| core.close(Key::Cq(self.id), Box::new(|| {})));
         Ok(())
     }
 }

@@ -1,12 +1,18 @@
 //! Errors as verbs programs see them: numbers of errno(3).
 
-use std::io;
+use std::{fmt, io};
 
 use rdma_over_tcp::rnic::{ConnectError, VerbError};
 
 /// An error number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Errno(pub i32);
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        io::Error::from_raw_os_error(self.0).fmt(f)
+    }
+}
 
 macro_rules! numbers {
     ($($name:ident)*) => {

@@ -5,22 +5,25 @@
 //! connection identifiers, numbers of statuses and events, lifetimes, and what is counted for which acknowledgement.
 //! Queues, memory protection and the protocol are the core's.
 //!
-//! Nothing here is unsafe, prints, or keeps a thread of its own; the core's has one for all ([`engine`]).
+//! Nothing here is unsafe, prints, or keeps a thread of its own; the core's has one for all ([`device`]).
 
 #![forbid(unsafe_code)]
 
-pub mod addresses;
+pub mod address;
+pub mod async_event;
 pub mod cm;
 pub mod completion;
 pub mod cq;
-pub mod engine;
+pub mod device;
 pub mod errno;
-pub mod events;
-mod latch;
-pub mod loss;
-pub mod memory;
+pub mod event_queue;
+pub mod fatal;
+pub mod mr;
+pub mod mw;
+pub mod pd;
 pub mod process;
 pub mod qp;
 pub mod rsocket;
 pub mod srq;
+mod sync;
 pub mod usage;

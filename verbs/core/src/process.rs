@@ -1,11 +1,11 @@
-//! Which process this is: each generation of processes has an adapter, and objects, of its own ([`crate::engine`]).
+//! Generation of the process: each has a device and objects of its own ([`crate::device`]).
 
 use std::sync::{
     Arc, Mutex, Weak,
     atomic::{AtomicU32, Ordering},
 };
 
-use crate::latch::lock;
+use crate::sync::lock;
 
 /// Processes that descend from each other and each have an adapter, at most.
 pub const GENERATIONS_MAX: usize = 64;

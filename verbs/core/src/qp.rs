@@ -1,4 +1,4 @@
-//! Queue pairs: their states, and posting.
+//! Queue pair: states, events, posting, lifetime.
 //!
 //! | verbs | the core | |
 //! |---|---|---|
@@ -27,14 +27,8 @@ use rdma_over_tcp::{
 };
 
 use crate::{
-    cq::Cq,
-    engine::Engine,
-    errno::Errno,
-    latch::lock,
-    memory::{Pd, Region, Window},
-    process::Registry,
-    srq::Srq,
-    usage,
+    async_event::AsyncEventKind, cq::Cq, device::Device, errno::Errno, mr::Mr, mw::Mw, pd::Pd,
+    process::Registry, srq::Srq, sync::lock, usage,
 };
 
 /// All queue pairs.
@@ -42,13 +36,13 @@ static QPS: Registry<Qp> = Registry::new();
 
 /// Resets the connections of this process.
 pub(crate) fn fail_all() {
-    QPS.members().iter().for_each(|qp| _ = qp.modify(State::Error));
+    QPS.members().iter().for_each(|qp| _ = qp.modify(IbvQpState::Error));
 }
 
 /// `IBV_QPS_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
-pub enum State {
+pub enum IbvQpState {
     /// Takes nothing.
     Reset = 0,
     /// Takes receives.
@@ -63,7 +57,7 @@ pub enum State {
     Error = 6,
 }
 
-impl State {
+impl IbvQpState {
     /// The state of a number; `None`: none that a program may ask for.
     pub const fn from_number(number: u32) -> Option<Self> {
         Some(match number {
@@ -80,92 +74,84 @@ impl State {
 
 /// What a change of state asks of the core.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Change {
+enum Transition {
     Note,
     Reset,
     Fail,
 }
 
 /// The rule of `ibv_modify_qp`: `noted` is what the program has moved it to, `core` where the core has it.
-fn change(noted: State, core: QpState, to: State) -> Result<Change, Errno> {
+fn change(noted: IbvQpState, core: QpState, to: IbvQpState) -> Result<Transition, Errno> {
     let from = merge(noted, core);
     match (from, to) {
-        (_, State::Error) => Ok(Change::Fail),
-        (_, State::Reset) => Ok(Change::Reset),
+        (_, IbvQpState::Error) => Ok(Transition::Fail),
+        (_, IbvQpState::Reset) => Ok(Transition::Reset),
         // Programs that take these steps themselves do so when the connection is there.
-        (_, State::Init | State::ReadyToReceive | State::ReadyToSend)
+        (_, IbvQpState::Init | IbvQpState::ReadyToReceive | IbvQpState::ReadyToSend)
             if core == QpState::Connected =>
         {
-            Ok(Change::Note)
+            Ok(Transition::Note)
         }
-        (State::Reset, State::Init) => Ok(Change::Note),
-        (State::Init, State::Init | State::ReadyToReceive) => Ok(Change::Note),
+        (IbvQpState::Reset, IbvQpState::Init) => Ok(Transition::Note),
+        (IbvQpState::Init, IbvQpState::Init | IbvQpState::ReadyToReceive) => Ok(Transition::Note),
         // With a queue pair of its own a program makes these steps beside its connection's.
-        (State::ReadyToReceive, State::ReadyToReceive | State::ReadyToSend) => Ok(Change::Note),
-        (State::ReadyToSend, State::ReadyToReceive | State::ReadyToSend) => Ok(Change::Note),
+        (IbvQpState::ReadyToReceive, IbvQpState::ReadyToReceive | IbvQpState::ReadyToSend) => {
+            Ok(Transition::Note)
+        }
+        (IbvQpState::ReadyToSend, IbvQpState::ReadyToReceive | IbvQpState::ReadyToSend) => {
+            Ok(Transition::Note)
+        }
         // The connection drains it when it ends.
-        (State::ReadyToSend, State::Drained) => Ok(Change::Fail),
+        (IbvQpState::ReadyToSend, IbvQpState::Drained) => Ok(Transition::Fail),
         _ => Err(Errno::INVAL),
     }
 }
 
 /// The state that a program sees.
-const fn merge(noted: State, core: QpState) -> State {
+const fn merge(noted: IbvQpState, core: QpState) -> IbvQpState {
     match core {
         QpState::Idle | QpState::Connecting => noted,
-        QpState::Connected => State::ReadyToSend,
-        QpState::Error => State::Error,
+        QpState::Connected => IbvQpState::ReadyToSend,
+        QpState::Error => IbvQpState::Error,
     }
 }
 
-/// An asynchronous event of a queue pair, `IBV_EVENT_*`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u32)]
-pub enum QpEvent {
-    /// The connection was lost, the peer has found an error, or this side has failed.
-    Fatal = 1,
-    /// The peer has sent what is no valid request.
-    RequestError = 2,
-    /// The peer has asked for memory that it may not use.
-    AccessError = 3,
-    /// It takes no more from its shared receive queue.
-    LastReceive = 16,
-}
-
 /// The event of a connection's end; an end in order has none.
-pub(crate) const fn event_of(reason: EndReason) -> QpEvent {
+pub(crate) const fn event_of(reason: EndReason) -> AsyncEventKind {
     match reason {
         // RDMAP's remote protection errors, and DDP's of tagged buffers.
-        EndReason::Found(ErrorNumber { layer: 0 | 1, etype: 1, .. }) => QpEvent::AccessError,
+        EndReason::Found(ErrorNumber { layer: 0 | 1, etype: 1, .. }) => {
+            AsyncEventKind::QpAccessError
+        }
         // Catastrophic errors of this side's RDMAP and DDP: the peer's request was valid.
-        EndReason::Found(ErrorNumber { layer: 0 | 1, etype: 0, .. }) => QpEvent::Fatal,
-        EndReason::Found(_) | EndReason::Truncated(_) => QpEvent::RequestError,
+        EndReason::Found(ErrorNumber { layer: 0 | 1, etype: 0, .. }) => AsyncEventKind::QpFatal,
+        EndReason::Found(_) | EndReason::Truncated(_) => AsyncEventKind::QpRequestError,
         EndReason::Terminated(_)
         | EndReason::TerminatedUnnumbered
         | EndReason::Lost(_)
-        | EndReason::CqOverrun => QpEvent::Fatal,
+        | EndReason::CqOverrun => AsyncEventKind::QpFatal,
     }
 }
 
 /// Tells the program of an event, unless the queue pair is destroyed: then the flag is set, before events that wait are
 /// withdrawn.
-pub type Tell = Box<dyn Fn(QpEvent, &AtomicBool) + Send + Sync>;
+pub type QpEventHandler = Box<dyn Fn(AsyncEventKind, &AtomicBool) + Send + Sync>;
 
 struct EventNotifier {
-    tell: Tell,
+    tell: QpEventHandler,
     /// The queue pair is destroyed.
-    is_gone: AtomicBool,
+    is_destroyed: AtomicBool,
 }
 
 impl fmt::Debug for EventNotifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Teller {{ is_gone: {:?} }}", self.is_gone)
+        write!(f, "EventNotifier {{ is_destroyed: {:?} }}", self.is_destroyed)
     }
 }
 
 impl EventNotifier {
-    fn tell(&self, event: QpEvent) {
-        (self.tell)(event, &self.is_gone);
+    fn tell(&self, event: AsyncEventKind) {
+        (self.tell)(event, &self.is_destroyed);
     }
 }
 
@@ -185,20 +171,20 @@ pub struct QpAttributes {
 /// A queue pair.
 #[derive(Debug)]
 pub struct Qp {
-    engine: &'static Engine,
+    device: &'static Device,
     id: QpId,
     pd: Arc<Pd>,
     attributes: QpAttributes,
-    noted: Mutex<State>,
-    teller: Arc<EventNotifier>,
-    departure: Mutex<Departure>,
+    noted: Mutex<IbvQpState>,
+    notifier: Arc<EventNotifier>,
+    on_detach: Mutex<DetachCallback>,
 }
 
 /// Told when a queue pair leaves its connection behind: it is destroyed, or reset.
 #[derive(Default)]
-struct Departure(Option<Box<dyn FnOnce() + Send>>);
+struct DetachCallback(Option<Box<dyn FnOnce() + Send>>);
 
-impl fmt::Debug for Departure {
+impl fmt::Debug for DetachCallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Departure")
     }
@@ -208,15 +194,19 @@ impl Qp {
     /// A queue pair. Its limits are those asked for, and for inline data what there is.
     ///
     /// # Errors
-    /// `EINVAL`: a limit over the adapter's, or queues that have failed. `ENOMEM`. As [`Engine::check`].
-    pub fn new(pd: &Arc<Pd>, mut attributes: QpAttributes, tell: Tell) -> Result<Arc<Self>, Errno> {
-        let engine = pd.engine();
-        engine.check()?;
-        let most = engine.limits().inline_bytes_max;
+    /// `EINVAL`: a limit over the adapter's, or queues that have failed. `ENOMEM`. As [`Device::check`].
+    pub fn new(
+        pd: &Arc<Pd>,
+        mut attributes: QpAttributes,
+        tell: QpEventHandler,
+    ) -> Result<Arc<Self>, Errno> {
+        let device = pd.device();
+        device.check()?;
+        let most = device.limits().inline_bytes_max;
         if attributes.limits.inline_data_size <= most {
             attributes.limits.inline_data_size = most;
         }
-        let id = engine.with(|core, _| {
+        let id = device.with(|core, _| {
             let config = QpConfig {
                 receive_cq: attributes.receive_cq.id(),
                 send_cq: attributes.send_cq.id(),
@@ -227,16 +217,16 @@ impl Qp {
             };
             core.create_qp(pd.id(), config)
         })?;
-        let noted = Mutex::new(State::Init);
-        let teller = Arc::new(EventNotifier { tell, is_gone: AtomicBool::new(false) });
+        let noted = Mutex::new(IbvQpState::Init);
+        let notifier = Arc::new(EventNotifier { tell, is_destroyed: AtomicBool::new(false) });
         if attributes.srq.is_some() {
-            let last = teller.clone();
-            let notification = Arc::new(move |_| last.tell(QpEvent::LastReceive));
-            engine.with(|core, _| core.notify_of_qp(id, notification))?;
+            let last = notifier.clone();
+            let notification = Arc::new(move |_| last.tell(AsyncEventKind::LastWqeReached));
+            device.with(|core, _| core.notify_of_qp(id, notification))?;
         }
-        let departure = Mutex::default();
+        let on_detach = Mutex::default();
         let pd = pd.clone();
-        let qp = Arc::new(Self { engine, id, pd, attributes, noted, teller, departure });
+        let qp = Arc::new(Self { device, id, pd, attributes, noted, notifier, on_detach });
         qp.count(1);
         QPS.enter(&qp);
         usage::count_queue_pair();
@@ -244,10 +234,10 @@ impl Qp {
     }
 
     /// The queue pair with this number: connection management may name one so.
-    pub fn numbered(engine: &'static Engine, number: u32) -> Option<Arc<Self>> {
+    pub fn numbered(device: &'static Device, number: u32) -> Option<Arc<Self>> {
         let is_it = |qp: &Arc<Self>| {
-            let is_there = !qp.teller.is_gone.load(Ordering::Relaxed);
-            std::ptr::eq(qp.engine, engine) && qp.number() == number && is_there
+            let is_there = !qp.notifier.is_destroyed.load(Ordering::Relaxed);
+            std::ptr::eq(qp.device, device) && qp.number() == number && is_there
         };
         QPS.members().into_iter().find(is_it)
     }
@@ -276,43 +266,43 @@ impl Qp {
     }
 
     /// The adapter.
-    pub const fn engine(&self) -> &'static Engine {
-        self.engine
+    pub const fn device(&self) -> &'static Device {
+        self.device
     }
 
     /// Its connection has ended for this reason.
     pub(crate) fn ended(&self, reason: EndReason) {
-        self.teller.tell(event_of(reason));
+        self.notifier.tell(event_of(reason));
     }
 
     fn core_state(&self) -> QpState {
-        self.engine.with(|core, _| core.qp_state(self.id)).unwrap_or(QpState::Error)
+        self.device.with(|core, _| core.qp_state(self.id)).unwrap_or(QpState::Error)
     }
 
     /// The state that a program sees.
     ///
     /// # Errors
-    /// As [`Engine::check`].
-    pub fn state(&self) -> Result<State, Errno> {
-        self.engine.check()?;
+    /// As [`Device::check`].
+    pub fn state(&self) -> Result<IbvQpState, Errno> {
+        self.device.check()?;
         Ok(merge(*lock(&self.noted), self.core_state()))
     }
 
     /// Moves it to another state; returns where it is then.
     ///
     /// # Errors
-    /// `EINVAL`: no such step. As [`Engine::check`].
-    pub fn modify(&self, to: State) -> Result<State, Errno> {
-        self.engine.check()?;
+    /// `EINVAL`: no such step. As [`Device::check`].
+    pub fn modify(&self, to: IbvQpState) -> Result<IbvQpState, Errno> {
+        self.device.check()?;
         let core = self.core_state();
         let change = change(*lock(&self.noted), core, to)?;
         match change {
-            Change::Note => {}
-            Change::Reset => {
-                self.engine.with(|core, _| core.reset_qp(self.id))?;
-                self.depart();
+            Transition::Note => {}
+            Transition::Reset => {
+                self.device.with(|core, _| core.reset_qp(self.id))?;
+                self.detach();
             }
-            Change::Fail => self.engine.with(|core, _| core.break_qp(self.id)),
+            Transition::Fail => self.device.with(|core, _| core.break_qp(self.id)),
         }
         *lock(&self.noted) = to;
         Ok(merge(to, self.core_state()))
@@ -321,26 +311,26 @@ impl Qp {
     /// Ends it. None of its completions is polled any more.
     ///
     /// # Errors
-    /// As [`Engine::check`].
+    /// As [`Device::check`].
     pub fn destroy(&self) -> Result<(), Errno> {
-        self.engine.check()?;
-        self.teller.is_gone.store(true, Ordering::Relaxed);
+        self.device.check()?;
+        self.notifier.is_destroyed.store(true, Ordering::Relaxed);
         // It may pend on its connection's identifier. Nobody hears of it any more.
         let _ =
-            self.engine.with(|core, _| core.close_qp(self.id, Unpolled::Discard, Box::new(|| {})));
+            self.device.with(|core, _| core.close_qp(self.id, Unpolled::Discard, Box::new(|| {})));
         self.count(-1);
-        self.depart();
+        self.detach();
         Ok(())
     }
 
     /// Has `tell` called when it is destroyed or reset; instead of what was to be told of an earlier connection.
-    pub(crate) fn on_departure(&self, tell: Box<dyn FnOnce() + Send>) {
-        *lock(&self.departure) = Departure(Some(tell));
+    pub(crate) fn call_on_detach(&self, tell: Box<dyn FnOnce() + Send>) {
+        *lock(&self.on_detach) = DetachCallback(Some(tell));
     }
 
-    fn depart(&self) {
-        let departure = mem::take(&mut *lock(&self.departure));
-        if let Departure(Some(tell)) = departure {
+    fn detach(&self) {
+        let on_detach = mem::take(&mut *lock(&self.on_detach));
+        if let DetachCallback(Some(tell)) = on_detach {
             tell();
         }
     }
@@ -348,14 +338,14 @@ impl Qp {
     /// Has `work` post requests to the send queue, which leave together.
     ///
     /// # Errors
-    /// What `work` returns, and as [`Engine::check`]. What was posted before an error leaves.
+    /// What `work` returns, and as [`Device::check`]. What was posted before an error leaves.
     #[inline]
     pub fn post_send<E: From<Errno>>(
         &self,
         work: impl Fn(&mut SendPoster<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.engine.check()?;
-        self.engine.post(|core| {
+        self.device.check()?;
+        self.device.post(|core| {
             let mut poster = SendPoster { core, qp: self };
             let result = work(&mut poster);
             let urgency = poster.core.kick_qp(self.id);
@@ -366,14 +356,14 @@ impl Qp {
     /// Has `work` post receives.
     ///
     /// # Errors
-    /// What `work` returns, and as [`Engine::check`].
+    /// What `work` returns, and as [`Device::check`].
     #[inline]
     pub fn post_receives<E: From<Errno>>(
         &self,
         work: impl Fn(&mut ReceivePoster<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.engine.check()?;
-        self.engine.post(|core| {
+        self.device.check()?;
+        self.device.post(|core| {
             let mut poster = ReceivePoster { core, qp: self, urgency: Urgency::None };
             let result = work(&mut poster);
             (result, poster.urgency)
@@ -389,11 +379,11 @@ pub const fn immediate(data: u32) -> [u8; IMMEDIATE_OCTETS] {
 
 /// A bind of a window.
 #[derive(Clone, Copy, Debug)]
-pub struct WindowBind<'a> {
+pub struct MwBind<'a> {
     /// The window.
-    pub window: &'a Window,
+    pub window: &'a Mw,
     /// The region, unless it is to be unbound.
-    pub region: &'a Region,
+    pub region: &'a Mr,
     /// The low 8 bits of its key, of a window of type 2.
     pub key: Option<u8>,
     /// The first byte, by the region's addresses.
@@ -449,8 +439,8 @@ impl SendPoster<'_> {
     ///
     /// # Errors
     /// `EINVAL`: bytes or rights that the region does not have. As [`SendPoster::post`].
-    pub fn bind(&mut self, wr_id: u64, bind: WindowBind<'_>, flags: WrFlags) -> Result<u32, Errno> {
-        let WindowBind { window, region, key, address, length, is_zero_based, rights } = bind;
+    pub fn bind(&mut self, wr_id: u64, bind: MwBind<'_>, flags: WrFlags) -> Result<u32, Errno> {
+        let MwBind { window, region, key, address, length, is_zero_based, rights } = bind;
         let bind = Bind {
             window: window.id(),
             key,
@@ -506,45 +496,45 @@ mod tests {
     // Of an iWARP adapter only a connection leads to RTS; ERR and RESET are always possible.
     #[test]
     fn steps_between_states() {
-        use State::{Drained, Error, Init, ReadyToReceive, ReadyToSend, Reset};
+        use IbvQpState::{Drained, Error, Init, ReadyToReceive, ReadyToSend, Reset};
         let idle = [
-            (Reset, Init, Ok(Change::Note)),
+            (Reset, Init, Ok(Transition::Note)),
             (Reset, ReadyToReceive, Err(Errno::INVAL)),
             (Reset, ReadyToSend, Err(Errno::INVAL)),
-            (Init, Init, Ok(Change::Note)),
-            (Init, ReadyToReceive, Ok(Change::Note)),
+            (Init, Init, Ok(Transition::Note)),
+            (Init, ReadyToReceive, Ok(Transition::Note)),
             (Init, ReadyToSend, Err(Errno::INVAL)),
             (Init, Drained, Err(Errno::INVAL)),
-            (ReadyToReceive, ReadyToSend, Ok(Change::Note)),
+            (ReadyToReceive, ReadyToSend, Ok(Transition::Note)),
             (ReadyToReceive, Init, Err(Errno::INVAL)),
         ];
         for (from, to, expected) in idle {
             assert_eq!(change(from, QpState::Idle, to), expected, "{from:?} to {to:?}");
         }
         for core in [QpState::Idle, QpState::Connecting, QpState::Connected, QpState::Error] {
-            assert_eq!(change(Init, core, Error), Ok(Change::Fail));
-            assert_eq!(change(Init, core, Reset), Ok(Change::Reset));
+            assert_eq!(change(Init, core, Error), Ok(Transition::Fail));
+            assert_eq!(change(Init, core, Reset), Ok(Transition::Reset));
         }
         for to in [Init, ReadyToReceive, ReadyToSend] {
-            assert_eq!(change(Init, QpState::Connected, to), Ok(Change::Note));
+            assert_eq!(change(Init, QpState::Connected, to), Ok(Transition::Note));
         }
-        assert_eq!(change(Init, QpState::Connected, Drained), Ok(Change::Fail));
+        assert_eq!(change(Init, QpState::Connected, Drained), Ok(Transition::Fail));
         assert_eq!(change(Init, QpState::Error, Init), Err(Errno::INVAL));
         for (number, event) in [
-            ((0, 1, 2), QpEvent::AccessError),
-            ((1, 1, 0), QpEvent::AccessError),
-            ((1, 2, 2), QpEvent::RequestError),
-            ((2, 0, 2), QpEvent::RequestError),
-            ((0, 0, 0), QpEvent::Fatal),
-            ((1, 0, 0), QpEvent::Fatal),
+            ((0, 1, 2), AsyncEventKind::QpAccessError),
+            ((1, 1, 0), AsyncEventKind::QpAccessError),
+            ((1, 2, 2), AsyncEventKind::QpRequestError),
+            ((2, 0, 2), AsyncEventKind::QpRequestError),
+            ((0, 0, 0), AsyncEventKind::QpFatal),
+            ((1, 0, 0), AsyncEventKind::QpFatal),
         ] {
             let (layer, etype, code) = number;
             let number = ErrorNumber { layer, etype, code };
             assert_eq!(event_of(EndReason::Found(number)), event);
-            assert_eq!(event_of(EndReason::Terminated(number)), QpEvent::Fatal);
+            assert_eq!(event_of(EndReason::Terminated(number)), AsyncEventKind::QpFatal);
         }
         for number in 0..8 {
-            if let Some(state) = State::from_number(number) {
+            if let Some(state) = IbvQpState::from_number(number) {
                 assert_eq!(state as u32, number);
             }
         }

@@ -1,4 +1,4 @@
-//! Shared receive queues.
+//! Shared receive queue: depth, limit event, lifetime.
 
 use std::sync::{
     Arc,
@@ -7,52 +7,52 @@ use std::sync::{
 
 use rdma_over_tcp::rnic::{Key, Rnic, Sge, SrqAttributes, SrqConfig, SrqEvent, SrqId, Urgency};
 
-use crate::{engine::Engine, errno::Errno, memory::Pd};
+use crate::{device::Device, errno::Errno, pd::Pd};
 
 /// What is called when fewer receives are queued than the limit: an asynchronous event, unless the queue is destroyed:
 /// then the flag is set, before events that wait are withdrawn.
-pub type LimitReached = Box<dyn Fn(&AtomicBool) + Send + Sync>;
+pub type LimitHandler = Box<dyn Fn(&AtomicBool) + Send + Sync>;
 
 /// A shared receive queue.
 #[derive(Debug)]
 pub struct Srq {
-    engine: &'static Engine,
+    device: &'static Device,
     id: SrqId,
     pd: Arc<Pd>,
     /// Queue pairs on it.
     pub(crate) users: AtomicUsize,
     /// It is destroyed: a notification that is under way is dropped.
-    is_gone: Arc<AtomicBool>,
+    is_destroyed: Arc<AtomicBool>,
 }
 
 impl Srq {
     /// A queue.
     ///
     /// # Errors
-    /// `EINVAL`: a limit over the adapter's. `ENOMEM`. As [`Engine::check`].
+    /// `EINVAL`: a limit over the adapter's. `ENOMEM`. As [`Device::check`].
     pub fn new(
         pd: &Arc<Pd>,
         depth: u32,
         sges_max: u32,
-        reached: LimitReached,
+        reached: LimitHandler,
     ) -> Result<Arc<Self>, Errno> {
-        let engine = pd.engine();
-        engine.check()?;
+        let device = pd.device();
+        device.check()?;
         if depth == 0 {
             return Err(Errno::INVAL);
         }
-        let is_gone = Arc::new(AtomicBool::new(false));
-        let gone = is_gone.clone();
+        let is_destroyed = Arc::new(AtomicBool::new(false));
+        let flag = is_destroyed.clone();
         let notification = Arc::new(move |event| {
             // The loss of the device is told elsewhere.
             if event == SrqEvent::LimitReached {
-                reached(&gone);
+                reached(&flag);
             }
         });
         let config = SrqConfig { depth, max_receive_request_sge: sges_max, limit: 0 };
-        let id = engine.with(|core, _| core.create_srq(pd.id(), config, notification))?;
+        let id = device.with(|core, _| core.create_srq(pd.id(), config, notification))?;
         pd.users.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Self { engine, id, pd: pd.clone(), users: AtomicUsize::new(0), is_gone }))
+        Ok(Arc::new(Self { device, id, pd: pd.clone(), users: AtomicUsize::new(0), is_destroyed }))
     }
 
     pub(crate) const fn id(&self) -> SrqId {
@@ -67,45 +67,45 @@ impl Srq {
     /// Changes its depth, arms its limit, or both.
     ///
     /// # Errors
-    /// `EINVAL`: over the adapter's limit, or more receives are queued. As [`Engine::check`].
+    /// `EINVAL`: over the adapter's limit, or more receives are queued. As [`Device::check`].
     pub fn modify(&self, depth: Option<u32>, limit: Option<u32>) -> Result<(), Errno> {
-        self.engine.check()?;
-        Ok(self.engine.with(|core, _| core.modify_srq(self.id, depth, limit))?)
+        self.device.check()?;
+        Ok(self.device.with(|core, _| core.modify_srq(self.id, depth, limit))?)
     }
 
     /// What there is of it.
     ///
     /// # Errors
-    /// As [`Engine::check`].
+    /// As [`Device::check`].
     pub fn attributes(&self) -> Result<SrqAttributes, Errno> {
-        self.engine.check()?;
-        self.engine.with(|core, _| core.srq_attributes(self.id)).ok_or(Errno::INVAL)
+        self.device.check()?;
+        self.device.with(|core, _| core.srq_attributes(self.id)).ok_or(Errno::INVAL)
     }
 
     /// Has `work` post receives.
     ///
     /// # Errors
-    /// What `work` returns, and as [`Engine::check`].
+    /// What `work` returns, and as [`Device::check`].
     #[inline]
     pub fn post_receives<E: From<Errno>>(
         &self,
         work: impl Fn(&mut SrqPoster<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.engine.check()?;
-        self.engine.post(|core| (work(&mut SrqPoster { core, id: self.id }), Urgency::None))
+        self.device.check()?;
+        self.device.post(|core| (work(&mut SrqPoster { core, id: self.id }), Urgency::None))
     }
 
     /// Ends it.
     ///
     /// # Errors
-    /// `EBUSY`: queue pairs use it. As [`Engine::check`].
+    /// `EBUSY`: queue pairs use it. As [`Device::check`].
     pub fn destroy(&self) -> Result<(), Errno> {
         if self.users.load(Ordering::Relaxed) > 0 {
             return Err(Errno::BUSY);
         }
-        self.engine.check()?;
-        self.is_gone.store(true, Ordering::Relaxed);
-        let _ = self.engine.with(|core, _| core.close(Key::Srq(self.id), Box::new(|| {})));
+        self.device.check()?;
+        self.is_destroyed.store(true, Ordering::Relaxed);
+        let _ = self.device.with(|core, _| core.close(Key::Srq(self.id), Box::new(|| {})));
         self.pd.users.fetch_sub(1, Ordering::Relaxed);
         Ok(())
     }

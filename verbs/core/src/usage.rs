@@ -1,4 +1,4 @@
-//! Use of the device by the processes of a program, for its launcher.
+//! Usage of the device by the processes of a program, for its launcher.
 //!
 //! The launcher passes the path of a file. Each process that starts the adapter appends a record, and rewrites it when
 //! it has created a queue pair or established a connection. The record is up to date when a signal ends the process.
@@ -13,8 +13,8 @@ use std::{
 };
 
 use crate::{
-    latch::lock,
     process::{GENERATIONS_MAX, generation},
+    sync::lock,
 };
 
 /// Two counters of 64 bits: queue pairs, connections.
@@ -98,7 +98,7 @@ fn count(index: usize) {
     let record = (connections << 64 | queue_pairs).to_le_bytes();
     let written = File::options().write(true).open(path);
     if let Err(error) = written.and_then(|file| file.write_all_at(&record, *at)) {
-        tracing::warn!(%error, path = %path.display(), "use of the device not recorded");
+        tracing::warn!(%error, path = %path.display(), "device usage not recorded");
     }
 }
 

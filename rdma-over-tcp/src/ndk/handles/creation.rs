@@ -7,14 +7,15 @@
 use alloc::{boxed::Box, sync::Arc};
 
 use super::{
-    Adapter, Connector, Cq, Listener, LogicalAddressMapping, Mr, Mw, NtStatus, Pd, Qp, QpLimits,
-    RegisteredBuffer, SharedEndpoint, Srq,
+    Adapter, Connector, Cq, Listener, LogicalAddressMapping, Mr, Mw, NtStatus, Pd, Qp,
+    SharedEndpoint, Srq,
 };
 use crate::{
     ndk::{Created, flags::MrFlags},
     rnic::{
         self, Callback, CompletionQueue, ConnectorId, CqId, Key, ListenerId, LogicalMemory, PdId,
-        QpId, RegionId, Rnic, SharedEndpointId, SrqId, VerbError, WindowId,
+        QpId, QpLimits, RegionId, RegisteredBuffer, Rnic, SharedEndpointId, SrqId, VerbError,
+        WindowId,
     },
 };
 

@@ -1,9 +1,12 @@
 //! Atomics and immediate data (RFC 7306) for consumers of NDK. NDKPI has neither: these methods, their operation types
 //! and flags are this adapter's.
 
-use super::{OperationType, Qp};
+use super::Qp;
 use crate::{
-    ndk::{flags::OpFlags, status::NtStatus},
+    ndk::{
+        flags::{OpFlags, OperationType},
+        status::NtStatus,
+    },
     rdmap::AtomicOperation,
     rnic::{Data, Operation, Remote, Sge},
 };

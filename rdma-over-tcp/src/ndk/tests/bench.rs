@@ -37,8 +37,8 @@ use crate::{
     ndk::{Adapter, AdapterConfig, Driver},
     rnic::{
         ConnectError, Rnic, StreamId, Urgency,
-        id::ListenerId,
-        transport::{Command, StreamEvent, Transport},
+        objects::id::ListenerId,
+        transport::{Command, LlpStream, StreamEvent},
     },
 };
 
@@ -113,7 +113,7 @@ struct Io {
     ends: Vec<bool>,
 }
 
-impl Transport for Io {
+impl LlpStream for Io {
     type List = Vec<Span>;
 
     const MAY_REFUSE: bool = false;

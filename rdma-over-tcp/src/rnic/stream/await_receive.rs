@@ -3,13 +3,13 @@
 use alloc::{boxed::Box, vec::Vec};
 
 use super::{
-    Ending, Operation, Phase, Stream,
+    Ending, FullOperation, Phase, Stream,
     failure::Failure,
     receive::{Handled, Receiver},
     transmit::Transmitter,
     waiting::Waiting,
 };
-use crate::rnic::{config::Config, id::QpId, objects::Objects, transport::Transport};
+use crate::rnic::{config::Config, objects::id::QpId, tables::Objects, transport::LlpStream};
 
 /// Octets kept of a stream whose transport cannot refuse any.
 const OCTETS_MAX: usize = 1 << 20;
@@ -21,7 +21,7 @@ impl Stream {
         &mut self,
         objects: &mut Objects,
         config: &Config,
-        io: &impl Transport,
+        io: &impl LlpStream,
         ulpdu: Box<[u8]>,
         failure: Box<Failure>,
     ) {
@@ -51,7 +51,7 @@ impl Stream {
 
     /// Octets have come while a message waits. Returns how many of them are taken.
     #[cold]
-    pub(super) fn receive_behind<T: Transport>(
+    pub(super) fn receive_behind<T: LlpStream>(
         &mut self,
         objects: &mut Objects,
         config: &Config,
@@ -84,7 +84,7 @@ impl Stream {
 
     /// Takes the message that waits, if there is a receive for it now, and what came behind it; or ends the wait.
     #[cold]
-    pub(super) fn end_wait<T: Transport>(
+    pub(super) fn end_wait<T: LlpStream>(
         &mut self,
         objects: &mut Objects,
         config: &Config,
@@ -100,7 +100,7 @@ impl Stream {
             self.fail(objects, config, io, *waiting.failure);
             return io.resume_receive();
         }
-        let Operation { receiver, transmitter, .. } = &mut **operation;
+        let FullOperation { receiver, transmitter, .. } = &mut **operation;
         match take(receiver, objects, qp, transmitter, &waiting.ulpdu) {
             Ok(true) => {}
             Ok(false) => {

@@ -10,7 +10,10 @@ use crate::{
         ATOMIC_REQUEST_OCTETS, ATOMIC_TARGET_OCTETS, AtomicRequest, AtomicResponse, ReadRequest,
         Terminate,
     },
-    rnic::region::{Access, AccessError, Granted, Owner, Regions, User},
+    rnic::memory::{
+        region::{Granted, Owner, Regions},
+        registration::{Access, AccessError, User},
+    },
 };
 
 /// A request of the peer that is answered in its turn.

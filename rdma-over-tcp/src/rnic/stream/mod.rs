@@ -36,15 +36,13 @@ use self::{
 };
 use super::{
     config::Config,
-    connector::ConnectorState,
-    id::{ConnectorId, ListenerId, QpId, StreamId},
-    listener::Place,
-    objects::Objects,
-    qp::{Pumped, Qp},
-    read_limit::ReadLimit,
+    connection::{connector::ConnectorState, listener::ArrivalNumber, read_limit::ReadLimit},
+    objects::id::{ConnectorId, ListenerId, QpId, StreamId},
+    queues::qp::{Pumped, Qp},
     stats::History,
     status::ConnectError,
-    transport::{StreamEvent, Transport},
+    tables::Objects,
+    transport::{LlpStream, StreamEvent},
 };
 use crate::{
     error::{EndReason, Loss},
@@ -62,7 +60,7 @@ enum Phase {
     AwaitRequest(Responder),
     /// The consumer has been asked.
     Offered(Offer),
-    Operating(Box<Operation>),
+    Operating(Box<FullOperation>),
     /// Nothing is received any more.
     Ended,
 }
@@ -80,9 +78,9 @@ enum Ending {
     Done,
 }
 
-/// Full operation.
+/// State of the full operation phase (RFC 5044 §7.1.2).
 #[derive(Debug)]
-struct Operation {
+struct FullOperation {
     decoder: Decoder,
     receiver: Receiver,
     transmitter: Transmitter,
@@ -103,8 +101,8 @@ pub(crate) struct Stream {
     pub(crate) qp: Option<QpId>,
     /// Of a passive stream that no connector stands for yet.
     pub(crate) listener: Option<ListenerId>,
-    /// Its place among those of a listener whose Request is not complete.
-    pub(crate) awaiting: Option<(ListenerId, Place)>,
+    /// Its number among those of a listener whose Request is not complete.
+    pub(crate) awaiting: Option<(ListenerId, ArrivalNumber)>,
     /// Local and remote end, of a passive stream.
     pub(crate) addresses: Option<(SocketAddr, SocketAddr)>,
     phase: Phase,
@@ -153,12 +151,12 @@ impl Stream {
     pub(crate) fn passive(
         id: StreamId,
         listener: ListenerId,
-        place: Place,
+        number: ArrivalNumber,
         addresses: (SocketAddr, SocketAddr),
     ) -> Self {
         let mut stream = Self::new(id, Phase::Opening(None));
         stream.listener = Some(listener);
-        stream.awaiting = Some((listener, place));
+        stream.awaiting = Some((listener, number));
         stream.addresses = Some(addresses);
         stream.is_established = true;
         stream
@@ -203,7 +201,7 @@ impl Stream {
     }
 
     /// In-order data. Returns how many octets are taken: all, but while a message waits for a receive.
-    pub(crate) fn receive<T: Transport>(
+    pub(crate) fn receive<T: LlpStream>(
         &mut self,
         objects: &mut Objects,
         config: &Config,
@@ -239,7 +237,7 @@ impl Stream {
         &mut self,
         objects: &mut Objects,
         config: &Config,
-        io: &impl Transport,
+        io: &impl LlpStream,
         input: &mut &[u8],
     ) -> bool {
         let mut may_act = self.ending != Ending::Not;
@@ -248,7 +246,7 @@ impl Stream {
                 *input = &[];
                 return true;
             };
-            let Operation { decoder, receiver, transmitter, .. } = &mut **operation;
+            let FullOperation { decoder, receiver, transmitter, .. } = &mut **operation;
             match receiver.receive(objects, qp, transmitter, decoder, input) {
                 Ok(Received::All { may_send }) => {
                     self.first_fpdu_received(objects);
@@ -299,7 +297,7 @@ impl Stream {
         &mut self,
         objects: &mut Objects,
         config: &Config,
-        io: &mut impl Transport,
+        io: &mut impl LlpStream,
         end: Option<u64>,
     ) {
         let Objects { qps, completed, .. } = objects;
@@ -317,7 +315,7 @@ impl Stream {
         &mut self,
         objects: &mut Objects,
         config: &Config,
-        io: &mut impl Transport,
+        io: &mut impl LlpStream,
         event: StreamEvent,
     ) {
         match event {
@@ -351,7 +349,7 @@ impl Stream {
     }
 
     /// Does what is to be done, now that there is a way into the connection.
-    pub(crate) fn act(&mut self, objects: &mut Objects, config: &Config, io: &mut impl Transport) {
+    pub(crate) fn act(&mut self, objects: &mut Objects, config: &Config, io: &mut impl LlpStream) {
         self.is_kicked = false;
         if core::mem::take(&mut self.is_recalling) {
             self.give_back(objects, config, io);
@@ -428,7 +426,7 @@ impl Stream {
         objects.qps.get_mut(qp).filter(|qp| operation.transmitter.is_quiet(qp))
     }
 
-    fn note_flow(&self, objects: &mut Objects, io: &impl Transport, pumped: Pumped) {
+    fn note_flow(&self, objects: &mut Objects, io: &impl LlpStream, pumped: Pumped) {
         if let Some(qp) = self.qp.and_then(|qp| objects.qps.get_mut(qp)) {
             qp.flow.pumped(pumped, io.is_flowing());
         }

@@ -19,20 +19,26 @@ use crate::{
     },
     error::WireError,
     mpa::Decoder,
+    rdmap,
     rdmap::{
-        self, Inbound, READ_REQUEST_OCTETS, RdmapError, ReadRequest, ReceivedTerminate, SendKind,
+        Inbound, READ_REQUEST_OCTETS, RdmapError, ReadRequest, ReceivedTerminate, SendKind,
         Terminate, TerminatePhase,
     },
     rnic::{
-        cq::Arrival,
-        id::QpId,
-        objects::Objects,
-        qp::{Qp, ReceiveOutcome},
-        region::{Access, AccessError, Owner, Regions},
-        send_queue::Progress,
-        sges::pieces,
+        memory::{
+            region::{Owner, Regions},
+            registration::{Access, AccessError},
+        },
+        objects::id::QpId,
+        queues::{
+            cq::Arrival,
+            qp::{Qp, ReceiveOutcome},
+            send_queue::Progress,
+            sges::pieces,
+            wr::{Sge, WqeKind},
+        },
         status::WcStatus,
-        wr::{Kind, Sge},
+        tables::Objects,
     },
 };
 
@@ -363,7 +369,7 @@ impl Receiver {
             let first = qp.sends.sges(serial).next();
             let Some(request) = qp.sends.get_mut(serial) else { return Ok(()) };
             // NDK-FLG-3: a success invalidates the token of the first entry.
-            let invalidates = matches!(request.kind, Kind::Read { invalidate_sink: true, .. });
+            let invalidates = matches!(request.kind, WqeKind::Read { invalidate_sink: true, .. });
             let sink = first.filter(|_| invalidates);
             if sink.is_some_and(|sge| !regions.invalidate_locally(qp.pd, sge.token)) {
                 request.progress = Progress::Done(WcStatus::LocalProtection);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use offload_engine::time::Instant;
 
 use super::{
-    Ending, Operation, Phase, Stream,
+    Ending, FullOperation, Phase, Stream,
     accept_race::{NUDGES_MAX, Nudge},
     receive::Receiver,
     transmit::Transmitter,
@@ -22,21 +22,25 @@ use crate::{
     },
     rdmap::Terminate,
     rnic::{
-        cause::ConnectCause,
         config::Config,
-        connector::{ConnectionData, Connector, ConnectorState},
-        id::{ConnectorId, Key, ListenerId, QpId, StreamId},
-        lifetime::{Return, ReturnGuard},
-        objects::Objects,
-        read_limit::ReadLimit,
+        connection::{
+            cause::ConnectCause,
+            connector::{ConnectionData, Connector, ConnectorState},
+            read_limit::ReadLimit,
+        },
+        objects::{
+            id::{ConnectorId, Key, ListenerId, QpId, StreamId},
+            lifetime::{Return, ReturnGuard},
+        },
         status::ConnectError,
-        transport::Transport,
+        tables::Objects,
+        transport::LlpStream,
     },
 };
 
 impl Stream {
     /// Bytes may flow: start-up begins.
-    pub(crate) fn open(&mut self, objects: &mut Objects, config: &Config, io: &mut impl Transport) {
+    pub(crate) fn open(&mut self, objects: &mut Objects, config: &Config, io: &mut impl LlpStream) {
         self.is_open = true;
         self.history.offloaded = Some(io.now());
         if let Phase::Opening(initiator) = &mut self.phase {
@@ -61,7 +65,7 @@ impl Stream {
         &mut self,
         objects: &mut Objects,
         config: &Config,
-        io: &mut impl Transport,
+        io: &mut impl LlpStream,
         data: &[u8],
     ) {
         self.startup_octets.extend_from_slice(data);
@@ -111,7 +115,7 @@ impl Stream {
         let limits = ReadLimit::effective(own, peer);
         self.history.negotiated = Some(*negotiated);
         self.history.limits = Some(limits);
-        self.phase = Phase::Operating(Box::new(Operation {
+        self.phase = Phase::Operating(Box::new(FullOperation {
             decoder: Decoder::new(crc, receive_markers),
             // The limit in the start-up frame binds, not the smaller of both.
             receiver: Receiver::new(negotiated.limits.ird),
@@ -145,10 +149,10 @@ impl Stream {
 
     /// The Request is complete, or will not be.
     pub(super) fn leave_listener(&mut self, objects: &mut Objects) {
-        if let Some((id, place)) = self.awaiting.take()
+        if let Some((id, number)) = self.awaiting.take()
             && let Some(listener) = objects.listeners.get_mut(id)
         {
-            listener.awaiting.remove(place);
+            listener.awaiting.remove(number);
         }
     }
 
@@ -220,7 +224,7 @@ impl Stream {
         &mut self,
         objects: &mut Objects,
         config: &Config,
-        io: &impl Transport,
+        io: &impl LlpStream,
         error: StartupError,
     ) {
         self.leave_listener(objects);
@@ -266,14 +270,14 @@ impl Stream {
         &mut self,
         objects: &Objects,
         config: &Config,
-        io: &impl Transport,
+        io: &impl LlpStream,
         framing: Framing,
         terminate: Terminate,
     ) {
         let Framing { crc, send_markers, receive_markers } = framing;
         let mut transmitter = Transmitter::new(crc, send_markers, config, None);
         transmitter.abandon(Some(terminate));
-        self.phase = Phase::Operating(Box::new(Operation {
+        self.phase = Phase::Operating(Box::new(FullOperation {
             decoder: Decoder::new(crc, receive_markers),
             receiver: Receiver::new(0),
             transmitter,
@@ -348,14 +352,14 @@ impl Stream {
     }
 }
 
-/// The nudges ([`super::nudge`]).
+/// Workaround for the accept race ([`accept_race`](super::accept_race)).
 impl Stream {
     /// The first FPDU is with TCP: the time runs.
     #[inline]
     pub(super) fn arm_nudge(&mut self, config: &Config, now: Instant) {
         let Phase::Operating(operation) = &mut self.phase else { return };
         if operation.nudge == Nudge::Waiting && operation.transmitter.has_sent() {
-            let Operation { nudge, receiver, .. } = &mut **operation;
+            let FullOperation { nudge, receiver, .. } = &mut **operation;
             let is_due = !receiver.has_received() && self.ending == Ending::Not;
             *nudge = if is_due { Nudge::Armed { sent: 0 } } else { Nudge::Never };
             if is_due {

@@ -7,7 +7,7 @@
 use offload_engine::time::{Duration, Instant};
 
 use super::{
-    Ending, Operation, Phase, Stream,
+    Ending, FullOperation, Phase, Stream,
     failure::Failure,
     silence::{Silence, TERMINATE_DRAIN_MAX, Taken},
 };
@@ -16,16 +16,17 @@ use crate::{
     error::{EndReason, ErrorNumber, Loss, Truncation, WireError},
     rdmap::{Opcode, ReceivedTerminate, Terminate},
     rnic::{
-        cause::ConnectCause,
         config::Config,
-        connector::ConnectorState,
-        id::QpId,
-        objects::Objects,
-        qp::{LatePosts, QpState, ReceiveOutcome},
-        send_queue::{Progress, WorkRequest},
+        connection::{cause::ConnectCause, connector::ConnectorState},
+        objects::id::QpId,
+        queues::{
+            qp::{LatePosts, QpState, ReceiveOutcome},
+            send_queue::{Progress, WorkRequest},
+            wr::WqeKind,
+        },
         status::{ConnectError, WcStatus},
-        transport::Transport,
-        wr::Kind,
+        tables::Objects,
+        transport::LlpStream,
     },
 };
 
@@ -112,7 +113,7 @@ impl Stream {
         &mut self,
         objects: &mut Objects,
         config: &Config,
-        io: &impl Transport,
+        io: &impl LlpStream,
         failure: Failure,
     ) {
         let reason = failure.reason();
@@ -141,7 +142,7 @@ impl Stream {
         &mut self,
         objects: &Objects,
         config: &Config,
-        io: &impl Transport,
+        io: &impl LlpStream,
     ) {
         self.begin_silence(objects, io, TERMINATE_DRAIN_MAX, config.terminate_timeout);
     }
@@ -153,7 +154,7 @@ impl Stream {
         &mut self,
         objects: &Objects,
         config: &Config,
-        io: &impl Transport,
+        io: &impl LlpStream,
     ) {
         let qp = self.qp.and_then(|id| objects.qps.get(id));
         if self.silence.is_none() && qp.is_some_and(|qp| !qp.sends.is_empty()) {
@@ -164,7 +165,7 @@ impl Stream {
     fn begin_silence(
         &mut self,
         objects: &Objects,
-        io: &impl Transport,
+        io: &impl LlpStream,
         all: Duration,
         limit: Duration,
     ) {
@@ -173,7 +174,7 @@ impl Stream {
         self.deadline = Some(until.min(io.now() + limit));
     }
 
-    fn taken(&self, objects: &Objects, io: &impl Transport) -> Taken {
+    fn taken(&self, objects: &Objects, io: &impl LlpStream) -> Taken {
         let qp = self.qp.and_then(|id| objects.qps.get(id));
         let lists = qp.map_or(0, |qp| qp.stats.lists_out);
         Taken { lists, unacknowledged: io.unacknowledged() }
@@ -189,7 +190,7 @@ impl Stream {
 
     /// More time for a peer that has taken something; a reset for another one.
     #[cold]
-    pub(super) fn judge_silence(&mut self, objects: &mut Objects, io: &impl Transport) {
+    pub(super) fn judge_silence(&mut self, objects: &mut Objects, io: &impl LlpStream) {
         let (now, taken) = (io.now(), self.taken(objects, io));
         let Some(silence) = &mut self.silence else { return };
         if taken.is_more_than(&silence.taken) && now < silence.until {
@@ -215,7 +216,7 @@ impl Stream {
         &mut self,
         objects: &mut Objects,
         config: &Config,
-        io: &mut impl Transport,
+        io: &mut impl LlpStream,
     ) {
         io.detach_withdrawn();
         let Phase::Operating(operation) = &mut self.phase else { return };
@@ -234,7 +235,7 @@ impl Stream {
         &mut self,
         objects: &mut Objects,
         config: &Config,
-        io: &impl Transport,
+        io: &impl LlpStream,
         received: Option<&ReceivedTerminate>,
     ) {
         let terminate = received.map(ReceivedTerminate::meant);
@@ -264,7 +265,7 @@ impl Stream {
         &mut self,
         objects: &mut Objects,
         config: &Config,
-        io: &impl Transport,
+        io: &impl LlpStream,
     ) {
         if let Some(truncation) = self.truncation() {
             return self.fail(objects, config, io, Failure::truncated(truncation));
@@ -306,7 +307,7 @@ impl Stream {
     /// Where a FIN would cut the peer's stream off now; `None`: it may end here, or has failed before.
     fn truncation(&self) -> Option<Truncation> {
         let (Phase::Operating(operation), Some(_)) = (&self.phase, self.qp) else { return None };
-        let Operation { decoder, receiver, transmitter, .. } = &**operation;
+        let FullOperation { decoder, receiver, transmitter, .. } = &**operation;
         if !decoder.is_between_fpdus() {
             return Some(Truncation::Fpdu);
         }
@@ -370,7 +371,7 @@ fn status_of(number: ErrorNumber) -> WcStatus {
 }
 
 /// Finds the request that the Terminate is about, if it has not completed yet, and fails it.
-fn blame(objects: &mut Objects, id: QpId, operation: &Operation, terminate: &Terminate) {
+fn blame(objects: &mut Objects, id: QpId, operation: &FullOperation, terminate: &Terminate) {
     let Some(qp) = objects.qps.get_mut(id) else { return };
     let is_cutting = operation.transmitter.is_cutting_request();
     let mut find = |matches: &dyn Fn(&WorkRequest) -> bool| {
@@ -384,7 +385,7 @@ fn blame(objects: &mut Objects, id: QpId, operation: &Operation, terminate: &Ter
     match terminate.segment() {
         Some(Segment::Tagged(segment)) if segment.ulp == Opcode::Write.control() => {
             let stag = segment.stag;
-            find(&|request| matches!(request.kind, Kind::Write { to } if to.stag == stag))
+            find(&|request| matches!(request.kind, WqeKind::Write { to } if to.stag == stag))
         }
         Some(Segment::Tagged(_)) => None,
         Some(Segment::Untagged(segment)) if segment.queue == QueueNumber::READ_REQUEST => {
@@ -396,7 +397,8 @@ fn blame(objects: &mut Objects, id: QpId, operation: &Operation, terminate: &Ter
         Some(Segment::Untagged(segment)) if segment.queue == QueueNumber::ATOMIC_RESPONSE => None,
         Some(Segment::Untagged(segment)) => {
             let msn = segment.msn.0;
-            let is_send = |kind: &Kind| matches!(kind, Kind::Send { .. } | Kind::Immediate { .. });
+            let is_send =
+                |kind: &WqeKind| matches!(kind, WqeKind::Send { .. } | WqeKind::Immediate { .. });
             find(&|request| is_send(&request.kind) && request.msn == msn)
         }
         None if (terminate.number.layer, terminate.number.etype) == (0, 1) => find(&is_read),

@@ -18,7 +18,7 @@
 //!
 //! Read Responses are always copied, FPDU by FPDU, each after a check of the peer's rights: the peer may write the
 //! memory at any time, a CRC must fit what leaves, and nothing leaves after the rights are gone. No more of them is in
-//! flight than the path holds ([`Transport::path_octets`]), so that the copies stay in the cache from which the kernel
+//! flight than the path holds ([`LlpStream::path_octets`]), so that the copies stay in the cache from which the kernel
 //! copies them again: with more in flight a Read of 1 MiB takes a third longer.
 
 mod fpdus;
@@ -41,13 +41,15 @@ use crate::{
     rdmap::{PendingRead, ReadRequest, Segmenter, Terminate, rtr_header, terminate_header},
     rnic::{
         config::{Config, FpduSize},
-        id::QpId,
-        objects::Objects,
-        qp::{Pumped, Qp},
-        region::{Owner, Regions},
-        send_queue::Progress,
+        memory::region::{Owner, Regions},
+        objects::id::QpId,
+        queues::{
+            qp::{Pumped, Qp},
+            send_queue::Progress,
+        },
         status::WcStatus,
-        transport::Transport,
+        tables::Objects,
+        transport::LlpStream,
     },
 };
 
@@ -239,7 +241,7 @@ impl Transmitter {
 
     /// Sends the Terminate, if one waits. Room or not: it is the last that is sent.
     #[inline]
-    pub(super) fn send_terminate(&mut self, io: &mut impl Transport) {
+    pub(super) fn send_terminate(&mut self, io: &mut impl LlpStream) {
         if let Some(terminate) = self.terminate.take() {
             let mut train = Train { list: io.list(), octets: 0, fpdus: 0 };
             self.push_header(&mut train, &terminate_header(&terminate));
@@ -258,7 +260,7 @@ impl Transmitter {
         objects: &mut Objects,
         id: QpId,
         may_leave: bool,
-        io: &mut impl Transport,
+        io: &mut impl LlpStream,
     ) -> Result<Pumped, Failure> {
         let Objects { qps, regions, counters, completed, .. } = objects;
         let Some(qp) = qps.get_mut(id) else { return Ok(Pumped::Drained) };
@@ -397,7 +399,7 @@ fn take_front(from: &mut VecDeque<Span>, mut count: usize, to: &mut Vec<Span>) {
 
 /// Nothing is left to cut: when only the tail of large messages waits for its acknowledgement it is copied
 /// aside, and they are done. A peer may delay that acknowledgement for long.
-fn release_tail(qp: &mut Qp, io: &mut impl Transport) {
+fn release_tail(qp: &mut Qp, io: &mut impl LlpStream) {
     let end = qp.sends.next_serial();
     if qp.sends.awaits_acknowledgement(end) && io.detach_tail(COPY_ASIDE_MAX as usize) {
         qp.sends.acknowledge(end);

@@ -46,7 +46,7 @@ use super::{
 };
 use crate::{
     rnic::{
-        Config, ConnectError, FpduSize, Rnic, SharedEndpointId, StreamId, id::ListenerId,
+        Config, ConnectError, FpduSize, Rnic, SharedEndpointId, StreamId, objects::id::ListenerId,
         transport::StreamEvent,
     },
     transport::offloaded::Spare,

@@ -16,7 +16,7 @@ use rustix::{
 };
 
 use crate::{
-    rnic::{StreamId, transport::Transport},
+    rnic::{StreamId, transport::LlpStream},
     transport::offloaded::{Buffers, Spare},
 };
 
@@ -283,7 +283,7 @@ pub(super) struct SocketIo<'a> {
     pub(super) spare: &'a mut Spare,
 }
 
-impl Transport for SocketIo<'_> {
+impl LlpStream for SocketIo<'_> {
     type List = Buffers;
 
     const MAY_REFUSE: bool = true;

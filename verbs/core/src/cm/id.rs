@@ -1,4 +1,4 @@
-//! Identifiers: addresses, listening, events, and their end.
+//! Identifier: phases, addresses, listening, lifetime.
 
 pub(super) mod channel;
 
@@ -18,15 +18,17 @@ use rdma_over_tcp::{
     transport::ListeningSocket,
 };
 
+use tracing::field::{DisplayValue, display};
+
 use self::channel::{Event, EventChannel, EventKind};
 use crate::{
-    addresses::{self, View},
-    engine::{Engine, Home},
+    address::{self, View},
+    device::{Device, OwnerDevice},
     errno::Errno,
-    events::Acknowledgements,
-    latch::{Latch, lock},
+    event_queue::Acknowledgements,
     process::Registry,
     qp::Qp,
+    sync::{OneShot, lock},
 };
 
 /// All identifiers, which hear of the device's end.
@@ -34,7 +36,7 @@ static IDS: Registry<Id> = Registry::new();
 
 /// Identifiers of the processes that this one was forked from, which it has not taken over.
 pub(super) fn inherited() -> impl IntoIterator<Item = Arc<Id>> {
-    IDS.inherited().into_iter().filter(|id| !id.home.is_own())
+    IDS.inherited().into_iter().filter(|id| !id.owner.is_own())
 }
 
 /// Tells identifiers of this process that the device is gone.
@@ -66,7 +68,7 @@ pub enum PortSpace {
 
 /// Where an identifier is in its life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Phase {
+pub(super) enum IdPhase {
     Idle,
     Bound,
     AddressResolved,
@@ -94,7 +96,7 @@ pub struct ConnectParameters {
 /// What changes of an identifier.
 #[derive(Debug)]
 pub(super) struct Inner {
-    pub(super) phase: Phase,
+    pub(super) phase: IdPhase,
     pub(super) channel: Arc<EventChannel>,
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
@@ -115,9 +117,9 @@ pub(super) struct Inner {
     /// What the peer of a request asks for: its Reads, and what it serves.
     pub(super) offered: (u8, u8),
     /// The connect that is under way.
-    pub(super) attempt: Option<Attempt>,
+    pub(super) attempt: Option<ConnectAttempt>,
     /// The queue pair was destroyed or reset, perhaps before the program has heard of the connection.
-    pub(super) is_qp_gone: bool,
+    pub(super) is_qp_detached: bool,
     pub(super) is_reuse: bool,
     is_family_only: bool,
     pub(super) is_destroyed: bool,
@@ -125,7 +127,7 @@ pub(super) struct Inner {
 
 /// A connect, to be made once more if nobody listens yet.
 #[derive(Clone, Debug)]
-pub(super) struct Attempt {
+pub(super) struct ConnectAttempt {
     pub(super) qp: Arc<Qp>,
     pub(super) parameters: ConnectParameters,
     pub(super) until: Instant,
@@ -134,7 +136,7 @@ pub(super) struct Attempt {
 /// An identifier.
 #[derive(Debug)]
 pub struct Id {
-    home: Home,
+    owner: OwnerDevice,
     space: PortSpace,
     inner: Mutex<Inner>,
     acknowledgements: Acknowledgements,
@@ -146,21 +148,21 @@ impl Id {
     /// An identifier whose events go to `channel`.
     ///
     /// # Errors
-    /// As [`Engine::check`].
+    /// As [`Device::check`].
     pub fn new(
-        engine: &'static Engine,
+        device: &'static Device,
         space: PortSpace,
         channel: Arc<EventChannel>,
     ) -> Result<Arc<Self>, Errno> {
-        engine.check()?;
-        Ok(Self::in_phase(engine, space, channel, Phase::Idle))
+        device.check()?;
+        Ok(Self::in_phase(device, space, channel, IdPhase::Idle))
     }
 
     pub(super) fn in_phase(
-        engine: &'static Engine,
+        device: &'static Device,
         space: PortSpace,
         channel: Arc<EventChannel>,
-        phase: Phase,
+        phase: IdPhase,
     ) -> Arc<Self> {
         let inner = Inner {
             phase,
@@ -178,13 +180,13 @@ impl Id {
             qp: None,
             offered: (0, 0),
             attempt: None,
-            is_qp_gone: false,
+            is_qp_detached: false,
             is_reuse: false,
             is_family_only: false,
             is_destroyed: false,
         };
         let id = Arc::new(Self {
-            home: Home::of(engine),
+            owner: OwnerDevice::of(device),
             space,
             inner: Mutex::new(inner),
             acknowledgements: Acknowledgements::default(),
@@ -197,7 +199,7 @@ impl Id {
     /// The device is gone. One that never was bound to it does not hear of that, nor one of a request that the program
     /// has not seen.
     fn remove_device(self: &Arc<Self>) {
-        let is_unseen = || self.lock().phase == Phase::Requested && self.name() == 0;
+        let is_unseen = || self.lock().phase == IdPhase::Requested && self.name() == 0;
         if self.lock().local.is_some() && !is_unseen() {
             Self::raise(Event::new(EventKind::DeviceRemoval, self));
         }
@@ -213,14 +215,14 @@ impl Id {
     }
 
     /// Has it belong to another adapter.
-    pub(super) fn enter(self: &Arc<Self>, engine: &'static Engine) {
-        self.home.change(engine);
+    pub(super) fn enter(self: &Arc<Self>, device: &'static Device) {
+        self.owner.change(device);
         IDS.enter(self);
     }
 
     /// Returns whether it belongs to this process.
     pub fn is_own(&self) -> bool {
-        self.home.is_own()
+        self.owner.is_own()
     }
 
     /// The channel of an inherited identifier. `None`: another thread was using it at the fork.
@@ -229,8 +231,8 @@ impl Id {
     }
 
     /// The adapter.
-    pub fn engine(&self) -> &'static Engine {
-        self.home.engine()
+    pub fn device(&self) -> &'static Device {
+        self.owner.device()
     }
 
     /// Its port space.
@@ -251,8 +253,13 @@ impl Id {
     /// Returns its own address and its peer's, in the program's view.
     pub fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         let Inner { local, remote, local_view, remote_view, .. } = *self.lock();
-        let shown = |address: Option<SocketAddr>, view| Some(self.engine().shown(address?, view));
+        let shown = |address: Option<SocketAddr>, view| Some(self.device().shown(address?, view));
         (shown(local, local_view), shown(remote, remote_view))
+    }
+
+    /// Peer's address in the program's view, for the log. `None`: the identifier has no peer yet.
+    pub(crate) fn peer(&self) -> Option<DisplayValue<SocketAddr>> {
+        self.addresses().1.map(display)
     }
 
     /// Whether a device is known: an address that is not for all.
@@ -285,7 +292,7 @@ impl Id {
     }
 
     fn check(&self) -> Result<(), Errno> {
-        self.engine().check()?;
+        self.device().check()?;
         match self.space {
             PortSpace::Tcp => Ok(()),
             PortSpace::Other => Err(Errno::NODEV),
@@ -298,7 +305,7 @@ impl Id {
     /// `EINVAL`: it is bound.
     pub fn set_reuse(&self, is_reuse: bool) -> Result<(), Errno> {
         let mut inner = self.lock();
-        if inner.phase != Phase::Idle {
+        if inner.phase != IdPhase::Idle {
             return Err(Errno::INVAL);
         }
         inner.is_reuse = is_reuse;
@@ -311,7 +318,7 @@ impl Id {
     /// `EINVAL`: it is bound.
     pub fn set_family_only(&self, is_only: bool) -> Result<(), Errno> {
         let mut inner = self.lock();
-        if inner.phase != Phase::Idle {
+        if inner.phase != IdPhase::Idle {
             return Err(Errno::INVAL);
         }
         inner.is_family_only = is_only;
@@ -323,20 +330,20 @@ impl Id {
     /// # Errors
     /// `EINVAL`: it is bound, the address is IPv4-mapped although the identifier is restricted to IPv6, or a link-local
     /// address has no scope. `EADDRNOTAVAIL`: not an address of this machine. `EADDRINUSE`. `EACCES`: the port is
-    /// privileged. As [`Engine::check`].
+    /// privileged. As [`Device::check`].
     pub fn bind(&self, address: SocketAddr) -> Result<(), Errno> {
         self.check()?;
         let mut inner = self.lock();
-        if inner.phase != Phase::Idle {
+        if inner.phase != IdPhase::Idle {
             return Err(Errno::INVAL);
         }
-        let (address, view) = self.engine().translate(address);
+        let (address, view) = self.device().translate(address);
         if view.is_mapped && inner.is_family_only {
             return Err(Errno::INVAL);
         }
         let at = LocalAddress { address, v6_only: inner.is_family_only };
-        let (reservation, local) = self.engine().reserve(at, inner.is_reuse)?;
-        inner.phase = Phase::Bound;
+        let (reservation, local) = self.device().reserve(at, inner.is_reuse)?;
+        inner.phase = IdPhase::Bound;
         inner.local = Some(local.address);
         inner.local_view = view;
         inner.bound = Some(local);
@@ -356,16 +363,16 @@ impl Id {
     ) -> Result<(), Errno> {
         self.check()?;
         if let Some(source) = source
-            && self.lock().phase == Phase::Idle
+            && self.lock().phase == IdPhase::Idle
             && !(source.ip().is_unspecified() && source.port() == 0)
         {
             self.bind(source)?;
         }
         let mut inner = self.lock();
-        if !matches!(inner.phase, Phase::Idle | Phase::Bound) {
+        if !matches!(inner.phase, IdPhase::Idle | IdPhase::Bound) {
             return Err(Errno::INVAL);
         }
-        let (remote, view) = self.engine().translate(remote);
+        let (remote, view) = self.device().translate(remote);
         if view.is_mapped && inner.is_family_only {
             return Err(Errno::NETUNREACH);
         }
@@ -386,13 +393,13 @@ impl Id {
             _ => remote,
         };
         let specific = bound.filter(|local| !local.ip().is_unspecified());
-        let mut local = self.engine().addresses().source_of(remote, specific)?;
+        let mut local = self.device().addresses().source_of(remote, specific)?;
         local.set_port(bound.map_or(0, |local| local.port()));
         inner.local = Some(local);
-        inner.remote = Some(addresses::with_scope(remote, addresses::scope(local)));
+        inner.remote = Some(address::with_scope(remote, address::scope(local)));
         inner.local_view.is_mapped |= view.is_mapped;
         inner.remote_view = view;
-        inner.phase = Phase::AddressResolved;
+        inner.phase = IdPhase::AddressResolved;
         drop(inner);
         Self::raise(Event::new(EventKind::AddressResolved, self));
         Ok(())
@@ -401,14 +408,14 @@ impl Id {
     /// Nothing is to be found out. The event follows.
     ///
     /// # Errors
-    /// `EINVAL`: the address is not resolved. As [`Engine::check`].
+    /// `EINVAL`: the address is not resolved. As [`Device::check`].
     pub fn resolve_route(self: &Arc<Self>) -> Result<(), Errno> {
         self.check()?;
         let mut inner = self.lock();
-        if inner.phase != Phase::AddressResolved {
+        if inner.phase != IdPhase::AddressResolved {
             return Err(Errno::INVAL);
         }
-        inner.phase = Phase::RouteResolved;
+        inner.phase = IdPhase::RouteResolved;
         drop(inner);
         Self::raise(Event::new(EventKind::RouteResolved, self));
         Ok(())
@@ -417,18 +424,18 @@ impl Id {
     /// Listens; one that is not bound is, to a port of the machine's choice at all addresses.
     ///
     /// # Errors
-    /// `EINVAL`: in this phase. `EADDRINUSE`: somebody listens there. As [`Engine::check`].
+    /// `EINVAL`: in this phase. `EADDRINUSE`: somebody listens there. As [`Device::check`].
     pub fn listen(self: &Arc<Self>, backlog: i32) -> Result<(), Errno> {
         self.check()?;
-        if self.lock().phase == Phase::Idle {
+        if self.lock().phase == IdPhase::Idle {
             self.bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
         }
         let at = {
             let mut inner = self.lock();
-            if inner.phase != Phase::Bound {
+            if inner.phase != IdPhase::Bound {
                 return Err(Errno::INVAL);
             }
-            inner.phase = Phase::Listening;
+            inner.phase = IdPhase::Listening;
             inner.bound.ok_or(Errno::INVAL)?
         };
         let listened = self.begin_to_listen(at, backlog);
@@ -438,8 +445,8 @@ impl Id {
                 Ok(())
             }
             Err(error) => {
-                self.lock().phase = Phase::Bound;
-                self.engine().explain(error, at, true);
+                self.lock().phase = IdPhase::Bound;
+                self.device().explain(error, at, true);
                 Err(error)
             }
         }
@@ -447,14 +454,14 @@ impl Id {
 
     /// Notes the listener.
     pub(super) fn listening(&self, listener: ListenerId, backlog: i32) {
-        let socket = self.engine().listening_socket(listener);
+        let socket = self.device().listening_socket(listener);
         let mut inner = self.lock();
         inner.socket = socket;
         inner.backlog = backlog;
         inner.listener = Some(listener);
         // The listener has the port now.
         inner.reservation = None;
-        self.engine().count_listening(1);
+        self.device().count_listening(1);
     }
 
     pub(super) fn begin_to_listen(
@@ -475,12 +482,12 @@ impl Id {
         };
         let this = self.clone();
         let event = Arc::new(move |connector| this.handle_request(connector));
-        let listener = self.engine().with(|core, _| core.create_listener(event))?;
-        let listening = Arc::new(Latch::default());
+        let listener = self.device().with(|core, _| core.create_listener(event))?;
+        let listening = Arc::new(OneShot::default());
         let outcome = listening.clone();
         let completion = Box::new(move |result| outcome.set(result));
         let begun =
-            self.engine().with(|core, _| core.listen(listener, at.address, config, completion));
+            self.device().with(|core, _| core.listen(listener, at.address, config, completion));
         match begun.and_then(|()| listening.wait()) {
             Ok(()) => Ok(listener),
             Err(error) => {
@@ -492,22 +499,22 @@ impl Id {
 
     pub(super) fn close(&self, key: Key) {
         // Nobody waits for it: what it brings is not told any more.
-        let _ = self.engine().with(|core, _| core.close(key, Box::new(|| {})));
+        let _ = self.device().with(|core, _| core.close(key, Box::new(|| {})));
     }
 
     /// A peer wants to connect: a new identifier on the listener's channel.
     fn handle_request(self: &Arc<Self>, connector: ConnectorId) {
-        let (data, local, remote) = self.engine().with(|core, _| {
+        let (data, local, remote) = self.device().with(|core, _| {
             let data = core.connection_data(connector).cloned().unwrap_or_default();
             (data, core.local_address(connector), core.peer_address(connector))
         });
         let (channel, local_view) = {
             let inner = self.lock();
-            let is_listening = !inner.is_destroyed && inner.phase == Phase::Listening;
+            let is_listening = !inner.is_destroyed && inner.phase == IdPhase::Listening;
             (is_listening.then(|| inner.channel.clone()), inner.local_view)
         };
         let Some(channel) = channel else { return self.close(Key::Connector(connector)) };
-        let child = Self::in_phase(self.engine(), self.space, channel, Phase::Requested);
+        let child = Self::in_phase(self.device(), self.space, channel, IdPhase::Requested);
         let mut event = Event::new(EventKind::ConnectRequest, &child);
         event.listener = Some(self.clone());
         event.set_data(&data);
@@ -528,9 +535,9 @@ impl Id {
     /// Has its events go to another channel, those that wait too.
     ///
     /// # Errors
-    /// As [`Engine::check`].
+    /// As [`Device::check`].
     pub fn migrate(&self, channel: &Arc<EventChannel>) -> Result<(), Errno> {
-        self.engine().check()?;
+        self.device().check()?;
         let mut inner = self.lock();
         let before = std::mem::replace(&mut inner.channel, channel.clone());
         if !Arc::ptr_eq(&before, channel) {
@@ -545,9 +552,9 @@ impl Id {
     /// withdrawn; those that it has taken are waited for.
     ///
     /// # Errors
-    /// As [`Engine::check`].
+    /// As [`Device::check`].
     pub fn destroy(self: &Arc<Self>) -> Result<(), Errno> {
-        if !self.home.is_own() {
+        if !self.owner.is_own() {
             // That of the parent goes on.
             let socket = self.try_lock().and_then(|mut inner| inner.socket.take());
             if let Some(socket) = socket {
@@ -558,7 +565,7 @@ impl Id {
         let (connector, listener, bound, withdrawn) = {
             let mut inner = self.lock();
             inner.is_destroyed = true;
-            inner.phase = Phase::Closed;
+            inner.phase = IdPhase::Closed;
             inner.reservation = None;
             inner.qp = None;
             inner.attempt = None;
@@ -568,12 +575,12 @@ impl Id {
             (inner.connector.take(), inner.listener.take(), inner.bound.take(), withdrawn)
         };
         if listener.is_some() {
-            self.engine().count_listening(-1);
+            self.device().count_listening(-1);
         }
         if let Some(bound) = bound {
-            self.engine().unbind(bound);
+            self.device().unbind(bound);
         }
-        if self.engine().check().is_ok() {
+        if self.device().check().is_ok() {
             if let Some(listener) = listener {
                 self.close(Key::Listener(listener));
             }

@@ -1,4 +1,4 @@
-//! Identifiers and channels that the child of a fork takes over.
+//! Inheritance by the child of a fork: identifiers and channels that it takes over.
 //!
 //! Programs listen, become a daemon, and wait for connections in the child. So a child that waits for events of an
 //! inherited channel gets its identifiers, unless they have a connection or a queue pair, which stay with the parent.
@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::id::{Id, Phase, channel::EventChannel, inherited};
-use crate::{engine::Engine, errno::Errno};
+use super::id::{Id, IdPhase, channel::EventChannel, inherited};
+use crate::{device::Device, errno::Errno};
 
 impl Id {
     /// Returns whether it can belong to this process; `channel`: with events there.
@@ -24,37 +24,37 @@ impl Id {
         }
         let has_no_connection = matches!(
             inner.phase,
-            Phase::Idle
-                | Phase::Bound
-                | Phase::AddressResolved
-                | Phase::RouteResolved
-                | Phase::Listening
+            IdPhase::Idle
+                | IdPhase::Bound
+                | IdPhase::AddressResolved
+                | IdPhase::RouteResolved
+                | IdPhase::Listening
         );
         Some(has_no_connection && inner.connector.is_none() && inner.qp.is_none())
     }
 
     /// Has it belong to this process.
-    fn take_over(self: &Arc<Self>, engine: &'static Engine) -> Result<(), Errno> {
+    fn take_over(self: &Arc<Self>, device: &'static Device) -> Result<(), Errno> {
         let (bound, socket, listening) = {
             let mut inner = self.try_lock().ok_or(Errno::NODEV)?;
             inner.listener = None;
             let bound = inner.bound.map(|bound| (bound, inner.is_reuse));
-            let is_listening = inner.phase == Phase::Listening;
+            let is_listening = inner.phase == IdPhase::Listening;
             let listening = inner.bound.filter(|_| is_listening).map(|at| (at, inner.backlog));
             (bound, inner.socket.take(), listening)
         };
-        self.enter(engine);
+        self.enter(device);
         if let Some((bound, is_reuse)) = bound {
-            let _ = engine.bind(bound, is_reuse);
+            let _ = device.bind(bound, is_reuse);
         }
         let Some((local, backlog)) = listening else { return Ok(()) };
         if let Some((local, socket)) = socket.and_then(|socket| socket.take()) {
-            engine.inherit(local, socket);
+            device.inherit(local, socket);
         }
         let listened = self.begin_to_listen(local, backlog);
         let listened = listened.map(|listener| self.listening(listener, backlog));
-        listened.inspect_err(|Errno(number)| {
-            tracing::error!(local = %local.address, errno = number, "listener of the parent process is not taken over");
+        listened.inspect_err(|error| {
+            tracing::error!(local = %local.address, %error, "listener of the parent process not taken over");
         })
     }
 }
@@ -64,13 +64,13 @@ impl EventChannel {
     ///
     /// # Errors
     /// `ENODEV`: all its identifiers have connections, or another thread was using it at the fork. Those of a listen.
-    pub fn take_over(self: &Arc<Self>, engine: &'static Engine) -> Result<(), Errno> {
+    pub fn take_over(self: &Arc<Self>, device: &'static Device) -> Result<(), Errno> {
         if self.events().is_own() {
             return Ok(());
         }
         let inheritable = self.inheritable().ok_or(Errno::NODEV)?;
         self.events().take_over()?;
-        inheritable.iter().try_for_each(|id| id.take_over(engine))
+        inheritable.iter().try_for_each(|id| id.take_over(device))
     }
 
     /// Returns whether an inherited channel can belong to this process: not all its identifiers have connections.
@@ -94,7 +94,7 @@ impl EventChannel {
 /// Inherited channels with identifiers that listen, and the sockets of these.
 fn listening() -> Vec<(Arc<EventChannel>, Option<std::os::fd::OwnedFd>)> {
     let of = |id: Arc<Id>| {
-        let inner = id.try_lock().filter(|inner| inner.phase == Phase::Listening)?;
+        let inner = id.try_lock().filter(|inner| inner.phase == IdPhase::Listening)?;
         let socket = inner.socket.as_ref().and_then(|socket| socket.try_clone());
         Some((inner.channel.clone(), socket))
     };

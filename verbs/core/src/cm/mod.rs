@@ -11,9 +11,9 @@
 //! bring it, on whatever thread, and may run before a call of the core returns: so no lock of an identifier is held
 //! across one.
 
+mod connect;
 mod id;
 mod inherit;
-mod open;
 
 pub use self::id::{
     ConnectParameters, Id, PortSpace,

@@ -1,12 +1,12 @@
-//! How an rsocket gets its connection: bound, listening, accepting, connecting.
+//! Connection of an rsocket: bind, listen, accept, connect.
 
 use std::{collections::VecDeque, net::SocketAddr, sync::Arc};
 
 use super::{
     connection::Connection,
-    endpoint::Endpoint,
-    settings::Settings,
-    socket::{Phase, Socket, State, wake_up},
+    options::SocketOptions,
+    resources::Resources,
+    socket::{Socket, SocketPhase, SocketState, wake_up},
     wire::ConnectionData,
 };
 use crate::{
@@ -15,10 +15,10 @@ use crate::{
 };
 
 impl Socket {
-    fn new_id(&self, settings: &Settings) -> Result<Arc<Id>, Errno> {
-        let id = Id::new(self.engine(), PortSpace::Tcp, self.channel.clone())?;
-        id.set_reuse(settings.is_reuse)?;
-        id.set_family_only(settings.is_family_only)?;
+    fn new_id(&self, options: &SocketOptions) -> Result<Arc<Id>, Errno> {
+        let id = Id::new(self.device(), PortSpace::Tcp, self.channel.clone())?;
+        id.set_reuse(options.is_reuse)?;
+        id.set_family_only(options.is_family_only)?;
         Ok(id)
     }
 
@@ -27,13 +27,13 @@ impl Socket {
     /// # Errors
     /// `EINVAL`: it is bound, or connected. `EAFNOSUPPORT`, and those of [`Id::bind`].
     pub fn bind(&self, address: SocketAddr) -> Result<(), Errno> {
-        self.engine().check()?;
+        self.device().check()?;
         self.family.check(address)?;
         let mut state = self.lock();
-        if !matches!(state.phase, Phase::Idle) || state.id.is_some() {
+        if !matches!(state.phase, SocketPhase::Idle) || state.id.is_some() {
             return Err(Errno::INVAL);
         }
-        let id = self.new_id(&state.settings)?;
+        let id = self.new_id(&state.options)?;
         id.bind(address)?;
         state.bound = id.addresses().0;
         state.id = Some(id);
@@ -45,12 +45,12 @@ impl Socket {
     /// # Errors
     /// `EINVAL`: it is connected. Those of [`Id::listen`].
     pub fn listen(&self, backlog: i32) -> Result<(), Errno> {
-        self.engine().check()?;
+        self.device().check()?;
         let id = {
             let state = self.lock();
             match state.phase {
-                Phase::Listening(_) => return Ok(()),
-                Phase::Idle => state.id.clone(),
+                SocketPhase::Listening(_) => return Ok(()),
+                SocketPhase::Idle => state.id.clone(),
                 _ => return Err(Errno::INVAL),
             }
         };
@@ -64,8 +64,8 @@ impl Socket {
         // It waits for the adapter.
         id.listen(backlog)?;
         let mut state = self.lock();
-        if matches!(state.phase, Phase::Idle) {
-            state.phase = Phase::Listening(VecDeque::new());
+        if matches!(state.phase, SocketPhase::Idle) {
+            state.phase = SocketPhase::Listening(VecDeque::new());
         }
         Ok(())
     }
@@ -76,15 +76,15 @@ impl Socket {
     /// `EINVAL`: it does not listen. `ENODEV`: the device is gone. `EAGAIN`, `EINTR`. No memory or descriptor is left.
     pub fn accept(&self) -> Result<Arc<Self>, Errno> {
         loop {
-            let (request, settings) = self.wait(self.is_nonblocking(), |state| {
-                let settings = state.settings.clone();
-                let Phase::Listening(requests) = &mut state.phase else {
+            let (request, options) = self.wait(self.is_nonblocking(), |state| {
+                let options = state.options.clone();
+                let SocketPhase::Listening(requests) = &mut state.phase else {
                     return Some(Err(state.error.unwrap_or(Errno::INVAL)));
                 };
-                requests.pop_front().map(|request| Ok((request, settings)))
+                requests.pop_front().map(|request| Ok((request, options)))
             })?;
             let id = request.id.clone();
-            match self.take_up(&request, settings) {
+            match self.take_up(&request, options) {
                 Ok(Some(accepted)) => return Ok(accepted),
                 // Its peer speaks another protocol, or has gone.
                 Ok(None) => _ = id.destroy(),
@@ -97,27 +97,31 @@ impl Socket {
         }
     }
 
-    fn take_up(&self, request: &Event, settings: Settings) -> Result<Option<Arc<Self>>, Errno> {
+    fn take_up(&self, request: &Event, options: SocketOptions) -> Result<Option<Arc<Self>>, Errno> {
         let id = &request.id;
         let remote = match ConnectionData::parse(&request.private_data) {
             Ok(remote) => remote,
             Err(violation) => {
-                tracing::error!(?violation, "a request that is none of an rsocket");
+                tracing::error!(
+                    peer = id.peer(),
+                    %violation,
+                    "rsocket connection request rejected"
+                );
                 let _ = id.reject(&[]);
                 return Ok(None);
             }
         };
-        let accepted = Self::new(self.engine(), self.family, settings)?;
-        let endpoint = accepted.endpoint(&accepted.settings())?;
+        let accepted = Self::new(self.device(), self.family, options)?;
+        let resources = accepted.resources(&accepted.options())?;
         id.migrate(&accepted.channel)?;
         let parameters = ConnectParameters {
-            private_data: endpoint.connection_data().to_octets().to_vec(),
+            private_data: resources.connection_data().to_octets().to_vec(),
             ..ConnectParameters::default()
         };
         let mut state = accepted.lock();
-        let begun = id.accept(&endpoint.qp, &parameters);
-        state.phase = Phase::Connected(Box::new(Connection::new(endpoint, remote, false)));
-        state.is_connect_told = true;
+        let begun = id.accept(&resources.qp, &parameters);
+        state.phase = SocketPhase::Connected(Box::new(Connection::new(resources, remote, false)));
+        state.is_connect_reported = true;
         match begun {
             Ok(()) => {
                 state.id = Some(id.clone());
@@ -125,14 +129,18 @@ impl Socket {
                 Ok(Some(accepted))
             }
             Err(error) => {
-                tracing::debug!(?error, "a peer has gone before it was accepted");
+                tracing::debug!(
+                    peer = id.peer(),
+                    %error,
+                    "rsocket connection request not accepted"
+                );
                 Ok(None)
             }
         }
     }
 
-    fn endpoint(&self, settings: &Settings) -> Result<Endpoint, Errno> {
-        Endpoint::new(self.engine(), settings.sizes(self.engine()), wake_up(&self.wakers))
+    fn resources(&self, options: &SocketOptions) -> Result<Resources, Errno> {
+        Resources::new(self.device(), options.sizes(self.device()), wake_up(&self.wakers))
     }
 
     /// Connects.
@@ -140,35 +148,35 @@ impl Socket {
     /// # Errors
     /// `EISCONN`, `EALREADY`, `EINPROGRESS`, `EINTR`: it goes on meanwhile. `ECONNREFUSED`, `ETIMEDOUT` and others.
     pub fn connect(&self, remote: SocketAddr) -> Result<(), Errno> {
-        self.engine().check()?;
+        self.device().check()?;
         self.family.check(remote)?;
         let is_nonblocking = self.is_nonblocking();
         {
             let mut state = self.lock();
             self.advance(&mut state);
             match &state.phase {
-                Phase::Idle => self.begin_to_connect(&mut state, remote)?,
-                Phase::Connecting(_) if is_nonblocking => return Err(Errno::ALREADY),
-                Phase::Connecting(_) => {}
-                Phase::Connected(_) => {
-                    let is_told = std::mem::replace(&mut state.is_connect_told, true);
-                    return if is_told { Err(Errno::ISCONN) } else { Ok(()) };
+                SocketPhase::Idle => self.begin_to_connect(&mut state, remote)?,
+                SocketPhase::Connecting(_) if is_nonblocking => return Err(Errno::ALREADY),
+                SocketPhase::Connecting(_) => {}
+                SocketPhase::Connected(_) => {
+                    let is_reported = std::mem::replace(&mut state.is_connect_reported, true);
+                    return if is_reported { Err(Errno::ISCONN) } else { Ok(()) };
                 }
-                Phase::Listening(_) => return Err(Errno::ISCONN),
-                Phase::Failed => {
+                SocketPhase::Listening(_) => return Err(Errno::ISCONN),
+                SocketPhase::Failed => {
                     if let Some(error) = state.error.take() {
                         return Err(error);
                     }
                     self.renew(&mut state)?;
                     self.begin_to_connect(&mut state, remote)?;
                 }
-                Phase::Closed => return Err(Errno::BADF),
+                SocketPhase::Closed => return Err(Errno::BADF),
             }
         }
         let connected = self.wait(is_nonblocking, |state| match &state.phase {
-            Phase::Connecting(_) => None,
-            Phase::Connected(_) => {
-                state.is_connect_told = true;
+            SocketPhase::Connecting(_) => None,
+            SocketPhase::Connected(_) => {
+                state.is_connect_reported = true;
                 Some(Ok(()))
             }
             _ => Some(Err(state.error.take().unwrap_or(Errno::CONNREFUSED))),
@@ -179,25 +187,25 @@ impl Socket {
         }
     }
 
-    fn begin_to_connect(&self, state: &mut State, remote: SocketAddr) -> Result<(), Errno> {
+    fn begin_to_connect(&self, state: &mut SocketState, remote: SocketAddr) -> Result<(), Errno> {
         let id = match &state.id {
             Some(id) => id.clone(),
-            None => self.new_id(&state.settings)?,
+            None => self.new_id(&state.options)?,
         };
         let begun = (|| {
             id.resolve_address(None, remote)?;
             id.resolve_route()?;
-            let endpoint = self.endpoint(&state.settings)?;
+            let resources = self.resources(&state.options)?;
             let parameters = ConnectParameters {
-                private_data: endpoint.connection_data().to_octets().to_vec(),
+                private_data: resources.connection_data().to_octets().to_vec(),
                 ..ConnectParameters::default()
             };
-            id.connect(&endpoint.qp, &parameters)?;
-            Ok(endpoint)
+            id.connect(&resources.qp, &parameters)?;
+            Ok(resources)
         })();
         match begun {
-            Ok(endpoint) => {
-                state.phase = Phase::Connecting(Box::new(endpoint));
+            Ok(resources) => {
+                state.phase = SocketPhase::Connecting(Box::new(resources));
                 state.id = Some(id);
                 Ok(())
             }
@@ -210,13 +218,13 @@ impl Socket {
     }
 
     /// Makes it as it was before a connect that has failed.
-    fn renew(&self, state: &mut State) -> Result<(), Errno> {
+    fn renew(&self, state: &mut SocketState) -> Result<(), Errno> {
         if let Some(id) = state.id.take() {
             let _ = id.destroy();
         }
-        state.phase = Phase::Idle;
+        state.phase = SocketPhase::Idle;
         if let Some(bound) = state.bound {
-            let id = self.new_id(&state.settings)?;
+            let id = self.new_id(&state.options)?;
             id.bind(bound)?;
             state.id = Some(id);
         }

@@ -1,4 +1,4 @@
-//! A connection: both halves of its stream on their endpoint, mapped buffers, and how it ends.
+//! Established connection: both halves of its stream, mapped buffers, end.
 //!
 //! Each direction ends by itself. A peer that has shut down has told so, behind its data; one that goes without telling
 //! (a process that is killed, a host that is gone, a Terminate) has reset the connection, whatever TCP says: bytes that
@@ -7,24 +7,24 @@
 use std::collections::VecDeque;
 
 use super::{
-    endpoint::{CONTROL_REQUESTS, Done, Endpoint, Owned},
     receiver::Receiver,
+    resources::{CONTROL_REQUESTS, Owned, RequestId, Resources},
     sender::{REQUESTS_OF_DATA, Sender},
     wire::{ConnectionData, Entry, IomapEntry, MESSAGE_BYTES, Message, Violation},
 };
-use crate::{errno::Errno, memory::Region};
+use crate::{errno::Errno, mr::Mr};
 
 /// Requests that stay free for Shutdown and Disconnect.
 const REQUESTS_OF_THE_END: u32 = 2;
 
 /// A buffer of the program that the peer may write.
 #[derive(Debug)]
-struct Mapping {
+struct MappedBuffer {
     /// The entry of the peer's iomap; without one it was not told.
     index: Option<u16>,
     /// The program's name of it: address and length.
     name: (usize, usize),
-    region: Owned<Region>,
+    region: Owned<Mr>,
 }
 
 /// What can be done without waiting, and what has happened.
@@ -45,7 +45,7 @@ pub struct Readiness {
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) endpoint: Endpoint,
+    pub(super) resources: Resources,
     remote: ConnectionData,
     sender: Sender,
     receiver: Receiver,
@@ -70,13 +70,13 @@ pub(super) struct Connection {
     /// What the peer has mapped.
     iomap: Vec<IomapEntry>,
     /// What this side has mapped, and what of it the peer is to be told.
-    mappings: Vec<Mapping>,
-    untold: VecDeque<(u16, IomapEntry)>,
+    mappings: Vec<MappedBuffer>,
+    unannounced: VecDeque<(u16, IomapEntry)>,
 }
 
 impl Connection {
-    pub(super) fn new(endpoint: Endpoint, remote: ConnectionData, is_established: bool) -> Self {
-        let sizes = endpoint.sizes;
+    pub(super) fn new(resources: Resources, remote: ConnectionData, is_established: bool) -> Self {
+        let sizes = resources.sizes;
         let requests = sizes.send_queue.into();
         Self {
             remote,
@@ -93,8 +93,8 @@ impl Connection {
             slot: 1 % remote.grants.length,
             iomap: vec![IomapEntry::default(); sizes.iomap_entries.into()],
             mappings: Vec::new(),
-            untold: VecDeque::new(),
-            endpoint,
+            unannounced: VecDeque::new(),
+            resources,
         }
     }
 
@@ -114,7 +114,7 @@ impl Connection {
     /// The adapter takes no request: the connection has ended, and the completions will say so.
     fn check(&mut self, posted: Result<(), Errno>) {
         if let Err(error) = posted {
-            tracing::debug!(?error, "an rsocket's request is refused");
+            tracing::debug!(qpn = self.resources.qp.number(), %error, "rsocket work request not posted");
             self.end(Errno::CONNRESET);
         }
     }
@@ -123,22 +123,26 @@ impl Connection {
     pub(super) fn advance(&mut self) {
         let mut received = Vec::new();
         let (sender, control, mut is_broken) = (&mut self.sender, &mut self.control, false);
-        self.endpoint.completions(|done, has_succeeded, bytes| {
+        self.resources.completions(|done, has_succeeded, bytes| {
             is_broken |= !has_succeeded;
             match done {
-                Done::Received(at) if has_succeeded => received.push((at, bytes)),
-                Done::Received(_) => {}
-                Done::Data(bytes) => sender.completed(REQUESTS_OF_DATA, bytes),
-                Done::Direct(bytes) => sender.completed(1, bytes),
-                Done::Mapped => sender.completed(REQUESTS_OF_DATA, 0),
-                Done::Control(requests) => *control = control.saturating_sub(requests),
+                RequestId::Received(at) if has_succeeded => received.push((at, bytes)),
+                RequestId::Received(_) => {}
+                RequestId::Data(bytes) => sender.completed(REQUESTS_OF_DATA, bytes),
+                RequestId::Direct(bytes) => sender.completed(1, bytes),
+                RequestId::Mapped => sender.completed(REQUESTS_OF_DATA, 0),
+                RequestId::Control(requests) => *control = control.saturating_sub(requests),
             }
         });
         let handled = received.iter().try_for_each(|(at, bytes)| self.handle(*at, *bytes));
         if let Err(violation) = handled {
-            tracing::error!(?violation, "the peer of an rsocket violates the protocol");
+            tracing::error!(
+                qpn = self.resources.qp.number(),
+                %violation,
+                "rsocket protocol violation by the peer"
+            );
             self.end(Errno::PROTO);
-            self.endpoint.fail();
+            self.resources.fail();
         }
         if is_broken {
             self.end(Errno::CONNRESET);
@@ -147,17 +151,17 @@ impl Connection {
             return;
         }
         let places: Vec<_> = received.into_iter().map(|(at, _)| at).collect();
-        let posted = self.endpoint.post_receives(&places);
+        let posted = self.resources.post_receives(&places);
         self.check(posted);
-        self.tell_mappings();
-        self.tell_credits();
+        self.announce_mappings();
+        self.send_credits();
     }
 
     fn handle(&mut self, at: u32, bytes: u32) -> Result<(), Violation> {
         if bytes as usize != MESSAGE_BYTES {
             return Err(Violation::Message);
         }
-        match self.endpoint.message(at, self.remote.order)? {
+        match self.resources.message(at, self.remote.order)? {
             Message::Data(_) | Message::Shutdown if self.is_finished => Err(Violation::Message),
             Message::Data(bytes) => {
                 self.receiver.placed(bytes)?;
@@ -168,13 +172,13 @@ impl Connection {
             }
             Message::Credits(limit) => {
                 self.sender.set_limit(limit);
-                let grant = self.endpoint.take_grant(self.sender.next_slot());
+                let grant = self.resources.take_grant(self.sender.next_slot());
                 if grant.length > 0 { self.sender.grant(grant) } else { Ok(()) }
             }
             Message::Iomap(index) => {
                 self.receiver.noted()?;
                 let place = self.iomap.get_mut(usize::from(index)).ok_or(Violation::IomapIndex)?;
-                *place = self.endpoint.iomap_entry(index);
+                *place = self.resources.iomap_entry(index);
                 Ok(())
             }
             Message::Disconnect => {
@@ -199,7 +203,7 @@ impl Connection {
         self.is_established && !self.is_broken && !self.is_disconnected
     }
 
-    fn tell_credits(&mut self) {
+    fn send_credits(&mut self) {
         while self.is_live()
             && !self.is_finished
             && self.has_control(2)
@@ -210,29 +214,30 @@ impl Connection {
             let message = Message::Credits(update.limit).to_octets(order);
             let posted = match update.grant {
                 Some(at) => {
-                    let entry = self.endpoint.half_at(at).to_octets(order);
+                    let entry = self.resources.half_at(at).to_octets(order);
                     let to = (self.remote.grant_address(self.slot), self.remote.grants.key);
                     self.slot = (self.slot + 1) % self.remote.grants.length;
                     self.control += 2;
-                    self.endpoint.notify(Done::Control(2), to, &entry, message)
+                    self.resources.notify(RequestId::Control(2), to, &entry, message)
                 }
                 None => {
                     self.control += 1;
-                    self.endpoint.tell(message)
+                    self.resources.send_message(message)
                 }
             };
             self.check(posted);
         }
     }
 
-    fn tell_mappings(&mut self) {
+    fn announce_mappings(&mut self) {
         while self.is_live() && !self.is_write_shut && self.sender.can_notify() {
-            let Some((index, entry)) = self.untold.pop_front() else { return };
+            let Some((index, entry)) = self.unannounced.pop_front() else { return };
             self.sender.notify();
             let order = self.remote.order;
             let to = (self.remote.iomap_address(index), self.remote.grants.key);
             let message = Message::Iomap(index).to_octets(order);
-            let posted = self.endpoint.notify(Done::Mapped, to, &entry.to_octets(order), message);
+            let posted =
+                self.resources.notify(RequestId::Mapped, to, &entry.to_octets(order), message);
             self.check(posted);
         }
     }
@@ -261,7 +266,7 @@ impl Connection {
                     break;
                 }
                 let (front, back) = left.split_at_mut(count);
-                self.endpoint.read(at, front);
+                self.resources.read(at, front);
                 left = back;
                 total += count;
                 if !is_peek {
@@ -270,7 +275,7 @@ impl Connection {
             }
         }
         if total > 0 {
-            self.tell_credits();
+            self.send_credits();
             return Some(Ok(total));
         }
         if self.is_finished || self.is_read_shut {
@@ -314,12 +319,12 @@ impl Connection {
         }
         let mut sent = 0;
         // Mappings are told before data that were sent behind them.
-        while self.is_live() && self.untold.is_empty() {
+        while self.is_live() && self.unannounced.is_empty() {
             let Some(data) = rest(pieces, already + sent) else { return Some(Ok(sent)) };
             let Some(plan) = self.sender.plan(data.len()) else { break };
             let bytes = plan.length();
             let message = Message::Data(bytes).to_octets(self.remote.order);
-            let posted = self.endpoint.send(&plan, &data[..bytes as usize], Some(message));
+            let posted = self.resources.send(&plan, &data[..bytes as usize], Some(message));
             self.check(posted);
             sent += bytes as usize;
         }
@@ -336,7 +341,7 @@ impl Connection {
             return Some(Err(error));
         }
         let mut sent = 0;
-        while self.is_live() && self.untold.is_empty() && sent < data.len() {
+        while self.is_live() && self.unannounced.is_empty() && sent < data.len() {
             let target = offset.checked_add(sent as u64);
             let target = target.and_then(|at| self.iomap.iter().find_map(|entry| entry.at(at)));
             let Some(target) = target else {
@@ -345,7 +350,7 @@ impl Connection {
             let left = &data[sent..];
             let Some(plan) = self.sender.plan_direct(left.len(), target) else { break };
             let bytes = plan.length() as usize;
-            let posted = self.endpoint.send(&plan, &left[..bytes], None);
+            let posted = self.resources.send(&plan, &left[..bytes], None);
             self.check(posted);
             sent += bytes;
         }
@@ -362,19 +367,19 @@ impl Connection {
             self.is_write_shut = true;
             let is_all = self.is_finished || self.is_read_shut;
             let message = if is_all { Message::Disconnect } else { Message::Shutdown };
-            self.tell_end(message);
+            self.send_end(message);
         } else if read && self.is_write_shut {
-            self.tell_end(Message::Disconnect);
+            self.send_end(Message::Disconnect);
         }
     }
 
-    fn tell_end(&mut self, message: Message) {
+    fn send_end(&mut self, message: Message) {
         if !self.is_live() {
             return;
         }
         self.is_disconnected = message == Message::Disconnect;
         self.control += 1;
-        let posted = self.endpoint.tell(message.to_octets(self.remote.order));
+        let posted = self.resources.send_message(message.to_octets(self.remote.order));
         self.check(posted);
     }
 
@@ -392,14 +397,14 @@ impl Connection {
     pub(super) fn probe(&mut self) {
         if self.is_live() && self.has_control(1) {
             self.control += 1;
-            let posted = self.endpoint.probe();
+            let posted = self.resources.probe();
             self.check(posted);
         }
     }
 
     pub(super) fn readiness(&self) -> Readiness {
         let is_ended = self.is_broken || self.error.is_some();
-        let can_send = self.is_live() && self.untold.is_empty() && self.sender.can_send();
+        let can_send = self.is_live() && self.unannounced.is_empty() && self.sender.can_send();
         let is_finished = self.is_finished || self.is_read_shut;
         Readiness {
             is_readable: self.unread() > 0 || is_finished || is_ended,
@@ -411,31 +416,31 @@ impl Connection {
         }
     }
 
-    /// Maps a buffer for the peer, as `offset`; without `is_told` it only is registered.
+    /// Maps a buffer for the peer, as `offset`; without `is_announced` it only is registered.
     ///
     /// # Errors
     /// `ENOMEM`: the peer's iomap is full.
     pub(super) fn map(
         &mut self,
-        region: Owned<Region>,
+        region: Owned<Mr>,
         name: (usize, usize),
         offset: u64,
-        is_told: bool,
+        is_announced: bool,
     ) -> Result<(), Errno> {
-        let index = if is_told {
+        let index = if is_announced {
             let used: Vec<_> = self.mappings.iter().filter_map(|it| it.index).collect();
             let free = (0..self.remote.iomap_entries).find(|index| !used.contains(index));
             let index = free.ok_or(Errno::NOMEM)?;
             let (address, length) = name;
             let length = u32::try_from(length).map_err(|_| Errno::INVAL)?;
             let memory = Entry { address: address as u64, key: region.key(), length };
-            self.untold.push_back((index, IomapEntry { offset, memory }));
+            self.unannounced.push_back((index, IomapEntry { offset, memory }));
             Some(index)
         } else {
             None
         };
-        self.mappings.push(Mapping { index, name, region });
-        self.tell_mappings();
+        self.mappings.push(MappedBuffer { index, name, region });
+        self.announce_mappings();
         Ok(())
     }
 
@@ -443,13 +448,13 @@ impl Connection {
     ///
     /// # Errors
     /// `EINVAL`: there is none.
-    pub(super) fn unmap(&mut self, name: (usize, usize)) -> Result<Owned<Region>, Errno> {
+    pub(super) fn unmap(&mut self, name: (usize, usize)) -> Result<Owned<Mr>, Errno> {
         let at = self.mappings.iter().position(|it| it.name == name).ok_or(Errno::INVAL)?;
-        let Mapping { index, name: _, region } = self.mappings.swap_remove(at);
+        let MappedBuffer { index, name: _, region } = self.mappings.swap_remove(at);
         if let Some(index) = index {
-            self.untold.retain(|(it, _)| *it != index);
-            self.untold.push_back((index, IomapEntry::default()));
-            self.tell_mappings();
+            self.unannounced.retain(|(it, _)| *it != index);
+            self.unannounced.push_back((index, IomapEntry::default()));
+            self.announce_mappings();
         }
         Ok(region)
     }

@@ -1,16 +1,16 @@
-//! Calls that move data, and the buffers that a peer may write.
+//! Data of an rsocket: send, receive, mapped buffers.
 
 use rdma_over_tcp::rnic::RegisteredBuffer;
 
 use super::{
     connection::Connection,
-    endpoint::Owned,
-    settings::How,
+    options::Shutdown,
+    resources::Owned,
     socket::{Socket, connected},
 };
 use crate::{
     errno::Errno,
-    memory::{Region, access, rights},
+    mr::{Mr, access, rights},
 };
 
 impl Socket {
@@ -39,7 +39,7 @@ impl Socket {
             };
             if is_peek && wants_all {
                 // More than half of the ring may not come before something was read.
-                let enough = room.min(connection.endpoint.sizes.half as usize);
+                let enough = room.min(connection.resources.sizes.half as usize);
                 if connection.unread() < enough && !connection.is_read_over() && !is_nonblocking {
                     return None;
                 }
@@ -118,13 +118,13 @@ impl Socket {
     /// Ends directions.
     ///
     /// # Errors
-    /// `ENOTCONN`. As [`Engine::check`](crate::engine::Engine::check).
-    pub fn shut_down(&self, how: How) -> Result<(), Errno> {
-        self.engine().check()?;
+    /// `ENOTCONN`. As [`Device::check`](crate::device::Device::check).
+    pub fn shut_down(&self, how: Shutdown) -> Result<(), Errno> {
+        self.device().check()?;
         let mut state = self.lock();
         self.advance(&mut state);
         let connection = connected(&mut state).map_err(|_| Errno::NOTCONN)?;
-        let (read, write) = (how != How::Write, how != How::Read);
+        let (read, write) = (how != Shutdown::Write, how != Shutdown::Read);
         connection.shut_down(read, write);
         drop(state);
         self.wakers.wake();
@@ -143,25 +143,30 @@ impl Socket {
     /// Maps a buffer for the peer as `offset`; or only registers it.
     ///
     /// # Errors
-    /// `EINVAL`: it is not connected. `ENOMEM`: the peer's iomap is full. Those of [`Region::new`].
-    pub fn map(&self, buffer: &RegisteredBuffer, offset: u64, is_told: bool) -> Result<(), Errno> {
-        self.engine().check()?;
+    /// `EINVAL`: it is not connected. `ENOMEM`: the peer's iomap is full. Those of [`Mr::new`].
+    pub fn map(
+        &self,
+        buffer: &RegisteredBuffer,
+        offset: u64,
+        is_announced: bool,
+    ) -> Result<(), Errno> {
+        self.device().check()?;
         let mut state = self.lock();
         self.advance(&mut state);
         let connection = connected(&mut state).map_err(|_| Errno::INVAL)?;
-        let remote = if is_told { access::REMOTE_WRITE } else { 0 };
+        let remote = if is_announced { access::REMOTE_WRITE } else { 0 };
         let rights = rights(access::LOCAL_WRITE | remote)?;
-        let region = Region::new(&connection.endpoint.pd, buffer, rights)?;
+        let region = Mr::new(&connection.resources.pd, buffer, rights)?;
         let name = (buffer.address() as usize, buffer.len());
-        connection.map(Owned::new(region, Region::destroy), name, offset, is_told)
+        connection.map(Owned::new(region, Mr::destroy), name, offset, is_announced)
     }
 
     /// Ends a mapping: nothing writes the buffer any more.
     ///
     /// # Errors
-    /// `EINVAL`: there is none. As [`Engine::check`](crate::engine::Engine::check).
+    /// `EINVAL`: there is none. As [`Device::check`](crate::device::Device::check).
     pub fn unmap(&self, address: usize, length: usize) -> Result<(), Errno> {
-        self.engine().check()?;
+        self.device().check()?;
         let region = {
             let mut state = self.lock();
             let connection = connected(&mut state).map_err(|_| Errno::INVAL)?;

@@ -1,4 +1,4 @@
-//! The receiving half of a stream: the ring that the peer writes into, and what it may still send.
+//! Receiving half of a stream: the ring that the peer writes to, its credits and grants.
 //!
 //! The ring is granted by halves: the first with the connection, and each next one as soon as half of the ring is free.
 //! Bytes are placed in the order of the ring, so that a message only says how many there are. A credit is one message

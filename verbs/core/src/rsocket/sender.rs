@@ -1,4 +1,4 @@
-//! The sending half of a stream: where the peer has room, and what is in flight.
+//! Sending half of a stream: the peer's grants, requests in flight.
 //!
 //! What may be sent is limited by the bytes that the peer has granted, by its credits, by the send buffer, from which
 //! Writes are read until they complete, and by the requests that the send queue takes.

@@ -1,4 +1,4 @@
-//! An rsocket: its state, how calls wait, and its end.
+//! rsocket: state, blocking calls, close.
 //!
 //! Calls look first, poll for a moment, and then sleep. What may change the state of an rsocket wakes up those that
 //! wait for it: completions that were asked for, events of connection management, and calls of other threads.
@@ -17,17 +17,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
     connection::{Connection, Readiness},
-    endpoint::Endpoint,
-    settings::{Family, Linger, Settings},
+    options::{Family, Linger, SocketOptions},
+    resources::Resources,
     waker::{Waker, Wakers},
     wire::ConnectionData,
 };
 use crate::{
     cm::{Event, EventChannel, EventKind, Id},
-    engine::{Engine, Home},
+    device::{Device, OwnerDevice},
     errno::Errno,
-    events::Listener,
-    latch::lock,
+    event_queue::EventCallback,
+    sync::lock,
 };
 
 /// How long a call polls before it sleeps.
@@ -40,64 +40,64 @@ const CLOSE_TIME: Duration = Duration::from_secs(60);
 const DISCONNECT_TIME: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) enum Phase {
+pub(super) enum SocketPhase {
     Idle,
     Listening(VecDeque<Event>),
-    Connecting(Box<Endpoint>),
+    Connecting(Box<Resources>),
     Connected(Box<Connection>),
     Failed,
     Closed,
 }
 
 #[derive(Debug)]
-pub(super) struct State {
-    pub(super) settings: Settings,
-    pub(super) phase: Phase,
+pub(super) struct SocketState {
+    pub(super) options: SocketOptions,
+    pub(super) phase: SocketPhase,
     pub(super) id: Option<Arc<Id>>,
     /// Where the program has bound it.
     pub(super) bound: Option<SocketAddr>,
     /// Why it is not connected: told once.
     pub(super) error: Option<Errno>,
     /// The program has been told that it is connected.
-    pub(super) is_connect_told: bool,
+    pub(super) is_connect_reported: bool,
 }
 
 /// An rsocket.
 #[derive(Debug)]
 pub struct Socket {
-    home: Home,
+    owner: OwnerDevice,
     pub(super) family: Family,
     pub(super) channel: Arc<EventChannel>,
     pub(super) wakers: Arc<Wakers>,
     /// Descriptors for threads that sleep, so that a call does not fail where the program has used up its own.
     spare: Mutex<Vec<Arc<Waker>>>,
     is_nonblocking: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<SocketState>,
 }
 
 impl Socket {
     /// An rsocket.
     ///
     /// # Errors
-    /// No descriptor is left. As [`Engine::check`].
+    /// No descriptor is left. As [`Device::check`].
     pub fn new(
-        engine: &'static Engine,
+        device: &'static Device,
         family: Family,
-        settings: Settings,
+        options: SocketOptions,
     ) -> Result<Arc<Self>, Errno> {
-        engine.check()?;
+        device.check()?;
         let wakers = Arc::new(Wakers::default());
-        let channel = EventChannel::with_listener(wake_up(&wakers))?;
-        let state = State {
-            settings,
-            phase: Phase::Idle,
+        let channel = EventChannel::with_callback(wake_up(&wakers))?;
+        let state = SocketState {
+            options,
+            phase: SocketPhase::Idle,
             id: None,
             bound: None,
             error: None,
-            is_connect_told: false,
+            is_connect_reported: false,
         };
         Ok(Arc::new(Self {
-            home: Home::of(engine),
+            owner: OwnerDevice::of(device),
             family,
             channel,
             wakers,
@@ -108,32 +108,33 @@ impl Socket {
     }
 
     /// The adapter.
-    pub(super) fn engine(&self) -> &'static Engine {
-        self.home.engine()
+    pub(super) fn device(&self) -> &'static Device {
+        self.owner.device()
     }
 
     /// Returns whether the child of a fork can have it: it has no connection, and no thread was using it at the fork.
     pub fn is_inheritable(&self) -> bool {
         let state = self.state.try_lock();
-        state.is_ok_and(|state| matches!(state.phase, Phase::Idle | Phase::Listening(_)))
+        state
+            .is_ok_and(|state| matches!(state.phase, SocketPhase::Idle | SocketPhase::Listening(_)))
     }
 
     /// Has it belong to this process, without requests that the parent has taken.
     ///
     /// # Errors
     /// `ENODEV`: it is not inheritable. As [`EventChannel::take_over`].
-    pub fn take_over(&self, engine: &'static Engine) -> Result<(), Errno> {
+    pub fn take_over(&self, device: &'static Device) -> Result<(), Errno> {
         let mut state = self.state.try_lock().map_err(|_| Errno::NODEV)?;
         match &mut state.phase {
-            Phase::Idle => {}
-            Phase::Listening(requests) => requests.clear(),
+            SocketPhase::Idle => {}
+            SocketPhase::Listening(requests) => requests.clear(),
             _ => return Err(Errno::NODEV),
         }
         // The parent has the descriptors behind them, too.
         self.spare.try_lock().map_err(|_| Errno::NODEV)?.clear();
         self.wakers.take_over()?;
-        self.channel.take_over(engine)?;
-        self.home.change(engine);
+        self.channel.take_over(device)?;
+        self.owner.change(device);
         Ok(())
     }
 
@@ -160,35 +161,35 @@ impl Socket {
         self.is_nonblocking.store(is_nonblocking, Ordering::Relaxed);
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SocketState> {
         lock(&self.state)
     }
 
     /// Its settings.
-    pub fn settings(&self) -> Settings {
-        self.lock().settings.clone()
+    pub fn options(&self) -> SocketOptions {
+        self.lock().options.clone()
     }
 
     /// Changes its settings.
     ///
     /// # Errors
-    /// `EINVAL`: sharing of the address, once it is bound. As [`Engine::check`].
-    pub fn set(&self, change: impl FnOnce(&mut Settings)) -> Result<(), Errno> {
-        self.engine().check()?;
+    /// `EINVAL`: sharing of the address, once it is bound. As [`Device::check`].
+    pub fn set(&self, change: impl FnOnce(&mut SocketOptions)) -> Result<(), Errno> {
+        self.device().check()?;
         let mut state = self.lock();
-        change(&mut state.settings);
-        state.settings.limit();
+        change(&mut state.options);
+        state.options.limit();
         Ok(())
     }
 
     /// Whether a connection is there, or begun.
     pub fn is_opened(&self) -> bool {
-        matches!(self.lock().phase, Phase::Connecting(_) | Phase::Connected(_))
+        matches!(self.lock().phase, SocketPhase::Connecting(_) | SocketPhase::Connected(_))
     }
 
     /// Whether it listens.
     pub fn is_listening(&self) -> bool {
-        matches!(self.lock().phase, Phase::Listening(_))
+        matches!(self.lock().phase, SocketPhase::Listening(_))
     }
 
     /// Its own address.
@@ -206,7 +207,7 @@ impl Socket {
     pub fn peer_address(&self) -> Result<SocketAddr, Errno> {
         let id = {
             let state = self.lock();
-            if !matches!(state.phase, Phase::Connected(_)) {
+            if !matches!(state.phase, SocketPhase::Connected(_)) {
                 return Err(Errno::NOTCONN);
             }
             state.id.clone()
@@ -216,42 +217,46 @@ impl Socket {
     }
 
     /// Takes in what has happened.
-    pub(super) fn advance(&self, state: &mut State) {
+    pub(super) fn advance(&self, state: &mut SocketState) {
         while let Ok(Some(event)) = self.channel.take() {
             event.owner().acknowledge();
             self.handle(state, event);
         }
-        if let Phase::Connected(connection) = &mut state.phase {
+        if let SocketPhase::Connected(connection) = &mut state.phase {
             connection.advance();
         }
     }
 
-    fn handle(&self, state: &mut State, event: Event) {
+    fn handle(&self, state: &mut SocketState, event: Event) {
         match event.kind {
             EventKind::AddressResolved | EventKind::RouteResolved => {}
             EventKind::ConnectRequest => {
-                if let Phase::Listening(requests) = &mut state.phase {
+                if let SocketPhase::Listening(requests) = &mut state.phase {
                     requests.push_back(event);
                 }
             }
             EventKind::Established => {
-                state.phase = match std::mem::replace(&mut state.phase, Phase::Failed) {
-                    Phase::Connecting(endpoint) => {
+                state.phase = match std::mem::replace(&mut state.phase, SocketPhase::Failed) {
+                    SocketPhase::Connecting(resources) => {
                         match ConnectionData::parse(&event.private_data) {
-                            Ok(remote) => {
-                                Phase::Connected(Box::new(Connection::new(*endpoint, remote, true)))
-                            }
+                            Ok(remote) => SocketPhase::Connected(Box::new(Connection::new(
+                                *resources, remote, true,
+                            ))),
                             Err(violation) => {
-                                tracing::error!(?violation, "the peer has no rsocket there");
+                                tracing::error!(
+                                    peer = event.id.peer(),
+                                    %violation,
+                                    "rsocket connection failed"
+                                );
                                 state.error = Some(Errno::PROTO);
-                                endpoint.fail();
-                                Phase::Failed
+                                resources.fail();
+                                SocketPhase::Failed
                             }
                         }
                     }
-                    Phase::Connected(mut connection) => {
+                    SocketPhase::Connected(mut connection) => {
                         connection.is_established = true;
-                        Phase::Connected(connection)
+                        SocketPhase::Connected(connection)
                     }
                     other => other,
                 };
@@ -260,20 +265,20 @@ impl Socket {
             | EventKind::Unreachable
             | EventKind::Rejected
             | EventKind::Disconnected => match &mut state.phase {
-                Phase::Connecting(_) => {
+                SocketPhase::Connecting(_) => {
                     let error = event.status.checked_abs().filter(|number| *number > 0);
                     state.error = Some(error.map_or(Errno::CONNREFUSED, Errno));
-                    state.phase = Phase::Failed;
+                    state.phase = SocketPhase::Failed;
                 }
-                Phase::Connected(connection) => connection.lost(),
+                SocketPhase::Connected(connection) => connection.lost(),
                 _ => {}
             },
             EventKind::DeviceRemoval => match &mut state.phase {
-                Phase::Listening(_) | Phase::Connecting(_) => {
+                SocketPhase::Listening(_) | SocketPhase::Connecting(_) => {
                     state.error = Some(Errno::NODEV);
-                    state.phase = Phase::Failed;
+                    state.phase = SocketPhase::Failed;
                 }
-                Phase::Connected(connection) => connection.lost(),
+                SocketPhase::Connected(connection) => connection.lost(),
                 _ => {}
             },
         }
@@ -282,10 +287,10 @@ impl Socket {
 
     fn attempt<T>(
         &self,
-        attempt: &mut impl FnMut(&mut State) -> Option<Result<T, Errno>>,
+        attempt: &mut impl FnMut(&mut SocketState) -> Option<Result<T, Errno>>,
     ) -> Option<Result<T, Errno>> {
         let mut state = self.lock();
-        if matches!(state.phase, Phase::Closed) {
+        if matches!(state.phase, SocketPhase::Closed) {
             return Some(Err(Errno::BADF));
         }
         self.advance(&mut state);
@@ -296,15 +301,15 @@ impl Socket {
     pub(super) fn wait<T>(
         &self,
         is_nonblocking: bool,
-        mut attempt: impl FnMut(&mut State) -> Option<Result<T, Errno>>,
+        mut attempt: impl FnMut(&mut SocketState) -> Option<Result<T, Errno>>,
     ) -> Result<T, Errno> {
-        self.engine().check()?;
+        self.device().check()?;
         let begun = Instant::now();
         loop {
             if let Some(result) = self.attempt(&mut attempt) {
                 return result;
             }
-            self.engine().progress();
+            self.device().progress();
             if is_nonblocking || begun.elapsed() > POLL_TIME {
                 break;
             }
@@ -362,73 +367,73 @@ impl Socket {
     }
 
     fn arm(&self) {
-        if let Phase::Connected(connection) = &self.lock().phase {
+        if let SocketPhase::Connected(connection) = &self.lock().phase {
             // It fails in the child of a fork only, where nothing comes.
-            let _ = connection.endpoint.arm();
+            let _ = connection.resources.arm();
         }
     }
 
     /// Makes one pass over the sockets.
     pub fn progress(&self) {
-        self.engine().progress();
+        self.device().progress();
     }
 
     /// What can be done without waiting.
     ///
     /// # Errors
-    /// `EBADF`: it is closed. As [`Engine::check`].
+    /// `EBADF`: it is closed. As [`Device::check`].
     pub fn readiness(&self) -> Result<Readiness, Errno> {
-        self.engine().check()?;
+        self.device().check()?;
         let mut state = self.lock();
         self.advance(&mut state);
         let error = state.error;
         Ok(match &state.phase {
-            Phase::Idle => Readiness {
+            SocketPhase::Idle => Readiness {
                 is_writable: true,
                 is_over: true,
                 has_error: error.is_some(),
                 ..Readiness::default()
             },
-            Phase::Listening(requests) => {
+            SocketPhase::Listening(requests) => {
                 Readiness { is_readable: !requests.is_empty(), ..Readiness::default() }
             }
-            Phase::Connecting(_) => Readiness::default(),
-            Phase::Connected(connection) => connection.readiness(),
-            Phase::Failed => Readiness {
+            SocketPhase::Connecting(_) => Readiness::default(),
+            SocketPhase::Connected(connection) => connection.readiness(),
+            SocketPhase::Failed => Readiness {
                 is_readable: true,
                 is_writable: true,
                 has_error: true,
                 is_finished: true,
                 is_over: true,
             },
-            Phase::Closed => return Err(Errno::BADF),
+            SocketPhase::Closed => return Err(Errno::BADF),
         })
     }
 
     /// The error that was not told yet, which is told by this.
     ///
     /// # Errors
-    /// As [`Engine::check`].
+    /// As [`Device::check`].
     pub fn take_error(&self) -> Result<Option<Errno>, Errno> {
-        self.engine().check()?;
+        self.device().check()?;
         let mut state = self.lock();
         self.advance(&mut state);
         let of_connection = match &mut state.phase {
-            Phase::Connected(connection) => connection.take_error(),
+            SocketPhase::Connected(connection) => connection.take_error(),
             _ => None,
         };
         Ok(state.error.take().or(of_connection))
     }
 
     /// Waits for at most `time` until `is_done`; no signal interrupts it.
-    fn linger(&self, time: Duration, mut is_done: impl FnMut(&mut State) -> bool) {
+    fn linger(&self, time: Duration, mut is_done: impl FnMut(&mut SocketState) -> bool) {
         let deadline = Instant::now().checked_add(time);
-        let mut attempt = |state: &mut State| is_done(state).then_some(Ok(()));
+        let mut attempt = |state: &mut SocketState| is_done(state).then_some(Ok(()));
         let Ok(waker) = self.waker() else { return };
         self.wakers.enter(&waker);
         loop {
             self.arm();
-            self.engine().progress();
+            self.device().progress();
             if self.attempt(&mut attempt).is_some() {
                 break;
             }
@@ -449,12 +454,12 @@ impl Socket {
     /// Closes it: sends what is on its way, ends the connection, and gives back what it has used. Other threads' calls
     /// return `EBADF`.
     pub fn close(&self, linger: Linger) {
-        if self.engine().check().is_ok() {
+        if self.device().check().is_ok() {
             self.end(linger);
         }
         let (phase, id) = {
             let mut state = self.lock();
-            (std::mem::replace(&mut state.phase, Phase::Closed), state.id.take())
+            (std::mem::replace(&mut state.phase, SocketPhase::Closed), state.id.take())
         };
         self.wakers.wake();
         if let Some(id) = id {
@@ -472,7 +477,7 @@ impl Socket {
         let id = {
             let mut state = self.lock();
             self.advance(&mut state);
-            let Phase::Connected(connection) = &mut state.phase else { return };
+            let SocketPhase::Connected(connection) = &mut state.phase else { return };
             if connection.is_established {
                 connection.shut_down(true, true);
             }
@@ -480,13 +485,13 @@ impl Socket {
         };
         self.wakers.wake();
         self.linger(time, |state| match &state.phase {
-            Phase::Connected(connection) => connection.is_drained(),
+            SocketPhase::Connected(connection) => connection.is_drained(),
             _ => true,
         });
         // Of one that is over already there is nothing to wait for.
         let Some(true) = id.map(|id| id.disconnect().is_ok()) else { return };
         self.linger(time.min(DISCONNECT_TIME), |state| match &state.phase {
-            Phase::Connected(connection) => connection.is_lost(),
+            SocketPhase::Connected(connection) => connection.is_lost(),
             _ => true,
         });
     }
@@ -499,18 +504,18 @@ impl Drop for Socket {
     }
 }
 
-pub(super) fn wake_up(wakers: &Arc<Wakers>) -> Listener {
+pub(super) fn wake_up(wakers: &Arc<Wakers>) -> EventCallback {
     let wakers = wakers.clone();
-    Listener(Box::new(move || wakers.wake()))
+    EventCallback(Box::new(move || wakers.wake()))
 }
 
 /// The connection, or why there is none; `None`: it is being made.
-pub(super) fn connected(state: &mut State) -> Result<&mut Connection, Option<Errno>> {
+pub(super) fn connected(state: &mut SocketState) -> Result<&mut Connection, Option<Errno>> {
     match &mut state.phase {
-        Phase::Connected(connection) => Ok(connection),
-        Phase::Connecting(_) => Err(None),
-        Phase::Closed => Err(Some(Errno::BADF)),
-        Phase::Idle | Phase::Listening(_) | Phase::Failed => {
+        SocketPhase::Connected(connection) => Ok(connection),
+        SocketPhase::Connecting(_) => Err(None),
+        SocketPhase::Closed => Err(Some(Errno::BADF)),
+        SocketPhase::Idle | SocketPhase::Listening(_) | SocketPhase::Failed => {
             Err(Some(state.error.take().unwrap_or(Errno::NOTCONN)))
         }
     }

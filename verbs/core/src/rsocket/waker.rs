@@ -1,5 +1,5 @@
-//! How threads wait for rsockets: each thread that sleeps has a descriptor, and enters it with the rsockets it waits
-//! for. Whatever may change their state wakes up all of them; each looks for itself.
+//! Wake-ups of threads that wait for rsockets. Each has a descriptor, and registers it with its rsockets. A change of
+//! state wakes all of them; each thread checks the state itself.
 //!
 //! One descriptor for each rsocket would not do: the thread that reads its event takes it from the others.
 
@@ -14,7 +14,7 @@ use rustix::{
     io,
 };
 
-use crate::{errno::Errno, latch::lock};
+use crate::{errno::Errno, sync::lock};
 
 /// A thread that waits.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Waker {
 
     fn wake(&self) {
         if let Err(error) = io::write(&self.descriptor, &1_u64.to_ne_bytes()) {
-            tracing::error!(%error, "a thread cannot be woken up");
+            tracing::error!(%error, "thread that waits for an rsocket not woken up");
         }
     }
 

@@ -1,4 +1,4 @@
-//! What rsockets exchange: private data of the connection, entries that are written into the peer's memory, messages.
+//! Wire format of rsockets: private data, entries written to the peer's memory, messages.
 //!
 //! | | size | form |
 //! |---|---|---|
@@ -10,6 +10,8 @@
 //! It is the form of rdma-core's librdmacm for iWARP, which has no Write with immediate data there: a Write, and behind
 //! it a Send of one message. Between hosts of unlike byte order librdmacm itself sends messages as they lie in its
 //! memory.
+
+use std::fmt;
 
 /// Bytes of the private data.
 pub(super) const CONNECTION_DATA_BYTES: usize = 40;
@@ -41,6 +43,19 @@ pub(super) enum Violation {
     Entry,
     /// An iomap entry beyond the iomap.
     IomapIndex,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ConnectionData => "private data: not those of an rsocket of version 1",
+            Self::Message => "message: unknown kind, wrong length, or sent after the end",
+            Self::BytesNotGranted => "message: more bytes than granted",
+            Self::NoCredit => "message: more messages than credits",
+            Self::Entry => "memory entry: address overflow, or more entries than slots",
+            Self::IomapIndex => "iomap entry: index out of range",
+        })
+    }
 }
 
 /// The order of a number's bytes.
@@ -253,7 +268,7 @@ fn unscale(octet: u8) -> u16 {
 }
 
 /// The number of entries that can be told: `entries`, or the next one below.
-pub(super) fn told_iomap_entries(entries: u16) -> u16 {
+pub(super) fn encodable_iomap_entries(entries: u16) -> u16 {
     unscale(scale(entries))
 }
 
@@ -402,10 +417,10 @@ mod tests {
         for (entries, octet) in [(0, 0), (1, 1), (128, 128), (255, 128), (256, 129), (700, 130)] {
             assert_eq!(scale(entries), octet, "{entries}");
         }
-        assert_eq!(told_iomap_entries(128), 128);
-        assert_eq!(told_iomap_entries(700), 512);
-        assert_eq!(told_iomap_entries(u16::MAX), 127 << 8);
-        assert_eq!(told_iomap_entries(200), 128);
+        assert_eq!(encodable_iomap_entries(128), 128);
+        assert_eq!(encodable_iomap_entries(700), 512);
+        assert_eq!(encodable_iomap_entries(u16::MAX), 127 << 8);
+        assert_eq!(encodable_iomap_entries(200), 128);
     }
 
     #[test]

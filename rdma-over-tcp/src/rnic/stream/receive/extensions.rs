@@ -11,16 +11,15 @@ use crate::{
         Extension, IMMEDIATE_OCTETS, Opcode, RdmapError,
     },
     rnic::{
-        cq::Arrival,
-        id::QpId,
-        objects::Objects,
-        region::Access,
-        send_queue::Progress,
+        memory::registration::Access,
+        objects::id::QpId,
+        queues::{cq::Arrival, send_queue::Progress},
         status::WcStatus,
         stream::{
             inbound_read::{InboundAtomic, InboundRequest},
             transmit::{Response, Transmitter},
         },
+        tables::Objects,
     },
 };
 

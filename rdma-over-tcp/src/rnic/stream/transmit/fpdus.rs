@@ -7,14 +7,10 @@ use crate::{
     mpa::GatherList,
     rdmap::ReadRequest,
     rnic::{
-        qp::Qp,
-        region::{Access, Regions},
-        stream::{
-            failure::Failure,
-            inbound_read::InboundRead,
-            sizes::{self, Limits},
-        },
-        transport::Transport,
+        memory::{region::Regions, registration::Access},
+        queues::qp::Qp,
+        stream::{failure::Failure, inbound_read::InboundRead, sizes, sizes::Limits},
+        transport::LlpStream,
     },
 };
 
@@ -115,7 +111,7 @@ impl Transmitter {
     }
 
     /// Hands a list to the transport.
-    pub(super) fn post<T: Transport>(
+    pub(super) fn post<T: LlpStream>(
         &mut self,
         io: &mut T,
         serial: u64,

@@ -9,13 +9,17 @@ use crate::{
     mpa::GatherList,
     rdmap::{AtomicRequest, PendingRead, ReadRequest, Segmenter, SendKind, Terminate},
     rnic::{
-        qp::Qp,
-        region::{Access, Granted, Owner, Regions},
-        registration::User,
-        send_queue::Progress,
+        memory::{
+            region::{Granted, Owner, Regions},
+            registration::{Access, User},
+        },
+        queues::{
+            qp::Qp,
+            send_queue::Progress,
+            wr::{Remote, Sge, WqeKind, WrFlags},
+        },
         status::WcStatus,
         stream::{failure::Failure, inbound_read::InboundRequest, sizes::Limits},
-        wr::{Kind, Remote, Sge, WrFlags},
     },
 };
 
@@ -155,21 +159,21 @@ impl Transmitter {
         let length = request.length;
         let (is_captured, single) = (request.captured().is_some(), request.single());
         let source = match &request.kind {
-            Kind::FastRegister { region, prepared } => {
+            WqeKind::FastRegister { region, prepared } => {
                 let ok = regions.fast_register(*region, prepared);
                 return finish_local(qp, ok);
             }
-            Kind::Invalidate { target } => {
+            WqeKind::Invalidate { target } => {
                 let target = *target;
                 let ok = regions.invalidate(qp.user(), target); // NDK-MEM-10, NDK-CQ-17
                 return finish_local(qp, ok);
             }
-            Kind::Bind { prepared } => {
+            WqeKind::Bind { prepared } => {
                 let prepared = **prepared;
                 let ok = regions.bind(qp.user(), prepared);
                 return finish_local(qp, ok);
             }
-            Kind::Send { invalidate } => {
+            WqeKind::Send { invalidate } => {
                 let kind = match (*invalidate, solicited) {
                     (None, false) => SendKind::Plain,
                     (None, true) => SendKind::Solicited,
@@ -180,15 +184,17 @@ impl Transmitter {
                 qp.stats.sends += 1;
                 Source::Send { kind, msn: self.send_msn }
             }
-            Kind::Write { to: Remote { stag, offset } } => {
+            WqeKind::Write { to: Remote { stag, offset } } => {
                 let source = Source::Write { stag: *stag, offset: *offset };
                 qp.stats.writes += 1;
                 source
             }
-            Kind::Read { .. } | Kind::Atomic { .. } if self.outstanding.len() >= read_limit => {
+            WqeKind::Read { .. } | WqeKind::Atomic { .. }
+                if self.outstanding.len() >= read_limit =>
+            {
                 return Ok(Next::None);
             }
-            Kind::Read { from, .. } => {
+            WqeKind::Read { from, .. } => {
                 let request_header = ReadRequest {
                     sink_stag: Stag(qp.sink_token & !0xff | self.read_msn.0 & 0xff),
                     sink_offset: TaggedOffset(0),
@@ -200,7 +206,7 @@ impl Transmitter {
                 qp.stats.reads += 1;
                 Source::Read { msn: self.read_msn, request: request_header }
             }
-            Kind::Atomic { target: Remote { stag, offset }, .. } => {
+            WqeKind::Atomic { target: Remote { stag, offset }, .. } => {
                 let (stag, offset, msn) = (*stag, *offset, self.read_msn);
                 request.msn = msn.0;
                 let Some(operation) = qp.sends.take_operands() else {
@@ -210,7 +216,7 @@ impl Transmitter {
                 let request = AtomicRequest { operation, identifier: msn.0, stag, offset };
                 Source::Atomic { msn, request }
             }
-            Kind::Immediate { data } => {
+            WqeKind::Immediate { data } => {
                 let (msn, data) = (self.send_msn, *data);
                 request.msn = msn.0;
                 qp.stats.immediates += 1;

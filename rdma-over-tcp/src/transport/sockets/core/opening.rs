@@ -23,7 +23,7 @@ use super::{Listening, SocketRnic, allocate};
 use crate::{
     rnic::{
         ConnectError, SharedEndpointId, StreamId,
-        id::ListenerId,
+        objects::id::ListenerId,
         transport::{Command, Reservation},
     },
     transport::sockets::{

@@ -1,11 +1,11 @@
-//! Event channels.
+//! Event channel: events of identifiers and their order.
 
 use std::sync::Arc;
 
 use super::Id;
 use crate::{
     errno::Errno,
-    events::{Closed, EventQueue, Listener},
+    event_queue::{Closed, EventCallback, EventQueue},
 };
 
 /// `RDMA_CM_EVENT_*`.
@@ -74,7 +74,7 @@ impl Event {
 #[derive(Debug)]
 pub struct EventChannel {
     events: EventQueue<Event>,
-    listener: Option<Listener>,
+    callback: Option<EventCallback>,
 }
 
 impl EventChannel {
@@ -83,23 +83,23 @@ impl EventChannel {
     /// # Errors
     /// No descriptor is left.
     pub fn new() -> Result<Arc<Self>, Errno> {
-        Ok(Arc::new(Self { events: EventQueue::new()?, listener: None }))
+        Ok(Arc::new(Self { events: EventQueue::new()?, callback: None }))
     }
 
-    /// A channel that calls `listener` with each event, which may hold the lock of the event's identifier. Its events
+    /// A channel that calls `callback` with each event, which may hold the lock of the event's identifier. Its events
     /// are taken without a look at the descriptor.
     ///
     /// # Errors
     /// No descriptor is left.
-    pub(crate) fn with_listener(listener: Listener) -> Result<Arc<Self>, Errno> {
-        Ok(Arc::new(Self { events: EventQueue::new()?, listener: Some(listener) }))
+    pub(crate) fn with_callback(callback: EventCallback) -> Result<Arc<Self>, Errno> {
+        Ok(Arc::new(Self { events: EventQueue::new()?, callback: Some(callback) }))
     }
 
     /// Adds an event.
     pub(in crate::cm) fn push(&self, event: Event) {
         self.events.push(event);
-        if let Some(Listener(listener)) = &self.listener {
-            listener();
+        if let Some(EventCallback(callback)) = &self.callback {
+            callback();
         }
     }
 

@@ -1,0 +1,113 @@
+//! Protection domains, and creation of their objects.
+
+use alloc::sync::Arc;
+
+use super::{Cq, Mr, Mw, Qp, Srq, check_same};
+use crate::{
+    adapter::Adapter,
+    ndk::status::NtStatus,
+    rnic::{LatePosts, PdId, QpConfig, QpLimits, SrqConfig, SrqEvent, SrqId, WindowType},
+};
+
+/// A protection domain.
+#[derive(Clone, Debug)]
+pub struct Pd {
+    pub(in crate::ndk) adapter: Adapter,
+    pub(super) id: PdId,
+}
+
+impl Pd {
+    /// NdkCreateMr: a region for [`Mr::register`], or with `fast_register` for [`Qp::fast_register`]
+    /// (NDK-MEM-5).
+    ///
+    /// # Errors
+    /// [`NtStatus::INSUFFICIENT_RESOURCES`]; [`NtStatus::INVALID_PARAMETER`]: the domain is being closed.
+    pub fn create_mr(&self, fast_register: bool) -> Result<Mr, NtStatus> {
+        let id = self.adapter.with(|core, _| core.create_region(self.id, fast_register))?;
+        Ok(Mr { adapter: self.adapter.clone(), id })
+    }
+
+    /// NdkCreateQp: completions of receives go to `receive_cq`, of initiator requests to `initiator_cq`,
+    /// which may be the same; each carries `context`.
+    ///
+    /// # Errors
+    /// [`NtStatus::INVALID_PARAMETER`]: a limit over the adapter's, or a queue of another adapter, that
+    /// failed or is being closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
+    pub fn create_qp(
+        &self,
+        receive_cq: &Cq,
+        initiator_cq: &Cq,
+        context: u64,
+        limits: QpLimits,
+    ) -> Result<Qp, NtStatus> {
+        self.create_any_qp(receive_cq, initiator_cq, None, context, limits)
+    }
+
+    fn create_any_qp(
+        &self,
+        receive_cq: &Cq,
+        initiator_cq: &Cq,
+        srq: Option<SrqId>,
+        context: u64,
+        limits: QpLimits,
+    ) -> Result<Qp, NtStatus> {
+        check_same(&self.adapter, &receive_cq.adapter)?;
+        check_same(&self.adapter, &initiator_cq.adapter)?;
+        let (receive_cq, send_cq, late_posts) = (receive_cq.id, initiator_cq.id, LatePosts::Refuse);
+        let config = QpConfig { receive_cq, send_cq, context, limits, srq, late_posts };
+        let id = self.adapter.with(|core, _| core.create_qp(self.id, config))?;
+        Ok(Qp { adapter: self.adapter.clone(), id })
+    }
+
+    /// NdkCreateQpWithSrq: as [`Pd::create_qp`], and receives come from `srq`. `context` is how a completion tells its
+    /// queue pair (NDK-RES-4).
+    ///
+    /// # Errors
+    /// As [`Pd::create_qp`]; [`NtStatus::INVALID_PARAMETER`] also for a queue of another domain.
+    pub fn create_qp_with_srq(
+        &self,
+        receive_cq: &Cq,
+        initiator_cq: &Cq,
+        srq: &Srq,
+        context: u64,
+        limits: QpLimits,
+    ) -> Result<Qp, NtStatus> {
+        check_same(&self.adapter, &srq.adapter)?;
+        self.create_any_qp(receive_cq, initiator_cq, Some(srq.id), context, limits)
+    }
+
+    /// NdkCreateSrq: `depth` receives of up to `sges_max` entries. `notification` is called with SUCCESS when fewer
+    /// receives are queued than `notify_threshold`, once; the threshold counts once the queue has had as many
+    /// (NDK-SRQ-3). 0: no threshold. A send that finds the queue empty ends its connection, as with a queue pair's own
+    /// receives.
+    ///
+    /// # Errors
+    /// [`NtStatus::INVALID_PARAMETER`]: depth or entries over the adapter's, a threshold over the depth, or the domain
+    /// is being closed; [`NtStatus::INSUFFICIENT_RESOURCES`].
+    pub fn create_srq(
+        &self,
+        depth: u32,
+        sges_max: u32,
+        notify_threshold: u32,
+        notification: impl Fn(NtStatus) + Send + Sync + 'static,
+    ) -> Result<Srq, NtStatus> {
+        let config =
+            SrqConfig { depth, max_receive_request_sge: sges_max, limit: notify_threshold };
+        let tell = Arc::new(move |event| match event {
+            SrqEvent::LimitReached => notification(NtStatus::SUCCESS),
+            SrqEvent::DeviceLost => notification(NtStatus::INTERNAL_ERROR),
+        });
+        let id = self.adapter.with(|core, _| core.create_srq(self.id, config, tell))?;
+        Ok(Srq { adapter: self.adapter.clone(), id })
+    }
+
+    /// NdkCreateMw: a window that is not bound, for [`Qp::bind`].
+    ///
+    /// # Errors
+    /// [`NtStatus::INSUFFICIENT_RESOURCES`]; [`NtStatus::INVALID_PARAMETER`]: the domain is being closed.
+    pub fn create_mw(&self) -> Result<Mw, NtStatus> {
+        // NDK-MEM-16
+        let id = self.adapter.with(|core, _| core.create_window(self.id, WindowType::Two))?;
+        Ok(Mw { adapter: self.adapter.clone(), id })
+    }
+}

@@ -1,0 +1,94 @@
+//! Requests and closes whose ends are held back ([`later`](crate::rnic::objects::later)), and timers of consumers.
+
+use offload_engine::time::Instant;
+
+use crate::rnic::{
+    Rnic,
+    objects::{
+        id::{Key, RegionId},
+        later::End,
+        lifetime::{Callback, Close, CloseCompletion, Return, ReturnGuard},
+    },
+};
+
+impl Rnic {
+    /// Has `completion` called later, if it is drawn that a request pends which has ended already; `key` is pinned
+    /// until it has returned. Gives the completion back if the request does not pend.
+    ///
+    /// # Errors
+    /// It does not pend: the completion.
+    pub fn pend(&mut self, now: Instant, key: Key, completion: Callback) -> Result<(), Callback> {
+        self.pend_as(now, key, completion, End::Request)
+    }
+
+    /// As [`Rnic::pend`], of a region that was registered: until its completion is due it has no token to tell
+    /// ([`Rnic::token`]).
+    ///
+    /// # Errors
+    /// As [`Rnic::pend`].
+    pub fn pend_registration(
+        &mut self,
+        now: Instant,
+        id: RegionId,
+        completion: Callback,
+    ) -> Result<(), Callback> {
+        self.pend_as(now, Key::Region(id), completion, End::Registration)
+    }
+
+    /// Calls `callback` at `at`, or when the device is lost. The object of `key` is pinned until it has returned.
+    ///
+    /// # Errors
+    /// The device is lost, or there is no such object: the callback.
+    pub fn call_at(&mut self, at: Instant, key: Key, callback: Callback) -> Result<(), Callback> {
+        if self.is_lost || !self.objects.exists(key) {
+            return Err(callback);
+        }
+        self.objects.pin(key);
+        self.later.add(at, key, End::Request(callback));
+        Ok(())
+    }
+
+    fn pend_as(
+        &mut self,
+        now: Instant,
+        key: Key,
+        completion: Callback,
+        end: fn(Callback) -> End,
+    ) -> Result<(), Callback> {
+        let may_pend = !self.is_lost && self.objects.exists(key);
+        let Some(at) = may_pend.then(|| self.later.draw(now)).flatten() else {
+            return Err(completion);
+        };
+        self.objects.pin(key);
+        self.later.add(at, key, end(completion));
+        Ok(())
+    }
+
+    /// As [`Rnic::close`], which may be held back.
+    pub fn close_at(&mut self, now: Instant, key: Key, completion: CloseCompletion) -> Close {
+        let is_held = !self.is_lost && self.objects.is_open(key);
+        let Some(at) = is_held.then(|| self.later.draw(now)).flatten() else {
+            return self.close(key, completion);
+        };
+        self.objects.pin(key);
+        let close = self.close(key, completion);
+        self.later.add(at, key, End::Close);
+        close
+    }
+
+    /// Tells the ends that are due; `None`: all of them. Returns whether there was one.
+    pub(crate) fn end_held(&mut self, now: Option<Instant>) -> bool {
+        let mut worked = false;
+        while let Some(end) = self.later.take_due(now) {
+            worked = true;
+            match end {
+                (key, End::Request(completion) | End::Registration(completion)) => {
+                    let guard = ReturnGuard::new(&self.objects.returns, Return::Unpin(key));
+                    self.objects.outbox.push(guard, completion);
+                }
+                (key, End::Close) => self.objects.unpin(key),
+            }
+        }
+        worked
+    }
+}

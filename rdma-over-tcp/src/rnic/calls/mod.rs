@@ -1,0 +1,11 @@
+//! Consumer calls: the methods of [`Rnic`](crate::rnic::Rnic) by the objects that they are for.
+
+pub(crate) mod connect;
+mod create;
+mod deferral;
+mod lam;
+pub(crate) mod post;
+mod query;
+mod shared_endpoint;
+mod srq;
+mod window;

@@ -1,0 +1,109 @@
+//! Why a connection could not be established: who found it, in which layer, and what.
+//!
+//! A [`ConnectError`] is what an interface maps to a status; a [`ConnectCause`] tells apart what one of them stands
+//! for.
+
+use core::{fmt, time::Duration};
+
+use crate::{
+    error::{EndReason, Loss},
+    mpa::startup::{FrameError, StartupError},
+    rnic::status::ConnectError,
+};
+
+/// Why a connection could not be established.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ConnectCause {
+    /// TCP could not connect, or the call failed on this side.
+    Tcp(ConnectError),
+    /// The peer has not answered TCP's handshake within this time.
+    NoHandshake(Duration),
+    /// MPA's start-up has failed: a Reply that rejects, that is not valid, or that does not suit the Request.
+    Startup(StartupError),
+    /// The peer has sent no Reply within this time.
+    NoReply(Duration),
+    /// The peer, which has our Reply, has sent no message within this time.
+    NoFirstMessage(Duration),
+    /// The consumer of this side has not answered a connection request within this time.
+    NotAnswered(Duration),
+    /// The peer has closed the connection during start-up.
+    Closed,
+    /// The connection was lost or has failed during start-up.
+    Ended(EndReason),
+}
+
+impl ConnectCause {
+    /// A peer of the old kind may have been the cause: it closes, resets, or answers in the plain form (MPE-10-3).
+    pub(crate) const fn suggests_plain(&self) -> bool {
+        matches!(
+            self,
+            Self::Startup(StartupError::Form { .. })
+                | Self::Closed
+                | Self::Ended(EndReason::Lost(Loss::Reset))
+        )
+    }
+}
+
+/// Octets of private data: as text if they are some, else as hexadecimal digits.
+struct PrivateText<'a>(&'a [u8]);
+
+impl fmt::Display for PrivateText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match core::str::from_utf8(self.0) {
+            Ok(text) if !text.chars().any(char::is_control) => write!(f, "\"{text}\""),
+            _ => self.0.iter().try_for_each(|octet| write!(f, "{octet:02x}")),
+        }
+    }
+}
+
+impl fmt::Display for ConnectCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(error) => write!(f, "TCP: {error}"),
+            Self::NoHandshake(limit) => {
+                write!(f, "TCP: the peer has not answered within {} s", limit.as_secs_f64())
+            }
+            Self::Startup(error) => startup(f, error),
+            Self::NoReply(limit) => {
+                write!(f, "MPA: the peer has sent no Reply within {} s", limit.as_secs_f64())
+            }
+            Self::NoFirstMessage(limit) => write!(
+                f,
+                "MPA: the peer has sent no message behind our Reply within {} s",
+                limit.as_secs_f64()
+            ),
+            Self::NotAnswered(limit) => {
+                write!(f, "this side has not answered the Request within {} s", limit.as_secs_f64())
+            }
+            Self::Closed => f.write_str("MPA: the peer has closed the connection during start-up"),
+            Self::Ended(reason) => write!(f, "during start-up: {reason}"),
+        }
+    }
+}
+
+/// A failure of MPA's start-up, with its number.
+fn startup(f: &mut fmt::Formatter<'_>, error: &StartupError) -> fmt::Result {
+    match error {
+        StartupError::Rejected { private_data, .. } if private_data.is_empty() => {
+            return f.write_str("MPA: the peer has rejected the connection, without private data");
+        }
+        StartupError::Rejected { private_data, .. } => {
+            let text = PrivateText(private_data);
+            return write!(f, "MPA: the peer has rejected the connection, with {text}");
+        }
+        StartupError::Frame(FrameError::Key { .. }) => {
+            write!(f, "MPA: the peer's answer is no Reply: {error}")?;
+        }
+        StartupError::Frame(_) | StartupError::Form { .. } => {
+            write!(f, "MPA: the peer's Reply is not valid: {error}")?;
+        }
+        StartupError::EarlyData { .. }
+        | StartupError::InsufficientIrd { .. }
+        | StartupError::NoMatchingRtr { .. }
+        | StartupError::ReadRtrWithoutIrd { .. } => write!(f, "MPA: this side refuses: {error}")?,
+    }
+    match error.wire() {
+        Some(wire) => write!(f, " ({})", wire.number()),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,539 @@
+//! Memory regions: tokens, rights, and the check that every access passes.
+//!
+//! A token is an STag: a 24-bit index drawn at random from the whole space, so that tokens are sparse
+//! and hard to guess (RFC 5040 §8.1.1), and an 8-bit key that changes with each registration, so that a
+//! stale token does not fit (NDK-MEM-8): all 256 keys in an order of the region's own, then in another.
+//! One token serves as local and as remote token; which accesses it allows is a matter of the region's
+//! rights.
+//!
+//! The generator is seeded, for runs that can be repeated: a node that faces strangers takes its seed from
+//! the system's entropy. It is no cipher; guessing from tokens seen is hard, not infeasible.
+//!
+//! A region is registered as a whole, until it is deregistered, or by work requests (fast registration), until it is
+//! invalidated. Only the latter can be invalidated by the consumer's or the peer's request (NDK-MEM-9): a region that
+//! other streams use too must not fall to one peer (RFC 5040 §8.1.1).
+//!
+//! When a registration has ended its token opens nothing, but its memory may still be in use by what was sent before:
+//! lists that TCP may have to retransmit, frames that a device has not sent, a connection on its way to the host. All
+//! spans of a registration have an owner of their own, which pins the region until the last one is dropped.
+//!
+//! The memory of a registration is one span or several ([`spans`](super::spans)): of one buffer, of a chain of them, or
+//! of pages of logical address mappings ([`lam`](super::lam)).
+//!
+//! A memory window is a further [`Owner`] of a token, with a registration of its own over a span of a region
+//! ([`window`](super::window)).
+
+use alloc::{collections::BTreeMap, sync::Arc};
+use core::sync::atomic::AtomicU64;
+
+use hashbrown::HashMap;
+use offload_engine::memory::{Piece, Span};
+use oorandom::Rand64;
+
+use super::{
+    buffer::{PAGE_SIZE, RegisteredBuffer},
+    fast::{FastMemory, Prepared, PreparedPages},
+    lam::Lam,
+    registration::{Access, AccessError, Holder, Keys, Registration, User},
+    spans::Spans,
+    window::{Revocable, Window},
+};
+use crate::{
+    error::WireError,
+    rnic::{
+        objects::{
+            id::{LamId, PdId, RegionId, Table, WindowId, kind},
+            lifetime::{Callback, Life, Return, ReturnGuard, Returns, Uses},
+        },
+        status::VerbError,
+    },
+};
+
+/// Tokens in use at once, at most: keeps the 24-bit space sparse.
+const TOKENS_MAX: usize = 1 << 20;
+
+/// Limits of fast registrations of a region.
+#[derive(Clone, Copy, Debug)]
+pub struct FastRegisterLimits {
+    /// Pages ([`PAGE_SIZE`]), at most.
+    pub pages: u32,
+    /// Remote rights may be granted.
+    pub remote_access: bool,
+}
+
+/// The owner of a token.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owner {
+    Region(RegionId),
+    Window(WindowId),
+    /// A queue pair, whose Read Requests name it as their sink. It opens nothing.
+    ReadSink,
+    /// A protection domain, and the key: the token with which its own requests name logical addresses.
+    Privileged(PdId, u8),
+}
+
+impl Owner {
+    pub(crate) const fn revocable(self) -> Option<Revocable> {
+        match self {
+            Self::Region(id) => Some(Revocable::Region(id)),
+            Self::Window(id) => Some(Revocable::Window(id)),
+            Self::ReadSink | Self::Privileged(..) => None,
+        }
+    }
+}
+
+/// A memory region.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) life: Life,
+    pub(crate) pd: PdId,
+    pub(crate) is_fast_register: bool,
+    pub(crate) limits: Option<FastRegisterLimits>,
+    /// The token that the consumer has, with its key.
+    pub(crate) token: Option<u32>,
+    pub(crate) keys: Keys,
+    pub(crate) registration: Option<Registration>,
+    /// The current registration, and former ones whose memory is in use.
+    pub(crate) uses: Uses,
+    /// Windows bound to it.
+    pub(crate) windows: u32,
+}
+
+impl Region {
+    /// A region that nothing depends on.
+    pub(crate) fn new(pd: PdId, is_fast_register: bool) -> Self {
+        Self {
+            life: Life::default(),
+            pd,
+            is_fast_register,
+            limits: None,
+            token: None,
+            keys: Keys::default(),
+            registration: None,
+            uses: Uses::default(),
+            windows: 0,
+        }
+    }
+}
+
+/// Bytes of registered memory that passed the check.
+#[derive(Debug)]
+pub(crate) struct Granted<'a> {
+    memory: &'a Spans,
+    offset: usize,
+    length: usize,
+}
+
+impl<'a> Granted<'a> {
+    /// Shows them piece by piece, to be copied at once.
+    #[inline]
+    pub(crate) fn each_piece(&self, mut take: impl FnMut(Piece<'a>)) {
+        self.memory.each_slice(self.offset, self.length, |slice| take(Piece::Shared(slice)));
+    }
+
+    /// Shows them piece by piece, to be sent without a copy.
+    #[inline]
+    pub(crate) fn each_span(&self, mut take: impl FnMut(Span)) {
+        self.memory.each_span(self.offset, self.length, |span| take(span.into()));
+    }
+
+    /// All of them as a word of memory, if they are one.
+    pub(crate) fn word(&self) -> Option<&'a AtomicU64> {
+        debug_assert_eq!(self.length, 8);
+        self.memory.word(self.offset)
+    }
+
+    /// Places received data; as long as what was asked for, or shorter. The last byte is stored last
+    /// (IN_ORDER_DMA_SUPPORTED).
+    #[inline]
+    pub(crate) fn place(&self, data: &[u8]) {
+        debug_assert!(data.len() <= self.length);
+        self.memory.write_in_order(self.offset, data);
+    }
+}
+
+/// Regions, and the owners of tokens.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    pub(crate) table: Table<kind::Region, Region>,
+    pub(crate) windows: Table<kind::Window, Window>,
+    pub(crate) lams: Table<kind::Lam, Lam>,
+    /// Mappings that are not released, by their first logical page.
+    pub(crate) logical: BTreeMap<u64, LamId>,
+    /// By the 24-bit index of the token.
+    owners: HashMap<u32, Owner>,
+    pub(crate) random: Rand64,
+    pub(crate) returns: Arc<Returns>,
+}
+
+impl Regions {
+    pub(crate) fn new(
+        [regions_max, windows_max, lams_max]: [u32; 3],
+        seed: u128,
+        returns: Arc<Returns>,
+    ) -> Self {
+        Self {
+            table: Table::new(regions_max),
+            windows: Table::new(windows_max),
+            lams: Table::new(lams_max),
+            logical: BTreeMap::new(),
+            owners: HashMap::new(),
+            random: Rand64::new(seed),
+            returns,
+        }
+    }
+
+    /// Draws an unused index for `owner` and a key.
+    ///
+    /// # Errors
+    /// [`VerbError::NoResources`].
+    pub(crate) fn draw(&mut self, owner: Owner) -> Result<u32, VerbError> {
+        if self.owners.len() >= TOKENS_MAX {
+            return Err(VerbError::NoResources);
+        }
+        loop {
+            let token = (self.random.rand_u64() >> 32) as u32;
+            // Index 0 stays free: adapters treat STag 0 as special, and STag 1 is what an RTR names.
+            if token >> 8 != 0 && !self.owners.contains_key(&(token >> 8)) {
+                self.owners.insert(token >> 8, owner);
+                return Ok(token);
+            }
+        }
+    }
+
+    /// The region's next token: its index, or an unused one, with the next key.
+    fn next_token(&mut self, id: RegionId) -> Result<u32, VerbError> {
+        let token = self.table.get(id).ok_or(VerbError::InvalidHandle)?.token;
+        let index = match token {
+            Some(token) => token,
+            None => self.draw(Owner::Region(id))?,
+        };
+        let Self { table, random, .. } = self;
+        let mr = table.get_mut(id).ok_or(VerbError::InvalidHandle)?;
+        let key = mr.keys.next(token.map(|token| token as u8), random);
+        Ok(index & !0xff | u32::from(key))
+    }
+
+    /// A domain's token for logical addresses.
+    ///
+    /// # Errors
+    /// [`VerbError::NoResources`].
+    pub(crate) fn draw_privileged(&mut self, pd: PdId) -> Result<u32, VerbError> {
+        let token = self.draw(Owner::Privileged(pd, 0))?;
+        self.owners.insert(token >> 8, Owner::Privileged(pd, token as u8));
+        Ok(token)
+    }
+
+    /// Gives a token's index back.
+    pub(crate) fn give_back(&mut self, token: u32) {
+        self.owners.remove(&(token >> 8));
+    }
+
+    /// The owner of a token, whatever its key.
+    pub(crate) fn owner(&self, token: u32) -> Option<Owner> {
+        self.owners.get(&(token >> 8)).copied()
+    }
+
+    /// What a token opens, if it is that of its owner's current registration.
+    #[inline(always)]
+    fn opened(&self, owner: Owner, token: u32) -> Option<(Holder, &Registration)> {
+        let (holder, registration) = match owner {
+            Owner::Region(id) => {
+                let mr = self.table.get(id)?;
+                (Holder::Pd(mr.pd), mr.registration.as_ref()?)
+            }
+            Owner::Window(id) => self.windows.get(id)?.opened()?,
+            Owner::ReadSink | Owner::Privileged(..) => return None,
+        };
+        (registration.token == token).then_some((holder, registration))
+    }
+
+    fn lookup(&self, token: u32) -> Result<(RegionId, &Region, &Registration), AccessError> {
+        let Some(&Owner::Region(id)) = self.owners.get(&(token >> 8)) else {
+            return Err(AccessError::Invalid);
+        };
+        let mr = self.table.get(id).ok_or(AccessError::Invalid)?;
+        let registration = mr.registration.as_ref().ok_or(AccessError::Invalid)?;
+        if registration.token != token {
+            return Err(AccessError::Invalid);
+        }
+        Ok((id, mr, registration))
+    }
+
+    /// The one check of every access to memory (RFC 5042 §6.2): token, protection domain or queue pair, right, wrap,
+    /// bounds.
+    pub(crate) fn access(
+        &self,
+        user: User,
+        token: u32,
+        address: u64,
+        length: u32,
+        right: Access,
+    ) -> Result<Granted<'_>, AccessError> {
+        self.access_again(&mut None, user, token, address, length, right)
+    }
+
+    /// [`Regions::access`] by a user that mostly names the region or window it named before: `hint` says where to look
+    /// first. One that is found there passes the same check, and one that is gone, or has another token by now, is not
+    /// found; so a hint may be of any age.
+    #[inline(always)]
+    pub(crate) fn access_again(
+        &self,
+        hint: &mut Option<Owner>,
+        user: User,
+        token: u32,
+        address: u64,
+        length: u32,
+        right: Access,
+    ) -> Result<Granted<'_>, AccessError> {
+        let (holder, registration) = match hint.and_then(|owner| self.opened(owner, token)) {
+            Some(found) => found,
+            None => {
+                let (owner, holder, registration) = self.find(token, address, right)?;
+                *hint = Some(owner);
+                (holder, registration)
+            }
+        };
+        holder.check(user, right)?;
+        let offset = registration.locate(address, u64::from(length), right)?;
+        Ok(Granted { memory: &registration.memory, offset, length: length as usize })
+    }
+
+    /// Looks up the region or window of a token.
+    fn find(
+        &self,
+        token: u32,
+        address: u64,
+        right: Access,
+    ) -> Result<(Owner, Holder, &Registration), AccessError> {
+        let owner = self.owner(token).ok_or(AccessError::Invalid)?;
+        let (holder, registration) = match owner {
+            Owner::Privileged(pd, key) => {
+                let is_ours = key == token as u8 && !right.is_remote();
+                let mapped = self.mapped(address).filter(|_| is_ours);
+                (Holder::Pd(pd), mapped.ok_or(AccessError::Invalid)?)
+            }
+            _ => self.opened(owner, token).ok_or(AccessError::Invalid)?,
+        };
+        Ok((owner, holder, registration))
+    }
+
+    /// Invalidates a token at a peer's demand (NDK-RI-1, RFC 5040 §5.3): it must be of the stream's
+    /// protection domain and of a region that work requests registered, without windows; or of a window that is bound
+    /// to the stream's queue pair.
+    pub(crate) fn invalidate_remotely(&mut self, user: User, token: u32) -> Result<(), WireError> {
+        let owner = self.owner(token).ok_or(WireError::OperationCannotInvalidate)?;
+        let (holder, _) = self.opened(owner, token).ok_or(WireError::OperationCannotInvalidate)?;
+        let is_done = match owner {
+            Owner::Region(id) => holder == Holder::Pd(user.pd) && self.invalidate_region(id),
+            Owner::Window(id) => holder == Holder::Peer(user.qp) && self.unbind(id),
+            Owner::ReadSink | Owner::Privileged(..) => false,
+        };
+        if is_done { Ok(()) } else { Err(WireError::ProtectionCannotInvalidate) }
+    }
+
+    /// Invalidates the token of a read's first sink (NDK-FLG-3, NDK-MEM-9), of which no byte may have been checked. The
+    /// result says whether there was a right to take back.
+    pub(crate) fn invalidate_locally(&mut self, pd: PdId, token: u32) -> bool {
+        match self.lookup(token) {
+            Ok((id, mr, _)) if mr.pd == pd => self.invalidate_region(id),
+            _ => false,
+        }
+    }
+
+    /// Carries out an invalidation by a work request of `user`. Returns whether there was something that it may
+    /// invalidate.
+    pub(crate) fn invalidate(&mut self, user: User, target: Revocable) -> bool {
+        let owner = match target {
+            Revocable::Region(id) => Some(Owner::Region(id)),
+            Revocable::Window(id) => Some(Owner::Window(id)),
+            Revocable::Token(token) => {
+                self.owner(token).filter(|owner| self.opened(*owner, token).is_some())
+            }
+        };
+        match owner {
+            Some(Owner::Region(id)) => {
+                self.table.get(id).is_some_and(|mr| mr.pd == user.pd) && self.invalidate_region(id)
+            }
+            Some(Owner::Window(id)) => {
+                let opened = self.windows.get(id).and_then(Window::opened);
+                opened.is_some_and(|(holder, _)| holder == Holder::Peer(user.qp)) && self.unbind(id)
+            }
+            Some(Owner::ReadSink | Owner::Privileged(..)) | None => false,
+        }
+    }
+
+    /// Invalidates a region that a fast registration has registered, and that no window is bound to.
+    fn invalidate_region(&mut self, id: RegionId) -> bool {
+        let may = self.table.get(id).is_some_and(|mr| mr.is_fast_register && mr.windows == 0);
+        may && self.revoke(id)
+    }
+
+    /// Takes all rights back, and wants the memory back from whoever uses it still. Returns whether there were any.
+    pub(crate) fn revoke(&mut self, id: RegionId) -> bool {
+        let registration = self.table.get_mut(id).and_then(|mr| mr.registration.take());
+        let Some(Registration { memory, lams, .. }) = registration else { return false };
+        memory.withdraw();
+        for lam in lams {
+            self.forget_in_lam(lam, id);
+        }
+        true
+    }
+
+    /// Has the region pinned until the registration's memory is not in use any more.
+    pub(crate) fn pin(&mut self, id: RegionId, registration: Registration) -> Registration {
+        if let Some(mr) = self.table.get_mut(id) {
+            mr.uses.begin();
+            mr.life.pin();
+        }
+        let unused = ReturnGuard::new(&self.returns, Return::Unused(id));
+        Registration { memory: registration.memory.under(unused), ..registration }
+    }
+
+    /// A registration's memory is not in use any more. Returns the end of a deregistration that has waited for it.
+    pub(crate) fn unused(&mut self, id: RegionId) -> Option<Callback> {
+        self.table.get_mut(id)?.uses.end()
+    }
+
+    /// Returns whether memory of the region is in use.
+    pub(crate) fn is_used(&self, id: RegionId) -> bool {
+        self.table.get(id).is_some_and(|mr| mr.uses.are_any())
+    }
+
+    /// Registers `length` bytes of a chain of buffers, under the buffers' addresses (NDK-MEM-3). A failure leaves the
+    /// region's token as it was.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidArgument`]: no such chain of memory (NDK-MEM-1, -18), a region for fast registration
+    /// (NDK-MEM-5), or one that is registered, or whose deregistration is not complete; [`VerbError::ReadOnly`]: a
+    /// right to write memory that may only be read; [`VerbError::NoResources`]: no token is left.
+    pub(crate) fn register(
+        &mut self,
+        id: RegionId,
+        chain: &[RegisteredBuffer],
+        length: usize,
+        rights: Access,
+    ) -> Result<(), VerbError> {
+        let mr = self.table.get(id).ok_or(VerbError::InvalidHandle)?;
+        if mr.is_fast_register || mr.registration.is_some() || mr.uses.is_awaited() {
+            return Err(VerbError::InvalidArgument);
+        }
+        let memory = Spans::chain(chain, length).ok_or(VerbError::InvalidArgument)?;
+        let base = chain.first().ok_or(VerbError::InvalidArgument)?.address();
+        let registration = Registration::new(memory, base, rights)?;
+        let token = self.next_token(id)?;
+        let registration = self.pin(id, Registration { token, ..registration });
+        let mr = self.table.get_mut(id).ok_or(VerbError::InvalidHandle)?;
+        mr.token = Some(token);
+        mr.registration = Some(registration);
+        Ok(())
+    }
+
+    /// Prepares a region for fast registrations of up to `limits`.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidArgument`] for a region that is not for fast registration, or of no page,
+    /// [`VerbError::NoResources`] when no token is left.
+    pub(crate) fn initialize(
+        &mut self,
+        id: RegionId,
+        limits: FastRegisterLimits,
+    ) -> Result<(), VerbError> {
+        let mr = self.table.get(id).ok_or(VerbError::InvalidHandle)?;
+        if !mr.is_fast_register || limits.pages == 0 {
+            return Err(VerbError::InvalidArgument);
+        }
+        let token = match mr.token {
+            Some(token) => token,
+            None => self.next_token(id)?,
+        };
+        let mr = self.table.get_mut(id).ok_or(VerbError::InvalidHandle)?;
+        mr.token = Some(token);
+        mr.limits = Some(limits);
+        Ok(())
+    }
+
+    /// Checks a fast-register request (NDK-MEM-7), gives the region its next token at once (NDK-MEM-8)
+    /// and returns what is to be registered when the request's turn comes.
+    ///
+    /// # Errors
+    /// [`VerbError::InvalidArgument`]: memory, base address or region unfit; [`VerbError::NoRemoteAccess`]: remote
+    /// rights on a region initialized without; [`VerbError::ReadOnly`]: a right to write memory that may only be read;
+    /// [`VerbError::NotMapped`]: logical addresses outside of mappings.
+    pub(crate) fn prepare_fast_register(
+        &mut self,
+        id: RegionId,
+        memory: FastMemory<'_>,
+        length: usize,
+        base: u64,
+        rights: Access,
+    ) -> Result<Prepared, VerbError> {
+        let mr = self.table.get(id).ok_or(VerbError::InvalidHandle)?;
+        let Some(limits) = mr.limits else { return Err(VerbError::InvalidArgument) };
+        if rights.is_remote() && !limits.remote_access {
+            return Err(VerbError::NoRemoteAccess);
+        }
+        let (first_byte, pages) = memory.place(limits.pages)?;
+        let room = (pages as usize).checked_mul(PAGE_SIZE);
+        let room = room.and_then(|room| room.checked_sub(first_byte));
+        if length == 0
+            || room.is_none_or(|room| length > room)
+            || base % PAGE_SIZE as u64 != first_byte as u64
+        {
+            return Err(VerbError::InvalidArgument);
+        }
+        let (memory, pages) = match memory {
+            FastMemory::Buffer { buffer, offset } => {
+                let end = offset.checked_add(length).ok_or(VerbError::InvalidArgument)?;
+                let part = buffer.slice(offset..end).ok_or(VerbError::InvalidArgument)?;
+                (part.memory().clone().into(), None)
+            }
+            FastMemory::Pages { pages, .. } => {
+                (self.gather(pages, first_byte, length)?.0, Some(pages))
+            }
+        };
+        let registration = Registration::new(memory, base, rights)?;
+        let token = self.next_token(id)?;
+        let mr = self.table.get_mut(id).ok_or(VerbError::InvalidHandle)?;
+        mr.token = Some(token);
+        Ok(match pages {
+            None => Prepared::Memory(self.pin(id, Registration { token, ..registration })),
+            Some(pages) => {
+                let pages = pages.into();
+                Prepared::Pages(PreparedPages { pages, first_byte, length, token, base, rights })
+            }
+        })
+    }
+
+    /// Carries out a fast registration. Fails when the region is still registered, or is being closed: its close would
+    /// wait for ever; or when a mapping that its pages are of has been released.
+    pub(crate) fn fast_register(&mut self, id: RegionId, prepared: &Prepared) -> bool {
+        let is_free = |mr: &Region| mr.registration.is_none() && !mr.life.is_closing();
+        if !self.table.get(id).is_some_and(is_free) {
+            return false;
+        }
+        let registration = match prepared {
+            Prepared::Memory(registration) => registration.clone(),
+            Prepared::Pages(prepared) => match self.register_pages(id, prepared) {
+                Ok(registration) => registration,
+                Err(_) => return false,
+            },
+        };
+        if let Some(mr) = self.table.get_mut(id) {
+            mr.registration = Some(registration);
+        }
+        true
+    }
+
+    /// Takes a region out of the table, with its token.
+    pub(crate) fn remove(&mut self, id: RegionId) -> Option<Region> {
+        let mr = self.table.remove(id)?;
+        if let Some(token) = mr.token {
+            self.give_back(token);
+        }
+        Some(mr)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,9 @@
+//! Queue pairs: work requests, the queues that hold them, and completion queues.
+
+pub(crate) mod cq;
+pub(crate) mod qp;
+pub(crate) mod receive_queue;
+pub(crate) mod send_queue;
+pub(crate) mod sges;
+pub(crate) mod srq;
+pub(crate) mod wr;

@@ -1,0 +1,279 @@
+//! Receive queues.
+//!
+//! A queue pair takes a receive from its queue when the first segment of a message arrives, and keeps it until the
+//! message is complete. So several queue pairs can take from one queue (a shared receive queue).
+//!
+//! A shared queue can have a limit: when a receive is taken and fewer than that are left, its consumer is told, once
+//! for each time that it has set the limit (NDK-SRQ-2).
+
+use alloc::{collections::VecDeque, vec::Vec};
+
+use super::{
+    sges::{Entries, SgeRing, pieces},
+    wr::Sge,
+};
+use crate::rnic::{objects::id::QpId, status::VerbError};
+
+/// A receive that was taken from its queue. Its storage is used again for the next one.
+#[derive(Default, Debug)]
+pub(crate) struct Receive {
+    pub(crate) context: u64,
+    /// Bytes over all entries.
+    pub(crate) length: u32,
+    sges: Vec<Sge>,
+}
+
+impl Receive {
+    /// The pieces that take `length` bytes from byte `offset` on.
+    pub(crate) fn pieces(&self, offset: u32, length: u32) -> impl Iterator<Item = Sge> {
+        pieces(self.sges.iter().copied(), offset, length)
+    }
+
+    /// The same, if it is one piece of a single entry.
+    pub(crate) fn single_piece(&self, offset: u32, length: u32) -> Option<Sge> {
+        let &[entry] = &self.sges[..] else { return None };
+        let is_within = offset.checked_add(length).is_some_and(|end| end <= entry.length);
+        let address = entry.address.wrapping_add(u64::from(offset));
+        is_within.then_some(Sge { address, length, token: entry.token })
+    }
+}
+
+/// A posted receive.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    context: u64,
+    length: u32,
+    sges: Entries,
+}
+
+/// A receive queue.
+#[derive(Debug)]
+pub(crate) struct ReceiveQueue {
+    depth: u32,
+    posted: VecDeque<Posted>,
+    sges: SgeRing,
+    limit: u32,
+    watch: Watch,
+    /// Queue pairs of a shared queue with a message that has found no receive.
+    waiting: Vec<QpId>,
+}
+
+/// The stage of a limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Watch {
+    /// There is none, or the consumer has been told.
+    Off,
+    /// Armed once as many receives are queued (NDK-SRQ-3).
+    OnceFilled,
+    Armed,
+    /// The consumer is to be told.
+    Due,
+}
+
+impl ReceiveQueue {
+    pub(crate) fn new(depth: u32) -> Self {
+        let (posted, sges) = (VecDeque::new(), SgeRing::default());
+        let waiting = Vec::new();
+        Self { depth, posted, sges, limit: 0, watch: Watch::Off, waiting }
+    }
+
+    /// Notes that a message of a queue pair waits for a receive.
+    pub(crate) fn wait(&mut self, qp: QpId) {
+        self.waiting.push(qp);
+    }
+
+    /// These queue pairs, the one that has waited longest first.
+    #[inline]
+    pub(crate) fn take_waiting(&mut self) -> Vec<QpId> {
+        core::mem::take(&mut self.waiting)
+    }
+
+    /// Receives that nothing has arrived for.
+    pub(crate) fn len(&self) -> usize {
+        self.posted.len()
+    }
+
+    pub(crate) const fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// The limit that the consumer waits for; 0: it waits for none.
+    pub(crate) const fn armed_limit(&self) -> u32 {
+        match self.watch {
+            Watch::Off | Watch::Due => 0,
+            Watch::OnceFilled | Watch::Armed => self.limit,
+        }
+    }
+
+    /// Changes the depth.
+    ///
+    /// # Errors
+    /// [`VerbError::ReceivesPresent`]: more receives are queued than that.
+    pub(crate) fn resize(&mut self, depth: u32) -> Result<(), VerbError> {
+        if self.posted.len() > depth as usize {
+            return Err(VerbError::ReceivesPresent);
+        }
+        self.depth = depth;
+        Ok(())
+    }
+
+    /// Sets a limit, which counts once there have been so many receives.
+    pub(crate) fn limit_once_filled(&mut self, limit: u32) {
+        self.limit = limit;
+        self.watch = if limit > 0 { Watch::OnceFilled } else { Watch::Off };
+    }
+
+    /// Sets a limit, which counts from now on: with fewer receives the consumer is told at once. 0: none.
+    pub(crate) fn arm(&mut self, limit: u32) {
+        self.limit = limit;
+        self.watch = if limit > 0 { Watch::Armed } else { Watch::Off };
+        self.look();
+    }
+
+    fn look(&mut self) {
+        if self.watch == Watch::Armed && self.posted.len() < self.limit as usize {
+            self.watch = Watch::Due;
+        }
+    }
+
+    /// Returns once whether the consumer is to be told that the limit is reached.
+    #[inline]
+    pub(crate) fn take_due(&mut self) -> bool {
+        let is_due = self.watch == Watch::Due;
+        if is_due {
+            self.watch = Watch::Off;
+        }
+        is_due
+    }
+
+    /// Returns whether nothing more can be posted while `taken` receives are not complete. Those count, or more
+    /// completions could be due than the completion queue holds.
+    pub(crate) fn is_full(&self, taken: usize) -> bool {
+        self.posted.len() + taken >= self.depth as usize
+    }
+
+    pub(crate) fn push(&mut self, context: u64, length: u32, sges: &[Sge]) {
+        let sges = self.sges.push(sges);
+        self.posted.push_back(Posted { context, length, sges });
+        if self.watch == Watch::OnceFilled && self.posted.len() >= self.limit as usize {
+            self.watch = Watch::Armed;
+        }
+    }
+
+    /// Moves the oldest receive into `receive`. Returns whether there was one.
+    #[inline]
+    pub(crate) fn take(&mut self, receive: &mut Receive) -> bool {
+        let Some(Posted { context, length, sges }) = self.posted.pop_front() else { return false };
+        self.look();
+        receive.context = context;
+        receive.length = length;
+        receive.sges.clear();
+        match sges {
+            Entries::One([sge]) => receive.sges.push(sge),
+            Entries::InRing { count: 0, .. } => {}
+            Entries::InRing { first, count } => {
+                let (front, back) = self.sges.in_ring(first, count);
+                receive.sges.extend_from_slice(front);
+                receive.sges.extend_from_slice(back);
+                self.sges.pop(sges);
+            }
+        }
+        true
+    }
+
+    /// Removes the oldest receive, which nothing will be received into. Returns its context.
+    pub(crate) fn discard(&mut self) -> Option<u64> {
+        let Posted { context, sges, .. } = self.posted.pop_front()?;
+        self.sges.pop(sges);
+        Some(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+
+    use super::*;
+
+    fn sge(address: u64, length: u32) -> Sge {
+        Sge { address, length, token: 0 }
+    }
+
+    // Receives are taken in order, each with its own entries; a piece of a receive with one entry is found without
+    // cutting lists, and is the same piece.
+    #[test]
+    fn receives_are_taken_in_order() {
+        let mut queue = ReceiveQueue::new(2);
+        let mut receive = Receive::default();
+        assert!(!queue.take(&mut receive));
+        assert_eq!(receive.single_piece(0, 1), None);
+        queue.push(1, 10, &[sge(100, 10)]);
+        queue.push(2, 10, &[sge(100, 4), sge(200, 6)]);
+        assert!(queue.is_full(0));
+        assert!(queue.take(&mut receive));
+        assert_eq!((receive.context, receive.length), (1, 10));
+        assert!(queue.is_full(1) && !queue.is_full(0));
+        for (offset, length) in [(0, 10), (3, 7), (9, 1)] {
+            let piece = receive.single_piece(offset, length);
+            let pieces: Vec<_> = receive.pieces(offset, length).collect();
+            assert_eq!(piece.into_iter().collect::<Vec<_>>(), pieces);
+        }
+        assert_eq!(receive.single_piece(9, 2), None, "more than there is");
+        assert_eq!(receive.single_piece(u32::MAX, 2), None);
+        assert!(queue.take(&mut receive));
+        assert_eq!(receive.context, 2);
+        assert_eq!(receive.single_piece(0, 4), None, "two entries");
+        assert_eq!(receive.pieces(3, 2).collect::<Vec<_>>(), vec![sge(103, 1), sge(200, 1)]);
+    }
+
+    // NDK-SRQ-2, -3: one event for each limit that was set; one from the creation counts once the queue was filled.
+    #[test]
+    fn limits() {
+        let mut queue = ReceiveQueue::new(8);
+        let mut receive = Receive::default();
+        queue.limit_once_filled(2);
+        queue.push(1, 0, &[]);
+        assert!(queue.take(&mut receive));
+        assert!(!queue.take_due(), "there have not been two");
+        (2..=4).for_each(|context| queue.push(context, 0, &[]));
+        assert_eq!(queue.armed_limit(), 2);
+        assert!(queue.take(&mut receive));
+        assert!(!queue.take_due(), "two are left");
+        assert!(queue.take(&mut receive));
+        assert!(queue.take_due(), "one is left");
+        assert!(!queue.take_due(), "once");
+        assert!(queue.take(&mut receive));
+        assert_eq!((queue.take_due(), queue.armed_limit()), (false, 0), "once for a limit");
+        queue.arm(1);
+        assert!(queue.take_due(), "it is empty");
+        queue.push(5, 0, &[]);
+        queue.arm(1);
+        assert!(!queue.take_due());
+        assert!(queue.take(&mut receive));
+        assert!(queue.take_due());
+        queue.push(6, 0, &[]);
+        queue.arm(1);
+        queue.arm(0);
+        assert!(queue.take(&mut receive));
+        assert!(!queue.take_due(), "there is no limit any more");
+        (7..=8).for_each(|context| queue.push(context, 0, &[]));
+        assert_eq!(queue.resize(1), Err(VerbError::ReceivesPresent));
+        assert_eq!(queue.resize(2), Ok(()));
+        assert!(queue.is_full(0));
+    }
+
+    // A receive that is discarded leaves with its entries: those of later ones are their own.
+    #[test]
+    fn receives_are_discarded_in_order() {
+        let mut queue = ReceiveQueue::new(4);
+        let mut receive = Receive::default();
+        assert_eq!(queue.discard(), None);
+        for context in 1..=3 {
+            queue.push(context, 10, &[sge(100 * context, 4), sge(1000 * context, 6)]);
+        }
+        assert_eq!((queue.discard(), queue.discard()), (Some(1), Some(2)));
+        assert!(queue.take(&mut receive));
+        assert_eq!(receive.pieces(0, 10).collect::<Vec<_>>(), vec![sge(300, 4), sge(3000, 6)]);
+        assert_eq!(queue.discard(), None);
+    }
+}

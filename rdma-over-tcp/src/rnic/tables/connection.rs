@@ -1,0 +1,169 @@
+//! Connector and queue pair as their connection is established, fails and ends.
+
+use super::Objects;
+use crate::{
+    error::EndReason,
+    rnic::{
+        connection::{cause::ConnectCause, connector::ConnectorState, read_limit::ReadLimit},
+        objects::{
+            id::{ConnectorId, Key, QpId},
+            lifetime::{RequestCompletion, Return, ReturnGuard},
+        },
+        queues::qp::{QpEvent, QpState},
+        status::ConnectError,
+    },
+};
+
+impl Objects {
+    /// Begins an asynchronous request of a connector.
+    pub(crate) fn begin_request(&mut self, id: ConnectorId, completion: RequestCompletion) {
+        self.pin(Key::Connector(id));
+        if let Some(connector) = self.connectors.get_mut(id) {
+            debug_assert!(connector.request.is_none(), "one request at a time");
+            connector.request = Some(completion);
+        }
+    }
+
+    /// Ends the request that is pending, if one is.
+    pub(crate) fn end_connector_request(
+        &mut self,
+        id: ConnectorId,
+        outcome: Result<(), ConnectError>,
+    ) {
+        let request = self.connectors.get_mut(id).and_then(|connector| connector.request.take());
+        if let Some(completion) = request {
+            self.end_request(Key::Connector(id), completion, outcome);
+        }
+    }
+
+    /// Both ends may post from now on (NDK-CON-12); the pending CompleteConnect or Accept is done.
+    pub(crate) fn connection_established(&mut self, id: ConnectorId, limits: ReadLimit) {
+        let Some(connector) = self.connectors.get_mut(id) else { return };
+        match connector.state {
+            ConnectorState::Completing => self.counters.connect += 1,
+            ConnectorState::Accepting => self.counters.accept += 1,
+            _ => return,
+        }
+        connector.state = ConnectorState::Connected;
+        self.counters.active_connection += 1;
+        if let Some(qp) = connector.qp.and_then(|qp| self.qps.get_mut(qp)) {
+            qp.state = QpState::Connected;
+            qp.read_limit = limits.outbound;
+        }
+        self.end_connector_request(id, Ok(()));
+    }
+
+    /// Notes why the attempt that is about to fail does.
+    pub(crate) fn note_cause(&mut self, id: ConnectorId, cause: ConnectCause) {
+        if let Some(connector) = self.connectors.get_mut(id) {
+            connector.cause.get_or_insert(cause);
+        }
+    }
+
+    /// The connection attempt failed. An active connector may try again, with any queue pair.
+    pub(crate) fn connection_failed(&mut self, id: ConnectorId, error: ConnectError) {
+        let Some(connector) = self.connectors.get_mut(id) else { return };
+        if connector.state == ConnectorState::Connecting
+            && connector.plain.is_some()
+            && connector.cause.as_ref().is_some_and(ConnectCause::suggests_plain)
+        {
+            (connector.stream, connector.cause) = (None, None);
+            if let Some(endpoint) = connector.endpoint.take() {
+                self.endpoints.release(endpoint);
+            }
+            self.retries.push(id);
+            return;
+        }
+        self.counters.connect_failure += 1;
+        // NDK-EP-3: the address is the endpoint's; what is in use is the connection's pair of them.
+        let error = match error {
+            ConnectError::AddressInUse if connector.shared.is_some() => {
+                ConnectError::ConnectionExists
+            }
+            error => error,
+        };
+        connector.cause.get_or_insert(ConnectCause::Tcp(error));
+        let retry = connector.state == ConnectorState::Connecting;
+        connector.stream = None;
+        connector.disconnect_event = None;
+        if retry {
+            connector.state = ConnectorState::Idle;
+            if let Some(endpoint) = connector.endpoint.take() {
+                self.endpoints.release(endpoint);
+            }
+            if let Some(qp) = connector.qp.take() {
+                if let Some(qp) = self.qps.get_mut(qp) {
+                    // NDK-CON-1: back to where it was.
+                    qp.state = QpState::Idle;
+                    qp.stream = None;
+                }
+                self.end_connector_request(id, Err(error));
+                self.unpin(Key::Qp(qp));
+            }
+            if let Some(shared) = self.connectors.get_mut(id).and_then(|it| it.shared.take()) {
+                self.unpin(Key::SharedEndpoint(shared));
+            }
+        } else {
+            connector.state = ConnectorState::Closed;
+            let qp = connector.qp;
+            self.end_connector_request(id, Err(error));
+            if let Some(id) = qp {
+                self.break_qp(id);
+            }
+        }
+    }
+
+    /// The queue pair's connection is over: everything posted is flushed.
+    pub(crate) fn break_qp(&mut self, id: QpId) {
+        if let Some(qp) = self.qps.get_mut(id) {
+            qp.state = QpState::Error;
+            qp.stream = None;
+            self.flush(id);
+            self.tell_last_receive(id);
+        }
+    }
+
+    /// A broken queue pair takes nothing more from its shared receive queue.
+    fn tell_last_receive(&mut self, id: QpId) {
+        let Some(qp) = self.qps.get_mut(id).filter(|qp| qp.srq.is_some()) else { return };
+        if core::mem::replace(&mut qp.is_last_receive_told, true) || qp.life.is_closing() {
+            return;
+        }
+        let Some(notification) = qp.notifier.0.clone() else { return };
+        qp.life.pin();
+        let guard = ReturnGuard::new(&self.returns, Return::Unpin(Key::Qp(id)));
+        self.outbox.push(guard, move || notification(QpEvent::LastReceive));
+    }
+
+    /// An established connection ended, or its peer closed: raises the disconnect event, once (NDK-DISC-2, -4).
+    pub(crate) fn disconnected(&mut self, id: ConnectorId, reason: Option<EndReason>) {
+        let Some(connector) = self.connectors.get_mut(id) else { return };
+        if connector.state != ConnectorState::Connected {
+            return;
+        }
+        if let Some(event) = connector.disconnect_event.take() {
+            connector.life.pin();
+            let guard = ReturnGuard::new(&self.returns, Return::Unpin(Key::Connector(id)));
+            self.outbox.push(guard, move || event(reason));
+        }
+    }
+
+    /// The connection of an established connector is gone, gracefully or not.
+    pub(crate) fn connection_ended(&mut self, id: ConnectorId, outcome: Result<(), ConnectError>) {
+        let Some(connector) = self.connectors.get_mut(id) else { return };
+        match connector.state {
+            ConnectorState::Connected => self.counters.connection_error += 1,
+            ConnectorState::Disconnecting => {}
+            _ => return,
+        }
+        connector.state = ConnectorState::Closed;
+        connector.stream = None;
+        self.counters.active_connection -= 1;
+        let qp = connector.qp;
+        // The flush belongs to the disconnect: its completions come first (NDK-DISC-1).
+        if let Some(qp) = qp {
+            self.break_qp(qp);
+        }
+        self.end_connector_request(id, outcome);
+    }
+}

@@ -1,0 +1,100 @@
+//! C interface of asynchronous events: pointers, blocking reads, cancellation.
+
+use std::{ffi::c_int, os::fd::AsRawFd, sync::Arc};
+
+use flue_verbs_abi::{
+    enums::ibv_event_type,
+    objects::{ibv_async_element, ibv_async_event, ibv_context, ibv_cq},
+};
+use flue_verbs_core::event_queue::Acknowledgements;
+
+use crate::{
+    config, context, cq, event_queue,
+    guard::{self, Errno, copied},
+};
+
+/// Reads one event. `None`: it was withdrawn, and another is to be waited for. EIO: none will come.
+fn take(context: *mut ibv_context, event: *mut ibv_async_event) -> Result<Option<()>, Errno> {
+    // SAFETY: the program's pointer is of a device that is open.
+    let events = unsafe { context::events(context) }?;
+    let Some(taken) = events.take(|event| event.acknowledgements.taken())? else { return Ok(None) };
+    let mut told = ibv_async_event::zeroed();
+    told.element = ibv_async_element { cq: taken.name as *mut ibv_cq };
+    told.event_type = ibv_event_type(taken.kind as u32);
+    // SAFETY: the program gives a place for an event.
+    unsafe { event.write_unaligned(told) };
+    Ok(Some(()))
+}
+
+/// Cancelled by `pthread_cancel` while it blocks: no value with `Drop` lives across its read.
+pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    let mut descriptor = -1;
+    let found = guard::event(|| {
+        config::watch_node();
+        // SAFETY: the program's pointer is of a device that is open.
+        let events = unsafe { context::events(context) }?;
+        events.check()?;
+        descriptor = events.descriptor().as_raw_fd();
+        Ok(0)
+    });
+    if found != 0 {
+        return -1;
+    }
+    loop {
+        if !event_queue::unit(descriptor) {
+            // SAFETY: as above.
+            let is_ours = event_queue::would_block()
+                && unsafe { context::events(context) }.is_ok_and(|events| events.is_blocking());
+            if !is_ours {
+                return -1;
+            }
+            continue;
+        }
+        let taken = guard::event(|| Ok(c_int::from(take(context, event)?.is_some())));
+        match taken {
+            0 => {}
+            1 => return 0,
+            _ => return -1,
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    guard::nothing(|| {
+        // SAFETY: the program gives an event that it was told, of an object that waits for this.
+        unsafe {
+            let Some(event) = copied(event) else { return };
+            if let Some(acknowledgements) = acknowledgements_of(&event) {
+                acknowledgements.acknowledged(1);
+            }
+        }
+    });
+}
+
+/// # Safety
+/// The event is one that the program was told, and its object is there.
+unsafe fn acknowledgements_of<'a>(event: &ibv_async_event) -> Option<&'a Arc<Acknowledgements>> {
+    use flue_verbs_abi::enums::{
+        IBV_EVENT_CQ_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL,
+        IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED,
+    };
+    match event.event_type {
+        // SAFETY: as the caller says.
+        IBV_EVENT_CQ_ERR => unsafe { cq::async_acknowledgements(event.element.cq) },
+        IBV_EVENT_QP_FATAL
+        | IBV_EVENT_QP_REQ_ERR
+        | IBV_EVENT_QP_ACCESS_ERR
+        // SAFETY: as the caller says.
+        | IBV_EVENT_QP_LAST_WQE_REACHED => unsafe {
+            crate::qp::async_acknowledgements(event.element.qp)
+        },
+        IBV_EVENT_SRQ_LIMIT_REACHED => {
+            // SAFETY: as the caller says.
+            unsafe { crate::srq::async_acknowledgements(event.element.srq) }
+        }
+        _ => None,
+    }
+}

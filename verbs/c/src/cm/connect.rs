@@ -1,0 +1,127 @@
+//! C interface of connections of identifiers: parameters, private data, errno.
+
+use std::{
+    ffi::{c_int, c_void},
+    sync::Arc,
+};
+
+use flue_verbs_abi::{
+    cm::{RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES, rdma_cm_id, rdma_conn_param},
+    enums::ibv_event_type,
+};
+use flue_verbs_core::{cm::ConnectParameters, device::Device, qp::Qp};
+
+use super::id::{complete, of};
+use crate::{
+    guard::{self, Errno, copied},
+    qp,
+};
+
+/// What the program asks of a connection.
+unsafe fn parameters(param: *const rdma_conn_param) -> ConnectParameters {
+    // SAFETY: the program gives null or parameters, whose data are as long as they say.
+    unsafe {
+        let Some(param) = copied(param) else { return ConnectParameters::default() };
+        let reads = |given: u8, all: u32| (u32::from(given) != all).then_some(given);
+        let mut private_data = Vec::new();
+        if !param.private_data.is_null() {
+            let length = param.private_data_len.into();
+            private_data
+                .extend_from_slice(std::slice::from_raw_parts(param.private_data.cast(), length));
+        }
+        ConnectParameters {
+            private_data,
+            responder_resources: reads(param.responder_resources, RDMA_MAX_RESP_RES),
+            initiator_depth: reads(param.initiator_depth, RDMA_MAX_INIT_DEPTH),
+        }
+    }
+}
+
+/// The queue pair of a connection: the identifier's, or one of the program's own that the parameters number.
+unsafe fn qp_of(
+    id: *mut rdma_cm_id,
+    device: &'static Device,
+    param: *const rdma_conn_param,
+) -> Result<Arc<Qp>, Errno> {
+    // SAFETY: the program's pointers are one of an identifier, and null or parameters.
+    unsafe {
+        if !(*id).qp.is_null() {
+            return Ok(qp::of((*id).qp)?.clone());
+        }
+        let number = copied(param).map(|param| param.qp_num);
+        number.and_then(|number| Qp::numbered(device, number)).ok_or(Errno(libc::EINVAL))
+    }
+}
+
+pub(crate) unsafe extern "C-unwind" fn rdma_connect(
+    id: *mut rdma_cm_id,
+    param: *mut rdma_conn_param,
+) -> c_int {
+    // SAFETY: as the program says.
+    let begun = guard::done(|| unsafe {
+        let state = of(id)?;
+        let qp = qp_of(id, state.id.device(), param)?;
+        state.id.connect(&qp, &parameters(param))
+    });
+    // SAFETY: as the program says.
+    unsafe { complete(id, begun) }
+}
+
+/// Of iWARP a connection needs no second step; it is one of a program whose queue pair is its own.
+pub(crate) unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: the program's pointer is one of an identifier.
+    guard::done(|| unsafe {
+        of(id)?;
+        if (*id).qp.is_null() { Ok(()) } else { Err(Errno(libc::EINVAL)) }
+    })
+}
+
+pub(crate) unsafe extern "C-unwind" fn rdma_accept(
+    id: *mut rdma_cm_id,
+    param: *mut rdma_conn_param,
+) -> c_int {
+    // SAFETY: as the program says.
+    let begun = guard::done(|| unsafe {
+        let state = of(id)?;
+        let qp = qp_of(id, state.id.device(), param)?;
+        state.id.accept(&qp, &parameters(param))
+    });
+    // SAFETY: as the program says.
+    unsafe { complete(id, begun) }
+}
+
+pub(crate) unsafe extern "C" fn rdma_reject(
+    id: *mut rdma_cm_id,
+    data: *const c_void,
+    length: u8,
+) -> c_int {
+    // SAFETY: as the program says.
+    guard::done(|| unsafe {
+        let data = match data.is_null() {
+            true => &[][..],
+            false => std::slice::from_raw_parts(data.cast(), length.into()),
+        };
+        of(id)?.id.reject(data)
+    })
+}
+
+pub(crate) extern "C" fn rdma_reject_ece(
+    _id: *mut rdma_cm_id,
+    _data: *const c_void,
+    _length: u8,
+) -> c_int {
+    guard::done(|| Err(Errno(libc::EOPNOTSUPP)))
+}
+
+/// What a program may tell of its queue pair is known.
+pub(crate) unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, _event: ibv_event_type) -> c_int {
+    // SAFETY: the program's pointer is one of an identifier.
+    guard::done(|| unsafe { of(id) }.map(|_| ()))
+}
+
+pub(crate) unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: the program's pointer is one of an identifier.
+    let begun = guard::done(|| unsafe { of(id)?.id.disconnect() });
+    // SAFETY: as the program says.
+    unsafe { complete(id, begun) }
+}

@@ -1,0 +1,498 @@
+//! C interface of identifiers: pointers, errno, synchronous calls.
+//!
+//! A synchronous identifier, one that was made without a channel, has a channel of its own, and its calls wait for
+//! their event there. They, and the reader of events, can be cancelled while they wait.
+
+pub(crate) mod channel;
+
+use std::{
+    ffi::{c_int, c_void},
+    ptr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU8, Ordering},
+    },
+};
+
+use flue_verbs_abi::{
+    attributes::ibv_qp_attr,
+    cm::{
+        RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_REJECTED, RDMA_OPTION_ID,
+        RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_AFONLY, RDMA_OPTION_ID_REUSEADDR,
+        RDMA_OPTION_ID_TOS, RDMA_PS_TCP, ibv_sa_path_rec, rdma_addr, rdma_cm_event,
+        rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
+    },
+    enums::{IBV_QP_ACCESS_FLAGS, IBV_QP_STATE, IBV_QPT_RC, ibv_qp_type},
+    objects::{ibv_context, ibv_pd, ibv_qp_init_attr},
+};
+use flue_verbs_core::{
+    cm::{Event, EventKind, Id, PortSpace},
+    device::Device,
+    qp::IbvQpState,
+};
+use libc::{sockaddr, sockaddr_storage};
+
+use self::channel::rdma_get_cm_event;
+use crate::{
+    address, config,
+    guard::{self, Errno},
+    inherit,
+    object::Object,
+    open, pd,
+    qp::QpObject,
+};
+
+type EventObject = Object<rdma_cm_event, Event>;
+
+/// What `rdma_create_ep` keeps for the connections of a listener.
+#[derive(Clone, Copy)]
+pub(super) struct Endpoint {
+    pub(super) pd: *mut ibv_pd,
+    pub(super) attr: ibv_qp_init_attr,
+}
+
+// SAFETY: the pointers are the program's and only handed on.
+unsafe impl Send for Endpoint {}
+
+/// Of five bits: the exponent of a time.
+const ACK_TIMEOUT_MAX: u8 = 31;
+
+/// Our part of an identifier.
+pub(super) struct IdFields {
+    pub(super) id: Arc<Id>,
+    /// Calls wait for their event; the channel is the identifier's own.
+    pub(super) is_synchronous: AtomicBool,
+    pub(super) endpoint: Mutex<Option<Endpoint>>,
+    /// For the queue pair, if it is made later.
+    pub(super) ack_timeout: AtomicU8,
+}
+
+type IdObject = Object<rdma_cm_id, IdFields>;
+
+/// Makes the object of an identifier.
+fn make_id(
+    id: Arc<Id>,
+    channel: *mut rdma_event_channel,
+    context: *mut c_void,
+    ps: rdma_port_space,
+    qp_type: ibv_qp_type,
+    is_synchronous: bool,
+) -> *mut rdma_cm_id {
+    let mut seen = rdma_cm_id::zeroed();
+    seen.channel = channel;
+    seen.context = context;
+    seen.ps = ps;
+    seen.qp_type = qp_type;
+    let named = id.clone();
+    let is_synchronous = AtomicBool::new(is_synchronous);
+    let object = IdObject::make(
+        seen,
+        IdFields { id, is_synchronous, endpoint: Mutex::new(None), ack_timeout: AtomicU8::new(0) },
+    );
+    named.set_name(object as usize);
+    object.cast()
+}
+
+pub(super) unsafe fn create(
+    channel: *mut rdma_event_channel,
+    context: *mut c_void,
+    ps: rdma_port_space,
+) -> Result<*mut rdma_cm_id, Errno> {
+    let device = config::device()?;
+    let space = if ps == RDMA_PS_TCP { PortSpace::Tcp } else { PortSpace::Other };
+    let is_synchronous = channel.is_null();
+    let channel = if is_synchronous { channel::make()? } else { channel };
+    // SAFETY: the program's pointer is one of a channel; or it was made just now.
+    let events = unsafe { channel::events(channel) }?;
+    inherit::take_over(&events)?;
+    let id = Id::new(device, space, events)?;
+    Ok(make_id(id, channel, context, ps, IBV_QPT_RC, is_synchronous))
+}
+
+pub(crate) unsafe extern "C" fn rdma_create_id(
+    channel: *mut rdma_event_channel,
+    id: *mut *mut rdma_cm_id,
+    context: *mut c_void,
+    ps: rdma_port_space,
+) -> c_int {
+    // SAFETY: as the program says.
+    guard::done(|| unsafe {
+        id.write_unaligned(create(channel, context, ps)?);
+        Ok(())
+    })
+}
+
+/// The identifier behind the program's pointer.
+pub(super) unsafe fn of<'a>(id: *mut rdma_cm_id) -> Result<&'a IdFields, Errno> {
+    // SAFETY: the program's pointer is one of an identifier.
+    let state = unsafe { IdObject::of(id) }?;
+    if !state.id.is_own() {
+        // One with a connection stays with the parent: its calls are ENODEV, and it can be destroyed.
+        let _ = state.id.inherited_channel().map(|channel| inherit::take_over(&channel));
+    }
+    Ok(state)
+}
+
+pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
+    guard::done(|| {
+        // SAFETY: the program's pointer is one of an identifier, which it does not use any more.
+        unsafe {
+            let state = IdObject::of(id)?;
+            acknowledge_own(id)?;
+            state.id.destroy()?;
+            if state.is_synchronous.load(Ordering::Relaxed) {
+                channel::remove((*id).channel);
+            }
+            IdObject::remove(id);
+        }
+        Ok(())
+    })
+}
+
+/// Acknowledges the event that the last call of a synchronous identifier has left.
+pub(super) unsafe fn acknowledge_own(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    // SAFETY: the program's pointer is one of an identifier.
+    unsafe {
+        let event = ptr::replace(&raw mut (*id).event, ptr::null_mut());
+        if !event.is_null() {
+            acknowledge(event)?;
+        }
+    }
+    Ok(())
+}
+
+/// Domains that identifiers have when the program names none: one for each adapter of this process.
+static DOMAINS: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+
+fn default_pd(device: &'static Device) -> Result<*mut ibv_pd, Errno> {
+    let mut domains = DOMAINS.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = ptr::from_ref(device) as usize;
+    if let Some((_, pd)) = domains.iter().find(|(of, _)| *of == key) {
+        return Ok(*pd as *mut ibv_pd);
+    }
+    let pd = pd::make(open::of_identifiers()?, device)?;
+    domains.push((key, pd as usize));
+    Ok(pd)
+}
+
+/// Tells the program the addresses of an identifier, and the device if there is one.
+pub(super) unsafe fn show(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    // SAFETY: the program's pointer is one of an identifier, whose addresses it does not read meanwhile.
+    unsafe {
+        let state = of(id)?;
+        let (local, remote) = state.id.addresses();
+        let rdma_addr { src_storage, dst_storage, .. } = &mut (*id).route.addr;
+        for (found, place) in [(local, src_storage), (remote, dst_storage)] {
+            if let Some(found) = found {
+                *place = address::storage(found);
+            }
+        }
+        if (*id).verbs.is_null() && state.id.has_device() {
+            (*id).verbs = open::of_identifiers()?;
+            (*id).port_num = 1;
+            if (*id).pd.is_null() {
+                (*id).pd = default_pd(state.id.device())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Binds an identifier to an address of the program's.
+///
+/// # Safety
+/// As [`address::read`].
+pub(super) unsafe fn bind(state: &IdFields, address: *const sockaddr) -> Result<(), Errno> {
+    // SAFETY: as the caller says.
+    state.id.bind(unsafe { address::read(address) }?)
+}
+
+pub(crate) unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+    // SAFETY: as the program says.
+    guard::done(|| unsafe {
+        bind(of(id)?, addr)?;
+        show(id)
+    })
+}
+
+pub(crate) unsafe extern "C-unwind" fn rdma_resolve_addr(
+    id: *mut rdma_cm_id,
+    src: *mut sockaddr,
+    dst: *mut sockaddr,
+    _timeout_ms: c_int,
+) -> c_int {
+    // SAFETY: as the program says.
+    let begun = guard::done(|| unsafe {
+        let state = of(id)?;
+        let source = if src.is_null() { None } else { Some(address::read(src)?) };
+        let destination = address::read(dst)?;
+        (*id).route.addr.dst_storage = address::storage(destination);
+        state.id.resolve_address(source, destination)
+    });
+    // SAFETY: as the program says.
+    unsafe { complete(id, begun) }
+}
+
+/// A path record, which means nothing here.
+static PATH: ibv_sa_path_rec = ibv_sa_path_rec::zeroed();
+
+pub(crate) unsafe extern "C-unwind" fn rdma_resolve_route(
+    id: *mut rdma_cm_id,
+    _timeout_ms: c_int,
+) -> c_int {
+    // SAFETY: as the program says.
+    let begun = guard::done(|| unsafe { of(id)?.id.resolve_route() });
+    // SAFETY: as the program says.
+    unsafe { complete(id, begun) }
+}
+
+pub(crate) unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    // SAFETY: the program's pointer is one of an identifier.
+    guard::done(|| unsafe {
+        of(id)?.id.listen(backlog)?;
+        show(id)
+    })
+}
+
+/// Waits for the event of a call, if the identifier is synchronous. Nothing with `Drop` lives across it.
+pub(super) unsafe fn complete(id: *mut rdma_cm_id, begun: c_int) -> c_int {
+    if begun != 0 {
+        return begun;
+    }
+    let mut is_synchronous = false;
+    // SAFETY: the program's pointer is one of an identifier.
+    let prepared = guard::done(|| unsafe {
+        is_synchronous = of(id)?.is_synchronous.load(Ordering::Relaxed);
+        if is_synchronous { acknowledge_own(id) } else { Ok(()) }
+    });
+    if prepared != 0 || !is_synchronous {
+        return prepared;
+    }
+    // SAFETY: as above.
+    unsafe {
+        if rdma_get_cm_event((*id).channel, &raw mut (*id).event) != 0 {
+            return -1;
+        }
+        let (kind, status) = ((*(*id).event).event, (*(*id).event).status);
+        match status {
+            _ if kind == RDMA_CM_EVENT_DEVICE_REMOVAL => {
+                guard::set_errno(Errno(libc::ENODEV));
+                -1
+            }
+            0 => 0,
+            _ if kind == RDMA_CM_EVENT_REJECTED => {
+                guard::set_errno(Errno(libc::ECONNREFUSED));
+                -1
+            }
+            status => {
+                guard::set_errno(Errno(status.abs()));
+                -1
+            }
+        }
+    }
+}
+
+/// The program's form of an event. A connection request gets the object of its identifier now.
+unsafe fn deliver(event: Event) -> Result<*mut rdma_cm_event, Errno> {
+    let id = event.id.clone();
+    if id.name() == 0
+        && let Some(listener) = &event.listener
+    {
+        let parent = listener.name() as *mut rdma_cm_id;
+        // SAFETY: the listener stays until the event is acknowledged.
+        unsafe {
+            let is_synchronous = of(parent)?.is_synchronous.load(Ordering::Relaxed);
+            let channel = if is_synchronous { channel::make()? } else { (*parent).channel };
+            let events = channel::events(channel)?;
+            let (ps, kind) = ((*parent).ps, (*parent).qp_type);
+            id.migrate(&events)?;
+            let child = make_id(id.clone(), channel, (*parent).context, ps, kind, is_synchronous);
+            show(child)?;
+        }
+    }
+    let name = id.name() as *mut rdma_cm_id;
+    // Members of the identifier change when the program takes the event, not in the call that has caused it: another
+    // thread may take the event before that call has returned.
+    // SAFETY: the identifier stays until the event is acknowledged.
+    unsafe {
+        match event.kind {
+            EventKind::AddressResolved | EventKind::Established => show(name)?,
+            EventKind::RouteResolved => {
+                (*name).route.num_paths = 1;
+                (*name).route.path_rec = (&raw const PATH).cast_mut();
+            }
+            _ => {}
+        }
+    }
+    let mut seen = rdma_cm_event::zeroed();
+    seen.id = name;
+    seen.listen_id = event.listener.as_ref().map_or(0, |id| id.name()) as *mut rdma_cm_id;
+    seen.event = rdma_cm_event_type(event.kind as u32);
+    seen.status = event.status;
+    let mut conn = rdma_conn_param::zeroed();
+    conn.private_data_len = u8::try_from(event.private_data.len()).unwrap_or(u8::MAX);
+    conn.responder_resources = event.responder_resources;
+    conn.initiator_depth = event.initiator_depth;
+    if !event.private_data.is_empty() {
+        // The vector's memory stays where it is when it moves.
+        conn.private_data = event.private_data.as_ptr().cast();
+    }
+    seen.param.conn = conn;
+    Ok(EventObject::make(seen, event).cast())
+}
+
+pub(super) unsafe fn acknowledge(event: *mut rdma_cm_event) -> Result<(), Errno> {
+    // SAFETY: the program's pointer is one of an event that it has taken.
+    unsafe {
+        let owner = EventObject::of(event)?.owner().clone();
+        EventObject::remove(event);
+        owner.acknowledge();
+    }
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    // SAFETY: as the program says.
+    guard::done(|| unsafe { acknowledge(event) })
+}
+
+pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
+    guard::pointer(|| {
+        let list = Box::new([open::of_identifiers()?, ptr::null_mut()]);
+        if !num_devices.is_null() {
+            // SAFETY: the caller passes a valid place or null.
+            unsafe { num_devices.write_unaligned(1) };
+        }
+        Ok(Box::into_raw(list).cast())
+    })
+}
+
+pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
+    guard::nothing(|| {
+        if !list.is_null() {
+            // SAFETY: the list is one of `rdma_get_devices`.
+            drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_context; 2]>()) });
+        }
+    });
+}
+
+/// Options of identifiers. The type of service is taken and not used; the acknowledgement's time limit is told by
+/// `ibv_query_qp`, and TCP's are the kernel's.
+pub(crate) unsafe extern "C" fn rdma_set_option(
+    id: *mut rdma_cm_id,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: usize,
+) -> c_int {
+    guard::done(|| {
+        // SAFETY: the program's pointer is one of an identifier.
+        let state = unsafe { of(id) }?;
+        if level != RDMA_OPTION_ID {
+            return Err(Errno(libc::ENOSYS));
+        }
+        let switch = || {
+            if value.is_null() || length < size_of::<c_int>() {
+                return Err(Errno(libc::EINVAL));
+            }
+            // SAFETY: the program's value has as many bytes.
+            Ok(unsafe { value.cast::<c_int>().read_unaligned() } != 0)
+        };
+        match name {
+            RDMA_OPTION_ID_REUSEADDR => Ok(state.id.set_reuse(switch()?)?),
+            RDMA_OPTION_ID_AFONLY => Ok(state.id.set_family_only(switch()?)?),
+            RDMA_OPTION_ID_TOS if length >= 1 => Ok(()),
+            RDMA_OPTION_ID_ACK_TIMEOUT if length >= 1 && !value.is_null() => {
+                // SAFETY: the program's value has as many bytes, and its queue pair is there or null.
+                unsafe {
+                    let timeout = value.cast::<u8>().read();
+                    if timeout > ACK_TIMEOUT_MAX {
+                        return Err(Errno(libc::EINVAL));
+                    }
+                    state.ack_timeout.store(timeout, Ordering::Relaxed);
+                    if !(*id).qp.is_null() {
+                        QpObject::of((*id).qp)?.ack_timeout.store(timeout, Ordering::Relaxed);
+                    }
+                }
+                Ok(())
+            }
+            _ => Err(Errno(libc::EINVAL)),
+        }
+    })
+}
+
+pub(crate) unsafe extern "C" fn rdma_migrate_id(
+    id: *mut rdma_cm_id,
+    channel: *mut rdma_event_channel,
+) -> c_int {
+    guard::done(|| {
+        // SAFETY: as the program says.
+        unsafe {
+            let state = of(id)?;
+            let is_synchronous = channel.is_null();
+            let channel = if is_synchronous { channel::make()? } else { channel };
+            state.id.migrate(&channel::events(channel)?)?;
+            if state.is_synchronous.swap(is_synchronous, Ordering::Relaxed) {
+                acknowledge_own(id)?;
+                channel::remove((*id).channel);
+            }
+            (*id).channel = channel;
+        }
+        Ok(())
+    })
+}
+
+/// What a program that has a queue pair of its own is to set when.
+pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
+    guard::done(|| {
+        // SAFETY: as the program says.
+        unsafe {
+            of(id)?;
+            if attr.is_null() {
+                return Err(Errno(libc::EINVAL));
+            }
+            let mut wanted = IBV_QP_STATE;
+            if (&raw const (*attr).qp_state).read_unaligned().0 == IbvQpState::Init as u32 {
+                wanted |= IBV_QP_ACCESS_FLAGS;
+                let rights = flue_verbs_core::mr::access::LOCAL_WRITE
+                    | flue_verbs_core::mr::access::REMOTE_WRITE
+                    | flue_verbs_core::mr::access::REMOTE_READ;
+                (&raw mut (*attr).qp_access_flags).write_unaligned(rights);
+            }
+            mask.write_unaligned(wanted as c_int);
+        }
+        Ok(())
+    })
+}
+
+/// Addresses of an id, as the inline functions of today read them.
+fn route(id: *mut rdma_cm_id) -> *mut rdma_addr {
+    // SAFETY: the caller of each of these functions passes an id that it has not destroyed.
+    unsafe { &raw mut (*id).route.addr }
+}
+
+/// The port stands at the same place in both families; a port of 0 is that of an address not set yet.
+fn port(address: *const sockaddr_storage) -> u16 {
+    // SAFETY: an id's addresses are complete `sockaddr_storage`s, which are as large and aligned as either family's.
+    unsafe {
+        match c_int::from((*address).ss_family) {
+            libc::AF_INET => (*address.cast::<libc::sockaddr_in>()).sin_port,
+            libc::AF_INET6 => (*address.cast::<libc::sockaddr_in6>()).sin6_port,
+            _ => 0,
+        }
+    }
+}
+
+pub(crate) extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: see `route`.
+    port(unsafe { &raw const (*route(id)).src_storage })
+}
+
+pub(crate) extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: see `route`.
+    port(unsafe { &raw const (*route(id)).dst_storage })
+}

@@ -1,0 +1,163 @@
+//! C interface of event channels: pointers, blocking reads, destroyed channels.
+
+use std::{
+    collections::VecDeque,
+    ffi::c_int,
+    os::fd::AsRawFd,
+    ptr,
+    sync::{Arc, Mutex, PoisonError},
+    thread::{self, ThreadId},
+    time::{Duration, Instant},
+};
+
+use flue_verbs_abi::cm::{rdma_cm_event, rdma_event_channel};
+use flue_verbs_core::cm::EventChannel;
+
+use super::deliver;
+use crate::{
+    config, event_queue,
+    guard::{self, Errno},
+    inherit,
+    object::Object,
+};
+
+/// State of a channel.
+enum ChannelState {
+    Open(Arc<EventChannel>),
+    /// Destroyed by that thread.
+    Destroyed(ThreadId),
+}
+
+type EventChannelObject = Object<rdma_event_channel, Mutex<ChannelState>>;
+
+/// Limit of destroyed channels whose objects are kept. rping's event thread requests another event while its main
+/// thread destroys the channel and exits.
+const DESTROYED_MAX: usize = 64;
+/// Their addresses, the oldest first.
+static DESTROYED: Mutex<VecDeque<usize>> = Mutex::new(VecDeque::new());
+
+pub(super) fn make() -> Result<*mut rdma_event_channel, Errno> {
+    let channel = EventChannel::new()?;
+    let fd = channel.events().descriptor().as_raw_fd();
+    Ok(EventChannelObject::make(rdma_event_channel { fd }, Mutex::new(ChannelState::Open(channel)))
+        .cast())
+}
+
+/// Our part of a channel. EBADF: it was destroyed.
+///
+/// # Safety
+/// The pointer is null, or of a channel that was not destroyed long ago.
+pub(super) unsafe fn events(channel: *mut rdma_event_channel) -> Result<Arc<EventChannel>, Errno> {
+    // SAFETY: as the caller says.
+    let own = unsafe { EventChannelObject::of(channel) }?;
+    match &*own.lock().unwrap_or_else(PoisonError::into_inner) {
+        ChannelState::Open(channel) => Ok(channel.clone()),
+        ChannelState::Destroyed(_) => Err(Errno(libc::EBADF)),
+    }
+}
+
+/// Ends a channel that no other thread knows.
+///
+/// # Safety
+/// The pointer is of a channel, which nobody uses any more.
+pub(super) unsafe fn remove(channel: *mut rdma_event_channel) {
+    // SAFETY: as the caller says.
+    unsafe { EventChannelObject::remove(channel) };
+}
+
+pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    guard::pointer(make)
+}
+
+pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    guard::nothing(|| {
+        // SAFETY: the program's pointer is null or one of a channel.
+        let Ok(own) = (unsafe { EventChannelObject::of(channel) }) else { return };
+        // SAFETY: as above; a reader that comes too late finds the old or the new descriptor.
+        unsafe { ptr::write_volatile(&raw mut (*channel).fd, -1) };
+        *own.lock().unwrap_or_else(PoisonError::into_inner) =
+            ChannelState::Destroyed(thread::current().id());
+        let mut destroyed = DESTROYED.lock().unwrap_or_else(PoisonError::into_inner);
+        destroyed.push_back(channel as usize);
+        if destroyed.len() > DESTROYED_MAX
+            && let Some(oldest) = destroyed.pop_front()
+        {
+            // SAFETY: it was destroyed that many channels ago.
+            unsafe { remove(oldest as *mut rdma_event_channel) };
+        }
+    });
+}
+
+/// Limit of the time for which [`fail`] blocks in a process that does not exit, and its steps.
+const OUTLAST_MAX: Duration = Duration::from_secs(1);
+const OUTLAST_STEP: Duration = Duration::from_millis(10);
+
+/// Returns -1 with the errno that is set. Blocks before that if another thread has destroyed the channel: the kernel
+/// does not wake a reader whose descriptor is closed, so programs exit with that thread blocked. One that calls a
+/// moment later must not return either: rping exits on an error here, with another status than its main thread's.
+///
+/// # Safety
+/// As for [`events`].
+unsafe fn fail(channel: *mut rdma_event_channel) -> c_int {
+    // SAFETY: the C library gives each thread a valid place for its errno.
+    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: as for the caller.
+    let is_held = unsafe { EventChannelObject::of(channel) }.is_ok_and(|own| {
+        match *own.lock().unwrap_or_else(PoisonError::into_inner) {
+            ChannelState::Destroyed(by) => by != thread::current().id(),
+            ChannelState::Open(_) => false,
+        }
+    });
+    let since = Instant::now();
+    while is_held && (since.elapsed() < OUTLAST_MAX || config::is_ending()) {
+        // Unlike `sleep`, not a cancellation point.
+        thread::park_timeout(OUTLAST_STEP);
+    }
+    guard::set_errno(Errno(errno));
+    -1
+}
+
+/// Cancelled by `pthread_cancel` while it blocks: no value with `Drop` lives across its read.
+pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    if channel.is_null() || event.is_null() {
+        guard::set_errno(Errno(libc::EINVAL));
+        return -1;
+    }
+    // SAFETY: the program's pointer is one of a channel.
+    let own = guard::event(|| unsafe {
+        // One that was destroyed has no descriptor.
+        events(channel).map_or(Ok(0), |events| inherit::take_over(&events).map(|()| 0))
+    });
+    if own != 0 {
+        return -1;
+    }
+    // SAFETY: as above.
+    let descriptor = unsafe { ptr::read_volatile(&raw const (*channel).fd) };
+    loop {
+        if !event_queue::unit(descriptor) {
+            // SAFETY: as above.
+            let is_ours = event_queue::would_block()
+                && unsafe { events(channel) }.is_ok_and(|channel| channel.events().is_blocking());
+            if is_ours {
+                continue;
+            }
+            // SAFETY: as above.
+            return unsafe { fail(channel) };
+        }
+        // SAFETY: as above; the program gives a place for the event.
+        let taken = guard::event(|| unsafe {
+            let Some(taken) = events(channel)?.take()? else { return Ok(0) };
+            event.write_unaligned(deliver(taken)?);
+            Ok(1)
+        });
+        match taken {
+            0 => {}
+            1 => return 0,
+            // SAFETY: as above.
+            _ => return unsafe { fail(channel) },
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! The adapter of the process, configured by the environment ([`Settings`]): the program's command line is its own.
+
+use std::{
+    fs::{File, OpenOptions},
+    mem, process,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use flue_control::{
+    message::NodeName,
+    place::ControlPlace,
+    server::{self, Control},
+};
+use flue_verbs_core::{
+    address::{self, AddressMap, Interface},
+    device::{Device, DeviceOptions},
+    fatal::{report_link_loss, reset_connections},
+    process::generation,
+    usage,
+};
+use offload_engine::descriptor::moved_up;
+use rdma_over_tcp::{
+    mpa::startup::{Revision, RtrKind, RtrSet},
+    rnic::{CallbackThread, Config},
+};
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::{
+    guard::{self, Errno},
+    inherit,
+    settings::{MpaRevision, Rtr, Settings},
+};
+
+/// InfiniBand's senders may retry for ever; a receiver that posts nothing for this long counts as failed. Long enough
+/// for a process that gets little CPU time: fio waits for ever once its connection is gone.
+const RECEIVE_WAIT: Duration = Duration::from_secs(30);
+
+/// Programs stop in the midst of their Sends, and count on it that the end goes beside them, as with InfiniBand: such a
+/// connection ends in this time, though one of them has no receive.
+const END_WAIT: Duration = Duration::from_millis(500);
+
+/// The environment's settings, read once: with the first call of the program that needs the adapter.
+fn settings() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| {
+        let (settings, bad) = Settings::from_environment();
+        start_log(&settings);
+        for setting in bad {
+            tracing::error!("{setting}; it is ignored");
+        }
+        settings
+    })
+}
+
+/// Standard output and error are the program's: without a file nothing is logged.
+fn start_log(settings: &Settings) {
+    let Some(path) = &settings.log else { return };
+    // There is nobody to tell that it cannot be opened.
+    let Ok(file) = OpenOptions::new().create(true).append(true).open(path) else { return };
+    let file = File::from(moved_up(file.into()));
+    let log = tracing_subscriber::fmt()
+        // A log that cannot be written, on a full disk for example, would be reported on the program's standard error.
+        .log_internal_errors(false)
+        // Without a lock, which a thread might hold at a fork.
+        .with_writer(Arc::new(file))
+        .with_ansi(false)
+        .with_max_level(LevelFilter::INFO);
+    let _ = log.try_init();
+}
+
+fn options() -> DeviceOptions {
+    let settings = settings();
+    let Settings { mpa_crc, mpa_markers, mpa_revision, rtr, rfc7306, receive_wait, .. } = settings;
+    let map = AddressMap { addresses: settings.map.clone(), ports: settings.port_map.clone() };
+    // Read again: the files of a child have another number.
+    let node = Settings::from_environment().0.tap;
+    let default = Config::default();
+    let adapter = Config {
+        crc: mpa_crc.unwrap_or(default.crc),
+        markers: mpa_markers.unwrap_or(default.markers),
+        revision: match mpa_revision {
+            None => default.revision,
+            Some(MpaRevision::One) => Revision::One,
+            Some(MpaRevision::Two | MpaRevision::Auto) => Revision::Two,
+        },
+        retry_plain: *mpa_revision == Some(MpaRevision::Auto),
+        // They only set flags and write to pipes: no change of threads is needed for that.
+        callbacks: CallbackThread::Caller,
+        rtr: match rtr {
+            None => default.rtr,
+            Some(Rtr::Send) => RtrSet::only(RtrKind::Send),
+            Some(Rtr::Write) => RtrSet::only(RtrKind::Write),
+            Some(Rtr::Read) => RtrSet::only(RtrKind::Read),
+        },
+        rfc7306: rfc7306.unwrap_or(default.rfc7306),
+        receive_wait: receive_wait.unwrap_or(RECEIVE_WAIT),
+        // Programs change memory that an adapter reads: a guest runs on while QEMU migrates it.
+        copies_payload: true,
+        end_wait: END_WAIT,
+        ..default
+    };
+    DeviceOptions { adapter, node, map }
+}
+
+/// The adapter of a process, and what goes with it.
+struct Started {
+    /// A child must not end what is its parent's.
+    owner: u32,
+    device: &'static Device,
+    control: Option<Control>,
+}
+
+static STARTED: Mutex<Option<Started>> = Mutex::new(None);
+
+/// What begins with the adapter, and ends with the process.
+fn accompany(device: &'static Device) {
+    report_link_loss(device);
+    start_capture(device);
+    if let Some(path) = &settings().usage
+        && let Err(error) = usage::begin(path)
+    {
+        tracing::error!("use of the device not recorded: {}: {error}", path.display());
+    }
+    let control = serve(device).unwrap_or_else(|failure| {
+        tracing::error!("{failure}");
+        None
+    });
+    if let Ok(mut started) = STARTED.lock() {
+        let before = started.replace(Started { owner: process::id(), device, control });
+        // That of a parent, whose thread and socket are not ours to end.
+        mem::forget(before);
+    }
+    // SAFETY: a function of this library, which is never unloaded while the program runs.
+    if unsafe { libc::atexit(finish) } != 0 {
+        tracing::error!("the end of captures may be missing: no room for an exit handler");
+    }
+}
+
+fn start_capture(device: &Device) {
+    // Read again: the file of a child has another number.
+    let Some(path) = Settings::from_environment().0.pcap else { return };
+    let started = File::create(&path)
+        .map(|file| File::from(moved_up(file.into())))
+        .and_then(|file| device.start_capture(Box::new(file)));
+    if let Err(error) = started {
+        tracing::error!("capture to {}: {error}", path.display());
+    }
+}
+
+/// Serves the adapter's control socket.
+fn serve(device: &'static Device) -> Result<Option<Control>, flue_control::Error> {
+    let place = ControlPlace::resolve(settings().control.as_deref());
+    let name = device.addresses().node().map_or_else(NodeName::of_sockets, NodeName::of);
+    server::serve(vec![device.adapter().clone()], name, &place)
+}
+
+/// The process has called exit.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Whether the process has called exit, and the adapter ends.
+pub(crate) fn is_ending() -> bool {
+    IS_ENDING.load(Ordering::Acquire)
+}
+
+extern "C" fn finish() {
+    IS_ENDING.store(true, Ordering::Release);
+    guard::at_exit(|| {
+        let started = STARTED
+            .lock()
+            .ok()
+            .and_then(|mut started| started.take_if(|started| started.owner == process::id()));
+        let Some(Started { owner: _, device, control }) = started else { return };
+        drop(control);
+        device.finish();
+        if device.is_exclusive() && generation() > 0 {
+            reset_connections();
+            device.finish();
+        }
+    });
+}
+
+/// The interface that gives the device its identity. Nothing is started.
+pub(crate) fn interface() -> Interface {
+    match &settings().tap {
+        Some(node) => address::interface_of_node(&node.options),
+        None => address::interface_of_device(),
+    }
+}
+
+/// The adapter of this process.
+pub(crate) fn device() -> Result<&'static Device, Errno> {
+    start().inspect_err(|error| {
+        if let (Errno(libc::EBUSY), Some(node)) = (error, &settings().tap) {
+            tracing::error!("TAP {}: another process has the node", node.options.tap);
+        }
+    })
+}
+
+/// As [`device`], without a line in the log if another process has the node.
+pub(crate) fn start() -> Result<&'static Device, Errno> {
+    inherit::install_fork_handler(start)?;
+    let mut is_new = false;
+    let device = Device::get(|| {
+        is_new = true;
+        options()
+    })?;
+    if is_new {
+        accompany(device);
+    }
+    Ok(device)
+}
+
+/// Starts the adapter on a node, whose end is an event of its device, for a program that waits for such events and does
+/// nothing else. Kernel sockets have no end.
+pub(crate) fn watch_node() {
+    if settings().tap.is_some() && Device::started().is_none() {
+        // Another process may have it: then nothing happens to the device here.
+        let _ = device();
+    }
+}

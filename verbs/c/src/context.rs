@@ -1,0 +1,51 @@
+//! Contexts of open devices: the object behind `ibv_context`.
+
+use std::{mem::offset_of, sync::Arc};
+
+use flue_verbs_abi::objects::{ibv_context, verbs_context};
+
+use flue_verbs_core::async_event::{AsyncEvents, OPEN};
+
+use crate::{guard::Errno, inherit, object::Object};
+
+pub(crate) type ContextObject = Object<verbs_context, Arc<AsyncEvents>>;
+
+/// The object around a context.
+fn around(context: *mut ibv_context) -> *mut ContextObject {
+    if context.is_null() {
+        return std::ptr::null_mut();
+    }
+    context.wrapping_byte_sub(offset_of!(verbs_context, context)).cast()
+}
+
+/// The events of an open device.
+///
+/// # Safety
+/// The pointer is null, or of a device that is open.
+pub(crate) unsafe fn events<'a>(context: *mut ibv_context) -> Result<&'a Arc<AsyncEvents>, Errno> {
+    // SAFETY: as the caller says.
+    unsafe { ContextObject::of(around(context)) }
+}
+
+/// The events of an open device, for an object that is made on it. The child of a fork has them from then on.
+///
+/// # Safety
+/// As [`events`].
+pub(crate) unsafe fn events_of_new(context: *mut ibv_context) -> Result<Arc<AsyncEvents>, Errno> {
+    // SAFETY: as the caller says.
+    let events = unsafe { events(context) }?;
+    if !events.is_own() {
+        inherit::take_queue(events)?;
+        OPEN.enter(events);
+    }
+    Ok(events.clone())
+}
+
+/// Closes an open device.
+///
+/// # Safety
+/// The pointer is of a device that is open, and not used any more.
+pub(crate) unsafe fn close(context: *mut ibv_context) {
+    // SAFETY: as the caller says.
+    unsafe { ContextObject::remove(around(context)) }
+}

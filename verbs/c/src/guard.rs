@@ -1,0 +1,186 @@
+//! Errors and panics at the C boundary.
+//!
+//! Functions of libibverbs that return `int` return the error number itself; those of librdmacm, and the readers of
+//! events and tables, return -1 and set errno; those that return a pointer return null and set errno.
+
+use std::{
+    ffi::c_int,
+    panic::{AssertUnwindSafe, catch_unwind},
+    ptr,
+};
+
+pub(crate) use flue_verbs_core::errno::Errno;
+use offload_engine::thread;
+
+use crate::fatal;
+
+pub(crate) fn set_errno(errno: Errno) {
+    // SAFETY: the C library gives each thread a valid place for its errno.
+    unsafe { *libc::__errno_location() = errno.0 };
+}
+
+/// Calls `body`; if it panics, the device ends.
+#[inline]
+fn catch<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
+        fatal::panicked();
+        Err(Errno(libc::EIO))
+    })
+}
+
+/// Runs the body of a C function, which is not cancelled and does not unwind. A panic answers EIO, as do all calls
+/// after one.
+fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    if fatal::has_panicked() {
+        return Err(Errno(libc::EIO));
+    }
+    run_always(body)
+}
+
+/// As [`run`], also after a panic.
+///
+/// A thread whose cancellation type is asynchronous is cancelled before the body or after it, by an unwinding that may
+/// begin at any instruction of this frame and of those above. Therefore they own nothing, and have no landing pads:
+/// Rust's personality routine ends a forced unwinding at an instruction that its table does not have, and the process
+/// aborts.
+#[inline(always)]
+fn run_always<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    let before = set_cancel_state(PTHREAD_CANCEL_DISABLE);
+    let result = run_to_end(body);
+    set_cancel_state(before);
+    result
+}
+
+/// Runs the body of a C function with cancellation disabled. Never unwinds, which `extern "C"` states to the compiler.
+#[inline(never)]
+#[expect(improper_ctypes_definitions, reason = "called from this file only")]
+extern "C" fn run_to_end<T, F: FnOnce() -> Result<T, Errno>>(body: F) -> Result<T, Errno> {
+    fatal::install_hook();
+    catch(body)
+}
+
+/// For functions that post and poll: as [`status`], with the number of the error below 0, and without the look at
+/// cancellation, because nothing that can be cancelled is called.
+#[inline]
+pub(crate) fn fast(body: impl FnOnce() -> Result<c_int, Errno>) -> Result<c_int, Errno> {
+    if fatal::has_panicked() {
+        return Err(Errno(libc::EIO));
+    }
+    catch(body)
+}
+
+/// For functions that return the error number itself.
+pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    run(body).map_or_else(|errno| errno.0, |()| 0)
+}
+
+/// For functions that return a number from 0 on, or -1 and errno.
+pub(crate) fn number(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    run(body).unwrap_or_else(|errno| {
+        set_errno(errno);
+        -1
+    })
+}
+
+/// For readers of events, which tell a program of a panic, too: as [`number`].
+pub(crate) fn event(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    run_always(body).unwrap_or_else(|errno| {
+        set_errno(errno);
+        -1
+    })
+}
+
+/// For functions that return a number of bytes, or another wide number, or -1 and errno.
+pub(crate) fn bytes(body: impl FnOnce() -> Result<usize, Errno>) -> isize {
+    let bytes = run(|| isize::try_from(body()?).map_err(|_| Errno(libc::EOVERFLOW)));
+    bytes.unwrap_or_else(|errno| {
+        set_errno(errno);
+        -1
+    })
+}
+
+/// For functions that return 0, or -1 and errno.
+pub(crate) fn done(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    number(|| body().map(|()| 0))
+}
+
+/// For functions that return a pointer, or null and errno.
+pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
+    run(body).unwrap_or_else(|errno| {
+        set_errno(errno);
+        ptr::null_mut()
+    })
+}
+
+/// For functions that return nothing and cannot fail.
+pub(crate) fn nothing(body: impl FnOnce()) {
+    let _ = run(|| {
+        body();
+        Ok(())
+    });
+}
+
+/// Runs the body of a handler of exit(3) on a thread of its own. Thread-local values of the calling thread, which the
+/// log needs, are destroyed then.
+pub(crate) fn at_exit(body: impl FnOnce() + Send + 'static) {
+    nothing(|| {
+        if let Ok(thread) = thread::start("flue-exit", || nothing(body)) {
+            let _ = thread.join();
+        }
+    });
+}
+
+unsafe extern "C" {
+    // Not in the libc crate. Unwinds if it enables a cancellation that is pending and asynchronous.
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// Enables or disables `pthread_cancel` for the calling thread, and returns the previous state. Only the blocking reads
+/// of events can be cancelled.
+#[inline(always)]
+fn set_cancel_state(state: c_int) -> c_int {
+    let mut before = 0;
+    // SAFETY: `before` outlives the call; the state is the constant, or one that the same function has returned.
+    unsafe { pthread_setcancelstate(state, &raw mut before) };
+    before
+}
+
+/// Copy of a structure of the program's, at any address: programs embed them in packed structures of
+/// their own. `None` for a null pointer.
+///
+/// # Safety
+/// `from` is null, or `T` can be read there.
+#[inline]
+pub(crate) unsafe fn copied<T: Copy>(from: *const T) -> Option<T> {
+    // SAFETY: as the caller says.
+    (!from.is_null()).then(|| unsafe { from.read_unaligned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errno() -> c_int {
+        std::io::Error::last_os_error().raw_os_error().unwrap_or_default()
+    }
+
+    /// One test, since a panic ends the device of the whole process.
+    #[test]
+    fn errors_are_returned_as_each_kind_of_function_does_and_a_panic_ends_the_device() {
+        assert_eq!(status(|| Ok(())), 0);
+        assert_eq!(status(|| Err(Errno(libc::EINVAL))), libc::EINVAL);
+        assert_eq!(number(|| Ok(7)), 7);
+        assert_eq!(done(|| Err(Errno(libc::EADDRINUSE))), -1);
+        assert_eq!(errno(), libc::EADDRINUSE);
+        assert!(pointer::<u8>(|| Err(Errno(libc::ENOMEM))).is_null());
+        assert_eq!(errno(), libc::ENOMEM);
+
+        assert_eq!(status(|| panic!("a bug")), libc::EIO);
+        assert!(fatal::has_panicked());
+        assert_eq!(done(|| Ok(())), -1);
+        assert_eq!(errno(), libc::EIO);
+        assert_eq!(event(|| Ok(3)), 3);
+    }
+}

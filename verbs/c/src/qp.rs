@@ -1,0 +1,489 @@
+//! C interface of queue pairs: pointers, attributes, lists of work requests, errno.
+
+mod ex;
+
+use std::{
+    cell::Cell,
+    ffi::c_int,
+    ptr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering},
+    },
+};
+
+use flue_verbs_abi::{
+    attributes::{ibv_ece, ibv_qp_attr, ibv_qp_cap},
+    enums::{
+        IBV_MIG_MIGRATED, IBV_QP_AV, IBV_QP_DEST_QPN, IBV_QP_INIT_ATTR_CREATE_FLAGS,
+        IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_STATE, IBV_QPT_RC,
+        IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+        IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
+        IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+        IBV_WR_SEND_WITH_INV, ibv_qp_state, ibv_wr_opcode,
+    },
+    objects::{
+        ibv_context, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
+        ibv_qp_init_attr_ex, ibv_recv_wr, ibv_send_wr, ibv_sge,
+    },
+};
+use flue_verbs_core::{
+    async_event::{AsyncEvent, AsyncEvents, end_events},
+    event_queue::Acknowledgements,
+    qp::{IbvQpState, Qp, QpAttributes, SendPoster, immediate},
+};
+use rdma_over_tcp::{
+    ddp::Stag,
+    rdmap::AtomicOperation,
+    rnic::{Data, Operation, QpLimits, Remote, WindowType, WrFlags},
+};
+
+use crate::{
+    context, cq,
+    guard::{self, Errno, copied},
+    mw,
+    object::Object,
+    pd::PdObject,
+    request::{SGES_MAX, SgeList, answer},
+    srq,
+};
+
+use self::ex::Building;
+
+/// Our part of a queue pair.
+pub(crate) struct QpFields {
+    pub(crate) qp: Arc<Qp>,
+    /// Every request gives a completion.
+    pub(crate) is_all_signaled: bool,
+    /// Requests under construction, of a queue pair that was made for it.
+    pub(crate) building: Option<Mutex<Building>>,
+    init: Mutex<ibv_qp_init_attr_send>,
+    events: Arc<AsyncEvents>,
+    acknowledgements: Arc<Acknowledgements>,
+    /// `RDMA_OPTION_ID_ACK_TIMEOUT`, for `ibv_query_qp`: TCP's time limits are the kernel's.
+    pub(crate) ack_timeout: AtomicU8,
+}
+
+/// What a queue pair was made with: pointers of the program's, for `ibv_query_qp`.
+#[derive(Clone, Copy)]
+#[expect(non_camel_case_types, reason = "the C structure that it holds")]
+struct ibv_qp_init_attr_send(ibv_qp_init_attr);
+
+// SAFETY: the pointers are the program's and only handed back.
+unsafe impl Send for ibv_qp_init_attr_send {}
+
+pub(crate) type QpObject = Object<ibv_qp_ex, QpFields>;
+
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    // SAFETY: as the program says.
+    guard::pointer(|| unsafe { create(pd, attr, None) })
+}
+
+/// Makes a queue pair, and writes back what there is of its capabilities.
+///
+/// # Safety
+/// Pointers are null or the program's.
+pub(crate) unsafe fn create(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_qp_init_attr,
+    send_ops: Option<u64>,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: as the caller says.
+    let (domain, mut given) =
+        unsafe { (PdObject::of(pd)?, copied(attr).ok_or(Errno(libc::EINVAL))?) };
+    if given.qp_type != IBV_QPT_RC {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    let building =
+        send_ops.map(|operations| Building::new(operations, domain.device())).transpose()?;
+    let ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data } =
+        given.cap;
+    let srq = match given.srq.is_null() {
+        true => None,
+        // SAFETY: as the caller says.
+        false => Some(unsafe { srq::of(given.srq) }?),
+    };
+    let limits = QpLimits {
+        receive_queue_depth: if srq.is_some() { 0 } else { max_recv_wr },
+        initiator_queue_depth: max_send_wr,
+        max_receive_request_sge: max_recv_sge,
+        max_initiator_request_sge: max_send_sge,
+        inline_data_size: max_inline_data,
+    };
+    // SAFETY: as the caller says.
+    let (send_cq, receive_cq) = unsafe { (cq::of(given.send_cq)?, cq::of(given.recv_cq)?) };
+    // SAFETY: as the caller says, and the domain is not null.
+    let context = unsafe { (*pd).context };
+    // SAFETY: the context is that of the domain.
+    let events = unsafe { context::events_of_new(context) }?;
+    let acknowledgements = Arc::<Acknowledgements>::default();
+    let name = Arc::new(AtomicUsize::new(0));
+    let (told, of, named) = (events.clone(), acknowledgements.clone(), name.clone());
+    let tell = Box::new(move |kind, is_destroyed: &AtomicBool| {
+        let name = named.load(Ordering::Relaxed);
+        let event = AsyncEvent { kind, name, acknowledgements: of.clone() };
+        told.push_unless(event, || is_destroyed.load(Ordering::Relaxed));
+    });
+    let qp = Qp::new(domain, QpAttributes { send_cq, receive_cq, srq, limits }, tell)?;
+    given.cap.max_inline_data = qp.attributes().limits.inline_data_size;
+    // SAFETY: as the caller says, and it is not null.
+    unsafe { attr.write_unaligned(given) };
+    let mut seen = ibv_qp_ex::zeroed();
+    let base = &mut seen.qp_base;
+    base.context = context;
+    base.qp_context = given.qp_context;
+    base.pd = pd;
+    base.send_cq = given.send_cq;
+    base.recv_cq = given.recv_cq;
+    base.srq = given.srq;
+    base.qp_num = qp.number();
+    base.handle = qp.number();
+    base.state = ibv_qp_state(IbvQpState::Reset as u32);
+    base.qp_type = given.qp_type;
+    if building.is_some() {
+        ex::fill(&mut seen);
+    }
+    let state = QpFields {
+        qp,
+        is_all_signaled: given.sq_sig_all != 0,
+        building: building.map(Mutex::new),
+        init: Mutex::new(ibv_qp_init_attr_send(given)),
+        events,
+        acknowledgements,
+        ack_timeout: AtomicU8::new(0),
+    };
+    let object = QpObject::make(seen, state);
+    name.store(object as usize, Ordering::Relaxed);
+    Ok(object.cast())
+}
+
+/// The queue pair behind the program's pointer.
+///
+/// # Safety
+/// The pointer is null or of a queue pair.
+pub(crate) unsafe fn of<'a>(qp: *mut ibv_qp) -> Result<&'a Arc<Qp>, Errno> {
+    // SAFETY: as the caller says.
+    Ok(&unsafe { QpObject::of(qp) }?.qp)
+}
+
+/// What a queue pair's end waits for.
+///
+/// # Safety
+/// The pointer is null or of a queue pair.
+pub(crate) unsafe fn async_acknowledgements<'a>(
+    qp: *mut ibv_qp,
+) -> Option<&'a Arc<Acknowledgements>> {
+    // SAFETY: as the caller says.
+    unsafe { QpObject::of(qp) }.ok().map(|state| &state.acknowledgements)
+}
+
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    // SAFETY: as the program says.
+    guard::pointer(|| unsafe { create_extended(attr) })
+}
+
+/// # Safety
+/// Pointers are null or the program's.
+pub(crate) unsafe fn create_extended(attr: *mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: as the caller says.
+    let attr = unsafe { attr.as_mut() }.ok_or(Errno(libc::EINVAL))?;
+    let known =
+        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_CREATE_FLAGS;
+    let has = |bit| attr.comp_mask & bit != 0;
+    if attr.comp_mask & !known != 0 || has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0
+    {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    if !has(IBV_QP_INIT_ATTR_PD) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let send_ops = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(attr.send_ops_flags);
+    let mut plain = ibv_qp_init_attr {
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        cap: attr.cap,
+        qp_type: attr.qp_type,
+        sq_sig_all: attr.sq_sig_all,
+    };
+    // SAFETY: as the caller says.
+    let qp = unsafe { create(attr.pd, &raw mut plain, send_ops) }?;
+    attr.cap = plain.cap;
+    Ok(qp)
+}
+
+pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the program's pointer is one of a queue pair.
+    match unsafe { QpObject::of(qp) } {
+        Ok(state) if state.building.is_some() => qp.cast(),
+        _ => ptr::null_mut(),
+    }
+}
+
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    guard::status(|| {
+        // SAFETY: the program's pointers are one of a queue pair, and places for the answers.
+        unsafe {
+            let state = QpObject::of(qp)?;
+            let now = ibv_qp_state(state.qp.state()? as u32);
+            let made = state.init.lock().map_err(|_| Errno(libc::EIO))?.0;
+            let mut found = ibv_qp_attr::zeroed();
+            found.qp_state = now;
+            found.cur_qp_state = now;
+            found.path_mig_state = IBV_MIG_MIGRATED;
+            found.cap = made.cap;
+            found.port_num = 1;
+            found.timeout = state.ack_timeout.load(Ordering::Relaxed);
+            attr.write_unaligned(found);
+            init.write_unaligned(made);
+            (*qp).state = now;
+        }
+        Ok(())
+    })
+}
+
+pub(crate) extern "C" fn ibv_query_qp_data_in_order(
+    _qp: *mut ibv_qp,
+    _opcode: ibv_wr_opcode,
+    _flags: u32,
+) -> c_int {
+    0
+}
+
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    guard::status(|| {
+        // SAFETY: the program's pointers are one of a queue pair, and attributes.
+        let state = unsafe { QpObject::of(qp) }?;
+        if attr.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        let mask = mask as u32;
+        // An adapter of iWARP knows its peer by the connection: there is no other way to RTR.
+        if mask & (IBV_QP_AV | IBV_QP_DEST_QPN) != 0 {
+            tracing::error!(
+                qpn = state.qp.number(),
+                "ibv_modify_qp to RTR: an address or QP number is not supported on iWARP: connect by librdmacm \
+                 (rdma_connect, rdma_accept; perftest and qperf: option -R at both ends)"
+            );
+            return Err(Errno(libc::EINVAL));
+        }
+        if mask & IBV_QP_STATE != 0 {
+            // SAFETY: as above. Programs of older releases give a shorter structure.
+            let to = unsafe { (&raw const (*attr).qp_state).read_unaligned() };
+            let to = IbvQpState::from_number(to.0).ok_or(Errno(libc::EINVAL))?;
+            let now = state.qp.modify(to)?;
+            // SAFETY: as above.
+            unsafe { (*qp).state = ibv_qp_state(now as u32) };
+        }
+        Ok(())
+    })
+}
+
+/// Ends a queue pair.
+///
+/// # Safety
+/// The pointer is null or of a queue pair, which nobody uses any more.
+pub(crate) unsafe fn remove(qp: *mut ibv_qp) -> Result<(), Errno> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let state = QpObject::of(qp)?;
+        state.qp.destroy()?;
+        end_events(&state.events, &state.acknowledgements);
+        QpObject::remove(qp);
+    }
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: the program's pointer is one of a queue pair, which it does not use any more.
+    guard::status(|| unsafe { remove(qp) })
+}
+
+pub(crate) extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
+    guard::status(|| Err(Errno(libc::EOPNOTSUPP)))
+}
+
+pub(crate) extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
+    guard::status(|| Err(Errno(libc::EOPNOTSUPP)))
+}
+
+/// The options of `IBV_SEND_*`.
+pub(crate) fn options(flags: u32, is_all_signaled: bool, is_send: bool) -> WrFlags {
+    let mut options = WrFlags::NONE;
+    if flags & IBV_SEND_SIGNALED == 0 && !is_all_signaled {
+        options = options | WrFlags::SILENT;
+    }
+    if flags & IBV_SEND_FENCE != 0 {
+        options = options | WrFlags::READ_FENCE;
+    }
+    if flags & IBV_SEND_SOLICITED != 0 && is_send {
+        options = options | WrFlags::SOLICITED;
+    }
+    options
+}
+
+/// The operation of a work request.
+#[inline]
+unsafe fn operation(wr: &ibv_send_wr) -> Result<Operation, Errno> {
+    // SAFETY: the opcode says which member of the union there is.
+    let rdma = || unsafe { Remote::new(wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) };
+    Ok(match wr.opcode {
+        IBV_WR_SEND => Operation::Send { invalidate: None },
+        IBV_WR_RDMA_WRITE => Operation::Write { to: rdma() },
+        IBV_WR_RDMA_READ => Operation::Read { from: rdma(), invalidate_sink: false },
+        IBV_WR_SEND_WITH_INV => Operation::Send { invalidate: Some(Stag(wr.imm_data)) },
+        IBV_WR_RDMA_WRITE_WITH_IMM => {
+            Operation::WriteImmediate { to: rdma(), data: immediate(wr.imm_data) }
+        }
+        IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            // SAFETY: as above.
+            let atomic = unsafe { wr.wr.atomic };
+            let operation = match wr.opcode {
+                IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                    AtomicOperation::FetchAdd { add: atomic.compare_add, mask: 0 }
+                }
+                _ => AtomicOperation::CompareSwap {
+                    compare: atomic.compare_add,
+                    compare_mask: u64::MAX,
+                    swap: atomic.swap,
+                    swap_mask: u64::MAX,
+                },
+            };
+            Operation::Atomic { target: Remote::new(atomic.remote_addr, atomic.rkey), operation }
+        }
+        // A Send with immediate data would take two receives of the peer (RFC 7306).
+        _ => return Err(Errno(libc::EINVAL)),
+    })
+}
+
+/// # Safety
+/// The request and its list are the program's.
+#[inline]
+unsafe fn post_one(
+    poster: &mut SendPoster<'_>,
+    wr: &ibv_send_wr,
+    is_all_signaled: bool,
+) -> Result<(), Errno> {
+    match wr.opcode {
+        IBV_WR_LOCAL_INV => {
+            let flags = options(wr.send_flags, is_all_signaled, false);
+            return poster.invalidate(wr.wr_id, wr.imm_data, flags);
+        }
+        IBV_WR_BIND_MW => {
+            let flags = options(wr.send_flags, is_all_signaled, false);
+            let (mw, rkey) = (wr.bind_mw.mw, Some(wr.bind_mw.rkey));
+            // SAFETY: as the caller says.
+            return unsafe {
+                mw::post_bind(poster, wr.wr_id, mw, rkey, &wr.bind_mw.bind_info, flags)
+            };
+        }
+        _ => {}
+    }
+    // SAFETY: as the caller says.
+    let operation = unsafe { operation(wr) }?;
+    let is_send = matches!(operation, Operation::Send { .. } | Operation::WriteImmediate { .. });
+    let flags = options(wr.send_flags, is_all_signaled, is_send);
+    if wr.send_flags & IBV_SEND_INLINE != 0 {
+        let count = usize::try_from(wr.num_sge).ok().filter(|count| *count <= SGES_MAX);
+        let count = count.ok_or(Errno(libc::EINVAL))?;
+        let mut parts = [&[][..]; SGES_MAX];
+        for (at, part) in parts[..count].iter_mut().enumerate() {
+            // SAFETY: as the caller says; the program does not change its data before the post returns.
+            unsafe {
+                let ibv_sge { addr, length, .. } = wr.sg_list.add(at).read_unaligned();
+                if length > 0 {
+                    *part = std::slice::from_raw_parts(addr as *const u8, length as usize);
+                }
+            }
+        }
+        return poster.post(wr.wr_id, operation, Data::Inline(&parts[..count]), flags);
+    }
+    // SAFETY: as the caller says.
+    let entries = unsafe { SgeList::of(wr.sg_list, wr.num_sge) }?;
+    poster.post(wr.wr_id, operation, Data::Registered(entries.as_slice()), flags)
+}
+
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    let next = Cell::new(wr);
+    let posted = guard::fast(|| {
+        // SAFETY: the program's pointers are one of a queue pair, and a list of requests.
+        unsafe {
+            let state = QpObject::of(qp)?;
+            state.qp.post_send(|poster| -> Result<(), Errno> {
+                while let Some(wr) = copied(next.get()) {
+                    post_one(poster, &wr, state.is_all_signaled)?;
+                    next.set(wr.next);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(0)
+    });
+    answer(posted, next.get(), bad)
+}
+
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let next = Cell::new(wr);
+    let posted = guard::fast(|| {
+        // SAFETY: the program's pointers are one of a queue pair, and a list of requests.
+        unsafe {
+            let state = QpObject::of(qp)?;
+            state.qp.post_receives(|poster| -> Result<(), Errno> {
+                while let Some(wr) = copied(next.get()) {
+                    let entries = SgeList::of(wr.sg_list, wr.num_sge)?;
+                    poster.post(wr.wr_id, entries.as_slice())?;
+                    next.set(wr.next);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(0)
+    });
+    answer(posted, next.get(), bad)
+}
+
+/// Binds a window of type 1.
+pub(crate) unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp,
+    mw: *mut ibv_mw,
+    bind: *mut ibv_mw_bind,
+) -> c_int {
+    // SAFETY: the program's pointers are those of a queue pair, of a window, and a bind.
+    guard::status(|| unsafe {
+        let (state, bind) = (QpObject::of(qp)?, copied(bind).ok_or(Errno(libc::EINVAL))?);
+        if mw::MwObject::of(mw)?.kind() != WindowType::One {
+            return Err(Errno(libc::EINVAL));
+        }
+        if bind.bind_info.mr.is_null() {
+            return Err(Errno(libc::EINVAL));
+        }
+        let flags = options(bind.send_flags, state.is_all_signaled, false);
+        state
+            .qp
+            .post_send(|poster| mw::post_bind(poster, bind.wr_id, mw, None, &bind.bind_info, flags))
+    })
+}

@@ -1,0 +1,256 @@
+//! C interface of work requests that a program builds call by call (`ibv_wr_start` to `ibv_wr_complete`).
+//!
+//! Requests are collected, and posted together when the program says that they are complete. An error of one, or a
+//! queue without room for all, is told by `ibv_wr_complete` and leaves none of them posted.
+
+use std::{
+    ffi::{c_int, c_void},
+    sync::{MutexGuard, PoisonError},
+};
+
+use flue_verbs_abi::{
+    enums::{
+        IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+        IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+        IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_INV,
+    },
+    objects::{ibv_data_buf, ibv_qp_ex, ibv_sge},
+};
+use flue_verbs_core::{device::Device, qp::immediate};
+use rdma_over_tcp::{
+    ddp::Stag,
+    rdmap::AtomicOperation,
+    rnic::{Data, Operation, Remote, Sge},
+};
+
+use super::{QpObject, options};
+use crate::guard::{self, Errno};
+
+/// Data of a request under construction.
+enum Payload {
+    Registered(Vec<Sge>),
+    /// Copied when it was set: the program's memory may change before the requests are complete.
+    Inline(Vec<u8>),
+}
+
+impl Payload {
+    fn with<R>(&self, work: impl FnOnce(Data<'_>) -> R) -> R {
+        match self {
+            Self::Registered(sges) => work(Data::Registered(sges)),
+            Self::Inline(data) => work(Data::Inline(&[data])),
+        }
+    }
+}
+
+struct Built {
+    wr_id: u64,
+    flags: u32,
+    operation: Operation,
+    payload: Payload,
+}
+
+/// Requests under construction.
+#[derive(Default)]
+pub(crate) struct Building {
+    requests: Vec<Built>,
+    error: Option<Errno>,
+}
+
+impl Building {
+    /// For requests of `IBV_QP_EX_WITH_*`.
+    pub(crate) fn new(operations: u64, device: &Device) -> Result<Self, Errno> {
+        let plain = IBV_QP_EX_WITH_RDMA_WRITE
+            | IBV_QP_EX_WITH_SEND
+            | IBV_QP_EX_WITH_RDMA_READ
+            | IBV_QP_EX_WITH_SEND_WITH_INV;
+        let extended = IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+            | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+            | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+        let known = if device.has_extensions() { plain | extended } else { plain };
+        match operations & !u64::from(known) {
+            0 => Ok(Self::default()),
+            _ => Err(Errno(libc::EOPNOTSUPP)),
+        }
+    }
+}
+
+/// The functions of such a queue pair.
+pub(crate) fn fill(qp: &mut ibv_qp_ex) {
+    qp.wr_start = Some(wr_start);
+    qp.wr_complete = Some(wr_complete);
+    qp.wr_abort = Some(wr_abort);
+    qp.wr_send = Some(wr_send);
+    qp.wr_send_inv = Some(wr_send_inv);
+    qp.wr_rdma_write = Some(wr_rdma_write);
+    qp.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    qp.wr_rdma_read = Some(wr_rdma_read);
+    qp.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
+    qp.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    qp.wr_local_inv = Some(wr_local_inv);
+    qp.wr_set_sge = Some(wr_set_sge);
+    qp.wr_set_sge_list = Some(wr_set_sge_list);
+    qp.wr_set_inline_data = Some(wr_set_inline_data);
+    qp.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+}
+
+/// # Safety
+/// The pointer is of a queue pair that was made for it.
+unsafe fn building<'a>(qp: *mut ibv_qp_ex) -> Result<MutexGuard<'a, Building>, Errno> {
+    // SAFETY: as the caller says.
+    let building = unsafe { QpObject::of(qp) }?.building.as_ref().ok_or(Errno(libc::EINVAL))?;
+    Ok(building.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    guard::nothing(|| {
+        // SAFETY: the program's pointer is one of such a queue pair.
+        if let Ok(mut building) = unsafe { building(qp) } {
+            *building = Building::default();
+        }
+    });
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: as the program says.
+    unsafe { wr_start(qp) }
+}
+
+/// Adds a request; what it is to send is set by the next call.
+fn add(qp: *mut ibv_qp_ex, operation: Operation) {
+    guard::nothing(|| {
+        // SAFETY: the program's pointer is one of such a queue pair.
+        let (building, wr_id, flags) = unsafe { (building(qp), (*qp).wr_id, (*qp).wr_flags) };
+        if let Ok(mut building) = building {
+            let payload = Payload::Registered(Vec::new());
+            building.requests.push(Built { wr_id, flags, operation, payload });
+        }
+    });
+}
+
+/// Says what the request that was added last sends.
+fn set(qp: *mut ibv_qp_ex, payload: Payload) {
+    guard::nothing(|| {
+        // SAFETY: the program's pointer is one of such a queue pair.
+        if let Ok(mut building) = unsafe { building(qp) } {
+            match building.requests.last_mut() {
+                Some(last) => last.payload = payload,
+                None => building.error = Some(Errno(libc::EINVAL)),
+            }
+        }
+    });
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    guard::status(|| {
+        // SAFETY: the program's pointer is one of such a queue pair.
+        let (state, built) = unsafe { (QpObject::of(qp)?, std::mem::take(&mut *building(qp)?)) };
+        if let Some(error) = built.error {
+            return Err(error);
+        }
+        state.qp.post_send(|poster| -> Result<(), Errno> {
+            if built.requests.len() > poster.room() {
+                return Err(Errno(libc::ENOMEM));
+            }
+            for Built { operation, payload, .. } in &built.requests {
+                payload.with(|data| poster.check(*operation, data))?;
+            }
+            for Built { wr_id, flags, operation, payload } in &built.requests {
+                let is_send =
+                    matches!(operation, Operation::Send { .. } | Operation::WriteImmediate { .. });
+                let flags = options(*flags, state.is_all_signaled, is_send);
+                payload.with(|data| poster.post(*wr_id, *operation, data, flags))?;
+            }
+            Ok(())
+        })
+    })
+}
+
+unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
+    add(qp, Operation::Send { invalidate: None });
+}
+
+unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, key: u32) {
+    add(qp, Operation::Send { invalidate: Some(Stag(key)) });
+}
+
+unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, key: u32, address: u64) {
+    add(qp, Operation::Write { to: Remote::new(address, key) });
+}
+
+unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, key: u32, address: u64, data: u32) {
+    add(qp, Operation::WriteImmediate { to: Remote::new(address, key), data: immediate(data) });
+}
+
+unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, key: u32, address: u64) {
+    add(qp, Operation::Read { from: Remote::new(address, key), invalidate_sink: false });
+}
+
+unsafe extern "C" fn wr_atomic_cmp_swp(
+    qp: *mut ibv_qp_ex,
+    key: u32,
+    address: u64,
+    compare: u64,
+    swap: u64,
+) {
+    let (compare_mask, swap_mask) = (u64::MAX, u64::MAX);
+    let operation = AtomicOperation::CompareSwap { compare, compare_mask, swap, swap_mask };
+    add(qp, Operation::Atomic { target: Remote::new(address, key), operation });
+}
+
+unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, key: u32, address: u64, add_: u64) {
+    let operation = AtomicOperation::FetchAdd { add: add_, mask: 0 };
+    add(qp, Operation::Atomic { target: Remote::new(address, key), operation });
+}
+
+/// Fails the post: regions and windows of type 1 are not invalidated by a request.
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, _key: u32) {
+    guard::nothing(|| {
+        // SAFETY: the program's pointer is one of such a queue pair.
+        if let Ok(mut building) = unsafe { building(qp) } {
+            building.error = Some(Errno(libc::EINVAL));
+        }
+    });
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, address: u64, length: u32) {
+    set(qp, Payload::Registered(vec![Sge { address, length, token: lkey }]));
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: the program gives so many.
+    let entries = (0..count).map(|at| unsafe { list.add(at).read_unaligned() });
+    let sge = |ibv_sge { addr, length, lkey }| Sge { address: addr, length, token: lkey };
+    set(qp, Payload::Registered(entries.map(sge).collect()));
+}
+
+/// # Safety
+/// So many bytes are there.
+unsafe fn append(into: &mut Vec<u8>, address: *const c_void, length: usize) {
+    if length > 0 {
+        // SAFETY: as the caller says.
+        into.extend_from_slice(unsafe { std::slice::from_raw_parts(address.cast(), length) });
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, address: *mut c_void, length: usize) {
+    let mut data = Vec::new();
+    // SAFETY: as the program says.
+    unsafe { append(&mut data, address, length) };
+    set(qp, Payload::Inline(data));
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_data_buf,
+) {
+    let mut data = Vec::new();
+    for at in 0..count {
+        // SAFETY: as the program says.
+        unsafe {
+            let ibv_data_buf { addr, length } = list.add(at).read_unaligned();
+            append(&mut data, addr, length);
+        }
+    }
+    set(qp, Payload::Inline(data));
+}

@@ -1,0 +1,161 @@
+//! Table of rsockets by descriptor.
+//!
+//! The descriptor is one of the kernel's: a TCP socket that is never bound or connected. It keeps the number from being
+//! used for something else, and it keeps options. Its inode tells whether the program has closed it behind our back:
+//! then the number is none of ours any more.
+//!
+//! Each generation of processes ([`device::generation`]) has a table of its own. A child looks into its parent's only
+//! to tell an rsocket that it cannot use from what was never one, and does not wait for a lock there: its holder may
+//! not exist in the child.
+
+use std::{
+    collections::BTreeMap,
+    ffi::c_int,
+    os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, Once, PoisonError},
+    time::Duration,
+};
+
+use flue_verbs_core::{
+    process::{self, GENERATIONS_MAX},
+    rsocket::{Family, Linger, Socket},
+};
+use rustix::{
+    fs::fstat,
+    net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with},
+};
+
+use crate::{
+    guard::{self, Errno},
+    inherit,
+};
+
+/// How long the end of the process waits until data of rsockets that are open have left.
+const EXIT_TIME: Duration = Duration::from_secs(5);
+
+#[derive(Clone)]
+struct OpenSocket {
+    socket: Arc<Socket>,
+    inode: u64,
+}
+
+type SocketTable = BTreeMap<c_int, OpenSocket>;
+
+static TABLES: [Mutex<SocketTable>; GENERATIONS_MAX] =
+    [const { Mutex::new(BTreeMap::new()) }; GENERATIONS_MAX];
+
+fn own() -> Result<MutexGuard<'static, SocketTable>, Errno> {
+    let table = TABLES.get(process::generation()).ok_or(Errno(libc::ENODEV))?;
+    Ok(table.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The inode behind a descriptor.
+fn inode(descriptor: c_int) -> Option<u64> {
+    if descriptor < 0 {
+        return None;
+    }
+    // SAFETY: it is only asked about, and may be closed.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    fstat(borrowed).ok().map(|stat| stat.st_ino)
+}
+
+/// A descriptor for an rsocket.
+pub(super) fn descriptor(family: Family, is_cloexec: bool) -> Result<OwnedFd, Errno> {
+    let family = match family {
+        Family::V4 => AddressFamily::INET,
+        Family::V6 => AddressFamily::INET6,
+    };
+    let flags = if is_cloexec { SocketFlags::CLOEXEC } else { SocketFlags::empty() };
+    socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))
+        .map_err(|error| Errno(error.raw_os_error()))
+}
+
+/// Enters an rsocket; returns the number of its descriptor, which is the program's from now on.
+pub(super) fn enter(descriptor: OwnedFd, socket: Arc<Socket>) -> Result<c_int, Errno> {
+    static AT_EXIT: Once = Once::new();
+    AT_EXIT.call_once(|| {
+        // SAFETY: a function of this library, which is never unloaded while the program runs.
+        if unsafe { libc::atexit(at_exit) } != 0 {
+            tracing::error!(
+                error = "no memory",
+                "exit handler not installed: rsockets that are open at exit are reset"
+            );
+        }
+    });
+    let number = descriptor.as_raw_fd();
+    let inode = inode(number).ok_or(Errno(libc::EBADF))?;
+    // The number was another rsocket's before, which the program has closed behind our back.
+    let before = own()?.insert(number, OpenSocket { socket, inode });
+    drop(before);
+    Ok(descriptor.into_raw_fd())
+}
+
+/// The rsocket of a descriptor.
+///
+/// # Errors
+/// `EBADF`: it is none. `ENODEV`: it is another process's.
+pub(super) fn find(descriptor: c_int) -> Result<Arc<Socket>, Errno> {
+    let entry = own()?.get(&descriptor).cloned();
+    if let Some(entry) = entry {
+        if inode(descriptor) == Some(entry.inode) {
+            return Ok(entry.socket);
+        }
+        let gone = own()?.remove(&descriptor);
+        drop(gone);
+        return Err(Errno(libc::EBADF));
+    }
+    let entry = inherited(descriptor).ok_or(Errno(libc::EBADF))?;
+    if !entry.socket.is_inheritable() {
+        return Err(Errno(libc::ENODEV));
+    }
+    entry.socket.take_over(inherit::device()?).map_err(|error| {
+        tracing::error!(%error, descriptor, "rsocket of the parent process not taken over");
+        Errno(libc::ENODEV)
+    })?;
+    own()?.insert(descriptor, entry.clone());
+    Ok(entry.socket)
+}
+
+/// The rsocket of a process that this one was forked from.
+fn inherited(descriptor: c_int) -> Option<OpenSocket> {
+    let find = |table: &Mutex<SocketTable>| {
+        let entry = table.try_lock().ok()?.get(&descriptor)?.clone();
+        (inode(descriptor) == Some(entry.inode)).then_some(entry)
+    };
+    TABLES[..process::generation().min(GENERATIONS_MAX)].iter().rev().find_map(find)
+}
+
+/// Closes an rsocket in the child of a fork, which has not used it; the parent goes on. Returns whether it was one.
+pub(super) fn close_inherited(descriptor: c_int) -> Result<bool, Errno> {
+    if own()?.contains_key(&descriptor) {
+        return Ok(false);
+    }
+    let Some(entry) = inherited(descriptor) else { return Ok(false) };
+    entry.socket.close_inherited();
+    // SAFETY: it is the rsocket's.
+    unsafe { rustix::io::close(descriptor) };
+    Ok(true)
+}
+
+/// Takes an rsocket out; its descriptor stays open.
+pub(super) fn leave(descriptor: c_int) -> Result<Arc<Socket>, Errno> {
+    find(descriptor)?;
+    own()?.remove(&descriptor).map(|entry| entry.socket).ok_or(Errno(libc::EBADF))
+}
+
+/// A program that exits without a close expects what it has sent to arrive, as with TCP of the kernel.
+extern "C" fn at_exit() {
+    guard::at_exit(|| {
+        let Ok(mut entries) = own() else { return };
+        let all = std::mem::take(&mut *entries);
+        drop(entries);
+        for (_, OpenSocket { socket, .. }) in all {
+            if socket.is_listening() {
+                // The kernel closes it with the process; a child of a fork may go on listening.
+                std::mem::forget(socket);
+                continue;
+            }
+            socket.close(Linger::For(EXIT_TIME));
+        }
+    });
+}

@@ -1,0 +1,209 @@
+//! C interface of shared receive queues: pointers, errno.
+
+use std::{
+    cell::Cell,
+    ffi::c_int,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use flue_verbs_abi::{
+    attributes::ibv_srq_attr,
+    enums::{
+        IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, IBV_SRQT_BASIC,
+    },
+    objects::{ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_init_attr, ibv_srq_init_attr_ex},
+};
+use flue_verbs_core::{
+    async_event::{AsyncEvent, AsyncEventKind, AsyncEvents, end_events},
+    event_queue::Acknowledgements,
+    srq::Srq,
+};
+
+use crate::{
+    context,
+    guard::{self, Errno, copied},
+    object::Object,
+    pd::PdObject,
+    request::{self, SgeList},
+};
+
+/// Our part of a queue.
+struct SrqFields {
+    srq: Arc<Srq>,
+    events: Arc<AsyncEvents>,
+    acknowledgements: Arc<Acknowledgements>,
+}
+
+type SrqObject = Object<ibv_srq, SrqFields>;
+
+/// Makes a queue, and writes back what there is of its attributes.
+///
+/// # Safety
+/// Pointers are null or the program's.
+pub(crate) unsafe fn create(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_srq_init_attr,
+) -> Result<*mut ibv_srq, Errno> {
+    // SAFETY: as the caller says.
+    let (domain, attr, context, events) = unsafe {
+        let (domain, attr) = (PdObject::of(pd)?, copied(attr).ok_or(Errno(libc::EINVAL))?);
+        (domain, attr, (*pd).context, context::events_of_new((*pd).context)?)
+    };
+    let acknowledgements = Arc::<Acknowledgements>::default();
+    let name = Arc::new(AtomicUsize::new(0));
+    let (told, of, named) = (events.clone(), acknowledgements.clone(), name.clone());
+    let reached = Box::new(move |is_destroyed: &AtomicBool| {
+        let (kind, name) = (AsyncEventKind::SrqLimitReached, named.load(Ordering::Relaxed));
+        let event = AsyncEvent { kind, name, acknowledgements: of.clone() };
+        told.push_unless(event, || is_destroyed.load(Ordering::Relaxed));
+    });
+    let srq = Srq::new(domain, attr.attr.max_wr, attr.attr.max_sge, reached)?;
+    let mut seen = ibv_srq::zeroed();
+    seen.context = context;
+    seen.srq_context = attr.srq_context;
+    seen.pd = pd;
+    seen.handle = srq.number();
+    let object = SrqObject::make(seen, SrqFields { srq, events, acknowledgements });
+    name.store(object as usize, Ordering::Relaxed);
+    Ok(object.cast())
+}
+
+/// The queue behind the program's pointer.
+///
+/// # Safety
+/// The pointer is null or of a queue.
+pub(crate) unsafe fn of(srq: *mut ibv_srq) -> Result<Arc<Srq>, Errno> {
+    // SAFETY: as the caller says.
+    Ok(unsafe { SrqObject::of(srq) }?.srq.clone())
+}
+
+/// What a queue's end waits for.
+///
+/// # Safety
+/// The pointer is null or of a queue.
+pub(crate) unsafe fn async_acknowledgements<'a>(
+    srq: *mut ibv_srq,
+) -> Option<&'a Arc<Acknowledgements>> {
+    // SAFETY: as the caller says.
+    unsafe { SrqObject::of(srq) }.ok().map(|state| &state.acknowledgements)
+}
+
+/// Ends a queue, unless queue pairs use it.
+///
+/// # Safety
+/// The pointer is null or of a queue, which nobody uses any more.
+pub(crate) unsafe fn remove(srq: *mut ibv_srq) -> Result<(), Errno> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let state = SrqObject::of(srq)?;
+        state.srq.destroy()?;
+        end_events(&state.events, &state.acknowledgements);
+        SrqObject::remove(srq);
+    }
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn ibv_create_srq(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    // SAFETY: as the program says.
+    guard::pointer(|| unsafe { create(pd, attr) })
+}
+
+/// As [`create`], by the attributes of the extended call: basic queues only.
+///
+/// # Safety
+/// As [`create`].
+pub(crate) unsafe fn create_extended(
+    attr: *mut ibv_srq_init_attr_ex,
+) -> Result<*mut ibv_srq, Errno> {
+    // SAFETY: as the caller says.
+    let attr = unsafe { attr.as_mut() }.ok_or(Errno(libc::EINVAL))?;
+    let is_basic = attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE == 0 || attr.srq_type == IBV_SRQT_BASIC;
+    if !is_basic || attr.comp_mask & !(IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD) != 0 {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    let mut plain = ibv_srq_init_attr { srq_context: attr.srq_context, attr: attr.attr };
+    // SAFETY: as the caller says.
+    unsafe { create(attr.pd, &raw mut plain) }
+}
+
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    _context: *mut ibv_context,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    // SAFETY: as the program says.
+    guard::pointer(|| unsafe { create_extended(attr) })
+}
+
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    // SAFETY: the program's pointers are one of a queue, and a place for the number.
+    guard::status(|| unsafe {
+        number.write_unaligned(SrqObject::of(srq)?.srq.number());
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: the program's pointers are one of a queue, and attributes.
+    guard::status(|| unsafe {
+        let (state, attr) = (SrqObject::of(srq)?, copied(attr).ok_or(Errno(libc::EINVAL))?);
+        let mask = mask as u32;
+        if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
+            return Err(Errno(libc::EINVAL));
+        }
+        let depth = (mask & IBV_SRQ_MAX_WR != 0).then_some(attr.max_wr);
+        let limit = (mask & IBV_SRQ_LIMIT != 0).then_some(attr.srq_limit);
+        state.srq.modify(depth, limit)
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    // SAFETY: the program's pointers are one of a queue, and a place for the answer.
+    guard::status(|| unsafe {
+        let found = SrqObject::of(srq)?.srq.attributes()?;
+        attr.write_unaligned(ibv_srq_attr {
+            max_wr: found.depth,
+            max_sge: found.max_receive_request_sge,
+            srq_limit: found.limit,
+        });
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: the program's pointer is one of a queue, which it does not use any more.
+    guard::status(|| unsafe { remove(srq) })
+}
+
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let next = Cell::new(wr);
+    // SAFETY: the program's pointers are one of a queue, and a list of requests.
+    let posted = guard::fast(|| unsafe {
+        SrqObject::of(srq)?.srq.post_receives(|poster| -> Result<(), Errno> {
+            while let Some(wr) = copied(next.get()) {
+                let entries = SgeList::of(wr.sg_list, wr.num_sge)?;
+                poster.post(wr.wr_id, entries.as_slice())?;
+                next.set(wr.next);
+            }
+            Ok(())
+        })?;
+        Ok(0)
+    });
+    request::answer(posted, next.get(), bad)
+}

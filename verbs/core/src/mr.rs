@@ -1,0 +1,148 @@
+//! Memory region: registration, rights, lifetime.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use rdma_over_tcp::rnic::{Access, Close, Key, RegionId, RegisteredBuffer, VerbError};
+
+use crate::{errno::Errno, pd::Pd, sync::OneShot};
+
+/// `IBV_ACCESS_*`.
+pub mod access {
+    /// The adapter may write.
+    pub const LOCAL_WRITE: u32 = 1;
+    /// Peers may write.
+    pub const REMOTE_WRITE: u32 = 1 << 1;
+    /// Peers may read.
+    pub const REMOTE_READ: u32 = 1 << 2;
+    /// Peers may use atomics.
+    pub const REMOTE_ATOMIC: u32 = 1 << 3;
+    /// Windows may be bound.
+    pub const MW_BIND: u32 = 1 << 4;
+    /// Addresses count from the region's first byte.
+    pub const ZERO_BASED: u32 = 1 << 5;
+    /// Pages are found when they are used.
+    pub const ON_DEMAND: u32 = 1 << 6;
+    /// The pages are huge.
+    pub const HUGETLB: u32 = 1 << 7;
+    /// Wishes that may be ignored (`IBV_ACCESS_OPTIONAL_RANGE`).
+    pub const OPTIONAL: u32 = 0x3ff << 20;
+}
+
+/// The rights of `IBV_ACCESS_*`.
+///
+/// # Errors
+/// `EINVAL`: unknown flags, or a peer may write what the adapter may not. `EOPNOTSUPP`: on demand.
+pub fn rights(flags: u32) -> Result<Access, Errno> {
+    use access::{
+        HUGETLB, LOCAL_WRITE, MW_BIND, ON_DEMAND, OPTIONAL, REMOTE_ATOMIC, REMOTE_READ,
+        REMOTE_WRITE, ZERO_BASED,
+    };
+    let map = [
+        (LOCAL_WRITE, Access::LOCAL_WRITE),
+        (REMOTE_WRITE, Access::REMOTE_WRITE),
+        (REMOTE_READ, Access::REMOTE_READ),
+        (REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+        (MW_BIND, Access::BIND),
+    ];
+    let ignored = ZERO_BASED | HUGETLB | OPTIONAL;
+    if flags & ON_DEMAND != 0 {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let known = map.iter().fold(ignored, |known, (flag, _)| known | flag);
+    let is_foreign_write = flags & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
+    if flags & !known != 0 || is_foreign_write && flags & LOCAL_WRITE == 0 {
+        return Err(Errno::INVAL);
+    }
+    let named = map.iter().filter(|(flag, _)| flags & flag != 0);
+    Ok(named.fold(Access::NONE, |rights, (_, right)| rights | *right))
+}
+
+/// A memory region.
+#[derive(Debug)]
+pub struct Mr {
+    pd: Arc<Pd>,
+    id: RegionId,
+    key: u32,
+}
+
+impl Mr {
+    /// Registers `buffer`, whose address is the one that requests and peers name.
+    ///
+    /// # Errors
+    /// `EINVAL`: no byte, too many, or an address that wraps. `EFAULT`: memory that may only be read is to be written.
+    /// `ENOMEM`: too many regions. As [`Device::check`](crate::device::Device::check).
+    pub fn new(pd: &Arc<Pd>, buffer: &RegisteredBuffer, rights: Access) -> Result<Self, Errno> {
+        let device = pd.device();
+        device.check()?;
+        let (id, key) = device.with(|core, _| {
+            let id = core.create_region(pd.id(), false)?;
+            let registered = core.register(id, buffer, 0, buffer.len(), rights);
+            if let Err(error) = registered {
+                let _ = core.close(Key::Region(id), Box::new(|| {}));
+                return Err(error);
+            }
+            Ok((id, core.token(id).unwrap_or_default()))
+        })?;
+        pd.users.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { pd: pd.clone(), id, key })
+    }
+
+    /// Its key, for this side and for peers.
+    pub const fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Its domain.
+    pub const fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    pub(crate) const fn id(&self) -> RegionId {
+        self.id
+    }
+
+    /// Ends the registration. When this returns nothing reads or writes the memory any more.
+    ///
+    /// # Errors
+    /// `EBUSY`: windows are bound to it. As [`Device::check`](crate::device::Device::check).
+    pub fn destroy(&self) -> Result<(), Errno> {
+        let device = self.pd.device();
+        device.check()?;
+        let ended = Arc::new(OneShot::default());
+        let end = ended.clone();
+        let ending = device.with(|core, _| core.deregister(self.id, Box::new(move || end.set(()))));
+        match ending {
+            Ok(Close::Pending) => ended.wait(),
+            Ok(Close::Done) => {}
+            Err(VerbError::WindowsBound) => return Err(Errno::BUSY),
+            Err(error) => return Err(error.into()),
+        }
+        let _ = device.with(|core, _| core.close(Key::Region(self.id), Box::new(|| {})));
+        self.pd.users.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_of_flags() {
+        use access::{HUGETLB, LOCAL_WRITE, ON_DEMAND, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+        assert_eq!(rights(0), Ok(Access::NONE));
+        assert_eq!(rights(REMOTE_READ | HUGETLB | 1 << 20), Ok(Access::REMOTE_READ));
+        let all = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+        let granted = rights(all).unwrap();
+        for right in
+            [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_READ, Access::REMOTE_ATOMIC]
+        {
+            assert!(granted.contains(right));
+        }
+        assert_eq!(rights(REMOTE_WRITE), Err(Errno::INVAL), "a peer may not write more than we");
+        assert_eq!(rights(REMOTE_ATOMIC | REMOTE_READ), Err(Errno::INVAL));
+        assert_eq!(rights(1 << 8 | LOCAL_WRITE), Err(Errno::INVAL));
+        assert_eq!(rights(1 << 30), Err(Errno::INVAL));
+        assert_eq!(rights(LOCAL_WRITE | ON_DEMAND), Err(Errno::OPNOTSUPP));
+    }
+}

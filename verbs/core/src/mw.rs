@@ -1,0 +1,77 @@
+//! Memory window: rights, key, lifetime.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use rdma_over_tcp::rnic::{Access, Key, WindowId, WindowType};
+
+use crate::{errno::Errno, mr::access, pd::Pd};
+
+/// The rights that a window may grant.
+///
+/// # Errors
+/// `EINVAL`: others than a peer's.
+pub fn mw_rights(flags: u32) -> Result<Access, Errno> {
+    use access::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, ZERO_BASED};
+    let map = [
+        (REMOTE_WRITE, Access::REMOTE_WRITE),
+        (REMOTE_READ, Access::REMOTE_READ),
+        (REMOTE_ATOMIC, Access::REMOTE_ATOMIC),
+    ];
+    let known = map.iter().fold(ZERO_BASED, |known, (flag, _)| known | flag);
+    if flags & !known != 0 {
+        return Err(Errno::INVAL);
+    }
+    let named = map.iter().filter(|(flag, _)| flags & flag != 0);
+    Ok(named.fold(Access::NONE, |rights, (_, right)| rights | *right))
+}
+
+/// A memory window.
+#[derive(Debug)]
+pub struct Mw {
+    pd: Arc<Pd>,
+    id: WindowId,
+    kind: WindowType,
+}
+
+impl Mw {
+    /// A window, which is not bound.
+    ///
+    /// # Errors
+    /// `ENOMEM`: there are too many. As [`Device::check`](crate::device::Device::check).
+    pub fn new(pd: &Arc<Pd>, kind: WindowType) -> Result<Self, Errno> {
+        let device = pd.device();
+        device.check()?;
+        let id = device.with(|core, _| core.create_window(pd.id(), kind))?;
+        pd.users.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { pd: pd.clone(), id, kind })
+    }
+
+    pub(crate) const fn id(&self) -> WindowId {
+        self.id
+    }
+
+    /// Its type.
+    pub const fn kind(&self) -> WindowType {
+        self.kind
+    }
+
+    /// The key of its last bind, or the first one.
+    ///
+    /// # Errors
+    /// As [`Device::check`](crate::device::Device::check).
+    pub fn key(&self) -> Result<u32, Errno> {
+        self.pd.device().check()?;
+        self.pd.device().with(|core, _| core.window_token(self.id)).ok_or(Errno::INVAL)
+    }
+
+    /// Ends it, and what it opens.
+    ///
+    /// # Errors
+    /// As [`Device::check`](crate::device::Device::check).
+    pub fn destroy(&self) -> Result<(), Errno> {
+        self.pd.device().check()?;
+        let _ = self.pd.device().with(|core, _| core.close(Key::Window(self.id), Box::new(|| {})));
+        self.pd.users.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
