@@ -10,6 +10,8 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::Mutex,
+    thread,
 };
 
 use flue_test_support::{
@@ -23,6 +25,8 @@ use super::root;
 const PAGES: [&str; 4] = ["README.md", "docs/README.md", "docs/guide", "docs/tools"];
 /// Seconds after which a block fails.
 const LIMIT_SECONDS: &str = "120";
+/// Blocks that run at once: most of their time they wait.
+const LANES: usize = 3;
 const NEEDS: &[Need] =
     &[Need::Root, Need::Tun, Need::Tool("unshare"), Need::Tool("ip"), Need::Tool("bash")];
 /// Programs of blocks that are not part of every system. A block is skipped, or fails in CI, if one is missing.
@@ -217,32 +221,44 @@ fn flue_directory() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_flue")).parent().unwrap()
 }
 
+/// True if a program of the block is missing.
+fn lacks_program(block: &Block) -> bool {
+    let is_missing =
+        |program: &&&str| block.commands.contains(**program) && find_tool(program).is_none();
+    PROGRAMS.iter().find(is_missing).is_some_and(|program| lacks(&[Need::Tool(program)]))
+}
+
+/// Runs a block and compares its output.
+fn check(block: &Block) -> Result<(), String> {
+    let output = run(block)?;
+    let is_of = |(page, command, _): &&(&str, &str, &[&str])| {
+        *page == block.page && block.commands.contains(command)
+    };
+    let texts = EXPECTED.iter().filter(is_of).flat_map(|(_, _, texts)| *texts);
+    match texts.into_iter().find(|text| !output.contains(**text)) {
+        Some(text) => Err(format!("no \"{text}\" in:\n{output}")),
+        None => Ok(()),
+    }
+}
+
 #[test]
 fn blocks_run() {
     if lacks(NEEDS) {
         return;
     }
-    let mut failures = BTreeMap::new();
-    for block in blocks().iter().filter(|block| marked(block, "run").is_some()) {
-        let has =
-            |program: &&&str| block.commands.contains(**program) && find_tool(program).is_none();
-        if let Some(program) = PROGRAMS.iter().find(has)
-            && lacks(&[Need::Tool(program)])
-        {
-            continue;
+    let mut blocks = blocks();
+    blocks.retain(|block| marked(block, "run").is_some() && !lacks_program(block));
+    let (queue, failures) = (Mutex::new(blocks.iter()), Mutex::new(BTreeMap::new()));
+    let lane = || {
+        while let Some(block) = { queue.lock().unwrap().next() } {
+            if let Err(reason) = check(block) {
+                let place = format!("{}:{}", block.page, block.line);
+                failures.lock().unwrap().insert(place, reason);
+            }
         }
-        let place = format!("{}:{}", block.page, block.line);
-        let result = run(block).and_then(|output| {
-            let of = EXPECTED.iter().filter(|(page, command, _)| {
-                *page == block.page && block.commands.contains(command)
-            });
-            let missing = of.flat_map(|(_, _, texts)| *texts).find(|text| !output.contains(**text));
-            missing.map_or(Ok(()), |text| Err(format!("no \"{text}\" in:\n{output}")))
-        });
-        if let Err(reason) = result {
-            failures.insert(place, reason);
-        }
-    }
+    };
+    thread::scope(|scope| (0..LANES).for_each(|_| drop(scope.spawn(lane))));
+    let failures = failures.into_inner().unwrap();
     let report: String =
         failures.iter().map(|(place, reason)| format!("{place}: {reason}\n")).collect();
     assert!(failures.is_empty(), "\n{report}");
