@@ -277,7 +277,7 @@ const TRANSPORTS: &[&str] = &[
     "{offload-engine/src/socket.rs::PIECES_MAX} slices per call, up to \
      {rdma-over-tcp/src/transport/sockets/stream.rs::QUEUE_BYTES_MAX} ahead of the kernel",
     "messages of up to {rdma_over_tcp::rnic::COPY_ASIDE_MAX}, are copied",
-    "for {rdma-over-tcp/src/rnic/qp.rs::WAITING_BYTES_MAX}, or for",
+    "for {rdma-over-tcp/src/rnic/queues/qp.rs::WAITING_BYTES_MAX}, or for",
     "up to {rdma-over-tcp/src/transport/sockets/core.rs::RECEIVE_BYTES} per call to one buffer",
     "queries epoll every {rdma-over-tcp/src/transport/sockets/core.rs::HOT_POLLS}th time",
     "nothing in {rdma-over-tcp/src/transport/sockets/core.rs::HOT_MISSES_MAX} passes",
