@@ -4,6 +4,7 @@
 //! [`CLIENTS_MAX`] replaces the one that was idle for the longest time. No wait is unlimited, and none holds the node.
 
 use std::{
+    cell::Cell,
     collections::HashMap,
     fs, io, iter,
     net::Shutdown,
@@ -26,7 +27,7 @@ use host_stack::{
 };
 use offload_engine::{
     chimney::client::OffloadHandle,
-    descriptor::moved_up,
+    descriptor::{Guarded, are_lost, moved_up},
     engine::{ConnectionSnapshot, NodeClient},
     thread,
 };
@@ -155,7 +156,7 @@ impl Controlled for Vec<Adapter> {
 pub struct Control {
     path: PathBuf,
     /// Shutting it down ends the thread.
-    stop: Option<UnixStream>,
+    stop: Option<Guarded<UnixStream>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -168,13 +169,17 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
-        if let Some(stop) = self.stop.take() {
+        if let Some(stop) = self.stop.take()
+            && stop.is_intact()
+        {
             // A child of a fork may have it open, too: closing would not be seen.
             let _ = stop.shutdown(Shutdown::Both);
         }
         // Before the thread's end: nobody is to wait for one that will not answer.
         let _ = fs::remove_file(&self.path);
+        // One that sleeps on lost descriptors cannot be woken.
         if let Some(thread) = self.thread.take()
+            && !are_lost()
             && thread.join().is_err()
         {
             tracing::error!("the thread of the control socket has panicked");
@@ -245,13 +250,15 @@ pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Con
         };
         Error::new(format!("control socket {}: {why}", path.display()))
     };
-    let listener = UnixListener::from(moved_up(UnixListener::bind(&path).map_err(failed)?.into()));
+    let listener = moved_up(UnixListener::bind(&path).map_err(failed)?.into());
+    let listener = Guarded::from(UnixListener::from(listener));
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
     rustix::net::listen(&listener, BACKLOG).map_err(|error| failed(error.into()))?;
     listener.set_nonblocking(true).map_err(failed)?;
     let (stop, stopped) = UnixStream::pair().map_err(failed)?;
-    let [stop, stopped] = [stop, stopped].map(|it| UnixStream::from(moved_up(it.into())));
-    let server = Server { node, name, stopped };
+    let [stop, stopped] =
+        [stop, stopped].map(|it| Guarded::from(UnixStream::from(moved_up(it.into()))));
+    let server = Server { node, name, stopped, is_short: Cell::new(false) };
     let run = move || server.run(&listener);
     let thread = thread::start("flue-control", run).map_err(failed)?;
     Ok(Control { path, stop: Some(stop), thread: Some(thread) })
@@ -263,7 +270,9 @@ struct Stopped;
 struct Server<N> {
     node: N,
     name: NodeName,
-    stopped: UnixStream,
+    stopped: Guarded<UnixStream>,
+    /// The last accept has failed.
+    is_short: Cell<bool>,
 }
 
 impl<N: Controlled> Server<N> {
@@ -289,9 +298,12 @@ impl<N: Controlled> Server<N> {
                 }
                 sessions.push(session);
             }
-            Ok(None) => {}
+            Ok(None) => self.is_short.set(false),
             Err(error) => {
-                tracing::warn!(%error, "accept on the control socket");
+                // Once for clients that wait.
+                if !self.is_short.replace(true) {
+                    tracing::warn!(%error, "accept on the control socket");
+                }
                 rest = ACCEPT_REST;
             }
         }
@@ -324,6 +336,9 @@ impl<N: Controlled> Server<N> {
         deadline: Option<Instant>,
     ) -> Result<(), Stopped> {
         loop {
+            if are_lost() {
+                return Err(Stopped);
+            }
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 return Ok(());

@@ -35,7 +35,6 @@ pub mod node;
 mod observer;
 pub mod offload_policy;
 mod retrieve;
-mod row;
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
 pub mod socket;

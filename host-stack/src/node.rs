@@ -27,14 +27,10 @@
 //! progress by whoever runs the loop ([`NodeClient::take_callbacks_of_calls`]). One that panics is logged and ends
 //! nothing else.
 //!
-//! The lock is taken once per iteration and per call, never per packet. `monitor` has the state that the threads share,
-//! and the protocol by which no wake-up is lost.
+//! The lock is taken once per iteration and per call, never per packet. [`offload_engine::runtime`] has the lock, the
+//! waits, and the protocol by which no wake-up is lost.
 
-mod callbacks;
 mod core;
-mod idle;
-mod monitor;
-mod progress;
 
 use std::{
     boxed::Box, fmt, format, io, marker::PhantomData, string::String, sync::Arc,
@@ -44,11 +40,13 @@ use std::{
 use crossbeam_channel::Receiver;
 use offload_engine::{
     chimney::client::{ClientTag, OffloadHandle},
+    descriptor,
     engine::{
         Clients, ConnectionSnapshot, Connections, Engine, EngineConfig, NodeClient, TooManyClients,
         doorbell::{Doorbell, Sleep},
     },
     link::Link,
+    runtime::{LAST_ACK_REPEATS, Monitor},
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
@@ -57,41 +55,14 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-pub use self::{
-    core::{Core, Cores},
-    monitor::{Monitor, Passive},
-    progress::Presence,
-};
+pub use offload_engine::runtime::{Progress, Urgency, WaitError};
+
+pub use self::core::{Core, Cores};
 use crate::{
     host::{Host, HostConfig},
     socket::{ConnectionRow, Request, RequestPort, SocketPort, SocketState},
     stream::OffloadState,
 };
-
-offload_engine::option_enum! {
-    /// What runs the loop of engine and host stack.
-    pub enum Progress {
-        /// Threads of the node
-        #[default]
-        #[cfg_attr(feature = "serde", serde(rename = "auto"))]
-        #[cfg_attr(feature = "clap", value(name = "auto"))]
-        Automatic,
-        /// The caller, when it waits or polls for completions
-        // In `Node::wait`.
-        Manual,
-    }
-}
-
-/// When the effects of a call must be flushed ([`Node::with_lazily`]).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Urgency {
-    /// There are none.
-    None,
-    /// In the next iteration of the loop; before the call returns if no thread is awake.
-    Soon,
-    /// Before the call returns.
-    Now,
-}
 
 /// How a node runs.
 #[derive(Clone, Debug)]
@@ -150,9 +121,6 @@ impl Drop for Membership {
 /// hop that does not answer, costs this long.
 pub const SHUTDOWN_DRAIN_MAX: Duration = Duration::from_secs(1);
 
-/// How often a node that ends repeats its last acknowledgements.
-const LAST_ACK_REPEATS: usize = 2;
-
 /// Interval at which [`Node::linger`] checks: the end of a connection in the host stack wakes no thread.
 const LINGER_PAUSE: Duration = Duration::from_millis(1);
 
@@ -166,23 +134,8 @@ struct Threads {
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// Why waiting ended without a result.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WaitError {
-    /// The time is over.
-    #[error("node: not done within the time limit")]
-    TimedOut,
-    /// The link is gone.
-    #[error("link: {0}")]
-    Link(String),
-    /// A thread of the node has panicked, for example in an upcall of its client.
-    #[error("node: a thread of the node has panicked")]
-    Panicked,
-}
-
 /// The thread of the host stack, until all shards have ended.
-fn host_thread<K: Passive>(shards: &[Arc<Monitor<K>>], doorbell: &Doorbell, mut host: Host) {
+fn host_thread(shards: &[Arc<Monitor<Core>>], doorbell: &Doorbell, mut host: Host) {
     let is_stopping = || shards.iter().all(|shared| shared.is_stopping());
     let now = || shards[0].now();
     while !is_stopping() {
@@ -226,7 +179,7 @@ fn engine_thread(own: &Monitor<Core>, shards: &[Arc<Monitor<Core>>], host_is_sil
     }
     for other in shards.iter().filter(|other| !std::ptr::eq(&***other, own)) {
         other.lose_with(failure.clone());
-        other.engine_doorbell.ring();
+        other.doorbell().ring();
     }
 }
 
@@ -312,7 +265,7 @@ impl<C: NodeClient> Node<C> {
             let run = move || {
                 host_thread(&all, &host_doorbell, host);
                 host_is_silent.store(true, Ordering::Release);
-                all.iter().for_each(|shared| shared.engine_doorbell.ring());
+                all.iter().for_each(|shared| shared.doorbell().ring());
             };
             threads.spawn("flue-host".into(), run)?;
         }
@@ -323,8 +276,8 @@ impl<C: NodeClient> Node<C> {
     fn of(shared: Arc<Monitor<Core>>, threads: Arc<Threads>, client: ClientTag) -> Self {
         let membership = Membership {
             client,
-            requests: shared.enter().core.requests.clone(),
-            engine_doorbell: shared.engine_doorbell.clone(),
+            requests: shared.with_core(|core, _| core.requests.clone()),
+            engine_doorbell: shared.doorbell().clone(),
         };
         Self { shared, membership: Arc::new(membership), threads, client: PhantomData }
     }
@@ -350,12 +303,12 @@ impl<C: NodeClient> Node<C> {
 
     /// The doorbell that wakes the engine.
     pub fn doorbell(&self) -> &Arc<Doorbell> {
-        &self.shared.engine_doorbell
+        self.shared.doorbell()
     }
 
     /// The thread that runs the loop.
     pub fn progress(&self) -> Progress {
-        self.shared.progress
+        self.shared.progress_mode()
     }
 
     /// Calls `f` on the client, and sends the resulting frames before it returns.
@@ -374,22 +327,21 @@ impl<C: NodeClient> Node<C> {
 
     /// Calls `f` on the engine of this shard: counters, link, connections.
     pub fn with_engine<R>(&self, f: impl FnOnce(&mut Engine, Instant) -> R) -> R {
-        let mut state = self.shared.enter();
-        f(&mut state.core.engine, self.shared.now())
+        self.shared.with_core(|core, now| f(&mut core.engine, now))
     }
 
     /// Calls `f` on the engines of all shards of the device, one after the other, in the order of its queues.
     pub fn with_engines(&self, mut f: impl FnMut(&mut Engine, Instant)) {
         for shared in &self.threads.shards {
-            f(&mut shared.enter().core.engine, shared.now());
+            shared.with_core(|core, now| f(&mut core.engine, now));
         }
     }
 
     /// Sends a request to the host stack. With manual progress it is handled when the loop runs.
     pub fn request(&self, request: Request) {
         self.threads.requests.request(request);
-        if self.shared.progress == Progress::Manual {
-            self.shared.engine_doorbell.ring();
+        if self.progress() == Progress::Manual {
+            self.shared.doorbell().ring();
         }
     }
 
@@ -513,7 +465,7 @@ impl<C: NodeClient> Node<C> {
     /// Runs the loop once, with manual progress, for consumers that poll; with automatic progress the node's
     /// threads do, and this does nothing. Returns whether there was anything to do. Not for callbacks.
     pub fn progress_once(&self) -> bool {
-        self.shared.progress == Progress::Manual && self.shared.progress()
+        self.progress() == Progress::Manual && self.shared.progress()
     }
 
     /// Has every [`Node::wait`] look at its condition again: something outside the node has changed.
@@ -535,7 +487,7 @@ impl<C: NodeClient> Clone for Node<C> {
 
 impl<C: NodeClient> fmt::Debug for Node<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Node").field("progress", &self.shared.progress).finish_non_exhaustive()
+        f.debug_struct("Node").field("progress", &self.progress()).finish_non_exhaustive()
     }
 }
 
@@ -558,7 +510,7 @@ impl Threads {
     /// once.
     fn finish_manual(&self) {
         match &self.shards[..] {
-            [shard, ..] if shard.progress == Progress::Automatic => {}
+            [shard, ..] if shard.progress_mode() == Progress::Automatic => {}
             [shard] => finish(shard, &self.host_is_silent),
             // Joined one by one, which the race detector sees; it does not see the end of a scope.
             shards => std::thread::scope(|scope| {
@@ -584,7 +536,7 @@ impl Drop for Threads {
     fn drop(&mut self) {
         for shared in &self.shards {
             shared.stop();
-            shared.engine_doorbell.ring();
+            shared.doorbell().ring();
         }
         self.host_doorbell.ring();
         if !std::thread::panicking() {
@@ -594,14 +546,13 @@ impl Drop for Threads {
         let handles = std::mem::take(&mut *self.handles.lock());
         for handle in handles {
             // The last handle may be dropped by a callback on the engine's own thread.
-            if handle.thread().id() != own && handle.join().is_err() {
+            // One that sleeps on lost descriptors cannot be woken.
+            if handle.thread().id() != own && !descriptor::are_lost() && handle.join().is_err() {
                 tracing::error!("a thread of the node has panicked");
             }
         }
     }
 }
 
-#[cfg(all(test, loom))]
-mod models;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

@@ -22,7 +22,7 @@ use offload_engine::{
     time::Duration,
 };
 
-pub use crate::row::{ConnectionRow, Moves, OffloadState, Refusal, SocketState};
+pub use offload_engine::listing::{ConnectionRow, Moves, OffloadState, Refusal, SocketState};
 
 /// Bytes a client may have sent ([`Request::Send`]) without a [`Notice::Sent`] for them; what an upload has
 /// brought counts. A single list may be larger, if nothing else is unanswered.

@@ -29,11 +29,11 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-pub use crate::row::OffloadState;
 use crate::{
     socket::{EndpointId, HostError, ListenerId, RECEIVE_CREDIT_BYTES, Request, SocketPort},
     switch::Switch,
 };
+pub use offload_engine::listing::OffloadState;
 
 /// Bytes of one stream that may wait to be read.
 pub const RECEIVE_QUEUE_BYTES_MAX: usize = 1024 * 1024;

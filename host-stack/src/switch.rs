@@ -20,11 +20,12 @@ mod output;
 use alloc::collections::VecDeque;
 
 use offload_engine::{
+    listing::OffloadState,
     nbl::{NblChain, NetBufferList},
     tcp::TcpPhase,
 };
 
-use crate::{row::OffloadState, socket::SEND_CREDIT_BYTES};
+use crate::socket::SEND_CREDIT_BYTES;
 
 /// Request of the client, in its order among the others.
 #[derive(Debug)]

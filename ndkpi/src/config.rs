@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use flue_node::{Error, NodeOptions, random_seed};
+use offload_engine::descriptor::watch;
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, CallbackThread, Deferral, SocketsConfig};
 use serde::Deserialize;
 
@@ -63,10 +64,11 @@ impl Configuration {
     /// # Errors
     /// As [`NodeOptions::open_ndk`] and [`ndk::open_sockets`].
     pub(crate) fn open(&self) -> Result<Adapter, Error> {
+        watch().map_err(|error| Error::io("descriptors", &error))?;
         let Some(node) = &self.node else {
             let config = AdapterConfig { seed: random_seed()?.into(), ..self.adapter() };
             return ndk::open_sockets(SocketsConfig::default(), config)
-                .map_err(|error| Error::Operation(format!("kernel sockets: {error}")));
+                .map_err(|error| Error::io("kernel sockets", &error));
         };
         if node.queues != 1 {
             return Err(Error::Option("queues: an adapter has one queue".into()));

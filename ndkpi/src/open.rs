@@ -10,6 +10,7 @@ use std::{
 };
 
 use flue_node::{Cause, Error};
+use offload_engine::descriptor::log_shortage;
 use rdma_over_tcp::ndk::{NDK_VERSION, NdkVersion, NtStatus};
 
 use crate::{
@@ -40,6 +41,10 @@ struct Refused(NTSTATUS, String);
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
         let status = match error.cause() {
+            _ if matches!(error, Error::Descriptors(_)) => {
+                log_shortage();
+                NDIS_STATUS_RESOURCES
+            }
             Cause::Option => NDIS_STATUS_INVALID_PARAMETER,
             Cause::Operation | Cause::Prerequisite => NDIS_STATUS_FAILURE,
         };

@@ -1,8 +1,9 @@
 //! Errors of a node's options and of its start.
 
-use std::fmt;
+use std::{fmt, io};
 
 pub use flue_network::Cause;
+use rustix::io::Errno;
 
 /// An error of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -11,6 +12,8 @@ pub enum Error {
     Option(String),
     /// A failed operation: names its object and the reason.
     Operation(String),
+    /// As [`Error::Operation`]: no descriptor is left.
+    Descriptors(String),
     /// The machine, or the kernel's side of the node.
     Network(flue_network::Error),
 }
@@ -24,6 +27,15 @@ impl Error {
         Self::Operation(message.into())
     }
 
+    /// A failed operation on `object`.
+    pub fn io(object: impl fmt::Display, error: &io::Error) -> Self {
+        let message = format!("{object}: {error}");
+        match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::MFILE | Errno::NFILE) => Self::Descriptors(message),
+            _ => Self::Operation(message),
+        }
+    }
+
     pub(crate) fn prerequisite(message: impl Into<String>) -> Self {
         flue_network::Error::prerequisite(message).into()
     }
@@ -32,7 +44,7 @@ impl Error {
     pub const fn cause(&self) -> Cause {
         match self {
             Self::Option(_) => Cause::Option,
-            Self::Operation(_) => Cause::Operation,
+            Self::Operation(_) | Self::Descriptors(_) => Cause::Operation,
             Self::Network(error) => error.cause,
         }
     }
@@ -40,7 +52,9 @@ impl Error {
     /// The object and the reason; one line.
     pub fn message(&self) -> &str {
         match self {
-            Self::Option(message) | Self::Operation(message) => message,
+            Self::Option(message) | Self::Operation(message) | Self::Descriptors(message) => {
+                message
+            }
             Self::Network(error) => &error.message,
         }
     }
@@ -48,7 +62,7 @@ impl Error {
     /// The remedy, if one is known.
     pub fn hint(&self) -> Option<&str> {
         match self {
-            Self::Option(_) | Self::Operation(_) => None,
+            Self::Option(_) | Self::Operation(_) | Self::Descriptors(_) => None,
             Self::Network(error) => error.hint.as_deref(),
         }
     }
@@ -63,7 +77,9 @@ impl<E: Into<flue_network::Error>> From<E> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Option(message) | Self::Operation(message) => f.write_str(message),
+            Self::Option(message) | Self::Operation(message) | Self::Descriptors(message) => {
+                f.write_str(message)
+            }
             Self::Network(error) => error.fmt(f),
         }
     }

@@ -19,7 +19,7 @@ use std::{
     io,
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::fs::MetadataExt as _,
+        unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
     },
     str::FromStr,
 };
@@ -36,7 +36,7 @@ use rdma_over_tcp::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{FlockOperation, MemfdFlags, fcntl_lock, memfd_create},
-    io::Errno,
+    io::{Errno, FdFlags, fcntl_setfd},
     process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal},
 };
 use serde::{Deserialize, Serialize};
@@ -72,7 +72,9 @@ impl Launch {
         let options = options.clone().completed()?;
         let (tap, name) = options.open_descriptor()?;
         let failed = |error: Errno| Error::operation(format!("table of connections: {error}"));
-        let table = memfd_create("flue-connections", MemfdFlags::empty()).map_err(failed)?;
+        let table = memfd_create(TABLE_NAME, MemfdFlags::empty()).map_err(failed)?;
+        // Programs close low numbers when they become a daemon.
+        let [tap, table] = [tap, table].map(inheritable);
         let options = NodeOptions {
             tap: name,
             tap_fd: Some(tap.as_raw_fd()),
@@ -108,6 +110,18 @@ impl Launch {
         reset(&mut *link, bare.mac().0, &bare, &left)
             .map_err(|error| Error::operation(format!("resetting connections: {error}")))
     }
+}
+
+/// Name of the table, and its link in `/proc`.
+const TABLE_NAME: &str = "flue-connections";
+const TABLE_LINK: &[u8] = b"/memfd:flue-connections (deleted)";
+
+/// Moves a descriptor up, for programs that are started.
+fn inheritable(descriptor: OwnedFd) -> OwnedFd {
+    let moved = moved_up(descriptor);
+    // Fails for no open descriptor.
+    let _ = fcntl_setfd(&moved, FdFlags::empty());
+    moved
 }
 
 /// Rounds in which processes are killed: a process may be started while the others are looked for.
@@ -197,9 +211,14 @@ impl LaunchedNode {
     /// # Errors
     /// The descriptors are not there any more; or as [`NodeOptions::open`].
     pub fn open(&self, config: rnic::Config) -> Result<Option<Adapter>, Error> {
-        let failed = |error| Error::operation(format!("table of connections: {error}"));
+        let failed = |error| Error::io("table of connections", &error);
         // A descriptor of its own: the lock is of the process, and ends when any descriptor of the file is closed.
         let path = format!("/proc/self/fd/{}", self.table_fd);
+        // The program may have closed it, and opened another file under its number.
+        let is_table = fs::read_link(&path).is_ok_and(|it| it.as_os_str().as_bytes() == TABLE_LINK);
+        if !is_table {
+            return Err(failed(Errno::BADF.into()));
+        }
         let file = File::options().read(true).write(true).open(path).map_err(failed)?;
         // Before the lock, which closing the first descriptor would end.
         let file = File::from(moved_up(file.into()));
@@ -224,7 +243,7 @@ impl LaunchedNode {
             options.node_config(),
             rnic::Config { seed: options.seed().into(), ..config },
         )
-        .map_err(|error| Error::operation(format!("start of the node: {error}")))?;
+        .map_err(|error| Error::io("start of the node", &error))?;
         options.start_traces(opened.iter().map(|(node, _)| node))?;
         Ok(opened.pop().map(|(_, adapter)| adapter))
     }

@@ -172,8 +172,12 @@ impl NodeOptions {
 
     /// The TAP whose descriptor has that number.
     fn inherit(&self, number: i32) -> Result<OpenTap, Error> {
-        let descriptor = duplicate(number)
-            .map_err(|error| Error::option(format!("--tap-fd {number}: {error}")))?;
+        let descriptor = duplicate(number).map_err(|error| {
+            match Error::io(format_args!("--tap-fd {number}"), &error) {
+                Error::Operation(message) => Error::Option(message),
+                shortage => shortage,
+            }
+        })?;
         let opened = open_tap_descriptor(descriptor, &self.tap_options()).map_err(tap_error)?;
         let is_changed =
             self.bridge.is_some() || !self.host_addresses.is_empty() || self.txqueuelen.is_some();
@@ -252,7 +256,7 @@ fn of_queue(path: &Path, queue: usize) -> PathBuf {
 }
 
 fn start_failure(error: io::Error) -> Error {
-    Error::operation(format!("start of the node: {error}"))
+    Error::io("start of the node", &error)
 }
 
 #[cfg(test)]

@@ -10,6 +10,9 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use offload_engine::descriptor::{Guarded, moved_up};
+use rustix::io::Errno;
+
 use crate::error::Error;
 
 /// The first failure of this process that nothing has taken.
@@ -18,7 +21,7 @@ static FAILED: Mutex<Option<Error>> = Mutex::new(None);
 /// File of an option.
 #[derive(Debug)]
 pub struct OutputFile {
-    file: File,
+    file: Guarded<File>,
     /// Option and path, for messages.
     name: String,
 }
@@ -31,7 +34,7 @@ impl OutputFile {
     pub fn create(option: &str, path: &Path) -> Result<Self, Error> {
         let name = format!("{option} {}", path.display());
         match File::create(path) {
-            Ok(file) => Ok(Self { file, name }),
+            Ok(file) => Ok(Self { file: File::from(moved_up(file.into())).into(), name }),
             Err(error) => Err(failure(&name, &error)),
         }
     }
@@ -55,7 +58,10 @@ impl OutputFile {
 
 impl Write for OutputFile {
     fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
-        let written = self.file.write(octets);
+        let written = match self.file.is_intact() {
+            true => self.file.write(octets),
+            false => Err(Errno::BADF.into()),
+        };
         self.note(written)
     }
 

@@ -1,18 +1,41 @@
 //! Descriptors of a library that is a guest in a process.
 //!
 //! Servers close the descriptors that they do not know when they become a daemon, often those up to a fixed number, and
-//! open files of their own under the lowest free numbers. So descriptors that no program sees have high numbers. One
-//! that is closed all the same fails with EBADF, and does not write to a file of the program.
+//! open files of their own under the lowest free numbers. So descriptors that no program sees have high numbers.
+//!
+//! A program that closes all descriptors closes these as well, and may open files of its own under their numbers. The
+//! library must not use such a number again. [`watch`] opens a sentinel: a memory file with a random offset, which no
+//! other file has. Once the sentinel is closed or replaced, all descriptors of the process count as lost
+//! ([`are_lost`]): threads check that before a pass over descriptors, and [`Guarded`] closes none.
 
-use std::os::fd::{OwnedFd, RawFd};
+use std::{
+    format,
+    hash::{BuildHasher, Hasher, RandomState},
+    io,
+    ops::{Deref, DerefMut},
+    os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd},
+    process,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
 
 use rustix::{
-    io::fcntl_dupfd_cloexec,
+    fs::{MemfdFlags, SeekFrom, memfd_create, seek},
+    io::{Errno, fcntl_dupfd_cloexec},
     process::{Resource, getrlimit},
 };
 
 /// Lowest number where the limit of the process allows more than twice as many.
 const LOWEST: u64 = 1024;
+
+/// Sentinels of processes that descend from each other, each after the loss of its parent's.
+const SENTINELS_MAX: usize = 16;
+
+static SENTINELS: [OnceLock<Sentinel>; SENTINELS_MAX] = [const { OnceLock::new() }; SENTINELS_MAX];
+/// Index of this process's sentinel.
+static CURRENT: AtomicUsize = AtomicUsize::new(0);
 
 /// Moves a descriptor to a high number: from 1024 on, or from the middle of a lower RLIMIT_NOFILE. It stays where it
 /// is if all of these are in use.
@@ -21,6 +44,148 @@ pub fn moved_up(descriptor: OwnedFd) -> OwnedFd {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let lowest = LOWEST.min(limit / 2) as RawFd;
     fcntl_dupfd_cloexec(&descriptor, lowest).unwrap_or(descriptor)
+}
+
+/// Logs that no descriptor is left, once per process, with the limit.
+#[cold]
+pub fn log_shortage() {
+    static IS_LOGGED: AtomicBool = AtomicBool::new(false);
+    if !IS_LOGGED.swap(true, Ordering::Relaxed) {
+        let limit = getrlimit(Resource::Nofile).current;
+        let limit = limit.map_or_else(|| "unlimited".into(), |limit| format!("{limit}"));
+        tracing::error!(
+            "descriptors: RLIMIT_NOFILE={limit} is reached: raise it (ulimit -n), or close files"
+        );
+    }
+}
+
+/// Memory file whose offset identifies it.
+#[derive(Debug)]
+struct Sentinel {
+    /// Never closed by this library.
+    file: OwnedFd,
+    offset: u64,
+    /// Process that has opened it.
+    owner: u32,
+    is_lost: AtomicBool,
+}
+
+impl Sentinel {
+    fn new() -> io::Result<Self> {
+        let file = moved_up(memfd_create("flue-sentinel", MemfdFlags::CLOEXEC)?);
+        // At least 2^32: offsets of files that are read or written from their beginning are smaller.
+        let offset = RandomState::new().build_hasher().finish() >> 2 | 1 << 32;
+        seek(&file, SeekFrom::Start(offset))?;
+        Ok(Self { file, offset, owner: process::id(), is_lost: AtomicBool::new(false) })
+    }
+
+    #[inline]
+    fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
+            || seek(&self.file, SeekFrom::Current(0)) != Ok(self.offset) && self.lose()
+    }
+
+    #[cold]
+    fn lose(&self) -> bool {
+        if !self.is_lost.swap(true, Ordering::Relaxed) {
+            tracing::error!(
+                "descriptors of the library are closed by the program: the device is lost"
+            );
+        }
+        true
+    }
+}
+
+/// Watches the descriptors of this process. Call before the first one is opened. In the child of a fork that has closed
+/// its parent's descriptors, those opened from now on are watched.
+///
+/// # Errors
+/// No descriptor or memory is left. ENODEV: they are lost.
+pub fn watch() -> io::Result<()> {
+    let current = CURRENT.load(Ordering::Relaxed);
+    let mut at = current;
+    if let Some(sentinel) = SENTINELS[current].get()
+        && sentinel.is_lost()
+    {
+        if sentinel.owner == process::id() {
+            return Err(Errno::NODEV.into());
+        }
+        at += 1;
+    }
+    let place = SENTINELS.get(at).ok_or(Errno::MFILE)?;
+    if place.get().is_none() {
+        let sentinel = Sentinel::new()?;
+        // Of two threads the second one closes its own.
+        let _ = place.set(sentinel);
+        CURRENT.store(at, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// Returns true if the program has closed the descriptors that are watched. They stay lost.
+#[inline]
+pub fn are_lost() -> bool {
+    SENTINELS[CURRENT.load(Ordering::Relaxed)].get().is_some_and(Sentinel::is_lost)
+}
+
+/// Owner of a descriptor that is not closed once the descriptors are lost: the number may be that of another file.
+#[derive(Debug)]
+pub struct Guarded<T: IntoRawFd> {
+    /// `None` at the end of its life.
+    inner: Option<T>,
+    /// Index of the sentinel that it was opened under.
+    sentinel: usize,
+}
+
+impl<T: IntoRawFd> Guarded<T> {
+    /// Returns true if the number still belongs to this descriptor.
+    #[inline]
+    pub fn is_intact(&self) -> bool {
+        self.sentinel == CURRENT.load(Ordering::Relaxed) && !are_lost()
+    }
+
+    /// Returns the descriptor without its guard.
+    pub fn into_inner(mut self) -> T {
+        self.inner.take().expect("an owner until its end")
+    }
+}
+
+impl<T: IntoRawFd> From<T> for Guarded<T> {
+    fn from(inner: T) -> Self {
+        Self { inner: Some(inner), sentinel: CURRENT.load(Ordering::Relaxed) }
+    }
+}
+
+impl<T: IntoRawFd> Deref for Guarded<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        self.inner.as_ref().expect("an owner until its end")
+    }
+}
+
+impl<T: IntoRawFd> DerefMut for Guarded<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.inner.as_mut().expect("an owner until its end")
+    }
+}
+
+impl<T: IntoRawFd + AsFd> AsFd for Guarded<T> {
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        (**self).as_fd()
+    }
+}
+
+impl<T: IntoRawFd> Drop for Guarded<T> {
+    fn drop(&mut self) {
+        if !self.is_intact()
+            && let Some(inner) = self.inner.take()
+        {
+            let _ = inner.into_raw_fd();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -40,5 +205,17 @@ mod tests {
         assert_ne!(moved.as_raw_fd(), low);
         assert_eq!(rustix::fs::fstat(&moved).unwrap().st_ino, before);
         assert!(rustix::io::fcntl_getfd(&moved).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+    }
+
+    // Another file under the number of the sentinel has another offset.
+    #[test]
+    fn replaced_sentinel_is_lost_for_good() {
+        let mut sentinel = Sentinel::new().unwrap();
+        assert!(!sentinel.is_lost());
+        let other = memfd_create("other", MemfdFlags::CLOEXEC).unwrap();
+        let own = std::mem::replace(&mut sentinel.file, other);
+        assert!(sentinel.is_lost());
+        sentinel.file = own;
+        assert!(sentinel.is_lost());
     }
 }

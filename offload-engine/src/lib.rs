@@ -2,7 +2,7 @@
 //!
 //! The protocol cores ([`memory`], [`checksum`], [`nbl`], [`state`], [`frame`], [`tcp`], [`chimney`]) are pure: no
 //! clock, no I/O, no thread, no lock. They build as `no_std` + `alloc` with `--no-default-features`. The shell around
-//! them (`link`, `engine`) needs `std` and is the only place that reads a device or waits.
+//! them (`link`, `engine`, `runtime`) needs `std` and is the only place that reads a device or waits.
 #![no_std]
 
 extern crate alloc;
@@ -21,9 +21,12 @@ pub mod fault;
 pub mod frame;
 #[cfg(feature = "std")]
 pub mod link;
+pub mod listing;
 mod mac;
 pub mod memory;
 pub mod nbl;
+#[cfg(feature = "std")]
+pub mod runtime;
 mod segment;
 #[cfg(feature = "std")]
 pub mod socket;

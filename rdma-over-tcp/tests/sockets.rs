@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use host_stack::node::WaitError;
+use offload_engine::runtime::WaitError;
 
 use rdma_over_tcp::ndk::{
     self, Adapter, AdapterConfig, CallError, Cq, CqNotify, Data, KeepAlive, Mr, MrFlags,

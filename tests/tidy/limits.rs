@@ -314,7 +314,7 @@ const ARCHITECTURE: &[&str] = &[
     "at most {offload_engine::engine::FROM_HOST_MESSAGES_MAX} messages of the host; \
      a batch of at most {EngineConfig::rx_batch_frames_max} frames;",
     "at most {offload_engine::engine::TRANSMIT_SEGMENTS_MAX} segments go out",
-    "after {host-stack/src/node/idle.rs::IDLE_POLLS} vain polls",
+    "after {offload-engine/src/runtime/idle.rs::IDLE_POLLS} vain polls",
     "when {offload_engine::engine::port::TO_HOST_FRAMES_MAX} wait",
     "held (CH-FWD-3), at most {host_stack::host::HELD_FRAMES_MAX} ",
     "core's lock for {control/src/lib.rs::LOOK_MAX} of them at a time",

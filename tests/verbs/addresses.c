@@ -3,14 +3,18 @@
  *   addresses listen PORT ADDRESS[,only] ...    an identifier for each, or with "r" in front an rsocket; prints what
  *                                               becomes of bind and listen; ",only": of this family only
  *   addresses serve ADDRESS PORT                one connection; prints the addresses of each event
+ *   addresses daemon ADDRESS PORT               the same, as a daemon that closes descriptors after it listens
  *   addresses connect ADDRESS PORT              the same from the other end
+ *   addresses hold ADDRESS PORT                 the same, which disconnects after SIGUSR1
  *   addresses both PORT                         listens on a port for RDMA after it listens for TCP
  */
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rsocket.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -99,13 +103,34 @@ static void ends(const char *when, struct rdma_cm_id *id)
 	show(name, rdma_get_peer_addr(id));
 }
 
-static void serve(struct addrinfo *at)
+/* Goes on in a child, which has 3 to 1023 closed but the channel, and files under their numbers; its parent ends then. */
+static void become_daemon(int channel)
+{
+	int gate[2];
+	char octet;
+	check(pipe(gate), "pipe");
+	if (fork()) {
+		check(read(gate[0], &octet, 1) != 1, "read");
+		_exit(0);
+	}
+	setsid();
+	for (int number = 3; number < 1024; number++)
+		if (number != channel && number != gate[1])
+			close(number);
+	for (int count = 0; count < 64; count++)
+		check(open("/tmp", O_TMPFILE | O_RDWR, 0600) < 0, "open");
+	check(write(gate[1], "", 1) != 1, "write");
+}
+
+static void serve(struct addrinfo *at, int is_daemon)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct rdma_cm_id *id, *accepted;
 	check(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), "rdma_create_id");
 	check(rdma_bind_addr(id, at->ai_addr), "rdma_bind_addr");
 	check(rdma_listen(id, 4), "rdma_listen");
+	if (is_daemon)
+		become_daemon(channel->fd);
 	show("listening", rdma_get_local_addr(id));
 	struct rdma_cm_event *event = next(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
 	accepted = event->id;
@@ -117,7 +142,9 @@ static void serve(struct addrinfo *at)
 	rdma_ack_cm_event(next(channel, RDMA_CM_EVENT_DISCONNECTED));
 }
 
-static void connect_to(struct addrinfo *to)
+static sigset_t usr1;
+
+static void connect_to(struct addrinfo *to, int holds)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct rdma_cm_id *id;
@@ -130,6 +157,8 @@ static void connect_to(struct addrinfo *to)
 	check(rdma_connect(id, &parameters), "rdma_connect");
 	rdma_ack_cm_event(next(channel, RDMA_CM_EVENT_ESTABLISHED));
 	ends("connected", id);
+	if (holds)
+		check(sigwait(&usr1, &(int){ 0 }), "sigwait");
 	check(rdma_disconnect(id), "rdma_disconnect");
 }
 
@@ -145,10 +174,17 @@ static void both(const char *port)
 
 int main(int count, char **words)
 {
+	sigemptyset(&usr1);
+	sigaddset(&usr1, SIGUSR1);
+	sigprocmask(SIG_BLOCK, &usr1, NULL);
 	if (!strcmp(words[1], "serve"))
-		serve(address(words[2], words[3]));
+		serve(address(words[2], words[3]), 0);
+	else if (!strcmp(words[1], "daemon"))
+		serve(address(words[2], words[3]), 1);
 	else if (!strcmp(words[1], "connect"))
-		connect_to(address(words[2], words[3]));
+		connect_to(address(words[2], words[3]), 0);
+	else if (!strcmp(words[1], "hold"))
+		connect_to(address(words[2], words[3]), 1);
 	else if (!strcmp(words[1], "both"))
 		both(words[2]);
 	else

@@ -8,18 +8,19 @@ use std::process::Command;
 use flue_test_support::flue::Scratch;
 use flue_test_support::needs::{Need, lacks};
 
-use crate::place::{End, LIMIT, Place};
+use crate::place::{End, LIMIT, Place, under_flue};
+use crate::stops::in_a_shell;
 use crate::{NEEDS, machine};
 
 /// The test's program, in a directory of the test's own.
-struct Program {
+pub(crate) struct Program {
     path: PathBuf,
     _scratch: Scratch,
 }
 
 impl Program {
     /// `None`: something is missing, which is reported.
-    fn compile() -> Option<Self> {
+    pub(crate) fn compile() -> Option<Self> {
         if lacks(NEEDS) || lacks(&[Need::Tool("cc")]) {
             return None;
         }
@@ -33,7 +34,7 @@ impl Program {
         Some(Self { path, _scratch: scratch })
     }
 
-    fn line(&self, words: &str) -> String {
+    pub(crate) fn line(&self, words: &str) -> String {
         format!("{} {words}", self.path.display())
     }
 
@@ -152,6 +153,25 @@ fn mapped_port_is_the_rdma_port_and_shown_as_the_programs() {
             has(&served, &format!("accepted local {server} port 3260"));
             has(&connected, &format!("connected peer {server} port {port}"));
         }
+    }
+}
+
+// The descriptors of the node, which it inherits, are not among those; the launcher ends with the child's parent.
+#[test]
+fn daemon_that_closes_low_descriptors_while_it_listens_serves_a_client() {
+    let Some(program) = Program::compile() else { return };
+    for place in [Place::sockets(), Place::nodes()] {
+        let line = program.line("daemon 127.0.0.1 7820");
+        let server = under_flue(&place.options(End::Server), &line);
+        let mut server = place.start_command(End::Server, in_a_shell(&server));
+        let has_said = |what: &str| server.wait_until(what, LIMIT, || server.said().contains(what));
+        let listening = has_said("listening 127.0.0.1").and_then(|()| has_said("ended 0"));
+        assert_eq!(listening, Ok(()), "{}", server.report());
+        let mut client = place.start(End::Client, "", &program.line("connect 127.0.0.1 7820"));
+        let ended = client.wait(LIMIT).map(|status| status.code());
+        assert_eq!(ended, Ok(Some(0)), "{}\n{}", server.report(), client.report());
+        assert_eq!(has_said("accepted peer"), Ok(()), "{}", server.report());
+        server.kill();
     }
 }
 

@@ -11,6 +11,7 @@ use flue_test_support::needs::{Need, lacks};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::addresses::Program;
 use crate::group::Group;
 use crate::place::{End, LIMIT, Place, Plant, under_flue};
 use crate::{NEEDS, machine};
@@ -118,7 +119,7 @@ fn launcher_on_kernel_sockets_follows_its_program_in_any_order_of_signals() {
 }
 
 /// A shell that stays when `line` has ended: with the first process of a namespace all processes in it are killed.
-fn in_a_shell(line: &Command) -> Command {
+pub(crate) fn in_a_shell(line: &Command) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", "\"$@\"; echo ended $?; exec sleep 1000", "sh"]);
     shell.arg(line.get_program()).args(line.get_args());
@@ -221,6 +222,48 @@ fn connections(place: &Place) -> usize {
             let text = fs::read_to_string("/proc/thread-self/net/tcp").unwrap_or_default();
             text.lines().filter(|line| line.contains(":1C06 01 ")).count()
         }),
+    }
+}
+
+/// Stops the server, or its launcher as well, until the client has disconnected and ended.
+fn stopped_peer_sees_the_end(place: &Place) {
+    let Some(program) = Program::compile() else { return };
+    let line = |verb: &str| program.line(&format!("{verb} 127.0.0.1 7820"));
+    for is_whole in [false, true] {
+        let mut server = place.start(End::Server, "--verbose", &line("serve"));
+        let has_said = |group: &Group, what: &str| {
+            let said = group.wait_until(what, LIMIT, || group.said().contains(what));
+            assert_eq!(said, Ok(()), "{}", group.report());
+        };
+        has_said(&server, "listening");
+        let mut client = place.start(End::Client, "--verbose", &line("hold"));
+        has_said(&client, "connected peer");
+        has_said(&server, "accepted peer");
+        let [launcher, serving] = started(&server, "addresses");
+        let all = [serving, launcher];
+        let stopped = if is_whole { &all[..] } else { &all[..1] };
+        stopped.iter().for_each(|process| send(*process, Signal::STOP));
+        settle(&server, stopped, true);
+        send(client.process("addresses"), Signal::USR1);
+        let mut ended = vec![client.wait(LIMIT).map(|status| status.code())];
+        stopped.iter().for_each(|process| send(*process, Signal::CONT));
+        ended.push(server.wait(LIMIT).map(|status| status.code()));
+        let expected = [Ok(Some(0)), Ok(Some(0))];
+        assert_eq!(ended, expected, "{}\n{}", server.report(), client.report());
+    }
+}
+
+#[test]
+fn stopped_peer_sees_the_end_on_kernel_sockets() {
+    if !lacks(NEEDS) {
+        stopped_peer_sees_the_end(&Place::sockets());
+    }
+}
+
+#[test]
+fn stopped_peer_sees_the_end_on_nodes() {
+    if !is_lacking(&["cc"]) {
+        stopped_peer_sees_the_end(&Place::nodes());
     }
 }
 

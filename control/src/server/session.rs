@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use offload_engine::descriptor::Guarded;
 use rustix::event::PollFlags;
 
 use crate::{ANSWER_LIMIT, REQUEST_BYTES_MAX, REQUEST_LIMIT};
@@ -32,7 +33,7 @@ enum Stage {
 /// A client that has not had its answer.
 #[derive(Debug)]
 pub(super) struct Session {
-    client: UnixStream,
+    client: Guarded<UnixStream>,
     stage: Stage,
     /// End of the stage.
     deadline: Instant,
@@ -49,10 +50,10 @@ impl Session {
         client.set_nonblocking(true)?;
         let now = Instant::now();
         let stage = Stage::Request(Vec::new());
-        Ok(Self { client, stage, deadline: now + REQUEST_LIMIT, active_at: now })
+        Ok(Self { client: client.into(), stage, deadline: now + REQUEST_LIMIT, active_at: now })
     }
 
-    pub(super) const fn client(&self) -> &UnixStream {
+    pub(super) fn client(&self) -> &UnixStream {
         &self.client
     }
 

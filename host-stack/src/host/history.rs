@@ -1,8 +1,8 @@
 //! The moves of a connection between host and target.
 
-use offload_engine::{chimney::client::UploadReason, status::NdisStatus, time::Instant};
-
-use crate::row::Refusal;
+use offload_engine::{
+    chimney::client::UploadReason, listing::Refusal, status::NdisStatus, time::Instant,
+};
 
 /// What a connection has been through.
 #[derive(Clone, Copy, Debug)]

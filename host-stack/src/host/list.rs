@@ -5,7 +5,10 @@
 
 use alloc::vec::Vec;
 
-use offload_engine::chimney::client::OffloadHandle;
+use offload_engine::{
+    chimney::client::OffloadHandle,
+    listing::{ConnectionRow, Moves, OffloadState, SocketState},
+};
 use smoltcp::socket::tcp;
 
 use super::{
@@ -13,7 +16,6 @@ use super::{
     connection::{Connection, Listener, OffloadStage, Offloaded},
     history::History,
 };
-use crate::row::{ConnectionRow, Moves, OffloadState, SocketState};
 
 impl From<History> for Moves {
     fn from(history: History) -> Self {
@@ -81,7 +83,7 @@ impl Connection {
             handle,
             local: self.tuple.local(),
             remote: Some(self.tuple.remote()),
-            state: Some(socket.state().into()),
+            state: Some(state_of(socket)),
             offload: OffloadState::InHost,
             recv_q: Some(socket.recv_queue() + self.receive.unconsumed),
             send_q: Some(self.send.outstanding() as usize),
@@ -107,5 +109,21 @@ impl Offloaded {
             send_q: None,
             moves: self.history.into(),
         }
+    }
+}
+
+fn state_of(socket: &tcp::Socket<'_>) -> SocketState {
+    match socket.state() {
+        tcp::State::Closed => SocketState::Closed,
+        tcp::State::Listen => SocketState::Listen,
+        tcp::State::SynSent => SocketState::SynSent,
+        tcp::State::SynReceived => SocketState::SynReceived,
+        tcp::State::Established => SocketState::Established,
+        tcp::State::FinWait1 => SocketState::FinWait1,
+        tcp::State::FinWait2 => SocketState::FinWait2,
+        tcp::State::CloseWait => SocketState::CloseWait,
+        tcp::State::Closing => SocketState::Closing,
+        tcp::State::LastAck => SocketState::LastAck,
+        tcp::State::TimeWait => SocketState::TimeWait,
     }
 }

@@ -11,6 +11,7 @@ use offload_engine::{
         client::OffloadHandle,
         tree::{Block, InitiateNode, InitiateTree, TargetContext, TcpBlock, TcpObject},
     },
+    listing::Refusal,
     state::{ConnectionState, NeighborState, PathState},
     status::NdisStatus,
     time::Instant,
@@ -31,7 +32,6 @@ use crate::{
         export::{ExportError, Surroundings, export, push_acknowledgement},
     },
     offload_policy::may_change,
-    row::Refusal,
     socket::{HostError, Notice, OffloadPolicy},
 };
 

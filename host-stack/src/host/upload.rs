@@ -14,6 +14,7 @@ use offload_engine::{
         tree::{Block, ObjectNode, TcpObject, TerminateTree},
     },
     engine::port::FromHost,
+    listing::Refusal,
     state::{ConnectionState, Ticks, TimerState},
     status::NdisStatus,
     tcp::TcpPhase,
@@ -35,7 +36,6 @@ use crate::{
     clock::{self, to_smoltcp},
     handoff::import::{Imported, import},
     observer::Flow,
-    row::Refusal,
     socket::{HostError, Notice},
     wire,
 };

@@ -8,10 +8,10 @@ use offload_engine::{
         Callback, Clients, Engine, EngineConfig, NodeClient, TooManyClients, doorbell::Doorbell,
     },
     link::Link,
+    runtime::Passive,
     time::Instant,
 };
 
-use super::monitor::Passive;
 use crate::{
     host::{ConfigError, Host, HostConfig},
     socket::{ConsumerId, Request, RequestPort, SocketPort},

@@ -137,14 +137,13 @@ fn one_round_of_progress() {
     node.progress_once();
     let called = Arc::new(AtomicUsize::new(0));
     let counts = called.clone();
-    {
-        let client = &mut *node.shared.enter();
-        let client = client.core.clients.first_mut::<Listener>();
+    node.shared.with_core(|core, _| {
+        let client = core.clients.first_mut::<Listener>();
         client.said = true;
         client.due.push(Box::new(move || {
             counts.fetch_add(1, Ordering::Relaxed);
         }));
-    }
+    });
     assert!(node.progress_once());
     assert_eq!(called.load(Ordering::Relaxed), 1);
     assert!(node.with(|client, _, _| client.heard));
@@ -293,40 +292,6 @@ fn shards_are_nodes_of_their_own() {
     }
     let none = Node::start_queues(Vec::new(), config(Progress::Automatic), |_| Listener::default());
     assert_eq!(none.err().map(|error| error.kind()), Some(io::ErrorKind::InvalidInput));
-}
-
-/// Manual progress: the one that sleeps on the link goes away because its time is over, and the one that
-/// relied on it takes its place.
-#[test]
-fn a_sleeper_whose_time_is_over_is_relieved() {
-    let mut time = Duration::from_millis(100);
-    loop {
-        let node = start(Progress::Manual);
-        let sleeps = node.clone();
-        let sleeper = std::thread::spawn(move || sleeps.wait(Some(time), |_, _, _| None::<()>));
-        let reach = |sleepers| {
-            while node.shared.sleepers() != sleepers && !sleeper.is_finished() {
-                std::thread::yield_now();
-            }
-            node.shared.sleepers() == sleepers
-        };
-        reach((true, 0));
-        let follows = node.clone();
-        let follower = std::thread::spawn(move || {
-            follows.wait(Some(LIMIT), |client, _, _| client.heard.then_some(()))
-        });
-        let in_time = reach((true, 1));
-        assert_eq!(sleeper.join().unwrap(), Err(WaitError::TimedOut));
-        // Nobody is told but by the doorbell.
-        node.shared.enter().core.clients.first_mut::<Listener>().said = true;
-        node.doorbell().ring();
-        assert_eq!(follower.join().unwrap(), Ok(()));
-        if in_time {
-            return;
-        }
-        // A thread has taken longer to start than the sleeper slept.
-        time *= 2;
-    }
 }
 
 /// A connection in the host stack, or with the target, and the thread that runs the loop.

@@ -10,6 +10,8 @@ use std::{
     os::unix::fs::FileExt as _,
 };
 
+use offload_engine::descriptor::Guarded;
+
 use super::segment::Octets;
 
 /// Slots of the table.
@@ -68,7 +70,7 @@ impl Connection {
 /// The table of the process that writes it.
 #[derive(Debug)]
 pub(super) struct Table {
-    file: File,
+    file: Guarded<File>,
     free: Vec<usize>,
 }
 
@@ -90,7 +92,7 @@ impl Table {
     /// An empty table in `file`, for this process to write.
     pub(super) fn new(file: File) -> io::Result<Self> {
         file.set_len(0)?;
-        Ok(Self { file, free: (0..CONNECTIONS_MAX).rev().collect() })
+        Ok(Self { file: file.into(), free: (0..CONNECTIONS_MAX).rev().collect() })
     }
 
     /// Adds a connection. Returns its slot, or `None` if the table is full.

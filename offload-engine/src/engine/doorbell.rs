@@ -85,24 +85,30 @@ mod bell {
     };
 
     use super::Sleep;
-    use crate::descriptor::moved_up;
+    use crate::descriptor::{Guarded, moved_up};
 
     #[derive(Debug)]
-    pub(super) struct Bell(OwnedFd);
+    pub(super) struct Bell(Guarded<OwnedFd>);
 
     impl Bell {
         pub(super) fn new() -> io::Result<Self> {
             let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            Ok(Self(moved_up(counter)))
+            Ok(Self(moved_up(counter).into()))
         }
 
         pub(super) fn strike(&self) {
+            if !self.0.is_intact() {
+                return;
+            }
             // Only a counter at its limit (EAGAIN) can fail, and then the descriptor is readable anyway.
             let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
         }
 
         /// Takes the strikes back that came. Returns whether there was one.
         pub(super) fn clear(&self) -> bool {
+            if !self.0.is_intact() {
+                return false;
+            }
             let mut count = [0; 8];
             // Empty (EAGAIN) is the usual case: it was not rung.
             rustix::io::read(&self.0, &mut count).is_ok()
@@ -110,6 +116,9 @@ mod bell {
 
         /// Returns whether there was a strike.
         pub(super) fn wait(&self, sleep: Sleep<'_>) -> bool {
+            if !self.0.is_intact() {
+                return false;
+            }
             let Sleep { link, writable, timeout } = sleep;
             let events = if writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             let bell = PollFd::new(&self.0, PollFlags::IN);

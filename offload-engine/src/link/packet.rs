@@ -9,10 +9,12 @@ use std::{
 
 use libc::{c_int, c_void, sock_filter, sock_fprog, sockaddr_ll, socklen_t};
 
+use crate::descriptor::Guarded;
+
 /// A packet socket for what is written to a TAP.
 #[derive(Debug)]
 pub(super) struct Observer {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Guarded<OwnedFd>,
     /// Of the TAP's interface.
     index: c_int,
 }
@@ -40,7 +42,7 @@ pub(super) fn observer(name: &str, bytes_min: u32) -> io::Result<Observer> {
     let program = sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     set_option(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)?;
 
-    Ok(Observer { socket, index: index as c_int })
+    Ok(Observer { socket: socket.into(), index: index as c_int })
 }
 
 impl Observer {

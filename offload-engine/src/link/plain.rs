@@ -20,7 +20,7 @@ use super::{
     device::{self, Received},
     tun,
 };
-use crate::time::Instant;
+use crate::{descriptor::Guarded, time::Instant};
 
 /// A TAP without offloads.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct PlainTap {
 #[derive(Debug)]
 enum Interface {
     Whole(Iface),
-    Queue { fd: OwnedFd, name: String },
+    Queue { fd: Guarded<OwnedFd>, name: String },
 }
 
 impl Interface {
@@ -53,7 +53,7 @@ impl Interface {
         let flags = libc::IFF_TAP | libc::IFF_NO_PI | queueing.flags() | napi.flags();
         let name =
             tun::attach(&fd, name, flags).map_err(|source| queueing.attach_error(name, source))?;
-        Ok(Self::Queue { fd, name })
+        Ok(Self::Queue { fd: fd.into(), name })
     }
 
     /// The TAP `name` by `tun_tap`.
@@ -90,7 +90,7 @@ impl PlainTap {
 
     /// An attached descriptor of the TAP `name`.
     pub(super) fn on(fd: OwnedFd, name: String, mtu: usize) -> Result<Self, TapError> {
-        Self::complete(Interface::Queue { fd, name }, mtu)
+        Self::complete(Interface::Queue { fd: fd.into(), name }, mtu)
     }
 
     fn complete(interface: Interface, mtu: usize) -> Result<Self, TapError> {

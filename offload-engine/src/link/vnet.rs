@@ -26,7 +26,7 @@ use super::{
     reclaim::{self, Reclaim, ReclaimMode},
     tun,
 };
-use crate::time::Instant;
+use crate::{descriptor::Guarded, time::Instant};
 
 /// Largest frame handed over for segmentation. The kernel segments a frame of 64 KiB or more
 /// itself before it queues it (GSO_LEGACY_MAX_SIZE), headers included.
@@ -92,7 +92,7 @@ struct VnetHeader {
 /// A TAP whose frames carry a virtio-net header.
 #[derive(Debug)]
 pub struct VnetTap {
-    fd: OwnedFd,
+    fd: Guarded<OwnedFd>,
     name: String,
     mtu: usize,
     offloads: c_uint,
@@ -168,7 +168,9 @@ impl VnetTap {
         let mut refused = io::Error::from(io::ErrorKind::Unsupported);
         for &offloads in grant.ladder() {
             match tun::set_offload(&fd, offloads) {
-                Ok(()) => return Ok(Self { fd, name, mtu, offloads, reclaim: None, stats }),
+                Ok(()) => {
+                    return Ok(Self { fd: fd.into(), name, mtu, offloads, reclaim: None, stats });
+                }
                 Err(error) => {
                     stats.vnet_fallbacks += 1;
                     refused = error;

@@ -4,10 +4,11 @@ use alloc::{sync::Arc, vec, vec::Vec};
 use core::net::SocketAddr;
 use std::{io, os::fd::OwnedFd};
 
-use host_stack::{node::WaitError, socket::ConnectionRow};
 use offload_engine::{
     chimney::client::OffloadHandle,
     engine::ConnectionSnapshot,
+    listing::ConnectionRow,
+    runtime::WaitError,
     time::{Duration, Instant},
 };
 

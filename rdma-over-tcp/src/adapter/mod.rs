@@ -1,8 +1,8 @@
 //! One handle and one trait through which every interface reaches an adapter, whatever its transport.
 //!
 //! An [`Adapter`] is a handle: interfaces and their objects enter the core ([`Rnic`]) through it. A [`Driver`] is the
-//! threads, the lock and the clock around a core on one transport. Two are here: a node on a link (`node`), and kernel
-//! sockets (`sockets`).
+//! threads, the lock and the clock around a core on one transport. Two are here: kernel sockets (`sockets`), and with
+//! the feature `node` a node on a link (`node`).
 //!
 //! ```
 //! use rdma_over_tcp::{
@@ -30,21 +30,25 @@
 //! ```
 
 mod driver;
+#[cfg(feature = "node")]
 mod node;
 mod panic_handler;
-#[cfg(any(test, feature = "simulation"))]
+#[cfg(feature = "simulation")]
 pub mod simulation;
 mod sockets;
 
 use alloc::sync::{Arc, Weak};
 use core::{fmt, ops::Deref};
 
-use host_stack::node::WaitError;
-use offload_engine::time::{Duration, Instant};
+use offload_engine::{
+    runtime::WaitError,
+    time::{Duration, Instant},
+};
 
+#[cfg(feature = "node")]
+pub use self::node::{open, open_on, open_queues};
 pub use self::{
     driver::{Driver, Stack},
-    node::{open, open_on, open_queues},
     panic_handler::PanicHandler,
     sockets::{SocketsConfig, open_sockets},
 };

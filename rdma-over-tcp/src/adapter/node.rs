@@ -91,7 +91,7 @@ impl Driver for Node<NodeRnic> {
     }
 
     fn enter_to_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
-        self.with_lazily(|core| work(core.rnic()).into());
+        self.with_lazily(|core| work(core.rnic()));
     }
 
     fn progress(&self) -> bool {

@@ -11,15 +11,13 @@ use std::{
     time::SystemTime,
 };
 
-use host_stack::{
-    node::{Monitor, Presence, Progress, WaitError},
-    socket::ConnectionRow,
-};
 use offload_engine::{
     chimney::client::OffloadHandle,
-    descriptor::moved_up,
+    descriptor::{are_lost, moved_up},
     engine::doorbell::Doorbell,
     link::Recorder,
+    listing::ConnectionRow,
+    runtime::{Monitor, Presence, Progress, WaitError},
     time::{Duration, Instant},
 };
 
@@ -58,14 +56,14 @@ pub fn open_sockets(config: SocketsConfig, adapter: Config) -> io::Result<Adapte
     let descriptor = moved_up(core.descriptor().as_fd().try_clone_to_owned()?);
     let SocketsConfig { spin } = config;
     let shared = Monitor::new(core, doorbell, Some(descriptor), spin, Progress::Manual);
-    let attendant = presence.clone();
-    let shared = Arc::new(shared.with_attendant(Box::new(move || attendant.request())));
+    let of_callbacks = presence.clone();
+    let shared = Arc::new(shared.with_progress_thread(Box::new(move || of_callbacks.request())));
     let (own, of_thread) = (shared.clone(), presence.clone());
-    let attend = move || {
+    let run = move || {
         let _fails = own.fail_by_panic();
-        own.attend(&of_thread);
+        own.progress_thread(&of_thread);
     };
-    let thread = offload_engine::thread::start("flue-sockets", attend)?;
+    let thread = offload_engine::thread::start("flue-sockets", run)?;
     Ok(Adapter::new(Arc::new(Sockets { shared, presence, thread: Mutex::new(Some(thread)) })))
 }
 
@@ -84,7 +82,7 @@ impl Driver for Sockets {
     }
 
     fn enter_to_post(&self, work: &mut dyn FnMut(&mut Rnic) -> Urgency) {
-        self.shared.post_lazily(&self.presence, |core| work(core.rnic()).into());
+        self.shared.post_lazily(&self.presence, |core| work(core.rnic()));
     }
 
     /// One pass over the sockets, unless another thread makes one.
@@ -105,7 +103,7 @@ impl Driver for Sockets {
     ) -> Result<(), WaitError> {
         let Self { shared, presence, .. } = self;
         let deadline = timeout.map(|timeout| shared.now() + timeout);
-        shared.attended(presence, || shared.wait_until(deadline, || is_over().then_some(())))
+        shared.with_presence(presence, || shared.wait_until(deadline, || is_over().then_some(())))
     }
 
     fn wake(&self) {
@@ -115,7 +113,7 @@ impl Driver for Sockets {
     fn linger(&self, timeout: Duration) -> Result<(), WaitError> {
         let Self { shared, presence, .. } = self;
         let deadline = shared.now() + timeout;
-        shared.attended(presence, || {
+        shared.with_presence(presence, || {
             shared.wait(Some(deadline), |core, _| core.is_silent().then_some(()))
         })
     }
@@ -162,10 +160,12 @@ impl Driver for Sockets {
 
 impl Drop for Sockets {
     fn drop(&mut self) {
-        self.shared.end_attendance(&self.presence);
+        self.shared.stop_progress_thread(&self.presence);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // The last handle may be dropped by a callback on that very thread.
+        // The last handle may be dropped by a callback on that very thread. One that sleeps on lost descriptors cannot
+        // be woken.
         if let Some(thread) = thread
+            && !are_lost()
             && thread.thread().id() != std::thread::current().id()
             && thread.join().is_err()
         {

@@ -48,7 +48,7 @@ use std::sync::{
     mpsc::{Receiver, TrySendError, sync_channel},
 };
 
-use host_stack::node::WaitError;
+use offload_engine::runtime::WaitError;
 
 use super::{
     Adapter, Begun, CallError, ConnectCause, Connector, Cq, Driver, Ended, Listener, NdkResultEx,

@@ -5,8 +5,7 @@ use alloc::{boxed::Box, vec::Vec};
 use core::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use host_stack::node::Node;
-use offload_engine::{engine::NodeClient, status::NdisStatus};
+use offload_engine::status::NdisStatus;
 
 use super::{
     AdapterConfig,
@@ -16,7 +15,7 @@ use super::{
     },
 };
 use crate::{
-    adapter::{Adapter, SocketsConfig, WeakAdapter, open_on, open_sockets},
+    adapter::{Adapter, SocketsConfig, WeakAdapter, open_sockets},
     rnic::Rnic,
 };
 
@@ -44,8 +43,12 @@ impl fmt::Debug for Miniport {
 
 impl Miniport {
     /// A miniport, enabled, whose adapters are clients of a node.
-    pub fn on_node<C: NodeClient>(node: Node<C>, config: AdapterConfig) -> Self {
-        Self::with_opener(config, move |config| match open_on(&node, config) {
+    #[cfg(feature = "node")]
+    pub fn on_node<C: offload_engine::engine::NodeClient>(
+        node: host_stack::node::Node<C>,
+        config: AdapterConfig,
+    ) -> Self {
+        Self::with_opener(config, move |config| match crate::adapter::open_on(&node, config) {
             Ok((_, adapter)) => Ok(adapter),
             Err(_) => Err(NdisStatus::RESOURCES),
         })

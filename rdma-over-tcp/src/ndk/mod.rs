@@ -19,14 +19,17 @@ mod info;
 mod management;
 mod miniport;
 mod outcome;
+#[cfg(feature = "node")]
 mod pair;
 mod result;
 mod status;
-#[cfg(test)]
+#[cfg(all(test, feature = "simulation"))]
 mod tests;
 
 use alloc::{boxed::Box, sync::Arc};
 
+#[cfg(feature = "node")]
+pub use self::pair::Pair;
 pub use self::{
     call::{CallError, turn_away},
     flags::{AdapterFlags, CqNotify, MrFlags, OpFlags, OperationType},
@@ -41,23 +44,27 @@ pub use self::{
     },
     miniport::Miniport,
     outcome::{Begun, Ended},
-    pair::Pair,
     result::{DisconnectReason, NdkResult, NdkResultEx},
     status::NtStatus,
 };
 pub use offload_engine::{state::KeepAlive, status::NdisStatus};
 
-#[cfg(any(test, feature = "simulation"))]
+#[cfg(feature = "simulation")]
 pub use crate::adapter::simulation;
 pub use crate::{
-    adapter::{Adapter, Driver, SocketsConfig, open, open_on, open_queues, open_sockets},
+    adapter::{Adapter, Driver, SocketsConfig, open_sockets},
     rdmap::AtomicOperation,
     rnic::{
         COPY_ASIDE_MAX, CallbackThread, Capabilities, CloseCompletion, Config as AdapterConfig,
         ConnectCause, ConnectionEntry, Counters, Data, Deferral, FpduSize, History, ListenerConfig,
         PAGE_SIZE, QpLimits, QpStats, ReadLimit, RegisteredBuffer, Sge,
     },
-    transport::{CaptureOutput, NodeRnic as AdapterCore},
+    transport::CaptureOutput,
+};
+#[cfg(feature = "node")]
+pub use crate::{
+    adapter::{open, open_on, open_queues},
+    transport::NodeRnic as AdapterCore,
 };
 
 /// Called when an arm is satisfied: SUCCESS, or why the queue failed (NDK-CQ-2, -9).

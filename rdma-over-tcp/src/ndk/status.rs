@@ -200,7 +200,7 @@ impl From<ConnectError> for NtStatus {
             ConnectError::InvalidState => Self::CONNECTION_INVALID,
             ConnectError::PrivateDataTooLong => Self::INVALID_BUFFER_SIZE,
             ConnectError::InvalidHandle => Self::INVALID_PARAMETER,
-            ConnectError::NoResources => Self::INSUFFICIENT_RESOURCES,
+            ConnectError::NoResources | ConnectError::NoDescriptors => Self::INSUFFICIENT_RESOURCES,
             ConnectError::DeviceLost => Self::DEVICE_REMOVED,
         }
     }

@@ -55,8 +55,10 @@ mod stream;
 mod tables;
 pub(crate) mod transport;
 
+pub use offload_engine::runtime::Urgency;
+
 pub use self::{
-    calls::post::{FastRegister, Urgency},
+    calls::post::FastRegister,
     config::{
         CallbackThread, Capabilities, Config, Deferral, FpduSize, KEEP_ALIVE_IDLE,
         KEEP_ALIVE_INTERVAL, KEEP_ALIVE_PROBES, Limits, ListenerConfig,

@@ -377,6 +377,7 @@ impl Rnic {
     }
 
     /// Returns whether callbacks wait for a thread that runs the loop ([`CallbackThread::Own`]).
+    #[cfg(feature = "node")]
     pub(crate) fn has_callbacks_of_loop(&self) -> bool {
         self.config.callbacks == CallbackThread::Own && !self.objects.outbox.0.is_empty()
     }

@@ -151,6 +151,9 @@ pub enum ConnectError {
     /// A table is full, or memory is short.
     #[error("no resources are left")]
     NoResources,
+    /// The process, or the machine, has no descriptor left.
+    #[error("no descriptor is left")]
+    NoDescriptors,
     /// The device is gone, and with it every connection.
     #[error("the device is gone")]
     DeviceLost,

@@ -10,7 +10,7 @@
 use host_stack::{socket::SEND_CREDIT_BYTES, stream::OffloadState, switch::Switch};
 use offload_engine::{nbl::NetBufferList, time::Instant};
 
-use super::offloaded::{Buffers, Spare};
+use super::buffers::{Buffers, Spare};
 use crate::rnic::transport::LlpStream;
 
 /// Bytes of the largest segment until the host stack has reported it: every path carries them (RFC 9293 §3.7.1).

@@ -9,7 +9,7 @@ use alloc::{collections::VecDeque, vec::Vec};
 use hashbrown::HashMap;
 use offload_engine::{memory::to_vec, nbl::NetBuffer, time::Instant};
 
-use super::offloaded::{Buffers, Spare};
+use super::buffers::{Buffers, Spare};
 use crate::rnic::{
     Rnic, StreamId,
     transport::{LlpStream, StreamEvent},

@@ -1,15 +1,19 @@
 //! Transports: what carries the byte streams below MPA.
 //!
-//! [`NodeRnic`] has connections of a node: while the offload target owns them (`offloaded`), and while the host stack
-//! does (`host`); or with itself (`looped`). [`SocketRnic`] has sockets of the kernel (`sockets`).
+//! [`SocketRnic`] has sockets of the kernel (`sockets`). With the feature `node`, `NodeRnic` has connections of a node:
+//! while the offload target owns them (`offloaded`), and while the host stack does (`host`); or with itself (`looped`).
 
+mod buffers;
+#[cfg(feature = "node")]
 mod host;
+#[cfg(feature = "node")]
 mod looped;
+#[cfg(feature = "node")]
 mod node;
+#[cfg(feature = "node")]
 mod offloaded;
 mod sockets;
 
-pub use self::{
-    node::NodeRnic,
-    sockets::{CaptureOutput, ListeningSocket, SocketRnic},
-};
+#[cfg(feature = "node")]
+pub use self::node::NodeRnic;
+pub use self::sockets::{CaptureOutput, ListeningSocket, SocketRnic};

@@ -10,7 +10,6 @@ use core::net::SocketAddr;
 
 use hashbrown::HashMap;
 use host_stack::{
-    node,
     socket::{EndpointId, HostError, ListenerId as ListenerName, Notice, Request, SocketPort},
     switch::Switch,
 };
@@ -24,17 +23,15 @@ use offload_engine::{
 };
 
 use super::{
+    buffers::Spare,
     host::{HostIo, HostStream},
     looped::LoopbackConnections,
-    offloaded::{Io, Spare},
+    offloaded::Io,
 };
-use crate::{
-    rnic,
-    rnic::{
-        Config, ConnectError, FpduSize, Rnic, StreamId,
-        objects::id::{ListenerId, SharedEndpointId},
-        transport::{Command, LlpStream, Reservation, StreamEvent},
-    },
+use crate::rnic::{
+    Config, ConnectError, FpduSize, Rnic, StreamId,
+    objects::id::{ListenerId, SharedEndpointId},
+    transport::{Command, LlpStream, Reservation, StreamEvent},
 };
 
 /// A call of the adapter for one stream.
@@ -358,16 +355,6 @@ impl NodeRnic {
     }
 }
 
-impl From<rnic::Urgency> for node::Urgency {
-    fn from(urgency: rnic::Urgency) -> Self {
-        match urgency {
-            rnic::Urgency::None => Self::None,
-            rnic::Urgency::Soon => Self::Soon,
-            rnic::Urgency::Now => Self::Now,
-        }
-    }
-}
-
 /// The host stack's errors as a consumer sees them.
 const fn connect_error(error: HostError) -> ConnectError {
     match error {
@@ -521,7 +508,7 @@ impl NodeClient for NodeRnic {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "simulation"))]
 mod tests {
     use host_stack::{node::Core, simulation::station};
     use offload_engine::{

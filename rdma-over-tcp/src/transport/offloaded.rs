@@ -2,80 +2,20 @@
 //!
 //! FPDUs leave as net buffer lists, one net buffer each.
 
-use alloc::{vec, vec::Vec};
-
-use bytes::Bytes;
 use offload_engine::{
     chimney::client::{ConnectionIo, Disconnect},
-    memory::Span,
-    nbl::{NetBuffer, NetBufferList},
+    nbl::NetBufferList,
     time::Instant,
 };
 
-use crate::{mpa::GatherList, rnic::transport::LlpStream};
-
-/// Net buffers kept for reuse.
-const SPARE_MAX: usize = 1024;
+use super::buffers::{Buffers, Spare};
+use crate::rnic::transport::LlpStream;
 
 /// Octets in a microsecond of the fastest path: 100 Gbit/s.
 const PATH_OCTETS_PER_US: u128 = 12_500;
 
 /// Octets in flight that every path is taken to hold: delayed acknowledgements and batches need some.
 const PATH_OCTETS_MIN: usize = 512 * 1024;
-
-/// FPDUs leave as MDLs of a net buffer.
-impl GatherList for NetBuffer {
-    type Payload = Span;
-
-    #[inline]
-    fn push_encoded(&mut self, octets: Bytes) {
-        self.push_mdl(octets);
-    }
-
-    #[inline]
-    fn push_payload(&mut self, payload: Span) {
-        self.push_mdl(payload);
-    }
-}
-
-/// The content of a net buffer list: one net buffer.
-#[derive(Debug)]
-pub(super) struct Buffers(pub(super) Vec<NetBuffer>);
-
-impl GatherList for Buffers {
-    type Payload = Span;
-
-    #[inline]
-    fn push_encoded(&mut self, octets: Bytes) {
-        self.0[0].push_mdl(octets);
-    }
-
-    #[inline]
-    fn push_payload(&mut self, payload: Span) {
-        self.0[0].push_mdl(payload);
-    }
-}
-
-/// Storage that came back with completed lists: one empty net buffer each.
-#[derive(Default, Debug)]
-pub(super) struct Spare(Vec<Vec<NetBuffer>>);
-
-impl Spare {
-    #[inline]
-    pub(super) fn take(&mut self) -> Buffers {
-        Buffers(self.0.pop().unwrap_or_else(|| vec![NetBuffer::new()]))
-    }
-
-    #[inline]
-    pub(super) fn keep(&mut self, mut buffers: Vec<NetBuffer>) {
-        if let [buffer] = &mut buffers[..]
-            && self.0.len() < SPARE_MAX
-        {
-            buffer.clear();
-            self.0.push(buffers);
-        }
-    }
-}
 
 /// A connection during an upcall.
 pub(super) struct Io<'a, 'b> {

@@ -37,6 +37,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
         // SAFETY: the program's pointer is of a device that is open.
         let events = unsafe { context::events(context) }?;
         events.check()?;
+        events.check_descriptor()?;
         descriptor = events.descriptor().as_raw_fd();
         Ok(0)
     });

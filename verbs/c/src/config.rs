@@ -1,7 +1,8 @@
 //! The adapter of the process, configured by the environment ([`Settings`]): the program's command line is its own.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
+    io::{self, Write},
     mem, process,
     sync::{
         Arc, Mutex, OnceLock,
@@ -22,7 +23,7 @@ use flue_verbs_core::{
     process::generation,
     usage,
 };
-use offload_engine::descriptor::moved_up;
+use offload_engine::descriptor::{Guarded, moved_up};
 use rdma_over_tcp::{
     mpa::startup::{Revision, RtrKind, RtrSet},
     rnic::{CallbackThread, Config},
@@ -32,6 +33,7 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::{
     guard::{self, Errno},
     inherit,
+    log::LogFile,
     settings::{MpaRevision, Rtr, Settings},
 };
 
@@ -59,9 +61,7 @@ fn settings() -> &'static Settings {
 /// Standard output and error are the program's: without a file nothing is logged.
 fn start_log(settings: &Settings) {
     let Some(path) = &settings.log else { return };
-    // There is nobody to tell that it cannot be opened.
-    let Ok(file) = OpenOptions::new().create(true).append(true).open(path) else { return };
-    let file = File::from(moved_up(file.into()));
+    let file = LogFile::new(path);
     let log = tracing_subscriber::fmt()
         // A log that cannot be written, on a full disk for example, would be reported on the program's standard error.
         .log_internal_errors(false)
@@ -70,6 +70,11 @@ fn start_log(settings: &Settings) {
         .with_ansi(false)
         .with_max_level(LevelFilter::INFO);
     let _ = log.try_init();
+}
+
+/// Opens the log, with the first call of the program that needs a descriptor.
+pub(crate) fn open_log() {
+    settings();
 }
 
 fn options() -> DeviceOptions {
@@ -140,11 +145,27 @@ fn accompany(device: &'static Device) {
     }
 }
 
+/// File of a capture, until the program closes its descriptor.
+struct CaptureFile(Guarded<File>);
+
+impl Write for CaptureFile {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        match self.0.is_intact() {
+            true => self.0.write(octets),
+            false => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 fn start_capture(device: &Device) {
     // Read again: the file of a child has another number.
     let Some(path) = Settings::from_environment().0.pcap else { return };
     let started = File::create(&path)
-        .map(|file| File::from(moved_up(file.into())))
+        .map(|file| CaptureFile(File::from(moved_up(file.into())).into()))
         .and_then(|file| device.start_capture(Box::new(file)));
     if let Err(error) = started {
         tracing::error!("capture to {}: {error}", path.display());

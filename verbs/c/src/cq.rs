@@ -199,8 +199,11 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         return -1;
     }
     // SAFETY: the program's pointer is one of a channel.
-    let own =
-        guard::event(|| unsafe { CompChannelObject::of(channel)?.events().check().map(|()| 0) });
+    let own = guard::event(|| unsafe {
+        let events = CompChannelObject::of(channel)?.events();
+        events.check()?;
+        events.check_descriptor().map(|()| 0)
+    });
     if own != 0 {
         return -1;
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 pub(crate) use flue_verbs_core::errno::Errno;
-use offload_engine::thread;
+use offload_engine::{descriptor::log_shortage, thread};
 
 use crate::fatal;
 
@@ -30,6 +30,7 @@ fn catch<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
 
 /// Runs the body of a C function, which is not cancelled and does not unwind. A panic answers EIO, as do all calls
 /// after one.
+#[inline(always)]
 fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     if fatal::has_panicked() {
         return Err(Errno(libc::EIO));
@@ -45,9 +46,19 @@ fn run<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
 /// aborts.
 #[inline(always)]
 fn run_always<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    let before = set_cancel_state(PTHREAD_CANCEL_DISABLE);
+    let (mut state, mut kind, mut ignored) = (0, 0, 0);
+    // SAFETY: the places outlive the calls; the values are the constants, or what the same functions have returned.
+    unsafe {
+        // The type too: a signal of pthread_cancel that arrives after the state has changed looks at the type only.
+        pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &raw mut kind);
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut state);
+    }
     let result = run_to_end(body);
-    set_cancel_state(before);
+    // SAFETY: as above.
+    unsafe {
+        pthread_setcancelstate(state, &raw mut ignored);
+        pthread_setcanceltype(kind, &raw mut ignored);
+    }
     result
 }
 
@@ -56,7 +67,11 @@ fn run_always<T>(body: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
 #[expect(improper_ctypes_definitions, reason = "called from this file only")]
 extern "C" fn run_to_end<T, F: FnOnce() -> Result<T, Errno>>(body: F) -> Result<T, Errno> {
     fatal::install_hook();
-    catch(body)
+    let result = catch(body);
+    if let Err(Errno(libc::EMFILE | libc::ENFILE)) = result {
+        log_shortage();
+    }
+    result
 }
 
 /// For functions that post and poll: as [`status`], with the number of the error below 0, and without the look at
@@ -70,11 +85,13 @@ pub(crate) fn fast(body: impl FnOnce() -> Result<c_int, Errno>) -> Result<c_int,
 }
 
 /// For functions that return the error number itself.
+#[inline(always)]
 pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     run(body).map_or_else(|errno| errno.0, |()| 0)
 }
 
 /// For functions that return a number from 0 on, or -1 and errno.
+#[inline(always)]
 pub(crate) fn number(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     run(body).unwrap_or_else(|errno| {
         set_errno(errno);
@@ -83,6 +100,7 @@ pub(crate) fn number(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
 }
 
 /// For readers of events, which tell a program of a panic, too: as [`number`].
+#[inline(always)]
 pub(crate) fn event(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     run_always(body).unwrap_or_else(|errno| {
         set_errno(errno);
@@ -91,6 +109,7 @@ pub(crate) fn event(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
 }
 
 /// For functions that return a number of bytes, or another wide number, or -1 and errno.
+#[inline(always)]
 pub(crate) fn bytes(body: impl FnOnce() -> Result<usize, Errno>) -> isize {
     let bytes = run(|| isize::try_from(body()?).map_err(|_| Errno(libc::EOVERFLOW)));
     bytes.unwrap_or_else(|errno| {
@@ -100,11 +119,13 @@ pub(crate) fn bytes(body: impl FnOnce() -> Result<usize, Errno>) -> isize {
 }
 
 /// For functions that return 0, or -1 and errno.
+#[inline(always)]
 pub(crate) fn done(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     number(|| body().map(|()| 0))
 }
 
 /// For functions that return a pointer, or null and errno.
+#[inline(always)]
 pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     run(body).unwrap_or_else(|errno| {
         set_errno(errno);
@@ -113,6 +134,7 @@ pub(crate) fn pointer<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T
 }
 
 /// For functions that return nothing and cannot fail.
+#[inline(always)]
 pub(crate) fn nothing(body: impl FnOnce()) {
     let _ = run(|| {
         body();
@@ -131,21 +153,13 @@ pub(crate) fn at_exit(body: impl FnOnce() + Send + 'static) {
 }
 
 unsafe extern "C" {
-    // Not in the libc crate. Unwinds if it enables a cancellation that is pending and asynchronous.
+    // Not in the libc crate. The second unwinds if it makes a pending cancellation asynchronous.
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+    fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
 }
 
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
-
-/// Enables or disables `pthread_cancel` for the calling thread, and returns the previous state. Only the blocking reads
-/// of events can be cancelled.
-#[inline(always)]
-fn set_cancel_state(state: c_int) -> c_int {
-    let mut before = 0;
-    // SAFETY: `before` outlives the call; the state is the constant, or one that the same function has returned.
-    unsafe { pthread_setcancelstate(state, &raw mut before) };
-    before
-}
+const PTHREAD_CANCEL_DEFERRED: c_int = 0;
 
 /// Copy of a structure of the program's, at any address: programs embed them in packed structures of
 /// their own. `None` for a null pointer.

@@ -118,6 +118,7 @@ fn separate<T>(queue: &EventQueue<T>) -> Result<(), Errno> {
     if parent.is_none_or(|parent| parent.wait_for_end_of_process(Some(Duration::ZERO))) {
         return Ok(());
     }
+    queue.check_descriptor()?;
     let number = queue.descriptor().as_raw_fd();
     let own: OwnedFd = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)
         .map_err(|error| Errno(error.raw_os_error()))?;

@@ -27,6 +27,7 @@ mod fatal;
 mod fork;
 mod guard;
 mod inherit;
+mod log;
 mod mr;
 mod mw;
 mod object;

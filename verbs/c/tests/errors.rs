@@ -126,6 +126,12 @@ fn closed_descriptors_of_the_library_are_not_used_for_files_of_the_program() {
     run("guest", &["closed"], &[]);
 }
 
+// The device is lost; a debug build does not abort.
+#[test]
+fn files_of_the_program_under_numbers_of_the_library_are_left_alone() {
+    run("guest", &["lost"], &[]);
+}
+
 #[test]
 fn accept_after_the_requester_has_left_flushes_receives() {
     run("guest", &["leaves"], &[]);

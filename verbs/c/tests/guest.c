@@ -523,6 +523,75 @@ static void closed_descriptors(void)
 	}
 }
 
+/* Every descriptor is closed while there is a connection, and files of the program take all the numbers: the device is
+ * lost, calls fail, and none of the files is read, written or closed. */
+static void lost_descriptors(void)
+{
+	enum { FILES = 64, SIZE = 64 };
+	struct rdma_conn_param param = { .retry_count = 7 };
+	struct ibv_recv_wr wr = { .wr_id = 77 }, *bad;
+	struct ibv_send_wr send = { .wr_id = 78, .opcode = IBV_WR_SEND }, *bad_send;
+	struct rdma_event_channel *other;
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id, *late;
+	struct timespec now, began;
+	struct dirent *entry;
+	struct ibv_wc wc;
+	int numbers[FILES], count = 0, done = 0;
+	char text[SIZE] = "";
+	pid_t pid;
+	DIR *all;
+
+	listen_there();
+	pid = client(0);
+	id = expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+	create_qp(id);
+	CHECK(ibv_post_recv(id->qp, &wr, &bad) == 0);
+	CHECK(rdma_accept(id, &param) == 0);
+	expect(channel, RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(rdma_create_id(channel, &late, NULL, RDMA_PS_TCP) == 0);
+	all = opendir("/proc/self/fd");
+	while ((entry = readdir(all)) && count < FILES)
+		if (atoi(entry->d_name) > 2 && atoi(entry->d_name) != dirfd(all))
+			numbers[count++] = atoi(entry->d_name);
+	closedir(all);
+	CHECK(count > 5 && count < FILES);
+	CHECK(syscall(SYS_close_range, 3, ~0u, 0) == 0);
+	for (int i = 0; i < count; i++) {
+		int file = open("/tmp", O_TMPFILE | O_RDWR, 0600);
+		CHECK(pwrite(file, text, SIZE, 0) == SIZE);
+		if (file != numbers[i]) {
+			CHECK(dup2(file, numbers[i]) == numbers[i]);
+			for (int j = 0; j < i; j++)
+				CHECK(numbers[j] != file);
+			close(file);
+		}
+	}
+	clock_gettime(CLOCK_MONOTONIC, &began);
+	do {
+		done = ibv_poll_cq(id->recv_cq, 1, &wc);
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	} while (done == 0 && now.tv_sec - began.tv_sec < 10);
+	CHECK(done == 1 && wc.wr_id == 77 && wc.status == IBV_WC_WR_FLUSH_ERR);
+	CHECK(ibv_post_send(id->qp, &send, &bad_send) == 0 || errno == ENODEV || errno == EINVAL);
+	CHECK(ibv_open_device(id->verbs->device) == NULL && errno == ENODEV);
+	CHECK(rdma_get_cm_event(channel, &event) == -1 && errno == ENODEV);
+	CHECK((other = rdma_create_event_channel()) == NULL && errno == ENODEV);
+	rdma_destroy_qp(id);
+	CHECK(rdma_destroy_id(id) == 0 && rdma_destroy_id(late) == 0 && rdma_destroy_id(listener) == 0);
+	rdma_destroy_event_channel(channel);
+	for (int i = 0; i < count; i++) {
+		struct stat stat;
+		CHECK(fstat(numbers[i], &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_size == SIZE);
+		CHECK(lseek(numbers[i], 0, SEEK_CUR) == 0);
+		CHECK(pread(numbers[i], text, SIZE, 0) == SIZE);
+		for (int j = 0; j < SIZE; j++)
+			CHECK(text[j] == 0);
+	}
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+}
+
 int main(int argc, char **argv)
 {
 	const char *which = argc > 1 ? argv[1] : "";
@@ -534,6 +603,8 @@ int main(int argc, char **argv)
 		requester_leaves();
 	else if (strcmp(which, "closed") == 0)
 		closed_descriptors();
+	else if (strcmp(which, "lost") == 0)
+		lost_descriptors();
 	else
 		daemon_after_listen(which);
 	printf("%d failures\n", failures);

@@ -22,7 +22,11 @@ use std::{
 };
 
 use flue_node::launched::LaunchedNode;
-use offload_engine::{address::LocalAddress, descriptor::moved_up, time::Duration};
+use offload_engine::{
+    address::LocalAddress,
+    descriptor::{self, Guarded, moved_up},
+    time::Duration,
+};
 use rdma_over_tcp::{
     adapter::{self, Adapter, SocketsConfig},
     rnic::{Config, Limits},
@@ -73,7 +77,7 @@ pub struct Device {
     /// Addresses that identifiers are bound to, and whether they are to be shared.
     bound: Mutex<Vec<(LocalAddress, bool)>>,
     /// The process, for its children. `None`: the kernel has no such descriptors.
-    process: Option<OwnedFd>,
+    process: Option<Guarded<OwnedFd>>,
     /// Identifiers that listen.
     listening: AtomicUsize,
 }
@@ -152,6 +156,7 @@ impl Device {
 
     fn start(options: DeviceOptions, generation: usize) -> Result<Self, Errno> {
         let DeviceOptions { adapter, node, map } = options;
+        descriptor::watch()?;
         let random = || RandomState::new().build_hasher().finish();
         let seed = u128::from(random()) << 64 | u128::from(random());
         // A peer's FIN ends the connection: verbs know no half of one. A program may listen again while connections
@@ -170,7 +175,8 @@ impl Device {
             }
         };
         let scope = addresses.scope();
-        let process = pidfd_open(getpid(), PidfdFlags::empty()).map(moved_up).ok();
+        let process =
+            pidfd_open(getpid(), PidfdFlags::empty()).map(moved_up).map(Guarded::from).ok();
         let (bound, listening) = (Mutex::default(), AtomicUsize::new(0));
         Ok(Self {
             adapter,
@@ -193,7 +199,10 @@ impl Device {
             Ok(None) => Err(Errno::BUSY),
             Err(failure) => {
                 tracing::error!("TAP {tap}: {failure}");
-                Err(Errno::NODEV)
+                match failure {
+                    flue_node::Error::Descriptors(_) => Err(Errno::MFILE),
+                    _ => Err(Errno::NODEV),
+                }
             }
         }
     }

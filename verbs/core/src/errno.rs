@@ -26,7 +26,7 @@ macro_rules! numbers {
 numbers! {
     ACCESS ADDRINUSE ADDRNOTAVAIL AFNOSUPPORT BUSY CONNABORTED CONNREFUSED CONNRESET FAULT HOSTUNREACH INTR INVAL
     IO ISCONN MSGSIZE NETUNREACH NODEV NOMEM NOSYS NOTCONN OPNOTSUPP PERM TIMEDOUT AGAIN ALREADY BADF INPROGRESS
-    PIPE PROTO
+    PIPE PROTO MFILE NFILE
 }
 
 impl From<rustix::io::Errno> for Errno {
@@ -66,6 +66,7 @@ impl From<ConnectError> for Errno {
             ConnectError::AddressInUse | ConnectError::ConnectionExists => Self::ADDRINUSE,
             ConnectError::QpConnected => Self::ISCONN,
             ConnectError::NoResources => Self::NOMEM,
+            ConnectError::NoDescriptors => Self::MFILE,
             ConnectError::DeviceLost => Self::NODEV,
             _ => Self::INVAL,
         }

@@ -18,6 +18,7 @@ use std::{
     },
 };
 
+use offload_engine::descriptor;
 use rustix::{
     event::{EventfdFlags, eventfd},
     fs::{OFlags, fcntl_getfl, fcntl_setfl, fstat},
@@ -85,7 +86,8 @@ impl Drop for Descriptor {
 }
 
 impl Descriptor {
-    fn new() -> io::Result<Arc<Self>> {
+    fn new() -> std::io::Result<Arc<Self>> {
+        descriptor::watch()?;
         let events = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
         let inode = inode(events.as_fd()).ok_or(io::Errno::BADF)?;
         let events = Some(events);
@@ -109,12 +111,15 @@ impl Descriptor {
         self.events.as_ref().expect("a descriptor until its end").as_fd()
     }
 
-    /// Returns whether the program has left the number to the queue.
+    /// Returns true if the number is that of an event descriptor, and the program has not closed all of the library.
     fn is_intact(&self) -> bool {
-        inode(self.events()) == Some(self.inode)
+        !descriptor::are_lost() && inode(self.events()) == Some(self.inode)
     }
 
     fn add(&self, units: u64) {
+        if descriptor::are_lost() {
+            return;
+        }
         if !self.is_intact() {
             tracing::error!(error = "descriptor closed by the program", "event not announced");
             return;
@@ -165,6 +170,18 @@ impl<T> EventQueue<T> {
     /// `ENODEV`: it belongs to a process that this one was forked from.
     pub fn check(&self) -> Result<(), Errno> {
         if self.is_own() { Ok(()) } else { Err(Errno::NODEV) }
+    }
+
+    /// Checks that the program can read the descriptor.
+    ///
+    /// # Errors
+    /// `ENODEV`: the program has closed all descriptors of the library. `EBADF`: it has closed this one.
+    pub fn check_descriptor(&self) -> Result<(), Errno> {
+        match self.descriptor.is_intact() {
+            true => Ok(()),
+            false if descriptor::are_lost() => Err(Errno::NODEV),
+            false => Err(Errno::BADF),
+        }
     }
 
     /// Has it belong to this process, without the events of the one before.
@@ -234,6 +251,9 @@ impl<T> EventQueue<T> {
     /// Takes units without waiting for them: a reader may have been faster. The program's flag of the descriptor
     /// changes for a moment, under the lock that [`EventQueue::is_blocking`] takes.
     fn take_units(&self, count: usize) -> io::Result<()> {
+        if !self.descriptor.is_intact() {
+            return Ok(());
+        }
         let flags = fcntl_getfl(self.descriptor())?;
         if !flags.contains(OFlags::NONBLOCK) {
             fcntl_setfl(self.descriptor(), flags | OFlags::NONBLOCK)?;

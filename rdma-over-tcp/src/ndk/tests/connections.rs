@@ -238,6 +238,7 @@ fn connect_errors() {
         (ConnectError::AddressInUse, NtStatus::SHARING_VIOLATION),
         (ConnectError::NoPorts, NtStatus::TOO_MANY_ADDRESSES),
         (ConnectError::NoResources, NtStatus::INSUFFICIENT_RESOURCES),
+        (ConnectError::NoDescriptors, NtStatus::INSUFFICIENT_RESOURCES),
     ] {
         let mut bench = Bench::new(1);
         bench.connect_error = Some(error);

@@ -13,8 +13,7 @@ use std::{
     vec::Vec,
 };
 
-use host_stack::node::Passive;
-use offload_engine::time::Instant;
+use offload_engine::{runtime::Passive, time::Instant};
 
 use crate::{
     ndk::{AdapterConfig, Driver},

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant as Clock},
 };
 
-use host_stack::node::WaitError;
+use offload_engine::runtime::WaitError;
 use offload_engine::{chimney::client::OffloadHandle, time::Instant};
 
 use super::bench::{Bench, TestAccess};

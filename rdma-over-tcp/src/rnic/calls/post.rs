@@ -12,6 +12,8 @@
 
 use alloc::boxed::Box;
 
+use offload_engine::runtime::Urgency;
+
 use crate::{
     rdmap::{ATOMIC_TARGET_OCTETS, IMMEDIATE_OCTETS},
     rnic::{
@@ -32,17 +34,6 @@ use crate::{
         tables::Objects,
     },
 };
-
-/// When the effects of a post must be flushed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Urgency {
-    /// There are none.
-    None,
-    /// With the next poll of the transport.
-    Soon,
-    /// Before the post returns.
-    Now,
-}
 
 /// A fast-register request: memory and the address it is to have.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use crate::rnic::{
     Rnic,
     config::Config,
-    connection::{cause::ConnectCause, connector::ConnectionData, listener::ListenerState},
+    connection::{cause::ConnectCause, connector::ConnectionData},
     memory::{buffer::RegisteredBuffer, registration::Access},
     objects::id::{ConnectorId, CqId, Key, ListenerId, QpId, RegionId},
     queues::{
@@ -185,7 +185,10 @@ impl Rnic {
     }
 
     /// The listener that a connection to this address of the adapter's own would come in at.
+    #[cfg(feature = "node")]
     pub(crate) fn listener_at(&self, address: SocketAddr) -> Option<ListenerId> {
+        use crate::rnic::connection::listener::ListenerState;
+
         let listeners = &self.objects.listeners;
         listeners.names().find(|id| {
             let Some(listener) = listeners.get(*id) else { return false };

@@ -1,6 +1,7 @@
 //! Calls of shared receive queues ([`srq`](crate::rnic::queues::srq)): they are created, posted to and changed.
 
-use super::post::Urgency;
+use offload_engine::runtime::Urgency;
+
 use crate::rnic::{
     Rnic,
     objects::{

@@ -16,16 +16,13 @@ use std::{
 };
 
 use hashbrown::HashMap;
-use host_stack::{
-    node::Passive,
-    socket::{ConnectionRow, Moves, SocketState},
-    stream::OffloadState,
-};
 use offload_engine::{
     chimney::client::OffloadHandle,
-    descriptor::moved_up,
+    descriptor::{Guarded, moved_up},
     engine::Callback,
     link::{Direction, Recorder},
+    listing::{ConnectionRow, Moves, OffloadState, SocketState},
+    runtime::Passive,
     socket::TcpInfo,
     time::{Duration, Instant},
 };
@@ -49,7 +46,7 @@ use crate::{
         Config, ConnectError, FpduSize, Rnic, SharedEndpointId, StreamId, objects::id::ListenerId,
         transport::StreamEvent,
     },
-    transport::offloaded::Spare,
+    transport::buffers::Spare,
 };
 
 /// Bytes of one receive. A few large FPDUs, and still in the second-level cache.
@@ -89,7 +86,7 @@ struct Listening {
 #[derive(Debug)]
 pub struct SocketRnic {
     rnic: Rnic,
-    poller: Arc<OwnedFd>,
+    poller: Arc<Guarded<OwnedFd>>,
     capture: Option<Capture>,
     /// Each list ends a segment.
     is_aligned: bool,
@@ -98,9 +95,9 @@ pub struct SocketRnic {
     /// Their names in the epoll set.
     names: HashMap<ListenerId, u64>,
     /// Sockets that listen already, of a process that this one was forked from.
-    inherited: Vec<(SocketAddr, OwnedFd)>,
+    inherited: Vec<(SocketAddr, Guarded<OwnedFd>)>,
     /// Sockets that hold the addresses of shared endpoints.
-    endpoints: HashMap<SharedEndpointId, OwnedFd>,
+    endpoints: HashMap<SharedEndpointId, Guarded<OwnedFd>>,
     /// Streams and listeners that are not drained.
     ready: VecDeque<u64>,
     /// Limits of handshakes and of peers' FINs, and ends of listeners' pauses.
@@ -136,7 +133,7 @@ impl SocketRnic {
         let name = move || StreamId(allocate(&names));
         Ok(Self {
             rnic: Rnic::new(config, Box::new(name), wake),
-            poller: Arc::new(moved_up(epoll::create(CreateFlags::CLOEXEC)?)),
+            poller: Arc::new(moved_up(epoll::create(CreateFlags::CLOEXEC)?).into()),
             capture: None,
             is_aligned,
             streams: HashMap::new(),
@@ -234,7 +231,7 @@ impl SocketRnic {
 
     /// Has the next listener at this address listen on a socket that does already.
     pub(crate) fn inherit(&mut self, local: SocketAddr, socket: OwnedFd) {
-        self.inherited.push((local, socket));
+        self.inherited.push((local, socket.into()));
     }
 
     /// What a socket has become ready for.

@@ -3,7 +3,9 @@
 use core::net::SocketAddr;
 use std::{io, os::fd::OwnedFd};
 
-use offload_engine::{address::canonical, state::KeepAlive, time::Duration};
+use offload_engine::{
+    address::canonical, descriptor::log_shortage, state::KeepAlive, time::Duration,
+};
 use rustix::{
     io::Errno,
     net::{SocketAddrAny, getpeername, getsockname},
@@ -66,6 +68,10 @@ pub(super) fn connect_error(error: Errno, local: Option<SocketAddr>) -> ConnectE
         Errno::ADDRNOTAVAIL if local.is_none() => ConnectError::NoPorts,
         Errno::ADDRNOTAVAIL | Errno::INVAL | Errno::AFNOSUPPORT | Errno::ACCESS | Errno::PERM => {
             ConnectError::InvalidAddress
+        }
+        Errno::MFILE | Errno::NFILE => {
+            log_shortage();
+            ConnectError::NoDescriptors
         }
         _ => ConnectError::NoResources,
     }

@@ -10,6 +10,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use offload_engine::descriptor::Guarded;
 use rustix::{
     event::epoll,
     io::Errno,
@@ -22,13 +23,17 @@ use super::kernel::address;
 #[derive(Debug)]
 pub struct ListeningSocket {
     /// `None` in a child that has taken it.
-    socket: Mutex<Option<OwnedFd>>,
-    poller: Arc<OwnedFd>,
+    socket: Mutex<Option<Guarded<OwnedFd>>>,
+    poller: Arc<Guarded<OwnedFd>>,
     local: SocketAddr,
 }
 
 impl ListeningSocket {
-    pub(super) fn new(socket: OwnedFd, poller: Arc<OwnedFd>, local: SocketAddr) -> Self {
+    pub(super) fn new(
+        socket: Guarded<OwnedFd>,
+        poller: Arc<Guarded<OwnedFd>>,
+        local: SocketAddr,
+    ) -> Self {
         Self { socket: Mutex::new(Some(socket)), poller, local }
     }
 
@@ -45,8 +50,10 @@ impl ListeningSocket {
     /// using it at the fork, or the program has closed its descriptor.
     pub fn take(&self) -> Option<(SocketAddr, OwnedFd)> {
         let socket = self.take_intact()?;
-        let _ = epoll::delete(&self.poller, &socket);
-        Some((self.local, socket))
+        if self.poller.is_intact() {
+            let _ = epoll::delete(&self.poller, &socket);
+        }
+        Some((self.local, socket.into_inner()))
     }
 
     /// Closes the socket in the child of a fork: the parent goes on listening.
@@ -54,22 +61,22 @@ impl ListeningSocket {
         drop(self.take_intact());
     }
 
-    fn take_intact(&self) -> Option<OwnedFd> {
+    fn take_intact(&self) -> Option<Guarded<OwnedFd>> {
         // The holder of the lock, if there is one, does not exist in this process.
         let socket = self.socket.try_lock().ok()?.take()?;
         if !self.is_intact(socket.as_fd()) {
             // The number may be that of another file of the program: it is not ours to close.
-            let _ = socket.into_raw_fd();
+            let _ = socket.into_inner().into_raw_fd();
             return None;
         }
         Some(socket)
     }
 
     /// Another descriptor of the socket, in the child of a fork.
-    pub fn try_clone(&self) -> Option<OwnedFd> {
+    pub fn try_clone(&self) -> Option<Guarded<OwnedFd>> {
         let socket = self.socket.try_lock().ok()?;
         let socket = socket.as_ref().filter(|it| self.is_intact(it.as_fd()))?;
-        socket.try_clone().ok()
+        socket.try_clone().ok().map(Guarded::from)
     }
 
     fn is_intact(&self, socket: BorrowedFd<'_>) -> bool {

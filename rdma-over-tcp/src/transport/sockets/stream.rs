@@ -4,6 +4,7 @@ use alloc::{collections::VecDeque, vec::Vec};
 use std::os::fd::{AsFd, OwnedFd};
 
 use offload_engine::{
+    descriptor::Guarded,
     memory::Piece,
     nbl::NetBufferList,
     socket::{self, PIECES_MAX, TcpInfo},
@@ -17,7 +18,7 @@ use rustix::{
 
 use crate::{
     rnic::{StreamId, transport::LlpStream},
-    transport::offloaded::{Buffers, Spare},
+    transport::buffers::{Buffers, Spare},
 };
 
 /// Events of a connection. That it is writable is asked for when a write has found no room.
@@ -78,7 +79,7 @@ struct Queued {
 /// A kernel connection.
 #[derive(Debug)]
 pub(super) struct SocketStream {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: Guarded<OwnedFd>,
     pub(super) stage: Stage,
     pub(super) sending: Sending,
     /// When it has to be looked at: the end of its handshake, or of the wait for the peer's FIN.
@@ -109,7 +110,12 @@ pub(super) struct SocketStream {
 }
 
 impl SocketStream {
-    pub(super) const fn new(id: StreamId, socket: OwnedFd, stage: Stage, is_aligned: bool) -> Self {
+    pub(super) const fn new(
+        id: StreamId,
+        socket: Guarded<OwnedFd>,
+        stage: Stage,
+        is_aligned: bool,
+    ) -> Self {
         Self {
             is_room_watched: false,
             name: id.0,
@@ -387,7 +393,8 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let poller = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-            let mut stream = SocketStream::new(StreamId(1), near.into(), Stage::Open, is_aligned);
+            let mut stream =
+                SocketStream::new(StreamId(1), OwnedFd::from(near).into(), Stage::Open, is_aligned);
             stream.mss = MSS;
             let mut spare = Spare::default();
             let mut io = SocketIo { now: Instant::ZERO, stream: &mut stream, spare: &mut spare };

@@ -12,7 +12,10 @@ use std::{
     time::Instant,
 };
 
-use offload_engine::address::{LocalAddress, source_for};
+use offload_engine::{
+    address::{LocalAddress, source_for},
+    descriptor::Guarded,
+};
 use rdma_over_tcp::{
     rnic::{ConnectorId, Key, ListenerConfig, ListenerId},
     transport::ListeningSocket,
@@ -105,7 +108,7 @@ pub(super) struct Inner {
     /// The program's view of the remote address.
     remote_view: View,
     /// Keeps the port of a bound identifier.
-    reservation: Option<OwnedFd>,
+    reservation: Option<Guarded<OwnedFd>>,
     /// The address that others cannot bind to.
     pub(super) bound: Option<LocalAddress>,
     pub(super) connector: Option<ConnectorId>,
@@ -347,7 +350,7 @@ impl Id {
         inner.local = Some(local.address);
         inner.local_view = view;
         inner.bound = Some(local);
-        inner.reservation = reservation;
+        inner.reservation = reservation.map(Guarded::from);
         Ok(())
     }
 

@@ -8,8 +8,9 @@
 //! Threads of the parent may have held a lock at the fork. They do not exist in the child, so locks are only tried:
 //! an object whose lock is held stays with the parent.
 
-use std::sync::Arc;
+use std::{os::fd::OwnedFd, sync::Arc};
 
+use offload_engine::descriptor::Guarded;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::id::{Id, IdPhase, channel::EventChannel, inherited};
@@ -92,7 +93,7 @@ impl EventChannel {
 }
 
 /// Inherited channels with identifiers that listen, and the sockets of these.
-fn listening() -> Vec<(Arc<EventChannel>, Option<std::os::fd::OwnedFd>)> {
+fn listening() -> Vec<(Arc<EventChannel>, Option<Guarded<OwnedFd>>)> {
     let of = |id: Arc<Id>| {
         let inner = id.try_lock().filter(|inner| inner.phase == IdPhase::Listening)?;
         let socket = inner.socket.as_ref().and_then(|socket| socket.try_clone());

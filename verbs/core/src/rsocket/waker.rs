@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use offload_engine::descriptor::moved_up;
+use offload_engine::descriptor::{Guarded, moved_up};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     io,
@@ -19,7 +19,7 @@ use crate::{errno::Errno, sync::lock};
 /// A thread that waits.
 #[derive(Debug)]
 pub struct Waker {
-    descriptor: OwnedFd,
+    descriptor: Guarded<OwnedFd>,
 }
 
 impl Waker {
@@ -28,7 +28,7 @@ impl Waker {
     /// # Errors
     /// No descriptor is left.
     pub(super) fn new() -> Result<Arc<Self>, Errno> {
-        Ok(Arc::new(Self { descriptor: moved_up(eventfd(0, EventfdFlags::CLOEXEC)?) }))
+        Ok(Arc::new(Self { descriptor: moved_up(eventfd(0, EventfdFlags::CLOEXEC)?).into() }))
     }
 
     /// Readable once it was woken up.
@@ -37,6 +37,9 @@ impl Waker {
     }
 
     fn wake(&self) {
+        if !self.descriptor.is_intact() {
+            return;
+        }
         if let Err(error) = io::write(&self.descriptor, &1_u64.to_ne_bytes()) {
             tracing::error!(%error, "thread that waits for an rsocket not woken up");
         }
@@ -44,6 +47,9 @@ impl Waker {
 
     /// Takes back that it was woken up. `false`: it cannot be used any more.
     pub(super) fn reset(&self) -> bool {
+        if !self.descriptor.is_intact() {
+            return false;
+        }
         let mut fds = [PollFd::from_borrowed_fd(self.descriptor(), PollFlags::IN)];
         match poll(&mut fds, Some(&Timespec::default())) {
             Ok(0) => true,
@@ -55,8 +61,11 @@ impl Waker {
     /// Sleeps until it is woken up. The kernel repeats it after a signal whose handler asks for that (`SA_RESTART`).
     ///
     /// # Errors
-    /// `EINTR`.
+    /// `EINTR`. `ENODEV`: the program has closed the descriptor.
     pub(super) fn wait(&self) -> Result<(), Errno> {
+        if !self.descriptor.is_intact() {
+            return Err(Errno::NODEV);
+        }
         let mut count = [0; 8];
         io::read(&self.descriptor, &mut count)?;
         Ok(())

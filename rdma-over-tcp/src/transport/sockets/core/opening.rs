@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use offload_engine::{
     address::LocalAddress,
-    descriptor::moved_up,
+    descriptor::{Guarded, log_shortage, moved_up},
     state::KeepAlive,
     time::{Duration, Instant},
 };
@@ -103,7 +103,7 @@ impl SocketRnic {
         stream: StreamId,
         local: Option<SocketAddr>,
         remote: SocketAddr,
-    ) -> Result<OwnedFd, ConnectError> {
+    ) -> Result<Guarded<OwnedFd>, ConnectError> {
         let bound = self.socket(remote).and_then(|socket| {
             if let Some(local) = local {
                 // A port of the consumer's choice may have connections, from before or of a shared endpoint.
@@ -165,7 +165,7 @@ impl SocketRnic {
         Ok(local)
     }
 
-    fn bound_socket(&self, local: LocalAddress) -> Result<OwnedFd, Errno> {
+    fn bound_socket(&self, local: LocalAddress) -> Result<Guarded<OwnedFd>, Errno> {
         let LocalAddress { address: at, v6_only } = local;
         let socket = self.socket(at)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -177,11 +177,11 @@ impl SocketRnic {
     }
 
     /// A socket with the options that connections have; those of a listener's are inherited.
-    fn socket(&self, of: SocketAddr) -> Result<OwnedFd, Errno> {
+    fn socket(&self, of: SocketAddr) -> Result<Guarded<OwnedFd>, Errno> {
         let family = if of.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP))?;
-        let socket = moved_up(socket);
+        let socket = Guarded::from(moved_up(socket));
         sockopt::set_tcp_nodelay(&socket, true)?;
         sockopt::set_socket_linger(&socket, Some(Duration::ZERO))?;
         if let Some(KeepAlive { idle, interval, probes }) = self.rnic.config().keep_alive {
@@ -244,13 +244,16 @@ impl SocketRnic {
             let listener = listening.id;
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             let accepted = match listening.socket.with(|socket| accept_with(socket, flags)) {
-                Ok(accepted) => moved_up(accepted),
+                Ok(accepted) => Guarded::from(moved_up(accepted)),
                 Err(Errno::AGAIN) => return,
                 // Of a connection that has gone meanwhile, or a signal.
                 Err(error) if is_of_one_connection(error) => continue,
                 Err(error) => {
                     let end = now + ACCEPT_PAUSE;
                     if listening.paused_until.replace(end).is_none() {
+                        if matches!(error, Errno::MFILE | Errno::NFILE) {
+                            log_shortage();
+                        }
                         tracing::warn!(%error, "accept: connections wait");
                     }
                     self.deadlines.insert((end, name));

@@ -37,6 +37,8 @@ const DESTROYED_MAX: usize = 64;
 static DESTROYED: Mutex<VecDeque<usize>> = Mutex::new(VecDeque::new());
 
 pub(super) fn make() -> Result<*mut rdma_event_channel, Errno> {
+    // The log is opened before descriptors may run out.
+    config::open_log();
     let channel = EventChannel::new()?;
     let fd = channel.events().descriptor().as_raw_fd();
     Ok(EventChannelObject::make(rdma_event_channel { fd }, Mutex::new(ChannelState::Open(channel)))
@@ -129,7 +131,10 @@ pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
     // SAFETY: the program's pointer is one of a channel.
     let own = guard::event(|| unsafe {
         // One that was destroyed has no descriptor.
-        events(channel).map_or(Ok(0), |events| inherit::take_over(&events).map(|()| 0))
+        events(channel).map_or(Ok(0), |channel| {
+            inherit::take_over(&channel)?;
+            channel.events().check_descriptor().map(|()| 0)
+        })
     });
     if own != 0 {
         return -1;

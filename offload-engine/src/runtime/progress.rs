@@ -1,48 +1,44 @@
-//! A background thread for a core that its consumers drive while they wait or poll.
+//! Background thread of a core that its consumers drive while they wait or poll.
 //!
-//! The thread runs the loop only when nobody else does. Consumers leave their mark in [`Presence`]: threads that wait
-//! are counted, and so are polls. While there are any, the thread dozes: it looks again every [`DOZE`], and the
+//! The thread runs the loop while no consumer does. Consumers are recorded in [`Presence`]: threads that wait are
+//! counted, and so are polls. While there are any, the thread dozes: it checks again every [`DOZE`], and the
 //! descriptors that wake the loop do not wake it. Otherwise it sleeps on them as any other sleeper.
 //!
-//! While the thread sleeps on the descriptors, each post is sent at once by whoever posts. A consumer that posts large
-//! messages one after the other without a poll would then send each by itself. So after [`POSTS_MIN`] posts within one
-//! sleep, in which nothing has arrived, the thread dozes too, and has what waits sent whenever it wakes.
+//! While the thread sleeps on the descriptors, each post is sent at once by the thread that posts. A consumer that
+//! posts large messages one after the other without a poll would then send each by itself. So after [`POSTS_MIN`] posts
+//! within one sleep, in which nothing has arrived, the thread dozes too, and flushes waiting posts whenever it wakes.
 //!
 //! So a consumer that polls or waits has no thread hop and no competitor for its CPU; a consumer that computes, or that
 //! polls memory, is served by the thread after one [`DOZE`] at the latest. [`Presence::request`] ends the doze at once:
-//! a consumer is about to sleep where this library cannot see it.
+//! a consumer is about to sleep in a system call of its own.
 //!
-//! The thread also makes the callbacks that no consumer's thread is to make within its calls
-//! ([`Monitor::with_attendant`]).
+//! The thread also calls the callbacks that consumers' threads must not call within their calls
+//! ([`Monitor::with_progress_thread`]).
 
 use std::io;
 
-use offload_engine::{
+use super::{Monitor, Passive, Urgency};
+use crate::{
     engine::doorbell::{Doorbell, Sleep},
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
-use super::{
-    Urgency,
-    monitor::{Monitor, Passive},
-};
-
 /// Interval at which a dozing thread checks whether it is needed.
 const DOZE: Duration = Duration::from_millis(1);
 
-/// Polls within a [`DOZE`] that stand for a consumer that goes on polling.
+/// Polls within a [`DOZE`] by which a consumer counts as one that goes on polling.
 const POLLS_MIN: u64 = 4;
 
-/// Posts that may wait, within a [`DOZE`] or a sleep on the descriptors, that stand for a consumer that goes on
+/// Posts that may wait, within a [`DOZE`] or a sleep on the descriptors, by which a consumer counts as one that goes on
 /// posting.
 const POSTS_MIN: u64 = 8;
 
-/// Checks without polls for which a consumer that goes on posting counts as one that polls: it posts what its queue
-/// takes, which may last some milliseconds, and polls again.
+/// Checks without polls for which a consumer that goes on posting counts as one that polls: it posts until its queue is
+/// full, which may last some milliseconds, and polls again.
 const POSTING_DOZES_MAX: u32 = 4;
 
-/// The counters of a [`Presence`] at the last check.
+/// Counters of a [`Presence`] at the last check.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     polls: u64,
@@ -51,19 +47,20 @@ struct Seen {
     dozes_without_polls: u32,
 }
 
-/// Who drives the core.
+/// Thread that drives the core.
 enum Driver {
-    /// A consumer that polls or waits.
+    /// That of a consumer that polls or waits.
     Consumer,
-    /// A consumer posts one request after the other, and nothing arrives: what waits is sent once in a [`DOZE`].
+    /// None: a consumer posts one request after the other, and nothing arrives. Waiting posts are sent once per
+    /// [`DOZE`].
     Poster,
     /// None that is seen, unless one is in a call at this moment.
     Unseen,
-    /// None: one is about to sleep.
-    Nobody,
+    /// None: a consumer is about to sleep.
+    None,
 }
 
-/// Which consumers drive the core.
+/// Record of the consumers that drive a core.
 #[derive(Debug)]
 pub struct Presence {
     /// Threads that wait, and drive the core meanwhile.
@@ -71,14 +68,14 @@ pub struct Presence {
     polls: AtomicU64,
     /// Posts that may wait.
     posts: AtomicU64,
-    /// The thread sleeps on the descriptors: so many posts end that. 0 while it does not.
+    /// Count of posts that ends the sleep of the thread on the descriptors; 0 while it does not sleep there.
     relief: AtomicU64,
     is_requested: AtomicBool,
     doorbell: Doorbell,
 }
 
 impl Presence {
-    /// Nobody is there.
+    /// A record without consumers.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -93,13 +90,14 @@ impl Presence {
         })
     }
 
-    /// A consumer has polled. If there was something to do it may have taken long, and stands for several polls.
+    /// Records a poll by a consumer. A `busy` one, which found something to do, may have taken long and counts as
+    /// several.
     #[inline]
     pub fn polled(&self, busy: bool) {
         self.polls.fetch_add(if busy { POLLS_MIN } else { 1 }, Ordering::Relaxed);
     }
 
-    /// A consumer posts what may wait. Returns whether the thread is to be woken for it.
+    /// Records a post that may wait. Returns true if the thread is to be woken for it.
     #[inline]
     fn post(&self) -> bool {
         let posts = self.posts.fetch_add(1, Ordering::Relaxed) + 1;
@@ -107,7 +105,7 @@ impl Presence {
         relief != 0 && posts >= relief && self.relief.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Has the thread drive the core, unless somebody goes on doing so.
+    /// Has the thread drive the core, unless a consumer waits.
     #[inline]
     pub fn request(&self) {
         if !self.is_requested.load(Ordering::Relaxed) {
@@ -120,7 +118,7 @@ impl Presence {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Who drives the core; `seen` are the counts at the last check.
+    /// Thread that drives the core, by the counters since the last check, which had `seen`.
     fn driver(&self, seen: &mut Seen) -> Driver {
         let (polls, posts) =
             (self.polls.load(Ordering::Relaxed), self.posts.load(Ordering::Relaxed));
@@ -133,7 +131,7 @@ impl Presence {
         if self.has_waiters() {
             Driver::Consumer
         } else if is_requested {
-            Driver::Nobody
+            Driver::None
         } else if has_polled || has_posted && dozes_without_polls <= POSTING_DOZES_MAX {
             Driver::Consumer
         } else if has_posted {
@@ -152,35 +150,35 @@ impl Presence {
 }
 
 impl<K: Passive> Monitor<K> {
-    /// Runs `wait`, which drives the core.
-    pub fn attended<R>(&self, presence: &Presence, wait: impl FnOnce() -> R) -> R {
+    /// Runs `wait`, which drives the core, and records that a consumer waits meanwhile.
+    pub fn with_presence<R>(&self, presence: &Presence, wait: impl FnOnce() -> R) -> R {
         struct Leave<'a>(&'a Presence);
         impl Drop for Leave<'_> {
             fn drop(&mut self) {
                 self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-                // Common case: the thread waits again soon.
+                // Common case: the consumer waits again soon.
                 self.0.polls.fetch_add(POLLS_MIN, Ordering::Relaxed);
             }
         }
         presence.waiting.fetch_add(1, Ordering::Relaxed);
         let _leave = Leave(presence);
-        // The thread makes room if it sleeps on the descriptors; the ring carries the count to it.
-        self.engine_doorbell.ring();
+        // Ends the sleep of the thread on the descriptors; the ring carries the count to it.
+        self.doorbell().ring();
         wait()
     }
 
-    /// As [`Monitor::with_lazily`]. A consumer that goes on posting has what may wait sent by the thread, within a
-    /// millisecond or two.
+    /// As [`Monitor::with_lazily`]. The waiting posts of a consumer that goes on posting are sent by the thread, within
+    /// a millisecond or two.
     #[inline]
     pub fn post_lazily(&self, presence: &Presence, f: impl FnOnce(&mut K) -> Urgency) {
         self.with_lazily_unless(f, || presence.post());
     }
 
-    /// The background thread, until [`Monitor::stop`].
-    pub fn attend(&self, presence: &Presence) {
+    /// Runs the background thread, until [`Monitor::stop_progress_thread`].
+    pub fn progress_thread(&self, presence: &Presence) {
         let mut seen = Seen::default();
         while !self.is_stopping() {
-            self.deliver_attended();
+            self.deliver_of_progress_thread();
             let dozes = match presence.driver(&mut seen) {
                 Driver::Consumer => true,
                 Driver::Poster => {
@@ -192,7 +190,7 @@ impl<K: Passive> Monitor<K> {
                     // One is in a call, which may be a long one that sends.
                     None => true,
                 },
-                Driver::Nobody => !self.progress() && !self.sleep_alone(presence),
+                Driver::None => !self.progress() && !self.sleep_alone(presence),
             };
             if dozes {
                 presence.doze(|| self.is_stopping());
@@ -201,22 +199,23 @@ impl<K: Passive> Monitor<K> {
         self.deliver_of_loop();
     }
 
-    /// Has [`Monitor::attend`] return.
-    pub fn end_attendance(&self, presence: &Presence) {
+    /// Stops the background thread.
+    pub fn stop_progress_thread(&self, presence: &Presence) {
         self.stop();
-        self.engine_doorbell.ring();
+        self.doorbell().ring();
         presence.doorbell.ring();
     }
 
-    /// Sleeps as [`Monitor::wait`] does with manual progress, until a consumer waits. Returns whether it could: there
-    /// is one sleeper.
+    /// Sleeps as [`Monitor::wait`] does with manual progress, until a consumer waits. Returns false if another thread
+    /// sleeps so.
     fn sleep_alone(&self, presence: &Presence) -> bool {
         if !self.enter_sleep() {
             return false;
         }
         let posts = presence.posts.load(Ordering::Relaxed);
         presence.relief.store(posts + POSTS_MIN, Ordering::Relaxed);
-        let is_news = || presence.has_waiters() || self.is_stopping() || self.is_due_attended();
+        let is_news =
+            || presence.has_waiters() || self.is_stopping() || self.is_due_for_progress_thread();
         self.sleep_unless(None, false, |_| is_news());
         presence.relief.store(0, Ordering::Relaxed);
         self.leave_sleep();
@@ -232,14 +231,12 @@ mod tests {
         vec::Vec,
     };
 
-    use offload_engine::{engine::Callback, time};
-
     use super::*;
-    use crate::node::Progress;
+    use crate::{engine::Callback, runtime::Progress, time};
 
     const LIMIT: Duration = Duration::from_secs(60);
 
-    /// A core that notes which thread has sent what was posted.
+    /// Core that records the thread that has sent each post.
     #[derive(Default)]
     struct Posts {
         waiting: usize,
@@ -284,10 +281,8 @@ mod tests {
         }
     }
 
-    // A consumer that posts what its queue takes, and polls then, is left alone for some checks; one that only posts is
-    // helped; one of which nothing is seen may sleep.
     #[test]
-    fn who_drives_the_core() {
+    fn driver_follows_polls_posts_and_requests() {
         let presence = Presence::new().unwrap();
         let mut seen = Seen::default();
         (0..POLLS_MIN).for_each(|_| presence.polled(false));
@@ -307,20 +302,19 @@ mod tests {
         assert!(matches!(presence.driver(&mut seen), Driver::Unseen));
         presence.polled(true);
         presence.request();
-        assert!(matches!(presence.driver(&mut seen), Driver::Nobody));
+        assert!(matches!(presence.driver(&mut seen), Driver::None));
         assert!(matches!(presence.driver(&mut seen), Driver::Unseen));
     }
 
-    // Nobody polls. While the thread sleeps, each post is sent by whoever posts; one that follows many of them wakes
-    // the thread, which sends it.
+    // While the thread sleeps, each post is sent by the thread that posts.
     #[test]
-    fn a_consumer_that_goes_on_posting_is_served_by_the_thread() {
+    fn repeated_posts_without_polls_are_sent_by_the_background_thread() {
         let bell = Arc::new(Doorbell::new().unwrap());
         let core = Posts::default();
         let node = Arc::new(Monitor::new(core, bell, None, Duration::ZERO, Progress::Manual));
         let presence = Arc::new(Presence::new().unwrap());
         let (of_thread, its_presence) = (node.clone(), presence.clone());
-        let attends = thread::spawn(move || of_thread.attend(&its_presence));
+        let background = thread::spawn(move || of_thread.progress_thread(&its_presence));
         let post = || {
             node.post_lazily(&presence, |core| {
                 core.waiting += 1;
@@ -334,10 +328,11 @@ mod tests {
         (1..POSTS_MIN).for_each(|_| post());
         assert_eq!(sent(), [thread::current().id(); POSTS_MIN as usize - 1]);
         post();
-        // Looked at without a call that would send it.
-        until("the last is sent", || node.look_at(|core| core.sent.len()) == POSTS_MIN as usize);
-        assert_eq!(sent().pop(), Some(attends.thread().id()));
-        node.end_attendance(&presence);
-        attends.join().unwrap();
+        // Checked without a call that would send it.
+        let is_sent = || node.with_core(|core, _| core.sent.len()) == POSTS_MIN as usize;
+        until("the last is sent", is_sent);
+        assert_eq!(sent().pop(), Some(background.thread().id()));
+        node.stop_progress_thread(&presence);
+        background.join().unwrap();
     }
 }

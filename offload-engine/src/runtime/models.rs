@@ -1,23 +1,20 @@
-//! Every interleaving of a node's threads, up to a number of pre-emptions. `tests/loom` runs them.
+//! Models of the threads of a core: every interleaving, up to a number of preemptions. `tests/loom` runs them.
 //!
-//! The threads, the lock, the condition, the doorbell and the callbacks' queue are the node's own; only the
-//! core is a model. A lost wake-up shows as a deadlock: every thread left waits for another.
+//! Threads, lock, condition, doorbell and queues are those of the runtime; only the core is a model. A lost wake-up is
+//! a deadlock: every thread left waits for another.
 
 use std::{boxed::Box, io, sync::Arc, vec, vec::Vec};
 
 use loom::thread;
-use offload_engine::{
+
+use super::{Monitor, Passive, Progress, Urgency};
+use crate::{
     engine::{Callback, doorbell::Doorbell},
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
-};
-
-use super::{
-    Progress, Urgency,
-    monitor::{Monitor, Passive},
 };
 
 /// A core that is nothing but what its threads must not miss.
@@ -101,14 +98,14 @@ fn engine(node: &Arc<Node>) -> thread::JoinHandle<()> {
 
 fn stop(node: &Node, engine: thread::JoinHandle<()>) {
     node.stop();
-    node.engine_doorbell.ring();
+    node.doorbell().ring();
     engine.join().unwrap();
 }
 
 /// The host stack says something, as `SocketPort` and `HostPort` do.
 fn say(node: &Node, inbox: &AtomicUsize) {
     inbox.fetch_add(1, Ordering::Release);
-    node.engine_doorbell.ring();
+    node.doorbell().ring();
 }
 
 fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {

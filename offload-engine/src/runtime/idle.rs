@@ -1,34 +1,35 @@
-//! What a loop does that finds nothing.
+//! Idle strategy of a loop: spin, yield, sleep.
 
-use offload_engine::{
+use crate::{
     sync::yield_now,
     time::{Duration, Instant},
 };
 
 /// Idle iterations before the thread yields: a few microseconds, within which an expected answer may come.
 const IDLE_POLLS: u32 = 32;
-/// Away for so long, a loop that let others go first has made room for one: it comes back sooner otherwise.
+/// A yield that takes so long has given the CPU to another thread.
 const CROWDED: Duration = Duration::from_micros(2);
 
-/// What an idle loop does: it polls; after [`IDLE_POLLS`] it yields the CPU before each poll; after the time to spin it
+/// Idle loop: it polls; after [`IDLE_POLLS`] it yields the CPU before each poll; after the time to spin it
 /// sleeps. If another thread needs the CPU, which shows in how long a yield takes, it yields from the first idle
 /// iteration on.
 #[derive(Default)]
 pub(super) struct Idle {
     since: Option<Instant>,
     polls: u32,
-    /// When the loop let others go, and whether one did.
+    /// Time of the last yield.
     yielded: Option<Instant>,
+    /// True if another thread took the CPU then.
     crowded: bool,
 }
 
 impl Idle {
-    /// There was something to do.
+    /// The loop found something to do.
     pub(super) fn end(&mut self) {
         (self.since, self.polls, self.yielded) = (None, 0, None);
     }
 
-    /// Nothing to do at `now`. Returns whether to look again, or to sleep.
+    /// The loop found nothing to do at `now`. Returns true if it polls again, false if it sleeps.
     pub(super) fn poll_on(&mut self, now: Instant, spin: Duration) -> bool {
         if let Some(yielded) = self.yielded.take() {
             self.crowded = now - yielded >= CROWDED;
@@ -51,10 +52,8 @@ impl Idle {
 mod tests {
     use super::*;
 
-    // Vain polls go on for the time to spin; others have the processor at first after some, and at once when one of
-    // them was seen to want it, until it comes back quickly.
     #[test]
-    fn an_idle_loop_makes_room_and_sleeps() {
+    fn idle_loop_yields_earlier_on_a_contended_cpu_and_sleeps_after_the_spin_time() {
         let spin = Duration::from_micros(50);
         let mut idle = Idle::default();
         let mut now = Instant::from_micros(7);

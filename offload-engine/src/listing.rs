@@ -1,16 +1,15 @@
-//! A connection or listener as monitoring sees it: one row each, as `ss` has it, and where its data path is, as
-//! Windows has it.
+//! Rows of connections and listeners for monitoring: states by the names of `ss`, places of data paths by those of
+//! Windows.
 
 use core::{fmt, net::SocketAddr};
 
-use offload_engine::{
+use crate::{
     chimney::client::{OffloadHandle, UploadReason},
     status::NdisStatus,
     tcp::TcpPhase,
 };
-use smoltcp::socket::tcp::State;
 
-/// A state of RFC 9293 §3.3.2, by the name that ss gives it.
+/// State of RFC 9293 §3.3.2.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SocketState {
     /// LISTEN.
@@ -38,7 +37,7 @@ pub enum SocketState {
 }
 
 impl SocketState {
-    /// The name in the State column of `ss`.
+    /// Returns the name in the State column of `ss`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Listen => "LISTEN",
@@ -57,7 +56,7 @@ impl SocketState {
 }
 
 impl SocketState {
-    /// The state of that number in the kernel's TCP_INFO.
+    /// Returns the state with this number in the kernel's TCP_INFO.
     pub const fn of_kernel(number: u8) -> Self {
         match number {
             1 => Self::Established,
@@ -71,24 +70,6 @@ impl SocketState {
             10 => Self::Listen,
             11 => Self::Closing,
             _ => Self::Closed,
-        }
-    }
-}
-
-impl From<State> for SocketState {
-    fn from(state: State) -> Self {
-        match state {
-            State::Closed => Self::Closed,
-            State::Listen => Self::Listen,
-            State::SynSent => Self::SynSent,
-            State::SynReceived => Self::SynReceived,
-            State::Established => Self::Established,
-            State::FinWait1 => Self::FinWait1,
-            State::FinWait2 => Self::FinWait2,
-            State::CloseWait => Self::CloseWait,
-            State::Closing => Self::Closing,
-            State::LastAck => Self::LastAck,
-            State::TimeWait => Self::TimeWait,
         }
     }
 }
@@ -108,19 +89,19 @@ impl From<TcpPhase> for SocketState {
     }
 }
 
-/// The location of a connection's data path, by the names of Windows' Offload State column.
+/// Location of a connection's data path, by the names of Windows' Offload State column.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum OffloadState {
-    /// With the host stack.
+    /// In the host stack.
     InHost,
-    /// Being handed down.
+    /// Moving from the host stack to the target.
     Offloading,
-    /// With the target.
+    /// In the target.
     Offloaded,
-    /// On its way back to the host.
+    /// Moving from the target to the host stack.
     Uploading,
-    /// With the kernel's TCP: a socket, which stays there.
+    /// In the kernel's TCP, for life.
     Kernel,
 }
 
@@ -130,12 +111,12 @@ impl fmt::Display for OffloadState {
     }
 }
 
-/// Why a hand-over was not done.
+/// Reason of a hand-over that was not done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// The status that the target returned.
+    /// Status that the target has returned.
     Target(NdisStatus),
-    /// Why the host has not begun it, or not completed it.
+    /// Reason for which the host has not begun it, or not completed it.
     Host(&'static str),
 }
 
@@ -148,39 +129,38 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// How a connection has moved between host and target.
+/// Moves of a connection between host and target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Moves {
-    /// Times that the target has taken it over.
+    /// Completed offloads.
     pub offloads: u32,
-    /// Times that the host has taken it back from the target.
+    /// Completed uploads.
     pub uploads: u32,
-    /// Why the target last wanted it uploaded; `None`: it never did.
+    /// Reason of the last upload that the target has requested; `None`: it has requested none.
     pub last_upload_reason: Option<UploadReason>,
-    /// Hand-overs, either way, that were not done.
+    /// Hand-overs, in either direction, that were not done.
     pub refusals: u32,
-    /// Why the last one was not.
+    /// Reason of the last of them.
     pub last_refusal: Option<Refusal>,
 }
 
-/// A connection or a listener.
+/// Row of a connection or of a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionRow {
-    /// Its name within the node; a listener's comes from the same numbers.
+    /// Name within the node. Connections and listeners share one sequence of names.
     pub handle: OffloadHandle,
-    /// Our end. An unspecified address: all of the node's.
+    /// Local address. Unspecified: all addresses of the node.
     pub local: SocketAddr,
-    /// The peer's end; `None` of a listener.
+    /// Address of the peer; `None` for a listener.
     pub remote: Option<SocketAddr>,
-    /// State; of an offloaded connection `None`: the target knows.
+    /// State; `None` for an offloaded connection, whose state the target has.
     pub state: Option<SocketState>,
-    /// Where its data path is.
+    /// Location of its data path.
     pub offload: OffloadState,
-    /// Bytes received that the client has not taken; handshakes under way of a listener. `None` as for
-    /// `state`.
+    /// Received bytes that the client has not taken; for a listener, handshakes in progress. `None` as for `state`.
     pub recv_q: Option<usize>,
-    /// Bytes sent that the peer has not acknowledged; a listener's backlog. `None` as for `state`.
+    /// Sent bytes that the peer has not acknowledged; for a listener, its backlog. `None` as for `state`.
     pub send_q: Option<usize>,
-    /// How it has moved.
+    /// Its moves.
     pub moves: Moves,
 }

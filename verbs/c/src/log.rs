@@ -1,0 +1,83 @@
+//! File of the log, which outlives what a program does to descriptors.
+//!
+//! The file stays open. If the program has closed its descriptor, or none was left to open it, each line opens the file
+//! by its path. If none is left for that either, a thread with a table of descriptors of its own writes the line.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Write},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use offload_engine::{
+    descriptor::{Guarded, moved_up},
+    thread,
+};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// A log that is appended to.
+#[derive(Debug)]
+pub(crate) struct LogFile {
+    /// Absolute: the program may change its directory.
+    path: PathBuf,
+    /// With device and inode.
+    open: Option<(Guarded<File>, (u64, u64))>,
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).open(path)
+}
+
+fn inode(file: &File) -> Option<(u64, u64)> {
+    file.metadata().ok().map(|it| (it.dev(), it.ino()))
+}
+
+impl LogFile {
+    /// The log at `path`; without it if it cannot be opened.
+    pub(crate) fn new(path: &Path) -> Self {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+        let opened = open(&path).ok().map(|file| File::from(moved_up(file.into())));
+        let open = opened.and_then(|file| inode(&file).map(|inode| (file.into(), inode)));
+        Self { path, open }
+    }
+
+    /// The open file, if its number still belongs to it.
+    fn intact(&self) -> Option<&File> {
+        let (file, inode_at_open) = self.open.as_ref()?;
+        (inode(file) == Some(*inode_at_open)).then_some(file)
+    }
+}
+
+impl Write for &LogFile {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if let Some(mut file) = self.intact() {
+            return file.write(line);
+        }
+        match open(&self.path) {
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                write_apart(self.path.clone(), line.to_vec())?;
+                Ok(line.len())
+            }
+            file => file?.write(line),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Appends a line on a thread that has a copy of the table of descriptors, in which one number is made free.
+fn write_apart(path: PathBuf, line: Vec<u8>) -> io::Result<()> {
+    let run = move || {
+        // SAFETY: the thread uses no descriptor that another part of the process has opened or closes.
+        unsafe {
+            unshare_unsafe(UnshareFlags::FILES)?;
+            // The number stays open in the table of the process.
+            rustix::io::close(0);
+        }
+        open(&path)?.write_all(&line)
+    };
+    thread::start("flue-log", run)?.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+}
