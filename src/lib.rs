@@ -18,7 +18,12 @@ pub use flue_control as control;
 pub use flue_network::{self as net, environment, namespace};
 pub use flue_report::{self as report, failure, table, units};
 
-/// Its example compiles.
+/// Examples of the front page.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Examples of the guide for Rust.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/libraries/rust.md")]
+struct RustGuide;

@@ -6,6 +6,8 @@ mod limits;
 mod modules;
 #[path = "tidy/mutants.rs"]
 mod mutants;
+#[path = "tidy/prose.rs"]
+mod prose;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -607,7 +609,7 @@ fn section<'a>(text: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
 
 #[test]
 fn the_chimneys_document_has_every_status_and_its_tests() {
-    let file = "docs/chimney.md";
+    let file = "docs/reference/chimney.md";
     let text = fs::read_to_string(root().join(file)).unwrap();
     let rows = section(&text, "Statuses");
     let functions = test_functions();
@@ -639,7 +641,7 @@ fn fields(text: &str, structure: &str) -> Vec<String> {
     lines.filter_map(|line| Some(line.split_once(':')?.0.to_owned())).collect()
 }
 
-/// Structures whose members `docs/chimney.md` has a table of.
+/// Structures whose members `docs/reference/chimney.md` has a table of.
 const STATE: [&str; 9] = [
     "NeighborConst",
     "NeighborCached",
@@ -654,7 +656,7 @@ const STATE: [&str; 9] = [
 
 #[test]
 fn the_chimneys_document_has_every_variable() {
-    let file = "docs/chimney.md";
+    let file = "docs/reference/chimney.md";
     let text = fs::read_to_string(root().join(file)).unwrap();
     let state = fs::read_to_string(root().join("offload-engine/src/state.rs")).unwrap();
     let known: Vec<String> = STATE.iter().flat_map(|structure| fields(&state, structure)).collect();
@@ -735,7 +737,7 @@ fn is_defined(path: &str, sources: &[(String, String)]) -> bool {
 
 #[test]
 fn every_entry_point_of_the_chimney_has_its_counterpart_and_a_test() {
-    let file = "docs/chimney.md";
+    let file = "docs/reference/chimney.md";
     let text = fs::read_to_string(root().join(file)).unwrap();
     let mut rows = section(&text, "Every entry point");
     rows.retain(|cells| !cells[0].starts_with("**") && cells[0] != "NDIS");

@@ -28,7 +28,7 @@
 //!    line of JSON.
 //! 3. Add a contestant with `Job::Yardstick` to the groups in `catalog` that it is compared in; a new kind of program
 //!    also needs a `System`, which has its colour in `page/style.css`.
-//! 4. Add a test to `tests/baseline.rs` of the workspace, and a sentence to `docs/bench.md`.
+//! 4. Add a test to `tests/baseline.rs` of the workspace, and a sentence to `docs/tools/perf.md`.
 //!
 //! An external program is a `Job` instead, with its command line and parser in `tools` and a check in `found`.
 #![forbid(unsafe_code)]

@@ -4,7 +4,7 @@
  * elsewhere are defined here with the sizes that they have there: ULONG has 32 bits. SOCKADDR is Linux's. What is new
  * here begins with FlueNdk, at the end: how an adapter is opened and closed.
  *
- * docs/ndk.md has the statuses of each function, the decisions where the documents are silent, and how a program is
+ * docs/libraries/ndkpi.md has the statuses of each function, the decisions where the documents are silent, and how a program is
  * linked.
  */
 #ifndef FLUE_NDKPI_H
@@ -552,7 +552,7 @@ NDKPI_ASSERT(offsetof(NDK_LOGICAL_ADDRESS_MAPPING, AdapterPageArray) == 16, "NDK
 
 /* Opens an adapter, as OPEN_NDK_ADAPTER_HANDLER does.
  *
- * Configuration is JSON; docs/ndk.md has its members. NULL, "" and "{}" open an adapter on the kernel's TCP sockets;
+ * Configuration is JSON; docs/libraries/ndkpi.md has its members. NULL, "" and "{}" open an adapter on the kernel's TCP sockets;
  * {"node": {"tap": "flue0", "addresses": ["10.77.0.2/24"]}} opens one on a TAP, in the network namespace of the calling
  * thread.
  *

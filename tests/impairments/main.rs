@@ -1,7 +1,7 @@
 //! flue and the kernel in the same weather: a `flue wire` lies between two hosts, and kernel pairs and flue
 //! pairs are measured over it by turns.
 //!
-//! `docs/wire.md` has the commands. What is measured is written to `docs/measurements/impaired-throughput.txt`.
+//! `docs/tools/wire.md` has the commands. What is measured is written to `docs/measurements/impaired-throughput.txt`.
 //!
 //! | module | gives |
 //! |---|---|

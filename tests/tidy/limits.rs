@@ -1,5 +1,5 @@
-//! The limits in documents are those of the code: `docs/limits.md` against the constants, and sentences of other
-//! documents against `docs/limits.md`.
+//! The limits in documents are those of the code: `docs/reference/limits.md` against the constants, and sentences of
+//! other documents against `docs/reference/limits.md`.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs};
 
@@ -11,7 +11,7 @@ use rdma_over_tcp::rnic::{Capabilities, Limits};
 use super::{files, root};
 
 /// The document.
-const FILE: &str = "docs/limits.md";
+const FILE: &str = "docs/reference/limits.md";
 
 /// A limit in base units.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -255,33 +255,58 @@ fn the_limits_document_says_what_the_constants_say() {
 
 /// Sentences that state limits, with the constant in place of its value. Values of size, time and rate have their unit.
 const SENTENCES: &[(&str, &[&str])] = &[
-    ("README.md", README),
-    ("docs/architecture.md", ARCHITECTURE),
-    ("docs/chimney.md", CHIMNEY),
-    ("docs/perf.md", PERF),
-    ("docs/ss.md", SS),
-    ("docs/tcp.md", TCP),
-    ("docs/wire.md", WIRE),
+    ("docs/contributing/architecture.md", ARCHITECTURE),
+    ("docs/reference/chimney.md", CHIMNEY),
+    ("docs/guide/transports.md", TRANSPORTS),
+    ("docs/guide/verbs-tap.md", VERBS_TAP),
+    ("docs/libraries/rust.md", RUST),
+    ("docs/reference/json.md", JSON),
+    ("docs/reference/verbs.md", VERBS),
+    ("docs/tools/perf.md", PERF),
+    ("docs/tools/serve.md", SERVE),
+    ("docs/tools/ss.md", SS),
+    ("docs/reference/tcp.md", TCP),
+    ("docs/tools/wire.md", WIRE),
 ];
 
-const README: &[&str] = &[
-    "| offloaded connections | {OffloadCapabilities::connections_max} |",
-    "| MTU | {host_stack::host::MTU_MIN} to {offload_engine::link::MTU_MAX} |",
-    "| addresses of a node | {host_stack::host::ADDRESSES_MAX} |",
-    "| super-segment | a frame of {offload-engine/src/link/vnet.rs::TSO_FRAME_BYTES_MAX} bytes |",
-    "| queues of a TAP | {offload_engine::link::TAP_QUEUES_MAX} |",
-    "| socket buffer | {host_stack::host::BUFFER_RANGE.start()} to {host_stack::host::BUFFER_RANGE.end()}, default \
-     {HostConfig::receive_buffer} |",
-    "default {HostConfig::receive_buffer} that grow to {tcp::Config::rcv_wnd_max} |",
-    "in at most {tcp::Config::reassembly_gaps_max} gaps |",
-    "| queue pairs; regions | {Capabilities::max_qp_count}; {Capabilities::max_mr_count} |",
-    "| a request | {Limits::transfer_bytes_max}, {Limits::send_sges_max} SGEs; \
-     inline {Limits::inline_bytes_max} bytes |",
-    "| requests outstanding | {Limits::send_depth_max} a queue |",
-    "| reads outstanding | {Limits::ord_max} each way |",
-    "| private data | {Limits::private_data_max} bytes |",
-    "close the peer's window at {host_stack::stream::RECEIVE_QUEUE_BYTES_MAX}.",
-    "{flue_network::plumb::TXQUEUELEN_DEFAULT} on a TAP that the node makes",
+const RUST: &[&str] =
+    &["close the peer's window at {host_stack::stream::RECEIVE_QUEUE_BYTES_MAX}."];
+
+const TRANSPORTS: &[&str] = &[
+    "its own: `--addr IP/PREFIX`, at most {host_stack::host::ADDRESSES_MAX} |",
+    "{offload-engine/src/socket.rs::PIECES_MAX} slices per call, up to \
+     {rdma-over-tcp/src/transport/sockets/stream.rs::QUEUE_BYTES_MAX} ahead of the kernel",
+    "messages of up to {rdma_over_tcp::rnic::COPY_ASIDE_MAX}, are copied",
+    "for {rdma-over-tcp/src/rnic/queues/qp.rs::WAITING_BYTES_MAX}, or for",
+    "up to {rdma-over-tcp/src/transport/sockets/core.rs::RECEIVE_BYTES} per call to one buffer",
+    "queries epoll every {rdma-over-tcp/src/transport/sockets/core.rs::HOT_POLLS}th time",
+    "nothing in {rdma-over-tcp/src/transport/sockets/core.rs::HOT_MISSES_MAX} passes",
+    "awaited for up to {rdma-over-tcp/src/transport/sockets/core.rs::FIN_WAIT_MAX} |",
+    "keep-alive probes after {rdma_over_tcp::rnic::KEEP_ALIVE_IDLE}, every \
+     {rdma_over_tcp::rnic::KEEP_ALIVE_INTERVAL}, three",
+    "pauses for {rdma-over-tcp/src/transport/sockets/core/opening.rs::ACCEPT_PAUSE} and logs",
+    "{flue_network::plumb::TXQUEUELEN_DEFAULT} on a TAP that the node creates",
+    "opens up to {offload_engine::link::TAP_QUEUES_MAX} queues",
+];
+
+const VERBS_TAP: &[&str] = &[
+    "waits up to {verbs/core/src/device.rs::LINGER_LIMIT} for FINs",
+    "in shared memory, up to {node/src/launched/table.rs::CONNECTIONS_MAX}.",
+];
+
+const VERBS: &[&str] = &["After {verbs/c/src/config.rs::END_WAIT} without progress"];
+
+const SERVE: &[&str] = &[
+    "At most {src/cmd/serve/mod.rs::CONNECTIONS_MAX} connections are open at once",
+    "default: {ListenerConfig::backlog}. On a node, further SYNs",
+    "default: {ListenerConfig::requests_max}. One more resets",
+];
+
+const JSON: &[&str] = &[
+    "at most {control/src/lib.rs::ROWS_MAX} connections after that handle",
+    "or after {control/src/lib.rs::MOVE_LIMIT} |",
+    "A request has {control/src/lib.rs::REQUEST_BYTES_MAX} and {control/src/lib.rs::REQUEST_LIMIT}, \
+     a response {control/src/lib.rs::ANSWER_LIMIT}.",
 ];
 
 const ARCHITECTURE: &[&str] = &[
@@ -321,21 +346,21 @@ const CHIMNEY: &[&str] = &[
 ];
 
 const PERF: &[&str] = &[
-    "size of a message, 1 B to {src/cmd/perf/kind.rs::SIZE_MAX_BYTES};",
-    "connections, 1 to {src/cmd/perf/mod.rs::CONNECTIONS_MAX} |",
-    "requests under way on each, 1 to {src/cmd/perf/mod.rs::DEPTH_MAX}; requests posted before the doorbell is rung, \
-     1 to {src/cmd/perf/mod.rs::POST_LIST_MAX} |",
-    "queues of the TAP, 1 to {offload_engine::link::TAP_QUEUES_MAX},",
-    "silent for {src/cmd/perf/phase.rs::SILENCE_MAX} ",
+    "Messages are 1 B to {src/cmd/perf/kind.rs::SIZE_MAX_BYTES}, connections 1 to \
+     {src/cmd/perf/mod.rs::CONNECTIONS_MAX} (`-q`), requests outstanding on each 1 to \
+     {src/cmd/perf/mod.rs::DEPTH_MAX} (`-t`), and requests posted per doorbell 1 to \
+     {src/cmd/perf/mod.rs::POST_LIST_MAX} (`--post-list`).",
+    "A TAP has up to {offload_engine::link::TAP_QUEUES_MAX} queues",
+    "silent for {src/cmd/perf/phase.rs::SILENCE_MAX}.",
     "JSON objects of at most {src/cmd/perf/message.rs::MESSAGE_BYTES_MAX} bytes",
 ];
 
 const SS: &[&str] = &[
-    "at most {control/src/lib.rs::ROWS_MAX} connections behind that handle",
-    "or after {control/src/lib.rs::MOVE_LIMIT} |",
+    "waits for up to {control/src/lib.rs::CLIENTS_MAX} clients",
     "A request has {control/src/lib.rs::REQUEST_BYTES_MAX} and {control/src/lib.rs::REQUEST_LIMIT}, \
-     an answer {control/src/lib.rs::ANSWER_LIMIT} to be taken",
-    "holds the node for {control/src/lib.rs::LOOK_MAX} connections at a time",
+     a response {control/src/lib.rs::ANSWER_LIMIT}.",
+    "locks the node for {control/src/lib.rs::LOOK_MAX} connections at a time",
+    "default: {host_stack::socket::AUTO_OFFLOAD_BYTES} in one direction",
 ];
 
 const TCP: &[&str] = &[
@@ -358,10 +383,10 @@ const TCP: &[&str] = &[
 ];
 
 const WIRE: &[&str] = &[
-    "lets 1 to {offload_engine::link::REORDER_DISTANCE_MAX} later frames pass, \
+    "by 1 to {offload_engine::link::REORDER_DISTANCE_MAX} later frames, \
      at most for {offload_engine::link::REORDER_HOLD_MAX} |",
     "Limits: {offload-engine/src/link/impair/lane.rs::HELD_FRAMES_MAX} frames or \
-     {offload-engine/src/link/impair/lane.rs::HELD_BYTES_MAX} on their way in each direction, \
+     {offload-engine/src/link/impair/lane.rs::HELD_BYTES_MAX} in flight in each direction, \
      delay {flue_node::units::DELAY_MAX}, jitter",
 ];
 

@@ -491,14 +491,14 @@ fn modules_import_what_lies_below() {
     }
 }
 
-/// `docs/architecture.md` has a row for each library.
+/// `docs/contributing/architecture.md` has a row for each library.
 #[test]
 fn the_document_has_the_order() {
-    let text = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
+    let text = fs::read_to_string(root().join("docs/contributing/architecture.md")).unwrap();
     for layers in LIBRARIES {
         let library = layers.sources.trim_end_matches("/src/");
         let row = format!("| `{library}` | `{}` |", layers.order.join(" < "));
-        assert!(text.contains(&row), "docs/architecture.md has not the row\n{row}");
+        assert!(text.contains(&row), "docs/contributing/architecture.md has not the row\n{row}");
     }
 }
 

@@ -14,7 +14,7 @@ pub(crate) struct Difference {
     pub(crate) options: &'static str,
     /// Parts of the report by which the failure is recognized.
     evidence: &'static [&'static str],
-    /// Reason, for the table of docs/verbs.md.
+    /// Reason, for the table of docs/measurements/verbs-programs.md.
     pub(crate) reason: &'static str,
     /// True if the server listens at a TCP port of the kernel, too, after it listens by RDMA.
     pub(crate) listens_by_tcp: bool,

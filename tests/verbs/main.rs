@@ -2,8 +2,8 @@
 //! of its two ends and what they must say; the launcher itself; the loader's view of the library; and another release
 //! of Debian.
 //!
-//! `tests/verbs/run` installs the programs and makes the table of docs/verbs.md. Without a program its test says so and
-//! passes, but fails in CI.
+//! `tests/verbs/run` installs the programs and writes docs/measurements/verbs-programs.md. Without a program its test
+//! reports that and passes, but fails in CI.
 
 mod addresses;
 mod differences;

@@ -1,4 +1,4 @@
-//! What tests have seen, for the table of docs/verbs.md: `tests/verbs/table` puts the files together.
+//! Results of tests, for docs/measurements/verbs-programs.md: `tests/verbs/table` combines the files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -20,7 +20,7 @@ pub(crate) struct Row {
     pub(crate) server_ends: bool,
     /// Where it is tested but in `tests/verbs/run`, which tests everything.
     pub(crate) in_ci: InCi,
-    /// Where the client says its result, for the table of docs/verbs.md.
+    /// Where the client says its result, for the table of docs/measurements/verbs-programs.md.
     pub(crate) result: Seen,
 }
 

@@ -12,7 +12,7 @@
 //! | `settings` | `--so_flags` |
 //! | `caller` | the same table for a caller in Rust |
 //!
-//! `docs/packetdrill.md` says how to run scripts with it.
+//! `docs/contributing/packetdrill.md` says how to run scripts with it.
 
 mod abi;
 mod caller;

@@ -1,5 +1,5 @@
-//! `--so_flags`: how the adapter under test is set up, as `key=value,key=value`. `docs/packetdrill.md` has the
-//! table of keys; [`Settings::default`] has their defaults.
+//! `--so_flags`: settings of the adapter under test, as `key=value,key=value`. `docs/contributing/packetdrill.md` has
+//! the table of keys; [`Settings::default`] has their defaults.
 
 use core::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},

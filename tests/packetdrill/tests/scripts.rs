@@ -3,7 +3,7 @@
 //! packetdrill is no Debian package, so what runs here is `interpreter`: the part of its language that these
 //! scripts use, and stricter in two ways (an outbound packet that no line expects fails the script,
 //! and so does a timestamp off by more than the tolerance). The same scripts pass under packetdrill itself;
-//! `docs/packetdrill.md` says how to run it.
+//! `docs/contributing/packetdrill.md` says how to run it.
 //!
 //! Opening comments of a script: `// modes: offload handover` (all three without it), `// flags: key=value`.
 

@@ -15,7 +15,7 @@
 //! Full lists share writes. So posts that go on leave what fills no list to the next ones; a poll sends it.
 //!
 //! A socket is closed with SO_LINGER 0 until its connection ends in order: a process that is killed resets its peers.
-//! Keep-alive finds peers that are gone. `docs/kernel-sockets.md` has the user's side.
+//! Keep-alive finds peers that are gone. `docs/guide/transports.md` is the guide.
 
 mod capture;
 mod core;
@@ -24,8 +24,3 @@ mod listening;
 mod stream;
 
 pub use self::{capture::CaptureOutput, core::SocketRnic, listening::ListeningSocket};
-
-/// The program of the user's guide.
-#[cfg(doctest)]
-#[doc = include_str!("../../../../docs/kernel-sockets.md")]
-mod guide {}

@@ -1,0 +1,293 @@
+//! Language of documents: sentences, headings and words of the front page and the guide; links and anchors of all
+//! pages.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    fs,
+    path::Path,
+};
+
+use super::{files, is_under, root};
+
+/// The front page and the guide: pages and directories.
+const GUIDE: &[&str] =
+    &["README.md", "docs/README.md", "docs/guide/", "docs/tools/", "docs/concepts/"];
+/// Words of a sentence.
+const SENTENCE_WORDS_MAX: usize = 35;
+/// Words that do not open a heading.
+const QUESTIONS: [&str; 8] = ["What", "Who", "Whose", "Which", "How", "Whether", "Where", "Why"];
+/// Words to avoid.
+const WORDS: &str = "tests/tidy/words.txt";
+/// Pages written to disk by measurements and tests.
+const GENERATED: &[&str] = &["docs/measurements/"];
+
+/// A paragraph, list item, table cell or heading, with the number of its first line.
+struct Text {
+    line: usize,
+    is_heading: bool,
+    text: String,
+}
+
+/// Inline code becomes one word, link targets and comments are removed.
+fn plain(text: &str) -> String {
+    let mut plain = String::new();
+    for (index, part) in text.split('`').enumerate() {
+        plain += if index % 2 == 0 { part } else { "CODE" };
+    }
+    let mut pieces = plain.split("](");
+    let mut without_targets = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        without_targets += piece.split_once(')').map_or("", |(_, rest)| rest);
+    }
+    without_targets
+}
+
+/// Texts of a page outside of code blocks.
+fn texts(page: &str) -> Vec<Text> {
+    let mut texts: Vec<Text> = Vec::new();
+    let mut is_code = false;
+    let mut is_open = false;
+    for (line, content) in (1..).zip(page.lines()) {
+        let content = content.trim();
+        if content.starts_with("```") {
+            is_code = !is_code;
+            is_open = false;
+        } else if is_code
+            || content.is_empty()
+            || content.starts_with("<!--")
+            || content.starts_with("![")
+        {
+            is_open = false;
+        } else if let Some(heading) = content.strip_prefix('#') {
+            let text = plain(heading.trim_start_matches('#').trim());
+            texts.push(Text { line, is_heading: true, text });
+            is_open = false;
+        } else if content.starts_with('|') {
+            for cell in
+                content.replace("\\|", "/").split('|').filter(|cell| !cell.trim().is_empty())
+            {
+                texts.push(Text { line, is_heading: false, text: plain(cell.trim()) });
+            }
+            is_open = false;
+        } else {
+            let is_number =
+                |word: &str| word.strip_suffix('.').is_some_and(|it| it.parse::<u32>().is_ok());
+            let first = content.split(' ').next().unwrap_or_default();
+            let is_item = ["-", "*", "+"].contains(&first) || is_number(first);
+            match texts.last_mut() {
+                Some(last) if is_open && !is_item => last.text = format!("{} {content}", last.text),
+                _ => {
+                    let text = if is_item { content[first.len()..].trim() } else { content };
+                    texts.push(Text { line, is_heading: false, text: text.into() });
+                }
+            }
+            is_open = true;
+        }
+    }
+    // Code and links may continue on the next line.
+    texts.iter_mut().for_each(|it| it.text = plain(&it.text));
+    texts
+}
+
+/// Sentences of a text.
+fn sentences(text: &str) -> Vec<&str> {
+    let mut sentences = Vec::new();
+    let mut start = 0;
+    for (index, end) in text.match_indices([' ']) {
+        let before = text[..index].trim_end_matches(['*', ')', '"']);
+        let opens = text[index + end.len()..].chars().next();
+        if before.ends_with(['.', '?', '!']) && opens.is_some_and(|it| !it.is_lowercase()) {
+            sentences.push(text[start..index].trim());
+            start = index;
+        }
+    }
+    sentences.push(text[start..].trim());
+    sentences
+}
+
+fn word_count(sentence: &str) -> usize {
+    sentence
+        .split_whitespace()
+        .filter(|word| word.contains(|it: char| it.is_alphanumeric()))
+        .count()
+}
+
+/// Words to avoid with their replacements.
+fn avoided(list: &str) -> impl Iterator<Item = (String, &str)> {
+    let lines = list.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| line.split_once(": ").expect(line))
+        .map(|(word, instead)| (format!(" {word} "), instead))
+}
+
+/// Lower-case words of a text, separated by single spaces.
+fn spaced(text: &str) -> String {
+    let is_of_word = |it: char| it.is_alphanumeric() || it == '-' || it == '\'';
+    let words: Vec<&str> =
+        text.split(|it: char| !is_of_word(it)).filter(|it| !it.is_empty()).collect();
+    format!(" {} ", words.join(" ").to_lowercase())
+}
+
+fn is_guide(file: &str) -> bool {
+    is_under(file, GUIDE)
+}
+
+#[test]
+fn guide_has_short_sentences_and_plain_words() {
+    let list = fs::read_to_string(root().join(WORDS)).unwrap();
+    let avoided: Vec<_> = avoided(&list).collect();
+    let mut findings = String::new();
+    let mut pages = 0;
+    for (file, page) in files("md").into_iter().filter(|(file, _)| is_guide(file)) {
+        pages += 1;
+        for Text { line, is_heading, text } in texts(&page) {
+            let first = text.split([' ', '\'']).next().unwrap_or_default();
+            if is_heading && QUESTIONS.contains(&first) {
+                writeln!(findings, "{file}:{line}: heading opens with {first}: {text}").unwrap();
+            }
+            for sentence in
+                sentences(&text).into_iter().filter(|it| word_count(it) > SENTENCE_WORDS_MAX)
+            {
+                writeln!(findings, "{file}:{line}: {} words: {sentence}", word_count(sentence))
+                    .unwrap();
+            }
+            let spaced = spaced(&text);
+            for (word, instead) in avoided.iter().filter(|(word, _)| spaced.contains(word.as_str()))
+            {
+                writeln!(findings, "{file}:{line}: \"{}\": write {instead}: {text}", word.trim())
+                    .unwrap();
+            }
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+    assert!(pages >= 10, "{pages} pages");
+}
+
+#[test]
+fn sentences_headings_and_words_are_found() {
+    let page = "# How it works\n\nOne `a b`. Two\nthree. [four](five)\n\n\
+                - six. seven\n\n```\nnot this.\n```\n| a | b c. D |\n";
+    let texts = texts(page);
+    let found: Vec<_> = texts.iter().map(|it| (it.line, it.is_heading, it.text.as_str())).collect();
+    let expected = [
+        (1, true, "How it works"),
+        (3, false, "One CODE. Two three. [four"),
+        (6, false, "six. seven"),
+        (11, false, "a"),
+        (11, false, "b c. D"),
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(sentences("One CODE. Two three. [four"), ["One CODE.", "Two three.", "[four"]);
+    assert_eq!(sentences("six. seven"), ["six. seven"]);
+    assert_eq!(word_count("a - b, c"), 3);
+    assert!(spaced("Hand-over, (vain)").contains(" vain "));
+    assert!(!spaced("vainly").contains(" vain "));
+}
+
+/// Anchors of headings, as forges and mdBook derive them.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+    let mut is_code = false;
+    for line in page.lines() {
+        is_code ^= line.trim_start().starts_with("```");
+        let Some(heading) = line.strip_prefix('#').filter(|_| !is_code) else { continue };
+        let heading = heading.trim_start_matches('#').trim().replace('`', "").to_lowercase();
+        let is_kept = |it: &char| it.is_alphanumeric() || ['-', '_', ' '].contains(it);
+        let anchor = heading.chars().filter(is_kept).collect::<String>().replace(' ', "-");
+        let count = seen.entry(anchor.clone()).or_default();
+        anchors.insert(if *count == 0 { anchor } else { format!("{anchor}-{count}") });
+        *count += 1;
+    }
+    anchors
+}
+
+#[test]
+fn anchors_of_links_exist() {
+    let heading = "## `flue ss`: the table\n## A\n## A\n```\n# no\n```\n";
+    assert_eq!(anchors(heading).into_iter().collect::<Vec<_>>(), ["a", "a-1", "flue-ss-the-table"]);
+    let pages: BTreeMap<String, String> = files("md").into_iter().collect();
+    let mut findings = String::new();
+    let mut links = 0;
+    for (file, text) in &pages {
+        let directory = Path::new(file).parent().unwrap();
+        for target in text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0)) {
+            let Some((path, anchor)) = target.split_once('#').filter(|_| !target.contains("://"))
+            else {
+                continue;
+            };
+            let mut parts: Vec<&str> = directory.iter().filter_map(|part| part.to_str()).collect();
+            for part in path.split('/').filter(|part| !part.is_empty()) {
+                if part == ".." { parts.pop().map_or((), drop) } else { parts.push(part) }
+            }
+            let page = if path.is_empty() { file.clone() } else { parts.join("/") };
+            links += 1;
+            if pages.get(&page).is_none_or(|page| !anchors(page).contains(anchor)) {
+                writeln!(findings, "{file}: no heading #{anchor} in {page}").unwrap();
+            }
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+    assert!(links > 50, "{links} links");
+}
+
+#[test]
+fn every_page_is_in_the_summary() {
+    let summary = fs::read_to_string(root().join("docs/SUMMARY.md")).unwrap();
+    let mut findings = String::new();
+    for (file, _) in files("md") {
+        let Some(page) = file.strip_prefix("docs/").filter(|page| *page != "SUMMARY.md") else {
+            continue;
+        };
+        if !is_under(&file, GENERATED) && summary.matches(&format!("]({page})")).count() != 1 {
+            writeln!(findings, "docs/SUMMARY.md: {page} is not listed once").unwrap();
+        }
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+}
+
+/// Directories whose doc comments still open with a question word. One without such a comment leaves the list.
+const QUESTIONS_LEFT: &[&str] = &[
+    "bench/",
+    "control/",
+    "host-stack/",
+    "ndkpi/",
+    "network/",
+    "node/",
+    "offload-engine/",
+    "rdma-over-tcp/",
+    "report/",
+    "src/",
+    "tests/",
+    "verbs/",
+];
+
+/// True if a line is a doc comment that opens with a question word.
+fn is_question(line: &str) -> bool {
+    let line = line.trim_start();
+    let text = line.strip_prefix("/// ").or_else(|| line.strip_prefix("//! "));
+    let first = text.and_then(|text| text.split([' ', '\'', ',']).next()).unwrap_or_default();
+    QUESTIONS.contains(&first)
+}
+
+#[test]
+fn doc_comments_open_with_a_noun_or_a_verb() {
+    assert!(is_question("    /// Whether it is open.") && is_question("//! What a link is."));
+    assert!(!is_question("/// Whatever is left.") && !is_question("// Why"));
+    let mut findings = String::new();
+    let mut left = BTreeSet::new();
+    for (file, text) in files("rs") {
+        for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| is_question(line)) {
+            match QUESTIONS_LEFT.iter().find(|directory| file.starts_with(*directory)) {
+                Some(directory) => drop(left.insert(directory)),
+                None => writeln!(findings, "{file}:{number}: {}", line.trim()).unwrap(),
+            }
+        }
+    }
+    for directory in QUESTIONS_LEFT.iter().filter(|it| !left.contains(it)) {
+        writeln!(findings, "{directory}: no such comment is left: remove it from QUESTIONS_LEFT")
+            .unwrap();
+    }
+    assert!(findings.is_empty(), "\n{findings}");
+}
