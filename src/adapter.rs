@@ -3,7 +3,7 @@
 use std::{fmt, path::PathBuf};
 
 use clap::{Args, ValueEnum};
-use flue_node::{NodeOptions, output::OutputFile, random_seed};
+use flue_adapter::{NodeOptions, output::OutputFile, random_seed};
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, CallError, SocketsConfig, blocking::Wait};
 use serde::{Deserialize, Serialize};
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use flue_node::{NodeOptions, QUEUES_MAX};
+use flue_adapter::{NodeOptions, QUEUES_MAX};
 use host_stack::node::Progress;
 use rdma_over_tcp::{
     mpa::startup::{Revision, RtrKind, RtrSet},

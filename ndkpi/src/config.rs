@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flue_node::{Error, NodeOptions, random_seed};
+use flue_adapter::{Error, NodeOptions, random_seed};
 use rdma_over_tcp::ndk::{self, Adapter, AdapterConfig, CallbackThread, Deferral, SocketsConfig};
 use serde::Deserialize;
 

@@ -26,7 +26,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use flue_verbs_abi::settings;
 
-use flue_node::{NodeOptions, TAP_DEFAULT, launched::Launch, parse_interface};
+use flue_adapter::{NodeOptions, TAP_DEFAULT, launched::Launch, parse_interface};
 use flue_verbs_core::address::{AddressMapping, PortMapping};
 use host_stack::node::Progress;
 use rustix::fs::StatVfsMountFlags;

@@ -117,7 +117,7 @@ fn host_constants() -> impl IntoIterator<Item = (&'static str, Value)> {
     ];
     let constants = constants![
         flue_network::plumb::TXQUEUELEN_DEFAULT,
-        flue_node::units::DELAY_MAX,
+        flue_adapter::units::DELAY_MAX,
         host_stack::host::ADDRESSES_MAX,
         host_stack::host::BACKLOG_MAX,
         host_stack::host::CONNECTIONS_MAX,
@@ -292,7 +292,7 @@ const ARCHITECTURE: &[&str] = &[
     "after {host-stack/src/node/idle.rs::IDLE_POLLS} vain polls",
     "when {offload_engine::engine::port::TO_HOST_FRAMES_MAX} wait",
     "held (CH-FWD-3), at most {host_stack::host::HELD_FRAMES_MAX} ",
-    "core's lock for {control/src/lib.rs::LOOK_MAX} of them at a time",
+    "core's lock for {adapter/src/control/mod.rs::LOOK_MAX} of them at a time",
     "A batch ends with {EngineConfig::rx_batch_frames_max} frames or {EngineConfig::rx_batch_bytes_max}.",
     "cuts up to {offload_engine::engine::BURST_BYTES_MAX} into frames",
     "{rdma-over-tcp/src/rnic/queues/qp.rs::WAITING_BYTES_MAX} are not kept waiting",
@@ -331,11 +331,11 @@ const PERF: &[&str] = &[
 ];
 
 const SS: &[&str] = &[
-    "at most {control/src/lib.rs::ROWS_MAX} connections behind that handle",
-    "or after {control/src/lib.rs::MOVE_LIMIT} |",
-    "A request has {control/src/lib.rs::REQUEST_BYTES_MAX} and {control/src/lib.rs::REQUEST_LIMIT}, \
-     an answer {control/src/lib.rs::ANSWER_LIMIT} to be taken",
-    "holds the node for {control/src/lib.rs::LOOK_MAX} connections at a time",
+    "at most {adapter/src/control/mod.rs::ROWS_MAX} connections behind that handle",
+    "or after {adapter/src/control/mod.rs::MOVE_LIMIT} |",
+    "A request has {adapter/src/control/mod.rs::REQUEST_BYTES_MAX} and {adapter/src/control/mod.rs::REQUEST_LIMIT}, \
+     an answer {adapter/src/control/mod.rs::ANSWER_LIMIT} to be taken",
+    "holds the node for {adapter/src/control/mod.rs::LOOK_MAX} connections at a time",
 ];
 
 const TCP: &[&str] = &[
@@ -362,7 +362,7 @@ const WIRE: &[&str] = &[
      at most for {offload_engine::link::REORDER_HOLD_MAX} |",
     "Limits: {offload-engine/src/link/impair/lane.rs::HELD_FRAMES_MAX} frames or \
      {offload-engine/src/link/impair/lane.rs::HELD_BYTES_MAX} on their way in each direction, \
-     delay {flue_node::units::DELAY_MAX}, jitter",
+     delay {flue_adapter::units::DELAY_MAX}, jitter",
 ];
 
 /// A sentence with values in place of constants.

@@ -20,7 +20,7 @@ use std::{
 };
 
 use clap::Args;
-use flue_node::OpenLinks;
+use flue_adapter::OpenLinks;
 use host_stack::{
     node::{Node, WaitError},
     stream::OffloadState,

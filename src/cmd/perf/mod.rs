@@ -18,7 +18,7 @@ mod tcp;
 use std::{net::SocketAddr, time::Duration};
 
 use clap::{Args, ValueEnum};
-use flue_node::{random_seed, word};
+use flue_adapter::{random_seed, word};
 use host_stack::{node::Progress, socket::OffloadPolicy};
 use rdma_over_tcp::ndk::ListenerConfig;
 use serde::{Deserialize, Serialize};

@@ -9,8 +9,8 @@ use std::{
 };
 
 use clap::Parser;
+use flue_adapter::NodeOptions;
 use flue_hostile::server::{Server, adapter_config};
-use flue_node::NodeOptions;
 use rdma_over_tcp::ndk::{Adapter, SocketsConfig, open_sockets};
 
 #[derive(Parser)]

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use flue_control::{
+use flue_adapter::control::{
     message::NodeName,
     place::ControlPlace,
     server::{self, Control},
@@ -152,7 +152,7 @@ fn start_capture(device: &Device) {
 }
 
 /// Serves the adapter's control socket.
-fn serve(device: &'static Device) -> Result<Option<Control>, flue_control::Error> {
+fn serve(device: &'static Device) -> Result<Option<Control>, flue_adapter::control::Error> {
     let place = ControlPlace::resolve(settings().control.as_deref());
     let name = device.addresses().node().map_or_else(NodeName::of_sockets, NodeName::of);
     server::serve(vec![device.adapter().clone()], name, &place)

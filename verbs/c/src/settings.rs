@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use flue_node::launched::LaunchedNode;
+use flue_adapter::launched::LaunchedNode;
 use flue_verbs_abi::settings;
 use flue_verbs_core::address::{AddressMapping, PortMapping};
 

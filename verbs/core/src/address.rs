@@ -11,7 +11,7 @@ use std::{
     path::Path,
 };
 
-use flue_node::NodeOptions;
+use flue_adapter::NodeOptions;
 use offload_engine::{
     address::{LocalAddress, unscoped},
     state::MacAddress,

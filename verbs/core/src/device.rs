@@ -7,7 +7,7 @@
 //!
 //! On kernel sockets connections end with their process: the kernel resets those that were not closed in order, and
 //! sends the FIN of those that were. A node ends with its process too: [`Device::finish`] gives it time for what is on
-//! its way, and what is left then its launcher resets ([`flue_node::launched`]). A node belongs to one process: in
+//! its way, and what is left then its launcher resets ([`flue_adapter::launched`]). A node belongs to one process: in
 //! others, children included, the first call answers `EBUSY`.
 
 use std::{
@@ -21,7 +21,7 @@ use std::{
     },
 };
 
-use flue_node::launched::LaunchedNode;
+use flue_adapter::launched::LaunchedNode;
 use offload_engine::{address::LocalAddress, descriptor::moved_up, time::Duration};
 use rdma_over_tcp::{
     adapter::{self, Adapter, SocketsConfig},

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, bounded};
-use flue_node::OpenLinks;
+use flue_adapter::OpenLinks;
 use host_stack::node::{Progress, WaitError};
 use rdma_over_tcp::ndk::{
     Adapter, AdapterConfig, Begun, CallError, Connector, DisconnectReason, Ended, FpduSize,

@@ -4,7 +4,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use flue_node::NodeOptions;
+use crate::NodeOptions;
 use host_stack::{
     socket::{Moves, Refusal, SocketState},
     stream::OffloadState,
@@ -16,7 +16,7 @@ use host_stack::socket::OffloadPolicy;
 use offload_engine::tcp::CongestionAlgorithm;
 
 use super::*;
-use crate::{ANSWER_BYTES_MAX, ANSWER_LIMIT, REQUEST_LIMIT, client};
+use crate::control::{ANSWER_BYTES_MAX, ANSWER_LIMIT, REQUEST_LIMIT, client};
 
 /// A node without a network: its connections are moved when they have been looked at often enough.
 #[derive(Clone, Default)]

@@ -10,7 +10,7 @@ use std::{
 
 use rustix::event::PollFlags;
 
-use crate::{ANSWER_LIMIT, REQUEST_BYTES_MAX, REQUEST_LIMIT};
+use crate::control::{ANSWER_LIMIT, REQUEST_BYTES_MAX, REQUEST_LIMIT};
 
 /// End of a session without a complete answer.
 #[derive(Debug, thiserror::Error)]

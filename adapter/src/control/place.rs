@@ -13,7 +13,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::Error;
+use super::error::Error;
 
 /// Entries of the directory that are looked at.
 pub const ENTRIES_MAX: usize = 4096;
