@@ -2,8 +2,8 @@
 //!
 //! This crate is thin: it parses, prints, and calls the crates below it. [`cli`] finds the command; [`options`] are
 //! the options of all commands that run a node, and [`node`] runs one. `flue-report` is how commands print and fail,
-//! `flue-network` sets up links, bridges and namespaces, `flue-adapter` opens adapters and serves control sockets, `flue-bench` is all of
-//! `flue bench`.
+//! `flue-network` sets up links, bridges and namespaces, `flue-adapter` opens adapters and serves control sockets,
+//! `flue-bench` is all of `flue bench`.
 #![deny(unsafe_code)]
 
 pub mod adapter;

@@ -1,5 +1,7 @@
 //! House style that no other tool checks. Every finding is told at once, with file and line.
 
+#[path = "tidy/dependencies.rs"]
+mod dependencies;
 #[path = "tidy/limits.rs"]
 mod limits;
 #[path = "tidy/modules.rs"]

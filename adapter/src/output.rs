@@ -10,6 +10,8 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use offload_engine::descriptor::moved_up;
+
 use crate::error::Error;
 
 /// The first failure of this process that nothing has taken.
@@ -24,14 +26,14 @@ pub struct OutputFile {
 }
 
 impl OutputFile {
-    /// Creates the file of `option`, or truncates it.
+    /// Creates the file of `option`, or truncates it. Its descriptor survives a program that closes all low ones.
     ///
     /// # Errors
     /// Those of the file system, with option and path.
     pub fn create(option: &str, path: &Path) -> Result<Self, Error> {
         let name = format!("{option} {}", path.display());
         match File::create(path) {
-            Ok(file) => Ok(Self { file, name }),
+            Ok(file) => Ok(Self { file: File::from(moved_up(file.into())), name }),
             Err(error) => Err(failure(&name, &error)),
         }
     }

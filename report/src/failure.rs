@@ -111,20 +111,9 @@ impl From<NetError> for Failure {
     }
 }
 
-impl From<flue_adapter::control::Error> for Failure {
-    fn from(error: flue_adapter::control::Error) -> Self {
-        let flue_adapter::control::Error { message, hint } = error;
-        Self { hint: hint.map(Into::into), ..Self::work(message) }
-    }
-}
-
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
-        match &self.hint {
-            Some(hint) => write!(f, "\n  hint: {hint}"),
-            None => Ok(()),
-        }
+        flue_network::error::write(f, &self.message, self.hint.as_deref())
     }
 }
 

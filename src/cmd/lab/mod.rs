@@ -41,7 +41,7 @@ use self::{
     script::{CHUNK_BYTES_MAX, FILE_BYTES_MAX, WINDOW_RECEIVES_MAX},
 };
 use crate::{
-    adapter::{Transport, TransportOptions},
+    adapter::{Transport, TransportArgs},
     control::place::ControlPlace,
     environment,
     failure::Failure,
@@ -116,7 +116,7 @@ pub struct LabArgs {
 
     /// What carries the queue pair.
     #[command(flatten)]
-    pub transport: TransportOptions,
+    pub transport: TransportArgs,
 
     /// Both nodes.
     #[command(flatten)]

@@ -12,6 +12,7 @@ use std::{
     time::Instant,
 };
 
+use flue_adapter::address_map::View;
 use offload_engine::address::{LocalAddress, source_for};
 use rdma_over_tcp::{
     rnic::{ConnectorId, Key, ListenerConfig, ListenerId},
@@ -22,7 +23,7 @@ use tracing::field::{DisplayValue, display};
 
 use self::channel::{Event, EventChannel, EventKind};
 use crate::{
-    address::{self, View},
+    address,
     device::{Device, OwnerDevice},
     errno::Errno,
     event_queue::Acknowledgements,
