@@ -1,5 +1,7 @@
 //! House style that no other tool checks. Every finding is told at once, with file and line.
 
+#[path = "tidy/dependencies.rs"]
+mod dependencies;
 #[path = "tidy/limits.rs"]
 mod limits;
 #[path = "tidy/modules.rs"]
@@ -57,9 +59,8 @@ const GUESTS: &[&str] = &[
     "offload-engine/src",
     "host-stack/src",
     "rdma-over-tcp/src",
-    "node/src",
+    "adapter/src",
     "network/src",
-    "control/src",
     "verbs/core/src",
     "verbs/c/src",
     "ndkpi/src",

@@ -1,5 +1,5 @@
-//! Settings of the library in the environment of a program. `flue run` sets them by its options; absent ones have the
-//! defaults of the adapter.
+//! Settings of the library in the environment of a program. Those of its adapter override the options that `flue run`
+//! passes in one variable; absent ones have the defaults of the adapter.
 
 /// Names that programs load the library under: those of the originals, and of their development packages, which some
 /// programs pass to dlopen(3).
@@ -36,11 +36,8 @@ pub const RFC7306: &str = "FLUE_VERBS_RFC7306";
 /// Seconds, with or without a fraction, that a message waits for a receive; 0: it ends the connection at once.
 pub const RECEIVE_WAIT: &str = "FLUE_VERBS_RECEIVE_WAIT";
 
-/// Longest of these times, in seconds.
-pub const RECEIVE_WAIT_MAX: f64 = 3600.0;
-
-/// A node on a TAP that a launcher has made ready, in JSON; without it, the library is on kernel sockets. Its capture
-/// is in it.
+/// A node on a TAP that a launcher has made ready, in JSON, instead of the transport in the launcher's options. Its
+/// capture is in it.
 pub const TAP: &str = "FLUE_VERBS_TAP";
 
 /// `HOST=NODE,...`: addresses of the kernel that stand for addresses of nodes.

@@ -2,7 +2,6 @@
 //! node its own.
 
 mod listeners;
-mod map;
 
 use std::{
     fs,
@@ -11,7 +10,7 @@ use std::{
     path::Path,
 };
 
-use flue_node::NodeOptions;
+use flue_adapter::NodeOptions;
 use offload_engine::{
     address::{LocalAddress, unscoped},
     state::MacAddress,
@@ -20,8 +19,6 @@ use rustix::net::{
     AddressFamily, SocketAddrAny, SocketFlags, SocketType, bind, connect, getsockname, ipproto,
     netdevice::name_to_index, socket_with, sockopt,
 };
-
-pub use self::map::{AddressMap, AddressMapping, PortMapping, View};
 
 use crate::errno::Errno;
 

@@ -7,11 +7,10 @@
 //!
 //! On kernel sockets connections end with their process: the kernel resets those that were not closed in order, and
 //! sends the FIN of those that were. A node ends with its process too: [`Device::finish`] gives it time for what is on
-//! its way, and what is left then its launcher resets ([`flue_node::launched`]). A node belongs to one process: in
+//! its way, and what is left then its launcher resets ([`flue_adapter::launched`]). A node belongs to one process: in
 //! others, children included, the first call answers `EBUSY`.
 
 use std::{
-    hash::{BuildHasher, Hasher, RandomState},
     net::SocketAddr,
     ops::{Deref, RangeInclusive},
     os::fd::OwnedFd,
@@ -21,14 +20,17 @@ use std::{
     },
 };
 
-use flue_node::launched::LaunchedNode;
+use flue_adapter::{
+    AdapterOptions, Error, NodeOptions,
+    address_map::{AddressMap, View},
+};
 use offload_engine::{
     address::LocalAddress,
     descriptor::{self, Guarded, moved_up},
     time::Duration,
 };
 use rdma_over_tcp::{
-    adapter::{self, Adapter, SocketsConfig},
+    adapter::Adapter,
     rnic::{Config, Limits},
 };
 use rustix::{
@@ -37,7 +39,7 @@ use rustix::{
 };
 
 use crate::{
-    address::{self, AddressMap, Addresses, View},
+    address::{self, Addresses},
     errno::Errno,
     process::{GENERATIONS_MAX, generation},
     sync::lock,
@@ -51,17 +53,6 @@ const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
 /// A place for each generation: a child may find its parent's half-made, and does not look at it.
 static DEVICES: [OnceLock<Device>; GENERATIONS_MAX] = [const { OnceLock::new() }; GENERATIONS_MAX];
-
-/// How the adapter of this process is to be, before it is started.
-#[derive(Debug, Default)]
-pub struct DeviceOptions {
-    /// The adapter's configuration.
-    pub adapter: Config,
-    /// The node that carries the byte streams; `None`: kernel sockets.
-    pub node: Option<Box<LaunchedNode>>,
-    /// Addresses and ports of the program that stand for others.
-    pub map: AddressMap,
-}
 
 /// The adapter of a process, with what verbs add to it. It dereferences to the adapter.
 #[derive(Debug)]
@@ -105,19 +96,39 @@ impl OwnerDevice {
     }
 }
 
+/// Returns the number of an error, and logs what it does not explain.
+fn errno(node: Option<&NodeOptions>, error: &Error) -> Errno {
+    match error {
+        Error::Busy(_) => Errno::BUSY,
+        Error::Sockets { errno, .. } => errno.map_or(Errno::IO, Errno),
+        error => {
+            match node {
+                Some(node) => tracing::error!("TAP {}: {error}", node.tap),
+                None => tracing::error!("{error}"),
+            }
+            match error {
+                Error::Descriptors(_) => Errno::MFILE,
+                _ => Errno::NODEV,
+            }
+        }
+    }
+}
+
 impl Device {
-    /// The adapter of this process; `options` says how it is to be if it has not been started.
+    /// The adapter of this process. `options` returns its options, and the defaults of the program for what these do
+    /// not have, if it has not been started.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`, `EAGAIN`: no descriptor, memory or thread is left. `ENODEV`: too many generations,
     /// or the node cannot be started, which the log explains. `EBUSY`: another process has the node.
-    pub fn get(options: impl FnOnce() -> DeviceOptions) -> Result<&'static Self, Errno> {
+    pub fn get(options: impl FnOnce() -> (AdapterOptions, Config)) -> Result<&'static Self, Errno> {
         let generation = generation();
         let place = DEVICES.get(generation).ok_or(Errno::NODEV)?;
         if let Some(device) = place.get() {
             return Ok(device);
         }
-        let device = Self::start(options(), generation)?;
+        let (options, config) = options();
+        let device = Self::start(options, config, generation)?;
         // Of two that were started at once one is dropped, before anything was made on it.
         Ok(place.get_or_init(|| device))
     }
@@ -154,26 +165,20 @@ impl Device {
         self.listening.fetch_add(by as usize, Ordering::Relaxed);
     }
 
-    fn start(options: DeviceOptions, generation: usize) -> Result<Self, Errno> {
-        let DeviceOptions { adapter, node, map } = options;
+    fn start(options: AdapterOptions, config: Config, generation: usize) -> Result<Self, Errno> {
         descriptor::watch()?;
-        let random = || RandomState::new().build_hasher().finish();
-        let seed = u128::from(random()) << 64 | u128::from(random());
         // A peer's FIN ends the connection: verbs know no half of one. A program may listen again while connections
         // live that were accepted there.
-        let adapter =
-            Config { seed, flush_on_peer_close: true, exclusive_endpoints: false, ..adapter };
-        let (limits, rfc7306) = (adapter.limits, adapter.rfc7306);
-        let (adapter, addresses) = match node {
-            None => {
-                let adapter = adapter::open_sockets(SocketsConfig::default(), adapter)?;
-                (adapter, Addresses::Machine)
-            }
-            Some(launched) => {
-                let adapter = Self::open_node(&launched, adapter)?;
-                (adapter, Addresses::Node(Box::new(launched.options)))
-            }
-        };
+        let config = Config { flush_on_peer_close: true, exclusive_endpoints: false, ..config };
+        let options = options.completed().map_err(|error| errno(None, &error))?;
+        let config = options.configure(config);
+        let (limits, rfc7306) = (config.limits, config.rfc7306);
+        let opened =
+            options.open(config).map_err(|error| errno(options.transport.node(), &error))?;
+        let adapter = opened.first().clone();
+        let AdapterOptions { transport, map, .. } = options;
+        let node = transport.node().cloned().map(Box::new);
+        let addresses = node.map_or(Addresses::Machine, Addresses::Node);
         let scope = addresses.scope();
         let process =
             pidfd_open(getpid(), PidfdFlags::empty()).map(moved_up).map(Guarded::from).ok();
@@ -190,21 +195,6 @@ impl Device {
             process,
             listening,
         })
-    }
-
-    fn open_node(launched: &LaunchedNode, adapter: Config) -> Result<Adapter, Errno> {
-        let tap = &launched.options.tap;
-        match launched.open(adapter) {
-            Ok(Some(opened)) => Ok(opened),
-            Ok(None) => Err(Errno::BUSY),
-            Err(failure) => {
-                tracing::error!("TAP {tap}: {failure}");
-                match failure {
-                    flue_node::Error::Descriptors(_) => Err(Errno::MFILE),
-                    _ => Err(Errno::NODEV),
-                }
-            }
-        }
     }
 
     /// Whether the adapter can be used here and now.

@@ -12,6 +12,7 @@ use std::{
     time::Instant,
 };
 
+use flue_adapter::address_map::View;
 use offload_engine::{
     address::{LocalAddress, source_for},
     descriptor::Guarded,
@@ -25,7 +26,7 @@ use tracing::field::{DisplayValue, display};
 
 use self::channel::{Event, EventChannel, EventKind};
 use crate::{
-    address::{self, View},
+    address,
     device::{Device, OwnerDevice},
     errno::Errno,
     event_queue::Acknowledgements,

@@ -10,9 +10,10 @@ use std::{
 };
 
 use offload_engine::address::canonical;
+use serde::{Deserialize, Serialize};
 
 /// Address of the kernel that stands for one of a node, for programs that use both worlds under one name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AddressMapping {
     /// Address of the kernel, which the program uses and is shown.
     pub host: IpAddr,
@@ -46,7 +47,7 @@ impl fmt::Display for AddressMapping {
 }
 
 /// Port of the program that stands for another RDMA port, for programs that use one port number for TCP and for RDMA.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PortMapping {
     /// Address of the program that the mapping is limited to; `None`: any.
     pub host: Option<IpAddr>,
@@ -112,7 +113,8 @@ pub struct View {
 }
 
 /// Translation between addresses of the program and of the adapter.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct AddressMap {
     /// Addresses.
     pub addresses: Vec<AddressMapping>,
