@@ -1,6 +1,6 @@
-//! Dependencies of the shared libraries.
+//! Dependencies of the shared libraries, and the minimum Rust version.
 
-use std::process::Command;
+use std::{fs, process::Command};
 
 use super::root;
 
@@ -28,5 +28,16 @@ fn shared_libraries_contain_no_clap() {
         assert!(text.lines().any(|line| line.starts_with("flue-adapter ")), "{library}: {text}");
         let clap = text.lines().find(|line| line.starts_with("clap"));
         assert_eq!(clap, None, "cargo tree -p {library} -e normal");
+    }
+}
+
+#[test]
+fn the_documents_name_the_minimum_rust_version_of_the_manifest() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let (_, rest) = manifest.split_once("rust-version = \"").unwrap();
+    let (version, _) = rest.split_once('"').unwrap();
+    for document in ["README.md", "CHANGELOG.md"] {
+        let text = fs::read_to_string(root().join(document)).unwrap();
+        assert!(text.contains(version), "{document} does not name Rust {version}");
     }
 }
