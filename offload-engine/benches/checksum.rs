@@ -1,4 +1,4 @@
-//! The internet checksum, over payloads that lie well and payloads that do not.
+//! Internet checksum over aligned and unaligned payloads.
 
 use std::hint::black_box;
 

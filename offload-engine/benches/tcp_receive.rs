@@ -1,4 +1,4 @@
-//! TCP, receiving: a segment in order, delivered, and the acknowledgement when one is due.
+//! TCP receive path: an in-order segment, its delivery, and the acknowledgement when one is due.
 
 #[path = "paths/group.rs"]
 mod group;
@@ -10,7 +10,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 
 use self::paths::Ends;
 
-/// Receives so many segments. Sending them, and taking what answers them, is not timed.
+/// Time to receive `segments` segments. Sending them and processing the acknowledgements is not measured.
 fn timed(ends: &mut Ends, segments: u64) -> Duration {
     group::batches(segments, |count| {
         let sent: Vec<_> = (0..count).map(|_| ends.transmit()).collect();

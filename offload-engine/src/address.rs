@@ -1,17 +1,17 @@
-//! Local addresses: families that an unspecified address covers, overlap of two of them, canonical form.
+//! Local addresses: address families of an unspecified address, overlap of two addresses, canonical form.
 //!
-//! The rules are those of Linux sockets (ip(7), ipv6(7)): `0.0.0.0` covers every IPv4 address, `[::]` every IPv6
-//! address, and every IPv4 address too unless it is restricted to its family (IPV6_V6ONLY). An IPv4-mapped IPv6 address
-//! (RFC 4291 §2.5.5.2) means the IPv4 address. A link-local address without a scope matches every scope.
+//! The rules are those of Linux sockets (ip(7), ipv6(7)): `0.0.0.0` covers every IPv4 address, and `[::]` every IPv6
+//! address. `[::]` covers every IPv4 address too, unless it is restricted to its family (IPV6_V6ONLY). An IPv4-mapped
+//! IPv6 address (RFC 4291 §2.5.5.2) means the IPv4 address. A link-local address without a scope matches every scope.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// Local address and port of a listener or of a bound endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LocalAddress {
-    /// The address; an unspecified one covers all addresses of its families.
+    /// Address. An unspecified one covers all addresses of its families.
     pub address: SocketAddr,
-    /// True if `[::]` covers IPv6 only. Without effect on any other address.
+    /// True if `[::]` covers IPv6 only. Ignored for any other address.
     pub v6_only: bool,
 }
 
@@ -22,7 +22,7 @@ impl From<SocketAddr> for LocalAddress {
 }
 
 impl LocalAddress {
-    /// Returns true if a connection to `address` arrives here.
+    /// Returns true if this address accepts a connection to `address`.
     #[must_use]
     pub fn covers(&self, address: SocketAddr) -> bool {
         let own = self.address;
@@ -36,7 +36,7 @@ impl LocalAddress {
         }
     }
 
-    /// Returns true if some connection would arrive at both.
+    /// Returns true if both accept some common address.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         self.covers(other.address) || other.covers(self.address)

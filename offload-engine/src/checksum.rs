@@ -1,12 +1,13 @@
-//! The Internet checksum (RFC 1071).
+//! Internet checksum (RFC 1071).
 
 use crate::memory::Piece;
 
-/// Adds the 16-bit words of `data` to `sum`. `data` starts on an even offset of what is summed; an
-/// odd last byte counts as the high half of a word.
+/// Adds the 16-bit words of `data` to `sum`. `data` starts at an even offset of the summed data. An odd last byte
+/// counts as the high half of a word.
 pub fn add(sum: u64, data: &[u8]) -> u64 {
-    // Words are added in native order and swapped at the end: one's complement addition does not care (RFC 1071
-    // §2 B). As many lanes as two vector registers of 512 bits, so that the compiler uses what the machine has.
+    // Words are added in native order and swapped at the end: one's complement addition is independent of byte order
+    // (RFC 1071 §2 B). The lanes fill two 512-bit vector registers, so that the compiler can use the widest registers
+    // of the CPU.
     const LANES: usize = 16;
     let mut lanes = [0_u64; LANES];
     let mut chunks = data.chunks_exact(4 * LANES);
@@ -30,7 +31,7 @@ pub fn add(sum: u64, data: &[u8]) -> u64 {
     sum + u64::from(u16::from_be_bytes(fold(sum_native).to_ne_bytes()))
 }
 
-/// As [`add`], for the few words of a header: without lanes. `N` is a multiple of 4.
+/// Variant of [`add`] for the few words of a header, without lanes. `N` is a multiple of 4.
 #[inline]
 pub fn add_header<const N: usize>(sum: u64, header: &[u8; N]) -> u64 {
     const { assert!(N.is_multiple_of(4)) };
@@ -43,21 +44,21 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
 }
 
-/// Adds `data` that starts on an odd offset if `odd`; returns the sum and whether the next byte is
-/// on an odd offset. For gathered data.
+/// Adds `data` that starts at an odd offset if `odd`. Returns the sum, and true if the next byte is at an odd offset.
+/// For gathered data.
 pub fn add_unaligned(sum: u64, data: &[u8], odd: bool) -> (u64, bool) {
     let part = add(0, data);
     let part = if odd { u64::from(fold(part).swap_bytes()) } else { part };
     (sum + part, odd ^ (data.len() % 2 == 1))
 }
 
-/// As [`add_unaligned`], for data that may be shared.
+/// Variant of [`add_unaligned`] for data that may be shared.
 pub fn add_piece(mut sum: u64, piece: Piece<'_>, mut odd: bool) -> (u64, bool) {
     piece.chunks(|chunk| (sum, odd) = add_unaligned(sum, chunk, odd));
     (sum, odd)
 }
 
-/// Folds a sum into 16 bits, not inverted.
+/// Folds a sum into 16 bits, without inverting it.
 pub const fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -65,7 +66,7 @@ pub const fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// The checksum field's value for a sum.
+/// Returns the value of the checksum field for a sum.
 pub const fn finish(sum: u64) -> u16 {
     !fold(sum)
 }
@@ -96,9 +97,9 @@ mod tests {
         assert_eq!(finish(add(0, &header)), 0xb861);
     }
 
-    // Shared memory is summed over copies of a part at a time.
+    // Shared memory is copied and summed one part at a time.
     #[test]
-    fn the_checksum_of_shared_memory() {
+    fn shared_memory_checksum_matches_private() {
         let memory = SharedSpan::allocate(3 * CHUNK_BYTES, 1).unwrap();
         let data: Vec<u8> = (0..memory.len()).map(|at| (at * 31 + at / 256) as u8).collect();
         memory.write(0, &data);
@@ -114,7 +115,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn checksum_matches_the_plain_sum(
+        fn checksum_matches_plain_sum(
             data in proptest::collection::vec(any::<u8>(), 0..100),
             cut in 0_usize..100,
         ) {
@@ -130,7 +131,7 @@ mod tests {
         }
 
         #[test]
-        fn the_checksum_of_a_header_is_that_of_its_bytes(
+        fn header_checksum_matches_byte_checksum(
             before in 0_u64..1 << 32,
             header in any::<[u8; 20]>(),
             addresses in any::<[u8; 32]>(),

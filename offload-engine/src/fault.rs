@@ -1,7 +1,7 @@
-//! Panics on demand, for tests of shared libraries: in builds with debug assertions only.
+//! Injected panics for tests of shared libraries, in builds with debug assertions only.
 
-/// Panics where the environment variable `variable` says: `call`, in the caller; `core`, while `locked` has a lock that
-/// the panic poisons; `thread`, on a thread of the library. Without the variable, nothing happens.
+/// Panics as the environment variable `variable` selects. `call` panics in the caller, `core` while `locked` holds a
+/// lock that the panic poisons, and `thread` on a thread of the library. Without the variable this has no effect.
 #[inline]
 pub fn inject(variable: &str, locked: impl FnOnce(fn())) {
     #[cfg(debug_assertions)]

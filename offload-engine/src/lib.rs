@@ -1,8 +1,8 @@
-//! The offload target: a TAP link, the offloaded TCP data path, and the target's half of the chimney.
+//! Offload target: a TAP link, the offloaded TCP data path, and the target's half of the chimney.
 //!
 //! The protocol cores ([`memory`], [`checksum`], [`nbl`], [`state`], [`frame`], [`tcp`], [`chimney`]) are pure: no
-//! clock, no I/O, no thread, no lock. They build as `no_std` + `alloc` with `--no-default-features`. The shell around
-//! them (`link`, `engine`, `runtime`) needs `std` and is the only place that reads a device or waits.
+//! clock, no I/O, no thread, no lock. They build as `no_std` + `alloc` with `--no-default-features`. The modules around
+//! them (`link`, `engine`, `runtime`) need `std`. Only these read a device or block.
 #![no_std]
 
 extern crate alloc;
@@ -40,8 +40,8 @@ pub mod tcp;
 pub mod thread;
 pub mod time;
 
-/// Declares an enum that is an option of a node. By the features of the crate that declares it, it has serde's traits,
-/// with its variants in lower case, and clap's, for which the variants' comments are the help.
+/// Declares an enum that is an option of a node. It has serde's traits, with variants in lower case, and clap's, with
+/// the variants' comments as help. The features of the declaring crate select these traits.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! option_enum {

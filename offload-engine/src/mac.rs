@@ -1,8 +1,8 @@
-//! Ethernet addresses, and their text form.
+//! Ethernet addresses and their text form.
 
 use core::{fmt, str::FromStr};
 
-/// An Ethernet address.
+/// Ethernet address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(
     feature = "serde",
@@ -19,12 +19,12 @@ impl MacAddress {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
         let [a, b, c, d, e, f, g, h] = hash.to_be_bytes();
-        // Bit 1 of the first octet says "locally administered", bit 0 would say "group".
+        // Bit 1 of the first octet marks a locally administered address, bit 0 a group address.
         Self([((a ^ g) & !0x01) | 0x02, b ^ h, c, d, e, f])
     }
 }
 
-/// Text that is not the address of a station.
+/// Error: text that is not the address of a station.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct NotAStation(&'static str);
@@ -39,7 +39,7 @@ impl FromStr for MacAddress {
         let mut octets = [0; 6];
         let mut parts = text.split(':');
         for octet in &mut octets {
-            // from_str_radix would take a sign.
+            // from_str_radix would accept a sign.
             let hex = |d: &&str| {
                 matches!(d.len(), 1 | 2) && d.bytes().all(|digit| digit.is_ascii_hexdigit())
             };
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn macs_are_stations() {
+    fn only_station_addresses_are_parsed() {
         let mac: MacAddress = "02:00:5e:10:0:1".parse().unwrap();
         assert_eq!(mac.0, [2, 0, 0x5e, 0x10, 0, 1]);
         assert_eq!(mac.to_string(), "02:00:5e:10:00:01");
@@ -115,12 +115,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_answered(text in "\\PC{0,24}") {
+        fn arbitrary_text_does_not_panic(text in "\\PC{0,24}") {
             let _ = text.parse::<MacAddress>();
         }
 
         #[test]
-        fn derived_macs_are_local_stations(key in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn derived_addresses_are_local_unicast(key in proptest::collection::vec(any::<u8>(), 0..40)) {
             let mac = MacAddress::derived(&key);
             prop_assert_eq!(mac.0[0] & 0x03, 0x02);
             prop_assert_eq!(mac.to_string().parse(), Ok(mac));

@@ -1,13 +1,11 @@
 //! NET_BUFFER_LIST, NET_BUFFER and MDL chains.
 //!
-//! A [`NetBufferList`] is what an upper layer posts and gets back: ownership moves into the target
-//! with the post and out of it with the completion (CH-SND-3). It holds [`NetBuffer`]s, each a chain
-//! of MDLs. An MDL is a reference-counted view of memory, private or shared ([`Span`]), that is never copied on its
-//! way to the gathered write.
+//! A [`NetBufferList`] is posted by an upper layer and returned to it. Ownership moves to the target with the post and
+//! back with the completion (CH-SND-3). It contains [`NetBuffer`]s, each a chain of MDLs. An MDL is a reference-counted
+//! view of memory, private or shared ([`Span`]), which is not copied before the gathered write.
 //!
-//! Data of a net buffer starts `current_mdl_offset` bytes into its current MDL and runs
-//! `data_length` bytes along the chain (CH-BUF-1). Advancing moves that start and frees no MDL
-//! (CH-BUF-2).
+//! The data of a net buffer starts `current_mdl_offset` bytes into its current MDL and spans `data_length` bytes along
+//! the chain (CH-BUF-1). Advancing moves the start and frees no MDL (CH-BUF-2).
 
 use alloc::{collections::VecDeque, vec, vec::Vec};
 
@@ -18,10 +16,10 @@ use crate::{
     status::NdisStatus,
 };
 
-/// One piece of memory in a net buffer's chain.
+/// Piece of memory in the chain of a net buffer.
 pub type Mdl = Span;
 
-/// A NET_BUFFER: data that runs along a chain of MDLs.
+/// NET_BUFFER: data along a chain of MDLs.
 #[derive(Clone, Debug, Default)]
 pub struct NetBuffer {
     mdls: Vec<Mdl>,
@@ -32,7 +30,7 @@ pub struct NetBuffer {
 }
 
 impl NetBuffer {
-    /// An empty net buffer.
+    /// Creates an empty net buffer.
     pub const fn new() -> Self {
         Self {
             mdls: Vec::new(),
@@ -43,7 +41,7 @@ impl NetBuffer {
         }
     }
 
-    /// Appends an MDL; all of it becomes data.
+    /// Appends an MDL. All of it becomes data.
     #[inline]
     pub fn push_mdl(&mut self, mdl: impl Into<Mdl>) {
         let mdl = mdl.into();
@@ -51,17 +49,17 @@ impl NetBuffer {
         self.mdls.push(mdl);
     }
 
-    /// Bytes of data.
+    /// Data length in bytes.
     pub const fn data_length(&self) -> usize {
         self.data_length
     }
 
-    /// Unused bytes in front of the data, counted from the start of the chain.
+    /// Unused bytes before the data, counted from the start of the chain.
     pub const fn data_offset(&self) -> usize {
         self.data_offset
     }
 
-    /// The whole MDL chain, used or not.
+    /// Returns the whole MDL chain, including MDLs before the data.
     pub fn mdls(&self) -> &[Mdl] {
         &self.mdls
     }
@@ -70,7 +68,7 @@ impl NetBuffer {
     /// FreeMdl FALSE; CH-BUF-2).
     ///
     /// # Panics
-    /// When `count` exceeds the data length: a caller's bug.
+    /// `count` exceeds the data length: an error of the caller.
     pub fn advance(&mut self, count: usize) {
         assert!(count <= self.data_length, "advance of {count} beyond {} bytes", self.data_length);
         let whole = count == self.data_length;
@@ -95,7 +93,7 @@ impl NetBuffer {
         debug_assert_eq!(left, 0);
     }
 
-    /// The data, in order; empty MDLs are skipped.
+    /// Returns the data, in order. Empty MDLs are skipped.
     pub fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
         let first = self.current_mdl;
         let offset = self.current_mdl_offset;
@@ -109,25 +107,25 @@ impl NetBuffer {
             .filter(|piece| !piece.is_empty())
     }
 
-    /// Replaces shared memory that holds data behind the first `skip` bytes by copies of it: the poster may use its own
-    /// again, but for what is skipped.
+    /// Replaces shared memory that contains data after the first `skip` bytes by copies. The poster may then reuse its
+    /// own memory, except for the skipped part.
     pub fn detach(&mut self, skip: usize) {
         let mut before = self.data_offset + skip;
         for mdl in &mut self.mdls {
             let len = mdl.len();
             if before < len {
-                copy_aside(mdl);
+                detach_mdl(mdl);
             }
             before = before.saturating_sub(len);
         }
     }
 
-    /// Replaces shared memory that its owner has withdrawn by copies of it, wherever the data starts.
+    /// Replaces withdrawn shared memory by copies, wherever the data starts.
     pub fn detach_withdrawn(&mut self) {
-        self.mdls.iter_mut().filter(|mdl| mdl.is_withdrawn()).for_each(copy_aside);
+        self.mdls.iter_mut().filter(|mdl| mdl.is_withdrawn()).for_each(detach_mdl);
     }
 
-    /// Removes all MDLs, keeping the chain's storage for reuse.
+    /// Removes all MDLs, and keeps the chain's storage for reuse.
     pub fn clear(&mut self) {
         let Self { mdls, current_mdl, current_mdl_offset, data_offset, data_length } = self;
         mdls.clear();
@@ -138,7 +136,7 @@ impl NetBuffer {
     }
 }
 
-fn copy_aside(mdl: &mut Mdl) {
+fn detach_mdl(mdl: &mut Mdl) {
     if let Some(copy) = mdl.copied() {
         *mdl = copy.into();
     }
@@ -148,52 +146,52 @@ impl<M: Into<Mdl>> From<M> for NetBuffer {
     fn from(mdl: M) -> Self {
         let mdl = mdl.into();
         let data_length = mdl.len();
-        // Room for one: most are not added to.
+        // Room for one: most net buffers have a single MDL.
         Self { mdls: vec![mdl], data_length, ..Self::new() }
     }
 }
 
-/// A NET_BUFFER_LIST: the unit that is posted, marked with PSH at its end, and completed.
+/// NET_BUFFER_LIST: the unit of posting, PSH and completion.
 #[derive(Clone, Debug)]
 pub struct NetBufferList {
-    /// Its net buffers. The owner may not change them while the list is posted (CH-BUF-3).
+    /// Net buffers. The owner may not change them while the list is posted (CH-BUF-3).
     pub net_buffers: Vec<NetBuffer>,
-    /// Completion status; [`NdisStatus::PENDING`] until completed.
+    /// Completion status. [`NdisStatus::PENDING`] until completed.
     pub status: NdisStatus,
-    /// TcpOffloadBytesTransferred: bytes the peer acknowledged (CH-SNC-1, CH-SNC-4), or bytes placed.
+    /// TcpOffloadBytesTransferred: bytes acknowledged by the peer (CH-SNC-1, CH-SNC-4), or bytes placed.
     pub bytes_transferred: usize,
-    /// The poster's own value (ProtocolReserved): comes back untouched, and names the list in captures.
+    /// Value of the poster (ProtocolReserved), returned unchanged. It names the list in captures.
     pub context: u64,
 }
 
 impl NetBufferList {
-    /// An empty list with the poster's `context`.
+    /// Creates an empty list with the poster's `context`.
     pub const fn new(context: u64) -> Self {
         Self { net_buffers: Vec::new(), status: NdisStatus::PENDING, bytes_transferred: 0, context }
     }
 
-    /// A list of one net buffer of one MDL.
+    /// Creates a list with one net buffer of one MDL.
     pub fn from_mdl(context: u64, mdl: impl Into<Mdl>) -> Self {
         Self { net_buffers: vec![NetBuffer::from(mdl)], ..Self::new(context) }
     }
 
-    /// Bytes of data in all net buffers.
+    /// Data length of all net buffers in bytes.
     pub fn data_length(&self) -> usize {
         self.net_buffers.iter().map(NetBuffer::data_length).sum()
     }
 
-    /// The data, in order.
+    /// Returns the data, in order.
     pub fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
         self.net_buffers.iter().flat_map(NetBuffer::pieces)
     }
 
-    /// A copy of the data.
+    /// Returns a copy of the data.
     pub fn to_vec(&self) -> Vec<u8> {
         to_vec(self.pieces())
     }
 
-    /// Completes the list: sets the status, and advances the data starts by the bytes transferred (CH-SNC-1).
-    /// Those add to what was transferred before: a list may change hands, partly acknowledged.
+    /// Completes the list: sets the status, and advances the data starts by the bytes transferred (CH-SNC-1). They add
+    /// to earlier ones: a partly acknowledged list may be handed over.
     pub fn complete(&mut self, status: NdisStatus, bytes_transferred: usize) {
         self.status = status;
         self.bytes_transferred += bytes_transferred;
@@ -207,31 +205,31 @@ impl NetBufferList {
     }
 }
 
-/// A chain of net buffer lists, in order.
+/// Chain of net buffer lists, in order.
 pub type NblChain = VecDeque<NetBufferList>;
 
-/// A receive request: a NET_BUFFER_LIST of one NET_BUFFER of memory that the target writes (CH-RCV-1). The
-/// memory moves into the target with the post and back with the completion, so it is never visible half written.
+/// Receive request: a NET_BUFFER_LIST of one NET_BUFFER of memory that the target writes (CH-RCV-1). The memory moves
+/// to the target with the post and back with the completion, so a partial write is never visible.
 #[derive(Clone, Debug)]
 pub struct ReceiveBufferList {
-    /// The memory, in order; each piece is usable as far as its length. None of it: a zero-byte request, which asks
-    /// for indications again and holds no data (CH-RCV-7).
+    /// Memory, in order. Each piece is usable up to its length. Without memory it is a zero-byte request, which resumes
+    /// indications and receives no data (CH-RCV-7).
     pub mdls: Vec<BytesMut>,
-    /// TcpReceiveNoPush: completes when full. Otherwise it completes with what it holds when a PSH comes or
-    /// the push timer runs out, too (CH-RCV-5).
+    /// TcpReceiveNoPush: the request completes only when full. Otherwise it also completes, with the data received so
+    /// far, on a PSH or when the push timer expires (CH-RCV-5).
     pub no_push: bool,
-    /// Completion status; [`NdisStatus::PENDING`] until completed.
+    /// Completion status. [`NdisStatus::PENDING`] until completed.
     pub status: NdisStatus,
-    /// TcpReceiveBytesTransferred: bytes of data at the front of the memory. Not 0 when posted: the target
-    /// continues behind them. As the memory comes back whole, this stands for the data start that NDIS advances
+    /// TcpReceiveBytesTransferred: bytes of data at the start of the memory. If it is not 0 when posted, the target
+    /// continues after them. The whole memory is returned, so this replaces the data start that NDIS advances
     /// (CH-RCC-1).
     pub bytes_transferred: usize,
-    /// The poster's own value; comes back untouched.
+    /// Value of the poster, returned unchanged.
     pub context: u64,
 }
 
 impl ReceiveBufferList {
-    /// A zero-byte request in push mode.
+    /// Creates a zero-byte request in push mode.
     pub const fn new(context: u64) -> Self {
         Self {
             mdls: Vec::new(),
@@ -242,7 +240,7 @@ impl ReceiveBufferList {
         }
     }
 
-    /// A request of one piece of memory in push mode.
+    /// Creates a request with one piece of memory in push mode.
     pub fn from_mdl(context: u64, mdl: BytesMut) -> Self {
         let mut list = Self::new(context);
         list.mdls.push(mdl);
@@ -254,7 +252,7 @@ impl ReceiveBufferList {
         self.mdls.iter().map(BytesMut::len).sum()
     }
 
-    /// The data received so far, in order: the first `bytes_transferred` bytes of the memory.
+    /// Returns the data received so far, in order: the first `bytes_transferred` bytes of the memory.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let mut left = self.bytes_transferred;
         self.mdls
@@ -268,7 +266,7 @@ impl ReceiveBufferList {
     }
 }
 
-/// A chain of receive requests, in order.
+/// Chain of receive requests, in order.
 pub type ReceiveChain = VecDeque<ReceiveBufferList>;
 
 #[cfg(test)]
@@ -298,15 +296,15 @@ mod tests {
         list
     }
 
-    // CH-BUF-1: data runs along the chain, over empty MDLs.
+    // CH-BUF-1: data spans the chain, including empty MDLs.
     #[test]
-    fn data_runs_along_the_chain() {
+    fn data_spans_mdl_chain() {
         let list = list(&[&[b"ab", b"", b"c"], &[], &[b"de"]]);
         assert_eq!(list.data_length(), 5);
         assert_eq!(list.to_vec(), b"abcde");
     }
 
-    // CH-BUF-2: the start moves, offsets follow, MDLs stay.
+    // CH-BUF-2: the start and the offsets advance, and MDLs remain.
     #[test]
     fn advance_keeps_mdls() {
         for count in 0..=5 {
@@ -324,11 +322,11 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "beyond")]
-    fn advance_beyond_the_data_is_a_bug() {
+    fn advance_beyond_data_panics() {
         NetBuffer::from(Bytes::from_static(b"x")).advance(2);
     }
 
-    // The data stays where it was, in memory of its own; what is private stays as it is.
+    // The data keeps its offset, in memory of its own. Private memory is not copied.
     #[test]
     fn detached_data_is_a_copy() {
         let source = shared(&[1, 2, 3, 4]);
@@ -345,9 +343,9 @@ mod tests {
         assert_eq!(to_vec(net_buffer.pieces()), [2, 3, 4, 5, 2, 3]);
     }
 
-    // Memory that its owner wants back is let go of, also where the data starts behind it, and no other.
+    // Withdrawn memory is released, including MDLs before the data, and no other memory.
     #[test]
-    fn withdrawn_memory_is_let_go_of() {
+    fn withdrawn_memory_is_released() {
         let owner = alloc::sync::Arc::new(());
         let other = shared(b"xy");
         let withdrawn = shared(b"abcdef").under(owner.clone());
@@ -356,7 +354,7 @@ mod tests {
         net_buffer.push_mdl(withdrawn.slice(2..6));
         net_buffer.advance(3);
         net_buffer.detach_withdrawn();
-        assert_eq!(net_buffer.mdls()[0].as_ptr(), withdrawn.as_ptr(), "it is not withdrawn");
+        assert_eq!(net_buffer.mdls()[0].as_ptr(), withdrawn.as_ptr(), "not withdrawn yet");
         withdrawn.withdraw();
         drop(withdrawn);
         net_buffer.detach_withdrawn();
@@ -365,9 +363,9 @@ mod tests {
         assert_eq!(to_vec(net_buffer.pieces()), b"ycdef");
     }
 
-    // Memory that holds only what is skipped stays, empty or not.
+    // Memory that contains only skipped data is not copied, empty or not.
     #[test]
-    fn what_is_skipped_is_not_copied() {
+    fn skipped_data_is_not_copied() {
         for (skip, copied) in
             [(0, [true, true]), (2, [true, true]), (3, [false, true]), (7, [false, false])]
         {
@@ -385,9 +383,9 @@ mod tests {
         }
     }
 
-    // CH-SNC-1: completion advances over net buffers.
+    // CH-SNC-1: completion advances the data starts of net buffers.
     #[test]
-    fn completion_advances_over_net_buffers() {
+    fn completion_advances_net_buffers() {
         let mut list = list(&[&[b"abc"], &[b"de", b"f"]]);
         list.complete(NdisStatus::REQUEST_ABORTED, 4);
         assert_eq!(list.bytes_transferred, 4);

@@ -1,49 +1,49 @@
-//! A TCP segment as it was received: sequence numbers, flags, options, ECN bits; and ICMP errors that quote one.
+//! Received TCP segment: sequence numbers, flags, options, ECN bits; and ICMP errors that quote one.
 //!
-//! `frame` and `tcp` share these types, and are independent of each other.
+//! Types shared by `frame` and `tcp`, which are independent of each other.
 
 use core::{
     fmt,
     ops::{Add, AddAssign, Sub},
 };
 
-/// A TCP sequence number. Ordered by [`SeqNum::is_before`] and friends, never by its integer.
+/// TCP sequence number. Ordered by [`SeqNum::is_before`] and similar methods, never by its integer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SeqNum(pub u32);
 
 impl SeqNum {
-    /// Signed distance from `other` to `self`; meaningful while both lie within 2^31 of each other.
+    /// Signed distance from `other` to `self`. Valid if the two are within 2^31 of each other.
     pub const fn distance(self, other: Self) -> i32 {
         self.0.wrapping_sub(other.0).cast_signed()
     }
 
-    /// `self < other` in sequence space.
+    /// True if `self < other` in sequence space.
     pub const fn is_before(self, other: Self) -> bool {
         self.distance(other) < 0
     }
 
-    /// `self <= other` in sequence space.
+    /// True if `self <= other` in sequence space.
     pub const fn is_at_or_before(self, other: Self) -> bool {
         self.distance(other) <= 0
     }
 
-    /// `self > other` in sequence space.
+    /// True if `self > other` in sequence space.
     pub const fn is_after(self, other: Self) -> bool {
         self.distance(other) > 0
     }
 
-    /// `self >= other` in sequence space.
+    /// True if `self >= other` in sequence space.
     pub const fn is_at_or_after(self, other: Self) -> bool {
         self.distance(other) >= 0
     }
 
-    /// The later of two.
+    /// Returns the later of two.
     pub fn later(self, other: Self) -> Self {
         if self.is_after(other) { self } else { other }
     }
 
-    /// The earlier of two.
+    /// Returns the earlier of two.
     pub fn earlier(self, other: Self) -> Self {
         if self.is_before(other) { self } else { other }
     }
@@ -99,7 +99,7 @@ impl Flags {
     /// Congestion window reduced.
     pub const CWR: Self = Self(0x80);
 
-    /// Whether all of `other` are set.
+    /// True if all of `other` are set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -119,16 +119,16 @@ impl core::ops::BitOrAssign for Flags {
     }
 }
 
-/// A SACK block: bytes `start..end` have arrived.
+/// SACK block: bytes `start..end` were received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SackBlock {
-    /// First byte.
+    /// Sequence number of the first byte.
     pub start: SeqNum,
-    /// One beyond the last byte.
+    /// Sequence number after the last byte.
     pub end: SeqNum,
 }
 
-/// A timestamps option (RFC 7323).
+/// Timestamps option (RFC 7323).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timestamps {
     /// TSval.
@@ -137,12 +137,12 @@ pub struct Timestamps {
     pub echo: u32,
 }
 
-/// The TCP header of a received segment, parsed, and its payload. Checksum already verified.
+/// Parsed TCP header of a received segment, and its payload. The checksum is already verified.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
     /// Sequence number.
     pub seq: SeqNum,
-    /// Acknowledgement number; meaningful with ACK.
+    /// Acknowledgement number. Valid with ACK.
     pub ack: SeqNum,
     /// Flags.
     pub flags: Flags,
@@ -154,13 +154,13 @@ pub struct Segment<'a> {
     pub sack: &'a [SackBlock],
     /// Payload.
     pub payload: &'a [u8],
-    /// Payload bytes of each original segment if the link coalesced several; 0 if it did not.
+    /// Payload bytes of each original segment if the link coalesced several. 0 if it did not.
     pub gso_size: usize,
-    /// The ECN bits of its IP header.
+    /// ECN bits of the IP header.
     pub ecn: Ecn,
 }
 
-/// What changes in the headers of a connection from one transmitted segment to the next.
+/// Header fields that change from one transmitted segment of a connection to the next.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentHeader<'a> {
     /// Sequence number.
@@ -173,31 +173,31 @@ pub struct SegmentHeader<'a> {
     pub window: u16,
     /// Timestamps option.
     pub timestamps: Option<Timestamps>,
-    /// SACK blocks: at most 4, at most 3 beside timestamps.
+    /// SACK blocks: at most 4, or 3 with timestamps.
     pub sack: &'a [SackBlock],
-    /// Payload bytes that will follow.
+    /// Payload bytes that follow.
     pub payload_len: usize,
-    /// The ECN bits of the IP header.
+    /// ECN bits of the IP header.
     pub ecn: Ecn,
 }
 
-/// The two ECN bits of an IP header (RFC 3168 §5).
+/// ECN bits of an IP header (RFC 3168 §5).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[repr(u8)]
 pub enum Ecn {
-    /// Routers drop, they do not mark.
+    /// Not ECN-capable: routers drop instead of marking.
     #[default]
     NotCapable = 0b00,
-    /// ECN-capable, the other codepoint.
+    /// ECN-capable, ECT(1). Not sent.
     Capable1 = 0b01,
-    /// ECN-capable, the codepoint that we send.
+    /// ECN-capable, ECT(0). Sent on data.
     Capable0 = 0b10,
-    /// Congestion experienced.
+    /// Congestion experienced (CE).
     Congestion = 0b11,
 }
 
 impl Ecn {
-    /// From the low two bits of a TOS or traffic class.
+    /// Decodes the low two bits of a TOS or traffic class.
     pub const fn from_bits(bits: u8) -> Self {
         match bits & 0b11 {
             0b00 => Self::NotCapable,
@@ -207,58 +207,58 @@ impl Ecn {
         }
     }
 
-    /// The two bits.
+    /// Returns the two bits.
     pub const fn bits(self) -> u8 {
         self as u8
     }
 }
 
-/// An ICMP error about a segment of ours, as far as it concerns TCP.
+/// ICMP error about a sent segment, as far as TCP uses it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathError {
     /// Sequence number of the quoted segment.
     pub seq: SeqNum,
-    /// Its kind.
+    /// Kind of the error.
     pub kind: PathErrorKind,
 }
 
-/// The kind of an ICMP error.
+/// Kind of an ICMP error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PathErrorKind {
     /// "Fragmentation needed and DF set" (RFC 1191 §4), "packet too big" (RFC 4443 §3.2).
     TooBig {
-        /// MTU of the next hop, in bytes; 0: the router does not report it (RFC 1191 §5).
+        /// MTU of the next hop in bytes. 0 if the router does not report it (RFC 1191 §5).
         next_hop_mtu: u32,
-        /// Bytes of the quoted IP packet, as its header has them.
+        /// Length of the quoted IP packet in bytes, from its header.
         packet_len: u32,
     },
-    /// Anything else.
+    /// Any other error.
     Soft(SoftError),
 }
 
-/// Why a segment did not arrive, as ICMP has it. None of them ends a connection.
+/// Reason from ICMP why a segment was not delivered. No soft error closes a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SoftError {
-    /// No route.
+    /// No route to the network.
     #[error("network unreachable")]
     NetworkUnreachable,
-    /// The last router does not reach the host.
+    /// The last router cannot reach the host.
     #[error("host unreachable")]
     HostUnreachable,
-    /// Protocol unreachable: no TCP at the host.
+    /// The host has no TCP.
     #[error("protocol unreachable")]
     ProtocolUnreachable,
     /// Port unreachable.
     #[error("port unreachable")]
     PortUnreachable,
-    /// A router on the way may not pass it on.
+    /// A router is not permitted to forward the packet.
     #[error("communication prohibited")]
     Prohibited,
-    /// TTL or hop limit has run out.
+    /// TTL or hop limit exceeded.
     #[error("time to live exceeded")]
     TimeExceeded,
-    /// Something in the header is wrong.
+    /// Invalid header field.
     #[error("parameter problem")]
     ParameterProblem,
 }
@@ -272,7 +272,7 @@ mod tests {
     proptest! {
         // RFC 9293 §3.4: order within half the space, across the wrap.
         #[test]
-        fn order_holds_across_the_wrap(base: u32, ahead in 1u32..0x8000_0000) {
+        fn order_holds_across_wrap(base: u32, ahead in 1u32..0x8000_0000) {
             let (a, b) = (SeqNum(base), SeqNum(base) + ahead);
             prop_assert!(a.is_before(b) && b.is_after(a) && !a.is_at_or_after(b));
             prop_assert_eq!(b - ahead, a);

@@ -1,4 +1,4 @@
-//! Kernel TCP sockets: gathered sends from memory that may be shared, and what the kernel knows of a connection.
+//! Kernel TCP sockets: gathered sends from memory that may be shared, and the kernel's state of a connection.
 #![allow(unsafe_code)]
 
 use core::mem::{MaybeUninit, size_of};
@@ -14,14 +14,14 @@ use rustix::{
 
 use crate::memory::Piece;
 
-/// Pieces of memory in one send.
+/// Maximum number of pieces of memory in one send.
 pub const PIECES_MAX: usize = 64;
 
-/// Sends the first [`PIECES_MAX`] pieces in one call, as far as the kernel has room. With `ends_record` nothing that
-/// is sent later shares a segment with them, if all of them are sent (MSG_EOR).
+/// Sends the first [`PIECES_MAX`] pieces in one call, up to the room in the kernel. With `ends_record` later data does
+/// not share a segment with them, if all of them are sent (MSG_EOR).
 ///
 /// # Errors
-/// Those of sendmsg(2); [`Errno::AGAIN`]: there is no room.
+/// Errors of sendmsg(2). [`Errno::AGAIN`] if there is no room.
 pub fn send<'a>(
     socket: BorrowedFd<'_>,
     mut pieces: impl Iterator<Item = Piece<'a>>,
@@ -31,7 +31,7 @@ pub fn send<'a>(
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     let Some(first) = pieces.next() else { return Ok(0) };
     let Some(second) = pieces.next() else {
-        // Most small messages: the kernel need not copy a list of slices.
+        // Most small messages have one piece, for which the kernel need not copy a list of slices.
         return match first {
             Piece::Private(memory) => rustix::net::send(socket, memory, flags | end),
             Piece::Shared(_) => gather(socket, &[first.io_slice()], flags | end),
@@ -44,7 +44,7 @@ pub fn send<'a>(
         *slice = piece.io_slice();
         count += 1;
     }
-    // Pieces that are left would begin the next record.
+    // Remaining pieces would start the next record.
     let end = if pieces.next().is_none() { end } else { SendFlags::empty() };
     gather(socket, &slices[..count], flags | end)
 }
@@ -57,7 +57,7 @@ fn gather(
     sendmsg(socket, slices, &mut SendAncillaryBuffer::default(), flags)
 }
 
-/// Bytes that the kernel has taken and the peer has not acknowledged (SIOCOUTQ); 0 for what is no TCP socket.
+/// Bytes accepted by the kernel and not acknowledged by the peer (SIOCOUTQ). 0 if it is not a TCP socket.
 pub fn unacknowledged(socket: BorrowedFd<'_>) -> usize {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the call writes an integer.
@@ -65,25 +65,25 @@ pub fn unacknowledged(socket: BorrowedFd<'_>) -> usize {
     if outcome == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
-/// A TCP connection as the kernel sees it (TCP_INFO).
+/// Kernel state of a TCP connection (TCP_INFO).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpInfo {
-    /// Its state, as the kernel numbers them.
+    /// TCP state, as numbered by the kernel.
     pub state: u8,
-    /// Bytes of the largest segment that is sent.
+    /// Payload bytes of the largest segment sent.
     pub mss: usize,
-    /// Segments that the peer has not acknowledged.
+    /// Segments not acknowledged by the peer.
     pub unacked: u32,
 }
 
-/// States in which the peer has acknowledged our FIN: FIN-WAIT-2, TIME-WAIT and CLOSED.
+/// States in which the peer has acknowledged the local FIN: FIN-WAIT-2, TIME-WAIT and CLOSED.
 const SHUT_DOWN: [u8; 3] = [5, 6, 7];
 
-/// States in which the peer's FIN has come: TIME-WAIT, CLOSE-WAIT, LAST-ACK and CLOSING.
+/// States in which the peer's FIN was received: TIME-WAIT, CLOSE-WAIT, LAST-ACK and CLOSING.
 const PEER_CLOSED: [u8; 4] = [6, 8, 9, 11];
 
 impl TcpInfo {
-    /// Reads it; `None` for what is no TCP socket.
+    /// Queries the state. `None` if it is not a TCP socket.
     pub fn of(socket: BorrowedFd<'_>) -> Option<Self> {
         let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
         let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -106,12 +106,12 @@ impl TcpInfo {
         })
     }
 
-    /// Returns whether the peer has acknowledged our FIN.
+    /// True if the peer has acknowledged the local FIN.
     pub fn is_shut_down(&self) -> bool {
         SHUT_DOWN.contains(&self.state)
     }
 
-    /// Returns whether the peer's FIN has come, whatever is left to be read before it.
+    /// True if the peer's FIN was received, even if data before it is not yet read.
     pub fn has_peer_closed(&self) -> bool {
         PEER_CLOSED.contains(&self.state)
     }
@@ -137,7 +137,7 @@ mod tests {
         (near, listener.accept().unwrap().0)
     }
 
-    // More pieces than one call takes: the first of them leave, in order, from shared memory and from private.
+    // With more pieces than one call accepts, the first ones are sent, in order, from shared and private memory.
     #[test]
     fn pieces_are_gathered() {
         let (near, mut far) = pair();
@@ -154,9 +154,9 @@ mod tests {
         assert!(received.chunks(2).all(|pair| pair == [7, b'x']));
     }
 
-    // What the peer's kernel has no room for stays, and goes as the peer reads.
+    // Data without room in the peer's kernel remains unacknowledged until the peer reads.
     #[test]
-    fn what_is_not_acknowledged_is_counted() {
+    fn unacknowledged_bytes_are_counted() {
         let (mut near, mut far) = pair();
         let left = |near: &TcpStream| unacknowledged(near.as_fd());
         assert_eq!(left(&near), 0);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shutdown_is_seen_when_it_is_acknowledged() {
+    fn acknowledged_shutdown_is_reported() {
         let (near, mut far) = pair();
         let info = || TcpInfo::of(near.as_fd()).unwrap();
         assert!(!info().is_shut_down() && info().mss > 500);

@@ -1,14 +1,14 @@
-//! Offload state: neighbor, path and TCP state in three classes, and what moves with a connection.
+//! Offload state: neighbor, path and TCP state in three classes, and the data that is handed over with a connection.
 //!
-//! | class | who may change it | back at terminate |
+//! | class | changed by | returned at terminate |
 //! |---|---|---|
 //! | const | neither | no |
 //! | cached | the host, by Update | no |
 //! | delegated | the target, while offloaded | yes |
 //!
-//! Whoever copies state in or out takes these structures apart exhaustively
-//! (`let TcpDelegated { a, b } = …`, no `..`), so that a member forgotten in a hand-over does not
-//! compile. Ticks are milliseconds (TicksPerSecond 1000, the documented default).
+//! Code that copies state in or out destructures these structures exhaustively (`let TcpDelegated { a, b } = …`, no
+//! `..`). So a member forgotten in a hand-over does not compile. Ticks are milliseconds (TicksPerSecond 1000, the
+//! documented default).
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -24,16 +24,16 @@ pub type Ticks = u32;
 /// NEIGHBOR_OFFLOAD_STATE_CONST.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NeighborConst {
-    /// Source address of every frame sent for this neighbor; zero means the interface's.
+    /// Source address of every frame sent to this neighbor. Zero selects the interface's address.
     pub dl_source_address: MacAddress,
-    /// 12-bit VLAN id; 0 means untagged.
+    /// 12-bit VLAN id. 0 means untagged.
     pub vlan_id: u16,
 }
 
 /// NEIGHBOR_OFFLOAD_STATE_CACHED.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NeighborCached {
-    /// The next hop's address.
+    /// MAC address of the next hop.
     pub dl_destination_address: MacAddress,
     /// Ticks since the host last confirmed reachability.
     pub host_reachability_delta: Ticks,
@@ -46,72 +46,72 @@ pub struct NeighborDelegated {
     pub nic_reachability_delta: Ticks,
 }
 
-/// A neighbor object.
+/// Neighbor object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NeighborState {
-    /// Never changes.
+    /// Const class, which never changes.
     pub constant: NeighborConst,
-    /// The host's to change.
+    /// Cached class, changed by the host.
     pub cached: NeighborCached,
-    /// The target's to change.
+    /// Delegated class, changed by the target.
     pub delegated: NeighborDelegated,
 }
 
 /// PATH_OFFLOAD_STATE_CONST.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathConst {
-    /// Our address; same family as the destination's.
+    /// Local address, of the same family as the destination address.
     pub source_address: IpAddr,
-    /// The peer's address.
+    /// Address of the peer.
     pub destination_address: IpAddr,
 }
 
 /// PATH_OFFLOAD_STATE_CACHED.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathCached {
-    /// Path MTU in bytes, IP header included.
+    /// Path MTU in bytes, including the IP header.
     pub path_mtu: u32,
 }
 
-/// A path object. Its delegated class has no variables.
+/// Path object. Its delegated class has no variables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathState {
-    /// Never changes.
+    /// Const class, which never changes.
     pub constant: PathConst,
-    /// The host's to change.
+    /// Cached class, changed by the host.
     pub cached: PathCached,
 }
 
-/// TCP_OFFLOAD_STATE_CONST. As a document of serde this class, like the other two, has the members that Windows'
-/// structure has as plain numbers, under their names there.
+/// TCP_OFFLOAD_STATE_CONST. The serde form of the three classes contains the members that are plain numbers in the
+/// Windows structure, under their names there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "PascalCase"))]
 pub struct TcpConst {
-    /// TIMESTAMP_ENABLED: every segment carries a timestamp.
+    /// TIMESTAMP_ENABLED: true if every segment carries a timestamp.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub timestamp_enabled: bool,
-    /// SACK_ENABLED: blocks are sent and used.
+    /// SACK_ENABLED: true if SACK blocks are sent and used.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub sack_enabled: bool,
-    /// WINDOW_SCALING_ENABLED: the two scales apply.
+    /// WINDOW_SCALING_ENABLED: true if the two scales apply.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub window_scaling_enabled: bool,
-    /// The peer's port.
+    /// Port of the peer.
     pub remote_port: u16,
-    /// Our port.
+    /// Local port.
     pub local_port: u16,
-    /// Shift count of the windows the peer advertises, 0..=14.
+    /// Shift count of the windows advertised by the peer, 0..=14.
     pub snd_wind_scale: u8,
-    /// Shift count of the windows we advertise, 0..=14.
+    /// Shift count of the windows advertised to the peer, 0..=14.
     pub rcv_wind_scale: u8,
-    /// The MSS that the peer announced.
+    /// MSS announced by the peer.
     pub remote_mss: u16,
-    /// The MSS that we announced. Not in Windows' structure; an upload has to repeat it.
+    /// MSS announced to the peer. Not part of the Windows structure; an upload must repeat it.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub local_mss: u16,
     /// RSS hash of the connection's receive data.
     pub hash_value: u32,
-    /// ECN was agreed on by the SYNs (RFC 3168 §6.1.1). Not in Windows' structure.
+    /// True if ECN was negotiated by the SYNs (RFC 3168 §6.1.1). Not part of the Windows structure.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub ecn_enabled: bool,
 }
@@ -128,15 +128,15 @@ pub struct TcpCached {
     pub nagling_enabled: bool,
     /// Default receive window in bytes (SO_RCVBUF).
     pub initial_rcv_wnd: u32,
-    /// Hint for bytes per receive indication; 0: as much as possible.
+    /// Hint for the bytes per receive indication. 0 means as many as possible.
     pub rcv_indication_size: u32,
-    /// Most keep-alive probes; 0: 10.
+    /// Maximum number of keep-alive probes. 0 means 10.
     pub ka_probe_count: u8,
-    /// Idle ticks before the first keep-alive probe; 0: one second.
+    /// Idle ticks before the first keep-alive probe. 0 means one second.
     pub ka_timeout: Ticks,
-    /// Ticks between unanswered probes; 0: one second.
+    /// Ticks between unanswered probes. 0 means one second.
     pub ka_interval: Ticks,
-    /// Most ticks to spend retransmitting one segment: `Some(0)` uses the count limit, `None` (-1) is no limit.
+    /// Maximum ticks spent retransmitting one segment. `Some(0)` applies the count limit, `None` (-1) is unlimited.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub max_rt: Option<Ticks>,
     /// 20-bit IPv6 flow label.
@@ -149,31 +149,32 @@ pub struct TcpCached {
     pub user_priority: u8,
 }
 
-/// Probes of an idle connection (RFC 9293 §3.8.4). A connection whose peer does not answer ends after `idle` and
-/// `probes` times `interval`.
+/// Keep-alive probes of an idle connection (RFC 9293 §3.8.4). If the peer does not answer, the connection is closed
+/// after `idle` and `probes` times `interval`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeepAlive {
-    /// From the last segment of the peer to the first probe; at least 1 ms.
+    /// Time from the last segment of the peer to the first probe; at least 1 ms.
     pub idle: Duration,
-    /// From one probe to the next, and from the last to the end; at least 1 ms.
+    /// Time from one probe to the next, and from the last to the closing; at least 1 ms.
     pub interval: Duration,
-    /// Probes without an answer, at least 1.
+    /// Number of unanswered probes, at least 1.
     pub probes: u8,
 }
 
 impl KeepAlive {
-    /// From the last segment of the peer to the end of the connection.
+    /// Time from the last segment of the peer to the closing of the connection.
     pub fn limit(&self) -> Duration {
         self.idle + self.interval * u32::from(self.probes)
     }
 }
 
-/// What stands for 0 in the keep-alive variables (CH §9.2). With an idle time of nothing probes would never end.
+/// Value that replaces 0 in the keep-alive variables (CH §9.2). With an idle time of 0 probes would be sent without
+/// end.
 const KEEP_ALIVE_TICKS: Ticks = 1_000;
 const KEEP_ALIVE_PROBES: u8 = 10;
 
 impl TcpCached {
-    /// The same with this keep-alive, unless it has one, or none is given.
+    /// Returns the variables with this keep-alive, unless keep-alive is enabled already or `keep_alive` is `None`.
     #[must_use]
     pub fn or_kept_alive(self, keep_alive: Option<KeepAlive>) -> Self {
         let Some(KeepAlive { idle, interval, probes }) = keep_alive else { return self };
@@ -190,7 +191,7 @@ impl TcpCached {
         }
     }
 
-    /// How long a connection is idle before the first keep-alive probe.
+    /// Idle time before the first keep-alive probe.
     pub const fn keep_alive_idle(&self) -> Duration {
         Self::or_a_second(self.ka_timeout)
     }
@@ -200,7 +201,7 @@ impl TcpCached {
         Self::or_a_second(self.ka_interval)
     }
 
-    /// Unanswered keep-alive probes after which a connection ends.
+    /// Number of unanswered keep-alive probes after which a connection is closed.
     pub const fn keep_alive_probes(&self) -> u8 {
         if self.ka_probe_count == 0 { KEEP_ALIVE_PROBES } else { self.ka_probe_count }
     }
@@ -229,21 +230,21 @@ impl Default for TcpCached {
     }
 }
 
-/// New values of a TCP object's cached class, and what they set off.
+/// New values of a TCP object's cached class, and the actions they require.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpUpdate {
     /// All cached variables.
     pub cached: TcpCached,
-    /// KEEP_ALIVE_RESTART: the keep-alive timer starts from zero, and so does its count (CH-UPD-6).
+    /// KEEP_ALIVE_RESTART: true if the keep-alive timer and its count restart from zero (CH-UPD-6).
     pub keep_alive_restart: bool,
-    /// MAX_RT_RESTART: TotalRT starts from zero.
+    /// MAX_RT_RESTART: true if TotalRT restarts from zero.
     pub max_rt_restart: bool,
-    /// UPDATE_RCV_WND: the window that InitialRcvWnd makes possible is advertised to the peer.
+    /// UPDATE_RCV_WND: true if the window that InitialRcvWnd permits is advertised to the peer.
     pub update_rcv_wnd: bool,
 }
 
 impl TcpUpdate {
-    /// The flags that a host sets when `old` becomes `new`: each for the members that have changed.
+    /// Returns the update from `old` to `new`, with a flag for each group of changed members.
     pub fn of(old: &TcpCached, new: TcpCached) -> Self {
         let keep_alive =
             |c: &TcpCached| (c.keep_alive_enabled, c.ka_timeout, c.ka_interval, c.ka_probe_count);
@@ -256,40 +257,40 @@ impl TcpUpdate {
     }
 }
 
-/// A timer as the chimney carries it: a count, and ticks until it is due (`None` is -1, not running).
+/// Chimney timer: a count, and ticks until it is due (`None` is -1, not running).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TimerState {
-    /// Retransmissions, window probes or keep-alive probes so far.
+    /// Number of retransmissions, window probes or keep-alive probes so far.
     pub count: u8,
-    /// Ticks until due; `None`: not running; `Some(0)`: due now.
+    /// Ticks until due. `None` if it is not running, `Some(0)` if it is due now.
     pub timeout_delta: Option<Ticks>,
 }
 
-/// The states of RFC 9293 in which a connection can be with the target (CH-ST-1), and Closed.
+/// States of RFC 9293 in which a connection can be offloaded (CH-ST-1), and Closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[repr(u32)]
 pub enum TcpPhase {
-    /// No connection any more.
+    /// No connection.
     Closed = 0,
-    /// Data flows both ways.
+    /// Data can be sent in both directions.
     Established = 4,
-    /// Our FIN is sent, not yet acknowledged.
+    /// The local FIN is sent and not yet acknowledged.
     FinWait1 = 5,
-    /// Our FIN is acknowledged.
+    /// The local FIN is acknowledged.
     FinWait2 = 6,
-    /// The peer's FIN has come.
+    /// The peer's FIN was received.
     CloseWait = 7,
-    /// Both FINs are out, ours not acknowledged.
+    /// Both FINs are sent, the local one is not acknowledged.
     Closing = 8,
-    /// The peer's FIN came first, ours is not acknowledged.
+    /// The peer's FIN was received first, and the local one is not acknowledged.
     LastAck = 9,
-    /// Waiting for old segments to die.
+    /// Waits until old segments have expired.
     TimeWait = 10,
 }
 
 impl TcpPhase {
-    /// Returns whether the peer's FIN lies left of RCV.NXT.
+    /// True if the peer's FIN is before RCV.NXT.
     pub const fn has_peer_closed(self) -> bool {
         matches!(self, Self::CloseWait | Self::Closing | Self::LastAck | Self::TimeWait)
     }
@@ -299,92 +300,93 @@ impl TcpPhase {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "PascalCase"))]
 pub struct TcpDelegated {
-    /// RFC 9293 state; one of those in which a connection can be offloaded (CH-ST-1).
+    /// RFC 9293 state, one of those in which a connection can be offloaded (CH-ST-1).
     pub state: TcpPhase,
     /// RCV.NXT.
     pub rcv_nxt: SeqNum,
-    /// Receive window in bytes, unscaled. RCV.NXT + RCV.WND is the right edge that was advertised.
+    /// Receive window in bytes, unscaled. RCV.NXT + RCV.WND is the advertised right edge.
     pub rcv_wnd: u32,
-    /// Oldest unacknowledged.
+    /// Oldest unacknowledged sequence number.
     pub snd_una: SeqNum,
-    /// Next to send.
+    /// Next sequence number to send.
     pub snd_nxt: SeqNum,
-    /// One beyond the highest ever sent.
+    /// Sequence number after the highest one sent.
     pub snd_max: SeqNum,
-    /// The peer's window in bytes, unscaled.
+    /// Window of the peer in bytes, unscaled.
     pub snd_wnd: u32,
-    /// Largest window the peer ever advertised.
+    /// Largest window advertised by the peer so far.
     pub max_snd_wnd: u32,
-    /// Sequence of the segment used for the last window update.
+    /// Sequence number of the segment used for the last window update.
     #[cfg_attr(feature = "serde", serde(rename = "SendWL1"))]
     pub snd_wl1: SeqNum,
-    /// Congestion window in bytes; 0: the target starts its own.
+    /// Congestion window in bytes. 0 if the target starts with its own.
     #[cfg_attr(feature = "serde", serde(rename = "CWnd"))]
     pub cwnd: u32,
-    /// Slow start threshold in bytes; `u32::MAX`: none yet.
+    /// Slow start threshold in bytes. `u32::MAX` if there is none yet.
     pub ss_thresh: u32,
-    /// Smoothed RTT, 8 times its value in ticks; 0: no sample yet.
+    /// Smoothed RTT, 8 times its value in ticks. 0 if there is no sample yet.
     #[cfg_attr(feature = "serde", serde(rename = "SRtt"))]
     pub srtt: u16,
     /// RTT variance, 4 times its value in ticks.
     pub rtt_var: u16,
     /// Timestamp to echo next.
     pub ts_recent: u32,
-    /// Ticks since `ts_recent` was taken.
+    /// Ticks since `ts_recent` was received.
     pub ts_recent_age: Ticks,
-    /// The timestamp value a segment sent now would carry.
+    /// Timestamp value of a segment sent now.
     pub ts_time: u32,
     /// Ticks already spent retransmitting the current segment.
     #[cfg_attr(feature = "serde", serde(rename = "TotalRT"))]
     pub total_rt: Ticks,
-    /// Duplicate acknowledgements seen for SND.UNA.
+    /// Duplicate acknowledgements received for SND.UNA.
     pub dup_ack_count: u8,
     /// Current round of window probes.
     pub snd_wnd_probe_count: u8,
-    /// Keep-alive.
+    /// Keep-alive timer.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub keep_alive: TimerState,
     /// Retransmit, persist or FIN_WAIT_2 timer.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub retransmit: TimerState,
-    /// A CE mark has come, and no CWR since: ECE is due (RFC 3168 §6.1.3). Not in Windows' structure.
+    /// True if a CE mark was received, and no CWR since: ECE is due (RFC 3168 §6.1.3). Not part of the Windows
+    /// structure.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub ecn_echo: bool,
 }
 
-/// A TCP object.
+/// TCP object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpState {
-    /// Never changes.
+    /// Const class, which never changes.
     pub constant: TcpConst,
-    /// The host's to change.
+    /// Cached class, changed by the host.
     pub cached: TcpCached,
-    /// The target's to change.
+    /// Delegated class, changed by the target.
     pub delegated: TcpDelegated,
 }
 
-/// Everything that moves when one connection is handed over: neighbor, path and TCP object, and data.
+/// State of one connection for a hand-over: neighbor, path and TCP object, and data.
 #[derive(Debug)]
 pub struct ConnectionState {
-    /// The next hop.
+    /// Next hop.
     pub neighbor: NeighborState,
-    /// The route.
+    /// Path.
     pub path: PathState,
-    /// The connection.
+    /// TCP state.
     pub tcp: TcpState,
     /// Bytes from SND.UNA on: in flight up to SND.MAX, unsent beyond (CH-SNB-1 to -4).
     pub send_data: NblChain,
-    /// Acknowledged bytes left of RCV.NXT that no consumer has taken yet (CH-DEL-3).
+    /// Acknowledged bytes before RCV.NXT that no consumer has taken (CH-DEL-3).
     pub buffered_data: Vec<Bytes>,
-    /// Bytes right of RCV.NXT that a SACK has promised to keep. Not in Windows' structure, where they
-    /// are dropped; dropping them would renege (RFC 2018 §8).
+    /// Bytes beyond RCV.NXT that were reported by SACK and must be kept. Not part of the Windows structure, where they
+    /// are dropped. Dropping them would be reneging (RFC 2018 §8).
     pub out_of_order: Vec<(SeqNum, Bytes)>,
 }
 
 impl ConnectionState {
-    /// An established connection with nothing in flight: no options agreed on, MSS 1,460 bytes, path MTU 1,500, both
-    /// windows of `window` bytes, SND.NXT `local_seq`, RCV.NXT `remote_seq`, and an unknown neighbor. For who drives a
-    /// target without a host stack, as tests do; what is to differ is set afterwards.
+    /// Creates an established connection with nothing in flight. No options are negotiated, the MSS is 1,460 bytes, the
+    /// path MTU 1,500. Both windows have `window` bytes, SND.NXT is `local_seq`, RCV.NXT is `remote_seq`, and the
+    /// neighbor is unknown. For callers that drive a target without a host stack, such as tests, which then modify it.
     pub fn established(
         local: SocketAddr,
         remote: SocketAddr,
@@ -451,8 +453,8 @@ impl ConnectionState {
         }
     }
 
-    /// Context of the last list of `send_data` if it is the data of a graceful disconnect whose own list has
-    /// completed UPLOAD_IN_PROGRESS: its completion is not reported. Reserved: clients do not use it.
+    /// Context of the last list of `send_data` if it is the data of a graceful disconnect whose own list has completed
+    /// with UPLOAD_IN_PROGRESS. Its completion is not reported. Clients must not use this context.
     pub const DISCONNECT_DATA: u64 = u64::MAX;
 }
 

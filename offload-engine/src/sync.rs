@@ -1,18 +1,16 @@
-//! Locks, conditions and atomics of what several threads share.
+//! Locks, condition variables and atomics for state shared by threads.
 //!
-//! They are the standard library's. Two builds for tests replace them, and the code that uses them stays
-//! what it is:
+//! They are those of the standard library. Two test builds replace them, without a change of the code that uses them:
 //!
-//! * `--cfg loom`: loom's, whose models run every interleaving that matters of the code under them.
-//! * `--cfg race_detector`: locks that are waited for in this crate. The standard library comes compiled
-//!   without ThreadSanitizer's marks, so the detector sees a lock that is free being taken (that is inlined
-//!   here), but not one that had to be waited for, and would report every access behind it.
+//! * `--cfg loom`: those of loom, whose models execute all relevant interleavings of the tested code.
+//! * `--cfg race_detector`: locks implemented by spinning in this crate. The standard library is compiled without
+//!   ThreadSanitizer instrumentation. So the detector observes an uncontended lock, which is inlined here, but not a
+//!   contended one, and would report every access after it.
 //!
-//! In a build with debug assertions each thread counts the locks it has taken ([`locks_taken`]), for the tests that
-//! say how many a message may cost.
+//! In a build with debug assertions each thread counts the locks it has taken ([`locks_taken`]), for tests that limit
+//! the locks per message.
 //!
-//! A lock whose holder has panicked is taken all the same: one consumer's mistake must not take the other
-//! connections down.
+//! A lock whose holder has panicked can still be taken: an error of one consumer must not affect the other connections.
 
 #[cfg(not(loom))]
 pub use std::{sync::atomic, thread::yield_now};
@@ -20,17 +18,17 @@ pub use std::{sync::atomic, thread::yield_now};
 #[cfg(loom)]
 pub use loom::{sync::atomic, thread::yield_now};
 
+#[cfg(not(race_detector))]
+pub use self::blocking::{Condvar, Mutex, MutexGuard};
 #[cfg(race_detector)]
 pub use self::spinning::{Condvar, Mutex, MutexGuard};
-#[cfg(not(race_detector))]
-pub use self::waiting::{Condvar, Mutex, MutexGuard};
 
 #[cfg(debug_assertions)]
 std::thread_local! {
     static TAKEN: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
 }
 
-/// Locks that this thread has taken so far; 0 in a build without debug assertions.
+/// Number of locks that this thread has taken. 0 in a build without debug assertions.
 pub fn locks_taken() -> u64 {
     #[cfg(debug_assertions)]
     return TAKEN.get();
@@ -40,13 +38,13 @@ pub fn locks_taken() -> u64 {
 
 #[inline]
 fn count_taken() {
-    // A thread that ends may still lock; nobody asks it any more.
+    // A thread may still lock while it exits, when the counter is no longer accessible.
     #[cfg(debug_assertions)]
     let _ = TAKEN.try_with(|taken| taken.set(taken.get() + 1));
 }
 
 #[cfg(not(race_detector))]
-mod waiting {
+mod blocking {
     #[cfg(not(loom))]
     use std::sync as primitive;
     use std::sync::{PoisonError, TryLockError};
@@ -56,20 +54,20 @@ mod waiting {
 
     use crate::time::Duration;
 
-    /// What [`Mutex::lock`] gives.
+    /// Guard returned by [`Mutex::lock`].
     pub type MutexGuard<'a, T> = primitive::MutexGuard<'a, T>;
 
-    /// Mutual exclusion.
+    /// Mutex.
     #[derive(Debug, Default)]
     pub struct Mutex<T>(primitive::Mutex<T>);
 
     impl<T> Mutex<T> {
-        /// A free lock around `value`.
+        /// Creates an unlocked mutex with `value`.
         pub fn new(value: T) -> Self {
             Self(primitive::Mutex::new(value))
         }
 
-        /// Waits for the lock.
+        /// Takes the lock, and blocks until it is free.
         pub fn lock(&self) -> MutexGuard<'_, T> {
             super::count_taken();
             self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -87,18 +85,18 @@ mod waiting {
         }
     }
 
-    /// Waiting for what others do under a lock.
+    /// Condition variable.
     #[derive(Debug, Default)]
     pub struct Condvar(primitive::Condvar);
 
     impl Condvar {
-        /// A new one, without waiters.
+        /// Creates a condition variable without waiters.
         pub fn new() -> Self {
             Self::default()
         }
 
-        /// Releases the lock, waits for [`Condvar::notify_all`] or for `timeout` to pass, and takes the lock
-        /// again. May return without either.
+        /// Releases the lock, waits for [`Condvar::notify_all`] or for `timeout`, and takes the lock again. Spurious
+        /// wake-ups are possible.
         pub fn wait<'a, T>(
             &self,
             guard: MutexGuard<'a, T>,
@@ -113,7 +111,7 @@ mod waiting {
             }
         }
 
-        /// Ends every wait.
+        /// Wakes all waiters.
         pub fn notify_all(&self) {
             self.0.notify_all();
         }
@@ -134,11 +132,11 @@ mod spinning {
 
     use crate::time::Duration;
 
-    /// Mutual exclusion.
+    /// Mutex.
     #[derive(Debug, Default)]
     pub struct Mutex<T>(sync::Mutex<T>);
 
-    /// What [`Mutex::lock`] gives.
+    /// Guard returned by [`Mutex::lock`].
     #[derive(Debug)]
     pub struct MutexGuard<'a, T> {
         guard: sync::MutexGuard<'a, T>,
@@ -146,12 +144,12 @@ mod spinning {
     }
 
     impl<T> Mutex<T> {
-        /// A free lock around `value`.
+        /// Creates an unlocked mutex with `value`.
         pub fn new(value: T) -> Self {
             Self(sync::Mutex::new(value))
         }
 
-        /// Waits for the lock.
+        /// Takes the lock, and yields until it is free.
         pub fn lock(&self) -> MutexGuard<'_, T> {
             loop {
                 match self.try_lock() {
@@ -187,26 +185,26 @@ mod spinning {
         }
     }
 
-    /// Waiting for what others do under a lock.
+    /// Condition variable.
     #[derive(Debug, Default)]
     pub struct Condvar {
         notified: AtomicU64,
     }
 
     impl Condvar {
-        /// A new one, without waiters.
+        /// Creates a condition variable without waiters.
         pub fn new() -> Self {
             Self::default()
         }
 
-        /// Releases the lock, waits for [`Condvar::notify_all`] or for `timeout` to pass, and takes the lock
-        /// again. May return without either.
+        /// Releases the lock, waits for [`Condvar::notify_all`] or for `timeout`, and takes the lock again. Spurious
+        /// wake-ups are possible.
         pub fn wait<'a, T>(
             &self,
             guard: MutexGuard<'a, T>,
             timeout: Option<Duration>,
         ) -> MutexGuard<'a, T> {
-            // Relaxed: the lock is what orders the accesses behind it, as with any condition.
+            // Relaxed: the lock orders the accesses after the wait, as with any condition variable.
             let before = self.notified.load(Ordering::Relaxed);
             let mutex = guard.mutex;
             drop(guard);
@@ -219,7 +217,7 @@ mod spinning {
             mutex.lock()
         }
 
-        /// Ends every wait.
+        /// Wakes all waiters.
         pub fn notify_all(&self) {
             self.notified.fetch_add(1, Ordering::Relaxed);
         }

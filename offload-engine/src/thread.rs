@@ -1,11 +1,11 @@
-//! Threads of a library that is a guest in a process.
+//! Threads of a library loaded into another program.
 //!
 //! The signals of the process belong to the program. A signal that the program blocks, to read it by signalfd(2) or
-//! sigwait(3), is delivered to any thread that does not block it, by default with the end of the process. So every
-//! thread of the library blocks all signals, except those that a fault of the thread itself raises: with these blocked
-//! the kernel would end the process without the program's handler.
+//! sigwait(3), is delivered to any thread that does not block it. By default this ends the process. So every thread of
+//! the library blocks all signals, except those raised by a fault of the thread itself. If these were blocked, the
+//! kernel would end the process without calling the program's handler.
 //!
-//! The mask is set in the thread that starts another one, which inherits it: there is no moment without it.
+//! The mask is set in the thread that starts another one, which inherits it. So no thread runs without the mask.
 
 use std::{
     io,
@@ -14,14 +14,14 @@ use std::{
     thread::{Builder, JoinHandle, Scope, ScopedJoinHandle},
 };
 
-/// Signals that faults raise in the thread at fault.
-const OF_FAULTS: [libc::c_int; 6] =
+/// Signals raised in a thread by its own faults.
+const FAULT_SIGNALS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
 /// Starts a thread that receives no signal of the program.
 ///
 /// # Errors
-/// The system has no room for another thread.
+/// The system cannot create another thread.
 pub fn start<T: Send + 'static>(
     name: impl Into<String>,
     run: impl FnOnce() -> T + Send + 'static,
@@ -30,10 +30,10 @@ pub fn start<T: Send + 'static>(
     Builder::new().name(name.into()).spawn(run)
 }
 
-/// As [`start`], for a thread that ends before `scope`.
+/// Variant of [`start`] for a thread that exits before `scope`.
 ///
 /// # Errors
-/// As [`start`].
+/// As for [`start`].
 pub fn start_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     run: impl FnOnce() -> T + Send + 'scope,
@@ -51,11 +51,11 @@ impl BlockedSignals {
     fn new() -> Self {
         let mut all = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();
-        // SAFETY: the sets outlive the calls. `sigfillset` initializes the one, and leaves out the signals of the C
-        // library's own; `pthread_sigmask` initializes the other, since its first argument is valid.
+        // SAFETY: the sets outlive the calls. `sigfillset` initializes the first one, without the signals reserved by
+        // the C library. `pthread_sigmask` initializes the second one, since its first argument is valid.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
-            for signal in OF_FAULTS {
+            for signal in FAULT_SIGNALS {
                 libc::sigdelset(all.as_mut_ptr(), signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
@@ -66,7 +66,7 @@ impl BlockedSignals {
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: the set is one that the same function has returned.
+        // SAFETY: the set was returned by the same function.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut())
         };
@@ -90,7 +90,8 @@ mod tests {
         1 << (signal - 1)
     }
 
-    /// SIGKILL, SIGSTOP, and signals 32 and 33, by which the C library changes user ids of all threads.
+    /// Signals that cannot be blocked: SIGKILL, SIGSTOP, and 32 and 33, by which the C library changes user ids of all
+    /// threads.
     fn cannot_be_blocked() -> u64 {
         [libc::SIGKILL, libc::SIGSTOP, 32, 33].map(bit).iter().sum()
     }
@@ -98,7 +99,7 @@ mod tests {
     #[test]
     fn new_threads_block_all_signals_except_those_of_faults() {
         let before = blocked();
-        let expected = !(OF_FAULTS.map(bit).iter().sum::<u64>() | cannot_be_blocked());
+        let expected = !(FAULT_SIGNALS.map(bit).iter().sum::<u64>() | cannot_be_blocked());
         let seen = start("blocked", || (blocked(), thread::current().name().map(String::from)));
         let (mask, name) = seen.unwrap().join().unwrap();
         assert_eq!(format!("{mask:016x}"), format!("{expected:016x}"));
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn mask_of_the_caller_is_restored_within_a_thread_that_blocks() {
+    fn signal_mask_of_caller_is_restored() {
         let nested = start("outer", || {
             let before = blocked();
             start("inner", || ()).unwrap().join().unwrap();

@@ -1,7 +1,7 @@
-//! Time as an argument: the cores never read a clock.
+//! Time as an argument: the protocol cores never read a clock.
 //!
-//! [`Instant`] counts nanoseconds from an arbitrary origin: the start of a node on a device, zero in
-//! a simulation. Durations are [`core::time::Duration`].
+//! [`Instant`] counts nanoseconds from an arbitrary origin: the start of a node on a device, zero in a simulation.
+//! Durations are [`core::time::Duration`].
 
 pub use core::time::Duration;
 use core::{
@@ -9,25 +9,25 @@ use core::{
     ops::{Add, AddAssign, Sub},
 };
 
-/// A moment, in nanoseconds since the node's origin. Never goes backward within one node.
+/// Point in time, in nanoseconds since the node's origin. Never decreases within one node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The origin.
+    /// Origin.
     pub const ZERO: Self = Self(0);
 
-    /// The moment `nanos` nanoseconds after the origin.
+    /// Creates the time `nanos` nanoseconds after the origin.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// The moment `micros` microseconds after the origin.
+    /// Creates the time `micros` microseconds after the origin.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros * 1_000)
     }
 
-    /// The moment `millis` milliseconds after the origin.
+    /// Creates the time `millis` milliseconds after the origin.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis * 1_000_000)
     }
@@ -47,23 +47,23 @@ impl Instant {
         self.0 / 1_000_000
     }
 
-    /// The moment `nanos` nanoseconds later.
+    /// Returns the time `nanos` nanoseconds later.
     pub(crate) const fn after(self, nanos: u64) -> Self {
         Self(self.0.saturating_add(nanos))
     }
 
-    /// Time since `earlier`; zero when `earlier` is later.
+    /// Time since `earlier`. Zero if `earlier` is later.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.nanos_since(earlier))
     }
 
-    /// The same in nanoseconds.
+    /// Variant of [`Instant::saturating_since`] in nanoseconds.
     pub(crate) const fn nanos_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// Nanoseconds of `duration`; `u64::MAX` for 584 years and more.
+/// Nanoseconds of `duration`. `u64::MAX` for 584 years and more.
 pub(crate) const fn nanos(duration: Duration) -> u64 {
     let seconds = duration.as_secs().saturating_mul(1_000_000_000);
     seconds.saturating_add(duration.subsec_nanos() as u64)

@@ -607,7 +607,7 @@ fn circles_are_found() {
             "mpa/marker.rs",
         ),
         // By the name that the parent has for it.
-        (&ENGINE, "use super::Watch;", ["tcp/config.rs", "tcp/retrieve.rs"], "tcp/seq.rs"),
+        (&ENGINE, "use super::UploadMonitor;", ["tcp/config.rs", "tcp/retrieve.rs"], "tcp/seq.rs"),
         (
             &ENGINE,
             "use super::plain::PlainTap;",

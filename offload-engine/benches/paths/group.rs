@@ -1,4 +1,4 @@
-//! A group of benches over the sizes of segments.
+//! Benchmark group with one benchmark per segment size.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use criterion::{Criterion, Throughput};
 
 use super::paths::{BATCH, Ends, SEGMENT_BYTES, SUPER_SEGMENT_BYTES};
 
-/// One bench for each size; `timed` does so many segments and says what they took.
+/// Runs one benchmark per size. `timed` processes the given number of segments and returns the time spent.
 pub(crate) fn sizes(criterion: &mut Criterion, name: &str, timed: fn(&mut Ends, u64) -> Duration) {
     let mut group = criterion.benchmark_group(name);
     for bytes in [SEGMENT_BYTES, SUPER_SEGMENT_BYTES] {
@@ -19,7 +19,7 @@ pub(crate) fn sizes(criterion: &mut Criterion, name: &str, timed: fn(&mut Ends, 
     group.finish();
 }
 
-/// So many segments, a batch at a time.
+/// Splits `segments` into batches of at most [`BATCH`] and returns their total time.
 pub(crate) fn batches(segments: u64, batch: impl FnMut(u64) -> Duration) -> Duration {
     let full = segments / BATCH;
     (0..full)

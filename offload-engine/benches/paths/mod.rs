@@ -1,6 +1,6 @@
-//! The steps of TCP's data path, one at a time: two connections that hand each other segments without a link between.
+//! Steps of the TCP data path: two connections that exchange segments directly, without a link.
 //!
-//! The benches beside this file time them; the guard of instructions in `tests/guard` counts them.
+//! The benchmarks in this directory measure their time. The guard in `tests/guard` counts their instructions.
 
 #[path = "../../tests/simulation/state.rs"]
 mod state;
@@ -14,15 +14,15 @@ use offload_engine::{
 
 use self::state::{Shape, state};
 
-/// Payload bytes of a segment: an MTU of 1500 less IPv4, TCP and timestamps.
+/// Payload bytes of a segment: an MTU of 1500 minus the IPv4, TCP and timestamp headers.
 pub(crate) const SEGMENT_BYTES: usize = 1448;
-/// Payload bytes of a super-segment: as many segments as 64 KiB hold.
+/// Payload bytes of a GSO packet: the number of whole segments that fit into 64 KiB.
 pub(crate) const SUPER_SEGMENT_BYTES: usize = 44 * SEGMENT_BYTES;
 
-/// Segments of one batch, as an engine takes them from its link.
+/// Segments per batch, as an engine receives them from its link.
 pub(crate) const BATCH: u64 = 16;
 
-/// What TCP hands up is looked at and left.
+/// Consumer that reads received data and discards it.
 #[derive(Debug)]
 struct Reader;
 
@@ -45,7 +45,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Lists, and so segments, of `payload_bytes`.
+    /// Creates two connections whose lists, and so segments, have `payload_bytes`.
     pub(crate) fn new(payload_bytes: usize) -> Self {
         let (one, other) = (SeqNum(1_000), SeqNum(0xffff_f000));
         Self {
@@ -57,8 +57,7 @@ impl Ends {
         }
     }
 
-    /// Posts a list, and takes the segment or super-segment that it becomes; its payload is gathered as a link
-    /// gathers it.
+    /// Posts a list and returns the segment or GSO packet built from it. Its payload is gathered as a link gathers it.
     pub(crate) fn transmit(&mut self) -> Transmit {
         self.now += Duration::from_micros(10);
         let list = NetBufferList::from_mdl(1, self.block.clone());
@@ -70,7 +69,7 @@ impl Ends {
         transmit
     }
 
-    /// Receives what was sent, in order, and answers if an acknowledgement is due.
+    /// Receives a segment in order. Returns the acknowledgement if one is due.
     pub(crate) fn receive(&mut self, transmit: &Transmit) -> Option<Transmit> {
         let segment = transmit.received(&self.block);
         let received = self.receiver.handle_segment(self.now, &segment);
@@ -79,7 +78,7 @@ impl Ends {
         self.receiver.poll_transmit(self.now, TxLimits { super_segment_max: 0 })
     }
 
-    /// Takes an acknowledgement, and the lists that it completes.
+    /// Processes an acknowledgement and the lists that it completes.
     pub(crate) fn acknowledge(&mut self, acknowledgement: &Transmit) {
         self.sender.handle_segment(self.now, &acknowledgement.received(&[]));
         while let Some(event) = self.sender.poll_event() {
@@ -91,7 +90,7 @@ impl Ends {
 fn connection(local: SeqNum, remote: SeqNum) -> Connection {
     let config = Config {
         congestion: CongestionAlgorithm::Unlimited,
-        // A batch of super-segments is more than a path that short is given.
+        // A batch of GSO packets exceeds the flight granted to so short a path.
         in_flight_min: u64::MAX,
         ..Config::default()
     };

@@ -1,12 +1,11 @@
-//! The chimney's contract: the calls between host, target and upper layer. They carry
-//! [offload state](crate::state).
+//! Chimney interface: calls between host, target and upper layer. They carry [offload state](crate::state).
 //!
-//! * [`tree`]: the trees of objects that state operations carry.
+//! * [`tree`]: object trees of state operations.
 //! * [`provider`]: state operations and their completions, between host and target.
-//! * [`objects`]: the target's tables of neighbor and path objects.
-//! * [`statistics`]: what the target counts.
-//! * [`client`]: what the target calls in the layer above (send and receive completion, indication,
-//!   events), and what that layer may do from inside such a call.
+//! * [`objects`]: tables of the target's neighbor and path objects.
+//! * [`statistics`]: counters of the target.
+//! * [`client`]: upcalls of the target to the layer above: send and receive completion, indication, events. Also the
+//!   calls permitted from an upcall.
 
 pub mod client;
 pub mod objects;

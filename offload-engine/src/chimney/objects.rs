@@ -1,11 +1,11 @@
-//! The target's neighbor and path objects (CH §4): tables, names, reference counts, limits.
+//! Neighbor and path objects of the target (CH §4): tables, names, reference counts, limits.
 //!
-//! Links point upward only, from a connection to its path and from a path to its neighbor (CH-TREE-9): sending
-//! walks them, receiving finds the connection directly. Downward there is a count of dependents; an object
-//! that has any cannot be terminated. A name is an index and a generation ([`TargetContext`]), and no two objects
-//! of whatever layer had the same one, until one place has had 2^30 objects.
+//! Links point upward only, from a connection to its path and from a path to its neighbor (CH-TREE-9). Transmission
+//! follows them; reception finds the connection directly. Each object counts its dependents, and an object with
+//! dependents cannot be terminated. A name is an index and a generation ([`TargetContext`]). Objects of all layers have
+//! different names, until one table entry has held 2^30 objects.
 //!
-//! Limits are those of [`OffloadCapabilities`]; each has its status. Nothing here is looked at per packet.
+//! Limits are those of [`OffloadCapabilities`]; each has its own status. No limit is checked per packet.
 
 use alloc::vec::Vec;
 use core::{hash::Hash, net::IpAddr};
@@ -23,7 +23,7 @@ use crate::{
     time::{Duration, Instant},
 };
 
-/// The layers of a tree.
+/// Layers of a tree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Layer {
     Neighbor = 1,
@@ -35,12 +35,12 @@ pub(crate) enum Layer {
     Tcp,
 }
 
-/// A table of the objects of one layer. The generations of different layers have different remainders.
+/// Creates the object table of one layer. Generations of different layers have different remainders.
 pub(crate) const fn objects<T>(layer: Layer) -> Table<TargetContext, T> {
     Table::starting_at(layer as u32, 4, u32::MAX)
 }
 
-/// Different values in use, and how often each.
+/// Distinct values in use, each with its use count.
 #[derive(Debug)]
 struct InUse<K>(HashMap<K, u32>);
 
@@ -49,7 +49,7 @@ impl<K: Eq + Hash> InUse<K> {
         Self(HashMap::new())
     }
 
-    /// Whether `key` fits when at most `max` different ones do.
+    /// True if `key` is already in use, or fewer than `max` distinct values are.
     fn fits(&self, key: &K, max: usize) -> bool {
         self.0.len() < max || self.0.contains_key(key)
     }
@@ -68,7 +68,7 @@ impl<K: Eq + Hash> InUse<K> {
     }
 }
 
-/// A moment in ticks, modulo 2^32 as the chimney counts.
+/// Time in ticks, modulo 2^32 as in the chimney.
 type TickCount = u32;
 
 const fn tick_count(now: Instant) -> TickCount {
@@ -80,12 +80,12 @@ struct Neighbor {
     handle: OffloadHandle,
     constant: NeighborConst,
     dl_destination_address: MacAddress,
-    /// HRT: when the host last confirmed that it is reachable.
+    /// HRT: time of the host's last reachability confirmation.
     host_reachable: TickCount,
-    /// NRT: when the target did.
+    /// NRT: time of the target's last reachability confirmation.
     nic_reachable: TickCount,
-    /// When the host was asked, and has not answered since.
-    asked: Option<TickCount>,
+    /// Time of a reachability query that the host has not answered.
+    queried_at: Option<TickCount>,
     paths: u32,
     invalid: bool,
 }
@@ -99,20 +99,20 @@ struct Path {
     invalid: bool,
 }
 
-/// A query to the host (CH §9.7): what [`ToHost::NeighborReachabilityQuery`] carries.
+/// Reachability query to the host (CH §9.7), sent as [`ToHost::NeighborReachabilityQuery`].
 ///
 /// [`ToHost::NeighborReachabilityQuery`]: crate::engine::port::ToHost::NeighborReachabilityQuery
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReachabilityQuery {
-    /// Which neighbor.
+    /// Neighbor queried.
     pub neighbor: OffloadHandle,
-    /// Ticks since the host last confirmed that it is reachable.
+    /// Ticks since the host last confirmed reachability.
     pub host_reachability_delta: Ticks,
-    /// Ticks since the target last confirmed it.
+    /// Ticks since the target last confirmed reachability.
     pub nic_reachability_delta: Ticks,
 }
 
-/// The neighbor and path objects of a target.
+/// Neighbor and path objects of a target.
 #[derive(Debug)]
 pub struct Objects {
     neighbors: Table<TargetContext, Neighbor>,
@@ -127,7 +127,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// No objects yet. `nce_stale` is NceStaleTicks (CH §9.7).
+    /// Creates empty tables. `nce_stale` is NceStaleTicks (CH §9.7).
     pub fn new(
         interface_mac: MacAddress,
         capabilities: OffloadCapabilities,
@@ -146,45 +146,45 @@ impl Objects {
         }
     }
 
-    /// The limits.
+    /// Returns the limits.
     pub const fn capabilities(&self) -> &OffloadCapabilities {
         &self.capabilities
     }
 
-    /// Other limits from now on. What is offloaded stays.
+    /// Replaces the limits. Objects already offloaded are not affected.
     pub const fn set_capabilities(&mut self, capabilities: OffloadCapabilities) {
         self.capabilities = capabilities;
     }
 
-    /// The VLAN ids of the interface, without 0. None: any neighbor's id is accepted (CH §9.4).
+    /// Sets the VLAN ids of the interface, without 0. If there are none, any neighbor's id is accepted (CH §9.4).
     pub fn set_interface_vlans(&mut self, vlans: Vec<u16>) {
         self.interface_vlans = vlans;
     }
 
-    /// How many neighbors are offloaded.
+    /// Number of offloaded neighbors.
     pub const fn neighbors(&self) -> usize {
         self.neighbors.len()
     }
 
-    /// How many paths are offloaded.
+    /// Number of offloaded paths.
     pub const fn paths(&self) -> usize {
         self.paths.len()
     }
 
-    /// Whether frames to `address` are ours: the interface's, or a neighbor's source address.
+    /// True if frames to `address` are for this target: the interface's address, or the source address of a neighbor.
     pub fn is_ours(&self, address: &[u8; 6]) -> bool {
         *address == self.interface_mac.0
             || !self.hw_addresses.0.is_empty()
                 && self.hw_addresses.0.contains_key(&MacAddress(*address))
     }
 
-    /// The source address of a neighbor that takes an entry.
+    /// Source address of a neighbor if it needs an entry of its own.
     fn explicit_source(&self, constant: &NeighborConst) -> Option<MacAddress> {
         let source = constant.dl_source_address;
         (source != MacAddress::default() && source != self.interface_mac).then_some(source)
     }
 
-    /// CH §9.4.
+    /// Checks a neighbor's VLAN id (CH §9.4).
     fn check_vlan(&self, vlan_id: u16) -> Result<(), NdisStatus> {
         if vlan_id == 0 {
             return Ok(());
@@ -198,7 +198,7 @@ impl Objects {
         }
     }
 
-    /// A new neighbor.
+    /// Adds a neighbor.
     ///
     /// # Errors
     /// OFFLOAD_NEIGHBOR_ENTRIES, OFFLOAD_VLAN_MISMATCH, OFFLOAD_VLAN_ENTRIES, OFFLOAD_HW_ADDRESS_ENTRIES, RESOURCES.
@@ -228,7 +228,7 @@ impl Objects {
             dl_destination_address,
             host_reachable: tick_count(now).wrapping_sub(host_reachability_delta),
             nic_reachable: tick_count(now).wrapping_sub(nic_reachability_delta),
-            asked: None,
+            queried_at: None,
             paths: 0,
             invalid: false,
         };
@@ -242,11 +242,11 @@ impl Objects {
         Ok(context)
     }
 
-    /// A new path to `neighbor`.
+    /// Adds a path to `neighbor`.
     ///
     /// # Errors
-    /// FAILURE: no such neighbor, or an invalidated one; addresses of two families, or of one that is not
-    /// supported. OFFLOAD_PATH_ENTRIES, OFFLOAD_PATH_MTU, OFFLOAD_IP_ADDRESS_ENTRIES, RESOURCES.
+    /// FAILURE: `neighbor` does not exist or is invalid, or the addresses are of two families or of an unsupported one.
+    /// OFFLOAD_PATH_ENTRIES, OFFLOAD_PATH_MTU, OFFLOAD_IP_ADDRESS_ENTRIES, RESOURCES.
     pub fn add_path(
         &mut self,
         neighbor: TargetContext,
@@ -280,10 +280,10 @@ impl Objects {
         Ok(context)
     }
 
-    /// Releases a neighbor, and returns its state (CH-TRM-4).
+    /// Removes a neighbor and returns its state (CH-TRM-4).
     ///
     /// # Errors
-    /// FAILURE: there is no such neighbor, or paths depend on it (CH-TRM-2).
+    /// FAILURE: the neighbor does not exist, or paths depend on it (CH-TRM-2).
     pub fn remove_neighbor(
         &mut self,
         now: Instant,
@@ -304,10 +304,10 @@ impl Objects {
         Ok(state.delegated)
     }
 
-    /// Releases a path.
+    /// Removes a path.
     ///
     /// # Errors
-    /// FAILURE: there is no such path, or connections depend on it (CH-TRM-2).
+    /// FAILURE: the path does not exist, or connections depend on it (CH-TRM-2).
     pub fn remove_path(&mut self, context: TargetContext) -> Result<(), NdisStatus> {
         if self.paths.get(context).is_none_or(|path| path.connections > 0) {
             return Err(NdisStatus::FAILURE);
@@ -325,21 +325,21 @@ impl Objects {
         }
     }
 
-    /// A connection on this path has gone in.
+    /// Counts a connection offloaded on this path.
     pub fn attach(&mut self, path: TargetContext) {
         if let Some(path) = self.paths.get_mut(path) {
             path.connections += 1;
         }
     }
 
-    /// A connection on this path has gone out.
+    /// Counts a connection removed from this path.
     pub fn detach(&mut self, path: TargetContext) {
         if let Some(path) = self.paths.get_mut(path) {
             path.connections -= 1;
         }
     }
 
-    /// A neighbor's state as of `now`.
+    /// Returns a neighbor's state as of `now`.
     pub fn neighbor(&self, now: Instant, context: TargetContext) -> Option<NeighborState> {
         let Neighbor {
             handle: _,
@@ -347,7 +347,7 @@ impl Objects {
             dl_destination_address,
             host_reachable,
             nic_reachable,
-            asked: _,
+            queried_at: _,
             paths: _,
             invalid: _,
         } = *self.neighbors.get(context)?;
@@ -363,40 +363,40 @@ impl Objects {
         })
     }
 
-    /// A path's state.
+    /// Returns a path's state.
     pub fn path(&self, context: TargetContext) -> Option<PathState> {
         let Path { constant, cached, neighbor: _, connections: _, invalid: _ } =
             *self.paths.get(context)?;
         Some(PathState { constant, cached })
     }
 
-    /// The neighbor that a path is linked to.
+    /// Returns the neighbor that a path is linked to.
     pub fn neighbor_of(&self, path: TargetContext) -> Option<TargetContext> {
         self.paths.get(path).map(|path| path.neighbor)
     }
 
-    /// A path and its neighbor.
+    /// Returns the states of a path and its neighbor.
     pub fn joined(&self, now: Instant, path: TargetContext) -> Option<(NeighborState, PathState)> {
         let neighbor = self.neighbor(now, self.neighbor_of(path)?)?;
         Some((neighbor, self.path(path)?))
     }
 
-    /// Whether there is such a neighbor, and it was not invalidated.
+    /// True if the neighbor exists and is not invalid.
     pub fn neighbor_is_valid(&self, context: TargetContext) -> bool {
         self.neighbors.get(context).is_some_and(|neighbor| !neighbor.invalid)
     }
 
-    /// Whether there is such a path, and neither it nor its neighbor was invalidated.
+    /// True if the path exists and neither it nor its neighbor is invalid.
     pub fn path_is_valid(&self, context: TargetContext) -> bool {
         self.paths
             .get(context)
             .is_some_and(|path| !path.invalid && self.neighbor_is_valid(path.neighbor))
     }
 
-    /// New values of a neighbor's cached class (CH §5.3).
+    /// Replaces a neighbor's cached class (CH §5.3).
     ///
     /// # Errors
-    /// FAILURE: no such neighbor, or an invalidated one (CH-UPD-3).
+    /// FAILURE: the neighbor does not exist or is invalid (CH-UPD-3).
     pub fn update_neighbor(
         &mut self,
         now: Instant,
@@ -408,14 +408,14 @@ impl Objects {
         let neighbor = neighbor.ok_or(NdisStatus::FAILURE)?;
         neighbor.dl_destination_address = dl_destination_address;
         neighbor.host_reachable = tick_count(now).wrapping_sub(host_reachability_delta);
-        neighbor.asked = None;
+        neighbor.queried_at = None;
         Ok(())
     }
 
-    /// New values of a path's cached class.
+    /// Replaces a path's cached class.
     ///
     /// # Errors
-    /// FAILURE: no such path, or an invalidated one; a path MTU above the limit.
+    /// FAILURE: the path does not exist or is invalid, or the path MTU exceeds the limit.
     pub fn update_path(
         &mut self,
         context: TargetContext,
@@ -430,10 +430,11 @@ impl Objects {
         Ok(())
     }
 
-    /// Links a path to another neighbor (CH-UPD-2). Its former neighbor may be invalid: that is when it is done.
+    /// Links a path to another neighbor (CH-UPD-2). Its former neighbor may be invalid: this is the usual reason to
+    /// relink.
     ///
     /// # Errors
-    /// FAILURE: no such path or neighbor, or an invalidated one; the path stays where it is.
+    /// FAILURE: the path or neighbor does not exist or is invalid. The path is not changed.
     pub fn relink(
         &mut self,
         path: TargetContext,
@@ -452,18 +453,18 @@ impl Objects {
         Ok(())
     }
 
-    /// Marks a neighbor invalid (CH-INV-2). Returns whether there is such a neighbor.
+    /// Marks a neighbor invalid (CH-INV-2). Returns true if it exists.
     pub fn invalidate_neighbor(&mut self, context: TargetContext) -> bool {
         let neighbor = self.neighbors.get_mut(context);
         neighbor.map(|neighbor| neighbor.invalid = true).is_some()
     }
 
-    /// Marks a path invalid. Returns whether there is such a path.
+    /// Marks a path invalid. Returns true if it exists.
     pub fn invalidate_path(&mut self, context: TargetContext) -> bool {
         self.paths.get_mut(context).map(|path| path.invalid = true).is_some()
     }
 
-    /// The neighbor of `path` has shown that it is reachable (CH §9.7).
+    /// Records that the neighbor of `path` is reachable (CH §9.7).
     pub fn confirm(&mut self, now: Instant, path: TargetContext) {
         if let Some(neighbor) = self.neighbor_of(path)
             && let Some(neighbor) = self.neighbors.get_mut(neighbor)
@@ -472,20 +473,24 @@ impl Objects {
         }
     }
 
-    /// Before a segment is sent on `path`: the query to the host, if neither side has confirmed the neighbor for longer
-    /// than NceStaleTicks (CH §9.7). It is repeated after as long without an answer.
-    pub fn question(&mut self, now: Instant, path: TargetContext) -> Option<ReachabilityQuery> {
+    /// Returns a query to the host if neither side has confirmed the neighbor of `path` within NceStaleTicks (CH §9.7).
+    /// Called before a segment is sent. An unanswered query is repeated after another NceStaleTicks.
+    pub fn reachability_query(
+        &mut self,
+        now: Instant,
+        path: TargetContext,
+    ) -> Option<ReachabilityQuery> {
         let neighbor = self.neighbor_of(path)?;
         let neighbor = self.neighbors.get_mut(neighbor)?;
         let ticks = tick_count(now);
         let stale = |since: TickCount| ticks.wrapping_sub(since) > self.nce_stale;
         if !stale(neighbor.nic_reachable)
             || !stale(neighbor.host_reachable)
-            || neighbor.asked.is_some_and(|asked| !stale(asked))
+            || neighbor.queried_at.is_some_and(|queried_at| !stale(queried_at))
         {
             return None;
         }
-        neighbor.asked = Some(ticks);
+        neighbor.queried_at = Some(ticks);
         Some(ReachabilityQuery {
             neighbor: neighbor.handle,
             host_reachability_delta: ticks.wrapping_sub(neighbor.host_reachable),

@@ -1,5 +1,5 @@
-//! The adapter as a whole: pause, resume, upload-all (CH §5.7), statistics (CH §11), reachability of neighbors (CH
-//! §9.7).
+//! Operations on the whole adapter: pause, resume, upload-all (CH §5.7), statistics (CH §11), reachability of neighbors
+//! (CH §9.7).
 
 use super::{Engine, port::ToHost};
 use crate::{
@@ -15,8 +15,8 @@ use crate::{
     time::Instant,
 };
 
-/// Connections given back whose next frame is to have a comment.
-const GIVEN_BACK_MAX: usize = 64;
+/// Uploaded connections whose next frame in a capture gets a comment.
+const UPLOADED_FLOWS_MAX: usize = 64;
 
 /// Statistics of one IP version.
 #[derive(Clone, Copy, Default, Debug)]
@@ -25,40 +25,41 @@ pub(super) struct Statistics {
     ip: IpOffloadStats,
 }
 
-/// What a frame counts for: the link may have put several segments together, or will cut this one up.
+/// Contribution of a frame to the counters. A frame may hold several segments, coalesced by the link or to be cut by
+/// it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Counted {
+pub(super) struct FrameCount {
     pub(super) segments: usize,
-    /// Of IP and TCP headers in each.
+    /// Octets of the IP and TCP headers of each segment.
     pub(super) header_octets: usize,
-    /// Of all together.
+    /// Payload octets of all segments together.
     pub(super) payload_octets: usize,
 }
 
-impl Counted {
+impl FrameCount {
     const fn octets(self) -> u64 {
         (self.segments * self.header_octets + self.payload_octets) as u64
     }
 }
 
 impl Statistics {
-    pub(super) const fn received(&mut self, counted: Counted) {
+    pub(super) const fn received(&mut self, counted: FrameCount) {
         self.ip.in_receives = self.ip.in_receives.wrapping_add(counted.segments as u64);
         self.ip.in_octets = self.ip.in_octets.wrapping_add(counted.octets());
     }
 
-    /// Those that TCP gets.
-    pub(super) const fn delivered(&mut self, counted: Counted) {
+    /// Counts segments delivered to TCP.
+    pub(super) const fn delivered(&mut self, counted: FrameCount) {
         let segments = counted.segments as u64;
         self.ip.in_delivers = self.ip.in_delivers.wrapping_add(segments);
         self.tcp.in_segments = self.tcp.in_segments.wrapping_add(segments);
     }
 
-    pub(super) const fn discarded(&mut self, counted: Counted) {
+    pub(super) const fn discarded(&mut self, counted: FrameCount) {
         self.ip.in_discards = self.ip.in_discards.wrapping_add(counted.segments as u32);
     }
 
-    pub(super) const fn failed(&mut self, counted: Counted) {
+    pub(super) const fn failed(&mut self, counted: FrameCount) {
         self.tcp.in_errors = self.tcp.in_errors.wrapping_add(counted.segments as u32);
     }
 
@@ -66,11 +67,11 @@ impl Statistics {
         self.tcp.reset_established = self.tcp.reset_established.wrapping_add(1);
     }
 
-    /// `outcome`: what the link did with it; `None`: it was not even tried.
+    /// Counts a transmission. `outcome` is the result of the link, or `None` if the link was not called.
     pub(super) fn sent(
         &mut self,
         transmit: &Transmit,
-        counted: Counted,
+        counted: FrameCount,
         outcome: Option<TxOutcome>,
     ) {
         let segments = counted.segments as u64;
@@ -105,35 +106,35 @@ const fn index(version: IpVersion) -> usize {
 }
 
 impl Engine {
-    /// Asks the host to offload nothing more (OFFLOAD_PAUSE). What is offloaded goes on; initiates that are under way
-    /// wait for [`Engine::resume`].
+    /// Requests that the host offload nothing more (OFFLOAD_PAUSE). Offloaded connections continue. Outstanding
+    /// initiates are delayed until [`Engine::resume`].
     pub fn pause(&mut self) {
         self.paused = true;
         self.notify_host(ToHost::Status(AdapterStatus::Pause));
     }
 
-    /// Asks the host to terminate everything, and to offload nothing more (UPLOAD_ALL).
+    /// Requests that the host terminate all offloaded objects and offload nothing more (UPLOAD_ALL).
     pub fn upload_all(&mut self) {
         self.paused = true;
         self.notify_host(ToHost::Status(AdapterStatus::UploadAll));
     }
 
-    /// Offloading may go on (OFFLOAD_RESUME), within other limits: capabilities only change this way (CH-CFG-1). What
-    /// exceeds them already stays.
+    /// Allows offloads again (OFFLOAD_RESUME), within new limits: capabilities change only this way (CH-CFG-1). Objects
+    /// that already exceed them remain offloaded.
     pub fn resume(&mut self, capabilities: OffloadCapabilities) {
         self.paused = false;
         self.objects.set_capabilities(capabilities);
         self.notify_host(ToHost::Status(AdapterStatus::Resume(capabilities)));
-        // For the trees that waited.
+        // Processes the delayed trees.
         self.doorbell.ring();
     }
 
-    /// Whether offloading is paused.
+    /// True if offloading is paused.
     pub const fn is_paused(&self) -> bool {
         self.paused
     }
 
-    /// A query of OID_TCP4_OFFLOAD_STATS or OID_TCP6_OFFLOAD_STATS.
+    /// Returns the value of OID_TCP4_OFFLOAD_STATS or OID_TCP6_OFFLOAD_STATS.
     pub fn tcp_stats(&self, version: IpVersion) -> TcpOffloadStats {
         let established = self.connections.occupied().filter(|(_, found)| {
             found.headers.is_ipv6() == (version == IpVersion::V6)
@@ -145,17 +146,17 @@ impl Engine {
         }
     }
 
-    /// A query of OID_IP4_OFFLOAD_STATS or OID_IP6_OFFLOAD_STATS.
+    /// Returns the value of OID_IP4_OFFLOAD_STATS or OID_IP6_OFFLOAD_STATS.
     pub const fn ip_stats(&self, version: IpVersion) -> IpOffloadStats {
         self.statistics[index(version)].ip
     }
 
-    /// A set of OID_TCP4_OFFLOAD_STATS or OID_TCP6_OFFLOAD_STATS: whatever it holds, the counters start from 0.
+    /// Set of OID_TCP4_OFFLOAD_STATS or OID_TCP6_OFFLOAD_STATS: resets the counters to 0, whatever the value.
     pub fn reset_tcp_stats(&mut self, version: IpVersion) {
         self.statistics[index(version)].tcp = TcpOffloadStats::default();
     }
 
-    /// A set of OID_IP4_OFFLOAD_STATS or OID_IP6_OFFLOAD_STATS.
+    /// Set of OID_IP4_OFFLOAD_STATS or OID_IP6_OFFLOAD_STATS: resets the counters to 0.
     pub fn reset_ip_stats(&mut self, version: IpVersion) {
         self.statistics[index(version)].ip = IpOffloadStats::default();
     }
@@ -164,35 +165,34 @@ impl Engine {
         &mut self.statistics[ipv6 as usize]
     }
 
-    /// The comment in a capture of the first frame that the host sends on a connection that it has taken back.
-    pub(super) fn hand_over_note(&mut self, frame: &[u8]) -> Option<&'static str> {
-        if self.given_back.is_empty() {
+    /// Returns the capture comment for the host's first frame on a connection after its upload.
+    pub(super) fn hand_over_comment(&mut self, frame: &[u8]) -> Option<&'static str> {
+        if self.uploaded_flows.is_empty() {
             return None;
         }
         let flow = classify(frame)?.flow.reversed();
-        let at = self.given_back.iter().position(|given_back| *given_back == flow)?;
-        self.given_back.remove(at);
+        let at = self.uploaded_flows.iter().position(|uploaded| *uploaded == flow)?;
+        self.uploaded_flows.remove(at);
         Some("terminate")
     }
 
-    /// Has the next frame of `flow` say that the connection is the host's again. Beyond [`GIVEN_BACK_MAX`] the oldest
-    /// goes without.
-    pub(super) fn note_given_back(&mut self, flow: FlowKey) {
+    /// Adds a capture comment to the next frame of `flow`, which reports the upload of the connection. Beyond
+    /// [`UPLOADED_FLOWS_MAX`] the oldest entry is removed.
+    pub(super) fn mark_uploaded(&mut self, flow: FlowKey) {
         if !self.link.wants_comments() {
             return;
         }
-        if self.given_back.len() >= GIVEN_BACK_MAX {
-            self.given_back.pop_front();
+        if self.uploaded_flows.len() >= UPLOADED_FLOWS_MAX {
+            self.uploaded_flows.pop_front();
         }
-        self.given_back.push_back(flow);
+        self.uploaded_flows.push_back(flow);
     }
 
-    /// Before a segment is sent on `path`: queries the host about the neighbor, if neither side has confirmed it (CH
-    /// §9.7).
-    pub(super) fn ask_reachability(&mut self, now: Instant, path: TargetContext) {
-        let Some(question) = self.objects.question(now, path) else { return };
-        let ReachabilityQuery { neighbor, host_reachability_delta, nic_reachability_delta } =
-            question;
+    /// Queries the host about the neighbor if neither side has confirmed it (CH §9.7). Called before a segment is sent
+    /// on `path`.
+    pub(super) fn query_reachability(&mut self, now: Instant, path: TargetContext) {
+        let Some(query) = self.objects.reachability_query(now, path) else { return };
+        let ReachabilityQuery { neighbor, host_reachability_delta, nic_reachability_delta } = query;
         self.notify_host(ToHost::NeighborReachabilityQuery {
             neighbor,
             host_reachability_delta,

@@ -1,22 +1,22 @@
-//! The clients of a node: the layers above the target, and the one that a connection's upcalls go to.
+//! Clients of a node: the layers above the target that receive upcalls.
 //!
 //! Theory of operation
 //!
-//! A client is registered in a table, boxed, and has a tag from then on ([`ClientTag`]). Every connection carries the
-//! tag of the client that has connected it, or of the listener that has accepted it. The engine looks the tag up once
-//! for a received segment and once for a connection's turn: an index and a comparison, without a hash, a lock or an
-//! allocation. What follows are virtual calls.
+//! A client is stored boxed in a table. Registration assigns it a tag ([`ClientTag`]). Every connection carries the tag
+//! of the client that connected it, or of the listener that accepted it. The engine resolves the tag once per received
+//! segment and once per poll of a connection. This is an index and a comparison, without a hash, a lock or an
+//! allocation. The upcalls are virtual calls.
 //!
-//! A tag is the client's place in the table and the generation of that place, so a place can be taken again, and a tag
-//! is not given twice until its place has had 2^32 clients. A client may leave at any time: the
-//! [`Engine`](super::Engine) resets its offloaded connections ([`FromHost::Leave`](super::port::FromHost::Leave)) and
-//! those whose offload is pending. Upcalls with a stale tag are delivered to [`OrphanClient`], which drops everything.
-//! Other clients are not affected.
+//! A tag is the index of a table entry and its generation. So an entry can be reused, and a tag is not assigned twice
+//! until its entry has held 2^32 clients. A client may be removed at any time. The [`Engine`](super::Engine) then
+//! resets its offloaded connections ([`FromHost::Leave`](super::port::FromHost::Leave)) and those whose offload is
+//! pending. Upcalls with a stale tag are delivered to [`OrphanClient`], which drops all data. Other clients are not
+//! affected.
 //!
-//! A client's own state is reached by tag and type ([`Clients::get`], [`Clients::get_mut`]): a lookup as above and a
-//! comparison of types. Whoever holds the table, behind the one lock of a shard, needs no other lock for it.
+//! A client's own state is accessed by tag and type ([`Clients::get`], [`Clients::get_mut`]): a lookup as above and a
+//! comparison of types. The lock of the shard protects the table, so the access needs no other lock.
 //!
-//! Limit: [`CLIENTS_MAX`] clients at once.
+//! Limit: [`CLIENTS_MAX`] concurrent clients.
 
 use std::{any::Any, boxed::Box, vec::Vec};
 
@@ -28,10 +28,10 @@ use crate::{
     time::Instant,
 };
 
-/// Clients of an engine at once.
+/// Concurrent clients of an engine.
 pub const CLIENTS_MAX: usize = 256;
 
-/// All clients that an engine may have are registered.
+/// Error: the engine already has the maximum number of clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("node: no more than {CLIENTS_MAX} clients at once")]
 pub struct TooManyClients;
@@ -57,12 +57,12 @@ impl Name for ClientTag {
 /// [`ClientTag::NOBODY`] has generation 0.
 const FIRST_GENERATION: u32 = 1;
 
-/// The clients of an engine.
+/// Clients of an engine.
 pub struct Clients {
     table: Table<ClientTag, Box<dyn NodeClient>>,
-    nobody: OrphanClient,
-    /// Callbacks of clients that have left, and their memory: it may hold handles whose drop enters the node.
-    left: Vec<Callback>,
+    orphan: OrphanClient,
+    /// Callbacks of removed clients, and the clients themselves, whose drop may enter the node through a handle.
+    removed: Vec<Callback>,
 }
 
 impl Default for Clients {
@@ -72,19 +72,19 @@ impl Default for Clients {
 }
 
 impl Clients {
-    /// The tag of the client that is registered first.
+    /// Tag of the first client registered.
     pub const FIRST: ClientTag = ClientTag(FIRST_GENERATION as u64 * CLIENTS_MAX as u64);
 
-    /// No client.
+    /// Creates an empty table.
     pub const fn new() -> Self {
         let table = Table::starting_at(FIRST_GENERATION, 1, CLIENTS_MAX as u32);
-        Self { table, nobody: OrphanClient, left: Vec::new() }
+        Self { table, orphan: OrphanClient, removed: Vec::new() }
     }
 
-    /// Registers a client, which `make` makes, given its tag.
+    /// Registers a client. `make` creates it from its tag.
     ///
     /// # Errors
-    /// There are [`CLIENTS_MAX`] already; `make` is not called.
+    /// [`CLIENTS_MAX`] clients are registered already. `make` is not called.
     pub fn insert<C: NodeClient>(
         &mut self,
         make: impl FnOnce(ClientTag) -> C,
@@ -93,39 +93,39 @@ impl Clients {
         self.table.insert(Box::new(make(tag))).map_err(|_| TooManyClients)
     }
 
-    /// Takes a client out. What it had for its consumer, and the client itself, go by [`Clients::take_callbacks`], for
-    /// they may enter the node. Returns whether there was such a client.
+    /// Removes a client. Its pending callbacks and the client itself are returned by [`Clients::take_callbacks`],
+    /// because they may enter the node. Returns true if the client existed.
     pub fn remove(&mut self, tag: ClientTag) -> bool {
         let Some(mut client) = self.table.remove(tag) else { return false };
-        client.take_callbacks(&mut self.left);
-        self.left.push(Box::new(move || drop(client)));
+        client.take_callbacks(&mut self.removed);
+        self.removed.push(Box::new(move || drop(client)));
         true
     }
 
-    /// Whether this client is registered.
+    /// True if this client is registered.
     pub fn contains(&self, tag: ClientTag) -> bool {
         self.table.get(tag).is_some()
     }
 
-    /// A client's own state. `None`: there is no such client, or it is none of this type.
+    /// Returns a client's own state. `None` if the client does not exist or has another type.
     pub fn get<C: NodeClient>(&self, tag: ClientTag) -> Option<&C> {
         (&**self.table.get(tag)? as &dyn Any).downcast_ref()
     }
 
-    /// As [`Clients::get`], to be changed.
+    /// Mutable variant of [`Clients::get`].
     pub fn get_mut<C: NodeClient>(&mut self, tag: ClientTag) -> Option<&mut C> {
         (&mut **self.table.get_mut(tag)? as &mut dyn Any).downcast_mut()
     }
 
-    /// The state of the client that was registered first, for simulations, which have made it.
+    /// Returns the state of the first client registered, for simulations.
     ///
     /// # Panics
-    /// It has left, or is none of this type.
+    /// The client was removed or has another type.
     pub fn first<C: NodeClient>(&self) -> &C {
         self.get(Self::FIRST).expect("the first client, of this type")
     }
 
-    /// As [`Clients::first`], to be changed.
+    /// Mutable variant of [`Clients::first`].
     ///
     /// # Panics
     /// As [`Clients::first`].
@@ -133,55 +133,55 @@ impl Clients {
         self.get_mut(Self::FIRST).expect("the first client, of this type")
     }
 
-    /// The client that a connection's upcalls go to.
+    /// Returns the client that receives a connection's upcalls.
     #[inline]
     pub(super) fn of(&mut self, tag: ClientTag) -> &mut dyn NodeClient {
         match self.table.get_mut(tag) {
             Some(client) => &mut **client,
-            None => &mut self.nobody,
+            None => &mut self.orphan,
         }
     }
 
-    /// [`NodeClient::poll`] of each. Returns whether there was anything to do.
+    /// Calls [`NodeClient::poll`] of each client. Returns true if any of them did work.
     #[inline]
     pub fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
         self.table.values_mut().fold(false, |busy, client| client.poll(now, connections) | busy)
     }
 
-    /// The earliest [`NodeClient::poll_at`].
+    /// Earliest [`NodeClient::poll_at`].
     #[inline]
     pub fn poll_at(&self) -> Option<Instant> {
         self.table.iter().filter_map(|(_, client)| client.poll_at()).min()
     }
 
-    /// Whether something waits for one of them.
+    /// True if any client has input to process.
     #[inline]
     pub fn has_input(&self) -> bool {
         self.table.iter().any(|(_, client)| client.has_input())
     }
 
-    /// [`NodeClient::device_lost`] of each.
+    /// Calls [`NodeClient::device_lost`] of each client.
     pub fn device_lost(&mut self) {
         self.table.values_mut().for_each(|client| client.device_lost());
     }
 
-    /// Moves out the callbacks that became due, of each in order.
+    /// Moves out the callbacks that are due, in order for each client.
     #[inline]
     pub fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
-        callbacks.append(&mut self.left);
+        callbacks.append(&mut self.removed);
         self.table.values_mut().for_each(|client| client.take_callbacks(callbacks));
     }
 
-    /// Whether callbacks of one of them wait for a thread that runs the loop.
+    /// True if a client has callbacks that only a thread of the engine loop may run.
     #[inline]
     pub fn has_callbacks_of_loop(&self) -> bool {
         self.table.iter().any(|(_, client)| client.has_callbacks_of_loop())
     }
 
-    /// [`NodeClient::take_callbacks_of_calls`] of each.
+    /// Calls [`NodeClient::take_callbacks_of_calls`] of each client.
     #[inline]
     pub fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
-        callbacks.append(&mut self.left);
+        callbacks.append(&mut self.removed);
         self.table.values_mut().for_each(|client| client.take_callbacks_of_calls(callbacks));
     }
 }
@@ -192,7 +192,7 @@ impl core::fmt::Debug for Clients {
     }
 }
 
-/// The client of connections whose own client has left.
+/// Client of connections whose own client was removed.
 #[derive(Debug)]
 struct OrphanClient;
 

@@ -1,5 +1,4 @@
-//! The table of offloaded connections: by flow for frames, by handle for the layers above; which of
-//! them want to be drained, and when each wants its timers run.
+//! Table of offloaded connections: lookup by flow and by handle, ready queue, timer heap.
 
 use std::{
     boxed::Box,
@@ -28,23 +27,23 @@ use crate::{
     time::Instant,
 };
 
-/// Frames kept of a connection that has stopped, until the host takes it back (CH §9.3). More are dropped and
-/// counted: the peer sends them again.
+/// Frames kept per stopped connection until the host takes the connection back (CH §9.3). Further ones are dropped and
+/// counted, and the peer retransmits them.
 pub const HELD_FRAMES_MAX: usize = 64;
 /// Bytes of these frames.
 pub const HELD_BYTES_MAX: usize = 256 * 1024;
 
-/// Frames kept of a connection that was just taken over, until what is older has been forwarded. A peer may have sent
-/// as much as its window allows, and would take dropped frames for lost.
+/// Frames kept per newly offloaded connection until the host has forwarded older ones. A peer may send as much as its
+/// window allows, and would treat dropped frames as lost.
 pub const EARLY_FRAMES_MAX: usize = 4096;
-/// Bytes of these frames: headers and all, more than the largest window of a default configuration.
+/// Bytes of these frames, with headers. Exceeds the largest window of a default configuration.
 pub const EARLY_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Payload bytes of a super-segment that the engine cuts itself, where the link does not: few enough for the other
-/// side's acknowledgements to be read in time.
+/// Payload bytes of a GSO packet that the engine segments because the link does not. The limit is small enough that
+/// acknowledgements of the peer are read in time.
 pub const BURST_BYTES_MAX: usize = 16 * 1024;
 
-/// Frames that wait: those of a connection that has stopped for the host, those that came early for older ones.
+/// Frames kept for later: those of a stopped connection, or those newer than frames the host has yet to forward.
 #[derive(Debug)]
 pub(super) struct HeldFrames {
     frames: Vec<Vec<u8>>,
@@ -58,7 +57,7 @@ impl HeldFrames {
         Self { frames: Vec::new(), bytes: 0, frames_max, bytes_max }
     }
 
-    /// Keeps a copy. Returns whether there was room.
+    /// Keeps a copy. Returns true if there was room.
     pub(super) fn push(&mut self, frame: &[u8]) -> bool {
         let room = self.frames.len() < self.frames_max;
         let room = room && self.bytes + frame.len() <= self.bytes_max;
@@ -74,15 +73,15 @@ impl HeldFrames {
     }
 }
 
-/// Bytes of data that came with connections (CH §2.1: XMIT_BUFFER, RCV_BUFFER).
+/// Bytes of data that connections were offloaded with (CH §2.1: XMIT_BUFFER, RCV_BUFFER).
 #[derive(Clone, Copy, Default, Debug)]
-struct Brought {
+struct OffloadedBytes {
     send: usize,
     receive: usize,
 }
 
-impl Brought {
-    fn by(object: &TcpObject) -> Self {
+impl OffloadedBytes {
+    fn of(object: &TcpObject) -> Self {
         let buffered = object.buffered_data.iter().map(|data| data.len());
         let out_of_order = object.out_of_order.iter().map(|(_, data)| data.len());
         Self {
@@ -92,25 +91,25 @@ impl Brought {
     }
 }
 
-/// The objects that a connection depends on.
+/// Objects that a connection depends on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Below {
+pub(super) struct ParentObjects {
     pub(super) path: TargetContext,
     pub(super) neighbor_state: NeighborState,
     pub(super) path_state: PathState,
 }
 
-/// Payload bytes of the largest super-segments, whole segments of `mss` each: kept, for a division is slow.
+/// Payload bytes of the largest GSO packets, in whole segments of `mss`. Cached, because a division is slow.
 #[derive(Clone, Copy, Default, Debug)]
-struct Whole {
+struct GsoSizes {
     mss: usize,
-    /// That the link segments.
+    /// Largest GSO packet that the link segments.
     super_segment: usize,
-    /// That TCP makes.
+    /// Largest GSO packet that TCP builds.
     burst: usize,
 }
 
-/// One offloaded connection with what surrounds its TCP object.
+/// Offloaded connection: TCP state, headers, and state of the engine.
 #[derive(Debug)]
 pub(super) struct Offloaded {
     pub(super) handle: OffloadHandle,
@@ -118,52 +117,52 @@ pub(super) struct Offloaded {
     pub(super) flow: FlowKey,
     pub(super) tcp: Connection,
     pub(super) headers: HeaderTemplate,
-    /// The target's name for it.
+    /// Name assigned by the target.
     pub(super) context: TargetContext,
-    /// The path that it depends on.
+    /// Path that the connection depends on.
     pub(super) path: TargetContext,
-    /// It was itself invalidated.
+    /// True if the connection itself was invalidated.
     pub(super) invalid: bool,
-    /// Upload requests that the host has not been notified of.
+    /// Upload requests not yet reported to the host.
     pub(super) retrieves: Vec<UploadReason>,
     pub(super) held: HeldFrames,
-    /// What has come while older segments may still be forwarded.
+    /// Frames received while older segments may still be forwarded.
     pub(super) early: Option<HeldFrames>,
-    brought: Brought,
-    /// What the link has of what was sent.
+    offloaded_bytes: OffloadedBytes,
+    /// Payload that the link has borrowed.
     pub(super) loans: Loans,
-    /// Its hardware has failed; the next operation on it finds out.
+    /// True if the connection's hardware has failed. The next operation on the connection detects it.
     pub(super) failed: bool,
-    /// Client and host have been notified.
-    pub(super) failure_told: bool,
-    /// Something came that shows that the neighbor is reachable (CH §9.7).
+    /// True if client and host were notified of the failure.
+    pub(super) failure_reported: bool,
+    /// True if a received segment confirmed that the neighbor is reachable (CH §9.7).
     pub(super) progress: bool,
-    /// Something was sent since data came last: more data answers it.
-    pub(super) spoken: bool,
-    /// The hand-over that the comment of the next frame names.
-    pub(super) note: Option<&'static str>,
-    /// Payload bytes that the link takes in one frame for segmentation; 0: it does not segment.
+    /// True if a segment was sent since data was last received, so that further data is a response.
+    pub(super) sent_since_data: bool,
+    /// Capture comment of the next frame: the hand-over that it follows.
+    pub(super) hand_over: Option<&'static str>,
+    /// Payload bytes of the largest GSO packet of the link. 0 if the link does not segment.
     segmentable_max: usize,
-    /// Payload bytes that TCP makes one segment of: what the link segments, or else what the engine cuts.
+    /// Payload bytes of the largest GSO packet that TCP builds, segmented by the link or by the engine.
     burst_max: usize,
-    whole: Whole,
-    /// The last row of a trace.
-    pub(super) traced: Option<Box<tcp::TraceSample>>,
-    /// The neighbor's; 0: any.
+    gso_sizes: GsoSizes,
+    /// Last row written to the trace.
+    pub(super) last_sample: Option<Box<tcp::TraceSample>>,
+    /// VLAN id of the neighbor. 0 accepts any.
     vlan_id: u16,
-    /// In the ready queue.
+    /// True if the connection is in the ready queue.
     ready: bool,
-    /// When the timer heap wakes this connection; never later than its own time.
+    /// Time of the connection's entry in the timer heap, never later than its own timer.
     scheduled: Option<Instant>,
 }
 
 impl Offloaded {
-    /// Whether a frame with this tag may be the connection's (CH §9.4).
+    /// True if a frame with this tag may belong to the connection (CH §9.4).
     pub(super) fn accepts(&self, vlan: Vlan) -> bool {
         vlan.is_accepted_by(self.vlan_id)
     }
 
-    /// The connection as an upcall sees it.
+    /// Returns the connection's access for an upcall.
     #[inline]
     pub(super) fn io(&mut self, now: Instant) -> ConnectionIo<'_> {
         let super_segment_max = self.super_segment_max();
@@ -177,17 +176,17 @@ impl Offloaded {
         }
     }
 
-    /// The next event for the client.
+    /// Returns the next event for the client.
     #[inline]
     pub(super) fn poll_event(&mut self) -> Option<tcp::Event> {
         match self.loans.may_be_lent() {
-            true => self.poll_event_behind_loans(),
+            true => self.poll_event_after_loans(),
             false => self.tcp.poll_event(),
         }
     }
 
     #[cold]
-    fn poll_event_behind_loans(&mut self) -> Option<tcp::Event> {
+    fn poll_event_after_loans(&mut self) -> Option<tcp::Event> {
         if let Some(event) = self.loans.pop() {
             return Some(event);
         }
@@ -199,44 +198,44 @@ impl Offloaded {
         }
     }
 
-    /// The next segment, and whether it takes the connection from an established state to CLOSED (CH §11).
+    /// Returns the next segment, and true if it moves the connection from an established state to CLOSED (CH §11).
     pub(super) fn poll_transmit(&mut self, now: Instant) -> Option<(Transmit, bool)> {
-        let limits = TxLimits { super_segment_max: self.whole().burst };
+        let limits = TxLimits { super_segment_max: self.gso_sizes().burst };
         let established = self.tcp.phase().is_established();
         let transmit = self.tcp.poll_transmit(now, limits)?;
         Some((transmit, established && self.tcp.is_closed()))
     }
 
-    /// Payload of the largest super-segment: whole segments of the present size; one without segmentation
-    /// by the link.
+    /// Payload bytes of the largest GSO packet, in whole segments of the present size. One segment if the link does not
+    /// segment.
     pub(super) fn super_segment_max(&mut self) -> usize {
-        self.whole().super_segment
+        self.gso_sizes().super_segment
     }
 
-    /// The path MTU, and with it the size of a segment, may change at any time.
+    /// Returns the cached sizes, recomputed if the segment size changed with the path MTU.
     #[inline]
-    fn whole(&mut self) -> Whole {
+    fn gso_sizes(&mut self) -> GsoSizes {
         let mss = self.tcp.effective_mss();
-        if self.whole.mss != mss {
+        if self.gso_sizes.mss != mss {
             let most = |bytes: usize| (bytes / mss * mss).max(mss);
             let (super_segment, burst) = (most(self.segmentable_max), most(self.burst_max));
-            self.whole = Whole { mss, super_segment, burst };
+            self.gso_sizes = GsoSizes { mss, super_segment, burst };
         }
-        self.whole
+        self.gso_sizes
     }
 }
 
-/// The offloaded connections of an engine.
+/// Offloaded connections of an engine.
 #[derive(Debug)]
 pub struct Connections {
     slots: Table<TargetContext, Box<Offloaded>>,
     by_flow: HashMap<FlowKey, usize>,
-    /// The slot that [`Connections::find`] has found last.
-    found: usize,
+    /// Slot of the last [`Connections::find`].
+    last_found: usize,
     by_handle: HashMap<OffloadHandle, usize>,
     ready: VecDeque<usize>,
     timers: BinaryHeap<Reverse<(Instant, usize, u32)>>,
-    brought: Brought,
+    offloaded_bytes: OffloadedBytes,
     mac: MacAddress,
     super_segment_max: usize,
     capabilities: LinkCapabilities,
@@ -250,11 +249,11 @@ impl Connections {
         Self {
             slots: objects(Layer::Tcp),
             by_flow: HashMap::new(),
-            found: 0,
+            last_found: 0,
             by_handle: HashMap::new(),
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
-            brought: Brought::default(),
+            offloaded_bytes: OffloadedBytes::default(),
             mac: config.mac,
             super_segment_max: config.super_segment_max,
             capabilities,
@@ -263,37 +262,37 @@ impl Connections {
         }
     }
 
-    /// The connection `handle`, to be acted upon outside an upcall. What is queued is drained by the
-    /// engine's next poll or flush. `None`: not offloaded (any more).
+    /// Returns the connection `handle` for access outside an upcall. The engine's next poll or flush processes what is
+    /// queued. `None` if it is not offloaded.
     pub fn get(&mut self, now: Instant, handle: OffloadHandle) -> Option<ConnectionIo<'_>> {
         let slot = *self.by_handle.get(&handle)?;
         self.mark_ready(slot);
         self.slot(slot).map(|offloaded| offloaded.io(now))
     }
 
-    /// The connection `handle`, read-only.
-    pub(super) fn look(&self, handle: OffloadHandle) -> Option<&Offloaded> {
+    /// Returns the connection `handle`, read-only.
+    pub(super) fn peek(&self, handle: OffloadHandle) -> Option<&Offloaded> {
         self.at(*self.by_handle.get(&handle)?)
     }
 
-    /// Has the engine call `OffloadClient::send_room` for `handle` soon: the client has data to make.
+    /// Schedules a call of `OffloadClient::send_room` for `handle`, because the client has data to produce.
     pub fn kick(&mut self, handle: OffloadHandle) {
         if let Some(&slot) = self.by_handle.get(&handle) {
             self.mark_ready(slot);
         }
     }
 
-    /// How many connections are offloaded.
+    /// Number of offloaded connections.
     pub fn len(&self) -> usize {
         self.by_handle.len()
     }
 
-    /// Whether none is.
+    /// True if no connection is offloaded.
     pub fn is_empty(&self) -> bool {
         self.by_handle.is_empty()
     }
 
-    /// Every connection's name, flow and TCP_INFO.
+    /// Returns the name, flow and TCP_INFO of every connection.
     pub fn list(&self, now: Instant) -> impl Iterator<Item = (OffloadHandle, FlowKey, Info)> {
         self.slots
             .iter()
@@ -305,16 +304,16 @@ impl Connections {
         self.slot(*self.by_handle.get(&handle)?)
     }
 
-    /// The connection with this flow. Frames come in trains, so the connection of the last one is tried first; its
-    /// entry has the flow to compare.
+    /// Returns the connection with this flow. Frames of one flow are received in trains, so the connection of the last
+    /// frame is checked first.
     #[inline]
     pub(super) fn find(&mut self, flow: &FlowKey) -> Option<usize> {
-        let last = self.at(self.found);
+        let last = self.at(self.last_found);
         if last.is_some_and(|last| last.flow == *flow) {
-            return Some(self.found);
+            return Some(self.last_found);
         }
-        self.found = *self.by_flow.get(flow)?;
-        Some(self.found)
+        self.last_found = *self.by_flow.get(flow)?;
+        Some(self.last_found)
     }
 
     pub(super) fn slot(&mut self, slot: usize) -> Option<&mut Offloaded> {
@@ -329,7 +328,7 @@ impl Connections {
         !self.ready.is_empty()
     }
 
-    /// The connection that is to be drained, if there is one only.
+    /// Returns the connection in the ready queue, if there is exactly one.
     pub(super) fn only_ready(&self) -> Option<&Offloaded> {
         let slot = *self.ready.front().filter(|_| self.ready.len() == 1)?;
         self.at(slot)
@@ -344,7 +343,7 @@ impl Connections {
         }
     }
 
-    /// The next connection to be drained.
+    /// Removes the next connection from the ready queue.
     pub(super) fn next_ready(&mut self) -> Option<usize> {
         while let Some(slot) = self.ready.pop_front() {
             if let Some(offloaded) = self.slot(slot) {
@@ -368,17 +367,17 @@ impl Connections {
         self.ready.len()
     }
 
-    /// The connection that the target calls `context`.
+    /// Returns the slot of the connection that the target named `context`.
     pub(super) fn find_context(&self, context: TargetContext) -> Option<usize> {
         self.slots.get(context).map(|_| context.index as usize)
     }
 
-    /// The slots in use. Walks all of them: for state operations, not for packets.
+    /// Returns the slots in use. Visits all of them: for state operations, not per packet.
     pub(super) fn occupied(&self) -> impl Iterator<Item = (usize, &Offloaded)> {
         self.slots.iter().map(|(context, found)| (context.index as usize, &**found))
     }
 
-    /// Whether one more connection may be taken over, and why not.
+    /// Checks if one more connection may be offloaded. The error is the reason.
     pub(super) fn admit(
         &self,
         capabilities: &OffloadCapabilities,
@@ -400,7 +399,7 @@ impl Connections {
             path_mtu_max: _,
         } = *capabilities;
         let TcpState { constant, cached, delegated } = &object.tcp;
-        let brought = Brought::by(object);
+        let offloaded_bytes = OffloadedBytes::of(object);
         if self.by_handle.len() >= connections_max {
             return Err(NdisStatus::OFFLOAD_TCP_ENTRIES);
         }
@@ -412,24 +411,25 @@ impl Connections {
         if cached.initial_rcv_wnd > receive_window_max {
             return Err(NdisStatus::OFFLOAD_TCP_RCV_WINDOW);
         }
-        if brought.send > transmit_buffer_max.saturating_sub(self.brought.send) {
+        if offloaded_bytes.send > transmit_buffer_max.saturating_sub(self.offloaded_bytes.send) {
             return Err(NdisStatus::OFFLOAD_TCP_XMIT_BUFFER);
         }
-        if brought.receive > receive_buffer_max.saturating_sub(self.brought.receive) {
+        if offloaded_bytes.receive > receive_buffer_max.saturating_sub(self.offloaded_bytes.receive)
+        {
             return Err(NdisStatus::OFFLOAD_TCP_RCV_BUFFER);
         }
         Ok(())
     }
 
-    /// Takes a connection over. On failure the object comes back, untouched (CH-INI-4).
+    /// Offloads a connection. On failure the object is returned unchanged (CH-INI-4).
     pub(super) fn insert(
         &mut self,
         now: Instant,
         handle: OffloadHandle,
-        below: &Below,
+        parents: &ParentObjects,
         object: Box<TcpObject>,
     ) -> Result<TargetContext, (NdisStatus, Box<TcpObject>)> {
-        let Below { path, neighbor_state, path_state } = *below;
+        let ParentObjects { path, neighbor_state, path_state } = *parents;
         let constant = &object.tcp.constant;
         let flow = FlowKey::new(
             (path_state.constant.source_address, constant.local_port).into(),
@@ -443,7 +443,7 @@ impl Connections {
         };
         let headers = HeaderTemplate::new(&neighbor_state, &path_state, &object.tcp, self.mac);
         let payload = self.path_mtu_payload(&path_state);
-        let brought = Brought::by(&object);
+        let offloaded_bytes = OffloadedBytes::of(&object);
         let (client, state) = object.join(neighbor_state, path_state);
         let tcp = match Connection::from_state(now, Box::new(state), payload, self.tcp) {
             Ok(tcp) => tcp,
@@ -468,21 +468,21 @@ impl Connections {
             early: self
                 .waits_for_forwards
                 .then(|| HeldFrames::new(EARLY_FRAMES_MAX, EARLY_BYTES_MAX)),
-            brought,
+            offloaded_bytes,
             loans: Loans::default(),
             failed: false,
-            failure_told: false,
+            failure_reported: false,
             progress: false,
-            spoken: false,
-            note: Some("initiate complete"),
+            sent_since_data: false,
+            hand_over: Some("initiate complete"),
             segmentable_max,
             burst_max: if segmentable_max == 0 {
                 BURST_BYTES_MAX.min(self.super_segment_max)
             } else {
                 segmentable_max
             },
-            whole: Whole::default(),
-            traced: None,
+            gso_sizes: GsoSizes::default(),
+            last_sample: None,
             vlan_id: neighbor_state.constant.vlan_id & 0xfff,
             ready: false,
             scheduled: None,
@@ -490,14 +490,14 @@ impl Connections {
         let slot = context.index as usize;
         self.by_flow.insert(offloaded.flow, slot);
         self.by_handle.insert(offloaded.handle, slot);
-        self.brought.send += offloaded.brought.send;
-        self.brought.receive += offloaded.brought.receive;
+        self.offloaded_bytes.send += offloaded.offloaded_bytes.send;
+        self.offloaded_bytes.receive += offloaded.offloaded_bytes.receive;
         let inserted = self.slots.insert(Box::new(offloaded));
         debug_assert_eq!(inserted.ok(), Some(context), "the name that was announced");
         Ok(context)
     }
 
-    /// New headers; IPv4 identifications go on.
+    /// Replaces the headers. IPv4 identifications continue.
     pub(super) fn relabel(
         &mut self,
         now: Instant,
@@ -512,14 +512,15 @@ impl Connections {
         }
     }
 
-    /// What a packet on `path` holds besides IP and TCP headers without options: the path's MTU, at most the link's.
+    /// Payload bytes of a packet on `path` after IP and TCP headers without options, from the smaller of the path's and
+    /// the link's MTU.
     pub(super) fn path_mtu_payload(&self, path: &PathState) -> usize {
         let ip_header = if path.constant.source_address.is_ipv6() { 40 } else { 20 };
         let path_mtu = (path.cached.path_mtu as usize).min(self.capabilities.mtu);
         path_mtu.saturating_sub(ip_header + 20)
     }
 
-    /// Payload that fits the link's largest frame for segmentation.
+    /// Payload bytes that fit into the largest GSO frame of the link.
     fn segmentable_max_for(&self, source: IpAddr) -> usize {
         let frame_max = match source {
             IpAddr::V4(_) => self.capabilities.tso4_max,
@@ -532,13 +533,13 @@ impl Connections {
         let offloaded = self.slots.remove_at(slot)?;
         self.by_flow.remove(&offloaded.flow);
         self.by_handle.remove(&offloaded.handle);
-        self.brought.send -= offloaded.brought.send;
-        self.brought.receive -= offloaded.brought.receive;
+        self.offloaded_bytes.send -= offloaded.offloaded_bytes.send;
+        self.offloaded_bytes.receive -= offloaded.offloaded_bytes.receive;
         Some(offloaded)
     }
 
-    /// Puts the connection's next time-out into the heap, unless an earlier entry is there already:
-    /// an entry that fires too early is looked at again, so a moving timer costs no heap operation.
+    /// Adds the connection's next timer to the heap, unless an earlier entry is present. An entry that expires early is
+    /// rescheduled, so a timer that moves later needs no heap operation.
     pub(super) fn schedule(&mut self, slot: usize) {
         let Some(offloaded) = self.slots.at_mut(slot) else { return };
         let Some(at) = offloaded.tcp.poll_timeout() else { return };
@@ -548,7 +549,7 @@ impl Connections {
         }
     }
 
-    /// The next connection with a timer that may be due.
+    /// Removes the next connection with a timer that may be due.
     pub(super) fn pop_timer(&mut self, now: Instant) -> Option<usize> {
         loop {
             let &Reverse((at, slot, generation)) = self.timers.peek()?;

@@ -1,21 +1,22 @@
-//! Several engines on the queues of one device: each has its connections, and none looks into another's.
+//! Several engines on the queues of one device. Each has its own connections and does not access those of the other
+//! engines.
 //!
-//! The kernel gives a frame to the queue on which the last frame of its flow was written, so what comes for
-//! a connection comes to the engine that has it. Not always: it forgets a flow of which nothing was written
-//! for 3 s, remembers 4,096 of them, and spreads the others by a hash. So an engine may get a frame of a
-//! connection that another one has; it passes the frame on, to be taken there as if it had come by that
-//! queue. The same holds for ICMP errors that quote such a connection, and for fragments, which carry other
-//! addresses or no ports and so have other hashes.
+//! The kernel delivers a frame to the queue on which the last frame of its flow was written. So frames of a connection
+//! normally reach the engine that has it. There are exceptions: the kernel forgets a flow after 3 s without a write,
+//! remembers 4,096 flows, and distributes the rest by a hash. So an engine may receive a frame of another engine's
+//! connection. It passes the frame to that engine, which processes it like a frame of its own queue. The same applies
+//! to ICMP errors that quote such a connection, and to fragments. They have other addresses or no ports, and so other
+//! hashes.
 //!
-//! A directory that all engines share has the engine of each flow. It is written when a connection comes and
-//! goes, and read for frames that an engine has no connection for, never for its own. It is a hint: an
-//! engine that no longer has the connection gives the frame to the host stack, which knows.
+//! A directory shared by all engines maps each flow to its engine. It is written when a connection is added or removed.
+//! It is read only for frames without a connection in the receiving engine. It is a hint: an engine that no longer has
+//! the connection passes the frame to the host stack, which demultiplexes it.
 //!
-//! Around a hand-over a frame that came by another queue may be overtaken: between a look into the directory and the
-//! queue that it names the connection may come or go. TCP repairs it.
+//! Around a hand-over a frame from another queue may be reordered, because the connection may be added or removed
+//! between the lookup and the processing. TCP recovers from this.
 //!
-//! Limit: [`PASSED_FRAMES_MAX`] frames on their way to one engine; beyond it they are dropped and counted, as a device
-//! drops what its queue does not take.
+//! Limit: [`PASSED_FRAMES_MAX`] queued frames per receiving engine. Further ones are dropped and counted, as a device
+//! drops frames when its queue is full.
 
 use std::{
     boxed::Box,
@@ -36,22 +37,22 @@ use crate::{
     time::Instant,
 };
 
-/// Frames that may be on their way from other engines to one: as many as the kernel's default queue of a TAP.
+/// Queued frames from other engines per engine: the length of the kernel's default TAP queue.
 pub const PASSED_FRAMES_MAX: usize = 1024;
-/// Frames of other engines taken in one iteration.
-const TAKEN_MAX: usize = 64;
-/// Parts of the directory, each with a lock of its own.
+/// Frames from other engines processed in one iteration.
+const PASSED_FRAMES_PER_ITERATION: usize = 64;
+/// Partitions of the directory, each with its own lock.
 const STRIPES: usize = 64;
 
-/// A frame on its way from one engine to another.
+/// Frame passed from one engine to another.
 #[derive(Debug)]
-struct Passed {
+struct PassedFrame {
     data: Box<[u8]>,
     checksum: RxChecksum,
     gso_size: usize,
 }
 
-/// Which engine has which flow.
+/// Map from flows to engines.
 #[derive(Debug)]
 struct Directory {
     stripes: [Mutex<HashMap<FlowKey, usize>>; STRIPES],
@@ -68,20 +69,20 @@ impl Directory {
     }
 }
 
-/// An engine as the others see it.
+/// Endpoint of an engine for the other engines.
 #[derive(Clone, Debug)]
 struct Sibling {
-    inbox: Sender<Passed>,
+    inbox: Sender<PassedFrame>,
     doorbell: Arc<Doorbell>,
 }
 
-/// What an engine knows of the others.
+/// State shared with the other engines of the device.
 #[derive(Debug)]
 pub(super) struct Siblings {
     own: usize,
-    /// All of them, itself included.
+    /// All engines, including this one.
     all: Arc<[Sibling]>,
-    inbox: Receiver<Passed>,
+    inbox: Receiver<PassedFrame>,
     directory: Arc<Directory>,
 }
 
@@ -92,11 +93,11 @@ impl Siblings {
 }
 
 impl Engine {
-    /// Engines on the queues of one device, and the host stack's end of each one's port. One doorbell wakes the host
-    /// stack for all of them.
+    /// Creates engines on the queues of one device. Returns each with the host stack's end of its port. One doorbell
+    /// wakes the host stack for all of them.
     ///
     /// # Errors
-    /// No descriptor is left for the doorbells.
+    /// No file descriptor is available for the doorbells.
     pub fn group(
         links: Vec<Box<dyn Link>>,
         config: EngineConfig,
@@ -110,7 +111,7 @@ impl Engine {
         let directory = Arc::new(Directory::new());
         let inboxes = group.iter().map(|_| crossbeam_channel::bounded(PASSED_FRAMES_MAX));
         let (senders, receivers): (Vec<_>, Vec<_>) = inboxes.unzip();
-        let sibling = |(inbox, (engine, _)): (Sender<Passed>, &(Self, HostPort))| Sibling {
+        let sibling = |(inbox, (engine, _)): (Sender<PassedFrame>, &(Self, HostPort))| Sibling {
             inbox,
             doorbell: engine.doorbell.clone(),
         };
@@ -124,23 +125,23 @@ impl Engine {
         Ok(group)
     }
 
-    /// A connection has come: frames of its flow that the others get are for this engine.
+    /// Registers a flow in the directory: other engines pass its frames to this engine.
     pub(super) fn publish(&self, flow: &FlowKey) {
         if let Some(siblings) = &self.siblings {
             siblings.directory.stripe(flow).lock().insert(*flow, siblings.own);
         }
     }
 
-    /// A connection has gone.
+    /// Removes a flow from the directory.
     pub(super) fn withdraw(&self, flow: &FlowKey) {
         if let Some(siblings) = &self.siblings {
             siblings.directory.stripe(flow).lock().remove(flow);
         }
     }
 
-    /// A frame that no connection of this engine's is for. If another engine has the connection, it gets the frame;
-    /// else it is the caller's.
-    pub(super) fn pass_on(&mut self, frame: &RxFrame<'_>) -> bool {
+    /// Passes a frame without a connection in this engine to the engine that has the connection. Returns false if there
+    /// is none; the frame then remains the caller's.
+    pub(super) fn pass_to_owner(&mut self, frame: &RxFrame<'_>) -> bool {
         let Some(siblings) = &self.siblings else { return false };
         let flow = classify(frame.data)
             .map(|tcp| tcp.flow)
@@ -150,8 +151,11 @@ impl Engine {
         let owner = siblings.directory.stripe(&flow).lock().get(&flow).copied();
         let Some(owner) = owner.filter(|owner| *owner != siblings.own) else { return false };
         let Sibling { inbox, doorbell } = &siblings.all[owner];
-        let passed =
-            Passed { data: frame.data.into(), checksum: frame.checksum, gso_size: frame.gso_size };
+        let passed = PassedFrame {
+            data: frame.data.into(),
+            checksum: frame.checksum,
+            gso_size: frame.gso_size,
+        };
         if inbox.try_send(passed).is_ok() {
             doorbell.ring();
             self.stats.rx_passed_on += 1;
@@ -161,22 +165,24 @@ impl Engine {
         true
     }
 
-    /// Takes everything that other engines have passed on up to now.
-    pub(super) fn take_all_passed(&mut self, now: Instant, clients: &mut Clients) {
-        for _ in 0..PASSED_FRAMES_MAX.div_ceil(TAKEN_MAX) {
-            if !self.take_passed(now, clients) {
+    /// Processes all frames that other engines have passed so far.
+    pub(super) fn process_all_passed(&mut self, now: Instant, clients: &mut Clients) {
+        for _ in 0..PASSED_FRAMES_MAX.div_ceil(PASSED_FRAMES_PER_ITERATION) {
+            if !self.process_passed(now, clients) {
                 return;
             }
         }
     }
 
-    /// Takes what other engines have passed on. Returns whether there was anything.
-    pub(super) fn take_passed(&mut self, now: Instant, clients: &mut Clients) -> bool {
+    /// Processes frames that other engines have passed. Returns true if there were any.
+    pub(super) fn process_passed(&mut self, now: Instant, clients: &mut Clients) -> bool {
         let to_host_before = self.stats.rx_to_host;
         let mut taken = 0;
-        while taken < TAKEN_MAX {
+        while taken < PASSED_FRAMES_PER_ITERATION {
             let Some(siblings) = &self.siblings else { return false };
-            let Ok(Passed { data, checksum, gso_size }) = siblings.inbox.try_recv() else { break };
+            let Ok(PassedFrame { data, checksum, gso_size }) = siblings.inbox.try_recv() else {
+                break;
+            };
             taken += 1;
             self.stats.rx_passed_in += 1;
             self.take_frame(

@@ -1,69 +1,68 @@
-//! Waking a thread that sleeps in poll(2): an eventfd, written only when the sleeper has announced its sleep.
+//! Wake-up of a thread that sleeps in poll(2): an eventfd, written only after the sleeper has announced its sleep.
 //!
-//! The order that loses no wake-up: the sleeper announces sleep, then looks at its queues once more,
-//! then sleeps; the ringer queues its message, then takes the announcement and, if there was one,
-//! writes the eventfd. Both swap one flag, so one of them comes after the other there: a later ringer finds
-//! the announcement, a later sleeper (Acquire) sees what was queued before the ring (Release). The flag is never
-//! plainly stored: swaps carry what earlier ringers have released on. [`Doorbell::sleep`] and
-//! [`Doorbell::ring`] are these orders; `models.rs` proves them.
+//! The order that prevents lost wake-ups: the sleeper announces its sleep, checks its queues once more, then sleeps.
+//! The ringer queues its message, then clears the announcement and, if there was one, writes the eventfd. Both swap one
+//! flag, so the swaps are ordered. A later ringer reads the announcement. A later sleeper (Acquire) reads the messages
+//! queued before the ring (Release). The flag is never written by a plain store: swaps continue the release sequence of
+//! earlier ringers. [`Doorbell::sleep`] and [`Doorbell::ring`] implement these orders; `models.rs` proves them.
 
 use std::{io, os::fd::BorrowedFd, sync::Arc, task::Wake};
 
-use self::bell::Bell;
+use self::event::EventFd;
 use crate::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
-/// One sleeper at a time, any number of ringers.
+/// Doorbell with one sleeper at a time and any number of ringers.
 #[derive(Debug)]
 pub struct Doorbell {
-    bell: Bell,
+    event: EventFd,
     asleep: AtomicBool,
 }
 
-/// What ends a sleep besides the doorbell.
+/// Conditions that end a sleep, besides the doorbell.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sleep<'a> {
-    /// A descriptor that becomes readable.
+    /// File descriptor that ends the sleep when it becomes readable.
     pub link: Option<BorrowedFd<'a>>,
-    /// That one becoming writable ends the sleep too.
+    /// True if the descriptor becoming writable ends the sleep too.
     pub writable: bool,
-    /// So much time; `None`: none does.
+    /// Longest sleep. `None` is unlimited.
     pub timeout: Option<Duration>,
 }
 
 impl Doorbell {
-    /// A new doorbell.
+    /// Creates a doorbell.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// No file descriptor is available.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { bell: Bell::new()?, asleep: AtomicBool::new(false) })
+        Ok(Self { event: EventFd::new()?, asleep: AtomicBool::new(false) })
     }
 
-    /// Sleeps until the doorbell is rung, or as long as `look` allows. `look` checks every queue that is rung for;
-    /// `None`: something is there already, do not sleep.
-    pub fn sleep<'a>(&self, look: impl FnOnce() -> Option<Sleep<'a>>) {
+    /// Sleeps until the doorbell is rung, or as long as `check_queues` allows. It checks every queue whose messages
+    /// ring the doorbell, and returns `None` to cancel the sleep if a message is queued.
+    pub fn sleep<'a>(&self, check_queues: impl FnOnce() -> Option<Sleep<'a>>) {
         self.asleep.swap(true, Ordering::Acquire);
-        let is_struck = look().is_some_and(|sleep| self.bell.wait(sleep));
+        let is_signaled = check_queues().is_some_and(|sleep| self.event.wait(sleep));
         let is_rung = !self.asleep.swap(false, Ordering::Relaxed);
-        // A ringer that has taken the announcement may strike after this: then the next sleep ends at once, and
-        // takes the strike back. Who was woken by the link alone makes no call for it.
-        if is_struck || is_rung {
-            self.bell.clear();
+        // A ringer that cleared the announcement may signal after this. The next sleep then ends at once and clears the
+        // signal. A sleeper woken by the link alone makes no system call here.
+        if is_signaled || is_rung {
+            self.event.clear();
         }
     }
 
-    /// Wakes the sleeper if it sleeps. Call after the message is in its queue.
+    /// Wakes the sleeper if it sleeps. Call after the message is queued.
     pub fn ring(&self) {
         if self.asleep.swap(false, Ordering::Release) {
-            self.bell.strike();
+            self.event.signal();
         }
     }
 }
 
-/// For code that takes a waker, such as a link.
+/// For code that requires a waker, such as a link.
 impl Wake for Doorbell {
     fn wake(self: Arc<Self>) {
         self.ring();
@@ -74,9 +73,9 @@ impl Wake for Doorbell {
     }
 }
 
-/// What poll(2) waits for.
+/// Signal that poll(2) waits for.
 #[cfg(not(loom))]
-mod bell {
+mod event {
     use std::{io, os::fd::OwnedFd};
 
     use rustix::{
@@ -88,33 +87,33 @@ mod bell {
     use crate::descriptor::{Guarded, moved_up};
 
     #[derive(Debug)]
-    pub(super) struct Bell(Guarded<OwnedFd>);
+    pub(super) struct EventFd(Guarded<OwnedFd>);
 
-    impl Bell {
+    impl EventFd {
         pub(super) fn new() -> io::Result<Self> {
             let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
             Ok(Self(moved_up(counter).into()))
         }
 
-        pub(super) fn strike(&self) {
+        pub(super) fn signal(&self) {
             if !self.0.is_intact() {
                 return;
             }
-            // Only a counter at its limit (EAGAIN) can fail, and then the descriptor is readable anyway.
+            // The write only fails if the counter is at its limit (EAGAIN). The descriptor is readable then anyway.
             let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
         }
 
-        /// Takes the strikes back that came. Returns whether there was one.
+        /// Clears pending signals. Returns true if there was one.
         pub(super) fn clear(&self) -> bool {
             if !self.0.is_intact() {
                 return false;
             }
             let mut count = [0; 8];
-            // Empty (EAGAIN) is the usual case: it was not rung.
+            // An empty counter (EAGAIN) is the usual case: no ring.
             rustix::io::read(&self.0, &mut count).is_ok()
         }
 
-        /// Returns whether there was a strike.
+        /// Returns true if the doorbell was signaled.
         pub(super) fn wait(&self, sleep: Sleep<'_>) -> bool {
             if !self.0.is_intact() {
                 return false;
@@ -122,9 +121,9 @@ mod bell {
             let Sleep { link, writable, timeout } = sleep;
             let events = if writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             let bell = PollFd::new(&self.0, PollFlags::IN);
-            // A time-out that does not fit a timespec is as good as none.
+            // A timeout that does not fit into a timespec is treated as unlimited.
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-            // Without a link the doorbell is polled twice: it costs nothing, and the second result is not used.
+            // Without a link the doorbell is polled twice; the second result is not used.
             let link =
                 link.map_or_else(|| bell.clone(), |link| PollFd::from_borrowed_fd(link, events));
             let mut both = [bell, link];
@@ -138,41 +137,41 @@ mod bell {
     }
 }
 
-/// An eventfd as a model has it: nothing but a flag. A time-out passes at once, for a model has no clock;
-/// so does the wait for a link that is full.
+/// Model of an eventfd: a flag. A timeout expires at once, because a model has no clock. So does the wait for a full
+/// link.
 #[cfg(loom)]
-mod bell {
+mod event {
     use std::io;
 
     use super::Sleep;
     use crate::sync::{Condvar, Mutex};
 
     #[derive(Debug)]
-    pub(super) struct Bell {
-        struck: Mutex<bool>,
+    pub(super) struct EventFd {
+        signaled: Mutex<bool>,
         changed: Condvar,
     }
 
-    impl Bell {
+    impl EventFd {
         pub(super) fn new() -> io::Result<Self> {
-            Ok(Self { struck: Mutex::new(false), changed: Condvar::new() })
+            Ok(Self { signaled: Mutex::new(false), changed: Condvar::new() })
         }
 
-        pub(super) fn strike(&self) {
-            *self.struck.lock() = true;
+        pub(super) fn signal(&self) {
+            *self.signaled.lock() = true;
             self.changed.notify_all();
         }
 
         pub(super) fn clear(&self) -> bool {
-            core::mem::take(&mut *self.struck.lock())
+            core::mem::take(&mut *self.signaled.lock())
         }
 
         pub(super) fn wait(&self, sleep: Sleep<'_>) -> bool {
-            let mut struck = self.struck.lock();
-            while !*struck && sleep.timeout.is_none() && !sleep.writable {
-                struck = self.changed.wait(struck, None);
+            let mut signaled = self.signaled.lock();
+            while !*signaled && sleep.timeout.is_none() && !sleep.writable {
+                signaled = self.changed.wait(signaled, None);
             }
-            *struck
+            *signaled
         }
     }
 }
@@ -185,38 +184,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rings_only_the_sleeping() {
+    fn ring_writes_only_while_asleep() {
         let bell = Doorbell::new().unwrap();
         bell.ring();
-        assert!(!bell.bell.clear(), "awake: no system call");
+        assert!(!bell.event.clear(), "awake: no system call");
         bell.sleep(|| {
             bell.ring();
             bell.ring();
-            assert!(bell.bell.clear());
-            assert!(!bell.bell.clear(), "one write for two rings");
+            assert!(bell.event.clear());
+            assert!(!bell.event.clear(), "one write for two rings");
             None
         });
     }
 
     #[test]
-    fn a_sleep_ends_by_a_ring_or_by_its_time_and_takes_the_ring_back() {
+    fn ring_or_timeout_ends_sleep_and_clears_ring() {
         let bell = Doorbell::new().unwrap();
         bell.sleep(|| {
             bell.ring();
             Some(Sleep::default())
         });
-        assert!(!bell.bell.clear(), "taken back");
+        assert!(!bell.event.clear(), "taken back");
         bell.sleep(|| Some(Sleep { timeout: Some(Duration::ZERO), ..Sleep::default() }));
         bell.ring();
-        assert!(!bell.bell.clear(), "awake again: no system call");
+        assert!(!bell.event.clear(), "awake again: no system call");
     }
 
-    // A ringer that has taken the announcement, and strikes when the sleeper is gone, ends one sleep too many.
+    // A ringer that cleared the announcement, and signals after the sleep has ended, causes one spurious wake-up.
     #[test]
-    fn a_late_strike_is_taken_back_by_the_next_sleep() {
+    fn late_signal_is_cleared_by_next_sleep() {
         let bell = Doorbell::new().unwrap();
-        bell.bell.strike();
+        bell.event.signal();
         bell.sleep(|| Some(Sleep::default()));
-        assert!(!bell.bell.clear());
+        assert!(!bell.event.clear());
     }
 }

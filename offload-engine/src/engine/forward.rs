@@ -1,10 +1,10 @@
-//! MiniportTcpOffloadForward (CH §8.3): segments that the host hands back.
+//! MiniportTcpOffloadForward (CH §8.3): segments forwarded by the host.
 
 use super::{Clients, Engine, port::ToHost};
 use crate::{chimney::provider::Forward, frame, status::NdisStatus, time::Instant};
 
 impl Engine {
-    /// CH-FWD-5: a segment that the host hands back, to the connection that it names. Completed at once.
+    /// Processes a segment that the host forwards for the named connection (CH-FWD-5). Completed at once.
     pub(super) fn forward(&mut self, now: Instant, mut segment: Forward, clients: &mut Clients) {
         segment.status = self.take_forward(now, &segment, clients);
         match segment.status {
@@ -14,8 +14,9 @@ impl Engine {
         self.notify_host(ToHost::ForwardComplete(segment));
     }
 
-    /// SUCCESS: processed. UPLOAD_IN_PROGRESS: it is the host's, now or after the terminate. REQUEST_ABORTED: to be
-    /// dropped, because the connection was reset or it is no segment of this connection.
+    /// Processes a forwarded segment. SUCCESS: processed. UPLOAD_IN_PROGRESS: the host must process it, now or after
+    /// the terminate. REQUEST_ABORTED: the host must drop it, because the connection was reset or the segment is not of
+    /// this connection.
     fn take_forward(
         &mut self,
         now: Instant,
@@ -39,7 +40,7 @@ impl Engine {
         if !offloaded.tcp.is_stopped() {
             self.take_segment(now, slot, &tcp, 0, None, clients);
         }
-        // What stops a connection is the host's to process, and so is what comes behind it (CH §9.3).
+        // The segment that stops a connection, and those after it, are processed by the host (CH §9.3).
         let stopped = self.connections.slot(slot).is_some_and(|found| found.tcp.is_stopped());
         if stopped { NdisStatus::UPLOAD_IN_PROGRESS } else { NdisStatus::SUCCESS }
     }

@@ -1,13 +1,13 @@
-//! MiniportInitiateOffload: a walk over a state tree (CH §4, §5.1).
+//! MiniportInitiateOffload: traversal of a state tree (CH §4, §5.1).
 //!
-//! Depth first, then breadth (CH-TREE-1). What depends on a node that has failed is not tried (CH-TREE-6); a neighbor
-//! is the root of a tree of its own, so another neighbor's tree is tried all the same (CH-TREE-2, -9). A connection is
-//! live the moment its node is in (CH-TREE-4), and its client is notified when all are and the host was
-//! (CH-INI-2, -3).
+//! Depth first, then breadth (CH-TREE-1). Dependents of a failed node are not attempted (CH-TREE-6). Each neighbor is a
+//! root, so the trees of other neighbors are still attempted (CH-TREE-2, -9). A connection is live as soon as its node
+//! is offloaded (CH-TREE-4). Its client is notified after all nodes are processed and the host was notified (CH-INI-2,
+//! -3).
 
 use std::{boxed::Box, vec::Vec};
 
-use super::{Clients, Engine, connections::Below, port::ToHost, terminate::reset_unowned};
+use super::{Clients, Engine, connections::ParentObjects, port::ToHost, terminate::reset_unowned};
 use crate::{
     chimney::{
         client::OffloadHandle,
@@ -21,66 +21,66 @@ use crate::{
     time::{Duration, Instant},
 };
 
-type Neighbor = NeighborBlock<
+type NeighborNode = NeighborBlock<
     InitiateNode<NeighborState>,
     InitiateNode<PathState>,
     InitiateNode<Box<TcpObject>>,
 >;
-type Path = PathBlock<InitiateNode<PathState>, InitiateNode<Box<TcpObject>>>;
-type Tcp = TcpBlock<InitiateNode<Box<TcpObject>>>;
+type PathNode = PathBlock<InitiateNode<PathState>, InitiateNode<Box<TcpObject>>>;
+type TcpNode = TcpBlock<InitiateNode<Box<TcpObject>>>;
 
-/// Trees that wait for the end of a pause (CH §5.7). One more is answered RESOURCES.
+/// Trees delayed until the end of a pause (CH §5.7). Further ones complete with RESOURCES.
 pub const HELD_TREES_MAX: usize = 1024;
 
-/// What a node finds above it.
+/// Parent of a node.
 #[derive(Clone, Copy)]
-enum Above {
-    /// A node that has failed.
+enum Parent {
+    /// Failed node.
     Failed,
-    /// A placeholder.
-    Nothing,
-    /// An offloaded object.
+    /// Placeholder.
+    Placeholder,
+    /// Offloaded object.
     Object(TargetContext),
 }
 
-/// A node's own outcome, before what is below it counts.
-struct Placed {
+/// Outcome of a node itself, before its dependents are counted.
+struct NodeOutcome {
     status: NdisStatus,
-    below: Above,
+    parent: Parent,
 }
 
-impl Placed {
-    const PLACEHOLDER: Self = Self { status: NdisStatus::SUCCESS, below: Above::Nothing };
+impl NodeOutcome {
+    const PLACEHOLDER: Self = Self { status: NdisStatus::SUCCESS, parent: Parent::Placeholder };
 
     fn new(result: Result<TargetContext, NdisStatus>) -> Self {
         match result {
-            Ok(context) => Self { status: NdisStatus::SUCCESS, below: Above::Object(context) },
-            Err(status) => Self { status, below: Above::Failed },
+            Ok(context) => Self { status: NdisStatus::SUCCESS, parent: Parent::Object(context) },
+            Err(status) => Self { status, parent: Parent::Failed },
         }
     }
 }
 
-/// A new object's node: its state is gone if `add` took it, and untouched otherwise (CH-INI-4, CH-TREE-3).
-fn place<S>(
+/// Adds the object of a new node. Its state becomes `None` on success and is unchanged otherwise (CH-INI-4, CH-TREE-3).
+fn add_object<S>(
     state: &mut Option<S>,
     context: &mut Option<TargetContext>,
     add: impl FnOnce(&S) -> Result<TargetContext, NdisStatus>,
-) -> Placed {
+) -> NodeOutcome {
     let result = state.as_ref().ok_or(NdisStatus::FAILURE).and_then(add);
     if let Ok(taken) = result {
         *state = None;
         *context = Some(taken);
     }
-    Placed::new(result)
+    NodeOutcome::new(result)
 }
 
-/// A node's status from its own outcome and its direct dependents' (CH §4.2, CH-TREE-5, -8).
+/// Returns a node's status from its own outcome and that of its direct dependents (CH §4.2, CH-TREE-5, -8).
 fn conclude<S, D>(
     node: &InitiateNode<S>,
     own: NdisStatus,
     dependents: &[Block<D, impl Sized>],
 ) -> NdisStatus {
-    let failures = dependents.iter().filter(|dependent| !is_in(dependent.status)).count();
+    let failures = dependents.iter().filter(|dependent| !is_offloaded(dependent.status)).count();
     match node {
         _ if own != NdisStatus::SUCCESS => own,
         InitiateNode::Placeholder => own,
@@ -94,13 +94,13 @@ fn conclude<S, D>(
     }
 }
 
-/// Whether this is the status of an object that went in.
-fn is_in(status: NdisStatus) -> bool {
+/// True if this is the status of an offloaded object.
+fn is_offloaded(status: NdisStatus) -> bool {
     status == NdisStatus::SUCCESS || status == NdisStatus::OFFLOAD_PARTIAL_SUCCESS
 }
 
-/// The connections of a tree that has waited: the timestamp clock has gone on meanwhile, and what it measures.
-fn age(tree: &mut InitiateTree, waited: Duration) {
+/// Advances the timestamp clock of the connections in a delayed tree, and the age measured with it.
+fn advance_timestamps(tree: &mut InitiateTree, waited: Duration) {
     let ticks = u32::try_from(waited.as_millis()).unwrap_or(u32::MAX);
     let paths = tree.iter_mut().flat_map(|neighbor| &mut neighbor.dependents);
     for connection in paths.flat_map(|path| &mut path.dependents) {
@@ -113,7 +113,7 @@ fn age(tree: &mut InitiateTree, waited: Duration) {
 }
 
 impl Engine {
-    /// CH §5.7: while offloading is paused, what was already under way waits.
+    /// Offloads the objects of a tree. While offloading is paused, outstanding initiates are delayed (CH §5.7).
     pub(super) fn take_initiate(
         &mut self,
         now: Instant,
@@ -122,21 +122,21 @@ impl Engine {
     ) {
         if !self.paused {
             self.initiate(now, tree, clients);
-        } else if self.held_trees.len() < HELD_TREES_MAX {
-            self.held_trees.push_back((now, tree));
+        } else if self.delayed_trees.len() < HELD_TREES_MAX {
+            self.delayed_trees.push_back((now, tree));
         } else {
             refuse(&mut tree);
             self.notify_host(ToHost::InitiateComplete(tree));
         }
     }
 
-    /// Does what a pause has made wait. Returns whether there was anything.
-    pub(super) fn take_held_trees(&mut self, now: Instant, clients: &mut Clients) -> bool {
+    /// Processes trees that a pause has delayed. Returns true if there were any.
+    pub(super) fn process_delayed_trees(&mut self, now: Instant, clients: &mut Clients) -> bool {
         let mut busy = false;
         while !self.paused
-            && let Some((since, mut tree)) = self.held_trees.pop_front()
+            && let Some((since, mut tree)) = self.delayed_trees.pop_front()
         {
-            age(&mut tree, now - since);
+            advance_timestamps(&mut tree, now - since);
             self.initiate(now, tree, clients);
             busy = true;
         }
@@ -144,7 +144,7 @@ impl Engine {
     }
 
     fn initiate(&mut self, now: Instant, mut tree: InitiateTree, clients: &mut Clients) {
-        // Notices that the host stack sent to the client before this message come first.
+        // Notifications that the host stack sent to the client before this message are processed first.
         clients.poll(now, &mut self.connections);
         let mut taken = Vec::new();
         for neighbor in &mut tree {
@@ -165,60 +165,66 @@ impl Engine {
         }
     }
 
-    fn initiate_neighbor(&mut self, now: Instant, block: &mut Neighbor, taken: &mut Vec<usize>) {
+    fn initiate_neighbor(
+        &mut self,
+        now: Instant,
+        block: &mut NeighborNode,
+        taken: &mut Vec<usize>,
+    ) {
         let Block { handle, payload, status, dependents } = block;
-        let placed = match payload {
-            InitiateNode::Placeholder => Placed::PLACEHOLDER,
+        let outcome = match payload {
+            InitiateNode::Placeholder => NodeOutcome::PLACEHOLDER,
             InitiateNode::Linker(context) => {
                 let valid = self.objects.neighbor_is_valid(*context);
-                Placed::new(valid.then_some(*context).ok_or(NdisStatus::FAILURE))
+                NodeOutcome::new(valid.then_some(*context).ok_or(NdisStatus::FAILURE))
             }
             InitiateNode::New { state, context } => {
-                place(state, context, |state| self.objects.add_neighbor(now, *handle, state))
+                add_object(state, context, |state| self.objects.add_neighbor(now, *handle, state))
             }
         };
         for path in dependents.iter_mut() {
-            self.initiate_path(now, placed.below, path, taken);
+            self.initiate_path(now, outcome.parent, path, taken);
         }
-        *status = conclude(payload, placed.status, dependents);
+        *status = conclude(payload, outcome.status, dependents);
     }
 
     fn initiate_path(
         &mut self,
         now: Instant,
-        above: Above,
-        block: &mut Path,
+        parent: Parent,
+        block: &mut PathNode,
         taken: &mut Vec<usize>,
     ) {
         let Block { handle: _, payload, status, dependents } = block;
-        let placed = match (payload, above) {
-            (InitiateNode::Placeholder, Above::Failed) => {
-                Placed { below: Above::Failed, ..Placed::PLACEHOLDER }
+        let outcome = match (payload, parent) {
+            (InitiateNode::Placeholder, Parent::Failed) => {
+                NodeOutcome { parent: Parent::Failed, ..NodeOutcome::PLACEHOLDER }
             }
-            (InitiateNode::Placeholder, _) => Placed::PLACEHOLDER,
-            (InitiateNode::Linker(context), above) => {
-                Placed::new(self.find_path(*context, above).ok_or(NdisStatus::FAILURE))
+            (InitiateNode::Placeholder, _) => NodeOutcome::PLACEHOLDER,
+            (InitiateNode::Linker(context), parent) => {
+                NodeOutcome::new(self.find_path(*context, parent).ok_or(NdisStatus::FAILURE))
             }
-            (InitiateNode::New { state, context }, Above::Object(neighbor)) => {
-                place(state, context, |state| self.objects.add_path(neighbor, state))
+            (InitiateNode::New { state, context }, Parent::Object(neighbor)) => {
+                add_object(state, context, |state| self.objects.add_path(neighbor, state))
             }
-            // CH-TREE-6, and a path needs a neighbor.
-            (InitiateNode::New { .. }, Above::Failed | Above::Nothing) => {
-                Placed::new(Err(NdisStatus::FAILURE))
+            // Dependents of a failed node are not attempted (CH-TREE-6), and a path requires a neighbor.
+            (InitiateNode::New { .. }, Parent::Failed | Parent::Placeholder) => {
+                NodeOutcome::new(Err(NdisStatus::FAILURE))
             }
         };
         for tcp in dependents.iter_mut() {
-            tcp.status = self.initiate_connection_node(now, placed.below, tcp, taken);
+            tcp.status = self.initiate_connection_node(now, outcome.parent, tcp, taken);
         }
-        *status = conclude(&block.payload, placed.status, &block.dependents);
+        *status = conclude(&block.payload, outcome.status, &block.dependents);
     }
 
-    /// The path that a linker names; a neighbor above it has to be its own: linking anew is an update's business.
-    fn find_path(&self, context: TargetContext, above: Above) -> Option<TargetContext> {
-        let linked = match above {
-            Above::Failed => false,
-            Above::Nothing => true,
-            Above::Object(neighbor) => self.objects.neighbor_of(context) == Some(neighbor),
+    /// Returns the path of a linker. A neighbor above it must be the path's own: only an update links a path to another
+    /// one.
+    fn find_path(&self, context: TargetContext, parent: Parent) -> Option<TargetContext> {
+        let linked = match parent {
+            Parent::Failed => false,
+            Parent::Placeholder => true,
+            Parent::Object(neighbor) => self.objects.neighbor_of(context) == Some(neighbor),
         };
         (linked && self.objects.path_is_valid(context)).then_some(context)
     }
@@ -226,8 +232,8 @@ impl Engine {
     fn initiate_connection_node(
         &mut self,
         now: Instant,
-        above: Above,
-        block: &mut Tcp,
+        parent: Parent,
+        block: &mut TcpNode,
         taken: &mut Vec<usize>,
     ) -> NdisStatus {
         let (state, context) = match &mut block.payload {
@@ -240,12 +246,12 @@ impl Engine {
             }
             InitiateNode::New { state, context } => (state, context),
         };
-        let Above::Object(path) = above else {
+        let Parent::Object(path) = parent else {
             self.stats.initiate_failures += 1;
             return NdisStatus::FAILURE;
         };
         let Some(object) = state.take() else { return NdisStatus::FAILURE };
-        match self.take_over(now, block.handle, path, object) {
+        match self.offload_connection(now, block.handle, path, object) {
             Ok((slot, name)) => {
                 *context = Some(name);
                 taken.push(slot);
@@ -260,7 +266,7 @@ impl Engine {
         }
     }
 
-    fn take_over(
+    fn offload_connection(
         &mut self,
         now: Instant,
         handle: OffloadHandle,
@@ -278,8 +284,8 @@ impl Engine {
         {
             return Err((NdisStatus::OFFLOAD_CONNECTION_REJECTED, object));
         }
-        let below = Below { path, neighbor_state, path_state };
-        let context = self.connections.insert(now, handle, &below, object)?;
+        let parent = ParentObjects { path, neighbor_state, path_state };
+        let context = self.connections.insert(now, handle, &parent, object)?;
         self.objects.attach(path);
         if let Some(offloaded) = self.connections.slot(context.index as usize) {
             let flow = offloaded.flow;
@@ -289,7 +295,7 @@ impl Engine {
     }
 }
 
-/// There is no room to let this wait.
+/// Refuses all nodes of a tree that cannot be delayed.
 fn refuse(tree: &mut InitiateTree) {
     let refuse = NdisStatus::RESOURCES;
     for neighbor in tree {

@@ -1,44 +1,48 @@
-//! The run loop: receive batch, demultiplex, protocol, transmit batch, timers.
+//! Run loop: receive batch, demultiplex, protocol processing, transmit batch, timers.
 //!
 //! Theory of operation
 //!
-//! The engine owns the link. [`Engine::poll`] is one iteration and never waits: it takes control
-//! messages and frames from the host stack, a batch of frames from the link, the timers that are due,
-//! and the client's requests; then it drains every connection that was touched: events go up, segments
-//! go out. A frame of an offloaded connection is processed where it lies in the receive buffer; every
-//! other frame goes to the host stack unchanged. Acknowledgements are made at the
-//! end of the batch, so a batch makes one.
+//! The engine owns the link. [`Engine::poll`] runs one iteration and never blocks. It processes control messages and
+//! frames from the host stack, a batch of frames from the link, due timers, and the client's requests. Then it
+//! processes every connection that was touched: it delivers events and transmits segments. A frame of an offloaded
+//! connection is processed in place in the receive buffer. Every other frame is passed to the host stack unchanged.
+//! Acknowledgements are built at the end of the batch, so a batch results in one.
 //!
-//! Time is an argument, and the caller has the clock ([`Engine::poll_at`] bounds its sleep), so the same loop
-//! runs on a device and under simulation.
+//! Time is an argument and the caller has the clock ([`Engine::poll_at`] bounds its sleep), so the same loop runs on a
+//! device and in simulation.
 //!
-//! State operations are messages too, done one by one as they come: a tree is answered and sent back before the
-//! next message is read.
+//! State operations are messages too, processed in order of arrival: a tree is completed and returned before the next
+//! message is read.
 //!
-//! | file | question |
+//! | file | contents |
 //! |---|---|
-//! | `run` | what happens in one iteration |
-//! | `transmit` | how a segment or a frame of the host leaves |
-//! | `upcalls` | how data, completions and events reach a client |
-//! | `clients` | which client gets an upcall |
-//! | `connections` | which connection a frame, a handle or a timer belongs to |
-//! | `payload` | the memory of a frame |
-//! | `loans` | memory that the link has borrowed, and completions that wait for it |
-//! | `initiate` | objects that are taken over |
+//! | `run` | one iteration |
+//! | `transmit` | transmission of segments and of the host's frames |
+//! | `upcalls` | delivery of data, completions and events to a client |
+//! | `clients` | table of clients |
+//! | `connections` | lookup of connections by flow, handle and timer |
+//! | `payload` | payload of a segment, split into frames |
+//! | `loans` | memory borrowed by the link, and completions delayed by it |
+//! | `initiate` | offload of objects |
 //! | `update` | queries, updates, invalidation |
-//! | `terminate` | objects that are given back, and in which order |
-//! | `forward` | segments that the host hands back |
+//! | `terminate` | upload of objects and its order |
+//! | `forward` | segments forwarded by the host |
 //! | `adapter` | pause and resume, statistics, reachability of neighbors |
 //! | `port`, `doorbell` | messages between host and engine |
-//! | `siblings` | several engines on the queues of one device |
+//! | `cross_queue` | several engines on the queues of one device |
+//! | `snapshot` | state of one connection for monitoring |
 //! | `trace` | rows for `flue plot` |
 //!
-//! Limits: [`EngineConfig::rx_batch_frames_max`] frames (or `rx_batch_bytes_max` bytes) and
-//! [`FROM_HOST_MESSAGES_MAX`] messages per iteration, [`TRANSMIT_SEGMENTS_MAX`] segments of one connection
-//! before the next one has its turn, [`port::TO_HOST_FRAMES_MAX`] frames waiting toward the host,
-//! [`STALLED_FRAMES_MAX`] frames waiting for a full link, [`HELD_FRAMES_MAX`] frames and [`HELD_BYTES_MAX`]
-//! bytes of a connection that has stopped, [`EARLY_FRAMES_MAX`] frames and [`EARLY_BYTES_MAX`] bytes of one
-//! that was just taken over, [`HELD_TREES_MAX`] trees that wait for the end of a pause.
+//! Limits:
+//!
+//! * [`EngineConfig::rx_batch_frames_max`] frames (or `rx_batch_bytes_max` bytes) and [`FROM_HOST_MESSAGES_MAX`]
+//!   messages per iteration
+//! * [`TRANSMIT_SEGMENTS_MAX`] segments of one connection before the next one is served
+//! * [`port::TO_HOST_FRAMES_MAX`] frames queued for the host
+//! * [`STALLED_FRAMES_MAX`] frames queued while the link is full
+//! * [`HELD_FRAMES_MAX`] frames and [`HELD_BYTES_MAX`] bytes kept per stopped connection
+//! * [`EARLY_FRAMES_MAX`] frames and [`EARLY_BYTES_MAX`] bytes kept per newly offloaded connection
+//! * [`HELD_TREES_MAX`] trees delayed by a pause
 
 mod adapter;
 mod clients;
@@ -95,22 +99,22 @@ use crate::{
     time::{Duration, Instant},
 };
 
-/// Messages taken from the host stack in one iteration.
+/// Messages from the host stack processed in one iteration.
 pub const FROM_HOST_MESSAGES_MAX: usize = 256;
-/// Segments of one connection sent before the next connection has its turn.
+/// Segments of one connection sent before the next connection is served.
 pub const TRANSMIT_SEGMENTS_MAX: usize = 64;
-/// Frames kept while the link is full. Beyond it the connection's segments count as sent and lost.
+/// Frames queued while the link is full. Further segments of a connection are treated as sent and lost.
 pub const STALLED_FRAMES_MAX: usize = 64;
 
-/// Receive buffers. One is used for all reads: a frame is checked and placed while it is in the cache, and a second
-/// buffer of 64 KiB would not be.
+/// Receive buffers. All reads use one: a frame is verified and placed while it is in the cache. A second buffer of 64
+/// KiB would not be cached.
 const RX_BUFFERS: usize = 1;
 
-/// A function that a worker thread calls with no lock of ours held.
+/// Function that a worker thread calls without holding a lock of the node.
 pub type Callback = Box<dyn FnOnce() + Send>;
 
-/// Requirements of a node on each of its clients, beyond the chimney's upcalls. A client that only answers upcalls has
-/// the defaults.
+/// Requirements of a node on each of its clients, beyond the chimney's upcalls. The defaults suit a client that only
+/// handles upcalls.
 pub trait NodeClient: OffloadClient + Any + Send {
     /// Name of a client of this type in messages and errors.
     fn name() -> &'static str
@@ -120,69 +124,69 @@ pub trait NodeClient: OffloadClient + Any + Send {
         core::any::type_name::<Self>()
     }
 
-    /// Takes notices from the host stack, runs timers. Called once per iteration of the run loop, after
-    /// every call from outside, and before each [`OffloadClient::offloaded`], so that the host's
-    /// notices about a connection are read before the target has it. Returns whether there was anything to do.
+    /// Processes notifications from the host stack and runs timers. Called once per iteration of the run loop and after
+    /// every call from outside. Also called before each [`OffloadClient::offloaded`], so that the host's notifications
+    /// about a connection are processed first. Returns true if there was work.
     fn poll(&mut self, _now: Instant, _connections: &mut Connections) -> bool {
         false
     }
 
-    /// When [`NodeClient::poll`] has to be called again though nothing has happened.
+    /// Time at which [`NodeClient::poll`] must be called again without another event.
     fn poll_at(&self) -> Option<Instant> {
         None
     }
 
-    /// Whether a notice of the host stack is queued; checked before the engine sleeps.
+    /// True if a notification of the host stack is queued. Checked before the engine sleeps.
     fn has_input(&self) -> bool {
         false
     }
 
-    /// Moves out the consumer's callbacks that became due. The node calls them, in order, when it
-    /// holds no lock, on a thread that runs the loop.
+    /// Moves out the consumer's callbacks that are due. The node calls them in order, without holding a lock, on a
+    /// thread that runs the loop.
     fn take_callbacks(&mut self, _callbacks: &mut Vec<Callback>) {}
 
-    /// As [`NodeClient::take_callbacks`], of those that any thread may call: also the thread of a call of the node,
-    /// before that call returns. By default all of them.
+    /// Variant of [`NodeClient::take_callbacks`] for callbacks that any thread may run: also the thread of a call of
+    /// the node, before that call returns. By default all of them.
     fn take_callbacks_of_calls(&mut self, callbacks: &mut Vec<Callback>) {
         self.take_callbacks(callbacks);
     }
 
-    /// Whether others wait: then a thread that runs the loop is woken, and takes them.
+    /// True if callbacks remain that only a thread of the engine loop may run. Such a thread is woken to run them.
     fn has_callbacks_of_loop(&self) -> bool {
         false
     }
 
-    /// The device is gone: no upcall and no notice follows. Everything that a consumer waits for ends with a reason,
-    /// and later requests fail.
+    /// Reports the loss of the device: no further upcall or notification follows. All outstanding requests of a
+    /// consumer complete with a reason, and later requests fail.
     fn device_lost(&mut self) {}
 }
 
 /// Limits and policies of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineConfig {
-    /// The interface's address.
+    /// MAC address of the interface.
     pub mac: MacAddress,
-    /// What is supported, and how much of it; each limit has its status at initiate.
+    /// Supported features and limits. Each limit has its status at initiate.
     pub capabilities: OffloadCapabilities,
-    /// NceStaleTicks: how long a neighbor counts as reachable after the last confirmation (CH §9.7).
+    /// NceStaleTicks: time that a neighbor counts as reachable after the last confirmation (CH §9.7).
     pub nce_stale: Duration,
-    /// Frames taken from the link in one iteration.
+    /// Frames received from the link in one iteration.
     pub rx_batch_frames_max: usize,
-    /// Bytes of frames after which a batch ends: connections have their turns, and a peer with half a megabyte in
-    /// flight gets an ACK for the first half before it has sent the second.
+    /// Bytes of frames after which a batch ends. It lets every connection be served, and acknowledges the first half of
+    /// a flight of half a megabyte before the peer has sent the second.
     pub rx_batch_bytes_max: usize,
-    /// Payload bytes of a super-segment, at most what the link takes.
+    /// Payload bytes of a GSO packet, limited by the link.
     pub super_segment_max: usize,
-    /// Frames for a connection that was just taken over wait until the host has forwarded the earlier ones
-    /// (`FromHost::Forwarded`), at most [`EARLY_BYTES_MAX`]. Otherwise segments overtake each other within the node,
-    /// and the peer retransmits. For hosts that send that message, as ours does.
+    /// True if frames of a newly offloaded connection are kept until the host has forwarded the earlier ones
+    /// (`FromHost::Forwarded`), at most [`EARLY_BYTES_MAX`]. Otherwise segments are reordered within the node, and the
+    /// peer retransmits. For hosts that send that message, as flue's host stack does.
     pub waits_for_forwards: bool,
-    /// Every connection's limits and policies.
+    /// Limits and policies of every connection.
     pub tcp: tcp::Config,
 }
 
 impl EngineConfig {
-    /// Defaults for an interface.
+    /// Creates the default configuration of an interface.
     pub fn new(mac: MacAddress) -> Self {
         Self {
             mac,
@@ -208,49 +212,49 @@ pub struct EngineStats {
     pub rx_checksum_errors: u64,
     /// Segments of offloaded connections without the VLAN tag of their neighbor, dropped (CH §9.4).
     pub rx_vlan_dropped: u64,
-    /// ICMP errors about bytes that an offloaded connection has in flight; the host gets them too.
+    /// ICMP errors about bytes in flight of an offloaded connection. The host receives them too.
     pub rx_path_errors: u64,
-    /// ICMP errors about offloaded connections that quote something else (RFC 5927 §4.1).
+    /// ICMP errors about offloaded connections that quote bytes not in flight (RFC 5927 §4.1).
     pub rx_path_errors_ignored: u64,
-    /// First fragments of segments of offloaded connections; the host gets them.
+    /// First fragments of segments of offloaded connections, passed to the host.
     pub rx_fragments: u64,
     /// Frames passed to the host stack.
     pub rx_to_host: u64,
     /// Frames dropped because the host stack's queue was full.
     pub rx_to_host_dropped: u64,
-    /// Frames of connections that another engine has, passed on to it ([`Engine::group`]).
+    /// Frames of another engine's connections, passed to that engine ([`Engine::group`]).
     pub rx_passed_on: u64,
-    /// Such frames dropped because [`PASSED_FRAMES_MAX`] were on their way there.
+    /// Such frames dropped because [`PASSED_FRAMES_MAX`] were queued for that engine.
     pub rx_passed_on_dropped: u64,
-    /// Frames that other engines have passed on to this one.
+    /// Frames passed to this engine by other engines.
     pub rx_passed_in: u64,
     /// Frames sent for the host stack.
     pub tx_from_host: u64,
-    /// Super-segments and segments sent.
+    /// GSO packets and segments sent.
     pub tx_segments: u64,
-    /// Segments not sent because an object below their connection is invalid (CH-INV-2).
+    /// Segments not sent because an object that their connection depends on is invalid (CH-INV-2).
     pub tx_invalid: u64,
-    /// Segments that a full link made wait.
+    /// Segments delayed because the link was full.
     pub tx_stalled: u64,
-    /// Segments that neither the link nor the queue before it took; retransmission repairs it.
+    /// Segments dropped because link and queue were full. TCP retransmits them.
     pub tx_lost: u64,
-    /// Connections taken over.
+    /// Connections offloaded.
     pub initiates: u64,
     /// Connections refused.
     pub initiate_failures: u64,
-    /// Connections given back.
+    /// Connections uploaded.
     pub terminates: u64,
-    /// Frames kept of connections that had stopped, for the host (CH §9.3).
+    /// Frames kept for the host, of stopped connections (CH §9.3).
     pub rx_held: u64,
     /// Frames of such connections dropped because [`HELD_FRAMES_MAX`] or [`HELD_BYTES_MAX`] was reached.
     pub rx_held_dropped: u64,
-    /// Segments that the host handed back (CH-FWD-2).
+    /// Segments that the host forwarded (CH-FWD-2).
     pub forwards: u64,
-    /// Frames handed back that belong to no offloaded connection, or that the target does not process.
+    /// Forwarded frames that belong to no offloaded connection, or that the target does not process.
     pub forwards_dropped: u64,
 }
 
-/// Whether a connection is a good candidate; if not, it is answered OFFLOAD_CONNECTION_REJECTED.
+/// Decides if a connection is a good candidate. If not, it completes with OFFLOAD_CONNECTION_REJECTED.
 pub type Admission = Box<dyn FnMut(&PathState, &TcpState) -> bool + Send>;
 
 struct Stalled {
@@ -259,48 +263,48 @@ struct Stalled {
     offload: TxOffload,
 }
 
-/// The offload target: one link, its offloaded connections, and the port to the host stack.
+/// Offload target: one link, its offloaded connections, and the port to the host stack.
 pub struct Engine {
     link: Box<dyn Link>,
     capabilities: LinkCapabilities,
     connections: Connections,
     objects: Objects,
     paused: bool,
-    /// The time since which they wait.
-    held_trees: VecDeque<(Instant, InitiateTree)>,
+    /// Trees delayed by a pause, each with the time of its arrival.
+    delayed_trees: VecDeque<(Instant, InitiateTree)>,
     admission: Option<Admission>,
-    /// Of IPv4 and of IPv6.
+    /// Statistics of IPv4 and of IPv6.
     statistics: [Statistics; 2],
-    /// Connections whose next frame gets a comment.
-    given_back: VecDeque<FlowKey>,
+    /// Uploaded connections whose next frame gets a capture comment.
+    uploaded_flows: VecDeque<FlowKey>,
     to_host: Sender<ToHost>,
     from_host: Receiver<FromHost>,
     doorbell: Arc<Doorbell>,
     host_doorbell: Arc<Doorbell>,
-    /// `None`: it is alone on its device.
+    /// Other engines of the device. `None` for a single engine.
     siblings: Option<Box<Siblings>>,
     batch: RxBatch,
-    /// The last iteration has ended behind the first frame of a batch, the rest of which is pending.
+    /// True if the last iteration ended after the first frame of a batch, and the rest is pending.
     is_ahead: bool,
     stalled: VecDeque<Stalled>,
-    /// How many may; none while a terminate waits, so that no connection sends.
+    /// Limit of `stalled`. 0 while a terminate is delayed, so that no connection sends.
     stalled_max: usize,
-    /// Frames were transmitted since the link was flushed.
+    /// True if frames were transmitted since the last flush of the link.
     unflushed: bool,
-    /// Connections of which the link has borrowed payload.
+    /// Slots of connections whose payload the link may have borrowed.
     borrowed: Vec<usize>,
-    /// A terminate that waits for what the link has borrowed.
-    lent_tree: Option<TerminateTree>,
+    /// Terminate delayed until the link returns borrowed payload.
+    delayed_terminate: Option<TerminateTree>,
     config: EngineConfig,
     stats: EngineStats,
     trace: Option<Trace>,
 }
 
 impl Engine {
-    /// An engine on `link`, and the host stack's end of its port.
+    /// Creates an engine on `link`. Returns it with the host stack's end of its port.
     ///
     /// # Errors
-    /// No descriptor is left for the doorbells.
+    /// No file descriptor is available for the doorbells.
     pub fn new(mut link: Box<dyn Link>, config: EngineConfig) -> std::io::Result<(Self, HostPort)> {
         let (to_engine, from_host) = crossbeam_channel::unbounded();
         let (to_host, from_engine) = crossbeam_channel::unbounded();
@@ -319,10 +323,10 @@ impl Engine {
             connections: Connections::new(&config, capabilities),
             objects: Objects::new(config.mac, config.capabilities, config.nce_stale),
             paused: false,
-            held_trees: VecDeque::new(),
+            delayed_trees: VecDeque::new(),
             admission: None,
             statistics: [Statistics::default(); 2],
-            given_back: VecDeque::new(),
+            uploaded_flows: VecDeque::new(),
             to_host,
             from_host,
             doorbell: port.engine_doorbell.clone(),
@@ -334,7 +338,7 @@ impl Engine {
             stalled_max: STALLED_FRAMES_MAX,
             unflushed: false,
             borrowed: Vec::new(),
-            lent_tree: None,
+            delayed_terminate: None,
             config,
             stats: EngineStats::default(),
             trace: None,
@@ -342,57 +346,56 @@ impl Engine {
         Ok((engine, port))
     }
 
-    /// The offloaded connections.
+    /// Returns the offloaded connections.
     pub fn connections(&mut self) -> &mut Connections {
         &mut self.connections
     }
 
-    /// The neighbor and path objects.
+    /// Returns the neighbor and path objects.
     pub const fn objects(&self) -> &Objects {
         &self.objects
     }
 
-    /// Has `admission` judge every connection that is to be taken over.
+    /// Sets the admission policy of offloads.
     pub fn set_admission(&mut self, admission: Admission) {
         self.admission = Some(admission);
     }
 
-    /// The VLAN ids of the interface, without 0; none: a neighbor may have any (CH §9.4).
+    /// Sets the VLAN ids of the interface, without 0. If there are none, a neighbor may have any (CH §9.4).
     pub fn set_interface_vlans(&mut self, vlans: Vec<u16>) {
         self.objects.set_interface_vlans(vlans);
     }
 
-    /// Makes the hardware behind a connection fail (CH §5.6): the next query, invalidate or terminate finds out.
-    /// Returns whether there is such a connection.
+    /// Injects a hardware failure of a connection (CH §5.6): the next query, invalidate or terminate detects it.
+    /// Returns true if the connection exists.
     #[cfg(test)]
     pub(crate) fn inject_failure(&mut self, handle: crate::chimney::client::OffloadHandle) -> bool {
         let offloaded = self.connections.by_handle(handle);
         offloaded.map(|offloaded| offloaded.failed = true).is_some()
     }
 
-    /// The doorbell that wakes this engine.
+    /// Returns the doorbell that wakes this engine.
     pub fn doorbell(&self) -> &Arc<Doorbell> {
         &self.doorbell
     }
 
-    /// The doorbell that wakes the host stack.
+    /// Returns the doorbell that wakes the host stack.
     #[cfg(test)]
     pub(crate) fn host_doorbell(&self) -> &Arc<Doorbell> {
         &self.host_doorbell
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn stats(&self) -> EngineStats {
         self.stats
     }
 
-    /// The link's counters.
+    /// Returns the link's counters.
     pub fn link_stats(&self) -> LinkStats {
         self.link.stats()
     }
 
-    /// Writes out what capture and trace have buffered. Also happens on drop, which a process that calls `exit` does
-    /// not come to.
+    /// Writes the buffers of capture and trace. Drop does so too, but a process that calls `exit` drops nothing.
     pub fn sync(&mut self) {
         self.link.sync();
         if let Some(trace) = &mut self.trace {
@@ -400,8 +403,8 @@ impl Engine {
         }
     }
 
-    /// Writes a row of [`trace`] to `output`, which should have a buffer, whenever a connection's
-    /// congestion control has changed, until the engine is dropped.
+    /// Starts a [`trace`]: writes a row to `output` for each change of a connection's congestion control, until the
+    /// engine is dropped. `output` should be buffered.
     ///
     /// # Errors
     /// The header could not be written.
@@ -410,23 +413,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a message of the host stack waits, or a frame for a link that was full; to be checked before
-    /// sleeping.
+    /// True if a message of the host stack is queued, or other work is pending. Checked before sleeping.
     pub fn has_input(&self) -> bool {
-        let held = !self.paused && !self.held_trees.is_empty();
+        let held = !self.paused && !self.delayed_trees.is_empty();
         let passed = self.siblings.as_ref().is_some_and(|siblings| siblings.has_input());
         let ready = self.connections.has_ready() && !self.is_stalled();
-        let messages = self.lent_tree.is_none() && !self.from_host.is_empty();
+        let messages = self.delayed_terminate.is_none() && !self.from_host.is_empty();
         held || passed || messages || ready || self.has_ended_loans()
     }
 
-    /// The queue for a full link is full, or the link has to return borrowed memory.
+    /// True if the queue for a full link is full, or the link must return borrowed memory.
     fn is_stalled(&self) -> bool {
         self.stalled.len() >= self.stalled_max
     }
 
-    /// The device is gone: connections are forgotten, and with them the memory that they were to send. What the link
-    /// has borrowed stays until it gives it back.
+    /// Removes all connections after the loss of the device, with the memory of their unsent data. Connections with
+    /// payload borrowed by the link remain.
     pub fn device_lost(&mut self) {
         let slots: Vec<_> = self.connections.occupied().map(|(slot, _)| slot).collect();
         for slot in slots {
@@ -437,8 +439,8 @@ impl Engine {
         }
     }
 
-    /// Returns whether nothing is left to send to a peer: every connection is in TIME-WAIT, and no frame waits for the
-    /// link or in it.
+    /// True if no data remains to be sent to a peer: every connection is in TIME-WAIT, and no frame is queued or
+    /// delayed.
     pub fn is_silent(&self) -> bool {
         let phases = self.connections.occupied();
         phases.map(|(_, found)| found.tcp.phase()).all(|phase| phase == tcp::TcpPhase::TimeWait)
@@ -447,14 +449,14 @@ impl Engine {
             && self.link.poll_at().is_none()
     }
 
-    /// Acknowledges once more, on each connection in TIME-WAIT whose path has lost segments, what the peer has sent:
-    /// for a node that ends before TIME-WAIT does. The peer of a FIN whose acknowledgement was lost would send it to
-    /// nobody.
+    /// Repeats the last acknowledgement of each connection in TIME-WAIT whose path has lost segments. For a node that
+    /// exits before TIME-WAIT ends: if the acknowledgement of the FIN was lost, the peer's retransmission would not be
+    /// answered.
     pub fn repeat_last_acks(&mut self) {
         self.connections.repeat_last_acks();
     }
 
-    /// Whether a frame waits for the link to become writable.
+    /// True if a frame is queued until the link becomes writable.
     pub fn wants_writable(&self) -> bool {
         !self.stalled.is_empty()
     }

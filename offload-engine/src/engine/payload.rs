@@ -1,54 +1,58 @@
-//! The payload of a segment, as the pieces it lies in, cut into that of its frames.
+//! Payload of a segment as memory pieces, split into the payloads of its frames.
 //!
-//! Most frames have a handful of pieces, so place for these is made first, and for [`tcp::SLICES_MAX`] only where they
-//! do not do.
+//! Most frames have a few pieces, so space for these is allocated first. Space for [`tcp::SLICES_MAX`] is used only if
+//! they do not suffice.
 
 use crate::{memory::Piece, tcp};
 
-/// Pieces of a payload for which place is made without asking: a header, data, a trailer, and one more.
-const FEW: usize = 4;
-const _: () = assert!(FEW < tcp::SLICES_MAX);
+/// Pieces of a payload with space in advance: a header, data, a trailer, and one more.
+const INLINE_PIECES: usize = 4;
+const _: () = assert!(INLINE_PIECES < tcp::SLICES_MAX);
 
-/// What is left of a payload.
+/// Remainder of a payload.
 pub(super) struct Payload<'p, I> {
     pieces: I,
     rest: Piece<'p>,
 }
 
-/// Place for the pieces of a frame.
-pub(super) struct Places<'p> {
-    few: [Piece<'p>; FEW],
+/// Space for the pieces of a frame.
+pub(super) struct FramePieces<'p> {
+    inline: [Piece<'p>; INLINE_PIECES],
     many: Option<[Piece<'p>; tcp::SLICES_MAX]>,
 }
 
-impl Places<'_> {
+impl FramePieces<'_> {
     #[inline]
     pub(super) fn new() -> Self {
-        Self { few: [Piece::EMPTY; FEW], many: None }
+        Self { inline: [Piece::EMPTY; INLINE_PIECES], many: None }
     }
 }
 
 impl<'p, I: Iterator<Item = Piece<'p>>> Payload<'p, I> {
-    /// All that `pieces` have.
+    /// Creates the payload from `pieces`.
     pub(super) const fn new(pieces: I) -> Self {
         Self { pieces, rest: Piece::EMPTY }
     }
 
-    /// The next `len` bytes, as the pieces they lie in; at most [`tcp::SLICES_MAX`].
-    pub(super) fn cut<'s>(&mut self, len: usize, places: &'s mut Places<'p>) -> &'s [Piece<'p>] {
-        let Places { few, many } = places;
+    /// Returns the next `len` bytes as pieces, at most [`tcp::SLICES_MAX`].
+    pub(super) fn cut<'s>(
+        &mut self,
+        len: usize,
+        places: &'s mut FramePieces<'p>,
+    ) -> &'s [Piece<'p>] {
+        let FramePieces { inline, many } = places;
         let mut left = len;
-        let count = self.fill(&mut left, few);
-        if left == 0 || count < FEW {
-            return &few[..count];
+        let count = self.fill(&mut left, inline);
+        if left == 0 || count < INLINE_PIECES {
+            return &inline[..count];
         }
         let many = many.insert([Piece::EMPTY; tcp::SLICES_MAX]);
-        many[..FEW].copy_from_slice(few);
-        let count = FEW + self.fill(&mut left, &mut many[FEW..]);
+        many[..INLINE_PIECES].copy_from_slice(inline);
+        let count = INLINE_PIECES + self.fill(&mut left, &mut many[INLINE_PIECES..]);
         &many[..count]
     }
 
-    /// The next bytes, of which `left` are wanted, as far as `places` go. Returns how many of these are filled.
+    /// Fills `places` with pieces of the next `left` bytes. Returns the number of places filled.
     fn fill(&mut self, left: &mut usize, places: &mut [Piece<'p>]) -> usize {
         for (count, place) in places.iter_mut().enumerate() {
             if *left == 0 {
@@ -81,16 +85,16 @@ mod tests {
         to_vec(pieces.iter().copied())
     }
 
-    // Whatever the pieces and the frames are, frame after frame has the bytes in their order, in as few pieces as
-    // there are, and none that is empty.
+    // For any sizes of pieces and frames, the frames have the bytes in order, in the fewest possible pieces, none
+    // empty.
     #[test]
-    fn frames_have_the_bytes_in_their_order() {
+    fn frames_keep_byte_order() {
         let bytes: Vec<u8> = (0..=255).cycle().take(4000).collect();
         for piece_len in [1, 3, 64, 1000, 4000] {
             for frame_len in [1, 7, 16, 60] {
                 let mut payload = Payload::new(bytes.chunks(piece_len).map(Piece::from));
                 for (number, wanted) in bytes.chunks(frame_len).enumerate() {
-                    let mut places = Places::new();
+                    let mut places = FramePieces::new();
                     let pieces = payload.cut(wanted.len(), &mut places);
                     assert_eq!(joined(pieces), wanted, "{piece_len} {frame_len} {number}");
                     let start = number * frame_len;
@@ -102,10 +106,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_cut_from_nothing() {
+    fn empty_payload_yields_no_pieces() {
         let mut payload = Payload::new([Piece::Private(b"abc")].into_iter());
-        assert!(payload.cut(0, &mut Places::new()).is_empty());
-        assert_eq!(joined(payload.cut(9, &mut Places::new())), b"abc");
-        assert!(payload.cut(9, &mut Places::new()).is_empty());
+        assert!(payload.cut(0, &mut FramePieces::new()).is_empty());
+        assert_eq!(joined(payload.cut(9, &mut FramePieces::new())), b"abc");
+        assert!(payload.cut(9, &mut FramePieces::new()).is_empty());
     }
 }

@@ -1,8 +1,8 @@
-//! The channels between the host stack and the engine.
+//! Channels between the host stack and the engine.
 //!
-//! One channel each way carries frames and control messages in one order, so a hand-over cannot
-//! overtake the frames that were sent before it. Frames toward the host are dropped and counted when
-//! its queue is full, as an adapter does; control messages never are.
+//! One channel per direction carries frames and control messages in one order. So a hand-over cannot overtake frames
+//! sent before it. Frames to the host are dropped and counted when its queue is full, as an adapter does. Control
+//! messages are never dropped.
 
 use std::{sync::Arc, vec::Vec};
 
@@ -19,47 +19,47 @@ use crate::{
     state::Ticks,
 };
 
-/// Frames that may wait toward the host stack; beyond it they are dropped and counted.
+/// Frames queued for the host stack. Further ones are dropped and counted.
 pub const TO_HOST_FRAMES_MAX: usize = 4096;
 
-/// From the host stack down to the engine: the host's calls to the target, and frames.
+/// Messages from the host stack to the engine: calls of the host to the target, and frames.
 ///
-/// For one object: nothing but [`FromHost::Initiate`] of others while it is being offloaded (CH-INI-1), no update while
-/// one is in progress (CH-UPD-3), and [`FromHost::Terminate`] only when its other requests have completed (CH-TRM-1). A
-/// call that breaks these rules is answered FAILURE.
+/// For one object: while it is being offloaded, only [`FromHost::Initiate`] of other objects (CH-INI-1); no update
+/// while one is outstanding (CH-UPD-3); [`FromHost::Terminate`] only after its other requests have completed
+/// (CH-TRM-1). A call that violates these rules completes with FAILURE.
 #[derive(Debug)]
 pub enum FromHost {
-    /// A frame to transmit, complete with checksums.
+    /// Frame to transmit, complete with checksums.
     Frame(Vec<u8>),
-    /// MiniportInitiateOffload: take these objects over. Completed by [`ToHost::InitiateComplete`].
+    /// MiniportInitiateOffload: offload these objects. Completed by [`ToHost::InitiateComplete`].
     Initiate(InitiateTree),
-    /// MiniportQueryOffload: any class of any object.
+    /// MiniportQueryOffload: query any class of any object.
     Query(QueryTree),
-    /// MiniportUpdateOffload: new values of cached classes, or paths to another neighbor.
+    /// MiniportUpdateOffload: replace cached classes, or link paths to another neighbor.
     Update(UpdateTree),
     /// MiniportInvalidateOffload: stop sending on these objects and on all that depend on them.
     Invalidate(InvalidateTree),
-    /// MiniportTerminateOffload: give these objects back.
+    /// MiniportTerminateOffload: upload these objects.
     Terminate(TerminateTree),
-    /// MiniportTcpOffloadForward: a segment of the connection that reached the host first (CH-FWD-2), as the frame it
-    /// came in, its checksum verified. Completed by [`ToHost::ForwardComplete`].
+    /// MiniportTcpOffloadForward: a segment of the connection that was received by the host (CH-FWD-2), as its frame,
+    /// with verified checksum. Completed by [`ToHost::ForwardComplete`].
     Forward(Forward),
-    /// The host has forwarded all frames that it held of a connection when its initiate was completed: those that the
+    /// The host has forwarded all frames of a connection that it held when its initiate completed. Frames that the
     /// target has kept since then are newer
     /// ([`EngineConfig::waits_for_forwards`](super::EngineConfig::waits_for_forwards)).
     Forwarded(TargetContext),
-    /// A client has left the node. No connection of it is initiated after this.
+    /// A client was removed from the node. None of its connections is initiated after this.
     Leave(ClientTag),
 }
 
-/// From the engine up to the host stack: the target's calls to the host, and frames.
+/// Messages from the engine to the host stack: calls of the target to the host, and frames.
 #[derive(Debug)]
 pub enum ToHost {
-    /// A received frame that belongs to no offloaded connection.
+    /// Received frame that belongs to no offloaded connection.
     Frame {
-        /// The frame from its Ethernet header on.
+        /// Frame from its Ethernet header on.
         data: Vec<u8>,
-        /// Its TCP checksum needs no verification (see `RxChecksum::Valid`), and may not be filled in.
+        /// True if the TCP checksum needs no verification (see `RxChecksum::Valid`). It may not be filled in.
         checksum_valid: bool,
     },
     /// NdisMInitiateOffloadComplete.
@@ -70,64 +70,64 @@ pub enum ToHost {
     UpdateComplete(UpdateTree),
     /// NdisMInvalidateOffloadComplete.
     InvalidateComplete(InvalidateTree),
-    /// NdisMTerminateOffloadComplete. Frames that the target has kept of a connection that had stopped follow
-    /// (CH §9.3).
+    /// NdisMTerminateOffloadComplete. Frames that the target kept of a stopped connection follow (CH §9.3).
     TerminateComplete(TerminateTree),
     /// NdisTcpOffloadForwardComplete.
     ForwardComplete(Forward),
-    /// TcpIndicateRetrieve: the target requests an upload of the connection. Mandatory reasons mean that it has
+    /// TcpIndicateRetrieve: the target requests an upload of the connection. For mandatory reasons the connection has
     /// stopped.
     Retrieve {
-        /// Which connection.
+        /// Connection to upload.
         handle: OffloadHandle,
-        /// Why.
+        /// Reason of the upload.
         reason: UploadReason,
     },
-    /// NeighborReachabilityQuery (CH §9.7): the neighbor was not confirmed for NceStaleTicks. The host answers with an
-    /// update of its HostReachabilityDelta; in Windows the answer is the call's result, which two threads do not have.
+    /// NeighborReachabilityQuery (CH §9.7): the neighbor was not confirmed for NceStaleTicks. The host responds with an
+    /// update of its HostReachabilityDelta. In Windows the response is the result of the call, which two threads do not
+    /// have.
     NeighborReachabilityQuery {
-        /// Which neighbor.
+        /// Neighbor queried.
         neighbor: OffloadHandle,
-        /// Ticks since the host last confirmed that it is reachable.
+        /// Ticks since the host last confirmed reachability.
         host_reachability_delta: Ticks,
-        /// Ticks since the target last confirmed it.
+        /// Ticks since the target last confirmed reachability.
         nic_reachability_delta: Ticks,
     },
     /// NdisMIndicateStatusEx.
     Status(AdapterStatus),
-    /// An ICMP message, which the host gets as a frame too, has narrowed the connection's path: it quoted bytes
-    /// in flight, which only the target can check (RFC 5927 §4.1). No message of the chimney; without it
-    /// the host could not keep its cached variable (CH-UPD-5).
+    /// Path MTU reduced by an ICMP message, which the host receives as a frame too. The message quoted bytes in flight,
+    /// which only the target can verify (RFC 5927 §4.1). Not a chimney message, but the host needs it to update its
+    /// cached variable (CH-UPD-5).
     PathMtu {
-        /// Which connection.
+        /// Connection of the path.
         handle: OffloadHandle,
-        /// The path MTU in bytes.
+        /// Path MTU in bytes.
         path_mtu: u32,
     },
-    /// The connection has ended while offloaded, and the target has released it.
+    /// The connection was closed while offloaded, and the target released it.
     Released {
-        /// Which connection.
+        /// Connection released.
         handle: OffloadHandle,
     },
 }
 
-/// The host's end.
+/// Host stack's end of the channels.
 #[derive(Debug)]
 pub struct HostPort {
-    /// Down. Ring [`HostPort::engine_doorbell`] after sending.
+    /// Messages to the engine. Ring [`HostPort::engine_doorbell`] after sending.
     pub to_engine: Sender<FromHost>,
-    /// Up.
+    /// Messages from the engine.
     pub from_engine: Receiver<ToHost>,
     /// Wakes the engine.
     pub engine_doorbell: Arc<Doorbell>,
-    /// Wakes the host stack; the engine rings it.
+    /// Wakes the host stack. Rung by the engine.
     pub host_doorbell: Arc<Doorbell>,
-    /// What the link can do.
+    /// Capabilities of the link.
     pub capabilities: LinkCapabilities,
 }
 
 impl HostPort {
-    /// Sends that no older frames than those received by the target itself will be forwarded any more.
+    /// Sends [`FromHost::Forwarded`]: the host will forward no frames older than those received by the target.
     pub fn forwarded(&self, connection: TargetContext) {
         self.call(FromHost::Forwarded(connection));
     }
@@ -163,7 +163,7 @@ impl HostPort {
     }
 
     fn call(&self, message: FromHost) {
-        // An engine that is gone completes nothing any more.
+        // An engine that was dropped completes no calls.
         let _ = self.to_engine.send(message);
         self.engine_doorbell.ring();
     }

@@ -1,14 +1,14 @@
-//! One iteration of the run loop, step by step: what is received goes to its connection or to the host, timers run,
-//! and each connection that was touched has a turn.
+//! One iteration of the run loop. Received frames are passed to their connection or to the host, timers run, and each
+//! touched connection is processed.
 
 use bytes::Bytes;
 
 use super::{
     Clients, Engine, FROM_HOST_MESSAGES_MAX, TRANSMIT_SEGMENTS_MAX,
-    adapter::Counted,
+    adapter::FrameCount,
     connections::HeldFrames,
     port::{FromHost, TO_HOST_FRAMES_MAX, ToHost},
-    upcalls::{Raised, deliver_backlog, raise_events, receive},
+    upcalls::{EventOutcome, deliver_backlog, raise_events, receive},
 };
 use crate::{
     chimney::tree::TargetContext,
@@ -21,53 +21,52 @@ use crate::{
 const NO_SACK: [SackBlock; SACK_BLOCKS_MAX] =
     [SackBlock { start: SeqNum(0), end: SeqNum(0) }; SACK_BLOCKS_MAX];
 
-/// Bytes of a frame that may be a question. A small one that is not costs a poll more for its batch.
+/// Bytes of a frame that may be a request. A small frame that is not a request costs its batch one more poll.
 const LONE_FRAME_BYTES_MAX: usize = 1024;
 
 impl Engine {
-    /// One iteration. Returns whether there was anything to do; if not, the caller may sleep until
-    /// [`Engine::poll_at`], a readable link or a rung doorbell.
+    /// Runs one iteration. Returns true if there was work. If not, the caller may sleep until [`Engine::poll_at`], a
+    /// readable link or a rung doorbell.
     ///
     /// # Errors
-    /// The link is gone.
+    /// The device of the link was removed.
     pub fn poll(&mut self, now: Instant, clients: &mut Clients) -> std::io::Result<bool> {
-        // The next batch begins with the next poll.
+        // The next batch starts with the next poll.
         self.is_ahead = true;
         self.poll_first(now, clients)
     }
 
-    /// As [`Engine::poll`], for a caller that polls again soon: the iteration ends behind the first frame of a batch,
-    /// before the look for a second one, if the frame is small and what it asks for is an answer. So an answer that
-    /// is given at once goes out sooner, by [`Engine::flush`], and carries the acknowledgement. The next poll goes on
-    /// with the batch.
+    /// Variant of [`Engine::poll`] for a caller that polls again soon. The iteration ends after the first frame of a
+    /// batch if that frame is small and requires a response from the client. [`Engine::flush`] then sends an immediate
+    /// response sooner, with the acknowledgement. The next poll continues the batch.
     ///
     /// # Errors
-    /// The link is gone.
+    /// The device of the link was removed.
     pub fn poll_first(&mut self, now: Instant, clients: &mut Clients) -> std::io::Result<bool> {
         let mut busy = self.resend_stalled(now);
-        busy |= self.take_held_trees(now, clients);
+        busy |= self.process_delayed_trees(now, clients);
         busy |= self.take_from_host(now, clients);
         busy |= self.take_from_link(now, clients)?;
         if self.is_ahead {
             self.flush_link(now);
             return Ok(true);
         }
-        busy |= self.take_passed(now, clients);
+        busy |= self.process_passed(now, clients);
         busy |= self.run_timers(now);
         busy |= clients.poll(now, &mut self.connections);
         if !self.borrowed.is_empty() {
-            busy |= self.take_loans_back();
+            busy |= self.release_loans();
         }
         busy |= self.flush(now, clients);
         Ok(busy)
     }
 
-    /// The last iteration has ended behind the first frame of its batch.
+    /// True if the last iteration ended after the first frame of its batch.
     pub const fn is_ahead(&self) -> bool {
         self.is_ahead
     }
 
-    /// When [`Engine::poll`] has to be called again though nothing has happened.
+    /// Time at which [`Engine::poll`] must be called again without another event.
     pub fn poll_at(&self, clients: &Clients) -> Option<Instant> {
         [self.connections.next_timer(), self.link.poll_at(), clients.poll_at()]
             .into_iter()
@@ -75,12 +74,12 @@ impl Engine {
             .min()
     }
 
-    /// Drains the connections that were touched: events up, segments out. Part of every
-    /// [`Engine::poll`]; call it after acting on [`Engine::connections`] from outside, so that what
-    /// was posted leaves at once. Returns whether there was anything to do.
+    /// Processes the connections that were touched: delivers events and transmits segments. Part of every
+    /// [`Engine::poll`]. Call it after using [`Engine::connections`] from outside, so that posted data is sent at once.
+    /// Returns true if there was work.
     pub fn flush(&mut self, now: Instant, clients: &mut Clients) -> bool {
-        // A connection that is not through goes to the end of the queue; it has its next turn in the
-        // next iteration, when frames have been received.
+        // An unfinished connection moves to the end of the queue. It is processed again in the next iteration, after
+        // frames were received.
         let turns = self.connections.ready_len();
         for _ in 0..turns {
             let Some(slot) = self.connections.next_ready() else { break };
@@ -88,11 +87,11 @@ impl Engine {
             self.trace(now, slot);
         }
         self.flush_link(now);
-        // A full link: another turn of the loop sends nothing until it is writable.
+        // With a full link another iteration sends nothing until the link is writable.
         turns > 0 && !self.is_stalled()
     }
 
-    /// The end of a batch of transmits.
+    /// Ends a batch of transmits.
     #[inline]
     fn flush_link(&mut self, now: Instant) {
         if core::mem::take(&mut self.unflushed) {
@@ -101,13 +100,13 @@ impl Engine {
     }
 
     fn take_from_host(&mut self, now: Instant, clients: &mut Clients) -> bool {
-        if let Some(tree) = self.lent_tree.take() {
-            self.terminate_unlent(now, tree, clients);
-            if self.lent_tree.is_some() {
+        if let Some(tree) = self.delayed_terminate.take() {
+            self.terminate_or_delay(now, tree, clients);
+            if self.delayed_terminate.is_some() {
                 return false;
             }
         }
-        // Mostly so: a look is cheaper than a try.
+        // The usual case, and this check is cheaper than `try_recv`.
         if self.from_host.is_empty() {
             return false;
         }
@@ -116,7 +115,7 @@ impl Engine {
             match message {
                 FromHost::Frame(data) => {
                     self.stats.tx_from_host += 1;
-                    let comment = self.hand_over_note(&data);
+                    let comment = self.hand_over_comment(&data);
                     self.transmit_or_stall(now, TxOffload::default(), &data, &[], comment);
                 }
                 FromHost::Initiate(tree) => self.take_initiate(now, tree, clients),
@@ -124,13 +123,13 @@ impl Engine {
                 FromHost::Update(tree) => self.update(now, tree),
                 FromHost::Invalidate(tree) => self.invalidate(now, tree, clients),
                 FromHost::Terminate(tree) => {
-                    self.terminate_unlent(now, tree, clients);
-                    if self.lent_tree.is_some() {
+                    self.terminate_or_delay(now, tree, clients);
+                    if self.delayed_terminate.is_some() {
                         return true;
                     }
                 }
                 FromHost::Forward(segment) => self.forward(now, segment, clients),
-                FromHost::Forwarded(connection) => self.take_early(now, connection, clients),
+                FromHost::Forwarded(connection) => self.process_early(now, connection, clients),
                 FromHost::Leave(client) => self.leave(now, client, clients),
             }
         }
@@ -138,14 +137,14 @@ impl Engine {
     }
 
     pub(super) fn notify_host(&self, message: ToHost) {
-        // A host stack that is gone needs no telling.
+        // A host stack that was dropped needs no notification.
         let _ = self.to_host.send(message);
         self.host_doorbell.ring();
     }
 
-    /// A batch of frames, at most [`EngineConfig::rx_batch_frames_max`](super::EngineConfig) of them and little more
-    /// than `rx_batch_bytes_max` bytes. Each is processed right after it was read, while the cache holds it, and its
-    /// buffer is the next one's: so the batch never takes more of the cache than [`RX_BUFFERS`].
+    /// Receives a batch of at most [`EngineConfig::rx_batch_frames_max`](super::EngineConfig) frames and little more
+    /// than `rx_batch_bytes_max` bytes. Each frame is processed right after it was read, while it is cached, and the
+    /// next frame reuses its buffer. So the batch never occupies more of the cache than [`RX_BUFFERS`].
     fn take_from_link(&mut self, now: Instant, clients: &mut Clients) -> std::io::Result<bool> {
         let may_end_early = !core::mem::take(&mut self.is_ahead);
         let mut buffers = core::mem::take(&mut self.batch);
@@ -172,7 +171,7 @@ impl Engine {
             match received {
                 Ok(_) if !is_over => {}
                 Ok(_) => break Ok(frames > 0),
-                // A device that has gone reports it again after the frames before.
+                // A removed device reports the error again after the frames received before.
                 Err(_) if frames > 0 => break Ok(true),
                 Err(error) => break Err(error),
             }
@@ -184,21 +183,24 @@ impl Engine {
         received
     }
 
-    /// Whether the batch may be interrupted behind its only frame, of `bytes`: nothing is due for its connection until
-    /// the client has answered.
+    /// True if the batch may be interrupted after its only frame, of `bytes`: its connection has nothing to send until
+    /// the client has responded.
     fn awaits_answer(&mut self, bytes: usize) -> bool {
         bytes <= LONE_FRAME_BYTES_MAX
-            && self.connections.only_ready().is_some_and(|offloaded| offloaded.tcp.awaits_answer())
+            && self
+                .connections
+                .only_ready()
+                .is_some_and(|offloaded| offloaded.tcp.only_delayed_ack_pending())
     }
 
-    /// The switch: a segment of an offloaded connection to that connection, all else to the host.
+    /// Demultiplexes a frame: segments of an offloaded connection to that connection, and other frames to the host.
     pub(super) fn take_frame(&mut self, now: Instant, frame: &RxFrame<'_>, clients: &mut Clients) {
-        // What a switch floods is another station's.
+        // A frame flooded by a switch is for another station.
         let ours = frame.data.first_chunk().is_some_and(|to| self.objects.is_ours(to));
         let tcp = if ours { classify(frame.data) } else { None };
         let found = tcp.as_ref().and_then(|tcp| Some((tcp, self.connections.find(&tcp.flow)?)));
         let Some((tcp, slot)) = found else {
-            if ours && self.pass_on(frame) {
+            if ours && self.pass_to_owner(frame) {
                 return;
             }
             if ours {
@@ -226,7 +228,7 @@ impl Engine {
             return;
         }
         if offloaded.tcp.is_closed() {
-            // CH §9.1: it ends as soon as its client has taken the rest.
+            // The connection is released as soon as its client has consumed the rest (CH §9.1).
             self.frame_to_host(frame);
             return;
         }
@@ -243,8 +245,8 @@ impl Engine {
         }
     }
 
-    /// All that is older has been forwarded: what has come meanwhile, in its order.
-    fn take_early(&mut self, now: Instant, connection: TargetContext, clients: &mut Clients) {
+    /// Processes the frames kept while the host forwarded older ones, in order.
+    fn process_early(&mut self, now: Instant, connection: TargetContext, clients: &mut Clients) {
         let Some(slot) = self.connections.find_context(connection) else { return };
         let early = self.connections.slot(slot).and_then(|found| found.early.take());
         for frame in early.into_iter().flat_map(HeldFrames::into_frames) {
@@ -256,7 +258,7 @@ impl Engine {
         }
     }
 
-    /// CH §9.3: the segment that stopped a connection, and all that come behind it, wait for the host.
+    /// Keeps the segment that stopped a connection, and all later ones, for the host (CH §9.3).
     fn hold(&mut self, slot: usize, frame: &[u8]) {
         let offloaded = self.connections.slot(slot);
         let Some(offloaded) = offloaded.filter(|offloaded| offloaded.tcp.is_stopped()) else {
@@ -268,8 +270,8 @@ impl Engine {
         }
     }
 
-    /// An ICMP error about an offloaded connection concerns it too; the frame is the host's all the same
-    /// (CH §9.1, RFC 9293 MUST-54).
+    /// Applies an ICMP error to its offloaded connection. The caller passes the frame to the host as well (CH §9.1, RFC
+    /// 9293 MUST-54).
     fn take_icmp(&mut self, now: Instant, frame: &[u8]) {
         let Some(IcmpError { flow, vlan, error }) = classify_icmp(frame) else { return };
         let Some(slot) = self.connections.find(&flow) else { return };
@@ -290,7 +292,8 @@ impl Engine {
         }
     }
 
-    /// A fragment is the host's (CH §9.1). Many of them are a reason to upload their connection (HighFragmentation).
+    /// Counts a fragment, which is passed to the host (CH §9.1). Many fragments are a reason for an upload
+    /// (HighFragmentation).
     fn note_fragment(&mut self, now: Instant, frame: &[u8]) {
         let Some(flow) = classify_fragment(frame) else { return };
         let Some(slot) = self.connections.find(&flow) else { return };
@@ -307,14 +310,14 @@ impl Engine {
             return;
         }
         self.stats.rx_to_host += 1;
-        // Rung once per batch, by the caller.
+        // The caller rings the host's doorbell once per batch.
         let _ = self.to_host.send(ToHost::Frame {
             data: frame.data.to_vec(),
             checksum_valid: frame.checksum == RxChecksum::Valid,
         });
     }
 
-    /// A segment to its connection. Returns whether that has stopped.
+    /// Passes a segment to its connection. Returns true if the connection has stopped.
     pub(super) fn take_segment(
         &mut self,
         now: Instant,
@@ -331,10 +334,11 @@ impl Engine {
         let (acked, received) = offloaded.tcp.bytes_moved();
         receive(now, offloaded, &segment, buffer, clients.of(offloaded.client));
         let (acked_now, received_now) = offloaded.tcp.bytes_moved();
-        // CH §9.7: what we sent has arrived, be it data or an acknowledgement that data answers.
-        if acked_now != acked || (received_now != received && offloaded.spoken) {
+        // The neighbor is reachable if a sent segment arrived: data that is acknowledged now, or a segment to which the
+        // received data responds (CH §9.7).
+        if acked_now != acked || (received_now != received && offloaded.sent_since_data) {
             offloaded.progress = true;
-            offloaded.spoken = false;
+            offloaded.sent_since_data = false;
         }
         let stopped = offloaded.tcp.is_stopped();
         if established && offloaded.tcp.is_closed() {
@@ -357,7 +361,7 @@ impl Engine {
         busy
     }
 
-    /// One connection's turn: events up, room to the client, segments out.
+    /// Processes one connection: delivers events, offers send room to the client, transmits segments.
     fn drain(&mut self, now: Instant, slot: usize, clients: &mut Clients) {
         let stalled = self.is_stalled();
         let Some(offloaded) = self.connections.slot(slot) else { return };
@@ -366,25 +370,25 @@ impl Engine {
         if core::mem::take(&mut offloaded.progress) {
             self.objects.confirm(now, path);
         }
-        // An answer is sent before the completion of the client's earlier sends is reported.
-        let mut later = !stalled && offloaded.tcp.has_only_sent();
+        // A response is sent before the completion of the client's earlier sends is reported.
+        let mut later = !stalled && offloaded.tcp.only_small_send_pending();
         if offloaded.tcp.take_cached_changed() {
             self.renew_headers(now, slot);
         }
-        let mut asked = false;
-        // Once in a turn, whether there is room or not, for a client that was asked to act on the connection.
-        // Sending consumes queue and window equally, so new room comes with received data only.
+        let mut queried = false;
+        // Offered once per call, with or without room, for a client that was requested to act on the connection.
+        // Sending consumes queue and window equally, so new room results from received data only.
         let mut offer = true;
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return };
             let raised = match later {
-                true => Raised::Nothing,
+                true => EventOutcome::None,
                 false => raise_events(now, offloaded, client),
             };
-            if raised != Raised::Nothing {
+            if raised != EventOutcome::None {
                 self.notify_retrieves(slot);
             }
-            if raised == Raised::End {
+            if raised == EventOutcome::Closed {
                 self.release(now, slot);
                 return;
             }
@@ -394,7 +398,7 @@ impl Engine {
             if waits {
                 deliver_backlog(now, offloaded, client);
             }
-            let news = waits || raised == Raised::Some;
+            let news = waits || raised == EventOutcome::Raised;
             if core::mem::take(&mut offer) || news && offloaded.tcp.send_room() > 0 {
                 client.send_room(&mut offloaded.io(now));
             }
@@ -404,22 +408,22 @@ impl Engine {
             let transmit = offloaded.poll_transmit(now);
             let was_later = core::mem::take(&mut later);
             let Some((transmit, reset)) = transmit else {
-                // Or the client takes again what it has refused.
+                // Or the client accepts data again that it refused.
                 if was_later || offloaded.tcp.may_deliver() {
                     continue;
                 }
                 let raised = raise_events(now, offloaded, client);
-                if raised != Raised::Nothing {
+                if raised != EventOutcome::None {
                     self.notify_retrieves(slot);
                 }
                 match raised {
-                    Raised::End => self.release(now, slot),
-                    Raised::Nothing | Raised::Some => self.connections.schedule(slot),
+                    EventOutcome::Closed => self.release(now, slot),
+                    EventOutcome::None | EventOutcome::Raised => self.connections.schedule(slot),
                 }
                 return;
             };
-            if !core::mem::replace(&mut asked, true) {
-                self.ask_reachability(now, path);
+            if !core::mem::replace(&mut queried, true) {
+                self.query_reachability(now, path);
             }
             self.transmit_segment(now, slot, &transmit, reset);
         }
@@ -428,12 +432,12 @@ impl Engine {
     }
 }
 
-/// What a received frame counts for.
-fn received(frame: &TcpFrame<'_>, gso_size: usize) -> Counted {
+/// Returns the contribution of a received frame to the counters.
+fn received(frame: &TcpFrame<'_>, gso_size: usize) -> FrameCount {
     let (header_octets, payload_octets) = frame.octets();
     let segments = match gso_size {
         0 => 1,
         size => payload_octets.div_ceil(size).max(1),
     };
-    Counted { segments, header_octets, payload_octets }
+    FrameCount { segments, header_octets, payload_octets }
 }

@@ -1,4 +1,4 @@
-//! Looking at a connection without disturbing it: for who watches, and is neither its client nor its host.
+//! Read-only snapshots of connections, for monitoring.
 
 use super::Engine;
 use crate::{
@@ -8,27 +8,27 @@ use crate::{
     time::Instant,
 };
 
-/// A snapshot of an offloaded connection for monitoring: TCP_INFO, and its three objects as in a query (CH §5.2).
+/// Snapshot of an offloaded connection for monitoring: TCP_INFO, and its three objects as in a query (CH §5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionSnapshot {
     /// TCP_INFO.
     pub info: Info,
-    /// The next hop; `None`: of a hand-over that brought none.
+    /// Next hop. `None` if the connection was offloaded without one.
     pub neighbor: Option<NeighborState>,
-    /// The route.
+    /// Path.
     pub path: Option<PathState>,
-    /// The connection.
+    /// TCP state.
     pub tcp: TcpState,
-    /// Its delegated class as a query sees it: with the backlogs.
+    /// Delegated class as in a query, with the backlogs.
     pub queried: TcpQueried,
     /// Bytes posted and not acknowledged.
     pub send_outstanding: usize,
 }
 
 impl Engine {
-    /// The connection `handle`, if it is offloaded.
+    /// Returns a snapshot of the connection `handle` if it is offloaded.
     pub fn look(&self, now: Instant, handle: OffloadHandle) -> Option<ConnectionSnapshot> {
-        let offloaded = self.connections.look(handle)?;
+        let offloaded = self.connections.peek(handle)?;
         let tcp = offloaded.tcp.tcp_state(now);
         let (neighbor, path) = self.objects.joined(now, offloaded.path).unzip();
         Some(ConnectionSnapshot {

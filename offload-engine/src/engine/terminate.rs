@@ -1,9 +1,9 @@
-//! MiniportTerminateOffload (CH §5.5), and the end of what is not terminated.
+//! MiniportTerminateOffload (CH §5.5), and the release of connections that are closed.
 //!
-//! What depends on an object goes before it, so that one tree can take back a neighbor with everything behind it
-//! (CH-TRM-2). A connection comes back in one go, between two segments: its due ACK is sent, what it has for its
-//! client is delivered or comes along, and from then on its frames are the host's (CH-TRM-7, -11). Forwarded segments
-//! and the other state operations are done as they come, so none of them is ever outstanding (CH-TRM-3).
+//! Dependents are removed before the object they depend on, so one tree can upload a neighbor with all its dependents
+//! (CH-TRM-2). A connection is uploaded in one step, between two segments. Its due ACK is sent, and data for its client
+//! is delivered or uploaded with it. Later frames are passed to the host (CH-TRM-7, -11). Forwarded segments and the
+//! other state operations complete in order of arrival, so none is ever outstanding (CH-TRM-3).
 
 use std::{boxed::Box, vec::Vec};
 
@@ -11,7 +11,7 @@ use super::{
     Clients, Engine, STALLED_FRAMES_MAX, TRANSMIT_SEGMENTS_MAX,
     connections::{HeldFrames, Offloaded},
     port::ToHost,
-    upcalls::{Raised, deliver_backlog, raise_events},
+    upcalls::{EventOutcome, deliver_backlog, raise_events},
 };
 use crate::{
     chimney::{
@@ -25,9 +25,10 @@ use crate::{
 };
 
 impl Engine {
-    /// Terminates, or waits with it until the link has given back what is the connections': with the state their lists
-    /// go to the host, which may complete them at once. Nothing else is sent until then.
-    pub(super) fn terminate_unlent(
+    /// Terminates the objects of a tree, or delays this until the link has returned the connections' payload. The send
+    /// lists are uploaded with the state, and the host may complete them at once. Nothing else is sent during the
+    /// delay.
+    pub(super) fn terminate_or_delay(
         &mut self,
         now: Instant,
         tree: TerminateTree,
@@ -45,7 +46,7 @@ impl Engine {
         });
         match is_lent {
             true => {
-                self.lent_tree = Some(tree);
+                self.delayed_terminate = Some(tree);
                 self.stalled_max = 0;
             }
             false => {
@@ -61,9 +62,9 @@ impl Engine {
         mut tree: TerminateTree,
         clients: &mut Clients,
     ) {
-        // What was passed on to connections that go is older than what the host gets of them from now on.
-        self.take_all_passed(now, clients);
-        // Upcalls that the client has not acted upon are acted upon first.
+        // Frames passed by other engines are older than those that the host receives from now on.
+        self.process_all_passed(now, clients);
+        // The client first acts on upcalls that it has queued.
         clients.poll(now, &mut self.connections);
         let mut frames = Vec::new();
         for neighbor in &mut tree {
@@ -94,13 +95,12 @@ impl Engine {
         }
         self.notify_host(ToHost::TerminateComplete(tree));
         for data in frames {
-            // Its checksum was looked at when it came.
+            // The checksum was verified on reception.
             self.notify_host(ToHost::Frame { data, checksum_valid: true });
         }
     }
 
-    /// Takes a connection out of the target. `None`: there is no such connection (any more), or its state is
-    /// lost (CH-TRM-9).
+    /// Uploads a connection. `None` if it does not exist or its state is lost (CH-TRM-9).
     fn upload(
         &mut self,
         now: Instant,
@@ -110,11 +110,11 @@ impl Engine {
     ) -> Option<Box<TcpObject>> {
         let slot = self.connections.find_context(context)?;
         let offloaded = self.connections.slot(slot)?;
-        // CH-TRM-6: requests that were posted a moment ago take what waits.
+        // Receive requests posted just before are filled from the buffered data (CH-TRM-6).
         deliver_backlog(now, offloaded, clients.of(offloaded.client));
         if offloaded.failed {
             self.fail(now, slot, clients);
-            self.connections.slot(slot)?.tcp.give_up(now);
+            self.connections.slot(slot)?.tcp.close_failed(now);
         } else {
             offloaded.tcp.prepare_upload(now);
         }
@@ -125,24 +125,23 @@ impl Engine {
         self.trace(now, slot);
         let offloaded = self.remove(slot)?;
         let Offloaded { handle, client: tag, flow, tcp, held, early, .. } = *offloaded;
-        self.note_given_back(flow);
+        self.mark_uploaded(flow);
         frames.extend(held.into_frames());
         frames.extend(early.into_iter().flat_map(HeldFrames::into_frames));
         let (state, disconnect) = tcp.into_state(now);
-        debug_assert!(disconnect.is_none(), "prepare_upload has given it back");
+        debug_assert!(disconnect.is_none(), "prepare_upload has returned it");
         let (_, _, object) = TcpObject::split(tag, *state);
         self.stats.terminates += 1;
         clients.of(tag).uploaded(handle);
         Some(Box::new(object))
     }
 
-    /// CH-TRM-3, -6, -11: what is due goes out, what has come is delivered. Returns whether the connection ended
-    /// with it.
+    /// Sends due segments and delivers received data (CH-TRM-3, -6, -11). Returns true if this ended the connection.
     fn quiesce(&mut self, now: Instant, slot: usize, clients: &mut Clients) -> bool {
-        // An ACK or a RST; the bound is for what upcalls add to it.
+        // One ACK or RST. The bound limits what upcalls add.
         for _ in 0..TRANSMIT_SEGMENTS_MAX {
             let Some(offloaded) = self.connections.slot(slot) else { return true };
-            if raise_events(now, offloaded, clients.of(offloaded.client)) == Raised::End {
+            if raise_events(now, offloaded, clients.of(offloaded.client)) == EventOutcome::Closed {
                 return true;
             }
             let Some((transmit, reset)) = offloaded.poll_transmit(now) else { return false };
@@ -151,7 +150,7 @@ impl Engine {
         false
     }
 
-    /// The connection has ended: the target lets go of it.
+    /// Releases a connection that was closed.
     pub(super) fn release(&mut self, now: Instant, slot: usize) {
         self.trace(now, slot);
         if let Some(offloaded) = self.remove(slot) {
@@ -159,7 +158,7 @@ impl Engine {
         }
     }
 
-    /// Takes a connection out of the tables.
+    /// Removes a connection from the tables.
     fn remove(&mut self, slot: usize) -> Option<Box<Offloaded>> {
         self.notify_retrieves(slot);
         let offloaded = self.connections.remove(slot)?;
@@ -168,7 +167,7 @@ impl Engine {
         Some(offloaded)
     }
 
-    /// CH §8.2: passes upload requests of a connection to the host too.
+    /// Passes upload requests of a connection to the host too (CH §8.2).
     pub(super) fn notify_retrieves(&mut self, slot: usize) {
         let Some(offloaded) = self.connections.slot(slot) else { return };
         if offloaded.retrieves.is_empty() {
@@ -180,8 +179,8 @@ impl Engine {
         }
     }
 
-    /// A client has left the node: its connections end with an RST. One that the host has meanwhile, or gets back, the
-    /// host ends.
+    /// Removes a client and resets its connections. Those that the host has now, or gets back later, are reset by the
+    /// host.
     pub(super) fn leave(&mut self, now: Instant, tag: ClientTag, clients: &mut Clients) {
         clients.remove(tag);
         let of_tag = self.connections.occupied().filter(|(_, offloaded)| offloaded.client == tag);
@@ -193,10 +192,10 @@ impl Engine {
         }
     }
 
-    /// The hardware behind a connection has failed, and an operation has just found out (CH §5.6).
+    /// Reports a failure of a connection's hardware that an operation has detected (CH §5.6).
     pub(super) fn fail(&mut self, now: Instant, slot: usize, clients: &mut Clients) {
         let Some(offloaded) = self.connections.slot(slot) else { return };
-        if core::mem::replace(&mut offloaded.failure_told, true) {
+        if core::mem::replace(&mut offloaded.failure_reported, true) {
             return;
         }
         offloaded.tcp.fail(now);
@@ -205,8 +204,8 @@ impl Engine {
     }
 }
 
-/// Resets a connection whose client is not registered, and cannot be ended otherwise. One that both sides have closed
-/// ends by itself (RFC 9293 §3.10.5).
+/// Resets a connection whose client is not registered. A connection that both sides have closed needs no reset (RFC
+/// 9293 §3.10.5).
 pub(super) fn reset_unowned(now: Instant, offloaded: &mut Offloaded) {
     let phase = offloaded.tcp.phase();
     if matches!(phase, TcpPhase::Closing | TcpPhase::LastAck | TcpPhase::TimeWait) {

@@ -1,5 +1,5 @@
-//! Tests of the engine with a link and a client in the test's hands. This file: the run loop; one file for each
-//! other question.
+//! Tests of the engine with a test link and a test client. This file covers the run loop; each other subject has its
+//! own file.
 
 mod adapter;
 mod clients;
@@ -65,7 +65,7 @@ struct Wire {
     full: bool,
 }
 
-/// A link whose two ends are in the test's hands.
+/// Link whose received and sent frames the test controls.
 struct TestLink(Arc<Mutex<Wire>>);
 
 impl Link for TestLink {
@@ -117,17 +117,17 @@ impl Link for TestLink {
 struct Client {
     offloaded: Vec<OffloadHandle>,
     received: Vec<u8>,
-    /// Bytes taken per indication.
+    /// Bytes consumed per indication.
     takes: usize,
-    /// Resumes receiving when it is asked to send.
+    /// True if the client resumes receiving when it is offered send room.
     resumes: bool,
     indications: usize,
-    /// Where the bytes lay, each time.
+    /// Address of the data of each indication.
     places: Vec<usize>,
-    /// What could be kept of them.
+    /// References kept to the data.
     kept: Vec<Bytes>,
     completed: Vec<NetBufferList>,
-    /// Bytes that the connection had sent when it was told of completed sends.
+    /// Bytes that the connection had sent at each send completion.
     sent_before_completion: Vec<u64>,
     receives: Vec<ReceiveBufferList>,
     events: Vec<ConnectionEvent>,
@@ -181,7 +181,7 @@ impl OffloadClient for Client {
 
 impl NodeClient for Client {}
 
-/// A table with one client, that takes everything.
+/// Creates a table with one client that consumes all data.
 fn one_client() -> Clients {
     let mut clients = Clients::new();
     clients.insert(|_| Client { takes: usize::MAX, ..Client::default() }).unwrap();
@@ -213,7 +213,7 @@ impl Bench {
         Self { engine, port, wire, clients: one_client(), now: Instant::from_millis(1) }
     }
 
-    /// The client whose tag is [`Clients::FIRST`].
+    /// Returns the client whose tag is [`Clients::FIRST`].
     fn client(&mut self) -> &mut Client {
         self.clients.first_mut()
     }
@@ -239,8 +239,8 @@ impl Bench {
         self.port.initiate(tree);
     }
 
-    /// What the engine has told the host since this was asked last.
-    fn told(&self) -> Vec<ToHost> {
+    /// Returns the messages from the engine to the host since the last call.
+    fn host_messages(&self) -> Vec<ToHost> {
         self.port.from_engine.try_iter().collect()
     }
 
@@ -268,7 +268,7 @@ fn state_in_vlan(local_port: u16, vlan_id: u16) -> ConnectionState {
 
 type TcpBuilder = PacketBuilderStep<TcpHeader>;
 
-/// A segment of the peer's, with the flags that `dress` gives it.
+/// Builds a segment of the peer, with the flags that `dress` sets.
 fn peer_segment(
     local_port: u16,
     seq: u32,
@@ -292,9 +292,9 @@ fn tcp_of(frame: &[u8]) -> (u32, u32, Vec<u8>) {
     (tcp.sequence_number(), tcp.acknowledgment_number(), tcp.payload().to_vec())
 }
 
-// CH-INI: a connection is live once its initiate is done; its segments no longer go to the host.
+// CH-INI: a connection is live once its initiate has completed. Its segments are no longer passed to the host.
 #[test]
-fn the_switch_turns_with_the_initiate() {
+fn initiated_connection_receives_its_segments() {
     let mut bench = Bench::new(10);
     bench.arrives(from_peer(80, 5000, 1000, b"early"));
     bench.poll();
@@ -313,14 +313,14 @@ fn the_switch_turns_with_the_initiate() {
     bench.poll();
     assert_eq!(bench.client().received, b"early");
     assert!(matches!(bench.port.from_engine.try_recv(), Ok(ToHost::Frame { .. })));
-    assert!(bench.port.from_engine.try_recv().is_err(), "one frame was the host's");
+    assert!(bench.port.from_engine.try_recv().is_err(), "one frame is passed to the host");
     let stats = bench.engine.stats();
     assert_eq!((stats.rx_segments, stats.rx_to_host, stats.initiates), (1, 2, 1));
 }
 
-// CH-INI-4: a refused connection comes back with all it had; capacity and double offload are refused.
+// CH-INI-4: a refused connection is returned complete. Exceeded capacity and double offload are refused.
 #[test]
-fn refused_state_comes_back() {
+fn refused_state_is_returned() {
     let mut bench = Bench::new(2);
     bench.initiate(1, 80);
     bench.initiate(2, 80);
@@ -353,9 +353,9 @@ fn refused_state_comes_back() {
     assert_eq!(bench.engine.connections().len(), 2);
 }
 
-// RFC 9293 MUST-50: the host gets what has IP options, and its way back to the connection is open.
+// RFC 9293 MUST-50: segments with IP options are passed to the host, which forwards them to the connection.
 #[test]
-fn segments_with_ip_options_take_the_hosts_way() {
+fn segments_with_ip_options_pass_through_host() {
     let mut bench = Bench::new(10);
     let (_, _, tcps) = bench.offload(&[80]);
     let mut frame = from_peer(80, 5000, 1000, b"optional");
@@ -376,7 +376,7 @@ fn segments_with_ip_options_take_the_hosts_way() {
 }
 
 #[test]
-fn a_wrong_checksum_is_dropped_and_counted() {
+fn wrong_checksum_is_dropped_and_counted() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     let mut frame = from_peer(80, 5000, 1000, b"data");
@@ -385,15 +385,15 @@ fn a_wrong_checksum_is_dropped_and_counted() {
     bench.poll();
     assert_eq!(bench.client().received, b"");
     assert_eq!(bench.engine.stats().rx_checksum_errors, 1);
-    // The same frame is taken when the link vouches for it: its checksum was never filled in.
+    // The same frame is accepted if the link vouches for it: its checksum was never filled in.
     bench.wire.lock().unwrap().receive.push_back((frame, RxChecksum::Valid));
     bench.poll();
     assert_eq!(bench.client().received, b"dat`");
 }
 
-// A frame for another station is not the connection's, whatever its addresses above Ethernet say.
+// A frame for another station is not processed, even if its IP addresses and ports match a connection.
 #[test]
-fn frames_of_other_stations_are_not_taken() {
+fn frames_for_other_stations_are_not_processed() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     let mut frame = from_peer(80, 5000, 1000, b"data");
@@ -404,9 +404,9 @@ fn frames_of_other_stations_are_not_taken() {
     assert_eq!((bench.engine.stats().rx_segments, bench.engine.stats().rx_to_host), (0, 1));
 }
 
-// One acknowledgement per batch, and it acknowledges the batch.
+// There is one acknowledgement per batch, and it covers the batch.
 #[test]
-fn a_batch_makes_one_acknowledgement() {
+fn batch_is_acknowledged_once() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.poll();
@@ -420,10 +420,10 @@ fn a_batch_makes_one_acknowledgement() {
     assert_eq!(tcp_of(&sent[0]).1, 5000 + 4 * 1460);
 }
 
-// `poll_first` hands up a small frame that asks for an answer before it looks for the next. The answer carries the
-// acknowledgement, and leaves before the client is told that what it had sent has arrived. The batch goes on then.
+// `poll_first` indicates a small frame that requires a response before it reads the next frame. The response carries
+// the acknowledgement, and is sent before the client's earlier send completes. Then the batch continues.
 #[test]
-fn an_answer_does_not_wait_for_the_rest_of_the_batch() {
+fn response_precedes_rest_of_batch() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.poll();
@@ -447,7 +447,7 @@ fn an_answer_does_not_wait_for_the_rest_of_the_batch() {
     assert_eq!(sent.len(), 1, "it carries the acknowledgement");
     assert_eq!(tcp_of(&sent[0]), (1005, 5005, b"hello".to_vec()));
     assert_eq!(bench.client().completed.len(), 1);
-    assert_eq!(bench.client().sent_before_completion, [10], "after the answer");
+    assert_eq!(bench.client().sent_before_completion, [10], "after the response");
 
     assert!(bench.engine.poll_first(bench.now, &mut bench.clients).unwrap());
     assert!(!bench.engine.is_ahead() && !bench.engine.has_input());
@@ -455,9 +455,9 @@ fn an_answer_does_not_wait_for_the_rest_of_the_batch() {
     assert!(!bench.engine.poll_first(bench.now, &mut bench.clients).unwrap());
 }
 
-// A batch that begins like that makes as many acknowledgements as any other: one, and none before its end.
+// An interrupted batch results in as many acknowledgements as any other: at most one, and none before its end.
 #[test]
-fn a_batch_that_was_interrupted_makes_one_acknowledgement() {
+fn interrupted_batch_is_acknowledged_once() {
     for (bytes, first) in [(100, 1), (1460, 4)] {
         let four_frames = || {
             let mut bench = Bench::new(10);
@@ -475,7 +475,7 @@ fn a_batch_that_was_interrupted_makes_one_acknowledgement() {
         };
         let mut bench = four_frames();
         bench.engine.poll_first(bench.now, &mut bench.clients).unwrap();
-        assert_eq!(bench.client().received.len(), first * bytes as usize, "large ones do not");
+        assert_eq!(bench.client().received.len(), first * bytes as usize, "large frames");
         bench.engine.poll_first(bench.now, &mut bench.clients).unwrap();
         assert_eq!(bench.client().received.len(), 4 * bytes as usize);
         let interrupted = acks(&mut bench);
@@ -487,10 +487,9 @@ fn a_batch_that_was_interrupted_makes_one_acknowledgement() {
     }
 }
 
-// What has come is taken in order, as many frames and bytes in an iteration as the configuration says, whatever the
-// number of buffers.
+// Frames are processed in order, up to the configured frames and bytes per iteration, whatever the number of buffers.
 #[test]
-fn a_batch_has_its_limits() {
+fn batch_is_limited_by_frames_and_bytes() {
     let batches = |frames_max: usize, bytes_max: usize| {
         let mut config = EngineConfig::new(OURS);
         config.rx_batch_frames_max = frames_max;
@@ -514,14 +513,14 @@ fn a_batch_has_its_limits() {
         counts
     };
     assert_eq!(batches(3, usize::MAX), [3, 3, 1]);
-    // A frame has 154 bytes: the limit is reached with the second.
+    // A frame has 154 bytes, so the second one reaches the limit.
     assert_eq!(batches(16, 200), [2, 2, 2, 1]);
     assert_eq!(batches(16, usize::MAX), [7]);
 }
 
-// CH-IND-2: after a refusal nothing is indicated until receiving is resumed; order is kept.
+// CH-IND-2: after a refusal no data is indicated until receiving is resumed. Order is kept.
 #[test]
-fn refused_data_waits_and_keeps_its_order() {
+fn refused_data_is_buffered_in_order() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.client().takes = 3;
@@ -536,7 +535,7 @@ fn refused_data_waits_and_keeps_its_order() {
     bench.poll();
     assert_eq!(bench.client().received, b"abcdefg");
 
-    // The client takes data again when it is asked to send: nothing else may come that has it delivered.
+    // The client accepts data when it is offered send room. No other event triggers the delivery.
     bench.client().takes = usize::MAX;
     bench.client().resumes = true;
     bench.engine.connections().kick(OffloadHandle(1));
@@ -544,9 +543,9 @@ fn refused_data_waits_and_keeps_its_order() {
     assert_eq!(bench.client().received, b"abcdefgh");
 }
 
-// CH-SND-1, CH-SNC-1: posted from outside an upcall, sent at the next flush, completed when acknowledged.
+// CH-SND-1, CH-SNC-1: a list posted outside an upcall is sent at the next flush and completed when acknowledged.
 #[test]
-fn sends_leave_and_complete() {
+fn posted_send_is_transmitted_and_completed() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.poll();
@@ -568,9 +567,9 @@ fn sends_leave_and_complete() {
     assert_eq!((list.context, list.status, list.bytes_transferred), (42, NdisStatus::SUCCESS, 5));
 }
 
-// An abortive disconnect ends the connection: RST, Released last, and the host is told.
+// An abortive disconnect closes the connection: RST, Released as the last event, and a message to the host.
 #[test]
-fn the_end_is_told_once() {
+fn release_is_reported_once() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.poll();
@@ -586,15 +585,15 @@ fn the_end_is_told_once() {
     bench.poll();
     bench.poll();
     assert_eq!(bench.client().events.last(), Some(&ConnectionEvent::Released));
-    let told: Vec<_> = bench.port.from_engine.try_iter().collect();
-    assert!(matches!(told[..], [ToHost::Released { handle: OffloadHandle(1) }]), "{told:?}");
+    let sent: Vec<_> = bench.port.from_engine.try_iter().collect();
+    assert!(matches!(sent[..], [ToHost::Released { handle: OffloadHandle(1) }]), "{sent:?}");
     assert!(bench.engine.connections().is_empty());
     assert!(bench.engine.connections().get(now, OffloadHandle(1)).is_none());
 }
 
-// Frames toward a host stack that does not keep up are dropped and counted; control never is.
+// Frames for a host stack that is too slow are dropped and counted. Control messages never are.
 #[test]
-fn the_hosts_queue_is_bounded() {
+fn host_queue_is_bounded() {
     let mut bench = Bench::new(10);
     for _ in 0..TO_HOST_FRAMES_MAX + 10 {
         bench.arrives(from_peer(99, 1, 1, b""));
@@ -606,7 +605,7 @@ fn the_hosts_queue_is_bounded() {
     assert_eq!(bench.port.from_engine.len(), TO_HOST_FRAMES_MAX + 1);
 }
 
-/// "Fragmentation needed" from a router, about a frame of ours.
+/// Builds "Fragmentation needed" from a router, about a transmitted frame.
 fn too_big(about: &[u8], next_hop_mtu: u16) -> Vec<u8> {
     let mut frame = Vec::new();
     let [a, b] = next_hop_mtu.to_be_bytes();
@@ -619,10 +618,10 @@ fn too_big(about: &[u8], next_hop_mtu: u16) -> Vec<u8> {
     frame
 }
 
-// RFC 9293 MUST-54, RFC 1191 §6: an ICMP error about an offloaded connection is acted upon at once, and is
-// the host's all the same (CH §9.1, CH-UPD-5). One that quotes nothing in flight changes nothing.
+// RFC 9293 MUST-54, RFC 1191 §6: an ICMP error about an offloaded connection is applied at once. The host receives it
+// too (CH §9.1, CH-UPD-5). An error that quotes no bytes in flight changes nothing.
 #[test]
-fn icmp_errors_reach_the_connection_and_the_host() {
+fn icmp_errors_are_delivered_to_connection_and_host() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.poll();
@@ -635,7 +634,7 @@ fn icmp_errors_reach_the_connection_and_the_host() {
     bench.port.from_engine.try_iter().for_each(drop);
 
     let mut stranger = sent[0].clone();
-    stranger[35] ^= 1; // our port
+    stranger[35] ^= 1; // local port
     let mut old = sent[0].clone();
     old[38] ^= 1; // sequence number
     for about in [&stranger, &old, &sent[0]] {
@@ -645,13 +644,13 @@ fn icmp_errors_reach_the_connection_and_the_host() {
     let again = bench.sent();
     let shape: Vec<_> =
         again.iter().map(|frame| (tcp_of(frame).0, tcp_of(frame).2.len())).collect();
-    // The last 80 bytes have passed, but they were part of the one super-segment that the frames were cut from.
+    // The last 80 bytes were delivered, but they are part of the one GSO packet that the frames were cut from.
     assert_eq!(shape, [(1000, 1240), (2240, 1240), (3480, 520)]);
-    let told: Vec<_> = bench.port.from_engine.try_iter().collect();
-    let frames = told.iter().filter(|message| matches!(message, ToHost::Frame { .. })).count();
+    let messages: Vec<_> = bench.port.from_engine.try_iter().collect();
+    let frames = messages.iter().filter(|message| matches!(message, ToHost::Frame { .. })).count();
     assert_eq!(frames, 3, "the host gets every frame");
     let handle = OffloadHandle(1);
-    let mtus: Vec<_> = told
+    let mtus: Vec<_> = messages
         .iter()
         .filter_map(|message| match message {
             ToHost::PathMtu { handle, path_mtu } => Some((*handle, *path_mtu)),
@@ -662,7 +661,7 @@ fn icmp_errors_reach_the_connection_and_the_host() {
     let stats = bench.engine.stats();
     assert_eq!((stats.rx_path_errors, stats.rx_path_errors_ignored, stats.rx_to_host), (1, 1, 3));
 
-    // Another station's is not ours.
+    // An error for another station is ignored.
     let mut flooded = too_big(&sent[0], 1000);
     flooded[5] ^= 1;
     bench.arrives(flooded);
@@ -670,9 +669,9 @@ fn icmp_errors_reach_the_connection_and_the_host() {
     assert_eq!(bench.engine.stats().rx_path_errors, 1);
 }
 
-// CH §9.4: frames with the neighbor's tag are taken, others of the connection dropped and counted.
+// CH §9.4: frames with the neighbor's tag are processed. Others of the connection are dropped and counted.
 #[test]
-fn only_the_neighbors_vlan_is_taken() {
+fn only_frames_of_neighbor_vlan_are_processed() {
     let mut bench = Bench::new(10);
     bench.initiate_state(1, state_in_vlan(80, 5));
     bench.initiate(2, 81);
@@ -691,15 +690,15 @@ fn only_the_neighbors_vlan_is_taken() {
     bench.poll();
     let stats = bench.engine.stats();
     assert_eq!((stats.rx_vlan_dropped, stats.rx_segments, stats.rx_to_host), (2, 3, 0));
-    // What goes back has the tag.
+    // Transmitted frames have the tag.
     let sent = bench.sent();
     let tags: Vec<_> = sent.iter().map(|frame| frame[12..16].to_vec()).collect();
     assert!(tags.contains(&vec![0x81, 0, 0, 5]), "{tags:?}");
 }
 
-// RFC 3168 §6.1: a mark on an IP header comes back as ECE, and data leaves ECN-capable, checksums right.
+// RFC 3168 §6.1: a CE mark is echoed as ECE, and data is sent ECN-capable with correct checksums.
 #[test]
-fn marks_pass_the_engine() {
+fn ce_mark_is_echoed_and_data_is_ect() {
     let mut bench = Bench::new(10);
     let mut agreed = state(80);
     agreed.tcp.constant.ecn_enabled = true;
@@ -723,10 +722,10 @@ fn marks_pass_the_engine() {
     assert!(sent.iter().all(|frame| classify(frame).is_some_and(|tcp| tcp.checksum_is_valid())));
 }
 
-// Without segmentation by the link no frame holds more than the path takes, also after the path has
-// become so narrow that two of its segments would fit into one of the link's (RFC 2923 §2.1).
+// Without segmentation by the link no frame exceeds the path MTU. This also holds if the path MTU is so small that two
+// of its segments fit into one of the link's (RFC 2923 §2.1).
 #[test]
-fn frames_follow_the_path() {
+fn frames_fit_path_mtu() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.poll();
@@ -750,7 +749,7 @@ fn frames_follow_the_path() {
     assert!(!sent.is_empty() && sent.iter().all(|frame| frame.len() - 14 <= 576));
 }
 
-/// A file that the test can read.
+/// File that the test can read.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -764,9 +763,9 @@ impl io::Write for Shared {
     }
 }
 
-// One row for each batch that changes something, and none for one that does not.
+// A trace has one row per batch that changes the state, and none for other batches.
 #[test]
-fn a_trace_has_a_row_for_each_change() {
+fn trace_has_one_row_per_change() {
     let mut bench = Bench::new(8);
     let file = Shared::default();
     bench.engine.start_trace(Box::new(io::BufWriter::new(file.clone()))).unwrap();

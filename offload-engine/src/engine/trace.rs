@@ -1,8 +1,8 @@
-//! A trace of congestion control: one row of CSV when a connection's turn is over and something has
-//! changed since its last row.
+//! Trace of congestion control: one row of CSV after a connection was processed, if its state has changed since its
+//! last row.
 //!
-//! Off unless an output is set, and then without cost but for a test in each turn of a connection. Rows are
-//! written on the engine's thread, into whatever buffer the output has; one that fails is closed and
+//! Disabled unless an output is set. The cost of a disabled trace is one check whenever a connection is processed. Rows
+//! are written on the engine's thread, into any buffer of the output. An output that fails is closed, and the error is
 //! logged.
 
 use core::fmt;
@@ -18,18 +18,18 @@ use crate::{
     time::{Duration, Instant},
 };
 
-/// The first line: names of the columns. Bytes where no unit is named; an empty cell is unknown.
+/// Header line with the names of the columns. Units are bytes where none is named. An empty cell is unknown.
 pub const TRACE_HEADER: &str = "time_us,connection,cwnd,ssthresh,srtt_us,rttvar_us,rto_us,in_flight,\
                                 snd_wnd,rcv_wnd,pacing_rate,delivered,retrans,ca_state";
 
-/// A row: a connection at one moment. Its text is a line of CSV without the line's end.
+/// Row: one connection at one time. Its text is a line of CSV without line terminator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceRow {
-    /// The time, on the node's clock.
+    /// Time, on the node's clock.
     pub time: Instant,
-    /// The connection.
+    /// Flow of the connection.
     pub flow: FlowKey,
-    /// The sample.
+    /// Sample.
     pub sample: TraceSample,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for TraceRow {
             retrans,
             ca_state,
         } = *sample;
-        // Without a congestion window there is none to draw.
+        // An unlimited congestion window has no value to plot.
         let cwnd = Cell((cwnd != u64::MAX).then_some(cwnd));
         let (ssthresh, pacing_rate) = (Cell(ssthresh), Cell(pacing_rate));
         let micros =
@@ -74,7 +74,7 @@ impl fmt::Display for TraceRow {
     }
 }
 
-/// A number, or nothing.
+/// Number, or an empty cell.
 struct Cell<T>(Option<T>);
 
 impl<T: fmt::Display> fmt::Display for Cell<T> {
@@ -83,11 +83,11 @@ impl<T: fmt::Display> fmt::Display for Cell<T> {
     }
 }
 
-/// Where rows go. What is in the buffer at its end is written then.
+/// Output of the rows. Dropping it flushes the buffer.
 pub(super) struct Trace(Option<Box<dyn Write + Send>>);
 
 impl Trace {
-    /// Writes the header.
+    /// Creates a trace and writes the header.
     pub(super) fn new(mut output: Box<dyn Write + Send>) -> io::Result<Self> {
         writeln!(output, "{TRACE_HEADER}")?;
         Ok(Self(Some(output)))
@@ -103,7 +103,7 @@ impl Trace {
         self.end_on_error(flushed);
     }
 
-    /// Closes the output at its first error, so that it is logged once.
+    /// Closes the output at its first error, so that the error is logged once.
     fn end_on_error(&mut self, result: io::Result<()>) {
         if let Err(error) = result {
             tracing::error!(%error, "TCP trace ended by a write error");
@@ -119,7 +119,7 @@ impl Drop for Trace {
 }
 
 impl Engine {
-    /// Writes a row about the connection, if there is a trace and something has changed.
+    /// Writes a row for the connection if there is a trace and the state has changed.
     #[inline]
     pub(super) fn trace(&mut self, now: Instant, slot: usize) {
         if self.trace.is_some() {
@@ -132,9 +132,9 @@ impl Engine {
         let Some(trace) = &mut self.trace else { return };
         let Some(offloaded) = self.connections.slot(slot) else { return };
         let sample = offloaded.tcp.trace_sample();
-        if offloaded.traced.as_deref() != Some(&sample) {
-            match &mut offloaded.traced {
-                Some(traced) => **traced = sample,
+        if offloaded.last_sample.as_deref() != Some(&sample) {
+            match &mut offloaded.last_sample {
+                Some(last) => **last = sample,
                 none => *none = Some(Box::new(sample)),
             }
             trace.write(&TraceRow { time: now, flow: offloaded.flow, sample });

@@ -1,15 +1,15 @@
 //! Transmission of segments and of the host's frames: headers, offloads, and the queue for a full link.
 //!
-//! Limit: [`STALLED_FRAMES_MAX`](super::STALLED_FRAMES_MAX) frames are kept while the link is full.
+//! Limit: [`STALLED_FRAMES_MAX`](super::STALLED_FRAMES_MAX) frames are queued while the link is full.
 
 use std::{format, string::String, vec::Vec};
 
 use super::{
     Engine, Stalled,
-    adapter::Counted,
+    adapter::FrameCount,
     connections::Offloaded,
     loans::SegmentLender,
-    payload::{Payload, Places},
+    payload::{FramePieces, Payload},
 };
 use crate::{
     frame::{HEADER_BYTES_MAX, HeaderTemplate},
@@ -22,7 +22,7 @@ use crate::{
 const _: () = assert!(tcp::SLICES_MAX <= TX_PAYLOAD_SLICES_MAX);
 
 impl Engine {
-    /// Sends what waited for a full link. Returns whether there was anything that could be sent.
+    /// Sends frames queued for a full link. Returns true if any was sent.
     pub(super) fn resend_stalled(&mut self, now: Instant) -> bool {
         let mut busy = false;
         while let Some(Stalled { frame, head_len, offload }) = self.stalled.front() {
@@ -40,8 +40,8 @@ impl Engine {
         busy
     }
 
-    /// Sends a segment of a connection. `reset`: the segment resets an established connection. A GSO packet that is
-    /// larger than the link's limit is cut here: TCP is queried once, and has one record of all of its frames.
+    /// Sends a segment of a connection. `reset` is true if it resets an established connection. A GSO packet that
+    /// exceeds the link's limit is segmented here: TCP is polled once and has one record for all of its frames.
     pub(super) fn transmit_segment(
         &mut self,
         now: Instant,
@@ -68,8 +68,8 @@ impl Engine {
         }
         let is_invalid = offloaded.tcp.is_invalid();
         let frame_payload_max = offloaded.super_segment_max();
-        let Offloaded { tcp, headers, note, spoken, loans, .. } = offloaded;
-        *spoken |= !is_invalid;
+        let Offloaded { tcp, headers, hand_over, sent_since_data, loans, .. } = offloaded;
+        *sent_since_data |= !is_invalid;
         let mut payload = Payload::new(tcp.payload(transmit));
         let mut segment = *transmit;
         let mut left = transmit.payload_len;
@@ -85,20 +85,20 @@ impl Engine {
             let mut header = [0; HEADER_BYTES_MAX];
             let header_len = write_header(headers, &segment, pieces, &mut header);
             let header = &mut header[..header_len];
-            let counted = Counted {
+            let counted = FrameCount {
                 segments: pieces,
                 header_octets: header_len - headers.ip_offset(),
                 payload_octets: segment.payload_len,
             };
             if is_invalid {
-                // CH-INV-2: the RST of an abortive disconnect.
+                // CH-INV-2: the RST of an abortive disconnect is not sent.
                 stats.tx_invalid += 1;
                 statistics.sent(&segment, counted, None);
                 return;
             }
-            let mut places = Places::new();
+            let mut places = FramePieces::new();
             let payload = payload.cut(segment.payload_len, &mut places);
-            let comment = wants_comments.then(|| comment_of(note.take(), &segment)).flatten();
+            let comment = wants_comments.then(|| comment_of(hand_over.take(), &segment)).flatten();
             let offload = if capabilities.tx_checksum {
                 offload_of(headers, &segment, header_len)
             } else {
@@ -108,7 +108,7 @@ impl Engine {
             let lender = SegmentLender { tcp, transmit, loans };
             let (lender, comment) = (Some(&lender as &dyn Lender), comment.as_deref());
             let frame = TxFrame { offload, head: header, payload, lender, comment };
-            // Behind what waits, or it would overtake it.
+            // Queued frames precede this one; sending it directly would reorder them.
             let outcome = match stalled.is_empty() {
                 true => link.transmit(now, &frame),
                 false => TxOutcome::Full,
@@ -121,7 +121,7 @@ impl Engine {
             stats.tx_segments += 1;
             statistics.sent(&segment, counted, Some(outcome));
             if last {
-                Self::note_loan(loans, slot, borrowed);
+                Self::track_loan(loans, slot, borrowed);
                 *unflushed = true;
                 return;
             }
@@ -130,7 +130,7 @@ impl Engine {
         }
     }
 
-    /// Sends a frame of the host stack, or keeps it while the link is full.
+    /// Sends a frame of the host stack, or queues it while the link is full.
     pub(super) fn transmit_or_stall(
         &mut self,
         now: Instant,
@@ -140,7 +140,7 @@ impl Engine {
         comment: Option<&str>,
     ) {
         let frame = TxFrame { offload, head, payload, lender: None, comment };
-        // Behind what waits, as in `transmit_segment`.
+        // Queued frames precede this one, as in `transmit_segment`.
         let full = !self.stalled.is_empty();
         self.unflushed = true;
         if full || self.link.transmit(now, &frame) == TxOutcome::Full {
@@ -164,8 +164,7 @@ fn gather(frame: &TxFrame<'_>) -> Vec<u8> {
     all
 }
 
-/// Flags of one of the frames into which a GSO packet is cut: PSH and FIN are set in the last, CWR in the first
-/// (RFC 3168 §6.1.2).
+/// Flags of one frame of a segmented GSO packet. PSH and FIN are set in the last, CWR in the first (RFC 3168 §6.1.2).
 pub(super) fn flags_of_piece(flags: Flags, first: bool, last: bool) -> Flags {
     let end = if last { Flags::default() } else { Flags::PSH | Flags::FIN };
     let start = if first { Flags::default() } else { Flags::CWR };
@@ -182,7 +181,7 @@ fn offload_of(headers: &HeaderTemplate, transmit: &Transmit, header_len: usize) 
     TxOffload { checksum, segment }
 }
 
-/// Writes the headers of a segment, or of one that the link cuts into `pieces`. Returns their length.
+/// Writes the headers of a segment, or of a GSO packet that the link segments into `pieces`. Returns their length.
 fn write_header(
     headers: &mut HeaderTemplate,
     transmit: &Transmit,
@@ -192,7 +191,7 @@ fn write_header(
     headers.write(header, &transmit.header(), u16::try_from(pieces).unwrap_or(u16::MAX))
 }
 
-/// The comment of a segment in a capture: first after a hand-over, and the list whose bytes it carries.
+/// Capture comment of a segment: the hand-over it follows, and the list whose bytes it carries.
 fn comment_of(hand_over: Option<&str>, transmit: &Transmit) -> Option<String> {
     let again = if transmit.retransmission { ", retransmission" } else { "" };
     match (hand_over, transmit.nbl_context) {

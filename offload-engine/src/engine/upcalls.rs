@@ -11,7 +11,7 @@ use crate::{
     time::Instant,
 };
 
-/// A segment through TCP and up to the client.
+/// Processes a segment in TCP and delivers its data to the client.
 pub(super) fn receive(
     now: Instant,
     offloaded: &mut Offloaded,
@@ -25,17 +25,17 @@ pub(super) fn receive(
     offloaded.tcp.deliver(now, data, received.push, &mut upcalls);
 }
 
-/// Places and indicates buffered data until it is gone or refused (CH §7.4).
+/// Places and indicates buffered data until all is consumed or some is refused (CH §7.4).
 pub(super) fn deliver_backlog(
     now: Instant,
     offloaded: &mut Offloaded,
     client: &mut dyn NodeClient,
 ) {
     let mut upcalls = Upcalls::new(now, offloaded, client);
-    offloaded.tcp.deliver_waiting(now, &mut upcalls);
+    offloaded.tcp.deliver_backlog(now, &mut upcalls);
 }
 
-/// A connection's way to its client while bytes are delivered.
+/// Consumer that delivers a connection's data to its client.
 struct Upcalls<'c> {
     handle: OffloadHandle,
     now: Instant,
@@ -74,15 +74,15 @@ impl Consumer for Upcalls<'_> {
     }
 }
 
-/// Events that were raised to the client.
+/// Outcome of [`raise_events`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Raised {
-    /// None.
-    Nothing,
-    /// At least one.
-    Some,
-    /// The connection is over.
-    End,
+pub(super) enum EventOutcome {
+    /// No event.
+    None,
+    /// At least one event.
+    Raised,
+    /// The connection was closed.
+    Closed,
 }
 
 /// Raises pending events to the client. Common case: none.
@@ -91,20 +91,20 @@ pub(super) fn raise_events(
     now: Instant,
     offloaded: &mut Offloaded,
     client: &mut dyn NodeClient,
-) -> Raised {
+) -> EventOutcome {
     match offloaded.poll_event() {
-        None => Raised::Nothing,
+        None => EventOutcome::None,
         Some(event) => raise(now, offloaded, event, client),
     }
 }
 
-/// `first`, and what comes behind it.
+/// Raises `first` and all further pending events.
 fn raise(
     now: Instant,
     offloaded: &mut Offloaded,
     first: Event,
     client: &mut dyn NodeClient,
-) -> Raised {
+) -> EventOutcome {
     let mut next = Some(first);
     while let Some(event) = next {
         if let Event::Retrieve(reason) = event {
@@ -127,15 +127,15 @@ fn raise(
             Event::Retrieve(reason) => client.event(io, ConnectionEvent::Retrieve(reason)),
             Event::Closed => {
                 client.event(io, ConnectionEvent::Released);
-                return Raised::End;
+                return EventOutcome::Closed;
             }
         }
         next = offloaded.poll_event();
     }
-    Raised::Some
+    EventOutcome::Raised
 }
 
-/// A chain without the data of a disconnect that has completed before (see [`ConnectionState::DISCONNECT_DATA`]).
+/// Removes the data of a disconnect that completed before (see [`ConnectionState::DISCONNECT_DATA`]).
 fn without_disconnect_data(mut chain: NblChain) -> Option<NblChain> {
     if chain.back().is_some_and(|list| list.context == ConnectionState::DISCONNECT_DATA) {
         chain.pop_back();

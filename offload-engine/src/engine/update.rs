@@ -1,8 +1,8 @@
 //! MiniportQueryOffload, MiniportUpdateOffload and MiniportInvalidateOffload (CH §5.2 to §5.4).
 //!
-//! Each node is independent: the failure of one does not affect the others. What concerns a neighbor or a path concerns
-//! every connection behind it; they are found by walking all connections, since these operations are rare and
-//! the links point the other way.
+//! Each node is independent: the failure of one does not affect the others. A change of a neighbor or a path applies to
+//! all its connections. They are found by visiting all connections, since these operations are rare and the links point
+//! in the other direction.
 
 use std::vec::Vec;
 
@@ -17,18 +17,18 @@ use crate::{
     time::Instant,
 };
 
-/// What stands below a neighbor node at update.
+/// Effect of a neighbor node on the paths below it at update.
 #[derive(Clone, Copy)]
-enum Link {
-    /// The paths of linker nodes are to depend on this neighbor.
-    To(TargetContext),
-    /// They cannot: the neighbor is unknown or invalid.
+enum RelinkTarget {
+    /// Linker nodes of paths are linked to this neighbor.
+    Neighbor(TargetContext),
+    /// Linker nodes of paths fail: the neighbor does not exist or is invalid.
     Refused,
-    /// The neighbor node is no linker.
-    No,
+    /// The neighbor node is not a linker.
+    None,
 }
 
-fn answer<C, A, D>(query: &mut Query<C, A, D>, constant: C, cached: A, delegated: D) {
+fn fill_query<C, A, D>(query: &mut Query<C, A, D>, constant: C, cached: A, delegated: D) {
     fn fill<T>(asked: &mut Asked<T>, value: T) {
         if !matches!(asked, Asked::No) {
             *asked = Asked::Answer(value);
@@ -58,7 +58,7 @@ impl Engine {
                         outcome(
                             state
                                 .map(|PathState { constant, cached }| {
-                                    answer(payload, constant, cached, PathDelegated);
+                                    fill_query(payload, constant, cached, PathDelegated);
                                 })
                                 .is_some(),
                         )
@@ -72,7 +72,7 @@ impl Engine {
                     outcome(
                         state
                             .map(|NeighborState { constant, cached, delegated }| {
-                                answer(payload, constant, cached, delegated);
+                                fill_query(payload, constant, cached, delegated);
                             })
                             .is_some(),
                     )
@@ -89,7 +89,7 @@ impl Engine {
         query: &mut Query<TcpConst, TcpCached, TcpQueried>,
         clients: &mut Clients,
     ) -> Option<()> {
-        let slot = self.working(now, context, clients)?;
+        let slot = self.find_working(now, context, clients)?;
         let offloaded = self.connections.slot(slot)?;
         let TcpState { constant, cached, delegated } = offloaded.tcp.tcp_state(now);
         let queried = TcpQueried {
@@ -97,12 +97,12 @@ impl Engine {
             send_backlog_size: offloaded.tcp.send_backlog_size(),
             receive_backlog_size: offloaded.tcp.receive_backlog_size(),
         };
-        answer(query, constant, cached, queried);
+        fill_query(query, constant, cached, queried);
         Some(())
     }
 
-    /// The slot of a connection, unless its hardware has failed, which is found out here (CH §5.6).
-    fn working(
+    /// Returns the slot of a connection. `None` if its hardware has failed, which is detected here (CH §5.6).
+    fn find_working(
         &mut self,
         now: Instant,
         context: TargetContext,
@@ -119,11 +119,11 @@ impl Engine {
     pub(super) fn update(&mut self, now: Instant, mut tree: UpdateTree) {
         for neighbor in &mut tree {
             let (status, link) = match neighbor.payload {
-                UpdateNode::Placeholder => (NdisStatus::SUCCESS, Link::No),
+                UpdateNode::Placeholder => (NdisStatus::SUCCESS, RelinkTarget::None),
                 UpdateNode::Linker(context) if self.objects.neighbor_is_valid(context) => {
-                    (NdisStatus::SUCCESS, Link::To(context))
+                    (NdisStatus::SUCCESS, RelinkTarget::Neighbor(context))
                 }
-                UpdateNode::Linker(_) => (NdisStatus::FAILURE, Link::Refused),
+                UpdateNode::Linker(_) => (NdisStatus::FAILURE, RelinkTarget::Refused),
                 UpdateNode::Cached { context, cached } => {
                     let updated = self.objects.update_neighbor(now, context, cached).is_ok();
                     if updated {
@@ -131,7 +131,7 @@ impl Engine {
                             engine.objects.neighbor_of(path) == Some(context)
                         });
                     }
-                    (outcome(updated), Link::No)
+                    (outcome(updated), RelinkTarget::None)
                 }
             };
             neighbor.status = status;
@@ -156,18 +156,20 @@ impl Engine {
     fn update_path(
         &mut self,
         now: Instant,
-        link: Link,
+        link: RelinkTarget,
         node: &UpdateNode<PathCached>,
     ) -> NdisStatus {
         match (*node, link) {
             (UpdateNode::Placeholder, _) => NdisStatus::SUCCESS,
-            (UpdateNode::Linker(_), Link::Refused) => NdisStatus::FAILURE,
-            (UpdateNode::Linker(path), Link::No) => outcome(self.objects.path(path).is_some()),
-            (UpdateNode::Linker(path), Link::To(neighbor)) => {
+            (UpdateNode::Linker(_), RelinkTarget::Refused) => NdisStatus::FAILURE,
+            (UpdateNode::Linker(path), RelinkTarget::None) => {
+                outcome(self.objects.path(path).is_some())
+            }
+            (UpdateNode::Linker(path), RelinkTarget::Neighbor(neighbor)) => {
                 let relinked = self.objects.relink(path, neighbor).is_ok();
                 if relinked {
                     self.renew(now, |_, other| other == path);
-                    self.judge(now);
+                    self.update_validity(now);
                 }
                 outcome(relinked)
             }
@@ -181,7 +183,7 @@ impl Engine {
         }
     }
 
-    /// `None`: no such connection, or an invalidated one (CH-UPD-3).
+    /// Updates a connection. `None` if it does not exist or is invalid (CH-UPD-3).
     fn update_connection(
         &mut self,
         now: Instant,
@@ -195,7 +197,7 @@ impl Engine {
         Some(())
     }
 
-    /// New headers for the connections on the paths that `concerned` picks.
+    /// Rebuilds the headers of the connections on the paths selected by `concerned`.
     fn renew(&mut self, now: Instant, concerned: impl Fn(&Self, TargetContext) -> bool) {
         let slots = self.slots_where(|path| concerned(self, path));
         for slot in slots {
@@ -203,7 +205,7 @@ impl Engine {
         }
     }
 
-    /// New headers for a connection whose neighbor, path or cached variables have changed.
+    /// Rebuilds the headers of a connection whose neighbor, path or cached variables have changed.
     pub(super) fn renew_headers(&mut self, now: Instant, slot: usize) {
         let Some(offloaded) = self.connections.slot(slot) else { return };
         let joined = self.objects.joined(now, offloaded.path);
@@ -212,7 +214,7 @@ impl Engine {
         }
     }
 
-    /// CH-UPD-5: what the host has learnt of a path concerns every connection on it.
+    /// Applies the host's path MTU to every connection on the path (CH-UPD-5).
     fn set_path_mtu(&mut self, path: TargetContext) {
         let Some(state) = self.objects.path(path) else { return };
         let payload = self.connections.path_mtu_payload(&state);
@@ -253,7 +255,7 @@ impl Engine {
                     tcp.status = match tcp.payload {
                         ObjectNode::Placeholder => NdisStatus::SUCCESS,
                         ObjectNode::Object { context, payload: () } => {
-                            let slot = self.working(now, context, clients);
+                            let slot = self.find_working(now, context, clients);
                             let found = slot.and_then(|slot| self.connections.slot(slot));
                             outcome(found.map(|found| found.invalid = true).is_some())
                         }
@@ -261,12 +263,12 @@ impl Engine {
                 }
             }
         }
-        self.judge(now);
+        self.update_validity(now);
         self.notify_host(ToHost::InvalidateComplete(tree));
     }
 
-    /// Updates in every connection whether the objects that it depends on are valid (CH-INV-2).
-    fn judge(&mut self, now: Instant) {
+    /// Updates in every connection if the objects that it depends on are valid (CH-INV-2).
+    fn update_validity(&mut self, now: Instant) {
         for slot in self.slots_where(|_| true) {
             let Some(offloaded) = self.connections.slot(slot) else { continue };
             let invalid = offloaded.invalid || !self.objects.path_is_valid(offloaded.path);

@@ -1,4 +1,4 @@
-//! From a received frame to a flow and a parsed segment.
+//! Parsing of received frames into a flow and a segment.
 
 use etherparse::{EtherType, IpNumber, Ipv4HeaderSlice, Ipv4Slice, Ipv6HeaderSlice, Ipv6Slice};
 
@@ -8,20 +8,20 @@ use crate::{
     segment::{Ecn, Flags, SackBlock, Segment, SeqNum, Timestamps},
 };
 
-/// Most SACK blocks an option list can hold (RFC 2018 §3: 40 bytes of options).
+/// Maximum number of SACK blocks in an option list (RFC 2018 §3: 40 bytes of options).
 pub const SACK_BLOCKS_MAX: usize = 4;
 
 /// Bytes of a TCP header without options.
 const TCP_HEADER_MIN: usize = 20;
 
-/// A TCP segment in a frame that the target may process.
+/// TCP segment in a frame that the target may process.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpFrame<'a> {
-    /// Its flow, as seen from this node: local is the destination.
+    /// Flow as seen from this node: the local address is the destination.
     pub flow: FlowKey,
-    /// The ECN bits of the IP header.
+    /// ECN bits of the IP header.
     pub ecn: Ecn,
-    /// Its VLAN tag.
+    /// VLAN tag.
     pub vlan: Vlan,
     tcp: TcpView<'a>,
     pseudo_sum: u64,
@@ -39,31 +39,31 @@ impl core::fmt::Debug for TcpView<'_> {
     }
 }
 
-/// The 802.1Q tag of a frame.
+/// 802.1Q tag of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Vlan {
-    /// None.
+    /// No tag.
     Untagged,
-    /// A tag with this VLAN id, 0..=4095; 0 is a tag for its priority alone.
+    /// Tag with this VLAN id, 0..=4095. Id 0 is a priority tag.
     Tagged(u16),
 }
 
 impl Vlan {
-    /// Whether a frame so tagged may belong to a neighbor with `vlan_id` (CH §9.4): 0 means no filtering,
-    /// else exactly that tag.
+    /// True if a frame with this tag may belong to a neighbor with `vlan_id` (CH §9.4). Id 0 disables the filter; any
+    /// other requires exactly that tag.
     pub fn is_accepted_by(self, vlan_id: u16) -> bool {
         vlan_id == 0 || self == Self::Tagged(vlan_id)
     }
 }
 
-/// What follows the Ethernet header and at most one VLAN tag.
+/// Packet after the Ethernet header and at most one VLAN tag.
 pub(super) struct Network<'a> {
     pub(super) vlan: Vlan,
     pub(super) ether_type: EtherType,
     pub(super) packet: &'a [u8],
 }
 
-/// Looks through Ethernet and 802.1Q. What is behind a second tag is the host's.
+/// Parses the Ethernet and 802.1Q headers. Frames with a second tag are passed to the host.
 pub(super) fn network(frame: &[u8]) -> Option<Network<'_>> {
     let (addresses_and_type, packet) = frame.split_first_chunk::<14>()?;
     let [.., type0, type1] = *addresses_and_type;
@@ -79,7 +79,7 @@ pub(super) fn network(frame: &[u8]) -> Option<Network<'_>> {
     })
 }
 
-/// Finds TCP over plain IP in a frame. `None`: the frame is the host's (CH §9.1).
+/// Finds TCP over plain IP in a frame. `None` if the frame is for the host (CH §9.1).
 pub fn classify(frame: &[u8]) -> Option<TcpFrame<'_>> {
     let Network { vlan, ether_type, packet } = network(frame)?;
     match ether_type {
@@ -89,23 +89,23 @@ pub fn classify(frame: &[u8]) -> Option<TcpFrame<'_>> {
     }
 }
 
-/// Why [`parse`] finds no TCP segment.
+/// Reason why [`parse`] finds no TCP segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoSegment {
-    /// A fragment of an IP packet.
+    /// Fragment of an IP packet.
     Fragment,
-    /// The IPv4 header's checksum is wrong, or the IPv6 packet claims to be a jumbogram (RFC 2675), which no Ethernet
-    /// frame holds.
+    /// The IPv4 header checksum is wrong, or the IPv6 packet claims to be a jumbogram (RFC 2675), which does not fit
+    /// into an Ethernet frame.
     BadHeader,
-    /// Anything else, a malformed TCP header among it.
+    /// Any other reason, including a malformed TCP header.
     Other,
 }
 
-/// Finds TCP in a frame as a host does: IPv4 options and IPv6 extension headers are stepped over (RFC 9293 MUST-50).
-/// Slower than [`classify`].
+/// Finds TCP in a frame as a host does: IPv4 options and IPv6 extension headers are skipped (RFC 9293 MUST-50). Slower
+/// than [`classify`].
 ///
 /// # Errors
-/// [`NoSegment`]: no TCP, or not all of it.
+/// [`NoSegment`]: no complete TCP segment.
 pub fn parse(frame: &[u8]) -> Result<TcpFrame<'_>, NoSegment> {
     let Network { vlan, ether_type, packet } = network(frame).ok_or(NoSegment::Other)?;
     let (payload, ecn, addresses, has_good_header) = match ether_type {
@@ -121,7 +121,7 @@ pub fn parse(frame: &[u8]) -> Result<TcpFrame<'_>, NoSegment> {
             let header = ip.header();
             let addresses =
                 Addresses::v6(header.destination(), header.source()).ok_or(NoSegment::Other)?;
-            // A jumbogram's slice would go on to the frame's end.
+            // The slice of a jumbogram would extend to the end of the frame.
             let has_length = header.payload_length() != 0;
             (ip.payload().clone(), header.ecn(), addresses, has_length)
         }
@@ -136,13 +136,14 @@ pub fn parse(frame: &[u8]) -> Result<TcpFrame<'_>, NoSegment> {
     if !has_good_header {
         return Err(NoSegment::BadHeader);
     }
-    // That an IPv4 address is mapped adds 0xffff, which is 0 to a checksum.
+    // The prefix of a mapped IPv4 address adds 0xffff, which is 0 in one's complement.
     let pseudo = checksum::add(checksum::add(0, &addresses.remote), &addresses.local);
     finish(payload.payload, addresses, Ecn::from_bits(ecn.value()), vlan, pseudo)
         .ok_or(NoSegment::Other)
 }
 
-/// The flow of a TCP segment that came in fragments, from the first of them: no other has ports. `None`: anything else.
+/// Returns the flow of a fragmented TCP segment from its first fragment. Other fragments have no ports. `None` for any
+/// other frame.
 pub fn classify_fragment(frame: &[u8]) -> Option<FlowKey> {
     /// Bytes of an IPv6 fragment header (RFC 8200 §4.5).
     const FRAGMENT_HEADER: usize = 8;
@@ -179,11 +180,11 @@ pub fn classify_fragment(frame: &[u8]) -> Option<FlowKey> {
     })
 }
 
-/// Every frame comes through here, so the fields are read where they lie; a test compares with `etherparse`.
+/// Called for every frame, so the fields are read in place. A test compares the result with `etherparse`.
 fn classify_ipv4(packet: &[u8], vlan: Vlan) -> Option<TcpFrame<'_>> {
-    /// Version 4, five words: no options.
+    /// Version 4 and a header of five words, without options.
     const VERSION_AND_LENGTH: u8 = 0x45;
-    /// More fragments, and the offset.
+    /// More-fragments flag and fragment offset.
     const FRAGMENT: u16 = 0x3fff;
     let header = packet.first_chunk::<20>()?;
     let [version, tos, len0, len1, _, _, fragment0, fragment1, _, protocol, _, _, rest @ ..] =
@@ -196,7 +197,7 @@ fn classify_ipv4(packet: &[u8], vlan: Vlan) -> Option<TcpFrame<'_>> {
     if checksum::fold(checksum::add_header(0, header)) != 0xffff {
         return None;
     }
-    // What lies behind total_len is Ethernet padding.
+    // Bytes after total_len are Ethernet padding.
     let total_len = usize::from(u16::from_be_bytes([len0, len1]));
     let tcp_bytes = packet.get(header.len()..total_len)?;
     let pseudo = checksum::add_header(0, &rest);
@@ -224,8 +225,8 @@ struct Addresses {
 }
 
 impl Addresses {
-    /// Those of an IPv6 packet. `None`: one has an IPv4 address in it, which no packet on the wire may have (RFC 4291
-    /// §2.5.5.2): it would name an IPv4 connection.
+    /// Addresses of an IPv6 packet. `None` if one is IPv4-mapped. A mapped address is not allowed on the wire (RFC 4291
+    /// §2.5.5.2), and would match an IPv4 connection.
     fn v6(local: [u8; 16], remote: [u8; 16]) -> Option<Self> {
         (!is_mapped(&local) && !is_mapped(&remote)).then_some(Self { local, remote })
     }
@@ -256,44 +257,44 @@ fn finish(
 }
 
 impl<'a> TcpFrame<'a> {
-    /// Whether the TCP checksum is right.
+    /// True if the TCP checksum is correct.
     pub fn checksum_is_valid(&self) -> bool {
         checksum::fold(checksum::add(self.pseudo_sum, self.tcp.bytes)) == 0xffff
     }
 
-    /// Whether it came over IPv6.
+    /// True if the segment was received over IPv6.
     pub fn is_ipv6(&self) -> bool {
         self.flow.is_ipv6()
     }
 
-    /// Octets of the IP header, which has no options, and of the TCP header; and of the payload.
+    /// Octets of the IP header (without options) and the TCP header, and octets of the payload.
     pub fn octets(&self) -> (usize, usize) {
         let ip = if self.is_ipv6() { 40 } else { 20 };
         (ip + self.tcp.header_len, self.tcp.bytes.len() - self.tcp.header_len)
     }
 
-    /// The TCP header, options included.
+    /// Returns the TCP header, including options.
     pub fn header(&self) -> &'a [u8] {
         &self.tcp.bytes[..self.tcp.header_len]
     }
 
-    /// The options of the TCP header.
+    /// Returns the options of the TCP header.
     pub fn options(&self) -> TcpOptions<'a> {
         TcpOptions::new(&self.header()[TCP_HEADER_MIN..])
     }
 
-    /// The payload.
+    /// Returns the payload.
     pub fn payload(&self) -> &'a [u8] {
         &self.tcp.bytes[self.tcp.header_len..]
     }
 
-    /// The source of the segment.
+    /// Returns the source of the segment.
     #[cfg(test)]
     pub(crate) fn remote(&self) -> core::net::SocketAddr {
         self.flow.remote()
     }
 
-    /// The segment. `sack` is where its SACK blocks are put.
+    /// Returns the segment. Its SACK blocks are written to `sack`.
     #[inline]
     pub fn segment<'s>(
         &self,
@@ -330,7 +331,7 @@ struct Options {
 impl Options {
     #[inline]
     fn parse(bytes: &[u8], sack: &mut [SackBlock; SACK_BLOCKS_MAX]) -> Self {
-        // Nearly every segment has exactly this: NOP, NOP, timestamps (RFC 7323 appendix A).
+        // Nearly every segment has exactly these options: NOP, NOP, timestamps (RFC 7323 appendix A).
         if let [1, 1, 8, 10, v0, v1, v2, v3, e0, e1, e2, e3] = *bytes {
             let timestamps = Timestamps {
                 value: u32::from_be_bytes([v0, v1, v2, v3]),
@@ -341,7 +342,7 @@ impl Options {
         Self::parse_any(bytes, sack)
     }
 
-    /// Options up to the first of illegal length (RFC 9293 MUST-7).
+    /// Parses options up to the first one of illegal length (RFC 9293 MUST-7).
     fn parse_any(bytes: &[u8], sack: &mut [SackBlock; SACK_BLOCKS_MAX]) -> Self {
         let mut options = Self { timestamps: None, sack_count: 0 };
         for option in TcpOptions::new(bytes).map_while(Result::ok) {

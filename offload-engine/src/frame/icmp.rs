@@ -1,8 +1,8 @@
-//! ICMP errors about segments of ours (RFC 792, RFC 1191 §4, RFC 4443 §3).
+//! ICMP errors about segments sent by this node (RFC 792, RFC 1191 §4, RFC 4443 §3).
 //!
-//! Only errors, only with a right checksum, and only those that quote enough of a TCP segment to find
-//! its flow and its sequence number. Source quench is no error any more (RFC 9293 MUST-55, RFC 6633),
-//! redirects are the host's. Whether the quoted segment is in flight is TCP's to judge.
+//! Only errors with a correct checksum are parsed, and only if they quote enough of a TCP segment for its flow and its
+//! sequence number. Source quench is ignored (RFC 9293 MUST-55, RFC 6633). Redirects are processed by the host. TCP
+//! determines if the quoted segment is in flight.
 
 use etherparse::{EtherType, IpNumber, Ipv4HeaderSlice, Ipv6HeaderSlice};
 
@@ -18,21 +18,21 @@ use crate::{
 
 /// Bytes of an ICMP header before the quoted packet.
 const ICMP_HEADER_BYTES: usize = 8;
-/// Bytes of a quoted TCP header: ports and sequence number, what every router sends (RFC 792).
+/// Bytes of a quoted TCP header that every router sends: ports and sequence number (RFC 792).
 const QUOTED_TCP_BYTES: usize = 8;
 
-/// An ICMP error in a frame.
+/// ICMP error in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IcmpError {
-    /// The flow of the quoted segment; local is its source.
+    /// Flow of the quoted segment. The local address is its source.
     pub flow: FlowKey,
-    /// The tag that the frame came with.
+    /// VLAN tag of the frame.
     pub vlan: Vlan,
-    /// Its kind.
+    /// Kind of the error and sequence number quoted.
     pub error: PathError,
 }
 
-/// Finds an ICMP error about a TCP segment in a frame. `None`: anything else.
+/// Finds an ICMP error about a TCP segment in a frame. `None` for any other frame.
 pub fn classify_icmp(frame: &[u8]) -> Option<IcmpError> {
     let Network { vlan, ether_type, packet } = network(frame)?;
     let (flow, error) = match ether_type {
@@ -43,7 +43,7 @@ pub fn classify_icmp(frame: &[u8]) -> Option<IcmpError> {
     Some(IcmpError { flow, vlan, error })
 }
 
-/// An ICMP message: type, code, the four bytes before the quoted packet, and that packet.
+/// ICMP message: type, code, the four bytes before the quoted packet, and that packet.
 struct Message<'a> {
     kind: (u8, u8),
     rest: u32,
@@ -78,7 +78,7 @@ fn ipv4(packet: &[u8]) -> Option<(FlowKey, PathError)> {
         (3, 2) => PathErrorKind::Soft(SoftError::ProtocolUnreachable),
         (3, 3) => PathErrorKind::Soft(SoftError::PortUnreachable),
         (3, 4) => PathErrorKind::TooBig {
-            // RFC 1191 §4: the low half; the high one is unused.
+            // RFC 1191 §4: the low half; the high half is unused.
             next_hop_mtu: rest & 0xffff,
             packet_len: quote.total_len().into(),
         },
@@ -106,7 +106,7 @@ fn ipv6(packet: &[u8]) -> Option<(FlowKey, PathError)> {
     }
     let Message { kind, rest, quoted } = Message::parse(bytes)?;
     let quote = Ipv6HeaderSlice::from_slice(quoted).ok()?;
-    // What we send has no extension headers.
+    // Sent packets have no extension headers.
     if quote.next_header() != IpNumber::TCP {
         return None;
     }
@@ -116,7 +116,7 @@ fn ipv6(packet: &[u8]) -> Option<(FlowKey, PathError)> {
         (1, 4) => PathErrorKind::Soft(SoftError::PortUnreachable),
         (1, _) => PathErrorKind::Soft(SoftError::HostUnreachable),
         (2, _) => PathErrorKind::TooBig {
-            // Only IPv4 routers may leave the MTU out: 0 is below every floor.
+            // Only IPv4 routers may omit the MTU, which is 0 then. Here 0 becomes 1, which is below every minimum.
             next_hop_mtu: rest.max(1),
             packet_len: u32::from(quote.payload_length()) + quote.slice().len() as u32,
         },

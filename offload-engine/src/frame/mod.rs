@@ -1,11 +1,11 @@
-//! Ethernet, IP and TCP headers: which flow a frame belongs to, and headers for what we send.
+//! Ethernet, IP and TCP headers: flow of a received frame, and headers of sent frames.
 //!
-//! [`classify`] is the switch between the two stacks: it finds TCP over plain IPv4 or IPv6 and leaves
-//! everything else to the host (CH §9.1): ARP, ICMP, fragments, IPv4 options, IPv6 extension headers,
-//! stacked VLAN tags, and whatever is malformed. [`parse`] is the host's: it steps over options and extension headers.
-//! [`classify_icmp`] reads of the host's frames those that concern a segment of ours, and [`classify_fragment`] those
-//! that are part of one. [`HeaderTemplate`] holds the headers of one connection ready to be patched, so that a segment
-//! costs a copy of some 70 bytes and a few stores.
+//! [`classify`] demultiplexes between the two stacks: it finds TCP over plain IPv4 or IPv6. All other frames are for
+//! the host (CH §9.1): ARP, ICMP, fragments, IPv4 options, IPv6 extension headers, stacked VLAN tags, and malformed
+//! frames. The host uses [`parse`], which skips options and extension headers. [`classify_icmp`] finds the host's
+//! frames that report an error about a sent segment, and [`classify_fragment`] those that are fragments of one.
+//! [`HeaderTemplate`] stores the prepared headers of one connection, so that a segment costs a copy of about 70 bytes
+//! and a few stores.
 
 mod classify;
 mod icmp;
@@ -22,7 +22,7 @@ pub use self::{
 };
 pub use crate::segment::SegmentHeader;
 
-/// The two ends of a TCP connection as seen from this node. IPv4 addresses are held v4-mapped.
+/// Addresses and ports of a TCP connection as seen from this node. IPv4 addresses are stored v4-mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FlowKey {
     local_address: [u8; 16],
@@ -36,7 +36,7 @@ const fn mapped(address: [u8; 4]) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
 }
 
-/// Whether an IPv4 address is mapped to this (RFC 4291 §2.5.5.2).
+/// True for an IPv4-mapped address (RFC 4291 §2.5.5.2).
 fn is_mapped(address: &[u8; 16]) -> bool {
     address[..12] == mapped([0; 4])[..12]
 }
@@ -54,7 +54,7 @@ fn address(octets: [u8; 16]) -> IpAddr {
 }
 
 impl FlowKey {
-    /// The flow between two addresses of one family.
+    /// Creates the flow between two addresses of one family.
     pub fn new(local: SocketAddr, remote: SocketAddr) -> Self {
         Self {
             local_address: octets(local.ip()),
@@ -64,17 +64,17 @@ impl FlowKey {
         }
     }
 
-    /// Our end.
+    /// Returns the local address and port.
     pub fn local(&self) -> SocketAddr {
         SocketAddr::new(address(self.local_address), self.local_port)
     }
 
-    /// Whether its addresses are IPv6's.
+    /// True if the addresses are IPv6.
     pub fn is_ipv6(&self) -> bool {
         !is_mapped(&self.local_address)
     }
 
-    /// The same connection as its other end sees it.
+    /// Returns the flow as seen from the peer.
     #[must_use]
     pub const fn reversed(&self) -> Self {
         Self {
@@ -85,7 +85,7 @@ impl FlowKey {
         }
     }
 
-    /// The peer's end.
+    /// Returns the remote address and port.
     pub fn remote(&self) -> SocketAddr {
         SocketAddr::new(address(self.remote_address), self.remote_port)
     }

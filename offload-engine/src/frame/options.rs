@@ -1,11 +1,11 @@
-//! TCP options, one after the other (RFC 9293 §3.1).
+//! TCP options (RFC 9293 §3.1).
 //!
-//! Unknown options are given as such and stepped over (MUST-6); an illegal length ends the walk
-//! (MUST-7). etherparse's iterator ends at the first unknown one, which a peer's SYN may well carry.
+//! Unknown options are returned as such and skipped (MUST-6). An illegal length ends the iteration (MUST-7). The
+//! iterator of etherparse is not used, because it ends at the first unknown option, which a SYN may contain.
 
 use crate::segment::{SackBlock, SeqNum, Timestamps};
 
-/// An option with a meaning, or its kind.
+/// Parsed option, or the kind of an unknown one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TcpOption<'a> {
     /// Maximum segment size.
@@ -18,16 +18,16 @@ pub enum TcpOption<'a> {
     Sack(SackBlocks<'a>),
     /// Timestamps.
     Timestamps(Timestamps),
-    /// Any other kind, or a known one of unknown length.
+    /// Any other kind, or a known kind of unexpected length.
     Unknown(u8),
 }
 
-/// The blocks of a SACK option, 1 to 4.
+/// Blocks of a SACK option, 1 to 4.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SackBlocks<'a>(&'a [u8]);
 
 impl SackBlocks<'_> {
-    /// The blocks, in the option's order.
+    /// Iterates over the blocks in the order of the option.
     pub fn iter(&self) -> impl Iterator<Item = SackBlock> {
         self.0.chunks_exact(8).map(|block| SackBlock {
             start: SeqNum(word([block[0], block[1], block[2], block[3]])),
@@ -36,20 +36,20 @@ impl SackBlocks<'_> {
     }
 }
 
-/// An option whose length is illegal: below 2, or beyond the header.
+/// Error: option length below 2, or beyond the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("TCP: option {kind} of illegal length")]
 pub struct IllegalLength {
-    /// The option's kind.
+    /// Kind of the option.
     pub kind: u8,
 }
 
-/// Walks the option bytes of a TCP header. Padding is left out; after an error nothing follows.
+/// Iterator over the option bytes of a TCP header. Padding is skipped. An error ends the iteration.
 #[derive(Clone, Debug)]
 pub struct TcpOptions<'a>(&'a [u8]);
 
 impl<'a> TcpOptions<'a> {
-    /// The options in `bytes`: what stands between the 20th byte of the header and its data offset.
+    /// Creates an iterator over `bytes`: the header from its 20th byte to the data offset.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }

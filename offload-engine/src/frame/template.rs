@@ -1,4 +1,4 @@
-//! The headers of one connection, built once and patched per segment.
+//! Headers of one connection, built once and patched per segment.
 
 use core::net::IpAddr;
 
@@ -13,12 +13,12 @@ const ETHERNET_BYTES: usize = 14;
 const VLAN_BYTES: usize = 4;
 const TCP_BYTES: usize = 20;
 const TCP_OPTION_BYTES_MAX: usize = 40;
-/// The bits of a TOS or traffic class that are the host's: DSCP (RFC 2474). The other two are ECN's.
+/// Bits of a TOS or traffic class set by the host: DSCP (RFC 2474). The other two are ECN bits.
 const DSCP_MASK: u8 = 0xfc;
 /// First IPv4 identification of the target (CH §6.4).
 const IP_ID_FIRST: u16 = 0x8000;
 
-/// Room for the largest header block: Ethernet, VLAN tag, IPv6, TCP with all options.
+/// Bytes of the largest header block: Ethernet, VLAN tag, IPv6, TCP with all options.
 pub const HEADER_BYTES_MAX: usize =
     ETHERNET_BYTES + VLAN_BYTES + 40 + TCP_BYTES + TCP_OPTION_BYTES_MAX;
 
@@ -29,16 +29,16 @@ pub struct HeaderTemplate {
     ip_at: usize,
     tcp_at: usize,
     ipv6: bool,
-    /// Sum of the IPv4 header with length, id and checksum zero.
+    /// Sum of the IPv4 header with zero length, id and checksum.
     ip_sum: u64,
-    /// Sum of addresses and protocol; the TCP length is added per segment.
+    /// Sum of addresses and protocol. The TCP length is added per segment.
     pseudo_sum: u64,
     /// IPv4 identification of the next datagram, in the target's half 0x8000..=0xffff (CH §6.4).
     ip_id: u16,
 }
 
 impl HeaderTemplate {
-    /// Headers for a connection. `interface_mac` is used when the neighbor's source address is zero.
+    /// Creates the headers of a connection. `interface_mac` is used if the neighbor's source address is zero.
     pub fn new(
         neighbor: &NeighborState,
         path: &PathState,
@@ -112,22 +112,22 @@ impl HeaderTemplate {
         self.bytes[at - 2..at].copy_from_slice(&ether_type.to_be_bytes());
     }
 
-    /// Whether the connection runs over IPv6.
+    /// True if the connection runs over IPv6.
     pub const fn is_ipv6(&self) -> bool {
         self.ipv6
     }
 
-    /// Bytes in front of the IP header.
+    /// Bytes before the IP header.
     pub const fn ip_offset(&self) -> usize {
         self.ip_at
     }
 
-    /// Bytes in front of the TCP header.
+    /// Bytes before the TCP header.
     pub const fn tcp_offset(&self) -> usize {
         self.tcp_at
     }
 
-    /// Headers for new values of what the connection depends on. IPv4 identifications go on.
+    /// Rebuilds the headers after changes of the objects that the connection depends on. IPv4 identifications continue.
     pub fn renew(
         &mut self,
         neighbor: &NeighborState,
@@ -138,10 +138,9 @@ impl HeaderTemplate {
         *self = Self { ip_id: self.ip_id, ..Self::new(neighbor, path, tcp, interface_mac) };
     }
 
-    /// Writes the headers of one segment into `out` and returns their length. The checksum field
-    /// holds the pseudo-header sum, not inverted: what a link finishes ([`HeaderTemplate::finish_checksum`]
-    /// does it in software). `pieces`: how many datagrams the link will cut it into; that many IPv4
-    /// ids are used up.
+    /// Writes the headers of one segment into `out` and returns their length. The checksum field holds the
+    /// pseudo-header sum, not inverted. The link completes it, or [`HeaderTemplate::finish_checksum`] in software.
+    /// `pieces` is the number of datagrams into which the link segments it. It uses as many IPv4 ids.
     pub fn write(
         &mut self,
         out: &mut [u8; HEADER_BYTES_MAX],
@@ -150,7 +149,7 @@ impl HeaderTemplate {
     ) -> usize {
         let SegmentHeader { seq, ack, flags, window, timestamps, sack, payload_len, ecn } =
             *segment;
-        // All of it, though what lies behind the TCP header is nothing: a copy of known length is a few moves.
+        // Copies the bytes after the TCP header too: a copy of constant length takes a few moves.
         *out = self.bytes;
         let options_len = write_options(&mut out[self.tcp_at + TCP_BYTES..], timestamps, sack);
         let tcp_header_len = TCP_BYTES + options_len;
@@ -177,7 +176,7 @@ impl HeaderTemplate {
     ) {
         let at = self.ip_at;
         if self.ipv6 {
-            // The traffic class lies across the first two bytes.
+            // The traffic class spans the first two bytes.
             out[at + 1] |= ecn.bits() << 4;
             out[at + 4..at + 6].copy_from_slice(&(tcp_len as u16).to_be_bytes());
             return;
@@ -191,9 +190,8 @@ impl HeaderTemplate {
         out[at + 10..at + 12].copy_from_slice(&checksum::finish(sum).to_be_bytes());
     }
 
-    /// The first of `count` identifications that follow each other: the link counts up from it and wraps
-    /// at 16 bits, into the host's half, unless there is room. Atomic datagrams may reuse ids at once (RFC 6864
-    /// §4.1).
+    /// Returns the first of `count` consecutive identifications. The link increments it per datagram and wraps at 16
+    /// bits, into the host's half, unless the range fits. Atomic datagrams may reuse ids at once (RFC 6864 §4.1).
     const fn take_ids(&mut self, count: u16) -> u16 {
         let first = match self.ip_id.checked_add(count - 1) {
             Some(_) => self.ip_id,
@@ -206,7 +204,7 @@ impl HeaderTemplate {
         first
     }
 
-    /// Finishes the checksum that [`HeaderTemplate::write`] began, over TCP header and payload.
+    /// Completes the checksum that [`HeaderTemplate::write`] started, over TCP header and payload.
     pub fn finish_checksum<'p>(&self, header: &mut [u8], payload: impl Iterator<Item = Piece<'p>>) {
         let tcp = &mut header[self.tcp_at..];
         let mut sum = checksum::add(0, tcp);
@@ -218,7 +216,7 @@ impl HeaderTemplate {
     }
 }
 
-/// NOP NOP TS, then NOP NOP SACK: aligned as Linux' fast path wants it (RFC 7323 appendix A).
+/// Writes NOP NOP TS, then NOP NOP SACK, aligned for the fast path of Linux (RFC 7323 appendix A).
 fn write_options(out: &mut [u8], timestamps: Option<Timestamps>, sack: &[SackBlock]) -> usize {
     let mut at = 0;
     if let Some(Timestamps { value, echo }) = timestamps {

@@ -56,7 +56,7 @@ fn make_template(source: &str, destination: &str, vlan_id: u16, tcp: &TcpState) 
 fn build(template: &mut HeaderTemplate, segment: &SegmentHeader<'_>, payload: &[u8]) -> Vec<u8> {
     let mut header = [0; HEADER_BYTES_MAX];
     let length = template.write(&mut header, segment, 1);
-    // Split at odd places: gathered payload has odd pieces, private and shared.
+    // Split at odd offsets: the pieces have odd lengths, and are private and shared.
     let (left, right) = Piece::Private(payload).split_at(payload.len() / 3);
     let shared = SharedSpan::allocate(payload.len().max(1), 1).unwrap();
     shared.write(0, payload);
@@ -67,7 +67,7 @@ fn build(template: &mut HeaderTemplate, segment: &SegmentHeader<'_>, payload: &[
     [&header[..length], payload].concat()
 }
 
-/// What two readers of a frame have to agree on: the flow, the ECN bits, SEG.SEQ and the payload.
+/// Fields compared between two parsers of a frame: flow, ECN bits, SEG.SEQ and payload.
 type Reading = (FlowKey, Ecn, SeqNum, Vec<u8>);
 
 fn by_classify(frame: &[u8]) -> Option<Reading> {
@@ -78,11 +78,11 @@ fn by_classify(frame: &[u8]) -> Option<Reading> {
     Some((tcp.flow, tcp.ecn, segment.seq, segment.payload.to_vec()))
 }
 
-/// What `classify` should read, by `etherparse`.
+/// Expected result of `classify`, parsed by `etherparse`.
 fn by_etherparse(frame: &[u8]) -> Option<Reading> {
     let sliced = SlicedPacket::from_ethernet(frame).ok()?;
     let TransportSlice::Tcp(tcp) = sliced.transport.as_ref()? else { return None };
-    // One customer tag (802.1Q) is looked through. etherparse does so with service tags, 0x88a8 and 0x9100, too.
+    // One customer tag (802.1Q) is parsed. etherparse also parses service tags, 0x88a8 and 0x9100.
     let tagged = frame[12..14] == [0x81, 0];
     if sliced.link_exts.len() != usize::from(tagged) {
         return None;
@@ -98,7 +98,7 @@ fn by_etherparse(frame: &[u8]) -> Option<Reading> {
         }
         NetSlice::Ipv6(ip) => {
             let header = ip.header();
-            // RFC 8200 §3, RFC 2675: a length of 0 is a jumbogram's, which etherparse reads to the frame's end.
+            // RFC 8200 §3, RFC 2675: a length of 0 denotes a jumbogram, which etherparse reads to the end of the frame.
             if header.next_header() != etherparse::IpNumber::TCP || header.payload_length() == 0 {
                 return None;
             }
@@ -112,10 +112,10 @@ fn by_etherparse(frame: &[u8]) -> Option<Reading> {
 }
 
 proptest! {
-    // RFC 791, RFC 8200, RFC 9293 §3.1: whatever is damaged in the headers, what is read of a frame is what
-    // etherparse reads of it.
+    // RFC 791, RFC 8200, RFC 9293 §3.1: `classify` reads the same fields as etherparse, whatever is damaged in the
+    // headers.
     #[test]
-    fn frames_are_read_as_etherparse_reads_them(
+    fn classify_agrees_with_etherparse(
         ipv6 in any::<bool>(),
         vlan_id in prop_oneof![Just(0_u16), Just(7)],
         seq in any::<u32>(),
@@ -152,7 +152,7 @@ proptest! {
 }
 
 proptest! {
-    // What we write, etherparse reads back with good checksums, and classify() finds.
+    // Headers written here are parsed by etherparse with correct checksums, and by classify().
     #[test]
     fn headers_agree_with_etherparse(
         ipv6 in any::<bool>(),
@@ -192,7 +192,7 @@ proptest! {
         prop_assert_eq!(tcp.payload(), &payload[..]);
         prop_assert!(tcp.ack() && tcp.psh() && !tcp.syn());
 
-        // Seen from the other node.
+        // Parsed by the peer.
         let found = classify(&frame).unwrap();
         prop_assert!(found.checksum_is_valid());
         prop_assert_eq!(found.remote().port(), 40_000);
@@ -206,9 +206,9 @@ proptest! {
         prop_assert_eq!(parsed.payload, &payload[..]);
     }
 
-    // A peer's frame never panics, and a flipped bit never passes as valid TCP.
+    // A frame of the peer never causes a panic, and a flipped bit never passes as valid TCP.
     #[test]
-    fn any_bytes_are_survived(frame in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_do_not_panic(frame in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = parse(&frame);
         if let Some(found) = classify(&frame) {
             let mut sack = NO_SACK;
@@ -217,7 +217,7 @@ proptest! {
     }
 
     #[test]
-    fn flipped_bits_are_found(at in 14_usize..120, bit in 0_u8..8) {
+    fn flipped_bits_are_detected(at in 14_usize..120, bit in 0_u8..8) {
         let mut template = template("10.0.0.1", "10.0.0.2", 0);
         let payload = vec![0x5a; 200];
         let segment = SegmentHeader {
@@ -236,9 +236,9 @@ proptest! {
     }
 }
 
-// CH §9.1: fragments, IPv4 options and everything that is not TCP go to the host.
+// CH §9.1: fragments, IPv4 options and other protocols than TCP are for the host.
 #[test]
-fn the_rest_is_the_hosts() {
+fn frames_other_than_plain_tcp_are_for_host() {
     let builder = PacketBuilder::ethernet2([2; 6], [3; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
     let mut tcp = Vec::new();
     builder.tcp(1, 2, 3, 4).write(&mut tcp, b"abc").unwrap();
@@ -262,7 +262,7 @@ fn the_rest_is_the_hosts() {
     }
 }
 
-// Ethernet padding behind a short IP packet is not payload.
+// Ethernet padding after a short IP packet is not payload.
 #[test]
 fn padding_is_not_payload() {
     let mut frame = Vec::new();
@@ -277,9 +277,9 @@ fn padding_is_not_payload() {
     assert!(found.segment(0, &mut NO_SACK.clone()).payload.is_empty());
 }
 
-// MUST-6: an unknown option is stepped over; MUST-7: an illegal length is survived.
+// MUST-6: an unknown option is skipped. MUST-7: an illegal length is handled without error.
 #[test]
-fn unknown_and_illegal_options() {
+fn unknown_option_is_skipped_and_illegal_length_ends_options() {
     for (options, expected) in [
         (&[253, 4, 0, 0, 8, 10, 0, 0, 0, 7, 0, 0, 0, 9, 0, 0][..], Some((7, 9))),
         (&[8, 10, 0, 0, 0, 7, 0, 0, 0, 9, 253, 2][..], Some((7, 9))),
@@ -301,9 +301,9 @@ fn unknown_and_illegal_options() {
     }
 }
 
-// CH §6.4: DF set, ids from the upper half, also when they wrap; CH §9.4: tag with CFI 0.
+// CH §6.4: DF is set and ids are in the upper half, also after wrapping. CH §9.4: the tag has CFI 0.
 #[test]
-fn ip_identification_and_vlan() {
+fn ip_identification_stays_in_target_half() {
     let mut template = template("10.0.0.1", "10.0.0.2", 0x123);
     let segment = SegmentHeader {
         seq: SeqNum(1),
@@ -329,7 +329,7 @@ fn ip_identification_and_vlan() {
 
 // With timestamps only three SACK blocks fit.
 #[test]
-fn sack_blocks_are_cut_to_the_room() {
+fn sack_blocks_are_limited_by_option_space() {
     let mut template = template("10.0.0.1", "10.0.0.2", 0);
     let blocks = [SackBlock { start: SeqNum(10), end: SeqNum(20) }; 4];
     let segment = SegmentHeader {
@@ -360,7 +360,7 @@ fn sack_blocks_are_cut_to_the_room() {
 }
 
 #[test]
-fn flow_keys_keep_the_family() {
+fn flow_key_keeps_address_family() {
     for (local, remote) in [("10.0.0.1:1", "10.0.0.2:2"), ("[fd00::1]:1", "[fd00::2]:2")] {
         let key = FlowKey::new(local.parse().unwrap(), remote.parse().unwrap());
         assert_eq!(key.local(), local.parse().unwrap());
@@ -381,10 +381,9 @@ fn plain_segment(payload_len: usize) -> SegmentHeader<'static> {
     }
 }
 
-// CH §6.4: the kernel counts ids up over the pieces of a super-segment; none of them wraps into the
-// host's half.
+// CH §6.4: the kernel increments ids over the frames of a GSO packet. None of them wraps into the host's half.
 #[test]
-fn ids_of_super_segments_do_not_wrap() {
+fn ids_of_gso_packets_do_not_wrap() {
     let mut template = template("10.0.0.1", "10.0.0.2", 0);
     let mut out = [0; HEADER_BYTES_MAX];
     let mut last = None;
@@ -392,14 +391,18 @@ fn ids_of_super_segments_do_not_wrap() {
         template.write(&mut out, &plain_segment(0), pieces);
         let id = u16::from_be_bytes([out[18], out[19]]);
         assert!(id >= 0x8000 && id.checked_add(pieces - 1).is_some(), "{id:#x}, {pieces} pieces");
-        assert!(last.is_none_or(|last| id == 0x8000 || id == last + 1), "no gap but at the wrap");
+        assert!(
+            last.is_none_or(|last| id == 0x8000 || id == last + 1),
+            "no gap except at the wrap"
+        );
         last = Some(id.saturating_add(pieces - 1));
     }
 }
 
-// RFC 2474: DSCP is the host's; RFC 3168 §5: the two bits beside it are ours. RFC 6437: the flow label.
+// RFC 2474: DSCP is set by the host. RFC 3168 §5: the two ECN bits are set by the target. RFC 6437: the flow label is
+// set.
 #[test]
-fn dscp_ecn_and_flow_label() {
+fn dscp_ecn_and_flow_label_are_written() {
     let mut state = tcp_state();
     state.cached.tos_or_traffic_class = 0xba | 0x03;
     state.cached.flow_label = 0xfff_abcde;
@@ -426,7 +429,7 @@ fn dscp_ecn_and_flow_label() {
     }
 }
 
-// CH §9.4, both tables.
+// Both tables of CH §9.4.
 #[test]
 fn vlan_tags() {
     for (vlan_id, priority, tag) in
@@ -459,9 +462,9 @@ fn vlan_tags() {
     }
 }
 
-// One tag is looked through, two are not, and half of one is none.
+// A single tag is parsed. A second one or a truncated one is not.
 #[test]
-fn stacked_and_cut_tags_are_the_hosts() {
+fn stacked_and_truncated_tags_are_for_host() {
     let mut template = tagged_template(0x123, &tcp_state());
     let frame = build(&mut template, &plain_segment(0), b"");
     let twice = [&frame[..12], &[0x81, 0, 0, 1], &frame[12..]].concat();
@@ -475,8 +478,8 @@ fn stacked_and_cut_tags_are_the_hosts() {
     }
 }
 
-/// An ICMP error with a right checksum about the packet in `frame`, as its first router would send it;
-/// `quoted` bytes of it.
+/// Builds an ICMP error with a correct checksum about the packet in `frame`, as its first router sends it. It quotes
+/// `quoted` bytes.
 fn icmp_about(frame: &[u8], kind: u8, code: u8, rest: u32, quoted: usize) -> Vec<u8> {
     let packet = &frame[14..frame.len().min(14 + quoted)];
     let mut error = Vec::new();
@@ -510,38 +513,39 @@ fn frame_in_flight(ipv6: bool) -> Vec<u8> {
     )
 }
 
-/// One wilful change of a good frame.
+/// Modification of a valid frame.
 #[derive(Clone, Debug)]
-enum Abuse {
-    /// A byte is something else.
+enum Modification {
+    /// A byte is replaced.
     Byte(prop::sample::Index, u8),
-    /// The frame ends early.
-    Cut(prop::sample::Index),
-    /// Bytes follow.
-    Behind(Vec<u8>),
-    /// The IP length lies.
+    /// The frame is truncated.
+    Truncate(prop::sample::Index),
+    /// Bytes are appended.
+    Append(Vec<u8>),
+    /// The IP length is replaced.
     IpLength(u16),
-    /// The data offset lies.
+    /// The data offset is replaced.
     DataOffset(u8),
-    /// The header length of IPv4 lies; over IPv6 the next header.
+    /// The header length of IPv4 is replaced; over IPv6 the next header.
     HeaderLength(u8),
-    /// The options are garbage.
+    /// The options are replaced.
     Options(Vec<u8>),
-    /// A tag is put in.
+    /// A tag is inserted.
     Tag(u16),
 }
 
-fn abuse() -> impl Strategy<Value = Abuse> {
+fn modification() -> impl Strategy<Value = Modification> {
     prop_oneof![
-        (any::<prop::sample::Index>(), any::<u8>()).prop_map(|(at, to)| Abuse::Byte(at, to)),
-        any::<prop::sample::Index>().prop_map(Abuse::Cut),
-        prop::collection::vec(any::<u8>(), 0..80).prop_map(Abuse::Behind),
-        any::<u16>().prop_map(Abuse::IpLength),
-        (0_u16..200).prop_map(Abuse::IpLength),
-        any::<u8>().prop_map(Abuse::DataOffset),
-        any::<u8>().prop_map(Abuse::HeaderLength),
-        prop::collection::vec(prop_oneof![0_u8..11, any::<u8>()], 0..41).prop_map(Abuse::Options),
-        any::<u16>().prop_map(Abuse::Tag),
+        (any::<prop::sample::Index>(), any::<u8>()).prop_map(|(at, to)| Modification::Byte(at, to)),
+        any::<prop::sample::Index>().prop_map(Modification::Truncate),
+        prop::collection::vec(any::<u8>(), 0..80).prop_map(Modification::Append),
+        any::<u16>().prop_map(Modification::IpLength),
+        (0_u16..200).prop_map(Modification::IpLength),
+        any::<u8>().prop_map(Modification::DataOffset),
+        any::<u8>().prop_map(Modification::HeaderLength),
+        prop::collection::vec(prop_oneof![0_u8..11, any::<u8>()], 0..41)
+            .prop_map(Modification::Options),
+        any::<u16>().prop_map(Modification::Tag),
     ]
 }
 
@@ -551,7 +555,7 @@ fn set(frame: &mut [u8], at: usize, bytes: &[u8]) {
     }
 }
 
-impl Abuse {
+impl Modification {
     fn apply(&self, frame: &mut Vec<u8>, ipv6: bool) {
         let tcp = 14 + if ipv6 { 40 } else { 20 };
         match self {
@@ -559,9 +563,9 @@ impl Abuse {
                 let at = at.index(frame.len());
                 frame[at] = *to;
             }
-            Self::Cut(at) if !frame.is_empty() => frame.truncate(at.index(frame.len())),
-            Self::Byte(..) | Self::Cut(_) => {}
-            Self::Behind(bytes) => frame.extend_from_slice(bytes),
+            Self::Truncate(at) if !frame.is_empty() => frame.truncate(at.index(frame.len())),
+            Self::Byte(..) | Self::Truncate(_) => {}
+            Self::Append(bytes) => frame.extend_from_slice(bytes),
             Self::IpLength(length) => set(frame, if ipv6 { 18 } else { 16 }, &length.to_be_bytes()),
             Self::DataOffset(offset) => set(frame, tcp + 12, &[*offset]),
             Self::HeaderLength(length) => set(frame, if ipv6 { 20 } else { 14 }, &[*length]),
@@ -575,7 +579,7 @@ impl Abuse {
         }
     }
 
-    /// Makes the sums of what it has done right again, as somebody who means it would.
+    /// Corrects the IPv4 header checksum after modifications, as a malicious sender would.
     fn repair(frame: &mut [u8], ipv6: bool) {
         if ipv6 || frame.len() < 34 {
             return;
@@ -588,25 +592,25 @@ impl Abuse {
 }
 
 proptest! {
-    // MUST-7, CH §9.1: whatever is wrong with a frame, it is somebody's or nobody's, and never a panic.
-    // What is taken for TCP keeps its bounds: its payload lies in the frame, its options in its header.
+    // MUST-7, CH §9.1: no modification of a frame causes a panic. The payload of a parsed segment is within the frame,
+    // and its options within its header.
     #[test]
-    fn abused_frames_are_survived(
+    fn malformed_frames_do_not_panic(
         ipv6 in any::<bool>(),
         icmp in any::<bool>(),
         repaired in any::<bool>(),
-        abuses in prop::collection::vec(abuse(), 0..6),
+        modifications in prop::collection::vec(modification(), 0..6),
     ) {
         let mut frame = frame_in_flight(ipv6);
         if icmp {
             let (kind, code) = if ipv6 { (2, 0) } else { (3, 4) };
             frame = icmp_about(&frame, kind, code, 1280, 60);
         }
-        for abuse in &abuses {
-            abuse.apply(&mut frame, ipv6);
+        for modification in &modifications {
+            modification.apply(&mut frame, ipv6);
         }
         if repaired {
-            Abuse::repair(&mut frame, ipv6);
+            Modification::repair(&mut frame, ipv6);
         }
         let _ = classify_icmp(&frame);
         if let Some(found) = classify(&frame) {
@@ -621,14 +625,14 @@ proptest! {
         }
     }
 
-    // Any option list: known options are read as they stand, and the walk ends (MUST-4, MUST-6, MUST-7).
+    // For any option list, known options are parsed as present, and the iteration ends (MUST-4, MUST-6, MUST-7).
     #[test]
-    fn any_option_list_is_survived(
+    fn arbitrary_option_list_does_not_panic(
         mut options in prop::collection::vec(prop_oneof![0_u8..11, any::<u8>()], 0..41),
     ) {
         let walked = TcpOptions::new(&options).count();
         prop_assert!(walked <= options.len() / 2 + 1);
-        // Behind what is legal, a timestamp is found; behind an error or an end nothing is.
+        // A timestamp is found after legal options, and not after an error or an end of list.
         let open = TcpOptions::new(&options).all(|option| option.is_ok())
             && !ends(&options);
         options.extend_from_slice(&[8, 10, 0, 0, 0, 7, 0, 0, 0, 9]);
@@ -638,7 +642,7 @@ proptest! {
     }
 }
 
-/// Whether a list of legal options has an end-of-list among them.
+/// True if a list of legal options contains an end of list.
 fn ends(mut options: &[u8]) -> bool {
     loop {
         match *options {
@@ -653,16 +657,16 @@ fn ends(mut options: &[u8]) -> bool {
     }
 }
 
-// CH §9.1: IPv4 options, IPv6 extension headers and jumbograms are the host's, whatever they hold.
+// CH §9.1: packets with IPv4 options or IPv6 extension headers, and jumbograms, are for the host.
 #[test]
-fn what_lies_before_tcp_is_the_hosts() {
+fn options_and_extension_headers_are_for_host() {
     let mut options = frame_in_flight(false);
     options.splice(34..34, [1, 1, 1, 0]);
     options[14] = 0x46;
     options[16..18].copy_from_slice(&144_u16.to_be_bytes());
-    Abuse::repair(&mut options, false);
+    Modification::repair(&mut options, false);
     assert!(classify(&options).is_none());
-    let back = parse(&options).expect("the host has seen the options");
+    let back = parse(&options).expect("the host skips the options");
     assert_eq!(back.flow, classify(&frame_in_flight(false)).expect("plain").flow);
     assert!(back.checksum_is_valid());
     options[24] ^= 1;
@@ -676,12 +680,12 @@ fn what_lies_before_tcp_is_the_hosts() {
         let is_skipped = [0, 43, 60].contains(&next_header);
         assert_eq!(parse(&extended).is_ok(), is_skipped, "{next_header}");
     }
-    // RFC 2675: a payload length of 0 and the real one in an option.
+    // RFC 2675: a payload length of 0, with the actual length in an option.
     let mut jumbo = frame_in_flight(true);
     jumbo[18..20].fill(0);
     assert_eq!((by_classify(&jumbo), by_etherparse(&jumbo)), (None, None));
     assert_eq!(parse(&jumbo).err(), Some(NoSegment::BadHeader));
-    // RFC 4291 §2.5.5.2: otherwise an IPv6 packet could name an IPv4 connection.
+    // RFC 4291 §2.5.5.2: otherwise an IPv6 packet could match an IPv4 connection.
     for address in [22, 38] {
         let mut mapped = frame_in_flight(true);
         assert!(parse(&mapped).is_ok() && classify(&mapped).is_some());
@@ -692,9 +696,9 @@ fn what_lies_before_tcp_is_the_hosts() {
     assert_eq!(parse(&frame_in_flight(true)[..12]).err(), Some(NoSegment::Other));
 }
 
-// CH §9.1: of the fragments of a segment the first has ports. Nothing else is taken for one.
+// CH §9.1: only the first fragment of a segment has ports. No other frame is classified as a fragment.
 #[test]
-fn the_first_fragment_tells_its_flow() {
+fn first_fragment_yields_its_flow() {
     let flow = FlowKey::new("10.0.0.1:80".parse().unwrap(), "10.0.0.2:9".parse().unwrap());
     let mut v4 = Vec::new();
     let builder = PacketBuilder::ethernet2([1; 6], [2; 6]).ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64);

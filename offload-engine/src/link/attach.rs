@@ -1,4 +1,4 @@
-//! Attaching to a TAP: checks, flags of TUNSETIFF, and what exactly is missing when it fails.
+//! Attachment to a TAP: checks, flags of TUNSETIFF, and the cause of a failure.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -13,32 +13,32 @@ use rustix::io::Errno;
 
 use super::tun::{self, NAME_BYTES_MAX};
 
-/// The TUN driver's device node.
+/// Device node of the TUN driver.
 pub(super) const NODE: &str = "/dev/net/tun";
 
-/// Smallest MTU: what every IPv4 module must forward unfragmented (RFC 791 §3.2).
+/// Smallest MTU: every IPv4 module must forward packets of this size unfragmented (RFC 791 §3.2).
 pub const MTU_MIN: usize = 68;
-/// Largest MTU of a TAP: the driver's 65 535 less the Ethernet header.
+/// Largest MTU of a TAP: the driver's 65 535 minus the Ethernet header.
 pub const MTU_MAX: usize = 65_521;
 
-/// Most queues of one TAP that [`open_tap_queues`](super::open_tap_queues) opens.
+/// Maximum number of queues of one TAP that [`open_tap_queues`](super::open_tap_queues) opens.
 pub const TAP_QUEUES_MAX: usize = 16;
 
 crate::option_enum! {
-    /// What takes frames that were written to a TAP up the kernel's stack.
+    /// NAPI mode for frames written to a TAP.
     pub enum NapiMode {
         /// The writer, one frame at a time, before write(2) returns
         #[default]
         Off,
         /// A thread of the kernel, as many at a time as wait, merged by GRO: more bandwidth with plain frames, one more
         /// wake-up for a frame that comes alone. Off, with a warning, where the kernel refuses it (CAP_SYS_ADMIN)
-        // `OpenTap::threaded_napi` says whether it was granted.
+        // `OpenTap::threaded_napi` is true if it was granted.
         Threaded,
     }
 }
 
 impl NapiMode {
-    /// The flags of TUNSETIFF.
+    /// Returns the flags of TUNSETIFF.
     pub(super) const fn flags(self) -> c_int {
         match self {
             Self::Off => 0,
@@ -47,34 +47,34 @@ impl NapiMode {
     }
 }
 
-/// Why a TAP could not be opened.
+/// Reason why a TAP could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TapError {
-    /// The kernel would not take the name.
+    /// The kernel does not accept the name.
     #[error("bad interface name {name:?}: {reason}")]
     Name {
-        /// The name given.
+        /// Name given.
         name: String,
-        /// What is wrong with it.
+        /// Problem with the name.
         reason: &'static str,
     },
     /// The MTU is out of range.
     #[error("MTU {mtu} is not within {MTU_MIN} to {MTU_MAX} bytes")]
     Mtu {
-        /// The MTU given.
+        /// MTU given.
         mtu: usize,
     },
-    /// There is no TUN node.
+    /// The TUN node does not exist.
     #[error("{node} does not exist: load the `tun` module, or give the container this device")]
     NodeAbsent {
-        /// The node's path.
+        /// Path of the node.
         node: PathBuf,
     },
-    /// There is a TUN node, but no driver behind it.
+    /// The TUN node exists, but has no driver.
     #[error("{node} has no driver behind it: load the `tun` module (CONFIG_TUN)")]
     NodeWithoutDriver {
-        /// The node's path.
+        /// Path of the node.
         node: PathBuf,
     },
     /// The TUN node may not be opened.
@@ -84,11 +84,11 @@ pub enum TapError {
          device cgroup must allow it too"
     )]
     NodeDenied {
-        /// The node's path.
+        /// Path of the node.
         node: PathBuf,
-        /// Its permission bits.
+        /// Permission bits of the node.
         mode: u32,
-        /// Its owner's user id.
+        /// User id of its owner.
         owner: u32,
     },
     /// The interface may not be created, or belongs to another user.
@@ -97,72 +97,72 @@ pub enum TapError {
          persistent TAP that belongs to this user (ip tuntap add dev {name} mode tap user ...)"
     )]
     NotPermitted {
-        /// The interface.
+        /// Name of the interface.
         name: String,
     },
     /// Another process has the interface open.
     #[error("interface {name:?} is busy: another process has it open")]
     Busy {
-        /// The interface.
+        /// Name of the interface.
         name: String,
     },
-    /// There is an interface of this name that is no TAP that could be attached to.
+    /// The interface exists and is not a TAP that can be attached to.
     #[error("interface {name:?} exists and is no single-queue TAP")]
     NotATap {
-        /// The interface.
+        /// Name of the interface.
         name: String,
     },
-    /// There is an interface of this name that is no TAP with several queues.
+    /// The interface exists and is not a multi-queue TAP.
     #[error(
         "interface {name:?} exists and is no multi-queue TAP (ip tuntap add dev {name} mode tap \
          multi_queue ...)"
     )]
     NotMultiQueue {
-        /// The interface.
+        /// Name of the interface.
         name: String,
     },
-    /// The kernel's TAPs have one queue.
+    /// TAPs of this kernel have one queue.
     #[error("no TAP with several queues on this kernel: IFF_MULTI_QUEUE is not among its features")]
     NoMultiQueue,
     /// The number of queues is out of range.
     #[error("{queues} queues: a TAP has 1 to {TAP_QUEUES_MAX}")]
     Queues {
-        /// The number given.
+        /// Number given.
         queues: usize,
     },
-    /// The vnet header was demanded and the kernel lacks it.
+    /// The vnet header is required and the kernel does not support it.
     #[error("no virtio-net header on this kernel: {step} failed")]
     NoVnetHeader {
-        /// The request that failed.
+        /// Request that failed.
         step: &'static str,
-        /// Its error.
+        /// Error of the request.
         source: io::Error,
     },
-    /// Reclaiming was demanded and cannot be had.
+    /// Reclaiming is required and not possible.
     #[error("pages transmitted on interface {name:?} cannot be reclaimed")]
     NoReclaim {
-        /// The interface.
+        /// Name of the interface.
         name: String,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
-    /// What was passed on is no TAP that can be used.
+    /// The inherited descriptor is not a usable TAP.
     #[error("the descriptor {reason}")]
     Descriptor {
-        /// What is wrong with it.
+        /// Problem with the descriptor.
         reason: &'static str,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("{step} failed")]
     Io {
-        /// The request that failed.
+        /// Request that failed.
         step: &'static str,
-        /// Its error.
+        /// Error of the request.
         source: io::Error,
     },
 }
 
-/// Whether an attach is to the one queue of a TAP, or adds a queue.
+/// Kind of an attach: to the only queue of a TAP, or as an additional queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Queueing {
     Single,
@@ -170,7 +170,7 @@ pub(super) enum Queueing {
 }
 
 impl Queueing {
-    /// The flags of TUNSETIFF.
+    /// Returns the flags of TUNSETIFF.
     pub(super) const fn flags(self) -> c_int {
         match self {
             Self::Single => 0,
@@ -178,13 +178,13 @@ impl Queueing {
         }
     }
 
-    /// Checks the kernel's features.
+    /// Checks the features of the kernel.
     pub(super) fn check(self, features: c_uint) -> Result<(), TapError> {
         let flags = self.flags() as c_uint;
         if features & flags == flags { Ok(()) } else { Err(TapError::NoMultiQueue) }
     }
 
-    /// What TUNSETIFF's error means.
+    /// Maps an error of TUNSETIFF.
     pub(super) fn attach_error(self, name: &str, source: io::Error) -> TapError {
         match attach_error(name, source) {
             TapError::NotATap { name } if self == Self::Multi => TapError::NotMultiQueue { name },
@@ -193,13 +193,13 @@ impl Queueing {
     }
 }
 
-/// Why nothing is reclaimed where frames are small.
+/// Error of reclaiming on a link without GSO packets.
 pub(super) fn no_super_segments() -> io::Error {
     io::Error::other("there are no super-segments without the virtio-net header's segmentation")
 }
 
-/// The kernel's own rules, checked first because `tun_tap` cuts long names silently and the
-/// kernel's answer is a bare EINVAL.
+/// Checks a name by the kernel's rules. Checked first because `tun_tap` silently truncates long names and the kernel
+/// only returns EINVAL.
 pub(super) fn check_name(name: &str) -> Result<(), TapError> {
     let reason = match name {
         "" => "it is empty",
@@ -216,7 +216,7 @@ pub(super) fn check_mtu(mtu: usize) -> Result<(), TapError> {
     if (MTU_MIN..=MTU_MAX).contains(&mtu) { Ok(()) } else { Err(TapError::Mtu { mtu }) }
 }
 
-/// Opens the TUN node; the error names what is missing.
+/// Opens the TUN node. The error names what is missing.
 pub(super) fn open_node(node: &Path) -> Result<OwnedFd, TapError> {
     tun::open_node(node).map_err(|source| match Errno::from_io_error(&source) {
         Some(Errno::NOENT | Errno::NOTDIR) => TapError::NodeAbsent { node: node.into() },
@@ -230,8 +230,7 @@ pub(super) fn open_node(node: &Path) -> Result<OwnedFd, TapError> {
     })
 }
 
-/// The interface of a TAP's descriptor that somebody else has opened, and its flags. Reading from it, and writing to
-/// it, does not block from now on.
+/// Returns the interface name and flags of an inherited TAP descriptor. Sets the descriptor to non-blocking mode.
 pub(super) fn inherited(fd: &OwnedFd) -> Result<(String, c_int), TapError> {
     let refused = |reason| TapError::Descriptor { reason };
     let (name, flags) =
@@ -252,7 +251,7 @@ pub(super) fn inherited(fd: &OwnedFd) -> Result<(String, c_int), TapError> {
     Ok((name, flags))
 }
 
-/// What TUNSETIFF's error means.
+/// Maps an error of TUNSETIFF.
 pub(super) fn attach_error(name: &str, source: io::Error) -> TapError {
     let name = String::from(name);
     match Errno::from_io_error(&source) {
@@ -268,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_the_kernel_would_refuse() {
+    fn invalid_interface_names_are_refused() {
         for name in ["", ".", "..", "sixteen-bytes-xx", "a/b", "a:b", "a b", "a\0b", "tab\t"] {
             assert!(matches!(check_name(name), Err(TapError::Name { .. })), "{name:?}");
         }
@@ -278,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn mtu_range() {
+    fn mtu_range_is_checked() {
         for (mtu, good) in [(67, false), (68, true), (1500, true), (65_521, true), (65_522, false)]
         {
             assert_eq!(check_mtu(mtu).is_ok(), good, "{mtu}");
@@ -286,14 +285,14 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_node_is_named() {
+    fn absent_node_is_named() {
         let error = open_node("/nonexistent/tun".as_ref()).unwrap_err();
         assert!(matches!(&error, TapError::NodeAbsent { .. }));
         assert!(std::format!("{error}").contains("/nonexistent/tun does not exist"));
     }
 
     #[test]
-    fn errors_of_attaching() {
+    fn attach_errors_are_mapped() {
         let error = |errno: Errno| attach_error("t0", errno.into());
         assert!(matches!(error(Errno::PERM), TapError::NotPermitted { .. }));
         assert!(matches!(error(Errno::BUSY), TapError::Busy { .. }));
@@ -305,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn several_queues_need_a_kernel_that_has_them() {
+    fn multi_queue_requires_kernel_support() {
         let features = (libc::IFF_TAP | libc::IFF_VNET_HDR) as c_uint;
         assert!(Queueing::Single.check(features).is_ok());
         assert!(matches!(Queueing::Multi.check(features), Err(TapError::NoMultiQueue)));

@@ -1,9 +1,9 @@
 //! Receive buffers: one allocation each at start, none per frame.
 //!
-//! A batch may lend its buffers ([`RxBatch::lend`]): who gets a frame can then keep a piece of it
-//! ([`RxFrame::buffer`]) for as long as it likes, without a copy. A buffer without references at the next read
-//! is read into again, while the cache holds it. Of those with references, at most
-//! [`LENT_BUFFERS_MAX`] are remembered, and read into when they are free; while so many are out, nothing is lent.
+//! A batch may lend its buffers ([`RxBatch::lend`]). The receiver of a frame can then keep part of it
+//! ([`RxFrame::buffer`]) without time limit and without a copy. A buffer without references is reused by the next read,
+//! while it is cached. Of those with references, at most [`LENT_BUFFERS_MAX`] are tracked, and reused when they are
+//! released. While that many are lent, no further buffer is lent.
 
 use std::{collections::VecDeque, vec::Vec};
 
@@ -11,29 +11,30 @@ use bytes::{Bytes, BytesMut};
 
 use super::RxChecksum;
 
-/// Bytes of one receive buffer: a 64 KiB super-segment with its headers.
+/// Bytes of one receive buffer: a 64 KiB GSO packet with its headers.
 pub const RX_BUFFER_BYTES: usize = 65_536 + 256;
-/// Bytes of a frame whose buffer is lent: a piece of a smaller one would hold much more memory than it has bytes.
+/// Smallest frame, in bytes, whose buffer is lent. Part of a smaller frame would retain much more memory than its
+/// bytes.
 const LENT_FRAME_BYTES_MIN: usize = RX_BUFFER_BYTES / 2;
 /// Buffers of a batch that may be lent at once: 2 MiB.
 const LENT_BUFFERS_MAX: usize = 32;
-/// Bytes in front of a frame's place, for a header that the link reads together with it.
+/// Bytes before the frame, for a header that the link reads together with it.
 const FRONT_BYTES_MAX: usize = 16;
 
-/// A received frame.
+/// Received frame.
 #[derive(Clone, Copy, Debug)]
 pub struct RxFrame<'a> {
-    /// The frame from its Ethernet header on.
+    /// Frame from its Ethernet header on.
     pub data: &'a [u8],
-    /// What is known of its checksum.
+    /// Status of its checksum.
     pub checksum: RxChecksum,
-    /// Payload bytes of each segment the kernel coalesced into it; 0: not coalesced.
+    /// Payload bytes of each segment that the kernel coalesced into the frame. 0 if it is not coalesced.
     pub gso_size: usize,
-    /// The buffer that it lies in, if that is lent: a slice of it may be kept.
+    /// Buffer of the frame, if it is lent: a slice of it may be kept.
     pub buffer: Option<&'a Bytes>,
 }
 
-/// Memory of [`FRONT_BYTES_MAX`] and then [`RX_BUFFER_BYTES`] for the frame.
+/// Memory of [`FRONT_BYTES_MAX`] bytes, followed by [`RX_BUFFER_BYTES`] for the frame.
 #[derive(Debug)]
 enum Storage {
     /// No other reference exists.
@@ -54,7 +55,7 @@ impl Storage {
         }
     }
 
-    /// The memory, if there is no other reference.
+    /// Returns the memory if there is no other reference.
     fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if let Self::Lent(memory) = self {
             match core::mem::take(memory).try_into_mut() {
@@ -75,8 +76,8 @@ impl Storage {
     }
 }
 
-/// Memory that is shared from the start, by its last byte, which is split off: to lend it, and to get it back,
-/// allocates nothing.
+/// Converts memory into its shared form, with a reference to its last byte, which is split off. Lending and reclaiming
+/// it then allocates nothing.
 pub(super) fn shared(mut memory: BytesMut) -> BytesMut {
     drop(memory.split_off(memory.capacity() - 1));
     memory
@@ -85,34 +86,34 @@ pub(super) fn shared(mut memory: BytesMut) -> BytesMut {
 #[derive(Debug)]
 struct RxBuffer {
     storage: Storage,
-    /// The frame, if it lies in memory of the link.
-    of_link: Option<Bytes>,
+    /// Frame in memory of the link, if any.
+    link_frame: Option<Bytes>,
     len: usize,
     checksum: RxChecksum,
     gso_size: usize,
 }
 
-/// A batch of received frames, and the buffers for the next one.
+/// Batch of received frames, and the buffers for the next one.
 #[derive(Debug, Default)]
 pub struct RxBatch {
     buffers: Vec<RxBuffer>,
     filled: usize,
-    /// A frame is large enough for its buffer to be lent.
+    /// True if a frame is large enough for its buffer to be lent.
     has_large: bool,
-    /// Buffers of frames may have other references.
+    /// True if buffers of frames may have other references.
     has_lent: bool,
-    /// A frame lies in memory of the link; then `has_lent` is set too.
-    has_of_link: bool,
-    /// Buffers that were lent, the oldest first.
+    /// True if a frame is in memory of the link. Then `has_lent` is true too.
+    has_link_frame: bool,
+    /// Buffers that were lent, oldest first.
     lent: VecDeque<Storage>,
 }
 
 impl RxBatch {
-    /// A batch of at most `frames_max` frames.
+    /// Creates a batch of at most `frames_max` frames.
     pub fn new(frames_max: usize) -> Self {
         let buffer = || RxBuffer {
             storage: Storage::new(),
-            of_link: None,
+            link_frame: None,
             len: 0,
             checksum: RxChecksum::Unverified,
             gso_size: 0,
@@ -121,30 +122,30 @@ impl RxBatch {
         Self { buffers, ..Self::default() }
     }
 
-    /// Forgets all frames.
+    /// Removes all frames.
     #[inline]
     pub fn clear(&mut self) {
         if self.has_lent {
-            self.take_back();
+            self.reclaim();
         }
         (self.filled, self.has_large) = (0, false);
     }
 
-    /// Gives the memory back that a link has lent ([`RxBatch::push_lent`]), except for kept pieces. If there is
-    /// any, all frames are forgotten.
+    /// Returns the memory that a link has lent ([`RxBatch::push_lent`]), except for kept parts. If there is any, all
+    /// frames are removed.
     #[inline]
     pub fn give_back(&mut self) {
-        if self.has_of_link {
-            self.buffers[..self.filled].iter_mut().for_each(|buffer| buffer.of_link = None);
-            (self.has_of_link, self.has_lent) = (false, self.has_lent && self.has_large);
+        if self.has_link_frame {
+            self.buffers[..self.filled].iter_mut().for_each(|buffer| buffer.link_frame = None);
+            (self.has_link_frame, self.has_lent) = (false, self.has_lent && self.has_large);
             self.clear();
         }
     }
 
-    fn take_back(&mut self) {
-        (self.has_lent, self.has_of_link) = (false, false);
+    fn reclaim(&mut self) {
+        (self.has_lent, self.has_link_frame) = (false, false);
         for buffer in &mut self.buffers[..self.filled] {
-            buffer.of_link = None;
+            buffer.link_frame = None;
             if buffer.storage.bytes_mut().is_none() {
                 let free = self.lent.front_mut().is_some_and(|oldest| oldest.bytes_mut().is_some());
                 let next = if free { self.lent.pop_front() } else { None };
@@ -154,7 +155,7 @@ impl RxBatch {
         }
     }
 
-    /// Lends the buffers of large frames until [`RxBatch::clear`], if so many may still be lent.
+    /// Lends the buffers of large frames until [`RxBatch::clear`], within the limit of lent buffers.
     #[inline]
     pub fn lend(&mut self) {
         if self.has_large {
@@ -170,42 +171,42 @@ impl RxBatch {
             large.for_each(|buffer| buffer.storage.lend());
             self.has_lent = true;
         } else {
-            // The next look is at another: one that is kept for good does not block the others.
+            // The next check is of another buffer, so that one kept for a long time does not block the rest.
             self.lent.rotate_left(1);
         }
     }
 
-    /// Whether no further frame fits.
+    /// True if no further frame fits.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.filled == self.buffers.len()
     }
 
-    /// Frames in the batch.
+    /// Number of frames in the batch.
     pub fn len(&self) -> usize {
         self.filled
     }
 
-    /// Whether there is no frame.
+    /// True if the batch has no frame.
     pub fn is_empty(&self) -> bool {
         self.filled == 0
     }
 
-    /// The next free buffer, or `None` when full. [`RxBatch::commit`] makes it a frame.
+    /// Returns the next free buffer, or `None` when full. [`RxBatch::commit`] makes it a frame.
     pub fn space(&mut self) -> Option<&mut [u8]> {
         self.space_behind(0)
     }
 
-    /// The same with `front` bytes before it, at most 16, which will not be part of the frame.
+    /// Variant of [`RxBatch::space`] with `front` bytes before the buffer, at most 16, which are not part of the frame.
     pub(super) fn space_behind(&mut self, front: usize) -> Option<&mut [u8]> {
         let memory = self.buffers.get_mut(self.filled)?.storage.bytes_mut()?;
         Some(&mut memory[FRONT_BYTES_MAX - front..])
     }
 
-    /// Turns the first `len` bytes of the buffer that [`RxBatch::space`] gave into a frame.
+    /// Turns the first `len` bytes of the buffer returned by [`RxBatch::space`] into a frame.
     ///
     /// # Panics
-    /// When the batch is full or `len` exceeds the buffer: a caller's bug.
+    /// The batch is full or `len` exceeds the buffer: an error of the caller.
     pub fn commit(&mut self, len: usize, checksum: RxChecksum, gso_size: usize) {
         let buffer = &mut self.buffers[self.filled];
         assert!(len <= RX_BUFFER_BYTES);
@@ -216,7 +217,7 @@ impl RxBatch {
         self.filled += 1;
     }
 
-    /// Copies a whole frame in. Returns false when full or too long.
+    /// Appends a copy of a frame. Returns false if the batch is full or the frame too long.
     pub fn push(&mut self, frame: &[u8], checksum: RxChecksum, gso_size: usize) -> bool {
         let Some(space) = self.space() else { return false };
         let Some(target) = space.get_mut(..frame.len()) else { return false };
@@ -225,10 +226,10 @@ impl RxBatch {
         true
     }
 
-    /// Adds a frame where it lies: in a buffer of the link, which gets it back when all clones of `frame` are dropped.
-    /// The batch drops its own before the next [`Link::receive`](super::Link::receive). Pieces of a frame of 32 KiB or
-    /// more may be kept for as long as the consumer likes: a link that could run out of buffers copies the frame
-    /// instead ([`RxBatch::push`]). Returns false when full or too long.
+    /// Appends a frame in a buffer of the link, without a copy. The link gets the buffer back when all clones of
+    /// `frame` are dropped. The batch drops its own before the next [`Link::receive`](super::Link::receive). A consumer
+    /// may keep parts of a frame of 32 KiB or more without time limit. A link that could run out of buffers copies the
+    /// frame instead ([`RxBatch::push`]). Returns false if the batch is full or the frame too long.
     #[inline]
     pub fn push_lent(&mut self, frame: Bytes, checksum: RxChecksum, gso_size: usize) -> bool {
         if self.is_full() || frame.len() > RX_BUFFER_BYTES {
@@ -236,17 +237,17 @@ impl RxBatch {
         }
         let buffer = &mut self.buffers[self.filled];
         (buffer.len, buffer.checksum, buffer.gso_size) = (frame.len(), checksum, gso_size);
-        buffer.of_link = Some(frame);
+        buffer.link_frame = Some(frame);
         self.filled += 1;
-        (self.has_lent, self.has_of_link) = (true, true);
+        (self.has_lent, self.has_link_frame) = (true, true);
         true
     }
 
-    /// The frames, in order of arrival.
+    /// Returns the frames, in order of arrival.
     pub fn frames(&self) -> impl Iterator<Item = RxFrame<'_>> {
         self.buffers[..self.filled].iter().map(|buffer| {
-            let RxBuffer { storage, of_link, len, checksum, gso_size } = buffer;
-            if let Some(memory) = of_link {
+            let RxBuffer { storage, link_frame, len, checksum, gso_size } = buffer;
+            if let Some(memory) = link_frame {
                 let buffer = (*len >= LENT_FRAME_BYTES_MIN).then_some(memory);
                 let (checksum, gso_size) = (*checksum, *gso_size);
                 return RxFrame { data: memory, checksum, gso_size, buffer };
@@ -260,13 +261,13 @@ impl RxBatch {
         })
     }
 
-    /// The same, to be changed where they lie: data, checksum, segment size.
+    /// Mutable variant of [`RxBatch::frames`]: data, checksum, segment size.
     pub(super) fn frames_mut(&mut self) -> impl Iterator<Item = (&mut [u8], RxChecksum, usize)> {
-        // Those that are lent must not change; those in memory of the link are changed in a copy.
+        // Lent buffers must not change. Frames in memory of the link are changed in a copy.
         self.buffers[..self.filled].iter_mut().filter_map(|buffer| {
-            let RxBuffer { storage, of_link, len, checksum, gso_size } = buffer;
+            let RxBuffer { storage, link_frame, len, checksum, gso_size } = buffer;
             let data = &mut storage.bytes_mut()?[FRONT_BYTES_MAX..][..*len];
-            if let Some(memory) = of_link.take() {
+            if let Some(memory) = link_frame.take() {
                 data.copy_from_slice(&memory);
             }
             Some((data, *checksum, *gso_size))
@@ -280,7 +281,7 @@ mod tests {
 
     fn receive(batch: &mut RxBatch, len: usize, fill: u8) -> usize {
         batch.clear();
-        let space = batch.space().expect("a batch that was cleared has room");
+        let space = batch.space().expect("a cleared batch has room");
         space[..len].fill(fill);
         let place = space.as_ptr() as usize;
         batch.commit(len, RxChecksum::Valid, 0);
@@ -293,9 +294,9 @@ mod tests {
         frame.buffer.map(|buffer| buffer.slice_ref(&frame.data[1..]))
     }
 
-    // What is dropped before the next read costs nothing: one buffer, which the cache holds.
+    // Dropping all references before the next read keeps a single buffer in use, which is cached.
     #[test]
-    fn a_buffer_that_nobody_kept_is_read_into_again() {
+    fn released_buffer_is_reused() {
         let mut batch = RxBatch::new(1);
         let places: std::collections::BTreeSet<usize> = (0..100)
             .map(|round| {
@@ -307,9 +308,9 @@ mod tests {
         assert_eq!((places.len(), batch.lent.len()), (1, 0));
     }
 
-    // What is kept stays as it was, whatever is read meanwhile; no more than so many are out, and they come back.
+    // Kept data is unchanged by later reads. The number of kept buffers is limited, and they are reused after release.
     #[test]
-    fn what_is_kept_stays_until_it_is_dropped() {
+    fn kept_data_is_unchanged_until_dropped() {
         let mut batch = RxBatch::new(1);
         let mut pieces = Vec::new();
         for round in 0..100 {
@@ -321,7 +322,7 @@ mod tests {
             assert_eq!(piece.len(), LENT_FRAME_BYTES_MIN - 1);
             assert!(piece.iter().all(|byte| *byte == round), "{round}");
         }
-        // All but one are free again: they are lent anew, without new memory, and that one is still as it was.
+        // All but one are released: they are lent again, without new memory, and that one is unchanged.
         let last = pieces.pop();
         pieces.clear();
         let mut places = std::collections::BTreeSet::new();
@@ -348,17 +349,17 @@ mod tests {
         assert!(kept(&batch).is_none());
     }
 
-    // What a link lends takes no buffer of the batch, and goes back with the other frames or at once; only of a large
-    // frame a piece may be kept. It is changed in a copy.
+    // A frame lent by a link uses no buffer of the batch, and is returned with the other frames or at once. Only part
+    // of a large frame may be kept. The frame is changed in a copy.
     #[test]
-    fn frames_in_memory_of_the_link() {
+    fn lent_frames_are_returned_to_link() {
         let mut batch = RxBatch::new(2);
         let small = Bytes::from(std::vec![1; 60]);
         let large = Bytes::from(std::vec![2; LENT_FRAME_BYTES_MIN]);
         assert!(!batch.push_lent(std::vec![0; RX_BUFFER_BYTES + 1].into(), RxChecksum::Valid, 0));
         assert!(batch.push_lent(small.clone(), RxChecksum::Valid, 0));
         assert!(batch.push_lent(large.clone(), RxChecksum::Unverified, 1448));
-        assert!(!batch.push_lent(small.clone(), RxChecksum::Valid, 0), "it is full");
+        assert!(!batch.push_lent(small.clone(), RxChecksum::Valid, 0), "the batch is full");
         let frames: Vec<_> = batch.frames().collect();
         assert_eq!(frames[0].data.as_ptr(), small.as_ptr());
         assert!(frames[0].buffer.is_none());
@@ -368,13 +369,13 @@ mod tests {
         assert_eq!(frames, [60, LENT_FRAME_BYTES_MIN]);
         batch.frames_mut().for_each(|(data, ..)| data.fill(7));
         assert!(batch.frames().all(|frame| frame.data.iter().all(|byte| *byte == 7)));
-        assert!(small.is_unique() && small[..] == [1; 60], "it was given back unchanged");
+        assert!(small.is_unique() && small[..] == [1; 60], "it is returned unchanged");
         batch.give_back();
         assert!(batch.is_empty());
 
         assert!(batch.push(&[3; 60], RxChecksum::Valid, 0));
         batch.give_back();
-        assert_eq!(batch.len(), 1, "what the batch has itself stays");
+        assert_eq!(batch.len(), 1, "a frame in the batch's own buffer remains");
         assert!(batch.push_lent(small.clone(), RxChecksum::Valid, 0));
         assert!(!small.is_unique());
         batch.give_back();

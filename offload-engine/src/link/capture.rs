@@ -1,11 +1,10 @@
-//! Recording frames as pcapng, with packet comments, nanosecond times and directions.
+//! Frame capture in pcapng format, with packet comments, nanosecond timestamps and directions.
 //!
-//! [`Tee`] wraps any link. Super-segments are recorded whole, as tcpdump does on a device that
-//! segments. A checksum that was left to a device is finished in the recorded copy, so that a
-//! reader does not see an error where there is none (and does see a wrong pseudo-header sum).
+//! [`Tee`] wraps any link. GSO packets are recorded unsegmented, as tcpdump does on a device that segments. A checksum
+//! left to a device is completed in the recorded copy, so that a reader does not report a false error. A wrong
+//! pseudo-header sum is still visible.
 //!
-//! Recording never hurts traffic: the first write error ends it, is logged once and can be asked
-//! for with [`Tee::error`].
+//! Recording never affects traffic: the first write error ends it, is logged once and is returned by [`Tee::error`].
 #![forbid(unsafe_code)]
 
 use std::{
@@ -31,16 +30,16 @@ const IF_NAME: u16 = 2;
 const IF_TSRESOL: u16 = 9;
 const EPB_FLAGS: u16 = 2;
 
-/// Times count units of 10^-9 s.
+/// Timestamp unit of 10^-9 s.
 const TIMESTAMP_RESOLUTION_NANOSECONDS: u8 = 9;
-/// Most bytes recorded of a frame: more than any frame has.
+/// Maximum number of bytes recorded per frame, larger than any frame.
 const SNAPLEN: u32 = 262_144;
-/// Longest comment or name, bytes; the rest is cut off at a character boundary.
+/// Longest comment or name in bytes. The rest is truncated at a character boundary.
 const OPTION_BYTES_MAX: usize = 4096;
-/// Bytes gathered before they are written: some three super-segments.
+/// Bytes buffered before they are written: about three GSO packets.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// Which way a recorded frame went.
+/// Direction of a recorded frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// Received.
@@ -49,7 +48,7 @@ pub enum Direction {
     Outbound,
 }
 
-/// A pcapng file with one section and one Ethernet interface, written as it grows.
+/// Writer of a pcapng file with one section and one Ethernet interface.
 #[derive(Debug)]
 pub struct PcapngWriter<W: Write> {
     output: BufWriter<W>,
@@ -57,10 +56,10 @@ pub struct PcapngWriter<W: Write> {
 }
 
 impl<W: Write> PcapngWriter<W> {
-    /// Starts a file: section header and the description of one interface.
+    /// Starts a file: section header and description of one interface.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Errors of the output.
     pub fn new(output: W, interface: &str) -> io::Result<Self> {
         let output = BufWriter::with_capacity(BUFFER_BYTES, output);
         let mut writer = Self { output, block: Vec::new() };
@@ -78,17 +77,17 @@ impl<W: Write> PcapngWriter<W> {
         writer.u16(LINKTYPE_ETHERNET);
         writer.u16(0); // reserved
         writer.u32(SNAPLEN);
-        writer.option(IF_NAME, cut(interface).as_bytes());
+        writer.option(IF_NAME, truncate(interface).as_bytes());
         writer.option(IF_TSRESOL, &[TIMESTAMP_RESOLUTION_NANOSECONDS]);
         writer.u32(u32::from(OPT_END));
         writer.end()?;
         Ok(writer)
     }
 
-    /// Appends a frame, taken `unix_nanos` nanoseconds after 1970 (or the start of a simulation).
+    /// Appends a frame, received or sent `unix_nanos` nanoseconds after 1970 (or after the start of a simulation).
     ///
     /// # Errors
-    /// Those of the output; the file then ends in an unfinished block.
+    /// Errors of the output. The file then ends in an incomplete block.
     pub fn frame(
         &mut self,
         unix_nanos: u64,
@@ -105,7 +104,7 @@ impl<W: Write> PcapngWriter<W> {
         self.u32(u32::try_from(frame.len()).unwrap_or(u32::MAX));
         self.padded(captured);
         if let Some(comment) = comment {
-            self.option(OPT_COMMENT, cut(comment).as_bytes());
+            self.option(OPT_COMMENT, truncate(comment).as_bytes());
         }
         let flags: u32 = match direction {
             Direction::Inbound => 1,
@@ -116,22 +115,22 @@ impl<W: Write> PcapngWriter<W> {
         self.end()
     }
 
-    /// Hands what is buffered to the output, and flushes that.
+    /// Writes buffered data to the output, and flushes it.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Errors of the output.
     pub fn flush(&mut self) -> io::Result<()> {
         self.output.flush()
     }
 
-    /// Type, and room for the total length.
+    /// Starts a block: its type, and space for the total length.
     fn begin(&mut self, block_type: u32) {
         self.block.clear();
         self.u32(block_type);
         self.u32(0);
     }
 
-    /// The total length, in front and behind.
+    /// Ends a block: writes the total length before and after its body.
     fn end(&mut self) -> io::Result<()> {
         let total = self.block.len() as u32 + 4;
         self.block[4..8].copy_from_slice(&total.to_le_bytes());
@@ -159,12 +158,12 @@ impl<W: Write> PcapngWriter<W> {
     }
 }
 
-/// At most [`OPTION_BYTES_MAX`] bytes of `text`.
-fn cut(text: &str) -> &str {
+/// Returns at most [`OPTION_BYTES_MAX`] bytes of `text`.
+fn truncate(text: &str) -> &str {
     &text[..text.floor_char_boundary(OPTION_BYTES_MAX)]
 }
 
-/// A link that records every frame it receives, and every frame that the link beneath accepted.
+/// Link that records every frame it receives, and every frame accepted by the wrapped link.
 #[derive(Debug)]
 pub struct Tee<L, W: Write> {
     link: L,
@@ -172,10 +171,10 @@ pub struct Tee<L, W: Write> {
     scratch: Vec<u8>,
 }
 
-/// A file of frames that stops at the first write error, which is logged once.
+/// Capture file that ends at the first write error, which is logged once.
 #[derive(Debug)]
 pub struct Recorder<W: Write> {
-    /// `None` once writing failed.
+    /// Writer. `None` after a write error.
     writer: Option<PcapngWriter<W>>,
     error: Option<io::Error>,
     unix_nanos_at_zero: u64,
@@ -183,45 +182,45 @@ pub struct Recorder<W: Write> {
 }
 
 impl<L: Link, W: Write + Send> Tee<L, W> {
-    /// Records what passes `link`, named `interface` in the file. `unix_nanos_at_zero` is the wall
-    /// clock at [`Instant::ZERO`], in nanoseconds since 1970; 0 in a simulation.
+    /// Records the frames of `link`, named `interface` in the file. `unix_nanos_at_zero` is the wall clock at
+    /// [`Instant::ZERO`], in nanoseconds since 1970, or 0 in a simulation.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Errors of the output.
     pub fn new(link: L, output: W, interface: &str, unix_nanos_at_zero: u64) -> io::Result<Self> {
         let recorder = Recorder::new(output, interface, unix_nanos_at_zero)?;
         Ok(Self { link, recorder, scratch: Vec::new() })
     }
 
-    /// Writes out what is buffered. Also happens on drop.
+    /// Writes buffered data. Drop does so too.
     ///
     /// # Errors
-    /// Those of the output; recording ends with the first.
+    /// Errors of the output. The first one ends the recording.
     pub fn flush(&mut self) -> io::Result<()> {
         self.recorder.flush()
     }
 
-    /// Frames recorded so far.
+    /// Number of frames recorded so far.
     pub fn frames_recorded(&self) -> u64 {
         self.recorder.frames
     }
 
-    /// The error that ended the recording, if one did.
+    /// Returns the error that ended the recording, if any.
     pub fn error(&self) -> Option<&io::Error> {
         self.recorder.error.as_ref()
     }
 }
 
-/// `io::Error` cannot be cloned; kind and text are what is kept.
+/// Copies kind and text of an error, because `io::Error` cannot be cloned.
 fn copy_of(error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), std::format!("{error}"))
 }
 
 impl<W: Write> Recorder<W> {
-    /// Starts a file of one interface; `unix_nanos_at_zero` as in [`Tee::new`].
+    /// Starts a file of one interface. `unix_nanos_at_zero` as in [`Tee::new`].
     ///
     /// # Errors
-    /// Those of the output.
+    /// Errors of the output.
     pub fn new(output: W, interface: &str, unix_nanos_at_zero: u64) -> io::Result<Self> {
         let writer = Some(PcapngWriter::new(output, interface)?);
         Ok(Self { writer, error: None, unix_nanos_at_zero, frames: 0 })
@@ -233,10 +232,10 @@ impl<W: Write> Recorder<W> {
         self.writer = None;
     }
 
-    /// Writes out what is buffered. Also happens on drop.
+    /// Writes buffered data. Drop does so too.
     ///
     /// # Errors
-    /// Those of the output; recording ends with the first.
+    /// Errors of the output. The first one ends the recording.
     pub fn flush(&mut self) -> io::Result<()> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         writer.flush().inspect_err(|error| self.fail(copy_of(error)))
@@ -272,7 +271,7 @@ impl<L: Link, W: Write + Send> wrapper::LinkWrapper for Tee<L, W> {
             for frame in batch.frames().skip(before) {
                 scratch.clear();
                 scratch.extend_from_slice(frame.data);
-                // Valid may mean "never filled in"; computing it is right either way.
+                // A valid checksum may not be filled in; computing it is correct in both cases.
                 if frame.checksum == RxChecksum::Valid
                     && let Some(layout) = TcpLayout::of(scratch)
                 {
@@ -299,7 +298,7 @@ impl<L: Link, W: Write + Send> wrapper::LinkWrapper for Tee<L, W> {
     }
 
     fn sync(&mut self) {
-        // One that fails ends the recording, and has been logged.
+        // An error ends the recording and is already logged.
         let _ = self.recorder.flush();
         self.link.sync();
     }

@@ -1,8 +1,8 @@
-//! Checksums of frames: completion of those that a sender left to its device, and fields filled afresh.
+//! Frame checksums: completion of partial ones, and computation of complete ones.
 //!
-//! A frame with a *partial* checksum carries, in its checksum field, the sum of the pseudo header
-//! (not inverted). Finishing sums from the transport header to the end of the frame, that field
-//! included, inverts, and stores.
+//! The checksum field of a frame with a *partial* checksum contains the sum of the pseudo header (not inverted).
+//! Completion sums from the transport header to the end of the frame, including that field, inverts the sum, and stores
+//! it.
 #![forbid(unsafe_code)]
 
 use super::{
@@ -16,8 +16,7 @@ pub(super) const TCP_CHECKSUM_OFFSET: u16 = 16;
 /// Offset of the checksum field in a UDP header.
 const UDP_CHECKSUM_OFFSET: u16 = 6;
 
-/// Finishes a partial checksum in place. Returns false, changing nothing, when the field does not
-/// lie within the frame.
+/// Completes a partial checksum in place. Returns false, without a change, if the field is outside the frame.
 pub(super) fn finish(frame: &mut [u8], place: TxChecksum) -> bool {
     let start = usize::from(place.start);
     let field = start + usize::from(place.offset);
@@ -26,13 +25,13 @@ pub(super) fn finish(frame: &mut [u8], place: TxChecksum) -> bool {
     }
     let mut value = checksum::finish(checksum::add(0, &frame[start..]));
     if place.offset == UDP_CHECKSUM_OFFSET && value == 0 {
-        value = 0xffff; // RFC 768: zero would mean "none"
+        value = 0xffff; // RFC 768: zero would mean no checksum
     }
     frame[field..field + 2].copy_from_slice(&value.to_be_bytes());
     true
 }
 
-/// Computes and stores the TCP checksum of a frame, whatever the field held.
+/// Computes and stores the TCP checksum of a frame, whatever the field contains.
 pub(super) fn fill_tcp(frame: &mut [u8], layout: &TcpLayout) {
     let field = layout.tcp + usize::from(TCP_CHECKSUM_OFFSET);
     frame[field..field + 2].fill(0);
@@ -40,14 +39,14 @@ pub(super) fn fill_tcp(frame: &mut [u8], layout: &TcpLayout) {
     frame[field..field + 2].copy_from_slice(&checksum::finish(total).to_be_bytes());
 }
 
-/// Stores what a device starts from that finishes the TCP checksum, whatever the field held.
+/// Stores the partial TCP checksum for completion by a device, whatever the field contains.
 pub(super) fn store_pseudo_header_sum(frame: &mut [u8], layout: &TcpLayout) {
     let field = layout.tcp + usize::from(TCP_CHECKSUM_OFFSET);
     let partial = partial(frame, layout);
     frame[field..field + 2].copy_from_slice(&partial.to_be_bytes());
 }
 
-/// Computes and stores the IPv4 header checksum; nothing for IPv6.
+/// Computes and stores the IPv4 header checksum. No effect for IPv6.
 pub(super) fn fill_ipv4(frame: &mut [u8], layout: &TcpLayout) {
     if layout.ipv6 {
         return;
@@ -58,12 +57,12 @@ pub(super) fn fill_ipv4(frame: &mut [u8], layout: &TcpLayout) {
     frame[field..field + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Returns the TCP checksum field that a device starts from.
+/// Returns the partial TCP checksum for completion by a device.
 pub(super) fn partial(frame: &[u8], layout: &TcpLayout) -> u16 {
     checksum::fold(pseudo_header_sum(frame, layout))
 }
 
-/// RFC 9293 §3.1 and RFC 8200 §8.1: addresses, protocol, length.
+/// Sum of the pseudo header (RFC 9293 §3.1, RFC 8200 §8.1): addresses, protocol, length.
 fn pseudo_header_sum(frame: &[u8], layout: &TcpLayout) -> u64 {
     let addresses = if layout.ipv6 {
         &frame[layout.ip + 8..layout.ip + 40]

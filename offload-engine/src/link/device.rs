@@ -1,4 +1,4 @@
-//! Reading and writing frames on a TAP descriptor: one system call per frame, no allocation.
+//! Reads and writes of frames on a TAP descriptor: one system call per frame, no allocation.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -12,17 +12,17 @@ use rustix::io::Errno;
 use super::{LinkStats, RxBatch, RxChecksum, TX_PAYLOAD_SLICES_MAX, TxFrame, TxOutcome};
 use crate::memory::Piece;
 
-/// Slices in front of the payload: the virtio-net header and the frame's own headers.
+/// Slices before the payload: the virtio-net header and the frame's own headers.
 const FRONT_SLICES: usize = 2;
 
-/// Bytes of a frame, with what stands in front of it, up to which it is copied into one piece for the kernel: a
-/// gathered write of several slices costs more.
+/// Largest frame, in bytes with the virtio-net header, that is copied into one piece for the kernel. A gathered write
+/// of several slices costs more.
 const ONE_PIECE_BYTES_MAX: usize = 256;
 
-/// Bytes of an Ethernet header; a shorter frame is a runt.
+/// Bytes of an Ethernet header. A shorter frame is a runt.
 pub(super) const ETHERNET_HEADER_BYTES: usize = 14;
 
-/// Malformed frames that one `receive` reads past before it returns to its caller.
+/// Malformed frames that one `receive` skips before it returns.
 const MALFORMED_FRAMES_MAX: usize = 64;
 
 impl TxFrame<'_> {
@@ -32,7 +32,7 @@ impl TxFrame<'_> {
         self.head.len() + self.payload.iter().map(Piece::len).sum::<usize>()
     }
 
-    /// Appends head and payload to `target`, which has room for them.
+    /// Appends head and payload to `target`, which must have room for them.
     #[inline]
     pub fn gather_into(&self, target: &mut impl BufMut) {
         target.put_slice(self.head);
@@ -42,11 +42,11 @@ impl TxFrame<'_> {
     }
 }
 
-/// Writes `vnet` (may be empty), head and payload as one frame and counts what became of it.
+/// Writes `vnet` (may be empty), head and payload as one frame, and counts the result.
 ///
-/// EAGAIN is [`TxOutcome::Full`]. Everything else loses the frame: EIO while the interface is
-/// down, ENOBUFS and ENOMEM, EINVAL for a header that the kernel does not like, EBADFD when the
-/// interface is gone; for TCP they are all loss.
+/// EAGAIN is [`TxOutcome::Full`]. Any other error drops the frame. Examples are EIO while the interface is down,
+/// ENOBUFS, ENOMEM, EINVAL for an invalid header, and EBADFD after the interface was removed. For TCP all of these are
+/// losses.
 pub(super) fn write_frame(
     fd: BorrowedFd<'_>,
     vnet: &[u8],
@@ -54,8 +54,7 @@ pub(super) fn write_frame(
     stats: &mut LinkStats,
 ) -> TxOutcome {
     let len = frame.len();
-    // The array of slices is initialised each time, so its size follows the need: the smallest is
-    // 128 bytes, the largest 16 KiB.
+    // The array of slices is initialized on each call, so its size is chosen by need: from 128 bytes to 16 KiB.
     let result = match frame.payload.len() + FRONT_SLICES {
         _ if vnet.len() + len <= ONE_PIECE_BYTES_MAX => write_piece(fd, vnet, frame),
         0..=8 => write_slices::<8>(fd, vnet, frame),
@@ -113,15 +112,15 @@ fn write_slices<const N: usize>(
     rustix::io::retry_on_intr(|| rustix::io::writev(fd, &slices[first..end]))
 }
 
-/// A well-formed frame that lies in the buffer given to the reader.
+/// Well-formed frame in the buffer passed to the reader.
 pub(super) struct Received {
     pub(super) len: usize,
     pub(super) checksum: RxChecksum,
     pub(super) gso_size: usize,
 }
 
-/// Reads until EAGAIN or until the batch is full. `read` reads one frame, behind a header of `front` bytes, into the
-/// buffer; it counts a malformed one and gives `None`. An error after some frames waits for the next call.
+/// Reads until EAGAIN or until the batch is full. `read` reads one frame, after a header of `front` bytes, into the
+/// buffer. It counts a malformed one and returns `None`. An error after some frames is reported by the next call.
 pub(super) fn fill_batch(
     batch: &mut RxBatch,
     front: usize,
@@ -149,9 +148,8 @@ pub(super) fn fill_batch(
     Ok(added)
 }
 
-/// Whether a frame of `len` bytes, read into `room` bytes, can be taken; counts it otherwise.
-/// The driver cuts a frame that does not fit without a word, so one that fills the buffer may
-/// have lost its tail.
+/// True if a frame of `len` bytes, read into `room` bytes, is accepted. Counts it otherwise. The driver silently
+/// truncates a frame that does not fit, so one that fills the buffer may be incomplete.
 pub(super) fn length_is_good(len: usize, room: usize, stats: &mut LinkStats) -> bool {
     let good = (ETHERNET_HEADER_BYTES..room).contains(&len);
     stats.rx_length_errors += u64::from(!good);

@@ -1,16 +1,14 @@
-//! Bad networks on demand: loss (in bursts too), duplication, reordering, corruption, delay, jitter and
-//! rate, each way, the same for the same seed. [`Impaired`] is a link before which such a network lies,
-//! [`Wire`] is such a network between two links.
+//! Impaired networks: loss (optionally in bursts), duplication, reordering, corruption, delay, jitter and rate limit,
+//! per direction, reproducible by seed. [`Impaired`] wraps a link, and [`Wire`] connects two links.
 //!
-//! Impairments hit what the wire would carry: a super-segment is first cut into frames of MTU
-//! size, and a TCP checksum that was left to a device is computed, so that a flipped bit can be
-//! noticed. In this order a frame may be lost, corrupted, duplicated, held back behind 1 to
-//! [`REORDER_DISTANCE_MAX`] later frames (for [`REORDER_HOLD_MAX`] at most, when fewer follow), wait
-//! for the rate-limited wire (in a queue with a [`QueueLimit`]; more is lost), and travel for the
-//! delay, give or take the jitter.
+//! Impairments apply to frames as on the wire. A GSO packet is first segmented into frames of MTU size. A TCP checksum
+//! left to a device is computed, so that a flipped bit can be detected. A frame is processed in this order: loss,
+//! corruption, duplication, reordering, queueing, delay. A reordered frame follows 1 to [`REORDER_DISTANCE_MAX`] later
+//! frames, or is sent after [`REORDER_HOLD_MAX`] if fewer follow. The queue of the rate-limited wire has a
+//! [`QueueLimit`], beyond which frames are lost. The delay varies by the jitter.
 //!
-//! Timers: [`Link::poll_at`] is the earliest moment at which a held frame becomes due, in either
-//! direction. [`Link::receive`] moves due frames both ways, so whoever calls it then needs no more.
+//! Timers: [`Link::poll_at`] is the earliest time at which a held frame becomes due, in either direction.
+//! [`Link::receive`] moves due frames in both directions, so a caller needs no other call at that time.
 #![forbid(unsafe_code)]
 
 mod lane;
@@ -36,36 +34,36 @@ use super::{
 };
 use crate::time::{Duration, Instant};
 
-/// How long to wait when the link beneath is full and has frames of ours to take.
+/// Retry interval when the inner link is full and frames are due.
 const FULL_RETRY: Duration = Duration::from_micros(100);
-/// Frames taken from the link beneath at a time.
+/// Frames received from the inner link at a time.
 const SCRATCH_FRAMES_MAX: usize = 16;
-/// Times that one `receive` goes back for more of them.
+/// Maximum number of such batches per `receive`.
 const SCRATCH_ROUNDS_MAX: usize = 16;
 
-/// A link that treats frames badly.
+/// Link with impairments.
 #[derive(Debug)]
 pub struct Impaired<L> {
     link: L,
     transmit: Lane,
     receive: Lane,
-    /// Frames from the link beneath before they are impaired; empty when nothing is.
+    /// Frames from the inner link before impairment. Without receive impairments it has no buffers.
     scratch: RxBatch,
-    /// A frame being made ready.
+    /// Frame being prepared.
     frame: Vec<u8>,
-    /// A piece of it.
+    /// Segment of that frame.
     piece: Vec<u8>,
-    /// The link beneath was full: when to try again.
+    /// Time of the next attempt after the inner link was full.
     retry_at: Option<Instant>,
-    /// It was given frames since it was flushed.
+    /// True if frames were transmitted on the inner link since its last flush.
     unflushed: bool,
 }
 
 impl<L: Link> Impaired<L> {
-    /// Impairs what `link` transmits and, separately, what it receives.
+    /// Impairs the frames that `link` transmits and, independently, those it receives.
     ///
     /// # Errors
-    /// A setting out of its range.
+    /// A setting is out of range.
     pub fn new(
         link: L,
         transmit: Impairments,
@@ -80,7 +78,7 @@ impl<L: Link> Impaired<L> {
         Ok(Self { link, transmit, receive, scratch, frame, piece, retry_at, unflushed })
     }
 
-    /// Hands due frames to the link beneath. False when it is full.
+    /// Transmits due frames on the inner link. Returns false if it is full.
     fn flush_transmit(&mut self, now: Instant) -> bool {
         self.retry_at = None;
         while let Some(held) = self.transmit.due(now) {
@@ -101,7 +99,7 @@ impl<L: Link> Impaired<L> {
         true
     }
 
-    /// Takes what the link beneath has, into the receive lane.
+    /// Receives frames of the inner link into the receive lane.
     fn fill_receive(&mut self, now: Instant) -> io::Result<()> {
         let Self { link, receive, scratch, frame, piece, .. } = self;
         for _ in 0..SCRATCH_ROUNDS_MAX {
@@ -134,7 +132,7 @@ impl<L: Link> wrapper::LinkWrapper for Impaired<L> {
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         self.flush_transmit(now);
         if self.unflushed {
-            // Frames that were due, in a batch of their own.
+            // Due frames form a batch of their own.
             Link::flush(self, now);
         }
         if self.receive.is_transparent() {
@@ -145,7 +143,7 @@ impl<L: Link> wrapper::LinkWrapper for Impaired<L> {
         while !batch.is_full()
             && let Some(held) = self.receive.due(now)
         {
-            // Every frame came out of a receive buffer, so it fits one.
+            // Every frame was read from a receive buffer, so it fits into one.
             batch.push(&held.data, RxChecksum::Unverified, 0);
             self.receive.release();
         }
@@ -155,7 +153,7 @@ impl<L: Link> wrapper::LinkWrapper for Impaired<L> {
         }
     }
 
-    /// A frame that the impairment loses counts as sent: that is what a network does.
+    /// A frame dropped by an impairment counts as sent, as in a network.
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         if self.transmit.is_transparent() {
             return self.link.transmit(now, frame);
@@ -202,8 +200,7 @@ impl<L: Link> wrapper::LinkWrapper for Impaired<L> {
     }
 }
 
-/// Gives the lane the wire's frames of a super-segment. One that cannot be cut is lost: no wire
-/// would carry it.
+/// Adds the wire's frames of a GSO packet to the lane. One that cannot be segmented is dropped.
 fn admit_segments(
     lane: &mut Lane,
     now: Instant,
@@ -218,8 +215,7 @@ fn admit_segments(
     }
 }
 
-/// A checksum that is valid because it was never filled in, or because the device checked it:
-/// computing it is right for both.
+/// Computes a checksum marked valid. That is correct if it was never filled in, and if the device verified it.
 fn fill_tcp_checksum(frame: &mut [u8]) {
     if let Some(layout) = TcpLayout::of(frame) {
         checksum::fill_tcp(frame, &layout);

@@ -1,7 +1,6 @@
-//! Where IP and TCP lie in a frame, for software segmentation, checksums and corruption.
+//! Offsets of IP and TCP headers in a frame, for software segmentation, checksums and corruption.
 //!
-//! Only offsets, no meaning. Anything that is not a whole TCP segment over IPv4 or IPv6 has no
-//! layout and is treated as opaque bytes by the callers.
+//! Only a complete TCP segment over IPv4 or IPv6 has a layout. Callers treat any other frame as opaque bytes.
 #![forbid(unsafe_code)]
 
 use super::device::ETHERNET_HEADER_BYTES;
@@ -14,9 +13,9 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_VLAN: u16 = 0x8100;
 const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 const VLAN_TAG_BYTES: usize = 4;
-/// Stacked VLAN tags that are looked through.
+/// Stacked VLAN tags that are skipped.
 const VLAN_TAGS_MAX: usize = 2;
-/// IPv6 extension headers that are looked through (RFC 8200 §4.1 names four that may precede TCP).
+/// IPv6 extension headers that are skipped (RFC 8200 §4.1 names four that may precede TCP).
 const EXTENSION_HEADERS_MAX: usize = 4;
 const IPV6_HEADER_BYTES: usize = 40;
 const IPV4_HEADER_BYTES_MIN: usize = 20;
@@ -25,20 +24,20 @@ const TCP_HEADER_BYTES_MIN: usize = 20;
 /// Byte offsets within a frame: `ip < tcp < payload <= end <= frame length`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TcpLayout {
-    /// The IP header.
+    /// Offset of the IP header.
     pub(super) ip: usize,
-    /// It is IPv6.
+    /// True for IPv6.
     pub(super) ipv6: bool,
-    /// The TCP header.
+    /// Offset of the TCP header.
     pub(super) tcp: usize,
-    /// The first byte after the TCP header.
+    /// Offset of the first byte after the TCP header.
     pub(super) payload: usize,
-    /// The end of the IP packet; Ethernet padding may follow.
+    /// End of the IP packet. Ethernet padding may follow.
     pub(super) end: usize,
 }
 
 impl TcpLayout {
-    /// The layout of a frame that holds one unfragmented TCP segment, all of it.
+    /// Returns the layout of a frame that contains one complete, unfragmented TCP segment.
     #[inline]
     pub(super) fn of(frame: &[u8]) -> Option<Self> {
         let (ip, ethertype) = network_header(frame)?;
@@ -78,7 +77,7 @@ fn network_header(frame: &[u8]) -> Option<(usize, u16)> {
     None
 }
 
-/// `(false, transport header, end)`.
+/// Returns `(false, transport header, end)`.
 fn ipv4(frame: &[u8], ip: usize) -> Option<(bool, usize, usize)> {
     let header = frame.get(ip..ip + IPV4_HEADER_BYTES_MIN)?;
     let header_len = usize::from(header[0] & 0x0f) * 4;
@@ -91,7 +90,7 @@ fn ipv4(frame: &[u8], ip: usize) -> Option<(bool, usize, usize)> {
     well_formed.then_some((false, ip + header_len, ip + total_len))
 }
 
-/// `(true, transport header, end)`.
+/// Returns `(true, transport header, end)`.
 fn ipv6(frame: &[u8], ip: usize) -> Option<(bool, usize, usize)> {
     let header = frame.get(ip..ip + IPV6_HEADER_BYTES)?;
     if header[0] >> 4 != 6 {

@@ -1,14 +1,12 @@
-//! Two links joined in memory: deterministic, without delay, without a descriptor: a flush on one side wakes the
+//! Two links connected in memory: deterministic, without delay, without a descriptor. A flush on one side wakes the
 //! engine of the other, and so does room in a queue that was full.
 //!
-//! With offloads the pair behaves like a TAP with a vnet header: a super-segment arrives whole,
-//! with its segment size, and a TCP checksum that was left to the link arrives as it is, marked
-//! valid. Without, it behaves like a plain TAP. A full queue gives [`TxOutcome::Full`]; nothing is
-//! lost, which is what [`super::Impaired`] is for.
+//! With offloads the pair behaves like a TAP with a vnet header. A GSO packet is received unsegmented, with its segment
+//! size. A TCP checksum left to the link is received unchanged, marked valid. Without offloads it behaves like a plain
+//! TAP. A full queue returns [`TxOutcome::Full`]. No frame is lost; [`super::Impaired`] adds losses.
 //!
-//! A large frame is copied once, when it is transmitted: the receiving link lends the buffer that it waits in. Of those
-//! that a consumer keeps, [`LENT_BUFFERS_MAX`] may be out; while so many are, frames are copied once more, as small
-//! ones always are.
+//! A large frame is copied once, when it is transmitted: the receiving link lends its buffer. A consumer may keep up to
+//! [`LENT_BUFFERS_MAX`] buffers. Beyond this limit frames are copied once more, as small frames always are.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -31,22 +29,22 @@ use super::{
 };
 use crate::{sync::Mutex, time::Instant};
 
-/// Largest super-segment, as on a TAP.
+/// Largest GSO packet, as on a TAP.
 const TSO_FRAME_BYTES_MAX: usize = 65_535;
 const _: () = assert!(TSO_FRAME_BYTES_MAX <= RX_BUFFER_BYTES);
-/// Bytes of a frame that is lent: to copy a smaller one costs less.
+/// Smallest frame, in bytes, that is lent. Copying a smaller one costs less.
 const LENT_FRAME_BYTES_MIN: usize = 1024;
 /// Buffers of an end that may be lent at once, of at most 64 KiB each.
 const LENT_BUFFERS_MAX: usize = 32;
 
-/// What a memory link pair is like.
+/// Options of a memory link pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryLinkOptions {
-    /// Largest IP packet of one frame, bytes; at most 65 521.
+    /// Largest IP packet of one frame in bytes; at most 65 521.
     pub mtu: usize,
-    /// Checksum and segmentation offload, as with a vnet header.
+    /// True for checksum and segmentation offload, as with a vnet header.
     pub offloads: bool,
-    /// Frames that wait in one direction before transmits return `Full`.
+    /// Frames queued in one direction before transmits return `Full`.
     pub queue_frames_max: usize,
 }
 
@@ -61,31 +59,31 @@ impl Default for MemoryLinkOptions {
 #[derive(Debug)]
 pub struct MemoryLink {
     options: MemoryLinkOptions,
-    inbound: Arc<Way>,
-    outbound: Arc<Way>,
-    /// Buffers that the engine or a layer above it may hold, the oldest first.
+    inbound: Arc<Channel>,
+    outbound: Arc<Channel>,
+    /// Buffers that the engine or a layer above it may hold, oldest first.
     lent: VecDeque<Bytes>,
-    /// The last frame found the queue full.
+    /// True if the queue was full for the last frame.
     was_full: bool,
     stats: LinkStats,
 }
 
 /// One direction.
 #[derive(Debug, Default)]
-struct Way {
+struct Channel {
     queue: Mutex<Queue>,
-    /// Wakes the engine of the receiving end. Not behind the lock: a flush takes none.
+    /// Wakes the engine of the receiving end. Outside the lock, because a flush takes none.
     waker: OnceLock<Waker>,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     frames: VecDeque<Stored>,
-    /// Buffers to use again; at most as many as frames ever waited or were lent.
+    /// Buffers for reuse; at most as many as frames ever queued or lent.
     spare: Vec<BytesMut>,
-    /// The receiving end is gone.
+    /// True if the receiving end was dropped.
     closed: bool,
-    /// The sending end waits for room.
+    /// True if the sending end requires a wake-up when there is room.
     refused: bool,
 }
 
@@ -96,9 +94,9 @@ struct Stored {
     gso_size: usize,
 }
 
-/// Two ends: what one transmits, the other receives.
+/// Creates two ends: frames transmitted by one are received by the other.
 pub fn memory_link_pair(options: MemoryLinkOptions) -> (MemoryLink, MemoryLink) {
-    let (one, other) = (Arc::<Way>::default(), Arc::<Way>::default());
+    let (one, other) = (Arc::<Channel>::default(), Arc::<Channel>::default());
     let end = |inbound: &Arc<_>, outbound: &Arc<_>| MemoryLink {
         options,
         inbound: Arc::clone(inbound),
@@ -118,7 +116,7 @@ impl MemoryLink {
         }
     }
 
-    /// Whether a TAP of these options would take the frame.
+    /// True if a TAP with these options would accept the frame.
     fn is_acceptable(&self, frame: &TxFrame<'_>) -> bool {
         let TxOffload { checksum, segment } = frame.offload;
         let offload_ok = match (checksum, segment) {
@@ -154,7 +152,7 @@ impl Link for MemoryLink {
             let len = data.len();
             let is_large = len >= LENT_FRAME_BYTES_MIN;
             if is_large {
-                take_back(lent, &mut queue.spare);
+                reclaim(lent, &mut queue.spare);
             }
             let is_added = if is_large && lent.len() < LENT_BUFFERS_MAX {
                 lent.push_back(data.freeze());
@@ -181,9 +179,8 @@ impl Link for MemoryLink {
         Ok(added)
     }
 
-    /// Refuses, and panics in a debug build on, what a TAP of these options would not deliver: a
-    /// frame beyond the MTU that is not to be segmented, an offload of a link that has none, an
-    /// offload that contradicts the frame.
+    /// Refuses a frame that a TAP with these options would not deliver, and panics in a debug build. Such frames exceed
+    /// the MTU without segmentation, or have an offload that the link does not support or that contradicts the frame.
     fn transmit(&mut self, _now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         let acceptable = self.is_acceptable(frame);
         debug_assert!(acceptable, "a frame of {} bytes, {:?}", frame.len(), frame.offload);
@@ -199,7 +196,7 @@ impl Link for MemoryLink {
             return TxOutcome::Full;
         }
         let mut data = queue.spare.pop().unwrap_or_else(|| {
-            // Room for what most frames are; it grows with the first that is larger.
+            // Room for most frames. The buffer grows with the first larger frame.
             batch::shared(BytesMut::with_capacity(self.options.mtu + ETHERNET_HEADER_BYTES + 1))
         });
         data.clear();
@@ -213,18 +210,18 @@ impl Link for MemoryLink {
         }
         self.stats.tx_frames += 1;
         self.stats.tx_bytes += data.len() as u64;
-        queue.frames.push_back(arrive(data, frame.offload));
+        queue.frames.push_back(into_received(data, frame.offload));
         self.stats.tx_gso_frames += u64::from(frame.offload.segment.is_some());
         TxOutcome::Sent
     }
 
-    /// Wakes the other end. Frames can be received from the moment they are transmitted.
+    /// Wakes the other end. Frames can be received as soon as they are transmitted.
     fn flush(&mut self, _now: Instant) {
         self.wake_other();
     }
 
     fn set_waker(&mut self, waker: Waker) {
-        // It has one engine.
+        // Only one engine uses the link.
         let _ = self.inbound.waker.set(waker);
     }
 
@@ -233,7 +230,7 @@ impl Link for MemoryLink {
     }
 
     fn poll_at(&self) -> Option<Instant> {
-        // One lock at a time: the other end takes them the other way round.
+        // One lock at a time: the other end takes them in reverse order.
         let has_frames = !self.inbound.queue.lock().frames.is_empty();
         let has_room = || {
             let queue = self.outbound.queue.lock();
@@ -254,14 +251,13 @@ impl Drop for MemoryLink {
     }
 }
 
-/// Buffers without other references go to `spare`.
-fn take_back(lent: &mut VecDeque<Bytes>, spare: &mut Vec<BytesMut>) {
+/// Moves buffers without other references to `spare`.
+fn reclaim(lent: &mut VecDeque<Bytes>, spare: &mut Vec<BytesMut>) {
     while let Some(oldest) = lent.pop_front() {
         match oldest.try_into_mut() {
             Ok(own) => spare.push(own),
             Err(oldest) => {
-                // The next look is at another: one that is kept for good does not block the
-                // others.
+                // The next check is of another buffer, so that one kept for a long time does not block the rest.
                 lent.push_back(oldest);
                 return;
             }
@@ -269,9 +265,9 @@ fn take_back(lent: &mut VecDeque<Bytes>, spare: &mut Vec<BytesMut>) {
     }
 }
 
-/// Whether the offloads name the places where the frame has its TCP header and payload, and its
-/// checksum field holds the pseudo-header sum. A kernel does not check it and sends
-/// garbage; here it shows at once. Not TCP: only that the checksum lies within the frame.
+/// True if the offloads match the offsets of the TCP header and payload, and the checksum field contains the
+/// pseudo-header sum. A kernel does not check this and sends corrupt frames. For other protocols than TCP only the
+/// offset of the checksum is checked.
 fn is_consistent(data: &[u8], offload: TxOffload) -> bool {
     let TxOffload { checksum, segment } = offload;
     let Some(place) = checksum else { return true };
@@ -291,17 +287,17 @@ fn is_consistent(data: &[u8], offload: TxOffload) -> bool {
         && segment_ok
 }
 
-/// How a frame of these offloads looks at the other end.
-fn arrive(mut data: BytesMut, offload: TxOffload) -> Stored {
+/// Converts a frame with these offloads to its received form.
+fn into_received(mut data: BytesMut, offload: TxOffload) -> Stored {
     let TxOffload { checksum, segment } = offload;
     if let Some(place) = checksum
         && place.offset != TCP_CHECKSUM_OFFSET
     {
-        // As the vnet TAP: no layer above handles partial checksums other than TCP's.
+        // As on the vnet TAP: layers above handle partial checksums of TCP only.
         checksum::finish(&mut data, place);
     }
     let gso_size = match segment {
-        // A frame that needs no cutting is no super-segment; neither is it for the kernel.
+        // A frame that fits into one segment is not a GSO packet, here as in the kernel.
         Some(TxSegment { size, header_len, ipv6: _ })
             if data.len() > usize::from(header_len) + usize::from(size) =>
         {

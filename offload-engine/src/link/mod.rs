@@ -1,13 +1,13 @@
-//! How frames enter and leave. Nothing here looks above Ethernet, except that a virtio-net header
-//! has to be told where the checksum lies.
+//! Links: reception and transmission of frames. Links only process Ethernet frames, except that a virtio-net header
+//! specifies the offset of the checksum.
 //!
-//! [`open_tap`] gives a TAP ([`open_tap_queues`] several queues of one, each a link), with the virtio-net
-//! header ([`VnetTap`]) or without ([`PlainTap`]); [`memory_link_pair`] joins two nodes of one process.
-//! [`Impaired`] and [`Tee`] wrap any link, in any order: a [`Tee`] inside records what the wire saw, one
-//! outside what the engine saw.
+//! [`open_tap`] opens a TAP ([`open_tap_queues`] opens several queues of one, each a link), with the virtio-net header
+//! ([`VnetTap`]) or without ([`PlainTap`]). [`memory_link_pair`] connects two nodes of one process. [`Impaired`] and
+//! [`Tee`] wrap any link, in any order. An inner [`Tee`] records the frames on the wire, an outer one those of the
+//! engine.
 //!
-//! `docs/libraries/links.md` has the contract of a link, with a skeleton. One around another link is a
-//! [`wrapper::LinkWrapper`], which spells out only what it does itself.
+//! `docs/libraries/links.md` has the repository describes how to of a link, with a skeleton. A link around another link is a
+//! [`wrapper::LinkWrapper`], which implements only what differs.
 
 mod attach;
 mod batch;
@@ -51,97 +51,97 @@ pub use self::{
 };
 use crate::{memory::Piece, time::Instant};
 
-/// What a link can do.
+/// Capabilities of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LinkCapabilities {
-    /// Largest IP packet of one frame on the wire.
+    /// Largest IP packet of one frame on the wire, in bytes.
     pub mtu: usize,
-    /// TCP checksums of transmitted frames may be left to the link ([`TxOffload::checksum`]).
+    /// True if TCP checksums of transmitted frames may be left to the link ([`TxOffload::checksum`]).
     pub tx_checksum: bool,
-    /// Largest IPv4 frame (Ethernet header included) that may be handed over for segmentation; 0: none.
+    /// Largest IPv4 frame (including the Ethernet header) for segmentation by the link, in bytes. 0 if not supported.
     pub tso4_max: usize,
-    /// The same for IPv6.
+    /// Largest IPv6 frame for segmentation by the link, in bytes. 0 if not supported.
     pub tso6_max: usize,
 }
 
-/// What the link knows of a received frame's TCP checksum.
+/// Status of a received frame's TCP checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RxChecksum {
-    /// Nothing: verify it.
+    /// Unknown: verify it.
     #[default]
     Unverified,
-    /// Correct, or not yet filled in because the frame never left the machine: do not verify.
+    /// Correct, or not filled in because the frame never left the machine: do not verify it.
     Valid,
 }
 
-/// What the link has to do to a frame.
+/// Offloads of a transmitted frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TxOffload {
-    /// The checksum field holds the pseudo-header sum; finish it.
+    /// Checksum to complete. The checksum field contains the pseudo-header sum.
     pub checksum: Option<TxChecksum>,
-    /// Cut the frame into segments. Needs `checksum` too: each piece has its own, and the field
-    /// holds the pseudo-header sum with the length of the uncut TCP segment.
+    /// Segmentation. Requires `checksum` too: each segment has its own, and the field contains the pseudo-header sum
+    /// with the length of the whole TCP segment.
     pub segment: Option<TxSegment>,
 }
 
-/// Where the checksum of a frame lies, in bytes from the start of the frame.
+/// Offsets of the checksum of a frame, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxChecksum {
-    /// First byte that is summed: the TCP header.
+    /// Offset of the first byte that is summed: the TCP header.
     pub start: u16,
-    /// The checksum field, counted from `start`.
+    /// Offset of the checksum field, relative to `start`.
     pub offset: u16,
 }
 
-/// How to cut a frame.
+/// Segmentation of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TxSegment {
-    /// Payload bytes of each piece.
+    /// Payload bytes per segment.
     pub size: u16,
-    /// Bytes of Ethernet, IP and TCP header that each piece repeats.
+    /// Bytes of Ethernet, IP and TCP headers repeated in each segment.
     pub header_len: u16,
-    /// The frame is IPv6.
+    /// True for IPv6.
     pub ipv6: bool,
 }
 
-/// A frame to transmit: headers, then payload gathered from where it lies.
+/// Frame to transmit: headers, and payload gathered in place.
 #[derive(Clone, Copy, Debug)]
 pub struct TxFrame<'a> {
-    /// Work for the link.
+    /// Offloads.
     pub offload: TxOffload,
-    /// Ethernet header and what follows, up to the payload.
+    /// Headers from Ethernet up to the payload.
     pub head: &'a [u8],
-    /// Payload, which may be shared memory; at most [`TX_PAYLOAD_SLICES_MAX`] pieces.
+    /// Payload, which may be in shared memory; at most [`TX_PAYLOAD_SLICES_MAX`] pieces.
     pub payload: &'a [Piece<'a>],
-    /// The owner of the payload, if it lends it ([`TxFrame::lend`]).
+    /// Owner of the payload, if it can be borrowed ([`TxFrame::lend`]).
     pub lender: Option<&'a dyn Lender>,
-    /// A note for captures.
+    /// Comment for captures.
     pub comment: Option<&'a str>,
 }
 
-/// Most payload pieces of one frame: below the kernel's UIO_MAXIOV (1024) with room for headers.
+/// Maximum number of payload pieces of one frame: below the kernel's UIO_MAXIOV (1024) with room for headers.
 pub const TX_PAYLOAD_SLICES_MAX: usize = 1000;
 
-/// What became of a transmission.
+/// Outcome of a transmission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TxOutcome {
-    /// The link has it.
+    /// The link accepted the frame.
     Sent,
-    /// The link has no room: keep the frame, try again when the descriptor is writable.
+    /// The link is full: keep the frame and retry when the descriptor is writable.
     Full,
-    /// The link refused this frame for good; counted. TCP will retransmit.
+    /// The link dropped the frame and counted it. TCP will retransmit.
     Dropped,
 }
 
-/// Counters of a link. Names as `ethtool -S` would have them.
+/// Counters of a link, named as in `ethtool -S`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LinkStats {
     /// Frames received.
     pub rx_frames: u64,
-    /// Bytes received, headers included.
+    /// Bytes received, including headers.
     pub rx_bytes: u64,
-    /// Received frames that the kernel had coalesced.
+    /// Received frames that were coalesced by the kernel.
     pub rx_gso_frames: u64,
     /// Received frames with a malformed virtio-net header, dropped.
     pub rx_vnet_errors: u64,
@@ -149,77 +149,74 @@ pub struct LinkStats {
     pub rx_length_errors: u64,
     /// Frames transmitted.
     pub tx_frames: u64,
-    /// Bytes transmitted, headers included.
+    /// Bytes transmitted, including headers.
     pub tx_bytes: u64,
     /// Transmitted frames left to the kernel for segmentation.
     pub tx_gso_frames: u64,
-    /// Large transmitted frames whose pages were brought back ([`ReclaimMode`]).
+    /// Large transmitted frames whose pages were reclaimed ([`ReclaimMode`]).
     pub tx_reclaimed: u64,
-    /// Transmissions that the device refused.
+    /// Transmissions refused by the device.
     pub tx_errors: u64,
-    /// Transmissions that found the device full.
+    /// Transmissions not accepted because the device was full.
     pub tx_full: u64,
-    /// Frames the impairment dropped, duplicated, reordered, corrupted; dropped counts also those
-    /// that found the queue before a rate-limited wire full.
+    /// Frames dropped by impairments, including those dropped because the queue of a rate-limited wire was full.
     pub impaired_dropped: u64,
-    /// See `impaired_dropped`.
+    /// Frames duplicated by impairments.
     pub impaired_duplicated: u64,
-    /// See `impaired_dropped`.
+    /// Frames reordered by impairments.
     pub impaired_reordered: u64,
-    /// See `impaired_dropped`.
+    /// Frames corrupted by impairments.
     pub impaired_corrupted: u64,
-    /// Times a probe for the vnet header or an offload failed and the link fell back.
+    /// Number of fallbacks after a probe for the vnet header or an offload failed.
     pub vnet_fallbacks: u64,
 }
 
-/// A way for frames to enter and leave.
+/// Link that receives and transmits frames.
 pub trait Link: Send {
-    /// What it can do; constant for the link's life.
+    /// Returns the capabilities, which are constant for the lifetime of the link.
     fn capabilities(&self) -> LinkCapabilities;
 
-    /// Receives what is there, at most what `batch` has room for, without blocking. Returns the
-    /// number of frames added. They are read or copied into the batch's buffers, or lent in the
-    /// link's own ([`RxBatch::push_lent`]).
+    /// Receives available frames, up to the capacity of `batch`, without blocking. Returns the number of frames added.
+    /// They are read or copied into the batch's buffers, or lent in the link's own ([`RxBatch::push_lent`]).
     ///
     /// # Errors
-    /// The device is gone (not: it is empty).
+    /// The device was removed. An empty device is not an error.
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize>;
 
-    /// Takes one frame to transmit, without blocking. It may wait in a queue of the link for [`Link::flush`]. Its
-    /// memory is the link's for the length of the call, and beyond it as far as the link copies or borrows it
-    /// ([`TxFrame::lend`]).
+    /// Transmits one frame, without blocking. It may be queued in the link until [`Link::flush`]. The link may access
+    /// its memory during the call, and later only if it copies or borrows it ([`TxFrame::lend`]).
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome;
 
-    /// Has the device send all that [`Link::transmit`] has taken. The engine calls it at the end of each batch of
-    /// transmits, and so before it sleeps. Without an effect for a link that sends at once.
+    /// Starts transmission of all frames accepted by [`Link::transmit`]. The engine calls it at the end of each batch
+    /// of transmits, and so before it sleeps. No effect for a link that sends at once.
     fn flush(&mut self, _now: Instant) {}
 
-    /// Writes out what it keeps beside the wire: the buffer of a capture.
+    /// Writes buffers that are not part of the data path, such as that of a capture.
     fn sync(&mut self) {}
 
-    /// The descriptor that becomes readable when frames wait or a loan is to be ended, if there is one.
+    /// Returns the descriptor that becomes readable when frames are queued or a loan is to be ended, if there is one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
-    /// When the link itself wants to be polled again: frames it holds back become due. A link that wakes the engine
-    /// ([`Link::set_waker`]) says so of frames that wait: a time in the past.
+    /// Time at which the link must be polled again: held frames become due. A link that wakes the engine
+    /// ([`Link::set_waker`]) returns a time in the past if frames are queued.
     fn poll_at(&self) -> Option<Instant>;
 
-    /// Gets what wakes the engine, once, before anything else: for a link without a descriptor, and for one that ends
-    /// loans on another thread. Wake after a frame has been queued or a loan has ended; it costs little while the
-    /// engine is awake. The engine announces its sleep, then asks [`Link::poll_at`], then sleeps: so no frame is slept
-    /// over.
+    /// Sets the waker of the engine. Called once, before any other call. Used by a link without a descriptor, and by
+    /// one that ends loans on another thread. Wake after a frame was queued or a loan has ended; this is cheap while
+    /// the engine is awake. The engine announces its sleep, then calls [`Link::poll_at`], then sleeps, so no frame is
+    /// missed.
     fn set_waker(&mut self, _waker: Waker) {}
 
-    /// Counters, those of wrapped links added.
+    /// Returns the counters, including those of wrapped links.
     fn stats(&self) -> LinkStats;
 
-    /// Whether [`TxFrame::comment`] is worth making.
+    /// True if [`TxFrame::comment`] is used.
     fn wants_comments(&self) -> bool {
         false
     }
 }
 
-/// The skeleton of the page compiles.
+/// Compiles the skeleton of the document.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/libraries/links.md")]
 struct HowToWriteALink;

@@ -1,13 +1,13 @@
-//! Who takes a written frame up the kernel's stack: the writer itself, or a thread of the kernel.
+//! NAPI mode of a TAP: written frames are processed by the writer, or by a kernel thread.
 //!
-//! Without NAPI, write(2) on a TAP returns when the frame has gone through the bridge or the kernel's TCP, and
-//! whoever waits for it was woken. With threaded NAPI (IFF_NAPI, `threaded` in the interface's sysfs directory)
-//! write(2) queues it, and `napi/NAME-N` takes what is queued, up to 64 frames at a time, through GRO: plain frames
-//! of one flow reach the kernel's TCP together. More bandwidth where there is a processor for the thread; a wake-up
-//! more where the thread sleeps. NAPI without the thread is slower than none.
+//! Without NAPI, write(2) on a TAP returns after the frame has passed the bridge or the kernel's TCP, and its receiver
+//! was woken. With threaded NAPI (IFF_NAPI, `threaded` in the interface's sysfs directory) write(2) only queues the
+//! frame. The thread `napi/NAME-N` processes queued frames, up to 64 at a time, through GRO, so plain frames of one
+//! flow reach the kernel's TCP together. This increases bandwidth if a CPU is available for the thread. It adds a
+//! wake-up if the thread sleeps. NAPI without the thread is slower than no NAPI.
 //!
-//! sysfs shows the network namespace in which it was mounted. So each use has an instance of its own, mounted
-//! nowhere.
+//! sysfs shows the network namespace in which it was mounted. So each use creates its own instance, which is not
+//! attached to the mount tree.
 #![forbid(unsafe_code)]
 
 use std::{format, os::fd::OwnedFd};
@@ -18,7 +18,7 @@ use rustix::{
     mount::{FsMountFlags, FsOpenFlags, MountAttrFlags},
 };
 
-/// Has the frames that are written to `interface` of the caller's network namespace taken by a thread of the kernel.
+/// Enables threaded NAPI for `interface` in the caller's network namespace.
 pub(super) fn thread(interface: &str) -> rustix::io::Result<()> {
     let setting = open(interface, OFlags::WRONLY)?;
     match rustix::io::write(&setting, b"1")? {
@@ -36,7 +36,7 @@ fn open(interface: &str, access: OFlags) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat(root, path, access | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Whether it does.
+/// True if threaded NAPI is enabled.
 #[cfg(test)]
 pub(super) fn is_threaded(interface: &str) -> bool {
     let mut answer = [0; 2];

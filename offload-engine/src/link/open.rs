@@ -1,4 +1,4 @@
-//! Opening a TAP: with the virtio-net header or without, one queue or several, and what falls back.
+//! Opening of a TAP, with or without the virtio-net header, with one queue or several, and fallbacks.
 #![forbid(unsafe_code)]
 
 use std::{boxed::Box, io, os::fd::OwnedFd, path::Path, string::String, vec::Vec};
@@ -11,8 +11,7 @@ use super::{
 };
 
 crate::option_enum! {
-    /// Whether frames of a TAP carry a virtio-net header, through which the kernel segments and checksums
-    /// super-segments.
+    /// Use of a virtio-net header on a TAP, by which the kernel segments and checksums GSO packets.
     pub enum VnetMode {
         /// Where the kernel has it; else frames of at most one MTU, with a warning
         // Counted in `LinkStats::vnet_fallbacks`.
@@ -22,49 +21,49 @@ crate::option_enum! {
         // With `TapError::NoVnetHeader`.
         On,
         /// For checksums of sent frames only: frames of at most one MTU, received ones complete
-        // A checksum left out by the kernel would come with payload in pages, which costs more to read than the sum
-        // does.
+        // Checksums of received frames are complete: a checksum omitted by the kernel implies payload in pages. Reading
+        // these costs more than the sum.
         Checksum,
         /// Complete frames of at most one MTU
         Off,
     }
 }
 
-/// Which TAP to open, and how.
+/// Options for opening a TAP.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TapOptions {
-    /// Interface name, 1 to 15 bytes. A pattern with one `%d` takes the first free number.
+    /// Interface name, 1 to 15 bytes. A pattern with one `%d` selects the first free number.
     pub name: String,
-    /// Largest IP packet, [`MTU_MIN`](super::MTU_MIN) to [`MTU_MAX`](super::MTU_MAX) bytes. What the link promises; the
-    /// interface's own MTU is configured with its address and not changed here.
+    /// Largest IP packet, [`MTU_MIN`](super::MTU_MIN) to [`MTU_MAX`](super::MTU_MAX) bytes. This is the limit of the
+    /// link. The interface's own MTU is configured with its address and not changed here.
     pub mtu: usize,
-    /// Whether to use the virtio-net header.
+    /// Use of the virtio-net header.
     pub vnet: VnetMode,
-    /// Whether pages of transmitted super-segments are brought back to the processor that wrote them.
+    /// Reclaiming of pages of transmitted GSO packets.
     pub reclaim: ReclaimMode,
-    /// Who takes written frames on.
+    /// NAPI mode for written frames.
     pub napi: NapiMode,
 }
 
 impl TapOptions {
-    /// As asked, transmitted pages brought back where that helps, and no NAPI.
+    /// Creates options with the given values, default reclaiming, and no NAPI.
     pub fn new(name: impl Into<String>, mtu: usize, vnet: VnetMode) -> Self {
         let (reclaim, napi) = (ReclaimMode::default(), NapiMode::default());
         Self { name: name.into(), mtu, vnet, reclaim, napi }
     }
 }
 
-/// An open TAP.
+/// Open TAP.
 pub struct OpenTap {
-    /// The link.
+    /// Link of the TAP.
     pub link: Box<dyn Link>,
-    /// The interface's actual name.
+    /// Actual name of the interface.
     pub name: String,
-    /// Whether frames carry a virtio-net header.
+    /// True if frames have a virtio-net header.
     pub vnet_header: bool,
-    /// Whether transmitted pages are brought back.
+    /// True if pages of transmitted frames are reclaimed.
     pub reclaims: bool,
-    /// Whether a thread of the kernel takes on what is written.
+    /// True if a kernel thread processes written frames.
     pub threaded_napi: bool,
 }
 
@@ -81,21 +80,21 @@ impl std::fmt::Debug for OpenTap {
     }
 }
 
-/// Attaches to a TAP, creating it if it does not exist. A created one vanishes when the link is
-/// dropped; one made persistent beforehand stays.
+/// Attaches to a TAP and creates it if it does not exist. A created TAP is removed when the link is dropped. One that
+/// was made persistent before remains.
 ///
 /// # Errors
-/// See [`TapError`]: each kind names what is missing.
+/// [`TapError`] names what is missing.
 pub fn open_tap(options: &TapOptions) -> Result<OpenTap, TapError> {
     open_tap_at(NODE.as_ref(), options, Queueing::Single)
 }
 
-/// Attaches to a TAP once for each of its queues, which are links of their own: the kernel spreads flows over them,
-/// and a flow follows the queue on which frames of it were last written. All have the same capabilities. For one
-/// queue it is [`open_tap`].
+/// Attaches to each queue of a TAP. Each queue is a link of its own. The kernel distributes flows over them, and a flow
+/// follows the queue on which its frames were last written. All have the same capabilities. With one queue it is the
+/// same as [`open_tap`].
 ///
 /// # Errors
-/// [`TapError::Queues`]; else as [`open_tap`].
+/// [`TapError::Queues`], or an error of [`open_tap`].
 pub fn open_tap_queues(options: &TapOptions, queues: usize) -> Result<Vec<OpenTap>, TapError> {
     match queues {
         1 => return Ok(Vec::from([open_tap(options)?])),
@@ -104,7 +103,7 @@ pub fn open_tap_queues(options: &TapOptions, queues: usize) -> Result<Vec<OpenTa
     }
     let node = Path::new(NODE);
     let first = open_tap_at(node, options, Queueing::Multi)?;
-    // The header is the whole device's: the others follow the first.
+    // The header applies to the whole device, so the other queues use that of the first.
     let vnet = match (first.vnet_header, options.vnet) {
         (false, _) => VnetMode::Off,
         (true, VnetMode::Checksum) => VnetMode::Checksum,
@@ -123,11 +122,11 @@ pub fn open_tap_queues(options: &TapOptions, queues: usize) -> Result<Vec<OpenTa
     Ok(opened)
 }
 
-/// Takes over the descriptor of a TAP that somebody else has opened and passed on. Name and NAPI are those of the
-/// descriptor; it has a virtio-net header or not, and cannot be told otherwise.
+/// Opens an inherited descriptor of a TAP. Name and NAPI mode are those of the descriptor. Its virtio-net header cannot
+/// be changed.
 ///
 /// # Errors
-/// [`TapError::Descriptor`]; [`TapError::NoVnetHeader`] if one is demanded; else as [`open_tap`].
+/// [`TapError::Descriptor`]; [`TapError::NoVnetHeader`] if one is required; or an error of [`open_tap`].
 pub fn open_tap_descriptor(descriptor: OwnedFd, options: &TapOptions) -> Result<OpenTap, TapError> {
     let TapOptions { name: _, mtu, vnet, reclaim, napi: _ } = options;
     attach::check_mtu(*mtu)?;
@@ -159,7 +158,7 @@ pub fn open_tap_descriptor(descriptor: OwnedFd, options: &TapOptions) -> Result<
     Ok(opened)
 }
 
-/// [`open_tap`] with the node that the attempt with a vnet header opens.
+/// Variant of [`open_tap`] with the node that is opened for a vnet header.
 pub(super) fn open_tap_at(
     node: &Path,
     options: &TapOptions,
@@ -172,7 +171,7 @@ pub(super) fn open_tap_at(
             Err(error) => {
                 let interface = &opened.name;
                 tracing::warn!(%interface, %error, "no threaded NAPI; writers take frames on");
-                // NAPI without a thread costs more than it brings.
+                // NAPI without a thread costs more than it saves.
                 drop(opened);
                 let without = TapOptions { napi: NapiMode::Off, ..options.clone() };
                 opened = attach(node, &without, queueing)?;
@@ -248,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_queues() {
+    fn number_of_queues_is_checked() {
         let options = TapOptions::new("t0", 1500, VnetMode::Auto);
         for queues in [0, TAP_QUEUES_MAX + 1] {
             let error = open_tap_queues(&options, queues).unwrap_err();

@@ -1,5 +1,5 @@
-//! A packet socket that sees what an interface's owner writes: the only unsafe code of the link beside `tun.rs`, for
-//! the two options and the address that no crate has safely.
+//! Packet socket that receives frames written to an interface. With `tun.rs` the only unsafe code of the link, for two
+//! options and an address that no crate provides safely.
 
 use std::{
     ffi::CString,
@@ -11,17 +11,17 @@ use libc::{c_int, c_void, sock_filter, sock_fprog, sockaddr_ll, socklen_t};
 
 use crate::descriptor::Guarded;
 
-/// A packet socket for what is written to a TAP.
+/// Packet socket for frames written to a TAP.
 #[derive(Debug)]
 pub(super) struct Observer {
     pub(super) socket: Guarded<OwnedFd>,
-    /// Of the TAP's interface.
+    /// Index of the TAP's interface.
     index: c_int,
 }
 
-/// A non-blocking packet socket for the interface `name`, which gets nothing before [`Observer::begin`]; then every
-/// frame of at least `bytes_min` that is written to its TAP: none that leave towards the TAP, and none that are
-/// shorter, which cost a look at their length.
+/// Creates a non-blocking packet socket for the interface `name`. After [`Observer::begin`] it receives every frame of
+/// at least `bytes_min` that is written to its TAP. It does not receive frames sent to the TAP, or shorter ones, which
+/// cost a check of their length.
 pub(super) fn observer(name: &str, bytes_min: u32) -> io::Result<Observer> {
     let name = CString::new(name).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: the name ends with its zero byte and lives through the call.
@@ -33,7 +33,7 @@ pub(super) fn observer(name: &str, bytes_min: u32) -> io::Result<Observer> {
     // SAFETY: no memory is passed. Protocol 0: nothing arrives before an address is bound.
     let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
     check(fd)?;
-    // SAFETY: the call gave this descriptor to us alone.
+    // SAFETY: the call returned a new descriptor without another owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
 
     let ignore: c_int = 1;
@@ -46,12 +46,12 @@ pub(super) fn observer(name: &str, bytes_min: u32) -> io::Result<Observer> {
 }
 
 impl Observer {
-    /// From now on it gets frames.
+    /// Starts reception.
     pub(super) fn begin(&self) -> io::Result<()> {
         // SAFETY: `sockaddr_ll` is plain data, for which all bytes zero is a valid value.
         let mut address: sockaddr_ll = unsafe { mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
-        // A bridge takes a frame away before sockets of one protocol see it.
+        // A bridge consumes frames before sockets of one protocol receive them.
         address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
         address.sll_ifindex = self.index;
         // SAFETY: the descriptor is open, and the address is one `sockaddr_ll` of the length given.
@@ -65,7 +65,7 @@ impl Observer {
     }
 }
 
-/// Takes frames of at least `bytes_min`, whole.
+/// Creates a filter that accepts frames of at least `bytes_min`, complete.
 fn length_filter(bytes_min: u32) -> [sock_filter; 4] {
     let statement = |code, k| sock_filter { code, jt: 0, jf: 0, k };
     [
@@ -82,8 +82,8 @@ fn length_filter(bytes_min: u32) -> [sock_filter; 4] {
 }
 
 fn set_option<T>(socket: impl AsFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
-    // SAFETY: the descriptor is open while it is borrowed; the kernel reads one `T`, of the length given, and what a
-    // filter program points to, which lives as long as `value`'s owner keeps it: through this call.
+    // SAFETY: the descriptor is open while it is borrowed; the kernel reads one `T` of the length passed. It also reads
+    // the instructions that a filter program points to, which the caller keeps alive during the call.
     check(unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

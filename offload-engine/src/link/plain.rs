@@ -1,9 +1,9 @@
-//! The plain TAP: complete Ethernet frames of at most MTU size, nothing else.
+//! Plain TAP: complete Ethernet frames of at most MTU size.
 //!
-//! Opened by the `tun_tap` crate, or by ourselves for one of several queues, or with NAPI, which that crate does not
-//! have. One trap needs care: a persistent TAP remembers the offloads that an earlier user asked for. With
-//! them on and no header to say so, the kernel would hand over 64 KiB frames with unfinished checksums; so
-//! they are switched off after each attach.
+//! Opened by the `tun_tap` crate. One of several queues, or a TAP with NAPI, is opened by this module, because that
+//! crate does not support them. A persistent TAP keeps the offloads set by an earlier user. If they were enabled
+//! without a header to describe them, the kernel would deliver 64 KiB frames with partial checksums. So they are
+//! disabled after each attach.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{descriptor::Guarded, time::Instant};
 
-/// A TAP without offloads.
+/// TAP without offloads.
 #[derive(Debug)]
 pub struct PlainTap {
     interface: Interface,
@@ -44,7 +44,7 @@ impl Interface {
         }
     }
 
-    /// The TAP `name`, or one of its several queues.
+    /// Opens the TAP `name`, or one of its queues.
     fn queue(name: &str, queueing: Queueing, napi: NapiMode) -> Result<Self, TapError> {
         let fd = attach::open_node(NODE.as_ref())?;
         let features =
@@ -56,9 +56,9 @@ impl Interface {
         Ok(Self::Queue { fd: fd.into(), name })
     }
 
-    /// The TAP `name` by `tun_tap`.
+    /// Opens the TAP `name` with `tun_tap`.
     fn whole(name: &str) -> Result<Self, TapError> {
-        // `tun_tap` gives one error for two steps; opening the node first distinguishes them.
+        // `tun_tap` returns one error for two steps. Opening the node first distinguishes them.
         drop(attach::open_node(NODE.as_ref())?);
         let interface = Iface::without_packet_info(name, Mode::Tap)
             .map_err(|source| attach::attach_error(name, source))?;
@@ -68,11 +68,11 @@ impl Interface {
 }
 
 impl PlainTap {
-    /// Attaches to the TAP `name`, or to one queue of it, creating it if it does not exist. `mtu` is what the link
-    /// promises; the interface's own MTU is left alone.
+    /// Attaches to the TAP `name`, or to one queue of it, and creates it if it does not exist. `mtu` is the limit of
+    /// the link; the interface's own MTU is not changed.
     ///
     /// # Errors
-    /// See [`TapError`].
+    /// [`TapError`].
     pub(super) fn open_queue(
         name: &str,
         mtu: usize,
@@ -88,7 +88,7 @@ impl PlainTap {
         Self::complete(interface, mtu)
     }
 
-    /// An attached descriptor of the TAP `name`.
+    /// Creates a link on an attached descriptor of the TAP `name`.
     pub(super) fn on(fd: OwnedFd, name: String, mtu: usize) -> Result<Self, TapError> {
         Self::complete(Interface::Queue { fd: fd.into(), name }, mtu)
     }
@@ -99,7 +99,7 @@ impl PlainTap {
         Ok(Self { interface, mtu, stats: LinkStats::default() })
     }
 
-    /// The interface's actual name.
+    /// Returns the actual name of the interface.
     pub fn name(&self) -> &str {
         match &self.interface {
             Interface::Whole(interface) => interface.name(),
@@ -107,7 +107,7 @@ impl PlainTap {
         }
     }
 
-    /// Records that this link stands in for one with a vnet header.
+    /// Counts a fallback from a link with a vnet header.
     pub(super) fn count_fallback(&mut self) {
         self.stats.vnet_fallbacks += 1;
     }
@@ -131,10 +131,10 @@ impl Link for PlainTap {
         })
     }
 
-    /// A frame that needs offloads is refused: there are none.
+    /// Refuses a frame that requires offloads, which are not supported.
     fn transmit(&mut self, _now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         if frame.offload != super::TxOffload::default() {
-            debug_assert!(false, "offload asked of a link that has none");
+            debug_assert!(false, "offload on a link without offloads");
             self.stats.tx_errors += 1;
             return TxOutcome::Dropped;
         }

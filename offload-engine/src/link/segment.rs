@@ -1,8 +1,8 @@
-//! Segmentation offload in software: one super-segment becomes the frames that the wire would see.
+//! Software segmentation: one GSO packet is split into frames as on the wire.
 //!
-//! Each piece repeats the headers with its own length, IPv4 identification (counting up, as
-//! RFC 6864 §4.1 lets an atomic datagram do), sequence number and checksums. PSH and FIN stay for
-//! the last piece; CWR stays on the first (RFC 3168 §6.1.2: it answers one ECE once).
+//! Each segment repeats the headers with its own length, IPv4 identification (incremented, as RFC 6864 §4.1 permits for
+//! an atomic datagram), sequence number and checksums. PSH and FIN are set only in the last segment, CWR only in the
+//! first (RFC 3168 §6.1.2: it responds to one ECE once).
 #![forbid(unsafe_code)]
 
 use std::vec::Vec;
@@ -17,35 +17,35 @@ const FLAG_FIN: u8 = 0x01;
 const FLAG_PSH: u8 = 0x08;
 const FLAG_CWR: u8 = 0x80;
 
-/// The pieces of a super-segment, in sequence order.
+/// Segments of a GSO packet, in sequence order.
 #[derive(Debug)]
 pub(super) struct Segments<'a> {
     frame: &'a [u8],
     layout: TcpLayout,
     size: usize,
-    /// Payload bytes already given out.
+    /// Payload bytes already returned.
     done: usize,
     pieces: u16,
-    /// TCP checksums are left to a device.
+    /// True if TCP checksums are left to a device.
     partial: bool,
 }
 
 impl<'a> Segments<'a> {
-    /// Cuts `frame` into pieces of `size` payload bytes (at least one piece: a frame without
-    /// payload gives itself). `None` when it is not TCP or `size` is zero.
+    /// Segments `frame` into `size` payload bytes each. A frame without payload yields one segment. `None` if it is not
+    /// TCP or `size` is zero.
     pub(super) fn new(frame: &'a [u8], size: usize) -> Option<Self> {
         let layout = TcpLayout::of(frame)?;
         (size > 0).then_some(Self { frame, layout, size, done: 0, pieces: 0, partial: false })
     }
 
-    /// Leaves TCP checksums to a device: pieces have the pseudo-header sum. Returns where it lies.
+    /// Leaves TCP checksums to a device: segments have the pseudo-header sum. Returns its offset.
     pub(super) fn leave_checksums(&mut self) -> TxChecksum {
         self.partial = true;
-        // An offset within a frame of at most 64 KiB.
+        // The offset fits: a frame has at most 64 KiB.
         TxChecksum { start: self.layout.tcp as u16, offset: TCP_CHECKSUM_OFFSET }
     }
 
-    /// Writes the next piece, complete with checksums, over `piece`. False when there is none left.
+    /// Writes the next segment, complete with checksums, to `piece`. Returns false if there is none left.
     pub(super) fn next_into(&mut self, piece: &mut Vec<u8>) -> bool {
         let TcpLayout { ip, ipv6, tcp, payload, end } = self.layout;
         let payload_len = end - payload;
@@ -63,7 +63,7 @@ impl<'a> Segments<'a> {
 
         let mine = TcpLayout { ip, ipv6, tcp, payload, end: payload + len };
         if ipv6 {
-            // No piece is longer than the frame, whose length fitted the field.
+            // No segment is longer than the frame, whose length fits into the field.
             put_word(piece, ip + 4, (mine.end - ip - 40) as u16);
         } else {
             put_word(piece, ip + 2, (mine.end - ip) as u16);

@@ -1,7 +1,7 @@
-//! Against the kernel: real TAPs, each in a network namespace of its own.
+//! Tests with the kernel: real TAPs, each in its own network namespace.
 //!
-//! A namespace belongs to a fresh thread and dies with it, TAPs and all. Without root or the TUN
-//! node a test says that it is skipped, and why.
+//! A namespace belongs to a new thread and is removed with it, including its TAPs. Without root or the TUN node a test
+//! prints that it is skipped, and the reason.
 
 use std::{
     boxed::Box,
@@ -29,17 +29,17 @@ use super::{
 };
 
 const NOW: Instant = Instant::ZERO;
-/// The kernel's address and ours.
+/// Addresses of the kernel and of the test.
 const KERNEL: [u8; 4] = [10, 0, 0, 2];
 const OURS: [u8; 4] = [10, 0, 0, 1];
 const ARP_BYTES: usize = 42;
 const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
-/// Runs `test` in a network namespace of its own.
+/// Runs `test` in its own network namespace.
 fn in_namespace(test: impl FnOnce() + Send + 'static) {
     let body = move || {
-        // SAFETY: a network namespace changes which network this new thread sees and nothing that
-        // memory safety rests on.
+        // SAFETY: a network namespace changes the network of this new thread only, and no state that memory safety
+        // depends on.
         if let Err(error) = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) } {
             std::println!("skipped: no network namespace of our own: {error}");
         } else if let Err(error) = tun::open_node(attach::NODE.as_ref()) {
@@ -73,10 +73,10 @@ fn interface_ioctl(code: libc::Ioctl, request: &mut libc::ifreq) {
     assert_eq!(result, 0, "{}", io::Error::last_os_error());
 }
 
-/// Gives the interface its addresses and brings it up.
+/// Sets the addresses of the interface and brings it up.
 fn bring_up(name: &str) {
     let mut hardware = request(name);
-    // SAFETY: the request is all zero, so this field of the union is initialised.
+    // SAFETY: the request is all zero, so this field of the union is initialized.
     let address = unsafe { &mut hardware.ifr_ifru.ifru_hwaddr };
     address.sa_family = libc::ARPHRD_ETHER;
     for (target, byte) in address.sa_data.iter_mut().zip(MACS.1) {
@@ -98,7 +98,7 @@ fn bring_up(name: &str) {
     interface_ioctl(libc::SIOCSIFFLAGS, &mut flags);
 }
 
-/// The next frame for which `want` gives something; panics when none comes.
+/// Returns the first value that `want` returns for a received frame. Panics after a timeout.
 fn expect<T>(link: &mut Box<dyn Link>, mut want: impl FnMut(RxFrame<'_>) -> Option<T>) -> T {
     let mut batch = RxBatch::new(1);
     loop {
@@ -129,14 +129,14 @@ fn is_arp(frame: &[u8], operation: u8) -> bool {
     frame.len() >= ARP_BYTES && frame[12..14] == [8, 6] && frame[21] == operation
 }
 
-/// Announces ourselves until the kernel knows our MAC address: it asks when it has something for us.
+/// Answers the kernel's ARP request, which it sends when it has a packet for the test's address.
 fn answer_arp(link: &mut Box<dyn Link>) {
     expect(link, |frame| is_arp(frame.data, 1).then_some(()));
     let reply = arp(2, (MACS.0, OURS), (MACS.1, KERNEL));
     assert_eq!(transmit(link, NOW, &reply, TxOffload::default()), TxOutcome::Sent);
 }
 
-/// TCP flags, sequence and acknowledgment number of a frame from the kernel to our port.
+/// TCP flags, sequence and acknowledgment number of a frame from the kernel to the test's port.
 struct Answer {
     syn: bool,
     rst: bool,
@@ -155,7 +155,7 @@ fn answer(frame: RxFrame<'_>) -> Option<Answer> {
     })
 }
 
-/// A TCP frame of ours to the kernel's `port`; a SYN carries an MSS of 1460.
+/// Builds a TCP frame of the test to the kernel's `port`. A SYN has an MSS of 1460.
 fn ours(port: u16, seq: u32, ack: Option<u32>) -> Vec<u8> {
     let ip = PacketBuilder::ethernet2(MACS.0, MACS.1).ipv4(OURS, KERNEL, 64);
     let tcp = ip.tcp(PORTS.0, port, seq, 65_535);
@@ -168,9 +168,9 @@ fn ours(port: u16, seq: u32, ack: Option<u32>) -> Vec<u8> {
     frame
 }
 
-/// Lets the kernel's TCP send us 50 000 bytes and collects what it sends before it wants an
-/// acknowledgment: bytes of the frame, segment size, whether the frame parses with its checksum.
-fn receive_a_burst(link: &mut Box<dyn Link>) -> Vec<(usize, usize, RxChecksum, bool)> {
+/// Receives a burst of the kernel's TCP, which sends 50 000 bytes, up to its first missing acknowledgment. Returns the
+/// bytes, segment size and checksum status of each frame, and true if it parses.
+fn receive_burst(link: &mut Box<dyn Link>) -> Vec<(usize, usize, RxChecksum, bool)> {
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     transmit(link, NOW, &ours(port, 100, None), TxOffload::default());
@@ -203,7 +203,7 @@ fn plain_tap_carries_complete_frames() {
         let LinkCapabilities { mtu, tx_checksum, tso4_max, tso6_max } = link.capabilities();
         assert_eq!((mtu, tx_checksum, tso4_max, tso6_max), (1500, false, 0, 0));
         bring_up(&name);
-        let frames = receive_a_burst(&mut link);
+        let frames = receive_burst(&mut link);
         assert!(frames.iter().all(|&(len, gso_size, checksum, complete)| {
             len <= 1514 && gso_size == 0 && checksum == RxChecksum::Unverified && complete
         }));
@@ -214,7 +214,7 @@ fn plain_tap_carries_complete_frames() {
 }
 
 #[test]
-fn vnet_tap_takes_super_segments_from_the_kernel() {
+fn vnet_tap_receives_gso_packets() {
     in_namespace(|| {
         let OpenTap { mut link, name, vnet_header, .. } =
             open_tap(&options(VnetMode::Auto)).unwrap();
@@ -222,7 +222,7 @@ fn vnet_tap_takes_super_segments_from_the_kernel() {
         let LinkCapabilities { mtu, tx_checksum, tso4_max, tso6_max } = link.capabilities();
         assert_eq!((mtu, tx_checksum, tso4_max, tso6_max), (1500, true, 65_535, 65_535));
         bring_up(&name);
-        let frames = receive_a_burst(&mut link);
+        let frames = receive_burst(&mut link);
         assert!(frames.iter().all(|frame| frame.2 == RxChecksum::Valid));
         let coalesced = frames.iter().filter(|&&(len, size, ..)| len > 1514 && size == 1460);
         assert!(coalesced.count() > 0, "{frames:?}");
@@ -232,10 +232,10 @@ fn vnet_tap_takes_super_segments_from_the_kernel() {
     });
 }
 
-/// RFC 9293 §3.10.7.1: a segment without ACK to a closed port is answered by RST with
-/// ACK = SEG.SEQ + SEG.LEN, so the answer tells how much arrived with a correct checksum.
+/// RFC 9293 §3.10.7.1: a segment without ACK to a closed port is answered by RST with ACK = SEG.SEQ + SEG.LEN. So the
+/// answer reports how much arrived with a correct checksum.
 #[test]
-fn vnet_tap_hands_super_segments_to_the_kernel() {
+fn vnet_tap_transmits_gso_packets() {
     in_namespace(|| {
         let OpenTap { mut link, name, .. } = open_tap(&options(VnetMode::On)).unwrap();
         bring_up(&name);
@@ -250,7 +250,7 @@ fn vnet_tap_hands_super_segments_to_the_kernel() {
             if seq == 1000 {
                 answer_arp(&mut link);
             }
-            // The kernel may cut before it looks: then the last piece's answer tells the end.
+            // The kernel may segment before processing. Then the answer to the last segment has the end.
             let end = seq + len as u32;
             expect(&mut link, |frame| answer(frame).filter(|a| a.rst && a.ack == end).map(|_| ()));
         }
@@ -259,16 +259,16 @@ fn vnet_tap_hands_super_segments_to_the_kernel() {
     });
 }
 
-/// Packet sockets of this thread's namespace that are bound.
+/// Number of bound packet sockets in this thread's namespace.
 fn bound_packet_sockets() -> usize {
     let table = std::fs::read_to_string("/proc/thread-self/net/packet").unwrap();
-    // Below the head, with its words: sk, RefCnt, Type, Proto, Iface, R.
+    // Columns of the table after its header: sk, RefCnt, Type, Proto, Iface, R.
     table.lines().skip(1).filter(|line| line.split_whitespace().nth(5) == Some("1")).count()
 }
 
-/// Of super-segments all but the newest come back, of other frames none; before the first of them nobody looks on.
+/// All but the newest GSO packets are reclaimed, other frames are not. Before the first GSO packet no socket is bound.
 #[test]
-fn transmitted_super_segments_come_back() {
+fn pages_of_transmitted_gso_packets_are_reclaimed() {
     const WHOLE: usize = 20_000;
     in_namespace(|| {
         let reclaiming = TapOptions { reclaim: ReclaimMode::On, ..options(VnetMode::On) };
@@ -276,13 +276,13 @@ fn transmitted_super_segments_come_back() {
         assert!(reclaims);
         let send = |link: &mut Box<dyn Link>, len: usize| {
             let (frame, place) = partial_frame(false, 1000, &pattern(len));
-            // Whole, on a link of a large MTU, it is as many pages.
+            // Unsegmented, on a link with a large MTU, it has as many pages.
             let whole = TxOffload { checksum: Some(place), segment: None };
             let cut = segment_offload(&frame, place, 1448);
             transmit(link, NOW, &frame, if len == WHOLE { whole } else { cut });
             link.stats().tx_reclaimed
         };
-        // Down: EIO.
+        // The interface is down: EIO.
         assert_eq!(send(&mut link, 60_000), 0);
         assert_eq!(link.stats().tx_errors, 1);
 
@@ -294,23 +294,23 @@ fn transmitted_super_segments_come_back() {
         let mut sent = 0;
         let mut reclaimed = 0;
         while reclaimed == 0 {
-            assert!(sent < 100, "nothing comes back");
+            assert!(sent < 100, "no frame was reclaimed");
             reclaimed = send(&mut link, 60_000);
             sent += 1;
         }
         for _ in 0..10 {
             send(&mut link, 15_000);
         }
-        assert_eq!(link.stats().tx_reclaimed, 1, "short ones are left alone");
+        assert_eq!(link.stats().tx_reclaimed, 1, "short frames are not reclaimed");
         for more in 1..=50 {
             let len = if more % 2 == 0 { WHOLE } else { 60_000 };
-            assert_eq!(send(&mut link, len), 1 + more, "one for one");
+            assert_eq!(send(&mut link, len), 1 + more, "one per frame");
         }
     });
 }
 
 #[test]
-fn reclaiming_needs_super_segments_of_one_queue() {
+fn reclaiming_requires_gso_and_one_queue() {
     in_namespace(|| {
         for vnet in [VnetMode::Off, VnetMode::Checksum] {
             let small = TapOptions { reclaim: ReclaimMode::On, ..options(vnet) };
@@ -323,15 +323,15 @@ fn reclaiming_needs_super_segments_of_one_queue() {
     });
 }
 
-/// The kernel finishes our checksums, and cuts and sums what it sends.
+/// The kernel completes checksums of transmitted frames, and segments and checksums those it sends.
 #[test]
-fn a_header_for_checksums_brings_no_super_segments() {
+fn checksum_header_disables_gso() {
     in_namespace(|| {
         let OpenTap { mut link, name, .. } = open_tap(&options(VnetMode::Checksum)).unwrap();
         let LinkCapabilities { mtu, tx_checksum, tso4_max, tso6_max } = link.capabilities();
         assert_eq!((mtu, tx_checksum, tso4_max, tso6_max), (1500, true, 0, 0));
         bring_up(&name);
-        let frames = receive_a_burst(&mut link);
+        let frames = receive_burst(&mut link);
         assert!(frames.iter().all(|&(len, gso_size, checksum, complete)| {
             len <= 1514 && gso_size == 0 && checksum == RxChecksum::Unverified && complete
         }));
@@ -344,7 +344,7 @@ fn a_header_for_checksums_brings_no_super_segments() {
     });
 }
 
-/// A complete frame with a right checksum gets its RST.
+/// Verifies that a complete frame with a correct checksum is answered by a RST.
 fn is_answered(link: &mut Box<dyn Link>) {
     transmit(link, NOW, &ours(9, 60, None), TxOffload::default());
     answer_arp(link);
@@ -353,9 +353,9 @@ fn is_answered(link: &mut Box<dyn Link>) {
     assert_eq!(reset.ack, 61);
 }
 
-/// Whatever the header is: the kernel's thread is there, and takes on what is written.
+/// With any header mode the kernel thread exists and processes written frames.
 #[test]
-fn a_thread_of_the_kernel_takes_frames_on() {
+fn threaded_napi_processes_written_frames() {
     for vnet in [VnetMode::Off, VnetMode::Checksum, VnetMode::On] {
         in_namespace(move || {
             let threaded = TapOptions { napi: NapiMode::Threaded, ..options(vnet) };
@@ -367,9 +367,9 @@ fn a_thread_of_the_kernel_takes_frames_on() {
     }
 }
 
-/// Nobody asked, so there is none.
+/// Threaded NAPI is disabled unless requested.
 #[test]
-fn frames_are_taken_on_by_their_writer_unless_asked_otherwise() {
+fn threaded_napi_is_off_by_default() {
     in_namespace(|| {
         let OpenTap { name, threaded_napi, link, .. } = open_tap(&options(VnetMode::Off)).unwrap();
         assert!(!threaded_napi && !napi::is_threaded(&name));
@@ -377,7 +377,7 @@ fn frames_are_taken_on_by_their_writer_unless_asked_otherwise() {
     });
 }
 
-/// A complete frame without offload goes up with its checksum checked: a wrong one is not answered.
+/// The kernel verifies the checksum of a complete frame without offload: a wrong one is not answered.
 #[test]
 fn vnet_tap_does_not_vouch_for_complete_frames() {
     in_namespace(|| {
@@ -390,7 +390,7 @@ fn vnet_tap_does_not_vouch_for_complete_frames() {
     });
 }
 
-/// RFC 768: what the kernel left unsummed in a datagram is finished before anyone sees it.
+/// RFC 768: a checksum that the kernel omitted in a datagram is completed on reception.
 #[test]
 fn datagrams_from_the_kernel_are_complete() {
     in_namespace(|| {
@@ -411,9 +411,9 @@ fn datagrams_from_the_kernel_are_complete() {
     });
 }
 
-/// RFC 4861 and RFC 3810: a fresh interface speaks up by itself.
+/// RFC 4861 and RFC 3810: a new interface sends frames without a request.
 #[test]
-fn ipv6_frames_arrive_when_the_interface_comes_up() {
+fn ipv6_frames_arrive_after_interface_is_up() {
     in_namespace(|| {
         let ipv6 = std::path::Path::new("/proc/thread-self/net/if_inet6").exists();
         if !ipv6 {
@@ -429,7 +429,7 @@ fn ipv6_frames_arrive_when_the_interface_comes_up() {
 }
 
 #[test]
-fn frames_are_lost_while_the_interface_is_down_and_counted() {
+fn frames_are_dropped_and_counted_while_interface_is_down() {
     in_namespace(|| {
         for vnet in [VnetMode::Off, VnetMode::On] {
             let mut link = open_tap(&options(vnet)).unwrap().link;
@@ -446,7 +446,7 @@ fn frames_are_lost_while_the_interface_is_down_and_counted() {
 }
 
 #[test]
-fn a_deleted_interface_is_an_error() {
+fn deleted_interface_is_an_error() {
     in_namespace(|| {
         for vnet in [VnetMode::Off, VnetMode::On] {
             let OpenTap { mut link, name, .. } = open_tap(&options(vnet)).unwrap();
@@ -462,9 +462,9 @@ fn a_deleted_interface_is_an_error() {
     });
 }
 
-/// A persistent TAP keeps the offloads of its last user; a plain attach must not inherit them.
+/// A persistent TAP keeps the offloads of its last user. A plain attach must not inherit them.
 #[test]
-fn a_plain_attach_clears_what_a_vnet_user_left() {
+fn plain_attach_clears_persistent_offloads() {
     in_namespace(|| {
         let OpenTap { link, name, .. } = open_tap(&options(VnetMode::On)).unwrap();
         let fd = link.descriptor().unwrap().as_raw_fd();
@@ -475,17 +475,17 @@ fn a_plain_attach_clears_what_a_vnet_user_left() {
         let again = TapOptions { name: name.clone(), ..options(VnetMode::Off) };
         let mut plain = open_tap(&again).unwrap().link;
         bring_up(&name);
-        let frames = receive_a_burst(&mut plain);
+        let frames = receive_burst(&mut plain);
         assert!(frames.iter().all(|&(len, .., complete)| len <= 1514 && complete), "{frames:?}");
         drop(plain);
         let on = open_tap(&TapOptions { vnet: VnetMode::On, ..again }).unwrap();
-        assert_eq!((on.name, on.vnet_header), (name, true), "and back again");
+        assert_eq!((on.name, on.vnet_header), (name, true), "the header is enabled again");
     });
 }
 
-/// The null device stands in for a TUN driver that knows nothing of the header.
+/// The null device replaces a TUN driver without support for the header.
 #[test]
-fn without_the_header_auto_falls_back_and_counts_it() {
+fn auto_mode_falls_back_without_header() {
     in_namespace(|| {
         let node = "/dev/null".as_ref();
         let OpenTap { link, vnet_header, .. } =
@@ -497,9 +497,10 @@ fn without_the_header_auto_falls_back_and_counts_it() {
     });
 }
 
-/// [`TX_PAYLOAD_SLICES_MAX`] slices go in one system call; one more is refused. Small frames go in one piece.
+/// [`TX_PAYLOAD_SLICES_MAX`] slices are sent in one system call; one more is refused. Small frames are sent as one
+/// piece.
 #[test]
-fn a_frame_of_many_slices() {
+fn frame_of_many_slices_is_sent_in_one_call() {
     in_namespace(|| {
         for vnet in [VnetMode::Off, VnetMode::On] {
             let OpenTap { mut link, name, .. } = open_tap(&options(vnet)).unwrap();
@@ -516,7 +517,7 @@ fn a_frame_of_many_slices() {
                 (TX_PAYLOAD_SLICES_MAX, 1, TxOutcome::Sent),
                 (TX_PAYLOAD_SLICES_MAX + 1, 1, TxOutcome::Dropped),
             ] {
-                // No ACK, so the answer acknowledges all of it.
+                // Without ACK, so the answer acknowledges all of it.
                 let mut frame = testing::tcp_frame(false, 7, &pattern(slices * bytes));
                 let layout = layout::TcpLayout::of(&frame).unwrap();
                 frame[layout.tcp + 13] = 0;
@@ -538,7 +539,7 @@ fn a_frame_of_many_slices() {
 }
 
 #[test]
-fn a_second_attach_is_busy() {
+fn second_attach_is_busy() {
     in_namespace(|| {
         let first = open_tap(&options(VnetMode::Auto)).unwrap();
         for vnet in [VnetMode::Auto, VnetMode::On, VnetMode::Off] {
@@ -549,7 +550,7 @@ fn a_second_attach_is_busy() {
 }
 
 #[test]
-fn another_kind_of_interface_is_no_tap() {
+fn interface_of_another_kind_is_refused() {
     in_namespace(|| {
         let lo = TapOptions { name: "lo".into(), ..options(VnetMode::Auto) };
         let error = open_tap(&lo).unwrap_err();

@@ -1,4 +1,4 @@
-//! Frames for the tests of this room, built by etherparse so that nothing of ours checks itself.
+//! Frames for tests of links, built by etherparse so that they are independent of the tested code.
 #![forbid(unsafe_code)]
 
 use std::vec::Vec;
@@ -19,11 +19,11 @@ const V6: ([u8; 16], [u8; 16]) = (
     [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
     [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2],
 );
-/// Out of reach of port-guessing dissectors.
+/// Ports that dissectors do not assign to a protocol.
 pub(super) const PORTS: (u16, u16) = (49_200, 49_300);
 pub(super) const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
 
-/// Every setting spelled out.
+/// Default impairments, with every setting explicit.
 pub(super) const NONE: Impairments = Impairments {
     drop_pct: 0.0,
     burst_mean: 0.0,
@@ -37,7 +37,7 @@ pub(super) const NONE: Impairments = Impairments {
     seed: 1,
 };
 
-/// A complete TCP frame with ACK, PSH, FIN, CWR and timestamps.
+/// Builds a complete TCP frame with ACK, PSH, FIN, CWR and timestamps.
 pub(super) fn tcp_frame(ipv6: bool, seq: u32, payload: &[u8]) -> Vec<u8> {
     let ethernet = PacketBuilder::ethernet2(MACS.0, MACS.1);
     let ip = if ipv6 {
@@ -50,12 +50,13 @@ pub(super) fn tcp_frame(ipv6: bool, seq: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(tcp.size(payload.len()));
     tcp.write(&mut frame, payload).unwrap();
     let layout = TcpLayout::of(&frame).unwrap();
-    frame[layout.tcp + 13] |= 0x80; // CWR, which the builder has no word for
+    frame[layout.tcp + 13] |= 0x80; // CWR, which the builder does not support
     checksum::fill_tcp(&mut frame, &layout);
     frame
 }
 
-/// The same with the pseudo-header sum in its checksum field, and the offload that finishes it.
+/// Variant of [`tcp_frame`] with the pseudo-header sum in its checksum field. Returns the frame and its checksum
+/// offload.
 pub(super) fn partial_frame(ipv6: bool, seq: u32, payload: &[u8]) -> (Vec<u8>, TxChecksum) {
     let mut frame = tcp_frame(ipv6, seq, payload);
     let layout = TcpLayout::of(&frame).unwrap();
@@ -64,14 +65,14 @@ pub(super) fn partial_frame(ipv6: bool, seq: u32, payload: &[u8]) -> (Vec<u8>, T
     (frame, TxChecksum { start: layout.tcp as u16, offset: 16 })
 }
 
-/// The offload that cuts a frame of [`partial_frame`].
+/// Returns the segmentation offload of a frame of [`partial_frame`].
 pub(super) fn segment_offload(frame: &[u8], place: TxChecksum, size: u16) -> TxOffload {
     let layout = TcpLayout::of(frame).unwrap();
     let segment = TxSegment { size, header_len: layout.payload as u16, ipv6: layout.ipv6 };
     TxOffload { checksum: Some(place), segment: Some(segment) }
 }
 
-/// What etherparse makes of a complete TCP frame.
+/// Fields of a complete TCP frame as parsed by etherparse.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Parsed {
     pub(super) identification: Option<u16>,
@@ -83,7 +84,7 @@ pub(super) struct Parsed {
     pub(super) payload: Vec<u8>,
 }
 
-/// Parses a frame and checks its lengths and checksums; `None` when anything is wrong.
+/// Parses a frame and checks its lengths and checksums. `None` if one is wrong.
 pub(super) fn parse(frame: &[u8]) -> Option<Parsed> {
     let packet = SlicedPacket::from_ethernet(frame).ok()?;
     let Some(TransportSlice::Tcp(tcp)) = packet.transport else { return None };
@@ -119,7 +120,7 @@ pub(super) fn parse(frame: &[u8]) -> Option<Parsed> {
     })
 }
 
-/// Transmits `frame`, cut into a head and two pieces of payload, of which one is shared memory.
+/// Transmits `frame`, split into a head and two pieces of payload, one of them in shared memory.
 pub(super) fn transmit(
     link: &mut impl Link,
     now: Instant,
@@ -142,7 +143,7 @@ pub(super) fn transmit(
     link.transmit(now, &frame)
 }
 
-/// All that waits: data, whether the checksum is known, segment size.
+/// Receives all queued frames: data, checksum status, segment size.
 pub(super) fn receive_all(
     link: &mut impl Link,
     now: Instant,
@@ -156,7 +157,7 @@ pub(super) fn receive_all(
     frames
 }
 
-/// Bytes whose every position can be told.
+/// Returns bytes whose values identify their position.
 pub(super) fn pattern(len: usize) -> Vec<u8> {
     assert!(len < RX_BUFFER_BYTES);
     (0..len).map(|i| (i % 251) as u8 ^ (i >> 8) as u8).collect()

@@ -1,7 +1,7 @@
-//! The TUN driver's ioctls: the only unsafe code of the link beside `packet.rs`.
+//! Ioctls of the TUN driver. With `packet.rs` the only unsafe code of the link.
 //!
-//! No crate has them safely. Each function takes a descriptor it does not keep, and gives the
-//! kernel's error unchanged; `open.rs` translates it for users.
+//! No crate provides them safely. The functions do not retain the descriptor, and return the kernel's error unchanged.
+//! `attach.rs` maps it to an error for users.
 
 use std::{
     io,
@@ -13,7 +13,7 @@ use std::{
 use libc::{c_int, c_short, c_uint, c_ulong};
 use rustix::fs::{Mode, OFlags};
 
-/// Most bytes of an interface name; the kernel's IFNAMSIZ less the terminating zero.
+/// Maximum number of bytes of an interface name: the kernel's IFNAMSIZ minus the terminating zero.
 pub(super) const NAME_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
 
 /// Opens the TUN node, non-blocking, closed on exec.
@@ -22,7 +22,7 @@ pub(super) fn open_node(node: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(node, flags, Mode::empty())?)
 }
 
-/// TUNGETFEATURES: the IFF_ flags that TUNSETIFF would take.
+/// TUNGETFEATURES: returns the IFF_ flags that TUNSETIFF supports.
 pub(super) fn features(fd: impl AsFd) -> io::Result<c_uint> {
     let mut features: c_uint = 0;
     // SAFETY: the descriptor is open while it is borrowed, and the request writes one c_uint,
@@ -36,26 +36,26 @@ pub(super) fn features(fd: impl AsFd) -> io::Result<c_uint> {
 /// differs when `name` is a pattern such as `tap%d`.
 pub(super) fn attach(fd: impl AsFd, name: &str, flags: c_int) -> io::Result<String> {
     let mut request = interface_request(name)?;
-    // The flags fit: the driver takes them from this 16-bit field.
+    // The flags fit: the driver reads them from this 16-bit field.
     request.ifr_ifru.ifru_flags = flags as c_short;
     // SAFETY: the descriptor is open while it is borrowed; the request reads and writes one
-    // `ifreq`, which `request` is, with every byte initialised.
+    // `ifreq`, which `request` is, with every byte initialized.
     let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
     check(result).map(|()| name_of(&request))
 }
 
-/// TUNGETIFF: the name of the interface that the descriptor is attached to, and its IFF_ flags.
+/// TUNGETIFF: returns the name of the interface that the descriptor is attached to, and its IFF_ flags.
 pub(super) fn interface(fd: impl AsFd) -> io::Result<(String, c_int)> {
     let mut request = interface_request("")?;
     // SAFETY: the descriptor is open while it is borrowed, and the request writes one `ifreq`, which `request` is.
     let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), libc::TUNGETIFF, &raw mut request) };
     check(result)?;
-    // SAFETY: the request has written this member; every byte was initialised before.
+    // SAFETY: the request has written this member; every byte was initialized before.
     let flags = unsafe { request.ifr_ifru.ifru_flags };
     Ok((name_of(&request), c_int::from(flags)))
 }
 
-/// TUNSETOFFLOAD: what the kernel may leave undone in the frames it hands over.
+/// TUNSETOFFLOAD: sets the offloads that the kernel may leave to the reader of its frames.
 pub(super) fn set_offload(fd: impl AsFd, offloads: c_uint) -> io::Result<()> {
     // SAFETY: the descriptor is open while it is borrowed; the argument of this request is a
     // number, not a pointer.
@@ -65,7 +65,7 @@ pub(super) fn set_offload(fd: impl AsFd, offloads: c_uint) -> io::Result<()> {
     check(result)
 }
 
-/// TUNSETVNETHDRSZ: bytes of header in front of each frame.
+/// TUNSETVNETHDRSZ: sets the bytes of header before each frame.
 pub(super) fn set_vnet_header_len(fd: impl AsFd, bytes: c_int) -> io::Result<()> {
     // SAFETY: the descriptor is open while it is borrowed, and the request reads one c_int.
     let result =
@@ -73,7 +73,7 @@ pub(super) fn set_vnet_header_len(fd: impl AsFd, bytes: c_int) -> io::Result<()>
     check(result)
 }
 
-/// TUNSETVNETLE: the header's fields are little endian, whatever the machine is.
+/// TUNSETVNETLE: makes the header's fields little endian on any machine.
 pub(super) fn set_vnet_little_endian(fd: impl AsFd) -> io::Result<()> {
     let on: c_int = 1;
     // SAFETY: the descriptor is open while it is borrowed, and the request reads one c_int.
@@ -81,7 +81,7 @@ pub(super) fn set_vnet_little_endian(fd: impl AsFd) -> io::Result<()> {
     check(result)
 }
 
-/// The descriptor of an interface that `tun_tap` opened; that crate predates `AsFd`.
+/// Borrows the descriptor of an interface that `tun_tap` opened. That crate predates `AsFd`.
 pub(super) fn borrow(interface: &tun_tap::Iface) -> BorrowedFd<'_> {
     // SAFETY: the interface owns the descriptor and closes it only when dropped, which the
     // borrow, as long as the result, rules out.
@@ -97,7 +97,7 @@ fn name_of(request: &libc::ifreq) -> String {
     String::from_utf8_lossy(&bytes.collect::<std::vec::Vec<u8>>()).into_owned()
 }
 
-/// An `ifreq` with a name and nothing else.
+/// Creates an `ifreq` with a name only.
 fn interface_request(name: &str) -> io::Result<libc::ifreq> {
     if name.len() > NAME_BYTES_MAX {
         return Err(io::ErrorKind::InvalidInput.into());

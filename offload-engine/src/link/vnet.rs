@@ -1,10 +1,9 @@
-//! The TAP with a virtio-net header: checksums and TCP segmentation are left to the kernel, and
-//! what it coalesced or did not fill in is taken as it comes.
+//! TAP with a virtio-net header: checksums and TCP segmentation are left to the kernel, and coalesced frames and
+//! partial checksums are received as they are.
 //!
-//! In front of each frame, both ways, stand 12 bytes (virtio 1.2 §5.1.6, `virtio_net_hdr_v1`),
-//! little endian by TUNSETVNETLE. What *we* may send follows from the header alone; what the
-//! *kernel* may send is granted by TUNSETOFFLOAD, which is probed from the richest set down. Only
-//! TCP offloads are asked for, so the kernel segments everything else before we see it.
+//! In both directions each frame is preceded by 12 bytes (virtio 1.2 §5.1.6, `virtio_net_hdr_v1`), little endian by
+//! TUNSETVNETLE. The header alone permits transmit offloads. Receive offloads are granted by TUNSETOFFLOAD, which is
+//! probed from the richest set down. Only TCP offloads are requested, so the kernel segments all other traffic.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -28,15 +27,15 @@ use super::{
 };
 use crate::{descriptor::Guarded, time::Instant};
 
-/// Largest frame handed over for segmentation. The kernel segments a frame of 64 KiB or more
-/// itself before it queues it (GSO_LEGACY_MAX_SIZE), headers included.
+/// Largest GSO frame on transmission, in bytes. The kernel segments a frame of 64 KiB or more, including headers,
+/// before it queues it (GSO_LEGACY_MAX_SIZE).
 const TSO_FRAME_BYTES_MAX: usize = 65_535;
 
 const HEADER_BYTES: usize = size_of::<VnetHeader>();
 
 /// Bytes of a TCP header without options.
 const TCP_HEADER_BYTES_MIN: usize = 20;
-/// Where the flags lie in a TCP header, and the one that segmentation has to know of.
+/// Offset of the flags in a TCP header. Segmentation depends on CWR.
 const TCP_FLAGS_OFFSET: usize = 13;
 const TCP_FLAG_CWR: u8 = 0x80;
 
@@ -45,10 +44,10 @@ const FLAG_DATA_VALID: u8 = 2;
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
-/// A bit beside the type: the segment carries CWR (RFC 3168).
+/// Bit in addition to the type: the segment has CWR (RFC 3168).
 const GSO_ECN: u8 = 0x80;
 
-/// The offloads to ask for, richest first.
+/// Sets of offloads to request, richest first.
 const OFFLOAD_LADDER: [c_uint; 5] = [
     TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6 | TUN_F_TSO_ECN,
     TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6,
@@ -57,12 +56,12 @@ const OFFLOAD_LADDER: [c_uint; 5] = [
     0,
 ];
 
-/// Which offloads are asked for.
+/// Offloads to request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Grant {
-    /// The richest set that there is.
+    /// Richest set supported.
     Richest,
-    /// None: the kernel finishes our checksums all the same, and hands over complete frames of MTU size.
+    /// None: the kernel still completes transmitted checksums, and delivers complete frames of MTU size.
     Checksum,
 }
 
@@ -89,7 +88,7 @@ struct VnetHeader {
     num_buffers: U16,
 }
 
-/// A TAP whose frames carry a virtio-net header.
+/// TAP whose frames have a virtio-net header.
 #[derive(Debug)]
 pub struct VnetTap {
     fd: Guarded<OwnedFd>,
@@ -100,12 +99,12 @@ pub struct VnetTap {
     stats: LinkStats,
 }
 
-/// Why a vnet attach failed: for good, or only with this header.
+/// Failure of a vnet attach: fatal, or only with this header.
 #[derive(Debug)]
 pub(super) enum VnetError {
-    /// A plain TAP would fail likewise.
+    /// A plain TAP would fail too.
     Fatal(TapError),
-    /// The kernel lacks a step; a plain TAP does not need it.
+    /// The kernel does not support a step that a plain TAP does not need.
     Unsupported { step: &'static str, source: io::Error },
 }
 
@@ -125,8 +124,8 @@ impl From<VnetError> for TapError {
 }
 
 impl VnetTap {
-    /// Attaches to the TAP `name` through the TUN node `node`, creating it if it does not exist. `mtu` is what the
-    /// link promises; the interface's own MTU is left alone. The error separates failures of the header from others.
+    /// Attaches to the TAP `name` through the TUN node `node`, and creates it if it does not exist. `mtu` is the limit
+    /// of the link; the interface's own MTU is not changed. The error distinguishes failures of the header from others.
     pub(super) fn open_node(
         node: &Path,
         name: &str,
@@ -152,7 +151,7 @@ impl VnetTap {
         Self::on(fd, name, mtu, grant)
     }
 
-    /// [`VnetTap::open_node`] with an attached descriptor.
+    /// Variant of [`VnetTap::open_node`] with an attached descriptor.
     pub(super) fn on(
         fd: OwnedFd,
         name: String,
@@ -180,8 +179,8 @@ impl VnetTap {
         Err(unsupported("TUNSETOFFLOAD")(refused))
     }
 
-    /// Brings transmitted pages back, as `mode` has it. A socket sees the frames of all queues of an interface, so
-    /// only one with a single queue can.
+    /// Enables recycling of transmitted pages according to `mode`. Only supported with a single queue, because a socket
+    /// receives the frames of all queues of an interface.
     pub(super) fn set_reclaim(
         &mut self,
         mode: ReclaimMode,
@@ -190,7 +189,7 @@ impl VnetTap {
         let alone = queueing == Queueing::Single;
         let super_segments = self.offloads & (TUN_F_TSO4 | TUN_F_TSO6) != 0;
         let wanted = match mode {
-            ReclaimMode::Auto => alone && super_segments && reclaim::helps(),
+            ReclaimMode::Auto => alone && super_segments && reclaim::is_useful(),
             ReclaimMode::On => true,
             ReclaimMode::Off => false,
         };
@@ -216,12 +215,12 @@ impl VnetTap {
         Ok(())
     }
 
-    /// Whether transmitted pages are brought back.
+    /// True if transmitted pages are reclaimed.
     pub(super) fn reclaims(&self) -> bool {
         self.reclaim.is_some()
     }
 
-    /// The interface's actual name.
+    /// Returns the actual name of the interface.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -229,7 +228,7 @@ impl VnetTap {
 
 impl Link for VnetTap {
     fn capabilities(&self) -> LinkCapabilities {
-        // A kernel that knows a TSO_ flag also takes such frames from us; the grant is the probe.
+        // A kernel that supports a TSO_ flag also accepts such frames on transmission; the grant is the probe.
         let tso = |flag| if self.offloads & flag != 0 { TSO_FRAME_BYTES_MAX } else { 0 };
         LinkCapabilities {
             mtu: self.mtu,
@@ -259,7 +258,7 @@ impl Link for VnetTap {
 
     fn transmit(&mut self, _now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         let Some(header) = VnetHeader::for_frame(frame) else {
-            debug_assert!(false, "segmentation asked for without telling where the checksum lies");
+            debug_assert!(false, "segmentation without a checksum offset");
             self.stats.tx_errors += 1;
             return TxOutcome::Dropped;
         };
@@ -288,7 +287,7 @@ impl Link for VnetTap {
 }
 
 impl VnetHeader {
-    /// The header for a frame of ours; `None` when segmentation is asked for without a checksum.
+    /// Returns the header of a transmitted frame. `None` if segmentation is requested without a checksum.
     fn for_frame(frame: &TxFrame<'_>) -> Option<Self> {
         let TxOffload { checksum, segment } = frame.offload;
         let mut header = Self::default();
@@ -300,7 +299,7 @@ impl VnetHeader {
         if let Some(TxSegment { size, header_len, ipv6 }) = segment {
             let tcp = usize::from(checksum?.start);
             header.gso_type = if ipv6 { GSO_TCPV6 } else { GSO_TCPV4 };
-            // Without the bit the kernel would repeat CWR on every piece.
+            // Without the bit the kernel would repeat CWR in every segment.
             if frame.head.get(tcp + TCP_FLAGS_OFFSET).is_some_and(|flags| flags & TCP_FLAG_CWR != 0)
             {
                 header.gso_type |= GSO_ECN;
@@ -311,11 +310,11 @@ impl VnetHeader {
         Some(header)
     }
 
-    /// What a received frame is, or `None` when its header is malformed.
+    /// Returns a received frame, or `None` if its header is malformed.
     ///
-    /// `hdr_len` is a hint (the kernel gives the length of its linear part), so it is only held
-    /// against the frame's length. A checksum that is not TCP's is finished here: no layer above
-    /// knows of partial checksums other than TCP's.
+    /// `hdr_len` is a hint (the kernel sets it to the length of its linear part), so it is only compared with the
+    /// frame's length. A checksum of another protocol than TCP is completed here: layers above handle partial checksums
+    /// of TCP only.
     fn accept(&self, frame: &mut [u8]) -> Option<Received> {
         let len = frame.len();
         let needs_csum = self.flags & FLAG_NEEDS_CSUM != 0;

@@ -5,7 +5,7 @@ use std::{boxed::Box, io, os::fd::BorrowedFd, task::Waker};
 use super::{Link, LinkCapabilities, LinkStats, RxBatch, TxFrame, TxOutcome};
 use crate::time::Instant;
 
-/// In an `impl` of [`LinkWrapper`]: the type of the wrapped link, and the field that holds it.
+/// Implements the accessors of [`LinkWrapper`], from the type of the wrapped link and the field that contains it.
 #[macro_export]
 macro_rules! wraps {
     ($inner:ty, $field:tt) => {
@@ -23,15 +23,15 @@ macro_rules! wraps {
 
 pub use crate::wraps;
 
-/// A link around another one. Each method of [`Link`] is the wrapped link's unless the wrapper has its own; own ones
-/// call the wrapped link by [`LinkWrapper::inner_mut`]. A wrapper that transmits from [`LinkWrapper::receive`], because
-/// a frame has become due, flushes the wrapped link itself.
+/// Link around another one. Methods of [`Link`] that the wrapper does not implement call the wrapped link. Own methods
+/// call it by [`LinkWrapper::inner_mut`]. A wrapper that transmits from [`LinkWrapper::receive`], because a frame has
+/// become due, flushes the wrapped link itself.
 ///
 /// ```
 /// use offload_engine::link::{Link, TxFrame, TxOutcome, wrapper::{LinkWrapper, wraps}};
 /// use offload_engine::time::Instant;
 ///
-/// /// Loses what is sent.
+/// /// Drops transmitted frames.
 /// struct Silent<L>(L);
 ///
 /// impl<L: Link> LinkWrapper for Silent<L> {
@@ -47,13 +47,13 @@ pub use crate::wraps;
 /// assert_eq!(link.capabilities().mtu, 1500);
 /// ```
 pub trait LinkWrapper: Send {
-    /// The wrapped link.
+    /// Type of the wrapped link.
     type Inner: Link + ?Sized;
 
-    /// The wrapped link.
+    /// Returns the wrapped link.
     fn inner(&self) -> &Self::Inner;
 
-    /// The wrapped link.
+    /// Returns the wrapped link, mutable.
     fn inner_mut(&mut self) -> &mut Self::Inner;
 
     /// See [`Link::capabilities`].
@@ -64,7 +64,7 @@ pub trait LinkWrapper: Send {
     /// See [`Link::receive`].
     ///
     /// # Errors
-    /// Those of the wrapped link.
+    /// Errors of the wrapped link.
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
         self.inner_mut().receive(now, batch)
     }

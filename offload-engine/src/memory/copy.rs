@@ -1,11 +1,12 @@
-//! The one copy of memory that others may write, or read, at the same time.
+//! Copy of memory that may be written or read concurrently.
 //!
-//! To the language it is a relaxed atomic access of each byte. That is the one size of access that needs no agreement
-//! with the other side: racing atomic accesses of different sizes are undefined too, and spans begin and end anywhere.
-//! Compilers make a loop of single bytes of it, so on x86-64 it is written in assembly, which stands for that
-//! loop: each instruction moves 1 to 16 of its steps, or all. A byte may be moved twice, the later time counts.
+//! In the Rust memory model it is a relaxed atomic access of each byte. This is the only access size that requires no
+//! agreement with the other side. Racing atomic accesses of different sizes are undefined, and spans start and end at
+//! any address. Compilers generate a loop of single bytes, so on x86-64 the copy is written in assembly. The assembly
+//! is equivalent to that loop: each instruction performs 1 to 16 of its steps, or all. A byte may be copied twice; the
+//! later copy counts.
 //!
-//! Elsewhere, and for tools that look at each access (ThreadSanitizer, Miri), it is the loop.
+//! On other targets, and for tools that check each access (ThreadSanitizer, Miri), it is the loop.
 
 #[cfg(not(all(target_arch = "x86_64", not(any(miri, race_detector)))))]
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -13,8 +14,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 /// Copies `len` bytes.
 ///
 /// # Safety
-/// `source` is valid for reads of `len` bytes and `target` for writes, and they do not overlap. Whoever accesses either
-/// at the same time does so atomically, by this function, or from outside of the program.
+/// `source` is valid for reads of `len` bytes and `target` for writes, and they do not overlap. Concurrent accesses to
+/// either are atomic, use this function, or are made from outside of the program.
 #[cfg(not(all(target_arch = "x86_64", not(any(miri, race_detector)))))]
 pub(super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize) {
     for at in 0..len {
@@ -33,19 +34,20 @@ pub(super) use x86_64::copy;
 mod x86_64 {
     use core::arch::asm;
 
-    /// Bytes from which on the target is aligned first.
+    /// Smallest length for which the target is aligned first.
     const ALIGNED_BYTES_MIN: usize = 256;
-    /// Bytes from which on one instruction moves all: it takes some time to start, and then moves up to a line at once.
+    /// Smallest length copied by a single instruction. It takes some time to start, and then moves up to one cache line
+    /// at once.
     const STRING_BYTES_MIN: usize = 1024;
 
     /// Copies `len` bytes.
     ///
     /// # Safety
-    /// `source` is valid for reads of `len` bytes and `target` for writes, and they do not overlap. Whoever accesses
-    /// either at the same time does so atomically, by this function, or from outside of the program.
+    /// `source` is valid for reads of `len` bytes and `target` for writes, and they do not overlap. Concurrent accesses
+    /// to either are atomic, use this function, or are made from outside of the program.
     #[inline(always)]
     pub(in super::super) unsafe fn copy(source: *const u8, target: *mut u8, len: usize) {
-        // SAFETY: each function moves bytes of the range only, and the caller answers for that.
+        // SAFETY: each function accesses only bytes of the range, which are valid by the caller's contract.
         unsafe {
             match len {
                 0 => {}
@@ -61,10 +63,10 @@ mod x86_64 {
         }
     }
 
-    /// Moves what is at the front and what is at the end, which overlap or touch.
+    /// Copies the first and the last bytes, which overlap or touch.
     ///
     /// # Safety
-    /// `copy` may move what it does at both places.
+    /// The contract of `copy` holds at both offsets.
     #[inline]
     unsafe fn ends(
         source: *const u8,
@@ -82,14 +84,14 @@ mod x86_64 {
     /// Copies more than 64 bytes.
     ///
     /// # Safety
-    /// As of [`copy`].
+    /// As for [`copy`].
     unsafe fn copy_blocks(source: *const u8, target: *mut u8, len: usize) {
         let last = len - 16;
         let mut at = 0;
-        // SAFETY: what is moved ends within `len`: 16 bytes from at most `last` on, 64 from at most `last - 48` on.
+        // SAFETY: all copies end within `len`: 16 bytes from at most `last` on, 64 from at most `last - 48` on.
         unsafe {
             if len > ALIGNED_BYTES_MIN {
-                // Stores that lie in two lines cost twice.
+                // Stores that span two cache lines cost twice as much.
                 copy_16(source, target);
                 at = 16 - target.addr() % 16;
             }
@@ -108,10 +110,10 @@ mod x86_64 {
     /// Copies many bytes.
     ///
     /// # Safety
-    /// As of [`copy`].
+    /// As for [`copy`].
     #[inline]
     unsafe fn copy_string(source: *const u8, target: *mut u8, len: usize) {
-        // SAFETY: reads and writes within the caller's contract; counts upwards, as every function may expect.
+        // SAFETY: reads and writes within the caller's contract; the direction flag is clear, as the ABI requires.
         unsafe {
             asm!(
                 "rep movsb",
@@ -128,7 +130,7 @@ mod x86_64 {
             #[doc = concat!("Moves ", $octets, " bytes.")]
             ///
             /// # Safety
-            /// As of [`copy`].
+            /// As for [`copy`].
             #[inline]
             unsafe fn $name(source: *const u8, target: *mut u8) {
                 // SAFETY: reads and writes within the caller's contract, touches no flags and no stack.
@@ -157,7 +159,7 @@ mod x86_64 {
     /// Moves 32 bytes.
     ///
     /// # Safety
-    /// As of [`copy`].
+    /// As for [`copy`].
     #[inline]
     unsafe fn copy_32(source: *const u8, target: *mut u8) {
         // SAFETY: 16 bytes twice.
@@ -170,7 +172,7 @@ mod x86_64 {
     /// Moves 64 bytes.
     ///
     /// # Safety
-    /// As of [`copy`].
+    /// As for [`copy`].
     #[inline]
     unsafe fn copy_64(source: *const u8, target: *mut u8) {
         // SAFETY: reads and writes within the caller's contract, touches no flags and no stack.

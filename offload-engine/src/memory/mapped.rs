@@ -1,20 +1,20 @@
-//! Whether foreign memory is there, before it becomes a span.
+//! Validation of foreign memory before it becomes a span.
 
 use std::{fs, io};
 
 use libc::{c_int, c_void};
 
-/// `madvise(2)`: have pages there, to be read or to be written (Linux 5.14).
+/// `madvise(2)`: populate pages for reads or for writes (Linux 5.14).
 const MADV_POPULATE_READ: c_int = 22;
 const MADV_POPULATE_WRITE: c_int = 23;
 
-/// Whether the program could read, or write, this memory itself. What it could not would end it by a signal when the
-/// adapter does.
+/// Checks that the program could read, or write, this memory itself. Otherwise an access by the adapter would end the
+/// program with a signal.
 ///
-/// The pages are there afterwards, as they are with an adapter that pins them.
+/// The pages are populated afterwards, as with an adapter that pins them.
 ///
 /// # Errors
-/// `EINVAL`: the range wraps; `EFAULT`: it could not; `ENOMEM`: no memory for pages.
+/// `EINVAL`: the range wraps. `EFAULT`: the memory is not accessible. `ENOMEM`: no memory for pages.
 pub fn check(address: usize, length: usize, is_written: bool) -> io::Result<()> {
     let error = |number| Err(io::Error::from_raw_os_error(number));
     // SAFETY: no memory is involved.
@@ -29,7 +29,7 @@ pub fn check(address: usize, length: usize, is_written: bool) -> io::Result<()> 
         return Ok(());
     }
     match io::Error::last_os_error().raw_os_error() {
-        // The kernel does not know it, or the mapping is special: then what is mapped must do.
+        // The kernel does not support the advice, or the mapping is special. Then the mappings decide.
         Some(libc::EINVAL) => {
             let maps = fs::read_to_string("/proc/self/maps")?;
             match is_covered(&maps, address, address + length, is_written) {
@@ -42,7 +42,7 @@ pub fn check(address: usize, length: usize, is_written: bool) -> io::Result<()> 
     }
 }
 
-/// Whether mappings (`/proc/PID/maps`, which are in order) cover the bytes of a range without a gap.
+/// True if mappings (`/proc/PID/maps`, which are in order) cover a range without a gap.
 fn is_covered(maps: &str, mut at: usize, end: usize, is_written: bool) -> bool {
     for line in maps.lines() {
         let mut words = line.split_whitespace();
@@ -97,9 +97,9 @@ mod tests {
         }
     }
 
-    // Memory of the program is taken; a page that is not there, or may not be written, is not.
+    // Memory of the program is accepted. A page that is not mapped, or is not writable for a write, is refused.
     #[test]
-    fn memory_is_looked_for() {
+    fn accessible_memory_is_accepted() {
         let mut own = vec![1_u8; 10_000];
         let refused = |address, length, is_written| {
             check(address, length, is_written).map_err(|error| error.raw_os_error())

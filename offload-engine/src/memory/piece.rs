@@ -1,4 +1,4 @@
-//! Memory to be sent: private or shared.
+//! Memory for transmission, private or shared.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -9,21 +9,21 @@ use bytes::{BufMut, Bytes};
 
 use super::{SharedSlice, SharedSpan};
 
-/// Memory to be sent, which this keeps.
+/// Owned memory for transmission.
 #[derive(Clone, Debug)]
 pub enum Span {
-    /// Does not change.
+    /// Memory that does not change.
     Private(Bytes),
-    /// May change at any time.
+    /// Memory that may change at any time.
     Shared(SharedSpan),
 }
 
-/// Memory to be sent, kept by another owner.
+/// Borrowed memory for transmission.
 #[derive(Clone, Copy, Debug)]
 pub enum Piece<'a> {
-    /// Does not change.
+    /// Memory that does not change.
     Private(&'a [u8]),
-    /// May change at any time.
+    /// Memory that may change at any time.
     Shared(SharedSlice<'a>),
 }
 
@@ -60,25 +60,25 @@ impl From<SharedSpan> for Span {
 }
 
 impl Span {
-    /// Bytes.
+    /// Length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.piece().len()
     }
 
-    /// Returns whether it is empty.
+    /// True if the length is 0.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.piece().is_empty()
     }
 
-    /// Where the bytes are.
+    /// Address of the bytes.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         self.piece().as_ptr()
     }
 
-    /// All of it, without another reference to the memory.
+    /// Returns a view of the span, without another reference to the memory.
     #[inline]
     pub fn piece(&self) -> Piece<'_> {
         match self {
@@ -87,10 +87,10 @@ impl Span {
         }
     }
 
-    /// The bytes in `range`, where they lie.
+    /// Returns the bytes in `range`, without a copy.
     ///
     /// # Panics
-    /// When there are no such bytes.
+    /// The range is out of bounds.
     #[must_use]
     #[inline]
     pub fn slice(&self, range: Range<usize>) -> Self {
@@ -103,7 +103,7 @@ impl Span {
     /// Removes the first `count` bytes and returns them.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// The span has fewer bytes.
     #[must_use]
     #[inline]
     pub fn split_to(&mut self, count: usize) -> Self {
@@ -117,7 +117,7 @@ impl Span {
         }
     }
 
-    /// A copy, if the memory is shared.
+    /// Returns a copy if the memory is shared.
     pub fn copied(&self) -> Option<Bytes> {
         match self {
             Self::Private(_) => None,
@@ -129,7 +129,7 @@ impl Span {
         }
     }
 
-    /// Returns whether the memory is shared and its owner has withdrawn it ([`SharedSpan::withdraw`]).
+    /// True if the memory is shared and its owner has withdrawn it ([`SharedSpan::withdraw`]).
     pub fn is_withdrawn(&self) -> bool {
         matches!(self, Self::Shared(memory) if memory.is_withdrawn())
     }
@@ -143,10 +143,10 @@ impl<'a> From<&'a [u8]> for Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    /// No bytes.
+    /// Empty piece.
     pub const EMPTY: Self = Self::Private(&[]);
 
-    /// Bytes.
+    /// Length in bytes.
     #[inline]
     pub const fn len(&self) -> usize {
         match self {
@@ -155,13 +155,13 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Returns whether it is empty.
+    /// True if the length is 0.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where the bytes are, for a device, and for system calls.
+    /// Address of the bytes, for a device and for system calls.
     #[inline]
     pub const fn as_ptr(&self) -> *const u8 {
         match self {
@@ -170,10 +170,10 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// The first `count` bytes and the others.
+    /// Splits the piece after the first `count` bytes.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// The piece has fewer bytes.
     #[must_use]
     #[inline]
     pub fn split_at(self, count: usize) -> (Self, Self) {
@@ -189,10 +189,10 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// `len` bytes from `offset` on.
+    /// Returns `len` bytes from `offset` on.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// The range is out of bounds.
     #[must_use]
     #[inline]
     pub fn part(self, offset: usize, len: usize) -> Self {
@@ -202,14 +202,14 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// At most `count` bytes from the front.
+    /// Returns at most `count` bytes from the start.
     #[must_use]
     #[inline]
     pub fn truncated(self, count: usize) -> Self {
         self.part(0, self.len().min(count))
     }
 
-    /// The byte at `offset`, if it is there.
+    /// Returns the byte at `offset`, if it is within bounds.
     pub fn byte(self, offset: usize) -> Option<u8> {
         match self {
             Self::Private(memory) => memory.get(offset).copied(),
@@ -217,10 +217,10 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Copies the bytes into a slice of as many.
+    /// Copies the bytes into a slice of the same length.
     ///
     /// # Panics
-    /// When the lengths differ.
+    /// The lengths differ.
     #[inline]
     pub fn read(self, target: &mut [u8]) {
         match self {
@@ -232,7 +232,7 @@ impl<'a> Piece<'a> {
     /// Appends the bytes to `target`.
     ///
     /// # Panics
-    /// When `target` has not so much room.
+    /// `target` has too little room.
     #[inline]
     pub fn append_to(self, target: &mut impl BufMut) {
         match self {
@@ -241,7 +241,7 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Shows the bytes, in order: private ones where they lie, of shared ones copies ([`SharedSlice::chunks`]).
+    /// Passes the bytes to `take`, in order: private ones in place, shared ones as copies ([`SharedSlice::chunks`]).
     #[inline]
     pub fn chunks(self, mut take: impl FnMut(&[u8])) {
         match self {
@@ -250,18 +250,18 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// An entry of a gathered write, to be given to the kernel. It must not be read: of shared memory it would give a
+    /// Returns an entry of a gathered write for the kernel. It must not be read: for shared memory it would yield a
     /// reference.
     #[cfg(feature = "std")]
     #[inline]
     pub(crate) fn io_slice(self) -> IoSlice<'a> {
         let entry = libc::iovec { iov_base: self.as_ptr().cast_mut().cast(), iov_len: self.len() };
-        // SAFETY: `IoSlice` is guaranteed to be ABI compatible with `iovec`. The bytes stay where they are for `'a`.
+        // SAFETY: `IoSlice` is guaranteed to be ABI compatible with `iovec`. The bytes do not move during `'a`.
         unsafe { core::mem::transmute::<libc::iovec, IoSlice<'a>>(entry) }
     }
 }
 
-/// A copy of all the bytes, in order.
+/// Returns a copy of all the bytes, in order.
 pub fn to_vec<'a>(pieces: impl IntoIterator<Item = Piece<'a>>) -> Vec<u8> {
     let mut all = Vec::new();
     pieces.into_iter().for_each(|piece| piece.append_to(&mut all));

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A span of `data` whose memory is a `Vec` with more bytes around it.
+/// Creates a span of `data` with more bytes around it in memory.
 fn span(data: &[u8]) -> SharedSpan {
     let span = SharedSpan::allocate(data.len() + 64, 64).unwrap().slice(13..13 + data.len());
     span.write(0, data);
@@ -23,9 +23,9 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251 + 1) as u8).collect()
 }
 
-// Each length at each alignment of both sides: all of it, and nothing around it.
+// Each length at each alignment of both sides: exactly the range is copied, and the bytes around it are unchanged.
 #[test]
-fn copies_move_what_they_are_asked_to() {
+fn copies_write_exact_range() {
     const MOST: usize = 8192;
     let source = pattern(MOST + 50);
     let memory = SharedSpan::allocate(MOST + 100, 64).unwrap();
@@ -48,7 +48,7 @@ fn copies_move_what_they_are_asked_to() {
 }
 
 #[test]
-fn aligned_zeroed_and_shared() {
+fn allocated_memory_is_aligned_and_zeroed() {
     let memory = SharedSpan::allocate(5000, 4096).unwrap();
     assert_eq!(memory.as_ptr().addr() % 4096, 0);
     assert!(content(&memory).iter().all(|byte| *byte == 0));
@@ -60,7 +60,7 @@ fn aligned_zeroed_and_shared() {
 }
 
 #[test]
-fn bounds() {
+fn access_out_of_bounds_panics() {
     let memory = SharedSpan::allocate(8, 8).unwrap();
     let panics = |work: &dyn Fn(&SharedSpan)| {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&memory))).is_err()
@@ -75,9 +75,9 @@ fn bounds() {
     assert!(panics(&|memory| memory.view().read(&mut [0; 7])));
 }
 
-// Neighbours are joined, whatever lies between is not, and neither is other memory.
+// Adjacent spans are joined. Spans with a gap or an overlap are not, and neither are spans of other memory.
 #[test]
-fn neighbours_join() {
+fn adjacent_spans_are_joined() {
     let memory = span(&pattern(100));
     let part = |range| memory.slice(range);
     let joined = part(10..30).joined(&part(30..70)).unwrap();
@@ -86,13 +86,12 @@ fn neighbours_join() {
         assert!(part(one).joined(&part(other)).is_none());
     }
     let foreign = part(30..70).under(());
-    assert!(part(10..30).joined(&foreign).is_none(), "its owner is another");
+    assert!(part(10..30).joined(&foreign).is_none(), "another owner");
 }
 
-// A word is eight bytes at a multiple of eight in memory, wherever the span begins; of memory that may only be read
-// there is none.
+// A word is eight bytes aligned to eight in memory, wherever the span starts. Read-only memory has no words.
 #[test]
-fn words() {
+fn words_are_aligned_and_within_bounds() {
     let memory = SharedSpan::allocate(64, 64).unwrap();
     let odd = memory.slice(3..40);
     for offset in 0..40 {
@@ -108,9 +107,9 @@ fn words() {
     assert_eq!(content(&memory.slice(8..16)), 6_u64.to_ne_bytes());
 }
 
-// Atomics of several threads on one word: none is lost, whatever lies beside it.
+// Atomics of several threads on one word: no update is lost, whatever is written next to it.
 #[test]
-fn words_of_threads() {
+fn concurrent_word_updates_are_atomic() {
     let memory = SharedSpan::allocate(24, 8).unwrap();
     let turns = if cfg!(miri) { 20 } else { 20_000 };
     thread::scope(|scope| {
@@ -127,9 +126,9 @@ fn words_of_threads() {
     assert_eq!(memory.word(8).unwrap().load(Ordering::Relaxed), 9 * turns as u64);
 }
 
-// Pages that are mapped to be read are never written.
+// Read-only mappings are never written.
 #[test]
-fn memory_to_be_read() {
+fn read_only_memory_is_not_written() {
     let text = Bytes::copy_from_slice(&[1, 2, 3]);
     let memory = SharedSpan::from(text.clone());
     assert_eq!(memory.as_ptr().cast_const(), text.as_ptr());
@@ -143,13 +142,14 @@ fn memory_to_be_read() {
     assert_eq!(content(&memory), [1, 2, 3]);
 }
 
-// The owner goes with the last span, whichever that is; one in between goes first, and is withdrawn by itself.
+// The owner is dropped with the last span, whichever that is. An additional owner is dropped first, and withdraws only
+// its own spans.
 #[test]
-fn owners_go_with_the_last_span() {
+fn owner_is_dropped_with_last_span() {
     let memory = Arc::new([const { AtomicU8::new(5) }; 10]);
     let start = NonNull::from(&*memory).cast();
     let (all, some) = (Arc::new(()), Arc::new(()));
-    // SAFETY: the owner keeps it, and it is accessed by atomics of one byte.
+    // SAFETY: the owner keeps it alive, and it is accessed by atomics of one byte.
     let span = unsafe { SharedSpan::from_raw(start, 10, true, (memory.clone(), all.clone())) };
     let registered = span.under(some.clone());
     let part = registered.slice(2..4);
@@ -166,15 +166,15 @@ fn owners_go_with_the_last_span() {
     assert_eq!(Arc::strong_count(&memory), 1);
 }
 
-// Who sees the last byte sees those before it.
+// A reader that loads the last byte reads the bytes before it.
 #[test]
-fn the_last_byte_is_written_last() {
+fn ordered_write_stores_last_byte_last() {
     let memory = SharedSpan::allocate(100, 64).unwrap();
     let writer = {
         let memory = memory.clone();
         thread::spawn(move || {
             for round in 1..=200 {
-                // The other side says when it has looked.
+                // The other side signals that it has read the bytes.
                 while memory.load(99) != round {
                     thread::yield_now();
                 }
@@ -194,9 +194,9 @@ fn the_last_byte_is_written_last() {
     writer.join().unwrap();
 }
 
-// What races gives for each byte a value that was there.
+// A racing copy returns for each byte a value that was written.
 #[test]
-fn a_race_is_a_mixture() {
+fn racing_copies_yield_written_bytes() {
     let memory = SharedSpan::allocate(1000, 64).unwrap();
     let writers = [b'a', b'b'].map(|letter| {
         let memory = memory.clone();
@@ -210,9 +210,9 @@ fn a_race_is_a_mixture() {
 }
 
 proptest! {
-    // Whatever is asked of a piece or a span, private and shared ones answer the same.
+    // All operations on a piece or span give the same result for private and for shared memory.
     #[test]
-    fn private_and_shared_are_the_same(
+    fn private_and_shared_memory_behave_alike(
         len in 0_usize..20_000,
         cuts in prop::array::uniform2(any::<prop::sample::Index>()),
     ) {
@@ -253,7 +253,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_is_of_no_length() {
+fn empty_spans_have_no_length() {
     assert!(Span::default().is_empty() && Piece::EMPTY.is_empty());
     assert!(Span::from(Bytes::new()).copied().is_none());
     assert!(size_of::<Span>() <= size_of::<Bytes>());

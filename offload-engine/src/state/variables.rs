@@ -1,11 +1,11 @@
-//! Every variable of a TCP object, by name: what tests of hand-overs compare.
+//! Names and values of all variables of a TCP object, for comparisons in tests of hand-overs.
 
 use alloc::{format, string::String, vec, vec::Vec};
 
 use super::{TcpCached, TcpConst, TcpDelegated, TcpPhase, TcpState, TimerState};
 use crate::segment::SeqNum;
 
-/// Which class a variable is in.
+/// Class of a variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
     Const,
@@ -15,8 +15,8 @@ pub(crate) enum Class {
 
 pub(crate) type Variables = Vec<(&'static str, Class, String)>;
 
-/// Takes `$value` apart exhaustively and lists its members: one that is forgotten does not compile. A member after the
-/// semicolon is left for the caller.
+/// Destructures `$value` exhaustively and lists its members: a forgotten one does not compile. Members after the
+/// semicolon are left to the caller.
 macro_rules! list {
     ($all:expr, $class:expr, $value:expr, $type:ident { $($name:ident),* $(; $($left:ident),*)? }) => {
         let $type { $($name,)* $($($left,)*)? } = $value;
@@ -26,7 +26,7 @@ macro_rules! list {
 
 pub(crate) use list;
 
-/// The variables of a TCP object.
+/// Returns the variables of a TCP object.
 pub(crate) fn tcp_variables(state: &TcpState) -> Variables {
     let TcpState { constant, cached, delegated } = *state;
     let mut all = Vec::new();
@@ -83,14 +83,14 @@ pub(crate) fn tcp_variables(state: &TcpState) -> Variables {
     all
 }
 
-/// The names of the variables whose values differ.
+/// Returns the names of the variables whose values differ.
 pub(crate) fn differing(old: &Variables, new: &Variables) -> Vec<&'static str> {
     let pairs = old.iter().zip(new);
     pairs.filter(|(old, new)| old != new).map(|(_, new)| new.0).collect()
 }
 
-/// A connection in the middle of things: data in flight, some of it to be sent again, all timers running, nothing at
-/// its default.
+/// Returns a connection with data in flight, some of it to be retransmitted, all timers running, and no variable at its
+/// default.
 pub(crate) fn busy(tcp: TcpState) -> TcpState {
     let TcpState { constant, cached, delegated } = tcp;
     TcpState {
@@ -123,10 +123,10 @@ pub(crate) fn busy(tcp: TcpState) -> TcpState {
     }
 }
 
-/// Names of variables, and what changes them.
+/// Names of variables, and a function that changes them.
 pub(crate) type Change<T> = (&'static [&'static str], fn(&mut T));
 
-/// Changes of a [`busy`] state, of each member, with its name; members that depend on each other change together.
+/// Changes of a [`busy`] state, for each member by name. Members that depend on each other change together.
 pub(crate) fn tcp_changes() -> Vec<Change<TcpState>> {
     vec![
         (&["timestamp_enabled"], |s| s.constant.timestamp_enabled = false),

@@ -9,18 +9,17 @@ use crate::{
     time::Duration,
 };
 
-/// What became of a received segment.
+/// Result of processing a received segment.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Received {
-    /// The part of the payload that continues the stream: indicate it now, or settle it. Not to be
-    /// indicated while older bytes wait in the backlog or the consumer has refused: then all of it is
-    /// settled.
+    /// Part of the payload that continues the stream: indicate or settle it. While older bytes are in the backlog, or
+    /// the consumer has refused, all of it is settled.
     pub in_order: Range<usize>,
-    /// The in-order data ends with a PSH.
+    /// True if the in-order data ends with a PSH.
     pub push: bool,
 }
 
-/// Why the target wants a connection uploaded (TCP_UPLOAD_REASON).
+/// Reason for an upload request (TCP_UPLOAD_REASON).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[cfg_attr(
     feature = "serde",
@@ -38,7 +37,7 @@ pub enum UploadReason {
     SmallIo = 3,
     /// No posted receive buffers (optional): by default, 1 MiB received with no receive request posted
     NoBufferPreposting = 4,
-    /// A segment with URG came (mandatory).
+    /// A segment with URG arrived (mandatory).
     #[cfg_attr(feature = "clap", value(skip))]
     ReceivedUrgentData = 5,
     /// Too many fragments (optional): by default, 10 % of 1,000 packets from the peer
@@ -60,8 +59,8 @@ pub enum UploadReason {
 }
 
 impl UploadReason {
-    /// Whether the target has stopped the connection, so that the host has to upload it. Otherwise it may, or
-    /// not (CH §8.2).
+    /// True if the target has stopped the connection, so that the host must upload it. Otherwise the upload is optional
+    /// (CH §8.2).
     pub const fn is_mandatory(self) -> bool {
         match self {
             Self::ReceivedUrgentData
@@ -79,7 +78,7 @@ impl UploadReason {
     }
 }
 
-/// How to disconnect (flags of MiniportTcpOffloadDisconnect).
+/// Disconnect type (flags of MiniportTcpOffloadDisconnect).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Disconnect {
     /// Data, then FIN; completes when both are acknowledged.
@@ -97,34 +96,33 @@ pub enum Event {
     SendComplete(NblChain),
     /// The disconnect request is complete.
     DisconnectComplete(NetBufferList),
-    /// The peer's FIN has come and all data before it is consumed.
+    /// The peer's FIN has arrived and all data before it is consumed.
     PeerClosed,
-    /// An acceptable RST has come.
+    /// An acceptable RST has arrived.
     Reset,
-    /// The bytes to keep posted have doubled or halved (CH-ST-2).
+    /// The ideal send backlog in bytes has doubled or halved (CH-ST-2).
     SendBacklogChange(usize),
-    /// An upload is wanted. With a mandatory reason the connection has stopped.
+    /// Upload request. With a mandatory reason the connection has stopped.
     Retrieve(UploadReason),
-    /// The state is Closed and nothing is left to do.
+    /// The state is Closed and no work remains.
     Closed,
 }
 
-/// What the link allows for the next segment.
+/// Limits of the link for the next segment.
 #[derive(Clone, Copy, Debug)]
 pub struct TxLimits {
-    /// Most payload bytes of one transmission: more than the EMSS only with segmentation offload.
+    /// Largest payload of one transmission in bytes; more than the EMSS only with segmentation offload.
     pub super_segment_max: usize,
 }
 
-/// A segment, or super-segment, to be transmitted. The payload is gathered with
-/// [`Connection::payload`](super::Connection::payload).
+/// A segment or GSO packet to transmit. [`Connection::payload`](super::Connection::payload) gathers its payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit {
     /// Sequence number.
     pub seq: SeqNum,
     /// Acknowledgement number.
     pub ack: SeqNum,
-    /// Flags; PSH and FIN belong to the last piece of a super-segment.
+    /// Flags. PSH and FIN apply to the last segment of a GSO packet.
     pub flags: Flags,
     /// Window field as on the wire.
     pub window: u16,
@@ -136,18 +134,18 @@ pub struct Transmit {
     pub sack_count: usize,
     /// Payload bytes.
     pub payload_len: usize,
-    /// Payload bytes of each piece when `payload_len` exceeds it (gso_size).
+    /// Payload bytes of each segment if `payload_len` exceeds it (gso_size).
     pub mss: usize,
-    /// At least one byte was sent before.
+    /// True if at least one byte was sent before.
     pub retransmission: bool,
-    /// The context of the net buffer list that the first byte belongs to; names it in captures.
+    /// Context of the net buffer list of the first byte, for captures.
     pub nbl_context: Option<u64>,
-    /// The ECN bits for its IP header.
+    /// ECN bits of the IP header.
     pub ecn: Ecn,
 }
 
 impl Transmit {
-    /// What goes into its headers.
+    /// Fields of the segment's headers.
     #[inline]
     pub fn header(&self) -> SegmentHeader<'_> {
         SegmentHeader {
@@ -162,7 +160,7 @@ impl Transmit {
         }
     }
 
-    /// The segment that the peer receives, with this payload; a super-segment if that is longer than the MSS.
+    /// Segment as the peer receives it, with this payload; a GSO packet if the payload exceeds the MSS.
     pub fn received<'a>(&'a self, payload: &'a [u8]) -> Segment<'a> {
         let SegmentHeader { seq, ack, flags, window, timestamps, sack, ecn, payload_len: _ } =
             self.header();
@@ -171,7 +169,7 @@ impl Transmit {
     }
 }
 
-/// What congestion control and recovery are doing. Names and numbers are Linux'.
+/// State of congestion control and recovery. Names and numbers match Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(
     feature = "serde",
@@ -180,25 +178,25 @@ impl Transmit {
 )]
 #[repr(u8)]
 pub enum CaState {
-    /// Nothing special.
+    /// No loss or reordering.
     Open = 0,
-    /// Segments are missing, but none is presumed lost yet.
+    /// Segments are out of order or lost, but none is presumed lost yet.
     Disorder = 1,
-    /// The window was reduced for a mark (RFC 3168), and the flight of that time is not acknowledged.
+    /// The window was reduced for an ECN mark (RFC 3168), and the flight of that time is not acknowledged.
     Cwr = 2,
     /// Fast recovery.
     Recovery = 3,
-    /// A time-out is being repaired.
+    /// Recovery from a timeout.
     Loss = 4,
 }
 
-/// The members of TCP_INFO; `None` where unknown. Names are Linux'.
+/// Members of TCP_INFO; `None` if unknown. Names match Linux.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Info {
     /// State.
     pub phase: TcpPhase,
-    /// Retransmission time-out.
+    /// Retransmission timeout.
     pub rto: Duration,
     /// Smoothed RTT; `None` before the first sample.
     pub rtt: Option<Duration>,
@@ -214,11 +212,11 @@ pub struct Info {
     pub snd_wnd: u64,
     /// Our window, bytes.
     pub rcv_wnd: u64,
-    /// Segments sent, counting each piece of a super-segment.
+    /// Segments sent, counted after segmentation.
     pub segs_out: u64,
     /// Segments received.
     pub segs_in: u64,
-    /// Segments that held a byte sent before.
+    /// Segments that contained a byte sent before.
     pub total_retrans: u64,
     /// Bytes sent, without retransmissions.
     pub bytes_sent: u64,
@@ -230,68 +228,67 @@ pub struct Info {
     pub bytes_received: u64,
     /// Segments sent with PSH.
     pub push_out: u64,
-    /// Retransmission time-outs.
+    /// Retransmission timeouts.
     pub timeouts: u64,
     /// Fast retransmits.
     pub fast_retransmits: u64,
     /// Challenge ACKs sent (RFC 5961).
     pub challenge_acks: u64,
-    /// Payload bytes of the peer's full-sized segments, as seen.
+    /// Payload bytes of the peer's full-sized segments, measured.
     pub rcv_mss: usize,
-    /// Round-trip time as the receive side sees it; `None` before the first sample.
+    /// RTT measured by the receive side; `None` before the first sample.
     pub rcv_rtt: Option<Duration>,
-    /// Limit of our window, bytes: InitialRcvWnd, and what it has grown to.
+    /// Limit of our window in bytes: InitialRcvWnd, or the size it has grown to.
     pub rcv_space: u64,
     /// Path MTU, bytes of an IP packet.
     pub pmtu: u32,
-    /// Times that the path MTU was reduced, by ICMP or because of a black hole.
+    /// Reductions of the path MTU, by ICMP or black-hole detection.
     pub path_mtu_reductions: u64,
-    /// Those of them without an ICMP message (RFC 2923).
+    /// Reductions of the path MTU by black-hole detection (RFC 2923).
     pub black_holes: u64,
-    /// ICMP errors about bytes in flight that are no matter of size.
+    /// ICMP errors about bytes in flight other than "too big".
     pub soft_errors: u64,
-    /// The last of them, unless there was progress since: why the connection timed out, if it did.
+    /// Last soft error, unless data was acknowledged since; explains a connection timeout.
     pub soft_error: Option<SoftError>,
     /// ICMP errors that quote no byte in flight (RFC 5927 §4.1).
     pub path_errors_ignored: u64,
-    /// ECN was agreed on (RFC 3168).
+    /// True if ECN was negotiated (RFC 3168).
     pub ecn: bool,
     /// Data segments received with a CE mark.
     pub ce_received: u64,
     /// Segments delivered by acknowledgements with ECE.
     pub delivered_ce: u64,
-    /// Reductions of the congestion window because of ECE.
+    /// Reductions of the congestion window by ECE.
     pub ecn_reductions: u64,
-    /// Reductions of the congestion window taken back because a timestamp showed that the original had
-    /// arrived (RFC 3522).
+    /// Congestion window reductions undone because a timestamp showed that the original had arrived (RFC 3522).
     pub undo_by_timestamp: u64,
-    /// The same, because all that was resent was reported as duplicate (RFC 2883).
+    /// Reductions undone because all retransmissions were reported as duplicates (RFC 2883).
     pub undo_by_dsack: u64,
-    /// The same, by F-RTO (RFC 5682).
+    /// Reductions undone by F-RTO (RFC 5682).
     pub undo_by_f_rto: u64,
-    /// Time-outs among what was taken back.
+    /// Timeouts among the undone reductions.
     pub spurious_timeouts: u64,
-    /// Reports of duplicates received (RFC 2883).
+    /// Duplicate reports (DSACK) received (RFC 2883).
     pub dsack_dups: u64,
-    /// Acknowledgements that showed reordering (RFC 8985 §6.2 step 3).
+    /// Acknowledgements that revealed reordering (RFC 8985 §6.2 step 3).
     pub reord_seen: u64,
-    /// What congestion control and recovery are doing.
+    /// State of congestion control and recovery.
     pub ca_state: CaState,
-    /// Smallest round-trip time; `None` before the first sample.
+    /// Minimum RTT; `None` before the first sample.
     pub min_rtt: Option<Duration>,
-    /// Segments in [SND.UNA, SND.NXT), as those that follow count in segments of the present size.
+    /// Segments in [SND.UNA, SND.NXT), in units of the current segment size.
     pub unacked: u64,
-    /// Those of them selectively acknowledged.
+    /// Selectively acknowledged segments of `unacked`.
     pub sacked: u64,
-    /// Those of them presumed lost and not resent.
+    /// Segments of `unacked` presumed lost and not retransmitted.
     pub lost: u64,
-    /// Those of them resent and in flight; what was in flight at the take-over counts as resent.
+    /// Segments of `unacked` retransmitted and in flight; the flight at the offload counts as retransmitted.
     pub retrans: u64,
-    /// Bytes acknowledged or selectively acknowledged, not in whole segments as Linux' `delivered`.
+    /// Bytes acknowledged or selectively acknowledged. Linux counts whole segments in `delivered`.
     pub bytes_delivered: u64,
-    /// Bytes for each second; `None` without pacing, or before the first RTT sample.
+    /// Pacing rate in bytes per second; `None` without pacing, or before the first RTT sample.
     pub pacing_rate: Option<u64>,
-    /// MSS that was advertised to the peer.
+    /// MSS advertised to the peer.
     pub advmss: usize,
     /// Time since data was sent; `None` before.
     pub last_data_sent: Option<Duration>,
@@ -299,20 +296,20 @@ pub struct Info {
     pub last_data_recv: Option<Duration>,
     /// Time since an acceptable acknowledgement; `None` before.
     pub last_ack_recv: Option<Duration>,
-    /// Time with something to send or unacknowledged.
+    /// Time with unsent or unacknowledged data.
     pub busy_time: Duration,
-    /// That part of it in which the peer's window was too small for the next segment.
+    /// Part of `busy_time` in which the peer's window was too small for the next segment.
     pub rwnd_limited: Duration,
 }
 
-/// A connection cannot be taken over.
+/// Error of a connection state that cannot be offloaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
-    /// A phase in which no connection can be handed over (CH-ST-1).
+    /// A phase in which no connection can be offloaded (CH-ST-1).
     #[error("TCP: the connection is in a state in which it cannot be handed over")]
     Phase,
-    /// SND.UNA <= SND.NXT <= SND.MAX does not hold, or the data handed over does not reach SND.MAX.
+    /// SND.UNA <= SND.NXT <= SND.MAX does not hold, or the send data does not reach SND.MAX.
     #[error("TCP: send sequence variables and handed-over data disagree")]
     SendSequence,
     /// A scale above 14 (RFC 7323 §2.3).

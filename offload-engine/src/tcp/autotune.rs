@@ -1,38 +1,36 @@
-//! How large the receive window should be: dynamic right-sizing, with Linux' rules
-//! (`tcp_rcv_space_adjust`).
+//! Receive window autotuning: dynamic right-sizing with the rules of Linux (`tcp_rcv_space_adjust`).
 //!
-//! A window of what the path carries in a round trip keeps a sender busy, twice that also while a lost
-//! segment is repaired. So the limit grows to twice what the consumer takes in a round trip, and
-//! ahead of a sender in slow start, up to [`super::Config::rcv_wnd_max`]. What a consumer takes
-//! slowly counts by its rate: one that lags behind gets no larger window to lag in. The limit
-//! never falls, and it grows no more once the host has set it (CH-UPD-5; Linux: SO_RCVBUF).
+//! A window of one bandwidth-delay product keeps a sender busy; twice that also while a lost segment is repaired. So
+//! the limit grows to twice the bytes that the consumer takes per RTT, and ahead of a sender in slow start, up to
+//! [`super::Config::rcv_wnd_max`]. A slow consumer counts by its rate and gets no larger window. The limit never
+//! shrinks, and stops growing once the host has set it (CH-UPD-5; Linux: SO_RCVBUF).
 //!
-//! The round trip is the smaller of two estimates, both of which err upward: the age of the timestamp
-//! echoed by a full-sized segment, smoothed (RFC 7323 §4.1; at least its tick, 1 ms), and the time in
-//! which the peer crosses a window that was just advertised.
+//! The RTT is the smaller of two estimates, both of which err upward. One is the smoothed age of the timestamp echoed
+//! by a full-sized segment (RFC 7323 §4.1; at least its tick, 1 ms). The other is the time in which the peer fills a
+//! newly advertised window.
 
 use super::seq::Position;
 use crate::time::{Duration, Instant};
 
-/// Bytes taken in a round trip that every window allows for: the initial window of RFC 6928.
+/// Bytes per RTT that every window allows for: the initial window of RFC 6928.
 const INITIAL_SPACE: u64 = 14_600;
-/// Segments of slack on top of twice the bytes of a round trip.
+/// Segments added to twice the bytes of an RTT.
 const SLACK_SEGMENTS: u64 = 16;
 
-/// The receiver's idea of the round trip.
+/// RTT estimates of the receiver.
 #[derive(Debug, Default)]
-struct RoundTrip {
-    /// By timestamps, smoothed.
+struct RttEstimate {
+    /// Smoothed estimate by timestamps.
     echoed: Option<Duration>,
-    /// TSecr of the last sample: one sample for each.
+    /// TSecr of the last sample; each value gives one sample.
     last_echo: Option<u32>,
-    /// By windows, the smallest.
+    /// Smallest estimate by windows.
     window: Option<Duration>,
-    /// Right edge of the window that is being crossed, and when it was advertised.
+    /// Right edge of the window being measured, and the time it was advertised.
     crossing: Option<(Position, Instant)>,
 }
 
-impl RoundTrip {
+impl RttEstimate {
     #[inline]
     fn estimate(&self) -> Option<Duration> {
         match (self.echoed, self.window) {
@@ -42,16 +40,16 @@ impl RoundTrip {
     }
 }
 
-/// Growth of one connection's receive window.
+/// Autotuning of one connection's receive window.
 #[derive(Debug)]
 pub(super) struct Autotune {
-    /// Largest limit in bytes; 0 when the limit does not grow.
+    /// Largest limit in bytes; 0 if the limit does not grow.
     limit_max: u64,
-    rtt: RoundTrip,
-    /// When the round began, in which `consumed` bytes were taken.
+    rtt: RttEstimate,
+    /// Start of the round in which `consumed` bytes were taken.
     since: Option<Instant>,
     consumed: u64,
-    /// Most bytes taken in a round trip so far.
+    /// Most bytes taken per RTT so far.
     space: u64,
 }
 
@@ -59,24 +57,24 @@ impl Autotune {
     pub(super) fn new(limit_max: u32) -> Self {
         Self {
             limit_max: u64::from(limit_max),
-            rtt: RoundTrip::default(),
+            rtt: RttEstimate::default(),
             since: None,
             consumed: 0,
             space: INITIAL_SPACE,
         }
     }
 
-    /// The limit is the host's from now on.
+    /// Stops autotuning because the host has set the limit.
     pub(super) fn stop(&mut self) {
         self.limit_max = 0;
     }
 
-    /// The receiver's estimate of the round-trip time.
+    /// RTT estimate of the receiver.
     pub(super) fn rtt(&self) -> Option<Duration> {
         self.rtt.estimate()
     }
 
-    /// A full-sized segment has echoed `echo`, which we sent `age` ago.
+    /// Processes a full-sized segment that echoes `echo`, sent `age` ago.
     #[inline]
     pub(super) fn on_echo(&mut self, echo: u32, age: Duration) {
         if self.rtt.last_echo == Some(echo) {
@@ -86,7 +84,7 @@ impl Autotune {
         self.rtt.echoed = Some(self.rtt.echoed.map_or(age, |rtt| (rtt * 7 + age) / 8));
     }
 
-    /// RCV.NXT has moved to `nxt`, and the window's right edge is `edge`.
+    /// Processes an advance of RCV.NXT to `nxt`; `edge` is the right edge of the window.
     #[inline]
     pub(super) fn on_data(&mut self, now: Instant, nxt: Position, edge: Position) {
         match self.rtt.crossing {
@@ -100,8 +98,8 @@ impl Autotune {
         self.rtt.crossing = (edge > nxt).then_some((edge, now));
     }
 
-    /// The consumer has taken `bytes`. Returns the limit that the window deserves, once in a round trip,
-    /// if it takes faster than ever.
+    /// Counts `bytes` taken by the consumer. Returns a new limit, at most once per RTT, if the rate exceeds all
+    /// previous rates.
     #[inline]
     pub(super) fn on_consumed(&mut self, now: Instant, bytes: u64, mss: u64) -> Option<u64> {
         if self.limit_max == 0 {
@@ -122,7 +120,7 @@ impl Autotune {
             return None;
         }
         let wanted = taken.saturating_mul(2).saturating_add(SLACK_SEGMENTS * mss);
-        // A sender in slow start takes twice as much in the next round: be ahead of it.
+        // A sender in slow start sends twice as much in the next round: grow ahead of it.
         let growth = wanted.saturating_mul(taken - self.space) / self.space;
         self.space = taken;
         Some(wanted.saturating_add(growth.saturating_mul(2)).min(self.limit_max))
@@ -144,21 +142,25 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    // Twice the bytes of a round trip, 16 segments, and the growth that slow start will have.
+    // Twice the bytes of an RTT, 16 segments, and the expected growth of slow start.
     #[test]
-    fn grows_with_what_is_taken() {
+    fn window_grows_with_consumed_bytes() {
         let mut tune = Autotune::new(MAX);
         tune.on_echo(1, Duration::from_millis(10));
-        assert_eq!(tune.on_consumed(ms(0), 14_600, 1000), None, "the round begins");
-        assert_eq!(tune.on_consumed(ms(9), 0, 1000), None, "less than a round trip");
+        assert_eq!(tune.on_consumed(ms(0), 14_600, 1000), None, "first call starts the round");
+        assert_eq!(tune.on_consumed(ms(9), 0, 1000), None, "less than an RTT");
         assert_eq!(tune.on_consumed(ms(10), 14_600, 1000), Some((29_200 * 2 + 16_000) * 3));
-        assert_eq!(tune.on_consumed(ms(20), 29_200, 1000), None, "no faster than before");
+        assert_eq!(
+            tune.on_consumed(ms(20), 29_200, 1000),
+            None,
+            "rate does not exceed the previous one"
+        );
         assert_eq!(tune.on_consumed(ms(30), 10 << 20, 1000), Some(u64::from(MAX)));
     }
 
-    // A consumer that takes much at once, rarely, is slow: bytes count by the round trip.
+    // A consumer that rarely takes many bytes is slow: bytes are scaled to the RTT.
     #[test]
-    fn a_slow_consumer_gets_no_larger_window() {
+    fn slow_consumer_window_does_not_grow() {
         let mut tune = Autotune::new(MAX);
         tune.on_echo(1, Duration::from_millis(10));
         assert_eq!(tune.on_consumed(ms(0), 0, 1000), None);
@@ -167,9 +169,9 @@ mod tests {
         }
     }
 
-    // Without an estimate, and after the host has chosen, nothing grows.
+    // Without an RTT estimate, or after the host has set the limit, the window does not grow.
     #[test]
-    fn grows_only_with_an_estimate_and_while_on() {
+    fn window_growth_needs_rtt_and_autotuning() {
         let mut tune = Autotune::new(MAX);
         assert_eq!(tune.on_consumed(ms(0), 1 << 20, 1000), None);
         assert_eq!(tune.on_consumed(ms(10), 1 << 20, 1000), None);
@@ -178,9 +180,9 @@ mod tests {
         assert_eq!(tune.on_consumed(ms(20), 1 << 20, 1000), None);
     }
 
-    // RFC 7323 §4.1: one sample for each echo, smoothed; the time of a window counts when it is less.
+    // RFC 7323 §4.1: one smoothed sample per echo; the window estimate is used if it is smaller.
     #[test]
-    fn two_estimates_of_the_round_trip() {
+    fn smaller_rtt_estimate_is_used() {
         let mut tune = Autotune::new(MAX);
         tune.on_data(ms(5), at(0), at(1000));
         tune.on_data(ms(6), at(999), at(2000));
@@ -188,7 +190,7 @@ mod tests {
         tune.on_data(ms(9), at(1000), at(2000));
         assert_eq!(tune.rtt(), Some(Duration::from_millis(4)));
         tune.on_data(ms(20), at(2000), at(3000));
-        assert_eq!(tune.rtt(), Some(Duration::from_millis(4)), "the peer had less to send");
+        assert_eq!(tune.rtt(), Some(Duration::from_millis(4)), "longer window time is ignored");
         tune.on_echo(1, Duration::from_millis(1));
         tune.on_echo(1, Duration::from_millis(3));
         assert_eq!(tune.rtt(), Some(Duration::from_millis(1)));

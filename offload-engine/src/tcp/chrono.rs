@@ -1,25 +1,25 @@
-//! What the sender spends its time with: tcp_info's `busy_time` and `rwnd_limited`.
+//! Sender state times: `busy_time` and `rwnd_limited` of tcp_info.
 //!
-//! Busy: something is unacknowledged or waits to be sent. Limited by the peer's window: the next segment
-//! does not fit into it, though the congestion window has room.
+//! Busy: some data is unacknowledged or unsent. Limited by the peer's window: the next segment does not fit into it,
+//! although the congestion window has room.
 
 use crate::time::{Duration, Instant};
 
-/// What the sender does.
+/// State of the sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Occupation {
-    /// Everything that was posted is acknowledged.
+pub(super) enum ChronoState {
+    /// All posted data is acknowledged.
     Idle,
-    /// Busy, and nothing but the network to wait for.
+    /// Busy, limited by the network only.
     Busy,
-    /// Busy, and the peer's window is too small.
+    /// Busy, and limited by the peer's window.
     PeerLimited,
 }
 
-/// How long it did.
+/// Accumulated times of the sender states.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chrono {
-    occupation: Occupation,
+    state: ChronoState,
     since: Instant,
     busy: Duration,
     peer_limited: Duration,
@@ -28,29 +28,29 @@ pub(super) struct Chrono {
 impl Chrono {
     pub(super) const fn new(now: Instant) -> Self {
         Self {
-            occupation: Occupation::Idle,
+            state: ChronoState::Idle,
             since: now,
             busy: Duration::ZERO,
             peer_limited: Duration::ZERO,
         }
     }
 
-    /// From now on the sender does this.
-    pub(super) fn turn_to(&mut self, now: Instant, occupation: Occupation) {
-        if occupation != self.occupation {
+    /// Enters `state` at `now`.
+    pub(super) fn enter(&mut self, now: Instant, state: ChronoState) {
+        if state != self.state {
             (self.busy, self.peer_limited) = self.times(now);
-            self.occupation = occupation;
+            self.state = state;
             self.since = now;
         }
     }
 
-    /// How long it was busy, for whatever reason, and limited by the peer's window.
+    /// Total busy time, and the part limited by the peer's window.
     pub(super) fn times(&self, now: Instant) -> (Duration, Duration) {
-        let lately = now - self.since;
-        match self.occupation {
-            Occupation::Idle => (self.busy, self.peer_limited),
-            Occupation::Busy => (self.busy + lately, self.peer_limited),
-            Occupation::PeerLimited => (self.busy + lately, self.peer_limited + lately),
+        let elapsed = now - self.since;
+        match self.state {
+            ChronoState::Idle => (self.busy, self.peer_limited),
+            ChronoState::Busy => (self.busy + elapsed, self.peer_limited),
+            ChronoState::PeerLimited => (self.busy + elapsed, self.peer_limited + elapsed),
         }
     }
 }

@@ -19,7 +19,7 @@ crate::option_enum! {
 }
 
 crate::option_enum! {
-    /// Which congestion controller.
+    /// Congestion control algorithm.
     pub enum CongestionAlgorithm {
         /// CUBIC, RFC 9438
         #[default]
@@ -34,24 +34,24 @@ crate::option_enum! {
     }
 }
 
-/// What a congestion controller does besides its algorithm.
+/// Options of a congestion controller besides its algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CongestionOptions {
     /// End the first slow start when the RTT rises (HyStart++, RFC 9406).
     pub hystart: bool,
-    /// With `hystart`, end it as well when acknowledgements come without a gap for half of the RTT (HyStart).
+    /// With `hystart`, also end it when acknowledgements arrive without a gap for half of the RTT (HyStart).
     pub ack_train: bool,
-    /// Restart from the initial window when nothing was sent for an RTO (RFC 5681 §4.1).
+    /// Restart from the initial window after an RTO without transmission (RFC 5681 §4.1).
     pub idle_restart: bool,
-    /// Reduce a window that was not used for an RTO to halfway what was used of it (RFC 2861 §3). That an
-    /// unused window does not grow is no option.
+    /// Reduce a window not fully used for an RTO to halfway between its size and its use (RFC 2861 §3). An underused
+    /// window never grows, with or without this option.
     pub cwnd_validation: bool,
-    /// Spread the window over the round trip instead of sending it as ACKs allow.
+    /// Spread transmissions over the RTT instead of clocking them by ACKs.
     pub pacing: bool,
 }
 
 impl Default for CongestionOptions {
-    /// All but pacing.
+    /// All except pacing.
     fn default() -> Self {
         Self {
             hystart: true,
@@ -63,76 +63,76 @@ impl Default for CongestionOptions {
     }
 }
 
-/// How a connection learns its path MTU.
+/// Sources of path MTU information.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathOptions {
-    /// ICMP "too big" narrows the path MTU (RFC 1191, RFC 8201).
+    /// ICMP "too big" reduces the path MTU (RFC 1191, RFC 8201).
     pub icmp_too_big: bool,
-    /// Repeated time-outs of large segments do (RFC 2923 §2.1, RFC 4821 §7.7).
+    /// Repeated timeouts of large segments reduce the path MTU (RFC 2923 §2.1, RFC 4821 §7.7).
     pub black_hole_detection: bool,
 }
 
 impl Default for PathOptions {
-    /// Both.
+    /// Both enabled.
     fn default() -> Self {
         Self { icmp_too_big: true, black_hole_detection: true }
     }
 }
 
-/// A share of segments that is too large.
+/// Threshold for a share of segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
-    /// Segments in a sample; after each the count starts anew. 0 counts as 1.
+    /// Segments per sample; the count restarts after each. 0 counts as 1.
     pub sample: u32,
-    /// Of 1,000 segments in a sample, so many are too many.
+    /// Threshold in segments per 1,000.
     pub per_mille: u32,
 }
 
 impl Share {
-    /// Whether `count` of `total` is too many; `None` while the sample is not complete.
-    pub(super) fn judge(self, count: u64, total: u64) -> Option<bool> {
+    /// True if `count` of `total` reaches the threshold; `None` while the sample is incomplete.
+    pub(super) fn is_exceeded(self, count: u64, total: u64) -> Option<bool> {
         let complete = total >= u64::from(self.sample.max(1));
         complete.then(|| count.saturating_mul(1_000) >= total.saturating_mul(self.per_mille.into()))
     }
 }
 
-/// Traffic that is too little.
+/// Threshold for low activity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Activity {
-    /// How long each sample is; at least a millisecond.
+    /// Length of each sample; at least a millisecond.
     pub interval: Duration,
-    /// Fewer bytes than these in a sample, acknowledged and received together, are too few.
+    /// Minimum bytes per sample, acknowledged and received together.
     pub bytes: u64,
 }
 
-/// Receive requests that are too small.
+/// Threshold for small receive requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SmallIo {
-    /// Less room than this, in bytes, is too small. Zero-byte requests do not count.
+    /// Requests with less room than this, in bytes, are small. Zero-byte requests do not count.
     pub bytes: usize,
-    /// How many in a row.
+    /// Small requests in a row that reach the threshold.
     pub requests: u32,
 }
 
-/// Thresholds of optional upload requests; `None`, the default of each: never.
+/// Thresholds of optional upload requests; `None` (the default) disables one.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct UploadThresholds {
     /// LowActivity.
     pub low_activity: Option<Activity>,
-    /// HighDropRate: data segments sent again, of all sent, both counted as bytes of full size.
+    /// HighDropRate: retransmitted data segments of all sent, both computed as bytes of full size.
     pub high_drop_rate: Option<Share>,
     /// SmallIO.
     pub small_io: Option<SmallIo>,
-    /// NoBufferPreposting: bytes indicated since a receive request was posted last.
+    /// NoBufferPreposting: bytes indicated since the last receive request was posted.
     pub no_buffer_preposting: Option<u64>,
     /// HighFragmentation: fragments, of fragments and segments received.
     pub high_fragmentation: Option<Share>,
-    /// HighOutOfOrderPackets: data segments that arrived beyond a hole, of all data segments.
+    /// HighOutOfOrderPackets: data segments that arrived out of order, of all data segments.
     pub high_out_of_order: Option<Share>,
 }
 
 impl UploadThresholds {
-    /// All of them: fewer than 4 KiB moved in 2 s; of 1,000 data segments 50 sent again, 100 beyond a hole, or 100
+    /// All thresholds: fewer than 4 KiB moved in 2 s; of 1,000 data segments 50 retransmitted, 100 out of order, or 100
     /// fragments; 16 receive requests of less than 512 bytes in a row; 1 MiB indicated since the last request.
     pub const ALL: Self = Self {
         low_activity: Some(Activity { interval: Duration::from_secs(2), bytes: 4096 }),
@@ -143,7 +143,7 @@ impl UploadThresholds {
         high_out_of_order: Some(Share { sample: 1_000, per_mille: 100 }),
     };
 
-    /// These thresholds and that of `reason`, as [`UploadThresholds::ALL`] has it. Mandatory reasons have none.
+    /// Adds the threshold of `reason` from [`UploadThresholds::ALL`]. Mandatory reasons have none.
     #[must_use]
     pub const fn with(self, reason: UploadReason) -> Self {
         match reason {
@@ -175,67 +175,64 @@ pub struct Config {
     pub push: PushPolicy,
     /// Congestion controller.
     pub congestion: CongestionAlgorithm,
-    /// What it does besides its algorithm.
+    /// Options of the congestion controller.
     pub congestion_options: CongestionOptions,
     /// Smallest RTO (RFC 6298 §2.4 recommends one second; hosts on LANs use 200 ms).
     pub rto_min: Duration,
     /// Largest RTO.
     pub rto_max: Duration,
-    /// Retransmissions of one segment, or window probes in one round, before the connection is given
-    /// up (TcpMaximumRetransmissions).
+    /// Retransmissions of one segment, or window probes in one round, before the connection times out
+    /// (TcpMaximumRetransmissions).
     pub retransmissions_max: u8,
     /// Delay of a delayed ACK.
     pub delayed_ack: Duration,
-    /// Segments, or as many bytes as this many full-sized ones hold, before an ACK is sent at once
-    /// (TcpAckFrequency).
+    /// Segments, or the bytes of this many full-sized ones, after which an ACK is sent without delay (TcpAckFrequency).
     pub ack_frequency: u8,
-    /// Duplicate ACKs that start fast retransmit.
+    /// Duplicate ACKs that trigger fast retransmit.
     pub duplicate_ack_threshold: u8,
-    /// Out-of-order gaps kept. A queue that overflows as slow start ends may drop every other segment: fewer
-    /// gaps than half of the window's segments cost round trips then.
+    /// Most out-of-order gaps kept. A queue that overflows at the end of slow start may drop every other segment. Fewer
+    /// gaps than half of the window's segments then cost round trips.
     pub reassembly_gaps_max: usize,
     /// FIN_WAIT_2 limit.
     pub fin_wait_2: Duration,
     /// TIME_WAIT length.
     pub time_wait: Duration,
-    /// Bytes that the receive window may grow to, as the consumer takes them faster; the window's
-    /// scale bounds it too. At or below InitialRcvWnd, for example 0: the window does not grow.
+    /// Largest receive window of autotuning in bytes, also bounded by the window scale. A value at or below
+    /// InitialRcvWnd, such as 0, disables growth.
     pub rcv_wnd_max: u32,
-    /// Bytes that may be in flight on any path, within the congestion window and the peer's window: enough for a
-    /// peer that has to be woken, and fewer frames than a TAP queues before it drops.
+    /// In-flight bytes allowed on any path, within the congestion window and the peer's window. Enough for the wake-up
+    /// latency of a peer, and fewer frames than a TAP queues before it drops.
     pub in_flight_min: u64,
-    /// Largest rate of any path, in bytes per second. On a path whose smallest round trip is longer than
-    /// `in_flight_min` takes at this rate, rate times round trip may be in flight; more would only fill a queue, and
-    /// overflow that of a TAP. `u64::MAX`: no limit.
+    /// Largest rate of any path, in bytes per second. If the minimum RTT exceeds the time that `in_flight_min` takes at
+    /// this rate, rate times RTT may be in flight. More would only fill a queue, and overflow that of a TAP.
+    /// `u64::MAX`: unlimited.
     pub link_rate: u64,
-    /// ACKs without delay for full-sized segments after a take-over: a sender in slow start waits for
-    /// them.
+    /// ACKs without delay for full-sized segments after an offload: a sender in slow start depends on them.
     pub quick_acks: u8,
-    /// A segment without timestamps is dropped although they were agreed, as RFC 7323 §3.2 recommends.
-    /// Off, it is taken, without the protection of PAWS, as Linux does: some middleboxes remove options.
+    /// Drop segments without timestamps if the option was negotiated, as RFC 7323 §3.2 recommends. Otherwise they are
+    /// accepted without PAWS, as in Linux: some middleboxes remove options.
     pub timestamps_required: bool,
-    /// How the path's MTU is learned.
+    /// Sources of path MTU information.
     pub path: PathOptions,
-    /// Parts of loss recovery in use.
+    /// Enabled parts of loss recovery.
     pub recovery: RecoveryOptions,
 
-    /// How long a receive request in push mode that holds some bytes waits for more (TcpPushTicks).
+    /// Time that a partly filled receive request in push mode waits for more data (TcpPushTicks).
     pub push_delay: Duration,
     /// Thresholds of optional upload requests.
     pub upload: UploadThresholds,
-    /// Ask for an upload in TIME_WAIT (CH-EVT-3: that state is the host's, where a connection takes some hundred
-    /// bytes), as an engine does by default. Off, the connection stays as it is until TIME_WAIT ends.
+    /// Request an upload in TIME_WAIT, as an engine does by default. CH-EVT-3 assigns that state to the host, where a
+    /// connection takes some hundred bytes. Otherwise the connection is kept until TIME_WAIT ends.
     pub time_wait_uploads: bool,
-    /// A SYN at exactly RCV.NXT has the connection uploaded in state CLOSED (CH §9.2). Off, it gets a challenge ACK as
-    /// every SYN does (RFC 5961 §4.2), so that an attacker who guesses one number cannot end a connection.
+    /// Upload the connection in state CLOSED on a SYN at exactly RCV.NXT (CH §9.2). Otherwise it gets a challenge ACK
+    /// as every SYN (RFC 5961 §4.2), so that an attacker who guesses one number cannot end a connection.
     pub syn_uploads: bool,
 }
 
 impl Default for Config {
-    /// RFC 9293 and Linux' habits: RTO of 200 ms to 60 s, 15 retransmissions, an ACK for every second
-    /// segment or after 40 ms, 3 duplicate ACKs, 2,048 gaps out of order, FIN_WAIT_2 of 120 s
-    /// (the chimney's value), TIME_WAIT of 60 s, a receive window that grows to 4 MiB, 16 quick ACKs,
-    /// a push timer of 500 ms (the chimney's value).
+    /// Values of RFC 9293 and Linux: RTO of 200 ms to 60 s, 15 retransmissions, an ACK for every second segment or
+    /// after 40 ms, 3 duplicate ACKs, 2,048 out-of-order gaps, FIN_WAIT_2 of 120 s (the chimney's value), TIME_WAIT of
+    /// 60 s, a receive window that grows to 4 MiB, 16 quick ACKs, a push timer of 500 ms (the chimney's value).
     fn default() -> Self {
         Self {
             push: PushPolicy::default(),

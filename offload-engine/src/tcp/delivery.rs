@@ -1,18 +1,17 @@
-//! In-order bytes to the consumer: posted requests first, indications of the rest (CH §7.4).
+//! Delivery of in-order bytes to the consumer: to posted requests first, then by indication (CH §7.4).
 //!
-//! The chimney's chart has four entries. A segment comes in by [`Connection::deliver`], which places its bytes
-//! straight from the frame into the posted memory: one copy. Requests that are posted only queue, and
-//! [`Connection::deliver_waiting`] looks at them when the call that posted them has returned. The push timer is a
-//! timer of the connection. The chart's `busy` has no variable: a [`Consumer`] is called from these two functions
-//! alone, one call at a time, and its own calls only queue (CH-RCC-2, CH-DEL-1, CH-DEL-7).
+//! The chimney's state chart has four entry points. [`Connection::deliver`] processes a segment and copies its bytes
+//! from the frame to the posted memory: one copy. Posted requests are only queued; [`Connection::deliver_backlog`]
+//! processes them after the call that posted them has returned. The push timer is a timer of the connection. The
+//! chart's `busy` has no variable: a [`Consumer`] is called from these two functions only, one call at a time, and its
+//! own calls only queue (CH-RCC-2, CH-DEL-1, CH-DEL-7).
 //!
-//! `P` of the chart is [`Connection::place`], `B` is [`Connection::indicate`]. Bytes that the consumer has
-//! refused wait in the receiver's backlog, every piece with its PSH, and new bytes queue up behind them
-//! (CH-DEL-2, CH-DEL-4).
+//! `P` of the chart is [`Connection::place`], `B` is [`Connection::indicate`]. Refused bytes are kept in the receiver's
+//! backlog, every piece with its PSH, and new bytes are queued after them (CH-DEL-2, CH-DEL-4).
 //!
-//! A zero-byte request completes when bytes are there that no request before it takes (CH-DEL-5).
+//! A zero-byte request completes when bytes are available that no request before it takes (CH-DEL-5).
 //!
-//! Limits: requests are as many as the consumer has posted; [`IDLE_ROUNDS_MAX`] rounds without a byte moved.
+//! Limits: as many requests as the consumer has posted; [`IDLE_ROUNDS_MAX`] rounds without a byte moved.
 
 use alloc::{collections::VecDeque, vec::Vec};
 
@@ -23,33 +22,33 @@ use crate::{
     time::Instant,
 };
 
-/// Rounds of one delivery in which no byte moves: a consumer that refuses bytes and posts zero-byte requests
-/// for them in the same upcall would loop for ever. Beyond it the bytes wait for its next post.
+/// Rounds of one delivery in which no byte moves. A consumer that refuses bytes and posts zero-byte requests for them
+/// in the same upcall would cause an endless loop. After the limit the bytes are kept until its next post.
 const IDLE_ROUNDS_MAX: u32 = 16;
-/// Most emptied chains kept, so that completions allocate nothing.
+/// Most emptied chains kept, so that completions do not allocate.
 const SPARE_CHAINS_MAX: usize = 4;
 
-/// The receiver of a connection's data. Called by [`Connection::deliver`] and [`Connection::deliver_waiting`] only.
+/// Receiver of a connection's data. Called by [`Connection::deliver`] and [`Connection::deliver_backlog`] only.
 pub trait Consumer {
-    /// Receive requests are complete, in order.
+    /// Completes receive requests, in order.
     fn receive_complete(&mut self, connection: &mut Connection, chain: ReceiveChain);
 
-    /// In-order bytes that no request took; returns how many of them the consumer takes. `push`: they end with
-    /// a PSH.
+    /// Indicates in-order bytes that no request took; returns the number of bytes taken. `push` is true if they end
+    /// with a PSH.
     fn indicate(&mut self, connection: &mut Connection, data: &[u8], push: bool) -> usize;
 }
 
-/// A posted request, and where its next byte goes.
+/// Posted request and the position of its next byte.
 #[derive(Debug)]
-struct Posted {
+struct PostedRequest {
     list: ReceiveBufferList,
-    /// Bytes that its memory still takes.
+    /// Free bytes of its memory.
     room: usize,
     mdl: usize,
     offset: usize,
 }
 
-impl Posted {
+impl PostedRequest {
     fn new(mut list: ReceiveBufferList) -> Self {
         list.status = NdisStatus::PENDING;
         let length = list.data_length();
@@ -59,7 +58,7 @@ impl Posted {
         posted
     }
 
-    /// Moves the place of the next byte forward.
+    /// Advances the position of the next byte.
     fn skip(&mut self, count: usize) {
         self.offset += count;
         while let Some(mdl) = self.list.mdls.get(self.mdl)
@@ -70,7 +69,7 @@ impl Posted {
         }
     }
 
-    /// Copies as much of `data` as there is room for; returns how much that is.
+    /// Copies as much of `data` as fits; returns the number of bytes.
     fn fill(&mut self, data: &[u8]) -> usize {
         let total = data.len().min(self.room);
         let mut left = &data[..total];
@@ -92,35 +91,35 @@ impl Posted {
     }
 }
 
-/// Receive requests of one connection: those that wait for bytes, and those complete but not yet reported.
+/// Receive requests of one connection: queued ones, and completed ones not reported yet.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
-    queue: VecDeque<Posted>,
+    queue: VecDeque<PostedRequest>,
     done: ReceiveChain,
     spare: Vec<ReceiveChain>,
 }
 
 impl Requests {
     fn post(&mut self, mut chain: ReceiveChain) {
-        self.queue.extend(chain.drain(..).map(Posted::new));
+        self.queue.extend(chain.drain(..).map(PostedRequest::new));
         if self.spare.len() < SPARE_CHAINS_MAX {
             self.spare.push(chain);
         }
     }
 
-    /// Whether a request could take bytes, or wants to be completed because bytes are there.
+    /// True if a request is queued.
     pub(super) fn is_available(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// How many wait.
+    /// Number of queued requests.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Fills requests in order and completes those that are full (CH-RCV-2). Returns the bytes placed, and whether a
-    /// request was completed.
+    /// Fills requests in order and completes full ones (CH-RCV-2). Returns the bytes placed, and true if a request was
+    /// completed.
     fn fill(&mut self, data: &[u8]) -> (usize, bool) {
         let (mut placed, mut completed) = (0, false);
         while placed < data.len() {
@@ -135,36 +134,36 @@ impl Requests {
     }
 
     fn complete_front(&mut self, status: NdisStatus) {
-        if let Some(Posted { mut list, .. }) = self.queue.pop_front() {
+        if let Some(PostedRequest { mut list, .. }) = self.queue.pop_front() {
             list.status = status;
             self.done.push_back(list);
         }
     }
 
-    /// Completes all requests, each with the bytes it holds.
+    /// Completes all requests, each with the bytes it contains.
     fn complete_all(&mut self, status: NdisStatus) {
         while self.is_available() {
             self.complete_front(status);
         }
     }
 
-    /// Refuses `chain`.
+    /// Completes all requests of `chain` with `status`.
     fn refuse(&mut self, chain: ReceiveChain, status: NdisStatus) {
         self.post(chain);
         self.complete_all(status);
     }
 
-    /// The request that bytes were placed in last, unless it waits until it is full.
+    /// True if the front request is partly filled and in push mode.
     fn pushable(&self) -> bool {
         self.queue.front().is_some_and(|front| front.is_partly_filled() && !front.list.no_push)
     }
 
-    /// Whether requests are complete.
+    /// True if completed requests are not reported yet.
     fn has_done(&self) -> bool {
         !self.done.is_empty()
     }
 
-    /// Takes what is complete, in order.
+    /// Removes the completed requests, in order.
     #[inline]
     pub(super) fn take_done(&mut self) -> Option<ReceiveChain> {
         if self.done.is_empty() {
@@ -176,9 +175,9 @@ impl Requests {
 }
 
 impl Connection {
-    /// Posts receive requests: always accepted (PENDING), completed in order and once each (CH-RCV-1, -2, -8). What
-    /// waits is placed by the next [`Connection::deliver_waiting`]. Behind the event of the peer's FIN they complete
-    /// INVALID_STATE (CH-RCV-9), behind an abort REQUEST_ABORTED, in the middle of an upload UPLOAD_IN_PROGRESS.
+    /// Posts receive requests: always accepted (PENDING), completed in order and once each (CH-RCV-1, -2, -8). The next
+    /// [`Connection::deliver_backlog`] fills them from the backlog. After the event of the peer's FIN they complete
+    /// INVALID_STATE (CH-RCV-9), after an abort REQUEST_ABORTED, during an upload UPLOAD_IN_PROGRESS.
     pub fn post_receive(&mut self, now: Instant, chain: ReceiveChain) {
         self.now = now;
         if let Some(status) = self.receive_refusal() {
@@ -186,18 +185,18 @@ impl Connection {
             return;
         }
         for list in &chain {
-            // CH-RCV-5: the timer runs for bytes that the poster has put there.
+            // CH-RCV-5: the timer also runs for bytes that the poster has placed.
             if list.bytes_transferred > 0 && !list.no_push {
                 self.start_push_timer();
             }
-            self.watch_post(list.data_length().saturating_sub(list.bytes_transferred));
+            self.check_posted_request(list.data_length().saturating_sub(list.bytes_transferred));
         }
         self.requests.post(chain);
         self.receiver.set_blocked(false);
     }
 
-    /// What a request completes with that is posted too late. Behind others it has to wait for its turn
-    /// (CH-RCV-2): those of a connection whose state is lost complete when the host takes it (CH §5.6).
+    /// Status of a request that is posted too late. After queued requests it must keep its order (CH-RCV-2); those of a
+    /// connection with corrupt state complete when the host terminates it (CH §5.6).
     fn receive_refusal(&self) -> Option<NdisStatus> {
         if self.requests.is_available() {
             None
@@ -210,33 +209,37 @@ impl Connection {
         }
     }
 
-    /// Receive requests that are complete; each is reported once. [`Connection::poll_event`] has them too.
+    /// Returns completed receive requests, each once. [`Connection::poll_event`] also returns them.
     pub fn poll_receive_complete(&mut self) -> Option<ReceiveChain> {
         self.requests.take_done()
     }
 
-    /// Delivers what [`Connection::handle_segment`] has found to continue the stream, then what has become
-    /// contiguous. Stands for [`Connection::settle`], and is to be called after every segment.
+    /// Delivers the in-order data of [`Connection::handle_segment`], then data that has become contiguous. Replaces
+    /// [`Connection::settle`]; call it after every segment.
     pub fn deliver(&mut self, now: Instant, data: &[u8], push: bool, consumer: &mut impl Consumer) {
         self.now = now;
-        // Older bytes first.
-        let waits = self.receiver.backlog().is_some();
-        let rest = if waits || data.is_empty() { data } else { self.run(data, push, consumer) };
+        // Older bytes are delivered first.
+        let has_backlog = self.receiver.backlog().is_some();
+        let rest = if has_backlog || data.is_empty() {
+            data
+        } else {
+            self.deliver_in_order(data, push, consumer)
+        };
         self.settle(rest, push);
-        // Common case: the consumer has taken all of it.
+        // Common case: the consumer has taken all data.
         if self.receiver.backlog_bytes() > 0 || self.requests.has_done() {
-            self.deliver_waiting(now, consumer);
+            self.deliver_backlog(now, consumer);
         }
     }
 
-    /// Delivers what waits, as far as requests and the consumer take it.
+    /// Delivers the backlog, as far as requests and the consumer take it.
     #[inline]
-    pub fn deliver_waiting(&mut self, now: Instant, consumer: &mut impl Consumer) {
+    pub fn deliver_backlog(&mut self, now: Instant, consumer: &mut impl Consumer) {
         self.now = now;
         let mut idle_rounds = 0;
         while idle_rounds < IDLE_ROUNDS_MAX {
             let before = self.receiver.backlog_bytes();
-            self.place_waiting();
+            self.place_backlog();
             self.complete_requests(consumer);
             let Some((data, push)) = self.receiver.backlog() else { return };
             if !self.requests.is_available() {
@@ -247,7 +250,7 @@ impl Connection {
                 let (rest, refused) = self.indicate(&data, push, consumer);
                 let rest = rest.len();
                 self.backlog_consumed(data.len() - rest);
-                // What was posted during the call takes what was refused.
+                // Requests posted during the call take the refused data.
                 if refused && !self.requests.is_available() {
                     self.receiver.set_blocked(true);
                     return;
@@ -259,10 +262,14 @@ impl Connection {
         self.receiver.set_blocked(true);
     }
 
-    /// The chart for a segment that came in order: P, then B, until it is gone or refused. Returns what is
-    /// left of it.
+    /// State chart for an in-order segment: P, then B, until all data is taken or refused. Returns the rest.
     #[inline]
-    fn run<'d>(&mut self, data: &'d [u8], push: bool, consumer: &mut impl Consumer) -> &'d [u8] {
+    fn deliver_in_order<'d>(
+        &mut self,
+        data: &'d [u8],
+        push: bool,
+        consumer: &mut impl Consumer,
+    ) -> &'d [u8] {
         let mut rest = data;
         let mut idle_rounds = 0;
         while idle_rounds < IDLE_ROUNDS_MAX {
@@ -275,7 +282,7 @@ impl Connection {
             if !self.requests.is_available() {
                 let refused;
                 (rest, refused) = self.indicate(rest, push, consumer);
-                // What was posted during the call takes what was refused.
+                // Requests posted during the call take the refused data.
                 if rest.is_empty() || refused && !self.requests.is_available() {
                     self.receiver.set_blocked(!rest.is_empty());
                     return rest;
@@ -287,7 +294,7 @@ impl Connection {
         rest
     }
 
-    /// P for bytes of one segment. Returns those that found no room.
+    /// P for the bytes of one segment. Returns the bytes that did not fit.
     #[inline]
     fn place<'d>(&mut self, data: &'d [u8], push: bool) -> &'d [u8] {
         if !self.requests.is_available() {
@@ -299,9 +306,9 @@ impl Connection {
         rest
     }
 
-    /// P for everything that waits: the PSH of the last piece placed decides (CH-DEL-4).
+    /// P for the backlog. The PSH of the last piece placed decides (CH-DEL-4).
     #[inline]
-    fn place_waiting(&mut self) {
+    fn place_backlog(&mut self) {
         let (mut completed, mut push, mut any) = (false, false, false);
         while self.requests.is_available()
             && let Some((data, pushed)) = self.receiver.backlog()
@@ -319,7 +326,7 @@ impl Connection {
         }
     }
 
-    /// The end of P: what becomes of a request that is partly filled (CH-RCV-5, CH-RCV-6, CH-DEL-6).
+    /// End of P: completes a partly filled request or starts its timer (CH-RCV-5, CH-RCV-6, CH-DEL-6).
     fn placed(&mut self, completed: bool, push: bool, all: bool) {
         if completed {
             self.timers.stop(Timer::Push);
@@ -339,8 +346,8 @@ impl Connection {
         self.timers.set(Timer::Push, self.now + self.config.push_delay);
     }
 
-    /// B: indicates the front of `data`, RcvIndicationSize of it at most (CH-IND-4). Returns what the consumer
-    /// has not taken, and whether it has refused any.
+    /// B: indicates the front of `data`, at most RcvIndicationSize bytes (CH-IND-4). Returns the bytes not taken, and
+    /// true if the consumer has refused any.
     #[inline]
     fn indicate<'d>(
         &mut self,
@@ -354,7 +361,7 @@ impl Connection {
         };
         let whole = count == data.len();
         let taken = consumer.indicate(self, &data[..count], push && whole).min(count);
-        self.watch_indication(taken);
+        self.check_indication(taken);
         (&data[taken..], taken < count)
     }
 
@@ -373,15 +380,15 @@ impl Connection {
         }
     }
 
-    /// Everything before the peer's FIN is consumed: requests complete with what they have, or with nothing, which is
-    /// the end of the stream (CH-RCV-10).
+    /// Completes all requests after everything before the peer's FIN is consumed, with their bytes. A request without
+    /// bytes indicates the end of the stream (CH-RCV-10).
     pub(super) fn end_receives(&mut self) {
         self.timers.stop(Timer::Push);
         self.requests.complete_all(NdisStatus::SUCCESS);
     }
 
-    /// The connection is lost: requests complete with the valid bytes they have (CH §7.2). Nothing is delivered any
-    /// more.
+    /// Aborts receives of a lost connection: requests complete with their valid bytes (CH §7.2). Nothing more is
+    /// delivered.
     pub(super) fn abort_receives(&mut self) {
         self.aborted = true;
         self.timers.stop(Timer::Push);
@@ -390,8 +397,7 @@ impl Connection {
         self.peer_closed_raised = true;
     }
 
-    /// The connection goes back to the host: requests complete with the bytes they have, which count as delivered
-    /// (CH-TRM-3, CH-TRM-10).
+    /// Completes requests for an upload, with their bytes, which count as delivered (CH-TRM-3, CH-TRM-10).
     pub(super) fn return_receives(&mut self) {
         self.timers.stop(Timer::Push);
         self.requests.complete_all(NdisStatus::UPLOAD_IN_PROGRESS);

@@ -1,4 +1,4 @@
-//! What happens when a timer runs out.
+//! Timer expiry.
 
 use super::{
     Connection, TcpPhase, Timer, UploadReason, congestion::Congestion, input::CHALLENGE_KEEP_ALIVE,
@@ -6,16 +6,16 @@ use super::{
 };
 use crate::time::{Duration, Instant};
 
-/// What an attempt to get an answer has taken so far.
+/// Use so far of the limit for an unacknowledged segment or unanswered probes.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     spent: Duration,
-    /// Retransmissions, or probes.
+    /// Retransmissions or probes.
     count: u8,
 }
 
 impl Connection {
-    /// Handles every timer that is due at `now`. To be followed by [`Connection::poll_transmit`].
+    /// Handles every timer that is due at `now`. Call [`Connection::poll_transmit`] afterwards.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
         for timer in timers::ALL {
@@ -33,7 +33,7 @@ impl Connection {
             Timer::Persist => self.on_persist(),
             Timer::DelayedAck => self.receiver.ack_now(),
             Timer::KeepAlive => self.on_keep_alive(),
-            // It is poll_transmit that was waited for.
+            // Expiry only makes poll_transmit due.
             Timer::Pacing => {}
             Timer::Push => self.on_push_timeout(),
             Timer::Activity => self.on_activity_timeout(),
@@ -56,23 +56,23 @@ impl Connection {
             return;
         };
         let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
-        // One reduction for each flight, even if fast recovery did not repair it.
+        // One reduction per flight, even if fast recovery did not repair it.
         let first = self.attempts.retransmissions == 0 && !self.recovery.is_fast();
-        // First, because the window after a time-out is one segment.
-        self.suspect_black_hole(self.attempts.retransmissions.saturating_add(1));
+        // Before the reduction, because the window after a timeout is one segment.
+        self.detect_black_hole(self.attempts.retransmissions.saturating_add(1));
         self.congestion.on_rto(self.now, outstanding, first);
         self.recovery.on_timeout(self.now, self.rtt.min(), self.rtt.srtt());
         self.rtt.back_off();
         self.attempts.retransmissions = self.attempts.retransmissions.saturating_add(1);
         self.counters.timeouts += 1;
-        self.owed.tail_probe = false;
+        self.pending.tail_probe = false;
         self.timers.stop(Timer::TailProbe);
         self.timers.stop(Timer::Reordering);
         self.timers.set(Timer::Retransmit, self.now + self.rtt.rto().min(left));
     }
 
-    /// How long an attempt to get an answer may still take; `None` when it has failed. MaxRT (CH §3.5) is the user
-    /// timeout of RFC 9293 §3.8.3 and RFC 5482: a time, or 0 for a count, or none for no limit.
+    /// Time left for retransmissions or probes; `None` if they have failed. MaxRT (CH §3.5) is the user timeout of RFC
+    /// 9293 §3.8.3 and RFC 5482: a time, 0 for a count, or none for no limit.
     fn time_left(&self, attempt: Attempt) -> Option<Duration> {
         let Attempt { spent, count } = attempt;
         match self.cached.max_rt {
@@ -89,7 +89,7 @@ impl Connection {
         if self.recovery.is_idle() {
             return;
         }
-        self.owed.tail_probe = true;
+        self.pending.tail_probe = true;
         self.timers.set(Timer::Retransmit, self.rtt.timeout(self.now));
     }
 
@@ -102,7 +102,7 @@ impl Connection {
             self.congestion.on_loss(self.now, outstanding);
             self.counters.fast_retransmits += 1;
         }
-        self.recovery.regulate(&report, self.congestion.ssthresh(), self.mss);
+        self.recovery.update_prr(&report, self.congestion.ssthresh(), self.mss);
         if let Some(deadline) = report.reordering_deadline {
             self.timers.set(Timer::Reordering, deadline);
         }
@@ -111,10 +111,10 @@ impl Connection {
     /// CH §10.4, or the override of silly window avoidance.
     fn on_persist(&mut self) {
         if !self.window_closed() {
-            self.owed.small_segment = true;
+            self.pending.small_segment = true;
             return;
         }
-        // With a time as the limit answers do not matter: the data does not get through (RFC 5482 §3).
+        // With a time limit, probe responses do not matter: the data is not accepted (RFC 5482 §3).
         let since = *self.attempts.closed_since.get_or_insert(self.now);
         let attempt = Attempt {
             spent: self.attempts.spent + (self.now - since),
@@ -124,7 +124,7 @@ impl Connection {
             self.stop(UploadReason::TimeoutExpiration);
             return;
         };
-        self.owed.window_probe = true;
+        self.pending.window_probe = true;
         let timeout = self.rtt.rto_shifted(u32::from(self.attempts.probes)).min(left);
         self.attempts.probes = self.attempts.probes.saturating_add(1);
         self.timers.set(Timer::Persist, self.now + timeout);
@@ -133,7 +133,7 @@ impl Connection {
     /// CH §10.5, §9.2.
     fn on_keep_alive(&mut self) {
         if !self.recovery.is_idle() || self.window_closed() {
-            // RFC 9293 §3.8.4 (MUST-26): what is outstanding asks by itself.
+            // RFC 9293 §3.8.4 (MUST-26): outstanding data probes the peer by itself.
             let idle = match self.cached.keep_alive_enabled {
                 true => self.cached.keep_alive_idle(),
                 false => CHALLENGE_KEEP_ALIVE,
@@ -142,7 +142,7 @@ impl Connection {
             return;
         }
         if self.attempts.keep_alives >= self.cached.keep_alive_probes() {
-            // CH §9.2: it was not the consumer's wish to find out.
+            // CH §9.2: the host did not enable keep-alive.
             if self.challenges.keep_alive_armed {
                 self.stop_closed(UploadReason::TimeoutExpiration);
             } else {
@@ -151,7 +151,7 @@ impl Connection {
             return;
         }
         self.attempts.keep_alives += 1;
-        self.owed.keep_alive = true;
+        self.pending.keep_alive = true;
         let interval = self.cached.keep_alive_interval();
         self.timers.set(Timer::KeepAlive, self.now + interval);
     }
@@ -166,7 +166,7 @@ impl Connection {
         }
     }
 
-    /// A segment of the peer was received: keep-alive starts over, if it is on (RFC 9293 §3.8.4).
+    /// Restarts keep-alive, if enabled, after a segment of the peer (RFC 9293 §3.8.4).
     pub(super) fn restart_keep_alive(&mut self) {
         // TIME-WAIT has one timer, and no keep-alive.
         if self.cached.keep_alive_enabled && self.phase != TcpPhase::TimeWait {
@@ -176,7 +176,7 @@ impl Connection {
         }
     }
 
-    /// When a timer of this connection, in ticks of the chimney, is due: `None` when it is not running.
+    /// Ticks of the chimney until `timer` expires; `None` if it is not running.
     pub(super) fn ticks_left(&self, timer: Timer, now: Instant) -> Option<u32> {
         let left = self.timers.deadline(timer)? - now;
         Some(u32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX - 1))

@@ -1,13 +1,13 @@
-//! What a received segment does (RFC 9293 §3.10.7.4, RFC 5961, RFC 7323 §5).
+//! Processing of a received segment (RFC 9293 §3.10.7.4, RFC 5961, RFC 7323 §5).
 //!
-//! Order of checks: RST, SYN, timestamps, sequence, ACK, URG; then acknowledgement, window, payload,
-//! FIN. A RST counts only at exactly RCV.NXT; elsewhere in the window it is answered by a challenge ACK,
-//! as is a SYN (CH §9.2). An empty segment left of RCV.NXT is acknowledged: it is how Linux probes a zero
-//! window. RSTs are exempt from PAWS (RFC 7323 §5.2).
+//! Order of checks: RST, SYN, timestamps, sequence, ACK, URG; then acknowledgement, window, payload, FIN. A RST is
+//! accepted only at exactly RCV.NXT. Elsewhere in the window it causes a challenge ACK, as does a SYN (CH §9.2). An
+//! empty segment left of RCV.NXT is acknowledged: Linux probes a zero window with it. RSTs are exempt from PAWS (RFC
+//! 7323 §5.2).
 //!
-//! Answers to what should not be there are limited for each connection, and for all of them together only
-//! by their number: RFC 5961 §7 leaves it open, and a count that connections share reveals one peer to another
-//! (CVE-2016-5696). Data outside the window is always answered, once in a batch: it cannot make a loop.
+//! Responses to unacceptable segments are limited per connection only. RFC 5961 §7 leaves a global limit open, and a
+//! counter shared by connections discloses one peer to another (CVE-2016-5696). Data outside the window is always
+//! acknowledged, once per batch: it cannot cause an ACK loop.
 
 use super::{
     Connection, Flags, Received, Segment, TcpPhase, Timer, UploadReason,
@@ -20,35 +20,35 @@ use crate::time::{Duration, Instant};
 
 /// Time between two challenge ACKs for SYNs (CH §9.2).
 const SYN_CHALLENGE_INTERVAL: Duration = Duration::from_secs(3);
-/// When keep-alive starts after a challenge ACK (CH §9.2).
+/// Start of keep-alive after a challenge ACK (CH §9.2).
 pub(super) const CHALLENGE_KEEP_ALIVE: Duration = Duration::from_secs(300);
-/// Answers to empty segments outside the window in [`STRAY_INTERVAL`]: two peers out of step must not
-/// acknowledge each other for ever.
-const STRAY_ANSWERS_MAX: u32 = 16;
-/// The time that [`STRAY_ANSWERS_MAX`] counts for.
+/// Responses to empty segments outside the window per [`STRAY_INTERVAL`]: two unsynchronized peers must not acknowledge
+/// each other forever.
+const STRAY_RESPONSES_MAX: u32 = 16;
+/// Interval of [`STRAY_RESPONSES_MAX`].
 const STRAY_INTERVAL: Duration = Duration::from_secs(1);
-/// Age from which TS.Recent is not trusted any more (RFC 7323 §5.5).
+/// Age from which TS.Recent is invalid (RFC 7323 §5.5).
 const TS_RECENT_AGE_MAX: Duration = Duration::from_secs(24 * 24 * 60 * 60);
-/// SACK blocks looked at; more do not fit into a header.
+/// SACK blocks processed; more do not fit into a header.
 const SACK_BLOCKS_MAX: usize = 4;
 
-/// Rate limits of answers to segments that should not be there.
+/// Rate limits of responses to unacceptable segments.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Challenges {
-    /// One challenge for RSTs until an acceptable segment comes (CH §9.2).
-    rst_answered: bool,
-    syn_answered: Option<Instant>,
+    /// True after the one challenge for RSTs until an acceptable segment arrives (CH §9.2).
+    rst_challenged: bool,
+    syn_challenged_at: Option<Instant>,
     stray_since: Option<Instant>,
-    stray_answers: u32,
-    /// A challenge started keep-alive: an acceptable segment stops it again.
+    stray_responses: u32,
+    /// True if a challenge started keep-alive; an acceptable segment stops it.
     pub(super) keep_alive_armed: bool,
 }
 
 impl Challenges {
     fn allow_syn(&mut self, now: Instant) -> bool {
-        let allowed = self.syn_answered.is_none_or(|at| now - at >= SYN_CHALLENGE_INTERVAL);
+        let allowed = self.syn_challenged_at.is_none_or(|at| now - at >= SYN_CHALLENGE_INTERVAL);
         if allowed {
-            self.syn_answered = Some(now);
+            self.syn_challenged_at = Some(now);
         }
         allowed
     }
@@ -56,15 +56,15 @@ impl Challenges {
     fn allow_stray(&mut self, now: Instant) -> bool {
         if self.stray_since.is_none_or(|since| now - since >= STRAY_INTERVAL) {
             self.stray_since = Some(now);
-            self.stray_answers = 0;
+            self.stray_responses = 0;
         }
-        self.stray_answers += 1;
-        self.stray_answers <= STRAY_ANSWERS_MAX
+        self.stray_responses += 1;
+        self.stray_responses <= STRAY_RESPONSES_MAX
     }
 }
 
 impl Segment<'_> {
-    /// Segments that the link coalesced into this one.
+    /// Number of segments that the link coalesced into this one.
     #[inline]
     pub(super) fn pieces(&self) -> u32 {
         let pieces = match self.gso_size {
@@ -74,14 +74,14 @@ impl Segment<'_> {
         u32::try_from(pieces).unwrap_or(u32::MAX)
     }
 
-    /// Payload bytes of the largest of them.
+    /// Payload bytes of the largest coalesced segment.
     #[inline]
     fn piece_size(&self) -> u64 {
         let whole = self.payload.len();
         if self.gso_size == 0 { whole as u64 } else { whole.min(self.gso_size) as u64 }
     }
 
-    /// What the receive side sees of it at `start`.
+    /// Input of the receive side for this segment at `start`.
     #[inline]
     fn arrival(&self, start: Position) -> Arrival<'_> {
         Arrival {
@@ -96,8 +96,8 @@ impl Segment<'_> {
 }
 
 impl Connection {
-    /// Processes one received segment whose checksum is good. The returned data is to be indicated, then
-    /// [`Connection::settle`] called. Never panics, whatever the segment holds.
+    /// Processes one received segment with a valid checksum. Indicate the returned data, then call
+    /// [`Connection::settle`]. Never panics, for any segment.
     pub fn handle_segment(&mut self, now: Instant, segment: &Segment<'_>) -> Received {
         self.now = now;
         if self.stopped || self.is_ended() {
@@ -118,8 +118,8 @@ impl Connection {
             self.stop(UploadReason::ReceivedUrgentData);
             return Received::default();
         }
-        self.note_life(segment, start);
-        self.note_marks(segment);
+        self.on_acceptable(segment, start);
+        self.process_ce(segment);
         self.last_ack_recv = Some(now);
         if !segment.payload.is_empty() {
             self.last_data_recv = Some(now);
@@ -129,9 +129,9 @@ impl Connection {
             return Received::default();
         }
         let beyond = start > self.receiver.nxt();
-        self.watch_arrival(pieces, !segment.payload.is_empty(), beyond);
+        self.check_arrival(pieces, !segment.payload.is_empty(), beyond);
         if segment.payload.is_empty() && !fin && !self.receiver.fin_reached() {
-            // Nothing for the receive side, which has settled what came before.
+            // No input for the receive side, which has settled all earlier segments.
             self.update_delayed_ack();
             return Received::default();
         }
@@ -145,7 +145,7 @@ impl Connection {
         Received { in_order, push }
     }
 
-    /// RST, PAWS, sequence and SYN: whether the segment may go on.
+    /// Checks RST, PAWS, sequence and SYN. Returns true if processing continues.
     fn admit(&mut self, segment: &Segment<'_>, start: Position) -> bool {
         let (nxt, edge) = (self.receiver.nxt(), self.receiver.edge());
         let fin = segment.flags.contains(Flags::FIN);
@@ -157,11 +157,11 @@ impl Connection {
         }
         if segment.flags.contains(Flags::SYN) {
             if self.config.syn_uploads && start == nxt && self.phase != TcpPhase::TimeWait {
-                // CH §9.2; in TIME_WAIT it may be the peer's next connection.
+                // CH §9.2; in TIME_WAIT it may open the peer's next connection.
                 self.stop_closed(UploadReason::UploadRequested);
                 return false;
             }
-            // RFC 5961 §4.2, whatever the sequence number; CH §9.2 throttles those in the window.
+            // RFC 5961 §4.2, for any sequence number; CH §9.2 limits those in the window.
             let allowed = if in_window {
                 self.challenges.allow_syn(self.now)
             } else {
@@ -177,10 +177,10 @@ impl Connection {
         }
         if self.is_outdated(segment) {
             // RFC 7323 §5.3 R1.
-            self.answer_stray(segment);
+            self.ack_stray(segment);
             return false;
         }
-        // The right edge itself is where a peer stands that has filled the window.
+        // A peer that has filled the window sends at the right edge itself.
         let overlaps = if end > start { end > nxt } else { start >= nxt };
         if !(overlaps && start <= edge) {
             self.on_unacceptable(segment, start, end, fin);
@@ -193,8 +193,8 @@ impl Connection {
         // RFC 5961 §3.2.
         if exact {
             self.on_reset();
-        } else if in_window && !self.challenges.rst_answered {
-            self.challenges.rst_answered = true;
+        } else if in_window && !self.challenges.rst_challenged {
+            self.challenges.rst_challenged = true;
             self.challenge(true);
         }
     }
@@ -207,7 +207,7 @@ impl Connection {
         fin: bool,
     ) {
         if end > start && end <= self.receiver.nxt() {
-            // A duplicate: our ACK was lost. The receiver remembers it for a report (RFC 2883).
+            // A duplicate: our ACK was lost. The receiver records it for a DSACK report (RFC 2883).
             let stale = Arrival { push: false, fin: false, ..segment.arrival(start) };
             self.receiver.accept(&stale);
             self.receiver.ack_now();
@@ -217,16 +217,16 @@ impl Connection {
             }
             return;
         }
-        self.answer_stray(segment);
+        self.ack_stray(segment);
     }
 
-    fn answer_stray(&mut self, segment: &Segment<'_>) {
+    fn ack_stray(&mut self, segment: &Segment<'_>) {
         if !segment.payload.is_empty() || self.challenges.allow_stray(self.now) {
             self.receiver.ack_now();
         }
     }
 
-    /// Sends a challenge ACK; `arm`: also makes sure that a dead peer is noticed (CH §9.2).
+    /// Sends a challenge ACK; `arm` also starts keep-alive to detect a dead peer (CH §9.2).
     fn challenge(&mut self, arm: bool) {
         self.receiver.ack_now();
         self.counters.challenge_acks += 1;
@@ -243,7 +243,7 @@ impl Connection {
         }
     }
 
-    /// Timestamps were agreed, are demanded, and are missing (RFC 7323 §3.2).
+    /// True if timestamps were negotiated and are required, but missing (RFC 7323 §3.2).
     fn lacks_timestamp(&self, segment: &Segment<'_>) -> bool {
         self.config.timestamps_required
             && self.constant.timestamp_enabled
@@ -260,7 +260,7 @@ impl Connection {
         age < 0 && self.now - self.clock.recent_at < TS_RECENT_AGE_MAX
     }
 
-    /// RFC 5961 §5.2: the place of the acknowledgement, if it may be used.
+    /// RFC 5961 §5.2: returns the position of the acknowledgement if it is acceptable.
     fn admit_ack(&mut self, segment: &Segment<'_>) -> Option<Position> {
         if !segment.flags.contains(Flags::ACK) {
             return None;
@@ -276,8 +276,8 @@ impl Connection {
         Some(ack)
     }
 
-    /// The segment is acceptable: the peer lives, its timestamp is the newest.
-    fn note_life(&mut self, segment: &Segment<'_>, start: Position) {
+    /// Records an acceptable segment: the peer is alive, and its timestamp may update TS.Recent.
+    fn on_acceptable(&mut self, segment: &Segment<'_>, start: Position) {
         // RFC 7323 §4.3: only a segment that covers the last acknowledgement sent.
         if let Some(timestamps) = segment.timestamps.filter(|_| self.constant.timestamp_enabled)
             && start <= self.receiver.last_ack()
@@ -285,7 +285,7 @@ impl Connection {
             self.clock.recent = timestamps.value;
             self.clock.recent_at = self.now;
         }
-        self.challenges.rst_answered = false;
+        self.challenges.rst_challenged = false;
         self.challenges.keep_alive_armed = false;
         self.attempts.keep_alives = 0;
         self.restart_keep_alive();
@@ -295,7 +295,7 @@ impl Connection {
         }
     }
 
-    /// Acknowledgement and window. Returns whether the connection has ended with it.
+    /// Processes acknowledgement and window. Returns true if the connection has ended with it.
     fn process_ack(&mut self, segment: &Segment<'_>, ack: Position, fin: bool) -> bool {
         let window = u64::from(segment.window) << self.constant.snd_wind_scale;
         if ack == self.snd.una && self.is_one_way(segment) {
@@ -308,7 +308,7 @@ impl Connection {
             let bare = segment.payload.is_empty() && !fin && window == self.snd.wnd;
             let cwnd = self.congestion.cwnd();
             let outstanding = self.snd.nxt.since(self.snd.una).min(cwnd);
-            self.prove_path_mtu(ack);
+            self.confirm_path_mtu(ack);
             let report = self.acknowledge(segment, ack, bare);
             self.snd.una = ack;
             self.snd.nxt = self.snd.nxt.max(ack);
@@ -316,66 +316,68 @@ impl Connection {
             if report.acked > 0 || report.rtt.is_some() {
                 self.sample_rtt(segment, &report);
             }
-            self.follow(&report, outstanding);
-            self.answer_echo(segment, report.acked, outstanding);
-            self.recovery.regulate(&report, self.congestion.ssthresh(), self.mss);
+            self.update_congestion(&report, outstanding);
+            self.process_ece(segment, report.acked, outstanding);
+            self.recovery.update_prr(&report, self.congestion.ssthresh(), self.mss);
             if report.acked > 0 {
                 self.on_progress(report.acked);
             }
             self.update_send_timers(&report);
-            self.watch_drops();
+            self.check_drop_rate();
             self.indicate_send_backlog();
         } else if !segment.sack.is_empty() {
-            self.hear_old_blocks(segment, ack);
+            self.process_old_sacks(segment, ack);
         }
         self.phase == TcpPhase::Closed
     }
 
-    /// Header prediction: data comes and none of ours is in flight, so that an acknowledgement of nothing new means
-    /// nothing to recovery and congestion control. One without blocks or ECN echo, that is.
+    /// Header prediction: data is received and none of ours is in flight. An acknowledgement of nothing new, without
+    /// blocks or ECN echo, then affects neither recovery nor congestion control.
     fn is_one_way(&self, segment: &Segment<'_>) -> bool {
-        segment.sack.is_empty() && !segment.flags.contains(Flags::ECE) && self.recovery.is_quiet()
+        segment.sack.is_empty()
+            && !segment.flags.contains(Flags::ECE)
+            && self.recovery.is_inactive()
     }
 
-    /// An acknowledgement that was overtaken: its blocks may still be news.
-    fn hear_old_blocks(&mut self, segment: &Segment<'_>, ack: Position) {
+    /// Processes a reordered acknowledgement: its SACK blocks may still be new.
+    fn process_old_sacks(&mut self, segment: &Segment<'_>, ack: Position) {
         let outstanding = self.snd.nxt.since(self.snd.una).min(self.congestion.cwnd());
         let report = self.acknowledge(segment, ack, false);
-        self.follow(&report, outstanding);
-        self.recovery.regulate(&report, self.congestion.ssthresh(), self.mss);
+        self.update_congestion(&report, outstanding);
+        self.recovery.update_prr(&report, self.congestion.ssthresh(), self.mss);
         self.update_send_timers(&report);
     }
 
-    /// What `report` means for the congestion window.
+    /// Applies `report` to the congestion window.
     #[inline]
-    fn follow(&mut self, report: &Report, outstanding: u64) {
+    fn update_congestion(&mut self, report: &Report, outstanding: u64) {
         if report.undo {
             self.congestion.undo();
         }
-        self.steer(report, outstanding);
+        self.notify_congestion(report, outstanding);
     }
 
-    /// Passes an acknowledgement and its blocks to recovery.
+    /// Passes an acknowledgement and its SACK blocks to recovery.
     fn acknowledge(&mut self, segment: &Segment<'_>, ack: Position, bare: bool) -> Report {
         let to = ack.max(self.snd.una);
         let mut sacks = [(ack, ack); SACK_BLOCKS_MAX];
         let mut count = 0;
-        let mut duplicate_report = None;
+        let mut dsack = None;
         for (index, block) in segment.sack.iter().take(SACK_BLOCKS_MAX).enumerate() {
             let start = self.snd.una.locate(block.start);
             let end = start.locate(block.end);
             if end <= start || end > self.snd.max {
                 continue;
             }
-            // RFC 2883 §4: the first block lies below the acknowledgement or inside the second block.
+            // RFC 2883 §4: the first block is below the acknowledgement or inside the second block.
             let inside_next = segment.sack.get(1).is_some_and(|next| {
                 let (from, to) = (start.locate(next.start), start.locate(next.end));
                 from <= start && end <= to
             });
             if index == 0 && (end <= ack || inside_next) {
-                // A block so far back is no report of the present peer.
+                // A block this old is not a valid report.
                 let recent = self.snd.una.since(start) <= self.snd.max_wnd;
-                duplicate_report = recent.then_some((start, end));
+                dsack = recent.then_some((start, end));
             } else if start >= ack {
                 sacks[count] = (start.max(to), end);
                 count += 1;
@@ -385,7 +387,7 @@ impl Connection {
             now: self.now,
             to,
             sacks: &sacks[..count],
-            duplicate_report,
+            dsack,
             bare,
             can_send_new: self.snd.nxt < self.send_end().min(self.snd.una + self.snd.wnd),
             echo: self.echo(segment).map(|echo| echo.wrapping_sub(self.clock.delta)),
@@ -395,8 +397,8 @@ impl Connection {
         })
     }
 
-    /// RFC 9293 §3.10.7.4: only a newer segment may change the window. One that acknowledges more is newer, though
-    /// its bytes be older: else SND.UNA would carry a window that was advertised for less beyond its right edge.
+    /// RFC 9293 §3.10.7.4: only a newer segment may change the window. A segment that acknowledges more is newer, even
+    /// with older data. Otherwise the advanced SND.UNA would shift a window advertised for less beyond its right edge.
     fn update_window(&mut self, segment: &Segment<'_>, ack: Position, window: u64) {
         let newer = self.snd.wl2 < ack
             || self.snd.wl1.is_before(segment.seq)
@@ -413,16 +415,16 @@ impl Connection {
             if self.attempts.closed_since.take().is_some() {
                 self.attempts.spent = Duration::ZERO;
             }
-            self.owed.window_probe = false;
+            self.pending.window_probe = false;
         } else if self.attempts.probes > 0 {
-            // CH §10.4: an answer to a probe starts the next, longer round.
+            // CH §10.4: a response to a probe starts the next, longer round.
             self.attempts.probe_round = self.attempts.probe_round.saturating_add(1);
             self.attempts.probes = 0;
             self.timers.stop(Timer::Persist);
         }
     }
 
-    /// The round trip as the receive side sees it, by a full-sized segment's echo or by RCV.NXT.
+    /// Measures the receive-side RTT by the timestamp echo of a full-sized segment or by RCV.NXT.
     #[inline]
     fn measure_receive_rtt(&mut self, segment: &Segment<'_>) {
         if segment.payload.is_empty() {
@@ -436,7 +438,7 @@ impl Connection {
         self.receiver.measure(self.now);
     }
 
-    /// TSecr, if it is one of our time stamps (RFC 7323 §3.2): not 0, and not from the future.
+    /// TSecr if it is one of our timestamps (RFC 7323 §3.2): not 0, and not in the future.
     #[inline]
     fn echo(&self, segment: &Segment<'_>) -> Option<u32> {
         let echo = segment.timestamps.filter(|_| self.constant.timestamp_enabled)?.echo;
@@ -444,7 +446,7 @@ impl Connection {
         (echo != 0 && age.cast_signed() >= 0).then_some(echo)
     }
 
-    /// Time since we sent the timestamp `echo`. Coarse: less than the tick of 1 ms reads as 0, and counts as one.
+    /// Time since the timestamp `echo` was sent. Resolution is the tick of 1 ms; less counts as one tick.
     fn echo_age(&self, echo: u32) -> Duration {
         let age = self.clock.value(self.now).wrapping_sub(echo);
         Duration::from_millis(u64::from(age.max(1)))
@@ -459,9 +461,9 @@ impl Connection {
         }
     }
 
-    /// Passes it to the congestion controller.
+    /// Passes the report to the congestion controller.
     #[inline]
-    fn steer(&mut self, report: &Report, outstanding: u64) {
+    fn notify_congestion(&mut self, report: &Report, outstanding: u64) {
         let round_begins = self.usage.round_begins(self.snd.una, self.snd.nxt);
         if report.reduce {
             self.congestion.on_loss(self.now, outstanding);
@@ -474,7 +476,7 @@ impl Connection {
         let limited = self.usage.is_limited(self.congestion.cwnd(), slow_start);
         self.congestion.on_ack(AckSample {
             now: self.now,
-            // As in Linux, bytes of an earlier block do not count again.
+            // As in Linux, bytes already selectively acknowledged are not counted again.
             acked: report.acked.min(report.delivered),
             limited,
             after_timeout: report.after_timeout,
@@ -490,7 +492,7 @@ impl Connection {
         }
     }
 
-    /// SND.UNA has moved.
+    /// Processes an advance of SND.UNA.
     fn on_progress(&mut self, acked: u64) {
         let fin_acked = self.fin_sent() && self.snd.una > self.queue.end();
         self.counters.bytes_acked += acked - u64::from(fin_acked);

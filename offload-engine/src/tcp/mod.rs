@@ -1,39 +1,39 @@
 //! One connection's data path: RFC 9293 from ESTABLISHED on, as an offload target runs it.
 //!
-//! A [`Connection`] is pure: segments, requests and the time go in, segments, events and deadlines
-//! come out. One input, then drain:
+//! A [`Connection`] does no I/O: it takes segments, requests and the time, and returns segments, events and deadlines.
+//! Each input is followed by a drain:
 //!
-//! 1. [`Connection::handle_segment`] for each received segment, then [`Connection::deliver`] of what it has found.
-//! 2. [`Connection::deliver_waiting`] after calls of the consumer.
-//! 3. [`Connection::poll_transmit`] until `None`, once for each batch of input: a batch makes one ACK.
+//! 1. [`Connection::handle_segment`] for each received segment, then [`Connection::deliver`] of its in-order data.
+//! 2. [`Connection::deliver_backlog`] after calls of the consumer.
+//! 3. [`Connection::poll_transmit`] until `None`, once per batch of input: a batch causes one ACK.
 //! 4. [`Connection::poll_event`] until `None`, then [`Connection::poll_timeout`].
 //!
-//! What is decided where:
+//! Files:
 //!
-//! | file | question |
+//! | file | subject |
 //! |---|---|
-//! | `input` | is a segment acceptable, and what does its acknowledgement do |
-//! | `output` | what is the next segment |
-//! | `expiry` | what happens when a timer runs out |
-//! | `state` | taking a connection over, and giving it back |
-//! | `upload` | what still happens on a connection that is about to go back, or may not send |
+//! | `input` | segment acceptance and acknowledgement processing |
+//! | `output` | selection of the next segment |
+//! | `expiry` | timer expiry |
+//! | `state` | import and export of the connection state |
+//! | `upload` | a connection under upload, or with an invalidated object below it |
 //! | `config` | limits and policies |
-//! | `send` | where the bytes to be sent lie |
-//! | `receive`, `reassembly` | what was received, the window, when to acknowledge |
-//! | `delivery` | data to posted requests, or to indications |
-//! | `autotune` | how large the window should be |
-//! | `recovery` | what is lost |
-//! | `congestion` | how much may be in flight |
-//! | `pacing` | how fast it may leave |
-//! | `retrieve` | when to ask the host to take the connection back, and how much it should post |
-//! | `chrono`, `trace` | times for `Info`; rows of a trace |
-//! | `rtt`, `timers` | how long to wait |
-//! | `path_mtu` | how large a segment may be; ICMP errors |
-//! | `ecn` | marks instead of losses |
+//! | `send` | send queue: memory of the posted bytes |
+//! | `receive`, `reassembly` | received data, receive window, ACK policy |
+//! | `delivery` | delivery to receive requests or by indication |
+//! | `autotune` | receive window size |
+//! | `recovery` | loss detection and recovery |
+//! | `congestion` | congestion control |
+//! | `pacing` | pacing |
+//! | `retrieve` | upload requests, and the ideal send backlog |
+//! | `chrono`, `trace` | times for `Info`; trace samples |
+//! | `rtt`, `timers` | RTT estimation and RTO; timers |
+//! | `path_mtu` | path MTU; ICMP errors |
+//! | `ecn` | Explicit Congestion Notification |
 //!
-//! Limits: 64 slices of memory in a segment; send room of [`SEND_BACKLOG`] bytes beyond what the
-//! windows allow; an ACK for every 32 KiB at the latest; 16 answers a second to empty segments outside
-//! the window, one challenge ACK for RSTs until an acceptable segment comes, one in 3 s for SYNs.
+//! Limits: 64 memory slices per segment; send room of [`SEND_BACKLOG`] bytes beyond the windows; an ACK at least every
+//! 32 KiB; 16 responses per second to empty segments outside the window; one challenge ACK for RSTs until an acceptable
+//! segment arrives; one per 3 s for SYNs.
 //!
 //! Timers: retransmission, tail loss probe, reordering, window probe, delayed ACK, keep-alive, pacing, push,
 //! low activity, and one for FIN_WAIT_2 and TIME_WAIT.
@@ -82,7 +82,7 @@ pub use self::{
         REDUCTIONS_PER_FLIGHT_MAX,
     },
     recovery::RecoveryOptions,
-    retrieve::ASK_INTERVAL,
+    retrieve::UPLOAD_REQUEST_INTERVAL,
     send::SLICES_MAX,
     trace::TraceSample,
 };
@@ -96,7 +96,7 @@ use self::{
     path_mtu::PathMtu,
     receive::{AckDue, Receiver},
     recovery::{Recovery, ScoreboardCounts},
-    retrieve::{SendBacklog, Watch},
+    retrieve::{SendBacklog, UploadMonitor},
     rtt::RttEstimator,
     send::SendQueue,
     seq::Position,
@@ -115,27 +115,27 @@ pub use crate::{
     state::TcpPhase,
 };
 
-/// Bytes that a lazy producer keeps queued beyond what the windows allow to send: two super-segments.
+/// Bytes that a producer keeps queued beyond the windows: two GSO packets.
 pub const SEND_BACKLOG: usize = 2 * 64 * 1024;
-/// Bytes of a list whose completion may be reported after its connection's next segment.
+/// Largest list in bytes whose completion may be reported after its connection's next segment.
 const SMALL_LIST_BYTES_MAX: usize = 1024;
 
-/// Bytes that the timestamps option takes of every segment, padding included.
+/// Bytes of each segment used by the timestamps option, padding included.
 const TIMESTAMPS_OPTION: usize = 12;
 
 /// The send sequence variables of RFC 9293 §3.3.1.
 #[derive(Debug)]
 struct SendVariables {
-    /// Oldest unacknowledged.
+    /// Oldest unacknowledged (SND.UNA).
     una: Position,
-    /// Next to send; below `max` only for bytes that must be sent again first (CH-SNB-3) and for a
-    /// window probe's byte.
+    /// Next to send (SND.NXT). Below `max` only for bytes to retransmit first (CH-SNB-3) and for the byte of a window
+    /// probe.
     nxt: Position,
-    /// One beyond the highest ever sent.
+    /// One beyond the highest ever sent (SND.MAX).
     max: Position,
     /// The peer's window in bytes.
     wnd: u64,
-    /// The largest the peer ever advertised.
+    /// Largest window that the peer advertised, in bytes.
     max_wnd: u64,
     /// Segment sequence number used for the last window update.
     wl1: SeqNum,
@@ -145,14 +145,14 @@ struct SendVariables {
     sml: Position,
 }
 
-/// Timestamps (RFC 7323), and the clock they are counted by (CH §10.9).
+/// Timestamps (RFC 7323) and their clock (CH §10.9).
 #[derive(Clone, Copy, Debug)]
 struct Clock {
-    /// NicDelta: what is added to our milliseconds.
+    /// NicDelta: offset added to the engine's milliseconds.
     delta: u32,
     /// TS.Recent.
     recent: u32,
-    /// When it was taken.
+    /// Time at which `recent` was set.
     recent_at: Instant,
 }
 
@@ -162,47 +162,47 @@ impl Clock {
     }
 }
 
-/// Counts of the current attempt to get an answer.
+/// Counters of unanswered retransmissions and probes.
 #[derive(Clone, Copy, Default, Debug)]
 struct Attempts {
-    /// Time-outs of the segment at SND.UNA.
+    /// Timeouts of the segment at SND.UNA.
     retransmissions: u8,
-    /// When its first time-out was.
+    /// Time of its first timeout.
     since: Option<Instant>,
-    /// Time spent on it before the take-over.
+    /// Time spent on it before the offload.
     spent: Duration,
     /// Round of window probes.
     probe_round: u8,
     /// Probes in this round.
     probes: u8,
-    /// When the first probe of the closed window was sent.
+    /// Time of the first probe of the closed window.
     closed_since: Option<Instant>,
     /// Unanswered keep-alive probes.
     keep_alives: u8,
 }
 
-/// What the next calls of `poll_transmit` owe besides data.
+/// Segments other than data that the next calls of `poll_transmit` send.
 #[derive(Clone, Copy, Default, Debug)]
-struct Owed {
+struct PendingSegments {
     reset: bool,
     window_probe: bool,
     tail_probe: bool,
     keep_alive: bool,
-    /// Silly window avoidance has waited long enough.
+    /// True if the timer of silly window avoidance has expired.
     small_segment: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ending {
-    /// Not yet.
+enum ClosedEvent {
+    /// Not closed.
     No,
-    /// `Closed` is to be raised when everything else is.
+    /// `Closed` is raised after all other events.
     Due,
     /// `Closed` was raised.
     Raised,
 }
 
-/// Counters that only go up.
+/// Monotonic counters.
 #[derive(Clone, Copy, Default, Debug)]
 struct Counters {
     segs_out: u64,
@@ -234,7 +234,7 @@ pub struct Connection {
     cached: TcpCached,
     config: Config,
     phase: TcpPhase,
-    /// The latest time any call was given.
+    /// Time of the latest call.
     now: Instant,
     /// Effective send MSS in bytes, never 0.
     mss: u64,
@@ -242,7 +242,7 @@ pub struct Connection {
     ecn: EcnState,
     snd: SendVariables,
     queue: SendQueue,
-    /// A FIN follows the last byte of the queue.
+    /// True if a FIN follows the last byte of the queue.
     fin_requested: bool,
     receiver: Receiver,
     requests: Requests,
@@ -251,47 +251,49 @@ pub struct Connection {
     usage: Usage,
     pacer: Pacer,
     chrono: Chrono,
-    /// Of data; for a connection taken over, since the take-over.
+    /// Time at which data was last sent, initially the time of the offload.
     last_sent: Instant,
     last_data_sent: Option<Instant>,
-    /// When the peer's last data and its last acknowledgement came.
+    /// Arrival times of the peer's last data and last acknowledgement.
     last_data_recv: Option<Instant>,
     last_ack_recv: Option<Instant>,
     rtt: RttEstimator,
-    /// Bytes that the path can use, by its smallest round trip; no limit before one is known.
+    /// In-flight limit in bytes from the minimum RTT; unlimited before the first sample.
     in_flight_max: u64,
     clock: Clock,
     timers: Timers,
     attempts: Attempts,
     challenges: Challenges,
-    owed: Owed,
-    /// An abortive disconnect, until its RST is sent.
+    pending: PendingSegments,
+    /// Abortive disconnect until its RST is sent.
     aborting: Option<NetBufferList>,
-    /// A mandatory upload reason was raised: nothing is processed any more (CH-EVT-1).
+    /// True after a mandatory upload reason: no segment is processed (CH-EVT-1).
     stopped: bool,
-    /// What keeps it from sending although it is alive.
+    /// Conditions that keep an open connection from sending.
     hold: upload::Hold,
-    /// The cached class was updated since [`Connection::take_cached_changed`].
+    /// True if the cached class was updated since [`Connection::take_cached_changed`].
     cached_changed: bool,
     peer_closed_raised: bool,
-    /// A RST has come, or was asked for: what is undelivered is dropped, and receives complete REQUEST_ABORTED.
+    /// True after a received RST or an abortive disconnect. Undelivered data is dropped, and receives complete
+    /// REQUEST_ABORTED.
     aborted: bool,
-    ending: Ending,
+    closed_event: ClosedEvent,
     events: VecDeque<Event>,
     counters: Counters,
-    watch: Watch,
+    upload_monitor: UploadMonitor,
     send_backlog: SendBacklog,
 }
 
 impl Connection {
-    /// Takes a connection over. `path_mtu_payload` is the path MTU less the IP header and the 20 bytes
-    /// of a TCP header without options; the effective send MSS is the smaller of it and the peer's MSS,
-    /// less the timestamps option. Data in [SND.UNA, SND.NXT) counts as in flight, [SND.NXT, SND.MAX) is
-    /// sent first (CH-SNB-3). Buffered receive data becomes the backlog (CH-DEL-3). In FIN_WAIT_1, CLOSING and
-    /// LAST_ACK our FIN follows the data; it is on the wire if SND.MAX covers it.
+    /// Offloads a connection. `path_mtu_payload` is the path MTU less the IP header and the 20 bytes of a TCP header
+    /// without options. The effective send MSS is the smaller of it and the peer's MSS, less the timestamps option.
+    ///
+    /// Data in [SND.UNA, SND.NXT) counts as in flight; [SND.NXT, SND.MAX) is sent first (CH-SNB-3). Buffered receive
+    /// data becomes the backlog (CH-DEL-3). In FIN_WAIT_1, CLOSING and LAST_ACK, a FIN follows the data; it counts as
+    /// sent if SND.MAX covers it.
     ///
     /// # Errors
-    /// [`ImportError`], and the state untouched, when it contradicts itself.
+    /// Returns [`ImportError`] and the unchanged state if the state is inconsistent.
     pub fn from_state(
         now: Instant,
         state: Box<ConnectionState>,
@@ -304,9 +306,9 @@ impl Connection {
         }
     }
 
-    /// Posts a chain: always accepted (PENDING), sent in order, each list completed exactly once and in
-    /// order (CH-SND-1, -2). After a graceful disconnect, or on a connection that is closed, the lists
-    /// complete REQUEST_ABORTED without being sent (CH-DIS-6).
+    /// Posts a chain. It is always accepted (PENDING) and sent in order. Each list completes exactly once and in order
+    /// (CH-SND-1, -2). After a graceful disconnect, or on a closed connection, the lists complete REQUEST_ABORTED
+    /// without being sent (CH-DIS-6).
     pub fn post_send(&mut self, now: Instant, mut chain: NblChain) {
         self.now = now;
         if self.fin_requested || self.is_ended() {
@@ -320,22 +322,23 @@ impl Connection {
         self.complete_sends();
     }
 
-    /// An empty chain to be posted, of storage that was used before. A poster that takes its chains from here, and
-    /// gives those of completions back by [`Connection::keep_chain`], has none allocated in steady state.
+    /// Returns an empty chain with recycled storage. A poster that takes its chains from here, and returns those of
+    /// completions with [`Connection::keep_chain`], allocates none in steady state.
     pub fn empty_chain(&mut self) -> NblChain {
         self.queue.empty_chain()
     }
 
-    /// Takes a chain back that the poster has emptied.
+    /// Recycles a chain that the poster has emptied.
     pub fn keep_chain(&mut self, mut chain: NblChain) {
         chain.clear();
         self.queue.keep_chain(chain);
     }
 
-    /// Asks for a disconnect (CH §8.1). Graceful: the data of `nbl`, then a FIN that rides on the last
-    /// segment; completes SUCCESS when both are acknowledged. Abortive: outstanding sends complete
-    /// REQUEST_ABORTED, a RST is sent, then `nbl` completes SUCCESS. A second graceful disconnect, and any
-    /// disconnect of a closed connection, completes REQUEST_ABORTED (CH-DIS-6).
+    /// Starts a disconnect (CH §8.1).
+    ///
+    /// Graceful: sends the data of `nbl`, with the FIN on the last segment; completes SUCCESS when both are
+    /// acknowledged. Abortive: outstanding sends complete REQUEST_ABORTED, a RST is sent, then `nbl` completes SUCCESS.
+    /// A second graceful disconnect, and any disconnect of a closed connection, completes REQUEST_ABORTED (CH-DIS-6).
     pub fn disconnect(&mut self, now: Instant, kind: Disconnect, mut nbl: NetBufferList) {
         self.now = now;
         let refused = self.is_ended() || (self.fin_requested && kind == Disconnect::Graceful);
@@ -348,22 +351,21 @@ impl Connection {
             Disconnect::Graceful => {
                 self.queue.post_disconnect(nbl);
                 self.fin_requested = true;
-                self.surrender_disconnect();
+                self.return_disconnect();
             }
             Disconnect::Abortive => {
                 self.abort_requests();
                 self.abort_receives();
                 self.timers.stop_all();
                 self.aborting = Some(nbl);
-                self.owed = Owed { reset: true, ..Owed::default() };
+                self.pending = PendingSegments { reset: true, ..PendingSegments::default() };
             }
         }
     }
 
-    /// Ends what [`Connection::handle_segment`] began: `refused` is the tail of the in-order payload
-    /// that the consumer did not take, `push` whether it ends with a PSH. It is copied to the backlog,
-    /// and data that has become contiguous follows it. To be called after every segment, also with
-    /// nothing refused.
+    /// Finishes the processing of a segment that [`Connection::handle_segment`] started. `refused` is the tail of the
+    /// in-order payload that the consumer refused; `push` is true if it ends with a PSH. It is copied to the backlog,
+    /// followed by data that has become contiguous. Call it after every segment, even if nothing was refused.
     pub fn settle(&mut self, refused: &[u8], push: bool) {
         if self.stopped || self.is_ended() {
             return;
@@ -380,41 +382,41 @@ impl Connection {
         self.update_delayed_ack();
     }
 
-    /// The oldest bytes that wait for the consumer, and whether they end with a PSH (CH-DEL-4).
-    /// `None` when nothing waits.
+    /// Returns the oldest undelivered bytes, and true if they end with a PSH (CH-DEL-4). `None` if the backlog is
+    /// empty.
     pub fn backlog(&self) -> Option<(&Bytes, bool)> {
         self.receiver.backlog()
     }
 
-    /// The consumer has taken `count` bytes of the front of the backlog, at most that piece's length.
-    /// The window opens by as much.
+    /// Removes `count` consumed bytes from the front of the backlog, at most that piece's length. The window opens by
+    /// as much.
     pub fn backlog_consumed(&mut self, count: usize) {
         self.receiver.consumed(self.now, count);
         self.raise_peer_closed();
     }
 
-    /// The consumer has refused data: nothing is to be indicated until it resumes (CH-IND-1).
+    /// Stops indications after a refusal, until the consumer resumes (CH-IND-1).
     pub fn block_receive(&mut self) {
         self.receiver.set_blocked(true);
     }
 
-    /// Whether the consumer has refused data and not resumed.
+    /// True if the consumer has refused data and not resumed.
     pub fn receive_blocked(&self) -> bool {
         self.receiver.is_blocked()
     }
 
-    /// Returns whether data waits that may be indicated.
+    /// True if undelivered data may be indicated.
     pub fn may_deliver(&self) -> bool {
         !self.receiver.is_blocked() && self.receiver.backlog_bytes() > 0
     }
 
-    /// The consumer takes data again (CH-IND-2).
+    /// Resumes indications (CH-IND-2).
     pub fn resume_receive(&mut self) {
         self.receiver.set_blocked(false);
     }
 
-    /// The next event; completed receive requests first. [`Event::Closed`] comes once, after
-    /// everything else and after the backlog is consumed.
+    /// Returns the next event; completed receive requests first. [`Event::Closed`] is returned once, after all other
+    /// events and after the backlog is consumed.
     pub fn poll_event(&mut self) -> Option<Event> {
         if let Some(chain) = self.poll_receive_complete() {
             return Some(Event::ReceiveComplete(chain));
@@ -422,22 +424,21 @@ impl Connection {
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
-        let finished = self.ending == Ending::Due && self.receiver.backlog_bytes() == 0;
+        let finished = self.closed_event == ClosedEvent::Due && self.receiver.backlog_bytes() == 0;
         if !finished {
             return None;
         }
-        self.ending = Ending::Raised;
+        self.closed_event = ClosedEvent::Raised;
         Some(Event::Closed)
     }
 
-    /// When [`Connection::handle_timeout`] is due; may be in the past.
+    /// Deadline of [`Connection::handle_timeout`]; may be in the past.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.next()
     }
 
-    /// Bytes that a producer may still post before the backlog is full: what the windows allow beyond what
-    /// is queued, and [`SEND_BACKLOG`]. Posting more is legal. Not 0 once everything is acknowledged;
-    /// 0 after a disconnect.
+    /// Returns the bytes that a producer may post before the backlog is full: [`SEND_BACKLOG`], plus the part of the
+    /// windows not yet queued. Posting more is legal. Not 0 once everything is acknowledged; 0 after a disconnect.
     pub fn send_room(&self) -> usize {
         if self.fin_requested || self.stopped || self.hold.any() || self.is_ended() {
             return 0;
@@ -448,13 +449,13 @@ impl Connection {
         saturate((allowed.saturating_add(SEND_BACKLOG as u64)).saturating_sub(unsent))
     }
 
-    /// The shortest round trip measured lately.
+    /// Recent minimum RTT.
     pub fn min_rtt(&self) -> Option<Duration> {
         self.rtt.min()
     }
 
-    /// If at most `bytes_max` bytes wait for their acknowledgement, copies those in shared memory, so that it is
-    /// the poster's again though their lists have not completed. Returns whether it did.
+    /// Copies unacknowledged bytes out of shared memory if they are at most `bytes_max`, and returns true if so. The
+    /// poster may then reuse the memory, although the lists are not complete.
     pub fn detach_tail(&mut self, bytes_max: usize) -> bool {
         let few = self.send_outstanding() <= bytes_max;
         if few {
@@ -463,14 +464,14 @@ impl Connection {
         few
     }
 
-    /// Copies what lies in shared memory that its owner wants back
+    /// Copies bytes out of shared memory that its owner has withdrawn
     /// ([`SharedSpan::withdraw`](crate::memory::SharedSpan::withdraw)).
     pub fn detach_withdrawn(&mut self) {
         self.queue.detach_withdrawn();
     }
 
-    /// Whether data has come whose acknowledgement may wait for an answer to carry it, and nothing else is under way.
-    pub fn awaits_answer(&self) -> bool {
+    /// True if an ACK is delayed, so that a response may carry it, and nothing else is outstanding.
+    pub fn only_delayed_ack_pending(&self) -> bool {
         self.phase == TcpPhase::Established
             && self.receiver.ack_due() == AckDue::Delayed
             && self.snd.una == self.send_end()
@@ -478,9 +479,9 @@ impl Connection {
             && !self.hold.any()
     }
 
-    /// Only a small send completion is pending, and nothing is in flight. What is reported of
-    /// large ones gives back storage that the next are made of.
-    pub fn has_only_sent(&self) -> bool {
+    /// True if the only pending event is a small send completion, and nothing is in flight. Large completions are
+    /// reported at once: their storage is reused by the next sends.
+    pub fn only_small_send_pending(&self) -> bool {
         let Some(Event::SendComplete(chain)) = self.events.front() else { return false };
         let is_small = |list: &NetBufferList| list.data_length() <= SMALL_LIST_BYTES_MAX;
         self.phase == TcpPhase::Established
@@ -531,7 +532,7 @@ impl Connection {
             reord_seen,
         } = self.recovery.counts();
         let (busy_time, rwnd_limited) = self.chrono.times(now);
-        let ScoreboardCounts { sacked, lost, resent } = self.recovery.tally();
+        let ScoreboardCounts { sacked, lost, resent } = self.recovery.scoreboard_counts();
         Info {
             phase: self.phase,
             rto: self.rtt.rto(),
@@ -589,7 +590,7 @@ impl Connection {
         }
     }
 
-    /// Bytes that may be in flight now, whatever the peer's window: PRR's in fast recovery, else the congestion
+    /// In-flight limit in bytes, without the peer's window: PRR's in fast recovery, otherwise the congestion
     /// controller's.
     #[inline]
     fn send_window(&self) -> u64 {
@@ -597,7 +598,7 @@ impl Connection {
         window.min(self.in_flight_max)
     }
 
-    /// The smallest round trip has changed.
+    /// Updates the in-flight limit after a change of the minimum RTT.
     fn limit_flight(&mut self) {
         let Config { in_flight_min, link_rate, .. } = self.config;
         self.in_flight_max = self.rtt.min().map_or(u64::MAX, |rtt| {
@@ -605,28 +606,28 @@ impl Connection {
         });
     }
 
-    /// Whether no request can be served any more: closed, or a RST is about to be sent.
+    /// True if no request can be served: closed, or a RST is due.
     fn is_ended(&self) -> bool {
-        // A connection that has stopped in CLOSED still has its requests, for the upload.
+        // A connection that stopped in CLOSED keeps its requests for the upload.
         self.phase == TcpPhase::Closed && !self.stopped || self.aborting.is_some()
     }
 
-    /// Whether it is over because both sides have closed, not because of a RST or a limit.
-    fn ended_in_order(&self) -> bool {
-        self.ending == Ending::Due && !self.aborted
+    /// True if both sides have closed, without a RST or an expired limit.
+    fn closed_gracefully(&self) -> bool {
+        self.closed_event == ClosedEvent::Due && !self.aborted
     }
 
-    /// Whether our FIN has been on the wire.
+    /// True if our FIN was sent.
     fn fin_sent(&self) -> bool {
         self.fin_requested && self.snd.max > self.queue.end()
     }
 
-    /// Everything that is to be sent ends here, FIN included.
+    /// End of the data to be sent, FIN included.
     fn send_end(&self) -> Position {
         self.queue.end() + u64::from(self.fin_requested)
     }
 
-    /// Returns acknowledged lists, in order, behind those that were not yet polled.
+    /// Reports acknowledged lists in order, after those not polled yet.
     #[inline]
     fn complete_sends(&mut self) {
         if !self.queue.completes(self.snd.una) {
@@ -641,7 +642,7 @@ impl Connection {
         self.events.push_back(Event::SendComplete(done));
     }
 
-    /// Fails what is outstanding: lists in order, then a graceful disconnect (CH-SNC-2, CH-DIS-6).
+    /// Fails outstanding requests: lists in order, then a graceful disconnect (CH-SNC-2, CH-DIS-6).
     fn abort_requests(&mut self) {
         let mut done = self.queue.empty_chain();
         let disconnect = self.queue.abort(self.snd.una, &mut done);
@@ -651,7 +652,7 @@ impl Connection {
         self.events.extend(disconnect.map(Event::DisconnectComplete));
     }
 
-    /// The peer's FIN has been reached (RFC 9293 §3.10.7.4, eighth).
+    /// Processes the peer's FIN (RFC 9293 §3.10.7.4, eighth).
     fn on_peer_fin(&mut self) {
         match self.phase {
             TcpPhase::Established => self.phase = TcpPhase::CloseWait,
@@ -665,7 +666,7 @@ impl Connection {
         }
     }
 
-    /// Our FIN is acknowledged.
+    /// Processes the acknowledgement of our FIN.
     fn on_fin_acked(&mut self) {
         self.events.extend(self.queue.acknowledge_fin().map(Event::DisconnectComplete));
         match self.phase {
@@ -687,33 +688,33 @@ impl Connection {
         self.phase = TcpPhase::TimeWait;
         self.timers.stop_all();
         self.timers.set(Timer::Close, self.now + self.config.time_wait);
-        self.offer_time_wait();
+        self.request_time_wait_upload();
     }
 
-    /// CH-EVT-3: asks for the upload of a connection in TIME-WAIT, once its consumer has taken everything: what is left
-    /// of it then is small. Until the host takes it, the state is kept here.
-    fn offer_time_wait(&mut self) {
+    /// CH-EVT-3: requests the upload of a connection in TIME-WAIT once its consumer has taken all data, when little
+    /// state remains. The state is kept until the host uploads it.
+    fn request_time_wait_upload(&mut self) {
         let is_over = self.phase == TcpPhase::TimeWait && self.peer_closed_raised;
         if is_over && self.config.time_wait_uploads {
             self.events.push_back(Event::Retrieve(UploadReason::UploadRequested));
         }
     }
 
-    /// No connection any more.
+    /// Closes the connection.
     fn end(&mut self) {
         self.phase = TcpPhase::Closed;
         self.stopped = false;
         self.timers.stop_all();
-        self.owed = Owed::default();
-        if self.ending == Ending::No {
-            self.ending = Ending::Due;
+        self.pending = PendingSegments::default();
+        if self.closed_event == ClosedEvent::No {
+            self.closed_event = ClosedEvent::Due;
         }
     }
 
-    /// An acceptable RST has come (CH §8.2, CH-EVT-7).
+    /// Processes an acceptable RST (CH §8.2, CH-EVT-7).
     fn on_reset(&mut self) {
-        // RFC 9293 §3.10.7.4, second: no event. Both sides are done; a repeated segment of ours
-        // has met a peer that has forgotten. What the consumer has not taken yet stays.
+        // RFC 9293 §3.10.7.4, second: no event. Both sides are done; a retransmission of ours reached a peer that has
+        // dropped its state. Data not yet consumed is kept.
         if self.phase == TcpPhase::TimeWait {
             self.end();
             return;
@@ -724,22 +725,21 @@ impl Connection {
         self.end();
     }
 
-    /// A mandatory upload reason: the connection stops where it is (CH-EVT-1). An abortive disconnect
-    /// still works.
+    /// Stops the connection for a mandatory upload reason (CH-EVT-1). An abortive disconnect still works.
     fn stop(&mut self, reason: UploadReason) {
         self.stopped = true;
         self.timers.stop_all();
-        self.owed = Owed::default();
+        self.pending = PendingSegments::default();
         self.events.push_back(Event::Retrieve(reason));
     }
 
-    /// A mandatory upload reason of a connection that is over: it is uploaded in state CLOSED (CH §9.2, §10.7).
+    /// Stops a closed connection for a mandatory upload reason; it is uploaded in state CLOSED (CH §9.2, §10.7).
     fn stop_closed(&mut self, reason: UploadReason) {
         self.stop(reason);
         self.phase = TcpPhase::Closed;
     }
 
-    /// CH-EVT-6: once, and after everything before the FIN is consumed.
+    /// CH-EVT-6: raised once, after everything before the FIN is consumed.
     #[inline]
     fn raise_peer_closed(&mut self) {
         let reached = self.receiver.fin_reached() && self.receiver.backlog_bytes() == 0;
@@ -747,11 +747,11 @@ impl Connection {
             self.peer_closed_raised = true;
             self.end_receives();
             self.events.push_back(Event::PeerClosed);
-            self.offer_time_wait();
+            self.request_time_wait_upload();
         }
     }
 
-    /// Keeps the delayed-ACK timer in step with what the receiver owes.
+    /// Starts or stops the delayed-ACK timer by the receiver's pending ACK.
     #[inline]
     fn update_delayed_ack(&mut self) {
         match self.receiver.ack_due() {
@@ -764,7 +764,7 @@ impl Connection {
     }
 }
 
-/// `value` as a `usize`, or the largest there is.
+/// Converts `value` to a `usize`, saturating.
 fn saturate(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }

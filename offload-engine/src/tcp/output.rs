@@ -1,16 +1,16 @@
-//! What the next segment is.
+//! Selection of the next segment.
 //!
-//! Order: a RST; an ACK that must stand alone; lost bytes; a tail loss probe; new bytes and the FIN; a
-//! window probe; a keep-alive probe; an ACK that is due. Everything but the RST carries the newest
-//! acknowledgement and window.
+//! Order: a RST; an ACK that must be a segment of its own; lost bytes; a tail loss probe; new bytes and the FIN; a
+//! window probe; a keep-alive probe; a pending ACK. Every segment except the RST carries the current acknowledgement
+//! and window.
 //!
-//! Data is cut at the end of its list, or of the queue, or else to a multiple of the MSS. A short
-//! segment is held back by the congestion window, by Nagle's rule when it is on (RFC 9293 §3.7.4; with
-//! Minshall's condition), and by silly window avoidance unless it ends a list (§3.8.6.2.1, CH §10.8).
+//! Data is cut at the end of its list or of the queue, otherwise to a multiple of the MSS. A short segment is held back
+//! by the congestion window, by Nagle's algorithm if enabled (RFC 9293 §3.7.4; with Minshall's condition), and by silly
+//! window avoidance unless it ends a list (§3.8.6.2.1, CH §10.8).
 
 use super::{
-    Connection, Ecn, Event, Flags, Owed, PushPolicy, SackBlock, SeqNum, TcpPhase, Timer,
-    Timestamps, Transmit, TxLimits, chrono::Occupation, congestion::Congestion, pacing::Rate,
+    Connection, Ecn, Event, Flags, PendingSegments, PushPolicy, SackBlock, SeqNum, TcpPhase, Timer,
+    Timestamps, Transmit, TxLimits, chrono::ChronoState, congestion::Congestion, pacing::Rate,
     receive::AckDue, saturate, send::Cut, seq::Position,
 };
 use crate::{
@@ -22,24 +22,24 @@ use crate::{
 
 /// SACK blocks of one segment; one less with timestamps (RFC 2018 §3).
 const SACK_BLOCKS_MAX: usize = 4;
-/// How long silly window avoidance waits for a larger window (RFC 9293 §3.8.6.2.1: 0.1 to 1 s).
+/// Time that silly window avoidance waits for a larger window (RFC 9293 §3.8.6.2.1: 0.1 to 1 s).
 const SMALL_SEGMENT_DELAY: Duration = Duration::from_millis(200);
 
 const NO_BLOCKS: [SackBlock; 4] = [SackBlock { start: SeqNum(0), end: SeqNum(0) }; 4];
 
-/// A data segment before it gets its header.
+/// Data segment without its header.
 #[derive(Clone, Copy, Debug)]
 struct Draft {
     start: Position,
     len: usize,
-    /// The data ends where a list ends.
+    /// True if the data ends where a list ends.
     ends_list: bool,
     fin: bool,
     context: Option<u64>,
 }
 
 impl Draft {
-    /// The first `len` bytes of `cut`, and a FIN behind them or not.
+    /// First `len` bytes of `cut`, followed by a FIN if `fin`.
     fn new(start: Position, len: usize, fin: bool, cut: &Cut) -> Self {
         let ends_list = cut.ends_list && len == cut.len;
         Self { start, len, ends_list, fin, context: cut.context }
@@ -47,11 +47,11 @@ impl Draft {
 }
 
 impl Connection {
-    /// The next segment or super-segment to transmit, with its payload by [`Connection::payload`].
-    /// `None` when nothing may or need be sent now. A segment that is returned counts as sent.
+    /// Returns the next segment or GSO packet to transmit; [`Connection::payload`] returns its payload. `None` if
+    /// nothing may or must be sent now. A returned segment counts as sent.
     pub fn poll_transmit(&mut self, now: Instant, limits: TxLimits) -> Option<Transmit> {
         self.now = now;
-        if self.owed.reset {
+        if self.pending.reset {
             return Some(self.transmit_reset());
         }
         if self.stopped || self.is_ended() {
@@ -60,43 +60,44 @@ impl Connection {
         if self.hold.any() {
             return self.poll_transmit_held();
         }
-        if self.receiver.wants_bare_ack() {
-            return Some(self.transmit_bare(self.acceptable_seq()));
+        if self.receiver.needs_pure_ack() {
+            return Some(self.transmit_pure_ack(self.acceptable_seq()));
         }
         if let Some(transmit) = self.transmit_data(limits) {
             return Some(transmit);
         }
-        self.note_occupation();
-        if core::mem::take(&mut self.owed.window_probe) && self.window_closed() {
+        self.update_chrono();
+        if core::mem::take(&mut self.pending.window_probe) && self.window_closed() {
             return Some(self.transmit_window_probe());
         }
-        if core::mem::take(&mut self.owed.keep_alive) {
-            // RFC 9293 §3.8.4: one byte back, so that the peer has to answer.
-            return Some(self.transmit_bare(self.snd.una.previous()));
+        if core::mem::take(&mut self.pending.keep_alive) {
+            // RFC 9293 §3.8.4: one byte back, so that the peer has to respond.
+            return Some(self.transmit_pure_ack(self.snd.una.previous()));
         }
-        (self.receiver.ack_due() == AckDue::Now).then(|| self.transmit_bare(self.acceptable_seq()))
+        (self.receiver.ack_due() == AckDue::Now)
+            .then(|| self.transmit_pure_ack(self.acceptable_seq()))
     }
 
-    /// The memory of a segment's payload, where the poster left it. Cheap for the segment that
-    /// [`Connection::poll_transmit`] returned last; a search otherwise. Yields at most 64 pieces.
+    /// Memory of a segment's payload, in the poster's buffers. Cheap for the segment that [`Connection::poll_transmit`]
+    /// returned last; otherwise needs a search. Yields at most 64 pieces.
     pub fn payload(&self, transmit: &Transmit) -> impl Iterator<Item = Piece<'_>> {
         self.queue.pieces(self.snd.una.locate(transmit.seq), transmit.payload_len)
     }
 
-    /// The same memory as references to it, which keep it.
+    /// The same memory as owned references, which keep it allocated.
     pub fn payload_memory(&self, transmit: &Transmit) -> impl Iterator<Item = Mdl> {
         self.queue.memory(self.snd.una.locate(transmit.seq), transmit.payload_len)
     }
 
     fn transmit_data(&mut self, limits: TxLimits) -> Option<Transmit> {
         if self.snd.wnd == 0 {
-            self.await_window();
+            self.start_persist_timer();
             return None;
         }
         self.raise_path_mtu();
         if self.snd.nxt >= self.send_end() && self.recovery.is_idle() {
-            // Nothing waits, and there is nothing to repair or to ask for.
-            self.owed.tail_probe = false;
+            // No unsent data, nothing to retransmit and nothing to probe.
+            self.pending.tail_probe = false;
             return None;
         }
         let most = limits.super_segment_max as u64;
@@ -111,8 +112,8 @@ impl Connection {
                 return Some(self.transmit(draft));
             }
         }
-        // An acknowledgement may have come since it was due.
-        if core::mem::take(&mut self.owed.tail_probe)
+        // An acknowledgement may have arrived after the probe timer expired.
+        if core::mem::take(&mut self.pending.tail_probe)
             && self.recovery.may_probe()
             && let Some(probe) = self.transmit_tail_probe()
         {
@@ -124,28 +125,28 @@ impl Connection {
         {
             return match paced {
                 Ok(room) => self.retransmit(start, end, force, most.min(room)),
-                // What opens a repair does not wait.
+                // The first segment of a repair is not paced.
                 Err(_) if force => self.retransmit(start, end, force, self.mss),
-                Err(due) => self.await_pacing(due),
+                Err(due) => self.start_pacing_timer(due),
             };
         }
         if self.snd.nxt < self.send_end() {
-            self.reconsider_idle();
+            self.restart_after_idle();
             let room = match paced {
                 Ok(room) => room,
-                Err(due) => return self.await_pacing(due),
+                Err(due) => return self.start_pacing_timer(due),
             };
             if let Some(draft) = self.draft_new(most.min(room), false) {
                 return Some(self.transmit(draft));
             }
         }
-        let (start, end) = self.recovery.next_doubtful(self.mss)?;
+        let (start, end) = self.recovery.next_unsacked(self.mss)?;
         let transmit = self.retransmit(start, end, false, most)?;
-        self.recovery.doubtful_sent(start + transmit.payload_len as u64);
+        self.recovery.unsacked_sent(start + transmit.payload_len as u64);
         Some(transmit)
     }
 
-    /// Bytes that pacing lets go now, or when it does again.
+    /// Bytes that pacing allows now, otherwise the time at which it allows more.
     #[inline]
     fn paced_room(&mut self) -> Result<u64, Instant> {
         if !self.config.congestion_options.pacing {
@@ -157,36 +158,36 @@ impl Connection {
         }
     }
 
-    /// The rate to pace at now; `None` when pacing is off or has nothing to go by.
+    /// Current pacing rate; `None` if pacing is off or no RTT is known.
     #[inline]
     pub(super) fn pacing_rate(&self) -> Option<Rate> {
         let srtt = self.rtt.srtt().filter(|_| self.config.congestion_options.pacing)?;
-        // Recovery's window bounds what may be sent for this ACK, and is often 0.
+        // The recovery window limits what this ACK may trigger, and is often 0.
         let window = self.send_window().max(self.congestion.cwnd());
         Rate::new(window, self.congestion.ssthresh(), srtt)
     }
 
-    /// Something could be sent, but not before `due`.
-    fn await_pacing(&mut self, due: Instant) -> Option<Transmit> {
+    /// Starts the pacing timer: data is ready, but not before `due`.
+    fn start_pacing_timer(&mut self, due: Instant) -> Option<Transmit> {
         self.timers.set(Timer::Pacing, due);
         None
     }
 
-    /// What the sender is waiting for, now that it has nothing to send.
-    fn note_occupation(&mut self) {
-        let occupation = if self.snd.una == self.send_end() {
-            Occupation::Idle
+    /// Updates the sender's limiting factor when no segment is due.
+    fn update_chrono(&mut self) {
+        let state = if self.snd.una == self.send_end() {
+            ChronoState::Idle
         } else {
             let window = (self.snd.una + self.snd.wnd).since(self.snd.nxt);
             let waiting = self.send_end().since(self.snd.nxt);
             let room = self.send_window().saturating_sub(self.recovery.in_flight());
             let next = waiting.min(self.mss);
-            if window < next && next <= room { Occupation::PeerLimited } else { Occupation::Busy }
+            if window < next && next <= room { ChronoState::PeerLimited } else { ChronoState::Busy }
         };
-        self.chrono.turn_to(self.now, occupation);
+        self.chrono.enter(self.now, state);
     }
 
-    /// Sends the lost bytes at the front of `start..end` again, as the congestion window allows.
+    /// Retransmits the front of the lost bytes `start..end`, as the congestion window allows.
     fn retransmit(
         &mut self,
         start: Position,
@@ -202,12 +203,12 @@ impl Connection {
         if wanted == 0 || room < self.mss.min(wanted) {
             return None;
         }
-        let draft = self.draft_again(start, wanted, most.min(room));
+        let draft = self.draft_retransmission(start, wanted, most.min(room));
         Some(self.transmit(draft))
     }
 
     /// Cuts at most `max` of the `wanted` positions from `start`, which were sent before.
-    fn draft_again(&mut self, start: Position, wanted: u64, max: u64) -> Draft {
+    fn draft_retransmission(&mut self, start: Position, wanted: u64, max: u64) -> Draft {
         let data = self.queue.end().since(start).min(wanted);
         let cut = self.cut(start, data.min(max));
         let mut len = cut.len as u64;
@@ -219,7 +220,7 @@ impl Connection {
         Draft::new(start, saturate(len), fin, &cut)
     }
 
-    /// RFC 8985 §7.3: new data if there is any, else the last segment again.
+    /// RFC 8985 §7.3: new data if there is any, otherwise retransmits the last segment.
     fn transmit_tail_probe(&mut self) -> Option<Transmit> {
         if self.recovery.probes_with_new_data()
             && let Some(draft) = self.draft_new(self.mss, true)
@@ -231,17 +232,17 @@ impl Connection {
         }
         let (start, end) = self.recovery.probe_bytes(self.mss)?;
         if end > self.snd.una + self.snd.wnd {
-            // RFC 9293 §3.8.6: the window has shrunk, and the peer would not take it.
+            // RFC 9293 §3.8.6: the window has shrunk, and the peer would drop the probe.
             return None;
         }
-        let draft = self.draft_again(start, end.since(start), self.mss);
+        let draft = self.draft_retransmission(start, end.since(start), self.mss);
         let transmit = self.transmit(draft);
         self.recovery.probe_sent(end, true);
         self.timers.stop(Timer::TailProbe);
         Some(transmit)
     }
 
-    /// Cuts new data, or the FIN; `None` when it has to wait.
+    /// Cuts new data, or the FIN; `None` if it has to wait.
     #[inline]
     fn draft_new(&mut self, most: u64, probe: bool) -> Option<Draft> {
         let start = self.snd.nxt;
@@ -280,22 +281,22 @@ impl Connection {
         if len == 0 && !fin {
             return None;
         }
-        self.owed.small_segment = false;
+        self.pending.small_segment = false;
         Some(Draft::new(start, saturate(len), fin, &cut))
     }
 
-    /// Nagle's rule (RFC 9293 §3.7.4) as Minshall has it, and Linux: a short segment waits while another short one
-    /// is unacknowledged. Full-sized ones do not count, so the short end of a large write never waits for a delayed
-    /// ACK: the peer has at most one short segment whose ACK it delays.
+    /// Nagle's algorithm (RFC 9293 §3.7.4) with Minshall's condition, as in Linux: a short segment waits while another
+    /// short one is unacknowledged. Full-sized ones do not count, so the short end of a large write never waits for a
+    /// delayed ACK: the peer has at most one short segment whose ACK it delays.
     fn is_nagled(&self, start: Position) -> bool {
         self.cached.nagling_enabled && start >= self.snd.max && self.snd.una < self.snd.sml
     }
 
-    /// CH §10.8: less than a segment, no end of a list, less than half of the peer's largest window.
+    /// CH §10.8: less than a segment, not the end of a list, less than half of the peer's largest window.
     fn is_silly(&self, start: Position, len: u64) -> bool {
         len.saturating_mul(2) < self.snd.max_wnd
             && start >= self.snd.max
-            && !self.owed.small_segment
+            && !self.pending.small_segment
     }
 
     #[inline]
@@ -309,9 +310,9 @@ impl Connection {
         self.config.push == PushPolicy::EachList
     }
 
-    /// RFC 5681 §4.1: after an idle RTO the congestion window does not describe the path any more.
+    /// RFC 5681 §4.1: after an idle RTO the congestion window no longer reflects the path.
     #[inline]
-    fn reconsider_idle(&mut self) {
+    fn restart_after_idle(&mut self) {
         if self.recovery.is_idle()
             && self.snd.nxt < self.send_end()
             && self.now - self.last_sent > self.rtt.rto()
@@ -321,7 +322,7 @@ impl Connection {
         }
     }
 
-    /// Gives a data segment its header, and counts it as sent.
+    /// Builds the header of a data segment, and counts it as sent.
     fn transmit(&mut self, draft: Draft) -> Transmit {
         let Draft { start, len, ends_list, fin, context } = draft;
         let data_end = start + len as u64;
@@ -419,7 +420,7 @@ impl Connection {
         }
     }
 
-    /// The header of a segment that is sent now: acknowledges what is owed.
+    /// Header of a segment sent now; carries any pending acknowledgement.
     #[inline]
     fn header(&mut self, start: Position, mut flags: Flags) -> Transmit {
         self.timers.stop(Timer::DelayedAck);
@@ -446,8 +447,8 @@ impl Connection {
         }
     }
 
-    /// An ACK without data.
-    pub(super) fn transmit_bare(&mut self, seq: Position) -> Transmit {
+    /// Builds an ACK without data.
+    pub(super) fn transmit_pure_ack(&mut self, seq: Position) -> Transmit {
         let mut sack = NO_BLOCKS;
         let room = SACK_BLOCKS_MAX - usize::from(self.constant.timestamp_enabled);
         let sack_count = self.receiver.sack_blocks(&mut sack[..room]);
@@ -455,38 +456,38 @@ impl Connection {
         Transmit { sack, sack_count, ..self.header(seq, Flags::ACK) }
     }
 
-    /// The sequence number of a segment without data: SND.MAX, unless the peer's window ends before it.
+    /// Sequence number of a segment without data: SND.MAX, unless the peer's window ends before it.
     pub(super) fn acceptable_seq(&self) -> Position {
         let edge = self.snd.una + self.snd.wnd;
         if self.snd.max <= edge { self.snd.max } else { self.snd.nxt.min(edge).max(self.snd.una) }
     }
 
-    /// The peer's window is closed and there is something it should take.
+    /// True if the peer's window is closed and there is something to send.
     pub(super) fn window_closed(&self) -> bool {
         self.snd.wnd == 0 && self.snd.una < self.send_end()
     }
 
-    /// Starts the persist timer when the window is closed (CH §10.4).
-    fn await_window(&mut self) {
+    /// Starts the persist timer if the window is closed (CH §10.4).
+    fn start_persist_timer(&mut self) {
         if self.window_closed()
             && !self.timers.is_running(Timer::Persist)
-            && !self.owed.window_probe
+            && !self.pending.window_probe
         {
             let round = u32::from(self.attempts.probe_round);
             self.timers.set(Timer::Persist, self.now + self.rtt.rto_shifted(round));
         }
     }
 
-    /// RFC 9293 §3.8.6.1: one byte beyond the window; without a byte an empty segment before it.
+    /// RFC 9293 §3.8.6.1: one byte beyond the window; without data an empty segment before it.
     fn transmit_window_probe(&mut self) -> Transmit {
         let start = self.snd.una;
         if start >= self.queue.end() {
-            return self.transmit_bare(start.previous());
+            return self.transmit_pure_ack(start.previous());
         }
         let context = self.cut(start, 1).context;
         let resent = (start + 1).min(self.snd.max).since(start);
         self.queue.commit(start, 1);
-        // Not in flight: the peer need not keep it. But it may acknowledge it.
+        // Not counted as in flight: the peer need not keep the byte, but may acknowledge it.
         self.snd.max = self.snd.max.max(start + 1);
         self.count_data(start, start + 1, resent, false);
         Transmit {
@@ -497,11 +498,11 @@ impl Connection {
         }
     }
 
-    /// The RST of an abortive disconnect: the connection's last segment.
+    /// Builds the RST of an abortive disconnect: the connection's last segment.
     fn transmit_reset(&mut self) -> Transmit {
         let transmit = self.header(self.acceptable_seq(), Flags::RST | Flags::ACK);
         self.counters.segs_out += 1;
-        self.owed = Owed::default();
+        self.pending = PendingSegments::default();
         if let Some(mut nbl) = self.aborting.take() {
             nbl.complete(NdisStatus::SUCCESS, 0);
             self.events.push_back(Event::DisconnectComplete(nbl));

@@ -1,13 +1,13 @@
-//! Pacing: the window is spread over the round trip.
+//! Pacing: the window is spread over the RTT.
 //!
-//! The rate is a little more than a window for each smoothed RTT, so the window and not the pacer
-//! limits a long transfer: twice that while the window doubles, 1.2 times it later (Linux' ratios). Data
-//! leave in quanta of a millisecond's worth, at least two segments and at most a super-segment; after a
-//! quantum nothing goes out until it has drained at that rate. A wake-up that comes late is made up for
-//! by a shorter interval, down to half, never by a larger quantum.
+//! The rate is a little more than a window per smoothed RTT, so that the window and not the pacer limits a long
+//! transfer. It is 2 windows per RTT while the window doubles, 1.2 later (the ratios of Linux). Data is sent in quanta
+//! worth one millisecond, at least two segments and at most a GSO packet (64 KiB). After a quantum nothing is sent
+//! until it has drained at that rate. A late wake-up shortens the next intervals by up to half; it never enlarges a
+//! quantum.
 //!
-//! ACKs, probes and the first retransmission of an episode do not wait: a time-out must not be a
-//! matter of pacing. Without an RTT sample, or without a congestion window, there is no rate.
+//! ACKs, probes and the first retransmission of a recovery episode are not paced: pacing must not cause a timeout.
+//! Without an RTT sample, or without a congestion window, there is no rate.
 
 use crate::time::{Duration, Instant};
 
@@ -17,21 +17,21 @@ const QUANTUM_BYTES_MAX: u64 = 64 * 1024;
 const QUANTUM_SEGMENTS_MIN: u64 = 2;
 /// Quanta in a second.
 const QUANTA_PER_SECOND: u64 = 1_000;
-/// Longest time that a transmission keeps the next one waiting: an RTT that a peer's echo has made up, or a
-/// window of one segment, must not stop a connection.
+/// Longest delay that a transmission causes for the next one. An RTT forged by a peer's echo, or a window of one
+/// segment, must not stall a connection.
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
-/// Percent of a window for each RTT while the window doubles.
+/// Percent of a window per RTT while the window doubles.
 const SLOW_START_PERCENT: u128 = 200;
-/// The same in congestion avoidance, and in the last round before.
+/// Percent of a window per RTT in congestion avoidance, and in the round before it.
 const AVOIDANCE_PERCENT: u128 = 120;
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// Bytes for each second, not 0.
+/// Bytes per second, not 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rate(u64);
 
 impl Rate {
-    /// The rate for a window. `None` when there is no window or no RTT to compute it from.
+    /// Rate for a window. `None` without a window or an RTT.
     pub(super) fn new(cwnd: u64, ssthresh: Option<u64>, srtt: Duration) -> Option<Self> {
         if cwnd == u64::MAX || srtt.is_zero() {
             return None;
@@ -57,14 +57,14 @@ impl Rate {
     }
 }
 
-/// When the next quantum may go.
+/// Pacing state: time of the next quantum.
 #[derive(Debug)]
 pub(super) struct Pacer {
-    /// When what was sent has drained.
+    /// Time at which the sent bytes have drained.
     drained_at: Instant,
-    /// Bytes of the current quantum that are sent.
+    /// Bytes sent of the current quantum.
     sent: u64,
-    /// How late the current quantum began.
+    /// Delay of the start of the current quantum.
     late: Duration,
 }
 
@@ -73,10 +73,10 @@ impl Pacer {
         Self { drained_at: now, sent: 0, late: Duration::ZERO }
     }
 
-    /// Bytes that may go now, whole segments.
+    /// Returns the bytes that may be sent now, in whole segments.
     ///
     /// # Errors
-    /// None may go before this moment.
+    /// Returns the time before which nothing may be sent.
     pub(super) fn room(&mut self, now: Instant, rate: Rate, mss: u64) -> Result<u64, Instant> {
         if now >= self.drained_at {
             self.sent = 0;
@@ -86,7 +86,7 @@ impl Pacer {
         if left < mss { Err(self.drained_at) } else { Ok(left - left % mss) }
     }
 
-    /// `bytes` are sent now.
+    /// Records the transmission of `bytes` now.
     pub(super) fn sent(&mut self, now: Instant, rate: Rate, bytes: u64) {
         let interval = rate.time_for(bytes).min(INTERVAL_MAX);
         let shorter = self.late.min(interval / 2);
@@ -105,9 +105,9 @@ mod tests {
     const MSS: u64 = 1448;
     const MILLI: Duration = Duration::from_millis(1);
 
-    // Linux' ratios: twice the window for each RTT while it doubles, then 1.2 times.
+    // Ratios of Linux: twice the window per RTT while it doubles, then 1.2 times.
     #[test]
-    fn rates() {
+    fn rate_is_window_per_rtt() {
         let rate = |cwnd, ssthresh, srtt| Rate::new(cwnd, ssthresh, srtt).map(|rate| rate.0);
         assert_eq!(rate(100_000, None, MILLI * 10), Some(20_000_000));
         assert_eq!(rate(100_000, Some(200_001), MILLI * 10), Some(12_000_000));
@@ -117,18 +117,18 @@ mod tests {
         assert_eq!(rate(1, None, Duration::from_secs(100)), Some(1));
     }
 
-    // A millisecond's worth, within two segments and a super-segment.
+    // One millisecond of data, between two segments and a GSO packet.
     #[test]
-    fn quanta() {
+    fn quantum_is_bounded() {
         assert_eq!(Rate(1_000_000).quantum(MSS), 2 * MSS);
         assert_eq!(Rate(10_000_000).quantum(MSS), 10_000);
         assert_eq!(Rate(10_000_000_000).quantum(MSS), 65_536);
         assert_eq!(Rate(1).quantum(60_000), 120_000);
     }
 
-    // A rate of next to nothing delays by a second at most.
+    // A minimal rate delays by at most one second.
     #[test]
-    fn the_slowest() {
+    fn minimal_rate_delay_is_bounded() {
         let mut pacer = Pacer::new(Instant::ZERO);
         pacer.sent(Instant::ZERO, Rate(1), 2 * MSS);
         let due = Instant::ZERO + INTERVAL_MAX;
@@ -137,10 +137,10 @@ mod tests {
     }
 
     proptest! {
-        // However late the wake-ups: what goes out at one moment is at most a quantum, and while they are
-        // late by less than half of an interval the rate is kept.
+        // However late the wake-ups: a burst is at most a quantum. While the delay is less than half of an interval,
+        // the rate is kept.
         #[test]
-        fn bursts_and_rate(
+        fn late_wakeups_keep_burst_limit_and_rate(
             rate in 100_000u64..1_000_000_000,
             late in prop::collection::vec(0u32..100, 20..100),
         ) {
@@ -165,7 +165,7 @@ mod tests {
                 total += burst;
                 now = due + rate.time_for(burst) * *late / 250;
             }
-            // The last quantum has not drained yet, and may be made up for by the next.
+            // The last quantum has not drained yet, and its delay may still be compensated.
             let expected = rate.time_for(total + quantum);
             prop_assert!(now - Instant::ZERO <= expected + Duration::from_micros(1), "{:?}", now);
         }

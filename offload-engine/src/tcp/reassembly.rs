@@ -1,11 +1,11 @@
-//! Data right of RCV.NXT, kept until the hole before it is filled.
+//! Reassembly queue: data right of RCV.NXT, kept until the gap before it is filled.
 //!
-//! Pieces are copies, sorted and disjoint; where two segments overlap, the first one's bytes stay. Islands
-//! are the maximal runs of pieces: what SACK blocks describe (RFC 2018 §4).
+//! Pieces are copies, sorted and disjoint; where two segments overlap, the first one's bytes are kept. Ranges are the
+//! maximal runs of pieces, as reported in SACK blocks (RFC 2018 §4).
 //!
-//! Limits: islands from [`super::Config`]; bytes by the window, since nothing beyond it is offered. Small
-//! pieces that touch are joined, so that a flood of tiny segments makes no more than
-//! [`pieces_max`] pieces, and an insertion moves at most half of that table.
+//! Limits: ranges from [`super::Config`]; bytes by the window, since nothing beyond it is offered. Small adjacent
+//! pieces are joined, so that a flood of tiny segments creates at most [`pieces_max`] pieces. An insertion moves at
+//! most half of that table.
 
 use alloc::{collections::VecDeque, vec::Vec};
 
@@ -13,21 +13,20 @@ use bytes::{Bytes, BytesMut};
 
 use super::{SackBlock, seq::Position};
 
-/// Touching pieces are joined up to this size, in bytes: more than an Ethernet segment, less than two.
+/// Size in bytes up to which adjacent pieces are joined: more than one Ethernet segment, less than two.
 const JOIN_MAX: usize = 2048;
-/// Pieces that a PSH may keep apart. Beyond it they are joined too: a PSH is no record mark (RFC 9293
-/// §3.9.1.2).
+/// Pieces that a PSH may keep separate. Beyond it they are joined too: a PSH is no record mark (RFC 9293 §3.9.1.2).
 const PUSHED_PIECES_MAX: usize = 1024;
 
-/// Most pieces that `bytes` of out-of-order data can lie in: of two that touch, one is large.
-const fn pieces_max(bytes: usize, islands_max: usize) -> usize {
-    PUSHED_PIECES_MAX + 2 * (bytes / JOIN_MAX + 1) + islands_max
+/// Most pieces for `bytes` of out-of-order data: of two adjacent ones, one is large.
+const fn pieces_max(bytes: usize, ranges_max: usize) -> usize {
+    PUSHED_PIECES_MAX + 2 * (bytes / JOIN_MAX + 1) + ranges_max
 }
 
-/// Heap of the tables, in bytes: both may have twice the room that they need.
-pub(super) const fn tables_max(bytes: usize, islands_max: usize) -> usize {
-    2 * pieces_max(bytes, islands_max) * size_of::<Piece>()
-        + 2 * islands_max * size_of::<OutOfOrderRange>()
+/// Heap of the tables, in bytes: both may have twice the needed capacity.
+pub(super) const fn tables_max(bytes: usize, ranges_max: usize) -> usize {
+    2 * pieces_max(bytes, ranges_max) * size_of::<Piece>()
+        + 2 * ranges_max * size_of::<OutOfOrderRange>()
 }
 
 /// Appends `more` to `data`, in place if there is no other reference.
@@ -40,9 +39,9 @@ pub(super) fn append(data: &mut Bytes, more: &[u8]) {
     *data = joined.freeze();
 }
 
-/// Bytes of the buffer if `data` is its only reference.
+/// Capacity of the buffer in bytes; 0 if `data` is not its only reference.
 #[cfg(test)]
-pub(super) fn room(data: Bytes) -> usize {
+pub(super) fn capacity_of(data: Bytes) -> usize {
     data.try_into_mut().map_or(0, |own| own.capacity())
 }
 
@@ -50,7 +49,7 @@ pub(super) fn room(data: Bytes) -> usize {
 pub(super) struct Piece {
     pub(super) start: Position,
     pub(super) data: Bytes,
-    /// The piece ends with a PSH (CH-DEL-4).
+    /// True if the piece ends with a PSH (CH-DEL-4).
     pub(super) push: bool,
 }
 
@@ -64,46 +63,46 @@ impl Piece {
 struct OutOfOrderRange {
     start: Position,
     end: Position,
-    /// When it last grew, as a count of insertions.
+    /// Insertion count at its last growth.
     stamp: u64,
 }
 
-/// The queue of one connection.
+/// Reassembly queue of one connection.
 #[derive(Debug)]
 pub(super) struct Reassembly {
     pieces: VecDeque<Piece>,
-    islands: Vec<OutOfOrderRange>,
+    ranges: Vec<OutOfOrderRange>,
     stamp: u64,
-    islands_max: usize,
+    ranges_max: usize,
 }
 
 impl Reassembly {
-    pub(super) const fn new(islands_max: usize) -> Self {
-        Self { pieces: VecDeque::new(), islands: Vec::new(), stamp: 0, islands_max }
+    pub(super) const fn new(ranges_max: usize) -> Self {
+        Self { pieces: VecDeque::new(), ranges: Vec::new(), stamp: 0, ranges_max }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Where the first piece begins.
+    /// Start of the first piece.
     pub(super) fn first(&self) -> Option<Position> {
         self.pieces.front().map(|piece| piece.start)
     }
 
-    /// Copies what is new of `data`. `false` when there is one island too many.
+    /// Copies the new part of `data`. Returns false if it would exceed the limit of ranges.
     pub(super) fn insert(&mut self, start: Position, data: &[u8], push: bool) -> bool {
         self.insert_with(start, data.len(), push, |from, to| {
             Bytes::copy_from_slice(&data[from..to])
         })
     }
 
-    /// Keeps what is new of `data`, beyond any limit: bytes that a hand-over brings were promised to
-    /// the peer (RFC 2018 §8).
+    /// Keeps the new part of `data` without a limit: bytes imported by an offload were already promised to the peer
+    /// (RFC 2018 §8).
     pub(super) fn adopt(&mut self, start: Position, data: &Bytes) {
-        let islands_max = core::mem::replace(&mut self.islands_max, usize::MAX);
+        let ranges_max = core::mem::replace(&mut self.ranges_max, usize::MAX);
         self.insert_with(start, data.len(), false, |from, to| data.slice(from..to));
-        self.islands_max = islands_max;
+        self.ranges_max = ranges_max;
     }
 
     fn insert_with(
@@ -117,9 +116,9 @@ impl Reassembly {
         if len == 0 {
             return true;
         }
-        let first = self.islands.partition_point(|island| island.end < start);
-        let last = self.islands.partition_point(|island| island.start <= end);
-        if first == last && self.islands.len() >= self.islands_max {
+        let first = self.ranges.partition_point(|range| range.end < start);
+        let last = self.ranges.partition_point(|range| range.start <= end);
+        if first == last && self.ranges.len() >= self.ranges_max {
             return false;
         }
         let mut at = start;
@@ -140,17 +139,17 @@ impl Reassembly {
             at = next_end;
             index += 1;
         }
-        self.note(first, last, start, end);
+        self.merge_range(first, last, start, end);
         true
     }
 
-    /// Joins the piece at `index` with its neighbours if they are small; returns where it is then.
+    /// Joins the piece at `index` with its neighbors if they are small; returns its new index.
     fn join_around(&mut self, index: usize) -> usize {
         self.join(index);
         index - usize::from(index > 0 && self.join(index - 1))
     }
 
-    /// Joins the pieces at `index` and behind, if they touch, are small, and no PSH lies between.
+    /// Joins the pieces at `index` and `index + 1` if they are adjacent and small and no PSH separates them.
     fn join(&mut self, index: usize) -> bool {
         let many = self.pieces.len() > PUSHED_PIECES_MAX;
         let (Some(left), Some(right)) = (self.pieces.get(index), self.pieces.get(index + 1)) else {
@@ -169,23 +168,23 @@ impl Reassembly {
         true
     }
 
-    /// Merges `start..end` into the islands `first..last` that it touches.
-    fn note(&mut self, first: usize, last: usize, start: Position, end: Position) {
+    /// Merges `start..end` into the ranges `first..last` that it touches.
+    fn merge_range(&mut self, first: usize, last: usize, start: Position, end: Position) {
         self.stamp += 1;
         let mut merged = OutOfOrderRange { start, end, stamp: self.stamp };
-        for island in &self.islands[first..last] {
-            merged.start = merged.start.min(island.start);
-            merged.end = merged.end.max(island.end);
+        for range in &self.ranges[first..last] {
+            merged.start = merged.start.min(range.start);
+            merged.end = merged.end.max(range.end);
         }
-        self.islands.splice(first..last, [merged]);
+        self.ranges.splice(first..last, [merged]);
     }
 
-    /// The piece that continues the stream at `nxt`, without what lies before. Call until `None`.
+    /// Removes the piece that continues the stream at `nxt`, without its bytes before `nxt`. Call until `None`.
     pub(super) fn pop(&mut self, nxt: Position) -> Option<Piece> {
         while self.pieces.front()?.start <= nxt {
             let mut piece = self.pieces.pop_front()?;
             let end = piece.end();
-            self.forget_before(end.max(nxt));
+            self.remove_before(end.max(nxt));
             if end > nxt {
                 let stale = offset(piece.start, nxt);
                 piece.data = piece.data.slice(stale..);
@@ -196,47 +195,47 @@ impl Reassembly {
         None
     }
 
-    fn forget_before(&mut self, nxt: Position) {
-        let gone = self.islands.partition_point(|island| island.end <= nxt);
-        self.islands.drain(..gone);
-        if let Some(island) = self.islands.first_mut() {
-            island.start = island.start.max(nxt);
+    fn remove_before(&mut self, nxt: Position) {
+        let removed = self.ranges.partition_point(|range| range.end <= nxt);
+        self.ranges.drain(..removed);
+        if let Some(range) = self.ranges.first_mut() {
+            range.start = range.start.max(nxt);
         }
     }
 
-    /// The island that holds `start..end` entirely.
-    pub(super) fn holds(&self, start: Position, end: Position) -> bool {
-        let after = self.islands.partition_point(|island| island.start <= start);
-        after.checked_sub(1).is_some_and(|index| end <= self.islands[index].end)
+    /// True if one range contains all of `start..end`.
+    pub(super) fn contains(&self, start: Position, end: Position) -> bool {
+        let after = self.ranges.partition_point(|range| range.start <= start);
+        after.checked_sub(1).is_some_and(|index| end <= self.ranges[index].end)
     }
 
-    /// Writes SACK blocks, the island that changed last first (RFC 2018 §4); returns how many.
+    /// Writes SACK blocks, the most recently changed range first (RFC 2018 §4); returns their number.
     pub(super) fn blocks(&self, blocks: &mut [SackBlock]) -> usize {
         let mut below = u64::MAX;
         for (count, block) in blocks.iter_mut().enumerate() {
-            let newest = self.islands.iter().filter(|i| i.stamp < below).max_by_key(|i| i.stamp);
-            let Some(island) = newest else { return count };
-            below = island.stamp;
-            *block = SackBlock { start: island.start.seq(), end: island.end.seq() };
+            let newest = self.ranges.iter().filter(|i| i.stamp < below).max_by_key(|i| i.stamp);
+            let Some(range) = newest else { return count };
+            below = range.stamp;
+            *block = SackBlock { start: range.start.seq(), end: range.end.seq() };
         }
         blocks.len()
     }
 
-    /// Everything that is kept, in order, for a hand-over.
+    /// Removes all pieces, in order, for an upload.
     pub(super) fn take(&mut self) -> impl Iterator<Item = Piece> {
-        self.islands.clear();
+        self.ranges.clear();
         self.pieces.drain(..)
     }
 
-    /// Heap in use, in bytes. Takes everything apart to see how large the buffers are.
+    /// Heap in use, in bytes. Consumes all pieces to read the capacities of their buffers.
     #[cfg(test)]
     pub(super) fn heap(&mut self) -> usize {
         let tables = self.pieces.capacity() * size_of::<Piece>()
-            + self.islands.capacity() * size_of::<OutOfOrderRange>();
-        tables + self.take().map(|piece| room(piece.data)).sum::<usize>()
+            + self.ranges.capacity() * size_of::<OutOfOrderRange>();
+        tables + self.take().map(|piece| capacity_of(piece.data)).sum::<usize>()
     }
 
-    /// Drops everything.
+    /// Drops all data.
     pub(super) fn clear(&mut self) {
         self.take().for_each(drop);
     }
@@ -272,7 +271,7 @@ mod tests {
         blocks
     }
 
-    // RFC 2018 §4: the block of the most recent arrival first, the others in order of recency.
+    // RFC 2018 §4: the block of the most recent arrival first, then in order of recency.
     #[test]
     fn most_recent_block_first() {
         let mut queue = Reassembly::new(8);
@@ -282,10 +281,10 @@ mod tests {
         assert_eq!(blocks(&queue, 3), [block(70, 80), block(50, 60), block(30, 40)]);
         assert!(queue.insert(at(20), &[0; 10], false));
         assert_eq!(blocks(&queue, 4), [block(10, 40), block(70, 80), block(50, 60)]);
-        assert!(queue.holds(at(12), at(40)) && !queue.holds(at(12), at(41)));
+        assert!(queue.contains(at(12), at(40)) && !queue.contains(at(12), at(41)));
     }
 
-    // One gap too many is refused; what touches an island is always kept.
+    // A gap beyond the limit is refused; data adjacent to a range is always kept.
     #[test]
     fn gaps_are_limited() {
         let mut queue = Reassembly::new(2);
@@ -296,7 +295,7 @@ mod tests {
         assert_eq!(blocks(&queue, 4), [block(10, 31)]);
     }
 
-    // Tiny segments, forward, backward and each with a PSH, make few pieces; whole ones stay as they are.
+    // Tiny segments, forward, backward and each with a PSH, create few pieces; full-sized ones stay separate.
     #[test]
     fn tiny_pieces_are_joined() {
         const BYTES: u64 = 100_000;
@@ -324,13 +323,13 @@ mod tests {
         for n in 0..10 {
             assert!(whole.insert(at(1 + 1448 * n), &[0; 1448], false));
         }
-        assert_eq!(whole.pieces.len(), 10, "not copied again");
+        assert_eq!(whole.pieces.len(), 10, "full-sized pieces are not joined");
     }
 
     proptest! {
-        // RFC 9293 §3.10.7.4, RFC 2018 §3: against a map of bytes.
+        // RFC 9293 §3.10.7.4, RFC 2018 §3: compared with a map of bytes.
         #[test]
-        fn behaves_like_a_map_of_bytes(
+        fn inserts_match_map_of_bytes(
             inserts in prop::collection::vec((1u64..120, 1usize..30, any::<bool>()), 1..40),
             fill in 1u64..60,
         ) {

@@ -1,29 +1,31 @@
-//! The receive side: RCV.NXT, the advertised window, what waits for the consumer, and when to acknowledge.
+//! Receive side: RCV.NXT, the advertised window, the backlog for the consumer, and the ACK policy.
 //!
-//! **Window.** `limit` less what waits in the backlog (CH-IND-6). The limit starts at InitialRcvWnd and
-//! grows with what the consumer takes (`autotune`). The right edge never moves left (P9, RFC 9293
-//! §3.8.6): an advertised edge is honoured, although the field may be lower by part of one unit
-//! of the scale (RFC 7323 §2.4). It moves right only by an MSS or half of the limit (§3.8.6.2.2), and is
-//! rounded up to the unit when rounding down would move it left, never more than one unit beyond the limit. When
-//! the consumer takes what waited, an update is sent once it doubles what is left of the window and is worth two
-//! segments or half of the limit.
+//! **Window.** `limit` less the backlog (CH-IND-6). The limit starts at InitialRcvWnd and grows with the bytes that the
+//! consumer takes (`autotune`). The right edge never moves left (P9, RFC 9293 §3.8.6): an advertised edge is honored,
+//! although the field may be lower by part of one unit of the scale (RFC 7323 §2.4). It moves right only by an MSS or
+//! half of the limit (§3.8.6.2.2). It is rounded up to the unit where rounding down would move it left, never more than
+//! one unit beyond the limit. After the consumer takes bytes of the backlog, a window update is sent if it at least
+//! doubles the remaining window. It must also be worth two segments or half of the limit.
 //!
-//! **Acknowledgements.** One for each batch of input at most. It is due at once after `ack_frequency`
-//! segments, or as many bytes as so many full-sized ones hold, or [`ACK_BYTES_MAX`] (RFC 9293 §3.8.6.3; full
-//! size is learnt from what comes, as links coalesce segments and peers send less than our MSS); for
-//! the first [`Config::quick_acks`] times after a take-over when a segment is full-sized, since the peer may
-//! be in slow start; after anything out of order, duplicate, or that fills a hole (RFC 5681 §4.2);
-//! after a FIN and after a refusal of data outside the window; and for the next [`QUICK_ACKS`]
-//! segments while a sender repairs a loss with few segments in flight. Otherwise after the delayed-ACK time.
-//! PSH alone makes no ACK due: the consumer's answer would carry it.
+//! **Acknowledgements.** At most one per batch of input. An ACK is due without delay:
 //!
-//! **Overlaps.** What came first stays: neither bytes in order nor bytes kept beyond a hole are ever
-//! replaced by later ones with the same sequence numbers.
+//! - after `ack_frequency` segments, the bytes of as many full-sized ones, or [`ACK_BYTES_MAX`] (RFC 9293 §3.8.6.3);
+//!   the full size is measured, as links coalesce segments and peers send less than our MSS;
+//! - for a full-sized segment, the first [`Config::quick_acks`] times after an offload, since the peer may be in slow
+//!   start;
+//! - after data that is out of order, duplicate, or fills a gap (RFC 5681 §4.2);
+//! - after a FIN, and after refused data outside the window;
+//! - for the next [`QUICK_ACKS`] segments after a loss, as the sender may have few segments in flight.
 //!
-//! **Memory.** What waits lies left of RCV.NXT and what is out of order lies right of it, before the edge,
-//! so both together hold at most `limit` (or the window that the previous owner advertised, if larger) and
-//! one unit of the scale: 4 MiB by default at most. Buffers may be twice as large as their bytes. Small pieces
-//! are joined, so that tiny segments cost little more: see [`Config::receive_memory_max`].
+//! Otherwise it is due after the delayed-ACK time. PSH alone makes no ACK due: the consumer's response would carry it.
+//!
+//! **Overlaps.** The first copy is kept: later bytes with the same sequence numbers replace neither in-order nor
+//! out-of-order bytes.
+//!
+//! **Memory.** The backlog is left of RCV.NXT, and out-of-order data is between RCV.NXT and the edge. Together they
+//! contain at most `limit` (or the window that the previous owner advertised, if larger) and one unit of the scale: 4
+//! MiB by default at most. Buffers may be twice as large as their bytes. Small pieces are joined, so that tiny segments
+//! cost little more: see [`Config::receive_memory_max`].
 
 use alloc::collections::VecDeque;
 use core::ops::Range;
@@ -35,47 +37,47 @@ use crate::time::{Duration, Instant};
 
 /// Bytes received after which an ACK is due, regardless of the frequency.
 pub(super) const ACK_BYTES_MAX: u64 = 32 * 1024;
-/// ACKs sent without delay after something arrived out of order or twice: a sender that repairs a loss
-/// may have only one segment in flight.
+/// ACKs sent without delay after out-of-order or duplicate data: a sender in loss recovery may have only one segment in
+/// flight.
 const QUICK_ACKS: u8 = 16;
 /// Largest window field.
 const WINDOW_FIELD_MAX: u64 = 65_535;
-/// Waiting pieces are joined up to this size, in bytes, so that tiny segments cost little memory.
+/// Size in bytes up to which backlog pieces are joined, so that tiny segments cost little memory.
 const BACKLOG_JOIN_MAX: usize = 4096;
-/// Waiting pieces that a PSH may keep apart. Beyond it they are joined too: a PSH is no record mark
-/// (RFC 9293 §3.9.1.2).
+/// Backlog pieces that a PSH may keep separate. Beyond it they are joined too: a PSH is no record mark (RFC 9293
+/// §3.9.1.2).
 const BACKLOG_PIECES_MAX: usize = 1024;
-/// Full size of the peer's segments before any has come (RFC 9293 §3.7.1), in bytes.
+/// Full size of the peer's segments before the first one (RFC 9293 §3.7.1), in bytes.
 const FULL_SIZE_DEFAULT: u64 = 536;
-/// How far back a duplicate is reported (RFC 2883): the largest window (RFC 7323 §2.3). What lies farther back
-/// is none: half of the sequence space away, before and behind cannot be distinguished.
+/// Largest age in bytes of a reported duplicate (RFC 2883): the largest window (RFC 7323 §2.3). Half of the sequence
+/// space away, old and new data cannot be distinguished.
 const DUPLICATE_AGE_MAX: u64 = 1 << 30;
-/// Most duplicate ACKs owed at once to a peer without SACK.
+/// Most duplicate ACKs pending at once for a peer without SACK.
 const DUPLICATE_ACKS_MAX: u32 = 64;
 
 #[derive(Debug)]
-struct Waiting {
+struct BacklogPiece {
     data: Bytes,
     push: bool,
 }
 
-/// How urgent an ACK is.
+/// Urgency of an ACK.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum AckDue {
-    /// None is owed.
+    /// No ACK is pending.
     No,
-    /// One is owed, with delay.
+    /// An ACK is pending, with delay.
     Delayed,
-    /// One is owed now.
+    /// An ACK is due now.
     Now,
 }
 
-/// An acceptable segment, as far as the receive side is concerned.
+/// Acceptable segment, as input of the receive side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival<'a> {
     pub(super) start: Position,
     pub(super) payload: &'a [u8],
-    /// Segments that the link has coalesced into it, and the payload bytes of the largest.
+    /// Segments that the link has coalesced into this one, and the payload bytes of the largest.
     pub(super) pieces: u32,
     pub(super) piece_size: u64,
     pub(super) push: bool,
@@ -88,39 +90,39 @@ impl Arrival<'_> {
     }
 }
 
-/// The receive side of one connection.
+/// Receive side of one connection.
 #[derive(Debug)]
 pub(super) struct Receiver {
     nxt: Position,
     /// Right edge of the window that was advertised to the peer.
     edge: Position,
-    /// SEG.ACK sent last (RFC 7323 §4.3, Last.ACK.sent).
+    /// SEG.ACK of the last segment sent (RFC 7323 §4.3, Last.ACK.sent).
     last_ack: Position,
     limit: u64,
     autotune: Autotune,
     scale: u8,
     mss: u64,
-    /// Payload bytes of a full-sized segment, as seen, and of the last smaller one.
+    /// Measured payload bytes of a full-sized segment, and of the last smaller one.
     full_size: u64,
     small_size: u64,
     sack: bool,
     ack_frequency: u32,
-    backlog: VecDeque<Waiting>,
+    backlog: VecDeque<BacklogPiece>,
     backlog_bytes: u64,
     reassembly: Reassembly,
-    /// Where the peer's FIN stands, once known.
+    /// Position of the peer's FIN, once known.
     fin: Option<Position>,
     fin_reached: bool,
     blocked: bool,
     due: AckDue,
     unacked_segments: u32,
     unacked_bytes: u64,
-    duplicates_owed: u32,
+    duplicates_pending: u32,
     /// Bytes indicated and not yet settled.
     indicated: u64,
-    /// ACKs that are still to go out without delay.
+    /// Remaining ACKs without delay.
     quick: u8,
-    /// The same, for full-sized segments only.
+    /// Remaining ACKs without delay for full-sized segments.
     quick_start: u8,
     duplicate: Option<(Position, Position)>,
 }
@@ -148,7 +150,7 @@ impl Receiver {
             due: AckDue::No,
             unacked_segments: 0,
             unacked_bytes: 0,
-            duplicates_owed: 0,
+            duplicates_pending: 0,
             indicated: 0,
             quick: 0,
             quick_start: config.quick_acks,
@@ -161,18 +163,18 @@ impl Receiver {
         self.limit = u64::from(limit).min(WINDOW_FIELD_MAX << self.scale);
     }
 
-    /// The host has chosen the limit: it grows no more (CH-UPD-5).
+    /// Sets the limit chosen by the host and stops its growth (CH-UPD-5).
     pub(super) fn fix_limit(&mut self, limit: u32) {
         self.autotune.stop();
         self.set_limit(limit);
     }
 
-    /// The window's limit, in bytes.
+    /// Limit of the window, in bytes.
     pub(super) const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Payload bytes of the peer's full-sized segments, as seen.
+    /// Measured payload bytes of the peer's full-sized segments.
     pub(super) const fn full_size(&self) -> u64 {
         self.full_size
     }
@@ -182,12 +184,12 @@ impl Receiver {
         self.autotune.rtt()
     }
 
-    /// A full-sized segment has echoed our timestamp of `age` ago.
+    /// Processes a full-sized segment that echoes our timestamp of `age` ago.
     pub(super) fn on_echo(&mut self, echo: u32, age: Duration) {
         self.autotune.on_echo(echo, age);
     }
 
-    /// What was accepted last counts for the window's growth.
+    /// Passes the last accepted data to autotuning.
     #[inline]
     pub(super) fn measure(&mut self, now: Instant) {
         self.autotune.on_data(now, self.nxt, self.edge);
@@ -218,7 +220,7 @@ impl Receiver {
         self.edge
     }
 
-    /// RCV.WND: what remains of the advertised window, in bytes.
+    /// RCV.WND: remaining bytes of the advertised window.
     pub(super) const fn window(&self) -> u64 {
         self.edge.since(self.nxt)
     }
@@ -228,41 +230,41 @@ impl Receiver {
         self.last_ack
     }
 
-    /// The peer's FIN, and everything before it, has arrived.
+    /// True if the peer's FIN, and everything before it, has arrived.
     pub(super) const fn fin_reached(&self) -> bool {
         self.fin_reached
     }
 
-    /// The peer's FIN is behind us already: the connection was taken over after it.
+    /// Marks the peer's FIN as received before the offload.
     pub(super) fn set_fin_reached(&mut self) {
         self.fin = Some(self.nxt.previous());
         self.fin_reached = true;
     }
 
-    /// Takes bytes that the previous owner had received but not delivered (CH-DEL-3).
+    /// Imports bytes that the previous owner had received but not delivered (CH-DEL-3).
     pub(super) fn adopt_buffered(&mut self, data: Bytes) {
-        self.push_waiting(data, false);
+        self.push_backlog(data, false);
     }
 
-    /// Takes bytes right of RCV.NXT that the previous owner had selectively acknowledged.
+    /// Imports bytes right of RCV.NXT that the previous owner had selectively acknowledged.
     pub(super) fn adopt_out_of_order(&mut self, start: Position, data: &Bytes) {
         self.reassembly.adopt(start, data);
     }
 
-    /// Takes the payload of an acceptable segment. Returns the part that continues the stream, and
-    /// whether it ends with the PSH.
+    /// Accepts the payload of an acceptable segment. Returns the part that continues the stream, and true if it ends
+    /// with the PSH.
     pub(super) fn accept(&mut self, arrival: &Arrival<'_>) -> (Range<usize>, bool) {
         let &Arrival { start, payload, push, fin, .. } = arrival;
         let end = arrival.end();
         let expected = start == self.nxt && start < end && end <= self.edge;
         if expected && !fin && self.fin.is_none() && self.reassembly.is_empty() {
-            // All of it, and nothing else.
+            // The whole segment is new and in order, and no other data is kept.
             self.count(arrival);
             return self.take_in_order(start, payload, (start, end), push);
         }
         if fin {
             if end <= self.edge && end >= self.nxt {
-                // A second opinion about the end of the stream is a peer's error: the first one stands.
+                // A second FIN position is the peer's error: the first one is kept.
                 self.fin.get_or_insert(end);
             }
             self.due = AckDue::Now;
@@ -285,25 +287,25 @@ impl Receiver {
         }
         let push = push && to == end;
         if from > self.nxt {
-            self.keep(from, &payload[index(start, from)..index(start, to)], push);
+            self.keep_out_of_order(from, &payload[index(start, from)..index(start, to)], push);
             return (0..0, false);
         }
         self.take_in_order(start, payload, (from, to), push)
     }
 
-    /// Keeps data from beyond a hole.
-    fn keep(&mut self, from: Position, data: &[u8], push: bool) {
+    /// Keeps out-of-order data.
+    fn keep_out_of_order(&mut self, from: Position, data: &[u8], push: bool) {
         self.due = AckDue::Now;
         self.quick = QUICK_ACKS;
-        self.duplicates_owed = (self.duplicates_owed + 1).min(DUPLICATE_ACKS_MAX);
+        self.duplicates_pending = (self.duplicates_pending + 1).min(DUPLICATE_ACKS_MAX);
         let to = from + data.len() as u64;
-        if self.reassembly.holds(from, to) {
+        if self.reassembly.contains(from, to) {
             self.duplicate = Some((from, to));
         }
         self.reassembly.insert(from, data, push);
     }
 
-    /// Moves RCV.NXT over the part of a segment that continues the stream, up to what was kept before.
+    /// Advances RCV.NXT over the part of a segment that continues the stream, up to data kept before.
     fn take_in_order(
         &mut self,
         start: Position,
@@ -315,7 +317,7 @@ impl Receiver {
         if let Some(held) = self.reassembly.first() {
             self.due = AckDue::Now;
             fresh = held.max(from).min(to);
-            // Fills the holes behind; `settle` delivers them.
+            // Fills the gaps after it; `settle` delivers them.
             self.reassembly.insert(fresh, &payload[index(start, fresh)..index(start, to)], push);
         }
         self.nxt = fresh;
@@ -325,7 +327,7 @@ impl Receiver {
 
     #[inline]
     fn count(&mut self, arrival: &Arrival<'_>) {
-        self.learn(arrival.piece_size, arrival.push);
+        self.update_full_size(arrival.piece_size, arrival.push);
         self.unacked_segments = self.unacked_segments.saturating_add(arrival.pieces);
         self.unacked_bytes += arrival.payload.len() as u64;
         let full = arrival.piece_size >= self.full_size;
@@ -337,10 +339,10 @@ impl Receiver {
         self.due = self.due.max(if now { AckDue::Now } else { AckDue::Delayed });
     }
 
-    /// Full size is the largest seen, at most our MSS; a smaller one counts when it comes twice in a row
-    /// without a PSH, for the path may have changed.
+    /// Updates the full size: the largest size seen, at most our MSS. A smaller size replaces it if seen twice in a row
+    /// without a PSH, as the path may have changed.
     #[inline]
-    fn learn(&mut self, size: u64, push: bool) {
+    fn update_full_size(&mut self, size: u64, push: bool) {
         let size = size.min(self.mss);
         if size >= self.full_size || size == self.small_size {
             self.full_size = size;
@@ -350,20 +352,20 @@ impl Receiver {
         }
     }
 
-    /// Ends the processing of a segment: what the consumer refused, then what has become contiguous,
-    /// waits for it; then the FIN counts.
+    /// Finishes the processing of a segment: refused data, then data that has become contiguous, joins the backlog.
+    /// Then the FIN is processed.
     #[inline]
     pub(super) fn settle(&mut self, now: Instant, refused: &[u8], push: bool) {
         let indicated = core::mem::take(&mut self.indicated);
         self.grow(now, indicated.saturating_sub(refused.len() as u64));
         if !refused.is_empty() {
-            self.wait(refused, push);
+            self.add_backlog(refused, push);
         }
         while let Some(piece) = self.reassembly.pop(self.nxt) {
             self.nxt += piece.data.len() as u64;
-            // Pieces that are large wait as they are.
-            if !self.join_waiting(&piece.data, piece.push) {
-                self.push_waiting(piece.data, piece.push);
+            // Large pieces are moved without a copy.
+            if !self.append_backlog(&piece.data, piece.push) {
+                self.push_backlog(piece.data, piece.push);
             }
         }
         if !self.fin_reached && self.fin == Some(self.nxt) {
@@ -374,14 +376,14 @@ impl Receiver {
         }
     }
 
-    fn wait(&mut self, data: &[u8], push: bool) {
-        if !self.join_waiting(data, push) {
-            self.push_waiting(Bytes::copy_from_slice(data), push);
+    fn add_backlog(&mut self, data: &[u8], push: bool) {
+        if !self.append_backlog(data, push) {
+            self.push_backlog(Bytes::copy_from_slice(data), push);
         }
     }
 
-    /// Appends `data` to the last piece that waits, if both are small and no PSH lies between.
-    fn join_waiting(&mut self, data: &[u8], push: bool) -> bool {
+    /// Appends `data` to the last backlog piece, if both are small and no PSH separates them.
+    fn append_backlog(&mut self, data: &[u8], push: bool) -> bool {
         let many = self.backlog.len() >= BACKLOG_PIECES_MAX;
         let Some(last) = self.backlog.back_mut() else { return false };
         if last.push && !many || last.data.len() + data.len() > BACKLOG_JOIN_MAX {
@@ -393,26 +395,25 @@ impl Receiver {
         true
     }
 
-    fn push_waiting(&mut self, data: Bytes, push: bool) {
+    fn push_backlog(&mut self, data: Bytes, push: bool) {
         if !data.is_empty() {
             self.backlog_bytes += data.len() as u64;
-            self.backlog.push_back(Waiting { data, push });
+            self.backlog.push_back(BacklogPiece { data, push });
         }
     }
 
-    /// The front of what waits for the consumer, and whether it ends with a PSH.
+    /// Front of the backlog, and true if it ends with a PSH.
     pub(super) fn backlog(&self) -> Option<(&Bytes, bool)> {
         self.backlog.front().map(|waiting| (&waiting.data, waiting.push))
     }
 
-    /// Bytes that wait for the consumer.
+    /// Bytes of the backlog.
     pub(super) const fn backlog_bytes(&self) -> u64 {
         self.backlog_bytes
     }
 
-    /// The consumer has taken `count` bytes of the front. An ACK is due when the window can reopen by
-    /// two segments or half of its limit, and at least doubles: a sender that has much window left
-    /// is notified with the next data.
+    /// Removes `count` consumed bytes from the front. An ACK is due if the window can reopen by two segments or half of
+    /// its limit, and at least doubles. A sender with much window left gets the update with the next data.
     pub(super) fn consumed(&mut self, now: Instant, count: usize) {
         let Some(front) = self.backlog.front_mut() else { return };
         let count = count.min(front.data.len());
@@ -437,7 +438,7 @@ impl Receiver {
         self.blocked = blocked;
     }
 
-    /// Takes everything undelivered, for a hand-over: the backlog, and the pieces right of RCV.NXT.
+    /// Removes all undelivered data for an upload: the backlog, and the pieces right of RCV.NXT.
     pub(super) fn take(&mut self) -> (alloc::vec::Vec<Bytes>, alloc::vec::Vec<(Position, Bytes)>) {
         self.backlog_bytes = 0;
         let backlog = self.backlog.drain(..).map(|waiting| waiting.data).collect();
@@ -450,20 +451,21 @@ impl Receiver {
         self.backlog_bytes = 0;
         self.reassembly.clear();
         self.due = AckDue::No;
-        self.duplicates_owed = 0;
+        self.duplicates_pending = 0;
     }
 
-    /// Heap in use, in bytes. Takes everything apart to see how large the buffers are.
+    /// Heap in use, in bytes. Consumes all pieces to read the capacities of their buffers.
     #[cfg(test)]
     pub(super) fn heap(&mut self) -> usize {
-        let table = self.backlog.capacity() * size_of::<Waiting>();
-        let waiting = self.backlog.drain(..).map(|waiting| super::reassembly::room(waiting.data));
+        let table = self.backlog.capacity() * size_of::<BacklogPiece>();
+        let waiting =
+            self.backlog.drain(..).map(|waiting| super::reassembly::capacity_of(waiting.data));
         table + waiting.sum::<usize>() + self.reassembly.heap()
     }
 
-    // Acknowledging.
+    // Acknowledgements.
 
-    /// How urgent an ACK is.
+    /// Urgency of the next ACK.
     pub(super) const fn ack_due(&self) -> AckDue {
         self.due
     }
@@ -473,23 +475,23 @@ impl Receiver {
         self.due = AckDue::Now;
     }
 
-    /// Whether the next ACK has to be a segment of its own: SACK blocks travel without data, so that a
-    /// data segment never shrinks and a duplicate ACK is one in the sense of RFC 5681 §2.
+    /// True if the next ACK must be a segment of its own. SACK blocks are sent without data, so that a data segment
+    /// never shrinks and a duplicate ACK meets the definition of RFC 5681 §2.
     #[inline]
-    pub(super) fn wants_bare_ack(&self) -> bool {
+    pub(super) fn needs_pure_ack(&self) -> bool {
         self.due == AckDue::Now
-            && (self.duplicates_owed > 0
+            && (self.duplicates_pending > 0
                 || self.sack && (self.duplicate.is_some() || !self.reassembly.is_empty()))
     }
 
-    /// The farthest edge that the limit allows.
+    /// Farthest edge that the limit allows.
     #[inline]
     fn open_edge(&self) -> Position {
         let free = self.limit.saturating_sub(self.backlog_bytes);
         self.nxt + (free >> self.scale << self.scale)
     }
 
-    /// The window field of a segment that is being sent, and with it an acknowledgement.
+    /// Advertises the window: returns the window field of a segment that is sent now with an acknowledgement.
     #[inline]
     pub(super) fn advertise(&mut self) -> u16 {
         let open = self.open_edge();
@@ -513,12 +515,13 @@ impl Receiver {
         }
         self.unacked_segments = 0;
         self.unacked_bytes = 0;
-        self.duplicates_owed = if self.sack { 0 } else { self.duplicates_owed.saturating_sub(1) };
-        self.due = if self.duplicates_owed > 0 { AckDue::Now } else { AckDue::No };
+        self.duplicates_pending =
+            if self.sack { 0 } else { self.duplicates_pending.saturating_sub(1) };
+        self.due = if self.duplicates_pending > 0 { AckDue::Now } else { AckDue::No };
         u16::try_from(field).unwrap_or(u16::MAX)
     }
 
-    /// SACK blocks for a bare ACK, a report of a duplicate first (RFC 2883 §4); returns how many.
+    /// Writes SACK blocks for a pure ACK, a DSACK first (RFC 2883 §4); returns their number.
     #[inline]
     pub(super) fn sack_blocks(&mut self, blocks: &mut [SackBlock]) -> usize {
         if !self.sack || blocks.is_empty() {
@@ -535,12 +538,12 @@ impl Receiver {
 }
 
 impl Config {
-    /// Most heap that the receive side of a connection takes while its window is at most `window` bytes, in
-    /// bytes, whatever the peer sends: buffers of twice the window, and the tables of pieces, which may
-    /// have twice the room that they need. Not counted is what an allocator adds to each of the pieces.
+    /// Most heap of a connection's receive side in bytes, with a window of at most `window` bytes, for any input from
+    /// the peer. Counts buffers of twice the window, and piece tables of twice the needed capacity. The allocator's
+    /// overhead per piece is not included.
     pub const fn receive_memory_max(&self, window: usize) -> usize {
         let waiting = 2 * (window / BACKLOG_JOIN_MAX + 1) + BACKLOG_PIECES_MAX;
-        let backlog = 2 * waiting * size_of::<Waiting>();
+        let backlog = 2 * waiting * size_of::<BacklogPiece>();
         2 * window + backlog + super::reassembly::tables_max(window, self.reassembly_gaps_max)
     }
 }

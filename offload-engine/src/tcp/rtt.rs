@@ -1,38 +1,38 @@
-//! Round-trip time and the retransmission time-out (RFC 6298).
+//! Round-trip time and retransmission timeout (RFC 6298).
 //!
-//! Times are nanoseconds inside, so a path of 100 us gets a true estimate although timestamps tick
-//! in milliseconds. The chimney carries 8 x SRTT and 4 x RTTVAR in ticks of 1 ms.
+//! Times are nanoseconds internally, so that a path of 100 us has an accurate estimate although timestamps tick in
+//! milliseconds. The chimney transfers 8 x SRTT and 4 x RTTVAR in ticks of 1 ms.
 
 use crate::time::{Duration, Instant, nanos};
 
 /// RTO before the first sample (RFC 6298 §2.1).
 const RTO_INITIAL: Duration = Duration::from_secs(1);
-/// Largest exponent of the back-off; `rto_max` is reached long before.
+/// Largest exponent of the backoff; `rto_max` is reached long before.
 const BACKOFF_MAX: u32 = 16;
 
-/// Largest sample that counts, in nanoseconds: eight of them are a number yet.
+/// Largest sample in nanoseconds; eight of them do not overflow.
 const SAMPLE_MAX: u64 = u64::MAX / 8;
 
-/// For how long, at least, the smallest RTT is remembered; twice as long at most (RFC 8985 §6.2 step 1 asks for a
-/// window; Linux has 300 s).
+/// Minimum time that the smallest RTT is kept; at most twice as long (RFC 8985 §6.2 step 1 requires a window; Linux
+/// uses 300 s).
 const MIN_WINDOW: Duration = Duration::from_secs(150);
 
-/// The smallest sample of the recent past: a route that has become longer is noticed.
+/// Windowed minimum of the RTT samples: a route change to a longer path takes effect.
 #[derive(Debug, Default)]
 struct RecentMin {
     since: Instant,
     current: Option<Duration>,
     previous: Option<Duration>,
-    /// The smaller of both: asked for with each segment.
+    /// Smaller of `current` and `previous`; read for each segment.
     least: Option<Duration>,
 }
 
 impl RecentMin {
-    /// Returns whether the smallest may have changed.
+    /// Adds a sample. Returns true if the minimum may have changed.
     fn sample(&mut self, now: Instant, rtt: Duration) -> bool {
         if now >= self.since + MIN_WINDOW {
-            let lately = now < self.since + MIN_WINDOW * 2;
-            self.previous = self.current.take().filter(|_| lately);
+            let is_recent = now < self.since + MIN_WINDOW * 2;
+            self.previous = self.current.take().filter(|_| is_recent);
             self.since = now;
         } else if self.current.is_some_and(|current| current <= rtt) {
             return false;
@@ -43,7 +43,7 @@ impl RecentMin {
     }
 }
 
-/// The estimator of one connection. Times are nanoseconds: each acknowledgement brings a sample.
+/// RTT estimator of one connection. Times are nanoseconds; each acknowledgement gives a sample.
 #[derive(Debug)]
 pub(super) struct RttEstimator {
     srtt: Option<u64>,
@@ -51,8 +51,8 @@ pub(super) struct RttEstimator {
     min: RecentMin,
     rto_min: u64,
     rto_max: u64,
-    /// The time-out before back-off. The least of it stands beside SRTT, as in Linux: on a path without jitter
-    /// RTTVAR goes to nothing, and a peer's delayed ACK would look like a loss. RFC 6298 §2.4 has it count in all.
+    /// Timeout before backoff. As in Linux, `rto_min` bounds the variance term instead of the whole RTO (RFC 6298
+    /// §2.4). On a path without jitter RTTVAR approaches 0, and a peer's delayed ACK would cause a timeout.
     base_rto: u64,
     backoff: u32,
 }
@@ -65,16 +65,16 @@ impl RttEstimator {
         Self { srtt: None, rttvar: 0, min, rto_min, rto_max, base_rto, backoff: 0 }
     }
 
-    /// Continues from a carried estimate: `srtt8` is 8 x SRTT, `rttvar4` is 4 x RTTVAR, in ms.
+    /// Imports an estimate: `srtt8` is 8 x SRTT, `rttvar4` is 4 x RTTVAR, in ms.
     pub(super) fn import(&mut self, srtt8: u16, rttvar4: u16) {
         if srtt8 != 0 {
             self.srtt = Some(u64::from(srtt8) * 1_000 / 8 * 1_000);
             self.rttvar = u64::from(rttvar4) * 1_000 / 4 * 1_000;
-            self.derive();
+            self.update_rto();
         }
     }
 
-    /// The carried form: 8 x SRTT, never 0 once there is a sample, and 4 x RTTVAR, in ms.
+    /// Exports 8 x SRTT, never 0 once there is a sample, and 4 x RTTVAR, in ms.
     pub(super) fn export(&self) -> (u16, u16) {
         let scaled = |value: u64, factor: u64| {
             u16::try_from(value.saturating_mul(factor).div_ceil(1_000_000)).unwrap_or(u16::MAX)
@@ -85,28 +85,28 @@ impl RttEstimator {
         }
     }
 
-    /// Takes a sample (RFC 6298 §2.2, §2.3) and ends the back-off. Returns whether the smallest may have changed.
+    /// Adds a sample (RFC 6298 §2.2, §2.3) and resets the backoff. Returns true if the minimum may have changed.
     pub(super) fn sample(&mut self, now: Instant, rtt: Duration) -> bool {
         self.backoff = 0;
-        let is_least = self.min.sample(now, rtt);
+        let is_min = self.min.sample(now, rtt);
         let rtt = nanos(rtt).min(SAMPLE_MAX);
         let (srtt, rttvar) = match self.srtt {
             None => (rtt, rtt / 2),
             Some(srtt) => ((srtt * 7 + rtt) / 8, (self.rttvar * 3 + srtt.abs_diff(rtt)) / 4),
         };
         (self.srtt, self.rttvar) = (Some(srtt), rttvar);
-        self.derive();
-        is_least
+        self.update_rto();
+        is_min
     }
 
-    fn derive(&mut self) {
+    fn update_rto(&mut self) {
         let rto = self.srtt.map_or(nanos(RTO_INITIAL), |srtt| {
             srtt.saturating_add(self.rttvar.saturating_mul(4).max(self.rto_min))
         });
         self.base_rto = rto.clamp(self.rto_min, self.rto_max);
     }
 
-    /// The time-out shifted left by `exponent`, bounded.
+    /// Timeout shifted left by `exponent`, bounded.
     pub(super) fn rto_shifted(&self, exponent: u32) -> Duration {
         Duration::from_nanos(self.shifted(exponent))
     }
@@ -116,23 +116,23 @@ impl RttEstimator {
         self.base_rto.saturating_mul(1 << exponent.min(BACKOFF_MAX)).min(self.rto_max)
     }
 
-    /// The time-out now (RFC 6298 §2.4, §5.5).
+    /// Current timeout (RFC 6298 §2.4, §5.5).
     pub(super) fn rto(&self) -> Duration {
         self.rto_shifted(self.backoff)
     }
 
-    /// When the retransmission timer that is started `now` runs out.
+    /// Expiry of a retransmission timer started at `now`.
     #[inline]
     pub(super) fn timeout(&self, now: Instant) -> Instant {
         now.after(self.shifted(self.backoff))
     }
 
-    /// Doubles the time-out (RFC 6298 §5.5).
+    /// Doubles the timeout (RFC 6298 §5.5).
     pub(super) fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
 
-    /// Sets the back-off of a connection taken over in the middle of retransmitting.
+    /// Sets the backoff of a connection offloaded during retransmission.
     pub(super) fn set_backoff(&mut self, exponent: u8) {
         self.backoff = u32::from(exponent).min(BACKOFF_MAX);
     }
@@ -145,7 +145,7 @@ impl RttEstimator {
         self.srtt.map(|_| Duration::from_nanos(self.rttvar))
     }
 
-    /// Smallest sample of the last 150 s at least, 300 s at most.
+    /// Smallest sample of the last 150 s to 300 s.
     pub(super) fn min(&self) -> Option<Duration> {
         self.min.least
     }
@@ -162,9 +162,9 @@ mod tests {
     }
 
     proptest! {
-        // RFC 6298 §2.3, in the arithmetic of durations.
+        // RFC 6298 §2.3, compared with `Duration` arithmetic.
         #[test]
-        fn estimates_are_exact_to_the_nanosecond(
+        fn estimates_match_duration_arithmetic(
             first in 0u64..10_000_000_000,
             samples in prop::collection::vec(0u64..10_000_000_000, 0..20),
         ) {
@@ -209,22 +209,22 @@ mod tests {
         assert_eq!(rtt.min(), Some(Duration::from_millis(100)));
     }
 
-    // RFC 8985 §6.2 step 1: a longer route is noticed.
+    // RFC 8985 §6.2 step 1: a longer route takes effect.
     #[test]
-    fn the_smallest_sample_is_forgotten() {
+    fn minimum_rtt_expires() {
         let mut rtt = estimator();
         let (short, long) = (Duration::from_millis(5), Duration::from_millis(50));
         rtt.sample(Instant::from_millis(10), short);
         rtt.sample(Instant::from_millis(149_000), long);
         assert_eq!(rtt.min(), Some(short));
         rtt.sample(Instant::from_millis(160_000), long);
-        assert_eq!(rtt.min(), Some(short), "150 s at least");
+        assert_eq!(rtt.min(), Some(short), "minimum kept for at least 150 s");
         rtt.sample(Instant::from_millis(311_000), long);
-        assert_eq!(rtt.min(), Some(long), "and 300 s at most");
+        assert_eq!(rtt.min(), Some(long), "minimum kept for at most 300 s");
     }
 
     #[test]
-    fn a_short_path_gets_the_floor() {
+    fn short_path_rto_has_floor() {
         let mut rtt = estimator();
         rtt.sample(Instant::ZERO, Duration::from_micros(90));
         assert_eq!(rtt.rto(), Duration::from_micros(200_090));
@@ -232,7 +232,7 @@ mod tests {
 
     // Chimney §3.6: 8 x SRTT and 4 x RTTVAR in ticks; 0 only without a sample.
     #[test]
-    fn the_carried_form_round_trips() {
+    fn exported_estimate_round_trips() {
         let mut rtt = estimator();
         assert_eq!(rtt.export(), (0, 0));
         rtt.import(80, 20);

@@ -1,9 +1,8 @@
-//! The send queue: posted net buffer lists, by value, in order.
+//! Send queue: posted net buffer lists, owned and in order.
 //!
-//! Nothing is copied: a segment is a range of positions, and [`SendQueue::pieces`] finds the memory
-//! behind it. A cursor remembers where the last segment ended, so sequential sending never searches, and
-//! lists that [`SendQueue::cut`] has passed are not walked again; a retransmission finds its list by binary
-//! search and walks inside that list only.
+//! Nothing is copied: a segment is a range of positions, and [`SendQueue::pieces`] returns its memory. A cursor marks
+//! the end of the last segment, so that sequential sending needs no search. Lists that [`SendQueue::cut`] has passed
+//! are not walked again. A retransmission finds its list by binary search and walks inside that list only.
 //!
 //! Limits: [`SLICES_MAX`] slices in one segment, [`SPARE_CHAINS_MAX`] emptied chains kept for completions.
 
@@ -16,21 +15,21 @@ use crate::{
     status::NdisStatus,
 };
 
-/// Most slices of memory that one (super-)segment gathers: the gathered write stays cheap.
+/// Most memory slices of one segment or GSO packet: bounds the cost of the gathered write.
 pub const SLICES_MAX: usize = 64;
-/// Most emptied chains kept, so that completions allocate nothing.
+/// Most emptied chains kept, so that completions do not allocate.
 const SPARE_CHAINS_MAX: usize = 4;
-/// Room for lists of a chain for several.
+/// Capacity in lists of a chain for several completions.
 const CHAIN_LISTS: usize = 4;
 
 #[derive(Debug)]
-struct Posted {
+struct PostedList {
     list: NetBufferList,
     start: Position,
     end: Position,
 }
 
-/// A place in the memory of the queue.
+/// Position in the memory of the queue.
 #[derive(Clone, Copy, Debug)]
 struct Cursor {
     /// Number of the list, counted from the first ever posted.
@@ -41,33 +40,33 @@ struct Cursor {
     at: Position,
 }
 
-/// What [`SendQueue::measure`] found.
+/// Result of [`SendQueue::measure`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Cut {
     /// Bytes that one segment may take.
     pub(super) len: usize,
-    /// The cut ends where a list ends.
+    /// True if the cut ends where a list ends.
     pub(super) ends_list: bool,
-    /// The slice limit ended the cut, not `max` nor a boundary.
+    /// True if the slice limit ended the cut, not `max` or a boundary.
     pub(super) fragmented: bool,
     /// Context of the list of the first byte.
     pub(super) context: Option<u64>,
 }
 
-/// The queue of one connection.
+/// Send queue of one connection.
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    lists: VecDeque<Posted>,
+    lists: VecDeque<PostedList>,
     /// Number of the front list.
     first: u64,
     /// One beyond the last byte posted.
     end: Position,
-    /// A disconnect's list, behind all others; completes with the FIN.
-    disconnect: Option<Posted>,
-    /// Where the segment made last begins, and ends.
+    /// List of a disconnect, after all lists of `lists`; completes with the FIN.
+    disconnect: Option<PostedList>,
+    /// Start and end of the last committed segment.
     current: Cursor,
     next: Cursor,
-    /// Where the last cut begins, and ends.
+    /// Start and end of the last cut.
     cut: (Cursor, Cursor),
     spare: Vec<NblChain>,
 }
@@ -87,7 +86,7 @@ impl SendQueue {
         }
     }
 
-    /// One beyond the last byte posted; where a FIN stands.
+    /// One beyond the last byte posted; position of a FIN.
     pub(super) const fn end(&self) -> Position {
         self.end
     }
@@ -102,7 +101,7 @@ impl SendQueue {
         self.keep_chain(chain);
     }
 
-    /// Keeps the storage of an empty chain.
+    /// Recycles an empty chain.
     #[inline]
     pub(super) fn keep_chain(&mut self, chain: NblChain) {
         debug_assert!(chain.is_empty());
@@ -117,23 +116,23 @@ impl SendQueue {
         self.disconnect = Some(self.place(list));
     }
 
-    fn place(&mut self, mut list: NetBufferList) -> Posted {
+    fn place(&mut self, mut list: NetBufferList) -> PostedList {
         list.status = NdisStatus::PENDING;
         let start = self.end;
         self.end += list.data_length() as u64;
-        Posted { list, start, end: self.end }
+        PostedList { list, start, end: self.end }
     }
 
-    /// A chain to fill, from the spare ones if possible.
+    /// Returns a chain to fill, a recycled one if possible.
     pub(super) fn empty_chain(&mut self) -> NblChain {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Copies what lies behind `una`, so that its memory is the poster's again. Positions and cursors stay.
+    /// Copies the bytes from `una` on, so that the poster may reuse their memory. Positions and cursors stay valid.
     pub(super) fn detach(&mut self, una: Position) {
         let from = self.lists.partition_point(|posted| posted.end <= una);
         let waiting = self.lists.range_mut(from..).chain(self.disconnect.as_mut());
-        for Posted { list, start, end: _ } in waiting {
+        for PostedList { list, start, end: _ } in waiting {
             let mut at = *start;
             for net_buffer in &mut list.net_buffers {
                 net_buffer.detach(length(at, una.max(at)));
@@ -142,7 +141,7 @@ impl SendQueue {
         }
     }
 
-    /// Copies memory that its owner wants back, wherever `una` is. Positions and cursors stay.
+    /// Copies memory withdrawn by its owner, acknowledged or not. Positions and cursors stay valid.
     pub(super) fn detach_withdrawn(&mut self) {
         let posted = self.lists.iter_mut().chain(self.disconnect.as_mut());
         let net_buffers = posted.flat_map(|posted| &mut posted.list.net_buffers);
@@ -150,7 +149,7 @@ impl SendQueue {
     }
 
     #[inline]
-    fn get(&self, number: u64) -> Option<&Posted> {
+    fn get(&self, number: u64) -> Option<&PostedList> {
         let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
         if index == self.lists.len() {
             return self.disconnect.as_ref();
@@ -158,7 +157,7 @@ impl SendQueue {
         self.lists.get(index)
     }
 
-    /// The number of the list that holds the byte at `at`, or of the one behind the last.
+    /// Number of the list that contains the byte at `at`; one beyond the last list if none does.
     fn list_of(&self, at: Position) -> u64 {
         self.first + self.lists.partition_point(|posted| posted.end <= at) as u64
     }
@@ -191,7 +190,7 @@ impl SendQueue {
         cursor
     }
 
-    /// Whether `cursor` stands at `at`, in a list that is still there.
+    /// True if `cursor` is at `at`, in a list that is still queued.
     #[inline]
     fn is_at(&self, cursor: &Cursor, at: Position) -> bool {
         cursor.at == at && cursor.list >= self.first
@@ -208,20 +207,20 @@ impl SendQueue {
         }
     }
 
-    /// Moves over exhausted MDLs, net buffers and lists to the next byte of data, and returns its list and its MDL, in
-    /// which it lies at the cursor's offset. `None` at the end of the queue.
+    /// Advances over exhausted MDLs, net buffers and lists to the next byte of data. Returns its list and its MDL; the
+    /// cursor's offset is in that MDL. `None` at the end of the queue.
     #[inline]
-    fn settle(&self, cursor: &mut Cursor) -> Option<(&Posted, &Mdl)> {
+    fn next_data(&self, cursor: &mut Cursor) -> Option<(&PostedList, &Mdl)> {
         match self.mdl_at(cursor) {
-            None => self.settle_beyond(cursor),
+            None => self.next_data_slow(cursor),
             found => found,
         }
     }
 
-    /// The list and the MDL of the byte at `cursor`, unless it lies in another MDL or behind a net buffer's data
-    /// offset.
+    /// List and MDL of the byte at `cursor`. `None` if the byte is in a later MDL, or the cursor is before a net
+    /// buffer's data offset.
     #[inline]
-    fn mdl_at(&self, cursor: &Cursor) -> Option<(&Posted, &Mdl)> {
+    fn mdl_at(&self, cursor: &Cursor) -> Option<(&PostedList, &Mdl)> {
         let posted = self.get(cursor.list)?;
         let net_buffer = posted.list.net_buffers.get(cursor.net_buffer)?;
         if cursor.mdl == 0 && cursor.offset < net_buffer.data_offset() {
@@ -231,8 +230,8 @@ impl SendQueue {
         (cursor.offset < mdl.len()).then_some((posted, mdl))
     }
 
-    /// [`SendQueue::settle`], wherever the next byte is.
-    fn settle_beyond(&self, cursor: &mut Cursor) -> Option<(&Posted, &Mdl)> {
+    /// Slow path of [`SendQueue::next_data`].
+    fn next_data_slow(&self, cursor: &mut Cursor) -> Option<(&PostedList, &Mdl)> {
         loop {
             let posted = self.get(cursor.list)?;
             while let Some(net_buffer) = posted.list.net_buffers.get(cursor.net_buffer) {
@@ -261,8 +260,8 @@ impl SendQueue {
         cursor.at += count as u64;
     }
 
-    /// How many bytes from `start` one segment may take: at most `max`, at most [`SLICES_MAX`] slices,
-    /// and with `each_list` no further than the end of the list it starts in.
+    /// Measures the bytes from `start` that one segment may take: at most `max`, at most [`SLICES_MAX`] slices, and
+    /// with `each_list` no further than the end of the first list.
     pub(super) fn measure(&self, start: Position, max: usize, each_list: bool) -> Cut {
         self.walk(&mut self.cursor_at(start), max, each_list).0
     }
@@ -276,11 +275,11 @@ impl SendQueue {
         cut
     }
 
-    /// Measures from `from`, which is moved to its first byte; returns where the cut ends, too.
+    /// Measures from `from`, which is advanced to its first byte; also returns the end of the cut.
     #[inline(always)]
     fn walk(&self, from: &mut Cursor, max: usize, each_list: bool) -> (Cut, Cursor) {
         let mut cut = Cut { len: 0, ends_list: false, fragmented: false, context: None };
-        let Some((mut posted, mut mdl)) = self.settle(from).filter(|_| max > 0) else {
+        let Some((mut posted, mut mdl)) = self.next_data(from).filter(|_| max > 0) else {
             return (cut, *from);
         };
         cut.context = Some(posted.list.context);
@@ -308,13 +307,13 @@ impl SendQueue {
             if cut.len == max || cut.ends_list && each_list {
                 break;
             }
-            let Some(next) = self.settle(&mut cursor) else { break };
+            let Some(next) = self.next_data(&mut cursor) else { break };
             (posted, mdl) = next;
         }
         (cut, cursor)
     }
 
-    /// The segment `start..start + len` is being sent: the next one is expected behind it.
+    /// Commits the segment `start..start + len` as sent; the next one is expected to follow it.
     #[inline]
     pub(super) fn commit(&mut self, start: Position, len: usize) {
         let (from, end) = self.cut;
@@ -326,7 +325,7 @@ impl SendQueue {
         self.current = cursor;
         let mut left = len;
         while left > 0 {
-            let Some((_, mdl)) = self.settle(&mut cursor) else { break };
+            let Some((_, mdl)) = self.next_data(&mut cursor) else { break };
             let count = (mdl.len() - cursor.offset).min(left);
             Self::advance(&mut cursor, count);
             left -= count;
@@ -334,9 +333,9 @@ impl SendQueue {
         self.next = cursor;
     }
 
-    /// The memory of `len` bytes from `start`, in order.
+    /// Iterates over the memory of `len` bytes from `start`, in order.
     pub(super) fn pieces(&self, start: Position, len: usize) -> Pieces<'_> {
-        // It is asked for of what was committed last.
+        // The usual query is for the last committed segment.
         let is_current = self.is_at(&self.current, start);
         let cursor = if is_current { self.current } else { self.cursor_at(start) };
         Pieces { queue: self, cursor, left: len }
@@ -347,46 +346,46 @@ impl SendQueue {
         let mut pieces = self.pieces(start, len);
         core::iter::from_fn(move || {
             let len = pieces.next()?.len();
-            // The cursor stands behind the piece, in the same MDL.
+            // The cursor is at the end of the piece, in the same MDL.
             let Cursor { list, net_buffer, mdl, offset, .. } = pieces.cursor;
             let net_buffer = self.get(list)?.list.net_buffers.get(net_buffer)?;
             Some(net_buffer.mdls().get(mdl)?.slice(offset - len..offset))
         })
     }
 
-    /// Whether [`SendQueue::acknowledge`] would complete a list.
+    /// True if [`SendQueue::acknowledge`] would complete a list.
     #[inline]
     pub(super) fn completes(&self, una: Position) -> bool {
         self.lists.front().is_some_and(|posted| posted.end <= una)
     }
 
-    /// Completes every list whose last byte lies before `una` (CH-SNC-5), in order, into `done`.
+    /// Completes every list whose last byte is below `una` (CH-SNC-5), in order, into `done`.
     #[inline]
     pub(super) fn acknowledge(&mut self, una: Position, done: &mut NblChain) {
         let several = self.lists.get(1).is_some_and(|posted| posted.end <= una);
         if several && done.is_empty() && done.capacity() < CHAIN_LISTS {
-            // Most chains are posted with one list, and to grow one costs more than to get one.
+            // Most chains are allocated for one list, and growing one costs more than allocating one.
             *done = NblChain::with_capacity(CHAIN_LISTS);
         }
         while self.lists.front().is_some_and(|posted| posted.end <= una) {
-            let Some(Posted { mut list, start, end }) = self.lists.pop_front() else { return };
+            let Some(PostedList { mut list, start, end }) = self.lists.pop_front() else { return };
             list.complete(NdisStatus::SUCCESS, length(start, end));
             self.first += 1;
             done.push_back(list);
         }
     }
 
-    /// The FIN is acknowledged: gives the disconnect's list back, complete (CH-DIS-5).
+    /// Completes and returns the disconnect's list, as the FIN is acknowledged (CH-DIS-5).
     pub(super) fn acknowledge_fin(&mut self) -> Option<NetBufferList> {
-        let Posted { mut list, start, end } = self.disconnect.take()?;
+        let PostedList { mut list, start, end } = self.disconnect.take()?;
         list.complete(NdisStatus::SUCCESS, length(start, end));
         Some(list)
     }
 
-    /// Fails everything that is left (CH-SNC-1, -2): the first list keeps the count of its
-    /// acknowledged bytes, those behind it have none. The disconnect's list is returned apart (CH-DIS-4).
+    /// Fails all remaining lists (CH-SNC-1, -2). The first list keeps the count of its acknowledged bytes; later ones
+    /// have none. The disconnect's list is returned separately (CH-DIS-4).
     pub(super) fn abort(&mut self, una: Position, done: &mut NblChain) -> Option<NetBufferList> {
-        let fail = |Posted { mut list, start, end }: Posted| {
+        let fail = |PostedList { mut list, start, end }: PostedList| {
             list.complete(NdisStatus::REQUEST_ABORTED, length(start, una.min(end).max(start)));
             list
         };
@@ -396,17 +395,17 @@ impl SendQueue {
         self.disconnect.take().map(fail)
     }
 
-    /// Gives a disconnect's list back because of an upload (CH-TRM-3). What it holds stays to be sent, in a list
-    /// that has `context` and no owner.
-    pub(super) fn surrender_disconnect(
+    /// Returns a disconnect's list because of an upload (CH-TRM-3). Its data stays queued, in a list with `context` and
+    /// without an owner.
+    pub(super) fn return_disconnect(
         &mut self,
         una: Position,
         context: u64,
     ) -> Option<NetBufferList> {
-        let Posted { mut list, start, end } = self.disconnect.take()?;
+        let PostedList { mut list, start, end } = self.disconnect.take()?;
         if start < end {
-            // It keeps its number, so the cursors hold.
-            self.lists.push_back(Posted {
+            // The list keeps its number, so the cursors stay valid.
+            self.lists.push_back(PostedList {
                 list: NetBufferList { context, ..list.clone() },
                 start,
                 end,
@@ -416,10 +415,9 @@ impl SendQueue {
         Some(list)
     }
 
-    /// Takes everything that is not complete, advanced to `una` (CH-SNB-2), and apart from it a
-    /// disconnect's list.
+    /// Removes all incomplete lists, advanced to `una` (CH-SNB-2), and separately a disconnect's list.
     pub(super) fn take(&mut self, una: Position) -> (NblChain, Option<NetBufferList>) {
-        let advance = |Posted { mut list, start, end }: Posted| {
+        let advance = |PostedList { mut list, start, end }: PostedList| {
             list.complete(NdisStatus::PENDING, length(start, una.min(end).max(start)));
             list
         };
@@ -431,7 +429,7 @@ fn length(start: Position, end: Position) -> usize {
     usize::try_from(end.since(start)).unwrap_or(usize::MAX)
 }
 
-/// The memory behind a segment.
+/// Iterator over the memory of a segment.
 #[derive(Debug)]
 pub(super) struct Pieces<'a> {
     queue: &'a SendQueue,
@@ -446,7 +444,7 @@ impl<'a> Iterator for Pieces<'a> {
         if self.left == 0 {
             return None;
         }
-        let (_, mdl) = self.queue.settle(&mut self.cursor)?;
+        let (_, mdl) = self.queue.next_data(&mut self.cursor)?;
         let count = (mdl.len() - self.cursor.offset).min(self.left);
         let piece = mdl.piece().part(self.cursor.offset, count);
         SendQueue::advance(&mut self.cursor, piece.len());
@@ -506,7 +504,7 @@ mod tests {
         (0..6).map(|at| queue.pieces(start + at, 1).next().unwrap().as_ptr()).collect()
     }
 
-    /// A queue of "abc", and of "de" and "f" in another list, with the memory of all.
+    /// Returns a queue of "abc", and of "de" and "f" in another list, with their memory.
     fn shared_queue() -> (SendQueue, Position, SharedSpan) {
         let memory = SharedSpan::allocate(6, 1).unwrap();
         memory.write(0, b"abcdef");
@@ -517,22 +515,22 @@ mod tests {
         (queue, start, memory)
     }
 
-    // What is unacknowledged lies in memory of its own after a detach, and at the same positions.
+    // A detach copies unacknowledged data; positions stay the same.
     #[test]
-    fn a_detached_tail_is_a_copy() {
+    fn detached_tail_is_copied() {
         let (mut queue, start, _memory) = shared_queue();
         let addresses = |queue: &SendQueue| addresses(queue, start);
         let before = addresses(&queue);
         queue.detach(start + 4);
         let after = addresses(&queue);
-        assert_eq!(before[..3], after[..3], "acknowledged data is left alone");
+        assert_eq!(before[..3], after[..3], "acknowledged data is not copied");
         assert!(before[4..].iter().zip(&after[4..]).all(|(before, after)| before != after));
         assert_eq!(bytes(&queue, start, 6), b"abcdef");
     }
 
-    // Memory that is withdrawn is let go of, acknowledged or not.
+    // Withdrawn memory is released, acknowledged or not.
     #[test]
-    fn withdrawn_memory_is_let_go_of() {
+    fn withdrawn_memory_is_detached() {
         let (mut queue, start, memory) = shared_queue();
         let last = memory.under(()).slice(5..6);
         queue.post_disconnect(NetBufferList::from_mdl(3, last.clone()));
@@ -543,14 +541,14 @@ mod tests {
         let own = memory.as_ptr().addr()..memory.as_ptr().addr() + 5;
         assert!(addresses(&queue, start).iter().all(|place| !own.contains(&place.addr())));
         let place = queue.pieces(start + 6, 1).next().unwrap().as_ptr();
-        assert_eq!(place, last.as_ptr().cast_const(), "it is not withdrawn");
+        assert_eq!(place, last.as_ptr().cast_const(), "this memory is not withdrawn");
         memory.write(0, &[0; 5]);
         assert_eq!(bytes(&queue, start, 6), b"abcdef");
     }
 
     // CH-SND-3, CH-BUF-1: several net buffers, MDL chains, empty MDLs, data that starts inside.
     #[test]
-    fn every_range_finds_its_memory() {
+    fn any_range_returns_its_memory() {
         let (queue, start) = queue(alloc::vec![
             list(1, &[&[b"xxab", b"", b"c"], &[], &[b"de"]], 2),
             list(2, &[], 0),
@@ -563,9 +561,9 @@ mod tests {
         }
     }
 
-    // CH-SND-5, -8: a segment ends at the list boundary, or spans it.
+    // CH-SND-5, -8: a segment ends at the list boundary, or crosses it.
     #[test]
-    fn cuts_respect_the_policy() {
+    fn cut_follows_push_policy() {
         let (queue, start) = queue(alloc::vec![
             list(1, &[&[b"abc"]], 0),
             list(2, &[], 0),
@@ -581,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_gathers_a_bounded_number_of_slices() {
+    fn segment_slices_are_bounded() {
         let mut net_buffer = NetBuffer::new();
         for _ in 0..100 {
             net_buffer.push_mdl(Bytes::from_static(b"ab"));
@@ -597,7 +595,7 @@ mod tests {
 
     // CH-SNC-1, -2, -5, CH-SND-9.
     #[test]
-    fn completion_in_order_and_abort_with_counts() {
+    fn sends_complete_in_order_and_abort_with_counts() {
         let (mut queue, start) = queue(alloc::vec![
             list(1, &[&[b"abc"]], 0),
             list(2, &[], 0),
@@ -627,9 +625,9 @@ mod tests {
     }
 
     proptest! {
-        // What was walked over for a cut is found again, also when less of it is sent.
+        // A committed cut is read at the measured position, also if less of it was committed.
         #[test]
-        fn a_cut_is_where_it_was_measured(
+        fn committed_cut_matches_measurement(
             lists in prop::collection::vec(prop::collection::vec(0usize..5, 0..4), 1..8),
             steps in prop::collection::vec((0usize..9, any::<bool>(), 0usize..3, 0usize..6), 1..60),
         ) {
@@ -663,7 +661,7 @@ mod tests {
             }
         }
 
-        // Sequential cuts and random re-reads against the flat bytes.
+        // Compares sequential cuts and random re-reads with the flat bytes.
         #[test]
         fn cuts_cover_the_stream(
             lists in prop::collection::vec(prop::collection::vec(prop::collection::vec(0usize..5, 0..4), 0..4), 1..8),

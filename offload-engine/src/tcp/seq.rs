@@ -1,4 +1,4 @@
-//! Positions in a byte stream: sequence numbers that do not wrap.
+//! Stream positions: sequence numbers that do not wrap.
 
 use core::{
     fmt,
@@ -7,33 +7,33 @@ use core::{
 
 use crate::segment::SeqNum;
 
-/// A place in one direction of a byte stream: a sequence number that does not wrap. Its low 32 bits
-/// are the sequence number, so conversion is free one way and one subtraction the other.
+/// Position in one direction of a byte stream: a sequence number that does not wrap. Its low 32 bits are the sequence
+/// number, so that conversion is free one way and one subtraction the other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(super) struct Position(u64);
 
 impl Position {
-    /// Where counting starts for `seq`: one lap in, so that older sequence numbers have a place too.
+    /// First position, for `seq`: one wrap in, so that older sequence numbers have a position too.
     pub(super) const fn first(seq: SeqNum) -> Self {
         Self((1 << 32) | seq.0 as u64)
     }
 
-    /// The sequence number as on the wire.
+    /// Sequence number on the wire.
     pub(super) const fn seq(self) -> SeqNum {
         SeqNum((self.0 & 0xffff_ffff) as u32)
     }
 
-    /// The place of `seq` that is nearest to `self`.
+    /// Position of `seq` nearest to `self`.
     pub(super) fn locate(self, seq: SeqNum) -> Self {
         Self(self.0.wrapping_add_signed(i64::from(seq.distance(self.seq()))))
     }
 
-    /// Bytes from `earlier` to `self`; 0 when `earlier` is later.
+    /// Bytes from `earlier` to `self`; 0 if `earlier` is later.
     pub(super) const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// The place one byte before.
+    /// Position one byte before.
     pub(super) const fn previous(self) -> Self {
         Self(self.0 - 1)
     }
@@ -66,9 +66,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        // A position finds its way back from the wire over any distance below 2^31, both ways.
+        // A position is restored from its sequence number over any distance below 2^31, in both directions.
         #[test]
-        fn positions_survive_the_wire(start: u32, steps in 0u64..1 << 40, delta in -(1i64 << 31) + 1..1i64 << 31) {
+        fn positions_round_trip(start: u32, steps in 0u64..1 << 40, delta in -(1i64 << 31) + 1..1i64 << 31) {
             let here = Position::first(SeqNum(start)) + steps;
             let there = Position(here.0.wrapping_add_signed(delta));
             prop_assert_eq!(here.locate(there.seq()), there);

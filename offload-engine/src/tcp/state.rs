@@ -1,16 +1,15 @@
-//! Taking a connection over and giving it back.
+//! Import and export of the connection state.
 //!
-//! Every structure is taken apart and put together member by member, so that one forgotten does
-//! not compile. Ticks are milliseconds. SND.UNA, SND.NXT and SND.MAX, the right edge of the window,
-//! the timestamp clock and TS.Recent continue exactly; RTT, windows and timers continue with the
-//! resolution that the chimney's ticks have.
+//! Every structure is destructured and built member by member, so that a forgotten member is a compile error. Ticks are
+//! milliseconds. SND.UNA, SND.NXT and SND.MAX, the right edge of the window, the timestamp clock and TS.Recent continue
+//! exactly. RTT, windows and timers continue with the resolution of the chimney's ticks.
 
 use alloc::{boxed::Box, collections::VecDeque, vec::Vec};
 
 use super::{
-    Attempts, Challenges, Chrono, Clock, Config, Connection, Controller, Counters, EcnState,
-    Ending, ImportError, Owed, Pacer, PathMtu, Position, Receiver, Recovery, Requests,
-    RttEstimator, SendBacklog, SendQueue, SendVariables, TcpPhase, Timer, Timers, Watch,
+    Attempts, Challenges, Chrono, Clock, ClosedEvent, Config, Connection, Controller, Counters,
+    EcnState, ImportError, Pacer, PathMtu, PendingSegments, Position, Receiver, Recovery, Requests,
+    RttEstimator, SendBacklog, SendQueue, SendVariables, TcpPhase, Timer, Timers, UploadMonitor,
     congestion::{Congestion, Usage},
     path_mtu::effective_mss,
     upload::Hold,
@@ -26,17 +25,17 @@ const WINDOW_SCALE_MAX: u8 = 14;
 /// Largest window that can be advertised, in bytes.
 const WINDOW_MAX: u64 = 65_535 << WINDOW_SCALE_MAX;
 
-/// Whether our FIN may be part of what SND.MAX covers.
+/// True if SND.MAX may cover our FIN.
 const fn fin_requested(phase: TcpPhase) -> bool {
     matches!(phase, TcpPhase::FinWait1 | TcpPhase::Closing | TcpPhase::LastAck)
 }
 
-/// Whether our FIN is acknowledged.
+/// True if our FIN is acknowledged.
 const fn fin_acknowledged(phase: TcpPhase) -> bool {
     matches!(phase, TcpPhase::FinWait2 | TcpPhase::TimeWait)
 }
 
-/// Whether a state is consistent.
+/// Validates the consistency of a state.
 pub(super) fn check(state: &ConnectionState) -> Result<(), ImportError> {
     let tcp = &state.tcp;
     let delegated = &tcp.delegated;
@@ -80,12 +79,12 @@ fn check_receive(state: &ConnectionState) -> Result<(), ImportError> {
     Ok(())
 }
 
-/// Retransmissions before the take-over: known in TIME-WAIT only.
-const fn lost_before(phase: TcpPhase, retransmit: TimerState) -> u64 {
+/// Retransmissions before the offload; known in TIME-WAIT only.
+const fn retransmissions_before(phase: TcpPhase, retransmit: TimerState) -> u64 {
     if matches!(phase, TcpPhase::TimeWait) { retransmit.count as u64 } else { 0 }
 }
 
-/// Takes over a state that [`check`] has passed.
+/// Imports a state that [`check`] has accepted.
 pub(super) fn import(
     now: Instant,
     state: ConnectionState,
@@ -134,7 +133,7 @@ pub(super) fn import(
         Receiver::new(rcv_nxt, rcv_wnd, constant.rcv_wind_scale, constant.sack_enabled, &config);
     receiver.set_limit(cached.initial_rcv_wnd);
     receiver.set_mss(u64::from(constant.local_mss));
-    // CH-DEL-3: it waits for posts, as if refused.
+    // CH-DEL-3: buffered data is kept for receive requests, as if refused.
     receiver.set_blocked(!buffered_data.is_empty());
     buffered_data.into_iter().for_each(|data| receiver.adopt_buffered(data));
     for (start, data) in &out_of_order {
@@ -150,7 +149,7 @@ pub(super) fn import(
         Recovery::new(una, constant.sack_enabled, config.duplicate_ack_threshold, config.recovery);
     let nxt = una.locate(snd_nxt);
     if nxt > una {
-        // When each byte was sent is not known: no RTT sample from them.
+        // Transmission times are unknown: these bytes give no RTT sample.
         recovery.sent(una, nxt, true, now);
         recovery.set_duplicate_acks(dup_ack_count);
     }
@@ -204,20 +203,23 @@ pub(super) fn import(
         timers: Timers::default(),
         attempts: Attempts { spent: ticks(total_rt), ..Attempts::default() },
         challenges: Challenges::default(),
-        owed: Owed::default(),
+        pending: PendingSegments::default(),
         aborting: None,
         stopped: false,
         hold: Hold::default(),
         cached_changed: false,
         peer_closed_raised: false,
         aborted: false,
-        ending: Ending::No,
+        closed_event: ClosedEvent::No,
         events: VecDeque::new(),
-        counters: Counters { total_retrans: lost_before(phase, retransmit), ..Counters::default() },
-        watch: Watch::default(),
+        counters: Counters {
+            total_retrans: retransmissions_before(phase, retransmit),
+            ..Counters::default()
+        },
+        upload_monitor: UploadMonitor::default(),
         send_backlog: SendBacklog::default(),
     };
-    connection.start_watch();
+    connection.start_upload_monitor();
     connection.import_timers(keep_alive, retransmit, snd_wnd_probe_count);
     connection.complete_sends();
     connection.settle(&[], false);
@@ -228,13 +230,13 @@ const fn ticks(count: u32) -> Duration {
     Duration::from_millis(count as u64)
 }
 
-/// The moment `age` ticks before `now`, or the origin.
+/// Time `age` ticks before `now`, or the origin.
 fn before(now: Instant, age: u32) -> Instant {
     Instant::from_nanos(now.as_nanos().saturating_sub(u64::from(age) * 1_000_000))
 }
 
 impl Connection {
-    /// CH §10.1: keep-alive, retransmission, persist and FIN_WAIT_2 timers are carried.
+    /// Imports the keep-alive, retransmission, persist and FIN_WAIT_2 timers (CH §10.1).
     fn import_timers(&mut self, keep_alive: TimerState, retransmit: TimerState, round: u8) {
         let now = self.now;
         self.attempts.keep_alives = keep_alive.count;
@@ -272,7 +274,7 @@ impl Connection {
         }
     }
 
-    /// The connection's state in its three classes, as a query sees it at `now` (CH §5.2).
+    /// Returns the connection's state in its three classes at `now`, for a query (CH §5.2).
     pub fn tcp_state(&self, now: Instant) -> TcpState {
         let (srtt, rtt_var) = self.rtt.export();
         let Attempts { since, closed_since, .. } = self.attempts;
@@ -311,8 +313,7 @@ impl Connection {
         }
     }
 
-    /// Applies an update of the cached class (CH §5.3): its flags take effect at once, the values count from
-    /// now on.
+    /// Applies an update of the cached class (CH §5.3). Its flags take effect at once; the values apply from now on.
     pub fn update_cached(&mut self, now: Instant, update: &TcpUpdate) {
         self.now = now;
         let TcpUpdate { cached, keep_alive_restart, max_rt_restart, update_rcv_wnd } = *update;
@@ -336,10 +337,11 @@ impl Connection {
         }
     }
 
-    /// The timer that the chimney's one slot stands for now (CH §10.1).
+    /// Timer currently represented by the chimney's retransmit slot (CH §10.1).
     fn retransmit_state(&self, now: Instant) -> TimerState {
         let (count, timer) = if fin_acknowledged(self.phase) {
-            // In TIME-WAIT: whether the last ACK may have been lost too (`Connection::repeat_last_ack`).
+            // In TIME-WAIT, a count above 0 means that the last ACK may have been lost too
+            // (`Connection::repeat_last_ack`).
             let is_over = self.phase == TcpPhase::TimeWait;
             let lost = if is_over { self.counters.total_retrans } else { 0 };
             (u8::try_from(lost).unwrap_or(u8::MAX), Timer::Close)
@@ -351,21 +353,22 @@ impl Connection {
         TimerState { count, timeout_delta: self.ticks_left(timer, now) }
     }
 
-    /// Gives the connection back (terminate, CH §5.5): its state with everything that was not
-    /// acknowledged or not delivered, and, without [`Connection::prepare_upload`] before, the list of a graceful
-    /// disconnect that is not complete, to be completed UPLOAD_IN_PROGRESS. The data of that list is part of
-    /// the send data, and the state is one in which a FIN follows them.
+    /// Exports the connection (terminate, CH §5.5).
     ///
-    /// Events must have been drained, and an ACK that is owed sent (CH-TRM-3).
+    /// The state includes all unacknowledged and undelivered data. Without a preceding [`Connection::prepare_upload`],
+    /// also returns the list of an incomplete graceful disconnect, to be completed UPLOAD_IN_PROGRESS. The data of that
+    /// list is part of the send data, and the state is one in which a FIN follows.
+    ///
+    /// Drain events and send a pending ACK first (CH-TRM-3).
     pub fn into_state(mut self, now: Instant) -> (Box<ConnectionState>, Option<NetBufferList>) {
         let mut tcp = self.tcp_state(now);
         if self.fin_requested {
             tcp.delegated.state = match self.phase {
                 TcpPhase::Established => TcpPhase::FinWait1,
                 TcpPhase::CloseWait => TcpPhase::LastAck,
-                // CLOSED is the state of a connection that has failed (CH §9.2, §10.7). Here both FINs are
-                // acknowledged, and only received data wait for the consumer.
-                TcpPhase::Closed if self.ended_in_order() => TcpPhase::TimeWait,
+                // CLOSED is the state of a failed connection (CH §9.2, §10.7). Here both FINs are acknowledged, and
+                // only received data remains for the consumer.
+                TcpPhase::Closed if self.closed_gracefully() => TcpPhase::TimeWait,
                 phase => phase,
             };
         }

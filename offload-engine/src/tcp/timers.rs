@@ -1,8 +1,8 @@
-//! The timers of one connection: deadlines, no clock.
+//! Timers of one connection: deadlines without a clock.
 
 use crate::time::Instant;
 
-/// Which timer.
+/// Timers of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub(super) enum Timer {
@@ -10,7 +10,7 @@ pub(super) enum Timer {
     Retransmit,
     /// Tail loss probe (RFC 8985 §7.2).
     TailProbe,
-    /// A segment is presumed lost when it runs out (RFC 8985 §6.2 step 5).
+    /// Time after which a segment is presumed lost (RFC 8985 §6.2 step 5).
     Reordering,
     /// Window probe (RFC 9293 §3.8.6.1) and the override of silly window avoidance (§3.8.6.2.1).
     Persist,
@@ -18,17 +18,17 @@ pub(super) enum Timer {
     DelayedAck,
     /// Keep-alive (RFC 9293 §3.8.4).
     KeepAlive,
-    /// The next quantum of paced data.
+    /// Next quantum of paced data.
     Pacing,
-    /// A partly filled receive request has waited long enough (CH §10.6).
+    /// Delay limit of a partly filled receive request (CH §10.6).
     Push,
-    /// A sample of the traffic is complete (LowActivity).
+    /// End of a traffic sample (LowActivity).
     Activity,
     /// FIN_WAIT_2 or TIME_WAIT.
     Close,
 }
 
-/// Every timer, in the order in which those that are due at once are handled.
+/// All timers, in the order of handling if several are due.
 pub(super) const ALL: [Timer; 10] = [
     Timer::DelayedAck,
     Timer::Reordering,
@@ -42,10 +42,10 @@ pub(super) const ALL: [Timer; 10] = [
     Timer::Close,
 ];
 
-/// The deadline of a timer that does not run. No node lives that long.
+/// Deadline of a stopped timer; far beyond any uptime.
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// Deadlines.
+/// Deadlines of all timers.
 #[derive(Debug)]
 pub(super) struct Timers([Instant; ALL.len()]);
 
@@ -76,7 +76,7 @@ impl Timers {
         self.0[timer as usize] != NEVER
     }
 
-    /// Whether `timer` is due; stops it if so.
+    /// Returns true if `timer` is due, and stops it then.
     pub(super) fn expire(&mut self, timer: Timer, now: Instant) -> bool {
         let due = self.deadline(timer).is_some_and(|deadline| deadline <= now);
         if due {
@@ -85,7 +85,7 @@ impl Timers {
         due
     }
 
-    /// The earliest deadline.
+    /// Earliest deadline.
     pub(super) fn next(&self) -> Option<Instant> {
         let earliest = self.0.into_iter().fold(NEVER, Instant::min);
         Some(earliest).filter(|deadline| *deadline != NEVER)

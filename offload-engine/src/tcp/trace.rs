@@ -1,9 +1,9 @@
-//! A connection's congestion control at one moment, for whoever draws it.
+//! Snapshot of a connection's congestion control, for traces.
 
 use super::{CaState, Connection, congestion::Congestion, pacing::Rate};
 use crate::time::Duration;
 
-/// What changes from batch to batch. Bytes, unless stated otherwise; `None` where unknown.
+/// Values that change from batch to batch. Bytes, unless stated otherwise; `None` if unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceSample {
     /// Congestion window.
@@ -14,27 +14,26 @@ pub struct TraceSample {
     pub srtt: Option<Duration>,
     /// RTT variance.
     pub rttvar: Option<Duration>,
-    /// Retransmission time-out.
+    /// Retransmission timeout.
     pub rto: Duration,
-    /// Presumed on the wire.
+    /// Bytes presumed in flight.
     pub in_flight: u64,
     /// The peer's window.
     pub snd_wnd: u64,
     /// Our window.
     pub rcv_wnd: u64,
-    /// For each second; `None` without pacing.
+    /// Pacing rate in bytes per second; `None` without pacing.
     pub pacing_rate: Option<u64>,
-    /// Acknowledged or selectively acknowledged since the take-over.
+    /// Bytes acknowledged or selectively acknowledged since the offload.
     pub delivered: u64,
-    /// Segments that held a byte sent before.
+    /// Segments that contained a byte sent before.
     pub retrans: u64,
-    /// What congestion control and recovery are doing.
+    /// State of congestion control and recovery.
     pub ca_state: CaState,
 }
 
 impl Connection {
-    /// The connection now: a part of [`Connection::info`], without its walk over what is in
-    /// flight.
+    /// Returns a trace sample: a part of [`Connection::info`] that does not walk the scoreboard.
     pub fn trace_sample(&self) -> TraceSample {
         TraceSample {
             cwnd: self.congestion.cwnd(),
@@ -52,27 +51,27 @@ impl Connection {
         }
     }
 
-    /// What congestion control and recovery are doing.
+    /// State of congestion control and recovery.
     pub(super) fn ca_state(&self) -> CaState {
         if self.recovery.is_repairing_timeout() {
             CaState::Loss
         } else if self.recovery.is_fast() {
             CaState::Recovery
-        } else if self.ecn.is_answering(self.snd.una) {
+        } else if self.ecn.is_reduced(self.snd.una) {
             CaState::Cwr
-        } else if self.recovery.has_doubts() {
+        } else if self.recovery.in_disorder() {
             CaState::Disorder
         } else {
             CaState::Open
         }
     }
 
-    /// Bytes that are known to have arrived: acknowledged since the take-over, or sacked.
+    /// Bytes known to have arrived: acknowledged since the offload, or sacked.
     pub(super) fn bytes_delivered(&self) -> u64 {
         self.counters.bytes_acked + self.recovery.sacked()
     }
 
-    /// `bytes` in segments of the present size.
+    /// Number of segments of the current size in `bytes`.
     pub(super) fn segments(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.mss)
     }

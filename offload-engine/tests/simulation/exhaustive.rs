@@ -1,10 +1,10 @@
-//! Every order in which a few things can happen to two connections: data, duplicates, acknowledgements,
-//! FIN, RST, timers. Not seeds: all of them, up to a depth (`FLUE_DEPTH`, 6).
+//! Exhaustive test of the orders of events on two connections: data, duplicates, acknowledgements, FIN, RST, timers.
+//! All orders are tested up to a depth (`FLUE_DEPTH`, 6), without seeds.
 //!
-//! A run makes its decisions one by one; [`Choices`] remembers them and gives the next run the next
-//! combination, as counting does. Segments in flight lie in a bag, and any of them may arrive next, or
-//! arrive and stay. At every step both ends are checked; then everything is delivered, nothing is lost,
-//! and both streams must be whole and both ends closed.
+//! A run makes its decisions one by one. [`Choices`] records them and gives the next run the next combination, like a
+//! counter. Segments in flight are kept in a bag. Any of them may arrive next, with or without remaining in flight.
+//! Both ends are checked at every step. Then all segments are delivered without loss, and both streams must be complete
+//! and both ends closed.
 
 use std::collections::VecDeque;
 
@@ -24,17 +24,17 @@ use super::state::{Shape, state};
 const MSS: usize = 100;
 /// Bytes of each posted list: two segments.
 const LIST: usize = 150;
-/// Lists that an end posts at most.
+/// Maximum number of lists posted by an end.
 const LISTS_MAX: usize = 2;
-/// Segments of the bag that may be chosen next; those behind them wait.
+/// Segments of the bag that may be chosen next; later ones are delayed.
 const CHOICES_MAX: usize = 3;
-/// Steps in which every run ends once nothing is chosen any more.
+/// Maximum number of steps to the end of a run without further choices.
 const TURNS_MAX: usize = 300;
-/// FIN_WAIT_2 lasts until the other end closes, however long that is made to take.
+/// FIN_WAIT_2 lasts until the other end closes, whatever the delay.
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 const ISNS: [SeqNum; 2] = [SeqNum(u32::MAX - 120), SeqNum(9_000)];
 
-/// The decisions of one run, and the way to the next.
+/// Decisions of one run, and the state to determine the next run.
 #[derive(Default)]
 struct Choices {
     taken: Vec<(usize, usize)>,
@@ -42,18 +42,18 @@ struct Choices {
 }
 
 impl Choices {
-    /// One of `count` ways.
+    /// Returns one of `count` choices.
     fn choose(&mut self, count: usize) -> usize {
         if self.next == self.taken.len() {
             self.taken.push((0, count));
         }
         let (way, of) = self.taken[self.next];
-        assert_eq!(of, count, "a run depends on more than its choices");
+        assert_eq!(of, count, "a run depends only on its choices");
         self.next += 1;
         way
     }
 
-    /// Goes on to the next combination; `false` after the last.
+    /// Advances to the next combination. Returns false after the last.
     fn advance(&mut self) -> bool {
         self.next = 0;
         while let Some((way, of)) = self.taken.pop() {
@@ -66,17 +66,17 @@ impl Choices {
     }
 }
 
-/// What can happen next.
+/// Possible next event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Post(usize),
     Finish(usize),
     Abort(usize),
-    /// The next deadline of either end.
+    /// Expiry of the next deadline of either end.
     Timer,
-    /// A segment of the bag arrives.
+    /// Arrival of a segment of the bag.
     Deliver(usize),
-    /// It arrives, and is still under way.
+    /// Arrival of a segment that remains in flight.
     Duplicate(usize),
 }
 
@@ -128,7 +128,7 @@ impl Pair {
             let config = Config { fin_wait_2: FOR_EVER, ..Config::default() };
             let tcp = Connection::from_state(Instant::ZERO, Box::new(state), 1_460, config);
             End {
-                tcp: tcp.expect("a state without contradictions"),
+                tcp: tcp.expect("consistent state"),
                 posted: 0,
                 completed: 0,
                 received: Vec::new(),
@@ -144,7 +144,7 @@ impl Pair {
         Self { ends: [end(0), end(1)], bag: VecDeque::new(), now: Instant::ZERO }
     }
 
-    /// What can happen now. The first step is the first end's: the two are alike.
+    /// Returns the possible events. The first event is at the first end, because the two are alike.
     fn steps(&self, first: bool) -> Vec<Step> {
         let mut steps = Vec::new();
         for (index, end) in self.ends.iter().enumerate().take(if first { 1 } else { 2 }) {
@@ -221,7 +221,7 @@ impl Pair {
         let Frame { to, transmit, payload } = frame;
         let end = &mut self.ends[*to];
         if end.tcp.info(self.now).phase == TcpPhase::Closed {
-            self.answer_for_nobody(*to, transmit);
+            self.answer_without_connection(*to, transmit);
             return;
         }
         let segment = transmit.received(payload);
@@ -235,8 +235,8 @@ impl Pair {
         }
     }
 
-    /// RFC 9293 §3.10.7.1: the host answers what belongs to no connection.
-    fn answer_for_nobody(&mut self, index: usize, transmit: &Transmit) {
+    /// Answers a segment without a connection, as the host does (RFC 9293 §3.10.7.1).
+    fn answer_without_connection(&mut self, index: usize, transmit: &Transmit) {
         if transmit.flags.contains(Flags::RST) {
             return;
         }
@@ -264,10 +264,10 @@ impl Pair {
             let payload = to_vec(end.tcp.payload(&transmit));
             let start = i64::from(transmit.seq.distance(ISNS[index]));
             for (at, &value) in (start..).zip(&payload) {
-                assert_eq!(value, byte(index, at as usize), "another byte than was posted");
+                assert_eq!(value, byte(index, at as usize), "a byte differs from the posted one");
             }
             if !transmit.flags.contains(Flags::RST) {
-                // RFC 9293 §3.8.6: no scale here, so the edge is exact.
+                // RFC 9293 §3.8.6: there is no scale here, so the edge is exact.
                 let edge = transmit.ack + u32::from(transmit.window);
                 assert!(
                     end.edge.is_none_or(|before| !edge.is_before(before)),
@@ -287,7 +287,7 @@ impl Pair {
         let (end, peer) = (&self.ends[index], &self.ends[1 - index]);
         assert!(end.received.len() <= peer.posted);
         for (at, &value) in end.received.iter().enumerate() {
-            assert_eq!(value, byte(1 - index, at), "another byte than was sent");
+            assert_eq!(value, byte(1 - index, at), "a byte differs from the sent one");
         }
         let info = end.tcp.info(self.now);
         assert!(info.bytes_acked as usize <= end.posted);
@@ -299,12 +299,12 @@ impl Pair {
         if end.peer_closed && !end.reset {
             assert!(peer.finishes && end.received.len() == peer.posted, "an early end");
         }
-        // RFC 5961 §3.2 leaves a reset to who sends RSTs: an abort, or a host whose connection is gone.
+        // RFC 5961 §3.2: only a peer that sends RSTs causes a reset: an abort, or a host without the connection.
         let gone = peer.aborts || peer.tcp.info(self.now).phase == TcpPhase::Closed;
-        assert!(!end.reset || gone, "reset by nobody");
+        assert!(!end.reset || gone, "unexpected reset");
     }
 
-    /// Everything arrives, timers run, nobody waits: returns when both ends are closed.
+    /// Delivers all segments and runs all timers until both ends are closed.
     fn settle(&mut self) {
         for index in 0..2 {
             let end = &self.ends[index];
@@ -314,7 +314,7 @@ impl Pair {
             self.drain(index);
         }
         for turn in 0.. {
-            assert!(turn < TURNS_MAX, "the ends chatter");
+            assert!(turn < TURNS_MAX, "the ends exchange too many segments");
             if self.ends.iter().all(|end| end.closed) {
                 break;
             }
@@ -328,16 +328,16 @@ impl Pair {
     }
 
     fn check_ended(&self) {
-        let torn = self.ends.iter().any(|end| end.aborts || end.reset);
+        let reset = self.ends.iter().any(|end| end.aborts || end.reset);
         for (index, end) in self.ends.iter().enumerate() {
             let peer = &self.ends[1 - index];
             assert_eq!(end.completed * LIST, end.posted, "lists that never completed");
             assert!(end.disconnected.is_some() || !(end.finishes || end.aborts));
             assert_eq!(end.tcp.poll_timeout(), None);
             if !self.ends.iter().any(|end| end.aborts) {
-                assert_eq!(end.received.len(), peer.posted, "a stream is not whole");
+                assert_eq!(end.received.len(), peer.posted, "incomplete stream");
             }
-            if !torn {
+            if !reset {
                 assert_eq!(end.disconnected, Some(NdisStatus::SUCCESS));
                 assert!(end.peer_closed);
             }
@@ -347,7 +347,7 @@ impl Pair {
 
 impl End {
     fn on_event(&mut self, event: Event) {
-        assert!(!self.closed, "something follows Closed: {event:?}");
+        assert!(!self.closed, "event after Closed: {event:?}");
         match event {
             Event::SendComplete(chain) => {
                 for list in chain {
@@ -376,7 +376,7 @@ impl End {
     }
 }
 
-/// What a search went through.
+/// Counts of a search.
 #[derive(Default, Debug)]
 struct Count {
     runs: u64,
@@ -385,7 +385,7 @@ struct Count {
     whole: u64,
 }
 
-/// Tells what a failing run did.
+/// Prints the events of a failing run.
 struct EventTrace(Vec<Step>);
 
 impl Drop for EventTrace {
@@ -401,17 +401,17 @@ fn search(shape: Shape, depth: usize) -> Count {
     let mut count = Count::default();
     loop {
         let mut pair = Pair::new(shape);
-        let mut story = EventTrace(Vec::new());
+        let mut events = EventTrace(Vec::new());
         for number in 0..depth {
             let steps = pair.steps(number == 0);
             if steps.is_empty() {
                 break;
             }
             let step = steps[choices.choose(steps.len())];
-            story.0.push(step);
+            events.0.push(step);
             pair.take(step);
         }
-        count.steps += story.0.len() as u64;
+        count.steps += events.0.len() as u64;
         pair.settle();
         count.runs += 1;
         count.resets += u64::from(pair.ends.iter().any(|end| end.reset));
@@ -429,7 +429,7 @@ fn depth() -> usize {
 
 fn shape(sack: bool, timestamps: bool) -> Shape {
     let mss = MSS as u16 + if timestamps { 12 } else { 0 };
-    // The window takes three segments: it can be filled, and closes no door.
+    // The window has room for three segments: it can be filled, and blocks no event.
     Shape { sack, timestamps, mss, scale: 0, window: 3 * MSS as u32 }
 }
 
@@ -441,7 +441,7 @@ fn every_order_of_events_with_options() {
     assert!(count.runs > 100_000 && count.resets > 10_000 && count.whole > 10_000, "{count:?}");
 }
 
-// The same without: recovery by duplicate acknowledgements, no PAWS.
+// Variant without options: recovery by duplicate acknowledgements, no PAWS.
 #[test]
 fn every_order_of_events_without_options() {
     let count = search(shape(false, false), depth());
@@ -449,9 +449,9 @@ fn every_order_of_events_without_options() {
     assert!(count.runs > 100_000 && count.resets > 10_000 && count.whole > 10_000, "{count:?}");
 }
 
-// The search itself: every combination once.
+// The search itself yields every combination once.
 #[test]
-fn choices_count_through_everything() {
+fn choices_enumerate_every_combination() {
     let mut choices = Choices::default();
     let mut seen = Vec::new();
     loop {

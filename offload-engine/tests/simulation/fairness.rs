@@ -1,4 +1,4 @@
-//! How flows share one bottleneck.
+//! Fairness of flows that share a bottleneck.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ const HEADER: &str = "\
 # FLUE_BLESS=1 cargo test -p offload-engine --test simulation   writes this file.
 ";
 
-/// Jain's index of flows of one kind, in thousandths: never less.
+/// Minimum of Jain's index for flows of one kind, in thousandths.
 const INDEX_MIN: u64 = 900;
 
 struct Share {
@@ -45,7 +45,7 @@ impl Share {
     }
 }
 
-/// Jain's fairness index in thousandths.
+/// Returns Jain's fairness index in thousandths.
 fn index(shares: impl Iterator<Item = u64> + Clone) -> u64 {
     let count = shares.clone().count() as u128;
     let sum: u128 = shares.clone().map(u128::from).sum();
@@ -78,9 +78,9 @@ fn cases() -> Vec<Share> {
     cases
 }
 
-// RFC 5681, RFC 9438 §5: late comers get their share.
+// RFC 5681, RFC 9438 §5: flows that start later obtain their share.
 #[test]
-fn flows_share_a_bottleneck() {
+fn flows_share_bottleneck_fairly() {
     let mut text = String::from(HEADER);
     for case in cases() {
         let outcomes = case.run();
@@ -96,7 +96,7 @@ fn flows_share_a_bottleneck() {
             index / 1_000,
             index % 1_000,
         )
-        .expect("a String takes everything");
+        .expect("writing to a String succeeds");
         for ((_, name), share) in case.flows.iter().zip(late.clone()) {
             let tenths = share * 80 / micros;
             write!(text, " {name} {}.{}", tenths / 10, tenths % 10).expect("as before");
@@ -113,9 +113,9 @@ fn flows_share_a_bottleneck() {
     snapshot::check("fairness.txt", &text);
 }
 
-// The index itself: equal shares are 1, one flow that has everything is 1/n.
+// Equal shares have an index of 1, and a single active flow has 1/n.
 #[test]
-fn jains_index() {
+fn fairness_index_matches_jain() {
     assert_eq!(index([5, 5, 5, 5].into_iter()), 1_000);
     assert_eq!(index([9, 0, 0, 0].into_iter()), 250);
 }

@@ -1,12 +1,12 @@
-//! Connections joined in virtual time.
+//! Connections in virtual time.
 //!
-//! - [`table`]: what a bulk transfer gets of a bottleneck, over loss; [`fairness`]: what several get. Both are tables
-//!   kept in `tests/snapshots`: what becomes faster or slower shows in review as a changed number. A row is one
-//!   seeded run and the same on every machine. When a change is meant:
+//! - [`table`]: goodput of a bulk transfer over a bottleneck, with loss. [`fairness`]: goodput of several flows. The
+//!   results are tables in `tests/snapshots`, so a change of performance is visible in review. A row is one seeded run
+//!   with the same result on every machine. To accept a change:
 //!
 //!       FLUE_BLESS=1 cargo test -p offload-engine --test simulation
 //!
-//! - [`exhaustive`]: every order of a few events on two connections, not some of them.
+//! - [`exhaustive`]: all orders of a few events on two connections.
 
 mod exhaustive;
 mod fairness;

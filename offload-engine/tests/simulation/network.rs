@@ -1,9 +1,9 @@
-//! A dumbbell in virtual time: flows that share one bottleneck with a drop-tail queue.
+//! Dumbbell network in virtual time: flows that share one bottleneck with a drop-tail queue.
 //!
-//! Only the bottleneck, on the way of the data, delays by its rate, queues and loses; the senders' own
-//! links are infinitely fast, acknowledgements travel half a round trip and are never lost. Time is
-//! counted in nanoseconds, and in picoseconds where frames are put one behind the other, so that no
-//! rounding adds up. Payload is one shared block: the cost of a byte does not grow with the rate.
+//! Only the bottleneck, in the direction of the data, has a rate, a queue and losses. The senders' own links are
+//! infinitely fast. Acknowledgements take half a round trip and are never lost. Time is counted in nanoseconds, and in
+//! picoseconds where frames are serialized, so that rounding errors do not accumulate. Payload is one shared block, so
+//! the cost of a byte is independent of the rate.
 
 use std::{
     cmp::Ordering,
@@ -20,37 +20,37 @@ use oorandom::Rand64;
 
 use super::state::{Shape, state};
 
-/// Payload bytes of a full frame: an MTU of 1500 less IPv4, TCP and timestamps.
+/// Payload bytes of a full frame: an MTU of 1500 minus the IPv4, TCP and timestamp headers.
 pub(crate) const MSS: u64 = 1448;
-/// Bytes that a frame occupies the wire beside its payload: headers, and Ethernet's preamble, FCS and gap.
+/// Bytes on the wire in addition to the payload: headers, and Ethernet's preamble, FCS and gap.
 pub(crate) const OVERHEAD: u64 = 20 + 20 + 12 + 14 + 24;
-/// Frames of the largest super-segment.
+/// Frames of the largest GSO packet.
 const SUPER_FRAMES: u64 = 44;
 /// Bytes of one posted list.
 const LIST: u64 = 1 << 20;
-/// Window of every receiver: what scale 14 can say.
+/// Window of every receiver: the largest with scale 14.
 const WINDOW: u32 = 65_535 << SCALE;
 const SCALE: u8 = 14;
 /// Frames of the smallest queue.
 const QUEUE_FRAMES_MIN: u64 = 64;
-/// Parts of 1 in which loss and reordering are counted.
+/// Denominator of loss and reordering.
 pub(crate) const PARTS: u64 = 10_000;
 
-/// The bottleneck.
+/// Bottleneck.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
-    /// Megabits per second, frame overhead included.
+    /// Megabits per second, including frame overhead.
     pub(crate) rate: u64,
-    /// Round trip without queueing.
+    /// Round-trip time without queueing.
     pub(crate) rtt: Duration,
-    /// Frames lost at random, of [`PARTS`].
+    /// Randomly lost frames per [`PARTS`].
     pub(crate) loss: u64,
-    /// Frames that come up to a quarter of the round trip later than they should, of [`PARTS`].
+    /// Frames delayed by up to a quarter of the round trip, per [`PARTS`].
     pub(crate) late: u64,
 }
 
 impl Link {
-    /// Picoseconds that a frame of `payload` bytes takes.
+    /// Transmission time of a frame of `payload` bytes, in picoseconds.
     fn picos(&self, payload: u64) -> u64 {
         (payload + OVERHEAD) * 8 * 1_000_000 / self.rate
     }
@@ -60,68 +60,68 @@ impl Link {
         self.rtt.as_nanos() as u64 * 1_000 / self.picos(MSS)
     }
 
-    /// The queue, in picoseconds: one bandwidth-delay product.
+    /// Queue limit in picoseconds: one bandwidth-delay product.
     fn queue_picos(&self) -> u64 {
         self.bdp_frames().max(QUEUE_FRAMES_MIN) * self.picos(MSS)
     }
 
-    /// Frames that segmentation and receive offload put together: as many as a fast link sends in some
-    /// 50 us, one on a slow link.
+    /// Frames combined by segmentation and receive offload: as many as a fast link sends in about 50 us, one on a slow
+    /// link.
     fn burst_frames(&self) -> u64 {
         (50_000_000 / self.picos(MSS)).clamp(1, SUPER_FRAMES)
     }
 }
 
-/// Who sends, and from when on.
+/// Sender and its start time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source {
     pub(crate) algorithm: CongestionAlgorithm,
     pub(crate) start: Instant,
 }
 
-/// What became of one flow.
+/// Results of one flow.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Outcome {
     /// Bytes delivered in order.
     pub(crate) delivered: u64,
-    /// Those of the second half of the time.
+    /// Bytes delivered in order in the second half of the run.
     pub(crate) delivered_late: u64,
-    /// Segments that held a byte sent before.
+    /// Segments with at least one retransmitted byte.
     pub(crate) retransmitted: u64,
-    /// Retransmission time-outs.
+    /// Retransmission timeouts.
     pub(crate) timeouts: u64,
-    /// Full segments' worth of bytes that arrived a second time.
+    /// Bytes received twice, in full segments.
     pub(crate) spurious: u64,
-    /// Frames that the full queue dropped.
+    /// Frames dropped by the full queue.
     pub(crate) overflowed: u64,
-    /// Frames lost at random.
+    /// Randomly lost frames.
     pub(crate) lost: u64,
 }
 
-/// Bytes of a stream that have arrived, by offset.
+/// Received bytes of a stream, by offset.
 #[derive(Default, Debug)]
-struct Arrived {
+struct ReceivedRanges {
     next: u64,
-    islands: BTreeMap<u64, u64>,
+    ranges: BTreeMap<u64, u64>,
 }
 
-impl Arrived {
-    /// Notes `start..end`; returns how many of its bytes were there before.
-    fn note(&mut self, start: u64, end: u64) -> u64 {
+impl ReceivedRanges {
+    /// Records `start..end`. Returns how many of its bytes were received before.
+    fn record(&mut self, start: u64, end: u64) -> u64 {
         let mut seen = self.next.min(end).saturating_sub(start);
         let (mut from, mut to) = (start.max(self.next), end.max(self.next));
-        while let Some((&low, &high)) = self.islands.range(..=to).next_back()
+        while let Some((&low, &high)) = self.ranges.range(..=to).next_back()
             && high >= from
         {
             seen += high.min(end).saturating_sub(low.max(start));
             from = from.min(low);
             to = to.max(high);
-            self.islands.remove(&low);
+            self.ranges.remove(&low);
         }
         if from <= self.next {
             self.next = to;
         } else if from < to {
-            self.islands.insert(from, to);
+            self.ranges.insert(from, to);
         }
         seen
     }
@@ -131,30 +131,30 @@ struct Flow {
     source: Source,
     sender: Connection,
     receiver: Connection,
-    arrived: Arrived,
+    received_ranges: ReceivedRanges,
     outcome: Outcome,
 }
 
 #[derive(Debug)]
-enum What {
+enum EventKind {
     /// Data for the receiver.
     Data { transmit: Transmit, offset: u64 },
-    /// An acknowledgement for the sender.
+    /// Acknowledgement for the sender.
     Ack(Transmit),
 }
 
 #[derive(Debug)]
 struct Event {
     at: Instant,
-    /// Events of one moment keep their order.
+    /// Sequence number that keeps the order of events at the same time.
     order: u64,
     flow: usize,
-    what: What,
+    kind: EventKind,
 }
 
 impl Ord for Event {
     fn cmp(&self, other: &Self) -> Ordering {
-        // The heap gives the greatest first.
+        // The heap returns the greatest first.
         (other.at, other.order).cmp(&(self.at, self.order))
     }
 }
@@ -178,7 +178,7 @@ pub(crate) struct Network {
     link: Link,
     now: Instant,
     random: Rand64,
-    /// When the bottleneck has sent all that it holds, in picoseconds.
+    /// Time at which the bottleneck has sent its queue, in picoseconds.
     busy_until: u64,
     events: BinaryHeap<Event>,
     order: u64,
@@ -195,7 +195,7 @@ impl Network {
             source: *source,
             sender: connection(source.algorithm, CLIENT_ISN, SERVER_ISN),
             receiver: connection(source.algorithm, SERVER_ISN, CLIENT_ISN),
-            arrived: Arrived::default(),
+            received_ranges: ReceivedRanges::default(),
             outcome: Outcome::default(),
         };
         Self {
@@ -210,7 +210,7 @@ impl Network {
         }
     }
 
-    /// Lets `time` pass; every flow sends as much as it may.
+    /// Runs the network for `time`. Every flow sends as much as it may.
     pub(crate) fn run(mut self, time: Duration) -> Vec<Outcome> {
         let (half, end) = (Instant::ZERO + time / 2, Instant::ZERO + time);
         self.run_until(half);
@@ -230,7 +230,7 @@ impl Network {
     }
 
     fn run_until(&mut self, end: Instant) {
-        while let Some(next) = self.next_moment().filter(|next| *next < end) {
+        while let Some(next) = self.next_event_time().filter(|next| *next < end) {
             self.now = self.now.max(next);
             for index in 0..self.flows.len() {
                 self.fire_timers(index);
@@ -238,16 +238,16 @@ impl Network {
             while let Some(event) = self.events.peek()
                 && event.at <= self.now
             {
-                let Some(Event { flow, what, .. }) = self.events.pop() else { break };
-                match what {
-                    What::Data { transmit, offset } => self.receive(flow, &transmit, offset),
-                    What::Ack(transmit) => self.acknowledge(flow, &transmit),
+                let Some(Event { flow, kind, .. }) = self.events.pop() else { break };
+                match kind {
+                    EventKind::Data { transmit, offset } => self.receive(flow, &transmit, offset),
+                    EventKind::Ack(transmit) => self.acknowledge(flow, &transmit),
                 }
             }
         }
     }
 
-    fn next_moment(&self) -> Option<Instant> {
+    fn next_event_time(&self) -> Option<Instant> {
         let timers = self.flows.iter().flat_map(|flow| {
             let start = (flow.source.start >= self.now && flow.sender.send_outstanding() == 0)
                 .then_some(flow.source.start);
@@ -272,12 +272,12 @@ impl Network {
         }
     }
 
-    fn push(&mut self, at: Instant, flow: usize, what: What) {
+    fn push(&mut self, at: Instant, flow: usize, kind: EventKind) {
         self.order += 1;
-        self.events.push(Event { at, order: self.order, flow, what });
+        self.events.push(Event { at, order: self.order, flow, kind });
     }
 
-    /// Keeps the sender supplied, and puts what it sends into the bottleneck.
+    /// Posts data for the sender, and queues its segments at the bottleneck.
     fn send_data(&mut self, index: usize) {
         let limits = TxLimits { super_segment_max: (self.link.burst_frames() * MSS) as usize };
         loop {
@@ -292,10 +292,10 @@ impl Network {
         while self.flows[index].sender.poll_event().is_some() {}
     }
 
-    /// A super-segment becomes frames; those that survive without a gap arrive together.
+    /// Splits a GSO packet into frames. Frames received without a gap arrive together.
     fn enter(&mut self, index: usize, transmit: &Transmit) {
         let flow = &self.flows[index];
-        let next = flow.arrived.next;
+        let next = flow.received_ranges.next;
         let distance = transmit.seq.distance(CLIENT_ISN + next as u32);
         let offset = next.wrapping_add_signed(i64::from(distance));
         let (mut at, end) = (offset, offset + transmit.payload_len as u64);
@@ -317,8 +317,8 @@ impl Network {
         self.arrive(index, transmit, run, Duration::ZERO);
     }
 
-    /// When a frame has left the bottleneck, in picoseconds, and how much later it arrives than it
-    /// should; `None` when it is lost.
+    /// Returns the time at which a frame leaves the bottleneck, in picoseconds, and its additional delay. `None` if the
+    /// frame is lost.
     fn cross(&mut self, index: usize, payload: u64) -> Option<(u64, Duration)> {
         let now = self.now.as_nanos() * 1_000;
         let busy = self.busy_until.max(now);
@@ -355,7 +355,7 @@ impl Network {
             payload_len: (end - start) as usize,
             ..*transmit
         };
-        self.push(at, index, What::Data { transmit, offset: start });
+        self.push(at, index, EventKind::Data { transmit, offset: start });
     }
 
     fn receive(&mut self, index: usize, transmit: &Transmit, offset: u64) {
@@ -363,7 +363,7 @@ impl Network {
         let segment = transmit.received(payload);
         let flow = &mut self.flows[index];
         let end = offset + transmit.payload_len as u64;
-        flow.outcome.spurious += flow.arrived.note(offset, end);
+        flow.outcome.spurious += flow.received_ranges.record(offset, end);
         let received = flow.receiver.handle_segment(self.now, &segment);
         flow.outcome.delivered += received.in_order.len() as u64;
         flow.receiver.settle(&[], false);
@@ -378,7 +378,7 @@ impl Network {
     fn send_acks(&mut self, index: usize) {
         let limits = TxLimits { super_segment_max: 0 };
         while let Some(transmit) = self.flows[index].receiver.poll_transmit(self.now, limits) {
-            self.push(self.now + self.link.rtt / 2, index, What::Ack(transmit));
+            self.push(self.now + self.link.rtt / 2, index, EventKind::Ack(transmit));
         }
     }
 
@@ -393,7 +393,7 @@ impl Network {
 fn connection(algorithm: CongestionAlgorithm, local: SeqNum, remote: SeqNum) -> Connection {
     let config = Config {
         congestion: algorithm,
-        // Lists are a convenience of this bench: frames are full.
+        // Lists are only used to supply data: frames are full.
         push: PushPolicy::QueueEmpty,
         reassembly_gaps_max: 1 << 20,
         ..Config::default()
@@ -402,23 +402,23 @@ fn connection(algorithm: CongestionAlgorithm, local: SeqNum, remote: SeqNum) -> 
         Shape { sack: true, timestamps: true, mss: MSS as u16 + 12, scale: SCALE, window: WINDOW };
     let payload = (MSS + 12) as usize;
     Connection::from_state(Instant::ZERO, Box::new(state(shape, local, remote)), payload, config)
-        .expect("a state without contradictions")
+        .expect("consistent state")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    // The oracle of spurious retransmissions, against overlaps of every kind.
+    // Verifies the count of spurious retransmissions for all kinds of overlap.
     #[test]
-    fn what_arrives_twice_is_counted() {
-        let mut arrived = Arrived::default();
-        assert_eq!(arrived.note(10, 20), 0);
-        assert_eq!(arrived.note(30, 40), 0);
-        assert_eq!(arrived.note(5, 35), 15);
-        assert_eq!(arrived.note(38, 45), 2);
-        assert_eq!(arrived.note(0, 5), 0);
-        assert_eq!((arrived.next, arrived.islands.len()), (45, 0));
-        assert_eq!(arrived.note(0, 50), 45);
+    fn duplicate_bytes_are_counted() {
+        let mut received_ranges = ReceivedRanges::default();
+        assert_eq!(received_ranges.record(10, 20), 0);
+        assert_eq!(received_ranges.record(30, 40), 0);
+        assert_eq!(received_ranges.record(5, 35), 15);
+        assert_eq!(received_ranges.record(38, 45), 2);
+        assert_eq!(received_ranges.record(0, 5), 0);
+        assert_eq!((received_ranges.next, received_ranges.ranges.len()), (45, 0));
+        assert_eq!(received_ranges.record(0, 50), 45);
     }
 }

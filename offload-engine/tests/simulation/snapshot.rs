@@ -1,8 +1,8 @@
-//! Text that a test makes, against the text in the repository.
+//! Comparison of generated text with the text in the repository.
 
 use std::{env, fs, path::Path};
 
-/// Compares with `tests/snapshots/name`, or writes it when `FLUE_BLESS` is set.
+/// Compares with `tests/snapshots/name`, or writes it if `FLUE_BLESS` is set.
 pub(crate) fn check(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name);
     if env::var_os("FLUE_BLESS").is_some() {

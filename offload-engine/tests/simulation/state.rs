@@ -1,4 +1,4 @@
-//! An established connection, as a host hands it over.
+//! Established connection as handed over by a host.
 
 use std::net::Ipv4Addr;
 
@@ -7,19 +7,19 @@ use offload_engine::{
     tcp::SeqNum,
 };
 
-/// What two ends have agreed on; the same both ways.
+/// Negotiated options, the same in both directions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) sack: bool,
     pub(crate) timestamps: bool,
-    /// Payload bytes of a segment, options included.
+    /// Payload bytes of a segment, including options.
     pub(crate) mss: u16,
     pub(crate) scale: u8,
-    /// Bytes.
+    /// Window in bytes.
     pub(crate) window: u32,
 }
 
-/// Established, nothing sent yet.
+/// Creates an established connection before its first segment.
 pub(crate) fn state(shape: Shape, local: SeqNum, remote: SeqNum) -> ConnectionState {
     let Shape { sack, timestamps, mss, scale, window } = shape;
     let [ours, theirs] = [2, 1].map(|port| (Ipv4Addr::LOCALHOST, port).into());

@@ -1,4 +1,4 @@
-//! One flow over every kind of path.
+//! One flow over all kinds of paths.
 
 use std::{
     fmt::Write as _,
@@ -52,7 +52,7 @@ fn rows() -> Vec<Row> {
             for rtt in [10, 100] {
                 for (loss, late) in [(0, 0), (1, 0), (10, 0), (100, 0), (500, 0), (0, 100)] {
                     let link = Link { rate, rtt: Duration::from_millis(rtt), loss, late };
-                    // A lossy path needs time to show its mean, and costs little.
+                    // A lossy path requires time to reach its mean, and is cheap to simulate.
                     let time = Duration::from_secs(if loss > 0 { 100 } else { 10 });
                     rows.push(Row { link, algorithm, name, time });
                 }
@@ -62,7 +62,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// Bytes in `time` as Mbit/s, in tenths.
+/// Converts bytes in `time` to Mbit/s, in tenths.
 fn tenths(bytes: u64, time: Duration) -> u64 {
     (u128::from(bytes) * 8 * 10 / time.as_micros()) as u64
 }
@@ -73,19 +73,20 @@ impl Row {
         Network::new(self.link, 1, &[source]).run(self.time)[0]
     }
 
-    /// Mbit/s in tenths.
+    /// Ideal goodput in tenths of Mbit/s.
     fn ideal(&self) -> u64 {
         self.link.rate * 10 * MSS / (MSS + OVERHEAD)
     }
 
-    /// Mbit/s in tenths; integers alone, so that it is the same everywhere.
+    /// Goodput of the response function in tenths of Mbit/s. Integer arithmetic, so that it is the same on all
+    /// machines.
     fn formula(&self) -> u64 {
         let Link { rtt, loss, .. } = self.link;
         if loss == 0 {
             return self.ideal();
         }
         let (millis, loss, parts) = (rtt.as_millis(), u128::from(loss), u128::from(PARTS));
-        // Segments each RTT, in thousandths.
+        // Segments per RTT, in thousandths.
         let reno = (3 * parts * 1_000_000 / (2 * loss)).isqrt();
         // C (3 + beta) / (4 (1 - beta)) = 1.2333, RTT in seconds: (1.2333 RTT^3 / p^3)^(1/4).
         let fourth = 12_333 * millis.pow(3) * parts.pow(3) * 1_000_000_000_000
@@ -128,7 +129,7 @@ impl Row {
         )
     }
 
-    /// What holds whatever the table says: a blessing cannot hide it.
+    /// Checks independent of the table, which `FLUE_BLESS` cannot override.
     fn check(&self, outcome: &Outcome) {
         let Link { loss, late, .. } = self.link;
         let row = self.text(outcome);
@@ -143,13 +144,13 @@ impl Row {
         }
         assert_eq!(outcome.lost > 0, loss > 0, "{row}");
         if late == 0 {
-            // A frame that was dropped is sent again at least once, unless the run ends before.
+            // A dropped frame is retransmitted at least once, unless the run ends before.
             assert!(outcome.retransmitted >= (outcome.overflowed + outcome.lost) / 2, "{row}");
         }
     }
 }
 
-/// Runs every row, on as many threads as there are processors; in order.
+/// Runs every row, on as many threads as there are CPUs. Returns the results in order.
 fn outcomes(rows: &[Row]) -> Vec<Outcome> {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -170,9 +171,9 @@ fn outcomes(rows: &[Row]) -> Vec<Outcome> {
     done.into_iter().map(|(_, outcome)| outcome).collect()
 }
 
-// RFC 5681, RFC 9438, RFC 8985, RFC 6298: throughput, and by what means.
+// RFC 5681, RFC 9438, RFC 8985, RFC 6298: throughput and recovery over loss.
 #[test]
-fn throughput_over_loss() {
+fn throughput_over_loss_matches_snapshot() {
     let rows = rows();
     let outcomes = outcomes(&rows);
     let mut text = String::from(HEADER);
@@ -182,7 +183,7 @@ fn throughput_over_loss() {
         "rate", "RTT", "loss", "late", "control", "goodput", "steady", "ideal", "formula",
         "again", "needless", "timeouts", "overflow", "lost",
     )
-    .expect("a String takes everything");
+    .expect("writing to a String succeeds");
     for (row, outcome) in rows.iter().zip(&outcomes) {
         text += &row.text(outcome);
     }
@@ -193,9 +194,9 @@ fn throughput_over_loss() {
     snapshot::check("impairments.txt", &text);
 }
 
-// A row depends on its seed alone.
+// The result of a row depends on its seed only.
 #[test]
-fn a_row_repeats_exactly() {
+fn row_is_reproducible() {
     let row = Row {
         link: Link { rate: 100, rtt: Duration::from_millis(10), loss: 100, late: 100 },
         algorithm: CongestionAlgorithm::default(),

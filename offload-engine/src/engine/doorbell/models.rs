@@ -1,6 +1,6 @@
-//! Every interleaving of a sleeper and its ringers. `tests/loom` runs them.
+//! Models of all interleavings of a sleeper and its ringers, run by `tests/loom`.
 //!
-//! A lost wake-up shows as a deadlock: the sleeper waits for a bell that nobody will strike.
+//! A lost wake-up appears as a deadlock: the sleeper waits for a signal that is never sent.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use loom::thread;
 use super::*;
 use crate::sync::{Mutex, atomic::AtomicUsize};
 
-/// A queue as little ordered as a channel may be: what is sent is seen only when the doorbell says so.
+/// Queue with the weakest ordering of a channel: messages become visible only through the doorbell's ordering.
 #[derive(Default)]
 struct Counter(AtomicUsize);
 
@@ -27,7 +27,7 @@ impl Counter {
     }
 }
 
-/// The sleeper's loop: takes, and sleeps when there is nothing to take.
+/// Receive loop that sleeps when the queue is empty.
 fn take_all(bell: &Doorbell, queue: &Counter, count: usize) {
     let mut taken = 0;
     while taken < count {
@@ -39,7 +39,7 @@ fn take_all(bell: &Doorbell, queue: &Counter, count: usize) {
 }
 
 #[test]
-fn no_message_is_slept_over() {
+fn message_during_sleep_entry_is_received() {
     loom::model(|| {
         let shared = Arc::new((Doorbell::new().unwrap(), Counter::default()));
         let ringer = thread::spawn({
@@ -56,9 +56,9 @@ fn no_message_is_slept_over() {
     });
 }
 
-// Two threads ring for one sleeper: the one whose ring finds the announcement taken relies on the other's.
+// Two threads ring one sleeper: the ring that finds no announcement relies on the ring that cleared it.
 #[test]
-fn no_message_of_two_ringers_is_slept_over() {
+fn messages_of_two_ringers_are_received() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -77,10 +77,10 @@ fn no_message_of_two_ringers_is_slept_over() {
     });
 }
 
-// The pair of `port` and of the sockets: requests down with one bell, answers up with another, each side
-// asleep when it has nothing. In order, none lost, none twice.
+// Doorbells of `port` and of the sockets: requests in one direction, responses in the other, and each side sleeps when
+// its queue is empty. Messages arrive in order, none lost, none duplicated.
 #[test]
-fn two_sides_that_wake_each_other_exchange_everything() {
+fn two_sleeping_sides_exchange_all_messages() {
     #[derive(Debug)]
     struct Side {
         bell: Doorbell,
@@ -125,10 +125,9 @@ fn two_sides_that_wake_each_other_exchange_everything() {
     });
 }
 
-// A sleep that something else ended (the link, a timer) leaves nothing behind that makes the next one miss
-// a message.
+// A sleep ended by the link or a timer leaves no state that makes the next sleep miss a message.
 #[test]
-fn a_sleep_that_timed_out_loses_nothing() {
+fn timed_out_sleep_loses_no_message() {
     loom::model(|| {
         let shared = Arc::new((Doorbell::new().unwrap(), Counter::default()));
         let ringer = thread::spawn({

@@ -1,4 +1,4 @@
-//! The adapter: pause and resume (CH §5.7), statistics (CH §11), reachability (CH §9.7), comments in captures.
+//! Adapter operations: pause and resume (CH §5.7), statistics (CH §11), reachability (CH §9.7), capture comments.
 
 use super::{terminate::*, trees::*, *};
 use crate::chimney::{
@@ -11,10 +11,10 @@ use crate::tcp::Share;
 
 const SUCCESS: NdisStatus = NdisStatus::SUCCESS;
 
-// CH §5.7, CH §16 #28: what is offloaded goes on during a pause; initiates that were under way are done after it,
-// in order, within the new limits (CH-CFG-1).
+// CH §5.7, CH §16 #28: offloaded connections continue during a pause. Outstanding initiates are processed after it, in
+// order, within the new limits (CH-CFG-1).
 #[test]
-fn a_pause_makes_initiates_wait() {
+fn pause_delays_initiates() {
     let mut bench = Bench::new(10);
     bench.offload(&[80]);
     bench.engine.pause();
@@ -24,18 +24,18 @@ fn a_pause_makes_initiates_wait() {
     bench.arrives(from_peer(80, 5000, 1000, b"going on"));
     bench.poll();
     assert_eq!(bench.client().received, b"going on");
-    assert!(matches!(bench.told()[..], [ToHost::Status(AdapterStatus::Pause)]));
-    assert!(!bench.engine.has_input(), "nothing to do until it ends");
+    assert!(matches!(bench.host_messages()[..], [ToHost::Status(AdapterStatus::Pause)]));
+    assert!(!bench.engine.has_input(), "no work until resume");
 
     let limits = OffloadCapabilities { connections_max: 2, ..OffloadCapabilities::default() };
     bench.engine.resume(limits);
     assert!(bench.engine.has_input());
     bench.poll();
-    let told = bench.told();
+    let messages = bench.host_messages();
     let [ToHost::Status(status), ToHost::InitiateComplete(first), ToHost::InitiateComplete(second)] =
-        &told[..]
+        &messages[..]
     else {
-        panic!("{told:?}")
+        panic!("{messages:?}")
     };
     assert_eq!(
         (*status, status.code()),
@@ -45,9 +45,9 @@ fn a_pause_makes_initiates_wait() {
     assert_eq!(statuses(second), [SUCCESS, PARTIAL, NdisStatus::OFFLOAD_TCP_ENTRIES]);
 }
 
-// CH §10.9: the timestamp clock goes on while a connection waits for the end of a pause.
+// CH §10.9: the timestamp clock advances while a connection is delayed by a pause.
 #[test]
-fn timestamps_go_on_during_a_pause() {
+fn timestamps_advance_during_pause() {
     let mut bench = Bench::new(10);
     let InitiateNode::New { state: Some(before), .. } = tcp(80).payload else { unreachable!() };
     bench.engine.pause();
@@ -62,22 +62,22 @@ fn timestamps_go_on_during_a_pause() {
     assert_eq!(after.ts_recent_age - before.ts_recent_age, 7_000);
 }
 
-// CH §5.7: terminates are done while everything is to be uploaded; nothing new goes in.
+// CH §5.7: during an upload-all terminates are processed and initiates are not.
 #[test]
-fn upload_all_is_a_pause_and_more() {
+fn upload_all_pauses_and_permits_terminates() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80]);
     bench.engine.upload_all();
     bench.port.initiate(neighbor(vec![path(vec![tcp(81)])]));
-    let (tree, told) = bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
+    let (tree, messages) = bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
     assert_eq!(statuses(&tree), [SUCCESS; 3]);
-    assert!(matches!(told[..], [ToHost::Status(AdapterStatus::UploadAll)]), "{told:?}");
+    assert!(matches!(messages[..], [ToHost::Status(AdapterStatus::UploadAll)]), "{messages:?}");
     assert!(bench.engine.connections().is_empty());
 }
 
-// RESOURCES: as many trees wait as there is room for.
+// Trees beyond the limit complete with RESOURCES.
 #[test]
-fn waiting_trees_are_bounded() {
+fn delayed_trees_are_bounded() {
     let mut bench = Bench::new(10);
     bench.engine.pause();
     for _ in 0..super::super::HELD_TREES_MAX {
@@ -85,13 +85,15 @@ fn waiting_trees_are_bounded() {
     }
     bench.port.initiate(neighbor(vec![path(vec![tcp(80)])]));
     while bench.poll() {}
-    let told = bench.told();
-    let [ToHost::Status(_), ToHost::InitiateComplete(tree)] = &told[..] else { panic!("{told:?}") };
+    let messages = bench.host_messages();
+    let [ToHost::Status(_), ToHost::InitiateComplete(tree)] = &messages[..] else {
+        panic!("{messages:?}")
+    };
     assert_eq!(statuses(tree), [NdisStatus::RESOURCES; 3]);
     assert!(context(&tree[0]).is_none());
     bench.engine.resume(OffloadCapabilities::default());
     bench.poll();
-    assert_eq!(bench.told().len(), 1 + super::super::HELD_TREES_MAX);
+    assert_eq!(bench.host_messages().len(), 1 + super::super::HELD_TREES_MAX);
 }
 
 // CH §11, CH §16 #27.
@@ -129,7 +131,7 @@ fn statistics_count_offloaded_traffic() {
     assert!(ip.out_octets >= 2_000 + 40 * ip.out_requests, "{ip:?}");
     assert_eq!(bench.engine.tcp_stats(IpVersion::V6), TcpOffloadStats::default());
 
-    // A RST from the peer, and one of ours.
+    // A RST from the peer, and one sent.
     let mut reset = from_peer(80, 5004, 3000, b"");
     reset[47] = 0x04;
     bench.wire.lock().unwrap().receive.push_back((reset, RxChecksum::Valid));
@@ -139,7 +141,7 @@ fn statistics_count_offloaded_traffic() {
     let counts = (stats.currently_established, stats.reset_established, stats.out_resets);
     assert_eq!(counts, (0, 2, 1));
 
-    // A set zeroes, each set by itself.
+    // A set resets one group of counters to 0 and leaves the other.
     bench.engine.reset_tcp_stats(IpVersion::V4);
     assert_eq!(bench.engine.tcp_stats(IpVersion::V4), TcpOffloadStats::default());
     assert_ne!(bench.engine.ip_stats(IpVersion::V4), IpOffloadStats::default());
@@ -147,7 +149,7 @@ fn statistics_count_offloaded_traffic() {
     assert_eq!(bench.engine.ip_stats(IpVersion::V4), IpOffloadStats::default());
 }
 
-// CH §11: frames without the neighbor's tag are discards of IP; TCP never has them.
+// CH §11: frames without the neighbor's tag count as IP discards and are not delivered to TCP.
 #[test]
 fn discards_are_counted() {
     let mut bench = Bench::new(10);
@@ -160,11 +162,11 @@ fn discards_are_counted() {
     assert_eq!(bench.engine.tcp_stats(IpVersion::V4).in_segments, 0);
 }
 
-fn questions(bench: &Bench) -> Vec<(u64, u32, u32)> {
+fn reachability_queries(bench: &Bench) -> Vec<(u64, u32, u32)> {
     bench
-        .told()
+        .host_messages()
         .iter()
-        .filter_map(|told| match told {
+        .filter_map(|message| match message {
             ToHost::NeighborReachabilityQuery {
                 neighbor,
                 host_reachability_delta,
@@ -180,24 +182,24 @@ fn send_one(bench: &mut Bench) {
     bench.poll();
 }
 
-// CH §9.7, CH §16 #25: asked before something is sent when neither host nor target has heard of the neighbor for
-// NceStaleTicks; the host's answer silences for as long, and so does progress.
+// CH §9.7, CH §16 #25: the host is queried before a segment is sent if neither host nor target has confirmed the
+// neighbor for NceStaleTicks. The host's response and progress of TCP each suppress the query for the same time.
 #[test]
-fn a_stale_neighbor_is_asked_about() {
+fn stale_neighbor_is_queried() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80]);
     let stale = EngineConfig::new(OURS).nce_stale;
     bench.now += stale;
     send_one(&mut bench);
-    assert_eq!(questions(&bench), [], "not yet");
+    assert_eq!(reachability_queries(&bench), [], "not yet");
     bench.now += Duration::from_millis(1);
     send_one(&mut bench);
     let ticks = stale.as_millis() as u32;
-    assert_eq!(questions(&bench), [(1, ticks + 1, ticks + 1)]);
+    assert_eq!(reachability_queries(&bench), [(1, ticks + 1, ticks + 1)]);
     send_one(&mut bench);
-    assert_eq!(questions(&bench), [], "once");
+    assert_eq!(reachability_queries(&bench), [], "once");
 
-    // The answer.
+    // The response.
     let mut cached = parts(1).0.cached;
     cached.host_reachability_delta = 100;
     let node = UpdateNode::Cached { context: n, cached };
@@ -208,24 +210,24 @@ fn a_stale_neighbor_is_asked_about() {
     assert_eq!(neighbor.delegated.nic_reachability_delta, ticks + 1);
     bench.now += stale - Duration::from_millis(100);
     send_one(&mut bench);
-    assert_eq!(questions(&bench), [], "the host has heard of it");
+    assert_eq!(reachability_queries(&bench), [], "the host has confirmed it");
     bench.now += Duration::from_millis(1);
     send_one(&mut bench);
-    assert_eq!(questions(&bench).len(), 1);
+    assert_eq!(reachability_queries(&bench).len(), 1);
 
-    // Progress: an acknowledgement of what was sent.
+    // Progress: sent data is acknowledged.
     let una = bench.query_all(n, p, tcps[0]).4.delegated.snd_una.0;
     bench.arrives(from_peer(80, 5000, una + 1, b""));
     bench.poll();
     assert_eq!(bench.query_all(n, p, tcps[0]).0.delegated.nic_reachability_delta, 0);
     bench.now += stale;
     send_one(&mut bench);
-    assert_eq!(questions(&bench), []);
+    assert_eq!(reachability_queries(&bench), []);
 }
 
-// CH §9.7: data confirms only as an answer to something of ours.
+// CH §9.7: received data confirms reachability only as a response to a sent segment.
 #[test]
-fn data_that_answers_confirms() {
+fn responding_data_confirms_neighbor() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80]);
     bench.now += Duration::from_secs(1);
@@ -240,9 +242,9 @@ fn data_that_answers_confirms() {
     assert_eq!(bench.query_all(n, p, tcps[0]).0.delegated.nic_reachability_delta, 0);
 }
 
-// The first frame after a hand-over says so, either way.
+// The first frame after a hand-over, in either direction, has a comment.
 #[test]
-fn captures_mark_hand_overs() {
+fn hand_overs_are_commented_in_captures() {
     let mut bench = Bench::new(10);
     let (_, _, tcps) = bench.offload(&[80]);
     send_one(&mut bench);
@@ -262,9 +264,9 @@ fn captures_mark_hand_overs() {
     assert_eq!(comments[..], ["initiate complete; NBL 0x1", "NBL 0x1", "terminate"]);
 }
 
-// CH §9.1: fragments are the host's. The connection counts the first of each segment.
+// CH §9.1: fragments are passed to the host. The connection counts the first fragment of each segment.
 #[test]
-fn fragments_are_the_hosts() {
+fn fragments_are_passed_to_host() {
     let mut config = EngineConfig::new(OURS);
     config.tcp.upload.high_fragmentation = Some(Share { sample: 1, per_mille: 1 });
     let mut bench = Bench::with(config);
@@ -279,6 +281,6 @@ fn fragments_are_the_hosts() {
     bench.poll();
     assert_eq!(bench.engine.stats().rx_fragments, 1);
     assert_eq!(bench.engine.stats().rx_to_host, 2);
-    let told = bench.told();
-    assert_eq!(Bench::retrieved(&told), [(80, UploadReason::HighFragmentation)]);
+    let messages = bench.host_messages();
+    assert_eq!(Bench::retrieved(&messages), [(80, UploadReason::HighFragmentation)]);
 }

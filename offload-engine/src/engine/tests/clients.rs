@@ -1,11 +1,11 @@
-//! Upcalls go to the client that owns the connection; clients come and go.
+//! Upcalls are delivered to the client that owns the connection. Clients may be added and removed.
 
 use std::string::ToString;
 
 use super::{terminate::terminate_tree, *};
 use crate::{chimney::client::ClientTag, engine::CLIENTS_MAX};
 
-/// Two connections of two clients, on the ports 80 and 81.
+/// Creates two connections of two clients, on the ports 80 and 81.
 fn two_clients() -> (Bench, [ClientTag; 2]) {
     let mut bench = Bench::new(10);
     let other = bench.clients.insert(|_| Client { takes: usize::MAX, ..Client::default() });
@@ -22,7 +22,7 @@ fn client(bench: &mut Bench, tag: ClientTag) -> &mut Client {
 }
 
 #[test]
-fn upcalls_go_to_the_owner() {
+fn upcalls_are_delivered_to_owner() {
     let (mut bench, tags) = two_clients();
     bench.arrives(from_peer(81, 5000, 1000, b"second's"));
     bench.arrives(from_peer(80, 5000, 1000, b"first's"));
@@ -36,13 +36,13 @@ fn upcalls_go_to_the_owner() {
     }
 }
 
-// The one that goes, in either order: its connection is reset and released, the other's goes on.
+// In either order: the connection of the removed client is reset and released, and that of the other client continues.
 #[test]
-fn a_client_leaves_and_the_other_goes_on() {
+fn removed_client_leaves_other_clients_unaffected() {
     for leaves in [0, 1] {
         let (mut bench, tags) = two_clients();
         let (gone, stays) = (80 + leaves as u16, 81 - leaves as u16);
-        bench.told();
+        bench.host_messages();
         bench.port.to_engine.send(FromHost::Leave(tags[leaves])).unwrap();
         bench.arrives(from_peer(gone, 5000, 1000, b"nobody's"));
         bench.arrives(from_peer(stays, 5000, 1000, b"mine"));
@@ -53,7 +53,7 @@ fn a_client_leaves_and_the_other_goes_on() {
         assert!(client(&mut bench, tags[1 - leaves]).events.is_empty());
         let resets = bench.sent().into_iter().filter(|frame| is_reset(frame)).collect::<Vec<_>>();
         assert_eq!(resets.len(), 1);
-        let released = bench.told().into_iter().find_map(|message| match message {
+        let released = bench.host_messages().into_iter().find_map(|message| match message {
             ToHost::Released { handle } => Some(handle),
             _ => None,
         });
@@ -67,9 +67,9 @@ fn is_reset(frame: &[u8]) -> bool {
     matches!(sliced.transport, Some(TransportSlice::Tcp(tcp)) if tcp.rst())
 }
 
-// Its initiate is still on the way: a pause has made it wait.
+// The initiate of the connection is still delayed by a pause.
 #[test]
-fn a_connection_of_a_client_that_has_left_is_reset() {
+fn delayed_connection_of_removed_client_is_reset() {
     let mut bench = Bench::new(10);
     bench.engine.pause();
     bench.initiate(80, 80);
@@ -85,12 +85,12 @@ fn a_connection_of_a_client_that_has_left_is_reset() {
     assert!(bench.engine.connections().is_empty());
 }
 
-// Its terminate is done before it leaves: the host gets the connection. What comes later finds none.
+// The terminate precedes the removal: the host receives the connection. A later terminate fails.
 #[test]
-fn a_client_leaves_while_its_connection_goes_up() {
+fn client_removed_during_upload_loses_no_state() {
     let (mut bench, tags) = two_clients();
-    let told = bench.told();
-    let tree = told.into_iter().find_map(|message| match message {
+    let messages = bench.host_messages();
+    let tree = messages.into_iter().find_map(|message| match message {
         ToHost::InitiateComplete(tree) => Some(tree),
         _ => None,
     });
@@ -98,15 +98,15 @@ fn a_client_leaves_while_its_connection_goes_up() {
     let InitiateNode::New { context: Some(context), .. } =
         tree[0].dependents[0].dependents[0].payload
     else {
-        panic!("it was taken over")
+        panic!("not offloaded")
     };
     let tree = || terminate_tree(None, None, &[context]);
     bench.port.terminate(tree());
     bench.port.to_engine.send(FromHost::Leave(tags[0])).unwrap();
     bench.port.terminate(tree());
     bench.poll();
-    let told = bench.told().into_iter();
-    let given_back = told.filter_map(|message| match message {
+    let messages = bench.host_messages().into_iter();
+    let given_back = messages.filter_map(|message| match message {
         ToHost::TerminateComplete(tree) => Some(tree[0].dependents[0].dependents[0].status),
         _ => None,
     });
@@ -115,10 +115,10 @@ fn a_client_leaves_while_its_connection_goes_up() {
 }
 
 #[test]
-fn tags_are_never_given_twice() {
+fn tags_are_never_reused() {
     let mut clients = one_client();
     assert!(clients.remove(Clients::FIRST));
-    assert!(!clients.remove(Clients::FIRST), "it has gone");
+    assert!(!clients.remove(Clients::FIRST), "already removed");
     let again = clients.insert(|tag| {
         assert_ne!(tag, Clients::FIRST);
         Client::default()
@@ -133,9 +133,9 @@ fn tags_are_never_given_twice() {
     assert_eq!(error.to_string(), "node: no more than 256 clients at once");
 }
 
-// A client that has left is dropped where no lock is held, behind its last callbacks.
+// A removed client is dropped where no lock is held, after its last callbacks.
 #[test]
-fn what_a_client_leaves_goes_with_the_callbacks() {
+fn removed_client_is_dropped_with_its_callbacks() {
     let mut clients = one_client();
     let kept = Bytes::from(vec![1, 2, 3]);
     clients.get_mut::<Client>(Clients::FIRST).unwrap().kept.push(kept.clone());

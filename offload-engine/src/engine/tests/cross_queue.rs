@@ -1,4 +1,4 @@
-//! Engines on the queues of one device: what comes by the wrong queue arrives all the same.
+//! Engines on the queues of one device: frames received by another queue are delivered.
 
 use etherparse::IpFragOffset;
 
@@ -19,14 +19,14 @@ fn group(count: usize) -> Vec<Bench> {
     group.into_iter().zip(wires).map(bench).collect()
 }
 
-/// (passed on, dropped on the way, taken)
+/// Counters: frames passed to other engines, frames dropped, frames received from other engines.
 fn passed(bench: &Bench) -> (u64, u64, u64) {
     let stats = bench.engine.stats();
     (stats.rx_passed_on, stats.rx_passed_on_dropped, stats.rx_passed_in)
 }
 
 #[test]
-fn a_frame_by_another_queue_reaches_its_connection() {
+fn frame_of_another_queue_is_passed_to_its_connection() {
     let mut group = group(3);
     group[1].initiate(7, 80);
     group[1].poll();
@@ -34,12 +34,16 @@ fn a_frame_by_another_queue_reaches_its_connection() {
     group[2].arrives(from_peer(80, 5000, 1000, b"by the wrong queue"));
     group[2].arrives(from_peer(81, 5000, 1000, b"nobody's"));
     group[2].poll();
-    assert_eq!(group[2].told().len(), 1, "the host gets what nobody has");
-    assert!(group[1].engine.has_input(), "who sleeps looks first");
+    assert_eq!(
+        group[2].host_messages().len(),
+        1,
+        "a frame without a connection is passed to the host"
+    );
+    assert!(group[1].engine.has_input(), "checked before sleeping");
     group[1].poll();
     assert!(!group[1].engine.has_input());
     assert_eq!(group[1].client().received, b"by the wrong queue");
-    // It is answered by the connection's own queue.
+    // The queue of the connection sends the acknowledgement.
     group[1].now += Duration::from_millis(50);
     group[1].poll();
     let sent = group[1].sent();
@@ -47,16 +51,16 @@ fn a_frame_by_another_queue_reaches_its_connection() {
     assert!(group[0].sent().is_empty() && group[2].sent().is_empty());
     assert_eq!([0, 1, 2].map(|queue| passed(&group[queue])), [(0, 0, 0), (0, 0, 1), (1, 0, 0)]);
     assert_eq!(group[2].engine.stats().rx_to_host, 1);
-    // By its own queue it takes the short way.
+    // A frame received by the connection's own queue is not passed.
     group[1].arrives(from_peer(80, 5018, 1000, b"!"));
     group[1].poll();
     assert_eq!(group[1].client().received, b"by the wrong queue!");
     assert_eq!(passed(&group[1]), (0, 0, 1));
 }
 
-// The checksum is the owner's to look at, with what the link knows of it.
+// The owning engine verifies the checksum, with the status reported by the link.
 #[test]
-fn what_is_known_of_a_frame_goes_along() {
+fn checksum_status_is_passed_with_frame() {
     let mut group = group(2);
     group[0].initiate(7, 80);
     group[0].poll();
@@ -70,9 +74,9 @@ fn what_is_known_of_a_frame_goes_along() {
     assert_eq!(group[0].engine.stats().rx_checksum_errors, 1);
 }
 
-// RFC 9293 MUST-54: an ICMP error has other addresses, so it comes by any queue.
+// RFC 9293 MUST-54: an ICMP error has other addresses, so any queue may receive it.
 #[test]
-fn errors_about_a_connection_reach_it_and_the_host() {
+fn icmp_errors_of_another_queue_are_delivered_to_connection_and_host() {
     let mut group = group(2);
     group[0].initiate(7, 80);
     group[0].poll();
@@ -84,25 +88,25 @@ fn errors_about_a_connection_reach_it_and_the_host() {
     let data = sent.iter().find(|frame| !tcp_of(frame).2.is_empty()).unwrap();
     group[1].arrives(too_big(data, 1300));
     group[1].poll();
-    assert!(group[1].told().is_empty());
-    group[0].told();
+    assert!(group[1].host_messages().is_empty());
+    group[0].host_messages();
     group[0].poll();
     assert_eq!(group[0].engine.stats().rx_path_errors, 1);
-    let told = group[0].told();
+    let messages = group[0].host_messages();
     let handle = OffloadHandle(7);
     let narrowed =
         |message: &ToHost| matches!(message, ToHost::PathMtu { handle: of, .. } if *of == handle);
-    assert!(told.iter().any(narrowed), "{told:?}");
-    assert!(told.iter().any(|message| matches!(message, ToHost::Frame { .. })), "{told:?}");
+    assert!(messages.iter().any(narrowed), "{messages:?}");
+    assert!(messages.iter().any(|message| matches!(message, ToHost::Frame { .. })), "{messages:?}");
 }
 
-// CH §9.1: the connection counts fragments, the host gets them.
+// CH §9.1: the connection counts fragments, the host receives them.
 #[test]
-fn fragments_are_counted_where_their_connection_is() {
+fn fragments_are_counted_by_owning_engine() {
     let mut group = group(2);
     group[0].initiate(7, 80);
     group[0].poll();
-    group[0].told();
+    group[0].host_messages();
     let mut frame = from_peer(80, 5000, 1000, &[7; 8]);
     // More fragments follow.
     frame[20] |= 0x20;
@@ -113,18 +117,18 @@ fn fragments_are_counted_where_their_connection_is() {
     group[1].poll();
     group[0].poll();
     assert_eq!(group[0].engine.stats().rx_fragments, 1);
-    assert!(matches!(group[0].told()[..], [ToHost::Frame { .. }]));
+    assert!(matches!(group[0].host_messages()[..], [ToHost::Frame { .. }]));
 }
 
-/// Ended or uploaded: from then on the frames are the host's again, by whatever queue they come.
+/// After a connection was closed or uploaded, its frames are passed to the host, whichever queue receives them.
 #[test]
-fn a_connection_that_has_gone_is_not_looked_for() {
+fn frames_of_removed_connection_are_passed_to_host() {
     let mut group = group(2);
     for handle in [7, 8] {
         group[0].initiate(handle, 80 + handle as u16);
     }
     group[0].poll();
-    // Passed on while it was there, taken when it is gone.
+    // Passed while the connection existed, processed after its removal.
     group[1].arrives(from_peer(87, 5000, 1000, b"late"));
     group[1].poll();
     assert_eq!(passed(&group[1]), (1, 0, 0));
@@ -134,21 +138,21 @@ fn a_connection_that_has_gone_is_not_looked_for() {
     let Bench { engine, clients, .. } = &mut group[0];
     engine.flush(now, clients);
     assert_eq!(group[0].client().events.last(), Some(&ConnectionEvent::Released));
-    group[0].told();
+    group[0].host_messages();
     group[0].poll();
-    assert!(matches!(group[0].told()[..], [ToHost::Frame { .. }]));
-    // And what comes after that is not passed on.
+    assert!(matches!(group[0].host_messages()[..], [ToHost::Frame { .. }]));
+    // Later frames are not passed.
     group[1].arrives(from_peer(87, 5004, 1000, b"later"));
     group[1].arrives(from_peer(88, 5000, 1000, b"of the other"));
     group[1].poll();
-    assert!(matches!(group[1].told()[..], [ToHost::Frame { .. }]));
+    assert!(matches!(group[1].host_messages()[..], [ToHost::Frame { .. }]));
     group[0].poll();
     assert_eq!(group[0].client().received, b"of the other");
     assert_eq!((passed(&group[0]), passed(&group[1])), ((0, 0, 2), (2, 0, 0)));
 }
 
 #[test]
-fn frames_on_their_way_are_bounded() {
+fn passed_frames_are_bounded() {
     let mut group = group(2);
     group[0].initiate(7, 80);
     group[0].poll();
@@ -163,9 +167,9 @@ fn frames_on_their_way_are_bounded() {
 }
 
 #[test]
-fn one_doorbell_wakes_the_host() {
+fn host_has_one_doorbell_per_group() {
     let group = group(2);
-    let [first, second] = &group[..] else { panic!("two were asked for") };
+    let [first, second] = &group[..] else { panic!("two engines") };
     assert!(Arc::ptr_eq(first.engine.host_doorbell(), second.engine.host_doorbell()));
     assert!(Arc::ptr_eq(first.engine.host_doorbell(), &second.port.host_doorbell));
     assert!(!Arc::ptr_eq(first.engine.doorbell(), second.engine.doorbell()));

@@ -1,4 +1,4 @@
-//! Every way an initiate can fail, by its status (CH §2.1, §9.4). Whatever fails keeps its state: [`context`] looks.
+//! Failures of initiate, by status (CH §2.1, §9.4). A failed node keeps its state, which [`context`] verifies.
 
 use super::{terminate::*, trees::*, *};
 use crate::chimney::{
@@ -15,7 +15,7 @@ fn bench(limit: impl FnOnce(&mut OffloadCapabilities)) -> Bench {
     Bench::with(config)
 }
 
-/// A tree of one neighbor, path and connection, changed by `change`.
+/// Creates a tree of one neighbor, path and connection, modified by `change`.
 fn tree(
     port: u16,
     change: impl FnOnce(&mut NeighborState, &mut PathState, &mut TcpObject),
@@ -28,22 +28,22 @@ fn tree(
     vec![Block::new(handle, InitiateNode::new(neighbor)).with(vec![path])]
 }
 
-/// Statuses of a tree, each of whose nodes has its name or its state.
+/// Initiates a tree and returns its statuses. Each node must have its name or its state.
 fn answer(bench: &mut Bench, tree: InitiateTree) -> Vec<NdisStatus> {
     let tree = bench.initiate_tree(tree);
     for neighbor in &tree {
-        assert_eq!(context(neighbor).is_some(), took(neighbor.status));
+        assert_eq!(context(neighbor).is_some(), is_offloaded(neighbor.status));
         for path in &neighbor.dependents {
-            assert_eq!(context(path).is_some(), took(path.status));
+            assert_eq!(context(path).is_some(), is_offloaded(path.status));
             for tcp in &path.dependents {
-                assert_eq!(context(tcp).is_some(), took(tcp.status));
+                assert_eq!(context(tcp).is_some(), is_offloaded(tcp.status));
             }
         }
     }
     statuses(&tree)
 }
 
-fn took(status: NdisStatus) -> bool {
+fn is_offloaded(status: NdisStatus) -> bool {
     status == SUCCESS || status == PARTIAL
 }
 
@@ -51,7 +51,7 @@ fn plain(port: u16) -> InitiateTree {
     tree(port, |_, _, _| {})
 }
 
-/// With `limit`, `second` finds room when `first` has gone, and not before.
+/// Verifies that with `limit`, `second` is refused until `first` is terminated.
 fn frees_its_entries(
     limit: impl FnOnce(&mut OffloadCapabilities),
     first: InitiateTree,
@@ -65,7 +65,7 @@ fn frees_its_entries(
     let (n, p) = (context(&first[0]), context(path));
     assert!(!statuses(&refused).iter().all(|status| *status == SUCCESS));
     bench.terminate(terminate_tree(n, p, &[tcp]));
-    // CH-INI-4: what was refused is as it was, so it can be tried again.
+    // CH-INI-4: refused objects are unchanged, so they can be offloaded again.
     for neighbor in &mut refused {
         if let Some(context) = context(neighbor) {
             neighbor.payload = InitiateNode::Linker(context);
@@ -80,9 +80,9 @@ fn frees_its_entries(
     assert!(statuses(&again).iter().all(|status| *status == SUCCESS), "{:?}", statuses(&again));
 }
 
-// OFFLOAD_NEIGHBOR_ENTRIES, and room again when one has gone.
+// OFFLOAD_NEIGHBOR_ENTRIES. A removed neighbor frees its entry.
 #[test]
-fn neighbor_entries() {
+fn exceeded_neighbor_entries_are_refused() {
     let mut bench = bench(|limits| limits.neighbors_max = 1);
     let (n, p, tcps) = bench.offload(&[80]);
     let refused = [NdisStatus::OFFLOAD_NEIGHBOR_ENTRIES, FAILURE, FAILURE];
@@ -93,7 +93,7 @@ fn neighbor_entries() {
 
 // OFFLOAD_PATH_ENTRIES.
 #[test]
-fn path_entries() {
+fn exceeded_path_entries_are_refused() {
     let mut bench = bench(|limits| limits.paths_max = 1);
     let (n, p, tcps) = bench.offload(&[80]);
     let refused = [PARTIAL, NdisStatus::OFFLOAD_PATH_ENTRIES, FAILURE];
@@ -102,9 +102,9 @@ fn path_entries() {
     assert_eq!(answer(&mut bench, plain(81)), [SUCCESS; 3]);
 }
 
-// OFFLOAD_TCP_ENTRIES: both families together.
+// OFFLOAD_TCP_ENTRIES: the limit counts both families together.
 #[test]
-fn tcp_entries() {
+fn exceeded_tcp_entries_are_refused() {
     let mut bench = bench(|limits| limits.connections_max = 1);
     let (n, p, tcps) = bench.offload(&[80]);
     let v6 = |path: &mut PathState| {
@@ -117,9 +117,9 @@ fn tcp_entries() {
     assert_eq!(answer(&mut bench, tree(81, |_, path, _| v6(path))), [SUCCESS; 3]);
 }
 
-// OFFLOAD_IP_ADDRESS_ENTRIES: different source addresses; an address is free when its last path has gone.
+// OFFLOAD_IP_ADDRESS_ENTRIES: distinct source addresses. An entry is freed with the last path of its address.
 #[test]
-fn ip_address_entries() {
+fn exceeded_ip_address_entries_are_refused() {
     let mut bench = bench(|limits| limits.ip_addresses_max = 1);
     let (n, p, tcps) = bench.offload(&[80]);
     assert_eq!(answer(&mut bench, plain(81)), [SUCCESS; 3], "the same address");
@@ -128,7 +128,7 @@ fn ip_address_entries() {
     let refused = [PARTIAL, NdisStatus::OFFLOAD_IP_ADDRESS_ENTRIES, FAILURE];
     assert_eq!(answer(&mut bench, second(82)), refused);
     bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
-    assert_eq!(answer(&mut bench, second(82)), refused, "one path has it still");
+    assert_eq!(answer(&mut bench, second(82)), refused, "one path still has it");
 
     let mut bench = self::bench(|limits| limits.ip_addresses_max = 1);
     let (n, p, tcps) = bench.offload(&[80]);
@@ -136,9 +136,9 @@ fn ip_address_entries() {
     assert_eq!(answer(&mut bench, second(82)), [SUCCESS; 3]);
 }
 
-// OFFLOAD_HW_ADDRESS_ENTRIES: explicit source addresses; what is sent to one is ours (CH §3.2).
+// OFFLOAD_HW_ADDRESS_ENTRIES: explicit source addresses. Frames to such an address are accepted (CH §3.2).
 #[test]
-fn hw_address_entries() {
+fn exceeded_hw_address_entries_are_refused() {
     let explicit = |port, last| {
         tree(port, |neighbor, _, _| {
             neighbor.constant.dl_source_address = MacAddress([2, 0, 0, 0, 0, last]);
@@ -168,9 +168,9 @@ fn in_vlan(port: u16, vlan_id: u16) -> InitiateTree {
     tree(port, |neighbor, _, _| neighbor.constant.vlan_id = vlan_id)
 }
 
-// OFFLOAD_VLAN_ENTRIES: different ids; 0 takes no entry.
+// OFFLOAD_VLAN_ENTRIES: distinct ids. Id 0 needs no entry.
 #[test]
-fn vlan_entries() {
+fn exceeded_vlan_entries_are_refused() {
     let mut bench = bench(|limits| limits.vlans_max = 1);
     assert_eq!(answer(&mut bench, in_vlan(80, 5)), [SUCCESS; 3]);
     assert_eq!(answer(&mut bench, in_vlan(81, 5)), [SUCCESS; 3]);
@@ -180,9 +180,9 @@ fn vlan_entries() {
     frees_its_entries(|limits| limits.vlans_max = 1, in_vlan(80, 5), in_vlan(81, 6));
 }
 
-// OFFLOAD_VLAN_MISMATCH: the table of CH §9.4.
+// OFFLOAD_VLAN_MISMATCH: table of CH §9.4.
 #[test]
-fn vlan_mismatch() {
+fn mismatched_vlan_is_refused() {
     let mut bench = bench(|_| {});
     assert_eq!(answer(&mut bench, in_vlan(80, 5)), [SUCCESS; 3], "the interface has none");
     bench.engine.set_interface_vlans(vec![7, 8]);
@@ -201,12 +201,12 @@ fn path_mtu() {
     assert_eq!(answer(&mut bench, plain(80)), [SUCCESS; 3]);
 }
 
-/// What a tree is answered whose connection is refused with `status`.
+/// Statuses of a tree whose connection is refused with `status`.
 fn refused(status: NdisStatus) -> [NdisStatus; 3] {
     [SUCCESS, PARTIAL, status]
 }
 
-// OFFLOAD_TCP_XMIT_BUFFER, CH-INI-4: of all connections together, and the lists are untouched.
+// OFFLOAD_TCP_XMIT_BUFFER, CH-INI-4: the limit applies to all connections together. Refused lists are unchanged.
 #[test]
 fn transmit_buffers() {
     let mut bench = bench(|limits| limits.transmit_buffer_max = 10);
@@ -219,7 +219,7 @@ fn transmit_buffers() {
     let InitiateNode::New { state: Some(object), context: None } =
         &tree[0].dependents[0].dependents[0].payload
     else {
-        panic!("its state")
+        panic!("the connection has no state")
     };
     let kept = &object.send_data[0];
     assert_eq!((kept.context, kept.status, kept.data_length()), (7, NdisStatus::PENDING, 4));
@@ -231,7 +231,7 @@ fn transmit_buffers() {
     );
 }
 
-// OFFLOAD_TCP_RCV_BUFFER: undelivered bytes and bytes out of order; room again when the connection has gone.
+// OFFLOAD_TCP_RCV_BUFFER: counts undelivered and out-of-order bytes. They are freed with the connection.
 #[test]
 fn receive_buffers() {
     let mut bench = bench(|limits| limits.receive_buffer_max = 10);
@@ -258,7 +258,7 @@ fn receive_window() {
     assert_eq!(answer(&mut bench, smaller), [SUCCESS; 3]);
 }
 
-// OFFLOAD_CONNECTION_REJECTED: the target's own judgement.
+// OFFLOAD_CONNECTION_REJECTED: decision of the target's admission policy.
 #[test]
 fn connection_rejected() {
     let mut bench = bench(|_| {});
@@ -269,8 +269,8 @@ fn connection_rejected() {
     assert_eq!(answer(&mut bench, plain(81)), [SUCCESS; 3]);
 }
 
-// FAILURE: what the capabilities rule out, a state that cannot be offloaded (CH-ST-1) or contradicts itself, and a
-// connection that is offloaded already (CH-INI-1).
+// FAILURE: features ruled out by the capabilities, a state that cannot be offloaded (CH-ST-1) or contradicts itself,
+// and a connection that is offloaded already (CH-INI-1).
 #[test]
 fn failures() {
     let mut bench = bench(|limits| {
@@ -297,17 +297,17 @@ fn failures() {
     assert_eq!(bench.engine.stats().initiate_failures, 6);
 }
 
-// CH-ST-1: TIME_WAIT is not among the states in which a connection can be offloaded.
+// CH-ST-1: a connection in TIME_WAIT cannot be offloaded.
 #[test]
-fn time_wait_stays_with_the_host() {
+fn time_wait_connection_is_refused() {
     let mut bench = bench(|_| {});
     let waiting = tree(80, |_, _, object| object.tcp.delegated.state = TcpPhase::TimeWait);
     assert_eq!(answer(&mut bench, waiting), refused(FAILURE));
 }
 
-// A failed initiate leaves nothing behind: neither a name, nor a count, nor a limit.
+// A failed initiate uses no name, count or limit.
 #[test]
-fn failures_leave_nothing_behind() {
+fn failed_initiate_leaves_no_entries() {
     let mut bench = bench(|limits| limits.connections_max = 0);
     for _ in 0..3 {
         let tree = bench.initiate_tree(plain(80));

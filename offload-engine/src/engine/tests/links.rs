@@ -1,5 +1,5 @@
-//! What the engine owes a link: a flush behind each batch, buffers back, and memory that stays as it is while it is
-//! borrowed.
+//! Duties of the engine toward a link: one flush after each batch, return of buffers, and no change of memory while it
+//! is borrowed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,18 +15,18 @@ use crate::{
     memory::{Piece, SharedSpan, Span, to_vec},
 };
 
-/// A device with rings, whose other end is in the test's hands.
+/// Device with rings, controlled by the test.
 #[derive(Default)]
 struct Device {
-    /// Frames in buffers of the device.
+    /// Received frames in buffers of the device.
     arriving: VecDeque<Bytes>,
-    /// Taken, and not sent before a flush.
+    /// Frames queued until the next flush.
     queued: Vec<Posted>,
-    /// Sent, and not completed: the device may still read them.
+    /// Frames sent and not completed: the device may still read them.
     sent: Vec<Posted>,
     flushes: usize,
     full: bool,
-    /// What was sent is completed with the next receive.
+    /// True if sent frames complete at the next receive.
     completes: bool,
 }
 
@@ -79,7 +79,7 @@ impl LinkWrapper for Ring {
     }
 }
 
-/// A bench on such a device, and a connection on port 80 with handle 7.
+/// Creates a bench on such a device, and a connection on port 80 with handle 7.
 fn bench() -> (Bench, Arc<Mutex<Device>>, crate::chimney::tree::TargetContext) {
     let device = Arc::<Mutex<Device>>::default();
     let link = Box::new(Ring(TestLink(Arc::default()), device.clone()));
@@ -92,7 +92,7 @@ fn bench() -> (Bench, Arc<Mutex<Device>>, crate::chimney::tree::TargetContext) {
     (bench, device, tcps[0])
 }
 
-/// Memory that tells when it is freed.
+/// Memory that counts when it is freed.
 struct Owned(Vec<u8>, Arc<AtomicUsize>);
 
 impl AsRef<[u8]> for Owned {
@@ -126,7 +126,7 @@ impl Bench {
 }
 
 impl Device {
-    /// The other end sends `frame`.
+    /// Adds a received frame.
     fn arrives(&mut self, frame: &[u8]) -> Arc<AtomicUsize> {
         let (frame, freed) = owned(frame);
         self.arriving.push_back(frame);
@@ -134,20 +134,20 @@ impl Device {
     }
 }
 
-// One flush behind each batch, whatever made it: a poll, one that ends early, a flush from outside, the host, a device
-// that is no longer full.
+// Each batch ends with one flush. Sources of batches are a poll, an interrupted poll, a flush from outside, the host's
+// frames, and a device that is no longer full.
 #[test]
-fn a_batch_ends_with_one_flush() {
+fn batch_ends_with_one_flush() {
     let (mut bench, device, _) = bench();
     let flushed = |frames: usize| {
         let device = &mut *device.lock().unwrap();
-        assert!(device.queued.is_empty(), "nothing kicked the device");
+        assert!(device.queued.is_empty(), "no flush");
         assert_eq!(device.sent.len(), frames);
         device.sent.clear();
         core::mem::take(&mut device.flushes)
     };
     bench.poll();
-    assert_eq!(flushed(0), 0, "there was nothing to send");
+    assert_eq!(flushed(0), 0, "nothing to send");
 
     bench.send(1, vec![1; 4 * 1460]);
     bench.poll();
@@ -163,7 +163,7 @@ fn a_batch_ends_with_one_flush() {
     bench.poll();
     assert_eq!(flushed(3), 1);
 
-    // All is acknowledged, and a small frame is answered before the next one is looked for.
+    // All data is acknowledged. Next, a small frame is answered before the next one is read.
     device.lock().unwrap().arrives(&from_peer(80, 5000, 1000 + 6 * 1460, b""));
     bench.poll();
     assert_eq!(flushed(0), 0);
@@ -172,8 +172,8 @@ fn a_batch_ends_with_one_flush() {
     let freed = device.lock().unwrap().arrives(&question);
     assert!(bench.engine.poll_first(bench.now, &mut bench.clients).unwrap());
     assert!(bench.engine.is_ahead());
-    assert_eq!(freed.load(Ordering::Relaxed), 1, "its buffer is back before the next receive");
-    assert_eq!(flushed(1), 1, "what was sent before the early end");
+    assert_eq!(freed.load(Ordering::Relaxed), 1, "its buffer is returned before the next receive");
+    assert_eq!(flushed(1), 1, "frames sent before the interruption");
 
     device.lock().unwrap().full = true;
     bench.send(3, vec![3; 1460]);
@@ -185,9 +185,9 @@ fn a_batch_ends_with_one_flush() {
     assert_eq!(flushed(1), 1);
 }
 
-// A frame is read where it lies, and its buffer is back when the poll is through; of a large one a piece may be kept.
+// A frame is read in place, and its buffer is returned after the poll. Part of a large frame may be kept.
 #[test]
-fn lent_buffers_are_read_in_place_and_come_back() {
+fn lent_buffers_are_read_in_place_and_returned() {
     let (mut bench, device, _) = bench();
     const HEADERS: usize = 54;
     let arrive = |data: &[u8], seq: u32| {
@@ -209,17 +209,17 @@ fn lent_buffers_are_read_in_place_and_come_back() {
     assert_eq!(other.load(Ordering::Relaxed), 1);
 
     let kept = core::mem::take(&mut bench.client().kept);
-    let [piece] = &kept[..] else { panic!("a small one was kept") };
+    let [piece] = &kept[..] else { panic!("only the large frame is kept") };
     assert_eq!((piece.as_ptr() as usize, large.load(Ordering::Relaxed)), (large_place, 0));
     assert!(piece.iter().all(|byte| *byte == 9));
     drop(kept);
     assert_eq!(large.load(Ordering::Relaxed), 1);
 }
 
-// Payload is borrowed where it lies. Until the device is through with it nobody is told that it may be written, though
-// the peer has acknowledged it; what is sent meanwhile does not make it wait longer.
+// Payload is borrowed in place. Until the device returns it, no completion permits writing it, even if the peer has
+// acknowledged it. Data sent meanwhile does not extend the delay.
 #[test]
-fn completions_wait_for_the_device() {
+fn completions_are_withheld_until_device_returns_payload() {
     let (mut bench, device, _) = bench();
     let (memory, freed) = owned(&[5; 2000]);
     let place = memory.as_ptr() as usize;
@@ -240,10 +240,10 @@ fn completions_wait_for_the_device() {
     bench.poll();
     device.lock().unwrap().arrives(&from_peer(80, 5000, 1000 + 1900, b"data"));
     bench.poll();
-    assert_eq!(bench.client().received, b"data", "reception goes on");
+    assert_eq!(bench.client().received, b"data", "reception continues");
     assert_eq!(bench.completed(), []);
-    assert!(!bench.engine.has_input(), "nothing to do before the device says so");
-    // The tail of a message may not be copied aside in order to complete it.
+    assert!(!bench.engine.has_input(), "no work until the device completes");
+    // The tail of a message may not be copied in order to complete it.
     let (now, handle) = (bench.now, OffloadHandle(80));
     assert!(!bench.engine.connections().get(now, handle).unwrap().detach_tail(usize::MAX));
     // The first list waits for the loans made before it was acknowledged, not for later ones.
@@ -253,7 +253,7 @@ fn completions_wait_for_the_device() {
     assert_eq!(bench.completed(), []);
 
     let kept = frames.iter().zip(&sent).all(|(before, posted)| posted.frame() == *before);
-    assert!(kept, "the memory is as it was");
+    assert!(kept, "the memory is unchanged");
     assert_eq!(freed.load(Ordering::Relaxed), 0);
     drop(sent);
     assert!(bench.engine.has_input(), "the sleep ends");
@@ -271,9 +271,9 @@ fn completions_wait_for_the_device() {
     assert!(bench.engine.connections().get(now, handle).unwrap().detach_tail(usize::MAX));
 }
 
-// Shared memory that its owner wants back is let go of by TCP, and by the device when it is through.
+// Shared memory withdrawn by its owner is released by TCP, and by the device after completion.
 #[test]
-fn withdrawn_memory_comes_back_from_the_device() {
+fn withdrawn_memory_is_released_by_tcp_and_device() {
     let (mut bench, device, _) = bench();
     let owner = Arc::new(());
     let memory = SharedSpan::allocate(2000, 64).unwrap();
@@ -291,7 +291,7 @@ fn withdrawn_memory_comes_back_from_the_device() {
     device.lock().unwrap().sent.clear();
     assert_eq!(Arc::strong_count(&owner), 1);
     memory.write(0, &[0; 2000]);
-    // Nothing is acknowledged: the same bytes go once more, from a copy.
+    // Nothing is acknowledged: the same bytes are retransmitted from a copy.
     while frames(&device.lock().unwrap()).is_empty() {
         bench.now = bench.engine.poll_at(&bench.clients).expect("a timer");
         bench.poll();
@@ -301,18 +301,18 @@ fn withdrawn_memory_comes_back_from_the_device() {
     assert!(again.iter().all(|frame| first.iter().any(|it| data(it) == data(frame))));
 }
 
-// So do the end of a connection and what is told with it, in the order that it has without loans.
+// The reset of a connection and its completions are withheld too, in the same order as without loans.
 #[test]
-fn a_reset_waits_for_the_device() {
-    let told = |lends: bool| {
+fn reset_is_withheld_until_device_returns_payload() {
+    let reset = |lends: bool| {
         let (mut bench, device, _) = bench();
         let (memory, freed) = owned(&[5; 3000]);
         bench.send(1, memory);
         bench.poll();
         let sent = core::mem::take(&mut device.lock().unwrap().sent);
         let held = lends.then_some(sent);
-        let reset = peer_segment(80, 5000, 0, TcpBuilder::rst, b"");
-        device.lock().unwrap().arrives(&reset);
+        let segment = peer_segment(80, 5000, 0, TcpBuilder::rst, b"");
+        device.lock().unwrap().arrives(&segment);
         bench.poll();
         assert_eq!(bench.client().completed.is_empty(), lends);
         assert_eq!(bench.client().events.is_empty(), lends);
@@ -326,49 +326,50 @@ fn a_reset_waits_for_the_device() {
         assert!(bench.engine.connections().is_empty());
         (completed, core::mem::take(&mut bench.client().events))
     };
-    assert_eq!(told(true), told(false));
-    let (completed, events) = told(true);
+    assert_eq!(reset(true), reset(false));
+    let (completed, events) = reset(true);
     assert_eq!(completed, [(1, NdisStatus::REQUEST_ABORTED)]);
     assert_eq!(events, [ConnectionEvent::Abort, ConnectionEvent::Released]);
 }
 
-// CH-TRM-5: with the state the lists go to the host, so that waits too, and with it what the host says behind it.
+// CH-TRM-5: lists are uploaded with the state, so the terminate is delayed too, and later messages of the host after
+// it.
 #[test]
-fn a_terminate_waits_for_the_device() {
+fn terminate_is_delayed_until_device_returns_payload() {
     let (mut bench, device, context) = bench();
     bench.send(1, vec![5; 3000]);
     bench.poll();
-    bench.told();
+    bench.host_messages();
     let sent = core::mem::take(&mut device.lock().unwrap().sent);
     bench.port.terminate(terminate_tree(None, None, &[context]));
     bench.port.to_engine.send(FromHost::Frame(vec![0; 60])).unwrap();
     bench.send(2, vec![6; 100]);
     bench.poll();
-    assert!(bench.told().is_empty());
+    assert!(bench.host_messages().is_empty());
     assert!(device.lock().unwrap().sent.is_empty(), "nothing more is borrowed");
     assert!(!bench.engine.has_input());
 
     drop(sent);
     assert!(bench.engine.has_input());
     bench.poll();
-    let told = bench.told().into_iter().find_map(|told| match told {
+    let messages = bench.host_messages().into_iter().find_map(|message| match message {
         ToHost::TerminateComplete(tree) => Some(object(tree)),
         _ => None,
     });
-    let object = told.expect("a state");
+    let object = messages.expect("a state");
     assert_eq!(object.send_data.iter().map(|list| list.context).collect::<Vec<_>>(), [1, 2]);
-    assert_eq!(device.lock().unwrap().sent.len(), 1, "the host's frame");
+    assert_eq!(device.lock().unwrap().sent.len(), 1, "the frame of the host");
     bench.poll();
     assert!(!bench.engine.has_input());
 }
 
-// The engine has looked at the terminate when the device completes, and looks again before it sleeps.
+// The device completes after the engine has checked the terminate. The engine checks again before it sleeps.
 #[test]
-fn a_completion_right_behind_the_look_is_not_slept_over() {
+fn completion_after_poll_is_detected_before_sleep() {
     let (mut bench, device, context) = bench();
     bench.send(1, vec![5; 3000]);
     bench.poll();
-    bench.told();
+    bench.host_messages();
     bench.port.terminate(terminate_tree(None, None, &[context]));
     bench.poll();
     device.lock().unwrap().completes = true;
@@ -377,13 +378,15 @@ fn a_completion_right_behind_the_look_is_not_slept_over() {
         polls += 1;
     }
     assert!(polls < 10, "{polls}");
-    assert!(bench.told().iter().any(|told| matches!(told, ToHost::TerminateComplete(_))));
+    assert!(
+        bench.host_messages().iter().any(|message| matches!(message, ToHost::TerminateComplete(_)))
+    );
     assert!(bench.engine.connections().is_empty());
 }
 
-// What nobody lends is copied; an engine that has gone leaves its link's loans readable.
+// Payload without a lender is copied. The loans of a link remain readable after its engine was dropped.
 #[test]
-fn a_loan_outlives_its_owner() {
+fn loan_outlives_its_engine() {
     let (mut bench, device, _) = bench();
     bench.port.to_engine.send(FromHost::Frame(vec![1; 60])).unwrap();
     bench.send(1, vec![5; 100]);

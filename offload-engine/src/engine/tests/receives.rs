@@ -1,4 +1,4 @@
-//! Posted receives through the engine: from the frame to the client, and back at a terminate.
+//! Posted receives through the engine: from the frame to the client, and their completion at a terminate.
 
 use bytes::BytesMut;
 
@@ -16,7 +16,7 @@ impl Bench {
         io.post_receive(chain.into());
     }
 
-    /// Requests that have completed since the last call.
+    /// Returns the requests completed since the last call.
     fn receives(&mut self) -> Vec<(u64, NdisStatus, Vec<u8>)> {
         let bytes = |list: &ReceiveBufferList| list.slices().collect::<Vec<_>>().concat();
         let taken = core::mem::take(&mut self.client().receives);
@@ -24,10 +24,9 @@ impl Bench {
     }
 }
 
-// CH-IND-5: of a large frame a piece can be kept beyond the call, whatever comes behind it; a small one has to be
-// copied.
+// CH-IND-5: part of a large frame can be kept beyond the call, whatever follows it. A small one must be copied.
 #[test]
-fn what_is_indicated_can_be_kept() {
+fn indicated_data_can_be_kept() {
     let mut bench = Bench::new(10);
     bench.offload(&[80]);
     bench.client().takes = usize::MAX;
@@ -43,10 +42,10 @@ fn what_is_indicated_can_be_kept() {
     assert_eq!((bench.client().indications, bench.client().received.len()), (3, 91_000));
 }
 
-// CH-RCV-2, -4, CH-IND-2: requests posted from outside an upcall are filled before anything is indicated, from
-// frames and from what waits.
+// CH-RCV-2, -4, CH-IND-2: requests posted outside an upcall are filled before any data is indicated, from frames and
+// from buffered data.
 #[test]
-fn requests_are_filled_first() {
+fn posted_requests_precede_indications() {
     let mut bench = Bench::new(10);
     bench.offload(&[80]);
     bench.post([room(1, 2), room(2, 3)]);
@@ -64,15 +63,15 @@ fn requests_are_filled_first() {
     assert_eq!(bench.client().received, b"h");
 }
 
-// CH §10.6: the engine wakes for the push timer.
+// CH §10.6: the engine processes the push timer.
 #[test]
-fn the_push_timer_wakes_the_engine() {
+fn push_timer_completes_partial_request() {
     let mut bench = Bench::new(10);
     bench.offload(&[80]);
     bench.post([room(1, 20)]);
     bench.arrives(peer_segment(80, 5000, 60_000, |tcp| tcp.ack(1000), b"few"));
     bench.poll();
-    // The delayed ACK first.
+    // The delayed ACK is due first.
     bench.now = bench.engine.poll_at(&bench.clients).unwrap();
     bench.poll();
     assert!(bench.receives().is_empty());
@@ -82,10 +81,10 @@ fn the_push_timer_wakes_the_engine() {
     assert_eq!(bench.receives(), vec![(1, NdisStatus::SUCCESS, b"few".to_vec())]);
 }
 
-// CH-TRM-3, -6, -10: a request posted a moment before the terminate still gets what waits; those behind it go back.
-// What was placed does not go back again.
+// CH-TRM-3, -6, -10: a request posted just before the terminate is filled with buffered data. Later requests are
+// returned. Placed data is not uploaded again.
 #[test]
-fn a_terminate_returns_requests() {
+fn terminate_completes_receive_requests() {
     let mut bench = Bench::new(10);
     let (_, _, tcps) = bench.offload(&[80]);
     bench.client().takes = 0;
@@ -105,9 +104,9 @@ fn a_terminate_returns_requests() {
     ];
     assert_eq!(bench.receives(), expected);
     assert_eq!(bench.client().uploaded, [OffloadHandle(80)]);
-    let told: Vec<ToHost> =
+    let messages: Vec<ToHost> =
         core::iter::from_fn(|| bench.port.from_engine.try_recv().ok()).collect();
-    let object = told.into_iter().find_map(|told| match told {
+    let object = messages.into_iter().find_map(|message| match message {
         ToHost::TerminateComplete(mut tree) => {
             match tree.remove(0).dependents.remove(0).dependents.remove(0).payload {
                 ObjectNode::Object { payload, .. } => payload,

@@ -1,6 +1,7 @@
-//! Every variable of the state survives initiate, query, update and terminate.
+//! Hand-over of every state variable by initiate, query, update and terminate.
 //!
-//! [`variables`] takes the state apart exhaustively, so its list is complete; [`changes`] have to name every one in it.
+//! [`variables`] destructures the state exhaustively, so its list is complete. [`changes`] must name each variable in
+//! it.
 
 use super::{state_operations::*, terminate::*, trees::*, *};
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
     },
 };
 
-/// The state of one connection without its data.
+/// State of one connection, without its data.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct All {
     neighbor: NeighborState,
@@ -19,7 +20,7 @@ struct All {
     tcp: TcpState,
 }
 
-/// Every variable, by name.
+/// Lists every variable by name.
 fn variables(state: &All) -> Variables {
     let All { neighbor, path, tcp } = *state;
     let mut all = Vec::new();
@@ -86,16 +87,17 @@ fn bench() -> Bench {
 fn initiate(all: &All) -> crate::chimney::tree::InitiateTree {
     let mut object = parts(80).2;
     object.tcp = all.tcp;
-    // From SND.UNA on; SND.MAX is within.
+    // Starts at SND.UNA and includes SND.MAX.
     object.send_data.push_back(NetBufferList::from_mdl(3, Bytes::from(vec![7; 6_000])));
     let tcp = Block::new(OffloadHandle(80), InitiateNode::new(Box::new(object)));
     let path = Block::new(OffloadHandle(2), InitiateNode::new(all.path)).with(vec![tcp]);
     vec![Block::new(OffloadHandle(1), InitiateNode::new(all.neighbor)).with(vec![path])]
 }
 
-/// Offloads, and before anything is sent asks for everything.
+/// Offloads a connection and queries all its state before anything is sent.
 fn offload(bench: &mut Bench, all: &All) -> (Names, All) {
-    // The first poll, without traffic, tells the names; what it sends is no matter. A second engine asks at once.
+    // The first poll, without traffic, determines the names; the segments it sends are ignored. A second engine is
+    // queried at once.
     let tree = bench.initiate_tree(initiate(all));
     let path = &tree[0].dependents[0];
     let names = (
@@ -107,8 +109,8 @@ fn offload(bench: &mut Bench, all: &All) -> (Names, All) {
     twin.port.initiate(initiate(all));
     twin.port.query(query_tree(names.0, names.1, names.2));
     twin.poll();
-    let told = twin.told();
-    let Some(ToHost::QueryComplete(tree)) = told.last() else { panic!("{told:?}") };
+    let messages = twin.host_messages();
+    let Some(ToHost::QueryComplete(tree)) = messages.last() else { panic!("{messages:?}") };
     assert_eq!(statuses(tree), [NdisStatus::SUCCESS; 3]);
     let (n, p) = (answers(&tree[0].payload), answers(&tree[0].dependents[0].payload));
     let t = answers(&tree[0].dependents[0].dependents[0].payload);
@@ -120,21 +122,21 @@ fn offload(bench: &mut Bench, all: &All) -> (Names, All) {
     (names, queried)
 }
 
-/// Offloads and terminates before anything is sent: what comes back.
-fn there_and_back(all: &All, names: Names) -> (Option<NeighborDelegated>, Box<TcpObject>) {
+/// Offloads and terminates a connection before anything is sent. Returns the uploaded state.
+fn offload_and_upload(all: &All, names: Names) -> (Option<NeighborDelegated>, Box<TcpObject>) {
     let mut bench = bench();
     bench.port.initiate(initiate(all));
     bench.port.terminate(terminate_tree(Some(names.0), Some(names.1), &[names.2]));
     bench.poll();
-    let mut told = bench.told();
-    let Some(ToHost::TerminateComplete(tree)) = told.pop() else { panic!("{told:?}") };
+    let mut messages = bench.host_messages();
+    let Some(ToHost::TerminateComplete(tree)) = messages.pop() else { panic!("{messages:?}") };
     let ObjectNode::Object { payload, .. } = tree[0].payload else { panic!("the neighbor") };
     (payload, object(tree))
 }
 
-// CH §3, CH §16 #6: each const, cached and delegated variable comes through unchanged, and changes nothing else.
+// CH §3, CH §16 #6: each const, cached and delegated variable is handed over unchanged and affects no other one.
 #[test]
-fn each_variable_survives_the_hand_over() {
+fn each_variable_survives_hand_over() {
     let base = busy();
     let before = variables(&base);
     let mut changed = Vec::new();
@@ -147,13 +149,13 @@ fn each_variable_survives_the_hand_over() {
         changed.extend(differ);
         let (names, queried) = offload(&mut bench(), &all);
         assert_eq!(variables(&queried), expected, "queried with another {name:?}");
-        let (neighbor, object) = there_and_back(&all, names);
-        let came_back = All {
+        let (neighbor, object) = offload_and_upload(&all, names);
+        let uploaded = All {
             neighbor: NeighborState { delegated: neighbor.unwrap(), ..all.neighbor },
             tcp: object.tcp,
             ..all
         };
-        assert_eq!(variables(&came_back), expected, "came back with another {name:?}");
+        assert_eq!(variables(&uploaded), expected, "uploaded with another {name:?}");
         let data: usize = object.send_data.iter().map(NetBufferList::data_length).sum();
         assert_eq!(data, 6_000, "{name:?}");
     }
@@ -161,9 +163,9 @@ fn each_variable_survives_the_hand_over() {
     assert!(missing.is_empty(), "no change of {missing:?}");
 }
 
-// CH-UPD-1: each cached variable takes an update, and an update touches no other class.
+// CH-UPD-1: an update sets each cached variable, and changes no other class.
 #[test]
-fn each_cached_variable_takes_an_update() {
+fn each_cached_variable_is_updated() {
     let base = busy();
     let before = variables(&base);
     for (index, (name, class, _)) in before.iter().enumerate() {

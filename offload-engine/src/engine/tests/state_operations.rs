@@ -17,7 +17,7 @@ type TcpQuery = Query<TcpConst, TcpCached, TcpQueried>;
 const SUCCESS: NdisStatus = NdisStatus::SUCCESS;
 const FAILURE: NdisStatus = NdisStatus::FAILURE;
 
-/// One path of update nodes down to connections.
+/// Creates an update tree with one path and its connections.
 fn update_tree(
     neighbor: UpdateNode<NeighborCached>,
     path: UpdateNode<PathCached>,
@@ -32,8 +32,8 @@ impl Bench {
     pub(super) fn update(&mut self, tree: UpdateTree) -> Vec<NdisStatus> {
         self.port.update(tree);
         self.poll();
-        let told = self.told();
-        let answer = told.iter().find_map(|told| match told {
+        let messages = self.host_messages();
+        let answer = messages.iter().find_map(|message| match message {
             ToHost::UpdateComplete(tree) => Some(statuses(tree)),
             _ => None,
         });
@@ -43,13 +43,13 @@ impl Bench {
     pub(super) fn query(&mut self, tree: QueryTree) -> QueryTree {
         self.port.query(tree);
         self.poll();
-        match self.told().pop() {
+        match self.host_messages().pop() {
             Some(ToHost::QueryComplete(tree)) => tree,
             other => panic!("{other:?}"),
         }
     }
 
-    /// Everything that a query says of a connection.
+    /// Queries all state of a connection.
     pub(super) fn query_all(
         &mut self,
         neighbor: TargetContext,
@@ -70,16 +70,17 @@ impl Bench {
         )
     }
 
-    /// Invalidates, and returns the statuses and what else the host was told.
+    /// Invalidates objects. Returns the statuses and the other messages to the host.
     fn invalidate(&mut self, tree: InvalidateTree) -> (Vec<NdisStatus>, Vec<ToHost>) {
         self.port.invalidate(tree);
         self.poll();
-        let mut told = self.told();
-        let at = told.iter().position(|told| matches!(told, ToHost::InvalidateComplete(_)));
-        let ToHost::InvalidateComplete(tree) = told.remove(at.expect("a completion")) else {
-            unreachable!("it was found")
+        let mut messages = self.host_messages();
+        let at =
+            messages.iter().position(|message| matches!(message, ToHost::InvalidateComplete(_)));
+        let ToHost::InvalidateComplete(tree) = messages.remove(at.expect("a completion")) else {
+            unreachable!("the position is that of a completion")
         };
-        (statuses(&tree), told)
+        (statuses(&tree), messages)
     }
 }
 
@@ -100,9 +101,9 @@ pub(super) fn answers<C: Copy, A: Copy, D: Copy>(node: &ObjectNode<Query<C, A, D
     }
 }
 
-// CH-QRY-1: any class of any object; what is not asked for is not answered, and each node stands for itself.
+// CH-QRY-1: any class of any object can be queried. Other classes are not returned, and each node has its own status.
 #[test]
-fn classes_are_queried_one_by_one() {
+fn classes_are_queried_individually() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80]);
     let stale = TargetContext { generation: n.generation + 50, ..n };
@@ -126,10 +127,10 @@ fn classes_are_queried_one_by_one() {
     // CH-QRY-4.
     assert_eq!(queried.delegated.keep_alive.timeout_delta, None);
     let ObjectNode::Object { payload, .. } = &tree[0].payload else { panic!("the neighbor") };
-    assert_eq!(payload.cached, Asked::Yes, "a failed node is as it was");
+    assert_eq!(payload.cached, Asked::Yes, "a failed node is unchanged");
 }
 
-// CH-ST-2, -3: backlog sizes; that of the send side does not depend on what is posted.
+// CH-ST-2, -3: backlog sizes. That of the send side does not depend on posted data.
 #[test]
 fn backlog_sizes() {
     let mut bench = Bench::new(10);
@@ -145,7 +146,7 @@ fn backlog_sizes() {
     assert_eq!((before.receive_backlog_size, after.receive_backlog_size), (0, 3));
 }
 
-/// Destination address and VLAN tag of the frames sent since, by our port.
+/// Local port, destination address and VLAN tag of the frames sent since the last call.
 fn labels(bench: &Bench) -> Vec<(u16, [u8; 6], Option<u16>)> {
     let mut all: Vec<_> = bench
         .sent()
@@ -163,9 +164,9 @@ fn labels(bench: &Bench) -> Vec<(u16, [u8; 6], Option<u16>)> {
     all
 }
 
-// CH-UPD-5: the neighbor's address and the path's MTU reach every connection behind them, and no other.
+// CH-UPD-5: the neighbor's address and the path's MTU apply to every dependent connection, and to no other.
 #[test]
-fn updates_reach_all_dependents() {
+fn updates_apply_to_all_dependents() {
     let mut bench = Bench::new(10);
     let (n, p, _) = bench.offload(&[80, 81]);
     let tree = bench.initiate_tree(vec![linker(n, vec![path(vec![tcp(82)])])]);
@@ -201,8 +202,8 @@ fn updates_reach_all_dependents() {
     );
 }
 
-// CH-UPD-2, -7, CH §16 #24: paths move to another neighbor under load; the former one can be terminated. Its VLAN and
-// address are used no more.
+// CH-UPD-2, -7, CH §16 #24: paths are linked to another neighbor under load, and the former one can be terminated. Its
+// VLAN and address are no longer used.
 #[test]
 fn paths_are_linked_to_another_neighbor() {
     let mut bench = Bench::new(10);
@@ -231,7 +232,7 @@ fn paths_are_linked_to_another_neighbor() {
     bench.io(81).send([list(3, b"too")].into());
     bench.poll();
     assert_eq!(labels(&bench), [(80, [4; 6], Some(9)), (81, [4; 6], Some(9))]);
-    // CH §9.4: so are the tags that are accepted.
+    // CH §9.4: the accepted VLAN tags change too.
     bench.arrives(from_peer(80, 5000, 1000, b"untagged"));
     bench.poll();
     assert_eq!(bench.engine.stats().rx_vlan_dropped, 1);
@@ -248,10 +249,10 @@ fn invalidate_tree(
     vec![node(neighbor, (), vec![node(path, (), tcps)])]
 }
 
-// CH-INV-1 to -3, s13 #9, #10: nothing is sent any more at whatever level the invalid object is. Who has something
-// to send asks once to be uploaded, at once or at its first attempt.
+// CH-INV-1 to -3, s13 #9, #10: no segment is sent if an object at any level is invalid. A connection with data to send
+// requests its upload once, at the invalidation or at its first attempt to send.
 #[test]
-fn an_invalid_object_silences_what_depends_on_it() {
+fn dependents_of_invalid_object_send_nothing() {
     for level in 0..3 {
         let mut bench = Bench::new(10);
         let (n, p, tcps) = bench.offload(&[80, 81]);
@@ -264,41 +265,41 @@ fn an_invalid_object_silences_what_depends_on_it() {
             1 => invalidate_tree(None, Some(p), None),
             _ => invalidate_tree(None, None, Some(tcps[0])),
         };
-        let (all, told) = bench.invalidate(tree);
+        let (all, messages) = bench.invalidate(tree);
         assert!(all.iter().all(|status| *status == SUCCESS), "level {level}: {all:?}");
         let reason = UploadReason::InvalidState;
-        assert_eq!(Bench::retrieved(&told), [(80, reason)], "level {level}");
+        assert_eq!(Bench::retrieved(&messages), [(80, reason)], "level {level}");
 
-        // Neither data, retransmissions nor acknowledgements.
+        // Neither data nor retransmissions nor acknowledgements are sent.
         bench.io(81).send([list(2, b"first attempt")].into());
         bench.io(90).send([list(3, b"goes on")].into());
         bench.poll();
         bench.arrives(from_peer(80, 5000, 1000, b"unanswered"));
         bench.now += Duration::from_secs(5);
         bench.poll();
-        let told = bench.told();
+        let messages = bench.host_messages();
         let expected: &[(u64, UploadReason)] = if level < 2 { &[(81, reason)] } else { &[] };
-        assert_eq!(Bench::retrieved(&told), expected, "level {level}");
+        assert_eq!(Bench::retrieved(&messages), expected, "level {level}");
         let ports: Vec<_> = labels(&bench).iter().map(|label| label.0).collect();
         assert_eq!(ports, if level < 2 { vec![90] } else { vec![81, 90] });
-        // CH-INV-3, CH-TRM: the objects are still there, and go back.
+        // CH-INV-3, CH-TRM: the objects still exist, and are uploaded.
         let (tree, _) = bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
         assert_eq!(statuses(&tree), [SUCCESS; 4], "level {level}");
     }
 }
 
-// CH-UPD-7: invalidated, linked to a new neighbor: a connection that had nothing to send goes on as if nothing had
-// been.
+// CH-UPD-7: a path is invalidated, then linked to a new neighbor. A connection that had nothing to send continues
+// normally.
 #[test]
-fn relinking_makes_valid_again() {
+fn relinked_path_is_valid_again() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80]);
     let (n2, _, _) = bench.offload(&[90]);
     bench.poll();
     bench.sent();
-    let (_, told) = bench.invalidate(invalidate_tree(Some(n), None, None));
-    assert!(told.is_empty(), "{told:?}");
-    // CH-UPD-3, CH-INI: what is invalid is not updated, and nothing new depends on it.
+    let (_, messages) = bench.invalidate(invalidate_tree(Some(n), None, None));
+    assert!(messages.is_empty(), "{messages:?}");
+    // CH-UPD-3, CH-INI: an invalid object cannot be updated, and no new object can depend on it.
     let cached = parts(1).0.cached;
     let refused = UpdateNode::Cached { context: n, cached };
     assert_eq!(
@@ -318,9 +319,9 @@ fn relinking_makes_valid_again() {
     assert_eq!(statuses(&tree), [SUCCESS; 3]);
 }
 
-// CH-INV-2, CH-DIS: an abortive disconnect of an invalid connection ends it, and its RST does not leave.
+// CH-INV-2, CH-DIS: an abortive disconnect closes an invalid connection without sending its RST.
 #[test]
-fn an_invalid_connection_does_not_even_reset() {
+fn invalid_connection_sends_no_reset() {
     let mut bench = Bench::new(10);
     let (n, _, _) = bench.offload(&[80]);
     bench.invalidate(invalidate_tree(Some(n), None, None));
@@ -332,9 +333,9 @@ fn an_invalid_connection_does_not_even_reset() {
     assert_eq!(bench.engine.stats().tx_invalid, 1);
 }
 
-// CH-UPD-4: what cannot be updated fails, all else goes on with what it has.
+// CH-UPD-4: nodes that cannot be updated fail, and all others are updated.
 #[test]
-fn stale_names_fail_alone() {
+fn stale_names_fail_without_effect_on_other_nodes() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80]);
     let stale = |context: TargetContext| TargetContext { generation: 777, ..context };
@@ -361,23 +362,23 @@ fn stale_names_fail_alone() {
     bench.poll();
     let frame = bench.sent().remove(0);
     assert_eq!(frame[22], 9, "TTL");
-    // CH §6.4: identifications of the target's half, and they go on.
+    // CH §6.4: identifications are of the target's half, and continue.
     assert_eq!(frame[18..20], [0x80, 2], "after data and an ACK");
-    let (_, told) =
+    let (_, messages) =
         bench.invalidate(invalidate_tree(Some(stale(n)), Some(stale(p)), Some(stale(tcps[0]))));
-    assert!(told.is_empty());
+    assert!(messages.is_empty());
     let (_, path, ..) = bench.query_all(n, p, tcps[0]);
     assert_eq!(path.cached.path_mtu, 1500);
 }
 
-/// What the next frame of port 80 says: it is made to send one.
-fn spoken(bench: &mut Bench) -> Vec<u8> {
+/// Sends data on port 80 and returns its frame.
+fn next_frame(bench: &mut Bench) -> Vec<u8> {
     bench.io(80).send([list(5, b"?")].into());
     bench.poll();
     bench.sent().into_iter().find(|frame| frame.ends_with(b"?")).expect("a frame")
 }
 
-/// One step of a connection's life.
+/// Applies one random step to a connection.
 fn step(
     bench: &mut Bench,
     random: &mut oorandom::Rand32,
@@ -422,15 +423,14 @@ fn step(
     bench.sent();
 }
 
-// CH-QRY-1: at any time a query says what the engine uses, seen in the next frame that it sends and in what it then
-// takes.
+// CH-QRY-1: at any time a query matches the engine's state, which the next sent frame and the next accepted data show.
 #[test]
-fn a_query_says_what_the_engine_uses() {
+fn query_matches_transmitted_segments() {
     let first = std::env::var("FLUE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seeds = first.map_or(0..60, |seed: u64| seed..seed + 1);
     for seed in seeds {
         let again = format!(
-            "FLUE_SEED={seed} cargo test -p offload-engine --lib a_query_says_what_the_engine_uses"
+            "FLUE_SEED={seed} cargo test -p offload-engine --lib query_matches_transmitted_segments"
         );
         let mut random = oorandom::Rand32::new(seed);
         let mut bench = Bench::new(10);
@@ -441,7 +441,7 @@ fn a_query_says_what_the_engine_uses() {
             step(&mut bench, &mut random, n, p, t);
             let (neighbor, path, constant, cached, queried) = bench.query_all(n, p, t);
             let delegated = queried.delegated;
-            let frame = spoken(&mut bench);
+            let frame = next_frame(&mut bench);
             let tagged = usize::from(frame[12..14] == [0x81, 0]);
             let (ip, tcp) = (14 + 4 * tagged, 34 + 4 * tagged);
             assert_eq!(frame[..6], neighbor.cached.dl_destination_address.0, "{again}");
@@ -455,7 +455,7 @@ fn a_query_says_what_the_engine_uses() {
             assert_eq!((half(tcp), half(tcp + 2)), (constant.local_port, constant.remote_port));
             assert_eq!(word(tcp + 4), delegated.snd_nxt.0, "{again}: sequence number");
             assert_eq!(word(tcp + 8), delegated.rcv_nxt.0, "{again}: acknowledgement");
-            // What is advertised may open again with this segment, and never closes.
+            // The advertised window may grow with this segment, and never shrinks.
             assert!(u32::from(half(tcp + 14)) >= delegated.rcv_wnd, "{again}: window");
             let waiting = bench.query_all(n, p, t).4;
             assert_eq!(waiting.delegated.snd_nxt - 1, delegated.snd_nxt, "{again}");

@@ -1,4 +1,4 @@
-//! Terminate (CH §5.5), urgent data (§9.3), hardware failure (§5.6).
+//! Terminate (CH §5.5), urgent data (CH §9.3), hardware failure (CH §5.6).
 
 use super::{trees::*, *};
 use crate::{
@@ -22,7 +22,7 @@ pub(super) fn node<P, D>(
     Block::new(OffloadHandle(0), node).with(below)
 }
 
-/// What is to be terminated; `None` is a placeholder.
+/// Creates a terminate tree. `None` is a placeholder.
 pub(super) fn terminate_tree(
     neighbor: Option<TargetContext>,
     path: Option<TargetContext>,
@@ -32,7 +32,7 @@ pub(super) fn terminate_tree(
     vec![node(neighbor, None, vec![node(path, (), tcps)])]
 }
 
-/// The first connection of a tree that has come back.
+/// Returns the first connection of an uploaded tree.
 pub(super) fn object(tree: TerminateTree) -> Box<TcpObject> {
     let tcp = tree.into_iter().next().unwrap().dependents.remove(0).dependents.remove(0);
     assert_eq!(tcp.status, NdisStatus::SUCCESS);
@@ -46,17 +46,18 @@ impl Bench {
     pub(super) fn terminate(&mut self, tree: TerminateTree) -> (TerminateTree, Vec<ToHost>) {
         self.port.terminate(tree);
         self.poll();
-        let mut told = self.told();
-        let at = told.iter().position(|told| matches!(told, ToHost::TerminateComplete(_)));
-        let ToHost::TerminateComplete(tree) = told.remove(at.expect("a completion")) else {
-            unreachable!("it was found")
+        let mut messages = self.host_messages();
+        let at =
+            messages.iter().position(|message| matches!(message, ToHost::TerminateComplete(_)));
+        let ToHost::TerminateComplete(tree) = messages.remove(at.expect("a completion")) else {
+            unreachable!("the position is that of a completion")
         };
-        (tree, told)
+        (tree, messages)
     }
 
     pub(super) fn upload(&mut self, tcp: TargetContext) -> (Box<TcpObject>, Vec<ToHost>) {
-        let (tree, told) = self.terminate(terminate_tree(None, None, &[tcp]));
-        (object(tree), told)
+        let (tree, messages) = self.terminate(terminate_tree(None, None, &[tcp]));
+        (object(tree), messages)
     }
 
     pub(super) fn io(&mut self, handle: u64) -> ConnectionIo<'_> {
@@ -64,9 +65,10 @@ impl Bench {
         self.engine.connections().get(now, OffloadHandle(handle)).unwrap()
     }
 
-    pub(super) fn retrieved(told: &[ToHost]) -> Vec<(u64, UploadReason)> {
-        told.iter()
-            .filter_map(|told| match told {
+    pub(super) fn retrieved(messages: &[ToHost]) -> Vec<(u64, UploadReason)> {
+        messages
+            .iter()
+            .filter_map(|message| match message {
                 ToHost::Retrieve { handle, reason } => Some((handle.0, *reason)),
                 _ => None,
             })
@@ -78,19 +80,19 @@ pub(super) fn list(context: u64, text: &'static [u8]) -> NetBufferList {
     NetBufferList::from_mdl(context, Bytes::from_static(text))
 }
 
-// CH-TRM-2, -4, -7: one tree takes a neighbor back with all that depends on it. From then on frames are the host's.
+// CH-TRM-2, -4, -7: one tree uploads a neighbor with all its dependents. Later frames are passed to the host.
 #[test]
-fn one_tree_takes_all_back() {
+fn one_tree_uploads_all_objects() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80, 81]);
     bench.now += Duration::from_secs(2);
-    let (tree, told) = bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
+    let (tree, messages) = bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
     assert_eq!(statuses(&tree), [NdisStatus::SUCCESS; 4]);
     let ObjectNode::Object { payload: Some(delegated), .. } = tree[0].payload else {
         panic!("the neighbor's state is missing")
     };
     assert_eq!(delegated.nic_reachability_delta, 2_000);
-    assert!(told.is_empty(), "{told:?}");
+    assert!(messages.is_empty(), "{messages:?}");
     assert_eq!(bench.client().uploaded, [OffloadHandle(80), OffloadHandle(81)]);
     assert!(bench.client().events.is_empty(), "uploaded, not released");
     let objects = bench.engine.objects();
@@ -98,15 +100,15 @@ fn one_tree_takes_all_back() {
     assert!(bench.engine.connections().is_empty());
     bench.arrives(from_peer(80, 5000, 1000, b"yours"));
     bench.poll();
-    assert!(matches!(bench.told()[..], [ToHost::Frame { .. }]));
+    assert!(matches!(bench.host_messages()[..], [ToHost::Frame { .. }]));
     assert!(bench.client().received.is_empty());
     assert_eq!(bench.engine.stats().terminates, 2);
 }
 
-// A frame is mostly for whom the last one was, and is looked for there first. What comes for a connection that has
-// gone, or in whose place there is another, is the host's all the same.
+// The connection of the last frame is checked first for the next frame. Frames of a removed connection are passed to
+// the host, even if its slot is reused.
 #[test]
-fn a_connection_is_found_whoever_had_the_last_frame() {
+fn connection_is_found_after_frame_of_another_connection() {
     let mut bench = Bench::new(10);
     let (_, _, tcps) = bench.offload(&[80, 81]);
     for (port, seq, text) in
@@ -119,22 +121,22 @@ fn a_connection_is_found_whoever_had_the_last_frame() {
     bench.upload(tcps[0]);
     bench.arrives(from_peer(80, 5002, 1000, b"x"));
     bench.poll();
-    assert!(matches!(bench.told()[..], [ToHost::Frame { .. }]));
+    assert!(matches!(bench.host_messages()[..], [ToHost::Frame { .. }]));
     bench.initiate(82, 82);
     bench.poll();
-    bench.told();
+    bench.host_messages();
     bench.arrives(from_peer(80, 5002, 1000, b"x"));
     bench.arrives(from_peer(82, 5000, 1000, b"e"));
     bench.poll();
-    assert!(matches!(bench.told()[..], [ToHost::Frame { .. }]));
+    assert!(matches!(bench.host_messages()[..], [ToHost::Frame { .. }]));
     assert_eq!(bench.client().received, b"abcde");
     assert_eq!(bench.engine.stats().rx_segments, 5);
 }
 
-// CH-TRM-2: what has dependents stays. CH-TREE-10: a name that has ceased to hold answers FAILURE, also when its
-// place is taken again.
+// CH-TRM-2: an object with dependents is not removed. CH-TREE-10: a stale name fails with FAILURE, even if its table
+// entry is reused.
 #[test]
-fn what_is_needed_stays_and_old_names_fail() {
+fn objects_with_dependents_and_stale_names_fail() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80, 81]);
     let (failure, success) = (NdisStatus::FAILURE, NdisStatus::SUCCESS);
@@ -143,7 +145,11 @@ fn what_is_needed_stays_and_old_names_fail() {
     let (tree, _) = bench.terminate(terminate_tree(Some(n), None, &[]));
     assert_eq!(statuses(&tree), [failure, success]);
     let (tree, _) = bench.terminate(terminate_tree(Some(n), Some(p), &tcps));
-    assert_eq!(statuses(&tree), [success, success, failure, success], "the first was gone");
+    assert_eq!(
+        statuses(&tree),
+        [success, success, failure, success],
+        "the first was uploaded before"
+    );
 
     let (n2, p2, tcps2) = bench.offload(&[80, 81]);
     assert_eq!((n2.index, p2.index), (n.index, p.index));
@@ -154,10 +160,11 @@ fn what_is_needed_stays_and_old_names_fail() {
     assert_eq!(statuses(&tree), [success; 4]);
 }
 
-// CH-TRM-3 to -6, -11, CH-SNB-1 to -4: half of what was sent is acknowledged, received data waits, an ACK is owed and a
-// disconnect pending. The ACK goes out, the disconnect completes UPLOAD_IN_PROGRESS, lists go back as they are.
+// CH-TRM-3 to -6, -11, CH-SNB-1 to -4: some sent data is acknowledged, received data is buffered, an ACK is due, a
+// disconnect pending. The ACK is sent, the disconnect completes with UPLOAD_IN_PROGRESS, and lists are returned
+// unchanged.
 #[test]
-fn everything_pending_goes_back() {
+fn terminate_returns_pending_state() {
     let mut bench = Bench::new(10);
     let (_, _, tcps) = bench.offload(&[80]);
     let mut split = NetBufferList::new(2);
@@ -173,8 +180,8 @@ fn everything_pending_goes_back() {
     bench.io(80).disconnect(Disconnect::Graceful, list(9, b"bye"));
     bench.sent();
 
-    let (object, told) = bench.upload(tcps[0]);
-    assert!(told.is_empty(), "{told:?}");
+    let (object, messages) = bench.upload(tcps[0]);
+    assert!(messages.is_empty(), "{messages:?}");
     let sent = bench.sent();
     assert_eq!(sent.len(), 1, "the ACK and nothing else");
     assert_eq!(tcp_of(&sent[0]), (1008, 5005, Vec::new()));
@@ -202,16 +209,16 @@ fn everything_pending_goes_back() {
     assert_eq!(object.client, Clients::FIRST);
 }
 
-// CH-SNB-4, CH-SNC-3: offloaded again, the same lists complete once each and in order, and the disconnect's data, whose
-// list has completed before, is nobody's.
+// CH-SNB-4, CH-SNC-3: offloaded again, the same lists complete once each and in order. The disconnect's data completes
+// no list, because its list has completed before.
 #[test]
-fn what_came_back_can_be_offloaded_again() {
+fn uploaded_connection_can_be_offloaded_again() {
     let mut bench = Bench::new(10);
     let (n, p, tcps) = bench.offload(&[80]);
     bench.io(80).send([list(1, b"ab"), list(2, b"cd")].into());
     bench.io(80).disconnect(Disconnect::Graceful, list(9, b"bye"));
     let (object, _) = bench.upload(tcps[0]);
-    assert!(bench.sent().is_empty(), "terminate came first");
+    assert!(bench.sent().is_empty(), "the terminate precedes transmission");
     let again = Block::new(OffloadHandle(80), InitiateNode::new(object));
     let tree = bench.initiate_tree(vec![linker(n, vec![linker(p, vec![again])])]);
     assert_eq!(statuses(&tree), [NdisStatus::SUCCESS; 3]);
@@ -224,15 +231,15 @@ fn what_came_back_can_be_offloaded_again() {
     assert_eq!(bench.client().disconnected.len(), 1);
 }
 
-// CH §8.1: a RST that is owed goes out before the connection could go back, which it then cannot.
+// CH §8.1: a due RST is sent before the upload, which then fails.
 #[test]
-fn an_aborted_connection_has_no_state() {
+fn aborted_connection_has_no_state() {
     let mut bench = Bench::new(10);
     let (_, _, tcps) = bench.offload(&[80]);
     bench.io(80).disconnect(Disconnect::Abortive, NetBufferList::new(7));
-    let (tree, told) = bench.terminate(terminate_tree(None, None, &tcps));
+    let (tree, messages) = bench.terminate(terminate_tree(None, None, &tcps));
     assert_eq!(tree[0].dependents[0].dependents[0].status, NdisStatus::FAILURE);
-    assert!(matches!(told[..], [ToHost::Released { .. }]), "{told:?}");
+    assert!(matches!(messages[..], [ToHost::Released { .. }]), "{messages:?}");
     let sent = bench.sent();
     assert!(sent.len() == 1 && Flags(sent[0][47]).contains(Flags::RST));
     assert_eq!(bench.client().disconnected[0].status, NdisStatus::SUCCESS);
@@ -247,10 +254,10 @@ fn urgent(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-// CH §9.3: nothing is acknowledged from the urgent segment on; its frames, as many as there is room for, reach the host
-// behind the state.
+// CH §9.3: nothing is acknowledged from the urgent segment on. Its frames, up to the limit, are passed to the host
+// after the state.
 #[test]
-fn urgent_data_waits_for_the_host() {
+fn urgent_data_is_kept_for_host() {
     let mut bench = Bench::new(10);
     let (_, _, tcps) = bench.offload(&[80, 81]);
     bench.arrives(from_peer(80, 5000, 1000, b"before"));
@@ -262,30 +269,30 @@ fn urgent_data_waits_for_the_host() {
     bench.now += Duration::from_millis(500);
     while bench.poll() {}
     assert!(bench.sent().is_empty(), "no ACK");
-    let told = bench.told();
-    assert_eq!(Bench::retrieved(&told), [(80, UploadReason::ReceivedUrgentData)]);
-    assert_eq!(told.len(), 1, "{told:?}");
+    let messages = bench.host_messages();
+    assert_eq!(Bench::retrieved(&messages), [(80, UploadReason::ReceivedUrgentData)]);
+    assert_eq!(messages.len(), 1, "{messages:?}");
     let stopped = ConnectionEvent::Retrieve(UploadReason::ReceivedUrgentData);
     assert_eq!(bench.client().events, [stopped]);
     let stats = bench.engine.stats();
     assert_eq!((stats.rx_held, stats.rx_held_dropped), (HELD_FRAMES_MAX as u64, 1));
-    // CH-FWD: what the host has of it stays the host's.
+    // CH-FWD: segments forwarded by the host remain the host's.
     let frame = urgent(from_peer(80, 5006, 1000, b"urgent"));
     bench.port.forward(Forward { connection: tcps[0], frame, status: NdisStatus::PENDING });
     let frame = urgent(from_peer(81, 5000, 1000, b"urgent"));
     bench.port.forward(Forward { connection: tcps[1], frame, status: NdisStatus::PENDING });
     bench.poll();
-    for told in bench.told() {
-        if let ToHost::ForwardComplete(forward) = told {
+    for message in bench.host_messages() {
+        if let ToHost::ForwardComplete(forward) = message {
             assert_eq!(forward.status, NdisStatus::UPLOAD_IN_PROGRESS);
         }
     }
 
-    let (object, told) = bench.upload(tcps[0]);
+    let (object, messages) = bench.upload(tcps[0]);
     assert_eq!(object.tcp.delegated.rcv_nxt.0, 5006);
-    let frames: Vec<_> = told
+    let frames: Vec<_> = messages
         .iter()
-        .map(|told| match told {
+        .map(|message| match message {
             ToHost::Frame { data, checksum_valid: true } => tcp_of(data).0,
             other => panic!("{other:?}"),
         })
@@ -299,7 +306,7 @@ fn urgent_data_waits_for_the_host() {
     assert_eq!(bench.client().received, b"before");
 }
 
-// CH §9.3: the frames that wait are bounded in bytes too.
+// CH §9.3: the bytes of kept frames are bounded too.
 #[test]
 fn held_bytes_are_bounded() {
     let mut bench = Bench::new(10);
@@ -315,10 +322,10 @@ fn held_bytes_are_bounded() {
     assert_eq!((stats.rx_held, stats.rx_held_dropped), (1 + room as u64, 1));
 }
 
-// CH §5.6: an operation finds out, fails, and raises Retrieve, then Abort; at terminate requests complete
-// REQUEST_ABORTED, and there is no state (CH-TRM-9). Once is enough (CH §13 #26).
+// CH §5.6: an operation detects the failure, fails, and raises Retrieve, then Abort. At terminate requests complete
+// with REQUEST_ABORTED, and there is no state (CH-TRM-9). The failure is reported once (CH §13 #26).
 #[test]
-fn failed_hardware_loses_the_connection() {
+fn hardware_failure_aborts_connection() {
     for terminate_first in [false, true] {
         let mut bench = Bench::new(10);
         let (_, _, tcps) = bench.offload(&[80, 81]);
@@ -326,7 +333,7 @@ fn failed_hardware_loses_the_connection() {
         bench.poll();
         assert!(bench.engine.inject_failure(OffloadHandle(80)));
         assert!(bench.client().events.is_empty());
-        let mut told = Vec::new();
+        let mut messages = Vec::new();
         if !terminate_first {
             let tree = vec![node(
                 None,
@@ -335,16 +342,21 @@ fn failed_hardware_loses_the_connection() {
             )];
             bench.port.invalidate(tree);
             bench.poll();
-            told.extend(bench.told());
-            let Some(ToHost::InvalidateComplete(tree)) = told.pop() else { panic!("{told:?}") };
+            messages.extend(bench.host_messages());
+            let Some(ToHost::InvalidateComplete(tree)) = messages.pop() else {
+                panic!("{messages:?}")
+            };
             assert_eq!(tree[0].dependents[0].dependents[0].status, NdisStatus::FAILURE);
         }
         let (tree, rest) = bench.terminate(terminate_tree(None, None, &tcps));
-        told.extend(rest);
+        messages.extend(rest);
         assert_eq!(statuses(&tree)[2..], [NdisStatus::FAILURE, NdisStatus::SUCCESS]);
         let failure = UploadReason::HardwareFailure;
-        assert_eq!(Bench::retrieved(&told), [(80, failure)]);
-        assert!(matches!(told[1..], [ToHost::Released { handle: OffloadHandle(80) }]), "{told:?}");
+        assert_eq!(Bench::retrieved(&messages), [(80, failure)]);
+        assert!(
+            matches!(messages[1..], [ToHost::Released { handle: OffloadHandle(80) }]),
+            "{messages:?}"
+        );
         assert_eq!(
             bench.client().events,
             [ConnectionEvent::Retrieve(failure), ConnectionEvent::Abort, ConnectionEvent::Released]

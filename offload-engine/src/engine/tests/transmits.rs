@@ -1,10 +1,10 @@
-//! Transmission: a full link, and GSO packets that are cut for a plain link.
+//! Transmission: a full link, and GSO packets segmented for a plain link.
 
 use super::*;
 
-// A full link delays; it neither loses nor reorders.
+// A full link delays frames. It neither drops nor reorders them.
 #[test]
-fn a_full_link_makes_frames_wait() {
+fn full_link_delays_frames() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.poll();
@@ -18,7 +18,7 @@ fn a_full_link_makes_frames_wait() {
     }
     assert!(bench.sent().is_empty());
     assert!(bench.engine.wants_writable());
-    // There is room again, and who posts before the next poll does not overtake.
+    // The link has room again. Data posted before the next poll does not overtake queued frames.
     bench.wire.lock().unwrap().full = false;
     let list = NetBufferList::from_mdl(1, Bytes::from_static(b"three"));
     bench.engine.connections().get(now, OffloadHandle(1)).unwrap().send([list].into());
@@ -30,10 +30,10 @@ fn a_full_link_makes_frames_wait() {
     assert_eq!(bench.engine.stats().tx_lost, 0);
 }
 
-// A link that does not segment: TCP is asked once for what the engine cuts into frames, and the frames are what a link
-// that segments would make of it. A full link in the middle neither loses nor reorders.
+// For a link that does not segment, the engine polls TCP once per GSO packet and segments it. The frames equal those of
+// a segmenting link. A link that becomes full neither drops nor reorders them.
 #[test]
-fn a_super_segment_is_cut_for_a_plain_link() {
+fn gso_packet_is_segmented_for_plain_link() {
     for full in [false, true] {
         let mut bench = Bench::new(10);
         bench.initiate(1, 80);
@@ -73,16 +73,16 @@ fn a_super_segment_is_cut_for_a_plain_link() {
         assert_eq!(stats.tx_stalled, if full { 7 } else { 0 });
         let comments = core::mem::take(&mut bench.wire.lock().unwrap().comments);
         let named = comments.iter().filter(|comment| comment.ends_with("NBL 0x2a")).count();
-        assert_eq!(named, usize::from(!full), "the first frame, unless it had to wait");
+        assert_eq!(named, usize::from(!full), "the first frame, unless it was queued");
         bench.arrives(from_peer(80, 5000, 11_000, b""));
         bench.poll();
         assert_eq!(bench.client().completed.len(), 1);
     }
 }
 
-// A device that takes nothing is waited for, not asked again and again; then everything leaves.
+// A full device is not polled repeatedly. All frames are sent once it has room.
 #[test]
-fn a_full_link_is_waited_for() {
+fn full_link_is_not_polled() {
     let mut bench = Bench::new(10);
     bench.initiate(1, 80);
     bench.poll();
@@ -104,9 +104,9 @@ fn a_full_link_is_waited_for() {
     assert_eq!(bench.sent().len(), STALLED_FRAMES_MAX + 1);
 }
 
-// RFC 3168 §6.1.2: the first frame says that the window was reduced, the last ends the list and the stream.
+// RFC 3168 §6.1.2: the first frame has CWR, the last has PSH and FIN.
 #[test]
-fn flags_of_what_is_cut() {
+fn flags_of_segmented_frames() {
     let all = Flags::ACK | Flags::PSH | Flags::FIN | Flags::CWR | Flags::ECE;
     let piece = |first, last| crate::engine::transmit::flags_of_piece(all, first, last);
     assert_eq!(piece(true, true), all);

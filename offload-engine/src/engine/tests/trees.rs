@@ -9,17 +9,17 @@ use crate::chimney::{
 pub(super) type Tcp = TcpBlock<InitiateNode<Box<TcpObject>>>;
 pub(super) type Path = PathBlock<InitiateNode<PathState>, InitiateNode<Box<TcpObject>>>;
 
-/// What the target calls a neighbor, a path and a connection.
+/// Names of a neighbor, a path and a connection assigned by the target.
 pub(super) type Names = (TargetContext, TargetContext, TargetContext);
 
 pub(super) const PARTIAL: NdisStatus = NdisStatus::OFFLOAD_PARTIAL_SUCCESS;
 
-/// The parts of [`state`]: neighbor, path, connection.
+/// Parts of [`state`]: neighbor, path, connection.
 pub(super) fn parts(local_port: u16) -> (NeighborState, PathState, TcpObject) {
     TcpObject::split(Clients::FIRST, state(local_port))
 }
 
-/// A new connection node, named after its port.
+/// Creates a new connection node with its port as handle.
 pub(super) fn tcp(local_port: u16) -> Tcp {
     Block::new(OffloadHandle(local_port.into()), InitiateNode::new(Box::new(parts(local_port).2)))
 }
@@ -32,7 +32,7 @@ pub(super) fn neighbor(dependents: Vec<Path>) -> InitiateTree {
     vec![Block::new(OffloadHandle(1), InitiateNode::new(parts(1).0)).with(dependents)]
 }
 
-/// An object that is offloaded already, with new ones below it.
+/// Creates the node of an offloaded object with dependents.
 pub(super) fn linker<S, D>(
     context: TargetContext,
     dependents: Vec<D>,
@@ -44,14 +44,14 @@ fn placeholder<S, D>(dependents: Vec<D>) -> Block<InitiateNode<S>, D> {
     Block::new(OffloadHandle(0), InitiateNode::Placeholder).with(dependents)
 }
 
-/// A path between two families: refused with FAILURE.
+/// Creates a path between two address families: refused with FAILURE.
 fn broken_path(dependents: Vec<Tcp>) -> Path {
     let mut state = parts(1).1;
     state.constant.destination_address = "fe80::1".parse().unwrap();
     Block::new(OffloadHandle(2), InitiateNode::new(state)).with(dependents)
 }
 
-/// The target's name for a node, if it has given one.
+/// Returns the target's name of a node, if it has one.
 pub(super) fn context<S, D>(block: &Block<InitiateNode<S>, D>) -> Option<TargetContext> {
     match &block.payload {
         InitiateNode::Placeholder => None,
@@ -65,17 +65,17 @@ pub(super) fn context<S, D>(block: &Block<InitiateNode<S>, D>) -> Option<TargetC
 }
 
 impl Bench {
-    /// Initiates a tree, and returns it as it comes back.
+    /// Initiates a tree and returns it as completed.
     pub(super) fn initiate_tree(&mut self, tree: InitiateTree) -> InitiateTree {
         let port = &mut self.port;
         port.initiate(tree);
         self.poll();
-        let mut told = self.told();
-        let Some(ToHost::InitiateComplete(tree)) = told.pop() else { panic!("{told:?}") };
+        let mut messages = self.host_messages();
+        let Some(ToHost::InitiateComplete(tree)) = messages.pop() else { panic!("{messages:?}") };
         tree
     }
 
-    /// Offloads a neighbor, a path and connections with these ports. Returns what the target calls them.
+    /// Offloads a neighbor, a path and connections with these ports. Returns the target's names.
     pub(super) fn offload(
         &mut self,
         ports: &[u16],
@@ -89,7 +89,7 @@ impl Bench {
     }
 }
 
-/// All statuses in the order of traversal.
+/// Returns all statuses in the order of traversal.
 pub(super) fn statuses<N, P, T>(tree: &crate::chimney::tree::Tree<N, P, T>) -> Vec<NdisStatus> {
     let mut all = Vec::new();
     for neighbor in tree {
@@ -102,9 +102,9 @@ pub(super) fn statuses<N, P, T>(tree: &crate::chimney::tree::Tree<N, P, T>) -> V
     all
 }
 
-// CH-TREE-5, -6, -7: the worked example. CH-TREE-3, CH-INI-4: what failed has its state and no name.
+// CH-TREE-5, -6, -7: the worked example. CH-TREE-3, CH-INI-4: a failed node keeps its state and has no name.
 #[test]
-fn the_worked_example_of_partial_success() {
+fn partial_success_matches_worked_example() {
     let mut bench = Bench::new(1);
     let tree = neighbor(vec![path(vec![tcp(80), tcp(81)]), broken_path(vec![tcp(82)])]);
     let tree = bench.initiate_tree(tree);
@@ -127,9 +127,9 @@ fn the_worked_example_of_partial_success() {
     assert_eq!(bench.client().received, b"live");
 }
 
-// CH-TREE-1: depth first, then breadth, seen in the places that each layer's objects get.
+// CH-TREE-1: depth first, then breadth, as seen in the indices of each layer's objects.
 #[test]
-fn the_walk_goes_down_before_it_goes_on() {
+fn tree_is_traversed_depth_first() {
     let mut bench = Bench::new(10);
     let mut tree = neighbor(vec![path(vec![tcp(80), tcp(81)]), path(vec![tcp(82)])]);
     tree.extend(neighbor(vec![path(vec![tcp(83)])]));
@@ -143,19 +143,20 @@ fn the_walk_goes_down_before_it_goes_on() {
         }
     }
     assert_eq!((neighbors, paths, tcps), (vec![0, 1], vec![0, 1, 2], vec![0, 1, 2, 3]));
-    let told: Vec<_> = bench.client().offloaded.iter().map(|handle| handle.0).collect();
-    assert_eq!(told, [80, 81, 82, 83]);
+    let handles: Vec<_> = bench.client().offloaded.iter().map(|handle| handle.0).collect();
+    assert_eq!(handles, [80, 81, 82, 83]);
 }
 
-// CH §4.2, CH-TREE-8: a linker's status is what became of its direct dependents; a placeholder's says nothing.
+// CH §4.2, CH-TREE-8: the status of a linker depends on its direct dependents. The status of a placeholder is always
+// SUCCESS.
 #[test]
-fn linkers_and_placeholders() {
+fn linker_status_depends_on_its_dependents() {
     let mut bench = Bench::new(4);
     let (n, p, _) = bench.offload(&[80]);
     let tree = bench.initiate_tree(vec![linker(n, vec![linker(p, vec![tcp(81)])])]);
     assert_eq!(statuses(&tree), [NdisStatus::SUCCESS; 3]);
 
-    // The second connection is one too many.
+    // The second connection has the same flow and handle as the first.
     let mut some = linker(n, vec![linker(p, vec![tcp(82), tcp(82)])]);
     some.dependents.push(broken_path(Vec::new()));
     let tree = bench.initiate_tree(vec![some]);
@@ -178,9 +179,9 @@ fn linkers_and_placeholders() {
     assert_eq!(bench.engine.connections().len(), 4);
 }
 
-// CH-TREE-2, -9: nothing of a neighbor's tree is tried without the neighbor; the next tree is another matter.
+// CH-TREE-2, -9: dependents of a refused neighbor are not attempted. The next tree is independent of it.
 #[test]
-fn without_its_root_a_tree_stays_out() {
+fn failed_neighbor_fails_its_tree_only() {
     let mut config = EngineConfig::new(OURS);
     config.capabilities.neighbors_max = 1;
     let mut bench = Bench::with(config);
@@ -199,9 +200,9 @@ fn without_its_root_a_tree_stays_out() {
     assert_eq!(bench.engine.objects().paths(), 1);
 }
 
-// CH-TREE-9, -10, CH-UPD-2: a path is only found below its own neighbor, and by no other object's name.
+// CH-TREE-9, -10, CH-UPD-2: a path is found only below its own neighbor, and only by its own name.
 #[test]
-fn names_are_not_mixed_up() {
+fn names_of_other_objects_are_refused() {
     let mut bench = Bench::new(10);
     let (n1, p1, tcps) = bench.offload(&[80]);
     let (n2, _, _) = bench.offload(&[81]);
@@ -215,9 +216,9 @@ fn names_are_not_mixed_up() {
     assert_eq!(bench.engine.stats().initiate_failures, 5);
 }
 
-// CH-INI-5, CH-DEL-3: data that came with the connection is delivered from the target's memory.
+// CH-INI-5, CH-DEL-3: data offloaded with the connection is delivered from the target's memory.
 #[test]
-fn buffered_data_comes_before_new_data() {
+fn buffered_data_precedes_new_data() {
     let mut bench = Bench::new(10);
     let mut object = parts(80).2;
     object.buffered_data = vec![Bytes::from_static(b"left "), Bytes::from_static(b"behind ")];
@@ -228,7 +229,7 @@ fn buffered_data_comes_before_new_data() {
     assert_eq!(bench.client().received, b"left behind and new");
 }
 
-// CH-FWD-2, -5: to the connection that the host names, and completed once, with what became of it.
+// CH-FWD-2, -5: a segment is passed to the connection that the host names, and completed once with its status.
 #[test]
 fn forwarded_segments_complete() {
     let mut bench = Bench::new(10);
@@ -236,26 +237,30 @@ fn forwarded_segments_complete() {
     let mut forward = |connection, frame| {
         bench.port.forward(Forward { connection, frame, status: NdisStatus::PENDING });
         bench.poll();
-        match bench.told().pop() {
+        match bench.host_messages().pop() {
             Some(ToHost::ForwardComplete(done)) => done.status,
             other => panic!("{other:?}"),
         }
     };
     let frame = from_peer(80, 5000, 1000, b"late");
     assert_eq!(forward(tcps[0], frame.clone()), NdisStatus::SUCCESS);
-    assert_eq!(forward(tcps[1], frame.clone()), NdisStatus::REQUEST_ABORTED, "another's");
+    assert_eq!(
+        forward(tcps[1], frame.clone()),
+        NdisStatus::REQUEST_ABORTED,
+        "of another connection"
+    );
     assert_eq!(forward(tcps[0], vec![0; 20]), NdisStatus::REQUEST_ABORTED, "no segment");
     let gone = TargetContext { generation: tcps[0].generation + 100, ..tcps[0] };
-    assert_eq!(forward(gone, frame), NdisStatus::UPLOAD_IN_PROGRESS, "not the target's");
+    assert_eq!(forward(gone, frame), NdisStatus::UPLOAD_IN_PROGRESS, "not offloaded");
     assert_eq!(bench.client().received, b"late");
     let stats = bench.engine.stats();
     assert_eq!((stats.forwards, stats.forwards_dropped), (1, 3));
 }
 
-// CH-FWD-2: what the host had before the hand-over is older than what the target has taken from the wire since; the
-// segments do not overtake each other within the node, so no acknowledgement tells of a gap that never was.
+// CH-FWD-2: segments that the host received before the hand-over are older than those the target has received since.
+// They are processed in order within the node, so no acknowledgement reports a gap.
 #[test]
-fn forwarded_segments_come_before_later_ones() {
+fn forwarded_segments_precede_later_ones() {
     let mut bench =
         Bench::with(EngineConfig { waits_for_forwards: true, ..EngineConfig::new(OURS) });
     let (_, _, tcps) = bench.offload(&[80]);
@@ -273,10 +278,10 @@ fn forwarded_segments_come_before_later_ones() {
     assert_eq!(bench.engine.stats().rx_held, 1);
 }
 
-// The same for a window full of small segments, more than are kept of a connection that has stopped: what was dropped
-// here the peer would take for lost.
+// A window of small segments exceeds the limit for stopped connections, and is kept here. The peer would treat dropped
+// ones as lost.
 #[test]
-fn a_window_of_early_segments_is_kept() {
+fn window_of_early_segments_is_kept() {
     let mut bench =
         Bench::with(EngineConfig { waits_for_forwards: true, ..EngineConfig::new(OURS) });
     let (_, _, tcps) = bench.offload(&[80]);

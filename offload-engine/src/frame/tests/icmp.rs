@@ -1,4 +1,4 @@
-//! ICMP errors about segments of ours.
+//! ICMP errors about sent segments.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn flow_of(ipv6: bool) -> FlowKey {
     }
 }
 
-/// An ICMP message that quotes a segment of ours, up to its sequence number, is this error or none.
+/// Verifies that an ICMP message that quotes a sent segment, up to its sequence number, is classified as `expected`.
 fn assert_reads(ipv6: bool, [kind, code]: [u8; 2], rest: u32, expected: Option<PathErrorKind>) {
     let quoted = if ipv6 { 48 } else { 28 };
     let message = icmp_about(&frame_in_flight(ipv6), kind, code, rest, quoted);
@@ -22,9 +22,9 @@ fn assert_reads(ipv6: bool, [kind, code]: [u8; 2], rest: u32, expected: Option<P
     }
 }
 
-// RFC 792, RFC 1191 §4, RFC 1812 §5.2.7.1; RFC 9293 MUST-55: source quench is none.
+// RFC 792, RFC 1191 §4, RFC 1812 §5.2.7.1; RFC 9293 MUST-55: source quench is ignored.
 #[test]
-fn icmp_errors_over_ipv4() {
+fn icmp_errors_over_ipv4_are_classified() {
     use SoftError::*;
     let too_big = |next_hop_mtu| PathErrorKind::TooBig { next_hop_mtu, packet_len: 140 };
     for (kind, code, rest, expected) in [
@@ -47,9 +47,9 @@ fn icmp_errors_over_ipv4() {
     }
 }
 
-// RFC 4443 §3; RFC 8201 §4: over IPv6 there is no router that does not tell.
+// RFC 4443 §3; RFC 8201 §4: over IPv6 every router reports the MTU.
 #[test]
-fn icmp_errors_over_ipv6() {
+fn icmp_errors_over_ipv6_are_classified() {
     use SoftError::*;
     let too_big = |next_hop_mtu| PathErrorKind::TooBig { next_hop_mtu, packet_len: 160 };
     for (kind, code, rest, expected) in [
@@ -71,7 +71,7 @@ fn icmp_errors_over_ipv6() {
 
 // Ignored: a quote that is too short, of another protocol or of a later fragment, and a wrong checksum.
 #[test]
-fn icmp_errors_that_are_none() {
+fn invalid_icmp_errors_are_ignored() {
     for ipv6 in [false, true] {
         let (frame, header) = (frame_in_flight(ipv6), if ipv6 { 40 } else { 20 });
         let (kind, code) = if ipv6 { (2, 0) } else { (3, 4) };
@@ -80,7 +80,7 @@ fn icmp_errors_that_are_none() {
         }
         let good = icmp_about(&frame, kind, code, 1280, header + 8);
         assert!(classify_icmp(&good).is_some());
-        // IPv6 has no header checksum: hop limit, flow label and traffic class may be anything.
+        // IPv6 has no header checksum: hop limit, flow label and traffic class are not protected.
         for at in 14 + header..good.len() {
             let mut flipped = good.clone();
             flipped[at] ^= 0x10;

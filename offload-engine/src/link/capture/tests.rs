@@ -16,7 +16,7 @@ use crate::link::{
     testing::{parse, partial_frame, pattern, receive_all, segment_offload, tcp_frame, transmit},
 };
 
-/// An output that can be read while it is written.
+/// Output that can be read while it is written.
 #[derive(Clone, Debug, Default)]
 struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -30,7 +30,7 @@ impl Write for Shared {
     }
 }
 
-/// An output that takes so many bytes and no more.
+/// Output with limited space in bytes.
 #[derive(Debug)]
 struct Disk {
     room: usize,
@@ -55,7 +55,7 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(bytes[at..at + 2].try_into().unwrap())
 }
 
-/// Blocks of a file: type and body. Checks both lengths and the alignment.
+/// Returns the blocks of a file, with type and body. Checks both lengths and the alignment.
 fn blocks(mut file: &[u8]) -> Vec<(u32, Vec<u8>)> {
     let mut blocks = Vec::new();
     while !file.is_empty() {
@@ -73,7 +73,7 @@ fn options(mut bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
     loop {
         let (code, len) = (u16_at(bytes, 0), usize::from(u16_at(bytes, 2)));
         if code == 0 {
-            assert_eq!((len, bytes.len()), (0, 4), "the end option is the end");
+            assert_eq!((len, bytes.len()), (0, 4), "the end option is last");
             return options;
         }
         options.push((code, bytes[4..4 + len].to_vec()));
@@ -89,7 +89,7 @@ struct Packet {
     flags: u32,
 }
 
-/// Checks the two leading blocks and gives the packets.
+/// Checks the first two blocks and returns the packets.
 fn packets(file: &[u8], interface: &str) -> Vec<Packet> {
     let blocks = blocks(file);
     let (kind, section) = &blocks[0];
@@ -127,7 +127,7 @@ fn packets(file: &[u8], interface: &str) -> Vec<Packet> {
 const START: u64 = 1_790_000_000_000_000_000;
 
 #[test]
-fn both_directions_with_finished_checksums_times_and_comments() {
+fn both_directions_are_recorded_with_checksums_times_and_comments() {
     let (a, b) = memory_link_pair(MemoryLinkOptions::default());
     let (out_a, out_b) = (Shared::default(), Shared::default());
     let boxed: Box<dyn Link> = Box::new(a);
@@ -173,7 +173,7 @@ fn refused_frames_are_not_recorded() {
 }
 
 #[test]
-fn a_tee_within_an_impairment_records_the_wire() {
+fn capture_below_impairment_records_wire() {
     let (a, mut b) = memory_link_pair(MemoryLinkOptions::default());
     let output = Shared::default();
     let tee = Tee::new(a, output.clone(), "wire", 0).unwrap();
@@ -193,7 +193,7 @@ fn a_tee_within_an_impairment_records_the_wire() {
 }
 
 #[test]
-fn a_write_error_ends_the_capture_and_not_the_traffic() {
+fn write_error_ends_capture_but_not_traffic() {
     let (a, mut b) = memory_link_pair(MemoryLinkOptions::default());
     let mut a = Tee::new(a, Disk { room: 300_000 }, "a", 0).unwrap();
     let frame = tcp_frame(false, 1, &pattern(1000));
@@ -218,9 +218,9 @@ fn long_comments_are_cut_at_a_character() {
     assert_eq!(packets(&file, "a")[0].comment.as_ref().unwrap().len(), 4095);
 }
 
-/// Wireshark's own view, where it is installed.
+/// Reads the file with Wireshark, if it is installed.
 #[test]
-fn tshark_reads_it_without_complaint() {
+fn tshark_reads_capture_without_errors() {
     if Command::new("tshark").arg("--version").output().is_err() {
         std::println!("skipped: no tshark on the PATH");
         return;

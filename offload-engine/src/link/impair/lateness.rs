@@ -1,12 +1,12 @@
-//! How late frames were: a distribution in 256 numbers.
+//! Distribution of the lateness of frames, in 256 counters.
 #![forbid(unsafe_code)]
 
 use crate::time::Duration;
 
-/// Buckets: four to each power of two of nanoseconds, so a quantile is at most 25 % too high.
+/// Buckets: four per power of two of nanoseconds, so a quantile is at most 25 % too high.
 const BUCKETS: usize = 64 * 4;
 
-/// Times between the moment that frames were due and the moment that they were sent.
+/// Differences between the times that frames were due and sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Lateness {
     counts: [u64; BUCKETS],
@@ -21,7 +21,7 @@ impl Default for Lateness {
 }
 
 impl Lateness {
-    /// Adds one.
+    /// Adds one value.
     pub(super) fn add(&mut self, late: Duration) {
         let nanos = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
         self.counts[bucket(nanos)] += 1;
@@ -29,17 +29,18 @@ impl Lateness {
         self.max = self.max.max(late);
     }
 
-    /// How many there are.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The latest.
+    /// Largest value.
     pub fn max(&self) -> Duration {
         self.max
     }
 
-    /// What `share` (0.0 to 1.0) of all stay within, at most 25 % too high; `None` when there are none.
+    /// Returns the value not exceeded by `share` (0.0 to 1.0) of all values, at most 25 % too high. `None` without
+    /// values.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let wanted = ((self.count as f64 * share).ceil() as u64).clamp(1, self.count.max(1));
         let mut seen = 0;
@@ -51,7 +52,7 @@ impl Lateness {
     }
 }
 
-/// Below four nanoseconds each has its own; above, the first three bits tell.
+/// Returns the bucket of a value: one each below four nanoseconds, otherwise selected by the first three bits.
 fn bucket(nanos: u64) -> usize {
     match nanos.checked_ilog2() {
         None | Some(0 | 1) => nanos as usize,
@@ -62,7 +63,7 @@ fn bucket(nanos: u64) -> usize {
     }
 }
 
-/// The largest that falls into a bucket.
+/// Largest value of a bucket.
 fn bucket_end(bucket: usize) -> u64 {
     if bucket < 4 {
         return bucket as u64;
@@ -77,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_time_is_within_its_bucket_and_not_by_far() {
+    fn bucket_end_is_within_25_percent() {
         for nanos in (0..2000).chain([50_000, 1_000_000_007, u64::MAX / 3, u64::MAX]) {
             let end = bucket_end(bucket(nanos));
             assert!(end >= nanos && end - nanos <= nanos / 4, "{nanos}: {end}");
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles() {
+    fn quantiles_are_within_25_percent() {
         let mut lateness = Lateness::default();
         assert_eq!((lateness.quantile(0.5), lateness.count()), (None, 0));
         for micros in 1..=100 {

@@ -1,42 +1,42 @@
-//! Which frames are lost: each for itself, or in bursts.
+//! Loss model: independent losses, or bursts.
 //!
-//! Bursts are Gilbert's channel (1960), as in `netem loss gemodel p r`: a good state in which nothing is
-//! lost and a bad one in which everything is. A burst goes on with probability 1 - 1/mean; a good frame is
-//! followed by a burst with the probability that makes the lost share of all frames the one asked for.
+//! Bursts follow Gilbert's channel (1960), as in `netem loss gemodel p r`. It has a good state without loss and a bad
+//! state in which every frame is lost. A burst continues with probability 1 - 1/mean. A burst starts after a good frame
+//! with the probability that results in the configured share of losses.
 #![forbid(unsafe_code)]
 
 use oorandom::Rand64;
 
 #[derive(Debug)]
 pub(super) struct Loss {
-    /// Percent of all frames.
+    /// Share of lost frames in percent.
     share_pct: f64,
-    /// Probability that the frame after a lost one arrives, percent. `None`: no bursts.
+    /// Probability in percent that the frame after a lost one arrives. `None` without bursts.
     end_pct: Option<f64>,
-    /// The frame before was lost.
+    /// True if the previous frame was lost.
     in_burst: bool,
 }
 
 impl Loss {
-    /// `burst_mean` of zero: no bursts.
+    /// Creates a model. A `burst_mean` of zero disables bursts.
     pub(super) fn new(share_pct: f64, burst_mean: f64) -> Self {
         let has_bursts = burst_mean >= 1.0 && share_pct > 0.0 && share_pct < 100.0;
         Self { share_pct, end_pct: has_bursts.then_some(100.0 / burst_mean), in_burst: false }
     }
 
-    /// Whether the next frame is lost.
-    pub(super) fn strikes(&mut self, dice: &mut Rand64) -> bool {
-        let Some(end_pct) = self.end_pct else { return roll(dice, self.share_pct) };
-        // In the long run as many bursts begin as end: share * end == (1 - share) * begin.
+    /// True if the next frame is lost.
+    pub(super) fn drops_next(&mut self, random: &mut Rand64) -> bool {
+        let Some(end_pct) = self.end_pct else { return roll(random, self.share_pct) };
+        // In the long run as many bursts start as end: share * end == (1 - share) * begin.
         let begin_pct = self.share_pct * end_pct / (100.0 - self.share_pct);
-        self.in_burst = roll(dice, if self.in_burst { 100.0 - end_pct } else { begin_pct });
+        self.in_burst = roll(random, if self.in_burst { 100.0 - end_pct } else { begin_pct });
         self.in_burst
     }
 }
 
-/// Whether something that happens in `pct` of all cases happens.
-pub(super) fn roll(dice: &mut Rand64, pct: f64) -> bool {
-    pct > 0.0 && dice.rand_float() * 100.0 < pct
+/// Returns true with a probability of `pct` percent.
+pub(super) fn roll(random: &mut Rand64, pct: f64) -> bool {
+    pct > 0.0 && random.rand_float() * 100.0 < pct
 }
 
 #[cfg(test)]
@@ -45,12 +45,12 @@ mod tests {
 
     const FRAMES: usize = 400_000;
 
-    /// Frames lost, and the lengths of the bursts.
+    /// Returns the number of lost frames, and the lengths of the bursts.
     fn run(share_pct: f64, burst_mean: f64, seed: u128) -> (usize, std::vec::Vec<usize>) {
-        let (mut loss, mut dice) = (Loss::new(share_pct, burst_mean), Rand64::new(seed));
+        let (mut loss, mut random) = (Loss::new(share_pct, burst_mean), Rand64::new(seed));
         let (mut lost, mut bursts, mut run) = (0, std::vec::Vec::new(), 0);
         for _ in 0..FRAMES {
-            if loss.strikes(&mut dice) {
+            if loss.drops_next(&mut random) {
                 (lost, run) = (lost + 1, run + 1);
             } else if run > 0 {
                 bursts.push(run);
@@ -60,10 +60,10 @@ mod tests {
         (lost, bursts)
     }
 
-    /// The share asked for, and bursts of the mean asked for: five standard deviations of a Markov chain
-    /// with two states (share) and of the geometric distribution (length).
+    /// Share and mean burst match the settings within five standard deviations. The share follows a Markov chain with
+    /// two states, and the length a geometric distribution.
     #[test]
-    fn share_and_mean_length_of_bursts() {
+    fn loss_share_and_mean_burst_match_settings() {
         for (share_pct, mean) in [(0.1, 5.0), (1.0, 3.0), (5.0, 10.0), (50.0, 2.0), (10.0, 1.0)] {
             let (lost, bursts) = run(share_pct, mean, 7);
             let (share, end) = (share_pct / 100.0, 1.0 / mean);
@@ -79,7 +79,7 @@ mod tests {
         }
     }
 
-    /// Without bursts a loss says nothing of the next frame: runs have the mean 1 / (1 - share).
+    /// Without bursts losses are independent: runs have the mean 1 / (1 - share).
     #[test]
     fn losses_without_bursts_are_independent() {
         let (lost, bursts) = run(20.0, 0.0, 3);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn all_or_nothing_needs_no_dice() {
+    fn loss_of_0_and_100_percent_is_exact() {
         assert_eq!(run(100.0, 5.0, 1), (FRAMES, std::vec::Vec::new()));
         assert_eq!(run(0.0, 5.0, 1), (0, std::vec::Vec::new()));
     }

@@ -1,23 +1,21 @@
-//! What may go wrong, in numbers.
+//! Settings of impairments, and their ranges.
 #![forbid(unsafe_code)]
 
 use crate::time::Duration;
 
-/// Bytes that wait for a rate-limited wire if nothing else is said: 1000 frames of 1514, the queue of
-/// a TAP.
+/// Default queue of a rate-limited wire in bytes: 1000 frames of 1514, the queue of a TAP.
 pub const RATE_QUEUE_BYTES_MAX: u64 = 1_514_000;
 /// Longest delay.
 const DELAY_MAX: Duration = Duration::from_secs(60);
-/// Longest mean burst of losses, frames.
+/// Longest mean burst of losses in frames.
 const BURST_MEAN_MAX: f64 = 10_000.0;
 
-/// What may wait before a rate-limited wire, the frame that is being sent included. More is lost: the
-/// last frame to come is the one (tail drop).
+/// Queue limit of a rate-limited wire, including the frame being sent. Further frames are lost (tail drop).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueLimit {
-    /// So many bytes, frames counted from their Ethernet header to their last byte; not zero.
+    /// Bytes, counted from the Ethernet header to the last byte of each frame; not zero.
     Bytes(u64),
-    /// So many frames; not zero.
+    /// Frames; not zero.
     Frames(u32),
 }
 
@@ -28,7 +26,7 @@ impl Default for QueueLimit {
     }
 }
 
-/// How badly one direction treats its frames. The default leaves them alone.
+/// Impairments of one direction. The default has none.
 ///
 /// ```
 /// use offload_engine::link::Impairments;
@@ -42,80 +40,80 @@ impl Default for QueueLimit {
 pub struct Impairments {
     /// Frames lost, percent.
     pub drop_pct: f64,
-    /// Frames lost in a row, on average: 1 to 10,000. Zero: each frame is lost or not for itself.
+    /// Mean number of consecutive losses: 1 to 10,000. Zero makes losses independent.
     ///
-    /// Gilbert's channel: in its bad state every frame is lost, in its good state none; both states last
-    /// geometrically distributed times, such that [`Self::drop_pct`] of all frames are lost.
+    /// Gilbert's channel: in its bad state every frame is lost, in its good state none. The durations of both states
+    /// are geometrically distributed, such that [`Self::drop_pct`] of all frames are lost.
     pub burst_mean: f64,
     /// Frames that arrive twice, percent.
     pub duplicate_pct: f64,
-    /// Frames held back behind later ones, percent.
+    /// Frames reordered after later ones, percent.
     pub reorder_pct: f64,
-    /// Frames with one bit of their IP packet flipped, percent. What no checksum above Ethernet covers, the
-    /// FCS would: a frame without IP is lost instead.
+    /// Frames with one bit of their IP packet flipped, percent. A frame without IP is lost instead: no checksum above
+    /// Ethernet covers it, but the FCS does.
     pub corrupt_pct: f64,
-    /// Time that every frame travels; at most 60 s.
+    /// Delay of every frame; at most 60 s.
     pub delay: Duration,
-    /// The delay varies by as much in either direction, uniformly; at most the delay. Order is kept: a
-    /// frame that would overtake arrives with the one before it.
+    /// Variation of the delay in either direction, uniformly distributed; at most the delay. Order is kept: a frame
+    /// that would overtake arrives with the previous one.
     pub jitter: Duration,
-    /// Bits per second that the wire carries, counting each frame from its Ethernet header to its
-    /// last byte; not zero. `None`: no limit.
+    /// Rate of the wire in bit/s, counting each frame from its Ethernet header to its last byte; not zero. `None` is
+    /// unlimited.
     pub rate_bps: Option<u64>,
-    /// What may wait before a wire that has a rate.
+    /// Queue limit of a rate-limited wire.
     pub queue: QueueLimit,
-    /// What the dice start from: the same frames and seed give the same fate.
+    /// Seed of the random numbers: the same frames and seed give the same outcome.
     pub seed: u64,
 }
 
-/// An impairment that makes no sense.
+/// Invalid impairment.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImpairmentError {
-    /// A percentage is not within 0 to 100, or no number.
+    /// A percentage is not within 0 to 100, or not a number.
     #[error("{what} of {value} % is not within 0 to 100")]
     Percentage {
-        /// Which.
+        /// Name of the setting.
         what: &'static str,
-        /// The value given.
+        /// Value given.
         value: f64,
     },
-    /// The mean burst is out of range, or no number.
+    /// The mean burst is out of range, or not a number.
     #[error("burst of {mean} frames is not within 1 to {BURST_MEAN_MAX}")]
     Burst {
-        /// The mean given.
+        /// Mean given.
         mean: f64,
     },
-    /// Between two bursts at least one frame arrives, so short bursts cannot lose most frames.
+    /// At least one frame arrives between two bursts, so short bursts cannot lose most frames.
     #[error(
         "drop of {drop_pct} % in bursts of {mean} frames cannot be: at most {drop_pct_max:.1} %"
     )]
     BurstTooShort {
-        /// The percentage given.
+        /// Percentage given.
         drop_pct: f64,
-        /// The mean given.
+        /// Mean given.
         mean: f64,
-        /// What bursts of that mean can lose.
+        /// Largest percentage that bursts of that mean can lose.
         drop_pct_max: f64,
     },
     /// The delay is too long.
     #[error("delay of {delay:?} is longer than {DELAY_MAX:?}")]
     Delay {
-        /// The delay given.
+        /// Delay given.
         delay: Duration,
     },
-    /// Frames would arrive before they were sent.
+    /// The jitter exceeds the delay: frames would arrive before they were sent.
     #[error("jitter of {jitter:?} is more than the delay of {delay:?}")]
     Jitter {
-        /// The jitter given.
+        /// Jitter given.
         jitter: Duration,
-        /// The delay given.
+        /// Delay given.
         delay: Duration,
     },
-    /// A rate of zero would carry nothing.
+    /// The rate is zero.
     #[error("rate of 0 bit/s carries nothing")]
     Rate,
-    /// A queue without room would let nothing pass.
+    /// The queue limit is zero.
     #[error("queue of 0 lets nothing pass")]
     Queue,
 }
@@ -166,15 +164,15 @@ impl Impairments {
         }
     }
 
-    /// Whether frames pass untouched: burst and queue alone do nothing.
+    /// True if frames pass unchanged. Burst and queue alone have no effect.
     pub fn is_none(&self) -> bool {
         let without_effect = Self::default();
         let Self { burst_mean, queue, seed, .. } = without_effect;
         Self { burst_mean, queue, seed, ..*self } == without_effect
     }
 
-    /// Whether it matters to frames that they are as large as the wire's: dice are thrown for each, or
-    /// the wire takes its time for each. A delay alone is the same for all.
+    /// True if frames must have the wire's size, because losses or transmission times apply to each. A delay alone is
+    /// the same for all sizes.
     pub(super) fn cuts(&self) -> bool {
         !Self { delay: Duration::ZERO, ..*self }.is_none()
     }

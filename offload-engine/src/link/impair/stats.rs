@@ -1,55 +1,55 @@
-//! What one direction has done to its frames.
+//! Counters of one direction.
 #![forbid(unsafe_code)]
 
 use crate::link::LinkStats;
 
-/// Counters of one direction. Frames are the wire's: a super-segment counts as the frames that it is cut
-/// into, bytes are theirs from the Ethernet header to the last byte.
+/// Counters of one direction. Frames are counted as on the wire: a GSO packet counts as the frames it is segmented
+/// into. Bytes are counted from the Ethernet header to the last byte of each frame.
 ///
-/// What comes in and is doubled, goes out, is lost for one of the reasons below, or is still on its way:
+/// Every frame received or duplicated is output, lost for one of the reasons below, or still in flight:
 ///
-/// `frames_in + duplicated = frames_out + lost + queue_full + overflow + malformed + corrupted_lost +
-/// refused` once nothing is.
+/// `frames_in + duplicated = frames_out + lost + queue_full + overflow + malformed + corrupted_lost + refused` if no
+/// frame is in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LaneStats {
-    /// Frames that came in.
+    /// Frames received.
     pub frames_in: u64,
-    /// Bytes of those.
+    /// Bytes received.
     pub bytes_in: u64,
-    /// Frames that arrived, duplicates included. Counted by [`Wire`](super::Wire) alone.
+    /// Frames that arrived, including duplicates. Only counted by [`Wire`](super::Wire).
     pub frames_out: u64,
-    /// Bytes of those.
+    /// Bytes of these frames.
     pub bytes_out: u64,
     /// Frames lost on the wire ([`drop_pct`](super::Impairments::drop_pct)).
     pub lost: u64,
-    /// Frames that found the queue before the rate-limited wire full.
+    /// Frames lost because the queue of the rate-limited wire was full.
     pub queue_full: u64,
-    /// Frames lost because too many were on their way: 262,144, or 256 MiB.
+    /// Frames lost because too many were in flight: 262,144, or 256 MiB.
     pub overflow: u64,
-    /// Super-segments that cannot be cut: no wire would carry them.
+    /// GSO packets that cannot be segmented.
     pub malformed: u64,
-    /// Frames that the device at the end refused.
+    /// Frames refused by the device at the other end.
     pub refused: u64,
-    /// Frames that arrived twice.
+    /// Frames duplicated.
     pub duplicated: u64,
-    /// Frames held back behind later ones.
+    /// Frames reordered after later ones.
     pub reordered: u64,
     /// Frames with a bit flipped.
     pub corrupted: u64,
-    /// Those of them that an FCS had thrown away, for they carry no IP packet.
+    /// Corrupted frames that an FCS would drop, because they carry no IP packet.
     pub corrupted_lost: u64,
 }
 
 impl LaneStats {
-    /// Frames that came in, or were doubled, and are neither out nor lost: those on their way.
+    /// Number of frames in flight: received or duplicated, and neither output nor lost.
     pub fn on_their_way(&self) -> u64 {
         let Self { frames_in, duplicated, frames_out, refused, corrupted_lost, .. } = *self;
         (frames_in + duplicated)
             .saturating_sub(frames_out + refused + corrupted_lost + self.dropped())
     }
 
-    /// Frames lost on the wire or for want of room.
+    /// Number of frames lost on the wire or because of a limit.
     pub(super) fn dropped(&self) -> u64 {
         let Self { lost, queue_full, overflow, malformed, .. } = *self;
         lost + queue_full + overflow + malformed

@@ -17,8 +17,8 @@ fn pair(settings: Impairments, offloads: bool) -> (Impaired<MemoryLink>, MemoryL
     (Impaired::new(a, settings, NONE).unwrap(), b)
 }
 
-/// Sends `count` numbered frames a microsecond apart; gives the numbers that arrive, -1 for a
-/// frame that does not parse.
+/// Sends `count` numbered frames one microsecond apart. Returns the numbers of those that arrive, or -1 for a frame
+/// that does not parse.
 fn fates(settings: Impairments, count: u32) -> (Vec<i64>, LinkStats) {
     let (mut a, mut b) = pair(settings, false);
     for seq in 0..count {
@@ -39,7 +39,7 @@ fn fates(settings: Impairments, count: u32) -> (Vec<i64>, LinkStats) {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_fate() {
+fn same_seed_gives_same_outcome() {
     let settings = Impairments {
         drop_pct: 10.0,
         duplicate_pct: 10.0,
@@ -52,14 +52,14 @@ fn the_same_seed_gives_the_same_fate() {
     assert_ne!(first.0, fates(Impairments { seed: 2, ..settings }, 1000).0);
 }
 
-/// 10 000 frames: five standard deviations either side.
+/// True if a count of 10 000 frames is within five standard deviations.
 fn is_about(count: u64, pct: f64) -> bool {
     let (mean, deviation) = (100.0 * pct, (100.0 * pct * (1.0 - pct / 100.0)).sqrt());
     (count as f64 - mean).abs() <= 5.0 * deviation
 }
 
 #[test]
-fn drop_statistics() {
+fn drop_share_matches_setting() {
     let (numbers, stats) = fates(Impairments { drop_pct: 3.0, ..NONE }, 10_000);
     assert!(is_about(stats.impaired_dropped, 3.0), "{stats:?}");
     assert_eq!(numbers.len() as u64 + stats.impaired_dropped, 10_000);
@@ -69,7 +69,7 @@ fn drop_statistics() {
 }
 
 #[test]
-fn duplicate_statistics() {
+fn duplicate_share_matches_setting() {
     let (numbers, stats) = fates(Impairments { duplicate_pct: 20.0, ..NONE }, 10_000);
     assert!(is_about(stats.impaired_duplicated, 20.0), "{stats:?}");
     assert_eq!(numbers.len() as u64, 10_000 + stats.impaired_duplicated);
@@ -77,7 +77,7 @@ fn duplicate_statistics() {
 }
 
 #[test]
-fn corrupted_frames_differ_in_one_bit_and_are_noticed() {
+fn corrupted_frames_differ_in_one_bit_and_are_detected() {
     let (numbers, stats) = fates(Impairments { corrupt_pct: 20.0, ..NONE }, 10_000);
     assert!(is_about(stats.impaired_corrupted, 20.0), "{stats:?}");
     let noticed = numbers.iter().filter(|&&number| number == -1).count() as u64;
@@ -100,42 +100,42 @@ fn corrupted_frames_without_ip_are_lost() {
     assert_eq!((flipped, &held.data[..14]), (1, &ip[..14]));
 }
 
-/// How many later frames arrived before each frame that was passed at all.
+/// Returns the number of later frames that arrived before each frame that was passed.
 fn distances(numbers: &[i64]) -> Vec<usize> {
     let passed = |at: usize| numbers[..at].iter().filter(|&&number| number > numbers[at]).count();
     (0..numbers.len()).map(passed).filter(|&distance| distance > 0).collect()
 }
 
 #[test]
-fn reordered_frames_come_after_one_to_five_later_ones() {
+fn reordered_frames_arrive_after_one_to_five_later_ones() {
     let (numbers, stats) = fates(Impairments { reorder_pct: 2.0, ..NONE }, 10_000);
     assert!(is_about(stats.impaired_reordered, 2.0), "{stats:?}");
     let mut sorted = numbers.clone();
     sorted.sort_unstable();
-    assert_eq!(sorted, (0..10_000).collect::<Vec<_>>(), "none is lost");
+    assert_eq!(sorted, (0..10_000).collect::<Vec<_>>(), "no loss");
     let distances = distances(&numbers);
     for distance in 1..=REORDER_DISTANCE_MAX as usize {
         let count = distances.iter().filter(|&&d| d == distance).count();
         assert!((20..=60).contains(&count), "{count} of about 40 at {distance}");
     }
-    // Two held frames that are close together may pass each other as well.
+    // Two reordered frames that are close together may pass each other too.
     let further = distances.iter().filter(|&&d| d > REORDER_DISTANCE_MAX as usize).count();
     assert!(further < 10, "{further}");
 }
 
 #[test]
-fn frames_that_wait_to_be_passed_are_bounded() {
+fn reordered_frames_are_bounded() {
     let (mut a, mut b) = pair(Impairments { reorder_pct: 100.0, ..NONE }, false);
     for seq in 0..65 {
         transmit(&mut a, Instant::ZERO, &tcp_frame(false, seq, b"x"), TxOffload::default());
     }
     assert_eq!(a.stats().impaired_reordered, 64);
     let arrived = receive_all(&mut b, Instant::ZERO);
-    assert_eq!(parse(&arrived[0].0).unwrap().seq, 64, "the first that found no place to wait");
+    assert_eq!(parse(&arrived[0].0).unwrap().seq, 64, "the first beyond the limit keeps its order");
 }
 
 #[test]
-fn a_reordered_frame_that_nothing_follows_arrives_all_the_same() {
+fn last_reordered_frame_arrives_after_hold_time() {
     let (mut a, mut b) = pair(Impairments { reorder_pct: 100.0, ..NONE }, false);
     let frame = tcp_frame(false, 1, b"last");
     transmit(&mut a, Instant::ZERO, &frame, TxOffload::default());
@@ -149,8 +149,8 @@ fn a_reordered_frame_that_nothing_follows_arrives_all_the_same() {
 }
 
 #[test]
-fn delay_and_rate_set_the_moment() {
-    // 86-byte frames at 688 kbit/s take 1 ms each, and travel 10 ms.
+fn arrival_follows_delay_and_rate() {
+    // 86-byte frames at 688 kbit/s take 1 ms each, and are delayed by 10 ms.
     let settings =
         Impairments { delay: Duration::from_millis(10), rate_bps: Some(688_000), ..NONE };
     let (mut a, mut b) = pair(settings, false);
@@ -169,7 +169,7 @@ fn delay_and_rate_set_the_moment() {
 }
 
 #[test]
-fn the_queue_before_a_slow_wire_is_bounded() {
+fn queue_of_rate_limited_wire_is_bounded() {
     let (mut a, _b) = pair(Impairments { rate_bps: Some(1_000), ..NONE }, false);
     let frame = tcp_frame(false, 1, &pattern(1448));
     for _ in 0..1200 {
@@ -179,9 +179,9 @@ fn the_queue_before_a_slow_wire_is_bounded() {
     assert_eq!(a.stats().impaired_dropped, 200);
 }
 
-/// A limit in frames counts the one that is being sent, whatever their size.
+/// A limit in frames includes the one being sent, whatever their size.
 #[test]
-fn the_queue_may_be_limited_in_frames() {
+fn queue_limit_counts_frames() {
     // 86-byte frames at 688 kbit/s take 1 ms each.
     let queue = QueueLimit::Frames(10);
     let (mut a, mut b) = pair(Impairments { rate_bps: Some(688_000), queue, ..NONE }, false);
@@ -190,7 +190,7 @@ fn the_queue_may_be_limited_in_frames() {
         transmit(&mut a, Instant::ZERO, &frame, TxOffload::default());
     }
     assert_eq!(a.stats().impaired_dropped, 5);
-    // At 3 ms three have left.
+    // Three frames have left after 3 ms.
     for _ in 0..5 {
         transmit(&mut a, Instant::from_millis(3), &frame, TxOffload::default());
     }
@@ -201,7 +201,7 @@ fn the_queue_may_be_limited_in_frames() {
     assert_eq!((receive_all(&mut b, end).len(), a.poll_at()), (10, None));
 }
 
-/// Arrivals of frames a millisecond apart that travel 10 ms give or take 4: microseconds of travel.
+/// Returns delays in microseconds of frames `spacing_us` apart, with a delay of 10 ms and the given jitter.
 fn travel_times(jitter: Duration, spacing_us: u64) -> Vec<u64> {
     let settings = Impairments { delay: Duration::from_millis(10), jitter, ..NONE };
     let mut lane = Lane::new(settings, 0);
@@ -223,8 +223,8 @@ fn travel_times(jitter: Duration, spacing_us: u64) -> Vec<u64> {
     times
 }
 
-/// Far apart, frames do not push each other: uniform within the limits, mean the delay (the deviation of
-/// a mean of 10 000 is 23 us). Close together they keep their order all the same.
+/// Frames far apart do not affect each other: delays are uniform within the limits, and their mean is the delay. The
+/// deviation of a mean of 10 000 is 23 us. Frames close together keep their order.
 #[test]
 fn jitter_is_uniform_and_keeps_order() {
     let times = travel_times(Duration::from_millis(4), 8_001);
@@ -238,13 +238,13 @@ fn jitter_is_uniform_and_keeps_order() {
     }
     let pushed = travel_times(Duration::from_millis(4), 100);
     assert!(pushed.iter().all(|time| (6_000..=14_000).contains(time)));
-    assert!(pushed.iter().sum::<u64>() / 10_000 > 12_000, "late ones hold up those behind");
+    assert!(pushed.iter().sum::<u64>() / 10_000 > 12_000, "late frames delay later ones");
     assert!(travel_times(Duration::ZERO, 100).iter().all(|&time| time == 10_000));
 }
 
-/// As many as asked for, in runs: [`super::loss`] proves the numbers.
+/// The share of losses matches, in runs. Tests of [`super::loss`] verify the distributions.
 #[test]
-fn bursts_lose_frames_in_a_row() {
+fn bursts_drop_consecutive_frames() {
     let (numbers, stats) = fates(Impairments { drop_pct: 5.0, burst_mean: 10.0, ..NONE }, 20_000);
     assert!((500..=1500).contains(&stats.impaired_dropped), "{stats:?}");
     let gaps = numbers.windows(2).filter(|pair| pair[1] - pair[0] > 1).count() as u64;
@@ -252,7 +252,7 @@ fn bursts_lose_frames_in_a_row() {
 }
 
 #[test]
-fn super_segments_are_cut_before_they_are_hit() {
+fn gso_packets_are_segmented_before_impairment() {
     for ipv6 in [false, true] {
         let (mut a, mut b) = pair(Impairments { drop_pct: 20.0, ..NONE }, true);
         let payload = pattern(60_000);
@@ -273,7 +273,7 @@ fn super_segments_are_cut_before_they_are_hit() {
 }
 
 #[test]
-fn receiving_impairs_super_segments_and_partial_checksums() {
+fn receive_lane_impairs_gso_packets_and_partial_checksums() {
     let (a, b) = memory_link_pair(MemoryLinkOptions::default());
     let mut a = a;
     let mut b = Impaired::new(b, NONE, Impairments { duplicate_pct: 100.0, ..NONE }).unwrap();
@@ -291,7 +291,7 @@ fn receiving_impairs_super_segments_and_partial_checksums() {
 }
 
 #[test]
-fn a_full_link_beneath_keeps_its_frames() {
+fn full_inner_link_delays_frames() {
     let options = MemoryLinkOptions { queue_frames_max: 1, ..MemoryLinkOptions::default() };
     let (a, mut b) = memory_link_pair(options);
     let mut a = Impaired::new(a, Impairments { duplicate_pct: 100.0, ..NONE }, NONE).unwrap();
@@ -306,11 +306,11 @@ fn a_full_link_beneath_keeps_its_frames() {
 }
 
 #[test]
-fn what_no_wire_would_carry_is_lost() {
+fn malformed_gso_packet_is_dropped() {
     let (mut a, mut b) = pair(Impairments { delay: Duration::from_nanos(1), ..NONE }, true);
     let (mut frame, place) = partial_frame(false, 0, &pattern(5000));
     let offload = segment_offload(&frame, place, 1000);
-    frame[23] = 17; // not TCP after all
+    frame[23] = 17; // not TCP
     transmit(&mut a, Instant::ZERO, &frame, offload);
     receive_all(&mut a, Instant::from_millis(1));
     assert!(receive_all(&mut b, Instant::from_millis(1)).is_empty());
@@ -318,7 +318,7 @@ fn what_no_wire_would_carry_is_lost() {
 }
 
 #[test]
-fn without_impairment_frames_pass_untouched() {
+fn frames_pass_unchanged_without_impairments() {
     let (mut a, mut b) = pair(NONE, true);
     let (frame, place) = partial_frame(true, 0, &pattern(5000));
     transmit(&mut a, Instant::ZERO, &frame, segment_offload(&frame, place, 1000));
@@ -326,7 +326,7 @@ fn without_impairment_frames_pass_untouched() {
 }
 
 #[test]
-fn settings_out_of_range_are_refused_and_named() {
+fn settings_out_of_range_are_refused() {
     let good = Impairments {
         drop_pct: 100.0,
         burst_mean: 10_000.0,
@@ -369,7 +369,7 @@ fn settings_out_of_range_are_refused_and_named() {
 }
 
 proptest! {
-    /// Whatever the mix: nothing appears from nowhere, and everything is accounted for.
+    /// For any combination of settings all frames are accounted for and no other frame appears.
     #[test]
     fn every_frame_is_accounted_for(
         drop_pct in 0.0..100.0, duplicate_pct in 0.0..100.0, reorder_pct in 0.0..100.0,

@@ -1,13 +1,12 @@
-//! A bad network between two links: what one receives the other transmits.
+//! Impaired network between two links: frames received by one are transmitted by the other.
 //!
-//! A lane that throws dice, or whose rate is limited, sees frames of the wire's size: super-segments are
-//! cut for it. One that only delays takes them whole, and one that does nothing is passed by without a
-//! copy; then the device at the other end cuts, or nobody. What lies undone in a frame that goes on whole
-//! (checksum, segmentation) is left to that device again, if it can; otherwise it is done here.
+//! A lane with random impairments or a rate limit processes frames of the wire's size, so GSO packets are segmented for
+//! it. A lane that only delays keeps them unsegmented. A lane without effect is bypassed without a copy. The device at
+//! the other end then segments them, if necessary. Remaining offloads (checksum, segmentation) are left to that device
+//! if it supports them, and are otherwise completed here.
 //!
-//! Whoever runs it calls [`Wire::take`] and [`Wire::send`] when a link is readable and at
-//! [`Wire::poll_at`]. Neither waits. Limits: [`TAKE_FRAMES_MAX`] frames from each link, [`SEND_FRAMES_MAX`]
-//! to each, per call.
+//! The caller runs it by [`Wire::take`] and [`Wire::send`] when a link is readable and at [`Wire::poll_at`]. Neither
+//! blocks. Limits: [`TAKE_FRAMES_MAX`] frames from each link and [`SEND_FRAMES_MAX`] to each link, per call.
 #![forbid(unsafe_code)]
 
 use std::{io, vec::Vec};
@@ -29,71 +28,71 @@ use crate::{
     time::Instant,
 };
 
-/// Frames that one [`Wire::take`] takes from each link.
+/// Frames that one [`Wire::take`] receives from each link.
 const TAKE_FRAMES_MAX: usize = 16;
-/// Frames that one [`Wire::send`] gives to each link.
+/// Frames that one [`Wire::send`] transmits on each link.
 const SEND_FRAMES_MAX: usize = 256;
 
-/// One of the two.
+/// End of a wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WireEnd {
-    /// The first.
+    /// First end.
     A,
-    /// The second.
+    /// Second end.
     B,
 }
 
-/// Two links joined through weather.
+/// Two links connected by an impaired network.
 #[derive(Debug)]
 pub struct Wire<L> {
     a: L,
     b: L,
-    a_to_b: Direction,
-    b_to_a: Direction,
+    a_to_b: WireDirection,
+    b_to_a: WireDirection,
     batch: RxBatch,
     lateness: Lateness,
 }
 
-/// What lies between one link and the other.
+/// One direction between the two links.
 #[derive(Debug)]
-struct Direction {
+struct WireDirection {
     lane: Lane,
-    /// The link at the end was full: when to try again.
+    /// Time of the next attempt after the receiving link was full.
     retry_at: Option<Instant>,
-    /// A piece of a super-segment.
+    /// Segment of a GSO packet.
     piece: Vec<u8>,
 }
 
-/// A received frame, to be sent on.
-struct Taken<'a> {
+/// Received frame to be forwarded.
+struct RelayedFrame<'a> {
     data: &'a mut [u8],
     checksum: RxChecksum,
     gso_size: usize,
 }
 
 impl<L: Link> Wire<L> {
-    /// Joins `a` and `b`.
+    /// Connects `a` and `b`.
     ///
     /// # Errors
-    /// A setting out of its range.
+    /// A setting is out of range.
     pub fn new(
         a: L,
         b: L,
         a_to_b: Impairments,
         b_to_a: Impairments,
     ) -> Result<Self, ImpairmentError> {
-        let (a_to_b, b_to_a) = (Direction::new(a_to_b, 0)?, Direction::new(b_to_a, 1)?);
+        let (a_to_b, b_to_a) = (WireDirection::new(a_to_b, 0)?, WireDirection::new(b_to_a, 1)?);
         let (batch, lateness) = (RxBatch::new(TAKE_FRAMES_MAX), Lateness::default());
         Ok(Self { a, b, a_to_b, b_to_a, batch, lateness })
     }
 
-    /// Takes what waits at either link. Returns the number of frames; super-segments count as one.
+    /// Receives frames of both links. Returns the number of frames, with a GSO packet counted as one.
     ///
-    /// The clock is read when frames have been read: with an older time a frame that came since would
-    /// travel faster than the delay.
+    /// The clock is read after the frames. With an earlier time a frame that arrived meanwhile would be delayed by less
+    /// than the configured delay.
     ///
     /// # Errors
-    /// The link at that end is gone.
+    /// The device of the link at that end was removed.
     pub fn take(
         &mut self,
         mut clock: impl FnMut() -> Instant,
@@ -104,7 +103,7 @@ impl<L: Link> Wire<L> {
         Ok(from_a + from_b)
     }
 
-    /// Gives to either link what is due. Returns the number of frames; super-segments count as one.
+    /// Transmits due frames on both links. Returns the number of frames, with a GSO packet counted as one.
     pub fn send(&mut self, now: Instant) -> usize {
         let Self { a, b, a_to_b, b_to_a, batch: _, lateness } = self;
         let count = a_to_b.send(now, b, lateness) + b_to_a.send(now, a, lateness);
@@ -115,13 +114,13 @@ impl<L: Link> Wire<L> {
         count
     }
 
-    /// When a frame is due next.
+    /// Time at which the next frame is due.
     pub fn poll_at(&self) -> Option<Instant> {
         let links = [self.a.poll_at(), self.b.poll_at()].into_iter().flatten();
         links.chain(self.a_to_b.next_at()).chain(self.b_to_a.next_at()).min()
     }
 
-    /// What has become of the frames that came in at `from`.
+    /// Counters of the frames received at `from`.
     pub fn stats(&self, from: WireEnd) -> LaneStats {
         match from {
             WireEnd::A => self.a_to_b.lane.stats(),
@@ -129,12 +128,12 @@ impl<L: Link> Wire<L> {
         }
     }
 
-    /// How late frames were sent that had been held.
+    /// Lateness of held frames at transmission.
     pub fn lateness(&self) -> &Lateness {
         &self.lateness
     }
 
-    /// The link at that end.
+    /// Returns the link at that end.
     pub fn link(&self, end: WireEnd) -> &L {
         match end {
             WireEnd::A => &self.a,
@@ -143,7 +142,7 @@ impl<L: Link> Wire<L> {
     }
 }
 
-impl Direction {
+impl WireDirection {
     fn new(settings: Impairments, stream: u64) -> Result<Self, ImpairmentError> {
         settings.validate()?;
         let lane = Lane::new(settings, stream);
@@ -163,35 +162,35 @@ impl Direction {
         }
         let now = clock();
         for (data, checksum, gso_size) in batch.frames_mut() {
-            self.relay(now, to, Taken { data, checksum, gso_size });
+            self.relay(now, to, RelayedFrame { data, checksum, gso_size });
         }
         to.flush(now);
         Ok(batch.len())
     }
 
-    fn relay<L: Link>(&mut self, now: Instant, to: &mut L, mut taken: Taken<'_>) {
-        if self.lane.cuts() || !taken.can_be_carried_by(to.capabilities()) {
+    fn relay<L: Link>(&mut self, now: Instant, to: &mut L, mut relayed: RelayedFrame<'_>) {
+        if self.lane.cuts() || !relayed.is_supported_by(to.capabilities()) {
             let leave_checksums = !self.lane.needs_checksums() && to.capabilities().tx_checksum;
-            return self.admit_cut(now, taken, leave_checksums);
+            return self.admit_cut(now, relayed, leave_checksums);
         }
-        let Some((offload, size)) = taken.leave_undone() else {
+        let Some((offload, size)) = relayed.prepare_offload() else {
             return self.lane.count_malformed();
         };
         if self.lane.is_transparent() && self.lane.is_idle() {
-            match to.transmit(now, &whole(taken.data, offload)) {
-                TxOutcome::Sent => return self.lane.count_passed(size, true),
-                TxOutcome::Dropped => return self.lane.count_passed(size, false),
+            match to.transmit(now, &whole(relayed.data, offload)) {
+                TxOutcome::Sent => return self.lane.count_bypassed(size, true),
+                TxOutcome::Dropped => return self.lane.count_bypassed(size, false),
                 TxOutcome::Full => {}
             }
         }
-        self.lane.admit_whole(now, taken.data, offload, size);
+        self.lane.admit_whole(now, relayed.data, offload, size);
     }
 
-    /// Gives the lane frames of the wire's size. Their checksums are left to the device at the end if it
-    /// can and no bit is going to be flipped: it costs less than summing here, and means the same.
-    fn admit_cut(&mut self, now: Instant, taken: Taken<'_>, leave_checksums: bool) {
+    /// Adds frames of the wire's size to the lane. Their checksums are left to the device at the other end if it
+    /// supports that and no bit is to be flipped. This is cheaper than computing them here, with the same result.
+    fn admit_cut(&mut self, now: Instant, relayed: RelayedFrame<'_>, leave_checksums: bool) {
         let Self { lane, piece, retry_at: _ } = self;
-        let Taken { data, checksum, gso_size } = taken;
+        let RelayedFrame { data, checksum, gso_size } = relayed;
         if gso_size != 0 {
             let Some(mut segments) = Segments::new(data, gso_size) else {
                 return lane.count_malformed();
@@ -206,9 +205,9 @@ impl Direction {
             return lane.admit(now, data, TxOffload::default(), None);
         }
         if leave_checksums {
-            let mut taken = Taken { data, checksum, gso_size };
-            if let Some((offload, _)) = taken.leave_undone() {
-                lane.admit(now, taken.data, offload, None);
+            let mut relayed = RelayedFrame { data, checksum, gso_size };
+            if let Some((offload, _)) = relayed.prepare_offload() {
+                lane.admit(now, relayed.data, offload, None);
             }
             return;
         }
@@ -227,7 +226,7 @@ impl Direction {
                 return sent;
             }
             lateness.add(late);
-            self.lane.count_end(size, outcome == TxOutcome::Sent);
+            self.lane.count_outcome(size, outcome == TxOutcome::Sent);
             self.lane.release();
         }
         SEND_FRAMES_MAX
@@ -238,27 +237,27 @@ impl Direction {
     }
 }
 
-/// A frame without payload slices.
+/// Creates a frame without payload slices.
 fn whole(data: &[u8], offload: TxOffload) -> TxFrame<'_> {
     TxFrame { offload, head: data, payload: &[], lender: None, comment: None }
 }
 
-impl Taken<'_> {
-    /// Whether a link of these capabilities takes the frame as it came.
-    fn can_be_carried_by(&self, capabilities: LinkCapabilities) -> bool {
+impl RelayedFrame<'_> {
+    /// True if a link with these capabilities accepts the frame as received.
+    fn is_supported_by(&self, capabilities: LinkCapabilities) -> bool {
         let LinkCapabilities { mtu: _, tx_checksum, tso4_max, tso6_max } = capabilities;
         match (self.gso_size, self.checksum) {
             (0, RxChecksum::Unverified) => true,
             (0, RxChecksum::Valid) => tx_checksum,
-            // Ask for the smaller: it is the same number wherever both are offered.
+            // The smaller limit: both are equal if the link supports both.
             _ => tx_checksum && self.data.len() <= tso4_max.min(tso6_max),
         }
     }
 
-    /// What the device at the end has to do to the frame, and what the frame is on the wire. The checksum
-    /// field gets the pseudo-header sum, whether the kernel had put it there or a sum that is complete.
-    /// `None`: a super-segment that cannot be cut.
-    fn leave_undone(&mut self) -> Option<(TxOffload, WireSize)> {
+    /// Prepares the frame for offload. Returns the remaining offload and the size of the frame on the wire. The
+    /// checksum field is set to the pseudo-header sum, whether it contained that sum or a complete one. `None` for a
+    /// GSO packet that cannot be segmented.
+    fn prepare_offload(&mut self) -> Option<(TxOffload, WireSize)> {
         let length = self.data.len() as u64;
         let complete = (TxOffload::default(), WireSize { frames: 1, bytes: length });
         if self.gso_size == 0 && self.checksum == RxChecksum::Unverified {
@@ -270,12 +269,12 @@ impl Taken<'_> {
             None => return None,
         };
         if layout.end != self.data.len() {
-            // Padding may not be summed, so no device is asked.
+            // Padding must not be summed, so the checksum is not left to a device.
             checksum::fill_tcp(self.data, &layout);
             return (self.gso_size == 0).then_some(complete);
         }
         checksum::store_pseudo_header_sum(self.data, &layout);
-        // Offsets within a frame of at most 64 KiB.
+        // Offsets fit: a frame has at most 64 KiB.
         let place = TxChecksum { start: layout.tcp as u16, offset: TCP_CHECKSUM_OFFSET };
         let mut offload = TxOffload { checksum: Some(place), segment: None };
         let Some(gso_size) = u16::try_from(self.gso_size).ok().filter(|&size| size > 0) else {

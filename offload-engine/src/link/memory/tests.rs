@@ -13,7 +13,7 @@ use crate::link::{
 const NOW: Instant = Instant::ZERO;
 
 #[test]
-fn super_segments_and_partial_checksums_arrive_as_on_a_vnet_tap() {
+fn gso_packets_and_partial_checksums_arrive_as_on_vnet_tap() {
     let (mut a, mut b) = memory_link_pair(MemoryLinkOptions::default());
     let (super_segment, place) = partial_frame(false, 1, &pattern(60_000));
     let (small, small_place) = partial_frame(true, 1, &pattern(100));
@@ -22,7 +22,7 @@ fn super_segments_and_partial_checksums_arrive_as_on_a_vnet_tap() {
     let sent = [
         (&super_segment, segment_offload(&super_segment, place, 1448)),
         (&small, checksum),
-        (&small, segment_offload(&small, small_place, 100)), // needs no cutting
+        (&small, segment_offload(&small, small_place, 100)), // fits into one segment
         (&whole, TxOffload::default()),
     ];
     for (frame, offload) in sent {
@@ -47,7 +47,7 @@ fn super_segments_and_partial_checksums_arrive_as_on_a_vnet_tap() {
 }
 
 #[test]
-fn a_full_queue_refuses_and_loses_nothing() {
+fn full_queue_refuses_frames_without_loss() {
     let options = MemoryLinkOptions { queue_frames_max: 2, ..MemoryLinkOptions::default() };
     let (mut a, b) = memory_link_pair(options);
     let mut b: Box<dyn Link> = Box::new(b);
@@ -63,7 +63,7 @@ fn a_full_queue_refuses_and_loses_nothing() {
 }
 
 #[test]
-fn without_offloads_only_what_a_plain_tap_takes() {
+fn pair_without_offloads_behaves_like_plain_tap() {
     let options = MemoryLinkOptions { offloads: false, ..MemoryLinkOptions::default() };
     let (mut a, mut b) = memory_link_pair(options);
     let LinkCapabilities { mtu, tx_checksum, tso4_max, tso6_max } = a.capabilities();
@@ -76,7 +76,7 @@ fn without_offloads_only_what_a_plain_tap_takes() {
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "a frame of 1515 bytes")]
-fn a_frame_beyond_the_mtu_is_a_bug_of_the_caller() {
+fn frame_beyond_mtu_panics_in_debug_build() {
     let (mut a, _b) = memory_link_pair(MemoryLinkOptions::default());
     let frame = tcp_frame(false, 1, &pattern(1500 - 20 - 32 + 1));
     transmit(&mut a, NOW, &frame, TxOffload::default());
@@ -85,7 +85,7 @@ fn a_frame_beyond_the_mtu_is_a_bug_of_the_caller() {
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "contradicts the frame")]
-fn a_wrong_pseudo_header_sum_is_a_bug_of_the_caller() {
+fn wrong_pseudo_header_sum_panics_in_debug_build() {
     let (mut a, _b) = memory_link_pair(MemoryLinkOptions::default());
     let complete = tcp_frame(false, 1, &pattern(100));
     let (_, place) = partial_frame(false, 1, &pattern(100));
@@ -94,7 +94,7 @@ fn a_wrong_pseudo_header_sum_is_a_bug_of_the_caller() {
 }
 
 #[test]
-fn offloads_that_contradict_the_frame() {
+fn contradictory_offloads_are_detected() {
     let (frame, place) = partial_frame(true, 1, &pattern(3000));
     let good = segment_offload(&frame, place, 1000);
     assert!(is_consistent(&frame, good));
@@ -121,7 +121,7 @@ fn offloads_that_contradict_the_frame() {
     assert!(!is_consistent(&frame[..frame.len() - 1], good));
 }
 
-/// Received from `link`: where it lies and, of a large frame, what holds it.
+/// Receives a frame from `link`. Returns its address and, for a large frame, its buffer.
 fn receive_one(link: &mut MemoryLink, batch: &mut RxBatch) -> (usize, Option<Bytes>) {
     assert_eq!(link.receive(NOW, batch).unwrap(), 1);
     let frame = batch.frames().next().expect("a frame");
@@ -130,9 +130,9 @@ fn receive_one(link: &mut MemoryLink, batch: &mut RxBatch) -> (usize, Option<Byt
     received
 }
 
-// The buffer that a frame waits in is lent; what nobody has kept is back when the batch is through, and is used again.
+// The buffer of a frame is lent. Buffers that are not kept are released with the batch and reused.
 #[test]
-fn frames_are_lent_and_their_buffers_used_again() {
+fn lent_buffers_are_reused() {
     let (mut a, mut b) = memory_link_pair(MemoryLinkOptions::default());
     let mut batch = RxBatch::new(1);
     let (large, place) = partial_frame(false, 1, &pattern(60_000));
@@ -145,16 +145,16 @@ fn frames_are_lent_and_their_buffers_used_again() {
     }
     assert!(places.len() <= 2, "{places:?}");
 
-    // As many as may be are kept, and those that come then are copied.
+    // Buffers are kept up to the limit, and later frames are copied.
     for round in 0..2 * LENT_BUFFERS_MAX {
         assert_eq!(transmit(&mut a, NOW, &large, offload), TxOutcome::Sent);
         let (place, buffer) = receive_one(&mut b, &mut batch);
         assert_eq!(buffer.is_some(), round < LENT_BUFFERS_MAX, "{round}");
         kept.extend(buffer.inspect(|buffer| assert_eq!(buffer.as_ptr() as usize, place)));
     }
-    assert!(kept.iter().all(|buffer| buffer == &large[..]), "one was written that somebody has");
+    assert!(kept.iter().all(|buffer| buffer == &large[..]), "a kept buffer was written");
     kept.truncate(1);
-    // All but one are free again; one look may find that one.
+    // All but one are released. One check may find the kept one.
     let mut lent = 0;
     for _ in 0..2 * LENT_BUFFERS_MAX {
         assert_eq!(transmit(&mut a, NOW, &large, offload), TxOutcome::Sent);
@@ -173,9 +173,9 @@ impl Wake for Wakes {
     }
 }
 
-// The other side is woken once for a batch, through whatever wraps the link, and is told of frames that wait.
+// The other end is woken once per batch, through any wrapper of the link, and reports queued frames.
 #[test]
-fn a_flush_wakes_the_other_side() {
+fn flush_wakes_other_end() {
     let wrap: [fn(MemoryLink) -> Box<dyn Link>; 3] = [
         |link| Box::new(link),
         |link| Box::new(Tee::new(link, io::sink(), "a", 0).unwrap()),
@@ -200,14 +200,14 @@ fn a_flush_wakes_the_other_side() {
         assert_eq!(b.poll_at(), Some(Instant::ZERO));
         assert_eq!(receive_all(&mut b, NOW).len(), 3);
         assert_eq!(b.poll_at(), None);
-        // Without an engine at the other end there is nobody to be woken.
+        // Without an engine at the other end there is no waker.
         b.flush(NOW);
     }
 }
 
-// A frame that an impairment has held back is a batch of its own.
+// Frames delayed by an impairment form a batch of their own.
 #[test]
-fn frames_that_were_held_back_wake_the_other_side() {
+fn delayed_frames_wake_other_end() {
     let (a, mut b) = memory_link_pair(MemoryLinkOptions::default());
     let delay = crate::time::Duration::from_millis(1);
     let delayed = Impairments { delay, ..Impairments::default() };
@@ -224,9 +224,9 @@ fn frames_that_were_held_back_wake_the_other_side() {
     assert_eq!(receive_all(&mut b, NOW + delay).len(), 1);
 }
 
-// An end that found the queue full is woken when there is room, and is told so until it has tried again.
+// An end whose transmit found the queue full is woken when there is room, and reports this until its next transmit.
 #[test]
-fn room_in_a_full_queue_wakes_the_sender() {
+fn room_in_full_queue_wakes_sender() {
     let options = MemoryLinkOptions { queue_frames_max: 2, ..MemoryLinkOptions::default() };
     let (mut a, mut b) = memory_link_pair(options);
     let wakes = Arc::<Wakes>::default();

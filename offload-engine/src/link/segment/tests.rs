@@ -9,14 +9,14 @@ fn cut(frame: &[u8], size: usize) -> Option<Vec<Parsed>> {
     let mut segments = Segments::new(frame, size)?;
     let (mut piece, mut pieces) = (Vec::new(), Vec::new());
     while segments.next_into(&mut piece) {
-        pieces.push(parse(&piece).expect("a piece is complete and correct"));
+        pieces.push(parse(&piece).expect("complete and correct segments"));
     }
     Some(pieces)
 }
 
-/// RFC 9293 §3.4 (sequence numbers wrap), RFC 3168 §6.1.2 (CWR answers once).
+/// RFC 9293 §3.4 (sequence numbers wrap), RFC 3168 §6.1.2 (CWR is set once).
 #[test]
-fn pieces_of_a_super_segment() {
+fn gso_packet_is_segmented() {
     for ipv6 in [false, true] {
         let payload = pattern(4000);
         let mut frame = tcp_frame(ipv6, u32::MAX - 999, &payload);
@@ -38,7 +38,7 @@ fn pieces_of_a_super_segment() {
 }
 
 #[test]
-fn what_cannot_be_cut() {
+fn frames_other_than_complete_tcp_are_not_segmented() {
     let frame = tcp_frame(false, 1, &pattern(100));
     assert!(cut(&frame, 0).is_none());
     assert!(cut(&frame[..frame.len() - 1], 10).is_none(), "shorter than its IP length");
@@ -52,14 +52,14 @@ fn what_cannot_be_cut() {
 }
 
 #[test]
-fn a_frame_without_payload_is_one_piece() {
+fn frame_without_payload_is_one_segment() {
     let pieces = cut(&tcp_frame(true, 9, &[]), 1000).unwrap();
     assert_eq!(pieces.len(), 1);
     assert!(pieces[0].payload.is_empty() && pieces[0].fin && pieces[0].cwr);
 }
 
 #[test]
-fn vlan_tags_and_extension_headers_are_looked_through() {
+fn vlan_tags_and_extension_headers_are_skipped() {
     let plain = tcp_frame(true, 9, &pattern(50));
     let mut tagged = plain[..12].to_vec();
     tagged.extend_from_slice(&[0x81, 0, 0, 5]);
@@ -80,7 +80,7 @@ fn vlan_tags_and_extension_headers_are_looked_through() {
 
 proptest! {
     #[test]
-    fn pieces_join_to_the_payload(
+    fn segments_contain_whole_payload(
         ipv6: bool, seq: u32, len in 0usize..20_000, size in 1usize..3000,
     ) {
         let payload = pattern(len);
@@ -94,9 +94,9 @@ proptest! {
         prop_assert_eq!(pieces.iter().flat_map(|p| p.payload.clone()).collect::<Vec<_>>(), payload);
     }
 
-    /// A peer's bytes never panic, whatever they claim.
+    /// Bytes of a peer never cause a panic.
     #[test]
-    fn arbitrary_bytes(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), v6: bool) {
+    fn arbitrary_bytes_do_not_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), v6: bool) {
         if bytes.len() > 24 {
             bytes[12..15].copy_from_slice(if v6 { &[0x86, 0xdd, 0x60] } else { &[8, 0, 0x45] });
             bytes[if v6 { 20 } else { 23 }] = 6;

@@ -21,7 +21,7 @@ const LEN: usize = 3000;
 const TCP: (u16, u16) = (34, 16);
 
 #[test]
-fn headers_that_are_accepted() {
+fn valid_headers_are_accepted() {
     use RxChecksum::{Unverified, Valid};
     let cases = [
         ("nothing known", header(0, 0, 0, 0, (0, 0)), Unverified, 0),
@@ -47,7 +47,7 @@ fn headers_that_are_accepted() {
 }
 
 #[test]
-fn headers_that_are_malformed() {
+fn malformed_headers_are_refused() {
     let cases = [
         ("unknown gso_type", header(1, 2, 66, 1448, TCP)),
         ("UDP fragmentation, not asked for", header(1, 3, 66, 1448, (34, 6))),
@@ -69,9 +69,9 @@ fn headers_that_are_malformed() {
     }
 }
 
-/// RFC 768: a UDP datagram with a partial checksum leaves the link with a finished one.
+/// RFC 768: the partial checksum of a UDP datagram is completed on reception.
 #[test]
-fn partial_udp_checksum_is_finished() {
+fn partial_udp_checksum_is_completed() {
     let mut frame: Vec<u8> = Vec::new();
     etherparse::PacketBuilder::ethernet2([2; 6], [4; 6])
         .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
@@ -90,7 +90,7 @@ fn partial_udp_checksum_is_finished() {
 }
 
 #[test]
-fn header_of_a_super_segment_on_the_wire() {
+fn gso_header_matches_virtio_layout() {
     let (frame, place) = partial_frame(true, 1, &pattern(5000));
     let offload = segment_offload(&frame, place, 1428);
     let frame = TxFrame { offload, head: &frame[..86], payload: &[], lender: None, comment: None };
@@ -106,9 +106,9 @@ fn header_of_a_super_segment_on_the_wire() {
 }
 
 proptest! {
-    /// Whatever the kernel, or who pretends to be it, writes: no panic, and what is accepted holds.
+    /// No header from the kernel, or from a malicious peer, causes a panic. Accepted headers are consistent.
     #[test]
-    fn arbitrary_headers(bytes: [u8; 12], mut frame in proptest::collection::vec(any::<u8>(), 14..200)) {
+    fn arbitrary_headers_do_not_panic(bytes: [u8; 12], mut frame in proptest::collection::vec(any::<u8>(), 14..200)) {
         let header = VnetHeader::read_from_bytes(&bytes).unwrap();
         let len = frame.len();
         if let Some(received) = header.accept(&mut frame) {

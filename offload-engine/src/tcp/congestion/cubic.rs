@@ -1,48 +1,47 @@
 //! CUBIC (RFC 9438), counted in bytes.
 //!
-//! After a loss the window follows `W_cubic(t) = C (t - K)^3 + W_max`: quickly back toward the window
-//! at which the loss happened, slowly past it, then faster again. The curve depends on the time since
-//! the stage began, not on the RTT. Where Reno would have a larger window (short RTTs), the window is
-//! Reno's estimate instead (§4.3). A loss leaves seven tenths of the flight.
+//! After a loss the window follows `W_cubic(t) = C (t - K)^3 + W_max`: fast toward the window of the loss, slowly past
+//! it, then faster again. The curve depends on the time since the start of the stage, not on the RTT. If Reno would
+//! have a larger window (short RTTs), the window is Reno's estimate instead (§4.3). A loss reduces the flight to seven
+//! tenths.
 //!
-//! The time `t` stands still while the window is not used, and while nothing is in flight (§4.2,
-//! §5.8); so the curve is shifted, not jumped along. Integers throughout: windows in bytes, times in
-//! microseconds, with the remainders of divisions carried. The results agree with the RFC's formulas
-//! in floating point, see the tests.
+//! The time `t` stops while the window is not used, and while nothing is in flight (§4.2, §5.8). The curve is shifted
+//! without a jump. Integer arithmetic only: windows in bytes, times in microseconds, with the remainders of divisions
+//! carried. The tests compare the results with the RFC's formulas in floating point.
 
 #[cfg(test)]
 mod tests;
 
 use super::{
     AckSample, Congestion,
-    window::{Window, by_window},
+    window::{Window, delegate_to_window},
 };
 use crate::time::{Duration, Instant};
 
-/// beta_cubic, in tenths: what a loss leaves of the flight (§4.6).
+/// beta_cubic, in tenths: remaining part of the flight after a loss (§4.6).
 const BETA_TENTHS: u64 = 7;
-/// C, in tenths of a segment for each cubed second (§5.1).
+/// C, in tenths of a segment per cubed second (§5.1).
 const C_TENTHS: u64 = 4;
 /// alpha_cubic = 3 (1 - beta) / (1 + beta) (§4.3), as a fraction.
 const ALPHA: (u64, u64) = (9, 17);
-/// Before the first loss, the window grows by at least this part of it in a round trip, as in
-/// Linux: the curve's plateau is where slow start happened to end, and it would be left only after seconds.
+/// Divisor of the minimum growth per RTT before the first loss, as in Linux. The curve's plateau is where slow start
+/// happened to end, and the curve alone would leave it only after seconds.
 const SEARCH_DIVISOR: u64 = 20;
-/// Farthest from K that the curve is computed: a window is never that old.
+/// Largest distance from K for which the curve is computed, in microseconds; beyond any real stage.
 const DISTANCE_MAX_US: u64 = 1_000_000_000;
 /// Microseconds of a second, cubed.
 const CUBED_SECOND: u128 = 1_000_000_000_000_000_000;
 
-/// A stage of congestion avoidance (§4.1).
+/// Stage of congestion avoidance (§4.1).
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
-    /// The time t of the curve.
+    /// Time t of the curve.
     elapsed: Duration,
-    /// Up to when it was counted.
+    /// Time up to which `elapsed` is counted.
     counted: Instant,
-    /// K in microseconds: when the curve reaches the plateau.
+    /// K in microseconds: time at which the curve reaches the plateau.
     k_us: u64,
-    /// W_max as this stage began, in bytes.
+    /// W_max at the start of this stage, in bytes.
     plateau: u64,
     /// W_est in bytes.
     reno: u64,
@@ -52,9 +51,9 @@ struct Epoch {
     carry: u64,
 }
 
-/// What a reduction changed (§4.9.2).
+/// State before a reduction (§4.9.2).
 #[derive(Clone, Copy, Debug)]
-struct Saved {
+struct SavedState {
     cwnd: u64,
     ssthresh: Option<u64>,
     prior: u64,
@@ -63,33 +62,32 @@ struct Saved {
     searching: bool,
 }
 
-/// The controller.
+/// CUBIC controller.
 #[derive(Debug)]
 pub(in super::super) struct Cubic {
     window: Window,
-    /// cwnd_prior: the window when the threshold was last set.
+    /// cwnd_prior: window when the threshold was last set.
     prior: u64,
-    /// The window at the last loss, less with fast convergence. `None`: the next stage begins at its
-    /// plateau.
+    /// Window at the last loss, reduced by fast convergence. `None`: the next stage starts on its plateau.
     w_max: Option<u64>,
     epoch: Option<Epoch>,
-    /// There was no loss yet.
+    /// True before the first loss.
     searching: bool,
-    before: Option<Saved>,
+    saved: Option<SavedState>,
 }
 
 impl Cubic {
     pub(super) const fn new(window: Window) -> Self {
         let prior = window.cwnd;
         let searching = window.ssthresh.is_none();
-        Self { window, prior, w_max: None, epoch: None, searching, before: None }
+        Self { window, prior, w_max: None, epoch: None, searching, saved: None }
     }
 
-    /// §4.6 and §4.7, without the window.
+    /// Reduces threshold and W_max (§4.6 and §4.7), not the window.
     fn reduce(&mut self, in_flight: u64) {
-        let Self { window, prior, w_max, epoch, searching, before } = self;
+        let Self { window, prior, w_max, epoch, searching, saved } = self;
         let (cwnd, ssthresh) = (window.cwnd, window.ssthresh);
-        *before = Some(Saved {
+        *saved = Some(SavedState {
             cwnd,
             ssthresh,
             prior: *prior,
@@ -98,7 +96,7 @@ impl Cubic {
             searching: *searching,
         });
         *searching = false;
-        // Fast convergence: a window that did not get back to where it was makes room for others.
+        // Fast convergence: a window below its previous maximum releases bandwidth to other flows.
         let shrinking = w_max.is_some_and(|w_max| cwnd < w_max);
         *w_max = Some(if shrinking { cwnd * (10 + BETA_TENTHS) / 20 } else { cwnd });
         *prior = cwnd;
@@ -106,18 +104,18 @@ impl Cubic {
         window.lower_threshold(in_flight * BETA_TENTHS / 10);
     }
 
-    /// A stage ends where slow start begins again.
-    fn leave_stage(&mut self) {
+    /// Ends the stage if slow start begins again.
+    fn end_stage_in_slow_start(&mut self) {
         if self.in_slow_start() {
             self.epoch = None;
         }
     }
 
     /// Congestion avoidance (§4.2 to §4.5).
-    fn avoid(&mut self, acked: u64, sample: &AckSample) {
-        let Self { window, prior, w_max, epoch, searching, before: _ } = self;
+    fn congestion_avoidance(&mut self, acked: u64, sample: &AckSample) {
+        let Self { window, prior, w_max, epoch, searching, saved: _ } = self;
         let epoch = epoch.get_or_insert_with(|| {
-            // §4.8, §4.10: without a loss to return from, the stage begins on the plateau.
+            // §4.8, §4.10: without a loss to recover from, the stage starts on the plateau.
             Epoch::new(sample.now, window.cwnd, w_max.unwrap_or(window.cwnd), window.mss)
         });
         epoch.advance(sample.now, sample.limited);
@@ -125,7 +123,7 @@ impl Cubic {
             return;
         }
         let acked = acked.min(window.cwnd);
-        epoch.follow_reno(acked, window.cwnd, window.mss, *prior);
+        epoch.update_reno(acked, window.cwnd, window.mss, *prior);
         if !*searching && epoch.curve(Duration::ZERO, window.mss) < epoch.reno {
             window.cwnd = window.cwnd.max(epoch.reno);
             return;
@@ -133,16 +131,16 @@ impl Cubic {
         let least = if *searching { window.cwnd / SEARCH_DIVISOR } else { 0 };
         let target = epoch.curve(sample.srtt.unwrap_or_default(), window.mss).max(epoch.reno);
         let target = target.clamp(window.cwnd + least, window.cwnd.saturating_add(window.cwnd / 2));
-        // (target - cwnd) / cwnd for each segment acknowledged (§4.4, §4.5).
+        // (target - cwnd) / cwnd per segment acknowledged (§4.4, §4.5).
         let growth = u128::from(target - window.cwnd) * u128::from(acked);
         window.cwnd += divide(growth, window.cwnd, &mut epoch.carry);
     }
 }
 
 impl Epoch {
-    /// A stage that begins with a window of `cwnd` bytes.
+    /// Starts a stage with a window of `cwnd` bytes.
     fn new(now: Instant, cwnd: u64, w_max: u64, mss: u64) -> Self {
-        // K = cbrt((W_max - cwnd_epoch) / C), §4.2 figure 2. Above W_max the curve begins on its plateau.
+        // K = cbrt((W_max - cwnd_epoch) / C), §4.2 figure 2. Above W_max the curve starts on its plateau.
         let distance = u128::from(w_max.saturating_sub(cwnd)) * 10;
         let cubed = distance * CUBED_SECOND / u128::from(C_TENTHS * mss);
         Self {
@@ -156,7 +154,7 @@ impl Epoch {
         }
     }
 
-    /// Time goes on; it counts while the window was used (§4.2, §5.8).
+    /// Advances the time, which counts only while the window was used (§4.2, §5.8).
     fn advance(&mut self, now: Instant, used: bool) {
         if used {
             self.elapsed = self.elapsed.saturating_add(now - self.counted);
@@ -164,7 +162,7 @@ impl Epoch {
         self.counted = now;
     }
 
-    /// W_cubic in bytes, `ahead` of t (§4.2 figure 1).
+    /// W_cubic in bytes at t + `ahead` (§4.2 figure 1).
     fn curve(&self, ahead: Duration, mss: u64) -> u64 {
         let at = self.elapsed.saturating_add(ahead).as_micros();
         let at = u64::try_from(at).unwrap_or(u64::MAX);
@@ -178,20 +176,20 @@ impl Epoch {
         }
     }
 
-    /// W_est (§4.3 figure 4): what Reno's window would be.
-    fn follow_reno(&mut self, acked: u64, cwnd: u64, mss: u64, prior: u64) {
+    /// Updates W_est (§4.3 figure 4), the window of Reno.
+    fn update_reno(&mut self, acked: u64, cwnd: u64, mss: u64, prior: u64) {
         let alpha = if self.reno >= prior { (1, 1) } else { ALPHA };
         let growth = u128::from(acked) * u128::from(mss * alpha.0);
         self.reno += divide(growth, cwnd.saturating_mul(alpha.1), &mut self.reno_carry);
     }
 }
 
-/// `(dividend + carry) / divisor`; what is left is carried.
+/// Computes `(dividend + carry) / divisor`; the remainder is carried.
 fn divide(dividend: u128, divisor: u64, carry: &mut u64) -> u64 {
-    // A divisor that has shrunk since must not make more than was carried of it.
+    // If the divisor has shrunk, the carry must not add a whole unit.
     let dividend = dividend + u128::from((*carry).min(divisor - 1));
     if let Ok(dividend) = u64::try_from(dividend) {
-        // Nearly always; processors divide it by themselves.
+        // Common case: one 64-bit division instruction.
         *carry = dividend % divisor;
         return dividend / divisor;
     }
@@ -200,12 +198,12 @@ fn divide(dividend: u128, divisor: u64, carry: &mut u64) -> u64 {
     u64::try_from(dividend / divisor).unwrap_or(u64::MAX)
 }
 
-/// The largest integer whose cube is at most `value`, by Newton's method from above.
+/// Largest integer whose cube is at most `value`, by Newton's method from above.
 fn cube_root(value: u128) -> u64 {
     if value == 0 {
         return 0;
     }
-    // 2^ceil(bits / 3) is not below the root, and its square not beyond 2^86.
+    // 2^ceil(bits / 3) is not below the root, and its square is at most 2^86.
     let bits = u128::BITS - value.leading_zeros();
     let mut root = 1u128 << bits.div_ceil(3);
     loop {
@@ -218,7 +216,7 @@ fn cube_root(value: u128) -> u64 {
 }
 
 impl Congestion for Cubic {
-    by_window!();
+    delegate_to_window!();
 
     fn on_ack(&mut self, sample: AckSample) {
         let first = self.window.ssthresh.is_none();
@@ -230,11 +228,11 @@ impl Congestion for Cubic {
             // §4.10: slow start has ended without a loss.
             self.prior = self.window.cwnd;
         }
-        self.avoid(acked, &sample);
+        self.congestion_avoidance(acked, &sample);
     }
 
     fn on_rto(&mut self, _: Instant, in_flight: u64, first: bool) {
-        // RFC 5681 §3.1: ssthresh stays when the same segment times out again.
+        // RFC 5681 §3.1: ssthresh is unchanged if the same segment times out again.
         if first {
             self.reduce(in_flight);
         }
@@ -245,12 +243,12 @@ impl Congestion for Cubic {
     }
 
     fn undo(&mut self) {
-        let Some(Saved { cwnd, ssthresh, prior, w_max, epoch, searching }) = self.before.take()
+        let Some(SavedState { cwnd, ssthresh, prior, w_max, epoch, searching }) = self.saved.take()
         else {
             return;
         };
         self.searching = searching;
-        // §4.9.2: a window that has grown beyond what it was keeps its own curve.
+        // §4.9.2: a window that has grown beyond its old value keeps its own curve.
         if self.window.cwnd < cwnd {
             self.prior = prior;
             self.w_max = w_max;
@@ -261,12 +259,12 @@ impl Congestion for Cubic {
 
     fn on_idle(&mut self) {
         self.window.restart();
-        self.leave_stage();
+        self.end_stage_in_slow_start();
     }
 
     fn on_underuse(&mut self, used: u64) {
         self.window.decay(used);
-        self.leave_stage();
+        self.end_stage_in_slow_start();
     }
 
     fn on_resume(&mut self, now: Instant) {

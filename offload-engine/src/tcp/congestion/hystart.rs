@@ -1,14 +1,14 @@
-//! HyStart++ (RFC 9406): slow start ends before it has filled the queue of the bottleneck.
+//! HyStart++ (RFC 9406): ends slow start before it fills the queue of the bottleneck.
 //!
-//! The smallest RTT of each round trip is compared with that of the round before. When it has risen by
-//! an eighth, but by 4 to 16 ms, the window grows only a quarter as fast (conservative slow start).
-//! If the RTT falls again within five rounds, the rise was jitter and slow start resumes; else
-//! congestion avoidance begins with the window reached. Used in the first slow start only (§4.3).
+//! The minimum RTT of each round trip is compared with that of the round before. If it has risen by an eighth, bounded
+//! to 4 to 16 ms, the window grows only a quarter as fast (conservative slow start). If the RTT falls again within five
+//! rounds, the rise was jitter and slow start resumes. Otherwise congestion avoidance starts with the window reached.
+//! Used in the first slow start only (§4.3).
 //!
-//! The RTT rises when the queue is there already: with no more of it than one bandwidth-delay product,
-//! the round in which the rise is seen overflows it. So acknowledgements are timed too, as HyStart (Ha
-//! and Rhee, 2008) and Linux do: they come at the rate of the bottleneck, and when a round's have come
-//! without a gap for half of the least RTT, the window has about reached the bandwidth-delay product.
+//! The RTT rises only once a queue exists. If the queue holds at most one bandwidth-delay product, it overflows in the
+//! round in which the rise is detected. So ACK trains are also measured, as in HyStart (Ha and Rhee, 2008) and Linux.
+//! Acknowledgements arrive at the rate of the bottleneck. If those of a round arrive without a gap for half of the
+//! minimum RTT, the window has about reached the bandwidth-delay product.
 
 use super::AckSample;
 use crate::time::{Duration, Instant};
@@ -19,41 +19,41 @@ const RISE_MIN: Duration = Duration::from_millis(4);
 const RISE_MAX: Duration = Duration::from_millis(16);
 /// MIN_RTT_DIVISOR.
 const RISE_DIVISOR: u32 = 8;
-/// N_RTT_SAMPLE: a round with fewer is not judged.
+/// N_RTT_SAMPLE: a round with fewer samples is not evaluated.
 const SAMPLES_MIN: u32 = 8;
 /// CSS_GROWTH_DIVISOR.
 const CONSERVATIVE_DIVISOR: u64 = 4;
 /// CSS_ROUNDS.
 const CONSERVATIVE_ROUNDS: u32 = 5;
-/// L without pacing, in segments: what one ACK may add to the window, because it leaves as a burst.
+/// L without pacing, in segments: limits the growth per ACK, as it is sent as a burst.
 const GROWTH_SEGMENTS_MAX: u64 = 8;
-/// L in bytes where that is more. The RFC has senders in mind that burst by segments. A sender of
-/// super-segments bursts by these anyhow, and its peer acknowledges one with one ACK: with 8 segments
-/// for each ACK the window would not double but grow by a fifth in a round.
+/// L in bytes, if larger. The RFC assumes senders that burst by segments. A sender of GSO packets bursts by these
+/// anyhow, and its peer acknowledges one with one ACK. With 8 segments per ACK the window would grow by a fifth per
+/// round instead of doubling.
 const GROWTH_BYTES_MAX: u64 = 64 * 1024;
 
-/// Acknowledgements farther apart are two trains.
+/// Largest gap between two acknowledgements of one train.
 const TRAIN_GAP_MAX: Duration = Duration::from_millis(2);
-/// On a shorter path a gap cannot be distinguished from a round.
+/// Smallest RTT for trains: on a shorter path a gap cannot be distinguished from a round.
 const TRAIN_RTT_MIN: Duration = Duration::from_millis(4);
 
-/// Acknowledgements of one round that have come without a gap. After one, as a recovery for nothing makes it, the
-/// rest of the round is a train of its own; with Linux it is none, and late frames let slow start overshoot.
+/// ACK train: acknowledgements of one round without a gap. After a gap, as a spurious recovery causes, the rest of the
+/// round is a new train. Linux starts none, and late frames then let slow start overshoot.
 #[derive(Debug, Default)]
-struct Train {
-    began: Instant,
+struct AckTrain {
+    start: Instant,
     last: Instant,
 }
 
-impl Train {
-    /// Takes an acknowledgement and returns how long the train has got. `full`: the window, not the
-    /// producer, has made the train that is answered.
-    fn take(&mut self, now: Instant, round_begins: bool, full: bool) -> Duration {
+impl AckTrain {
+    /// Adds an acknowledgement and returns the length of the train. `full` is true if the window, not the producer,
+    /// limited the acknowledged train.
+    fn extend(&mut self, now: Instant, round_begins: bool, full: bool) -> Duration {
         if round_begins || !full || now - self.last > TRAIN_GAP_MAX {
-            self.began = now;
+            self.start = now;
         }
         self.last = now;
-        now - self.began
+        now - self.start
     }
 }
 
@@ -68,7 +68,7 @@ enum Phase {
     },
 }
 
-/// The state of one slow start.
+/// State of one slow start.
 #[derive(Debug)]
 pub(super) struct HyStart {
     phase: Phase,
@@ -78,12 +78,12 @@ pub(super) struct HyStart {
     current: Option<Duration>,
     /// rttSampleCount.
     samples: u32,
-    /// The sender is paced: L is infinite (§4.3).
+    /// True if the sender is paced: L is infinite (§4.3).
     paced: bool,
-    /// `None`: acknowledgements are not timed.
-    train: Option<Train>,
-    /// Least RTT of all.
-    least: Option<Duration>,
+    /// `None` if ACK trains are not measured.
+    train: Option<AckTrain>,
+    /// Minimum RTT of the connection.
+    min_rtt: Option<Duration>,
 }
 
 impl HyStart {
@@ -94,12 +94,12 @@ impl HyStart {
             current: None,
             samples: 0,
             paced,
-            train: ack_train.then(Train::default),
-            least: None,
+            train: ack_train.then(AckTrain::default),
+            min_rtt: None,
         }
     }
 
-    /// Bytes that an ACK of `acked` bytes adds to the window.
+    /// Growth of the window in bytes for an ACK of `acked` bytes.
     pub(super) fn growth(&self, acked: u64, mss: u64) -> u64 {
         let most = (GROWTH_SEGMENTS_MAX * mss).max(GROWTH_BYTES_MAX);
         let growth = if self.paced { acked } else { acked.min(most) };
@@ -109,26 +109,28 @@ impl HyStart {
         }
     }
 
-    /// Takes what an ACK brings. Returns whether slow start is over.
+    /// Processes an acknowledgement. Returns true if slow start ends.
     pub(super) fn observe(&mut self, sample: &AckSample) -> bool {
-        let over = sample.round_begins && self.begin_round();
+        let ended = sample.round_begins && self.begin_round();
         if let Some(rtt) = sample.rtt {
-            self.least = Some(self.least.map_or(rtt, |least| least.min(rtt)));
+            self.min_rtt = Some(self.min_rtt.map_or(rtt, |min_rtt| min_rtt.min(rtt)));
             self.current = Some(self.current.map_or(rtt, |current| current.min(rtt)));
             self.samples = self.samples.saturating_add(1);
         }
         if self.samples >= SAMPLES_MIN {
-            self.judge();
+            self.update_phase();
         }
-        over || self.train_is_long(sample)
+        ended || self.train_is_long(sample)
     }
 
     fn train_is_long(&mut self, sample: &AckSample) -> bool {
         let Some(train) = &mut self.train else { return false };
-        let length = train.take(sample.now, sample.round_begins, sample.limited);
-        let Some(least) = self.least.filter(|least| *least >= TRAIN_RTT_MIN) else { return false };
+        let length = train.extend(sample.now, sample.round_begins, sample.limited);
+        let Some(min_rtt) = self.min_rtt.filter(|min_rtt| *min_rtt >= TRAIN_RTT_MIN) else {
+            return false;
+        };
         // A paced sender spreads the window over the round itself.
-        length > if self.paced { least } else { least / 2 }
+        length > if self.paced { min_rtt } else { min_rtt / 2 }
     }
 
     fn begin_round(&mut self) -> bool {
@@ -136,7 +138,7 @@ impl HyStart {
         self.samples = 0;
         match &mut self.phase {
             Phase::SlowStart => false,
-            // The round in which the phase began counts, though it was not whole.
+            // The first, incomplete round of the phase counts too.
             Phase::Conservative { rounds, .. } => {
                 *rounds += 1;
                 *rounds >= CONSERVATIVE_ROUNDS
@@ -144,7 +146,7 @@ impl HyStart {
         }
     }
 
-    fn judge(&mut self) {
+    fn update_phase(&mut self) {
         let Some(current) = self.current else { return };
         match (self.phase, self.last) {
             (Phase::SlowStart, Some(last)) => {

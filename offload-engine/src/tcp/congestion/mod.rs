@@ -1,18 +1,17 @@
-//! Congestion control: how much may be in flight.
+//! Congestion control: in-flight limits.
 //!
-//! A controller sees acknowledged bytes, losses and time-outs, and answers with a window in bytes.
-//! It knows nothing of sequence numbers: what is lost, and when an episode begins and ends, is
-//! decided in `recovery`; where a round trip begins, and whether the window was used, in `usage`.
-//! Bytes are payload.
+//! A controller receives acknowledged bytes, losses and timeouts, and returns a window in bytes. It has no sequence
+//! numbers: `recovery` detects losses and the start and end of an episode, `usage` the start of a round trip and the
+//! use of the window. Bytes are payload.
 //!
 //! | file | rule |
 //! |---|---|
 //! | `cubic` | RFC 9438 |
 //! | `newreno` | RFC 5681, RFC 6582 |
 //! | `unlimited` | none |
-//! | `window` | what the first two share: initial window, slow start, restart after idleness |
-//! | `hystart` | RFC 9406: when slow start has gone far enough |
-//! | `usage` | RFC 2861, RFC 9438 §5.8: whether the window is used |
+//! | `window` | common to the first two: initial window, slow start, restart after idle |
+//! | `hystart` | RFC 9406: end of slow start |
+//! | `usage` | RFC 2861, RFC 9438 §5.8: use of the window |
 
 mod cubic;
 mod hystart;
@@ -27,22 +26,22 @@ pub(super) use self::{cubic::Cubic, newreno::NewReno, unlimited::Unlimited, usag
 use super::{CongestionAlgorithm, CongestionOptions};
 use crate::time::{Duration, Instant};
 
-/// New bytes were acknowledged outside fast recovery.
+/// Acknowledgement of new bytes outside fast recovery.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckSample {
-    /// When it arrived.
+    /// Time of arrival.
     pub(super) now: Instant,
     /// Bytes newly acknowledged or selectively acknowledged.
     pub(super) acked: u64,
-    /// The window, not the producer or the peer, has held the sender back.
+    /// True if the window limits the sender, not the producer or the peer.
     pub(super) limited: bool,
-    /// A time-out is being repaired.
+    /// True if a timeout is being repaired.
     pub(super) after_timeout: bool,
-    /// Round-trip time of a segment that this acknowledgement covers and that was sent once.
+    /// RTT of a covered segment that was sent once.
     pub(super) rtt: Option<Duration>,
-    /// Smoothed round-trip time.
+    /// Smoothed RTT.
     pub(super) srtt: Option<Duration>,
-    /// A round trip begins: this is the first acknowledgement of what was sent in the last one.
+    /// True for the first acknowledgement of data sent in the previous round trip.
     pub(super) round_begins: bool,
 }
 
@@ -52,29 +51,29 @@ pub(super) trait Congestion {
     fn cwnd(&self) -> u64;
     /// Slow start threshold in bytes; `None` before the first loss.
     fn ssthresh(&self) -> Option<u64>;
-    /// Whether the window still grows exponentially.
+    /// True while the window grows exponentially.
     fn in_slow_start(&self) -> bool;
-    /// New bytes are acknowledged.
+    /// Processes the acknowledgement of new bytes.
     fn on_ack(&mut self, sample: AckSample);
-    /// Fast recovery starts with `in_flight` bytes outstanding: once per episode.
+    /// Processes the start of fast recovery with `in_flight` bytes outstanding, once per episode.
     fn on_loss(&mut self, now: Instant, in_flight: u64);
-    /// A retransmission time-out with `in_flight` bytes outstanding; `first`: the flight was not paid
-    /// for before, by a time-out of the same segment or by fast recovery.
+    /// Processes a retransmission timeout with `in_flight` bytes outstanding. `first` is false if a timeout of the same
+    /// segment, or fast recovery, already reduced the window for this flight.
     fn on_rto(&mut self, now: Instant, in_flight: u64, first: bool);
-    /// The last reduction, by `on_loss` or `on_rto`, answered a loss that was none: window and threshold
-    /// are again what they were before, or what they are now if that is more. Without one, nothing.
+    /// Undoes the last reduction by `on_loss` or `on_rto`, as the loss was spurious. Window and threshold return to
+    /// their values before it, or keep the current ones if larger. No effect without a reduction.
     fn undo(&mut self);
-    /// Nothing was sent for longer than an RTO (RFC 5681 §4.1).
+    /// Processes an idle period longer than an RTO (RFC 5681 §4.1).
     fn on_idle(&mut self);
-    /// For an RTO at most `used` bytes were in flight, and less than the window (RFC 2861 §3).
+    /// Processes an RTO in which at most `used` bytes were in flight, less than the window (RFC 2861 §3).
     fn on_underuse(&mut self, used: u64);
-    /// Something is sent with nothing in flight before.
+    /// Processes a transmission with nothing in flight before.
     fn on_resume(&mut self, now: Instant);
-    /// The effective MSS has changed.
+    /// Sets the effective MSS.
     fn set_mss(&mut self, mss: u64);
 }
 
-/// The controllers there are.
+/// Congestion controller of a connection.
 #[derive(Debug)]
 pub(super) enum Controller {
     Cubic(Cubic),
@@ -83,8 +82,8 @@ pub(super) enum Controller {
 }
 
 impl Controller {
-    /// Starts with the carried window, or with an initial window of its own when `cwnd` is 0;
-    /// `ssthresh` is `u32::MAX` when there is none yet.
+    /// Starts with the imported window, or with an initial window if `cwnd` is 0; `ssthresh` is `u32::MAX` if there is
+    /// none yet.
     pub(super) fn new(
         algorithm: CongestionAlgorithm,
         options: CongestionOptions,
@@ -101,9 +100,8 @@ impl Controller {
     }
 }
 
-/// Calls the controller that there is. The window is asked for several times with each segment, so not by a table
-/// of functions.
-macro_rules! ask {
+/// Dispatches to the controller. A match instead of dynamic dispatch: the window is read several times per segment.
+macro_rules! dispatch {
     ($controller:expr, $one:ident => $call:expr) => {
         match $controller {
             Controller::Cubic($one) => $call,
@@ -116,46 +114,46 @@ macro_rules! ask {
 impl Congestion for Controller {
     #[inline]
     fn cwnd(&self) -> u64 {
-        ask!(self, it => it.cwnd())
+        dispatch!(self, it => it.cwnd())
     }
 
     fn ssthresh(&self) -> Option<u64> {
-        ask!(self, it => it.ssthresh())
+        dispatch!(self, it => it.ssthresh())
     }
 
     fn in_slow_start(&self) -> bool {
-        ask!(self, it => it.in_slow_start())
+        dispatch!(self, it => it.in_slow_start())
     }
 
     fn on_ack(&mut self, sample: AckSample) {
-        ask!(self, it => it.on_ack(sample));
+        dispatch!(self, it => it.on_ack(sample));
     }
 
     fn on_loss(&mut self, now: Instant, in_flight: u64) {
-        ask!(self, it => it.on_loss(now, in_flight));
+        dispatch!(self, it => it.on_loss(now, in_flight));
     }
 
     fn on_rto(&mut self, now: Instant, in_flight: u64, first: bool) {
-        ask!(self, it => it.on_rto(now, in_flight, first));
+        dispatch!(self, it => it.on_rto(now, in_flight, first));
     }
 
     fn undo(&mut self) {
-        ask!(self, it => it.undo());
+        dispatch!(self, it => it.undo());
     }
 
     fn on_idle(&mut self) {
-        ask!(self, it => it.on_idle());
+        dispatch!(self, it => it.on_idle());
     }
 
     fn on_underuse(&mut self, used: u64) {
-        ask!(self, it => it.on_underuse(used));
+        dispatch!(self, it => it.on_underuse(used));
     }
 
     fn on_resume(&mut self, now: Instant) {
-        ask!(self, it => it.on_resume(now));
+        dispatch!(self, it => it.on_resume(now));
     }
 
     fn set_mss(&mut self, mss: u64) {
-        ask!(self, it => it.set_mss(mss));
+        dispatch!(self, it => it.set_mss(mss));
     }
 }

@@ -1,4 +1,4 @@
-//! The controllers alone: samples in, windows out. Those of CUBIC stand beside it.
+//! Unit tests of the controllers. Those of CUBIC are in its own module.
 
 use alloc::vec::Vec;
 
@@ -33,7 +33,7 @@ mod shared {
 
     // RFC 6928 §2.
     #[test]
-    fn initial_window() {
+    fn initial_window_is_ten_segments() {
         let first = |mss, cwnd| {
             let options = CongestionOptions::default();
             NewReno::new(Window::new(mss, cwnd, u32::MAX, options)).cwnd()
@@ -45,9 +45,9 @@ mod shared {
         assert_eq!(first(MSS, 5_000), 5_000);
     }
 
-    // RFC 5681 §4.1, RFC 2861 §3: the restart window, and a threshold that leads back.
+    // RFC 5681 §4.1, RFC 2861 §3: the restart window, and a threshold that returns to the old window.
     #[test]
-    fn restart() {
+    fn idle_window_restarts() {
         for mut controller in [
             Controller::NewReno(NewReno::new(window(100 * MSS, Some(50 * MSS)))),
             Controller::Cubic(Cubic::new(window(100 * MSS, Some(50 * MSS)))),
@@ -62,9 +62,9 @@ mod shared {
         assert_eq!((never_lost.cwnd(), never_lost.ssthresh()), (10 * MSS, None));
     }
 
-    // RFC 2861 §3: halfway for each RTO, not below the initial window.
+    // RFC 2861 §3: halfway per RTO, not below the initial window.
     #[test]
-    fn decay() {
+    fn underused_window_decays() {
         for mut controller in [
             Controller::NewReno(NewReno::new(window(100 * MSS, Some(40 * MSS)))),
             Controller::Cubic(Cubic::new(window(100 * MSS, Some(40 * MSS)))),
@@ -82,7 +82,7 @@ mod shared {
 
     // RFC 5681 §3.1, RFC 9438 §5.8: an unused window does not grow, in either phase.
     #[test]
-    fn an_unused_window_does_not_grow() {
+    fn unused_window_does_not_grow() {
         for ssthresh in [None, Some(5 * MSS)] {
             for mut controller in [
                 Controller::NewReno(NewReno::new(window(10 * MSS, ssthresh))),
@@ -102,7 +102,7 @@ mod shared {
 mod newreno {
     use super::*;
 
-    // RFC 5681 §3.1: exponential below ssthresh, one MSS for each window above.
+    // RFC 5681 §3.1: exponential below ssthresh, one MSS per window above.
     #[test]
     fn slow_start_then_avoidance() {
         let mut reno = NewReno::new(window(0, Some(20 * MSS)));
@@ -117,7 +117,7 @@ mod newreno {
 
     // RFC 5681 §3.2 and equation 4; RFC 3465 §2.3.
     #[test]
-    fn losses_and_timeouts() {
+    fn loss_halves_and_timeout_resets_window() {
         let mut reno = NewReno::new(window(100 * MSS, None));
         reno.on_loss(Instant::ZERO, 100 * MSS);
         assert_eq!((reno.cwnd(), reno.ssthresh()), (50 * MSS, Some(50 * MSS)));
@@ -131,9 +131,9 @@ mod newreno {
         assert_eq!(reno.ssthresh(), Some(2 * MSS));
     }
 
-    // RFC 5682 §4: a reduction for nothing is taken back, once.
+    // RFC 5682 §4: a spurious reduction is undone, once.
     #[test]
-    fn undo_restores() {
+    fn undo_restores_window() {
         let mut reno = NewReno::new(window(100 * MSS, None));
         reno.on_rto(Instant::ZERO, 100 * MSS, true);
         reno.on_rto(Instant::ZERO, MSS, false);
@@ -156,7 +156,7 @@ mod hystart {
         hystart.observe(&AckSample { rtt: millis(rtt_ms), round_begins, ..ack(MSS) })
     }
 
-    /// A round of `samples` samples; returns whether slow start has ended.
+    /// Processes a round of `samples` samples; returns true if slow start has ended.
     fn round(hystart: &mut HyStart, samples: u32, rtt_ms: u64) -> bool {
         (1..=samples).fold(false, |ended, n| ended | observe(hystart, rtt_ms, n == 1))
     }
@@ -165,9 +165,9 @@ mod hystart {
         hystart.growth(4, 1) == 1
     }
 
-    // RFC 9406 §4.2: an eighth, within 4 and 16 ms, is a rise.
+    // RFC 9406 §4.2: a rise is an eighth, bounded to 4 to 16 ms.
     #[test]
-    fn what_is_a_rise() {
+    fn rtt_rise_starts_conservative_phase() {
         for (before, after, rise) in [
             (10, 13, false),
             (10, 14, true),
@@ -183,8 +183,7 @@ mod hystart {
         }
     }
 
-    // RFC 9406 §4.2: a rise, then five rounds of a quarter of the growth, counting the one in which it
-    // was seen.
+    // RFC 9406 §4.2: after a rise, five rounds with a quarter of the growth, including the round of its detection.
     #[test]
     fn five_conservative_rounds_end_slow_start() {
         let mut hystart = HyStart::new(false, true);
@@ -194,10 +193,10 @@ mod hystart {
         for _ in 0..4 {
             assert!(!round(&mut hystart, 8, 70));
         }
-        assert!(round(&mut hystart, 1, 70), "as the sixth begins");
+        assert!(round(&mut hystart, 1, 70), "slow start ends with the sixth round");
     }
 
-    // RFC 9406 §4.2: the RTT falls below where it was when the phase began: it was jitter.
+    // RFC 9406 §4.2: an RTT below that at the start of the phase means jitter.
     #[test]
     fn jitter_resumes_slow_start() {
         let mut hystart = HyStart::new(false, true);
@@ -210,9 +209,9 @@ mod hystart {
         assert!(!is_conservative(&hystart));
     }
 
-    // RFC 9406 §4.2: seven samples say nothing; the smallest counts.
+    // RFC 9406 §4.2: seven samples are not enough; the minimum RTT is compared.
     #[test]
-    fn a_round_needs_eight_samples() {
+    fn round_without_eight_samples_is_ignored() {
         let mut hystart = HyStart::new(false, true);
         round(&mut hystart, 8, 50);
         round(&mut hystart, 7, 200);
@@ -226,7 +225,7 @@ mod hystart {
         assert!(!is_conservative(&hystart));
     }
 
-    /// Whether slow start ends in a round of `acks` ACKs, `gap_us` apart, over an RTT of `rtt_ms`.
+    /// Returns true if slow start ends in a round of `acks` ACKs, `gap_us` apart, over an RTT of `rtt_ms`.
     fn train(mut hystart: HyStart, rtt_ms: u64, acks: u64, gap_us: u64, limited: bool) -> bool {
         (0..acks).any(|n| {
             let now = Instant::from_micros(1_000_000 + n * gap_us);
@@ -236,10 +235,10 @@ mod hystart {
         })
     }
 
-    // HyStart: ACKs without a gap for more than half of the least RTT, all of it for a paced sender; nothing
-    // that the producer has spread, and nothing on short paths.
+    // HyStart: ACKs without a gap for more than half of the minimum RTT, for a paced sender the whole RTT. Trains
+    // limited by the producer, and short paths, do not count.
     #[test]
-    fn a_train_of_acknowledgements_as_long_as_half_of_the_path() {
+    fn long_ack_train_ends_slow_start() {
         let new = HyStart::new;
         assert!(train(new(false, true), 50, 27, 1_000, true));
         assert!(!train(new(false, true), 50, 26, 1_000, true), "25 ms");
@@ -247,14 +246,14 @@ mod hystart {
         assert!(train(new(true, true), 50, 52, 1_000, true), "paced");
         assert!(train(new(false, true), 50, 14, 2_000, true));
         assert!(!train(new(false, true), 50, 100, 2_001, true), "gaps");
-        assert!(!train(new(false, true), 50, 100, 1_000, false), "not the window's train");
-        assert!(!train(new(false, true), 3, 100, 1_000, true), "a short path");
-        assert!(!train(new(false, false), 50, 100, 1_000, true), "switched off");
+        assert!(!train(new(false, true), 50, 100, 1_000, false), "not limited by the window");
+        assert!(!train(new(false, true), 3, 100, 1_000, true), "RTT too short for trains");
+        assert!(!train(new(false, false), 50, 100, 1_000, true), "ACK trains disabled");
     }
 
     // A gap ends a train, and the rest of the round may be another.
     #[test]
-    fn a_gap_ends_a_train_and_not_the_round() {
+    fn ack_gap_starts_new_train() {
         let mut hystart = HyStart::new(false, true);
         let mut now = Instant::from_millis(1_000);
         let mut acks = |count: u64, pause_ms: u64, begins: bool| {
@@ -270,9 +269,9 @@ mod hystart {
         assert!(acks(1, 0, false));
     }
 
-    // RFC 9406 §4.2, L: what one ACK adds is bounded, unless it is paced out.
+    // RFC 9406 §4.2, L: the growth per ACK is bounded, unless the sender is paced.
     #[test]
-    fn growth_of_one_ack() {
+    fn growth_per_ack_is_bounded() {
         let (unpaced, paced) = (HyStart::new(false, true), HyStart::new(true, true));
         assert_eq!(unpaced.growth(20 * MSS, MSS), 20 * MSS);
         assert_eq!(unpaced.growth(100 * MSS, MSS), 64 * 1024);
@@ -280,7 +279,7 @@ mod hystart {
         assert_eq!(paced.growth(100 * MSS, MSS), 100 * MSS);
     }
 
-    /// Rounds of twice as much each, on a path whose queue grows from 100 segments on.
+    /// Rounds that double the flight, on a path with a queue beyond 100 segments.
     fn first_slow_start(options: CongestionOptions, ssthresh: u32) -> Cubic {
         let mut cubic = Cubic::new(Window::new(MSS, 0, ssthresh, options));
         for round in 0..7 {
@@ -296,9 +295,9 @@ mod hystart {
         cubic
     }
 
-    // RFC 9406 §1, §4.3: it stops near where the queue begins; without it, or after a loss, not.
+    // RFC 9406 §1, §4.3: it ends near the start of the queue; without HyStart++, or after a loss, it does not.
     #[test]
-    fn the_first_slow_start_stops_before_the_queue_is_full() {
+    fn first_slow_start_ends_before_queue_is_full() {
         let on = CongestionOptions::default();
         let off = CongestionOptions { hystart: false, ..on };
         let stopped = first_slow_start(on, u32::MAX);
@@ -308,9 +307,9 @@ mod hystart {
     }
 }
 
-// A controller that is told to do nothing does nothing.
+// Loss, timeout and underuse do not change an unlimited window.
 #[test]
-fn unlimited_stays_unlimited() {
+fn unlimited_window_never_changes() {
     let mut controller = Unlimited;
     let windows: Vec<_> = (0..3)
         .map(|n| {

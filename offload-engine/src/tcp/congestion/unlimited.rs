@@ -1,9 +1,9 @@
-//! No congestion window: the peer's window alone limits what is in flight.
+//! Congestion control without a window: only the peer's window limits the flight.
 
 use super::{AckSample, Congestion};
 use crate::time::Instant;
 
-/// For links that lose nothing, and to measure what the rest of the data path can do.
+/// Controller for lossless links, and for measurements of the rest of the data path.
 #[derive(Debug)]
 pub(in super::super) struct Unlimited;
 

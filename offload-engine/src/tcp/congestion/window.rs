@@ -1,16 +1,15 @@
-//! Window, threshold and slow start: what RFC 5681's controllers have in common.
+//! Congestion window, threshold and slow start: common part of the RFC 5681 controllers.
 //!
-//! Initial window: 10 segments, at most 14,600 bytes where segments are large (RFC 6928). In slow
-//! start the window grows by all bytes that an ACK covers, because coalescing receivers acknowledge
-//! many segments at once (RFC 3465; `hystart` bounds what one ACK adds); while a time-out is repaired
-//! by one MSS for each ACK (RFC 3465 §2.3).
+//! Initial window: 10 segments, at most 14,600 bytes for large segments (RFC 6928). In slow start the window grows by
+//! all bytes that an ACK covers, because coalescing receivers acknowledge many segments at once (RFC 3465; `hystart`
+//! bounds the growth per ACK). While a timeout is repaired it grows by one MSS per ACK (RFC 3465 §2.3).
 
 use super::{AckSample, hystart::HyStart};
 use crate::tcp::CongestionOptions;
 
 /// Segments of the initial window (RFC 6928).
 const INITIAL_SEGMENTS: u64 = 10;
-/// Bytes of the initial window where that is less (RFC 6928).
+/// Limit of the initial window in bytes (RFC 6928).
 const INITIAL_BYTES: u64 = 14_600;
 /// Smallest slow start threshold in segments (RFC 5681 equation 4, RFC 9438 figure 5).
 const SSTHRESH_SEGMENTS_MIN: u64 = 2;
@@ -25,8 +24,8 @@ pub(super) struct Window {
     hystart: Option<HyStart>,
 }
 
-/// What a controller leaves to its `window`. After a loss that is the reduced threshold, by its own `reduce`.
-macro_rules! by_window {
+/// Methods that a controller delegates to its `window`. A loss sets the window to the threshold of its own `reduce`.
+macro_rules! delegate_to_window {
     () => {
         fn cwnd(&self) -> u64 {
             self.window.cwnd
@@ -51,10 +50,10 @@ macro_rules! by_window {
     };
 }
 
-pub(super) use by_window;
+pub(super) use delegate_to_window;
 
 impl Window {
-    /// Continues with `cwnd` and `ssthresh` bytes; 0 and `u32::MAX` stand for none yet.
+    /// Starts with `cwnd` and `ssthresh` bytes; 0 and `u32::MAX` mean none yet.
     pub(super) fn new(mss: u64, cwnd: u32, ssthresh: u32, options: CongestionOptions) -> Self {
         let CongestionOptions { hystart, ack_train, idle_restart: _, cwnd_validation: _, pacing } =
             options;
@@ -67,14 +66,13 @@ impl Window {
         self.ssthresh.is_none_or(|ssthresh| self.cwnd < ssthresh)
     }
 
-    /// The slow start part of an acknowledgement. Returns the bytes that are left for congestion
-    /// avoidance.
+    /// Processes an acknowledgement in slow start. Returns the bytes left for congestion avoidance.
     pub(super) fn slow_start(&mut self, sample: &AckSample) -> u64 {
         if !self.in_slow_start() {
             return sample.acked;
         }
         let left = if sample.limited { self.grow(sample) } else { 0 };
-        // RFC 9406 §4.3: only the first slow start has to find out how far to go.
+        // RFC 9406 §4.3: only the first slow start needs a search for its end.
         if self.ssthresh.is_none()
             && let Some(hystart) = &mut self.hystart
             && hystart.observe(sample)
@@ -95,12 +93,12 @@ impl Window {
         growth.saturating_sub(room)
     }
 
-    /// Sets the threshold to a reduced flight, at least two segments; the window stays.
+    /// Sets the threshold to a reduced flight, at least two segments; the window is unchanged.
     pub(super) fn lower_threshold(&mut self, reduced: u64) {
         self.ssthresh = Some(reduced.max(SSTHRESH_SEGMENTS_MIN * self.mss));
     }
 
-    /// Window and threshold are at least these again.
+    /// Raises window and threshold to at least these values.
     pub(super) fn restore(&mut self, cwnd: u64, ssthresh: Option<u64>) {
         self.cwnd = self.cwnd.max(cwnd);
         self.ssthresh = match (self.ssthresh, ssthresh) {
@@ -109,23 +107,23 @@ impl Window {
         };
     }
 
-    /// RFC 5681 §4.1: at most the restart window, which is the initial one. The threshold remembers
-    /// where the window was (RFC 2861 §3), so slow start leads back there.
+    /// RFC 5681 §4.1: reduces the window to the restart window, which is the initial one. The threshold keeps most of
+    /// the old window (RFC 2861 §3), so that slow start returns to it.
     pub(super) fn restart(&mut self) {
-        self.remember();
+        self.raise_threshold();
         self.cwnd = self.cwnd.min(initial_window(self.mss));
     }
 
-    /// RFC 2861 §3: halfway from the window down to what was used of it, not below the initial one.
+    /// RFC 2861 §3: reduces the window halfway to its used part, not below the initial one.
     pub(super) fn decay(&mut self, used: u64) {
         let used = used.max(initial_window(self.mss));
         if used < self.cwnd {
-            self.remember();
+            self.raise_threshold();
             self.cwnd = self.cwnd.midpoint(used);
         }
     }
 
-    fn remember(&mut self) {
+    fn raise_threshold(&mut self) {
         let known = self.cwnd / 4 * 3;
         self.ssthresh = self.ssthresh.map(|ssthresh| ssthresh.max(known));
     }

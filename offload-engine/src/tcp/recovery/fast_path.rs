@@ -1,14 +1,14 @@
-//! The acknowledgement that nearly all are: SND.UNA moves over what was sent once, and nothing is missing.
+//! ACK fast path: SND.UNA advances over data sent once, without loss or reordering.
 //!
-//! [`Recovery::consider`] checks of every acknowledgement whether it answers a probe, is a duplicate, shows
-//! reordering, ends an episode or shows that there should have been none. Here it is known that most answers are no.
+//! [`Recovery::on_ack_slow`] checks every acknowledgement for probes, duplicates, reordering, the end of an episode and
+//! spurious losses. Most of these checks are not needed here.
 
 use super::{Ack, Delivery, Episode, Recovery, Report};
 
 impl Recovery {
-    /// Nothing is wrong, and `ack` moves SND.UNA over what was sent once: most of what [`Recovery::consider`] asks has
-    /// its answer, and [`Recovery::proceed`] asks the rest.
-    pub(super) fn is_routine(&self, ack: &Ack<'_>, delivery: &Delivery) -> bool {
+    /// True if there is no loss and `ack` advances SND.UNA over data sent once. [`Recovery::on_ack_fast`] then does the
+    /// remaining checks of [`Recovery::on_ack_slow`].
+    pub(super) fn takes_fast_path(&self, ack: &Ack<'_>, delivery: &Delivery) -> bool {
         delivery.acked > 0
             && !delivery.ambiguous
             && self.episode == Episode::Open
@@ -17,11 +17,16 @@ impl Recovery {
             && self.board.sacked() == 0
             && !self.board.has_lost()
             && ack.sacks.is_empty()
-            && ack.duplicate_report.is_none()
+            && ack.dsack.is_none()
     }
 
-    /// The same as [`Recovery::consider`] for an acknowledgement that [`Recovery::is_routine`].
-    pub(super) fn proceed(&mut self, ack: &Ack<'_>, delivery: &Delivery, flight: u64) -> Report {
+    /// Equivalent of [`Recovery::on_ack_slow`] for an acknowledgement that [`Recovery::takes_fast_path`].
+    pub(super) fn on_ack_fast(
+        &mut self,
+        ack: &Ack<'_>,
+        delivery: &Delivery,
+        flight: u64,
+    ) -> Report {
         let known = u64::from(core::mem::take(&mut self.duplicate_acks)) * ack.mss;
         let Delivery { acked, bytes, newest, .. } = *delivery;
         let mut report = Report {
@@ -31,13 +36,13 @@ impl Recovery {
             flight,
             ..Report::default()
         };
-        self.note_reordering(delivery);
+        self.record_reordering(delivery);
         let by_time = self.options.rack && self.sack;
-        // Something may have been sent again, and what it has overtaken is late.
-        if by_time && self.board.holds_older(self.rack.number) {
+        // Data older than a delivered retransmission may still be in flight, and is then overdue.
+        if by_time && self.board.has_older(self.rack.number) {
             report.lost = self.detect(ack, &mut report);
         }
-        self.turn(ack.to, &mut report);
+        self.update_episode(ack.to, &mut report);
         if by_time {
             self.rack.adapt(ack.to, self.board.nxt(), false, false);
         }
@@ -85,8 +90,8 @@ mod tests {
         ]
     }
 
-    /// What the connection would do with one step, to each of `both`; the second takes the long way.
-    fn take(both: &mut [Recovery; 2], now: Instant, step: Step, bytes: u64) -> Vec<Report> {
+    /// Applies one step to each of `both`; the second uses the slow path.
+    fn apply(both: &mut [Recovery; 2], now: Instant, step: Step, bytes: u64) -> Vec<Report> {
         let (una, nxt) = (both[0].board.una(), both[0].board.nxt());
         let (rtt_min, srtt) = (Some(Duration::from_millis(2)), Some(Duration::from_millis(3)));
         let reports = both.iter_mut().enumerate().map(|(index, recovery)| {
@@ -101,7 +106,7 @@ mod tests {
                     }
                 }
                 Step::Probe if una < nxt && recovery.may_probe() => {
-                    let (start, end) = recovery.probe_bytes(MSS).expect("something is in flight");
+                    let (start, end) = recovery.probe_bytes(MSS).expect("bytes in flight");
                     recovery.sent(start, end, true, now);
                     recovery.probe_sent(end, true);
                 }
@@ -121,7 +126,7 @@ mod tests {
                 now,
                 to,
                 sacks: &sacks[..count],
-                duplicate_report: None,
+                dsack: None,
                 bare: true,
                 can_send_new: false,
                 echo: None,
@@ -134,15 +139,15 @@ mod tests {
             }
             let flight = recovery.flight();
             let delivery = recovery.deliver(&ack);
-            recovery.consider(&ack, &delivery, flight)
+            recovery.on_ack_slow(&ack, &delivery, flight)
         });
         reports.collect()
     }
 
     proptest! {
-        // Whatever has happened before, the short way leads where the long one does.
+        // After any history, the fast path gives the same result as the slow path.
         #[test]
-        fn routine_is_a_shorter_way(
+        fn fast_path_matches_slow_path(
             [sack, rack, limited, early]: [bool; 4],
             steps in prop::collection::vec((step(), 1u64..4 * MSS, 0u64..4_000), 1..80),
         ) {
@@ -157,10 +162,10 @@ mod tests {
             let mut now = Instant::from_millis(1);
             for (step, bytes, micros) in steps {
                 now += Duration::from_micros(micros);
-                let reports = take(&mut both, now, step, bytes);
+                let reports = apply(&mut both, now, step, bytes);
                 prop_assert_eq!(reports[0], reports[1]);
                 for recovery in &mut both {
-                    recovery.regulate(&reports[0], Some(5 * MSS), MSS);
+                    recovery.update_prr(&reports[0], Some(5 * MSS), MSS);
                 }
                 let [one, other] = both.each_ref().map(|recovery| format!("{recovery:?}"));
                 prop_assert_eq!(one, other);

@@ -1,26 +1,26 @@
-//! Loss recovery: detection of losses, and the RTT and reordering that acknowledgements show.
+//! Loss recovery: loss detection, and the RTT and reordering derived from acknowledgements.
 //!
-//! With SACK, losses are found by time (RACK, RFC 8985): a record is lost when one that was sent later
-//! has been delivered and a reordering window has passed. Because retransmissions carry a time too, a
-//! lost retransmission is found the same way. Switched off, RFC 6675 counts what was sacked above.
+//! With SACK, losses are detected by time (RACK, RFC 8985). A record is lost when one sent later was delivered and a
+//! reordering window has passed. Retransmissions also have a time, so a lost retransmission is detected the same way.
+//! Without RACK, RFC 6675 counts sacked data above.
 //!
-//! Without SACK: NewReno (RFC 6582). Duplicate ACKs count as one delivered segment each, which
-//! yields limited transmit (RFC 3042) and the inflation of RFC 5681 §3.2 from the same sum. Early retransmit
-//! (RFC 5827) needs fewer of them for small flights.
+//! Without SACK: NewReno (RFC 6582). Duplicate ACKs count as one delivered segment each. The same sum gives limited
+//! transmit (RFC 3042) and the inflation of RFC 5681 §3.2. Early retransmit (RFC 5827) needs fewer of them for small
+//! flights.
 //!
-//! A tail loss probe (RFC 8985 §7) turns a lost tail into one of these cases. Lost bytes go first (RFC 6675
-//! §5), while what is in flight is less than a window: PRR's in fast recovery (RFC 9937), else the
-//! congestion controller's. One reduction of the window for each episode; an episode ends when
-//! everything that was sent at its start is acknowledged, or when it turns out that nothing was lost.
+//! A tail loss probe (RFC 8985 §7) turns a lost tail into one of these cases. Lost bytes are sent first (RFC 6675 §5),
+//! while the flight is less than a window: PRR's in fast recovery (RFC 9937), otherwise the congestion controller's.
+//! The window is reduced once per episode. An episode ends when all data sent before its start is acknowledged, or when
+//! the loss was spurious.
 //!
-//! | file | question |
+//! | file | subject |
 //! |---|---|
-//! | `scoreboard` | which bytes are in flight, arrived, lost |
-//! | `rack` | how late is too late |
-//! | `probe` | when to ask for a tail, and what the answer means |
-//! | `prr` | how much may be sent in fast recovery |
-//! | `undo` | was it a loss at all |
-//! | `routine` | what an acknowledgement brings while nothing is wrong |
+//! | `scoreboard` | bytes in flight, sacked and lost |
+//! | `rack` | reordering window |
+//! | `probe` | tail loss probe and its acknowledgement |
+//! | `prr` | window in fast recovery |
+//! | `undo` | detection of spurious losses |
+//! | `fast_path` | acknowledgements without loss or reordering |
 
 mod fast_path;
 mod options;
@@ -32,7 +32,7 @@ mod undo;
 
 pub use self::options::RecoveryOptions;
 use self::{
-    probe::{TailProbe, Verdict},
+    probe::{ProbeOutcome, TailProbe},
     prr::Prr,
     rack::Rack,
     scoreboard::{Record, RecordState, Scoreboard},
@@ -41,33 +41,33 @@ use self::{
 use super::seq::Position;
 use crate::time::{Duration, Instant};
 
-/// Largest flight in segments that early retransmit is for (RFC 5827 §3.1).
+/// Largest flight in segments for early retransmit (RFC 5827 §3.1).
 const EARLY_SEGMENTS_MAX: u64 = 3;
 
-/// What the sender is doing about losses.
+/// Loss recovery episode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Episode {
-    /// Nothing.
+    /// None.
     Open,
     /// Fast recovery until everything before `until` is acknowledged.
     Fast { until: Position },
-    /// Repair after a time-out, until the same.
+    /// Recovery from a timeout until everything before `until` is acknowledged.
     Timeout { until: Position },
 }
 
-/// An acceptable acknowledgement, translated.
+/// Acceptable acknowledgement, as input of recovery.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ack<'a> {
     pub(super) now: Instant,
-    /// Everything before is acknowledged.
+    /// SEG.ACK: everything before it is acknowledged.
     pub(super) to: Position,
     /// SACK blocks above `to`.
     pub(super) sacks: &'a [(Position, Position)],
-    /// A block that reports a duplicate (RFC 2883).
-    pub(super) duplicate_report: Option<(Position, Position)>,
-    /// Could be a duplicate ACK in the sense of RFC 5681: no data, no news about window or FIN.
+    /// SACK block that reports a duplicate (RFC 2883).
+    pub(super) dsack: Option<(Position, Position)>,
+    /// True if this may be a duplicate ACK of RFC 5681: no data, no window update, no FIN.
     pub(super) bare: bool,
-    /// There is data, or a FIN, that was never sent and that the peer's window allows.
+    /// True if there is unsent data, or a FIN, that the peer's window allows.
     pub(super) can_send_new: bool,
     /// TSecr in ms of our clock.
     pub(super) echo: Option<u32>,
@@ -76,32 +76,32 @@ pub(super) struct Ack<'a> {
     pub(super) srtt: Option<Duration>,
 }
 
-/// What an acknowledgement brought.
+/// Result of an acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Report {
     /// Bytes newly acknowledged by SND.UNA.
     pub(super) acked: u64,
-    /// Bytes newly known to have arrived, by whatever means (DeliveredData, RFC 9937 §4).
+    /// Bytes newly known to have arrived, by any indication (DeliveredData, RFC 9937 §4).
     pub(super) delivered: u64,
     /// Bytes newly presumed lost.
     pub(super) lost: u64,
     /// RTT of the newest segment that was sent once.
     pub(super) rtt: Option<Duration>,
-    /// The congestion window may grow.
+    /// True if the congestion window may grow.
     pub(super) may_grow: bool,
-    /// A time-out is being repaired.
+    /// True if a timeout is being repaired.
     pub(super) after_timeout: bool,
-    /// Reduce the window: fast recovery has begun, or a probe has repaired a loss.
+    /// True if the window must be reduced: fast recovery has started, or a probe has repaired a loss.
     pub(super) reduce: bool,
-    /// Take the last reduction back. Goes before `reduce`.
+    /// True if the last reduction must be undone, before `reduce`.
     pub(super) undo: bool,
-    /// A record will be presumed lost then, without an acknowledgement.
+    /// Time at which a record is presumed lost without another acknowledgement.
     pub(super) reordering_deadline: Option<Instant>,
     /// Bytes outstanding and not known to have arrived, before this acknowledgement.
     flight: u64,
 }
 
-/// Counters that only go up.
+/// Monotonic counters.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Counts {
     pub(super) undo_by_timestamp: u64,
@@ -112,33 +112,33 @@ pub(super) struct Counts {
     pub(super) reord_seen: u64,
 }
 
-/// A summary of the records that one acknowledgement covers.
+/// Summary of the records covered by one acknowledgement.
 #[derive(Clone, Copy, Default, Debug)]
 struct Delivery {
-    /// Bytes acknowledged by SND.UNA, and those of them and of blocks that were not known to have arrived.
+    /// Bytes acknowledged by SND.UNA, and all bytes newly known to have arrived.
     acked: u64,
     bytes: u64,
     /// Bytes newly sacked.
     sacked: u64,
-    /// When the newest record that was sent once was sent.
+    /// Transmission time of the newest record that was sent once.
     newest: Option<Instant>,
-    /// SND.UNA has passed something resent.
+    /// True if SND.UNA has passed a retransmitted record.
     ambiguous: bool,
-    /// SND.UNA has passed something that this episode has resent.
+    /// True if SND.UNA has passed a record retransmitted in this episode.
     repaired: bool,
-    /// Something sent once, and before the time-out that is being repaired, has arrived.
+    /// True if a record sent once, before the timeout under repair, has arrived.
     original: bool,
-    /// Something sent once has arrived after something above it.
+    /// True if a record sent once has arrived after a higher one.
     reordered: bool,
 }
 
-/// Bytes between SND.UNA and SND.NXT that are something special.
+/// Byte counts of the scoreboard between SND.UNA and SND.NXT.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScoreboardCounts {
     pub(super) sacked: u64,
-    /// Presumed lost, and not resent yet.
+    /// Presumed lost and not retransmitted.
     pub(super) lost: u64,
-    /// Resent, and in flight.
+    /// Retransmitted and in flight.
     pub(super) resent: u64,
 }
 
@@ -151,24 +151,24 @@ pub(super) struct Recovery {
     sack: bool,
     threshold: u32,
     duplicate_acks: u32,
-    /// Bytes taken as delivered because of duplicate ACKs (without SACK).
+    /// Bytes counted as delivered because of duplicate ACKs (without SACK).
     inferred: u64,
     rack: Rack,
     probe: Option<TailProbe>,
-    /// Probes since fast recovery began.
+    /// Probes since the start of fast recovery.
     episode_probes: u8,
     prr: Option<Prr>,
     undo: Option<Undo>,
     f_rto: FRto,
-    /// The first retransmission of an episode does not wait for the window (RFC 6675 §5 step 4.3).
+    /// True if the next retransmission ignores the window: the first of an episode (RFC 6675 §5 step 4.3).
     force: bool,
     /// Number of the last transmission before the episode.
     before_episode: u64,
-    /// RFC 6675 §4 rule 4 was used in this episode.
+    /// True if RFC 6675 §4 rule 4 was used in this episode.
     rescued: bool,
-    /// Duplicate ACKs of what lies below may answer what a time-out has resent (RFC 6582 §3.2 step 2).
+    /// Duplicate ACKs below this may be caused by retransmissions of a timeout (RFC 6582 §3.2 step 2).
     timeout_until: Option<Position>,
-    /// Bytes ever resent, and bytes ever reported as duplicates of them.
+    /// Total bytes retransmitted, and total bytes of them reported as duplicates.
     resent: u64,
     reported: u64,
     counts: Counts,
@@ -200,12 +200,12 @@ impl Recovery {
         }
     }
 
-    /// Duplicate ACKs seen for SND.UNA.
+    /// Duplicate ACKs for SND.UNA.
     pub(super) const fn duplicate_acks(&self) -> u32 {
         self.duplicate_acks
     }
 
-    /// Continues a count of duplicate ACKs.
+    /// Imports a count of duplicate ACKs.
     pub(super) fn set_duplicate_acks(&mut self, count: u8) {
         self.duplicate_acks = u32::from(count);
     }
@@ -214,81 +214,82 @@ impl Recovery {
         self.counts
     }
 
-    /// Bytes presumed on the wire.
+    /// Bytes presumed in flight.
     #[inline]
     pub(super) fn in_flight(&self) -> u64 {
         self.board.in_flight().saturating_sub(self.inferred)
     }
 
-    /// Bytes that stand against the window.
+    /// Bytes counted against the window.
     #[inline]
     pub(super) fn occupied(&self) -> u64 {
         if self.options.limited_transmit || self.episode != Episode::Open {
             self.in_flight()
         } else {
-            // RFC 5681 §3.2 without RFC 3042: losses by duplicate ACKs still count.
+            // RFC 5681 §3.2 without RFC 3042: duplicate ACKs allow no new data, but losses still reduce the count.
             self.board.outstanding() - self.board.lost()
         }
     }
 
-    /// What may be in flight in fast recovery; `None` when the congestion controller's window decides.
+    /// In-flight limit in fast recovery; `None` if the congestion controller's window applies.
     pub(super) fn window(&self) -> Option<u64> {
         self.prr.as_ref().map(Prr::window)
     }
 
-    /// Nothing is unacknowledged.
+    /// True if nothing is unacknowledged.
     pub(super) fn is_idle(&self) -> bool {
         self.board.is_empty()
     }
 
-    /// Nothing is unacknowledged and nothing of the past is being repaired or judged: an acknowledgement of
-    /// nothing new, without blocks, does not count.
-    pub(super) fn is_quiet(&self) -> bool {
+    /// True if nothing is unacknowledged and no earlier loss is being repaired or evaluated. An acknowledgement of
+    /// nothing new, without SACK blocks, then has no effect.
+    pub(super) fn is_inactive(&self) -> bool {
         self.board.is_empty()
             && self.episode == Episode::Open
             && self.probe.is_none()
             && self.undo.is_none()
     }
 
-    /// Fast recovery is under way: its reduction of the window stands for the flight.
+    /// True in fast recovery: its reduction of the window covers the flight.
     pub(super) const fn is_fast(&self) -> bool {
         matches!(self.episode, Episode::Fast { .. })
     }
 
-    /// A time-out is being repaired.
+    /// True if a timeout is being repaired.
     pub(super) const fn is_repairing_timeout(&self) -> bool {
         matches!(self.episode, Episode::Timeout { .. })
     }
 
-    /// The first run of bytes to resend, about `most` of it, and whether it may go out beyond the congestion
-    /// window.
+    /// First range of lost bytes, about `most` of it, and true if it may exceed the congestion window.
     #[inline]
     pub(super) fn next_lost(&mut self, most: u64) -> Option<(Position, Position, bool)> {
         self.board.next_lost(most).map(|(start, end)| (start, end, self.force))
     }
 
-    /// What RFC 6675 §4 sends in fast recovery when nothing is presumed lost and nothing new may be sent: rule
-    /// 3, then once in an episode rule 4, the last segment.
+    /// Range that RFC 6675 §4 retransmits in fast recovery when nothing is presumed lost and nothing new may be sent.
+    /// Rule 3, then once per episode rule 4, the last segment.
     #[inline]
-    pub(super) fn next_doubtful(&self, mss: u64) -> Option<(Position, Position)> {
+    pub(super) fn next_unsacked(&self, mss: u64) -> Option<(Position, Position)> {
         let counts = self.sack && !self.options.rack && self.is_fast();
         if !counts || self.board.has_lost() {
             return None;
         }
-        if let Some((start, end)) = self.board.next_doubtful(self.before_episode) {
+        if let Some((start, end)) = self.board.next_unsacked(self.before_episode) {
             return Some((start, end));
         }
-        let last =
-            self.board.last().filter(|last| !self.rescued && last.fate == RecordState::InFlight)?;
+        let last = self
+            .board
+            .last()
+            .filter(|last| !self.rescued && last.state == RecordState::InFlight)?;
         Some((last.start + last.len().saturating_sub(mss), last.end))
     }
 
-    /// Bytes that [`Recovery::next_doubtful`] has named, up to `end`, were sent.
-    pub(super) fn doubtful_sent(&mut self, end: Position) {
+    /// Records the transmission of bytes returned by [`Recovery::next_unsacked`], up to `end`.
+    pub(super) fn unsacked_sent(&mut self, end: Position) {
         self.rescued |= self.board.last().is_some_and(|last| last.end == end);
     }
 
-    /// RFC 5682 step 2: new data goes before more retransmissions; whether none was sent yet.
+    /// RFC 5682 step 2: new data is sent before further retransmissions. `Some(true)` if none was sent yet.
     pub(super) const fn awaits_new_data(&self) -> Option<bool> {
         match self.f_rto {
             FRto::Second { sent } => Some(!sent),
@@ -296,13 +297,13 @@ impl Recovery {
         }
     }
 
-    /// Whether there was new data for [`Recovery::awaits_new_data`]; without, recovery goes on as ever.
+    /// Sets the outcome for [`Recovery::awaits_new_data`]; without new data, normal recovery continues.
     pub(super) const fn offer_new_data(&mut self, sent: bool) {
         self.f_rto = if sent { FRto::Second { sent } } else { FRto::Off };
     }
 
-    /// Segments are missing, but none is presumed lost yet.
-    pub(super) fn has_doubts(&self) -> bool {
+    /// True if segments are out of order or lost, but none is presumed lost yet.
+    pub(super) fn in_disorder(&self) -> bool {
         self.duplicate_acks > 0 || self.board.sacked() > 0
     }
 
@@ -311,8 +312,8 @@ impl Recovery {
         self.board.sacked()
     }
 
-    /// Counts for a report: a walk over everything in flight.
-    pub(super) fn tally(&self) -> ScoreboardCounts {
+    /// Byte counts for `Info`; walks all records.
+    pub(super) fn scoreboard_counts(&self) -> ScoreboardCounts {
         ScoreboardCounts {
             sacked: self.board.sacked(),
             lost: self.board.lost(),
@@ -320,7 +321,7 @@ impl Recovery {
         }
     }
 
-    /// `start..end` was sent, now. `resent`: some of it was on the wire before.
+    /// Records the transmission of `start..end` now. `resent` is true if part of it was sent before.
     #[inline]
     pub(super) fn sent(&mut self, start: Position, end: Position, resent: bool, now: Instant) {
         let again = end.since(start) - end.since(self.board.nxt().max(start));
@@ -339,14 +340,14 @@ impl Recovery {
         self.board.sent(start, end, resent, now);
     }
 
-    /// Processes an acknowledgement. [`Recovery::regulate`] follows when the window is reduced.
+    /// Processes an acknowledgement. Call [`Recovery::update_prr`] after the congestion controller.
     pub(super) fn on_ack(&mut self, ack: &Ack<'_>) -> Report {
         let flight = self.flight();
         let delivery = self.deliver(ack);
-        if self.is_routine(ack, &delivery) {
-            self.proceed(ack, &delivery, flight)
+        if self.takes_fast_path(ack, &delivery) {
+            self.on_ack_fast(ack, &delivery, flight)
         } else {
-            self.consider(ack, &delivery, flight)
+            self.on_ack_slow(ack, &delivery, flight)
         }
     }
 
@@ -356,9 +357,9 @@ impl Recovery {
         flight.saturating_sub(self.inferred)
     }
 
-    /// What follows from what has been delivered. `flight`: bytes that were in flight before.
-    fn consider(&mut self, ack: &Ack<'_>, delivery: &Delivery, flight: u64) -> Report {
-        let (repaired, answered) = self.judge_probe(ack, delivery.acked);
+    /// Processes an acknowledgement on the slow path. `flight`: bytes in flight before it.
+    fn on_ack_slow(&mut self, ack: &Ack<'_>, delivery: &Delivery, flight: u64) -> Report {
+        let (repaired, answered) = self.check_probe(ack, delivery.acked);
         let inferred = if answered { 0 } else { self.count_duplicates(ack, delivery) };
         let mut report = Report {
             acked: delivery.acked,
@@ -367,17 +368,17 @@ impl Recovery {
             flight,
             ..Report::default()
         };
-        let duplicate = self.hear_duplicate_report(ack);
-        self.note_reordering(delivery);
+        let duplicate = self.process_dsack(ack);
+        self.record_reordering(delivery);
         report.undo = self.undo_spurious(ack, delivery, duplicate);
         report.reduce = repaired;
         if self.is_fast() && report.delivered > 0 {
-            // The pause that was probed has ended; another may follow.
+            // The probed pause has ended; another may follow.
             self.probe = None;
         }
-        self.ask_f_rto(ack, delivery);
+        self.update_f_rto(ack, delivery);
         report.lost = self.detect(ack, &mut report);
-        let ended = self.turn(ack.to, &mut report);
+        let ended = self.update_episode(ack.to, &mut report);
         if self.options.rack && self.sack {
             self.rack.adapt(ack.to, self.board.nxt(), duplicate, ended || report.undo);
         }
@@ -395,7 +396,7 @@ impl Recovery {
         let (rack, undo) = (&mut self.rack, &self.undo);
         let mut note = |delivery: &mut Delivery, record: &Record| {
             delivery.bytes += record.len();
-            // RFC 8985 §6.2 step 3. Compared with what was known before: blocks come in any order.
+            // RFC 8985 §6.2 step 3. Compared with the state before this ACK: blocks are in any order.
             delivery.reordered |= !record.resent && record.end < highest;
             delivery.original |= !record.resent && until.is_some_and(|until| record.end <= until);
             rack.highest = rack.highest.max(record.end);
@@ -410,8 +411,8 @@ impl Recovery {
             }
         });
         delivery.acked = acked;
-        // Karn: an ACK that covers a retransmission may have waited for it, so it is no sample of the
-        // segments behind it either; without SACK it need not be about the original ones at all.
+        // Karn: an ACK that covers a retransmission may have been delayed by it, so it gives no sample of later
+        // segments either. Without SACK it need not be caused by originals at all.
         if delivery.ambiguous {
             delivery.newest = None;
             delivery.original &= self.sack;
@@ -428,13 +429,13 @@ impl Recovery {
         delivery
     }
 
-    /// Counts duplicate ACKs. Returns what is newly delivered if there is no SACK (RFC 9937 §4).
+    /// Counts duplicate ACKs. Returns the newly delivered bytes without SACK (RFC 9937 §4).
     fn count_duplicates(&mut self, ack: &Ack<'_>, delivery: &Delivery) -> u64 {
         let Delivery { acked, sacked, .. } = *delivery;
         if acked > 0 {
             let known = u64::from(self.duplicate_acks) * ack.mss;
             self.duplicate_acks = 0;
-            // RFC 6582 §3.2 step 3: deflate by what the partial ACK covers, less the hole itself.
+            // RFC 6582 §3.2 step 3: deflate by the bytes that the partial ACK covers, less the hole itself.
             self.inferred = self
                 .inferred
                 .saturating_sub(acked.saturating_sub(ack.mss))
@@ -455,10 +456,10 @@ impl Recovery {
         0
     }
 
-    /// Takes a report of a duplicate into account; returns whether it is one about recovery. Duplicates beyond
-    /// what was ever resent are the network's, and those of a probe are expected.
-    fn hear_duplicate_report(&mut self, ack: &Ack<'_>) -> bool {
-        let Some((start, end)) = ack.duplicate_report.filter(|_| self.options.dsack) else {
+    /// Processes a DSACK; returns true if it concerns recovery. Duplicates beyond all retransmitted bytes are the
+    /// network's, and those of a probe are expected.
+    fn process_dsack(&mut self, ack: &Ack<'_>) -> bool {
+        let Some((start, end)) = ack.dsack.filter(|_| self.options.dsack) else {
             return false;
         };
         self.counts.dsack_dups += 1;
@@ -477,14 +478,14 @@ impl Recovery {
         true
     }
 
-    fn note_reordering(&mut self, delivery: &Delivery) {
+    fn record_reordering(&mut self, delivery: &Delivery) {
         if self.sack && delivery.reordered {
             self.counts.reord_seen += 1;
-            self.rack.note_reordering();
+            self.rack.record_reordering();
         }
     }
 
-    /// Whether the last reduction of the window answered no loss: its episode ends, and the window is what it was.
+    /// Returns true if the last window reduction was spurious. Ends its episode; the window is restored.
     fn undo_spurious(&mut self, ack: &Ack<'_>, delivery: &Delivery, duplicate: bool) -> bool {
         // RFC 5682 §2.1 and §3.1 step 3b.
         let original = self.f_rto != FRto::Off && delivery.original;
@@ -503,34 +504,34 @@ impl Recovery {
         if undo.timeout {
             self.counts.spurious_timeouts += 1;
         } else {
-            // What looked lost was overtaken.
-            self.rack.note_reordering();
+            // The segments presumed lost were reordered.
+            self.rack.record_reordering();
         }
         self.undo = None;
         if self.episode != Episode::Open {
             self.board.unmark_lost();
-            self.close();
+            self.end_episode();
         }
         may_undo
     }
 
-    /// RFC 8985 §7.4.2: whether a probe has repaired a loss that was not detected otherwise; and whether this is the
-    /// duplicate ACK that it has caused, which means nothing else.
-    fn judge_probe(&mut self, ack: &Ack<'_>, acked: u64) -> (bool, bool) {
-        let verdict = self.probe.map(|probe| probe.judge(ack, acked, self.options.dsack));
-        if matches!(verdict, Some(Verdict::Over | Verdict::Repaired)) {
+    /// RFC 8985 §7.4.2. The first result is true if a probe has repaired an otherwise undetected loss. The second is
+    /// true if this is the duplicate ACK caused by the probe, which has no other meaning.
+    fn check_probe(&mut self, ack: &Ack<'_>, acked: u64) -> (bool, bool) {
+        let outcome = self.probe.map(|probe| probe.evaluate(ack, acked, self.options.dsack));
+        if matches!(outcome, Some(ProbeOutcome::NoLoss | ProbeOutcome::Repaired)) {
             self.probe = None;
         }
-        // In fast recovery the loss is one of the episode's.
-        let repaired = verdict == Some(Verdict::Repaired) && self.episode == Episode::Open;
+        // In fast recovery the loss belongs to the episode.
+        let repaired = outcome == Some(ProbeOutcome::Repaired) && self.episode == Episode::Open;
         if repaired {
             self.undo = None;
         }
-        (repaired, verdict == Some(Verdict::Over) && acked == 0)
+        (repaired, outcome == Some(ProbeOutcome::NoLoss) && acked == 0)
     }
 
-    /// Moves F-RTO on (RFC 5682).
-    fn ask_f_rto(&mut self, ack: &Ack<'_>, delivery: &Delivery) {
+    /// Advances the F-RTO state (RFC 5682).
+    fn update_f_rto(&mut self, ack: &Ack<'_>, delivery: &Delivery) {
         let Episode::Timeout { until } = self.episode else { return };
         let before = self.f_rto;
         self.f_rto = before.next(FRtoEvent {
@@ -542,15 +543,15 @@ impl Recovery {
         let failed = before == (FRto::Second { sent: true })
             && self.f_rto == FRto::Off
             && delivery.acked == 0;
-        let reported = !ack.sacks.is_empty() || ack.duplicate_report.is_some();
+        let reported = !ack.sacks.is_empty() || ack.dsack.is_some();
         if failed && !reported {
             self.resume_repair();
         }
     }
 
-    /// RFC 5682 §2.1 step 3a: the loss was real, and no block covers the two new segments. They count as
-    /// unacknowledged as the rest, for a peer need not keep what is out of order; else they would fill the
-    /// window, and the repair would stand still until the next, longer time-out.
+    /// RFC 5682 §2.1 step 3a: the loss was real, and no SACK block covers the two new segments. They count as
+    /// unacknowledged like the rest, as a peer need not keep out-of-order data. Otherwise they would fill the window,
+    /// and the repair would stall until the next, longer timeout.
     fn resume_repair(&mut self) {
         self.force = true;
         self.inferred = 0;
@@ -560,7 +561,7 @@ impl Recovery {
         }
     }
 
-    /// Finds losses; returns the bytes.
+    /// Detects losses; returns the bytes.
     fn detect(&mut self, ack: &Ack<'_>, report: &mut Report) -> u64 {
         if !self.sack {
             return self.detect_by_duplicates(ack, report.acked);
@@ -574,8 +575,8 @@ impl Recovery {
         lost
     }
 
-    /// RFC 8985 §6.2 steps 4 and 5. The RFC has one deadline for all that is late; here the oldest has its
-    /// own, because it is known for free, and the next one follows.
+    /// RFC 8985 §6.2 steps 4 and 5. The RFC has one deadline for all late records. Here the oldest has its own, as it
+    /// costs nothing, and the next one follows.
     fn detect_by_time(
         &mut self,
         now: Instant,
@@ -583,18 +584,18 @@ impl Recovery {
         rtt_min: Option<Duration>,
         srtt: Option<Duration>,
     ) -> (u64, Option<Instant>) {
-        let certain = self.duplicate_acks >= self.threshold
+        let threshold_reached = self.duplicate_acks >= self.threshold
             || self.board.sacked() >= u64::from(self.threshold) * mss
             || self.episode != Episode::Open;
-        let patience = self.rack.patience(certain, rtt_min, srtt);
+        let loss_delay = self.rack.loss_delay(threshold_reached, rtt_min, srtt);
         let (number, end) = (self.rack.number, self.rack.end);
-        let (lost, waits) =
-            self.board.mark_overdue(number, end, |sent_at| sent_at + patience <= now);
-        (lost, waits.map(|sent_at| sent_at + patience))
+        let (lost, pending) =
+            self.board.mark_overdue(number, end, |sent_at| sent_at + loss_delay <= now);
+        (lost, pending.map(|sent_at| sent_at + loss_delay))
     }
 
-    /// RFC 6675 §5 steps 1 to 4, and (C) while in recovery. After a time-out SACK shows only what need not be
-    /// resent (§5.1).
+    /// RFC 6675 §5 steps 1 to 4, and (C) while in recovery. After a timeout SACK only excludes data from retransmission
+    /// (§5.1).
     fn detect_by_count(&mut self, ack: &Ack<'_>) -> u64 {
         let since = match self.episode {
             Episode::Open => u64::MAX,
@@ -612,11 +613,11 @@ impl Recovery {
         let start = match self.episode {
             Episode::Open => {
                 let duplicate = acked == 0 && self.duplicate_acks > 0;
-                let asked = self.probe.is_some_and(|probe| ack.to < probe.end);
-                let enough = asked || self.duplicate_acks >= self.threshold(ack);
-                // Else this may answer what the time-out has resent for nothing.
-                let news = self.timeout_until.is_none_or(|until| ack.to > until);
-                duplicate && enough && news
+                let probed = self.probe.is_some_and(|probe| ack.to < probe.end);
+                let enough = probed || self.duplicate_acks >= self.threshold(ack);
+                // Otherwise this may be a response to unnecessary retransmissions of the timeout.
+                let is_new = self.timeout_until.is_none_or(|until| ack.to > until);
+                duplicate && enough && is_new
             }
             Episode::Fast { until } => acked > 0 && ack.to < until,
             Episode::Timeout { .. } => false,
@@ -628,7 +629,7 @@ impl Recovery {
         self.board.mark_first(ack.mss)
     }
 
-    /// Duplicate ACKs that indicate a loss: fewer when the flight is too small to cause as many (RFC 5827 §3.1).
+    /// Duplicate ACKs that indicate a loss; fewer if the flight is too small to cause as many (RFC 5827 §3.1).
     fn threshold(&self, ack: &Ack<'_>) -> u32 {
         let segments = self.board.outstanding().div_ceil(ack.mss.max(1));
         let early = self.options.early_retransmit && !ack.can_send_new;
@@ -639,31 +640,31 @@ impl Recovery {
         }
     }
 
-    /// Moves between episodes; returns whether one has ended.
-    fn turn(&mut self, una: Position, report: &mut Report) -> bool {
+    /// Updates the episode; returns true if one has ended.
+    fn update_episode(&mut self, una: Position, report: &mut Report) -> bool {
         let mut ended = false;
         if let Episode::Fast { until } | Episode::Timeout { until } = self.episode {
             report.after_timeout = self.is_repairing_timeout();
             report.may_grow = report.after_timeout;
             ended = una >= until;
             if ended {
-                self.close();
+                self.end_episode();
             }
         }
         if self.episode == Episode::Open {
             if self.board.has_lost() {
-                self.begin();
+                self.begin_fast_recovery();
                 report.reduce = true;
             } else {
-                // What ends fast recovery has been paid for: the window is the threshold (RFC 6582 §3.2).
+                // The ACK that ends fast recovery does not grow the window: it is the threshold (RFC 6582 §3.2).
                 report.may_grow = !report.reduce && (!ended || report.after_timeout);
             }
         }
         ended
     }
 
-    /// An episode is over.
-    fn close(&mut self) {
+    /// Ends the episode.
+    fn end_episode(&mut self) {
         self.episode = Episode::Open;
         self.duplicate_acks = 0;
         self.inferred = 0;
@@ -673,8 +674,8 @@ impl Recovery {
         self.f_rto = FRto::Off;
     }
 
-    /// Fast recovery begins.
-    fn begin(&mut self) {
+    /// Starts fast recovery.
+    fn begin_fast_recovery(&mut self) {
         let Some(last) = self.board.last() else { return };
         self.episode = Episode::Fast { until: last.end };
         self.force = true;
@@ -686,10 +687,10 @@ impl Recovery {
         self.undo = Some(Undo::new(self.board.una(), false));
     }
 
-    /// Brings the window in step with `report`, after the congestion controller was notified: `ssthresh` is its
-    /// threshold. Does nothing outside fast recovery.
+    /// Updates PRR after the congestion controller has processed `report`; `ssthresh` is its threshold. Does nothing
+    /// outside fast recovery.
     #[inline]
-    pub(super) fn regulate(&mut self, report: &Report, ssthresh: Option<u64>, mss: u64) {
+    pub(super) fn update_prr(&mut self, report: &Report, ssthresh: Option<u64>, mss: u64) {
         if !(self.options.prr && self.is_fast()) {
             return;
         }
@@ -705,7 +706,7 @@ impl Recovery {
         }
     }
 
-    /// The reordering timer has run out: like an acknowledgement of nothing.
+    /// Processes the expiry of the reordering timer, as an acknowledgement of nothing new.
     pub(super) fn on_reordering_timeout(
         &mut self,
         now: Instant,
@@ -717,14 +718,14 @@ impl Recovery {
         let (lost, reordering_deadline) = self.detect_by_time(now, mss, rtt_min, srtt);
         let mut report = Report { lost, reordering_deadline, flight, ..Report::default() };
         if self.episode == Episode::Open && self.board.has_lost() {
-            self.begin();
+            self.begin_fast_recovery();
             report.reduce = true;
         }
         report
     }
 
-    /// The retransmission timer has run out. With RACK what was sent lately stays in flight (RFC 8985 §6.3), else
-    /// everything is presumed lost (RFC 6675 §5.1).
+    /// Processes a retransmission timeout. With RACK recently sent data stays in flight (RFC 8985 §6.3), otherwise all
+    /// is presumed lost (RFC 6675 §5.1).
     pub(super) fn on_timeout(
         &mut self,
         now: Instant,
@@ -732,32 +733,32 @@ impl Recovery {
         srtt: Option<Duration>,
     ) {
         // RFC 2018 §8: a sacked record at SND.UNA should have been acknowledged; the peer has reneged.
-        if self.board.first().is_some_and(|record| record.fate == RecordState::Sacked) {
-            self.board.forget_sacks();
+        if self.board.first().is_some_and(|record| record.state == RecordState::Sacked) {
+            self.board.clear_sacked();
         }
         let by_time = self.sack && self.options.rack;
-        let patience = self.rack.patience(true, rtt_min, srtt);
-        self.board.mark_due(|sent_at| !by_time || sent_at + patience <= now);
+        let loss_delay = self.rack.loss_delay(true, rtt_min, srtt);
+        self.board.mark_due(|sent_at| !by_time || sent_at + loss_delay <= now);
         let Some(last) = self.board.last() else { return };
         let until = last.end;
         let was_fast = self.is_fast();
         if self.episode == Episode::Open {
             self.undo = Some(Undo::new(self.board.una(), true));
         }
-        self.close();
+        self.end_episode();
         self.episode = Episode::Timeout { until };
         self.timeout_until = Some(until);
         self.force = true;
-        // RFC 5682 §3.1: in fast recovery a loss is known already.
+        // RFC 5682 §3.1: in fast recovery the loss is already known.
         if self.options.f_rto && !was_fast {
             self.f_rto = FRto::First;
         }
     }
 
-    /// The path has become narrower: what is larger than `mss` payload bytes is lost, and not because of
-    /// congestion. Repaired as after a time-out, but without a reduction of the window (RFC 1191 §6.4).
-    pub(super) fn on_narrow_path(&mut self, mss: u64) {
-        // Of a super-segment the last piece may have passed: it is sent twice then.
+    /// Processes a path MTU reduction: records larger than `mss` payload bytes are lost, and not by congestion.
+    /// Repaired as after a timeout, but without a reduction of the window (RFC 1191 §6.4).
+    pub(super) fn on_path_mtu_reduced(&mut self, mss: u64) {
+        // The last segment of a GSO packet may have passed; it is then sent twice.
         self.board.mark_larger(mss);
         let Some(last) = self.board.last().filter(|_| self.board.has_lost()) else { return };
         if self.episode == Episode::Open {
@@ -769,14 +770,14 @@ impl Recovery {
         self.force = true;
     }
 
-    /// Records and log entries looked at since the start.
+    /// Records and log entries visited since the start.
     #[cfg(test)]
     pub(super) fn steps(&self) -> u64 {
         self.board.steps.get()
     }
 }
 
-/// The later of two times, one of which there may not be.
+/// Later of an optional time and another.
 fn later(one: Option<Instant>, other: Instant) -> Instant {
     one.map_or(other, |one| one.max(other))
 }

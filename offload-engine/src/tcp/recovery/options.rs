@@ -1,30 +1,28 @@
-//! Which parts of loss recovery are in use.
+//! Options of loss recovery.
 
-/// One switch for each part of loss recovery. All are on by default; switching one off is for
-/// comparison, and for networks that it does not suit.
+/// Switches for the parts of loss recovery, all enabled by default. Disable one for comparison, or on a network that it
+/// does not suit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecoveryOptions {
-    /// Losses are found by time (RFC 8985 §6). Off: by counting what was sacked (RFC 6675). Without SACK
-    /// this switch has no effect.
+    /// Detect losses by time (RFC 8985 §6). Otherwise count sacked data (RFC 6675). No effect without SACK.
     pub rack: bool,
-    /// A lost tail is asked for after two round trips (RFC 8985 §7). Off: the retransmission timer finds it.
+    /// Probe for a lost tail after two RTTs (RFC 8985 §7). Otherwise it is detected by the retransmission timer.
     pub tail_loss_probe: bool,
-    /// In fast recovery the flight shrinks in proportion to what is delivered (RFC 9937). Off: nothing is sent
-    /// until the flight has fallen below the slow start threshold (RFC 6675 §5).
+    /// Reduce the flight in proportion to the delivered bytes in fast recovery (RFC 9937). Otherwise nothing is sent
+    /// until the flight is below the slow start threshold (RFC 6675 §5).
     pub prr: bool,
-    /// The first duplicate ACKs let new data out (RFC 3042).
+    /// Send new data on the first duplicate ACKs (RFC 3042).
     pub limited_transmit: bool,
-    /// A flight too small for the usual number of duplicate ACKs, with nothing new to send, needs fewer
-    /// (RFC 5827). Has no effect where losses are found by time: that rule needs no number.
+    /// Lower the duplicate ACK threshold for a small flight without new data to send (RFC 5827). No effect if losses
+    /// are detected by time, which needs no threshold.
     pub early_retransmit: bool,
-    /// After a time-out new data is sent before more is resent, to see whether the time-out was spurious
-    /// (RFC 5682).
+    /// Send new data before further retransmissions after a timeout, to detect a spurious timeout (RFC 5682).
     pub f_rto: bool,
-    /// A reduction of the congestion window that answered no loss is taken back: by timestamps (RFC 3522,
-    /// RFC 4015), by reports of duplicates, or after F-RTO.
+    /// Undo a reduction of the congestion window that was spurious: by timestamps (RFC 3522, RFC 4015), by DSACK, or
+    /// after F-RTO.
     pub undo: bool,
-    /// Reports of duplicates (RFC 2883) are listened to: they end probes, widen the reordering window, and
-    /// show that retransmissions were not needed.
+    /// Process DSACKs (RFC 2883): they complete probes, widen the reordering window, and detect unnecessary
+    /// retransmissions.
     pub dsack: bool,
 }
 

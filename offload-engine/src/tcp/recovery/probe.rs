@@ -1,14 +1,14 @@
 //! Tail loss probes (RFC 8985 §7).
 //!
-//! What differs from the RFC:
+//! Differences from the RFC:
 //!
-//! - Two numbers are larger. They guard against peers whose TCP runs in a process: it may wait for a
-//!   processor for a scheduler's slice, several ms, and a probe sent meanwhile is wasted. A card that probes
-//!   200 us after the last segment of each message would send most of them twice.
-//! - In fast recovery there is a probe too, once in each pause: the last retransmissions are a tail like any
-//!   other, and PRR may hold the next one back for an acknowledgement that cannot come. Eight times at most.
-//! - There are probes without SACK: a duplicate ACK that comes after one, for less than it, is taken for its
-//!   answer, and counts for as many as fast retransmit needs.
+//! - Two constants are larger, for peers whose TCP runs in a process. Such a peer may wait for a CPU for a scheduler
+//!   slice, several ms, and a probe in that time is wasted. A sender that probes 200 us after the last segment of each
+//!   message would send most of them twice.
+//! - A probe is also sent in fast recovery, once per pause. The last retransmissions are a tail too, and PRR may hold
+//!   the next one back for an acknowledgement that cannot arrive. At most eight times.
+//! - Probes are also sent without SACK. A duplicate ACK after a probe, below its end, is taken as its response, and
+//!   counts as many times as fast retransmit needs.
 
 use super::{Ack, Episode, Recovery, Scoreboard};
 use crate::{
@@ -16,19 +16,19 @@ use crate::{
     time::{Duration, Instant},
 };
 
-/// TLP.max_ack_delay: assumed delay of a peer's delayed ACK when one segment is in flight. Twice Linux' and our
-/// own 40 ms and a bit, so that an ACK sent at the last moment, by a timer that is late, is still in time.
+/// TLP.max_ack_delay: assumed delay of a peer's delayed ACK if one segment is in flight. More than twice the 40 ms of
+/// Linux and of this engine, so that an ACK by a late delayed-ACK timer is still in time.
 const PEER_ACK_DELAY: Duration = Duration::from_millis(100);
-/// Smallest probe time-out; RFC 8985 has none, Linux has 2 ms more than twice the RTT.
+/// Smallest probe timeout; RFC 8985 has none, Linux uses 2 ms more than twice the RTT.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
-/// Probe time-out without an RTT sample (RFC 8985 §7.2).
+/// Probe timeout without an RTT sample (RFC 8985 §7.2).
 const TIMEOUT_INITIAL: Duration = Duration::from_secs(1);
 
-/// Probes of one fast recovery. One repairs a segment at most; a peer that has thrown away what it had selectively
-/// acknowledged needs a time-out, which repairs all (RFC 2018 §8).
+/// Probes per fast recovery. A probe repairs at most one segment; if a peer has reneged on sacked data, a timeout is
+/// needed, which repairs all (RFC 2018 §8).
 const EPISODE_PROBES_MAX: u8 = 8;
 
-/// A probe that is not answered yet.
+/// Probe without a response yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TailProbe {
     /// TLP.end_seq.
@@ -37,63 +37,63 @@ pub(super) struct TailProbe {
     pub(super) retransmission: bool,
 }
 
-/// An acknowledgement's verdict on a probe.
+/// Result of an acknowledgement for a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
-    /// Nothing yet.
-    Waits,
-    /// It was new data, or it and the original have arrived: no loss.
-    Over,
-    /// It has arrived and the original has not.
+pub(super) enum ProbeOutcome {
+    /// Undecided.
+    Pending,
+    /// The probe was new data, or the probe and the original have arrived: no loss.
+    NoLoss,
+    /// The probe has arrived and the original has not.
     Repaired,
 }
 
 impl TailProbe {
     /// RFC 8985 §7.4.2.
-    pub(super) fn judge(&self, ack: &Ack<'_>, acked: u64, dsack: bool) -> Verdict {
+    pub(super) fn evaluate(&self, ack: &Ack<'_>, acked: u64, dsack: bool) -> ProbeOutcome {
         if ack.to < self.end {
-            return Verdict::Waits;
+            return ProbeOutcome::Pending;
         }
-        let reported = dsack && ack.duplicate_report.is_some_and(|(_, end)| end == self.end);
-        let plain = ack.bare && ack.sacks.is_empty() && ack.duplicate_report.is_none();
+        let reported = dsack && ack.dsack.is_some_and(|(_, end)| end == self.end);
+        let plain = ack.bare && ack.sacks.is_empty() && ack.dsack.is_none();
         if !self.retransmission || reported {
-            Verdict::Over
+            ProbeOutcome::NoLoss
         } else if ack.to > self.end {
-            Verdict::Repaired
+            ProbeOutcome::Repaired
         } else if plain && acked == 0 {
-            Verdict::Over
+            ProbeOutcome::NoLoss
         } else {
-            Verdict::Waits
+            ProbeOutcome::Pending
         }
     }
 }
 
-/// When a probe is due (RFC 8985 §7.2); `lone`: one segment is in flight.
-fn due(now: Instant, srtt: Option<Duration>, lone: bool) -> Instant {
+/// Deadline of a probe (RFC 8985 §7.2); `single` is true if one segment is in flight.
+fn due(now: Instant, srtt: Option<Duration>, single: bool) -> Instant {
     let timeout = srtt.map_or(now + TIMEOUT_INITIAL, |srtt| now + srtt + srtt);
-    let timeout = if lone { timeout + PEER_ACK_DELAY } else { timeout };
+    let timeout = if single { timeout + PEER_ACK_DELAY } else { timeout };
     timeout.max(now + TIMEOUT_MIN)
 }
 
 impl Recovery {
-    /// Whether a tail loss probe may be sent (RFC 8985 §7.2).
+    /// True if a tail loss probe may be sent (RFC 8985 §7.2).
     #[inline]
     pub(in super::super) fn may_probe(&self) -> bool {
-        let quiet = match self.episode {
+        let permitted = match self.episode {
             Episode::Open => self.board.sacked() == 0,
             Episode::Fast { .. } => self.episode_probes < EPISODE_PROBES_MAX,
             Episode::Timeout { .. } => false,
         };
         self.options.tail_loss_probe
-            && quiet
+            && permitted
             && self.probe.is_none()
             && (self.is_fast() || !self.board.has_lost())
             && self.board.in_flight() > 0
     }
 
-    /// When a tail loss probe is due; `None` when none is allowed (RFC 8985 §7.2). `timeout` is when the
-    /// retransmission timer is: if that is sooner the probe takes its place, once. A probe without SACK is beyond
-    /// the RFC and does not.
+    /// Deadline of a tail loss probe; `None` if none is allowed (RFC 8985 §7.2). `timeout` is the deadline of the
+    /// retransmission timer; if it is earlier, the probe replaces it once. A probe without SACK is an extension of the
+    /// RFC and does not.
     #[inline]
     pub(in super::super) fn probe_deadline(
         &self,
@@ -110,14 +110,14 @@ impl Recovery {
         allowed.then(|| probe.min(timeout))
     }
 
-    /// A tail loss probe was sent that ends at `end`.
+    /// Records the transmission of a tail loss probe that ends at `end`.
     pub(in super::super) fn probe_sent(&mut self, end: Position, retransmission: bool) {
         self.probe = Some(TailProbe { end, retransmission });
         self.episode_probes = self.episode_probes.saturating_add(1);
     }
 
-    /// The bytes that a probe without new data resends: the last segment in flight, or in fast recovery the first
-    /// that is lost and waits for the window, or the first in flight, because its loss would hold up everything.
+    /// Bytes that a probe without new data retransmits: the last segment in flight. In fast recovery the first lost
+    /// segment not yet sent, otherwise the first in flight, as its loss would block all progress.
     pub(in super::super) fn probe_bytes(&mut self, mss: u64) -> Option<(Position, Position)> {
         let mss = mss.max(1);
         if self.episode == Episode::Open {
@@ -130,7 +130,7 @@ impl Recovery {
         Some((start, end.min(start + mss)))
     }
 
-    /// Whether a probe prefers new data to old (RFC 8985 §7.3).
+    /// True if a probe sends new data if possible (RFC 8985 §7.3).
     pub(in super::super) fn probes_with_new_data(&self) -> bool {
         self.episode == Episode::Open
     }

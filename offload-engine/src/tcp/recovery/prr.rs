@@ -1,33 +1,32 @@
-//! Proportional rate reduction (RFC 9937): how much may be sent in fast recovery.
+//! Proportional rate reduction (RFC 9937): the in-flight limit of fast recovery.
 //!
-//! The flight is brought down to the slow start threshold over one round trip, in proportion to what
-//! is delivered, instead of pausing for half of it. When losses have taken more than that, as much is
-//! sent as is delivered, and one segment more for each acknowledgement that makes progress and
-//! shows no further loss.
+//! The flight is reduced to the slow start threshold over one RTT, in proportion to the delivered bytes. There is no
+//! pause for half of it. If losses have reduced it further, as many bytes are sent as delivered. Each acknowledgement
+//! with progress and without further loss allows one segment more.
 
 /// State of one episode, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prr {
-    /// Slow start threshold: what is to be in flight at the end.
+    /// Slow start threshold: flight at the end of the episode.
     target: u64,
-    /// RecoverFS: what was in flight at the start.
+    /// RecoverFS: flight at the start of the episode.
     flight: u64,
     /// prr_delivered.
     delivered: u64,
     /// prr_out.
     out: u64,
-    /// What may be in flight until the next acknowledgement.
+    /// In-flight limit until the next acknowledgement.
     window: u64,
 }
 
 impl Prr {
     pub(super) const fn new(target: u64, flight: u64) -> Self {
-        // RFC 9937 §6.1 divides by it.
+        // RFC 9937 §6.1 divides by the flight.
         let flight = if flight == 0 { 1 } else { flight };
         Self { target, flight, delivered: 0, out: 0, window: 0 }
     }
 
-    /// What may be in flight.
+    /// In-flight limit.
     pub(super) const fn window(&self) -> u64 {
         self.window
     }
@@ -36,22 +35,22 @@ impl Prr {
         self.out += bytes;
     }
 
-    /// RFC 9937 §6.2. `delivered` bytes were newly acknowledged, by whatever means, `in_flight` are left;
-    /// `safe`: SND.UNA has moved, and nothing more is presumed lost.
+    /// RFC 9937 §6.2. `delivered` bytes were newly delivered, by any indication, and `in_flight` remain. `safe` is true
+    /// if SND.UNA has advanced and nothing more is presumed lost.
     pub(super) fn update(&mut self, delivered: u64, in_flight: u64, safe: bool, mss: u64) {
         self.delivered += delivered;
-        let owed = self.delivered.saturating_sub(self.out);
+        let unsent = self.delivered.saturating_sub(self.out);
         let mut count = if in_flight > self.target {
             self.delivered
                 .saturating_mul(self.target)
                 .div_ceil(self.flight)
                 .saturating_sub(self.out)
         } else {
-            let grown = owed.max(delivered) + if safe { mss } else { 0 };
+            let grown = unsent.max(delivered) + if safe { mss } else { 0 };
             grown.min(self.target - in_flight)
         };
         if self.out == 0 {
-            // The fast retransmit goes out at once.
+            // The fast retransmit is sent at once.
             count = count.max(mss);
         }
         self.window = in_flight + count;
@@ -64,9 +63,9 @@ mod tests {
 
     const MSS: u64 = 1000;
 
-    // RFC 9937 §6.2: to half, one for two that are delivered; then one for one.
+    // RFC 9937 §6.2: one segment per two delivered down to half, then one per one.
     #[test]
-    fn in_proportion() {
+    fn flight_shrinks_in_proportion() {
         let mut prr = Prr::new(10 * MSS, 20 * MSS);
         let (mut in_flight, mut sent) = (19 * MSS, 0);
         for delivered in 1..=30 {
@@ -83,10 +82,10 @@ mod tests {
         assert_eq!(in_flight, 10 * MSS);
     }
 
-    // RFC 9937 §6.2: below the threshold what is delivered is replaced, and a segment more if that is safe,
-    // never beyond the threshold.
+    // RFC 9937 §6.2: below the threshold delivered bytes are replaced, plus one segment if safe, never beyond the
+    // threshold.
     #[test]
-    fn below_the_threshold() {
+    fn window_below_threshold_follows_deliveries() {
         let mut prr = Prr::new(10 * MSS, 20 * MSS);
         prr.update(MSS, 3 * MSS, false, MSS);
         assert_eq!(prr.window(), 4 * MSS);
@@ -100,10 +99,10 @@ mod tests {
         assert_eq!(prr.window(), 10 * MSS);
     }
 
-    // The course of Linux' script fast_recovery/prr-ss-30pkt-lost-1_4-11_16: ten segments and two by limited
-    // transmit, of which the first four are lost; then a retransmission is.
+    // Sequence of Linux' script fast_recovery/prr-ss-30pkt-lost-1_4-11_16: ten segments and two by limited transmit.
+    // The first four are lost, then a retransmission.
     #[test]
-    fn as_linux_does() {
+    fn window_matches_linux_script() {
         let mut prr = Prr::new(7 * MSS, 10 * MSS);
         let mut in_flight = 10 * MSS;
         let script = [

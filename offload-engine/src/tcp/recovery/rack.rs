@@ -1,4 +1,4 @@
-//! RACK (RFC 8985 §6): the most recent delivery, and how much reordering is to be expected.
+//! RACK state (RFC 8985 §6): most recent delivery and reordering window.
 
 use super::{Ack, scoreboard::Record};
 use crate::{
@@ -6,17 +6,15 @@ use crate::{
     time::{Duration, Instant, nanos},
 };
 
-/// Recoveries without a report of a duplicate, after which the reordering window is small again (RFC 8985
-/// §6.2 step 4).
+/// Recoveries without a DSACK after which the reordering window is reset (RFC 8985 §6.2 step 4).
 const PERSIST_RECOVERIES: u32 = 16;
-/// Largest multiple of a quarter RTT that the reordering window has: SRTT bounds it anyhow.
+/// Largest multiple of a quarter RTT for the reordering window; SRTT bounds it too.
 const MULTIPLIER_MAX: u32 = 64;
 
 /// State of RFC 8985 §5.2.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rack {
-    /// Number of the latest transmission known to be delivered; RFC 8985 orders by time, which a batch
-    /// shares.
+    /// Number of the latest delivered transmission. RFC 8985 orders by time, which a batch shares.
     pub(super) number: u64,
     /// RACK.end_seq.
     pub(super) end: Position,
@@ -47,8 +45,8 @@ impl Rack {
         }
     }
 
-    /// RFC 8985 §6.2 step 2: `record` is delivered. What was resent counts only if this is about the
-    /// retransmission: not if it is too fast, or if the peer echoes something older.
+    /// RFC 8985 §6.2 step 2: processes the delivery of `record`. A retransmitted record counts only if the
+    /// retransmission itself was delivered: not if the RTT is too short, or the peer echoes an older timestamp.
     pub(super) fn deliver(&mut self, record: &Record, ack: &Ack<'_>) {
         let rtt = ack.now.nanos_since(record.sent_at);
         if record.resent {
@@ -64,13 +62,12 @@ impl Rack {
         }
     }
 
-    /// Segments overtake each other on this path (RFC 8985 §6.2 step 3).
-    pub(super) const fn note_reordering(&mut self) {
+    /// Records reordering on this path (RFC 8985 §6.2 step 3).
+    pub(super) const fn record_reordering(&mut self) {
         self.reordering_seen = true;
     }
 
-    /// RFC 8985 §6.2 step 4: a round trip with a report of a duplicate widens the window, 16 recoveries without
-    /// make it small again.
+    /// RFC 8985 §6.2 step 4: an RTT with a DSACK widens the reordering window; 16 recoveries without one reset it.
     pub(super) fn adapt(&mut self, una: Position, nxt: Position, duplicate: bool, ended: bool) {
         if self.round.is_some_and(|round| una >= round) {
             self.round = None;
@@ -87,20 +84,25 @@ impl Rack {
         }
     }
 
-    /// How long after its transmission a segment is late: RACK.rtt + RACK.reo_wnd.
-    pub(super) fn patience(
+    /// Time after its transmission at which a segment is lost: RACK.rtt + RACK.reo_wnd.
+    pub(super) fn loss_delay(
         &self,
-        certain: bool,
+        threshold_reached: bool,
         rtt_min: Option<Duration>,
         srtt: Option<Duration>,
     ) -> Duration {
-        Duration::from_nanos(self.rtt) + self.window(certain, rtt_min, srtt)
+        Duration::from_nanos(self.rtt) + self.window(threshold_reached, rtt_min, srtt)
     }
 
-    /// RACK.reo_wnd: how much later than expected a segment may be. `certain`: a recovery is under way, or enough
-    /// segments above it have arrived.
-    fn window(&self, certain: bool, rtt_min: Option<Duration>, srtt: Option<Duration>) -> Duration {
-        if certain && !self.reordering_seen {
+    /// RACK.reo_wnd: tolerated delay beyond the expected time. `threshold_reached` is true in recovery, or after enough
+    /// later deliveries.
+    fn window(
+        &self,
+        threshold_reached: bool,
+        rtt_min: Option<Duration>,
+        srtt: Option<Duration>,
+    ) -> Duration {
+        if threshold_reached && !self.reordering_seen {
             return Duration::ZERO;
         }
         let window = rtt_min.unwrap_or_default() * self.multiplier / 4;
@@ -108,7 +110,7 @@ impl Rack {
     }
 }
 
-/// Whether `echo`, in ms of our clock, names a segment sent before `sent_at`.
+/// True if `echo`, in ms of our clock, is older than `sent_at`.
 pub(super) const fn is_older(echo: u32, sent_at: Instant) -> bool {
     echo.wrapping_sub(sent_at.as_millis() as u32).cast_signed() < 0
 }
@@ -122,9 +124,9 @@ mod tests {
         Position::first(SeqNum(7)) + offset
     }
 
-    // RFC 8985 §6.2 step 2: what was resent is delivered only if neither time nor timestamp contradicts.
+    // RFC 8985 §6.2 step 2: a retransmitted record counts only if neither RTT nor timestamp contradicts.
     #[test]
-    fn whose_acknowledgement() {
+    fn contradicted_retransmission_is_not_counted() {
         let sent_at = Instant::from_millis(1_000);
         let ms = Duration::from_millis;
         for (resent, rtt, echo, counts) in [
@@ -140,13 +142,13 @@ mod tests {
                 sent_at,
                 number: 5,
                 resent,
-                fate: RecordState::InFlight,
+                state: RecordState::InFlight,
             };
             let ack = Ack {
                 now: sent_at + ms(rtt),
                 to: at(10),
                 sacks: &[],
-                duplicate_report: None,
+                dsack: None,
                 bare: true,
                 can_send_new: false,
                 echo,

@@ -1,30 +1,29 @@
-//! Whether an episode of recovery answered a loss at all.
+//! Detection of spurious losses and timeouts.
 //!
-//! Three signals show that it did not. Timestamps: the first acknowledgement of something resent
-//! echoes a segment sent before (Eifel, RFC 3522). Reports of duplicates: each byte that was resent has
-//! arrived twice (RFC 2883, RFC 3708). F-RTO: see [`FRto`].
+//! Three indications. Timestamps: the first acknowledgement of a retransmission echoes a segment sent before it (Eifel,
+//! RFC 3522). DSACK: each retransmitted byte has arrived twice (RFC 2883, RFC 3708). F-RTO: see [`FRto`].
 
 use super::rack;
 use crate::{tcp::seq::Position, time::Instant};
 
-/// What is remembered of the last reduction of the congestion window.
+/// State for undoing the last reduction of the congestion window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Undo {
-    /// SND.UNA when the episode began.
+    /// SND.UNA at the start of the episode.
     marker: Position,
-    /// When the first byte was resent.
+    /// Time of the first retransmission.
     resent_at: Option<Instant>,
-    /// Bytes resent that no duplicate was reported of.
+    /// Retransmitted bytes not reported as duplicates.
     unreported: u64,
-    /// The first acknowledgement of something resent has come.
-    judged: bool,
-    /// A time-out was part of it.
+    /// True after the first acknowledgement of a retransmission.
+    evaluated: bool,
+    /// True if the episode includes a timeout.
     pub(super) timeout: bool,
 }
 
 impl Undo {
     pub(super) const fn new(una: Position, timeout: bool) -> Self {
-        Self { marker: una, resent_at: None, unreported: 0, judged: false, timeout }
+        Self { marker: una, resent_at: None, unreported: 0, evaluated: false, timeout }
     }
 
     pub(super) fn resent(&mut self, bytes: u64, now: Instant) {
@@ -32,20 +31,20 @@ impl Undo {
         self.unreported += bytes;
     }
 
-    /// Whether a transmission at `sent_at` is one of the episode's.
+    /// True if a transmission at `sent_at` belongs to the episode.
     pub(super) fn covers(&self, sent_at: Instant) -> bool {
         self.resent_at.is_some_and(|first| first <= sent_at)
     }
 
-    /// Something resent is acknowledged, by a segment that echoes `echo`: whether it was sent before (RFC 3522
-    /// §3.2 steps 4 and 5). Only the first such segment counts.
+    /// Processes the acknowledgement of a retransmission, by a segment that echoes `echo`. Returns true if the echo is
+    /// older than the first retransmission (RFC 3522 §3.2 steps 4 and 5). Only the first such segment counts.
     pub(super) fn is_echo_older(&mut self, echo: Option<u32>) -> bool {
-        let first = !core::mem::replace(&mut self.judged, true);
+        let first = !core::mem::replace(&mut self.evaluated, true);
         let older = |echo| self.resent_at.is_some_and(|at| rack::is_older(echo, at));
         first && echo.is_some_and(older)
     }
 
-    /// Bytes `start..end` have arrived twice.
+    /// Records that bytes `start..end` have arrived twice.
     pub(super) fn duplicate(&mut self, start: Position, end: Position) {
         if end > self.marker {
             let bytes = end.since(start.max(self.marker));
@@ -53,44 +52,45 @@ impl Undo {
         }
     }
 
-    /// Everything that was resent has arrived twice.
+    /// True if every retransmitted byte has arrived twice.
     pub(super) const fn is_all_reported(&self) -> bool {
         self.resent_at.is_some() && self.unreported == 0
     }
 }
 
-/// F-RTO (RFC 5682), in its form with SACK where there is SACK.
+/// State of F-RTO (RFC 5682), in its SACK variant if SACK is enabled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum FRto {
-    /// Not asked, or the answer was that the loss is real.
+    /// Inactive, or the loss was real.
     Off,
-    /// The first segment is resent; waits for an acknowledgement of it (step 2).
+    /// The first segment is retransmitted, and its acknowledgement is pending (step 2).
     First,
-    /// It has come: new data is sent instead of more old data, then the next acknowledgement decides (step 3).
+    /// The first segment was acknowledged. New data is sent before further retransmissions, and the next
+    /// acknowledgement decides (step 3).
     Second {
-        /// New data was sent.
+        /// True if new data was sent.
         sent: bool,
     },
 }
 
-/// What an acknowledgement meant for [`FRto`].
+/// Input of [`FRto`] from an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FRtoEvent {
-    /// SND.UNA has moved.
+    /// True if SND.UNA has advanced.
     pub(super) advanced: bool,
-    /// Everything that was in flight at the time-out is acknowledged.
+    /// True if everything in flight at the timeout is acknowledged.
     pub(super) complete: bool,
-    /// Something was selectively acknowledged, or it is a duplicate ACK.
+    /// True if data was selectively acknowledged, or for a duplicate ACK.
     pub(super) duplicate: bool,
     pub(super) sack: bool,
 }
 
 impl FRto {
-    /// RFC 5682 §2.1 and §3.1, steps 2 and 3, but for the verdict "spurious".
-    pub(super) const fn next(self, news: FRtoEvent) -> Self {
-        let FRtoEvent { advanced, complete, duplicate, sack } = news;
+    /// RFC 5682 §2.1 and §3.1, steps 2 and 3, without the detection of a spurious timeout.
+    pub(super) const fn next(self, event: FRtoEvent) -> Self {
+        let FRtoEvent { advanced, complete, duplicate, sack } = event;
         match self {
-            // With SACK a duplicate only shows which bytes have arrived.
+            // With SACK a duplicate only reports which bytes have arrived.
             Self::First if advanced && !complete => Self::Second { sent: false },
             Self::First if !advanced && (sack || !duplicate) => Self::First,
             Self::Second { .. } if !advanced && !duplicate => self,

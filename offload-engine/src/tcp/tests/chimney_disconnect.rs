@@ -1,4 +1,4 @@
-//! Disconnects and events: one test for each line of CH §8.1 and §8.2 that `sending` and `endings` do not have.
+//! Disconnects and events: one test per line of CH §8.1 and §8.2 not covered by `sending` and `endings`.
 
 use super::{
     endings::{ack_fin, event_name},
@@ -9,22 +9,24 @@ use crate::memory::to_vec;
 const ACK: Flags = Flags::ACK;
 const RST: Flags = Flags(Flags::RST.0 | Flags::ACK.0);
 
-/// Events as short words, with contexts, statuses and bytes.
-fn words(bench: &mut Bench) -> Vec<alloc::string::String> {
+/// Texts of the pending events, with contexts, statuses and bytes.
+fn event_texts(bench: &mut Bench) -> Vec<alloc::string::String> {
     let list =
         |l: &NetBufferList| alloc::format!("{} {:?} {}", l.context, l.status, l.bytes_transferred);
-    let mut words = vec![];
+    let mut event_texts = vec![];
     for event in bench.events() {
         match event {
             Event::SendComplete(chain) => {
-                words.extend(chain.iter().map(|l| alloc::format!("send {}", list(l))));
+                event_texts.extend(chain.iter().map(|l| alloc::format!("send {}", list(l))));
             }
-            Event::DisconnectComplete(l) => words.push(alloc::format!("disconnect {}", list(&l))),
-            Event::Retrieve(reason) => words.push(alloc::format!("{reason:?}")),
-            event => words.push(event_name(&event).into()),
+            Event::DisconnectComplete(l) => {
+                event_texts.push(alloc::format!("disconnect {}", list(&l)))
+            }
+            Event::Retrieve(reason) => event_texts.push(alloc::format!("{reason:?}")),
+            event => event_texts.push(event_name(&event).into()),
         }
     }
-    words
+    event_texts
 }
 
 fn graceful(bench: &mut Bench, context: u64, data: &[u8]) {
@@ -35,28 +37,31 @@ fn abortive(bench: &mut Bench, context: u64) {
     bench.tcp.disconnect(bench.now, Disconnect::Abortive, list(context, b""));
 }
 
-// CH §8.1, CH-DIS-4, -5: earlier sends complete first, in order; the disconnect behind them, with its own
-// bytes, when the FIN is acknowledged and not before.
+// CH §8.1, CH-DIS-4, -5: earlier sends complete first, in order. The disconnect completes after them, with its own
+// bytes, once the FIN is acknowledged.
 #[test]
-fn graceful_with_sends_and_data_pending() {
+fn pending_sends_complete_before_graceful_disconnect() {
     let mut bench = Bench::new(state());
     bench.post(3_000);
     bench.post(0);
     graceful(&mut bench, 9, b"last words");
     let sent = bench.sent();
-    assert_eq!(sent.last(), Some(&(3_000, 10, ack_fin() | Flags::PSH)), "no waiting for an ACK");
+    assert_eq!(
+        sent.last(),
+        Some(&(3_000, 10, ack_fin() | Flags::PSH)),
+        "the FIN is sent without waiting for an ACK"
+    );
     bench.ack(3_000);
-    assert_eq!(words(&mut bench), ["send 1 SUCCESS 3000", "send 2 SUCCESS 0"]);
+    assert_eq!(event_texts(&mut bench), ["send 1 SUCCESS 3000", "send 2 SUCCESS 0"]);
     bench.ack(3_010);
-    assert_eq!(words(&mut bench), [""; 0], "the FIN is not acknowledged");
+    assert_eq!(event_texts(&mut bench), [""; 0], "the FIN is not acknowledged yet");
     bench.ack(3_011);
-    assert_eq!(words(&mut bench), ["disconnect 9 SUCCESS 10"]);
+    assert_eq!(event_texts(&mut bench), ["disconnect 9 SUCCESS 10"]);
 }
 
-// CH §8.1, CH-DIS-5, CH-SNC-2: a reset in the middle: the sends, then the disconnect with what was
-// acknowledged of its data.
+// CH §8.1, CH-DIS-5, CH-SNC-2: a reset completes the sends, then the disconnect with its acknowledged bytes.
 #[test]
-fn graceful_and_reset() {
+fn reset_aborts_graceful_disconnect() {
     for (acked, send, last) in [
         (0, "send 1 REQUEST_ABORTED 0", "disconnect 9 REQUEST_ABORTED 0"),
         (2, "send 1 REQUEST_ABORTED 2", "disconnect 9 REQUEST_ABORTED 0"),
@@ -69,14 +74,18 @@ fn graceful_and_reset() {
         bench.sent();
         bench.ack(acked);
         bench.input_raw(Segment { flags: Flags::RST, ..ack() });
-        assert_eq!(words(&mut bench), [send, last, "Reset", "Closed"], "{acked} acknowledged");
+        assert_eq!(
+            event_texts(&mut bench),
+            [send, last, "Reset", "Closed"],
+            "{acked} acknowledged"
+        );
         assert!(bench.sent().is_empty(), "CH-DIS-2");
     }
 }
 
-// CH-DIS-6: abortive after graceful, also when its FIN is out or acknowledged.
+// CH-DIS-6: abortive after graceful, also if its FIN was sent or acknowledged.
 #[test]
-fn abortive_after_graceful() {
+fn abortive_disconnect_aborts_graceful() {
     for (sent, acked, first) in [
         (false, false, Some("disconnect 8 REQUEST_ABORTED 0")),
         (true, false, Some("disconnect 8 REQUEST_ABORTED 0")),
@@ -89,19 +98,19 @@ fn abortive_after_graceful() {
         }
         if acked {
             bench.ack(2);
-            assert_eq!(words(&mut bench), ["disconnect 8 SUCCESS 1"]);
+            assert_eq!(event_texts(&mut bench), ["disconnect 8 SUCCESS 1"]);
         }
         abortive(&mut bench, 9);
-        assert_eq!(words(&mut bench), first.into_iter().collect::<Vec<_>>());
+        assert_eq!(event_texts(&mut bench), first.into_iter().collect::<Vec<_>>());
         assert_eq!(bench.sent().iter().map(|s| s.2).collect::<Vec<_>>(), [RST], "a single RST");
-        assert_eq!(words(&mut bench), ["disconnect 9 SUCCESS 0", "Closed"]);
+        assert_eq!(event_texts(&mut bench), ["disconnect 9 SUCCESS 0", "Closed"]);
     }
 }
 
-// CH §8.1: abortive with data both ways: sends first, then the RST, then the disconnect; nothing is
-// acknowledged, nothing indicated any more. Further requests are answered (CH-DIS-1).
+// CH §8.1: abortive with pending data in both directions: the sends complete, the RST is sent, the disconnect
+// completes. Nothing more is acknowledged or indicated. Further requests complete (CH-DIS-1).
 #[test]
-fn abortive_with_data_pending() {
+fn abortive_disconnect_aborts_pending_data() {
     let mut bench = Bench::new(state());
     bench.post(100);
     bench.post(50);
@@ -109,24 +118,24 @@ fn abortive_with_data_pending() {
     bench.tcp.handle_segment(bench.now, &data(0, b"unread"));
     bench.tcp.settle(b"unread", false);
     abortive(&mut bench, 9);
-    assert_eq!(words(&mut bench), ["send 1 REQUEST_ABORTED 0", "send 2 REQUEST_ABORTED 0"]);
+    assert_eq!(event_texts(&mut bench), ["send 1 REQUEST_ABORTED 0", "send 2 REQUEST_ABORTED 0"]);
     assert!(bench.tcp.backlog().is_none());
     let before_the_rst = bench.input(data(6, b"more"));
     assert!(before_the_rst.is_empty());
     assert_eq!(bench.sent(), [(150, 0, RST)]);
-    assert_eq!(words(&mut bench), ["disconnect 9 SUCCESS 0", "Closed"]);
+    assert_eq!(event_texts(&mut bench), ["disconnect 9 SUCCESS 0", "Closed"]);
     assert!(bench.input(data(6, b"more")).is_empty() && bench.sent().is_empty());
     abortive(&mut bench, 10);
     graceful(&mut bench, 11, b"");
     let refused = ["disconnect 10 REQUEST_ABORTED 0", "disconnect 11 REQUEST_ABORTED 0"];
-    assert_eq!(words(&mut bench), refused);
+    assert_eq!(event_texts(&mut bench), refused);
     assert!(bench.sent().is_empty(), "no second RST");
 }
 
-// CH §8.2, CH-EVT-6: the peer first, with data not consumed: the send half works, its disconnect completes, and
-// Disconnect waits for the data; Closed for both.
+// CH §8.2, CH-EVT-6: the peer closes first, with unconsumed data. The send half works and its disconnect completes;
+// PeerClosed waits for the data; Closed follows both.
 #[test]
-fn the_peer_first_with_data_pending() {
+fn peer_fin_with_pending_data_defers_peer_closed() {
     let mut bench = Bench::new(state());
     let fin = Segment { flags: ack_fin(), ..data(0, b"unread") };
     bench.tcp.handle_segment(bench.now, &fin);
@@ -135,59 +144,59 @@ fn the_peer_first_with_data_pending() {
     graceful(&mut bench, 9, b"");
     assert_eq!(bench.sent(), [(0, 10, ack_fin() | Flags::PSH)]);
     bench.input_raw(Segment { ack: LOCAL + 11, ..data(7, b"") });
-    assert_eq!(words(&mut bench), ["send 1 SUCCESS 10", "disconnect 9 SUCCESS 0"]);
+    assert_eq!(event_texts(&mut bench), ["send 1 SUCCESS 10", "disconnect 9 SUCCESS 0"]);
     assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::Closed);
     bench.tcp.backlog_consumed(6);
-    assert_eq!(words(&mut bench), ["PeerClosed", "Closed"], "once each, in this order");
+    assert_eq!(event_texts(&mut bench), ["PeerClosed", "Closed"], "each event once, in this order");
     bench.tcp.backlog_consumed(6);
-    assert_eq!(words(&mut bench), [""; 0]);
+    assert_eq!(event_texts(&mut bench), [""; 0]);
 }
 
-// CH §8.1, §8.2: both at once with data in both directions: neither FIN waits for the other.
+// CH §8.1, §8.2: both sides close at once with data in both directions: neither FIN waits for the other.
 #[test]
-fn both_at_once_with_data() {
+fn simultaneous_close_with_data_reaches_time_wait() {
     let mut bench = Bench::new(state());
     bench.post(10);
     graceful(&mut bench, 9, b"");
     bench.sent();
     assert_eq!(bench.input(Segment { flags: ack_fin(), ..data(0, b"theirs") }), b"theirs");
-    assert_eq!(words(&mut bench), ["PeerClosed"]);
+    assert_eq!(event_texts(&mut bench), ["PeerClosed"]);
     bench.input(Segment { ack: LOCAL + 11, ..data(7, b"") });
-    assert_eq!(words(&mut bench), ["send 1 SUCCESS 10", "disconnect 9 SUCCESS 0"]);
+    assert_eq!(event_texts(&mut bench), ["send 1 SUCCESS 10", "disconnect 9 SUCCESS 0"]);
     assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::TimeWait);
 }
 
-// CH-DIS-1, CH-TRM-3, CH §8.1: during an upload a graceful disconnect goes back, whenever it was asked for,
-// and the host's state is one in which a FIN follows the data.
+// CH-DIS-1, CH-TRM-3, CH §8.1: an upload returns a graceful disconnect, posted before or during it. In the exported
+// state a FIN follows the data.
 #[test]
-fn graceful_during_an_upload() {
+fn graceful_disconnect_is_returned_by_upload() {
     for (before, sent) in [(true, true), (true, false), (false, false)] {
         let mut bench = Bench::new(state());
         bench.post(5);
-        let ask = |bench: &mut Bench| graceful(bench, 9, b"bye");
+        let request = |bench: &mut Bench| graceful(bench, 9, b"bye");
         if before {
-            ask(&mut bench);
+            request(&mut bench);
         }
         if sent {
             bench.sent();
         }
         bench.tcp.prepare_upload(bench.now);
         if !before {
-            ask(&mut bench);
+            request(&mut bench);
         }
-        assert_eq!(words(&mut bench), ["disconnect 9 UPLOAD_IN_PROGRESS 0"]);
-        assert!(bench.sent().is_empty(), "neither data nor FIN: that is the host's now");
+        assert_eq!(event_texts(&mut bench), ["disconnect 9 UPLOAD_IN_PROGRESS 0"]);
+        assert!(bench.sent().is_empty(), "an upload sends neither data nor FIN");
         let (state, rest) = bench.tcp.into_state(bench.now);
-        assert!(rest.is_none(), "given back once");
+        assert!(rest.is_none(), "the disconnect is returned once");
         assert_eq!(state.tcp.delegated.state, TcpPhase::FinWait1);
         let data = to_vec(state.send_data.iter().flat_map(|list| list.pieces()));
         assert_eq!(data, b"\x00\x01\x02\x03\x04bye");
     }
 }
 
-// CH §8.2, CH-EVT-7: Abort comes once, at once and alone: no Disconnect behind it, nothing that waited.
+// CH §8.2, CH-EVT-7: Reset is raised once, at once and alone: no PeerClosed follows, and pending data is dropped.
 #[test]
-fn an_abort_is_the_last_event() {
+fn reset_is_last_event() {
     let mut bench = Bench::new(state());
     bench.tcp.handle_segment(bench.now, &Segment { flags: ack_fin(), ..data(0, b"unread") });
     bench.tcp.settle(b"unread", false);
@@ -195,26 +204,26 @@ fn an_abort_is_the_last_event() {
     bench.input_raw(Segment { flags: Flags::RST, ..data(7, b"") });
     bench.input_raw(Segment { flags: Flags::RST, ..data(7, b"") });
     bench.tcp.backlog_consumed(6);
-    assert_eq!(words(&mut bench), ["Reset", "Closed"]);
+    assert_eq!(event_texts(&mut bench), ["Reset", "Closed"]);
 }
 
-// CH-EVT-1, CH-DIS-1: behind a mandatory reason a graceful disconnect waits for the upload; an abortive one works.
+// CH-EVT-1, CH-DIS-1: after a mandatory reason a graceful disconnect waits for the upload; an abortive one works.
 #[test]
-fn disconnects_behind_a_stop() {
+fn stopped_connection_accepts_only_abortive_disconnect() {
     let mut bench = Bench::new(state());
     bench.tcp.request_upload(bench.now, UploadReason::UploadRequested);
-    assert_eq!(words(&mut bench), ["UploadRequested"]);
+    assert_eq!(event_texts(&mut bench), ["UploadRequested"]);
     graceful(&mut bench, 8, b"x");
-    assert!(bench.sent().is_empty() && words(&mut bench).is_empty());
+    assert!(bench.sent().is_empty() && event_texts(&mut bench).is_empty());
     abortive(&mut bench, 9);
-    assert_eq!(words(&mut bench), ["disconnect 8 REQUEST_ABORTED 0"]);
+    assert_eq!(event_texts(&mut bench), ["disconnect 8 REQUEST_ABORTED 0"]);
     assert_eq!(bench.sent(), [(0, 0, RST)]);
-    assert_eq!(words(&mut bench), ["disconnect 9 SUCCESS 0", "Closed"]);
+    assert_eq!(event_texts(&mut bench), ["disconnect 9 SUCCESS 0", "Closed"]);
 }
 
-// CH-DIS-2: whatever comes in whatever state, no RST leaves without an abortive disconnect.
+// CH-DIS-2: for any input in any state, no RST is sent without an abortive disconnect.
 #[test]
-fn no_other_reset() {
+fn reset_needs_abortive_disconnect() {
     let mut random = oorandom::Rand64::new(7);
     let mut answers = 0;
     for round in 0..3_000_u64 {
@@ -246,7 +255,7 @@ fn no_other_reset() {
             answers += sent.len();
             assert!(
                 sent.iter().all(|s| !s.2.contains(Flags::RST)),
-                "round {round}, step {step}: {segment:?} was answered by {sent:?}"
+                "round {round}, step {step}: {segment:?} caused {sent:?}"
             );
             if below(4) == 0 && bench.tcp.poll_timeout().is_some() {
                 bench.wait_for_timer();

@@ -1,10 +1,10 @@
-//! Why the target asks for an upload (CH §8.2, §9.2, §9.3, §10).
+//! Reasons of upload requests (CH §8.2, §9.2, §9.3, §10).
 
 use alloc::format;
 
 use super::{
-    chimney_receive::{Taker, room, whole},
-    endings::{ack_fin, event_name, scene},
+    chimney_receive::{ScriptedConsumer, non_push_request, push_request},
+    endings::{ack_fin, event_name, in_phase},
     *,
 };
 
@@ -26,8 +26,8 @@ fn reasons(bench: &mut Bench) -> Vec<Reason> {
     bench.events().into_iter().filter_map(reason).collect()
 }
 
-/// Half of what is sent has to be sent again.
-fn drop_much(bench: &mut Bench) {
+/// Drops half of the transmissions.
+fn drop_half(bench: &mut Bench) {
     for _ in 0..10 {
         let start = bench.tcp.snd.una.seq().distance(LOCAL) as u32;
         bench.post(1_460);
@@ -40,8 +40,8 @@ fn drop_much(bench: &mut Bench) {
     }
 }
 
-/// Every second segment comes first.
-fn reorder_much(bench: &mut Bench) {
+/// Delivers segments in swapped pairs.
+fn reorder_half(bench: &mut Bench) {
     let start = bench.tcp.receiver.nxt().seq().distance(REMOTE) as u32;
     for n in (0..20).step_by(2) {
         bench.input(data(start + n * 10 + 10, &[1; 10]));
@@ -49,37 +49,37 @@ fn reorder_much(bench: &mut Bench) {
     }
 }
 
-fn post_little(bench: &mut Bench, taker: &mut Taker) {
+fn post_small_requests(bench: &mut Bench, consumer: &mut ScriptedConsumer) {
     for n in 0..20 {
-        bench.request(taker, [room(n, 15), room(n, 0)]);
+        bench.request(consumer, [push_request(n, 15), push_request(n, 0)]);
         let at = bench.tcp.receiver.nxt().seq().distance(REMOTE) as u32;
-        bench.feed(taker, data(at, &[b'x'; 15]));
+        bench.feed(consumer, data(at, &[b'x'; 15]));
     }
 }
 
-fn indicate_much(bench: &mut Bench, taker: &mut Taker) {
+fn indicate_without_requests(bench: &mut Bench, consumer: &mut ScriptedConsumer) {
     for _ in 0..20 {
         let at = bench.tcp.receiver.nxt().seq().distance(REMOTE) as u32;
-        bench.feed(taker, data(at, &[b'x'; 100]));
+        bench.feed(consumer, data(at, &[b'x'; 100]));
     }
 }
 
-/// Everything that may be too much, and the silence that is too little. Returns what an upload was asked for.
-fn provoke(bench: &mut Bench) -> Vec<Reason> {
-    let mut taker = Taker::default();
-    drop_much(bench);
-    reorder_much(bench);
-    bench.drain(&mut taker);
-    post_little(bench, &mut taker);
-    indicate_much(bench, &mut taker);
+/// Exceeds every threshold, including that of low activity. Returns the reasons of upload requests.
+fn exceed_all_thresholds(bench: &mut Bench) -> Vec<Reason> {
+    let mut consumer = ScriptedConsumer::default();
+    drop_half(bench);
+    reorder_half(bench);
+    bench.drain(&mut consumer);
+    post_small_requests(bench, &mut consumer);
+    indicate_without_requests(bench, &mut consumer);
     (0..20).for_each(|_| bench.tcp.note_fragment(bench.now));
     for _ in 0..2 {
         bench.now += Duration::from_secs(60);
         bench.tcp.handle_timeout(bench.now);
     }
     bench.sent();
-    bench.drain(&mut taker);
-    taker.reasons
+    bench.drain(&mut consumer);
+    consumer.reasons
 }
 
 const SHARE: Option<Share> = Some(Share { sample: 10, per_mille: 300 });
@@ -103,31 +103,31 @@ fn each() -> [(Reason, UploadThresholds); 6] {
     ]
 }
 
-// CH §8.2, CH-EVT-1: each optional reason has a threshold of its own; without one it is never given, and the
-// connection carries on after it was.
+// CH §8.2, CH-EVT-1: each optional reason has its own threshold. Without one it is never raised, and the connection
+// continues after it.
 #[test]
 fn optional_reasons_have_thresholds() {
-    let mut quiet = with(UploadThresholds::default());
-    assert!(provoke(&mut quiet).is_empty());
+    let mut disabled = with(UploadThresholds::default());
+    assert!(exceed_all_thresholds(&mut disabled).is_empty());
     for (reason, thresholds) in each() {
         assert!(!reason.is_mandatory());
         let mut bench = with(thresholds);
-        let seen = provoke(&mut bench);
+        let seen = exceed_all_thresholds(&mut bench);
         assert!(
             !seen.is_empty() && seen.iter().all(|seen| *seen == reason),
             "{reason:?}: {seen:?}"
         );
         let at = bench.tcp.receiver.nxt().seq().distance(REMOTE) as u32;
-        assert_eq!(bench.input(data(at, b"on")), b"on", "it carries on");
+        assert_eq!(bench.input(data(at, b"on")), b"on", "the connection continues");
         let posted = bench.tcp.snd.una.seq().distance(LOCAL) as u32;
         bench.post(5);
         assert_eq!(bench.sent(), [(posted, 5, Flags::ACK | Flags::PSH)]);
     }
 }
 
-// CH §8.2: each reason can be chosen for itself; a mandatory one needs no threshold.
+// CH §8.2: each reason can be selected alone; a mandatory one needs no threshold.
 #[test]
-fn thresholds_are_chosen_by_reason() {
+fn thresholds_are_selected_by_reason() {
     let none = UploadThresholds::default();
     let mut all = none;
     for (reason, thresholds) in each() {
@@ -149,29 +149,36 @@ fn thresholds_are_chosen_by_reason() {
     assert_eq!(none.with(Reason::HardwareFailure), none);
 }
 
-// The thresholds: one less is not enough.
+// One less than a threshold raises no reason.
 #[test]
 fn thresholds_are_exact() {
-    let mut taker = Taker::default();
+    let mut consumer = ScriptedConsumer::default();
     let none = UploadThresholds::default();
     let mut bench =
         with(UploadThresholds { small_io: Some(SmallIo { bytes: 16, requests: 3 }), ..none });
     bench.request(
-        &mut taker,
-        [room(1, 15), whole(2, 15), room(3, 16), room(4, 15), room(5, 0), room(6, 1)],
+        &mut consumer,
+        [
+            push_request(1, 15),
+            non_push_request(2, 15),
+            push_request(3, 16),
+            push_request(4, 15),
+            push_request(5, 0),
+            push_request(6, 1),
+        ],
     );
-    assert!(reasons(&mut bench).is_empty(), "three in a row");
-    bench.tcp.post_receive(bench.now, [room(7, 1)].into());
+    assert!(reasons(&mut bench).is_empty(), "fewer than three small requests in a row");
+    bench.tcp.post_receive(bench.now, [push_request(7, 1)].into());
     assert_eq!(reasons(&mut bench), [Reason::SmallIo]);
 
     let mut bench = with(UploadThresholds { no_buffer_preposting: Some(100), ..none });
-    bench.feed(&mut taker, data(0, &[b'x'; 100]));
-    bench.request(&mut taker, [room(1, 0)]);
-    bench.feed(&mut taker, data(100, &[b'x'; 100]));
+    bench.feed(&mut consumer, data(0, &[b'x'; 100]));
+    bench.request(&mut consumer, [push_request(1, 0)]);
+    bench.feed(&mut consumer, data(100, &[b'x'; 100]));
     bench.input_raw(data(0, b""));
-    assert!(taker.reasons.is_empty());
-    bench.feed(&mut taker, data(200, b"x"));
-    assert_eq!(taker.reasons, [Reason::NoBufferPreposting]);
+    assert!(consumer.reasons.is_empty());
+    bench.feed(&mut consumer, data(200, b"x"));
+    assert_eq!(consumer.reasons, [Reason::NoBufferPreposting]);
 
     for (fragments, expected) in [(2, 0), (3, 1)] {
         let mut bench = with(UploadThresholds { high_fragmentation: SHARE, ..none });
@@ -187,19 +194,19 @@ fn thresholds_are_exact() {
         bench.sent();
         bench.tcp.handle_timeout(bench.now);
         assert_eq!(reasons(&mut bench).len(), expected, "{bytes} bytes");
-        // The next sample is counted by itself.
+        // The next sample is counted separately.
         bench.now += Duration::from_secs(5);
         bench.tcp.handle_timeout(bench.now);
         assert_eq!(reasons(&mut bench).len(), 1);
     }
 }
 
-// CH-EVT-2: none in FIN_WAIT_1, FIN_WAIT_2, CLOSE_WAIT, nor behind them.
+// CH-EVT-2: none in FIN_WAIT_1, FIN_WAIT_2, CLOSE_WAIT, nor in later states.
 #[test]
-fn no_optional_reason_in_a_half_closed_connection() {
+fn half_closed_connection_raises_no_optional_reason() {
     let optional = each().map(|(reason, _)| reason);
     for phase in endings::PHASES.into_iter().filter(|phase| *phase != TcpPhase::Established) {
-        let mut bench = scene(phase).bench;
+        let mut bench = in_phase(phase).bench;
         for reason in optional {
             bench.tcp.request_upload(bench.now, reason);
         }
@@ -207,27 +214,27 @@ fn no_optional_reason_in_a_half_closed_connection() {
     }
 }
 
-// CH-EVT-1: optional reasons come at most once a second and once in a round trip.
+// CH-EVT-1: optional reasons are raised at most once per second and per RTT.
 #[test]
-fn optional_reasons_are_rare() {
+fn optional_reasons_are_rate_limited() {
     for (srtt, wait) in [(80, 1_000), (24_000, 3_000)] {
         let mut state = state();
         state.tcp.delegated.srtt = srtt;
         let mut bench = Bench::new(state);
-        let ask = |bench: &mut Bench, millis| {
+        let request = |bench: &mut Bench, millis| {
             bench.now += Duration::from_millis(millis);
             bench.tcp.request_upload(bench.now, Reason::LowActivity);
             reasons(bench).len()
         };
-        assert_eq!(ask(&mut bench, 0), 1);
-        assert_eq!(ask(&mut bench, wait - 1), 0);
-        assert_eq!(ask(&mut bench, 1), 1);
+        assert_eq!(request(&mut bench, 0), 1);
+        assert_eq!(request(&mut bench, wait - 1), 0);
+        assert_eq!(request(&mut bench, 1), 1);
     }
 }
 
-// CH §8.2, CH-EVT-1: every mandatory reason stops the connection: no segment in or out, no timer; told once.
+// CH §8.2, CH-EVT-1: every mandatory reason stops the connection: no segment in or out, no timer. It is raised once.
 #[test]
-fn mandatory_reasons_stop() {
+fn mandatory_reason_stops_connection() {
     for reason in [
         Reason::HardwareFailure,
         Reason::InvalidState,
@@ -254,10 +261,10 @@ fn mandatory_reasons_stop() {
     }
 }
 
-// CH §9.3: urgent data counts when sequence and acknowledgement are good; what came before is still
-// acknowledged at the upload, it and what comes later is not.
+// CH §9.3: urgent data counts if sequence and acknowledgement are acceptable. Data received before is acknowledged by
+// the exported state; the urgent data and later data are not.
 #[test]
-fn urgent_data() {
+fn urgent_data_stops_connection() {
     let urgent =
         |offset, payload| Segment { flags: Flags::ACK | Flags::URG, ..data(offset, payload) };
     let mut bench = Bench::new(state());
@@ -266,7 +273,7 @@ fn urgent_data() {
     bench.input(urgent(70_000, b"!"));
     bench.input(Segment { ack: LOCAL + 1, ..urgent(3, b"!") });
     bench.input(Segment { ack: LOCAL - 70_000, ..urgent(3, b"!") });
-    assert!(reasons(&mut bench).is_empty(), "discarded, and it goes on");
+    assert!(reasons(&mut bench).is_empty(), "unacceptable segments are discarded");
     bench.sent();
     assert!(bench.input(urgent(3, b"!")).is_empty());
     assert_eq!(reasons(&mut bench), [Reason::ReceivedUrgentData]);
@@ -276,8 +283,8 @@ fn urgent_data() {
     assert_eq!(state.tcp.delegated.rcv_nxt, REMOTE + 3);
 }
 
-/// What a segment of CH §9.2 does to a connection with 100 bytes received: sent, state, and reasons.
-fn blind(segment: Segment<'_>, syn_uploads: bool) -> alloc::string::String {
+/// Returns the response of a connection with 100 bytes received to a segment of CH §9.2: ACKs, state and events.
+fn response_to(segment: Segment<'_>, syn_uploads: bool) -> alloc::string::String {
     let mut bench = Bench::with(state(), Config { syn_uploads, ..Config::default() });
     bench.input(data(0, &[1; 100]));
     bench.wait_for_timer();
@@ -291,9 +298,9 @@ fn blind(segment: Segment<'_>, syn_uploads: bool) -> alloc::string::String {
     format!("{} ACK, armed {armed}, {phase:?} {events:?}", sent.len())
 }
 
-// CH §9.2, RFC 5961 §3.2, §4.2: the whole matrix. The exact SYN is a choice.
+// CH §9.2, RFC 5961 §3.2, §4.2: the whole matrix. The response to the exact SYN is configurable.
 #[test]
-fn the_matrix_of_syns_and_resets() {
+fn blind_syns_and_resets_match_matrix() {
     let (nothing, challenge) =
         ("0 ACK, armed false, Established []", "1 ACK, armed true, Established []");
     let reset = r#"0 ACK, armed false, Closed ["Reset", "Closed"]"#;
@@ -311,16 +318,16 @@ fn the_matrix_of_syns_and_resets() {
         (Flags::SYN, 101, true, challenge),
         (Flags::SYN, 100 + WINDOW, true, answer),
     ] {
-        let seen = blind(Segment { flags, ..data(offset, b"") }, syn_uploads);
+        let seen = response_to(Segment { flags, ..data(offset, b"") }, syn_uploads);
         assert_eq!(seen, expected, "{flags:?} at {offset}");
     }
 }
 
-// CH §9.2: a challenge arms keep-alive in 5 minutes, brings a later one forward, and leaves an earlier one;
-// the count that came with the state counts; unanswered, the connection goes back in state CLOSED. An
-// acceptable segment restores what was.
+// CH §9.2: a challenge starts keep-alive in 5 minutes; a later deadline is moved forward, an earlier one kept. The
+// imported count is continued. Without a response, the connection is uploaded in state CLOSED. An acceptable segment
+// restores the previous timer.
 #[test]
-fn a_challenge_arms_keep_alive() {
+fn challenge_ack_starts_keep_alive() {
     let minutes = |n: u64| Duration::from_secs(60 * n);
     for (idle, expected, after) in [
         (None, minutes(5), None),
@@ -333,7 +340,7 @@ fn a_challenge_arms_keep_alive() {
         (state.tcp.cached.ka_probe_count, state.tcp.cached.ka_interval) = (0, 0);
         state.tcp.delegated.keep_alive.count = 7;
         for answered in [true, false] {
-            let mut bench = Bench::new(impatient(&state));
+            let mut bench = Bench::new(state_with_tcp(&state));
             bench.input(Segment { flags: Flags::SYN, ..data(5, b"") });
             assert_eq!(bench.sent().len(), 1);
             assert_eq!(bench.tcp.poll_timeout(), Some(bench.now + expected));
@@ -351,25 +358,25 @@ fn a_challenge_arms_keep_alive() {
             assert_eq!(bench.wait_for_timer(), Duration::from_secs(1));
             assert_eq!(reasons(&mut bench), [Reason::TimeoutExpiration]);
             let closed = bench.tcp.info(bench.now).phase == TcpPhase::Closed;
-            assert_eq!(closed, idle.is_none(), "whose timer it was");
+            assert_eq!(closed, idle.is_none(), "closed only if the challenge started keep-alive");
         }
     }
 }
 
-fn impatient(model: &ConnectionState) -> Box<ConnectionState> {
+fn state_with_tcp(model: &ConnectionState) -> Box<ConnectionState> {
     let mut state = state();
     state.tcp = model.tcp;
     state
 }
 
-// CH §10.7: at the end of FIN_WAIT_2 the connection goes back in state CLOSED, with the requests it has.
+// CH §10.7: at the end of FIN_WAIT_2 the connection is uploaded in state CLOSED, with its requests.
 #[test]
-fn fin_wait_2_ends_closed() {
-    let mut bench = scene(TcpPhase::FinWait2).bench;
+fn fin_wait_2_expiry_uploads_closed_state() {
+    let mut bench = in_phase(TcpPhase::FinWait2).bench;
     assert_eq!(bench.wait_for_timer(), Duration::from_secs(120));
     assert_eq!(reasons(&mut bench), [Reason::TimeoutExpiration]);
-    let mut taker = Taker::default();
-    assert!(bench.request(&mut taker, [room(1, 5)]).is_empty());
+    let mut consumer = ScriptedConsumer::default();
+    assert!(bench.request(&mut consumer, [push_request(1, 5)]).is_empty());
     bench.tcp.prepare_upload(bench.now);
     let events = bench.events();
     let [Event::ReceiveComplete(chain)] = &events[..] else { panic!("{events:?}") };
@@ -378,10 +385,10 @@ fn fin_wait_2_ends_closed() {
     assert_eq!(state.tcp.delegated.state, TcpPhase::Closed);
 }
 
-// CH-EVT-3: TIME_WAIT can be made the host's; until the host takes it, a repeated FIN is still answered, and
-// its time runs.
+// CH-EVT-3: an upload in TIME_WAIT is configurable. Until the host uploads it, a repeated FIN is acknowledged, and its
+// timer runs.
 #[test]
-fn time_wait_may_be_the_hosts() {
+fn time_wait_upload_is_requested_once() {
     for time_wait_uploads in [false, true] {
         let mut bench = Bench::with(state(), Config { time_wait_uploads, ..Config::default() });
         bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
@@ -394,17 +401,17 @@ fn time_wait_may_be_the_hosts() {
         assert_eq!(bench.sent(), [(1, 0, Flags::ACK)]);
         bench.input(fin);
         assert_eq!(bench.sent(), [(1, 0, Flags::ACK)]);
-        assert!(reasons(&mut bench).is_empty(), "once");
+        assert!(reasons(&mut bench).is_empty(), "requested once");
         assert_eq!(bench.tcp.tcp_state(bench.now).delegated.state, TcpPhase::TimeWait);
         assert_eq!(bench.wait_for_timer(), Config::default().time_wait);
         assert!(matches!(bench.events()[..], [Event::Closed]));
     }
 }
 
-// RFC 9293 §3.8.4, CH-UPD-6: keep-alive that is turned on in TIME-WAIT probes nobody.
+// RFC 9293 §3.8.4, CH-UPD-6: keep-alive enabled in TIME-WAIT sends no probe.
 #[test]
-fn nobody_is_kept_alive_in_time_wait() {
-    let mut bench = scene(TcpPhase::TimeWait).bench;
+fn time_wait_sends_no_keep_alive() {
+    let mut bench = in_phase(TcpPhase::TimeWait).bench;
     let cached = TcpCached { keep_alive_enabled: true, ka_timeout: 1_000, ..TcpCached::default() };
     bench.tcp.set_cached(bench.now, cached);
     assert_eq!(bench.wait_for_timer(), Config::default().time_wait);

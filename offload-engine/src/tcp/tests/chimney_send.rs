@@ -1,11 +1,11 @@
-//! Net buffer lists: posting, completing, and what of them is on its way (CH §6, CH-ST-2).
+//! Net buffer lists: posting, completion, and the send backlog (CH §6, CH-ST-2).
 
 use super::*;
 use crate::{memory::to_vec, nbl::NetBuffer};
 
 const ABORTED: NdisStatus = NdisStatus::REQUEST_ABORTED;
 
-/// A list of net buffers, each a chain of MDLs.
+/// Returns a list of net buffers, each a chain of MDLs.
 fn parts(context: u64, net_buffers: &[&[&'static [u8]]]) -> NetBufferList {
     let mut list = NetBufferList::new(context);
     for mdls in net_buffers {
@@ -16,10 +16,10 @@ fn parts(context: u64, net_buffers: &[&[&'static [u8]]]) -> NetBufferList {
     list
 }
 
-// CH-SND-1 to -4, CH-SNC-3: lists of several net buffers and odd MDLs, in two calls; the stream is theirs in
-// order, and an acknowledgement that covers several of them makes one chain.
+// CH-SND-1 to -4, CH-SNC-3: lists of several net buffers and irregular MDLs, in two calls. The stream has their bytes
+// in order, and an acknowledgement of several lists completes one chain.
 #[test]
-fn lists_of_any_shape_in_order() {
+fn lists_of_any_shape_are_sent_in_order() {
     let mut bench = Bench::new(state());
     let first = [
         parts(1, &[&[b"ab", b"", b"c"], &[b"d"]]),
@@ -36,15 +36,15 @@ fn lists_of_any_shape_in_order() {
     bench.ack(11);
     bench.ack(12);
     let events = bench.events();
-    assert_eq!(events.len(), 1, "CH-SNC-3: one chain for what was not yet polled");
+    assert_eq!(events.len(), 1, "CH-SNC-3: one chain for all completions not polled yet");
     let all: Vec<_> = completions(&events).iter().map(|c| (c.0, c.2)).collect();
     assert_eq!(all, [(2, 2), (3, 3), (4, 0), (5, 3)]);
 }
 
-// CH-SNC-1, -2, -4: after a reset one list is partly sent at most: its data start is advanced by what was
-// acknowledged, over net buffers; all behind it have nothing, and nothing of them is sent.
+// CH-SNC-1, -2, -4: after a reset at most one list is partly sent. Its data start is advanced by the acknowledged
+// bytes, across net buffers; later lists have none, and nothing more is sent.
 #[test]
-fn one_list_is_partly_sent() {
+fn reset_leaves_at_most_one_list_partly_sent() {
     for acked in 0..=9_u32 {
         let mut bench = Bench::new(state());
         let lists = [
@@ -76,9 +76,9 @@ fn one_list_is_partly_sent() {
     }
 }
 
-// CH-SNC-5: compared modulo 2^32.
+// CH-SNC-5: sequence numbers are compared modulo 2^32.
 #[test]
-fn completions_across_the_wrap() {
+fn completions_follow_sequence_number_wrap() {
     let mut state = state();
     let start = SeqNum(u32::MAX - 3);
     let delegated = &mut state.tcp.delegated;
@@ -95,9 +95,9 @@ fn completions_across_the_wrap() {
     assert_eq!(completions(&bench.events()), rest);
 }
 
-// CH-SND-9: a list without bytes waits for everything before it, also in between and at the end.
+// CH-SND-9: a list without bytes completes after everything before it, in any position.
 #[test]
-fn empty_lists_keep_their_place() {
+fn empty_lists_complete_in_order() {
     let mut bench = Bench::new(state());
     bench.post(0);
     bench.post(5);
@@ -111,10 +111,10 @@ fn empty_lists_keep_their_place() {
     assert_eq!(completions(&bench.events()), [(2, ABORTED, 4), (3, ABORTED, 0), (4, ABORTED, 0)]);
 }
 
-// CH-TRM-5, -8, CH-SNB-2: what is posted after a mandatory reason waits for the upload, behind what was posted
-// before, and goes back as it is: contexts, order, and the data from SND.UNA on.
+// CH-TRM-5, -8, CH-SNB-2: sends posted after a mandatory reason are kept for the upload, after earlier ones. They are
+// exported unchanged: contexts, order, and the data from SND.UNA on.
 #[test]
-fn sends_behind_a_stop_go_back() {
+fn sends_after_mandatory_reason_are_uploaded() {
     let mut bench = Bench::new(state());
     bench.post(10);
     bench.post(20);
@@ -146,10 +146,10 @@ fn backlog_changes(bench: &mut Bench) -> Vec<usize> {
     bench.events().into_iter().filter_map(size).collect()
 }
 
-// CH-ST-2, CH §8.2: the optimum follows window and path, not what is posted; it is told when it has doubled or
-// halved, and at most once in a round trip.
+// CH-ST-2, CH §8.2: the ideal size depends on window and path, not on posted bytes. It is indicated when doubled or
+// halved, and at most once per RTT.
 #[test]
-fn the_send_backlog() {
+fn send_backlog_change_is_indicated_once_per_rtt() {
     let mut state = state();
     state.tcp.constant.window_scaling_enabled = true;
     state.tcp.constant.snd_wind_scale = 7;
@@ -167,13 +167,17 @@ fn the_send_backlog() {
         bench.input(Segment { window: units, ..ack() });
         backlog_changes(bench)
     };
-    // 191,072 is the start; 382,144 is twice that.
-    assert_eq!(update(&mut bench, 1_961, 0), [0_usize; 0], "251,008 bytes are not enough");
+    // It starts at 191,072; 382,144 is twice that.
+    assert_eq!(
+        update(&mut bench, 1_961, 0),
+        [0_usize; 0],
+        "a window of 251,008 bytes is below the doubled size"
+    );
     assert_eq!(update(&mut bench, 1_962, 0), [backlog(251_136)]);
-    assert_eq!(update(&mut bench, 20_000, 9), [0_usize; 0], "not twice in a round trip");
+    assert_eq!(update(&mut bench, 20_000, 9), [0_usize; 0], "at most once per RTT");
     assert_eq!(update(&mut bench, 20_000, 1), [backlog(20_000 * 128)]);
-    assert_eq!(update(&mut bench, 20_000, 100), [0_usize; 0], "once");
+    assert_eq!(update(&mut bench, 20_000, 100), [0_usize; 0], "indicated once");
     assert_eq!(update(&mut bench, 0, 100), [backlog(0)], "a closed window halves it");
-    // The congestion window counts too.
+    // The congestion window limits it too.
     assert_eq!(update(&mut bench, u16::MAX, 100), [backlog(4_000_000)]);
 }

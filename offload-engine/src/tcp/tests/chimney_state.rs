@@ -1,5 +1,4 @@
-//! State in its three classes: every member goes down and comes up again, and is what the engine goes by (CH §3.4 to
-//! §3.6, §10.1).
+//! State in its three classes: every member is imported, exported, and used by the engine (CH §3.4 to §3.6, §10.1).
 
 use std::println;
 
@@ -15,39 +14,40 @@ use crate::{
     tcp::path_mtu::effective_mss,
 };
 
-/// A connection with 1,000 bytes in flight, everything agreed on and nothing at its default.
-fn full() -> Box<ConnectionState> {
+/// Returns a connection with 1,000 bytes in flight, every option negotiated and every member different from its
+/// default.
+fn non_default_state() -> Box<ConnectionState> {
     let mut state = state();
     state.send_data.push_back(list(1, &[7; 1_000]));
     state.tcp = busy(state.tcp);
     state
 }
 
-// CH §3.4 to §3.6, CH §16 #6: each member, changed alone, is what a query and an upload say; and no other is touched.
+// CH §3.4 to §3.6, CH §16 #6: each member, changed alone, is returned by query and upload, and no other member changes.
 #[test]
-fn every_member_goes_down_and_up() {
-    let base = tcp_variables(&full().tcp);
+fn every_member_is_imported_and_exported() {
+    let base = tcp_variables(&non_default_state().tcp);
     let mut changed: Vec<&str> = vec![];
     for (index, (names, change)) in tcp_changes().into_iter().enumerate() {
-        let mut state = full();
+        let mut state = non_default_state();
         change(&mut state.tcp);
         let given = state.tcp;
         let differ = differing(&base, &tcp_variables(&given));
         assert!(differ.iter().all(|name| names.contains(name)), "{index}: {differ:?}");
         changed.extend(differ);
         let bench = Bench::new(state);
-        let asked = bench.tcp.tcp_state(bench.now);
-        assert_eq!(tcp_variables(&asked), tcp_variables(&given), "{names:?}, query");
+        let queried = bench.tcp.tcp_state(bench.now);
+        assert_eq!(tcp_variables(&queried), tcp_variables(&given), "{names:?}, query");
         let (state, _) = bench.tcp.into_state(bench.now);
         assert_eq!(tcp_variables(&state.tcp), tcp_variables(&given), "{names:?}, upload");
     }
     let missing: Vec<_> = base.iter().filter(|(name, ..)| !changed.contains(name)).collect();
-    assert!(missing.is_empty(), "no change of {missing:?}");
+    assert!(missing.is_empty(), "members without a change: {missing:?}");
 }
 
-// CH §3.6, §10.1: -1 is a timer that does not run, 0 is one that is due now; which timer the slot stands for.
+// CH §3.6, §10.1: -1 is a stopped timer, 0 a timer that is due now; the slot represents one of several timers.
 #[test]
-fn the_conventions_of_timers() {
+fn exported_timers_follow_conventions() {
     let retransmit =
         |bench: &Bench| bench.tcp.tcp_state(bench.now).delegated.retransmit.timeout_delta;
     let keep_alive =
@@ -59,7 +59,7 @@ fn the_conventions_of_timers() {
     bench.sent();
     assert_eq!(retransmit(&bench), Some(1_000));
     bench.now += Duration::from_micros(999_001);
-    assert_eq!(retransmit(&bench), Some(1), "rounded up: 0 is due");
+    assert_eq!(retransmit(&bench), Some(1), "rounded up: 0 means due");
     bench.now += Duration::from_secs(3);
     assert_eq!(retransmit(&bench), Some(0), "overdue");
     let (mut state, _) = bench.tcp.into_state(bench.now);
@@ -67,12 +67,12 @@ fn the_conventions_of_timers() {
     let mut bench = Bench::new(state);
     assert_eq!(bench.tcp.poll_timeout(), Some(bench.now));
     bench.tcp.handle_timeout(bench.now);
-    assert_eq!(bench.sent(), [(0, 10, Flags::ACK | Flags::PSH)], "resent at once");
+    assert_eq!(bench.sent(), [(0, 10, Flags::ACK | Flags::PSH)], "retransmitted at once");
 }
 
-// CH §10.1, §10.3: count, back-off and TotalRT of a retransmission go on where they were; so does the limit.
+// CH §10.1, §10.3: count, backoff and TotalRT of a retransmission are continued, and so is the limit.
 #[test]
-fn retransmission_goes_on() {
+fn retransmission_state_is_carried() {
     for (max_rt, left) in [(Some(0), 3), (Some(20_000), 2)] {
         let mut first = state();
         first.tcp.cached.max_rt = max_rt;
@@ -89,7 +89,7 @@ fn retransmission_goes_on() {
         let delegated = &state.tcp.delegated;
         let due = Some(3_500);
         assert_eq!(delegated.retransmit, TimerState { count: 2, timeout_delta: due });
-        assert_eq!(delegated.total_rt, 2_500, "since the first time-out");
+        assert_eq!(delegated.total_rt, 2_500, "since the first timeout");
         let tcp = Connection::from_state(bench.now, state, PATH_PAYLOAD, config).unwrap();
         let mut bench = Bench { tcp, ..Bench::new(self::state()) };
         bench.now = bench.tcp.now;
@@ -98,7 +98,7 @@ fn retransmission_goes_on() {
             waits.push(bench.wait_for_timer().as_millis());
             bench.sent();
         }
-        // 5 retransmissions in all; or 20 s in all, of which 2.5 are spent.
+        // 5 retransmissions in total; or 20 s in total, of which 2.5 s are used.
         let expected: &[u128] = if max_rt == Some(0) {
             &[3_500, 8_000, 16_000, 32_000]
         } else {
@@ -108,9 +108,9 @@ fn retransmission_goes_on() {
     }
 }
 
-// CH §10.4, §10.1: a closed window with a time for a limit: the time already spent counts behind a move.
+// CH §10.4, §10.1: with a time limit, the time of a closed window before an upload counts after it.
 #[test]
-fn the_time_of_a_closed_window_goes_on() {
+fn closed_window_time_is_carried() {
     let mut first = state();
     first.tcp.cached.max_rt = Some(10_000);
     let mut bench = Bench::new(first);
@@ -136,9 +136,9 @@ fn the_time_of_a_closed_window_goes_on() {
     assert_eq!(bench.now - begin, Duration::from_secs(9));
 }
 
-// CH §3.6: two duplicate acknowledgements here and one there are three.
+// CH §3.6: two duplicate ACKs before the upload and one after it trigger fast retransmit.
 #[test]
-fn duplicate_acknowledgements_go_on() {
+fn duplicate_ack_count_is_carried() {
     let mut bench = Bench::new(state());
     (0..5).for_each(|_| bench.post(1_460));
     bench.sent();
@@ -157,9 +157,9 @@ fn duplicate_acknowledgements_go_on() {
     assert_eq!(bench.tcp.info(bench.now).fast_retransmits, 1);
 }
 
-// CH-TRM-3, CH §10.1: delayed ACK and push timer are not carried: the ACK goes out, the receiver's bytes count.
+// CH-TRM-3, CH §10.1: delayed ACK and push timer are not exported: the ACK is sent, and received bytes are returned.
 #[test]
-fn timers_that_stay_behind() {
+fn delayed_ack_and_push_timers_are_not_exported() {
     let mut bench = Bench::with(state(), Config { quick_acks: 0, ..Config::default() });
     bench.input(data(0, b"abc"));
     assert!(bench.sent().is_empty(), "delayed");
@@ -170,9 +170,9 @@ fn timers_that_stay_behind() {
     assert_eq!(bench.tcp.poll_timeout(), None);
 }
 
-// CH §3.5, CH-UPD-6: what the flags of an update do, and that nothing of it happens without them.
+// CH §3.5, CH-UPD-6: effect of each update flag, and no effect without it.
 #[test]
-fn the_flags_of_an_update() {
+fn update_flags_have_separate_effects() {
     let mut with_keep_alive = state();
     with_keep_alive.tcp.cached.keep_alive_enabled = true;
     with_keep_alive.tcp.delegated.keep_alive = TimerState { count: 3, timeout_delta: Some(1_000) };
@@ -195,7 +195,7 @@ fn the_flags_of_an_update() {
         let timer = bench.tcp.tcp_state(bench.now).delegated.keep_alive;
         assert_eq!(timer, TimerState { count, timeout_delta: Some(left) });
 
-        let mut bench = Bench::new(full());
+        let mut bench = Bench::new(non_default_state());
         assert_eq!(bench.tcp.tcp_state(bench.now).delegated.total_rt, 900);
         bench.tcp.update_cached(bench.now, &TcpUpdate { max_rt_restart: restart, ..none });
         let spent = bench.tcp.tcp_state(bench.now).delegated.total_rt;
@@ -208,41 +208,41 @@ fn the_flags_of_an_update() {
         assert_eq!(
             windows,
             if restart { &[65_000][..] } else { &[] },
-            "told at once, or by and by"
+            "window update is sent at once only with the flag"
         );
     }
 }
 
-struct Repeat(u64);
+struct SeedReport(u64);
 
-impl Drop for Repeat {
+impl Drop for SeedReport {
     fn drop(&mut self) {
         if std::thread::panicking() {
             println!(
-                "seed {0}; repeat: FLUE_SEED={0} cargo test -p offload-engine any_live",
+                "seed {0}; repeat: FLUE_SEED={0} cargo test -p offload-engine random_connection",
                 self.0
             );
         }
     }
 }
 
-/// What the next owner of `state` takes for its EMSS.
+/// EMSS of `state` for its next owner.
 fn mss(state: &ConnectionState) -> u32 {
     effective_mss(&state.tcp.constant, PATH_PAYLOAD) as u32
 }
 
-/// Bytes of chains, in order.
+/// Bytes of the send data and the buffered data, in order.
 fn bytes(state: &ConnectionState) -> (Vec<u8>, Vec<u8>) {
     let sent = to_vec(state.send_data.iter().flat_map(NetBufferList::pieces));
     (sent, state.buffered_data.concat())
 }
 
-/// A connection with a random life, moved now and then.
-fn live(seed: u64) {
-    let _repeat = Repeat(seed);
+/// Runs a connection with random events, exported and imported at random times.
+fn run_connection(seed: u64) {
+    let _report = SeedReport(seed);
     let mut random = Rand64::new(seed.into());
     let mut below = |limit: u64| random.rand_range(0..limit) as u32;
-    let mut first = if below(2) == 0 { full() } else { state() };
+    let mut first = if below(2) == 0 { non_default_state() } else { state() };
     first.tcp.cached.keep_alive_enabled = below(2) == 0;
     first.tcp.cached.max_rt = [Some(0), None, Some(100_000)][below(3) as usize];
     let stamped = first.tcp.constant.timestamp_enabled;
@@ -293,19 +293,19 @@ fn live(seed: u64) {
             return;
         }
         if below(4) == 0 {
-            let asked = bench.tcp.tcp_state(bench.now);
+            let queried = bench.tcp.tcp_state(bench.now);
             let (state, _) = bench.tcp.into_state(bench.now);
-            let mut expected = asked;
+            let mut expected = queried;
             expected.delegated.state = state.tcp.delegated.state;
-            assert_eq!(state.tcp, expected, "step {step}: what the query said");
+            assert_eq!(state.tcp, expected, "step {step}: upload differs from the query");
             let (mut given, data) = (state.tcp, bytes(&state));
-            // A loss may leave less than a segment, which an owner does not set out with (RFC 5681 §3.1).
+            // After a loss cwnd may be below one segment; an import raises it (RFC 5681 §3.1).
             given.delegated.cwnd = given.delegated.cwnd.max(mss(&state));
             let tcp = Connection::from_state(bench.now, state, PATH_PAYLOAD, bench_config());
-            bench.tcp = tcp.expect("what was exported");
+            bench.tcp = tcp.expect("exported state is importable");
             let again = bench.tcp.tcp_state(bench.now);
             assert_eq!(tcp_variables(&again), tcp_variables(&given), "step {step}");
-            // Once more up and down: the data too.
+            // A second export compares the data too.
             let (state, _) = bench.tcp.into_state(bench.now);
             assert_eq!(bytes(&state), data, "step {step}");
             bench.tcp =
@@ -318,13 +318,13 @@ fn bench_config() -> Config {
     Config { congestion: CongestionAlgorithm::NewReno, ..Config::default() }
 }
 
-// CH §16 #6: a live connection, exported, imported and exported again, has the same state: idle, with data in
-// flight, with a closed window, half closed, with keep-alive running.
+// CH §16 #6: a connection exported, imported and exported again has the same state: idle, with data in flight, with a
+// closed window, half closed, with keep-alive enabled.
 #[test]
-fn any_live_connection_goes_down_and_up() {
+fn random_connection_state_round_trips() {
     if let Ok(seed) = std::env::var("FLUE_SEED") {
-        live(seed.parse().expect("FLUE_SEED is a number"));
+        run_connection(seed.parse().expect("FLUE_SEED is a number"));
         return;
     }
-    (0..2_000).for_each(live);
+    (0..2_000).for_each(run_connection);
 }

@@ -1,4 +1,4 @@
-//! Clauses of `docs/conformance/tcp.md` that no other test singles out.
+//! Clauses of `docs/conformance/tcp.md` without another specific test.
 
 use etherparse::PacketBuilder;
 
@@ -22,7 +22,7 @@ fn stamped(segment: Segment<'_>, value: u32, echo: u32) -> Segment<'_> {
     Segment { timestamps: Some(Timestamps { value, echo }), ..segment }
 }
 
-/// A frame to us with one byte of payload, whose TCP option bytes are `options`.
+/// Returns a frame to the local host with one byte of payload and the TCP option bytes `options`.
 fn frame(options: &[u8]) -> Vec<u8> {
     let mut frame = vec![];
     PacketBuilder::ethernet2([2; 6], [3; 6])
@@ -35,8 +35,8 @@ fn frame(options: &[u8]) -> Vec<u8> {
     frame
 }
 
-// RFC 9293 §3.1 MUST-1, REC-1, RFC 7323 §2.3: a window with its top bit set is large, not negative, and
-// is scaled in more than 16 bits.
+// RFC 9293 §3.1 MUST-1, REC-1, RFC 7323 §2.3: a window with its top bit set is large, not negative, and is scaled in
+// more than 16 bits.
 #[test]
 fn windows_are_unsigned() {
     let mut wide = state();
@@ -58,7 +58,7 @@ fn windows_are_unsigned() {
     assert_eq!(bench.tcp.info(bench.now).snd_wnd, 0xffff << 14);
 }
 
-/// A connection whose consumer has taken nothing and whose window is closed.
+/// Returns a connection with a closed window and an unconsumed backlog.
 fn closed_window() -> Bench {
     let mut bench = Bench::new(state());
     let payload = [7; WINDOW as usize];
@@ -68,9 +68,9 @@ fn closed_window() -> Bench {
     bench
 }
 
-// RFC 9293 §3.4 MUST-66: RST and URG count although the window is closed.
+// RFC 9293 §3.4 MUST-66: RST and URG are processed with a closed window.
 #[test]
-fn reset_and_urgent_count_in_a_closed_window() {
+fn closed_window_accepts_reset_and_urgent() {
     let mut bench = closed_window();
     bench.input_raw(Segment { flags: Flags::RST, ..data(WINDOW, b"") });
     assert!(matches!(bench.events()[..], [Event::Reset, Event::Closed]));
@@ -79,26 +79,26 @@ fn reset_and_urgent_count_in_a_closed_window() {
     assert!(matches!(bench.events()[..], [Event::Retrieve(UploadReason::ReceivedUrgentData)]));
 }
 
-// RFC 9293 §3.5.3 SHLD-2: an RST is one whatever it carries.
+// RFC 9293 §3.5.3 SHLD-2: a RST with data is valid.
 #[test]
-fn a_reset_may_carry_data() {
+fn reset_with_data_is_accepted() {
     let mut bench = Bench::new(state());
     let taken = bench.input(Segment { flags: Flags::RST | ACK, ..data(0, b"go away") });
     assert!(taken.is_empty());
     assert!(matches!(bench.events()[..], [Event::Reset, Event::Closed]));
 }
 
-/// Time-outs are not taken for a black hole, so segments keep their size.
-fn on_a_proven_path() -> Config {
+/// Returns a configuration without black-hole detection, so that segments keep their size after timeouts.
+fn without_black_hole_detection() -> Config {
     let path = PathOptions { black_hole_detection: false, ..PathOptions::default() };
     Config { path, ..Config::default() }
 }
 
-// RFC 9293 §3.8.6 MUST-34, SHLD-15, SHLD-16, SHLD-17: the peer takes window back. Nothing new goes out,
-// what lies within is resent, and the connection lives on.
+// RFC 9293 §3.8.6 MUST-34, SHLD-15, SHLD-16, SHLD-17: the peer shrinks the window. Nothing new is sent, data within the
+// window is retransmitted, and the connection stays open.
 #[test]
-fn a_window_that_shrinks() {
-    let mut bench = Bench::with(state(), on_a_proven_path());
+fn shrunk_window_keeps_connection_open() {
+    let mut bench = Bench::with(state(), without_black_hole_detection());
     bench.post(12 * MSS as usize);
     assert_eq!(bench.sent().len(), 10);
     let window = MSS as u16;
@@ -109,7 +109,7 @@ fn a_window_that_shrinks() {
         bench.wait_for_timer();
         sent = bench.sent();
     }
-    // The congestion window grows again: the peer's alone bounds what is resent, and then what is new.
+    // The congestion window grows again: only the peer's window limits retransmissions, and then new data.
     for una in 1..12 {
         let numbers: Vec<_> = sent.iter().map(|(offset, _, _)| offset / MSS).collect();
         assert_eq!(numbers, [una]);
@@ -121,8 +121,7 @@ fn a_window_that_shrinks() {
     assert_eq!(bench.tcp.send_outstanding(), 0);
 }
 
-// RFC 9293 §3.2 MUST-64, §3.1 MUST-5, MUST-6: options are read wherever they stand, and unknown ones
-// stepped over.
+// RFC 9293 §3.2 MUST-64, §3.1 MUST-5, MUST-6: options are parsed at any offset, and unknown ones skipped.
 #[test]
 fn options_need_no_alignment() {
     let stamps = [8, 10, 0, 0, 0, 7, 0, 0, 0, 9];
@@ -137,9 +136,9 @@ fn options_need_no_alignment() {
     }
 }
 
-// RFC 9293 §3.1 MUST-68: a kind nobody knows is skipped by its length, EOL and NOP have none.
+// RFC 9293 §3.1 MUST-68: an unknown kind is skipped by its length; EOL and NOP have none.
 #[test]
-fn every_option_but_two_has_a_length() {
+fn unknown_options_are_skipped_by_length() {
     fn kinds(bytes: &[u8]) -> Vec<Option<TcpOption<'_>>> {
         TcpOptions::new(bytes).map(Result::ok).collect()
     }
@@ -150,10 +149,10 @@ fn every_option_but_two_has_a_length() {
         assert_eq!((seen.len(), last), (2, Some(TcpOption::SackPermitted)), "kind {kind}");
     }
     assert_eq!(kinds(&[1, 1, 4, 2]), [Some(TcpOption::SackPermitted)]);
-    assert!(kinds(&[0, 4, 2]).is_empty(), "what follows EOL is padding");
+    assert!(kinds(&[0, 4, 2]).is_empty(), "bytes after EOL are padding");
 }
 
-// RFC 9293 §3.1: the reserved bits say nothing to a receiver.
+// RFC 9293 §3.1: the receiver ignores the reserved bits.
 #[test]
 fn reserved_bits_are_ignored() {
     let mut bytes = frame(&[]);
@@ -164,8 +163,8 @@ fn reserved_bits_are_ignored() {
     assert_eq!((segment.payload, segment.seq), (&b"x"[..], SeqNum(3)));
 }
 
-// RFC 9293 §3.1: and a sender leaves them zero; MUST-69: no byte of the option space is left undefined;
-// §3.2 MUST-65: no MSS option but in a SYN.
+// RFC 9293 §3.1: the sender clears the reserved bits; MUST-69: no byte of the option space is undefined; §3.2 MUST-65:
+// no MSS option except in a SYN.
 #[test]
 fn headers_are_well_formed() {
     for timestamp in [false, true] {
@@ -187,18 +186,18 @@ fn headers_are_well_formed() {
             assert_eq!(usize::from(out[HEADERS - 8] >> 4) * 4, len - (HEADERS - 20));
             let mut covered = 0;
             for option in TcpOptions::new(&out[HEADERS..len]) {
-                covered += match option.expect("a legal length") {
+                covered += match option.expect("valid option length") {
                     TcpOption::Timestamps(_) => 12,
                     TcpOption::Sack(blocks) => 4 + 8 * blocks.iter().count(),
-                    other => panic!("{other:?} has no place here"),
+                    other => panic!("{other:?} is not allowed here"),
                 };
             }
-            assert_eq!(covered, len - HEADERS, "options and the NOPs before them are all there is");
+            assert_eq!(covered, len - HEADERS, "options and their NOPs fill the option space");
         }
     }
 }
 
-// RFC 9293 §3.10.7.4: what lies right of the window is cut off and not acknowledged.
+// RFC 9293 §3.10.7.4: data right of the window is cut off and not acknowledged.
 #[test]
 fn data_beyond_the_window_is_cut() {
     let mut bench = Bench::new(state());
@@ -207,10 +206,10 @@ fn data_beyond_the_window_is_cut() {
     assert_eq!(bench.transmit(WIRE).last().map(|t| t.ack), Some(REMOTE + WINDOW));
 }
 
-// RFC 9293 §3.8.4 MUST-24, MUST-25, MUST-27, MUST-28, RFC 1122 §4.2.3.6: keep-alive is off, two hours
-// are the default, and both are the owner's to change.
+// RFC 9293 §3.8.4 MUST-24, MUST-25, MUST-27, MUST-28, RFC 1122 §4.2.3.6: keep-alive is disabled by default, two hours
+// are the default interval, and both are configurable.
 #[test]
-fn keep_alive_is_off_until_asked_for() {
+fn keep_alive_is_disabled_by_default() {
     let cached = TcpCached::default();
     assert!(!cached.keep_alive_enabled);
     assert!(cached.ka_timeout >= 2 * 60 * 60 * 1000);
@@ -224,15 +223,15 @@ fn keep_alive_is_off_until_asked_for() {
     assert!(bench.tcp.poll_timeout().is_none());
 }
 
-// RFC 9293 §3.8.4 MUST-26: while data is outstanding, or held back by a closed window, its own timer
-// asks; no keep-alive probe does.
+// RFC 9293 §3.8.4 MUST-26: while data is outstanding, or blocked by a closed window, its own timer probes the peer. No
+// keep-alive probe is sent.
 #[test]
-fn keep_alive_waits_for_silence_on_both_sides() {
-    let mut impatient = state();
-    let cached = &mut impatient.tcp.cached;
+fn outstanding_data_suppresses_keep_alive() {
+    let mut short_keep_alive = state();
+    let cached = &mut short_keep_alive.tcp.cached;
     (cached.keep_alive_enabled, cached.ka_timeout, cached.ka_interval) = (true, 300, 300);
     for window in [WINDOW as u16, 0] {
-        let mut bench = Bench::new(impatient_clone(&impatient));
+        let mut bench = Bench::new(state_with_tcp(&short_keep_alive));
         bench.input(Segment { window, ..ack() });
         bench.post(100);
         bench.sent();
@@ -241,19 +240,19 @@ fn keep_alive_waits_for_silence_on_both_sides() {
             let probes = bench.sent();
             assert!(probes.iter().all(|(offset, _, _)| *offset == 0), "{probes:?}");
         }
-        assert!(bench.events().is_empty(), "nor is the connection given up by it");
+        assert!(bench.events().is_empty(), "keep-alive does not end the connection");
     }
 }
 
-// The same with an idle time of 0, which a consumer may ask for: the timer is never due again at once, or a
-// run loop that handles what is due would not come back.
+// The same with an idle time of 0, which a consumer may set: the timer is never due again at once, or a run loop that
+// handles due timers would not return.
 #[test]
-fn an_idle_time_of_nothing_is_a_second() {
-    let mut impatient = state();
-    let cached = &mut impatient.tcp.cached;
+fn zero_idle_time_is_one_second() {
+    let mut short_keep_alive = state();
+    let cached = &mut short_keep_alive.tcp.cached;
     (cached.keep_alive_enabled, cached.ka_timeout, cached.ka_interval) = (true, 0, 0);
     for len in [0, 100] {
-        let mut bench = Bench::new(impatient_clone(&impatient));
+        let mut bench = Bench::new(state_with_tcp(&short_keep_alive));
         bench.post(len);
         bench.sent();
         for _ in 0..4 {
@@ -264,16 +263,16 @@ fn an_idle_time_of_nothing_is_a_second() {
     }
 }
 
-fn impatient_clone(model: &ConnectionState) -> Box<ConnectionState> {
+fn state_with_tcp(model: &ConnectionState) -> Box<ConnectionState> {
     let mut copy = state();
     copy.tcp = model.tcp;
     copy
 }
 
-// RFC 6298 §5.1 to §5.3: the timer starts with data, restarts with each acknowledgement of new data, and
-// stops when all is acknowledged.
+// RFC 6298 §5.1 to §5.3: the timer starts with data, restarts with each acknowledgement of new data, and stops when all
+// is acknowledged.
 #[test]
-fn the_retransmission_timer() {
+fn retransmission_timer_follows_rfc_6298() {
     let timer = |bench: &Bench| bench.tcp.timers.deadline(Timer::Retransmit);
     let mut bench = Bench::new(state());
     assert!(timer(&bench).is_none());
@@ -282,21 +281,21 @@ fn the_retransmission_timer() {
     assert_eq!(timer(&bench), Some(bench.now + Duration::from_secs(1)), "5.1");
     bench.now += Duration::from_millis(100);
     bench.ack(MSS);
-    // A first sample of 100 ms makes 100 + 4 * 50.
+    // A first sample of 100 ms gives 100 + 4 * 50.
     assert_eq!(timer(&bench), Some(bench.now + Duration::from_millis(300)), "5.3");
     let running = timer(&bench);
     bench.now += Duration::from_millis(100);
     bench.ack(MSS);
-    assert_eq!(timer(&bench), running, "not by a duplicate");
+    assert_eq!(timer(&bench), running, "a duplicate ACK does not restart the timer");
     bench.ack(3 * MSS);
     assert!(timer(&bench).is_none(), "5.2");
 }
 
-// RFC 5681 §3.1: a segment that times out twice lowers the threshold once; RFC 6298 §5.5: and doubles the
-// time-out each time.
+// RFC 5681 §3.1: a segment that times out twice reduces the threshold once; RFC 6298 §5.5: the timeout doubles each
+// time.
 #[test]
-fn a_second_time_out_keeps_the_threshold() {
-    let mut bench = Bench::with(state(), on_a_proven_path());
+fn second_timeout_keeps_threshold() {
+    let mut bench = Bench::with(state(), without_black_hole_detection());
     bench.post(10 * MSS as usize);
     bench.sent();
     let mut seen = vec![];
@@ -312,9 +311,9 @@ fn a_second_time_out_keeps_the_threshold() {
     assert_eq!(seen.iter().map(|(_, rto)| *rto).collect::<Vec<_>>(), [2_000, 4_000, 8_000]);
 }
 
-// RFC 5681 §4.2: never more than one ACK for a segment, whatever order they come in.
+// RFC 5681 §4.2: at most one ACK per segment, for any order of arrival.
 #[test]
-fn at_most_one_acknowledgement_for_a_segment() {
+fn segments_cause_at_most_one_ack() {
     for sack in [false, true] {
         let mut state = state();
         state.tcp.constant.sack_enabled = sack;
@@ -326,11 +325,11 @@ fn at_most_one_acknowledgement_for_a_segment() {
             acks += bench.transmit(WIRE).len();
             assert!(acks <= segments, "{acks} for {segments}");
         }
-        assert!(acks > 1_000, "what comes out of order or twice is answered");
+        assert!(acks > 1_000, "out-of-order and duplicate data is acknowledged");
     }
 }
 
-// RFC 7323 §3.2: once agreed, timestamps are in every segment, the RST included.
+// RFC 7323 §3.2: once negotiated, timestamps are in every segment, including the RST.
 #[test]
 fn every_segment_has_timestamps() {
     let mut bench = Bench::new(stamped_state());
@@ -348,15 +347,15 @@ fn every_segment_has_timestamps() {
     assert_eq!((of(Flags::RST), of(Flags::FIN)), (1, 1));
     assert!(seen.iter().any(|t| t.payload_len == 0 && t.flags == ACK));
     for transmit in &seen {
-        let stamps = transmit.timestamps.expect("on");
+        let stamps = transmit.timestamps.expect("timestamps in every segment");
         assert_eq!(stamps.value, 9_000);
     }
     assert_eq!(seen.last().and_then(|t| t.timestamps).map(|t| t.echo), Some(5));
 }
 
-// RFC 7323 §3.2: an option that was not agreed on is not looked at, and not sent.
+// RFC 7323 §3.2: an option that was not negotiated is ignored, and not sent.
 #[test]
-fn timestamps_not_agreed_on_are_ignored() {
+fn unnegotiated_timestamps_are_ignored() {
     let mut bench = Bench::new(state());
     assert_eq!(bench.input(stamped(data(0, b"a"), 100, 1)), b"a");
     assert_eq!(bench.input(stamped(data(1, b"b"), 1, 1)), b"b", "no PAWS");
@@ -364,9 +363,9 @@ fn timestamps_not_agreed_on_are_ignored() {
     assert!(bench.transmit(WIRE).iter().all(|t| t.timestamps.is_none()));
 }
 
-// RFC 7323 §4.1: an echo counts only when SND.UNA moves.
+// RFC 7323 §4.1: an echo is a sample only if SND.UNA advances.
 #[test]
-fn an_echo_without_progress_is_no_sample() {
+fn echo_without_progress_is_not_sampled() {
     let mut bench = Bench::new(stamped_state());
     bench.post(MSS as usize);
     bench.sent();
@@ -378,9 +377,9 @@ fn an_echo_without_progress_is_no_sample() {
     assert!(bench.tcp.info(bench.now).rtt.is_some());
 }
 
-// RFC 7323 §5.2: PAWS is no shield against an RST; §5.3 R1: what it refuses is acknowledged.
+// RFC 7323 §5.2: PAWS does not apply to a RST; §5.3 R1: a segment it rejects is acknowledged.
 #[test]
-fn paws_and_resets() {
+fn paws_does_not_apply_to_resets() {
     let mut state = stamped_state();
     state.tcp.delegated.ts_recent = 1_000;
     let mut bench = Bench::new(state);
@@ -391,16 +390,16 @@ fn paws_and_resets() {
     assert!(matches!(bench.events()[..], [Event::Reset, Event::Closed]));
 }
 
-// RFC 9293 §3.8.6.3 MUST-40: no delay of half a second.
+// RFC 9293 §3.8.6.3 MUST-40: an ACK is delayed by less than half a second.
 #[test]
-fn an_acknowledgement_waits_less_than_half_a_second() {
+fn ack_delay_is_below_half_a_second() {
     let mut bench = Bench::new(state());
-    // Past whatever is acknowledged at once at the beginning.
+    // The quick ACKs of a new connection are used up.
     for n in 0..100 {
         bench.input(data(n, b"x"));
         bench.sent();
     }
-    bench.wait_until_quiet();
+    bench.run_all_timers();
     bench.input(data(100, b"x"));
     assert!(bench.sent().is_empty(), "delayed");
     assert!(bench.wait_for_timer() < Duration::from_millis(500));
@@ -409,7 +408,7 @@ fn an_acknowledgement_waits_less_than_half_a_second() {
 
 impl Bench {
     /// Handles timers until none runs.
-    fn wait_until_quiet(&mut self) {
+    fn run_all_timers(&mut self) {
         while self.tcp.poll_timeout().is_some() {
             self.wait_for_timer();
             self.sent();
@@ -417,9 +416,9 @@ impl Bench {
     }
 }
 
-// RFC 9293 §3.6.1 MUST-13, §3.10.7.4: TIME-WAIT lasts, answers a repeated FIN, and ends by itself.
+// RFC 9293 §3.6.1 MUST-13, §3.10.7.4: TIME-WAIT has a duration, acknowledges a repeated FIN, and expires.
 #[test]
-fn time_wait() {
+fn time_wait_acknowledges_fin_and_expires() {
     let mut bench = Bench::new(state());
     bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
     bench.sent();
@@ -436,9 +435,9 @@ fn time_wait() {
     assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::Closed);
 }
 
-// RFC 2018 §4, RFC 2883 §4: without the peer's consent there are no blocks, and its own count for nothing.
+// RFC 2018 §4, RFC 2883 §4: without SACK permitted no blocks are sent, and received ones are ignored.
 #[test]
-fn no_blocks_without_consent() {
+fn sack_needs_negotiation() {
     let mut bench = Bench::new(state());
     bench.input(data(10, b"x"));
     bench.input(data(10, b"x"));
@@ -450,9 +449,9 @@ fn no_blocks_without_consent() {
     assert!(bench.sent().is_empty(), "one duplicate ACK is not enough");
 }
 
-// RFC 9293 §3.6.1: a half-closed connection goes on sending, and ends in order.
+// RFC 9293 §3.6.1: a half-closed connection continues to send.
 #[test]
-fn the_other_half_stays_open() {
+fn half_closed_connection_continues_to_send() {
     let mut bench = Bench::new(state());
     bench.input(Segment { flags: ACK | Flags::FIN, ..ack() });
     bench.sent();
@@ -463,7 +462,7 @@ fn the_other_half_stays_open() {
     assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::CloseWait);
 }
 
-// RFC 9293 §3.8.3 SHLD-11, RFC 1122 §4.2.3.5: on the shortest path too a peer has 100 s to come back.
+// RFC 9293 §3.8.3 SHLD-11, RFC 1122 §4.2.3.5: R2 is at least 100 s, also on the shortest path.
 #[test]
 fn r2_is_at_least_100_seconds() {
     let mut bench = Bench::new(state());
@@ -482,10 +481,10 @@ fn r2_is_at_least_100_seconds() {
     assert!(lasted >= Duration::from_secs(100), "{lasted:?}");
 }
 
-// RFC 7323 §2.4: rounding by the scale may tell less than before, by less than a unit; but what was in any
-// window that was told is taken.
+// RFC 7323 §2.4: rounding by the scale may advertise less than before, by less than a unit. Data in any advertised
+// window is accepted.
 #[test]
-fn what_was_told_is_honoured() {
+fn advertised_window_is_honored() {
     let mut coarse = state();
     let constant = &mut coarse.tcp.constant;
     (constant.window_scaling_enabled, constant.rcv_wind_scale) = (true, 14);
@@ -494,11 +493,11 @@ fn what_was_told_is_honoured() {
     let config = Config { ack_frequency: 1, rcv_wnd_max: 0, ..Config::default() };
     let mut bench = Bench::with(coarse, config);
     let mut edges = vec![];
-    // The consumer takes one byte and no more.
+    // The consumer takes only one byte.
     let mut arrive = |bench: &mut Bench, from: u32, to: u32, taken: usize| {
         let payload = vec![7; (to - from) as usize];
         let received = bench.tcp.handle_segment(bench.now, &data(from, &payload));
-        assert_eq!(received.in_order, 0..payload.len(), "all of it");
+        assert_eq!(received.in_order, 0..payload.len(), "the whole segment is accepted");
         bench.tcp.settle(&payload[taken..], false);
         let edge =
             |t: Transmit| t.ack.distance(REMOTE).cast_unsigned() + (u32::from(t.window) << 14);
@@ -506,7 +505,7 @@ fn what_was_told_is_honoured() {
         edges.iter().copied().max().unwrap_or(0)
     };
     arrive(&mut bench, 0, 7_373, 1);
-    let told = arrive(&mut bench, 7_373, 17_106, 0);
-    arrive(&mut bench, 17_106, told, 0);
+    let advertised = arrive(&mut bench, 7_373, 17_106, 0);
+    arrive(&mut bench, 17_106, advertised, 0);
     assert!(edges[1] < edges[0] && edges[0] - edges[1] < 1 << 14, "{edges:?}");
 }

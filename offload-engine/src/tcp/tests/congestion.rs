@@ -1,11 +1,11 @@
-//! Congestion control of whole connections: when a window counts as used, idleness, options.
+//! Congestion control of whole connections: use of the window, idle periods, options.
 
 use super::*;
 
 const MSS: u32 = 1460;
 const RTT: Duration = Duration::from_millis(10);
 
-/// A connection that avoids congestion with a window of `segments`, and an RTT of 10 ms.
+/// Returns a connection in congestion avoidance with a window of `segments`, and an RTT of 10 ms.
 fn bench(segments: u32, config: Config) -> Bench {
     let mut state = state();
     let delegated = &mut state.tcp.delegated;
@@ -33,9 +33,9 @@ fn bytes_sent(bench: &mut Bench, limits: TxLimits) -> usize {
     bench.transmit(limits).iter().map(|transmit| transmit.payload_len).sum()
 }
 
-// RFC 9438 §5.8, RFC 5681 §3.1: less than the window in flight, and it does not grow.
+// RFC 9438 §5.8, RFC 5681 §3.1: a window larger than the flight does not grow.
 #[test]
-fn a_slow_producer_does_not_grow_the_window() {
+fn slow_producer_does_not_grow_window() {
     let mut bench = bench(10, reno());
     for round in 1..=50 {
         bench.post(9 * MSS as usize - 1);
@@ -44,7 +44,7 @@ fn a_slow_producer_does_not_grow_the_window() {
         bench.ack(round * (9 * MSS - 1));
     }
     assert_eq!(cwnd(&bench), u64::from(10 * MSS));
-    // A flight that leaves no room for another segment uses it.
+    // A flight that leaves no room for another segment uses the window.
     for _ in 0..2 {
         bench.post(9 * MSS as usize + 1);
         bytes_sent(&mut bench, WIRE);
@@ -55,9 +55,9 @@ fn a_slow_producer_does_not_grow_the_window() {
     assert_eq!(cwnd(&bench), u64::from(11 * MSS));
 }
 
-// The same of a peer's window that is the smaller one.
+// A smaller window of the peer has the same effect.
 #[test]
-fn a_small_peer_window_does_not_grow_the_window() {
+fn small_peer_window_does_not_grow_window() {
     let mut bench = bench(20, reno());
     bench.post(400 * MSS as usize);
     let (mut acked, window) = (0, 15 * MSS);
@@ -71,10 +71,10 @@ fn a_small_peer_window_does_not_grow_the_window() {
     assert_eq!(cwnd(&bench), u64::from(20 * MSS));
 }
 
-// A super-segment that cannot fill a window of 10.9 segments uses it: what is left is less than one.
-// And every ACK of the flight counts, though the window has grown since it was sent.
+// A GSO packet that cannot fill a window of 10.9 segments uses it: less than one segment is left. Every ACK of the
+// flight counts, although the window has grown since its transmission.
 #[test]
-fn super_segments_use_the_window() {
+fn gso_packets_use_window() {
     let mut state = state();
     state.tcp.delegated.cwnd = 10 * MSS + 1_300;
     state.tcp.delegated.ss_thresh = MSS;
@@ -92,9 +92,9 @@ fn super_segments_use_the_window() {
     assert_eq!(cwnd(&bench), u64::from(11 * MSS + 1_300));
 }
 
-// RFC 5681 §3.1: in slow start half of the window is used enough, for it doubles within a round.
+// RFC 5681 §3.1: in slow start half of the window is used enough, as it doubles within a round.
 #[test]
-fn half_of_the_window_is_enough_in_slow_start() {
+fn half_used_window_grows_in_slow_start() {
     for (segments, grows) in [(6, true), (5, false)] {
         let mut bench = Bench::new(state());
         bench.post(segments * MSS as usize);
@@ -105,9 +105,9 @@ fn half_of_the_window_is_enough_in_slow_start() {
     }
 }
 
-// RFC 5681 §4.1: after an RTO without sending, the initial window again; an option.
+// RFC 5681 §4.1: after an RTO without transmission, the initial window again; configurable.
 #[test]
-fn idle_restart() {
+fn idle_connection_restarts_from_initial_window() {
     for (config, expected) in [
         (reno(), 10),
         (Config::default(), 10),
@@ -118,16 +118,16 @@ fn idle_restart() {
         bench.post(39 * MSS as usize);
         assert_eq!(bytes_sent(&mut bench, WIRE), expected * MSS as usize, "{config:?}");
     }
-    let mut awake = bench(30, reno());
-    awake.now += Duration::from_millis(199);
-    awake.post(39 * MSS as usize);
-    assert_eq!(bytes_sent(&mut awake, WIRE), 30 * MSS as usize);
+    let mut active = bench(30, reno());
+    active.now += Duration::from_millis(199);
+    active.post(39 * MSS as usize);
+    assert_eq!(bytes_sent(&mut active, WIRE), 30 * MSS as usize);
 }
 
-// RFC 2861 §3: a window that a steady producer leaves unused shrinks toward what it uses; an option. The
-// threshold stays at three quarters of it, so slow start brings twice the use back.
+// RFC 2861 §3: a window underused by a steady producer decays toward its use; configurable. The threshold stays at
+// three quarters of it, so that slow start restores twice the use.
 #[test]
-fn cwnd_validation() {
+fn underused_window_decays_to_its_use() {
     for (config, expected) in
         [(reno(), 12..31), (with_options(|options| options.cwnd_validation = false), 40..41)]
     {
@@ -143,8 +143,8 @@ fn cwnd_validation() {
     }
 }
 
-/// Segments of the window when slow start has ended, or after 8 rounds, on a path whose queue begins at
-/// 40 segments in flight.
+/// Returns the window in segments after slow start, or after 8 rounds, on a path with a queue beyond 40 segments in
+/// flight.
 fn slow_start(config: Config) -> u64 {
     let mut state = state();
     state.tcp.constant.window_scaling_enabled = true;
@@ -168,9 +168,9 @@ fn slow_start(config: Config) -> u64 {
     cwnd(&bench) / u64::from(MSS)
 }
 
-// RFC 9406: rounds and RTTs reach the controller, so slow start ends where the queue grows; an option.
+// RFC 9406: the controller receives rounds and RTTs, so that slow start ends when the queue grows; configurable.
 #[test]
-fn hystart() {
+fn slow_start_ends_when_queue_grows() {
     for algorithm in [CongestionAlgorithm::Cubic, CongestionAlgorithm::NewReno] {
         let on = Config { congestion: algorithm, ..Config::default() };
         let mut off = on;
@@ -181,9 +181,9 @@ fn hystart() {
     }
 }
 
-// RFC 9438 is the default, and continues what is handed over.
+// CUBIC (RFC 9438) is the default, and continues the imported state.
 #[test]
-fn cubic_by_default() {
+fn default_controller_is_cubic() {
     let mut bench = bench(100, Config::default());
     bench.post(99 * MSS as usize);
     bench.sent();
@@ -192,7 +192,7 @@ fn cubic_by_default() {
         bench.ack(0);
     }
     let info = bench.tcp.info(bench.now);
-    // The peer's window, not the congestion window, has limited the flight.
+    // The peer's window, not the congestion window, limits the flight.
     let flight = u64::from(WINDOW) / u64::from(MSS) * u64::from(MSS);
     assert_eq!((info.fast_retransmits, info.snd_ssthresh), (1, Some(flight * 7 / 10)));
 }

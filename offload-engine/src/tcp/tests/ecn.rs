@@ -1,4 +1,4 @@
-//! ECN: marks, their echo, and the answer.
+//! ECN: marks, their echo, and the window reduction.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn ecn_state() -> Box<ConnectionState> {
     state
 }
 
-/// Ten full segments in flight, and thirty more to come.
+/// Returns a connection with ten full segments in flight and thirty unsent.
 fn flight() -> Bench {
     let mut state = ecn_state();
     state.tcp.constant.sack_enabled = true;
@@ -29,12 +29,12 @@ fn marked(offset: u32, payload: &[u8]) -> Segment<'_> {
     Segment { ecn: Ecn::Congestion, ..data(offset, payload) }
 }
 
-/// Whether each segment sent now says CWR.
+/// Returns for each segment sent now if it carries CWR.
 fn cwr(bench: &mut Bench) -> Vec<bool> {
     bench.transmit(WIRE).iter().map(|t| t.flags.contains(Flags::CWR)).collect()
 }
 
-// RFC 3168 §6.1.3: ECE on every acknowledgement from a mark until CWR.
+// RFC 3168 §6.1.3: every acknowledgement from a mark until CWR carries ECE.
 #[test]
 fn marks_are_echoed_until_cwr() {
     let mut bench = Bench::new(ecn_state());
@@ -46,21 +46,21 @@ fn marks_are_echoed_until_cwr() {
         bench.input(data(offset, b"bb"));
         assert_eq!(bench.sent(), [(0, 0, echoed)]);
     }
-    // On data too.
+    // Data segments carry it too.
     bench.post(10);
     assert_eq!(bench.sent(), [(0, 10, echoed | Flags::PSH)]);
     bench.input(Segment { flags: Flags::ACK | Flags::CWR, ..data(5, b"c") });
     bench.input(data(6, b"d"));
     assert_eq!(bench.sent(), [(10, 0, Flags::ACK)]);
-    // A mark on the segment that says CWR is a new one.
+    // A mark on the segment with CWR is a new one.
     bench.input(Segment { flags: Flags::ACK | Flags::CWR, ..marked(7, b"e") });
     assert_eq!(bench.sent(), [(10, 0, echoed)]);
     assert_eq!(bench.tcp.info(bench.now).ce_received, 2);
 }
 
-// RFC 3168 §6.1.4, §6.1.5: a pure ACK is never marked in earnest, and what lies outside the window is not ours.
+// RFC 3168 §6.1.4, §6.1.5: marks on pure ACKs and on data outside the window are ignored.
 #[test]
-fn marks_that_do_not_count() {
+fn marks_without_new_data_are_ignored() {
     let mut bench = Bench::new(ecn_state());
     bench.input(Segment { ecn: Ecn::Congestion, ..ack() });
     bench.input(marked(70_000, b"far"));
@@ -73,22 +73,22 @@ fn marks_that_do_not_count() {
     let mut without = Bench::new(state());
     without.input(marked(0, b"a"));
     without.input(data(1, b"a"));
-    assert_eq!(without.sent(), [(0, 0, Flags::ACK)], "not agreed on");
+    assert_eq!(without.sent(), [(0, 0, Flags::ACK)], "ECN not negotiated");
     without.post(2 * 1460);
     assert!(without.transmit(WIRE).iter().all(|t| t.ecn == Ecn::NotCapable));
 }
 
-// A coalesced frame counts its pieces.
+// Each segment of a coalesced frame counts.
 #[test]
-fn coalesced_marks() {
+fn coalesced_marks_are_counted_per_segment() {
     let mut bench = Bench::new(ecn_state());
     bench.input(Segment { gso_size: 10, ..marked(0, &[0; 35]) });
     assert_eq!(bench.tcp.info(bench.now).ce_received, 4);
 }
 
-// RFC 3168 §6.1.2: as a loss, once for the bytes in flight; CWR on the first new data.
+// RFC 3168 §6.1.2: ECE reduces the window as a loss, once per flight; the first new data carries CWR.
 #[test]
-fn echoes_reduce_the_window_once() {
+fn ece_reduces_window_once_per_flight() {
     let mut bench = flight();
     let before = bench.tcp.info(bench.now).snd_cwnd;
     echo(&mut bench, 1460);
@@ -96,28 +96,28 @@ fn echoes_reduce_the_window_once() {
     assert!(reduced.snd_cwnd < before);
     assert_eq!(reduced.snd_ssthresh, Some(reduced.snd_cwnd));
     assert_eq!((reduced.ecn_reductions, reduced.delivered_ce), (1, 1));
-    assert!(cwr(&mut bench).is_empty(), "more is in flight than may be");
+    assert!(cwr(&mut bench).is_empty(), "the flight exceeds the reduced window");
     for acked in 2..=6 {
         echo(&mut bench, acked * 1460);
     }
     let sent = cwr(&mut bench);
     assert!(sent[0] && sent[1..].iter().all(|cwr| !cwr), "{sent:?}");
     for acked in 7..=10 {
-        // The last of them was sent before the peer could see CWR.
+        // The last of them was sent before the peer received CWR.
         echo(&mut bench, acked * 1460);
     }
     let info = bench.tcp.info(bench.now);
     assert_eq!((info.ecn_reductions, info.fast_retransmits, info.total_retrans), (1, 0, 0));
     assert_eq!(info.delivered_ce, 10);
     cwr(&mut bench);
-    // Beyond it, an echo is a new mark.
+    // ECE beyond that flight is a new mark.
     echo(&mut bench, 11 * 1460);
     assert_eq!(bench.tcp.info(bench.now).ecn_reductions, 2);
 }
 
-// Without the agreement ECE means nothing; nor does one when nothing is in flight.
+// ECE is ignored if ECN was not negotiated, or nothing is in flight.
 #[test]
-fn echoes_that_do_not_count() {
+fn ece_without_negotiation_or_flight_is_ignored() {
     let mut without = Bench::new(state());
     without.post(20 * 1460);
     without.sent();
@@ -128,32 +128,32 @@ fn echoes_that_do_not_count() {
     assert_eq!(idle.tcp.info(idle.now).ecn_reductions, 0);
 }
 
-// RFC 3168 §6.1.5: retransmissions are not ECT. §6.1.2: after a loss too CWR is said, once, by new data.
+// RFC 3168 §6.1.5: retransmissions are not ECT. §6.1.2: after a loss new data also carries CWR, once.
 #[test]
-fn retransmissions_are_not_capable() {
+fn retransmissions_are_not_ect() {
     let mut bench = flight();
     for hole in [2, 3, 4] {
         let sack = [SackBlock { start: LOCAL + 1460, end: LOCAL + hole * 1460 }];
         bench.input(Segment { sack: &sack, ..ack() });
     }
     let sent = bench.transmit(WIRE);
-    let again = sent.iter().find(|t| t.retransmission).expect("the hole is resent");
+    let again = sent.iter().find(|t| t.retransmission).expect("the hole is retransmitted");
     assert_eq!((again.ecn, again.flags.contains(Flags::CWR)), (Ecn::NotCapable, false));
-    // An echo in the same episode has been answered.
+    // ECE in the same episode causes no further reduction.
     let sack = [SackBlock { start: LOCAL + 1460, end: LOCAL + 10 * 1460 }];
     bench.input(Segment { sack: &sack, flags: Flags::ACK | Flags::ECE, ..ack() });
-    let mut news: Vec<_> = sent.into_iter().chain(bench.transmit(WIRE)).collect();
+    let mut new_data: Vec<_> = sent.into_iter().chain(bench.transmit(WIRE)).collect();
     assert_eq!(bench.tcp.info(bench.now).ecn_reductions, 0);
     bench.ack(10 * 1460);
-    news.extend(bench.transmit(WIRE));
-    news.retain(|t| !t.retransmission);
-    assert_eq!(news.iter().filter(|t| t.flags.contains(Flags::CWR)).count(), 1);
-    assert!(news.iter().all(|t| t.ecn == Ecn::Capable0));
+    new_data.extend(bench.transmit(WIRE));
+    new_data.retain(|t| !t.retransmission);
+    assert_eq!(new_data.iter().filter(|t| t.flags.contains(Flags::CWR)).count(), 1);
+    assert!(new_data.iter().all(|t| t.ecn == Ecn::Capable0));
 }
 
 // RFC 3168 §6.1.4, §6.1.6: window probes, keep-alives and a FIN without data are not ECT.
 #[test]
-fn control_segments_are_not_capable() {
+fn control_segments_are_not_ect() {
     let mut bench = Bench::new(ecn_state());
     bench.input(Segment { window: 0, ..ack() });
     bench.post(10);
@@ -173,9 +173,9 @@ fn control_segments_are_not_capable() {
     assert_eq!((fin[0].payload_len, fin[0].ecn), (0, Ecn::NotCapable));
 }
 
-// The echo that is due moves with the connection.
+// A pending echo is part of the exported state.
 #[test]
-fn an_echo_is_carried() {
+fn pending_echo_is_exported() {
     let mut bench = Bench::new(ecn_state());
     bench.input(marked(0, b"a"));
     bench.sent();

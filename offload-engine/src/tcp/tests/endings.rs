@@ -1,4 +1,4 @@
-//! The states after ESTABLISHED: what each input does in each of them, and how connections end.
+//! States after ESTABLISHED: effect of each input in each state, and the ends of connections.
 
 use alloc::{
     format,
@@ -13,8 +13,8 @@ pub(super) fn ack_fin() -> Flags {
     ACK | Flags::FIN
 }
 
-/// A connection in a state, reached by segments; 10 bytes have gone each way before.
-pub(super) struct Scene {
+/// Connection in a phase, reached by segments, after 10 bytes in each direction.
+pub(super) struct ConnectionInPhase {
     pub(super) bench: Bench,
     /// Offsets of SND.UNA, SND.MAX and RCV.NXT from the first sequence numbers.
     una: u32,
@@ -32,7 +32,7 @@ pub(super) const PHASES: [TcpPhase; 7] = [
     TcpPhase::TimeWait,
 ];
 
-pub(super) fn scene(phase: TcpPhase) -> Scene {
+pub(super) fn in_phase(phase: TcpPhase) -> ConnectionInPhase {
     let mut bench = Bench::new(state());
     bench.post(10);
     bench.sent();
@@ -82,12 +82,12 @@ pub(super) fn scene(phase: TcpPhase) -> Scene {
     bench.sent();
     bench.events();
     assert_eq!(bench.tcp.info(bench.now).phase, phase);
-    Scene { bench, una, max, nxt }
+    ConnectionInPhase { bench, una, max, nxt }
 }
 
-/// Feeds one input, and says what came of it: state, what is sent at once, bytes, events.
+/// Processes one input; returns its effects: state, segments sent at once, bytes, events.
 fn outcome(phase: TcpPhase, input: &str) -> String {
-    let Scene { mut bench, una, max, nxt } = scene(phase);
+    let ConnectionInPhase { mut bench, una, max, nxt } = in_phase(phase);
     let plain = Segment { ack: LOCAL + una, ..data(nxt, b"") };
     let rst = |offset: u32| Segment { flags: Flags::RST, ..data(offset, b"") };
     let segment = match input {
@@ -120,18 +120,18 @@ fn outcome(phase: TcpPhase, input: &str) -> String {
     };
     let taken = bench.input(segment).len();
     let sent = bench.sent();
-    let mut said: Vec<String> = vec![];
+    let mut effects: Vec<String> = vec![];
     let now = bench.tcp.info(bench.now).phase;
-    said.extend((now != phase).then(|| format!("{now:?}")));
+    effects.extend((now != phase).then(|| format!("{now:?}")));
     assert!(sent.iter().all(|(seq, len, flags)| (*seq, *len, *flags) == (max, 0, ACK)), "{sent:?}");
-    said.extend(sent.iter().map(|_| "ACK".to_string()));
+    effects.extend(sent.iter().map(|_| "ACK".to_string()));
     let later = bench.tcp.timers.is_running(Timer::DelayedAck);
-    said.extend(later.then(|| "ACK later".to_string()));
-    said.extend((taken > 0).then(|| format!("{taken} bytes")));
+    effects.extend(later.then(|| "ACK later".to_string()));
+    effects.extend((taken > 0).then(|| format!("{taken} bytes")));
     let window = bench.tcp.info(bench.now).snd_wnd;
-    said.extend((window != u64::from(WINDOW)).then(|| format!("window {window}")));
-    said.extend(bench.events().iter().map(|event| event_name(event).to_string()));
-    said.join(", ")
+    effects.extend((window != u64::from(WINDOW)).then(|| format!("window {window}")));
+    effects.extend(bench.events().iter().map(|event| event_name(event).to_string()));
+    effects.join(", ")
 }
 
 pub(super) fn event_name(event: &Event) -> &'static str {
@@ -148,19 +148,19 @@ pub(super) fn event_name(event: &Event) -> &'static str {
     }
 }
 
-/// Input, states, and what comes of it; a state is named when it changes.
+/// Input, states, and effects; the effects name a state if it changes.
 const TABLE: [(&str, &[TcpPhase], &str); 29] = {
     use TcpPhase::{CloseWait, Closing, Established, FinWait1, FinWait2, LastAck, TimeWait};
-    const OPEN: &[TcpPhase] = &[Established, FinWait1, FinWait2];
-    const SHUT: &[TcpPhase] = &[CloseWait, Closing, LastAck, TimeWait];
+    const PEER_OPEN: &[TcpPhase] = &[Established, FinWait1, FinWait2];
+    const PEER_CLOSED: &[TcpPhase] = &[CloseWait, Closing, LastAck, TimeWait];
     [
-        // RFC 9293 §3.10.7.4, seventh: while the peer's FIN has not come; after it nothing is taken.
-        ("new data", OPEN, "ACK later, 5 bytes"),
-        ("new data", SHUT, "ACK"),
-        // First: what is not acceptable is answered by an ACK.
+        // RFC 9293 §3.10.7.4, seventh: data is accepted until the peer's FIN only.
+        ("new data", PEER_OPEN, "ACK later, 5 bytes"),
+        ("new data", PEER_CLOSED, "ACK"),
+        // First: an unacceptable segment is acknowledged.
         ("old data", &PHASES, "ACK"),
         ("data beyond the window", &PHASES, "ACK"),
-        // Fifth: old acknowledgements are ignored, as are their windows.
+        // Fifth: old acknowledgements and their windows are ignored.
         ("old ACK", &PHASES, ""),
         ("ACK of everything", &[Established, FinWait2, CloseWait, TimeWait], ""),
         ("ACK of everything", &[FinWait1], "FinWait2, Disconnected"),
@@ -169,17 +169,17 @@ const TABLE: [(&str, &[TcpPhase], &str); 29] = {
         // RFC 5961 §5.2.
         ("ACK beyond SND.MAX", &PHASES, "ACK"),
         ("window update", &PHASES, "window 5000"),
-        // RFC 9293 §3.10.7.4, eighth. In the last four states the same FIN again, acknowledged again.
+        // RFC 9293 §3.10.7.4, eighth. In the last four states the same FIN is repeated and acknowledged again.
         ("FIN", &[Established], "CloseWait, ACK, PeerClosed"),
         ("FIN", &[FinWait1], "Closing, ACK, PeerClosed"),
         ("FIN", &[FinWait2], "TimeWait, ACK, PeerClosed"),
-        ("FIN", SHUT, "ACK"),
+        ("FIN", PEER_CLOSED, "ACK"),
         ("FIN with all acknowledged", &[FinWait1], "TimeWait, ACK, Disconnected, PeerClosed"),
-        // It counts when the data before it has come; a second one never.
+        // The FIN is processed after the data before it; a second one never.
         ("FIN with data out of order", &PHASES, "ACK"),
-        // Second, and RFC 5961 §3.2. In CLOSING and LAST-ACK the RFC tells nobody; here the disconnect is still to be
-        // completed, and not with SUCCESS, since its FIN is not acknowledged (CH §8.1, CH-EVT-7; Linux says
-        // ECONNRESET as well). In TIME-WAIT everything has gone well.
+        // Second, and RFC 5961 §3.2. In CLOSING and LAST-ACK the RFC requires no signal. Here the disconnect must still
+        // complete, and not with SUCCESS, since its FIN is not acknowledged (CH §8.1, CH-EVT-7; Linux returns
+        // ECONNRESET too). In TIME-WAIT the connection has closed in order.
         ("RST at RCV.NXT", &[Established, CloseWait, FinWait2], "Closed, Reset, Closed"),
         ("RST at RCV.NXT", &[FinWait1], "Closed, DisconnectAborted, Reset, Closed"),
         ("RST at RCV.NXT", &[Closing, LastAck], "Closed, DisconnectAborted, Reset, Closed"),
@@ -187,13 +187,13 @@ const TABLE: [(&str, &[TcpPhase], &str); 29] = {
         ("RST in the window", &PHASES, "ACK"),
         ("RST at the right edge", &PHASES, ""),
         ("RST outside", &PHASES, ""),
-        // RFC 5961 §4.2, with and without ACK, and in TIME-WAIT: the peer's RST then ends that (RFC 9293 §3.6.1
-        // leaves a direct reuse to choice), and its next SYN is the host's.
+        // RFC 5961 §4.2, with and without ACK, and in TIME-WAIT. The peer's RST then ends TIME-WAIT (direct reuse is
+        // optional in RFC 9293 §3.6.1), and its next SYN belongs to the host.
         ("SYN", &PHASES, "ACK"),
         ("SYN and ACK", &PHASES, "ACK"),
-        // Fifth: without ACK nothing is done.
+        // Fifth: a segment without ACK is dropped.
         ("data without ACK", &PHASES, ""),
-        // CH §9.3: only what is acceptable.
+        // CH §9.3: only for an acceptable segment.
         ("urgent data", &PHASES, "Retrieve"),
         ("urgent data outside", &PHASES, "ACK"),
     ]
@@ -201,7 +201,7 @@ const TABLE: [(&str, &[TcpPhase], &str); 29] = {
 
 // RFC 9293 §3.10.7.4, RFC 5961: every input in every state.
 #[test]
-fn every_input_in_every_state() {
+fn every_input_matches_table_in_every_state() {
     let mut wrong = vec![];
     for (input, phases, expected) in TABLE {
         for phase in phases {
@@ -214,20 +214,20 @@ fn every_input_in_every_state() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-// RFC 9293 §3.6, case 3: both close at once, and each one's FIN crosses the other's.
+// RFC 9293 §3.6, case 3: both sides close at once, and their FINs cross.
 #[test]
-fn both_close_at_once() {
-    let mut bench = scene(TcpPhase::Closing).bench;
+fn simultaneous_close_reaches_time_wait() {
+    let mut bench = in_phase(TcpPhase::Closing).bench;
     bench.input(Segment { ack: LOCAL + 11, ..data(11, b"") });
     assert!(matches!(bench.events()[..], [Event::DisconnectComplete(_)]));
     assert_eq!(bench.wait_for_timer(), Config::default().time_wait);
     assert!(matches!(bench.events()[..], [Event::Closed]));
 }
 
-// RFC 9293 §3.6, half-close: after our FIN the peer's data still comes, after the peer's FIN ours goes.
+// RFC 9293 §3.6, half-close: data is received after our FIN, and sent after the peer's FIN.
 #[test]
-fn either_half_closes_alone() {
-    let mut ours = scene(TcpPhase::FinWait2).bench;
+fn halves_close_independently() {
+    let mut ours = in_phase(TcpPhase::FinWait2).bench;
     for n in 0..50 {
         assert_eq!(ours.input(data(10 + 1460 * n, &[1; 1460])).len(), 1460);
         ours.sent();
@@ -236,7 +236,7 @@ fn either_half_closes_alone() {
     ours.post(1);
     assert_eq!(completions(&ours.events()), [(2, NdisStatus::REQUEST_ABORTED, 0)]);
 
-    let mut theirs = scene(TcpPhase::CloseWait).bench;
+    let mut theirs = in_phase(TcpPhase::CloseWait).bench;
     theirs.post(3000);
     assert_eq!(theirs.sent().iter().map(|(_, len, _)| len).sum::<usize>(), 3000);
     theirs.input(Segment { ack: LOCAL + 3010, ..data(11, b"") });
@@ -244,34 +244,34 @@ fn either_half_closes_alone() {
     assert_eq!(theirs.tcp.info(theirs.now).phase, TcpPhase::CloseWait);
 }
 
-// RFC 9293 §3.10.7.4, eighth: a FIN that overtakes its data counts when the data has come.
+// RFC 9293 §3.10.7.4, eighth: a FIN received before its data is processed after the data.
 #[test]
-fn a_fin_that_overtakes_its_data_waits() {
+fn early_fin_waits_for_its_data() {
     for (phase, after) in [
         (TcpPhase::Established, TcpPhase::CloseWait),
         (TcpPhase::FinWait1, TcpPhase::Closing),
         (TcpPhase::FinWait2, TcpPhase::TimeWait),
     ] {
-        let Scene { mut bench, una, .. } = scene(phase);
+        let ConnectionInPhase { mut bench, una, .. } = in_phase(phase);
         let at = |offset, payload| Segment { ack: LOCAL + una, ..data(offset, payload) };
         bench.input(Segment { flags: ack_fin(), ..at(15, b"end") });
         assert_eq!(bench.tcp.info(bench.now).phase, phase);
         assert_eq!(bench.input(at(10, b"start")), b"startend");
         assert_eq!(bench.tcp.info(bench.now).phase, after);
         assert!(matches!(bench.events()[..], [Event::PeerClosed]));
-        // The FIN takes a sequence number of its own, once.
+        // The FIN occupies one sequence number, once.
         let acks: Vec<_> = bench.transmit(WIRE).iter().map(|t| t.ack.distance(REMOTE)).collect();
         assert_eq!(acks, [19]);
         bench.input(Segment { flags: ack_fin(), ..at(15, b"end") });
         let acks: Vec<_> = bench.transmit(WIRE).iter().map(|t| t.ack.distance(REMOTE)).collect();
-        assert_eq!(acks, [19], "again");
+        assert_eq!(acks, [19], "repeated FIN is acknowledged again");
     }
 }
 
-// RFC 9293 §3.10.7.4, eighth: nothing lies behind a FIN, and a second opinion about its place is none.
+// RFC 9293 §3.10.7.4, eighth: nothing follows a FIN, and a second FIN position is ignored.
 #[test]
-fn the_first_fin_stands() {
-    let mut bench = scene(TcpPhase::Established).bench;
+fn first_fin_position_is_kept() {
+    let mut bench = in_phase(TcpPhase::Established).bench;
     bench.input(Segment { flags: ack_fin(), ..data(15, b"end") });
     bench.input(Segment { flags: ack_fin(), ..data(16, b"") });
     bench.input(data(15, b"end and more"));
@@ -280,11 +280,11 @@ fn the_first_fin_stands() {
     assert_eq!(bench.tcp.info(bench.now).bytes_received, 18);
 }
 
-// RFC 9293 §3.6.1, RFC 5961 §4.2: a peer that opens the same 4-tuple anew is challenged, and its RST ends
-// TIME-WAIT, so that its next SYN finds nobody here.
+// RFC 9293 §3.6.1, RFC 5961 §4.2: a SYN of the same 4-tuple gets a challenge ACK. The peer's RST ends TIME-WAIT, so
+// that its next SYN finds no connection.
 #[test]
-fn a_new_connection_ends_time_wait() {
-    let Scene { mut bench, nxt, .. } = scene(TcpPhase::TimeWait);
+fn new_syn_ends_time_wait() {
+    let ConnectionInPhase { mut bench, nxt, .. } = in_phase(TcpPhase::TimeWait);
     bench.input(Segment { flags: Flags::SYN, seq: REMOTE + (1 << 30), ..ack() });
     let challenge = bench.transmit(WIRE);
     let [challenge] = &challenge[..] else { panic!("{challenge:?}") };
@@ -293,10 +293,10 @@ fn a_new_connection_ends_time_wait() {
     assert!(matches!(bench.events()[..], [Event::Closed]));
 }
 
-// RFC 9293 §3.8.4: TIME-WAIT keeps nobody alive, and nothing but its end is timed.
+// RFC 9293 §3.8.4: TIME-WAIT sends no keep-alive and has one timer.
 #[test]
 fn time_wait_has_one_timer() {
-    let Scene { mut bench, una, nxt, .. } = scene(TcpPhase::TimeWait);
+    let ConnectionInPhase { mut bench, una, nxt, .. } = in_phase(TcpPhase::TimeWait);
     let cached = TcpCached { keep_alive_enabled: true, ka_timeout: 1_000, ..bench.tcp.cached };
     bench.tcp.cached = cached;
     bench.input(Segment { ack: LOCAL + una, ..data(nxt, b"") });
@@ -307,11 +307,11 @@ fn time_wait_has_one_timer() {
     assert!(matches!(bench.events()[..], [Event::Closed]));
 }
 
-// CH §8.1: an abort in any state is one RST at SND.MAX, and an end.
+// CH §8.1: an abort in any state sends one RST at SND.MAX and ends the connection.
 #[test]
-fn an_abort_in_every_state() {
+fn abort_sends_one_reset_in_every_state() {
     for phase in PHASES {
-        let Scene { mut bench, max, .. } = scene(phase);
+        let ConnectionInPhase { mut bench, max, .. } = in_phase(phase);
         let rest = if max == 11 && phase != TcpPhase::TimeWait && phase != TcpPhase::FinWait2 {
             1
         } else {
@@ -328,10 +328,10 @@ fn an_abort_in_every_state() {
     }
 }
 
-// CH-TRM-6: a connection that both sides have closed is over, but what its consumer has refused is not delivered yet.
-// Uploaded then, it has not failed: the data come along, and the state is TIME-WAIT, not CLOSED.
+// CH-TRM-6: both sides have closed the connection, but refused data is undelivered. An upload then exports the data in
+// state TIME-WAIT, not CLOSED, as the connection has not failed.
 #[test]
-fn refused_data_survive_an_upload_after_the_end() {
+fn closed_connection_uploads_refused_data() {
     let mut bench = Bench::new(state());
     let last = Segment { flags: ack_fin(), ..data(0, b"last words") };
     bench.tcp.handle_segment(bench.now, &last);

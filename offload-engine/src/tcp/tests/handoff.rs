@@ -1,18 +1,18 @@
-//! Taking a connection over and giving it back.
+//! Import and export of connections.
 
 use super::*;
 
 fn error_of(state: Box<ConnectionState>) -> ImportError {
     let before = state.tcp;
     let taken = Connection::from_state(Instant::ZERO, state, PATH_PAYLOAD, Config::default());
-    let (error, back) = taken.expect_err("a contradiction");
-    assert_eq!(back.tcp, before, "the state comes back untouched");
+    let (error, back) = taken.expect_err("inconsistent state");
+    assert_eq!(back.tcp, before, "the state is returned unchanged");
     error
 }
 
 // P3, P8, RFC 7323 §2.3, CH-ST-1.
 #[test]
-fn contradictions_are_refused() {
+fn inconsistent_state_is_refused() {
     type Change = fn(&mut ConnectionState);
     let cases: [(Change, ImportError); 9] = [
         (|s| s.tcp.delegated.state = TcpPhase::Closed, ImportError::Phase),
@@ -41,9 +41,9 @@ fn contradictions_are_refused() {
     }
 }
 
-// CH-SNB-1 to -4: in flight, sent before and to be sent first, never sent; then what is posted.
+// CH-SNB-1 to -4: data in flight, data to retransmit first, unsent data, then posted data.
 #[test]
-fn the_three_zones() {
+fn imported_send_data_is_sent_by_zone() {
     let mut state = state();
     state.send_data.push_back(list(101, &[1; 300]));
     state.send_data.push_back(list(102, &[2; 500]));
@@ -61,15 +61,15 @@ fn the_three_zones() {
         [(100, 200, true, Some(101)), (300, 500, false, Some(102)), (800, 50, false, Some(1))]
     );
     assert_eq!(bench.wait_for_timer(), Duration::from_secs(1));
-    assert_eq!(bench.sent()[0].0, 0, "the zone in flight is resent on demand");
+    assert_eq!(bench.sent()[0].0, 0, "data in flight at the import is retransmitted by timeout");
     bench.ack(850);
     let done: Vec<_> = completions(&bench.events()).iter().map(|c| (c.0, c.2)).collect();
     assert_eq!(done, [(101, 300), (102, 500), (1, 50)]);
 }
 
-// CH-DEL-3, RFC 2018 §8: buffered bytes come first, promised bytes are kept.
+// CH-DEL-3, RFC 2018 §8: buffered bytes are delivered first, selectively acknowledged bytes are kept.
 #[test]
-fn received_data_is_carried() {
+fn received_data_is_imported() {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
     state.buffered_data = vec![Bytes::from_static(b"old"), Bytes::from_static(b"er")];
@@ -81,9 +81,9 @@ fn received_data_is_carried() {
     assert_eq!(bench.transmit(WIRE)[0].ack, REMOTE + 6);
 }
 
-// P9: the right edge that was advertised stays, whatever our own limit is.
+// P9: the advertised right edge is kept, regardless of the local limit.
 #[test]
-fn the_right_edge_is_carried() {
+fn advertised_right_edge_is_imported() {
     for limit in [1_000, 60_000, 65_535] {
         let mut state = state();
         state.tcp.cached.initial_rcv_wnd = limit;
@@ -93,13 +93,17 @@ fn the_right_edge_is_carried() {
         let window = u32::from(bench.transmit(WIRE)[0].window);
         assert_eq!(window, limit.max(30_000));
         assert_eq!(bench.input(data(29_999, b"x")).len(), 0);
-        assert_eq!(bench.input(data(0, &[0; 29_999])).len(), 30_000, "and is honoured");
+        assert_eq!(
+            bench.input(data(0, &[0; 29_999])).len(),
+            30_000,
+            "data in the advertised window is accepted"
+        );
     }
 }
 
-// P8: the FIN in flight is implied by the phase; it may also follow data that was never sent.
+// P8: the phase implies the FIN in flight; it may also follow unsent data.
 #[test]
-fn a_fin_in_flight() {
+fn fin_in_flight_is_imported() {
     for (sent, phase, after) in [
         (4, TcpPhase::FinWait1, TcpPhase::FinWait2),
         (4, TcpPhase::Closing, TcpPhase::TimeWait),
@@ -129,12 +133,12 @@ fn a_fin_in_flight() {
 
 // CH-ST-1: the remaining phases.
 #[test]
-fn half_closed_connections() {
+fn half_closed_connections_are_imported() {
     let mut closing = state();
     closing.tcp.delegated.state = TcpPhase::CloseWait;
     closing.buffered_data = vec![Bytes::from_static(b"end")];
     let mut bench = Bench::new(closing);
-    assert!(bench.events().is_empty(), "CH-EVT-6: the data first");
+    assert!(bench.events().is_empty(), "CH-EVT-6: PeerClosed follows the data");
     bench.tcp.backlog_consumed(3);
     assert!(matches!(bench.events()[..], [Event::PeerClosed]));
     bench.post(3);
@@ -151,9 +155,9 @@ fn half_closed_connections() {
     assert_eq!(bench.tcp.info(bench.now).phase, TcpPhase::TimeWait);
 }
 
-// CH §10.1, §10.4: the persist timer is carried with its round.
+// CH §10.1, §10.4: the persist timer is imported with its round.
 #[test]
-fn a_closed_window_is_carried() {
+fn closed_window_is_imported() {
     let mut state = state();
     state.send_data.push_back(list(1, b"wait"));
     let delegated = &mut state.tcp.delegated;
@@ -167,9 +171,9 @@ fn a_closed_window_is_carried() {
     assert_eq!(bench.wait_for_timer(), Duration::from_secs(8), "RTO << 3");
 }
 
-// CH §3.4 to §3.6, CH §10.9, CH-SNB-2, CH-TRM-5: out and in again, nothing is lost.
+// CH §3.4 to §3.6, CH §10.9, CH-SNB-2, CH-TRM-5: an export followed by an import loses no state.
 #[test]
-fn out_and_in_again() {
+fn exported_state_is_importable() {
     let mut state = state();
     state.tcp.constant.timestamp_enabled = true;
     state.tcp.constant.sack_enabled = true;
@@ -179,7 +183,7 @@ fn out_and_in_again() {
     let mut bench = Bench::new(state);
     let mut expected = first;
     expected.delegated.cwnd = 10 * 1448;
-    assert_eq!(bench.tcp.tcp_state(bench.now), expected, "a query right after the take-over");
+    assert_eq!(bench.tcp.tcp_state(bench.now), expected, "query directly after the import");
 
     bench.post(100);
     bench.post(3_000);
@@ -209,14 +213,14 @@ fn out_and_in_again() {
 
     let exported = state.tcp;
     let tcp = Connection::from_state(bench.now, state, PATH_PAYLOAD, Config::default()).unwrap();
-    assert_eq!(tcp.tcp_state(bench.now), exported, "idempotent");
+    assert_eq!(tcp.tcp_state(bench.now), exported, "import does not change the state");
     let mut again = Bench { tcp, now: bench.now, next_context: 50 };
     again.input_raw(Segment {
         ack: LOCAL + 3_104,
         timestamps: Some(Timestamps { value: 10, echo: 4 }),
         ..super::data(3, b"")
     });
-    // Bytes count from the first post on, whoever had the connection.
+    // Bytes count from the first post, across owners.
     let done: Vec<_> = completions(&again.events()).iter().map(|c| (c.0, c.2)).collect();
     assert_eq!(done, [(1, 100), (2, 3_000), (9, 3)]);
     assert_eq!(again.tcp.info(again.now).phase, TcpPhase::FinWait2);
@@ -224,7 +228,7 @@ fn out_and_in_again() {
 
 // CH-UPD-5, -6, UPDATE_RCV_WND.
 #[test]
-fn updates() {
+fn cached_updates_take_effect() {
     let mut bench = Bench::new(state());
     let cached = TcpCached { initial_rcv_wnd: 65_000, ..TcpCached::default() };
     bench.tcp.set_cached(bench.now, TcpCached { keep_alive_enabled: true, ..cached });

@@ -1,4 +1,4 @@
-//! What a hostile peer, or somebody who is none, can do to a connection: nothing, at a bounded price.
+//! Behavior under attack: no effect on the connection, and bounded cost.
 
 use oorandom::Rand64;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const ACK: Flags = Flags::ACK;
 
-/// A window of 256 KiB, scaled by 7.
+/// Window of 256 KiB, scaled by 7.
 const LARGE: u32 = 1 << 18;
 
 fn large() -> Box<ConnectionState> {
@@ -19,7 +19,7 @@ fn large() -> Box<ConnectionState> {
     state
 }
 
-/// The stream that the peer sends, or should.
+/// Byte of the peer's stream at `offset`.
 fn byte(offset: u32) -> u8 {
     (offset % 251) as u8
 }
@@ -28,19 +28,19 @@ fn stream(start: u32, len: u32) -> Vec<u8> {
     (start..start + len).map(byte).collect()
 }
 
-/// Feeds a segment to a consumer that refuses everything.
+/// Processes a segment with a consumer that refuses all data.
 fn refuse(bench: &mut Bench, segment: &Segment<'_>) {
     let received = bench.tcp.handle_segment(bench.now, segment);
     bench.tcp.settle(&segment.payload[received.in_order], received.push);
 }
 
-/// Data with a PSH.
+/// Returns a data segment with a PSH.
 fn pushed(offset: u32, payload: &[u8]) -> Segment<'_> {
     Segment { flags: ACK | Flags::PSH, ..data(offset, payload) }
 }
 
-/// Takes all that waits.
-fn take_all(bench: &mut Bench) -> Vec<u8> {
+/// Consumes the backlog.
+fn consume_backlog(bench: &mut Bench) -> Vec<u8> {
     let mut taken = vec![];
     while let Some((data, _)) = bench.tcp.backlog() {
         taken.extend_from_slice(data);
@@ -50,10 +50,10 @@ fn take_all(bench: &mut Bench) -> Vec<u8> {
     taken
 }
 
-// RFC 5961 §7, CH §9.2: however fast they come, RSTs, SYNs, wrong acknowledgements and empty strays have few
-// answers: one, one in 3 s, and 16 a second together.
+// RFC 5961 §7, CH §9.2: at any rate, RSTs, SYNs, unacceptable acknowledgements and empty strays have limited responses:
+// one, one per 3 s, and 16 per second in total.
 #[test]
-fn floods_have_few_answers() {
+fn floods_have_limited_responses() {
     let kinds: [(&str, Segment<'_>, usize); 5] = [
         ("RST in the window", Segment { flags: Flags::RST, ..data(100, b"") }, 1),
         ("SYN in the window", Segment { flags: Flags::SYN, ..data(100, b"") }, 4),
@@ -75,8 +75,8 @@ fn floods_have_few_answers() {
     }
 }
 
-// RFC 5961 §3.2, §4.2, §5.2: somebody who does not see the connection and tries every place 10,000 bytes apart
-// resets nothing, opens nothing, and inserts nothing unless the acknowledgement fits too.
+// RFC 5961 §3.2, §4.2, §5.2: an off-path attacker that tries every sequence number 10,000 bytes apart resets nothing
+// and opens nothing. It inserts data only if the acknowledgement is acceptable too.
 #[test]
 fn blind_attacks_fail() {
     let mut bench = Bench::new(state());
@@ -103,10 +103,10 @@ fn stamped(state: &mut ConnectionState) {
     state.tcp.delegated.ts_recent = 10;
 }
 
-// RFC 7323 §5.2, §5.3: an old timestamp drops data, FIN and acknowledgement, also across the wrap of the
-// timestamps' clock, and is answered; a RST is exempt.
+// RFC 7323 §5.2, §5.3: a segment with an old timestamp is dropped with data, FIN and acknowledgement, also across the
+// wrap of the timestamp clock, and is acknowledged. A RST is exempt.
 #[test]
-fn paws() {
+fn old_timestamps_are_rejected() {
     let old = |value| Some(Timestamps { value, echo: 0 });
     let fresh = || {
         let mut state = state();
@@ -130,7 +130,7 @@ fn paws() {
         let newer = Segment { timestamps: old(value), ..data(0, b"new") };
         assert_eq!(fresh().input(newer), b"new", "{value}");
     }
-    // §5.5: a TS.Recent of 24 days is not compared with any more; one a second younger is.
+    // §5.5: a TS.Recent of 24 days is invalid; one a second younger is valid.
     for (days_less, taken) in [(1, 0), (0, 3)] {
         let mut bench = fresh();
         bench.now += Duration::from_secs(24 * 86_400 - days_less);
@@ -139,10 +139,10 @@ fn paws() {
     }
 }
 
-// RFC 7323 §3.2: a segment without the timestamps that were agreed is taken, as Linux does, or dropped without
-// an answer, as is recommended; it never ends the connection, and a RST needs none.
+// RFC 7323 §3.2: a segment without negotiated timestamps is accepted, as in Linux, or dropped silently, as recommended.
+// It never ends the connection, and a RST needs none.
 #[test]
-fn missing_timestamps() {
+fn missing_timestamps_follow_configuration() {
     for required in [false, true] {
         let mut state = state();
         stamped(&mut state);
@@ -158,12 +158,12 @@ fn missing_timestamps() {
     }
 }
 
-// What the window has promised is kept (RFC 9293 §3.8.6): a whole window behind one missing byte.
+// RFC 9293 §3.8.6: data in the advertised window is kept: a whole window after one missing byte.
 #[test]
-fn a_whole_window_waits_for_one_byte() {
+fn whole_window_is_kept_after_one_missing_byte() {
     let mut bench = Bench::new(large());
     let mut starts: Vec<u32> = (1..LARGE).step_by(1460).collect();
-    // Every second segment of a part, before the rest of the part.
+    // Within each part, the even segments are sent first.
     for part in starts.chunks_mut(60) {
         part.sort_by_key(|start| start / 1460 % 2);
     }
@@ -172,17 +172,16 @@ fn a_whole_window_waits_for_one_byte() {
         bench.input(data(start, &stream(start, len)));
     }
     let sent = bench.transmit(WIRE);
-    let last = sent.last().expect("answered");
+    let last = sent.last().expect("an ACK was sent");
     let block = last.sack[0];
     assert_eq!((last.sack_count, block.start, block.end), (1, REMOTE + 1, REMOTE + LARGE));
     assert!(bench.input(data(0, &stream(0, 1))) == stream(0, LARGE));
 }
 
-// Memory and time: a flood of one-byte segments, each with a PSH, in order to a consumer that takes nothing,
-// and out of order behind a hole. The heap stays below what `receive_memory_max` says, every byte
-// that was acknowledged is still there, and the connection works.
+// Memory and time: a flood of one-byte segments with PSH, in order to a consumer that takes nothing, and out of order
+// after a gap. The heap stays below `receive_memory_max`, no acknowledged byte is dropped, and the connection works.
 #[test]
-fn a_flood_of_tiny_segments_costs_little() {
+fn tiny_segment_flood_has_bounded_cost() {
     let config = Config::default();
     let attack = |random: &mut Rand64| {
         let mut bench = Bench::with(large(), config);
@@ -190,12 +189,12 @@ fn a_flood_of_tiny_segments_costs_little() {
         for offset in 0..half {
             refuse(&mut bench, &pushed(offset, &[byte(offset)]));
         }
-        // The byte at `half` is missing. Islands grow backward, forward, and by overlaps.
+        // The byte at `half` is missing. Ranges grow backward, forward, and by overlaps.
         for _ in 0..half {
             let start = half + 1 + random.rand_range(0..u64::from(half) - 8) as u32;
             refuse(&mut bench, &pushed(start, &stream(start, 2)));
         }
-        // As many gaps as are allowed; each pass closes those that it can reach.
+        // As many gaps as allowed; each pass fills the reachable ones.
         for offset in (half + 1..LARGE).rev().chain(half + 1..LARGE) {
             refuse(&mut bench, &pushed(offset, &[byte(offset)]));
         }
@@ -204,18 +203,18 @@ fn a_flood_of_tiny_segments_costs_little() {
     };
     let mut bench = attack(&mut Rand64::new(1));
     let heap = bench.tcp.receiver.heap();
-    assert!(heap > LARGE as usize, "everything is there: {heap}");
+    assert!(heap > LARGE as usize, "all data is kept: {heap}");
     assert!(heap <= config.receive_memory_max(LARGE as usize), "{heap}");
 
     let mut bench = attack(&mut Rand64::new(1));
     refuse(&mut bench, &data(LARGE / 2, &[byte(LARGE / 2)]));
-    assert!(take_all(&mut bench) == stream(0, LARGE));
+    assert!(consume_backlog(&mut bench) == stream(0, LARGE));
     bench.transmit(WIRE);
     assert_eq!(bench.input(data(LARGE, &stream(LARGE, 9))), stream(LARGE, 9));
 }
 
-// A SACK bomb from the other side: every second byte of the window. Gaps are bounded, what is refused is not
-// acknowledged (RFC 2018 §8), and the stream comes together all the same.
+// A flood of gaps from the peer: every second byte of the window. Gaps are bounded, refused data is not acknowledged
+// (RFC 2018 §8), and the stream is still completed.
 #[test]
 fn gaps_are_bounded() {
     let config = Config::default();
@@ -225,8 +224,8 @@ fn gaps_are_bounded() {
         bench.input(data(1 + 2 * n, &[byte(1 + 2 * n)]));
     }
     let sent = bench.transmit(WIRE);
-    let newest = sent.last().expect("answered").sack[0].end;
-    assert_eq!(newest, REMOTE + 2 * gaps, "the last that was kept");
+    let newest = sent.last().expect("an ACK was sent").sack[0].end;
+    assert_eq!(newest, REMOTE + 2 * gaps, "end of the last range kept");
     for n in 0..gaps - 1 {
         assert_eq!(bench.input(data(2 * n, &[byte(2 * n)])), stream(2 * n, 2));
     }
@@ -235,7 +234,7 @@ fn gaps_are_bounded() {
     assert!(bench.tcp.receiver.heap() < 512 * 1024);
 }
 
-// CVE-2019-11477's receiving half, and RFC 5681 §4.2: duplicates owed to a peer without SACK are bounded.
+// Receive side of CVE-2019-11477, and RFC 5681 §4.2: pending duplicate ACKs for a peer without SACK are bounded.
 #[test]
 fn duplicate_acks_are_bounded() {
     let mut bench = Bench::new(state());
@@ -245,9 +244,9 @@ fn duplicate_acks_are_bounded() {
     assert_eq!(bench.transmit(WIRE).len(), 64);
 }
 
-// What a connection costs while nothing happens, without its queues: the tables are allocated when needed.
+// Size of an idle connection without queues: tables are allocated when needed.
 #[test]
-fn an_idle_connection_is_small() {
+fn idle_connection_size_is_bounded() {
     let mut bench = Bench::new(state());
     bench.input(data(0, &[1; 1460]));
     bench.sent();

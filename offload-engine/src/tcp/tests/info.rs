@@ -1,4 +1,4 @@
-//! What TCP_INFO would say.
+//! Members of TCP_INFO.
 
 use super::*;
 
@@ -9,9 +9,9 @@ fn info(bench: &Bench) -> Info {
     bench.tcp.info(bench.now)
 }
 
-// Linux' tcp_info: unknown is not 0.
+// Unknown values are `None`, not 0 as in Linux' tcp_info.
 #[test]
-fn nothing_is_made_up() {
+fn unknown_values_are_none() {
     let info = info(&Bench::new(state()));
     assert_eq!(
         (info.rtt, info.min_rtt, info.pacing_rate, info.snd_ssthresh),
@@ -22,9 +22,9 @@ fn nothing_is_made_up() {
     assert_eq!((info.advmss, info.pmtu), (1460, 1500));
 }
 
-// The counts of what is in flight, and the states of recovery that go with them.
+// Segment counts of the flight, and the recovery state of each.
 #[test]
-fn the_flight_in_segments() {
+fn flight_is_counted_in_segments() {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
     let mut bench = Bench::new(state);
@@ -51,7 +51,7 @@ fn the_flight_in_segments() {
 
 // tcpi_last_data_sent, tcpi_last_data_recv, tcpi_last_ack_recv.
 #[test]
-fn ages() {
+fn last_activity_times_are_reported() {
     let mut bench = Bench::new(state());
     bench.post(10);
     bench.sent();
@@ -66,16 +66,16 @@ fn ages() {
     assert_eq!(info.last_ack_recv, Some(MILLI * 5));
 }
 
-// tcpi_busy_time, tcpi_rwnd_limited: posted to acknowledged; and while the peer's window is too small.
+// tcpi_busy_time, tcpi_rwnd_limited: from post to acknowledgement; and while the peer's window is too small.
 #[test]
-fn busy_and_limited_by_the_peer() {
+fn busy_and_rwnd_limited_times_are_counted() {
     let mut bench = Bench::new(state());
     bench.sent();
     bench.now += MILLI * 100;
     bench.post(3 * MSS as usize);
     bench.sent();
     bench.now += MILLI * 10;
-    // The first segment fits, the two others find a window of one.
+    // The window is one segment: the first segment fits, the two later ones do not.
     bench.input(Segment { ack: LOCAL + 3 * MSS, window: MSS as u16, ..ack() });
     bench.sent();
     bench.now += MILLI * 100;

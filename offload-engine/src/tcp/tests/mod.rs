@@ -1,4 +1,4 @@
-//! Tests of whole connections. One file for each question; this one builds what they share.
+//! Tests of whole connections, one file per subject; this file has the common fixtures.
 
 mod chimney_disconnect;
 mod chimney_receive;
@@ -29,16 +29,16 @@ use super::*;
 use crate::state::{MacAddress, TcpState, TcpUpdate};
 
 impl Connection {
-    /// An upload is wanted for this reason.
+    /// Requests an upload for `reason`.
     pub(super) fn request_upload(&mut self, now: Instant, reason: UploadReason) {
         self.now = now;
         if self.stopped || self.is_ended() {
             return;
         }
-        if reason.is_mandatory() { self.stop(reason) } else { self.ask(reason) }
+        if reason.is_mandatory() { self.stop(reason) } else { self.request_optional_upload(reason) }
     }
 
-    /// An update of the cached class with the flags that a host would set.
+    /// Applies an update of the cached class with the flags that a host would set.
     pub(super) fn set_cached(&mut self, now: Instant, cached: TcpCached) {
         let update = TcpUpdate::of(&self.cached, cached);
         self.update_cached(now, &update);
@@ -54,7 +54,7 @@ pub(super) const WINDOW: u32 = 60_000;
 pub(super) const WIRE: TxLimits = TxLimits { super_segment_max: 0 };
 pub(super) const SUPER: TxLimits = TxLimits { super_segment_max: 65_160 };
 
-/// An established connection without options: 1460 byte segments, nothing outstanding.
+/// Returns an established connection without options: segments of 1460 bytes, nothing outstanding.
 pub(super) fn state() -> Box<ConnectionState> {
     let [local, remote] = [2, 1].map(|port| (Ipv4Addr::LOCALHOST, port).into());
     Box::new(ConnectionState::established(local, remote, (LOCAL, REMOTE), WINDOW))
@@ -64,7 +64,7 @@ pub(super) fn list(context: u64, data: &[u8]) -> NetBufferList {
     NetBufferList::from_mdl(context, Bytes::copy_from_slice(data))
 }
 
-/// A connection, its time, and short words for what tests do to it.
+/// A connection, its time, and helpers for tests.
 pub(super) struct Bench {
     pub(super) tcp: Connection,
     pub(super) now: Instant,
@@ -72,18 +72,18 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// With NewReno: its windows are easy to tell.
+    /// Creates a bench with NewReno, as its windows are easy to predict.
     pub(super) fn new(state: Box<ConnectionState>) -> Self {
         Self::with(state, Config { congestion: CongestionAlgorithm::NewReno, ..Config::default() })
     }
 
     pub(super) fn with(state: Box<ConnectionState>, config: Config) -> Self {
         let now = Instant::from_millis(1_000);
-        let tcp = Connection::from_state(now, state, PATH_PAYLOAD, config).expect("a good state");
+        let tcp = Connection::from_state(now, state, PATH_PAYLOAD, config).expect("a valid state");
         Self { tcp, now, next_context: 1 }
     }
 
-    /// Moves to the next deadline and handles it; returns how long that took.
+    /// Advances to the next deadline and handles it; returns the time until it.
     pub(super) fn wait_for_timer(&mut self) -> Duration {
         let deadline = self.tcp.poll_timeout().expect("a timer runs");
         let waited = deadline - self.now;
@@ -104,7 +104,7 @@ impl Bench {
         core::iter::from_fn(|| self.tcp.poll_transmit(self.now, limits)).collect()
     }
 
-    /// Everything that is sent now, as (offset from the first sequence number, length, flags).
+    /// Returns all segments sent now, as (offset from the first sequence number, length, flags).
     pub(super) fn sent(&mut self) -> Vec<(u32, usize, Flags)> {
         let shape = |t: Transmit| (t.seq.distance(LOCAL).cast_unsigned(), t.payload_len, t.flags);
         self.transmit(WIRE).into_iter().map(shape).collect()
@@ -114,7 +114,7 @@ impl Bench {
         core::iter::from_fn(|| self.tcp.poll_event()).collect()
     }
 
-    /// Feeds a segment; the consumer takes everything, what waits first.
+    /// Processes a segment; the consumer takes all data, the backlog first.
     pub(super) fn input(&mut self, segment: Segment<'_>) -> Vec<u8> {
         let waiting = self.tcp.backlog().is_some();
         let received = self.tcp.handle_segment(self.now, &segment);
@@ -134,19 +134,19 @@ impl Bench {
         taken
     }
 
-    /// Feeds a segment that brings no data, without touching what waits.
+    /// Processes a segment without data, and leaves the backlog unchanged.
     pub(super) fn input_raw(&mut self, segment: Segment<'_>) {
         self.tcp.handle_segment(self.now, &segment);
         self.tcp.settle(&[], false);
     }
 
-    /// A pure acknowledgement of the first `count` bytes.
+    /// Processes a pure acknowledgement of the first `count` bytes.
     pub(super) fn ack(&mut self, count: u32) {
         self.input(Segment { ack: LOCAL + count, ..ack() });
     }
 }
 
-/// A pure ACK of nothing, with the usual window.
+/// Returns a pure ACK of nothing, with the usual window.
 pub(super) fn ack() -> Segment<'static> {
     Segment {
         seq: REMOTE,
@@ -161,12 +161,12 @@ pub(super) fn ack() -> Segment<'static> {
     }
 }
 
-/// `payload`, `offset` bytes into the peer's stream.
+/// Returns a segment with `payload`, `offset` bytes into the peer's stream.
 pub(super) fn data(offset: u32, payload: &[u8]) -> Segment<'_> {
     Segment { seq: REMOTE + offset, payload, ..ack() }
 }
 
-/// (context, status, bytes) of completed lists.
+/// Returns (context, status, bytes) of completed lists.
 pub(super) fn completions(events: &[Event]) -> Vec<(u64, NdisStatus, usize)> {
     let mut seen = vec![];
     for event in events {

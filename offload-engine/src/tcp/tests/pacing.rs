@@ -1,4 +1,4 @@
-//! Pacing of whole connections, in virtual time: bursts, rate, and what does not wait.
+//! Pacing of whole connections, in virtual time: bursts, rate, and segments that are not paced.
 
 use alloc::collections::VecDeque;
 
@@ -6,17 +6,17 @@ use super::*;
 
 const MSS: u32 = 1460;
 
-/// A sender with a peer that acknowledges each segment after a round trip.
-struct Path {
+/// A sender, and a peer that acknowledges each segment after an RTT.
+struct PacedPath {
     bench: Bench,
     rtt: Duration,
     limits: TxLimits,
     acks: VecDeque<(Instant, u32)>,
-    /// When how many bytes were sent.
+    /// Transmission times and bytes.
     bursts: Vec<(Instant, usize)>,
 }
 
-impl Path {
+impl PacedPath {
     fn new(segments: u32, rtt: Duration, limits: TxLimits, pacing: bool) -> Self {
         let mut state = state();
         let delegated = &mut state.tcp.delegated;
@@ -32,7 +32,7 @@ impl Path {
         Self { bench, rtt, limits, acks: VecDeque::new(), bursts: Vec::new() }
     }
 
-    /// Sends `bytes` for `time`; returns how many were acknowledged.
+    /// Sends `bytes` for `time`; returns the bytes acknowledged.
     fn run(&mut self, bytes: usize, time: Duration) -> u64 {
         self.bench.post(bytes);
         let end = self.bench.now + time;
@@ -73,18 +73,18 @@ impl Path {
 
 const RTT: Duration = Duration::from_millis(10);
 
-// A millisecond's worth at 1.2 windows for each round trip, and not the window at once; an option.
+// A burst is one millisecond of data at 1.2 windows per RTT, not the whole window; configurable.
 #[test]
-fn bursts_are_quanta() {
+fn bursts_are_limited_to_quantum() {
     for limits in [WIRE, SUPER] {
-        let mut path = Path::new(100, RTT, limits, true);
+        let mut path = PacedPath::new(100, RTT, limits, true);
         path.run(10_000_000, Duration::from_secs(1));
         let info = path.bench.tcp.info(path.bench.now);
-        let rate = info.pacing_rate.expect("on");
+        let rate = info.pacing_rate.expect("pacing is on");
         assert_eq!(rate, info.snd_cwnd * 120 / info.rtt.unwrap().as_millis() as u64 * 10);
         assert!(path.largest_burst() as u64 <= rate / 1_000, "{}", path.largest_burst());
         assert!(path.largest_burst() >= 8 * MSS as usize, "{}", path.largest_burst());
-        let mut unpaced = Path::new(100, RTT, limits, false);
+        let mut unpaced = PacedPath::new(100, RTT, limits, false);
         unpaced.run(10_000_000, Duration::from_secs(1));
         assert_eq!(unpaced.bursts[0].1, 100 * MSS as usize);
         assert_eq!(unpaced.bench.tcp.info(unpaced.bench.now).pacing_rate, None);
@@ -93,11 +93,11 @@ fn bursts_are_quanta() {
 
 // The window limits a long transfer, not the pacer.
 #[test]
-fn a_window_for_each_round_trip() {
+fn paced_transfer_uses_window_per_rtt() {
     for limits in [WIRE, SUPER] {
         for segments in [1, 2, 3, 10, 100] {
             let acked = |pacing| {
-                let mut path = Path::new(segments, RTT, limits, pacing);
+                let mut path = PacedPath::new(segments, RTT, limits, pacing);
                 path.run(50_000_000, Duration::from_secs(2))
             };
             let (paced, unpaced) = (acked(true), acked(false));
@@ -106,11 +106,11 @@ fn a_window_for_each_round_trip() {
     }
 }
 
-// RFC 6298: the timer measures the path, not the pacer; on a path of 2 s, with the least window.
+// RFC 6298: the timer measures the path, not the pacer; on a path of 2 s, with the minimum window.
 #[test]
 fn pacing_causes_no_timeout() {
     for segments in [1, 2, 20] {
-        let mut path = Path::new(segments, Duration::from_secs(2), WIRE, true);
+        let mut path = PacedPath::new(segments, Duration::from_secs(2), WIRE, true);
         path.run(400_000, Duration::from_secs(100));
         let info = path.bench.tcp.info(path.bench.now);
         assert_eq!((info.timeouts, info.total_retrans), (0, 0), "{segments}");
@@ -118,10 +118,10 @@ fn pacing_causes_no_timeout() {
     }
 }
 
-// A time-out's retransmission, and that of fast recovery, leave at once; the rest is paced.
+// The retransmission of a timeout, and the first of fast recovery, are sent at once; the rest is paced.
 #[test]
-fn a_repair_begins_at_once() {
-    let mut path = Path::new(10, Duration::from_secs(1), WIRE, true);
+fn first_retransmission_is_not_paced() {
+    let mut path = PacedPath::new(10, Duration::from_secs(1), WIRE, true);
     path.bench.post(100 * MSS as usize);
     path.send();
     assert_eq!(path.largest_burst(), 2 * MSS as usize);
@@ -130,14 +130,14 @@ fn a_repair_begins_at_once() {
         path.send();
     }
     assert_eq!(path.acks.len(), 8);
-    // The first one changes the window.
+    // The first one changes the window and is no duplicate ACK.
     for _ in 0..4 {
         path.bench.input(Segment { window: 60_000, ..ack() });
     }
     let again = path.bench.transmit(WIRE);
     assert_eq!((again.len(), again[0].seq, again[0].retransmission), (1, LOCAL, true));
 
-    let mut path = Path::new(10, Duration::from_secs(1), WIRE, true);
+    let mut path = PacedPath::new(10, Duration::from_secs(1), WIRE, true);
     path.bench.post(100 * MSS as usize);
     path.send();
     while path.bench.tcp.info(path.bench.now).timeouts == 0 {
@@ -150,10 +150,10 @@ fn a_repair_begins_at_once() {
     assert_eq!((again.len(), again[0].seq, again[0].retransmission), (1, LOCAL, true));
 }
 
-// ACKs do not wait.
+// ACKs are not paced.
 #[test]
 fn acknowledgements_are_not_paced() {
-    let mut path = Path::new(10, Duration::from_secs(1), WIRE, true);
+    let mut path = PacedPath::new(10, Duration::from_secs(1), WIRE, true);
     path.bench.post(100 * MSS as usize);
     path.send();
     path.bench.input(data(0, b"x"));

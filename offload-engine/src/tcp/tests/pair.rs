@@ -1,4 +1,4 @@
-//! Two connections of which one sends to the other, and a wire that delays and may lose.
+//! A sender and a receiver, connected by links that delay and may drop.
 
 use alloc::collections::VecDeque;
 
@@ -7,26 +7,26 @@ use oorandom::Rand64;
 use super::*;
 use crate::memory::to_vec;
 
-/// Scale of both windows: up to 8 MiB.
+/// Window scale of both sides, for windows up to 8 MiB.
 const SCALE: u8 = 7;
 
-/// A sender, a receiver, and the time between them.
+/// A sender, a receiver, and the links between them.
 pub(super) struct Pair {
     pub(super) now: Instant,
     delay: Duration,
     pub(super) sender: Connection,
     pub(super) receiver: Connection,
-    /// What a transmission may be; the wire carries each piece of it by itself.
+    /// Limits of a transmission; the link carries each segment of it separately.
     pub(super) limits: TxLimits,
-    /// Frames lost of 1,000, each way, as this generator decides.
+    /// Drop rate of both links in frames per 1,000, and its random generator.
     pub(super) loss: Option<(u64, Rand64)>,
-    /// To the receiver and to the sender.
+    /// Link to the receiver and link to the sender.
     wires: [VecDeque<(Instant, Transmit, Vec<u8>)>; 2],
     /// Payload bytes of each data segment, as sent.
     pub(super) sizes: Vec<usize>,
     pub(super) received: usize,
-    /// The consumer takes all it is given.
-    pub(super) greedy: bool,
+    /// True if the consumer takes all data at once.
+    pub(super) auto_consume: bool,
 }
 
 pub(super) fn pair(
@@ -51,7 +51,8 @@ pub(super) fn pair(
             delegated.snd_max = delegated.snd_una;
             delegated.snd_wl1 = delegated.rcv_nxt;
         }
-        Connection::from_state(Instant::from_millis(1), state, PATH_PAYLOAD, config).expect("good")
+        Connection::from_state(Instant::from_millis(1), state, PATH_PAYLOAD, config)
+            .expect("a valid state")
     };
     Pair {
         now: Instant::from_millis(1),
@@ -63,7 +64,7 @@ pub(super) fn pair(
         wires: [VecDeque::new(), VecDeque::new()],
         sizes: vec![],
         received: 0,
-        greedy: true,
+        auto_consume: true,
     }
 }
 
@@ -73,7 +74,7 @@ impl Pair {
         self.sender.post_send(self.now, NblChain::from([list]));
     }
 
-    /// Everything that both ends send now.
+    /// Sends all segments of both ends.
     pub(super) fn transmit(&mut self) {
         let at = self.now + self.delay;
         for (end, wire) in [&mut self.sender, &mut self.receiver].into_iter().zip(&mut self.wires) {
@@ -101,14 +102,14 @@ impl Pair {
         }
     }
 
-    /// When something happens next.
+    /// Time of the next arrival or timer.
     pub(super) fn next(&self) -> Option<Instant> {
         let wires = self.wires.iter().filter_map(|wire| wire.front().map(|frame| frame.0));
         let timers = [self.sender.poll_timeout(), self.receiver.poll_timeout()];
         wires.chain(timers.into_iter().flatten()).min()
     }
 
-    /// Goes on to `now`, and takes what has arrived by then.
+    /// Advances to `now`, and processes timers and arrivals.
     pub(super) fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
         self.sender.handle_timeout(self.now);
@@ -127,7 +128,7 @@ impl Pair {
         let edge = end.receiver.edge();
         let range = end.handle_segment(self.now, &segment).in_order;
         assert!(end.receiver.edge() >= edge, "P9");
-        if self.greedy {
+        if self.auto_consume {
             self.received += range.len();
             end.settle(&[], false);
             while let Some(count) = end.backlog().map(|(data, _)| data.len()) {
@@ -139,7 +140,7 @@ impl Pair {
         }
     }
 
-    /// Whatever happens until `end`.
+    /// Runs until `end`.
     pub(super) fn run_until(&mut self, end: Instant) {
         self.transmit();
         while let Some(next) = self.next().filter(|at| *at < end) {
@@ -149,13 +150,13 @@ impl Pair {
         self.advance(end);
     }
 
-    /// Sends `bytes` and waits until they are received; returns how long it took.
+    /// Sends `bytes` and runs until they are received; returns the time taken.
     pub(super) fn transfer(&mut self, bytes: usize) -> Duration {
         self.post(bytes);
         self.until_received(bytes, |_| {})
     }
 
-    /// Waits until so many more bytes are received; `act` comes before each transmission.
+    /// Runs until `bytes` more are received; calls `act` before each transmission.
     pub(super) fn until_received(
         &mut self,
         bytes: usize,
@@ -165,7 +166,7 @@ impl Pair {
         while self.received < goal {
             act(self);
             self.transmit();
-            let next = self.next().expect("something is under way");
+            let next = self.next().expect("a frame or a timer is pending");
             self.advance(next);
         }
         self.now - begin

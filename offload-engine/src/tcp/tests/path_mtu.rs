@@ -1,10 +1,10 @@
-//! ICMP errors, black holes, and what becomes of the MSS.
+//! ICMP errors, black holes, and the resulting MSS.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Ten full segments of 1460 bytes in flight, and thirty more to come.
+/// Returns a connection with ten full segments of 1460 bytes in flight and thirty unsent.
 fn flight(config: Config) -> Bench {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
@@ -15,7 +15,7 @@ fn flight(config: Config) -> Bench {
     bench
 }
 
-/// "Fragmentation needed" about the segment `offset` bytes from the first, of 1500 bytes.
+/// Processes "fragmentation needed" for the packet of 1500 bytes, `offset` bytes from the first.
 fn too_big(bench: &mut Bench, offset: u32, next_hop_mtu: u32) -> bool {
     too_big_of(bench, offset, next_hop_mtu, 1500)
 }
@@ -29,10 +29,10 @@ fn info(bench: &Bench) -> Info {
     bench.tcp.info(bench.now)
 }
 
-// RFC 1191 §6.4, RFC 8201 §5.4: the path MTU is the next hop's; what was too big is sent again at once in
-// segments that fit, and the congestion window stays.
+// RFC 1191 §6.4, RFC 8201 §5.4: the path MTU becomes the next hop's. Dropped segments are retransmitted at once in
+// segments that fit, and the congestion window is unchanged.
 #[test]
-fn too_big_resends_smaller_at_once() {
+fn too_big_retransmits_smaller_segments_at_once() {
     let mut bench = flight(Config::default());
     let before = info(&bench);
     assert!(too_big(&mut bench, 0, 1280));
@@ -43,7 +43,7 @@ fn too_big_resends_smaller_at_once() {
     let after = info(&bench);
     assert_eq!((after.snd_mss, after.pmtu, after.path_mtu_reductions), (1240, 1280, 1));
     assert_eq!((after.snd_cwnd, after.snd_ssthresh), (before.snd_cwnd, before.snd_ssthresh));
-    // Neither a loss nor a time-out, also not when the acknowledgements come.
+    // No loss and no timeout, also after the acknowledgements.
     bench.now += Duration::from_millis(10);
     bench.ack(14_600);
     assert_eq!(bench.sent()[0], (14_600, 1240, Flags::ACK));
@@ -52,23 +52,23 @@ fn too_big_resends_smaller_at_once() {
     assert!(end.snd_cwnd >= before.snd_cwnd);
 }
 
-// The other routers' messages about the same flight are no news (RFC 1191 §6.3: only a decrease counts).
+// Further messages about the same flight have no effect (RFC 1191 §6.3: only a decrease counts).
 #[test]
-fn one_reduction_for_a_flight_of_messages() {
+fn messages_of_one_flight_cause_one_reduction() {
     let mut bench = flight(Config::default());
     for segment in 0..10 {
         assert!(too_big(&mut bench, segment * 1460, 1280));
-        assert!(too_big(&mut bench, segment * 1460, 1400), "an increase is refused");
-        // A router that tells no MTU quotes the length: a packet from before the reduction.
+        assert!(too_big(&mut bench, segment * 1460, 1400), "an increase is ignored");
+        // A router without next-hop MTU quotes the length of a packet sent before the reduction.
         assert!(too_big(&mut bench, segment * 1460, 0));
     }
     let info = info(&bench);
     assert_eq!((info.pmtu, info.path_mtu_reductions), (1280, 1));
 }
 
-// RFC 1191 §5, §7.1: without a next-hop MTU the next lower plateau of the packet's length.
+// RFC 1191 §5, §7.1: without a next-hop MTU, the next plateau below the packet's length.
 #[test]
-fn plateaus() {
+fn missing_next_hop_mtu_uses_plateaus() {
     for (packet_len, expected) in [(1500, 1492), (1492, 1006), (1006, 576), (577, 576), (576, 1500)]
     {
         let mut bench = flight(Config::default());
@@ -77,9 +77,9 @@ fn plateaus() {
     }
 }
 
-// RFC 5927 §7.2, RFC 8201 §4: what no link has is no message.
+// RFC 5927 §7.2, RFC 8201 §4: MTUs below the minimum are ignored.
 #[test]
-fn the_floor() {
+fn mtu_below_minimum_is_ignored() {
     for (mtu, expected) in
         [(552, 552), (551, 1500), (68, 1500), (1, 1500), (1500, 1500), (9000, 1500)]
     {
@@ -100,13 +100,13 @@ fn the_floor() {
     assert_eq!((info(&bench).pmtu, info(&bench).snd_mss), (1280, 1220));
 }
 
-// RFC 5927 §4.1: SND.UNA <= SEG.SEQ < SND.MAX, or it was forged or is late.
+// RFC 5927 §4.1: SND.UNA <= SEG.SEQ < SND.MAX, otherwise the message is forged or late.
 #[test]
-fn only_bytes_in_flight_are_believed() {
+fn errors_outside_flight_are_ignored() {
     let mut bench = flight(Config::default());
     bench.ack(1460);
-    let unbelieved = [0, 1459, u32::MAX, 1 << 31, 14_600, 1 << 30];
-    for offset in unbelieved {
+    let outside = [0, 1459, u32::MAX, 1 << 31, 14_600, 1 << 30];
+    for offset in outside {
         assert!(!too_big(&mut bench, offset, 1280), "{offset}");
     }
     assert_eq!((info(&bench).pmtu, info(&bench).path_errors_ignored), (1500, 6));
@@ -117,7 +117,7 @@ fn only_bytes_in_flight_are_believed() {
     assert!(!too_big(&mut idle, 0, 1280));
 }
 
-// RFC 5927 §7: a forger who has guessed the sequence number narrows it a few times in a flight, no more.
+// RFC 5927 §7: an attacker that has guessed the sequence number can reduce the path MTU only a few times per flight.
 #[test]
 fn reductions_of_a_flight_are_bounded() {
     let mut bench = flight(Config::default());
@@ -127,17 +127,21 @@ fn reductions_of_a_flight_are_bounded() {
     let reductions = u64::from(REDUCTIONS_PER_FLIGHT_MAX);
     assert_eq!(info(&bench).path_mtu_reductions, reductions);
     let sent = bench.sent();
-    assert_eq!(sent.iter().map(|(_, len, _)| len).sum::<usize>(), 14_600, "and resends it once");
-    // A new flight, a new count.
+    assert_eq!(
+        sent.iter().map(|(_, len, _)| len).sum::<usize>(),
+        14_600,
+        "the flight is retransmitted once"
+    );
+    // The next flight has its own count.
     bench.ack(14_600);
     bench.sent();
     too_big(&mut bench, 14_600, 1000);
     assert_eq!((info(&bench).pmtu, info(&bench).path_mtu_reductions), (1000, reductions + 1));
 }
 
-// A segment that fits is not sent again: it may have arrived.
+// A segment that fits is not retransmitted: it may have arrived.
 #[test]
-fn what_fits_is_left_alone() {
+fn fitting_segments_are_not_retransmitted() {
     let mut bench = Bench::new(state());
     bench.post(500);
     bench.post(1460);
@@ -148,9 +152,9 @@ fn what_fits_is_left_alone() {
     assert_eq!(again, [(500, 960), (1460, 500)]);
 }
 
-// A super-segment is cut anew, whole, and its pieces fit.
+// A GSO packet is resegmented as a whole into segments that fit.
 #[test]
-fn super_segments_are_cut_anew() {
+fn gso_packets_are_resegmented() {
     let mut bench = Bench::new(state());
     bench.post(10 * 1460);
     assert_eq!(bench.transmit(SUPER).len(), 1);
@@ -158,12 +162,12 @@ fn super_segments_are_cut_anew() {
     let sent = bench.transmit(SUPER);
     assert_eq!(sent.iter().map(|t| t.payload_len).sum::<usize>(), 14_600);
     assert!(sent.iter().all(|t| t.mss == 1240 && t.retransmission), "{sent:?}");
-    assert!(sent.len() <= 3, "still super-segments: {sent:?}");
+    assert!(sent.len() <= 3, "retransmitted as GSO packets: {sent:?}");
 }
 
-// RFC 1191 §6.3: ten minutes later the first size is tried again; the host's word counts at once.
+// RFC 1191 §6.3: the original size is tried again after ten minutes; an update by the host applies at once.
 #[test]
-fn the_first_size_is_tried_again() {
+fn original_size_is_tried_again() {
     let mut bench = flight(Config::default());
     too_big(&mut bench, 0, 1280);
     bench.sent();
@@ -182,17 +186,17 @@ fn the_first_size_is_tried_again() {
     assert_eq!((info(&bench).pmtu, info(&bench).snd_mss), (1040, 1000));
 }
 
-// The switch.
+// Option `icmp_too_big`.
 #[test]
-fn too_big_may_be_switched_off() {
+fn disabled_too_big_is_ignored() {
     let path = PathOptions { icmp_too_big: false, ..PathOptions::default() };
     let mut bench = flight(Config { path, ..Config::default() });
     too_big(&mut bench, 0, 1280);
     assert_eq!((info(&bench).pmtu, info(&bench).path_mtu_reductions), (1500, 0));
 }
 
-// RFC 9293 §3.9.2.2 MUST-56, SHLD-25; RFC 5461 §4.1: soft, also the hard ones; known as the reason until
-// something is acknowledged.
+// RFC 9293 §3.9.2.2 MUST-56, SHLD-25; RFC 5461 §4.1: all other errors are soft, also the hard ones. The last one is
+// kept as the reason until data is acknowledged.
 #[test]
 fn other_errors_are_soft() {
     let mut bench = flight(Config { retransmissions_max: 3, ..Config::default() });
@@ -203,7 +207,7 @@ fn other_errors_are_soft() {
     assert!(soft(&mut bench, 0, SoftError::PortUnreachable));
     assert_eq!(info(&bench).soft_error, Some(SoftError::PortUnreachable));
     bench.ack(1460);
-    assert_eq!(info(&bench).soft_error, None, "it was not so");
+    assert_eq!(info(&bench).soft_error, None, "cleared by an acknowledgement");
     assert!(soft(&mut bench, 1460, SoftError::HostUnreachable));
     assert!(!soft(&mut bench, 0, SoftError::TimeExceeded));
     assert_eq!((info(&bench).phase, info(&bench).soft_errors), (TcpPhase::Established, 2));
@@ -215,8 +219,8 @@ fn other_errors_are_soft() {
     assert_eq!(info(&bench).soft_error, Some(SoftError::HostUnreachable));
 }
 
-/// Lets time-outs happen without an answer; returns the size of the first segment after each.
-fn sizes_in_silence(bench: &mut Bench, count: u64) -> Vec<usize> {
+/// Runs `count` timeouts without a response; returns the size of the first segment after each.
+fn sizes_after_timeouts(bench: &mut Bench, count: u64) -> Vec<usize> {
     let mut sizes = vec![];
     let from = info(bench).timeouts;
     while info(bench).timeouts < from + count {
@@ -224,116 +228,116 @@ fn sizes_in_silence(bench: &mut Bench, count: u64) -> Vec<usize> {
         bench.wait_for_timer();
         let sent = bench.sent();
         if info(bench).timeouts > before {
-            assert_eq!(sent.len(), 1, "one segment in a time-out");
+            assert_eq!(sent.len(), 1, "one segment per timeout");
             sizes.push(sent[0].1);
         }
     }
     sizes
 }
 
-// RFC 2923 §2.1, RFC 4821 §7.7: silence about what is large.
+// RFC 2923 §2.1, RFC 4821 §7.7: no response to large segments.
 #[test]
-fn a_black_hole_is_found() {
+fn black_hole_reduces_segment_size() {
     let mut bench = flight(Config::default());
-    let sizes = sizes_in_silence(&mut bench, 9);
+    let sizes = sizes_after_timeouts(&mut bench, 9);
     assert_eq!(sizes, [1460, 1460, 1024, 1024, 1024, 536, 536, 536, 536]);
     assert_eq!((info(&bench).black_holes, info(&bench).path_mtu_reductions), (2, 2));
     assert_eq!(info(&bench).pmtu, 576);
 
-    // What passes stays: counting starts anew, and it has passed once.
+    // An acknowledged size is kept: the count restarts, with the higher threshold.
     let mut bench = flight(Config::default());
-    sizes_in_silence(&mut bench, 3);
+    sizes_after_timeouts(&mut bench, 3);
     bench.now += Duration::from_millis(10);
     bench.ack(1024);
     assert!(bench.sent().iter().all(|(_, len, _)| *len == 1024));
-    assert_eq!(sizes_in_silence(&mut bench, 5), [1024, 1024, 1024, 1024, 536]);
+    assert_eq!(sizes_after_timeouts(&mut bench, 5), [1024, 1024, 1024, 1024, 536]);
 }
 
-// Three time-outs on a path that has carried full-sized segments are loss.
+// Three timeouts on a path that has carried full-sized segments are loss.
 #[test]
-fn loss_is_no_black_hole() {
+fn proven_path_needs_more_timeouts() {
     let mut bench = flight(Config::default());
     bench.ack(1460);
-    let sizes = sizes_in_silence(&mut bench, 8);
+    let sizes = sizes_after_timeouts(&mut bench, 8);
     assert_eq!(sizes, [1460, 1460, 1460, 1460, 1024, 1024, 1024, 536]);
-    // Small ones prove nothing.
+    // Smaller segments do not prove the path MTU.
     let mut bench = Bench::new(state());
     (0..3).for_each(|_| bench.post(1000));
     bench.post(5_000);
     bench.sent();
     bench.ack(3_000);
-    assert_eq!(sizes_in_silence(&mut bench, 3), [1460, 1460, 1024]);
+    assert_eq!(sizes_after_timeouts(&mut bench, 3), [1460, 1460, 1024]);
 }
 
-// RFC 5682: the time-outs were spurious, and so was what they said of the path.
+// RFC 5682: spurious timeouts do not reduce the path MTU.
 #[test]
-fn late_acknowledgements_clear_the_path() {
+fn late_acknowledgement_undoes_black_hole_reduction() {
     let mut bench = flight(Config::default());
-    sizes_in_silence(&mut bench, 3);
+    sizes_after_timeouts(&mut bench, 3);
     assert_eq!(info(&bench).pmtu, 1064);
     bench.now += Duration::from_millis(1);
     bench.ack(1460);
     assert_eq!((info(&bench).pmtu, info(&bench).snd_mss), (1500, 1460));
-    // Also of two reductions.
+    // Two reductions are undone too.
     let mut bench = flight(Config::default());
-    sizes_in_silence(&mut bench, 6);
+    sizes_after_timeouts(&mut bench, 6);
     assert_eq!(info(&bench).pmtu, 576);
     bench.ack(1460);
     assert_eq!(info(&bench).pmtu, 1500);
-    // What the small segment brings does not.
+    // An acknowledgement of the small segment only does not undo it.
     let mut bench = flight(Config::default());
-    sizes_in_silence(&mut bench, 3);
+    sizes_after_timeouts(&mut bench, 3);
     bench.ack(1024);
     bench.ack(2048 + 10_000);
     assert_eq!(info(&bench).pmtu, 1064);
 }
 
-// RFC 8200 §5: with IPv6 1280 always passes.
+// RFC 8200 §5: IPv6 paths carry at least 1280 bytes.
 #[test]
-fn a_black_hole_of_ipv6() {
+fn ipv6_black_hole_reduces_to_1280() {
     let mut state = state();
     state.path.constant.source_address = core::net::Ipv6Addr::LOCALHOST.into();
     let mut bench = Bench::new(state);
     bench.post(5_000);
     bench.sent();
-    assert_eq!(sizes_in_silence(&mut bench, 5), [1460, 1460, 1220, 1220, 1220]);
+    assert_eq!(sizes_after_timeouts(&mut bench, 5), [1460, 1460, 1220, 1220, 1220]);
     assert_eq!((info(&bench).pmtu, info(&bench).black_holes), (1280, 1));
 }
 
-// Small segments that are lost say nothing of the path; nor does anything when it is switched off.
+// Lost small segments do not reduce the path MTU; nor does anything with the option disabled.
 #[test]
-fn what_is_no_black_hole() {
+fn small_segments_are_no_black_hole() {
     let mut small = Bench::new(state());
     small.post(536);
     small.sent();
-    assert_eq!(sizes_in_silence(&mut small, 4), [536; 4]);
+    assert_eq!(sizes_after_timeouts(&mut small, 4), [536; 4]);
     assert_eq!(info(&small).path_mtu_reductions, 0);
-    // A message that is larger than what passes, though no full segment, is.
+    // A message larger than the fallback size, although not full-sized, does.
     let mut message = Bench::new(state());
     message.post(537);
     message.sent();
-    assert_eq!(sizes_in_silence(&mut message, 4), [537, 537, 536, 536]);
+    assert_eq!(sizes_after_timeouts(&mut message, 4), [537, 537, 536, 536]);
     assert_eq!((info(&message).pmtu, info(&message).black_holes), (576, 1));
 
     let path = PathOptions { black_hole_detection: false, ..PathOptions::default() };
     let mut off = flight(Config { path, ..Config::default() });
-    assert_eq!(sizes_in_silence(&mut off, 4), [1460; 4]);
+    assert_eq!(sizes_after_timeouts(&mut off, 4), [1460; 4]);
 
-    // A peer with a small MSS: nothing smaller is left to try.
+    // A peer with a small MSS: no smaller size is left to try.
     let mut state = state();
     state.tcp.constant.remote_mss = 536;
     let mut tiny = Bench::new(state);
     tiny.post(5_000);
     tiny.sent();
-    assert_eq!(sizes_in_silence(&mut tiny, 4), [536; 4]);
+    assert_eq!(sizes_after_timeouts(&mut tiny, 4), [536; 4]);
     assert_eq!(info(&tiny).path_mtu_reductions, 0);
 }
 
 proptest! {
-    // Whatever ICMP says, in the middle of whatever goes on: nothing panics, the MSS stays between the floor
-    // and what the host told, and all bytes arrive in the end.
+    // For any ICMP messages at any time: nothing panics, the MSS stays between the minimum and the configured value,
+    // and all bytes arrive.
     #[test]
-    fn any_message_is_survived(
+    fn any_icmp_message_keeps_stream_intact(
         sack in any::<bool>(),
         steps in prop::collection::vec((0_u32..60_000, 0_u32..2_000, 0_u32..3_000, 0_u32..6), 1..40),
     ) {

@@ -1,4 +1,4 @@
-//! Acceptability, order, windows, acknowledgements.
+//! Receive side: acceptability, order, windows, acknowledgements.
 
 use super::*;
 
@@ -15,14 +15,14 @@ fn blocks(transmit: &Transmit) -> Vec<(i32, i32)> {
     transmit.sack[..transmit.sack_count].iter().map(shape).collect()
 }
 
-/// Acknowledgement numbers and windows of everything that is sent now.
+/// Returns acknowledgement numbers and windows of all segments sent now.
 fn acks(bench: &mut Bench) -> Vec<(i32, u16)> {
     bench.transmit(WIRE).iter().map(|t| (t.ack.distance(REMOTE), t.window)).collect()
 }
 
-// RFC 9293 §3.10.7.4: data that comes while nothing of ours is in flight tells the peer's window as any segment does.
+// RFC 9293 §3.10.7.4: data received while nothing is in flight updates the peer's window as any segment does.
 #[test]
-fn data_that_comes_one_way_tells_the_window() {
+fn one_way_data_updates_window() {
     let mut bench = Bench::new(state());
     bench.input(Segment { window: 0, ..data(0, b"one") });
     bench.post(100);
@@ -32,9 +32,9 @@ fn data_that_comes_one_way_tells_the_window() {
     assert_eq!(bench.sent(), [(0, 100, Flags::ACK | Flags::PSH)]);
 }
 
-// RFC 9293 §3.8.6.3, CH §10.2: every second segment at once, a single one after the delay.
+// RFC 9293 §3.8.6.3, CH §10.2: an ACK for every second segment at once, for a single one after the delay.
 #[test]
-fn delayed_ack() {
+fn every_second_segment_is_acknowledged_at_once() {
     let mut bench = Bench::new(state());
     assert_eq!(bench.input(data(0, b"one")), b"one");
     assert!(acks(&mut bench).is_empty());
@@ -44,16 +44,16 @@ fn delayed_ack() {
     bench.input(data(6, b"three"));
     assert_eq!(acks(&mut bench).len(), 1);
     assert!(bench.tcp.poll_timeout().is_none());
-    // A coalesced segment counts for as many as it holds.
+    // A coalesced segment counts as its number of segments.
     bench.input(Segment { gso_size: 10, ..data(11, &[0; 11]) });
     assert_eq!(acks(&mut bench).len(), 1);
     assert_eq!(bench.tcp.info(bench.now).segs_in, 5);
     assert_eq!(bench.tcp.info(bench.now).bytes_received, 22);
 }
 
-// However rarely segments are to be acknowledged, 32 KiB are.
+// 32 KiB are acknowledged at once, with any ACK frequency.
 #[test]
-fn bytes_force_an_ack() {
+fn bytes_force_ack() {
     let config = Config { ack_frequency: 200, quick_acks: 0, ..Config::default() };
     let mut bench = Bench::with(state(), config);
     bench.input(data(0, &[0; 32_767]));
@@ -62,14 +62,14 @@ fn bytes_force_an_ack() {
     assert_eq!(acks(&mut bench), [(32_768, 60_000)]);
 }
 
-// RFC 9293 §3.8.6.3 (SHLD-19): every second full-sized segment, whose size is learnt: the link may have
-// coalesced them without saying so, and a peer may send less than our MSS.
+// RFC 9293 §3.8.6.3 (SHLD-19): an ACK for every second full-sized segment, of a measured size. The link may have
+// coalesced them without notice, and a peer may send less than our MSS.
 #[test]
-fn the_size_of_full_segments_is_learnt() {
+fn full_segment_size_is_measured() {
     let config = Config { quick_acks: 0, ack_frequency: 2, ..Config::default() };
     let mut bench = Bench::with(state(), config);
     bench.input(data(0, &[0; 536]));
-    assert!(acks(&mut bench).is_empty(), "what every path carries");
+    assert!(acks(&mut bench).is_empty(), "a segment of the default size is not two segments");
     bench.input(data(536, &[0; 1448]));
     assert_eq!(acks(&mut bench).len(), 1);
     assert_eq!(bench.tcp.info(bench.now).rcv_mss, 1448);
@@ -80,7 +80,7 @@ fn the_size_of_full_segments_is_learnt() {
     assert_eq!(acks(&mut bench).len(), 1);
     bench.input(data(4904, &[0; 2920]));
     assert_eq!(acks(&mut bench).len(), 1, "two segments in one");
-    // A smaller size counts when it comes twice in a row and does not end anything.
+    // A smaller size is taken if it occurs twice in a row without PSH.
     let mut at = 7824;
     for (len, flags, size) in [(1000, Flags::PSH, 1460), (1000, ACK, 1460), (1000, ACK, 1000)] {
         bench.input(Segment { flags: ACK | flags, ..data(at, &[0; 1460][..len]) });
@@ -89,10 +89,10 @@ fn the_size_of_full_segments_is_learnt() {
     }
 }
 
-// A sender in slow start waits for its first ACKs (Linux: quick ACKs); later, and for small segments whose
-// answer will carry the ACK, the delay holds. PSH makes no difference (RFC 9293 §3.8.6.3 asks for none).
+// A sender in slow start depends on its first ACKs (Linux: quick ACKs). Later, and for small segments whose response
+// will carry the ACK, the delay applies. PSH makes no difference (not required by RFC 9293 §3.8.6.3).
 #[test]
-fn the_first_full_segments_are_acknowledged_at_once() {
+fn first_full_segments_are_acknowledged_at_once() {
     let mut bench = Bench::with(state(), Config { quick_acks: 3, ..Config::default() });
     let push = Segment { flags: ACK | Flags::PSH, ..data(0, &[0; 100]) };
     bench.input(push);
@@ -107,9 +107,9 @@ fn the_first_full_segments_are_acknowledged_at_once() {
     assert_eq!(acks(&mut bench), [(100 + 4 * 1460, 60_000)]);
 }
 
-// A batch of input makes one ACK, however much it holds.
+// A batch of input of any size causes one ACK.
 #[test]
-fn a_batch_makes_one_ack() {
+fn batch_causes_one_ack() {
     let mut bench = Bench::new(state());
     for n in 0..16 {
         bench.input(data(1460 * n, &[0; 1460]));
@@ -117,10 +117,10 @@ fn a_batch_makes_one_ack() {
     assert_eq!(acks(&mut bench), [(16 * 1460, 60_000)]);
 }
 
-// RFC 9293 §3.8.6.2.2 (MUST-39): against a sender that uses every byte it is offered, the window opens by
-// whole segments only, however little the consumer takes at a time.
+// RFC 9293 §3.8.6.2.2 (MUST-39): for a sender that uses every byte offered, the window opens by whole segments only,
+// however few bytes the consumer takes at a time.
 #[test]
-fn a_greedy_sender_gets_whole_segments() {
+fn window_opens_by_whole_segments() {
     let mut bench = Bench::new(state());
     let (mut next, mut window, mut offers) = (0u32, 60_000u32, vec![]);
     for _ in 0..600 {
@@ -131,10 +131,10 @@ fn a_greedy_sender_gets_whole_segments() {
         window = 0;
         bench.now += Duration::from_millis(100);
         bench.tcp.backlog_consumed(50);
-        // What fills the window is acknowledged; a probe asks again.
+        // The filled window is acknowledged; the peer probes it.
         bench.input_raw(data(next - 1, b""));
-        for (ack, told) in acks(&mut bench) {
-            window = (ack as u32 + u32::from(told)).saturating_sub(next);
+        for (ack, advertised) in acks(&mut bench) {
+            window = (ack as u32 + u32::from(advertised)).saturating_sub(next);
             offers.extend((window > 0).then_some(window));
         }
     }
@@ -142,9 +142,9 @@ fn a_greedy_sender_gets_whole_segments() {
     assert!(offers.iter().all(|offer| *offer >= 1460), "{offers:?}");
 }
 
-// Data carries the acknowledgement.
+// Data segments carry the acknowledgement.
 #[test]
-fn acknowledgements_ride_on_data() {
+fn data_carries_acknowledgement() {
     let mut bench = Bench::new(state());
     bench.input(data(0, b"ping"));
     bench.post(4);
@@ -154,19 +154,19 @@ fn acknowledgements_ride_on_data() {
     assert!(!bench.tcp.timers.is_running(Timer::DelayedAck));
 }
 
-// RFC 9293 §3.10.7.4, RFC 5681 §4.2: order is restored, each hole answered at once.
+// RFC 9293 §3.10.7.4, RFC 5681 §4.2: order is restored, and each out-of-order segment acknowledged at once.
 #[test]
-fn out_of_order_data_waits_for_the_hole() {
+fn out_of_order_data_is_reordered() {
     let mut bench = Bench::new(state());
     assert!(bench.input(data(6, b"ghi")).is_empty());
     assert!(bench.input(data(3, b"def")).is_empty());
-    assert_eq!(acks(&mut bench), [(0, 60_000), (0, 60_000)], "one duplicate ACK for each segment");
+    assert_eq!(acks(&mut bench), [(0, 60_000), (0, 60_000)], "one duplicate ACK per segment");
     assert_eq!(bench.input(data(0, b"abc")), b"abcdefghi");
     assert_eq!(acks(&mut bench), [(9, 59_991)]);
     assert_eq!(bench.tcp.info(bench.now).bytes_received, 9);
 }
 
-// RFC 9293 §3.10.7.4: overlaps are trimmed, and what came first stays, in order or not.
+// RFC 9293 §3.10.7.4: overlaps are trimmed, and the first bytes are kept, in order or not.
 #[test]
 fn overlapping_segments_are_trimmed() {
     let mut bench = Bench::new(state());
@@ -180,13 +180,13 @@ fn overlapping_segments_are_trimmed() {
 
 // RFC 2018 §4: the newest block first; three blocks with timestamps, four without.
 #[test]
-fn sack_blocks() {
+fn newest_sack_block_is_first() {
     let mut bench = Bench::new(sack_state());
     for start in [10, 30, 50, 70, 90] {
         bench.input(data(start, &[1; 10]));
     }
     let sent = bench.transmit(WIRE);
-    assert_eq!(sent.len(), 1, "blocks say more than repetition");
+    assert_eq!(sent.len(), 1, "one ACK with SACK blocks instead of duplicates");
     assert_eq!(blocks(&sent[0]), [(90, 100), (70, 80), (50, 60), (30, 40)]);
     let mut state = sack_state();
     state.tcp.constant.timestamp_enabled = true;
@@ -199,7 +199,7 @@ fn sack_blocks() {
 
 // RFC 2883 §4: a duplicate is reported first, once.
 #[test]
-fn duplicates_are_reported() {
+fn duplicate_data_is_reported_once() {
     let mut bench = Bench::new(sack_state());
     bench.input(data(0, &[1; 20]));
     bench.input(data(30, &[1; 10]));
@@ -212,9 +212,9 @@ fn duplicates_are_reported() {
     assert_eq!(blocks(&bench.transmit(WIRE)[0]), [(50, 51), (30, 40)]);
 }
 
-// A data segment stays a full one: blocks go out before it, on their own.
+// SACK blocks are sent in a separate ACK first, so that a data segment stays full-sized.
 #[test]
-fn blocks_travel_without_data() {
+fn sack_blocks_are_sent_without_data() {
     let mut bench = Bench::new(sack_state());
     bench.input(data(10, &[1; 10]));
     bench.post(1460);
@@ -223,9 +223,9 @@ fn blocks_travel_without_data() {
     assert_eq!(shape, [(0, 1), (1460, 0)]);
 }
 
-// CH-IND-6, P9: refused data shrinks the window and never its right edge; taking it opens the window.
+// CH-IND-6, P9: refused data shrinks the window but never moves its right edge left; consuming it opens the window.
 #[test]
-fn the_window_follows_the_consumer() {
+fn refused_data_shrinks_window() {
     let mut bench = Bench::new(state());
     let payload = [7; 30_000];
     for (offset, window) in [(0, 30_000), (30_000, 0)] {
@@ -236,13 +236,13 @@ fn the_window_follows_the_consumer() {
     }
     bench.tcp.block_receive();
     assert!(bench.tcp.receive_blocked());
-    // P7: Linux probes with an empty segment left of the window; others with a byte in it.
+    // P7: Linux probes with an empty segment left of the window, other stacks with one byte in it.
     bench.tcp.handle_segment(bench.now, &data(59_999, b""));
     assert_eq!(acks(&mut bench), [(60_000, 0)]);
     let received = bench.tcp.handle_segment(bench.now, &data(60_000, b"p"));
     assert!(received.in_order.is_empty());
     assert_eq!(acks(&mut bench), [(60_000, 0)]);
-    // Less than two segments: no update yet.
+    // Less than two segments: no window update yet.
     bench.tcp.resume_receive();
     bench.tcp.backlog_consumed(2_919);
     assert!(acks(&mut bench).is_empty());
@@ -254,10 +254,10 @@ fn the_window_follows_the_consumer() {
     assert_eq!(acks(&mut bench), [(60_000, 60_000)]);
 }
 
-// RFC 9293 §3.8.6.2.2: an update is sent when it at least doubles what is left; a sender with much window hears of
-// it with the next data, which it can still send.
+// RFC 9293 §3.8.6.2.2: a window update is sent if it at least doubles the remaining window. A sender with much window
+// left gets it with the ACK of its next data.
 #[test]
-fn window_updates_are_few() {
+fn window_update_needs_doubled_window() {
     for (waits, taken, update) in
         [(20_000, 20_000, None), (40_000, 19_999, None), (40_000, 20_000, Some(40_000))]
     {
@@ -276,9 +276,9 @@ fn window_updates_are_few() {
     }
 }
 
-// CH-DEL-4: the PSH stays with the data it came with.
+// CH-DEL-4: refused data keeps its PSH.
 #[test]
-fn push_is_remembered_for_waiting_data() {
+fn backlog_keeps_psh() {
     let mut bench = Bench::new(state());
     let push = |offset, payload| Segment { flags: ACK | Flags::PSH, ..data(offset, payload) };
     let received = bench.tcp.handle_segment(bench.now, &push(0, b"abc"));
@@ -297,9 +297,9 @@ fn push_is_remembered_for_waiting_data() {
     assert_eq!(seen, [(b"c".to_vec(), true), (b"def".to_vec(), true)]);
 }
 
-// P9, RFC 7323 §2.4: rounding by the scale never moves the edge left, nor lets it creep on.
+// P9, RFC 7323 §2.4: rounding by the scale moves the edge neither left nor ever further right.
 #[test]
-fn a_scaled_window_keeps_its_edge() {
+fn scaled_window_keeps_right_edge() {
     let mut state = state();
     let constant = &mut state.tcp.constant;
     (constant.window_scaling_enabled, constant.rcv_wind_scale) = (true, 7);
@@ -312,20 +312,17 @@ fn a_scaled_window_keeps_its_edge() {
         }
         bench.tcp.settle(b"x", false);
         for (ack, window) in acks(&mut bench) {
-            let told = ack + (i32::from(window) << 7);
-            assert!(
-                told >= edge - 127,
-                "the wire's edge moves left by rounding at the very end only"
-            );
-            edge = edge.max(told);
+            let advertised = ack + (i32::from(window) << 7);
+            assert!(advertised >= edge - 127, "advertised edge moves left by more than rounding");
+            edge = edge.max(advertised);
         }
     }
     assert!((60_000..60_128 + 128).contains(&edge), "{edge}");
 }
 
-// CH-EVT-6: the FIN counts when everything before it has come and is consumed; exactly once.
+// CH-EVT-6: the FIN is processed after everything before it has arrived and is consumed, exactly once.
 #[test]
-fn peer_closed_waits_for_the_data() {
+fn peer_closed_follows_consumed_data() {
     let mut bench = Bench::new(state());
     bench.input(Segment { flags: ACK | Flags::FIN, ..data(3, b"def") });
     assert!(bench.events().is_empty());
@@ -338,7 +335,7 @@ fn peer_closed_waits_for_the_data() {
     assert!(bench.events().is_empty());
     bench.tcp.backlog_consumed(3);
     assert!(matches!(bench.events()[..], [Event::PeerClosed]));
-    // Nothing follows a FIN.
+    // No data is accepted after a FIN.
     assert!(bench.input(data(7, b"more")).is_empty());
     assert!(bench.input(Segment { flags: ACK | Flags::FIN, ..data(3, b"def") }).is_empty());
     assert_eq!(acks(&mut bench).len(), 1);
@@ -346,9 +343,10 @@ fn peer_closed_waits_for_the_data() {
     assert_eq!(bench.tcp.info(bench.now).bytes_received, 6);
 }
 
-// RFC 5961 §3.2, CH §9.2: exactly RCV.NXT resets; in the window one challenge ACK; outside nothing.
+// RFC 5961 §3.2, CH §9.2: a RST at exactly RCV.NXT resets; in the window it causes one challenge ACK; outside it is
+// ignored.
 #[test]
-fn resets() {
+fn only_exact_reset_is_accepted() {
     let rst = |offset: u32| Segment { flags: Flags::RST, ..data(offset, b"") };
     let mut bench = Bench::new(state());
     bench.post(10);
@@ -359,7 +357,11 @@ fn resets() {
     }
     bench.input(rst(1));
     bench.input(rst(2));
-    assert_eq!(acks(&mut bench), [(0, 60_000)], "one until an acceptable segment comes");
+    assert_eq!(
+        acks(&mut bench),
+        [(0, 60_000)],
+        "one challenge until an acceptable segment arrives"
+    );
     bench.input(data(0, b"x"));
     bench.sent();
     bench.input(rst(2));
@@ -376,9 +378,9 @@ fn resets() {
     assert!(bench.tcp.poll_timeout().is_none());
 }
 
-// CH-EVT-7: no PeerClosed after a reset, and undelivered data is gone.
+// CH-EVT-7: no PeerClosed after a reset, and undelivered data is dropped.
 #[test]
-fn a_reset_drops_what_waits() {
+fn reset_drops_backlog() {
     let mut bench = Bench::new(state());
     bench.tcp.handle_segment(bench.now, &data(0, b"abc"));
     bench.tcp.settle(b"abc", false);
@@ -387,9 +389,9 @@ fn a_reset_drops_what_waits() {
     assert!(matches!(bench.events()[..], [Event::Reset, Event::Closed]));
 }
 
-// RFC 9293 §3.10.7.4, second: in TIME-WAIT an RST ends the connection, and nothing that went well.
+// RFC 9293 §3.10.7.4, second: in TIME-WAIT a RST ends the connection without an error.
 #[test]
-fn a_reset_in_time_wait_changes_nothing() {
+fn reset_in_time_wait_closes_without_error() {
     let mut bench = Bench::new(state());
     bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
     bench.sent();
@@ -407,9 +409,9 @@ fn a_reset_in_time_wait_changes_nothing() {
     assert!(bench.tcp.poll_timeout().is_none());
 }
 
-// RFC 5961 §4.2, CH §9.2: a SYN is challenged, in the window once in 3 s, and keep-alive armed.
+// RFC 5961 §4.2, CH §9.2: a SYN causes a challenge ACK, in the window once per 3 s, and starts keep-alive.
 #[test]
-fn syns() {
+fn syn_causes_challenge_ack() {
     let mut bench = Bench::new(state());
     let syn = |offset: u32| Segment { flags: Flags::SYN, ..data(offset, b"") };
     bench.input(syn(0));
@@ -424,13 +426,13 @@ fn syns() {
     assert_eq!(bench.wait_for_timer(), Duration::from_secs(297), "keep-alive after 5 minutes");
     assert_eq!(bench.sent(), [(u32::MAX, 0, ACK)]);
     bench.input(ack());
-    assert!(bench.tcp.poll_timeout().is_none(), "an acceptable segment ends it");
+    assert!(bench.tcp.poll_timeout().is_none(), "an acceptable segment stops keep-alive");
     assert_eq!(bench.tcp.info(bench.now).challenge_acks, 3);
 }
 
-// RFC 9293 §3.10.7.4, RFC 5961 §5.2: an acknowledgement of what was never sent, or long ago.
+// RFC 9293 §3.10.7.4, RFC 5961 §5.2: an acknowledgement of data never sent, or sent long ago.
 #[test]
-fn impossible_acknowledgements() {
+fn unacceptable_acknowledgements_are_rejected() {
     let mut bench = Bench::new(state());
     bench.post(100);
     bench.sent();
@@ -445,9 +447,9 @@ fn impossible_acknowledgements() {
     assert_eq!(bench.tcp.send_outstanding(), 100);
 }
 
-// Two ends out of step must not answer each other for ever.
+// Two unsynchronized ends must not acknowledge each other forever.
 #[test]
-fn answers_to_strays_are_limited() {
+fn responses_to_strays_are_limited() {
     let mut bench = Bench::new(state());
     let mut answers = 0;
     for _ in 0..1000 {
@@ -460,9 +462,9 @@ fn answers_to_strays_are_limited() {
     assert_eq!(acks(&mut bench).len(), 1);
 }
 
-// RFC 7323 §4.3, §5.3: the echo is the newest in order; older ones are refused.
+// RFC 7323 §4.3, §5.3: the echo is the newest timestamp in order; older ones are rejected.
 #[test]
-fn timestamps_and_paws() {
+fn newest_timestamp_is_echoed() {
     let mut state = state();
     state.tcp.constant.timestamp_enabled = true;
     state.tcp.delegated.ts_time = 5_000_000;
@@ -475,22 +477,22 @@ fn timestamps_and_paws() {
     bench.now += Duration::from_millis(7);
     assert_eq!(bench.input(stamped(0, b"a", 110)), b"a");
     assert!(bench.input(stamped(1, b"b", 109)).is_empty(), "PAWS");
-    // CH §10.9: our clock, moved by what the previous owner's was ahead.
+    // CH §10.9: our clock, shifted by the offset of the previous owner's.
     let echo = |bench: &mut Bench| bench.transmit(WIRE)[0].timestamps;
     assert_eq!(echo(&mut bench), Some(Timestamps { value: 5_000_007, echo: 110 }));
-    // Out of order: not the segment that the ACK answers.
+    // Out of order: not the segment that the ACK responds to.
     bench.input(stamped(2, b"c", 120));
     assert_eq!(echo(&mut bench).map(|t| t.echo), Some(110));
     assert_eq!(bench.input(stamped(1, b"b", 115)), b"bc");
     assert_eq!(echo(&mut bench).map(|t| t.echo), Some(115));
-    // RFC 7323 §5.5: after 24 days the memory is worth nothing.
+    // RFC 7323 §5.5: TS.Recent is invalid after 24 days.
     bench.now += Duration::from_secs(25 * 24 * 60 * 60);
     assert_eq!(bench.input(stamped(3, b"d", 1)), b"d");
 }
 
-// CH §9.3: urgent data stops the connection, unacknowledged.
+// CH §9.3: urgent data stops the connection and is not acknowledged.
 #[test]
-fn urgent_data_asks_for_an_upload() {
+fn urgent_data_requests_upload() {
     let mut bench = Bench::new(state());
     let urgent = Segment { flags: ACK | Flags::URG, ..data(0, b"!") };
     assert!(bench.input(urgent).is_empty());
@@ -500,9 +502,9 @@ fn urgent_data_asks_for_an_upload() {
     assert_eq!(bench.tcp.tcp_state(bench.now).delegated.rcv_nxt, REMOTE);
 }
 
-// Reassembly is bounded; what is not kept is not acknowledged either.
+// Reassembly is bounded; data not kept is not acknowledged.
 #[test]
-fn reassembly_limits() {
+fn reassembly_gaps_are_limited() {
     let config = Config { reassembly_gaps_max: 2, ..Config::default() };
     let mut bench = Bench::with(sack_state(), config);
     for start in [10, 30, 50] {
@@ -518,9 +520,9 @@ mod hostile {
     use super::*;
 
     proptest! {
-        // Whatever a peer sends: no panic, and the invariants of the sequence space hold.
+        // For any segments of a peer: no panic, and the invariants of the sequence space hold.
         #[test]
-        fn any_segment_is_survived(
+        fn any_segment_keeps_invariants(
             segments in prop::collection::vec(
                 (-70_000i32..70_000, -300i32..300, any::<u8>(), any::<u16>(), 0usize..300,
                  prop::option::of((any::<u32>(), any::<u32>())),
@@ -544,7 +546,7 @@ mod hostile {
                     .map(|(s, l)| SackBlock { start: move_by(LOCAL, *s), end: move_by(LOCAL, s + l) })
                     .collect();
                 let payload = vec![1; len];
-                // Mostly plain segments: a RST in each second one would end every case early.
+                // Mostly plain segments: RSTs in every second one would end each case early.
                 let flags = if flags < 200 { Flags::ACK } else { Flags(flags) };
                 let segment = Segment {
                     seq: move_by(REMOTE, seq),
@@ -569,18 +571,18 @@ mod hostile {
                 }
                 let SendVariables { una, nxt, max, .. } = bench.tcp.snd;
                 prop_assert!(una <= nxt && nxt <= max);
-                // A reset empties the queue, whatever has been on the wire.
+                // A reset empties the queue, including sent data.
                 prop_assert!(max <= bench.tcp.send_end() || bench.tcp.is_ended());
                 prop_assert!(bench.tcp.receiver.edge() >= edge, "P9");
                 prop_assert!(bench.tcp.receiver.nxt() <= bench.tcp.receiver.edge() + 1);
                 bench.tcp.tcp_state(bench.now);
             }
-            // Every list comes back exactly once, in the end by force.
+            // Every list completes exactly once, at the latest by the abort.
             bench.tcp.disconnect(bench.now, Disconnect::Abortive, list(10, b""));
             bench.transmit(WIRE);
             let events = bench.events();
             prop_assert_eq!(completions(&events).len(), 1);
-            prop_assert!(matches!(events.last(), Some(Event::Closed)) || bench.tcp.ending == Ending::Raised);
+            prop_assert!(matches!(events.last(), Some(Event::Closed)) || bench.tcp.closed_event == ClosedEvent::Raised);
         }
     }
 }

@@ -1,9 +1,8 @@
-//! Two connections joined by a seeded wire in virtual time: loss, duplication, reordering, delay,
-//! and hand-overs in the middle of it.
+//! Two connections joined by a seeded network in virtual time: loss, duplication, reordering, delay, and offloads and
+//! uploads in between.
 //!
-//! Whatever the wire does, both streams arrive exactly, every list completes once and in order, both
-//! ends close, and nothing waits longer than timers explain. A failing run prints its seed and the
-//! command that repeats it.
+//! For any impairments both streams arrive exactly, every list completes once and in order, both ends close, and no
+//! wait exceeds the timers. A failed run prints its seed and the command that repeats it.
 
 use alloc::collections::BTreeMap;
 use std::{env, println};
@@ -13,12 +12,12 @@ use oorandom::Rand64;
 use super::*;
 use crate::memory::to_vec;
 
-/// Virtual time in which every scenario ends: lossy tails wait for backed-off timers.
+/// Limit of virtual time for every scenario: lossy tails wait for timers with backoff.
 const TIME_MAX: Duration = Duration::from_secs(3_600);
-/// Turns of the loop in which every scenario ends: more means that two ends chatter.
+/// Limit of loop turns for every scenario: more means that the ends send without progress.
 const TURNS_MAX: u32 = 400_000;
 
-/// A segment on its way.
+/// Segment on the network.
 #[derive(Clone, Debug)]
 struct Frame {
     to: usize,
@@ -34,19 +33,19 @@ struct Impairments {
     reorder: f64,
     delay: Duration,
     jitter: Duration,
-    /// ECN-capable frames marked.
+    /// Share of ECN-capable frames marked.
     mark: f64,
-    /// Largest IP packet, and whether the router says so (RFC 1191) or not (RFC 2923).
-    narrow: Option<(usize, bool)>,
+    /// MTU of a narrow link, and true if its router sends ICMP errors (RFC 1191), false for a black hole (RFC 2923).
+    narrow_link: Option<(usize, bool)>,
 }
 
 impl Impairments {
-    /// Choices that came later, by a generator of their own: the others stay what they were.
-    fn more(&mut self, random: &mut Rand64) {
+    /// Draws later additions from a generator of their own, so that the other choices keep their seeds.
+    fn add_impairments(&mut self, random: &mut Rand64) {
         self.mark = [0.0, 0.02, 0.3][pick(random, 0, 2)];
         if chance(random, 0.3) {
             let mtu = [1280, 1000, 576][pick(random, 0, 2)];
-            self.narrow = Some((mtu, chance(random, 0.6)));
+            self.narrow_link = Some((mtu, chance(random, 0.6)));
         }
     }
 }
@@ -67,22 +66,22 @@ struct Host {
     peer_closed: bool,
     closed: bool,
     config: Config,
-    /// The connection was handed over on the way.
-    moved: bool,
+    /// True if the connection was exported and imported during the run.
+    handed_over: bool,
 }
 
 struct Scenario {
     now: Instant,
     random: Rand64,
-    weather: Impairments,
+    impairments: Impairments,
     coalesce: bool,
-    /// Probability that an end is handed over, in each turn.
-    moves: f64,
+    /// Probability per turn that an end is exported and imported.
+    handover_rate: f64,
     wire: BTreeMap<(Instant, u64), Frame>,
     frames: u64,
-    /// Messages of the router to an end.
+    /// ICMP errors of the router for an end.
     errors: Vec<(usize, PathError)>,
-    more: Rand64,
+    extra_random: Rand64,
     hosts: [Host; 2],
 }
 
@@ -97,16 +96,16 @@ fn pick(random: &mut Rand64, low: usize, high: usize) -> usize {
 impl Scenario {
     fn new(seed: u64) -> Self {
         let mut random = Rand64::new(u128::from(seed));
-        let calm = chance(&mut random, 0.2);
-        let mut rate = |max: f64| if calm { 0.0 } else { random.rand_float() * max };
+        let lossless = chance(&mut random, 0.2);
+        let mut rate = |max: f64| if lossless { 0.0 } else { random.rand_float() * max };
         let (loss, duplicate, reorder) = (rate(0.12), rate(0.05), rate(0.1));
         let delay = Duration::from_micros(pick(&mut random, 5, 20_000) as u64);
         let jitter = Duration::from_micros(pick(&mut random, 0, 3_000) as u64);
-        let mut weather =
-            Impairments { loss, duplicate, reorder, delay, jitter, mark: 0.0, narrow: None };
-        let mut more = Rand64::new(u128::from(seed) << 64 | 1);
-        weather.more(&mut more);
-        let ecn = chance(&mut more, 0.5);
+        let mut impairments =
+            Impairments { loss, duplicate, reorder, delay, jitter, mark: 0.0, narrow_link: None };
+        let mut extra_random = Rand64::new(u128::from(seed) << 64 | 1);
+        impairments.add_impairments(&mut extra_random);
+        let ecn = chance(&mut extra_random, 0.5);
         let isns = [
             SeqNum(random.rand_u64() as u32),
             SeqNum(u32::MAX - pick(&mut random, 0, 9_000) as u32),
@@ -138,14 +137,15 @@ impl Scenario {
             tcp.delegated.ts_time = random.rand_u64() as u32;
             let config = Config {
                 push: [PushPolicy::EachList, PushPolicy::QueueEmpty][pick(&mut random, 0, 1)],
-                // A peer that finds out about a black hole with time-outs of a minute needs many of them.
+                // A peer that detects a black hole by timeouts of a minute needs many of them.
                 fin_wait_2: Duration::from_secs(1_800),
                 time_wait: Duration::from_secs(30),
                 ..Config::default()
             };
             let length = [0, 1, 5_000, 60_000, 200_000][pick(&mut random, 0, 4)];
             Host {
-                tcp: Connection::from_state(Instant::ZERO, state, 9000, config).expect("good"),
+                tcp: Connection::from_state(Instant::ZERO, state, 9000, config)
+                    .expect("a valid state"),
                 tx_max: [0, 65_160][pick(&mut random, 0, 1)],
                 to_send: (0..length).map(|_| random.rand_u64() as u8).collect(),
                 posted: 0,
@@ -160,7 +160,7 @@ impl Scenario {
                 peer_closed: false,
                 closed: false,
                 config,
-                moved: false,
+                handed_over: false,
             }
         };
         let mut hosts = [random_host(0), random_host(1)];
@@ -171,31 +171,31 @@ impl Scenario {
             hosts[1].tcp.clock.recent = values[0];
         }
         let coalesce = chance(&mut random, 0.4);
-        let moves = [0.0, 0.0, 0.002, 0.05][pick(&mut random, 0, 3)];
+        let handover_rate = [0.0, 0.0, 0.002, 0.05][pick(&mut random, 0, 3)];
         Self {
             now: Instant::ZERO,
             random,
-            weather,
+            impairments,
             coalesce,
-            moves,
+            handover_rate,
             wire: BTreeMap::new(),
             frames: 0,
             errors: Vec::new(),
-            more,
+            extra_random,
             hosts,
         }
     }
 
     fn run(&mut self) {
         for turn in 0.. {
-            assert!(turn < TURNS_MAX, "the ends chatter");
+            assert!(turn < TURNS_MAX, "the ends send without progress");
             self.act();
             self.deliver();
             for index in 0..2 {
                 self.drain(index);
                 self.hand_over(index);
             }
-            self.tell_errors();
+            self.deliver_errors();
             if self.hosts.iter().all(|host| host.closed) {
                 break;
             }
@@ -205,7 +205,7 @@ impl Scenario {
                 [host.tcp.poll_timeout(), host.resume_at, post]
             });
             let next = timers.chain([arrival]).flatten().min();
-            let next = next.expect("open connections wait for something");
+            let next = next.expect("open connections have a pending event");
             self.now = self.now.max(next);
             assert!(self.now - Instant::ZERO < TIME_MAX, "stalled");
             for host in &mut self.hosts {
@@ -217,26 +217,27 @@ impl Scenario {
         self.check();
     }
 
-    /// Exports a connection and takes it over again, in the middle of whatever it does.
+    /// Exports a connection and imports it again, at any time.
     fn hand_over(&mut self, index: usize) {
         let host = &mut self.hosts[index];
-        let movable = !matches!(host.tcp.phase, TcpPhase::TimeWait | TcpPhase::Closed);
-        if !movable || !chance(&mut self.random, self.moves) {
+        let can_hand_over = !matches!(host.tcp.phase, TcpPhase::TimeWait | TcpPhase::Closed);
+        if !can_hand_over || !chance(&mut self.random, self.handover_rate) {
             return;
         }
-        // What the target has learned of the path, the host keeps: it gives it down again.
+        // The host keeps the path MTU learned by the target and offloads it again.
         let payload = host.tcp.path_mtu() as usize - 40;
-        let empty = Connection::from_state(self.now, state(), 9000, host.config).expect("good");
+        let empty =
+            Connection::from_state(self.now, state(), 9000, host.config).expect("a valid state");
         let (state, disconnect) = core::mem::replace(&mut host.tcp, empty).into_state(self.now);
-        // The previous owner completes it UPLOAD_IN_PROGRESS; its data and the FIN have moved.
+        // The previous owner completes it UPLOAD_IN_PROGRESS; its data and the FIN are exported.
         host.disconnect_complete |= disconnect.is_some();
-        host.moved = true;
+        host.handed_over = true;
         host.tcp = Connection::from_state(self.now, state, payload, host.config)
             .unwrap_or_else(|(error, state)| panic!("{error}: {state:?}"));
         self.drain(index);
     }
 
-    /// What the upper layers do: post, disconnect, resume.
+    /// Actions of the upper layers: post, disconnect, resume.
     fn act(&mut self) {
         for host in &mut self.hosts {
             if host.resume_at.is_some_and(|at| at <= self.now) {
@@ -294,7 +295,7 @@ impl Scenario {
         }
     }
 
-    /// Joins segments that follow each other, as receive offload does.
+    /// Joins adjacent segments, as receive offload does.
     fn coalesce(&mut self, frame: &mut Frame) {
         let plain = |flags: Flags| flags == Flags::ACK || flags == Flags::ACK | Flags::PSH;
         while let Some(entry) = self.wire.first_entry()
@@ -341,12 +342,12 @@ impl Scenario {
         }
         let host = &mut self.hosts[index];
         while let Some(event) = host.tcp.poll_event() {
-            assert!(!host.closed, "nothing follows Closed: {event:?}");
+            assert!(!host.closed, "event after Closed: {event:?}");
             match event {
                 Event::SendComplete(chain) => {
-                    assert!(!chain.is_empty() && (host.moved || !host.disconnect_complete));
+                    assert!(!chain.is_empty() && (host.handed_over || !host.disconnect_complete));
                     for list in chain {
-                        if host.moved && list.context == u64::MAX {
+                        if host.handed_over && list.context == u64::MAX {
                             continue;
                         }
                         assert_eq!(
@@ -364,17 +365,20 @@ impl Scenario {
                     host.disconnect_complete = true;
                 }
                 Event::PeerClosed => {
-                    assert!((host.moved || !host.peer_closed) && host.tcp.backlog().is_none());
+                    assert!(
+                        (host.handed_over || !host.peer_closed) && host.tcp.backlog().is_none()
+                    );
                     host.peer_closed = true;
                 }
-                // The other end left TIME_WAIT's last ACK unheard: its FIN is repeated in vain.
                 Event::SendBacklogChange(_) => {}
-                Event::Retrieve(UploadReason::TimeoutExpiration) => panic!("gave up"),
+                Event::Retrieve(UploadReason::TimeoutExpiration) => {
+                    panic!("the connection timed out")
+                }
                 Event::Closed => host.closed = true,
                 other => panic!("{other:?}"),
             }
         }
-        // A closed peer's frames are nobody's: the last ACK may be lost for good.
+        // The peer is closed and sends nothing more, so the last ACK may be lost for good.
         if self.hosts[index].closed && !self.hosts[1 - index].closed {
             let other = &mut self.hosts[1 - index];
             if matches!(other.tcp.phase, TcpPhase::LastAck | TcpPhase::Closing) {
@@ -395,7 +399,7 @@ impl Scenario {
         }
     }
 
-    /// Segmentation offload, then the weather.
+    /// Applies segmentation offload, then the impairments.
     fn send(&mut self, to: usize, transmit: Transmit, payload: &[u8]) {
         let tail = Flags::FIN.0 | Flags::PSH.0;
         let mut offset = 0;
@@ -420,22 +424,22 @@ impl Scenario {
         }
     }
 
-    /// What the router has to say of packets that were too big.
-    fn tell_errors(&mut self) {
+    /// Delivers ICMP errors for packets that were too big.
+    fn deliver_errors(&mut self) {
         while let Some((index, error)) = self.errors.pop() {
             self.hosts[index].tcp.handle_path_error(self.now, &error);
             self.drain(index);
         }
     }
 
-    /// Whether the narrow link of the path takes the frame.
+    /// Returns true if the narrow link of the path carries the frame.
     fn fits(&mut self, frame: &Frame) -> bool {
-        let Some((mtu, tells)) = self.weather.narrow else { return true };
+        let Some((mtu, sends_icmp)) = self.impairments.narrow_link else { return true };
         let Frame { to, transmit, payload, gso_size: _ } = frame;
         let options = if transmit.timestamps.is_some() { 12 } else { 0 };
         let packet_len = 40 + options + payload.len();
         let fits = packet_len <= mtu;
-        if !fits && tells {
+        if !fits && sends_icmp {
             let (next_hop_mtu, packet_len) = (mtu as u32, packet_len as u32);
             let kind = PathErrorKind::TooBig { next_hop_mtu, packet_len };
             self.errors.push((1 - to, PathError { seq: transmit.seq, kind }));
@@ -444,11 +448,12 @@ impl Scenario {
     }
 
     fn send_frame(&mut self, mut frame: Frame) {
-        let Impairments { loss, duplicate, reorder, delay, jitter, mark, narrow: _ } = self.weather;
+        let Impairments { loss, duplicate, reorder, delay, jitter, mark, narrow_link: _ } =
+            self.impairments;
         if !self.fits(&frame) {
             return;
         }
-        if frame.transmit.ecn == Ecn::Capable0 && chance(&mut self.more, mark) {
+        if frame.transmit.ecn == Ecn::Capable0 && chance(&mut self.extra_random, mark) {
             frame.transmit.ecn = Ecn::Congestion;
         }
         let copies = 1 + usize::from(chance(&mut self.random, duplicate));
@@ -468,21 +473,24 @@ impl Scenario {
     fn check(&self) {
         for index in 0..2 {
             let (host, peer) = (&self.hosts[index], &self.hosts[1 - index]);
-            assert!(host.received == peer.to_send, "stream differs");
+            assert!(host.received == peer.to_send, "received stream differs");
             assert!(host.peer_closed && host.disconnect_complete);
             assert_eq!(host.completed, host.lists);
             let info = host.tcp.info(self.now);
             assert_eq!(info.phase, TcpPhase::Closed);
             assert_eq!(host.tcp.send_outstanding(), 0);
-            if host.moved {
+            if host.handed_over {
                 continue;
             }
             assert_eq!(info.bytes_sent, host.to_send.len() as u64);
             assert_eq!(info.bytes_acked, host.to_send.len() as u64);
             assert_eq!(info.bytes_received, host.received.len() as u64);
-            let quiet = self.weather.loss == 0.0 && self.weather.duplicate == 0.0;
-            if quiet && self.weather.reorder == 0.0 && self.weather.narrow.is_none() {
-                assert_eq!(info.fast_retransmits, 0, "nothing was lost");
+            let unimpaired = self.impairments.loss == 0.0 && self.impairments.duplicate == 0.0;
+            if unimpaired
+                && self.impairments.reorder == 0.0
+                && self.impairments.narrow_link.is_none()
+            {
+                assert_eq!(info.fast_retransmits, 0, "fast retransmit without loss");
             }
         }
     }
@@ -501,9 +509,9 @@ fn consume(random: &mut Rand64, host: &mut Host, data: &[u8], now: Instant) -> u
     taken
 }
 
-struct Repeat(u64);
+struct SeedReport(u64);
 
-impl Drop for Repeat {
+impl Drop for SeedReport {
     fn drop(&mut self) {
         if std::thread::panicking() {
             println!(
@@ -514,27 +522,27 @@ impl Drop for Repeat {
     }
 }
 
-/// What a scenario has seen.
+/// Events covered by a scenario.
 #[derive(Clone, Copy, Default, Debug)]
-struct Seen {
-    moved: u32,
+struct Coverage {
+    handed_over: u32,
     narrowed: u32,
     black_holes: u32,
     marked: u32,
 }
 
 /// Runs one scenario.
-fn run(seed: u64) -> Seen {
-    let repeat = Repeat(seed);
+fn run(seed: u64) -> Coverage {
+    let report = SeedReport(seed);
     let mut scenario = Scenario::new(seed);
     scenario.run();
-    drop(repeat);
-    let any = |what: fn(&Info) -> bool| {
+    drop(report);
+    let any = |predicate: fn(&Info) -> bool| {
         let mut infos = scenario.hosts.iter().map(|host| host.tcp.info(scenario.now));
-        u32::from(infos.any(|info| what(&info)))
+        u32::from(infos.any(|info| predicate(&info)))
     };
-    Seen {
-        moved: u32::from(scenario.hosts.iter().any(|host| host.moved)),
+    Coverage {
+        handed_over: u32::from(scenario.hosts.iter().any(|host| host.handed_over)),
         narrowed: any(|info| info.path_mtu_reductions > info.black_holes),
         black_holes: any(|info| info.black_holes > 0),
         marked: any(|info| info.ecn_reductions > 0),
@@ -543,18 +551,18 @@ fn run(seed: u64) -> Seen {
 
 // RFC 9293 as a whole; CH-SND-1, -2, CH-SNC-1, -5, CH-IND-6, CH-EVT-6, CH-DIS-4, CH-TRM-5.
 #[test]
-fn streams_survive_the_weather() {
+fn streams_survive_impairments() {
     if let Ok(seed) = env::var("FLUE_SEED") {
         run(seed.parse().expect("FLUE_SEED is a number"));
         return;
     }
-    let seen = (0..600).map(run).fold(Seen::default(), |sum, seen| Seen {
-        moved: sum.moved + seen.moved,
-        narrowed: sum.narrowed + seen.narrowed,
-        black_holes: sum.black_holes + seen.black_holes,
-        marked: sum.marked + seen.marked,
+    let coverage = (0..600).map(run).fold(Coverage::default(), |sum, coverage| Coverage {
+        handed_over: sum.handed_over + coverage.handed_over,
+        narrowed: sum.narrowed + coverage.narrowed,
+        black_holes: sum.black_holes + coverage.black_holes,
+        marked: sum.marked + coverage.marked,
     });
-    let Seen { moved, narrowed, black_holes, marked } = seen;
-    let enough = moved > 100 && narrowed > 20 && black_holes > 10 && marked > 50;
-    assert!(enough, "of 600 scenarios too few were of a kind: {seen:?}");
+    let Coverage { handed_over, narrowed, black_holes, marked } = coverage;
+    let enough = handed_over > 100 && narrowed > 20 && black_holes > 10 && marked > 50;
+    assert!(enough, "600 scenarios do not cover all kinds: {coverage:?}");
 }

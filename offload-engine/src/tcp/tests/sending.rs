@@ -1,4 +1,4 @@
-//! Segments, PSH, FIN, windows, completions.
+//! Send side: segments, PSH, FIN, windows, completions.
 
 use super::*;
 use crate::memory::to_vec;
@@ -29,9 +29,9 @@ fn segments_end_with_each_list_and_carry_push() {
     assert_eq!(bench.tcp.info(bench.now).segs_out, 3);
 }
 
-// CH-SND-5, the alternative: segments span lists, PSH before the queue runs empty.
+// CH-SND-5, the alternative: segments span lists, PSH before the queue is empty.
 #[test]
-fn push_when_the_queue_runs_empty() {
+fn queue_empty_policy_pushes_last_segment() {
     let config = Config { push: PushPolicy::QueueEmpty, ..Config::default() };
     let mut bench = Bench::with(state(), config);
     bench.post(MSS + 100);
@@ -39,9 +39,9 @@ fn push_when_the_queue_runs_empty() {
     assert_eq!(bench.sent(), [(0, MSS, ACK), (1460, MSS, ACK), (2920, 100, ack_push())]);
 }
 
-// CH-SND-5 holds for retransmissions as well: the segment that ends at the boundary has the PSH.
+// CH-SND-5 applies to retransmissions too: the segment that ends at the boundary has the PSH.
 #[test]
-fn a_retransmission_repeats_the_push() {
+fn retransmission_repeats_psh() {
     let mut bench = Bench::new(state());
     bench.post(100);
     bench.post(100);
@@ -52,9 +52,9 @@ fn a_retransmission_repeats_the_push() {
     assert_eq!(bench.tcp.info(bench.now).bytes_retrans, 200);
 }
 
-// One super-segment for each list; PSH belongs to its last piece, so it ends there.
+// One GSO packet per list: PSH applies to its last segment, so it ends there.
 #[test]
-fn super_segments_end_where_a_push_is_due() {
+fn gso_packets_end_at_psh() {
     let mut state = state();
     state.tcp.delegated.cwnd = 1 << 20;
     state.tcp.delegated.snd_wnd = 65_535;
@@ -71,9 +71,9 @@ fn super_segments_end_where_a_push_is_due() {
     assert_eq!((sent[0].nbl_context, sent[1].nbl_context), (Some(1), Some(2)));
 }
 
-// The limit of the link, and of the window, leave a multiple of the MSS.
+// The limits of the link and the window are rounded down to a multiple of the MSS.
 #[test]
-fn super_segments_are_cut_to_full_segments() {
+fn gso_packets_are_multiples_of_mss() {
     let mut state = state();
     state.tcp.delegated.cwnd = 1 << 20;
     let mut bench = Bench::new(state);
@@ -84,13 +84,13 @@ fn super_segments_are_cut_to_full_segments() {
 
     let mut slow = Bench::new(super::state());
     slow.post(60_000);
-    assert_eq!(slow.transmit(SUPER)[0].payload_len, 10 * MSS, "the initial window (RFC 6928)");
+    assert_eq!(slow.transmit(SUPER)[0].payload_len, 10 * MSS, "initial window (RFC 6928)");
 }
 
-// However large the congestion window is, no more is in flight than the path carries in its smallest round trip,
-// but what every path may have. Before a round trip is known, nothing but the windows counts.
+// For any congestion window, the flight is bounded by link rate times minimum RTT, or by the minimum for every path.
+// Before an RTT sample only the windows apply.
 #[test]
-fn the_flight_is_bounded_by_the_path() {
+fn flight_is_bounded_by_link_rate_and_rtt() {
     let flight = |rtt: Duration, config: Config| {
         let mut state = state();
         let TcpState { constant, delegated, .. } = &mut state.tcp;
@@ -119,9 +119,9 @@ fn the_flight_is_bounded_by_the_path() {
     assert_eq!(flight(Duration::from_micros(20), unbounded).0, 3 << 20);
 }
 
-// RFC 9293 §3.7.1, RFC 6691: options that every segment carries count.
+// RFC 9293 §3.7.1, RFC 6691: options of every segment reduce the MSS.
 #[test]
-fn effective_mss() {
+fn effective_mss_excludes_options() {
     for (remote, path, timestamps, expected) in [
         (1460, 1460, false, 1460),
         (1460, 1460, true, 1448),
@@ -140,9 +140,9 @@ fn effective_mss() {
     }
 }
 
-// The smallest MSS: a peer cannot ask for a segment for every byte (CVE-2019-11479).
+// A peer cannot force one segment per byte by its MSS (CVE-2019-11479).
 #[test]
-fn the_smallest_segments() {
+fn smallest_mss_is_bounded() {
     let mut state = state();
     state.tcp.constant.remote_mss = 1;
     let mut bench = Bench::new(state);
@@ -155,7 +155,7 @@ fn the_smallest_segments() {
     assert_eq!(completions(&bench.events()), [(1, NdisStatus::SUCCESS, 576)]);
 }
 
-// CH-SNC-1, -5: complete when SND.UNA reaches the end, in order; CH-SND-9: empty lists too.
+// CH-SNC-1, -5: lists complete in order, when SND.UNA reaches their end; CH-SND-9: empty lists too.
 #[test]
 fn lists_complete_when_acknowledged() {
     let mut bench = Bench::new(state());
@@ -181,7 +181,7 @@ fn lists_complete_when_acknowledged() {
 
 // CH §8.1, CH-DIS-4, -5: data, then a FIN on the last segment, without waiting for an ACK.
 #[test]
-fn graceful_disconnect() {
+fn graceful_disconnect_sends_fin_after_data() {
     let mut bench = Bench::new(state());
     bench.post(100);
     bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b"bye"));
@@ -207,9 +207,9 @@ fn graceful_disconnect() {
     assert!(bench.events().is_empty());
 }
 
-// RFC 9293 §3.6: the passive closer, and both at once.
+// RFC 9293 §3.6: passive close, and simultaneous close.
 #[test]
-fn the_other_ways_to_close() {
+fn passive_and_simultaneous_close_complete() {
     let mut bench = Bench::new(state());
     bench.input(Segment { flags: ack_fin(), ..ack() });
     assert!(matches!(bench.events()[..], [Event::PeerClosed]));
@@ -232,7 +232,7 @@ fn the_other_ways_to_close() {
     assert_eq!(both.tcp.info(both.now).phase, TcpPhase::Closing);
     both.input(Segment { seq: REMOTE + 1, ack: LOCAL + 1, ..ack() });
     assert_eq!(both.tcp.info(both.now).phase, TcpPhase::TimeWait);
-    // RFC 9293 §3.10.7.4, eighth: a repeated FIN is answered and starts the 2 MSL again.
+    // RFC 9293 §3.10.7.4, eighth: a repeated FIN is acknowledged and restarts the 2 MSL.
     both.sent();
     both.now += Duration::from_secs(50);
     both.input(Segment { flags: ack_fin(), ack: LOCAL + 1, ..ack() });
@@ -240,9 +240,9 @@ fn the_other_ways_to_close() {
     assert_eq!(both.wait_for_timer(), Duration::from_secs(60));
 }
 
-// A lost FIN is repeated, alone or with its data.
+// A lost FIN is retransmitted, alone or with its data.
 #[test]
-fn a_lost_fin_is_sent_again() {
+fn lost_fin_is_retransmitted() {
     let mut bench = Bench::new(state());
     bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b"bye"));
     let last = [(0, 3, ack_push() | ack_fin())];
@@ -256,9 +256,10 @@ fn a_lost_fin_is_sent_again() {
     assert!(matches!(bench.events()[..], [Event::DisconnectComplete(_)]));
 }
 
-// CH §8.1: outstanding sends first, REQUEST_ABORTED with what was acknowledged; RST; then the disconnect.
+// CH §8.1: outstanding sends complete REQUEST_ABORTED with their acknowledged bytes, a RST is sent, then the disconnect
+// completes.
 #[test]
-fn abortive_disconnect() {
+fn abortive_disconnect_sends_reset() {
     let mut bench = Bench::new(state());
     bench.post(100);
     bench.post(100);
@@ -280,7 +281,7 @@ fn abortive_disconnect() {
         panic!("{events:?}")
     };
     assert_eq!((list.context, list.status), (9, NdisStatus::SUCCESS));
-    // Nothing is processed or sent any more; requests are answered.
+    // Nothing more is processed or sent; requests complete at once.
     bench.post(5);
     assert_eq!(completions(&bench.events()), [(3, aborted, 0)]);
     assert!(bench.input(data(0, b"late")).is_empty());
@@ -302,9 +303,9 @@ fn requests_after_a_graceful_disconnect_are_refused() {
     assert_eq!(bench.tcp.send_room(), 0);
 }
 
-// RFC 9293 §3.7.4: with Nagle's rule a short segment waits for the acknowledgement.
+// RFC 9293 §3.7.4: with Nagle's algorithm a short segment waits for the acknowledgement.
 #[test]
-fn nagle() {
+fn nagle_holds_short_segments() {
     let mut state = state();
     state.tcp.cached.nagling_enabled = true;
     let mut bench = Bench::new(state);
@@ -317,15 +318,15 @@ fn nagle() {
     bench.post(MSS + 5);
     assert_eq!(bench.sent(), [(30, MSS, ACK)]);
     bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
-    // What a FIN ends is not held back.
+    // A segment with the FIN is not held back.
     assert_eq!(bench.sent(), [(30 + 1460, 5, ack_push() | ack_fin())]);
 }
 
-// Minshall's condition: the short end of a large write does not wait for the delayed ACK of its full-sized
-// segments (RFC 9293 §3.7.4 and §3.8.6.3 together would cost the peer's delay for each write); a second
-// short segment waits for the first one's.
+// Minshall's condition: the short end of a large write does not wait for the delayed ACK of its full-sized segments.
+// RFC 9293 §3.7.4 and §3.8.6.3 together would cost the peer's delay for each write. A second short segment waits for
+// the ACK of the first.
 #[test]
-fn nagle_and_delayed_acks() {
+fn short_end_of_large_write_is_not_held() {
     let mut state = state();
     state.tcp.cached.nagling_enabled = true;
     let mut bench = Bench::new(state);
@@ -334,15 +335,15 @@ fn nagle_and_delayed_acks() {
     bench.post(10);
     assert!(bench.sent().is_empty());
     bench.ack(1460);
-    assert!(bench.sent().is_empty(), "the short one is still outstanding");
+    assert!(bench.sent().is_empty(), "the short segment is still outstanding");
     bench.ack(1465);
     assert_eq!(bench.sent(), [(1465, 10, ack_push())]);
 }
 
-// RFC 9293 §3.8.6.2.1 (MUST-38): a window that opens by and by is used when a full segment fits, or
-// half of the largest window that the peer ever had.
+// RFC 9293 §3.8.6.2.1 (MUST-38): a slowly opening window is used when a full segment fits, or half of the peer's
+// largest window so far.
 #[test]
-fn a_window_that_opens_by_and_by() {
+fn slowly_opening_window_is_used_late() {
     for (largest, used) in [(60_000, 1460), (1_000, 500)] {
         let mut state = state();
         (state.tcp.delegated.snd_wnd, state.tcp.delegated.max_snd_wnd) = (0, largest);
@@ -357,10 +358,10 @@ fn a_window_that_opens_by_and_by() {
     }
 }
 
-// RFC 9293 §3.8.6 (MUST-34, SHLD-15, SHLD-16, MUST-35): a window that shrinks below what is outstanding. Nothing
-// new is sent, what lies within is sent again, zero is probed, and in the end everything arrives.
+// RFC 9293 §3.8.6 (MUST-34, SHLD-15, SHLD-16, MUST-35): the window shrinks below the outstanding data. Nothing new is
+// sent, data within it is retransmitted, a zero window is probed, and all data arrives.
 #[test]
-fn a_window_that_shrinks() {
+fn shrunk_window_is_respected() {
     let mut bench = Bench::new(state());
     bench.post(20 * MSS);
     assert_eq!(bench.sent().len(), 10);
@@ -394,9 +395,9 @@ fn a_window_that_shrinks() {
     assert_eq!(completions(&bench.events()), [(1, NdisStatus::SUCCESS, 20 * MSS)]);
 }
 
-// RFC 9293 §3.8.6.2.1, CH §10.8: no small piece into a small window; the override timer sends it.
+// RFC 9293 §3.8.6.2.1, CH §10.8: no small segment for a small window, until the override timer expires.
 #[test]
-fn silly_window_avoidance() {
+fn small_window_is_used_after_override() {
     let mut bench = Bench::new(state());
     bench.input(Segment { window: 700, ..ack() });
     bench.post(3_000);
@@ -410,14 +411,14 @@ fn silly_window_avoidance() {
     assert_eq!(fits.sent(), [(0, 600, ack_push())]);
 }
 
-// RFC 9293 §3.10.7.4: the window follows newer segments only, and its right edge bounds what is sent.
+// RFC 9293 §3.10.7.4: only newer segments update the window, and its right edge limits transmission.
 #[test]
-fn the_peers_window() {
+fn only_newer_segments_update_window() {
     let mut bench = Bench::new(state());
     bench.input(Segment { window: 2 * 1460, ..ack() });
     bench.post(6 * MSS);
     assert_eq!(bench.sent().len(), 2);
-    // Old: same sequence number, older acknowledgement.
+    // An older segment: same sequence number, older acknowledgement.
     bench.input(Segment { window: 2 * 1460, ack: LOCAL + 1460, ..ack() });
     assert_eq!(bench.sent().len(), 1);
     bench.input(Segment { window: 60_000, ..ack() });
@@ -425,9 +426,9 @@ fn the_peers_window() {
     assert_eq!(bench.tcp.info(bench.now).snd_wnd, 2920);
 }
 
-// CH §10.4: rounds of probes; answers keep the connection alive for ever.
+// CH §10.4: rounds of probes; responses keep the connection open forever.
 #[test]
-fn zero_window_probes() {
+fn closed_window_is_probed_in_rounds() {
     let mut bench = Bench::new(state());
     bench.input(Segment { window: 0, ..ack() });
     bench.post(100);
@@ -445,7 +446,7 @@ fn zero_window_probes() {
         bench.input(Segment { window: 0, ..ack() });
         assert!(bench.sent().is_empty());
     }
-    // The probe's byte may have been kept (P3).
+    // The peer may have kept the probe's byte (P3).
     bench.input(Segment { ack: LOCAL + 1, ..ack() });
     assert_eq!(bench.sent(), [(1, 99, ack_push())]);
     bench.ack(100);
@@ -468,9 +469,9 @@ fn unanswered_window_probes_end_the_connection() {
     assert!(matches!(bench.events()[..], [Event::Retrieve(UploadReason::TimeoutExpiration)]));
 }
 
-// Only a FIN is left and the window is closed: the probe is empty, left of the window (P7).
+// Only a FIN is unsent and the window is closed: the probe is empty, left of the window (P7).
 #[test]
-fn a_fin_behind_a_closed_window() {
+fn closed_window_is_probed_for_fin() {
     let mut bench = Bench::new(state());
     bench.input(Segment { window: 0, ..ack() });
     bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
@@ -481,9 +482,9 @@ fn a_fin_behind_a_closed_window() {
     assert_eq!(bench.sent(), [(0, 0, ack_fin())]);
 }
 
-// RFC 6298 §5.1 to §5.6: back-off, the limit, and what works after it.
+// RFC 6298 §5.1 to §5.6: backoff, limit, and the operations supported after it.
 #[test]
-fn retransmission_backs_off_and_gives_up() {
+fn retransmission_backs_off_until_limit() {
     let config = Config { retransmissions_max: 3, ..Config::default() };
     let mut bench = Bench::with(state(), config);
     bench.post(100);
@@ -495,7 +496,7 @@ fn retransmission_backs_off_and_gives_up() {
     assert_eq!(bench.wait_for_timer(), Duration::from_secs(8));
     assert!(matches!(bench.events()[..], [Event::Retrieve(UploadReason::TimeoutExpiration)]));
     assert_eq!(bench.tcp.info(bench.now).timeouts, 3);
-    // CH-EVT-1: it has stopped; an abortive disconnect still works.
+    // CH-EVT-1: the connection has stopped; an abortive disconnect still works.
     assert!(bench.sent().is_empty() && bench.tcp.poll_timeout().is_none());
     bench.tcp.disconnect(bench.now, Disconnect::Abortive, list(9, b""));
     assert_eq!(bench.sent(), [(100, 0, Flags::RST | ACK)]);
@@ -508,7 +509,7 @@ fn retransmission_backs_off_and_gives_up() {
 
 // CH §3.5: MaxRT overrides the count; -1 is no limit.
 #[test]
-fn max_rt_overrides_the_count() {
+fn max_rt_overrides_retransmission_count() {
     for (max_rt, timeouts) in [(Some(10_000), 3), (None, 40)] {
         let mut state = state();
         state.tcp.cached.max_rt = max_rt;
@@ -527,7 +528,7 @@ fn max_rt_overrides_the_count() {
 
 // RFC 9293 §3.8.4, CH §10.5.
 #[test]
-fn keep_alive() {
+fn unanswered_keep_alives_end_connection() {
     let mut state = state();
     let cached = &mut state.tcp.cached;
     (cached.keep_alive_enabled, cached.ka_timeout) = (true, 10_000);
@@ -544,9 +545,9 @@ fn keep_alive() {
     assert!(matches!(bench.events()[..], [Event::Retrieve(UploadReason::TimeoutExpiration)]));
 }
 
-// RFC 9293 §3.8.4 (MUST-26): no keep-alive while anything is outstanding; that is asked after by itself.
+// RFC 9293 §3.8.4 (MUST-26): no keep-alive while data is outstanding; its retransmissions probe the peer.
 #[test]
-fn keep_alive_waits_for_what_is_outstanding() {
+fn outstanding_data_delays_keep_alive() {
     let mut state = state();
     let cached = &mut state.tcp.cached;
     (cached.keep_alive_enabled, cached.ka_timeout, cached.ka_probe_count) = (true, 500, 1);
@@ -566,7 +567,7 @@ fn keep_alive_waits_for_what_is_outstanding() {
 
 // CH §10.7.
 #[test]
-fn fin_wait_2_does_not_last() {
+fn fin_wait_2_has_time_limit() {
     let mut bench = Bench::new(state());
     bench.tcp.disconnect(bench.now, Disconnect::Graceful, list(9, b""));
     bench.sent();
@@ -584,9 +585,9 @@ fn fin_wait_2_does_not_last() {
     );
 }
 
-// CH-ST-2: what a lazy producer should add; never nothing for ever.
+// CH-ST-2: send room for a producer; never 0 forever.
 #[test]
-fn send_room() {
+fn send_room_follows_windows() {
     let mut bench = Bench::new(state());
     assert_eq!(bench.tcp.send_room(), 10 * MSS + SEND_BACKLOG);
     bench.post(10 * MSS + SEND_BACKLOG);

@@ -1,11 +1,11 @@
-//! How long a bulk transfer takes in virtual time over a short, lossy path, and by what means losses
-//! are repaired. A regression of recovery shows as a bound that does not hold.
+//! Duration of a bulk transfer in virtual time over a short, lossy path, and counts of timeouts and retransmissions. A
+//! regression of recovery exceeds a bound.
 
 use oorandom::Rand64;
 
 use super::{pair::pair, *};
 
-/// One way delay of the path.
+/// One-way delay of the path.
 const DELAY: Duration = Duration::from_micros(50);
 /// Bytes of the transfer.
 const TRANSFER: u64 = 16 * 1024 * 1024;
@@ -13,14 +13,14 @@ const TRANSFER: u64 = 16 * 1024 * 1024;
 const LIST: usize = 64 * 1024;
 
 #[derive(Clone, Copy)]
-struct Path {
+struct LossyPath {
     sack: bool,
     super_segments: bool,
-    /// Frames lost of 1000, each way.
+    /// Frames dropped of 1000, in each direction.
     loss: u64,
 }
 
-fn transfer(path: Path, seed: u128) -> (Duration, Info) {
+fn transfer(path: LossyPath, seed: u128) -> (Duration, Info) {
     let mut pair = pair(DELAY, true, |tcp, config| {
         tcp.constant.sack_enabled = path.sack;
         tcp.cached.initial_rcv_wnd = 1 << 20;
@@ -40,20 +40,24 @@ fn transfer(path: Path, seed: u128) -> (Duration, Info) {
     (time, pair.sender.info(pair.now))
 }
 
-/// What a row of the table must keep to.
+/// Bounds of a row of the table.
 struct Bound {
-    path: Path,
+    path: LossyPath,
     millis: u64,
     timeouts: u64,
 }
 
 fn bound(sack: bool, loss: u64, millis: u64, timeouts: u64) -> Bound {
-    Bound { path: Path { sack, super_segments: loss.is_multiple_of(20), loss }, millis, timeouts }
+    Bound {
+        path: LossyPath { sack, super_segments: loss.is_multiple_of(20), loss },
+        millis,
+        timeouts,
+    }
 }
 
-// RFC 8985, RFC 6582, RFC 6298: 16 MiB over 100 us. Time-outs are rare, even at 5 % and without SACK.
+// RFC 8985, RFC 6582, RFC 6298: 16 MiB over 100 us. Timeouts are rare, even at 5 % and without SACK.
 #[test]
-fn losses_are_repaired_without_waiting() {
+fn losses_are_repaired_within_bounds() {
     for Bound { path, millis, timeouts } in [
         bound(true, 0, 10, 0),
         bound(false, 0, 10, 0),
@@ -64,7 +68,7 @@ fn losses_are_repaired_without_waiting() {
     ] {
         for seed in 0..4 {
             let (time, info) = transfer(path, seed);
-            let Path { sack, loss, .. } = path;
+            let LossyPath { sack, loss, .. } = path;
             let row = alloc::format!("sack {sack} loss {loss} seed {seed}: {time:?} {info:?}");
             assert!(time <= Duration::from_millis(millis), "{row}");
             assert!(info.timeouts <= timeouts, "{row}");

@@ -1,14 +1,14 @@
-//! The receive window between two ends: how it grows, and that it never grows silly.
+//! Receive window between two ends: growth, and no silly window.
 
 use super::{pair::pair, *};
 
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
 
-// RFC 9293 §3.8.6: the window follows what the path carries in a round trip, with and without timestamps, up
-// to the limit; switched off it stays. 24 MiB over 40 ms are 96 windows of 256 KiB, or few that grow.
+// RFC 9293 §3.8.6: the window grows with the bandwidth-delay product, with and without timestamps, up to the limit;
+// with autotuning disabled it does not. 24 MiB over 40 ms are 96 windows of 256 KiB, or a few growing ones.
 #[test]
-fn the_window_grows_with_the_path() {
+fn window_grows_with_bandwidth_delay_product() {
     let delay = Duration::from_millis(20);
     for timestamps in [true, false] {
         let mut grows = pair(delay, timestamps, |_, _| {});
@@ -27,9 +27,9 @@ fn the_window_grows_with_the_path() {
     }
 }
 
-// RFC 7323 §2.2: the scale bounds what can be told, whatever the limit says.
+// RFC 7323 §2.2: the scale bounds the advertised window, regardless of the limit.
 #[test]
-fn the_scale_bounds_the_window() {
+fn scale_bounds_window() {
     let mut pair = pair(Duration::from_millis(20), true, |tcp, _| {
         (tcp.constant.snd_wind_scale, tcp.constant.rcv_wind_scale) = (3, 3);
     });
@@ -37,9 +37,9 @@ fn the_scale_bounds_the_window() {
     assert_eq!(pair.rcv_space(), 65_535 << 3);
 }
 
-// CH-UPD-5: InitialRcvWnd that the host sets is honoured, and ends the growth, as SO_RCVBUF does in Linux.
+// CH-UPD-5: an InitialRcvWnd set by the host is applied and stops the growth, as SO_RCVBUF does in Linux.
 #[test]
-fn the_host_has_the_last_word() {
+fn host_limit_stops_window_growth() {
     let mut pair = pair(Duration::from_millis(20), true, |_, _| {});
     pair.transfer(2 * MIB);
     let grown = pair.rcv_space();
@@ -51,11 +51,11 @@ fn the_host_has_the_last_word() {
     assert_eq!(pair.sender.info(pair.now).snd_wnd, 512 * KIB as u64);
 }
 
-// A consumer that takes a window at once, but seldom, has no use for a larger one.
+// A consumer that takes whole windows, but rarely, needs no larger one.
 #[test]
-fn a_consumer_that_lags_gets_no_larger_window() {
+fn slow_consumer_keeps_window() {
     let mut pair = pair(Duration::from_millis(1), true, |_, _| {});
-    pair.greedy = false;
+    pair.auto_consume = false;
     pair.post(8 * MIB);
     for second in 1..30 {
         pair.run_until(Instant::from_millis(1000 * second));
@@ -68,16 +68,16 @@ fn a_consumer_that_lags_gets_no_larger_window() {
     assert_eq!(pair.rcv_space(), 256 * KIB);
 }
 
-// RFC 9293 §3.8.6.2, RFC 813: a consumer that takes 100 bytes at a time makes no small segments.
+// RFC 9293 §3.8.6.2, RFC 813: a consumer that takes 100 bytes at a time causes no small segments.
 #[test]
-fn a_sawtooth_reader_makes_no_small_segments() {
+fn small_reads_cause_no_small_segments() {
     for nagle in [false, true] {
         let mut pair = pair(Duration::from_micros(50), false, |tcp, config| {
             tcp.cached.initial_rcv_wnd = 20_000;
             tcp.cached.nagling_enabled = nagle;
             config.rcv_wnd_max = 0;
         });
-        pair.greedy = false;
+        pair.auto_consume = false;
         pair.post(60 * 1460);
         let mut taken = 0;
         while taken < 60 * 1460 {
@@ -88,17 +88,17 @@ fn a_sawtooth_reader_makes_no_small_segments() {
                 pair.receiver.backlog_consumed(count);
             }
         }
-        // Once the peer's first window of 60,000 bytes, of which 20,000 are meant, is used up.
+        // After the peer's initial window of 60,000 bytes, larger than the limit of 20,000, is used up.
         assert_eq!(pair.sizes, vec![1460; 60]);
         let acks = pair.receiver.info(pair.now).segs_out;
         assert!(acks < 60, "{acks}");
     }
 }
 
-// RFC 9293 §3.8.6: a retransmission of the peer's that acknowledges more brings the window for it. That of a later
-// segment, told for less, does not move on: its right edge would.
+// RFC 9293 §3.8.6: a retransmission of the peer that acknowledges more also updates the window. The window of a later
+// segment, advertised for less, must not be shifted with SND.UNA.
 #[test]
-fn the_window_belongs_to_its_acknowledgement() {
+fn window_applies_to_its_acknowledgement() {
     let mut bench = Bench::new(state());
     bench.post(3_000);
     bench.sent();
@@ -110,7 +110,7 @@ fn the_window_belongs_to_its_acknowledgement() {
         bench.sent().iter().map(|(offset, len, _)| *offset as usize + len).max(),
         Some(3_000)
     );
-    // Later bytes, but older news.
+    // A later segment with an older acknowledgement.
     bench.input(Segment { ack: LOCAL + 1_500, window: 30_000, ..data(1_010, &[7; 10]) });
     assert_eq!(bench.tcp.info(bench.now).snd_wnd, 1_000);
 }

@@ -15,7 +15,7 @@ use crate::{
 
 const CLEAN: Impairments = Impairments { queue: QueueLimit::Bytes(1_000_000), seed: 5, ..NONE };
 
-/// The wire, and the station at each end of it.
+/// Wire with a station at each end.
 struct Bench {
     left: MemoryLink,
     wire: Wire<MemoryLink>,
@@ -34,7 +34,7 @@ impl Bench {
         Self { left, wire: Wire::new(a, b, to_right, to_left).unwrap(), right }
     }
 
-    /// Runs the wire at `now` until nothing moves.
+    /// Runs the wire at `now` until no frame moves.
     fn settle(&mut self, now: Instant) {
         while self.wire.take(|| now).unwrap() + self.wire.send(now) > 0 {}
     }
@@ -65,11 +65,11 @@ fn super_segment(ipv6: bool) -> (Vec<u8>, TxOffload) {
     (frame, offload)
 }
 
-/// 43 pieces, each with headers of 66 (86) bytes.
+/// 43 segments, each with headers of 66 (86) bytes.
 const PIECES: u64 = 43;
 
 #[test]
-fn a_clean_wire_passes_super_segments_whole_both_ways() {
+fn clean_wire_passes_gso_packets_unsegmented() {
     for ipv6 in [false, true] {
         let mut bench = Bench::new(CLEAN, CLEAN);
         let (frame, offload) = super_segment(ipv6);
@@ -90,18 +90,18 @@ fn a_clean_wire_passes_super_segments_whole_both_ways() {
             };
             assert_eq!(bench.wire.stats(end), expected);
         }
-        assert_eq!(bench.wire.lateness().count(), 0, "nothing was held");
+        assert_eq!(bench.wire.lateness().count(), 0, "no frame was held");
     }
 }
 
-/// A complete checksum of a super-segment (no kernel does that, the interface allows it) is undone.
+/// A complete checksum of a GSO packet is replaced. No kernel produces one, but the interface allows it.
 #[test]
-fn a_frame_that_goes_on_whole_has_the_pseudo_header_sum() {
+fn forwarded_frame_has_pseudo_header_sum() {
     let mut bench = Bench::new(CLEAN, CLEAN);
     let (partial, place) = partial_frame(false, 9, &pattern(30));
     let mut data = tcp_frame(false, 9, &pattern(30));
-    let mut taken = Taken { data: &mut data, checksum: RxChecksum::Valid, gso_size: 0 };
-    let (offload, size) = taken.leave_undone().unwrap();
+    let mut relayed = RelayedFrame { data: &mut data, checksum: RxChecksum::Valid, gso_size: 0 };
+    let (offload, size) = relayed.prepare_offload().unwrap();
     assert_eq!(offload, TxOffload { checksum: Some(place), segment: None });
     assert_eq!((size, &data), (WireSize { frames: 1, bytes: 96 }, &partial));
     transmit(&mut bench.left, Instant::ZERO, &partial, offload);
@@ -110,19 +110,19 @@ fn a_frame_that_goes_on_whole_has_the_pseudo_header_sum() {
     assert_eq!(arrived, vec![(partial, RxChecksum::Valid, 0)]);
 }
 
-/// Ethernet pads short frames; what is behind the packet is not TCP's.
+/// Ethernet pads short frames. The TCP checksum excludes bytes after the packet.
 #[test]
 fn padding_is_not_summed() {
     let (mut data, _) = partial_frame(false, 9, b"");
     let end = data.len();
     data.extend_from_slice(&[0xa5; 7]);
-    let mut taken = Taken { data: &mut data, checksum: RxChecksum::Valid, gso_size: 0 };
-    assert_eq!(taken.leave_undone().unwrap().0, TxOffload::default());
+    let mut relayed = RelayedFrame { data: &mut data, checksum: RxChecksum::Valid, gso_size: 0 };
+    assert_eq!(relayed.prepare_offload().unwrap().0, TxOffload::default());
     assert!(parse(&data[..end]).is_some(), "the checksum is complete");
 }
 
 #[test]
-fn a_delay_keeps_super_segments_whole_and_dice_cut_them() {
+fn delay_keeps_gso_packets_and_loss_segments_them() {
     let late = Impairments { delay: Duration::from_millis(7), ..CLEAN };
     let lossy = Impairments { drop_pct: 1e-6, ..CLEAN };
     let mut bench = Bench::new(late, lossy);
@@ -144,9 +144,9 @@ fn a_delay_keeps_super_segments_whole_and_dice_cut_them() {
     assert_eq!(bench.wire.lateness().quantile(1.0), Some(Duration::ZERO));
 }
 
-/// A frame that came after the clock was read would have travelled less than the delay.
+/// A frame that arrives after the clock was read would be delayed by less than the configured delay.
 #[test]
-fn frames_are_stamped_once_they_are_there() {
+fn frames_are_timestamped_after_reception() {
     let late = Impairments { delay: Duration::from_millis(7), ..CLEAN };
     let mut bench = Bench::new(late, CLEAN);
     transmit(&mut bench.left, Instant::ZERO, &tcp_frame(false, 0, b"x"), TxOffload::default());
@@ -155,10 +155,10 @@ fn frames_are_stamped_once_they_are_there() {
     assert_eq!(bench.wire.poll_at(), Some(Instant::from_millis(10)));
 }
 
-/// Frames of the wire's size leave their checksums to a device that can; once finished there, they are
-/// those that are complete here. Where bits are flipped all are complete.
+/// Frames of the wire's size leave their checksums to a device that supports it. Once completed there, they equal those
+/// that are complete here. If bits are flipped all checksums are complete.
 #[test]
-fn checksums_of_pieces_are_left_to_the_device_unless_bits_are_flipped() {
+fn checksums_are_left_to_device_without_corruption() {
     let run = |settings| {
         let mut bench = Bench::new(settings, CLEAN);
         let (frame, offload) = super_segment(false);
@@ -180,9 +180,9 @@ fn checksums_of_pieces_are_left_to_the_device_unless_bits_are_flipped() {
     }
 }
 
-/// A plain TAP at the other end takes complete frames of the wire's size.
+/// A plain TAP at the other end receives complete frames of the wire's size.
 #[test]
-fn a_link_without_offloads_gets_complete_frames() {
+fn link_without_offloads_receives_complete_frames() {
     let mut bench = Bench::with_offloads(CLEAN, CLEAN, [true, false]);
     let (frame, offload) = super_segment(true);
     transmit(&mut bench.left, Instant::ZERO, &frame, offload);
@@ -197,7 +197,7 @@ fn a_link_without_offloads_gets_complete_frames() {
 }
 
 #[test]
-fn the_same_seed_and_frames_have_the_same_fate() {
+fn same_seed_and_frames_give_same_outcome() {
     let bad = Impairments {
         drop_pct: 5.0,
         burst_mean: 3.0,
@@ -219,12 +219,12 @@ fn the_same_seed_and_frames_have_the_same_fate() {
     assert_ne!(first.0, run(Impairments { seed: 6, ..bad }).0);
     let LaneStats { lost, duplicated, reordered, corrupted, .. } = first.1;
     assert!(lost.min(duplicated).min(reordered).min(corrupted) > 30, "{:?}", first.1);
-    assert_eq!(first.1.on_their_way(), 0, "all are accounted for");
+    assert_eq!(first.1.on_their_way(), 0, "no frame is in flight");
 }
 
-/// The other direction throws dice of its own.
+/// Each direction has its own random numbers.
 #[test]
-fn the_directions_have_dice_of_their_own() {
+fn directions_have_independent_random_numbers() {
     let lossy = Impairments { drop_pct: 50.0, ..CLEAN };
     let mut bench = Bench::new(lossy, lossy);
     let frame = tcp_frame(false, 0, b"x");
@@ -240,7 +240,7 @@ fn the_directions_have_dice_of_their_own() {
 }
 
 #[test]
-fn a_queue_that_is_full_loses_the_last_and_is_told_apart_from_loss() {
+fn full_queue_drops_tail_and_is_counted_separately() {
     // 86-byte frames at 688 kbit/s take 1 ms each.
     let queue = QueueLimit::Bytes(86 * 4);
     let slow = Impairments { rate_bps: Some(688_000), queue, ..CLEAN };
@@ -261,9 +261,9 @@ fn a_queue_that_is_full_loses_the_last_and_is_told_apart_from_loss() {
     assert_eq!(bench.wire.poll_at(), None);
 }
 
-/// A link that is full gets its frames later, in order, whether they were passed by or held.
+/// A full link receives its frames later, in order, whether they bypassed the lane or were held.
 #[test]
-fn a_full_link_gets_its_frames_later() {
+fn full_link_receives_delayed_frames_in_order() {
     let [(mut left, a), (mut right, b)] = [1000, 1].map(|queue_frames_max| {
         memory_link_pair(MemoryLinkOptions { mtu: 1500, offloads: false, queue_frames_max })
     });
@@ -278,7 +278,7 @@ fn a_full_link_gets_its_frames_later() {
         wire.send(now);
         retries.push(wire.poll_at());
         seqs.extend(receive_all(&mut right, now).iter().map(|frame| parse(&frame.0).unwrap().seq));
-        // At once: this link tells that it has room.
+        // At once: this link reports that it has room.
         now = wire.poll_at().unwrap_or(now);
     }
     assert_eq!((seqs, now), (vec![0, 1, 2], Instant::ZERO));

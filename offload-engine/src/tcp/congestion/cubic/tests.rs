@@ -1,4 +1,4 @@
-//! CUBIC against RFC 9438: its formulas, its tables, and a model in floating point.
+//! CUBIC compared with RFC 9438: its formulas, its tables, and a model in floating point.
 
 use proptest::prelude::*;
 
@@ -11,14 +11,14 @@ const BETA: f64 = 0.7;
 const C: f64 = 0.4;
 const RTT: Duration = Duration::from_millis(100);
 
-/// A flow that was at `segments` when it lost something.
+/// Returns a flow after a loss at a window of `segments`.
 fn after_loss(segments: u64) -> Cubic {
     let mut cubic = Cubic::new(window(segments * MSS, Some(MSS)));
     cubic.on_loss(Instant::ZERO, segments * MSS);
     cubic
 }
 
-/// Acknowledges segment by segment for `time`; returns how many.
+/// Acknowledges segment by segment for `time`; returns their number.
 fn run(cubic: &mut Cubic, now: &mut Instant, time: Duration, rtt: Duration) -> u64 {
     let end = *now + time;
     let mut segments = 0;
@@ -34,9 +34,9 @@ fn segments(cubic: &Cubic) -> f64 {
     cubic.cwnd() as f64 / MSS as f64
 }
 
-// RFC 9438 §4.2 figures 1 and 2, on a path so long that Reno is left behind.
+// RFC 9438 §4.2 figures 1 and 2, on a path with an RTT too long for Reno's estimate to matter.
 #[test]
-fn the_window_follows_the_curve() {
+fn window_follows_cubic_curve() {
     let w_max = 2_000.0;
     let k = (w_max * (1.0 - BETA) / C).cbrt();
     let mut cubic = after_loss(2_000);
@@ -51,29 +51,29 @@ fn the_window_follows_the_curve() {
     }
 }
 
-// RFC 9438 §4.6, §4.7: seven tenths; a loss below the last one's window makes room for others.
+// RFC 9438 §4.6, §4.7: seven tenths; a loss below the previous maximum triggers fast convergence.
 #[test]
-fn reduction_and_fast_convergence() {
+fn repeated_loss_applies_fast_convergence() {
     let mut cubic = after_loss(1_000);
     assert_eq!((cubic.cwnd(), cubic.ssthresh()), (700 * MSS, Some(700 * MSS)));
-    // Lost again on the way back: the plateau is 0.85 of 700.
+    // Second loss before W_max: the plateau is 0.85 of 700.
     cubic.on_loss(Instant::ZERO, 700 * MSS);
     assert_eq!(cubic.cwnd(), 490 * MSS);
     let mut now = Instant::ZERO;
     let k = ((595.0 - 490.0) / C).cbrt();
     run(&mut cubic, &mut now, Duration::from_secs_f64(k), RTT);
     assert!((segments(&cubic) - 595.0).abs() < 6.0, "{}", segments(&cubic));
-    // Not used up: the reduction counts from the flight. At least two segments.
+    // Window not fully used: the reduction is based on the flight. At least two segments.
     cubic.on_loss(now, 100 * MSS);
     assert_eq!(cubic.ssthresh(), Some(70 * MSS));
     cubic.on_loss(now, MSS);
     assert_eq!((cubic.cwnd(), cubic.ssthresh()), (2 * MSS, Some(2 * MSS)));
 }
 
-// Linux: until the first loss a twentieth in a round trip at least, whatever the curve says; a loss that was none
-// does not end that.
+// Linux: before the first loss at least a twentieth per RTT, regardless of the curve; a spurious loss does not end
+// that.
 #[test]
-fn the_search_for_the_first_loss() {
+fn window_before_first_loss_has_minimum_growth() {
     let mut cubic = Cubic::new(window(100 * MSS, None));
     cubic.window.ssthresh = Some(100 * MSS);
     let mut now = Instant::ZERO;
@@ -86,12 +86,16 @@ fn the_search_for_the_first_loss() {
     cubic.on_loss(now, cubic.cwnd());
     let before = segments(&cubic);
     run(&mut cubic, &mut now, RTT, RTT);
-    assert!(segments(&cubic) < before * 1.04, "the curve's own: {}", segments(&cubic) - before);
+    assert!(
+        segments(&cubic) < before * 1.04,
+        "growth above the curve: {}",
+        segments(&cubic) - before
+    );
 }
 
-// RFC 9438 §4.8: slow start to seven tenths, then the curve from its plateau on: K is 0.
+// RFC 9438 §4.8: slow start to seven tenths, then the curve from its plateau: K is 0.
 #[test]
-fn timeout() {
+fn timeout_restarts_slow_start() {
     let mut cubic = after_loss(2_000);
     cubic.on_rto(Instant::ZERO, 1_000 * MSS, true);
     assert_eq!((cubic.cwnd(), cubic.ssthresh()), (MSS, Some(700 * MSS)));
@@ -108,9 +112,9 @@ fn timeout() {
     assert!((segments(&cubic) - curve).abs() < 0.02 * curve, "{}", segments(&cubic));
 }
 
-// RFC 9438 §4.9.2, RFC 5682 §4: everything is as if the loss had not been.
+// RFC 9438 §4.9.2, RFC 5682 §4: undo restores the state before the loss.
 #[test]
-fn undo_restores_the_curve() {
+fn undo_restores_curve() {
     let (mut cubic, mut other) = (after_loss(2_000), after_loss(2_000));
     let mut now = Instant::ZERO;
     run(&mut cubic, &mut now, Duration::from_secs(5), RTT);
@@ -123,12 +127,12 @@ fn undo_restores_the_curve() {
     run(&mut other, &mut Instant::ZERO.clone(), Duration::from_secs(10), RTT);
     assert!(cubic.cwnd().abs_diff(other.cwnd()) < 10 * MSS);
     cubic.undo();
-    assert!(cubic.cwnd().abs_diff(other.cwnd()) < 10 * MSS, "once");
+    assert!(cubic.cwnd().abs_diff(other.cwnd()) < 10 * MSS, "undo applies once");
 }
 
-// RFC 9438 §4.3: 9/17 of a segment for each window until the old window is reached, then one.
+// RFC 9438 §4.3: 9/17 of a segment per window until the old window is reached, then one.
 #[test]
-fn the_reno_friendly_region() {
+fn short_rtt_follows_reno() {
     let rtt = Duration::from_millis(1);
     let mut cubic = after_loss(100);
     let mut now = Instant::ZERO;
@@ -142,12 +146,12 @@ fn the_reno_friendly_region() {
     run(&mut cubic, &mut now, rtt * 10, rtt);
     let before = segments(&cubic);
     run(&mut cubic, &mut now, rtt * 10, rtt);
-    assert!((segments(&cubic) - before - 10.0).abs() < 0.5, "one for each round trip");
+    assert!((segments(&cubic) - before - 10.0).abs() < 0.5, "one segment per RTT");
 }
 
-// RFC 9438 §4.2, §5.8: time without use, and idle time, are no part of t.
+// RFC 9438 §4.2, §5.8: unused and idle time are not part of t.
 #[test]
-fn unused_time_does_not_count() {
+fn unused_time_is_not_counted() {
     let mut now = Instant::ZERO;
     let mut cubic = after_loss(1_000);
     run(&mut cubic, &mut now, Duration::from_secs(5), RTT);
@@ -165,7 +169,7 @@ fn unused_time_does_not_count() {
     assert!((segments(&cubic) - curve).abs() < 0.02 * curve, "{}", segments(&cubic));
 }
 
-// RFC 9438 §4.2: half of the window at most for each round trip, wherever the curve is.
+// RFC 9438 §4.2: at most half of the window per RTT, regardless of the curve.
 #[test]
 fn growth_is_bounded() {
     let mut cubic = after_loss(100);
@@ -176,9 +180,9 @@ fn growth_is_bounded() {
     assert_eq!(cubic.cwnd(), before + before / 2);
 }
 
-// RFC 9438 §5.1 tables 1 and 2: the average window at a loss in every 1/p segments.
+// RFC 9438 §5.1 tables 1 and 2: average window with one loss per 1/p segments.
 #[test]
-fn average_windows_are_those_of_the_rfc() {
+fn average_windows_match_rfc_tables() {
     for (rtt_ms, losses_per_million, expected) in [
         (100, 1_000, 38.0),
         (100, 100, 187.0),
@@ -237,9 +241,9 @@ fn two_flows_converge() {
 }
 
 proptest! {
-    // §4.2 figure 2 needs a cube root; it is exact.
+    // §4.2 figure 2 needs a cube root; the result is exact.
     #[test]
-    fn cube_roots(value in any::<u128>(), shift in 0u32..128) {
+    fn cube_root_is_exact(value in any::<u128>(), shift in 0u32..128) {
         let value = value >> shift;
         let root = u128::from(cube_root(value));
         prop_assert!(root * root * root <= value);
@@ -247,9 +251,9 @@ proptest! {
         prop_assert!(next.checked_pow(3).is_none_or(|cube| cube > value));
     }
 
-    // RFC 9438 §4.2 to §4.8: the integers agree with the formulas in floating point, whatever happens.
+    // RFC 9438 §4.2 to §4.8: integer arithmetic matches the formulas in floating point for any sequence of events.
     #[test]
-    fn integers_agree_with_a_float_model(steps in prop::collection::vec(step(), 1..300)) {
+    fn integer_arithmetic_matches_float_model(steps in prop::collection::vec(step(), 1..300)) {
         let mut cubic = Cubic::new(window(100 * MSS, Some(MSS)));
         let mut model = Model::of(&cubic);
         let mut now = Instant::ZERO;
@@ -273,7 +277,7 @@ proptest! {
             }
             let exact = Model::of(&cubic);
             prop_assert!(model.undecided || model.is_near(&exact), "{:?} {:?}", exact, model);
-            // Equal again, so that a byte of difference does not decide later.
+            // Synchronize the model, so that rounding differences do not accumulate.
             model = exact;
         }
     }
@@ -303,12 +307,12 @@ struct Model {
     prior: f64,
     w_max: Option<f64>,
     stage: Option<Stage>,
-    /// Two values are so close that a rounding decides which of two rules holds.
+    /// True if two values are so close that rounding decides between two rules.
     undecided: bool,
 }
 
-/// A few bytes apart, in segments.
-fn near(a: f64, b: f64) -> bool {
+/// True if `a` and `b`, in segments, differ by a few bytes only.
+fn is_close(a: f64, b: f64) -> bool {
     (a - b).abs() < 0.003
 }
 
@@ -323,7 +327,7 @@ struct Stage {
 
 impl Model {
     fn of(cubic: &Cubic) -> Self {
-        let Cubic { window, prior, w_max, epoch, searching: _, before: _ } = cubic;
+        let Cubic { window, prior, w_max, epoch, searching: _, saved: _ } = cubic;
         let segments = |bytes: u64| bytes as f64 / MSS as f64;
         Self {
             cwnd: segments(window.cwnd),
@@ -349,20 +353,20 @@ impl Model {
         let stages = match (&self.stage, &other.stage) {
             (None, None) => true,
             (Some(a), Some(b)) => {
-                near(a.t, b.t)
+                is_close(a.t, b.t)
                     && a.last == b.last
-                    && near(a.w_max, b.w_max)
-                    && near(a.k, b.k)
-                    && near(a.w_est, b.w_est)
+                    && is_close(a.w_max, b.w_max)
+                    && is_close(a.k, b.k)
+                    && is_close(a.w_est, b.w_est)
             }
             (Some(_), None) | (None, Some(_)) => false,
         };
         stages
-            && near(self.cwnd, other.cwnd)
-            && near(self.ssthresh, other.ssthresh)
-            && near(self.prior, other.prior)
+            && is_close(self.cwnd, other.cwnd)
+            && is_close(self.ssthresh, other.ssthresh)
+            && is_close(self.prior, other.prior)
             && self.w_max.is_some() == other.w_max.is_some()
-            && near(self.w_max.unwrap_or_default(), other.w_max.unwrap_or_default())
+            && is_close(self.w_max.unwrap_or_default(), other.w_max.unwrap_or_default())
     }
 
     fn on_ack(&mut self, now: Instant, acked: f64, limited: bool) {
@@ -393,11 +397,11 @@ impl Model {
         }
         let acked = acked.min(cwnd);
         let alpha = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-        self.undecided = near(stage.w_est, self.prior);
+        self.undecided = is_close(stage.w_est, self.prior);
         let alpha = if stage.w_est >= self.prior { 1.0 } else { alpha };
         stage.w_est += alpha * acked / cwnd;
         let w_cubic = |t: f64| C * (t - stage.k).powi(3) + stage.w_max;
-        self.undecided |= near(w_cubic(stage.t), stage.w_est);
+        self.undecided |= is_close(w_cubic(stage.t), stage.w_est);
         if w_cubic(stage.t) < stage.w_est {
             self.cwnd = cwnd.max(stage.w_est);
         } else {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::tcp::SeqNum;
 
-/// What the model counts as a segment.
+/// Segment size of the model.
 const MSS: u64 = 4;
 
 fn at(offset: u64) -> Position {
@@ -46,61 +46,61 @@ fn step() -> impl Strategy<Value = Step> {
 
 #[derive(Clone, Copy, Debug)]
 struct Byte {
-    fate: RecordState,
+    state: RecordState,
     number: u64,
     resent: bool,
 }
 
-/// The same, byte by byte.
+/// Model of the scoreboard, byte by byte.
 #[derive(Default)]
 struct Model {
     bytes: Vec<Byte>,
     una: u64,
     number: u64,
-    /// Below, [`Step::Count`] has judged.
-    judged: u64,
+    /// Upper bound of the bytes processed by [`Step::Count`].
+    counted_to: u64,
 }
 
 impl Model {
     fn send(&mut self, start: u64, end: u64, resent: bool) {
         self.number += 1;
-        let byte = Byte { fate: RecordState::InFlight, number: self.number, resent };
+        let byte = Byte { state: RecordState::InFlight, number: self.number, resent };
         self.bytes.resize(self.bytes.len().max(end as usize), byte);
         self.bytes[start as usize..end as usize].fill(byte);
     }
 
-    fn live(&mut self) -> &mut [Byte] {
+    fn outstanding(&mut self) -> &mut [Byte] {
         &mut self.bytes[self.una as usize..]
     }
 
-    fn sum(&mut self, fate: RecordState) -> u64 {
-        self.live().iter().filter(|byte| byte.fate == fate).count() as u64
+    fn sum(&mut self, state: RecordState) -> u64 {
+        self.outstanding().iter().filter(|byte| byte.state == state).count() as u64
     }
 
     fn replace(&mut self, from: RecordState, to: RecordState) {
-        self.live().iter_mut().filter(|b| b.fate == from).for_each(|b| b.fate = to);
+        self.outstanding().iter_mut().filter(|b| b.state == from).for_each(|b| b.state = to);
     }
 
-    /// RFC 6675 §4: the end of what lies below enough runs, or bytes.
+    /// RFC 6675 §4: end of the bytes below enough sacked ranges, or sacked bytes.
     fn edge(&self, threshold: u32) -> Option<u64> {
-        let sacked = |n: u64| self.bytes[n as usize].fate == RecordState::Sacked;
+        let sacked = |n: u64| self.bytes[n as usize].state == RecordState::Sacked;
         let enough = |n: u64| {
             let above = n + 1..self.bytes.len() as u64;
             let bytes = above.clone().filter(|n| sacked(*n)).count() as u64;
             let runs = above.filter(|m| sacked(*m) && !sacked(*m - 1)).count();
-            // A run that begins below is one only from its start.
+            // A range that starts below counts only from its start.
             !sacked(n) && (bytes > u64::from(threshold - 1) * MSS || runs >= threshold as usize)
         };
         (self.una..self.bytes.len() as u64).rev().find(|n| enough(*n)).map(|n| n + 1)
     }
 }
 
-struct Pair {
+struct ModelCheck {
     board: Scoreboard,
     model: Model,
 }
 
-impl Pair {
+impl ModelCheck {
     fn run(&mut self, step: Step) -> Result<(), TestCaseError> {
         let Self { board, model } = self;
         match step {
@@ -111,33 +111,33 @@ impl Pair {
             }
             Step::Ack(len) => {
                 let to = (model.una + len).min(model.bytes.len() as u64);
-                let mut heard = 0;
-                let acked = board.acknowledge(at(to), |record| heard += record.len());
+                let mut reported = 0;
+                let acked = board.acknowledge(at(to), |record| reported += record.len());
                 prop_assert_eq!(acked, to - model.una);
                 let passed = &model.bytes[model.una as usize..to as usize];
-                let news = passed.iter().filter(|b| b.fate != RecordState::Sacked).count() as u64;
-                prop_assert_eq!(heard, news);
+                let newly = passed.iter().filter(|b| b.state != RecordState::Sacked).count() as u64;
+                prop_assert_eq!(reported, newly);
                 model.una = to;
             }
             Step::Sack(start, end) => {
-                let mut heard = 0;
-                let news = board.sack(at(start), at(end), 1, |record| heard += record.len());
+                let mut reported = 0;
+                let newly = board.sack(at(start), at(end), 1, |record| reported += record.len());
                 let (start, end) = (start.max(model.una), end.min(model.bytes.len() as u64));
                 let mut expected = 0;
                 for n in start..end.max(start) {
-                    expected += u64::from(model.bytes[n as usize].fate != RecordState::Sacked);
-                    model.bytes[n as usize].fate = RecordState::Sacked;
+                    expected += u64::from(model.bytes[n as usize].state != RecordState::Sacked);
+                    model.bytes[n as usize].state = RecordState::Sacked;
                 }
-                prop_assert_eq!((news, heard), (expected, expected));
+                prop_assert_eq!((newly, reported), (expected, expected));
             }
             Step::Overdue(number, time) => self.overdue(number, time)?,
             Step::Count(threshold) => self.count(threshold)?,
             Step::First(len) => {
                 let lost = board.mark_first(len);
                 let mut expected = 0;
-                for byte in model.live().iter_mut().take(len as usize) {
-                    if byte.fate == RecordState::InFlight {
-                        byte.fate = RecordState::Lost;
+                for byte in model.outstanding().iter_mut().take(len as usize) {
+                    if byte.state == RecordState::InFlight {
+                        byte.state = RecordState::Lost;
                         expected += 1;
                     }
                 }
@@ -149,10 +149,10 @@ impl Pair {
                 model.replace(RecordState::Lost, RecordState::InFlight);
             }
             Step::Renege => {
-                board.forget_sacks();
+                board.clear_sacked();
                 model.replace(RecordState::Sacked, RecordState::Lost);
-                model.judged = model.una;
-                // What was sacked has been joined: times and numbers of its parts are forgotten.
+                model.counted_to = model.una;
+                // Sacked records were merged: times and numbers of their parts are lost.
                 for record in board.records() {
                     let range =
                         record.start.since(at(0)) as usize..record.end.since(at(0)) as usize;
@@ -168,19 +168,19 @@ impl Pair {
     fn overdue(&mut self, number: u64, time: u64) -> Result<(), TestCaseError> {
         let Self { board, model } = self;
         let number = number.min(model.number);
-        let (lost, waits) = board.mark_overdue(number, at(0), |sent_at| sent_at <= moment(time));
-        let (mut expected, mut youngest) = (0, None::<u64>);
-        for byte in model.live() {
-            if byte.fate == RecordState::InFlight && byte.number < number {
+        let (lost, pending) = board.mark_overdue(number, at(0), |sent_at| sent_at <= moment(time));
+        let (mut expected, mut oldest) = (0, None::<u64>);
+        for byte in model.outstanding() {
+            if byte.state == RecordState::InFlight && byte.number < number {
                 if byte.number <= time {
-                    byte.fate = RecordState::Lost;
+                    byte.state = RecordState::Lost;
                     expected += 1;
                 } else {
-                    youngest = Some(youngest.map_or(byte.number, |n| n.min(byte.number)));
+                    oldest = Some(oldest.map_or(byte.number, |n| n.min(byte.number)));
                 }
             }
         }
-        prop_assert_eq!((lost, waits), (expected, youngest.map(moment)));
+        prop_assert_eq!((lost, pending), (expected, oldest.map(moment)));
         Ok(())
     }
 
@@ -189,18 +189,18 @@ impl Pair {
         let since = model.number / 2;
         let lost = board.mark_by_count(threshold, MSS, since);
         let mut expected = 0;
-        let judged = model.judged.max(model.una);
+        let counted_to = model.counted_to.max(model.una);
         if let Some(edge) = model.edge(threshold)
-            && edge > judged
+            && edge > counted_to
         {
-            for byte in &mut model.bytes[judged as usize..edge as usize] {
+            for byte in &mut model.bytes[counted_to as usize..edge as usize] {
                 let old = !byte.resent || byte.number <= since;
-                if byte.fate == RecordState::InFlight && old {
-                    byte.fate = RecordState::Lost;
+                if byte.state == RecordState::InFlight && old {
+                    byte.state = RecordState::Lost;
                     expected += 1;
                 }
             }
-            model.judged = edge;
+            model.counted_to = edge;
         }
         prop_assert_eq!(lost, expected);
         Ok(())
@@ -209,13 +209,13 @@ impl Pair {
     fn resend(&mut self, len: u64) -> Result<(), TestCaseError> {
         let Self { board, model } = self;
         let all = model.una..model.bytes.len() as u64;
-        let first = all.into_iter().find(|n| model.bytes[*n as usize].fate == RecordState::Lost);
+        let first = all.into_iter().find(|n| model.bytes[*n as usize].state == RecordState::Lost);
         let next = board.next_lost(len);
         prop_assert_eq!(next.map(|(start, _)| start), first.map(at));
         if let Some((start, end)) = next {
             let end = end.min(start + len);
             for n in start.since(at(0))..end.since(at(0)) {
-                prop_assert_eq!(model.bytes[n as usize].fate, RecordState::Lost);
+                prop_assert_eq!(model.bytes[n as usize].state, RecordState::Lost);
             }
             model.send(start.since(at(0)), end.since(at(0)), true);
             board.sent(start, end, true, moment(model.number));
@@ -233,10 +233,10 @@ impl Pair {
             prop_assert_eq!(record.start, edge);
             prop_assert!(record.len() > 0);
             edge = record.end;
-            // Whoever is in flight is in the log.
+            // Every record in flight has a log entry.
             let number = board.log.binary_search_by_key(&record.number, |entry| entry.number);
             prop_assert!(
-                record.fate != RecordState::InFlight || number.is_ok() || record.number == 0
+                record.state != RecordState::InFlight || number.is_ok() || record.number == 0
             );
         }
         prop_assert_eq!(edge, at(model.bytes.len() as u64));
@@ -246,10 +246,10 @@ impl Pair {
 }
 
 proptest! {
-    // RFC 6675 §4, RFC 8985 §6.2 step 5: sums, losses and what is resent agree with a model, after any history.
+    // RFC 6675 §4, RFC 8985 §6.2 step 5: counts, losses and retransmissions match a model after any history.
     #[test]
-    fn agrees_with_a_model(steps in prop::collection::vec(step(), 1..80)) {
-        let mut pair = Pair { board: Scoreboard::new(at(0)), model: Model::default() };
+    fn scoreboard_matches_model(steps in prop::collection::vec(step(), 1..80)) {
+        let mut pair = ModelCheck { board: Scoreboard::new(at(0)), model: Model::default() };
         for step in steps {
             pair.run(step)?;
         }
@@ -265,9 +265,9 @@ fn flight(segments: u64) -> Scoreboard {
     board
 }
 
-// RFC 2018 §8: blocks of one byte each cost bounded memory; what they say of whole records still counts.
+// RFC 2018 §8: SACK blocks of one byte use bounded memory; blocks that cover whole records still count.
 #[test]
-fn a_bomb_of_blocks_is_bounded() {
+fn single_byte_sack_blocks_use_bounded_memory() {
     const SEGMENTS: u64 = 1_000;
     let mut board = flight(SEGMENTS);
     let mut most = 0;
@@ -275,27 +275,27 @@ fn a_bomb_of_blocks_is_bounded() {
         board.sack(at(offset), at(offset + 1), 1_448, |_| {});
         most = most.max(board.records.len() as u64);
     }
-    assert!(most > SEGMENTS, "bytes were cut out");
+    assert!(most > SEGMENTS, "some records were split");
     assert!(most <= SEGMENTS + SPARE_RECORDS + 2, "{most}");
     let sacked = board.sacked();
-    let news = board.sack(at(900 * 1_448 + 1), at(902 * 1_448 - 1), 1_448, |_| {});
-    assert_eq!(news, 0, "no whole record");
-    let news = board.sack(at(900 * 1_448 - 1), at(902 * 1_448 + 1), 1_448, |_| {});
-    assert_eq!((news, board.sacked()), (2 * 1_448, sacked + 2 * 1_448));
+    let newly = board.sack(at(900 * 1_448 + 1), at(902 * 1_448 - 1), 1_448, |_| {});
+    assert_eq!(newly, 0, "no whole record is covered");
+    let newly = board.sack(at(900 * 1_448 - 1), at(902 * 1_448 + 1), 1_448, |_| {});
+    assert_eq!((newly, board.sacked()), (2 * 1_448, sacked + 2 * 1_448));
 }
 
-// A super-segment is one record until something is heard of its pieces; the others are lost apart.
+// A GSO packet is one record until part of it is acknowledged; its other segments are lost separately.
 #[test]
-fn a_piece_of_a_super_segment_is_lost() {
+fn lost_part_of_gso_packet_is_split() {
     let mut board = Scoreboard::new(at(0));
     board.sent(at(0), at(45 * 1_448), false, moment(1));
-    let mut heard = vec![];
-    board.sack(at(3 * 1_448), at(45 * 1_448), 1_448, |record| heard.push(record.end));
-    assert_eq!(heard, [at(45 * 1_448)]);
+    let mut reported = vec![];
+    board.sack(at(3 * 1_448), at(45 * 1_448), 1_448, |record| reported.push(record.end));
+    assert_eq!(reported, [at(45 * 1_448)]);
     assert_eq!(board.mark_overdue(1, at(45 * 1_448), |_| true), (3 * 1_448, None));
     assert_eq!(board.next_lost(u64::MAX), Some((at(0), at(3 * 1_448))));
     board.sent(at(0), at(1_448), true, moment(2));
     assert_eq!((board.in_flight(), board.lost()), (1_448, 2 * 1_448));
-    // The retransmission is younger than the rest: nothing is overdue.
+    // The retransmission is more recent than the delivered part: nothing is overdue.
     assert_eq!(board.mark_overdue(1, at(45 * 1_448), |_| true), (0, None));
 }

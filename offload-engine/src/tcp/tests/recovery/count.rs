@@ -1,4 +1,4 @@
-//! Losses found by counting what was sacked: RFC 6675, when RACK is off.
+//! Loss detection by counting sacked data: RFC 6675, with RACK disabled.
 
 use super::*;
 
@@ -13,7 +13,7 @@ const COUNT: RecoveryOptions = RecoveryOptions {
     dsack: true,
 };
 
-/// Ten segments in flight, and nothing more to send.
+/// Returns a connection with ten segments in flight and nothing unsent.
 fn all_sent() -> Bench {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
@@ -24,9 +24,9 @@ fn all_sent() -> Bench {
     bench
 }
 
-// §4, IsLost: more than two segments sacked above; or three separate runs, however small.
+// §4, IsLost: more than two segments sacked above, or three separate ranges, however small.
 #[test]
-fn what_is_lost() {
+fn three_sacked_segments_or_ranges_indicate_loss() {
     let mut bench = flight_with(true, COUNT);
     sack(&mut bench, 0, &[block(1, 3)]);
     assert_eq!(numbers(&mut bench), [10, 11], "two segments are not more than two");
@@ -46,7 +46,7 @@ fn what_is_lost() {
 
 // §5 step 4: the third duplicate ACK starts recovery even if too few bytes are sacked.
 #[test]
-fn three_duplicate_acks() {
+fn third_duplicate_ack_starts_recovery() {
     let mut bench = flight_with(true, COUNT);
     for n in 1..=3 {
         let start = LOCAL + 2 * MSS;
@@ -57,16 +57,16 @@ fn three_duplicate_acks() {
     assert_eq!((offset, len), (0, MSS as usize));
 }
 
-// §4, NextSeg: 1 what is lost, 3 what is only doubtful, 4 the last segment, once; rule 2 has nothing to send.
+// §4, NextSeg: rule 1 lost data, rule 3 unsacked data, rule 4 the last segment, once; rule 2 has nothing to send.
 #[test]
-fn next_segment() {
+fn next_segment_follows_rfc_6675() {
     let mut bench = all_sent();
     // 0 and 2 are below three sacked segments, 4 and 6 are not.
     sack(&mut bench, 0, &[block(5, 6), block(3, 4), block(1, 2)]);
     let mut sent = numbers(&mut bench);
     sack(&mut bench, 0, &[block(7, 8), block(5, 6), block(3, 4)]);
     sent.extend(numbers(&mut bench));
-    // Answers to them free the window for the rest.
+    // Their acknowledgements open the window for the rest.
     for to in [1, 2] {
         bench.now += RTT;
         sack(&mut bench, 2 * to, &[block(7, 8), block(5, 6)]);
@@ -76,15 +76,15 @@ fn next_segment() {
     sack(&mut bench, 6, &[block(7, 8)]);
     sent.extend(numbers(&mut bench));
     assert_eq!(sent, [0, 2, 4, 6, 9]);
-    // Rule 4 is for once.
+    // Rule 4 applies once.
     sack(&mut bench, 8, &[]);
     assert!(numbers(&mut bench).is_empty());
     assert_eq!(bench.tcp.info(bench.now).fast_retransmits, 1);
 }
 
-// §5.1: after a time-out SACK tells what need not be resent, and nothing that was resent counts as lost again.
+// §5.1: after a timeout SACK only excludes data from retransmission, and no retransmitted data is marked lost again.
 #[test]
-fn after_a_time_out() {
+fn timeout_retransmits_unsacked_data_once() {
     let mut bench = all_sent();
     sack(&mut bench, 0, &[block(8, 9)]);
     while bench.tcp.info(bench.now).timeouts == 0 {
@@ -106,7 +106,7 @@ fn after_a_time_out() {
 
 // RFC 5827 §3.2: three segments outstanding, all but one sacked.
 #[test]
-fn early_retransmit() {
+fn small_flight_needs_fewer_duplicates() {
     let mut bench = all_sent();
     bench.ack(7 * MSS);
     sack(&mut bench, 7, &[block(8, 9)]);

@@ -1,10 +1,10 @@
-//! Receivers that lie (RFC 5681 §5, RFC 2018 §8), and what a large window costs.
+//! Misbehaving receivers (RFC 5681 §5, RFC 2018 §8), and the cost of a large window.
 
 use super::*;
 
-// RFC 9293 §3.10.7.4, RFC 5961 §5: what was never sent cannot be acknowledged: a challenge, and no growth.
+// RFC 9293 §3.10.7.4, RFC 5961 §5: an acknowledgement of unsent data causes a challenge ACK, and no growth.
 #[test]
-fn optimistic_acknowledgements() {
+fn ack_of_unsent_data_is_challenged() {
     let mut bench = flight(true);
     let before = bench.tcp.info(bench.now);
     bench.ack(10 * MSS + 1);
@@ -17,9 +17,9 @@ fn optimistic_acknowledgements() {
     assert_eq!(info.fast_retransmits, 0);
 }
 
-// RFC 3465 §2.1: many acknowledgements of little open the window no further than one of all.
+// RFC 3465 §2.1: many small acknowledgements open the window no further than one for all.
 #[test]
-fn acknowledgement_division() {
+fn divided_acks_grow_window_once() {
     let mut divided = flight(false);
     for bytes in (10..=MSS).step_by(10) {
         divided.ack(bytes);
@@ -31,9 +31,9 @@ fn acknowledgement_division() {
     assert_eq!(cwnd(&whole), 11 * 1460);
 }
 
-// RFC 9937 §4: duplicate ACKs beyond what is in flight let nothing more out.
+// RFC 9937 §4: duplicate ACKs beyond the flight allow no further transmissions.
 #[test]
-fn a_flood_of_duplicates() {
+fn duplicate_ack_flood_sends_nothing_more() {
     for with_prr in [false, true] {
         let options = RecoveryOptions { prr: with_prr, ..RecoveryOptions::default() };
         let mut bench = flight_with(false, options);
@@ -50,7 +50,7 @@ fn a_flood_of_duplicates() {
 /// Segments of the large window.
 const SEGMENTS: u32 = 11_000;
 
-/// 16 MiB in flight, one segment in a transmission.
+/// Returns a connection with 16 MiB in flight, one segment per transmission.
 fn large(options: RecoveryOptions) -> Bench {
     let mut state = state();
     let tcp = &mut state.tcp;
@@ -65,9 +65,9 @@ fn large(options: RecoveryOptions) -> Bench {
     bench
 }
 
-/// Acknowledges the large window, of which every hundredth segment was lost, segment by segment; returns records
-/// looked at for each acknowledgement.
-fn steps_of_a_lossy_window(options: RecoveryOptions) -> u64 {
+/// Acknowledges the large window segment by segment, with every hundredth segment lost; returns the records visited per
+/// acknowledgement.
+fn records_per_ack_of_lossy_window(options: RecoveryOptions) -> u64 {
     let mut bench = large(options);
     bench.now += RTT;
     let before = bench.tcp.recovery.steps();
@@ -89,19 +89,19 @@ fn steps_of_a_lossy_window(options: RecoveryOptions) -> u64 {
     (bench.tcp.recovery.steps() - before) / acks
 }
 
-// A window of 16 MiB with 1 % loss: an acknowledgement looks at a handful of records, not at 11,000.
+// A window of 16 MiB with 1 % loss: an acknowledgement visits a few records, not 11,000.
 #[test]
-fn the_cost_of_an_acknowledgement() {
+fn ack_cost_is_bounded() {
     for rack in [true, false] {
         let options = RecoveryOptions { rack, ..RecoveryOptions::default() };
-        let steps = steps_of_a_lossy_window(options);
-        assert!(steps <= 20, "rack {rack}: {steps} records for each acknowledgement");
+        let steps = records_per_ack_of_lossy_window(options);
+        assert!(steps <= 20, "rack {rack}: {steps} records per acknowledgement");
     }
 }
 
-// The same after a time-out: what is resent is found where the last was.
+// The same after a timeout: the search for lost data continues at its last position.
 #[test]
-fn the_cost_of_a_time_out() {
+fn timeout_cost_is_bounded() {
     let options = RecoveryOptions { f_rto: false, ..RecoveryOptions::default() };
     let mut bench = large(options);
     while bench.tcp.info(bench.now).timeouts == 0 {
@@ -116,12 +116,12 @@ fn the_cost_of_a_time_out() {
         sent += bench.transmit(WIRE).len() as u32;
     }
     let steps = (bench.tcp.recovery.steps() - before) / u64::from(sent);
-    assert!(steps <= 10, "{steps} records for each segment");
+    assert!(steps <= 10, "{steps} records per segment");
 }
 
-// RFC 2018 §8: alternating blocks all over a large window: bounded work for each, no time-out of ours.
+// RFC 2018 §8: alternating blocks over a large window: bounded work per acknowledgement, and no timeout.
 #[test]
-fn alternating_blocks() {
+fn alternating_blocks_have_bounded_cost() {
     let mut bench = large(RecoveryOptions::default());
     bench.now += RTT;
     let before = bench.tcp.recovery.steps();
@@ -138,6 +138,6 @@ fn alternating_blocks() {
         }
     }
     let steps = (bench.tcp.recovery.steps() - before) / acks;
-    assert!(steps <= 100, "{steps} records for each acknowledgement");
+    assert!(steps <= 100, "{steps} records per acknowledgement");
     bench.transmit(WIRE);
 }

@@ -1,15 +1,15 @@
-//! How long the sender goes on: MaxRT and the count, with the window open and closed.
+//! Limits of retransmission and probing: MaxRT and the count, with the window open and closed.
 
 use super::*;
 
-fn patient(max_rt: Option<u32>) -> Bench {
+fn with_max_rt(max_rt: Option<u32>) -> Bench {
     let mut state = state();
     state.tcp.cached.max_rt = max_rt;
     reno(state, RecoveryOptions::default())
 }
 
-/// Waits until the connection is given up; returns how long that took.
-fn give_up(bench: &mut Bench) -> Duration {
+/// Runs until the connection times out; returns the time taken.
+fn time_to_timeout(bench: &mut Bench) -> Duration {
     let since = bench.now;
     for _ in 0..100 {
         bench.wait_for_timer();
@@ -20,34 +20,34 @@ fn give_up(bench: &mut Bench) -> Duration {
             return bench.now - since;
         }
     }
-    panic!("goes on");
+    panic!("the connection does not time out");
 }
 
-// RFC 9293 §3.8.3 (R2), RFC 5482 §3: MaxRT is kept to the millisecond, not to the next back-off.
+// RFC 9293 §3.8.3 (R2), RFC 5482 §3: MaxRT is exact to the millisecond, not to the next backoff.
 #[test]
-fn max_rt_while_retransmitting() {
-    let mut bench = patient(Some(10_000));
+fn max_rt_limits_retransmission() {
+    let mut bench = with_max_rt(Some(10_000));
     bench.post(1);
     bench.sent();
-    // From the first time-out, which comes after 1 s.
-    assert_eq!(give_up(&mut bench), Duration::from_secs(11));
+    // Counted from the first timeout, after 1 s.
+    assert_eq!(time_to_timeout(&mut bench), Duration::from_secs(11));
     assert_eq!(bench.tcp.info(bench.now).timeouts, 3);
 }
 
 // CH §3.5: 0 is a count, 15 by default: 1 + 2 + ... + 32 s, then ten times 60 s.
 #[test]
-fn the_count_while_retransmitting() {
-    let mut bench = patient(Some(0));
+fn count_limits_retransmission() {
+    let mut bench = with_max_rt(Some(0));
     bench.post(1);
     bench.sent();
-    assert_eq!(give_up(&mut bench), Duration::from_secs(63 + 10 * 60));
+    assert_eq!(time_to_timeout(&mut bench), Duration::from_secs(63 + 10 * 60));
     assert_eq!(bench.tcp.info(bench.now).timeouts, 15);
 }
 
-// RFC 5482 §3: progress starts the time anew.
+// RFC 5482 §3: progress restarts the time limit.
 #[test]
-fn progress_starts_the_time_anew() {
-    let mut bench = patient(Some(10_000));
+fn progress_restarts_max_rt() {
+    let mut bench = with_max_rt(Some(10_000));
     bench.post(2);
     bench.sent();
     for _ in 0..3 {
@@ -56,14 +56,14 @@ fn progress_starts_the_time_anew() {
     }
     bench.ack(1);
     bench.sent();
-    assert!(give_up(&mut bench) >= Duration::from_secs(10));
+    assert!(time_to_timeout(&mut bench) >= Duration::from_secs(10));
 }
 
-// RFC 5482 §3, RFC 9293 §3.8.6.1: a closed window does not stop MaxRT, whether probes are answered or not.
+// RFC 5482 §3, RFC 9293 §3.8.6.1: a closed window does not stop MaxRT, with or without probe responses.
 #[test]
-fn max_rt_with_a_closed_window() {
+fn max_rt_limits_closed_window() {
     for answered in [false, true] {
-        let mut bench = patient(Some(10_000));
+        let mut bench = with_max_rt(Some(10_000));
         bench.input(Segment { window: 0, ..ack() });
         bench.post(100);
         bench.sent();
@@ -79,7 +79,7 @@ fn max_rt_with_a_closed_window() {
         }
         let spent = bench.now - since;
         if answered {
-            // A round's first probe waits for the whole back-off.
+            // The first probe of a round is delayed by the whole backoff.
             assert!(
                 spent >= Duration::from_secs(10) && spent < Duration::from_secs(20),
                 "{spent:?}"
@@ -90,10 +90,10 @@ fn max_rt_with_a_closed_window() {
     }
 }
 
-// RFC 9293 §3.8.6.1, CH §10.4: without MaxRT a peer that answers probes may stay closed for ever.
+// RFC 9293 §3.8.6.1, CH §10.4: without MaxRT a peer that responds to probes may keep its window closed forever.
 #[test]
-fn a_closed_window_that_answers() {
-    let mut bench = patient(Some(0));
+fn responding_closed_window_never_times_out() {
+    let mut bench = with_max_rt(Some(0));
     bench.input(Segment { window: 0, ..ack() });
     bench.post(100);
     bench.sent();
@@ -108,9 +108,9 @@ fn a_closed_window_that_answers() {
     assert_eq!(bench.sent().len(), 1);
 }
 
-// RFC 6298 §5.3: each acknowledgement of new data starts the timer anew; 5.7-like: its sample ends the back-off.
+// RFC 6298 §5.3: each acknowledgement of new data restarts the timer. Similar to §5.7: its sample resets the backoff.
 #[test]
-fn the_timer_starts_anew() {
+fn new_ack_restarts_retransmission_timer() {
     let mut bench = flight(false);
     bench.wait_for_timer();
     bench.wait_for_timer();
@@ -120,7 +120,7 @@ fn the_timer_starts_anew() {
     bench.ack(MSS);
     bench.sent();
     assert_eq!(bench.tcp.info(bench.now).rto, Duration::from_secs(4), "Karn: no sample");
-    let deadline = bench.tcp.poll_timeout().expect("runs");
+    let deadline = bench.tcp.poll_timeout().expect("the timer is running");
     assert_eq!(deadline - bench.now, Duration::from_secs(4));
     bench.now += RTT;
     bench.ack(12 * MSS);

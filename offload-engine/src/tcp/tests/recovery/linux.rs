@@ -1,11 +1,11 @@
-//! What Linux' own test scripts expect of a sender, where it does not depend on CUBIC or on the size of Linux'
-//! buffers (packetdrill, gtests/net/tcp).
+//! Expectations of Linux' own test scripts, if independent of CUBIC and of the size of Linux' buffers (packetdrill,
+//! gtests/net/tcp).
 
 use super::*;
 
-// fast_recovery/prr-ss-ack-below-snd_una: an ACK that was overtaken still tells what has arrived.
+// fast_recovery/prr-ss-ack-below-snd_una: the SACK blocks of a reordered ACK are still processed.
 #[test]
-fn blocks_of_an_old_acknowledgement() {
+fn reordered_ack_blocks_are_processed() {
     let mut bench = flight(true);
     sack(&mut bench, 0, &[block(1, 2)]);
     sack(&mut bench, 0, &[block(1, 3)]);
@@ -18,21 +18,21 @@ fn blocks_of_an_old_acknowledgement() {
     let una = bench.tcp.snd.una;
     sack(&mut bench, 3, &[block(9, 12)]);
     let sent = numbers(&mut bench);
-    assert!(!sent.is_empty(), "what has arrived is replaced");
+    assert!(!sent.is_empty(), "delivered segments are replaced");
     assert!(sent.iter().all(|n| !(8..12).contains(n)), "{sent:?}");
     assert_eq!(bench.tcp.snd.una, una);
-    // Below SND.UNA by now, but no report of a duplicate when it was sent.
+    // Below SND.UNA now, but no DSACK at the time of its transmission.
     sack(&mut bench, 2, &[block(3, 4)]);
     assert_eq!(bench.tcp.info(bench.now).dsack_dups, 0);
-    // And this is one.
+    // A valid DSACK.
     sack(&mut bench, 2, &[block(0, 1)]);
     assert_eq!(bench.tcp.info(bench.now).dsack_dups, 1);
 }
 
-// sack/sack-shift-sacked-2-6-8-3-9-nofack: three sacked segments condemn everything below the highest at once,
-// and a fourth that fills in between is reordering.
+// sack/sack-shift-sacked-2-6-8-3-9-nofack: three sacked segments mark everything below the highest lost at once. A
+// fourth one in between is reordering.
 #[test]
-fn three_scattered_segments() {
+fn three_scattered_sacks_mark_lower_data_lost() {
     let mut bench = flight(true);
     for blocks in [&[block(2, 3)][..], &[block(6, 7), block(2, 3)]] {
         sack(&mut bench, 0, blocks);
@@ -55,7 +55,7 @@ fn three_scattered_segments() {
 
 // fast_retransmit/fr-4pkt, fr-4pkt-sack: four segments are enough for three duplicate ACKs.
 #[test]
-fn four_segments() {
+fn four_segments_are_enough_for_fast_retransmit() {
     for with_sack in [false, true] {
         let mut state = state();
         state.tcp.constant.sack_enabled = with_sack;
@@ -76,9 +76,9 @@ fn four_segments() {
     }
 }
 
-// fast_recovery/prr-ss-30pkt-lost1_4: after recovery a full slow start threshold may be sent at once.
+// fast_recovery/prr-ss-30pkt-lost1_4: after recovery a flight of the slow start threshold may be sent at once.
 #[test]
-fn the_window_after_recovery() {
+fn window_after_recovery_is_threshold() {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
     let mut bench = reno(state, RecoveryOptions::default());
@@ -102,9 +102,9 @@ fn the_window_after_recovery() {
     assert_eq!(bench.tcp.info(bench.now).snd_cwnd, 5 * 1460);
 }
 
-// user_timeout/user_timeout: a FIN that nobody answers is given up in time, too.
+// user_timeout/user_timeout: an unacknowledged FIN times out by MaxRT too.
 #[test]
-fn a_lonely_fin() {
+fn unacknowledged_fin_times_out() {
     let mut state = state();
     state.tcp.cached.max_rt = Some(3_000);
     (state.tcp.delegated.srtt, state.tcp.delegated.rtt_var) = (100 * 8, 4);

@@ -1,4 +1,4 @@
-//! Fast retransmit, SACK recovery, probes, time-outs, as seen on the wire.
+//! Fast retransmit, SACK recovery, probes and timeouts, by the segments sent.
 
 mod count;
 mod hostile;
@@ -15,19 +15,19 @@ use super::*;
 const MSS: u32 = 1460;
 const RTT: Duration = Duration::from_millis(10);
 
-/// A connection whose window halves, and whose segments keep their size, so that figures are round.
+/// Returns a connection whose window halves and whose segments keep their size, for simple numbers.
 fn reno(state: Box<ConnectionState>, recovery: RecoveryOptions) -> Bench {
     let congestion = CongestionAlgorithm::NewReno;
     let path = PathOptions { black_hole_detection: false, ..PathOptions::default() };
     Bench::with(state, Config { congestion, recovery, path, ..Config::default() })
 }
 
-/// Ten segments of one list in flight.
+/// Returns a connection with ten segments of one list in flight.
 fn flight(sack: bool) -> Bench {
     flight_with(sack, RecoveryOptions::default())
 }
 
-/// The same, with `recovery`.
+/// Returns the same with `recovery`.
 fn flight_with(sack: bool, recovery: RecoveryOptions) -> Bench {
     let mut state = state();
     state.tcp.constant.sack_enabled = sack;
@@ -38,7 +38,7 @@ fn flight_with(sack: bool, recovery: RecoveryOptions) -> Bench {
     bench
 }
 
-/// Segment numbers of what is sent now.
+/// Numbers of the segments sent now.
 fn numbers(bench: &mut Bench) -> Vec<u32> {
     bench
         .sent()
@@ -58,9 +58,9 @@ fn sack(bench: &mut Bench, to: u32, blocks: &[SackBlock]) {
     bench.input(Segment { ack: LOCAL + to * MSS, sack: blocks, ..ack() });
 }
 
-// RFC 3042: the first two duplicate ACKs send new data; RFC 5681 §3.2: the third resends the hole.
+// RFC 3042: the first two duplicate ACKs send new data; RFC 5681 §3.2: the third retransmits the hole.
 #[test]
-fn limited_transmit_and_fast_retransmit() {
+fn third_duplicate_ack_retransmits_hole() {
     let options = RecoveryOptions { prr: false, ..RecoveryOptions::default() };
     let mut bench = flight_with(false, options);
     bench.ack(0);
@@ -72,7 +72,7 @@ fn limited_transmit_and_fast_retransmit() {
     let info = bench.tcp.info(bench.now);
     assert_eq!((info.fast_retransmits, info.total_retrans, info.timeouts), (1, 1, 0));
     assert_eq!((info.snd_ssthresh, info.snd_cwnd), (Some(5 * 1460), 5 * 1460));
-    // Inflation: nothing until half of the flight has left, then one for each duplicate.
+    // Inflation: nothing until half of the flight was delivered, then one segment per duplicate.
     for _ in 0..4 {
         bench.ack(0);
         assert!(numbers(&mut bench).is_empty());
@@ -82,9 +82,9 @@ fn limited_transmit_and_fast_retransmit() {
     assert_eq!(numbers(&mut bench), [12, 13]);
 }
 
-// RFC 6582 §3.2 step 3: a partial ACK resends the next hole at once; a full one ends the episode.
+// RFC 6582 §3.2 step 3: a partial ACK retransmits the next hole at once; a full one ends the episode.
 #[test]
-fn partial_acknowledgements() {
+fn partial_ack_retransmits_next_hole() {
     let mut bench = flight(false);
     for _ in 0..3 {
         bench.ack(0);
@@ -94,13 +94,13 @@ fn partial_acknowledgements() {
     assert_eq!(numbers(&mut bench)[0], 4);
     bench.ack(10 * MSS);
     let info = bench.tcp.info(bench.now);
-    assert_eq!((info.fast_retransmits, info.total_retrans), (1, 2), "one reduction");
+    assert_eq!((info.fast_retransmits, info.total_retrans), (1, 2), "the window is reduced once");
     assert!(numbers(&mut bench).iter().all(|n| *n >= 10));
 }
 
-// A window update, data, or nothing outstanding is no duplicate ACK (RFC 5681 §2).
+// RFC 5681 §2: a window update, data, or an ACK with nothing outstanding is no duplicate ACK.
 #[test]
-fn what_is_no_duplicate() {
+fn window_updates_and_data_are_no_duplicate_acks() {
     let mut bench = flight(false);
     for n in 0..5 {
         bench.input(Segment { window: 60_001 + n, ..ack() });
@@ -109,9 +109,9 @@ fn what_is_no_duplicate() {
     assert_eq!(bench.tcp.info(bench.now).fast_retransmits, 0);
 }
 
-// RFC 6675 §5: lost bytes first, then new ones, as `pipe` allows.
+// RFC 6675 §5: lost bytes first, then new ones, limited by `pipe`.
 #[test]
-fn sack_recovery() {
+fn sack_recovery_sends_lost_bytes_first() {
     let mut bench = flight(true);
     sack(&mut bench, 0, &[block(2, 3)]);
     assert_eq!(numbers(&mut bench), [10], "limited transmit");
@@ -121,16 +121,20 @@ fn sack_recovery() {
     let info = bench.tcp.info(bench.now);
     assert_eq!((info.fast_retransmits, info.snd_cwnd), (1, 5 * 1460));
     sack(&mut bench, 0, &[block(4, 11), block(2, 3)]);
-    assert_eq!(numbers(&mut bench), [1, 3, 11, 12], "not 0: it was resent after 10 was sent");
+    assert_eq!(
+        numbers(&mut bench),
+        [1, 3, 11, 12],
+        "segment 0 was retransmitted after 10 was sent"
+    );
     assert_eq!(bench.tcp.info(bench.now).total_retrans, 3);
     sack(&mut bench, 11, &[]);
     assert_eq!(bench.tcp.info(bench.now).fast_retransmits, 1);
     assert!(numbers(&mut bench).iter().all(|n| *n > 12));
 }
 
-// RFC 8985 §6.2: a retransmission is lost when something sent after it has arrived.
+// RFC 8985 §6.2: a retransmission is lost when data sent after it has arrived.
 #[test]
-fn a_lost_retransmission_is_found() {
+fn lost_retransmission_is_detected() {
     let mut bench = flight(true);
     sack(&mut bench, 0, &[block(1, 6)]);
     let first = numbers(&mut bench);
@@ -141,14 +145,14 @@ fn a_lost_retransmission_is_found() {
     assert!(!new.is_empty() && new.iter().all(|n| *n >= 10));
     bench.now += Duration::from_millis(10);
     sack(&mut bench, 0, &[block(1, new[0] + 1)]);
-    assert_eq!(numbers(&mut bench)[0], 0, "again, without a time-out");
+    assert_eq!(numbers(&mut bench)[0], 0, "retransmitted again without a timeout");
     let info = bench.tcp.info(bench.now);
     assert_eq!((info.timeouts, info.fast_retransmits), (0, 1));
 }
 
-// RFC 8985 §6.2: one later segment is enough when time passes as well (early retransmit).
+// RFC 8985 §6.2: one later segment is enough if the reordering window also passes (early retransmit).
 #[test]
-fn the_reordering_timer() {
+fn reordering_timer_starts_recovery() {
     let mut bench = flight(true);
     bench.ack(5 * MSS);
     bench.tcp.post_send(bench.now, NblChain::new());
@@ -164,7 +168,7 @@ fn the_reordering_timer() {
 
 // RFC 8985 §7: a lost tail is probed after two RTTs, long before the RTO.
 #[test]
-fn tail_loss_probe() {
+fn lost_tail_is_probed() {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
     let mut bench = reno(state, RecoveryOptions::default());
@@ -186,9 +190,9 @@ fn tail_loss_probe() {
     assert_eq!((info.timeouts, info.fast_retransmits, info.total_retrans), (0, 1, 3));
 }
 
-// RFC 8985 §7.2: the ACK of a lone segment may be delayed by 40 ms, here and in Linux, and by a late timer.
+// RFC 8985 §7.2: the ACK of a single segment may be delayed by 40 ms, here and in Linux, and by a late timer.
 #[test]
-fn a_lone_segment_is_not_probed_before_a_delayed_ack() {
+fn single_segment_is_probed_after_delayed_ack() {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
     let mut bench = reno(state, RecoveryOptions::default());
@@ -199,12 +203,15 @@ fn a_lone_segment_is_not_probed_before_a_delayed_ack() {
     bench.post(88);
     bench.sent();
     let delayed = Config::default().delayed_ack;
-    assert!(bench.wait_for_timer() > delayed * 2, "the RTO or a probe");
+    assert!(
+        bench.wait_for_timer() > delayed * 2,
+        "the RTO or the probe is later than a delayed ACK"
+    );
 }
 
-// RFC 6298 §5.4, RFC 6675 §5.1: from SND.UNA again, one segment first; what was sacked is not resent.
+// RFC 6298 §5.4, RFC 6675 §5.1: retransmission from SND.UNA, one segment first; sacked data is excluded.
 #[test]
-fn time_out() {
+fn timeout_retransmits_unsacked_data() {
     let mut bench = flight(true);
     sack(&mut bench, 0, &[block(8, 10)]);
     numbers(&mut bench);
@@ -227,9 +234,9 @@ fn time_out() {
     assert_eq!(numbers(&mut bench)[..2], [6, 7]);
 }
 
-// RFC 2018 §8: a sacked segment at SND.UNA when the timer runs out: the peer has reneged.
+// RFC 2018 §8: a sacked segment at SND.UNA at a timeout means that the peer has reneged.
 #[test]
-fn reneging() {
+fn reneged_data_is_retransmitted() {
     let mut bench = flight(true);
     sack(&mut bench, 0, &[block(1, 10)]);
     numbers(&mut bench);
@@ -243,9 +250,9 @@ fn reneging() {
     assert_eq!(numbers(&mut bench)[..2], [2, 3]);
 }
 
-// RFC 6298 §3 (Karn): no sample from an ACK that covers a retransmission; timestamps give one.
+// RFC 6298 §3 (Karn): an ACK that covers a retransmission gives no sample, except by timestamps.
 #[test]
-fn samples() {
+fn retransmissions_give_no_rtt_sample() {
     let mut bench = flight(false);
     bench.ack(MSS);
     assert_eq!(bench.tcp.info(bench.now).rtt, Some(Duration::from_millis(10)));
@@ -263,7 +270,7 @@ fn samples() {
     stamped.post(10);
     stamped.sent();
     stamped.wait_for_timer();
-    let value = stamped.transmit(WIRE)[0].timestamps.expect("on").value;
+    let value = stamped.transmit(WIRE)[0].timestamps.expect("timestamps are on").value;
     assert_eq!(value, 78_000);
     stamped.now += Duration::from_millis(50);
     let timestamps = Some(Timestamps { value: 1, echo: value });
@@ -271,9 +278,9 @@ fn samples() {
     assert_eq!(stamped.tcp.info(stamped.now).rtt, Some(Duration::from_millis(50)));
 }
 
-// RFC 8985 §5.1: a super-segment is one transmission; of its pieces only those are resent that did not arrive.
+// RFC 8985 §5.1: a GSO packet is one transmission; only its missing segments are retransmitted.
 #[test]
-fn a_piece_of_a_super_segment() {
+fn lost_part_of_gso_packet_is_retransmitted() {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
     let mut bench = reno(state, RecoveryOptions::default());

@@ -1,8 +1,8 @@
-//! Tail loss probes: when, and what their answers mean (RFC 8985 §7).
+//! Tail loss probes: time of transmission and evaluation of the response (RFC 8985 §7).
 
 use super::*;
 
-/// `segments` in flight and no more to send, of which the first is acknowledged; the probe is sent.
+/// Returns a connection with `segments` in flight, the first acknowledged, nothing unsent, and the probe sent.
 fn probed(with_sack: bool, segments: u32) -> Bench {
     let mut state = state();
     state.tcp.constant.sack_enabled = with_sack;
@@ -23,7 +23,7 @@ fn reductions(bench: &Bench) -> u64 {
 
 // §7.4.2: original and probe have arrived: no loss.
 #[test]
-fn both_arrived() {
+fn arrived_original_and_probe_indicate_no_loss() {
     let mut bench = probed(true, 4);
     bench.ack(4 * MSS);
     sack(&mut bench, 4, &[block(3, 4)]);
@@ -35,9 +35,9 @@ fn both_arrived() {
     assert_eq!((info.snd_ssthresh, info.dsack_dups, info.undo_by_dsack), (None, 1, 0));
 }
 
-// §7.4.2: the same, told by a peer without DSACK.
+// §7.4.2: the same, with a peer without DSACK.
 #[test]
-fn a_duplicate_ack_without_blocks() {
+fn duplicate_ack_without_dsack_indicates_no_loss() {
     let mut bench = probed(true, 4);
     bench.ack(4 * MSS);
     bench.ack(4 * MSS);
@@ -47,12 +47,12 @@ fn a_duplicate_ack_without_blocks() {
     assert_eq!(reductions(&bench), 0);
 }
 
-// §7.4.2: the probe alone has arrived: a loss that needs no repair any more still costs the window.
+// §7.4.2: only the probe has arrived: the loss needs no repair but reduces the window.
 #[test]
-fn the_probe_has_repaired_the_loss() {
+fn loss_repaired_by_probe_reduces_window() {
     let mut bench = probed(true, 4);
     bench.ack(4 * MSS);
-    assert_eq!(reductions(&bench), 0, "the original may still report");
+    assert_eq!(reductions(&bench), 0, "the original may still arrive");
     bench.post(MSS as usize);
     bench.sent();
     bench.ack(5 * MSS);
@@ -61,9 +61,9 @@ fn the_probe_has_repaired_the_loss() {
     assert_eq!((info.timeouts, info.snd_ssthresh), (0, Some(2 * 1460)));
 }
 
-// §7.3: new data if there is any; its acknowledgement says nothing about losses.
+// §7.3: new data if there is any; its acknowledgement indicates no loss.
 #[test]
-fn new_data_as_a_probe() {
+fn new_data_is_used_as_probe() {
     let mut bench = flight(true);
     bench.ack(MSS);
     numbers(&mut bench);
@@ -78,9 +78,9 @@ fn new_data_as_a_probe() {
     assert_eq!((info.fast_retransmits, info.total_retrans, info.timeouts), (0, 0, 0));
 }
 
-// §7.2: one probe for each silence; then the retransmission timer, which starts anew with it (§7.3).
+// §7.2: one probe per pause, then the retransmission timer, which the probe restarts (§7.3).
 #[test]
-fn one_probe_then_the_time_out() {
+fn unanswered_probe_is_followed_by_timeout() {
     let mut bench = probed(true, 4);
     let waited = bench.wait_for_timer();
     assert_eq!(waited, Duration::from_millis(200));
@@ -88,12 +88,12 @@ fn one_probe_then_the_time_out() {
     assert_eq!(numbers(&mut bench), [1]);
 }
 
-// §7.2: the probe is due with the retransmission timer at the latest, and takes its place.
+// §7.2: the probe is due with the retransmission timer at the latest, and replaces it.
 #[test]
-fn the_probe_takes_the_place_of_the_time_out() {
+fn early_timeout_is_replaced_by_probe() {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
-    // SRTT 250 ms, no variance: two of them are more than the RTO.
+    // SRTT 250 ms without variance: two SRTTs are longer than the RTO.
     (state.tcp.delegated.srtt, state.tcp.delegated.rtt_var) = (250 * 8, 1);
     let mut bench = reno(state, RecoveryOptions::default());
     bench.post(2 * MSS as usize);
@@ -105,9 +105,9 @@ fn the_probe_takes_the_place_of_the_time_out() {
     assert_eq!(bench.tcp.info(bench.now).timeouts, 1);
 }
 
-// Beyond RFC 8985: without SACK the one duplicate ACK that a probe causes repairs the tail.
+// Extension of RFC 8985: without SACK the one duplicate ACK caused by a probe repairs the tail.
 #[test]
-fn a_probe_without_sack() {
+fn probe_without_sack_repairs_tail() {
     let mut bench = probed(false, 4);
     bench.ack(MSS);
     assert_eq!(numbers(&mut bench), [1], "fast retransmit");
@@ -119,9 +119,9 @@ fn a_probe_without_sack() {
     assert_eq!((info.timeouts, info.fast_retransmits, info.total_retrans), (0, 1, 3));
 }
 
-// The same, when nothing was lost: the answer to the probe starts nothing.
+// The same without a loss: the response to the probe starts no recovery.
 #[test]
-fn a_needless_probe_without_sack() {
+fn unnecessary_probe_without_sack_has_no_effect() {
     let mut bench = probed(false, 4);
     bench.ack(4 * MSS);
     bench.post(2 * MSS as usize);

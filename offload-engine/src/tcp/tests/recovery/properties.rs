@@ -1,25 +1,25 @@
-//! Whatever a legal receiver and the network do: what is resent, and what the sums say.
+//! Retransmissions and scoreboard sums for any correct receiver and any network.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What the network does with the segments of one turn, and how long that takes.
+/// Events of the network for the segments of one turn, and the duration of the turn.
 #[derive(Clone, Debug)]
 struct Turn {
-    /// Which of them are lost, late or doubled: two bits for each.
+    /// Lost, late or duplicated segments: two bits per segment.
     fates: u64,
-    /// Which acknowledgements are lost.
-    deaf: u64,
+    /// Lost acknowledgements: one bit per segment.
+    acks_lost: u64,
     micros: u64,
     post: usize,
 }
 
 fn turn() -> impl Strategy<Value = Turn> {
-    // A quarter of the bits of a mask is set by two masks.
+    // The AND of two masks sets a quarter of the bits.
     let sparse = || (any::<u64>(), any::<u64>()).prop_map(|(a, b)| a & b);
     (sparse(), sparse(), 1_u64..30_000, 0_usize..20_000)
-        .prop_map(|(fates, deaf, micros, post)| Turn { fates, deaf, micros, post })
+        .prop_map(|(fates, acks_lost, micros, post)| Turn { fates, acks_lost, micros, post })
 }
 
 fn options() -> impl Strategy<Value = RecoveryOptions> {
@@ -35,14 +35,14 @@ fn options() -> impl Strategy<Value = RecoveryOptions> {
     })
 }
 
-/// A receiver that tells the truth.
+/// Receiver that conforms to the RFCs.
 #[derive(Default)]
 struct Peer {
     have: Vec<bool>,
     nxt: usize,
     /// Blocks, newest first.
     blocks: Vec<(usize, usize)>,
-    told: Vec<bool>,
+    sacked: Vec<bool>,
 }
 
 impl Peer {
@@ -69,7 +69,7 @@ impl Peer {
         duplicate
     }
 
-    /// The acknowledgement's blocks; remembers what the sender now knows.
+    /// Returns the SACK blocks of the acknowledgement, a DSACK first.
     fn sacks(&self, duplicate: Option<(usize, usize)>) -> Vec<(usize, usize)> {
         duplicate.into_iter().chain(self.blocks.iter().copied()).take(4).collect()
     }
@@ -84,33 +84,36 @@ struct Wire {
 }
 
 impl Wire {
-    /// Sends what may be sent; checks each segment.
+    /// Sends all segments allowed now; checks each.
     fn send(&mut self) -> Result<Vec<(usize, usize)>, TestCaseError> {
         let mut sent = vec![];
         for transmit in self.bench.transmit(WIRE) {
             let start = transmit.seq.distance(LOCAL);
             let una = self.bench.tcp.snd.una.seq().distance(LOCAL);
-            prop_assert!(start >= una, "below SND.UNA");
+            prop_assert!(start >= una, "segment below SND.UNA");
             let (start, end) = (start as usize, start as usize + transmit.payload_len);
             prop_assert!(end <= self.posted);
             if transmit.retransmission {
-                let told = self.peer.told.get(start..end).unwrap_or(&[]);
-                prop_assert!(!told.contains(&true), "sacked bytes are resent: {start}..{end}");
+                let sacked = self.peer.sacked.get(start..end).unwrap_or(&[]);
+                prop_assert!(
+                    !sacked.contains(&true),
+                    "sacked bytes are retransmitted: {start}..{end}"
+                );
             }
             sent.push((start, end));
         }
         Ok(sent)
     }
 
-    fn arrive(&mut self, start: usize, end: usize, heard: bool) {
+    fn arrive(&mut self, start: usize, end: usize, acked: bool) {
         let duplicate = self.peer.take(start, end);
-        if !heard {
+        if !acked {
             return;
         }
         let sacks = if self.with_sack { self.peer.sacks(duplicate) } else { vec![] };
-        self.peer.told.resize(self.peer.have.len(), false);
+        self.peer.sacked.resize(self.peer.have.len(), false);
         for (start, end) in &sacks {
-            self.peer.told[*start..*end].fill(true);
+            self.peer.sacked[*start..*end].fill(true);
         }
         let seq = |offset: usize| LOCAL + offset as u32;
         let blocks: Vec<_> =
@@ -128,15 +131,15 @@ impl Wire {
             self.bench.tcp.handle_timeout(self.bench.now);
         }
         for (index, (start, end)) in sent.into_iter().enumerate() {
-            let heard = turn.deaf >> (index % 64) & 1 == 0;
+            let acked = turn.acks_lost >> (index % 64) & 1 == 0;
             match turn.fates >> (2 * index % 64) & 3 {
                 1 => {}
                 2 => self.late.push((start, end)),
                 3 => {
-                    self.arrive(start, end, heard);
-                    self.arrive(start, end, heard);
+                    self.arrive(start, end, acked);
+                    self.arrive(start, end, acked);
                 }
-                _ => self.arrive(start, end, heard),
+                _ => self.arrive(start, end, acked),
             }
         }
         for (start, end) in late {
@@ -145,24 +148,24 @@ impl Wire {
         self.check()
     }
 
-    /// RFC 6675 §4: `pipe` and its parts.
+    /// RFC 6675 §4: checks `pipe` and its parts.
     fn check(&mut self) -> Result<(), TestCaseError> {
         let tcp = &self.bench.tcp;
         let outstanding = tcp.snd.nxt.since(tcp.snd.una);
         prop_assert!(tcp.recovery.in_flight() <= outstanding);
         prop_assert!(tcp.recovery.occupied() <= outstanding);
         prop_assert!(tcp.recovery.is_idle() == (outstanding == 0));
-        let waits = outstanding == 0 || tcp.timers.is_running(Timer::Retransmit);
-        prop_assert!(waits, "nobody waits for an answer");
+        let timer_runs = outstanding == 0 || tcp.timers.is_running(Timer::Retransmit);
+        prop_assert!(timer_runs, "outstanding data without a retransmission timer");
         Ok(())
     }
 }
 
 proptest! {
-    // RFC 2018 §5, RFC 6675 §4: nothing below SND.UNA and nothing sacked is resent, not even after a time-out; the
-    // sums hold; in the end everything arrives.
+    // RFC 2018 §5, RFC 6675 §4: nothing below SND.UNA and nothing sacked is retransmitted, also after a timeout. The
+    // sums hold, and all data arrives in the end.
     #[test]
-    fn only_what_may_be_lost_is_resent(
+    fn only_unsacked_data_is_retransmitted(
         with_sack: bool,
         recovery in options(),
         turns in prop::collection::vec(turn(), 1..60),
@@ -174,12 +177,12 @@ proptest! {
         for turn in &turns {
             wire.turn(turn)?;
         }
-        let calm = Turn { fates: 0, deaf: 0, micros: 1_000, post: 0 };
+        let no_impairments = Turn { fates: 0, acks_lost: 0, micros: 1_000, post: 0 };
         for _ in 0..2_000 {
             if wire.peer.nxt == wire.posted {
                 break;
             }
-            wire.turn(&calm)?;
+            wire.turn(&no_impairments)?;
             let deadline = wire.bench.tcp.poll_timeout();
             wire.bench.now = wire.bench.now.max(deadline.unwrap_or(wire.bench.now));
             wire.bench.tcp.handle_timeout(wire.bench.now);

@@ -1,8 +1,8 @@
-//! Segments that overtake each other (RFC 8985 §6.2 steps 2 to 4).
+//! Reordered segments (RFC 8985 §6.2 steps 2 to 4).
 
 use super::*;
 
-/// A flight whose segment 5 arrived after 6: reordering is known, and everything before segment 10 has arrived.
+/// Returns a flight whose segment 5 arrived after 6: reordering is known, and everything before segment 10 has arrived.
 fn reordered() -> Bench {
     let mut bench = flight(true);
     bench.ack(5 * MSS);
@@ -17,7 +17,7 @@ fn reordered() -> Bench {
 
 // Step 4: without reordering three sacked segments are enough; with it a quarter of an RTT has to pass.
 #[test]
-fn the_window_opens_once_reordering_is_seen() {
+fn reordering_opens_reordering_window() {
     for seen in [false, true] {
         let mut bench = if seen { reordered() } else { flight(true) };
         bench.now += RTT;
@@ -33,9 +33,9 @@ fn the_window_opens_once_reordering_is_seen() {
     }
 }
 
-// Step 3: blocks come newest first: what an earlier, lost acknowledgement would have told is no reordering.
+// Step 3: blocks are sent newest first: blocks missed by a lost acknowledgement are no reordering.
 #[test]
-fn a_lost_acknowledgement_is_no_reordering() {
+fn lost_acknowledgement_is_no_reordering() {
     let mut bench = flight(true);
     sack(&mut bench, 0, &[block(1, 2)]);
     sack(&mut bench, 0, &[block(7, 9), block(4, 6), block(1, 2)]);
@@ -44,10 +44,11 @@ fn a_lost_acknowledgement_is_no_reordering() {
     assert_eq!(bench.tcp.info(bench.now).reord_seen, 1);
 }
 
-// Step 2: what comes back sooner than any RTT is the original, so it does not condemn what was sent with it.
+// Step 2: an acknowledgement faster than any RTT is for the original, so it does not mark data sent with the
+// retransmission lost.
 #[test]
-fn an_answer_that_is_too_fast() {
-    for (after, condemns) in [(RTT / 2, false), (RTT, true)] {
+fn fast_acknowledgement_is_for_original() {
+    for (after, marks_lost) in [(RTT / 2, false), (RTT, true)] {
         let mut bench = flight(true);
         bench.ack(MSS);
         let new = numbers(&mut bench);
@@ -55,23 +56,22 @@ fn an_answer_that_is_too_fast() {
         sack(&mut bench, 1, &[block(2, 3), block(4, 8)]);
         assert_eq!(numbers(&mut bench)[0], 1);
         bench.now += after;
-        // 1 is acknowledged: by its retransmission?
+        // Segment 1 is acknowledged, by its original or by its retransmission.
         sack(&mut bench, 2, &[block(2, 3), block(4, 8)]);
         let sent = numbers(&mut bench);
         let lost = sent.iter().filter(|n| new.contains(n)).count();
-        assert_eq!(lost > 0, condemns, "{sent:?}");
+        assert_eq!(lost > 0, marks_lost, "{sent:?}");
     }
 }
 
-// Step 4: each round trip with a report of a duplicate widens the window by a quarter RTT, SRTT bounds it, and
-// 16 recoveries without one make it small again.
+// Step 4: each RTT with a DSACK widens the window by a quarter RTT, up to SRTT. 16 recoveries without one reset it.
 #[test]
-fn reports_of_duplicates_widen_the_window() {
+fn dsacks_widen_reordering_window() {
     let mut bench = reordered();
     let mut una = 10;
     let mut windows = vec![];
     for round in 0..30 {
-        // A hole that looks lost, and was not: reported as duplicate for the first rounds.
+        // A hole taken for a loss, but reordered: reported as duplicate in the first rounds.
         bench.post(8 * MSS as usize);
         bench.sent();
         let end = bench.tcp.snd.nxt.seq().distance(LOCAL).cast_unsigned() / MSS;

@@ -1,8 +1,8 @@
-//! Recovery that answered no loss, and recovery that did.
+//! Spurious and genuine recovery.
 
 use super::*;
 
-/// Ten segments, and a time-out that has sent the first again.
+/// Returns a connection with ten segments in flight and the first retransmitted by a timeout.
 fn timed_out(with_sack: bool) -> Bench {
     let mut bench = flight(with_sack);
     while bench.tcp.info(bench.now).timeouts == 0 {
@@ -17,16 +17,16 @@ fn undone(bench: &Bench) -> (u64, u64, u64, u64) {
     (info.undo_by_timestamp, info.undo_by_dsack, info.undo_by_f_rto, info.spurious_timeouts)
 }
 
-// RFC 5682 §2.1: two acknowledgements that move forward, new data between them.
+// RFC 5682 §2.1: two acknowledgements that advance, with new data between them.
 #[test]
-fn f_rto_without_sack() {
+fn f_rto_undoes_timeout_without_sack() {
     let mut bench = timed_out(false);
     bench.ack(MSS);
     assert_eq!(numbers(&mut bench), [10, 11], "step 2b");
     assert_eq!(undone(&bench), (0, 0, 0, 0));
     bench.ack(2 * MSS);
     assert_eq!(undone(&bench), (0, 0, 1, 1));
-    // The window is what it was, and grows as it did; nothing is resent.
+    // The window is restored and grows; nothing is retransmitted.
     assert_eq!(bench.tcp.info(bench.now).snd_cwnd, 11 * 1460);
     assert_eq!(numbers(&mut bench), [12], "eleven are in flight");
     bench.ack(3 * MSS);
@@ -34,9 +34,9 @@ fn f_rto_without_sack() {
     assert_eq!(bench.tcp.info(bench.now).total_retrans, 1);
 }
 
-// RFC 5682 §2.1 step 3a: a duplicate ACK after new data says that the loss is real: slow start goes on.
+// RFC 5682 §2.1 step 3a: a duplicate ACK after new data shows a real loss: slow start continues.
 #[test]
-fn f_rto_of_a_real_loss() {
+fn f_rto_detects_real_loss() {
     let mut bench = timed_out(false);
     bench.ack(MSS);
     assert_eq!(numbers(&mut bench), [10, 11]);
@@ -48,19 +48,19 @@ fn f_rto_of_a_real_loss() {
 
 // RFC 5682 §2.1 step 2a: everything is acknowledged at once: the retransmission has filled a hole.
 #[test]
-fn f_rto_is_not_fooled_by_a_filled_hole() {
+fn filled_hole_is_no_spurious_timeout() {
     for with_sack in [false, true] {
         let mut bench = timed_out(with_sack);
         if with_sack {
             sack(&mut bench, 0, &[block(1, 9)]);
-            // What was never resent has arrived since: not all was lost.
+            // Data never retransmitted has arrived since the timeout: not all was lost.
             assert_eq!(undone(&bench), (0, 0, 1, 1));
             continue;
         }
         bench.ack(10 * MSS);
         assert_eq!(undone(&bench), (0, 0, 0, 0));
     }
-    // The same, but for SACK that came before the time-out.
+    // The same, with SACK blocks received before the timeout.
     let mut bench = flight(true);
     sack(&mut bench, 0, &[block(9, 10)]);
     numbers(&mut bench);
@@ -70,9 +70,9 @@ fn f_rto_is_not_fooled_by_a_filled_hole() {
     assert_eq!(undone(&bench), (0, 0, 0, 0));
 }
 
-// RFC 5682 §2.1: without new data to send the question is not asked.
+// RFC 5682 §2.1: without new data to send F-RTO is not used.
 #[test]
-fn f_rto_without_new_data() {
+fn f_rto_needs_new_data() {
     let mut bench = reno(state(), RecoveryOptions::default());
     bench.post(4 * MSS as usize);
     bench.sent();
@@ -85,9 +85,9 @@ fn f_rto_without_new_data() {
     assert_eq!(undone(&bench), (0, 0, 0, 0));
 }
 
-// RFC 5682 §2.1 step 1: a second time-out starts over, with the window of before the first.
+// RFC 5682 §2.1 step 1: a second timeout restarts F-RTO; undo restores the window before the first.
 #[test]
-fn f_rto_after_two_time_outs() {
+fn second_timeout_restarts_f_rto() {
     let mut bench = timed_out(false);
     bench.wait_for_timer();
     assert_eq!(numbers(&mut bench), [0]);
@@ -99,7 +99,7 @@ fn f_rto_after_two_time_outs() {
     assert_eq!(bench.tcp.info(bench.now).timeouts, 2);
 }
 
-/// A flight with SACK and timestamps; its segments' stamp.
+/// Returns a flight with SACK and timestamps, and the timestamp of its segments.
 fn stamped() -> (Bench, u32) {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
@@ -108,7 +108,7 @@ fn stamped() -> (Bench, u32) {
     let mut bench = reno(state, RecoveryOptions::default());
     bench.post(40 * 1448);
     let sent = bench.transmit(WIRE);
-    (bench, sent[0].timestamps.expect("on").value)
+    (bench, sent[0].timestamps.expect("timestamps are on").value)
 }
 
 fn stamped_ack(bench: &mut Bench, segments: u32, echo: u32) {
@@ -116,9 +116,9 @@ fn stamped_ack(bench: &mut Bench, segments: u32, echo: u32) {
     bench.input(Segment { timestamps, ack: LOCAL + segments * 1448, ..ack() });
 }
 
-// RFC 3522 §3.2 step 5: the echo tells which transmission is acknowledged, across the wrap of the clock.
+// RFC 3522 §3.2 step 5: the echo identifies the acknowledged transmission, across the wrap of the clock.
 #[test]
-fn a_time_out_and_the_echo() {
+fn older_echo_undoes_timeout() {
     for spurious in [true, false] {
         let (mut bench, original) = stamped();
         let mut again = None;
@@ -126,7 +126,7 @@ fn a_time_out_and_the_echo() {
             bench.wait_for_timer();
             again = bench.transmit(WIRE).first().and_then(|sent| sent.timestamps).or(again);
         }
-        let again = again.expect("resent").value;
+        let again = again.expect("a retransmission").value;
         assert!(again.wrapping_sub(original) >= 1_000);
         bench.now += RTT;
         stamped_ack(&mut bench, 1, if spurious { original } else { again });
@@ -136,24 +136,24 @@ fn a_time_out_and_the_echo() {
     }
 }
 
-// RFC 3522 §3.2: only the first acknowledgement of something resent counts.
+// RFC 3522 §3.2: only the first acknowledgement of a retransmission counts.
 #[test]
-fn the_echo_counts_once() {
+fn only_first_echo_is_evaluated() {
     let (mut bench, original) = stamped();
     bench.now += RTT;
     let blocks = [SackBlock { start: LOCAL + 1448, end: LOCAL + 5 * 1448 }];
     let timestamps = Some(Timestamps { value: 1, echo: original });
     bench.input(Segment { timestamps, sack: &blocks, ..ack() });
-    let again = bench.transmit(WIRE)[0].timestamps.expect("on").value;
+    let again = bench.transmit(WIRE)[0].timestamps.expect("timestamps are on").value;
     bench.now += RTT;
     stamped_ack(&mut bench, 5, again);
     stamped_ack(&mut bench, 10, original);
     assert_eq!(undone(&bench), (0, 0, 0, 0));
 }
 
-// RFC 2883, RFC 3708: one of two retransmissions was needed: nothing is taken back.
+// RFC 2883, RFC 3708: with one of two retransmissions needed, nothing is undone.
 #[test]
-fn a_report_of_half_is_not_enough() {
+fn partial_dsack_does_not_undo() {
     for (reports, undo) in [(1, 0), (2, 1)] {
         let mut bench = flight(true);
         sack(&mut bench, 0, &[block(2, 6)]);
@@ -174,26 +174,26 @@ fn a_report_of_half_is_not_enough() {
     }
 }
 
-// RFC 2883 §4: duplicates that the network has made are none of ours.
+// RFC 2883 §4: duplicates created by the network are ignored.
 #[test]
-fn the_networks_duplicates_do_not_count() {
+fn network_duplicates_are_ignored() {
     let mut bench = flight(true);
     for n in 1..=5 {
         sack(&mut bench, 5, &[block(n - 1, n)]);
     }
     sack(&mut bench, 5, &[block(6, 10)]);
-    assert_eq!(numbers(&mut bench)[0], 5, "no reordering window was learnt");
+    assert_eq!(numbers(&mut bench)[0], 5, "the reordering window is unchanged");
     assert_eq!(undone(&bench), (0, 0, 0, 0));
     assert_eq!(bench.tcp.info(bench.now).dsack_dups, 5);
 }
 
 // RFC 4015 §3: an undone episode leaves nothing marked lost, and a real loss after it is repaired.
 #[test]
-fn life_goes_on_after_undo() {
+fn real_loss_after_undo_is_repaired() {
     let (mut bench, original) = stamped();
     bench.now += RTT;
     let timestamps = Some(Timestamps { value: 1, echo: original });
-    // 0, 2 and 3 look lost. 0 was late.
+    // Segments 0, 2 and 3 are presumed lost; 0 was late.
     let blocks = [
         SackBlock { start: LOCAL + 4 * 1448, end: LOCAL + 6 * 1448 },
         SackBlock { start: LOCAL + 1448, end: LOCAL + 2 * 1448 },
@@ -206,7 +206,7 @@ fn life_goes_on_after_undo() {
     assert_eq!(undone(&bench), (1, 0, 0, 0));
     let info = bench.tcp.info(bench.now);
     assert_eq!((info.fast_retransmits, info.snd_ssthresh), (1, None));
-    // 2 and 3 are given a reordering window, then a recovery of their own.
+    // Segments 2 and 3 get a reordering window, then a recovery of their own.
     while bench.tcp.info(bench.now).fast_retransmits < 2 {
         assert!(bench.wait_for_timer() < RTT);
     }
@@ -215,9 +215,9 @@ fn life_goes_on_after_undo() {
     assert_eq!(bench.tcp.info(bench.now).timeouts, 0);
 }
 
-// RFC 6582 §3.2 step 2: duplicate ACKs that answer what a time-out has resent start no recovery.
+// RFC 6582 §3.2 step 2: duplicate ACKs caused by retransmissions of a timeout start no recovery.
 #[test]
-fn duplicates_after_a_time_out() {
+fn duplicate_acks_after_timeout_start_no_recovery() {
     let options = RecoveryOptions { f_rto: false, ..RecoveryOptions::default() };
     let mut bench = flight_with(false, options);
     while bench.tcp.info(bench.now).timeouts == 0 {
@@ -239,5 +239,9 @@ fn duplicates_after_a_time_out() {
     for _ in 0..3 {
         bench.ack(11 * MSS);
     }
-    assert_eq!(bench.tcp.info(bench.now).fast_retransmits, 1, "but those of new data do");
+    assert_eq!(
+        bench.tcp.info(bench.now).fast_retransmits,
+        1,
+        "duplicate ACKs of new data start recovery"
+    );
 }

@@ -1,4 +1,4 @@
-//! What each part of recovery is for: one script, with its switch on and off.
+//! Effect of each recovery option: one script with the option enabled and disabled.
 
 use super::*;
 
@@ -13,7 +13,7 @@ const ALL: RecoveryOptions = RecoveryOptions {
     dsack: true,
 };
 
-/// `script` with all parts, and with all but what `off` takes away.
+/// Runs `script` with all options, and without those that `off` disables.
 fn compare<T>(
     off: impl FnOnce(&mut RecoveryOptions),
     script: impl Fn(RecoveryOptions) -> T,
@@ -24,13 +24,13 @@ fn compare<T>(
 }
 
 #[test]
-fn everything_is_on_by_default() {
+fn all_options_are_enabled_by_default() {
     assert_eq!(Config::default().recovery, ALL);
 }
 
-// RFC 8985 §1: a lost retransmission is found by what was sent after it; RFC 6675 leaves it to the time-out.
+// RFC 8985 §1: a lost retransmission is detected by data sent after it; with RFC 6675 only by a timeout.
 #[test]
-fn rack() {
+fn rack_detects_lost_retransmission() {
     let [on, off] = compare(
         |options| options.rack = false,
         |options| {
@@ -50,9 +50,9 @@ fn rack() {
     assert_eq!((on, off), ((true, 0), (false, 0)));
 }
 
-// RFC 8985 §7: the tail is asked for after two round trips, else after the RTO.
+// RFC 8985 §7: the tail is probed after two RTTs, otherwise retransmitted after the RTO.
 #[test]
-fn tail_loss_probe() {
+fn tail_loss_probe_avoids_timeout() {
     let [on, off] = compare(
         |options| options.tail_loss_probe = false,
         |options| {
@@ -70,10 +70,10 @@ fn tail_loss_probe() {
     assert_eq!(off, (Duration::from_millis(200) + RTT, vec![1], 1));
 }
 
-// RFC 9937 §3: the flight shrinks evenly, one segment for two that arrive; RFC 6675 pauses for half of it. Both
-// end at the slow start threshold.
+// RFC 9937 §3: the flight shrinks evenly, one segment sent per two delivered; RFC 6675 pauses for half of the flight.
+// Both end at the slow start threshold.
 #[test]
-fn prr() {
+fn prr_reduces_flight_evenly() {
     let [on, off] = compare(
         |options| options.prr = false,
         |options| {
@@ -96,9 +96,9 @@ fn prr() {
     assert_eq!(off, [1, 0, 0, 0, 0, 1, 1, 1, 1]);
 }
 
-// RFC 3042: new data for the first two duplicate ACKs, with SACK and without.
+// RFC 3042: new data on the first two duplicate ACKs, with SACK and without.
 #[test]
-fn limited_transmit() {
+fn limited_transmit_sends_new_data() {
     for with_sack in [false, true] {
         let [on, off] = compare(
             |options| options.limited_transmit = false,
@@ -117,9 +117,9 @@ fn limited_transmit() {
     }
 }
 
-// RFC 5827 §3.1: three segments and nothing more to send: two duplicate ACKs are all that can come.
+// RFC 5827 §3.1: with three segments and nothing more to send, at most two duplicate ACKs can arrive.
 #[test]
-fn early_retransmit() {
+fn early_retransmit_needs_fewer_duplicates() {
     let [on, off] = compare(
         |options| options.early_retransmit = false,
         |options| {
@@ -137,9 +137,9 @@ fn early_retransmit() {
     assert_eq!((on, off), (vec![1], vec![]));
 }
 
-// RFC 5682 §1: after a spurious time-out the whole flight is not sent again.
+// RFC 5682 §1: after a spurious timeout the flight is not retransmitted.
 #[test]
-fn f_rto() {
+fn f_rto_avoids_unnecessary_retransmissions() {
     let [on, off] = compare(
         |options| options.f_rto = false,
         |options| {
@@ -148,7 +148,7 @@ fn f_rto() {
                 bench.wait_for_timer();
             }
             assert_eq!(numbers(&mut bench), [0]);
-            // The originals were late, by more than the time-out.
+            // The originals were delayed by more than the timeout.
             for to in 1..=10 {
                 bench.ack(to * MSS);
                 numbers(&mut bench);
@@ -163,8 +163,8 @@ fn f_rto() {
     assert!(off.0 > 3, "{off:?}");
 }
 
-/// A segment is overtaken by so many that it looks lost: retransmission, then acknowledgement of the original.
-fn overtaken(options: RecoveryOptions, timestamps: bool) -> Bench {
+/// Returns a connection with a segment delayed by reordering: it was retransmitted, then the original acknowledged.
+fn reordered(options: RecoveryOptions, timestamps: bool) -> Bench {
     let mut state = state();
     state.tcp.constant.sack_enabled = true;
     state.tcp.constant.timestamp_enabled = timestamps;
@@ -184,13 +184,13 @@ fn overtaken(options: RecoveryOptions, timestamps: bool) -> Bench {
     bench
 }
 
-// RFC 4015 §3.2: a fast retransmit that was not needed does not cost the window.
+// RFC 4015 §3.2: an unnecessary fast retransmit does not reduce the window.
 #[test]
-fn undo() {
+fn undo_restores_window_by_timestamp() {
     let [on, off] = compare(
         |options| options.undo = false,
         |options| {
-            let bench = overtaken(options, true);
+            let bench = reordered(options, true);
             let info = bench.tcp.info(bench.now);
             assert_eq!((info.fast_retransmits, info.total_retrans), (1, 1));
             (info.undo_by_timestamp, info.snd_ssthresh, info.snd_cwnd >= 10 * 1448)
@@ -200,13 +200,13 @@ fn undo() {
     assert_eq!(off, (0, Some(5 * 1448), false));
 }
 
-// RFC 2883 §4, RFC 3708: the report of a duplicate says the same, a round trip later.
+// RFC 2883 §4, RFC 3708: a DSACK has the same effect, an RTT later.
 #[test]
-fn dsack() {
+fn dsack_restores_window() {
     let [on, off] = compare(
         |options| options.dsack = false,
         |options| {
-            let mut bench = overtaken(options, false);
+            let mut bench = reordered(options, false);
             bench.transmit(WIRE);
             bench.ack(10 * MSS);
             assert_eq!(bench.tcp.info(bench.now).snd_ssthresh, Some(5 * 1460));
