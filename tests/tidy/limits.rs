@@ -280,6 +280,7 @@ const TRANSPORTS: &[&str] = &[
     "for {rdma-over-tcp/src/rnic/queues/qp.rs::WAITING_BYTES_MAX}, or for",
     "up to {rdma-over-tcp/src/transport/sockets/core.rs::RECEIVE_BYTES} per call to one buffer",
     "queries epoll every {rdma-over-tcp/src/transport/sockets/core.rs::HOT_POLLS}th time",
+    "checks every {offload-engine/src/runtime/progress.rs::DOZE} if it is needed",
     "nothing in {rdma-over-tcp/src/transport/sockets/core.rs::HOT_MISSES_MAX} passes",
     "awaited for up to {rdma-over-tcp/src/transport/sockets/core.rs::FIN_WAIT_MAX} |",
     "keep-alive probes after {rdma_over_tcp::rnic::KEEP_ALIVE_IDLE}, every \
