@@ -1,8 +1,8 @@
-//! The exact asynchronous forms of NDKPI's creates and requests: each takes a completion, and says whether it is
-//! called.
+//! Exact asynchronous forms of NDKPI's creates and requests. Each takes a completion, and its result shows whether the
+//! completion is called.
 //!
-//! Without [`AdapterConfig::deferral`](crate::ndk::AdapterConfig) nothing but the creation of a shared endpoint pends:
-//! the plain forms (`create_cq`, `register`, ...) need no completion, and never pend, with it or without.
+//! Without [`AdapterConfig::deferral`](crate::ndk::AdapterConfig) only the creation of a shared endpoint pends. The
+//! plain forms (`create_cq`, `register`, ...) need no completion, and never pend, with or without deferral.
 
 use alloc::{boxed::Box, sync::Arc};
 
@@ -19,9 +19,9 @@ use crate::{
     },
 };
 
-/// A handle, apart from its way to the adapter.
+/// Consumer handle that can be split into its adapter and its object.
 pub(super) trait Object: Clone + Send + 'static {
-    /// What makes a handle of a way to the adapter.
+    /// The handle without its adapter.
     type Name: Send;
 
     fn split(self) -> (Adapter, Key, Self::Name);
@@ -71,12 +71,12 @@ impl Object for LogicalAddressMapping {
     }
 }
 
-/// Returns whether a failure may also be told by a completion.
+/// True if a completion may also report this status.
 fn may_pend(status: NtStatus) -> bool {
     matches!(status, NtStatus::SUCCESS | NtStatus::INSUFFICIENT_RESOURCES)
 }
 
-/// Ends a create, now or later (NDK-ASY-1): `completion` is called if it pends.
+/// Completes a create, now or later (NDK-ASY-1): `completion` is called if it pends.
 fn created<T: Object>(
     parent: (&Adapter, Key),
     object: Result<T, NtStatus>,
@@ -87,10 +87,10 @@ fn created<T: Object>(
     match object {
         Ok(object) => {
             let (_, key, name) = object.clone().split();
-            // The core must not hold the way to itself: a node would never end.
+            // A strong handle in the core would be a reference cycle, and the node would never exit.
             let weak = adapter.downgrade();
             let complete = move || {
-                // Nobody who could use the object is left otherwise.
+                // Otherwise no consumer is left that could use the object.
                 if let Some(adapter) = weak.upgrade() {
                     completion(Ok(T::join(adapter, name)));
                 }
@@ -104,7 +104,7 @@ fn created<T: Object>(
     }
 }
 
-/// Ends a request of an object, now or later.
+/// Completes a request of an object, now or later.
 fn requested(
     adapter: &Adapter,
     key: Key,
@@ -123,7 +123,7 @@ fn requested(
 }
 
 impl Adapter {
-    /// NdkCreateCq with its completion. As [`Adapter::create_cq`]; [`Created::Pending`]: `completion` follows with the
+    /// NdkCreateCq with its completion, as [`Adapter::create_cq`]. [`Created::Pending`]: `completion` follows with the
     /// queue, or with its failure.
     ///
     /// # Errors
@@ -263,10 +263,10 @@ impl Pd {
 }
 
 impl Cq {
-    /// NdkResizeCq with its completion: SUCCESS, or PENDING and `completion` follows. The new depth counts at once.
+    /// NdkResizeCq with its completion: SUCCESS, or PENDING and `completion` follows. The new depth applies at once.
     ///
     /// # Errors
-    /// As [`Cq::resize`]; `completion` is not called, but INSUFFICIENT_RESOURCES may come by it.
+    /// As [`Cq::resize`]; `completion` is not called, except that it may report INSUFFICIENT_RESOURCES.
     pub fn begin_resize(
         &self,
         depth: u32,
@@ -277,11 +277,11 @@ impl Cq {
 }
 
 impl Srq {
-    /// NdkModifySrq with its completion: SUCCESS, or PENDING and `completion` follows. Depth and threshold count at
+    /// NdkModifySrq with its completion: SUCCESS, or PENDING and `completion` follows. Depth and threshold apply at
     /// once.
     ///
     /// # Errors
-    /// As [`Srq::modify`]; `completion` is not called, but INSUFFICIENT_RESOURCES may come by it.
+    /// As [`Srq::modify`]; `completion` is not called, except that it may report INSUFFICIENT_RESOURCES.
     pub fn begin_modify(
         &self,
         depth: u32,
@@ -294,7 +294,7 @@ impl Srq {
 }
 
 impl Mr {
-    /// Registers, and ends it now or later, in one step: nobody sees the token of one that pends.
+    /// Registers, and completes the request now or later, in one step: the token of a pending request is not visible.
     fn begin_any_register(
         &self,
         flags: MrFlags,
@@ -304,7 +304,7 @@ impl Mr {
         if let Err(status) = flags.check() {
             return status;
         }
-        // A completion that is not called is dropped when the adapter is free again.
+        // A completion that is not called is dropped after the adapter's lock is released.
         let (status, pends) = self.adapter.with(|core, now| {
             let outcome = register(core, flags.rights()).map_err(NtStatus::from);
             let status = NtStatus::from(outcome);
@@ -317,11 +317,11 @@ impl Mr {
         if pends.is_ok() { NtStatus::PENDING } else { status }
     }
 
-    /// NdkRegisterMr with its completion: SUCCESS, or PENDING and `completion` follows. The tokens can be read when it
-    /// has ended; they are 0 as long as it pends.
+    /// NdkRegisterMr with its completion: SUCCESS, or PENDING and `completion` follows. The tokens are 0 while it
+    /// pends, and valid once it has completed.
     ///
     /// # Errors
-    /// As [`Mr::register`]; `completion` is not called, but INSUFFICIENT_RESOURCES may come by it.
+    /// As [`Mr::register`]; `completion` is not called, except that it may report INSUFFICIENT_RESOURCES.
     pub fn begin_register(
         &self,
         buffer: &RegisteredBuffer,
@@ -338,7 +338,7 @@ impl Mr {
     /// NdkRegisterMr of an MDL chain with its completion, as [`Mr::begin_register`].
     ///
     /// # Errors
-    /// As [`Mr::register_chain`]; `completion` is not called, but INSUFFICIENT_RESOURCES may come by it.
+    /// As [`Mr::register_chain`]; `completion` is not called, except that it may report INSUFFICIENT_RESOURCES.
     pub fn begin_register_chain(
         &self,
         chain: &[RegisteredBuffer],
@@ -354,7 +354,8 @@ impl Mr {
     /// NdkInitializeFastRegisterMr with its completion: SUCCESS, or PENDING and `completion` follows.
     ///
     /// # Errors
-    /// As [`Mr::initialize_fast_register`]; `completion` is not called, but INSUFFICIENT_RESOURCES may come by it.
+    /// As [`Mr::initialize_fast_register`]; `completion` is not called, except that it may report
+    /// INSUFFICIENT_RESOURCES.
     pub fn begin_initialize_fast_register(
         &self,
         pages: u32,
