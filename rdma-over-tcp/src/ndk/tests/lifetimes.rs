@@ -221,12 +221,12 @@ fn close_and_accept(seed: u64) -> (NtStatus, NtStatus) {
     let deferral = Some(Deferral { seed, delay_max: Duration::from_millis(1) });
     let mut bench = Bench::with(1, AdapterConfig { deferral, ..AdapterConfig::default() });
     let (active, passive) = (Side::new(&bench, 0), Side::new(&bench, 1));
-    let (answers, qp) = (Arc::new(Mutex::new(Vec::new())), passive.qp.clone());
-    let told = answers.clone();
+    let (statuses, qp) = (Arc::new(Mutex::new(Vec::new())), passive.qp.clone());
+    let results = statuses.clone();
     let event = move |connector: Connector| {
         let close = connector.close(|| {});
         let accept = connector.accept(&qp, LIMITS, b"", None, |_| panic!("it does not pend"));
-        told.lock().unwrap().push((close, accept));
+        results.lock().unwrap().push((close, accept));
     };
     let listener = passive.adapter.create_listener(event).unwrap();
     let note = passive.log.note("listen");
@@ -238,17 +238,17 @@ fn close_and_accept(seed: u64) -> (NtStatus, NtStatus) {
     assert_eq!(status, NtStatus::PENDING);
     bench.settle();
     assert_eq!(active.log.take(), [("connect", NtStatus::CONNECTION_REFUSED)]);
-    let answers = answers.lock().unwrap();
-    assert_eq!(answers.len(), 1);
-    answers[0]
+    let statuses = statuses.lock().unwrap();
+    assert_eq!(statuses.len(), 1);
+    statuses[0]
 }
 
 // NDK-LIFE-2: a closed object cannot be used, even while its close pends. An accept after it would never be closed.
 #[test]
 fn a_connector_whose_close_pends_is_not_accepted() {
-    let answers: Vec<_> = (0..8).map(close_and_accept).collect();
-    assert!(answers.iter().any(|(close, _)| *close == NtStatus::PENDING), "{answers:?}");
-    for (_, accept) in answers {
+    let statuses: Vec<_> = (0..8).map(close_and_accept).collect();
+    assert!(statuses.iter().any(|(close, _)| *close == NtStatus::PENDING), "{statuses:?}");
+    for (_, accept) in statuses {
         assert_eq!(accept, NtStatus::CONNECTION_INVALID);
     }
 }

@@ -100,13 +100,13 @@ fn creates_and_requests_pend() {
         assert!(adapter.begin_build_lam(chain, 4097, none).map(|_| ()) == refused);
         let mut end = |status: NtStatus| {
             bench.advance(DELAY_MAX);
-            let told = log.take();
+            let completions = log.take();
             match status {
                 NtStatus::PENDING => {
                     pended += 1;
-                    assert_eq!(told, [("done", NtStatus::SUCCESS)]);
+                    assert_eq!(completions, [("done", NtStatus::SUCCESS)]);
                 }
-                status => assert_eq!((status, told.len()), (NtStatus::SUCCESS, 0)),
+                status => assert_eq!((status, completions.len()), (NtStatus::SUCCESS, 0)),
             }
         };
         let mut tokens = Vec::new();
@@ -151,10 +151,10 @@ fn creates_and_requests_pend() {
         bench.settle();
         bench.advance(DELAY_MAX);
         bench.settle();
-        let told: Vec<_> = log.take().into_iter().map(|(what, _)| what).collect();
-        assert_eq!(told.len(), closes, "{told:?}");
-        assert_eq!(told.last(), Some(&"adapter"));
-        let at = |name| told.iter().position(|told| *told == name);
+        let closed: Vec<_> = log.take().into_iter().map(|(what, _)| what).collect();
+        assert_eq!(closed.len(), closes, "{closed:?}");
+        assert_eq!(closed.last(), Some(&"adapter"));
+        let at = |name| closed.iter().position(|it| *it == name);
         assert!(at("pd") > at("qp") && at("cq") > at("qp") && at("srq") > at("shared"));
     }
     assert!((200..400).contains(&pended), "{pended} of more than 300 pended");
@@ -169,10 +169,10 @@ fn pending_requests_end_in_another_order() {
             let mut bench = Bench::with(1, deferred(seed));
             let order = Arc::new(Mutex::new(Vec::new()));
             for number in 0..16 {
-                let told = order.clone();
+                let completed = order.clone();
                 let adapter = &bench.nodes[0].adapter;
-                let tell = move |_| told.lock().unwrap().push(number);
-                let _ = adapter.begin_create_pd(tell).unwrap();
+                let complete = move |_| completed.lock().unwrap().push(number);
+                let _ = adapter.begin_create_pd(complete).unwrap();
             }
             bench.settle();
             bench.advance(DELAY_MAX);
@@ -212,8 +212,10 @@ fn pending_creates_fail_and_close_inside() {
         for _ in 0..4 {
             bench.advance(DELAY_MAX);
         }
-        let told = place.lock().unwrap().pop();
-        assert!(told.is_none_or(|told| told.err() == Some(NtStatus::INSUFFICIENT_RESOURCES)));
+        let created = place.lock().unwrap().pop();
+        assert!(
+            created.is_none_or(|created| created.err() == Some(NtStatus::INSUFFICIENT_RESOURCES))
+        );
         if has_pended {
             closed += 1;
             assert_eq!(log.take(), [("closed", NtStatus::SUCCESS)]);
@@ -243,13 +245,13 @@ fn interrupt_moderation() {
     };
     let notified = [("cq", NtStatus::SUCCESS)];
     // Without moderation: one notification per completion.
-    let mut told = 0;
+    let mut notifications = 0;
     for _ in 0..8 {
         cq.arm(CqNotify::Any);
         send(&mut bench, 1);
-        told += passive.log.take().len();
+        notifications += passive.log.take().len();
     }
-    assert_eq!(told, 8);
+    assert_eq!(notifications, 8);
     // By count: one notification per four. By time, when no more completions are added.
     assert_eq!(cq.control_interrupt_moderation(1_000, 4), NtStatus::SUCCESS);
     for _ in 0..2 {

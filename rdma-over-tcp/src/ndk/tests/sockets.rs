@@ -1,4 +1,5 @@
-//! Adapters on kernel sockets: the tests of this interface that need no pipe, and what the kernel alone can do.
+//! Adapters on kernel sockets: the tests of this interface that do not need the pipe, and behavior specific to the
+//! kernel.
 
 use std::{
     io::{Read, Write},
@@ -25,7 +26,7 @@ use crate::{
     rdmap::{Terminate, terminate_header},
 };
 
-/// MPA's Reply of revision 1, with CRC and without private data.
+/// MPA Reply of revision 1, with CRC and without private data.
 const REPLY: &[u8] = b"MPA ID Rep Frame\x40\x01\0\0";
 
 fn terminate(error: WireError) -> Vec<u8> {
@@ -44,7 +45,7 @@ fn accept(listener: &TcpListener) -> TcpStream {
     peer
 }
 
-// A Terminate and a reset come together, and a write meets the reset before the Terminate is read.
+// A Terminate and a reset arrive together, and a write encounters the reset before the Terminate is read.
 #[test]
 fn a_terminate_before_a_reset_is_read() {
     let config = AdapterConfig { revision: Revision::One, ..AdapterConfig::default() };
@@ -57,7 +58,7 @@ fn a_terminate_before_a_reset_is_read() {
     let connector = adapter.create_connector().unwrap();
     let begun = Begun::begin(|done| connector.connect(&qp, None, remote, LIMITS, &[], done));
     polled.poll();
-    // The handshake is the kernel's; the Request leaves in one of these polls.
+    // The kernel performs the handshake; one of these polls sends the Request.
     let peer = std::thread::spawn(move || accept(&listener));
     assert_eq!(polled.poll_until(|| begun.status()), NtStatus::SUCCESS);
     let mut peer = peer.join().unwrap();
@@ -74,7 +75,7 @@ fn a_terminate_before_a_reset_is_read() {
     assert_eq!(reason, DisconnectReason::terminated(error.number()).0, "{reason:#x}");
 }
 
-// While the connection flows, posts send full lists only. The rest is sent with the next posts, by the next poll, or
+// While the connection is busy, posts send full lists only. The rest is sent with the next posts, by the next poll, or
 // by a disconnect.
 #[test]
 fn what_fills_no_list_is_left_to_the_next_posts() {
@@ -96,11 +97,11 @@ fn what_fills_no_list_is_left_to_the_next_posts() {
         let data = [active.sge(0, 20 * MESSAGE)];
         let flags = OpFlags::empty();
         active.qp.write(1, Data::Registered(&data), target.address, target.token, flags).unwrap();
-        assert!(!polled.settle(), "a lone message leaves at once, however long it is");
+        assert!(!polled.settle(), "a lone message of any length is sent at once");
         assert_eq!(active.outcomes(), [(1, NtStatus::SUCCESS)]);
         let before = lists();
         write(4);
-        assert!(polled.settle(), "the connection flows");
+        assert!(polled.settle(), "the connection is busy");
         assert_eq!(lists() - before, 1);
         write(4);
         assert!(polled.settle());
@@ -108,7 +109,7 @@ fn what_fills_no_list_is_left_to_the_next_posts() {
         assert!(active.outcomes().len() < 8);
         polled.poll();
         assert_eq!(lists() - before, 3);
-        // A disconnect sends what is left.
+        // A disconnect sends the rest.
         write(4);
         polled.poll();
         write(4);
@@ -125,7 +126,7 @@ fn what_fills_no_list_is_left_to_the_next_posts() {
     });
 }
 
-// A peer that resets is noticed while a message waits for its receive, and nothing is read.
+// A peer's reset is detected while a message waits for its receive and no data is read.
 #[test]
 fn a_reset_is_seen_while_data_is_refused() {
     super::kernel::run(|| {
@@ -142,9 +143,9 @@ fn a_reset_is_seen_while_data_is_refused() {
     });
 }
 
-/// Defines a test over kernel sockets for each of these tests. Not here are those that hold, cut or damage the pipe,
-/// look into it, or expect a Send or Write to fail by the peer's Terminate: here it is complete when the kernel has
-/// its bytes.
+/// Defines a test over kernel sockets for each of these tests. Excluded are tests that delay, cut or corrupt the pipe,
+/// or inspect it. Also excluded are tests that expect a Terminate to fail a Send or Write: here it completes once the
+/// kernel has its bytes.
 macro_rules! over_kernel_sockets {
     ($($module:ident: $($test:ident)*;)*) => {
         $(mod $module {

@@ -28,7 +28,7 @@ fn write(side: &Side, context: u64, (offset, length): (usize, usize), to: (&Side
     side.qp.write(context, data, target.address, target.token, OpFlags::empty()).unwrap();
 }
 
-/// Sends two messages of 1,000 octets each, for which there are no receives.
+/// Sends two messages of 1,000 octets each, for which no receives are posted.
 fn send_two(bench: &mut Bench, active: &Side) {
     active.fill(0, 2000, 5);
     active.send(1, 0, 1000);
@@ -36,8 +36,8 @@ fn send_two(bench: &mut Bench, active: &Side) {
     bench.settle();
 }
 
-// Nothing overtakes a message that waits, and nothing is lost: each goes into the receive that is posted for it, with
-// whatever came behind it. The time counts for each message anew.
+// Waiting messages are neither overtaken nor lost. Each is placed in the receive posted for it, with the data that
+// follows it. The timeout restarts for each message.
 #[test]
 pub(super) fn messages_wait_in_order() {
     let mut bench = bench();
@@ -58,10 +58,10 @@ pub(super) fn messages_wait_in_order() {
         assert_eq!(passive.outcomes(), [(context, NtStatus::SUCCESS)]);
         assert!(passive.content(offset, length) == sent[offset..offset + length]);
     }
-    assert!(passive.content(200_000, 5000) == sent[200_000..205_000], "behind the second");
+    assert!(passive.content(200_000, 5000) == sent[200_000..205_000], "after the second");
     let success = [1, 2, 3, 4].map(|context| (context, NtStatus::SUCCESS));
     assert_eq!(active.outcomes(), success);
-    // The other direction has gone on, and so does this one.
+    // The other direction has continued, and so does this one.
     active.receive(5, 0, 10);
     passive.receive(15, 0, 10);
     passive.send(16, 0, 10);
@@ -75,7 +75,7 @@ pub(super) fn messages_wait_in_order() {
     assert!(active.log.take().is_empty() && passive.log.take().is_empty(), "still connected");
 }
 
-// RFC 5041 §7.2: when the time is over, the connection ends as it does without a wait.
+// RFC 5041 §7.2: after the timeout the connection ends as it does without a wait.
 #[test]
 pub(super) fn a_wait_ends() {
     let mut bench = bench();
@@ -113,7 +113,7 @@ pub(super) fn a_peer_that_closes_is_heard_out() {
     assert_eq!(passive.log.take(), [("disconnect event", NtStatus::SUCCESS)]);
 }
 
-// Time limits that TCP's own timers do not come near to.
+// Timeout far above TCP's own timers.
 const LONG: Duration = Duration::from_secs(100);
 
 fn bench_of_ends() -> Bench {
@@ -149,7 +149,7 @@ pub(super) fn the_end_passes_messages_that_wait() {
     assert!(passive.log.take().is_empty(), "once");
 }
 
-// A peer that acknowledges nothing more does not hold up a disconnect with requests outstanding.
+// A peer that stops acknowledging does not block a disconnect with outstanding requests.
 #[test]
 fn silence_ends_a_disconnect() {
     let mut bench = bench_of_ends();
@@ -165,7 +165,7 @@ fn silence_ends_a_disconnect() {
     assert_eq!(active.outcomes(), [(1, NtStatus::CANCELLED)]);
 }
 
-// A peer that has taken all, and has yet to close its side, has the whole time for that.
+// A peer that has received all data, but has not yet closed its side, has the full timeout to close it.
 #[test]
 fn a_peer_that_takes_all_may_close_later() {
     let mut bench = bench_of_ends();
@@ -188,8 +188,8 @@ fn a_peer_that_takes_all_may_close_later() {
     assert_eq!(bench.connections(), 0);
 }
 
-// Requests that are outstanding at a disconnect leave as long as the peer takes something, not for all the time that
-// one without receives may have. For transports that refuse data.
+// Requests outstanding at a disconnect are sent as long as the peer makes progress. A peer without receives does not
+// get the full timeout. For transports that refuse data.
 pub(super) fn a_disconnect_does_not_wait_for_receives() {
     const REQUESTS: u64 = 40;
     const OCTETS: usize = 300_000;
@@ -205,9 +205,9 @@ pub(super) fn a_disconnect_does_not_wait_for_receives() {
     bench.settle();
     assert_eq!(passive.outcomes(), [(100, NtStatus::SUCCESS), (101, NtStatus::SUCCESS)]);
     bench.advance(LONG);
-    assert!(active.log.take().is_empty(), "the peer has taken two");
+    assert!(active.log.take().is_empty(), "the peer has received two");
     let ended = (0..3).map(|_| {
-        // The kernel may write more meanwhile: it moves its buffers' limits.
+        // The kernel may write more meanwhile, because it adjusts its buffer limits.
         bench.advance(LONG);
         active.log.take()
     });
@@ -221,7 +221,7 @@ pub(super) fn a_disconnect_does_not_wait_for_receives() {
     assert_eq!(bench.connections(), 0);
 }
 
-// A consumer that disconnects takes nothing more.
+// A consumer that disconnects receives no more data.
 #[test]
 pub(super) fn a_consumer_that_disconnects_waits_no_more() {
     let mut bench = bench();
@@ -237,7 +237,7 @@ pub(super) fn a_consumer_that_disconnects_waits_no_more() {
     assert_eq!(bench.connections(), 0);
 }
 
-// Queue pairs that share a queue are served in the order in which they began to wait; one that is gone takes nothing.
+// Queue pairs that share a queue are served in the order in which they began to wait; a closed one is skipped.
 #[test]
 pub(super) fn a_shared_queue_serves_who_waits_longest() {
     let mut bench = bench();
