@@ -199,7 +199,7 @@ pub(super) fn reject_and_retry() {
 
 // NDK-CON-3, NDK-CON-5, SDK NdConnReject and NdConnClose: the active side aborts after the Reply.
 #[test]
-pub(super) fn active_side_gives_up() {
+pub(super) fn active_side_aborts() {
     for is_reject in [true, false] {
         let (mut bench, (_listener, mailbox), mut active, passive) = sides();
         let incoming = request(&mut bench, &mailbox, &mut active);
@@ -215,7 +215,7 @@ pub(super) fn active_side_gives_up() {
 
 // NDK-CON-3: the peer aborts before the reply.
 #[test]
-pub(super) fn peer_gives_up_before_the_answer() {
+pub(super) fn peer_aborts_before_reply() {
     let (mut bench, (_listener, mailbox), mut active, passive) = sides();
     let incoming = request(&mut bench, &mailbox, &mut active);
     assert_eq!(active.connector.clone().unwrap().close(|| {}), NtStatus::PENDING);
@@ -312,7 +312,7 @@ fn startup_time_limits() {
 
 // A connection whose FIN is acknowledged may remain in FIN-WAIT-2 and TIME-WAIT for long: its buffers are freed.
 #[test]
-fn a_connection_that_is_over_holds_no_buffers() {
+fn closed_connection_frees_buffers() {
     let mut bench = Bench::new(1);
     let (active, _passive) = connected(&mut bench);
     let state = |bench: &Bench| std::format!("{:?}", bench.nodes[0].access().lock());
@@ -450,7 +450,7 @@ pub(super) fn abortive_close() {
 
 // The connection ends without a call of the consumer: its peer does not respond, or the host stack has lost it.
 #[test]
-fn connections_that_are_gone() {
+fn lost_connections_are_reported() {
     for (error, reason) in [
         (ConnectError::TimedOut, DisconnectReason::NO_ANSWER),
         (ConnectError::Aborted, DisconnectReason(0x2001)),
@@ -469,7 +469,7 @@ fn connections_that_are_gone() {
 
 // Loss of the device: all pending requests end with that reason, and new ones are rejected.
 #[test]
-fn a_lost_device_ends_everything() {
+fn device_loss_ends_all_requests() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let mut connecting = Side::new(&bench, 0);
@@ -546,7 +546,7 @@ pub(super) fn pause() {
 
 // RDM-8.1.1-8, SEC-6.4.6-1: a peer that overruns a completion queue does not affect connections on other queues.
 #[test]
-pub(super) fn an_overrun_leaves_other_queues_alone() {
+pub(super) fn overrun_does_not_affect_other_queues() {
     let mut bench = Bench::new(1);
     let (_listener, mailbox) = listen(&mut bench);
     let mut pairs = [0, 1].map(|_| (Side::new(&bench, 0), Side::new(&bench, 1)));
@@ -577,7 +577,7 @@ pub(super) fn an_overrun_leaves_other_queues_alone() {
 
 // NDK-CQ-13: the overrun of a queue terminates the connections on it.
 #[test]
-pub(super) fn overrun_dooms_queue_pairs() {
+pub(super) fn overrun_terminates_connections() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let idle =

@@ -299,7 +299,7 @@ fn revoked_before_its_turn() {
 // EXT-5.4-1: an atomic without the right terminates the connection on arrival, even if its response could not be sent
 // yet.
 #[test]
-fn found_on_arrival() {
+fn missing_right_is_detected_on_arrival() {
     let mut bench = Bench::with(5, on());
     let (_active, passive) = connected(&mut bench);
     bench.window = 0;
@@ -311,7 +311,7 @@ fn found_on_arrival() {
 // EXT-8.1-1: the Terminate contains the length and the DDP header of the Atomic Request, which identify it, and no
 // RDMAP header. This holds for errors found on arrival and during processing.
 #[test]
-fn terminates_name_the_request() {
+fn terminate_identifies_request() {
     for is_revoked in [false, true] {
         let mut bench = Bench::with(6, on());
         let (active, passive, token) = extended(&mut bench);
@@ -587,7 +587,7 @@ impl Drop for FlagGuard<'_> {
 
 // EXT-5-1: atomics of a peer and of the process on one word: no update is lost.
 #[test]
-pub(super) fn atomics_beside_local_ones() {
+pub(super) fn atomics_concurrent_with_local_ones() {
     let mut bench = Bench::with(13, on());
     let (active, passive, token) = extended(&mut bench);
     let memory = passive.buffer.clone();

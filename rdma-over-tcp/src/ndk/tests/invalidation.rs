@@ -94,7 +94,7 @@ fn assert_refused_invalidation(bench: &mut Bench, active: &Side, passive: &Side,
 
 // NDK-MEM-9, -15: the bytes of an empty entry are not looked up, so its token may belong to any region.
 #[test]
-pub(super) fn a_read_invalidates_no_region_of_others() {
+pub(super) fn read_does_not_invalidate_foreign_region() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let others = active.adapter.create_pd().unwrap().create_mr(false).unwrap();
@@ -107,7 +107,7 @@ pub(super) fn a_read_invalidates_no_region_of_others() {
 
 // NDK-FLG-3: a region registered by a work request in another domain is not invalidated either.
 #[test]
-fn a_read_invalidates_no_fast_region_of_another_domain() {
+fn read_does_not_invalidate_fast_region_of_other_domain() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let (mut other, mut peer) = (Side::new(&bench, 0), Side::new(&bench, 1));

@@ -292,7 +292,7 @@ pub(super) fn creation_limits() {
 
 // NDK-LIFE-3, -4, NDK-DISC-1: closes directly after a disconnect wait for it; no data is lost.
 #[test]
-pub(super) fn close_behind_a_disconnect() {
+pub(super) fn close_after_disconnect() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let order = Order::default();
@@ -332,7 +332,7 @@ fn close_of_a_connecting_queue_pair() {
 
 // NDK-LIFE-4: the close of a region waits for a queued fast registration, which then fails.
 #[test]
-fn close_of_a_region_behind_its_registration() {
+fn close_of_region_after_registration() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let mr = active.pd.create_mr(true).unwrap();

@@ -393,7 +393,7 @@ pub(super) fn refused_page_lists() {
 
 // A mapping cannot be used with another adapter. Its adapter closes when its mappings are released.
 #[test]
-fn mappings_hold_their_adapter() {
+fn mappings_keep_adapter_open() {
     let bench = Bench::new(1);
     let [one, other] = bench.nodes.each_ref().map(|node| node.adapter.clone());
     let memory = chain(5, &[10]);
@@ -411,7 +411,7 @@ fn mappings_hold_their_adapter() {
 // NDK-LIFE-4: data in flight is copied before a release completes, and requests not yet begun fail. A region of the
 // mapping's pages, and a window on it, grant no access from the call on.
 #[test]
-fn release_waits_for_what_is_sent() {
+fn release_waits_for_data_in_flight() {
     let size = 500_000;
     let mut bench = Bench::new(1);
     bench.window = 100_000;

@@ -77,7 +77,7 @@ fn notified_under_a_lock(adapter: &Adapter, takes_lock: bool) -> ThreadId {
 // Callbacks run on a thread of the adapter. A consumer that calls under a lock that its callback takes does not
 // deadlock. If configured, callbacks run on the caller's thread.
 #[test]
-fn callbacks_come_from_a_thread_of_the_adapter() {
+fn callbacks_run_on_adapter_thread() {
     let own = thread::current().id();
     for callbacks in [CallbackThread::Own, CallbackThread::Caller] {
         let config = AdapterConfig { callbacks, ..AdapterConfig::default() };
@@ -171,7 +171,7 @@ fn loops<W: Wait<Error: core::fmt::Debug> + Clone + Send + Sync>(
 // LOOPBACK_CONNECTIONS_SUPPORTED: an address connects to itself, with a listener at that address or at the unspecified
 // one.
 #[test]
-fn an_adapter_connects_to_itself() {
+fn adapter_connects_to_itself() {
     let remote = SocketAddr::from((ADDRESS, 7000));
     for listen_at in [remote, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7000))] {
         let (_link, node, adapter) = node(AdapterConfig::default());
@@ -577,7 +577,7 @@ fn both_families() {
 // NDK-WR-3, NDK-CQ-2, -3: flushes and connector closes run concurrently with posts and polls of other threads. Each
 // accepted request completes exactly once.
 #[test]
-fn flush_and_close_beside_posts() {
+fn flush_and_close_concurrent_with_posts() {
     let (_nodes, [(near, _), (far, remote)]) = pair(AdapterConfig::default());
     let (near, far) = (Rank::new(&near), Rank::new(&far));
     let _listener = far.listen(remote);

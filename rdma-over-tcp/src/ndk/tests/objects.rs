@@ -315,7 +315,7 @@ impl Driver for CountingDriver {
 // A poll of an empty queue, and an arm that is not satisfied, do not enter the adapter, whose lock another thread may
 // hold.
 #[test]
-fn polls_and_arms_of_an_empty_queue_stay_outside() {
+fn polls_and_arms_of_empty_queue_do_not_enter_adapter() {
     let mut bench = Bench::new(1);
     let access = Arc::new(CountingDriver(bench.nodes[0].access().clone(), AtomicUsize::new(0)));
     let adapter = Adapter::new(access.clone());
@@ -346,7 +346,7 @@ fn polls_and_arms_of_an_empty_queue_stay_outside() {
 // NDK-CQ-13: a queue pair on an overrun queue is unusable, even if it was never connected. It rejects receives, whose
 // completions would be lost. Requests posted on the other queue are cancelled.
 #[test]
-pub(super) fn an_overrun_spoils_idle_queue_pairs() {
+pub(super) fn overrun_fails_idle_queue_pairs() {
     let mut bench = Bench::new(1);
     let side = Side::new(&bench, 0);
     let small = side.adapter.create_cq(1, side.log.note("small")).unwrap();
@@ -375,7 +375,7 @@ pub(super) fn an_overrun_spoils_idle_queue_pairs() {
 // NDK-CQ-14, NDK-SRQ-4: loss of the device. Armed queues are notified, and each later arm. Requests are cancelled, also
 // those of idle queue pairs. Later calls return the status, and objects can be closed.
 #[test]
-fn a_lost_device_is_told_everywhere() {
+fn device_loss_is_reported_everywhere() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let idle = Side::new(&bench, 0);
@@ -430,7 +430,7 @@ fn a_lost_device_is_told_everywhere() {
 
 // NDK-DISC-1: a disconnect whose FIN is not acknowledged ends after its time limit.
 #[test]
-fn a_disconnect_has_its_time_limit() {
+fn disconnect_times_out() {
     let mut bench = Bench::new(1);
     let (active, _passive) = connected(&mut bench);
     bench.is_cut = true;

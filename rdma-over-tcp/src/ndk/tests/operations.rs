@@ -143,7 +143,7 @@ fn read_responses_are_stable() {
 // A receive counts until it completes, also while its message arrives. A completion queue of the receive queue's depth
 // does not overrun.
 #[test]
-fn a_message_in_progress_holds_its_receive() {
+fn message_in_progress_counts_as_posted_receive() {
     let config = AdapterConfig { fpdu_size: FpduSize::Emss, ..AdapterConfig::default() };
     let mut bench = Bench::with(1, config);
     let limits = QpLimits { receive_queue_depth: 2, ..QpLimits::default() };
@@ -166,7 +166,7 @@ fn a_message_in_progress_holds_its_receive() {
 
 // The response data in flight does not exceed the capacity of the path; acknowledgments release the rest.
 #[test]
-fn read_responses_do_not_flood_the_path() {
+fn read_responses_respect_path_capacity() {
     let size = 1_000_000;
     let mut bench = Bench::new(1);
     (bench.path_octets, bench.window, bench.hold_acks) = (100_000, 4 << 20, false);
@@ -187,7 +187,7 @@ fn read_responses_do_not_flood_the_path() {
 
 // RDM-8.1.1-1: no data is sent after the rights are revoked, not even the rest of a response that has begun.
 #[test]
-fn nothing_leaves_after_deregistration() {
+fn no_data_is_sent_after_deregistration() {
     let size = 500_000;
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
@@ -210,7 +210,7 @@ fn nothing_leaves_after_deregistration() {
 // NDK-ASY-1, NDK-LIFE-4: before a deregistration completes, the part of a Write in flight is copied. The part not yet
 // sent terminates the stream. The same holds for a close after a deregistration that pends.
 #[test]
-fn deregistration_waits_for_what_is_sent() {
+fn deregistration_waits_for_data_in_flight() {
     let size = 500_000;
     for closes in [false, true] {
         let mut bench = Bench::new(1);
@@ -366,7 +366,7 @@ fn small_requests_are_packed() {
 
 // Emss: full segments share a GSO packet, because each of them is exactly one FPDU.
 #[test]
-fn aligned_fpdus_fill_super_segments() {
+fn aligned_fpdus_fill_gso_packets() {
     let mut bench = Bench::with(1, aligned());
     bench.window = 1 << 20;
     let (active, passive) = connected(&mut bench);
@@ -404,7 +404,7 @@ fn large_fpdus() {
 
 // Many small messages are one slice and one GSO packet; a large one is three slices.
 #[test]
-fn a_super_segment_is_few_slices() {
+fn gso_packet_has_few_slices() {
     let mut bench = Bench::new(1);
     bench.window = 1 << 20;
     let limits = QpLimits { initiator_queue_depth: 1024, ..QpLimits::default() };
@@ -465,7 +465,7 @@ fn the_rest_of_a_message_shares_a_list_with_the_next() {
 
 // A post is sent before it returns while little data is in flight. Otherwise posts are batched, up to a limit.
 #[test]
-fn posts_wait_for_company_while_the_connection_flows() {
+fn posts_are_batched_while_connection_is_busy() {
     let mut bench = Bench::new(1);
     bench.window = 1 << 20;
     let (active, passive) = connected(&mut bench);

@@ -142,7 +142,7 @@ pub(super) fn every_flag_at_every_request() {
 
 // NDK-FLG-1, NDK-MEM-11: the peer access that each composite grants, at regions, fast registrations and windows.
 #[test]
-pub(super) fn composite_flags_open_what_they_say() {
+pub(super) fn composite_flags_grant_documented_access() {
     let (read, write) = (0x8, 0x30);
     let cases: [(u32, u32, bool, bool); 5] = [
         (0x0, 0x0, false, false),
@@ -294,7 +294,7 @@ fn window(side: &Side, length: usize, rights: OpFlags) -> Sge {
 // request fails with ACCESS_VIOLATION unless it has already completed. The connection ends, the victim's receive is
 // CANCELLED, and no byte is placed outside the window.
 #[test]
-pub(super) fn what_a_window_refuses() {
+pub(super) fn window_violations_are_rejected() {
     let both = OpFlags::ALLOW_REMOTE_READ | OpFlags::ALLOW_REMOTE_WRITE;
     let cases = [
         ("NdInvalidRead", both, true, LARGE, true),
@@ -470,7 +470,7 @@ fn a_window(length: usize) {
 
 // Observed tokens do not predict the next one: an access with a neighboring value terminates the connection.
 #[test]
-fn neighbours_of_a_token() {
+fn adjacent_token_is_rejected() {
     for step in [1, 0x100_u32.wrapping_neg(), u32::MAX] {
         let mut bench = Bench::new(1);
         let (active, passive) = connected(&mut bench);

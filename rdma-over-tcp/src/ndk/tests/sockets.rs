@@ -78,7 +78,7 @@ fn a_terminate_before_a_reset_is_read() {
 // While the connection is busy, posts send full lists only. The rest is sent with the next posts, by the next poll, or
 // by a disconnect.
 #[test]
-fn what_fills_no_list_is_left_to_the_next_posts() {
+fn partial_list_is_sent_with_later_posts() {
     super::kernel::run(|| {
         const MESSAGE: usize = 64 * 1024;
         let mut bench = Bench::new(1);
@@ -128,7 +128,7 @@ fn what_fills_no_list_is_left_to_the_next_posts() {
 
 // A peer's reset is detected while a message waits for its receive and no data is read.
 #[test]
-fn a_reset_is_seen_while_data_is_refused() {
+fn reset_is_detected_while_data_is_refused() {
     super::kernel::run(|| {
         let receive_wait = Duration::from_secs(100);
         let mut bench = Bench::with(1, AdapterConfig { receive_wait, ..AdapterConfig::default() });
@@ -164,16 +164,16 @@ over_kernel_sockets! {
         private_data_limits
         read_limits_are_exact
         reject_and_retry
-        active_side_gives_up
-        peer_gives_up_before_the_answer
+        active_side_aborts
+        peer_aborts_before_reply
         misuse
         disconnect
         flush_on_peer_close
         abortive_close
         flush
         pause
-        an_overrun_leaves_other_queues_alone
-        overrun_dooms_queue_pairs
+        overrun_does_not_affect_other_queues
+        overrun_terminates_connections
         disconnect_inside_the_event
         ready_to_receive;
     errors:
@@ -190,18 +190,18 @@ over_kernel_sockets! {
         refused_posts
         one_side_allows_extensions
         immediate_data_without_a_receive
-        atomics_beside_local_ones;
+        atomics_concurrent_with_local_ones;
     invalidation:
         fast_register_and_remote_invalidate
         read_with_local_invalidate
-        a_read_invalidates_no_region_of_others;
+        read_does_not_invalidate_foreign_region;
     lifetimes:
         close_inside_the_own_completion
         stale_handles
         close_of_a_connected_queue_pair
         endpoint_reuse
         creation_limits
-        close_behind_a_disconnect;
+        close_after_disconnect;
     operations:
         send_all_sizes
         write_all_sizes
@@ -217,19 +217,19 @@ over_kernel_sockets! {
         deferred_requests
         post_limits;
     startup:
-        no_room_for_a_connector
-        a_connector_that_nobody_answers
+        connector_over_backlog_is_rejected
+        unanswered_connector_times_out
         causes_of_failed_accepts;
     waits:
         messages_wait_in_order
-        a_wait_ends
-        a_peer_that_closes_is_heard_out
-        the_end_passes_messages_that_wait
+        receive_wait_times_out
+        data_before_fin_is_delivered
+        disconnect_event_overtakes_waiting_messages
         a_disconnect_does_not_wait_for_receives
-        a_consumer_that_disconnects_waits_no_more;
+        disconnect_ends_receive_wait;
     endpoints:
         shared_endpoints
         management;
     objects:
-        an_overrun_spoils_idle_queue_pairs;
+        overrun_fails_idle_queue_pairs;
 }

@@ -126,7 +126,7 @@ fn receives_are_taken_in_order_of_arrival() {
 
 // A message that finds no receive terminates its own connection only (RFC 5041 §7.2).
 #[test]
-fn an_empty_queue_ends_one_connection() {
+fn empty_queue_terminates_one_connection() {
     let mut shared = Shared::new(8, 0, 2);
     shared.peers[0].send(1, 0, 100_000);
     shared.bench.settle();
@@ -142,7 +142,7 @@ fn an_empty_queue_ends_one_connection() {
 
 // NDK-SRQ-2, -3: one notification when fewer receives are queued than the threshold, until it is set again.
 #[test]
-fn the_threshold_is_told_once() {
+fn threshold_is_notified_once() {
     let mut shared = Shared::new(8, 2, 1);
     let send = |shared: &mut Shared| {
         shared.peers[0].send(1, 0, 10);
@@ -234,7 +234,7 @@ fn events(qp: &Qp) -> Arc<Mutex<Vec<QpEvent>>> {
 // NDK-SRQ-6: a queue pair that fails completes the receive that it has consumed, and reports that it consumes no more.
 // The remaining receives stay available to the other queue pairs.
 #[test]
-fn a_broken_queue_pair_leaves_the_receives() {
+fn failed_queue_pair_leaves_remaining_receives() {
     let mut shared = Shared::new(8, 0, 2);
     let recorded = [0, 1].map(|at| events(&shared.sides[at].qp));
     (0..3).for_each(|n| shared.receive(n, 0, 100_000));
@@ -264,7 +264,7 @@ fn a_broken_queue_pair_leaves_the_receives() {
 
 // A Send with Invalidate, and a receive that is too short, behave as with an own queue.
 #[test]
-fn messages_are_what_they_are() {
+fn shared_queue_completes_like_own_queue() {
     let mut shared = Shared::new(8, 0, 1);
     let side = &shared.sides[0];
     let mr = side.pd.create_mr(true).unwrap();

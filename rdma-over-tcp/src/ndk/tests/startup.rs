@@ -38,7 +38,7 @@ impl Wait for Settle<'_> {
 
 // A connector over the backlog is rejected at once: its peer does not run into a timeout.
 #[test]
-pub(super) fn no_room_for_a_connector() {
+pub(super) fn connector_over_backlog_is_rejected() {
     let mut bench = Bench::new(1);
     let sides = [(); 3].map(|()| Side::new(&bench, 0));
     let adapter = bench.nodes[1].adapter.clone();
@@ -60,7 +60,7 @@ pub(super) fn no_room_for_a_connector() {
 
 // NDK-CON-6: a consumer has 120 s to reply. Then its peer is refused, and the consumer's next call fails.
 #[test]
-pub(super) fn a_connector_that_nobody_answers() {
+pub(super) fn unanswered_connector_times_out() {
     let config = AdapterConfig::default();
     let patient = AdapterConfig { reply_timeout: 10 * config.accept_timeout, ..config.clone() };
     let mut bench = Bench::with(1, patient);
@@ -95,7 +95,7 @@ fn connecting(bench: &mut Bench, side: &Side) -> Connector {
 
 // MPA-7.1.2-4: a peer that does not close after a rejecting Reply is reset after the time limit.
 #[test]
-fn a_rejected_peer_has_to_close() {
+fn rejected_peer_without_close_is_reset() {
     let mut bench = Bench::new(1);
     let (_listener, mailbox) = listen(&mut bench);
     let active = Side::new(&bench, 0);

@@ -185,13 +185,13 @@ on_taps! {
         posts_inside_the_completion
         private_data_limits
         reject_and_retry
-        active_side_gives_up
+        active_side_aborts
         misuse
         flush_on_peer_close
         abortive_close
         flush
         pause
-        overrun_dooms_queue_pairs
+        overrun_terminates_connections
         disconnect_inside_the_event;
     endpoints:
         shared_endpoints
@@ -206,7 +206,7 @@ on_taps! {
         close_inside_the_own_completion
         close_of_a_connected_queue_pair
         endpoint_reuse
-        close_behind_a_disconnect;
+        close_after_disconnect;
     invalidation:
         fast_register_and_remote_invalidate
         read_with_local_invalidate;
@@ -225,15 +225,15 @@ on_taps! {
         post_limits;
     requests:
         silent_requests_with_a_failure
-        what_a_window_refuses
+        window_violations_are_rejected
         deregistration_and_empty_buffers
         queue_pairs_at_the_limits
         a_window_of_four_mebibytes
-        composite_flags_open_what_they_say;
+        composite_flags_grant_documented_access;
     waits:
-        the_end_passes_messages_that_wait
+        disconnect_event_overtakes_waiting_messages
         a_disconnect_does_not_wait_for_receives;
     windows:
-        a_windows_life
-        a_window_is_its_queue_pairs;
+        window_lifecycle
+        window_is_valid_for_its_queue_pair_only;
 }

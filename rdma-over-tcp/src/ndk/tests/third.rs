@@ -64,7 +64,7 @@ impl Driver for Pipe {
 // All of these work with the methods above and the defaults: waiting calls, posts, connection ends, listings,
 // migrations, and the loss of the device.
 #[test]
-fn a_transport_of_four_methods_serves_all_calls() {
+fn transport_with_four_methods_serves_all_calls() {
     let bench = Arc::new(Mutex::new(Bench::new(1)));
     let (cores, server) = {
         let bench = bench.lock().unwrap();

@@ -83,7 +83,7 @@ fn fin_within_a_message() {
 
 // NDK-DISC-2: a FIN after a whole message is the peer's orderly close.
 #[test]
-fn fin_behind_a_message() {
+fn fin_after_message() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     passive.receive(1, 0, LARGE);

@@ -77,7 +77,7 @@ pub(super) fn messages_wait_in_order() {
 
 // RFC 5041 §7.2: after the timeout the connection ends as it does without a wait.
 #[test]
-pub(super) fn a_wait_ends() {
+pub(super) fn receive_wait_times_out() {
     let mut bench = bench();
     let (active, passive) = connected(&mut bench);
     active.send(1, 0, 100);
@@ -94,7 +94,7 @@ pub(super) fn a_wait_ends() {
 
 // Data that the peer sent before its FIN is delivered before the disconnect event.
 #[test]
-pub(super) fn a_peer_that_closes_is_heard_out() {
+pub(super) fn data_before_fin_is_delivered() {
     let mut bench = bench();
     let (active, passive) = connected(&mut bench);
     send_two(&mut bench, &active);
@@ -128,7 +128,7 @@ fn bench_of_ends() -> Bench {
 
 // A consumer that waits for the disconnect event before it posts receives gets the event, and then the messages.
 #[test]
-pub(super) fn the_end_passes_messages_that_wait() {
+pub(super) fn disconnect_event_overtakes_waiting_messages() {
     let mut bench = bench_of_ends();
     let (active, passive) = connected(&mut bench);
     send_two(&mut bench, &active);
@@ -151,7 +151,7 @@ pub(super) fn the_end_passes_messages_that_wait() {
 
 // A peer that stops acknowledging does not block a disconnect with outstanding requests.
 #[test]
-fn silence_ends_a_disconnect() {
+fn disconnect_without_acknowledgments_times_out() {
     let mut bench = bench_of_ends();
     let (active, _passive) = connected(&mut bench);
     bench.is_cut = true;
@@ -167,7 +167,7 @@ fn silence_ends_a_disconnect() {
 
 // A peer that has received all data, but has not yet closed its side, has the full timeout to close it.
 #[test]
-fn a_peer_that_takes_all_may_close_later() {
+fn peer_with_all_data_may_close_late() {
     let mut bench = bench_of_ends();
     let (active, passive) = connected(&mut bench);
     passive.receive(11, 0, 100_000);
@@ -223,7 +223,7 @@ pub(super) fn a_disconnect_does_not_wait_for_receives() {
 
 // A consumer that disconnects receives no more data.
 #[test]
-pub(super) fn a_consumer_that_disconnects_waits_no_more() {
+pub(super) fn disconnect_ends_receive_wait() {
     let mut bench = bench();
     let (active, passive) = connected(&mut bench);
     active.send(1, 0, 100);
@@ -239,7 +239,7 @@ pub(super) fn a_consumer_that_disconnects_waits_no_more() {
 
 // Queue pairs that share a queue are served in the order in which they began to wait; a closed one is skipped.
 #[test]
-pub(super) fn a_shared_queue_serves_who_waits_longest() {
+pub(super) fn shared_queue_serves_longest_waiter_first() {
     let mut bench = bench();
     let first = Side::new(&bench, 1);
     let srq = first.pd.create_srq(8, 2, 0, first.log.note("limit")).unwrap();

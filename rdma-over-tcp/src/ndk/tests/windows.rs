@@ -29,7 +29,7 @@ fn assert_terminated(bench: &mut Bench, active: &Side, passive: &Side, error: Wi
 // NDK-MEM-11, -13, -16, NDK-RI-1: a window is bound, read and written within its bounds and rights, and invalidated by
 // the peer's Send. Then it grants no access.
 #[test]
-pub(super) fn a_windows_life() {
+pub(super) fn window_lifecycle() {
     let mut bench = Bench::new(1);
     let (active, passive) = connected(&mut bench);
     let (mw, target) = bound(&passive, 1000, 500, OpFlags::ALLOW_REMOTE_WRITE);
@@ -99,7 +99,7 @@ fn bounds_and_rights() {
 
 // NDK-MEM-16: a window of one queue pair is not valid for another of the same domain, which may access the region.
 #[test]
-pub(super) fn a_window_is_its_queue_pairs() {
+pub(super) fn window_is_valid_for_its_queue_pair_only() {
     let mut bench = Bench::new(1);
     let (_first, passive) = connected(&mut bench);
     let (mut stranger, mut second) = (Side::new(&bench, 0), Side::new(&bench, 1));
@@ -128,7 +128,7 @@ pub(super) fn a_window_is_its_queue_pairs() {
 
 // NDK-MEM-10, -12: a bind of a bound window, or the invalidation of an unbound one, terminates the connection.
 #[test]
-fn binds_and_invalidations_out_of_turn() {
+fn bind_or_invalidate_in_wrong_state_terminates() {
     for is_bind in [true, false] {
         let mut bench = Bench::new(1);
         let (active, passive) = connected(&mut bench);
