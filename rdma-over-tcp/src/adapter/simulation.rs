@@ -21,7 +21,7 @@ use crate::{rnic::Rnic, transport::NodeRnic};
 
 /// Adapter shared between the engine that polls it and its consumer.
 #[derive(Debug)]
-struct Shared {
+struct SharedAdapter {
     core: Mutex<NodeRnic>,
     now: Mutex<Instant>,
     /// True if the consumer has called since the last poll.
@@ -32,7 +32,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Driver for Shared {
+impl Driver for SharedAdapter {
     fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
         self.is_called.store(true, Ordering::Relaxed);
         let now = *locked(&self.now);
@@ -42,12 +42,12 @@ impl Driver for Shared {
 
 /// The adapter as the client of its engine. Clones refer to the same adapter.
 #[derive(Clone, Debug)]
-pub struct AdapterClient(Arc<Shared>);
+pub struct AdapterClient(Arc<SharedAdapter>);
 
 impl AdapterClient {
     /// Creates the client of an engine at time 0.
     pub fn new(core: NodeRnic) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedAdapter {
             core: Mutex::new(core),
             now: Mutex::new(Instant::ZERO),
             is_called: AtomicBool::new(false),

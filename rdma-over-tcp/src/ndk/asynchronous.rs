@@ -78,7 +78,7 @@ use super::{
 
 /// State set by the notification of a completion queue.
 #[derive(Default, Debug)]
-struct Notified {
+struct CqState {
     failure: OnceLock<NtStatus>,
     wakers: Arc<Wakers>,
 }
@@ -87,7 +87,7 @@ struct Notified {
 #[derive(Clone, Debug)]
 pub struct Completions {
     cq: Cq,
-    notified: Arc<Notified>,
+    notified: Arc<CqState>,
 }
 
 impl Completions {
@@ -96,7 +96,7 @@ impl Completions {
     /// # Errors
     /// As [`Adapter::create_cq`].
     pub fn create(adapter: &Adapter, depth: u32) -> Result<Self, NtStatus> {
-        let notified = Arc::<Notified>::default();
+        let notified = Arc::<CqState>::default();
         let shared = notified.clone();
         let cq = adapter.create_cq(depth, move |status| {
             if status != NtStatus::SUCCESS {
@@ -146,13 +146,13 @@ impl Completions {
 
 /// Queue of incoming connections.
 #[derive(Debug)]
-struct Queue {
+struct ConnectorQueue {
     connectors: Mutex<VecDeque<Connector>>,
     backlog: usize,
     wakers: Arc<Wakers>,
 }
 
-impl Queue {
+impl ConnectorQueue {
     fn push(&self, connector: Connector) {
         let mut connectors = self.connectors.lock();
         if connectors.len() >= self.backlog {
@@ -165,7 +165,7 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for ConnectorQueue {
     fn drop(&mut self) {
         for connector in self.connectors.lock().drain(..) {
             turn_away(&connector, &[]);
@@ -178,7 +178,7 @@ impl Drop for Queue {
 #[derive(Debug)]
 pub struct Incoming {
     listener: Listener,
-    queue: Arc<Queue>,
+    queue: Arc<ConnectorQueue>,
 }
 
 impl Incoming {
@@ -191,7 +191,7 @@ impl Incoming {
         local: SocketAddr,
         backlog: usize,
     ) -> Result<Self, CallError> {
-        let queue = Arc::new(Queue {
+        let queue = Arc::new(ConnectorQueue {
             connectors: Mutex::new(VecDeque::new()),
             backlog,
             wakers: Arc::default(),

@@ -16,10 +16,10 @@ use super::{DisconnectEvent, NtStatus};
 
 /// Wakers of tasks that wait for the same event.
 #[derive(Default, Debug)]
-pub(super) struct Wakers(Mutex<Waiting>);
+pub(super) struct Wakers(Mutex<WakerTable>);
 
 #[derive(Default, Debug)]
-struct Waiting {
+struct WakerTable {
     next: u64,
     wakers: Vec<(u64, Waker)>,
 }
@@ -28,8 +28,8 @@ impl Wakers {
     /// Registers the task again, or under a new number. The caller must check its condition afterwards, or a wake-up
     /// may be missed.
     fn register(&self, registration: &mut Option<u64>, context: &Context<'_>) {
-        let mut waiting = self.0.lock();
-        let Waiting { next, wakers } = &mut *waiting;
+        let mut table = self.0.lock();
+        let WakerTable { next, wakers } = &mut *table;
         match wakers.iter_mut().find(|(number, _)| *registration == Some(*number)) {
             Some((_, waker)) => waker.clone_from(context.waker()),
             None => {
@@ -81,7 +81,7 @@ impl Drop for WakerRegistration {
 }
 
 #[derive(Debug)]
-struct Shared<T> {
+struct OutcomeState<T> {
     value: OnceLock<T>,
     wakers: Wakers,
 }
@@ -89,7 +89,7 @@ struct Shared<T> {
 /// Value that a callback sets once, and a future of it. Clones share the value; any number of tasks may await it.
 #[derive(Debug)]
 struct Outcome<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<OutcomeState<T>>,
     registration: Option<u64>,
 }
 
@@ -101,7 +101,7 @@ impl<T> Clone for Outcome<T> {
 
 impl<T> Default for Outcome<T> {
     fn default() -> Self {
-        let shared = Shared { value: OnceLock::new(), wakers: Wakers::default() };
+        let shared = OutcomeState { value: OnceLock::new(), wakers: Wakers::default() };
         Self { shared: Arc::new(shared), registration: None }
     }
 }

@@ -77,7 +77,7 @@ fn may_pend(status: NtStatus) -> bool {
 }
 
 /// Completes a create, now or later (NDK-ASY-1): `completion` is called if it pends.
-fn created<T: Object>(
+fn complete_create<T: Object>(
     parent: (&Adapter, Key),
     object: Result<T, NtStatus>,
     completion: impl FnOnce(Result<T, NtStatus>) + Send + 'static,
@@ -105,7 +105,7 @@ fn created<T: Object>(
 }
 
 /// Completes a request of an object, now or later.
-fn requested(
+fn complete_request(
     adapter: &Adapter,
     key: Key,
     outcome: Result<(), NtStatus>,
@@ -134,7 +134,7 @@ impl Adapter {
         notification: impl Fn(NtStatus) + Send + Sync + 'static,
         completion: impl FnOnce(Result<Cq, NtStatus>) + Send + 'static,
     ) -> Result<Created<Cq>, NtStatus> {
-        created((self, Key::Rnic), self.create_cq(depth, notification), completion)
+        complete_create((self, Key::Rnic), self.create_cq(depth, notification), completion)
     }
 
     /// NdkCreatePd with its completion, as [`Adapter::begin_create_cq`].
@@ -145,7 +145,7 @@ impl Adapter {
         &self,
         completion: impl FnOnce(Result<Pd, NtStatus>) + Send + 'static,
     ) -> Result<Created<Pd>, NtStatus> {
-        created((self, Key::Rnic), self.create_pd(), completion)
+        complete_create((self, Key::Rnic), self.create_pd(), completion)
     }
 
     /// NdkCreateConnector with its completion, as [`Adapter::begin_create_cq`].
@@ -156,7 +156,7 @@ impl Adapter {
         &self,
         completion: impl FnOnce(Result<Connector, NtStatus>) + Send + 'static,
     ) -> Result<Created<Connector>, NtStatus> {
-        created((self, Key::Rnic), self.create_connector(), completion)
+        complete_create((self, Key::Rnic), self.create_connector(), completion)
     }
 
     /// NdkCreateListener with its completion, as [`Adapter::begin_create_cq`].
@@ -168,7 +168,7 @@ impl Adapter {
         event: impl Fn(Connector) + Send + Sync + 'static,
         completion: impl FnOnce(Result<Listener, NtStatus>) + Send + 'static,
     ) -> Result<Created<Listener>, NtStatus> {
-        created((self, Key::Rnic), self.create_listener(event), completion)
+        complete_create((self, Key::Rnic), self.create_listener(event), completion)
     }
 
     /// NdkBuildLam with its completion, as [`Adapter::begin_create_cq`].
@@ -181,7 +181,7 @@ impl Adapter {
         length: usize,
         completion: impl FnOnce(Result<LogicalAddressMapping, NtStatus>) + Send + 'static,
     ) -> Result<Created<LogicalAddressMapping>, NtStatus> {
-        created((self, Key::Rnic), self.build_lam(chain, length), completion)
+        complete_create((self, Key::Rnic), self.build_lam(chain, length), completion)
     }
 }
 
@@ -199,7 +199,7 @@ impl Pd {
         fast_register: bool,
         completion: impl FnOnce(Result<Mr, NtStatus>) + Send + 'static,
     ) -> Result<Created<Mr>, NtStatus> {
-        created(self.parent(), self.create_mr(fast_register), completion)
+        complete_create(self.parent(), self.create_mr(fast_register), completion)
     }
 
     /// NdkCreateMw with its completion, as [`Adapter::begin_create_cq`].
@@ -210,7 +210,7 @@ impl Pd {
         &self,
         completion: impl FnOnce(Result<Mw, NtStatus>) + Send + 'static,
     ) -> Result<Created<Mw>, NtStatus> {
-        created(self.parent(), self.create_mw(), completion)
+        complete_create(self.parent(), self.create_mw(), completion)
     }
 
     /// NdkCreateSrq with its completion, as [`Adapter::begin_create_cq`].
@@ -226,7 +226,7 @@ impl Pd {
         completion: impl FnOnce(Result<Srq, NtStatus>) + Send + 'static,
     ) -> Result<Created<Srq>, NtStatus> {
         let srq = self.create_srq(depth, sges_max, notify_threshold, notification);
-        created(self.parent(), srq, completion)
+        complete_create(self.parent(), srq, completion)
     }
 
     /// NdkCreateQp with its completion, as [`Adapter::begin_create_cq`].
@@ -242,7 +242,7 @@ impl Pd {
         completion: impl FnOnce(Result<Qp, NtStatus>) + Send + 'static,
     ) -> Result<Created<Qp>, NtStatus> {
         let qp = self.create_qp(receive_cq, initiator_cq, context, limits);
-        created(self.parent(), qp, completion)
+        complete_create(self.parent(), qp, completion)
     }
 
     /// NdkCreateQpWithSrq with its completion, as [`Adapter::begin_create_cq`].
@@ -258,7 +258,7 @@ impl Pd {
         completion: impl FnOnce(Result<Qp, NtStatus>) + Send + 'static,
     ) -> Result<Created<Qp>, NtStatus> {
         let qp = self.create_qp_with_srq(receive_cq, initiator_cq, srq, context, limits);
-        created(self.parent(), qp, completion)
+        complete_create(self.parent(), qp, completion)
     }
 }
 
@@ -272,7 +272,7 @@ impl Cq {
         depth: u32,
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
-        requested(&self.adapter, Key::Cq(self.id), self.resize(depth), completion)
+        complete_request(&self.adapter, Key::Cq(self.id), self.resize(depth), completion)
     }
 }
 
@@ -289,7 +289,7 @@ impl Srq {
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
         let outcome = self.modify(depth, notify_threshold);
-        requested(&self.adapter, Key::Srq(self.id), outcome, completion)
+        complete_request(&self.adapter, Key::Srq(self.id), outcome, completion)
     }
 }
 
@@ -363,6 +363,6 @@ impl Mr {
         completion: impl FnOnce(NtStatus) + Send + 'static,
     ) -> NtStatus {
         let outcome = self.initialize_fast_register(pages, remote_access);
-        requested(&self.adapter, Key::Region(self.id), outcome, completion)
+        complete_request(&self.adapter, Key::Region(self.id), outcome, completion)
     }
 }

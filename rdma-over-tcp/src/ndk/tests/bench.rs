@@ -29,7 +29,7 @@ use offload_engine::{
 use oorandom::Rand32;
 
 use super::{
-    kernel::{self, Polled},
+    kernel::{self, PolledSockets},
     taps,
 };
 use crate::{
@@ -204,8 +204,8 @@ fn fpdu_octets(list: &[Span]) -> Vec<usize> {
 /// Adapter of a node, on its transport.
 enum Core {
     Pipe(Arc<TestAccess>),
-    Kernel(Arc<Polled>),
-    Tap(Box<taps::Polled>),
+    Kernel(Arc<PolledSockets>),
+    Tap(Box<taps::PolledNode>),
 }
 
 pub(super) struct Node {
@@ -228,13 +228,13 @@ impl Node {
     }
 
     fn on_kernel(config: AdapterConfig) -> Self {
-        let polled = Arc::new(Polled::new(config));
+        let polled = Arc::new(PolledSockets::new(config));
         let adapter = Adapter::new(polled.clone());
         Self { core: Core::Kernel(polled), adapter, listeners: Vec::new() }
     }
 
     fn on_tap(wire: &taps::Wire, index: usize, config: AdapterConfig) -> Self {
-        let (polled, adapter) = taps::Polled::new(wire, index, config);
+        let (polled, adapter) = taps::PolledNode::new(wire, index, config);
         Self { core: Core::Tap(Box::new(polled)), adapter, listeners: Vec::new() }
     }
 
@@ -247,7 +247,7 @@ impl Node {
     }
 
     /// Returns the adapter on kernel sockets.
-    pub(super) fn kernel(&self) -> Option<&Polled> {
+    pub(super) fn kernel(&self) -> Option<&PolledSockets> {
         match &self.core {
             Core::Kernel(polled) => Some(polled),
             Core::Pipe(_) | Core::Tap(_) => None,

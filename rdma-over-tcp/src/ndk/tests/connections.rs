@@ -60,8 +60,8 @@ fn accept(bench: &mut Bench, passive: &Side, incoming: &Connector) {
 #[test]
 pub(super) fn connection_data() {
     let (mut bench, (_listener, mailbox), mut active, passive) = sides();
-    let wish = ReadLimit { inbound: 3, outbound: 200 };
-    assert_eq!(start_connect(&bench, &mut active, b"caller", wish), NtStatus::PENDING);
+    let requested = ReadLimit { inbound: 3, outbound: 200 };
+    assert_eq!(start_connect(&bench, &mut active, b"caller", requested), NtStatus::PENDING);
     bench.settle();
     let incoming = mailbox.lock().unwrap().pop().unwrap();
     let mut buffer = [0; 6];
@@ -71,8 +71,11 @@ pub(super) fn connection_data() {
     assert_eq!(incoming.connection_data(Some(&mut [0; 5])).0, NtStatus::BUFFER_TOO_SMALL);
     assert_eq!(incoming.local_address(), Some(bench.server));
     let note = passive.log.note("accept");
-    let wish = ReadLimit { inbound: 9, outbound: 9 };
-    assert_eq!(incoming.accept(&passive.qp, wish, b"callee data", None, note), NtStatus::PENDING);
+    let requested = ReadLimit { inbound: 9, outbound: 9 };
+    assert_eq!(
+        incoming.accept(&passive.qp, requested, b"callee data", None, note),
+        NtStatus::PENDING
+    );
     assert_eq!(incoming.connection_data(None).0, NtStatus::CONNECTION_INVALID);
     bench.settle();
     let connector = active.connector.clone().unwrap();
@@ -155,19 +158,19 @@ pub(super) fn private_data_limits() {
 #[test]
 pub(super) fn read_limits_are_exact() {
     let limits = Limits { ird_max: u32::MAX, ord_max: u32::MAX, ..Limits::default() };
-    for (wish, agreed) in
+    for (requested, agreed) in
         [(3, 3), (1_000, 1_000), (0x3ffe, 0x3ffe), (0x3fff, 0x3ffe), (u32::MAX, 0x3ffe)]
     {
         let mut bench = Bench::with(1, AdapterConfig { limits, ..Default::default() });
         let (_listener, mailbox) = listen(&mut bench);
         let (mut active, passive) = (Side::new(&bench, 0), Side::new(&bench, 1));
-        let wish = ReadLimit { inbound: wish, outbound: wish };
+        let requested = ReadLimit { inbound: requested, outbound: requested };
         let agreed = ReadLimit { inbound: agreed, outbound: agreed };
-        assert_eq!(start_connect(&bench, &mut active, b"", wish), NtStatus::PENDING);
+        assert_eq!(start_connect(&bench, &mut active, b"", requested), NtStatus::PENDING);
         bench.settle();
         let incoming = mailbox.lock().unwrap().pop().unwrap();
         assert_eq!(incoming.connection_data(None).2, agreed);
-        assert_eq!(incoming.accept(&passive.qp, wish, b"", None, |_| {}), NtStatus::PENDING);
+        assert_eq!(incoming.accept(&passive.qp, requested, b"", None, |_| {}), NtStatus::PENDING);
         bench.settle();
         assert_eq!(active.connector.clone().unwrap().connection_data(None).2, agreed);
     }

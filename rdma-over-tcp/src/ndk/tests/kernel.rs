@@ -52,12 +52,12 @@ pub(super) fn server() -> SocketAddr {
 }
 
 /// Adapter on kernel sockets that only the test polls.
-pub(super) struct Polled {
+pub(super) struct PolledSockets {
     core: Mutex<SocketRnic>,
     now: Mutex<Instant>,
 }
 
-impl Polled {
+impl PolledSockets {
     pub(super) fn new(config: AdapterConfig) -> Self {
         let core = Mutex::new(SocketRnic::new(config, Box::new(|| {})).unwrap());
         Self { core, now: Mutex::new(Instant::ZERO) }
@@ -114,7 +114,7 @@ impl Polled {
     }
 }
 
-impl Driver for Polled {
+impl Driver for PolledSockets {
     fn enter(&self, work: &mut dyn FnMut(&mut Rnic, Instant)) {
         let now = self.now();
         work(self.core().rnic(), now);
@@ -122,12 +122,12 @@ impl Driver for Polled {
 }
 
 /// True if two adapters have no work. Not each pass polls all sockets.
-fn are_idle(nodes: [&Polled; 2]) -> bool {
-    (0..PASSES).all(|_| nodes.map(Polled::poll) == [false; 2])
+fn are_idle(nodes: [&PolledSockets; 2]) -> bool {
+    (0..PASSES).all(|_| nodes.map(PolledSockets::poll) == [false; 2])
 }
 
 /// Runs two adapters until they have no work, and the kernel has no data to deliver.
-pub(super) fn settle(nodes: [&Polled; 2]) {
+pub(super) fn settle(nodes: [&PolledSockets; 2]) {
     let deadline = std::time::Instant::now() + LIMIT;
     loop {
         // The second check covers data that arrived after the first.

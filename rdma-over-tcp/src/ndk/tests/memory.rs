@@ -73,7 +73,7 @@ fn build(adapter: &Adapter, chain: &[RegisteredBuffer]) -> LogicalAddressMapping
     lam
 }
 
-fn succeeded(side: &Side, contexts: &[u64]) {
+fn assert_success(side: &Side, contexts: &[u64]) {
     let expected: Vec<_> = contexts.iter().map(|context| (*context, NtStatus::SUCCESS)).collect();
     assert_eq!(side.outcomes(), expected);
 }
@@ -97,14 +97,14 @@ pub(super) fn logical_addresses() {
         let (address, token) = (target.address, target.token);
         active.qp.write(3, Data::Registered(&from), address, token, NONE).unwrap();
         bench.settle();
-        succeeded(&active, &[2, 3]);
-        succeeded(&passive, &[1]);
+        assert_success(&active, &[2, 3]);
+        assert_success(&passive, &[1]);
         assert!(content(&far) == pattern(total, 5));
         assert!(passive.content(0, total) == pattern(total, 5));
         passive.fill(0, total, 9);
         active.qp.read(4, &from, address, token, NONE).unwrap();
         bench.settle();
-        succeeded(&active, &[4]);
+        assert_success(&active, &[4]);
         assert!(content(&near) == pattern(total, 9));
         for (side, lam) in [(&active, &lam), (&passive, &far_lam)] {
             assert_eq!(side.adapter.release_lam(lam, || {}), NtStatus::SUCCESS);
@@ -219,7 +219,7 @@ pub(super) fn chains_are_one_region() {
         let own = [active.sge(0, total - 1)];
         active.qp.write(1, Data::Registered(&own), address, token, NONE).unwrap();
         bench.settle();
-        succeeded(&active, &[1]);
+        assert_success(&active, &[1]);
         let written = content(&memory);
         assert!(written[..total - 1] == pattern(total, 7)[..total - 1] && written[total - 1] == 0);
         let sink = [active.sge(1 << 20, total - 3)];
@@ -278,7 +278,7 @@ pub(super) fn page_lists() {
             || passive.qp.fast_register_pages(1, &mr, &list, first, length, base, rights);
         let token = register().unwrap();
         bench.settle();
-        succeeded(&passive, &[1]);
+        assert_success(&passive, &[1]);
         let mut model = vec![0; length];
         for round in 0..12_u8 {
             let start = random.rand_range(0..length as u32) as usize;
@@ -300,8 +300,8 @@ pub(super) fn page_lists() {
                 }
             }
             bench.settle();
-            succeeded(&active, &[2]);
-            succeeded(&passive, if round % 2 == 1 { &[3] } else { &[] });
+            assert_success(&active, &[2]);
+            assert_success(&passive, if round % 2 == 1 { &[3] } else { &[] });
             match round % 4 {
                 0 | 1 => model[start..start + count].copy_from_slice(&pattern(count, round)),
                 _ => assert!(active.content(0, count) == model[start..start + count], "{seed}"),
@@ -374,13 +374,13 @@ pub(super) fn refused_page_lists() {
     assert_eq!(register(&page, 0, 9, 0, write), Some(violation));
     assert_eq!(register(&page, 0, 9, 0, NONE), None, "to be read");
     bench.settle();
-    succeeded(&active, &[1]);
+    assert_success(&active, &[1]);
     active.qp.invalidate(2, &mr, OpFlags::DEFER).unwrap();
     bench.settle();
     assert_eq!(active.outcomes(), []);
     assert_eq!(register(&pages[..1], 0xf, 2, 0xf, write), Some(violation));
     bench.settle();
-    succeeded(&active, &[2]);
+    assert_success(&active, &[2]);
     assert_eq!(register(&pages[..4], 0x10, 3 * PAGE_SIZE + 1, 0x10, write), None);
     // A region registered as a whole cannot be used by work requests, and a region for work requests cannot be
     // registered as a whole.
@@ -464,7 +464,7 @@ fn release_ends_registrations() {
         active.fill(0, 200, 3);
         active.qp.write(1, Data::Registered(&own), 4000, token, NONE).unwrap();
         bench.settle();
-        succeeded(&active, &[1]);
+        assert_success(&active, &[1]);
         assert!(content(&memory)[4000..4200] == pattern(200, 3));
         assert_eq!(passive.adapter.release_lam(&lam, || {}), NtStatus::SUCCESS);
         active.fill(0, 200, 4);

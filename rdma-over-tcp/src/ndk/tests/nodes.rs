@@ -95,7 +95,7 @@ fn callbacks_run_on_adapter_thread() {
 }
 
 /// Connects an adapter to itself, and sends.
-fn loops<W: Wait<Error: core::fmt::Debug> + Clone + Send + Sync>(
+fn connect_to_itself<W: Wait<Error: core::fmt::Debug> + Clone + Send + Sync>(
     waiter: &W,
     adapter: &Adapter,
     (listen_at, remote): (SocketAddr, SocketAddr),
@@ -175,11 +175,11 @@ fn adapter_connects_to_itself() {
     let remote = SocketAddr::from((ADDRESS, 7000));
     for listen_at in [remote, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 7000))] {
         let (_link, node, adapter) = node(AdapterConfig::default());
-        loops(&node, &adapter, (listen_at, remote));
+        connect_to_itself(&node, &adapter, (listen_at, remote));
     }
     let adapter = open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap();
     let local = super::kernel::server();
-    loops(&adapter, &adapter, (local, local));
+    connect_to_itself(&adapter, &adapter, (local, local));
 }
 
 /// Listens at an address. Returns the listener, which listens until it is closed, or the status.
@@ -246,8 +246,8 @@ fn shared_endpoints_of_a_node() {
     assert_eq!(receiver.recv_timeout(LIMIT), Ok(Some(NtStatus::SHARING_VIOLATION)));
     let pd = adapter.create_pd().unwrap();
     let cq = adapter.create_cq(16, |_| {}).unwrap();
-    let mut froms = vec![];
-    let (mut kept, mut qps) = (vec![], vec![]);
+    let mut peer_addresses = vec![];
+    let (mut connections, mut qps) = (vec![], vec![]);
     for port in [7000, 7001] {
         let remote = SocketAddr::from((ADDRESS, port));
         let mut incoming = Incoming::listen(waiter, &adapter, remote, 1).unwrap();
@@ -258,11 +258,11 @@ fn shared_endpoints_of_a_node() {
         });
         let offered = incoming.next(waiter).unwrap();
         assert_eq!(begun.status(), None);
-        froms.push(offered.peer_address());
-        kept.push((connector, offered, incoming));
+        peer_addresses.push(offered.peer_address());
+        connections.push((connector, offered, incoming));
         qps.push(qp);
     }
-    assert_eq!(froms, [Some(local); 2]);
+    assert_eq!(peer_addresses, [Some(local); 2]);
     // NDK-LIFE-9: the close of an adapter completes after its objects are closed, in any order.
     let (sender, receiver) = mpsc::channel();
     let closing = thread::spawn({
@@ -280,7 +280,7 @@ fn shared_endpoints_of_a_node() {
         Err(status) => status == NtStatus::INVALID_PARAMETER,
     });
     let _ = endpoint.close(|| {});
-    for (connector, offered, incoming) in kept {
+    for (connector, offered, incoming) in connections {
         for connector in [connector, offered] {
             let _ = connector.close(|| {});
         }

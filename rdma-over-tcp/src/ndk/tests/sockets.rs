@@ -14,7 +14,7 @@ use rustix::net::sockopt::set_socket_linger;
 
 use super::{
     bench::Bench,
-    kernel::Polled,
+    kernel::PolledSockets,
     sides::{BUFFER, LIMITS, connected},
 };
 use crate::{
@@ -49,7 +49,7 @@ fn accept(listener: &TcpListener) -> TcpStream {
 #[test]
 fn a_terminate_before_a_reset_is_read() {
     let config = AdapterConfig { revision: Revision::One, ..AdapterConfig::default() };
-    let polled = Arc::new(Polled::new(config));
+    let polled = Arc::new(PolledSockets::new(config));
     let adapter = Adapter::new(polled.clone());
     let (pd, cq) = (adapter.create_pd().unwrap(), adapter.create_cq(8, |_| {}).unwrap());
     let qp = pd.create_qp(&cq, &cq, 0, QpLimits::default()).unwrap();

@@ -28,7 +28,7 @@ const WITHOUT_RECEIVES: QpLimits = QpLimits {
 };
 
 /// Receiving sides whose queue pairs share a queue, and their peers.
-struct Shared {
+struct SharedQueueBench {
     bench: Bench,
     peers: Vec<Side>,
     /// Objects of the receiving consumer, with the first queue pair.
@@ -37,7 +37,7 @@ struct Shared {
     log: Log,
 }
 
-impl Shared {
+impl SharedQueueBench {
     /// Creates a queue of `depth` receives with a threshold, and the connections.
     fn new(depth: u32, threshold: u32, connections: usize) -> Self {
         let mut bench = Bench::new(7);
@@ -101,7 +101,7 @@ impl Shared {
 // completion identifies its queue pair, and the bytes are placed correctly.
 #[test]
 fn receives_are_taken_in_order_of_arrival() {
-    let mut shared = Shared::new(8, 0, 2);
+    let mut shared = SharedQueueBench::new(8, 0, 2);
     (0..4).for_each(|n| shared.receive(n, 100_000 * n as usize, 100_000));
     // A large message, cut by the window, keeps the receive that it has consumed while a small one overtakes it.
     shared.bench.window = 8 * 1024;
@@ -127,7 +127,7 @@ fn receives_are_taken_in_order_of_arrival() {
 // A message that finds no receive terminates its own connection only (RFC 5041 §7.2).
 #[test]
 fn empty_queue_terminates_one_connection() {
-    let mut shared = Shared::new(8, 0, 2);
+    let mut shared = SharedQueueBench::new(8, 0, 2);
     shared.peers[0].send(1, 0, 100_000);
     shared.bench.settle();
     let found = EndReason::Found(WireError::UntaggedNoBuffer.number());
@@ -143,8 +143,8 @@ fn empty_queue_terminates_one_connection() {
 // NDK-SRQ-2, -3: one notification when fewer receives are queued than the threshold, until it is set again.
 #[test]
 fn threshold_is_notified_once() {
-    let mut shared = Shared::new(8, 2, 1);
-    let send = |shared: &mut Shared| {
+    let mut shared = SharedQueueBench::new(8, 2, 1);
+    let send = |shared: &mut SharedQueueBench| {
         shared.peers[0].send(1, 0, 10);
         shared.bench.settle();
     };
@@ -235,7 +235,7 @@ fn events(qp: &Qp) -> Arc<Mutex<Vec<QpEvent>>> {
 // The remaining receives stay available to the other queue pairs.
 #[test]
 fn failed_queue_pair_leaves_remaining_receives() {
-    let mut shared = Shared::new(8, 0, 2);
+    let mut shared = SharedQueueBench::new(8, 0, 2);
     let recorded = [0, 1].map(|at| events(&shared.sides[at].qp));
     (0..3).for_each(|n| shared.receive(n, 0, 100_000));
     shared.bench.window = 8 * 1024;
@@ -265,7 +265,7 @@ fn failed_queue_pair_leaves_remaining_receives() {
 // A Send with Invalidate, and a receive that is too short, behave as with an own queue.
 #[test]
 fn shared_queue_completes_like_own_queue() {
-    let mut shared = Shared::new(8, 0, 1);
+    let mut shared = SharedQueueBench::new(8, 0, 1);
     let side = &shared.sides[0];
     let mr = side.pd.create_mr(true).unwrap();
     mr.initialize_fast_register(1, true).unwrap();

@@ -111,7 +111,7 @@ fn rejected_peer_without_close_is_reset() {
     assert_eq!(bench.connections(), 0);
 }
 
-fn why(connector: &Connector) -> String {
+fn cause_text(connector: &Connector) -> String {
     connector.failure().expect("a cause").to_string()
 }
 
@@ -123,7 +123,7 @@ fn causes_of_failures() {
     let active = Side::new(&bench, 0);
     bench.connect_error = Some(ConnectError::TimedOut);
     let connector = connecting(&mut bench, &active);
-    assert_eq!(why(&connector), "TCP: the peer has not answered within 30 s");
+    assert_eq!(cause_text(&connector), "TCP: the peer has not answered within 30 s");
     bench.connect_error = None;
     let (_listener, mailbox) = listen(&mut bench);
     for (data, words) in [
@@ -135,17 +135,23 @@ fn causes_of_failures() {
         let incoming = mailbox.lock().unwrap().pop().unwrap();
         assert_eq!(incoming.reject(data), NtStatus::SUCCESS);
         bench.settle();
-        assert_eq!(why(&connector), format!("MPA: the peer has rejected the connection{words}"));
+        assert_eq!(
+            cause_text(&connector),
+            format!("MPA: the peer has rejected the connection{words}")
+        );
         assert_eq!(active.log.take().pop(), Some(("connect", NtStatus::CONNECTION_REFUSED)));
     }
 
     // The Reply does not arrive in time.
     let connector = connecting(&mut bench, &active);
     bench.advance(AdapterConfig::default().reply_timeout);
-    assert_eq!(why(&connector), "MPA: the peer has sent no Reply within 10 s");
+    assert_eq!(cause_text(&connector), "MPA: the peer has sent no Reply within 10 s");
     assert_eq!(active.log.take(), [("connect", NtStatus::IO_TIMEOUT)]);
     let incoming = mailbox.lock().unwrap().pop().unwrap();
-    assert_eq!(why(&incoming), "during start-up: TCP: the peer has reset the connection (2/0/01)");
+    assert_eq!(
+        cause_text(&incoming),
+        "during start-up: TCP: the peer has reset the connection (2/0/01)"
+    );
 
     // A retry clears the connector's cause.
     let connector = connecting(&mut bench, &active);
@@ -163,8 +169,11 @@ pub(super) fn causes_of_failed_accepts() {
     let mut connector = connecting(&mut bench, &active);
     let incoming = mailbox.lock().unwrap().pop().unwrap();
     bench.advance(config.accept_timeout);
-    assert_eq!(why(&incoming), "this side has not answered the Request within 120 s");
-    assert_eq!(why(&connector), "MPA: the peer has rejected the connection, without private data");
+    assert_eq!(cause_text(&incoming), "this side has not answered the Request within 120 s");
+    assert_eq!(
+        cause_text(&connector),
+        "MPA: the peer has rejected the connection, without private data"
+    );
 
     // The initiator's consumer does not continue.
     connector = connecting(&mut bench, &active);
@@ -173,8 +182,14 @@ pub(super) fn causes_of_failed_accepts() {
     assert_eq!(incoming.accept(&passive.qp, LIMITS, b"", None, note), NtStatus::PENDING);
     bench.settle();
     bench.advance(config.accept_timeout);
-    assert_eq!(why(&incoming), "MPA: the peer has sent no message behind our Reply within 120 s");
+    assert_eq!(
+        cause_text(&incoming),
+        "MPA: the peer has sent no message behind our Reply within 120 s"
+    );
     assert_eq!(passive.log.take(), [("accept", NtStatus::IO_TIMEOUT)]);
     bench.settle();
-    assert_eq!(why(&connector), "during start-up: TCP: the peer has reset the connection (2/0/01)");
+    assert_eq!(
+        cause_text(&connector),
+        "during start-up: TCP: the peer has reset the connection (2/0/01)"
+    );
 }

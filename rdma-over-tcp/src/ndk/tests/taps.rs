@@ -96,13 +96,13 @@ pub(super) fn chosen() -> Option<Rc<Wire>> {
 }
 
 /// Node that only the test polls.
-pub(super) struct Polled {
+pub(super) struct PolledNode {
     core: Core,
     /// Frames sent by this node that count as lost.
     lost: u64,
 }
 
-impl Polled {
+impl PolledNode {
     pub(super) fn new(wire: &Wire, index: usize, config: AdapterConfig) -> (Self, Adapter) {
         let host = host(index);
         let core = Core::new(Box::new(wire.tap(index)), patient_engine(host.mac), host, |port| {
@@ -142,7 +142,7 @@ impl Polled {
 }
 
 /// Runs two nodes until TCP has no work left.
-pub(super) fn settle(nodes: [&mut Polled; 2], now: &mut Instant) {
+pub(super) fn settle(nodes: [&mut PolledNode; 2], now: &mut Instant) {
     let [near, far] = nodes;
     let (mut last, mut quiet) = (*now, None);
     loop {

@@ -116,7 +116,7 @@ pub(super) fn data_before_fin_is_delivered() {
 // Timeout far above TCP's own timers.
 const LONG: Duration = Duration::from_secs(100);
 
-fn bench_of_ends() -> Bench {
+fn bench_with_long_timeouts() -> Bench {
     let config = AdapterConfig {
         receive_wait: LONG * 5,
         end_wait: LONG,
@@ -129,7 +129,7 @@ fn bench_of_ends() -> Bench {
 // A consumer that waits for the disconnect event before it posts receives gets the event, and then the messages.
 #[test]
 pub(super) fn disconnect_event_overtakes_waiting_messages() {
-    let mut bench = bench_of_ends();
+    let mut bench = bench_with_long_timeouts();
     let (active, passive) = connected(&mut bench);
     send_two(&mut bench, &active);
     bench.advance(LONG);
@@ -152,7 +152,7 @@ pub(super) fn disconnect_event_overtakes_waiting_messages() {
 // A peer that stops acknowledging does not block a disconnect with outstanding requests.
 #[test]
 fn disconnect_without_acknowledgments_times_out() {
-    let mut bench = bench_of_ends();
+    let mut bench = bench_with_long_timeouts();
     let (active, _passive) = connected(&mut bench);
     bench.is_cut = true;
     active.send(1, 0, 100_000);
@@ -168,7 +168,7 @@ fn disconnect_without_acknowledgments_times_out() {
 // A peer that has received all data, but has not yet closed its side, has the full timeout to close it.
 #[test]
 fn peer_with_all_data_may_close_late() {
-    let mut bench = bench_of_ends();
+    let mut bench = bench_with_long_timeouts();
     let (active, passive) = connected(&mut bench);
     passive.receive(11, 0, 100_000);
     bench.is_cut = true;
@@ -193,7 +193,7 @@ fn peer_with_all_data_may_close_late() {
 pub(super) fn a_disconnect_does_not_wait_for_receives() {
     const REQUESTS: u64 = 40;
     const OCTETS: usize = 300_000;
-    let mut bench = bench_of_ends();
+    let mut bench = bench_with_long_timeouts();
     let (active, passive) = connected(&mut bench);
     (0..REQUESTS).for_each(|context| active.send(context, 0, OCTETS));
     bench.settle();
