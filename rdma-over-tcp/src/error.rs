@@ -68,7 +68,7 @@ pub enum Fault {
     PeerViolated,
     /// The peer complies with the protocol but requires something that this side does not support.
     PeerIncompatible,
-    /// This side failed.
+    /// Failure of this side.
     Local,
 }
 
@@ -98,11 +98,11 @@ pub enum Loss {
 /// Cause of the end of an established connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndReason {
-    /// This side detected an error and reports it to the peer.
+    /// Error detected by this side, which reports it to the peer.
     Found(ErrorNumber),
-    /// The peer detected an error and reported it in a Terminate.
+    /// Error detected by the peer and reported in a Terminate.
     Terminated(ErrorNumber),
-    /// The peer detected an error; its Terminate is too short to hold a number.
+    /// Error detected by the peer, whose Terminate is too short to hold a number.
     TerminatedUnnumbered,
     /// The peer's FIN arrived too early.
     Truncated(Truncation),
@@ -141,8 +141,8 @@ impl fmt::Display for ErrorText {
 impl fmt::Display for EndReason {
     /// Writes the side that detected the error, and the error.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lost = |f: &mut fmt::Formatter<'_>, what| {
-            write!(f, "{what} ({})", WireError::MpaConnectionLost.number())
+        let lost = |f: &mut fmt::Formatter<'_>, text| {
+            write!(f, "{text} ({})", WireError::MpaConnectionLost.number())
         };
         match self {
             Self::Found(number) => write!(f, "this side found an error: {}", ErrorText(*number)),
@@ -251,8 +251,8 @@ wire_errors! {
 }
 
 impl WireError {
-    /// Looks up a number. Any code of RDMAP's local catastrophic type (0/0) is one error, since RFC 5040 §4.8 assigns
-    /// it no codes.
+    /// Returns the table's entry for a number. Any code of RDMAP's local catastrophic type (0/0) is one error, since
+    /// RFC 5040 §4.8 assigns it no codes.
     pub fn from_number(number: ErrorNumber) -> Option<Self> {
         if (number.layer, number.etype) == (0, 0) {
             return Some(Self::RdmapLocalCatastrophic);

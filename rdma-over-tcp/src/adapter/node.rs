@@ -34,7 +34,7 @@ pub fn open(
     adapter: Config,
 ) -> io::Result<(Node<NodeRnic>, Adapter)> {
     let mut opened = open_queues(Vec::from([link]), node, adapter)?;
-    Ok(opened.pop().expect("one link makes one adapter"))
+    Ok(opened.pop().expect("one adapter per link"))
 }
 
 /// Starts a node on the queues of one device, and opens one adapter per queue.

@@ -31,7 +31,7 @@ pub struct Miniport {
 struct State {
     is_enabled: bool,
     opened: u128,
-    /// Adapters with at least one live handle.
+    /// Adapters with at least one handle.
     adapters: Vec<WeakAdapter>,
 }
 

@@ -134,7 +134,7 @@ impl<T> Drop for Outcome<T> {
 /// Asynchronous call that was begun: a future of its status, which can also be polled. Dropping it does not cancel the
 /// call.
 #[derive(Clone, Debug)]
-#[must_use = "the call goes on, and its status is lost"]
+#[must_use = "the call continues, and its status is lost"]
 pub struct Begun(Outcome<NtStatus>);
 
 impl Begun {

@@ -38,7 +38,7 @@ pub struct NdkResultEx {
     /// Type of the request.
     pub operation: OperationType,
     /// Error code (NDK-RES-3): on failure, the Terminate's layer, type and code as `0xLTCC`. [`ErrorNumber::ZERO_CODE`]
-    /// stands for 0/0/00; 0: the error has no number.
+    /// encodes 0/0/00; 0: the error has no number.
     pub provider_error_code: u32,
     /// Invalidated token of [`OperationType::ReceiveAndInvalidate`] (NDK-RES-2).
     pub invalidated_token: u32,

@@ -27,7 +27,7 @@ impl Pd {
     }
 
     /// NdkCreateQp. Completions of receives are added to `receive_cq`, those of initiator requests to `initiator_cq`;
-    /// both may be the same. Each completion carries `context`.
+    /// both may be the same. Each completion contains `context`.
     ///
     /// # Errors
     /// [`NtStatus::INVALID_PARAMETER`]: a limit over the adapter's, or a queue of another adapter, a failed one, or one

@@ -53,7 +53,7 @@ impl Qp {
     /// NdkReceive: legal in every state (NDK-CON-10).
     ///
     /// # Errors
-    /// As listed at [`Qp`]; [`NtStatus::INVALID_PARAMETER`]: its receives come from a shared receive queue;
+    /// As listed at [`Qp`]; [`NtStatus::INVALID_PARAMETER`]: it uses a shared receive queue;
     /// [`NtStatus::INVALID_DEVICE_STATE`]: its completion queue has failed.
     pub fn receive(&self, context: u64, sges: &[Sge]) -> Result<(), NtStatus> {
         Ok(self.adapter.post(|core| core.post_receive(self.id, context, sges))?)

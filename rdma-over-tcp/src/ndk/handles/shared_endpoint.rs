@@ -24,7 +24,7 @@ impl SharedEndpoint {
 impl Adapter {
     /// NdkCreateSharedEndpoint at `local`; with port 0 a free port is chosen (NDK-EP-4). PENDING, and `completion`
     /// follows with the endpoint or a failure. There is no plain form, because the transport has to reserve the
-    /// address. An unspecified address stands for every address of this machine.
+    /// address. An unspecified address means every address of this machine.
     ///
     /// Over kernel sockets the kernel refuses an address with a listener, or one of a socket that does not share it
     /// (SO_REUSEADDR). Other processes may share the address in the same way. For port 0 the kernel chooses from its

@@ -100,7 +100,7 @@ pub(super) fn shared_endpoints() {
     assert_eq!(log.take(), [("closed", NtStatus::SUCCESS)]);
     assert_eq!(endpoint.local_address(), None);
     assert_eq!(other.close(|| {}), NtStatus::SUCCESS);
-    assert!(create(&mut bench, &adapter, local).is_ok(), "free again");
+    assert!(create(&mut bench, &adapter, local).is_ok(), "address is free again");
 }
 
 // NDK-MGT-1, SDK idea 18: two entries for each connection and each endpoint. The odd ones are those of TCP and have no

@@ -101,7 +101,7 @@ pub(super) fn operations() {
     assert!(results.iter().all(|result| result.bytes_transferred == 8));
     let outcomes = [0, 8, 16, 24, 32].map(|sink| word(&active, sink));
     assert_eq!(outcomes, [40, 42, 7, 7, 0xffff_ffff]);
-    assert_eq!(word(&passive, 64), 0, "no carry leaves the lower half");
+    assert_eq!(word(&passive, 64), 0, "no carry beyond the lower half");
     assert_eq!((word(&passive, 56), word(&passive, 72)), (0, 0));
     assert_eq!(passive.outcomes(), [], "EXT-5.2.1-1: the peer's consumer is not notified");
     let (ours, theirs) = (active.qp.stats(), passive.qp.stats());
@@ -466,7 +466,7 @@ pub(super) fn refused_posts() {
     assert_eq!(fetch_add(&active, sge), Err(NtStatus::NOT_SUPPORTED));
     let immediate = active.qp.immediate(1, [0; 8], OpFlags::empty());
     assert_eq!(immediate, Err(NtStatus::NOT_SUPPORTED));
-    assert_eq!(active.qp.allow_extensions(true), Err(NtStatus::INVALID_PARAMETER), "too late");
+    assert_eq!(active.qp.allow_extensions(true), Err(NtStatus::INVALID_PARAMETER), "connected");
 
     let mut bench = Bench::with(8, on());
     let none = ReadLimit { inbound: 0, outbound: 0 };

@@ -24,9 +24,9 @@ use crate::{
 struct Order(Arc<Mutex<Vec<&'static str>>>);
 
 impl Order {
-    fn note(&self, what: &'static str) -> impl FnOnce() + Send + 'static {
+    fn note(&self, name: &'static str) -> impl FnOnce() + Send + 'static {
         let order = self.0.clone();
-        move || order.lock().unwrap().push(what)
+        move || order.lock().unwrap().push(name)
     }
 
     fn take(&self) -> Vec<&'static str> {

@@ -209,7 +209,7 @@ fn listen_in_both_families(waiter: &mut impl Wait, adapter: &Adapter) {
             other.into_iter().for_each(|other| _ = other.close(|| {}));
         }
     }
-    // A mapped address stands for IPv4.
+    // A mapped address means IPv4.
     let mapped = at(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped().into(), 0);
     let listener = try_listen(waiter, adapter, mapped, true).unwrap();
     assert_eq!(listener.local_address().unwrap().ip(), v4);
@@ -454,10 +454,10 @@ impl Rank {
 }
 
 /// Waits for an effect of another thread that causes no wake-up.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+fn until(condition: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + LIMIT;
     while !is_so() {
-        assert!(std::time::Instant::now() < deadline, "not within {LIMIT:?}: {what}");
+        assert!(std::time::Instant::now() < deadline, "not within {LIMIT:?}: {condition}");
         thread::yield_now();
     }
 }

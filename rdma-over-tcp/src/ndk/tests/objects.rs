@@ -34,7 +34,7 @@ fn deferred(seed: u64) -> AdapterConfig {
 fn place<T: Send + 'static>() -> (Arc<Mutex<Vec<T>>>, impl FnOnce(T) + Send + 'static) {
     let place = Arc::new(Mutex::new(Vec::new()));
     let put = place.clone();
-    (place, move |what| put.lock().unwrap().push(what))
+    (place, move |result| put.lock().unwrap().push(result))
 }
 
 /// Returns the object of a create, inline or by its completion, and whether it pended.
@@ -151,7 +151,7 @@ fn creates_and_requests_pend() {
         bench.settle();
         bench.advance(DELAY_MAX);
         bench.settle();
-        let closed: Vec<_> = log.take().into_iter().map(|(what, _)| what).collect();
+        let closed: Vec<_> = log.take().into_iter().map(|(name, _)| name).collect();
         assert_eq!(closed.len(), closes, "{closed:?}");
         assert_eq!(closed.last(), Some(&"adapter"));
         let at = |name| closed.iter().position(|it| *it == name);

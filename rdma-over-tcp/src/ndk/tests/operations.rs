@@ -223,7 +223,7 @@ fn deregistration_waits_for_data_in_flight() {
         let (to, token) = (target.address, target.token);
         active.qp.write(1, Data::Registered(&source), to, token, OpFlags::empty()).unwrap();
         bench.settle();
-        let note = |what| active.log.note(what);
+        let note = |name| active.log.note(name);
         if !closes {
             let (noted, mr) = (note("deregistered"), &active.mr);
             assert_eq!(mr.deregister(move || noted(NtStatus::SUCCESS)), NtStatus::PENDING);
@@ -236,8 +236,8 @@ fn deregistration_waits_for_data_in_flight() {
         assert_eq!(active.log.take(), []);
         bench.hold_acks = false;
         bench.settle();
-        let ended: Vec<_> = active.log.take().into_iter().map(|(what, _)| what).collect();
-        let ended: Vec<_> = ended.into_iter().filter(|what| what.ends_with("ed")).collect();
+        let ended: Vec<_> = active.log.take().into_iter().map(|(name, _)| name).collect();
+        let ended: Vec<_> = ended.into_iter().filter(|name| name.ends_with("ed")).collect();
         assert_eq!(ended, if closes { vec!["closed"] } else { vec!["deregistered", "closed"] });
         assert_eq!(active.outcomes(), [(1, NtStatus::ACCESS_VIOLATION)]);
         assert_eq!(active.qp.stats().terminates_out, 1);
@@ -397,7 +397,7 @@ fn large_fpdus() {
     active.send(0, 0, 1 << 20);
     bench.settle();
     let largest = bench.posted[0].iter().flatten().max().copied();
-    assert_eq!(largest, Some(44 * EMSS), "fills the super-segment");
+    assert_eq!(largest, Some(44 * EMSS), "fills the GSO packet");
     assert!(bench.posted[0].len() <= 17);
     assert_eq!(passive.outcomes(), [(0, NtStatus::SUCCESS)]);
 }

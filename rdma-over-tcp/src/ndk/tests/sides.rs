@@ -18,9 +18,9 @@ use crate::ndk::{
 pub(super) struct Log(Arc<Mutex<Vec<(&'static str, NtStatus)>>>);
 
 impl Log {
-    pub(super) fn note(&self, what: &'static str) -> impl Fn(NtStatus) + Send + Sync + 'static {
+    pub(super) fn note(&self, name: &'static str) -> impl Fn(NtStatus) + Send + Sync + 'static {
         let log = self.0.clone();
-        move |status| log.lock().unwrap().push((what, status))
+        move |status| log.lock().unwrap().push((name, status))
     }
 
     pub(super) fn take(&self) -> Vec<(&'static str, NtStatus)> {
@@ -203,7 +203,7 @@ pub(super) fn connect_at(
     assert_eq!(passive.log.take(), [("accept", NtStatus::SUCCESS)]);
     active.connector = Some(connector);
     passive.connector = Some(incoming);
-    // It pends until the accepted connector is closed.
+    // The close pends until the accepted connector is closed.
     assert_eq!(listener.close(|| {}), NtStatus::PENDING);
     bench.settle();
 }

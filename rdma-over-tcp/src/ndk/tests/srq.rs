@@ -154,14 +154,14 @@ fn threshold_is_notified_once() {
     (1..=4).for_each(|n| shared.receive(n, 0, 10));
     send(&mut shared);
     send(&mut shared);
-    assert_eq!(shared.limits_reached(), 0, "two are left");
+    assert_eq!(shared.limits_reached(), 0, "two remain");
     // Depth 0 and threshold 0 keep the current values.
     shared.srq.modify(0, 0).unwrap();
     send(&mut shared);
-    assert_eq!(shared.limits_reached(), 1, "one is left");
+    assert_eq!(shared.limits_reached(), 1, "one remains");
     send(&mut shared);
     assert_eq!(shared.limits_reached(), 0, "once");
-    // They do not arm it either.
+    // Zero values do not arm the threshold either.
     shared.srq.modify(0, 0).unwrap();
     shared.bench.settle();
     assert_eq!(shared.limits_reached(), 0);

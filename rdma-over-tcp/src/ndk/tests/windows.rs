@@ -55,7 +55,7 @@ pub(super) fn window_lifecycle() {
     let results = passive.poll();
     assert_eq!(results[0].operation, OperationType::ReceiveAndInvalidate);
     assert_eq!(results[0].invalidated_token, target.token);
-    // It can be bound again, with another token.
+    // The window can be bound again, with another token.
     let (region, length) = (&passive.mr, 500);
     let rights = OpFlags::ALLOW_REMOTE_WRITE;
     let again = passive.qp.bind(5, region, &mw, target.address, length, rights).unwrap();
@@ -160,8 +160,8 @@ fn regions_wait_for_their_windows() {
         let (active, passive) = connected(&mut bench);
         let (mw, target) = bound(&passive, 0, 100, OpFlags::ALLOW_REMOTE_READ);
         bench.settle();
-        let note = |what| {
-            let note = passive.log.note(what);
+        let note = |name| {
+            let note = passive.log.note(name);
             move || note(NtStatus::SUCCESS)
         };
         assert_eq!(passive.mr.deregister(|| {}), NtStatus::DEVICE_BUSY);
