@@ -478,7 +478,7 @@ fn mesh(ranks: &[(Adapter, SocketAddr)]) {
         let count = || rank.established.load(Ordering::Relaxed);
         until("all connections", || count() == 2 * others);
         for (_, qp) in &*rank.connections.lock().unwrap() {
-            qp.send(2, Data::Inline(&[b"message"]), OpFlags::empty()).unwrap();
+            qp.send(2, Data::Inline(&[b"a word"]), OpFlags::empty()).unwrap();
         }
     }
     for rank in &all {
