@@ -1,4 +1,4 @@
-//! Requests and closes whose ends are held back ([`later`](crate::rnic::objects::later)), and timers of consumers.
+//! Requests and closes whose completion is deferred ([`later`](crate::rnic::objects::later)), and timers of consumers.
 
 use offload_engine::time::Instant;
 
@@ -12,17 +12,17 @@ use crate::rnic::{
 };
 
 impl Rnic {
-    /// Has `completion` called later, if it is drawn that a request pends which has ended already; `key` is pinned
-    /// until it has returned. Gives the completion back if the request does not pend.
+    /// Defers `completion` of a request that has already ended, if the random draw defers it. `key` is pinned until the
+    /// callback has returned.
     ///
     /// # Errors
-    /// It does not pend: the completion.
+    /// The request is not deferred: returns the completion.
     pub fn pend(&mut self, now: Instant, key: Key, completion: Callback) -> Result<(), Callback> {
         self.pend_as(now, key, completion, End::Request)
     }
 
-    /// As [`Rnic::pend`], of a region that was registered: until its completion is due it has no token to tell
-    /// ([`Rnic::token`]).
+    /// As [`Rnic::pend`], for a region that was registered. Until its completion is due, [`Rnic::token`] returns no
+    /// token.
     ///
     /// # Errors
     /// As [`Rnic::pend`].
@@ -35,10 +35,10 @@ impl Rnic {
         self.pend_as(now, Key::Region(id), completion, End::Registration)
     }
 
-    /// Calls `callback` at `at`, or when the device is lost. The object of `key` is pinned until it has returned.
+    /// Calls `callback` at `at`, or when the device is lost. The object `key` is pinned until it has returned.
     ///
     /// # Errors
-    /// The device is lost, or there is no such object: the callback.
+    /// The device is lost, or the object does not exist: returns the callback.
     pub fn call_at(&mut self, at: Instant, key: Key, callback: Callback) -> Result<(), Callback> {
         if self.is_lost || !self.objects.exists(key) {
             return Err(callback);
@@ -64,7 +64,7 @@ impl Rnic {
         Ok(())
     }
 
-    /// As [`Rnic::close`], which may be held back.
+    /// As [`Rnic::close`], with a completion that may be deferred.
     pub fn close_at(&mut self, now: Instant, key: Key, completion: CloseCompletion) -> Close {
         let is_held = !self.is_lost && self.objects.is_open(key);
         let Some(at) = is_held.then(|| self.later.draw(now)).flatten() else {
@@ -76,7 +76,7 @@ impl Rnic {
         close
     }
 
-    /// Tells the ends that are due; `None`: all of them. Returns whether there was one.
+    /// Delivers the completions that are due; with `None`, all of them. Returns true if there was any.
     pub(crate) fn end_held(&mut self, now: Option<Instant>) -> bool {
         let mut worked = false;
         while let Some(end) = self.later.take_due(now) {

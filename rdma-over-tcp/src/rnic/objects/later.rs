@@ -1,9 +1,9 @@
-//! Timers of consumers, and ends of requests that an adapter holds back, so that its consumer sees them pend
+//! Timers of consumers, and completions that an adapter defers, so that its consumer observes pending requests
 //! ([`Deferral`]).
 //!
-//! What is asked for is done at once; only its end is told later, at a time that is drawn from the seed. So the ends of
-//! several requests come in another order than the requests. An object stays pinned meanwhile, by the request or by the
-//! close that is held back.
+//! The request itself is executed at once. Only its completion is deferred, to a time drawn from the seed. So several
+//! requests complete in a different order than they were made. The object remains pinned meanwhile, by the request or
+//! by the deferred close.
 
 use alloc::collections::BTreeMap;
 use core::fmt;
@@ -14,20 +14,20 @@ use oorandom::Rand64;
 use super::{id::Key, lifetime::Callback};
 use crate::rnic::config::Deferral;
 
-/// One of so many requests ends at once all the same.
+/// One request in this many completes at once.
 const AT_ONCE: u64 = 4;
 
-/// An end that is held back.
+/// Deferred completion.
 pub(crate) enum End {
-    /// Of a request, or of a timer: its completion.
+    /// Completion of a request or of a timer.
     Request(Callback),
-    /// Of a region's registration, whose token is not told before.
+    /// Completion of a region's registration, whose token is not reported before.
     Registration(Callback),
-    /// Of a close: the object was pinned for it.
+    /// Completion of a close. The object was pinned for it.
     Close,
 }
 
-/// Ends that are held back, by the time of each.
+/// Deferred completions by their time.
 #[derive(Default)]
 pub(crate) struct Later {
     random: Option<(Rand64, Duration)>,
@@ -47,7 +47,7 @@ impl Later {
         Self { random, ..Self::default() }
     }
 
-    /// When the end of a request is told; `None`: at once.
+    /// Draws the time of a request's completion; `None`: at once.
     pub(crate) fn draw(&mut self, now: Instant) -> Option<Instant> {
         let (random, delay_max) = self.random.as_mut()?;
         if random.rand_range(0..AT_ONCE) == 0 {
@@ -62,14 +62,14 @@ impl Later {
         self.ends.insert((at, self.count), (key, end));
     }
 
-    /// Removes the first that is due; `None`: whenever that is.
+    /// Removes and returns the first completion that is due; with `None`, the first one at any time.
     pub(crate) fn take_due(&mut self, now: Option<Instant>) -> Option<(Key, End)> {
         let first = self.ends.first_entry()?;
         let is_due = now.is_none_or(|now| first.key().0 <= now);
         is_due.then(|| first.remove())
     }
 
-    /// Returns whether the end of a registration of `key` is held back.
+    /// Returns true if the completion of a registration of `key` is deferred.
     pub(crate) fn is_registering(&self, key: Key) -> bool {
         self.ends.values().any(|(of, end)| *of == key && matches!(end, End::Registration(_)))
     }

@@ -1,4 +1,4 @@
-//! Common parts of all objects: identifiers, lifetimes, and completions that are held back.
+//! Common parts of all objects: identifiers, lifetimes, and deferred completions.
 
 pub(crate) mod id;
 pub(crate) mod later;

@@ -1,8 +1,9 @@
-//! The time for a peer that is to take what ends a connection.
+//! Time limit for a peer to acknowledge the end of a connection.
 //!
-//! A Terminate, or the FIN of a disconnect, goes behind what TCP has been given before: megabytes at times, of which
-//! frames get lost, or that the peer's window stops. So the limit is one for the peer's silence
-//! ([`Config::terminate_timeout`], [`Config::end_wait`]): as long as the peer goes on acknowledging it has the same
+//! A Terminate, or the FIN of a disconnect, is sent after the data passed to TCP before. That may be megabytes, with
+//! losses or a closed window. So the limit applies to the time without progress ([`Config::terminate_timeout`],
+//! [`Config::end_wait`]): a peer that acknowledges data gets another interval, up to a total limit. Then the connection
+//! is reset.
 //! time again, up to a limit for all of it. Then the connection is reset.
 //!
 //! [`Config::terminate_timeout`]: crate::rnic::Config::terminate_timeout
@@ -10,33 +11,33 @@
 
 use offload_engine::time::{Duration, Instant};
 
-/// Most time from a Terminate to the end of its connection, however slowly the peer acknowledges.
+/// Maximum time from a Terminate to the end of its connection, even if the peer acknowledges slowly.
 pub(super) const TERMINATE_DRAIN_MAX: Duration = Duration::from_secs(120);
 
-/// A wait for the peer.
+/// Wait for progress of the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Silence {
-    /// When the connection is reset, however much the peer takes.
+    /// Time of the reset, regardless of progress.
     pub(super) until: Instant,
-    /// Length of an interval: how long a peer may take nothing.
+    /// Length of an interval: maximum time without progress.
     pub(super) limit: Duration,
-    /// The peer's progress at the start of the current interval.
+    /// Progress of the peer at the start of the current interval.
     pub(super) taken: Taken,
-    /// The interval has ended; whether there is another depends on what the peer has taken since.
+    /// True if the interval has expired. Another interval depends on the progress since its start.
     pub(super) is_overdue: bool,
 }
 
-/// How much the peer has taken.
+/// Progress of the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
-    /// Lists that TCP was given: where there was room for one, something was acknowledged.
+    /// Lists passed to TCP: room for a list implies that data was acknowledged.
     pub(super) lists: u64,
     /// Bytes that the peer has not acknowledged.
     pub(super) unacknowledged: usize,
 }
 
 impl Taken {
-    /// Returns whether this is more than at an earlier time.
+    /// Returns true if there is progress since an earlier time.
     pub(super) fn is_more_than(&self, earlier: &Self) -> bool {
         self.lists > earlier.lists || self.unacknowledged < earlier.unacknowledged
     }

@@ -1,25 +1,26 @@
-//! Length of an FPDU that is appended to a list.
+//! Length of an FPDU appended to a list.
 
 use crate::{
     mpa::{LENGTH_OCTETS, MULPDU_MAX, MULPDU_MIN, crc::CRC_OCTETS, mulpdu},
     rnic::config::FpduSize,
 };
 
-/// Bytes of the longest list that is one super-segment: a TCP segment with its headers is one IP packet.
+/// Bytes of the longest list that is one GSO packet: a TCP segment with its headers in one IP packet.
 const ONE_SUPER_SEGMENT_MAX: usize = u16::MAX as usize;
 
-/// Limits of a list.
+/// Limits of a list in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) emss: usize,
     pub(super) super_segment: usize,
 }
 
-/// Room of a list that is worth another FPDU however long the list is.
+/// Upper limit of the room of a list that is sufficient for another FPDU.
 const WORTHWHILE_MAX: usize = 4096;
 
-/// Room of a list that is worth another FPDU. What a large FPDU leaves of a super-segment is not, if it is little; a
-/// list of several super-segments is filled, because only what ends with a full segment shares a write with the next.
+/// Room of a list that is sufficient for another FPDU. A small remainder of one GSO packet after a large FPDU is not
+/// used. A list of several GSO packets is filled, because only a list that ends with a full segment shares a write with
+/// the next.
 fn worthwhile(super_segment: usize) -> usize {
     match super_segment <= ONE_SUPER_SEGMENT_MAX {
         true => (super_segment / 16).clamp(MULPDU_MIN.into(), WORTHWHILE_MAX),
@@ -27,8 +28,8 @@ fn worthwhile(super_segment: usize) -> usize {
     }
 }
 
-/// Bytes left in the segment that a list of `filled` bytes ends in. Several full segments share a list as
-/// long as every boundary between them is one between FPDUs: the EMSS is a multiple of 4 then.
+/// Bytes left in the last segment of a list of `filled` bytes. Several full segments share a list only if every segment
+/// boundary is an FPDU boundary, which requires an EMSS that is a multiple of 4.
 fn segment_room(filled: usize, emss: usize, super_segment: usize) -> usize {
     match filled % emss {
         0 if filled == 0 => emss,
@@ -38,8 +39,8 @@ fn segment_room(filled: usize, emss: usize, super_segment: usize) -> usize {
     }
 }
 
-/// The largest ULPDU that may follow `filled` bytes of a list, for `payload` octets of a message behind a header.
-/// `None`: the message waits for the next list.
+/// Returns the largest ULPDU after `filled` bytes of a list, for `payload` octets of a message after a header. `None`:
+/// the message waits for the next list.
 pub(super) fn ulpdu_max(
     size: FpduSize,
     markers: bool,
@@ -73,7 +74,7 @@ pub(super) fn ulpdu_max(
     }
 }
 
-/// Returns whether a whole message goes into one FPDU behind `filled` bytes of a list.
+/// Returns true if a whole message fits in one FPDU after `filled` bytes of a list.
 #[inline]
 pub(super) fn fits(
     size: FpduSize,
@@ -84,7 +85,7 @@ pub(super) fn fits(
 ) -> bool {
     let wanted = header + payload;
     let end = filled + (LENGTH_OCTETS + wanted).next_multiple_of(4) + CRC_OCTETS;
-    // Whatever the rules, it does where it ends within the first segment: most small messages do.
+    // Fast path: a message that ends within the first segment fits under any rule. Most small messages do.
     if !markers && end <= limits.emss && wanted <= usize::from(MULPDU_MAX) {
         return true;
     }
@@ -92,12 +93,12 @@ pub(super) fn fits(
         .is_some_and(|mulpdu| wanted <= usize::from(mulpdu))
 }
 
-/// The largest ULPDU of up to `ulpdu` octets behind `filled` bytes of a list whose pad and CRC lie in one segment.
+/// Returns the largest ULPDU of up to `ulpdu` octets after `filled` bytes of a list, with pad and CRC in one segment.
 fn whole_trailer(filled: usize, emss: usize, ulpdu: usize) -> usize {
     let padded = (LENGTH_OCTETS + ulpdu).next_multiple_of(4);
     let trailer = padded - LENGTH_OCTETS - ulpdu + CRC_OCTETS;
     let end = filled + padded + CRC_OCTETS;
-    // So many octets of it lie behind the boundary of the last two segments.
+    // Octets after the boundary of the last two segments.
     match end % emss {
         beyond if (1..trailer).contains(&beyond) => {
             let room = (end - beyond - filled) & !3;
@@ -107,7 +108,7 @@ fn whole_trailer(filled: usize, emss: usize, ulpdu: usize) -> usize {
     }
 }
 
-/// The largest ULPDU whose FPDU fits into `room` bytes; 0 when none does (RFC 5044 §4.5, without its minimum).
+/// Returns the largest ULPDU whose FPDU fits in `room` bytes; 0 if none fits (RFC 5044 §4.5, without its minimum).
 fn ulpdu_room(room: usize, markers: bool) -> usize {
     let markers = if markers { 4 * (room / 512 + 1) } else { 0 };
     room.saturating_sub(6 + markers + room % 4).min(MULPDU_MAX.into())
@@ -121,7 +122,7 @@ mod tests {
     const EMSS: usize = 1448;
     const LIMITS: Limits = Limits { emss: EMSS, super_segment: 45 * EMSS };
 
-    /// Octets of the FPDU of a ULPDU.
+    /// Octets of the FPDU for a ULPDU.
     fn fpdu(ulpdu: usize) -> usize {
         (LENGTH_OCTETS + ulpdu).next_multiple_of(4) + CRC_OCTETS
     }
@@ -130,7 +131,7 @@ mod tests {
         ulpdu_max(size, false, LIMITS, filled, (TAGGED_OCTETS, payload)).map(usize::from)
     }
 
-    // FPDUs of `Auto` have pad and CRC in one segment, whatever the list holds and however long segments are.
+    // FPDUs of `Auto` have pad and CRC in one segment, for any fill of the list and any segment length.
     #[test]
     fn trailers_are_not_split() {
         let mut cut = 0;
@@ -155,10 +156,10 @@ mod tests {
                 }
             }
         }
-        assert!(cut > 100, "the rule was needed {cut} times");
+        assert!(cut > 100, "the rule applied {cut} times");
     }
 
-    // A message that ends within the first segment fits by the rules, too, its very end included.
+    // The fast path for messages that end within the first segment agrees with the rules, including the boundary.
     #[test]
     fn what_ends_in_the_first_segment_fits() {
         let mut fast = 0;
@@ -181,22 +182,22 @@ mod tests {
                 }
             }
         }
-        assert!(fast > 10_000, "{fast} ended there");
+        assert!(fast > 10_000, "{fast} messages took the fast path");
     }
 
-    // A super-segment is one FPDU, and the short rest of a list is not begun with.
+    // One FPDU fills a GSO packet, and a short remainder of a list is not used.
     #[test]
     fn one_fpdu_fills_a_super_segment() {
         for size in [FpduSize::Auto, FpduSize::Max] {
             assert_eq!(ulpdu(size, 0, 1 << 20), Some(MULPDU_MAX.into()));
             assert_eq!(ulpdu(size, fpdu(MULPDU_MAX.into()), 1 << 20), None);
-            // The end of a message and the begin of the next share one.
+            // The end of a message and the start of the next share a GSO packet.
             let tail = fpdu(TAGGED_OCTETS + 782);
             assert_eq!(tail + fpdu(ulpdu(size, tail, 1 << 20).unwrap()), 45 * EMSS);
         }
     }
 
-    // A list of several super-segments ends with a full segment, whatever the message ends with.
+    // A list of several GSO packets ends with a full segment, for any end of the message.
     #[test]
     fn long_lists_are_filled() {
         let limits = Limits { emss: EMSS, super_segment: 4 * 45 * EMSS };
@@ -214,7 +215,7 @@ mod tests {
         }
     }
 
-    // Where no super-segments flow, and with markers, `Auto` is `Emss`.
+    // Without GSO packets, and with markers, `Auto` equals `Emss`.
     #[test]
     fn auto_is_aligned_elsewhere() {
         let plain = Limits { emss: EMSS, super_segment: EMSS };
@@ -227,7 +228,7 @@ mod tests {
         }
     }
 
-    // An FPDU that cannot be cut begins the next list where its trailer would be split.
+    // An FPDU that cannot be divided is deferred to the next list if its trailer would be split.
     #[test]
     fn what_cannot_be_cut_waits() {
         let limits = Limits { emss: 1446, super_segment: 44 * 1446 };

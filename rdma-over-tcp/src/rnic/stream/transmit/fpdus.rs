@@ -1,4 +1,4 @@
-//! FPDUs of a list: their headers, and their payload, copied or lent.
+//! FPDUs of a list: headers, and copied or lent payload.
 
 use offload_engine::memory::{Piece, Span};
 
@@ -14,11 +14,11 @@ use crate::{
     },
 };
 
-/// Bytes of a piece of lent payload up to which it is copied after all.
+/// Maximum size in bytes of a piece of lent payload that is copied instead.
 const COPIED_PIECE_MAX: usize = 2048;
 
 impl Transmitter {
-    /// Returns whether all of a message of so many octets goes into one FPDU of the list as it is.
+    /// Returns true if a message of `octets` fits in one FPDU of the current list.
     pub(super) fn fits(
         &self,
         limits: Limits,
@@ -41,7 +41,7 @@ impl Transmitter {
         train.fpdus += 1;
     }
 
-    /// Adds a message of one FPDU, whose payload is copied.
+    /// Adds a message of one FPDU with copied payload.
     pub(super) fn push_whole(
         &mut self,
         train: &mut Train<impl GatherList<Payload = Span>>,
@@ -57,8 +57,8 @@ impl Transmitter {
         train.fpdus += 1;
     }
 
-    /// Adds an FPDU of a Read Response: `octets` from `offset` of its source on. The rights are checked again for each:
-    /// they may have been revoked since the request came.
+    /// Adds an FPDU of a Read Response: `octets` of its source from `offset` on. The rights are checked for each FPDU,
+    /// because they may have been revoked since the request arrived.
     pub(super) fn push_response(
         &mut self,
         qp: &Qp,
@@ -73,7 +73,7 @@ impl Transmitter {
             return Ok(());
         }
         let ReadRequest { source_stag, source_offset, .. } = read.request;
-        // The request was checked as a whole: the sum does not wrap.
+        // The request was checked as a whole, so the sum does not wrap.
         let address = source_offset.0.wrapping_add(u64::from(offset));
         let region = &mut self.response_region;
         let granted = regions
@@ -88,7 +88,7 @@ impl Transmitter {
         Ok(())
     }
 
-    /// Adds an FPDU of `header` and the payload cut.
+    /// Adds an FPDU of `header` and the payload in `cut`.
     pub(super) fn push_cut(
         &mut self,
         train: &mut Train<impl GatherList<Payload = Span>>,
@@ -110,7 +110,7 @@ impl Transmitter {
         train.fpdus += 1;
     }
 
-    /// Hands a list to the transport.
+    /// Passes a list to the transport.
     pub(super) fn post<T: LlpStream>(
         &mut self,
         io: &mut T,

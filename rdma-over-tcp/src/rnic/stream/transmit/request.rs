@@ -1,4 +1,4 @@
-//! Beginning of a message: which request or response is next, its header, and its memory.
+//! Start of a message: selection of the next request or response, its header, and its memory.
 
 use offload_engine::memory::{Piece, Span};
 
@@ -23,13 +23,13 @@ use crate::{
     },
 };
 
-/// Pieces of memory that a message may have to go straight behind its header; one of more takes the longer way.
+/// Maximum number of memory pieces for a direct copy after the header. A message with more pieces takes the slow path.
 const PIECES_MAX: usize = 4;
 
-/// The memory of a message, to be copied.
+/// Memory pieces of a message to copy.
 struct Pieces<'a> {
     pieces: [Piece<'a>; PIECES_MAX],
-    /// Count of pieces; those beyond [`PIECES_MAX`] are missing.
+    /// Count of pieces. Those beyond [`PIECES_MAX`] are not stored.
     count: usize,
 }
 
@@ -45,36 +45,36 @@ impl<'a> Pieces<'a> {
         self.count += 1;
     }
 
-    /// All of them, if they are few enough.
+    /// Returns all pieces, if there are at most [`PIECES_MAX`].
     fn all(&self) -> Option<&[Piece<'a>]> {
         self.pieces.get(..self.count)
     }
 }
 
-/// The next request of a send queue.
+/// Next request of a send queue.
 enum Next {
-    /// None, or it has to wait.
+    /// There is none, or it has to wait.
     None,
-    /// It sends nothing, and was carried out.
+    /// A local operation that was executed.
     Done,
-    /// It is sent as a message.
+    /// A request to send as a message.
     Message(Source, Memory),
 }
 
-/// The memory of a request.
+/// Memory of a request.
 struct Memory {
     /// Serial of the request.
     serial: u64,
-    /// Octets.
+    /// Length in octets.
     length: u32,
-    /// Its data was captured when it was posted.
+    /// True if its data was captured by the post.
     is_captured: bool,
-    /// Its only entry.
+    /// Its entry, if there is exactly one.
     single: Option<Sge>,
 }
 
 impl Transmitter {
-    /// Begins the next message.
+    /// Starts the next message.
     #[inline]
     pub(super) fn start_message(
         &mut self,
@@ -94,7 +94,7 @@ impl Transmitter {
         self.was_response = true;
         let (source, octets) = match request {
             InboundRequest::Read(read) => (Source::Response(read), read.request.octets),
-            // EXT-5.4-1: carried out now, behind the response before.
+            // EXT-5.4-1: executed now, after the previous response.
             InboundRequest::Atomic(atomic) => {
                 let response = atomic.execute(qp.user(), regions, &mut self.response_region)?;
                 let msn = self.atomic_response_msn;
@@ -107,7 +107,7 @@ impl Transmitter {
         Ok(Started::Begun)
     }
 
-    /// Begins the next request of the consumer. Local operations are carried out on the way.
+    /// Starts the next request of the consumer. Local operations before it are executed.
     #[inline]
     fn start_request(
         &mut self,
@@ -140,18 +140,18 @@ impl Transmitter {
         Ok(Started::Begun)
     }
 
-    /// Finds the next request, and the header of its message.
+    /// Selects the next request, and creates the header of its message.
     #[inline]
     fn next_request(&mut self, qp: &mut Qp, regions: &mut Regions) -> Result<Next, Failure> {
         let serial = qp.sends.next_serial();
         let read_limit = qp.read_limit as usize;
         let Some(request) = qp.sends.next_mut() else { return Ok(Next::None) };
-        // It was posted behind a disconnect.
+        // The request was posted after a disconnect.
         if let done @ Progress::Done(_) = request.progress {
             qp.sends.advance(done);
             return Ok(Next::Done);
         }
-        // NDK-FEN-1. Only reads before this one can be outstanding.
+        // NDK-FEN-1. Only earlier Reads and atomics can be outstanding.
         if request.flags.contains(WrFlags::READ_FENCE) && !self.outstanding.is_empty() {
             return Ok(Next::None);
         }
@@ -226,8 +226,8 @@ impl Transmitter {
         Ok(Next::Message(source, Memory { serial, length, is_captured, single }))
     }
 
-    /// Checks a request's memory (NDK-MEM-17) and takes its payload: into the list, if `is_whole` and of few pieces,
-    /// else to be cut. Returns true if all of the message is in the list.
+    /// Checks a request's memory (NDK-MEM-17) and takes its payload. The payload is added to the list if `is_whole` and
+    /// it has few pieces; otherwise it is queued for segmentation. Returns true if all of the message is in the list.
     #[inline]
     fn take_memory(
         &mut self,
@@ -279,7 +279,7 @@ impl Transmitter {
         Ok(false)
     }
 
-    /// Gives a message its number, and has it await its response.
+    /// Assigns the next message number, and registers the expected response.
     #[inline]
     fn number(&mut self, serial: u64, source: &Source) {
         let response = match *source {
@@ -296,8 +296,8 @@ impl Transmitter {
     }
 }
 
-/// Checks the memory of request `serial`, which may have a `single` entry, and shows it piece by piece; `region` is the
-/// one to look at first. Returns whether all of it may be used so.
+/// Checks the memory of request `serial`, which may have a `single` entry, and calls `take` with each entry. `region`
+/// is looked up first. Returns true if all of the memory is accessible.
 #[inline]
 fn visit<'a>(
     region: &mut Option<Owner>,
@@ -317,7 +317,7 @@ fn visit<'a>(
     }
 }
 
-/// [`visit`] of an entry.
+/// As [`visit`], for one entry.
 #[inline(always)]
 fn visit_entry<'a>(
     region: &mut Option<Owner>,
@@ -332,7 +332,7 @@ fn visit_entry<'a>(
         || regions.access_again(region, user, token, address, length, right).map(take).is_ok()
 }
 
-/// A request that sends nothing has been carried out.
+/// Completes a local operation that was executed.
 fn finish_local(qp: &mut Qp, ok: bool) -> Result<Next, Failure> {
     let status = if ok { WcStatus::Success } else { WcStatus::LocalOperation };
     qp.sends.advance(Progress::Done(status));
