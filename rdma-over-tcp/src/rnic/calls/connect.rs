@@ -32,7 +32,7 @@ use crate::{
 
 /// Local endpoint of a connect.
 #[derive(Clone, Copy)]
-enum Source {
+enum LocalEndpoint {
     Address(Option<SocketAddr>),
     Shared(SharedEndpointId),
 }
@@ -80,7 +80,7 @@ impl Rnic {
     }
 
     /// Returns a connector in one of `states`, with its stream.
-    fn answerable(
+    fn connector_in_state(
         &mut self,
         id: ConnectorId,
         states: &[ConnectorState],
@@ -127,7 +127,7 @@ impl Rnic {
         private_data: &[u8],
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
-        self.try_connect(id, qp, (Source::Address(local), remote), limits, private_data)?;
+        self.try_connect(id, qp, (LocalEndpoint::Address(local), remote), limits, private_data)?;
         self.objects.begin_request(id, completion);
         Ok(())
     }
@@ -146,7 +146,7 @@ impl Rnic {
         private_data: &[u8],
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
-        self.try_connect(id, qp, (Source::Shared(endpoint), remote), limits, private_data)?;
+        self.try_connect(id, qp, (LocalEndpoint::Shared(endpoint), remote), limits, private_data)?;
         self.objects.begin_request(id, completion);
         Ok(())
     }
@@ -155,7 +155,7 @@ impl Rnic {
         &mut self,
         id: ConnectorId,
         qp: QpId,
-        (from, remote): (Source, SocketAddr),
+        (from, remote): (LocalEndpoint, SocketAddr),
         limits: ReadLimit,
         private_data: &[u8],
     ) -> Result<(), ConnectError> {
@@ -173,7 +173,7 @@ impl Rnic {
             return Err(ConnectError::InvalidAddress);
         }
         let (local, shared) = match from {
-            Source::Address(local) => {
+            LocalEndpoint::Address(local) => {
                 let local = local.map(|local| address::source_for(local, remote));
                 let explicit = local.filter(|local| local.port() != 0);
                 if explicit.is_some_and(|local| self.is_taken(local)) {
@@ -181,7 +181,7 @@ impl Rnic {
                 }
                 (local, None)
             }
-            Source::Shared(id) => (Some(self.check_shared_endpoint(id, remote)?), Some(id)),
+            LocalEndpoint::Shared(id) => (Some(self.check_shared_endpoint(id, remote)?), Some(id)),
         };
         let own = limits.capped(self.objects.read_limits());
         let plain = self.config.retry_plain && self.config.revision == Revision::Two;
@@ -211,7 +211,7 @@ impl Rnic {
         attempt: &PlainAttempt,
     ) -> StreamId {
         let PlainAttempt { local, shared, remote, limits, private_data } = attempt.clone();
-        let stream = (self.names)();
+        let stream = (self.new_stream_id)();
         let initiator = Stream::initiator(&self.config, revision, limits, private_data);
         self.streams.insert(stream, Stream::active(stream, id, qp, initiator, limits));
         let timeout = self.config.connect_timeout;
@@ -251,7 +251,7 @@ impl Rnic {
         completion: RequestCompletion,
     ) -> Result<(), ConnectError> {
         self.check_device()?;
-        let (connector, stream) = self.answerable(id, &[ConnectorState::ConnectDone])?;
+        let (connector, stream) = self.connector_in_state(id, &[ConnectorState::ConnectDone])?;
         connector.state = ConnectorState::Completing;
         connector.disconnect_event = disconnect_event;
         connector.data = None; // NDK-CD-2
@@ -281,7 +281,7 @@ impl Rnic {
         self.check_device()?;
         let private_data = self.private_data(private_data, self.is_offer_enhanced(id))?;
         self.check_qp(qp)?;
-        let (connector, stream) = self.answerable(id, &[ConnectorState::Pending])?;
+        let (connector, stream) = self.connector_in_state(id, &[ConnectorState::Pending])?;
         connector.state = ConnectorState::Accepting;
         connector.disconnect_event = disconnect_event;
         connector.data = None; // NDK-CD-2
@@ -305,7 +305,7 @@ impl Rnic {
         self.check_device()?;
         let private_data = self.private_data(private_data, self.is_offer_enhanced(id))?;
         let (connector, stream) =
-            self.answerable(id, &[ConnectorState::Pending, ConnectorState::ConnectDone])?;
+            self.connector_in_state(id, &[ConnectorState::Pending, ConnectorState::ConnectDone])?;
         let is_passive = connector.state == ConnectorState::Pending;
         if is_passive {
             connector.state = ConnectorState::Closed;

@@ -139,7 +139,7 @@ impl Rnic {
         let receive_queues = &mut self.objects.receive_queues;
         let receives = shared.map_or_else(|| receive_queues.insert(own()), Ok);
         let Ok(receives) = receives else {
-            self.objects.regions.give_back(sink_token);
+            self.objects.regions.release_token(sink_token);
             return Err(VerbError::NoResources);
         };
         let qp = Qp {
@@ -164,12 +164,12 @@ impl Rnic {
             late_posts,
             unpolled: Unpolled::Keep,
             notifier: QpNotifier::default(),
-            is_last_receive_told: false,
+            is_last_receive_reported: false,
             stream: None,
             stats: QpStats::default(),
         };
         let Ok(id) = self.objects.qps.insert(qp) else {
-            self.objects.regions.give_back(sink_token);
+            self.objects.regions.release_token(sink_token);
             if srq.is_none() {
                 self.objects.receive_queues.remove(receives);
             }
@@ -227,7 +227,7 @@ impl Rnic {
             state: ListenerState::Idle,
             local: None,
             endpoint: None,
-            quiet: Arc::default(),
+            is_paused: Arc::default(),
             event,
             request: None,
             config: ListenerConfig::default(),
@@ -349,7 +349,7 @@ impl Rnic {
             return Ok(unused(self, completion));
         }
         if let Some(region) = self.objects.regions.table.get_mut(id) {
-            region.uses.await_end(completion);
+            region.uses.begin_deregistration(completion);
         }
         Ok(Close::Pending)
     }
@@ -476,14 +476,14 @@ impl Rnic {
         let listener = self.objects.listeners.get(id);
         // A listener that is being closed remains paused (NDK-EP-5).
         if let Some(listener) = listener.filter(|listener| !listener.life.is_closing()) {
-            listener.quiet.store(pause, Ordering::Release);
+            listener.is_paused.store(pause, Ordering::Release);
         }
     }
 
     /// Stops a listener: new connections are rejected from now on (NDK-EP-5).
     fn unlisten(&mut self, id: ListenerId) {
         let Some(listener) = self.objects.listeners.get_mut(id) else { return };
-        listener.quiet.store(true, Ordering::Release);
+        listener.is_paused.store(true, Ordering::Release);
         if listener.state != ListenerState::Idle {
             listener.state = ListenerState::Idle;
             self.commands.push_back(Command::Unlisten { listener: id });

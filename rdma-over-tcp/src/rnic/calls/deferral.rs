@@ -1,12 +1,13 @@
-//! Requests and closes whose completion is deferred ([`later`](crate::rnic::objects::later)), and timers of consumers.
+//! Requests and closes with a deferred completion ([`deferred`](crate::rnic::objects::deferred)), and timers of
+//! consumers.
 
 use offload_engine::time::Instant;
 
 use crate::rnic::{
     Rnic,
     objects::{
+        deferred::DeferredCompletion,
         id::{Key, RegionId},
-        later::End,
         lifetime::{Callback, Close, CloseCompletion, Return, ReturnGuard},
     },
 };
@@ -18,7 +19,7 @@ impl Rnic {
     /// # Errors
     /// The request is not deferred: returns the completion.
     pub fn pend(&mut self, now: Instant, key: Key, completion: Callback) -> Result<(), Callback> {
-        self.pend_as(now, key, completion, End::Request)
+        self.pend_as(now, key, completion, DeferredCompletion::Request)
     }
 
     /// As [`Rnic::pend`], for a region that was registered. Until its completion is due, [`Rnic::token`] returns no
@@ -32,7 +33,7 @@ impl Rnic {
         id: RegionId,
         completion: Callback,
     ) -> Result<(), Callback> {
-        self.pend_as(now, Key::Region(id), completion, End::Registration)
+        self.pend_as(now, Key::Region(id), completion, DeferredCompletion::Registration)
     }
 
     /// Calls `callback` at `at`, or when the device is lost. The object `key` is pinned until it has returned.
@@ -44,7 +45,7 @@ impl Rnic {
             return Err(callback);
         }
         self.objects.pin(key);
-        self.later.add(at, key, End::Request(callback));
+        self.deferred.add(at, key, DeferredCompletion::Request(callback));
         Ok(())
     }
 
@@ -53,40 +54,44 @@ impl Rnic {
         now: Instant,
         key: Key,
         completion: Callback,
-        end: fn(Callback) -> End,
+        end: fn(Callback) -> DeferredCompletion,
     ) -> Result<(), Callback> {
         let may_pend = !self.is_lost && self.objects.exists(key);
-        let Some(at) = may_pend.then(|| self.later.draw(now)).flatten() else {
+        let Some(at) = may_pend.then(|| self.deferred.draw(now)).flatten() else {
             return Err(completion);
         };
         self.objects.pin(key);
-        self.later.add(at, key, end(completion));
+        self.deferred.add(at, key, end(completion));
         Ok(())
     }
 
     /// As [`Rnic::close`], with a completion that may be deferred.
     pub fn close_at(&mut self, now: Instant, key: Key, completion: CloseCompletion) -> Close {
         let is_held = !self.is_lost && self.objects.is_open(key);
-        let Some(at) = is_held.then(|| self.later.draw(now)).flatten() else {
+        let Some(at) = is_held.then(|| self.deferred.draw(now)).flatten() else {
             return self.close(key, completion);
         };
         self.objects.pin(key);
         let close = self.close(key, completion);
-        self.later.add(at, key, End::Close);
+        self.deferred.add(at, key, DeferredCompletion::Close);
         close
     }
 
     /// Delivers the completions that are due; with `None`, all of them. Returns true if there was any.
-    pub(crate) fn end_held(&mut self, now: Option<Instant>) -> bool {
+    pub(crate) fn end_deferred(&mut self, now: Option<Instant>) -> bool {
         let mut worked = false;
-        while let Some(end) = self.later.take_due(now) {
+        while let Some(end) = self.deferred.take_due(now) {
             worked = true;
             match end {
-                (key, End::Request(completion) | End::Registration(completion)) => {
+                (
+                    key,
+                    DeferredCompletion::Request(completion)
+                    | DeferredCompletion::Registration(completion),
+                ) => {
                     let guard = ReturnGuard::new(&self.objects.returns, Return::Unpin(key));
                     self.objects.outbox.push(guard, completion);
                 }
-                (key, End::Close) => self.objects.unpin(key),
+                (key, DeferredCompletion::Close) => self.objects.unpin(key),
             }
         }
         worked

@@ -135,7 +135,7 @@ impl Regions {
     }
 
     /// Removes a region from a mapping: its registration no longer contains pages of it.
-    pub(crate) fn forget_in_lam(&mut self, id: LamId, region: RegionId) {
+    pub(crate) fn remove_from_lam(&mut self, id: LamId, region: RegionId) {
         if let Some(lam) = self.lams.get_mut(id) {
             lam.regions.retain(|other| *other != region);
         }

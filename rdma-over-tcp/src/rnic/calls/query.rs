@@ -140,7 +140,7 @@ impl Rnic {
     /// ([`Deferral`](crate::rnic::Deferral)).
     #[must_use]
     pub fn token(&self, id: RegionId) -> Option<u32> {
-        if self.later.is_registering(Key::Region(id)) {
+        if self.deferred.is_registering(Key::Region(id)) {
             return None;
         }
         self.objects.regions.table.get(id)?.token

@@ -152,12 +152,12 @@ impl Objects {
         let Some(srq) = self.srqs.get_mut(id) else { return };
         let is_due = self.receive_queues.get_mut(srq.queue).is_some_and(ReceiveQueue::take_due);
         if is_due {
-            self.tell_srq(id, SrqEvent::LimitReached);
+            self.raise_srq_event(id, SrqEvent::LimitReached);
         }
     }
 
     /// Reports an event of a shared receive queue, unless the queue is being closed.
-    pub(crate) fn tell_srq(&mut self, id: SrqId, event: SrqEvent) {
+    pub(crate) fn raise_srq_event(&mut self, id: SrqId, event: SrqEvent) {
         let Some(srq) = self.srqs.get_mut(id).filter(|srq| !srq.life.is_closing()) else { return };
         srq.life.pin();
         let notification = srq.notification.clone();

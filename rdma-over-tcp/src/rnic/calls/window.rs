@@ -145,7 +145,7 @@ impl Regions {
     pub(crate) fn remove_window(&mut self, id: WindowId) -> Option<Window> {
         self.unbind(id);
         let window = self.windows.remove(id)?;
-        self.give_back(window.token);
+        self.release_token(window.token);
         Some(window)
     }
 }

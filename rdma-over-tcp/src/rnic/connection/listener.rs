@@ -37,7 +37,7 @@ pub(crate) struct Listener {
     pub(crate) local: Option<SocketAddr>,
     pub(crate) endpoint: Option<LocalAddress>,
     /// True if connect events are not delivered: paused or closed. Shared with the events in delivery (NDK-EP-7).
-    pub(crate) quiet: Arc<AtomicBool>,
+    pub(crate) is_paused: Arc<AtomicBool>,
     pub(crate) event: ConnectEvent,
     pub(crate) request: Option<RequestCompletion>,
     pub(crate) config: ListenerConfig,

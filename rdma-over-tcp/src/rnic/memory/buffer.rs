@@ -209,7 +209,7 @@ mod tests {
 
     // The CRC of lent payload is that of its octets, for any partition, in private or shared memory.
     #[test]
-    fn the_crc_of_lent_payload() {
+    fn lent_payload_has_crc_of_its_octets() {
         let memory = SharedSpan::allocate(50_000, 1).unwrap();
         let data: std::vec::Vec<u8> = (0..50_000_u32).map(|at| (at * 7 + at / 300) as u8).collect();
         memory.write(0, &data);

@@ -224,7 +224,7 @@ impl Regions {
     }
 
     /// Releases the index of a token.
-    pub(crate) fn give_back(&mut self, token: u32) {
+    pub(crate) fn release_token(&mut self, token: u32) {
         self.owners.remove(&(token >> 8));
     }
 
@@ -235,13 +235,13 @@ impl Regions {
 
     /// Returns the registration of a token, if the token is that of its owner's current registration.
     #[inline(always)]
-    fn opened(&self, owner: Owner, token: u32) -> Option<(Holder, &Registration)> {
+    fn current_registration(&self, owner: Owner, token: u32) -> Option<(Holder, &Registration)> {
         let (holder, registration) = match owner {
             Owner::Region(id) => {
                 let mr = self.table.get(id)?;
                 (Holder::Pd(mr.pd), mr.registration.as_ref()?)
             }
-            Owner::Window(id) => self.windows.get(id)?.opened()?,
+            Owner::Window(id) => self.windows.get(id)?.current_registration()?,
             Owner::ReadSink | Owner::Privileged(..) => return None,
         };
         (registration.token == token).then_some((holder, registration))
@@ -285,14 +285,15 @@ impl Regions {
         length: u32,
         right: Access,
     ) -> Result<Granted<'_>, AccessError> {
-        let (holder, registration) = match hint.and_then(|owner| self.opened(owner, token)) {
-            Some(found) => found,
-            None => {
-                let (owner, holder, registration) = self.find(token, address, right)?;
-                *hint = Some(owner);
-                (holder, registration)
-            }
-        };
+        let (holder, registration) =
+            match hint.and_then(|owner| self.current_registration(owner, token)) {
+                Some(found) => found,
+                None => {
+                    let (owner, holder, registration) = self.find(token, address, right)?;
+                    *hint = Some(owner);
+                    (holder, registration)
+                }
+            };
         holder.check(user, right)?;
         let offset = registration.locate(address, u64::from(length), right)?;
         Ok(Granted { memory: &registration.memory, offset, length: length as usize })
@@ -312,7 +313,7 @@ impl Regions {
                 let mapped = self.mapped(address).filter(|_| is_ours);
                 (Holder::Pd(pd), mapped.ok_or(AccessError::Invalid)?)
             }
-            _ => self.opened(owner, token).ok_or(AccessError::Invalid)?,
+            _ => self.current_registration(owner, token).ok_or(AccessError::Invalid)?,
         };
         Ok((owner, holder, registration))
     }
@@ -321,7 +322,8 @@ impl Regions {
     /// region of the stream's protection domain without windows, or to a window bound to the stream's queue pair.
     pub(crate) fn invalidate_remotely(&mut self, user: User, token: u32) -> Result<(), WireError> {
         let owner = self.owner(token).ok_or(WireError::OperationCannotInvalidate)?;
-        let (holder, _) = self.opened(owner, token).ok_or(WireError::OperationCannotInvalidate)?;
+        let (holder, _) =
+            self.current_registration(owner, token).ok_or(WireError::OperationCannotInvalidate)?;
         let is_done = match owner {
             Owner::Region(id) => holder == Holder::Pd(user.pd) && self.invalidate_region(id),
             Owner::Window(id) => holder == Holder::Peer(user.qp) && self.unbind(id),
@@ -346,7 +348,7 @@ impl Regions {
             Revocable::Region(id) => Some(Owner::Region(id)),
             Revocable::Window(id) => Some(Owner::Window(id)),
             Revocable::Token(token) => {
-                self.owner(token).filter(|owner| self.opened(*owner, token).is_some())
+                self.owner(token).filter(|owner| self.current_registration(*owner, token).is_some())
             }
         };
         match owner {
@@ -354,7 +356,7 @@ impl Regions {
                 self.table.get(id).is_some_and(|mr| mr.pd == user.pd) && self.invalidate_region(id)
             }
             Some(Owner::Window(id)) => {
-                let opened = self.windows.get(id).and_then(Window::opened);
+                let opened = self.windows.get(id).and_then(Window::current_registration);
                 opened.is_some_and(|(holder, _)| holder == Holder::Peer(user.qp)) && self.unbind(id)
             }
             Some(Owner::ReadSink | Owner::Privileged(..)) | None => false,
@@ -373,7 +375,7 @@ impl Regions {
         let Some(Registration { memory, lams, .. }) = registration else { return false };
         memory.withdraw();
         for lam in lams {
-            self.forget_in_lam(lam, id);
+            self.remove_from_lam(lam, id);
         }
         true
     }
@@ -395,7 +397,7 @@ impl Regions {
 
     /// Returns true if memory of the region is in use.
     pub(crate) fn is_used(&self, id: RegionId) -> bool {
-        self.table.get(id).is_some_and(|mr| mr.uses.are_any())
+        self.table.get(id).is_some_and(|mr| mr.uses.is_in_use())
     }
 
     /// Registers `length` bytes of a chain of buffers, at the buffers' addresses (NDK-MEM-3). A failure does not change
@@ -413,7 +415,7 @@ impl Regions {
         rights: Access,
     ) -> Result<(), VerbError> {
         let mr = self.table.get(id).ok_or(VerbError::InvalidHandle)?;
-        if mr.is_fast_register || mr.registration.is_some() || mr.uses.is_awaited() {
+        if mr.is_fast_register || mr.registration.is_some() || mr.uses.is_deregistering() {
             return Err(VerbError::InvalidArgument);
         }
         let memory = Spans::chain(chain, length).ok_or(VerbError::InvalidArgument)?;
@@ -527,7 +529,7 @@ impl Regions {
     pub(crate) fn remove(&mut self, id: RegionId) -> Option<Region> {
         let mr = self.table.remove(id)?;
         if let Some(token) = mr.token {
-            self.give_back(token);
+            self.release_token(token);
         }
         Some(mr)
     }

@@ -92,7 +92,7 @@ pub(crate) struct Window {
 
 impl Window {
     /// Returns the registration of the bound window.
-    pub(crate) fn opened(&self) -> Option<(Holder, &Registration)> {
+    pub(crate) fn current_registration(&self) -> Option<(Holder, &Registration)> {
         let Binding { holder, registration, .. } = self.binding.as_ref()?;
         Some((*holder, registration))
     }

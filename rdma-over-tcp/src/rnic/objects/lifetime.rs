@@ -108,7 +108,7 @@ pub(crate) struct Uses {
 
 impl fmt::Debug for Uses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Uses {{ {}, awaited: {} }}", self.count, self.is_awaited())
+        write!(f, "Uses {{ {}, awaited: {} }}", self.count, self.is_deregistering())
     }
 }
 
@@ -124,17 +124,17 @@ impl Uses {
         if self.count == 0 { self.deregistration.take() } else { None }
     }
 
-    pub(crate) const fn are_any(&self) -> bool {
+    pub(crate) const fn is_in_use(&self) -> bool {
         self.count > 0
     }
 
     /// Stores the completion of a deregistration until the last use has ended.
-    pub(crate) fn await_end(&mut self, deregistration: Callback) {
+    pub(crate) fn begin_deregistration(&mut self, deregistration: Callback) {
         self.deregistration = Some(deregistration);
     }
 
     /// Returns true if a deregistration is pending.
-    pub(crate) const fn is_awaited(&self) -> bool {
+    pub(crate) const fn is_deregistering(&self) -> bool {
         self.deregistration.is_some()
     }
 }

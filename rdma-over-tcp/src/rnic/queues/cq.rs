@@ -302,7 +302,7 @@ impl CompletionQueue {
     pub(crate) fn end_hold(&self, hold: u64) {
         let mut state = self.state();
         if state.held.is_some() && state.holds == hold {
-            state.tell(Ok(()));
+            state.notify(Ok(()));
         }
     }
 
@@ -408,7 +408,7 @@ impl State {
         let Some(arm) = self.arm.or(watch) else { return };
         if let Some(failure) = self.failure {
             self.is_failure_watched = false;
-            return self.tell(Err(failure)); // NDK-CQ-9, NDK-CQ-15
+            return self.notify(Err(failure)); // NDK-CQ-9, NDK-CQ-15
         }
         let popped = self.newest - self.entries.len() as u64;
         // NDK-CQ-4: newer than the last callback, and not yet polled.
@@ -419,13 +419,13 @@ impl State {
             Arm::Failure => false,
         };
         if (is_satisfied || self.held.is_some()) && !self.is_held_back(popped) {
-            self.tell(Ok(()));
+            self.notify(Ok(()));
         }
     }
 
     /// Makes the notification due, and clears the arm and the hold.
     #[inline]
-    fn tell(&mut self, outcome: Result<(), CqFailure>) {
+    fn notify(&mut self, outcome: Result<(), CqFailure>) {
         self.held = None;
         self.arm = None; // NDK-CQ-2
         self.notified = self.newest;
@@ -441,8 +441,8 @@ impl State {
             self.begin_hold();
         }
         let first = self.held.unwrap_or(self.newest);
-        let came = (self.newest + 1).saturating_sub(first);
-        count.is_none_or(|count| came < u64::from(count))
+        let completions = (self.newest + 1).saturating_sub(first);
+        count.is_none_or(|count| completions < u64::from(count))
     }
 
     fn begin_hold(&mut self) {

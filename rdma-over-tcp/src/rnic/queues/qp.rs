@@ -173,7 +173,7 @@ impl Flow {
 
     /// Returns true if the unsent data should be deferred to the next posts, if a list holds `list_bytes`. The end of a
     /// single message is not deferred, because its consumer may sleep now.
-    pub(crate) const fn leaves(self, list_bytes: usize) -> bool {
+    pub(crate) const fn defers(self, list_bytes: usize) -> bool {
         (self.is_flowing || self.is_full)
             && self.posts >= POSTS_MIN
             && self.unsent_bytes < list_bytes as u64
@@ -209,7 +209,7 @@ pub(crate) enum Pumped {
     Drained,
     /// Less than a full list is unsent. The next posts or the next poll ([`Rnic::begin_poll`](crate::rnic::Rnic)) send
     /// it.
-    Left,
+    Deferred,
     /// The transport has no more room.
     Full,
 }
@@ -247,7 +247,7 @@ pub(crate) struct Qp {
     pub(crate) unpolled: Unpolled,
     pub(crate) notifier: QpNotifier,
     /// True if [`QpEvent::LastReceive`] was reported.
-    pub(crate) is_last_receive_told: bool,
+    pub(crate) is_last_receive_reported: bool,
     pub(crate) stream: Option<StreamId>,
     pub(crate) stats: QpStats,
 }
@@ -283,7 +283,7 @@ impl Qp {
         self.flow = Flow::default();
         self.read_limit = 0;
         self.unpolled = Unpolled::Keep;
-        self.is_last_receive_told = false;
+        self.is_last_receive_reported = false;
     }
 
     /// Identity of the queue pair in access checks.

@@ -127,10 +127,10 @@ impl ReceiveQueue {
     pub(crate) fn arm(&mut self, limit: u32) {
         self.limit = limit;
         self.watch = if limit > 0 { Watch::Armed } else { Watch::Off };
-        self.look();
+        self.check_limit();
     }
 
-    fn look(&mut self) {
+    fn check_limit(&mut self) {
         if self.watch == Watch::Armed && self.posted.len() < self.limit as usize {
             self.watch = Watch::Due;
         }
@@ -164,7 +164,7 @@ impl ReceiveQueue {
     #[inline]
     pub(crate) fn take(&mut self, receive: &mut Receive) -> bool {
         let Some(Posted { context, length, sges }) = self.posted.pop_front() else { return false };
-        self.look();
+        self.check_limit();
         receive.context = context;
         receive.length = length;
         receive.sges.clear();

@@ -30,12 +30,12 @@ impl Nudge {
     /// and for a peer without enhanced data, it is an ordinary Write (RDM-5.1-3) that is not the first message. It uses
     /// neither IRD nor ORD, and no receive.
     pub(super) fn new(negotiated: &Negotiated, peer: Option<&Enhanced>) -> Self {
-        let knows_write = match negotiated.rtr {
+        let supports_write = match negotiated.rtr {
             None | Some(RtrKind::Write) => true,
             Some(RtrKind::Send | RtrKind::Read) => peer.is_some_and(|peer| peer.rtr.write),
         };
         match negotiated.role {
-            Role::Initiator if knows_write => Self::Waiting,
+            Role::Initiator if supports_write => Self::Waiting,
             Role::Initiator | Role::Responder => Self::Never,
         }
     }

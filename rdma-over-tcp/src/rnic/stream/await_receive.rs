@@ -35,7 +35,7 @@ impl Stream {
         self.waiting = Some(Box::new(Waiting {
             ulpdu,
             failure,
-            behind: Vec::new(),
+            later_octets: Vec::new(),
             is_peer_closed: false,
             until,
             is_due: false,
@@ -43,15 +43,15 @@ impl Stream {
     }
 
     /// Keeps octets that follow the waiting message, for a transport that does not keep them.
-    pub(super) fn keep_behind(&mut self, octets: &[u8]) {
+    pub(super) fn keep_later_octets(&mut self, octets: &[u8]) {
         if let Some(waiting) = &mut self.waiting {
-            waiting.behind.extend_from_slice(octets);
+            waiting.later_octets.extend_from_slice(octets);
         }
     }
 
     /// Processes octets that arrive while a message waits. Returns the count of accepted octets.
     #[cold]
-    pub(super) fn receive_behind<T: LlpStream>(
+    pub(super) fn receive_while_waiting<T: LlpStream>(
         &mut self,
         objects: &mut Objects,
         config: &Config,
@@ -61,13 +61,13 @@ impl Stream {
         if T::MAY_REFUSE {
             return 0;
         }
-        self.keep_behind(data);
+        self.keep_later_octets(data);
         self.act(objects, config, io);
         data.len()
     }
 
     /// Records the end of the peer's stream if a message waits. Returns true if one waits.
-    pub(super) fn closes_behind(&mut self) -> bool {
+    pub(super) fn defer_peer_close(&mut self) -> bool {
         self.waiting.as_mut().is_some_and(|waiting| {
             waiting.is_peer_closed = true;
             true
@@ -95,7 +95,7 @@ impl Stream {
             // Connector and queue pair are detached.
             return io.resume_receive();
         };
-        let is_over = io.now() >= waiting.until || waiting.behind.len() > OCTETS_MAX;
+        let is_over = io.now() >= waiting.until || waiting.later_octets.len() > OCTETS_MAX;
         if is_over || self.ending != Ending::Not {
             self.fail(objects, config, io, *waiting.failure);
             return io.resume_receive();
@@ -122,9 +122,9 @@ impl Stream {
         if self.ending == Ending::Not {
             self.deadline = None;
         }
-        let mut behind = &waiting.behind[..];
-        self.receive_fpdus(objects, config, io, &mut behind);
-        self.keep_behind(behind);
+        let mut rest = &waiting.later_octets[..];
+        self.receive_fpdus(objects, config, io, &mut rest);
+        self.keep_later_octets(rest);
         match &mut self.waiting {
             Some(again) => again.is_peer_closed = waiting.is_peer_closed,
             None if waiting.is_peer_closed => self.peer_closed(objects, config, io),

@@ -12,8 +12,8 @@ mod accept_race;
 mod await_receive;
 mod failure;
 mod inbound_read;
+mod progress_limit;
 mod receive;
-mod silence;
 mod sizes;
 mod startup;
 mod teardown;
@@ -29,8 +29,8 @@ use offload_engine::time::Instant;
 pub use self::transmit::COPY_ASIDE_MAX;
 use self::{
     accept_race::Nudge,
+    progress_limit::ProgressLimit,
     receive::{Received, Receiver},
-    silence::Silence,
     transmit::Transmitter,
     waiting::Waiting,
 };
@@ -116,7 +116,7 @@ pub(crate) struct Stream {
     frame: Option<Bytes>,
     ending: Ending,
     /// Progress limit of the peer, after a Terminate or a disconnect with requests outstanding.
-    silence: Option<Silence>,
+    progress_limit: Option<ProgressLimit>,
     /// Message that waits for a receive.
     waiting: Option<Box<Waiting>>,
     /// Time at which [`Stream::expire`] is due.
@@ -124,7 +124,7 @@ pub(crate) struct Stream {
     /// True if the stream is scheduled.
     pub(crate) is_kicked: bool,
     /// True if posted requests are deferred to the next poll.
-    pub(crate) is_left: bool,
+    pub(crate) is_deferred: bool,
     /// True if withdrawn memory, which this stream may use, has to be released.
     pub(crate) is_recalling: bool,
     pub(crate) history: History,
@@ -185,11 +185,11 @@ impl Stream {
             startup_octets: Vec::new(),
             frame: None,
             ending: Ending::Not,
-            silence: None,
+            progress_limit: None,
             waiting: None,
             deadline: None,
             is_kicked: false,
-            is_left: false,
+            is_deferred: false,
             is_recalling: false,
             history: History::default(),
         }
@@ -209,7 +209,7 @@ impl Stream {
         data: &[u8],
     ) -> usize {
         if self.waiting.is_some() {
-            return self.receive_behind(objects, config, io, data);
+            return self.receive_while_waiting(objects, config, io, data);
         }
         let mut rest: &[u8] = &[];
         match &self.phase {
@@ -220,7 +220,7 @@ impl Stream {
                     return data.len();
                 }
                 if !T::MAY_REFUSE {
-                    self.keep_behind(core::mem::take(&mut rest));
+                    self.keep_later_octets(core::mem::take(&mut rest));
                 }
             }
             Phase::AwaitReply(_) | Phase::AwaitRequest(_) | Phase::Offered(_) => {
@@ -275,7 +275,7 @@ impl Stream {
         let Phase::Operating(operation) = &mut self.phase else { return };
         if operation.is_established {
             if matches!(operation.nudge, Nudge::Armed { .. }) {
-                self.call_nudge_off();
+                self.cancel_nudges();
             }
             return;
         }
@@ -319,13 +319,13 @@ impl Stream {
         event: StreamEvent,
     ) {
         match event {
-            StreamEvent::PeerClosed if self.closes_behind() => return,
+            StreamEvent::PeerClosed if self.defer_peer_close() => return,
             StreamEvent::PeerClosed => self.peer_closed(objects, config, io),
             StreamEvent::ShutDown => {
                 if let Some(connector) = self.connector {
-                    if let Some(silence) = self.silence.take() {
+                    if let Some(progress_limit) = self.progress_limit.take() {
                         // The peer has acknowledged all data. Only its FIN is outstanding.
-                        self.deadline = Some(silence.until);
+                        self.deadline = Some(progress_limit.until);
                     }
                     objects.connection_ended(connector, Ok(()));
                     self.detach();
@@ -352,15 +352,15 @@ impl Stream {
     pub(crate) fn act(&mut self, objects: &mut Objects, config: &Config, io: &mut impl LlpStream) {
         self.is_kicked = false;
         if core::mem::take(&mut self.is_recalling) {
-            self.give_back(objects, config, io);
+            self.release_withdrawn(objects, config, io);
         }
-        if self.silence.is_some_and(|silence| silence.is_overdue) {
-            self.judge_silence(objects, io);
+        if self.progress_limit.is_some_and(|progress_limit| progress_limit.is_overdue) {
+            self.check_progress(objects, io);
         }
         if self.waiting.is_some() {
             self.end_wait(objects, config, io);
         }
-        if let Some(qp) = self.quiet_qp(objects) {
+        if let Some(qp) = self.idle_qp(objects) {
             qp.flow.pumped(Pumped::Drained, io.is_flowing());
             self.connect_completed(objects);
             return;
@@ -379,10 +379,10 @@ impl Stream {
         }
         let mut pumped = Pumped::Drained;
         if let Phase::Operating(operation) = &mut self.phase {
-            let may_leave = objects.may_leave && self.ending == Ending::Not;
+            let may_defer = objects.may_defer && self.ending == Ending::Not;
             let result = match self.qp {
                 Some(qp) if operation.may_send => {
-                    operation.transmitter.pump(objects, qp, may_leave, io)
+                    operation.transmitter.pump(objects, qp, may_defer, io)
                 }
                 _ => Ok(Pumped::Drained),
             };
@@ -395,10 +395,10 @@ impl Stream {
             self.limit_disconnect(objects, config, io);
         }
         let is_drained = pumped == Pumped::Drained;
-        if pumped == Pumped::Left && !core::mem::replace(&mut self.is_left, true) {
-            objects.left.push(self.id);
+        if pumped == Pumped::Deferred && !core::mem::replace(&mut self.is_deferred, true) {
+            objects.deferred.push(self.id);
         }
-        self.note_flow(objects, io, pumped);
+        self.update_flow(objects, io, pumped);
         self.arm_nudge(config, io.now());
         self.connect_completed(objects);
         if let Phase::Operating(operation) = &mut self.phase {
@@ -418,15 +418,15 @@ impl Stream {
 
     /// Returns the queue pair if there is no work: full operation continues, and all posted requests are done.
     #[inline]
-    fn quiet_qp<'a>(&self, objects: &'a mut Objects) -> Option<&'a mut Qp> {
+    fn idle_qp<'a>(&self, objects: &'a mut Objects) -> Option<&'a mut Qp> {
         let (Phase::Operating(operation), Some(qp)) = (&self.phase, self.qp) else { return None };
         if self.ending != Ending::Not || self.frame.is_some() {
             return None;
         }
-        objects.qps.get_mut(qp).filter(|qp| operation.transmitter.is_quiet(qp))
+        objects.qps.get_mut(qp).filter(|qp| operation.transmitter.has_no_work(qp))
     }
 
-    fn note_flow(&self, objects: &mut Objects, io: &impl LlpStream, pumped: Pumped) {
+    fn update_flow(&self, objects: &mut Objects, io: &impl LlpStream, pumped: Pumped) {
         if let Some(qp) = self.qp.and_then(|qp| objects.qps.get_mut(qp)) {
             qp.flow.pumped(pumped, io.is_flowing());
         }
@@ -446,7 +446,7 @@ impl Stream {
             .connectors
             .get(connector)
             .is_some_and(|connector| connector.state == ConnectorState::Completing);
-        if is_completing && !operation.transmitter.owes_rtr() {
+        if is_completing && !operation.transmitter.has_unsent_rtr() {
             operation.is_established = true;
             objects.connection_established(connector, operation.limits);
         }

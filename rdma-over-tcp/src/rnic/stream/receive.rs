@@ -173,7 +173,7 @@ impl Receiver {
     ) -> Result<Handled, Box<Failure>> {
         let (placed, handled) = match rdmap::parse(ulpdu) {
             Ok(Inbound::Write { segment, payload }) => {
-                let placed = self.write(objects, id, &segment, payload).map_err(Fault::from);
+                let placed = self.write(objects, id, &segment, payload).map_err(UlpduError::from);
                 (placed, Handled::Placed)
             }
             Ok(Inbound::Send { segment, kind, payload }) => {
@@ -186,7 +186,7 @@ impl Receiver {
             Ok(Inbound::ReadRequest { segment, request }) => {
                 let read = InboundRead { header: HeaderCopy::of(ulpdu), request };
                 let taken = self.read_request(objects, id, transmitter, &segment, read);
-                (taken.map_err(Fault::from), Handled::MaySend)
+                (taken.map_err(UlpduError::from), Handled::MaySend)
             }
             Ok(Inbound::Terminate { segment: _, payload }) => {
                 let phase = match self.fpdus {
@@ -204,7 +204,7 @@ impl Receiver {
         };
         match placed {
             Ok(()) => Ok(handled),
-            Err(Fault { error, receive_status }) => {
+            Err(UlpduError { error, receive_status }) => {
                 let terminate = Some(Terminate::for_ulpdu(error, ulpdu));
                 Err(Box::new(Failure { terminate, receive_status, truncation: None }))
             }
@@ -288,7 +288,7 @@ impl Receiver {
         segment: &UntaggedSegment,
         kind: SendKind,
         payload: &[u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), UlpduError> {
         let capacity = objects.take_receive(id);
         let Some(qp) = objects.qps.get_mut(id) else { return Ok(()) };
         let place = self.sends.accept(segment, payload.len(), capacity).map_err(|error| {
@@ -296,12 +296,12 @@ impl Receiver {
             // NDK-ERR-5: the receive that was too short completes with this status.
             let receive_status =
                 (error == WireError::UntaggedTooLong).then_some(WcStatus::LocalLength);
-            Fault { error, receive_status }
+            UlpduError { error, receive_status }
         })?;
         let local_region = &mut self.local_region;
         if !place_in(&objects.regions, local_region, qp, place.offset, payload) {
             let error = WireError::DdpLocalCatastrophic;
-            return Err(Fault { error, receive_status: Some(WcStatus::LocalProtection) });
+            return Err(UlpduError { error, receive_status: Some(WcStatus::LocalProtection) });
         }
         let Some(bytes) = place.message_octets else { return Ok(()) };
         if let Some(Stag(token)) = kind.invalidate() {
@@ -322,7 +322,7 @@ impl Receiver {
         transmitter: &mut Transmitter,
         segment: &TaggedSegment,
         payload: &[u8],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), UlpduError> {
         let Some(oldest) = transmitter.outstanding.front_mut() else {
             return Err(WireError::OperationUnexpectedOpcode.into());
         };
@@ -435,12 +435,12 @@ fn place_in(
 }
 
 /// Error in a ULPDU, and the status of its receive.
-struct Fault {
+struct UlpduError {
     error: WireError,
     receive_status: Option<WcStatus>,
 }
 
-impl From<WireError> for Fault {
+impl From<WireError> for UlpduError {
     fn from(error: WireError) -> Self {
         Self { error, receive_status: None }
     }

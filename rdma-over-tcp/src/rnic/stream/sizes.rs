@@ -10,20 +10,20 @@ const ONE_SUPER_SEGMENT_MAX: usize = u16::MAX as usize;
 
 /// Limits of a list in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct ListLimits {
     pub(super) emss: usize,
     pub(super) super_segment: usize,
 }
 
 /// Upper limit of the room of a list that is sufficient for another FPDU.
-const WORTHWHILE_MAX: usize = 4096;
+const USEFUL_ROOM_MAX: usize = 4096;
 
 /// Room of a list that is sufficient for another FPDU. A small remainder of one GSO packet after a large FPDU is not
 /// used. A list of several GSO packets is filled, because only a list that ends with a full segment shares a write with
 /// the next.
-fn worthwhile(super_segment: usize) -> usize {
+fn useful_room(super_segment: usize) -> usize {
     match super_segment <= ONE_SUPER_SEGMENT_MAX {
-        true => (super_segment / 16).clamp(MULPDU_MIN.into(), WORTHWHILE_MAX),
+        true => (super_segment / 16).clamp(MULPDU_MIN.into(), USEFUL_ROOM_MAX),
         false => MULPDU_MIN.into(),
     }
 }
@@ -44,23 +44,23 @@ fn segment_room(filled: usize, emss: usize, super_segment: usize) -> usize {
 pub(super) fn ulpdu_max(
     size: FpduSize,
     markers: bool,
-    limits: Limits,
+    limits: ListLimits,
     filled: usize,
     (header, payload): (usize, usize),
 ) -> Option<u16> {
-    let Limits { emss, super_segment } = limits;
+    let ListLimits { emss, super_segment } = limits;
     let is_aligned = match size {
         FpduSize::Emss => true,
         FpduSize::Max => false,
         FpduSize::Auto => markers || super_segment <= emss,
     };
-    let (room, worthwhile) = match is_aligned {
+    let (room, useful_room) = match is_aligned {
         true => (segment_room(filled, emss, super_segment), MULPDU_MIN.into()),
-        false => (super_segment.saturating_sub(filled), worthwhile(super_segment)),
+        false => (super_segment.saturating_sub(filled), useful_room(super_segment)),
     };
     let wanted = header + payload;
     let fits = ulpdu_room(room, markers);
-    let ulpdu = match fits >= wanted.min(worthwhile) {
+    let ulpdu = match fits >= wanted.min(useful_room) {
         true if is_aligned || size == FpduSize::Max => Some(fits),
         true => {
             let whole = whole_trailer(filled, emss, wanted.min(fits));
@@ -79,7 +79,7 @@ pub(super) fn ulpdu_max(
 pub(super) fn fits(
     size: FpduSize,
     markers: bool,
-    limits: Limits,
+    limits: ListLimits,
     filled: usize,
     message @ (header, payload): (usize, usize),
 ) -> bool {
@@ -120,7 +120,7 @@ mod tests {
     use crate::ddp::TAGGED_OCTETS;
 
     const EMSS: usize = 1448;
-    const LIMITS: Limits = Limits { emss: EMSS, super_segment: 45 * EMSS };
+    const LIMITS: ListLimits = ListLimits { emss: EMSS, super_segment: 45 * EMSS };
 
     /// Octets of the FPDU for a ULPDU.
     fn fpdu(ulpdu: usize) -> usize {
@@ -136,7 +136,7 @@ mod tests {
     fn trailers_are_not_split() {
         let mut cut = 0;
         for emss in [1445, 1446, 1447, EMSS] {
-            let limits = Limits { emss, super_segment: 44 * emss };
+            let limits = ListLimits { emss, super_segment: 44 * emss };
             for filled in (0..limits.super_segment).step_by(4) {
                 for payload in [0, 1, 2, 3, 64, 65, 1400, 1501, 70_000] {
                     let fits =
@@ -161,11 +161,11 @@ mod tests {
 
     // The fast path for messages that end within the first segment agrees with the rules, including the boundary.
     #[test]
-    fn what_ends_in_the_first_segment_fits() {
+    fn message_in_first_segment_fits() {
         let mut fast = 0;
         for emss in (100..300).chain([1445, 1446, 1447, EMSS]) {
             for super_segment in [emss, 2 * emss, 44 * emss] {
-                let limits = Limits { emss, super_segment };
+                let limits = ListLimits { emss, super_segment };
                 for filled in (0..emss + 8).step_by(4) {
                     for payload in (0..12).chain([64, 65, 120, 121, 122, 123, 1000]) {
                         for size in [FpduSize::Emss, FpduSize::Max, FpduSize::Auto] {
@@ -187,7 +187,7 @@ mod tests {
 
     // One FPDU fills a GSO packet, and a short remainder of a list is not used.
     #[test]
-    fn one_fpdu_fills_a_super_segment() {
+    fn one_fpdu_fills_a_gso_packet() {
         for size in [FpduSize::Auto, FpduSize::Max] {
             assert_eq!(ulpdu(size, 0, 1 << 20), Some(MULPDU_MAX.into()));
             assert_eq!(ulpdu(size, fpdu(MULPDU_MAX.into()), 1 << 20), None);
@@ -200,7 +200,7 @@ mod tests {
     // A list of several GSO packets ends with a full segment, for any end of the message.
     #[test]
     fn long_lists_are_filled() {
-        let limits = Limits { emss: EMSS, super_segment: 4 * 45 * EMSS };
+        let limits = ListLimits { emss: EMSS, super_segment: 4 * 45 * EMSS };
         for size in [FpduSize::Auto, FpduSize::Max] {
             for first in (64..limits.super_segment - 256).step_by(4) {
                 let mut filled = first;
@@ -217,8 +217,8 @@ mod tests {
 
     // Without GSO packets, and with markers, `Auto` equals `Emss`.
     #[test]
-    fn auto_is_aligned_elsewhere() {
-        let plain = Limits { emss: EMSS, super_segment: EMSS };
+    fn auto_without_gso_is_aligned() {
+        let plain = ListLimits { emss: EMSS, super_segment: EMSS };
         for filled in (0..EMSS).step_by(4) {
             for (limits, markers) in [(plain, false), (LIMITS, true)] {
                 let [auto, emss] = [FpduSize::Auto, FpduSize::Emss]
@@ -230,8 +230,8 @@ mod tests {
 
     // An FPDU that cannot be divided is deferred to the next list if its trailer would be split.
     #[test]
-    fn what_cannot_be_cut_waits() {
-        let limits = Limits { emss: 1446, super_segment: 44 * 1446 };
+    fn indivisible_fpdu_is_deferred() {
+        let limits = ListLimits { emss: 1446, super_segment: 44 * 1446 };
         let filled = 1448 - fpdu(46);
         let read = |size| ulpdu_max(size, false, limits, filled, (46, 0));
         assert_eq!(read(FpduSize::Auto), None);

@@ -79,9 +79,9 @@ impl Stream {
                         self.operate(config, &negotiated, reply.peer.as_ref());
                         self.connect_done(objects, reply.private_data);
                         // Peers such as siw may send directly after their Reply.
-                        let mut behind = &octets[taken..];
-                        self.receive_fpdus(objects, config, io, &mut behind);
-                        self.keep_behind(behind);
+                        let mut rest = &octets[taken..];
+                        self.receive_fpdus(objects, config, io, &mut rest);
+                        self.keep_later_octets(rest);
                     }
                     Err(error) => self.startup_failed(objects, config, io, error),
                 }
@@ -149,7 +149,7 @@ impl Stream {
     }
 
     /// Removes the stream from its listener: the Request is complete, or will not be.
-    pub(super) fn leave_listener(&mut self, objects: &mut Objects) {
+    pub(super) fn remove_from_listener(&mut self, objects: &mut Objects) {
         if let Some((id, number)) = self.awaiting.take()
             && let Some(listener) = objects.listeners.get_mut(id)
         {
@@ -159,7 +159,7 @@ impl Stream {
 
     /// Raises the connect event, or refuses the request (NDK-EP-5, NDK-EP-6).
     fn raise_connect_event(&mut self, objects: &mut Objects) {
-        self.leave_listener(objects);
+        self.remove_from_listener(objects);
         let Phase::Offered(offer) = &self.phase else { return };
         let data = ConnectionData {
             limits: offered_limits(objects, offer.peer()),
@@ -228,14 +228,14 @@ impl Stream {
         io: &impl LlpStream,
         error: StartupError,
     ) {
-        self.leave_listener(objects);
+        self.remove_from_listener(objects);
         let outcome = match &error {
             StartupError::Rejected { .. } => ConnectError::Refused,
             _ => ConnectError::Aborted,
         };
         let action = error.action();
         if let Some(id) = self.connector {
-            objects.note_cause(id, ConnectCause::Startup(error.clone()));
+            objects.record_cause(id, ConnectCause::Startup(error.clone()));
         }
         if let (StartupError::Rejected { private_data, enhanced }, Some(connector)) =
             (error, self.connector.and_then(|id| objects.connectors.get_mut(id)))
@@ -288,7 +288,7 @@ impl Stream {
             nudge: Nudge::Never,
         }));
         self.ending = Ending::Fin;
-        self.begin_last_words(objects, config, io);
+        self.begin_terminate(objects, config, io);
     }
 }
 
@@ -309,10 +309,10 @@ impl Objects {
         data: ConnectionData,
     ) -> Option<ConnectorId> {
         let listener = self.listeners.get(listener_id)?;
-        if listener.quiet.load(Ordering::Acquire) {
+        if listener.is_paused.load(Ordering::Acquire) {
             return None;
         }
-        let (event, quiet) = (listener.event.clone(), listener.quiet.clone());
+        let (event, is_paused) = (listener.event.clone(), listener.is_paused.clone());
         let mut connector = Connector::new(ConnectorState::Pending);
         connector.listener = Some(listener_id);
         connector.stream = Some(stream);
@@ -330,7 +330,7 @@ impl Objects {
         let returns = self.returns.clone();
         self.outbox.push(returned, move || {
             // NDK-EP-7: no event is delivered after Pause or Close has returned.
-            if quiet.load(Ordering::Acquire) {
+            if is_paused.load(Ordering::Acquire) {
                 drop(ReturnGuard::new(&returns, Return::Refuse(id)));
             } else {
                 event(id);
@@ -371,7 +371,7 @@ impl Stream {
 
     /// Cancels the nudges: the peer has sent data.
     #[cold]
-    pub(super) fn call_nudge_off(&mut self) {
+    pub(super) fn cancel_nudges(&mut self) {
         let Phase::Operating(operation) = &mut self.phase else { return };
         operation.nudge = Nudge::Never;
         if self.ending == Ending::Not {

@@ -9,7 +9,7 @@ use offload_engine::time::{Duration, Instant};
 use super::{
     Ending, FullOperation, Phase, Stream,
     failure::Failure,
-    silence::{Silence, TERMINATE_DRAIN_MAX, Taken},
+    progress_limit::{PeerProgress, ProgressLimit, TERMINATE_DRAIN_MAX},
 };
 use crate::{
     ddp::{QueueNumber, Segment},
@@ -50,7 +50,7 @@ impl Stream {
         outcome: Result<(), ConnectError>,
         reason: Option<EndReason>,
     ) {
-        self.leave_listener(objects);
+        self.remove_from_listener(objects);
         if let Some(id) = self.connector {
             let state = objects.connectors.get(id).map(|connector| connector.state);
             let is_attempt =
@@ -58,7 +58,7 @@ impl Stream {
             // For an attempt whose handshake is not done, TCP's error is the cause.
             if is_attempt && (self.is_established || reason == Some(EndReason::CqOverrun)) {
                 let cause = reason.map_or(ConnectCause::Closed, ConnectCause::Ended);
-                objects.note_cause(id, cause);
+                objects.record_cause(id, cause);
             }
             match state {
                 // Unsent requests are Flushed; the disconnect itself is complete.
@@ -101,7 +101,7 @@ impl Stream {
     pub(crate) fn abort(&mut self) {
         self.detach();
         self.phase = Phase::Ended;
-        self.silence = None;
+        self.progress_limit = None;
         if self.ending != Ending::Done {
             self.ending = Ending::Abort;
         }
@@ -134,17 +134,17 @@ impl Stream {
         if !matches!(self.ending, Ending::Done | Ending::Abort) {
             self.ending = Ending::Fin;
         }
-        self.begin_last_words(objects, config, io);
+        self.begin_terminate(objects, config, io);
     }
 
     /// Starts the time limit of a Terminate that is sent, or about to be sent.
-    pub(super) fn begin_last_words(
+    pub(super) fn begin_terminate(
         &mut self,
         objects: &Objects,
         config: &Config,
         io: &impl LlpStream,
     ) {
-        self.begin_silence(objects, io, TERMINATE_DRAIN_MAX, config.terminate_timeout);
+        self.begin_progress_limit(objects, io, TERMINATE_DRAIN_MAX, config.terminate_timeout);
     }
 
     /// Starts the time limit of a disconnect with requests outstanding. Other adapters flush them at once; here they
@@ -157,53 +157,53 @@ impl Stream {
         io: &impl LlpStream,
     ) {
         let qp = self.qp.and_then(|id| objects.qps.get(id));
-        if self.silence.is_none() && qp.is_some_and(|qp| !qp.sends.is_empty()) {
-            self.begin_silence(objects, io, config.disconnect_timeout, config.end_wait);
+        if self.progress_limit.is_none() && qp.is_some_and(|qp| !qp.sends.is_empty()) {
+            self.begin_progress_limit(objects, io, config.disconnect_timeout, config.end_wait);
         }
     }
 
-    fn begin_silence(
+    fn begin_progress_limit(
         &mut self,
         objects: &Objects,
         io: &impl LlpStream,
         all: Duration,
         limit: Duration,
     ) {
-        let (until, taken) = (io.now() + all, self.taken(objects, io));
-        self.silence = Some(Silence { until, limit, taken, is_overdue: false });
+        let (until, progress) = (io.now() + all, self.progress(objects, io));
+        self.progress_limit = Some(ProgressLimit { until, limit, progress, is_overdue: false });
         self.deadline = Some(until.min(io.now() + limit));
     }
 
-    fn taken(&self, objects: &Objects, io: &impl LlpStream) -> Taken {
+    fn progress(&self, objects: &Objects, io: &impl LlpStream) -> PeerProgress {
         let qp = self.qp.and_then(|id| objects.qps.get(id));
         let lists = qp.map_or(0, |qp| qp.stats.lists_out);
-        Taken { lists, unacknowledged: io.unacknowledged() }
+        PeerProgress { lists, unacknowledged: io.unacknowledged() }
     }
 
     /// Records the expiry of the deadline. Returns true if the transport has to be queried for the peer's progress
     /// first.
-    fn expire_silence(&mut self) -> bool {
-        if let Some(silence) = &mut self.silence {
-            silence.is_overdue = true;
+    fn expire_progress_limit(&mut self) -> bool {
+        if let Some(progress_limit) = &mut self.progress_limit {
+            progress_limit.is_overdue = true;
         }
-        self.silence.is_some()
+        self.progress_limit.is_some()
     }
 
     /// Grants another interval to a peer with progress, and resets the connection otherwise.
     #[cold]
-    pub(super) fn judge_silence(&mut self, objects: &mut Objects, io: &impl LlpStream) {
-        let (now, taken) = (io.now(), self.taken(objects, io));
-        let Some(silence) = &mut self.silence else { return };
-        if taken.is_more_than(&silence.taken) && now < silence.until {
-            (silence.taken, silence.is_overdue) = (taken, false);
-            self.deadline = Some(silence.until.min(now + silence.limit));
+    pub(super) fn check_progress(&mut self, objects: &mut Objects, io: &impl LlpStream) {
+        let (now, progress) = (io.now(), self.progress(objects, io));
+        let Some(progress_limit) = &mut self.progress_limit else { return };
+        if progress.exceeds(&progress_limit.progress) && now < progress_limit.until {
+            (progress_limit.progress, progress_limit.is_overdue) = (progress, false);
+            self.deadline = Some(progress_limit.until.min(now + progress_limit.limit));
             return;
         }
-        self.give_up(objects);
+        self.fail_unanswered(objects);
     }
 
     /// Ends the connection because the peer did not answer in time.
-    fn give_up(&mut self, objects: &mut Objects) {
+    fn fail_unanswered(&mut self, objects: &mut Objects) {
         let reason = Some(EndReason::Lost(Loss::NoAnswer));
         self.end_connector(objects, Err(ConnectError::TimedOut), reason);
         self.abort();
@@ -213,7 +213,7 @@ impl Stream {
     /// Releases withdrawn memory. A message that still needs it ends the stream, like one that starts after the
     /// withdrawal.
     #[cold]
-    pub(super) fn give_back(
+    pub(super) fn release_withdrawn(
         &mut self,
         objects: &mut Objects,
         config: &Config,
@@ -249,7 +249,7 @@ impl Stream {
                 qp.stats.terminates_in += 1;
             }
             if let Some(terminate) = terminate {
-                blame(objects, id, operation, terminate);
+                fail_reported_request(objects, id, operation, terminate);
             }
             operation.transmitter.abandon(None);
         }
@@ -338,11 +338,11 @@ impl Stream {
         {
             return;
         }
-        if self.expire_silence() {
+        if self.expire_progress_limit() {
             return;
         }
         if let (Phase::Offered(_), Some(id)) = (&self.phase, self.connector) {
-            objects.note_cause(id, ConnectCause::NotAnswered(config.accept_timeout));
+            objects.record_cause(id, ConnectCause::NotAnswered(config.accept_timeout));
             objects.connection_failed(id, ConnectError::TimedOut);
             return self.refuse();
         }
@@ -354,9 +354,9 @@ impl Stream {
             _ => None,
         };
         if let (Some(id), Some(cause)) = (self.connector, cause) {
-            objects.note_cause(id, cause);
+            objects.record_cause(id, cause);
         }
-        self.give_up(objects);
+        self.fail_unanswered(objects);
     }
 }
 
@@ -373,7 +373,12 @@ fn status_of(number: ErrorNumber) -> WcStatus {
 }
 
 /// Fails the request that the Terminate refers to, if it has not completed yet.
-fn blame(objects: &mut Objects, id: QpId, operation: &FullOperation, terminate: &Terminate) {
+fn fail_reported_request(
+    objects: &mut Objects,
+    id: QpId,
+    operation: &FullOperation,
+    terminate: &Terminate,
+) {
     let Some(qp) = objects.qps.get_mut(id) else { return };
     let is_cutting = operation.transmitter.is_cutting_request();
     let mut find = |matches: &dyn Fn(&WorkRequest) -> bool| {

@@ -30,11 +30,11 @@ use alloc::{collections::VecDeque, vec::Vec};
 
 use offload_engine::memory::Span;
 
-use self::source::Source;
+use self::source::OutboundMessage;
 use super::{
     failure::Failure,
     inbound_read::InboundRequest,
-    sizes::{Limits, ulpdu_max},
+    sizes::{ListLimits, ulpdu_max},
 };
 use crate::{
     ddp::{Msn, Stag, TaggedOffset},
@@ -60,7 +60,7 @@ pub const COPY_ASIDE_MAX: u32 = 16 * 1024;
 /// Message being segmented.
 #[derive(Debug)]
 struct Message {
-    source: Source,
+    source: OutboundMessage,
     segmenter: Segmenter,
     /// True if its payload is copied.
     is_copied: bool,
@@ -78,7 +78,7 @@ enum Started {
 }
 
 /// List under construction.
-struct Train<L> {
+struct ListBuilder<L> {
     list: L,
     octets: usize,
     fpdus: u64,
@@ -193,7 +193,7 @@ impl Transmitter {
     }
 
     /// Returns true if the negotiated RTR has not been sent.
-    pub(super) const fn owes_rtr(&self) -> bool {
+    pub(super) const fn has_unsent_rtr(&self) -> bool {
         self.rtr.is_some()
     }
 
@@ -236,7 +236,7 @@ impl Transmitter {
     }
 
     /// Returns true if there is nothing to send, and no posted request is outstanding.
-    pub(super) fn is_quiet(&self, qp: &Qp) -> bool {
+    pub(super) fn has_no_work(&self, qp: &Qp) -> bool {
         qp.sends.is_empty() && self.is_idle()
     }
 
@@ -244,13 +244,13 @@ impl Transmitter {
     #[inline]
     pub(super) fn send_terminate(&mut self, io: &mut impl LlpStream) {
         if let Some(terminate) = self.terminate.take() {
-            let mut train = Train { list: io.list(), octets: 0, fpdus: 0 };
-            self.push_header(&mut train, &terminate_header(&terminate));
-            self.post(io, 0, train);
+            let mut builder = ListBuilder { list: io.list(), octets: 0, fpdus: 0 };
+            self.push_header(&mut builder, &terminate_header(&terminate));
+            self.post(io, 0, builder);
         }
     }
 
-    /// Builds lists while the transport has room and there is work. With `may_leave`, and while the connection is busy,
+    /// Builds lists while the transport has room and there is work. With `may_defer`, and while the connection is busy,
     /// data that does not fill a list is deferred to the next posts.
     ///
     /// # Errors
@@ -260,7 +260,7 @@ impl Transmitter {
         &mut self,
         objects: &mut Objects,
         id: QpId,
-        may_leave: bool,
+        may_defer: bool,
         io: &mut impl LlpStream,
     ) -> Result<Pumped, Failure> {
         let Objects { qps, regions, counters, completed, .. } = objects;
@@ -270,16 +270,16 @@ impl Transmitter {
                 return Ok(Pumped::Full);
             }
             let emss = io.effective_mss();
-            let limits = Limits { emss, super_segment: io.super_segment_max().max(emss) };
-            if may_leave && self.has_only_requests() && qp.flow.leaves(limits.super_segment) {
+            let limits = ListLimits { emss, super_segment: io.super_segment_max().max(emss) };
+            if may_defer && self.has_only_requests() && qp.flow.defers(limits.super_segment) {
                 qp.complete_done(completed);
-                return Ok(Pumped::Left);
+                return Ok(Pumped::Deferred);
             }
-            let mut train = Train { list: io.list(), octets: 0, fpdus: 0 };
-            let filled = self.fill(qp, regions, limits, &mut train);
-            let Train { octets, fpdus, .. } = train;
+            let mut builder = ListBuilder { list: io.list(), octets: 0, fpdus: 0 };
+            let filled = self.fill(qp, regions, limits, &mut builder);
+            let ListBuilder { octets, fpdus, .. } = builder;
             if fpdus == 0 {
-                io.keep(train.list);
+                io.keep(builder.list);
                 release_tail(qp, io);
                 qp.complete_done(completed);
                 return filled.map(|()| Pumped::Drained);
@@ -289,11 +289,11 @@ impl Transmitter {
             counters.fpdu_out += fpdus;
             counters.fpdu_out_octets += octets as u64;
             qp.flow.sent(octets);
-            self.post(io, qp.sends.next_serial(), train);
+            self.post(io, qp.sends.next_serial(), builder);
             qp.complete_done(completed);
             filled?;
             // A single message: the search for another one is skipped.
-            if self.is_quiet(qp) {
+            if self.has_no_work(qp) {
                 return Ok(Pumped::Drained);
             }
         }
@@ -305,8 +305,8 @@ impl Transmitter {
         &mut self,
         qp: &mut Qp,
         regions: &mut Regions,
-        limits: Limits,
-        train: &mut Train<impl GatherList<Payload = Span>>,
+        limits: ListLimits,
+        builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
     ) -> Result<(), Failure> {
         if let Some(kind) = self.rtr.take() {
             // MPE-9.2-7: the RTR is the first message. A Read or Send uses the first number of its queue.
@@ -319,11 +319,11 @@ impl Transmitter {
                     self.outstanding.push_back(Outstanding { serial: None, response });
                 }
             }
-            self.push_header(train, &rtr_header(kind));
+            self.push_header(builder, &rtr_header(kind));
         }
         loop {
             if self.message.is_none() {
-                match self.start_message(qp, regions, limits, train)? {
+                match self.start_message(qp, regions, limits, builder)? {
                     Started::Nothing => return Ok(()),
                     Started::Whole => continue,
                     Started::Begun => {}
@@ -335,7 +335,7 @@ impl Transmitter {
             let is_copied = *is_copied;
             let header_octets = source.header_octets();
             let message = (header_octets, segmenter.remaining() as usize);
-            let cut = match ulpdu_max(self.size, self.markers, limits, train.octets, message) {
+            let cut = match ulpdu_max(self.size, self.markers, limits, builder.octets, message) {
                 Some(mulpdu) => segmenter.next(mulpdu, header_octets),
                 None => return Ok(()),
             };
@@ -345,24 +345,24 @@ impl Transmitter {
             };
             let header = source.header(cut.offset, cut.last);
             match *source {
-                Source::Response(read) => {
+                OutboundMessage::Response(read) => {
                     self.push_response(
                         qp,
                         regions,
                         read,
                         &header,
                         (cut.offset, cut.octets),
-                        train,
+                        builder,
                     )?;
                     qp.stats.read_responses += u64::from(cut.last);
                 }
-                Source::AtomicResponse { .. } => {
-                    self.push_header(train, &header);
+                OutboundMessage::AtomicResponse { .. } => {
+                    self.push_header(builder, &header);
                     qp.stats.atomic_responses += 1;
                 }
                 _ => {
                     take_front(&mut self.payload, cut.octets as usize, &mut self.cut);
-                    self.push_cut(train, &header, is_copied);
+                    self.push_cut(builder, &header, is_copied);
                     if cut.last {
                         finish_request(qp, is_copied);
                     }

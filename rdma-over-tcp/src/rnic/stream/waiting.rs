@@ -23,7 +23,7 @@ pub(super) struct Waiting {
     /// Error that ends the stream if no receive is posted in time.
     pub(super) failure: Box<Failure>,
     /// Later octets from a transport that cannot be refused.
-    pub(super) behind: Vec<u8>,
+    pub(super) later_octets: Vec<u8>,
     /// True if the peer has closed.
     pub(super) is_peer_closed: bool,
     /// End of the wait.

@@ -55,7 +55,7 @@ impl Objects {
     }
 
     /// Records the cause of an attempt that is about to fail.
-    pub(crate) fn note_cause(&mut self, id: ConnectorId, cause: ConnectCause) {
+    pub(crate) fn record_cause(&mut self, id: ConnectorId, cause: ConnectCause) {
         if let Some(connector) = self.connectors.get_mut(id) {
             connector.cause.get_or_insert(cause);
         }
@@ -120,14 +120,14 @@ impl Objects {
             qp.state = QpState::Error;
             qp.stream = None;
             self.flush(id);
-            self.tell_last_receive(id);
+            self.report_last_receive(id);
         }
     }
 
     /// Reports that a broken queue pair consumes no more receives of its shared receive queue.
-    fn tell_last_receive(&mut self, id: QpId) {
+    fn report_last_receive(&mut self, id: QpId) {
         let Some(qp) = self.qps.get_mut(id).filter(|qp| qp.srq.is_some()) else { return };
-        if core::mem::replace(&mut qp.is_last_receive_told, true) || qp.life.is_closing() {
+        if core::mem::replace(&mut qp.is_last_receive_reported, true) || qp.life.is_closing() {
             return;
         }
         let Some(notification) = qp.notifier.0.clone() else { return };

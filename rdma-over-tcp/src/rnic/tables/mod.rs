@@ -49,13 +49,13 @@ pub(crate) struct Objects {
     pub(crate) outbox: Outbox,
     pub(crate) returns: Arc<Returns>,
     /// Queue pairs whose completion queue failed: the core ends their connections.
-    pub(crate) doomed: Vec<QpId>,
+    pub(crate) failed_qps: Vec<QpId>,
     /// Completion queues with a moderated notification whose interval has not started.
     pub(crate) held: Vec<CqId>,
     /// True if streams may defer a partly filled list to the next posts, because a poll will follow.
-    pub(crate) may_leave: bool,
+    pub(crate) may_defer: bool,
     /// Streams with a deferred list.
-    pub(crate) left: Vec<StreamId>,
+    pub(crate) deferred: Vec<StreamId>,
     /// Connectors whose peer does not support enhanced start-up: the core connects them again.
     pub(crate) retries: Vec<ConnectorId>,
 }
@@ -98,10 +98,10 @@ impl Objects {
             completed: Vec::new(),
             outbox: Outbox::default(),
             returns,
-            doomed: Vec::new(),
+            failed_qps: Vec::new(),
             held: Vec::new(),
-            may_leave: false,
-            left: Vec::new(),
+            may_defer: false,
+            deferred: Vec::new(),
             retries: Vec::new(),
         }
     }
@@ -178,7 +178,7 @@ impl Objects {
         match key {
             Key::Rnic => vec![],
             Key::Pd(id) => self.pds.remove(id).map_or(vec![], |pd| {
-                self.regions.give_back(pd.privileged_token);
+                self.regions.release_token(pd.privileged_token);
                 vec![Key::Rnic]
             }),
             Key::Cq(id) => self.cqs.remove(id).map_or(vec![], |_| vec![Key::Rnic]),
@@ -189,7 +189,7 @@ impl Objects {
             Key::Lam(id) => self.regions.lams.remove(id).map_or(vec![], |_| vec![Key::Rnic]),
             Key::Qp(id) => self.qps.remove(id).map_or(vec![], |qp| {
                 self.regions.unbind_all(id);
-                self.regions.give_back(qp.sink_token);
+                self.regions.release_token(qp.sink_token);
                 let mut antecedents =
                     vec![Key::Cq(qp.receive_cq), Key::Cq(qp.sends.cq), Key::Pd(qp.pd)];
                 match qp.srq {
@@ -333,7 +333,7 @@ impl Objects {
                 self.counters.cq_error += 1;
                 let on_queue = |qp: &Qp| qp.receive_cq == cq || qp.sends.cq == cq;
                 let qps = self.qps.names().filter_map(|id| self.qps.get(id));
-                self.doomed.extend(qps.filter(|qp| on_queue(qp)).map(|qp| qp.id));
+                self.failed_qps.extend(qps.filter(|qp| on_queue(qp)).map(|qp| qp.id));
             }
             if pushed.is_hold_new {
                 self.held.push(cq);

@@ -142,7 +142,7 @@ proptest! {
 // NDK-SGE-1: the privileged token permits reads and writes of logical addresses in requests of its domain. It is
 // refused for peers, and with another key.
 #[test]
-fn the_privileged_token() {
+fn privileged_token_is_local() {
     let mut regions = regions(5);
     let token = regions.draw_privileged(USER.pd).unwrap();
     let chain = chain(0x5_0123, &[5000, 3000]);
@@ -273,7 +273,7 @@ fn release() {
 
 // Mappings have unpredictable addresses, with unmapped pages between them.
 #[test]
-fn mappings_lie_apart() {
+fn mappings_are_separated() {
     let mut regions = regions(5);
     let buffer = RegisteredBuffer::allocate(PAGE_SIZE).unwrap();
     let mut all: Vec<u64> = (0..8)

@@ -87,7 +87,7 @@ impl Bench {
 // A window of type 1 is for peers of its domain, one of type 2 for the peer of its queue pair. Local accesses are
 // refused.
 #[test]
-fn who_may_use_a_window() {
+fn window_is_limited_to_its_users() {
     let mut bench = Bench::new(Access::BIND);
     let [one, two] = [WindowType::One, WindowType::Two].map(|kind| bench.window(kind));
     let [of_one, of_two] = [one, two].map(|window| bench.bound(bench.all(window)));
@@ -109,7 +109,7 @@ fn who_may_use_a_window() {
 
 // NDK-MEM-11: a window covers bytes of its region, with rights that the region allows.
 #[test]
-fn what_a_window_may_open() {
+fn window_is_limited_to_its_region() {
     let writes = [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC];
     for (of_region, refused) in [
         (Access::BIND | Access::LOCAL_WRITE, &[][..]),
@@ -159,7 +159,7 @@ fn what_a_window_may_open() {
 
 // A window of type 1 is rebound with a new token, and unbound by a bind of zero bytes. It takes no key of the consumer.
 #[test]
-fn type_one() {
+fn type_one_window_is_rebound() {
     let mut bench = Bench::new(Access::BIND);
     let window = bench.window(WindowType::One);
     let all = bench.all(window);
@@ -186,7 +186,7 @@ fn type_one() {
 // A window of type 2 is bound once, with the consumer's key if there is one. It is unbound by an invalidation of its
 // queue pair, or of that queue pair's peer.
 #[test]
-fn type_two() {
+fn type_two_window_is_bound_once() {
     let mut bench = Bench::new(Access::BIND);
     let window = bench.window(WindowType::Two);
     let all = bench.all(window);
@@ -219,7 +219,7 @@ fn type_two() {
 
 // Keys of binds are not sequential, and consecutive keys differ.
 #[test]
-fn keys_of_binds() {
+fn bind_keys_are_not_sequential() {
     let mut bench = Bench::new(Access::BIND);
     let window = bench.window(WindowType::One);
     let all = bench.all(window);
@@ -232,7 +232,7 @@ fn keys_of_binds() {
 // A region with windows cannot be invalidated by either end. A region that an earlier request registers is checked when
 // the bind starts.
 #[test]
-fn regions_of_windows() {
+fn region_with_windows_is_not_invalidated() {
     let mut bench = Bench::new(Access::BIND);
     let user = bench.users[0];
     let region = bench.regions.table.insert(Region::new(user.pd, true)).unwrap();

@@ -70,7 +70,7 @@ mod tests {
 
     // A peer displaces its own connections first. If all peers together have too many, the oldest is displaced.
     #[test]
-    fn the_oldest_makes_room() {
+    fn oldest_connection_is_displaced() {
         let mut awaiting = Awaiting::default();
         let mut add = |id, of| awaiting.add(StreamId(id), peer(of), &CONFIG);
         assert_eq!(add(1, 1).1, None);

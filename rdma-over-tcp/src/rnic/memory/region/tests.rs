@@ -58,7 +58,7 @@ impl Bench {
 
 // RFC 5042 §6.2: an access with a hint passes the same checks as one without.
 #[test]
-fn a_hint_grants_nothing() {
+fn stale_hint_grants_no_access() {
     let mut bench = bench();
     let (near, far) = (bench.region(false), bench.region(false));
     let write = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -155,8 +155,8 @@ fn tokens() {
     }
     // The address of the first byte, or that of the last byte, would wrap.
     for offset in [10, 0] {
-        let named = bench.buffer.at_address(u64::MAX - 5);
-        let result = bench.regions.register_part(id, &named, offset, 10, rights);
+        let moved = bench.buffer.at_address(u64::MAX - 5);
+        let result = bench.regions.register_part(id, &moved, offset, 10, rights);
         assert_eq!(result, Err(VerbError::InvalidArgument), "{offset}");
     }
     bench.regions.register_part(id, &bench.buffer, 0, 10, rights).unwrap();
@@ -172,7 +172,7 @@ fn tokens() {
 
 // Write rights are refused for read-only memory, with every kind of registration.
 #[test]
-fn memory_to_be_read() {
+fn read_only_memory_takes_no_write_rights() {
     let mut bench = bench();
     let memory = SharedSpan::from(bytes::Bytes::from_static(&[7; 4]));
     let buffer = RegisteredBuffer::from(memory).at_address(0x1000);
@@ -213,7 +213,7 @@ fn uses_end_with_the_last_span() {
     assert!(!span.is_withdrawn());
     assert!(bench.regions.revoke(id));
     assert!(span.is_withdrawn() && bench.regions.is_used(id));
-    bench.regions.table.get_mut(id).unwrap().uses.await_end(Box::new(|| {}));
+    bench.regions.table.get_mut(id).unwrap().uses.begin_deregistration(Box::new(|| {}));
     let again = bench.regions.register_part(id, &bench.buffer, 0, 10, rights);
     assert_eq!(again, Err(VerbError::InvalidArgument), "deregistration pending");
     assert_eq!(returned(&bench), []);
@@ -225,7 +225,7 @@ fn uses_end_with_the_last_span() {
 
 // RFC 5042 §6.2.1: known tokens of a region do not reveal the next one, and stale tokens are refused.
 #[test]
-fn keys_are_no_sequence() {
+fn keys_are_not_sequential() {
     let mut random = Rand64::new(5);
     for _ in 0..50 {
         let mut keys = Keys::default();

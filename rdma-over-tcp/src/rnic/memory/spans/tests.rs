@@ -70,7 +70,7 @@ proptest! {
 
 // Adjacent spans are joined: consecutive pages of one buffer are one span, and words may cross the joint.
 #[test]
-fn neighbours_are_one_span() {
+fn neighboring_spans_are_joined() {
     let memory = SharedSpan::allocate(64, 64).unwrap();
     let part = |range| memory.slice(range);
     assert!(matches!(Spans::new([part(3..10), part(10..10), part(10..30)]), Some(Spans::One(_))));
@@ -84,7 +84,7 @@ fn neighbours_are_one_span() {
 
 // Read-only memory in any span makes the whole read-only, and a withdrawal includes every span.
 #[test]
-fn rights_and_owners_of_all() {
+fn spans_share_rights_and_owner() {
     let memory = SharedSpan::allocate(64, 64).unwrap();
     let text = SharedSpan::from(Bytes::from_static(b"text"));
     assert!(!Spans::new([memory.clone(), text]).unwrap().is_writable());

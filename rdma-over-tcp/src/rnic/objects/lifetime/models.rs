@@ -7,7 +7,7 @@ use super::*;
 
 // NDK-LIFE-4, -6: the engine processes each return once, even if it sleeps. Otherwise a close would pend forever.
 #[test]
-fn no_return_is_slept_over() {
+fn each_return_is_processed_once() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {

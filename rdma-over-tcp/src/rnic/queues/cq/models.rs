@@ -90,12 +90,12 @@ fn explore(threads: usize, preemptions: usize) {
 
 // NDK-CQ-2, -4, -11: a completion between an empty poll and the arm satisfies the arm in every interleaving.
 #[test]
-fn no_completion_is_waited_for_in_vain() {
+fn completion_before_arm_is_notified() {
     explore(1, 3);
 }
 
 // NDK-CQ-3: the engine thread and a consumer's thread may both complete requests and call back.
 #[test]
-fn notifications_of_two_threads_do_not_run_at_once() {
+fn notifications_of_two_threads_are_serialized() {
     explore(2, 2);
 }

@@ -136,7 +136,7 @@ fn overrun() {
 
 // A watched failure is notified once without an arm, also after a satisfied arm.
 #[test]
-fn a_failure_that_is_watched_is_told_without_an_arm() {
+fn watched_failure_is_notified_without_arm() {
     for is_armed in [false, true] {
         let queue = CompletionQueue::new(1);
         queue.watch_failure();
@@ -156,7 +156,7 @@ fn a_failure_that_is_watched_is_told_without_an_arm() {
 
 // A batch is polled in order and satisfies an arm once. The queue fails at the entry that overruns it.
 #[test]
-fn completions_come_in_batches() {
+fn batch_is_polled_in_order() {
     let queue = CompletionQueue::new(4);
     let batch = |contexts: core::ops::Range<u64>| {
         contexts.map(|context| Completion { context, ..entry(WcStatus::Success) })
@@ -220,9 +220,9 @@ struct Position(AtomicUsize);
 
 impl Position {
     /// Polls of the other thread's position before giving up: that thread may not be scheduled.
-    const LOOKS: usize = 100;
+    const POLLS_MAX: usize = 100;
     /// Positions passed alone before the next wait.
-    const ALONE: usize = 16;
+    const UNSYNCHRONIZED_MAX: usize = 16;
 
     /// Publishes position `own`, and waits a bounded time for the other thread to reach it.
     fn meet(&self, own: usize, other: &Self, alone: &mut usize) {
@@ -231,13 +231,13 @@ impl Position {
             *alone -= 1;
             return;
         }
-        for _ in 0..Self::LOOKS {
+        for _ in 0..Self::POLLS_MAX {
             if other.0.load(Ordering::Acquire) > own {
                 return;
             }
             core::hint::spin_loop();
         }
-        *alone = Self::ALONE;
+        *alone = Self::UNSYNCHRONIZED_MAX;
     }
 }
 
@@ -253,12 +253,12 @@ fn arms_race_with_completions() {
     let places = [Position::default(), Position::default()];
     let pass = |own: usize, act: &dyn Fn(&CompletionQueue)| {
         let mut alone = 0;
-        for (number, (queue, told)) in row.iter().enumerate() {
+        for (number, (queue, notified)) in row.iter().enumerate() {
             places[own].meet(number, &places[1 - own], &mut alone);
             act(queue);
             if let Some(outcome) = queue.take_due() {
                 assert_eq!(outcome, Ok(()));
-                told.fetch_add(1, Ordering::Relaxed);
+                notified.fetch_add(1, Ordering::Relaxed);
                 queue.callback_returned();
             }
         }
@@ -277,8 +277,8 @@ fn arms_race_with_completions() {
         });
         for round in 0..ROUNDS {
             pass(0, &arm);
-            for (queue, told) in &row {
-                assert_eq!(told.load(Ordering::Relaxed), round + 1);
+            for (queue, notified) in &row {
+                assert_eq!(notified.load(Ordering::Relaxed), round + 1);
                 assert_eq!(queue.poll(&mut [entry(WcStatus::Flushed); 2]), 1);
             }
             places.iter().for_each(|place| place.0.store(0, Ordering::Relaxed));
@@ -290,7 +290,7 @@ fn arms_race_with_completions() {
 // NDK-MOD-2, -3, -5: a satisfied arm is notified when the count is reached or its interval has expired. The completions
 // can be polled meanwhile. Two arms merge while the notification is held.
 #[test]
-fn moderation_holds_notifications_back() {
+fn moderated_notifications_are_held() {
     let interval = Duration::from_micros(50);
     let moderated = |interval, count| {
         let queue = CompletionQueue::new(16);
@@ -343,7 +343,7 @@ fn moderation_holds_notifications_back() {
 
 // NDK-CQ-14: after the loss of the device each arm reports it, and flushed completions can be polled.
 #[test]
-fn loss_of_the_device() {
+fn lost_device_is_reported_to_each_arm() {
     let queue = CompletionQueue::new(2);
     queue.arm(Arm::Failure);
     queue.lose_device();

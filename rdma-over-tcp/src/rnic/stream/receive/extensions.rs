@@ -2,7 +2,7 @@
 //!
 //! They are unexpected on a queue pair that does not support them ([`Config::rfc7306`](crate::rnic::Config::rfc7306)).
 
-use super::{Fault, Handled, Receiver, complete_receive};
+use super::{Handled, Receiver, UlpduError, complete_receive};
 use crate::{
     ddp::{HeaderCopy, Segment, UntaggedSegment},
     error::WireError,
@@ -59,7 +59,7 @@ impl Receiver {
         transmitter: &mut Transmitter,
         (segment, opcode, payload): (&UntaggedSegment, Opcode, &[u8]),
         header: Option<HeaderCopy>,
-    ) -> (Result<(), Fault>, Handled) {
+    ) -> (Result<(), UlpduError>, Handled) {
         if let Err(error) = expected(objects, id) {
             return (Err(error.into()), Handled::Placed);
         }
@@ -70,7 +70,7 @@ impl Receiver {
             Ok(Extension::AtomicRequest(request)) => {
                 let atomic = InboundAtomic { header, request };
                 let taken = self.atomic_request(objects, id, transmitter, segment, atomic);
-                (taken.map_err(Fault::from), Handled::MaySend)
+                (taken.map_err(UlpduError::from), Handled::MaySend)
             }
             Ok(Extension::AtomicResponse(response)) => {
                 let placed = self.atomic_response(objects, id, transmitter, segment, response);
@@ -88,7 +88,7 @@ impl Receiver {
         segment: &UntaggedSegment,
         solicited: bool,
         data: [u8; IMMEDIATE_OCTETS],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), UlpduError> {
         let octets = IMMEDIATE_OCTETS as u32;
         // A receive of any length is sufficient.
         let capacity = objects.take_receive(id).map(|_| octets);
@@ -122,7 +122,7 @@ impl Receiver {
         transmitter: &mut Transmitter,
         segment: &UntaggedSegment,
         AtomicResponse { identifier, original }: AtomicResponse,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), UlpduError> {
         let oldest = transmitter.outstanding.front();
         let awaited = oldest.and_then(|oldest| match oldest.response {
             Response::Atomic(identifier) => Some((identifier, oldest.serial?)),

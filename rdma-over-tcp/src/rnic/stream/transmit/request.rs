@@ -2,7 +2,10 @@
 
 use offload_engine::memory::{Piece, Span};
 
-use super::{Message, Outstanding, Response, Started, Train, Transmitter, sent, source::Source};
+use super::{
+    ListBuilder, Message, Outstanding, Response, Started, Transmitter, sent,
+    source::OutboundMessage,
+};
 use crate::{
     ddp::{Stag, TaggedOffset},
     error::WireError,
@@ -19,14 +22,14 @@ use crate::{
             wr::{Remote, Sge, WqeKind, WrFlags},
         },
         status::WcStatus,
-        stream::{failure::Failure, inbound_read::InboundRequest, sizes::Limits},
+        stream::{failure::Failure, inbound_read::InboundRequest, sizes::ListLimits},
     },
 };
 
 /// Maximum number of memory pieces for a direct copy after the header. A message with more pieces takes the slow path.
 const PIECES_MAX: usize = 4;
 
-/// Memory pieces of a message to copy.
+/// RequestMemory pieces of a message to copy.
 struct Pieces<'a> {
     pieces: [Piece<'a>; PIECES_MAX],
     /// Count of pieces. Those beyond [`PIECES_MAX`] are not stored.
@@ -58,11 +61,11 @@ enum Next {
     /// A local operation that was executed.
     Done,
     /// A request to send as a message.
-    Message(Source, Memory),
+    Message(OutboundMessage, RequestMemory),
 }
 
-/// Memory of a request.
-struct Memory {
+/// RequestMemory of a request.
+struct RequestMemory {
     /// Serial of the request.
     serial: u64,
     /// Length in octets.
@@ -80,12 +83,12 @@ impl Transmitter {
         &mut self,
         qp: &mut Qp,
         regions: &mut Regions,
-        limits: Limits,
-        train: &mut Train<impl GatherList<Payload = Span>>,
+        limits: ListLimits,
+        builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
     ) -> Result<Started, Failure> {
         if self.responses.is_empty() || self.was_response {
             self.was_response = false;
-            let started = self.start_request(qp, regions, limits, train)?;
+            let started = self.start_request(qp, regions, limits, builder)?;
             if started != Started::Nothing {
                 return Ok(started);
             }
@@ -93,13 +96,13 @@ impl Transmitter {
         let Some(request) = self.responses.pop_front() else { return Ok(Started::Nothing) };
         self.was_response = true;
         let (source, octets) = match request {
-            InboundRequest::Read(read) => (Source::Response(read), read.request.octets),
+            InboundRequest::Read(read) => (OutboundMessage::Response(read), read.request.octets),
             // EXT-5.4-1: executed now, after the previous response.
             InboundRequest::Atomic(atomic) => {
                 let response = atomic.execute(qp.user(), regions, &mut self.response_region)?;
                 let msn = self.atomic_response_msn;
                 self.atomic_response_msn = msn.next();
-                (Source::AtomicResponse { msn, response }, 0)
+                (OutboundMessage::AtomicResponse { msn, response }, 0)
             }
         };
         let segmenter = Segmenter::new(octets);
@@ -113,8 +116,8 @@ impl Transmitter {
         &mut self,
         qp: &mut Qp,
         regions: &mut Regions,
-        limits: Limits,
-        train: &mut Train<impl GatherList<Payload = Span>>,
+        limits: ListLimits,
+        builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
     ) -> Result<Started, Failure> {
         let (source, memory) = loop {
             match self.next_request(qp, regions)? {
@@ -125,8 +128,8 @@ impl Transmitter {
         };
         let octets = if source.awaits_response() { 0 } else { memory.length };
         let is_copied = octets <= self.copied_max || memory.is_captured;
-        let is_whole = is_copied && self.fits(limits, train, &source, octets);
-        let pushed = self.take_memory(qp, regions, &memory, (&source, is_whole), train)?;
+        let is_whole = is_copied && self.fits(limits, builder, &source, octets);
+        let pushed = self.take_memory(qp, regions, &memory, (&source, is_whole), builder)?;
         if is_copied && !memory.is_captured {
             qp.stats.copied_aside_bytes += u64::from(octets);
         }
@@ -182,10 +185,10 @@ impl Transmitter {
                 };
                 request.msn = self.send_msn.0;
                 qp.stats.sends += 1;
-                Source::Send { kind, msn: self.send_msn }
+                OutboundMessage::Send { kind, msn: self.send_msn }
             }
             WqeKind::Write { to: Remote { stag, offset } } => {
-                let source = Source::Write { stag: *stag, offset: *offset };
+                let source = OutboundMessage::Write { stag: *stag, offset: *offset };
                 qp.stats.writes += 1;
                 source
             }
@@ -204,7 +207,7 @@ impl Transmitter {
                 };
                 request.msn = self.read_msn.0;
                 qp.stats.reads += 1;
-                Source::Read { msn: self.read_msn, request: request_header }
+                OutboundMessage::Read { msn: self.read_msn, request: request_header }
             }
             WqeKind::Atomic { target: Remote { stag, offset }, .. } => {
                 let (stag, offset, msn) = (*stag, *offset, self.read_msn);
@@ -214,16 +217,16 @@ impl Transmitter {
                 };
                 qp.stats.atomics += 1;
                 let request = AtomicRequest { operation, identifier: msn.0, stag, offset };
-                Source::Atomic { msn, request }
+                OutboundMessage::Atomic { msn, request }
             }
             WqeKind::Immediate { data } => {
                 let (msn, data) = (self.send_msn, *data);
                 request.msn = msn.0;
                 qp.stats.immediates += 1;
-                Source::Immediate { msn, data, solicited }
+                OutboundMessage::Immediate { msn, data, solicited }
             }
         };
-        Ok(Next::Message(source, Memory { serial, length, is_captured, single }))
+        Ok(Next::Message(source, RequestMemory { serial, length, is_captured, single }))
     }
 
     /// Checks a request's memory (NDK-MEM-17) and takes its payload. The payload is added to the list if `is_whole` and
@@ -233,11 +236,11 @@ impl Transmitter {
         &mut self,
         qp: &mut Qp,
         regions: &Regions,
-        memory: &Memory,
-        (source, is_whole): (&Source, bool),
-        train: &mut Train<impl GatherList<Payload = Span>>,
+        memory: &RequestMemory,
+        (source, is_whole): (&OutboundMessage, bool),
+        builder: &mut ListBuilder<impl GatherList<Payload = Span>>,
     ) -> Result<bool, Failure> {
-        let &Memory { serial, length: _, is_captured, single } = memory;
+        let &RequestMemory { serial, length: _, is_captured, single } = memory;
         let mut pieces = Pieces::new();
         let region = &mut self.source_region;
         let is_accessible = if source.awaits_response() {
@@ -269,7 +272,7 @@ impl Transmitter {
             return Ok(false);
         }
         if let Some(all) = pieces.all() {
-            self.push_whole(train, source, all);
+            self.push_whole(builder, source, all);
             return Ok(true);
         }
         let Self { payload, source_region: region, .. } = self;
@@ -281,15 +284,17 @@ impl Transmitter {
 
     /// Assigns the next message number, and registers the expected response.
     #[inline]
-    fn number(&mut self, serial: u64, source: &Source) {
+    fn number(&mut self, serial: u64, source: &OutboundMessage) {
         let response = match *source {
-            Source::Write { .. } | Source::Response(_) | Source::AtomicResponse { .. } => return,
-            Source::Send { .. } | Source::Immediate { .. } => {
+            OutboundMessage::Write { .. }
+            | OutboundMessage::Response(_)
+            | OutboundMessage::AtomicResponse { .. } => return,
+            OutboundMessage::Send { .. } | OutboundMessage::Immediate { .. } => {
                 self.send_msn = self.send_msn.next();
                 return;
             }
-            Source::Read { request, .. } => Response::Read(PendingRead::new(&request)),
-            Source::Atomic { request, .. } => Response::Atomic(request.identifier),
+            OutboundMessage::Read { request, .. } => Response::Read(PendingRead::new(&request)),
+            OutboundMessage::Atomic { request, .. } => Response::Atomic(request.identifier),
         };
         self.outstanding.push_back(Outstanding { serial: Some(serial), response });
         self.read_msn = self.read_msn.next();

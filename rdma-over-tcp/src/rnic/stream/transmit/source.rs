@@ -13,7 +13,7 @@ use crate::{
 
 /// Header fields of a message, with its numbers.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Source {
+pub(super) enum OutboundMessage {
     Send { kind: SendKind, msn: Msn },
     Write { stag: Stag, offset: TaggedOffset },
     Read { msn: Msn, request: ReadRequest },
@@ -23,7 +23,7 @@ pub(super) enum Source {
     Immediate { msn: Msn, data: [u8; IMMEDIATE_OCTETS], solicited: bool },
 }
 
-impl Source {
+impl OutboundMessage {
     pub(super) const fn is_request(&self) -> bool {
         !matches!(self, Self::Response(_) | Self::AtomicResponse { .. })
     }

@@ -15,10 +15,10 @@ use super::{id::Key, lifetime::Callback};
 use crate::rnic::config::Deferral;
 
 /// One request in this many completes at once.
-const AT_ONCE: u64 = 4;
+const IMMEDIATE_ONE_IN: u64 = 4;
 
 /// Deferred completion.
-pub(crate) enum End {
+pub(crate) enum DeferredCompletion {
     /// Completion of a request or of a timer.
     Request(Callback),
     /// Completion of a region's registration, whose token is not reported before.
@@ -29,19 +29,19 @@ pub(crate) enum End {
 
 /// Deferred completions by their time.
 #[derive(Default)]
-pub(crate) struct Later {
+pub(crate) struct DeferredCompletions {
     random: Option<(Rand64, Duration)>,
-    ends: BTreeMap<(Instant, u64), (Key, End)>,
+    ends: BTreeMap<(Instant, u64), (Key, DeferredCompletion)>,
     count: u64,
 }
 
-impl fmt::Debug for Later {
+impl fmt::Debug for DeferredCompletions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Later({})", self.ends.len())
+        write!(f, "DeferredCompletions({})", self.ends.len())
     }
 }
 
-impl Later {
+impl DeferredCompletions {
     pub(crate) fn new(deferral: Option<Deferral>) -> Self {
         let random = deferral.map(|it| (Rand64::new(it.seed.into()), it.delay_max));
         Self { random, ..Self::default() }
@@ -50,20 +50,20 @@ impl Later {
     /// Draws the time of a request's completion; `None`: at once.
     pub(crate) fn draw(&mut self, now: Instant) -> Option<Instant> {
         let (random, delay_max) = self.random.as_mut()?;
-        if random.rand_range(0..AT_ONCE) == 0 {
+        if random.rand_range(0..IMMEDIATE_ONE_IN) == 0 {
             return None;
         }
         let nanos = u64::try_from(delay_max.as_nanos()).unwrap_or(u64::MAX);
         Some(now + Duration::from_nanos(random.rand_range(0..nanos.saturating_add(1))))
     }
 
-    pub(crate) fn add(&mut self, at: Instant, key: Key, end: End) {
+    pub(crate) fn add(&mut self, at: Instant, key: Key, end: DeferredCompletion) {
         self.count += 1;
         self.ends.insert((at, self.count), (key, end));
     }
 
     /// Removes and returns the first completion that is due; with `None`, the first one at any time.
-    pub(crate) fn take_due(&mut self, now: Option<Instant>) -> Option<(Key, End)> {
+    pub(crate) fn take_due(&mut self, now: Option<Instant>) -> Option<(Key, DeferredCompletion)> {
         let first = self.ends.first_entry()?;
         let is_due = now.is_none_or(|now| first.key().0 <= now);
         is_due.then(|| first.remove())
@@ -71,7 +71,9 @@ impl Later {
 
     /// Returns true if the completion of a registration of `key` is deferred.
     pub(crate) fn is_registering(&self, key: Key) -> bool {
-        self.ends.values().any(|(of, end)| *of == key && matches!(end, End::Registration(_)))
+        self.ends
+            .values()
+            .any(|(of, end)| *of == key && matches!(end, DeferredCompletion::Registration(_)))
     }
 
     #[inline]

@@ -16,29 +16,29 @@ pub(super) const TERMINATE_DRAIN_MAX: Duration = Duration::from_secs(120);
 
 /// Wait for progress of the peer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Silence {
+pub(super) struct ProgressLimit {
     /// Time of the reset, regardless of progress.
     pub(super) until: Instant,
     /// Length of an interval: maximum time without progress.
     pub(super) limit: Duration,
     /// Progress of the peer at the start of the current interval.
-    pub(super) taken: Taken,
+    pub(super) progress: PeerProgress,
     /// True if the interval has expired. Another interval depends on the progress since its start.
     pub(super) is_overdue: bool,
 }
 
 /// Progress of the peer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
+pub(super) struct PeerProgress {
     /// Lists passed to TCP: room for a list implies that data was acknowledged.
     pub(super) lists: u64,
     /// Bytes that the peer has not acknowledged.
     pub(super) unacknowledged: usize,
 }
 
-impl Taken {
+impl PeerProgress {
     /// Returns true if there is progress since an earlier time.
-    pub(super) fn is_more_than(&self, earlier: &Self) -> bool {
+    pub(super) fn exceeds(&self, earlier: &Self) -> bool {
         self.lists > earlier.lists || self.unacknowledged < earlier.unacknowledged
     }
 }
