@@ -22,7 +22,7 @@ pub struct Counters {
     /// Zero-length Writes sent because no data arrived from the peer after start-up
     /// ([`Config::nudge_timeout`](super::Config::nudge_timeout)).
     pub nudges: u64,
-    /// Established connections that failed before the consumer disconnected.
+    /// Established connections that ended without a disconnect of the consumer.
     pub connection_error: u64,
     /// Connections currently established.
     pub active_connection: u64,

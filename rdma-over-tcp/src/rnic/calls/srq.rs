@@ -64,8 +64,9 @@ impl Rnic {
         (result, urgency)
     }
 
-    /// Schedules all queue pairs whose messages wait for a receive of a shared queue. Not only the longest waiting one:
-    /// it may be about to fail, or another one may be served before it. Those without a receive continue to wait.
+    /// Schedules all queue pairs whose messages wait for a receive of a shared queue. The longest waiting one alone is
+    /// not sufficient: it may be about to fail, or another one may be served before it. Those without a receive
+    /// continue to wait.
     #[inline]
     fn kick_waiting(&mut self, id: SrqId) -> Urgency {
         let Objects { srqs, receive_queues, .. } = &mut self.objects;

@@ -1,9 +1,9 @@
 //! Additional messages for a peer that may not have processed the first FPDU.
 //!
 //! Linux siw sends its Reply before it monitors its socket, so it does not process an FPDU that arrives in between
-//! until more data arrives. An initiator therefore sends a zero-length Write without a completion if it has received
-//! nothing within [`Config::nudge_timeout`] after its first FPDU, which may be the RTR. Further ones follow, each after
-//! twice the previous interval, up to [`NUDGES_MAX`] in total, because the peer's accept may take any time. A
+//! until more data arrives. An initiator that has received nothing within [`Config::nudge_timeout`] after its first
+//! FPDU, which may be the RTR, therefore sends a zero-length Write. It gives no completion. Further ones follow, each
+//! after twice the previous interval, up to [`NUDGES_MAX`] in total, because the peer's accept may take any time. A
 //! disconnect needs none: its FIN has the same effect.
 //!
 //! [`Config::nudge_timeout`]: crate::rnic::Config::nudge_timeout

@@ -1,8 +1,8 @@
 //! Ends of streams: disconnects, local errors, Terminates of the peer, loss.
 //!
 //! The order visible to the consumer is fixed: the outcome of the failed request, the remaining requests Flushed, then
-//! the disconnect event. The connection itself ends with a FIN, so that a Terminate arrives (RFC 5040 §6.2.1), or with
-//! an RST if the peer does not answer in time.
+//! the disconnect event. The connection itself ends with a FIN, so that a Terminate arrives (RFC 5040 §6.2.1). It ends
+//! with an RST if the peer does not answer in time.
 
 use offload_engine::time::{Duration, Instant};
 

@@ -18,9 +18,9 @@
 //! concurrently, and the CRC must match the data sent.
 //!
 //! Read Responses are always copied, FPDU by FPDU, each after a check of the peer's rights. The peer may write the
-//! memory at any time, the CRC must match the data sent, and no data is sent after the rights are revoked. Their data
-//! in flight is limited to the capacity of the path ([`LlpStream::path_octets`]), so that the copies remain in the CPU
-//! cache until the kernel copies them again. With more in flight a Read of 1 MiB takes a third longer.
+//! memory at any time, and the CRC must match the data sent. No data is sent after the rights are revoked. Their data
+//! in flight is limited to the capacity of the path ([`LlpStream::path_octets`]). So the copies remain in the CPU cache
+//! until the kernel copies them again. With more in flight a Read of 1 MiB takes a third longer.
 
 mod fpdus;
 mod request;

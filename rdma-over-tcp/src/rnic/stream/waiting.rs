@@ -1,9 +1,9 @@
 //! Message that arrived before its receive was posted.
 //!
 //! iWARP has no receiver-not-ready: a message without a receive ends the connection (RFC 5041 §7.2). Programs written
-//! for InfiniBand depend on the sender's retries. With `Config::receive_wait` the first segment of the message is kept,
-//! and no data after it is accepted from the transport, so that TCP's window stops the peer. The wait ends when a
-//! receive is posted or the time has expired.
+//! for InfiniBand depend on the sender's retries. With `Config::receive_wait` the first segment of the message is kept.
+//! No data after it is accepted from the transport, so that TCP's window stops the peer. The wait ends when a receive
+//! is posted or the time has expired.
 //!
 //! The disconnect event follows the data of the peer. But a consumer that waits for that event posts no more receives.
 //! So when the peer has closed and [`Config::end_wait`](crate::rnic::Config::end_wait) has expired, the event is raised

@@ -54,7 +54,7 @@ impl Objects {
         self.end_connector_request(id, Ok(()));
     }
 
-    /// Records the cause of an attempt that is about to fail.
+    /// Records the cause of an attempt that is about to fail, unless one is recorded already.
     pub(crate) fn record_cause(&mut self, id: ConnectorId, cause: ConnectCause) {
         if let Some(connector) = self.connectors.get_mut(id) {
             connector.cause.get_or_insert(cause);

@@ -367,7 +367,7 @@ impl Objects {
         self.unpin(Key::Cq(cq));
     }
 
-    /// Count of objects, without the adapter itself.
+    /// Count of objects, without the adapter itself and logical address mappings.
     pub(crate) fn count(&self) -> usize {
         self.pds.len()
             + self.cqs.len()
