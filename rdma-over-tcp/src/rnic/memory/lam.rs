@@ -6,8 +6,8 @@
 //!
 //! The table contains the mappings that are not released, each with its memory, which may start and end within a page.
 //! Addresses outside of this memory are invalid, also those in the rest of a first or last page. Mappings have random
-//! positions in a space of 2^51 pages, with unmapped pages between them, so a wrong address does not hit another
-//! mapping. The pages of one mapping are consecutive, as behind an IOMMU; consumers must not depend on it (NDK-SGE-3).
+//! positions in a space of 2^51 pages, with unmapped pages between them, so a wrong address hits no other mapping by
+//! chance. The pages of one mapping are consecutive, as behind an IOMMU; consumers must not depend on it (NDK-SGE-3).
 //!
 //! A mapping has the lifetime of any object, and is released by its close. Requests that start later find no memory at
 //! its addresses. Fast registrations with its pages end, with the windows on them. Data in flight is copied as with
