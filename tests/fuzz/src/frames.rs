@@ -9,7 +9,7 @@ use offload_engine::{
 /// Judges one frame. Returns whether it is a TCP segment for the offload target.
 ///
 /// # Panics
-/// When the two readings differ, or either panics.
+/// If the two readings differ, or either panics.
 pub fn check(frame: &[u8]) -> bool {
     let theirs = SlicedPacket::from_ethernet(frame).ok();
     let Some(ours) = classify(frame) else {

@@ -97,7 +97,7 @@ fn hold(memory: *mut u8, bytes: usize) -> *mut u8 {
     memory
 }
 
-/// Whether this run is to say where it allocates.
+/// True if this run is to say where it allocates.
 pub fn wants_sites() -> bool {
     std::env::var_os("FLUE_ALLOCATION_SITES").is_some()
 }

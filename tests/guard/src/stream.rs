@@ -30,7 +30,7 @@ pub struct Pump {
     pub lists_sent: u64,
     /// Bytes that have come.
     pub bytes_received: u64,
-    /// Whether it sends.
+    /// True if it sends.
     pub sends: bool,
     /// The peer has reset the connection.
     is_over: bool,

@@ -63,7 +63,7 @@ impl Client {
         }
     }
 
-    /// Whether the target has data for a reader.
+    /// True if the target has data for a reader.
     pub(crate) fn has_refused(&self, handle: OffloadHandle) -> bool {
         self.gates.get(&handle).is_some_and(|gate| gate.refused)
     }

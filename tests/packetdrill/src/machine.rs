@@ -82,7 +82,7 @@ impl Machine {
     /// Runs what can be done without time moving.
     ///
     /// # Panics
-    /// When that does not end: a bug of ours.
+    /// If that does not end: a bug of ours.
     pub(crate) fn settle(&mut self) {
         let Some(core) = &mut self.core else { return };
         // The neighbor's answer is no work of the node's: it has to look once more.

@@ -266,7 +266,7 @@ fn establish(pair: &mut Pair<Core>, consumer: &Consumer, opened: &Arc<OnceLock<N
 /// Judges one input.
 ///
 /// # Panics
-/// When a rule of the module's head is broken.
+/// If a rule of the module's head is broken.
 pub fn check(data: &[u8]) {
     let pair = &mut pair();
     let consumer = Consumer::new(pair).expect("an adapter has so much");

@@ -103,7 +103,7 @@ fn encode(crc: bool, markers: bool, ulpdus: &[Vec<u8>]) -> Vec<u8> {
 /// Judges one input.
 ///
 /// # Panics
-/// When two readings differ.
+/// If two readings differ.
 pub fn check(data: &[u8]) {
     let [form, how, rest @ ..] = data else { return };
     let (crc, markers) = (form & 1 != 0, form & 2 != 0);

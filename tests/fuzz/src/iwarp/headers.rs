@@ -77,7 +77,7 @@ fn check_terminate(payload: &[u8]) {
 /// Judges one input.
 ///
 /// # Panics
-/// When two readings differ.
+/// If two readings differ.
 pub fn check(data: &[u8]) {
     let ulpdu = &data[..data.len().min(usize::from(u16::MAX))];
     let parsed = parse(ulpdu);

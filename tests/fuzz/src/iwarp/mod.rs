@@ -45,7 +45,7 @@ pub fn seeds(target: &str, frames: &[Frame]) -> Vec<Vec<u8>> {
 /// Runs what was found by a target.
 ///
 /// # Panics
-/// When it still breaks something, or cannot be read.
+/// If it still breaks something, or cannot be read.
 pub fn replay(found: &Path) -> usize {
     let mut count = 0;
     for (target, check) in TARGETS {

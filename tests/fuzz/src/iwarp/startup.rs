@@ -64,7 +64,7 @@ fn check_frame(kind: FrameKind, octets: &[u8]) {
 /// Judges one input.
 ///
 /// # Panics
-/// When two readings differ, or a Reply of ours is not understood.
+/// If two readings differ, or a Reply of ours is not understood.
 pub fn check(data: &[u8]) {
     let [form, octets @ ..] = data else { return };
     check_frame(FrameKind::Request, octets);

@@ -158,7 +158,7 @@ struct World {
 /// Carries a script out and judges it.
 ///
 /// # Panics
-/// When the connection breaks a rule.
+/// If the connection breaks a rule.
 pub fn run(setup: &Setup, ops: &[Op]) -> Summary {
     let mut world = World::new(setup);
     for op in ops {

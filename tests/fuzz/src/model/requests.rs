@@ -67,7 +67,7 @@ impl Requests {
         self.posted
     }
 
-    /// Whether a FIN follows what was posted.
+    /// True if a FIN follows what was posted.
     pub(super) fn wants_fin(&self) -> bool {
         self.graceful != Request::None
     }

@@ -41,7 +41,7 @@ impl Stream {
         }
     }
 
-    /// Whether `data` are the bytes from `at` on.
+    /// True if `data` are the bytes from `at` on.
     ///
     /// # Errors
     /// The place of the first that is not.

@@ -151,7 +151,7 @@ impl World {
         is_done
     }
 
-    /// Whether an idle identifier was bound by a call that has failed behind it.
+    /// True if an idle identifier was bound by a call that has failed behind it.
     fn stage_seen(&mut self, id: usize) -> Stage {
         let mut at = address(0, 0);
         // SAFETY: the identifier is live.

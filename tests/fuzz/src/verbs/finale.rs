@@ -52,7 +52,7 @@ impl World {
         assert!(late.is_none(), "an identifier without its event: {late:?}");
     }
 
-    /// Whether a queue has failed, and has said so.
+    /// True if a queue has failed, and has said so.
     pub(super) fn may_have_failed(&self, cq: usize) -> bool {
         // A queue fails when it is full; that it has is told behind it.
         self.cqs[cq].has_failed || self.cqs[cq].needs_failure

@@ -92,7 +92,7 @@ impl Ledger {
     /// are returned behind it.
     ///
     /// # Panics
-    /// When there is no such request.
+    /// If there is no such request.
     pub(super) fn complete(&mut self, wr_id: u64, text: &str) -> (Request, Vec<Request>) {
         let number = wr_id.wrapping_mul(inverse());
         let request = self.requests.remove(&number);

@@ -173,7 +173,7 @@ impl Memory {
         self.is_known[area].then_some(self.taints[area])
     }
 
-    /// Whether nobody has got the right to write to an area since [`Memory::known`] has said `taints`.
+    /// True if nobody has got the right to write to an area since [`Memory::known`] has said `taints`.
     pub(super) fn is_untouched(&self, area: usize, taints: u32) -> bool {
         self.taints[area] == taints
     }

@@ -55,7 +55,7 @@ macro_rules! summary {
             /// Nothing was seen.
             pub const NOTHING: Self = Self { $($name: 0),* };
 
-            /// Whether there is as much of everything as in another.
+            /// True if there is as much of everything as in another.
             #[must_use]
             pub const fn has(&self, other: &Self) -> bool {
                 $(self.$name >= other.$name)&&*

@@ -203,7 +203,7 @@ impl World {
         self.create_qp(plan)
     }
 
-    /// Whether an identifier has a device, and no queue pair.
+    /// True if an identifier has a device, and no queue pair.
     fn may_have_qp(&self, id: usize) -> bool {
         let Id { raw, qp, .. } = self.ids[id];
         // SAFETY: the identifier is live.
@@ -286,7 +286,7 @@ impl World {
         found + usize::from(self.async_event(false))
     }
 
-    /// Whether messages are on their way between queue pairs that have not failed.
+    /// True if messages are on their way between queue pairs that have not failed.
     fn has_messages_under_way(&self) -> bool {
         self.connections.iter().enumerate().any(|(number, it)| {
             let is_good = |end| {

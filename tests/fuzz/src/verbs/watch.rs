@@ -147,7 +147,7 @@ impl Holdings {
 /// Waits until something holds.
 ///
 /// # Panics
-/// When it does not within the limit.
+/// If it does not within the limit.
 pub(super) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {

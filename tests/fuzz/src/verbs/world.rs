@@ -36,7 +36,7 @@ impl<T> Table<T> {
         self.live().map(|(at, _)| at).collect()
     }
 
-    /// Whether a script may make one more.
+    /// True if a script may make one more.
     pub(super) fn has_room(&self) -> bool {
         self.live().count() < self.live_max
     }
@@ -274,7 +274,7 @@ impl World {
         &mut self.lasting.memory
     }
 
-    /// Whether something is in a domain.
+    /// True if something is in a domain.
     pub(super) fn is_pd_used(&self, pd: usize) -> bool {
         self.mrs.live().any(|(_, it)| it.pd == pd)
             || self.mws.live().any(|(_, it)| it.pd == pd)

@@ -422,7 +422,7 @@ impl LiveCall {
     }
 }
 
-/// Whether a thread of ours sleeps: then its call waits, since it holds no lock that is taken.
+/// True if a thread of ours sleeps: then its call waits, since it holds no lock that is taken.
 fn is_asleep(thread: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))

@@ -160,7 +160,7 @@ impl Suite {
     }
 }
 
-/// Whether a single seed is asked for, which may be looked at more closely.
+/// True if a single seed is asked for, which may be looked at more closely.
 pub fn is_single() -> bool {
     from_environment().is_some_and(|(_, is_single)| is_single)
 }

@@ -43,7 +43,7 @@ impl Connection {
         }
     }
 
-    /// Whether no timestamp that the host may have seen makes this one old (RFC 7323 §5.3).
+    /// True if no timestamp that the host may have seen makes this one old (RFC 7323 §5.3).
     fn stamp_arrived(&mut self, packet: &Packet<'_>) -> bool {
         let Some((value, _)) = packet.timestamps else { return true };
         let stamps = &mut self.stamps;
@@ -59,7 +59,7 @@ impl Connection {
         is_young
     }
 
-    /// Whether RFC 9293 §3.10.7.4 accepts it, whatever of the others the host has looked at.
+    /// True if RFC 9293 §3.10.7.4 accepts it, whatever of the others the host has looked at.
     fn is_acceptable(&self, start: u64, packet: &Packet<'_>) -> bool {
         let receiving = &self.receiving;
         let end = start + packet.sequence_len();

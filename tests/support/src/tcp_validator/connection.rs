@@ -224,7 +224,7 @@ impl Connection {
         })
     }
 
-    /// Whether both FINs have been sent and acknowledged.
+    /// True if both FINs have been sent and acknowledged.
     pub(super) fn is_closed(&self) -> bool {
         let is_acknowledged = self.sending.fin.is_some_and(|fin| self.sending.una > fin);
         is_acknowledged && self.receiving.fin.is_some_and(|fin| self.receiving.acknowledged > fin)

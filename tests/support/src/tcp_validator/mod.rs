@@ -57,19 +57,19 @@ pub struct Rules {
     pub mac: Mac,
     /// Largest IP packet of its link, bytes.
     pub mtu: usize,
-    /// Whether it gives its link super-segments, which are judged whole.
+    /// True if it gives its link super-segments, which are judged whole.
     pub super_segments: bool,
     /// The largest window that it is configured to advertise, bytes.
     pub window_max: u64,
     /// How long it may take until it has looked at what it was sent. Zero in virtual time: what came at an
     /// earlier moment is known.
     pub lag: Duration,
-    /// Whether it reads frames in the order in which they come. Those that take another queue's way may be overtaken by
+    /// True if it reads frames in the order in which they come. Those that take another queue's way may be overtaken by
     /// duplicates, behind which data are old, and their acknowledgement need not be taken (RFC 9293 §3.10.7.4).
     pub in_order: bool,
-    /// Whether it may send RST on a connection that is not over.
+    /// True if it may send RST on a connection that is not over.
     pub resets: bool,
-    /// Whether it may echo the timestamp of whatever has come last, as smoltcp does (RFC 7323 §4.3 says which).
+    /// True if it may echo the timestamp of whatever has come last, as smoltcp does (RFC 7323 §4.3 says which).
     pub like_smoltcp: bool,
 }
 

@@ -157,7 +157,7 @@ fn network(
     }
 }
 
-/// Whether two checksums are the same. One's complement has two zeros (RFC 1071 §2).
+/// True if two checksums are the same. One's complement has two zeros (RFC 1071 §2).
 fn is_same(a: u16, b: u16) -> bool {
     a % 0xffff == b % 0xffff
 }
