@@ -1,5 +1,5 @@
-//! Captures of Linux's Soft-iWARP, read by this bench and by Wireshark: both must say what is
-//! known to be in them (`tests/data/README.md`).
+//! Captures of Linux's Soft-iWARP, read by this bench and by Wireshark. Both must report the known content
+//! (`tests/data/README.md`).
 
 use std::path::PathBuf;
 
@@ -65,7 +65,7 @@ fn startup_and_first_round_of_rping_with_crc_field_by_field() {
     {
         let (startup, kind) = startup(pdu);
         assert_eq!((kind, pdu.source_port), (expected, port));
-        // RFC 6581 §9.1: IRD and ORD of one each.
+        // RFC 6581 §9.1: IRD and ORD are one each.
         let private_data = vec![0, 1, 0, 1];
         let expected = Startup {
             markers: false,
@@ -96,7 +96,7 @@ fn startup_and_first_round_of_rping_with_crc_field_by_field() {
     let request = fpdu(&pdus[3]).read_request.expect("a Read Request has a body");
     assert_eq!(fpdu(&pdus[3]).place, Place::Untagged { queue: 1, msn: 1, offset: 0 });
     assert_eq!(request.size, 64);
-    // RFC 5040 §5.2: the Read Response goes where the Read Request said.
+    // RFC 5040 §5.2: the Read Response is placed as requested by the Read Request.
     let Place::Tagged { stag, offset } = fpdu(&pdus[4]).place else { panic!("{:?}", pdus[4]) };
     assert_eq!((stag, offset), (request.sink_stag, request.sink_offset));
     let from_client = tshark::fpdus(&pdus, 0, client_port);
@@ -169,9 +169,9 @@ fn ready_to_receive_is_the_initiators_first_fpdu() {
     }
 }
 
-/// One connection of `siw-errors.pcap` per row: name of the attempt, and the Terminate that it
-/// drew. Siw swaps layer and error type on little-endian machines, and keeps M, D and R in the
-/// lowest bits; here stands what is on the wire.
+/// One connection of `siw-errors.pcap` per row: name of the attempt, and the resulting Terminate. Siw swaps
+/// layer and error type on little-endian machines, and keeps M, D and R in the lowest bits. The values are
+/// those on the wire.
 const ERRORS: [(&str, Option<[u8; 3]>); 21] = [
     ("send", None),
     ("write", None),
@@ -215,7 +215,7 @@ fn each_wrong_operation_drew_its_terminate() {
         PduKind::Request(_) | PduKind::Reply(_) => false,
     });
     let connections: Vec<u32> = invalidating.map(|pdu| pdu.connection).collect();
-    assert_eq!(connections, [8, 19], "send-inv and send-inv-bad name an STag");
+    assert_eq!(connections, [8, 19], "send-inv and send-inv-bad contain an STag");
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn pushes_of_siw_are_at_the_ends_of_its_fpdus() {
     let segments = capture::segments(&frames);
     let syn = segments.iter().find(|one| one.flags == Flags::SYN).unwrap();
     let client = Direction::find(&segments, syn.from, syn.to).unwrap();
-    // Request of 24 octets, Send (40), Read Response (84): each a segment, each pushed.
+    // Request of 24 octets, Send (40), Read Response (84): each in a segment with PSH.
     assert_eq!(client.pushes()[..3], [24, 64, 148]);
     assert_eq!(client.pushes().len(), client.segments.len());
     assert_eq!(client.pushes().last(), Some(&client.bytes()));

@@ -15,7 +15,7 @@ const SUITE: Suite = Suite {
     classes: &[("seeds/tests.rs", Class::WrongCompletion)],
 };
 
-/// A product that is wrong for some seeds.
+/// Product that is wrong for some seeds.
 fn product(seed: u64) -> u64 {
     check!(LostConnection, seed % 100 != 3, "seed {seed}\nand more of it");
     check!(Stuck, seed % 100 != 42, "nothing is due");
@@ -23,7 +23,7 @@ fn product(seed: u64) -> u64 {
     seed
 }
 
-/// Without what a run prints on the way.
+/// Campaign without output during the run.
 fn quiet(open: &str) -> Campaign {
     let mut campaign = Campaign::new(SUITE, parse(open).unwrap());
     campaign.print = |_| ();
@@ -61,7 +61,7 @@ fn a_commit_has_seeds_of_its_own() {
     assert_eq!(of_commit("ffffffff", 1).start, 1_000_000 + u64::from(u32::MAX));
 }
 
-// After a failure the others run all the same; the sum is that of the seeds that pass.
+// The remaining seeds run after a failure; the sum is that of the seeds that pass.
 #[test]
 fn a_run_goes_on_after_a_failure() {
     let runs = AtomicU64::new(0);
@@ -122,7 +122,7 @@ fn an_open_seed_may_fail_and_is_told() {
     let text = campaign.text();
     assert!(text.starts_with("sample: 2 open seeds\n"), "{text}");
     assert!(text.contains("sample open seed 3: lost connection (the host's RTO)\n"), "{text}");
-    // It is beyond the range, and runs all the same.
+    // An open seed beyond the range runs too.
     assert!(text.contains("sample open seed 142: stuck (b)\n"), "{text}");
     assert!(text.contains("| sample | 0..10 | 10 | 1 open | "), "{text}");
     assert!(text.contains("| sample | 142..143, open | 1 | 1 open | "), "{text}");

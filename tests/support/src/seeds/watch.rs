@@ -1,4 +1,5 @@
-//! One seed: its panic is caught with message, place and class, and printed by the runner, not by the panic hook.
+//! Execution of one seed. Its panic is caught with message, location and class, and printed by the runner
+//! instead of the panic hook.
 
 use std::{
     cell::{Cell, RefCell},
@@ -10,10 +11,10 @@ use std::{
 
 use super::Class;
 
-/// Bytes of a panic's message that are kept.
+/// Maximum bytes kept of a panic's message.
 const TEXT_BYTES_MAX: usize = 8 * 1024;
 
-/// Why a seed failed.
+/// Failure of a seed.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) seed: u64,
@@ -24,7 +25,7 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// The first line of the message that says something.
+    /// First line of the message that is not blank.
     pub(super) fn first_line(&self) -> String {
         let line = self.text.lines().find(|line| !line.trim().is_empty()).unwrap_or("no message");
         line.trim().chars().take(160).collect()
@@ -39,10 +40,10 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What the hook knows of the seed that a thread runs.
+/// State of the seed that a thread runs, for the panic hook.
 struct Watched {
     seed: u64,
-    /// The default hook prints as well.
+    /// True if the default hook prints as well.
     is_single: bool,
     classes: &'static [(&'static str, Class)],
     failure: Option<Failure>,
@@ -53,7 +54,8 @@ thread_local! {
     static CLASS: Cell<Option<Class>> = const { Cell::new(None) };
 }
 
-/// Panics with `text`, and tells the runner the class. In a test without a runner it is a panic like any other.
+/// Panics with `text`, and records the class for the runner. In a test without a runner it is an ordinary
+/// panic.
 ///
 /// # Panics
 /// Always.
@@ -97,7 +99,7 @@ fn install() {
     });
 }
 
-/// Returns whether that was all there is to do: false in a thread that runs no seed.
+/// Records the panic. False in a thread that runs no seed, where the default hook must continue.
 fn note(info: &PanicHookInfo<'_>) -> bool {
     let class = CLASS.take();
     let Ok(is_noted) = WATCHED.try_with(|slot| {
@@ -107,7 +109,7 @@ fn note(info: &PanicHookInfo<'_>) -> bool {
         let class = class.unwrap_or_else(|| by_file(file, watched.classes));
         let (seed, place, text) = (watched.seed, format!("{file}:{line}"), message(info, class));
         let failure = Failure { seed, class, place, text };
-        // While the first unwinds, a second one ends the process: nobody else will tell.
+        // During unwinding a second panic aborts the process: this is the last chance to print it.
         if std::thread::panicking()
             && !watched.is_single
             && let Some(first) = &watched.failure
@@ -122,7 +124,7 @@ fn note(info: &PanicHookInfo<'_>) -> bool {
     is_noted
 }
 
-/// The message, without the class that [`fail`] puts before it.
+/// Message without the class that [`fail`] prepends.
 fn message(info: &PanicHookInfo<'_>, class: Class) -> String {
     let payload = info.payload();
     let text = payload.downcast_ref::<String>().map(String::as_str);
@@ -131,7 +133,8 @@ fn message(info: &PanicHookInfo<'_>, class: Class) -> String {
     text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
 }
 
-/// The class of a panic that has not said its class: of the file, if the suite knows one; `panic` outside of tests.
+/// Class of a panic without a class of its own: that of the file, if the suite has one; `panic` outside of
+/// tests.
 pub(super) fn by_file(file: &str, classes: &[(&str, Class)]) -> Class {
     if let Some((_, class)) = classes.iter().find(|(end, _)| file.ends_with(end)) {
         return *class;

@@ -1,36 +1,37 @@
-//! Whether a segment that the host sends is legal: one function for each group of clauses.
+//! Legality of a segment sent by the host: one function for each group of clauses.
 
 use super::connection::{Agreed, Connection, ConnectionConstants, Syn, unwrap};
 use super::packet::Packet;
 use super::{Clause, Counts, Rules};
 
-/// What is violated, and how.
+/// Violated clause and its description.
 type Wrong = (Clause, String);
 
-/// How far the clock of timestamps may be from the capture's beside [`Rules::lag`]: a tick on either side.
+/// Allowed difference between the timestamp clock and the capture's clock, in addition to [`Rules::lag`]: a
+/// tick on either side.
 const CLOCK_SLACK_MS: u64 = 2;
-/// MSS of a peer that names none, IPv4 and IPv6 (RFC 9293 §3.7.1).
+/// MSS of a peer that sends no MSS option, IPv4 and IPv6 (RFC 9293 §3.7.1).
 const MSS_DEFAULT: [u16; 2] = [536, 1220];
 
 fn ensure(is_legal: bool, clause: Clause, detail: impl FnOnce() -> String) -> Result<(), Wrong> {
     if is_legal { Ok(()) } else { Err((clause, detail())) }
 }
 
-/// What the part of a segment that takes up sequence numbers is.
+/// Kind of the sequence space that a segment occupies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// Nothing, or a probe one before SND.UNA.
+    /// None, or a probe one before SND.UNA.
     Empty,
-    /// Only what was not sent before.
+    /// New data only.
     New,
-    /// A byte that probes a closed window.
+    /// Byte that probes a closed window.
     WindowProbe,
-    /// Something that was sent before.
+    /// Retransmission.
     Again,
 }
 
 impl Connection {
-    /// Judges a segment and takes note of it.
+    /// Checks a segment and records it.
     pub(super) fn judge(
         &mut self,
         time_ns: u64,
@@ -55,7 +56,7 @@ impl Connection {
             return Err((Clause::Handshake, "no SYNs were exchanged".into()));
         };
         let lag_ns = u64::try_from(rules.lag.as_nanos()).unwrap_or(u64::MAX);
-        self.sending.learn(time_ns, lag_ns);
+        self.sending.advance(time_ns, lag_ns);
         let kind = self.judge_sequence(packet, counts)?;
         self.judge_size(packet, rules)?;
         let was_idle = self.judge_acknowledgement(packet, agreed, rules)?;
@@ -101,7 +102,7 @@ impl Connection {
             return wrong("a SYN with data or FIN".into());
         }
         if let Some(ours) = self.ours {
-            // RFC 3168 §6.1.1.1: one that is repeated may give up ECN. Simultaneous open adds an ACK.
+            // RFC 3168 §6.1.1.1: a retransmitted SYN may drop ECN. Simultaneous open adds an ACK.
             let same = Syn { ece: ours.ece, cwr: ours.cwr, has_ack: ours.has_ack, ..syn };
             if same != ours {
                 return wrong(format!("{ours:?} became {syn:?}"));
@@ -125,7 +126,8 @@ impl Connection {
         let (una, max) = (sending.una_known, sending.max);
         let start = unwrap(max, packet.seq);
         let end = start + packet.payload.len() as u64;
-        // A keep-alive probe may hold one byte of anything (RFC 9293 §3.8.4); what it may know is acknowledged.
+        // A keep-alive probe may carry any one byte (RFC 9293 §3.8.4), before an acknowledgment that it may
+        // have processed.
         let is_probe = start + 1 == end && (end == una || end == sending.una);
         if !packet.fin && (end == start || is_probe) {
             ensure(start + 1 >= una && start <= max, Clause::Sequence, || {
@@ -208,7 +210,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether it is a probe of a closed window. A FIN needs no room.
+    /// True if the segment probes a closed window. A FIN needs no window.
     fn judge_peer_window(&self, start: u64, end: u64) -> Result<bool, Wrong> {
         let edge = self.sending.edge;
         if end <= edge {
@@ -236,7 +238,7 @@ impl Connection {
         })
     }
 
-    /// Returns whether the segment acknowledges nothing new and opens no window.
+    /// True if the segment acknowledges nothing new and opens no window.
     fn judge_acknowledgement(
         &mut self,
         packet: &Packet<'_>,
@@ -245,7 +247,7 @@ impl Connection {
     ) -> Result<bool, Wrong> {
         let receiving = &mut self.receiving;
         let before = (receiving.acknowledged, receiving.edge);
-        let ack = unwrap(before.0, packet.ack.expect("judge_header has seen it"));
+        let ack = unwrap(before.0, packet.ack.expect("judge_header checks ACK"));
         ensure(ack >= before.0, Clause::Acknowledgement, || {
             format!("{ack}, after {} was acknowledged", before.0)
         })?;
@@ -302,7 +304,7 @@ impl Connection {
     }
 
     fn judge_echo(&mut self, packet: &Packet<'_>, echo: u32, any: bool) -> Result<(), Wrong> {
-        // Without ACK the field means nothing.
+        // Without ACK the field is undefined.
         if packet.ack.is_none() {
             return Ok(());
         }
@@ -375,14 +377,14 @@ impl Connection {
         if bits == CE || bits != NOT_ECT && kind != Kind::New {
             return wrong("ECN-capable, and no new data");
         }
-        // For whatever reason the congestion window was reduced (§6.1.2).
+        // Regardless of the cause of the reduction (§6.1.2).
         if packet.cwr && kind != Kind::New {
             return wrong("CWR without new data");
         }
-        if packet.ece && !self.marks.came {
+        if packet.ece && !self.marks.ce_received {
             return wrong("an echo of no mark");
         }
-        let is_owed = self.marks.owed.is_some_and(|(since, end)| {
+        let is_owed = self.marks.echo_due.is_some_and(|(since, end)| {
             since + lag_ns < time_ns && end <= self.receiving.acknowledged
         });
         if is_owed && !packet.ece {
