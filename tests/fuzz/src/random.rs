@@ -13,13 +13,13 @@ const URG: u8 = 0x20;
 const ECE: u8 = 0x40;
 const CWR: u8 = 0x80;
 
-/// How one seed's adversary behaves.
+/// Behavior of one seed's adversary.
 struct AdversaryProfile {
-    /// Segments of a thousand that no honest peer would send.
+    /// Segments per thousand that no honest peer would send.
     hostile: u32,
-    /// Segments of a thousand with data.
+    /// Segments per thousand with data.
     talkative: u32,
-    /// Segments of a thousand that ask for a reset at the right place.
+    /// Segments per thousand with an RST at the right sequence number.
     fatal: u32,
 }
 
@@ -36,7 +36,7 @@ fn length(random: &mut Rand32) -> u16 {
     random.rand_range(0..most + 1) as u16
 }
 
-/// The script of a seed.
+/// Script of a seed.
 pub fn script(seed: u64) -> (Setup, Vec<Op>) {
     let mut random = Rand32::new(seed);
     let random = &mut random;
@@ -91,7 +91,7 @@ fn op(random: &mut Rand32, temper: &AdversaryProfile) -> Op {
     }
 }
 
-/// What an honest peer on a bad path could send, or what a forger would.
+/// Segment that an honest peer on a bad path could send, or that an attacker would.
 fn segment(random: &mut Rand32, temper: &AdversaryProfile) -> Forged {
     let mut forged = honest(random, temper);
     if chance(random, temper.fatal) {
@@ -100,7 +100,7 @@ fn segment(random: &mut Rand32, temper: &AdversaryProfile) -> Forged {
     if !chance(random, temper.hostile) {
         return forged;
     }
-    // One or two things are wrong with it.
+    // One or two fields are wrong.
     for _ in 0..1 + below(random, 2) {
         match below(random, 10) {
             0 => {
@@ -121,7 +121,7 @@ fn segment(random: &mut Rand32, temper: &AdversaryProfile) -> Forged {
             }
             4 => forged.flags = random.rand_u32() as u8 & !(URG | RST),
             5 => {
-                // A reset beside the exact place.
+                // A reset close to the exact sequence number.
                 forged.flags = RST | forged.flags & ACK;
                 forged.seq_from = SeqFrom::Next;
                 forged.seq = below(random, 5_000).cast_signed() - 2_000;
@@ -147,7 +147,7 @@ fn segment(random: &mut Rand32, temper: &AdversaryProfile) -> Forged {
 fn honest(random: &mut Rand32, temper: &AdversaryProfile) -> Forged {
     let len = if chance(random, temper.talkative) { length(random) } else { 0 };
     let seq = match below(random, 10) {
-        // In order, a duplicate or an overlap, or with a hole before it.
+        // In order, a duplicate or an overlap, or after a gap.
         0..6 => 0,
         6 => -below(random, 3_000).cast_signed(),
         _ => below(random, 6_000).cast_signed(),

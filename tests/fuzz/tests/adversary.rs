@@ -1,4 +1,4 @@
-//! The campaign: scripts from seeds, each judged by the model.
+//! Campaign: scripts from seeds, each checked by the model.
 
 use std::panic;
 
@@ -16,7 +16,7 @@ const SUITE: Suite = Suite {
     ],
 };
 
-/// Cuts a single seed's script down, if it fails.
+/// Runs a single seed, and reduces its script if it fails.
 fn try_seed(seed: u64) -> Summary {
     let (setup, ops) = random::script(seed);
     if !is_single() {
@@ -39,13 +39,13 @@ fn an_adversary_gets_nowhere() {
         sum.add(&summary);
     });
     println!("{seeds} seeds: {sum:#?}");
-    // Averages of some hundred scripts.
+    // Averages over some hundred scripts.
     if seeds < SUITE.seeds {
         return;
     }
-    // The right verdicts by the right paths: every seed ends, and every corner is visited.
+    // Every seed ends, and each corner case occurs often enough.
     assert_eq!(sum.resets + sum.uploads + sum.aborts + sum.closed, seeds);
-    assert!(sum.closed * 10 > seeds * 6, "most runs end in peace");
+    assert!(sum.closed * 10 > seeds * 6, "most runs close in order");
     for (corner, least) in [
         (sum.segments, 50 * seeds),
         (sum.dropped, 5 * seeds),
@@ -63,7 +63,7 @@ fn an_adversary_gets_nowhere() {
     }
 }
 
-// A script survives being written and read.
+// A script is unchanged by encoding and parsing.
 #[test]
 fn scripts_have_a_byte_form() {
     for seed in 0..50 {

@@ -1,4 +1,4 @@
-//! The fuzzer's seeds as ordinary tests, and what it has found, so that it stays found.
+//! Seeds of the fuzzer as ordinary tests, and its findings as regression tests.
 
 use std::{fs, path::Path};
 
@@ -9,7 +9,7 @@ fn captured(name: &str) -> Vec<capture::Frame> {
     capture::read(&path).expect("a capture of the repository")
 }
 
-// Two kernels' connections, replayed against either end: real segments break no rule, and end in order.
+// Connections of two kernels, replayed against either end: real segments violate no rule, and close in order.
 #[test]
 fn captures_replay() {
     for (name, connections) in [("siw-rping.pcap", 1), ("siw-crc.pcap", 3), ("siw-errors.pcap", 21)]
@@ -24,7 +24,7 @@ fn captures_replay() {
             );
             sum.add(&run(setup, ops));
         }
-        // Nothing of theirs had to be dropped but what follows a reset.
+        // Only segments after a reset had to be dropped.
         assert!(sum.delivered > 100 * connections as u64, "{name}: {sum:?}");
         assert!(sum.dropped * 20 <= sum.segments, "{name}: {sum:?}");
         assert_eq!(sum.uploads, 0, "{name}: {sum:?}");
@@ -38,7 +38,7 @@ fn captured_frames_are_read_alike() {
     assert!(tcp * 10 > frames.len() * 9, "{tcp} of {}", frames.len());
 }
 
-/// All frames of the captures that seeds are made of.
+/// Frames of all captures that seeds are generated from.
 fn all_captured() -> Vec<capture::Frame> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../data");
     let files = fs::read_dir(data).expect("readable").map(|file| file.expect("readable").path());
@@ -46,7 +46,7 @@ fn all_captured() -> Vec<capture::Frame> {
     captures.flat_map(|path| capture::read(&path).expect("a capture")).collect()
 }
 
-// The seeds of iWARP's targets, as they are and with each of their first octets changed.
+// Seeds of iWARP's targets, unmodified and with each of their first octets changed.
 #[test]
 fn seeds_of_iwarp() {
     let frames = all_captured();
@@ -68,7 +68,7 @@ fn seeds_of_iwarp() {
     }
 }
 
-// Inputs that once broke something; a file is an input of the target its directory names.
+// Inputs that once failed; the directory of a file names its target.
 #[test]
 fn what_was_found_stays_found() {
     let found = Path::new(env!("CARGO_MANIFEST_DIR")).join("found");

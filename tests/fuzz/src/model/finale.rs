@@ -1,4 +1,4 @@
-//! The peer turns honest: whatever was done to the connection, both streams must still get through.
+//! Final phase: the peer turns honest, and both streams must complete regardless of the earlier operations.
 
 use offload_engine::{
     tcp::{Ecn, Flags, Segment, SeqNum, Timestamps, TxLimits},
@@ -7,18 +7,18 @@ use offload_engine::{
 
 use super::{End, Licence, PATIENCE, SUPER_SEGMENT, World, stream::Stream};
 
-/// Time in which an honest end comes: backed-off timers, FIN_WAIT_2 and TIME_WAIT.
+/// Time limit of the final phase: backed-off timers, FIN_WAIT_2 and TIME_WAIT.
 const TIME_MAX: Duration = Duration::from_secs(1_200);
-/// Turns in which it comes.
+/// Turn limit of the final phase.
 const TURNS_MAX: u32 = 20_000;
 
 /// Full segments that arrive as one, as from a link with receive offload.
 const COALESCED: usize = 8;
 
-/// The honest peer's side of our stream.
+/// Receive state of the honest peer.
 struct Listener {
-    /// It has everything before; it keeps nothing behind a hole, whatever its forged SACK blocks said
-    /// (RFC 2018 §8 allows that, and the sender has to live with it).
+    /// End of the data received in order. Out-of-order data are discarded, even if a forged SACK block has
+    /// reported them (RFC 2018 §8 allows that, and the sender must cope).
     next: u64,
     answer: bool,
 }
@@ -29,12 +29,12 @@ impl World {
         let mut listener = Listener { next: self.una, answer: true };
         let silent_since = listener.next;
         self.licence = Licence::default();
-        // All attempts may have been spent on a peer that was not heard of.
+        // All retransmissions may have been spent while the peer was silent.
         let spent = self.now - self.progress_at >= PATIENCE;
         self.resume();
         self.disconnect(0);
         for turn in 0.. {
-            assert!(turn < TURNS_MAX, "chatter: {:?}", self.info());
+            assert!(turn < TURNS_MAX, "no end of traffic: {:?}", self.info());
             assert!(self.now - started < TIME_MAX, "a stall: {:?}", self.info());
             self.tick();
             let heard = self.listen(&mut listener);
@@ -57,12 +57,12 @@ impl World {
         if self.end == Some(End::Upload) {
             return;
         }
-        assert_eq!(listener.next, self.requests.end(), "our stream is not whole");
-        assert_eq!(self.delivered, self.highest, "the peer's stream is not whole");
+        assert_eq!(listener.next, self.requests.end(), "our stream is incomplete");
+        assert_eq!(self.delivered, self.highest, "the peer's stream is incomplete");
         assert!(self.peer_closed && self.requests.is_closed_gracefully());
     }
 
-    /// The connection's turn. Returns whether it sent anything.
+    /// Polls the connection. True if it sent a segment.
     fn listen(&mut self, listener: &mut Listener) -> bool {
         let mut heard = false;
         let limits = TxLimits { super_segment_max: SUPER_SEGMENT };
@@ -76,13 +76,13 @@ impl World {
             if ahead <= 0 && ahead + len > 0 {
                 listener.next += (ahead + len).cast_unsigned();
             }
-            // An honest peer answers data, and what lies before its window.
+            // An honest peer acknowledges data, and segments before its window.
             listener.answer |= len > 0 || ahead < 0;
         }
         heard
     }
 
-    /// The peer's turn: what is missing and no SACK block has covered, then a FIN, then acknowledgements.
+    /// Runs the peer's turn: missing data that no SACK block has covered, then a FIN, then acknowledgments.
     fn speak(&mut self, listener: &mut Listener) -> bool {
         let nxt = self.rcv_nxt();
         let fin = self.fin_reached();
@@ -91,7 +91,7 @@ impl World {
             let end = end.min(start + (COALESCED * self.mss()) as u64);
             self.say(listener, start, end, false);
         } else if !fin && nxt >= self.highest {
-            // Everything has arrived: the stream ends here.
+            // All data has arrived: the stream ends here.
             self.fin = Some(self.highest);
             self.say(listener, self.highest, self.highest, true);
         } else if core::mem::take(&mut listener.answer) {
