@@ -13,7 +13,10 @@ use offload_engine::{
 pub fn check(frame: &[u8]) -> bool {
     let theirs = SlicedPacket::from_ethernet(frame).ok();
     let Some(ours) = classify(frame) else {
-        assert!(!theirs.is_some_and(|packet| is_plain(frame, &packet)), "a plain segment was rejected");
+        assert!(
+            !theirs.is_some_and(|packet| is_plain(frame, &packet)),
+            "a plain segment was rejected"
+        );
         return false;
     };
     let none = SackBlock { start: SeqNum(0), end: SeqNum(0) };

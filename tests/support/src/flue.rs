@@ -37,7 +37,8 @@ impl Scratch {
             let path = std::env::temp_dir().join(format!("flue-test-{id}-{count}"));
             match fs::create_dir(&path) {
                 Ok(()) => {
-                    fs::set_permissions(&path, Permissions::from_mode(0o1777)).expect("the test owns the directory");
+                    fs::set_permissions(&path, Permissions::from_mode(0o1777))
+                        .expect("the test owns the directory");
                     return Self(path);
                 }
                 // Left by a killed test with the same process id, or in use by a process of another container.

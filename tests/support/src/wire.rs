@@ -126,7 +126,8 @@ impl Counters {
 ///
 /// If no datagram returns within the limit.
 pub fn echo_times(from: &Namespace, to: &Namespace, address: &str, count: usize) -> Vec<Duration> {
-    let server = to.run(|| UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0)))).expect("a free port");
+    let server =
+        to.run(|| UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0)))).expect("a free port");
     let port = server.local_addr().expect("a bound socket has an address").port();
     server.set_read_timeout(Some(LIMIT)).expect("a time limit is possible");
     let thread = std::thread::spawn(move || {
@@ -138,7 +139,8 @@ pub fn echo_times(from: &Namespace, to: &Namespace, address: &str, count: usize)
             }
         }
     });
-    let socket = from.run(|| UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0)))).expect("a free port");
+    let socket =
+        from.run(|| UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0)))).expect("a free port");
     socket.connect((address, port)).expect("there is a route");
     socket.set_read_timeout(Some(ECHO_WAIT)).expect("a time limit is possible");
     let times = (0..count as u32).map(|number| echo(&socket, number)).collect();

@@ -228,7 +228,9 @@ impl Peer {
     fn receive(&mut self, pair: &mut Pair<Core>) {
         while let Some(data) = pair.receive(0, self.handle) {
             let mut rest = &data[..];
-            while let Some(ulpdu) = self.decoder.next(&mut rest).expect("the adapter sends valid FPDUs") {
+            while let Some(ulpdu) =
+                self.decoder.next(&mut rest).expect("the adapter sends valid FPDUs")
+            {
                 assert!(!self.ended, "a message after a Terminate (RDM-5.4-3)");
                 match parse(ulpdu).expect("the adapter sends valid messages") {
                     Inbound::Terminate { .. } => self.ended = true,

@@ -13,10 +13,7 @@ impl World {
         let distance = transmit.seq.distance(SeqNum(self.setup.local_isn) + una as u32);
         let start = una.cast_signed() + i64::from(distance);
         if transmit.flags.contains(Flags::RST) {
-            assert!(
-                matches!(self.end, Some(End::Abort | End::Upload)),
-                "an RST without an abort"
-            );
+            assert!(matches!(self.end, Some(End::Abort | End::Upload)), "an RST without an abort");
             assert!(start >= una.cast_signed() - 1 && start <= self.snd_max.cast_signed());
             return;
         }
@@ -25,7 +22,10 @@ impl World {
         assert!(!transmit.flags.contains(Flags::SYN), "{transmit:?}");
         let fin = transmit.flags.contains(Flags::FIN);
         if transmit.payload_len > 0 || fin {
-            assert!(start >= una.cast_signed(), "acknowledged bytes are retransmitted: {transmit:?}");
+            assert!(
+                start >= una.cast_signed(),
+                "acknowledged bytes are retransmitted: {transmit:?}"
+            );
             self.check_data(transmit, start.cast_unsigned(), fin, super_segment_max);
         } else {
             // An acknowledgment, or an empty probe one byte back (RFC 9293 §3.8.4).
@@ -82,7 +82,10 @@ impl World {
             let age = self.our_stamp.map_or(0, |before| timestamps.value.wrapping_sub(before));
             assert!(age.cast_signed() >= 0, "our timestamps go back");
             self.our_stamp = Some(timestamps.value);
-            assert!(self.stamps.contains(&timestamps.echo), "an echo of a timestamp that was not sent");
+            assert!(
+                self.stamps.contains(&timestamps.echo),
+                "an echo of a timestamp that was not sent"
+            );
         }
         let blocks = &transmit.sack[..transmit.sack_count];
         if blocks.is_empty() {
@@ -103,7 +106,10 @@ impl World {
             }
             assert!(start > nxt, "a block that touches RCV.NXT: {blocks:?}");
             let (start, end) = (start.cast_unsigned(), end.cast_unsigned());
-            assert!(self.sent.covers(start, end), "a block of bytes that were not sent: {blocks:?}");
+            assert!(
+                self.sent.covers(start, end),
+                "a block of bytes that were not sent: {blocks:?}"
+            );
             self.sacked.insert(start, end);
             self.summary.sack_blocks += 1;
         }

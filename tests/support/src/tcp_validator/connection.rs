@@ -255,7 +255,8 @@ impl Connection {
         let (ours, theirs) = (isn(self.ours), isn(self.theirs));
         let mut text = String::from("\n");
         for noted in &self.recent {
-            let RecentSegment { time_ns, way, seq, ack, bytes, window, flags, timestamps, sack } = noted;
+            let RecentSegment { time_ns, way, seq, ack, bytes, window, flags, timestamps, sack } =
+                noted;
             let letters = LETTERS.iter().zip(flags).filter(|(_, set)| **set);
             let letters: String = letters.map(|(letter, _)| letter).collect();
             let (arrow, from, to) = match way {

@@ -86,13 +86,15 @@ impl Connection {
             format!("from {:02x?}", packet.source_mac)
         })?;
         ensure(packet.ip.dont_fragment, Clause::Ip, || "DF is not set".into())?;
-        let look = ConnectionConstants {
+        let constants = ConnectionConstants {
             source_mac: packet.source_mac,
             ttl: packet.ip.ttl,
             dscp: packet.ip.dscp,
         };
-        let before = *self.look.get_or_insert(look);
-        ensure(look == before || packet.rst, Clause::Ip, || format!("{before:?} became {look:?}"))
+        let before = *self.constants.get_or_insert(constants);
+        ensure(constants == before || packet.rst, Clause::Ip, || {
+            format!("{before:?} became {constants:?}")
+        })
     }
 
     fn judge_syn(&mut self, packet: &Packet<'_>) -> Result<(), Wrong> {
