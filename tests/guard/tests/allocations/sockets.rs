@@ -1,5 +1,5 @@
-//! Two adapters on kernel sockets, on loopback. The consumer drives both: everything that is counted happens on the
-//! thread of the test.
+//! Two adapters on kernel sockets, on loopback. The consumer drives both: all counted work runs on the thread
+//! of the test.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -16,10 +16,10 @@ impl SocketPair {
     pub(crate) fn new(operation: Operation, bytes: usize) -> Self {
         let open = || open_sockets(SocketsConfig::default(), AdapterConfig::default());
         let [a, b] = [open(), open()].map(|opened| opened.expect("sockets"));
-        // An address that no other process has.
+        // An address that no other process uses.
         let [high, low] = (std::process::id() as u16).to_be_bytes();
         let server = SocketAddr::from((Ipv4Addr::new(127, high, low, 1), PORT));
-        // The threads of the sockets do it.
+        // The threads of the sockets make progress.
         let mut step = std::thread::yield_now;
         let ends = rdma::connect([&a, &b], server, bytes, &mut step);
         Self { traffic: Traffic::new(ends.unwrap(), operation, bytes) }
