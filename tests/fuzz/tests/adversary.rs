@@ -33,7 +33,7 @@ fn try_seed(seed: u64) -> Summary {
 
 // RFC 9293 §3.10.7.4, §3.8.6, RFC 5961, RFC 7323 §5, RFC 2018 §8, CH-SND-1, CH-SND-2, CH-EVT-6.
 #[test]
-fn an_adversary_gets_nowhere() {
+fn adversary_cannot_break_the_connection() {
     let (seeds, sum) = SUITE.run(try_seed, |(seeds, sum): &mut (u64, Summary), summary| {
         *seeds += 1;
         sum.add(&summary);
@@ -65,7 +65,7 @@ fn an_adversary_gets_nowhere() {
 
 // A script is unchanged by encoding and parsing.
 #[test]
-fn scripts_have_a_byte_form() {
+fn script_is_unchanged_by_encoding_and_parsing() {
     for seed in 0..50 {
         let (setup, ops) = random::script(seed);
         assert_eq!(script::read(&script::write(&setup, &ops)), Some((setup, ops)));

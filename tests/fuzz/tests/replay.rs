@@ -11,7 +11,7 @@ fn captured(name: &str) -> Vec<capture::Frame> {
 
 // Connections of two kernels, replayed against either end: real segments violate no rule, and close in order.
 #[test]
-fn captures_replay() {
+fn captures_replay_without_violation() {
     for (name, connections) in [("siw-rping.pcap", 1), ("siw-crc.pcap", 3), ("siw-errors.pcap", 21)]
     {
         let scripts = capture::scripts(&captured(name));
@@ -32,7 +32,7 @@ fn captures_replay() {
 }
 
 #[test]
-fn captured_frames_are_read_alike() {
+fn captured_frames_are_parsed_alike() {
     let frames = captured("siw-errors.pcap");
     let tcp = frames.iter().filter(|frame| frames::check(&frame.bytes)).count();
     assert!(tcp * 10 > frames.len() * 9, "{tcp} of {}", frames.len());
@@ -48,7 +48,7 @@ fn all_captured() -> Vec<capture::Frame> {
 
 // Seeds of iWARP's targets, unmodified and with each of their first octets changed.
 #[test]
-fn seeds_of_iwarp() {
+fn seeds_of_iwarp_pass() {
     let frames = all_captured();
     for (target, check) in iwarp::TARGETS {
         let seeds = iwarp::seeds(target, &frames);
@@ -70,7 +70,7 @@ fn seeds_of_iwarp() {
 
 // Inputs that once failed; the directory of a file names its target.
 #[test]
-fn what_was_found_stays_found() {
+fn earlier_findings_pass() {
     let found = Path::new(env!("CARGO_MANIFEST_DIR")).join("found");
     for kind in ["segments", "frames"] {
         let Ok(files) = fs::read_dir(found.join(kind)) else { continue };

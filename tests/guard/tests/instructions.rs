@@ -154,7 +154,7 @@ fn count(program: &Path) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn hot_paths_cost_what_the_snapshot_says() {
+fn hot_paths_match_the_snapshot() {
     if lacks(&[Need::Tool("valgrind")]) {
         return;
     }
@@ -175,7 +175,7 @@ fn hot_paths_cost_what_the_snapshot_says() {
 }
 
 #[test]
-fn what_differs_is_found() {
+fn differences_from_the_snapshot_are_found() {
     let snapshot = |tool: &str, counts: &[(&str, u64)]| Snapshot {
         tools: vec![tool.into()],
         instructions: counts.iter().map(|(name, count)| ((*name).into(), *count)).collect(),

@@ -134,7 +134,7 @@ fn each(before: u64) -> u64 {
 }
 
 #[test]
-fn a_thousand_queue_pairs() {
+fn thousand_queue_pairs_stay_within_memory_limit() {
     let Pair { adapters: [near, far], nodes: [near_node, far_node] } =
         Pair::open(AdapterConfig::default()).unwrap();
     let (mut near, mut far) = (End::new(near_node, near), End::new(far_node, far));

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_or_unknown_is_left_alone() {
+    fn malformed_or_unknown_options_are_not_parsed() {
         for data in [&[34, 2][..], &[2, 4, 5], &[5, 1], &[5, 10, 0], &[8, 10, 0], &[2]] {
             assert_eq!(TcpOptions::parse(data), None, "{data:?}");
         }

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_say_what_they_mean() {
+    fn flags_are_parsed() {
         let settings =
             Settings::parse("mode=handover:4000, tso=off,push=each-list,seed=7").unwrap();
         assert_eq!(settings.policy, OffloadPolicy::Auto);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_that_is_not_understood_is_named() {
+    fn unknown_flag_is_reported() {
         for flags in ["mode=nowhere", "mode=host:3", "tso=much", "colour=red", "seed"] {
             let error = Settings::parse(flags).unwrap_err();
             assert!(error.contains(flags), "{error}");

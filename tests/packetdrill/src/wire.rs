@@ -298,7 +298,7 @@ mod tests {
 
     /// RFC 826, RFC 4861 §7.2.4: the neighbor replies for any address, to the requester.
     #[test]
-    fn the_neighbor_answers_for_every_address() {
+    fn neighbor_replies_for_every_address() {
         let mut request = vec![0, 1, 8, 0, 6, 4, 0, 1];
         request.extend_from_slice(&[1, 1, 1, 1, 1, 1, 10, 0, 0, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, 9]);
         let reply = answer_arp(&request).unwrap();
@@ -311,7 +311,7 @@ mod tests {
 
     /// RFC 9293 §3.1: the checksum covers the rewritten packet; PSH is set only on a GSO packet.
     #[test]
-    fn a_dressed_packet_is_whole() {
+    fn rewritten_packet_is_valid() {
         // Timestamps without the padding that Linux puts before them, MSS last.
         let options = [8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 2, 4, 5, 0xb4, 1, 0];
         for super_segment in [false, true] {
@@ -331,7 +331,7 @@ mod tests {
 
     /// Only TCP and ICMP errors are passed to packetdrill, which supports nothing else.
     #[test]
-    fn the_rest_stays_below() {
+    fn other_protocols_are_dropped() {
         let mut wire = Wire::new(QUIRKS);
         let mut echo = packet(&[], 8);
         echo[9] = ICMP;

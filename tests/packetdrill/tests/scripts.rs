@@ -75,7 +75,7 @@ fn handover() {
 
 /// Every script cites the rule that it tests, and lists existing modes.
 #[test]
-fn scripts_say_what_they_prove() {
+fn scripts_cite_their_rule() {
     let scripts = scripts();
     assert!(scripts.len() >= 25, "{} scripts", scripts.len());
     for (name, text) in scripts {

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_merge() {
+    fn adjacent_ranges_are_merged() {
         let mut ranges = Ranges::default();
         ranges.insert(10, 20);
         ranges.insert(30, 40);

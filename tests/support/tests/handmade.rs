@@ -210,18 +210,18 @@ fn everything(client: &str, server: &str) {
 }
 
 #[test]
-fn what_was_put_in_is_found_ipv4() {
+fn handmade_capture_is_dissected_ipv4() {
     // Port 445 belongs to SMB: without heuristics first, the frames would not be dissected.
     everything("10.1.2.3:40000", "10.1.2.4:445");
 }
 
 #[test]
-fn what_was_put_in_is_found_ipv6() {
+fn handmade_capture_is_dissected_ipv6() {
     everything("[fd00::1]:40000", "[fd00::2]:5000");
 }
 
 #[test]
-fn a_lost_a_repeated_and_a_corrupted_segment_are_not_clean() {
+fn lost_repeated_and_corrupted_segments_are_not_clean() {
     if lacks(&[Need::Tool("tshark")]) {
         return;
     }
@@ -256,7 +256,7 @@ fn a_lost_a_repeated_and_a_corrupted_segment_are_not_clean() {
 }
 
 #[test]
-fn pcapng_is_read_as_pcap_is() {
+fn pcapng_and_pcap_yield_the_same_frames() {
     if lacks(&[Need::Tool("tshark")]) {
         return;
     }
@@ -276,7 +276,7 @@ fn pcapng_is_read_as_pcap_is() {
 
 /// pcapng by the specification: big-endian section, clock in nanoseconds, a packet with a comment.
 #[test]
-fn pcapng_comments_and_clocks_are_read_in_both_byte_orders() {
+fn pcapng_comments_and_clocks_are_parsed_in_both_byte_orders() {
     fn file(u32_bytes: fn(u32) -> [u8; 4], u16_bytes: fn(u16) -> [u8; 2]) -> Vec<u8> {
         let block = |kind: u32, body: &[u8]| {
             let length = u32_bytes(u32::try_from(body.len()).unwrap() + 12);

@@ -36,7 +36,7 @@ fn across(prepare: impl FnOnce(&Switch), server: Plan, client: Plan) -> (Outcome
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn eight_mib_each_way_arrive_whole_through_five_percent_of_loss() {
+fn eight_mib_each_way_arrive_despite_five_percent_loss() {
     if lacks(BENCH) {
         return;
     }
@@ -53,7 +53,7 @@ fn eight_mib_each_way_arrive_whole_through_five_percent_of_loss() {
 }
 
 #[test]
-fn loss_in_one_direction_strikes_only_there() {
+fn loss_in_one_direction_affects_only_that_direction() {
     if lacks(BENCH) {
         return;
     }
@@ -107,7 +107,7 @@ fn half_close_leaves_the_other_direction_open() {
 }
 
 #[test]
-fn a_reset_is_seen_as_a_reset() {
+fn reset_is_reported_as_reset() {
     if lacks(BENCH) {
         return;
     }
@@ -119,7 +119,7 @@ fn a_reset_is_seen_as_a_reset() {
 }
 
 #[test]
-fn a_held_reader_gets_all_once_it_is_released() {
+fn released_reader_receives_all_data() {
     if lacks(BENCH) {
         return;
     }
@@ -137,7 +137,7 @@ fn a_held_reader_gets_all_once_it_is_released() {
 }
 
 #[test]
-fn a_slow_reader_reads_all() {
+fn slow_reader_receives_all_data() {
     if lacks(BENCH) {
         return;
     }
@@ -148,7 +148,7 @@ fn a_slow_reader_reads_all() {
 }
 
 #[test]
-fn a_namespace_has_the_defaults_and_takes_its_links_along() {
+fn namespace_has_defaults_and_removes_its_links() {
     if lacks(BENCH) {
         return;
     }
@@ -169,7 +169,7 @@ fn a_namespace_has_the_defaults_and_takes_its_links_along() {
 }
 
 #[test]
-fn a_panic_inside_a_namespace_comes_out_of_it() {
+fn panic_inside_a_namespace_is_propagated() {
     if lacks(BENCH) {
         return;
     }
@@ -187,7 +187,7 @@ fn shell(script: &str) -> Command {
 const SOON: Duration = Duration::from_secs(120);
 
 #[test]
-fn a_process_is_followed_by_its_lines_and_ends_with_its_status() {
+fn process_reports_lines_and_exit_status() {
     if lacks(BENCH) {
         return;
     }
@@ -203,7 +203,7 @@ fn a_process_is_followed_by_its_lines_and_ends_with_its_status() {
 }
 
 #[test]
-fn a_missed_deadline_tells_what_the_process_said_and_kills_it() {
+fn missed_deadline_prints_the_log_and_kills_the_process() {
     if lacks(BENCH) {
         return;
     }
@@ -222,7 +222,7 @@ fn a_missed_deadline_tells_what_the_process_said_and_kills_it() {
 }
 
 #[test]
-fn a_process_can_be_a_pipe() {
+fn process_can_be_used_as_a_pipe() {
     if lacks(BENCH) {
         return;
     }
@@ -241,7 +241,7 @@ fn a_process_can_be_a_pipe() {
 }
 
 #[test]
-fn an_ordinary_user_opens_tun_and_may_nothing_else() {
+fn ordinary_user_opens_tun_without_other_rights() {
     if lacks(BENCH) || lacks(&[Need::InitialRoot, Need::Tun, Need::Tool("setpriv")]) {
         return;
     }

@@ -40,7 +40,7 @@ const ALL: &[&str] = &[
 ];
 
 #[test]
-fn etherparse_and_wireshark_see_the_same_segments() {
+fn etherparse_and_wireshark_parse_the_same_segments() {
     if lacks(TSHARK) {
         return;
     }
@@ -107,7 +107,7 @@ fn startup_and_first_round_of_rping_with_crc_field_by_field() {
 }
 
 #[test]
-fn a_connection_without_crc_says_so() {
+fn connection_without_crc_is_detected() {
     if lacks(TSHARK) {
         return;
     }
@@ -143,7 +143,7 @@ fn conversations_of_siw_are_orderly() {
 }
 
 #[test]
-fn revision_one_is_told_from_two() {
+fn revision_one_is_distinguished_from_two() {
     if lacks(TSHARK) {
         return;
     }
@@ -197,7 +197,7 @@ const ERRORS: [(&str, Option<[u8; 3]>); 21] = [
 ];
 
 #[test]
-fn each_wrong_operation_drew_its_terminate() {
+fn invalid_operations_cause_their_terminate() {
     if lacks(TSHARK) {
         return;
     }
@@ -219,7 +219,7 @@ fn each_wrong_operation_drew_its_terminate() {
 }
 
 #[test]
-fn only_a_clean_capture_passes_for_clean() {
+fn capture_with_reset_is_not_clean() {
     if lacks(TSHARK) {
         return;
     }

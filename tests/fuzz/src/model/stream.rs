@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_knows_its_bytes() {
+    fn wrong_byte_is_detected() {
         for at in [0, PERIOD - 10, 3 * PERIOD - 5_000] {
             let mut data = Vec::new();
             Stream::Ours.write(at, 9_000, &mut data);

@@ -160,7 +160,7 @@ fn system_calls_are_reads_and_writes() {
 }
 
 #[test]
-fn a_log_is_read() {
+fn strace_log_is_parsed() {
     let log = "7 statx(AT_FDCWD, \"/flue-guard/3\", 0) = -1 ENOENT\n\
                7 readv(5</dev/net/tun>, [], 2) = 1000\n\
                8 futex(0x1, FUTEX_WAIT) = 0\n\

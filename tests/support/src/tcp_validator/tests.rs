@@ -253,7 +253,7 @@ fn violates(clause: Clause, offer: Offer, then: impl FnOnce(&mut Trace)) {
 }
 
 #[test]
-fn a_conversation_is_legal_in_both_families() {
+fn legal_connection_passes_in_both_families() {
     for v6 in [false, true] {
         let mut trace = Trace::new(v6);
         trace.handshake(ALL);
@@ -285,7 +285,7 @@ fn headers() {
 
 // RFC 1071 §2: the checksum of data whose sum is zero is 0 or 0xffff.
 #[test]
-fn both_zeros_are_checksums() {
+fn both_zero_checksums_are_accepted() {
     const CHECKSUM: std::ops::Range<usize> = 50..52;
     for (checksum, is_legal) in [([0x00, 0x00], true), ([0xff, 0xff], true), ([0xff, 0xfe], false)]
     {
@@ -373,7 +373,7 @@ fn sequence_numbers() {
 
 // Input that a stack may ignore is not binding: an unacceptable segment, an older one.
 #[test]
-fn an_acknowledgement_that_may_be_ignored_may_be_ignored() {
+fn nonbinding_acknowledgement_may_be_ignored() {
     legal(PLAIN, |trace| {
         trace.sent(ours("", 1, 1, &[7; 100]));
         trace.received(theirs("", 1, 1, b"abc"));
@@ -416,7 +416,7 @@ fn an_acknowledgement_that_may_be_ignored_may_be_ignored() {
 
 // RFC 9293 §3.10.7.4: data that may have been old when processed need not have acknowledged anything.
 #[test]
-fn a_host_of_several_queues_may_read_in_another_order() {
+fn several_queues_may_reorder_frames() {
     for in_order in [true, false] {
         let mut trace = Trace::of(false, in_order);
         trace.handshake(PLAIN);
@@ -756,7 +756,7 @@ fn resets() {
 }
 
 #[test]
-fn what_says_nothing_new_is_counted() {
+fn idle_acks_are_counted() {
     let counts = legal(PLAIN, |trace| {
         trace.received(theirs("", 1, 1, b"a"));
         trace.sent(ours("", 1, 2, &[]));
@@ -770,7 +770,7 @@ fn what_says_nothing_new_is_counted() {
 
 // Within the lag the host need not have processed a segment; after it, it must have.
 #[test]
-fn the_lag_is_granted() {
+fn lag_delays_binding() {
     for (lag_ms, is_legal) in [(3, true), (1, false)] {
         let mut trace = Trace::open(PLAIN);
         trace.monitor.rules.lag = Duration::from_millis(lag_ms);

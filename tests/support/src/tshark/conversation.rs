@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_offsets_of_untagged_messages() {
+    fn untagged_messages_must_be_consecutive() {
         assert_queues_numbered(&[send(1, 0, 9, false), send(1, 9, 1, true), send(2, 0, 0, true)]);
         assert!(fails(|| assert_queues_numbered(&[send(2, 0, 9, true)])));
         assert!(fails(|| assert_queues_numbered(&[send(1, 0, 9, true), send(1, 0, 9, true)])));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_of_tagged_messages() {
+    fn tagged_messages_must_be_consecutive() {
         assert_tagged_gapless(&[
             write(5, 70, 9, false),
             write(5, 79, 1, true),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_reads() {
+    fn read_responses_must_match_requests() {
         let asked = ReadRequest {
             sink_stag: 5,
             sink_offset: 70,

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nesting_attributes_and_escapes_are_read() {
+    fn nesting_attributes_and_escapes_are_parsed() {
         let document = "<?xml version=\"1.0\"?>\n<pdml>\n<packet>\n  <proto name=\"p\" show=\"\">\n    \
                         <field name=\"a\" showname=\"A &lt;1&gt; = &quot;x&quot;\" show=\"0x1f\" \
                         value=\"f\" unmaskedvalue=\"9f\">\n      <field name=\"b\" show=\"7\"/>\n    \

@@ -4,7 +4,7 @@ use super::*;
 
 // Frames are parsed independent of the boundaries of the writes.
 #[test]
-fn a_capture_feeds_the_monitor() {
+fn capture_is_parsed_at_any_write_size() {
     use std::io::Write as _;
     use std::sync::{Arc, Mutex};
 

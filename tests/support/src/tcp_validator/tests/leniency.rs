@@ -19,7 +19,7 @@ fn expect(trace: &Trace, clause: Option<Clause>) {
 
 // A FIN needs no window, a byte does; after a byte that has probed the window, neither is allowed.
 #[test]
-fn a_fin_needs_no_room() {
+fn fin_needs_no_window() {
     for (probes, seq, payload, clause) in [
         (false, 2001, &b""[..], None),
         (false, 2001, b"x", Some(Clause::PeerWindow)),
@@ -39,7 +39,7 @@ fn a_fin_needs_no_room() {
 
 // RFC 5961 §5.2: a segment with an old acknowledgment may be dropped as a whole, with its mark.
 #[test]
-fn a_mark_with_an_old_acknowledgement_may_be_dropped() {
+fn mark_with_old_acknowledgement_may_be_dropped() {
     for (ack, echo, clause) in [
         (100, "", None),
         (100, "E", None),
@@ -60,7 +60,7 @@ fn a_mark_with_an_old_acknowledgement_may_be_dropped() {
 // RFC 3168 §6.1.3, and frames of one instant may be processed in another order: if CWR is last, there is
 // nothing to echo.
 #[test]
-fn a_mark_and_cwr_of_one_moment() {
+fn mark_and_cwr_of_one_instant_may_be_reordered() {
     let ecn = IpEcn::CongestionExperienced;
     for (at_once, echo, clause) in
         [(true, "", None), (true, "E", None), (false, "E", None), (false, "", Some(Clause::Ecn))]
@@ -83,7 +83,7 @@ fn a_mark_and_cwr_of_one_moment() {
 
 // RFC 9293 §3.10.7.4: only data can be old when processed; a bare acknowledgment counts in any order.
 #[test]
-fn bare_acknowledgements_bind_in_any_order() {
+fn bare_acknowledgements_are_binding_in_any_order() {
     for (payload, clause) in [(&b"x"[..], None), (b"", Some(Clause::Sequence))] {
         let mut trace = Trace::of(false, false);
         trace.handshake(PLAIN);
@@ -96,7 +96,7 @@ fn bare_acknowledgements_bind_in_any_order() {
 
 // RFC 9293 §3.8.4: the byte of a keep-alive probe is arbitrary. It is the last acknowledged byte, or may be.
 #[test]
-fn a_keep_alive_probe_holds_any_byte() {
+fn keep_alive_probe_may_carry_any_byte() {
     for (seq, payload, clause) in [
         (100, &[0][..], None),
         (99, &[0], Some(Clause::Content)),
