@@ -60,18 +60,18 @@ pub fn script(seed: u64) -> (Setup, Vec<Op>) {
         local_isn: near_wrap(random),
         remote_isn: near_wrap(random),
     };
-    let temper = AdversaryProfile {
+    let profile = AdversaryProfile {
         hostile: [0, 50, 300, 700][below(random, 4) as usize],
         talkative: [100, 500, 900][below(random, 3) as usize],
         fatal: [0, 0, 0, 5][below(random, 4) as usize],
     };
     let count = 20 + below(random, 300);
-    (setup, (0..count).map(|_| op(random, &temper)).collect())
+    (setup, (0..count).map(|_| op(random, &profile)).collect())
 }
 
-fn op(random: &mut Rand32, temper: &AdversaryProfile) -> Op {
+fn op(random: &mut Rand32, profile: &AdversaryProfile) -> Op {
     match below(random, 1_000) {
-        0..520 => Op::Segment(segment(random, temper)),
+        0..520 => Op::Segment(segment(random, profile)),
         520..620 => Op::Post { lists: 1 + below(random, 4) as u8, len: length(random) },
         620..800 => {
             let count = [1, 3, 255][below(random, 3) as usize];
@@ -86,18 +86,18 @@ fn op(random: &mut Rand32, temper: &AdversaryProfile) -> Op {
         945..985 => Op::Resume,
         985..990 => Op::Detach,
         990..992 => Op::Disconnect { len: length(random) },
-        992 if temper.fatal > 0 => Op::Abort,
+        992 if profile.fatal > 0 => Op::Abort,
         _ => Op::Timer,
     }
 }
 
 /// Segment that an honest peer on a bad path could send, or that an attacker would.
-fn segment(random: &mut Rand32, temper: &AdversaryProfile) -> Forged {
-    let mut forged = honest(random, temper);
-    if chance(random, temper.fatal) {
+fn segment(random: &mut Rand32, profile: &AdversaryProfile) -> Forged {
+    let mut forged = honest(random, profile);
+    if chance(random, profile.fatal) {
         return Forged { seq_from: SeqFrom::Next, seq: 0, flags: RST | ACK, ..forged };
     }
-    if !chance(random, temper.hostile) {
+    if !chance(random, profile.hostile) {
         return forged;
     }
     // One or two fields are wrong.
@@ -144,8 +144,8 @@ fn segment(random: &mut Rand32, temper: &AdversaryProfile) -> Forged {
     forged
 }
 
-fn honest(random: &mut Rand32, temper: &AdversaryProfile) -> Forged {
-    let len = if chance(random, temper.talkative) { length(random) } else { 0 };
+fn honest(random: &mut Rand32, profile: &AdversaryProfile) -> Forged {
+    let len = if chance(random, profile.talkative) { length(random) } else { 0 };
     let seq = match below(random, 10) {
         // In order, a duplicate or an overlap, or after a gap.
         0..6 => 0,

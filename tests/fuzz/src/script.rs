@@ -91,7 +91,7 @@ pub struct Forged {
     pub seq_from: SeqFrom,
     /// Offset from the origin.
     pub seq: i32,
-    /// Origin of the acknowledgement number.
+    /// Origin of the acknowledgment number.
     pub ack_from: AckFrom,
     /// Offset from the origin.
     pub ack: i32,

@@ -97,7 +97,7 @@ fn hold(memory: *mut u8, bytes: usize) -> *mut u8 {
 }
 
 /// True if this run must report its allocation sites.
-pub fn wants_sites() -> bool {
+pub fn is_site_recording_requested() -> bool {
     std::env::var_os("FLUE_ALLOCATION_SITES").is_some()
 }
 

@@ -58,14 +58,16 @@ pub struct End {
 
 type CallbackResults<T> = Arc<Mutex<Option<T>>>;
 
-fn tells<T: Send + 'static>(told: &CallbackResults<T>) -> impl Fn(T) + Send + Sync + 'static {
-    let told = told.clone();
-    move |value| *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(value)
+fn store_result<T: Send + 'static>(
+    callback_result: &CallbackResults<T>,
+) -> impl Fn(T) + Send + Sync + 'static {
+    let callback_result = callback_result.clone();
+    move |value| *callback_result.lock().unwrap_or_else(PoisonError::into_inner) = Some(value)
 }
 
-fn wait<T>(told: &CallbackResults<T>, step: &mut dyn FnMut(), what: &str) -> T {
+fn wait<T>(callback_result: &CallbackResults<T>, step: &mut dyn FnMut(), what: &str) -> T {
     for _ in 0..IDLE_STEPS_MAX {
-        if let Some(value) = told.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(value) = callback_result.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return value;
         }
         step();
@@ -74,8 +76,14 @@ fn wait<T>(told: &CallbackResults<T>, step: &mut dyn FnMut(), what: &str) -> T {
 }
 
 /// Asserts SUCCESS, returned immediately or by the callback.
-fn settle(inline: NtStatus, told: &CallbackResults<NtStatus>, step: &mut dyn FnMut(), what: &str) {
-    let status = if inline == NtStatus::PENDING { wait(told, step, what) } else { inline };
+fn settle(
+    inline: NtStatus,
+    callback_result: &CallbackResults<NtStatus>,
+    step: &mut dyn FnMut(),
+    what: &str,
+) {
+    let status =
+        if inline == NtStatus::PENDING { wait(callback_result, step, what) } else { inline };
     assert_eq!(status, NtStatus::SUCCESS, "{what}");
 }
 
@@ -116,17 +124,27 @@ pub fn connect(
     let mut near = End::new(adapters[0], buffer_bytes)?;
     let mut far = End::new(adapters[1], buffer_bytes)?;
     let incoming = CallbackResults::<Connector>::default();
-    let listener = adapters[1].create_listener(tells(&incoming))?;
-    let told = CallbackResults::<NtStatus>::default();
-    settle(listener.listen(server, tells(&told)), &told, step, "listen");
+    let listener = adapters[1].create_listener(store_result(&incoming))?;
+    let callback_result = CallbackResults::<NtStatus>::default();
+    settle(
+        listener.listen(server, store_result(&callback_result)),
+        &callback_result,
+        step,
+        "listen",
+    );
     let connector = adapters[0].create_connector()?;
     let connecting = CallbackResults::<NtStatus>::default();
-    let inline = connector.connect(&near.qp, None, server, LIMITS, &[], tells(&connecting));
+    let inline = connector.connect(&near.qp, None, server, LIMITS, &[], store_result(&connecting));
     let passive = wait(&incoming, step, "the request");
     let accepting = CallbackResults::<NtStatus>::default();
-    let accepted = passive.accept(&far.qp, LIMITS, &[], None, tells(&accepting));
+    let accepted = passive.accept(&far.qp, LIMITS, &[], None, store_result(&accepting));
     settle(inline, &connecting, step, "connect");
-    settle(connector.complete_connect(None, tells(&told)), &told, step, "complete");
+    settle(
+        connector.complete_connect(None, store_result(&callback_result)),
+        &callback_result,
+        step,
+        "complete",
+    );
     settle(accepted, &accepting, step, "accept");
     near.connector = Some(connector);
     far.connector = Some(passive);

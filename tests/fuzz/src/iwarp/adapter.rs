@@ -81,9 +81,9 @@ impl Consumer {
             inbox.lock().expect("no panic").push(connector);
         })?;
         let listens = Arc::new(OnceLock::new());
-        let told = listens.clone();
+        let result_cell = listens.clone();
         let status = listener.listen(SocketAddr::from(([10, 0, 0, 2], PORT)), move |status| {
-            let _ = told.set(status);
+            let _ = result_cell.set(status);
         });
         assert_eq!(status, NtStatus::PENDING);
         assert_eq!(run(pair, |_| listens.get().copied()), NtStatus::SUCCESS);
@@ -250,10 +250,10 @@ fn establish(pair: &mut Pair<Core>, consumer: &Consumer, opened: &Arc<OnceLock<N
     send(pair, handle, initiator.request().to_vec());
     let connector = run(pair, |_| consumer.connectors.lock().expect("no panic").pop());
     let disconnected = Arc::<OnceLock<u32>>::default();
-    let (told, hears) = (opened.clone(), disconnected.clone());
-    let event = Box::new(move |reason| hears.set(reason).expect("disconnected once"));
+    let (result_cell, reason_cell) = (opened.clone(), disconnected.clone());
+    let event = Box::new(move |reason| reason_cell.set(reason).expect("disconnected once"));
     let status = connector.accept(&consumer.qp, LIMITS, &[], Some(event), move |status| {
-        let _ = told.set(status);
+        let _ = result_cell.set(status);
     });
     assert_eq!(status, NtStatus::PENDING);
     let mut octets = Vec::new();

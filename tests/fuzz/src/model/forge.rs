@@ -5,7 +5,7 @@ use offload_engine::{
     time::Duration,
 };
 
-use super::{Licence, World, stream::Stream};
+use super::{AllowedOutcomes, World, stream::Stream};
 use crate::script::{AckFrom, Forged, SeqFrom, Stamp};
 
 /// Payload bytes of the largest segment, coalesced segments included.
@@ -62,7 +62,7 @@ impl World {
         };
         let reset =
             placed.flags.contains(Flags::RST) && placed.start == self.rcv_nxt().cast_signed();
-        self.licence = Licence {
+        self.allowed_outcomes = AllowedOutcomes {
             reset,
             urgent: placed.flags.contains(Flags::URG) && verdict != Verdict::Never,
             timeout: false,

@@ -102,7 +102,7 @@ enum End {
 
 /// Outcomes that the current step allows.
 #[derive(Clone, Copy, Default, Debug)]
-struct Licence {
+struct AllowedOutcomes {
     reset: bool,
     urgent: bool,
     timeout: bool,
@@ -115,7 +115,7 @@ struct World {
     now: Instant,
     summary: Summary,
     end: Option<End>,
-    licence: Licence,
+    allowed_outcomes: AllowedOutcomes,
 
     // Receive direction.
     delivered: u64,
@@ -131,7 +131,7 @@ struct World {
     fin: Option<u64>,
     peer_closed: bool,
     /// Bytes that the consumer still accepts; `None`: unlimited.
-    appetite: Option<u64>,
+    accept_limit: Option<u64>,
 
     // Send direction.
     requests: Requests,
@@ -169,14 +169,14 @@ pub fn run(setup: &Setup, ops: &[Op]) -> Summary {
         }
     }
     if world.end.is_none() {
-        world.make_peace();
+        world.run_honest_peer();
     }
     world.conclude()
 }
 
 impl World {
     fn apply(&mut self, op: Op) {
-        self.licence = Licence::default();
+        self.allowed_outcomes = AllowedOutcomes::default();
         match op {
             Op::Segment(forged) => self.forge(forged),
             Op::Post { lists, len } => self.post(lists, len),
@@ -188,7 +188,7 @@ impl World {
                 self.now += Duration::from_micros(u64::from(micros));
                 self.fire_due_timers();
             }
-            Op::Refuse { after } => self.appetite = Some(u64::from(after)),
+            Op::Refuse { after } => self.accept_limit = Some(u64::from(after)),
             Op::Resume => self.resume(),
             Op::Detach => {
                 self.tcp.detach_tail(4_096);
@@ -252,7 +252,7 @@ impl World {
 
     fn fire_due_timers(&mut self) {
         if self.tcp.poll_timeout().is_some_and(|deadline| deadline <= self.now) {
-            self.licence.timeout = self.now - self.progress_at >= PATIENCE;
+            self.allowed_outcomes.timeout = self.now - self.progress_at >= PATIENCE;
             self.tcp.handle_timeout(self.now);
         }
     }
@@ -261,15 +261,15 @@ impl World {
 
     /// Bytes of `data` that the consumer accepts; `data` must continue the stream.
     fn offer(&mut self, data: &[u8]) -> usize {
-        let wanted = self.appetite.unwrap_or(u64::MAX).min(data.len() as u64);
+        let wanted = self.accept_limit.unwrap_or(u64::MAX).min(data.len() as u64);
         if let Err(at) = Stream::Theirs.check(self.delivered, &data[..wanted as usize]) {
             panic!("a false byte at {at} of the peer's stream");
         }
         self.delivered += wanted;
         assert!(self.delivered <= self.edge, "bytes from beyond the advertised window");
         assert!(self.fin.is_none_or(|fin| self.delivered <= fin), "bytes from after the FIN");
-        if let Some(appetite) = &mut self.appetite {
-            *appetite -= wanted;
+        if let Some(accept_limit) = &mut self.accept_limit {
+            *accept_limit -= wanted;
         }
         if (wanted as usize) < data.len() {
             self.tcp.block_receive();
@@ -288,7 +288,7 @@ impl World {
     }
 
     fn resume(&mut self) {
-        self.appetite = None;
+        self.accept_limit = None;
         self.tcp.resume_receive();
         self.take_backlog();
     }
@@ -301,10 +301,14 @@ impl World {
             match event {
                 Event::SendComplete(chain) => {
                     let acked = self.info().bytes_acked;
-                    self.requests.complete(chain, acked, self.end.is_some() || self.licence.reset);
+                    self.requests.complete(
+                        chain,
+                        acked,
+                        self.end.is_some() || self.allowed_outcomes.reset,
+                    );
                 }
                 Event::DisconnectComplete(list) => {
-                    self.requests.complete_disconnect(&list, self.licence.reset);
+                    self.requests.complete_disconnect(&list, self.allowed_outcomes.reset);
                 }
                 Event::SendBacklogChange(_) => {}
                 Event::ReceiveComplete(_) => panic!("nothing is posted"),
@@ -316,13 +320,13 @@ impl World {
                 }
                 Event::Reset => {
                     // RFC 5961 §3.2.
-                    assert!(self.licence.reset, "reset without a RST at RCV.NXT");
+                    assert!(self.allowed_outcomes.reset, "reset without a RST at RCV.NXT");
                     self.end = Some(End::Reset);
                 }
                 Event::Retrieve(reason) => {
                     let allowed = match reason {
-                        UploadReason::ReceivedUrgentData => self.licence.urgent,
-                        UploadReason::TimeoutExpiration => self.licence.timeout,
+                        UploadReason::ReceivedUrgentData => self.allowed_outcomes.urgent,
+                        UploadReason::TimeoutExpiration => self.allowed_outcomes.timeout,
                         _ => false,
                     };
                     assert!(allowed, "given up without a reason: {reason:?}");
@@ -331,7 +335,10 @@ impl World {
                 Event::Closed => {
                     let ended = self.end.is_some();
                     let graceful = self.requests.is_closed_gracefully() && self.peer_closed;
-                    assert!(ended || graceful || self.licence.reset, "closed without a reason");
+                    assert!(
+                        ended || graceful || self.allowed_outcomes.reset,
+                        "closed without a reason"
+                    );
                     if !ended {
                         self.end = Some(End::Closed);
                     }
@@ -384,7 +391,7 @@ impl World {
             // CH-EVT-1: an abort is still possible.
             self.abort();
         }
-        self.licence = Licence { reset: true, ..Licence::default() };
+        self.allowed_outcomes = AllowedOutcomes { reset: true, ..AllowedOutcomes::default() };
         let resets = self.transmit(usize::MAX, true);
         let aborted = matches!(self.end, Some(End::Abort | End::Upload));
         assert_eq!(resets, usize::from(aborted), "segments after the end");
@@ -398,7 +405,7 @@ impl World {
 
     fn abort(&mut self) {
         let list = self.requests.abort();
-        self.licence.reset = true;
+        self.allowed_outcomes.reset = true;
         self.tcp.disconnect(self.now, Disconnect::Abortive, list);
     }
 

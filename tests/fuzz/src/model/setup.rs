@@ -9,7 +9,7 @@ use offload_engine::{
     time::Instant,
 };
 
-use super::{Licence, Requests, Summary, World};
+use super::{AllowedOutcomes, Requests, Summary, World};
 use crate::script::Setup;
 
 /// MSS of both directions.
@@ -58,7 +58,7 @@ impl World {
             now: START,
             summary: Summary::default(),
             end: None,
-            licence: Licence::default(),
+            allowed_outcomes: AllowedOutcomes::default(),
             delivered: 0,
             edge: u64::from(receive),
             sent: Ranges::default(),
@@ -66,7 +66,7 @@ impl World {
             highest: 0,
             fin: None,
             peer_closed: false,
-            appetite: None,
+            accept_limit: None,
             requests: Requests::default(),
             una: 0,
             snd_max: 0,

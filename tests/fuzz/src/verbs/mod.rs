@@ -111,9 +111,9 @@ summary! {
 /// # Panics
 /// On a violation.
 pub fn run(script: &[Call]) -> Summary {
-    let lasting = watch::lasting().lock().unwrap_or_else(PoisonError::into_inner);
+    let process_state = watch::process_state().lock().unwrap_or_else(PoisonError::into_inner);
     let (before, panics) = (ResourceUsage::now(), watch::panics());
-    let mut world = World::new(lasting);
+    let mut world = World::new(process_state);
     for (at, call) in script.iter().enumerate() {
         watch::calling(Some(format!("call {at}, {call:?}")));
         world.step(call);

@@ -87,7 +87,7 @@ impl World {
             return None;
         }
         // SAFETY: the device is open.
-        let raw = unsafe { ffi::ibv_alloc_pd(self.lasting.context) };
+        let raw = unsafe { ffi::ibv_alloc_pd(self.process_state.context) };
         Some(self.pds.insert(Pd { raw: made("ibv_alloc_pd", raw, &[])? }))
     }
 
@@ -246,7 +246,7 @@ impl World {
     pub(super) fn create_channel(&mut self) {
         if self.channels.has_room() {
             // SAFETY: the device is open.
-            let raw = unsafe { ffi::ibv_create_comp_channel(self.lasting.context) };
+            let raw = unsafe { ffi::ibv_create_comp_channel(self.process_state.context) };
             if let Some(raw) = made("ibv_create_comp_channel", raw, &[]) {
                 // SAFETY: the channel was just created.
                 set_nonblocking(unsafe { (*raw).fd });
@@ -273,7 +273,8 @@ impl World {
         let on = channel.map_or(ptr::null_mut(), |channel| self.channels[channel].raw);
         let context = self.cqs.live().count() as *mut c_void;
         // SAFETY: the device is open, and the channel is live or null.
-        let raw = unsafe { ffi::ibv_create_cq(self.lasting.context, entries, context, on, 0) };
+        let raw =
+            unsafe { ffi::ibv_create_cq(self.process_state.context, entries, context, on, 0) };
         assert_eq!(raw.is_null(), entries <= 0, "ibv_create_cq of {entries}");
         let raw = made("ibv_create_cq", raw, &[EINVAL])?;
         // SAFETY: the queue was just created.
@@ -503,7 +504,7 @@ impl World {
         extended.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
         extended.pd = pd;
         extended.send_ops_flags = SEND_OPS.into();
-        let context = self.lasting.context;
+        let context = self.process_state.context;
         // SAFETY: as above; the table is that of the open device.
         unsafe {
             let create = (*ffi::extended(context)).create_qp_ex.expect("the table is complete");

@@ -144,7 +144,7 @@ impl World {
                     assert_eq!(wc.wc_flags, flags, "{text}");
                     assert!(invalidated.is_none_or(|key| wc.imm_data == key), "{text}");
                     self.summary.messages += 1;
-                    let certain = payload.certain(&self.lasting.memory).map(<[u8]>::to_vec);
+                    let certain = payload.certain(&self.process_state.memory).map(<[u8]>::to_vec);
                     if let (Some(expected), Some(place)) = (certain, place) {
                         assert!(expected.len() <= PLACE);
                         let found = self.memory().copy(RECEIVES, place, expected.len());
@@ -228,7 +228,7 @@ impl World {
 
     /// Polls an event of either open device. True if there was one.
     pub(super) fn async_event(&mut self, is_held: bool) -> bool {
-        let (own, theirs) = (self.lasting.context, self.lasting.of_identifiers);
+        let (own, theirs) = (self.process_state.context, self.process_state.of_identifiers);
         self.async_event_of(own, is_held) || self.async_event_of(theirs, is_held)
     }
 

@@ -25,7 +25,7 @@ static PANICS: AtomicUsize = AtomicUsize::new(0);
 static CALLING: Mutex<Option<(Instant, String)>> = Mutex::new(None);
 
 /// State that exists as long as the process.
-pub(super) struct Lasting {
+pub(super) struct ProcessState {
     /// Device opened by the scripts.
     pub(super) context: *mut ibv_context,
     /// Device of the identifiers.
@@ -34,14 +34,14 @@ pub(super) struct Lasting {
 }
 
 // SAFETY: one thread at a time owns it.
-unsafe impl Send for Lasting {}
+unsafe impl Send for ProcessState {}
 
 /// Settings of the library: both ends are on this adapter.
 const SETTINGS: [(&str, &str); 3] =
     [(settings::RFC7306, "on"), (settings::RECEIVE_WAIT, "0.02"), (settings::CONTROL, "none")];
 
 /// Starts the adapter.
-fn start() -> Lasting {
+fn start() -> ProcessState {
     for (name, value) in SETTINGS {
         if env::var_os(name).is_none() {
             // SAFETY: no other thread of this process reads the environment except through Rust's API.
@@ -73,13 +73,13 @@ fn start() -> Lasting {
         hook(panic);
     }));
     thread::spawn(watch);
-    Lasting { context, of_identifiers, memory: Memory::new() }
+    ProcessState { context, of_identifiers, memory: Memory::new() }
 }
 
 /// State of the process, for one script at a time.
-pub(super) fn lasting() -> &'static Mutex<Lasting> {
-    static LASTING: OnceLock<Mutex<Lasting>> = OnceLock::new();
-    LASTING.get_or_init(|| Mutex::new(start()))
+pub(super) fn process_state() -> &'static Mutex<ProcessState> {
+    static PROCESS_STATE: OnceLock<Mutex<ProcessState>> = OnceLock::new();
+    PROCESS_STATE.get_or_init(|| Mutex::new(start()))
 }
 
 /// Makes reads of a descriptor nonblocking.

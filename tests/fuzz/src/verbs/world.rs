@@ -13,7 +13,7 @@ use super::{
     Summary,
     ledger::{Connection, Ledger},
     memory::Memory,
-    watch::Lasting,
+    watch::ProcessState,
 };
 
 /// Objects of one kind, by a number that is never reused.
@@ -234,7 +234,7 @@ pub(super) struct Id {
 
 /// State of a script.
 pub(super) struct World {
-    pub(super) lasting: MutexGuard<'static, Lasting>,
+    pub(super) process_state: MutexGuard<'static, ProcessState>,
     pub(super) ledger: Ledger,
     pub(super) summary: Summary,
     pub(super) pds: Table<Pd>,
@@ -250,9 +250,9 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(lasting: MutexGuard<'static, Lasting>) -> Self {
+    pub(super) fn new(process_state: MutexGuard<'static, ProcessState>) -> Self {
         let mut world = Self {
-            lasting,
+            process_state,
             ledger: Ledger::default(),
             summary: Summary::default(),
             pds: Table::new(3),
@@ -271,7 +271,7 @@ impl World {
     }
 
     pub(super) fn memory(&mut self) -> &mut Memory {
-        &mut self.lasting.memory
+        &mut self.process_state.memory
     }
 
     /// True if a domain has objects.

@@ -50,7 +50,7 @@ trait Mover {
 fn measure(work: Work, mover: &mut impl Mover, counts: usize) -> Cost {
     let (warm_up, messages) = work.messages();
     mover.run(warm_up);
-    if counting::wants_sites() {
+    if counting::is_site_recording_requested() {
         let ((), sites) = counting::record_sites(|| mover.run(messages));
         for (stack, site) in sites {
             let each = site.count as f64 / messages as f64;

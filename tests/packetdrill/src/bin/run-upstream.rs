@@ -147,10 +147,10 @@ impl Options {
 struct Known {
     scripts: String,
     modes: Vec<String>,
-    what: What,
+    expectation: Expectation,
 }
 
-enum What {
+enum Expectation {
     /// Fails for this reason: an intended difference.
     Differs(String),
     /// Fails because this feature is missing.
@@ -165,17 +165,21 @@ impl Known {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.splitn(4, '|').map(str::trim);
         let (scripts, modes) = (fields.next()?, fields.next()?);
-        let (what, text) = (fields.next()?, fields.next().unwrap_or_default().to_owned());
+        let (expectation, text) = (fields.next()?, fields.next().unwrap_or_default().to_owned());
         let modes: Vec<String> = modes.split_whitespace().map(String::from).collect();
         let good_modes = modes.iter().all(|mode| mode == "*" || MODES.contains(&mode.as_str()));
-        let what = match what {
-            "flags" => What::Flags(text),
-            "passes" => What::Passes,
-            "differs" if !text.is_empty() => What::Differs(text),
-            "unsupported" if !text.is_empty() => What::Unsupported(text),
+        let expectation = match expectation {
+            "flags" => Expectation::Flags(text),
+            "passes" => Expectation::Passes,
+            "differs" if !text.is_empty() => Expectation::Differs(text),
+            "unsupported" if !text.is_empty() => Expectation::Unsupported(text),
             _ => return None,
         };
-        (good_modes && !scripts.is_empty()).then(|| Self { scripts: scripts.into(), modes, what })
+        (good_modes && !scripts.is_empty()).then(|| Self {
+            scripts: scripts.into(),
+            modes,
+            expectation,
+        })
     }
 
     /// True if the line applies to the script. A directory stands for all scripts in it, `*` for all scripts.
@@ -203,7 +207,7 @@ fn read_known(path: &Path) -> Result<Vec<Known>, String> {
         }
         let wrong = || format!("{}:{number}: {line}", path.display());
         let mut entry = Known::parse(line).ok_or_else(wrong)?;
-        if let What::Differs(reason) = &mut entry.what
+        if let Expectation::Differs(reason) = &mut entry.expectation
             && reason.starts_with('@')
         {
             *reason = reasons.get(reason).ok_or_else(wrong)?.clone();
@@ -432,14 +436,14 @@ fn judge(
     let mut flags = format!("mode={mode}{}{}", options.ip.flags(), flags_of(&text));
     let mut reason = None;
     for known in known.iter().filter(|known| known.is_of(name, mode)) {
-        match &known.what {
-            What::Differs(why) => reason = Some(("differs", why.clone())),
-            What::Unsupported(why) => reason = Some(("unsupported", why.clone())),
-            What::Flags(more) => {
+        match &known.expectation {
+            Expectation::Differs(why) => reason = Some(("differs", why.clone())),
+            Expectation::Unsupported(why) => reason = Some(("unsupported", why.clone())),
+            Expectation::Flags(more) => {
                 flags.push(',');
                 flags.push_str(more);
             }
-            What::Passes => reason = None,
+            Expectation::Passes => reason = None,
         }
     }
     let result = run(options, stage, path, &flags);

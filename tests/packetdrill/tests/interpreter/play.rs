@@ -71,7 +71,7 @@ pub(crate) fn run(script: &Script, flags: &str) -> Outcome {
     }
     let last = script.events.last().map_or(0, |event| event.line);
     player.finish_background().map_err(|error| format!("{last}: {error}"))?;
-    player.nothing_is_left().map_err(|error| format!("{last}: {error}"))
+    player.expect_no_packet().map_err(|error| format!("{last}: {error}"))
 }
 
 fn check<T: PartialEq + std::fmt::Debug>(what: &str, expected: T, actual: T) -> Outcome {
@@ -230,7 +230,7 @@ impl Player {
         format!("flags {flags:#x} {seq}:{end}({length}) ack {ack} win {window} {options:?}")
     }
 
-    fn nothing_is_left(&self) -> Outcome {
+    fn expect_no_packet(&self) -> Outcome {
         let before = self.adapter.time();
         match self.adapter.sniff() {
             Some((at, bytes)) if at <= before => {
@@ -458,6 +458,6 @@ fn member(info: &[u8], name: &str) -> Result<i64, String> {
         "tcpi_total_rto" => (240, 2),
         _ => return Err(format!("{name} is not known")),
     };
-    let bytes = info.get(at..at + size).ok_or_else(|| format!("{name} is not told"))?;
+    let bytes = info.get(at..at + size).ok_or_else(|| format!("tcp_info has no {name}"))?;
     Ok(bytes.iter().rev().fold(0, |value, byte| value << 8 | i64::from(*byte)))
 }

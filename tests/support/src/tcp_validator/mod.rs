@@ -246,7 +246,7 @@ impl Monitor {
     ///
     /// With the first violations, and the segments before the first one.
     #[track_caller]
-    pub fn expect_legal(&self, who: &str) -> Counts {
+    pub fn expect_legal(&self, host: &str) -> Counts {
         let Some(first) = self.violations.first() else { return self.counts() };
         let further: Vec<_> = self.violations[1..]
             .iter()
@@ -257,7 +257,7 @@ impl Monitor {
         let more = self.violations_not_kept;
         let Violation { clause, time_ns, detail, .. } = first;
         let text = format!(
-            "{clause:?} at {time_ns} ns: {detail}\n{who}: {first}{}\n  and {more} more",
+            "{clause:?} at {time_ns} ns: {detail}\n{host}: {first}{}\n  and {more} more",
             further.concat()
         );
         fail(Class::IllegalOnTheWire, &text);

@@ -544,11 +544,11 @@ fn acknowledgements() {
 #[test]
 fn the_right_edge() {
     let unit = 1 << OUR_SCALE;
-    let told = u32::from(OUR_WINDOW) << OUR_SCALE;
+    let advertised = u32::from(OUR_WINDOW) << OUR_SCALE;
     let full = vec![8; 1000];
     legal(PLAIN, |trace| {
         trace.received(theirs("", 1, 1, &full));
-        let window = ((told - 1000) / unit) as u16;
+        let window = ((advertised - 1000) / unit) as u16;
         trace.sent(Forged { window, ..ours("", 1, 1001, &[]) });
         trace.received(theirs("", 1001, 1, b"abc"));
         // Rounded down: seven bytes less.
@@ -556,7 +556,7 @@ fn the_right_edge() {
     });
     violates(Clause::RightEdge, PLAIN, |trace| {
         trace.received(theirs("", 1, 1, &full));
-        let window = ((told - 1000) / unit) as u16 - 1;
+        let window = ((advertised - 1000) / unit) as u16 - 1;
         trace.sent(Forged { window, ..ours("", 1, 1001, &[]) });
     });
     // Another scale than in the SYN.

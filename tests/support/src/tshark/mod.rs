@@ -164,7 +164,6 @@ pub fn faults(capture: &Path, allowed: &[&str]) -> Vec<Remark> {
 
 /// TCP segments of a capture as dissected by tshark, for comparison with
 /// [`capture::segments`](crate::capture::segments).
-/// [`capture::segments`](crate::capture::segments).
 pub fn segments(capture: &Path) -> Vec<Segment> {
     let fields = [
         "frame.number",
