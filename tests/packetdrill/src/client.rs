@@ -18,7 +18,7 @@ use offload_engine::{
 #[derive(Default, Debug)]
 struct Gate {
     /// Bytes requested by a reader.
-    wanted: usize,
+    requested: usize,
     /// True if data was refused since.
     refused: bool,
     /// Bytes accepted.
@@ -40,7 +40,7 @@ impl Client {
     }
 
     /// Requests at most `count` bytes, which are delivered with the next poll of the node.
-    pub(crate) fn want(
+    pub(crate) fn request_data(
         &mut self,
         now: Instant,
         connections: &mut Connections,
@@ -48,7 +48,7 @@ impl Client {
         count: usize,
     ) {
         if let Some(gate) = self.gates.get_mut(&handle) {
-            gate.wanted = count;
+            gate.requested = count;
             gate.refused = false;
             if let Some(mut io) = connections.get(now, handle) {
                 io.resume_receive();
@@ -57,9 +57,9 @@ impl Client {
     }
 
     /// Closes the gate again.
-    pub(crate) fn enough(&mut self, handle: OffloadHandle) {
+    pub(crate) fn close_gate(&mut self, handle: OffloadHandle) {
         if let Some(gate) = self.gates.get_mut(&handle) {
-            gate.wanted = 0;
+            gate.requested = 0;
         }
     }
 
@@ -91,8 +91,8 @@ impl OffloadClient for Client {
             io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
             return data.len();
         }
-        let open = gate.wanted.min(data.len());
-        gate.wanted -= open;
+        let open = gate.requested.min(data.len());
+        gate.requested -= open;
         let taken = match open {
             0 => 0,
             open => OffloadClient::receive(&mut self.streams, io, &data[..open], push),

@@ -1,15 +1,15 @@
 //! Virtual clock: the driving thread and the waiting thread.
 //!
 //! packetdrill has two threads: one runs the script, the other makes the system calls that the script expects
-//! to block. One of them is blocked while the other runs. Time advances in `usleep`, in `gettimeofday` (a
-//! microsecond per call, since packetdrill spins on it), in `netdev_receive`, and in blocking calls, if they
-//! are made by the thread that created the instance. A call of the other thread sleeps instead. After each step
-//! of the clock, that thread checks whether its call can return. The thread that advanced the clock waits for
-//! this check and, if the call returns, for the read of the clock. A call therefore ends at the time of the
-//! event that ended it.
+//! to block. One of them is blocked while the other runs. Time advances in `usleep`, in `netdev_receive`, and
+//! in `gettimeofday` (a microsecond per call, since packetdrill spins on it). It also advances in blocking
+//! calls of the thread that created the instance. Those of the other thread sleep instead. After each step of
+//! the clock, that thread checks whether its call can return. The thread that advanced the clock waits for this
+//! check and, if the call returns, for the read of the clock. A call therefore ends at the time of the event
+//! that ended it.
 //!
-//! Bounds: a call of the driving thread, and the wait for a packet, end after [`PATIENCE`] of virtual time; the
-//! wait for the other thread ends after [`REAL_PATIENCE`].
+//! Bounds: a call of the driving thread, and the wait for a packet, end after [`WAIT_LIMIT`] of virtual time.
+//! The wait for the other thread ends after [`REAL_WAIT_LIMIT`].
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
@@ -26,11 +26,11 @@ use crate::{
 };
 
 /// Virtual time limit of a wait.
-const PATIENCE: Duration = Duration::from_secs(600);
+const WAIT_LIMIT: Duration = Duration::from_secs(600);
 /// Real time limit for the other thread to check; it only has to be scheduled.
-const REAL_PATIENCE: RealDuration = RealDuration::from_secs(60);
+const REAL_WAIT_LIMIT: RealDuration = RealDuration::from_secs(60);
 /// Minimum step: a deadline in the past must not stop the clock.
-const LEAST: Duration = Duration::from_micros(1);
+const STEP_MIN: Duration = Duration::from_micros(1);
 /// Start of virtual time for packetdrill, in seconds since 1970: anything but 0.
 const EPOCH_SECONDS: u64 = 1_000_000_000;
 
@@ -102,7 +102,7 @@ impl Instance {
         mut call: impl FnMut(&mut Sockets, bool) -> Progress<T>,
     ) -> Result<T, Errno> {
         let mut state = self.lock();
-        let deadline = state.sockets.machine.now() + timeout.unwrap_or(PATIENCE);
+        let deadline = state.sockets.machine.now() + timeout.unwrap_or(WAIT_LIMIT);
         let mut is_notified = false;
         loop {
             let over = timeout.is_some() && state.sockets.machine.now() >= deadline;
@@ -157,7 +157,7 @@ impl Instance {
         let busy = |state: &mut State| state.unchecked > 0 || state.returning.is_some();
         let (mut state, _) = self
             .checked
-            .wait_timeout_while(state, REAL_PATIENCE, busy)
+            .wait_timeout_while(state, REAL_WAIT_LIMIT, busy)
             .unwrap_or_else(PoisonError::into_inner);
         state.returning = None;
         state
@@ -204,7 +204,7 @@ impl Instance {
     /// if no packet is sent.
     pub(crate) fn sniff(&self) -> Option<(u64, Vec<u8>)> {
         let mut state = self.lock();
-        let limit = state.sockets.machine.now() + PATIENCE;
+        let limit = state.sockets.machine.now() + WAIT_LIMIT;
         loop {
             if let Some((at, packet)) = state.sockets.machine.sniff() {
                 return Some((EPOCH_SECONDS * 1_000_000 + at.as_micros(), packet));
@@ -215,7 +215,7 @@ impl Instance {
             if next.is_none_or(|next| next > limit) || now >= limit {
                 return None;
             }
-            state = self.advance(state, LEAST.max(next.unwrap_or(now) - now));
+            state = self.advance(state, STEP_MIN.max(next.unwrap_or(now) - now));
         }
     }
 }

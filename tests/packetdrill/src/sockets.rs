@@ -393,7 +393,7 @@ impl Sockets {
                     None if asked => break,
                     None => {
                         asked = true;
-                        core.clients.first_mut::<Client>().want(
+                        core.clients.first_mut::<Client>().request_data(
                             now,
                             connections,
                             handle,
@@ -408,7 +408,7 @@ impl Sockets {
             leftover.advance(piece);
         }
         if let Some(core) = &mut self.machine.core {
-            core.clients.first_mut::<Client>().enough(handle);
+            core.clients.first_mut::<Client>().close_gate(handle);
         }
         self.get_mut(fd)?.leftover = leftover;
         Ok(data.into())

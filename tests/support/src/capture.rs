@@ -1,7 +1,7 @@
 //! Frames of pcap and pcapng files, and their TCP segments.
 //!
-//! This reader is part of the test bench, and `etherparse` parses the segments. flue's captures are therefore
-//! checked by two programs without common code: this one and tshark. Supported are the captures of flue and
+//! This reader is part of the test bench, and `etherparse` parses the segments. Two programs without common
+//! code check flue's captures: this one and tshark. Supported are the captures of flue and
 //! tcpdump: Ethernet; both byte orders; section header, interface description and enhanced packet blocks.
 //! Anything else is rejected with a reason.
 
@@ -304,8 +304,8 @@ fn segment(frame: usize, data: &[u8]) -> Option<Segment> {
 /// One direction of one connection: segment boundaries and pushes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Direction {
-    /// Segments with payload in the order of the capture: offset of the first byte in the stream (the byte
-    /// after the SYN is 0), length in bytes, true if PSH is set.
+    /// Segments with payload in the order of the capture: offset of the first byte, length in bytes, true if PSH
+    /// is set. The byte after the SYN has offset 0.
     pub segments: Vec<(u64, u32, bool)>,
 }
 

@@ -1,6 +1,6 @@
 //! Counts that other load on the machine can distort.
 //!
-//! TCP treats a peer that waits for a CPU as a lost segment: it probes after 10 ms of silence (RFC 8985 §7) and
+//! TCP treats a peer that waits for a CPU as a lost segment. It probes after 10 ms of silence (RFC 8985 §7) and
 //! retransmits after 200 ms (RFC 6298). Frames are also lost if a queue is full because its reader has no CPU.
 //! Both are correct behavior. A test that limits retransmissions therefore checks the best of a few runs: a
 //! stack that sends too much does so in each run. Bytes, states and errors are checked in each run, not here.
@@ -8,7 +8,7 @@
 use std::fmt::Debug;
 
 /// Maximum runs of a test.
-const TRIES: usize = 4;
+const RUNS_MAX: usize = 4;
 
 /// Repeats `run` until `is_quiet` accepts its result, and returns that result.
 ///
@@ -17,7 +17,7 @@ const TRIES: usize = 4;
 /// If no result is accepted; the message contains all results.
 pub fn quiet<T: Debug>(mut run: impl FnMut() -> T, is_quiet: impl Fn(&T) -> bool) -> T {
     let mut noisy = Vec::new();
-    while noisy.len() < TRIES {
+    while noisy.len() < RUNS_MAX {
         let outcome = run();
         if is_quiet(&outcome) {
             return outcome;
@@ -25,7 +25,7 @@ pub fn quiet<T: Debug>(mut run: impl FnMut() -> T, is_quiet: impl Fn(&T) -> bool
         eprintln!("a run that was not quiet: {outcome:?}");
         noisy.push(outcome);
     }
-    panic!("none of {TRIES} runs was quiet: {noisy:#?}");
+    panic!("none of {RUNS_MAX} runs was quiet: {noisy:#?}");
 }
 
 #[cfg(test)]
@@ -39,7 +39,7 @@ mod tests {
             runs += 1;
             runs
         };
-        assert_eq!(quiet(&mut run, |run| *run == TRIES), TRIES);
+        assert_eq!(quiet(&mut run, |run| *run == RUNS_MAX), RUNS_MAX);
         let never = std::panic::catch_unwind(|| quiet(|| 7, |_| false)).unwrap_err();
         assert!(never.downcast_ref::<String>().unwrap().contains("none of 4 runs"));
     }

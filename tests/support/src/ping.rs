@@ -10,9 +10,9 @@ use crate::netns::Namespace;
 const ECHO_REQUEST: u8 = 8;
 const HEADER_BYTES: usize = 8;
 /// Time limit for the reply to the last of several requests. If it is too short, a late reply counts as lost.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Retransmission interval of an unanswered request.
-const AGAIN: Duration = Duration::from_millis(500);
+const RETRANSMIT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A socket for echo requests to one host.
 #[derive(Debug)]
@@ -67,18 +67,18 @@ impl Pinger {
     ///
     /// # Panics
     ///
-    /// If there is no reply within `PATIENCE`.
+    /// If there is no reply within `REPLY_TIMEOUT`.
     pub fn once(&mut self) -> Duration {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + REPLY_TIMEOUT;
         while Instant::now() < deadline {
             let (number, sent) = (self.send(0), Instant::now());
-            while let Some(answered) = self.receive(AGAIN) {
+            while let Some(answered) = self.receive(RETRANSMIT_INTERVAL) {
                 if answered == number {
                     return sent.elapsed();
                 }
             }
         }
-        panic!("no reply within {PATIENCE:?}");
+        panic!("no reply within {REPLY_TIMEOUT:?}");
     }
 
     /// Sends `count` requests of `bytes` each at once, and returns the replies, numbered from 0. Ends when

@@ -128,7 +128,7 @@ impl Process {
     /// If it has exited: its process id may be in use by another process.
     pub fn signal(&mut self, signal: Signal) {
         assert_eq!(self.ended(), None, "{} has ended already", self.name);
-        kill_process(Pid::from_child(&self.child), signal).expect("our child can be signalled");
+        kill_process(Pid::from_child(&self.child), signal).expect("the child can be signaled");
     }
 
     /// Waits for the exit. Closes standard input first, if it was not taken.
@@ -142,13 +142,13 @@ impl Process {
             return status;
         }
         let handle = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
-            .expect("our child has a descriptor");
+            .expect("the child has a descriptor");
         let mut ended = [PollFd::new(&handle, PollFlags::IN)];
         let timeout = Timespec::try_from(limit).expect("a limit of seconds fits");
         if poll(&mut ended, Some(&timeout)) == Ok(0) {
             self.fail(&format!("has not ended in {limit:?}"));
         }
-        self.child.wait().expect("our child can be waited for")
+        self.child.wait().expect("the child can be waited for")
     }
 
     /// Waits for the exit and asserts the exit status: 0 success, 1 failure, 2 usage error, 3 missing
@@ -175,7 +175,7 @@ impl Process {
     }
 
     fn ended(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().expect("our child can be waited for")
+        self.child.try_wait().expect("the child can be waited for")
     }
 
     fn fail(&mut self, why: &str) -> ! {
@@ -184,7 +184,7 @@ impl Process {
         while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(1)) {
             self.log.push(line);
         }
-        panic!("{} {why}; it said:\n{}", self.name, self.log.join("\n"));
+        panic!("{} {why}; its output:\n{}", self.name, self.log.join("\n"));
     }
 }
 

@@ -1,5 +1,5 @@
 //! Hand-written capture with every layout of a real one: two FPDUs in a segment, an FPDU over two segments, a
-//! lost frame, a wrong CRC, IPv6. tshark and the bench's own reader must both find these.
+//! lost frame, a wrong CRC, IPv6. Both tshark and the bench's own reader must find these.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -145,32 +145,32 @@ fn fpdus_in(path: &Path) -> Vec<(usize, Fpdu)> {
     fpdus.collect()
 }
 
-fn everything(client: &str, server: &str) {
+fn check_layouts(client: &str, server: &str) {
     if lacks(&[Need::Tool("tshark")]) {
         return;
     }
-    let mut talk = Conversation::open(client, server);
-    talk.startup();
+    let mut conversation = Conversation::open(client, server);
+    conversation.startup();
     // Two FPDUs in one segment.
     let two = [untagged(opcode::SEND, 0, 1, b"hello"), read_request()].concat();
-    talk.send(CLIENT, &two, true);
+    conversation.send(CLIENT, &two, true);
     // One FPDU over two segments; the second has PSH.
     let response = tagged(opcode::READ_RESPONSE, false, 8, 3, &[0xee; 1000]);
-    talk.send(SERVER, &response[..400], false);
-    talk.send(SERVER, &response[400..], true);
+    conversation.send(SERVER, &response[..400], false);
+    conversation.send(SERVER, &response[400..], true);
     let mut wrong = tagged(opcode::WRITE, true, 0xdead_0001, u64::MAX, b"x");
     *wrong.last_mut().unwrap() ^= 1;
-    talk.send(CLIENT, &wrong, true);
+    conversation.send(CLIENT, &wrong, true);
     let scratch = Scratch::new();
     let file = &scratch.file("talk.pcap");
-    talk.write_pcap(file);
+    conversation.write_pcap(file);
 
     let ours = capture::segments(&capture::read(file).unwrap());
     assert_eq!(ours, tshark::segments(file));
-    assert_eq!(ours.len(), talk.frames.len());
+    assert_eq!(ours.len(), conversation.frames.len());
     tshark::assert_clean(file, &[]);
 
-    let [client, server] = talk.ends;
+    let [client, server] = conversation.ends;
     let sent = Direction::find(&ours, client, server).unwrap();
     let two_end = 22 + two.len() as u64;
     assert_eq!(sent.pushes(), [22, two_end, two_end + wrong.len() as u64]);
@@ -212,12 +212,12 @@ fn everything(client: &str, server: &str) {
 #[test]
 fn handmade_capture_is_dissected_ipv4() {
     // Port 445 belongs to SMB: without heuristics first, the frames would not be dissected.
-    everything("10.1.2.3:40000", "10.1.2.4:445");
+    check_layouts("10.1.2.3:40000", "10.1.2.4:445");
 }
 
 #[test]
 fn handmade_capture_is_dissected_ipv6() {
-    everything("[fd00::1]:40000", "[fd00::2]:5000");
+    check_layouts("[fd00::1]:40000", "[fd00::2]:5000");
 }
 
 #[test]
@@ -260,11 +260,11 @@ fn pcapng_and_pcap_yield_the_same_frames() {
     if lacks(&[Need::Tool("tshark")]) {
         return;
     }
-    let mut talk = Conversation::open("10.0.0.1:1", "10.0.0.2:2");
-    talk.send(SERVER, b"odd", true);
+    let mut conversation = Conversation::open("10.0.0.1:1", "10.0.0.2:2");
+    conversation.send(SERVER, b"odd", true);
     let scratch = Scratch::new();
     let (pcap, pcapng) = (scratch.file("a.pcap"), scratch.file("a.pcapng"));
-    talk.write_pcap(&pcap);
+    conversation.write_pcap(&pcap);
     let mut convert = std::process::Command::new("tshark");
     convert.arg("-r").arg(&pcap).arg("-w").arg(&pcapng);
     assert!(convert.output().unwrap().status.success());

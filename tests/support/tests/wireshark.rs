@@ -101,7 +101,7 @@ fn startup_and_first_round_of_rping_with_crc_field_by_field() {
     assert_eq!((stag, offset), (request.sink_stag, request.sink_offset));
     let from_client = tshark::fpdus(&pdus, 0, client_port);
     let from_server = tshark::fpdus(&pdus, 0, server_port);
-    assert!(pdus.iter().any(|pdu| pdu.connection == 1), "there is a second connection");
+    assert!(pdus.iter().any(|pdu| pdu.connection == 1), "no second connection");
     let of_the_first = pdus.iter().filter(|pdu| pdu.connection == 0).count();
     assert_eq!(from_client.len() + from_server.len() + 2, of_the_first);
 }

@@ -34,7 +34,7 @@ fn decode(crc: bool, markers: bool, pieces: &[&[u8]]) -> Outcome {
                 }
             }
         }
-        assert!(rest.is_empty(), "octets are left");
+        assert!(rest.is_empty(), "octets remain");
         assert!(decoder.stage_capacity() <= STAGE_OCTETS_MAX);
     }
     outcome.is_between = decoder.is_between_fpdus();

@@ -87,8 +87,9 @@ pub fn check(data: &[u8]) {
     let rejection = offer.clone().reject(limits, PrivateData::default());
     let (reply, negotiated) = offer.accept(limits, PrivateData::default());
     for octets in [&rejection, &reply] {
-        let (frame, taken) =
-            Frame::parse(FrameKind::Reply, octets).expect("our Reply").expect("all of it");
+        let (frame, taken) = Frame::parse(FrameKind::Reply, octets)
+            .expect("a valid Reply")
+            .expect("a complete Reply");
         assert_eq!(taken, octets.len());
         assert_eq!(frame.enhanced.is_some(), peer.is_some(), "MPE-10-1");
         assert_eq!(frame.reject, *octets == rejection);

@@ -5,7 +5,7 @@ use offload_engine::{
     time::Duration,
 };
 
-use super::{AllowedOutcomes, End, PATIENCE, SUPER_SEGMENT, World, stream::Stream};
+use super::{AllowedOutcomes, End, PROGRESS_TIMEOUT_MIN, SUPER_SEGMENT, World, stream::Stream};
 
 /// Time limit of the final phase: backed-off timers, FIN_WAIT_2 and TIME_WAIT.
 const TIME_MAX: Duration = Duration::from_secs(1_200);
@@ -30,7 +30,7 @@ impl World {
         let silent_since = receiver.next;
         self.allowed_outcomes = AllowedOutcomes::default();
         // All retransmissions may have been spent while the peer was silent.
-        let spent = self.now - self.progress_at >= PATIENCE;
+        let spent = self.now - self.progress_at >= PROGRESS_TIMEOUT_MIN;
         self.resume();
         self.disconnect(0);
         for turn in 0.. {
@@ -57,7 +57,7 @@ impl World {
         if self.end == Some(End::Upload) {
             return;
         }
-        assert_eq!(receiver.next, self.requests.end(), "our stream is incomplete");
+        assert_eq!(receiver.next, self.requests.end(), "the sent stream is incomplete");
         assert_eq!(self.delivered, self.highest, "the peer's stream is incomplete");
         assert!(self.peer_closed && self.requests.is_closed_gracefully());
     }

@@ -24,7 +24,7 @@ const SUPER_SEGMENT: usize = 65_160;
 /// Maximum bytes posted by a run, so that it ends soon.
 const POSTED_MAX: u64 = 300_000;
 /// Minimum time without progress before a connection may be aborted.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PROGRESS_TIMEOUT_MIN: Duration = Duration::from_secs(30);
 
 /// Counters of the cases that a run has exercised.
 #[derive(Clone, Copy, Default, Debug)]
@@ -252,7 +252,7 @@ impl World {
 
     fn fire_due_timers(&mut self) {
         if self.tcp.poll_timeout().is_some_and(|deadline| deadline <= self.now) {
-            self.allowed_outcomes.timeout = self.now - self.progress_at >= PATIENCE;
+            self.allowed_outcomes.timeout = self.now - self.progress_at >= PROGRESS_TIMEOUT_MIN;
             self.tcp.handle_timeout(self.now);
         }
     }

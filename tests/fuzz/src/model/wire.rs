@@ -80,7 +80,7 @@ impl World {
         assert_eq!(transmit.timestamps.is_some(), self.setup.timestamps);
         if let Some(timestamps) = transmit.timestamps {
             let age = self.our_stamp.map_or(0, |before| timestamps.value.wrapping_sub(before));
-            assert!(age.cast_signed() >= 0, "our timestamps go back");
+            assert!(age.cast_signed() >= 0, "the timestamps decrease");
             self.our_stamp = Some(timestamps.value);
             assert!(
                 self.stamps.contains(&timestamps.echo),

@@ -10,9 +10,8 @@
 //! - Nothing crashes, panics, or exceeds a time limit. A failure is one that the call may return, and a valid
 //!   request is rejected only if the queue is full.
 //! - A request completes once, on its queue, in order, with its `wr_id`, and not after the end of its queue
-//!   pair. An unsignaled request that succeeds has no completion. When all queue pairs are in error at the end,
-//!   every request that requires a completion has one, unless its completion queue has failed and has reported
-//!   it.
+//!   pair. An unsignaled request that succeeds has no completion. At the end all queue pairs are in error. Then
+//!   every request that requires a completion has one, unless its completion queue has reported a failure.
 //! - A receive contains the data sent by the peer, in order; so do the target of an earlier Write, and the sink
 //!   of a Read. Memory registered for reading does not change. Memory of a removed registration may be
 //!   overwritten or become inaccessible immediately.

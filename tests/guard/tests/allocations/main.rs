@@ -34,12 +34,12 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 const PORT: u16 = 7000;
 /// Prerequisites of the bench with TAPs.
 const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft")];
-/// Number of counts, of which the cheapest is used on a real clock: a thread that waits long for its CPU makes
+/// Number of counts on a real clock, of which the cheapest is used. A thread that waits long for its CPU makes
 /// TCP probe, which is no steady state.
 const COUNTS: usize = 5;
 
 /// Message transport that reports its number of frames.
-trait Mover {
+trait Transport {
     /// Transfers `messages` messages.
     fn run(&mut self, messages: u64);
     /// Frames sent so far by both nodes.
@@ -47,11 +47,11 @@ trait Mover {
 }
 
 /// Cost of a message, after `warm_up` messages.
-fn measure(work: Work, mover: &mut impl Mover, counts: usize) -> Cost {
+fn measure(work: Work, transport: &mut impl Transport, counts: usize) -> Cost {
     let (warm_up, messages) = work.messages();
-    mover.run(warm_up);
+    transport.run(warm_up);
     if counting::is_site_recording_requested() {
-        let ((), sites) = counting::record_sites(|| mover.run(messages));
+        let ((), sites) = counting::record_sites(|| transport.run(messages));
         for (stack, site) in sites {
             let each = site.count as f64 / messages as f64;
             println!(
@@ -61,9 +61,9 @@ fn measure(work: Work, mover: &mut impl Mover, counts: usize) -> Cost {
         }
     }
     let count = |_| {
-        let (before, frames) = (Usage::now(), mover.frames());
-        mover.run(messages);
-        Cost::new(Usage::now().since(before), mover.frames() - frames, messages)
+        let (before, frames) = (Usage::now(), transport.frames());
+        transport.run(messages);
+        Cost::new(Usage::now().since(before), transport.frames() - frames, messages)
     };
     (0..counts).map(count).min_by(Cost::compare).expect("it is counted at least once")
 }
@@ -84,7 +84,7 @@ impl RdmaInMemory {
     }
 }
 
-impl Mover for RdmaInMemory {
+impl Transport for RdmaInMemory {
     fn run(&mut self, messages: u64) {
         self.traffic.run(messages, &mut || self.stations.step());
     }
@@ -114,7 +114,7 @@ impl StreamInMemory {
     }
 }
 
-impl Mover for StreamInMemory {
+impl Transport for StreamInMemory {
     /// Transfers `lists` lists in each direction.
     fn run(&mut self, lists: u64) {
         let sent = |stations: &Stations<Pump>| {
@@ -151,8 +151,8 @@ fn on_kernel_sockets() {
     let mut table = budget::Table::new(Place::Sockets);
     for work in Work::all() {
         if let Work::Rdma { operation, bytes } = work {
-            let mut mover = SocketPair::new(operation, bytes);
-            table.add(work, measure(work, &mut mover, COUNTS));
+            let mut transport = SocketPair::new(operation, bytes);
+            table.add(work, measure(work, &mut transport, COUNTS));
         }
     }
     table.finish();

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use flue_guard::rdma::{self, Operation, Traffic};
 use rdma_over_tcp::ndk::{AdapterConfig, SocketsConfig, open_sockets};
 
-use crate::{Mover, PORT};
+use crate::{PORT, Transport};
 
 pub(crate) struct SocketPair {
     traffic: Traffic,
@@ -26,7 +26,7 @@ impl SocketPair {
     }
 }
 
-impl Mover for SocketPair {
+impl Transport for SocketPair {
     fn run(&mut self, messages: u64) {
         // Polls of empty completion queues drive the sockets.
         self.traffic.run(messages, &mut || {});

@@ -14,7 +14,7 @@ use std::{
 use flue_guard::rdma::Operation;
 use flue_test_support::needs::{Need, lacks};
 
-use crate::{Mover, NEEDS, budget::Work, taps::TapPair};
+use crate::{NEEDS, Transport, budget::Work, taps::TapPair};
 
 /// System calls of an allocator, and their limit per message.
 const MEMORY: [&str; 5] = ["brk", "mmap", "munmap", "mprotect", "madvise"];
@@ -99,10 +99,10 @@ fn traced(log: &str) -> BTreeMap<String, Traced> {
 fn moves_messages_between_marks() {
     for (number, work) in works().into_iter().enumerate() {
         let pair = TapPair::new();
-        let run = |mover: &mut dyn Mover| {
-            mover.run(4 * MESSAGES);
+        let run = |transport: &mut dyn Transport| {
+            transport.run(4 * MESSAGES);
             mark(&number.to_string());
-            mover.run(MESSAGES);
+            transport.run(MESSAGES);
             mark("end");
         };
         match work {

@@ -18,7 +18,7 @@ use offload_engine::{
 };
 use rdma_over_tcp::ndk::{AdapterConfig, AdapterCore, open};
 
-use crate::{Mover, PORT};
+use crate::{PORT, Transport};
 
 const MTU: u32 = 1500;
 /// Time limit for the connection setup; the kernel may delay the first frames of a new bridge.
@@ -105,7 +105,7 @@ pub(crate) struct RdmaOverTaps {
     _switch: Switch,
 }
 
-impl Mover for RdmaOverTaps {
+impl Transport for RdmaOverTaps {
     fn run(&mut self, messages: u64) {
         // Polling an empty completion queue runs an iteration of its node. Small writes complete before the
         // peer has them, so the first node's queue is hardly ever empty.
@@ -124,7 +124,7 @@ pub(crate) struct StreamOverTaps {
     _switch: Switch,
 }
 
-impl Mover for StreamOverTaps {
+impl Transport for StreamOverTaps {
     fn run(&mut self, lists: u64) {
         let mut last = [0; 2];
         let is_through = |node: &Node<Pump>, last: &mut u64| {

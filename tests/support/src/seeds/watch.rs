@@ -41,7 +41,7 @@ impl fmt::Display for Failure {
 }
 
 /// State of the seed that a thread runs, for the panic hook.
-struct Watched {
+struct RunningSeed {
     seed: u64,
     /// True if the default hook prints as well.
     is_single: bool,
@@ -50,7 +50,7 @@ struct Watched {
 }
 
 thread_local! {
-    static WATCHED: RefCell<Option<Watched>> = const { RefCell::new(None) };
+    static RUNNING: RefCell<Option<RunningSeed>> = const { RefCell::new(None) };
     static CLASS: Cell<Option<Class>> = const { Cell::new(None) };
 }
 
@@ -73,12 +73,12 @@ pub(super) fn watch<S>(
     run: impl FnOnce() -> S,
 ) -> Result<S, Failure> {
     install();
-    let watched = Watched { seed, is_single, classes, failure: None };
-    WATCHED.with_borrow_mut(|slot| *slot = Some(watched));
+    let running = RunningSeed { seed, is_single, classes, failure: None };
+    RUNNING.with_borrow_mut(|slot| *slot = Some(running));
     let result = catch_unwind(AssertUnwindSafe(run));
-    let watched = WATCHED.take();
+    let running = RUNNING.take();
     result.map_err(|_| {
-        watched.and_then(|watched| watched.failure).unwrap_or_else(|| Failure {
+        running.and_then(|running| running.failure).unwrap_or_else(|| Failure {
             seed,
             class: Class::Other,
             place: "?".into(),
@@ -92,7 +92,7 @@ fn install() {
     ONCE.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |info| {
-            if !note(info) {
+            if !record_panic(info) {
                 before(info);
             }
         }));
@@ -100,24 +100,24 @@ fn install() {
 }
 
 /// Records the panic. False in a thread that runs no seed, where the default hook must continue.
-fn note(info: &PanicHookInfo<'_>) -> bool {
+fn record_panic(info: &PanicHookInfo<'_>) -> bool {
     let class = CLASS.take();
-    let Ok(is_noted) = WATCHED.try_with(|slot| {
+    let Ok(is_noted) = RUNNING.try_with(|slot| {
         let Ok(mut slot) = slot.try_borrow_mut() else { return false };
-        let Some(watched) = slot.as_mut() else { return false };
+        let Some(running) = slot.as_mut() else { return false };
         let (file, line) = info.location().map_or(("?", 0), |at| (at.file(), at.line()));
-        let class = class.unwrap_or_else(|| by_file(file, watched.classes));
-        let (seed, place, text) = (watched.seed, format!("{file}:{line}"), message(info, class));
+        let class = class.unwrap_or_else(|| by_file(file, running.classes));
+        let (seed, place, text) = (running.seed, format!("{file}:{line}"), message(info, class));
         let failure = Failure { seed, class, place, text };
         // During unwinding a second panic aborts the process: this is the last chance to print it.
         if std::thread::panicking()
-            && !watched.is_single
-            && let Some(first) = &watched.failure
+            && !running.is_single
+            && let Some(first) = &running.failure
         {
             super::print(&format!("{first}{failure}"));
         }
-        watched.failure = Some(failure);
-        !watched.is_single
+        running.failure = Some(failure);
+        !running.is_single
     }) else {
         return false;
     };

@@ -5,7 +5,7 @@ use super::packet::Packet;
 use super::{Clause, Counts, Rules};
 
 /// Violated clause and its description.
-type Wrong = (Clause, String);
+type Violated = (Clause, String);
 
 /// Allowed difference between the timestamp clock and the capture's clock, in addition to [`Rules::lag`]: a
 /// tick on either side.
@@ -13,7 +13,7 @@ const CLOCK_SLACK_MS: u64 = 2;
 /// MSS of a peer that sends no MSS option, IPv4 and IPv6 (RFC 9293 §3.7.1).
 const MSS_DEFAULT: [u16; 2] = [536, 1220];
 
-fn ensure(is_legal: bool, clause: Clause, detail: impl FnOnce() -> String) -> Result<(), Wrong> {
+fn ensure(is_legal: bool, clause: Clause, detail: impl FnOnce() -> String) -> Result<(), Violated> {
     if is_legal { Ok(()) } else { Err((clause, detail())) }
 }
 
@@ -38,7 +38,7 @@ impl Connection {
         packet: &Packet<'_>,
         rules: &Rules,
         counts: &mut Counts,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violated> {
         counts.segments += 1;
         self.judge_header(packet)?;
         self.judge_ip(packet, rules)?;
@@ -70,7 +70,7 @@ impl Connection {
         Ok(())
     }
 
-    fn judge_header(&self, packet: &Packet<'_>) -> Result<(), Wrong> {
+    fn judge_header(&self, packet: &Packet<'_>) -> Result<(), Violated> {
         let wrong = |detail: &str| (Clause::Header, detail.to_owned());
         match packet {
             Packet { is_intact: false, .. } => Err(wrong("a checksum is wrong")),
@@ -81,7 +81,7 @@ impl Connection {
         }
     }
 
-    fn judge_ip(&mut self, packet: &Packet<'_>, rules: &Rules) -> Result<(), Wrong> {
+    fn judge_ip(&mut self, packet: &Packet<'_>, rules: &Rules) -> Result<(), Violated> {
         ensure(packet.source_mac == rules.mac, Clause::Ip, || {
             format!("from {:02x?}", packet.source_mac)
         })?;
@@ -97,7 +97,7 @@ impl Connection {
         })
     }
 
-    fn judge_syn(&mut self, packet: &Packet<'_>) -> Result<(), Wrong> {
+    fn judge_syn(&mut self, packet: &Packet<'_>) -> Result<(), Violated> {
         let syn = Syn::of(packet);
         let wrong = |detail: String| Err((Clause::Handshake, detail));
         if !packet.payload.is_empty() || packet.fin {
@@ -123,7 +123,11 @@ impl Connection {
         Ok(())
     }
 
-    fn judge_sequence(&mut self, packet: &Packet<'_>, counts: &mut Counts) -> Result<Kind, Wrong> {
+    fn judge_sequence(
+        &mut self,
+        packet: &Packet<'_>,
+        counts: &mut Counts,
+    ) -> Result<Kind, Violated> {
         let sending = &self.sending;
         let (una, max) = (sending.una_known, sending.max);
         let start = unwrap(max, packet.seq);
@@ -180,7 +184,7 @@ impl Connection {
         sending.max = sending.max.max(end + u64::from(packet.fin));
     }
 
-    fn judge_fin(&self, packet: &Packet<'_>, end: u64) -> Result<(), Wrong> {
+    fn judge_fin(&self, packet: &Packet<'_>, end: u64) -> Result<(), Violated> {
         match self.sending.fin {
             Some(fin) if end > fin => {
                 Err((Clause::Fin, format!("bytes up to {end} after the FIN at {fin}")))
@@ -196,7 +200,7 @@ impl Connection {
         }
     }
 
-    fn judge_content(&self, packet: &Packet<'_>, start: u64, end: u64) -> Result<(), Wrong> {
+    fn judge_content(&self, packet: &Packet<'_>, start: u64, end: u64) -> Result<(), Violated> {
         let sending = &self.sending;
         let (from, to) = (start.max(sending.kept_from), end.min(sending.data_end()));
         if from >= to {
@@ -213,7 +217,7 @@ impl Connection {
     }
 
     /// True if the segment probes a closed window. A FIN needs no window.
-    fn judge_peer_window(&self, start: u64, end: u64) -> Result<bool, Wrong> {
+    fn judge_peer_window(&self, start: u64, end: u64) -> Result<bool, Violated> {
         let edge = self.sending.edge;
         if end <= edge {
             return Ok(false);
@@ -225,7 +229,7 @@ impl Connection {
         Ok(true)
     }
 
-    fn judge_size(&self, packet: &Packet<'_>, rules: &Rules) -> Result<(), Wrong> {
+    fn judge_size(&self, packet: &Packet<'_>, rules: &Rules) -> Result<(), Violated> {
         let bytes = packet.ip.bytes;
         if bytes > rules.mtu {
             return ensure(rules.super_segments, Clause::SegmentSize, || {
@@ -246,7 +250,7 @@ impl Connection {
         packet: &Packet<'_>,
         agreed: Agreed,
         rules: &Rules,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, Violated> {
         let receiving = &mut self.receiving;
         let before = (receiving.acknowledged, receiving.edge);
         let ack = unwrap(before.0, packet.ack.expect("judge_header checks ACK"));
@@ -280,7 +284,7 @@ impl Connection {
         time_ns: u64,
         packet: &Packet<'_>,
         rules: &Rules,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violated> {
         let expected =
             if packet.syn { None } else { self.agreed().map(|agreed| agreed.timestamps) };
         ensure(
@@ -305,7 +309,7 @@ impl Connection {
         self.judge_echo(packet, echo, rules.like_smoltcp)
     }
 
-    fn judge_echo(&mut self, packet: &Packet<'_>, echo: u32, any: bool) -> Result<(), Wrong> {
+    fn judge_echo(&mut self, packet: &Packet<'_>, echo: u32, any: bool) -> Result<(), Violated> {
         // Without ACK the field is undefined.
         if packet.ack.is_none() {
             return Ok(());
@@ -321,7 +325,7 @@ impl Connection {
         Ok(())
     }
 
-    fn judge_sack(&mut self, packet: &Packet<'_>, agreed: Agreed) -> Result<(), Wrong> {
+    fn judge_sack(&mut self, packet: &Packet<'_>, agreed: Agreed) -> Result<(), Violated> {
         if packet.sack.is_empty() {
             return Ok(());
         }
@@ -364,7 +368,7 @@ impl Connection {
         agreed: Agreed,
         kind: Kind,
         lag_ns: u64,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), Violated> {
         const NOT_ECT: u8 = 0;
         const CE: u8 = 3;
         let wrong = |detail: &str| Err((Clause::Ecn, detail.to_owned()));

@@ -165,7 +165,7 @@ pub struct Counts {
     /// RSTs.
     pub resets: u64,
     /// RSTs of the peer, on open connections.
-    pub resets_received: u64,
+    pub resets_heard: u64,
     /// FINs, each counted once.
     pub fins: u64,
 }
@@ -206,7 +206,7 @@ impl Monitor {
                 }
                 connection.record(time_ns, way, &packet);
                 let is_reset = packet.rst && !connection.is_closed();
-                self.counts.resets_received += u64::from(is_reset);
+                self.counts.resets_heard += u64::from(is_reset);
                 let may_bind = self.rules.in_order || packet.payload.is_empty();
                 connection.arrived(time_ns, &packet, may_bind);
             }

@@ -746,13 +746,13 @@ fn resets() {
         trace.sent(ours("R", 2, 2, &[]));
     });
     // RSTs of the peer count while the connection is open.
-    assert_eq!(legal(PLAIN, |trace| trace.received(theirs("R", 1, 1, &[]))).resets_received, 1);
+    assert_eq!(legal(PLAIN, |trace| trace.received(theirs("R", 1, 1, &[]))).resets_heard, 1);
     let counts = legal(PLAIN, |trace| {
         close(trace);
         trace.received(theirs("", 2, 2, &[]));
         trace.received(theirs("R", 2, 2, &[]));
     });
-    assert_eq!(counts.resets_received, 0);
+    assert_eq!(counts.resets_heard, 0);
 }
 
 #[test]
