@@ -22,7 +22,7 @@
 //! | [`icmp`] | ICMP errors of a network with a smaller MTU |
 //! | [`flue`] | the command under test, as root or as an ordinary user, as a pipe |
 //! | [`capture`] | frames of pcap and pcapng files, and their TCP segments |
-//! | [`legal`] | validator: are the frames of a host those of one legal TCP stack |
+//! | [`tcp_validator`] | validator of a host's frames: those of one legal TCP stack |
 //! | [`ranges`] | sets of bytes of a stream |
 //! | [`load`] | repeated runs for counts that a busy machine distorts |
 //! | [`mod@tgtadm`] | configuration of a tgtd |
