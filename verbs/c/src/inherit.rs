@@ -14,6 +14,7 @@ use flue_verbs_core::{
     cm::{self, EventChannel},
     device::Device,
     event_queue::EventQueue,
+    process::{self, ForkGate},
 };
 use offload_engine::thread;
 use rustix::event::{EventfdFlags, eventfd};
@@ -38,8 +39,8 @@ pub(crate) fn install_fork_handler(start: Start) -> Result<(), Errno> {
     static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
     let _ = START.set(start);
     let installed = INSTALLED.get_or_init(|| {
-        // SAFETY: the handler increments a counter, and may start a thread.
-        match unsafe { libc::pthread_atfork(None, None, Some(forked)) } {
+        // SAFETY: the handlers set a flag, increment a counter, and may start a thread.
+        match unsafe { libc::pthread_atfork(Some(before), Some(after), Some(forked)) } {
             0 => Ok(()),
             error => Err(error),
         }
@@ -47,8 +48,17 @@ pub(crate) fn install_fork_handler(start: Start) -> Result<(), Errno> {
     installed.map_err(Errno)
 }
 
+unsafe extern "C" fn before() {
+    ForkGate::close();
+}
+
+unsafe extern "C" fn after() {
+    ForkGate::open();
+}
+
 unsafe extern "C" fn forked() {
-    flue_verbs_core::process::forked();
+    ForkGate::open();
+    process::forked();
     watch();
 }
 

@@ -132,6 +132,12 @@ fn files_of_the_program_under_numbers_of_the_library_are_left_alone() {
     run("guest", &["lost"], &[]);
 }
 
+// From the three standard descriptors to enough for a listener: EMFILE, and no call that hangs.
+#[test]
+fn calls_without_a_descriptor_left_fail_with_emfile() {
+    run("guest", &["limits"], &[]);
+}
+
 #[test]
 fn accept_after_the_requester_has_left_flushes_receives() {
     run("guest", &["leaves"], &[]);

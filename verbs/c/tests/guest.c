@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
@@ -592,6 +593,39 @@ static void lost_descriptors(void)
 	waitpid(pid, NULL, 0);
 }
 
+/* 0, or the first wrong errno: with `limit` descriptors every call succeeds or fails with EMFILE. */
+static int few_descriptors(rlim_t limit)
+{
+	struct rlimit files = { limit, limit };
+	struct sockaddr_in any = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	alarm(10);
+	errno = 0;
+	if (setrlimit(RLIMIT_NOFILE, &files)) return errno;
+	struct rdma_event_channel *events = rdma_create_event_channel();
+	if (!events) return errno == EMFILE ? 0 : errno;
+	struct rdma_cm_id *id;
+	if (rdma_create_id(events, &id, NULL, RDMA_PS_TCP)) return errno == EMFILE ? 0 : errno;
+	if (rdma_bind_addr(id, (struct sockaddr *)&any)) return errno == EMFILE ? 0 : errno;
+	if (rdma_listen(id, 8)) return errno == EMFILE ? 0 : errno;
+	struct ibv_comp_channel *completions = ibv_create_comp_channel(id->verbs);
+	if (!completions) return errno == EMFILE ? 0 : errno;
+	int socket = rsocket(AF_INET, SOCK_STREAM, 0);
+	if (socket < 0) return errno == EMFILE ? 0 : errno;
+	return 0;
+}
+
+static void limits(void)
+{
+	for (rlim_t limit = 3; limit <= 40; limit++) {
+		int status = 0;
+		pid_t child = fork();
+		if (child == 0) _exit(few_descriptors(limit));
+		waitpid(child, &status, 0);
+		CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+		if (status) printf("RLIMIT_NOFILE %lu: status %x\n", (unsigned long)limit, status);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	const char *which = argc > 1 ? argv[1] : "";
@@ -605,6 +639,8 @@ int main(int argc, char **argv)
 		closed_descriptors();
 	else if (strcmp(which, "lost") == 0)
 		lost_descriptors();
+	else if (strcmp(which, "limits") == 0)
+		limits();
 	else
 		daemon_after_listen(which);
 	printf("%d failures\n", failures);

@@ -1,8 +1,12 @@
 //! Generation of the process: each has a device and objects of its own ([`crate::device`]).
 
-use std::sync::{
-    Arc, Mutex, Weak,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    mem,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread,
 };
 
 use crate::sync::lock;
@@ -12,6 +16,40 @@ pub const GENERATIONS_MAX: usize = 64;
 
 /// Number of forks between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// True while a [`ForkGate`] exists.
+static GATE: AtomicBool = AtomicBool::new(false);
+
+/// Access to inherited objects by a thread of the library, or a fork: one at a time. A child in which a lock of such an
+/// object is held by a thread that does not exist there cannot take the object over.
+#[derive(Debug)]
+pub struct ForkGate(());
+
+impl ForkGate {
+    /// Enters the gate, for microseconds.
+    pub(crate) fn enter() -> Self {
+        while GATE.swap(true, Ordering::Acquire) {
+            thread::yield_now();
+        }
+        Self(())
+    }
+
+    /// Enters the gate before a fork.
+    pub fn close() {
+        mem::forget(Self::enter());
+    }
+
+    /// Leaves the gate after a fork, in the parent and in the child.
+    pub fn open() {
+        drop(Self(()));
+    }
+}
+
+impl Drop for ForkGate {
+    fn drop(&mut self) {
+        GATE.store(false, Ordering::Release);
+    }
+}
 
 /// Begins a generation, in the child of a fork: objects of earlier ones return `ENODEV`. Async-signal-safe.
 pub fn forked() {

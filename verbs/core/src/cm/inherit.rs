@@ -14,7 +14,7 @@ use offload_engine::descriptor::Guarded;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::id::{Id, IdPhase, channel::EventChannel, inherited};
-use crate::{device::Device, errno::Errno};
+use crate::{device::Device, errno::Errno, process::ForkGate};
 
 impl Id {
     /// Returns true if this process can take the identifier over. `None`: its events are not those of `channel`, or its
@@ -100,6 +100,7 @@ fn listening() -> Vec<(Arc<EventChannel>, Option<Guarded<OwnedFd>>)> {
         let socket = inner.socket.as_ref().and_then(|socket| socket.try_clone());
         Some((inner.channel.clone(), socket))
     };
+    let _gate = ForkGate::enter();
     inherited().into_iter().filter_map(of).collect()
 }
 
