@@ -1,5 +1,5 @@
-//! A handshake that the host has conducted enters smoltcp: a listening socket takes the SYN on a private interface, and
-//! draws the initial sequence number of the SYN-ACK that was sent.
+//! Import of a handshake conducted by the host: a listening socket processes the SYN on a private interface, and draws
+//! the initial sequence number of the SYN-ACK already sent.
 
 use offload_engine::{frame::FlowKey, tcp::SeqNum};
 use smoltcp::{socket::tcp::Socket, time::Instant, wire::TcpControl};
@@ -9,8 +9,8 @@ use super::{
     stage::Stage,
 };
 
-/// A socket in SYN-RECEIVED that has sent its SYN-ACK with sequence number `iss` at `sent_at`. `listening` makes a
-/// socket in LISTEN; `syn` is the peer's SYN, an IP packet. `None`: smoltcp has not taken the SYN.
+/// Socket in SYN-RECEIVED that has sent its SYN-ACK with sequence number `iss` at `sent_at`. `listening` creates a
+/// socket in LISTEN; `syn` is the peer's SYN, an IP packet. `None`: smoltcp has rejected the SYN.
 pub(crate) fn accept(
     sent_at: Instant,
     tuple: FlowKey,

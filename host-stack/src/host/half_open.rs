@@ -1,17 +1,16 @@
-//! Passive opens: handshakes of accepted connections, before smoltcp has a socket for them.
+//! Passive opens: handshakes of accepted connections, before smoltcp has a socket.
 //!
-//! The host answers a SYN itself, to the Ethernet address that it came from: a source that does not resolve holds
-//! nothing. When the handshake's ACK returns, a listening socket replays the handshake
-//! ([`accept`](crate::handoff::accept::accept)), and goes on with that ACK.
+//! The host answers a SYN itself, to the source Ethernet address, so an unresolvable source does not block. When the
+//! handshake's ACK arrives, the handshake is replayed to a listening socket
+//! ([`accept`](crate::handoff::accept::accept)), which then processes that ACK.
 //!
-//! A half-open connection is kept with its exact options as long as its listener has room. Beyond that SYNs are
-//! answered by SYN cookies, which are not kept ([`Isns`](crate::cookie::Isns), RFC 4987 §3.6), so a flood of SYNs
-//! excludes no client.
+//! A half-open connection is stored with its exact options while its listener has room. Further SYNs are answered with
+//! SYN cookies, which need no state ([`Isns`](crate::cookie::Isns), RFC 4987 §3.6). So a SYN flood excludes no client.
 //!
 //! Limits: the listener's backlog, at most [`BACKLOG_MAX`](super::BACKLOG_MAX); with connections in the host
 //! [`CONNECTIONS_MAX`].
-//! Timers: SYN-ACKs are retransmitted after [`SYN_ACK_RTO`], doubling up to [`SYN_ACK_RTO_MAX`], for
-//! [`HANDSHAKE_MAX`]. While the listener is full a new SYN replaces a half-open connection after [`HALF_OPEN_YIELDS`].
+//! Timers: SYN-ACKs are retransmitted after [`SYN_ACK_RTO`], doubling up to [`SYN_ACK_RTO_MAX`], for [`HANDSHAKE_MAX`].
+//! While the listener is full, a new SYN replaces a half-open connection after [`HALF_OPEN_YIELDS`].
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -48,9 +47,9 @@ use crate::{
 
 /// Time until the first retransmission of a SYN-ACK (RFC 6298 §2.1).
 const SYN_ACK_RTO: Duration = Duration::from_secs(1);
-/// Longest time between two SYN-ACKs (RFC 6298 §2.5).
+/// Maximum time between two SYN-ACKs (RFC 6298 §2.5).
 const SYN_ACK_RTO_MAX: Duration = Duration::from_secs(60);
-/// Age at which a half-open connection yields its place in a full backlog: three SYN-ACKs are unanswered.
+/// Age after which a half-open connection in a full backlog may be replaced: three SYN-ACKs are unanswered.
 pub(super) const HALF_OPEN_YIELDS: Duration = Duration::from_secs(7);
 /// Ethernet and IP headers without options, in bytes, as the host builds them.
 const ETHERNET_HEADER_LEN: usize = 14;
@@ -68,12 +67,12 @@ struct Offer {
     /// TSval, if timestamps are used.
     timestamp: Option<u32>,
     ecn: bool,
-    /// A CE mark on its data has arrived (RFC 3168 §6.1.3).
+    /// True if a CE mark on its data has arrived (RFC 3168 §6.1.3).
     marked: bool,
 }
 
 impl Offer {
-    /// Timestamps of a segment in answer, if they are used.
+    /// Timestamps of an answering segment, if they are used.
     fn answer(&self, clock: u32) -> Option<Timestamps> {
         self.timestamp.map(|echo| Timestamps { value: clock, echo })
     }
@@ -88,7 +87,7 @@ pub(super) struct HalfOpen {
     offer: Offer,
     iss: SeqNum,
     opened_at: Instant,
-    /// SYN-ACKs sent, at least 1, and when the next one is due.
+    /// Number of SYN-ACKs sent, at least 1, and time of the next.
     sent: u32,
     next_at: Instant,
 }
@@ -115,7 +114,7 @@ impl HalfOpen {
 }
 
 impl Host {
-    /// A SYN for a 4-tuple that has no connection.
+    /// Handles a SYN for a 4-tuple without a connection.
     pub(super) fn judge_new_syn(
         &mut self,
         now: Instant,
@@ -127,11 +126,11 @@ impl Host {
         if !self.listeners.iter().any(|listener| covers(&listener)) {
             return Verdict::Process;
         }
-        // RFC 9293 MUST-57, RFC 1122 §4.2.3.10: neither to nor from a group of stations.
+        // RFC 9293 MUST-57, RFC 1122 §4.2.3.10: no broadcast or multicast address on either side.
         if !self.config.is_ours(tuple.local().ip()) || !self.may_open(tuple.remote()) {
             return Verdict::Drop;
         }
-        // They conflict, or share an address and are of different shards.
+        // Matching listeners conflict, or share an address on different shards.
         let place = |host: &Self, only_open: bool| {
             let of_port = host.listeners.iter().filter(covers);
             let open = of_port.filter(|(_, listener)| !only_open || listener.has_room());
@@ -156,14 +155,14 @@ impl Host {
         Verdict::Drop
     }
 
-    /// Returns true if a peer at this address may open a connection: it is one station, not this one, and has a route.
+    /// True if the peer address may open a connection: it is unicast, not an own address, and has a route.
     fn may_open(&self, remote: SocketAddr) -> bool {
         self.config.is_reachable(remote)
             && self.config.has_route(remote.ip())
             && !self.config.is_ours(remote.ip())
     }
 
-    /// Forgets the oldest half-open connection to `local` if it is old enough to yield.
+    /// Removes the oldest half-open connection to `local` if it is old enough to be replaced.
     fn make_room(&mut self, now: Instant, local: SocketAddr) -> bool {
         // Handles ascend.
         let oldest = self.half_open.iter().find(|(_, half)| half.tuple.local() == local);
@@ -207,7 +206,7 @@ impl Host {
         self.send_syn_ack(shard, tuple, &offer, iss, clock);
     }
 
-    /// Answers a SYN without keeping anything of it.
+    /// Answers a SYN without keeping state.
     fn send_cookie(&mut self, now: Instant, shard: ShardId, tuple: FlowKey, offer: &Offer) {
         self.stats.cookies_sent += 1;
         let mut offer = *offer;
@@ -233,7 +232,7 @@ impl Host {
         self.send_frame(shard, frame);
     }
 
-    /// The answer to an offer, with what smoltcp's sockets would state.
+    /// Builds the answer to an offer, with the options of smoltcp's sockets.
     fn syn_ack(&self, tuple: FlowKey, offer: &Offer, iss: SeqNum, clock: u32) -> Option<Vec<u8>> {
         let ip_header = match tuple.local().ip().is_ipv4() {
             true => IPV4_HEADER_LEN,
@@ -262,7 +261,7 @@ impl Host {
         Way { macs: (self.config.mac, offer.mac), from: tuple.local(), to: tuple.remote() }
     }
 
-    /// The window scale that SYN-ACKs offer.
+    /// Window scale offered by SYN-ACKs.
     fn receive_scale(&self) -> u8 {
         let scale = scale_of_buffer(self.config.receive_buffer) + self.config.scale_raise();
         scale.min(WINDOW_SCALE_MAX)
@@ -294,7 +293,7 @@ impl Host {
         let (shard, tuple, iss) = (half.shard, half.tuple, half.iss);
         if segment.is_open_request() && segment.seq == half.offer.irs {
             self.stats.duplicate_syns += 1;
-            // The peer may have moved meanwhile.
+            // The peer's Ethernet address may have changed.
             half.offer.mac = segment.source_mac;
             let repeated = segment.timestamps.map(|timestamps| timestamps.value);
             half.offer.timestamp = half.offer.timestamp.and(repeated);
@@ -321,7 +320,7 @@ impl Host {
             return Verdict::Drop;
         }
         if segment.ack != iss + 1 {
-            // smoltcp answers by RST: it has no socket.
+            // smoltcp answers with RST: it has no socket.
             return Verdict::Process;
         }
         if self.connections.len() >= CONNECTIONS_MAX {
@@ -339,7 +338,7 @@ impl Host {
         }
     }
 
-    /// RFC 5961 §4.2: an acknowledgement without a promise.
+    /// Sends a challenge ACK (RFC 5961 §4.2).
     fn challenge(
         &mut self,
         shard: ShardId,
@@ -348,7 +347,7 @@ impl Host {
         iss: SeqNum,
         clock: u32,
     ) {
-        // The window that the SYN-ACK has offered, as far as its unit allows.
+        // The window that the SYN-ACK offered, as far as its scale permits.
         let window = u16::try_from(self.config.receive_buffer).unwrap_or(u16::MAX);
         let scale = offer.options.window_scale.map_or(0, |_| self.receive_scale());
         let ack = Acknowledgement {
@@ -365,7 +364,7 @@ impl Host {
         }
     }
 
-    /// A segment of no connection: `None`, unless it returns a cookie, or may be data behind one.
+    /// Handles a segment without a connection. Returns `None` unless it returns a cookie, or may be data after one.
     pub(super) fn judge_cookie(
         &mut self,
         now: Instant,
@@ -391,8 +390,8 @@ impl Host {
         let timestamps = segment.timestamps.filter(|_| self.config.timestamps);
         let echo = timestamps.map(|timestamps| timestamps.echo);
         let Some(restored) = self.isns.restore(now, &tuple, (irs, iss), echo) else {
-            // The ACK that would have opened the connection may be lost, and the first data with it: the peer
-            // retransmits these, where an RST would end it.
+            // The opening ACK may be lost, and the first data with it. The peer retransmits them; an RST would abort
+            // the connection.
             return (segment.payload_len > 0).then_some(Verdict::Drop);
         };
         if self.connections.len() >= CONNECTIONS_MAX {
@@ -407,7 +406,7 @@ impl Host {
             ecn: self.config.ecn && restored.ecn,
             marked: false,
         };
-        // Nothing is known of the SYN-ACKs that were sent: as with a retransmission, none is timed.
+        // The number of SYN-ACKs sent is unknown. As after a retransmission, the RTT is not measured.
         let (opened_at, next_at) = (now, now);
         let half = HalfOpen { shard, listener, tuple, offer, iss, opened_at, sent: 2, next_at };
         self.listeners.get_mut(&listener.0)?.half_open += 1;
@@ -422,8 +421,8 @@ impl Host {
         Some(self.judge_known(now, handle, segment))
     }
 
-    /// The peer's ACK has arrived: smoltcp gets a socket in SYN-RECEIVED, to which the ACK goes next. Returns false if
-    /// it would not take the connection.
+    /// Handles the peer's ACK: creates a smoltcp socket in SYN-RECEIVED, which receives the ACK next. Returns false if
+    /// smoltcp rejects the connection.
     fn complete(&mut self, now: Instant, handle: OffloadHandle, half: &HalfOpen) -> bool {
         let &HalfOpen { shard, listener, tuple, offer, iss, opened_at, sent, next_at: _ } = half;
         let Some(found) = self.listeners.get(&listener.0) else { return false };
@@ -449,7 +448,7 @@ impl Host {
             Way { macs: (offer.mac, self.config.mac), from: tuple.remote(), to: tuple.local() };
         let Some(syn) = wire::syn_frame(way, u8::MAX, &syn) else { return false };
         let Some(syn_ack) = self.syn_ack(tuple, &offer, iss, 0) else { return false };
-        // Karn: only a SYN-ACK that was sent once is timed.
+        // Karn's algorithm: the RTT is measured only if the SYN-ACK was sent once.
         let sent_at = if sent == 1 { opened_at } else { now };
         let packet = &syn[ETHERNET_HEADER_LEN..];
         let Some(socket) = accept(to_smoltcp(sent_at), tuple, iss, packet, listening) else {
@@ -489,9 +488,9 @@ impl Host {
         true
     }
 
-    /// Enters the Ethernet address of a peer into smoltcp's cache: the handshake has proven that packets arrive there,
-    /// and smoltcp does not have to solicit it while other connections wait for theirs. A gateway's is the one of its
-    /// ARP or ND (see `mac_of_hop`).
+    /// Adds the Ethernet address of a peer to smoltcp's neighbor cache. The handshake has proven it reachable, so
+    /// smoltcp does not solicit it while other connections wait for their neighbors. The address of a gateway is taken
+    /// from its ARP or ND (see `mac_of_hop`).
     fn introduce(&mut self, now: Instant, tuple: FlowKey, mac: MacAddress) {
         let remote = tuple.remote().ip();
         let hop = self.config.hop_back(remote);
@@ -503,7 +502,7 @@ impl Host {
         }
     }
 
-    /// A station has this Ethernet address now.
+    /// Updates the Ethernet address of a peer.
     pub(super) fn move_half_open(&mut self, address: IpAddr, mac: MacAddress) {
         for half in self.half_open.values_mut() {
             if self.config.hop_back(half.tuple.remote().ip()) == address {
@@ -512,7 +511,7 @@ impl Host {
         }
     }
 
-    /// Drops the state of a half-open connection without a segment.
+    /// Drops the state of a half-open connection without sending a segment.
     fn forget_half(&mut self, handle: OffloadHandle) -> Option<HalfOpen> {
         let half = self.half_open.remove(&handle)?;
         self.owners.remove(&half.tuple);
@@ -523,7 +522,7 @@ impl Host {
         Some(half)
     }
 
-    /// Resets the half-open connections of listeners that have gone.
+    /// Resets the half-open connections of removed listeners.
     pub(super) fn reset_orphans(&mut self) {
         let orphans = self
             .half_open
@@ -540,7 +539,7 @@ impl Host {
         }
     }
 
-    /// Retransmits the SYN-ACKs that are due, and ends handshakes that take too long. Returns whether there was any.
+    /// Retransmits due SYN-ACKs, and aborts expired handshakes. Returns true if there were any.
     pub(super) fn serve_half_open(&mut self, now: Instant) -> bool {
         if self.half_open_at.is_none_or(|at| now < at) {
             return false;

@@ -1,4 +1,4 @@
-//! Frames from the engine: which connection they belong to, and what is done before smoltcp gets them.
+//! Frames from the engine: classification, and processing ahead of smoltcp.
 
 use alloc::vec::Vec;
 use offload_engine::{
@@ -32,20 +32,20 @@ use crate::{
     wire::{self, Frame, Segment, Way},
 };
 
-/// What happens to a frame.
+/// Disposition of a frame.
 pub(super) enum Verdict {
-    /// smoltcp gets it.
+    /// Passed to smoltcp.
     Process,
-    /// smoltcp gets it with this window, of the segment that begins there.
+    /// Passed to smoltcp with this window, in the segment at this offset.
     ProcessWith(u16, usize),
-    /// The target gets it.
+    /// Forwarded to the target.
     Forward(OffloadHandle),
     /// Dropped.
     Drop,
 }
 
 impl Host {
-    /// A frame that came by the queue of `shard`.
+    /// Handles a frame received on the queue of `shard`.
     pub(super) fn receive(
         &mut self,
         now: Instant,
@@ -58,8 +58,8 @@ impl Host {
                 self.stats.checksum_errors += 1;
                 Verdict::Drop
             }
-            // smoltcp would drop these; so nothing may be learned from them. A bridge floods frames of
-            // other stations, and TCP is unicast (RFC 1122 §4.2.3.10).
+            // smoltcp would drop these, so they must not update any state. A bridge floods frames of other stations,
+            // and TCP is unicast (RFC 1122 §4.2.3.10).
             Frame::Tcp(segment) if !segment.is_well_formed => Verdict::Drop,
             Frame::Tcp(segment) if segment.destination_mac != self.config.mac => Verdict::Drop,
             Frame::Tcp(segment) => self.judge(now, shard, &segment),
@@ -108,7 +108,7 @@ impl Host {
         }
     }
 
-    /// A segment of no connection, or of one that is over.
+    /// Handles a segment of no connection, or of a closed one.
     fn judge_late(&mut self, now: Instant, segment: &Segment<'_>) -> Verdict {
         match self.time_waits.answer(now, self.config.time_wait, segment) {
             Answer::Unknown => return Verdict::Process,
@@ -120,7 +120,7 @@ impl Host {
         Verdict::Drop
     }
 
-    /// Sends an ACK that smoltcp does not know of, through the queue of `shard`.
+    /// Sends an ACK that smoltcp has not generated, on the queue of `shard`.
     pub(super) fn acknowledge(
         &mut self,
         now: Instant,
@@ -138,7 +138,7 @@ impl Host {
         }
     }
 
-    /// A segment of a connection of smoltcp's. What smoltcp would not read of it goes ahead.
+    /// Handles a segment of a connection in smoltcp. Parts that smoltcp would not read are processed first.
     pub(super) fn judge_known(
         &mut self,
         now: Instant,
@@ -154,15 +154,15 @@ impl Host {
         let is_accepted = connection.listener.is_some();
         if segment.is_reset() && is_accepted && socket.state() == tcp::State::SynReceived {
             connection.flow.incoming(now, segment);
-            // smoltcp would go back to LISTEN, and take the next SYN for this connection.
+            // smoltcp would return to LISTEN, and accept the next SYN for this connection.
             if connection.flow.reset_heard {
                 self.stats.attempt_fails += 1;
                 self.forget(handle);
             }
             return Verdict::Drop;
         }
-        // A peer that has closed last and forgotten answers late segments by RST. What has come is the client's all the
-        // same (RFC 1337; RFC 9293 §3.10.7.4: the user is not signaled).
+        // A peer that has closed last and dropped its state answers late segments with RST. Received data are still
+        // delivered to the client (RFC 1337; RFC 9293 §3.10.7.4: the user is not signaled).
         if segment.is_reset() && connection.both_closed(socket) {
             return Verdict::Drop;
         }
@@ -181,7 +181,7 @@ impl Host {
             connection.flow.incoming(now, &first);
             wire::set_window(&mut frame, tcp_at, window.unwrap_or(segment.window));
             self.process(now, frame);
-            // One that has ended with it would answer the rest by RST.
+            // A connection that this segment has ended would answer the rest with RST.
             whole &= self.sockets.get::<tcp::Socket<'_>>(slot).state() != tcp::State::Closed;
         }
         if let Some(connection) = self.connections.get_mut(&handle) {
@@ -195,7 +195,7 @@ impl Host {
         }
     }
 
-    /// smoltcp takes nothing for sent that is not acknowledged; `ack` is about to be.
+    /// Marks everything unacknowledged in smoltcp as unsent; `ack` is acknowledged next.
     fn rewind(&mut self, now: Instant, handle: OffloadHandle, ack: SeqNum) {
         let is_due = |connection: &Connection, socket: &tcp::Socket<'_>| {
             connection.rcv_nxt(socket) != connection.flow.acknowledged
@@ -222,9 +222,9 @@ impl Host {
         connection.flow.rewound();
     }
 
-    /// A SYN for a 4-tuple that smoltcp has. Its set may hold a listener's socket before the
-    /// connection's, which would take the SYN for a second connection; and the connection's own would
-    /// not answer a SYN, except one that crossed its own (RFC 9293 §3.5, simultaneous open).
+    /// Handles a SYN for a 4-tuple that smoltcp has. A listener's socket may precede the connection's in the set and
+    /// accept the SYN as a second connection. The connection's own socket would not answer a SYN, unless it crossed its
+    /// own (RFC 9293 §3.5, simultaneous open).
     fn judge_known_syn(
         &mut self,
         now: Instant,
@@ -238,7 +238,7 @@ impl Host {
                 connection.flow.incoming(now, segment);
                 Verdict::Process
             }
-            // RFC 9293 §3.10.7.4: a SYN beyond the old connection may reopen its 4-tuple.
+            // RFC 9293 §3.10.7.4: a SYN beyond the old connection's sequence numbers may reopen its 4-tuple.
             tcp::State::TimeWait if segment.seq.is_after(connection.flow.acknowledged) => {
                 self.forget(handle);
                 self.judge_new_syn(now, shard, segment)
@@ -255,14 +255,14 @@ impl Host {
         self.send_down(now);
     }
 
-    /// smoltcp takes a frame; its answer stays with the device.
+    /// Passes a frame to smoltcp; its answers stay in the device's queue.
     pub(super) fn ingress(&mut self, now: Instant, frame: Option<Vec<u8>>) {
         self.device.received.extend(frame);
         let at = to_smoltcp(now);
         let _ = self.interface.poll_ingress_single(at, &mut self.device, &mut self.sockets);
     }
 
-    /// A fresh socket with the host's settings.
+    /// Creates a socket with the host's settings.
     pub(super) fn make_socket(&self, client: ClientId) -> tcp::Socket<'static> {
         let mut socket = fresh_socket(self.config.receive_buffer, self.config.send_buffer);
         if self.config.timestamps {
@@ -272,8 +272,8 @@ impl Host {
         socket
     }
 
-    /// CH-FWD-2: the host got it before the hand-over was done, or because of IP options. CH-FWD-3: not
-    /// while the connection changes hands.
+    /// CH-FWD-2: frames reach the host before the offload completes, or because of IP options. CH-FWD-3: none is
+    /// forwarded during a transition.
     fn forward(&mut self, handle: OffloadHandle, frame: Vec<u8>) {
         let Some(offloaded) = self.offloaded.get_mut(&handle) else { return };
         match offloaded.stage {
@@ -293,8 +293,8 @@ impl Host {
         }
     }
 
-    /// The target is done with a frame. What it did not process because the connection was on its way up
-    /// is the host's to process, when it has arrived.
+    /// Handles a frame that the target has returned. A frame that it did not process because of an upload in progress
+    /// is processed by the host after the upload.
     pub(super) fn forwarded(&mut self, now: Instant, shard: ShardId, segment: Forward) {
         if segment.status == NdisStatus::UPLOAD_IN_PROGRESS {
             // Verified before it was forwarded.
@@ -302,8 +302,8 @@ impl Host {
         }
     }
 
-    /// Both sides have closed: what is left of the connection answers late segments. `is_first`: this side has closed
-    /// first, and its 4-tuple rests.
+    /// Both sides have closed: a TIME-WAIT record answers late segments. `is_first`: this side closed first, and its
+    /// 4-tuple is not reused for a while.
     pub(super) fn retire(&mut self, now: Instant, handle: OffloadHandle, is_first: bool) {
         if let Some(Connection { shard, tuple, flow, .. }) = self.connections.get(&handle) {
             let time = self.config.time_wait;
@@ -312,7 +312,7 @@ impl Host {
         self.forget(handle);
     }
 
-    /// Drops the host's state of a connection, and its socket, without a notice or a segment.
+    /// Removes a connection and its socket from the host, without a notice or a segment.
     pub(super) fn forget(&mut self, handle: OffloadHandle) {
         let Some(connection) = self.connections.remove(&handle) else { return };
         self.owners.remove(&connection.tuple);
@@ -322,7 +322,7 @@ impl Host {
         self.left(connection.listener, connection.stage);
     }
 
-    /// A connection of `listener` has left `stage`: its place in the backlog may be free.
+    /// Frees a connection's entry in the backlog of `listener` if it has left the handshake `stage`.
     pub(super) fn left(&mut self, listener: Option<ListenerId>, stage: Stage) {
         if let (Some(id), Stage::Handshake(_)) = (listener, stage)
             && let Some(listener) = self.listeners.get_mut(&id.0)

@@ -1,7 +1,8 @@
-//! The host's half of the chimney, downward: which connections are due, their tree, and what became of it.
+//! Offload of connections: selection, initiate tree and result.
 //!
-//! All connections of a shard that are due in one poll go down in one tree (CH-ARC-5). A neighbor or a path that the
-//! target has already appears in it as a linker; one that is on its way down or up is waited for (CH-INI-1).
+//! All connections of a shard that are due in one poll are offloaded in one tree (CH-ARC-5). A neighbor or path that
+//! the target already has is a linker in it. A connection whose neighbor or path has an outstanding initiate or
+//! terminate is deferred (CH-INI-1).
 
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 use core::net::IpAddr;
@@ -35,28 +36,28 @@ use crate::{
     socket::{HostError, Notice, OffloadPolicy},
 };
 
-/// Whether a connection is to be offloaded.
+/// Time at which the policy offloads a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum OffloadTiming {
     No,
-    /// At the end of its handshake.
+    /// At the end of the handshake.
     AtOnce,
-    /// Later in its life.
+    /// After the handshake.
     Later,
 }
 
-/// The tree of one poll and one shard while it grows.
+/// Initiate tree of one poll and one shard, under construction.
 #[derive(Default)]
 struct Batch(BTreeMap<IpAddr, NeighborGroup>);
 
-/// A neighbor in it, and the paths behind it.
+/// Neighbor in the batch, with its paths.
 struct NeighborGroup {
     handle: OffloadHandle,
     node: InitiateNode<NeighborState>,
     paths: BTreeMap<PathKey, PathGroup>,
 }
 
-/// A path in it, and the connections on it.
+/// Path in the batch, with its connections.
 struct PathGroup {
     handle: OffloadHandle,
     node: InitiateNode<PathState>,
@@ -74,14 +75,14 @@ impl Batch {
     }
 }
 
-/// A node for an object that the target may have already.
+/// Returns a node for an object; a linker if the target has it.
 fn node<S>(context: Option<TargetContext>, state: impl FnOnce() -> S) -> InitiateNode<S> {
     context.map_or_else(|| InitiateNode::new(state()), InitiateNode::Linker)
 }
 
 impl Host {
-    /// Hands over every connection whose time has come. Everything that the engine had queued has
-    /// been seen by smoltcp, and everything that smoltcp had to acknowledge has been sent (CH-INI-7).
+    /// Offloads every due connection. smoltcp has processed everything that the engine had queued, and has sent all due
+    /// acknowledgements (CH-INI-7).
     pub(super) fn hand_over(&mut self, now: Instant) -> bool {
         let due = |(handle, connection): (&OffloadHandle, &Connection)| {
             let wish = self.wish(now, connection);
@@ -115,11 +116,11 @@ impl Host {
         }
     }
 
-    /// When a connection is to be offloaded, as things are; `None`: not until something happens to it.
+    /// Offload time of a connection in its current state; `None` if it first needs another event.
     pub(super) fn offload_at(&self, connection: &Connection) -> Option<Instant> {
         let state = self.sockets.get::<tcp::Socket<'_>>(connection.socket).state();
         let open = matches!(state, State::Established | State::CloseWait);
-        // CH-ST-1: also half closed, but that pays only on request.
+        // CH-ST-1: half-closed connections too, but only on request.
         let closing =
             matches!(state, State::FinWait1 | State::FinWait2 | State::Closing | State::LastAck);
         if self.shards[connection.shard].paused || !(open || closing) {
@@ -149,8 +150,8 @@ impl Host {
             }
         };
         match connection.stay {
-            // Each hand-over restarts the count of unanswered retransmissions: without an answer in between nothing
-            // would ever give up.
+            // Each offload restarts the count of unanswered retransmissions. Without an answer in between, no
+            // retransmission limit would ever be reached.
             Stay::Until(_)
                 if connection.send.outstanding() > 0 && !connection.received_since_return() =>
             {
@@ -162,7 +163,7 @@ impl Host {
         }
     }
 
-    /// A client wants its connection offloaded.
+    /// Handles a client's request to offload its connection.
     pub(super) fn wish_offload(&mut self, handle: OffloadHandle) {
         if let Some(connection) = self.connections.get_mut(&handle) {
             connection.wanted = true;
@@ -172,7 +173,7 @@ impl Host {
         }
     }
 
-    /// Takes the connection out of smoltcp, and puts it into the batch. Returns whether anything was done.
+    /// Exports the connection from smoltcp into the batch. Returns true if anything was done.
     fn offload(
         &mut self,
         now: Instant,
@@ -190,7 +191,7 @@ impl Host {
         let Some(mac) = self.mac_of_hop(now, next_hop, path.destination, seen) else {
             return false;
         };
-        // Sends that are not acknowledged move along; those that are complete to the client now.
+        // Unacknowledged sends are offloaded too; completed ones are reported to the client now.
         self.answer_sends(handle);
         let Some(connection) = self.connections.get(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
@@ -225,14 +226,14 @@ impl Host {
         }
     }
 
-    /// The neighbor through which a new connection on `path` would be offloaded; `None`: one of the two is on its
-    /// way down or up, so the connection has to wait.
+    /// Neighbor through which a new connection on `path` would be offloaded. `None` if the path or the neighbor has an
+    /// outstanding initiate or terminate, so the connection is deferred.
     fn ready_next_hop(&self, shard: ShardId, batch: &Batch, path: PathKey) -> Option<IpAddr> {
         let objects = &self.shards[shard].objects;
         let known = objects.paths.get(&path);
         let next_hop = match known {
             Some(path) => path.state.next_hop,
-            // A peer without a route has sent a segment all the same: it is its own next hop.
+            // A peer without a route is its own next hop: it has sent a segment.
             None => self.config.hop_back(path.destination),
         };
         let group = batch.0.get(&next_hop);
@@ -258,7 +259,7 @@ impl Host {
         self.send_down(now);
     }
 
-    /// The connection, out of smoltcp, becomes a node of the batch.
+    /// Adds the exported connection to the batch as a node.
     #[expect(clippy::too_many_arguments, reason = "the parts of one hand-over")]
     fn leave(
         &mut self,
@@ -275,7 +276,7 @@ impl Host {
         let notice = connection.established(handle, true, &self.config);
         let owner = connection.client_id();
         let Connection { shard, client, listener, tuple, send, receive, history, .. } = connection;
-        // The frames that come from now on are the target's.
+        // Frames that arrive from now on belong to the target.
         self.owners.insert(tuple, Owner::Target(handle));
         self.stats.initiates += 1;
         let (unanswered, shutdown) = (send.outstanding_lists(), send.shutdown);
@@ -286,7 +287,7 @@ impl Host {
         if !at_once || unanswered > 0 || shutdown {
             self.notify(owner, Notice::Offloading { handle, unanswered, shutdown });
         }
-        // The lists go down as they were given, not as smoltcp had copied their bytes.
+        // The original lists are offloaded, not smoltcp's copies of their bytes.
         state.send_data = send.into_send_data(acknowledged);
         let offloaded = Offloaded {
             shard,
@@ -309,8 +310,7 @@ impl Host {
         self.attach(now, shard, batch, (path, next_hop), (neighbor, route), block);
     }
 
-    /// Puts a connection's node below those of its path and its neighbor, which are made if the target does not
-    /// have them.
+    /// Attaches a connection's node to its path and neighbor, which are added if the target does not have them.
     fn attach(
         &mut self,
         now: Instant,
@@ -326,7 +326,7 @@ impl Host {
         let object = objects.neighbors.entry(next_hop).or_insert_with(|| {
             Object::new(neighbor_handle, Neighbor { mac, confirmed_at: now, probing: None })
         });
-        // The peer's last segment came from there.
+        // The peer's last segment has this source address.
         object.stale |= object.state.mac != mac;
         object.state.mac = mac;
         let group = batch.0.entry(next_hop).or_insert_with(|| NeighborGroup {
@@ -360,7 +360,7 @@ impl Host {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         connection.socket = slot;
         match error {
-            // Its next hop has to be found first, and smoltcp wakes us.
+            // The next hop must be resolved first; smoltcp then schedules a poll.
             ExportError::AcknowledgementDue => return false,
             ExportError::Phase(_) | ExportError::Disagreement(_) | ExportError::Lost(_) => {}
         }
@@ -377,7 +377,7 @@ impl Host {
         true
     }
 
-    /// A connection that cannot go on in the host.
+    /// Aborts a connection that cannot continue in the host.
     pub(super) fn end_unoffloaded(&mut self, handle: OffloadHandle) {
         let Some(connection) = self.connections.get(&handle) else { return };
         let error = HostError::OffloadRefused;
@@ -399,7 +399,7 @@ impl Host {
 
     /// NdisMInitiateOffloadComplete: each node has its result.
     pub(super) fn initiated(&mut self, now: Instant, shard: ShardId, tree: InitiateTree) {
-        // What clients had asked before they knew of the hand-over goes back to them first.
+        // Requests issued before the clients were notified of the offload are returned first.
         self.take_requests(now);
         for Block { handle, payload, status: neighbor_status, dependents: paths } in tree {
             let mut root = None;
@@ -410,7 +410,7 @@ impl Host {
                 }
                 (InitiateNode::New { context: None, .. }, Some((next_hop, _))) => {
                     root = Some(neighbor_status);
-                    // One that came alone; else it goes with the last that depends on it.
+                    // A neighbor initiated alone; otherwise it is dropped with its last dependent.
                     objects.drop_neighbor_if_unused(next_hop, &mut Unused::default());
                 }
                 _ => {}
@@ -427,13 +427,13 @@ impl Host {
                     _ => {}
                 }
                 for Block { handle, payload, status, dependents: _ } in connections {
-                    // CH-TREE-6: below a node that has failed FAILURE means no more than that.
+                    // CH-TREE-6: below a failed node FAILURE carries no further reason.
                     self.connection_initiated(now, handle, cause.unwrap_or(status), payload);
                 }
             }
         }
         if self.seek_hops_at.is_none() {
-            // A path that waited for its neighbor may have gone meanwhile.
+            // The path that needed the neighbor may have been removed meanwhile.
             self.drop_unused_neighbors(shard);
         }
         self.push_updates(now, shard);
@@ -477,7 +477,7 @@ impl Host {
         }
     }
 
-    /// How long a connection stays that the target has refused with `status`.
+    /// Rest of a connection that the target has refused with `status`.
     pub(super) fn rest_after(&self, now: Instant, status: NdisStatus) -> Stay {
         if may_change(status) {
             Stay::Until(now + self.config.rules.rest)

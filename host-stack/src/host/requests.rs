@@ -1,4 +1,4 @@
-//! Requests of clients.
+//! Client requests.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -27,7 +27,7 @@ use crate::{
     socket::{ConsumerId, EndpointId, HostError, ListenerId, Notice, Request, SEND_CREDIT_BYTES},
 };
 
-/// The members of [`Request::Connect`] besides the addresses.
+/// Members of [`Request::Connect`] other than the addresses.
 struct Connect {
     client: ClientId,
     handle: OffloadHandle,
@@ -36,7 +36,7 @@ struct Connect {
     at_once: bool,
 }
 
-/// [`Request::Listen`].
+/// Members of [`Request::Listen`].
 struct Listen {
     client: ClientId,
     listener: ListenerId,
@@ -93,12 +93,12 @@ impl Host {
                 self.configure_all(|of| of == client);
             }
             Request::Leave => self.leave_node(client),
-            // Who has asked may have gone meanwhile.
+            // The requester may be gone; then the reply is dropped.
             Request::List { only, reply } => drop(reply.try_send(self.list(only))),
         }
     }
 
-    /// Those of connections and listeners are for clients only.
+    /// True if the caller may make the request: those of connections and listeners require a client.
     fn may_ask(&self, client: ClientId, request: &Request) -> bool {
         match request {
             Request::Register { .. } => client.tag != ClientTag::NOBODY,
@@ -117,8 +117,8 @@ impl Host {
         }
     }
 
-    /// A client has left: what it has in the host ends here; the target ends what it has itself, and what is on its way
-    /// up ends when it arrives.
+    /// Unregisters a client and ends its connections in the host. The target ends those that it has; connections being
+    /// uploaded end when the upload completes.
     fn leave_node(&mut self, client: ClientId) {
         let Some(Client { name, .. }) = self.shards[client.shard].remove(client.tag) else {
             return;
@@ -132,7 +132,7 @@ impl Host {
         for handle in own.map(|(handle, _)| *handle).collect::<Vec<_>>() {
             self.abort_sends(handle);
             match self.connections.get(&handle).map(|found| self.state_of(found)) {
-                // Both sides have closed: smoltcp sends the remaining segments by itself (RFC 9293 §3.10.5).
+                // Both sides have closed: smoltcp sends the remaining segments itself (RFC 9293 §3.10.5).
                 Some(tcp::State::TimeWait | tcp::State::LastAck | tcp::State::Closing) => {
                     self.enter(handle, Stage::Lingering);
                 }
@@ -179,7 +179,7 @@ impl Host {
             0 => self.ports.ephemeral(|ports, port| {
                 let claim = claim(port);
                 let tuple = FlowKey::new(claim.local.address, remote);
-                // A name is for that connection alone.
+                // A named endpoint is exclusive to the connection.
                 let unshared = endpoint.is_none() || ports.is_unused(claim.local);
                 let is_free =
                     !self.owners.contains_key(&tuple) && !self.time_waits.rests(now, &tuple);
@@ -231,7 +231,7 @@ impl Host {
 
     fn source_for(&self, remote: SocketAddr) -> Option<core::net::IpAddr> {
         let source = self.interface.get_source_address(&remote.ip().into())?.into();
-        // Without an IPv6 address smoltcp names its loopback.
+        // Without an IPv6 address smoltcp selects its loopback address.
         self.config.is_ours(source).then_some(source)
     }
 
@@ -244,7 +244,7 @@ impl Host {
         self.reserve(Name::Endpoint(endpoint), client, local.into(), None)
     }
 
-    /// Reserves what is listened on, or bound.
+    /// Reserves the local endpoint of a listener or a bind.
     fn reserve(
         &mut self,
         name: Name,
@@ -304,7 +304,7 @@ impl Host {
         self.reset_orphans();
     }
 
-    /// The consumer of a client that has made a request, and so is registered.
+    /// Consumer of a registered client.
     fn consumer(&self, client: ClientId) -> ConsumerId {
         let found = self.shards[client.shard].client(client.tag);
         found.map_or(ConsumerId::FIRST, |found| found.consumer)
@@ -329,19 +329,19 @@ impl Host {
         };
         let before = connection.send.outstanding();
         connection.send.post(list, apart);
-        // A client without credit has broken the contract: it gets the connection's end.
+        // A client that exceeds its credit violates the contract; its connection is aborted.
         if before > 0 && connection.send.outstanding() > SEND_CREDIT_BYTES as u64 {
             self.abort(handle);
         }
     }
 
-    /// A list for a connection that is over, or has sent its FIN.
+    /// Completes a list of a connection that is closed, or has sent its FIN.
     fn refuse(&mut self, client: ClientId, handle: OffloadHandle, mut list: NetBufferList) {
         list.complete(NdisStatus::REQUEST_ABORTED, 0);
         self.notify(client, Notice::Sent { handle, chain: [list].into() });
     }
 
-    /// The client has used up what it was given.
+    /// Handles the client's consumption of delivered bytes.
     fn consumed(&mut self, handle: OffloadHandle, count: usize) {
         let unconsumed = match self.connections.get_mut(&handle) {
             Some(connection) => &mut connection.receive.unconsumed,
@@ -365,7 +365,7 @@ impl Host {
     fn abort(&mut self, handle: OffloadHandle) {
         let error = HostError::Aborted;
         if let Some(offloaded) = self.offloaded.get_mut(&handle) {
-            // With the target: its client aborts through the chimney, unless it comes back.
+            // Offloaded: the client aborts it through the chimney, unless it is uploaded first.
             offloaded.aborted = true;
             return;
         }
@@ -384,12 +384,12 @@ impl Host {
         self.reset(handle);
     }
 
-    /// Ends a connection with an RST, of which its client knows already, or never will.
+    /// Resets a connection; its client is aware of that, or is never notified.
     pub(super) fn reset(&mut self, handle: OffloadHandle) {
         let Some(connection) = self.connections.get_mut(&handle) else { return };
         let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
         if socket.state() == tcp::State::SynSent {
-            // The peer has not answered: there is nothing to reset.
+            // The peer has not answered, so there is nothing to reset.
             self.forget(handle);
             return;
         }

@@ -1,9 +1,9 @@
-//! Connections of smoltcp's that stand still.
+//! Stalled connections in smoltcp.
 //!
-//! smoltcp stops its retransmission timer before a fast retransmission, and takes the segment for sent though it had to
-//! be dropped, since the next hop was still being sought. Then no timer runs, and nothing is sent until the peer gives
-//! up. What is in flight is sent again at the latest after smoltcp's longest time-out; so if nothing has been sent for
-//! longer, the host gives smoltcp three duplicate acknowledgements, and smoltcp retransmits the oldest segment.
+//! smoltcp stops its retransmission timer before a fast retransmission. If that segment is dropped since the next hop
+//! is unresolved, smoltcp still considers it sent. Then no timer runs, and nothing is sent until the peer times out.
+//! Data in flight are normally retransmitted within smoltcp's longest timeout. If nothing was sent for longer, the host
+//! generates three duplicate acknowledgements, and smoltcp retransmits the oldest segment.
 
 use offload_engine::{
     chimney::client::OffloadHandle,
@@ -22,13 +22,13 @@ use crate::{
     wire::{self, Acknowledgement, Way},
 };
 
-/// Longer than smoltcp's longest retransmission time-out, a minute.
+/// Longer than smoltcp's maximum retransmission timeout, one minute.
 pub(super) const STALL: Duration = Duration::from_secs(64);
-/// A segment with another window counts as no duplicate, and the count begins; then RFC 5681 §3.2.
+/// The first may have a different window, which starts the count; then RFC 5681 §3.2.
 const ACKNOWLEDGEMENTS: usize = 5;
 
 impl Host {
-    /// Has smoltcp retransmit, if data or a FIN is in flight and it has sent nothing for [`STALL`].
+    /// Forces a retransmission if data or a FIN is in flight and smoltcp has sent nothing for [`STALL`].
     pub(super) fn wake_stalled(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         if connection.stalls_at().is_none_or(|at| now < at) {
@@ -54,7 +54,7 @@ impl Host {
         true
     }
 
-    /// Retransmits a FIN that is alone in flight: fast retransmission only knows data.
+    /// Retransmits a FIN that is alone in flight: fast retransmission covers only data.
     fn repeat_fin(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let (local, remote) = (connection.tuple.local(), connection.tuple.remote());
@@ -82,15 +82,15 @@ impl Host {
 }
 
 impl Connection {
-    /// When [`Host::wake_stalled`] is due, if nothing is sent before. It is tried again every second: the next hop may
-    /// still be unknown.
+    /// Time of the next [`Host::wake_stalled`] if nothing is sent before. It is repeated every second: the next hop may
+    /// still be unresolved.
     pub(super) fn stalls_at(&self) -> Option<Instant> {
         let is_in_flight = self.flow.stack_max != self.flow.snd_una;
         let again = self.woken.map(|woken| woken.at + SOLICIT_INTERVAL);
         is_in_flight.then(|| (self.flow.last_sent_at + STALL).max(again.unwrap_or(Instant::ZERO)))
     }
 
-    /// Time without segments of the peer when smoltcp was made to send again, if none has come since.
+    /// Time without segments of the peer before the forced retransmission, if none has arrived since.
     pub(super) fn idle_before_wakeup(&self) -> Option<Duration> {
         let woken = self.woken.filter(|woken| woken.at > self.flow.last_received_at);
         woken.map(|woken| woken.idle)
