@@ -459,8 +459,8 @@ impl<C: NodeClient> Node<C> {
         self.shared.wait_until(deadline, f)
     }
 
-    /// Runs the loop once, with manual progress, for consumers that poll; with automatic progress the node's
-    /// threads do, and this does nothing. Returns whether there was anything to do. Not for callbacks.
+    /// Runs the loop once, with manual progress, for consumers that poll. With automatic progress the node's threads
+    /// run it, and this does nothing. Returns true if there was any work. Not for callbacks.
     pub fn progress_once(&self) -> bool {
         self.progress() == Progress::Manual && self.shared.progress()
     }

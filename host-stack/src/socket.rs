@@ -85,7 +85,7 @@ pub enum Request {
     },
     /// Connect. Answered by `Established` or `ConnectFailed`.
     Connect {
-        /// The new connection's name, chosen by the client.
+        /// Handle of the new connection, chosen by the client.
         handle: OffloadHandle,
         /// Local address; `None`: the node's address of that family, and an ephemeral port. Port 0: ephemeral.
         local: Option<SocketAddr>,
@@ -394,7 +394,7 @@ impl SocketPort {
         (requests.register(first, "client", ConsumerId::FIRST), host)
     }
 
-    /// The client's tag.
+    /// Tag of the client.
     pub const fn client(&self) -> ClientTag {
         self.client
     }
