@@ -1,5 +1,4 @@
-//! Clauses of `docs/conformance/tcp.md` that are the host's: handshakes, addresses, and what smoltcp does
-//! before a connection is offloaded.
+//! Host clauses of `docs/conformance/tcp.md`: handshakes, addresses, and smoltcp's behavior before an offload.
 
 use alloc::{vec, vec::Vec};
 use core::net::SocketAddr;
@@ -28,7 +27,7 @@ fn server(v6: bool) -> SocketAddr {
     SocketAddr::new(address(2, v6), 5000)
 }
 
-/// A segment to port 5000 of host 2, as its peer might send it.
+/// Segment of the peer to port 5000 of host 2.
 struct Sketch {
     source: [u8; 4],
     destination: [u8; 4],
@@ -64,7 +63,7 @@ impl Sketch {
     }
 }
 
-/// The TCP segments that a node has sent.
+/// TCP segments sent by a node.
 fn segments(bench: &Bench, node: usize) -> Vec<Segment<'_>> {
     let tcp = |frame| match wire::parse(frame) {
         Frame::Tcp(segment) => Some(segment),
@@ -73,19 +72,19 @@ fn segments(bench: &Bench, node: usize) -> Vec<Segment<'_>> {
     bench.nodes[node].sent.iter().filter_map(|frame| tcp(frame)).collect()
 }
 
-/// Two hosts of which the second listens on port 5000.
+/// Two hosts, the second of which listens on port 5000.
 fn listening(policies: [OffloadPolicy; 2]) -> Bench {
     let mut bench = Bench::new(policies);
     bench.nodes[1].listen(SocketAddr::new(address(2, false), 5000), 8, false);
     bench.settle();
-    // Neighbors are known: an ARP answer waits for nobody.
+    // Resolves the neighbors, so that ARP delays nothing.
     bench.nodes[0].connect(SocketAddr::new(address(2, false), 4999), false);
     bench.run(Duration::from_millis(100));
     bench.nodes[1].sent.clear();
     bench
 }
 
-/// Connects from a given port.
+/// Connects from the given port.
 fn connect_from(
     bench: &Bench,
     node: usize,
@@ -104,8 +103,8 @@ fn connect_from(
     handle
 }
 
-// RFC 9293 §3.7.1 MUST-14, SHLD-5, MAY-3, MUST-67, §3.2 MUST-65: an MSS option in every SYN and nowhere
-// else; it is the MTU less 40, or 60 for IPv6. RFC 9293 §3.7.3 SHLD-6: whatever the path.
+// RFC 9293 §3.7.1 MUST-14, SHLD-5, MAY-3, MUST-67, §3.2 MUST-65: an MSS option in every SYN and nowhere else. It is the
+// MTU less 40, or 60 for IPv6. RFC 9293 §3.7.3 SHLD-6: independent of the path.
 #[test]
 fn the_mss_option_is_in_syns_only() {
     for (v6, mtu, mss) in [(false, 1500, 1460), (true, 1500, 1440), (false, 9000, 8960)] {
@@ -126,7 +125,7 @@ fn the_mss_option_is_in_syns_only() {
     }
 }
 
-// A list that is to begin a segment does, in the same poll as those before it; the others share segments.
+// A list with `apart` begins a segment in the same poll as those before it; other lists share segments.
 #[test]
 fn lists_begin_segments_where_asked() {
     for (apart, expected) in [(false, [300].to_vec()), (true, [100; 3].to_vec())] {
@@ -148,7 +147,7 @@ fn lists_begin_segments_where_asked() {
     }
 }
 
-// RFC 9293 §3.7.1 MUST-15, MUST-16: a SYN without the option means 536, or 1220 for IPv6.
+// RFC 9293 §3.7.1 MUST-15, MUST-16: a SYN without the option implies 536, or 1220 for IPv6.
 #[test]
 fn without_an_mss_option_536_is_assumed() {
     let mut bench = listening([OffloadPolicy::Never, OffloadPolicy::Always]);
@@ -185,12 +184,12 @@ fn without_an_mss_option_536_is_assumed() {
     assert_eq!(initiate.state.tcp.constant.remote_mss, 1220);
 }
 
-// RFC 9293 §3.5 MUST-10: two SYNs that cross make one connection, and it works both ways.
+// RFC 9293 §3.5 MUST-10: two SYNs that cross open one connection, usable in both directions.
 #[test]
 fn connections_that_cross_become_one() {
     let mut bench = Bench::new(NEVER);
     let ends = [1, 2].map(|number| SocketAddr::new(address(number, false), 6000));
-    // Both have to know the other's Ethernet address, or one SYN waits for it.
+    // Both neighbors must be resolved, or one SYN is delayed.
     for node in [0, 1] {
         bench.nodes[node].connect(SocketAddr::new(ends[1 - node].ip(), 1), false);
     }
@@ -214,8 +213,8 @@ fn connections_that_cross_become_one() {
     }
 }
 
-// RFC 9293 §3.10.7.4, MUST-11: an RST ends an attempt of ours in SYN-RECEIVED, and its client hears it;
-// a listener's goes back to LISTEN (`opening::reset_of_a_half_open_connection_frees_its_place`).
+// RFC 9293 §3.10.7.4, MUST-11: an RST aborts an active open in SYN-RECEIVED, and its client is notified. A listener's
+// connection returns to LISTEN (`opening::reset_of_a_half_open_connection_frees_its_place`).
 #[test]
 fn a_reset_of_a_crossing_attempt_is_told() {
     let mut bench = listening(NEVER);
@@ -243,8 +242,8 @@ fn a_reset_of_a_crossing_attempt_is_told() {
     )));
 }
 
-// RFC 9293 §3.9.1.1 MUST-41, MUST-42: a port can be listened on while a connection from it is being
-// opened, and neither hurts the other.
+// RFC 9293 §3.9.1.1 MUST-41, MUST-42: a port can be listened on while a connection from it is being opened, without
+// effect on either.
 #[test]
 fn listening_beside_an_attempt() {
     let mut bench = Bench::new(NEVER);
@@ -267,7 +266,7 @@ fn listening_beside_an_attempt() {
     )));
 }
 
-// RFC 9293 §3.9.1.1 MUST-46: nobody connects to a group, to everybody, or to nobody.
+// RFC 9293 §3.9.1.1 MUST-46: no connect to a multicast, broadcast or unspecified address.
 #[test]
 fn connecting_needs_a_unicast_address() {
     let mut bench = Bench::new(NEVER);
@@ -294,8 +293,8 @@ fn connecting_needs_a_unicast_address() {
     assert!(segments(&bench, 0).is_empty());
 }
 
-// RFC 9293 §3.9.2.3 MUST-57, MUST-63: a SYN to a group or to everybody, or from such an address, is
-// neither answered nor remembered.
+// RFC 9293 §3.9.2.3 MUST-57, MUST-63: a SYN to or from a multicast or broadcast address is neither answered nor
+// recorded.
 #[test]
 fn syns_with_impossible_addresses_are_ignored() {
     let mut bench = Bench::new(NEVER);
@@ -313,14 +312,14 @@ fn syns_with_impossible_addresses_are_ignored() {
     bench.run(Duration::from_secs(2));
     assert!(segments(&bench, 1).is_empty());
     assert_eq!(bench.nodes[1].host.half_open.len(), 0);
-    assert_eq!(bench.nodes[1].host.stats().attempt_fails, 0, "nothing was even begun");
+    assert_eq!(bench.nodes[1].host.stats().attempt_fails, 0, "no handshake was begun");
     bench.nodes[1].frame(SYN.frame());
     bench.settle();
-    assert_eq!(bench.nodes[1].host.half_open.len(), 1, "but this one is heard");
+    assert_eq!(bench.nodes[1].host.half_open.len(), 1, "a valid SYN is accepted");
 }
 
-// RFC 7323 §2.2, §2.3: a scale is answered with one, its absence with none; a SYN's own window is never
-// scaled. RFC 7323 §3.2, RFC 2018 §2: the same for timestamps and SACK-permitted.
+// RFC 7323 §2.2, §2.3: a scale is answered with a scale, its absence with none; a SYN's own window is never scaled. RFC
+// 7323 §3.2, RFC 2018 §2: the same for timestamps and SACK-permitted.
 #[test]
 fn options_are_agreed_on() {
     // MSS, NOP, window scale 15, SACK permitted, timestamps.
@@ -354,8 +353,7 @@ fn options_are_agreed_on() {
     }
 }
 
-// RFC 9293 §3.10.7.1: where there is no connection an RST answers, in one of two forms; and nothing ever
-// answers an RST.
+// RFC 9293 §3.10.7.1: without a connection an RST is sent, in one of two forms; an RST is never answered.
 #[test]
 fn resets_from_nowhere() {
     let mut bench = listening(NEVER);
@@ -375,7 +373,7 @@ fn resets_from_nowhere() {
     assert_eq!(answers[1].ack.0, 7_000 + 4, "SYN and payload");
 }
 
-// RFC 9293 §3.8.3 MUST-20, MUST-22, RFC 6298 §5.5: a SYN is repeated at growing intervals until its time is over.
+// RFC 9293 §3.8.3 MUST-20, MUST-22, RFC 6298 §5.5: a SYN is retransmitted at growing intervals until its time limit.
 #[test]
 fn syns_back_off() {
     let mut bench = listening(NEVER);
@@ -400,8 +398,8 @@ fn syns_back_off() {
     )));
 }
 
-// RFC 9293 §3.4.1: initial sequence numbers differ from connection to connection, and from seed to seed.
-// That they are not clock-driven is in the table (MUST-8).
+// RFC 9293 §3.4.1: initial sequence numbers differ between connections and between seeds. That they are not
+// clock-driven is listed in the table (MUST-8).
 #[test]
 fn initial_sequence_numbers_are_drawn() {
     let isns = |seed| {
@@ -439,8 +437,8 @@ fn kept_alive(idle: u32, probes: u8) -> Bench {
     bench
 }
 
-// RFC 9293 §3.8.4 MUST-26, RFC 1122 §4.2.3.6: a connection in the host probes when it is silent, if that
-// was asked for, and lives as long as it is answered.
+// RFC 9293 §3.8.4 MUST-26, RFC 1122 §4.2.3.6: an idle connection in the host is probed if keep-alive is enabled, and
+// survives as long as it is answered.
 #[test]
 fn keep_alive_in_the_host() {
     let mut bench = kept_alive(10_000, 3);
@@ -458,7 +456,7 @@ fn keep_alive_in_the_host() {
     )));
 }
 
-// In TIME-WAIT nobody is asked, and silence is no reason for a reset.
+// In TIME-WAIT no probe is sent, and silence causes no reset.
 #[test]
 fn time_wait_outlasts_keep_alive() {
     let mut bench = kept_alive(1_000, 1);
@@ -472,8 +470,8 @@ fn time_wait_outlasts_keep_alive() {
     assert_eq!(bench.resets(0), 0);
 }
 
-// The same with an idle time of 0, which a consumer may ask for: smoltcp would send probes without end. And
-// settings that change hold for connections that are there; those that cannot be are refused.
+// The same with an idle time of 0, which a consumer may set: smoltcp would send endless probes. Changed settings apply
+// to existing connections; invalid ones are rejected.
 #[test]
 fn settings_change_while_connections_stand() {
     let mut bench = Bench::new(NEVER);
@@ -493,7 +491,7 @@ fn settings_change_while_connections_stand() {
     assert_eq!(error, Err(ConfigError::Ttl));
 }
 
-// RFC 9293 §3.8.3 MUST-23: a SYN-ACK is retransmitted, and its answer taken, for three minutes.
+// RFC 9293 §3.8.3 MUST-23: a SYN-ACK is retransmitted, and its answer accepted, for three minutes.
 #[test]
 fn an_accepted_handshake_has_three_minutes() {
     let mut bench = listening(NEVER);
@@ -508,8 +506,7 @@ fn an_accepted_handshake_has_three_minutes() {
     bench.nodes[1].established();
 }
 
-// RFC 9293 §3.6.1 MAY-2, §3.10.7.4: a SYN beyond the old connection reopens it from TIME-WAIT; an old one
-// does not.
+// RFC 9293 §3.6.1 MAY-2, §3.10.7.4: a SYN beyond the old connection reopens it from TIME-WAIT; an old one does not.
 #[test]
 fn a_new_syn_ends_time_wait() {
     let mut bench = listening(NEVER);

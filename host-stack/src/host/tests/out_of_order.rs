@@ -1,4 +1,4 @@
-//! More out-of-order blocks than smoltcp has room for.
+//! More out-of-order blocks than fit into smoltcp.
 
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
@@ -21,11 +21,11 @@ use crate::{
     wire::{self, Acknowledgement, Frame, Way},
 };
 
-/// Gaps and blocks take turns, each of so many bytes.
+/// Size of the alternating gaps and blocks, in bytes.
 const STEP: u32 = 10;
 const BLOCKS: u32 = 50;
 
-/// The blocks of a stream that begins at `first`, each in two pieces.
+/// Blocks of a stream that begins at `first`, each in two pieces.
 fn blocks(first: SeqNum, stream: &[u8]) -> Vec<(SeqNum, Bytes)> {
     let pieces = (0..BLOCKS).flat_map(|block| {
         let at = (2 * block + 1) * STEP;
@@ -40,7 +40,7 @@ fn blocks(first: SeqNum, stream: &[u8]) -> Vec<(SeqNum, Bytes)> {
     pieces.map(piece).collect()
 }
 
-/// The peer sends these bytes of its stream.
+/// Delivers these bytes of the peer's stream.
 fn hears(bench: &mut Bench, state: &ConnectionState, stream: &[u8], range: Range<u32>) {
     let path = &state.path.constant;
     let (remote, local) = (state.tcp.constant.remote_port, state.tcp.constant.local_port);
@@ -63,7 +63,7 @@ fn hears(bench: &mut Bench, state: &ConnectionState, stream: &[u8], range: Range
     bench.run(Duration::from_millis(20));
 }
 
-/// Bytes of the stream that the second host has acknowledged, in order.
+/// Acknowledgements of the second host as offsets in the stream, in order.
 fn acknowledged(bench: &Bench, first: SeqNum) -> Vec<u32> {
     let acks = bench.nodes[1].sent.iter().filter_map(|frame| match wire::parse(frame) {
         Frame::Tcp(segment) => u32::try_from(segment.ack.distance(first)).ok(),
@@ -72,7 +72,7 @@ fn acknowledged(bench: &Bench, first: SeqNum) -> Vec<u32> {
     acks.collect()
 }
 
-/// The second host takes back a connection with all blocks, and hears its peer no more but by [`hears`].
+/// The second host uploads a connection with all blocks; frames of its peer arrive only through [`hears`].
 fn taken_back() -> (Bench, OffloadHandle, ConnectionState, Vec<u8>) {
     let (mut bench, handles, mut state) = offloaded();
     bench.passes = |_, _| false;
@@ -86,18 +86,18 @@ fn taken_back() -> (Bench, OffloadHandle, ConnectionState, Vec<u8>) {
     (bench, handles[1], state, stream)
 }
 
-/// Bytes before, in and behind a gap.
+/// Bytes before, in and after a gap.
 fn gap(index: u32, more: u32) -> Range<u32> {
     (2 * index * STEP).saturating_sub(more)..(2 * index + 1) * STEP + more
 }
 
-// RFC 2018 §8: what a SACK has reported is not asked for again, and no acknowledgement ends within it.
+// RFC 2018 §8: data reported by SACK are not requested again, and no acknowledgement ends within them.
 #[test]
 fn blocks_beyond_smoltcps_are_kept() {
     for more in [0, 3, 7] {
         let (mut bench, _, state, stream) = taken_back();
         let first = state.tcp.delegated.rcv_nxt;
-        // Where smoltcp has no room for the segment, it comes again.
+        // A segment that does not fit into smoltcp is retransmitted.
         for index in [BLOCKS - 1, BLOCKS - 3, 20, 33, 34, 1] {
             hears(&mut bench, &state, &stream, gap(index, more));
         }
@@ -112,7 +112,7 @@ fn blocks_beyond_smoltcps_are_kept() {
     }
 }
 
-// They go down again with the others, also before smoltcp has had room for them.
+// They are offloaded again with the others, even before they fit into smoltcp.
 #[test]
 fn kept_blocks_are_handed_over() {
     let (mut bench, handle, state, stream) = taken_back();
@@ -121,7 +121,7 @@ fn kept_blocks_are_handed_over() {
     }
     bench.nodes[1].port.request(Request::Offload { handle });
     bench.settle();
-    let again = bench.nodes[1].initiates.pop_front().expect("it goes down").state;
+    let again = bench.nodes[1].initiates.pop_front().expect("it is offloaded").state;
     let rcv_nxt = again.tcp.delegated.rcv_nxt;
     assert_eq!(rcv_nxt, state.tcp.delegated.rcv_nxt + 6 * STEP);
     let mut has = vec![false; stream.len()];

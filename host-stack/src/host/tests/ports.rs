@@ -1,4 +1,4 @@
-//! Local endpoints that are reserved, as clients see it.
+//! Reserved local endpoints, from the clients' point of view.
 
 use core::net::SocketAddr;
 
@@ -22,7 +22,7 @@ fn peer() -> SocketAddr {
     SocketAddr::new(address(2, false), 5000)
 }
 
-/// What the host has answered to the last thing that was asked of it.
+/// Answer of the host to the last request.
 #[derive(PartialEq, Eq, Debug)]
 enum Answer {
     Is(SocketAddr),
@@ -41,7 +41,7 @@ fn answer(notice: Notice) -> Option<Answer> {
     }
 }
 
-/// A client of host 1, and the bench.
+/// Clients of host 1, and the bench.
 struct Asks {
     bench: Bench,
     second: SocketPort,
@@ -106,7 +106,7 @@ impl Asks {
         (handle, self.ask(second, request))
     }
 
-    /// Nothing answers.
+    /// Makes a request without an answer.
     fn tell(&mut self, second: bool, request: Request) {
         self.port(second).request(request);
         self.bench.run(Duration::from_millis(100));
@@ -135,7 +135,7 @@ fn what_one_consumer_has_another_cannot_take() {
             }
         }
         asks.tell(second, Request::Unbind { endpoint: bound });
-        assert_eq!(asks.bind(second, ours(7000)).1, IN_USE, "it is not the second's to let go of");
+        assert_eq!(asks.bind(second, ours(7000)).1, IN_USE, "only the owner can release it");
         asks.tell(first, Request::Unbind { endpoint: bound });
         asks.tell(first, Request::Unlisten { listener });
         asks.tell(first, Request::Abort { handle: connection });
@@ -150,12 +150,12 @@ fn what_one_consumer_has_another_cannot_take() {
 #[test]
 fn a_bound_endpoint_listens_and_connects() {
     let mut asks = Asks::new();
-    // Any port, of all addresses: the connection's end is one of them.
+    // Any port, of all addresses: the connection's local address is one of them.
     let (endpoint, is) = asks.bind(false, SocketAddr::new([0, 0, 0, 0].into(), 0));
     let Answer::Is(bound) = is else { panic!("{is:?}") };
     assert!(bound.ip().is_unspecified() && bound.port() >= 49_152);
     let (_, is) = asks.connect(false, ours(1), Some(endpoint), peer());
-    assert_eq!(is, Answer::Is(ours(bound.port())), "what it is bound to counts");
+    assert_eq!(is, Answer::Is(ours(bound.port())), "the bound address applies");
     let other = SocketAddr::new(peer().ip(), 5001);
     asks.bench.nodes[1].listen(other, 1, false);
     let (_, is) = asks.connect(false, ours(1), Some(endpoint), other);
@@ -164,12 +164,12 @@ fn a_bound_endpoint_listens_and_connects() {
     let (listener, is) = asks.listen(false, ours(1), Some(endpoint));
     assert_eq!(is, Answer::Is(bound));
     asks.tell(false, Request::Unbind { endpoint });
-    assert_eq!(asks.bind(true, bound).1, IN_USE, "the listener has it still");
+    assert_eq!(asks.bind(true, bound).1, IN_USE, "the listener holds it");
     asks.tell(false, Request::Unlisten { listener });
-    assert_eq!(asks.bind(true, bound).1, IN_USE, "and so have the connections");
+    assert_eq!(asks.bind(true, bound).1, IN_USE, "the connections hold it");
 }
 
-// The name that a connection or a listener gives its end keeps it beyond its own end, and not when nothing came of it.
+// An endpoint ID named by a connection or listener outlives it, unless it failed.
 #[test]
 fn a_name_keeps_the_endpoint() {
     let mut asks = Asks::new();
@@ -182,7 +182,7 @@ fn a_name_keeps_the_endpoint() {
     let nobody = SocketAddr::new(peer().ip(), 9);
     let (_, is) = asks.connect(false, ours(7001), Some(three), nobody);
     assert_eq!(is, Answer::Not(HostError::Refused));
-    assert_eq!(asks.bind(true, ours(7001)).1, Answer::Is(ours(7001)), "nothing came of it");
+    assert_eq!(asks.bind(true, ours(7001)).1, Answer::Is(ours(7001)), "the connect failed");
     asks.tell(false, Request::Abort { handle });
     asks.tell(false, Request::Unlisten { listener });
     for (local, endpoint) in [(local, one), (ours(7000), two)] {
@@ -192,13 +192,13 @@ fn a_name_keeps_the_endpoint() {
     }
 }
 
-// As on Linux with SO_REUSEADDR: connections of a listener that is gone, whether they live or are in TIME-WAIT, stand
-// in no new listener's way.
+// As on Linux with SO_REUSEADDR: connections of a closed listener, open or in TIME-WAIT, do not conflict with a new
+// listener.
 #[test]
 fn a_listener_comes_back_beside_its_connections() {
     let mut asks = Asks::new();
     let (listener, _) = asks.listen(false, ours(7000), None);
-    // Two connections from host 2; the first is closed from here, and so is in TIME-WAIT here.
+    // Two connections from host 2; the first is closed by host 1, and so is in TIME-WAIT there.
     for _ in 0..2 {
         asks.bench.nodes[1].connect(ours(7000), false);
         asks.bench.run(Duration::from_millis(100));
@@ -215,15 +215,19 @@ fn a_listener_comes_back_beside_its_connections() {
     asks.bench.run(Duration::from_millis(100));
     let ended = |notice: &Notice| matches!(notice, Notice::Closed { error: None, .. });
     assert!(asks.node().has(ended), "in TIME-WAIT");
-    assert_eq!(asks.node().host.connections.len(), 1, "the other lives");
+    assert_eq!(asks.node().host.connections.len(), 1, "the other is open");
     asks.tell(false, Request::Unlisten { listener });
     let (listener, is) = asks.listen(false, ours(7000), None);
     assert_eq!(is, Answer::Is(ours(7000)));
     asks.tell(false, Request::Unlisten { listener });
-    assert_eq!(asks.listen(true, ours(7000), None).1, Answer::Is(ours(7000)), "nor in another's");
+    assert_eq!(
+        asks.listen(true, ours(7000), None).1,
+        Answer::Is(ours(7000)),
+        "no conflict with the other consumer either"
+    );
 }
 
-// What a client had reserved is free when it has left, and what it asks for later is not done.
+// The reservations of a client are released when it unregisters, and its later requests are ignored.
 #[test]
 fn who_leaves_holds_nothing() {
     let mut asks = Asks::new();
@@ -239,7 +243,7 @@ fn who_leaves_holds_nothing() {
     assert_eq!(asks.bench.resets(0), 1, "its connection");
 }
 
-// The walk of the ephemeral ports leaves out what anybody has.
+// The search for ephemeral ports skips ports in use by any client.
 #[test]
 fn ephemeral_ports_are_nobody_s() {
     let mut asks = Asks::new();

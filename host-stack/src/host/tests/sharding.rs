@@ -1,4 +1,4 @@
-//! One host stack, two engines: which of them a connection, an object and a word go to.
+//! One host stack with two engines: assignment of connections, objects and messages.
 
 use alloc::{vec, vec::Vec};
 use core::net::SocketAddr;
@@ -32,12 +32,12 @@ use crate::{
     wire,
 };
 
-/// The peer's Ethernet address.
+/// Ethernet address of the peer.
 const PEER: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const PORT: u16 = 5000;
 
-/// Engine and client of one shard, both played by the test.
+/// Engine and client of one shard, both simulated by the test.
 struct Shard {
     port: SocketPort,
     to_host: Sender<ToHost>,
@@ -91,7 +91,7 @@ impl Twin {
         self.poll();
     }
 
-    /// The peer asks for our address by ARP, and so tells its own.
+    /// ARP request of the peer, which announces its own address.
     fn announce(&mut self, shard: usize, mac: [u8; 6]) {
         let mut frame = vec![0xff; 6];
         frame.extend_from_slice(&mac);
@@ -101,7 +101,7 @@ impl Twin {
         self.arrives(shard, frame);
     }
 
-    /// A segment of the peer's.
+    /// Delivers a segment of the peer.
     fn segment(&mut self, shard: usize, source_port: u16, seq: u32, ack: Option<u32>) {
         let builder = PacketBuilder::ethernet2(PEER, OURS)
             .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
@@ -115,7 +115,7 @@ impl Twin {
         self.poll();
     }
 
-    /// Listens; what comes of it.
+    /// Listens, and returns the result.
     fn listen(&mut self, shard: usize, local: SocketAddr) -> (ListenerId, Result<(), HostError>) {
         let listener = ListenerId(self.shards[shard].port.allocate());
         let (local, backlog) = (local.into(), 4);
@@ -129,12 +129,12 @@ impl Twin {
         (listener, answer)
     }
 
-    /// What the host has told the engine of a shard since this was asked last.
+    /// Messages sent by the host to a shard's engine since the last call.
     fn told(&self, shard: usize) -> Vec<FromHost> {
         self.shards[shard].from_host.try_iter().collect()
     }
 
-    /// A handshake whose SYN comes by the queue of `shard`; the shard on whose queue it is answered.
+    /// Performs a handshake whose SYN arrives on the queue of `shard`. Returns the shard on whose queue it is answered.
     fn handshake(&mut self, shard: usize, source_port: u16) -> usize {
         self.segment(shard, source_port, 7, None);
         let answers = [0, 1].map(|shard| self.told(shard));
@@ -149,13 +149,13 @@ impl Twin {
             Some(tcp.sequence_number())
         };
         let answers = answers.map(|told| told.iter().find_map(syn_ack));
-        let queue = answers.iter().position(Option::is_some).expect("a SYN-ACK");
+        let queue = answers.iter().position(Option::is_some).expect("a SYN-ACK was sent");
         assert!(answers[1 - queue].is_none(), "one SYN-ACK");
         self.segment(queue, source_port, 8, Some(answers[queue].unwrap() + 1));
         queue
     }
 
-    /// Lets the engine of a shard take over all that it is given.
+    /// Accepts everything offloaded to a shard's engine.
     fn take_over(&mut self, shard: usize) -> usize {
         let told = self.told(shard);
         let mut name = || {
@@ -189,7 +189,7 @@ impl Twin {
         self.told(shard).into_iter().filter_map(update).collect()
     }
 
-    /// Names of connections that the client of a shard has heard of, and whether they go down.
+    /// Connections reported to the client of a shard, and whether they are being offloaded.
     fn established(&self, shard: usize) -> Vec<(OffloadHandle, bool)> {
         let notices = std::iter::from_fn(|| self.shards[shard].port.notice());
         let established = |notice| match notice {
@@ -215,7 +215,7 @@ fn listening() -> SocketAddr {
     SocketAddr::new(address(2, false), PORT)
 }
 
-/// Two shards listen, and each has a connection with the target.
+/// Two shards that listen, each with an offloaded connection.
 fn both_offloaded() -> Twin {
     let mut twin = Twin::new(OffloadPolicy::Always);
     for shard in [0, 1] {
@@ -241,22 +241,22 @@ fn one_address_for_listeners_of_different_shards() {
     let (first, listens) = twin.listen(0, listening());
     assert_eq!(listens, Ok(()));
     assert_eq!(twin.listen(0, listening()).1, in_use, "of the same shard");
-    assert_eq!(twin.listen(1, any).1, in_use, "another address that hears the same");
+    assert_eq!(twin.listen(1, any).1, in_use, "another address that overlaps");
     let (second, listens) = twin.listen(1, listening());
     assert_eq!(listens, Ok(()));
     assert_eq!(twin.handshake(1, 100), 1);
     assert_eq!(twin.established(1).len(), 1);
-    // The other one hears alone from now on, whatever queue a SYN comes by.
+    // The remaining listener accepts alone, whatever queue a SYN arrives on.
     twin.ask(1, Request::Unlisten { listener: second });
     assert_eq!(twin.handshake(1, 101), 0);
     assert_eq!(twin.established(0).len(), 1);
     twin.ask(0, Request::Unlisten { listener: first });
     twin.segment(0, 102, 7, None);
     assert_eq!(twin.host.stats().listen_overflows, 0);
-    assert_eq!(twin.host.connections.len(), 2, "nobody hears any more");
+    assert_eq!(twin.host.connections.len(), 2, "no listener is left");
 }
 
-// A few connections are spread evenly, wherever their SYNs come.
+// A few connections are spread evenly, whatever queue their SYNs arrive on.
 #[test]
 fn what_is_accepted_is_spread() {
     let mut twin = Twin::new(OffloadPolicy::Never);
@@ -270,14 +270,14 @@ fn what_is_accepted_is_spread() {
     assert_eq!([0, 1].map(|shard| twin.established(shard).len()), [3, 3]);
 }
 
-/// A shard that is not listening, or whose backlog is full, gets none.
+/// A shard that is not listening, or whose backlog is full, receives none.
 #[test]
 fn a_full_backlog_leaves_it_to_the_others() {
     let mut twin = Twin::new(OffloadPolicy::Never);
     for shard in [0, 1] {
         assert_eq!(twin.listen(shard, listening()).1, Ok(()));
     }
-    // Four each may be in their handshake.
+    // Each may have four half-open connections.
     for number in 0..9 {
         twin.segment(0, 100 + number, 7, None);
     }
@@ -286,7 +286,7 @@ fn a_full_backlog_leaves_it_to_the_others() {
     assert_eq!(twin.host.stats().listen_overflows, 1);
 }
 
-// Many: each stays where its SYN has come, as long as no shard has an eighth less.
+// With many connections each stays on the queue of its SYN, unless a shard has an eighth less.
 #[test]
 fn many_stay_where_they_came() {
     let mut twin = Twin::new(OffloadPolicy::Never);
@@ -309,12 +309,12 @@ fn many_stay_where_they_came() {
     assert_eq!(twin.host.shards.place(ids[0], ids[1..].iter().copied()), Some(ids[1]));
 }
 
-// CH-UPD: each target has objects of its own, and each that has one is told.
+// CH-UPD: each target has its own objects, and each that has the object is updated.
 #[test]
 fn a_moved_neighbor_is_told_to_every_target_that_has_it() {
     let mut twin = both_offloaded();
     let moved = [2, 0, 0, 0, 0, 9];
-    // By whatever queue it is heard.
+    // The announcement may arrive on any queue.
     twin.announce(1, moved);
     let handles = [0, 1].map(|shard| {
         let updates = twin.updates(shard);
@@ -344,7 +344,7 @@ fn a_narrow_path_is_told_to_every_target_that_has_it() {
     }
 }
 
-// CH §5.7: a pause, and what the target wants back, is of that target alone.
+// CH §5.7: a pause, and an upload request, apply to that target alone.
 #[test]
 fn a_pause_is_of_one_shard() {
     let mut twin = both_offloaded();
@@ -363,7 +363,7 @@ fn a_pause_is_of_one_shard() {
     assert!(matches!(goes[..], [(_, true)]), "{goes:?}");
 }
 
-/// What goes down, and how it ends, is between the host and that engine; the loads go back.
+/// Offload and end of a connection involve only the host and that engine; the load counts are released.
 #[test]
 fn connections_end_where_they_were() {
     let mut twin = both_offloaded();
@@ -375,7 +375,7 @@ fn connections_end_where_they_were() {
             let told = twin.told(shard);
             told.iter().filter(|message| matches!(message, FromHost::Terminate(_))).count()
         });
-        // Its path and its neighbor go with it.
+        // Its path and its neighbor are removed with it.
         let mut expected = [0, 0];
         expected[shard] = 2;
         assert_eq!(told, expected);
