@@ -1,5 +1,5 @@
-//! Clients that come to a node that runs and leave it, on virtual time: wherever the connections of one that leaves are
-//! at that moment, they are reset, its ports are free, and who takes its place in the table hears nothing of them.
+//! Clients that register with a running node and leave it, on virtual time. Connections of a leaving client are reset
+//! in every stage, its ports are released, and its successor in the table receives nothing of them.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-/// Virtual time a run may take.
+/// Time limit of a run, in virtual time.
 const LIMIT: Instant = Instant::from_millis(600_000);
 const TIMEOUT: Duration = Duration::from_secs(60);
 const PORT: u16 = 7;
@@ -30,7 +30,7 @@ fn at(number: u8, port: u16) -> SocketAddr {
 }
 
 fn streams(core: &mut Core, client: ClientTag) -> &mut Streams {
-    core.clients.get_mut(client).expect("a client that is there")
+    core.clients.get_mut(client).expect("registered client")
 }
 
 /// Node 1 with a second client, whose connection to the one client of node 2 is offloaded on both sides.
@@ -75,22 +75,22 @@ impl Bench {
                 return;
             }
             let mut polls = 0;
-            // One round of both, or the next moment at which something is due.
+            // One round of both nodes, or the next due time.
             let moved = self.pair.run(LIMIT, |_| {
                 polls += 1;
                 (polls > 1).then_some(())
             });
             moved.unwrap();
         }
-        panic!("it does not come to pass");
+        panic!("condition not reached");
     }
 
-    /// One more kibibyte from node 2, so that there is always something on its way.
+    /// Sends one more KiB from node 2, so that data are always in flight.
     fn far_sends(&mut self) {
         self.pair.send(1, self.far, Bytes::from_static(&[7; 1024]));
     }
 
-    /// The second client leaves, and as soon as its place is free somebody takes it.
+    /// Unregisters the second client, and registers another one as soon as its slot is free.
     fn replace(&mut self) -> ClientTag {
         self.pair.a.leave(self.second);
         let gone = self.second;
@@ -99,13 +99,14 @@ impl Bench {
             a.poll(self.pair.now).unwrap();
         }
         let heir = a.register(ReplacementClient::new).unwrap();
-        assert_ne!(heir, gone, "a tag is given once");
+        assert_ne!(heir, gone, "a tag is never reused");
         let place = |tag: ClientTag| tag.0 % CLIENTS_MAX as u64;
-        assert_eq!(place(heir), place(gone), "a place is taken again");
+        assert_eq!(place(heir), place(gone), "a slot is reused");
         heir
     }
 
-    /// What a client has that left ends by an RST; nothing of it is left, and whoever has its place knows nothing.
+    /// Connections of a departed client end with RST, no state of it is left, and its successor in the slot receives
+    /// nothing.
     fn assert_ended(&mut self, heir: ClientTag, local: SocketAddr) {
         self.run_until(|bench| bench.far().closed);
         assert_eq!(self.far().error, Some(HostError::Reset));
@@ -121,7 +122,7 @@ impl Bench {
     }
 }
 
-/// Takes the place of one that has left, and keeps what it hears.
+/// Successor of a departed client, which records its upcalls.
 struct ReplacementClient {
     port: SocketPort,
     heard: Vec<String>,
@@ -178,16 +179,16 @@ impl NodeClient for ReplacementClient {
     }
 }
 
-/// What the client that leaves had asked for just before.
+/// Last request of the leaving client.
 #[derive(Clone, Copy, Debug)]
 enum Move {
     None,
     Up,
-    /// Up, and down again.
+    /// Upload, and offload again.
     Down,
 }
 
-/// Leaves after so many polls of its node since it has asked for the move.
+/// Unregisters the client `polls` polls after the request.
 fn leaves(moves: Move, polls: usize) {
     let mut bench = Bench::new();
     let (near, second) = (bench.near, bench.second);
@@ -223,7 +224,7 @@ fn a_client_leaves_its_connection_with_the_target() {
     }
 }
 
-// With the target, on the way up, in the host: one poll after the other.
+// Offloaded, uploading, in the host: one poll after the other.
 #[test]
 fn a_client_leaves_while_its_connection_comes_up() {
     for polls in 0..8 {
@@ -238,7 +239,7 @@ fn a_client_leaves_while_its_connection_goes_down() {
     }
 }
 
-// A handshake under way, a listener and what it has accepted and nobody has taken, an endpoint: all of it goes.
+// An outstanding handshake, a listener with connections not accepted yet, and an endpoint: all are released.
 #[test]
 fn a_client_leaves_what_it_had_begun() {
     let mut bench = Bench::new();
@@ -261,10 +262,10 @@ fn a_client_leaves_what_it_had_begun() {
     let error =
         |bench: &Bench| bench.pair.b.clients.first::<Streams>().status(refused).unwrap().error;
     bench.run_until(|bench| error(bench).is_some());
-    assert_eq!(error(&bench), Some(HostError::Refused), "nobody listens any more");
+    assert_eq!(error(&bench), Some(HostError::Refused), "no listener is left");
 }
 
-// Each hears of its own, and the first does not notice that the second comes and goes.
+// Each client receives its own events, and the first is unaffected by the second.
 #[test]
 fn clients_do_not_know_of_each_other() {
     let mut bench = Bench::new();

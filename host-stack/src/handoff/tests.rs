@@ -1,4 +1,4 @@
-//! Two sockets on a lossy wire, one of which leaves smoltcp and comes back again and again.
+//! Two sockets on a lossy wire, one of which is repeatedly exported from smoltcp and imported again.
 
 mod pitfalls;
 
@@ -40,7 +40,7 @@ use offload_engine::{
 const RECEIVE_BUFFER: usize = 100_000;
 const SEND_BUFFER: usize = 60_000;
 
-/// One end: an interface with one socket, and what the host layer above it counts.
+/// One end: an interface with one socket, and the byte counts of the host layer above it.
 struct End {
     interface: Interface,
     device: QueueDevice,
@@ -52,22 +52,22 @@ struct End {
     written: u64,
     first_received: SeqNum,
     read: u64,
-    /// The byte streams so far: what was written over all sockets, and what was read.
+    /// Bytes written to all sockets, and bytes read.
     stream_out: u64,
     stream_in: u64,
-    /// Not yet written, though promised.
+    /// Accepted data that are not yet written.
     rest: VecDeque<bytes::Bytes>,
-    /// Salt of the stream that goes out.
+    /// Salt of the sent stream.
     stream: u64,
-    /// As the host does it.
+    /// As in the host.
     scale_raise: u8,
-    /// To be closed when all is written.
+    /// True to close the socket when all data are written.
     closing: bool,
     clock: TimestampClock,
     imported: bool,
 }
 
-/// Memory that somebody else could write, with `data`.
+/// Shared memory with `data`, as writable by another owner.
 fn shared(data: &[u8]) -> Span {
     let memory = SharedSpan::allocate(data.len().max(1), 1).expect("memory");
     memory.write(0, data);
@@ -128,7 +128,8 @@ impl End {
 
     fn receive(&mut self, now: Instant, mut frame: Vec<u8>) {
         self.clock.show(now);
-        // RFC 9293 §3.10.7.1 answers what was overtaken by the end with RST: no business of the connection's.
+        // RFC 9293 §3.10.7.1: segments after the end of the connection are answered with RST, which is not part of the
+        // test.
         if self.socket().state() == State::Closed {
             return;
         }
@@ -158,7 +159,7 @@ impl End {
         self.process(now, frame);
     }
 
-    /// As the host does.
+    /// As in the host.
     fn rewind(&mut self, now: Instant, segment: &wire::Segment<'_>) {
         let socket = self.sockets.get::<Socket<'_>>(self.socket);
         let standing = self.standing();
@@ -326,7 +327,7 @@ impl End {
     }
 }
 
-/// A socket's private fields, from its `Debug` output: for tests only, as it promises nothing.
+/// Private fields of a socket, from its `Debug` output: for tests only, since its format is not stable.
 struct Oracle {
     text: String,
     send_queue: usize,
@@ -336,7 +337,7 @@ struct Oracle {
 impl Oracle {
     fn of(socket: &Socket<'_>) -> Self {
         let text = format!("{socket:?}");
-        // The buffers' contents are megabytes of digits; no field of interest lies among them.
+        // The buffers' contents are megabytes of digits without fields of interest.
         Self { text, send_queue: socket.send_queue(), recv_queue: socket.recv_queue() }
     }
 
@@ -357,7 +358,7 @@ impl Oracle {
     fn check(&self, state: &ConnectionState, imported: bool) {
         let delegated = &state.tcp.delegated;
         assert_eq!(delegated.snd_una, self.sequence("local_seq_no"));
-        // Behind a closed window nothing is in flight for an imported socket: it probes.
+        // With a closed window nothing is in flight on an imported socket: it probes.
         let probes = imported && delegated.snd_wnd == 0;
         // Data beyond the peer's window are not sent.
         let snd_nxt = self.sequence("remote_last_seq").earlier(delegated.snd_max);
@@ -366,14 +367,14 @@ impl Oracle {
         assert!(delegated.snd_max.is_at_or_after(delegated.snd_nxt));
         assert_eq!(delegated.rcv_nxt, self.sequence("remote_seq_no") + self.recv_queue as u32);
         let scale = self.field("remote_win_shift");
-        // An import makes its buffer, and with it its scale, no larger than it has to.
+        // An import makes its buffer, and so its scale, no larger than necessary.
         assert!(i64::from(state.tcp.constant.rcv_wind_scale) >= scale);
-        // P9: what was advertised last reaches at most to the edge.
+        // P9: the last advertised window ends at the edge or before it.
         let last = (self.field("remote_last_win") as u32) << scale;
         let edge = self.sequence("remote_last_ack") + last;
-        // A socket that has sent nothing but its SYN takes the unscaled window for a scaled one.
+        // A socket that has sent only its SYN interprets the unscaled window as scaled.
         let only_syn = last as usize > RECEIVE_BUFFER;
-        // An imported socket may believe in more: in the room that reading had made, but nobody was told of.
+        // An imported socket may assume a larger window: room freed by reads that was never advertised.
         assert!(
             imported || only_syn || (delegated.rcv_nxt + delegated.rcv_wnd).is_at_or_after(edge)
         );
@@ -392,7 +393,7 @@ struct Bench {
     wire: Vec<(Instant, usize, Vec<u8>)>,
     random: oorandom::Rand32,
     loss_percent: u32,
-    /// Compares states with the sockets' private fields: most of the time that a case takes.
+    /// True to compare states with the sockets' private fields, which dominates the run time of a case.
     consults_oracle: bool,
     moves: u32,
     moved_in_flight: u32,
@@ -435,8 +436,8 @@ impl Bench {
         bench
     }
 
-    /// One millisecond: delivers what is due, and lets both ends send. Latency is 0 to 3 ms, so frames
-    /// overtake each other.
+    /// Advances by one millisecond: delivers due frames, and lets both ends send. Latency is 0 to 3 ms, so frames are
+    /// reordered.
     fn step(&mut self) {
         self.now += Duration::from_millis(1);
         let due;
@@ -472,14 +473,14 @@ impl Bench {
         }
     }
 
-    /// Moves one end out and back in; what it holds is compared with the oracle on the way.
+    /// Exports and imports one end, and compares its state with the oracle.
     fn shuttle(&mut self, index: usize) -> ConnectionState {
         self.try_shuttle(index).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// As `shuttle`, but it may be too early.
+    /// As `shuttle`, but returns an error if it is too early.
     fn try_shuttle(&mut self, index: usize) -> Result<ConnectionState, ExportError> {
-        // An acknowledgement that is due goes first (CH-INI-7).
+        // A due acknowledgement is sent first (CH-INI-7).
         self.exchange();
         for frame in self.ends[index].push_acknowledgement(self.now) {
             self.wire.push((self.now, 1 - index, frame));
@@ -512,7 +513,7 @@ impl Bench {
         Ok(state)
     }
 
-    /// Every byte of the state is the stream's.
+    /// Verifies that every byte of the state belongs to the stream.
     fn check_data(&self, index: usize, state: &ConnectionState) {
         let (ours, theirs) = (index as u64, 1 - index as u64);
         let end = &self.ends[index];
@@ -528,7 +529,7 @@ impl Bench {
         }
         let mut last = state.tcp.delegated.rcv_nxt;
         for (seq, block) in &state.out_of_order {
-            assert!(seq.is_after(last), "blocks are apart and in order");
+            assert!(seq.is_after(last), "blocks are disjoint and in order");
             let ahead = seq.distance(state.tcp.delegated.rcv_nxt) as u64;
             for (at, byte) in (at + ahead..).zip(block) {
                 assert_eq!(*byte, pattern(theirs, at), "out-of-order data");
@@ -537,7 +538,7 @@ impl Bench {
         }
     }
 
-    /// No more loss, no more data: everything written has to arrive.
+    /// Without further loss or data, everything written must arrive.
     fn drain(&mut self) {
         self.loss_percent = 0;
         for _ in 0..200_000 {
@@ -586,7 +587,7 @@ fn campaign(seed: u64, v6: bool, timestamps: bool, loss_percent: u32) -> Bench {
     bench
 }
 
-// The round trip of handoff §2.2 and §3, with every mix of data, compared with the private fields.
+// Round trip of handoff §2.2 and §3, with every mix of data, compared with the private fields.
 #[test]
 fn moves_without_loss() {
     for seed in 0..4 {
@@ -596,7 +597,7 @@ fn moves_without_loss() {
     }
 }
 
-// The same under loss and reordering: data out of order crosses too (RFC 2018 §8, no reneging).
+// The same with loss and reordering: out-of-order data are exported too (RFC 2018 §8, no reneging).
 #[test]
 fn moves_under_loss() {
     let mut out_of_order = 0;
@@ -608,7 +609,7 @@ fn moves_under_loss() {
     assert!(out_of_order > 5, "{out_of_order}");
 }
 
-/// Whether our FIN is acknowledged in this state.
+/// True if our FIN is acknowledged in this state.
 fn fin_acknowledged(state: State) -> bool {
     matches!(state, State::FinWait2 | State::TimeWait)
 }
@@ -622,7 +623,7 @@ fn fin_requested(phase: TcpPhase) -> bool {
 }
 
 proptest! {
-    // Any seed, family, timestamps, loss: byte-exact, no reset, closed by both sides.
+    // Any seed, family, timestamps and loss: byte-exact, no reset, closed by both sides.
     #[test]
     fn any_campaign_is_byte_exact(
         seed: u64,

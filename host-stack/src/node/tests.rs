@@ -1,4 +1,4 @@
-//! Who waits is not left waiting.
+//! Wake-ups and errors of blocked callers.
 
 use std::{
     net::SocketAddr,
@@ -21,22 +21,22 @@ use offload_engine::{
 use super::*;
 use crate::{simulation::station, socket::OffloadPolicy, stream::Streams};
 
-/// A failure's, so that it may be long.
+/// Time limit of a failing test, so it may be long.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A client with no connection, whose host has one thing to say.
+/// Client without a connection, whose host has one notice.
 #[derive(Default)]
 struct Listener {
     said: bool,
     heard: bool,
     due: Vec<Callback>,
-    /// The next poll by the engine's thread is too much for it.
+    /// True to panic in the next poll by the engine's thread.
     falls: bool,
-    /// So many polls find something to do.
+    /// Remaining polls that report work.
     restless: u32,
-    /// How often it was told that the device is gone.
+    /// Number of device-lost notifications.
     losses: u32,
-    /// Makes a callback due in the poll after the device-lost callback has returned.
+    /// Makes a callback due in the poll after the device-lost callback returns.
     follow_up: Option<FollowUp>,
 }
 
@@ -61,7 +61,7 @@ impl OffloadClient for Listener {
 impl NodeClient for Listener {
     fn poll(&mut self, _now: Instant, _connections: &mut Connections) -> bool {
         let of_engine = std::thread::current().name() == Some("flue-engine");
-        assert!(!(self.falls && of_engine), "a panic that the test asked for");
+        assert!(!(self.falls && of_engine), "panic requested by the test");
         let news = self.said && !self.heard;
         self.heard |= news;
         let is_restless = self.restless > 0;
@@ -83,7 +83,7 @@ impl NodeClient for Listener {
             let has_returned = has_returned.clone();
             self.due.push(Box::new(move || has_returned.store(true, Ordering::Relaxed)));
         }
-        assert!(!self.falls, "another panic that the test asked for");
+        assert!(!self.falls, "another panic requested by the test");
     }
 }
 
@@ -104,7 +104,7 @@ fn start_queues(count: usize, progress: Progress) -> Vec<Node<Listener>> {
     Node::start_queues(links, config(progress), |_| Listener::default()).unwrap()
 }
 
-/// The condition looks, then the same call takes the notice in: nobody else will signal it.
+/// The notice arrives after the condition was evaluated, in the same call: no other wake-up follows.
 fn a_notice_after_the_look_ends_the_wait(progress: Progress) {
     let node = start(progress);
     let (begin, mut looks) = (node.now(), 0);
@@ -129,8 +129,8 @@ fn a_notice_after_the_look_ends_the_wait_without_threads() {
     a_notice_after_the_look_ends_the_wait(Progress::Manual);
 }
 
-/// With manual progress whoever polls runs the loop once, and is told whether there was anything; callbacks that
-/// became due were called when it returns. With automatic progress it is nobody's business but the threads'.
+/// With manual progress a call runs the loop once, and reports whether there was work. Due callbacks have run when it
+/// returns. With automatic progress only the node's threads run the loop.
 #[test]
 fn one_round_of_progress() {
     let node = start(Progress::Manual);
@@ -151,7 +151,7 @@ fn one_round_of_progress() {
     assert!(!start(Progress::Automatic).progress_once());
 }
 
-/// That there is always something to do makes no wait longer.
+/// Permanent work does not extend a wait.
 #[test]
 fn a_restless_client_does_not_stop_the_clock() {
     let node = start(Progress::Manual);
@@ -161,7 +161,7 @@ fn a_restless_client_does_not_stop_the_clock() {
     assert!(node.with(|client, _, _| client.restless) > 0);
 }
 
-/// One that panics is its consumer's loss: those behind it are called, and so are later ones.
+/// A panic in a callback affects only its consumer: callbacks after it are still called.
 #[test]
 fn a_callback_that_panics_stands_in_nobody_s_way() {
     let node = start(Progress::Automatic);
@@ -174,7 +174,7 @@ fn a_callback_that_panics_stands_in_nobody_s_way() {
     };
     for _ in 0..2 {
         node.with(|client, _, _| {
-            client.due.push(Box::new(|| panic!("a panic that the test asked for")));
+            client.due.push(Box::new(|| panic!("panic requested by the test")));
             client.due.push(count());
         });
     }
@@ -182,7 +182,7 @@ fn a_callback_that_panics_stands_in_nobody_s_way() {
     assert_eq!(both, Ok(()));
 }
 
-/// A device that has been taken away, by the word of whoever reads it.
+/// Link of a removed device, as reported by its reads.
 struct Gone(Box<dyn Link>);
 
 impl LinkWrapper for Gone {
@@ -197,7 +197,7 @@ fn gone_link() -> Box<dyn Link> {
     Box::new(Gone(link()))
 }
 
-/// All who wait without a time limit hear why, with threads or without, whatever queue it was.
+/// All waits without a time limit return the reason, with threads or without, whatever the queue.
 #[test]
 fn a_device_that_has_gone_ends_every_wait() {
     let gone = WaitError::Link("no such device".into());
@@ -215,7 +215,7 @@ fn a_device_that_has_gone_ends_every_wait() {
     }
 }
 
-/// The engine's thread is gone: who waits without a time limit hears of it, and so does who comes later.
+/// The engine's thread has panicked: present and later waits without a time limit return the reason.
 #[test]
 fn a_client_that_panics_ends_every_wait() {
     let node = start(Progress::Automatic);
@@ -226,8 +226,7 @@ fn a_client_that_panics_ends_every_wait() {
     assert_eq!(node.wait_until(None, || None::<()>), Err(WaitError::Panicked));
 }
 
-/// Whoever finds out that something has panicked ends the device: each client hears of it, once, even if that is too
-/// much for it.
+/// The thread that detects a panic stops the device. Each client is notified once, even if that notification panics.
 #[test]
 fn clients_of_a_node_that_is_abandoned_hear_that_the_device_is_gone() {
     for (progress, falls) in
@@ -248,7 +247,7 @@ fn clients_of_a_node_that_is_abandoned_hear_that_the_device_is_gone() {
     }
 }
 
-/// After the device is lost nobody runs the loop. Work that waits for a callback to return still completes.
+/// After the device is lost no thread runs the loop. Work deferred until a callback returns still completes.
 #[test]
 fn callbacks_of_a_lost_device_are_followed_up() {
     for progress in [Progress::Automatic, Progress::Manual] {
@@ -263,7 +262,7 @@ fn callbacks_of_a_lost_device_are_followed_up() {
     }
 }
 
-/// Shards have the host stack in common, and the device: none goes on without the others.
+/// Shards share the host stack and the device: none continues without the others.
 #[test]
 fn a_panic_in_one_shard_ends_all() {
     let nodes = start_queues(3, Progress::Automatic);
@@ -274,7 +273,7 @@ fn a_panic_in_one_shard_ends_all() {
     assert_eq!(nodes[1].wait_until(None, || None::<()>), Err(WaitError::Panicked));
 }
 
-/// Each has its lock, its client and its waits; the host stack answers to any, and needs nobody to run it.
+/// Each shard has its lock, client and waits; the host stack answers to any of them on its own thread.
 #[test]
 fn shards_are_nodes_of_their_own() {
     for progress in [Progress::Automatic, Progress::Manual] {
@@ -294,7 +293,7 @@ fn shards_are_nodes_of_their_own() {
     assert_eq!(none.err().map(|error| error.kind()), Some(io::ErrorKind::InvalidInput));
 }
 
-/// A connection in the host stack, or with the target, and the thread that runs the loop.
+/// A connection in the host stack, or offloaded, and the thread that runs the loop.
 const PLACES: [(OffloadPolicy, Progress); 3] = [
     (OffloadPolicy::Never, Progress::Automatic),
     (OffloadPolicy::Always, Progress::Automatic),
@@ -310,7 +309,7 @@ fn connected(
     connected_over(options, |link| link, policy, progress)
 }
 
-/// The same with `near_link` around the first node's end of the link.
+/// As `connected`, with `near_link` around the first node's end of the link.
 fn connected_over<L: Link + 'static>(
     options: MemoryLinkOptions,
     near_link: impl FnOnce(MemoryLink) -> L,
@@ -335,8 +334,8 @@ fn connected_over<L: Link + 'static>(
     [(near, client), (far, server)]
 }
 
-/// Nothing but a frame of the other one's wakes a node that sleeps on a memory link, be its connection in the host or
-/// with the target, and whoever runs its loop.
+/// Only a received frame wakes a node that sleeps on a memory link, with the connection in either stack and with either
+/// progress mode.
 #[test]
 fn nodes_on_a_memory_link_wake_each_other() {
     const ROUNDS: u8 = 20;
@@ -368,7 +367,7 @@ fn nodes_on_a_memory_link_wake_each_other() {
     }
 }
 
-/// Room in its queue wakes a node that has found it full: two frames a time-out would take too long.
+/// Free space in its queue wakes a sender that has found it full: two frames per timeout would take too long.
 #[test]
 fn room_in_a_memory_link_wakes_the_sender() {
     const BYTES: usize = 2 << 20;
@@ -390,7 +389,7 @@ fn room_in_a_memory_link_wakes_the_sender() {
     }
 }
 
-/// The near end closes its side, and the far one has seen it.
+/// Closes the near side, and waits until the far one has received the FIN.
 fn half_close(
     near: &Node<Streams>,
     client: OffloadHandle,
@@ -405,7 +404,7 @@ fn half_close(
     .unwrap();
 }
 
-/// A link that loses what it is to send while it is mute.
+/// Link that drops frames to send while it is muted.
 struct Mute {
     link: MemoryLink,
     is_mute: Arc<AtomicBool>,
@@ -426,8 +425,7 @@ impl LinkWrapper for Mute {
     }
 }
 
-/// The acknowledgement of the peer's FIN is lost, and with the node its TIME-WAIT ends: the peer ends in order all the
-/// same.
+/// The acknowledgement of the peer's FIN is lost, and TIME-WAIT ends with the node: the peer still ends in order.
 #[test]
 fn a_node_that_ends_repeats_its_last_acknowledgement() {
     for (policy, progress) in PLACES {
@@ -450,7 +448,10 @@ fn a_node_that_ends_repeats_its_last_acknowledgement() {
             streams.status(server)?.peer_closed.then_some(())
         };
         while far.wait(Some(Duration::from_millis(1)), look).is_err() {
-            assert!(near.now() < deadline, "{policy:?} {progress:?}: the FIN did not come again");
+            assert!(
+                near.now() < deadline,
+                "{policy:?} {progress:?}: the FIN was not retransmitted"
+            );
             near.progress_once();
         }
         is_mute.store(true, Ordering::Relaxed);
@@ -460,7 +461,7 @@ fn a_node_that_ends_repeats_its_last_acknowledgement() {
             let status = streams.status(server)?;
             status.closed.then_some(status.error)
         };
-        assert_eq!(far.with(|streams, _, _| closed(streams)), None, "it was acknowledged");
+        assert_eq!(far.with(|streams, _, _| closed(streams)), None, "the FIN was acknowledged");
         is_mute.store(false, Ordering::Relaxed);
         drop(near);
         let end = far.wait(Some(LIMIT), |streams, _, _| closed(streams));

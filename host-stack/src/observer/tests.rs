@@ -8,7 +8,7 @@ use std::vec::Vec;
 use super::Flow;
 use crate::wire::{self, Frame};
 
-/// A segment between the two ends; options and timestamp as given.
+/// Segment between the two ends, with the given options and timestamp.
 struct Sketch {
     seq: u32,
     ack: Option<u32>,
@@ -61,7 +61,7 @@ fn syn(seq: u32, ack: Option<u32>, scale: u8, timestamp: u32) -> Sketch {
     Sketch { seq, ack, syn: true, window: 60_000, options, payload: 0 }
 }
 
-/// Accepted: their ISN 1000, scale 2; ours 5000, scale 3; our window ends at 1001 + 8000.
+/// Accepted flow: their ISN 1000, scale 2; ours 5000, scale 3; our window ends at 1001 + 8000.
 fn accepted() -> Flow {
     let mut flow = Flow::new(Instant::ZERO);
     syn(1000, None, 2, 77).arrives(&mut flow, Instant::ZERO);
@@ -77,14 +77,14 @@ fn handshake_is_learnt() {
     assert_eq!(agreed.window_scales, Some((2, 3)));
     assert_eq!((agreed.remote_mss, agreed.timestamps, agreed.sack), (Some(1460), true, false));
     assert_eq!((flow.snd_una, flow.snd_max), (SeqNum(5001), SeqNum(5001)));
-    // A SYN's window has no scale, the next one has.
+    // A SYN's window is not scaled; the next one is.
     assert_eq!(flow.right_edge, SeqNum(1001 + 60_000));
     assert_eq!((flow.send_window.snd_wnd, flow.send_window.max_snd_wnd), (400, 60_000));
     assert_eq!(flow.ts_recent, 77);
     assert_eq!(flow.peer_mac.0, [2; 6]);
 }
 
-// RFC 9293 §3.10.7.4: an old segment does not change the window, though smoltcp takes it from any.
+// RFC 9293 §3.10.7.4: an old segment does not change the window, though smoltcp accepts it from any.
 #[test]
 fn window_follows_wl1_and_wl2() {
     let mut flow = accepted();
@@ -108,7 +108,7 @@ fn window_follows_wl1_and_wl2() {
     assert_eq!(flow.send_window.snd_wnd, 3_600, "reordered, but it acknowledges more");
 }
 
-// RFC 7323 §4.3: TS.Recent moves with segments at Last.ACK.sent, not beyond, and not back.
+// RFC 7323 §4.3: segments at Last.ACK.sent update TS.Recent; segments beyond it and older values do not.
 #[test]
 fn ts_recent_follows_the_last_ack_sent() {
     let mut flow = accepted();
@@ -133,7 +133,7 @@ fn unacceptable_segments_teach_nothing() {
     let before = std::format!("{flow:?}");
     sketch(900_000, 5001, 7).arrives(&mut flow, Instant::from_millis(1));
     assert_eq!(std::format!("{flow:?}"), before);
-    // An acknowledgement of what was never sent.
+    // An acknowledgement of unsent data.
     sketch(1001, 6000, 7).arrives(&mut flow, Instant::ZERO);
     assert_eq!(std::format!("{flow:?}"), before);
     // Another SYN.
@@ -151,7 +151,7 @@ fn right_edge_stays() {
     assert_eq!((flow.right_edge, flow.acknowledged), (SeqNum(61_901), SeqNum(1101)));
 }
 
-// RFC 6298 §2.2, §2.3: the handshake is the first sample, data go on from it; §3: nothing that was sent twice.
+// RFC 6298 §2.2, §2.3: the handshake is the first sample, data follow; §3: no sample of retransmitted segments.
 #[test]
 fn round_trips_are_timed() {
     let at = Instant::from_millis;

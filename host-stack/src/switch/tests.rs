@@ -1,4 +1,4 @@
-//! A switch between models of the two stacks, and its rules one by one.
+//! Switch with models of the two stacks, and its individual rules.
 
 use alloc::{vec, vec::Vec};
 
@@ -12,7 +12,7 @@ fn list(serial: u64, bytes: usize) -> NetBufferList {
     NetBufferList::from_mdl(serial, Bytes::from(vec![0; bytes]))
 }
 
-/// A switch in the host that has sent lists 1 to `count` there, of 100 bytes each.
+/// Switch in the host that has sent lists 1 to `count` there, of 100 bytes each.
 fn in_host(count: u64) -> Switch {
     let mut switch = Switch::opening();
     switch.enter_host();
@@ -53,7 +53,7 @@ fn returned_requests_precede_later_ones_after_a_refusal() {
     switch.take_returned([list(2, 100), list(3, 100)].into(), false);
     switch.take_returned(NblChain::new(), true);
     switch.enter_host();
-    // List 1 is again the host's.
+    // The host stack has list 1 again.
     assert_eq!(switch.outstanding(), 400);
     assert_eq!(to_host(&mut switch), [2, 3, FIN, 4]);
 }
@@ -168,7 +168,7 @@ fn unsent_lists_end_after_all_sent_ones() {
     assert_eq!(switch.outstanding(), 0);
 }
 
-/// Message of the host stack that the client has not read.
+/// Message of the host stack that the client has not processed.
 enum Unread {
     Offloading { unanswered: usize },
     Returned(SendRequest),
@@ -181,21 +181,21 @@ enum Unread {
 #[derive(PartialEq)]
 enum Owner {
     Host,
-    /// An initiate is not complete.
+    /// An initiate is outstanding.
     Neither,
     Target,
 }
 
-/// A client with a switch, the host stack, and the target, each with what it has not read.
+/// Client with a switch, host stack and target, each with its unprocessed messages.
 struct Model {
     switch: Switch,
     requests: VecDeque<SendRequest>,
     notices: VecDeque<Unread>,
     owner: Owner,
-    /// Lists that the connection has and that are not acknowledged.
+    /// Unacknowledged lists of the connection.
     unacknowledged: VecDeque<NetBufferList>,
     has_fin: bool,
-    /// Requests in the order in which the connection got them.
+    /// Requests in order of their arrival at the connection.
     got: Vec<u64>,
     completed: Vec<u64>,
     sent: u64,
@@ -216,7 +216,7 @@ impl Model {
         }
     }
 
-    /// The client reads its notices and gives what it can.
+    /// Processes the client's notices and passes on pending requests.
     fn poll_client(&mut self) {
         while let Some(notice) = self.notices.pop_front() {
             match notice {
@@ -246,7 +246,7 @@ impl Model {
         }
     }
 
-    /// The connection, in either stack, gets a request.
+    /// Passes a request to the connection, in either stack.
     fn get(&mut self, item: SendRequest) {
         match item {
             SendRequest::List(list) => {
@@ -274,7 +274,7 @@ impl Model {
         }
     }
 
-    /// An initiate begins, or completes.
+    /// Begins or completes an initiate.
     fn move_down(&mut self, is_refused: bool) {
         match self.owner {
             Owner::Host => {
@@ -310,9 +310,9 @@ impl Model {
         }
     }
 
-    /// The peer acknowledges a list.
+    /// Acknowledges a list.
     fn acknowledge(&mut self) {
-        // The target completes none before the client has read its notices.
+        // The target completes no list before the client has processed its notices.
         if self.owner == Owner::Neither {
             return;
         }
@@ -337,7 +337,7 @@ impl Model {
 }
 
 proptest! {
-    // CH-SND-2: the connection gets each request once and in order, whatever moves meanwhile, and each completes once.
+    // CH-SND-2: the connection receives each request once and in order over any migrations, and each completes once.
     #[test]
     fn requests_keep_their_order_over_any_moves(
         begins_offloaded: bool,

@@ -1,5 +1,5 @@
-//! A client that takes data in all ways that the chimney has: indications accepted, accepted in part and
-//! refused, and posted buffers. What it sends goes by [`Streams`].
+//! Client that receives in all ways of the chimney: indications accepted, accepted in part and refused, and posted
+//! buffers. It sends through [`Streams`].
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,21 +23,21 @@ use oorandom::Rand64;
 
 use crate::incidents::{CoverageEvent, Ending, Incidents, Seen};
 
-/// Receive requests of a connection that may be pending.
+/// Maximum pending receive requests of a connection.
 const POSTED_MAX: usize = 4;
 
-/// How a client receives. Chances are percent.
+/// Receive behavior of a client. Probabilities are in percent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiverProfile {
-    /// An indication is refused, or accepted in part.
+    /// Probability that an indication is refused, or accepted in part.
     pub(crate) refuses: u64,
-    /// There is a receive request, when there could be one.
+    /// Probability that a receive request is posted when possible.
     pub(crate) posts: u64,
-    /// It reads nothing for a while.
+    /// Probability of a pause in reading.
     pub(crate) rests: u64,
-    /// For how long, microseconds.
+    /// Maximum length of the pause, in microseconds.
     pub(crate) rest_max: u64,
-    /// Bytes of a receive request.
+    /// Maximum size of a receive request, in bytes.
     pub(crate) post_bytes_max: u64,
 }
 
@@ -54,7 +54,7 @@ impl ReceiverProfile {
     }
 }
 
-/// How often what has happened, on all connections of a client.
+/// Event counts over all connections of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ClientCounts {
     pub(crate) indications: u64,
@@ -66,19 +66,19 @@ pub(crate) struct ClientCounts {
     pub(crate) uploads: u64,
 }
 
-/// What one connection has heard.
+/// Received data of one connection.
 #[derive(Debug, Default)]
 struct ClientLog {
     received: Vec<u8>,
-    /// It reads nothing before that.
+    /// End of the pause in reading.
     rests_until: Instant,
-    /// The target waits for a sign.
+    /// True if the target expects a resume.
     refused: bool,
-    /// Contexts of the receive requests pending.
+    /// Contexts of the pending receive requests.
     posted: VecDeque<u64>,
 }
 
-/// The client.
+/// Client under test.
 #[derive(Debug)]
 pub(crate) struct Walker {
     pub(crate) streams: Streams,
@@ -86,17 +86,17 @@ pub(crate) struct Walker {
     habits: ReceiverProfile,
     rng: Rand64,
     ears: BTreeMap<OffloadHandle, ClientLog>,
-    /// The connections that are to be read.
+    /// Connections to read.
     attended: Vec<OffloadHandle>,
-    /// Memory of requests that have completed. To clear new memory each time was a third of a run.
+    /// Memory of completed requests. Clearing new memory each time took a third of a run.
     spare: Vec<BytesMut>,
     next_context: u64,
     polled_at: Instant,
-    /// When an end wants a turn though nothing has happened.
+    /// Time of the next turn of an end without an event.
     alarm: Option<Instant>,
-    /// It wants to be polled that often.
+    /// Polling interval.
     pub(crate) tick: Option<Duration>,
-    /// Connections may end before all is said.
+    /// True if connections may end before all data are transferred.
     ends_early: bool,
     pub(crate) seen: Seen,
 }
@@ -121,7 +121,7 @@ impl Walker {
         }
     }
 
-    /// Has the run come back at `at`, though nothing has happened by then.
+    /// Schedules a poll at `at`.
     pub(crate) fn wake_at(&mut self, at: Instant) {
         self.alarm = Some(self.alarm.map_or(at, |alarm| alarm.min(at)));
     }
@@ -131,19 +131,19 @@ impl Walker {
         Self { tick: incidents.tick, ends_early, ..self }
     }
 
-    /// This connection is to be read.
+    /// Adds a connection to read.
     pub(crate) fn attend(&mut self, handle: OffloadHandle) {
         if !self.attended.contains(&handle) {
             self.attended.push(handle);
         }
     }
 
-    /// All that has come on a connection.
+    /// All data received on a connection.
     pub(crate) fn received(&self, handle: OffloadHandle) -> &[u8] {
         self.ears.get(&handle).map_or(&[], |ear| &ear.received)
     }
 
-    /// Receive requests that are pending, of all connections.
+    /// Number of pending receive requests of all connections.
     pub(crate) fn posted(&self) -> usize {
         self.ears.values().map(|ear| ear.posted.len()).sum()
     }
@@ -152,7 +152,7 @@ impl Walker {
         self.rng.rand_range(0..100) < percent
     }
 
-    /// A request of random shape; one in eight holds no memory (CH-RCV-7).
+    /// Random receive request; one in eight holds no memory (CH-RCV-7).
     fn request(&mut self, handle: OffloadHandle) -> ReceiveBufferList {
         let context = self.next_context;
         self.next_context += 1;
@@ -172,7 +172,7 @@ impl Walker {
         list
     }
 
-    /// Reads what the host has brought, and gives the target the sign it waits for.
+    /// Reads data of the host, and resumes a target that was refused.
     fn read(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
         if self.ears.get(&handle).is_some_and(|ear| ear.rests_until > now) {
             return;
@@ -183,8 +183,8 @@ impl Walker {
                 return;
             }
         }
-        // Asking for a connection is work for the engine: only when there is something to say.
-        // Nor at each tick once nothing more can come.
+        // A connection lookup is work for the engine, so it is made only if there is something to do, and not at each
+        // tick once no more data can arrive.
         let is_ticking = self.tick.is_some();
         let is_offloaded = |status: StreamStatus| {
             status.unread == 0
@@ -198,7 +198,7 @@ impl Walker {
         let ear = self.ears.entry(handle).or_default();
         let (refused, has_room) =
             (core::mem::take(&mut ear.refused), ear.posted.len() < POSTED_MAX);
-        // After the FIN a request completes at once: with many such ends the nodes would hardly ever be idle.
+        // After the FIN a request completes at once: with many such ends the nodes would seldom be idle.
         let rarity = if status.peer_closed { 20 } else { 1 };
         let posts = has_room && self.chance(self.habits.posts.div_ceil(rarity));
         if !refused && !posts {
@@ -209,7 +209,7 @@ impl Walker {
             (Some(mut io), Some(list)) => io.post_receive(ReceiveChain::from([list])),
             (Some(mut io), None) => io.resume_receive(),
             (None, list) => {
-                // On its way up: the sign is not needed, and the request was not made.
+                // Uploading: no resume is needed, and no request was posted.
                 let ear = self.ears.entry(handle).or_default();
                 ear.refused = refused;
                 ear.posted.truncate(ear.posted.len() - usize::from(list.is_some()));
@@ -217,7 +217,7 @@ impl Walker {
         }
     }
 
-    /// Whether it stops reading for a while.
+    /// True if it pauses reading.
     fn rest(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let rests = self.chance(self.habits.rests);
         if rests {
@@ -240,7 +240,7 @@ impl OffloadClient for Walker {
         self.tally.indications += 1;
         let handle = io.handle;
         let rests = self.ears.entry(handle).or_default().rests_until > io.now;
-        // What the host has brought is older.
+        // Data of the host are older.
         let waits = self.streams.status(handle).is_some_and(|status| status.unread > 0);
         let taken = if rests || waits {
             0

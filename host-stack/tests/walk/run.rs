@@ -1,4 +1,5 @@
-//! One run: connect, talk both ways while a seed moves the connections about, close, and leave nothing behind.
+//! One run: connects, transfers data in both directions while a seed migrates the connections, closes, and verifies
+//! that no state is left.
 
 use std::{
     fmt::Write as _,
@@ -35,13 +36,13 @@ use crate::{
     threads::Threads,
 };
 
-/// Virtual time one seed may take: generous, since smoltcp waits a second and more for each loss.
+/// Time limit of a seed, in virtual time: generous, since smoltcp waits a second and more for each loss.
 const LIMIT: Duration = Duration::from_secs(3600);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
-/// Steps of time of a node that has nothing left to decide.
+/// Polling interval of a node without further decisions.
 const SLOW_TICK: Duration = Duration::from_secs(1);
 
-/// Where a capture goes: to the monitor, and to a file if `FLUE_PCAP` names one.
+/// Destination of a capture: the monitor, and a file if `FLUE_PCAP` names one.
 struct Output {
     feed: Feed,
     file: Option<File>,
@@ -60,8 +61,8 @@ impl io::Write for Output {
     }
 }
 
-/// The queues of node `index`, with a monitor on them: it sees what the node sends before the weather does, and
-/// what comes when the weather is done with it.
+/// Queues of node `index`, with a monitor on them: it sees sent frames before the impairments, and received frames
+/// after them.
 fn watched(
     seed: u64,
     plan: &Plan,
@@ -77,7 +78,7 @@ fn watched(
         lag: Duration::ZERO,
         in_order: plan.queues.wrong_pct[index] == 0,
         resets: plan.incidents.ending != Ending::Graceful,
-        // Each connection begins there.
+        // Each connection begins in smoltcp.
         like_smoltcp: true,
     };
     let monitor = Arc::new(Mutex::new(Monitor::new(rules)));
@@ -85,7 +86,7 @@ fn watched(
         .ok()
         .map(|path| File::create(format!("{path}.{index}")).expect("the capture can be written"));
     let output = || {
-        // One file of all queues.
+        // One file for all queues.
         let file = file.as_ref().map(|file| file.try_clone().expect("descriptors are left"));
         Output { feed: Feed::new(monitor.clone()), file }
     };
@@ -106,13 +107,13 @@ fn watched(
     (queues.into_iter().map(prompt).collect(), monitor)
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Summary {
     pub(crate) plan: String,
     pub(crate) is_clean: bool,
     pub(crate) ended_at: Instant,
-    /// Of each queue of each node.
+    /// Counts of each queue of each node.
     pub(crate) tallies: Vec<ClientCounts>,
     pub(crate) counts: [Counts; 2],
     pub(crate) seen: Seen,
@@ -136,7 +137,7 @@ pub(crate) fn walk(seed: u64) -> Summary {
     let ended_at = pair.now;
     let result = outcome.map(|()| scene.check(&mut pair, &text));
     let seen = scene.seen(&pair);
-    // The capture is written out with the links.
+    // The capture is flushed with the links.
     drop(pair);
     let counts = [(left_monitor, "node 0"), (right_monitor, "node 1")].map(|(monitor, who)| {
         let monitor = monitor.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,8 +149,8 @@ pub(crate) fn walk(seed: u64) -> Summary {
     let Scene { plan, .. } = scene;
     let in_order = plan.queues.wrong_pct == [0; 2];
     let is_clean = plan.is_clean() && in_order && plan.incidents.tick.is_none();
-    // A clean link needs no segment twice: smoltcp alone, which probes a window that has just opened, repeats the
-    // probe's octet, once per connection. An acknowledgement that repeats the one before it answers something.
+    // On a clean link no segment is sent twice, with one exception: smoltcp, which probes a window that has just
+    // opened, repeats the probe's octet once per connection. A repeated acknowledgement is an answer.
     if is_clean {
         let repeated = counts.iter().map(|counts| counts.retransmitted).sum::<u64>();
         let idle = counts.iter().map(|counts| counts.idle_acks).sum::<u64>();
@@ -165,7 +166,7 @@ pub(crate) fn walk(seed: u64) -> Summary {
     Summary { plan, is_clean, ended_at, tallies, counts, seen }
 }
 
-/// Who acts on the nodes of a run.
+/// Ends and fault injectors of a run.
 struct Scene {
     plan: Plan,
     road: Arc<Mutex<LossyNetwork>>,
@@ -189,8 +190,8 @@ impl Scene {
         scene
     }
 
-    /// Until both ends of all connections have sent, heard and closed everything; then until everybody has
-    /// forgotten them.
+    /// Runs until both ends of all connections have sent, received and closed everything; then until no state of them
+    /// is left.
     fn talk(&mut self, pair: &mut Pair<Threads>) -> Result<(), Stall> {
         let server = SocketAddr::new(self.plan.addresses[1], PORT);
         let backlog = 2 * self.plan.connections;
@@ -210,7 +211,7 @@ impl Scene {
             core.clients.first_mut::<Walker>().streams.unlisten(*listener);
         }
         pair.run(pair.now + LIMIT, |pair| {
-            // Who has not heard of the end yet may still have to be told.
+            // An end may still have to be notified of the peer's end.
             if self.ends.iter().flatten().any(|end| end.is_doomed) {
                 self.turn(pair, &listeners);
             } else {
@@ -218,7 +219,7 @@ impl Scene {
                 both.for_each(|core| core.clients.first_mut::<Walker>().tick = None);
             }
             let empty = |cores: &mut Threads| {
-                // Somebody may have to be told of the end yet.
+                // A client may have pending notices of the end.
                 !cores.has_input()
                     && cores.host.is_idle()
                     && cores.shards.iter_mut().all(|core| {
@@ -231,7 +232,7 @@ impl Scene {
         })
     }
 
-    /// Everybody acts.
+    /// Runs one turn of all actors.
     fn turn(&mut self, pair: &mut Pair<Threads>, listeners: &[ListenerId]) {
         for (queue, (core, listener)) in pair.b.shards.iter_mut().zip(listeners).enumerate() {
             while let Some(handle) = core.clients.first_mut::<Walker>().streams.accept(*listener) {
@@ -280,7 +281,7 @@ impl Scene {
         self.tell_doomed(now);
     }
 
-    /// One end is gone; the other hears of it, or does not and gives up some time.
+    /// Notifies the remaining end of an ended connection, directly or by its time limit.
     fn tell_doomed(&mut self, now: Instant) {
         let [a, b] = &mut self.ends;
         for (a, b) in a.iter_mut().zip(b) {
@@ -289,7 +290,7 @@ impl Scene {
         }
     }
 
-    /// Every byte, and every list.
+    /// Verifies every byte, and every list.
     fn check(&self, pair: &mut Pair<Threads>, text: &str) {
         for (index, (a, b)) in self.ends[0].iter().zip(&self.ends[1]).enumerate() {
             for (from, to, cores) in [(a, b, &pair.b), (b, a, &pair.a)] {
@@ -311,12 +312,8 @@ impl Scene {
             check!(Stuck, passed.is_ok(), "{passed:?}\n{text}");
             for (end, handle) in ends.iter().filter_map(|end| Some((end, end.handle?))) {
                 let core = &mut cores.shards[end.queue];
-                let status = core
-                    .clients
-                    .first::<Walker>()
-                    .streams
-                    .status(handle)
-                    .expect("nobody forgets streams");
+                let status =
+                    core.clients.first::<Walker>().streams.status(handle).expect("stream exists");
                 if end.is_doomed {
                     let verdict = end.check_doomed(status, &self.plan);
                     check!(LostConnection, verdict.is_ok(), "{verdict:?}\n{text}");
@@ -334,7 +331,7 @@ impl Scene {
         }
     }
 
-    /// What has happened.
+    /// Collects the covered events.
     fn seen(&self, pair: &Pair<Threads>) -> Seen {
         let mut seen = self.road.lock().unwrap_or_else(PoisonError::into_inner).seen.clone();
         for cores in [&pair.a, &pair.b] {

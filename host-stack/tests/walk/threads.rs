@@ -1,4 +1,4 @@
-//! A node whose threads, one for each queue and one for the host stack, take turns as the seed decides.
+//! Node whose threads, one for each queue and one for the host stack, run in an order selected by the seed.
 
 use std::{
     io,
@@ -9,15 +9,15 @@ use host_stack::{node::Cores, simulation::Simulated};
 use offload_engine::time::Instant;
 use oorandom::Rand64;
 
-/// One turn in so many is missed: a thread waits for its processor.
+/// Mean number of turns per missed one: a thread waits for its CPU.
 const MISSED: u64 = 4;
 
-/// A node.
+/// Node with simulated threads.
 pub(crate) struct Threads {
     cores: Cores,
-    /// `None`: all in their order.
+    /// Generator of the order; `None`: fixed order.
     rng: Option<Rand64>,
-    /// Queues, and the host stack behind them.
+    /// Queues, followed by the host stack.
     turns: Vec<usize>,
 }
 
@@ -51,7 +51,7 @@ impl Simulated for Threads {
             turns.swap(left - 1, rng.rand_range(0..left as u64) as usize);
             let turn = turns[left - 1];
             busy |= match cores.shards.get_mut(turn) {
-                // It comes later, at the same moment.
+                // The thread runs later, at the same time.
                 _ if rng.rand_range(0..MISSED) == 0 => true,
                 Some(shard) => shard.poll(now)?,
                 None => cores.host.poll(now),

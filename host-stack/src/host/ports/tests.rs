@@ -1,4 +1,4 @@
-//! Who may stand beside whom.
+//! Compatibility of reservations.
 
 use core::net::SocketAddr;
 
@@ -14,7 +14,7 @@ fn at(local: &str) -> LocalAddress {
     local.parse::<SocketAddr>().unwrap().into()
 }
 
-/// A client of that consumer, on a shard of that number.
+/// Client of this consumer, on this shard.
 fn holder(consumer: u64, shard: usize) -> Holder {
     let client = ClientId { shard: ShardId::numbered(shard), tag: ClientTag(consumer + 1) };
     Holder { client, consumer: ConsumerId(consumer) }
@@ -36,7 +36,7 @@ fn claim(name: Name, local: &str, holder: Holder) -> Claim {
     Claim { name, local: at(local), holder, endpoint: None }
 }
 
-/// Whether `wanted` may come when `there` is.
+/// True if `wanted` is permitted while `there` is reserved.
 fn beside(there: (Name, &str, Holder), wanted: (Name, &str, Holder)) -> bool {
     let mut ports = Ports::new(50_000);
     ports.reserve(&claim(there.0, there.1, there.2));
@@ -47,7 +47,7 @@ fn beside(there: (Name, &str, Holder), wanted: (Name, &str, Holder)) -> bool {
 fn who_may_stand_beside_whom() {
     let (own, other, sibling) = (holder(0, 0), holder(1, 0), holder(0, 1));
     let kinds = [endpoint(1), listener(1), connection(1)];
-    // The rows of the table above, its columns, for one and the same consumer.
+    // Rows and columns of the table in `ports`, for one consumer.
     let within = [[false, false, false], [false, false, false], [false, true, true]];
     for (row, there) in kinds.into_iter().enumerate() {
         for (column, wanted) in [endpoint(2), listener(2), connection(2)].into_iter().enumerate() {
@@ -55,7 +55,7 @@ fn who_may_stand_beside_whom() {
                 let case = |holder| beside((there, local, own), (wanted, OURS, holder));
                 assert_eq!(case(own), within[row][column], "{there:?} {wanted:?}");
                 assert!(!case(other), "{there:?} and another's {wanted:?}");
-                // Whatever covers it, or is covered by it.
+                // Addresses that overlap it.
                 let covered = beside((there, OURS, other), (wanted, local, own));
                 assert!(!covered, "{there:?} {wanted:?}");
             }
@@ -69,7 +69,7 @@ fn who_may_stand_beside_whom() {
             assert!(!beside((there, "[::]:7000", own), (wanted, OURS, other)), "and IPv4");
         }
     }
-    // Shards of one consumer have what is heard in common, on the same address.
+    // Shards of one consumer share endpoints and listeners, on the same address.
     for there in [endpoint(1), listener(1)] {
         for wanted in [endpoint(2), listener(2)] {
             assert!(beside((there, OURS, own), (wanted, OURS, sibling)));
@@ -79,7 +79,7 @@ fn who_may_stand_beside_whom() {
     }
 }
 
-// The client that has bound an endpoint uses it; the endpoint and its users end independently.
+// The client that bound an endpoint uses it; the endpoint and its users end independently.
 #[test]
 fn an_endpoint_is_its_client_s() {
     let (own, other) = (holder(0, 0), holder(1, 0));
@@ -106,7 +106,7 @@ fn an_endpoint_is_its_client_s() {
     assert!(ports.is_unused(at(OURS)));
 }
 
-// A name that a connection has made goes when it fails, and stays when it ends.
+// An endpoint created for a connection is released if that fails, and remains if it ends.
 #[test]
 fn a_name_outlives_a_connection_that_was_made() {
     let own = holder(0, 0);
@@ -118,7 +118,7 @@ fn a_name_outlives_a_connection_that_was_made() {
     ports.reserve(&made);
     ports.release(connection(1));
     assert!(!ports.is_unused(at(OURS)));
-    // One that was there before stays in either case.
+    // An endpoint that existed before remains in either case.
     ports.reserve(&Claim { name: connection(2), ..made });
     ports.fail(OffloadHandle(2));
     assert_eq!(ports.endpoint(EndpointId(9), own.client), Ok(Some(at(OURS))));

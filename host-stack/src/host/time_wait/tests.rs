@@ -18,7 +18,7 @@ const START: Instant = Instant::from_millis(1_000);
 /// RCV.NXT of each connection.
 const RCV_NXT: u32 = 501;
 
-/// Calls `then` with a segment for connection `number`: an address and a port of the peer's.
+/// Calls `then` with a segment for connection `number`: an address and a port of the peer.
 fn with_segment<R>(
     number: usize,
     seq: u32,
@@ -55,18 +55,18 @@ impl TimeWaits {
         with_segment(number, seq, flags, |segment| self.answer(now, TIME, segment))
     }
 
-    /// By a segment that is dropped, and restarts no timer.
+    /// True if a record exists; uses a segment that is dropped and restarts no timer.
     fn knows(&mut self, now: Instant, number: usize) -> bool {
         !matches!(self.hears(now, number, RCV_NXT, ""), Answer::Unknown)
     }
 
-    /// Whether a FIN that comes again is acknowledged.
+    /// True if a repeated FIN is acknowledged.
     fn acknowledges_fin(&mut self, now: Instant, number: usize) -> bool {
         matches!(self.hears(now, number, RCV_NXT - 1, "F"), Answer::Acknowledge(..))
     }
 }
 
-// The record made first goes first, also if what came for it has restarted its timer.
+// The oldest record is evicted first, even if its timer was restarted.
 #[test]
 fn the_bound_evicts_the_record_made_first() {
     let mut waits = TimeWaits::default();
@@ -85,7 +85,7 @@ fn the_bound_evicts_the_record_made_first() {
     }
 }
 
-// A 4-tuple that was used again has a record of its own age. Its first use takes a place too, until its time is over.
+// A reused 4-tuple has a record of its own age. Its first use also counts until its time is over.
 #[test]
 fn a_record_that_was_replaced_is_as_old_as_its_last_connection() {
     let mut waits = TimeWaits::default();
@@ -102,7 +102,7 @@ fn a_record_that_was_replaced_is_as_old_as_its_last_connection() {
     assert!(!waits.knows(START, 0));
 }
 
-// RFC 9293 §3.6.1: 2 MSL, from the last FIN that came again.
+// RFC 9293 §3.6.1: 2 MSL after the last repeated FIN.
 #[test]
 fn records_expire() {
     let mut waits = TimeWaits::default();
@@ -112,7 +112,7 @@ fn records_expire() {
     assert!(waits.acknowledges_fin(later, 1));
     assert!(waits.knows(just_before(START + TIME), 0));
     assert!(!waits.knows(START + TIME, 0) && waits.knows(START + TIME, 1));
-    // A record that is made looks after the others.
+    // A new record expires the others.
     waits.has_ended(START + TIME, 2);
     assert_eq!((waits.records.len(), waits.order.len()), (2, 2));
     assert!(waits.knows(just_before(later + TIME), 1));
@@ -121,7 +121,7 @@ fn records_expire() {
     assert_eq!((waits.records.len(), waits.order.len()), (1, 1));
 }
 
-// RFC 5961 §7: of a flood one segment in each interval is acknowledged, and the first at once.
+// RFC 5961 §7: of a flood one segment per interval is acknowledged, the first at once.
 #[test]
 fn answers_to_a_connection_are_limited() {
     for (seq, flags) in [(RCV_NXT - 1, "F"), (RCV_NXT - 4, "D"), (RCV_NXT + 9_000, "D"), (1, "")] {
@@ -136,13 +136,13 @@ fn answers_to_a_connection_are_limited() {
     }
 }
 
-// A FIN that is sent again gets its answer, whatever has come for others, and restarts the timer though it gets none.
+// A repeated FIN is answered, whatever arrived for other connections, and restarts the timer even without an answer.
 #[test]
 fn a_fin_that_comes_again_is_answered() {
     let mut waits = TimeWaits::default();
     waits.has_ended(START, 0);
     waits.has_ended(START, 1);
-    // Segments that get no answer do not count.
+    // Unanswered segments do not count.
     waits.knows(START, 0);
     waits.hears(START, 0, RCV_NXT, "R");
     assert!(waits.acknowledges_fin(START, 1) && waits.acknowledges_fin(START, 0));
@@ -150,7 +150,7 @@ fn a_fin_that_comes_again_is_answered() {
     assert!(!waits.acknowledges_fin(early, 0));
     assert!(waits.knows(just_before(early + TIME), 0), "restarted");
     assert!(!waits.knows(early + TIME, 0));
-    // Its next connection begins anew.
+    // The next connection has no answer interval yet.
     waits.has_ended(START + TIME * 2, 0);
     assert!(waits.acknowledges_fin(START + TIME * 2, 0));
     assert!(waits.acknowledges_fin(START + TIME * 2 + ANSWER_INTERVAL, 0));
