@@ -85,7 +85,7 @@ mod tests {
 
     // RFC 7323 §5.4: the clock does not go below the value of an uploaded connection, and continues from it.
     #[test]
-    fn the_clock_waits_for_its_own_time() {
+    fn clock_is_held_until_its_own_time() {
         let mut clock = TimestampClock::new(u32::MAX - 1);
         let at = |millis| Instant::ZERO + Duration::from_millis(millis);
         clock.show(at(1));

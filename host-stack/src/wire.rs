@@ -373,7 +373,7 @@ mod tests {
 
     // RFC 7323 §3.2: negotiated timestamps are in every segment, including one that the host derives from another.
     #[test]
-    fn an_empty_frame_says_what_the_segment_says() {
+    fn empty_frame_copies_the_segment_fields() {
         let stamps = [TcpOptionElement::Timestamp(77, 88)];
         for (options, expected) in
             [(&stamps[..], Some(Timestamps { value: 77, echo: 88 })), (&[], None)]
@@ -405,7 +405,7 @@ mod tests {
     // RFC 8200 §3: no state is updated from a packet in which smoltcp finds no segment. No checksum covers the IPv6
     // header, so a damaged length is not detected otherwise.
     #[test]
-    fn a_length_of_nothing_is_a_bad_header() {
+    fn zero_length_is_a_bad_header() {
         let builder =
             PacketBuilder::ethernet2([2; 6], [4; 6]).ipv6([1; 16], [2; 16], 64).tcp(1, 2, 3, 4);
         let mut frame = forged(builder, "A", 5, b"data");
@@ -417,7 +417,7 @@ mod tests {
 
     // RFC 1071 §2: one's complement has two zeros.
     #[test]
-    fn a_checksum_of_nothing_is_right_either_way() {
+    fn zero_checksum_is_valid_in_both_forms() {
         let frame = |v6: bool, word: u16| {
             let ethernet = PacketBuilder::ethernet2([2; 6], [4; 6]);
             let ip = match v6 {

@@ -218,7 +218,7 @@ fn leaves(moves: Move, polls: usize) {
 }
 
 #[test]
-fn a_client_leaves_its_connection_with_the_target() {
+fn offloaded_connection_of_a_departed_client_is_reset() {
     for polls in 0..4 {
         leaves(Move::None, polls);
     }
@@ -226,14 +226,14 @@ fn a_client_leaves_its_connection_with_the_target() {
 
 // Offloaded, uploading, in the host: one poll after the other.
 #[test]
-fn a_client_leaves_while_its_connection_comes_up() {
+fn client_departure_during_an_upload_resets() {
     for polls in 0..8 {
         leaves(Move::Up, polls);
     }
 }
 
 #[test]
-fn a_client_leaves_while_its_connection_goes_down() {
+fn client_departure_during_an_offload_resets() {
     for polls in 0..8 {
         leaves(Move::Down, polls);
     }
@@ -241,7 +241,7 @@ fn a_client_leaves_while_its_connection_goes_down() {
 
 // An outstanding handshake, a listener with connections not accepted yet, and an endpoint: all are released.
 #[test]
-fn a_client_leaves_what_it_had_begun() {
+fn pending_requests_of_a_departed_client_are_released() {
     let mut bench = Bench::new();
     let second = bench.second;
     let client = streams(&mut bench.pair.a, second);
@@ -267,7 +267,7 @@ fn a_client_leaves_what_it_had_begun() {
 
 // Each client receives its own events, and the first is unaffected by the second.
 #[test]
-fn clients_do_not_know_of_each_other() {
+fn clients_are_isolated() {
     let mut bench = Bench::new();
     let first = bench.pair.a.clients.first_mut::<Streams>();
     let own = first.connect(None, at(2, PORT), TIMEOUT);

@@ -177,7 +177,7 @@ fn a_half_closed_connection_is_reset() {
 
 // The peer has closed and waits for our FIN: the FIN is requested, and the node is shut down at once.
 #[test]
-fn a_fin_that_was_asked_for_leaves() {
+fn requested_fin_is_sent() {
     for_each_way(|bench| {
         for (node, [own, other]) in bench.each() {
             shutdown(&bench.far, other);
@@ -196,7 +196,7 @@ fn a_fin_that_was_asked_for_leaves() {
 
 // Both sides have closed and processed the other's FIN: no reset is reported.
 #[test]
-fn what_has_ended_in_order_stays_so() {
+fn orderly_close_survives_shutdown() {
     for_each_way(|bench| {
         for (node, [own, other]) in bench.each() {
             shutdown(node, own);
@@ -211,7 +211,7 @@ fn what_has_ended_in_order_stays_so() {
 
 // An unresponsive peer does not block a node's shutdown.
 #[test]
-fn the_farewell_has_an_end() {
+fn unresponsive_peer_does_not_block_shutdown() {
     let mut bench = Bench::new(OffloadPolicy::Never, Progress::Automatic, 1);
     let [[own, other]] = bench.ends[..] else { panic!("one connection") };
     shutdown(&bench.far, other);

@@ -296,7 +296,7 @@ fn run(plan: &Plan, mut rng: Rand64) -> (String, u64) {
 // CH-INI, CH-TRM, CH-FWD-2, CH-SND-2: no byte is lost, duplicated or reordered by any offload or upload, whatever the
 // network does, and each list completes once.
 #[test]
-fn streams_survive_the_hand_over() {
+fn streams_survive_migrations() {
     let add = |sum: &mut (u64, u64), uploads: u64| *sum = (sum.0 + 1, sum.1 + uploads);
     let (runs, uploads): (u64, u64) = SUITE.run(|seed| scenario(seed).1, add);
     println!("{uploads} uploads in {runs} runs");
@@ -305,7 +305,7 @@ fn streams_survive_the_hand_over() {
 
 // RFC 9293 §3.10.7.4: two ends that stay in the host make progress, whatever both lose.
 #[test]
-fn two_ends_in_the_host_arrive() {
+fn two_ends_in_the_host_make_progress() {
     let in_host = |seed| {
         let mut rng = Rand64::new(u128::from(seed));
         let mut plan = Plan::new(&mut rng);
@@ -321,6 +321,6 @@ fn two_ends_in_the_host_arrive() {
 
 // The bench is deterministic: the same seed gives the same run.
 #[test]
-fn a_seed_is_a_run() {
+fn same_seed_gives_same_run() {
     assert_eq!(scenario(3), scenario(3));
 }

@@ -251,7 +251,7 @@ fn report() -> String {
 
 #[test]
 #[ignore = "a measurement"]
-fn what_a_hand_over_costs() {
+fn offload_and_upload_cost() {
     let text = report();
     println!("{text}");
     let path: PathBuf =

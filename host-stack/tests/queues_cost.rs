@@ -74,13 +74,13 @@ struct Sample {
 
 fn start(kernel: &Namespace, queues: usize) -> Vec<Node<Streams>> {
     let options = TapOptions::new(TAP, 1500, VnetMode::On);
-    let taps = kernel.run(|| open_tap_queues(&options, queues)).expect("a TAP can be had");
+    let taps = kernel.run(|| open_tap_queues(&options, queues)).expect("TAP can be opened");
     kernel.ip(&format!("addr add {KERNEL}/24 dev {TAP}"));
     kernel.ip(&format!("link set {TAP} up"));
     let spin = EngineDuration::from_micros(50);
     let config = NodeConfig { spin, ..NodeConfig::new(HostConfig::new(MAC, NODE.ip())) };
     let links = taps.into_iter().map(|tap| tap.link).collect();
-    Node::start_queues(links, config, Streams::new).expect("a node can be started")
+    Node::start_queues(links, config, Streams::new).expect("node can be started")
 }
 
 /// Kernel socket on its own thread.

@@ -63,7 +63,7 @@ mod tests {
 
     // Calibration: fails if smoltcp changes its generator or draws more often.
     #[test]
-    fn isn_comes_out_as_chosen() {
+    fn chosen_isn_is_drawn() {
         let mut random = oorandom::Rand32::new(7);
         let mut isns = std::vec![0, 1, 0xffff_fff0, u32::MAX, 1 << 31];
         isns.extend((0..2_000).map(|_| random.rand_u32()));

@@ -61,7 +61,7 @@ mod tests {
 
     // RFC 1191 §6.3: ten minutes; never above the link's MTU.
     #[test]
-    fn a_narrow_path_is_remembered_for_ten_minutes() {
+    fn path_mtu_expires_after_ten_minutes() {
         let mut paths = Paths::default();
         let start = Instant::from_millis(5);
         paths.learn(start, address(1), 1280);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_path_is_forgotten_first() {
+    fn oldest_path_is_evicted_first() {
         let mut paths = Paths::default();
         let now = Instant::from_millis(5);
         for number in 0..PATHS_MAX as u32 {

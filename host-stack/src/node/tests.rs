@@ -105,7 +105,7 @@ fn start_queues(count: usize, progress: Progress) -> Vec<Node<Listener>> {
 }
 
 /// The notice arrives after the condition was evaluated, in the same call: no other wake-up follows.
-fn a_notice_after_the_look_ends_the_wait(progress: Progress) {
+fn notice_after_the_check_ends_the_wait(progress: Progress) {
     let node = start(progress);
     let (begin, mut looks) = (node.now(), 0);
     let heard = node.wait(Some(LIMIT), |client, _, _| {
@@ -120,19 +120,19 @@ fn a_notice_after_the_look_ends_the_wait(progress: Progress) {
 }
 
 #[test]
-fn a_notice_after_the_look_ends_the_wait_with_threads() {
-    a_notice_after_the_look_ends_the_wait(Progress::Automatic);
+fn notice_after_the_check_ends_the_wait_with_threads() {
+    notice_after_the_check_ends_the_wait(Progress::Automatic);
 }
 
 #[test]
-fn a_notice_after_the_look_ends_the_wait_without_threads() {
-    a_notice_after_the_look_ends_the_wait(Progress::Manual);
+fn notice_after_the_check_ends_the_wait_without_threads() {
+    notice_after_the_check_ends_the_wait(Progress::Manual);
 }
 
 /// With manual progress a call runs the loop once, and reports whether there was work. Due callbacks have run when it
 /// returns. With automatic progress only the node's threads run the loop.
 #[test]
-fn one_round_of_progress() {
+fn progress_once_runs_one_round() {
     let node = start(Progress::Manual);
     node.progress_once();
     let called = Arc::new(AtomicUsize::new(0));
@@ -153,7 +153,7 @@ fn one_round_of_progress() {
 
 /// Permanent work does not extend a wait.
 #[test]
-fn a_restless_client_does_not_stop_the_clock() {
+fn busy_client_does_not_extend_waits() {
     let node = start(Progress::Manual);
     node.with(|client, _, _| client.restless = 20_000_000);
     let outcome = node.wait_until(Some(Duration::from_millis(1)), || None::<()>);
@@ -163,7 +163,7 @@ fn a_restless_client_does_not_stop_the_clock() {
 
 /// A panic in a callback affects only its consumer: callbacks after it are still called.
 #[test]
-fn a_callback_that_panics_stands_in_nobody_s_way() {
+fn callback_panic_affects_no_other_callback() {
     let node = start(Progress::Automatic);
     let called = Arc::new(AtomicUsize::new(0));
     let count = || {
@@ -199,7 +199,7 @@ fn gone_link() -> Box<dyn Link> {
 
 /// All waits without a time limit return the reason, with threads or without, whatever the queue.
 #[test]
-fn a_device_that_has_gone_ends_every_wait() {
+fn lost_device_ends_every_wait() {
     let gone = WaitError::Link("no such device".into());
     for progress in [Progress::Automatic, Progress::Manual] {
         let node = Node::start(gone_link(), config(progress), |_| Listener::default()).unwrap();
@@ -228,7 +228,7 @@ fn a_client_that_panics_ends_every_wait() {
 
 /// The thread that detects a panic stops the device. Each client is notified once, even if that notification panics.
 #[test]
-fn clients_of_a_node_that_is_abandoned_hear_that_the_device_is_gone() {
+fn abandoned_node_notifies_every_client() {
     for (progress, falls) in
         [(Progress::Automatic, false), (Progress::Manual, false), (Progress::Automatic, true)]
     {
@@ -249,7 +249,7 @@ fn clients_of_a_node_that_is_abandoned_hear_that_the_device_is_gone() {
 
 /// After the device is lost no thread runs the loop. Work deferred until a callback returns still completes.
 #[test]
-fn callbacks_of_a_lost_device_are_followed_up() {
+fn lost_device_callbacks_complete_deferred_work() {
     for progress in [Progress::Automatic, Progress::Manual] {
         let node = start(progress);
         let (called, calls) = mpsc::channel();
@@ -427,7 +427,7 @@ impl LinkWrapper for Mute {
 
 /// The acknowledgement of the peer's FIN is lost, and TIME-WAIT ends with the node: the peer still ends in order.
 #[test]
-fn a_node_that_ends_repeats_its_last_acknowledgement() {
+fn shutdown_repeats_the_last_acknowledgement() {
     for (policy, progress) in PLACES {
         let is_mute = Arc::new(AtomicBool::new(false));
         let (lost, losses) = mpsc::channel();

@@ -71,7 +71,7 @@ fn accepted() -> Flow {
 }
 
 #[test]
-fn handshake_is_learnt() {
+fn handshake_sets_the_variables() {
     let flow = accepted();
     let agreed = flow.agreed().unwrap();
     assert_eq!(agreed.window_scales, Some((2, 3)));
@@ -128,7 +128,7 @@ fn ts_recent_follows_the_last_ack_sent() {
 }
 
 #[test]
-fn unacceptable_segments_teach_nothing() {
+fn unacceptable_segments_change_nothing() {
     let mut flow = accepted();
     let before = std::format!("{flow:?}");
     sketch(900_000, 5001, 7).arrives(&mut flow, Instant::from_millis(1));

@@ -17,7 +17,7 @@ use crate::{node::Core, simulation::Pair, socket::SEND_CREDIT_BYTES};
 // A reader that keeps up is given the same two blocks repeatedly. For a slower one each block has its own memory, and
 // no byte changes.
 #[test]
-fn blocks_are_filled_anew_when_all_their_pieces_are_gone() {
+fn blocks_are_reused_after_all_pieces_are_dropped() {
     let mut blocks = Blocks::default();
     let data: Vec<u8> = (0..50_000u32).map(|n| n as u8).collect();
     let mut places = std::collections::BTreeSet::new();
@@ -39,7 +39,7 @@ fn blocks_are_filled_anew_when_all_their_pieces_are_gone() {
 
 // Data larger than any block, and the minimum.
 #[test]
-fn blocks_fit_what_comes() {
+fn block_size_fits_the_data() {
     let mut blocks = Blocks::default();
     assert_eq!(&blocks.copy(b"few")[..], b"few");
     assert_eq!(blocks.filling.capacity() + 3, *BLOCK_BYTES.start());
@@ -94,7 +94,7 @@ fn read(pair: &mut Pair<Core>, handle: OffloadHandle, pieces: &mut Vec<Bytes>) {
 // CH-IND-5: data read from a GSO packet are slices of the buffer that the link has read them into, and are unchanged
 // until dropped.
 #[test]
-fn a_super_segment_is_read_where_it_has_arrived() {
+fn gso_packet_is_read_in_place() {
     let (near, link) = memory_link_pair(MemoryLinkOptions::default());
     let places = Places::default();
     let (mut pair, [near, far]) = connected(near, Watched { link, places: places.clone() });

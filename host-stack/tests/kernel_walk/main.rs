@@ -50,21 +50,21 @@ fn twenty_connections_move_six_times() {
 }
 
 #[test]
-fn super_segments_and_hand_overs() {
+fn gso_packets_and_migrations() {
     if !lacks(NEEDS) {
         run_clean(&Scenario { vnet: true, connections: 6, ..Scenario::default() });
     }
 }
 
 #[test]
-fn large_frames_and_hand_overs() {
+fn large_frames_and_migrations() {
     if !lacks(NEEDS) {
         run_clean(&Scenario { mtu: 9000, connections: 6, ..Scenario::default() });
     }
 }
 
 #[test]
-fn ipv6_and_hand_overs() {
+fn ipv6_and_migrations() {
     if !lacks(NEEDS) {
         run_clean(&Scenario { v6: true, connections: 6, ..Scenario::default() });
     }
@@ -72,14 +72,14 @@ fn ipv6_and_hand_overs() {
 
 /// Each shard has half of the connections, under the same conditions.
 #[test]
-fn two_queues_and_hand_overs() {
+fn two_queues_and_migrations() {
     if !lacks(NEEDS) {
         run_clean(&Scenario { queues: 2, connections: 8, ..Scenario::default() });
     }
 }
 
 #[test]
-fn super_segments_on_four_queues() {
+fn gso_packets_on_four_queues() {
     if !lacks(NEEDS) {
         let scenario = Scenario { queues: 4, connections: 8, vnet: true, ..Scenario::default() };
         run_clean(&scenario);
@@ -98,7 +98,7 @@ fn frames_by_the_wrong_queue_are_passed_on() {
 
 /// One segment in a hundred is lost in each direction.
 #[test]
-fn hand_overs_under_loss() {
+fn migrations_under_loss() {
     if !lacks(LOSS_NEEDS) {
         let outcome = run(&Scenario { loss: 1, ..Scenario::default() });
         assert!(outcome.survived_loss(), "{outcome:?}");

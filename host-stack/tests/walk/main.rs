@@ -106,7 +106,7 @@ impl Total {
 
 // The bench is deterministic: the same seed gives the same run, with one queue and with two.
 #[test]
-fn a_seed_is_a_run() {
+fn same_seed_gives_same_run() {
     let is_spread = |seed: &u64| Queues::new(*seed).wrong_pct.iter().all(|pct| *pct > 0);
     let two_queues = (0..).find(is_spread).expect("one seed in twenty");
     for seed in [3, two_queues] {

@@ -12,7 +12,7 @@ fn idle(bench: &mut Bench, rounds: u32) {
 // P2: with a congestion window the replay would send two kilobytes instead of all data. P4: 59 901 bytes in flight do
 // not fit the peer's window rounded down to its scale.
 #[test]
-fn p2_p4_all_that_is_in_flight_is_replayed() {
+fn p2_p4_data_in_flight_are_replayed() {
     let mut bench = Bench::new(20, false, true, 0);
     let unlimited = smoltcp::socket::tcp::CongestionControl::None;
     bench.ends[0].socket().set_congestion_control(unlimited);
@@ -91,7 +91,7 @@ fn p3_a_closed_window_is_probed_after_the_import() {
 // P3: data in flight when the window closed are acknowledged after the import. smoltcp then considers them sent,
 // although it has not sent them; the next export has nothing in flight.
 #[test]
-fn p3_an_acknowledgement_behind_a_closed_window_counts() {
+fn p3_ack_after_a_closed_window_is_processed() {
     let mut bench = Bench::new(31, false, true, 0);
     bench.loss_percent = 100;
     bench.ends[0].write(0, 5_000);
@@ -120,7 +120,7 @@ fn p3_an_acknowledgement_behind_a_closed_window_counts() {
 
 // P6: the export is answered immediately after a real challenge ACK.
 #[test]
-fn p6_challenge_limit_does_not_silence() {
+fn p6_challenge_limit_does_not_block_the_export() {
     let mut bench = Bench::new(22, false, true, 0);
     for _ in 0..3 {
         for index in 0..2 {

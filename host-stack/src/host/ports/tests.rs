@@ -44,7 +44,7 @@ fn beside(there: (Name, &str, Holder), wanted: (Name, &str, Holder)) -> bool {
 }
 
 #[test]
-fn who_may_stand_beside_whom() {
+fn compatible_reservations_are_permitted() {
     let (own, other, sibling) = (holder(0, 0), holder(1, 0), holder(0, 1));
     let kinds = [endpoint(1), listener(1), connection(1)];
     // Rows and columns of the table in `ports`, for one consumer.
@@ -81,7 +81,7 @@ fn who_may_stand_beside_whom() {
 
 // The client that bound an endpoint uses it; the endpoint and its users end independently.
 #[test]
-fn an_endpoint_is_its_client_s() {
+fn endpoint_belongs_to_its_client() {
     let (own, other) = (holder(0, 0), holder(1, 0));
     let mut ports = Ports::new(50_000);
     ports.reserve(&claim(endpoint(1), OURS, own));
@@ -108,7 +108,7 @@ fn an_endpoint_is_its_client_s() {
 
 // An endpoint created for a connection is released if that fails, and remains if it ends.
 #[test]
-fn a_name_outlives_a_connection_that_was_made() {
+fn endpoint_outlives_an_opened_connection() {
     let own = holder(0, 0);
     let made = Claim { endpoint: Some(EndpointId(9)), ..claim(connection(1), OURS, own) };
     let mut ports = Ports::new(50_000);
@@ -127,7 +127,7 @@ fn a_name_outlives_a_connection_that_was_made() {
 }
 
 #[test]
-fn who_leaves_takes_its_own_along() {
+fn departed_client_releases_its_reservations() {
     let (own, other) = (holder(0, 0), holder(1, 0));
     let mut ports = Ports::new(50_000);
     ports.reserve(&claim(endpoint(1), "10.0.0.1:1", own));
@@ -142,7 +142,7 @@ fn who_leaves_takes_its_own_along() {
 }
 
 #[test]
-fn ephemeral_ports_are_walked_once() {
+fn ephemeral_ports_are_searched_once() {
     let mut ports = Ports::new(65_534);
     let walked = core::iter::repeat_with(|| ports.ephemeral(|_, _| true)).take(4);
     assert_eq!(walked.collect::<Vec<_>>(), [65_534, 65_535, 49_152, 49_153].map(Ok));

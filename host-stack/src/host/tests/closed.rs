@@ -58,7 +58,7 @@ fn a_closed_connection_has_no_socket() {
 
 // RFC 9293 §3.6.1: the side that closed first does not reuse the 4-tuple at once.
 #[test]
-fn a_closed_4_tuple_rests() {
+fn closed_4_tuple_is_not_reused_at_once() {
     let mut bench = listening();
     let local = SocketAddr::new(address(1, false), 6000);
     let connect = |bench: &mut Bench, number| {

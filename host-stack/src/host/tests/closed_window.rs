@@ -180,7 +180,7 @@ fn data_flow_when_a_narrow_window_opens() {
 }
 
 #[test]
-fn a_window_that_closes_again_and_again_costs_no_data() {
+fn repeatedly_closing_window_loses_no_data() {
     let mut scene = Scene::new(false, 3);
     let mut received = 0;
     while received < DATA as u32 - 2_000 {

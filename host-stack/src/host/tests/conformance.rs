@@ -127,7 +127,7 @@ fn the_mss_option_is_in_syns_only() {
 
 // A list with `apart` begins a segment in the same poll as those before it; other lists share segments.
 #[test]
-fn lists_begin_segments_where_asked() {
+fn apart_lists_begin_segments() {
     for (apart, expected) in [(false, [300].to_vec()), (true, [100; 3].to_vec())] {
         let mut bench = Bench::new([OffloadPolicy::Never; 2]);
         bench.nodes[1].listen(server(false), 4, false);
@@ -186,7 +186,7 @@ fn without_an_mss_option_536_is_assumed() {
 
 // RFC 9293 §3.5 MUST-10: two SYNs that cross open one connection, usable in both directions.
 #[test]
-fn connections_that_cross_become_one() {
+fn crossing_syns_open_one_connection() {
     let mut bench = Bench::new(NEVER);
     let ends = [1, 2].map(|number| SocketAddr::new(address(number, false), 6000));
     // Both neighbors must be resolved, or one SYN is delayed.
@@ -216,7 +216,7 @@ fn connections_that_cross_become_one() {
 // RFC 9293 §3.10.7.4, MUST-11: an RST aborts an active open in SYN-RECEIVED, and its client is notified. A listener's
 // connection returns to LISTEN (`opening::reset_of_a_half_open_connection_frees_its_place`).
 #[test]
-fn a_reset_of_a_crossing_attempt_is_told() {
+fn reset_of_a_crossing_attempt_is_reported() {
     let mut bench = listening(NEVER);
     let handle = connect_from(
         &bench,
@@ -245,7 +245,7 @@ fn a_reset_of_a_crossing_attempt_is_told() {
 // RFC 9293 §3.9.1.1 MUST-41, MUST-42: a port can be listened on while a connection from it is being opened, without
 // effect on either.
 #[test]
-fn listening_beside_an_attempt() {
+fn listening_during_an_active_open_succeeds() {
     let mut bench = Bench::new(NEVER);
     let local = SocketAddr::new(address(1, false), 5000);
     bench.nodes[1].listen(server(false), 4, false);
@@ -355,7 +355,7 @@ fn options_are_agreed_on() {
 
 // RFC 9293 §3.10.7.1: without a connection an RST is sent, in one of two forms; an RST is never answered.
 #[test]
-fn resets_from_nowhere() {
+fn segments_without_a_connection_are_reset() {
     let mut bench = listening(NEVER);
     let nowhere = |sketch: Sketch| {
         let mut frame = sketch.frame();
@@ -473,7 +473,7 @@ fn time_wait_outlasts_keep_alive() {
 // The same with an idle time of 0, which a consumer may set: smoltcp would send endless probes. Changed settings apply
 // to existing connections; invalid ones are rejected.
 #[test]
-fn settings_change_while_connections_stand() {
+fn changed_settings_apply_to_existing_connections() {
     let mut bench = Bench::new(NEVER);
     bench.nodes[1].listen(server(false), 4, false);
     bench.nodes[0].connect(server(false), false);
@@ -540,7 +540,7 @@ fn a_new_syn_ends_time_wait() {
 
 // RFC 7323 §7.1: a peer cannot read the host's uptime from its timestamps.
 #[test]
-fn the_timestamp_clock_starts_anywhere() {
+fn timestamp_clock_starts_at_random() {
     let first = |seed| {
         let mut bench =
             Bench::with([1, 2].map(|n| HostConfig { seed, ..config(n, OffloadPolicy::Never) }));

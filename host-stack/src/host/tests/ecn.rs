@@ -66,7 +66,7 @@ fn states(bench: &mut Bench) -> Vec<ConnectionState> {
 
 // RFC 3168 §6.1.1: SYN with ECE and CWR, SYN-ACK with ECE alone, nothing in the IP header.
 #[test]
-fn ecn_is_agreed_when_both_want_it() {
+fn ecn_is_negotiated_if_both_enable_it() {
     for v6 in [false, true] {
         for (wish, offer, accept) in [
             ([true, true], ECN, Flags::ECE),
@@ -106,7 +106,7 @@ fn a_repeated_syn_does_not_offer() {
 
 // RFC 3168 §6.1.1: a SYN-ACK with both flags is sent by a peer that mirrors reserved bits.
 #[test]
-fn a_mirror_has_not_agreed() {
+fn mirrored_ecn_flags_are_no_agreement() {
     let mut bench = bench([true, false], OffloadPolicy::Always);
     let to = SocketAddr::new(address(2, false), 5000);
     bench.nodes[1].listen(to, 4, false);

@@ -147,7 +147,7 @@ fn clients_are_served_during_a_flood_of_syns() {
 }
 
 #[test]
-fn strangers_that_answer_neighbor_discovery_exclude_no_client() {
+fn resolvable_flood_sources_exclude_no_client() {
     let mut bench = listening(configs(OffloadPolicy::Never), false, BACKLOG);
     flood(&bench, false, 0..140);
     for number in 0..140_u8 {

@@ -69,7 +69,7 @@ fn listeners_and_connections_have_a_row_each() {
 
 // The host does not block on the requester: a reply that does not fit is dropped.
 #[test]
-fn a_reply_without_room_holds_nobody_up() {
+fn reply_without_room_is_dropped() {
     let (mut bench, _) = connected(OffloadPolicy::Never);
     let (reply, answers) = crossbeam_channel::bounded(0);
     bench.nodes[1].port.request(Request::List { only: None, reply });
@@ -79,7 +79,7 @@ fn a_reply_without_room_holds_nobody_up() {
 
 // Values of the Offload State column through all transitions of a connection.
 #[test]
-fn a_row_follows_the_connection_down_and_up() {
+fn row_follows_offload_and_upload() {
     let (mut bench, _) = connected(OffloadPolicy::Always);
     let (handle, _) = bench.nodes[1].established();
     let state = bench.nodes[1].initiates.pop_front().unwrap().state;

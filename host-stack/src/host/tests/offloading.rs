@@ -155,7 +155,7 @@ fn short_connections_are_offloaded_from_close_wait() {
 
 /// CH-INI-4: a refused connection continues in the host without loss of data.
 #[test]
-fn refused_connections_live_on() {
+fn refused_connections_continue_in_the_host() {
     for v6 in [false, true] {
         let (mut bench, active) = connected(OffloadPolicy::Auto, false, v6);
         let (passive, offloading) = bench.nodes[1].established();
@@ -210,7 +210,7 @@ fn refused_connections_live_on() {
 /// With `Auto` a client may request the offload of its connections at once. Other policies decide alone, and a refused
 /// connection continues in the host.
 #[test]
-fn at_once_is_for_auto() {
+fn at_once_applies_to_auto_only() {
     for (policy, at_once, expected) in [
         (OffloadPolicy::Auto, true, true),
         (OffloadPolicy::Auto, false, false),
@@ -234,7 +234,7 @@ fn at_once_is_for_auto() {
 
 /// The policy's ports also apply to a client that requests offload at once.
 #[test]
-fn at_once_is_for_the_policys_ports() {
+fn at_once_applies_to_the_policys_ports() {
     for (port, expected) in [(5000, true), (5001, false)] {
         let rules = OffloadRules { ports: Some([port].into()), ..OffloadRules::default() };
         let auto = HostConfig { rules, ..config(2, OffloadPolicy::Auto) };
@@ -248,7 +248,7 @@ fn at_once_is_for_the_policys_ports() {
 
 /// Sends posted before the client is notified of the offload are offloaded too.
 #[test]
-fn early_sends_go_along() {
+fn early_sends_are_offloaded() {
     let mut bench = Bench::new([OffloadPolicy::Always, OffloadPolicy::Never]);
     bench.nodes[1].listen(remote(false), 4, false);
     let active = bench.nodes[0].connect(remote(false), false);
@@ -283,7 +283,7 @@ fn abort_during_an_initiate_waits_for_its_outcome() {
 
 /// CH-INI-7: no delayed acknowledgement remains when a connection is offloaded.
 #[test]
-fn delayed_acknowledgement_leaves_first() {
+fn delayed_ack_is_sent_before_the_offload() {
     let (mut bench, active) = connected(OffloadPolicy::Auto, false, false);
     bench.nodes[0].send(active, vec![9; 100_000]);
     bench.run_until(|bench| !bench.nodes[1].initiates.is_empty());
@@ -301,7 +301,7 @@ fn delayed_acknowledgement_leaves_first() {
 // CH-UPD-5, RFC 8201 §5.3: a path MTU reported by the target is sent to all connections on the path, and is the initial
 // value of the next path object.
 #[test]
-fn what_is_learnt_of_a_path_is_told() {
+fn reported_path_mtu_updates_the_path() {
     let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
     let first = bench.nodes[1].initiates.pop_front().unwrap();
     assert_eq!(first.state.path.cached.path_mtu, 1500);

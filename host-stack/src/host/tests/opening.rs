@@ -78,7 +78,7 @@ fn closed_port_refuses() {
 }
 
 #[test]
-fn silence_is_told_apart() {
+fn missing_neighbor_and_silent_peer_are_distinguished() {
     for v6 in [false, true] {
         let mut bench = Bench::new(NEVER);
         let nobody = bench.nodes[0].connect(to(9, v6, 5000), false);
@@ -131,7 +131,7 @@ fn unusable_addresses_fail_at_once() {
 }
 
 #[test]
-fn gateway_leads_off_the_link() {
+fn gateway_reaches_other_links() {
     let far = HostConfig {
         gateways: vec![address(2, false), address(2, true)],
         ..config(1, OffloadPolicy::Never)
@@ -252,7 +252,7 @@ fn fragments_are_dropped() {
 // RFC 1122 §4.2.3.10: a SYN-ACK flooded by a bridge for another station has no effect, even if its addresses and ports
 // match a connection being opened. The connection is offloaded unchanged.
 #[test]
-fn frames_of_other_stations_are_not_heard() {
+fn frames_of_other_stations_are_ignored() {
     let mut bench = Bench::new([OffloadPolicy::Always, OffloadPolicy::Never]);
     bench.passes = |from, frame| from == 0 || frame[12..14] != [8, 0];
     let server = SocketAddr::new(address(2, false), 80);
@@ -305,7 +305,7 @@ fn syn_flood_is_bounded() {
 
 /// The opener is in ESTABLISHED; its data are lost while it resolves a moved neighbor.
 #[test]
-fn a_handshake_outlives_the_search_for_a_neighbor() {
+fn handshake_survives_neighbor_resolution() {
     let mut bench = Bench::new(NEVER);
     bench.nodes[1].listen(to(2, false, 5000), 8, false);
     bench.passes = |from, frame| match wire::parse(frame) {
@@ -352,7 +352,7 @@ fn reset_of_a_half_open_connection_frees_its_place() {
 }
 
 #[test]
-fn listener_goes_and_its_connections_stay() {
+fn connections_outlive_their_listener() {
     let mut bench = Bench::new(NEVER);
     let listener = bench.nodes[1].listen(to(2, false, 5000), 8, false);
     let first = bench.nodes[0].connect(to(2, false, 5000), false);
@@ -372,7 +372,7 @@ fn listener_goes_and_its_connections_stay() {
 
 /// Malformed and hostile frames have no effect.
 #[test]
-fn garbage_is_survived() {
+fn malformed_frames_are_ignored() {
     let mut random = oorandom::Rand32::new(3);
     let mut bench = Bench::new(NEVER);
     bench.nodes[1].listen("0.0.0.0:5000".parse().unwrap(), 8, false);

@@ -93,7 +93,7 @@ fn gap(index: u32, more: u32) -> Range<u32> {
 
 // RFC 2018 §8: data reported by SACK are not requested again, and no acknowledgement ends within them.
 #[test]
-fn blocks_beyond_smoltcps_are_kept() {
+fn excess_blocks_are_stored() {
     for more in [0, 3, 7] {
         let (mut bench, _, state, stream) = taken_back();
         let first = state.tcp.delegated.rcv_nxt;
@@ -114,7 +114,7 @@ fn blocks_beyond_smoltcps_are_kept() {
 
 // They are offloaded again with the others, even before they fit into smoltcp.
 #[test]
-fn kept_blocks_are_handed_over() {
+fn stored_blocks_are_offloaded() {
     let (mut bench, handle, state, stream) = taken_back();
     for index in [0, 1, 2, BLOCKS - 1] {
         hears(&mut bench, &state, &stream, gap(index, 0));

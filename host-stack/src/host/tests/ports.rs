@@ -116,7 +116,7 @@ impl Asks {
 const IN_USE: Answer = Answer::Not(HostError::AddressInUse);
 
 #[test]
-fn what_one_consumer_has_another_cannot_take() {
+fn endpoint_of_another_consumer_is_in_use() {
     let mut asks = Asks::new();
     for (first, second) in [(false, true), (true, false)] {
         let (bound, is) = asks.bind(first, ours(7000));
@@ -171,7 +171,7 @@ fn a_bound_endpoint_listens_and_connects() {
 
 // An endpoint ID named by a connection or listener outlives it, unless it failed.
 #[test]
-fn a_name_keeps_the_endpoint() {
+fn named_endpoint_outlives_its_connection() {
     let mut asks = Asks::new();
     let name = |asks: &Asks| EndpointId(asks.node().port.allocate());
     let (one, two, three) = (name(&asks), name(&asks), name(&asks));
@@ -195,7 +195,7 @@ fn a_name_keeps_the_endpoint() {
 // As on Linux with SO_REUSEADDR: connections of a closed listener, open or in TIME-WAIT, do not conflict with a new
 // listener.
 #[test]
-fn a_listener_comes_back_beside_its_connections() {
+fn listener_reuses_its_port_beside_old_connections() {
     let mut asks = Asks::new();
     let (listener, _) = asks.listen(false, ours(7000), None);
     // Two connections from host 2; the first is closed by host 1, and so is in TIME-WAIT there.
@@ -229,7 +229,7 @@ fn a_listener_comes_back_beside_its_connections() {
 
 // The reservations of a client are released when it unregisters, and its later requests are ignored.
 #[test]
-fn who_leaves_holds_nothing() {
+fn departed_client_holds_no_port() {
     let mut asks = Asks::new();
     assert_eq!(asks.bind(true, ours(7000)).1, Answer::Is(ours(7000)));
     assert_eq!(asks.listen(true, ours(7001), None).1, Answer::Is(ours(7001)));
@@ -245,7 +245,7 @@ fn who_leaves_holds_nothing() {
 
 // The search for ephemeral ports skips ports in use by any client.
 #[test]
-fn ephemeral_ports_are_nobody_s() {
+fn ephemeral_ports_in_use_are_skipped() {
     let mut asks = Asks::new();
     let Answer::Is(first) = asks.bind(false, ours(0)).1 else { panic!() };
     for port in first.port() + 1..first.port() + 4 {

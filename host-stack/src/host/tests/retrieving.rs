@@ -146,7 +146,7 @@ impl Connected {
 // RFC 9293 §3.8.6, §3.8.6.1: a window that closes over data in flight, or a late older acknowledgement with such a
 // window, is probed with the first octet; no new data are sent.
 #[test]
-fn what_a_window_closes_over_is_probed() {
+fn closed_window_over_data_in_flight_is_probed() {
     for acknowledged in [0, 536] {
         let mut connected = Connected::new();
         connected.sends(3_000);
@@ -172,7 +172,7 @@ fn what_a_window_closes_over_is_probed() {
 // nor are acknowledgements with a sequence number after it, which the peer would not accept. smoltcp considers all
 // queued data sent, and the window closes and opens again after the accepted data; yet the rest follows.
 #[test]
-fn data_beyond_the_window_wait_for_it() {
+fn data_beyond_the_window_are_deferred() {
     let lengths = [(0, 200, 500), (0, 200, 202), (0, 200, 201), (7, 256, 500), (7, 256, 257)];
     for (scale, window, length) in lengths {
         let mut connected = Connected::with_window(window, scale);
@@ -204,7 +204,7 @@ fn data_beyond_the_window_wait_for_it() {
 
 // RFC 9293 §3.10.7.4: an opening window is processed in every state, and the FIN is sent last.
 #[test]
-fn a_window_opens_behind_the_peers_fin() {
+fn window_opens_after_the_peers_fin() {
     let mut connected = Connected::new();
     connected.says("AF", FIRST, 0, b"");
     connected.window = 600;
@@ -228,7 +228,7 @@ fn a_window_opens_behind_the_peers_fin() {
 
 // RFC 9293 §3.10.7.4: an RST in SYN-RECEIVED aborts the open, and the SYN that follows it opens another connection.
 #[test]
-fn a_reset_attempt_leaves_nothing_to_the_next() {
+fn reset_attempt_does_not_affect_the_next() {
     let mut connected = Connected::new();
     connected.port = 2001;
     connected.says("S", FIRST - 1, 0, b"");
@@ -248,7 +248,7 @@ fn a_reset_attempt_leaves_nothing_to_the_next() {
 // RFC 9293 §3.8.4: a peer that probes is alive, and so is one that answers a probe from the right edge of the window.
 // With keep-alive on both sides each only answers the other, and sends no probe of its own.
 #[test]
-fn a_peer_that_probes_lives() {
+fn probing_peer_stays_connected() {
     let right_edge = u32::from(u16::MAX);
     for (seq, length) in [(FIRST - 1, 0), (FIRST - 1, 1), (FIRST + right_edge, 0)] {
         let mut connected = Connected::new();
@@ -270,7 +270,7 @@ fn a_peer_that_probes_lives() {
 // A keep-alive probe with nothing in flight is processed before smoltcp's answer. Not once a FIN is due: in LAST-ACK
 // smoltcp would take the extra frame for an old acknowledgement, and answer it in addition to the probe.
 #[test]
-fn a_probe_is_no_sign_of_life_once_a_fin_is_due() {
+fn probe_is_not_processed_ahead_once_a_fin_is_due() {
     for peer_has_closed in [false, true] {
         let mut connected = Connected::new();
         if peer_has_closed {
@@ -315,7 +315,7 @@ fn an_old_segment_acknowledges() {
 // RFC 9293 §3.10.7.4: the same for an empty segment from before RCV.NXT, as smoltcp sends after a timeout, and for one
 // from the right edge of the window, as sent by a peer that has filled the window.
 #[test]
-fn empty_segments_acknowledge_from_anywhere_in_reach() {
+fn empty_segments_in_range_acknowledge() {
     let window = u32::from(u16::MAX);
     for seq in [FIRST, FIRST + 1, FIRST + 3, FIRST + 4, FIRST + window] {
         let mut connected = Connected::new();
@@ -330,7 +330,7 @@ fn empty_segments_acknowledge_from_anywhere_in_reach() {
 
 // RFC 5961 §5.2: segments out of range acknowledge nothing, and unsent data cannot be acknowledged.
 #[test]
-fn nothing_acknowledges_from_out_of_reach() {
+fn segments_out_of_range_do_not_acknowledge() {
     for (seq, acknowledged) in
         [(FIRST.wrapping_sub(65_600), 1_000), (FIRST + 65_600, 1_000), (FIRST, 1_001), (FIRST, 0)]
     {
@@ -344,7 +344,7 @@ fn nothing_acknowledges_from_out_of_reach() {
 
 // RFC 9293 §3.10.7.4, eighth: a FIN is processed even if all data before it are old.
 #[test]
-fn a_fin_behind_old_data_is_heard() {
+fn fin_after_old_data_is_processed() {
     let mut connected = Connected::new();
     connected.says("A", FIRST, 0, b"abc");
     connected.says("AF", FIRST, 0, b"abc");
@@ -357,7 +357,7 @@ fn a_fin_behind_old_data_is_heard() {
 
 // RFC 6298 §5.1: duplicate acknowledgements do not prevent the retransmission of a FIN.
 #[test]
-fn a_fin_is_sent_again_after_duplicate_acknowledgements() {
+fn fin_is_retransmitted_after_duplicate_acks() {
     let mut connected = Connected::new();
     connected.sends(100);
     connected.bench.nodes[1].shutdown(connected.handle);
@@ -376,7 +376,7 @@ fn a_fin_is_sent_again_after_duplicate_acknowledgements() {
 
 // RFC 9293 §3.10.7.4, eighth: the end is reported after the FIN is acknowledged, though smoltcp delays that ACK.
 #[test]
-fn the_end_is_told_behind_the_last_acknowledgement() {
+fn end_is_reported_after_the_last_acknowledgement() {
     let mut connected = Connected::new();
     connected.bench.nodes[1].shutdown(connected.handle);
     connected.bench.run(Duration::from_millis(1));
@@ -405,7 +405,7 @@ fn an_old_segment_ends_a_connection() {
 // RFC 1337, RFC 9293 §3.10.7.4: a peer without state answers a late segment with RST, which may arrive together with
 // its FIN. The client has all data, and receives no error.
 #[test]
-fn a_reset_behind_both_fins_changes_nothing() {
+fn reset_after_both_fins_is_ignored() {
     for closes_first in [true, false] {
         let mut connected = Connected::new();
         let handle = connected.handle;
@@ -446,7 +446,7 @@ fn is_no_bare_ack(_: usize, frame: &[u8]) -> bool {
 // Both sides have sent data, and every acknowledgement was lost. Each then sends only old segments from before the
 // other's RCV.NXT, and their acknowledgement is the only progress for the other.
 #[test]
-fn two_ends_do_not_talk_past_each_other() {
+fn old_segments_of_both_ends_acknowledge() {
     for v6 in [false, true] {
         let mut bench = Bench::new(NEVER);
         let server = SocketAddr::new(address(2, v6), 5000);
@@ -477,7 +477,7 @@ fn two_ends_do_not_talk_past_each_other() {
 // RFC 9293 §3.6.1: for 2 MSL after the last FIN was acknowledged it is acknowledged again, not reset, whichever side
 // closed first. After that no state is left.
 #[test]
-fn what_comes_after_the_end_is_answered_for_a_while() {
+fn late_segments_are_answered_in_time_wait() {
     for (closes_first, opens_again) in [(true, false), (true, true), (false, false)] {
         let mut connected = Connected::new();
         let (fin, last) = if closes_first { (FIRST, 1) } else { (FIRST, 0) };

@@ -258,7 +258,7 @@ fn one_address_for_listeners_of_different_shards() {
 
 // A few connections are spread evenly, whatever queue their SYNs arrive on.
 #[test]
-fn what_is_accepted_is_spread() {
+fn accepted_connections_are_spread() {
     let mut twin = Twin::new(OffloadPolicy::Never);
     for shard in [0, 1] {
         assert_eq!(twin.listen(shard, listening()).1, Ok(()));
@@ -272,7 +272,7 @@ fn what_is_accepted_is_spread() {
 
 /// A shard that is not listening, or whose backlog is full, receives none.
 #[test]
-fn a_full_backlog_leaves_it_to_the_others() {
+fn full_backlog_moves_syns_to_other_shards() {
     let mut twin = Twin::new(OffloadPolicy::Never);
     for shard in [0, 1] {
         assert_eq!(twin.listen(shard, listening()).1, Ok(()));
@@ -288,7 +288,7 @@ fn a_full_backlog_leaves_it_to_the_others() {
 
 // With many connections each stays on the queue of its SYN, unless a shard has an eighth less.
 #[test]
-fn many_stay_where_they_came() {
+fn many_connections_stay_on_their_queue() {
     let mut twin = Twin::new(OffloadPolicy::Never);
     let ids = twin.host.shards.ids().collect::<Vec<_>>();
     let mut placed = |loads: [usize; 2], arrived: usize| {
@@ -311,7 +311,7 @@ fn many_stay_where_they_came() {
 
 // CH-UPD: each target has its own objects, and each that has the object is updated.
 #[test]
-fn a_moved_neighbor_is_told_to_every_target_that_has_it() {
+fn moved_neighbor_updates_every_target() {
     let mut twin = both_offloaded();
     let moved = [2, 0, 0, 0, 0, 9];
     // The announcement may arrive on any queue.
@@ -330,7 +330,7 @@ fn a_moved_neighbor_is_told_to_every_target_that_has_it() {
 
 // CH-UPD-5
 #[test]
-fn a_narrow_path_is_told_to_every_target_that_has_it() {
+fn narrow_path_updates_every_target() {
     let mut twin = both_offloaded();
     let handle = *twin.host.offloaded.keys().next().unwrap();
     let message = ToHost::PathMtu { handle, path_mtu: 1300 };
@@ -346,7 +346,7 @@ fn a_narrow_path_is_told_to_every_target_that_has_it() {
 
 // CH §5.7: a pause, and an upload request, apply to that target alone.
 #[test]
-fn a_pause_is_of_one_shard() {
+fn pause_affects_one_shard() {
     let mut twin = both_offloaded();
     twin.shards[0].to_host.send(ToHost::Status(AdapterStatus::UploadAll)).unwrap();
     twin.poll();
@@ -365,7 +365,7 @@ fn a_pause_is_of_one_shard() {
 
 /// Offload and end of a connection involve only the host and that engine; the load counts are released.
 #[test]
-fn connections_end_where_they_were() {
+fn connections_end_on_their_shard() {
     let mut twin = both_offloaded();
     let handles = twin.host.offloaded.keys().copied().collect::<Vec<_>>();
     for (shard, handle) in handles.into_iter().enumerate() {
@@ -385,7 +385,7 @@ fn connections_end_where_they_were() {
 }
 
 #[test]
-fn names_are_of_one_allocator() {
+fn shards_share_one_id_allocator() {
     let twin = Twin::new(OffloadPolicy::Never);
     let [one, other] = &twin.shards[..] else { panic!("two were made") };
     let names = [one.port.allocate(), other.port.allocate(), one.port.allocate()];

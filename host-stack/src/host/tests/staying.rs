@@ -99,7 +99,7 @@ fn a_window_opens_before_the_last_fin() {
 // RFC 9293 §3.9.1.3: data received before the peer's FIN are delivered however long that takes, although smoltcp
 // discards them at the end of TIME-WAIT.
 #[test]
-fn what_is_unread_survives_time_wait() {
+fn unread_data_survive_time_wait() {
     let (mut bench, active, passive) = connected();
     bench.nodes[0].shutdown(active);
     bench.run(Duration::from_millis(100));
@@ -114,7 +114,7 @@ fn what_is_unread_survives_time_wait() {
 }
 
 #[test]
-fn a_client_beyond_its_credit_loses_the_connection() {
+fn client_beyond_its_credit_is_aborted() {
     // A single list may have any size.
     let (mut bench, active, _) = connected();
     bench.nodes[0].send(active, vec![1; SEND_CREDIT_BYTES + 1]);
@@ -145,7 +145,7 @@ fn abort_resets() {
 
 // An RST of smoltcp after the peer's RST is not a timeout.
 #[test]
-fn data_that_a_reset_has_overtaken_change_nothing() {
+fn data_after_a_reset_are_ignored() {
     let (mut bench, active, _) = connected();
     bench.passes = |_, _| false;
     bench.nodes[0].send(active, &b"overtaken"[..]);

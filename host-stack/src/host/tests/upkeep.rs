@@ -125,7 +125,7 @@ fn a_moved_neighbor_is_updated() {
 
 // CH-UPD-4: a connection that could not be updated is uploaded, and objects without dependents are terminated.
 #[test]
-fn a_failed_update_brings_connections_back() {
+fn failed_update_uploads_connections() {
     let (mut bench, handle) = offloaded();
     bench.nodes[1].frame(arp(NEW_MAC));
     bench.run(MOMENT);
@@ -140,7 +140,7 @@ fn a_failed_update_brings_connections_back() {
 // CH-UPD-1, -3, -5: changed settings cause an update of every connection; the next update is deferred, and so is a
 // terminate (CH-TRM-1).
 #[test]
-fn settings_are_told() {
+fn changed_settings_update_connections() {
     let (mut bench, handle) = offloaded();
     let host = &mut bench.nodes[1].host;
     let first = TcpCached { keep_alive_enabled: true, ..TcpCached::default() };
@@ -168,7 +168,7 @@ fn settings_are_told() {
 
 // CH-UPD-5: settings changed during an initiate cause an update after its completion.
 #[test]
-fn settings_that_change_during_the_hand_over_follow() {
+fn settings_changed_during_an_initiate_are_updated() {
     let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
     let initiate = bench.nodes[1].initiates.pop_front().unwrap();
     let tcp = TcpCached { max_rt: Some(9_000), ..TcpCached::default() };
@@ -187,7 +187,7 @@ fn settings_that_change_during_the_hand_over_follow() {
 
 // Only the second setting is changed: only its flag is set.
 #[test]
-fn settings_are_told_one_by_one() {
+fn single_changed_setting_sets_its_flag_only() {
     let (mut bench, _) = offloaded();
     for ticks in [1_000, 2_000] {
         let tcp = TcpCached { max_rt: Some(ticks), ..TcpCached::default() };
@@ -252,7 +252,7 @@ fn a_silent_neighbor_is_invalidated() {
 
 // CH-QRY-3: connections whose state cannot be read are uploaded.
 #[test]
-fn a_query_that_fails_takes_connections_back() {
+fn failed_query_uploads_connections() {
     let (mut bench, handle) = offloaded();
     bench.run(NEIGHBOR_STALE + MOMENT);
     bench.passes = |_, _| false;
@@ -333,7 +333,7 @@ fn stalled(closes: bool) -> (Bench, Way, Acknowledgement) {
 
 // RFC 5681 §3.2, RFC 6298 §5.
 #[test]
-fn a_retransmission_that_had_to_be_dropped_is_made_up_for() {
+fn dropped_retransmission_is_repeated() {
     let (mut bench, _, _) = stalled(false);
     bench.passes = |_, _| true;
     bench.run(Duration::from_secs(10));
@@ -369,7 +369,7 @@ fn no_probe_goes_over_data_in_flight() {
 }
 
 #[test]
-fn a_fin_whose_timer_has_stopped_is_sent_again() {
+fn stalled_fin_is_retransmitted() {
     let (mut bench, way, said) = stalled(true);
     let behind = Acknowledgement { ack: said.ack + 2_000, ..said };
     bench.nodes[1].frame(wire::ack_frame(way, 64, &behind).unwrap());
@@ -401,7 +401,7 @@ fn unsent_data_do_not_end_in_order() {
 
 // A gateway's Ethernet address is solicited, not taken from segments that arrived through another one.
 #[test]
-fn a_gateway_is_found_before_a_connection_goes_there() {
+fn gateway_is_resolved_before_the_offload() {
     let mut bench = apart(OffloadPolicy::Never);
     let (passive, _) = bench.nodes[1].established();
     bench.nodes[1].host.set_gateways(vec![[10, 0, 0, 1].into()]).unwrap();
@@ -412,7 +412,7 @@ fn a_gateway_is_found_before_a_connection_goes_there() {
     assert_eq!(bench.nodes[1].sent.len(), 4, "solicited once a second");
     bench.nodes[1].frame(arp_of(1, NEW_MAC));
     bench.run(MOMENT);
-    let initiate = bench.nodes[1].initiates.pop_front().expect("it goes down");
+    let initiate = bench.nodes[1].initiates.pop_front().expect("it is offloaded");
     assert_eq!(initiate.state.neighbor.cached.dl_destination_address, NEW_MAC);
 }
 
@@ -429,25 +429,25 @@ fn a_gateway_may_be_the_peer() {
     bench.nodes[1].host.gateway_macs.clear();
     bench.nodes[1].port.request(Request::Offload { handle: passive });
     bench.run(MOMENT);
-    let initiate = bench.nodes[1].initiates.pop_front().expect("it goes down");
+    let initiate = bench.nodes[1].initiates.pop_front().expect("it is offloaded");
     assert_eq!(initiate.state.neighbor.cached.dl_destination_address, FIRST_MAC);
 }
 
 // An announcement is newer than the last segment of an idle connection.
 #[test]
-fn a_connection_goes_where_its_neighbor_is_now() {
+fn announced_neighbor_address_is_offloaded() {
     let (mut bench, _) = connected(OffloadPolicy::Never, false, false);
     let (passive, _) = bench.nodes[1].established();
     bench.nodes[1].frame(arp(NEW_MAC));
     bench.nodes[1].port.request(Request::Offload { handle: passive });
     bench.run(MOMENT);
-    let initiate = bench.nodes[1].initiates.pop_front().expect("it goes down");
+    let initiate = bench.nodes[1].initiates.pop_front().expect("it is offloaded");
     assert_eq!(initiate.state.neighbor.cached.dl_destination_address, NEW_MAC);
 }
 
 // CH-UPD-7: the path for which a neighbor is offloaded is removed before that completes.
 #[test]
-fn a_neighbor_that_comes_too_late_is_terminated() {
+fn late_neighbor_is_terminated() {
     let mut bench = apart(OffloadPolicy::Always);
     let initiate = bench.nodes[1].initiates.pop_front().unwrap();
     bench.nodes[1].complete(initiate.handle, None);

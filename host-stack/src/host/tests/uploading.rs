@@ -76,7 +76,7 @@ fn talk_and_close(bench: &mut Bench, [active, passive]: [OffloadHandle; 2]) {
 // CH-TRM-2, -7: an upload requested by the host's client, with segments that arrive meanwhile. Paths and neighbors are
 // terminated when nothing depends on them.
 #[test]
-fn segments_that_arrive_meanwhile_wait_for_the_socket() {
+fn segments_during_an_upload_are_held() {
     let (mut bench, handles, state) = offloaded();
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.settle();
@@ -103,7 +103,7 @@ fn segments_that_arrive_meanwhile_wait_for_the_socket() {
 // CH §8.3: the host processes a forwarded segment that the target has not processed; one that the target has dropped is
 // discarded.
 #[test]
-fn forwarded_segments_come_back_unprocessed() {
+fn unprocessed_forwards_are_returned() {
     for (status, is_read) in
         [(NdisStatus::UPLOAD_IN_PROGRESS, true), (NdisStatus::REQUEST_ABORTED, false)]
     {
@@ -139,7 +139,7 @@ pub(super) fn copy(state: &ConnectionState) -> ConnectionState {
 
 // CH-TRM-6: both sides have closed, with undelivered data. The client receives the rest, and no error.
 #[test]
-fn a_closed_connection_brings_what_its_client_has_refused() {
+fn closed_connection_delivers_refused_data() {
     let (mut bench, handles, mut state) = offloaded();
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.settle();
@@ -161,7 +161,7 @@ fn a_closed_connection_brings_what_its_client_has_refused() {
 // CH-TRM-5, -6, CH-SND-2: pending sends and undelivered data. The target's lists continue in the host and complete
 // there; the data of a disconnect are sent without a completion.
 #[test]
-fn pending_sends_and_buffered_data_come_along() {
+fn pending_sends_and_buffered_data_are_uploaded() {
     let (mut bench, handles, mut state) = offloaded();
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.settle();
@@ -194,7 +194,7 @@ fn pending_sends_and_buffered_data_come_along() {
 
 // CH-ST-1, CH-EVT-3: a connection uploaded in TIME-WAIT stays there.
 #[test]
-fn time_wait_comes_back() {
+fn time_wait_is_uploaded() {
     let (mut bench, handles, mut state) = offloaded();
     bench.nodes[0].shutdown(handles[0]);
     bench.run(MOMENT);
@@ -304,7 +304,7 @@ fn a_timed_out_connection_ends() {
 // `Uploaded` has the number of lists, their bytes and the MSS. `ShutDown` follows the acknowledgement of our FIN, even
 // while the peer still sends.
 #[test]
-fn the_client_knows_what_has_come_back() {
+fn upload_notice_counts_lists_and_bytes() {
     let (mut bench, handles, mut state) = offloaded();
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.settle();
@@ -476,7 +476,7 @@ fn exhausted_resources_keep_connections_in_the_host() {
 // CH-FWD-2, -3: data, FIN and RST of the peer during the offload. They are forwarded to the target if it accepts, and
 // processed by smoltcp if it refuses.
 #[test]
-fn the_peer_goes_on_during_an_initiate() {
+fn peer_segments_during_an_initiate_are_held() {
     for accepted in [true, false] {
         for end in ["data", "FIN", "RST"] {
             let (mut bench, active) = connected(OffloadPolicy::Always, false, false);
@@ -515,7 +515,7 @@ fn a_client_moves_its_connection() {
     for _ in 0..3 {
         bench.nodes[1].port.request(Request::Offload { handle: passive });
         bench.run(MOMENT);
-        let initiate = bench.nodes[1].initiates.pop_front().expect("it goes down");
+        let initiate = bench.nodes[1].initiates.pop_front().expect("it is offloaded");
         bench.nodes[1].complete(passive, None);
         bench.nodes[1].port.request(Request::Upload { handle: passive });
         bench.run(MOMENT);
@@ -531,7 +531,7 @@ fn a_client_moves_its_connection() {
 // CH-INI-1: a connection whose path has an outstanding initiate is deferred. It stays in the host, and its client is
 // notified, if that takes longer than a handshake may.
 #[test]
-fn a_connection_does_not_wait_for_its_path_for_ever() {
+fn deferred_offload_ends_at_the_handshake_limit() {
     let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
     assert_eq!(bench.nodes[1].initiates.len(), 1, "the path's initiate stays outstanding");
     let second = bench.nodes[0].connect(remote(false), false);
@@ -553,7 +553,7 @@ fn half_closed_connections_are_offloaded_on_request() {
     bench.run(MOMENT);
     bench.nodes[1].port.request(Request::Offload { handle: passive });
     bench.run(MOMENT);
-    let initiate = bench.nodes[1].initiates.pop_front().expect("it goes down");
+    let initiate = bench.nodes[1].initiates.pop_front().expect("it is offloaded");
     assert_eq!(initiate.state.tcp.delegated.state, TcpPhase::FinWait2);
     assert!(
         bench.nodes[1]
@@ -572,7 +572,7 @@ fn half_closed_connections_are_offloaded_on_request() {
 
 // An upload requested before the initiate completes is deferred (CH-INI-1).
 #[test]
-fn a_recall_waits_for_the_initiate() {
+fn upload_request_is_deferred_until_the_initiate_completes() {
     let (mut bench, active) = connected(OffloadPolicy::Always, false, false);
     let initiate = bench.nodes[1].initiates.pop_front().unwrap();
     let handle = initiate.handle;
@@ -589,7 +589,7 @@ fn a_recall_waits_for_the_initiate() {
 
 // CH-TREE-3: a node with SUCCESS and without a context is a bug of the target, and affects only that connection.
 #[test]
-fn an_answer_without_a_name_is_a_lost_connection() {
+fn answer_without_a_context_loses_the_connection() {
     let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
     let handle = bench.nodes[1].initiates.pop_front().unwrap().handle;
     let nothing = InitiateNode::New { state: None, context: None };

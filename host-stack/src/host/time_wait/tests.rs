@@ -68,7 +68,7 @@ impl TimeWaits {
 
 // The oldest record is evicted first, even if its timer was restarted.
 #[test]
-fn the_bound_evicts_the_record_made_first() {
+fn oldest_record_is_evicted() {
     let mut waits = TimeWaits::default();
     for number in 0..RECORDS_MAX {
         waits.has_ended(START, number);
@@ -87,7 +87,7 @@ fn the_bound_evicts_the_record_made_first() {
 
 // A reused 4-tuple has a record of its own age. Its first use also counts until its time is over.
 #[test]
-fn a_record_that_was_replaced_is_as_old_as_its_last_connection() {
+fn replaced_record_has_the_age_of_its_last_connection() {
     let mut waits = TimeWaits::default();
     for number in [0, 1, 0] {
         waits.has_ended(START, number);
@@ -138,7 +138,7 @@ fn answers_to_a_connection_are_limited() {
 
 // A repeated FIN is answered, whatever arrived for other connections, and restarts the timer even without an answer.
 #[test]
-fn a_fin_that_comes_again_is_answered() {
+fn repeated_fin_is_answered() {
     let mut waits = TimeWaits::default();
     waits.has_ended(START, 0);
     waits.has_ended(START, 1);
