@@ -1,6 +1,8 @@
 //! The host stack: a passive object around an unmodified smoltcp.
 //!
-//! [`Host::poll`] takes pending frames and control from the engine and requests from clients. It polls smoltcp, offloads established connections according to [`OffloadPolicy`], and sends the results. Time is its argument; it owns no thread and never blocks. The driver calls it when a doorbell rings, and at [`Host::poll_at`].
+//! [`Host::poll`] takes pending frames and control from the engine and requests from clients. It polls smoltcp,
+//! offloads established connections according to [`OffloadPolicy`], and sends the results. Time is its argument; it
+//! owns no thread and never blocks. The driver calls it when a doorbell rings, and at [`Host::poll_at`].
 //!
 //! A received TCP frame has one of three owners:
 //! - The target: [`HostPort::forward`] returns the frame. It is held while the connection is in transition (CH-FWD-2,
@@ -83,7 +85,7 @@ use crate::{
     clock::{TimestampClock, from_smoltcp, to_smoltcp},
     cookie::Isns,
     device::QueueDevice,
-    observer::Leaves,
+    observer::Disposition,
     socket::{ClientRequest, HostSocketPort, Notice},
     window::raise_scale,
     wire::{self, Frame},
@@ -318,8 +320,9 @@ impl Host {
 
     /// As [`Engine::repeat_last_acks`](offload_engine::engine::Engine::repeat_last_acks), for connections in the host.
     pub fn repeat_last_acks(&mut self, now: Instant) {
-        let resting = self.time_waits.resting(now);
-        let suspects: Vec<_> = resting.filter(|(_, _, flow)| flow.has_retransmitted).collect();
+        let recently_closed = self.time_waits.recently_closed(now);
+        let suspects: Vec<_> =
+            recently_closed.filter(|(_, _, flow)| flow.has_retransmitted).collect();
         for (tuple, shard, flow) in suspects {
             self.acknowledge(now, shard, &flow, flow.peer_mac, tuple);
         }
@@ -381,7 +384,7 @@ impl Host {
             ToHost::InvalidateComplete(_) => {}
             ToHost::TerminateComplete(tree) => self.terminated(now, shard, tree),
             ToHost::ForwardComplete(segment) => self.forwarded(now, shard, segment),
-            ToHost::Retrieve { handle, reason } => self.wanted_back(handle, reason),
+            ToHost::Retrieve { handle, reason } => self.retrieve_requested(handle, reason),
             // The host answers with its own confirmation.
             ToHost::NeighborReachabilityQuery {
                 neighbor,
@@ -425,10 +428,10 @@ impl Host {
                     segment.flags |= ecn;
                     let is_bared = connection.bare_probe(&mut segment);
                     let leaves = connection.flow.outgoing(now, &mut segment);
-                    if leaves == Leaves::Never {
+                    if leaves == Disposition::Dropped {
                         continue;
                     }
-                    if leaves == Leaves::Changed || is_bared {
+                    if leaves == Disposition::Changed || is_bared {
                         let Some(other) = wire::rewritten(&frame, &segment) else { continue };
                         frame = other;
                     } else if ecn != Flags::default() {
@@ -437,7 +440,7 @@ impl Host {
                 }
             }
             self.stats.frames_out += 1;
-            self.shards[shard].tell_engine(FromHost::Frame(frame));
+            self.shards[shard].send_to_engine(FromHost::Frame(frame));
         }
     }
 

@@ -2,7 +2,9 @@
 //!
 //! Theory of operation
 //!
-//! [`Core`] is passive: engine, clients, and the host stack unless it has its own thread. [`Core::poll`] is one iteration; time is its argument. Simulations use it directly, or [`Cores`] for a device with several queues. [`Node`] owns a clock and runs the loop in one of two modes:
+//! [`Core`] is passive: engine, clients, and the host stack unless it has its own thread. [`Core::poll`] is one
+//! iteration; time is its argument. Simulations use it directly, or [`Cores`] for a device with several queues.
+//! [`Node`] owns a clock and runs the loop in one of two modes:
 //!
 //! * *Automatic progress*: one thread runs the engine, a second one the host stack. Both poll while there is work and
 //!   for [`NodeConfig::spin`] longer. Then they sleep in poll(2) on the link's descriptor and their doorbell. A caller

@@ -47,7 +47,7 @@ pub(crate) struct Agreed {
 
 /// A SYN as it was on the wire.
 #[derive(Clone, Copy, Debug)]
-struct Syn {
+struct ObservedSyn {
     seq: SeqNum,
     options: SynOptions,
     timestamps: bool,
@@ -115,20 +115,20 @@ impl RoundTrips {
 
 /// Disposition of an outgoing segment of smoltcp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Leaves {
+pub(crate) enum Disposition {
     /// Sent unchanged.
     Unchanged,
     /// Sent with changed contents.
     Changed,
     /// Not sent: the window has no room for its data, and the rest was sent before.
-    Never,
+    Dropped,
 }
 
 /// Wire state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flow {
-    ours: Option<Syn>,
-    theirs: Option<Syn>,
+    ours: Option<ObservedSyn>,
+    theirs: Option<ObservedSyn>,
     agreed: Option<Agreed>,
     /// True if a CE mark has arrived, and no CWR since (RFC 3168 §6.1.3).
     pub(crate) ecn_echo: bool,
@@ -166,7 +166,7 @@ pub(crate) struct Flow {
     /// True if an RST was sent before one arrived: we aborted the connection, not the peer.
     pub(crate) reset_sent: bool,
     /// True if an acceptable RST has arrived.
-    pub(crate) reset_heard: bool,
+    pub(crate) reset_received: bool,
 }
 
 impl Flow {
@@ -194,7 +194,7 @@ impl Flow {
             has_retransmitted: false,
             last_received_at: now,
             reset_sent: false,
-            reset_heard: false,
+            reset_received: false,
         }
     }
 
@@ -322,7 +322,7 @@ impl Flow {
     /// Processes a received frame with a verified checksum. Called before smoltcp processes it.
     pub(crate) fn incoming(&mut self, now: Instant, frame: &Segment<'_>) {
         if frame.flags.contains(Flags::RST) {
-            self.reset_heard |= self.acceptable(frame);
+            self.reset_received |= self.acceptable(frame);
             return;
         }
         if frame.flags.contains(Flags::SYN) {
@@ -334,7 +334,7 @@ impl Flow {
         }
         self.peer_mac = frame.source_mac;
         self.last_received_at = now;
-        self.note_marks(frame);
+        self.record_marks(frame);
         // RFC 7323 §4.3: only a segment that contains or precedes Last.ACK.sent may update TS.Recent.
         if let Some(timestamps) = frame.timestamps
             && SeqNum(timestamps.value).is_at_or_after(SeqNum(self.ts_recent))
@@ -354,7 +354,7 @@ impl Flow {
         if self.theirs.is_some() || has_ack != acknowledges_ours {
             return;
         }
-        self.theirs = Some(Syn {
+        self.theirs = Some(ObservedSyn {
             seq: frame.seq,
             options: frame.syn_options,
             timestamps: frame.timestamps.is_some(),
@@ -473,7 +473,7 @@ impl Flow {
     }
 
     /// RFC 3168 §6.1.3: records a mark on data, or the answer to our echo.
-    fn note_marks(&mut self, frame: &Segment<'_>) {
+    fn record_marks(&mut self, frame: &Segment<'_>) {
         if !self.agreed.is_some_and(|agreed| agreed.ecn) || frame.payload_len == 0 {
             return;
         }
@@ -528,21 +528,22 @@ impl Flow {
     }
 
     /// Processes an outgoing frame. Returns its disposition: see [`Flow::confine`].
-    pub(crate) fn outgoing(&mut self, now: Instant, frame: &mut Segment<'_>) -> Leaves {
+    pub(crate) fn outgoing(&mut self, now: Instant, frame: &mut Segment<'_>) -> Disposition {
         let had = frame.sequence_len();
-        let leaves = if self.confine(frame) { Leaves::Changed } else { Leaves::Unchanged };
+        let leaves =
+            if self.confine(frame) { Disposition::Changed } else { Disposition::Unchanged };
         if frame.flags.contains(Flags::RST) {
             // smoltcp also answers with RST to segments after the peer's.
-            self.reset_sent |= !self.reset_heard;
+            self.reset_sent |= !self.reset_received;
             return leaves;
         }
-        if had > 0 && frame.sequence_len() == 0 && !self.is_news(frame) {
-            return Leaves::Never;
+        if had > 0 && frame.sequence_len() == 0 && !self.advances(frame) {
+            return Disposition::Dropped;
         }
         let is_syn = frame.flags.contains(Flags::SYN);
         let again = self.ours.is_some() && frame.seq.is_before(self.snd_max);
         if is_syn && self.ours.is_none() {
-            self.ours = Some(Syn {
+            self.ours = Some(ObservedSyn {
                 seq: frame.seq,
                 options: frame.syn_options,
                 timestamps: frame.timestamps.is_some(),
@@ -576,7 +577,7 @@ impl Flow {
     }
 
     /// True if the segment acknowledges more than the last one, or moves the right edge.
-    fn is_news(&self, frame: &Segment<'_>) -> bool {
+    fn advances(&self, frame: &Segment<'_>) -> bool {
         let edge = frame.ack + (u32::from(frame.window) << self.receive_scale().unwrap_or(0));
         frame.ack.is_after(self.acknowledged) || edge.is_after(self.right_edge)
     }

@@ -3,7 +3,7 @@
 //! | rule | setting | default |
 //! |---|---|---|
 //! | offloaded connections | [`OffloadPolicy`]; also those whose client requires it, unless `Never` | `Always` |
-//! | offload time with `Auto` | after a number of bytes in one direction, or at an age | [`AUTO_OFFLOAD_BYTES`], no age |
+//! | offload time with `Auto` | after a byte count in one direction, or at an age | [`AUTO_OFFLOAD_BYTES`], no age |
 //! | ports | all, or a list, local or remote | all |
 //! | followed upload reasons | the mandatory ones, and a list of optional ones | none |
 //! | rest in the host after such an upload | [`OffloadRules::rest`] | 10 s |

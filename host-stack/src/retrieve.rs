@@ -33,7 +33,7 @@ const WINDOW_FIELD_MAX: u32 = 0xffff;
 
 /// Frames passed to smoltcp for one segment.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct SegmentFrames {
     /// Frame passed first.
     pub(crate) ahead: Option<Vec<u8>>,
     /// True if the segment itself follows.
@@ -53,9 +53,9 @@ pub(crate) fn retrieve(
     segment: &Segment<'_>,
     flow: &Flow,
     socket: &Socket<'_>,
-    standing: SeqState,
-) -> Given {
-    let as_it_is = Given { ahead: None, whole: true };
+    seq_state: SeqState,
+) -> SegmentFrames {
+    let as_it_is = SegmentFrames { ahead: None, whole: true };
     let Some(scale) = flow.receive_scale().filter(|_| is_synchronized(socket.state())) else {
         return as_it_is;
     };
@@ -63,7 +63,7 @@ pub(crate) fn retrieve(
     if !segment.flags.contains(Flags::ACK) || controls != [false; 2] {
         return as_it_is;
     }
-    let SeqState { snd_una, rcv_nxt, fin_heard } = standing;
+    let SeqState { snd_una, rcv_nxt, fin_heard } = seq_state;
     let is_new = segment.ack.is_after(snd_una);
     // RFC 5961 §5.2: acknowledgements of unsent data are ignored. Old segments, FIN included, are within a window of
     // RCV.NXT; a peer that has filled the window sends from its right edge.
@@ -84,7 +84,7 @@ pub(crate) fn retrieve(
     let is_sign_of_life = flow.stack_max == snd_una && may_idle;
     if is_empty && !has_fin && !is_new && !is_sign_of_life && segment.seq.is_at_or_after(rcv_nxt) {
         let waits_for_fin = matches!(socket.state(), State::FinWait1 | State::Closing);
-        return Given { ahead: None, whole: !waits_for_fin || socket.send_queue() > 0 };
+        return SegmentFrames { ahead: None, whole: !waits_for_fin || socket.send_queue() > 0 };
     }
     // smoltcp's window ends less than one unit of the scale before the right edge.
     let room = flow.right_edge.distance(rcv_nxt) >= 1 << scale;
@@ -95,7 +95,7 @@ pub(crate) fn retrieve(
     }
     // The segment has no further content, and processed twice it would count as a duplicate.
     let is_spent = is_new && is_empty && segment.seq.is_after(rcv_nxt);
-    Given { ahead: empty_frame(segment, rcv_nxt, brings_fin), whole: !is_spent }
+    SegmentFrames { ahead: empty_frame(segment, rcv_nxt, brings_fin), whole: !is_spent }
 }
 
 /// True if both SYNs are acknowledged, and the connection is not closed (RFC 9293 §3.3.2).

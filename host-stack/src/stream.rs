@@ -196,7 +196,7 @@ impl Stream {
     }
 
     /// Records the acknowledgement of a FIN that no request of the target reports.
-    fn see_fin(&mut self, io: &ConnectionIo<'_>) {
+    fn record_fin(&mut self, io: &ConnectionIo<'_>) {
         self.status.shut_down |= self.switch.sees_fin(|| io.query().delegated.state);
     }
 
@@ -226,7 +226,7 @@ impl Stream {
 }
 
 #[derive(Debug)]
-struct Listener {
+struct StreamListener {
     state: Option<Result<SocketAddr, HostError>>,
     accepted: VecDeque<OffloadHandle>,
 }
@@ -238,7 +238,7 @@ pub struct Streams {
     /// Requested local endpoints; `None`: not answered yet.
     endpoints: HashMap<EndpointId, Option<Result<SocketAddr, HostError>>>,
     streams: HashMap<OffloadHandle, Stream>,
-    listeners: HashMap<ListenerId, Listener>,
+    listeners: HashMap<ListenerId, StreamListener>,
     next_context: u64,
     /// Size of each receive request, in bytes; 0: none is posted.
     receive_bytes: usize,
@@ -311,7 +311,7 @@ impl Streams {
     /// Starts to listen. [`Streams::listening`] returns the result.
     pub fn listen(&mut self, local: SocketAddr, backlog: usize) -> ListenerId {
         let listener = ListenerId(self.port.allocate());
-        self.listeners.insert(listener, Listener { state: None, accepted: VecDeque::new() });
+        self.listeners.insert(listener, StreamListener { state: None, accepted: VecDeque::new() });
         let (local, endpoint, at_once) = (on_node(local).into(), None, false);
         self.port.request(Request::Listen { listener, local, endpoint, backlog, at_once });
         listener

@@ -146,14 +146,14 @@ impl Switch {
     pub fn take_returned(&mut self, chain: NblChain, shutdown: bool) {
         for list in chain {
             self.complete(&list);
-            self.take_back(SendRequest::List(list));
+            self.queue_returned(SendRequest::List(list));
         }
         if shutdown {
-            self.take_back(SendRequest::Shutdown);
+            self.queue_returned(SendRequest::Shutdown);
         }
     }
 
-    fn take_back(&mut self, item: SendRequest) {
+    fn queue_returned(&mut self, item: SendRequest) {
         self.to_return = self.to_return.saturating_sub(1);
         self.waiting_bytes += length_of(&item);
         self.waiting.insert(self.returned, item);

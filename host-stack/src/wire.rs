@@ -163,9 +163,9 @@ impl<'a> Segment<'a> {
     }
 
     /// Addresses of another frame in the same direction.
-    pub(crate) fn way(&self) -> Way {
+    pub(crate) fn way(&self) -> FrameAddresses {
         let macs = (self.source_mac, self.destination_mac);
-        Way { macs, from: self.frame.flow.remote(), to: self.frame.flow.local() }
+        FrameAddresses { macs, from: self.frame.flow.remote(), to: self.frame.flow.local() }
     }
 
     /// True if it offers ECN, provided that it is a SYN without ACK (RFC 3168 §6.1.1: an ECN-setup SYN).
@@ -238,20 +238,20 @@ pub(crate) struct Syn {
 
 /// Addresses of a frame built by the host.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct FrameAddresses {
     pub(crate) macs: (MacAddress, MacAddress),
     pub(crate) from: SocketAddr,
     pub(crate) to: SocketAddr,
 }
 
 /// Builds a bare acknowledgement, or a FIN.
-pub(crate) fn ack_frame(way: Way, ttl: u8, ack: &Acknowledgement) -> Option<Vec<u8>> {
+pub(crate) fn ack_frame(way: FrameAddresses, ttl: u8, ack: &Acknowledgement) -> Option<Vec<u8>> {
     data_frame(way, ttl, ack, &[])
 }
 
 /// Builds a SYN or SYN-ACK, with the option order of Linux.
-pub(crate) fn syn_frame(way: Way, ttl: u8, syn: &Syn) -> Option<Vec<u8>> {
-    let Way { macs, from, to } = way;
+pub(crate) fn syn_frame(way: FrameAddresses, ttl: u8, syn: &Syn) -> Option<Vec<u8>> {
+    let FrameAddresses { macs, from, to } = way;
     let &Syn { seq, ack, window, options, timestamps, ecn } = syn;
     let builder =
         packet(macs, (from.ip(), to.ip()), ttl)?.tcp(from.port(), to.port(), seq.0, window).syn();
@@ -274,8 +274,12 @@ pub(crate) fn syn_frame(way: Way, ttl: u8, syn: &Syn) -> Option<Vec<u8>> {
 }
 
 /// Builds a bare RST at `seq`.
-pub(crate) fn bare_reset(way: Way, ttl: u8, (seq, ack): (SeqNum, SeqNum)) -> Option<Vec<u8>> {
-    let Way { macs, from, to } = way;
+pub(crate) fn bare_reset(
+    way: FrameAddresses,
+    ttl: u8,
+    (seq, ack): (SeqNum, SeqNum),
+) -> Option<Vec<u8>> {
+    let FrameAddresses { macs, from, to } = way;
     let builder = packet(macs, (from.ip(), to.ip()), ttl)?
         .tcp(from.port(), to.port(), seq.0, 0)
         .rst()
@@ -285,12 +289,12 @@ pub(crate) fn bare_reset(way: Way, ttl: u8, (seq, ack): (SeqNum, SeqNum)) -> Opt
 
 /// Builds an acknowledgement with data.
 pub(crate) fn data_frame(
-    way: Way,
+    way: FrameAddresses,
     ttl: u8,
     ack: &Acknowledgement,
     payload: &[u8],
 ) -> Option<Vec<u8>> {
-    let Way { macs, from, to } = way;
+    let FrameAddresses { macs, from, to } = way;
     let builder = packet(macs, (from.ip(), to.ip()), ttl)?
         .tcp(from.port(), to.port(), ack.seq.0, ack.window)
         .ack(ack.ack.0);

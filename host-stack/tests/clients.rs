@@ -117,52 +117,52 @@ impl Bench {
         };
         self.run_until(|bench| is_bound(bench, bound).is_some());
         assert_eq!(is_bound(self, bound), Some(Ok(local)), "its port is free");
-        let heard = &self.pair.a.clients.get::<ReplacementClient>(heir).unwrap().heard;
-        assert!(heard.is_empty(), "{heard:?}");
+        let upcalls = &self.pair.a.clients.get::<ReplacementClient>(heir).unwrap().upcalls;
+        assert!(upcalls.is_empty(), "{upcalls:?}");
     }
 }
 
 /// Successor of a departed client, which records its upcalls.
 struct ReplacementClient {
     port: SocketPort,
-    heard: Vec<String>,
+    upcalls: Vec<String>,
 }
 
 impl ReplacementClient {
     fn new(port: SocketPort) -> Self {
-        Self { port, heard: Vec::new() }
+        Self { port, upcalls: Vec::new() }
     }
 
-    fn hears(&mut self, what: impl Into<String>) {
-        self.heard.push(what.into());
+    fn record(&mut self, what: impl Into<String>) {
+        self.upcalls.push(what.into());
     }
 }
 
 impl OffloadClient for ReplacementClient {
     fn offloaded(&mut self, _io: &mut ConnectionIo<'_>) {
-        self.hears("offloaded");
+        self.record("offloaded");
     }
     fn receive(&mut self, _io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
-        self.hears("receive");
+        self.record("receive");
         data.len()
     }
     fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: ReceiveChain) {
-        self.hears("receive_complete");
+        self.record("receive_complete");
     }
     fn send_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: NblChain) {
-        self.hears("send_complete");
+        self.record("send_complete");
     }
     fn send_room(&mut self, _io: &mut ConnectionIo<'_>) {
-        self.hears("send_room");
+        self.record("send_room");
     }
     fn disconnect_complete(&mut self, _io: &mut ConnectionIo<'_>, _nbl: NetBufferList) {
-        self.hears("disconnect_complete");
+        self.record("disconnect_complete");
     }
     fn event(&mut self, _io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
-        self.hears(format!("{event:?}"));
+        self.record(format!("{event:?}"));
     }
     fn uploaded(&mut self, _handle: OffloadHandle) {
-        self.hears("uploaded");
+        self.record("uploaded");
     }
 }
 
@@ -170,7 +170,7 @@ impl NodeClient for ReplacementClient {
     fn poll(&mut self, _now: Instant, _connections: &mut Connections) -> bool {
         let notice: Option<Notice> = self.port.notice();
         notice.is_some_and(|notice| {
-            self.hears(format!("{notice:?}"));
+            self.record(format!("{notice:?}"));
             true
         })
     }
@@ -284,12 +284,12 @@ fn clients_are_isolated() {
         if round == 2 {
             bench.replace();
         }
-        let mut heard = Vec::new();
+        let mut upcalls = Vec::new();
         bench.run_until(|bench| {
-            heard.extend(bench.pair.receive(0, own).unwrap_or_default());
-            heard.len() == data.len()
+            upcalls.extend(bench.pair.receive(0, own).unwrap_or_default());
+            upcalls.len() == data.len()
         });
-        assert_eq!(heard, data);
+        assert_eq!(upcalls, data);
     }
     bench.run_until(|bench| bench.far().closed);
     assert_eq!(bench.far().error, Some(HostError::Reset));

@@ -39,7 +39,7 @@ const POSTED_BYTES_MAX: usize = 1024 * KIB;
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// CPU time used by this thread, in nanoseconds; other threads may run too.
-fn processor_time() -> u64 {
+fn cpu_time() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -86,11 +86,11 @@ impl Bench {
     /// One step of the left node: host, then engine. Returns the nanoseconds of each.
     fn step(&mut self) -> [u64; 2] {
         let (now, core) = (self.pair.now, &mut self.pair.a);
-        let start = processor_time();
+        let start = cpu_time();
         core.host.as_mut().unwrap().poll(now);
-        let between = processor_time();
+        let between = cpu_time();
         core.engine.poll(now, &mut core.clients).unwrap();
-        [between - start, processor_time() - between]
+        [between - start, cpu_time() - between]
     }
 
     /// Moves the connection to the other stack, and returns the time of each step.
@@ -114,7 +114,7 @@ impl Bench {
         let piece = Bytes::from(vec![7; LIST_BYTES]);
         let (mut sent, mut received) = (0, 0);
         let handles = self.handles;
-        let start = processor_time();
+        let start = cpu_time();
         let until = self.pair.now + LIMIT;
         let done = self.pair.run(until, |pair| {
             while sent < BULK_BYTES && pair.status(0, handles[0]).unacknowledged < POSTED_BYTES_MAX
@@ -128,7 +128,7 @@ impl Bench {
             (received == BULK_BYTES).then_some(())
         });
         done.unwrap();
-        (processor_time() - start) as f64 / 1e9
+        (cpu_time() - start) as f64 / 1e9
     }
 }
 

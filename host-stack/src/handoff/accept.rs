@@ -22,7 +22,7 @@ pub(crate) fn accept(
         let mut stage = Stage::new(sent_at, tuple, seed_for(iss.0, salt));
         let socket = stage.enter(listening()?);
         stage.inject_packet(sent_at, syn.to_vec());
-        let answers = stage.listen(sent_at);
+        let answers = stage.poll(sent_at);
         let answer = answers.first()?;
         (answer.control == TcpControl::Syn && answer.seq == iss).then(|| stage.leave(socket))
     })

@@ -41,7 +41,7 @@ const CHALLENGE_PAUSE: Duration = Duration::from_secs(2);
 const DEFAULT_MSS: (u16, u16) = (536, 1220);
 
 /// State that the socket does not hold.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct ExportInput<'a> {
     /// 4-tuple of the connection.
     pub(crate) tuple: FlowKey,
     /// Record of the observer.
@@ -96,24 +96,24 @@ impl ExportError {
 pub(crate) fn export(
     now: Instant,
     socket: Socket<'static>,
-    surroundings: &Surroundings<'_>,
+    input: &ExportInput<'_>,
 ) -> Result<Box<ConnectionState>, Box<(ExportError, Socket<'static>)>> {
-    let Some(phase) = phase(socket.state(), surroundings.closing) else {
+    let Some(phase) = phase(socket.state(), input.closing) else {
         return Err(Box::new((ExportError::Phase(socket.state()), socket)));
     };
-    let Some(agreed) = surroundings.flow.agreed() else {
+    let Some(agreed) = input.flow.agreed() else {
         return Err(Box::new((ExportError::Disagreement("the handshake"), socket)));
     };
-    if let Err(error) = compare(surroundings) {
+    if let Err(error) = compare(input) {
         return Err(Box::new((error, socket)));
     }
-    let mut interview = StateExtractor::begin(now, socket, surroundings);
-    let opening = match interview.opening(surroundings) {
+    let mut interview = StateExtractor::begin(now, socket, input);
+    let opening = match interview.opening(input) {
         Ok(opening) => opening,
         Err(error) => return Err(Box::new((error, interview.end()))),
     };
-    match interview.empty(&opening, agreed, surroundings) {
-        Ok(data) => Ok(Box::new(describe(now, phase, &opening, agreed, data, surroundings))),
+    match interview.empty(&opening, agreed, input) {
+        Ok(data) => Ok(Box::new(describe(now, phase, &opening, agreed, data, input))),
         Err(error) => Err(Box::new((error, interview.end()))),
     }
 }
@@ -136,8 +136,8 @@ const fn phase(state: State, closing: bool) -> Option<TcpPhase> {
 }
 
 /// Compares the byte counts with the recorded wire state, before the socket is probed.
-fn compare(surroundings: &Surroundings<'_>) -> Result<(), ExportError> {
-    let Surroundings { flow, snd_una, rcv_nxt, .. } = surroundings;
+fn compare(input: &ExportInput<'_>) -> Result<(), ExportError> {
+    let ExportInput { flow, snd_una, rcv_nxt, .. } = input;
     if rcv_nxt.is_after(flow.acknowledged) {
         Err(ExportError::AcknowledgementDue)
     } else if flow.snd_una != *snd_una {
@@ -167,7 +167,7 @@ pub(crate) fn push_acknowledgement(
 }
 
 /// Answer to the first probe.
-struct Opening {
+struct ProbeAnswer {
     snd_una: SeqNum,
     snd_nxt: SeqNum,
     rcv_nxt: SeqNum,
@@ -188,9 +188,9 @@ struct StateExtractor {
 }
 
 impl StateExtractor {
-    fn begin(now: Instant, socket: Socket<'static>, surroundings: &Surroundings<'_>) -> Self {
+    fn begin(now: Instant, socket: Socket<'static>, input: &ExportInput<'_>) -> Self {
         let clock = to_smoltcp(now) + CHALLENGE_PAUSE;
-        let mut stage = Stage::new(clock, surroundings.tuple, 0);
+        let mut stage = Stage::new(clock, input.tuple, 0);
         let socket = stage.enter(socket);
         Self { stage, socket, clock }
     }
@@ -200,8 +200,8 @@ impl StateExtractor {
     }
 
     /// Reads SND.NXT and RCV.NXT: an acknowledgement of unsent data triggers a challenge ACK.
-    fn opening(&mut self, surroundings: &Surroundings<'_>) -> Result<Opening, ExportError> {
-        let flow = surroundings.flow;
+    fn opening(&mut self, input: &ExportInput<'_>) -> Result<ProbeAnswer, ExportError> {
+        let flow = input.flow;
         let beyond = self.stage.bare(flow.acknowledged, flow.snd_max + 0x4000_0000, 0);
         let answers = self.stage.inject(self.clock, &beyond);
         let Some((snd_nxt, rcv_nxt)) =
@@ -209,13 +209,13 @@ impl StateExtractor {
         else {
             return Err(ExportError::Disagreement("SND.MAX"));
         };
-        let snd_una = surroundings.snd_una;
+        let snd_una = input.snd_una;
         let socket = self.stage.socket(self.socket);
         // The FIN counts as soon as the socket is closed.
         let fin = matches!(socket.state(), State::FinWait1 | State::Closing | State::LastAck);
         let queued = socket.send_queue() as u32 + u32::from(fin);
         let sent = flow.snd_max.distance(snd_una);
-        if rcv_nxt != surroundings.rcv_nxt {
+        if rcv_nxt != input.rcv_nxt {
             Err(ExportError::Disagreement("RCV.NXT"))
         } else if !u32::try_from(sent).is_ok_and(|sent| sent <= queued) {
             Err(ExportError::Disagreement("SND.MAX"))
@@ -224,23 +224,23 @@ impl StateExtractor {
         } else {
             // `Flow::confine` has withheld segments beyond SND.MAX.
             let snd_nxt = snd_nxt.earlier(flow.snd_max);
-            Ok(Opening { snd_una, snd_nxt, rcv_nxt, has_unacknowledged: queued > 0 })
+            Ok(ProbeAnswer { snd_una, snd_nxt, rcv_nxt, has_unacknowledged: queued > 0 })
         }
     }
 
     fn empty(
         &mut self,
-        opening: &Opening,
+        opening: &ProbeAnswer,
         agreed: Agreed,
-        surroundings: &Surroundings<'_>,
+        input: &ExportInput<'_>,
     ) -> Result<Data, ExportError> {
         self.disable_delays();
         let undelivered = self.receive_all();
         // Data that no SACK has reported may be dropped.
-        let ahead = surroundings.flow.right_edge.is_after(opening.rcv_nxt);
+        let ahead = input.flow.right_edge.is_after(opening.rcv_nxt);
         let out_of_order = if agreed.sack && ahead && self.may_receive() {
             let held = self.out_of_order(opening.rcv_nxt, opening.snd_una)?;
-            joined(opening.rcv_nxt, held, surroundings.beyond)
+            joined(opening.rcv_nxt, held, input.beyond)
         } else {
             Vec::new()
         };
@@ -336,12 +336,12 @@ fn joined(
 fn describe(
     now: Instant,
     phase: TcpPhase,
-    opening: &Opening,
+    opening: &ProbeAnswer,
     agreed: Agreed,
     data: Data,
-    surroundings: &Surroundings<'_>,
+    input: &ExportInput<'_>,
 ) -> ConnectionState {
-    let &Surroundings {
+    let &ExportInput {
         tuple,
         flow,
         snd_una: _,
@@ -351,7 +351,7 @@ fn describe(
         cached,
         path_mtu,
         ts_time,
-    } = surroundings;
+    } = input;
     let Data { undelivered, out_of_order } = data;
     ConnectionState {
         neighbor: NeighborState {
@@ -410,11 +410,11 @@ fn constant(tuple: FlowKey, agreed: Agreed, path_mtu: u32) -> TcpConst {
 fn delegated(
     now: Instant,
     state: TcpPhase,
-    opening: &Opening,
+    opening: &ProbeAnswer,
     flow: &Flow,
     ts_time: u32,
 ) -> TcpDelegated {
-    let &Opening { snd_una, snd_nxt, rcv_nxt, has_unacknowledged } = opening;
+    let &ProbeAnswer { snd_una, snd_nxt, rcv_nxt, has_unacknowledged } = opening;
     let &SendWindow { snd_wnd, max_snd_wnd, snd_wl1, .. } = &flow.send_window;
     let (srtt, rtt_var) = flow.round_trip();
     // True if the retransmission timer runs, or the persist timer instead. smoltcp does not expose its expiry; the last

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | ESTABLISHED | handshake, received data, sent data |
 //! | CLOSE-WAIT | also the peer's FIN, after the received data |
-//! | FIN-WAIT-1, LAST-ACK | our FIN after the sent data, if it was sent; otherwise the caller closes when all is written |
+//! | FIN-WAIT-1, LAST-ACK | our FIN after the sent data, if it was sent; otherwise the caller closes after all data |
 //! | FIN-WAIT-2 | our FIN, and its acknowledgement |
 //! | CLOSING, TIME-WAIT | the peer's FIN after ours. If ours is unsent: a CLOSE-WAIT, to be closed |
 //!
@@ -190,12 +190,12 @@ impl<'a> Replay<'a> {
             .ok_or(ImportError::Syn)?;
         self.handshake(now, &mut stage, isn)?;
         self.received(now, &mut stage, socket)?;
-        if self.fin_received && !self.fin_comes_late() {
+        if self.fin_received && !self.fin_follows_ours() {
             self.fin(now, &mut stage)?;
         }
         let beyond = self.out_of_order(now, &mut stage);
         self.sent(now, &mut stage, socket)?;
-        if self.fin_comes_late() {
+        if self.fin_follows_ours() {
             self.fin(now, &mut stage)?;
         }
         self.finish(stage, socket, send_buffer, beyond)
@@ -203,7 +203,7 @@ impl<'a> Replay<'a> {
 
     /// True if the peer's FIN arrived after ours was sent (RFC 9293 §3.6): simultaneous close, or the second half of an
     /// orderly one. It decides which side enters TIME-WAIT.
-    fn fin_comes_late(&self) -> bool {
+    fn fin_follows_ours(&self) -> bool {
         match self.delegated.state {
             TcpPhase::Closing => self.fin_sent,
             TcpPhase::TimeWait => true,
@@ -247,7 +247,7 @@ impl<'a> Replay<'a> {
         let scale = scale_of_buffer(self.receive_buffer);
         let scale_matches =
             |syn: &Sent| !self.constant.window_scaling_enabled || syn.window_scale == Some(scale);
-        let sent = stage.listen(now);
+        let sent = stage.poll(now);
         let syn = sent.first()?;
         (syn.control == TcpControl::Syn && syn.seq == isn && scale_matches(syn))
             .then_some((stage, socket))
@@ -273,7 +273,7 @@ impl<'a> Replay<'a> {
             self.constant.window_scaling_enabled.then_some(self.constant.snd_wind_scale);
         syn_ack.sack_permitted = self.constant.sack_enabled;
         stage.inject(now, &syn_ack);
-        let acknowledged = stage.listen(now).first().and_then(|sent| sent.ack);
+        let acknowledged = stage.poll(now).first().and_then(|sent| sent.ack);
         if acknowledged != Some(self.base()) {
             return Err(ImportError::Replay("the handshake"));
         }
@@ -298,7 +298,7 @@ impl<'a> Replay<'a> {
                 stage.inject(now, &segment);
                 next += piece.len() as u32;
                 // P5: the window advances only when an acknowledgement is sent.
-                stage.listen(now);
+                stage.poll(now);
             }
         }
         if stage.socket(socket).recv_queue() as u32 != next.0.wrapping_sub(self.base().0) {
@@ -315,12 +315,13 @@ impl<'a> Replay<'a> {
     /// Replays the peer's FIN; the final state shows the result.
     fn fin(&self, now: Instant, stage: &mut Stage) -> Result<(), ImportError> {
         let ack =
-            if self.fin_comes_late() { self.delegated.snd_una } else { self.ack_before_ours() };
-        let window = if self.fin_comes_late() { self.exact_window() } else { self.replay_window() };
+            if self.fin_follows_ours() { self.delegated.snd_una } else { self.ack_before_ours() };
+        let window =
+            if self.fin_follows_ours() { self.exact_window() } else { self.replay_window() };
         let mut fin = self.bare(stage, self.delegated.rcv_nxt - 1, ack, window);
         fin.control = TcpControl::Fin;
         let mut answers = stage.inject(now, &fin);
-        answers.extend(stage.listen(now));
+        answers.extend(stage.poll(now));
         let acknowledged = answers.iter().any(|sent| sent.ack == Some(self.delegated.rcv_nxt));
         acknowledged.then_some(()).ok_or(ImportError::Replay("the peer's FIN"))
     }
@@ -342,7 +343,7 @@ impl<'a> Replay<'a> {
                     self.bare(stage, *seq + (index * PIECE_MAX) as u32, ack, self.replay_window());
                 segment.payload = piece;
                 stage.inject(now, &segment);
-                stage.listen(now);
+                stage.poll(now);
             }
         }
         beyond
@@ -364,7 +365,7 @@ impl<'a> Replay<'a> {
             stage.socket(socket).close();
         }
         let sent = stage
-            .listen(now)
+            .poll(now)
             .iter()
             .map(|sent| sent.payload.len() + usize::from(sent.control == TcpControl::Fin))
             .sum::<usize>();
@@ -372,7 +373,7 @@ impl<'a> Replay<'a> {
             return Err(ImportError::Replay("data in flight"));
         }
         if self.exact_window() != self.replay_window() || self.fin_acknowledged {
-            let next = self.delegated.rcv_nxt - u32::from(self.fin_comes_late());
+            let next = self.delegated.rcv_nxt - u32::from(self.fin_follows_ours());
             let segment = self.bare(stage, next, self.delegated.snd_una, self.exact_window());
             stage.inject(now, &segment);
         }

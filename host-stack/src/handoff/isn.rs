@@ -53,7 +53,7 @@ mod tests {
         let mut stage = Stage::new(Instant::ZERO, tuple, seed);
         let socket = stage.enter(fresh_socket(1024, 1024));
         assert!(stage.connect(socket));
-        stage.listen(Instant::ZERO)[0].seq.0
+        stage.poll(Instant::ZERO)[0].seq.0
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(crate) fn rewind(
     stage.inject(now, &closed);
     // The first may be a fast retransmission, which has no effect with a closed window.
     for count in 1..=2 {
-        stage.listen(now + BEYOND_RTO * count);
+        stage.poll(now + BEYOND_RTO * count);
     }
     let mut socket = stage.leave(slot);
     socket.set_timeout(timeout);

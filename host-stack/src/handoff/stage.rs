@@ -1,7 +1,7 @@
 //! Private interface on which a socket is exported or imported.
 //!
 //! The stage acts as the peer: [`Stage::inject`] injects one segment and returns the socket's direct answers,
-//! [`Stage::listen`] returns segments that the socket sends when polled. Medium IP needs no neighbor discovery; with an
+//! [`Stage::poll`] returns segments that the socket sends when polled. Medium IP needs no neighbor discovery; with an
 //! MTU of 65 535 only the connection's own MSS limits segments.
 
 use alloc::{vec, vec::Vec};
@@ -93,7 +93,7 @@ impl Stage {
         }
     }
 
-    /// Injects one segment of the peer. Returns the direct answers; [`Stage::listen`] returns segments that require a
+    /// Injects one segment of the peer. Returns the direct answers; [`Stage::poll`] returns segments that require a
     /// poll.
     pub(super) fn inject(&mut self, now: Instant, segment: &TcpRepr<'_>) -> Vec<Sent> {
         let (source, destination) = (address(self.tuple.remote()), address(self.tuple.local()));
@@ -113,7 +113,7 @@ impl Stage {
     }
 
     /// Segments that the socket sends when polled at `now`.
-    pub(super) fn listen(&mut self, now: Instant) -> Vec<Sent> {
+    pub(super) fn poll(&mut self, now: Instant) -> Vec<Sent> {
         let _ = self.interface.poll(now, &mut self.device, &mut self.sockets);
         self.answers()
     }

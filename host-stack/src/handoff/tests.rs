@@ -14,7 +14,7 @@ use smoltcp::{
 use std::{collections::VecDeque, format};
 
 use super::{
-    export::{ExportError, Surroundings, export, push_acknowledgement},
+    export::{ExportError, ExportInput, export, push_acknowledgement},
     import::{ImportError, Imported, fresh_socket, import, tuple_of},
     rewind::{can_rewind, rewind},
     stage::Stage,
@@ -23,10 +23,10 @@ use super::{
 use crate::{
     clock::{self, TimestampClock, to_smoltcp},
     device::QueueDevice,
-    observer::{Flow, Leaves},
-    retrieve::{Given, SeqState, retrieve},
+    observer::{Disposition, Flow},
+    retrieve::{SegmentFrames, SeqState, retrieve},
     window::{raise_scale, scale_of_buffer},
-    wire::{self, Acknowledgement, Frame, Way},
+    wire::{self, Acknowledgement, Frame, FrameAddresses},
 };
 use offload_engine::{
     frame::FlowKey,
@@ -41,7 +41,7 @@ const RECEIVE_BUFFER: usize = 100_000;
 const SEND_BUFFER: usize = 60_000;
 
 /// One end: an interface with one socket, and the byte counts of the host layer above it.
-struct End {
+struct SocketEnd {
     interface: Interface,
     device: QueueDevice,
     sockets: SocketSet<'static>,
@@ -79,7 +79,7 @@ fn pattern(stream: u64, position: u64) -> u8 {
     (mixed >> 56) as u8
 }
 
-impl End {
+impl SocketEnd {
     fn new(number: u8, v6: bool, timestamps: bool, random: &mut oorandom::Rand32) -> Self {
         let address = |n: u8| -> core::net::IpAddr {
             if v6 { format!("fd00::{n}").parse().unwrap() } else { [10, 0, 0, n].into() }
@@ -137,8 +137,8 @@ impl End {
             assert!(segment.frame.checksum_is_valid());
             self.rewind(now, &segment);
             let socket = self.sockets.get::<Socket<'_>>(self.socket);
-            let Given { ahead, mut whole } =
-                retrieve(&segment, &self.flow, socket, self.standing());
+            let SegmentFrames { ahead, mut whole } =
+                retrieve(&segment, &self.flow, socket, self.seq_state());
             let window = self.flow.kept_window(&segment).unwrap_or(segment.window);
             if let Some(mut frame) = ahead {
                 let Frame::Tcp(first) = wire::parse(&frame) else { panic!("a segment") };
@@ -162,14 +162,14 @@ impl End {
     /// As in the host.
     fn rewind(&mut self, now: Instant, segment: &wire::Segment<'_>) {
         let socket = self.sockets.get::<Socket<'_>>(self.socket);
-        let standing = self.standing();
-        let queued = standing.snd_una + socket.send_queue() as u32;
+        let seq_state = self.seq_state();
+        let queued = seq_state.snd_una + socket.send_queue() as u32;
         if self.flow.is_overrun(now, segment)
             && can_rewind(socket.state())
             && segment.ack.is_before(queued)
-            && standing.rcv_nxt == self.flow.acknowledged
+            && seq_state.rcv_nxt == self.flow.acknowledged
         {
-            let ends = (standing.snd_una, standing.rcv_nxt);
+            let ends = (seq_state.snd_una, seq_state.rcv_nxt);
             let socket = take(&mut self.sockets, self.socket);
             let socket = rewind(to_smoltcp(now), self.tuple, socket, ends);
             self.socket = self.sockets.add(socket);
@@ -183,7 +183,7 @@ impl End {
         let _ = self.interface.poll_ingress_single(at, &mut self.device, &mut self.sockets);
     }
 
-    fn standing(&self) -> SeqState {
+    fn seq_state(&self) -> SeqState {
         let socket = self.sockets.get::<Socket<'_>>(self.socket);
         let fin_heard = fin_received(socket.state());
         let acknowledged = self.written - socket.send_queue() as u64;
@@ -217,9 +217,9 @@ impl End {
             raise_scale(&mut frame, self.scale_raise, self.flow.windows_are_scaled());
             if let Frame::Tcp(mut segment) = wire::parse(&frame) {
                 match self.flow.outgoing(now, &mut segment) {
-                    Leaves::Unchanged => {}
-                    Leaves::Changed => frame = wire::rewritten(&frame, &segment).unwrap(),
-                    Leaves::Never => continue,
+                    Disposition::Unchanged => {}
+                    Disposition::Changed => frame = wire::rewritten(&frame, &segment).unwrap(),
+                    Disposition::Dropped => continue,
                 }
             }
             sent.push(frame);
@@ -267,9 +267,9 @@ impl End {
 
     fn export(&mut self, now: Instant) -> Result<ConnectionState, ExportError> {
         self.clock.show(now);
-        let SeqState { snd_una, rcv_nxt, .. } = self.standing();
+        let SeqState { snd_una, rcv_nxt, .. } = self.seq_state();
         let socket = take(&mut self.sockets, self.socket);
-        let surroundings = Surroundings {
+        let input = ExportInput {
             beyond: &VecDeque::new(),
             tuple: self.tuple,
             flow: &self.flow,
@@ -281,7 +281,7 @@ impl End {
             ts_time: self.clock.at(now),
         };
         let queued = socket.send_queue() as u64;
-        match export(now, socket, &surroundings) {
+        match export(now, socket, &input) {
             Ok(mut state) => {
                 assert!(state.send_data.is_empty(), "the caller has it");
                 // Two lists, as a host would have kept them.
@@ -388,7 +388,7 @@ impl Oracle {
 
 /// Both ends and the wire between them.
 struct Bench {
-    ends: [End; 2],
+    ends: [SocketEnd; 2],
     now: Instant,
     wire: Vec<(Instant, usize, Vec<u8>)>,
     random: oorandom::Rand32,
@@ -405,11 +405,13 @@ struct Bench {
 impl Bench {
     fn new(seed: u64, v6: bool, timestamps: bool, loss_percent: u32) -> Self {
         let mut random = oorandom::Rand32::new(seed);
-        let mut ends =
-            [End::new(1, v6, timestamps, &mut random), End::new(2, v6, true, &mut random)];
+        let mut ends = [
+            SocketEnd::new(1, v6, timestamps, &mut random),
+            SocketEnd::new(2, v6, true, &mut random),
+        ];
         let listen = ends[1].tuple.local();
         ends[1].socket().listen(listen).unwrap();
-        let End { interface, sockets, socket, tuple, .. } = &mut ends[0];
+        let SocketEnd { interface, sockets, socket, tuple, .. } = &mut ends[0];
         sockets
             .get_mut::<Socket<'_>>(*socket)
             .connect(interface.context(), tuple.remote(), tuple.local())
@@ -431,7 +433,7 @@ impl Bench {
             bench.step();
         }
         assert!(bench.ends.iter_mut().all(|end| end.socket().state() == State::Established));
-        bench.ends.iter_mut().for_each(End::establish);
+        bench.ends.iter_mut().for_each(SocketEnd::establish);
         bench.loss_percent = loss_percent;
         bench
     }
@@ -568,7 +570,7 @@ impl Bench {
         }
         assert_eq!(self.ends[1].socket().state(), State::Closed);
         assert_eq!(self.ends[0].socket().state(), State::TimeWait);
-        assert!(self.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_heard));
+        assert!(self.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_received));
     }
 }
 

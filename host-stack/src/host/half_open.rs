@@ -28,7 +28,7 @@ use smoltcp::wire::IpListenEndpoint;
 
 use super::{
     CONNECTIONS_MAX, HANDSHAKE_MAX, Host,
-    connection::{Connection, Listener, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified},
+    connection::{Connection, Hold, Listener, Owner, ReceiveHalf, SendHalf, Stage, specified},
     history::History,
     ingress::Verdict,
     neighbors::SOLICIT_DELAY,
@@ -42,7 +42,9 @@ use crate::{
     observer::Flow,
     socket::ListenerId,
     window::scale_of_buffer,
-    wire::{self, Acknowledgement, Frame, Segment, Syn, SynOptions, WINDOW_SCALE_MAX, Way},
+    wire::{
+        self, Acknowledgement, Frame, FrameAddresses, Segment, Syn, SynOptions, WINDOW_SCALE_MAX,
+    },
 };
 
 /// Time until the first retransmission of a SYN-ACK (RFC 6298 §2.1).
@@ -115,7 +117,7 @@ impl HalfOpen {
 
 impl Host {
     /// Handles a SYN for a 4-tuple without a connection.
-    pub(super) fn judge_new_syn(
+    pub(super) fn handle_new_syn(
         &mut self,
         now: Instant,
         arrived: ShardId,
@@ -169,7 +171,7 @@ impl Host {
         let yields = oldest.filter(|(_, half)| half.opened_at + HALF_OPEN_YIELDS <= now);
         let Some(handle) = yields.map(|(handle, _)| *handle) else { return false };
         self.stats.attempt_fails += 1;
-        self.forget_half(handle).is_some()
+        self.drop_half_open(handle).is_some()
     }
 
     fn offer_of(&self, segment: &Segment<'_>) -> Offer {
@@ -253,12 +255,16 @@ impl Host {
             timestamps: offer.answer(clock),
             ecn: offer.ecn,
         };
-        wire::syn_frame(self.way_back(&tuple, offer), self.config.tcp.ttl_or_hop_limit, &syn)
+        wire::syn_frame(self.reply_addresses(&tuple, offer), self.config.tcp.ttl_or_hop_limit, &syn)
     }
 
     /// Addresses of frames to the peer.
-    fn way_back(&self, tuple: &FlowKey, offer: &Offer) -> Way {
-        Way { macs: (self.config.mac, offer.mac), from: tuple.local(), to: tuple.remote() }
+    fn reply_addresses(&self, tuple: &FlowKey, offer: &Offer) -> FrameAddresses {
+        FrameAddresses {
+            macs: (self.config.mac, offer.mac),
+            from: tuple.local(),
+            to: tuple.remote(),
+        }
     }
 
     /// Window scale offered by SYN-ACKs.
@@ -269,11 +275,11 @@ impl Host {
 
     pub(super) fn send_frame(&mut self, shard: ShardId, frame: Vec<u8>) {
         self.stats.frames_out += 1;
-        self.shards[shard].tell_engine(FromHost::Frame(frame));
+        self.shards[shard].send_to_engine(FromHost::Frame(frame));
     }
 
     /// A segment for a half-open connection (RFC 9293 §3.10.7.4, SYN-RECEIVED).
-    pub(super) fn judge_half_open(
+    pub(super) fn handle_half_open(
         &mut self,
         now: Instant,
         handle: OffloadHandle,
@@ -286,7 +292,7 @@ impl Host {
             // RFC 5961 §3.2.
             if segment.seq == rcv_nxt {
                 self.stats.attempt_fails += 1;
-                self.forget_half(handle);
+                self.drop_half_open(handle);
             }
             return Verdict::Drop;
         }
@@ -329,10 +335,10 @@ impl Host {
         let Some(mut half) = self.half_open.remove(&handle) else { return Verdict::Drop };
         half.offer.mac = segment.source_mac;
         match self.complete(now, handle, &half) {
-            true => self.judge_known(now, handle, segment),
+            true => self.handle_known(now, handle, segment),
             false => {
                 self.half_open.insert(handle, half);
-                self.forget_half(handle);
+                self.drop_half_open(handle);
                 Verdict::Process
             }
         }
@@ -358,14 +364,14 @@ impl Host {
             ece: offer.marked,
             fin: false,
         };
-        let way = self.way_back(&tuple, offer);
+        let way = self.reply_addresses(&tuple, offer);
         if let Some(frame) = wire::ack_frame(way, self.config.tcp.ttl_or_hop_limit, &ack) {
             self.send_frame(shard, frame);
         }
     }
 
     /// Handles a segment without a connection. Returns `None` unless it returns a cookie, or may be data after one.
-    pub(super) fn judge_cookie(
+    pub(super) fn handle_cookie(
         &mut self,
         now: Instant,
         arrived: ShardId,
@@ -414,11 +420,11 @@ impl Host {
         let handle = self.shards.new_handle();
         if !self.complete(now, handle, &half) {
             self.half_open.insert(handle, half);
-            self.forget_half(handle);
+            self.drop_half_open(handle);
             return None;
         }
         self.stats.cookies_accepted += 1;
-        Some(self.judge_known(now, handle, segment))
+        Some(self.handle_known(now, handle, segment))
     }
 
     /// Handles the peer's ACK: creates a smoltcp socket in SYN-RECEIVED, which receives the ACK next. Returns false if
@@ -444,8 +450,11 @@ impl Host {
             timestamps: offer.timestamp.map(|value| Timestamps { value, echo: 0 }),
             ecn: offer.ecn,
         };
-        let way =
-            Way { macs: (offer.mac, self.config.mac), from: tuple.remote(), to: tuple.local() };
+        let way = FrameAddresses {
+            macs: (offer.mac, self.config.mac),
+            from: tuple.remote(),
+            to: tuple.local(),
+        };
         let Some(syn) = wire::syn_frame(way, u8::MAX, &syn) else { return false };
         let Some(syn_ack) = self.syn_ack(tuple, &offer, iss, 0) else { return false };
         // Karn's algorithm: the RTT is measured only if the SYN-ACK was sent once.
@@ -474,24 +483,24 @@ impl Host {
             socket: self.sockets.add(socket),
             flow,
             scale_raise: self.config.scale_raise(),
-            stay: Stay::No,
+            hold: Hold::No,
             wanted: self.config.wants(at_once, &tuple),
             history: History::new(now),
             stage: Stage::Handshake(now + HANDSHAKE_MAX),
             solicit_at: now + SOLICIT_DELAY,
-            woken: None,
+            forced_retransmit: None,
             send: SendHalf::default(),
             receive: ReceiveHalf::default(),
         };
         self.connections.insert(handle, connection);
-        self.introduce(now, tuple, offer.mac);
+        self.cache_neighbor(now, tuple, offer.mac);
         true
     }
 
     /// Adds the Ethernet address of a peer to smoltcp's neighbor cache. The handshake has proven it reachable, so
     /// smoltcp does not solicit it while other connections wait for their neighbors. The address of a gateway is taken
     /// from its ARP or ND (see `mac_of_hop`).
-    fn introduce(&mut self, now: Instant, tuple: FlowKey, mac: MacAddress) {
+    fn cache_neighbor(&mut self, now: Instant, tuple: FlowKey, mac: MacAddress) {
         let remote = tuple.remote().ip();
         let hop = self.config.hop_back(remote);
         if let Some(mac) = self.mac_of_hop(now, hop, remote, mac)
@@ -512,7 +521,7 @@ impl Host {
     }
 
     /// Drops the state of a half-open connection without sending a segment.
-    fn forget_half(&mut self, handle: OffloadHandle) -> Option<HalfOpen> {
+    fn drop_half_open(&mut self, handle: OffloadHandle) -> Option<HalfOpen> {
         let half = self.half_open.remove(&handle)?;
         self.owners.remove(&half.tuple);
         self.shards[half.shard].connections -= 1;
@@ -529,9 +538,9 @@ impl Host {
             .iter()
             .filter(|(_, half)| !self.listeners.contains_key(&half.listener.0));
         for handle in orphans.map(|(handle, _)| *handle).collect::<Vec<_>>() {
-            let Some(half) = self.forget_half(handle) else { continue };
+            let Some(half) = self.drop_half_open(handle) else { continue };
             let HalfOpen { shard, tuple, offer, iss, .. } = half;
-            let way = self.way_back(&tuple, &offer);
+            let way = self.reply_addresses(&tuple, &offer);
             let ends = (iss + 1, offer.irs + 1);
             if let Some(frame) = wire::bare_reset(way, self.config.tcp.ttl_or_hop_limit, ends) {
                 self.send_frame(shard, frame);
@@ -550,7 +559,7 @@ impl Host {
             let deadline = half.opened_at + HANDSHAKE_MAX;
             if deadline <= now {
                 self.stats.attempt_fails += 1;
-                self.forget_half(handle);
+                self.drop_half_open(handle);
                 continue;
             }
             half.syn_ack_sent(now);

@@ -27,9 +27,9 @@ use crate::{
         take,
     },
     observer::Flow,
-    retrieve::{Given, retrieve},
+    retrieve::{SegmentFrames, retrieve},
     socket::ListenerId,
-    wire::{self, Frame, Segment, Way},
+    wire::{self, Frame, FrameAddresses, Segment},
 };
 
 /// Disposition of a frame.
@@ -62,7 +62,7 @@ impl Host {
             // and TCP is unicast (RFC 1122 §4.2.3.10).
             Frame::Tcp(segment) if !segment.is_well_formed => Verdict::Drop,
             Frame::Tcp(segment) if segment.destination_mac != self.config.mac => Verdict::Drop,
-            Frame::Tcp(segment) => self.judge(now, shard, &segment),
+            Frame::Tcp(segment) => self.classify(now, shard, &segment),
             Frame::BadHeader => Verdict::Drop,
             Frame::Fragment => {
                 self.stats.fragments_dropped += 1;
@@ -70,7 +70,7 @@ impl Host {
             }
             Frame::Other if self.defend(now, &frame) => Verdict::Drop,
             Frame::Other => {
-                self.hear_of_neighbor(now, &frame);
+                self.read_announcement(now, &frame);
                 Verdict::Process
             }
         };
@@ -85,31 +85,31 @@ impl Host {
         }
     }
 
-    fn judge(&mut self, now: Instant, shard: ShardId, segment: &Segment<'_>) -> Verdict {
+    fn classify(&mut self, now: Instant, shard: ShardId, segment: &Segment<'_>) -> Verdict {
         let tuple = segment.received_on();
         match self.owners.get(&tuple).copied() {
             Some(Owner::Target(handle)) => Verdict::Forward(handle),
             Some(Owner::Host(handle)) if segment.is_open_request() => {
-                self.judge_known_syn(now, shard, handle, segment)
+                self.handle_known_syn(now, shard, handle, segment)
             }
-            Some(Owner::Host(handle)) => self.judge_known(now, handle, segment),
-            Some(Owner::HalfOpen(handle)) => self.judge_half_open(now, handle, segment),
+            Some(Owner::Host(handle)) => self.handle_known(now, handle, segment),
+            Some(Owner::HalfOpen(handle)) => self.handle_half_open(now, handle, segment),
             None if segment.is_open_request() => match self.time_waits.rejects(now, segment) {
                 true => {
                     self.stats.duplicate_syns += 1;
                     Verdict::Drop
                 }
-                false => self.judge_new_syn(now, shard, segment),
+                false => self.handle_new_syn(now, shard, segment),
             },
-            None => match self.judge_cookie(now, shard, segment) {
+            None => match self.handle_cookie(now, shard, segment) {
                 Some(verdict) => verdict,
-                None => self.judge_late(now, segment),
+                None => self.handle_late(now, segment),
             },
         }
     }
 
     /// Handles a segment of no connection, or of a closed one.
-    fn judge_late(&mut self, now: Instant, segment: &Segment<'_>) -> Verdict {
+    fn handle_late(&mut self, now: Instant, segment: &Segment<'_>) -> Verdict {
         match self.time_waits.answer(now, self.config.time_wait, segment) {
             Answer::Unknown => return Verdict::Process,
             Answer::None => {}
@@ -130,16 +130,17 @@ impl Host {
         ends: FlowKey,
     ) {
         let ack = flow.acknowledgement(self.timestamps.at(now));
-        let way = Way { macs: (self.config.mac, peer), from: ends.local(), to: ends.remote() };
+        let way =
+            FrameAddresses { macs: (self.config.mac, peer), from: ends.local(), to: ends.remote() };
         let frame = wire::ack_frame(way, self.config.tcp.ttl_or_hop_limit, &ack);
         self.stats.frames_out += u64::from(frame.is_some());
         if let Some(frame) = frame {
-            self.shards[shard].tell_engine(FromHost::Frame(frame));
+            self.shards[shard].send_to_engine(FromHost::Frame(frame));
         }
     }
 
     /// Handles a segment of a connection in smoltcp. Parts that smoltcp would not read are processed first.
-    pub(super) fn judge_known(
+    pub(super) fn handle_known(
         &mut self,
         now: Instant,
         handle: OffloadHandle,
@@ -155,7 +156,7 @@ impl Host {
         if segment.is_reset() && is_accepted && socket.state() == tcp::State::SynReceived {
             connection.flow.incoming(now, segment);
             // smoltcp would return to LISTEN, and accept the next SYN for this connection.
-            if connection.flow.reset_heard {
+            if connection.flow.reset_received {
                 self.stats.attempt_fails += 1;
                 self.forget(handle);
             }
@@ -172,8 +173,9 @@ impl Host {
         let Some(connection) = self.connections.get_mut(&handle) else { return Verdict::Process };
         let slot = connection.socket;
         let socket = self.sockets.get::<tcp::Socket<'_>>(slot);
-        let standing = connection.standing(socket);
-        let Given { ahead, mut whole } = retrieve(segment, &connection.flow, socket, standing);
+        let seq_state = connection.seq_state(socket);
+        let SegmentFrames { ahead, mut whole } =
+            retrieve(segment, &connection.flow, socket, seq_state);
         let window = connection.flow.kept_window(segment);
         if let Some(mut frame) = ahead {
             let Frame::Tcp(first) = wire::parse(&frame) else { return Verdict::Drop };
@@ -225,7 +227,7 @@ impl Host {
     /// Handles a SYN for a 4-tuple that smoltcp has. A listener's socket may precede the connection's in the set and
     /// accept the SYN as a second connection. The connection's own socket would not answer a SYN, unless it crossed its
     /// own (RFC 9293 §3.5, simultaneous open).
-    fn judge_known_syn(
+    fn handle_known_syn(
         &mut self,
         now: Instant,
         shard: ShardId,
@@ -241,7 +243,7 @@ impl Host {
             // RFC 9293 §3.10.7.4: a SYN beyond the old connection's sequence numbers may reopen its 4-tuple.
             tcp::State::TimeWait if segment.seq.is_after(connection.flow.acknowledged) => {
                 self.forget(handle);
-                self.judge_new_syn(now, shard, segment)
+                self.handle_new_syn(now, shard, segment)
             }
             _ => {
                 self.stats.duplicate_syns += 1;
@@ -319,11 +321,11 @@ impl Host {
         self.ports.release(Name::Connection(handle));
         self.sockets.remove(connection.socket);
         self.shards[connection.shard].connections -= 1;
-        self.left(connection.listener, connection.stage);
+        self.release_backlog(connection.listener, connection.stage);
     }
 
     /// Frees a connection's entry in the backlog of `listener` if it has left the handshake `stage`.
-    pub(super) fn left(&mut self, listener: Option<ListenerId>, stage: Stage) {
+    pub(super) fn release_backlog(&mut self, listener: Option<ListenerId>, stage: Stage) {
         if let (Some(id), Stage::Handshake(_)) = (listener, stage)
             && let Some(listener) = self.listeners.get_mut(&id.0)
         {

@@ -33,7 +33,7 @@ pub(super) enum Link {
     /// Its initiate is not complete.
     Initiating,
     /// The target has it, under this context.
-    There(TargetContext),
+    Offloaded(TargetContext),
     /// Its terminate is not complete.
     Terminating,
 }
@@ -69,7 +69,7 @@ pub(super) struct Probing {
     pub(super) next_at: Instant,
     pub(super) sent: u32,
     /// True if a query to the target for its confirmation is outstanding.
-    pub(super) asked: bool,
+    pub(super) query_outstanding: bool,
 }
 
 /// Variables of a path.
@@ -109,7 +109,7 @@ impl<S> Object<S> {
 
     pub(super) const fn context(&self) -> Option<TargetContext> {
         match self.link {
-            Link::There(context) => Some(context),
+            Link::Offloaded(context) => Some(context),
             Link::Initiating | Link::Terminating => None,
         }
     }
@@ -123,25 +123,25 @@ impl<S> Object<S> {
     }
 
     /// Removal of the object if nothing depends on it.
-    fn leave(&mut self) -> Leave {
+    fn removal(&mut self) -> Removal {
         match self.link {
-            _ if self.dependents > 0 || self.updating => Leave::No,
-            Link::Initiating => Leave::Forget,
-            Link::There(context) => {
+            _ if self.dependents > 0 || self.updating => Removal::None,
+            Link::Initiating => Removal::Drop,
+            Link::Offloaded(context) => {
                 self.link = Link::Terminating;
-                Leave::Terminate((self.handle, context))
+                Removal::Terminate((self.handle, context))
             }
-            Link::Terminating => Leave::No,
+            Link::Terminating => Removal::None,
         }
     }
 }
 
 /// Removal of an object.
-enum Leave {
+enum Removal {
     /// The object stays: it has dependents, or an update must complete first (CH-TRM-1).
-    No,
+    None,
     /// The target has never had the object.
-    Forget,
+    Drop,
     Terminate((OffloadHandle, TargetContext)),
 }
 
@@ -160,12 +160,12 @@ impl Objects {
     pub(super) fn drop_path_if_unused(&mut self, key: &PathKey, unused: &mut Unused) {
         let Some(object) = self.paths.get_mut(key) else { return };
         let next_hop = object.state.next_hop;
-        match object.leave() {
-            Leave::No => return,
-            Leave::Forget => {
+        match object.removal() {
+            Removal::None => return,
+            Removal::Drop => {
                 self.paths.remove(key);
             }
-            Leave::Terminate(path) => unused.paths.push(path),
+            Removal::Terminate(path) => unused.paths.push(path),
         }
         if let Some(neighbor) = self.neighbors.get_mut(&next_hop) {
             neighbor.dependents -= 1;
@@ -176,12 +176,12 @@ impl Objects {
     /// Releases a neighbor without dependents.
     pub(super) fn drop_neighbor_if_unused(&mut self, next_hop: IpAddr, unused: &mut Unused) {
         let Some(object) = self.neighbors.get_mut(&next_hop) else { return };
-        match object.leave() {
-            Leave::No => {}
-            Leave::Forget => {
+        match object.removal() {
+            Removal::None => {}
+            Removal::Drop => {
                 self.neighbors.remove(&next_hop);
             }
-            Leave::Terminate(neighbor) => unused.neighbors.push(neighbor),
+            Removal::Terminate(neighbor) => unused.neighbors.push(neighbor),
         }
     }
 

@@ -21,7 +21,7 @@ use smoltcp::socket::tcp::{self, State};
 
 use super::{
     Host,
-    connection::{Connection, OffloadStage, Offloaded, Owner, Stage, Stay},
+    connection::{Connection, Hold, OffloadStage, Offloaded, Owner, Stage},
     objects::{Link, Neighbor, Object, Path, PathKey, Unused},
     shards::ShardId,
     upload::Origin,
@@ -30,7 +30,7 @@ use crate::{
     clock::to_smoltcp,
     handoff::{
         self,
-        export::{ExportError, Surroundings, export, push_acknowledgement},
+        export::{ExportError, ExportInput, export, push_acknowledgement},
     },
     offload_policy::may_change,
     socket::{HostError, Notice, OffloadPolicy},
@@ -85,16 +85,16 @@ impl Host {
     /// acknowledgements (CH-INI-7).
     pub(super) fn hand_over(&mut self, now: Instant) -> bool {
         let due = |(handle, connection): (&OffloadHandle, &Connection)| {
-            let wish = self.wish(now, connection);
-            (wish != OffloadTiming::No).then_some((*handle, wish))
+            let offload_timing = self.offload_timing(now, connection);
+            (offload_timing != OffloadTiming::No).then_some((*handle, offload_timing))
         };
         let due = self.connections.iter().filter_map(due).collect::<Vec<_>>();
         let mut batches = BTreeMap::<ShardId, Batch>::new();
         let mut work = false;
-        for (handle, wish) in due {
+        for (handle, offload_timing) in due {
             let Some(connection) = self.connections.get(&handle) else { continue };
             let batch = batches.entry(connection.shard).or_default();
-            work |= self.offload(now, handle, wish == OffloadTiming::AtOnce, batch);
+            work |= self.offload(now, handle, offload_timing == OffloadTiming::AtOnce, batch);
         }
         for (shard, batch) in batches {
             if !batch.0.is_empty() {
@@ -104,7 +104,7 @@ impl Host {
         work
     }
 
-    pub(super) fn wish(&self, now: Instant, connection: &Connection) -> OffloadTiming {
+    pub(super) fn offload_timing(&self, now: Instant, connection: &Connection) -> OffloadTiming {
         let at = match connection.stage {
             Stage::Handshake(_) | Stage::Open => self.offload_at(connection),
             Stage::Lingering => None,
@@ -149,22 +149,22 @@ impl Host {
                 }
             }
         };
-        match connection.stay {
+        match connection.hold {
             // Each offload restarts the count of unanswered retransmissions. Without an answer in between, no
             // retransmission limit would ever be reached.
-            Stay::Until(_)
+            Hold::Until(_)
                 if connection.send.outstanding() > 0 && !connection.received_since_return() =>
             {
                 None
             }
-            Stay::Until(rested) => by_policy.map(|at| at.max(rested)),
-            Stay::No => by_policy,
-            Stay::UntilAsked => None,
+            Hold::Until(rested) => by_policy.map(|at| at.max(rested)),
+            Hold::No => by_policy,
+            Hold::UntilRequested => None,
         }
     }
 
     /// Handles a client's request to offload its connection.
-    pub(super) fn wish_offload(&mut self, handle: OffloadHandle) {
+    pub(super) fn request_offload(&mut self, handle: OffloadHandle) {
         if let Some(connection) = self.connections.get_mut(&handle) {
             connection.wanted = true;
             if self.shards[connection.shard].paused {
@@ -192,7 +192,7 @@ impl Host {
             return false;
         };
         // Unacknowledged sends are offloaded too; completed ones are reported to the client now.
-        self.answer_sends(handle);
+        self.complete_sends(handle);
         let Some(connection) = self.connections.get(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         if connection.rcv_nxt(socket) != connection.flow.acknowledged {
@@ -202,7 +202,7 @@ impl Host {
         let slot = connection.socket;
         let socket = handoff::take(&mut self.sockets, slot);
         let acknowledged = connection.acknowledged(&socket);
-        let surroundings = Surroundings {
+        let input = ExportInput {
             tuple: connection.tuple,
             flow: &connection.flow,
             snd_una: connection.snd_una(&socket),
@@ -213,10 +213,18 @@ impl Host {
             path_mtu: self.paths.mtu(now, path.destination, self.config.mtu as u32),
             ts_time: self.timestamps.at(now),
         };
-        match export(now, socket, &surroundings) {
+        match export(now, socket, &input) {
             Ok(mut state) => {
                 state.neighbor.cached.dl_destination_address = mac;
-                self.leave(now, handle, at_once, acknowledged, state, (path, next_hop), batch);
+                self.export_to_batch(
+                    now,
+                    handle,
+                    at_once,
+                    acknowledged,
+                    state,
+                    (path, next_hop),
+                    batch,
+                );
                 true
             }
             Err(refused) => {
@@ -261,7 +269,7 @@ impl Host {
 
     /// Adds the exported connection to the batch as a node.
     #[expect(clippy::too_many_arguments, reason = "the parts of one hand-over")]
-    fn leave(
+    fn export_to_batch(
         &mut self,
         now: Instant,
         handle: OffloadHandle,
@@ -272,7 +280,7 @@ impl Host {
         batch: &mut Batch,
     ) {
         let Some(connection) = self.connections.remove(&handle) else { return };
-        self.left(connection.listener, connection.stage);
+        self.release_backlog(connection.listener, connection.stage);
         let notice = connection.established(handle, true, &self.config);
         let owner = connection.client_id();
         let Connection { shard, client, listener, tuple, send, receive, history, .. } = connection;
@@ -365,7 +373,7 @@ impl Host {
             ExportError::Phase(_) | ExportError::Disagreement(_) | ExportError::Lost(_) => {}
         }
         tracing::warn!(tuple = ?connection.tuple, %error, "connection not offloaded");
-        connection.stay = Stay::UntilAsked;
+        connection.hold = Hold::UntilRequested;
         connection.wanted = false;
         connection.history.refused(Refusal::Host(error.reason()));
         self.stats.exports_refused += 1;
@@ -406,7 +414,7 @@ impl Host {
             let objects = &mut self.shards[shard].objects;
             match (payload, objects.neighbor_by(handle)) {
                 (InitiateNode::New { context: Some(context), .. }, Some((_, object))) => {
-                    object.link = Link::There(context);
+                    object.link = Link::Offloaded(context);
                 }
                 (InitiateNode::New { context: None, .. }, Some((next_hop, _))) => {
                     root = Some(neighbor_status);
@@ -419,7 +427,7 @@ impl Host {
                 let mut cause = root;
                 match (payload, self.shards[shard].objects.path_by(handle)) {
                     (InitiateNode::New { context: Some(context), .. }, Some((_, object))) => {
-                        object.link = Link::There(context);
+                        object.link = Link::Offloaded(context);
                     }
                     (InitiateNode::New { context: None, .. }, _) => {
                         cause = cause.or(Some(path_status));
@@ -469,7 +477,7 @@ impl Host {
             }
             InitiateNode::New { state: Some(object), context: None } => {
                 self.stats.initiates_refused += 1;
-                self.take_back(now, handle, object, Origin::Refused(status));
+                self.return_to_host(now, handle, object, Origin::Refused(status));
             }
             InitiateNode::New { state: None, context: None }
             | InitiateNode::Linker(_)
@@ -478,11 +486,11 @@ impl Host {
     }
 
     /// Rest of a connection that the target has refused with `status`.
-    pub(super) fn rest_after(&self, now: Instant, status: NdisStatus) -> Stay {
+    pub(super) fn rest_after(&self, now: Instant, status: NdisStatus) -> Hold {
         if may_change(status) {
-            Stay::Until(now + self.config.rules.rest)
+            Hold::Until(now + self.config.rules.rest)
         } else {
-            Stay::UntilAsked
+            Hold::UntilRequested
         }
     }
 }

@@ -55,7 +55,7 @@ struct Reservation {
     local: LocalAddress,
     holder: Holder,
     /// Endpoint created for a connection; released if the connection fails.
-    made: Option<EndpointId>,
+    created: Option<EndpointId>,
 }
 
 /// Table of reservations.
@@ -68,7 +68,7 @@ pub(super) struct Ports {
 }
 
 impl Claim {
-    fn may_stand_beside(&self, name: Name, used: &Reservation) -> bool {
+    fn is_compatible_with(&self, name: Name, used: &Reservation) -> bool {
         let is_own = self.endpoint.is_some_and(|own| name == Name::Endpoint(own));
         let is_of_consumer = used.holder.consumer == self.holder.consumer;
         match (self.name, name) {
@@ -100,9 +100,9 @@ impl Ports {
     }
 
     /// True if the claim does not conflict with a reservation.
-    pub(super) fn may_have(&self, claim: &Claim) -> bool {
+    pub(super) fn permits(&self, claim: &Claim) -> bool {
         !self.all.contains_key(&claim.name)
-            && self.at(claim.local).all(|(name, used)| claim.may_stand_beside(name, used))
+            && self.at(claim.local).all(|(name, used)| claim.is_compatible_with(name, used))
     }
 
     /// True if neither `local` nor an overlapping address is in use.
@@ -129,9 +129,9 @@ impl Ports {
         let endpoint =
             endpoint.filter(|endpoint| !self.all.contains_key(&Name::Endpoint(*endpoint)));
         if let Some(endpoint) = endpoint {
-            self.insert(Name::Endpoint(endpoint), Reservation { local, holder, made: None });
+            self.insert(Name::Endpoint(endpoint), Reservation { local, holder, created: None });
         }
-        self.insert(name, Reservation { local, holder, made: endpoint });
+        self.insert(name, Reservation { local, holder, created: endpoint });
     }
 
     fn insert(&mut self, name: Name, reservation: Reservation) {
@@ -149,7 +149,7 @@ impl Ports {
     /// Releases the reservations of a connection that could not be opened.
     pub(super) fn fail(&mut self, handle: OffloadHandle) {
         let name = Name::Connection(handle);
-        if let Some(endpoint) = self.all.get(&name).and_then(|found| found.made) {
+        if let Some(endpoint) = self.all.get(&name).and_then(|found| found.created) {
             self.release(Name::Endpoint(endpoint));
         }
         self.release(name);

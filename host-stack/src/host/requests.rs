@@ -16,7 +16,7 @@ use smoltcp::socket::tcp;
 
 use super::{
     BACKLOG_MAX, Host,
-    connection::{Connection, Listener, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified},
+    connection::{Connection, Hold, Listener, Owner, ReceiveHalf, SendHalf, Stage, specified},
     history::History,
     neighbors::SOLICIT_DELAY,
     ports::{Claim, Holder, Name},
@@ -49,7 +49,7 @@ struct Listen {
 impl Host {
     /// Handles a request, with or without a client.
     pub(super) fn request(&mut self, now: Instant, client: ClientId, request: Request) {
-        if !self.may_ask(client, &request) {
+        if !self.may_request(client, &request) {
             tracing::warn!(?client, "not done: a request of a client that has left the node");
             return;
         }
@@ -83,7 +83,7 @@ impl Host {
             Request::Consumed { handle, count } => self.consumed(handle, count),
             Request::Shutdown { handle } => self.shutdown(client, handle),
             Request::Abort { handle } => self.abort(handle),
-            Request::Offload { handle } => self.wish_offload(handle),
+            Request::Offload { handle } => self.request_offload(handle),
             Request::Upload { handle } => self.upload(handle),
             Request::Register { name, consumer, notices } => {
                 self.shards[client.shard].register(client.tag, name, consumer, notices);
@@ -92,14 +92,14 @@ impl Host {
                 self.shards[client.shard].keep_alive(client.tag, keep_alive);
                 self.configure_all(|of| of == client);
             }
-            Request::Leave => self.leave_node(client),
+            Request::Leave => self.unregister(client),
             // The requester may be gone; then the reply is dropped.
             Request::List { only, reply } => drop(reply.try_send(self.list(only))),
         }
     }
 
     /// True if the caller may make the request: those of connections and listeners require a client.
-    fn may_ask(&self, client: ClientId, request: &Request) -> bool {
+    fn may_request(&self, client: ClientId, request: &Request) -> bool {
         match request {
             Request::Register { .. } => client.tag != ClientTag::NOBODY,
             Request::Offload { .. } | Request::Upload { .. } | Request::List { .. } => true,
@@ -119,7 +119,7 @@ impl Host {
 
     /// Unregisters a client and ends its connections in the host. The target ends those that it has; connections being
     /// uploaded end when the upload completes.
-    fn leave_node(&mut self, client: ClientId) {
+    fn unregister(&mut self, client: ClientId) {
         let Some(Client { name, .. }) = self.shards[client.shard].remove(client.tag) else {
             return;
         };
@@ -141,7 +141,7 @@ impl Host {
         }
         let own = self.offloaded.values_mut().filter(|found| found.client_id() == client);
         own.for_each(|found| found.aborted = true);
-        self.shards[client.shard].tell_engine(FromHost::Leave(client.tag));
+        self.shards[client.shard].send_to_engine(FromHost::Leave(client.tag));
     }
 
     fn connect(
@@ -182,16 +182,17 @@ impl Host {
                 // A named endpoint is exclusive to the connection.
                 let unshared = endpoint.is_none() || ports.is_unused(claim.local);
                 let is_free =
-                    !self.owners.contains_key(&tuple) && !self.time_waits.rests(now, &tuple);
-                unshared && ports.may_have(&claim) && is_free
+                    !self.owners.contains_key(&tuple) && !self.time_waits.blocks_reuse(now, &tuple);
+                unshared && ports.permits(&claim) && is_free
             })?,
             port => port,
         };
         let claim = claim(port);
         let local = claim.local.address;
         let tuple = FlowKey::new(local, remote);
-        let is_taken = self.owners.contains_key(&tuple) || self.time_waits.rests(now, &tuple);
-        if !self.ports.may_have(&claim) || is_taken || self.is_known(handle) {
+        let is_taken =
+            self.owners.contains_key(&tuple) || self.time_waits.blocks_reuse(now, &tuple);
+        if !self.ports.permits(&claim) || is_taken || self.is_known(handle) {
             return Err(HostError::AddressInUse);
         }
         if self.config.is_ours(remote.ip()) {
@@ -216,12 +217,12 @@ impl Host {
                 socket,
                 flow: Flow::new(now),
                 scale_raise: self.config.scale_raise(),
-                stay: Stay::No,
+                hold: Hold::No,
                 wanted: self.config.wants(at_once, &tuple),
                 history: History::new(now),
                 stage: Stage::Handshake(now + timeout),
                 solicit_at: now + SOLICIT_DELAY,
-                woken: None,
+                forced_retransmit: None,
                 send: SendHalf::default(),
                 receive: ReceiveHalf::default(),
             },
@@ -269,7 +270,7 @@ impl Host {
             port => port,
         };
         let claim = claim(port);
-        if !self.ports.may_have(&claim) {
+        if !self.ports.permits(&claim) {
             return Err(HostError::AddressInUse);
         }
         self.ports.reserve(&claim);

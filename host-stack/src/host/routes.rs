@@ -98,7 +98,8 @@ impl Host {
 
     /// Gateways without a known Ethernet address that delay the offload of a connection.
     fn missing_gateways(&self, now: Instant) -> Vec<IpAddr> {
-        let waits = |connection: &&Connection| self.wish(now, connection) != OffloadTiming::No;
+        let waits =
+            |connection: &&Connection| self.offload_timing(now, connection) != OffloadTiming::No;
         let waiting = self.connections.values().filter(waits);
         let hops = waiting.filter_map(|connection| {
             let destination = connection.tuple.remote().ip();

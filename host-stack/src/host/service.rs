@@ -54,7 +54,8 @@ impl Host {
             // `hand_over` ran first. A connection still here stays in the host, or is retried for the duration of a
             // handshake at most: the peer is already in ESTABLISHED.
             State::Established | State::CloseWait
-                if now >= deadline || self.wish(now, connection) != OffloadTiming::AtOnce =>
+                if now >= deadline
+                    || self.offload_timing(now, connection) != OffloadTiming::AtOnce =>
             {
                 self.announce(now, handle);
                 return true;
@@ -92,26 +93,30 @@ impl Host {
     /// Moves a connection to its next stage, and frees its entry in the listener's backlog.
     pub(super) fn enter(&mut self, handle: OffloadHandle, stage: Stage) {
         let Some(connection) = self.connections.get_mut(&handle) else { return };
-        let left = core::mem::replace(&mut connection.stage, stage);
+        let old_stage = core::mem::replace(&mut connection.stage, stage);
         let listener = connection.listener;
-        self.left(listener, left);
+        self.release_backlog(listener, old_stage);
         if stage == Stage::Lingering {
             self.ports.release(Name::Connection(handle));
         }
     }
 
     fn serve_open(&mut self, now: Instant, handle: OffloadHandle) -> bool {
-        let answered = self.answer_sends(handle);
+        let answered = self.complete_sends(handle);
         if answered && let Some(connection) = self.connections.get(&handle) {
             let path = PathKey::of(&connection.tuple);
-            self.hear_through(now, &path);
+            self.confirm_neighbor(now, &path);
         }
-        let woken = self.wake_stalled(now, handle);
-        woken | answered | self.write(handle) | self.deliver(handle) | self.see_end(now, handle)
+        let forced_retransmit = self.wake_stalled(now, handle);
+        forced_retransmit
+            | answered
+            | self.write(handle)
+            | self.deliver(handle)
+            | self.detect_end(now, handle)
     }
 
     /// Completes the lists that the peer has acknowledged.
-    pub(super) fn answer_sends(&mut self, handle: OffloadHandle) -> bool {
+    pub(super) fn complete_sends(&mut self, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let acknowledged = connection.acknowledged(socket);
@@ -156,7 +161,7 @@ impl Host {
         let closing = matches!(socket.state(), State::FinWait1 | State::LastAck | State::Closing);
         let timeout = if closing || socket.send_queue() > 0 {
             let Flow { last_received_at, progressed_at, .. } = connection.flow;
-            let idle = connection.idle_before_wakeup().unwrap_or(Duration::ZERO)
+            let idle = connection.idle_before_forced_retransmit().unwrap_or(Duration::ZERO)
                 + last_received_at.saturating_since(progressed_at);
             let limit = self.config.retransmission_max();
             limit.map(|time| time.saturating_sub(idle).as_millis() as u64)
@@ -209,7 +214,7 @@ impl Host {
     }
 
     /// Detects the peer's FIN, and the end of the connection.
-    fn see_end(&mut self, now: Instant, handle: OffloadHandle) -> bool {
+    fn detect_end(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let (state, client) = (socket.state(), connection.client_id());
@@ -222,7 +227,7 @@ impl Host {
                 // Data before the FIN are delivered first.
                 return false;
             }
-            let tell_fin = in_order && !connection.receive.closed_told;
+            let tell_fin = in_order && !connection.receive.closed_notified;
             // smoltcp clears the remote endpoint after the peer's RST, or our last ACK. If it is still set, or an RST
             // was sent, the connection timed out.
             let timed_out = flow.reset_sent || socket.remote_endpoint().is_some();
@@ -243,15 +248,15 @@ impl Host {
             return true;
         }
         let mut work = false;
-        if !connection.send.shut_down_told && connection.fin_acknowledged() {
-            connection.send.shut_down_told = true;
+        if !connection.send.shut_down_notified && connection.fin_acknowledged() {
+            connection.send.shut_down_notified = true;
             work = true;
             self.notify(client, Notice::ShutDown { handle });
         }
         let Some(connection) = self.connections.get_mut(&handle) else { return work };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
-        if fin_received(state) && socket.recv_queue() == 0 && !connection.receive.closed_told {
-            connection.receive.closed_told = true;
+        if fin_received(state) && socket.recv_queue() == 0 && !connection.receive.closed_notified {
+            connection.receive.closed_notified = true;
             work = true;
             self.notify(client, Notice::PeerClosed { handle });
         }
@@ -259,8 +264,8 @@ impl Host {
         // A client that shuts down its node at this notice must not prevent the delayed acknowledgement of the FIN.
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let acknowledged = connection.flow.acknowledged == connection.rcv_nxt(socket);
-        if state == State::TimeWait && connection.receive.closed_told && acknowledged {
-            self.answer_sends(handle);
+        if state == State::TimeWait && connection.receive.closed_notified && acknowledged {
+            self.complete_sends(handle);
             self.notify(client, Notice::Closed { handle, error: None });
             self.retire(now, handle, true);
             return true;
@@ -300,7 +305,7 @@ impl Connection {
 
     /// True if both FINs are acknowledged, and no RST arrived before.
     fn ended_in_order(&self) -> bool {
-        self.receive.fin_received && self.fin_acknowledged() && !self.flow.reset_heard
+        self.receive.fin_received && self.fin_acknowledged() && !self.flow.reset_received
     }
 
     pub(super) fn established(

@@ -76,7 +76,7 @@ pub(super) struct Shard {
 
 impl Shard {
     /// Sends a message to the engine.
-    pub(super) fn tell_engine(&mut self, message: FromHost) {
+    pub(super) fn send_to_engine(&mut self, message: FromHost) {
         // The engine's receiver lives as long as the node; messages to a stopped node are discarded.
         let _ = self.engine.to_engine.send(message);
         self.ring = true;
@@ -85,7 +85,7 @@ impl Shard {
     /// Sends a notice to a client, unless it has unregistered.
     pub(super) fn notify(&mut self, client: ClientTag, notice: Notice) {
         if let Some(client) = self.clients.get(&client) {
-            // As in `tell_engine`.
+            // As in `send_to_engine`.
             let _ = client.notices.send(notice);
             self.ring = true;
         }

@@ -14,12 +14,12 @@ use smoltcp::socket::tcp;
 
 use super::{
     Host,
-    connection::{Connection, Wakeup},
+    connection::{Connection, ForcedRetransmit},
     neighbors::SOLICIT_INTERVAL,
 };
 use crate::{
     observer::Flow,
-    wire::{self, Acknowledgement, Way},
+    wire::{self, Acknowledgement, FrameAddresses},
 };
 
 /// Longer than smoltcp's maximum retransmission timeout, one minute.
@@ -36,7 +36,7 @@ impl Host {
         }
         let Flow { last_received_at, in_flight_since, .. } = connection.flow;
         let idle = now.saturating_since(last_received_at.max(in_flight_since));
-        connection.woken = Some(Wakeup { at: now, idle });
+        connection.forced_retransmit = Some(ForcedRetransmit { at: now, idle });
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         if socket.send_queue() == 0 {
             return self.repeat_fin(now, handle);
@@ -47,7 +47,7 @@ impl Host {
         for count in 0..ACKNOWLEDGEMENTS {
             let window = if count == 0 { ack.window ^ 1 } else { ack.window };
             let ack = Acknowledgement { window, ..ack };
-            let way = Way { macs, from: remote, to: local };
+            let way = FrameAddresses { macs, from: remote, to: local };
             let Some(frame) = wire::ack_frame(way, u8::MAX, &ack) else { return false };
             self.process(now, frame);
         }
@@ -72,10 +72,10 @@ impl Host {
         if let Some(connection) = self.connections.get_mut(&handle) {
             connection.flow.repeats_fin(now);
         }
-        let way = Way { macs: (self.config.mac, mac), from: local, to: remote };
+        let way = FrameAddresses { macs: (self.config.mac, mac), from: local, to: remote };
         if let Some(frame) = wire::ack_frame(way, self.config.tcp.ttl_or_hop_limit, &fin) {
             self.stats.frames_out += 1;
-            self.shards[shard].tell_engine(FromHost::Frame(frame));
+            self.shards[shard].send_to_engine(FromHost::Frame(frame));
         }
         true
     }
@@ -86,13 +86,16 @@ impl Connection {
     /// still be unresolved.
     pub(super) fn stalls_at(&self) -> Option<Instant> {
         let is_in_flight = self.flow.stack_max != self.flow.snd_una;
-        let again = self.woken.map(|woken| woken.at + SOLICIT_INTERVAL);
+        let again =
+            self.forced_retransmit.map(|forced_retransmit| forced_retransmit.at + SOLICIT_INTERVAL);
         is_in_flight.then(|| (self.flow.last_sent_at + STALL).max(again.unwrap_or(Instant::ZERO)))
     }
 
     /// Time without segments of the peer before the forced retransmission, if none has arrived since.
-    pub(super) fn idle_before_wakeup(&self) -> Option<Duration> {
-        let woken = self.woken.filter(|woken| woken.at > self.flow.last_received_at);
-        woken.map(|woken| woken.idle)
+    pub(super) fn idle_before_forced_retransmit(&self) -> Option<Duration> {
+        let forced_retransmit = self
+            .forced_retransmit
+            .filter(|forced_retransmit| forced_retransmit.at > self.flow.last_received_at);
+        forced_retransmit.map(|forced_retransmit| forced_retransmit.idle)
     }
 }

@@ -17,9 +17,9 @@
 //! attacker whether segments forged for another connection were answered.
 //!
 //! A record holds no port. A new connection to the same peer address and port may reuse it at once if the peer closed
-//! first, otherwise after [`REST`]. Limits: [`RECORDS_MAX`], about 300 bytes each; the oldest record is evicted first,
-//! even if its timer was restarted. Timer: [`HostConfig::time_wait`](super::HostConfig::time_wait), checked when a
-//! record is created or looked up, so that it needs no wake-up.
+//! first, otherwise after [`REUSE_DELAY`]. Limits: [`RECORDS_MAX`], about 300 bytes each; the oldest record is evicted
+//! first, even if its timer was restarted. Timer: [`HostConfig::time_wait`](super::HostConfig::time_wait), checked when
+//! a record is created or looked up, so that it needs no wake-up.
 
 use alloc::collections::VecDeque;
 
@@ -40,7 +40,7 @@ pub(super) const ANSWER_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Time before the side that closed first reuses the 4-tuple: longer than the lifetime of a segment of the old
 /// connection.
-pub(super) const REST: Duration = Duration::from_secs(10);
+pub(super) const REUSE_DELAY: Duration = Duration::from_secs(10);
 
 /// Record of a closed connection.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ struct Record {
     flow: Flow,
     until: Instant,
     /// Time before which the 4-tuple is not reused.
-    rests_until: Instant,
+    reusable_at: Instant,
     /// Time of the last acknowledgement.
     answered_at: Option<Instant>,
     /// Serial number of its entry in `order`.
@@ -90,8 +90,8 @@ impl TimeWaits {
         self.expire(now);
         self.last_serial += 1;
         let (until, serial) = (now + time, self.last_serial);
-        let rests_until = if is_first { now + time.min(REST) } else { now };
-        let record = Record { shard, flow, until, rests_until, answered_at: None, serial };
+        let reusable_at = if is_first { now + time.min(REUSE_DELAY) } else { now };
+        let record = Record { shard, flow, until, reusable_at, answered_at: None, serial };
         self.records.insert(tuple, record);
         self.order.push_back((until, tuple, serial));
         while self.order.len() > RECORDS_MAX {
@@ -119,17 +119,17 @@ impl TimeWaits {
         }
     }
 
-    /// True if this side closed a connection of this 4-tuple within [`REST`].
-    pub(super) fn rests(&self, now: Instant, tuple: &FlowKey) -> bool {
-        self.records.get(tuple).is_some_and(|record| record.rests_until > now)
+    /// True if this side closed a connection of this 4-tuple within [`REUSE_DELAY`].
+    pub(super) fn blocks_reuse(&self, now: Instant, tuple: &FlowKey) -> bool {
+        self.records.get(tuple).is_some_and(|record| record.reusable_at > now)
     }
 
-    /// Connections that this side closed first within [`REST`].
-    pub(super) fn resting(
+    /// Connections that this side closed first within [`REUSE_DELAY`].
+    pub(super) fn recently_closed(
         &self,
         now: Instant,
     ) -> impl Iterator<Item = (FlowKey, ShardId, Flow)> + '_ {
-        let rest = self.records.iter().filter(move |(_, record)| record.rests_until > now);
+        let rest = self.records.iter().filter(move |(_, record)| record.reusable_at > now);
         rest.map(|(tuple, record)| (*tuple, record.shard, record.flow))
     }
 

@@ -40,7 +40,7 @@ pub(super) const NEIGHBOR_STALE: Duration = Duration::from_secs(30);
 const PROBES_MAX: u32 = 3;
 
 /// Placeholder handle of ignored objects: no object has this handle.
-const NOBODY: OffloadHandle = OffloadHandle(0);
+const NO_HANDLE: OffloadHandle = OffloadHandle(0);
 
 impl Host {
     /// Sends pending updates to all targets.
@@ -67,10 +67,10 @@ impl Host {
         }
         let connections = self.connection_updates(shard);
         if !connections.is_empty() {
-            paths.push(Block::new(NOBODY, UpdateNode::Placeholder).with(connections));
+            paths.push(Block::new(NO_HANDLE, UpdateNode::Placeholder).with(connections));
         }
         if !paths.is_empty() {
-            tree.push(Block::new(NOBODY, UpdateNode::Placeholder).with(paths));
+            tree.push(Block::new(NO_HANDLE, UpdateNode::Placeholder).with(paths));
         }
         if !tree.is_empty() {
             self.send_update(shard, tree);
@@ -195,7 +195,7 @@ impl Host {
 
     /// Reads the Ethernet address of a neighbor from a frame: an ARP reply or neighbor advertisement, or a request that
     /// contains it (RFC 826, RFC 4861 §7.2.5).
-    pub(super) fn hear_of_neighbor(&mut self, now: Instant, frame: &[u8]) {
+    pub(super) fn read_announcement(&mut self, now: Instant, frame: &[u8]) {
         let Some((address, mac)) = announced(frame) else { return };
         if self.config.gateways.contains(&address) {
             self.gateway_macs.insert(address, mac);
@@ -223,7 +223,7 @@ impl Host {
     }
 
     /// Confirms the next hop after forward progress of a connection in the host (CH §9.7).
-    pub(super) fn hear_through(&mut self, now: Instant, path: &PathKey) {
+    pub(super) fn confirm_neighbor(&mut self, now: Instant, path: &PathKey) {
         for objects in self.shards.iter_mut().map(|shard| &mut shard.objects) {
             let known = objects.paths.get(path).map(|path| path.state.next_hop);
             let next_hop = known.or_else(|| self.config.next_hop(path.destination));
@@ -248,7 +248,7 @@ impl Host {
         let is_stale = now.saturating_since(object.state.confirmed_at) > NEIGHBOR_STALE;
         if is_stale && object.state.probing.is_none() {
             object.state.probing =
-                Some(Probing { since: now, next_at: now, sent: 0, asked: false });
+                Some(Probing { since: now, next_at: now, sent: 0, query_outstanding: false });
             self.wake_at = Some(now);
         }
         // The outstanding update carries a delta too.
@@ -275,7 +275,7 @@ impl Host {
         for (next_hop, object) in &mut self.shards[shard].objects.neighbors {
             let context = object.context();
             let Some(probing) = &mut object.state.probing else { continue };
-            if probing.next_at > now || probing.asked {
+            if probing.next_at > now || probing.query_outstanding {
                 continue;
             }
             probing.next_at = now + SOLICIT_INTERVAL;
@@ -283,7 +283,7 @@ impl Host {
                 probing.sent += 1;
                 solicit.push(*next_hop);
             } else if let Some(context) = context {
-                probing.asked = true;
+                probing.query_outstanding = true;
                 ask.push((object.handle, context));
             }
         }
@@ -306,7 +306,7 @@ impl Host {
     pub(super) fn next_probe(&self) -> Option<Instant> {
         let neighbors = self.shards.iter().flat_map(|shard| shard.objects.neighbors.values());
         let probing = neighbors.filter_map(|object| object.state.probing);
-        probing.filter(|probing| !probing.asked).map(|probing| probing.next_at).min()
+        probing.filter(|probing| !probing.query_outstanding).map(|probing| probing.next_at).min()
     }
 
     /// NdisMQueryOffloadStateComplete: forward progress of offloaded connections through neighbors that do not answer

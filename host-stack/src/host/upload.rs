@@ -24,7 +24,7 @@ use offload_engine::{
 use super::{
     Host,
     connection::{
-        Connection, OffloadStage, Offloaded, Owner, ReceiveHalf, SendHalf, Stage, Stay,
+        Connection, Hold, OffloadStage, Offloaded, Owner, ReceiveHalf, SendHalf, Stage,
         fin_received, owned,
     },
     ingress::configure,
@@ -41,7 +41,7 @@ use crate::{
 };
 
 /// Placeholder handle of ignored objects: no object has this handle.
-const NOBODY: OffloadHandle = OffloadHandle(0);
+const NO_HANDLE: OffloadHandle = OffloadHandle(0);
 
 /// Reason of a connection's return to the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,7 +59,7 @@ impl Host {
     }
 
     /// TcpIndicateRetrieve: a mandatory reason is always followed, an optional one if the policy permits it (CH-EVT-1).
-    pub(super) fn wanted_back(&mut self, handle: OffloadHandle, reason: UploadReason) {
+    pub(super) fn retrieve_requested(&mut self, handle: OffloadHandle, reason: UploadReason) {
         self.stats.retrieves += 1;
         if !self.offloaded.contains_key(&handle) {
             return;
@@ -88,7 +88,7 @@ impl Host {
                 let all = self.connections.values_mut();
                 for connection in all.filter(|connection| connection.shard == shard) {
                     if connection.history.refusal.take().is_some() {
-                        connection.stay = Stay::No;
+                        connection.hold = Hold::No;
                     }
                 }
             }
@@ -122,8 +122,8 @@ impl Host {
         }
         for (shard, nodes) in nodes {
             self.stats.terminates += nodes.len() as u64;
-            let path = Block::new(NOBODY, ObjectNode::Placeholder).with(nodes);
-            let tree = vec![Block::new(NOBODY, ObjectNode::Placeholder).with(vec![path])];
+            let path = Block::new(NO_HANDLE, ObjectNode::Placeholder).with(nodes);
+            let tree = vec![Block::new(NO_HANDLE, ObjectNode::Placeholder).with(vec![path])];
             self.shards[shard].engine.terminate(tree);
         }
     }
@@ -137,7 +137,7 @@ impl Host {
                 Block::new(handle, ObjectNode::Object { context, payload: () })
             });
             let below = paths.collect();
-            engine.terminate(vec![Block::new(NOBODY, ObjectNode::Placeholder).with(below)]);
+            engine.terminate(vec![Block::new(NO_HANDLE, ObjectNode::Placeholder).with(below)]);
         }
         if !neighbors.is_empty() {
             let neighbors = neighbors.into_iter().map(|(handle, context)| {
@@ -182,18 +182,18 @@ impl Host {
     fn uploaded(&mut self, now: Instant, handle: OffloadHandle, object: Box<TcpObject>) {
         let Some(offloaded) = self.offloaded.get(&handle) else { return };
         let OffloadStage::Terminating(reason) = offloaded.stage else { return };
-        self.take_back(now, handle, object, Origin::Uploaded(reason));
+        self.return_to_host(now, handle, object, Origin::Uploaded(reason));
     }
 
     /// Handles a connection that has ended and that the target has released.
     pub(super) fn released(&mut self, handle: OffloadHandle) {
-        let _ = self.give_up(handle);
+        let _ = self.remove_offloaded(handle);
         self.ports.release(Name::Connection(handle));
     }
 
     /// Removes an offloaded connection and terminates objects that only it depended on. It keeps its port, since it may
     /// continue in the host.
-    fn give_up(&mut self, handle: OffloadHandle) -> Option<Offloaded> {
+    fn remove_offloaded(&mut self, handle: OffloadHandle) -> Option<Offloaded> {
         let offloaded = self.offloaded.remove(&handle)?;
         self.owners.remove(&offloaded.tuple);
         let shard = &mut self.shards[offloaded.shard];
@@ -205,7 +205,7 @@ impl Host {
 
     /// CH-TRM-9: without the state no segment can be sent to the peer; its next segment is answered with RST.
     pub(super) fn state_lost(&mut self, handle: OffloadHandle) {
-        if let Some(offloaded) = self.give_up(handle) {
+        if let Some(offloaded) = self.remove_offloaded(handle) {
             self.stats.handoffs_lost += 1;
             self.ports.release(Name::Connection(handle));
             self.notify(
@@ -216,7 +216,7 @@ impl Host {
     }
 
     /// Continues a connection in the host, or resets it if that fails.
-    pub(super) fn take_back(
+    pub(super) fn return_to_host(
         &mut self,
         now: Instant,
         handle: OffloadHandle,
@@ -226,7 +226,7 @@ impl Host {
         let Some(offloaded) = self.offloaded.get(&handle) else { return };
         let states =
             self.shards[offloaded.shard].objects.states(now, &PathKey::of(&offloaded.tuple));
-        let Some(offloaded) = self.give_up(handle) else { return };
+        let Some(offloaded) = self.remove_offloaded(handle) else { return };
         let Some((neighbor, path)) = states else {
             self.ports.release(Name::Connection(handle));
             return;
@@ -236,7 +236,7 @@ impl Host {
             return self.take_time_wait(now, handle, offloaded, &state);
         }
         self.stats.uploads += u64::from(matches!(origin, Origin::Uploaded(_)));
-        if let Some(error) = verdict(&offloaded, origin, state.tcp.delegated.state) {
+        if let Some(error) = end_reason(&offloaded, origin, state.tcp.delegated.state) {
             self.end_state(offloaded.client_id(), handle, state, error);
             return;
         }
@@ -289,7 +289,7 @@ impl Host {
     ) {
         if let Some(frame) = wire::reset_frame(&state, self.config.mac) {
             self.stats.frames_out += 1;
-            self.shards[client.shard].tell_engine(FromHost::Frame(frame));
+            self.shards[client.shard].send_to_engine(FromHost::Frame(frame));
         }
         self.ports.release(Name::Connection(handle));
         let mut chain = owned(state.send_data);
@@ -319,7 +319,7 @@ impl Host {
         let fin_acknowledged = matches!(delegated.state, TcpPhase::FinWait2 | TcpPhase::TimeWait);
         let mut history = offloaded.history;
         history.returned_at = now;
-        let stay = match origin {
+        let hold = match origin {
             Origin::Refused(status) => {
                 tracing::warn!(?tuple, %status, "the target refused a connection");
                 history.refusal = Some(status);
@@ -330,7 +330,7 @@ impl Host {
                 history.uploads += 1;
                 history.upload_reason = reason;
                 // The client that uploaded the connection decides about its next offload.
-                reason.map_or(Stay::UntilAsked, |_| Stay::Until(now + self.config.rules.rest))
+                reason.map_or(Hold::UntilRequested, |_| Hold::Until(now + self.config.rules.rest))
             }
         };
         let connection = Connection {
@@ -340,19 +340,19 @@ impl Host {
             tuple,
             flow: Flow::restored(&state, now),
             scale_raise,
-            stay,
+            hold,
             wanted: false,
             history,
             stage: Stage::Open,
             solicit_at: now,
-            woken: None,
+            forced_retransmit: None,
             receive: ReceiveHalf {
                 first: delegated.rcv_nxt - undelivered - fin,
                 beyond: beyond.into(),
                 read: 0,
                 unconsumed,
                 fin_received: fin != 0,
-                closed_told: false,
+                closed_notified: false,
             },
             send: SendHalf::restored(
                 delegated.snd_una - u32::from(fin_acknowledged),
@@ -387,7 +387,7 @@ fn is_over(state: &ConnectionState) -> bool {
 }
 
 /// Reason to end a returned connection; `None` if it continues.
-fn verdict(offloaded: &Offloaded, origin: Origin, phase: TcpPhase) -> Option<HostError> {
+fn end_reason(offloaded: &Offloaded, origin: Origin, phase: TcpPhase) -> Option<HostError> {
     match origin {
         _ if offloaded.aborted => Some(HostError::Aborted),
         Origin::Uploaded(Some(UploadReason::TimeoutExpiration)) => {

@@ -26,14 +26,14 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Client without a connection, whose host has one notice.
 #[derive(Default)]
-struct Listener {
-    said: bool,
-    heard: bool,
+struct NoticeClient {
+    is_sent: bool,
+    is_received: bool,
     due: Vec<Callback>,
     /// True to panic in the next poll by the engine's thread.
-    falls: bool,
+    panics: bool,
     /// Remaining polls that report work.
-    restless: u32,
+    busy_polls: u32,
     /// Number of device-lost notifications.
     losses: u32,
     /// Makes a callback due in the poll after the device-lost callback returns.
@@ -45,7 +45,7 @@ struct FollowUp {
     callback: Callback,
 }
 
-impl OffloadClient for Listener {
+impl OffloadClient for NoticeClient {
     fn offloaded(&mut self, _io: &mut ConnectionIo<'_>) {}
     fn receive(&mut self, _io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
         data.len()
@@ -58,21 +58,21 @@ impl OffloadClient for Listener {
     fn uploaded(&mut self, _handle: OffloadHandle) {}
 }
 
-impl NodeClient for Listener {
+impl NodeClient for NoticeClient {
     fn poll(&mut self, _now: Instant, _connections: &mut Connections) -> bool {
         let of_engine = std::thread::current().name() == Some("flue-engine");
-        assert!(!(self.falls && of_engine), "panic requested by the test");
-        let news = self.said && !self.heard;
-        self.heard |= news;
-        let is_restless = self.restless > 0;
-        self.restless -= u32::from(is_restless);
+        assert!(!(self.panics && of_engine), "panic requested by the test");
+        let news = self.is_sent && !self.is_received;
+        self.is_received |= news;
+        let is_restless = self.busy_polls > 0;
+        self.busy_polls -= u32::from(is_restless);
         let followed = self.follow_up.take_if(|it| it.has_returned.load(Ordering::Relaxed));
         let follows = followed.is_some();
         self.due.extend(followed.map(|it| it.callback));
         news | is_restless | follows
     }
     fn has_input(&self) -> bool {
-        self.falls || (self.said && !self.heard)
+        self.panics || (self.is_sent && !self.is_received)
     }
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
         callbacks.append(&mut self.due);
@@ -83,7 +83,7 @@ impl NodeClient for Listener {
             let has_returned = has_returned.clone();
             self.due.push(Box::new(move || has_returned.store(true, Ordering::Relaxed)));
         }
-        assert!(!self.falls, "another panic requested by the test");
+        assert!(!self.panics, "another panic requested by the test");
     }
 }
 
@@ -95,26 +95,26 @@ fn link() -> Box<dyn Link> {
     Box::new(memory_link_pair(MemoryLinkOptions::default()).0)
 }
 
-fn start(progress: Progress) -> Node<Listener> {
-    Node::start(link(), config(progress), |_| Listener::default()).unwrap()
+fn start(progress: Progress) -> Node<NoticeClient> {
+    Node::start(link(), config(progress), |_| NoticeClient::default()).unwrap()
 }
 
-fn start_queues(count: usize, progress: Progress) -> Vec<Node<Listener>> {
+fn start_queues(count: usize, progress: Progress) -> Vec<Node<NoticeClient>> {
     let links = (0..count).map(|_| link()).collect();
-    Node::start_queues(links, config(progress), |_| Listener::default()).unwrap()
+    Node::start_queues(links, config(progress), |_| NoticeClient::default()).unwrap()
 }
 
 /// The notice arrives after the condition was evaluated, in the same call: no other wake-up follows.
 fn notice_after_the_check_ends_the_wait(progress: Progress) {
     let node = start(progress);
     let (begin, mut looks) = (node.now(), 0);
-    let heard = node.wait(Some(LIMIT), |client, _, _| {
-        let heard = client.heard;
-        client.said = true;
+    let is_received = node.wait(Some(LIMIT), |client, _, _| {
+        let is_received = client.is_received;
+        client.is_sent = true;
         looks += 1;
-        heard.then_some(())
+        is_received.then_some(())
     });
-    assert_eq!(heard, Ok(()));
+    assert_eq!(is_received, Ok(()));
     assert_eq!(looks, 2);
     assert!(node.now() - begin < LIMIT, "only the time limit ended the wait");
 }
@@ -138,15 +138,15 @@ fn progress_once_runs_one_round() {
     let called = Arc::new(AtomicUsize::new(0));
     let counts = called.clone();
     node.shared.with_core(|core, _| {
-        let client = core.clients.first_mut::<Listener>();
-        client.said = true;
+        let client = core.clients.first_mut::<NoticeClient>();
+        client.is_sent = true;
         client.due.push(Box::new(move || {
             counts.fetch_add(1, Ordering::Relaxed);
         }));
     });
     assert!(node.progress_once());
     assert_eq!(called.load(Ordering::Relaxed), 1);
-    assert!(node.with(|client, _, _| client.heard));
+    assert!(node.with(|client, _, _| client.is_received));
     assert!(!node.progress_once(), "nothing is left");
     assert!(!start(Progress::Automatic).progress_once());
 }
@@ -155,10 +155,10 @@ fn progress_once_runs_one_round() {
 #[test]
 fn busy_client_does_not_extend_waits() {
     let node = start(Progress::Manual);
-    node.with(|client, _, _| client.restless = 20_000_000);
+    node.with(|client, _, _| client.busy_polls = 20_000_000);
     let outcome = node.wait_until(Some(Duration::from_millis(1)), || None::<()>);
     assert_eq!(outcome, Err(WaitError::TimedOut));
-    assert!(node.with(|client, _, _| client.restless) > 0);
+    assert!(node.with(|client, _, _| client.busy_polls) > 0);
 }
 
 /// A panic in a callback affects only its consumer: callbacks after it are still called.
@@ -183,9 +183,9 @@ fn callback_panic_affects_no_other_callback() {
 }
 
 /// Link of a removed device, as reported by its reads.
-struct Gone(Box<dyn Link>);
+struct LostLink(Box<dyn Link>);
 
-impl LinkWrapper for Gone {
+impl LinkWrapper for LostLink {
     wraps!(Box<dyn Link>, 0);
 
     fn receive(&mut self, _now: Instant, _batch: &mut RxBatch) -> io::Result<usize> {
@@ -193,8 +193,8 @@ impl LinkWrapper for Gone {
     }
 }
 
-fn gone_link() -> Box<dyn Link> {
-    Box::new(Gone(link()))
+fn lost_link() -> Box<dyn Link> {
+    Box::new(LostLink(link()))
 }
 
 /// All waits without a time limit return the reason, with threads or without, whatever the queue.
@@ -202,14 +202,14 @@ fn gone_link() -> Box<dyn Link> {
 fn lost_device_ends_every_wait() {
     let gone = WaitError::Link("no such device".into());
     for progress in [Progress::Automatic, Progress::Manual] {
-        let node = Node::start(gone_link(), config(progress), |_| Listener::default()).unwrap();
+        let node = Node::start(lost_link(), config(progress), |_| NoticeClient::default()).unwrap();
         for _ in 0..2 {
             assert_eq!(node.wait_until(None, || None::<()>), Err(gone.clone()));
         }
     }
-    let links: Vec<Box<dyn Link>> = Vec::from([link(), gone_link()]);
-    let nodes =
-        Node::start_queues(links, config(Progress::Automatic), |_| Listener::default()).unwrap();
+    let links: Vec<Box<dyn Link>> = Vec::from([link(), lost_link()]);
+    let nodes = Node::start_queues(links, config(Progress::Automatic), |_| NoticeClient::default())
+        .unwrap();
     for node in &nodes {
         assert_eq!(node.wait_until(None, || None::<()>), Err(gone.clone()));
     }
@@ -221,7 +221,7 @@ fn a_client_that_panics_ends_every_wait() {
     let node = start(Progress::Automatic);
     let waits = node.clone();
     let other = std::thread::spawn(move || waits.wait_until(None, || None::<()>));
-    node.with(|client, _, _| client.falls = true);
+    node.with(|client, _, _| client.panics = true);
     assert_eq!(other.join().unwrap(), Err(WaitError::Panicked));
     assert_eq!(node.wait_until(None, || None::<()>), Err(WaitError::Panicked));
 }
@@ -229,12 +229,12 @@ fn a_client_that_panics_ends_every_wait() {
 /// The thread that detects a panic stops the device. Each client is notified once, even if that notification panics.
 #[test]
 fn abandoned_node_notifies_every_client() {
-    for (progress, falls) in
+    for (progress, panics) in
         [(Progress::Automatic, false), (Progress::Manual, false), (Progress::Automatic, true)]
     {
         let nodes = start_queues(2, progress);
-        nodes[0].with(|client, _, _| client.falls = falls);
-        if falls {
+        nodes[0].with(|client, _, _| client.panics = panics);
+        if panics {
             assert_eq!(nodes[0].wait_until(None, || None::<()>), Err(WaitError::Panicked));
         }
         for _ in 0..2 {
@@ -268,7 +268,7 @@ fn a_panic_in_one_shard_ends_all() {
     let nodes = start_queues(3, Progress::Automatic);
     let waits = nodes[2].clone();
     let other = std::thread::spawn(move || waits.wait_until(None, || None::<()>));
-    nodes[0].with(|client, _, _| client.falls = true);
+    nodes[0].with(|client, _, _| client.panics = true);
     assert_eq!(other.join().unwrap(), Err(WaitError::Panicked));
     assert_eq!(nodes[1].wait_until(None, || None::<()>), Err(WaitError::Panicked));
 }
@@ -281,15 +281,17 @@ fn shards_are_nodes_of_their_own() {
         let mut engines = 0;
         nodes[0].with_engines(|_, _| engines += 1);
         assert_eq!(engines, 2);
-        nodes[1].with(|client, _, _| client.said = true);
-        let heard = nodes[1].wait(Some(LIMIT), |client, _, _| client.heard.then_some(client.said));
-        assert_eq!(heard, Ok(true));
-        assert!(!nodes[0].with(|client, _, _| client.said || client.heard));
+        nodes[1].with(|client, _, _| client.is_sent = true);
+        let is_received =
+            nodes[1].wait(Some(LIMIT), |client, _, _| client.is_received.then_some(client.is_sent));
+        assert_eq!(is_received, Ok(true));
+        assert!(!nodes[0].with(|client, _, _| client.is_sent || client.is_received));
         for node in &nodes {
             assert_eq!(node.list(LIMIT), Ok(Vec::new()));
         }
     }
-    let none = Node::start_queues(Vec::new(), config(Progress::Automatic), |_| Listener::default());
+    let none =
+        Node::start_queues(Vec::new(), config(Progress::Automatic), |_| NoticeClient::default());
     assert_eq!(none.err().map(|error| error.kind()), Some(io::ErrorKind::InvalidInput));
 }
 
@@ -405,13 +407,13 @@ fn half_close(
 }
 
 /// Link that drops frames to send while it is muted.
-struct Mute {
+struct MutedLink {
     link: MemoryLink,
     is_mute: Arc<AtomicBool>,
     lost: mpsc::Sender<()>,
 }
 
-impl LinkWrapper for Mute {
+impl LinkWrapper for MutedLink {
     wraps!(MemoryLink, link);
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
@@ -431,7 +433,7 @@ fn shutdown_repeats_the_last_acknowledgement() {
     for (policy, progress) in PLACES {
         let is_mute = Arc::new(AtomicBool::new(false));
         let (lost, losses) = mpsc::channel();
-        let mute = |link| Mute { link, is_mute: is_mute.clone(), lost };
+        let mute = |link| MutedLink { link, is_mute: is_mute.clone(), lost };
         let ends = connected_over(MemoryLinkOptions::default(), mute, policy, progress);
         let [(near, client), (far, server)] = ends;
         // The path is known to lose segments: the first FIN.

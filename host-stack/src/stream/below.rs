@@ -149,7 +149,7 @@ impl OffloadClient for Streams {
         // The stream accepts data received before the offload (CH-DEL-3).
         io.resume_receive();
         stream.post_receives(io, self.receive_bytes);
-        stream.see_fin(io);
+        stream.record_fin(io);
         stream.switch.give_target(io);
     }
 
@@ -198,7 +198,7 @@ impl OffloadClient for Streams {
         // Streams are given whole lists, so they do not generate data on demand. But this upcall follows every event of
         // the connection.
         if let Some(stream) = self.streams.get_mut(&io.handle) {
-            stream.see_fin(io);
+            stream.record_fin(io);
         }
     }
 

@@ -48,14 +48,14 @@ fn block_size_fits_the_data() {
 }
 
 /// Link that records the memory of the received frames.
-struct Watched {
+struct RecordingLink {
     link: MemoryLink,
     places: Places,
 }
 
 type Places = Arc<Mutex<Vec<Range<usize>>>>;
 
-impl LinkWrapper for Watched {
+impl LinkWrapper for RecordingLink {
     wraps!(MemoryLink, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
@@ -97,7 +97,7 @@ fn read(pair: &mut Pair<Core>, handle: OffloadHandle, pieces: &mut Vec<Bytes>) {
 fn gso_packet_is_read_in_place() {
     let (near, link) = memory_link_pair(MemoryLinkOptions::default());
     let places = Places::default();
-    let (mut pair, [near, far]) = connected(near, Watched { link, places: places.clone() });
+    let (mut pair, [near, far]) = connected(near, RecordingLink { link, places: places.clone() });
     let sent: Vec<u8> = (0..RECEIVE_QUEUE_BYTES_MAX).map(|n| (n ^ (n >> 8)) as u8).collect();
     pair.send(0, near, sent.clone().into());
     let mut pieces: Vec<Bytes> = Vec::new();

@@ -179,7 +179,7 @@ enum Unread {
 
 /// Owner of the connection according to the host stack.
 #[derive(PartialEq)]
-enum Owner {
+enum ModelOwner {
     Host,
     /// An initiate is outstanding.
     Neither,
@@ -191,7 +191,7 @@ struct Model {
     switch: Switch,
     requests: VecDeque<SendRequest>,
     notices: VecDeque<Unread>,
-    owner: Owner,
+    owner: ModelOwner,
     /// Unacknowledged lists of the connection.
     unacknowledged: VecDeque<NetBufferList>,
     has_fin: bool,
@@ -202,7 +202,7 @@ struct Model {
 }
 
 impl Model {
-    fn new(switch: Switch, owner: Owner) -> Self {
+    fn new(switch: Switch, owner: ModelOwner) -> Self {
         Self {
             switch,
             requests: VecDeque::new(),
@@ -264,12 +264,14 @@ impl Model {
     fn host_takes_requests(&mut self) {
         while let Some(item) = self.requests.pop_front() {
             match self.owner {
-                Owner::Host => {
+                ModelOwner::Host => {
                     self.get(item);
                     let bytes = self.unacknowledged.iter().map(NetBufferList::data_length);
                     assert!(bytes.sum::<usize>() <= SEND_CREDIT_BYTES);
                 }
-                Owner::Neither | Owner::Target => self.notices.push_back(Unread::Returned(item)),
+                ModelOwner::Neither | ModelOwner::Target => {
+                    self.notices.push_back(Unread::Returned(item))
+                }
             }
         }
     }
@@ -277,53 +279,53 @@ impl Model {
     /// Begins or completes an initiate.
     fn move_down(&mut self, is_refused: bool) {
         match self.owner {
-            Owner::Host => {
+            ModelOwner::Host => {
                 let unanswered = self.unacknowledged.len();
                 self.notices.push_back(Unread::Offloading { unanswered });
-                self.owner = Owner::Neither;
+                self.owner = ModelOwner::Neither;
             }
-            Owner::Neither if is_refused => {
+            ModelOwner::Neither if is_refused => {
                 self.poll_client();
                 self.host_takes_requests();
                 self.notices.push_back(Unread::Refused);
-                self.owner = Owner::Host;
+                self.owner = ModelOwner::Host;
             }
-            Owner::Neither => {
+            ModelOwner::Neither => {
                 self.poll_client();
-                self.owner = Owner::Target;
+                self.owner = ModelOwner::Target;
                 self.switch.enter_target();
                 self.give();
             }
-            Owner::Target => {}
+            ModelOwner::Target => {}
         }
     }
 
     fn upload(&mut self) {
-        if self.owner == Owner::Target {
+        if self.owner == ModelOwner::Target {
             self.poll_client();
             self.switch.leave_target();
             self.host_takes_requests();
             let lists = self.unacknowledged.len();
             let bytes = self.unacknowledged.iter().map(NetBufferList::data_length).sum();
             self.notices.push_back(Unread::Uploaded { lists, bytes });
-            self.owner = Owner::Host;
+            self.owner = ModelOwner::Host;
         }
     }
 
     /// Acknowledges a list.
     fn acknowledge(&mut self) {
         // The target completes no list before the client has processed its notices.
-        if self.owner == Owner::Neither {
+        if self.owner == ModelOwner::Neither {
             return;
         }
         let Some(list) = self.unacknowledged.pop_front() else { return };
         match self.owner {
-            Owner::Target => {
+            ModelOwner::Target => {
                 self.poll_client();
                 self.switch.complete(&list);
                 self.completed.push(list.context);
             }
-            Owner::Host | Owner::Neither => self.notices.push_back(Unread::Sent(list)),
+            ModelOwner::Host | ModelOwner::Neither => self.notices.push_back(Unread::Sent(list)),
         }
     }
 
@@ -344,8 +346,8 @@ proptest! {
         actions in prop::collection::vec((0u8..8, 1usize..SEND_CREDIT_BYTES / 3), 1..200),
     ) {
         let mut model = match begins_offloaded {
-            true => Model::new(Switch::offloaded(), Owner::Target),
-            false => Model::new(in_host(0), Owner::Host),
+            true => Model::new(Switch::offloaded(), ModelOwner::Target),
+            false => Model::new(in_host(0), ModelOwner::Host),
         };
         for (action, bytes) in actions {
             match action {

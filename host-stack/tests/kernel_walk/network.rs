@@ -20,7 +20,7 @@ pub(crate) struct Network {
 
 /// TCP segments dropped by the switch, by direction.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Lost {
+pub(crate) struct Drops {
     pub(crate) to_node: u64,
     pub(crate) to_kernel: u64,
 }
@@ -60,8 +60,8 @@ impl Network {
         taps.into_iter().map(|tap| tap.link).collect()
     }
 
-    pub(crate) fn lost(&self) -> Lost {
-        self.switch.as_ref().map_or_else(Lost::default, |switch| Lost {
+    pub(crate) fn lost(&self) -> Drops {
+        self.switch.as_ref().map_or_else(Drops::default, |switch| Drops {
             to_node: switch.lost_frames_from(PORT),
             to_kernel: switch.lost_frames_from(TAP),
         })

@@ -6,7 +6,7 @@ use flue_test_support::netns::Namespace;
 use flue_test_support::tcp_validator::Counts;
 use offload_engine::engine::EngineStats;
 
-use crate::network::Lost;
+use crate::network::Drops;
 
 /// Maximum number of the node's segments sent twice: ten, and one in a hundred. A tail loss probe is sent after 10 ms
 /// of silence (RFC 8985 §7), and on a busy machine the answering thread may wait that long for a CPU.
@@ -53,7 +53,7 @@ pub(crate) struct Outcome {
     pub(crate) uploads: u64,
     pub(crate) took: Duration,
     pub(crate) kernel: Kernel,
-    pub(crate) lost: Lost,
+    pub(crate) lost: Drops,
     pub(crate) node: Counts,
     /// Statistics of each queue's engine.
     pub(crate) engines: Vec<EngineStats>,
@@ -96,7 +96,7 @@ impl Outcome {
             resets_sent: 0,
             ..self.kernel
         };
-        let Lost { to_node, to_kernel } = self.lost;
+        let Drops { to_node, to_kernel } = self.lost;
         rest == Kernel::default() && self.node.resets_heard == 0 && to_node > 0 && to_kernel > 0
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Talk {
     /// List prepared without holding the node.
     next: Option<Bytes>,
     arrived: VecDeque<Bytes>,
-    heard: u64,
+    received_bytes: u64,
     pub(crate) received: HashingSink,
     /// Bytes of both directions at which each remaining migration is due.
     due: VecDeque<u64>,
@@ -46,7 +46,7 @@ impl Talk {
             to_send: bytes,
             next: None,
             arrived: VecDeque::new(),
-            heard: 0,
+            received_bytes: 0,
             received: HashingSink::default(),
             due: due.into(),
             moved: 0,
@@ -94,7 +94,7 @@ impl Talk {
             }
         }
         while let Some(data) = streams.receive(now, io, self.handle) {
-            self.heard += data.len() as u64;
+            self.received_bytes += data.len() as u64;
             self.arrived.push_back(data);
             busy = true;
         }
@@ -109,11 +109,11 @@ impl Talk {
 
     /// Progress, for the message of a failing test.
     pub(crate) fn describe(&self, streams: &Streams) -> String {
-        let Self { handle, to_send, heard, due, moved, awaited, .. } = self;
+        let Self { handle, to_send, received_bytes, due, moved, awaited, .. } = self;
         let status = streams.status(*handle);
         format!(
-            "{handle:?}: {to_send} bytes to send, {heard} heard, {moved} moves made, {due:?} to make, {awaited:?} \
-             awaited, {status:?}\n"
+            "{handle:?}: {to_send} bytes to send, {received_bytes} received, {moved} moves made, {due:?} to make, \
+             {awaited:?} awaited, {status:?}\n"
         )
     }
 
@@ -131,7 +131,7 @@ impl Talk {
         let held = self.next.as_ref().map_or(0, |next| next.len() as u64);
         let sent = (self.bytes - self.to_send).saturating_sub(held + unacknowledged);
         // The last list is held back, and the peer may be finished: then the migration is due.
-        let passed = sent + self.heard + 2 * LIST_BYTES_MAX;
+        let passed = sent + self.received_bytes + 2 * LIST_BYTES_MAX;
         let is_due = self.due.front().is_some_and(|&due| passed >= due);
         if self.awaited.is_some() || !is_due {
             return false;

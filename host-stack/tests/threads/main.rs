@@ -37,7 +37,7 @@ use oorandom::Rand64;
 
 use self::{
     link::bell_links,
-    watched::{Ledger, Watched},
+    watched::{Ledger, VerifiedStreams},
     worker::{End, Role, Worker},
 };
 
@@ -51,7 +51,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const MOVE_INTERVAL: Duration = Duration::from_millis(2);
 const PORT: u16 = 7;
 
-type TestNode = Node<Watched>;
+type TestNode = Node<VerifiedStreams>;
 
 /// Parameters selected by a seed.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl Plan {
         let (progress, spin) = (self.progress[index], self.spin);
         let config = NodeConfig { engine, host, progress, spin };
         let ledger = Arc::new(Ledger::default());
-        let watched = |port| Watched::new(port, ledger.clone());
+        let watched = |port| VerifiedStreams::new(port, ledger.clone());
         let node = Node::start(link, config, watched).unwrap();
         ledger.attach(Some(node.clone()));
         (node, ledger)
@@ -220,7 +220,7 @@ fn a_thread_for_each_connection() {
         over.store(true, Ordering::Release);
         let found: Vec<u64> = listers.into_iter().map(|lister| lister.join().unwrap()).collect();
         let moves: u64 = movers.into_iter().map(|mover| mover.join().unwrap()).sum();
-        judge(&plan, &ends, &found, moves);
+        verify_counters(&plan, &ends, &found, moves);
         for (node, ledger) in [(&near, &near_ledger), (&far, &far_ledger)] {
             ledger.settle(node, LIMIT);
             ledger.attach(None);
@@ -229,7 +229,7 @@ fn a_thread_for_each_connection() {
 }
 
 /// Verifies the counters of a run.
-fn judge(plan: &Plan, ends: &[End], found: &[u64], moves: u64) {
+fn verify_counters(plan: &Plan, ends: &[End], found: &[u64], moves: u64) {
     for end in ends.iter().filter(|end| !end.reset) {
         let status = end.status.unwrap();
         let peer = ends.iter().find(|peer| peer.port == end.port && peer.role != end.role);

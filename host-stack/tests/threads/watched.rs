@@ -86,7 +86,7 @@ struct Completions {
 
 /// Client of a node: [`Streams`], with verification of every upcall.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct VerifiedStreams {
     pub(crate) streams: Streams,
     ledger: Arc<Ledger>,
     completions: HashMap<OffloadHandle, Completions>,
@@ -102,7 +102,7 @@ impl std::fmt::Debug for Callbacks {
     }
 }
 
-impl Watched {
+impl VerifiedStreams {
     pub(crate) fn new(port: SocketPort, ledger: Arc<Ledger>) -> Self {
         Self {
             streams: Streams::new(port),
@@ -126,7 +126,7 @@ impl Watched {
     }
 }
 
-impl OffloadClient for Watched {
+impl OffloadClient for VerifiedStreams {
     fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
         self.streams.offloaded(io);
     }
@@ -176,7 +176,7 @@ impl OffloadClient for Watched {
     }
 }
 
-impl NodeClient for Watched {
+impl NodeClient for VerifiedStreams {
     fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
         self.streams.poll(now, connections)
     }

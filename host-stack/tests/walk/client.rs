@@ -21,7 +21,7 @@ use offload_engine::{
 };
 use oorandom::Rand64;
 
-use crate::incidents::{CoverageEvent, Ending, Incidents, Seen};
+use crate::incidents::{Coverage, CoverageEvent, Ending, Incidents};
 
 /// Maximum pending receive requests of a connection.
 const POSTED_MAX: usize = 4;
@@ -83,11 +83,11 @@ struct ClientLog {
 pub(crate) struct Walker {
     pub(crate) streams: Streams,
     pub(crate) tally: ClientCounts,
-    habits: ReceiverProfile,
+    profile: ReceiverProfile,
     rng: Rand64,
-    ears: BTreeMap<OffloadHandle, ClientLog>,
+    logs: BTreeMap<OffloadHandle, ClientLog>,
     /// Connections to read.
-    attended: Vec<OffloadHandle>,
+    readers: Vec<OffloadHandle>,
     /// Memory of completed requests. Clearing new memory each time took a third of a run.
     spare: Vec<BytesMut>,
     next_context: u64,
@@ -98,26 +98,26 @@ pub(crate) struct Walker {
     pub(crate) tick: Option<Duration>,
     /// True if connections may end before all data are transferred.
     ends_early: bool,
-    pub(crate) seen: Seen,
+    pub(crate) seen: Coverage,
 }
 
 impl Walker {
-    pub(crate) fn new(streams: Streams, habits: ReceiverProfile, seed: u64) -> Self {
+    pub(crate) fn new(streams: Streams, profile: ReceiverProfile, seed: u64) -> Self {
         let rng = Rand64::new(u128::from(seed));
         Self {
             streams,
             tally: ClientCounts::default(),
-            habits,
+            profile,
             rng,
-            ears: BTreeMap::new(),
-            attended: Vec::new(),
+            logs: BTreeMap::new(),
+            readers: Vec::new(),
             spare: Vec::new(),
             next_context: 1,
             polled_at: Instant::ZERO,
             alarm: None,
             tick: None,
             ends_early: false,
-            seen: Seen::default(),
+            seen: Coverage::default(),
         }
     }
 
@@ -132,20 +132,20 @@ impl Walker {
     }
 
     /// Adds a connection to read.
-    pub(crate) fn attend(&mut self, handle: OffloadHandle) {
-        if !self.attended.contains(&handle) {
-            self.attended.push(handle);
+    pub(crate) fn add_reader(&mut self, handle: OffloadHandle) {
+        if !self.readers.contains(&handle) {
+            self.readers.push(handle);
         }
     }
 
     /// All data received on a connection.
     pub(crate) fn received(&self, handle: OffloadHandle) -> &[u8] {
-        self.ears.get(&handle).map_or(&[], |ear| &ear.received)
+        self.logs.get(&handle).map_or(&[], |log| &log.received)
     }
 
     /// Number of pending receive requests of all connections.
     pub(crate) fn posted(&self) -> usize {
-        self.ears.values().map(|ear| ear.posted.len()).sum()
+        self.logs.values().map(|log| log.posted.len()).sum()
     }
 
     fn chance(&mut self, percent: u64) -> bool {
@@ -157,12 +157,12 @@ impl Walker {
         let context = self.next_context;
         self.next_context += 1;
         self.tally.receives_posted += 1;
-        self.ears.entry(handle).or_default().posted.push_back(context);
+        self.logs.entry(handle).or_default().posted.push_back(context);
         let mut list = ReceiveBufferList::new(context);
         if self.rng.rand_range(0..8) != 0 {
             for _ in 0..1 + self.rng.rand_range(0..3) {
-                let bytes = self.rng.rand_range(1..self.habits.post_bytes_max) as usize;
-                let most = self.habits.post_bytes_max as usize;
+                let bytes = self.rng.rand_range(1..self.profile.post_bytes_max) as usize;
+                let most = self.profile.post_bytes_max as usize;
                 let mut mdl = self.spare.pop().unwrap_or_else(|| BytesMut::with_capacity(most));
                 mdl.resize(bytes, 0);
                 list.mdls.push(mdl);
@@ -174,11 +174,11 @@ impl Walker {
 
     /// Reads data of the host, and resumes a target that was refused.
     fn read(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
-        if self.ears.get(&handle).is_some_and(|ear| ear.rests_until > now) {
+        if self.logs.get(&handle).is_some_and(|log| log.rests_until > now) {
             return;
         }
         while let Some(data) = self.streams.receive(now, connections, handle) {
-            self.ears.entry(handle).or_default().received.extend_from_slice(&data);
+            self.logs.entry(handle).or_default().received.extend_from_slice(&data);
             if self.rest(now, handle) {
                 return;
             }
@@ -195,12 +195,12 @@ impl Walker {
         else {
             return;
         };
-        let ear = self.ears.entry(handle).or_default();
+        let log = self.logs.entry(handle).or_default();
         let (refused, has_room) =
-            (core::mem::take(&mut ear.refused), ear.posted.len() < POSTED_MAX);
+            (core::mem::take(&mut log.refused), log.posted.len() < POSTED_MAX);
         // After the FIN a request completes at once: with many such ends the nodes would seldom be idle.
         let rarity = if status.peer_closed { 20 } else { 1 };
-        let posts = has_room && self.chance(self.habits.posts.div_ceil(rarity));
+        let posts = has_room && self.chance(self.profile.posts.div_ceil(rarity));
         if !refused && !posts {
             return;
         }
@@ -210,19 +210,19 @@ impl Walker {
             (Some(mut io), None) => io.resume_receive(),
             (None, list) => {
                 // Uploading: no resume is needed, and no request was posted.
-                let ear = self.ears.entry(handle).or_default();
-                ear.refused = refused;
-                ear.posted.truncate(ear.posted.len() - usize::from(list.is_some()));
+                let log = self.logs.entry(handle).or_default();
+                log.refused = refused;
+                log.posted.truncate(log.posted.len() - usize::from(list.is_some()));
             }
         }
     }
 
     /// True if it pauses reading.
     fn rest(&mut self, now: Instant, handle: OffloadHandle) -> bool {
-        let rests = self.chance(self.habits.rests);
+        let rests = self.chance(self.profile.rests);
         if rests {
-            let time = Duration::from_micros(self.rng.rand_range(1..self.habits.rest_max));
-            self.ears.entry(handle).or_default().rests_until = now + time;
+            let time = Duration::from_micros(self.rng.rand_range(1..self.profile.rest_max));
+            self.logs.entry(handle).or_default().rests_until = now + time;
         }
         rests
     }
@@ -239,31 +239,31 @@ impl OffloadClient for Walker {
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
         self.tally.indications += 1;
         let handle = io.handle;
-        let rests = self.ears.entry(handle).or_default().rests_until > io.now;
+        let rests = self.logs.entry(handle).or_default().rests_until > io.now;
         // Data of the host are older.
         let waits = self.streams.status(handle).is_some_and(|status| status.unread > 0);
         let taken = if rests || waits {
             0
-        } else if self.chance(self.habits.refuses) {
+        } else if self.chance(self.profile.refuses) {
             self.rest(io.now, handle);
             self.rng.rand_range(0..data.len() as u64) as usize
         } else {
             data.len()
         };
-        let ear = self.ears.entry(handle).or_default();
-        ear.received.extend_from_slice(&data[..taken]);
-        ear.refused = taken < data.len();
-        self.tally.refused += u64::from(ear.refused);
+        let log = self.logs.entry(handle).or_default();
+        log.received.extend_from_slice(&data[..taken]);
+        log.refused = taken < data.len();
+        self.tally.refused += u64::from(log.refused);
         taken
     }
 
     fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
         for list in chain {
-            let ear = self.ears.entry(io.handle).or_default();
-            let is_next = ear.posted.pop_front() == Some(list.context);
+            let log = self.logs.entry(io.handle).or_default();
+            let is_next = log.posted.pop_front() == Some(list.context);
             check!(WrongCompletion, is_next, "in order, each once (CH-RCV-8): {}", list.context);
             for slice in list.slices() {
-                ear.received.extend_from_slice(slice);
+                log.received.extend_from_slice(slice);
             }
             self.tally.receives_completed += 1;
             match list.status {
@@ -275,7 +275,7 @@ impl OffloadClient for Walker {
                     fail(Class::WrongCompletion, &format!("a receive request completed {other}"))
                 }
             }
-            if list.status == NdisStatus::SUCCESS && self.chance(self.habits.posts) {
+            if list.status == NdisStatus::SUCCESS && self.chance(self.profile.posts) {
                 let again = self.request(io.handle);
                 io.post_receive(ReceiveChain::from([again]));
             }
@@ -301,9 +301,9 @@ impl OffloadClient for Walker {
 
     fn uploaded(&mut self, handle: OffloadHandle) {
         self.tally.uploads += 1;
-        let ear = self.ears.entry(handle).or_default();
-        ear.refused = false;
-        let is_empty = ear.posted.is_empty();
+        let log = self.logs.entry(handle).or_default();
+        log.refused = false;
+        let is_empty = log.posted.is_empty();
         check!(WrongCompletion, is_empty, "receive requests outlive the upload (CH-TRM-3)");
         self.streams.uploaded(handle);
     }
@@ -314,15 +314,15 @@ impl NodeClient for Walker {
         self.polled_at = now;
         self.alarm = self.alarm.filter(|at| *at > now);
         let busy = self.streams.poll(now, connections);
-        for index in 0..self.attended.len() {
-            self.read(now, connections, self.attended[index]);
+        for index in 0..self.readers.len() {
+            self.read(now, connections, self.readers[index]);
         }
         busy
     }
 
     fn poll_at(&self) -> Option<Instant> {
         let streams = self.streams.poll_at();
-        let rests = self.ears.values().map(|ear| ear.rests_until).filter(|at| *at > self.polled_at);
+        let rests = self.logs.values().map(|log| log.rests_until).filter(|at| *at > self.polled_at);
         let tick = self.tick.map(|tick| self.polled_at + tick);
         streams.into_iter().chain(rests).chain(self.alarm).chain(tick).min()
     }

@@ -31,7 +31,7 @@ const SHUTDOWN_REST_MAX: u64 = 10_000;
 /// Maximum migrations of one connection at one end, so that a walk ends.
 const MOVES_MAX: u64 = 60;
 /// Maximum number of requests at once in hasty runs.
-const WISHES_MAX: u64 = 4;
+const REQUESTS_MAX: u64 = 4;
 /// Length of a writer's pause, in seconds: longer than the validity of a neighbor.
 const PAUSE_SECONDS: core::ops::Range<u64> = 35..90;
 
@@ -60,7 +60,7 @@ pub(crate) struct End {
     /// End of the pause in posting; `None` before the pause.
     paused_until: Option<Instant>,
     /// True if it may end before all data are transferred.
-    pub(crate) is_doomed: bool,
+    pub(crate) may_end_early: bool,
     /// Remaining turns before it resets the connection.
     abort_in: Option<u64>,
     /// Alternative time of the reset.
@@ -79,9 +79,9 @@ impl End {
         let mut rng = Rand64::new(u128::from(rng.rand_u64()));
         let mut data = vec![0; plan.bytes[index][node]];
         Stream::new(rng.rand_u64()).fill(&mut data);
-        let is_doomed = plan.incidents.is_doomed(index);
+        let may_end_early = plan.incidents.may_end_early(index);
         let abort_in = match plan.incidents.ending {
-            Ending::Abort { by, turns } if is_doomed && by[node] => Some(turns[node]),
+            Ending::Abort { by, turns } if may_end_early && by[node] => Some(turns[node]),
             _ => None,
         };
         Self {
@@ -99,7 +99,7 @@ impl End {
             moves: 0,
             is_over: false,
             paused_until: None,
-            is_doomed,
+            may_end_early,
             abort_in,
             abort_at: None,
             has_aborted: false,
@@ -118,7 +118,7 @@ impl End {
         window_is_closed: impl Fn() -> bool,
     ) -> Option<StreamStatus> {
         let handle = self.handle?;
-        core.clients.first_mut::<Walker>().attend(handle);
+        core.clients.first_mut::<Walker>().add_reader(handle);
         let status = core.clients.first::<Walker>().streams.status(handle)?;
         if !status.closed {
             self.abort(core, now, handle, plan, status);
@@ -132,7 +132,7 @@ impl End {
             }
         } else if !status.closed && plan.incidents.hasty && self.may_move(plan) {
             self.moves += 1;
-            self.wish(core, handle, "handshake");
+            self.request_moves(core, handle, "handshake");
         }
         self.settle(core, handle);
         core.clients.first::<Walker>().streams.status(handle)
@@ -140,7 +140,7 @@ impl End {
 
     /// The other end may have ended: this one is notified, or is reset after a time limit.
     pub(crate) fn follow(&mut self, other: &Self, now: Instant) {
-        if other.is_doomed && other.is_over {
+        if other.may_end_early && other.is_over {
             // The connection was never accepted.
             self.is_over |= self.handle.is_none();
             self.abort_at.get_or_insert(now + GIVE_UP);
@@ -274,7 +274,7 @@ impl End {
         let node = self.node;
         // Its lists complete aborted; the connection's error is reported instead.
         let has_error = |status: StreamStatus| status.error.is_some();
-        if !self.is_doomed
+        if !self.may_end_early
             && core.clients.first::<Walker>().streams.status(handle).is_some_and(has_error)
         {
             return;
@@ -282,7 +282,7 @@ impl End {
         for list in core.clients.first_mut::<Walker>().streams.completed(handle) {
             let (left, expected) = (list.data_length(), self.ledger.pop_front());
             let NetBufferList { context, bytes_transferred, status, .. } = list;
-            let is_aborted = self.is_doomed && status == NdisStatus::REQUEST_ABORTED;
+            let is_aborted = self.may_end_early && status == NdisStatus::REQUEST_ABORTED;
             let is_whole = is_aborted || left == 0 && status == NdisStatus::SUCCESS;
             check!(
                 WrongCompletion,
@@ -304,7 +304,9 @@ impl End {
     }
 
     fn may_move(&mut self, plan: &Plan) -> bool {
-        plan.walks(self.node) && self.moves < MOVES_MAX && self.rng.rand_range(0..plan.calm) == 0
+        plan.walks(self.node)
+            && self.moves < MOVES_MAX
+            && self.rng.rand_range(0..plan.turns_per_move) == 0
     }
 
     /// One decision of the seed per turn: a request for the other stack, or nothing.
@@ -351,14 +353,14 @@ impl End {
             core.clients.first_mut::<Walker>().seen.note(CoverageEvent::MoveAtZeroWindow);
         }
         if plan.incidents.hasty {
-            self.wish(core, handle, name(status.state));
+            self.request_moves(core, handle, name(status.state));
         }
     }
 
     /// Requests migrations regardless of outstanding ones.
-    fn wish(&mut self, core: &mut Core, handle: OffloadHandle, situation: &'static str) {
-        for _ in 0..self.rng.rand_range(0..WISHES_MAX) {
-            core.clients.first_mut::<Walker>().seen.note(CoverageEvent::OffloadTiming(situation));
+    fn request_moves(&mut self, core: &mut Core, handle: OffloadHandle, situation: &'static str) {
+        for _ in 0..self.rng.rand_range(0..REQUESTS_MAX) {
+            core.clients.first_mut::<Walker>().seen.note(CoverageEvent::MoveRequested(situation));
             match self.rng.rand_range(0..2) {
                 0 => core.clients.first_mut::<Walker>().streams.offload(handle),
                 _ => core.clients.first_mut::<Walker>().streams.upload(handle),
@@ -367,7 +369,7 @@ impl End {
     }
 
     /// Verifies that this end was permitted before all data were transferred.
-    pub(crate) fn check_doomed(&self, status: StreamStatus, plan: &Plan) -> Result<(), String> {
+    pub(crate) fn check_early_end(&self, status: StreamStatus, plan: &Plan) -> Result<(), String> {
         let is_right = match (status.error, plan.incidents.ending) {
             _ if !status.closed => false,
             // A clean link does not lose a reset.

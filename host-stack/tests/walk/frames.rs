@@ -191,16 +191,16 @@ pub(crate) fn is_solicitation(frame: &[u8]) -> bool {
 
 /// True if it is ARP from `address`, or a neighbor advertisement for it.
 pub(crate) fn announces(frame: &[u8], address: IpAddr) -> bool {
-    let told = |at: usize, octets: &[u8]| frame.get(at..at + octets.len()) == Some(octets);
+    let has = |at: usize, octets: &[u8]| frame.get(at..at + octets.len()) == Some(octets);
     match address {
         IpAddr::V4(address) => {
             let is_arp = frame[TYPE_AT..ETHERNET_BYTES] == ARP;
-            is_arp && told(ARP_SENDER_AT + 6, &address.octets())
+            is_arp && has(ARP_SENDER_AT + 6, &address.octets())
         }
         IpAddr::V6(address) => {
             is_solicitation_or_advert(frame)
                 && !is_solicitation(frame)
-                && told(ICMPV6_AT + 8, &address.octets())
+                && has(ICMPV6_AT + 8, &address.octets())
         }
     }
 }

@@ -67,7 +67,7 @@ pub(crate) struct Incidents {
     /// Periods without any delivery.
     pub(crate) outages: Vec<Span>,
     /// True if the migrating nodes' targets have a small capacity.
-    pub(crate) scarce: bool,
+    pub(crate) small_capacity: bool,
     /// True for pause, resume and upload of all.
     pub(crate) adapter: bool,
     /// True for changed settings and queries.
@@ -116,7 +116,7 @@ impl Incidents {
             };
             these.outages = vec![outage(), outage()];
         }
-        these.scarce = some(rng) && these.narrow == [None; 2];
+        these.small_capacity = some(rng) && these.narrow == [None; 2];
         these.adapter = some(rng) || some(rng) && these.hasty;
         these.settings = some(rng);
         these.ending = ending(rng);
@@ -143,7 +143,7 @@ impl Incidents {
     }
 
     /// True if connection `index` may end before all data are transferred.
-    pub(crate) fn is_doomed(&self, index: usize) -> bool {
+    pub(crate) fn may_end_early(&self, index: usize) -> bool {
         match self.ending {
             Ending::Graceful => false,
             Ending::Abort { .. } => index == 0,
@@ -211,7 +211,7 @@ pub(crate) enum CoverageEvent {
     /// ARP requests and neighbor solicitations.
     Solicited,
     /// Migration request in this situation.
-    OffloadTiming(&'static str),
+    MoveRequested(&'static str),
     LostInOutage,
     /// The target has refused a connection.
     Refused,
@@ -224,9 +224,9 @@ pub(crate) enum CoverageEvent {
     /// A client has reset a connection in this situation.
     Aborted(&'static str),
     /// A node has received a reset.
-    HeardReset,
+    ResetReceived,
     /// A node has timed out a connection.
-    GaveUp,
+    TimedOut,
     /// Lists completed with REQUEST_ABORTED.
     ListsAborted,
     /// Offload to the target of this queue, on a node with two.
@@ -261,9 +261,9 @@ const REQUIRED: &[CoverageEvent] = &[
     CoverageEvent::OldMac,
     CoverageEvent::NewHop,
     CoverageEvent::Solicited,
-    CoverageEvent::OffloadTiming("handshake"),
-    CoverageEvent::OffloadTiming("Offloading"),
-    CoverageEvent::OffloadTiming("Uploading"),
+    CoverageEvent::MoveRequested("handshake"),
+    CoverageEvent::MoveRequested("Offloading"),
+    CoverageEvent::MoveRequested("Uploading"),
     CoverageEvent::LostInOutage,
     CoverageEvent::Refused,
     CoverageEvent::Paused,
@@ -276,8 +276,8 @@ const REQUIRED: &[CoverageEvent] = &[
     CoverageEvent::Aborted("Offloaded"),
     CoverageEvent::Aborted("going down"),
     CoverageEvent::Aborted("coming up"),
-    CoverageEvent::HeardReset,
-    CoverageEvent::GaveUp,
+    CoverageEvent::ResetReceived,
+    CoverageEvent::TimedOut,
     CoverageEvent::ListsAborted,
     CoverageEvent::OffloadedOnQueue(0),
     CoverageEvent::OffloadedOnQueue(1),
@@ -290,9 +290,9 @@ const REQUIRED: &[CoverageEvent] = &[
 
 /// Number of occurrences of each event.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Seen(BTreeMap<CoverageEvent, u64>);
+pub(crate) struct Coverage(BTreeMap<CoverageEvent, u64>);
 
-impl Seen {
+impl Coverage {
     pub(crate) fn note(&mut self, sight: CoverageEvent) {
         self.count(sight, 1);
     }

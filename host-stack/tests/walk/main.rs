@@ -37,7 +37,7 @@ mod threads;
 use flue_test_support::seeds::Suite;
 
 use crate::{
-    incidents::Seen,
+    incidents::Coverage,
     queues::Queues,
     run::{Summary, walk},
 };
@@ -70,7 +70,7 @@ struct Total {
     with_sack: u64,
     /// Seeds with a clean link.
     clean_seeds: u64,
-    seen: Seen,
+    seen: Coverage,
 }
 
 impl Total {

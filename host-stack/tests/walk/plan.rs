@@ -19,7 +19,7 @@ use crate::{
     client::{ReceiverProfile, Walker},
     incidents::Incidents,
     queues::Queues,
-    threads::Threads,
+    threads::ScheduledThreads,
 };
 
 /// Port that node B listens on; node A uses the following ones.
@@ -66,8 +66,8 @@ pub(crate) struct Plan {
     pub(crate) receive_window_max: [usize; 2],
     pub(crate) send_buffer: [usize; 2],
     /// Mean number of turns per migration at each end.
-    pub(crate) calm: u64,
-    pub(crate) habits: [ReceiverProfile; 2],
+    pub(crate) turns_per_move: u64,
+    pub(crate) profile: [ReceiverProfile; 2],
     /// Size of the largest posted list, in bytes.
     pub(crate) list_bytes_max: u64,
     /// Bytes of each connection in each direction.
@@ -137,8 +137,8 @@ impl Plan {
             receive_buffer,
             receive_window_max,
             send_buffer,
-            calm: pick(rng, &[2, 10, 40, 200]),
-            habits: [ReceiverProfile::new(rng), ReceiverProfile::new(rng)],
+            turns_per_move: pick(rng, &[2, 10, 40, 200]),
+            profile: [ReceiverProfile::new(rng), ReceiverProfile::new(rng)],
             list_bytes_max: pick(rng, &[100, 3_000, 30_000, 70_000]),
             bytes: (0..connections).map(|_| [size(rng), size(rng)]).collect(),
             incidents: Incidents::default(),
@@ -173,15 +173,15 @@ impl Plan {
             self.bytes[0] = self.bytes[0].map(|bytes| bytes + LONG_REST_BYTES);
             self.receive_buffer = [8 * 1024; 2];
             self.receive_window_max = [0; 2];
-            for habits in &mut self.habits {
-                (habits.rests, habits.rest_max) = (habits.rests.max(1), LONG_REST_MICROS);
+            for profile in &mut self.profile {
+                (profile.rests, profile.rest_max) = (profile.rests.max(1), LONG_REST_MICROS);
             }
         }
         if self.incidents.narrow != [None; 2] {
             // smoltcp makes no progress on a narrow path, so no connection may stay there for long.
-            self.calm = self.calm.min(40);
+            self.turns_per_move = self.turns_per_move.min(40);
         }
-        if self.calm > 40 {
+        if self.turns_per_move > 40 {
             self.incidents.tick =
                 self.incidents.tick.map(|tick| tick.min(Duration::from_millis(5)));
         }
@@ -189,7 +189,7 @@ impl Plan {
 
     pub(crate) fn capabilities(&self, index: usize) -> OffloadCapabilities {
         let all = OffloadCapabilities::default();
-        if self.incidents.scarce && self.walks(index) {
+        if self.incidents.small_capacity && self.walks(index) {
             let (connections_max, receive_buffer_max) = (1, 20_000);
             return OffloadCapabilities { connections_max, receive_buffer_max, ..all };
         }
@@ -226,7 +226,7 @@ impl Plan {
         index: usize,
         links: Vec<Box<dyn Link>>,
         rng: &mut Rand64,
-    ) -> Threads {
+    ) -> ScheduledThreads {
         let mac = Self::mac(index);
         let mut engine = patient_engine(mac);
         engine.tcp.push = self.push[index];
@@ -259,14 +259,14 @@ impl Plan {
             seed: rng.rand_u64(),
             ..HostConfig::default()
         };
-        let (habits, seed) = (self.habits[index], rng.rand_u64());
+        let (profile, seed) = (self.profile[index], rng.rand_u64());
         let incidents = &self.incidents;
         let mut seeds = seed..;
         let cores = Cores::new(links, engine, host, |port| {
             let seed = seeds.next().expect("few queues");
-            let walker = Walker::new(Streams::new(port), habits, seed);
+            let walker = Walker::new(Streams::new(port), profile, seed);
             walker.with_incidents(incidents)
         });
-        Threads::new(cores.unwrap(), self.queues.free[index], seed)
+        ScheduledThreads::new(cores.unwrap(), self.queues.free[index], seed)
     }
 }

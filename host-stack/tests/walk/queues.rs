@@ -21,7 +21,7 @@ use oorandom::Rand64;
 use crate::{
     client::Walker,
     frames::Tcp,
-    incidents::{CoverageEvent, Seen},
+    incidents::{Coverage, CoverageEvent},
     lossy_network::LossyNetwork,
     plan::pick,
 };
@@ -64,7 +64,7 @@ impl Queues {
 }
 
 /// Counts the events on the queues of a node with several.
-pub(crate) fn count(seen: &mut Seen, cores: &Cores) {
+pub(crate) fn count(seen: &mut Coverage, cores: &Cores) {
     if cores.shards.len() == 1 {
         return;
     }
@@ -106,13 +106,13 @@ struct Device<L> {
     flows: HashMap<(u16, u16), usize>,
     wrong_pct: u64,
     rng: Rand64,
-    road: Arc<Mutex<LossyNetwork>>,
+    network: Arc<Mutex<LossyNetwork>>,
 }
 
 impl<L: Link> Device<L> {
     /// Spreads all received frames.
     fn fill(&mut self, now: Instant) -> io::Result<()> {
-        let Self { link, batch, queues, flows, wrong_pct, rng, road } = self;
+        let Self { link, batch, queues, flows, wrong_pct, rng, network } = self;
         loop {
             batch.clear();
             link.receive(now, batch)?;
@@ -124,7 +124,7 @@ impl<L: Link> Device<L> {
                     known.unwrap_or_else(|| rng.rand_range(0..queues.len() as u64) as usize);
                 if known.is_some() && rng.rand_range(0..100) < *wrong_pct {
                     queue = (queue + 1) % queues.len();
-                    lock(road).seen.note(CoverageEvent::WrongQueue);
+                    lock(network).seen.note(CoverageEvent::WrongQueue);
                 }
                 queues[queue].push_back(Stored { data: data.to_vec(), checksum, gso_size });
             }
@@ -152,7 +152,7 @@ pub(crate) fn queues<L: Link>(
     count: usize,
     wrong_pct: u64,
     seed: u64,
-    road: Arc<Mutex<LossyNetwork>>,
+    network: Arc<Mutex<LossyNetwork>>,
 ) -> Vec<Queue<L>> {
     let device = Arc::new(Mutex::new(Device {
         link,
@@ -161,7 +161,7 @@ pub(crate) fn queues<L: Link>(
         flows: HashMap::new(),
         wrong_pct,
         rng: Rand64::new(u128::from(seed) ^ 0xde1c << 64),
-        road,
+        network,
     }));
     (0..count).map(|own| Queue { device: device.clone(), own }).collect()
 }
@@ -218,9 +218,9 @@ impl<L: Link> Link for Queue<L> {
 
 /// Capture that is flushed after each step, so that frames of several queues are in order.
 #[derive(Debug)]
-pub(crate) struct Prompt<L, W: io::Write>(pub(crate) Tee<L, W>);
+pub(crate) struct FlushedTee<L, W: io::Write>(pub(crate) Tee<L, W>);
 
-impl<L: Link, W: io::Write + Send> wrapper::LinkWrapper for Prompt<L, W> {
+impl<L: Link, W: io::Write + Send> wrapper::LinkWrapper for FlushedTee<L, W> {
     wrapper::wraps!(Tee<L, W>, 0);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {

@@ -28,12 +28,12 @@ use crate::{
     client::Walker,
     end::{End, GIVE_UP},
     fault_injector::FaultInjector,
-    incidents::{CoverageEvent, Ending, Seen},
+    incidents::{Coverage, CoverageEvent, Ending},
     lossy_network::{LossyNetwork, NetworkPort},
     middlebox::Middlebox,
     plan::{PORT, Plan},
-    queues::{self, Prompt, queues},
-    threads::Threads,
+    queues::{self, FlushedTee, queues},
+    threads::ScheduledThreads,
 };
 
 /// Time limit of a seed, in virtual time: generous, since smoltcp waits a second and more for each loss.
@@ -66,7 +66,7 @@ impl io::Write for Output {
 fn watched(
     seed: u64,
     plan: &Plan,
-    road: &Arc<Mutex<LossyNetwork>>,
+    network: &Arc<Mutex<LossyNetwork>>,
     index: usize,
     link: MemoryLink,
 ) -> (Vec<Box<dyn Link>>, Arc<Mutex<Monitor>>) {
@@ -93,17 +93,17 @@ fn watched(
     let stripped = if index == 0 { plan.stripped } else { Default::default() };
     let link = Impaired::new(link, plan.impairments[index], Impairments::default()).unwrap();
     let link = Middlebox::new(link, stripped);
-    let link = NetworkPort::new(link, road.clone(), index);
+    let link = NetworkPort::new(link, network.clone(), index);
     let count = plan.queues.count[index];
     if count == 1 {
         return (vec![Box::new(Tee::new(link, output(), "wire", 0).unwrap())], monitor);
     }
     let prompt = |queue| {
         let tee = Tee::new(queue, output(), "wire", 0).unwrap();
-        Box::new(Prompt(tee)) as Box<dyn Link>
+        Box::new(FlushedTee(tee)) as Box<dyn Link>
     };
     let seed = 2 * seed + index as u64;
-    let queues = queues(link, count, plan.queues.wrong_pct[index], seed, road.clone());
+    let queues = queues(link, count, plan.queues.wrong_pct[index], seed, network.clone());
     (queues.into_iter().map(prompt).collect(), monitor)
 }
 
@@ -116,27 +116,27 @@ pub(crate) struct Summary {
     /// Counts of each queue of each node.
     pub(crate) tallies: Vec<ClientCounts>,
     pub(crate) counts: [Counts; 2],
-    pub(crate) seen: Seen,
+    pub(crate) seen: Coverage,
 }
 
 /// Runs a seed.
 pub(crate) fn walk(seed: u64) -> Summary {
     let mut rng = Rand64::new(u128::from(seed));
     let plan = Plan::new(seed, &mut rng);
-    let road = LossyNetwork::new(&plan, seed);
+    let network = LossyNetwork::new(&plan, seed);
     let (left, right) = memory_link_pair(plan.link);
-    let (left, left_monitor) = watched(seed, &plan, &road, 0, left);
-    let (right, right_monitor) = watched(seed, &plan, &road, 1, right);
+    let (left, left_monitor) = watched(seed, &plan, &network, 0, left);
+    let (right, right_monitor) = watched(seed, &plan, &network, 1, right);
     let mut pair = Pair::new(plan.node(0, left, &mut rng), plan.node(1, right, &mut rng));
-    let mut scene = Scene::new(seed, plan, road, &mut rng);
-    let outcome = scene.talk(&mut pair);
-    let text = scene.describe(&pair);
+    let mut state = RunState::new(seed, plan, network, &mut rng);
+    let outcome = state.talk(&mut pair);
+    let text = state.describe(&pair);
     let clients = || [&pair.a, &pair.b].into_iter().flat_map(|node| &node.shards);
     let tallies = clients().map(|core| core.clients.first::<Walker>().tally).collect();
     let pending: Vec<_> = clients().map(|core| core.clients.first::<Walker>().posted()).collect();
     let ended_at = pair.now;
-    let result = outcome.map(|()| scene.check(&mut pair, &text));
-    let seen = scene.seen(&pair);
+    let result = outcome.map(|()| state.check(&mut pair, &text));
+    let seen = state.seen(&pair);
     // The capture is flushed with the links.
     drop(pair);
     let counts = [(left_monitor, "node 0"), (right_monitor, "node 1")].map(|(monitor, who)| {
@@ -146,7 +146,7 @@ pub(crate) fn walk(seed: u64) -> Summary {
     check!(Stuck, result.is_ok(), "{result:?}\n{text}");
     let none_pending = pending.iter().all(|posted| *posted == 0);
     check!(WrongCompletion, none_pending, "receive requests are left: {pending:?}\n{text}");
-    let Scene { plan, .. } = scene;
+    let RunState { plan, .. } = state;
     let in_order = plan.queues.wrong_pct == [0; 2];
     let is_clean = plan.is_clean() && in_order && plan.incidents.tick.is_none();
     // On a clean link no segment is sent twice, with one exception: smoltcp, which probes a window that has just
@@ -167,32 +167,36 @@ pub(crate) fn walk(seed: u64) -> Summary {
 }
 
 /// Ends and fault injectors of a run.
-struct Scene {
+struct RunState {
     plan: Plan,
-    road: Arc<Mutex<LossyNetwork>>,
+    network: Arc<Mutex<LossyNetwork>>,
     ends: [Vec<End>; 2],
-    meddlers: [FaultInjector; 2],
+    fault_injectors: [FaultInjector; 2],
 }
 
-impl Scene {
-    fn new(seed: u64, plan: Plan, road: Arc<Mutex<LossyNetwork>>, rng: &mut Rand64) -> Self {
+impl RunState {
+    fn new(seed: u64, plan: Plan, network: Arc<Mutex<LossyNetwork>>, rng: &mut Rand64) -> Self {
         let ends = [0, 1].map(|node| {
             (0..plan.connections).map(|index| End::new(node, index, &plan, rng)).collect()
         });
-        let mut scene =
-            Self { plan, road, ends, meddlers: [0, 1].map(|node| FaultInjector::new(seed, node)) };
-        if scene.plan.incidents.ending == Ending::LinkLost {
-            let lost_at = scene.plan.incidents.outages.last().map(|outage| outage.from);
-            for end in scene.ends.iter_mut().flatten() {
+        let mut state = Self {
+            plan,
+            network,
+            ends,
+            fault_injectors: [0, 1].map(|node| FaultInjector::new(seed, node)),
+        };
+        if state.plan.incidents.ending == Ending::LinkLost {
+            let lost_at = state.plan.incidents.outages.last().map(|outage| outage.from);
+            for end in state.ends.iter_mut().flatten() {
                 end.abort_at = lost_at.map(|at| at + GIVE_UP);
             }
         }
-        scene
+        state
     }
 
     /// Runs until both ends of all connections have sent, received and closed everything; then until no state of them
     /// is left.
-    fn talk(&mut self, pair: &mut Pair<Threads>) -> Result<(), Stall> {
+    fn talk(&mut self, pair: &mut Pair<ScheduledThreads>) -> Result<(), Stall> {
         let server = SocketAddr::new(self.plan.addresses[1], PORT);
         let backlog = 2 * self.plan.connections;
         let listeners: Vec<_> = (pair.b.shards.iter_mut())
@@ -212,13 +216,13 @@ impl Scene {
         }
         pair.run(pair.now + LIMIT, |pair| {
             // An end may still have to be notified of the peer's end.
-            if self.ends.iter().flatten().any(|end| end.is_doomed) {
+            if self.ends.iter().flatten().any(|end| end.may_end_early) {
                 self.turn(pair, &listeners);
             } else {
                 let both = pair.a.shards.iter_mut().chain(&mut pair.b.shards);
                 both.for_each(|core| core.clients.first_mut::<Walker>().tick = None);
             }
-            let empty = |cores: &mut Threads| {
+            let empty = |cores: &mut ScheduledThreads| {
                 // A client may have pending notices of the end.
                 !cores.has_input()
                     && cores.host.is_idle()
@@ -233,7 +237,7 @@ impl Scene {
     }
 
     /// Runs one turn of all actors.
-    fn turn(&mut self, pair: &mut Pair<Threads>, listeners: &[ListenerId]) {
+    fn turn(&mut self, pair: &mut Pair<ScheduledThreads>, listeners: &[ListenerId]) {
         for (queue, (core, listener)) in pair.b.shards.iter_mut().zip(listeners).enumerate() {
             while let Some(handle) = core.clients.first_mut::<Walker>().streams.accept(*listener) {
                 let remote = core
@@ -247,20 +251,20 @@ impl Scene {
                 (end.queue, end.handle) = (queue, Some(handle));
             }
         }
-        let Self { plan, road, ends, meddlers } = self;
+        let Self { plan, network, ends, fault_injectors } = self;
         let now = pair.now;
         for (node, ends) in ends.iter_mut().enumerate() {
             let cores = if node == 0 { &mut pair.a } else { &mut pair.b };
             let mut decides = false;
             for (index, end) in ends.iter_mut().enumerate() {
                 let closed = || {
-                    let road = road.lock().unwrap_or_else(PoisonError::into_inner);
-                    plan.incidents.tick.is_some() && road.window_is_closed(index)
+                    let network = network.lock().unwrap_or_else(PoisonError::into_inner);
+                    plan.incidents.tick.is_some() && network.window_is_closed(index)
                 };
                 let core = &mut cores.shards[end.queue];
                 let Some(status) = end.act(core, now, plan, closed) else { continue };
                 decides |= plan.walks(node) && end.decides();
-                if end.is_doomed {
+                if end.may_end_early {
                     end.is_over = status.closed;
                     continue;
                 }
@@ -272,17 +276,17 @@ impl Scene {
                 );
                 end.is_over = status.shut_down && status.peer_closed && status.unread == 0;
             }
-            meddlers[node].act(cores, plan, node, now);
+            fault_injectors[node].act(cores, plan, node, now);
             for core in &mut cores.shards {
                 core.clients.first_mut::<Walker>().tick =
                     plan.incidents.tick.map(|tick| if decides { tick } else { SLOW_TICK });
             }
         }
-        self.tell_doomed(now);
+        self.notify_early_ends(now);
     }
 
     /// Notifies the remaining end of an ended connection, directly or by its time limit.
-    fn tell_doomed(&mut self, now: Instant) {
+    fn notify_early_ends(&mut self, now: Instant) {
         let [a, b] = &mut self.ends;
         for (a, b) in a.iter_mut().zip(b) {
             a.follow(b, now);
@@ -291,14 +295,14 @@ impl Scene {
     }
 
     /// Verifies every byte, and every list.
-    fn check(&self, pair: &mut Pair<Threads>, text: &str) {
+    fn check(&self, pair: &mut Pair<ScheduledThreads>, text: &str) {
         for (index, (a, b)) in self.ends[0].iter().zip(&self.ends[1]).enumerate() {
             for (from, to, cores) in [(a, b, &pair.b), (b, a, &pair.a)] {
                 let core = &cores.shards[to.queue];
                 let received = to
                     .handle
                     .map_or(&[][..], |handle| core.clients.first::<Walker>().received(handle));
-                let is_right = match from.is_doomed {
+                let is_right = match from.may_end_early {
                     true => from.data.starts_with(received),
                     false => received == from.data,
                 };
@@ -314,16 +318,16 @@ impl Scene {
                 let core = &mut cores.shards[end.queue];
                 let status =
                     core.clients.first::<Walker>().streams.status(handle).expect("stream exists");
-                if end.is_doomed {
-                    let verdict = end.check_doomed(status, &self.plan);
+                if end.may_end_early {
+                    let verdict = end.check_early_end(status, &self.plan);
                     check!(LostConnection, verdict.is_ok(), "{verdict:?}\n{text}");
                 }
                 match status.error {
                     Some(HostError::Reset) => {
-                        core.clients.first_mut::<Walker>().seen.note(CoverageEvent::HeardReset)
+                        core.clients.first_mut::<Walker>().seen.note(CoverageEvent::ResetReceived)
                     }
                     Some(HostError::RetransmissionLimit | HostError::Unanswered(_)) => {
-                        core.clients.first_mut::<Walker>().seen.note(CoverageEvent::GaveUp);
+                        core.clients.first_mut::<Walker>().seen.note(CoverageEvent::TimedOut);
                     }
                     _ => {}
                 }
@@ -332,8 +336,8 @@ impl Scene {
     }
 
     /// Collects the covered events.
-    fn seen(&self, pair: &Pair<Threads>) -> Seen {
-        let mut seen = self.road.lock().unwrap_or_else(PoisonError::into_inner).seen.clone();
+    fn seen(&self, pair: &Pair<ScheduledThreads>) -> Coverage {
+        let mut seen = self.network.lock().unwrap_or_else(PoisonError::into_inner).seen.clone();
         for cores in [&pair.a, &pair.b] {
             cores.shards.iter().for_each(|core| seen.add(&core.clients.first::<Walker>().seen));
             seen.count(CoverageEvent::Refused, cores.host.stats().initiates_refused);
@@ -343,7 +347,7 @@ impl Scene {
         seen
     }
 
-    fn describe(&self, pair: &Pair<Threads>) -> String {
+    fn describe(&self, pair: &Pair<ScheduledThreads>) -> String {
         let mut text = format!("{:?}\n", self.plan);
         for (ends, cores) in self.ends.iter().zip([&pair.a, &pair.b]) {
             for (index, end) in ends.iter().enumerate() {

@@ -13,7 +13,7 @@ use oorandom::Rand64;
 const MISSED: u64 = 4;
 
 /// Node with simulated threads.
-pub(crate) struct Threads {
+pub(crate) struct ScheduledThreads {
     cores: Cores,
     /// Generator of the order; `None`: fixed order.
     rng: Option<Rand64>,
@@ -21,7 +21,7 @@ pub(crate) struct Threads {
     turns: Vec<usize>,
 }
 
-impl Threads {
+impl ScheduledThreads {
     pub(crate) fn new(cores: Cores, is_free: bool, seed: u64) -> Self {
         let rng = is_free.then(|| Rand64::new(u128::from(seed) ^ 0x7423 << 64));
         let turns = (0..=cores.shards.len()).collect();
@@ -29,7 +29,7 @@ impl Threads {
     }
 }
 
-impl Deref for Threads {
+impl Deref for ScheduledThreads {
     type Target = Cores;
 
     fn deref(&self) -> &Cores {
@@ -37,13 +37,13 @@ impl Deref for Threads {
     }
 }
 
-impl DerefMut for Threads {
+impl DerefMut for ScheduledThreads {
     fn deref_mut(&mut self) -> &mut Cores {
         &mut self.cores
     }
 }
 
-impl Simulated for Threads {
+impl Simulated for ScheduledThreads {
     fn poll(&mut self, now: Instant) -> io::Result<bool> {
         let Self { cores, rng: Some(rng), turns } = self else { return self.cores.poll(now) };
         let mut busy = false;

@@ -78,7 +78,7 @@ fn p3_a_closed_window_is_probed_after_the_import() {
         let socket = stage.enter(imported.socket);
         let mut probes = 0;
         for second in 0..30 {
-            let said = stage.listen(to_smoltcp(bench.now + Duration::from_secs(second)));
+            let said = stage.poll(to_smoltcp(bench.now + Duration::from_secs(second)));
             let una = state.tcp.delegated.snd_una;
             probes += said.iter().filter(|said| said.seq == una && said.payload.len() == 1).count();
             assert!(said.iter().all(|said| said.payload.len() <= 1), "{said:?}");
@@ -101,7 +101,7 @@ fn p3_ack_after_a_closed_window_is_processed() {
     assert!(in_flight.is_after(state.tcp.delegated.snd_una));
     state.tcp.delegated.snd_wnd = 0;
     bench.ends[0].import(bench.now, &state);
-    let End { tuple, flow, .. } = &bench.ends[0];
+    let SocketEnd { tuple, flow, .. } = &bench.ends[0];
     let said = Acknowledgement {
         seq: flow.acknowledged,
         ack: in_flight,
@@ -111,7 +111,7 @@ fn p3_ack_after_a_closed_window_is_processed() {
         fin: false,
     };
     let macs = (flow.peer_mac, MacAddress([2, 0, 0, 0, 0, 1]));
-    let way = Way { macs, from: tuple.remote(), to: tuple.local() };
+    let way = FrameAddresses { macs, from: tuple.remote(), to: tuple.local() };
     let frame = wire::ack_frame(way, 64, &said).expect("one family");
     bench.ends[0].receive(bench.now, frame.to_vec());
     let state = bench.shuttle(0).tcp.delegated;
@@ -281,7 +281,7 @@ fn half_closed_connections_move() {
         assert_eq!(bench.ends[1].socket().state(), State::Closed);
         assert_eq!(bench.ends[0].socket().state(), State::TimeWait);
         assert_eq!(bench.ends[0].stream_in, bench.ends[1].stream_out);
-        assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_heard));
+        assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_received));
     }
 }
 
@@ -305,7 +305,7 @@ fn simultaneous_close_moves() {
     }
     idle(&mut bench, 3_000);
     assert!(bench.ends.iter_mut().all(|end| end.socket().state() == State::TimeWait));
-    assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_heard));
+    assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_received));
 }
 
 // P9, RFC 7323 §2.4: a window of megabytes opened by the target is not withdrawn; a closed one needs no buffer of
@@ -358,6 +358,6 @@ fn close_wait_moves() {
         bench.ends[1].socket().close();
         idle(&mut bench, 3_000);
         assert_eq!(bench.ends[1].socket().state(), State::Closed);
-        assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_heard));
+        assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_received));
     }
 }

@@ -40,7 +40,7 @@ fn claim(name: Name, local: &str, holder: Holder) -> Claim {
 fn beside(there: (Name, &str, Holder), wanted: (Name, &str, Holder)) -> bool {
     let mut ports = Ports::new(50_000);
     ports.reserve(&claim(there.0, there.1, there.2));
-    ports.may_have(&claim(wanted.0, wanted.1, wanted.2))
+    ports.permits(&claim(wanted.0, wanted.1, wanted.2))
 }
 
 #[test]
@@ -89,16 +89,16 @@ fn endpoint_belongs_to_its_client() {
         endpoint: Some(EndpointId(endpoint)),
         ..claim(name, OURS, holder)
     };
-    assert!(ports.may_have(&on(listener(2), own, 1)));
-    assert!(!ports.may_have(&on(listener(2), other, 1)), "another client's");
-    assert!(!ports.may_have(&on(listener(2), own, 9)), "another name");
+    assert!(ports.permits(&on(listener(2), own, 1)));
+    assert!(!ports.permits(&on(listener(2), other, 1)), "another client's");
+    assert!(!ports.permits(&on(listener(2), own, 9)), "another name");
     assert_eq!(ports.endpoint(EndpointId(1), own.client), Ok(Some(at(OURS))));
     assert_eq!(ports.endpoint(EndpointId(1), other.client), Err(HostError::AddressInUse));
     assert_eq!(ports.endpoint(EndpointId(9), own.client), Ok(None));
     ports.reserve(&on(listener(2), own, 1));
-    assert!(!ports.may_have(&on(listener(3), own, 1)), "one listener");
+    assert!(!ports.permits(&on(listener(3), own, 1)), "one listener");
     ports.unbind(EndpointId(1), other.client);
-    assert!(!ports.may_have(&claim(connection(4), OURS, own)));
+    assert!(!ports.permits(&claim(connection(4), OURS, own)));
     ports.unbind(EndpointId(1), own.client);
     assert!(!ports.is_unused(at(OURS)), "its listener stays");
     ports.release(listener(2));
@@ -110,16 +110,16 @@ fn endpoint_belongs_to_its_client() {
 #[test]
 fn endpoint_outlives_an_opened_connection() {
     let own = holder(0, 0);
-    let made = Claim { endpoint: Some(EndpointId(9)), ..claim(connection(1), OURS, own) };
+    let created = Claim { endpoint: Some(EndpointId(9)), ..claim(connection(1), OURS, own) };
     let mut ports = Ports::new(50_000);
-    ports.reserve(&made);
+    ports.reserve(&created);
     ports.fail(OffloadHandle(1));
     assert!(ports.is_unused(at(OURS)));
-    ports.reserve(&made);
+    ports.reserve(&created);
     ports.release(connection(1));
     assert!(!ports.is_unused(at(OURS)));
     // An endpoint that existed before remains in either case.
-    ports.reserve(&Claim { name: connection(2), ..made });
+    ports.reserve(&Claim { name: connection(2), ..created });
     ports.fail(OffloadHandle(2));
     assert_eq!(ports.endpoint(EndpointId(9), own.client), Ok(Some(at(OURS))));
     ports.unbind(EndpointId(9), own.client);

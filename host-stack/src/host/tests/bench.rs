@@ -57,7 +57,7 @@ pub(super) struct Node {
     /// Objects of the target.
     pub(super) neighbors: BTreeMap<OffloadHandle, NeighborState>,
     pub(super) paths: BTreeMap<OffloadHandle, PathState>,
-    names: Names,
+    names: Contexts,
     terminates: VecDeque<TerminateTree>,
     pub(super) updates: VecDeque<UpdateTree>,
     pub(super) queries: VecDeque<QueryTree>,
@@ -80,9 +80,9 @@ pub(super) struct Initiated {
 
 /// Allocator of unused contexts.
 #[derive(Default)]
-struct Names(u32);
+struct Contexts(u32);
 
-impl Names {
+impl Contexts {
     fn next(&mut self) -> TargetContext {
         self.0 += 1;
         TargetContext::new(self.0, 0)
@@ -164,7 +164,7 @@ impl Node {
             holds_neighbors: false,
             neighbors: BTreeMap::new(),
             paths: BTreeMap::new(),
-            names: Names::default(),
+            names: Contexts::default(),
             terminates: VecDeque::new(),
             updates: VecDeque::new(),
             queries: VecDeque::new(),

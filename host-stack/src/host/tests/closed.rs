@@ -6,7 +6,7 @@ use offload_engine::{chimney::client::OffloadHandle, time::Duration};
 
 use super::bench::{Bench, address};
 use crate::{
-    host::time_wait::REST,
+    host::time_wait::REUSE_DELAY,
     socket::{HostError, Notice, OffloadPolicy, Request},
 };
 
@@ -86,7 +86,7 @@ fn closed_4_tuple_is_not_reused_at_once() {
         notice,
         Notice::ConnectFailed { error: HostError::AddressInUse, .. }
     )));
-    bench.run(REST);
+    bench.run(REUSE_DELAY);
     connect(&mut bench, 1_002);
     assert!(bench.nodes[0].has(|notice| matches!(notice, Notice::Established { .. })));
 }

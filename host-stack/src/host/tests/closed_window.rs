@@ -23,7 +23,7 @@ const WINDOW: u32 = 2_048;
 const DATA: usize = 60_000;
 
 /// Connection of host 2 with a simulated peer.
-struct Scene {
+struct SimulatedPeer {
     bench: Bench,
     v6: bool,
     scale: u8,
@@ -36,7 +36,7 @@ struct Scene {
 /// Offset of the first byte, number of bytes, and FIN flag.
 type Piece = (u32, u32, bool);
 
-impl Scene {
+impl SimulatedPeer {
     /// Sends an ACK of `ack` bytes with this window in bytes.
     fn acknowledge(&mut self, ack: u32, window: u32) {
         let ack = self.iss.0.wrapping_add(1).wrapping_add(ack);
@@ -84,20 +84,20 @@ impl Scene {
         bench.passes = |_, frame| !matches!(wire::parse(frame), Frame::Tcp(_));
         bench.nodes[1].listen(SocketAddr::new(address(2, v6), PORT), 8, false);
         let (handle, iss) = (OffloadHandle(0), SeqNum(0));
-        let mut scene = Self { bench, v6, scale, handle, iss, seen: 0 };
-        scene.frame("S", IRS, 0, WINDOW as u16);
-        scene.bench.settle();
-        let syn_ack = scene.bench.nodes[1].sent.iter().find_map(|frame| match wire::parse(frame) {
+        let mut peer = Self { bench, v6, scale, handle, iss, seen: 0 };
+        peer.frame("S", IRS, 0, WINDOW as u16);
+        peer.bench.settle();
+        let syn_ack = peer.bench.nodes[1].sent.iter().find_map(|frame| match wire::parse(frame) {
             Frame::Tcp(segment) => Some(segment.seq),
             _ => None,
         });
-        scene.iss = syn_ack.expect("a SYN-ACK");
-        scene.acknowledge(0, WINDOW);
-        scene.handle = scene.bench.nodes[1].established().0;
-        scene.bench.nodes[1].send(scene.handle, vec![5; DATA]);
-        scene.bench.settle();
-        assert_eq!(total(&scene.sent()[1..]), WINDOW);
-        scene
+        peer.iss = syn_ack.expect("a SYN-ACK");
+        peer.acknowledge(0, WINDOW);
+        peer.handle = peer.bench.nodes[1].established().0;
+        peer.bench.nodes[1].send(peer.handle, vec![5; DATA]);
+        peer.bench.settle();
+        assert_eq!(total(&peer.sent()[1..]), WINDOW);
+        peer
     }
 
     /// Answers probes for `closed`, and returns them.
@@ -146,9 +146,9 @@ fn data_flow_when_a_closed_window_opens() {
         for seconds in [0, 5, 20, 75] {
             // The window closes after all data, in the middle of them, or before them.
             for ack in [WINDOW, 1_460, 0] {
-                let mut scene = Scene::new(v6, scale);
-                scene.acknowledge(ack, 0);
-                let probes = scene.keep_closed(ack, Duration::from_secs(seconds));
+                let mut peer = SimulatedPeer::new(v6, scale);
+                peer.acknowledge(ack, 0);
+                let probes = peer.keep_closed(ack, Duration::from_secs(seconds));
                 let context = std::format!("v6 {v6}, scale {scale}, {seconds} s, ack {ack}");
                 assert!(
                     probes.iter().all(|probe| *probe == (ack, 1, false)),
@@ -161,7 +161,7 @@ fn data_flow_when_a_closed_window_opens() {
                     _ => 5,
                 };
                 assert!(probes.len() >= least, "{context}: {probes:?}");
-                scene.open(ack);
+                peer.open(ack);
             }
         }
     }
@@ -171,28 +171,28 @@ fn data_flow_when_a_closed_window_opens() {
 #[test]
 fn data_flow_when_a_narrow_window_opens() {
     for seconds in [5, 20, 75] {
-        let mut scene = Scene::new(false, 0);
-        scene.acknowledge(0, 1);
-        scene.bench.run(Duration::from_secs(seconds));
-        assert!(!scene.sent().is_empty());
-        scene.open(0);
+        let mut peer = SimulatedPeer::new(false, 0);
+        peer.acknowledge(0, 1);
+        peer.bench.run(Duration::from_secs(seconds));
+        assert!(!peer.sent().is_empty());
+        peer.open(0);
     }
 }
 
 #[test]
 fn repeatedly_closing_window_loses_no_data() {
-    let mut scene = Scene::new(false, 3);
+    let mut peer = SimulatedPeer::new(false, 3);
     let mut received = 0;
     while received < DATA as u32 - 2_000 {
-        scene.acknowledge(received, 0);
-        scene.keep_closed(received, Duration::from_secs(3));
-        scene.acknowledge(received, 4_000);
-        let new = scene.sent();
+        peer.acknowledge(received, 0);
+        peer.keep_closed(received, Duration::from_secs(3));
+        peer.acknowledge(received, 4_000);
+        let new = peer.sent();
         let (start, length, _) = new[0];
         assert_eq!(start, received);
         // All but the last byte are acknowledged when the window closes.
         received += length - 1;
     }
-    scene.acknowledge(received, 0);
-    scene.open(received);
+    peer.acknowledge(received, 0);
+    peer.open(received);
 }

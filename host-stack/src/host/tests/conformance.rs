@@ -28,7 +28,7 @@ fn server(v6: bool) -> SocketAddr {
 }
 
 /// Segment of the peer to port 5000 of host 2.
-struct Sketch {
+struct SegmentSpec {
     source: [u8; 4],
     destination: [u8; 4],
     mac: [u8; 6],
@@ -40,7 +40,7 @@ struct Sketch {
     payload: &'static [u8],
 }
 
-const SYN: Sketch = Sketch {
+const SYN: SegmentSpec = SegmentSpec {
     source: PEER,
     destination: HERE,
     mac: [2, 0, 0, 0, 0, 2],
@@ -52,7 +52,7 @@ const SYN: Sketch = Sketch {
     payload: &[],
 };
 
-impl Sketch {
+impl SegmentSpec {
     fn frame(&self) -> Vec<u8> {
         let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], self.mac)
             .ipv4(self.source, self.destination, 64)
@@ -154,7 +154,7 @@ fn without_an_mss_option_536_is_assumed() {
     bench.nodes[1].frame(SYN.frame());
     bench.settle();
     let iss = segments(&bench, 1)[0].seq;
-    bench.nodes[1].frame(Sketch { flags: "A", seq: 7_001, ack: iss.0 + 1, ..SYN }.frame());
+    bench.nodes[1].frame(SegmentSpec { flags: "A", seq: 7_001, ack: iss.0 + 1, ..SYN }.frame());
     bench.settle();
     let initiate = bench.nodes[1].initiates.pop_front().unwrap();
     assert_eq!(initiate.state.tcp.constant.remote_mss, 536);
@@ -226,7 +226,7 @@ fn reset_of_a_crossing_attempt_is_reported() {
     );
     bench.passes = |_, _| false;
     bench.settle();
-    let to_5001 = |sketch: Sketch| {
+    let to_5001 = |sketch: SegmentSpec| {
         let mut frame = sketch.frame();
         frame[36..38].copy_from_slice(&5001_u16.to_be_bytes());
         frame
@@ -234,7 +234,10 @@ fn reset_of_a_crossing_attempt_is_reported() {
     let frame = |data| offload_engine::engine::port::ToHost::Frame { data, checksum_valid: true };
     bench.nodes[1].to_host.send(frame(to_5001(SYN))).unwrap();
     bench.settle();
-    bench.nodes[1].to_host.send(frame(to_5001(Sketch { flags: "R", seq: 7_001, ..SYN }))).unwrap();
+    bench.nodes[1]
+        .to_host
+        .send(frame(to_5001(SegmentSpec { flags: "R", seq: 7_001, ..SYN })))
+        .unwrap();
     bench.settle();
     assert!(bench.nodes[1].has(|notice| matches!(
         notice,
@@ -300,14 +303,14 @@ fn syns_with_impossible_addresses_are_ignored() {
     let mut bench = Bench::new(NEVER);
     bench.nodes[1].listen("0.0.0.0:5000".parse().unwrap(), 8, false);
     bench.settle();
-    let everybody = [0xff; 6];
+    let broadcast = [0xff; 6];
     for destination in [[224, 0, 0, 1], [255; 4], [10, 0, 0, 255]] {
         // A frame to the group's Ethernet address, and one to ours.
-        bench.nodes[1].frame(Sketch { destination, mac: everybody, ..SYN }.frame());
-        bench.nodes[1].frame(Sketch { destination, ..SYN }.frame());
+        bench.nodes[1].frame(SegmentSpec { destination, mac: broadcast, ..SYN }.frame());
+        bench.nodes[1].frame(SegmentSpec { destination, ..SYN }.frame());
     }
     for source in [[224, 0, 0, 1], [255; 4], [10, 0, 0, 255], [0; 4]] {
-        bench.nodes[1].frame(Sketch { source, ..SYN }.frame());
+        bench.nodes[1].frame(SegmentSpec { source, ..SYN }.frame());
     }
     bench.run(Duration::from_secs(2));
     assert!(segments(&bench, 1).is_empty());
@@ -327,7 +330,7 @@ fn options_are_agreed_on() {
     for options in [ALL, &[2, 4, 5, 180]] {
         let offered = options == ALL;
         let mut bench = listening([OffloadPolicy::Never, OffloadPolicy::Always]);
-        bench.nodes[1].frame(Sketch { options, ..SYN }.frame());
+        bench.nodes[1].frame(SegmentSpec { options, ..SYN }.frame());
         bench.settle();
         let answer = segments(&bench, 1).remove(0);
         assert!(answer.flags.contains(Flags::SYN | Flags::ACK));
@@ -339,7 +342,7 @@ fn options_are_agreed_on() {
         assert!(scale.is_none_or(|scale| scale > 2));
         let ack = answer.seq.0 + 1;
         let stamps: &[u8] = if offered { &[1, 1, 8, 10, 0, 0, 0, 2, 0, 0, 0, 1] } else { &[] };
-        let third = Sketch { flags: "A", seq: 7_001, ack, options: stamps, ..SYN };
+        let third = SegmentSpec { flags: "A", seq: 7_001, ack, options: stamps, ..SYN };
         bench.nodes[1].frame(third.frame());
         bench.settle();
         let state = bench.nodes[1].initiates.pop_front().unwrap().state;
@@ -357,14 +360,14 @@ fn options_are_agreed_on() {
 #[test]
 fn segments_without_a_connection_are_reset() {
     let mut bench = listening(NEVER);
-    let nowhere = |sketch: Sketch| {
+    let nowhere = |sketch: SegmentSpec| {
         let mut frame = sketch.frame();
         frame[36..38].copy_from_slice(&7_u16.to_be_bytes());
         offload_engine::engine::port::ToHost::Frame { data: frame, checksum_valid: true }
     };
-    bench.nodes[1].to_host.send(nowhere(Sketch { flags: "A", ack: 77, ..SYN })).unwrap();
-    bench.nodes[1].to_host.send(nowhere(Sketch { payload: b"abc", ..SYN })).unwrap();
-    bench.nodes[1].to_host.send(nowhere(Sketch { flags: "R", ..SYN })).unwrap();
+    bench.nodes[1].to_host.send(nowhere(SegmentSpec { flags: "A", ack: 77, ..SYN })).unwrap();
+    bench.nodes[1].to_host.send(nowhere(SegmentSpec { payload: b"abc", ..SYN })).unwrap();
+    bench.nodes[1].to_host.send(nowhere(SegmentSpec { flags: "R", ..SYN })).unwrap();
     bench.settle();
     let answers = segments(&bench, 1);
     assert_eq!(answers.len(), 2);
@@ -501,7 +504,7 @@ fn an_accepted_handshake_has_three_minutes() {
     let sent = segments(&bench, 1);
     assert!(sent.len() >= 7, "{} SYN-ACKs", sent.len());
     let iss = sent[0].seq;
-    bench.nodes[1].frame(Sketch { flags: "A", seq: 7_001, ack: iss.0 + 1, ..SYN }.frame());
+    bench.nodes[1].frame(SegmentSpec { flags: "A", seq: 7_001, ack: iss.0 + 1, ..SYN }.frame());
     bench.settle();
     bench.nodes[1].established();
 }
@@ -514,24 +517,24 @@ fn a_new_syn_ends_time_wait() {
     bench.nodes[1].frame(SYN.frame());
     bench.settle();
     let iss = segments(&bench, 1)[0].seq;
-    let third = Sketch { flags: "A", seq: 7_001, ack: iss.0 + 1, ..SYN };
+    let third = SegmentSpec { flags: "A", seq: 7_001, ack: iss.0 + 1, ..SYN };
     bench.nodes[1].frame(third.frame());
     bench.settle();
     let (handle, _) = bench.nodes[1].established();
     bench.nodes[1].shutdown(handle);
     bench.settle();
-    let mut fin = Sketch { flags: "A", seq: 7_001, ack: iss.0 + 2, ..SYN }.frame();
+    let mut fin = SegmentSpec { flags: "A", seq: 7_001, ack: iss.0 + 2, ..SYN }.frame();
     fin[47] |= 1;
     let fin = offload_engine::engine::port::ToHost::Frame { data: fin, checksum_valid: true };
     bench.nodes[1].to_host.send(fin).unwrap();
     bench.settle();
     assert!(bench.nodes[1].has(|notice| matches!(notice, Notice::Closed { error: None, .. })));
     bench.nodes[1].sent.clear();
-    bench.nodes[1].frame(Sketch { seq: 7_000, ..SYN }.frame());
+    bench.nodes[1].frame(SegmentSpec { seq: 7_000, ..SYN }.frame());
     bench.settle();
     assert!(segments(&bench, 1).is_empty());
     assert_eq!(bench.nodes[1].host.stats().duplicate_syns, 1);
-    bench.nodes[1].frame(Sketch { seq: 7_003, ..SYN }.frame());
+    bench.nodes[1].frame(SegmentSpec { seq: 7_003, ..SYN }.frame());
     bench.settle();
     let answers = segments(&bench, 1);
     assert_eq!((answers.len(), answers[0].flags), (1, Flags::SYN | Flags::ACK));

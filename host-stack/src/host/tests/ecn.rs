@@ -68,23 +68,27 @@ fn states(bench: &mut Bench) -> Vec<ConnectionState> {
 #[test]
 fn ecn_is_negotiated_if_both_enable_it() {
     for v6 in [false, true] {
-        for (wish, offer, accept) in [
+        for (enabled, offer, accept) in [
             ([true, true], ECN, Flags::ECE),
             ([true, false], ECN, Flags::default()),
             ([false, true], Flags::default(), Flags::default()),
             ([false, false], Flags::default(), Flags::default()),
         ] {
-            let mut bench = bench(wish, OffloadPolicy::Always);
+            let mut bench = bench(enabled, OffloadPolicy::Always);
             open(&mut bench, v6);
             let (ours, theirs) = (sent(&bench, 0), sent(&bench, 1));
-            assert_eq!(ours[0], (Flags::SYN | offer, Ecn::NotCapable), "{wish:?}");
-            assert_eq!(theirs[0], (Flags::SYN | Flags::ACK | accept, Ecn::NotCapable), "{wish:?}");
+            assert_eq!(ours[0], (Flags::SYN | offer, Ecn::NotCapable), "{enabled:?}");
+            assert_eq!(
+                theirs[0],
+                (Flags::SYN | Flags::ACK | accept, Ecn::NotCapable),
+                "{enabled:?}"
+            );
             let later = ours[1..].iter().chain(&theirs[1..]);
             assert!(later.into_iter().all(|(flags, _)| flags.0 & ECN.0 == 0));
             let states = states(&mut bench);
             assert_eq!(states.len(), 2);
             for state in states {
-                assert_eq!(state.tcp.constant.ecn_enabled, wish == [true, true]);
+                assert_eq!(state.tcp.constant.ecn_enabled, enabled == [true, true]);
                 assert!(!state.tcp.delegated.ecn_echo);
             }
         }

@@ -62,13 +62,13 @@ fn flood(bench: &Bench, v6: bool, numbers: core::ops::Range<u32>) {
 }
 
 /// True for frames between the two hosts: unknown stations never answer.
-fn strangers_are_silent(from: usize, frame: &[u8]) -> bool {
+fn strangers_do_not_answer(from: usize, frame: &[u8]) -> bool {
     from == 0 || frame[..6] == [2, 0, 0, 0, 0, 1] || frame[0] & 1 != 0
 }
 
 fn listening(configs: [HostConfig; 2], v6: bool, backlog: usize) -> Bench {
     let mut bench = Bench::with(configs);
-    bench.passes = strangers_are_silent;
+    bench.passes = strangers_do_not_answer;
     bench.nodes[1].listen(server(v6), backlog, false);
     bench.settle();
     bench
@@ -241,17 +241,17 @@ fn data_open_a_connection_whose_ack_is_lost() {
     bench.passes = |from, frame| {
         let is_bare_ack = matches!(wire::parse(frame), Frame::Tcp(segment)
             if segment.flags == Flags::ACK && segment.payload_len == 0);
-        strangers_are_silent(from, frame) && !(from == 0 && is_bare_ack)
+        strangers_do_not_answer(from, frame) && !(from == 0 && is_bare_ack)
     };
     let active = bench.nodes[0].connect(server(false), false);
     bench.run(Duration::from_millis(50));
     assert_eq!(bench.nodes[0].established().0, active);
     assert!(bench.nodes[1].host.connections.is_empty());
     // The first segment is lost too.
-    bench.passes = |from, frame| strangers_are_silent(from, frame) && from == 1;
+    bench.passes = |from, frame| strangers_do_not_answer(from, frame) && from == 1;
     bench.nodes[0].send(active, vec![1; 1000]);
     bench.run(Duration::from_millis(50));
-    bench.passes = strangers_are_silent;
+    bench.passes = strangers_do_not_answer;
     bench.nodes[0].send(active, vec![2; 1000]);
     bench.run(Duration::from_secs(5));
     bench.nodes[1].established();

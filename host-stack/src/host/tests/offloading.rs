@@ -310,20 +310,20 @@ fn reported_path_mtu_updates_the_path() {
     bench.nodes[1].to_host.send(narrow(OffloadHandle(9_999), 1280)).unwrap();
     bench.run(Duration::from_millis(1));
     assert!(bench.nodes[1].updates.is_empty(), "of an unknown connection");
-    let told = |bench: &Bench| match &bench.nodes[1].updates[0][0].dependents[0].payload {
+    let sent_mtu = |bench: &Bench| match &bench.nodes[1].updates[0][0].dependents[0].payload {
         UpdateNode::Cached { cached, .. } => cached.path_mtu,
         other => panic!("{other:?}"),
     };
     bench.nodes[1].to_host.send(narrow(first.handle, 1400)).unwrap();
     bench.run(Duration::from_millis(1));
-    assert_eq!(told(&bench), 1400);
+    assert_eq!(sent_mtu(&bench), 1400);
     // CH-UPD-3: the next update is deferred until this one completes.
     bench.nodes[1].to_host.send(narrow(first.handle, 1280)).unwrap();
     bench.run(Duration::from_millis(1));
     assert_eq!(bench.nodes[1].updates.len(), 1);
     bench.nodes[1].updated(NdisStatus::SUCCESS);
     bench.run(Duration::from_millis(1));
-    assert_eq!(told(&bench), 1280);
+    assert_eq!(sent_mtu(&bench), 1280);
     bench.nodes[1].updated(NdisStatus::SUCCESS);
     bench.nodes[1].to_host.send(ToHost::Released { handle: first.handle }).unwrap();
     bench.run(Duration::from_millis(1));

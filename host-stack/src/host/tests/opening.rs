@@ -81,7 +81,7 @@ fn closed_port_refuses() {
 fn missing_neighbor_and_silent_peer_are_distinguished() {
     for v6 in [false, true] {
         let mut bench = Bench::new(NEVER);
-        let nobody = bench.nodes[0].connect(to(9, v6, 5000), false);
+        let no_neighbor = bench.nodes[0].connect(to(9, v6, 5000), false);
         bench.nodes[1].listen(to(2, v6, 5000), 1, false);
         // Neighbor discovery passes; TCP is dropped.
         bench.passes = |_, frame| !matches!(wire::parse(frame), Frame::Tcp(_));
@@ -89,7 +89,7 @@ fn missing_neighbor_and_silent_peer_are_distinguished() {
         bench.run(Duration::from_millis(4_900));
         assert!(bench.nodes[0].notices.is_empty());
         bench.run(Duration::from_millis(200));
-        assert!(failed(&bench.nodes[0], nobody, HostError::HostUnreachable));
+        assert!(failed(&bench.nodes[0], no_neighbor, HostError::HostUnreachable));
         assert!(failed(&bench.nodes[0], silent, HostError::TimedOut));
         assert_eq!(bench.nodes[0].host.connections.len(), 0);
         assert_eq!(bench.nodes[0].host.owners.len(), 0);

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     socket::Request,
-    wire::{self, Acknowledgement, Frame, Way},
+    wire::{self, Acknowledgement, Frame, FrameAddresses},
 };
 
 /// Size of the alternating gaps and blocks, in bytes.
@@ -41,16 +41,16 @@ fn blocks(first: SeqNum, stream: &[u8]) -> Vec<(SeqNum, Bytes)> {
 }
 
 /// Delivers these bytes of the peer's stream.
-fn hears(bench: &mut Bench, state: &ConnectionState, stream: &[u8], range: Range<u32>) {
+fn deliver(bench: &mut Bench, state: &ConnectionState, stream: &[u8], range: Range<u32>) {
     let path = &state.path.constant;
     let (remote, local) = (state.tcp.constant.remote_port, state.tcp.constant.local_port);
-    let way = Way {
+    let way = FrameAddresses {
         macs: (state.neighbor.cached.dl_destination_address, bench.nodes[1].host.config.mac),
         from: (path.destination_address, remote).into(),
         to: (path.source_address, local).into(),
     };
     let delegated = &state.tcp.delegated;
-    let said = Acknowledgement {
+    let ack = Acknowledgement {
         seq: delegated.rcv_nxt + range.start,
         ack: delegated.snd_una,
         window: 40_000,
@@ -59,7 +59,7 @@ fn hears(bench: &mut Bench, state: &ConnectionState, stream: &[u8], range: Range
         fin: false,
     };
     let payload = &stream[range.start as usize..range.end as usize];
-    bench.nodes[1].frame(wire::data_frame(way, 64, &said, payload).unwrap());
+    bench.nodes[1].frame(wire::data_frame(way, 64, &ack, payload).unwrap());
     bench.run(Duration::from_millis(20));
 }
 
@@ -72,7 +72,7 @@ fn acknowledged(bench: &Bench, first: SeqNum) -> Vec<u32> {
     acks.collect()
 }
 
-/// The second host uploads a connection with all blocks; frames of its peer arrive only through [`hears`].
+/// The second host uploads a connection with all blocks; frames of its peer arrive only through [`deliver`].
 fn taken_back() -> (Bench, OffloadHandle, ConnectionState, Vec<u8>) {
     let (mut bench, handles, mut state) = offloaded();
     bench.passes = |_, _| false;
@@ -99,10 +99,10 @@ fn excess_blocks_are_stored() {
         let first = state.tcp.delegated.rcv_nxt;
         // A segment that does not fit into smoltcp is retransmitted.
         for index in [BLOCKS - 1, BLOCKS - 3, 20, 33, 34, 1] {
-            hears(&mut bench, &state, &stream, gap(index, more));
+            deliver(&mut bench, &state, &stream, gap(index, more));
         }
         for index in 0..BLOCKS {
-            hears(&mut bench, &state, &stream, gap(index, more));
+            deliver(&mut bench, &state, &stream, gap(index, more));
         }
         assert!(bench.nodes[1].data() == stream, "{} bytes", bench.nodes[1].data().len());
         let acks = acknowledged(&bench, first);
@@ -117,7 +117,7 @@ fn excess_blocks_are_stored() {
 fn stored_blocks_are_offloaded() {
     let (mut bench, handle, state, stream) = taken_back();
     for index in [0, 1, 2, BLOCKS - 1] {
-        hears(&mut bench, &state, &stream, gap(index, 0));
+        deliver(&mut bench, &state, &stream, gap(index, 0));
     }
     bench.nodes[1].port.request(Request::Offload { handle });
     bench.settle();

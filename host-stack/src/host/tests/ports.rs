@@ -24,30 +24,30 @@ fn peer() -> SocketAddr {
 
 /// Answer of the host to the last request.
 #[derive(PartialEq, Eq, Debug)]
-enum Answer {
+enum PortAnswer {
     Is(SocketAddr),
     Not(HostError),
 }
 
-fn answer(notice: Notice) -> Option<Answer> {
+fn answer(notice: Notice) -> Option<PortAnswer> {
     match notice {
         Notice::Bound { local, .. }
         | Notice::Listening { local, .. }
-        | Notice::Established { local, .. } => Some(Answer::Is(local)),
+        | Notice::Established { local, .. } => Some(PortAnswer::Is(local)),
         Notice::BindFailed { error, .. }
         | Notice::ListenFailed { error, .. }
-        | Notice::ConnectFailed { error, .. } => Some(Answer::Not(error)),
+        | Notice::ConnectFailed { error, .. } => Some(PortAnswer::Not(error)),
         _ => None,
     }
 }
 
 /// Clients of host 1, and the bench.
-struct Asks {
+struct EndpointBench {
     bench: Bench,
     second: SocketPort,
 }
 
-impl Asks {
+impl EndpointBench {
     /// Host 2 listens on [`peer`]; host 1 has a second consumer.
     fn new() -> Self {
         let mut bench = Bench::new(NEVER);
@@ -66,15 +66,15 @@ impl Asks {
         if second { &self.second } else { &self.node().port }
     }
 
-    fn ask(&mut self, second: bool, request: Request) -> Answer {
+    fn ask(&mut self, second: bool, request: Request) -> PortAnswer {
         self.port(second).request(request);
         self.bench.run(Duration::from_millis(100));
-        let heard = self.bench.nodes[0].notices.drain(..).filter_map(answer).last();
+        let of_first = self.bench.nodes[0].notices.drain(..).filter_map(answer).last();
         let of_second = core::iter::from_fn(|| self.second.notice()).filter_map(answer).last();
-        (if second { of_second } else { heard }).expect("an answer")
+        (if second { of_second } else { of_first }).expect("an answer")
     }
 
-    fn bind(&mut self, second: bool, local: SocketAddr) -> (EndpointId, Answer) {
+    fn bind(&mut self, second: bool, local: SocketAddr) -> (EndpointId, PortAnswer) {
         let endpoint = EndpointId(self.node().port.allocate());
         (endpoint, self.ask(second, Request::Bind { endpoint, local }))
     }
@@ -84,7 +84,7 @@ impl Asks {
         second: bool,
         local: SocketAddr,
         endpoint: Option<EndpointId>,
-    ) -> (ListenerId, Answer) {
+    ) -> (ListenerId, PortAnswer) {
         let listener = ListenerId(self.node().port.allocate());
         let (backlog, at_once) = (1, false);
         let local = local.into();
@@ -98,7 +98,7 @@ impl Asks {
         local: SocketAddr,
         endpoint: Option<EndpointId>,
         remote: SocketAddr,
-    ) -> (OffloadHandle, Answer) {
+    ) -> (OffloadHandle, PortAnswer) {
         let handle = OffloadHandle(self.node().port.allocate());
         let (timeout, at_once) = (Duration::from_secs(5), false);
         let local = Some(local);
@@ -113,18 +113,18 @@ impl Asks {
     }
 }
 
-const IN_USE: Answer = Answer::Not(HostError::AddressInUse);
+const IN_USE: PortAnswer = PortAnswer::Not(HostError::AddressInUse);
 
 #[test]
 fn endpoint_of_another_consumer_is_in_use() {
-    let mut asks = Asks::new();
+    let mut asks = EndpointBench::new();
     for (first, second) in [(false, true), (true, false)] {
         let (bound, is) = asks.bind(first, ours(7000));
-        assert_eq!(is, Answer::Is(ours(7000)));
+        assert_eq!(is, PortAnswer::Is(ours(7000)));
         let (listener, is) = asks.listen(first, ours(7001), None);
-        assert_eq!(is, Answer::Is(ours(7001)));
+        assert_eq!(is, PortAnswer::Is(ours(7001)));
         let (connection, is) = asks.connect(first, ours(7002), None, peer());
-        assert_eq!(is, Answer::Is(ours(7002)));
+        assert_eq!(is, PortAnswer::Is(ours(7002)));
         for port in [7000, 7001, 7002] {
             let any = SocketAddr::new([0, 0, 0, 0].into(), port);
             for local in [ours(port), any] {
@@ -141,7 +141,7 @@ fn endpoint_of_another_consumer_is_in_use() {
         asks.tell(first, Request::Abort { handle: connection });
         for port in [7000, 7001, 7002] {
             let (bound, is) = asks.bind(second, ours(port));
-            assert_eq!(is, Answer::Is(ours(port)));
+            assert_eq!(is, PortAnswer::Is(ours(port)));
             asks.tell(second, Request::Unbind { endpoint: bound });
         }
     }
@@ -149,20 +149,20 @@ fn endpoint_of_another_consumer_is_in_use() {
 
 #[test]
 fn a_bound_endpoint_listens_and_connects() {
-    let mut asks = Asks::new();
+    let mut asks = EndpointBench::new();
     // Any port, of all addresses: the connection's local address is one of them.
     let (endpoint, is) = asks.bind(false, SocketAddr::new([0, 0, 0, 0].into(), 0));
-    let Answer::Is(bound) = is else { panic!("{is:?}") };
+    let PortAnswer::Is(bound) = is else { panic!("{is:?}") };
     assert!(bound.ip().is_unspecified() && bound.port() >= 49_152);
     let (_, is) = asks.connect(false, ours(1), Some(endpoint), peer());
-    assert_eq!(is, Answer::Is(ours(bound.port())), "the bound address applies");
+    assert_eq!(is, PortAnswer::Is(ours(bound.port())), "the bound address applies");
     let other = SocketAddr::new(peer().ip(), 5001);
     asks.bench.nodes[1].listen(other, 1, false);
     let (_, is) = asks.connect(false, ours(1), Some(endpoint), other);
-    assert_eq!(is, Answer::Is(ours(bound.port())), "another peer, another connection");
+    assert_eq!(is, PortAnswer::Is(ours(bound.port())), "another peer, another connection");
     assert_eq!(asks.connect(false, ours(1), Some(endpoint), other).1, IN_USE, "the same 4-tuple");
     let (listener, is) = asks.listen(false, ours(1), Some(endpoint));
-    assert_eq!(is, Answer::Is(bound));
+    assert_eq!(is, PortAnswer::Is(bound));
     asks.tell(false, Request::Unbind { endpoint });
     assert_eq!(asks.bind(true, bound).1, IN_USE, "the listener holds it");
     asks.tell(false, Request::Unlisten { listener });
@@ -172,23 +172,23 @@ fn a_bound_endpoint_listens_and_connects() {
 // An endpoint ID named by a connection or listener outlives it, unless it failed.
 #[test]
 fn named_endpoint_outlives_its_connection() {
-    let mut asks = Asks::new();
-    let name = |asks: &Asks| EndpointId(asks.node().port.allocate());
+    let mut asks = EndpointBench::new();
+    let name = |asks: &EndpointBench| EndpointId(asks.node().port.allocate());
     let (one, two, three) = (name(&asks), name(&asks), name(&asks));
     let (handle, is) = asks.connect(false, ours(0), Some(one), peer());
-    let Answer::Is(local) = is else { panic!("{is:?}") };
+    let PortAnswer::Is(local) = is else { panic!("{is:?}") };
     let (listener, is) = asks.listen(false, ours(7000), Some(two));
-    assert_eq!(is, Answer::Is(ours(7000)));
-    let nobody = SocketAddr::new(peer().ip(), 9);
-    let (_, is) = asks.connect(false, ours(7001), Some(three), nobody);
-    assert_eq!(is, Answer::Not(HostError::Refused));
-    assert_eq!(asks.bind(true, ours(7001)).1, Answer::Is(ours(7001)), "the connect failed");
+    assert_eq!(is, PortAnswer::Is(ours(7000)));
+    let closed_port = SocketAddr::new(peer().ip(), 9);
+    let (_, is) = asks.connect(false, ours(7001), Some(three), closed_port);
+    assert_eq!(is, PortAnswer::Not(HostError::Refused));
+    assert_eq!(asks.bind(true, ours(7001)).1, PortAnswer::Is(ours(7001)), "the connect failed");
     asks.tell(false, Request::Abort { handle });
     asks.tell(false, Request::Unlisten { listener });
     for (local, endpoint) in [(local, one), (ours(7000), two)] {
         assert_eq!(asks.bind(true, local).1, IN_USE);
         asks.tell(false, Request::Unbind { endpoint });
-        assert_eq!(asks.bind(true, local).1, Answer::Is(local));
+        assert_eq!(asks.bind(true, local).1, PortAnswer::Is(local));
     }
 }
 
@@ -196,7 +196,7 @@ fn named_endpoint_outlives_its_connection() {
 // listener.
 #[test]
 fn listener_reuses_its_port_beside_old_connections() {
-    let mut asks = Asks::new();
+    let mut asks = EndpointBench::new();
     let (listener, _) = asks.listen(false, ours(7000), None);
     // Two connections from host 2; the first is closed by host 1, and so is in TIME-WAIT there.
     for _ in 0..2 {
@@ -218,11 +218,11 @@ fn listener_reuses_its_port_beside_old_connections() {
     assert_eq!(asks.node().host.connections.len(), 1, "the other is open");
     asks.tell(false, Request::Unlisten { listener });
     let (listener, is) = asks.listen(false, ours(7000), None);
-    assert_eq!(is, Answer::Is(ours(7000)));
+    assert_eq!(is, PortAnswer::Is(ours(7000)));
     asks.tell(false, Request::Unlisten { listener });
     assert_eq!(
         asks.listen(true, ours(7000), None).1,
-        Answer::Is(ours(7000)),
+        PortAnswer::Is(ours(7000)),
         "no conflict with the other consumer either"
     );
 }
@@ -230,15 +230,15 @@ fn listener_reuses_its_port_beside_old_connections() {
 // The reservations of a client are released when it unregisters, and its later requests are ignored.
 #[test]
 fn departed_client_holds_no_port() {
-    let mut asks = Asks::new();
-    assert_eq!(asks.bind(true, ours(7000)).1, Answer::Is(ours(7000)));
-    assert_eq!(asks.listen(true, ours(7001), None).1, Answer::Is(ours(7001)));
-    assert_eq!(asks.connect(true, ours(7002), None, peer()).1, Answer::Is(ours(7002)));
+    let mut asks = EndpointBench::new();
+    assert_eq!(asks.bind(true, ours(7000)).1, PortAnswer::Is(ours(7000)));
+    assert_eq!(asks.listen(true, ours(7001), None).1, PortAnswer::Is(ours(7001)));
+    assert_eq!(asks.connect(true, ours(7002), None, peer()).1, PortAnswer::Is(ours(7002)));
     asks.tell(true, Request::Leave);
     let endpoint = EndpointId(asks.node().port.allocate());
     asks.tell(true, Request::Bind { endpoint, local: ours(7003) });
     for port in [7000, 7001, 7002, 7003] {
-        assert_eq!(asks.bind(false, ours(port)).1, Answer::Is(ours(port)));
+        assert_eq!(asks.bind(false, ours(port)).1, PortAnswer::Is(ours(port)));
     }
     assert_eq!(asks.bench.resets(0), 1, "its connection");
 }
@@ -246,11 +246,11 @@ fn departed_client_holds_no_port() {
 // The search for ephemeral ports skips ports in use by any client.
 #[test]
 fn ephemeral_ports_in_use_are_skipped() {
-    let mut asks = Asks::new();
-    let Answer::Is(first) = asks.bind(false, ours(0)).1 else { panic!() };
+    let mut asks = EndpointBench::new();
+    let PortAnswer::Is(first) = asks.bind(false, ours(0)).1 else { panic!() };
     for port in first.port() + 1..first.port() + 4 {
-        assert_eq!(asks.bind(true, ours(port)).1, Answer::Is(ours(port)));
+        assert_eq!(asks.bind(true, ours(port)).1, PortAnswer::Is(ours(port)));
     }
-    let next = Answer::Is(ours(first.port() + 4));
+    let next = PortAnswer::Is(ours(first.port() + 4));
     assert_eq!(asks.connect(false, ours(0), None, peer()).1, next);
 }

@@ -64,22 +64,22 @@ impl Connected {
         let mut connected =
             Self { bench, handle: OffloadHandle(0), first: 0, window, scale, port: 1000 };
         connected.bench.nodes[1].sent.clear();
-        connected.says("S", FIRST - 1, 0, b"");
+        connected.deliver_and_run("S", FIRST - 1, 0, b"");
         let syn_ack = segments(&connected.bench, 1)[0].seq;
         connected.first = syn_ack.0.wrapping_add(1);
-        connected.says("A", FIRST, 0, b"");
+        connected.deliver_and_run("A", FIRST, 0, b"");
         connected.handle = connected.bench.nodes[1].established().0;
         connected.bench.nodes[1].sent.clear();
         connected
     }
 
     /// Sends a segment of the peer that acknowledges `acknowledged` bytes of the host.
-    fn says(&mut self, flags: &str, seq: u32, acknowledged: u32, payload: &[u8]) {
-        self.hears(flags, seq, acknowledged, payload);
+    fn deliver_and_run(&mut self, flags: &str, seq: u32, acknowledged: u32, payload: &[u8]) {
+        self.deliver(flags, seq, acknowledged, payload);
         self.bench.run(Duration::from_millis(20));
     }
 
-    fn hears(&mut self, flags: &str, seq: u32, acknowledged: u32, payload: &[u8]) {
+    fn deliver(&mut self, flags: &str, seq: u32, acknowledged: u32, payload: &[u8]) {
         let frame = self.forge(flags, seq, acknowledged, payload);
         self.bench.nodes[1].frame(frame);
     }
@@ -107,7 +107,7 @@ impl Connected {
         let host = &self.bench.nodes[1].host;
         let connection = &host.connections[&self.handle];
         let socket = host.sockets.get::<Socket<'_>>(connection.socket);
-        let given = retrieve(&segment, &connection.flow, socket, connection.standing(socket));
+        let given = retrieve(&segment, &connection.flow, socket, connection.seq_state(socket));
         (socket.state(), (given.ahead.is_some(), given.whole))
     }
 
@@ -153,7 +153,7 @@ fn closed_window_over_data_in_flight_is_probed() {
         let most = connected.sent_up_to().unwrap();
         assert!(most > 536);
         connected.window = 0;
-        connected.says("A", FIRST, acknowledged, b"");
+        connected.deliver_and_run("A", FIRST, acknowledged, b"");
         connected.bench.nodes[1].sent.clear();
         connected.bench.run(Duration::from_secs(7));
         let next = SeqNum(connected.first) + acknowledged;
@@ -162,7 +162,7 @@ fn closed_window_over_data_in_flight_is_probed() {
         assert_eq!(again, [(next, 1); 2], "after two seconds, and four more");
         assert!(connected.sent_up_to() <= Some(most), "nothing new");
         connected.window = WINDOW;
-        connected.says("A", FIRST, most as u32, b"");
+        connected.deliver_and_run("A", FIRST, most as u32, b"");
         connected.bench.run(Duration::from_secs(4));
         assert_eq!(connected.sent_up_to(), Some(3_000), "the window is open again");
     }
@@ -179,25 +179,25 @@ fn data_beyond_the_window_are_deferred() {
         connected.sends(length);
         assert_eq!(connected.sent_up_to(), Some(window.into()));
         for _ in 0..3 {
-            connected.says("A", FIRST, 0, b"");
+            connected.deliver_and_run("A", FIRST, 0, b"");
         }
         let first = SeqNum(connected.first);
         let again = segments(&connected.bench, 1).iter().filter(|sent| sent.seq == first).count();
         assert!(again >= 2 && connected.sent_up_to() == Some(window.into()), "fast retransmission");
         connected.bench.nodes[1].sent.clear();
-        connected.says("A", FIRST, 0, b"a");
-        connected.says("A", FIRST + 1, 0, b"a");
+        connected.deliver_and_run("A", FIRST, 0, b"a");
+        connected.deliver_and_run("A", FIRST + 1, 0, b"a");
         let edge = first + u32::from(window);
         let answers = segments(&connected.bench, 1);
         assert!(!answers.is_empty() && answers.iter().all(|sent| !sent.seq.is_after(edge)));
         connected.window = 0;
-        connected.says("A", FIRST + 2, window.into(), b"");
+        connected.deliver_and_run("A", FIRST + 2, window.into(), b"");
         connected.window = WINDOW;
-        connected.says("A", FIRST + 2, window.into(), b"");
+        connected.deliver_and_run("A", FIRST + 2, window.into(), b"");
         connected.bench.nodes[1].sent.clear();
         connected.bench.run(Duration::from_secs(4));
         assert_eq!(connected.sent_up_to(), Some(length as i32), "scale {scale}: the rest, again");
-        connected.says("A", FIRST + 2, length as u32, b"");
+        connected.deliver_and_run("A", FIRST + 2, length as u32, b"");
         assert!(connected.acknowledged(length));
     }
 }
@@ -206,9 +206,9 @@ fn data_beyond_the_window_are_deferred() {
 #[test]
 fn window_opens_after_the_peers_fin() {
     let mut connected = Connected::new();
-    connected.says("AF", FIRST, 0, b"");
+    connected.deliver_and_run("AF", FIRST, 0, b"");
     connected.window = 600;
-    connected.says("A", FIRST + 1, 0, b"");
+    connected.deliver_and_run("A", FIRST + 1, 0, b"");
     connected.sends(3_000);
     connected.bench.nodes[1].shutdown(connected.handle);
     connected.bench.run(Duration::from_millis(1));
@@ -218,11 +218,11 @@ fn window_opens_after_the_peers_fin() {
     let in_flight = sent(&connected);
     assert!(in_flight <= 600 && connected.fins() == 0);
     connected.window = 0;
-    connected.says("A", FIRST + 1, in_flight, b"");
+    connected.deliver_and_run("A", FIRST + 1, in_flight, b"");
     connected.window = WINDOW;
-    connected.says("A", FIRST + 1, in_flight, b"");
+    connected.deliver_and_run("A", FIRST + 1, in_flight, b"");
     assert_eq!((sent(&connected), connected.fins()), (3_000, 1));
-    connected.says("A", FIRST + 1, 3_001, b"");
+    connected.deliver_and_run("A", FIRST + 1, 3_001, b"");
     assert!(connected.bench.nodes[1].has(is_closed) && connected.acknowledged(3_000));
 }
 
@@ -231,13 +231,13 @@ fn window_opens_after_the_peers_fin() {
 fn reset_attempt_does_not_affect_the_next() {
     let mut connected = Connected::new();
     connected.port = 2001;
-    connected.says("S", FIRST - 1, 0, b"");
-    connected.hears("R", FIRST, 0, b"");
+    connected.deliver_and_run("S", FIRST - 1, 0, b"");
+    connected.deliver("R", FIRST, 0, b"");
     connected.port = 2002;
-    connected.says("S", FIRST - 1, 0, b"");
+    connected.deliver_and_run("S", FIRST - 1, 0, b"");
     let syn_ack = segments(&connected.bench, 1).last().unwrap().seq;
     connected.first = syn_ack.0.wrapping_add(1);
-    connected.says("A", FIRST, 0, b"");
+    connected.deliver_and_run("A", FIRST, 0, b"");
     let is_of = |port| move |n: &Notice| matches!(n, Notice::Established { remote, .. } if remote.port() == port);
     assert!(
         connected.bench.nodes[1].has(is_of(2002)) && !connected.bench.nodes[1].has(is_of(2001))
@@ -256,7 +256,7 @@ fn probing_peer_stays_connected() {
         (tcp.ka_timeout, tcp.ka_probe_count) = (1_000, 2);
         connected.bench.nodes[1].host.set_tcp(tcp).unwrap();
         for _ in 0..20 {
-            connected.says("A", seq, 0, &b"?"[..length]);
+            connected.deliver_and_run("A", seq, 0, &b"?"[..length]);
             connected.bench.run(Duration::from_millis(800));
         }
         assert!(!connected.bench.nodes[1].has(|n| matches!(n, Notice::Closed { .. })), "{seq}");
@@ -274,11 +274,11 @@ fn probe_is_not_processed_ahead_once_a_fin_is_due() {
     for peer_has_closed in [false, true] {
         let mut connected = Connected::new();
         if peer_has_closed {
-            connected.says("AF", FIRST, 0, b"");
+            connected.deliver_and_run("AF", FIRST, 0, b"");
         }
         let rcv_nxt = FIRST + u32::from(peer_has_closed);
         connected.sends(100);
-        connected.says("A", rcv_nxt, 100, b"");
+        connected.deliver_and_run("A", rcv_nxt, 100, b"");
         let probe = rcv_nxt - 1;
         let idle = if peer_has_closed { State::CloseWait } else { State::Established };
         assert_eq!(connected.is_given(probe, 100), (idle, (true, true)));
@@ -287,7 +287,7 @@ fn probe_is_not_processed_ahead_once_a_fin_is_due() {
         let closing = if peer_has_closed { State::LastAck } else { State::FinWait1 };
         assert_eq!(connected.is_given(probe, 100), (closing, (false, true)));
         connected.bench.nodes[1].sent.clear();
-        connected.says("A", probe, 100, b"?");
+        connected.deliver_and_run("A", probe, 100, b"?");
         let answers = segments(&connected.bench, 1).len() - connected.fins();
         assert_eq!((answers, connected.fins()), (1, 1), "{closing}");
     }
@@ -295,7 +295,7 @@ fn probe_is_not_processed_ahead_once_a_fin_is_due() {
     let mut connected = Connected::new();
     connected.bench.nodes[1].shutdown(connected.handle);
     connected.bench.run(Duration::from_millis(1));
-    connected.says("A", FIRST, 1, b"");
+    connected.deliver_and_run("A", FIRST, 1, b"");
     assert_eq!(connected.is_given(FIRST - 1, 1), (State::FinWait2, (true, true)));
 }
 
@@ -303,10 +303,10 @@ fn probe_is_not_processed_ahead_once_a_fin_is_due() {
 #[test]
 fn an_old_segment_acknowledges() {
     let mut connected = Connected::new();
-    connected.says("A", FIRST, 0, b"abc");
+    connected.deliver_and_run("A", FIRST, 0, b"abc");
     connected.sends(1_000);
     connected.bench.nodes[1].sent.clear();
-    connected.says("A", FIRST, 1_000, b"abc");
+    connected.deliver_and_run("A", FIRST, 1_000, b"abc");
     assert!(connected.acknowledged(1_000));
     assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 3)), "the answer");
     assert_eq!(connected.bench.nodes[1].data(), b"abc");
@@ -319,11 +319,11 @@ fn empty_segments_in_range_acknowledge() {
     let window = u32::from(u16::MAX);
     for seq in [FIRST, FIRST + 1, FIRST + 3, FIRST + 4, FIRST + window] {
         let mut connected = Connected::new();
-        connected.says("A", FIRST, 0, b"abc");
+        connected.deliver_and_run("A", FIRST, 0, b"abc");
         connected.sends(1_000);
         let edge = segments(&connected.bench, 1).last().map(|sent| sent.ack + sent.window.into());
         let seq = seq.min(edge.unwrap().0);
-        connected.says("A", seq, 1_000, b"");
+        connected.deliver_and_run("A", seq, 1_000, b"");
         assert!(connected.acknowledged(1_000), "{}", seq - FIRST);
     }
 }
@@ -335,9 +335,9 @@ fn segments_out_of_range_do_not_acknowledge() {
         [(FIRST.wrapping_sub(65_600), 1_000), (FIRST + 65_600, 1_000), (FIRST, 1_001), (FIRST, 0)]
     {
         let mut connected = Connected::new();
-        connected.says("A", FIRST, 0, b"abc");
+        connected.deliver_and_run("A", FIRST, 0, b"abc");
         connected.sends(1_000);
-        connected.says("A", seq, acknowledged, b"abc");
+        connected.deliver_and_run("A", seq, acknowledged, b"abc");
         assert_eq!(connected.bench.nodes[1].completed(), [], "{seq}, {acknowledged}");
     }
 }
@@ -346,12 +346,12 @@ fn segments_out_of_range_do_not_acknowledge() {
 #[test]
 fn fin_after_old_data_is_processed() {
     let mut connected = Connected::new();
-    connected.says("A", FIRST, 0, b"abc");
-    connected.says("AF", FIRST, 0, b"abc");
+    connected.deliver_and_run("A", FIRST, 0, b"abc");
+    connected.deliver_and_run("AF", FIRST, 0, b"abc");
     assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 4)));
     assert!(connected.bench.nodes[1].has(|notice| matches!(notice, Notice::PeerClosed { .. })));
     // Delivered once.
-    connected.says("AF", FIRST, 0, b"abc");
+    connected.deliver_and_run("AF", FIRST, 0, b"abc");
     assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 4)));
 }
 
@@ -364,13 +364,13 @@ fn fin_is_retransmitted_after_duplicate_acks() {
     connected.bench.run(Duration::from_millis(1));
     assert_eq!(connected.fins(), 1);
     for _ in 0..5 {
-        connected.says("A", FIRST, 100, b"");
+        connected.deliver_and_run("A", FIRST, 100, b"");
     }
     connected.bench.run(Duration::from_secs(10));
     assert!(connected.fins() > 1);
     // A probe is still answered.
     connected.bench.nodes[1].sent.clear();
-    connected.says("A", FIRST - 1, 100, b"");
+    connected.deliver_and_run("A", FIRST - 1, 100, b"");
     assert_eq!(connected.last_ack(), Some(SeqNum(FIRST)));
 }
 
@@ -380,7 +380,7 @@ fn end_is_reported_after_the_last_acknowledgement() {
     let mut connected = Connected::new();
     connected.bench.nodes[1].shutdown(connected.handle);
     connected.bench.run(Duration::from_millis(1));
-    connected.hears("AF", FIRST, 1, b"abc");
+    connected.deliver("AF", FIRST, 1, b"abc");
     for _ in 0..20 {
         connected.bench.run(Duration::from_millis(1));
         let is_answered = connected.last_ack() == Some(SeqNum(FIRST + 4));
@@ -393,11 +393,11 @@ fn end_is_reported_after_the_last_acknowledgement() {
 #[test]
 fn an_old_segment_ends_a_connection() {
     let mut connected = Connected::new();
-    connected.says("AF", FIRST, 0, b"abc");
+    connected.deliver_and_run("AF", FIRST, 0, b"abc");
     connected.bench.nodes[1].shutdown(connected.handle);
     connected.bench.run(Duration::from_millis(1));
     connected.bench.nodes[1].sent.clear();
-    connected.says("AF", FIRST, 1, b"abc");
+    connected.deliver_and_run("AF", FIRST, 1, b"abc");
     assert!(connected.bench.nodes[1].has(is_closed));
     assert_eq!(connected.bench.nodes[1].sent.len(), 0);
 }
@@ -412,22 +412,22 @@ fn reset_after_both_fins_is_ignored() {
         if closes_first {
             connected.bench.nodes[1].shutdown(handle);
             connected.bench.run(Duration::from_millis(1));
-            connected.says("A", FIRST, 1, b"");
-            connected.hears("FA", FIRST, 1, b"last words");
+            connected.deliver_and_run("A", FIRST, 1, b"");
+            connected.deliver("FA", FIRST, 1, b"last words");
         } else {
-            connected.says("FA", FIRST, 0, b"last words");
+            connected.deliver_and_run("FA", FIRST, 0, b"last words");
             connected.bench.nodes[1].shutdown(handle);
             connected.bench.run(Duration::from_millis(1));
-            connected.hears("A", FIRST + 11, 1, b"");
+            connected.deliver("A", FIRST + 11, 1, b"");
         }
-        connected.hears("R", FIRST + 11, 1, b"");
+        connected.deliver("R", FIRST + 11, 1, b"");
         connected.bench.run(Duration::from_secs(1));
         let node = &connected.bench.nodes[1];
         assert_eq!(node.data(), b"last words");
         assert!(node.has(|notice| matches!(notice, Notice::PeerClosed { .. })));
         assert!(node.has(|notice| matches!(notice, Notice::Closed { error: None, .. })));
         connected.bench.nodes[1].sent.clear();
-        connected.says("FA", FIRST, 1, b"last words");
+        connected.deliver_and_run("FA", FIRST, 1, b"last words");
         assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 11)), "its record answers");
         assert_eq!(connected.bench.resets(1), 0);
     }
@@ -488,35 +488,35 @@ fn late_segments_are_answered_in_time_wait() {
         if closes_first {
             close(&mut connected);
         }
-        connected.says("AF", fin, last, b"");
+        connected.deliver_and_run("AF", fin, last, b"");
         if !closes_first {
             close(&mut connected);
-            connected.says("A", FIRST + 1, 1, b"");
+            connected.deliver_and_run("A", FIRST + 1, 1, b"");
         }
         // smoltcp's own TIME-WAIT is over.
         connected.bench.run(Duration::from_secs(15));
         assert!(connected.bench.nodes[1].host.is_idle());
         connected.bench.nodes[1].sent.clear();
-        connected.says("A", FIRST + 1, 1, b"");
-        connected.says("AR", FIRST + 1, 1, b"");
+        connected.deliver_and_run("A", FIRST + 1, 1, b"");
+        connected.deliver_and_run("AR", FIRST + 1, 1, b"");
         assert!(segments(&connected.bench, 1).is_empty(), "a bare ACK, or an RST");
         connected.bench.run(Duration::from_secs(40));
-        connected.says("AF", FIRST, last, b"");
+        connected.deliver_and_run("AF", FIRST, last, b"");
         assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 1)));
         // That has restarted the timer.
         connected.bench.run(Duration::from_secs(55));
         connected.bench.nodes[1].sent.clear();
         if opens_again {
-            connected.says("S", FIRST, 0, b"");
+            connected.deliver_and_run("S", FIRST, 0, b"");
             assert!(segments(&connected.bench, 1).is_empty(), "an old SYN");
-            connected.says("S", FIRST + 100_000, 0, b"");
+            connected.deliver_and_run("S", FIRST + 100_000, 0, b"");
             assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 100_001)));
             continue;
         }
-        connected.says("AF", FIRST, last, b"");
+        connected.deliver_and_run("AF", FIRST, last, b"");
         assert_eq!((connected.last_ack(), connected.bench.resets(1)), (Some(SeqNum(FIRST + 1)), 0));
         connected.bench.run(Duration::from_secs(61));
-        connected.says("AF", FIRST, last, b"");
+        connected.deliver_and_run("AF", FIRST, last, b"");
         assert_eq!(connected.bench.resets(1), 1);
     }
 }

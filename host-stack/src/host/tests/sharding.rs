@@ -44,14 +44,14 @@ struct Shard {
     from_host: Receiver<FromHost>,
 }
 
-struct Twin {
+struct TwoShards {
     host: Host,
     shards: Vec<Shard>,
     now: Instant,
     contexts: u32,
 }
 
-impl Twin {
+impl TwoShards {
     fn new(policy: OffloadPolicy) -> Self {
         let host_doorbell = Arc::new(Doorbell::new().unwrap());
         let (mut shards, mut ports) = (Vec::new(), Vec::new());
@@ -130,14 +130,14 @@ impl Twin {
     }
 
     /// Messages sent by the host to a shard's engine since the last call.
-    fn told(&self, shard: usize) -> Vec<FromHost> {
+    fn messages(&self, shard: usize) -> Vec<FromHost> {
         self.shards[shard].from_host.try_iter().collect()
     }
 
     /// Performs a handshake whose SYN arrives on the queue of `shard`. Returns the shard on whose queue it is answered.
     fn handshake(&mut self, shard: usize, source_port: u16) -> usize {
         self.segment(shard, source_port, 7, None);
-        let answers = [0, 1].map(|shard| self.told(shard));
+        let answers = [0, 1].map(|shard| self.messages(shard));
         let syn_ack = |message: &FromHost| {
             let FromHost::Frame(frame) = message else { return None };
             let Some(TransportSlice::Tcp(tcp)) =
@@ -148,7 +148,7 @@ impl Twin {
             assert!(tcp.syn() && tcp.ack() && tcp.destination_port() == source_port);
             Some(tcp.sequence_number())
         };
-        let answers = answers.map(|told| told.iter().find_map(syn_ack));
+        let answers = answers.map(|messages| messages.iter().find_map(syn_ack));
         let queue = answers.iter().position(Option::is_some).expect("a SYN-ACK was sent");
         assert!(answers[1 - queue].is_none(), "one SYN-ACK");
         self.segment(queue, source_port, 8, Some(answers[queue].unwrap() + 1));
@@ -157,13 +157,13 @@ impl Twin {
 
     /// Accepts everything offloaded to a shard's engine.
     fn take_over(&mut self, shard: usize) -> usize {
-        let told = self.told(shard);
+        let messages = self.messages(shard);
         let mut name = || {
             self.contexts += 1;
             Some(TargetContext::new(self.contexts, 0))
         };
         let mut trees = 0;
-        for message in told {
+        for message in messages {
             let FromHost::Initiate(mut tree) = message else { continue };
             trees += 1;
             for neighbor in &mut tree {
@@ -186,7 +186,7 @@ impl Twin {
             FromHost::Update(tree) => Some(tree),
             _ => None,
         };
-        self.told(shard).into_iter().filter_map(update).collect()
+        self.messages(shard).into_iter().filter_map(update).collect()
     }
 
     /// Connections reported to the client of a shard, and whether they are being offloaded.
@@ -216,26 +216,26 @@ fn listening() -> SocketAddr {
 }
 
 /// Two shards that listen, each with an offloaded connection.
-fn both_offloaded() -> Twin {
-    let mut twin = Twin::new(OffloadPolicy::Always);
+fn both_offloaded() -> TwoShards {
+    let mut twin = TwoShards::new(OffloadPolicy::Always);
     for shard in [0, 1] {
         assert_eq!(twin.listen(shard, listening()).1, Ok(()));
     }
     for shard in [0, 1] {
         assert_eq!(twin.handshake(shard, 100 + shard as u16), shard);
         assert_eq!(twin.take_over(shard), 1, "a tree for the shard's connection");
-        let told = twin.established(shard);
-        assert!(matches!(told[..], [(_, true)]), "{told:?}");
+        let messages = twin.established(shard);
+        assert!(matches!(messages[..], [(_, true)]), "{messages:?}");
     }
     for shard in [0, 1] {
-        twin.told(shard);
+        twin.messages(shard);
     }
     twin
 }
 
 #[test]
 fn one_address_for_listeners_of_different_shards() {
-    let mut twin = Twin::new(OffloadPolicy::Never);
+    let mut twin = TwoShards::new(OffloadPolicy::Never);
     let any = SocketAddr::new([0, 0, 0, 0].into(), PORT);
     let in_use = Err(HostError::AddressInUse);
     let (first, listens) = twin.listen(0, listening());
@@ -259,7 +259,7 @@ fn one_address_for_listeners_of_different_shards() {
 // A few connections are spread evenly, whatever queue their SYNs arrive on.
 #[test]
 fn accepted_connections_are_spread() {
-    let mut twin = Twin::new(OffloadPolicy::Never);
+    let mut twin = TwoShards::new(OffloadPolicy::Never);
     for shard in [0, 1] {
         assert_eq!(twin.listen(shard, listening()).1, Ok(()));
     }
@@ -273,7 +273,7 @@ fn accepted_connections_are_spread() {
 /// A shard that is not listening, or whose backlog is full, receives none.
 #[test]
 fn full_backlog_moves_syns_to_other_shards() {
-    let mut twin = Twin::new(OffloadPolicy::Never);
+    let mut twin = TwoShards::new(OffloadPolicy::Never);
     for shard in [0, 1] {
         assert_eq!(twin.listen(shard, listening()).1, Ok(()));
     }
@@ -289,7 +289,7 @@ fn full_backlog_moves_syns_to_other_shards() {
 // With many connections each stays on the queue of its SYN, unless a shard has an eighth less.
 #[test]
 fn many_connections_stay_on_their_queue() {
-    let mut twin = Twin::new(OffloadPolicy::Never);
+    let mut twin = TwoShards::new(OffloadPolicy::Never);
     let ids = twin.host.shards.ids().collect::<Vec<_>>();
     let mut placed = |loads: [usize; 2], arrived: usize| {
         for (shard, load) in ids.iter().zip(loads) {
@@ -351,8 +351,8 @@ fn pause_affects_one_shard() {
     twin.shards[0].to_host.send(ToHost::Status(AdapterStatus::UploadAll)).unwrap();
     twin.poll();
     let terminates = [0, 1].map(|shard| {
-        let told = twin.told(shard);
-        told.iter().filter(|message| matches!(message, FromHost::Terminate(_))).count()
+        let messages = twin.messages(shard);
+        messages.iter().filter(|message| matches!(message, FromHost::Terminate(_))).count()
     });
     assert_eq!(terminates, [1, 0]);
     assert_eq!(twin.handshake(0, 200), 0);
@@ -371,14 +371,14 @@ fn connections_end_on_their_shard() {
     for (shard, handle) in handles.into_iter().enumerate() {
         twin.shards[shard].to_host.send(ToHost::Released { handle }).unwrap();
         twin.poll();
-        let told = [0, 1].map(|shard| {
-            let told = twin.told(shard);
-            told.iter().filter(|message| matches!(message, FromHost::Terminate(_))).count()
+        let messages = [0, 1].map(|shard| {
+            let messages = twin.messages(shard);
+            messages.iter().filter(|message| matches!(message, FromHost::Terminate(_))).count()
         });
         // Its path and its neighbor are removed with it.
         let mut expected = [0, 0];
         expected[shard] = 2;
-        assert_eq!(told, expected);
+        assert_eq!(messages, expected);
     }
     assert!(twin.host.is_idle());
     assert!(twin.host.shards.iter().all(|shard| shard.connections == 0));
@@ -386,7 +386,7 @@ fn connections_end_on_their_shard() {
 
 #[test]
 fn shards_share_one_id_allocator() {
-    let twin = Twin::new(OffloadPolicy::Never);
+    let twin = TwoShards::new(OffloadPolicy::Never);
     let [one, other] = &twin.shards[..] else { panic!("two were made") };
     let names = [one.port.allocate(), other.port.allocate(), one.port.allocate()];
     assert!(names[0] != names[1] && names[1] != names[2] && names[0] != names[2]);

@@ -25,7 +25,7 @@ use super::{
 use crate::{
     host::{HostConfig, RETRANSMISSION_MAX, stalls::STALL, upkeep::NEIGHBOR_STALE},
     socket::{HostError, Notice, OffloadPolicy, Request},
-    wire::{self, Acknowledgement, Frame, Way},
+    wire::{self, Acknowledgement, Frame, FrameAddresses},
 };
 
 const MOMENT: Duration = Duration::from_millis(10);
@@ -146,12 +146,12 @@ fn changed_settings_update_connections() {
     let first = TcpCached { keep_alive_enabled: true, ..TcpCached::default() };
     host.set_tcp(first).unwrap();
     bench.run(MOMENT);
-    let told =
+    let next_update =
         |bench: &Bench| match &bench.nodes[1].updates[0][0].dependents[0].dependents[0].payload {
             UpdateNode::Cached { cached, .. } => **cached,
             other => panic!("{other:?}"),
         };
-    let update = told(&bench);
+    let update = next_update(&bench);
     assert!(update.keep_alive_restart && !update.max_rt_restart && !update.update_rcv_wnd);
     assert_eq!(update.cached, TcpCached { initial_rcv_wnd: 256 * 1024, ..first });
     let second = TcpCached { max_rt: Some(9_000), ..first };
@@ -303,7 +303,7 @@ fn apart(policy: OffloadPolicy) -> Bench {
 
 /// The second host has sent 2,000 bytes, which are lost, and optionally its FIN. The fast retransmission occurs while a
 /// new next hop is unresolved, and smoltcp's timer stops. Also returns addresses and acknowledgement of the first host.
-fn stalled(closes: bool) -> (Bench, Way, Acknowledgement) {
+fn stalled(closes: bool) -> (Bench, FrameAddresses, Acknowledgement) {
     let mut bench = apart(OffloadPolicy::Never);
     let (passive, _) = bench.nodes[1].established();
     bench.passes = |from, _| from == 0;
@@ -316,10 +316,11 @@ fn stalled(closes: bool) -> (Bench, Way, Acknowledgement) {
     let Frame::Tcp(first) = wire::parse(&bench.nodes[1].sent[0]) else { panic!() };
     let (seq, ack) = (first.ack, first.seq);
     let macs = (first.destination_mac, first.source_mac);
-    let way = Way { macs, from: first.frame.flow.local(), to: first.frame.flow.remote() };
-    let said =
+    let way =
+        FrameAddresses { macs, from: first.frame.flow.local(), to: first.frame.flow.remote() };
+    let ack =
         Acknowledgement { seq, ack, window: 40_000, timestamps: None, ece: false, fin: false };
-    let again = wire::ack_frame(way, 64, &said).unwrap();
+    let again = wire::ack_frame(way, 64, &ack).unwrap();
     bench.nodes[1].host.set_gateways(vec![[10, 0, 0, 1].into()]).unwrap();
     bench.settle();
     for _ in 0..4 {
@@ -328,7 +329,7 @@ fn stalled(closes: bool) -> (Bench, Way, Acknowledgement) {
     bench.settle();
     bench.nodes[1].frame(arp_of(1, FIRST_MAC));
     bench.nodes[1].sent.clear();
-    (bench, way, said)
+    (bench, way, ack)
 }
 
 // RFC 5681 §3.2, RFC 6298 §5.
@@ -348,7 +349,7 @@ fn dropped_retransmission_is_repeated() {
 // RFC 9293 §3.8.4: the peer must not take a probe's byte for data.
 #[test]
 fn no_probe_goes_over_data_in_flight() {
-    let (mut bench, _, said) = stalled(false);
+    let (mut bench, _, ack) = stalled(false);
     bench.passes = |_, _| true;
     let tcp =
         TcpCached { keep_alive_enabled: true, ka_timeout: 1_000, ..bench.nodes[1].host.config.tcp };
@@ -360,7 +361,7 @@ fn no_probe_goes_over_data_in_flight() {
     let mut probes = 0;
     for frame in &bench.nodes[1].sent {
         let Frame::Tcp(segment) = wire::parse(frame) else { continue };
-        let is_probe = segment.seq == said.ack + 1_999;
+        let is_probe = segment.seq == ack.ack + 1_999;
         assert!(!is_probe || segment.payload_len == 1, "a probe after all data");
         probes += usize::from(is_probe);
         assert!(is_probe || segment.frame.payload().iter().all(|byte| *byte == 7));
@@ -370,13 +371,13 @@ fn no_probe_goes_over_data_in_flight() {
 
 #[test]
 fn stalled_fin_is_retransmitted() {
-    let (mut bench, way, said) = stalled(true);
-    let behind = Acknowledgement { ack: said.ack + 2_000, ..said };
-    bench.nodes[1].frame(wire::ack_frame(way, 64, &behind).unwrap());
+    let (mut bench, way, ack) = stalled(true);
+    let after_data = Acknowledgement { ack: ack.ack + 2_000, ..ack };
+    bench.nodes[1].frame(wire::ack_frame(way, 64, &after_data).unwrap());
     bench.run(STALL + Duration::from_secs(2));
     let frames = bench.nodes[1].sent.iter().map(|frame| wire::parse(frame));
     let fins = frames.filter(|frame| match frame {
-        Frame::Tcp(tcp) => tcp.flags.contains(Flags::FIN) && tcp.seq == behind.ack,
+        Frame::Tcp(tcp) => tcp.flags.contains(Flags::FIN) && tcp.seq == after_data.ack,
         _ => false,
     });
     assert_eq!(fins.count(), 1);

@@ -318,8 +318,9 @@ fn upload_notice_counts_lists_and_bytes() {
     bench.nodes[1].terminated(|_| Some(copy(&state)));
     bench.run(MOMENT);
     let uploaded = Notice::Uploaded { handle: handles[1], lists: 2, bytes: 12, mss: 1448 };
-    let told: Vec<_> = bench.nodes[1].notices.iter().map(|notice| format!("{notice:?}")).collect();
-    assert!(told.contains(&format!("{uploaded:?}")), "{told:?}");
+    let notices: Vec<_> =
+        bench.nodes[1].notices.iter().map(|notice| format!("{notice:?}")).collect();
+    assert!(notices.contains(&format!("{uploaded:?}")), "{notices:?}");
     let shut_down = |bench: &Bench| {
         bench.nodes[1].notices.iter().filter(|n| matches!(n, Notice::ShutDown { .. })).count()
     };
