@@ -42,7 +42,7 @@ impl TimestampClock {
     }
 
     /// Sets the TSval of smoltcp's sockets on this thread for `now`.
-    pub(crate) fn show(&mut self, now: Instant) {
+    pub(crate) fn set_tsval(&mut self, now: Instant) {
         let value = self.at(now);
         // If kept longer, it would be ahead again after half of the option's range.
         self.floor = self.floor.filter(|floor| *floor == value);
@@ -54,7 +54,7 @@ impl TimestampClock {
         if is_ahead(value, self.at(now)) {
             self.floor = Some(value);
         }
-        self.show(now);
+        self.set_tsval(now);
     }
 }
 
@@ -88,13 +88,13 @@ mod tests {
     fn clock_is_held_until_its_own_time() {
         let mut clock = TimestampClock::new(u32::MAX - 1);
         let at = |millis| Instant::ZERO + Duration::from_millis(millis);
-        clock.show(at(1));
+        clock.set_tsval(at(1));
         assert_eq!(tsval(), u32::MAX);
         clock.catch_up(at(1), 5);
         assert_eq!(tsval(), 5, "ahead, beyond the wrap");
         clock.catch_up(at(2), 3);
         assert_eq!((tsval(), clock.at(at(7))), (5, 5));
-        clock.show(at(8));
+        clock.set_tsval(at(8));
         assert_eq!((tsval(), clock.floor), (6, None));
     }
 }

@@ -235,7 +235,7 @@ impl Host {
         if !due && !self.has_input() {
             return false;
         }
-        self.timestamps.show(now);
+        self.timestamps.set_tsval(now);
         if core::mem::take(&mut self.tcp_changed) {
             self.tcp_since = now;
             self.outdated.extend(self.offloaded.keys());

@@ -518,12 +518,12 @@ impl Threads {
                     let run = || finish(shard, &self.host_is_silent);
                     match offload_engine::thread::start_scoped(scope, run) {
                         Ok(handle) => running.push(handle),
-                        Err(error) => tracing::error!(%error, "thread for the end of a node"),
+                        Err(error) => tracing::error!(%error, "shutdown thread not started"),
                     }
                 }
                 for handle in running {
                     if handle.join().is_err() {
-                        tracing::error!("a node has panicked while it ended");
+                        tracing::error!("node panicked during shutdown");
                     }
                 }
             }),
@@ -547,7 +547,7 @@ impl Drop for Threads {
             // The last handle may be dropped by a callback on the engine's own thread. A thread that sleeps on lost
             // descriptors cannot be woken.
             if handle.thread().id() != own && !descriptor::are_lost() && handle.join().is_err() {
-                tracing::error!("a thread of the node has panicked");
+                tracing::error!("node thread panicked");
             }
         }
     }

@@ -138,7 +138,7 @@ pub(crate) struct Flow {
     pub(crate) snd_una: SeqNum,
     /// Sequence number after the highest sent.
     pub(crate) snd_max: SeqNum,
-    /// Sequence number after the highest that smoltcp considers sent: see [`Flow::confine`].
+    /// Sequence number after the highest that smoltcp considers sent: see [`Flow::trim_to_window`].
     pub(crate) stack_max: SeqNum,
     /// Window of the peer.
     pub(crate) send_window: SendWindow,
@@ -458,7 +458,7 @@ impl Flow {
             i64::from(self.send_window.snd_wnd) < i64::from(self.stack_max.distance(self.snd_una));
         let was_retransmitted = now.saturating_since(self.progressed_at) >= RTO;
         // RFC 9293 §3.8.6 MUST-35: a window that shrinks to 0 is probed. Or nothing is in flight, and yet smoltcp is
-        // ahead of the sent data (`confine`). Or a window opens that retransmissions did not fit into.
+        // ahead of the sent data (`trim_to_window`). Or a window opens that retransmissions did not fit into.
         frame.window == 0
             || frame.ack == self.snd_max
             || frame.ack == self.snd_una
@@ -503,7 +503,7 @@ impl Flow {
     /// Removes unsent data that exceed the peer's window from an outgoing segment. smoltcp's fast retransmission fills
     /// a segment whatever the window. Its next segments, acknowledgements included, continue after it, where the peer
     /// would not accept them (RFC 9293 §3.8.6, §3.10.7.4). Returns true if the segment has changed.
-    fn confine(&mut self, frame: &mut Segment<'_>) -> bool {
+    fn trim_to_window(&mut self, frame: &mut Segment<'_>) -> bool {
         if self.agreed.is_none() || frame.flags.contains(Flags::SYN) {
             return false;
         }
@@ -527,11 +527,11 @@ impl Flow {
         true
     }
 
-    /// Processes an outgoing frame. Returns its disposition: see [`Flow::confine`].
+    /// Processes an outgoing frame. Returns its disposition: see [`Flow::trim_to_window`].
     pub(crate) fn outgoing(&mut self, now: Instant, frame: &mut Segment<'_>) -> Disposition {
         let had = frame.sequence_len();
         let leaves =
-            if self.confine(frame) { Disposition::Changed } else { Disposition::Unchanged };
+            if self.trim_to_window(frame) { Disposition::Changed } else { Disposition::Unchanged };
         if frame.flags.contains(Flags::RST) {
             // smoltcp also answers with RST to segments after the peer's.
             self.reset_sent |= !self.reset_received;

@@ -40,12 +40,12 @@ pub(crate) struct SegmentFrames {
     pub(crate) whole: bool,
 }
 
-/// Sequence variables of a connection in smoltcp, by byte count; `fin_heard`: RCV.NXT is after the peer's FIN.
+/// Sequence variables of a connection in smoltcp, by byte count; `fin_received`: RCV.NXT is after the peer's FIN.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SeqState {
     pub(crate) snd_una: SeqNum,
     pub(crate) rcv_nxt: SeqNum,
-    pub(crate) fin_heard: bool,
+    pub(crate) fin_received: bool,
 }
 
 /// Selects the frames for a segment, before `flow` and `socket` process it.
@@ -63,7 +63,7 @@ pub(crate) fn retrieve(
     if !segment.flags.contains(Flags::ACK) || controls != [false; 2] {
         return as_it_is;
     }
-    let SeqState { snd_una, rcv_nxt, fin_heard } = seq_state;
+    let SeqState { snd_una, rcv_nxt, fin_received } = seq_state;
     let is_new = segment.ack.is_after(snd_una);
     // RFC 5961 §5.2: acknowledgements of unsent data are ignored. Old segments, FIN included, are within a window of
     // RCV.NXT; a peer that has filled the window sends from its right edge.
@@ -81,16 +81,16 @@ pub(crate) fn retrieve(
     // acknowledgement.
     let may_idle =
         matches!(socket.state(), State::Established | State::CloseWait | State::FinWait2);
-    let is_sign_of_life = flow.stack_max == snd_una && may_idle;
-    if is_empty && !has_fin && !is_new && !is_sign_of_life && segment.seq.is_at_or_after(rcv_nxt) {
+    let is_keep_alive = flow.stack_max == snd_una && may_idle;
+    if is_empty && !has_fin && !is_new && !is_keep_alive && segment.seq.is_at_or_after(rcv_nxt) {
         let waits_for_fin = matches!(socket.state(), State::FinWait1 | State::Closing);
         return SegmentFrames { ahead: None, whole: !waits_for_fin || socket.send_queue() > 0 };
     }
     // smoltcp's window ends less than one unit of the scale before the right edge.
     let room = flow.right_edge.distance(rcv_nxt) >= 1 << scale;
     let is_read = segment.seq == rcv_nxt && (is_empty || room);
-    let brings_fin = has_fin && !fin_heard && segment.seq + segment.payload_len == rcv_nxt;
-    if is_read || !(is_new || brings_fin || is_sign_of_life) {
+    let brings_fin = has_fin && !fin_received && segment.seq + segment.payload_len == rcv_nxt;
+    if is_read || !(is_new || brings_fin || is_keep_alive) {
         return as_it_is;
     }
     // The segment has no further content, and processed twice it would count as a duplicate.

@@ -370,7 +370,7 @@ pub enum Notice {
 pub struct ClientRequest {
     /// The client.
     pub client: ClientTag,
-    /// Its request.
+    /// Request.
     pub request: Request,
 }
 

@@ -3,7 +3,7 @@
 #![cfg(not(loom))]
 
 #[path = "threads/link.rs"]
-#[allow(dead_code, reason = "another program measures with it")]
+#[allow(dead_code, reason = "used by another test program")]
 mod link;
 
 use std::{net::SocketAddr, time};

@@ -273,7 +273,7 @@ fn run(plan: &Plan, mut rng: Rand64) -> (String, u64) {
         let handle = ends[index].handle.unwrap();
         let state = core.clients.first::<Streams>().status(handle).unwrap().state;
         let lists = &ends[index].lists;
-        check!(WrongCompletion, lists.is_empty(), "lists that nobody has given back\n{text}");
+        check!(WrongCompletion, lists.is_empty(), "lists without a completion\n{text}");
         match plan.policies[index] {
             _ if plan.moves[index] > 0 => {}
             OffloadPolicy::Always => {

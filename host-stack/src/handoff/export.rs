@@ -222,7 +222,7 @@ impl StateExtractor {
         } else if snd_nxt.is_before(snd_una) || snd_nxt.is_after(flow.stack_max) {
             Err(ExportError::Disagreement("SND.NXT"))
         } else {
-            // `Flow::confine` has withheld segments beyond SND.MAX.
+            // `Flow::trim_to_window` has withheld segments beyond SND.MAX.
             let snd_nxt = snd_nxt.earlier(flow.snd_max);
             Ok(ProbeAnswer { snd_una, snd_nxt, rcv_nxt, has_unacknowledged: queued > 0 })
         }

@@ -127,7 +127,7 @@ impl SocketEnd {
     }
 
     fn receive(&mut self, now: Instant, mut frame: Vec<u8>) {
-        self.clock.show(now);
+        self.clock.set_tsval(now);
         // RFC 9293 §3.10.7.1: segments after the end of the connection are answered with RST, which is not part of the
         // test.
         if self.socket().state() == State::Closed {
@@ -185,20 +185,20 @@ impl SocketEnd {
 
     fn seq_state(&self) -> SeqState {
         let socket = self.sockets.get::<Socket<'_>>(self.socket);
-        let fin_heard = fin_received(socket.state());
+        let fin_received = fin_received(socket.state());
         let acknowledged = self.written - socket.send_queue() as u64;
         let received = self.read + socket.recv_queue() as u64;
         SeqState {
             snd_una: self.first_sent
                 + acknowledged as u32
                 + u32::from(fin_acknowledged(socket.state())),
-            rcv_nxt: self.first_received + received as u32 + u32::from(fin_heard),
-            fin_heard,
+            rcv_nxt: self.first_received + received as u32 + u32::from(fin_received),
+            fin_received,
         }
     }
 
     fn transmit(&mut self, now: Instant) -> Vec<Vec<u8>> {
-        self.clock.show(now);
+        self.clock.set_tsval(now);
         while let Some(data) = self.rest.front_mut() {
             let count = self.sockets.get_mut::<Socket<'_>>(self.socket).send_slice(data).unwrap();
             self.written += count as u64;
@@ -266,7 +266,7 @@ impl SocketEnd {
     }
 
     fn export(&mut self, now: Instant) -> Result<ConnectionState, ExportError> {
-        self.clock.show(now);
+        self.clock.set_tsval(now);
         let SeqState { snd_una, rcv_nxt, .. } = self.seq_state();
         let socket = take(&mut self.sockets, self.socket);
         let input = ExportInput {
@@ -305,7 +305,7 @@ impl SocketEnd {
     }
 
     fn import(&mut self, now: Instant, state: &ConnectionState) {
-        self.clock.show(now);
+        self.clock.set_tsval(now);
         let imported = import(to_smoltcp(now), state, SEND_BUFFER, clock::tsval).unwrap();
         assert_eq!(imported.closing, fin_requested(state.tcp.delegated.state));
         let undelivered = imported.socket.recv_queue() as u32;

@@ -202,7 +202,7 @@ impl HostConfig {
     }
 
     /// Next hop to the peer of a received packet. A peer without a route is its own next hop.
-    pub(super) fn hop_back(&self, peer: IpAddr) -> IpAddr {
+    pub(super) fn reply_hop(&self, peer: IpAddr) -> IpAddr {
         self.next_hop(peer).unwrap_or(peer)
     }
 

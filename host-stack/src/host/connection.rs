@@ -203,7 +203,7 @@ impl Connection {
         SeqState {
             snd_una: self.snd_una(socket),
             rcv_nxt: self.rcv_nxt(socket),
-            fin_heard: fin_received(socket.state()),
+            fin_received: fin_received(socket.state()),
         }
     }
 }
@@ -432,7 +432,7 @@ pub(super) enum OffloadStage {
 /// Condition for the offload of a connection in the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Hold {
-    /// When the policy decides.
+    /// The policy decides.
     #[default]
     No,
     /// Not before this time, unless the client requests it: the target has refused it, or it was just uploaded.

@@ -461,7 +461,7 @@ impl Host {
         let sent_at = if sent == 1 { opened_at } else { now };
         let packet = &syn[ETHERNET_HEADER_LEN..];
         let Some(socket) = accept(to_smoltcp(sent_at), tuple, iss, packet, listening) else {
-            tracing::error!(?tuple, "smoltcp has not taken an accepted connection");
+            tracing::error!(?tuple, "smoltcp rejected an accepted connection");
             return false;
         };
         let mut flow = Flow::new(opened_at);
@@ -502,7 +502,7 @@ impl Host {
     /// from its ARP or ND (see `mac_of_hop`).
     fn cache_neighbor(&mut self, now: Instant, tuple: FlowKey, mac: MacAddress) {
         let remote = tuple.remote().ip();
-        let hop = self.config.hop_back(remote);
+        let hop = self.config.reply_hop(remote);
         if let Some(mac) = self.mac_of_hop(now, hop, remote, mac)
             && let Some(frame) =
                 dad::advertisement((hop, mac), (tuple.local().ip(), self.config.mac))
@@ -514,7 +514,7 @@ impl Host {
     /// Updates the Ethernet address of a peer.
     pub(super) fn move_half_open(&mut self, address: IpAddr, mac: MacAddress) {
         for half in self.half_open.values_mut() {
-            if self.config.hop_back(half.tuple.remote().ip()) == address {
+            if self.config.reply_hop(half.tuple.remote().ip()) == address {
                 half.offer.mac = mac;
             }
         }

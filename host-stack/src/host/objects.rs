@@ -30,11 +30,11 @@ pub(super) struct PathKey {
 /// State of an object in the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Link {
-    /// Its initiate is not complete.
+    /// The initiate is outstanding.
     Initiating,
     /// The target has it, under this context.
     Offloaded(TargetContext),
-    /// Its terminate is not complete.
+    /// The terminate is outstanding.
     Terminating,
 }
 

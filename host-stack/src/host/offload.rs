@@ -242,7 +242,7 @@ impl Host {
         let next_hop = match known {
             Some(path) => path.state.next_hop,
             // A peer without a route is its own next hop: it has sent a segment.
-            None => self.config.hop_back(path.destination),
+            None => self.config.reply_hop(path.destination),
         };
         let group = batch.0.get(&next_hop);
         let has_path = group.is_some_and(|group| group.paths.contains_key(&path));
@@ -268,7 +268,7 @@ impl Host {
     }
 
     /// Adds the exported connection to the batch as a node.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one hand-over")]
+    #[expect(clippy::too_many_arguments, reason = "parts of one offload")]
     fn export_to_batch(
         &mut self,
         now: Instant,

@@ -50,7 +50,7 @@ impl Host {
     /// Handles a request, with or without a client.
     pub(super) fn request(&mut self, now: Instant, client: ClientId, request: Request) {
         if !self.may_request(client, &request) {
-            tracing::warn!(?client, "not done: a request of a client that has left the node");
+            tracing::warn!(?client, "request of an unregistered client ignored");
             return;
         }
         match request {
@@ -123,7 +123,7 @@ impl Host {
         let Some(Client { name, .. }) = self.shards[client.shard].remove(client.tag) else {
             return;
         };
-        tracing::debug!(name, "a client leaves the node");
+        tracing::debug!(name, "client unregistered");
         self.listeners.retain(|_, listener| listener.client_id() != client);
         self.reset_orphans();
         self.ports.leave(client);

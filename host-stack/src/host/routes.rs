@@ -167,7 +167,7 @@ impl Host {
     }
 
     /// Handles a resolved Ethernet address. If paths need it, the target receives it as a neighbor.
-    pub(super) fn found_neighbor(
+    pub(super) fn neighbor_resolved(
         &mut self,
         now: Instant,
         shard: ShardId,

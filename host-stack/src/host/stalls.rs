@@ -64,7 +64,7 @@ impl Host {
         }
         let ack = connection.flow.acknowledgement(self.timestamps.at(now));
         let fin = Acknowledgement { seq: connection.flow.snd_una, fin: true, ..ack };
-        let hop = self.config.hop_back(remote.ip());
+        let hop = self.config.reply_hop(remote.ip());
         let Some(mac) = self.mac_of_hop(now, hop, remote.ip(), seen) else {
             self.solicit(now, hop);
             return true;

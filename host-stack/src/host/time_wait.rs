@@ -10,8 +10,8 @@
 //! * any other ACK, and an RST (RFC 1337), are dropped;
 //! * a SYN beyond the connection's sequence numbers opens a new one.
 //!
-//! A connection is acknowledged at most once per [`ANSWER_INTERVAL`], whatever segments arrive for it. An attacker that
-//! has guessed the 4-tuple cannot make the host send one segment per forged segment (ACK throttling, RFC 5961 §7). All
+//! A connection is acknowledged at most once per [`ANSWER_INTERVAL`], whatever segments arrive for it. An attacker
+//! with the 4-tuple cannot make the host send one segment per forged segment (ACK throttling, RFC 5961 §7). All
 //! answers are equal, so one suffices for a window that is retransmitted as a whole. A FIN whose answer was lost is
 //! answered again at its next timeout after the interval. There is no limit over all connections: it would reveal to an
 //! attacker whether segments forged for another connection were answered.
@@ -60,7 +60,7 @@ const _: () = assert!(size_of::<Record>() + size_of::<FlowKey>() <= 512);
 
 /// Answer to a segment of a closed connection.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
+#[expect(clippy::large_enum_variant, reason = "destructured at once")]
 pub(super) enum Answer {
     /// No record exists.
     Unknown,

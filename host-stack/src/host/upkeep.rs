@@ -202,14 +202,14 @@ impl Host {
         }
         self.move_half_open(address, mac);
         for connection in self.connections.values_mut() {
-            if self.config.hop_back(connection.tuple.remote().ip()) == address {
+            if self.config.reply_hop(connection.tuple.remote().ip()) == address {
                 // Newer than the last segment.
                 connection.flow.peer_mac = mac;
             }
         }
         for shard in self.shards.ids() {
             let Some(object) = self.shards[shard].objects.neighbors.get_mut(&address) else {
-                self.found_neighbor(now, shard, address, mac);
+                self.neighbor_resolved(now, shard, address, mac);
                 continue;
             };
             object.state.confirmed_at = now;

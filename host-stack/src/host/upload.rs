@@ -244,7 +244,7 @@ impl Host {
         match import(to_smoltcp(now), &state, self.config.send_buffer, clock::tsval) {
             Ok(imported) => self.settle(now, handle, offloaded, state, imported, origin),
             Err(error) => {
-                tracing::error!(tuple = ?offloaded.tuple, %error, "connection lost on its way back");
+                tracing::error!(tuple = ?offloaded.tuple, %error, "connection lost during its upload");
                 self.stats.handoffs_lost += 1;
                 self.end_state(offloaded.client_id(), handle, state, HostError::StateLost);
             }

@@ -122,7 +122,7 @@ pub(crate) fn run(scenario: &Scenario) -> Outcome {
     }
     thread::scope(|scope| {
         for (node, talks) in nodes.iter().zip(&mut talks) {
-            scope.spawn(|| converse(node, talks));
+            scope.spawn(|| transfer_all(node, talks));
         }
     });
     let outcomes = peers.into_iter().map(KernelPeer::finish).collect();
@@ -325,7 +325,7 @@ fn dial(node: &Node<Streams>, address: SocketAddr) -> OffloadHandle {
 }
 
 /// Runs until all connections have sent their data, migrated, and received the peer's FIN.
-fn converse(node: &Node<Streams>, talks: &mut [Talk]) {
+fn transfer_all(node: &Node<Streams>, talks: &mut [Talk]) {
     while talks.iter().any(|talk| !talk.is_over) {
         talks.iter_mut().for_each(Talk::work);
         let moved = node.wait(Some(STALL_MAX), |streams, io, now| {

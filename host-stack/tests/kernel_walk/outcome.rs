@@ -47,7 +47,7 @@ impl Kernel {
 
 /// Result of a run.
 #[derive(Debug)]
-#[expect(dead_code, reason = "most is read by people, through Debug")]
+#[expect(dead_code, reason = "most fields are read only through Debug")]
 pub(crate) struct Outcome {
     pub(crate) offloads: u64,
     pub(crate) uploads: u64,

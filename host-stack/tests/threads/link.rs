@@ -64,7 +64,7 @@ struct Device {
 }
 
 /// Creates two ends, of which the second one has `count` queues.
-#[allow(dead_code, reason = "one of two programs has them")]
+#[allow(dead_code, reason = "used by one of two test programs")]
 pub(crate) fn queue_links(options: MemoryLinkOptions, count: usize) -> (BellLink, Vec<QueueLink>) {
     let (one, other) = memory_link_pair(options);
     let (outbound, bells) = (bell(), (0..count).map(|_| bell()).collect::<Vec<_>>());

@@ -73,7 +73,7 @@ fn acknowledged(bench: &Bench, first: SeqNum) -> Vec<u32> {
 }
 
 /// The second host uploads a connection with all blocks; frames of its peer arrive only through [`deliver`].
-fn taken_back() -> (Bench, OffloadHandle, ConnectionState, Vec<u8>) {
+fn uploaded_with_blocks() -> (Bench, OffloadHandle, ConnectionState, Vec<u8>) {
     let (mut bench, handles, mut state) = offloaded();
     bench.passes = |_, _| false;
     let stream = pattern((2 * BLOCKS * STEP) as usize, 3);
@@ -95,7 +95,7 @@ fn gap(index: u32, more: u32) -> Range<u32> {
 #[test]
 fn excess_blocks_are_stored() {
     for more in [0, 3, 7] {
-        let (mut bench, _, state, stream) = taken_back();
+        let (mut bench, _, state, stream) = uploaded_with_blocks();
         let first = state.tcp.delegated.rcv_nxt;
         // A segment that does not fit into smoltcp is retransmitted.
         for index in [BLOCKS - 1, BLOCKS - 3, 20, 33, 34, 1] {
@@ -115,7 +115,7 @@ fn excess_blocks_are_stored() {
 // They are offloaded again with the others, even before they fit into smoltcp.
 #[test]
 fn stored_blocks_are_offloaded() {
-    let (mut bench, handle, state, stream) = taken_back();
+    let (mut bench, handle, state, stream) = uploaded_with_blocks();
     for index in [0, 1, 2, BLOCKS - 1] {
         deliver(&mut bench, &state, &stream, gap(index, 0));
     }

@@ -117,78 +117,86 @@ const IN_USE: PortAnswer = PortAnswer::Not(HostError::AddressInUse);
 
 #[test]
 fn endpoint_of_another_consumer_is_in_use() {
-    let mut asks = EndpointBench::new();
+    let mut endpoints = EndpointBench::new();
     for (first, second) in [(false, true), (true, false)] {
-        let (bound, is) = asks.bind(first, ours(7000));
+        let (bound, is) = endpoints.bind(first, ours(7000));
         assert_eq!(is, PortAnswer::Is(ours(7000)));
-        let (listener, is) = asks.listen(first, ours(7001), None);
+        let (listener, is) = endpoints.listen(first, ours(7001), None);
         assert_eq!(is, PortAnswer::Is(ours(7001)));
-        let (connection, is) = asks.connect(first, ours(7002), None, peer());
+        let (connection, is) = endpoints.connect(first, ours(7002), None, peer());
         assert_eq!(is, PortAnswer::Is(ours(7002)));
         for port in [7000, 7001, 7002] {
             let any = SocketAddr::new([0, 0, 0, 0].into(), port);
             for local in [ours(port), any] {
-                assert_eq!(asks.bind(second, local).1, IN_USE, "{local}");
-                assert_eq!(asks.listen(second, local, None).1, IN_USE, "{local}");
-                assert_eq!(asks.listen(second, local, Some(bound)).1, IN_USE, "not its own");
-                assert_eq!(asks.connect(second, local, None, peer()).1, IN_USE, "{local}");
+                assert_eq!(endpoints.bind(second, local).1, IN_USE, "{local}");
+                assert_eq!(endpoints.listen(second, local, None).1, IN_USE, "{local}");
+                assert_eq!(endpoints.listen(second, local, Some(bound)).1, IN_USE, "not its own");
+                assert_eq!(endpoints.connect(second, local, None, peer()).1, IN_USE, "{local}");
             }
         }
-        asks.tell(second, Request::Unbind { endpoint: bound });
-        assert_eq!(asks.bind(second, ours(7000)).1, IN_USE, "only the owner can release it");
-        asks.tell(first, Request::Unbind { endpoint: bound });
-        asks.tell(first, Request::Unlisten { listener });
-        asks.tell(first, Request::Abort { handle: connection });
+        endpoints.tell(second, Request::Unbind { endpoint: bound });
+        assert_eq!(endpoints.bind(second, ours(7000)).1, IN_USE, "only the owner can release it");
+        endpoints.tell(first, Request::Unbind { endpoint: bound });
+        endpoints.tell(first, Request::Unlisten { listener });
+        endpoints.tell(first, Request::Abort { handle: connection });
         for port in [7000, 7001, 7002] {
-            let (bound, is) = asks.bind(second, ours(port));
+            let (bound, is) = endpoints.bind(second, ours(port));
             assert_eq!(is, PortAnswer::Is(ours(port)));
-            asks.tell(second, Request::Unbind { endpoint: bound });
+            endpoints.tell(second, Request::Unbind { endpoint: bound });
         }
     }
 }
 
 #[test]
 fn a_bound_endpoint_listens_and_connects() {
-    let mut asks = EndpointBench::new();
+    let mut endpoints = EndpointBench::new();
     // Any port, of all addresses: the connection's local address is one of them.
-    let (endpoint, is) = asks.bind(false, SocketAddr::new([0, 0, 0, 0].into(), 0));
+    let (endpoint, is) = endpoints.bind(false, SocketAddr::new([0, 0, 0, 0].into(), 0));
     let PortAnswer::Is(bound) = is else { panic!("{is:?}") };
     assert!(bound.ip().is_unspecified() && bound.port() >= 49_152);
-    let (_, is) = asks.connect(false, ours(1), Some(endpoint), peer());
+    let (_, is) = endpoints.connect(false, ours(1), Some(endpoint), peer());
     assert_eq!(is, PortAnswer::Is(ours(bound.port())), "the bound address applies");
     let other = SocketAddr::new(peer().ip(), 5001);
-    asks.bench.nodes[1].listen(other, 1, false);
-    let (_, is) = asks.connect(false, ours(1), Some(endpoint), other);
+    endpoints.bench.nodes[1].listen(other, 1, false);
+    let (_, is) = endpoints.connect(false, ours(1), Some(endpoint), other);
     assert_eq!(is, PortAnswer::Is(ours(bound.port())), "another peer, another connection");
-    assert_eq!(asks.connect(false, ours(1), Some(endpoint), other).1, IN_USE, "the same 4-tuple");
-    let (listener, is) = asks.listen(false, ours(1), Some(endpoint));
+    assert_eq!(
+        endpoints.connect(false, ours(1), Some(endpoint), other).1,
+        IN_USE,
+        "the same 4-tuple"
+    );
+    let (listener, is) = endpoints.listen(false, ours(1), Some(endpoint));
     assert_eq!(is, PortAnswer::Is(bound));
-    asks.tell(false, Request::Unbind { endpoint });
-    assert_eq!(asks.bind(true, bound).1, IN_USE, "the listener holds it");
-    asks.tell(false, Request::Unlisten { listener });
-    assert_eq!(asks.bind(true, bound).1, IN_USE, "the connections hold it");
+    endpoints.tell(false, Request::Unbind { endpoint });
+    assert_eq!(endpoints.bind(true, bound).1, IN_USE, "the listener holds it");
+    endpoints.tell(false, Request::Unlisten { listener });
+    assert_eq!(endpoints.bind(true, bound).1, IN_USE, "the connections hold it");
 }
 
 // An endpoint ID named by a connection or listener outlives it, unless it failed.
 #[test]
 fn named_endpoint_outlives_its_connection() {
-    let mut asks = EndpointBench::new();
-    let name = |asks: &EndpointBench| EndpointId(asks.node().port.allocate());
-    let (one, two, three) = (name(&asks), name(&asks), name(&asks));
-    let (handle, is) = asks.connect(false, ours(0), Some(one), peer());
+    let mut endpoints = EndpointBench::new();
+    let name = |endpoints: &EndpointBench| EndpointId(endpoints.node().port.allocate());
+    let (one, two, three) = (name(&endpoints), name(&endpoints), name(&endpoints));
+    let (handle, is) = endpoints.connect(false, ours(0), Some(one), peer());
     let PortAnswer::Is(local) = is else { panic!("{is:?}") };
-    let (listener, is) = asks.listen(false, ours(7000), Some(two));
+    let (listener, is) = endpoints.listen(false, ours(7000), Some(two));
     assert_eq!(is, PortAnswer::Is(ours(7000)));
     let closed_port = SocketAddr::new(peer().ip(), 9);
-    let (_, is) = asks.connect(false, ours(7001), Some(three), closed_port);
+    let (_, is) = endpoints.connect(false, ours(7001), Some(three), closed_port);
     assert_eq!(is, PortAnswer::Not(HostError::Refused));
-    assert_eq!(asks.bind(true, ours(7001)).1, PortAnswer::Is(ours(7001)), "the connect failed");
-    asks.tell(false, Request::Abort { handle });
-    asks.tell(false, Request::Unlisten { listener });
+    assert_eq!(
+        endpoints.bind(true, ours(7001)).1,
+        PortAnswer::Is(ours(7001)),
+        "the connect failed"
+    );
+    endpoints.tell(false, Request::Abort { handle });
+    endpoints.tell(false, Request::Unlisten { listener });
     for (local, endpoint) in [(local, one), (ours(7000), two)] {
-        assert_eq!(asks.bind(true, local).1, IN_USE);
-        asks.tell(false, Request::Unbind { endpoint });
-        assert_eq!(asks.bind(true, local).1, PortAnswer::Is(local));
+        assert_eq!(endpoints.bind(true, local).1, IN_USE);
+        endpoints.tell(false, Request::Unbind { endpoint });
+        assert_eq!(endpoints.bind(true, local).1, PortAnswer::Is(local));
     }
 }
 
@@ -196,32 +204,32 @@ fn named_endpoint_outlives_its_connection() {
 // listener.
 #[test]
 fn listener_reuses_its_port_beside_old_connections() {
-    let mut asks = EndpointBench::new();
-    let (listener, _) = asks.listen(false, ours(7000), None);
+    let mut endpoints = EndpointBench::new();
+    let (listener, _) = endpoints.listen(false, ours(7000), None);
     // Two connections from host 2; the first is closed by host 1, and so is in TIME-WAIT there.
     for _ in 0..2 {
-        asks.bench.nodes[1].connect(ours(7000), false);
-        asks.bench.run(Duration::from_millis(100));
+        endpoints.bench.nodes[1].connect(ours(7000), false);
+        endpoints.bench.run(Duration::from_millis(100));
     }
     let accepted = |notice: &Notice| match notice {
         Notice::Established { handle, .. } => Some(*handle),
         _ => None,
     };
-    let first = asks.node().notices.iter().find_map(accepted).unwrap();
-    let far = asks.bench.nodes[1].notices.iter().find_map(accepted).unwrap();
-    asks.node().shutdown(first);
-    asks.bench.run(Duration::from_millis(100));
-    asks.bench.nodes[1].shutdown(far);
-    asks.bench.run(Duration::from_millis(100));
+    let first = endpoints.node().notices.iter().find_map(accepted).unwrap();
+    let far = endpoints.bench.nodes[1].notices.iter().find_map(accepted).unwrap();
+    endpoints.node().shutdown(first);
+    endpoints.bench.run(Duration::from_millis(100));
+    endpoints.bench.nodes[1].shutdown(far);
+    endpoints.bench.run(Duration::from_millis(100));
     let ended = |notice: &Notice| matches!(notice, Notice::Closed { error: None, .. });
-    assert!(asks.node().has(ended), "in TIME-WAIT");
-    assert_eq!(asks.node().host.connections.len(), 1, "the other is open");
-    asks.tell(false, Request::Unlisten { listener });
-    let (listener, is) = asks.listen(false, ours(7000), None);
+    assert!(endpoints.node().has(ended), "in TIME-WAIT");
+    assert_eq!(endpoints.node().host.connections.len(), 1, "the other is open");
+    endpoints.tell(false, Request::Unlisten { listener });
+    let (listener, is) = endpoints.listen(false, ours(7000), None);
     assert_eq!(is, PortAnswer::Is(ours(7000)));
-    asks.tell(false, Request::Unlisten { listener });
+    endpoints.tell(false, Request::Unlisten { listener });
     assert_eq!(
-        asks.listen(true, ours(7000), None).1,
+        endpoints.listen(true, ours(7000), None).1,
         PortAnswer::Is(ours(7000)),
         "no conflict with the other consumer either"
     );
@@ -230,27 +238,27 @@ fn listener_reuses_its_port_beside_old_connections() {
 // The reservations of a client are released when it unregisters, and its later requests are ignored.
 #[test]
 fn departed_client_holds_no_port() {
-    let mut asks = EndpointBench::new();
-    assert_eq!(asks.bind(true, ours(7000)).1, PortAnswer::Is(ours(7000)));
-    assert_eq!(asks.listen(true, ours(7001), None).1, PortAnswer::Is(ours(7001)));
-    assert_eq!(asks.connect(true, ours(7002), None, peer()).1, PortAnswer::Is(ours(7002)));
-    asks.tell(true, Request::Leave);
-    let endpoint = EndpointId(asks.node().port.allocate());
-    asks.tell(true, Request::Bind { endpoint, local: ours(7003) });
+    let mut endpoints = EndpointBench::new();
+    assert_eq!(endpoints.bind(true, ours(7000)).1, PortAnswer::Is(ours(7000)));
+    assert_eq!(endpoints.listen(true, ours(7001), None).1, PortAnswer::Is(ours(7001)));
+    assert_eq!(endpoints.connect(true, ours(7002), None, peer()).1, PortAnswer::Is(ours(7002)));
+    endpoints.tell(true, Request::Leave);
+    let endpoint = EndpointId(endpoints.node().port.allocate());
+    endpoints.tell(true, Request::Bind { endpoint, local: ours(7003) });
     for port in [7000, 7001, 7002, 7003] {
-        assert_eq!(asks.bind(false, ours(port)).1, PortAnswer::Is(ours(port)));
+        assert_eq!(endpoints.bind(false, ours(port)).1, PortAnswer::Is(ours(port)));
     }
-    assert_eq!(asks.bench.resets(0), 1, "its connection");
+    assert_eq!(endpoints.bench.resets(0), 1, "its connection");
 }
 
 // The search for ephemeral ports skips ports in use by any client.
 #[test]
 fn ephemeral_ports_in_use_are_skipped() {
-    let mut asks = EndpointBench::new();
-    let PortAnswer::Is(first) = asks.bind(false, ours(0)).1 else { panic!() };
+    let mut endpoints = EndpointBench::new();
+    let PortAnswer::Is(first) = endpoints.bind(false, ours(0)).1 else { panic!() };
     for port in first.port() + 1..first.port() + 4 {
-        assert_eq!(asks.bind(true, ours(port)).1, PortAnswer::Is(ours(port)));
+        assert_eq!(endpoints.bind(true, ours(port)).1, PortAnswer::Is(ours(port)));
     }
     let next = PortAnswer::Is(ours(first.port() + 4));
-    assert_eq!(asks.connect(false, ours(0), None, peer()).1, next);
+    assert_eq!(endpoints.connect(false, ours(0), None, peer()).1, next);
 }

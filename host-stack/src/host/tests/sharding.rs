@@ -75,9 +75,9 @@ impl TwoShards {
             ports.push((engine, clients));
         }
         let host = Host::of_shards(config(2, policy), ports).unwrap();
-        let mut twin = Self { host, shards, now: Instant::from_millis(1), contexts: 0 };
-        twin.announce(0, PEER);
-        twin
+        let mut pair = Self { host, shards, now: Instant::from_millis(1), contexts: 0 };
+        pair.announce(0, PEER);
+        pair
     }
 
     fn poll(&mut self) {
@@ -217,85 +217,85 @@ fn listening() -> SocketAddr {
 
 /// Two shards that listen, each with an offloaded connection.
 fn both_offloaded() -> TwoShards {
-    let mut twin = TwoShards::new(OffloadPolicy::Always);
+    let mut pair = TwoShards::new(OffloadPolicy::Always);
     for shard in [0, 1] {
-        assert_eq!(twin.listen(shard, listening()).1, Ok(()));
+        assert_eq!(pair.listen(shard, listening()).1, Ok(()));
     }
     for shard in [0, 1] {
-        assert_eq!(twin.handshake(shard, 100 + shard as u16), shard);
-        assert_eq!(twin.take_over(shard), 1, "a tree for the shard's connection");
-        let messages = twin.established(shard);
+        assert_eq!(pair.handshake(shard, 100 + shard as u16), shard);
+        assert_eq!(pair.take_over(shard), 1, "a tree for the shard's connection");
+        let messages = pair.established(shard);
         assert!(matches!(messages[..], [(_, true)]), "{messages:?}");
     }
     for shard in [0, 1] {
-        twin.messages(shard);
+        pair.messages(shard);
     }
-    twin
+    pair
 }
 
 #[test]
 fn one_address_for_listeners_of_different_shards() {
-    let mut twin = TwoShards::new(OffloadPolicy::Never);
+    let mut pair = TwoShards::new(OffloadPolicy::Never);
     let any = SocketAddr::new([0, 0, 0, 0].into(), PORT);
     let in_use = Err(HostError::AddressInUse);
-    let (first, listens) = twin.listen(0, listening());
+    let (first, listens) = pair.listen(0, listening());
     assert_eq!(listens, Ok(()));
-    assert_eq!(twin.listen(0, listening()).1, in_use, "of the same shard");
-    assert_eq!(twin.listen(1, any).1, in_use, "another address that overlaps");
-    let (second, listens) = twin.listen(1, listening());
+    assert_eq!(pair.listen(0, listening()).1, in_use, "of the same shard");
+    assert_eq!(pair.listen(1, any).1, in_use, "another address that overlaps");
+    let (second, listens) = pair.listen(1, listening());
     assert_eq!(listens, Ok(()));
-    assert_eq!(twin.handshake(1, 100), 1);
-    assert_eq!(twin.established(1).len(), 1);
+    assert_eq!(pair.handshake(1, 100), 1);
+    assert_eq!(pair.established(1).len(), 1);
     // The remaining listener accepts alone, whatever queue a SYN arrives on.
-    twin.ask(1, Request::Unlisten { listener: second });
-    assert_eq!(twin.handshake(1, 101), 0);
-    assert_eq!(twin.established(0).len(), 1);
-    twin.ask(0, Request::Unlisten { listener: first });
-    twin.segment(0, 102, 7, None);
-    assert_eq!(twin.host.stats().listen_overflows, 0);
-    assert_eq!(twin.host.connections.len(), 2, "no listener is left");
+    pair.ask(1, Request::Unlisten { listener: second });
+    assert_eq!(pair.handshake(1, 101), 0);
+    assert_eq!(pair.established(0).len(), 1);
+    pair.ask(0, Request::Unlisten { listener: first });
+    pair.segment(0, 102, 7, None);
+    assert_eq!(pair.host.stats().listen_overflows, 0);
+    assert_eq!(pair.host.connections.len(), 2, "no listener is left");
 }
 
 // A few connections are spread evenly, whatever queue their SYNs arrive on.
 #[test]
 fn accepted_connections_are_spread() {
-    let mut twin = TwoShards::new(OffloadPolicy::Never);
+    let mut pair = TwoShards::new(OffloadPolicy::Never);
     for shard in [0, 1] {
-        assert_eq!(twin.listen(shard, listening()).1, Ok(()));
+        assert_eq!(pair.listen(shard, listening()).1, Ok(()));
     }
-    let queues = (0..6).map(|number| twin.handshake(0, 100 + number)).collect::<Vec<_>>();
+    let queues = (0..6).map(|number| pair.handshake(0, 100 + number)).collect::<Vec<_>>();
     assert_eq!(queues, [0, 1, 0, 1, 0, 1]);
-    let loads = || twin.host.shards.iter().map(|shard| shard.connections).collect::<Vec<_>>();
+    let loads = || pair.host.shards.iter().map(|shard| shard.connections).collect::<Vec<_>>();
     assert_eq!(loads(), [3, 3]);
-    assert_eq!([0, 1].map(|shard| twin.established(shard).len()), [3, 3]);
+    assert_eq!([0, 1].map(|shard| pair.established(shard).len()), [3, 3]);
 }
 
 /// A shard that is not listening, or whose backlog is full, receives none.
 #[test]
 fn full_backlog_moves_syns_to_other_shards() {
-    let mut twin = TwoShards::new(OffloadPolicy::Never);
+    let mut pair = TwoShards::new(OffloadPolicy::Never);
     for shard in [0, 1] {
-        assert_eq!(twin.listen(shard, listening()).1, Ok(()));
+        assert_eq!(pair.listen(shard, listening()).1, Ok(()));
     }
     // Each may have four half-open connections.
     for number in 0..9 {
-        twin.segment(0, 100 + number, 7, None);
+        pair.segment(0, 100 + number, 7, None);
     }
-    let loads = twin.host.shards.iter().map(|shard| shard.connections).collect::<Vec<_>>();
+    let loads = pair.host.shards.iter().map(|shard| shard.connections).collect::<Vec<_>>();
     assert_eq!(loads, [4, 4]);
-    assert_eq!(twin.host.stats().listen_overflows, 1);
+    assert_eq!(pair.host.stats().listen_overflows, 1);
 }
 
 // With many connections each stays on the queue of its SYN, unless a shard has an eighth less.
 #[test]
 fn many_connections_stay_on_their_queue() {
-    let mut twin = TwoShards::new(OffloadPolicy::Never);
-    let ids = twin.host.shards.ids().collect::<Vec<_>>();
+    let mut pair = TwoShards::new(OffloadPolicy::Never);
+    let ids = pair.host.shards.ids().collect::<Vec<_>>();
     let mut placed = |loads: [usize; 2], arrived: usize| {
         for (shard, load) in ids.iter().zip(loads) {
-            twin.host.shards[*shard].connections = load;
+            pair.host.shards[*shard].connections = load;
         }
-        let place = twin.host.shards.place(ids[arrived], ids.iter().copied());
+        let place = pair.host.shards.place(ids[arrived], ids.iter().copied());
         ids.iter().position(|id| Some(*id) == place)
     };
     assert_eq!(placed([0, 0], 1), Some(1));
@@ -304,20 +304,20 @@ fn many_connections_stay_on_their_queue() {
     assert_eq!(placed([8, 9], 1), Some(1));
     assert_eq!(placed([800, 900], 1), Some(1));
     assert_eq!(placed([800, 901], 1), Some(0));
-    let none = twin.host.shards.place(ids[0], std::iter::empty());
+    let none = pair.host.shards.place(ids[0], std::iter::empty());
     assert_eq!(none, None);
-    assert_eq!(twin.host.shards.place(ids[0], ids[1..].iter().copied()), Some(ids[1]));
+    assert_eq!(pair.host.shards.place(ids[0], ids[1..].iter().copied()), Some(ids[1]));
 }
 
 // CH-UPD: each target has its own objects, and each that has the object is updated.
 #[test]
 fn moved_neighbor_updates_every_target() {
-    let mut twin = both_offloaded();
+    let mut pair = both_offloaded();
     let moved = [2, 0, 0, 0, 0, 9];
     // The announcement may arrive on any queue.
-    twin.announce(1, moved);
+    pair.announce(1, moved);
     let handles = [0, 1].map(|shard| {
-        let updates = twin.updates(shard);
+        let updates = pair.updates(shard);
         assert_eq!(updates.len(), 1, "shard {shard}");
         let UpdateNode::Cached { cached, .. } = &updates[0][0].payload else {
             panic!("{updates:?}")
@@ -331,13 +331,13 @@ fn moved_neighbor_updates_every_target() {
 // CH-UPD-5
 #[test]
 fn narrow_path_updates_every_target() {
-    let mut twin = both_offloaded();
-    let handle = *twin.host.offloaded.keys().next().unwrap();
+    let mut pair = both_offloaded();
+    let handle = *pair.host.offloaded.keys().next().unwrap();
     let message = ToHost::PathMtu { handle, path_mtu: 1300 };
-    twin.shards[0].to_host.send(message).unwrap();
-    twin.poll();
+    pair.shards[0].to_host.send(message).unwrap();
+    pair.poll();
     for shard in [0, 1] {
-        let updates = twin.updates(shard);
+        let updates = pair.updates(shard);
         let path = &updates[0][0].dependents[0];
         let UpdateNode::Cached { cached, .. } = &path.payload else { panic!("{updates:?}") };
         assert_eq!(cached.path_mtu, 1300);
@@ -347,32 +347,32 @@ fn narrow_path_updates_every_target() {
 // CH §5.7: a pause, and an upload request, apply to that target alone.
 #[test]
 fn pause_affects_one_shard() {
-    let mut twin = both_offloaded();
-    twin.shards[0].to_host.send(ToHost::Status(AdapterStatus::UploadAll)).unwrap();
-    twin.poll();
+    let mut pair = both_offloaded();
+    pair.shards[0].to_host.send(ToHost::Status(AdapterStatus::UploadAll)).unwrap();
+    pair.poll();
     let terminates = [0, 1].map(|shard| {
-        let messages = twin.messages(shard);
+        let messages = pair.messages(shard);
         messages.iter().filter(|message| matches!(message, FromHost::Terminate(_))).count()
     });
     assert_eq!(terminates, [1, 0]);
-    assert_eq!(twin.handshake(0, 200), 0);
-    assert_eq!(twin.handshake(1, 201), 1);
-    let stays = twin.established(0);
+    assert_eq!(pair.handshake(0, 200), 0);
+    assert_eq!(pair.handshake(1, 201), 1);
+    let stays = pair.established(0);
     assert!(matches!(stays[..], [(_, false)]), "{stays:?}");
-    let goes = twin.established(1);
+    let goes = pair.established(1);
     assert!(matches!(goes[..], [(_, true)]), "{goes:?}");
 }
 
 /// Offload and end of a connection involve only the host and that engine; the load counts are released.
 #[test]
 fn connections_end_on_their_shard() {
-    let mut twin = both_offloaded();
-    let handles = twin.host.offloaded.keys().copied().collect::<Vec<_>>();
+    let mut pair = both_offloaded();
+    let handles = pair.host.offloaded.keys().copied().collect::<Vec<_>>();
     for (shard, handle) in handles.into_iter().enumerate() {
-        twin.shards[shard].to_host.send(ToHost::Released { handle }).unwrap();
-        twin.poll();
+        pair.shards[shard].to_host.send(ToHost::Released { handle }).unwrap();
+        pair.poll();
         let messages = [0, 1].map(|shard| {
-            let messages = twin.messages(shard);
+            let messages = pair.messages(shard);
             messages.iter().filter(|message| matches!(message, FromHost::Terminate(_))).count()
         });
         // Its path and its neighbor are removed with it.
@@ -380,14 +380,14 @@ fn connections_end_on_their_shard() {
         expected[shard] = 2;
         assert_eq!(messages, expected);
     }
-    assert!(twin.host.is_idle());
-    assert!(twin.host.shards.iter().all(|shard| shard.connections == 0));
+    assert!(pair.host.is_idle());
+    assert!(pair.host.shards.iter().all(|shard| shard.connections == 0));
 }
 
 #[test]
 fn shards_share_one_id_allocator() {
-    let twin = TwoShards::new(OffloadPolicy::Never);
-    let [one, other] = &twin.shards[..] else { panic!("two were made") };
+    let pair = TwoShards::new(OffloadPolicy::Never);
+    let [one, other] = &pair.shards[..] else { panic!("two were made") };
     let names = [one.port.allocate(), other.port.allocate(), one.port.allocate()];
     assert!(names[0] != names[1] && names[1] != names[2] && names[0] != names[2]);
     let none = Host::of_shards(config(2, OffloadPolicy::Never), Vec::new());

@@ -58,7 +58,7 @@ fn uploaded(bench: &Bench, handle: OffloadHandle) -> bool {
 }
 
 /// Both sides send data and close in order.
-fn talk_and_close(bench: &mut Bench, [active, passive]: [OffloadHandle; 2]) {
+fn transfer_and_close(bench: &mut Bench, [active, passive]: [OffloadHandle; 2]) {
     let before = [bench.nodes[0].data().len(), bench.nodes[1].data().len()];
     bench.nodes[0].send(active, pattern(40_000, 5));
     bench.nodes[1].send(passive, pattern(50_000, 6));
@@ -94,7 +94,7 @@ fn segments_during_an_upload_are_held() {
     assert!(bench.nodes[1].paths.is_empty() && bench.nodes[1].neighbors.is_empty());
     let stats = bench.nodes[1].host.stats();
     assert_eq!((stats.terminates, stats.uploads, stats.imports), (1, 1, 1));
-    talk_and_close(&mut bench, handles);
+    transfer_and_close(&mut bench, handles);
     // TIME-WAIT.
     bench.run(Duration::from_secs(30));
     assert_eq!(bench.nodes[1].host.owners.len(), 0);
@@ -255,7 +255,7 @@ fn retrieves_are_followed_as_the_policy_says() {
         let again = bench.nodes[1].initiates.pop_front().expect("it is offloaded again");
         bench.nodes[1].complete(again.handle, Some(*again.state));
         bench.run(MOMENT);
-        talk_and_close(&mut bench, [active, handle]);
+        transfer_and_close(&mut bench, [active, handle]);
     }
 }
 
@@ -402,7 +402,7 @@ fn pause_upload_all_resume() {
         bench.nodes[1].complete(initiate.handle, Some(*initiate.state));
     }
     bench.run(MOMENT);
-    talk_and_close(&mut bench, [handles[0], handles[1]]);
+    transfer_and_close(&mut bench, [handles[0], handles[1]]);
     bench.nodes[0].port.request(Request::Abort { handle: second });
 }
 
@@ -526,7 +526,7 @@ fn a_client_moves_its_connection() {
     }
     let history = &bench.nodes[1].host.connections[&passive].history;
     assert_eq!((history.offloads, history.uploads), (3, 3));
-    talk_and_close(&mut bench, [active, passive]);
+    transfer_and_close(&mut bench, [active, passive]);
 }
 
 // CH-INI-1: a connection whose path has an outstanding initiate is deferred. It stays in the host, and its client is
@@ -585,7 +585,7 @@ fn upload_request_is_deferred_until_the_initiate_completes() {
     assert_eq!(bench.nodes[1].terminating(), [handle]);
     bench.nodes[1].terminated(|_| Some(copy(&initiate.state)));
     bench.run(MOMENT);
-    talk_and_close(&mut bench, [active, handle]);
+    transfer_and_close(&mut bench, [active, handle]);
 }
 
 // CH-TREE-3: a node with SUCCESS and without a context is a bug of the target, and affects only that connection.
