@@ -50,7 +50,7 @@ impl ConsumerId {
 }
 
 offload_engine::option_enum! {
-    /// Which connections are offloaded.
+    /// Selection of offloaded connections.
     pub enum OffloadPolicy {
         /// Each one, as soon as it is established
         #[default]
