@@ -373,13 +373,13 @@ impl<C: NodeClient> Node<C> {
 
     /// Returns the state of these connections in the offload target; `None`: not offloaded.
     pub fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
-        let mut looks = vec![None; handles.len()];
+        let mut snapshots = vec![None; handles.len()];
         self.with_engines(|engine, now| {
-            for (look, handle) in looks.iter_mut().zip(handles) {
-                *look = look.or_else(|| engine.look(now, *handle));
+            for (snapshot, handle) in snapshots.iter_mut().zip(handles) {
+                *snapshot = snapshot.or_else(|| engine.look(now, *handle));
             }
         });
-        looks
+        snapshots
     }
 
     /// Waits until the device's connections have ended in both stacks, except for TIME-WAIT. A dropped node resets the
@@ -392,8 +392,8 @@ impl<C: NodeClient> Node<C> {
         let deadline = self.now() + timeout;
         let mut rows = self.rows(None);
         loop {
-            let look = deadline.min(self.now() + LINGER_PAUSE);
-            match self.shared.wait_until(Some(look), || None::<()>) {
+            let check_at = deadline.min(self.now() + LINGER_PAUSE);
+            match self.shared.wait_until(Some(check_at), || None::<()>) {
                 Ok(()) | Err(WaitError::TimedOut) => {}
                 Err(failure) => return Err(failure),
             }

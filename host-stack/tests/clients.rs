@@ -93,21 +93,21 @@ impl Bench {
     /// Unregisters the second client, and registers another one as soon as its slot is free.
     fn replace(&mut self) -> ClientTag {
         self.pair.a.leave(self.second);
-        let gone = self.second;
+        let departed = self.second;
         let a = &mut self.pair.a;
-        while a.clients.contains(gone) {
+        while a.clients.contains(departed) {
             a.poll(self.pair.now).unwrap();
         }
-        let heir = a.register(ReplacementClient::new).unwrap();
-        assert_ne!(heir, gone, "a tag is never reused");
+        let successor = a.register(ReplacementClient::new).unwrap();
+        assert_ne!(successor, departed, "a tag is never reused");
         let place = |tag: ClientTag| tag.0 % CLIENTS_MAX as u64;
-        assert_eq!(place(heir), place(gone), "a slot is reused");
-        heir
+        assert_eq!(place(successor), place(departed), "a slot is reused");
+        successor
     }
 
     /// Connections of a departed client end with RST, no state of it is left, and its successor in the slot receives
     /// nothing.
-    fn assert_ended(&mut self, heir: ClientTag, local: SocketAddr) {
+    fn assert_ended(&mut self, successor: ClientTag, local: SocketAddr) {
         self.run_until(|bench| bench.far().closed);
         assert_eq!(self.far().error, Some(HostError::Reset));
         self.run_until(|bench| has_no_connection(&mut bench.pair.a));
@@ -117,7 +117,7 @@ impl Bench {
         };
         self.run_until(|bench| is_bound(bench, bound).is_some());
         assert_eq!(is_bound(self, bound), Some(Ok(local)), "its port is free");
-        let upcalls = &self.pair.a.clients.get::<ReplacementClient>(heir).unwrap().upcalls;
+        let upcalls = &self.pair.a.clients.get::<ReplacementClient>(successor).unwrap().upcalls;
         assert!(upcalls.is_empty(), "{upcalls:?}");
     }
 }
@@ -133,8 +133,8 @@ impl ReplacementClient {
         Self { port, upcalls: Vec::new() }
     }
 
-    fn record(&mut self, what: impl Into<String>) {
-        self.upcalls.push(what.into());
+    fn record(&mut self, upcall: impl Into<String>) {
+        self.upcalls.push(upcall.into());
     }
 }
 
@@ -212,9 +212,9 @@ fn leaves(moves: Move, polls: usize) {
         bench.pair.a.poll(now).unwrap();
     }
     bench.far_sends();
-    let heir = bench.replace();
+    let successor = bench.replace();
     bench.far_sends();
-    bench.assert_ended(heir, local);
+    bench.assert_ended(successor, local);
 }
 
 #[test]
@@ -252,11 +252,11 @@ fn pending_requests_of_a_departed_client_are_released() {
     let waits = other.connect(None, at(1, 41), TIMEOUT);
     let status = |bench: &Bench| bench.pair.b.clients.first::<Streams>().status(waits).unwrap();
     bench.run_until(|bench| status(bench).connected);
-    let heir = bench.replace();
+    let successor = bench.replace();
     bench.run_until(|bench| status(bench).closed);
     assert_eq!(status(&bench).error, Some(HostError::Reset));
     for port in [40, 41, 42] {
-        bench.assert_ended(heir, at(1, port));
+        bench.assert_ended(successor, at(1, port));
     }
     let refused = bench.pair.b.clients.first_mut::<Streams>().connect(None, at(1, 41), TIMEOUT);
     let error =

@@ -59,9 +59,9 @@ impl Bench {
         bench
     }
 
-    fn run<R>(&mut self, look: impl FnMut(&mut Pair<Core>) -> Option<R>) -> R {
+    fn run<R>(&mut self, condition: impl FnMut(&mut Pair<Core>) -> Option<R>) -> R {
         let limit = self.pair.now + Duration::from_secs(10);
-        self.pair.run(limit, look).unwrap()
+        self.pair.run(limit, condition).unwrap()
     }
 
     fn connect(&mut self) -> [OffloadHandle; 2] {

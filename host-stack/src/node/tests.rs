@@ -62,14 +62,14 @@ impl NodeClient for NoticeClient {
     fn poll(&mut self, _now: Instant, _connections: &mut Connections) -> bool {
         let of_engine = std::thread::current().name() == Some("flue-engine");
         assert!(!(self.panics && of_engine), "panic requested by the test");
-        let news = self.is_sent && !self.is_received;
-        self.is_received |= news;
+        let is_due = self.is_sent && !self.is_received;
+        self.is_received |= is_due;
         let is_restless = self.busy_polls > 0;
         self.busy_polls -= u32::from(is_restless);
         let followed = self.follow_up.take_if(|it| it.has_returned.load(Ordering::Relaxed));
         let follows = followed.is_some();
         self.due.extend(followed.map(|it| it.callback));
-        news | is_restless | follows
+        is_due | is_restless | follows
     }
     fn has_input(&self) -> bool {
         self.panics || (self.is_sent && !self.is_received)
@@ -107,15 +107,15 @@ fn start_queues(count: usize, progress: Progress) -> Vec<Node<NoticeClient>> {
 /// The notice arrives after the condition was evaluated, in the same call: no other wake-up follows.
 fn notice_after_the_check_ends_the_wait(progress: Progress) {
     let node = start(progress);
-    let (begin, mut looks) = (node.now(), 0);
+    let (begin, mut evaluations) = (node.now(), 0);
     let is_received = node.wait(Some(LIMIT), |client, _, _| {
         let is_received = client.is_received;
         client.is_sent = true;
-        looks += 1;
+        evaluations += 1;
         is_received.then_some(())
     });
     assert_eq!(is_received, Ok(()));
-    assert_eq!(looks, 2);
+    assert_eq!(evaluations, 2);
     assert!(node.now() - begin < LIMIT, "only the time limit ended the wait");
 }
 
@@ -200,18 +200,18 @@ fn lost_link() -> Box<dyn Link> {
 /// All waits without a time limit return the reason, with threads or without, whatever the queue.
 #[test]
 fn lost_device_ends_every_wait() {
-    let gone = WaitError::Link("no such device".into());
+    let link_lost = WaitError::Link("no such device".into());
     for progress in [Progress::Automatic, Progress::Manual] {
         let node = Node::start(lost_link(), config(progress), |_| NoticeClient::default()).unwrap();
         for _ in 0..2 {
-            assert_eq!(node.wait_until(None, || None::<()>), Err(gone.clone()));
+            assert_eq!(node.wait_until(None, || None::<()>), Err(link_lost.clone()));
         }
     }
     let links: Vec<Box<dyn Link>> = Vec::from([link(), lost_link()]);
     let nodes = Node::start_queues(links, config(Progress::Automatic), |_| NoticeClient::default())
         .unwrap();
     for node in &nodes {
-        assert_eq!(node.wait_until(None, || None::<()>), Err(gone.clone()));
+        assert_eq!(node.wait_until(None, || None::<()>), Err(link_lost.clone()));
     }
 }
 
@@ -445,11 +445,11 @@ fn shutdown_repeats_the_last_acknowledgement() {
             near.progress_once();
         }
         is_mute.store(false, Ordering::Relaxed);
-        let look = |streams: &mut Streams, connections: &mut Connections, now| {
+        let poll_far = |streams: &mut Streams, connections: &mut Connections, now| {
             let _ = streams.receive(now, connections, server);
             streams.status(server)?.peer_closed.then_some(())
         };
-        while far.wait(Some(Duration::from_millis(1)), look).is_err() {
+        while far.wait(Some(Duration::from_millis(1)), poll_far).is_err() {
             assert!(
                 near.now() < deadline,
                 "{policy:?} {progress:?}: the FIN was not retransmitted"

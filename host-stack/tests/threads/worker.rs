@@ -190,12 +190,12 @@ impl Worker {
         self.node.with(|client, _, _| client.streams.status(self.handle)).unwrap()
     }
 
-    fn wait(&self, what: &str, is_so: impl Fn(&StreamStatus) -> bool) -> StreamStatus {
+    fn wait(&self, state: &str, is_so: impl Fn(&StreamStatus) -> bool) -> StreamStatus {
         let waited = self
             .node
             .wait(Some(LIMIT), |client, _, _| client.streams.status(self.handle).filter(&is_so));
         waited.unwrap_or_else(|error| {
-            panic!("{:?} {:?}: {what}: {error}; {:?}", self.role, self.handle, self.status())
+            panic!("{:?} {:?}: {state}: {error}; {:?}", self.role, self.handle, self.status())
         })
     }
 

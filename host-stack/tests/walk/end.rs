@@ -167,7 +167,7 @@ impl End {
             !is_late || status.unacknowledged == 0,
             "node {} at {now:?}, {status:?}, {:?}",
             self.node,
-            core.engine.look(now, handle).map(|look| (look.info, look.tcp.cached))
+            core.engine.look(now, handle).map(|snapshot| (snapshot.info, snapshot.tcp.cached))
         );
         if !is_late && self.abort_in != Some(0) {
             self.abort_in = self.abort_in.map(|turns| turns - 1);
@@ -335,8 +335,8 @@ impl End {
         match status.state {
             OffloadState::InHost => core.clients.first_mut::<Walker>().streams.offload(handle),
             OffloadState::Offloaded => {
-                if let Some(look) = core.engine.look(now, handle) {
-                    let state = SocketState::from(look.info.phase).name();
+                if let Some(snapshot) = core.engine.look(now, handle) {
+                    let state = SocketState::from(snapshot.info.phase).name();
                     core.clients
                         .first_mut::<Walker>()
                         .seen

@@ -139,9 +139,9 @@ pub(crate) fn walk(seed: u64) -> Summary {
     let seen = state.seen(&pair);
     // The capture is flushed with the links.
     drop(pair);
-    let counts = [(left_monitor, "node 0"), (right_monitor, "node 1")].map(|(monitor, who)| {
+    let counts = [(left_monitor, "node 0"), (right_monitor, "node 1")].map(|(monitor, name)| {
         let monitor = monitor.lock().unwrap_or_else(PoisonError::into_inner);
-        monitor.expect_legal(&format!("{text}{who}"))
+        monitor.expect_legal(&format!("{text}{name}"))
     });
     check!(Stuck, result.is_ok(), "{result:?}\n{text}");
     let none_pending = pending.iter().all(|posted| *posted == 0);
