@@ -1,18 +1,19 @@
 //! Initial sequence numbers of accepted connections, and SYN cookies (RFC 6528, RFC 4987 §3.6).
 //!
-//! Both are SipHash-2-4 of the 4-tuple under a secret key. A SYN cookie is a SYN-ACK's sequence number from which the
-//! returning ACK restores the connection, so a SYN costs no memory:
+//! Both are SipHash-2-4 of the 4-tuple with a secret key. A SYN cookie is a SYN-ACK's sequence number from which the
+//! returning ACK restores the connection, so a SYN needs no memory:
 //!
 //! | bits of the cookie | content |
 //! |---|---|
 //! | 31..29 | index of the peer's MSS, rounded down to a value of [`MSS_TABLE`] |
 //! | 28..0 | hash of the period, the 4-tuple, the peer's ISN and the index |
 //!
-//! The remaining options are encoded in the low bits of the SYN-ACK's timestamp, which the peer echoes: window scale,
-//! SACK, ECN. A peer without timestamps has a connection without these options.
+//! The other options (window scale, SACK, ECN) are encoded in the low bits of the SYN-ACK's timestamp, which the peer
+//! echoes. A connection of a peer without timestamps lacks these options.
 //!
-//! Limits: a cookie is valid for one to two periods of [`PERIOD`], and only while the host has sent cookies in them;
-//! otherwise an ACK has to name an exact 32-bit sequence number. A guessed ACK is accepted with a probability of 2^-28.
+//! Limits: a cookie is valid for one to two periods of [`PERIOD`], and only while the host has sent cookies in them.
+//! Otherwise an ACK must contain an exact 32-bit sequence number. A guessed ACK is accepted with a probability of
+//! 2^-28.
 
 use core::hash::{Hash, Hasher};
 
@@ -25,29 +26,29 @@ use siphasher::sip::SipHasher24;
 
 use crate::wire::{SynOptions, WINDOW_SCALE_MAX};
 
-/// Time for which new cookies have the same hash.
+/// Time during which new cookies have the same hash.
 pub(crate) const PERIOD: Duration = Duration::from_secs(64);
-/// Values of the MSS that a cookie can express, in bytes: the least that a peer may state, the default of RFC 9293, and
+/// MSS values that a cookie can express, in bytes: the minimum that a peer may announce, the default of RFC 9293, and
 /// those of common MTUs.
 const MSS_TABLE: [u16; 8] = [64, 536, 1220, 1360, 1440, 1460, 8940, 8960];
-/// The MSS of a peer without the option (RFC 9293 §3.7.1).
+/// MSS of a peer without the option (RFC 9293 §3.7.1).
 const DEFAULT_MSS: u16 = 536;
 const MSS_SHIFT: u32 = 29;
-/// Low bits of a timestamp that carry options.
+/// Low bits of a timestamp that encode options.
 const OPTION_BITS: u32 = 0x3f;
-/// Window scale that stands for none.
+/// Window scale code for no scaling.
 const NO_SCALE: u8 = 15;
 /// RFC 6528 §3: the clock of initial sequence numbers ticks every 4 us.
 const CLOCK_MICROS: u64 = 4;
 
-/// Inputs that must never have the same hash.
+/// Domain separation of the hash inputs.
 #[derive(Clone, Copy, Hash)]
 enum Purpose {
     Isn,
     Cookie { period: u64, irs: u32, mss: u32 },
 }
 
-/// Options that a SYN has offered, as far as a cookie keeps them.
+/// Options of a SYN that a cookie preserves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Restored {
     pub(crate) options: SynOptions,
@@ -58,7 +59,7 @@ pub(crate) struct Restored {
 #[derive(Debug)]
 pub(crate) struct Isns {
     key: [u64; 2],
-    /// When a cookie was last sent.
+    /// Time of the last cookie.
     last_cookie: Option<Instant>,
 }
 
@@ -73,14 +74,14 @@ impl Isns {
         hasher.finish() as u32
     }
 
-    /// The initial sequence number of a connection (RFC 6528 §3).
+    /// Initial sequence number of a connection (RFC 6528 §3).
     pub(crate) fn isn(&self, now: Instant, tuple: &FlowKey) -> SeqNum {
-        // Modulo 2^32, as sequence numbers are.
+        // Truncated modulo 2^32, like all sequence numbers.
         let clock = (now.as_micros() / CLOCK_MICROS) as u32;
         SeqNum(self.hash(tuple, Purpose::Isn).wrapping_add(clock))
     }
 
-    /// A cookie that answers a SYN with sequence number `irs` and this MSS option.
+    /// Cookie for a SYN with sequence number `irs` and this MSS option.
     pub(crate) fn cookie(
         &mut self,
         now: Instant,
@@ -99,12 +100,12 @@ impl Isns {
         SeqNum(mss << MSS_SHIFT | hash & ((1 << MSS_SHIFT) - 1))
     }
 
-    /// True if a cookie that was sent may still return.
+    /// True if a sent cookie may still be returned.
     pub(crate) fn expects_cookies(&self, now: Instant) -> bool {
         self.last_cookie.is_some_and(|sent| period(now) - period(sent) <= 1)
     }
 
-    /// The options of a cookie that has returned as `iss`, echoed timestamp included; `None`: it is none.
+    /// Options of a cookie returned as `iss`, with the echoed timestamp; `None`: not a cookie.
     pub(crate) fn restore(
         &self,
         now: Instant,
@@ -136,12 +137,12 @@ impl Isns {
     }
 }
 
-/// A timestamp at or shortly before `clock` that carries what a cookie does not.
+/// Timestamp at or shortly before `clock` that encodes the options not in a cookie.
 pub(crate) fn timestamp_with(clock: u32, kept: Restored) -> u32 {
     let scale = kept.options.window_scale.unwrap_or(NO_SCALE);
     let bits = u32::from(scale) | u32::from(kept.options.sack) << 4 | u32::from(kept.ecn) << 5;
     let value = clock & !OPTION_BITS | bits;
-    // RFC 7323 §5.3: later segments of the connection carry no smaller value.
+    // RFC 7323 §5.3: later segments of the connection have no smaller value.
     if bits > clock & OPTION_BITS { value.wrapping_sub(OPTION_BITS + 1) } else { value }
 }
 
@@ -215,7 +216,7 @@ mod tests {
         assert_eq!(is_valid(&Isns { key: [7, 12], ..isns }, 128, 1, irs, iss), None, "another key");
     }
 
-    // RFC 6528 §3: later connections of a 4-tuple begin beyond earlier ones; those of other 4-tuples anywhere.
+    // RFC 6528 §3: later connections of a 4-tuple have higher sequence numbers; other 4-tuples are independent.
     #[test]
     fn sequence_numbers_follow_the_clock_of_each_4_tuple() {
         let isns = Isns::new(KEY);

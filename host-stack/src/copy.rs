@@ -1,15 +1,15 @@
-//! Data of net buffers into the send buffers of sockets, which copy it.
+//! Copies of net buffer data into the send buffers of sockets.
 
 use offload_engine::memory::Piece;
 use smoltcp::socket::tcp::Socket;
 
-/// Copies the front of `piece` into the socket, as far as there is room. Returns how much: nothing if the socket does
-/// not send.
+/// Copies the front of `piece` into the socket, as far as there is room. Returns the number of bytes: 0 if the socket
+/// cannot send.
 pub(crate) fn send_piece(socket: &mut Socket<'_>, piece: Piece<'_>) -> usize {
     let mut sent = 0;
     loop {
         let rest = piece.split_at(sent).1;
-        // The room may lie in two places: the buffer is a ring.
+        // The free space may be in two parts: the buffer is a ring.
         let copy = |room: &mut [u8]| {
             let front = rest.truncated(room.len());
             front.read(&mut room[..front.len()]);

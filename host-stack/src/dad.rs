@@ -1,7 +1,7 @@
-//! Duplicate address detection: probes, their judgement, and the defense of an address in use.
+//! Duplicate address detection: probes, conflict detection, and defense of an address in use.
 //!
-//! IPv4 follows RFC 5227 (ARP probes), IPv6 RFC 4862 §5.4 (Neighbor Solicitations from `::`). Everything here is pure:
-//! the opener of a node sends the [`probe`]s before the node starts and judges received frames with [`conflict`]; a
+//! IPv4 follows RFC 5227 (ARP probes), IPv6 RFC 4862 §5.4 (Neighbor Solicitations from `::`). All functions are pure.
+//! The opener of a node sends the [`probe`]s before the node starts and checks received frames with [`conflict`]. A
 //! running host answers other stations' probes with `defense`, since smoltcp drops packets without a sender address.
 
 use alloc::vec::Vec;
@@ -28,12 +28,12 @@ offload_engine::option_enum! {
     }
 }
 
-/// Hop limit of neighbor discovery, which no router passes on (RFC 4861 §7.1).
+/// Hop limit of neighbor discovery, whose packets routers do not forward (RFC 4861 §7.1).
 const NEIGHBOR_HOP_LIMIT: u8 = 255;
-/// All nodes of the link (RFC 4291 §2.7.1).
+/// All-nodes address of the link (RFC 4291 §2.7.1).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Returns the probe for an address that is to be used: a query without a sender address.
+/// Returns the probe for a tentative address: a query without a sender address.
 #[must_use]
 pub fn probe(mac: MacAddress, address: IpAddr) -> Option<Vec<u8>> {
     let unspecified = match address {
@@ -43,7 +43,7 @@ pub fn probe(mac: MacAddress, address: IpAddr) -> Option<Vec<u8>> {
     solicitation(mac, unspecified, address)
 }
 
-/// Returns the query for the link-layer address of `target`, from `source`; both are of one family.
+/// Returns the query for the link-layer address of `target`, from `source`; both have the same family.
 pub(crate) fn solicitation(mac: MacAddress, source: IpAddr, target: IpAddr) -> Option<Vec<u8>> {
     match (source, target) {
         (IpAddr::V4(source), IpAddr::V4(target)) => {
@@ -70,7 +70,7 @@ pub(crate) fn solicitation(mac: MacAddress, source: IpAddr, target: IpAddr) -> O
     }
 }
 
-/// Returns the answer of a station to a query of another one; both addresses are of one family.
+/// Returns the answer of a station to another station's query; both addresses have the same family.
 pub(crate) fn advertisement(
     (address, mac): (IpAddr, MacAddress),
     (to, to_mac): (IpAddr, MacAddress),
@@ -98,25 +98,25 @@ pub(crate) fn advertisement(
     }
 }
 
-/// Returns the address of ours that another station uses or probes according to a received frame, and the station.
-/// `mac`: our own, so that a probe of ours that comes back is no conflict.
+/// Returns the own address that another station uses or probes according to a received frame, and that station. `mac`:
+/// our Ethernet address, so that our own looped-back probe is no conflict.
 #[must_use]
 pub fn conflict(frame: &[u8], mac: MacAddress, ours: &[IpAddr]) -> Option<(IpAddr, MacAddress)> {
     let is_ours = |address: &IpAddr| ours.contains(address);
     match parse(frame)? {
-        // RFC 5227 §2.1.1: any ARP packet with that sender address. We send none before the address is ours.
+        // RFC 5227 §2.1.1: any ARP packet with that sender address. We send none before the probe completes.
         Claim::Used { address, by } => Some((address, by)).filter(|_| is_ours(&address)),
         Claim::Probed { address, by } => {
             Some((address, by)).filter(|_| by != mac && is_ours(&address))
         }
-        // RFC 5227 §2.1.1 holds for IPv4 only.
+        // RFC 5227 §2.1.1 applies to IPv4 only.
         Claim::Queried { from, by, .. } => {
             Some((from, by)).filter(|_| from.is_ipv4() && is_ours(&from))
         }
     }
 }
 
-/// Returns the answer to another station's probe for an address of ours.
+/// Returns the answer to another station's probe for an own address.
 pub(crate) fn defense(
     frame: &[u8],
     mac: MacAddress,
@@ -149,14 +149,14 @@ pub fn answer(frame: &[u8], mac: MacAddress, is_ours: impl Fn(IpAddr) -> bool) -
     advertisement((address, mac), (from, by))
 }
 
-/// Statement of a frame about an address.
+/// Address information in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Claim {
-    /// A station uses it.
+    /// A station uses the address.
     Used { address: IpAddr, by: MacAddress },
     /// A station without an address queries it.
     Probed { address: IpAddr, by: MacAddress },
-    /// A station that has the address `from` queries it.
+    /// A station with the address `from` queries it.
     Queried { address: IpAddr, from: IpAddr, by: MacAddress },
 }
 
@@ -206,7 +206,7 @@ fn parse_ipv6(payload: &[u8], by: MacAddress) -> Option<Claim> {
     let address = message.target_addr().into();
     match kind {
         Icmpv6Message::NeighborAdvert => Some(Claim::Used { address, by }),
-        // RFC 4862 §5.4.3: one from an address is address resolution.
+        // RFC 4862 §5.4.3: a query from a specified address is address resolution.
         _ if packet.src_addr().is_unspecified() => Some(Claim::Probed { address, by }),
         _ => Some(Claim::Queried { address, from: packet.src_addr().into(), by }),
     }
@@ -223,7 +223,7 @@ fn arp(mac: MacAddress, to: EthernetAddress, packet: &ArpRepr) -> Vec<u8> {
     })
 }
 
-/// The Ethernet address of a multicast group (RFC 2464 §7).
+/// Ethernet address of a multicast group (RFC 2464 §7).
 const fn group_mac(group: Ipv6Addr) -> MacAddress {
     let [.., w, x, y, z] = group.octets();
     MacAddress([0x33, 0x33, w, x, y, z])
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    // RFC 5227 §2.1.1: the sender address counts, whatever the packet is for.
+    // RFC 5227 §2.1.1: the sender address matters, whatever the packet's purpose.
     #[test]
     fn use_of_the_address_is_a_conflict_even_by_our_own_ethernet_address() {
         let [v4, _] = addresses();

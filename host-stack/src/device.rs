@@ -1,4 +1,4 @@
-//! smoltcp's device: two queues, filled and emptied by whoever polls the interface.
+//! smoltcp's device: two queues, filled and drained by the caller that polls the interface.
 
 use alloc::{collections::VecDeque, vec, vec::Vec};
 
@@ -10,19 +10,19 @@ use smoltcp::{
 /// Bytes of an Ethernet header.
 const ETHERNET_HEADER_LEN: usize = 14;
 
-/// A device whose frames wait in memory.
+/// Device with frames in memory.
 #[derive(Debug)]
 pub(crate) struct QueueDevice {
-    /// What the interface will receive.
+    /// Frames for the interface to receive.
     pub(crate) received: VecDeque<Vec<u8>>,
-    /// What the interface has sent.
+    /// Frames sent by the interface.
     pub(crate) sent: VecDeque<Vec<u8>>,
     medium: Medium,
     mtu: usize,
 }
 
 impl QueueDevice {
-    /// `mtu` counts the IP packet without an Ethernet header.
+    /// Creates a device; `mtu` is the size of the IP packet without an Ethernet header.
     pub(crate) const fn new(medium: Medium, mtu: usize) -> Self {
         Self { received: VecDeque::new(), sent: VecDeque::new(), medium, mtu }
     }
@@ -50,14 +50,14 @@ impl Device for QueueDevice {
         };
         // P14: a burst limit would clamp the window field without regard to its scale.
         capabilities.max_burst_size = None;
-        // A frame that never left the machine may carry an unfinished TCP checksum, and only the link
-        // knows. Ingress verifies what needs it; smoltcp only computes.
+        // A frame that was not sent on a wire may have a partial TCP checksum, which only the link detects. Ingress
+        // verifies checksums where needed; smoltcp only computes them.
         capabilities.checksum.tcp = Checksum::Tx;
         capabilities
     }
 }
 
-/// A frame on its way into the interface.
+/// Frame received by the interface.
 #[derive(Debug)]
 pub(crate) struct Received(Vec<u8>);
 
@@ -70,7 +70,7 @@ impl RxToken for Received {
     }
 }
 
-/// Room for a frame out of the interface.
+/// Buffer for a frame sent by the interface.
 #[derive(Debug)]
 pub(crate) struct Send<'a>(&'a mut VecDeque<Vec<u8>>);
 

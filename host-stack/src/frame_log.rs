@@ -1,5 +1,5 @@
-//! A line of the log for each frame, for `--trace`: what is sent and received, with the headers of each layer, and what
-//! the node says of the frame (net buffer lists, hand-overs), as in the comments of a capture.
+//! Log line per frame, for `--trace`: direction, the headers of each layer, and the node's comments on the frame (net
+//! buffer lists, offloads), as in a capture.
 
 use core::fmt;
 use std::{boxed::Box, io, string::ToString, vec::Vec};
@@ -14,14 +14,14 @@ use offload_engine::{
 use smoltcp::wire::{EthernetFrame, PrettyPrinter};
 use tracing::Level;
 
-/// A link whose frames are logged.
+/// Link whose frames are logged.
 struct LoggedLink {
     link: Box<dyn Link>,
-    /// Of the frame that is logged.
+    /// Buffer for the logged frame.
     scratch: Vec<u8>,
 }
 
-/// The link, with its frames logged if this run logs at that level.
+/// Wraps the link if trace logging is enabled.
 pub fn logged(link: Box<dyn Link>) -> Box<dyn Link> {
     if tracing::enabled!(Level::TRACE) {
         Box::new(LoggedLink { link, scratch: Vec::new() })
@@ -30,7 +30,7 @@ pub fn logged(link: Box<dyn Link>) -> Box<dyn Link> {
     }
 }
 
-/// The headers of a frame on one line.
+/// Headers of a frame, formatted on one line.
 struct Headers<'a>(&'a [u8]);
 
 impl fmt::Display for Headers<'_> {
@@ -80,7 +80,7 @@ impl LinkWrapper for LoggedLink {
 mod tests {
     use super::*;
 
-    // What is cut short, or nothing known, is logged too.
+    // Truncated and unknown frames are logged too.
     #[test]
     fn any_bytes_make_one_line() {
         let mut request = [0xff; 42];

@@ -1,25 +1,25 @@
 //! The host stack: a passive object around an unmodified smoltcp.
 //!
-//! [`Host::poll`] takes what waits (frames and control from the engine, requests from clients), lets
-//! smoltcp work, hands established connections to the target according to [`OffloadPolicy`], and sends the
-//! results. Time is its argument; it owns no thread and never waits. Its driver calls it when a doorbell
-//! was rung, and at [`Host::poll_at`].
+//! [`Host::poll`] takes pending frames and control from the engine and requests from clients. It polls smoltcp,
+//! offloads established connections according to [`OffloadPolicy`], and sends the results. Time is its argument; it
+//! owns no thread and never blocks. The driver calls it when a doorbell rings, and at [`Host::poll_at`].
 //!
-//! A received TCP frame belongs to one of three: to a connection of the target's (goes back by
-//! [`HostPort::forward`], held while the connection
-//! changes hands: CH-FWD-2, -3); to a connection of the host's (observed, then smoltcp); to none (a SYN for a
-//! listener: see `half_open`; else smoltcp answers RST). The 4-tuple changes hands before its socket is taken out of
-//! smoltcp, and after it has been put in, so no frame of a connection ever meets a smoltcp without its socket, which
-//! would answer RST (P1).
+//! A received TCP frame has one of three owners:
+//! - The target: [`HostPort::forward`] returns the frame. It is held while the connection is in transition (CH-FWD-2,
+//!   -3).
+//! - The host: the observer records the frame, then smoltcp processes it.
+//! - No connection: `half_open` handles a SYN for a listener; otherwise smoltcp answers with RST.
 //!
-//! Limits: [`CONNECTIONS_MAX`] accepted connections in the host, [`BACKLOG_MAX`] handshakes a
-//! listener, [`HELD_FRAMES_MAX`] frames held for a connection that changes hands, the MTUs of
-//! 1,024 narrow paths.
-//! Timers: [`HANDSHAKE_MAX`] for an accepted connection's handshake, [`RETRANSMISSION_MAX`] for an
-//! unanswered retransmission, those of smoltcp.
+//! The owner of a 4-tuple changes before its socket is removed from smoltcp, and after it is inserted. So no frame of a
+//! connection reaches smoltcp without its socket, which would answer RST (P1).
 //!
-//! ISNs of accepted connections follow RFC 6528. Those of connections that are opened come from smoltcp's unkeyed
-//! generator: seed it from the OS.
+//! Limits: [`CONNECTIONS_MAX`] accepted connections in the host, [`BACKLOG_MAX`] handshakes per listener,
+//! [`HELD_FRAMES_MAX`] frames held for a connection in transition, MTUs of 1,024 narrow paths.
+//! Timers: [`HANDSHAKE_MAX`] for the handshake of an accepted connection, [`RETRANSMISSION_MAX`] for an unanswered
+//! retransmission, and the timers of smoltcp.
+//!
+//! ISNs of accepted connections follow RFC 6528. ISNs of opened connections are drawn by smoltcp's unkeyed generator:
+//! seed it from the OS.
 
 mod config;
 mod connection;
@@ -85,29 +85,30 @@ use crate::{
     clock::{TimestampClock, from_smoltcp, to_smoltcp},
     cookie::Isns,
     device::QueueDevice,
-    observer::Leaves,
+    observer::Disposition,
     socket::{ClientRequest, HostSocketPort, Notice},
     window::raise_scale,
     wire::{self, Frame},
 };
 
-/// Accepted connections that may live in the host at once, half-open ones included; beyond it SYNs are answered by
+/// Maximum number of accepted connections in the host, half-open ones included. Above it SYNs are answered with
 /// cookies.
 pub const CONNECTIONS_MAX: usize = 2048;
-/// Most connections of one listener in their handshake, whatever its backlog: a flood of SYNs leaves the others room.
+/// Maximum number of half-open connections of one listener, whatever its backlog. A SYN flood leaves capacity for other
+/// listeners.
 pub const BACKLOG_MAX: usize = CONNECTIONS_MAX / 2;
-/// Frames held for one connection while it changes hands: as many as may wait on their way from the target. Beyond it
-/// they are dropped and counted, and the peer takes them for lost.
+/// Maximum number of frames held for one connection in transition: equal to the capacity of the channel from the
+/// target. Further frames are dropped and counted as loss.
 pub const HELD_FRAMES_MAX: usize = TO_HOST_FRAMES_MAX;
-/// Bytes of these frames.
+/// Maximum number of bytes of these frames.
 pub const HELD_BYTES_MAX: usize = EARLY_BYTES_MAX;
-/// How long an accepted connection's handshake may take (RFC 9293 §3.8.3, MUST-23: a SYN is sent again for three
-/// minutes at least). The opener may be in ESTABLISHED since the first SYN-ACK: a shorter wait than its search for a
-/// neighbor that has moved would cost it the connection.
+/// Time limit for the handshake of an accepted connection (RFC 9293 §3.8.3, MUST-23: a SYN is retransmitted for at
+/// least three minutes). The opener may be in ESTABLISHED since the first SYN-ACK. A limit shorter than its search for
+/// a moved neighbor would abort its connection.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(180);
-/// How long a connection in the host retransmits without an answer (RFC 9293 §3.8.3, R2): as long as Linux by default
-/// (`tcp_retries2`). smoltcp's time-out doubles up to 60 s, so of the 100 s that the RFC asks for two retransmissions
-/// may be left.
+/// Time limit for unanswered retransmissions of a connection in the host (RFC 9293 §3.8.3, R2): the default of Linux
+/// (`tcp_retries2`). smoltcp's timeout doubles up to 60 s, so the 100 s that the RFC requires may leave only two
+/// retransmissions.
 pub const RETRANSMISSION_MAX: Duration = Duration::from_secs(924);
 
 /// The host stack of one node.
@@ -119,20 +120,20 @@ pub struct Host {
     sockets: SocketSet<'static>,
     timestamps: TimestampClock,
     ports: Ports,
-    /// Owner of each 4-tuple. Every entry has one in `connections`, `half_open` or `offloaded`.
+    /// Owner of each 4-tuple. Every entry has a connection in `connections`, `half_open` or `offloaded`.
     owners: HashMap<FlowKey, Owner>,
-    /// Ordered, so that what happens within one poll has a reproducible order.
+    /// Ordered, so that the events of one poll have a reproducible order.
     connections: BTreeMap<OffloadHandle, Connection>,
     offloaded: BTreeMap<OffloadHandle, Offloaded>,
-    /// Accepted connections in their handshake.
+    /// Accepted connections in the handshake.
     half_open: BTreeMap<OffloadHandle, HalfOpen>,
-    /// The next SYN-ACK, or end of a handshake, is due then or later.
+    /// Earliest time of the next SYN-ACK, or end of a handshake.
     half_open_at: Option<Instant>,
     isns: Isns,
     listeners: BTreeMap<u64, Listener>,
-    /// Those of `offloaded` whose target may not know the cached variables as they are.
+    /// Connections of `offloaded` whose target may hold outdated cached variables.
     outdated: BTreeSet<OffloadHandle>,
-    /// Next hops are missing: when they are solicited next.
+    /// Time of the next solicitation of missing next hops.
     seek_hops_at: Option<Instant>,
     /// Known Ethernet addresses of gateways.
     gateway_macs: BTreeMap<IpAddr, MacAddress>,
@@ -140,9 +141,9 @@ pub struct Host {
     time_waits: TimeWaits,
     stats: HostStats,
     wake_at: Option<Instant>,
-    /// `config.tcp` has changed since the last poll.
+    /// True if `config.tcp` has changed since the last poll.
     tcp_changed: bool,
-    /// When `config.tcp` was last changed: time without segments before that does not count against the peer.
+    /// Time of the last change of `config.tcp`. Earlier time without segments does not count against the peer.
     tcp_since: Instant,
 }
 
@@ -159,10 +160,10 @@ impl fmt::Debug for Host {
 }
 
 impl Host {
-    /// A new host.
+    /// Creates a host.
     ///
     /// # Errors
-    /// The configuration cannot work; see [`ConfigError`].
+    /// [`ConfigError`] if the configuration is invalid.
     pub fn new(
         config: HostConfig,
         engine: HostPort,
@@ -171,10 +172,10 @@ impl Host {
         Self::of_shards(config, vec![(engine, requests)])
     }
 
-    /// The host stack of engines on the queues of one device, each with the port of the clients that live with it.
+    /// Creates the host stack for engines on the queues of one device, each with the port of its clients.
     ///
     /// # Errors
-    /// The configuration cannot work; see [`ConfigError`].
+    /// [`ConfigError`] if the configuration is invalid.
     pub fn of_shards(
         mut config: HostConfig,
         ports: Vec<(HostPort, HostSocketPort)>,
@@ -192,7 +193,7 @@ impl Host {
         let mut interface = Interface::new(settings, &mut device, smoltcp::time::Instant::ZERO);
         interface.update_ip_addrs(|addresses| {
             for (address, prefix) in &config.addresses {
-                // `check` has counted them.
+                // `check` has verified their number.
                 let _ = addresses.push(IpCidr::new((*address).into(), *prefix));
             }
         });
@@ -228,13 +229,13 @@ impl Host {
         })
     }
 
-    /// Does all work that is possible at `now`. Returns whether there was anything to do.
+    /// Does all work possible at `now`. Returns true if there was any.
     pub fn poll(&mut self, now: Instant) -> bool {
         let due = self.wake_at.is_some_and(|at| at <= now);
         if !due && !self.has_input() {
             return false;
         }
-        self.timestamps.show(now);
+        self.timestamps.set_tsval(now);
         if core::mem::take(&mut self.tcp_changed) {
             self.tcp_since = now;
             self.outdated.extend(self.offloaded.keys());
@@ -247,7 +248,7 @@ impl Host {
             work |= self.transmit(now);
             work |= self.hand_over(now) | self.serve(now);
             work |= self.probe_neighbors(now) | self.relink_paths(now) | self.serve_half_open(now);
-            // Closing, consuming and writing above may have given smoltcp something to send.
+            // Closing, consuming and writing may have produced segments to send.
             work |= self.transmit(now);
             while self.write_held() {
                 work |= self.transmit(now);
@@ -258,17 +259,16 @@ impl Host {
         work
     }
 
-    /// When [`Host::poll`] has to be called again though nothing has come in; `now` or earlier: at
-    /// once.
+    /// Time of the next call of [`Host::poll`] without new input. `now` or earlier means at once.
     pub fn poll_at(&self, _now: Instant) -> Option<Instant> {
         self.wake_at
     }
 
-    /// Changes what the host follows itself (Nagle, keep-alive, TTL, `max_rt`), at once for the connections that
-    /// it serves, and by an update for those of the target's (CH-UPD-5).
+    /// Changes the settings that the host applies itself (Nagle, keep-alive, TTL, `max_rt`). They apply at once to
+    /// connections in the host, and by an update to offloaded ones (CH-UPD-5).
     ///
     /// # Errors
-    /// [`ConfigError::Ttl`], and nothing has changed.
+    /// [`ConfigError::Ttl`]; nothing is changed.
     pub fn set_tcp(&mut self, tcp: TcpCached) -> Result<(), ConfigError> {
         HostConfig { tcp, ..self.config.clone() }.check()?;
         self.config.tcp = tcp;
@@ -276,7 +276,7 @@ impl Host {
         Ok(())
     }
 
-    /// The settings of TCP have changed for connections of these clients.
+    /// Applies changed TCP settings to the connections of these clients.
     fn configure_all(&mut self, is_changed: impl Fn(ClientId) -> bool) {
         for connection in self.connections.values() {
             let client = connection.client_id();
@@ -286,31 +286,31 @@ impl Host {
                 ingress::configure(socket, &tcp);
             }
         }
-        // What is due changes with them; the next poll looks.
+        // Deadlines depend on the settings; the next poll recomputes them.
         self.tcp_changed = true;
         self.wake_at = Some(Instant::ZERO);
     }
 
-    /// The settings of TCP for connections of a client.
+    /// TCP settings for the connections of a client.
     fn tcp_of(&self, client: ClientId) -> TcpCached {
         let keep_alive = self.shards[client.shard].client(client.tag).and_then(|it| it.keep_alive);
         self.config.cached(keep_alive)
     }
 
-    /// Whether something waits for [`Host::poll`]: look after announcing sleep, before sleeping.
+    /// True if input is pending for [`Host::poll`]. Check it after announcing sleep and before sleeping.
     pub fn has_input(&self) -> bool {
         self.shards.iter().any(|shard| {
             !shard.engine.from_engine.is_empty() || !shard.requests.requests.is_empty()
         })
     }
 
-    /// Whether no connection is left, here or with the target. Listeners do not count.
+    /// True if no connection is left in the host or offloaded. Listeners do not count.
     pub fn is_idle(&self) -> bool {
         self.connections.is_empty() && self.offloaded.is_empty() && self.half_open.is_empty()
     }
 
-    /// Returns whether nothing is left to send to a peer: every connection in the host is in TIME-WAIT, and none is on
-    /// its way to the target or back.
+    /// True if nothing is left to send to a peer: every connection in the host is in TIME-WAIT, and none is in
+    /// transition.
     pub fn is_silent(&self) -> bool {
         let waits = |found: &Connection| self.state_of(found) == tcp::State::TimeWait;
         self.half_open.is_empty()
@@ -318,22 +318,22 @@ impl Host {
             && self.offloaded.values().all(|found| matches!(found.stage, OffloadStage::With(_)))
     }
 
-    /// As [`Engine::repeat_last_acks`](offload_engine::engine::Engine::repeat_last_acks), for the connections in the
-    /// host.
+    /// As [`Engine::repeat_last_acks`](offload_engine::engine::Engine::repeat_last_acks), for connections in the host.
     pub fn repeat_last_acks(&mut self, now: Instant) {
-        let resting = self.time_waits.resting(now);
-        let suspects: Vec<_> = resting.filter(|(_, _, flow)| flow.has_retransmitted).collect();
+        let recently_closed = self.time_waits.recently_closed(now);
+        let suspects: Vec<_> =
+            recently_closed.filter(|(_, _, flow)| flow.has_retransmitted).collect();
         for (tuple, shard, flow) in suspects {
             self.acknowledge(now, shard, &flow, flow.peer_mac, tuple);
         }
     }
 
-    /// Counters.
+    /// Counters of the host.
     pub fn stats(&self) -> HostStats {
         self.stats
     }
 
-    /// Takes all requests of clients up to now.
+    /// Processes all pending requests of clients.
     fn take_requests(&mut self, now: Instant) -> bool {
         let mut took = false;
         for shard in self.shards.ids() {
@@ -347,14 +347,14 @@ impl Host {
         took
     }
 
-    /// Drains the engines' channels: what one queued before a hand-over is decided is seen by smoltcp
-    /// first. A full queue and some more, so that one poll ends.
+    /// Drains the engines' channels, so that smoltcp processes earlier messages before an offload is decided. Takes at
+    /// most slightly more than a full queue, so that a poll is bounded.
     fn take_from_engines(&mut self, now: Instant) -> bool {
         self.shards.ids().fold(false, |took, shard| took | self.take_from_engine(now, shard, true))
     }
 
-    /// `in_order`: what has come by other queues for connections that the target of this one has taken over is older
-    /// than all that the target gets, so it goes first.
+    /// `in_order`: frames that arrived on other queues for connections taken over by this shard's target are older than
+    /// later traffic to the target. They are forwarded first.
     fn take_from_engine(&mut self, now: Instant, shard: ShardId, in_order: bool) -> bool {
         let mut took = false;
         for _ in 0..2 * TO_HOST_FRAMES_MAX {
@@ -380,11 +380,11 @@ impl Host {
             ToHost::InitiateComplete(tree) => self.initiated(now, shard, tree),
             ToHost::QueryComplete(tree) => self.queried(now, shard, tree),
             ToHost::UpdateComplete(tree) => self.updated(now, shard, tree),
-            // Connections that it stops request an upload: Retrieve(InvalidState).
+            // The connections that it stops request an upload: Retrieve(InvalidState).
             ToHost::InvalidateComplete(_) => {}
             ToHost::TerminateComplete(tree) => self.terminated(now, shard, tree),
             ToHost::ForwardComplete(segment) => self.forwarded(now, shard, segment),
-            ToHost::Retrieve { handle, reason } => self.wanted_back(handle, reason),
+            ToHost::Retrieve { handle, reason } => self.retrieve_requested(handle, reason),
             // The host answers with its own confirmation.
             ToHost::NeighborReachabilityQuery {
                 neighbor,
@@ -397,7 +397,7 @@ impl Host {
         }
     }
 
-    /// Lets smoltcp send what it wants to send. Returns whether there was anything.
+    /// Transmits pending segments of smoltcp. Returns true if there were any.
     fn transmit(&mut self, now: Instant) -> bool {
         let at = to_smoltcp(now);
         let mut work = false;
@@ -411,7 +411,7 @@ impl Host {
         }
     }
 
-    /// Moves what smoltcp has sent to the engine, past the observer.
+    /// Passes frames sent by smoltcp through the observer to the engine.
     fn send_down(&mut self, now: Instant) {
         while let Some(mut frame) = self.device.sent.pop_front() {
             let mut shard = ShardId::FIRST;
@@ -428,10 +428,10 @@ impl Host {
                     segment.flags |= ecn;
                     let is_bared = connection.bare_probe(&mut segment);
                     let leaves = connection.flow.outgoing(now, &mut segment);
-                    if leaves == Leaves::Never {
+                    if leaves == Disposition::Dropped {
                         continue;
                     }
-                    if leaves == Leaves::Changed || is_bared {
+                    if leaves == Disposition::Changed || is_bared {
                         let Some(other) = wire::rewritten(&frame, &segment) else { continue };
                         frame = other;
                     } else if ecn != Flags::default() {
@@ -440,7 +440,7 @@ impl Host {
                 }
             }
             self.stats.frames_out += 1;
-            self.shards[shard].tell_engine(FromHost::Frame(frame));
+            self.shards[shard].send_to_engine(FromHost::Frame(frame));
         }
     }
 
@@ -452,7 +452,7 @@ impl Host {
     fn next_wake(&mut self, now: Instant) -> Option<Instant> {
         let smoltcp = self.interface.poll_at(to_smoltcp(now), &self.sockets).map(from_smoltcp);
         let deadlines = self.connections.values().filter_map(|connection| {
-            // What is due already, and was not done, waits for something to happen.
+            // Overdue work that was not possible needs another event first.
             let offload_at = self.offload_at(connection).filter(|at| *at > now);
             connection.deadline(offload_at)
         });

@@ -1,22 +1,22 @@
-//! The host: smoltcp (ARP, neighbor discovery, ICMP, handshakes, un-offloaded TCP), sockets before and
-//! after offload, and the host's half of the chimney.
+//! Host stack: smoltcp (ARP, neighbor discovery, ICMP, handshakes, un-offloaded TCP), sockets before and after offload,
+//! and the host's half of the chimney.
 //!
-//! * [`host`]: the host stack as a passive object, and its policy of what is offloaded when.
-//! * [`offload_policy`]: the policy's details, and how long a connection stays after an upload.
+//! * [`host`]: the host stack as a passive object, with its offload policy.
+//! * [`offload_policy`]: details of the policy, and minimum time in the host after an upload.
 //! * [`socket`]: requests of its clients, and notices to them.
 //! * [`dad`]: duplicate address detection.
-//! * [`switch`]: order of what a client sends while its connection moves.
+//! * [`switch`]: order of a client's sends while its connection migrates.
 //! * [`frame_log`]: a link whose frames are logged.
 //! * `cookie`: initial sequence numbers, and SYN cookies.
-//! * `copy`: data of net buffers into sockets.
-//! * `handoff`: how a live connection leaves an unmodified smoltcp, and re-enters it.
+//! * `copy`: copies of net buffer data into sockets.
+//! * `handoff`: export of a live connection from an unmodified smoltcp, and import into it.
 //! * `observer`: variables of a connection that only the wire shows.
-//! * `retrieve`: makes smoltcp read the parts of a segment that it would leave unread.
-//! * `window`: a larger window scale on the wire than smoltcp's.
+//! * `retrieve`: segment parts that smoltcp does not process by itself.
+//! * `window`: window scale on the wire that is larger than smoltcp's.
 //!
-//! The host stack needs `std`: its boundaries are channels and doorbells. Below it `cookie`, `handoff`, `observer`,
-//! `retrieve`, `switch` and `window` are pure; the private ones would be dead code in a build without it, so
-//! `tests/tidy/modules.rs` checks that nothing of them reaches an operating system.
+//! The host stack needs `std`: its interfaces are channels and doorbells. `cookie`, `handoff`, `observer`, `retrieve`,
+//! `switch` and `window` are pure. The private ones would be dead code in a build without `std`, so
+//! `tests/tidy/modules.rs` checks that none of them uses the operating system.
 #![forbid(unsafe_code)]
 #![no_std]
 

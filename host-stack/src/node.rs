@@ -1,34 +1,33 @@
-//! A node: engine, clients and host stack, and the threads and sleeps around them.
+//! Node: engine, clients and host stack, with their threads and sleeps.
 //!
 //! Theory of operation
 //!
-//! [`Core`] is passive: engine, clients, and (unless a thread of its own has it) the host stack;
-//! [`Core::poll`] is one iteration, time is its argument. Simulations use it as it is, or [`Cores`] for a device
-//! with several queues. [`Node`] is the shell that owns a clock and decides who runs the loop:
+//! [`Core`] is passive: engine, clients, and the host stack unless it has its own thread. [`Core::poll`] is one
+//! iteration; time is its argument. Simulations use it directly, or [`Cores`] for a device with several queues.
+//! [`Node`] owns a clock and runs the loop in one of two modes:
 //!
-//! * *Automatic progress*: one thread runs the engine, a second one the host stack. Both poll while
-//!   there is work, go on polling for [`NodeConfig::spin`], then sleep in poll(2) on the link's
-//!   descriptor and their doorbell. A caller that posts ([`Node::with`]) takes the core's lock and
-//!   transmits on its own thread: no thread hop stands between a post and the wire.
+//! * *Automatic progress*: one thread runs the engine, a second one the host stack. Both poll while there is work and
+//!   for [`NodeConfig::spin`] longer. Then they sleep in poll(2) on the link's descriptor and their doorbell. A caller
+//!   that posts ([`Node::with`]) takes the core's lock and transmits on its own thread, so no thread switch delays a
+//!   post.
 //! * *Manual progress*: no thread. The loop runs inside [`Node::wait`], on the caller's thread.
 //!
-//! A node has one client or several ([`Node::register`]), which share its device and its addresses and are independent
-//! of each other. A [`Node`] is a typed handle of one of them, through which calls reach that client's own state;
-//! everything below dispatches by tag ([`Clients`]). A client is unregistered when its last handle is dropped.
+//! A node has one or more clients ([`Node::register`]), which share its device and addresses and are otherwise
+//! independent. A [`Node`] is a typed handle of one client, through which calls reach that client's state; lower layers
+//! dispatch by tag ([`Clients`]). A client is unregistered when its last handle is dropped.
 //!
-//! A device with several queues has a *shard* for each ([`Node::start_queues`]): engine and clients of their
-//! own, behind a lock of their own, with a thread of their own. Each is a [`Node`] to its callers. What they
-//! have in common is one host stack, which then has a thread with manual progress too; nothing of the data
-//! path is shared. With manual progress every shard has to be run by a caller, for the device delivers to all
-//! of them.
+//! A device with several queues has a *shard* for each ([`Node::start_queues`]). Each shard has its own engine,
+//! clients, lock and thread, and is a [`Node`] to its callers. All share one host stack, which then has a thread with
+//! manual progress too; nothing of the data path is shared. With manual progress every shard must be run by a caller,
+//! since the device delivers to all of them.
 //!
-//! The consumer's callbacks run with no lock held, one at a time, in order. Those of a client that wants it so are
-//! called by [`Node::with`] too, whichever thread is first; the others by the engine's thread alone, with manual
-//! progress by whoever runs the loop ([`NodeClient::take_callbacks_of_calls`]). One that panics is logged and ends
-//! nothing else.
+//! The consumer's callbacks run with no lock held, one at a time, in order. Clients may request that [`Node::with`]
+//! runs their callbacks too, on the first available thread. Callbacks of other clients run only on the engine's thread,
+//! or with manual progress on the thread that runs the loop ([`NodeClient::take_callbacks_of_calls`]). A panic in a
+//! callback is logged and has no further effect.
 //!
 //! The lock is taken once per iteration and per call, never per packet. [`offload_engine::runtime`] has the lock, the
-//! waits, and the protocol by which no wake-up is lost.
+//! waits, and the protocol against lost wake-ups.
 
 mod core;
 
@@ -64,43 +63,45 @@ use crate::{
     stream::OffloadState,
 };
 
-/// How a node runs.
+/// Configuration of a node.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// The offload target.
+    /// Configuration of the offload target.
     pub engine: EngineConfig,
-    /// The host stack.
+    /// Configuration of the host stack.
     pub host: HostConfig,
-    /// The thread that runs the loop.
+    /// Thread that runs the loop.
     pub progress: Progress,
-    /// How long an idle loop polls before it sleeps. A wake-up across processors costs 20 to 35 µs.
+    /// Polling time of an idle loop before it sleeps. A wake-up across CPUs costs 20 to 35 µs.
     pub spin: Duration,
 }
 
 impl NodeConfig {
-    /// A node that runs by itself, with an engine by default; its idle loop polls about as long as a wake-up takes.
+    /// Configuration with automatic progress and a default engine. Its idle loop polls about as long as a wake-up
+    /// takes.
     pub fn new(host: HostConfig) -> Self {
         let (progress, spin) = (Progress::Automatic, Duration::from_micros(20));
         Self { engine: EngineConfig::new(host.mac), host, progress, spin }
     }
 }
 
-/// A node with its clock and threads, or one of its shards, as one of its clients sees it: `C` is that client. Clones
-/// are the same. When the last of them is dropped the client leaves: its listeners go, and its connections end with an
-/// RST. The node goes on for its other clients, and ends with the last handle of any. That drop returns when these RSTs
-/// have left, and all that had been sent before, at most [`SHUTDOWN_DRAIN_MAX`] later; after a drop in a
-/// callback of the node's the node ends behind that callback. TIME-WAIT ends with the node. So it acknowledges twice
-/// more what peers have sent on connections in TIME-WAIT whose path has lost segments: a peer whose FIN is not
-/// acknowledged would retransmit it until its time-out.
+/// Handle of a node, or of one of its shards, for one of its clients: `C` is that client. Clones are equivalent. When
+/// the last clone is dropped the client is unregistered: its listeners are closed, and its connections are reset. The
+/// node continues for its other clients, and ends with the last handle of any. That drop returns after these RSTs and
+/// all earlier frames are sent, at most [`SHUTDOWN_DRAIN_MAX`] later. After a drop in a callback of the node, the node
+/// ends after that callback.
+///
+/// TIME-WAIT ends with the node. So it repeats the last acknowledgement twice on connections in TIME-WAIT whose path
+/// has lost segments. A peer whose FIN is not acknowledged would otherwise retransmit it until its timeout.
 pub struct Node<C: NodeClient> {
     shared: Arc<Monitor<Core>>,
-    // Dropped before the threads: a node ends when its last client has left.
+    // Dropped before the threads: a node ends when its last client has unregistered.
     membership: Arc<Membership>,
     threads: Arc<Threads>,
     client: PhantomData<fn() -> C>,
 }
 
-/// A client's place on its node, until it is dropped.
+/// Registration of a client with its node, until dropped.
 struct Membership {
     client: ClientTag,
     requests: RequestPort,
@@ -108,25 +109,25 @@ struct Membership {
 }
 
 impl Drop for Membership {
-    /// No lock is taken: the last handle may be dropped anywhere.
+    /// Takes no lock: the last handle may be dropped on any thread.
     fn drop(&mut self) {
         self.requests.request_of(self.client, Request::Leave);
-        // With manual progress the host stack is run by whoever sleeps on the engine's doorbell.
+        // With manual progress the thread that sleeps on the engine's doorbell runs the host stack.
         self.engine_doorbell.ring();
     }
 }
 
-/// How long a node that ends goes on, at most, until its last frames have left: the RSTs of its clients'
-/// connections, and the FINs and ACKs of connections that both sides have closed. A link that takes nothing, or a next
-/// hop that does not answer, costs this long.
+/// Maximum duration of a node's shutdown until its last frames are sent: the RSTs of its clients' connections, and the
+/// FINs and ACKs of connections that both sides have closed. Reached if the link accepts no frames, or a next hop does
+/// not answer.
 pub const SHUTDOWN_DRAIN_MAX: Duration = Duration::from_secs(1);
 
-/// Interval at which [`Node::linger`] checks: the end of a connection in the host stack wakes no thread.
+/// Polling interval of [`Node::linger`]: the end of a connection in the host stack wakes no thread.
 const LINGER_PAUSE: Duration = Duration::from_millis(1);
 
-/// Ends, stops and joins the threads of all shards when the last handle of any is dropped.
+/// Stops and joins the threads of all shards when the last handle of any is dropped.
 struct Threads {
-    /// The host stack, on a thread of its own, has no more frames to send. Its doorbells are rung after it.
+    /// True if the host stack, on its own thread, has no more frames to send. Its doorbells are rung afterwards.
     host_is_silent: Arc<AtomicBool>,
     shards: Vec<Arc<Monitor<Core>>>,
     host_doorbell: Arc<Doorbell>,
@@ -134,7 +135,7 @@ struct Threads {
     handles: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// The thread of the host stack, until all shards have ended.
+/// Thread of the host stack, until all shards have ended.
 fn host_thread(shards: &[Arc<Monitor<Core>>], doorbell: &Doorbell, mut host: Host) {
     let is_stopping = || shards.iter().all(|shared| shared.is_stopping());
     let now = || shards[0].now();
@@ -168,7 +169,7 @@ fn sleep_of_host(
     });
 }
 
-/// The thread of an engine. One that has lost its link takes the other shards along: they have the same device.
+/// Thread of an engine. After a lost link it also stops the other shards: they use the same device.
 fn engine_thread(own: &Monitor<Core>, shards: &[Arc<Monitor<Core>>], host_is_silent: &AtomicBool) {
     own.engine_thread();
     let Err(failure) = own.wait(Some(own.now()), |_, _| None::<()>) else { return };
@@ -183,23 +184,23 @@ fn engine_thread(own: &Monitor<Core>, shards: &[Arc<Monitor<Core>>], host_is_sil
     }
 }
 
-/// Sends the last frames of a node whose clients have left.
+/// Sends the last frames of a node without clients.
 fn finish(shard: &Monitor<Core>, host_is_silent: &AtomicBool) {
     shard.finish(shard.now() + SHUTDOWN_DRAIN_MAX, |core| {
         (core.host.is_some() || host_is_silent.load(Ordering::Acquire)) && core.is_silent()
     });
 }
 
-/// The client of a handle.
+/// Client of a handle.
 fn own<C: NodeClient>(clients: &mut Clients, client: ClientTag) -> &mut C {
-    clients.get_mut(client).expect("it leaves with its last handle")
+    clients.get_mut(client).expect("client is unregistered with its last handle")
 }
 
 impl<C: NodeClient> Node<C> {
-    /// Starts a node on `link`; `client` makes its first client from the client's port to the host stack.
+    /// Starts a node on `link`; `client` creates its first client from the client's port to the host stack.
     ///
     /// # Errors
-    /// No descriptor or thread is left, or (InvalidInput) the host's configuration cannot work.
+    /// No descriptor or thread is available, or (InvalidInput) the host's configuration is invalid.
     pub fn start(
         link: Box<dyn Link>,
         config: NodeConfig,
@@ -208,13 +209,12 @@ impl<C: NodeClient> Node<C> {
         let mut client = Some(client);
         let made = |port| (client.take().expect("one link has one client"))(port);
         let mut nodes = Self::start_queues(Vec::from([link]), config, made)?;
-        Ok(nodes.pop().expect("one link makes one shard"))
+        Ok(nodes.pop().expect("one link has one shard"))
     }
 
-    /// Starts a node on the queues of one device, each with its engine and client, and returns a handle for each
-    /// shard, in the order of `links`. `client` is called once for each, in that order. Connections belong to the
-    /// shard whose client connects them; when listeners of several shards have one address, what is accepted is spread
-    /// over them.
+    /// Starts a node on the queues of one device, each with its engine and client. Returns a handle for each shard, in
+    /// the order of `links`. `client` is called once for each, in that order. A connection belongs to the shard whose
+    /// client connects it. Connections accepted on one address by listeners of several shards are spread over them.
     ///
     /// # Errors
     /// As [`Node::start`]; InvalidInput also without any link.
@@ -282,12 +282,11 @@ impl<C: NodeClient> Node<C> {
         Self { shared, membership: Arc::new(membership), threads, client: PhantomData }
     }
 
-    /// Registers one more client with this shard of the node: `client` makes it from its port to the host stack. It
-    /// has the node's addresses in common with the others, and connections and listeners of its own. What is returned
-    /// is the node as the new client sees it.
+    /// Registers another client with this shard of the node: `client` creates it from its port to the host stack. It
+    /// shares the node's addresses, and has its own connections and listeners. Returns the new client's handle.
     ///
     /// # Errors
-    /// There are [`CLIENTS_MAX`](offload_engine::engine::CLIENTS_MAX) clients.
+    /// The maximum number of clients, [`CLIENTS_MAX`](offload_engine::engine::CLIENTS_MAX), is reached.
     pub fn register<D: NodeClient>(
         &self,
         client: impl FnOnce(SocketPort) -> D,
@@ -296,17 +295,17 @@ impl<C: NodeClient> Node<C> {
         Ok(Node::of(self.shared.clone(), self.threads.clone(), tag))
     }
 
-    /// The node's time.
+    /// Current time of the node.
     pub fn now(&self) -> Instant {
         self.shared.now()
     }
 
-    /// The doorbell that wakes the engine.
+    /// Doorbell that wakes the engine.
     pub fn doorbell(&self) -> &Arc<Doorbell> {
         self.shared.doorbell()
     }
 
-    /// The thread that runs the loop.
+    /// Thread that runs the loop.
     pub fn progress(&self) -> Progress {
         self.shared.progress_mode()
     }
@@ -318,8 +317,8 @@ impl<C: NodeClient> Node<C> {
             .with(|core, now| f(own(&mut core.clients, client), core.engine.connections(), now))
     }
 
-    /// Calls `f` on the client, as [`Node::with`]; `f` returns when the effects must be flushed. What is deferred must
-    /// be visible in [`NodeClient::has_input`]. With manual progress it waits for the next run of the loop.
+    /// Calls `f` on the client, as [`Node::with`]; `f` returns when the effects must be flushed. Deferred work must be
+    /// visible in [`NodeClient::has_input`]. With manual progress it is done in the next run of the loop.
     pub fn with_lazily(&self, f: impl FnOnce(&mut C) -> Urgency) {
         let client = self.membership.client;
         self.shared.with_lazily(|core| f(own(&mut core.clients, client)));
@@ -330,7 +329,7 @@ impl<C: NodeClient> Node<C> {
         self.shared.with_core(|core, now| f(&mut core.engine, now))
     }
 
-    /// Calls `f` on the engines of all shards of the device, one after the other, in the order of its queues.
+    /// Calls `f` on the engines of all shards of the device, in the order of its queues.
     pub fn with_engines(&self, mut f: impl FnMut(&mut Engine, Instant)) {
         for shared in &self.threads.shards {
             shared.with_core(|core, now| f(&mut core.engine, now));
@@ -345,15 +344,15 @@ impl<C: NodeClient> Node<C> {
         }
     }
 
-    /// The listeners and connections of the host stack, by handle.
+    /// Returns the listeners and connections of the host stack, by handle.
     ///
     /// # Errors
-    /// It has not answered within `timeout`; with manual progress no caller runs the loop.
+    /// No answer within `timeout`; with manual progress no caller runs the loop.
     pub fn list(&self, timeout: Duration) -> Result<Vec<ConnectionRow>, WaitError> {
         self.rows(None).recv_timeout(timeout).map_err(|_| WaitError::TimedOut)
     }
 
-    /// The listener or connection of the host stack with this handle. `None`: not found.
+    /// Returns the listener or connection of the host stack with this handle; `None` if not found.
     ///
     /// # Errors
     /// As [`Node::list`].
@@ -372,29 +371,29 @@ impl<C: NodeClient> Node<C> {
         rows
     }
 
-    /// State of these connections in the offload target; `None`: not offloaded.
+    /// Returns the state of these connections in the offload target; `None`: not offloaded.
     pub fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
-        let mut looks = vec![None; handles.len()];
+        let mut snapshots = vec![None; handles.len()];
         self.with_engines(|engine, now| {
-            for (look, handle) in looks.iter_mut().zip(handles) {
-                *look = look.or_else(|| engine.look(now, *handle));
+            for (snapshot, handle) in snapshots.iter_mut().zip(handles) {
+                *snapshot = snapshot.or_else(|| engine.look(now, *handle));
             }
         });
-        looks
+        snapshots
     }
 
-    /// Waits until the connections of the device have ended, in the host stack and in the target, so that nothing is
-    /// left of them but TIME-WAIT: a node that is dropped resets the others, and a peer that has only begun to close
-    /// would see that. With manual progress the loop runs here. Not for callbacks.
+    /// Waits until the device's connections have ended in both stacks, except for TIME-WAIT. A dropped node resets the
+    /// remaining connections, and a peer that has just begun to close would be affected. With manual progress the loop
+    /// runs here. Not for callbacks.
     ///
     /// # Errors
-    /// The time is over, or the link is gone.
+    /// The time limit is reached, or the link is lost.
     pub fn linger(&self, timeout: Duration) -> Result<(), WaitError> {
         let deadline = self.now() + timeout;
         let mut rows = self.rows(None);
         loop {
-            let look = deadline.min(self.now() + LINGER_PAUSE);
-            match self.shared.wait_until(Some(look), || None::<()>) {
+            let check_at = deadline.min(self.now() + LINGER_PAUSE);
+            match self.shared.wait_until(Some(check_at), || None::<()>) {
                 Ok(()) | Err(WaitError::TimedOut) => {}
                 Err(failure) => return Err(failure),
             }
@@ -410,17 +409,17 @@ impl<C: NodeClient> Node<C> {
         }
     }
 
-    /// Ends the device after a panic, of the consumer or of the node, that may have left anything in any state: clients
-    /// hear that it is gone. Not for callbacks.
+    /// Stops the device after a panic of the consumer or of the node that may have left inconsistent state. Clients are
+    /// notified of the lost device. Not for callbacks.
     pub fn abandon(&self) {
         self.threads.shards.iter().for_each(|shard| shard.abandon());
     }
 
-    /// Returns whether all connections are in TIME-WAIT, those of the host stack's list and the target's.
+    /// True if all connections are in TIME-WAIT, those of the host stack's list and the target's.
     fn has_ended(&self, listed: &[ConnectionRow]) -> bool {
         let is_live = |row: &ConnectionRow| match row.state {
             Some(state) => !matches!(state, SocketState::Listen | SocketState::TimeWait),
-            // The target knows, unless it is on its way.
+            // The target has the state, unless the connection is in transition.
             None => row.offload != OffloadState::Offloaded,
         };
         let mut is_left = listed.iter().any(is_live);
@@ -431,11 +430,11 @@ impl<C: NodeClient> Node<C> {
         !is_left
     }
 
-    /// Waits until `f` has a result; it is called after each change, and may act as in
-    /// [`Node::with`]. With manual progress the loop runs here. Not for callbacks: others wait behind them.
+    /// Waits until `f` has a result. It is called after each change, and may act as in [`Node::with`]. With manual
+    /// progress the loop runs here. Not for callbacks: later callbacks would be blocked.
     ///
     /// # Errors
-    /// The time is over, or the link is gone.
+    /// The time limit is reached, or the link is lost.
     pub fn wait<R>(
         &self,
         timeout: Option<Duration>,
@@ -448,11 +447,11 @@ impl<C: NodeClient> Node<C> {
         })
     }
 
-    /// Waits until `f` has a result. Unlike in [`Node::wait`] it is called with no lock held, so it may use
-    /// handles that enter the node themselves.
+    /// Waits until `f` has a result. Unlike in [`Node::wait`], `f` is called with no lock held, so it may use handles
+    /// that enter the node.
     ///
     /// # Errors
-    /// The time is over, or the link is gone.
+    /// The time limit is reached, or the link is lost.
     pub fn wait_until<R>(
         &self,
         timeout: Option<Duration>,
@@ -462,13 +461,13 @@ impl<C: NodeClient> Node<C> {
         self.shared.wait_until(deadline, f)
     }
 
-    /// Runs the loop once, with manual progress, for consumers that poll; with automatic progress the node's
-    /// threads do, and this does nothing. Returns whether there was anything to do. Not for callbacks.
+    /// Runs the loop once, with manual progress, for consumers that poll. With automatic progress the node's threads
+    /// run it, and this does nothing. Returns true if there was any work. Not for callbacks.
     pub fn progress_once(&self) -> bool {
         self.progress() == Progress::Manual && self.shared.progress()
     }
 
-    /// Has every [`Node::wait`] look at its condition again: something outside the node has changed.
+    /// Makes every [`Node::wait`] re-evaluate its condition after a change outside the node.
     pub fn wake(&self) {
         self.shared.wake();
     }
@@ -492,7 +491,7 @@ impl<C: NodeClient> fmt::Debug for Node<C> {
 }
 
 impl Threads {
-    /// A thread whose panic ends the whole node.
+    /// Spawns a thread whose panic stops the whole node.
     fn spawn(&self, name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let shards = self.shards.clone();
         let run = move || {
@@ -506,25 +505,25 @@ impl Threads {
 }
 
 impl Threads {
-    /// With manual progress whoever drops the last handle runs the loops for the last time, those of several shards at
-    /// once.
+    /// With manual progress the thread that drops the last handle runs the loops for the last time, those of several
+    /// shards concurrently.
     fn finish_manual(&self) {
         match &self.shards[..] {
             [shard, ..] if shard.progress_mode() == Progress::Automatic => {}
             [shard] => finish(shard, &self.host_is_silent),
-            // Joined one by one, which the race detector sees; it does not see the end of a scope.
+            // Joined one by one, which the race detector supports; it does not support the end of a scope.
             shards => std::thread::scope(|scope| {
                 let mut running = Vec::new();
                 for shard in shards {
                     let run = || finish(shard, &self.host_is_silent);
                     match offload_engine::thread::start_scoped(scope, run) {
                         Ok(handle) => running.push(handle),
-                        Err(error) => tracing::error!(%error, "thread for the end of a node"),
+                        Err(error) => tracing::error!(%error, "shutdown thread not started"),
                     }
                 }
                 for handle in running {
                     if handle.join().is_err() {
-                        tracing::error!("a node has panicked while it ended");
+                        tracing::error!("node panicked during shutdown");
                     }
                 }
             }),
@@ -545,10 +544,10 @@ impl Drop for Threads {
         let own = std::thread::current().id();
         let handles = std::mem::take(&mut *self.handles.lock());
         for handle in handles {
-            // The last handle may be dropped by a callback on the engine's own thread.
-            // One that sleeps on lost descriptors cannot be woken.
+            // The last handle may be dropped by a callback on the engine's own thread. A thread that sleeps on lost
+            // descriptors cannot be woken.
             if handle.thread().id() != own && !descriptor::are_lost() && handle.join().is_err() {
-                tracing::error!("a thread of the node has panicked");
+                tracing::error!("node thread panicked");
             }
         }
     }

@@ -1,20 +1,19 @@
 //! Variables of a connection in the host that only the wire shows.
 //!
-//! smoltcp keeps its sequence variables to itself, and of some of them a weaker version than the
-//! target needs: it takes the window and the timestamp of any acceptable segment, rewinds SND.NXT at
-//! a retransmission time-out and does not count a window probe's byte (P3). A [`Flow`] sees every
-//! segment of one connection, in and out, in the order in which smoltcp sees them, and keeps the
-//! variables of RFC 9293 and RFC 7323.
+//! smoltcp does not expose its sequence variables, and implements some of them more weakly than the target needs. It
+//! takes window and timestamp from any acceptable segment, rewinds SND.NXT at a retransmission timeout, and does not
+//! count the byte of a window probe (P3). A [`Flow`] processes every segment of one connection in both directions, in
+//! the same order as smoltcp, and maintains the variables of RFC 9293 and RFC 7323.
 //!
-//! It also handles ECN, which smoltcp does not: it returns the flags that a segment of smoltcp lacks to offer or
-//! accept ECN and to echo marks. What smoltcp sends is not ECN-capable, so no echo ever comes for it.
+//! It also implements ECN, which smoltcp does not: it returns the flags that a segment of smoltcp needs to offer or
+//! accept ECN and to echo marks. Segments of smoltcp are not ECN-capable, so no echo for them arrives.
 //!
-//! It takes the time of one segment in each round trip, beginning with the SYN, so that the target need not
-//! start with a time-out of one second (RFC 6298 §2). What is sent again gives no sample (Karn, §3).
+//! It measures the RTT of one segment per round trip, beginning with the SYN, so that the target need not start with a
+//! timeout of one second (RFC 6298 §2). Retransmitted segments give no sample (Karn, §3).
 //!
-//! A flow is made by our SYN, or by a SYN that a listening socket has taken; so there are never more
-//! half-open flows than the listeners' backlogs and the connects under way. It has no timers and
-//! holds no data: about 150 bytes.
+//! A flow is created by our SYN, or by a SYN that a listening socket has accepted. So the number of half-open flows is
+//! limited by the listeners' backlogs and the outstanding connects. It has no timers and holds no data: about 150
+//! bytes.
 
 use offload_engine::{
     nbl::NetBufferList,
@@ -25,38 +24,38 @@ use offload_engine::{
 
 use crate::wire::{Acknowledgement, ECN_OFFER, Segment, SynOptions};
 
-/// What smoltcp's RTO starts from, and never falls below (RFC 6298 §2.4).
+/// Initial and minimum RTO of smoltcp (RFC 6298 §2.4).
 pub(crate) const RTO_TICKS: Ticks = 1_000;
 const RTO: Duration = Duration::from_millis(RTO_TICKS as u64);
 
-/// What was agreed by the two SYNs.
+/// Result of the negotiation by the two SYNs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Agreed {
     /// The peer's MSS, if it announced one.
     pub(crate) remote_mss: Option<u16>,
-    /// Ours.
+    /// Our MSS, if we announced one.
     pub(crate) local_mss: Option<u16>,
-    /// Scales of the windows the peer advertises, and we; `None`: no scaling.
+    /// Scales of the peer's windows and of ours; `None`: no scaling.
     pub(crate) window_scales: Option<(u8, u8)>,
-    /// SACK is permitted both ways.
+    /// True if SACK is permitted in both directions.
     pub(crate) sack: bool,
-    /// Timestamps on every segment.
+    /// True if every segment has timestamps.
     pub(crate) timestamps: bool,
-    /// ECN (RFC 3168 §6.1.1).
+    /// True if ECN was negotiated (RFC 3168 §6.1.1).
     pub(crate) ecn: bool,
 }
 
 /// A SYN as it was on the wire.
 #[derive(Clone, Copy, Debug)]
-struct Syn {
+struct ObservedSyn {
     seq: SeqNum,
     options: SynOptions,
     timestamps: bool,
-    /// It offers ECN, or accepts it.
+    /// True if it offers or accepts ECN.
     ecn: bool,
 }
 
-/// The peer's window and what it was last taken from (RFC 9293 §3.10.7.4).
+/// Peer window and the segment that it was last taken from (RFC 9293 §3.10.7.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SendWindow {
     pub(crate) snd_wnd: u32,
@@ -65,24 +64,24 @@ pub(crate) struct SendWindow {
     snd_wl2: SeqNum,
 }
 
-/// Round-trip time as the host sees it (RFC 6298 §2.2, §2.3).
+/// Round-trip times measured by the host (RFC 6298 §2.2, §2.3).
 #[derive(Clone, Copy, Debug, Default)]
 struct RoundTrips {
-    /// Smoothed, and its variance; `None` before the first sample.
+    /// Smoothed RTT and its variance; `None` before the first sample.
     smoothed: Option<(Duration, Duration)>,
-    /// What is being timed: one beyond its last sequence number, and when it was sent first.
+    /// Timed segment: sequence number after its last, and time of its first transmission.
     timed: Option<(SeqNum, Instant)>,
 }
 
 impl RoundTrips {
-    /// From the form in which a state carries it.
+    /// Restores the values from their form in a connection state.
     fn restored(srtt8: u16, rttvar4: u16) -> Self {
         let ticks = |value: u16, parts: u32| Duration::from_millis(u64::from(value)) / parts;
         let smoothed = (srtt8 != 0).then(|| (ticks(srtt8, 8), ticks(rttvar4, 4)));
         Self { smoothed, timed: None }
     }
 
-    /// A segment up to `end` leaves; `again`: some of it has been on the wire before.
+    /// Records the transmission of a segment that ends at `end`; `again`: part of it was sent before.
     fn sent(&mut self, now: Instant, end: SeqNum, again: bool) {
         if again {
             self.timed = None;
@@ -104,7 +103,7 @@ impl RoundTrips {
         });
     }
 
-    /// 8 x SRTT and 4 x RTTVAR in ticks of 1 ms, rounded up; 0 stands for no sample.
+    /// 8 x SRTT and 4 x RTTVAR in ticks of 1 ms, rounded up; 0: no sample.
     fn carried(&self) -> (u16, u16) {
         let ticks = |time: Duration, parts: u32| {
             let millis = (time * parts).as_nanos().div_ceil(1_000_000);
@@ -114,64 +113,64 @@ impl RoundTrips {
     }
 }
 
-/// Fate of a segment of smoltcp's.
+/// Disposition of an outgoing segment of smoltcp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Leaves {
-    /// It is sent as it is.
+pub(crate) enum Disposition {
+    /// Sent unchanged.
     Unchanged,
-    /// It is sent with other contents.
+    /// Sent with changed contents.
     Changed,
-    /// The window has no room for its data, and the rest of it was sent before.
-    Never,
+    /// Not sent: the window has no room for its data, and the rest was sent before.
+    Dropped,
 }
 
-/// One connection as seen on the wire.
+/// Wire state of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flow {
-    ours: Option<Syn>,
-    theirs: Option<Syn>,
+    ours: Option<ObservedSyn>,
+    theirs: Option<ObservedSyn>,
     agreed: Option<Agreed>,
-    /// A CE mark has come, and no CWR since (RFC 3168 §6.1.3).
+    /// True if a CE mark has arrived, and no CWR since (RFC 3168 §6.1.3).
     pub(crate) ecn_echo: bool,
-    /// Where the peer's last acceptable segment came from.
+    /// Source address of the peer's last acceptable segment.
     pub(crate) peer_mac: MacAddress,
-    /// Oldest unacknowledged.
+    /// Oldest unacknowledged sequence number.
     pub(crate) snd_una: SeqNum,
-    /// One beyond the highest sent.
+    /// Sequence number after the highest sent.
     pub(crate) snd_max: SeqNum,
-    /// One beyond the highest that smoltcp takes for sent: see [`Flow::confine`].
+    /// Sequence number after the highest that smoltcp considers sent: see [`Flow::trim_to_window`].
     pub(crate) stack_max: SeqNum,
-    /// The peer's window.
+    /// Window of the peer.
     pub(crate) send_window: SendWindow,
-    /// The furthest right edge that the peer has offered.
+    /// Highest right edge that the peer has offered.
     snd_edge: SeqNum,
-    /// The last acknowledgement sent (Last.ACK.sent).
+    /// Last acknowledgement sent (Last.ACK.sent).
     pub(crate) acknowledged: SeqNum,
-    /// Rightmost edge ever advertised (P9: never taken back).
+    /// Highest right edge advertised (P9: never withdrawn).
     pub(crate) right_edge: SeqNum,
-    /// TS.Recent, and when it was taken.
+    /// TS.Recent, and the time of its update.
     pub(crate) ts_recent: u32,
     pub(crate) ts_recent_at: Instant,
     round_trips: RoundTrips,
-    /// When data was last sent.
+    /// Time of the last data transmission.
     pub(crate) last_sent_at: Instant,
-    /// When the first was sent of what is in flight since.
+    /// Time of the first transmission of the data that are in flight.
     pub(crate) in_flight_since: Instant,
-    /// When the peer last acknowledged something new, or had us wait by a closed window; or when what is in flight
-    /// began to be.
+    /// Time of the peer's last progress: an acknowledgement of new data, a closed window, or the start of the current
+    /// flight.
     pub(crate) progressed_at: Instant,
-    /// Something was sent again: the path loses segments.
+    /// True if a segment was retransmitted: the path loses segments.
     pub(crate) has_retransmitted: bool,
-    /// When a segment of the peer was last received.
+    /// Time of the last received segment.
     pub(crate) last_received_at: Instant,
-    /// An RST has gone out before one came: ours, not the peer's, was the end.
+    /// True if an RST was sent before one arrived: we aborted the connection, not the peer.
     pub(crate) reset_sent: bool,
-    /// An acceptable RST has come.
-    pub(crate) reset_heard: bool,
+    /// True if an acceptable RST has arrived.
+    pub(crate) reset_received: bool,
 }
 
 impl Flow {
-    /// A flow of which nothing has been seen yet.
+    /// Flow without any segment.
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             ours: None,
@@ -195,23 +194,23 @@ impl Flow {
             has_retransmitted: false,
             last_received_at: now,
             reset_sent: false,
-            reset_heard: false,
+            reset_received: false,
         }
     }
 
-    /// The flow of a connection that has come back, from its state alone.
+    /// Flow of an uploaded connection, restored from its state alone.
     pub(crate) fn restored(state: &ConnectionState, now: Instant) -> Self {
         let constant = &state.tcp.constant;
         let delegated = &state.tcp.delegated;
         let left = delegated.retransmit.timeout_delta.unwrap_or(RTO_TICKS);
         let posted = state.send_data.iter().map(NetBufferList::data_length).sum::<usize>() as u32;
         let fin_sent = delegated.snd_max == delegated.snd_una + posted + 1;
-        // As the replay has it: of what is behind a closed window nothing.
+        // As in the replay: of the data beyond a closed window nothing counts as sent.
         let is_closed = delegated.snd_wnd == 0 && !fin_sent;
         let stack_max = if is_closed { delegated.snd_una } else { delegated.snd_max };
         let waited = Duration::from_millis(RTO_TICKS.saturating_sub(left).into());
         Self {
-            // As if nothing had been lost on the way: the time that is left counts from there.
+            // The remaining time counts from here, as if nothing had been lost.
             last_sent_at: Instant::from_nanos(
                 now.as_nanos().saturating_sub(waited.as_nanos() as u64),
             ),
@@ -234,10 +233,10 @@ impl Flow {
                 snd_wnd: delegated.snd_wnd,
                 max_snd_wnd: delegated.max_snd_wnd,
                 snd_wl1: delegated.snd_wl1,
-                // Not part of the state; SND.UNA is what a window update has acknowledged at least.
+                // Not part of the state; a window update has acknowledged at least SND.UNA.
                 snd_wl2: delegated.snd_una,
             },
-            // The right edge that the replay has shown to the socket.
+            // Right edge that the replay has shown to the socket.
             snd_edge: delegated.snd_una + delegated.snd_wnd.max(if fin_sent { posted } else { 0 }),
             acknowledged: delegated.rcv_nxt,
             right_edge: delegated.rcv_nxt + delegated.rcv_wnd,
@@ -247,27 +246,27 @@ impl Flow {
         }
     }
 
-    /// What the SYNs agreed on, once both have been seen.
+    /// Negotiated options, once both SYNs are known.
     pub(crate) const fn agreed(&self) -> Option<Agreed> {
         self.agreed
     }
 
-    /// 8 x SRTT and 4 x RTTVAR in ticks of 1 ms, as a state carries them; 0: no sample yet.
+    /// 8 x SRTT and 4 x RTTVAR in ticks of 1 ms, as in a connection state; 0: no sample.
     pub(crate) fn round_trip(&self) -> (u16, u16) {
         self.round_trips.carried()
     }
 
-    /// Whether the windows of both sides are scaled.
+    /// True if the windows of both sides are scaled.
     pub(crate) fn windows_are_scaled(&self) -> bool {
         self.agreed.is_some_and(|agreed| agreed.window_scales.is_some())
     }
 
-    /// Shift of the windows that we advertise, once both SYNs have been seen.
+    /// Shift of our advertised windows, once both SYNs are known.
     pub(crate) fn receive_scale(&self) -> Option<u8> {
         self.agreed.map(|agreed| agreed.window_scales.map_or(0, |(_, ours)| ours))
     }
 
-    /// An acknowledgement of everything that has come; `ts_time`: the timestamp of a segment that is sent now.
+    /// Acknowledgement of everything received; `ts_time`: timestamp of a segment sent now.
     pub(crate) fn acknowledgement(&self, ts_time: u32) -> Acknowledgement {
         let window = u32::try_from(self.right_edge.distance(self.acknowledged)).unwrap_or(0);
         let window = window >> self.receive_scale().unwrap_or(0);
@@ -283,11 +282,11 @@ impl Flow {
         }
     }
 
-    /// A duplicate acknowledgement of the peer's, for smoltcp.
+    /// Duplicate acknowledgement of the peer, generated for smoltcp.
     pub(crate) fn oldest_acknowledgement(&self, rcv_nxt: SeqNum) -> Acknowledgement {
         let edge = self.snd_edge.later(self.stack_max);
         let window = u32::try_from(edge.distance(self.snd_una)).unwrap_or(0);
-        // Rounded down, smoltcp sends nothing beyond the edge.
+        // Rounded down, so that smoltcp sends nothing beyond the edge.
         let window = (window >> self.peer_scale()).max(1);
         let has_timestamps = self.agreed.is_some_and(|agreed| agreed.timestamps);
         Acknowledgement {
@@ -305,25 +304,25 @@ impl Flow {
         self.ours.map(|syn| syn.seq)
     }
 
-    /// The peer's initial sequence number.
+    /// Initial sequence number of the peer.
     pub(crate) fn irs(&self) -> Option<SeqNum> {
         self.theirs.map(|syn| syn.seq)
     }
 
-    /// Whether our SYN has left: the next hop has answered ARP or neighbor discovery.
+    /// True if our SYN was sent: the next hop has answered ARP or neighbor discovery.
     pub(crate) const fn syn_sent(&self) -> bool {
         self.ours.is_some()
     }
 
-    /// Whether the peer's SYN has come.
+    /// True if the peer's SYN has arrived.
     pub(crate) const fn syn_received(&self) -> bool {
         self.theirs.is_some()
     }
 
-    /// A frame of the connection has come, checksum verified. Call before smoltcp sees it.
+    /// Processes a received frame with a verified checksum. Called before smoltcp processes it.
     pub(crate) fn incoming(&mut self, now: Instant, frame: &Segment<'_>) {
         if frame.flags.contains(Flags::RST) {
-            self.reset_heard |= self.acceptable(frame);
+            self.reset_received |= self.acceptable(frame);
             return;
         }
         if frame.flags.contains(Flags::SYN) {
@@ -335,8 +334,8 @@ impl Flow {
         }
         self.peer_mac = frame.source_mac;
         self.last_received_at = now;
-        self.note_marks(frame);
-        // RFC 7323 §4.3: only a segment that Last.ACK.sent lies at or beyond may move TS.Recent.
+        self.record_marks(frame);
+        // RFC 7323 §4.3: only a segment that contains or precedes Last.ACK.sent may update TS.Recent.
         if let Some(timestamps) = frame.timestamps
             && SeqNum(timestamps.value).is_at_or_after(SeqNum(self.ts_recent))
             && frame.seq.is_at_or_before(self.acknowledged)
@@ -355,7 +354,7 @@ impl Flow {
         if self.theirs.is_some() || has_ack != acknowledges_ours {
             return;
         }
-        self.theirs = Some(Syn {
+        self.theirs = Some(ObservedSyn {
             seq: frame.seq,
             options: frame.syn_options,
             timestamps: frame.timestamps.is_some(),
@@ -381,7 +380,7 @@ impl Flow {
         self.agree();
     }
 
-    /// RFC 9293 §3.10.7.4: the segment touches the window that we have advertised.
+    /// True if the segment overlaps our advertised window (RFC 9293 §3.10.7.4).
     fn acceptable(&self, frame: &Segment<'_>) -> bool {
         (frame.seq + frame.sequence_len()).is_at_or_after(self.acknowledged)
             && frame.seq.is_at_or_before(self.right_edge)
@@ -395,13 +394,13 @@ impl Flow {
             self.progressed_at = now;
         }
         self.snd_una = frame.ack;
-        // smoltcp takes what is acknowledged for sent, also what it has not sent since a closed window was imported.
+        // smoltcp considers acknowledged data sent, including data unsent since a closed window was imported.
         self.stack_max = self.stack_max.later(frame.ack);
         self.round_trips.acknowledged(now, frame.ack);
         let offered = u32::from(frame.window) << self.peer_scale();
         self.snd_edge = self.snd_edge.later(frame.ack + offered);
         let window = &mut self.send_window;
-        // One that acknowledges more is newer, though its bytes be older.
+        // A segment that acknowledges more is newer, even if its bytes are older.
         let newer = window.snd_wl2.is_before(frame.ack)
             || window.snd_wl1.is_before(frame.seq)
             || (window.snd_wl1 == frame.seq && window.snd_wl2.is_at_or_before(frame.ack));
@@ -413,28 +412,28 @@ impl Flow {
         }
     }
 
-    /// How far the windows that the peer advertises are shifted.
+    /// Shift of the peer's advertised windows.
     fn peer_scale(&self) -> u8 {
         self.agreed.and_then(|agreed| agreed.window_scales).map_or(0, |(theirs, _)| theirs)
     }
 
-    /// Window field to show to smoltcp instead of the segment's own, if that would move the right edge to the left
-    /// over data in flight; called before [`Flow::incoming`]. Of two acknowledgements that differ in their window
-    /// alone the older may arrive last. smoltcp would take its window, and retransmit no more than fits. So data in
-    /// flight stay inside the window, and no new data do (RFC 9293 §3.8.6, SHLD-15, MAY-7). Behind a closed window
-    /// nothing is in flight: see [`Flow::is_overrun`].
+    /// Window field to show to smoltcp instead of the segment's own, if that would shrink the window over data in
+    /// flight. Called before [`Flow::incoming`]. Of two acknowledgements that differ only in their window, the older
+    /// may arrive last. smoltcp would use its window, and retransmit no more than fits. So data in flight stay inside
+    /// the window, and no new data do (RFC 9293 §3.8.6, SHLD-15, MAY-7). With a closed window nothing is in flight: see
+    /// [`Flow::is_overrun`].
     pub(crate) fn kept_window(&self, frame: &Segment<'_>) -> Option<u16> {
         let in_flight = u32::try_from(self.stack_max.distance(frame.ack)).ok()?;
         if in_flight == 0 || !self.is_current(frame) {
             return None;
         }
-        // Rounded down: with a unit more smoltcp would take data for sent that the window has no room for.
+        // Rounded down: with one more unit smoltcp would consider data sent that do not fit into the window.
         let window = (in_flight >> self.peer_scale()).max(1);
         let window = u16::try_from(window).unwrap_or(u16::MAX);
         (window > frame.window).then_some(window)
     }
 
-    /// An acknowledgement that RFC 9293 §3.10.7.4 reads, of a connection that both ends have opened.
+    /// True for an acknowledgement that RFC 9293 §3.10.7.4 processes, on a connection with both SYNs.
     fn is_current(&self, frame: &Segment<'_>) -> bool {
         let has = |flag| frame.flags.contains(flag);
         self.agreed.is_some()
@@ -445,8 +444,8 @@ impl Flow {
             && frame.ack.is_at_or_before(self.snd_max)
     }
 
-    /// True if smoltcp takes data for sent that will not be acknowledged by themselves; called before
-    /// [`Flow::incoming`]. Its retransmission timer runs then, and backs off; an opening window does not stop it.
+    /// True if smoltcp considers data sent that will not be acknowledged without a retransmission. Called before
+    /// [`Flow::incoming`]. Its retransmission timer then runs and backs off; an opening window does not stop it.
     pub(crate) fn is_overrun(&self, now: Instant, frame: &Segment<'_>) -> bool {
         let is_read = frame.seq.is_at_or_after(self.acknowledged)
             && frame.seq.is_at_or_before(self.right_edge);
@@ -458,8 +457,8 @@ impl Flow {
         let lacked =
             i64::from(self.send_window.snd_wnd) < i64::from(self.stack_max.distance(self.snd_una));
         let was_retransmitted = now.saturating_since(self.progressed_at) >= RTO;
-        // RFC 9293 §3.8.6 MUST-35: a window that shrinks to 0 is probed. Nothing is in flight, and yet smoltcp is ahead
-        // of what was sent (`confine`). A window opens that retransmissions did not fit into.
+        // RFC 9293 §3.8.6 MUST-35: a window that shrinks to 0 is probed. Or nothing is in flight, and yet smoltcp is
+        // ahead of the sent data (`trim_to_window`). Or a window opens that retransmissions did not fit into.
         frame.window == 0
             || frame.ack == self.snd_max
             || frame.ack == self.snd_una
@@ -468,13 +467,13 @@ impl Flow {
                 && was_retransmitted
     }
 
-    /// smoltcp takes nothing for sent that is not acknowledged.
+    /// Marks everything unacknowledged in smoltcp as unsent.
     pub(crate) fn rewound(&mut self) {
         self.stack_max = self.snd_una;
     }
 
-    /// RFC 3168 §6.1.3: a mark on data, or the answer to our echo.
-    fn note_marks(&mut self, frame: &Segment<'_>) {
+    /// RFC 3168 §6.1.3: records a mark on data, or the answer to our echo.
+    fn record_marks(&mut self, frame: &Segment<'_>) {
         if !self.agreed.is_some_and(|agreed| agreed.ecn) || frame.payload_len == 0 {
             return;
         }
@@ -482,9 +481,8 @@ impl Flow {
         self.ecn_echo |= frame.frame.ecn == Ecn::Congestion;
     }
 
-    /// The flags that ECN adds to a segment that is about to leave; `willing`: ECN may be agreed on.
-    /// A SYN that is repeated does not offer it: a middlebox may have dropped the first because
-    /// of it (RFC 3168 §6.1.1.1).
+    /// Flags that ECN adds to an outgoing segment; `willing`: ECN may be negotiated. A retransmitted SYN does not offer
+    /// it: a middlebox may have dropped the first one because of it (RFC 3168 §6.1.1.1).
     pub(crate) fn ecn_flags(&self, frame: &Segment<'_>, willing: bool) -> Flags {
         let has_ack = frame.flags.contains(Flags::ACK);
         if frame.flags.contains(Flags::RST) {
@@ -502,11 +500,10 @@ impl Flow {
         }
     }
 
-    /// Takes from a segment that is about to leave what the peer's window has no room for, and has not been sent yet.
-    /// smoltcp's fast retransmission fills a segment, however small the window; and from behind it come its next
-    /// segments, acknowledgements among them, which the peer would not accept there (RFC 9293 §3.8.6, §3.10.7.4).
-    /// Returns whether the segment is another one now.
-    fn confine(&mut self, frame: &mut Segment<'_>) -> bool {
+    /// Removes unsent data that exceed the peer's window from an outgoing segment. smoltcp's fast retransmission fills
+    /// a segment whatever the window. Its next segments, acknowledgements included, continue after it, where the peer
+    /// would not accept them (RFC 9293 §3.8.6, §3.10.7.4). Returns true if the segment has changed.
+    fn trim_to_window(&mut self, frame: &mut Segment<'_>) -> bool {
         if self.agreed.is_none() || frame.flags.contains(Flags::SYN) {
             return false;
         }
@@ -519,7 +516,7 @@ impl Flow {
         }
         let is_ahead = frame.seq.is_after(self.snd_max);
         frame.seq = frame.seq.earlier(self.snd_max);
-        // Data with room in the window, a probe of a closed one, retransmissions.
+        // Data that fit into the window, a probe of a closed one, retransmissions.
         let end = self.snd_edge.later(self.snd_una + 1).later(self.snd_max);
         let room = if is_ahead { 0 } else { u32::try_from(end.distance(frame.seq)).unwrap_or(0) };
         if !is_ahead && frame.payload_len <= room {
@@ -530,22 +527,23 @@ impl Flow {
         true
     }
 
-    /// A frame of the connection leaves. Returns what becomes of it: see [`Flow::confine`].
-    pub(crate) fn outgoing(&mut self, now: Instant, frame: &mut Segment<'_>) -> Leaves {
+    /// Processes an outgoing frame. Returns its disposition: see [`Flow::trim_to_window`].
+    pub(crate) fn outgoing(&mut self, now: Instant, frame: &mut Segment<'_>) -> Disposition {
         let had = frame.sequence_len();
-        let leaves = if self.confine(frame) { Leaves::Changed } else { Leaves::Unchanged };
+        let leaves =
+            if self.trim_to_window(frame) { Disposition::Changed } else { Disposition::Unchanged };
         if frame.flags.contains(Flags::RST) {
-            // smoltcp also answers by RST what comes behind the peer's.
-            self.reset_sent |= !self.reset_heard;
+            // smoltcp also answers with RST to segments after the peer's.
+            self.reset_sent |= !self.reset_received;
             return leaves;
         }
-        if had > 0 && frame.sequence_len() == 0 && !self.is_news(frame) {
-            return Leaves::Never;
+        if had > 0 && frame.sequence_len() == 0 && !self.advances(frame) {
+            return Disposition::Dropped;
         }
         let is_syn = frame.flags.contains(Flags::SYN);
         let again = self.ours.is_some() && frame.seq.is_before(self.snd_max);
         if is_syn && self.ours.is_none() {
-            self.ours = Some(Syn {
+            self.ours = Some(ObservedSyn {
                 seq: frame.seq,
                 options: frame.syn_options,
                 timestamps: frame.timestamps.is_some(),
@@ -553,7 +551,7 @@ impl Flow {
             });
             self.snd_una = frame.seq;
             (self.snd_max, self.stack_max) = (frame.seq + 1, frame.seq + 1);
-            // The window of the peer's SYN, if that came first.
+            // Window of the peer's SYN, if that arrived first.
             self.snd_edge = frame.seq + 1 + self.send_window.snd_wnd;
             self.agree();
         }
@@ -579,16 +577,16 @@ impl Flow {
     }
 
     /// True if the segment acknowledges more than the last one, or moves the right edge.
-    fn is_news(&self, frame: &Segment<'_>) -> bool {
+    fn advances(&self, frame: &Segment<'_>) -> bool {
         let edge = frame.ack + (u32::from(frame.window) << self.receive_scale().unwrap_or(0));
         frame.ack.is_after(self.acknowledged) || edge.is_after(self.right_edge)
     }
 
-    /// The host retransmits the FIN itself.
+    /// Records the host's own retransmission of the FIN.
     pub(crate) fn repeats_fin(&mut self, now: Instant) {
         self.last_sent_at = now;
         self.has_retransmitted = true;
-        // smoltcp may have taken it for sent while data were in front of it.
+        // smoltcp may have considered it sent while data preceded it.
         self.snd_max = self.snd_max.later(self.snd_una + 1);
     }
 

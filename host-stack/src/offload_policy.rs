@@ -1,19 +1,18 @@
-//! Which connections are offloaded when, and when they come back.
+//! Policy for the offload and upload of connections.
 //!
-//! | question | answer | default |
+//! | rule | setting | default |
 //! |---|---|---|
-//! | Which at all? | [`OffloadPolicy`]; those whose client needs it, unless `Never` | `Always` |
-//! | `Auto`: when? | after so many bytes in one direction, or so long a life | [`AUTO_OFFLOAD_BYTES`], no age |
-//! | On which ports? | all, or those that are named, local or remote | all |
-//! | Which reasons bring one back? | the mandatory ones; of the optional ones, those that are named | none |
-//! | How long does it stay then? | [`OffloadRules::rest`] | 10 s |
-//! | And when its client has asked for it? | until it asks otherwise ([`crate::socket::Request::Offload`]) | |
-//! | And when the target has refused it? | as long, if the target may have room later; else for good | 10 s |
+//! | offloaded connections | [`OffloadPolicy`]; also those whose client requires it, unless `Never` | `Always` |
+//! | offload time with `Auto` | after a byte count in one direction, or at an age | [`AUTO_OFFLOAD_BYTES`], no age |
+//! | ports | all, or a list, local or remote | all |
+//! | followed upload reasons | the mandatory ones, and a list of optional ones | none |
+//! | rest in the host after such an upload | [`OffloadRules::rest`] | 10 s |
+//! | rest after an upload by the client | until it requests an offload ([`crate::socket::Request::Offload`]) | |
+//! | rest after a refusal | the same time if the target may have room later; otherwise permanent | 10 s |
 //!
-//! The rest keeps a connection from bouncing: what has just come back is not sent down again because it still fits the
-//! policy, and what the target has no room for is not offered again in each iteration. A client's own
-//! request ([`crate::socket::Request::Offload`]) overrides it. While the target has indicated a pause nothing is
-//! offloaded at all.
+//! The rest prevents oscillation: an uploaded connection that still satisfies the policy is not offloaded again at
+//! once, and a refused one is not offered in each iteration. A client's own request
+//! ([`crate::socket::Request::Offload`]) overrides it. While the target has indicated a pause nothing is offloaded.
 
 use alloc::vec::Vec;
 
@@ -23,17 +22,16 @@ use offload_engine::{chimney::client::UploadReason, time::Duration};
 #[cfg(doc)]
 use crate::socket::{AUTO_OFFLOAD_BYTES, OffloadPolicy};
 
-/// The policy's details.
+/// Details of the offload policy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OffloadRules {
-    /// Age, counted from the handshake, at which [`OffloadPolicy::Auto`] offloads a connection; `None`: age does not
-    /// matter.
+    /// Age since the handshake at which [`OffloadPolicy::Auto`] offloads a connection; `None`: no age limit.
     pub after_age: Option<Duration>,
-    /// Only connections with one of these ports, local or remote, are offloaded by policy; `None`: any port.
+    /// Ports, local or remote, of the connections that the policy offloads; `None`: any port.
     pub ports: Option<Vec<u16>>,
-    /// Optional upload reasons that are followed.
+    /// Optional upload reasons that the host follows.
     pub upload_on: UploadReasons,
-    /// How long a connection stays in the host after an upload that its client has not asked for, or a refusal.
+    /// Minimum time of a connection in the host after a refusal, or after an upload not requested by its client.
     pub rest: Duration,
 }
 
@@ -49,31 +47,31 @@ impl Default for OffloadRules {
 }
 
 impl OffloadRules {
-    /// Whether connections with these ports are offloaded by policy.
+    /// True if the policy offloads connections with these ports.
     pub(crate) fn covers(&self, local: u16, remote: u16) -> bool {
         self.ports.as_ref().is_none_or(|ports| ports.contains(&local) || ports.contains(&remote))
     }
 }
 
-/// A set of upload reasons.
+/// Set of upload reasons.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct UploadReasons(u32);
 
 impl UploadReasons {
-    /// The set with `reason`.
+    /// Returns the set with `reason` added.
     #[must_use]
     pub const fn with(self, reason: UploadReason) -> Self {
         Self(self.0 | 1 << reason as u32)
     }
 
-    /// Whether `reason` is among them.
+    /// True if the set contains `reason`.
     pub const fn contains(self, reason: UploadReason) -> bool {
         self.0 & 1 << reason as u32 != 0
     }
 }
 
-/// Whether what the target has refused with `status` may be accepted later: a table was full, memory was short, or
-/// its judgement may change. What is wrong with the connection itself stays wrong.
+/// True if the target may accept later what it has refused with `status`: a table was full, memory was short, or its
+/// condition may change. Defects of the connection itself are permanent.
 pub(crate) fn may_change(status: NdisStatus) -> bool {
     !matches!(
         status,
@@ -97,7 +95,7 @@ mod tests {
         UploadReason::HighOutOfOrderPackets,
     ];
 
-    // CH §8.2: each reason is one or the other.
+    // CH §8.2: each reason is either mandatory or optional.
     #[test]
     fn reasons_are_mandatory_or_optional() {
         let mandatory = [

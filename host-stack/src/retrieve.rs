@@ -1,21 +1,22 @@
-//! Makes smoltcp read the parts of a segment that it would leave unread.
+//! Segment parts that smoltcp does not process by itself.
 //!
-//! RFC 9293 §3.10.7.4 lets a receiver trim a segment to what begins at RCV.NXT. smoltcp trims data, but leaves
-//! some things unread:
+//! RFC 9293 §3.10.7.4 lets a receiver trim a segment to the part that begins at RCV.NXT. smoltcp trims data, but does
+//! not process the following:
 //!
 //! * The acknowledgement of a segment outside its window. It answers such a segment and drops it. But its own
-//!   retransmission time-out rewinds SND.NXT, from which its acknowledgements take their sequence number. After losses
-//!   both ways everything that either of two such ends sends lies before the other's RCV.NXT, and neither
-//!   ever learns that its data have arrived.
-//! * A FIN behind data that it has already. A FIN does not count in its test of the window.
-//! * A sign of life: a keep-alive probe, or the answer to one from the right edge of the window. Two ends that probe
-//!   each other answer, and by that put off their own probes, until either takes the other for dead.
-//! * That a FIN alone is in flight: the third duplicate acknowledgement then stops the retransmission timer, and
-//!   fast retransmission, which only knows data, sends nothing. The FIN is never sent again.
+//!   retransmission timeout rewinds SND.NXT, which is the sequence number of its acknowledgements. After losses in both
+//!   directions all segments of two such peers precede the other's RCV.NXT, so neither processes the other's
+//!   acknowledgements.
+//! * A FIN after data that it already has. A FIN does not count in its window test.
+//! * A sign of liveness: a keep-alive probe, or the answer to one from the right edge of the window. Two peers that
+//!   probe each other answer, and thereby postpone their own probes, until one declares the other dead.
+//! * A FIN alone in flight: the third duplicate acknowledgement stops the retransmission timer, and fast
+//!   retransmission, which covers only data, sends nothing. The FIN is never retransmitted.
 //!
-//! So of a segment outside the window the acknowledgement and the FIN go ahead, in an empty segment at RCV.NXT, as in
-//! 4.4BSD, which answers an old segment and yet takes its acknowledgement. The segment follows for its answer. A
-//! duplicate acknowledgement is kept from smoltcp if it can only stop the timer.
+//! So the acknowledgement and the FIN of a segment outside the window are processed first, in an empty segment at
+//! RCV.NXT. 4.4BSD does the same: it answers an old segment and processes its acknowledgement. The segment itself
+//! follows and is answered. A duplicate acknowledgement is withheld from smoltcp if its only effect would be to stop
+//! the timer.
 
 use alloc::vec::Vec;
 
@@ -30,31 +31,31 @@ use crate::{
 /// Largest value of the window field.
 const WINDOW_FIELD_MAX: u32 = 0xffff;
 
-/// The frames that smoltcp is given for a segment.
+/// Frames passed to smoltcp for one segment.
 #[derive(Debug)]
-pub(crate) struct Given {
-    /// First this frame.
+pub(crate) struct SegmentFrames {
+    /// Frame passed first.
     pub(crate) ahead: Option<Vec<u8>>,
-    /// Then the segment itself.
+    /// True if the segment itself follows.
     pub(crate) whole: bool,
 }
 
-/// Sequence variables of a connection of smoltcp's, by counting; `fin_heard`: RCV.NXT is behind the peer's FIN.
+/// Sequence variables of a connection in smoltcp, by byte count; `fin_received`: RCV.NXT is after the peer's FIN.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SeqState {
     pub(crate) snd_una: SeqNum,
     pub(crate) rcv_nxt: SeqNum,
-    pub(crate) fin_heard: bool,
+    pub(crate) fin_received: bool,
 }
 
-/// Looks at a segment of a connection before `flow` and `socket` see it.
+/// Selects the frames for a segment, before `flow` and `socket` process it.
 pub(crate) fn retrieve(
     segment: &Segment<'_>,
     flow: &Flow,
     socket: &Socket<'_>,
-    standing: SeqState,
-) -> Given {
-    let as_it_is = Given { ahead: None, whole: true };
+    seq_state: SeqState,
+) -> SegmentFrames {
+    let as_it_is = SegmentFrames { ahead: None, whole: true };
     let Some(scale) = flow.receive_scale().filter(|_| is_synchronized(socket.state())) else {
         return as_it_is;
     };
@@ -62,10 +63,10 @@ pub(crate) fn retrieve(
     if !segment.flags.contains(Flags::ACK) || controls != [false; 2] {
         return as_it_is;
     }
-    let SeqState { snd_una, rcv_nxt, fin_heard } = standing;
+    let SeqState { snd_una, rcv_nxt, fin_received } = seq_state;
     let is_new = segment.ack.is_after(snd_una);
-    // RFC 5961 §5.2: nothing that was not sent. What is old lies within a window, and with its FIN, of RCV.NXT; a
-    // peer that has filled the window sends from its right edge.
+    // RFC 5961 §5.2: acknowledgements of unsent data are ignored. Old segments, FIN included, are within a window of
+    // RCV.NXT; a peer that has filled the window sends from its right edge.
     let oldest = rcv_nxt - (WINDOW_FIELD_MAX << scale) - 1;
     if segment.ack.is_before(snd_una)
         || segment.ack.is_after(flow.snd_max)
@@ -76,27 +77,28 @@ pub(crate) fn retrieve(
     }
     let has_fin = segment.flags.contains(Flags::FIN);
     let is_empty = segment.payload_len == 0;
-    // Nothing is in flight, so it cannot be counted as a duplicate. Once its FIN is due, smoltcp waits for that alone.
+    // Nothing is in flight, so it cannot count as a duplicate. Once its FIN is due, smoltcp waits only for its
+    // acknowledgement.
     let may_idle =
         matches!(socket.state(), State::Established | State::CloseWait | State::FinWait2);
-    let is_sign_of_life = flow.stack_max == snd_una && may_idle;
-    if is_empty && !has_fin && !is_new && !is_sign_of_life && segment.seq.is_at_or_after(rcv_nxt) {
+    let is_keep_alive = flow.stack_max == snd_una && may_idle;
+    if is_empty && !has_fin && !is_new && !is_keep_alive && segment.seq.is_at_or_after(rcv_nxt) {
         let waits_for_fin = matches!(socket.state(), State::FinWait1 | State::Closing);
-        return Given { ahead: None, whole: !waits_for_fin || socket.send_queue() > 0 };
+        return SegmentFrames { ahead: None, whole: !waits_for_fin || socket.send_queue() > 0 };
     }
-    // smoltcp's window ends less than a unit of the scale before the right edge.
+    // smoltcp's window ends less than one unit of the scale before the right edge.
     let room = flow.right_edge.distance(rcv_nxt) >= 1 << scale;
     let is_read = segment.seq == rcv_nxt && (is_empty || room);
-    let brings_fin = has_fin && !fin_heard && segment.seq + segment.payload_len == rcv_nxt;
-    if is_read || !(is_new || brings_fin || is_sign_of_life) {
+    let brings_fin = has_fin && !fin_received && segment.seq + segment.payload_len == rcv_nxt;
+    if is_read || !(is_new || brings_fin || is_keep_alive) {
         return as_it_is;
     }
-    // It holds nothing more, and read twice it would count as a duplicate.
+    // The segment has no further content, and processed twice it would count as a duplicate.
     let is_spent = is_new && is_empty && segment.seq.is_after(rcv_nxt);
-    Given { ahead: empty_frame(segment, rcv_nxt, brings_fin), whole: !is_spent }
+    SegmentFrames { ahead: empty_frame(segment, rcv_nxt, brings_fin), whole: !is_spent }
 }
 
-/// Both SYNs are acknowledged, and the connection is not over (RFC 9293 §3.3.2).
+/// True if both SYNs are acknowledged, and the connection is not closed (RFC 9293 §3.3.2).
 const fn is_synchronized(state: State) -> bool {
     !matches!(state, State::Closed | State::Listen | State::SynSent | State::SynReceived)
 }

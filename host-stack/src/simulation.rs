@@ -1,10 +1,9 @@
 //! Two nodes on virtual time: the standard test bench.
 //!
-//! A [`Pair`] polls two nodes, each a [`Core`] or (on several queues) [`Cores`], by turns until
-//! neither has anything to do, then moves the clock to the next time at which one of them has to be
-//! polled. Nothing sleeps and nothing depends on the machine, so a run is a function of its
-//! seeds. A run that makes no progress fails instead of hanging: [`ITERATIONS_MAX`] bounds the
-//! work at one moment, the caller's limit the virtual time.
+//! A [`Pair`] polls two nodes, each a [`Core`] or (on several queues) [`Cores`], alternately until both are idle. Then
+//! it advances the clock to the next time at which one of them must be polled. Nothing sleeps or depends on the
+//! machine, so a run is a function of its seeds. A run without progress fails instead of hanging: [`ITERATIONS_MAX`]
+//! limits the iterations at one time, the caller limits the virtual time.
 
 mod streams;
 
@@ -15,10 +14,10 @@ use offload_engine::time::Instant;
 pub use self::streams::{has_no_connection, impaired_wire, patient_engine, station};
 use crate::node::{Core, Cores};
 
-/// Iterations of both nodes at one moment of virtual time. More is a livelock.
+/// Maximum iterations of both nodes at one virtual time. More is a livelock.
 pub const ITERATIONS_MAX: usize = 1_000_000;
 
-/// Why a run ended before its condition held.
+/// Reason for a run's end before its condition held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stall {
@@ -28,23 +27,23 @@ pub enum Stall {
     /// The limit of virtual time is reached.
     #[error("simulation: the condition does not hold at the time limit {0:?}")]
     TimeLimit(Instant),
-    /// The nodes keep each other busy without time moving.
+    /// The nodes keep each other busy without progress of time.
     #[error("simulation: livelock at {0:?}")]
     Livelock(Instant),
 }
 
 /// A node without clock or thread.
 pub trait Simulated {
-    /// One iteration. Returns whether there was anything to do.
+    /// Runs one iteration. Returns true if there was any work.
     ///
     /// # Errors
-    /// The link is gone.
+    /// The link is lost.
     fn poll(&mut self, now: Instant) -> io::Result<bool>;
 
-    /// When [`Simulated::poll`] has to be called again though nothing has happened.
+    /// Time of the next [`Simulated::poll`] without new input.
     fn poll_at(&self, now: Instant) -> Option<Instant>;
 
-    /// Whether something waits in a queue.
+    /// True if a queue has input.
     fn has_input(&self) -> bool;
 }
 
@@ -71,16 +70,16 @@ simulated!(Core Cores);
 /// Two nodes and their clock.
 #[derive(Debug)]
 pub struct Pair<A, B = A> {
-    /// One node.
+    /// First node.
     pub a: A,
-    /// The other.
+    /// Second node.
     pub b: B,
     /// Virtual time.
     pub now: Instant,
 }
 
 impl<A: Simulated, B: Simulated> Pair<A, B> {
-    /// Two nodes at time zero. Their links should be a pair.
+    /// Creates a pair at time zero. The nodes' links should be connected to each other.
     pub const fn new(a: A, b: B) -> Self {
         Self { a, b, now: Instant::ZERO }
     }
@@ -91,7 +90,7 @@ impl<A: Simulated, B: Simulated> Pair<A, B> {
     /// The run stalls, or virtual time passes `limit`.
     ///
     /// # Panics
-    /// When an in-memory link fails: a bug of ours.
+    /// An in-memory link fails, which is a bug.
     pub fn run<R>(
         &mut self,
         limit: Instant,
@@ -99,8 +98,8 @@ impl<A: Simulated, B: Simulated> Pair<A, B> {
     ) -> Result<R, Stall> {
         loop {
             let mut iterations = 0;
-            // A link that moves a delayed frame on is not counted as work by the node that owns it, so
-            // the other node has to look once more.
+            // A link that forwards a delayed frame is not counted as work by its node, so the other node is polled once
+            // more.
             let mut idle_rounds = 0;
             while idle_rounds < 2 {
                 let busy = self.a.poll(self.now).expect("in-memory link")
@@ -122,7 +121,7 @@ impl<A: Simulated, B: Simulated> Pair<A, B> {
             if next > limit {
                 return Err(Stall::TimeLimit(self.now));
             }
-            // Something due in the past is due now; it must not turn time back.
+            // An overdue deadline is due now; it must not turn back the time.
             self.now = self.now.max(next);
         }
     }

@@ -1,14 +1,14 @@
-//! Requests to the host stack and what it answers: the vocabulary of connection set-up.
+//! Requests to the host stack, and its notices.
 //!
-//! A client (an upper layer that lives with the engine) sends [`Request`]s down a channel and takes
-//! [`Notice`]s from another, which brings those of its own connections and listeners. Data of an offloaded
-//! connection never passes here: it goes straight through the chimney. Data of a connection that is in the host does,
-//! under credits: the client has at most [`SEND_CREDIT_BYTES`] unanswered bytes out, the host at most
-//! [`RECEIVE_CREDIT_BYTES`] until TIME-WAIT.
+//! A client (an upper layer on the engine) sends [`Request`]s on one channel and receives [`Notice`]s about its
+//! connections and listeners on another. Data of an offloaded connection are not passed here: they use the chimney.
+//! Data of a connection in the host are, under credits: the client has at most [`SEND_CREDIT_BYTES`] outstanding, the
+//! host at most [`RECEIVE_CREDIT_BYTES`] until TIME-WAIT.
 //!
-//! A net buffer list is given once and comes back once, complete, however often its connection changes
-//! hands meanwhile: by [`Notice::Sent`] if the host has it in the end, by
-//! [`OffloadClient::send_complete`](offload_engine::chimney::client::OffloadClient::send_complete) if the target has.
+//! A net buffer list is posted once and completed once, however often its connection migrates meanwhile.
+//! [`Notice::Sent`] completes it if the host has it at the end,
+//! [`OffloadClient::send_complete`](offload_engine::chimney::client::OffloadClient::send_complete) if the target has
+//! it.
 
 use core::net::SocketAddr;
 
@@ -24,33 +24,33 @@ use offload_engine::{
 
 pub use offload_engine::listing::{ConnectionRow, Moves, OffloadState, Refusal, SocketState};
 
-/// Bytes a client may have sent ([`Request::Send`]) without a [`Notice::Sent`] for them; what an upload has
-/// brought counts. A single list may be larger, if nothing else is unanswered.
+/// Maximum bytes sent by a client ([`Request::Send`]) and not completed by a [`Notice::Sent`], including lists returned
+/// by an upload. A single list may be larger if nothing else is outstanding.
 pub const SEND_CREDIT_BYTES: usize = 256 * 1024;
-/// Bytes the host may have delivered ([`Notice::Data`]) without a [`Request::Consumed`] for them. In TIME-WAIT it
-/// delivers everything that has come, at most one receive buffer more
+/// Maximum bytes delivered by the host ([`Notice::Data`]) without a [`Request::Consumed`]. In TIME-WAIT it delivers all
+/// received data, at most one receive buffer more
 /// ([`HostConfig::receive_buffer`](crate::host::HostConfig::receive_buffer)).
 pub const RECEIVE_CREDIT_BYTES: usize = 256 * 1024;
 
-/// A listener's name. Unique within a node, never reused.
+/// ID of a listener. Unique within a node, never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ListenerId(pub u64);
 
-/// The name of a local endpoint that a client has reserved. Unique within a node, never reused.
+/// ID of a local endpoint reserved by a client. Unique within a node, never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EndpointId(pub u64);
 
-/// Owner of local endpoints: a client, or the clients of one kind that were registered with several shards together.
+/// Owner of local endpoints: one client, or the clients of one kind registered with several shards together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ConsumerId(pub u64);
 
 impl ConsumerId {
-    /// The consumer of the clients that the node was started with.
+    /// Consumer of the node's first clients.
     pub const FIRST: Self = Self(0);
 }
 
 offload_engine::option_enum! {
-    /// Which connections are offloaded.
+    /// Selection of offloaded connections.
     pub enum OffloadPolicy {
         /// Each one, as soon as it is established
         #[default]
@@ -59,12 +59,12 @@ offload_engine::option_enum! {
         Never,
         /// Those that have carried 64 KiB in one direction, or as much as is configured, and at once those of queue
         /// pairs
-        // More exactly: of clients that want it so.
+        // More precisely: of clients that request it.
         Auto,
     }
 }
 
-/// Bytes in one direction after which [`OffloadPolicy::Auto`] offloads a connection, by default.
+/// Default number of bytes in one direction after which [`OffloadPolicy::Auto`] offloads a connection.
 pub const AUTO_OFFLOAD_BYTES: u64 = 64 * 1024;
 
 /// A request of a client to the host stack.
@@ -73,148 +73,146 @@ pub enum Request {
     /// Reserve a local endpoint for this client, which may listen on it and connect from it. Answered by `Bound` or
     /// `BindFailed`.
     Bind {
-        /// The endpoint's name, chosen by the client.
+        /// ID of the endpoint, chosen by the client.
         endpoint: EndpointId,
-        /// The address. Port 0: a free ephemeral port. An unspecified address: all of the node's.
+        /// Local address. Port 0: an ephemeral port. Unspecified address: all addresses of the node.
         local: SocketAddr,
     },
-    /// Release an endpoint. A listener on it and connections from it live on, and keep the port in use.
+    /// Release an endpoint. Its listener and connections remain, and keep the port in use.
     Unbind {
-        /// Which.
+        /// The endpoint.
         endpoint: EndpointId,
     },
     /// Connect. Answered by `Established` or `ConnectFailed`.
     Connect {
-        /// The new connection's name, chosen by the client.
+        /// Handle of the new connection, chosen by the client.
         handle: OffloadHandle,
-        /// Where from; `None`: the node's address of that family, an ephemeral port. Port 0: ephemeral.
+        /// Local address; `None`: the node's address of that family, and an ephemeral port. Port 0: ephemeral.
         local: Option<SocketAddr>,
-        /// The endpoint to connect from, which the client has bound; `local` is ignored then. If there is none of that
-        /// name, the local end gets the name, and is reserved until `Unbind`, unless the connection cannot be made.
+        /// Endpoint to connect from, bound by the client; `local` is ignored then. A new ID names the local address,
+        /// which is reserved until `Unbind` unless the connect fails.
         endpoint: Option<EndpointId>,
-        /// Where to.
+        /// Remote address.
         remote: SocketAddr,
-        /// How long the handshake may take.
+        /// Time limit of the handshake.
         timeout: Duration,
-        /// With [`OffloadPolicy::Auto`]: offload it as soon as it is established.
+        /// True to offload it as soon as it is established, with [`OffloadPolicy::Auto`].
         at_once: bool,
     },
     /// Listen. Answered by `Listening` or `ListenFailed`.
     Listen {
-        /// The listener's name, chosen by the client.
+        /// ID of the listener, chosen by the client.
         listener: ListenerId,
-        /// Where; port 0: ephemeral. An unspecified address: all of the node's of its families.
+        /// Local address; port 0: ephemeral. Unspecified address: all addresses of the node in its families.
         local: LocalAddress,
         /// As for `Connect`.
         endpoint: Option<EndpointId>,
-        /// Connections that may be in their handshake at once: 1 to [`BACKLOG_MAX`](crate::host::BACKLOG_MAX).
+        /// Maximum number of half-open connections: 1 to [`BACKLOG_MAX`](crate::host::BACKLOG_MAX).
         backlog: usize,
         /// As for `Connect`.
         at_once: bool,
     },
-    /// Stop listening. Connections already accepted live on.
+    /// Stop listening. Accepted connections remain.
     Unlisten {
-        /// Which.
+        /// The listener.
         listener: ListenerId,
     },
-    /// Data for a connection that is in the host. The list comes back by `Sent`, or by `Returned`.
+    /// Send data on a connection in the host. The list is returned by `Sent`, or by `Returned`.
     Send {
-        /// Which connection.
+        /// The connection.
         handle: OffloadHandle,
         /// The data.
         list: NetBufferList,
-        /// It begins a segment: it is sent when all data before it has been sent. A retransmitted segment may begin
-        /// elsewhere.
+        /// True to begin a segment, which is sent after all earlier data. Retransmitted segments may begin elsewhere.
         apart: bool,
     },
-    /// The client has consumed so many bytes that `Data` delivered.
+    /// Report consumption of bytes delivered by `Data`.
     Consumed {
-        /// Which connection.
+        /// The connection.
         handle: OffloadHandle,
-        /// Bytes.
+        /// Number of bytes.
         count: usize,
     },
-    /// No more data from us (FIN after what was sent), for a connection that is in the host.
+    /// Send FIN after all sent data, on a connection in the host.
     Shutdown {
-        /// Which connection.
+        /// The connection.
         handle: OffloadHandle,
     },
-    /// Reset a connection that is in the host, or forget one that is being set up. One that is on its way to
-    /// the host or the target is reset if the host is where it arrives.
+    /// Reset a connection in the host, or cancel one in its handshake. A connection in transition is reset if the
+    /// transition ends in the host.
     Abort {
-        /// Which connection.
+        /// The connection.
         handle: OffloadHandle,
     },
-    /// Hand this connection to the target as soon as that is possible, regardless of the policy. The only answer is
-    /// the `Offloading` that follows.
+    /// Offload this connection as soon as possible, regardless of the policy. The only answer is the `Offloading` that
+    /// follows.
     Offload {
-        /// Which connection.
+        /// The connection.
         handle: OffloadHandle,
     },
-    /// Take this connection back from the target. Followed by `OffloadClient::uploaded`, then `Uploaded`.
+    /// Upload this connection from the target. Followed by `OffloadClient::uploaded`, then `Uploaded`.
     Upload {
-        /// Which connection.
+        /// The connection.
         handle: OffloadHandle,
     },
-    /// Registers a client and its channel of notices. Each client's first request.
+    /// Register a client and its channel of notices. First request of each client.
     Register {
-        /// Its name in messages.
+        /// Name in log messages.
         name: &'static str,
-        /// Its consumer.
+        /// Consumer of the client.
         consumer: ConsumerId,
         /// Channel of the notices about its connections and listeners.
         notices: crossbeam_channel::Sender<Notice>,
     },
-    /// Keep-alive of this client's connections, wherever they are, unless [`HostConfig::tcp`] asks for keep-alive
-    /// of all.
+    /// Set keep-alive of this client's connections in either stack, unless [`HostConfig::tcp`] sets keep-alive for all.
     ///
     /// [`HostConfig::tcp`]: crate::host::HostConfig::tcp
     KeepAlive {
-        /// `None`: none. A connection that the host stack serves is probed each `idle`, and ends after `idle` times
-        /// `probes` and one.
+        /// Keep-alive parameters; `None`: disabled. A connection in the host is probed at each `idle` interval, and
+        /// aborted after `idle` times `probes` plus one.
         keep_alive: Option<KeepAlive>,
     },
-    /// Unregisters the client: its listeners are closed, its connections are reset in either stack, and it gets no
-    /// more notices.
+    /// Unregister the client: its listeners are closed, its connections are reset in either stack, and it receives no
+    /// further notices.
     Leave,
     /// List listeners and connections by handle.
     List {
-        /// The one that is listed; `None`: all.
+        /// Handle to list; `None`: all.
         only: Option<OffloadHandle>,
-        /// Channel for the rows, which must have room.
+        /// Channel for the rows, which must have capacity.
         reply: crossbeam_channel::Sender<alloc::vec::Vec<ConnectionRow>>,
     },
 }
 
-/// Why the host could not do what was asked, or ended a connection.
+/// Reason for a failed request, or for the end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
     /// RST in answer to SYN.
     #[error("TCP: connection refused")]
     Refused,
-    /// No answer to SYN within the time given.
+    /// No answer to SYN within the time limit.
     #[error("TCP: no answer to SYN within the time limit")]
     TimedOut,
-    /// No answer to ARP or neighbor solicitation within the time given.
+    /// No answer to ARP or neighbor solicitation within the time limit.
     #[error("ARP/ND: next hop does not answer")]
     HostUnreachable,
     /// No address of that family, or no route.
     #[error("IP: no route to the address")]
     NetworkUnreachable,
-    /// The local address is not the node's.
+    /// The local address is not an address of the node.
     #[error("IP: not an address of this node")]
     AddressNotAvailable,
-    /// The remote address is the node's own, and nothing but the client itself can make that connection: from this
-    /// local address, which is free.
+    /// The remote address is an address of the node, so only the client itself can make the connection, from this free
+    /// local address.
     #[error("IP: the address is this node's own")]
     OwnAddress {
-        /// Our end, with the port chosen.
+        /// Local address, with the chosen port.
         local: SocketAddr,
-        /// The other one.
+        /// Remote address.
         remote: SocketAddr,
     },
-    /// The local port is taken.
+    /// The local port is in use.
     #[error("TCP: local address in use")]
     AddressInUse,
     /// No ephemeral port (49152-65535) is free.
@@ -223,19 +221,19 @@ pub enum HostError {
     /// RST from the peer.
     #[error("TCP: connection reset by peer")]
     Reset,
-    /// Retransmission limit.
+    /// Retransmission limit reached.
     #[error("TCP: peer does not answer (retransmission limit)")]
     RetransmissionLimit,
-    /// Retransmission limit, with the last ICMP error (RFC 9293 SHLD-25, RFC 5461 §2).
+    /// Retransmission limit reached, with the last ICMP error (RFC 9293 SHLD-25, RFC 5461 §2).
     #[error("TCP: peer does not answer (retransmission limit); ICMP: {0}")]
     Unanswered(SoftError),
-    /// The target refused the connection and it could not be kept in the host.
+    /// The target refused the connection and the host could not continue it.
     #[error("chimney: the target refused the connection")]
     OffloadRefused,
-    /// The target has lost the connection's state, or the host could not put it back.
+    /// The target has lost the connection's state, or the host could not import it.
     #[error("chimney: the connection's state was lost between target and host")]
     StateLost,
-    /// The client has asked for it.
+    /// Aborted on the client's request.
     #[error("TCP: aborted by the client")]
     Aborted,
 }
@@ -245,141 +243,139 @@ pub enum HostError {
 pub enum Notice {
     /// The endpoint is reserved.
     Bound {
-        /// Which.
+        /// The endpoint.
         endpoint: EndpointId,
-        /// Where, with the port chosen.
+        /// Local address, with the chosen port.
         local: SocketAddr,
     },
     /// The endpoint could not be reserved.
     BindFailed {
-        /// Which.
+        /// The endpoint.
         endpoint: EndpointId,
-        /// Why.
+        /// Reason.
         error: HostError,
     },
     /// The listener is ready.
     Listening {
-        /// Which.
+        /// The listener.
         listener: ListenerId,
-        /// Where, with the port chosen.
+        /// Local address, with the chosen port.
         local: SocketAddr,
     },
-    /// The listener could not be made.
+    /// The listener could not be created.
     ListenFailed {
-        /// Which.
+        /// The listener.
         listener: ListenerId,
-        /// Why.
+        /// Reason.
         error: HostError,
     },
-    /// The handshake is done. If `offloading`, the next upcall of the connection is
-    /// `OffloadClient::offloaded`; else its data comes as `Data`.
+    /// The handshake is complete. If `offloading`, the next upcall of the connection is `OffloadClient::offloaded`;
+    /// otherwise its data arrive as `Data`.
     ///
-    /// Comes again, with `offloading` false, when the target has refused a connection that was being
-    /// handed to it: the connection is back in the host, which answers by `Sent` what `Offloading` had counted
-    /// as unanswered; what came back by `Returned` is the client's to send again.
+    /// Sent again, with `offloading` false, if the target has refused the connection. The host then serves it and
+    /// completes by `Sent` the lists that `Offloading` counted as outstanding. The client sends again whatever was
+    /// returned by `Returned`.
     Established {
-        /// Which connection; chosen by the host for an accepted one.
+        /// The connection; the host chooses the handle of an accepted one.
         handle: OffloadHandle,
-        /// The listener that accepted it.
+        /// Listener that accepted it.
         listener: Option<ListenerId>,
-        /// Our end.
+        /// Local address.
         local: SocketAddr,
-        /// The peer's end.
+        /// Remote address.
         remote: SocketAddr,
-        /// It is being handed to the target.
+        /// True if it is being offloaded.
         offloading: bool,
-        /// Bytes of the largest segment that the host sends.
+        /// Size of the largest segment that the host sends, in bytes.
         mss: usize,
     },
     /// The handshake failed.
     ConnectFailed {
-        /// Which connection.
+        /// The connection.
         handle: OffloadHandle,
-        /// Why.
+        /// Reason.
         error: HostError,
     },
-    /// A connection that lived in the host is being handed to the target. The lists of `Send` that are not
-    /// complete go along, and `Sent` comes no more; what the client sends from now on it posts after
-    /// `OffloadClient::offloaded`. Follows an `Established` that is `offloading` too, if there is something to be
-    /// counted.
+    /// A connection in the host is being offloaded. Its incomplete lists of `Send` are offloaded too, and no further
+    /// `Sent` follows. The client posts later sends after `OffloadClient::offloaded`. It also follows an `Established`
+    /// with `offloading` true if there is anything to count.
     Offloading {
-        /// Which connection.
+        /// The connection.
         handle: OffloadHandle,
-        /// Lists given by `Send`, or brought by an upload, that have not been answered by `Sent`: they are with
-        /// the target now.
+        /// Number of lists sent by `Send`, or returned by an upload, without a `Sent`: the target completes them.
         unanswered: usize,
-        /// So is a `Shutdown`.
+        /// True if a `Shutdown` was offloaded too.
         shutdown: bool,
     },
-    /// `Send` or `Shutdown` that reached the host after the hand-over had begun: not done. The client
-    /// posts it itself, after `OffloadClient::offloaded`, in the order it comes back. Every list sent
-    /// and not among `Offloading::unanswered` comes back this way.
+    /// A `Send` or `Shutdown` that reached the host after the offload had begun was not executed. The client posts it
+    /// itself after `OffloadClient::offloaded`, in the order of return. Every sent list not counted in
+    /// `Offloading::unanswered` is returned this way.
     Returned {
-        /// Which connection.
+        /// The connection.
         handle: OffloadHandle,
-        /// The lists as they were given; empty for a shutdown.
+        /// Unchanged lists; empty for a shutdown.
         chain: NblChain,
-        /// It was a shutdown.
+        /// True for a shutdown.
         shutdown: bool,
     },
-    /// The connection has come back from the target, and the host serves it: lists that the target had not
-    /// completed are answered by `Sent`, data that it had not delivered comes as `Data`.
+    /// The connection was uploaded, and the host serves it. Lists that the target had not completed are completed by
+    /// `Sent`; data that it had not delivered arrive as `Data`.
     Uploaded {
-        /// Which connection.
+        /// The connection.
         handle: OffloadHandle,
-        /// Lists that it has brought along.
+        /// Number of lists uploaded with it.
         lists: usize,
         /// Their bytes, acknowledged or not.
         bytes: usize,
-        /// Bytes of the largest segment that the host sends.
+        /// Size of the largest segment that the host sends, in bytes.
         mss: usize,
     },
     /// In-order data.
     Data {
-        /// Which connection.
+        /// The connection.
         handle: OffloadHandle,
         /// The data.
         data: Bytes,
     },
-    /// Lists are complete, in order: SUCCESS, the peer has acknowledged their bytes; REQUEST_ABORTED, the connection
-    /// has ended before (CH §6.2).
+    /// Lists are complete, in order. SUCCESS: the peer has acknowledged their bytes. REQUEST_ABORTED: the connection
+    /// ended before (CH §6.2).
     Sent {
-        /// Which connection.
+        /// The connection.
         handle: OffloadHandle,
         /// The lists.
         chain: NblChain,
     },
-    /// The peer's FIN, after all its data.
+    /// The peer's FIN has arrived, after all its data.
     PeerClosed {
-        /// Which connection.
+        /// The connection.
         handle: OffloadHandle,
     },
-    /// The peer has acknowledged our FIN. For a connection that was uploaded the target may have reported it already.
+    /// The peer has acknowledged our FIN. For an uploaded connection the target may have reported it already.
     ShutDown {
-        /// Which connection.
+        /// The connection.
         handle: OffloadHandle,
     },
-    /// The connection is gone.
+    /// The connection is closed.
     Closed {
-        /// Which connection.
+        /// The connection.
         handle: OffloadHandle,
-        /// `None`: both FINs were exchanged.
+        /// Reason; `None`: both FINs were exchanged.
         error: Option<HostError>,
     },
 }
 
-/// A request and the client that makes it, which will own the connection or listener. [`ClientTag::NOBODY`]: a caller
-/// that gets no notices.
+/// Request and its client, which owns the resulting connection or listener. [`ClientTag::NOBODY`]: a caller that
+/// receives no notices.
 #[derive(Debug)]
 pub struct ClientRequest {
     /// The client.
     pub client: ClientTag,
-    /// Its request.
+    /// Request.
     pub request: Request,
 }
 
-/// A client's end of the channels to the host stack. The clients of a shard have one channel down, so their requests
-/// are taken in the order in which they were made; each has its own channel up.
+/// Client end of the channels to the host stack. The clients of a shard share one request channel, so their requests
+/// are processed in the order of sending. Each has its own channel of notices.
 #[derive(Clone, Debug)]
 pub struct SocketPort {
     client: ClientTag,
@@ -388,7 +384,7 @@ pub struct SocketPort {
 }
 
 impl SocketPort {
-    /// Both ends, for a host stack with one client: that client's, and the host's.
+    /// Creates both ends for a host stack with one client: the client's, and the host's.
     pub fn pair(
         host_doorbell: std::sync::Arc<offload_engine::engine::doorbell::Doorbell>,
     ) -> (Self, HostSocketPort) {
@@ -398,7 +394,7 @@ impl SocketPort {
         (requests.register(first, "client", ConsumerId::FIRST), host)
     }
 
-    /// The client's tag.
+    /// Tag of the client.
     pub const fn client(&self) -> ClientTag {
         self.client
     }
@@ -408,7 +404,7 @@ impl SocketPort {
         &self.requests
     }
 
-    /// A fresh name for an [`OffloadHandle`], a [`ListenerId`] or an [`EndpointId`].
+    /// Allocates a new ID for an [`OffloadHandle`], a [`ListenerId`] or an [`EndpointId`].
     pub fn allocate(&self) -> u64 {
         self.requests.allocate()
     }
@@ -418,7 +414,7 @@ impl SocketPort {
         self.requests.request_of(self.client, request);
     }
 
-    /// The next notice, if there is one.
+    /// Returns the next notice, if there is one.
     pub fn notice(&self) -> Option<Notice> {
         // Common case: `is_empty()` is cheaper than `try_recv()`.
         if self.notices.is_empty() {
@@ -427,13 +423,13 @@ impl SocketPort {
         self.notices.try_recv().ok()
     }
 
-    /// Whether a notice waits.
+    /// True if a notice is pending.
     pub fn has_notice(&self) -> bool {
         !self.notices.is_empty()
     }
 }
 
-/// The channel of requests to the host stack, which the clients of a shard share; for callers that need no notices.
+/// Request channel to the host stack, shared by the clients of a shard; also for callers without notices.
 #[derive(Clone, Debug)]
 pub struct RequestPort {
     requests: crossbeam_channel::Sender<ClientRequest>,
@@ -442,8 +438,8 @@ pub struct RequestPort {
 }
 
 impl RequestPort {
-    /// Both ends for each of the `count` shards of one host stack: the clients', and the host's. The allocator is
-    /// shared, so names are unique within the node.
+    /// Creates both ends for each of the `count` shards of one host stack: the clients', and the host's. They share the
+    /// allocator, so IDs are unique within the node.
     pub fn pairs(
         host_doorbell: &std::sync::Arc<offload_engine::engine::doorbell::Doorbell>,
         count: usize,
@@ -458,7 +454,7 @@ impl RequestPort {
         (0..count).map(pair).collect()
     }
 
-    /// A fresh name.
+    /// Allocates a new ID.
     pub(crate) fn allocate(&self) -> u64 {
         self.next_id.fetch_add(1, core::sync::atomic::Ordering::Relaxed)
     }
@@ -482,14 +478,14 @@ impl RequestPort {
 
     /// Sends a request of a client, and wakes the host stack.
     pub fn request_of(&self, client: ClientTag, request: Request) {
-        // The host's end lives as long as the node; a request to a node that has ended is void.
+        // The host's receiver lives as long as the node; requests to a stopped node are discarded.
         let _ = self.requests.send(ClientRequest { client, request });
         self.host_doorbell.ring();
     }
 }
 
-/// The host's end of the channel from the clients of a shard. Notices go through the channels of [`Request::Register`];
-/// the engine's doorbell is rung after sending, since clients live with the engine.
+/// Host end of the request channel of a shard's clients. Notices are sent on the channels of [`Request::Register`]. The
+/// engine's doorbell is rung afterwards, since clients run with the engine.
 #[derive(Debug)]
 pub struct HostSocketPort {
     /// Requests of the clients.

@@ -1,16 +1,15 @@
 //! Byte streams over connections before and after offload: a client for plain TCP.
 //!
-//! Each stream has a [`Switch`]: what is sent goes straight through the chimney while the connection is offloaded,
-//! through the host stack while it is not, and waits during a hand-over (CH-ARC-3).
+//! Each stream has a [`Switch`]. Sends are posted to the target while the connection is offloaded, to the host stack
+//! while it is not, and are queued during a transition (CH-ARC-3).
 //!
-//! Received data is indicated, or fills receive requests that are posted in advance ([`Streams::post_receives`],
-//! CH-RCV-1): in order, each until it is full or a PSH ends it. Without a request data is indicated again.
+//! Received data are indicated, or fill receive requests posted in advance ([`Streams::post_receives`], CH-RCV-1): in
+//! order, each until it is full or a PSH completes it. Without a request data are indicated again.
 //!
-//! Limits: a stream takes no more from the target when it holds [`RECEIVE_QUEUE_BYTES_MAX`] unread bytes, and the
-//! peer's window closes; the posted requests can hold more. From the host it holds at
-//! most [`RECEIVE_CREDIT_BYTES`]. When a connection in the host enters TIME-WAIT the stream gets everything that is
-//! left, beyond that limit: at most one receive buffer
-//! ([`HostConfig::receive_buffer`](crate::host::HostConfig::receive_buffer)) more.
+//! Limits: a stream with [`RECEIVE_QUEUE_BYTES_MAX`] unread bytes accepts no more from the target, and the peer's
+//! window closes; the posted requests may hold more. From the host it holds at most [`RECEIVE_CREDIT_BYTES`]. When a
+//! connection in the host enters TIME-WAIT, the stream receives all remaining data. That is at most one receive buffer
+//! ([`HostConfig::receive_buffer`](crate::host::HostConfig::receive_buffer)) beyond that limit.
 
 mod below;
 
@@ -35,26 +34,26 @@ use crate::{
 };
 pub use offload_engine::listing::OffloadState;
 
-/// Bytes of one stream that may wait to be read.
+/// Maximum unread bytes of one stream.
 pub const RECEIVE_QUEUE_BYTES_MAX: usize = 1024 * 1024;
 
-/// Received data is kept where it lies from this size on: of the memory that it holds, half are its bytes. Less is
-/// copied.
+/// Minimum size of received data that are kept in place: at least half of the memory they hold is data. Smaller data
+/// are copied.
 const KEEP_BYTES_MIN: usize = 32 * 1024;
 
-/// Bytes of the blocks that received data is copied to: the least for a stream of a few bytes, the most as much as
-/// stays in a cache close to the processor together with what is read into it.
+/// Size of the blocks to which received data are copied, in bytes. The minimum suits a stream of a few bytes. The
+/// maximum fits into the CPU's cache together with the data read into it.
 const BLOCK_BYTES: RangeInclusive<usize> = 4 * 1024..=256 * 1024;
-/// Pieces of the size of the first that a block is made for.
+/// Number of pieces of the first piece's size that a block is allocated for.
 const BLOCK_PIECES: usize = 4;
-/// Blocks of a stream, beside the one being filled, that are kept for reuse.
+/// Maximum number of full blocks kept for reuse by a stream.
 const BLOCKS_MAX: usize = 2;
 
-/// Receive requests that a stream keeps posted: one is filled while the client handles the other.
+/// Receive requests that a stream keeps posted: one is filled while the client processes the other.
 const RECEIVES_POSTED: usize = 2;
 
-/// Memory for received bytes. A block is filled from its front, handed out in pieces, and filled anew when all of
-/// them are dropped: a reader that keeps up makes no allocation, and stays in one or two blocks.
+/// Memory for received bytes. A block is filled from the front, handed out in pieces, and reused when all pieces are
+/// dropped. A reader that keeps up causes no allocation, and uses one or two blocks.
 #[derive(Debug, Default)]
 struct Blocks {
     filling: BytesMut,
@@ -62,7 +61,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// A copy of `data`.
+    /// Returns a copy of `data`.
     fn copy(&mut self, data: &[u8]) -> Bytes {
         if !self.filling.try_reclaim(data.len()) {
             self.turn(data.len());
@@ -71,16 +70,16 @@ impl Blocks {
         self.filling.split().freeze()
     }
 
-    /// Continues with another block that has `room` bytes: the oldest, if no piece of it is in use any more.
+    /// Continues with another block that has `room` bytes: the oldest, if none of its pieces is in use.
     fn turn(&mut self, room: usize) {
-        // Exhausted, so its size is unknown; it may be the first, which has none.
+        // The block is exhausted, so its size is unknown; the first one has no memory.
         self.full.push_back(core::mem::take(&mut self.filling));
         if self.full.front_mut().is_some_and(|oldest| oldest.try_reclaim(room)) {
             self.filling = self.full.pop_front().unwrap_or_default();
             return;
         }
         if self.full.len() > BLOCKS_MAX {
-            // Its memory goes with its last piece.
+            // Its memory is freed with its last piece.
             self.full.pop_front();
         }
         let size = room.saturating_mul(BLOCK_PIECES);
@@ -89,28 +88,28 @@ impl Blocks {
     }
 }
 
-/// The state of a stream.
+/// Status of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StreamStatus {
-    /// Where its data path is.
+    /// Stack that has the data path.
     pub state: OffloadState,
-    /// The handshake is done.
+    /// True if the handshake is complete.
     pub connected: bool,
-    /// Our end; `None` before the handshake is done.
+    /// Local address; `None` before the handshake is complete.
     pub local: Option<SocketAddr>,
-    /// The peer's end; `None` before the handshake is done.
+    /// Remote address; `None` before the handshake is complete.
     pub remote: Option<SocketAddr>,
     /// Bytes sent by the client and not yet acknowledged by the peer.
     pub unacknowledged: usize,
     /// Bytes received and not yet read.
     pub unread: usize,
-    /// The peer has sent its FIN; nothing more will come once `unread` is 0.
+    /// True if the peer has sent FIN; no more data follow once `unread` is 0.
     pub peer_closed: bool,
-    /// Our FIN is acknowledged.
+    /// True if our FIN is acknowledged.
     pub shut_down: bool,
-    /// The connection is gone.
+    /// True if the connection is closed.
     pub closed: bool,
-    /// Why it ended, or could not be made.
+    /// Reason for its end, or for a failed connect.
     pub error: Option<HostError>,
 }
 
@@ -118,20 +117,20 @@ pub struct StreamStatus {
 struct Stream {
     /// `state` and `unacknowledged` are those of `switch`.
     status: StreamStatus,
-    /// Order of what is sent.
+    /// Order of sends.
     switch: Switch,
     receive_queue: VecDeque<Bytes>,
     /// Memory of received bytes.
     blocks: Blocks,
-    /// The stack that has the connection keeps refused data.
+    /// True if the stack that has the connection holds refused data.
     refused: bool,
-    /// Receive requests that are posted.
+    /// Number of posted receive requests.
     receives_posted: usize,
-    /// Memory of those that are not.
+    /// Memory of unposted receive requests.
     request_memory: Vec<BytesMut>,
-    /// The last ICMP error before the target gave up.
+    /// Last ICMP error before the target's retransmission limit.
     soft_error: Option<SoftError>,
-    /// Delivered by the host, not yet consumed.
+    /// Bytes delivered by the host and not yet consumed.
     host_unconsumed: usize,
     completed: VecDeque<NetBufferList>,
 }
@@ -179,7 +178,7 @@ impl Stream {
         self.give_back();
     }
 
-    /// Completes lists that will never be sent, once all older ones are complete.
+    /// Completes lists that cannot be sent any more, once all older ones are complete.
     fn give_back(&mut self) {
         while let Some(mut list) = self.switch.poll_unsent() {
             list.complete(NdisStatus::REQUEST_ABORTED, 0);
@@ -187,7 +186,7 @@ impl Stream {
         }
     }
 
-    /// A stack has completed a list.
+    /// Handles a list completed by a stack.
     fn complete(&mut self, list: NetBufferList) {
         self.switch.complete(&list);
         if list.context != 0 {
@@ -196,12 +195,12 @@ impl Stream {
         self.give_back();
     }
 
-    /// Notes the acknowledgement of a FIN that no request of the target reports.
-    fn see_fin(&mut self, io: &ConnectionIo<'_>) {
+    /// Records the acknowledgement of a FIN that no request of the target reports.
+    fn record_fin(&mut self, io: &ConnectionIo<'_>) {
         self.status.shut_down |= self.switch.sees_fin(|| io.query().delegated.state);
     }
 
-    /// Posts receive requests of `bytes` each, unless enough are posted or too much waits to be read.
+    /// Posts receive requests of `bytes` each, unless enough are posted or too much data are unread.
     fn post_receives(&mut self, io: &mut ConnectionIo<'_>, bytes: usize) {
         let is_over = self.status.peer_closed || self.status.closed;
         if bytes == 0 || is_over || self.status.unread > RECEIVE_QUEUE_BYTES_MAX {
@@ -227,32 +226,32 @@ impl Stream {
 }
 
 #[derive(Debug)]
-struct Listener {
+struct StreamListener {
     state: Option<Result<SocketAddr, HostError>>,
     accepted: VecDeque<OffloadHandle>,
 }
 
-/// The streams and listeners of a client for plain TCP.
+/// Streams and listeners of a client for plain TCP.
 #[derive(Debug)]
 pub struct Streams {
     port: SocketPort,
-    /// Requested local endpoints; `None`: no answer yet.
+    /// Requested local endpoints; `None`: not answered yet.
     endpoints: HashMap<EndpointId, Option<Result<SocketAddr, HostError>>>,
     streams: HashMap<OffloadHandle, Stream>,
-    listeners: HashMap<ListenerId, Listener>,
+    listeners: HashMap<ListenerId, StreamListener>,
     next_context: u64,
-    /// Bytes of each receive request; 0: none is posted.
+    /// Size of each receive request, in bytes; 0: none is posted.
     receive_bytes: usize,
 }
 
-/// Returns the address as the host stack has it: an IPv4-mapped one as IPv4, and without a scope, since a node has one
+/// Returns the address in the host stack's form: an IPv4-mapped one as IPv4, and without a scope, since a node has one
 /// link.
 fn on_node(address: SocketAddr) -> SocketAddr {
     unscoped(canonical(address))
 }
 
 impl Streams {
-    /// A client with this port to the host stack.
+    /// Creates a client with this port to the host stack.
     pub fn new(port: SocketPort) -> Self {
         Self {
             port,
@@ -264,14 +263,15 @@ impl Streams {
         }
     }
 
-    /// Has every stream keep two receive requests of `bytes` each posted while it is offloaded (CH-RCV-1), at most
-    /// [`RECEIVE_QUEUE_BYTES_MAX`]; 0, the default: none, data is indicated. From the next hand-over of each on. Data
-    /// is copied out of a request, whose memory is posted again: a peer that sends a byte for each takes no more of it.
+    /// Keeps two receive requests of `bytes` each posted on every offloaded stream (CH-RCV-1), at most
+    /// [`RECEIVE_QUEUE_BYTES_MAX`]. 0, the default: none, data are indicated. Applies from the next offload of each
+    /// stream. Data are copied from a request, whose memory is posted again, so one-byte requests do not use more
+    /// memory.
     pub fn post_receives(&mut self, bytes: usize) {
         self.receive_bytes = bytes.min(RECEIVE_QUEUE_BYTES_MAX);
     }
 
-    /// Starts to reserve a local endpoint for this client alone; port 0: a free one. [`Streams::bound`] returns the
+    /// Requests a local endpoint for this client alone; port 0: an ephemeral one. [`Streams::bound`] returns the
     /// result.
     pub fn bind(&mut self, local: SocketAddr) -> EndpointId {
         let endpoint = EndpointId(self.port.allocate());
@@ -280,19 +280,19 @@ impl Streams {
         endpoint
     }
 
-    /// The address of a reserved endpoint, or why it is not reserved; `None` until the host answers.
+    /// Returns the address of a reserved endpoint, or the error; `None` until the host answers.
     pub fn bound(&self, endpoint: EndpointId) -> Option<Result<SocketAddr, HostError>> {
         *self.endpoints.get(&endpoint)?
     }
 
-    /// Releases an endpoint. A listener on it and connections from it live on.
+    /// Releases an endpoint. Its listener and connections remain.
     pub fn unbind(&mut self, endpoint: EndpointId) {
         if self.endpoints.remove(&endpoint).is_some() {
             self.port.request(Request::Unbind { endpoint });
         }
     }
 
-    /// Starts to connect. [`Streams::status`] has the progress.
+    /// Starts to connect. [`Streams::status`] reports the progress.
     pub fn connect(
         &mut self,
         local: Option<SocketAddr>,
@@ -311,43 +311,43 @@ impl Streams {
     /// Starts to listen. [`Streams::listening`] returns the result.
     pub fn listen(&mut self, local: SocketAddr, backlog: usize) -> ListenerId {
         let listener = ListenerId(self.port.allocate());
-        self.listeners.insert(listener, Listener { state: None, accepted: VecDeque::new() });
+        self.listeners.insert(listener, StreamListener { state: None, accepted: VecDeque::new() });
         let (local, endpoint, at_once) = (on_node(local).into(), None, false);
         self.port.request(Request::Listen { listener, local, endpoint, backlog, at_once });
         listener
     }
 
-    /// The address of a listener, or why it does not listen; `None` until the host answers.
+    /// Returns the address of a listener, or the error; `None` until the host answers.
     pub fn listening(&self, listener: ListenerId) -> Option<Result<SocketAddr, HostError>> {
         self.listeners.get(&listener)?.state
     }
 
-    /// The next accepted connection.
+    /// Returns the next accepted connection.
     pub fn accept(&mut self, listener: ListenerId) -> Option<OffloadHandle> {
         self.listeners.get_mut(&listener)?.accepted.pop_front()
     }
 
-    /// Whether [`Streams::accept`] has a connection.
+    /// True if [`Streams::accept`] has a connection.
     pub fn has_accepted(&self, listener: ListenerId) -> bool {
         self.listeners.get(&listener).is_some_and(|listener| !listener.accepted.is_empty())
     }
 
-    /// Stops listening. Accepted connections live on.
+    /// Stops listening. Accepted connections remain.
     pub fn unlisten(&mut self, listener: ListenerId) {
         if self.listeners.remove(&listener).is_some() {
             self.port.request(Request::Unlisten { listener });
         }
     }
 
-    /// The state of a stream; `None`: no such stream, or forgotten.
+    /// Returns the status of a stream; `None` if it does not exist or was removed.
     pub fn status(&self, handle: OffloadHandle) -> Option<StreamStatus> {
         let stream = self.streams.get(&handle)?;
         let (state, unacknowledged) = (stream.switch.state(), stream.switch.outstanding());
         Some(StreamStatus { state, unacknowledged, ..stream.status })
     }
 
-    /// Sends data as one net buffer list. Always accepted; bound what is
-    /// [`StreamStatus::unacknowledged`]. Returns the list's context.
+    /// Sends data as one net buffer list. Always accepted; the caller bounds [`StreamStatus::unacknowledged`]. Returns
+    /// the list's context.
     pub fn send(
         &mut self,
         now: Instant,
@@ -383,7 +383,7 @@ impl Streams {
         }
     }
 
-    /// Completed lists of a stream, in order.
+    /// Returns the completed lists of a stream, in order.
     pub fn completed(&mut self, handle: OffloadHandle) -> VecDeque<NetBufferList> {
         self.streams
             .get_mut(&handle)
@@ -391,7 +391,7 @@ impl Streams {
             .unwrap_or_default()
     }
 
-    /// The next received data.
+    /// Returns the next received data.
     pub fn receive(
         &mut self,
         now: Instant,
@@ -416,7 +416,7 @@ impl Streams {
         Some(data)
     }
 
-    /// No more data from us: FIN after what was sent.
+    /// Sends FIN after all sent data.
     pub fn shutdown(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
         if let Some(stream) = self.streams.get_mut(&handle) {
             stream.switch.shut_down();
@@ -424,13 +424,13 @@ impl Streams {
         }
     }
 
-    /// Has the connection handed to the target, regardless of the policy. [`StreamStatus::state`] has the
-    /// progress; data that is sent meanwhile waits.
+    /// Requests the offload of the connection, regardless of the policy. [`StreamStatus::state`] reports the progress;
+    /// sends are queued meanwhile.
     pub fn offload(&mut self, handle: OffloadHandle) {
         self.port.request(Request::Offload { handle });
     }
 
-    /// Has the connection taken back from the target. It stays in the host until [`Streams::offload`].
+    /// Requests the upload of the connection. It stays in the host until [`Streams::offload`].
     pub fn upload(&mut self, handle: OffloadHandle) {
         self.port.request(Request::Upload { handle });
     }
@@ -443,7 +443,7 @@ impl Streams {
         self.push(now, connections, handle);
     }
 
-    /// Forgets a stream that is closed; aborts one that is not.
+    /// Removes a closed stream; aborts an open one.
     pub fn forget(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
         if self.status(handle).is_some_and(|status| !status.closed) {
             self.abort(now, connections, handle);
@@ -451,7 +451,7 @@ impl Streams {
         self.streams.remove(&handle);
     }
 
-    /// Gives the stack that has the connection what waits for it.
+    /// Posts queued sends to the stack that has the connection.
     fn push(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
         let Some(Stream { switch, .. }) = self.streams.get_mut(&handle) else { return };
         switch.give_host(&self.port, handle, false);

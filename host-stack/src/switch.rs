@@ -1,19 +1,19 @@
-//! Switch of one connection between the two stacks (CH-ARC-3): order of what its client sends while the connection
-//! moves.
+//! Switch of one connection between the two stacks (CH-ARC-3): order of its client's sends while the connection
+//! migrates.
 //!
-//! | place | sends of the client |
+//! | state | sends of the client |
 //! |---|---|
-//! | in the host | are given to the host stack, at most [`SEND_CREDIT_BYTES`] that are not complete |
-//! | offloading | wait; those that reached the host stack too late are returned, and precede all others |
-//! | offloaded | are given to the target once all that return have returned |
-//! | uploading | wait |
+//! | in the host | are passed to the host stack, at most [`SEND_CREDIT_BYTES`] incomplete |
+//! | offloading | are queued; those that reached the host stack too late are returned, and precede all others |
+//! | offloaded | are passed to the target after all returned requests have arrived |
+//! | uploading | are queued |
 //!
-//! Pure: notices of the host stack and upcalls of the target are inputs, [`Switch::poll_host`] and
+//! Pure: notices of the host stack and upcalls of the target are inputs; [`Switch::poll_host`] and
 //! [`Switch::poll_target`] return the output.
 //!
-//! Two rules of engine and host stack make one state enough. The engine has the client read its notices before it
-//! takes or refuses a connection, and before it gives one back, so no upcall overtakes the notice that precedes it.
-//! The host stack returns late requests before it reports that it serves the connection again.
+//! Two ordering rules of engine and host stack make one state sufficient. The engine has the client process its notices
+//! before it accepts, refuses or uploads a connection, so no upcall overtakes the notice that precedes it. The host
+//! stack returns late requests before it reports that it serves the connection again.
 
 mod output;
 
@@ -27,14 +27,14 @@ use offload_engine::{
 
 use crate::socket::SEND_CREDIT_BYTES;
 
-/// Request of the client, in its order among the others.
+/// Request of the client, in send order.
 #[derive(Debug)]
 pub enum SendRequest {
     /// Data.
     List(NetBufferList),
     /// FIN.
     Shutdown,
-    /// RST. Drops the requests that wait.
+    /// RST. Drops queued requests.
     Reset,
 }
 
@@ -43,7 +43,7 @@ pub enum SendRequest {
 enum Reset {
     No,
     Due,
-    /// Requested of the host stack, which resets the connection unless the target gets it.
+    /// Passed to the host stack, which resets the connection unless the target gets it.
     AtHost,
     Done,
 }
@@ -52,7 +52,7 @@ enum Reset {
 #[derive(Debug)]
 pub struct Switch {
     place: OffloadState,
-    /// True if the handshake is complete: before, no stack is given a request.
+    /// True if the handshake is complete: no stack receives a request before.
     is_open: bool,
     reset: Reset,
     /// True if the connection has ended.
@@ -61,12 +61,12 @@ pub struct Switch {
     waiting: VecDeque<SendRequest>,
     returned: usize,
     waiting_bytes: usize,
-    /// Lists that a stack has, and their bytes.
+    /// Number of lists that a stack has, and their bytes.
     lists: usize,
     bytes: usize,
-    /// Lists and shutdowns that the host stack still has to return.
+    /// Lists and shutdowns that the host stack has yet to return.
     to_return: usize,
-    /// True if a shutdown was given to the host stack since the connection is there.
+    /// True if a shutdown was passed to the host stack since the connection entered it.
     shutdown_in_host: bool,
     /// True if our FIN was offloaded with the connection: no request of the target reports its acknowledgement.
     awaits_fin: bool,
@@ -78,7 +78,7 @@ impl Switch {
         Self::at(OffloadState::InHost, false)
     }
 
-    /// Connection that the target has, of which all requests so far were given to the target.
+    /// Offloaded connection, all of whose requests so far were passed to the target.
     pub const fn offloaded() -> Self {
         Self::at(OffloadState::Offloaded, true)
     }
@@ -100,40 +100,40 @@ impl Switch {
         }
     }
 
-    /// Place of the data path.
+    /// Stack that has the data path.
     pub const fn state(&self) -> OffloadState {
         self.place
     }
 
-    /// Bytes of lists that are not complete.
+    /// Bytes of incomplete lists.
     pub const fn outstanding(&self) -> usize {
         self.bytes + self.waiting_bytes
     }
 
-    /// Returns true if the target has the connection and everything that precedes its next request: then
-    /// [`Switch::offloaded`] has the same effect as this.
+    /// True if the target has the connection and everything that precedes its next request: then a new
+    /// [`Switch::offloaded`] is equivalent.
     pub fn is_settled(&self) -> bool {
         let has_all = self.to_return == 0 && self.waiting.is_empty() && !self.awaits_fin;
         self.place == OffloadState::Offloaded && (has_all || self.reset == Reset::Done)
     }
 
-    /// The host stack serves the connection: its handshake is complete (`Established`), or the target has refused it,
-    /// and the host stack again has the lists that were offloaded.
+    /// Enters the host stack: the handshake is complete (`Established`), or the target has refused the connection, and
+    /// the host stack again has the lists that were offloaded.
     pub fn enter_host(&mut self) {
-        debug_assert_eq!(self.to_return, 0, "the host stack returns before it serves");
+        debug_assert_eq!(self.to_return, 0, "late requests are returned before the host serves");
         (self.place, self.is_open) = (OffloadState::InHost, true);
         self.awaits_fin = false;
         self.returned = 0;
     }
 
-    /// The host stack serves the connection again, with so many lists and bytes (`Uploaded`).
+    /// Re-enters the host stack with this number of lists and bytes (`Uploaded`).
     pub fn reenter_host(&mut self, lists: usize, bytes: usize) {
         (self.lists, self.bytes) = (lists, bytes);
         self.enter_host();
     }
 
-    /// The host stack offloads the connection with `unanswered` of its lists, and with the FIN if `shutdown`
-    /// (`Offloading`). It returns the rest of what it was given.
+    /// Begins the offload with `unanswered` of the lists, and with the FIN if `shutdown` (`Offloading`). The host stack
+    /// returns the other requests.
     pub fn leave_host(&mut self, unanswered: usize, shutdown: bool) {
         debug_assert!(unanswered <= self.lists, "{unanswered} of {} lists", self.lists);
         self.place = OffloadState::Offloading;
@@ -142,44 +142,44 @@ impl Switch {
         self.awaits_fin |= shutdown;
     }
 
-    /// Requests that reached the host stack after it had offloaded the connection (`Returned`).
+    /// Takes requests that reached the host stack after the offload had begun (`Returned`).
     pub fn take_returned(&mut self, chain: NblChain, shutdown: bool) {
         for list in chain {
             self.complete(&list);
-            self.take_back(SendRequest::List(list));
+            self.queue_returned(SendRequest::List(list));
         }
         if shutdown {
-            self.take_back(SendRequest::Shutdown);
+            self.queue_returned(SendRequest::Shutdown);
         }
     }
 
-    fn take_back(&mut self, item: SendRequest) {
+    fn queue_returned(&mut self, item: SendRequest) {
         self.to_return = self.to_return.saturating_sub(1);
         self.waiting_bytes += length_of(&item);
         self.waiting.insert(self.returned, item);
         self.returned += 1;
     }
 
-    /// The target has the connection (`OffloadClient::offloaded`).
+    /// Enters the target (`OffloadClient::offloaded`).
     pub fn enter_target(&mut self) {
         debug_assert_eq!(self.place, OffloadState::Offloading, "notices are read first");
         self.place = OffloadState::Offloaded;
     }
 
-    /// The target has given the connection back (`OffloadClient::uploaded`).
+    /// Leaves the target for the host (`OffloadClient::uploaded`).
     pub fn leave_target(&mut self) {
         debug_assert_eq!(self.place, OffloadState::Offloaded, "notices are read first");
         self.place = OffloadState::Uploading;
     }
 
-    /// A list is complete, in either stack.
+    /// Counts the completion of a list in either stack.
     pub fn complete(&mut self, list: &NetBufferList) {
-        debug_assert!(self.lists > 0 || self.is_closed, "a list that no stack has");
+        debug_assert!(self.lists > 0 || self.is_closed, "completed list is in neither stack");
         self.lists = self.lists.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(list.bytes_transferred + list.data_length());
     }
 
-    /// Accepts a chain. Returns it if the target takes it at once; otherwise it waits.
+    /// Accepts a chain. Returns it if the target accepts it at once; otherwise it is queued.
     pub fn send(&mut self, chain: NblChain) -> Option<NblChain> {
         if self.serves_target() && self.waiting.is_empty() {
             self.lists += chain.len();
@@ -190,30 +190,30 @@ impl Switch {
         None
     }
 
-    /// Accepts a list, which waits until a stack is given it.
+    /// Queues a list until a stack accepts it.
     pub fn wait(&mut self, list: NetBufferList) {
         self.waiting_bytes += list.data_length();
         self.waiting.push_back(SendRequest::List(list));
     }
 
-    /// Ends the sending direction after the requests so far.
+    /// Closes the send direction after the requests so far.
     pub fn shut_down(&mut self) {
         self.waiting.push_back(SendRequest::Shutdown);
     }
 
-    /// Resets the connection, in whichever stack it is or arrives.
+    /// Resets the connection in its current or next stack.
     pub fn reset(&mut self) {
         if self.reset == Reset::No {
             self.reset = Reset::Due;
         }
     }
 
-    /// The connection has ended: no stack is given anything but a reset.
+    /// Closes the connection: no stack receives anything but a reset.
     pub fn close(&mut self) {
         self.is_closed = true;
     }
 
-    /// The lists that a stack has are lost with the connection's state: none of them completes.
+    /// Discards the lists of a stack that has lost the connection's state: none of them completes.
     pub fn lose(&mut self) {
         self.lists = 0;
     }
@@ -242,7 +242,7 @@ impl Switch {
             return None;
         }
         let length = length_of(self.waiting.front()?);
-        // One list may be longer than the credit.
+        // One list may exceed the credit.
         if self.bytes > 0 && self.bytes + length > SEND_CREDIT_BYTES {
             return None;
         }
@@ -276,7 +276,7 @@ impl Switch {
         self.is_closed || self.reset != Reset::No
     }
 
-    /// Returns true if the target is given the next request: it has everything older.
+    /// True if the target may receive the next request: it has all older ones.
     fn serves_target(&self) -> bool {
         self.place == OffloadState::Offloaded && self.to_return == 0 && !self.is_over()
     }

@@ -1,14 +1,12 @@
-//! A larger window scale on the wire than smoltcp's.
+//! Window scale on the wire that is larger than smoltcp's.
 //!
-//! smoltcp derives its scale from the receive buffer: 256 KiB mean scale 3, which allows no more
-//! than 512 KiB for the life of the connection, in the target too. A buffer of the target's 4 MiB
-//! would have the right scale (7), but would also offer all of it at once, which the target could never take
-//! back, and cost every handshake 4 MiB of zeroed memory. That is lazy only as long as the allocator maps
-//! it afresh: glibc keeps what was freed once, and zeroes it by hand (1.2 ms, and resident).
-//! So the SYN announces the scale of the target's limit, and every window that smoltcp states is
-//! divided by the difference. Nothing else changes: smoltcp's window is in bytes, and the wire's is the same
-//! number of bytes rounded down, by less than a unit of the wire's scale (128 bytes for 4 MiB; RFC 7323
-//! §2.4 expects such rounding).
+//! smoltcp derives its scale from the receive buffer: 256 KiB mean scale 3, which limits the window to 512 KiB for the
+//! life of the connection, even in the target. A buffer of the target's 4 MiB would have the right scale (7). But it
+//! would also advertise all of it at once, which the target could never withdraw, and require 4 MiB of zeroed memory
+//! per handshake. Zeroing is lazy only for freshly mapped memory: glibc reuses freed memory and zeroes it explicitly
+//! (1.2 ms, and resident). So the SYN announces the scale of the target's limit, and every window of smoltcp is divided
+//! by the difference. The window on the wire is smoltcp's in bytes, rounded down by less than one unit of the wire's
+//! scale (128 bytes for 4 MiB; RFC 7323 §2.4 expects such rounding).
 
 use offload_engine::{checksum, tcp::Flags};
 
@@ -19,7 +17,7 @@ const WINDOW_FIELD_MAX: usize = 65_535;
 const ETHERNET_HEADER: usize = 14;
 const IPV6_HEADER: usize = 40;
 const TCP_HEADER: usize = 20;
-/// Kind of the window scale option, and of the one that ends all, and of the one that fills.
+/// Kinds of the window scale, end-of-list and no-operation options.
 const WINDOW_SCALE: u8 = 3;
 const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
@@ -30,16 +28,16 @@ pub(crate) fn scale_for(bytes: usize) -> u8 {
     (0..WINDOW_SCALE_MAX).find(fits).unwrap_or(WINDOW_SCALE_MAX)
 }
 
-/// The scale that smoltcp announces for a receive buffer of `capacity` bytes.
+/// Scale that smoltcp announces for a receive buffer of `capacity` bytes.
 pub(crate) fn scale_of_buffer(capacity: usize) -> u8 {
     let bits = usize::BITS - capacity.leading_zeros();
     u8::try_from(bits.saturating_sub(16))
         .map_or(WINDOW_SCALE_MAX, |scale| scale.min(WINDOW_SCALE_MAX))
 }
 
-/// Raises the scale of a TCP segment that smoltcp has sent, in an Ethernet frame without VLAN tag or IPv6
-/// extension headers: in a SYN the option, if there is one, else the window if `scaled`. Keeps the
-/// checksum right (RFC 1624).
+/// Raises the scale of a TCP segment sent by smoltcp, in an Ethernet frame without VLAN tag or IPv6 extension headers.
+/// In a SYN it changes the option, if present; otherwise it changes the window if `scaled`. Updates the checksum (RFC
+/// 1624).
 pub(crate) fn raise_scale(frame: &mut [u8], by: u8, scaled: bool) {
     let Some(segment) = tcp_segment(frame) else { return };
     if Flags(segment[13]).contains(Flags::SYN) {
@@ -61,7 +59,7 @@ fn tcp_segment(frame: &mut [u8]) -> Option<&mut [u8]> {
     packet.get_mut(header..).filter(|segment| segment.len() >= TCP_HEADER)
 }
 
-/// Where the shift count of a SYN stands.
+/// Offset of the shift count in a SYN.
 fn scale_option(segment: &[u8]) -> Option<usize> {
     let end = usize::from(segment[12] >> 4) * 4;
     let mut at = TCP_HEADER;
@@ -112,7 +110,7 @@ mod tests {
         wire::forged(tcp, if syn { "SA" } else { "A" }, 4, b"odd")
     }
 
-    // RFC 7323 §2.2: what a SYN announces, wherever the option stands; the checksum stays right, the rest as it is.
+    // RFC 7323 §2.2: scale announced by a SYN at any option position; checksum and other bytes stay valid.
     #[test]
     fn a_syn_announces_the_larger_scale() {
         use TcpOptionElement::{
@@ -139,7 +137,7 @@ mod tests {
         }
     }
 
-    // RFC 7323 §2.3: every other window counts in the larger unit.
+    // RFC 7323 §2.3: every other window is in the larger unit.
     #[test]
     fn windows_are_divided() {
         for v6 in [false, true] {

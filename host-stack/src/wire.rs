@@ -1,4 +1,4 @@
-//! A TCP segment in an Ethernet frame, parsed once; and the frames that the host builds by itself.
+//! TCP segment in an Ethernet frame, parsed once, and frames built by the host.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ use offload_engine::{
     tcp::{self, Flags, SackBlock, SeqNum, Timestamps},
 };
 
-/// What a SYN offers.
+/// Options of a SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SynOptions {
     /// Maximum segment size; `None`: absent, or 0, which counts as absent.
@@ -31,12 +31,12 @@ const TCP_HEADER_BYTES_MIN: usize = 20;
 /// Largest window scale (RFC 7323 §2.3).
 pub(crate) const WINDOW_SCALE_MAX: u8 = 14;
 
-/// A TCP segment: what the host reads of its frame, and changes of it.
+/// TCP segment: the fields of its frame that the host reads or changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment<'a> {
     pub(crate) source_mac: MacAddress,
     pub(crate) destination_mac: MacAddress,
-    /// As it was parsed: flow as of a received segment, ECN bits, payload, checksum.
+    /// Parsed frame: flow of a received segment, ECN bits, payload, checksum.
     pub(crate) frame: TcpFrame<'a>,
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,
@@ -45,17 +45,17 @@ pub(crate) struct Segment<'a> {
     pub(crate) syn_options: SynOptions,
     pub(crate) timestamps: Option<Timestamps>,
     pub(crate) payload_len: u32,
-    /// Where its TCP header begins in the frame.
+    /// Offset of the TCP header in the frame.
     pub(crate) tcp_at: usize,
-    /// No option has an illegal length: smoltcp drops it otherwise.
+    /// True if no option has an illegal length: smoltcp drops it otherwise.
     pub(crate) is_well_formed: bool,
 }
 
 /// The flags by which a SYN offers ECN (RFC 3168 §6.1.1).
 pub(crate) const ECN_OFFER: Flags = Flags(Flags::ECE.0 | Flags::CWR.0);
 
-/// Adds flags to the TCP header at `tcp_at` of a frame whose checksum is right, and keeps it right
-/// (RFC 1624 equation 3).
+/// Adds flags to the TCP header at `tcp_at` of a frame with a valid checksum, and updates the checksum (RFC 1624
+/// equation 3).
 pub(crate) fn add_flags(frame: &mut [u8], tcp_at: usize, flags: Flags) {
     let Some(tcp) = frame.get_mut(tcp_at..tcp_at + TCP_HEADER_BYTES_MIN) else { return };
     let before = u16::from_be_bytes([tcp[12], tcp[13]]);
@@ -66,7 +66,7 @@ pub(crate) fn add_flags(frame: &mut [u8], tcp_at: usize, flags: Flags) {
     tcp[16..18].copy_from_slice(&checksum::finish(sum).to_be_bytes());
 }
 
-/// `frame` with the sequence number, FIN and ECE, and as much of its payload as `segment` has now.
+/// Returns `frame` with the sequence number, FIN, ECE and payload length of `segment`.
 pub(crate) fn rewritten(frame: &[u8], segment: &Segment<'_>) -> Option<Vec<u8>> {
     let headers = PacketHeaders::from_ethernet_slice(frame).ok()?;
     let ip = match headers.net? {
@@ -89,21 +89,21 @@ pub(crate) fn set_window(frame: &mut [u8], tcp_at: usize, window: u16) {
     }
 }
 
-/// What a frame is to the host.
+/// Class of a frame for the host.
 #[derive(Clone, Debug)]
 pub(crate) enum Frame<'a> {
-    /// A whole TCP segment.
+    /// Complete TCP segment.
     Tcp(Segment<'a>),
-    /// A fragment of an IP packet. smoltcp is built without reassembly and would take a first fragment
-    /// for the whole; RFC 9293 connections with path MTU discovery never need one.
+    /// Fragment of an IP packet. smoltcp is built without reassembly and would process a first fragment as the whole
+    /// packet. RFC 9293 connections with path MTU discovery do not need fragments.
     Fragment,
-    /// TCP behind a bad IP header, where smoltcp sees no segment.
+    /// TCP after a bad IP header, where smoltcp finds no segment.
     BadHeader,
-    /// Anything else, malformed TCP among it: smoltcp's to judge.
+    /// Any other frame, including malformed TCP, left to smoltcp.
     Other,
 }
 
-/// Parses a frame. VLANs are not the host's: what is tagged is smoltcp's to drop.
+/// Parses a frame. The host does not use VLANs: smoltcp drops tagged frames.
 pub(crate) fn parse(frame: &[u8]) -> Frame<'_> {
     match frame::parse(frame) {
         _ if frame.get(12..14) == Some(&EtherType::VLAN_TAGGED_FRAME.0.to_be_bytes()) => {
@@ -146,52 +146,52 @@ impl<'a> Segment<'a> {
             syn_options,
             timestamps,
             payload_len: payload.len() as u32,
-            // Both lie in one buffer.
+            // Both are slices of one buffer.
             tcp_at: frame.header().as_ptr().addr() - data.as_ptr().addr(),
             is_well_formed,
         }
     }
 
-    /// Its connection, if the frame has come to us.
+    /// 4-tuple of a received frame.
     pub(crate) const fn received_on(&self) -> FlowKey {
         self.frame.flow
     }
 
-    /// Its connection, if the frame leaves us.
+    /// 4-tuple of a sent frame.
     pub(crate) const fn sent_on(&self) -> FlowKey {
         self.frame.flow.reversed()
     }
 
-    /// The addresses of another frame on the same way.
-    pub(crate) fn way(&self) -> Way {
+    /// Addresses of another frame in the same direction.
+    pub(crate) fn way(&self) -> FrameAddresses {
         let macs = (self.source_mac, self.destination_mac);
-        Way { macs, from: self.frame.flow.remote(), to: self.frame.flow.local() }
+        FrameAddresses { macs, from: self.frame.flow.remote(), to: self.frame.flow.local() }
     }
 
-    /// Offers ECN, if it is a SYN without ACK (RFC 3168 §6.1.1: an ECN-setup SYN).
+    /// True if it offers ECN, provided that it is a SYN without ACK (RFC 3168 §6.1.1: an ECN-setup SYN).
     pub(crate) const fn offers_ecn(&self) -> bool {
         self.flags.contains(ECN_OFFER)
     }
 
-    /// Accepts ECN, if it is a SYN with ACK (an ECN-setup SYN-ACK): ECE without CWR, for a peer that
-    /// mirrors the flags of a SYN knows nothing of it.
+    /// True if it accepts ECN, provided that it is a SYN with ACK (an ECN-setup SYN-ACK). ECE without CWR: a peer that
+    /// mirrors the flags of a SYN does not support ECN.
     pub(crate) const fn accepts_ecn(&self) -> bool {
         self.flags.contains(Flags::ECE) && !self.flags.contains(Flags::CWR)
     }
 
-    /// Asks for a new connection: SYN without ACK.
+    /// True if it requests a new connection: SYN without ACK.
     pub(crate) const fn is_open_request(&self) -> bool {
         self.flags.contains(Flags::SYN)
             && !self.flags.contains(Flags::ACK)
             && !self.flags.contains(Flags::RST)
     }
 
-    /// RST is set.
+    /// True if RST is set.
     pub(crate) const fn is_reset(&self) -> bool {
         self.flags.contains(Flags::RST)
     }
 
-    /// Sequence numbers it takes: payload, SYN, FIN.
+    /// Number of sequence numbers it occupies: payload, SYN, FIN.
     pub(crate) fn sequence_len(&self) -> u32 {
         self.payload_len
             + u32::from(self.flags.contains(Flags::SYN))
@@ -199,7 +199,7 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// A segment without data at `seq`, with the addresses, acknowledgement, window and timestamps of `segment`.
+/// Segment without data at `seq`, with the addresses, acknowledgement, window and timestamps of `segment`.
 pub(crate) fn empty_frame(segment: &Segment<'_>, seq: SeqNum, fin: bool) -> Option<Vec<u8>> {
     let &Segment { ack, window, timestamps, .. } = segment;
     ack_frame(
@@ -215,43 +215,43 @@ pub(crate) struct Acknowledgement {
     pub(crate) seq: SeqNum,
     pub(crate) ack: SeqNum,
     pub(crate) window: u16,
-    /// If they were agreed on.
+    /// Timestamps, if they were negotiated.
     pub(crate) timestamps: Option<Timestamps>,
     /// ECN-Echo.
     pub(crate) ece: bool,
     pub(crate) fin: bool,
 }
 
-/// A SYN, or a SYN-ACK.
+/// SYN or SYN-ACK.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Syn {
     pub(crate) seq: SeqNum,
-    /// Of a SYN-ACK.
+    /// Acknowledgement number of a SYN-ACK.
     pub(crate) ack: Option<SeqNum>,
-    /// In bytes: the window of a SYN is never scaled (RFC 7323 §2.2).
+    /// Window in bytes: the window of a SYN is never scaled (RFC 7323 §2.2).
     pub(crate) window: u16,
     pub(crate) options: SynOptions,
     pub(crate) timestamps: Option<Timestamps>,
-    /// Offers ECN, or accepts it.
+    /// True if it offers or accepts ECN.
     pub(crate) ecn: bool,
 }
 
-/// Addresses of a frame that the host builds.
+/// Addresses of a frame built by the host.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct FrameAddresses {
     pub(crate) macs: (MacAddress, MacAddress),
     pub(crate) from: SocketAddr,
     pub(crate) to: SocketAddr,
 }
 
-/// A bare acknowledgement, or a FIN.
-pub(crate) fn ack_frame(way: Way, ttl: u8, ack: &Acknowledgement) -> Option<Vec<u8>> {
+/// Builds a bare acknowledgement, or a FIN.
+pub(crate) fn ack_frame(way: FrameAddresses, ttl: u8, ack: &Acknowledgement) -> Option<Vec<u8>> {
     data_frame(way, ttl, ack, &[])
 }
 
-/// A SYN or SYN-ACK, its options in the order of Linux.
-pub(crate) fn syn_frame(way: Way, ttl: u8, syn: &Syn) -> Option<Vec<u8>> {
-    let Way { macs, from, to } = way;
+/// Builds a SYN or SYN-ACK, with the option order of Linux.
+pub(crate) fn syn_frame(way: FrameAddresses, ttl: u8, syn: &Syn) -> Option<Vec<u8>> {
+    let FrameAddresses { macs, from, to } = way;
     let &Syn { seq, ack, window, options, timestamps, ecn } = syn;
     let builder =
         packet(macs, (from.ip(), to.ip()), ttl)?.tcp(from.port(), to.port(), seq.0, window).syn();
@@ -273,9 +273,13 @@ pub(crate) fn syn_frame(way: Way, ttl: u8, syn: &Syn) -> Option<Vec<u8>> {
     write(builder.options(&elements).ok()?, &[])
 }
 
-/// A bare RST at `seq`.
-pub(crate) fn bare_reset(way: Way, ttl: u8, (seq, ack): (SeqNum, SeqNum)) -> Option<Vec<u8>> {
-    let Way { macs, from, to } = way;
+/// Builds a bare RST at `seq`.
+pub(crate) fn bare_reset(
+    way: FrameAddresses,
+    ttl: u8,
+    (seq, ack): (SeqNum, SeqNum),
+) -> Option<Vec<u8>> {
+    let FrameAddresses { macs, from, to } = way;
     let builder = packet(macs, (from.ip(), to.ip()), ttl)?
         .tcp(from.port(), to.port(), seq.0, 0)
         .rst()
@@ -283,14 +287,14 @@ pub(crate) fn bare_reset(way: Way, ttl: u8, (seq, ack): (SeqNum, SeqNum)) -> Opt
     write(builder, &[])
 }
 
-/// An acknowledgement with data.
+/// Builds an acknowledgement with data.
 pub(crate) fn data_frame(
-    way: Way,
+    way: FrameAddresses,
     ttl: u8,
     ack: &Acknowledgement,
     payload: &[u8],
 ) -> Option<Vec<u8>> {
-    let Way { macs, from, to } = way;
+    let FrameAddresses { macs, from, to } = way;
     let builder = packet(macs, (from.ip(), to.ip()), ttl)?
         .tcp(from.port(), to.port(), ack.seq.0, ack.window)
         .ack(ack.ack.0);
@@ -299,7 +303,7 @@ pub(crate) fn data_frame(
     write(stamped(builder, ack.timestamps)?, payload)
 }
 
-/// An RST for a connection that could not be kept: at SND.NXT, which the peer accepts (RFC 5961 §3.2).
+/// Builds an RST for a connection that could not be continued: at SND.NXT, which the peer accepts (RFC 5961 §3.2).
 pub(crate) fn reset_frame(state: &ConnectionState, source_mac: MacAddress) -> Option<Vec<u8>> {
     let tcp = &state.tcp;
     let path = &state.path.constant;
@@ -313,7 +317,7 @@ pub(crate) fn reset_frame(state: &ConnectionState, source_mac: MacAddress) -> Op
     write(builder.rst().ack(tcp.delegated.rcv_nxt.0), &[])
 }
 
-/// Ethernet and IP headers, each from source to destination.
+/// Builds Ethernet and IP headers, each from source to destination.
 fn packet(
     (source_mac, destination_mac): (MacAddress, MacAddress),
     addresses: (IpAddr, IpAddr),
@@ -331,7 +335,7 @@ fn packet(
     }
 }
 
-/// With the timestamps option, aligned as most write it (RFC 7323 appendix A).
+/// Adds the timestamps option, with the usual alignment (RFC 7323 appendix A).
 fn stamped(
     builder: PacketBuilderStep<TcpHeader>,
     timestamps: Option<Timestamps>,
@@ -347,7 +351,7 @@ fn write(builder: PacketBuilderStep<TcpHeader>, payload: &[u8]) -> Option<Vec<u8
     Some(frame)
 }
 
-/// For tests: the frame with these flags (`S`, `F`, `R`, and any other letter for ACK) and this payload.
+/// Frame with these flags (`S`, `F`, `R`, and any other letter for ACK) and this payload, for tests.
 #[cfg(test)]
 pub(crate) fn forged(
     builder: PacketBuilderStep<TcpHeader>,
@@ -371,9 +375,9 @@ mod tests {
 
     use super::{Frame, empty_frame, forged, parse};
 
-    // RFC 7323 §3.2: once agreed on, timestamps are in every segment, also in one that the host makes of another.
+    // RFC 7323 §3.2: negotiated timestamps are in every segment, including one that the host derives from another.
     #[test]
-    fn an_empty_frame_says_what_the_segment_says() {
+    fn empty_frame_copies_the_segment_fields() {
         let stamps = [TcpOptionElement::Timestamp(77, 88)];
         for (options, expected) in
             [(&stamps[..], Some(Timestamps { value: 77, echo: 88 })), (&[], None)]
@@ -402,10 +406,10 @@ mod tests {
         }
     }
 
-    // RFC 8200 §3: where smoltcp sees no segment, nothing is to be learned of one. Nothing of IPv6's header is
-    // under a checksum, so a damaged length comes through.
+    // RFC 8200 §3: no state is updated from a packet in which smoltcp finds no segment. No checksum covers the IPv6
+    // header, so a damaged length is not detected otherwise.
     #[test]
-    fn a_length_of_nothing_is_a_bad_header() {
+    fn zero_length_is_a_bad_header() {
         let builder =
             PacketBuilder::ethernet2([2; 6], [4; 6]).ipv6([1; 16], [2; 16], 64).tcp(1, 2, 3, 4);
         let mut frame = forged(builder, "A", 5, b"data");
@@ -417,7 +421,7 @@ mod tests {
 
     // RFC 1071 §2: one's complement has two zeros.
     #[test]
-    fn a_checksum_of_nothing_is_right_either_way() {
+    fn zero_checksum_is_valid_in_both_forms() {
         let frame = |v6: bool, word: u16| {
             let ethernet = PacketBuilder::ethernet2([2; 6], [4; 6]);
             let ip = match v6 {
@@ -430,7 +434,7 @@ mod tests {
             let checksum_at = if v6 { 14 + 40 + 16 } else { 14 + 20 + 16 };
             let stated =
                 |frame: &[u8]| u16::from_be_bytes([frame[checksum_at], frame[checksum_at + 1]]);
-            // A segment that holds the checksum of the rest adds up to nothing.
+            // A segment that contains the checksum of the rest sums to zero.
             let mut frame = frame(v6, stated(&frame(v6, 0)));
             assert_eq!(stated(&frame), 0);
             let is_right = |frame: &[u8]| match parse(frame) {

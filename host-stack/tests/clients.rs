@@ -1,5 +1,5 @@
-//! Clients that come to a node that runs and leave it, on virtual time: wherever the connections of one that leaves are
-//! at that moment, they are reset, its ports are free, and who takes its place in the table hears nothing of them.
+//! Clients that register with a running node and leave it, on virtual time. Connections of a leaving client are reset
+//! in every stage, its ports are released, and its successor in the table receives nothing of them.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ use offload_engine::{
     time::{Duration, Instant},
 };
 
-/// Virtual time a run may take.
+/// Time limit of a run, in virtual time.
 const LIMIT: Instant = Instant::from_millis(600_000);
 const TIMEOUT: Duration = Duration::from_secs(60);
 const PORT: u16 = 7;
@@ -30,7 +30,7 @@ fn at(number: u8, port: u16) -> SocketAddr {
 }
 
 fn streams(core: &mut Core, client: ClientTag) -> &mut Streams {
-    core.clients.get_mut(client).expect("a client that is there")
+    core.clients.get_mut(client).expect("registered client")
 }
 
 /// Node 1 with a second client, whose connection to the one client of node 2 is offloaded on both sides.
@@ -75,38 +75,39 @@ impl Bench {
                 return;
             }
             let mut polls = 0;
-            // One round of both, or the next moment at which something is due.
+            // One round of both nodes, or the next due time.
             let moved = self.pair.run(LIMIT, |_| {
                 polls += 1;
                 (polls > 1).then_some(())
             });
             moved.unwrap();
         }
-        panic!("it does not come to pass");
+        panic!("condition not reached");
     }
 
-    /// One more kibibyte from node 2, so that there is always something on its way.
+    /// Sends one more KiB from node 2, so that data are always in flight.
     fn far_sends(&mut self) {
         self.pair.send(1, self.far, Bytes::from_static(&[7; 1024]));
     }
 
-    /// The second client leaves, and as soon as its place is free somebody takes it.
+    /// Unregisters the second client, and registers another one as soon as its slot is free.
     fn replace(&mut self) -> ClientTag {
         self.pair.a.leave(self.second);
-        let gone = self.second;
+        let departed = self.second;
         let a = &mut self.pair.a;
-        while a.clients.contains(gone) {
+        while a.clients.contains(departed) {
             a.poll(self.pair.now).unwrap();
         }
-        let heir = a.register(ReplacementClient::new).unwrap();
-        assert_ne!(heir, gone, "a tag is given once");
+        let successor = a.register(ReplacementClient::new).unwrap();
+        assert_ne!(successor, departed, "a tag is never reused");
         let place = |tag: ClientTag| tag.0 % CLIENTS_MAX as u64;
-        assert_eq!(place(heir), place(gone), "a place is taken again");
-        heir
+        assert_eq!(place(successor), place(departed), "a slot is reused");
+        successor
     }
 
-    /// What a client has that left ends by an RST; nothing of it is left, and whoever has its place knows nothing.
-    fn assert_ended(&mut self, heir: ClientTag, local: SocketAddr) {
+    /// Connections of a departed client end with RST, no state of it is left, and its successor in the slot receives
+    /// nothing.
+    fn assert_ended(&mut self, successor: ClientTag, local: SocketAddr) {
         self.run_until(|bench| bench.far().closed);
         assert_eq!(self.far().error, Some(HostError::Reset));
         self.run_until(|bench| has_no_connection(&mut bench.pair.a));
@@ -116,52 +117,52 @@ impl Bench {
         };
         self.run_until(|bench| is_bound(bench, bound).is_some());
         assert_eq!(is_bound(self, bound), Some(Ok(local)), "its port is free");
-        let heard = &self.pair.a.clients.get::<ReplacementClient>(heir).unwrap().heard;
-        assert!(heard.is_empty(), "{heard:?}");
+        let upcalls = &self.pair.a.clients.get::<ReplacementClient>(successor).unwrap().upcalls;
+        assert!(upcalls.is_empty(), "{upcalls:?}");
     }
 }
 
-/// Takes the place of one that has left, and keeps what it hears.
+/// Successor of a departed client, which records its upcalls.
 struct ReplacementClient {
     port: SocketPort,
-    heard: Vec<String>,
+    upcalls: Vec<String>,
 }
 
 impl ReplacementClient {
     fn new(port: SocketPort) -> Self {
-        Self { port, heard: Vec::new() }
+        Self { port, upcalls: Vec::new() }
     }
 
-    fn hears(&mut self, what: impl Into<String>) {
-        self.heard.push(what.into());
+    fn record(&mut self, upcall: impl Into<String>) {
+        self.upcalls.push(upcall.into());
     }
 }
 
 impl OffloadClient for ReplacementClient {
     fn offloaded(&mut self, _io: &mut ConnectionIo<'_>) {
-        self.hears("offloaded");
+        self.record("offloaded");
     }
     fn receive(&mut self, _io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
-        self.hears("receive");
+        self.record("receive");
         data.len()
     }
     fn receive_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: ReceiveChain) {
-        self.hears("receive_complete");
+        self.record("receive_complete");
     }
     fn send_complete(&mut self, _io: &mut ConnectionIo<'_>, _chain: NblChain) {
-        self.hears("send_complete");
+        self.record("send_complete");
     }
     fn send_room(&mut self, _io: &mut ConnectionIo<'_>) {
-        self.hears("send_room");
+        self.record("send_room");
     }
     fn disconnect_complete(&mut self, _io: &mut ConnectionIo<'_>, _nbl: NetBufferList) {
-        self.hears("disconnect_complete");
+        self.record("disconnect_complete");
     }
     fn event(&mut self, _io: &mut ConnectionIo<'_>, event: ConnectionEvent) {
-        self.hears(format!("{event:?}"));
+        self.record(format!("{event:?}"));
     }
     fn uploaded(&mut self, _handle: OffloadHandle) {
-        self.hears("uploaded");
+        self.record("uploaded");
     }
 }
 
@@ -169,7 +170,7 @@ impl NodeClient for ReplacementClient {
     fn poll(&mut self, _now: Instant, _connections: &mut Connections) -> bool {
         let notice: Option<Notice> = self.port.notice();
         notice.is_some_and(|notice| {
-            self.hears(format!("{notice:?}"));
+            self.record(format!("{notice:?}"));
             true
         })
     }
@@ -178,16 +179,16 @@ impl NodeClient for ReplacementClient {
     }
 }
 
-/// What the client that leaves had asked for just before.
+/// Last request of the leaving client.
 #[derive(Clone, Copy, Debug)]
 enum Move {
     None,
     Up,
-    /// Up, and down again.
+    /// Upload, and offload again.
     Down,
 }
 
-/// Leaves after so many polls of its node since it has asked for the move.
+/// Unregisters the client `polls` polls after the request.
 fn leaves(moves: Move, polls: usize) {
     let mut bench = Bench::new();
     let (near, second) = (bench.near, bench.second);
@@ -211,36 +212,36 @@ fn leaves(moves: Move, polls: usize) {
         bench.pair.a.poll(now).unwrap();
     }
     bench.far_sends();
-    let heir = bench.replace();
+    let successor = bench.replace();
     bench.far_sends();
-    bench.assert_ended(heir, local);
+    bench.assert_ended(successor, local);
 }
 
 #[test]
-fn a_client_leaves_its_connection_with_the_target() {
+fn offloaded_connection_of_a_departed_client_is_reset() {
     for polls in 0..4 {
         leaves(Move::None, polls);
     }
 }
 
-// With the target, on the way up, in the host: one poll after the other.
+// Offloaded, uploading, in the host: one poll after the other.
 #[test]
-fn a_client_leaves_while_its_connection_comes_up() {
+fn client_departure_during_an_upload_resets() {
     for polls in 0..8 {
         leaves(Move::Up, polls);
     }
 }
 
 #[test]
-fn a_client_leaves_while_its_connection_goes_down() {
+fn client_departure_during_an_offload_resets() {
     for polls in 0..8 {
         leaves(Move::Down, polls);
     }
 }
 
-// A handshake under way, a listener and what it has accepted and nobody has taken, an endpoint: all of it goes.
+// An outstanding handshake, a listener with connections not accepted yet, and an endpoint: all are released.
 #[test]
-fn a_client_leaves_what_it_had_begun() {
+fn pending_requests_of_a_departed_client_are_released() {
     let mut bench = Bench::new();
     let second = bench.second;
     let client = streams(&mut bench.pair.a, second);
@@ -251,22 +252,22 @@ fn a_client_leaves_what_it_had_begun() {
     let waits = other.connect(None, at(1, 41), TIMEOUT);
     let status = |bench: &Bench| bench.pair.b.clients.first::<Streams>().status(waits).unwrap();
     bench.run_until(|bench| status(bench).connected);
-    let heir = bench.replace();
+    let successor = bench.replace();
     bench.run_until(|bench| status(bench).closed);
     assert_eq!(status(&bench).error, Some(HostError::Reset));
     for port in [40, 41, 42] {
-        bench.assert_ended(heir, at(1, port));
+        bench.assert_ended(successor, at(1, port));
     }
     let refused = bench.pair.b.clients.first_mut::<Streams>().connect(None, at(1, 41), TIMEOUT);
     let error =
         |bench: &Bench| bench.pair.b.clients.first::<Streams>().status(refused).unwrap().error;
     bench.run_until(|bench| error(bench).is_some());
-    assert_eq!(error(&bench), Some(HostError::Refused), "nobody listens any more");
+    assert_eq!(error(&bench), Some(HostError::Refused), "no listener is left");
 }
 
-// Each hears of its own, and the first does not notice that the second comes and goes.
+// Each client receives its own events, and the first is unaffected by the second.
 #[test]
-fn clients_do_not_know_of_each_other() {
+fn clients_are_isolated() {
     let mut bench = Bench::new();
     let first = bench.pair.a.clients.first_mut::<Streams>();
     let own = first.connect(None, at(2, PORT), TIMEOUT);
@@ -283,12 +284,12 @@ fn clients_do_not_know_of_each_other() {
         if round == 2 {
             bench.replace();
         }
-        let mut heard = Vec::new();
+        let mut upcalls = Vec::new();
         bench.run_until(|bench| {
-            heard.extend(bench.pair.receive(0, own).unwrap_or_default());
-            heard.len() == data.len()
+            upcalls.extend(bench.pair.receive(0, own).unwrap_or_default());
+            upcalls.len() == data.len()
         });
-        assert_eq!(heard, data);
+        assert_eq!(upcalls, data);
     }
     bench.run_until(|bench| bench.far().closed);
     assert_eq!(bench.far().error, Some(HostError::Reset));

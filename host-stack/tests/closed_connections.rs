@@ -1,4 +1,4 @@
-//! Connections that both sides have closed and that wait in TIME-WAIT: what each holds, and what they cost others.
+//! Connections in TIME-WAIT: memory of each, and their effect on other connections.
 #![cfg(not(loom))]
 
 use std::{fs, net::SocketAddr, time};
@@ -31,7 +31,7 @@ fn core(
 ) -> Core {
     let mac = MacAddress([2, 0, 0, 0, 4, number]);
     let mut engine = EngineConfig::new(mac);
-    // Nothing leaves TIME-WAIT meanwhile.
+    // No connection leaves TIME-WAIT during the run.
     engine.tcp.time_wait = Duration::from_secs(3600);
     let addresses = vec![(at(number, 0).ip(), 24)];
     let host = HostConfig { mac, addresses, policy, ..HostConfig::default() };
@@ -59,9 +59,9 @@ impl Bench {
         bench
     }
 
-    fn run<R>(&mut self, look: impl FnMut(&mut Pair<Core>) -> Option<R>) -> R {
+    fn run<R>(&mut self, condition: impl FnMut(&mut Pair<Core>) -> Option<R>) -> R {
         let limit = self.pair.now + Duration::from_secs(10);
-        self.pair.run(limit, look).unwrap()
+        self.pair.run(limit, condition).unwrap()
     }
 
     fn connect(&mut self) -> [OffloadHandle; 2] {
@@ -72,7 +72,7 @@ impl Bench {
         [own, other]
     }
 
-    /// Both FINs are acknowledged; the first node's end is in TIME-WAIT, of which its client hears nothing.
+    /// Closes until both FINs are acknowledged; the first node's end is in TIME-WAIT, without a notice to its client.
     fn close(&mut self, [own, other]: [OffloadHandle; 2]) {
         let Pair { a, b, now } = &mut self.pair;
         a.clients.first_mut::<Streams>().shutdown(*now, a.engine.connections(), own);
@@ -87,7 +87,7 @@ impl Bench {
     }
 }
 
-// CH-EVT-3: a connection of the target that both sides have closed is a record of the host's, for its TIME-WAIT.
+// CH-EVT-3: an offloaded connection that both sides have closed becomes a record of the host for its TIME-WAIT.
 #[test]
 fn closed_connections_leave_the_target() {
     const COUNT: u64 = 50;
@@ -101,13 +101,13 @@ fn closed_connections_leave_the_target() {
     assert_eq!((stats.time_waits, stats.uploads, stats.imports), (COUNT, 0, 0), "{stats:?}");
 }
 
-/// Bytes of memory that the process has.
+/// Resident memory of the process, in bytes.
 fn resident() -> usize {
     let pages = fs::read_to_string("/proc/self/statm").unwrap();
     pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-// Prints; not part of the run.
+// Prints results; not part of the normal run.
 #[test]
 #[ignore = "a measurement"]
 fn cost() {

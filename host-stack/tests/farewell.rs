@@ -1,9 +1,9 @@
-//! The orderly end of a node: with its last handle an RST leaves for each of its connections, wherever they are, and
-//! what was closed in order ends in order. The peer, another node, is not left waiting.
+//! Orderly shutdown of a node: its last handle resets each open connection in either stack, and closed connections end
+//! in order. The peer, another node, does not time out.
 #![cfg(not(loom))]
 
 #[path = "threads/link.rs"]
-#[allow(dead_code, reason = "another program measures with it")]
+#[allow(dead_code, reason = "used by another test program")]
 mod link;
 
 use std::{net::SocketAddr, time};
@@ -22,7 +22,7 @@ use offload_engine::{
     time::Duration,
 };
 
-/// A failure's, so that it may be long.
+/// Time limit of a failing test, so it may be long.
 const LIMIT: Duration = Duration::from_secs(30);
 const PORT: u16 = 9;
 
@@ -36,9 +36,9 @@ fn config(number: u8, policy: OffloadPolicy, progress: Progress) -> NodeConfig {
     NodeConfig { progress, ..NodeConfig::new(host) }
 }
 
-/// A node that will end, and its peer, which accepts its connections.
+/// Node that will be shut down, and its peer, which accepts its connections.
 struct Bench {
-    /// A handle for each queue.
+    /// One handle per queue.
     near: Vec<Node<Streams>>,
     far: Node<Streams>,
     ends: Vec<[OffloadHandle; 2]>,
@@ -49,7 +49,7 @@ fn status(node: &Node<Streams>, handle: OffloadHandle) -> StreamStatus {
 }
 
 impl Bench {
-    /// With a connection of each queue.
+    /// Creates a bench with one connection per queue.
     fn new(policy: OffloadPolicy, progress: Progress, queues: usize) -> Self {
         let (one, others) = link::queue_links(MemoryLinkOptions::default(), queues);
         let links = others.into_iter().map(|queue| Box::new(queue) as Box<dyn Link>).collect();
@@ -73,7 +73,7 @@ impl Bench {
         bench
     }
 
-    /// Runs queues that nobody else runs until there is a result. `None`: it takes too long.
+    /// Runs queues that no thread runs until there is a result. `None`: time limit.
     fn run<R>(&self, mut f: impl FnMut() -> Option<R>) -> Option<R> {
         let begun = time::Instant::now();
         while begun.elapsed() < LIMIT {
@@ -102,11 +102,11 @@ impl Bench {
         self.near.iter().zip(self.ends.iter().copied())
     }
 
-    /// The node ends; how the peer's ends have ended.
+    /// Shuts down the node, and returns the final status of the peer's ends.
     fn ended(mut self) -> Vec<StreamStatus> {
         let begun = time::Instant::now();
         self.near.clear();
-        assert!(begun.elapsed() < SHUTDOWN_DRAIN_MAX, "there was nothing to be waited for");
+        assert!(begun.elapsed() < SHUTDOWN_DRAIN_MAX, "shutdown waited without pending frames");
         let ends = self.ends.iter().map(|[_, other]| {
             self.until(&self.far, *other, |end| end.closed || end.peer_closed && end.shut_down);
             status(&self.far, *other)
@@ -149,7 +149,7 @@ fn an_open_connection_is_reset() {
     });
 }
 
-// In the middle of a transfer, both ways, with more queued than a window takes.
+// During a transfer in both directions, with more queued than a window.
 #[test]
 fn a_busy_connection_is_reset() {
     for_each_way(|bench| {
@@ -162,7 +162,7 @@ fn a_busy_connection_is_reset() {
     });
 }
 
-// Half of a conversation is none.
+// A half-closed connection counts as open.
 #[test]
 fn a_half_closed_connection_is_reset() {
     for_each_way(|bench| {
@@ -175,9 +175,9 @@ fn a_half_closed_connection_is_reset() {
     });
 }
 
-// The peer has closed and waits for our FIN: it is asked for, and the node ends at once.
+// The peer has closed and waits for our FIN: the FIN is requested, and the node is shut down at once.
 #[test]
-fn a_fin_that_was_asked_for_leaves() {
+fn requested_fin_is_sent() {
     for_each_way(|bench| {
         for (node, [own, other]) in bench.each() {
             shutdown(&bench.far, other);
@@ -187,15 +187,16 @@ fn a_fin_that_was_asked_for_leaves() {
         let in_host =
             bench.each().any(|(node, [own, _])| status(node, own).state == OffloadState::InHost);
         let ends = bench.ended();
-        // A shutdown is on its way to the host stack when the client leaves: then it is the host's FIN or its RST.
+        // A shutdown may still be queued for the host stack when the client unregisters: the host then sends FIN or
+        // RST.
         let in_order = ends.iter().all(|end| end.error.is_none() && end.shut_down);
         assert!(in_order || in_host, "{ends:?}");
     });
 }
 
-// Both have closed, and both know: nobody hears of a reset.
+// Both sides have closed and processed the other's FIN: no reset is reported.
 #[test]
-fn what_has_ended_in_order_stays_so() {
+fn orderly_close_survives_shutdown() {
     for_each_way(|bench| {
         for (node, [own, other]) in bench.each() {
             shutdown(node, own);
@@ -208,15 +209,15 @@ fn what_has_ended_in_order_stays_so() {
     });
 }
 
-// A peer that is silent does not keep a node from ending.
+// An unresponsive peer does not block a node's shutdown.
 #[test]
-fn the_farewell_has_an_end() {
+fn unresponsive_peer_does_not_block_shutdown() {
     let mut bench = Bench::new(OffloadPolicy::Never, Progress::Automatic, 1);
     let [[own, other]] = bench.ends[..] else { panic!("one connection") };
     shutdown(&bench.far, other);
     bench.until(&bench.near[0], own, |status| status.peer_closed);
     let (one, far) = (bench.near.remove(0), bench.far.clone());
-    // Nobody acknowledges our FIN: the peer's lock is taken for so long.
+    // Our FIN is not acknowledged: the peer's lock is held for that long.
     let stuck = far.with_engine(|_, _| {
         shutdown(&one, own);
         let begun = time::Instant::now();

@@ -1,8 +1,8 @@
-//! Two nodes over a bad network on virtual time: connect, hand over, move data both ways, close.
+//! Two nodes over a lossy network on virtual time: connect, offload, transfer data in both directions, close.
 //!
-//! Everything is a function of the seed. A failure prints it with the command that repeats it:
-//! `FLUE_SEED=17 cargo test -p host-stack --test handover streams`. `FLUE_SEEDS=0..5000` runs a campaign
-//! ([`flue_test_support::seeds`]); `FLUE_PCAP=file` beside FLUE_SEED writes a capture.
+//! Everything is a function of the seed. A failure prints it with the command to repeat it: `FLUE_SEED=17 cargo test -p
+//! host-stack --test handover streams`. `FLUE_SEEDS=0..5000` runs a campaign ([`flue_test_support::seeds`]);
+//! `FLUE_PCAP=file` together with FLUE_SEED writes a capture.
 
 use std::{
     collections::VecDeque,
@@ -41,17 +41,17 @@ const IN_HOST: Suite = Suite {
     command: "cargo test -p host-stack --test handover two_ends",
     ..SUITE
 };
-/// Virtual time one seed may take: generous, since a lost SYN costs seconds and a lost probe more.
+/// Time limit of a seed, in virtual time: generous, since a lost SYN costs seconds and a lost probe more.
 const LIMIT: Instant = Instant::from_millis(7_200_000);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a seed chooses.
+/// Parameters selected by a seed.
 #[derive(Debug)]
 struct Plan {
     impairments: [Impairments; 2],
     link: MemoryLinkOptions,
     policies: [OffloadPolicy; 2],
-    /// One in so many looks at a connection has it moved to where it is not; 0: never.
+    /// Mean number of steps between two migrations of the connection to the other stack, for each end; 0: none.
     moves: [u64; 2],
     push: PushPolicy,
     addresses: [IpAddr; 2],
@@ -126,7 +126,7 @@ impl Plan {
         let host = HostConfig {
             mtu: self.link.mtu,
             policy: self.policies[index],
-            // As the target.
+            // As in the target.
             time_wait: engine.tcp.time_wait,
             receive_buffer: self.receive_buffer,
             seed,
@@ -136,7 +136,7 @@ impl Plan {
     }
 }
 
-/// One end's bytes: what it will send, and how far it has come.
+/// One end: data to send, and its progress.
 struct End {
     data: Vec<u8>,
     sent: usize,
@@ -144,9 +144,9 @@ struct End {
     received: Vec<u8>,
     rng: Rand64,
     handle: Option<OffloadHandle>,
-    /// One in so many looks moves the connection.
+    /// Mean number of steps between two migrations.
     moves: u64,
-    /// Contexts and lengths of the lists that are out, in order.
+    /// Contexts and lengths of the outstanding lists, in order.
     lists: VecDeque<(u64, usize)>,
 }
 
@@ -167,7 +167,7 @@ impl End {
         }
     }
 
-    /// Sends some, reads some.
+    /// Sends and reads some data.
     fn act(&mut self, core: &mut Core, now: Instant) -> Option<StreamStatus> {
         let handle = self.handle?;
         let (streams, connections) =
@@ -190,11 +190,11 @@ impl End {
         while let Some(data) = streams.receive(now, connections, handle) {
             self.received.extend_from_slice(&data);
         }
-        // Its lists come back aborted: what is wrong is the connection.
+        // Its lists complete aborted; the connection's error is reported instead.
         if streams.status(handle)?.error.is_some() {
             return streams.status(handle);
         }
-        // CH-SNC-1, -3: each list once, in order, whole, whoever had it in the end.
+        // CH-SNC-1, -3: each list completes once, in order and whole, whichever stack has it at the end.
         for list in streams.completed(handle) {
             let (left, expected) = (list.data_length(), self.lists.pop_front());
             let NetBufferList { context, bytes_transferred, status, .. } = list;
@@ -222,7 +222,7 @@ fn scenario(seed: u64) -> (String, u64) {
     run(&plan, rng)
 }
 
-/// Returns what can be said about the run, and how many uploads it had.
+/// Returns a description of the run, and its number of uploads.
 fn run(plan: &Plan, mut rng: Rand64) -> (String, u64) {
     let [left, right] = impaired_wire(plan.link, plan.impairments).unwrap();
     let mut pair =
@@ -273,11 +273,11 @@ fn run(plan: &Plan, mut rng: Rand64) -> (String, u64) {
         let handle = ends[index].handle.unwrap();
         let state = core.clients.first::<Streams>().status(handle).unwrap().state;
         let lists = &ends[index].lists;
-        check!(WrongCompletion, lists.is_empty(), "lists that nobody has given back\n{text}");
+        check!(WrongCompletion, lists.is_empty(), "lists without a completion\n{text}");
         match plan.policies[index] {
             _ if plan.moves[index] > 0 => {}
             OffloadPolicy::Always => {
-                // TIME-WAIT is the host's.
+                // The host has TIME-WAIT.
                 let was_offloaded =
                     matches!(state, OffloadState::Offloaded | OffloadState::Uploading);
                 assert!(was_offloaded, "{state:?}\n{text}");
@@ -293,19 +293,19 @@ fn run(plan: &Plan, mut rng: Rand64) -> (String, u64) {
     (text, uploads.iter().sum())
 }
 
-// CH-INI, CH-TRM, CH-FWD-2, CH-SND-2: no byte is lost, doubled or moved by any hand-over, down or up, whatever the
+// CH-INI, CH-TRM, CH-FWD-2, CH-SND-2: no byte is lost, duplicated or reordered by any offload or upload, whatever the
 // network does, and each list completes once.
 #[test]
-fn streams_survive_the_hand_over() {
+fn streams_survive_migrations() {
     let add = |sum: &mut (u64, u64), uploads: u64| *sum = (sum.0 + 1, sum.1 + uploads);
     let (runs, uploads): (u64, u64) = SUITE.run(|seed| scenario(seed).1, add);
     println!("{uploads} uploads in {runs} runs");
     assert!(runs < SUITE.seeds || uploads > runs, "{uploads} uploads in {runs} runs");
 }
 
-// RFC 9293 §3.10.7.4: two ends that stay in the host do not talk past each other, whatever both lose.
+// RFC 9293 §3.10.7.4: two ends that stay in the host make progress, whatever both lose.
 #[test]
-fn two_ends_in_the_host_arrive() {
+fn two_ends_in_the_host_make_progress() {
     let in_host = |seed| {
         let mut rng = Rand64::new(u128::from(seed));
         let mut plan = Plan::new(&mut rng);
@@ -319,8 +319,8 @@ fn two_ends_in_the_host_arrive() {
     IN_HOST.run(in_host, |(): &mut (), ()| {});
 }
 
-// The bench is what it says: the same seed, the same run.
+// The bench is deterministic: the same seed gives the same run.
 #[test]
-fn a_seed_is_a_run() {
+fn same_seed_gives_same_run() {
     assert_eq!(scenario(3), scenario(3));
 }

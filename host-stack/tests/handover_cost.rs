@@ -1,13 +1,13 @@
-//! What a hand-over costs, and from how many bytes on it pays.
+//! Cost of an offload and an upload, and the number of bytes at which an offload pays.
 //!
-//! Two nodes on an in-memory link whose virtual clock stands still; the processor time of each step of a hand-over is
-//! measured by itself. Nothing sleeps, no other thread takes part: it is the work alone, without the wake-ups.
+//! Two nodes on an in-memory link with a constant virtual clock. The CPU time of each step of a migration is measured
+//! separately. No thread sleeps or runs concurrently, so only the work is measured, without wake-ups.
 //!
 //! ```text
 //! cargo test -p host-stack --test handover_cost -- --ignored --nocapture
 //! ```
 //!
-//! writes `docs/measurements/handover.txt`. Cost depends on the machine; what should not is the order of magnitude.
+//! writes `docs/measurements/handover.txt`. Costs depend on the machine; their order of magnitude should not.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -25,26 +25,26 @@ use rustix::time::{ClockId, clock_gettime};
 
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
-/// smoltcp's buffers, each way: the default.
+/// Size of smoltcp's buffers in each direction: the default.
 const BUFFER_BYTES: usize = 256 * KIB;
-/// Hand-overs down and up for each row.
+/// Offloads and uploads per row.
 const CYCLES: usize = 300;
-/// Bytes that a throughput is measured with.
+/// Bytes transferred in a throughput measurement.
 const BULK_BYTES: usize = 64 * MIB;
-/// Times that it is.
+/// Throughput measurements.
 const BULK_RUNS: usize = 5;
-/// Bytes of a list, and posted at once.
+/// Bytes of a list, and maximum bytes posted at once.
 const LIST_BYTES: usize = 64 * KIB;
 const POSTED_BYTES_MAX: usize = 1024 * KIB;
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// What this thread has used of its processor, in nanoseconds: others may want it too.
-fn processor_time() -> u64 {
+/// CPU time used by this thread, in nanoseconds; other threads may run too.
+fn cpu_time() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Two nodes with a connection between them. The policy is the left one's; the right one is always offloaded.
+/// Two nodes with a connection between them. The policy applies to the left one; the right one is always offloaded.
 struct Bench {
     pair: Pair<Core>,
     handles: [OffloadHandle; 2],
@@ -68,7 +68,7 @@ impl Bench {
         bench
     }
 
-    /// Until nobody has anything to do for a second.
+    /// Runs until both nodes were idle for a second.
     fn settle(&mut self) {
         let until = self.pair.now + Duration::from_secs(1);
         let _: Result<(), _> = self.pair.run(until, |_| None);
@@ -78,22 +78,22 @@ impl Bench {
         self.pair.status(0, self.handles[0]).state
     }
 
-    /// The left node sends `bytes`; they wait where they are posted.
+    /// Posts `bytes` at a node; they are queued until the nodes run.
     fn send(&mut self, from: usize, bytes: usize) {
         self.pair.send(from, self.handles[from], Bytes::from(vec![7; bytes]));
     }
 
-    /// One step of the left node's: host, then engine. Nanoseconds of each.
+    /// One step of the left node: host, then engine. Returns the nanoseconds of each.
     fn step(&mut self) -> [u64; 2] {
         let (now, core) = (self.pair.now, &mut self.pair.a);
-        let start = processor_time();
+        let start = cpu_time();
         core.host.as_mut().unwrap().poll(now);
-        let between = processor_time();
+        let between = cpu_time();
         core.engine.poll(now, &mut core.clients).unwrap();
-        [between - start, processor_time() - between]
+        [between - start, cpu_time() - between]
     }
 
-    /// Moves the connection and returns what each step took, until it is where it should be.
+    /// Moves the connection to the other stack, and returns the time of each step.
     fn moved(&mut self, to: OffloadState) -> Vec<[u64; 2]> {
         match to {
             OffloadState::Offloaded => {
@@ -109,12 +109,12 @@ impl Bench {
         steps
     }
 
-    /// Seconds of processor time, both nodes together, for `BULK_BYTES` from left to right.
+    /// CPU time of both nodes together for `BULK_BYTES` from left to right, in seconds.
     fn bulk(&mut self) -> f64 {
         let piece = Bytes::from(vec![7; LIST_BYTES]);
         let (mut sent, mut received) = (0, 0);
         let handles = self.handles;
-        let start = processor_time();
+        let start = cpu_time();
         let until = self.pair.now + LIMIT;
         let done = self.pair.run(until, |pair| {
             while sent < BULK_BYTES && pair.status(0, handles[0]).unacknowledged < POSTED_BYTES_MAX
@@ -128,7 +128,7 @@ impl Bench {
             (received == BULK_BYTES).then_some(())
         });
         done.unwrap();
-        (processor_time() - start) as f64 / 1e9
+        (cpu_time() - start) as f64 / 1e9
     }
 }
 
@@ -138,20 +138,20 @@ fn quantiles(mut nanos: Vec<u64>) -> [f64; 2] {
     [nanos.len() / 2, nanos.len() * 9 / 10].map(|at| nanos[at] as f64 / 1000.0)
 }
 
-/// What is under way while the connection moves.
+/// Outstanding data during a migration.
 #[derive(Clone, Copy)]
 enum Load {
     Idle,
-    /// The left node has posted, and the right one does not answer.
+    /// The left node has posted data that are not acknowledged.
     InFlight(usize),
-    /// The right node has sent, and the left one's client does not read.
+    /// The right node has sent data that the left client does not read.
     Undelivered(usize),
 }
 
-/// A row of the table; returns the medians of a whole offload and a whole upload, in microseconds.
+/// Measures one row of the table. Returns the medians of a whole offload and a whole upload, in microseconds.
 fn measure(text: &mut String, name: &str, load: Load, buffer: usize) -> [f64; 2] {
     let mut bench = Bench::new(OffloadPolicy::Never, false, buffer);
-    // A congestion window as a connection has it that has worked.
+    // Grows the congestion window, as on a used connection.
     bench.bulk();
     bench.settle();
     match load {
@@ -185,7 +185,7 @@ fn measure(text: &mut String, name: &str, load: Load, buffer: usize) -> [f64; 2]
     [down[0], up[0]]
 }
 
-/// Nanoseconds for a KiB, best of some runs: in the host, and offloaded.
+/// Nanoseconds per KiB, best of several runs: in the host, and offloaded.
 fn throughput(text: &mut String, name: &str, offloads: bool) -> f64 {
     let per_kib = |policy| {
         let runs = (0..BULK_RUNS).map(|_| {
@@ -205,7 +205,7 @@ fn throughput(text: &mut String, name: &str, offloads: bool) -> f64 {
     host - target
 }
 
-/// The names of columns, each as wide as it is said.
+/// Column headers, each with its width.
 fn header(first: usize, columns: &[(&str, usize)]) -> String {
     let mut line = " ".repeat(first);
     for (name, width) in columns {
@@ -251,7 +251,7 @@ fn report() -> String {
 
 #[test]
 #[ignore = "a measurement"]
-fn what_a_hand_over_costs() {
+fn offload_and_upload_cost() {
     let text = report();
     println!("{text}");
     let path: PathBuf =

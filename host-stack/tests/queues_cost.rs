@@ -1,14 +1,13 @@
-//! What several queues of a TAP bring: bytes between a node's streams and sockets of the kernel, over one
-//! queue and over more, with super-segments.
+//! Throughput of one and several queues of a TAP: bytes between a node's streams and kernel sockets, with GSO packets.
 //!
-//! Each queue has its engine's thread, and a consumer's thread of ours; each connection has a thread with a socket. All
-//! of them share the machine's processors, so what is gained depends on how many there are. Samples are taken by turns.
+//! Each queue has its engine thread and a consumer thread; each connection has a thread with a socket. All share the
+//! machine's CPUs, so the gain depends on their number. Samples alternate.
 //!
 //! ```text
 //! cargo test --release -p host-stack --test queues_cost -- --ignored --nocapture
 //! ```
 //!
-//! `FLUE_ROUNDS=3`, `FLUE_CONNECTIONS=8`, `FLUE_WAY=out`, `FLUE_QUEUES=2`: only so many, of that.
+//! `FLUE_ROUNDS=3`, `FLUE_CONNECTIONS=8`, `FLUE_WAY=out`, `FLUE_QUEUES=2` restrict the run.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -40,10 +39,10 @@ const CONNECTIONS: [usize; 2] = [2, 8];
 const QUEUES: [usize; 2] = [1, 2];
 const WARM_UP: Duration = Duration::from_millis(200);
 const SAMPLE: Duration = Duration::from_millis(800);
-/// A call of a socket, or a wait of a consumer, that has nothing to do ends after that.
+/// Time limit of a socket call, or of a consumer's wait, without work.
 const STEP: Duration = Duration::from_millis(50);
 const LIMIT: EngineDuration = EngineDuration::from_secs(10);
-/// Bytes of a list, and posted and unacknowledged on a connection.
+/// Bytes of a list, and maximum bytes posted and unacknowledged per connection.
 const LIST_BYTES: usize = 64 * 1024;
 const POSTED_BYTES_MAX: usize = 512 * 1024;
 
@@ -55,10 +54,10 @@ enum Way {
     In,
 }
 
-/// What all threads of a sample know.
+/// State shared by all threads of a sample.
 #[derive(Default)]
 struct Shared {
-    /// Bytes that the receivers have.
+    /// Bytes received by the receivers.
     received: AtomicU64,
     over: AtomicBool,
 }
@@ -66,25 +65,25 @@ struct Shared {
 #[derive(Clone)]
 struct Sample {
     bits_per_second: f64,
-    /// Of all threads of both ends, user and system.
+    /// CPU time of all threads of both ends, user and system.
     cpu_seconds_per_gbyte: f64,
-    /// Frames passed on, of all received for connections.
+    /// Frames passed on between queues, and all frames received for connections.
     passed_on: u64,
     segments: u64,
 }
 
 fn start(kernel: &Namespace, queues: usize) -> Vec<Node<Streams>> {
     let options = TapOptions::new(TAP, 1500, VnetMode::On);
-    let taps = kernel.run(|| open_tap_queues(&options, queues)).expect("a TAP can be had");
+    let taps = kernel.run(|| open_tap_queues(&options, queues)).expect("TAP can be opened");
     kernel.ip(&format!("addr add {KERNEL}/24 dev {TAP}"));
     kernel.ip(&format!("link set {TAP} up"));
     let spin = EngineDuration::from_micros(50);
     let config = NodeConfig { spin, ..NodeConfig::new(HostConfig::new(MAC, NODE.ip())) };
     let links = taps.into_iter().map(|tap| tap.link).collect();
-    Node::start_queues(links, config, Streams::new).expect("a node can be started")
+    Node::start_queues(links, config, Streams::new).expect("node can be started")
 }
 
-/// A socket of the kernel's on a thread of its own.
+/// Kernel socket on its own thread.
 fn peer(kernel: &Namespace, way: Way, shared: &Arc<Shared>) -> JoinHandle<()> {
     let shared = shared.clone();
     kernel.spawn_thread(move || {
@@ -93,7 +92,7 @@ fn peer(kernel: &Namespace, way: Way, shared: &Arc<Shared>) -> JoinHandle<()> {
         socket.set_write_timeout(Some(STEP)).expect("a time that is not zero");
         let mut buffer = vec![7; 256 * 1024];
         while !shared.over.load(Ordering::Relaxed) {
-            // What is over its time is tried again.
+            // An expired call is repeated.
             match way {
                 Way::Out => {
                     let count = socket.read(&mut buffer).unwrap_or(0);
@@ -105,12 +104,12 @@ fn peer(kernel: &Namespace, way: Way, shared: &Arc<Shared>) -> JoinHandle<()> {
     })
 }
 
-/// The consumer of a queue, with the connections that its listener has got.
+/// Consumer of a queue, with the connections accepted by its listener.
 fn consume(node: &Node<Streams>, way: Way, accepted: &[OffloadHandle], shared: &Shared) {
     let list = Bytes::from(vec![7; LIST_BYTES]);
     let step = EngineDuration::from_nanos(STEP.as_nanos() as u64);
     while !shared.over.load(Ordering::Relaxed) {
-        // That nothing was to be done in that time is no failure.
+        // A timeout without work is no failure.
         let _ = node.wait(Some(step), |streams, connections, now| {
             let mut received = 0;
             for handle in accepted {
@@ -138,7 +137,7 @@ fn listen(node: &Node<Streams>) -> ListenerId {
     listener
 }
 
-/// Seconds of processor time of this process.
+/// CPU time of this process, in seconds.
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
@@ -150,7 +149,7 @@ fn sample(queues: usize, connections: usize, way: Way) -> Sample {
     let listeners: Vec<_> = nodes.iter().map(listen).collect();
     let shared = Arc::new(Shared::default());
     let peers: Vec<_> = (0..connections).map(|_| peer(&kernel, way, &shared)).collect();
-    // They are spread evenly.
+    // Connections are spread evenly.
     let share = connections / queues;
     let accepted: Vec<Vec<_>> = nodes
         .iter()
@@ -196,7 +195,7 @@ fn median(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
     (values[values.len() / 2], values[0], values[values.len() - 1])
 }
 
-/// A number from the environment.
+/// Reads a number from the environment.
 fn from_env(name: &str) -> Option<usize> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))

@@ -251,7 +251,6 @@ fn every_page_is_in_the_summary() {
 const QUESTIONS_LEFT: &[&str] = &[
     "adapter/",
     "bench/",
-    "host-stack/",
     "ndkpi/",
     "network/",
     "offload-engine/",

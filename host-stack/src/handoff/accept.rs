@@ -1,5 +1,5 @@
-//! A handshake that the host has conducted enters smoltcp: a listening socket takes the SYN on a private interface, and
-//! draws the initial sequence number of the SYN-ACK that was sent.
+//! Import of a handshake conducted by the host: a listening socket processes the SYN on a private interface, and draws
+//! the initial sequence number of the SYN-ACK already sent.
 
 use offload_engine::{frame::FlowKey, tcp::SeqNum};
 use smoltcp::{socket::tcp::Socket, time::Instant, wire::TcpControl};
@@ -9,8 +9,8 @@ use super::{
     stage::Stage,
 };
 
-/// A socket in SYN-RECEIVED that has sent its SYN-ACK with sequence number `iss` at `sent_at`. `listening` makes a
-/// socket in LISTEN; `syn` is the peer's SYN, an IP packet. `None`: smoltcp has not taken the SYN.
+/// Socket in SYN-RECEIVED that has sent its SYN-ACK with sequence number `iss` at `sent_at`. `listening` creates a
+/// socket in LISTEN; `syn` is the peer's SYN, an IP packet. `None`: smoltcp has rejected the SYN.
 pub(crate) fn accept(
     sent_at: Instant,
     tuple: FlowKey,
@@ -22,7 +22,7 @@ pub(crate) fn accept(
         let mut stage = Stage::new(sent_at, tuple, seed_for(iss.0, salt));
         let socket = stage.enter(listening()?);
         stage.inject_packet(sent_at, syn.to_vec());
-        let answers = stage.listen(sent_at);
+        let answers = stage.poll(sent_at);
         let answer = answers.first()?;
         (answer.control == TcpControl::Syn && answer.seq == iss).then(|| stage.leave(socket))
     })

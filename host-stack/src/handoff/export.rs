@@ -1,11 +1,11 @@
-//! A connection leaves smoltcp: interrogation of its socket.
+//! Export of a connection from smoltcp: reads the state of its socket.
 //!
-//! The first question, a challenge ACK, takes nothing from the socket; its answer is compared with
-//! what the wire and the caller's count say. Where they disagree the connection is refused, and lives
-//! on in the host. Only then the socket is emptied of what it has received. What it has to send is not asked of it:
-//! the caller has the net buffer lists out of which it was written.
+//! The first probe, a challenge ACK, does not change the socket. Its answer is compared with the recorded wire state
+//! and the caller's byte counts. If they disagree the export is refused, and the connection continues in the host. Only
+//! after that are the received data read from the socket. Send data are not read from it: the caller has the net buffer
+//! lists from which they were written.
 //!
-//! Clock: the socket's time jumps ahead by 2 s, over the limit of one challenge ACK a second (P6).
+//! Clock: the socket's time advances by 2 s, past the limit of one challenge ACK per second (P6).
 
 use alloc::{boxed::Box, collections::VecDeque, vec, vec::Vec};
 use core::net::SocketAddr;
@@ -35,52 +35,52 @@ use crate::{
     observer::{Agreed, Flow, RTO_TICKS, SendWindow},
 };
 
-/// Beyond smoltcp's limit of one challenge ACK a second.
+/// Longer than smoltcp's interval of one challenge ACK per second.
 const CHALLENGE_PAUSE: Duration = Duration::from_secs(2);
 /// MSS assumed when the peer announced none (RFC 9293 §3.7.1), IPv4 and IPv6.
 const DEFAULT_MSS: (u16, u16) = (536, 1220);
 
-/// What the socket does not hold.
-pub(crate) struct Surroundings<'a> {
-    /// The connection's name.
+/// State that the socket does not hold.
+pub(crate) struct ExportInput<'a> {
+    /// 4-tuple of the connection.
     pub(crate) tuple: FlowKey,
-    /// The observer's record of the wire.
+    /// Record of the observer.
     pub(crate) flow: &'a Flow,
-    /// SND.UNA by counting: first sequence number + bytes written - bytes in the send queue.
+    /// SND.UNA by byte count: first sequence number + bytes written - bytes in the send queue.
     pub(crate) snd_una: SeqNum,
-    /// RCV.NXT by counting: first sequence number + bytes read + bytes in the receive queue + FIN.
+    /// RCV.NXT by byte count: first sequence number + bytes read + bytes in the receive queue + FIN.
     pub(crate) rcv_nxt: SeqNum,
-    /// Blocks right of RCV.NXT that the socket has no room for, in order.
+    /// Blocks right of RCV.NXT that do not fit into the socket, in order.
     pub(crate) beyond: &'a VecDeque<(SeqNum, Bytes)>,
-    /// Our FIN is wanted, though the socket may not know yet.
+    /// True if our FIN is requested, even if the socket is not closed yet.
     pub(crate) closing: bool,
-    /// The host's part of the state.
+    /// Host-owned part of the state.
     pub(crate) cached: TcpCached,
-    /// Bytes of the largest IP packet on the path.
+    /// Size of the largest IP packet on the path, in bytes.
     pub(crate) path_mtu: u32,
-    /// The timestamp a segment sent now would carry.
+    /// Timestamp of a segment sent now.
     pub(crate) ts_time: u32,
 }
 
-/// Why a connection was not exported.
+/// Reason for a failed export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum ExportError {
-    /// An acknowledgement of received data has not left yet (CH-INI-7): poll, then try again.
+    /// An acknowledgement of received data is unsent (CH-INI-7): poll, then retry.
     #[error("an acknowledgement is due first")]
     AcknowledgementDue,
     /// Before ESTABLISHED, or over (CH-ST-1).
     #[error("connection is in state {0}")]
     Phase(State),
-    /// Socket and wire disagree.
+    /// Socket and wire state disagree.
     #[error("socket and wire disagree about {0}")]
     Disagreement(&'static str),
-    /// The socket has been emptied and did not give up all it held: the connection is lost.
+    /// The socket was drained but did not return all data: the connection is lost.
     #[error("socket did not give up its {0}")]
     Lost(&'static str),
 }
 
 impl ExportError {
-    /// The reason without its particulars, for who lists connections.
+    /// Reason without details, for connection lists.
     pub(crate) const fn reason(self) -> &'static str {
         match self {
             Self::AcknowledgementDue => "an acknowledgement is due first",
@@ -91,34 +91,34 @@ impl ExportError {
     }
 }
 
-/// Takes a connection out of `socket`, all but its send data. A refused one is handed back unharmed, unless the
+/// Exports a connection from `socket`, except its send data. On refusal the socket is returned unchanged, unless the
 /// error is [`ExportError::Lost`].
 pub(crate) fn export(
     now: Instant,
     socket: Socket<'static>,
-    surroundings: &Surroundings<'_>,
+    input: &ExportInput<'_>,
 ) -> Result<Box<ConnectionState>, Box<(ExportError, Socket<'static>)>> {
-    let Some(phase) = phase(socket.state(), surroundings.closing) else {
+    let Some(phase) = phase(socket.state(), input.closing) else {
         return Err(Box::new((ExportError::Phase(socket.state()), socket)));
     };
-    let Some(agreed) = surroundings.flow.agreed() else {
+    let Some(agreed) = input.flow.agreed() else {
         return Err(Box::new((ExportError::Disagreement("the handshake"), socket)));
     };
-    if let Err(error) = compare(surroundings) {
+    if let Err(error) = compare(input) {
         return Err(Box::new((error, socket)));
     }
-    let mut interview = StateExtractor::begin(now, socket, surroundings);
-    let opening = match interview.opening(surroundings) {
+    let mut interview = StateExtractor::begin(now, socket, input);
+    let opening = match interview.opening(input) {
         Ok(opening) => opening,
         Err(error) => return Err(Box::new((error, interview.end()))),
     };
-    match interview.empty(&opening, agreed, surroundings) {
-        Ok(data) => Ok(Box::new(describe(now, phase, &opening, agreed, data, surroundings))),
+    match interview.empty(&opening, agreed, input) {
+        Ok(data) => Ok(Box::new(describe(now, phase, &opening, agreed, data, input))),
         Err(error) => Err(Box::new((error, interview.end()))),
     }
 }
 
-/// CH-ST-1. A FIN that is wanted, but waits for room in the socket's buffer, is the state's all the same.
+/// CH-ST-1. A requested FIN counts even if it is held until the socket's buffer has room.
 const fn phase(state: State, closing: bool) -> Option<TcpPhase> {
     match state {
         State::Established if closing => Some(TcpPhase::FinWait1),
@@ -135,9 +135,9 @@ const fn phase(state: State, closing: bool) -> Option<TcpPhase> {
     }
 }
 
-/// Compares what was counted with what was on the wire, before the socket is asked anything.
-fn compare(surroundings: &Surroundings<'_>) -> Result<(), ExportError> {
-    let Surroundings { flow, snd_una, rcv_nxt, .. } = surroundings;
+/// Compares the byte counts with the recorded wire state, before the socket is probed.
+fn compare(input: &ExportInput<'_>) -> Result<(), ExportError> {
+    let ExportInput { flow, snd_una, rcv_nxt, .. } = input;
     if rcv_nxt.is_after(flow.acknowledged) {
         Err(ExportError::AcknowledgementDue)
     } else if flow.snd_una != *snd_una {
@@ -149,9 +149,8 @@ fn compare(surroundings: &Surroundings<'_>) -> Result<(), ExportError> {
     }
 }
 
-/// Sends an acknowledgement that is being delayed, as no timer may stay behind (CH-INI-7). For that the
-/// socket alone, in a set of its own, sees the time at which the delay is over; it comes back in
-/// another slot of `sockets`.
+/// Sends a delayed acknowledgement, since no timer may remain (CH-INI-7). The socket alone, in a set of its own, is
+/// polled at the time at which the delay expires. It is returned in another slot of `sockets`.
 pub(crate) fn push_acknowledgement(
     now: SmolInstant,
     interface: &mut Interface,
@@ -167,16 +166,16 @@ pub(crate) fn push_acknowledgement(
     *slot = sockets.add(take(&mut alone, handle));
 }
 
-/// Answer to the first question.
-struct Opening {
+/// Answer to the first probe.
+struct ProbeAnswer {
     snd_una: SeqNum,
     snd_nxt: SeqNum,
     rcv_nxt: SeqNum,
-    /// Something waits for an acknowledgement, or to be sent.
+    /// True if data are unacknowledged or unsent.
     has_unacknowledged: bool,
 }
 
-/// What the socket has received.
+/// Received data of the socket.
 struct Data {
     undelivered: Vec<Bytes>,
     out_of_order: Vec<(SeqNum, Bytes)>,
@@ -189,9 +188,9 @@ struct StateExtractor {
 }
 
 impl StateExtractor {
-    fn begin(now: Instant, socket: Socket<'static>, surroundings: &Surroundings<'_>) -> Self {
+    fn begin(now: Instant, socket: Socket<'static>, input: &ExportInput<'_>) -> Self {
         let clock = to_smoltcp(now) + CHALLENGE_PAUSE;
-        let mut stage = Stage::new(clock, surroundings.tuple, 0);
+        let mut stage = Stage::new(clock, input.tuple, 0);
         let socket = stage.enter(socket);
         Self { stage, socket, clock }
     }
@@ -200,9 +199,9 @@ impl StateExtractor {
         self.stage.leave(self.socket)
     }
 
-    /// Asks for SND.NXT and RCV.NXT: an acknowledgement of what cannot have been sent is challenged.
-    fn opening(&mut self, surroundings: &Surroundings<'_>) -> Result<Opening, ExportError> {
-        let flow = surroundings.flow;
+    /// Reads SND.NXT and RCV.NXT: an acknowledgement of unsent data triggers a challenge ACK.
+    fn opening(&mut self, input: &ExportInput<'_>) -> Result<ProbeAnswer, ExportError> {
+        let flow = input.flow;
         let beyond = self.stage.bare(flow.acknowledged, flow.snd_max + 0x4000_0000, 0);
         let answers = self.stage.inject(self.clock, &beyond);
         let Some((snd_nxt, rcv_nxt)) =
@@ -210,51 +209,51 @@ impl StateExtractor {
         else {
             return Err(ExportError::Disagreement("SND.MAX"));
         };
-        let snd_una = surroundings.snd_una;
+        let snd_una = input.snd_una;
         let socket = self.stage.socket(self.socket);
-        // A FIN counts as soon as the socket knows of it.
+        // The FIN counts as soon as the socket is closed.
         let fin = matches!(socket.state(), State::FinWait1 | State::Closing | State::LastAck);
         let queued = socket.send_queue() as u32 + u32::from(fin);
         let sent = flow.snd_max.distance(snd_una);
-        if rcv_nxt != surroundings.rcv_nxt {
+        if rcv_nxt != input.rcv_nxt {
             Err(ExportError::Disagreement("RCV.NXT"))
         } else if !u32::try_from(sent).is_ok_and(|sent| sent <= queued) {
             Err(ExportError::Disagreement("SND.MAX"))
         } else if snd_nxt.is_before(snd_una) || snd_nxt.is_after(flow.stack_max) {
             Err(ExportError::Disagreement("SND.NXT"))
         } else {
-            // `Flow::confine` has held back what is beyond SND.MAX.
+            // `Flow::trim_to_window` has withheld segments beyond SND.MAX.
             let snd_nxt = snd_nxt.earlier(flow.snd_max);
-            Ok(Opening { snd_una, snd_nxt, rcv_nxt, has_unacknowledged: queued > 0 })
+            Ok(ProbeAnswer { snd_una, snd_nxt, rcv_nxt, has_unacknowledged: queued > 0 })
         }
     }
 
     fn empty(
         &mut self,
-        opening: &Opening,
+        opening: &ProbeAnswer,
         agreed: Agreed,
-        surroundings: &Surroundings<'_>,
+        input: &ExportInput<'_>,
     ) -> Result<Data, ExportError> {
         self.disable_delays();
         let undelivered = self.receive_all();
-        // Nothing was promised of what no SACK has reported: without SACK it may be dropped.
-        let ahead = surroundings.flow.right_edge.is_after(opening.rcv_nxt);
+        // Data that no SACK has reported may be dropped.
+        let ahead = input.flow.right_edge.is_after(opening.rcv_nxt);
         let out_of_order = if agreed.sack && ahead && self.may_receive() {
             let held = self.out_of_order(opening.rcv_nxt, opening.snd_una)?;
-            joined(opening.rcv_nxt, held, surroundings.beyond)
+            joined(opening.rcv_nxt, held, input.beyond)
         } else {
             Vec::new()
         };
         Ok(Data { undelivered, out_of_order })
     }
 
-    /// Before the peer's FIN; behind it nothing can be.
+    /// True before the peer's FIN; no data can follow it.
     fn may_receive(&mut self) -> bool {
         let state = self.stage.socket(self.socket).state();
         matches!(state, State::Established | State::FinWait1 | State::FinWait2)
     }
 
-    /// Turns off everything that could delay or limit an answer (P2).
+    /// Disables everything that could delay or limit an answer (P2).
     fn disable_delays(&mut self) {
         let socket = self.stage.socket(self.socket);
         socket.set_nagle_enabled(false);
@@ -270,15 +269,15 @@ impl StateExtractor {
         while socket.can_recv() {
             match socket.recv(|data| (data.len(), Bytes::copy_from_slice(data))) {
                 Ok(piece) => pieces.push(piece),
-                // Every state that is exported may receive while anything is there.
+                // Every exported state may receive while data are queued.
                 Err(_) => break,
             }
         }
         pieces
     }
 
-    /// Has the socket report its lowest block, fills the gap before it with zeros, and receives both;
-    /// again, until nothing is out of order.
+    /// Reads out-of-order data: the socket reports its lowest block, the gap before it is filled with zeros, and both
+    /// are received. Repeats until no block is left.
     fn out_of_order(
         &mut self,
         mut rcv_nxt: SeqNum,
@@ -287,8 +286,8 @@ impl StateExtractor {
         const ZEROS: &[u8] = &[0; PIECE_MAX];
         let mut blocks = Vec::new();
         for _ in 0..=BLOCKS_MAX {
-            // An empty segment at RCV.NXT touches no block, so the lowest is reported next; data left
-            // of the window is acknowledged at once, without a rate limit.
+            // An empty segment at RCV.NXT touches no block, so the lowest is reported next. Data left of the window are
+            // acknowledged at once, without a rate limit.
             let probe = self.stage.bare(rcv_nxt, snd_una, u16::MAX);
             self.stage.inject(self.clock, &probe);
             let mut stale = self.stage.bare(rcv_nxt - 2, snd_una, u16::MAX);
@@ -318,7 +317,7 @@ impl StateExtractor {
     }
 }
 
-/// All blocks in order.
+/// Data of all blocks in order.
 fn joined(
     rcv_nxt: SeqNum,
     mut held: Vec<(SeqNum, Bytes)>,
@@ -337,12 +336,12 @@ fn joined(
 fn describe(
     now: Instant,
     phase: TcpPhase,
-    opening: &Opening,
+    opening: &ProbeAnswer,
     agreed: Agreed,
     data: Data,
-    surroundings: &Surroundings<'_>,
+    input: &ExportInput<'_>,
 ) -> ConnectionState {
-    let &Surroundings {
+    let &ExportInput {
         tuple,
         flow,
         snd_una: _,
@@ -352,7 +351,7 @@ fn describe(
         cached,
         path_mtu,
         ts_time,
-    } = surroundings;
+    } = input;
     let Data { undelivered, out_of_order } = data;
     ConnectionState {
         neighbor: NeighborState {
@@ -411,15 +410,15 @@ fn constant(tuple: FlowKey, agreed: Agreed, path_mtu: u32) -> TcpConst {
 fn delegated(
     now: Instant,
     state: TcpPhase,
-    opening: &Opening,
+    opening: &ProbeAnswer,
     flow: &Flow,
     ts_time: u32,
 ) -> TcpDelegated {
-    let &Opening { snd_una, snd_nxt, rcv_nxt, has_unacknowledged } = opening;
+    let &ProbeAnswer { snd_una, snd_nxt, rcv_nxt, has_unacknowledged } = opening;
     let &SendWindow { snd_wnd, max_snd_wnd, snd_wl1, .. } = &flow.send_window;
     let (srtt, rtt_var) = flow.round_trip();
-    // Whether the retransmission timer runs, or the persist timer in its place. smoltcp does not tell
-    // when it is due; it was started by the last segment that held data.
+    // True if the retransmission timer runs, or the persist timer instead. smoltcp does not expose its expiry; the last
+    // segment with data started it.
     let waiting = flow.snd_max != snd_una || (has_unacknowledged && snd_wnd == 0);
     let retransmit = TimerState {
         count: 0,
@@ -436,7 +435,7 @@ fn delegated(
         snd_wnd,
         max_snd_wnd,
         snd_wl1,
-        // smoltcp's congestion state is out of reach: the target starts its own.
+        // smoltcp's congestion state is inaccessible: the target starts its own.
         cwnd: 0,
         ss_thresh: u32::MAX,
         srtt,

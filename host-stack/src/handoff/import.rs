@@ -1,25 +1,25 @@
-//! A connection re-enters smoltcp: replay of a handshake, and of what is in flight.
+//! Import of a connection into smoltcp: replay of the handshake and of the data in flight.
 //!
-//! To the new socket it has opened the connection itself, with ISN = SND.UNA - 1, that the
-//! peer's sequence numbers start before the undelivered data, and that it has just sent what is in
-//! flight. Its sequence numbers are the connection's, so frames need no shift afterwards.
+//! The new socket opens the connection itself, with ISN = SND.UNA - 1. The replayed peer's sequence numbers start
+//! before the undelivered data. The socket then sends the data in flight. Its sequence numbers equal the connection's,
+//! so frames need no translation afterwards.
 //!
-//! | state | the replay |
+//! | state | replay |
 //! |---|---|
-//! | ESTABLISHED | handshake, what was received, what was sent |
-//! | CLOSE-WAIT | the peer's FIN behind what was received |
-//! | FIN-WAIT-1, LAST-ACK | our FIN behind what was sent, if it was sent; else the caller closes when all is written |
+//! | ESTABLISHED | handshake, received data, sent data |
+//! | CLOSE-WAIT | also the peer's FIN, after the received data |
+//! | FIN-WAIT-1, LAST-ACK | our FIN after the sent data, if it was sent; otherwise the caller closes after all data |
 //! | FIN-WAIT-2 | our FIN, and its acknowledgement |
-//! | CLOSING, TIME-WAIT | the peer's FIN comes after ours. Before ours has left: a CLOSE-WAIT to be closed |
+//! | CLOSING, TIME-WAIT | the peer's FIN after ours. If ours is unsent: a CLOSE-WAIT, to be closed |
 //!
-//! The replay's clock lies before the present, by what the connection has already waited for an acknowledgement: so
-//! smoltcp's retransmission timer, an RTO of one second, is due when the carried one is (CH §10.1), or earlier if
-//! that had backed off. However often a connection moves, what is lost is sent again in time.
+//! The replay's clock is set back by the time that the connection has already spent on its outstanding acknowledgement.
+//! So smoltcp's retransmission timer, an RTO of one second, expires with the imported one (CH §10.1), or earlier if
+//! that had backed off. Repeated migrations never delay a retransmission.
 //!
-//! The receive buffer covers the edge that was advertised, and no more than is needed for that: its scale may be
-//! smaller than the wire's, and then every window is divided on its way out ([`crate::window`]).
+//! The receive buffer covers the advertised edge, and is no larger than that requires. Its scale may be smaller than
+//! the wire's; then every window is divided before it is sent ([`crate::window`]).
 //!
-//! Not carried: RTT, congestion state and what the peer has reported by SACK (smoltcp uses none of it).
+//! Not imported: RTT, congestion state and the peer's SACK blocks (smoltcp uses none of them).
 
 use alloc::{vec, vec::Vec};
 
@@ -46,22 +46,22 @@ use crate::{
     copy::send_piece, observer::RTO_TICKS, window::scale_of_buffer, wire::WINDOW_SCALE_MAX,
 };
 
-/// The largest receive buffer, bytes: what a scaled window can be (RFC 7323 §2.3).
+/// Largest receive buffer, in bytes: the maximum scaled window (RFC 7323 §2.3).
 const BUFFER_BYTES_MAX: usize = 1 << 30;
 
-/// Why a connection could not be imported.
+/// Reason for a failed import.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum ImportError {
     /// SND.UNA <= SND.MAX does not hold, or the data do not reach SND.MAX (P10).
     #[error("send sequence variables and data disagree")]
     SendSequence,
-    /// A phase in which nothing is left to be done by a socket.
+    /// The phase leaves nothing for a socket to do.
     #[error("connection is over")]
     Phase,
-    /// More received data than any receive buffer of the connection's window scale holds.
+    /// The received data exceed the largest receive buffer of the connection's window scale.
     #[error("received data do not fit the window scale")]
     ReceiveData,
-    /// smoltcp has not drawn the ISN that was asked for, or announced another window scale (§3.3).
+    /// smoltcp has drawn another ISN than chosen, or announced another window scale (§3.3).
     #[error("smoltcp would not open with the connection's ISN and window scale")]
     Syn,
     /// The socket did not follow the replay.
@@ -69,19 +69,18 @@ pub(crate) enum ImportError {
     Replay(&'static str),
 }
 
-/// A connection that is smoltcp's again.
+/// Imported connection.
 #[derive(Debug)]
 pub(crate) struct Imported {
-    /// Its socket. Congestion control, Nagle, ACK delay are smoltcp's defaults; set your own.
+    /// Its socket. Congestion control, Nagle and delayed ACK have smoltcp's defaults; the caller sets its own.
     pub(crate) socket: Socket<'static>,
-    /// Bytes it holds in its send buffer, from SND.UNA on. The rest of the send data is to be written as room
-    /// comes.
+    /// Bytes in its send buffer, from SND.UNA on. The rest of the send data is written when there is room.
     pub(crate) written: u64,
-    /// Our FIN is wanted. If the socket does not know yet, it is to be closed when all data are written.
+    /// True if our FIN is requested. If the socket is not closed yet, the caller closes it after all data are written.
     pub(crate) closing: bool,
-    /// How much larger the scale of its windows is on the wire than in smoltcp.
+    /// Difference between the window scale on the wire and smoltcp's.
     pub(crate) scale_raise: u8,
-    /// Out-of-order blocks that it has no room for: the highest.
+    /// Out-of-order blocks that do not fit into smoltcp: the highest.
     pub(crate) beyond: Vec<(SeqNum, Bytes)>,
 }
 
@@ -94,13 +93,13 @@ pub(crate) fn tuple_of(state: &ConnectionState) -> FlowKey {
     )
 }
 
-/// A closed socket with buffers of these sizes, in bytes.
+/// Closed socket with buffers of these sizes, in bytes.
 pub(crate) fn fresh_socket(receive_buffer: usize, send_buffer: usize) -> Socket<'static> {
     Socket::new(SocketBuffer::new(vec![0; receive_buffer]), SocketBuffer::new(vec![0; send_buffer]))
 }
 
-/// Makes a socket that continues the connection. `generator` serves timestamps if they were agreed;
-/// `send_buffer` is in bytes and grows to what is in flight.
+/// Creates a socket that continues the connection. `generator` supplies timestamps if they were negotiated.
+/// `send_buffer` is in bytes and grows to the data in flight.
 pub(crate) fn import(
     now: Instant,
     state: &ConnectionState,
@@ -113,7 +112,7 @@ pub(crate) fn import(
     Replay::plan(state)?.run(began, send_buffer, generator)
 }
 
-/// Everything the replay has to bring about.
+/// State that the replay establishes.
 struct Replay<'a> {
     tuple: FlowKey,
     constant: TcpConst,
@@ -121,19 +120,18 @@ struct Replay<'a> {
     send_data: &'a NblChain,
     undelivered: &'a [Bytes],
     out_of_order: &'a [(SeqNum, Bytes)],
-    /// Bytes of `send_data` that are on the wire; so the peer may acknowledge them.
+    /// Bytes of `send_data` that are on the wire; the peer may acknowledge them.
     on_wire: usize,
-    /// Those of them that the socket is to send again when its retransmission timer expires. Behind a closed window:
-    /// none. smoltcp stops that timer then and does not start the persist timer in its place; without anything in
-    /// flight it probes.
+    /// Bytes of those that the socket retransmits when its timer expires; 0 with a closed window. smoltcp stops that
+    /// timer then and does not start the persist timer instead; with nothing in flight it probes.
     in_flight: usize,
-    /// Our FIN: wanted, on the wire, acknowledged.
+    /// Our FIN: requested, on the wire, acknowledged.
     closing: bool,
     fin_sent: bool,
     fin_acknowledged: bool,
-    /// The peer's FIN has come.
+    /// True if the peer's FIN has arrived.
     fin_received: bool,
-    /// In smoltcp; its scale follows from it.
+    /// Receive buffer in smoltcp; it determines the scale.
     receive_buffer: usize,
 }
 
@@ -153,7 +151,7 @@ impl<'a> Replay<'a> {
         let length = send_data.iter().map(NetBufferList::data_length).sum::<usize>();
         let sent = usize::try_from(delegated.snd_max.distance(delegated.snd_una))
             .map_err(|_| ImportError::SendSequence)?;
-        // A FIN in flight counts in SND.MAX, but is no byte of data (P8).
+        // A FIN in flight counts in SND.MAX, but is not a byte of data (P8).
         let fin_sent = closing && !fin_acknowledged && sent == length + 1;
         let on_wire = sent - usize::from(fin_sent);
         if on_wire > length || (fin_acknowledged && sent + length > 0) {
@@ -192,20 +190,20 @@ impl<'a> Replay<'a> {
             .ok_or(ImportError::Syn)?;
         self.handshake(now, &mut stage, isn)?;
         self.received(now, &mut stage, socket)?;
-        if self.fin_received && !self.fin_comes_late() {
+        if self.fin_received && !self.fin_follows_ours() {
             self.fin(now, &mut stage)?;
         }
         let beyond = self.out_of_order(now, &mut stage);
         self.sent(now, &mut stage, socket)?;
-        if self.fin_comes_late() {
+        if self.fin_follows_ours() {
             self.fin(now, &mut stage)?;
         }
         self.finish(stage, socket, send_buffer, beyond)
     }
 
-    /// The peer's FIN came when ours had been sent (RFC 9293 §3.6): simultaneous close, or the second half of an
-    /// orderly one. That decides who waits in TIME-WAIT.
-    fn fin_comes_late(&self) -> bool {
+    /// True if the peer's FIN arrived after ours was sent (RFC 9293 §3.6): simultaneous close, or the second half of an
+    /// orderly one. It decides which side enters TIME-WAIT.
+    fn fin_follows_ours(&self) -> bool {
         match self.delegated.state {
             TcpPhase::Closing => self.fin_sent,
             TcpPhase::TimeWait => true,
@@ -213,14 +211,14 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Sequence number of the peer's first byte that the socket will know.
+    /// First sequence number of the peer in the replay.
     fn base(&self) -> SeqNum {
         let undelivered = self.undelivered.iter().map(Bytes::len).sum::<usize>() as u32;
         self.delegated.rcv_nxt - undelivered - u32::from(self.fin_received)
     }
 
-    /// The peer's window while data are replayed, in the units of the wire: all that is in flight must
-    /// fit in, and the SYN's window does not count (P4).
+    /// Peer window during the replay of data, in units of the wire: all data in flight must fit, and the SYN's window
+    /// does not count (P4).
     fn replay_window(&self) -> u16 {
         let window = self.delegated.snd_wnd.max(self.in_flight as u32 + u32::from(self.fin_sent));
         let scale = u32::from(self.constant.snd_wind_scale);
@@ -238,7 +236,7 @@ impl<'a> Replay<'a> {
         let mut socket = fresh_socket(self.receive_buffer, send_buffer.max(self.on_wire));
         socket.set_nagle_enabled(false);
         socket.set_ack_delay(None);
-        // P2: a congestion window would hold back most of what is in flight.
+        // P2: a congestion window would hold back most of the data in flight.
         socket.set_congestion_control(CongestionControl::None);
         socket.set_tsval_generator(self.constant.timestamp_enabled.then_some(generator));
         let mut stage = Stage::new(now, self.tuple, seed_for(isn.0, salt));
@@ -249,16 +247,16 @@ impl<'a> Replay<'a> {
         let scale = scale_of_buffer(self.receive_buffer);
         let scale_matches =
             |syn: &Sent| !self.constant.window_scaling_enabled || syn.window_scale == Some(scale);
-        let sent = stage.listen(now);
+        let sent = stage.poll(now);
         let syn = sent.first()?;
         (syn.control == TcpControl::Syn && syn.seq == isn && scale_matches(syn))
             .then_some((stage, socket))
     }
 
-    /// A segment of the peer's, with a timestamp where they were agreed.
+    /// Segment of the peer, with a timestamp if they were negotiated.
     fn bare(&self, stage: &Stage, seq: SeqNum, ack: SeqNum, window: u16) -> TcpRepr<'static> {
         let mut segment = stage.bare(seq, ack, window);
-        // The socket keeps the value for its echo; ours is not used.
+        // The socket stores the value for its echo; ours is not used.
         segment.timestamp = self
             .constant
             .timestamp_enabled
@@ -275,7 +273,7 @@ impl<'a> Replay<'a> {
             self.constant.window_scaling_enabled.then_some(self.constant.snd_wind_scale);
         syn_ack.sack_permitted = self.constant.sack_enabled;
         stage.inject(now, &syn_ack);
-        let acknowledged = stage.listen(now).first().and_then(|sent| sent.ack);
+        let acknowledged = stage.poll(now).first().and_then(|sent| sent.ack);
         if acknowledged != Some(self.base()) {
             return Err(ImportError::Replay("the handshake"));
         }
@@ -284,7 +282,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Replays the peer's data that is unread.
+    /// Replays unread data of the peer.
     fn received(
         &self,
         now: Instant,
@@ -299,8 +297,8 @@ impl<'a> Replay<'a> {
                 segment.payload = piece;
                 stage.inject(now, &segment);
                 next += piece.len() as u32;
-                // P5: the window moves only when an acknowledgement leaves.
-                stage.listen(now);
+                // P5: the window advances only when an acknowledgement is sent.
+                stage.poll(now);
             }
         }
         if stage.socket(socket).recv_queue() as u32 != next.0.wrapping_sub(self.base().0) {
@@ -309,26 +307,27 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// SND.UNA as long as our FIN has not been sent in the replay.
+    /// SND.UNA before our FIN is sent in the replay.
     fn ack_before_ours(&self) -> SeqNum {
         self.delegated.snd_una - u32::from(self.fin_acknowledged)
     }
 
-    /// The peer's FIN; what becomes of it is seen in the state at the end.
+    /// Replays the peer's FIN; the final state shows the result.
     fn fin(&self, now: Instant, stage: &mut Stage) -> Result<(), ImportError> {
         let ack =
-            if self.fin_comes_late() { self.delegated.snd_una } else { self.ack_before_ours() };
-        let window = if self.fin_comes_late() { self.exact_window() } else { self.replay_window() };
+            if self.fin_follows_ours() { self.delegated.snd_una } else { self.ack_before_ours() };
+        let window =
+            if self.fin_follows_ours() { self.exact_window() } else { self.replay_window() };
         let mut fin = self.bare(stage, self.delegated.rcv_nxt - 1, ack, window);
         fin.control = TcpControl::Fin;
         let mut answers = stage.inject(now, &fin);
-        answers.extend(stage.listen(now));
+        answers.extend(stage.poll(now));
         let acknowledged = answers.iter().any(|sent| sent.ack == Some(self.delegated.rcv_nxt));
         acknowledged.then_some(()).ok_or(ImportError::Replay("the peer's FIN"))
     }
 
-    /// Replays the blocks that SACK has reported. Returns those that smoltcp has no room for: its assembler has fewer
-    /// places than the target's.
+    /// Replays the blocks that SACK has reported. Returns those that do not fit: smoltcp's assembler has fewer entries
+    /// than the target's.
     fn out_of_order(&self, now: Instant, stage: &mut Stage) -> Vec<(SeqNum, Bytes)> {
         let ack = self.ack_before_ours();
         let (mut end, mut blocks, mut beyond) = (self.delegated.rcv_nxt, 0, Vec::new());
@@ -344,13 +343,13 @@ impl<'a> Replay<'a> {
                     self.bare(stage, *seq + (index * PIECE_MAX) as u32, ack, self.replay_window());
                 segment.payload = piece;
                 stage.inject(now, &segment);
-                stage.listen(now);
+                stage.poll(now);
             }
         }
         beyond
     }
 
-    /// What we have sent: data in flight, our FIN.
+    /// Replays our sent data and FIN.
     fn sent(
         &self,
         now: Instant,
@@ -366,7 +365,7 @@ impl<'a> Replay<'a> {
             stage.socket(socket).close();
         }
         let sent = stage
-            .listen(now)
+            .poll(now)
             .iter()
             .map(|sent| sent.payload.len() + usize::from(sent.control == TcpControl::Fin))
             .sum::<usize>();
@@ -374,15 +373,15 @@ impl<'a> Replay<'a> {
             return Err(ImportError::Replay("data in flight"));
         }
         if self.exact_window() != self.replay_window() || self.fin_acknowledged {
-            let next = self.delegated.rcv_nxt - u32::from(self.fin_comes_late());
+            let next = self.delegated.rcv_nxt - u32::from(self.fin_follows_ours());
             let segment = self.bare(stage, next, self.delegated.snd_una, self.exact_window());
             stage.inject(now, &segment);
         }
         Ok(())
     }
 
-    /// The peer's window as shown to the socket, in the units of the wire. A window that has closed over data and FIN
-    /// in flight is shown as it was: they are retransmitted, and nothing new is left to be sent.
+    /// Peer window shown to the socket, in units of the wire. A window that has closed over data and FIN in flight is
+    /// shown as before: they are retransmitted, and no new data are left to send.
     fn exact_window(&self) -> u16 {
         if self.delegated.snd_wnd == 0 && self.in_flight > 0 {
             return self.replay_window();
@@ -391,8 +390,7 @@ impl<'a> Replay<'a> {
         u16::try_from(self.delegated.snd_wnd >> scale).unwrap_or(u16::MAX)
     }
 
-    /// Writes send data from the byte at `from` up to the one before `to`, as far as there is room. Returns where
-    /// it ended.
+    /// Writes send data from `from` up to `to`, as far as there is room. Returns the end of the written data.
     fn write(&self, socket: &mut Socket<'_>, from: usize, to: usize) -> usize {
         let mut at = 0;
         for piece in self.send_data.iter().flat_map(NetBufferList::pieces) {
@@ -419,7 +417,7 @@ impl<'a> Replay<'a> {
         let expected = match self.delegated.state {
             TcpPhase::TimeWait => State::TimeWait,
             TcpPhase::FinWait2 => State::FinWait2,
-            // A FIN that is still to be sent waits for the data before it.
+            // An unsent FIN is deferred until the data before it are sent.
             TcpPhase::FinWait1 if self.fin_sent => State::FinWait1,
             TcpPhase::Closing if self.fin_sent => State::Closing,
             TcpPhase::LastAck if self.fin_sent => State::LastAck,
@@ -448,9 +446,9 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// The receive buffer's size, in bytes: the host's, or what covers the edge that was advertised (P9), and no more than
-/// the wire's scale can say (§3.3). Without scaling smoltcp announces at most 64 KiB of any buffer, and what the
-/// consumer has refused may fill it beyond that.
+/// Size of the receive buffer, in bytes. It is the host's size, or covers the advertised edge (P9), and does not exceed
+/// the wire's scale (§3.3). Without scaling smoltcp advertises at most 64 KiB of any buffer; data refused by the
+/// consumer may exceed that.
 fn receive_buffer(
     constant: &TcpConst,
     cached: &TcpCached,
@@ -463,7 +461,7 @@ fn receive_buffer(
         (true, scale) => (1 << (u32::from(scale) + 16)) - 1,
     };
     let needed = undelivered + delegated.rcv_wnd as usize;
-    // A window is advertised in whole units of its scale; one unit more keeps the last bytes inside.
+    // A window is advertised in whole units of its scale; one extra unit keeps the last bytes inside.
     let unit = 1 << u32::from(constant.rcv_wind_scale);
     let size = (cached.initial_rcv_wnd as usize).max(needed + unit).clamp(1, largest);
     (needed <= largest).then_some(size)

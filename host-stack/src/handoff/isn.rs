@@ -1,23 +1,22 @@
-//! Choosing the initial sequence number of a smoltcp socket.
+//! Choice of the initial sequence number of a smoltcp socket.
 //!
-//! `Socket::connect` draws the ISN from the interface's generator, an LCG modulo 2^64 with an output
-//! shift, seeded by `Config::random_seed`. An LCG runs backward as well as forward, so a seed can be
-//! computed that yields a given ISN: put it in the state's upper half, with the three top bits 0 so
-//! that the output shift is 29, and step back as often as the interface draws before.
+//! `Socket::connect` draws the ISN from the interface's generator, an LCG modulo 2^64 with an output shift, seeded by
+//! `Config::random_seed`. An LCG is invertible, so the seed of a given ISN can be computed. The ISN is put into the
+//! upper half of the state, with the three top bits 0 so that the output shift is 29. The state is then stepped back by
+//! the number of draws before the ISN.
 //!
-//! A draw in between that must not be 0 is repeated when it is (1 in 65 536), and then the ISN comes
-//! out wrong: the importer looks at the SYN and tries another salt. The unit test fails when a new
-//! version of smoltcp draws differently; at run time the same look at the SYN refuses the import.
-//! (The alternative, a constant shift of sequence and acknowledgement numbers and of SACK edges in the
-//! frame path for the connection's remaining life, would need no knowledge of the generator.)
+//! A draw in between that must not be 0 is repeated when it is (1 in 65 536), and then the ISN is wrong: the importer
+//! checks the SYN and tries another salt. The unit test fails if a new version of smoltcp draws differently; at run
+//! time the same check refuses the import. (The alternative needs no knowledge of the generator: shifting sequence
+//! numbers, acknowledgement numbers and SACK edges of every later frame by a constant.)
 
-/// Draws from seeding to the ISN of the first `connect`, that one included: the interface takes one
-/// for its IPv4 identification.
+/// Draws from seeding up to and including the ISN of the first `connect`: the interface draws one for its IPv4
+/// identification.
 const DRAWS: u32 = 2;
 const MULTIPLIER: u64 = 0xbb2e_fcec_3c39_611d;
 const INCREMENT: u64 = 0x7590_ef39;
 
-/// The multiplier's inverse modulo 2^64, by Newton's iteration: each round doubles the right bits.
+/// Inverse of the multiplier modulo 2^64, by Newton's iteration: each round doubles the number of correct bits.
 const INVERSE: u64 = {
     let mut inverse: u64 = 1;
     let mut round = 0;
@@ -28,11 +27,10 @@ const INVERSE: u64 = {
     inverse
 };
 
-/// Salts worth trying: each fails independently with a chance of 1 in 65 536.
+/// Number of salts tried: each fails independently with probability 1 in 65 536.
 pub(super) const SALTS: u32 = 8;
 
-/// The seed that makes the first `connect` of a fresh interface draw `isn`. Every `salt` below 2^29
-/// gives another one.
+/// Seed for which the first `connect` of a fresh interface draws `isn`. Every `salt` below 2^29 yields another one.
 pub(super) fn seed_for(isn: u32, salt: u32) -> u64 {
     // An odd multiplier spreads small salts over the 29 bits.
     let low = salt.wrapping_mul(0x9e37_79b1) & 0x1fff_ffff;
@@ -55,7 +53,7 @@ mod tests {
         let mut stage = Stage::new(Instant::ZERO, tuple, seed);
         let socket = stage.enter(fresh_socket(1024, 1024));
         assert!(stage.connect(socket));
-        stage.listen(Instant::ZERO)[0].seq.0
+        stage.poll(Instant::ZERO)[0].seq.0
     }
 
     #[test]
@@ -63,9 +61,9 @@ mod tests {
         assert_eq!(MULTIPLIER.wrapping_mul(INVERSE), 1);
     }
 
-    // The calibration: fails loudly when smoltcp changes its generator or draws more often.
+    // Calibration: fails if smoltcp changes its generator or draws more often.
     #[test]
-    fn isn_comes_out_as_chosen() {
+    fn chosen_isn_is_drawn() {
         let mut random = oorandom::Rand32::new(7);
         let mut isns = std::vec![0, 1, 0xffff_fff0, u32::MAX, 1 << 31];
         isns.extend((0..2_000).map(|_| random.rand_u32()));

@@ -1,19 +1,19 @@
-//! How a live connection leaves an unmodified smoltcp, and re-enters it.
+//! Export of a live connection from an unmodified smoltcp, and import into it.
 //!
-//! A `tcp::Socket` holds no reference to an interface, and taking it out of its set sends nothing: no RST,
-//! no FIN. So both directions hold a synthetic conversation with the socket in a private, in-memory
-//! interface ([`stage`]) with a clock of its own; nothing of it reaches the wire.
+//! A `tcp::Socket` holds no reference to an interface, and removing it from its set sends neither RST nor FIN. So both
+//! directions exchange synthetic segments with the socket on a private, in-memory interface ([`stage`]) with its own
+//! clock. No segment of this exchange reaches the wire.
 //!
-//! * [`export`](mod@export): interrogation. A challenge ACK shows SND.NXT, RCV.NXT and the window; SACK blocks show
-//!   the bytes beyond RCV.NXT. About 1 us for an idle connection.
-//! * [`import`](mod@import): replay. A fresh socket is led through a handshake, with an ISN chosen so that its
-//!   sequence numbers continue the connection's ([`isn`]), and through what is in flight.
-//! * [`rewind`](mod@rewind): what was sent into a window that has closed counts as unsent.
-//! * [`accept`](mod@accept): a listening socket takes a SYN that the host has already answered.
+//! * [`export`](mod@export): reads the state. A challenge ACK reports SND.NXT, RCV.NXT and the window; SACK blocks
+//!   report the data beyond RCV.NXT. About 1 us for an idle connection.
+//! * [`import`](mod@import): replays the state. A fresh socket performs a handshake, with an ISN that continues the
+//!   connection's sequence numbers ([`isn`]), and then receives and sends the data in flight.
+//! * [`rewind`](mod@rewind): marks data sent into a closed window as unsent.
+//! * [`accept`](mod@accept): a listening socket processes a SYN that the host has already answered.
 //!
-//! What smoltcp does not reveal, the [`observer`](crate::observer) has recorded.
+//! State that smoltcp does not expose is recorded by the [`observer`](crate::observer).
 //!
-//! P1 to P14 in comments are pitfalls of the hand-over; `docs/conformance/chimney.md` lists them.
+//! P1 to P14 in comments are pitfalls of the handoff; `docs/conformance/chimney.md` lists them.
 
 pub(crate) mod accept;
 pub(crate) mod export;
@@ -24,10 +24,10 @@ mod stage;
 
 pub(crate) use self::stage::take;
 
-/// Most bytes injected at once: below the largest IP packet (65 535) with its headers.
+/// Maximum bytes injected at once: below the largest IP packet (65 535) with its headers.
 pub(crate) const PIECE_MAX: usize = 32 * 1024;
 
-/// Out-of-order blocks that smoltcp's assembler holds (`assembler-max-segment-count-32`).
+/// Maximum out-of-order blocks of smoltcp's assembler (`assembler-max-segment-count-32`).
 const BLOCKS_MAX: usize = 32;
 
 #[cfg(test)]

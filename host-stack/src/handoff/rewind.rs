@@ -1,8 +1,8 @@
-//! Data that smoltcp takes for sent, and that nothing will acknowledge.
+//! Rewind of data that smoltcp considers sent and that the peer will not acknowledge.
 //!
-//! smoltcp probes a closed window only if nothing is in flight. Over data in flight its retransmission timer stops when
-//! it expires, and does not become the persist timer; and a window that opens does not stop the timer. So the timer
-//! expires on the stage, behind a closed window.
+//! smoltcp probes a closed window only if nothing is in flight. With data in flight its retransmission timer stops at
+//! expiry and does not become the persist timer; an opening window does not stop the timer. So the timer is made to
+//! expire on the stage, with a closed window.
 
 use offload_engine::{frame::FlowKey, tcp::SeqNum};
 use smoltcp::{
@@ -12,16 +12,16 @@ use smoltcp::{
 
 use super::stage::Stage;
 
-/// Longer than any retransmission time-out of smoltcp's.
+/// Longer than smoltcp's maximum retransmission timeout.
 const BEYOND_RTO: Duration = Duration::from_secs(61);
 
-/// True if a socket in this state reads the window of a segment that acknowledges nothing.
+/// True if a socket in this state processes the window of a segment that acknowledges nothing.
 pub(crate) const fn can_rewind(state: State) -> bool {
     matches!(state, State::Established | State::CloseWait | State::FinWait1 | State::Closing)
 }
 
-/// The socket, with nothing in flight and a closed window. Its state is one of [`can_rewind`], data are in flight, and
-/// no acknowledgement is due: it would be lost.
+/// Returns the socket with nothing in flight and a closed window. Its state satisfies [`can_rewind`], data are in
+/// flight, and no acknowledgement is due: it would be lost.
 pub(crate) fn rewind(
     now: Instant,
     tuple: FlowKey,
@@ -35,9 +35,9 @@ pub(crate) fn rewind(
     let slot = stage.enter(socket);
     let closed = stage.bare(rcv_nxt, snd_una, 0);
     stage.inject(now, &closed);
-    // The first may be a fast retransmission, which a closed window has no use for.
+    // The first may be a fast retransmission, which has no effect with a closed window.
     for count in 1..=2 {
-        stage.listen(now + BEYOND_RTO * count);
+        stage.poll(now + BEYOND_RTO * count);
     }
     let mut socket = stage.leave(slot);
     socket.set_timeout(timeout);

@@ -1,8 +1,8 @@
-//! The private interface on which a socket is interrogated, or prepared.
+//! Private interface on which a socket is exported or imported.
 //!
-//! The stage plays the peer: [`Stage::inject`] injects one segment and returns the socket's direct answers,
-//! [`Stage::listen`] lets it send other segments. Medium IP, so no neighbor discovery; MTU
-//! 65 535, so only the connection's own MSS cuts segments.
+//! The stage acts as the peer: [`Stage::inject`] injects one segment and returns the socket's direct answers,
+//! [`Stage::poll`] returns segments that the socket sends when polled. Medium IP needs no neighbor discovery; with an
+//! MTU of 65 535 only the connection's own MSS limits segments.
 
 use alloc::{vec, vec::Vec};
 use core::net::SocketAddr;
@@ -21,10 +21,10 @@ use smoltcp::{
 
 use crate::device::QueueDevice;
 
-/// Largest IP packet on the stage.
+/// Largest IP packet on the stage, in bytes.
 const STAGE_MTU: usize = 65_535;
 
-/// A segment that the socket has sent.
+/// Segment sent by the socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Sent {
     pub(super) control: TcpControl,
@@ -43,14 +43,14 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// An empty stage; `seed` is that of its interface's random numbers.
+    /// Creates an empty stage; `seed` seeds its interface's random numbers.
     pub(super) fn new(now: Instant, tuple: FlowKey, seed: u64) -> Self {
         let mut device = QueueDevice::new(Medium::Ip, STAGE_MTU);
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut device, now);
         let local = IpAddress::from(tuple.local().ip());
-        // A prefix of 0 puts every peer on the same link. The first address always fits.
+        // A prefix of 0 makes every peer on-link. The first address always fits.
         interface.update_ip_addrs(|addresses| {
             let _ = addresses.push(IpCidr::new(local, 0));
         });
@@ -69,13 +69,13 @@ impl Stage {
         self.sockets.get_mut(handle)
     }
 
-    /// Has the socket open the connection; the ISN comes from this stage's seed.
+    /// Opens the connection on the socket; the ISN depends on this stage's seed.
     pub(super) fn connect(&mut self, handle: SocketHandle) -> bool {
         let socket = self.sockets.get_mut::<Socket<'_>>(handle);
         socket.connect(self.interface.context(), self.tuple.remote(), self.tuple.local()).is_ok()
     }
 
-    /// A segment of the peer without payload or options, for [`Stage::inject`].
+    /// Peer segment without payload or options, for [`Stage::inject`].
     pub(super) fn bare(&self, seq: SeqNum, ack: SeqNum, window: u16) -> TcpRepr<'static> {
         TcpRepr {
             src_port: self.tuple.remote().port(),
@@ -93,7 +93,7 @@ impl Stage {
         }
     }
 
-    /// Injects one segment of the peer. Returns the direct answers; [`Stage::listen`] returns segments that wait for a
+    /// Injects one segment of the peer. Returns the direct answers; [`Stage::poll`] returns segments that require a
     /// poll.
     pub(super) fn inject(&mut self, now: Instant, segment: &TcpRepr<'_>) -> Vec<Sent> {
         let (source, destination) = (address(self.tuple.remote()), address(self.tuple.local()));
@@ -105,15 +105,15 @@ impl Stage {
         self.inject_packet(now, packet)
     }
 
-    /// The same for a whole IP packet.
+    /// As [`Stage::inject`], for a whole IP packet.
     pub(super) fn inject_packet(&mut self, now: Instant, packet: Vec<u8>) -> Vec<Sent> {
         self.device.received.push_back(packet);
         let _ = self.interface.poll_ingress_single(now, &mut self.device, &mut self.sockets);
         self.answers()
     }
 
-    /// The segments that the socket sends by itself at `now`.
-    pub(super) fn listen(&mut self, now: Instant) -> Vec<Sent> {
+    /// Segments that the socket sends when polled at `now`.
+    pub(super) fn poll(&mut self, now: Instant) -> Vec<Sent> {
         let _ = self.interface.poll(now, &mut self.device, &mut self.sockets);
         self.answers()
     }
@@ -124,9 +124,9 @@ impl Stage {
     }
 }
 
-/// Takes a TCP socket out of its set, without sending anything to its peer.
+/// Removes a TCP socket from its set without sending anything to its peer.
 pub(crate) fn take(sockets: &mut SocketSet<'static>, handle: SocketHandle) -> Socket<'static> {
-    // Other sockets exist only where another crate has enabled more of smoltcp's features.
+    // Other socket types exist only if another crate enables more of smoltcp's features.
     #[allow(irrefutable_let_patterns)]
     let smoltcp::socket::Socket::Tcp(socket) = sockets.remove(handle) else {
         unreachable!("only TCP sockets are put into a set")

@@ -1,4 +1,4 @@
-//! Two sockets on a lossy wire, one of which leaves smoltcp and comes back again and again.
+//! Two sockets on a lossy wire, one of which is repeatedly exported from smoltcp and imported again.
 
 mod pitfalls;
 
@@ -14,7 +14,7 @@ use smoltcp::{
 use std::{collections::VecDeque, format};
 
 use super::{
-    export::{ExportError, Surroundings, export, push_acknowledgement},
+    export::{ExportError, ExportInput, export, push_acknowledgement},
     import::{ImportError, Imported, fresh_socket, import, tuple_of},
     rewind::{can_rewind, rewind},
     stage::Stage,
@@ -23,10 +23,10 @@ use super::{
 use crate::{
     clock::{self, TimestampClock, to_smoltcp},
     device::QueueDevice,
-    observer::{Flow, Leaves},
-    retrieve::{Given, SeqState, retrieve},
+    observer::{Disposition, Flow},
+    retrieve::{SegmentFrames, SeqState, retrieve},
     window::{raise_scale, scale_of_buffer},
-    wire::{self, Acknowledgement, Frame, Way},
+    wire::{self, Acknowledgement, Frame, FrameAddresses},
 };
 use offload_engine::{
     frame::FlowKey,
@@ -40,8 +40,8 @@ use offload_engine::{
 const RECEIVE_BUFFER: usize = 100_000;
 const SEND_BUFFER: usize = 60_000;
 
-/// One end: an interface with one socket, and what the host layer above it counts.
-struct End {
+/// One end: an interface with one socket, and the byte counts of the host layer above it.
+struct SocketEnd {
     interface: Interface,
     device: QueueDevice,
     sockets: SocketSet<'static>,
@@ -52,22 +52,22 @@ struct End {
     written: u64,
     first_received: SeqNum,
     read: u64,
-    /// The byte streams so far: what was written over all sockets, and what was read.
+    /// Bytes written to all sockets, and bytes read.
     stream_out: u64,
     stream_in: u64,
-    /// Not yet written, though promised.
+    /// Accepted data that are not yet written.
     rest: VecDeque<bytes::Bytes>,
-    /// Salt of the stream that goes out.
+    /// Salt of the sent stream.
     stream: u64,
-    /// As the host does it.
+    /// As in the host.
     scale_raise: u8,
-    /// To be closed when all is written.
+    /// True to close the socket when all data are written.
     closing: bool,
     clock: TimestampClock,
     imported: bool,
 }
 
-/// Memory that somebody else could write, with `data`.
+/// Shared memory with `data`, as writable by another owner.
 fn shared(data: &[u8]) -> Span {
     let memory = SharedSpan::allocate(data.len().max(1), 1).expect("memory");
     memory.write(0, data);
@@ -79,7 +79,7 @@ fn pattern(stream: u64, position: u64) -> u8 {
     (mixed >> 56) as u8
 }
 
-impl End {
+impl SocketEnd {
     fn new(number: u8, v6: bool, timestamps: bool, random: &mut oorandom::Rand32) -> Self {
         let address = |n: u8| -> core::net::IpAddr {
             if v6 { format!("fd00::{n}").parse().unwrap() } else { [10, 0, 0, n].into() }
@@ -127,8 +127,9 @@ impl End {
     }
 
     fn receive(&mut self, now: Instant, mut frame: Vec<u8>) {
-        self.clock.show(now);
-        // RFC 9293 §3.10.7.1 answers what was overtaken by the end with RST: no business of the connection's.
+        self.clock.set_tsval(now);
+        // RFC 9293 §3.10.7.1: segments after the end of the connection are answered with RST, which is not part of the
+        // test.
         if self.socket().state() == State::Closed {
             return;
         }
@@ -136,8 +137,8 @@ impl End {
             assert!(segment.frame.checksum_is_valid());
             self.rewind(now, &segment);
             let socket = self.sockets.get::<Socket<'_>>(self.socket);
-            let Given { ahead, mut whole } =
-                retrieve(&segment, &self.flow, socket, self.standing());
+            let SegmentFrames { ahead, mut whole } =
+                retrieve(&segment, &self.flow, socket, self.seq_state());
             let window = self.flow.kept_window(&segment).unwrap_or(segment.window);
             if let Some(mut frame) = ahead {
                 let Frame::Tcp(first) = wire::parse(&frame) else { panic!("a segment") };
@@ -158,17 +159,17 @@ impl End {
         self.process(now, frame);
     }
 
-    /// As the host does.
+    /// As in the host.
     fn rewind(&mut self, now: Instant, segment: &wire::Segment<'_>) {
         let socket = self.sockets.get::<Socket<'_>>(self.socket);
-        let standing = self.standing();
-        let queued = standing.snd_una + socket.send_queue() as u32;
+        let seq_state = self.seq_state();
+        let queued = seq_state.snd_una + socket.send_queue() as u32;
         if self.flow.is_overrun(now, segment)
             && can_rewind(socket.state())
             && segment.ack.is_before(queued)
-            && standing.rcv_nxt == self.flow.acknowledged
+            && seq_state.rcv_nxt == self.flow.acknowledged
         {
-            let ends = (standing.snd_una, standing.rcv_nxt);
+            let ends = (seq_state.snd_una, seq_state.rcv_nxt);
             let socket = take(&mut self.sockets, self.socket);
             let socket = rewind(to_smoltcp(now), self.tuple, socket, ends);
             self.socket = self.sockets.add(socket);
@@ -182,22 +183,22 @@ impl End {
         let _ = self.interface.poll_ingress_single(at, &mut self.device, &mut self.sockets);
     }
 
-    fn standing(&self) -> SeqState {
+    fn seq_state(&self) -> SeqState {
         let socket = self.sockets.get::<Socket<'_>>(self.socket);
-        let fin_heard = fin_received(socket.state());
+        let fin_received = fin_received(socket.state());
         let acknowledged = self.written - socket.send_queue() as u64;
         let received = self.read + socket.recv_queue() as u64;
         SeqState {
             snd_una: self.first_sent
                 + acknowledged as u32
                 + u32::from(fin_acknowledged(socket.state())),
-            rcv_nxt: self.first_received + received as u32 + u32::from(fin_heard),
-            fin_heard,
+            rcv_nxt: self.first_received + received as u32 + u32::from(fin_received),
+            fin_received,
         }
     }
 
     fn transmit(&mut self, now: Instant) -> Vec<Vec<u8>> {
-        self.clock.show(now);
+        self.clock.set_tsval(now);
         while let Some(data) = self.rest.front_mut() {
             let count = self.sockets.get_mut::<Socket<'_>>(self.socket).send_slice(data).unwrap();
             self.written += count as u64;
@@ -216,9 +217,9 @@ impl End {
             raise_scale(&mut frame, self.scale_raise, self.flow.windows_are_scaled());
             if let Frame::Tcp(mut segment) = wire::parse(&frame) {
                 match self.flow.outgoing(now, &mut segment) {
-                    Leaves::Unchanged => {}
-                    Leaves::Changed => frame = wire::rewritten(&frame, &segment).unwrap(),
-                    Leaves::Never => continue,
+                    Disposition::Unchanged => {}
+                    Disposition::Changed => frame = wire::rewritten(&frame, &segment).unwrap(),
+                    Disposition::Dropped => continue,
                 }
             }
             sent.push(frame);
@@ -265,10 +266,10 @@ impl End {
     }
 
     fn export(&mut self, now: Instant) -> Result<ConnectionState, ExportError> {
-        self.clock.show(now);
-        let SeqState { snd_una, rcv_nxt, .. } = self.standing();
+        self.clock.set_tsval(now);
+        let SeqState { snd_una, rcv_nxt, .. } = self.seq_state();
         let socket = take(&mut self.sockets, self.socket);
-        let surroundings = Surroundings {
+        let input = ExportInput {
             beyond: &VecDeque::new(),
             tuple: self.tuple,
             flow: &self.flow,
@@ -280,7 +281,7 @@ impl End {
             ts_time: self.clock.at(now),
         };
         let queued = socket.send_queue() as u64;
-        match export(now, socket, &surroundings) {
+        match export(now, socket, &input) {
             Ok(mut state) => {
                 assert!(state.send_data.is_empty(), "the caller has it");
                 // Two lists, as a host would have kept them.
@@ -304,7 +305,7 @@ impl End {
     }
 
     fn import(&mut self, now: Instant, state: &ConnectionState) {
-        self.clock.show(now);
+        self.clock.set_tsval(now);
         let imported = import(to_smoltcp(now), state, SEND_BUFFER, clock::tsval).unwrap();
         assert_eq!(imported.closing, fin_requested(state.tcp.delegated.state));
         let undelivered = imported.socket.recv_queue() as u32;
@@ -326,7 +327,7 @@ impl End {
     }
 }
 
-/// A socket's private fields, from its `Debug` output: for tests only, as it promises nothing.
+/// Private fields of a socket, from its `Debug` output: for tests only, since its format is not stable.
 struct Oracle {
     text: String,
     send_queue: usize,
@@ -336,7 +337,7 @@ struct Oracle {
 impl Oracle {
     fn of(socket: &Socket<'_>) -> Self {
         let text = format!("{socket:?}");
-        // The buffers' contents are megabytes of digits; no field of interest lies among them.
+        // The buffers' contents are megabytes of digits without fields of interest.
         Self { text, send_queue: socket.send_queue(), recv_queue: socket.recv_queue() }
     }
 
@@ -357,7 +358,7 @@ impl Oracle {
     fn check(&self, state: &ConnectionState, imported: bool) {
         let delegated = &state.tcp.delegated;
         assert_eq!(delegated.snd_una, self.sequence("local_seq_no"));
-        // Behind a closed window nothing is in flight for an imported socket: it probes.
+        // With a closed window nothing is in flight on an imported socket: it probes.
         let probes = imported && delegated.snd_wnd == 0;
         // Data beyond the peer's window are not sent.
         let snd_nxt = self.sequence("remote_last_seq").earlier(delegated.snd_max);
@@ -366,14 +367,14 @@ impl Oracle {
         assert!(delegated.snd_max.is_at_or_after(delegated.snd_nxt));
         assert_eq!(delegated.rcv_nxt, self.sequence("remote_seq_no") + self.recv_queue as u32);
         let scale = self.field("remote_win_shift");
-        // An import makes its buffer, and with it its scale, no larger than it has to.
+        // An import makes its buffer, and so its scale, no larger than necessary.
         assert!(i64::from(state.tcp.constant.rcv_wind_scale) >= scale);
-        // P9: what was advertised last reaches at most to the edge.
+        // P9: the last advertised window ends at the edge or before it.
         let last = (self.field("remote_last_win") as u32) << scale;
         let edge = self.sequence("remote_last_ack") + last;
-        // A socket that has sent nothing but its SYN takes the unscaled window for a scaled one.
+        // A socket that has sent only its SYN interprets the unscaled window as scaled.
         let only_syn = last as usize > RECEIVE_BUFFER;
-        // An imported socket may believe in more: in the room that reading had made, but nobody was told of.
+        // An imported socket may assume a larger window: room freed by reads that was never advertised.
         assert!(
             imported || only_syn || (delegated.rcv_nxt + delegated.rcv_wnd).is_at_or_after(edge)
         );
@@ -387,12 +388,12 @@ impl Oracle {
 
 /// Both ends and the wire between them.
 struct Bench {
-    ends: [End; 2],
+    ends: [SocketEnd; 2],
     now: Instant,
     wire: Vec<(Instant, usize, Vec<u8>)>,
     random: oorandom::Rand32,
     loss_percent: u32,
-    /// Compares states with the sockets' private fields: most of the time that a case takes.
+    /// True to compare states with the sockets' private fields, which dominates the run time of a case.
     consults_oracle: bool,
     moves: u32,
     moved_in_flight: u32,
@@ -404,11 +405,13 @@ struct Bench {
 impl Bench {
     fn new(seed: u64, v6: bool, timestamps: bool, loss_percent: u32) -> Self {
         let mut random = oorandom::Rand32::new(seed);
-        let mut ends =
-            [End::new(1, v6, timestamps, &mut random), End::new(2, v6, true, &mut random)];
+        let mut ends = [
+            SocketEnd::new(1, v6, timestamps, &mut random),
+            SocketEnd::new(2, v6, true, &mut random),
+        ];
         let listen = ends[1].tuple.local();
         ends[1].socket().listen(listen).unwrap();
-        let End { interface, sockets, socket, tuple, .. } = &mut ends[0];
+        let SocketEnd { interface, sockets, socket, tuple, .. } = &mut ends[0];
         sockets
             .get_mut::<Socket<'_>>(*socket)
             .connect(interface.context(), tuple.remote(), tuple.local())
@@ -430,13 +433,13 @@ impl Bench {
             bench.step();
         }
         assert!(bench.ends.iter_mut().all(|end| end.socket().state() == State::Established));
-        bench.ends.iter_mut().for_each(End::establish);
+        bench.ends.iter_mut().for_each(SocketEnd::establish);
         bench.loss_percent = loss_percent;
         bench
     }
 
-    /// One millisecond: delivers what is due, and lets both ends send. Latency is 0 to 3 ms, so frames
-    /// overtake each other.
+    /// Advances by one millisecond: delivers due frames, and lets both ends send. Latency is 0 to 3 ms, so frames are
+    /// reordered.
     fn step(&mut self) {
         self.now += Duration::from_millis(1);
         let due;
@@ -472,14 +475,14 @@ impl Bench {
         }
     }
 
-    /// Moves one end out and back in; what it holds is compared with the oracle on the way.
+    /// Exports and imports one end, and compares its state with the oracle.
     fn shuttle(&mut self, index: usize) -> ConnectionState {
         self.try_shuttle(index).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// As `shuttle`, but it may be too early.
+    /// As `shuttle`, but returns an error if it is too early.
     fn try_shuttle(&mut self, index: usize) -> Result<ConnectionState, ExportError> {
-        // An acknowledgement that is due goes first (CH-INI-7).
+        // A due acknowledgement is sent first (CH-INI-7).
         self.exchange();
         for frame in self.ends[index].push_acknowledgement(self.now) {
             self.wire.push((self.now, 1 - index, frame));
@@ -512,7 +515,7 @@ impl Bench {
         Ok(state)
     }
 
-    /// Every byte of the state is the stream's.
+    /// Verifies that every byte of the state belongs to the stream.
     fn check_data(&self, index: usize, state: &ConnectionState) {
         let (ours, theirs) = (index as u64, 1 - index as u64);
         let end = &self.ends[index];
@@ -528,7 +531,7 @@ impl Bench {
         }
         let mut last = state.tcp.delegated.rcv_nxt;
         for (seq, block) in &state.out_of_order {
-            assert!(seq.is_after(last), "blocks are apart and in order");
+            assert!(seq.is_after(last), "blocks are disjoint and in order");
             let ahead = seq.distance(state.tcp.delegated.rcv_nxt) as u64;
             for (at, byte) in (at + ahead..).zip(block) {
                 assert_eq!(*byte, pattern(theirs, at), "out-of-order data");
@@ -537,7 +540,7 @@ impl Bench {
         }
     }
 
-    /// No more loss, no more data: everything written has to arrive.
+    /// Without further loss or data, everything written must arrive.
     fn drain(&mut self) {
         self.loss_percent = 0;
         for _ in 0..200_000 {
@@ -567,7 +570,7 @@ impl Bench {
         }
         assert_eq!(self.ends[1].socket().state(), State::Closed);
         assert_eq!(self.ends[0].socket().state(), State::TimeWait);
-        assert!(self.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_heard));
+        assert!(self.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_received));
     }
 }
 
@@ -586,7 +589,7 @@ fn campaign(seed: u64, v6: bool, timestamps: bool, loss_percent: u32) -> Bench {
     bench
 }
 
-// The round trip of handoff §2.2 and §3, with every mix of data, compared with the private fields.
+// Round trip of handoff §2.2 and §3, with every mix of data, compared with the private fields.
 #[test]
 fn moves_without_loss() {
     for seed in 0..4 {
@@ -596,7 +599,7 @@ fn moves_without_loss() {
     }
 }
 
-// The same under loss and reordering: data out of order crosses too (RFC 2018 §8, no reneging).
+// The same with loss and reordering: out-of-order data are exported too (RFC 2018 §8, no reneging).
 #[test]
 fn moves_under_loss() {
     let mut out_of_order = 0;
@@ -608,7 +611,7 @@ fn moves_under_loss() {
     assert!(out_of_order > 5, "{out_of_order}");
 }
 
-/// Whether our FIN is acknowledged in this state.
+/// True if our FIN is acknowledged in this state.
 fn fin_acknowledged(state: State) -> bool {
     matches!(state, State::FinWait2 | State::TimeWait)
 }
@@ -622,7 +625,7 @@ fn fin_requested(phase: TcpPhase) -> bool {
 }
 
 proptest! {
-    // Any seed, family, timestamps, loss: byte-exact, no reset, closed by both sides.
+    // Any seed, family, timestamps and loss: byte-exact, no reset, closed by both sides.
     #[test]
     fn any_campaign_is_byte_exact(
         seed: u64,

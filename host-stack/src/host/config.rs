@@ -17,56 +17,56 @@ use crate::{
     window::{scale_for, scale_of_buffer},
 };
 
-/// Addresses of one host: smoltcp's table (`iface-max-addr-count-8`).
+/// Maximum number of addresses of one host: smoltcp's table (`iface-max-addr-count-8`).
 pub const ADDRESSES_MAX: usize = 8;
-/// Smallest MTU, in bytes: IPv6 demands it of every link (RFC 8200 §5).
+/// Smallest MTU, in bytes: required by IPv6 of every link (RFC 8200 §5).
 pub const MTU_MIN: usize = 1280;
 /// Largest MTU, in bytes: the largest length of an IPv4 packet.
 pub const MTU_MAX: usize = 65_535;
 /// Smallest and largest socket buffers, in bytes. 1 GiB is the largest scaled window (RFC 7323 §2.3).
 pub const BUFFER_RANGE: core::ops::RangeInclusive<usize> = 4096..=1 << 30;
 
-/// How a host is set up.
+/// Configuration of a host.
 #[derive(Clone, Debug)]
 pub struct HostConfig {
     /// Our Ethernet address; unicast.
     pub mac: MacAddress,
     /// Our addresses and their prefix lengths; at most [`ADDRESSES_MAX`], unicast.
     pub addresses: Vec<(IpAddr, u8)>,
-    /// Default gateways; the first of each family counts.
+    /// Default gateways; the first of each family is used.
     pub gateways: Vec<IpAddr>,
-    /// Largest IP packet in bytes, [`MTU_MIN`] to [`MTU_MAX`]; the link's counts if it is smaller.
+    /// Largest IP packet in bytes, [`MTU_MIN`] to [`MTU_MAX`]. A smaller MTU of the link takes precedence.
     pub mtu: usize,
-    /// Which connections are offloaded.
+    /// Selection of offloaded connections.
     pub policy: OffloadPolicy,
-    /// When, and when they come back.
+    /// Timing of offloads and uploads.
     pub rules: OffloadRules,
-    /// ECN (RFC 3168) is offered by our SYNs, and accepted. smoltcp does not know of it: while a connection is
-    /// in the host its data is not ECN-capable, but marks are echoed.
+    /// True if our SYNs offer ECN (RFC 3168), and offers are accepted. smoltcp does not support it: data of a
+    /// connection in the host are not ECN-capable, but marks are echoed.
     pub ecn: bool,
     /// Bytes in one direction after which [`OffloadPolicy::Auto`] offloads a connection.
     pub auto_offload_bytes: u64,
-    /// Whether the timestamps option is offered, and agreed to (RFC 7323 §3.2).
+    /// True if the timestamps option is offered and accepted (RFC 7323 §3.2).
     pub timestamps: bool,
     /// Receive buffer of a connection in the host, in bytes, and the target's InitialRcvWnd.
     pub receive_buffer: usize,
-    /// Bytes that a connection's receive window may grow to in the target; more than `receive_buffer`, or
-    /// the buffer counts. It fixes the window scale for the connection's life: 4 MiB mean scale 7. The engine
-    /// has a limit of its own ([`offload_engine::tcp::Config::rcv_wnd_max`]), and the smaller one counts.
+    /// Maximum receive window of an offloaded connection, in bytes; `receive_buffer` if that is larger. It fixes the
+    /// window scale for the connection's life: 4 MiB require scale 7. The engine has its own limit
+    /// ([`offload_engine::tcp::Config::rcv_wnd_max`]); the smaller one applies.
     pub receive_window_max: usize,
     /// Send buffer of a connection in the host, in bytes.
     pub send_buffer: usize,
-    /// How long a connection in the host that both sides have closed answers what comes late (RFC 9293 §3.6.1: 2 MSL).
-    /// The target's counterpart is [`offload_engine::tcp::Config::time_wait`].
+    /// Time for which a connection in the host that both sides have closed answers late segments (RFC 9293 §3.6.1: 2
+    /// MSL). The target's counterpart is [`offload_engine::tcp::Config::time_wait`].
     pub time_wait: Duration,
-    /// Seed of ISNs, ephemeral ports and the timestamp offset. Draw it from the OS outside of
-    /// simulations: smoltcp's ISNs are only as unpredictable as it is.
+    /// Seed of ISNs, ephemeral ports and the timestamp offset. Draw it from the OS except in simulations: smoltcp's
+    /// ISNs are only as unpredictable as the seed.
     pub seed: u64,
-    /// Secret key of the ISNs and SYN cookies of accepted connections, with `seed`. Draw it from the OS outside of
+    /// Secret key of the ISNs and SYN cookies of accepted connections, with `seed`. Draw it from the OS except in
     /// simulations.
     pub isn_key: [u64; 2],
-    /// The cached state of every connection that is offloaded (TCP_OFFLOAD_STATE_CACHED); `initial_rcv_wnd` is
-    /// taken from `receive_buffer`. The host itself follows Nagle, keep-alive, TTL and `max_rt`.
+    /// Cached state of every offloaded connection (TCP_OFFLOAD_STATE_CACHED); `initial_rcv_wnd` is set from
+    /// `receive_buffer`. The host itself applies Nagle, keep-alive, TTL and `max_rt`.
     pub tcp: TcpCached,
 }
 
@@ -93,7 +93,7 @@ impl Default for HostConfig {
     }
 }
 
-/// A configuration that cannot work.
+/// Invalid configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -106,7 +106,7 @@ pub enum ConfigError {
     /// More than [`ADDRESSES_MAX`].
     #[error("{0} addresses; at most {ADDRESSES_MAX} are possible")]
     Addresses(usize),
-    /// Not unicast, or not on a link of ours (IPv6 link-local addresses are).
+    /// Not unicast, or not on-link (IPv6 link-local addresses are).
     #[error("{0} cannot be a gateway")]
     Gateway(IpAddr),
     /// Outside of [`MTU_MIN`] to [`MTU_MAX`].
@@ -115,26 +115,25 @@ pub enum ConfigError {
     /// Outside of [`BUFFER_RANGE`].
     #[error("a buffer of {0} bytes is outside of 4 KiB to 1 GiB")]
     Buffer(usize),
-    /// Larger than a scaled window can be.
+    /// Larger than the maximum scaled window.
     #[error("a receive window of {0} bytes is larger than 1 GiB")]
     ReceiveWindow(usize),
-    /// 0 would never leave the machine (RFC 1122 §3.2.1.7).
+    /// A TTL of 0 is not sent (RFC 1122 §3.2.1.7).
     #[error("TTL 0")]
     Ttl,
-    /// No engine, or shards whose ports do not share one allocator of names.
+    /// No engine, or shards whose ports do not share one ID allocator.
     #[error("a host stack has at least one engine, and its clients one allocator of names")]
     Shards,
 }
 
 impl HostConfig {
-    /// A host with one address, on a subnet of /24 or /64.
+    /// Creates a configuration with one address, on a subnet of /24 or /64.
     pub fn new(mac: MacAddress, address: IpAddr) -> Self {
         let prefix = if address.is_ipv4() { 24 } else { 64 };
         Self { mac, addresses: Vec::from([(address, prefix)]), ..Self::default() }
     }
 
-    /// Returns whether a connection is offloaded as soon as it is established because its client wants it
-    /// ([`OffloadPolicy::Auto`]).
+    /// True if the client's request offloads a connection as soon as it is established ([`OffloadPolicy::Auto`]).
     pub(super) fn wants(&self, at_once: bool, tuple: &FlowKey) -> bool {
         let (local, remote) = (tuple.local().port(), tuple.remote().port());
         at_once && self.policy == OffloadPolicy::Auto && self.rules.covers(local, remote)
@@ -188,13 +187,13 @@ impl HostConfig {
         }
     }
 
-    /// Whether `address` can be reached: on a link of ours, or through a gateway of its family.
+    /// True if `address` is reachable: on-link, or through a gateway of its family.
     pub(super) fn has_route(&self, address: IpAddr) -> bool {
         self.next_hop(address).is_some()
             && self.addresses.iter().any(|(own, _)| own.is_ipv4() == address.is_ipv4())
     }
 
-    /// The next hop of a packet to `address`.
+    /// Next hop of a packet to `address`.
     pub(super) fn next_hop(&self, address: IpAddr) -> Option<IpAddr> {
         if self.on_link(address) {
             return Some(address);
@@ -202,8 +201,8 @@ impl HostConfig {
         self.gateways.iter().copied().find(|gateway| gateway.is_ipv4() == address.is_ipv4())
     }
 
-    /// The same for the peer of a received packet: one without a route is its own next hop.
-    pub(super) fn hop_back(&self, peer: IpAddr) -> IpAddr {
+    /// Next hop to the peer of a received packet. A peer without a route is its own next hop.
+    pub(super) fn reply_hop(&self, peer: IpAddr) -> IpAddr {
         self.next_hop(peer).unwrap_or(peer)
     }
 
@@ -211,7 +210,7 @@ impl HostConfig {
         self.addresses.iter().any(|&(own, prefix)| shares_prefix(own, address, prefix))
     }
 
-    /// Whether a connection can be made to this address: to one station, on a port (RFC 9293 MUST-46). IPv6 packets
+    /// True if a connection to this address is possible: a unicast address and a port (RFC 9293 MUST-46). IPv6 packets
     /// do not carry mapped IPv4 addresses (RFC 4291 §2.5.5.2).
     pub(super) fn is_reachable(&self, remote: SocketAddr) -> bool {
         let address = remote.ip();
@@ -219,8 +218,8 @@ impl HostConfig {
         remote.port() != 0 && is_unicast(address) && !is_mapped && !self.is_broadcast(address)
     }
 
-    /// Whether `address` means every station of a subnet of ours (RFC 1122 §3.2.1.3; RFC 3021: not with
-    /// 31 bits of prefix).
+    /// True if `address` is the broadcast address of a connected subnet (RFC 1122 §3.2.1.3; RFC 3021: not with a prefix
+    /// of 31 bits).
     fn is_broadcast(&self, address: IpAddr) -> bool {
         let IpAddr::V4(address) = address else { return false };
         self.addresses.iter().any(|&(own, prefix)| {
@@ -235,7 +234,7 @@ impl HostConfig {
         self.addresses.iter().any(|(own, _)| *own == address)
     }
 
-    /// Time without an answer after which a connection in the host is given up; `None`: never.
+    /// Time without an answer after which a connection in the host is aborted; `None`: never.
     pub(super) fn retransmission_max(&self) -> Option<Duration> {
         match self.tcp.max_rt {
             Some(0) => Some(RETRANSMISSION_MAX),
@@ -244,13 +243,13 @@ impl HostConfig {
         }
     }
 
-    /// How much larger the scale of windows is on the wire than smoltcp's.
+    /// Difference between the window scale on the wire and smoltcp's.
     pub(super) fn scale_raise(&self) -> u8 {
         let smoltcp = scale_of_buffer(self.receive_buffer);
         scale_for(self.receive_window_max).saturating_sub(smoltcp)
     }
 
-    /// The host's part of the state of a connection, whose client wants this keep-alive.
+    /// Host-owned state of a connection whose client has set this keep-alive.
     pub(super) fn cached(&self, keep_alive: Option<KeepAlive>) -> TcpCached {
         let own = TcpCached {
             initial_rcv_wnd: u32::try_from(self.receive_buffer).unwrap_or(u32::MAX),
@@ -288,50 +287,50 @@ fn shares_prefix(own: IpAddr, other: IpAddr, prefix: u8) -> bool {
 pub struct HostStats {
     /// Frames taken from the engine.
     pub frames_in: u64,
-    /// Frames sent down.
+    /// Frames sent to the engine.
     pub frames_out: u64,
     /// Received TCP segments with a wrong checksum, dropped.
     pub checksum_errors: u64,
     /// Received IP fragments, dropped.
     pub fragments_dropped: u64,
-    /// SYNs that arrived when the listener's backlog, or [`super::CONNECTIONS_MAX`], was reached.
+    /// SYNs that arrived when the listener's backlog, or [`super::CONNECTIONS_MAX`], was full.
     pub listen_overflows: u64,
-    /// SYNs that were answered by a cookie.
+    /// SYNs answered with a cookie.
     pub cookies_sent: u64,
-    /// Connections that were opened by a cookie; part of `passive_opens`.
+    /// Connections opened by a cookie; part of `passive_opens`.
     pub cookies_accepted: u64,
     /// SYNs dropped because their connection exists.
     pub duplicate_syns: u64,
-    /// Connections opened by us.
+    /// Connections opened by this node.
     pub active_opens: u64,
     /// Connections accepted.
     pub passive_opens: u64,
     /// Handshakes that failed.
     pub attempt_fails: u64,
-    /// Hand-overs begun.
+    /// Initiates begun.
     pub initiates: u64,
-    /// Hand-overs that the target has refused.
+    /// Initiates refused by the target.
     pub initiates_refused: u64,
-    /// Hand-overs that the host has refused because socket and wire did not agree.
+    /// Offloads refused by the host because socket and wire disagreed.
     pub exports_refused: u64,
-    /// Connections that came back from the target into smoltcp, refused ones among them.
+    /// Connections imported into smoltcp, refused ones included.
     pub imports: u64,
-    /// Uploads begun.
+    /// Terminates begun.
     pub terminates: u64,
-    /// Connections that came back from the target after it had had them, and were not over.
+    /// Connections uploaded from the target that were not closed.
     pub uploads: u64,
-    /// Connections that came back from the target in TIME-WAIT, with nothing left to be delivered.
+    /// Connections uploaded in TIME-WAIT, with no data to deliver.
     pub time_waits: u64,
-    /// Times that the target has asked for an upload.
+    /// Uploads requested by the target.
     pub retrieves: u64,
-    /// Such requests that the policy has not followed.
+    /// Requested uploads that the policy has ignored.
     pub retrieves_ignored: u64,
-    /// Updates of cached variables that were sent to the target.
+    /// Updates of cached variables sent to the target.
     pub updates: u64,
-    /// Connections lost on the way: their state could not be taken out or put back.
+    /// Connections lost in transition: the export or import of their state failed.
     pub handoffs_lost: u64,
-    /// Frames of offloaded connections handed on to the target (CH-FWD-2).
+    /// Frames of offloaded connections forwarded to the target (CH-FWD-2).
     pub forwards: u64,
-    /// Frames dropped because too many were held for a connection whose initiate was not complete.
+    /// Frames dropped because too many were held for a connection with an outstanding initiate.
     pub forwards_dropped: u64,
 }

@@ -1,17 +1,16 @@
-//! Passive opens: handshakes of accepted connections, before smoltcp has a socket for them.
+//! Passive opens: handshakes of accepted connections, before smoltcp has a socket.
 //!
-//! The host answers a SYN itself, to the Ethernet address that it came from: a source that does not resolve holds
-//! nothing. When the handshake's ACK returns, a listening socket replays the handshake
-//! ([`accept`](crate::handoff::accept::accept)), and goes on with that ACK.
+//! The host answers a SYN itself, to the source Ethernet address, so an unresolvable source does not block. When the
+//! handshake's ACK arrives, the handshake is replayed to a listening socket
+//! ([`accept`](crate::handoff::accept::accept)), which then processes that ACK.
 //!
-//! A half-open connection is kept with its exact options as long as its listener has room. Beyond that SYNs are
-//! answered by SYN cookies, which are not kept ([`Isns`](crate::cookie::Isns), RFC 4987 §3.6), so a flood of SYNs
-//! excludes no client.
+//! A half-open connection is stored with its exact options while its listener has room. Further SYNs are answered with
+//! SYN cookies, which need no state ([`Isns`](crate::cookie::Isns), RFC 4987 §3.6). So a SYN flood excludes no client.
 //!
 //! Limits: the listener's backlog, at most [`BACKLOG_MAX`](super::BACKLOG_MAX); with connections in the host
 //! [`CONNECTIONS_MAX`].
-//! Timers: SYN-ACKs are retransmitted after [`SYN_ACK_RTO`], doubling up to [`SYN_ACK_RTO_MAX`], for
-//! [`HANDSHAKE_MAX`]. While the listener is full a new SYN replaces a half-open connection after [`HALF_OPEN_YIELDS`].
+//! Timers: SYN-ACKs are retransmitted after [`SYN_ACK_RTO`], doubling up to [`SYN_ACK_RTO_MAX`], for [`HANDSHAKE_MAX`].
+//! While the listener is full, a new SYN replaces a half-open connection after [`HALF_OPEN_YIELDS`].
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -29,7 +28,7 @@ use smoltcp::wire::IpListenEndpoint;
 
 use super::{
     CONNECTIONS_MAX, HANDSHAKE_MAX, Host,
-    connection::{Connection, Listener, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified},
+    connection::{Connection, Hold, Listener, Owner, ReceiveHalf, SendHalf, Stage, specified},
     history::History,
     ingress::Verdict,
     neighbors::SOLICIT_DELAY,
@@ -43,14 +42,16 @@ use crate::{
     observer::Flow,
     socket::ListenerId,
     window::scale_of_buffer,
-    wire::{self, Acknowledgement, Frame, Segment, Syn, SynOptions, WINDOW_SCALE_MAX, Way},
+    wire::{
+        self, Acknowledgement, Frame, FrameAddresses, Segment, Syn, SynOptions, WINDOW_SCALE_MAX,
+    },
 };
 
 /// Time until the first retransmission of a SYN-ACK (RFC 6298 §2.1).
 const SYN_ACK_RTO: Duration = Duration::from_secs(1);
-/// Longest time between two SYN-ACKs (RFC 6298 §2.5).
+/// Maximum time between two SYN-ACKs (RFC 6298 §2.5).
 const SYN_ACK_RTO_MAX: Duration = Duration::from_secs(60);
-/// Age at which a half-open connection yields its place in a full backlog: three SYN-ACKs are unanswered.
+/// Age after which a half-open connection in a full backlog may be replaced: three SYN-ACKs are unanswered.
 pub(super) const HALF_OPEN_YIELDS: Duration = Duration::from_secs(7);
 /// Ethernet and IP headers without options, in bytes, as the host builds them.
 const ETHERNET_HEADER_LEN: usize = 14;
@@ -68,12 +69,12 @@ struct Offer {
     /// TSval, if timestamps are used.
     timestamp: Option<u32>,
     ecn: bool,
-    /// A CE mark on its data has arrived (RFC 3168 §6.1.3).
+    /// True if a CE mark on its data has arrived (RFC 3168 §6.1.3).
     marked: bool,
 }
 
 impl Offer {
-    /// Timestamps of a segment in answer, if they are used.
+    /// Timestamps of an answering segment, if they are used.
     fn answer(&self, clock: u32) -> Option<Timestamps> {
         self.timestamp.map(|echo| Timestamps { value: clock, echo })
     }
@@ -88,7 +89,7 @@ pub(super) struct HalfOpen {
     offer: Offer,
     iss: SeqNum,
     opened_at: Instant,
-    /// SYN-ACKs sent, at least 1, and when the next one is due.
+    /// Number of SYN-ACKs sent, at least 1, and time of the next.
     sent: u32,
     next_at: Instant,
 }
@@ -115,8 +116,8 @@ impl HalfOpen {
 }
 
 impl Host {
-    /// A SYN for a 4-tuple that has no connection.
-    pub(super) fn judge_new_syn(
+    /// Handles a SYN for a 4-tuple without a connection.
+    pub(super) fn handle_new_syn(
         &mut self,
         now: Instant,
         arrived: ShardId,
@@ -127,11 +128,11 @@ impl Host {
         if !self.listeners.iter().any(|listener| covers(&listener)) {
             return Verdict::Process;
         }
-        // RFC 9293 MUST-57, RFC 1122 §4.2.3.10: neither to nor from a group of stations.
+        // RFC 9293 MUST-57, RFC 1122 §4.2.3.10: no broadcast or multicast address on either side.
         if !self.config.is_ours(tuple.local().ip()) || !self.may_open(tuple.remote()) {
             return Verdict::Drop;
         }
-        // They conflict, or share an address and are of different shards.
+        // Matching listeners conflict, or share an address on different shards.
         let place = |host: &Self, only_open: bool| {
             let of_port = host.listeners.iter().filter(covers);
             let open = of_port.filter(|(_, listener)| !only_open || listener.has_room());
@@ -156,21 +157,21 @@ impl Host {
         Verdict::Drop
     }
 
-    /// Returns true if a peer at this address may open a connection: it is one station, not this one, and has a route.
+    /// True if the peer address may open a connection: it is unicast, not an own address, and has a route.
     fn may_open(&self, remote: SocketAddr) -> bool {
         self.config.is_reachable(remote)
             && self.config.has_route(remote.ip())
             && !self.config.is_ours(remote.ip())
     }
 
-    /// Forgets the oldest half-open connection to `local` if it is old enough to yield.
+    /// Removes the oldest half-open connection to `local` if it is old enough to be replaced.
     fn make_room(&mut self, now: Instant, local: SocketAddr) -> bool {
         // Handles ascend.
         let oldest = self.half_open.iter().find(|(_, half)| half.tuple.local() == local);
         let yields = oldest.filter(|(_, half)| half.opened_at + HALF_OPEN_YIELDS <= now);
         let Some(handle) = yields.map(|(handle, _)| *handle) else { return false };
         self.stats.attempt_fails += 1;
-        self.forget_half(handle).is_some()
+        self.drop_half_open(handle).is_some()
     }
 
     fn offer_of(&self, segment: &Segment<'_>) -> Offer {
@@ -207,7 +208,7 @@ impl Host {
         self.send_syn_ack(shard, tuple, &offer, iss, clock);
     }
 
-    /// Answers a SYN without keeping anything of it.
+    /// Answers a SYN without keeping state.
     fn send_cookie(&mut self, now: Instant, shard: ShardId, tuple: FlowKey, offer: &Offer) {
         self.stats.cookies_sent += 1;
         let mut offer = *offer;
@@ -233,7 +234,7 @@ impl Host {
         self.send_frame(shard, frame);
     }
 
-    /// The answer to an offer, with what smoltcp's sockets would state.
+    /// Builds the answer to an offer, with the options of smoltcp's sockets.
     fn syn_ack(&self, tuple: FlowKey, offer: &Offer, iss: SeqNum, clock: u32) -> Option<Vec<u8>> {
         let ip_header = match tuple.local().ip().is_ipv4() {
             true => IPV4_HEADER_LEN,
@@ -254,15 +255,19 @@ impl Host {
             timestamps: offer.answer(clock),
             ecn: offer.ecn,
         };
-        wire::syn_frame(self.way_back(&tuple, offer), self.config.tcp.ttl_or_hop_limit, &syn)
+        wire::syn_frame(self.reply_addresses(&tuple, offer), self.config.tcp.ttl_or_hop_limit, &syn)
     }
 
     /// Addresses of frames to the peer.
-    fn way_back(&self, tuple: &FlowKey, offer: &Offer) -> Way {
-        Way { macs: (self.config.mac, offer.mac), from: tuple.local(), to: tuple.remote() }
+    fn reply_addresses(&self, tuple: &FlowKey, offer: &Offer) -> FrameAddresses {
+        FrameAddresses {
+            macs: (self.config.mac, offer.mac),
+            from: tuple.local(),
+            to: tuple.remote(),
+        }
     }
 
-    /// The window scale that SYN-ACKs offer.
+    /// Window scale offered by SYN-ACKs.
     fn receive_scale(&self) -> u8 {
         let scale = scale_of_buffer(self.config.receive_buffer) + self.config.scale_raise();
         scale.min(WINDOW_SCALE_MAX)
@@ -270,11 +275,11 @@ impl Host {
 
     pub(super) fn send_frame(&mut self, shard: ShardId, frame: Vec<u8>) {
         self.stats.frames_out += 1;
-        self.shards[shard].tell_engine(FromHost::Frame(frame));
+        self.shards[shard].send_to_engine(FromHost::Frame(frame));
     }
 
     /// A segment for a half-open connection (RFC 9293 §3.10.7.4, SYN-RECEIVED).
-    pub(super) fn judge_half_open(
+    pub(super) fn handle_half_open(
         &mut self,
         now: Instant,
         handle: OffloadHandle,
@@ -287,14 +292,14 @@ impl Host {
             // RFC 5961 §3.2.
             if segment.seq == rcv_nxt {
                 self.stats.attempt_fails += 1;
-                self.forget_half(handle);
+                self.drop_half_open(handle);
             }
             return Verdict::Drop;
         }
         let (shard, tuple, iss) = (half.shard, half.tuple, half.iss);
         if segment.is_open_request() && segment.seq == half.offer.irs {
             self.stats.duplicate_syns += 1;
-            // The peer may have moved meanwhile.
+            // The peer's Ethernet address may have changed.
             half.offer.mac = segment.source_mac;
             let repeated = segment.timestamps.map(|timestamps| timestamps.value);
             half.offer.timestamp = half.offer.timestamp.and(repeated);
@@ -321,7 +326,7 @@ impl Host {
             return Verdict::Drop;
         }
         if segment.ack != iss + 1 {
-            // smoltcp answers by RST: it has no socket.
+            // smoltcp answers with RST: it has no socket.
             return Verdict::Process;
         }
         if self.connections.len() >= CONNECTIONS_MAX {
@@ -330,16 +335,16 @@ impl Host {
         let Some(mut half) = self.half_open.remove(&handle) else { return Verdict::Drop };
         half.offer.mac = segment.source_mac;
         match self.complete(now, handle, &half) {
-            true => self.judge_known(now, handle, segment),
+            true => self.handle_known(now, handle, segment),
             false => {
                 self.half_open.insert(handle, half);
-                self.forget_half(handle);
+                self.drop_half_open(handle);
                 Verdict::Process
             }
         }
     }
 
-    /// RFC 5961 §4.2: an acknowledgement without a promise.
+    /// Sends a challenge ACK (RFC 5961 §4.2).
     fn challenge(
         &mut self,
         shard: ShardId,
@@ -348,7 +353,7 @@ impl Host {
         iss: SeqNum,
         clock: u32,
     ) {
-        // The window that the SYN-ACK has offered, as far as its unit allows.
+        // The window that the SYN-ACK offered, as far as its scale permits.
         let window = u16::try_from(self.config.receive_buffer).unwrap_or(u16::MAX);
         let scale = offer.options.window_scale.map_or(0, |_| self.receive_scale());
         let ack = Acknowledgement {
@@ -359,14 +364,14 @@ impl Host {
             ece: offer.marked,
             fin: false,
         };
-        let way = self.way_back(&tuple, offer);
+        let way = self.reply_addresses(&tuple, offer);
         if let Some(frame) = wire::ack_frame(way, self.config.tcp.ttl_or_hop_limit, &ack) {
             self.send_frame(shard, frame);
         }
     }
 
-    /// A segment of no connection: `None`, unless it returns a cookie, or may be data behind one.
-    pub(super) fn judge_cookie(
+    /// Handles a segment without a connection. Returns `None` unless it returns a cookie, or may be data after one.
+    pub(super) fn handle_cookie(
         &mut self,
         now: Instant,
         arrived: ShardId,
@@ -391,8 +396,8 @@ impl Host {
         let timestamps = segment.timestamps.filter(|_| self.config.timestamps);
         let echo = timestamps.map(|timestamps| timestamps.echo);
         let Some(restored) = self.isns.restore(now, &tuple, (irs, iss), echo) else {
-            // The ACK that would have opened the connection may be lost, and the first data with it: the peer
-            // retransmits these, where an RST would end it.
+            // The opening ACK may be lost, and the first data with it. The peer retransmits them; an RST would abort
+            // the connection.
             return (segment.payload_len > 0).then_some(Verdict::Drop);
         };
         if self.connections.len() >= CONNECTIONS_MAX {
@@ -407,7 +412,7 @@ impl Host {
             ecn: self.config.ecn && restored.ecn,
             marked: false,
         };
-        // Nothing is known of the SYN-ACKs that were sent: as with a retransmission, none is timed.
+        // The number of SYN-ACKs sent is unknown. As after a retransmission, the RTT is not measured.
         let (opened_at, next_at) = (now, now);
         let half = HalfOpen { shard, listener, tuple, offer, iss, opened_at, sent: 2, next_at };
         self.listeners.get_mut(&listener.0)?.half_open += 1;
@@ -415,15 +420,15 @@ impl Host {
         let handle = self.shards.new_handle();
         if !self.complete(now, handle, &half) {
             self.half_open.insert(handle, half);
-            self.forget_half(handle);
+            self.drop_half_open(handle);
             return None;
         }
         self.stats.cookies_accepted += 1;
-        Some(self.judge_known(now, handle, segment))
+        Some(self.handle_known(now, handle, segment))
     }
 
-    /// The peer's ACK has arrived: smoltcp gets a socket in SYN-RECEIVED, to which the ACK goes next. Returns false if
-    /// it would not take the connection.
+    /// Handles the peer's ACK: creates a smoltcp socket in SYN-RECEIVED, which receives the ACK next. Returns false if
+    /// smoltcp rejects the connection.
     fn complete(&mut self, now: Instant, handle: OffloadHandle, half: &HalfOpen) -> bool {
         let &HalfOpen { shard, listener, tuple, offer, iss, opened_at, sent, next_at: _ } = half;
         let Some(found) = self.listeners.get(&listener.0) else { return false };
@@ -445,15 +450,18 @@ impl Host {
             timestamps: offer.timestamp.map(|value| Timestamps { value, echo: 0 }),
             ecn: offer.ecn,
         };
-        let way =
-            Way { macs: (offer.mac, self.config.mac), from: tuple.remote(), to: tuple.local() };
+        let way = FrameAddresses {
+            macs: (offer.mac, self.config.mac),
+            from: tuple.remote(),
+            to: tuple.local(),
+        };
         let Some(syn) = wire::syn_frame(way, u8::MAX, &syn) else { return false };
         let Some(syn_ack) = self.syn_ack(tuple, &offer, iss, 0) else { return false };
-        // Karn: only a SYN-ACK that was sent once is timed.
+        // Karn's algorithm: the RTT is measured only if the SYN-ACK was sent once.
         let sent_at = if sent == 1 { opened_at } else { now };
         let packet = &syn[ETHERNET_HEADER_LEN..];
         let Some(socket) = accept(to_smoltcp(sent_at), tuple, iss, packet, listening) else {
-            tracing::error!(?tuple, "smoltcp has not taken an accepted connection");
+            tracing::error!(?tuple, "smoltcp rejected an accepted connection");
             return false;
         };
         let mut flow = Flow::new(opened_at);
@@ -475,26 +483,26 @@ impl Host {
             socket: self.sockets.add(socket),
             flow,
             scale_raise: self.config.scale_raise(),
-            stay: Stay::No,
+            hold: Hold::No,
             wanted: self.config.wants(at_once, &tuple),
             history: History::new(now),
             stage: Stage::Handshake(now + HANDSHAKE_MAX),
             solicit_at: now + SOLICIT_DELAY,
-            woken: None,
+            forced_retransmit: None,
             send: SendHalf::default(),
             receive: ReceiveHalf::default(),
         };
         self.connections.insert(handle, connection);
-        self.introduce(now, tuple, offer.mac);
+        self.cache_neighbor(now, tuple, offer.mac);
         true
     }
 
-    /// Enters the Ethernet address of a peer into smoltcp's cache: the handshake has proven that packets arrive there,
-    /// and smoltcp does not have to solicit it while other connections wait for theirs. A gateway's is the one of its
-    /// ARP or ND (see `mac_of_hop`).
-    fn introduce(&mut self, now: Instant, tuple: FlowKey, mac: MacAddress) {
+    /// Adds the Ethernet address of a peer to smoltcp's neighbor cache. The handshake has proven it reachable, so
+    /// smoltcp does not solicit it while other connections wait for their neighbors. The address of a gateway is taken
+    /// from its ARP or ND (see `mac_of_hop`).
+    fn cache_neighbor(&mut self, now: Instant, tuple: FlowKey, mac: MacAddress) {
         let remote = tuple.remote().ip();
-        let hop = self.config.hop_back(remote);
+        let hop = self.config.reply_hop(remote);
         if let Some(mac) = self.mac_of_hop(now, hop, remote, mac)
             && let Some(frame) =
                 dad::advertisement((hop, mac), (tuple.local().ip(), self.config.mac))
@@ -503,17 +511,17 @@ impl Host {
         }
     }
 
-    /// A station has this Ethernet address now.
+    /// Updates the Ethernet address of a peer.
     pub(super) fn move_half_open(&mut self, address: IpAddr, mac: MacAddress) {
         for half in self.half_open.values_mut() {
-            if self.config.hop_back(half.tuple.remote().ip()) == address {
+            if self.config.reply_hop(half.tuple.remote().ip()) == address {
                 half.offer.mac = mac;
             }
         }
     }
 
-    /// Drops the state of a half-open connection without a segment.
-    fn forget_half(&mut self, handle: OffloadHandle) -> Option<HalfOpen> {
+    /// Drops the state of a half-open connection without sending a segment.
+    fn drop_half_open(&mut self, handle: OffloadHandle) -> Option<HalfOpen> {
         let half = self.half_open.remove(&handle)?;
         self.owners.remove(&half.tuple);
         self.shards[half.shard].connections -= 1;
@@ -523,16 +531,16 @@ impl Host {
         Some(half)
     }
 
-    /// Resets the half-open connections of listeners that have gone.
+    /// Resets the half-open connections of removed listeners.
     pub(super) fn reset_orphans(&mut self) {
         let orphans = self
             .half_open
             .iter()
             .filter(|(_, half)| !self.listeners.contains_key(&half.listener.0));
         for handle in orphans.map(|(handle, _)| *handle).collect::<Vec<_>>() {
-            let Some(half) = self.forget_half(handle) else { continue };
+            let Some(half) = self.drop_half_open(handle) else { continue };
             let HalfOpen { shard, tuple, offer, iss, .. } = half;
-            let way = self.way_back(&tuple, &offer);
+            let way = self.reply_addresses(&tuple, &offer);
             let ends = (iss + 1, offer.irs + 1);
             if let Some(frame) = wire::bare_reset(way, self.config.tcp.ttl_or_hop_limit, ends) {
                 self.send_frame(shard, frame);
@@ -540,7 +548,7 @@ impl Host {
         }
     }
 
-    /// Retransmits the SYN-ACKs that are due, and ends handshakes that take too long. Returns whether there was any.
+    /// Retransmits due SYN-ACKs, and aborts expired handshakes. Returns true if there were any.
     pub(super) fn serve_half_open(&mut self, now: Instant) -> bool {
         if self.half_open_at.is_none_or(|at| now < at) {
             return false;
@@ -551,7 +559,7 @@ impl Host {
             let deadline = half.opened_at + HANDSHAKE_MAX;
             if deadline <= now {
                 self.stats.attempt_fails += 1;
-                self.forget_half(handle);
+                self.drop_half_open(handle);
                 continue;
             }
             half.syn_ack_sent(now);

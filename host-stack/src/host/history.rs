@@ -1,25 +1,25 @@
-//! The moves of a connection between host and target.
+//! Offloads and uploads of a connection.
 
 use offload_engine::{
     chimney::client::UploadReason, listing::Refusal, status::NdisStatus, time::Instant,
 };
 
-/// What a connection has been through.
+/// History of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct History {
-    /// Its handshake was done then.
+    /// End of the handshake.
     pub(super) opened_at: Instant,
-    /// It was last taken into the host then.
+    /// Last entry into the host.
     pub(super) returned_at: Instant,
-    /// Hand-overs to the target that were completed.
+    /// Number of completed offloads.
     pub(super) offloads: u32,
-    /// Hand-overs from it.
+    /// Number of uploads.
     pub(super) uploads: u32,
-    /// Why the target asked for the last upload, if it did.
+    /// Reason of the last upload, if the target requested it.
     pub(super) upload_reason: Option<UploadReason>,
-    /// Why the target last refused it.
+    /// Status of the target's last refusal.
     pub(super) refusal: Option<NdisStatus>,
-    /// Hand-overs that were not done, and why the last one was not.
+    /// Number of offloads that failed, and reason of the last failure.
     pub(super) refusals: u32,
     pub(super) last_refusal: Option<Refusal>,
 }
@@ -38,7 +38,7 @@ impl History {
         }
     }
 
-    /// Counts a hand-over that was not done.
+    /// Counts a failed offload.
     pub(super) fn refused(&mut self, refusal: Refusal) {
         self.refusals += 1;
         self.last_refusal = Some(refusal);

@@ -1,4 +1,4 @@
-//! Frames from the engine: which connection they belong to, and what is done before smoltcp gets them.
+//! Frames from the engine: classification, and processing ahead of smoltcp.
 
 use alloc::vec::Vec;
 use offload_engine::{
@@ -27,25 +27,25 @@ use crate::{
         take,
     },
     observer::Flow,
-    retrieve::{Given, retrieve},
+    retrieve::{SegmentFrames, retrieve},
     socket::ListenerId,
-    wire::{self, Frame, Segment, Way},
+    wire::{self, Frame, FrameAddresses, Segment},
 };
 
-/// What happens to a frame.
+/// Disposition of a frame.
 pub(super) enum Verdict {
-    /// smoltcp gets it.
+    /// Passed to smoltcp.
     Process,
-    /// smoltcp gets it with this window, of the segment that begins there.
+    /// Passed to smoltcp with this window, in the segment at this offset.
     ProcessWith(u16, usize),
-    /// The target gets it.
+    /// Forwarded to the target.
     Forward(OffloadHandle),
     /// Dropped.
     Drop,
 }
 
 impl Host {
-    /// A frame that came by the queue of `shard`.
+    /// Handles a frame received on the queue of `shard`.
     pub(super) fn receive(
         &mut self,
         now: Instant,
@@ -58,11 +58,11 @@ impl Host {
                 self.stats.checksum_errors += 1;
                 Verdict::Drop
             }
-            // smoltcp would drop these; so nothing may be learned from them. A bridge floods frames of
-            // other stations, and TCP is unicast (RFC 1122 §4.2.3.10).
+            // smoltcp would drop these, so they must not update any state. A bridge floods frames of other stations,
+            // and TCP is unicast (RFC 1122 §4.2.3.10).
             Frame::Tcp(segment) if !segment.is_well_formed => Verdict::Drop,
             Frame::Tcp(segment) if segment.destination_mac != self.config.mac => Verdict::Drop,
-            Frame::Tcp(segment) => self.judge(now, shard, &segment),
+            Frame::Tcp(segment) => self.classify(now, shard, &segment),
             Frame::BadHeader => Verdict::Drop,
             Frame::Fragment => {
                 self.stats.fragments_dropped += 1;
@@ -70,7 +70,7 @@ impl Host {
             }
             Frame::Other if self.defend(now, &frame) => Verdict::Drop,
             Frame::Other => {
-                self.hear_of_neighbor(now, &frame);
+                self.read_announcement(now, &frame);
                 Verdict::Process
             }
         };
@@ -85,31 +85,31 @@ impl Host {
         }
     }
 
-    fn judge(&mut self, now: Instant, shard: ShardId, segment: &Segment<'_>) -> Verdict {
+    fn classify(&mut self, now: Instant, shard: ShardId, segment: &Segment<'_>) -> Verdict {
         let tuple = segment.received_on();
         match self.owners.get(&tuple).copied() {
             Some(Owner::Target(handle)) => Verdict::Forward(handle),
             Some(Owner::Host(handle)) if segment.is_open_request() => {
-                self.judge_known_syn(now, shard, handle, segment)
+                self.handle_known_syn(now, shard, handle, segment)
             }
-            Some(Owner::Host(handle)) => self.judge_known(now, handle, segment),
-            Some(Owner::HalfOpen(handle)) => self.judge_half_open(now, handle, segment),
+            Some(Owner::Host(handle)) => self.handle_known(now, handle, segment),
+            Some(Owner::HalfOpen(handle)) => self.handle_half_open(now, handle, segment),
             None if segment.is_open_request() => match self.time_waits.rejects(now, segment) {
                 true => {
                     self.stats.duplicate_syns += 1;
                     Verdict::Drop
                 }
-                false => self.judge_new_syn(now, shard, segment),
+                false => self.handle_new_syn(now, shard, segment),
             },
-            None => match self.judge_cookie(now, shard, segment) {
+            None => match self.handle_cookie(now, shard, segment) {
                 Some(verdict) => verdict,
-                None => self.judge_late(now, segment),
+                None => self.handle_late(now, segment),
             },
         }
     }
 
-    /// A segment of no connection, or of one that is over.
-    fn judge_late(&mut self, now: Instant, segment: &Segment<'_>) -> Verdict {
+    /// Handles a segment of no connection, or of a closed one.
+    fn handle_late(&mut self, now: Instant, segment: &Segment<'_>) -> Verdict {
         match self.time_waits.answer(now, self.config.time_wait, segment) {
             Answer::Unknown => return Verdict::Process,
             Answer::None => {}
@@ -120,7 +120,7 @@ impl Host {
         Verdict::Drop
     }
 
-    /// Sends an ACK that smoltcp does not know of, through the queue of `shard`.
+    /// Sends an ACK that smoltcp has not generated, on the queue of `shard`.
     pub(super) fn acknowledge(
         &mut self,
         now: Instant,
@@ -130,16 +130,17 @@ impl Host {
         ends: FlowKey,
     ) {
         let ack = flow.acknowledgement(self.timestamps.at(now));
-        let way = Way { macs: (self.config.mac, peer), from: ends.local(), to: ends.remote() };
+        let way =
+            FrameAddresses { macs: (self.config.mac, peer), from: ends.local(), to: ends.remote() };
         let frame = wire::ack_frame(way, self.config.tcp.ttl_or_hop_limit, &ack);
         self.stats.frames_out += u64::from(frame.is_some());
         if let Some(frame) = frame {
-            self.shards[shard].tell_engine(FromHost::Frame(frame));
+            self.shards[shard].send_to_engine(FromHost::Frame(frame));
         }
     }
 
-    /// A segment of a connection of smoltcp's. What smoltcp would not read of it goes ahead.
-    pub(super) fn judge_known(
+    /// Handles a segment of a connection in smoltcp. Parts that smoltcp would not read are processed first.
+    pub(super) fn handle_known(
         &mut self,
         now: Instant,
         handle: OffloadHandle,
@@ -154,15 +155,15 @@ impl Host {
         let is_accepted = connection.listener.is_some();
         if segment.is_reset() && is_accepted && socket.state() == tcp::State::SynReceived {
             connection.flow.incoming(now, segment);
-            // smoltcp would go back to LISTEN, and take the next SYN for this connection.
-            if connection.flow.reset_heard {
+            // smoltcp would return to LISTEN, and accept the next SYN for this connection.
+            if connection.flow.reset_received {
                 self.stats.attempt_fails += 1;
                 self.forget(handle);
             }
             return Verdict::Drop;
         }
-        // A peer that has closed last and forgotten answers late segments by RST. What has come is the client's all the
-        // same (RFC 1337; RFC 9293 §3.10.7.4: the user is not signaled).
+        // A peer that has closed last and dropped its state answers late segments with RST. Received data are still
+        // delivered to the client (RFC 1337; RFC 9293 §3.10.7.4: the user is not signaled).
         if segment.is_reset() && connection.both_closed(socket) {
             return Verdict::Drop;
         }
@@ -172,8 +173,9 @@ impl Host {
         let Some(connection) = self.connections.get_mut(&handle) else { return Verdict::Process };
         let slot = connection.socket;
         let socket = self.sockets.get::<tcp::Socket<'_>>(slot);
-        let standing = connection.standing(socket);
-        let Given { ahead, mut whole } = retrieve(segment, &connection.flow, socket, standing);
+        let seq_state = connection.seq_state(socket);
+        let SegmentFrames { ahead, mut whole } =
+            retrieve(segment, &connection.flow, socket, seq_state);
         let window = connection.flow.kept_window(segment);
         if let Some(mut frame) = ahead {
             let Frame::Tcp(first) = wire::parse(&frame) else { return Verdict::Drop };
@@ -181,7 +183,7 @@ impl Host {
             connection.flow.incoming(now, &first);
             wire::set_window(&mut frame, tcp_at, window.unwrap_or(segment.window));
             self.process(now, frame);
-            // One that has ended with it would answer the rest by RST.
+            // A connection that this segment has ended would answer the rest with RST.
             whole &= self.sockets.get::<tcp::Socket<'_>>(slot).state() != tcp::State::Closed;
         }
         if let Some(connection) = self.connections.get_mut(&handle) {
@@ -195,7 +197,7 @@ impl Host {
         }
     }
 
-    /// smoltcp takes nothing for sent that is not acknowledged; `ack` is about to be.
+    /// Marks everything unacknowledged in smoltcp as unsent; `ack` is acknowledged next.
     fn rewind(&mut self, now: Instant, handle: OffloadHandle, ack: SeqNum) {
         let is_due = |connection: &Connection, socket: &tcp::Socket<'_>| {
             connection.rcv_nxt(socket) != connection.flow.acknowledged
@@ -222,10 +224,10 @@ impl Host {
         connection.flow.rewound();
     }
 
-    /// A SYN for a 4-tuple that smoltcp has. Its set may hold a listener's socket before the
-    /// connection's, which would take the SYN for a second connection; and the connection's own would
-    /// not answer a SYN, except one that crossed its own (RFC 9293 §3.5, simultaneous open).
-    fn judge_known_syn(
+    /// Handles a SYN for a 4-tuple that smoltcp has. A listener's socket may precede the connection's in the set and
+    /// accept the SYN as a second connection. The connection's own socket would not answer a SYN, unless it crossed its
+    /// own (RFC 9293 §3.5, simultaneous open).
+    fn handle_known_syn(
         &mut self,
         now: Instant,
         shard: ShardId,
@@ -238,10 +240,10 @@ impl Host {
                 connection.flow.incoming(now, segment);
                 Verdict::Process
             }
-            // RFC 9293 §3.10.7.4: a SYN beyond the old connection may reopen its 4-tuple.
+            // RFC 9293 §3.10.7.4: a SYN beyond the old connection's sequence numbers may reopen its 4-tuple.
             tcp::State::TimeWait if segment.seq.is_after(connection.flow.acknowledged) => {
                 self.forget(handle);
-                self.judge_new_syn(now, shard, segment)
+                self.handle_new_syn(now, shard, segment)
             }
             _ => {
                 self.stats.duplicate_syns += 1;
@@ -255,14 +257,14 @@ impl Host {
         self.send_down(now);
     }
 
-    /// smoltcp takes a frame; its answer stays with the device.
+    /// Passes a frame to smoltcp; its answers stay in the device's queue.
     pub(super) fn ingress(&mut self, now: Instant, frame: Option<Vec<u8>>) {
         self.device.received.extend(frame);
         let at = to_smoltcp(now);
         let _ = self.interface.poll_ingress_single(at, &mut self.device, &mut self.sockets);
     }
 
-    /// A fresh socket with the host's settings.
+    /// Creates a socket with the host's settings.
     pub(super) fn make_socket(&self, client: ClientId) -> tcp::Socket<'static> {
         let mut socket = fresh_socket(self.config.receive_buffer, self.config.send_buffer);
         if self.config.timestamps {
@@ -272,8 +274,8 @@ impl Host {
         socket
     }
 
-    /// CH-FWD-2: the host got it before the hand-over was done, or because of IP options. CH-FWD-3: not
-    /// while the connection changes hands.
+    /// CH-FWD-2: frames reach the host before the offload completes, or because of IP options. CH-FWD-3: none is
+    /// forwarded during a transition.
     fn forward(&mut self, handle: OffloadHandle, frame: Vec<u8>) {
         let Some(offloaded) = self.offloaded.get_mut(&handle) else { return };
         match offloaded.stage {
@@ -293,8 +295,8 @@ impl Host {
         }
     }
 
-    /// The target is done with a frame. What it did not process because the connection was on its way up
-    /// is the host's to process, when it has arrived.
+    /// Handles a frame that the target has returned. A frame that it did not process because of an upload in progress
+    /// is processed by the host after the upload.
     pub(super) fn forwarded(&mut self, now: Instant, shard: ShardId, segment: Forward) {
         if segment.status == NdisStatus::UPLOAD_IN_PROGRESS {
             // Verified before it was forwarded.
@@ -302,8 +304,8 @@ impl Host {
         }
     }
 
-    /// Both sides have closed: what is left of the connection answers late segments. `is_first`: this side has closed
-    /// first, and its 4-tuple rests.
+    /// Both sides have closed: a TIME-WAIT record answers late segments. `is_first`: this side closed first, and its
+    /// 4-tuple is not reused for a while.
     pub(super) fn retire(&mut self, now: Instant, handle: OffloadHandle, is_first: bool) {
         if let Some(Connection { shard, tuple, flow, .. }) = self.connections.get(&handle) {
             let time = self.config.time_wait;
@@ -312,18 +314,18 @@ impl Host {
         self.forget(handle);
     }
 
-    /// Drops the host's state of a connection, and its socket, without a notice or a segment.
+    /// Removes a connection and its socket from the host, without a notice or a segment.
     pub(super) fn forget(&mut self, handle: OffloadHandle) {
         let Some(connection) = self.connections.remove(&handle) else { return };
         self.owners.remove(&connection.tuple);
         self.ports.release(Name::Connection(handle));
         self.sockets.remove(connection.socket);
         self.shards[connection.shard].connections -= 1;
-        self.left(connection.listener, connection.stage);
+        self.release_backlog(connection.listener, connection.stage);
     }
 
-    /// A connection of `listener` has left `stage`: its place in the backlog may be free.
-    pub(super) fn left(&mut self, listener: Option<ListenerId>, stage: Stage) {
+    /// Frees a connection's entry in the backlog of `listener` if it has left the handshake `stage`.
+    pub(super) fn release_backlog(&mut self, listener: Option<ListenerId>, stage: Stage) {
         if let (Some(id), Stage::Handshake(_)) = (listener, stage)
             && let Some(listener) = self.listeners.get_mut(&id.0)
         {

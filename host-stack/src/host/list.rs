@@ -1,6 +1,6 @@
-//! Lists the connections and listeners, for monitoring.
+//! Listing of connections and listeners, for monitoring.
 //!
-//! A row of an offloaded connection has the host's part. Queues and variables are the target's then:
+//! The row of an offloaded connection has the host's part. Its queues and variables are in the target:
 //! [`offload_engine::engine::Connections::look`].
 
 use alloc::vec::Vec;
@@ -25,7 +25,7 @@ impl From<History> for Moves {
             offloads,
             uploads,
             upload_reason,
-            // The one that counts for the policy.
+            // Relevant to the policy only.
             refusal: _,
             refusals,
             last_refusal,
@@ -35,7 +35,7 @@ impl From<History> for Moves {
 }
 
 impl Host {
-    /// Every listener and every connection, or the one with the handle `only`, by handle.
+    /// Returns every listener and connection in order of handles, or the one with the handle `only`.
     pub(super) fn list(&self, only: Option<OffloadHandle>) -> Vec<ConnectionRow> {
         if let Some(handle) = only {
             return self.row(handle).into_iter().collect();

@@ -1,9 +1,9 @@
-//! Neighbor discovery for connections that wait for it.
+//! Neighbor discovery for connections in the handshake.
 //!
-//! smoltcp sends one solicitation a second for all its sockets together, and the first socket in its
-//! set takes it: while one connection waits for a neighbor that does not exist, none finds another.
-//! So the host solicits for each connection whose SYN has not left; the answers fill smoltcp's cache.
-//! It also answers probes for its own addresses ([`dad`]), which smoltcp drops.
+//! smoltcp sends one solicitation per second for all sockets together, and the first socket in its set uses it. While
+//! one connection solicits a neighbor that does not exist, no other is resolved. So the host solicits for each
+//! connection whose SYN is unsent; the answers fill smoltcp's cache. It also answers probes for its own addresses
+//! ([`dad`]), which smoltcp drops.
 
 use core::net::IpAddr;
 
@@ -15,13 +15,13 @@ use offload_engine::{
 use super::Host;
 use crate::dad;
 
-/// How long a SYN may wait before the host solicits for it: smoltcp's own solicitation comes first.
+/// Delay before the host solicits for an unsent SYN: smoltcp's own solicitation is sent first.
 pub(super) const SOLICIT_DELAY: Duration = Duration::from_millis(20);
-/// Pause between two solicitations (RFC 1122 §2.3.2.1, RFC 4861 RETRANS_TIMER).
+/// Interval between two solicitations (RFC 1122 §2.3.2.1, RFC 4861 RETRANS_TIMER).
 pub(super) const SOLICIT_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Host {
-    /// Solicits the next hop of a connection in its handshake, if it is time.
+    /// Solicits the next hop of a connection in its handshake, if that is due.
     pub(super) fn seek_neighbor(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         if connection.flow.syn_sent() || now < connection.solicit_at {
@@ -35,7 +35,7 @@ impl Host {
         true
     }
 
-    /// Asks where a neighbor is, from our address of its family.
+    /// Solicits a neighbor, from our address of its family.
     pub(super) fn solicit(&mut self, now: Instant, next_hop: IpAddr) {
         let own = self.config.addresses.iter().map(|(own, _)| *own);
         let source = own.into_iter().find(|own| own.is_ipv4() == next_hop.is_ipv4());
@@ -44,7 +44,7 @@ impl Host {
         }
     }
 
-    /// Answers another station's probe for an address of ours. Returns true if the frame is one.
+    /// Answers another station's probe for an address of ours. Returns true if the frame is such a probe.
     pub(super) fn defend(&mut self, now: Instant, frame: &[u8]) -> bool {
         let answer = dad::defense(frame, self.config.mac, |address| self.config.is_ours(address));
         let Some(answer) = answer else { return false };

@@ -1,11 +1,11 @@
-//! Neighbor and path objects: what the target holds of them, and how many depend on each.
+//! Neighbor and path objects: their state in the target, and their dependents.
 //!
-//! A neighbor is known by the next hop's address, a path by the addresses of its ends; the target is given each
-//! once, however many connections use it. Who depends on an object is counted here (CH-TRM-2): paths by
-//! their connections, neighbors by their paths. An object that nothing depends on any more is terminated, and
-//! until that is complete nothing new may depend on it; nor on one whose initiate is not complete (CH-INI-1).
+//! A neighbor is identified by the address of the next hop, a path by its two addresses. Each is offloaded once,
+//! however many connections use it. Dependents are counted here (CH-TRM-2): connections for a path, paths for a
+//! neighbor. An object without dependents is terminated. No new dependent is added until the terminate is complete, nor
+//! while its initiate is outstanding (CH-INI-1).
 //!
-//! Limits: an object lives only as long as a connection of the target's, so there are at most as many.
+//! Limits: an object exists only as long as an offloaded connection, so there are at most as many.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 use core::net::IpAddr;
@@ -20,75 +20,75 @@ use offload_engine::{
     time::Instant,
 };
 
-/// The ends of a path.
+/// Source and destination of a path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct PathKey {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
 }
 
-/// Where an object stands.
+/// State of an object in the target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Link {
-    /// Its initiate is not complete.
+    /// The initiate is outstanding.
     Initiating,
-    /// The target has it, under this name.
-    There(TargetContext),
-    /// Its terminate is not complete.
+    /// The target has it, under this context.
+    Offloaded(TargetContext),
+    /// The terminate is outstanding.
     Terminating,
 }
 
-/// A neighbor or a path.
+/// Neighbor or path.
 #[derive(Debug)]
 pub(super) struct Object<S> {
     pub(super) handle: OffloadHandle,
     pub(super) link: Link,
-    /// Paths, or connections, that depend on it.
+    /// Number of paths, or connections, that depend on it.
     pub(super) dependents: usize,
-    /// An update is not complete; another one must wait (CH-UPD-3).
+    /// True if an update is outstanding; another one is deferred (CH-UPD-3).
     pub(super) updating: bool,
-    /// The target's state, or that of the update under way, differs from `state`.
+    /// True if the target's state, or that of the outstanding update, differs from `state`.
     pub(super) stale: bool,
     pub(super) state: S,
 }
 
-/// A neighbor's variables.
+/// Variables of a neighbor.
 #[derive(Debug)]
 pub(super) struct Neighbor {
     pub(super) mac: MacAddress,
-    /// When it was last confirmed, by ARP, neighbor discovery, or a connection in the host that went forward.
+    /// Time of the last confirmation by ARP, neighbor discovery, or forward progress of a connection in the host.
     pub(super) confirmed_at: Instant,
-    /// It is being asked whether it is there, since the target's doubt.
+    /// Probing requested by the target's reachability query.
     pub(super) probing: Option<Probing>,
 }
 
-/// A neighbor under suspicion (CH §9.7).
+/// Probing of a neighbor (CH §9.7).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probing {
     pub(super) since: Instant,
     pub(super) next_at: Instant,
     pub(super) sent: u32,
-    /// A query to the target for its confirmation is under way.
-    pub(super) asked: bool,
+    /// True if a query to the target for its confirmation is outstanding.
+    pub(super) query_outstanding: bool,
 }
 
-/// A path's variables.
+/// Variables of a path.
 #[derive(Debug)]
 pub(super) struct Path {
     pub(super) next_hop: IpAddr,
-    /// The next hop that it is being linked to.
+    /// Next hop that the path is being linked to.
     pub(super) moving_to: Option<IpAddr>,
     pub(super) mtu: u32,
 }
 
-/// Both kinds.
+/// Neighbors and paths of a shard.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     pub(super) neighbors: BTreeMap<IpAddr, Object<Neighbor>>,
     pub(super) paths: BTreeMap<PathKey, Object<Path>>,
 }
 
-/// What has to be terminated because nothing depends on it any more.
+/// Objects to terminate because nothing depends on them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Unused {
     pub(super) paths: Vec<(OffloadHandle, TargetContext)>,
@@ -109,12 +109,12 @@ impl<S> Object<S> {
 
     pub(super) const fn context(&self) -> Option<TargetContext> {
         match self.link {
-            Link::There(context) => Some(context),
+            Link::Offloaded(context) => Some(context),
             Link::Initiating | Link::Terminating => None,
         }
     }
 
-    /// The object's name, if an update of the target is due and possible. From now on an update is in progress.
+    /// Returns the object's context if an update of the target is due and possible, and marks it as outstanding.
     pub(super) fn begin_update(&mut self) -> Option<TargetContext> {
         let context = self.context().filter(|_| self.stale && !self.updating)?;
         self.stale = false;
@@ -122,31 +122,31 @@ impl<S> Object<S> {
         Some(context)
     }
 
-    /// What becomes of it if nothing depends on it.
-    fn leave(&mut self) -> Leave {
+    /// Removal of the object if nothing depends on it.
+    fn removal(&mut self) -> Removal {
         match self.link {
-            _ if self.dependents > 0 || self.updating => Leave::No,
-            Link::Initiating => Leave::Forget,
-            Link::There(context) => {
+            _ if self.dependents > 0 || self.updating => Removal::None,
+            Link::Initiating => Removal::Drop,
+            Link::Offloaded(context) => {
                 self.link = Link::Terminating;
-                Leave::Terminate((self.handle, context))
+                Removal::Terminate((self.handle, context))
             }
-            Link::Terminating => Leave::No,
+            Link::Terminating => Removal::None,
         }
     }
 }
 
-/// How an object goes.
-enum Leave {
-    /// Something depends on it, or an update has to be complete first (CH-TRM-1).
-    No,
-    /// The target has never had it.
-    Forget,
+/// Removal of an object.
+enum Removal {
+    /// The object stays: it has dependents, or an update must complete first (CH-TRM-1).
+    None,
+    /// The target has never had the object.
+    Drop,
     Terminate((OffloadHandle, TargetContext)),
 }
 
 impl Objects {
-    /// One connection less depends on `path`.
+    /// Removes one connection from the dependents of `path`.
     #[must_use]
     pub(super) fn release(&mut self, path: &PathKey) -> Unused {
         let mut unused = Unused::default();
@@ -156,16 +156,16 @@ impl Objects {
         unused
     }
 
-    /// Lets go of a path that nothing depends on, and of its neighbor.
+    /// Releases a path without dependents, and its neighbor.
     pub(super) fn drop_path_if_unused(&mut self, key: &PathKey, unused: &mut Unused) {
         let Some(object) = self.paths.get_mut(key) else { return };
         let next_hop = object.state.next_hop;
-        match object.leave() {
-            Leave::No => return,
-            Leave::Forget => {
+        match object.removal() {
+            Removal::None => return,
+            Removal::Drop => {
                 self.paths.remove(key);
             }
-            Leave::Terminate(path) => unused.paths.push(path),
+            Removal::Terminate(path) => unused.paths.push(path),
         }
         if let Some(neighbor) = self.neighbors.get_mut(&next_hop) {
             neighbor.dependents -= 1;
@@ -173,15 +173,15 @@ impl Objects {
         self.drop_neighbor_if_unused(next_hop, unused);
     }
 
-    /// Lets go of a neighbor that nothing depends on.
+    /// Releases a neighbor without dependents.
     pub(super) fn drop_neighbor_if_unused(&mut self, next_hop: IpAddr, unused: &mut Unused) {
         let Some(object) = self.neighbors.get_mut(&next_hop) else { return };
-        match object.leave() {
-            Leave::No => {}
-            Leave::Forget => {
+        match object.removal() {
+            Removal::None => {}
+            Removal::Drop => {
                 self.neighbors.remove(&next_hop);
             }
-            Leave::Terminate(neighbor) => unused.neighbors.push(neighbor),
+            Removal::Terminate(neighbor) => unused.neighbors.push(neighbor),
         }
     }
 
@@ -201,7 +201,7 @@ impl Objects {
         all.find(|(_, object)| object.handle == handle).map(|(key, object)| (*key, object))
     }
 
-    /// The states of a path and of its neighbor, for a connection that comes back.
+    /// States of a path and its neighbor, for an uploaded connection.
     pub(super) fn states(&self, now: Instant, key: &PathKey) -> Option<(NeighborState, PathState)> {
         let path = self.paths.get(key)?;
         let neighbor = self.neighbors.get(&path.state.next_hop)?;
@@ -210,7 +210,7 @@ impl Objects {
 }
 
 impl Neighbor {
-    /// CH §9.7: at the offload both deltas are the same.
+    /// CH §9.7: both deltas are equal at the offload.
     pub(super) fn offload_state(&self, now: Instant) -> NeighborState {
         let delta = self.host_reachability_delta(now);
         NeighborState {

@@ -1,7 +1,8 @@
-//! The host's half of the chimney, downward: which connections are due, their tree, and what became of it.
+//! Offload of connections: selection, initiate tree and result.
 //!
-//! All connections of a shard that are due in one poll go down in one tree (CH-ARC-5). A neighbor or a path that the
-//! target has already appears in it as a linker; one that is on its way down or up is waited for (CH-INI-1).
+//! All connections of a shard that are due in one poll are offloaded in one tree (CH-ARC-5). A neighbor or path that
+//! the target already has is a linker in it. A connection whose neighbor or path has an outstanding initiate or
+//! terminate is deferred (CH-INI-1).
 
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 use core::net::IpAddr;
@@ -20,7 +21,7 @@ use smoltcp::socket::tcp::{self, State};
 
 use super::{
     Host,
-    connection::{Connection, OffloadStage, Offloaded, Owner, Stage, Stay},
+    connection::{Connection, Hold, OffloadStage, Offloaded, Owner, Stage},
     objects::{Link, Neighbor, Object, Path, PathKey, Unused},
     shards::ShardId,
     upload::Origin,
@@ -29,34 +30,34 @@ use crate::{
     clock::to_smoltcp,
     handoff::{
         self,
-        export::{ExportError, Surroundings, export, push_acknowledgement},
+        export::{ExportError, ExportInput, export, push_acknowledgement},
     },
     offload_policy::may_change,
     socket::{HostError, Notice, OffloadPolicy},
 };
 
-/// Whether a connection is to be offloaded.
+/// Time at which the policy offloads a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum OffloadTiming {
     No,
-    /// At the end of its handshake.
+    /// At the end of the handshake.
     AtOnce,
-    /// Later in its life.
+    /// After the handshake.
     Later,
 }
 
-/// The tree of one poll and one shard while it grows.
+/// Initiate tree of one poll and one shard, under construction.
 #[derive(Default)]
 struct Batch(BTreeMap<IpAddr, NeighborGroup>);
 
-/// A neighbor in it, and the paths behind it.
+/// Neighbor in the batch, with its paths.
 struct NeighborGroup {
     handle: OffloadHandle,
     node: InitiateNode<NeighborState>,
     paths: BTreeMap<PathKey, PathGroup>,
 }
 
-/// A path in it, and the connections on it.
+/// Path in the batch, with its connections.
 struct PathGroup {
     handle: OffloadHandle,
     node: InitiateNode<PathState>,
@@ -74,26 +75,26 @@ impl Batch {
     }
 }
 
-/// A node for an object that the target may have already.
+/// Returns a node for an object; a linker if the target has it.
 fn node<S>(context: Option<TargetContext>, state: impl FnOnce() -> S) -> InitiateNode<S> {
     context.map_or_else(|| InitiateNode::new(state()), InitiateNode::Linker)
 }
 
 impl Host {
-    /// Hands over every connection whose time has come. Everything that the engine had queued has
-    /// been seen by smoltcp, and everything that smoltcp had to acknowledge has been sent (CH-INI-7).
+    /// Offloads every due connection. smoltcp has processed everything that the engine had queued, and has sent all due
+    /// acknowledgements (CH-INI-7).
     pub(super) fn hand_over(&mut self, now: Instant) -> bool {
         let due = |(handle, connection): (&OffloadHandle, &Connection)| {
-            let wish = self.wish(now, connection);
-            (wish != OffloadTiming::No).then_some((*handle, wish))
+            let offload_timing = self.offload_timing(now, connection);
+            (offload_timing != OffloadTiming::No).then_some((*handle, offload_timing))
         };
         let due = self.connections.iter().filter_map(due).collect::<Vec<_>>();
         let mut batches = BTreeMap::<ShardId, Batch>::new();
         let mut work = false;
-        for (handle, wish) in due {
+        for (handle, offload_timing) in due {
             let Some(connection) = self.connections.get(&handle) else { continue };
             let batch = batches.entry(connection.shard).or_default();
-            work |= self.offload(now, handle, wish == OffloadTiming::AtOnce, batch);
+            work |= self.offload(now, handle, offload_timing == OffloadTiming::AtOnce, batch);
         }
         for (shard, batch) in batches {
             if !batch.0.is_empty() {
@@ -103,7 +104,7 @@ impl Host {
         work
     }
 
-    pub(super) fn wish(&self, now: Instant, connection: &Connection) -> OffloadTiming {
+    pub(super) fn offload_timing(&self, now: Instant, connection: &Connection) -> OffloadTiming {
         let at = match connection.stage {
             Stage::Handshake(_) | Stage::Open => self.offload_at(connection),
             Stage::Lingering => None,
@@ -115,11 +116,11 @@ impl Host {
         }
     }
 
-    /// When a connection is to be offloaded, as things are; `None`: not until something happens to it.
+    /// Offload time of a connection in its current state; `None` if it first needs another event.
     pub(super) fn offload_at(&self, connection: &Connection) -> Option<Instant> {
         let state = self.sockets.get::<tcp::Socket<'_>>(connection.socket).state();
         let open = matches!(state, State::Established | State::CloseWait);
-        // CH-ST-1: also half closed, but that pays only on request.
+        // CH-ST-1: half-closed connections too, but only on request.
         let closing =
             matches!(state, State::FinWait1 | State::FinWait2 | State::Closing | State::LastAck);
         if self.shards[connection.shard].paused || !(open || closing) {
@@ -148,22 +149,22 @@ impl Host {
                 }
             }
         };
-        match connection.stay {
-            // Each hand-over restarts the count of unanswered retransmissions: without an answer in between nothing
-            // would ever give up.
-            Stay::Until(_)
+        match connection.hold {
+            // Each offload restarts the count of unanswered retransmissions. Without an answer in between, no
+            // retransmission limit would ever be reached.
+            Hold::Until(_)
                 if connection.send.outstanding() > 0 && !connection.received_since_return() =>
             {
                 None
             }
-            Stay::Until(rested) => by_policy.map(|at| at.max(rested)),
-            Stay::No => by_policy,
-            Stay::UntilAsked => None,
+            Hold::Until(rested) => by_policy.map(|at| at.max(rested)),
+            Hold::No => by_policy,
+            Hold::UntilRequested => None,
         }
     }
 
-    /// A client wants its connection offloaded.
-    pub(super) fn wish_offload(&mut self, handle: OffloadHandle) {
+    /// Handles a client's request to offload its connection.
+    pub(super) fn request_offload(&mut self, handle: OffloadHandle) {
         if let Some(connection) = self.connections.get_mut(&handle) {
             connection.wanted = true;
             if self.shards[connection.shard].paused {
@@ -172,7 +173,7 @@ impl Host {
         }
     }
 
-    /// Takes the connection out of smoltcp, and puts it into the batch. Returns whether anything was done.
+    /// Exports the connection from smoltcp into the batch. Returns true if anything was done.
     fn offload(
         &mut self,
         now: Instant,
@@ -190,8 +191,8 @@ impl Host {
         let Some(mac) = self.mac_of_hop(now, next_hop, path.destination, seen) else {
             return false;
         };
-        // Sends that are not acknowledged move along; those that are complete to the client now.
-        self.answer_sends(handle);
+        // Unacknowledged sends are offloaded too; completed ones are reported to the client now.
+        self.complete_sends(handle);
         let Some(connection) = self.connections.get(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         if connection.rcv_nxt(socket) != connection.flow.acknowledged {
@@ -201,7 +202,7 @@ impl Host {
         let slot = connection.socket;
         let socket = handoff::take(&mut self.sockets, slot);
         let acknowledged = connection.acknowledged(&socket);
-        let surroundings = Surroundings {
+        let input = ExportInput {
             tuple: connection.tuple,
             flow: &connection.flow,
             snd_una: connection.snd_una(&socket),
@@ -212,10 +213,18 @@ impl Host {
             path_mtu: self.paths.mtu(now, path.destination, self.config.mtu as u32),
             ts_time: self.timestamps.at(now),
         };
-        match export(now, socket, &surroundings) {
+        match export(now, socket, &input) {
             Ok(mut state) => {
                 state.neighbor.cached.dl_destination_address = mac;
-                self.leave(now, handle, at_once, acknowledged, state, (path, next_hop), batch);
+                self.export_to_batch(
+                    now,
+                    handle,
+                    at_once,
+                    acknowledged,
+                    state,
+                    (path, next_hop),
+                    batch,
+                );
                 true
             }
             Err(refused) => {
@@ -225,15 +234,15 @@ impl Host {
         }
     }
 
-    /// The neighbor through which a new connection on `path` would be offloaded; `None`: one of the two is on its
-    /// way down or up, so the connection has to wait.
+    /// Neighbor through which a new connection on `path` would be offloaded. `None` if the path or the neighbor has an
+    /// outstanding initiate or terminate, so the connection is deferred.
     fn ready_next_hop(&self, shard: ShardId, batch: &Batch, path: PathKey) -> Option<IpAddr> {
         let objects = &self.shards[shard].objects;
         let known = objects.paths.get(&path);
         let next_hop = match known {
             Some(path) => path.state.next_hop,
-            // A peer without a route has sent a segment all the same: it is its own next hop.
-            None => self.config.hop_back(path.destination),
+            // A peer without a route is its own next hop: it has sent a segment.
+            None => self.config.reply_hop(path.destination),
         };
         let group = batch.0.get(&next_hop);
         let has_path = group.is_some_and(|group| group.paths.contains_key(&path));
@@ -258,9 +267,9 @@ impl Host {
         self.send_down(now);
     }
 
-    /// The connection, out of smoltcp, becomes a node of the batch.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one hand-over")]
-    fn leave(
+    /// Adds the exported connection to the batch as a node.
+    #[expect(clippy::too_many_arguments, reason = "parts of one offload")]
+    fn export_to_batch(
         &mut self,
         now: Instant,
         handle: OffloadHandle,
@@ -271,11 +280,11 @@ impl Host {
         batch: &mut Batch,
     ) {
         let Some(connection) = self.connections.remove(&handle) else { return };
-        self.left(connection.listener, connection.stage);
+        self.release_backlog(connection.listener, connection.stage);
         let notice = connection.established(handle, true, &self.config);
         let owner = connection.client_id();
         let Connection { shard, client, listener, tuple, send, receive, history, .. } = connection;
-        // The frames that come from now on are the target's.
+        // Frames that arrive from now on belong to the target.
         self.owners.insert(tuple, Owner::Target(handle));
         self.stats.initiates += 1;
         let (unanswered, shutdown) = (send.outstanding_lists(), send.shutdown);
@@ -286,7 +295,7 @@ impl Host {
         if !at_once || unanswered > 0 || shutdown {
             self.notify(owner, Notice::Offloading { handle, unanswered, shutdown });
         }
-        // The lists go down as they were given, not as smoltcp had copied their bytes.
+        // The original lists are offloaded, not smoltcp's copies of their bytes.
         state.send_data = send.into_send_data(acknowledged);
         let offloaded = Offloaded {
             shard,
@@ -309,8 +318,7 @@ impl Host {
         self.attach(now, shard, batch, (path, next_hop), (neighbor, route), block);
     }
 
-    /// Puts a connection's node below those of its path and its neighbor, which are made if the target does not
-    /// have them.
+    /// Attaches a connection's node to its path and neighbor, which are added if the target does not have them.
     fn attach(
         &mut self,
         now: Instant,
@@ -326,7 +334,7 @@ impl Host {
         let object = objects.neighbors.entry(next_hop).or_insert_with(|| {
             Object::new(neighbor_handle, Neighbor { mac, confirmed_at: now, probing: None })
         });
-        // The peer's last segment came from there.
+        // The peer's last segment has this source address.
         object.stale |= object.state.mac != mac;
         object.state.mac = mac;
         let group = batch.0.entry(next_hop).or_insert_with(|| NeighborGroup {
@@ -360,12 +368,12 @@ impl Host {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         connection.socket = slot;
         match error {
-            // Its next hop has to be found first, and smoltcp wakes us.
+            // The next hop must be resolved first; smoltcp then schedules a poll.
             ExportError::AcknowledgementDue => return false,
             ExportError::Phase(_) | ExportError::Disagreement(_) | ExportError::Lost(_) => {}
         }
         tracing::warn!(tuple = ?connection.tuple, %error, "connection not offloaded");
-        connection.stay = Stay::UntilAsked;
+        connection.hold = Hold::UntilRequested;
         connection.wanted = false;
         connection.history.refused(Refusal::Host(error.reason()));
         self.stats.exports_refused += 1;
@@ -377,7 +385,7 @@ impl Host {
         true
     }
 
-    /// A connection that cannot go on in the host.
+    /// Aborts a connection that cannot continue in the host.
     pub(super) fn end_unoffloaded(&mut self, handle: OffloadHandle) {
         let Some(connection) = self.connections.get(&handle) else { return };
         let error = HostError::OffloadRefused;
@@ -399,18 +407,18 @@ impl Host {
 
     /// NdisMInitiateOffloadComplete: each node has its result.
     pub(super) fn initiated(&mut self, now: Instant, shard: ShardId, tree: InitiateTree) {
-        // What clients had asked before they knew of the hand-over goes back to them first.
+        // Requests issued before the clients were notified of the offload are returned first.
         self.take_requests(now);
         for Block { handle, payload, status: neighbor_status, dependents: paths } in tree {
             let mut root = None;
             let objects = &mut self.shards[shard].objects;
             match (payload, objects.neighbor_by(handle)) {
                 (InitiateNode::New { context: Some(context), .. }, Some((_, object))) => {
-                    object.link = Link::There(context);
+                    object.link = Link::Offloaded(context);
                 }
                 (InitiateNode::New { context: None, .. }, Some((next_hop, _))) => {
                     root = Some(neighbor_status);
-                    // One that came alone; else it goes with the last that depends on it.
+                    // A neighbor initiated alone; otherwise it is dropped with its last dependent.
                     objects.drop_neighbor_if_unused(next_hop, &mut Unused::default());
                 }
                 _ => {}
@@ -419,7 +427,7 @@ impl Host {
                 let mut cause = root;
                 match (payload, self.shards[shard].objects.path_by(handle)) {
                     (InitiateNode::New { context: Some(context), .. }, Some((_, object))) => {
-                        object.link = Link::There(context);
+                        object.link = Link::Offloaded(context);
                     }
                     (InitiateNode::New { context: None, .. }, _) => {
                         cause = cause.or(Some(path_status));
@@ -427,13 +435,13 @@ impl Host {
                     _ => {}
                 }
                 for Block { handle, payload, status, dependents: _ } in connections {
-                    // CH-TREE-6: below a node that has failed FAILURE means no more than that.
+                    // CH-TREE-6: below a failed node FAILURE carries no further reason.
                     self.connection_initiated(now, handle, cause.unwrap_or(status), payload);
                 }
             }
         }
         if self.seek_hops_at.is_none() {
-            // A path that waited for its neighbor may have gone meanwhile.
+            // The path that needed the neighbor may have been removed meanwhile.
             self.drop_unused_neighbors(shard);
         }
         self.push_updates(now, shard);
@@ -469,7 +477,7 @@ impl Host {
             }
             InitiateNode::New { state: Some(object), context: None } => {
                 self.stats.initiates_refused += 1;
-                self.take_back(now, handle, object, Origin::Refused(status));
+                self.return_to_host(now, handle, object, Origin::Refused(status));
             }
             InitiateNode::New { state: None, context: None }
             | InitiateNode::Linker(_)
@@ -477,12 +485,12 @@ impl Host {
         }
     }
 
-    /// How long a connection stays that the target has refused with `status`.
-    pub(super) fn rest_after(&self, now: Instant, status: NdisStatus) -> Stay {
+    /// Rest of a connection that the target has refused with `status`.
+    pub(super) fn rest_after(&self, now: Instant, status: NdisStatus) -> Hold {
         if may_change(status) {
-            Stay::Until(now + self.config.rules.rest)
+            Hold::Until(now + self.config.rules.rest)
         } else {
-            Stay::UntilAsked
+            Hold::UntilRequested
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Out-of-order data that a connection has brought from the target, and smoltcp has no room for.
+//! Out-of-order data of an uploaded connection that do not fit into smoltcp.
 //!
-//! The target keeps 2,048 blocks right of RCV.NXT, smoltcp 32. SACK has reported all of them, so the peer does not send
-//! them again, and dropping them would be reneging (RFC 2018 §8). The host keeps the highest. When a segment has
-//! brought RCV.NXT to one of them, smoltcp gets that block as well, and only then is the segment acknowledged.
+//! The target stores 2,048 blocks right of RCV.NXT, smoltcp 32. SACK has reported all of them, so the peer does not
+//! retransmit them, and dropping them would be reneging (RFC 2018 §8). The host stores the highest. When a segment
+//! advances RCV.NXT to one of them, that block is passed to smoltcp too, and only then is the segment acknowledged.
 //!
-//! Bound: what the target has promised, a window. Each block is given once.
+//! Bound: the advertised window. Each block is passed once.
 
 use bytes::Bytes;
 use offload_engine::{
@@ -21,8 +21,8 @@ use crate::{
 };
 
 impl Host {
-    /// Has smoltcp process a segment with data, and the blocks that are next then. False if none are kept, and nothing
-    /// is done. `window`: shown to smoltcp instead of the segment's.
+    /// Passes a data segment to smoltcp, then the stored blocks that follow it. Returns false, and does nothing, if
+    /// none are stored. `window` replaces the segment's window.
     pub(super) fn process_with_kept(
         &mut self,
         now: Instant,
@@ -49,7 +49,7 @@ impl Host {
                 self.ingress(now, wire::data_frame(way, u8::MAX, &ack, piece));
             }
         }
-        // Of the answers the last one, if it acknowledges everything; otherwise a delayed one will.
+        // Sends only the last answer, if it acknowledges everything; otherwise a delayed ACK follows.
         let next = self.next_expected(handle);
         self.device.sent.retain(|frame| match wire::parse(frame) {
             Frame::Tcp(answer) => answer.is_reset() || Some(answer.ack) == next,
@@ -67,7 +67,7 @@ impl Host {
         Some(connection.rcv_nxt(self.sockets.get::<tcp::Socket<'_>>(connection.socket)))
     }
 
-    /// The lowest block from RCV.NXT on, if RCV.NXT has reached it.
+    /// Removes the lowest block if RCV.NXT has reached it.
     fn take_next(&mut self, handle: OffloadHandle) -> Option<(SeqNum, Bytes)> {
         let next = self.next_expected(handle)?;
         let beyond = &mut self.connections.get_mut(&handle)?.receive.beyond;

@@ -1,21 +1,21 @@
-//! Paths that are narrower than our link (RFC 1191 §6.3, RFC 8201 §5.3).
+//! Paths with an MTU below the link's (RFC 1191 §6.3, RFC 8201 §5.3).
 //!
-//! The target reports ICMP errors about a connection's path, since only it knows what is in flight. The
-//! host, whose cached variable the path MTU is (CH-UPD-5), gives it to connections that are offloaded to
-//! the same address later, so that not each of them has to find out. After [`RAISE_AFTER`] it is
-//! forgotten: the path may have become wider. Connections on the path keep their path MTU.
+//! The target reports ICMP errors for a connection's path, since only it has the data in flight. The host owns the path
+//! MTU (CH-UPD-5), and applies it to later offloads to the same address, so that each need not discover it. After
+//! [`RAISE_AFTER`] the entry expires: the path may have become wider. Existing connections on the path keep their path
+//! MTU.
 //!
-//! Limit: [`PATHS_MAX`]; beyond it the oldest is forgotten.
+//! Limit: [`PATHS_MAX`]; above it the oldest entry is evicted.
 
 use alloc::collections::BTreeMap;
 use core::net::IpAddr;
 
 use offload_engine::{tcp::RAISE_AFTER, time::Instant};
 
-/// Addresses with a recorded path MTU.
+/// Maximum number of addresses with a recorded path MTU.
 pub(super) const PATHS_MAX: usize = 1024;
 
-/// What is known of paths, by the address at their end.
+/// Recorded path MTUs by destination address.
 #[derive(Debug, Default)]
 pub(super) struct Paths(BTreeMap<IpAddr, PathMtuEntry>);
 
@@ -59,9 +59,9 @@ mod tests {
         core::net::Ipv4Addr::from_bits(number).into()
     }
 
-    // RFC 1191 §6.3: ten minutes; never more than the link takes.
+    // RFC 1191 §6.3: ten minutes; never above the link's MTU.
     #[test]
-    fn a_narrow_path_is_remembered_for_ten_minutes() {
+    fn path_mtu_expires_after_ten_minutes() {
         let mut paths = Paths::default();
         let start = Instant::from_millis(5);
         paths.learn(start, address(1), 1280);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_path_is_forgotten_first() {
+    fn oldest_path_is_evicted_first() {
         let mut paths = Paths::default();
         let now = Instant::from_millis(5);
         for number in 0..PATHS_MAX as u32 {

@@ -1,9 +1,9 @@
-//! Local endpoints in use: one table for the whole node, over all its clients and shards.
+//! Local endpoints in use: one table per node, for all clients and shards.
 //!
-//! A port is reserved by what a client asks for explicitly, and by what it is given: an endpoint
-//! ([`Request::Bind`](crate::socket::Request::Bind)) until its client lets go of it, a listener until it stops
-//! listening, a connection that was opened from here until it has ended. A client that leaves takes all of its own
-//! along. An unspecified address covers the node's addresses of its families ([`LocalAddress`]).
+//! A port is reserved for an explicit request and for an assigned port. An endpoint
+//! ([`Request::Bind`](crate::socket::Request::Bind)) holds it until its client releases it. A listener holds it until
+//! it stops listening, an opened connection until it ends. All reservations of a client are released when it
+//! unregisters. An unspecified address covers the node's addresses of its families ([`LocalAddress`]).
 //!
 //! | holder of the port | bind | listen | connect |
 //! |---|---|---|---|
@@ -13,9 +13,9 @@
 //! | the same, of another consumer | in use | in use | in use |
 //! | accepted connection; one in TIME-WAIT in the host | free | free | free, if the peer is another |
 //!
-//! The client that has bound an endpoint may listen on it and connect from it. The shards of one consumer may each
-//! bind, and listen on, the same endpoint. So a listener that comes back finds its port as on Linux with SO_REUSEADDR,
-//! whatever is left of its connections; and two consumers never have the same one.
+//! The client that bound an endpoint may listen on it and connect from it. Each shard of one consumer may bind, and
+//! listen on, the same endpoint. So a restarted listener can reuse its port, as on Linux with SO_REUSEADDR, whatever
+//! connections remain. Two consumers never share an endpoint.
 
 use alloc::{collections::BTreeSet, vec::Vec};
 use hashbrown::HashMap;
@@ -24,29 +24,29 @@ use offload_engine::{address::LocalAddress, chimney::client::OffloadHandle};
 use super::{connection::EPHEMERAL_PORTS, shards::ClientId};
 use crate::socket::{ConsumerId, EndpointId, HostError, ListenerId};
 
-/// What holds a local endpoint.
+/// Holder of a local endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Name {
     Endpoint(EndpointId),
     Listener(ListenerId),
-    /// Opened from here.
+    /// Connection opened by this node.
     Connection(OffloadHandle),
 }
 
-/// The owner of a reservation.
+/// Owner of a reservation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Holder {
     pub(super) client: ClientId,
     pub(super) consumer: ConsumerId,
 }
 
-/// A use of a local endpoint.
+/// Requested use of a local endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub(super) name: Name,
     pub(super) local: LocalAddress,
     pub(super) holder: Holder,
-    /// The endpoint that it listens on or connects from.
+    /// Endpoint that the claim listens on or connects from.
     pub(super) endpoint: Option<EndpointId>,
 }
 
@@ -54,21 +54,21 @@ pub(super) struct Claim {
 struct Reservation {
     local: LocalAddress,
     holder: Holder,
-    /// The endpoint that was made for a connection, and goes if that fails.
-    made: Option<EndpointId>,
+    /// Endpoint created for a connection; released if the connection fails.
+    created: Option<EndpointId>,
 }
 
-/// The table.
+/// Table of reservations.
 #[derive(Debug)]
 pub(super) struct Ports {
     all: HashMap<Name, Reservation>,
     by_port: BTreeSet<(u16, Name)>,
-    /// Where the next walk of the ephemeral ports begins.
+    /// First ephemeral port of the next search.
     next: u16,
 }
 
 impl Claim {
-    fn may_stand_beside(&self, name: Name, used: &Reservation) -> bool {
+    fn is_compatible_with(&self, name: Name, used: &Reservation) -> bool {
         let is_own = self.endpoint.is_some_and(|own| name == Name::Endpoint(own));
         let is_of_consumer = used.holder.consumer == self.holder.consumer;
         match (self.name, name) {
@@ -86,7 +86,7 @@ impl Claim {
 }
 
 impl Ports {
-    /// Nothing is in use; the walk of the ephemeral ports begins there.
+    /// Creates an empty table; the search for ephemeral ports begins at `next`.
     pub(super) fn new(next: u16) -> Self {
         Self { all: HashMap::new(), by_port: BTreeSet::new(), next }
     }
@@ -99,18 +99,18 @@ impl Ports {
         used.filter(move |(_, used)| used.local.overlaps(&local))
     }
 
-    /// Whether the claim can be met beside everything that is there.
-    pub(super) fn may_have(&self, claim: &Claim) -> bool {
+    /// True if the claim does not conflict with a reservation.
+    pub(super) fn permits(&self, claim: &Claim) -> bool {
         !self.all.contains_key(&claim.name)
-            && self.at(claim.local).all(|(name, used)| claim.may_stand_beside(name, used))
+            && self.at(claim.local).all(|(name, used)| claim.is_compatible_with(name, used))
     }
 
-    /// Returns whether neither `local` nor an address that overlaps it is in use.
+    /// True if neither `local` nor an overlapping address is in use.
     pub(super) fn is_unused(&self, local: LocalAddress) -> bool {
         self.at(local).next().is_none()
     }
 
-    /// Where an endpoint is; `None`: there is none of that name. An error: it is another client's.
+    /// Address of an endpoint, `None` if it does not exist. Returns an error if it belongs to another client.
     pub(super) fn endpoint(
         &self,
         endpoint: EndpointId,
@@ -123,15 +123,15 @@ impl Ports {
         }
     }
 
-    /// Meets a claim, and gives its endpoint the name, if there is none of that name yet.
+    /// Reserves a claim, and names its endpoint if it is new.
     pub(super) fn reserve(&mut self, claim: &Claim) {
         let &Claim { name, local, holder, endpoint } = claim;
         let endpoint =
             endpoint.filter(|endpoint| !self.all.contains_key(&Name::Endpoint(*endpoint)));
         if let Some(endpoint) = endpoint {
-            self.insert(Name::Endpoint(endpoint), Reservation { local, holder, made: None });
+            self.insert(Name::Endpoint(endpoint), Reservation { local, holder, created: None });
         }
-        self.insert(name, Reservation { local, holder, made: endpoint });
+        self.insert(name, Reservation { local, holder, created: endpoint });
     }
 
     fn insert(&mut self, name: Name, reservation: Reservation) {
@@ -139,30 +139,30 @@ impl Ports {
         self.all.insert(name, reservation);
     }
 
-    /// It is over, or its client does not want it any more. Another time does no harm.
+    /// Releases a reservation. Idempotent.
     pub(super) fn release(&mut self, name: Name) {
         if let Some(Reservation { local, .. }) = self.all.remove(&name) {
             self.by_port.remove(&(local.address.port(), name));
         }
     }
 
-    /// A connection could not be made: what was reserved for it is free.
+    /// Releases the reservations of a connection that could not be opened.
     pub(super) fn fail(&mut self, handle: OffloadHandle) {
         let name = Name::Connection(handle);
-        if let Some(endpoint) = self.all.get(&name).and_then(|found| found.made) {
+        if let Some(endpoint) = self.all.get(&name).and_then(|found| found.created) {
             self.release(Name::Endpoint(endpoint));
         }
         self.release(name);
     }
 
-    /// An endpoint's client lets go of it.
+    /// Releases an endpoint of this client.
     pub(super) fn unbind(&mut self, endpoint: EndpointId, client: ClientId) {
         if let Ok(Some(_)) = self.endpoint(endpoint, client) {
             self.release(Name::Endpoint(endpoint));
         }
     }
 
-    /// A client has left.
+    /// Releases all reservations of a client.
     pub(super) fn leave(&mut self, client: ClientId) {
         let of_client = self.all.iter().filter(|(_, used)| used.holder.client == client);
         for name in of_client.map(|(name, _)| *name).collect::<Vec<_>>() {
@@ -170,8 +170,8 @@ impl Ports {
         }
     }
 
-    /// Walks the ephemeral ports from where the last walk ended: the same 4-tuple comes back as late as
-    /// possible, so that it does not meet a peer in TIME-WAIT (P13).
+    /// Searches the ephemeral ports from the end of the last search. A 4-tuple is reused as late as possible, so that
+    /// it does not match a peer's TIME-WAIT (P13).
     pub(super) fn ephemeral(
         &mut self,
         is_free: impl Fn(&Self, u16) -> bool,

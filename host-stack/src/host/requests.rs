@@ -1,4 +1,4 @@
-//! Requests of clients.
+//! Client requests.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -16,7 +16,7 @@ use smoltcp::socket::tcp;
 
 use super::{
     BACKLOG_MAX, Host,
-    connection::{Connection, Listener, Owner, ReceiveHalf, SendHalf, Stage, Stay, specified},
+    connection::{Connection, Hold, Listener, Owner, ReceiveHalf, SendHalf, Stage, specified},
     history::History,
     neighbors::SOLICIT_DELAY,
     ports::{Claim, Holder, Name},
@@ -27,7 +27,7 @@ use crate::{
     socket::{ConsumerId, EndpointId, HostError, ListenerId, Notice, Request, SEND_CREDIT_BYTES},
 };
 
-/// The members of [`Request::Connect`] besides the addresses.
+/// Members of [`Request::Connect`] other than the addresses.
 struct Connect {
     client: ClientId,
     handle: OffloadHandle,
@@ -36,7 +36,7 @@ struct Connect {
     at_once: bool,
 }
 
-/// [`Request::Listen`].
+/// Members of [`Request::Listen`].
 struct Listen {
     client: ClientId,
     listener: ListenerId,
@@ -49,8 +49,8 @@ struct Listen {
 impl Host {
     /// Handles a request, with or without a client.
     pub(super) fn request(&mut self, now: Instant, client: ClientId, request: Request) {
-        if !self.may_ask(client, &request) {
-            tracing::warn!(?client, "not done: a request of a client that has left the node");
+        if !self.may_request(client, &request) {
+            tracing::warn!(?client, "request of an unregistered client ignored");
             return;
         }
         match request {
@@ -83,7 +83,7 @@ impl Host {
             Request::Consumed { handle, count } => self.consumed(handle, count),
             Request::Shutdown { handle } => self.shutdown(client, handle),
             Request::Abort { handle } => self.abort(handle),
-            Request::Offload { handle } => self.wish_offload(handle),
+            Request::Offload { handle } => self.request_offload(handle),
             Request::Upload { handle } => self.upload(handle),
             Request::Register { name, consumer, notices } => {
                 self.shards[client.shard].register(client.tag, name, consumer, notices);
@@ -92,14 +92,14 @@ impl Host {
                 self.shards[client.shard].keep_alive(client.tag, keep_alive);
                 self.configure_all(|of| of == client);
             }
-            Request::Leave => self.leave_node(client),
-            // Who has asked may have gone meanwhile.
+            Request::Leave => self.unregister(client),
+            // The requester may be gone; then the reply is dropped.
             Request::List { only, reply } => drop(reply.try_send(self.list(only))),
         }
     }
 
-    /// Those of connections and listeners are for clients only.
-    fn may_ask(&self, client: ClientId, request: &Request) -> bool {
+    /// True if the caller may make the request: those of connections and listeners require a client.
+    fn may_request(&self, client: ClientId, request: &Request) -> bool {
         match request {
             Request::Register { .. } => client.tag != ClientTag::NOBODY,
             Request::Offload { .. } | Request::Upload { .. } | Request::List { .. } => true,
@@ -117,13 +117,13 @@ impl Host {
         }
     }
 
-    /// A client has left: what it has in the host ends here; the target ends what it has itself, and what is on its way
-    /// up ends when it arrives.
-    fn leave_node(&mut self, client: ClientId) {
+    /// Unregisters a client and ends its connections in the host. The target ends those that it has; connections being
+    /// uploaded end when the upload completes.
+    fn unregister(&mut self, client: ClientId) {
         let Some(Client { name, .. }) = self.shards[client.shard].remove(client.tag) else {
             return;
         };
-        tracing::debug!(name, "a client leaves the node");
+        tracing::debug!(name, "client unregistered");
         self.listeners.retain(|_, listener| listener.client_id() != client);
         self.reset_orphans();
         self.ports.leave(client);
@@ -132,7 +132,7 @@ impl Host {
         for handle in own.map(|(handle, _)| *handle).collect::<Vec<_>>() {
             self.abort_sends(handle);
             match self.connections.get(&handle).map(|found| self.state_of(found)) {
-                // Both sides have closed: smoltcp sends the remaining segments by itself (RFC 9293 §3.10.5).
+                // Both sides have closed: smoltcp sends the remaining segments itself (RFC 9293 §3.10.5).
                 Some(tcp::State::TimeWait | tcp::State::LastAck | tcp::State::Closing) => {
                     self.enter(handle, Stage::Lingering);
                 }
@@ -141,7 +141,7 @@ impl Host {
         }
         let own = self.offloaded.values_mut().filter(|found| found.client_id() == client);
         own.for_each(|found| found.aborted = true);
-        self.shards[client.shard].tell_engine(FromHost::Leave(client.tag));
+        self.shards[client.shard].send_to_engine(FromHost::Leave(client.tag));
     }
 
     fn connect(
@@ -179,19 +179,20 @@ impl Host {
             0 => self.ports.ephemeral(|ports, port| {
                 let claim = claim(port);
                 let tuple = FlowKey::new(claim.local.address, remote);
-                // A name is for that connection alone.
+                // A named endpoint is exclusive to the connection.
                 let unshared = endpoint.is_none() || ports.is_unused(claim.local);
                 let is_free =
-                    !self.owners.contains_key(&tuple) && !self.time_waits.rests(now, &tuple);
-                unshared && ports.may_have(&claim) && is_free
+                    !self.owners.contains_key(&tuple) && !self.time_waits.blocks_reuse(now, &tuple);
+                unshared && ports.permits(&claim) && is_free
             })?,
             port => port,
         };
         let claim = claim(port);
         let local = claim.local.address;
         let tuple = FlowKey::new(local, remote);
-        let is_taken = self.owners.contains_key(&tuple) || self.time_waits.rests(now, &tuple);
-        if !self.ports.may_have(&claim) || is_taken || self.is_known(handle) {
+        let is_taken =
+            self.owners.contains_key(&tuple) || self.time_waits.blocks_reuse(now, &tuple);
+        if !self.ports.permits(&claim) || is_taken || self.is_known(handle) {
             return Err(HostError::AddressInUse);
         }
         if self.config.is_ours(remote.ip()) {
@@ -216,12 +217,12 @@ impl Host {
                 socket,
                 flow: Flow::new(now),
                 scale_raise: self.config.scale_raise(),
-                stay: Stay::No,
+                hold: Hold::No,
                 wanted: self.config.wants(at_once, &tuple),
                 history: History::new(now),
                 stage: Stage::Handshake(now + timeout),
                 solicit_at: now + SOLICIT_DELAY,
-                woken: None,
+                forced_retransmit: None,
                 send: SendHalf::default(),
                 receive: ReceiveHalf::default(),
             },
@@ -231,7 +232,7 @@ impl Host {
 
     fn source_for(&self, remote: SocketAddr) -> Option<core::net::IpAddr> {
         let source = self.interface.get_source_address(&remote.ip().into())?.into();
-        // Without an IPv6 address smoltcp names its loopback.
+        // Without an IPv6 address smoltcp selects its loopback address.
         self.config.is_ours(source).then_some(source)
     }
 
@@ -244,7 +245,7 @@ impl Host {
         self.reserve(Name::Endpoint(endpoint), client, local.into(), None)
     }
 
-    /// Reserves what is listened on, or bound.
+    /// Reserves the local endpoint of a listener or a bind.
     fn reserve(
         &mut self,
         name: Name,
@@ -269,7 +270,7 @@ impl Host {
             port => port,
         };
         let claim = claim(port);
-        if !self.ports.may_have(&claim) {
+        if !self.ports.permits(&claim) {
             return Err(HostError::AddressInUse);
         }
         self.ports.reserve(&claim);
@@ -304,7 +305,7 @@ impl Host {
         self.reset_orphans();
     }
 
-    /// The consumer of a client that has made a request, and so is registered.
+    /// Consumer of a registered client.
     fn consumer(&self, client: ClientId) -> ConsumerId {
         let found = self.shards[client.shard].client(client.tag);
         found.map_or(ConsumerId::FIRST, |found| found.consumer)
@@ -329,19 +330,19 @@ impl Host {
         };
         let before = connection.send.outstanding();
         connection.send.post(list, apart);
-        // A client without credit has broken the contract: it gets the connection's end.
+        // A client that exceeds its credit violates the contract; its connection is aborted.
         if before > 0 && connection.send.outstanding() > SEND_CREDIT_BYTES as u64 {
             self.abort(handle);
         }
     }
 
-    /// A list for a connection that is over, or has sent its FIN.
+    /// Completes a list of a connection that is closed, or has sent its FIN.
     fn refuse(&mut self, client: ClientId, handle: OffloadHandle, mut list: NetBufferList) {
         list.complete(NdisStatus::REQUEST_ABORTED, 0);
         self.notify(client, Notice::Sent { handle, chain: [list].into() });
     }
 
-    /// The client has used up what it was given.
+    /// Handles the client's consumption of delivered bytes.
     fn consumed(&mut self, handle: OffloadHandle, count: usize) {
         let unconsumed = match self.connections.get_mut(&handle) {
             Some(connection) => &mut connection.receive.unconsumed,
@@ -365,7 +366,7 @@ impl Host {
     fn abort(&mut self, handle: OffloadHandle) {
         let error = HostError::Aborted;
         if let Some(offloaded) = self.offloaded.get_mut(&handle) {
-            // With the target: its client aborts through the chimney, unless it comes back.
+            // Offloaded: the client aborts it through the chimney, unless it is uploaded first.
             offloaded.aborted = true;
             return;
         }
@@ -384,12 +385,12 @@ impl Host {
         self.reset(handle);
     }
 
-    /// Ends a connection with an RST, of which its client knows already, or never will.
+    /// Resets a connection; its client is aware of that, or is never notified.
     pub(super) fn reset(&mut self, handle: OffloadHandle) {
         let Some(connection) = self.connections.get_mut(&handle) else { return };
         let socket = self.sockets.get_mut::<tcp::Socket<'_>>(connection.socket);
         if socket.state() == tcp::State::SynSent {
-            // The peer has not answered: there is nothing to reset.
+            // The peer has not answered, so there is nothing to reset.
             self.forget(handle);
             return;
         }

@@ -1,8 +1,8 @@
-//! The next hop of a path changes (CH-UPD-2, -7).
+//! Changes of a path's next hop (CH-UPD-2, -7).
 //!
-//! The new neighbor is sought, offloaded alone, and then the paths are linked to it by an update; the old one is
-//! terminated when its last path has gone. Until then connections go on through the old one: it need not be dead. A
-//! path that is being linked anew takes no new connection.
+//! The new neighbor is resolved and offloaded alone, then an update links the paths to it. The old neighbor is
+//! terminated with its last path. Until then connections continue through the old one, which may still be reachable. A
+//! path that is being relinked accepts no new connection.
 //!
 //! Timer: the new next hop is solicited every [`SOLICIT_INTERVAL`] until it answers.
 
@@ -29,11 +29,11 @@ use super::{
 };
 
 impl Host {
-    /// Changes the default gateways: what is sent from now on goes through them, and so do the connections of the
-    /// target's as soon as the new next hop has answered.
+    /// Changes the default gateways. New packets use them at once; offloaded connections as soon as the new next hop
+    /// has answered.
     ///
     /// # Errors
-    /// [`ConfigError::Gateway`], and nothing has changed.
+    /// [`ConfigError::Gateway`]; nothing is changed.
     pub fn set_gateways(&mut self, gateways: Vec<IpAddr>) -> Result<(), ConfigError> {
         let config = HostConfig { gateways, ..self.config.clone() };
         config.check()?;
@@ -47,8 +47,8 @@ impl Host {
         Ok(())
     }
 
-    /// Links paths anew whose next hop has changed, as far as the new one is there, and seeks it where it is not.
-    /// Returns whether anything was done.
+    /// Relinks paths whose next hop has changed if the new one is resolved; otherwise solicits it. Returns true if
+    /// anything was done.
     pub(super) fn relink_paths(&mut self, now: Instant) -> bool {
         let Some(seek_at) = self.seek_hops_at else { return false };
         let mut moves = BTreeMap::<(ShardId, IpAddr), Vec<PathKey>>::new();
@@ -96,9 +96,10 @@ impl Host {
         work
     }
 
-    /// Gateways whose Ethernet address is unknown, and that connections wait for before they are offloaded.
+    /// Gateways without a known Ethernet address that delay the offload of a connection.
     fn missing_gateways(&self, now: Instant) -> Vec<IpAddr> {
-        let waits = |connection: &&Connection| self.wish(now, connection) != OffloadTiming::No;
+        let waits =
+            |connection: &&Connection| self.offload_timing(now, connection) != OffloadTiming::No;
         let waiting = self.connections.values().filter(waits);
         let hops = waiting.filter_map(|connection| {
             let destination = connection.tuple.remote().ip();
@@ -107,8 +108,9 @@ impl Host {
         hops.filter(|hop| !self.gateway_macs.contains_key(hop)).collect()
     }
 
-    /// The Ethernet address of `hop` on the way to `destination`, whose last segment came from `seen`. A gateway's is
-    /// the one of its ARP or ND, since packets may come back by another; `None`: it is unknown, and is solicited.
+    /// Ethernet address of `hop` on the route to `destination`, whose last segment had the source address `seen`. A
+    /// gateway's address is taken from its ARP or ND, since received packets may use another one. `None`: unknown, and
+    /// solicited.
     pub(super) fn mac_of_hop(
         &mut self,
         now: Instant,
@@ -126,7 +128,7 @@ impl Host {
         known
     }
 
-    /// Asks the target to link these paths to that neighbor.
+    /// Requests that the target link these paths to the neighbor.
     fn link_to(&mut self, shard: ShardId, hop: IpAddr, paths: &[PathKey]) {
         let objects = &mut self.shards[shard].objects;
         let mut nodes = Vec::new();
@@ -144,7 +146,7 @@ impl Host {
         self.send_update(shard, vec![node]);
     }
 
-    /// What has become of a path that was to be linked anew. Returns the connections that have to come back.
+    /// Handles the result of a relink. Returns the connections to upload.
     pub(super) fn relinked(
         &mut self,
         shard: ShardId,
@@ -164,8 +166,8 @@ impl Host {
         if done { Vec::new() } else { self.connections_on(shard, key) }
     }
 
-    /// The Ethernet address of a station is known. If paths wait for it, the target gets it as a neighbor.
-    pub(super) fn found_neighbor(
+    /// Handles a resolved Ethernet address. If paths need it, the target receives it as a neighbor.
+    pub(super) fn neighbor_resolved(
         &mut self,
         now: Instant,
         shard: ShardId,
@@ -187,7 +189,7 @@ impl Host {
         shard.engine.initiate(tree);
     }
 
-    /// Lets go of neighbors that were offloaded for paths that then stayed where they were.
+    /// Releases neighbors that were offloaded for a relink that did not happen.
     pub(super) fn drop_unused_neighbors(&mut self, shard: ShardId) {
         let mut unused = Unused::default();
         let objects = &mut self.shards[shard].objects;

@@ -1,4 +1,4 @@
-//! Connections in the host: their progress in smoltcp, reported to their clients.
+//! Service of connections in the host: progress in smoltcp, reported to their clients.
 
 use alloc::vec::Vec;
 
@@ -21,15 +21,15 @@ use crate::{
     socket::{HostError, Notice, RECEIVE_CREDIT_BYTES},
 };
 
-/// The peer's MSS in smoltcp if its SYN has no MSS option.
+/// Peer MSS used by smoltcp if the SYN has no MSS option.
 const DEFAULT_MSS: u16 = 536;
-/// The smallest value that smoltcp uses for it.
+/// Smallest MSS used by smoltcp.
 const REMOTE_MSS_MIN: usize = 48;
 /// Bytes of the timestamps option, padded (RFC 7323 appendix A).
 const TIMESTAMP_BYTES: usize = 12;
 
 impl Host {
-    /// Looks at every connection in the host once. Returns whether anything was done.
+    /// Services every connection in the host once. Returns true if anything was done.
     pub(super) fn serve(&mut self, now: Instant) -> bool {
         let handles = self.connections.keys().copied().collect::<Vec<_>>();
         let mut work = false;
@@ -51,10 +51,11 @@ impl Host {
     fn serve_handshake(&mut self, now: Instant, handle: OffloadHandle, deadline: Instant) -> bool {
         let Some(connection) = self.connections.get(&handle) else { return false };
         let error = match self.state_of(connection) {
-            // `hand_over` came first: what is still here stays in the host, or is tried again, but not for longer than
-            // a handshake may take: the peer has its connection.
+            // `hand_over` ran first. A connection still here stays in the host, or is retried for the duration of a
+            // handshake at most: the peer is already in ESTABLISHED.
             State::Established | State::CloseWait
-                if now >= deadline || self.wish(now, connection) != OffloadTiming::AtOnce =>
+                if now >= deadline
+                    || self.offload_timing(now, connection) != OffloadTiming::AtOnce =>
             {
                 self.announce(now, handle);
                 return true;
@@ -76,7 +77,7 @@ impl Host {
         true
     }
 
-    /// The handshake is done, and the connection stays in the host.
+    /// Announces an established connection that stays in the host.
     fn announce(&mut self, now: Instant, handle: OffloadHandle) {
         let Some(connection) = self.connections.get_mut(&handle) else { return };
         connection.history.opened_at = now;
@@ -89,29 +90,33 @@ impl Host {
         self.serve_open(now, handle);
     }
 
-    /// A connection goes on, and frees its place in the listener's backlog if it held one.
+    /// Moves a connection to its next stage, and frees its entry in the listener's backlog.
     pub(super) fn enter(&mut self, handle: OffloadHandle, stage: Stage) {
         let Some(connection) = self.connections.get_mut(&handle) else { return };
-        let left = core::mem::replace(&mut connection.stage, stage);
+        let old_stage = core::mem::replace(&mut connection.stage, stage);
         let listener = connection.listener;
-        self.left(listener, left);
+        self.release_backlog(listener, old_stage);
         if stage == Stage::Lingering {
             self.ports.release(Name::Connection(handle));
         }
     }
 
     fn serve_open(&mut self, now: Instant, handle: OffloadHandle) -> bool {
-        let answered = self.answer_sends(handle);
+        let answered = self.complete_sends(handle);
         if answered && let Some(connection) = self.connections.get(&handle) {
             let path = PathKey::of(&connection.tuple);
-            self.hear_through(now, &path);
+            self.confirm_neighbor(now, &path);
         }
-        let woken = self.wake_stalled(now, handle);
-        woken | answered | self.write(handle) | self.deliver(handle) | self.see_end(now, handle)
+        let forced_retransmit = self.wake_stalled(now, handle);
+        forced_retransmit
+            | answered
+            | self.write(handle)
+            | self.deliver(handle)
+            | self.detect_end(now, handle)
     }
 
-    /// Gives back the lists that the peer has acknowledged.
-    pub(super) fn answer_sends(&mut self, handle: OffloadHandle) -> bool {
+    /// Completes the lists that the peer has acknowledged.
+    pub(super) fn complete_sends(&mut self, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let acknowledged = connection.acknowledged(socket);
@@ -123,7 +128,7 @@ impl Host {
         work
     }
 
-    /// Gives back all lists of a connection that has ended, or is about to (CH-SNC-1, -2).
+    /// Completes all lists of a connection that has ended, or is about to (CH-SNC-1, -2).
     pub(super) fn abort_sends(&mut self, handle: OffloadHandle) {
         let Some(connection) = self.connections.get_mut(&handle) else { return };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
@@ -134,7 +139,7 @@ impl Host {
         }
     }
 
-    /// Moves the client's data into the socket, then its FIN.
+    /// Writes the client's data into the socket, then its FIN.
     fn write(&mut self, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get(&handle) else { return false };
         let tcp = self.tcp_of(connection.client_id());
@@ -150,18 +155,18 @@ impl Host {
             socket.close();
             work = true;
         }
-        // smoltcp counts from the last segment received, also when nothing is to be answered: so only while something
-        // is, or once keep-alive asks. In TIME-WAIT it asks nothing. A segment that acknowledges nothing new is no
-        // answer to what is sent again: a path may lose all large segments and carry small ones.
+        // smoltcp counts from the last received segment, even if no answer is due. So the timeout is set only while an
+        // answer is due, or if keep-alive requires it; never in TIME-WAIT. A segment that acknowledges nothing new does
+        // not answer a retransmission: a path may lose all large segments and carry small ones.
         let closing = matches!(socket.state(), State::FinWait1 | State::LastAck | State::Closing);
         let timeout = if closing || socket.send_queue() > 0 {
             let Flow { last_received_at, progressed_at, .. } = connection.flow;
-            let idle = connection.idle_before_wakeup().unwrap_or(Duration::ZERO)
+            let idle = connection.idle_before_forced_retransmit().unwrap_or(Duration::ZERO)
                 + last_received_at.saturating_since(progressed_at);
             let limit = self.config.retransmission_max();
             limit.map(|time| time.saturating_sub(idle).as_millis() as u64)
         } else if socket.state() != State::TimeWait && tcp.keep_alive_enabled {
-            // smoltcp probes at one interval, so an unanswered connection takes this long to end.
+            // smoltcp probes at one interval; this is the time until an unanswered connection ends.
             let probes = 1 + u32::from(tcp.keep_alive_probes());
             let unasked = self.tcp_since.saturating_since(connection.flow.last_received_at);
             Some((unasked + tcp.keep_alive_idle() * probes).as_millis() as u64)
@@ -172,16 +177,16 @@ impl Host {
         work
     }
 
-    /// Writes what has waited for lists before it to leave. Returns whether any went.
+    /// Writes lists that were held until earlier ones were sent. Returns true if any were written.
     pub(super) fn write_held(&mut self) -> bool {
         let held = self.connections.iter().filter(|(_, found)| found.send.is_held);
         let held = held.map(|(handle, _)| *handle).collect::<Vec<_>>();
         held.into_iter().fold(false, |work, handle| self.write(handle) | work)
     }
 
-    /// Moves received data to the client, as far as its credit goes. In TIME-WAIT nothing more can come, and smoltcp
-    /// forgets what it still has when that ends: so the client gets all of it, at most a receive buffer beyond its
-    /// credit.
+    /// Delivers received data to the client, as far as its credit permits. In TIME-WAIT no more data can arrive, and
+    /// smoltcp discards undelivered data at its end. So the client receives all of it, at most one receive buffer
+    /// beyond its credit.
     fn deliver(&mut self, handle: OffloadHandle) -> bool {
         let mut work = false;
         while let Some(connection) = self.connections.get_mut(&handle) {
@@ -208,24 +213,23 @@ impl Host {
         work
     }
 
-    /// Sees the peer's FIN, and the connection's end.
-    fn see_end(&mut self, now: Instant, handle: OffloadHandle) -> bool {
+    /// Detects the peer's FIN, and the end of the connection.
+    fn detect_end(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let (state, client) = (socket.state(), connection.client_id());
         connection.receive.fin_received |= fin_received(state);
         if state == State::Closed {
-            // Both FINs are acknowledged: a repeated segment that smoltcp answers by RST after that changes
-            // nothing any more.
+            // Both FINs are acknowledged. An RST in answer to a later duplicate has no effect any more.
             let flow = &connection.flow;
             let in_order = connection.ended_in_order();
             if in_order && socket.recv_queue() > 0 {
-                // What came before the FIN goes first.
+                // Data before the FIN are delivered first.
                 return false;
             }
-            let tell_fin = in_order && !connection.receive.closed_told;
-            // smoltcp forgets the peer after its RST, or our last ACK. If it knows the peer, or has sent an RST,
-            // it has given up after a time-out.
+            let tell_fin = in_order && !connection.receive.closed_notified;
+            // smoltcp clears the remote endpoint after the peer's RST, or our last ACK. If it is still set, or an RST
+            // was sent, the connection timed out.
             let timed_out = flow.reset_sent || socket.remote_endpoint().is_some();
             let error = match (in_order, timed_out) {
                 (true, _) => None,
@@ -244,24 +248,24 @@ impl Host {
             return true;
         }
         let mut work = false;
-        if !connection.send.shut_down_told && connection.fin_acknowledged() {
-            connection.send.shut_down_told = true;
+        if !connection.send.shut_down_notified && connection.fin_acknowledged() {
+            connection.send.shut_down_notified = true;
             work = true;
             self.notify(client, Notice::ShutDown { handle });
         }
         let Some(connection) = self.connections.get_mut(&handle) else { return work };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
-        if fin_received(state) && socket.recv_queue() == 0 && !connection.receive.closed_told {
-            connection.receive.closed_told = true;
+        if fin_received(state) && socket.recv_queue() == 0 && !connection.receive.closed_notified {
+            connection.receive.closed_notified = true;
             work = true;
             self.notify(client, Notice::PeerClosed { handle });
         }
         let Some(connection) = self.connections.get_mut(&handle) else { return work };
-        // A client that ends its node at this notice must not take the delayed acknowledgement of the FIN with it.
+        // A client that shuts down its node at this notice must not prevent the delayed acknowledgement of the FIN.
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         let acknowledged = connection.flow.acknowledged == connection.rcv_nxt(socket);
-        if state == State::TimeWait && connection.receive.closed_told && acknowledged {
-            self.answer_sends(handle);
+        if state == State::TimeWait && connection.receive.closed_notified && acknowledged {
+            self.complete_sends(handle);
             self.notify(client, Notice::Closed { handle, error: None });
             self.retire(now, handle, true);
             return true;
@@ -272,7 +276,7 @@ impl Host {
     fn serve_lingering(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get(&handle) else { return false };
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
-        // Closed with a remote end: an RST waits to be sent.
+        // Closed with a remote endpoint: an RST is pending.
         if socket.state() == State::Closed && socket.remote_endpoint().is_none() {
             match connection.ended_in_order() && !connection.flow.reset_sent {
                 true => self.retire(now, handle, false),
@@ -284,15 +288,14 @@ impl Host {
     }
 }
 
-/// Everything queued may be sent without a wider window. In LAST-ACK smoltcp takes a segment that acknowledges nothing
-/// for an old one and does not read its window: data that wait for that window would wait for ever. In FIN-WAIT-1 it
-/// reads every window.
+/// True if all queued data may be sent without a wider window. In LAST-ACK smoltcp takes a segment that acknowledges
+/// nothing new for an old one and ignores its window, so data would stall. In FIN-WAIT-1 it reads every window.
 fn needs_no_window(socket: &tcp::Socket<'_>, flow: &Flow) -> bool {
     socket.state() != State::CloseWait || socket.send_queue() <= flow.send_window.snd_wnd as usize
 }
 
 impl Connection {
-    /// Starts counting: both initial sequence numbers are known.
+    /// Starts byte counting: both initial sequence numbers are known.
     pub(super) fn establish(&mut self) {
         if let (Some(iss), Some(irs)) = (self.flow.iss(), self.flow.irs()) {
             self.send.first = iss + 1;
@@ -300,9 +303,9 @@ impl Connection {
         }
     }
 
-    /// Both FINs are acknowledged, and no RST came before.
+    /// True if both FINs are acknowledged, and no RST arrived before.
     fn ended_in_order(&self) -> bool {
-        self.receive.fin_received && self.fin_acknowledged() && !self.flow.reset_heard
+        self.receive.fin_received && self.fin_acknowledged() && !self.flow.reset_received
     }
 
     pub(super) fn established(
@@ -321,7 +324,7 @@ impl Connection {
         }
     }
 
-    /// Bytes of the largest segment that smoltcp sends.
+    /// Size of the largest segment that smoltcp sends, in bytes.
     pub(super) fn mss(&self, config: &HostConfig) -> usize {
         let agreed = self.flow.agreed();
         let remote = agreed.and_then(|agreed| agreed.remote_mss).filter(|mss| *mss > 0);
@@ -332,7 +335,7 @@ impl Connection {
         config.mtu.saturating_sub(headers).min(remote).saturating_sub(options)
     }
 
-    /// Returns whether our FIN is acknowledged.
+    /// True if our FIN is acknowledged.
     fn fin_acknowledged(&self) -> bool {
         self.send.shutdown && self.flow.snd_una == self.send.end() + 1
     }

@@ -1,14 +1,14 @@
-//! The engines that one host stack serves, each with the clients that live with it.
+//! Engines served by one host stack, each with its clients.
 //!
-//! An adapter with several queues has an engine for each, a *shard* of the node. A connection belongs to one shard all
-//! its life: to that of the client that has connected, or of the listener that has accepted it. Its frames are sent on
-//! that queue, so the device learns to deliver what comes for it there; it is handed down to that engine, and its
-//! client gets its notices. Neighbors and paths are objects of a shard: each engine is given those that its own
-//! connections depend on, so updates of one go to every shard that has it.
+//! An adapter with several queues has an engine per queue, a *shard* of the node. A connection belongs to one shard for
+//! its whole life: that of the client that connected, or of the listener that accepted it. Its frames are sent on that
+//! queue, so the device learns to deliver its frames there. It is offloaded to that engine, whose clients receive its
+//! notices. Neighbors and paths are objects of a shard: each engine receives those of its own connections, so an update
+//! is sent to every shard that has the object.
 //!
-//! Listeners of several shards may have one address. A connection is then accepted for the shard on whose queue its SYN
-//! has come, as long as that is about as loaded as the others ([`Shards::place`]): where the device has spread the
-//! flow, its frames come even when the device has forgotten it.
+//! Listeners of several shards may have one address. A connection is then accepted on the shard whose queue received
+//! its SYN, unless that shard is much more loaded than the others ([`Shards::place`]). The device's hash selects this
+//! queue, so frames arrive there even if the device forgets the flow.
 
 use alloc::{collections::BTreeMap, sync::Arc, vec::Vec};
 use core::{
@@ -26,21 +26,21 @@ use offload_engine::{
 use super::objects::Objects;
 use crate::socket::{ConsumerId, HostSocketPort, Notice};
 
-/// Which shard.
+/// Index of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct ShardId(usize);
 
-/// A client of the node: tags are given by each shard for itself.
+/// Client of the node; each shard assigns its own tags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct ClientId {
     pub(super) shard: ShardId,
     pub(super) tag: ClientTag,
 }
 
-/// What the host knows of a client.
+/// State of a client.
 #[derive(Debug)]
 pub(super) struct Client {
-    /// What messages call it.
+    /// Name in log messages.
     pub(super) name: &'static str,
     pub(super) consumer: ConsumerId,
     pub(super) keep_alive: Option<KeepAlive>,
@@ -48,7 +48,7 @@ pub(super) struct Client {
 }
 
 impl ShardId {
-    /// What belongs to no connection, such as ARP, goes through this one.
+    /// Shard of traffic without a connection, such as ARP.
     pub(super) const FIRST: Self = Self(0);
 
     #[cfg(test)]
@@ -57,35 +57,35 @@ impl ShardId {
     }
 }
 
-/// An engine and its clients.
+/// Engine and its clients.
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) engine: HostPort,
     pub(super) requests: HostSocketPort,
-    /// Those that have registered and not left.
+    /// Registered clients.
     clients: BTreeMap<ClientTag, Client>,
-    /// What its engine has besides connections.
+    /// Neighbors and paths of the engine.
     pub(super) objects: Objects,
-    /// Its engine has asked that nothing be offloaded.
+    /// True if the engine has paused offloads.
     pub(super) paused: bool,
-    /// Connections that belong to it, in the host or with its engine.
+    /// Connections of the shard, in the host or offloaded.
     pub(super) connections: usize,
-    /// Something was queued for the engine, or for a client that lives with it.
+    /// True if something was queued for the engine, or for one of its clients.
     ring: bool,
 }
 
 impl Shard {
-    /// Sends a message down.
-    pub(super) fn tell_engine(&mut self, message: FromHost) {
-        // The engine's end lives as long as the node; what is sent to a node that has ended is void.
+    /// Sends a message to the engine.
+    pub(super) fn send_to_engine(&mut self, message: FromHost) {
+        // The engine's receiver lives as long as the node; messages to a stopped node are discarded.
         let _ = self.engine.to_engine.send(message);
         self.ring = true;
     }
 
-    /// Sends a notice to a client, unless it has left.
+    /// Sends a notice to a client, unless it has unregistered.
     pub(super) fn notify(&mut self, client: ClientTag, notice: Notice) {
         if let Some(client) = self.clients.get(&client) {
-            // As in `tell_engine`.
+            // As in `send_to_engine`.
             let _ = client.notices.send(notice);
             self.ring = true;
         }
@@ -116,7 +116,7 @@ impl Shard {
     }
 }
 
-/// All of them.
+/// All shards of a node.
 #[derive(Debug)]
 pub(super) struct Shards {
     all: Vec<Shard>,
@@ -124,7 +124,7 @@ pub(super) struct Shards {
 }
 
 impl Shards {
-    /// At least one, and all with one allocator of names; else there are none.
+    /// Returns the shards if there is at least one, and all share one ID allocator; otherwise `None`.
     pub(super) fn new(ports: Vec<(HostPort, HostSocketPort)>) -> Option<Self> {
         let next_id = ports.first()?.1.next_id.clone();
         if ports.iter().any(|(_, requests)| !Arc::ptr_eq(&requests.next_id, &next_id)) {
@@ -154,7 +154,7 @@ impl Shards {
         self.all.iter_mut()
     }
 
-    /// A name for an object of ours.
+    /// Allocates a handle for an object of the host.
     pub(super) fn new_handle(&self) -> OffloadHandle {
         OffloadHandle(self.next_id.fetch_add(1, Ordering::Relaxed))
     }
@@ -168,9 +168,9 @@ impl Shards {
         }
     }
 
-    /// Where a connection is to go whose SYN came by the queue of `arrived`: there, unless the least loaded of
-    /// `candidates` has an eighth less. So a few connections are spread evenly, and of many nearly all stay where the
-    /// device has put them.
+    /// Shard for a connection whose SYN arrived on the queue of `arrived`: that one, unless the least loaded of
+    /// `candidates` has an eighth less. A few connections are thus spread evenly; of many, nearly all stay on the
+    /// device's queue.
     pub(super) fn place(
         &self,
         arrived: ShardId,

@@ -1,9 +1,9 @@
-//! Connections of smoltcp's that stand still.
+//! Stalled connections in smoltcp.
 //!
-//! smoltcp stops its retransmission timer before a fast retransmission, and takes the segment for sent though it had to
-//! be dropped, since the next hop was still being sought. Then no timer runs, and nothing is sent until the peer gives
-//! up. What is in flight is sent again at the latest after smoltcp's longest time-out; so if nothing has been sent for
-//! longer, the host gives smoltcp three duplicate acknowledgements, and smoltcp retransmits the oldest segment.
+//! smoltcp stops its retransmission timer before a fast retransmission. If that segment is dropped since the next hop
+//! is unresolved, smoltcp still considers it sent. Then no timer runs, and nothing is sent until the peer times out.
+//! Data in flight are normally retransmitted within smoltcp's longest timeout. If nothing was sent for longer, the host
+//! generates three duplicate acknowledgements, and smoltcp retransmits the oldest segment.
 
 use offload_engine::{
     chimney::client::OffloadHandle,
@@ -14,21 +14,21 @@ use smoltcp::socket::tcp;
 
 use super::{
     Host,
-    connection::{Connection, Wakeup},
+    connection::{Connection, ForcedRetransmit},
     neighbors::SOLICIT_INTERVAL,
 };
 use crate::{
     observer::Flow,
-    wire::{self, Acknowledgement, Way},
+    wire::{self, Acknowledgement, FrameAddresses},
 };
 
-/// Longer than smoltcp's longest retransmission time-out, a minute.
+/// Longer than smoltcp's maximum retransmission timeout, one minute.
 pub(super) const STALL: Duration = Duration::from_secs(64);
-/// A segment with another window counts as no duplicate, and the count begins; then RFC 5681 §3.2.
+/// The first may have a different window, which starts the count; then RFC 5681 §3.2.
 const ACKNOWLEDGEMENTS: usize = 5;
 
 impl Host {
-    /// Has smoltcp retransmit, if data or a FIN is in flight and it has sent nothing for [`STALL`].
+    /// Forces a retransmission if data or a FIN is in flight and smoltcp has sent nothing for [`STALL`].
     pub(super) fn wake_stalled(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         if connection.stalls_at().is_none_or(|at| now < at) {
@@ -36,7 +36,7 @@ impl Host {
         }
         let Flow { last_received_at, in_flight_since, .. } = connection.flow;
         let idle = now.saturating_since(last_received_at.max(in_flight_since));
-        connection.woken = Some(Wakeup { at: now, idle });
+        connection.forced_retransmit = Some(ForcedRetransmit { at: now, idle });
         let socket = self.sockets.get::<tcp::Socket<'_>>(connection.socket);
         if socket.send_queue() == 0 {
             return self.repeat_fin(now, handle);
@@ -47,14 +47,14 @@ impl Host {
         for count in 0..ACKNOWLEDGEMENTS {
             let window = if count == 0 { ack.window ^ 1 } else { ack.window };
             let ack = Acknowledgement { window, ..ack };
-            let way = Way { macs, from: remote, to: local };
+            let way = FrameAddresses { macs, from: remote, to: local };
             let Some(frame) = wire::ack_frame(way, u8::MAX, &ack) else { return false };
             self.process(now, frame);
         }
         true
     }
 
-    /// Retransmits a FIN that is alone in flight: fast retransmission only knows data.
+    /// Retransmits a FIN that is alone in flight: fast retransmission covers only data.
     fn repeat_fin(&mut self, now: Instant, handle: OffloadHandle) -> bool {
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let (local, remote) = (connection.tuple.local(), connection.tuple.remote());
@@ -64,7 +64,7 @@ impl Host {
         }
         let ack = connection.flow.acknowledgement(self.timestamps.at(now));
         let fin = Acknowledgement { seq: connection.flow.snd_una, fin: true, ..ack };
-        let hop = self.config.hop_back(remote.ip());
+        let hop = self.config.reply_hop(remote.ip());
         let Some(mac) = self.mac_of_hop(now, hop, remote.ip(), seen) else {
             self.solicit(now, hop);
             return true;
@@ -72,27 +72,30 @@ impl Host {
         if let Some(connection) = self.connections.get_mut(&handle) {
             connection.flow.repeats_fin(now);
         }
-        let way = Way { macs: (self.config.mac, mac), from: local, to: remote };
+        let way = FrameAddresses { macs: (self.config.mac, mac), from: local, to: remote };
         if let Some(frame) = wire::ack_frame(way, self.config.tcp.ttl_or_hop_limit, &fin) {
             self.stats.frames_out += 1;
-            self.shards[shard].tell_engine(FromHost::Frame(frame));
+            self.shards[shard].send_to_engine(FromHost::Frame(frame));
         }
         true
     }
 }
 
 impl Connection {
-    /// When [`Host::wake_stalled`] is due, if nothing is sent before. It is tried again every second: the next hop may
-    /// still be unknown.
+    /// Time of the next [`Host::wake_stalled`] if nothing is sent before. It is repeated every second: the next hop may
+    /// still be unresolved.
     pub(super) fn stalls_at(&self) -> Option<Instant> {
         let is_in_flight = self.flow.stack_max != self.flow.snd_una;
-        let again = self.woken.map(|woken| woken.at + SOLICIT_INTERVAL);
+        let again =
+            self.forced_retransmit.map(|forced_retransmit| forced_retransmit.at + SOLICIT_INTERVAL);
         is_in_flight.then(|| (self.flow.last_sent_at + STALL).max(again.unwrap_or(Instant::ZERO)))
     }
 
-    /// Time without segments of the peer when smoltcp was made to send again, if none has come since.
-    pub(super) fn idle_before_wakeup(&self) -> Option<Duration> {
-        let woken = self.woken.filter(|woken| woken.at > self.flow.last_received_at);
-        woken.map(|woken| woken.idle)
+    /// Time without segments of the peer before the forced retransmission, if none has arrived since.
+    pub(super) fn idle_before_forced_retransmit(&self) -> Option<Duration> {
+        let forced_retransmit = self
+            .forced_retransmit
+            .filter(|forced_retransmit| forced_retransmit.at > self.flow.last_received_at);
+        forced_retransmit.map(|forced_retransmit| forced_retransmit.idle)
     }
 }

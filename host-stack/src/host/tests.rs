@@ -1,4 +1,4 @@
-//! Two hosts talk; the bench plays their engines.
+//! Two hosts that exchange frames; the bench acts as their engines.
 
 mod bench;
 mod closed;

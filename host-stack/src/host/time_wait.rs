@@ -1,26 +1,25 @@
 //! TIME-WAIT without a socket (RFC 9293 §3.6.1).
 //!
-//! A socket of smoltcp has buffers, takes its turn in each poll, and leaves TIME-WAIT after 10 s; the connection that
-//! closes last leaves with its last ACK. What the peer retransmits after that would be answered by an RST: a FIN whose
-//! acknowledgement was lost, at a time-out that has doubled some times, or the end of a window that was sent again as a
-//! whole. A peer that has delivered everything would see its connection reset. So the host keeps a record of a
-//! connection that both sides have closed, and the socket goes at once:
+//! A smoltcp socket has buffers, takes part in each poll, and leaves TIME-WAIT after 10 s. The connection that closes
+//! last is removed with its last ACK. Later retransmissions of the peer would be answered with RST: a FIN whose
+//! acknowledgement was lost, or the end of a window that is retransmitted as a whole. A peer that has delivered
+//! everything would have its connection reset. So the host keeps a record of a connection that both sides have closed,
+//! and removes the socket at once:
 //!
 //! * data, a FIN, and an empty segment from before RCV.NXT are acknowledged; data and a FIN restart the timer;
 //! * any other ACK, and an RST (RFC 1337), are dropped;
 //! * a SYN beyond the connection's sequence numbers opens a new one.
 //!
-//! A connection is acknowledged at most once per [`ANSWER_INTERVAL`], whatever comes for it: a spoofer who knows the
-//! 4-tuple cannot make the host send a segment for each of its own (ACK throttling, RFC 5961 §7). All answers are the
-//! same, so one is enough for a window that is sent again as a whole, and a FIN whose answer was lost gets another
-//! at its next time-out behind the interval. There is no limit for all connections together: it would reveal to an
-//! attacker whether segments that it has forged for another connection were answered.
+//! A connection is acknowledged at most once per [`ANSWER_INTERVAL`], whatever segments arrive for it. An attacker
+//! with the 4-tuple cannot make the host send one segment per forged segment (ACK throttling, RFC 5961 §7). All
+//! answers are equal, so one suffices for a window that is retransmitted as a whole. A FIN whose answer was lost is
+//! answered again at its next timeout after the interval. There is no limit over all connections: it would reveal to an
+//! attacker whether segments forged for another connection were answered.
 //!
-//! A record holds no port. A connection to the same peer address and port may have it again at once if the peer has
-//! closed first, else after [`REST`]. Limits: [`RECORDS_MAX`], about 300 bytes each;
-//! the record made first goes first, whether or not its timer was restarted. Timer:
-//! [`HostConfig::time_wait`](super::HostConfig::time_wait), looked at when a record is made or asked for, so that
-//! nothing wakes up for it.
+//! A record holds no port. A new connection to the same peer address and port may reuse it at once if the peer closed
+//! first, otherwise after [`REUSE_DELAY`]. Limits: [`RECORDS_MAX`], about 300 bytes each; the oldest record is evicted
+//! first, even if its timer was restarted. Timer: [`HostConfig::time_wait`](super::HostConfig::time_wait), checked when
+//! a record is created or looked up, so that it needs no wake-up.
 
 use alloc::collections::VecDeque;
 
@@ -33,49 +32,49 @@ use offload_engine::{
 use super::shards::ShardId;
 use crate::{observer::Flow, wire::Segment};
 
-/// Records kept. A bound, since a peer makes a record by opening and closing a connection: about 5 MB.
+/// Maximum number of records, about 5 MB. Bounded, since a peer creates a record by opening and closing a connection.
 pub(super) const RECORDS_MAX: usize = 16_384;
-/// Least time between two acknowledgements to one connection, as in Linux (`tcp_invalid_ratelimit`): half the least
-/// retransmission time-out of RFC 6298 §2.4.
+/// Minimum time between two acknowledgements for one connection, as in Linux (`tcp_invalid_ratelimit`): half the
+/// minimum retransmission timeout of RFC 6298 §2.4.
 pub(super) const ANSWER_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Time before the end that has closed first connects from the same 4-tuple again: longer than a segment of the old
-/// connection is on its way.
-pub(super) const REST: Duration = Duration::from_secs(10);
+/// Time before the side that closed first reuses the 4-tuple: longer than the lifetime of a segment of the old
+/// connection.
+pub(super) const REUSE_DELAY: Duration = Duration::from_secs(10);
 
-/// A connection that is over.
+/// Record of a closed connection.
 #[derive(Debug)]
 struct Record {
     shard: ShardId,
     flow: Flow,
     until: Instant,
-    /// Its 4-tuple is not used for a new connection until then.
-    rests_until: Instant,
-    /// When a segment was last acknowledged.
+    /// Time before which the 4-tuple is not reused.
+    reusable_at: Instant,
+    /// Time of the last acknowledgement.
     answered_at: Option<Instant>,
-    /// Serial of its entry in the order.
+    /// Serial number of its entry in `order`.
     serial: u64,
 }
 
 const _: () = assert!(size_of::<Record>() + size_of::<FlowKey>() <= 512);
 
-/// How a segment of a connection that is over is answered.
+/// Answer to a segment of a closed connection.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
+#[expect(clippy::large_enum_variant, reason = "destructured at once")]
 pub(super) enum Answer {
-    /// There is no record.
+    /// No record exists.
     Unknown,
     /// Dropped.
     None,
-    /// An acknowledgement of the flow, by that queue.
+    /// Acknowledges the segment for the flow, on the queue of that shard.
     Acknowledge(ShardId, Flow),
 }
 
-/// The records of a host.
+/// TIME-WAIT records of a host.
 #[derive(Debug, Default)]
 pub(super) struct TimeWaits {
     records: HashMap<FlowKey, Record>,
-    /// When to look at a record again: one entry for each, and for each that was replaced.
+    /// Expiry time of each record, with stale entries of replaced records.
     order: VecDeque<(Instant, FlowKey, u64)>,
     last_serial: u64,
 }
@@ -91,8 +90,8 @@ impl TimeWaits {
         self.expire(now);
         self.last_serial += 1;
         let (until, serial) = (now + time, self.last_serial);
-        let rests_until = if is_first { now + time.min(REST) } else { now };
-        let record = Record { shard, flow, until, rests_until, answered_at: None, serial };
+        let reusable_at = if is_first { now + time.min(REUSE_DELAY) } else { now };
+        let record = Record { shard, flow, until, reusable_at, answered_at: None, serial };
         self.records.insert(tuple, record);
         self.order.push_back((until, tuple, serial));
         while self.order.len() > RECORDS_MAX {
@@ -108,7 +107,7 @@ impl TimeWaits {
         }
     }
 
-    /// Removes the records whose timer has expired. One that was restarted goes behind the others.
+    /// Removes records whose timer has expired. A restarted record is appended to the order.
     fn expire(&mut self, now: Instant) {
         while let Some(&(_, tuple, serial)) = self.order.front().filter(|(at, ..)| *at <= now) {
             self.order.pop_front();
@@ -120,27 +119,27 @@ impl TimeWaits {
         }
     }
 
-    /// Returns whether a connection of this 4-tuple was closed by this end a moment ago.
-    pub(super) fn rests(&self, now: Instant, tuple: &FlowKey) -> bool {
-        self.records.get(tuple).is_some_and(|record| record.rests_until > now)
+    /// True if this side closed a connection of this 4-tuple within [`REUSE_DELAY`].
+    pub(super) fn blocks_reuse(&self, now: Instant, tuple: &FlowKey) -> bool {
+        self.records.get(tuple).is_some_and(|record| record.reusable_at > now)
     }
 
-    /// The connections that this end has closed first, a moment ago.
-    pub(super) fn resting(
+    /// Connections that this side closed first within [`REUSE_DELAY`].
+    pub(super) fn recently_closed(
         &self,
         now: Instant,
     ) -> impl Iterator<Item = (FlowKey, ShardId, Flow)> + '_ {
-        let rest = self.records.iter().filter(move |(_, record)| record.rests_until > now);
+        let rest = self.records.iter().filter(move |(_, record)| record.reusable_at > now);
         rest.map(|(tuple, record)| (*tuple, record.shard, record.flow))
     }
 
-    /// Records there are.
+    /// Number of records.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Returns whether a SYN is an old duplicate: of this connection or one before it.
+    /// True if a SYN is an old duplicate of this connection or of an earlier one.
     pub(super) fn rejects(&self, now: Instant, segment: &Segment<'_>) -> bool {
         let record = self.records.get(&segment.received_on());
         record.is_some_and(|record| {
@@ -148,7 +147,7 @@ impl TimeWaits {
         })
     }
 
-    /// The answer to a segment other than an open request.
+    /// Answer to a segment other than a SYN.
     pub(super) fn answer(&mut self, now: Instant, time: Duration, segment: &Segment<'_>) -> Answer {
         let Some(record) = self.records.get_mut(&segment.received_on()) else {
             return Answer::Unknown;

@@ -1,13 +1,13 @@
-//! What changes while connections are with the target: their cached variables, and whether their neighbors live.
+//! Updates of cached variables of offloaded connections, and reachability of their neighbors.
 //!
-//! An object has one update in progress at most (CH-UPD-3); what changes meanwhile goes with the next. One that the
-//! target could not apply means that everything that depends on the object is taken back (CH-UPD-4).
+//! An object has at most one outstanding update (CH-UPD-3); later changes are sent with the next. If the target cannot
+//! apply an update, all connections that depend on the object are uploaded (CH-UPD-4).
 //!
-//! The target queries a neighbor that neither side has confirmed for long (CH §9.7). If the host has confirmed it, it
-//! answers when; if not it answers "just now", which delays the next query, and solicits the
-//! neighbor itself. When [`PROBES_MAX`] solicitations, [`SOLICIT_INTERVAL`] apart, are not answered and no
-//! connection of the target's has gone forward either, the neighbor is invalidated: its connections come back, and
-//! smoltcp looks for it.
+//! The target queries a neighbor that neither side has confirmed recently (CH §9.7). If the host has confirmed it, it
+//! reports the time. Otherwise it answers "just now", which delays the next query, and solicits the neighbor itself.
+//! After [`PROBES_MAX`] unanswered solicitations, [`SOLICIT_INTERVAL`] apart, and without forward progress of an
+//! offloaded connection, the neighbor is invalidated. Its connections are uploaded, and smoltcp resolves the next hop
+//! again.
 
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::net::IpAddr;
@@ -34,21 +34,21 @@ use super::{
     shards::ShardId,
 };
 
-/// How long a confirmation of a neighbor holds in the host: as long as the target does by default (NceStaleTicks).
+/// Validity of a neighbor confirmation in the host: the target's default (NceStaleTicks).
 pub(super) const NEIGHBOR_STALE: Duration = Duration::from_secs(30);
-/// Solicitations of a neighbor under suspicion (RFC 4861 §10: MAX_UNICAST_SOLICIT).
+/// Maximum number of solicitations of a suspected neighbor (RFC 4861 §10: MAX_UNICAST_SOLICIT).
 const PROBES_MAX: u32 = 3;
 
-/// Stands for an object that is of no concern.
-const NOBODY: OffloadHandle = OffloadHandle(0);
+/// Placeholder handle of ignored objects: no object has this handle.
+const NO_HANDLE: OffloadHandle = OffloadHandle(0);
 
 impl Host {
-    /// Sends what the targets do not know yet.
+    /// Sends pending updates to all targets.
     pub(super) fn push_all_updates(&mut self, now: Instant) {
         self.shards.ids().for_each(|shard| self.push_updates(now, shard));
     }
 
-    /// Sends what the target of `shard` does not know yet, as far as no update is in its way.
+    /// Sends pending updates to the target of `shard`, unless an update is outstanding.
     pub(super) fn push_updates(&mut self, now: Instant, shard: ShardId) {
         let mut tree: UpdateTree = Vec::new();
         let objects = &mut self.shards[shard].objects;
@@ -67,10 +67,10 @@ impl Host {
         }
         let connections = self.connection_updates(shard);
         if !connections.is_empty() {
-            paths.push(Block::new(NOBODY, UpdateNode::Placeholder).with(connections));
+            paths.push(Block::new(NO_HANDLE, UpdateNode::Placeholder).with(connections));
         }
         if !paths.is_empty() {
-            tree.push(Block::new(NOBODY, UpdateNode::Placeholder).with(paths));
+            tree.push(Block::new(NO_HANDLE, UpdateNode::Placeholder).with(paths));
         }
         if !tree.is_empty() {
             self.send_update(shard, tree);
@@ -82,7 +82,7 @@ impl Host {
         let Self { outdated, offloaded, config, shards, .. } = self;
         outdated.retain(|handle| {
             let Some(offloaded) = offloaded.get_mut(handle) else { return false };
-            // One that is not there yet is looked at when it is.
+            // A connection with an outstanding initiate is checked after its completion.
             let OffloadStage::With(context) = offloaded.stage else { return false };
             if offloaded.shard != shard || offloaded.updating.is_some() {
                 return true;
@@ -156,7 +156,7 @@ impl Host {
         }
     }
 
-    /// Connections of the shard's target on this path.
+    /// Connections of the shard offloaded on this path.
     pub(super) fn connections_on(&self, shard: ShardId, path: PathKey) -> Vec<OffloadHandle> {
         let on_it = self
             .offloaded
@@ -165,7 +165,7 @@ impl Host {
         on_it.map(|(handle, _)| *handle).collect()
     }
 
-    /// Connections of the shard's target through this neighbor.
+    /// Connections of the shard offloaded through this neighbor.
     fn connections_through(&self, shard: ShardId, next_hop: IpAddr) -> Vec<OffloadHandle> {
         let objects = &self.shards[shard].objects;
         let of_shard = self.offloaded.iter().filter(|(_, found)| found.shard == shard);
@@ -176,7 +176,7 @@ impl Host {
         through.map(|(handle, _)| *handle).collect()
     }
 
-    /// The path of an offloaded connection has become narrower: for all connections on it, and for those to come
+    /// Records a smaller path MTU of an offloaded connection, for all present and future connections on the path
     /// (CH-UPD-5).
     pub(super) fn path_narrowed(&mut self, now: Instant, handle: OffloadHandle, mtu: u32) {
         let Some(offloaded) = self.offloaded.get(&handle) else { return };
@@ -193,23 +193,23 @@ impl Host {
         }
     }
 
-    /// A frame has the Ethernet address of a neighbor: an answer to ARP or neighbor solicitation, or a request that
-    /// has it too (RFC 826, RFC 4861 §7.2.5).
-    pub(super) fn hear_of_neighbor(&mut self, now: Instant, frame: &[u8]) {
+    /// Reads the Ethernet address of a neighbor from a frame: an ARP reply or neighbor advertisement, or a request that
+    /// contains it (RFC 826, RFC 4861 §7.2.5).
+    pub(super) fn read_announcement(&mut self, now: Instant, frame: &[u8]) {
         let Some((address, mac)) = announced(frame) else { return };
         if self.config.gateways.contains(&address) {
             self.gateway_macs.insert(address, mac);
         }
         self.move_half_open(address, mac);
         for connection in self.connections.values_mut() {
-            if self.config.hop_back(connection.tuple.remote().ip()) == address {
+            if self.config.reply_hop(connection.tuple.remote().ip()) == address {
                 // Newer than the last segment.
                 connection.flow.peer_mac = mac;
             }
         }
         for shard in self.shards.ids() {
             let Some(object) = self.shards[shard].objects.neighbors.get_mut(&address) else {
-                self.found_neighbor(now, shard, address, mac);
+                self.neighbor_resolved(now, shard, address, mac);
                 continue;
             };
             object.state.confirmed_at = now;
@@ -222,8 +222,8 @@ impl Host {
         }
     }
 
-    /// A connection in the host has gone forward, so its next hop lives (CH §9.7).
-    pub(super) fn hear_through(&mut self, now: Instant, path: &PathKey) {
+    /// Confirms the next hop after forward progress of a connection in the host (CH §9.7).
+    pub(super) fn confirm_neighbor(&mut self, now: Instant, path: &PathKey) {
         for objects in self.shards.iter_mut().map(|shard| &mut shard.objects) {
             let known = objects.paths.get(path).map(|path| path.state.next_hop);
             let next_hop = known.or_else(|| self.config.next_hop(path.destination));
@@ -248,10 +248,10 @@ impl Host {
         let is_stale = now.saturating_since(object.state.confirmed_at) > NEIGHBOR_STALE;
         if is_stale && object.state.probing.is_none() {
             object.state.probing =
-                Some(Probing { since: now, next_at: now, sent: 0, asked: false });
+                Some(Probing { since: now, next_at: now, sent: 0, query_outstanding: false });
             self.wake_at = Some(now);
         }
-        // Another update in progress carries a delta too.
+        // The outstanding update carries a delta too.
         if core::mem::replace(&mut object.updating, true) {
             return;
         }
@@ -264,7 +264,7 @@ impl Host {
         self.send_update(shard, vec![Block::new(neighbor, node)]);
     }
 
-    /// Solicits the suspected neighbors that are due. Returns whether there was any.
+    /// Solicits the suspected neighbors that are due. Returns true if there were any.
     pub(super) fn probe_neighbors(&mut self, now: Instant) -> bool {
         self.shards.ids().fold(false, |work, shard| work | self.probe_neighbors_of(now, shard))
     }
@@ -275,7 +275,7 @@ impl Host {
         for (next_hop, object) in &mut self.shards[shard].objects.neighbors {
             let context = object.context();
             let Some(probing) = &mut object.state.probing else { continue };
-            if probing.next_at > now || probing.asked {
+            if probing.next_at > now || probing.query_outstanding {
                 continue;
             }
             probing.next_at = now + SOLICIT_INTERVAL;
@@ -283,7 +283,7 @@ impl Host {
                 probing.sent += 1;
                 solicit.push(*next_hop);
             } else if let Some(context) = context {
-                probing.asked = true;
+                probing.query_outstanding = true;
                 ask.push((object.handle, context));
             }
         }
@@ -302,15 +302,15 @@ impl Host {
         work
     }
 
-    /// When [`Host::probe_neighbors`] has something to do.
+    /// Time of the next [`Host::probe_neighbors`].
     pub(super) fn next_probe(&self) -> Option<Instant> {
         let neighbors = self.shards.iter().flat_map(|shard| shard.objects.neighbors.values());
         let probing = neighbors.filter_map(|object| object.state.probing);
-        probing.filter(|probing| !probing.asked).map(|probing| probing.next_at).min()
+        probing.filter(|probing| !probing.query_outstanding).map(|probing| probing.next_at).min()
     }
 
-    /// NdisMQueryOffloadStateComplete: whether connections of the target's have gone forward through neighbors that
-    /// answer us no more.
+    /// NdisMQueryOffloadStateComplete: forward progress of offloaded connections through neighbors that do not answer
+    /// the host.
     pub(super) fn queried(&mut self, now: Instant, shard: ShardId, tree: QueryTree) {
         let (mut unreachable, mut failed) = (Vec::new(), Vec::new());
         for Block { handle, payload, status, dependents: _ } in tree {
@@ -319,7 +319,8 @@ impl Host {
             let Some((next_hop, object)) = objects.neighbor_by(handle) else { continue };
             let Some(Probing { since, .. }) = object.state.probing.take() else { continue };
             let Asked::Answer(answer) = payload.delegated else {
-                // CH-QRY-3: what cannot be read comes back, and the neighbor goes when nothing depends on it.
+                // CH-QRY-3: connections whose state cannot be read are uploaded; the neighbor is released without
+                // dependents.
                 tracing::warn!(%next_hop, %status, "a query failed");
                 failed.extend(self.connections_through(shard, next_hop));
                 continue;
@@ -338,7 +339,7 @@ impl Host {
     }
 }
 
-/// The IP and Ethernet addresses in an ARP packet, a neighbor advertisement or a solicitation.
+/// IP and Ethernet address in an ARP packet, a neighbor advertisement or a solicitation.
 fn announced(frame: &[u8]) -> Option<(IpAddr, MacAddress)> {
     let ethernet = EthernetFrame::new_checked(frame).ok()?;
     match ethernet.ethertype() {
@@ -353,7 +354,7 @@ fn announced(frame: &[u8]) -> Option<(IpAddr, MacAddress)> {
         }
         EthernetProtocol::Ipv6 => {
             let packet = Ipv6Packet::new_checked(ethernet.payload()).ok()?;
-            // RFC 4861 §7.1: 255 proves that no router has passed it on.
+            // RFC 4861 §7.1: 255 proves that no router has forwarded it.
             if packet.next_header() != IpProtocol::Icmpv6 || packet.hop_limit() != 255 {
                 return None;
             }

@@ -1,9 +1,9 @@
-//! The host's half of the chimney, upward: connections that come back, and objects that nothing depends on any more.
+//! Upload of connections, and termination of unused objects.
 //!
-//! A connection comes back because its client asks, because the target asks and the policy agrees (CH-EVT-1),
-//! because the target wants to be rid of all, or because it has refused to take it. Either way it is a state out of
-//! which smoltcp gets a socket, and the client learns who serves it from now on. Frames that come while it is on
-//! its way are held, and meet that socket when it is there (CH-TRM-7).
+//! A connection is uploaded because its client requests it, because the target requests it and the policy agrees
+//! (CH-EVT-1), or because the target requests the upload of all. A refused initiate is handled the same way. In all
+//! cases a smoltcp socket is built from the connection state, and the client is notified that the host serves the
+//! connection. Frames that arrive during the transition are held, and are delivered to that socket (CH-TRM-7).
 
 use alloc::{boxed::Box, collections::BTreeMap, vec, vec::Vec};
 
@@ -24,7 +24,7 @@ use offload_engine::{
 use super::{
     Host,
     connection::{
-        Connection, OffloadStage, Offloaded, Owner, ReceiveHalf, SendHalf, Stage, Stay,
+        Connection, Hold, OffloadStage, Offloaded, Owner, ReceiveHalf, SendHalf, Stage,
         fin_received, owned,
     },
     ingress::configure,
@@ -40,26 +40,26 @@ use crate::{
     wire,
 };
 
-/// Stands for an object that is of no concern: no object has this name.
-const NOBODY: OffloadHandle = OffloadHandle(0);
+/// Placeholder handle of ignored objects: no object has this handle.
+const NO_HANDLE: OffloadHandle = OffloadHandle(0);
 
-/// How a connection came back.
+/// Reason of a connection's return to the host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Origin {
-    /// The target has not taken it.
+    /// The target refused the initiate.
     Refused(NdisStatus),
-    /// By terminate; why the target asked for that, if it did.
+    /// Terminated, with the target's reason if it requested the upload.
     Uploaded(Option<UploadReason>),
 }
 
 impl Host {
-    /// A client wants its connection back.
+    /// Handles a client's request to upload its connection.
     pub(super) fn upload(&mut self, handle: OffloadHandle) {
         self.terminate([handle], None);
     }
 
-    /// TcpIndicateRetrieve: follows a mandatory reason always, an optional one if the policy does (CH-EVT-1).
-    pub(super) fn wanted_back(&mut self, handle: OffloadHandle, reason: UploadReason) {
+    /// TcpIndicateRetrieve: a mandatory reason is always followed, an optional one if the policy permits it (CH-EVT-1).
+    pub(super) fn retrieve_requested(&mut self, handle: OffloadHandle, reason: UploadReason) {
         self.stats.retrieves += 1;
         if !self.offloaded.contains_key(&handle) {
             return;
@@ -79,24 +79,24 @@ impl Host {
                 self.shards[shard].paused = true;
                 let of_it = self.offloaded.iter().filter(|(_, found)| found.shard == shard);
                 let all = of_it.map(|(handle, _)| *handle).collect::<Vec<_>>();
-                // Paths and neighbors follow when the last connection on them has come back.
+                // Paths and neighbors follow after the last connection on them is uploaded.
                 self.terminate(all, Some(UploadReason::UploadRequested));
             }
             AdapterStatus::Resume(_) => {
                 self.shards[shard].paused = false;
-                // What the target is capable of has changed: what it refused, it may take now.
+                // The target's capabilities have changed, so it may accept connections that it refused.
                 let all = self.connections.values_mut();
                 for connection in all.filter(|connection| connection.shard == shard) {
                     if connection.history.refusal.take().is_some() {
-                        connection.stay = Stay::No;
+                        connection.hold = Hold::No;
                     }
                 }
             }
         }
     }
 
-    /// Terminates these connections, as far as the target has them. One whose initiate is not complete comes
-    /// back as soon as it is (CH-INI-1).
+    /// Terminates the connections that the target has. A connection with an outstanding initiate is uploaded after the
+    /// initiate completes (CH-INI-1).
     pub(super) fn terminate(
         &mut self,
         handles: impl IntoIterator<Item = OffloadHandle>,
@@ -106,7 +106,7 @@ impl Host {
         for handle in handles {
             let Some(offloaded) = self.offloaded.get_mut(&handle) else { continue };
             match offloaded.stage {
-                // CH-TRM-1: its update has to be complete first.
+                // CH-TRM-1: its update must complete first.
                 OffloadStage::With(_) if offloaded.updating.is_some() => {
                     offloaded.recall = Some(reason);
                 }
@@ -122,13 +122,13 @@ impl Host {
         }
         for (shard, nodes) in nodes {
             self.stats.terminates += nodes.len() as u64;
-            let path = Block::new(NOBODY, ObjectNode::Placeholder).with(nodes);
-            let tree = vec![Block::new(NOBODY, ObjectNode::Placeholder).with(vec![path])];
+            let path = Block::new(NO_HANDLE, ObjectNode::Placeholder).with(nodes);
+            let tree = vec![Block::new(NO_HANDLE, ObjectNode::Placeholder).with(vec![path])];
             self.shards[shard].engine.terminate(tree);
         }
     }
 
-    /// Gives back objects that nothing depends on: paths first (CH-TRM-2).
+    /// Terminates objects without dependents: paths first (CH-TRM-2).
     pub(super) fn terminate_unused(&mut self, shard: ShardId, unused: Unused) {
         let Unused { paths, neighbors } = unused;
         let engine = &mut self.shards[shard].engine;
@@ -137,7 +137,7 @@ impl Host {
                 Block::new(handle, ObjectNode::Object { context, payload: () })
             });
             let below = paths.collect();
-            engine.terminate(vec![Block::new(NOBODY, ObjectNode::Placeholder).with(below)]);
+            engine.terminate(vec![Block::new(NO_HANDLE, ObjectNode::Placeholder).with(below)]);
         }
         if !neighbors.is_empty() {
             let neighbors = neighbors.into_iter().map(|(handle, context)| {
@@ -149,7 +149,7 @@ impl Host {
 
     /// NdisMTerminateOffloadComplete.
     pub(super) fn terminated(&mut self, now: Instant, shard: ShardId, tree: TerminateTree) {
-        // What clients had asked of the host before the target had the connection goes back to them first.
+        // Requests of clients issued before the target had the connection are returned first.
         self.take_requests(now);
         for Block { handle: neighbor, payload, status: _, dependents: paths } in tree {
             for Block { handle: path, payload, status: _, dependents: connections } in paths {
@@ -182,18 +182,18 @@ impl Host {
     fn uploaded(&mut self, now: Instant, handle: OffloadHandle, object: Box<TcpObject>) {
         let Some(offloaded) = self.offloaded.get(&handle) else { return };
         let OffloadStage::Terminating(reason) = offloaded.stage else { return };
-        self.take_back(now, handle, object, Origin::Uploaded(reason));
+        self.return_to_host(now, handle, object, Origin::Uploaded(reason));
     }
 
-    /// The connection has ended, and the target has let go of it.
+    /// Handles a connection that has ended and that the target has released.
     pub(super) fn released(&mut self, handle: OffloadHandle) {
-        let _ = self.give_up(handle);
+        let _ = self.remove_offloaded(handle);
         self.ports.release(Name::Connection(handle));
     }
 
-    /// Forgets a connection of the target's; what only it depended on is terminated. It keeps its port, for it may
-    /// live on in the host.
-    fn give_up(&mut self, handle: OffloadHandle) -> Option<Offloaded> {
+    /// Removes an offloaded connection and terminates objects that only it depended on. It keeps its port, since it may
+    /// continue in the host.
+    fn remove_offloaded(&mut self, handle: OffloadHandle) -> Option<Offloaded> {
         let offloaded = self.offloaded.remove(&handle)?;
         self.owners.remove(&offloaded.tuple);
         let shard = &mut self.shards[offloaded.shard];
@@ -203,9 +203,9 @@ impl Host {
         Some(offloaded)
     }
 
-    /// CH-TRM-9: without its state no segment can be sent to the peer; its next one is answered by an RST.
+    /// CH-TRM-9: without the state no segment can be sent to the peer; its next segment is answered with RST.
     pub(super) fn state_lost(&mut self, handle: OffloadHandle) {
-        if let Some(offloaded) = self.give_up(handle) {
+        if let Some(offloaded) = self.remove_offloaded(handle) {
             self.stats.handoffs_lost += 1;
             self.ports.release(Name::Connection(handle));
             self.notify(
@@ -215,8 +215,8 @@ impl Host {
         }
     }
 
-    /// A connection lives on in the host, or ends with an RST if it cannot.
-    pub(super) fn take_back(
+    /// Continues a connection in the host, or resets it if that fails.
+    pub(super) fn return_to_host(
         &mut self,
         now: Instant,
         handle: OffloadHandle,
@@ -226,7 +226,7 @@ impl Host {
         let Some(offloaded) = self.offloaded.get(&handle) else { return };
         let states =
             self.shards[offloaded.shard].objects.states(now, &PathKey::of(&offloaded.tuple));
-        let Some(offloaded) = self.give_up(handle) else { return };
+        let Some(offloaded) = self.remove_offloaded(handle) else { return };
         let Some((neighbor, path)) = states else {
             self.ports.release(Name::Connection(handle));
             return;
@@ -236,7 +236,7 @@ impl Host {
             return self.take_time_wait(now, handle, offloaded, &state);
         }
         self.stats.uploads += u64::from(matches!(origin, Origin::Uploaded(_)));
-        if let Some(error) = verdict(&offloaded, origin, state.tcp.delegated.state) {
+        if let Some(error) = end_reason(&offloaded, origin, state.tcp.delegated.state) {
             self.end_state(offloaded.client_id(), handle, state, error);
             return;
         }
@@ -244,15 +244,15 @@ impl Host {
         match import(to_smoltcp(now), &state, self.config.send_buffer, clock::tsval) {
             Ok(imported) => self.settle(now, handle, offloaded, state, imported, origin),
             Err(error) => {
-                tracing::error!(tuple = ?offloaded.tuple, %error, "connection lost on its way back");
+                tracing::error!(tuple = ?offloaded.tuple, %error, "connection lost during its upload");
                 self.stats.handoffs_lost += 1;
                 self.end_state(offloaded.client_id(), handle, state, HostError::StateLost);
             }
         }
     }
 
-    /// TIME-WAIT of a connection that is over: it needs no socket, and its client is done with it (CH-EVT-3). What is
-    /// left of the time goes on.
+    /// Records TIME-WAIT of a closed connection without a socket; its client is done with it (CH-EVT-3). The remaining
+    /// time continues.
     fn take_time_wait(
         &mut self,
         now: Instant,
@@ -289,7 +289,7 @@ impl Host {
     ) {
         if let Some(frame) = wire::reset_frame(&state, self.config.mac) {
             self.stats.frames_out += 1;
-            self.shards[client.shard].tell_engine(FromHost::Frame(frame));
+            self.shards[client.shard].send_to_engine(FromHost::Frame(frame));
         }
         self.ports.release(Name::Connection(handle));
         let mut chain = owned(state.send_data);
@@ -319,7 +319,7 @@ impl Host {
         let fin_acknowledged = matches!(delegated.state, TcpPhase::FinWait2 | TcpPhase::TimeWait);
         let mut history = offloaded.history;
         history.returned_at = now;
-        let stay = match origin {
+        let hold = match origin {
             Origin::Refused(status) => {
                 tracing::warn!(?tuple, %status, "the target refused a connection");
                 history.refusal = Some(status);
@@ -329,8 +329,8 @@ impl Host {
             Origin::Uploaded(reason) => {
                 history.uploads += 1;
                 history.upload_reason = reason;
-                // The client that has taken it back decides when it may be offloaded again.
-                reason.map_or(Stay::UntilAsked, |_| Stay::Until(now + self.config.rules.rest))
+                // The client that uploaded the connection decides about its next offload.
+                reason.map_or(Hold::UntilRequested, |_| Hold::Until(now + self.config.rules.rest))
             }
         };
         let connection = Connection {
@@ -340,19 +340,19 @@ impl Host {
             tuple,
             flow: Flow::restored(&state, now),
             scale_raise,
-            stay,
+            hold,
             wanted: false,
             history,
             stage: Stage::Open,
             solicit_at: now,
-            woken: None,
+            forced_retransmit: None,
             receive: ReceiveHalf {
                 first: delegated.rcv_nxt - undelivered - fin,
                 beyond: beyond.into(),
                 read: 0,
                 unconsumed,
                 fin_received: fin != 0,
-                closed_told: false,
+                closed_notified: false,
             },
             send: SendHalf::restored(
                 delegated.snd_una - u32::from(fin_acknowledged),
@@ -381,19 +381,19 @@ impl Host {
     }
 }
 
-/// Returns whether both sides have closed, and nothing is left for the client.
+/// True if both sides have closed, and nothing is left to deliver to the client.
 fn is_over(state: &ConnectionState) -> bool {
     state.tcp.delegated.state == TcpPhase::TimeWait && state.buffered_data.is_empty()
 }
 
-/// Why a connection that comes back ends instead of living on.
-fn verdict(offloaded: &Offloaded, origin: Origin, phase: TcpPhase) -> Option<HostError> {
+/// Reason to end a returned connection; `None` if it continues.
+fn end_reason(offloaded: &Offloaded, origin: Origin, phase: TcpPhase) -> Option<HostError> {
     match origin {
         _ if offloaded.aborted => Some(HostError::Aborted),
         Origin::Uploaded(Some(UploadReason::TimeoutExpiration)) => {
             Some(HostError::RetransmissionLimit)
         }
-        // The target has seen its end (CH §9.2).
+        // The target has reported its end (CH §9.2).
         _ if phase == TcpPhase::Closed => Some(HostError::Reset),
         _ => None,
     }

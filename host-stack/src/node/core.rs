@@ -1,4 +1,4 @@
-//! The passive part of a node: engine, clients and host stack, without clock, thread or sleep.
+//! Passive part of a node: engine, clients and host stack, without clock, thread or sleep.
 
 use std::{boxed::Box, io, sync::Arc, vec::Vec};
 
@@ -20,20 +20,20 @@ use crate::{
 /// Engine, clients and host stack without clock or thread.
 #[derive(Debug)]
 pub struct Core {
-    /// The offload target.
+    /// Offload target.
     pub engine: Engine,
-    /// The layers above it.
+    /// Upper layers.
     pub clients: Clients,
-    /// The host stack, unless a thread of its own runs it.
+    /// Host stack, unless it runs on its own thread.
     pub host: Option<Host>,
     pub(super) requests: RequestPort,
 }
 
 impl Core {
-    /// A node on `link`; `client` makes its first client from the client's port to the host stack.
+    /// Creates a node on `link`; `client` creates its first client from the client's port to the host stack.
     ///
     /// # Errors
-    /// No descriptor is left for the doorbells, or (InvalidInput) the host's configuration cannot work.
+    /// No descriptor is available for the doorbells, or (InvalidInput) the host's configuration is invalid.
     pub fn new<C: NodeClient>(
         link: Box<dyn Link>,
         engine: EngineConfig,
@@ -43,14 +43,14 @@ impl Core {
         let mut client = Some(client);
         let made = |port| (client.take().expect("one link has one client"))(port);
         let Cores { mut shards, host, .. } = Cores::new(Vec::from([link]), engine, host, made)?;
-        let core = shards.pop().expect("one link makes one shard");
+        let core = shards.pop().expect("one link has one shard");
         Ok(Self { host: Some(host), ..core })
     }
 
-    /// Registers one more client, made from its port to the host stack.
+    /// Registers another client, created from its port to the host stack.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// The maximum number of clients is reached.
     pub fn register<C: NodeClient>(
         &mut self,
         client: impl FnOnce(SocketPort) -> C,
@@ -68,8 +68,7 @@ impl Core {
         clients.insert(|tag| client(requests.register(tag, C::name(), consumer)))
     }
 
-    /// A client leaves: its listeners go, and its connections end with an RST, in the next polls of host stack and
-    /// engine.
+    /// Unregisters a client: the next polls of host stack and engine close its listeners and reset its connections.
     pub fn leave(&self, client: ClientTag) {
         self.requests.request_of(client, Request::Leave);
     }
@@ -79,10 +78,10 @@ impl Core {
         self.requests.request(request);
     }
 
-    /// One iteration. Returns whether there was anything to do.
+    /// Runs one iteration. Returns true if there was any work.
     ///
     /// # Errors
-    /// The link is gone.
+    /// The link is lost.
     pub fn poll(&mut self, now: Instant) -> io::Result<bool> {
         let busy = self.engine.poll(now, &mut self.clients)?;
         Ok(self.poll_host(now) | busy)
@@ -91,13 +90,13 @@ impl Core {
     /// As [`Core::poll`], for a caller that polls again soon ([`Engine::poll_first`]).
     ///
     /// # Errors
-    /// The link is gone.
+    /// The link is lost.
     pub fn poll_first(&mut self, now: Instant) -> io::Result<bool> {
         let busy = self.engine.poll_first(now, &mut self.clients)?;
         Ok(!self.engine.is_ahead() && self.poll_host(now) || busy)
     }
 
-    /// Returns whether no frame is left to send: no FIN or RST waits, here or on the link.
+    /// True if no frame is left to send: no FIN or RST is pending, here or on the link.
     pub(super) fn is_silent(&self) -> bool {
         self.engine.is_silent() && self.host.as_ref().is_none_or(Host::is_silent)
     }
@@ -106,13 +105,13 @@ impl Core {
         self.host.as_mut().is_some_and(|host| host.poll(now))
     }
 
-    /// When [`Core::poll`] has to be called again though nothing has happened.
+    /// Time of the next [`Core::poll`] without new input.
     pub fn poll_at(&self, now: Instant) -> Option<Instant> {
         let host = self.host.as_ref().and_then(|host| host.poll_at(now));
         [self.engine.poll_at(&self.clients), host].into_iter().flatten().min()
     }
 
-    /// Whether something waits in a queue. Look before sleeping.
+    /// True if a queue has input. Check before sleeping.
     pub fn has_input(&self) -> bool {
         self.engine.has_input()
             || self.clients.has_input()
@@ -120,25 +119,25 @@ impl Core {
     }
 }
 
-/// The shards of a device with several queues, and the host stack that they share, without clock or thread: a
-/// [`Core`] of several queues, for simulations.
+/// Shards of a device with several queues, and their common host stack, without clock or thread: a [`Core`] with
+/// several queues, for simulations.
 #[derive(Debug)]
 pub struct Cores {
-    /// Engine and clients of each queue, in the order of the links; none has a host stack of its own.
+    /// Engine and clients of each queue, in the order of the links, without a host stack of their own.
     pub shards: Vec<Core>,
-    /// The host stack.
+    /// Common host stack.
     pub host: Host,
     pub(super) host_doorbell: Arc<Doorbell>,
     pub(super) requests: RequestPort,
 }
 
 impl Cores {
-    /// A node on the queues of one device. `client` is called once for each link, in their order, and makes the first
-    /// client of that shard from its port to the host stack.
+    /// Creates a node on the queues of one device. `client` is called once for each link, in order, and creates the
+    /// first client of that shard from its port to the host stack.
     ///
     /// # Errors
-    /// No descriptor is left for the doorbells, or (InvalidInput) there is no link or the host's configuration cannot
-    /// work.
+    /// No descriptor is available for the doorbells, or (InvalidInput) there is no link or the host's configuration is
+    /// invalid.
     pub fn new<C: NodeClient>(
         links: Vec<Box<dyn Link>>,
         engine: EngineConfig,
@@ -146,7 +145,7 @@ impl Cores {
         mut client: impl FnMut(SocketPort) -> C,
     ) -> io::Result<Self> {
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
-        // Our host sends `Forwarded` when it has forwarded all frames.
+        // This host sends `Forwarded` after it has forwarded all frames.
         let engine = EngineConfig { waits_for_forwards: true, ..engine };
         let (engines, ports): (Vec<_>, Vec<_>) = Engine::group(links, engine)?.into_iter().unzip();
         let Some(first) = ports.first() else { return Err(invalid(ConfigError::Shards)) };
@@ -157,7 +156,7 @@ impl Cores {
         let host = Host::of_shards(host, ports.into_iter().zip(sockets).collect());
         let core = |(engine, requests)| {
             let mut core = Core { engine, clients: Clients::new(), host: None, requests };
-            core.register_of(ConsumerId::FIRST, &mut client).expect("there is room for the first");
+            core.register_of(ConsumerId::FIRST, &mut client).expect("the first client always fits");
             core
         };
         Ok(Self {
@@ -168,10 +167,10 @@ impl Cores {
         })
     }
 
-    /// One iteration of every shard and of the host stack. Returns whether there was anything to do.
+    /// Runs one iteration of every shard and of the host stack. Returns true if there was any work.
     ///
     /// # Errors
-    /// The link is gone.
+    /// The link is lost.
     pub fn poll(&mut self, now: Instant) -> io::Result<bool> {
         let mut busy = false;
         for shard in &mut self.shards {
@@ -180,13 +179,13 @@ impl Cores {
         Ok(self.host.poll(now) | busy)
     }
 
-    /// When [`Cores::poll`] has to be called again though nothing has happened.
+    /// Time of the next [`Cores::poll`] without new input.
     pub fn poll_at(&self, now: Instant) -> Option<Instant> {
         let shards = self.shards.iter().filter_map(|shard| shard.poll_at(now));
         shards.chain(self.host.poll_at(now)).min()
     }
 
-    /// Whether something waits in a queue. Look before sleeping.
+    /// True if a queue has input. Check before sleeping.
     pub fn has_input(&self) -> bool {
         self.host.has_input() || self.shards.iter().any(Core::has_input)
     }
@@ -228,7 +227,7 @@ impl Passive for Core {
 
     fn device_lost(&mut self) {
         self.clients.device_lost();
-        // Nobody polls them any more, and they hold on to consumers' memory.
+        // They are not polled any more, and hold consumers' memory.
         self.engine.device_lost();
         self.host = None;
     }

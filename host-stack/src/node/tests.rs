@@ -1,4 +1,4 @@
-//! Who waits is not left waiting.
+//! Wake-ups and errors of blocked callers.
 
 use std::{
     net::SocketAddr,
@@ -21,22 +21,22 @@ use offload_engine::{
 use super::*;
 use crate::{simulation::station, socket::OffloadPolicy, stream::Streams};
 
-/// A failure's, so that it may be long.
+/// Time limit of a failing test, so it may be long.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A client with no connection, whose host has one thing to say.
+/// Client without a connection, whose host has one notice.
 #[derive(Default)]
-struct Listener {
-    said: bool,
-    heard: bool,
+struct NoticeClient {
+    is_sent: bool,
+    is_received: bool,
     due: Vec<Callback>,
-    /// The next poll by the engine's thread is too much for it.
-    falls: bool,
-    /// So many polls find something to do.
-    restless: u32,
-    /// How often it was told that the device is gone.
+    /// True to panic in the next poll by the engine's thread.
+    panics: bool,
+    /// Remaining polls that report work.
+    busy_polls: u32,
+    /// Number of device-lost notifications.
     losses: u32,
-    /// Makes a callback due in the poll after the device-lost callback has returned.
+    /// Makes a callback due in the poll after the device-lost callback returns.
     follow_up: Option<FollowUp>,
 }
 
@@ -45,7 +45,7 @@ struct FollowUp {
     callback: Callback,
 }
 
-impl OffloadClient for Listener {
+impl OffloadClient for NoticeClient {
     fn offloaded(&mut self, _io: &mut ConnectionIo<'_>) {}
     fn receive(&mut self, _io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
         data.len()
@@ -58,21 +58,21 @@ impl OffloadClient for Listener {
     fn uploaded(&mut self, _handle: OffloadHandle) {}
 }
 
-impl NodeClient for Listener {
+impl NodeClient for NoticeClient {
     fn poll(&mut self, _now: Instant, _connections: &mut Connections) -> bool {
         let of_engine = std::thread::current().name() == Some("flue-engine");
-        assert!(!(self.falls && of_engine), "a panic that the test asked for");
-        let news = self.said && !self.heard;
-        self.heard |= news;
-        let is_restless = self.restless > 0;
-        self.restless -= u32::from(is_restless);
+        assert!(!(self.panics && of_engine), "panic requested by the test");
+        let is_due = self.is_sent && !self.is_received;
+        self.is_received |= is_due;
+        let is_restless = self.busy_polls > 0;
+        self.busy_polls -= u32::from(is_restless);
         let followed = self.follow_up.take_if(|it| it.has_returned.load(Ordering::Relaxed));
         let follows = followed.is_some();
         self.due.extend(followed.map(|it| it.callback));
-        news | is_restless | follows
+        is_due | is_restless | follows
     }
     fn has_input(&self) -> bool {
-        self.falls || (self.said && !self.heard)
+        self.panics || (self.is_sent && !self.is_received)
     }
     fn take_callbacks(&mut self, callbacks: &mut Vec<Callback>) {
         callbacks.append(&mut self.due);
@@ -83,7 +83,7 @@ impl NodeClient for Listener {
             let has_returned = has_returned.clone();
             self.due.push(Box::new(move || has_returned.store(true, Ordering::Relaxed)));
         }
-        assert!(!self.falls, "another panic that the test asked for");
+        assert!(!self.panics, "another panic requested by the test");
     }
 }
 
@@ -95,75 +95,75 @@ fn link() -> Box<dyn Link> {
     Box::new(memory_link_pair(MemoryLinkOptions::default()).0)
 }
 
-fn start(progress: Progress) -> Node<Listener> {
-    Node::start(link(), config(progress), |_| Listener::default()).unwrap()
+fn start(progress: Progress) -> Node<NoticeClient> {
+    Node::start(link(), config(progress), |_| NoticeClient::default()).unwrap()
 }
 
-fn start_queues(count: usize, progress: Progress) -> Vec<Node<Listener>> {
+fn start_queues(count: usize, progress: Progress) -> Vec<Node<NoticeClient>> {
     let links = (0..count).map(|_| link()).collect();
-    Node::start_queues(links, config(progress), |_| Listener::default()).unwrap()
+    Node::start_queues(links, config(progress), |_| NoticeClient::default()).unwrap()
 }
 
-/// The condition looks, then the same call takes the notice in: nobody else will signal it.
-fn a_notice_after_the_look_ends_the_wait(progress: Progress) {
+/// The notice arrives after the condition was evaluated, in the same call: no other wake-up follows.
+fn notice_after_the_check_ends_the_wait(progress: Progress) {
     let node = start(progress);
-    let (begin, mut looks) = (node.now(), 0);
-    let heard = node.wait(Some(LIMIT), |client, _, _| {
-        let heard = client.heard;
-        client.said = true;
-        looks += 1;
-        heard.then_some(())
+    let (begin, mut evaluations) = (node.now(), 0);
+    let is_received = node.wait(Some(LIMIT), |client, _, _| {
+        let is_received = client.is_received;
+        client.is_sent = true;
+        evaluations += 1;
+        is_received.then_some(())
     });
-    assert_eq!(heard, Ok(()));
-    assert_eq!(looks, 2);
+    assert_eq!(is_received, Ok(()));
+    assert_eq!(evaluations, 2);
     assert!(node.now() - begin < LIMIT, "only the time limit ended the wait");
 }
 
 #[test]
-fn a_notice_after_the_look_ends_the_wait_with_threads() {
-    a_notice_after_the_look_ends_the_wait(Progress::Automatic);
+fn notice_after_the_check_ends_the_wait_with_threads() {
+    notice_after_the_check_ends_the_wait(Progress::Automatic);
 }
 
 #[test]
-fn a_notice_after_the_look_ends_the_wait_without_threads() {
-    a_notice_after_the_look_ends_the_wait(Progress::Manual);
+fn notice_after_the_check_ends_the_wait_without_threads() {
+    notice_after_the_check_ends_the_wait(Progress::Manual);
 }
 
-/// With manual progress whoever polls runs the loop once, and is told whether there was anything; callbacks that
-/// became due were called when it returns. With automatic progress it is nobody's business but the threads'.
+/// With manual progress a call runs the loop once, and reports whether there was work. Due callbacks have run when it
+/// returns. With automatic progress only the node's threads run the loop.
 #[test]
-fn one_round_of_progress() {
+fn progress_once_runs_one_round() {
     let node = start(Progress::Manual);
     node.progress_once();
     let called = Arc::new(AtomicUsize::new(0));
     let counts = called.clone();
     node.shared.with_core(|core, _| {
-        let client = core.clients.first_mut::<Listener>();
-        client.said = true;
+        let client = core.clients.first_mut::<NoticeClient>();
+        client.is_sent = true;
         client.due.push(Box::new(move || {
             counts.fetch_add(1, Ordering::Relaxed);
         }));
     });
     assert!(node.progress_once());
     assert_eq!(called.load(Ordering::Relaxed), 1);
-    assert!(node.with(|client, _, _| client.heard));
+    assert!(node.with(|client, _, _| client.is_received));
     assert!(!node.progress_once(), "nothing is left");
     assert!(!start(Progress::Automatic).progress_once());
 }
 
-/// That there is always something to do makes no wait longer.
+/// Permanent work does not extend a wait.
 #[test]
-fn a_restless_client_does_not_stop_the_clock() {
+fn busy_client_does_not_extend_waits() {
     let node = start(Progress::Manual);
-    node.with(|client, _, _| client.restless = 20_000_000);
+    node.with(|client, _, _| client.busy_polls = 20_000_000);
     let outcome = node.wait_until(Some(Duration::from_millis(1)), || None::<()>);
     assert_eq!(outcome, Err(WaitError::TimedOut));
-    assert!(node.with(|client, _, _| client.restless) > 0);
+    assert!(node.with(|client, _, _| client.busy_polls) > 0);
 }
 
-/// One that panics is its consumer's loss: those behind it are called, and so are later ones.
+/// A panic in a callback affects only its consumer: callbacks after it are still called.
 #[test]
-fn a_callback_that_panics_stands_in_nobody_s_way() {
+fn callback_panic_affects_no_other_callback() {
     let node = start(Progress::Automatic);
     let called = Arc::new(AtomicUsize::new(0));
     let count = || {
@@ -174,7 +174,7 @@ fn a_callback_that_panics_stands_in_nobody_s_way() {
     };
     for _ in 0..2 {
         node.with(|client, _, _| {
-            client.due.push(Box::new(|| panic!("a panic that the test asked for")));
+            client.due.push(Box::new(|| panic!("panic requested by the test")));
             client.due.push(count());
         });
     }
@@ -182,10 +182,10 @@ fn a_callback_that_panics_stands_in_nobody_s_way() {
     assert_eq!(both, Ok(()));
 }
 
-/// A device that has been taken away, by the word of whoever reads it.
-struct Gone(Box<dyn Link>);
+/// Link of a removed device, as reported by its reads.
+struct LostLink(Box<dyn Link>);
 
-impl LinkWrapper for Gone {
+impl LinkWrapper for LostLink {
     wraps!(Box<dyn Link>, 0);
 
     fn receive(&mut self, _now: Instant, _batch: &mut RxBatch) -> io::Result<usize> {
@@ -193,49 +193,48 @@ impl LinkWrapper for Gone {
     }
 }
 
-fn gone_link() -> Box<dyn Link> {
-    Box::new(Gone(link()))
+fn lost_link() -> Box<dyn Link> {
+    Box::new(LostLink(link()))
 }
 
-/// All who wait without a time limit hear why, with threads or without, whatever queue it was.
+/// All waits without a time limit return the reason, with threads or without, whatever the queue.
 #[test]
-fn a_device_that_has_gone_ends_every_wait() {
-    let gone = WaitError::Link("no such device".into());
+fn lost_device_ends_every_wait() {
+    let link_lost = WaitError::Link("no such device".into());
     for progress in [Progress::Automatic, Progress::Manual] {
-        let node = Node::start(gone_link(), config(progress), |_| Listener::default()).unwrap();
+        let node = Node::start(lost_link(), config(progress), |_| NoticeClient::default()).unwrap();
         for _ in 0..2 {
-            assert_eq!(node.wait_until(None, || None::<()>), Err(gone.clone()));
+            assert_eq!(node.wait_until(None, || None::<()>), Err(link_lost.clone()));
         }
     }
-    let links: Vec<Box<dyn Link>> = Vec::from([link(), gone_link()]);
-    let nodes =
-        Node::start_queues(links, config(Progress::Automatic), |_| Listener::default()).unwrap();
+    let links: Vec<Box<dyn Link>> = Vec::from([link(), lost_link()]);
+    let nodes = Node::start_queues(links, config(Progress::Automatic), |_| NoticeClient::default())
+        .unwrap();
     for node in &nodes {
-        assert_eq!(node.wait_until(None, || None::<()>), Err(gone.clone()));
+        assert_eq!(node.wait_until(None, || None::<()>), Err(link_lost.clone()));
     }
 }
 
-/// The engine's thread is gone: who waits without a time limit hears of it, and so does who comes later.
+/// The engine's thread has panicked: present and later waits without a time limit return the reason.
 #[test]
 fn a_client_that_panics_ends_every_wait() {
     let node = start(Progress::Automatic);
     let waits = node.clone();
     let other = std::thread::spawn(move || waits.wait_until(None, || None::<()>));
-    node.with(|client, _, _| client.falls = true);
+    node.with(|client, _, _| client.panics = true);
     assert_eq!(other.join().unwrap(), Err(WaitError::Panicked));
     assert_eq!(node.wait_until(None, || None::<()>), Err(WaitError::Panicked));
 }
 
-/// Whoever finds out that something has panicked ends the device: each client hears of it, once, even if that is too
-/// much for it.
+/// The thread that detects a panic stops the device. Each client is notified once, even if that notification panics.
 #[test]
-fn clients_of_a_node_that_is_abandoned_hear_that_the_device_is_gone() {
-    for (progress, falls) in
+fn abandoned_node_notifies_every_client() {
+    for (progress, panics) in
         [(Progress::Automatic, false), (Progress::Manual, false), (Progress::Automatic, true)]
     {
         let nodes = start_queues(2, progress);
-        nodes[0].with(|client, _, _| client.falls = falls);
-        if falls {
+        nodes[0].with(|client, _, _| client.panics = panics);
+        if panics {
             assert_eq!(nodes[0].wait_until(None, || None::<()>), Err(WaitError::Panicked));
         }
         for _ in 0..2 {
@@ -248,9 +247,9 @@ fn clients_of_a_node_that_is_abandoned_hear_that_the_device_is_gone() {
     }
 }
 
-/// After the device is lost nobody runs the loop. Work that waits for a callback to return still completes.
+/// After the device is lost no thread runs the loop. Work deferred until a callback returns still completes.
 #[test]
-fn callbacks_of_a_lost_device_are_followed_up() {
+fn lost_device_callbacks_complete_deferred_work() {
     for progress in [Progress::Automatic, Progress::Manual] {
         let node = start(progress);
         let (called, calls) = mpsc::channel();
@@ -263,18 +262,18 @@ fn callbacks_of_a_lost_device_are_followed_up() {
     }
 }
 
-/// Shards have the host stack in common, and the device: none goes on without the others.
+/// Shards share the host stack and the device: none continues without the others.
 #[test]
 fn a_panic_in_one_shard_ends_all() {
     let nodes = start_queues(3, Progress::Automatic);
     let waits = nodes[2].clone();
     let other = std::thread::spawn(move || waits.wait_until(None, || None::<()>));
-    nodes[0].with(|client, _, _| client.falls = true);
+    nodes[0].with(|client, _, _| client.panics = true);
     assert_eq!(other.join().unwrap(), Err(WaitError::Panicked));
     assert_eq!(nodes[1].wait_until(None, || None::<()>), Err(WaitError::Panicked));
 }
 
-/// Each has its lock, its client and its waits; the host stack answers to any, and needs nobody to run it.
+/// Each shard has its lock, client and waits; the host stack answers to any of them on its own thread.
 #[test]
 fn shards_are_nodes_of_their_own() {
     for progress in [Progress::Automatic, Progress::Manual] {
@@ -282,19 +281,21 @@ fn shards_are_nodes_of_their_own() {
         let mut engines = 0;
         nodes[0].with_engines(|_, _| engines += 1);
         assert_eq!(engines, 2);
-        nodes[1].with(|client, _, _| client.said = true);
-        let heard = nodes[1].wait(Some(LIMIT), |client, _, _| client.heard.then_some(client.said));
-        assert_eq!(heard, Ok(true));
-        assert!(!nodes[0].with(|client, _, _| client.said || client.heard));
+        nodes[1].with(|client, _, _| client.is_sent = true);
+        let is_received =
+            nodes[1].wait(Some(LIMIT), |client, _, _| client.is_received.then_some(client.is_sent));
+        assert_eq!(is_received, Ok(true));
+        assert!(!nodes[0].with(|client, _, _| client.is_sent || client.is_received));
         for node in &nodes {
             assert_eq!(node.list(LIMIT), Ok(Vec::new()));
         }
     }
-    let none = Node::start_queues(Vec::new(), config(Progress::Automatic), |_| Listener::default());
+    let none =
+        Node::start_queues(Vec::new(), config(Progress::Automatic), |_| NoticeClient::default());
     assert_eq!(none.err().map(|error| error.kind()), Some(io::ErrorKind::InvalidInput));
 }
 
-/// A connection in the host stack, or with the target, and the thread that runs the loop.
+/// A connection in the host stack, or offloaded, and the thread that runs the loop.
 const PLACES: [(OffloadPolicy, Progress); 3] = [
     (OffloadPolicy::Never, Progress::Automatic),
     (OffloadPolicy::Always, Progress::Automatic),
@@ -310,7 +311,7 @@ fn connected(
     connected_over(options, |link| link, policy, progress)
 }
 
-/// The same with `near_link` around the first node's end of the link.
+/// As `connected`, with `near_link` around the first node's end of the link.
 fn connected_over<L: Link + 'static>(
     options: MemoryLinkOptions,
     near_link: impl FnOnce(MemoryLink) -> L,
@@ -335,8 +336,8 @@ fn connected_over<L: Link + 'static>(
     [(near, client), (far, server)]
 }
 
-/// Nothing but a frame of the other one's wakes a node that sleeps on a memory link, be its connection in the host or
-/// with the target, and whoever runs its loop.
+/// Only a received frame wakes a node that sleeps on a memory link, with the connection in either stack and with either
+/// progress mode.
 #[test]
 fn nodes_on_a_memory_link_wake_each_other() {
     const ROUNDS: u8 = 20;
@@ -368,7 +369,7 @@ fn nodes_on_a_memory_link_wake_each_other() {
     }
 }
 
-/// Room in its queue wakes a node that has found it full: two frames a time-out would take too long.
+/// Free space in its queue wakes a sender that has found it full: two frames per timeout would take too long.
 #[test]
 fn room_in_a_memory_link_wakes_the_sender() {
     const BYTES: usize = 2 << 20;
@@ -390,7 +391,7 @@ fn room_in_a_memory_link_wakes_the_sender() {
     }
 }
 
-/// The near end closes its side, and the far one has seen it.
+/// Closes the near side, and waits until the far one has received the FIN.
 fn half_close(
     near: &Node<Streams>,
     client: OffloadHandle,
@@ -405,14 +406,14 @@ fn half_close(
     .unwrap();
 }
 
-/// A link that loses what it is to send while it is mute.
-struct Mute {
+/// Link that drops frames to send while it is muted.
+struct MutedLink {
     link: MemoryLink,
     is_mute: Arc<AtomicBool>,
     lost: mpsc::Sender<()>,
 }
 
-impl LinkWrapper for Mute {
+impl LinkWrapper for MutedLink {
     wraps!(MemoryLink, link);
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
@@ -426,14 +427,13 @@ impl LinkWrapper for Mute {
     }
 }
 
-/// The acknowledgement of the peer's FIN is lost, and with the node its TIME-WAIT ends: the peer ends in order all the
-/// same.
+/// The acknowledgement of the peer's FIN is lost, and TIME-WAIT ends with the node: the peer still ends in order.
 #[test]
-fn a_node_that_ends_repeats_its_last_acknowledgement() {
+fn shutdown_repeats_the_last_acknowledgement() {
     for (policy, progress) in PLACES {
         let is_mute = Arc::new(AtomicBool::new(false));
         let (lost, losses) = mpsc::channel();
-        let mute = |link| Mute { link, is_mute: is_mute.clone(), lost };
+        let mute = |link| MutedLink { link, is_mute: is_mute.clone(), lost };
         let ends = connected_over(MemoryLinkOptions::default(), mute, policy, progress);
         let [(near, client), (far, server)] = ends;
         // The path is known to lose segments: the first FIN.
@@ -445,12 +445,15 @@ fn a_node_that_ends_repeats_its_last_acknowledgement() {
             near.progress_once();
         }
         is_mute.store(false, Ordering::Relaxed);
-        let look = |streams: &mut Streams, connections: &mut Connections, now| {
+        let poll_far = |streams: &mut Streams, connections: &mut Connections, now| {
             let _ = streams.receive(now, connections, server);
             streams.status(server)?.peer_closed.then_some(())
         };
-        while far.wait(Some(Duration::from_millis(1)), look).is_err() {
-            assert!(near.now() < deadline, "{policy:?} {progress:?}: the FIN did not come again");
+        while far.wait(Some(Duration::from_millis(1)), poll_far).is_err() {
+            assert!(
+                near.now() < deadline,
+                "{policy:?} {progress:?}: the FIN was not retransmitted"
+            );
             near.progress_once();
         }
         is_mute.store(true, Ordering::Relaxed);
@@ -460,7 +463,7 @@ fn a_node_that_ends_repeats_its_last_acknowledgement() {
             let status = streams.status(server)?;
             status.closed.then_some(status.error)
         };
-        assert_eq!(far.with(|streams, _, _| closed(streams)), None, "it was acknowledged");
+        assert_eq!(far.with(|streams, _, _| closed(streams)), None, "the FIN was acknowledged");
         is_mute.store(false, Ordering::Relaxed);
         drop(near);
         let end = far.wait(Some(LIMIT), |streams, _, _| closed(streams));

@@ -1,4 +1,4 @@
-//! What most simulations begin with: stations of one network, the wire between two of them, and a byte stream over it.
+//! Common set-up of simulations: stations of one network, the wire between two of them, and a byte stream over it.
 
 use std::{boxed::Box, env, fs::File, net::SocketAddr};
 
@@ -20,9 +20,9 @@ use crate::{
     stream::{OffloadState, StreamStatus, Streams},
 };
 
-/// Where the second station of [`Pair::connect`] listens.
+/// Port of the second station in [`Pair::connect`].
 const PORT: u16 = 7;
-/// Time that connecting may take.
+/// Time limit of a connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Station `number` of a network: 10.0.0.`number`/24, with an Ethernet address and a seed of that number.
@@ -31,15 +31,15 @@ pub fn station(number: u8) -> HostConfig {
     HostConfig { seed: number.into(), ..HostConfig::new(mac, [10, 0, 0, number].into()) }
 }
 
-/// The engine of a node whose wire loses much. Two minutes of RTO may pass before a peer sends its FIN again; TIME-WAIT
-/// is there by then.
+/// Engine of a node with a lossy wire. A peer's RTO may grow to two minutes before it retransmits its FIN; TIME-WAIT
+/// must last that long.
 pub fn patient_engine(mac: MacAddress) -> EngineConfig {
     let mut engine = EngineConfig::new(mac);
     engine.tcp.time_wait = Duration::from_secs(240);
     engine
 }
 
-/// The ends of a link in memory, each of which impairs what it sends. With `FLUE_PCAP` set, what crosses the wire is
+/// Ends of an in-memory link, each of which impairs its transmissions. With `FLUE_PCAP` set, all frames on the wire are
 /// written to that file.
 ///
 /// # Errors
@@ -66,10 +66,10 @@ pub fn impaired_wire(
 
 /// Two nodes whose first client is [`Streams`]. Nodes are 0 and 1 here.
 impl Pair<Core> {
-    /// Nodes on the ends of a link.
+    /// Creates nodes on the ends of a link.
     ///
     /// # Panics
-    /// A configuration that cannot work.
+    /// The configuration is invalid.
     pub fn streams<A: Link + 'static, B: Link + 'static>(
         links: (A, B),
         hosts: [HostConfig; 2],
@@ -82,19 +82,19 @@ impl Pair<Core> {
         Self::new(node(Box::new(links.0), a), node(Box::new(links.1), b))
     }
 
-    /// Stations 1 and 2 on the ends of a link.
+    /// Creates stations 1 and 2 on the ends of a link.
     ///
     /// # Panics
-    /// Descriptors have run out.
+    /// No descriptor is available.
     pub fn stations<A: Link + 'static, B: Link + 'static>(links: (A, B)) -> Self {
         Self::streams(links, [station(1), station(2)])
     }
 
-    /// A stream from node 0 to the second station, as each end has it. Both have it where their policy says when they
-    /// come to rest.
+    /// Connects a stream from node 0 to the second station, and returns the handle of each end. Both ends are in the
+    /// stack that their policy selects when the nodes are idle.
     ///
     /// # Panics
-    /// It is not connected, or not by `limit`.
+    /// It is not connected by `limit`.
     pub fn connect(&mut self, limit: Instant) -> [OffloadHandle; 2] {
         let server = SocketAddr::from(([10, 0, 0, 2], PORT));
         let listener = self.b.clients.first_mut::<Streams>().listen(server, 4);
@@ -105,10 +105,10 @@ impl Pair<Core> {
         [near, self.run(limit, accept).expect("a connection")]
     }
 
-    /// Waits until both ends of a stream are with their targets.
+    /// Waits until both ends of a stream are offloaded.
     ///
     /// # Panics
-    /// They are not by `limit`.
+    /// They are not offloaded by `limit`.
     pub fn until_offloaded(&mut self, limit: Instant, ends: [OffloadHandle; 2]) {
         let is_offloaded =
             |pair: &Self, node| pair.status(node, ends[node]).state == OffloadState::Offloaded;
@@ -120,27 +120,27 @@ impl Pair<Core> {
         if node == 0 { &mut self.a } else { &mut self.b }
     }
 
-    /// The streams of a node, and its offloaded connections.
+    /// Streams and offloaded connections of a node.
     pub fn parts(&mut self, node: usize) -> (&mut Streams, &mut Connections) {
         let Core { clients, engine, .. } = self.core(node);
         (clients.first_mut(), engine.connections())
     }
 
-    /// Posts data at a node; it waits where it is posted until the nodes run. Returns the list's context.
+    /// Posts data at a node; it is queued until the nodes run. Returns the list's context.
     pub fn send(&mut self, node: usize, handle: OffloadHandle, data: Bytes) -> u64 {
         let now = self.now;
         let (streams, connections) = self.parts(node);
         streams.send(now, connections, handle, data)
     }
 
-    /// The next data that a node has received.
+    /// Returns the next data received by a node.
     pub fn receive(&mut self, node: usize, handle: OffloadHandle) -> Option<Bytes> {
         let now = self.now;
         let (streams, connections) = self.parts(node);
         streams.receive(now, connections, handle)
     }
 
-    /// A stream of a node.
+    /// Returns the status of a node's stream.
     ///
     /// # Panics
     /// The node has no such stream.
@@ -150,7 +150,7 @@ impl Pair<Core> {
     }
 }
 
-/// Returns whether neither stack of a node has a connection.
+/// True if neither stack of a node has a connection.
 ///
 /// # Panics
 /// The node has no host stack of its own.

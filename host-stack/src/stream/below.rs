@@ -1,4 +1,4 @@
-//! Between a stream and the two stacks: notices and upcalls from them, data to them.
+//! Lower side of a stream: notices and upcalls of the two stacks, and data for them.
 
 use std::{net::SocketAddr, vec::Vec};
 
@@ -120,7 +120,7 @@ impl Streams {
             && self.streams.get(&handle).is_none_or(|stream| !stream.status.connected)
         {
             let Some(listener) = self.listeners.get_mut(&listener) else {
-                // The listener is gone, and with it whoever would have used the connection.
+                // The listener was removed, so no client can accept the connection.
                 self.port.request(Request::Abort { handle });
                 return;
             };
@@ -130,7 +130,7 @@ impl Streams {
         if offloading {
             stream.switch.leave_host(0, false);
         } else {
-            // The first notice of a connection that stays, or the second of one that the target refused.
+            // First notice of a connection that stays in the host, or second of one that the target refused.
             stream.switch.enter_host();
         }
         stream.status.connected = true;
@@ -142,19 +142,19 @@ impl Streams {
 impl OffloadClient for Streams {
     fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
         let Some(stream) = self.streams.get_mut(&io.handle) else {
-            // Forgotten.
+            // The stream was removed.
             return io.disconnect(Disconnect::Abortive, NetBufferList::new(0));
         };
         stream.switch.enter_target();
-        // What the connection brought along is wanted (CH-DEL-3).
+        // The stream accepts data received before the offload (CH-DEL-3).
         io.resume_receive();
         stream.post_receives(io, self.receive_bytes);
-        stream.see_fin(io);
+        stream.record_fin(io);
         stream.switch.give_target(io);
     }
 
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
-        // Data for a forgotten stream will not be read.
+        // Data for a removed stream are discarded.
         let Some(stream) = self.streams.get_mut(&io.handle) else { return data.len() };
         let room = RECEIVE_QUEUE_BYTES_MAX.saturating_sub(stream.status.unread);
         let taken = room.min(data.len());
@@ -165,7 +165,7 @@ impl OffloadClient for Streams {
             stream.push_received(received);
         }
         stream.refused = taken < data.len();
-        // Data is indicated because no request is posted.
+        // Data are indicated because no request is posted.
         stream.post_receives(io, self.receive_bytes);
         taken
     }
@@ -173,7 +173,7 @@ impl OffloadClient for Streams {
     fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
         let Some(stream) = self.streams.get_mut(&io.handle) else { return };
         stream.receives_posted = stream.receives_posted.saturating_sub(chain.len());
-        // Whatever its status, the bytes of a request are received (CH-RCC-1).
+        // The bytes of a request are valid whatever its status (CH-RCC-1).
         let is_over = chain.iter().any(|request| request.status != NdisStatus::SUCCESS);
         for request in chain {
             for data in request.slices() {
@@ -195,16 +195,16 @@ impl OffloadClient for Streams {
     }
 
     fn send_room(&mut self, io: &mut ConnectionIo<'_>) {
-        // Streams are given whole lists, so nothing is made lazily. But this is called whenever something has
-        // happened to the connection.
+        // Streams are given whole lists, so they do not generate data on demand. But this upcall follows every event of
+        // the connection.
         if let Some(stream) = self.streams.get_mut(&io.handle) {
-            stream.see_fin(io);
+            stream.record_fin(io);
         }
     }
 
     fn disconnect_complete(&mut self, io: &mut ConnectionIo<'_>, nbl: NetBufferList) {
         if let Some(stream) = self.streams.get_mut(&io.handle) {
-            // With UPLOAD_IN_PROGRESS the FIN goes back to the host as part of the state.
+            // With UPLOAD_IN_PROGRESS the FIN is uploaded as part of the state.
             stream.status.shut_down |= nbl.status == NdisStatus::SUCCESS;
         }
     }
@@ -213,7 +213,10 @@ impl OffloadClient for Streams {
         if let Some(stream) = self.streams.get_mut(&handle) {
             stream.switch.leave_target();
             stream.refused = false;
-            debug_assert_eq!(stream.receives_posted, 0, "requests complete before an upload does");
+            debug_assert_eq!(
+                stream.receives_posted, 0,
+                "receive requests complete before the upload"
+            );
             stream.receives_posted = 0;
         }
     }
@@ -224,7 +227,7 @@ impl OffloadClient for Streams {
             ConnectionEvent::SendBacklogChange(_) => {}
             ConnectionEvent::Disconnect => stream.status.peer_closed = true,
             ConnectionEvent::Abort => stream.end(Some(HostError::Reset)),
-            // The host is notified too, and decides. Only the target has the ICMP error of a peer that does not answer.
+            // The host is notified too, and decides. Only the target has the ICMP error of an unresponsive peer.
             ConnectionEvent::Retrieve(UploadReason::TimeoutExpiration) => {
                 stream.soft_error = io.info().soft_error;
             }

@@ -1,4 +1,4 @@
-//! What a stream holds of what it has received, and where.
+//! Memory of received data in a stream.
 
 use core::ops::Range;
 use std::{io, sync::Arc, vec::Vec};
@@ -14,10 +14,10 @@ use offload_engine::{
 use super::*;
 use crate::{node::Core, simulation::Pair, socket::SEND_CREDIT_BYTES};
 
-// A reader that keeps up is given the same two blocks again and again; one that does not gets memory of its own
-// for each, and every byte stays what it was.
+// A reader that keeps up is given the same two blocks repeatedly. For a slower one each block has its own memory, and
+// no byte changes.
 #[test]
-fn blocks_are_filled_anew_when_all_their_pieces_are_gone() {
+fn blocks_are_reused_after_all_pieces_are_dropped() {
     let mut blocks = Blocks::default();
     let data: Vec<u8> = (0..50_000u32).map(|n| n as u8).collect();
     let mut places = std::collections::BTreeSet::new();
@@ -37,9 +37,9 @@ fn blocks_are_filled_anew_when_all_their_pieces_are_gone() {
     assert_eq!(&small[..], b"x");
 }
 
-// What is larger than any block, and the least.
+// Data larger than any block, and the minimum.
 #[test]
-fn blocks_fit_what_comes() {
+fn block_size_fits_the_data() {
     let mut blocks = Blocks::default();
     assert_eq!(&blocks.copy(b"few")[..], b"few");
     assert_eq!(blocks.filling.capacity() + 3, *BLOCK_BYTES.start());
@@ -47,15 +47,15 @@ fn blocks_fit_what_comes() {
     assert_eq!(blocks.copy(&large), large);
 }
 
-/// A link that remembers where the frames lie that it has received.
-struct Watched {
+/// Link that records the memory of the received frames.
+struct RecordingLink {
     link: MemoryLink,
     places: Places,
 }
 
 type Places = Arc<Mutex<Vec<Range<usize>>>>;
 
-impl LinkWrapper for Watched {
+impl LinkWrapper for RecordingLink {
     wraps!(MemoryLink, link);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
@@ -86,18 +86,18 @@ fn connected(
     (pair, ends)
 }
 
-/// Reads what there is.
+/// Reads all available data.
 fn read(pair: &mut Pair<Core>, handle: OffloadHandle, pieces: &mut Vec<Bytes>) {
     pieces.extend(core::iter::from_fn(|| pair.receive(1, handle)));
 }
 
-// CH-IND-5: what is read of a super-segment is its bytes in the buffer that the link has read them into, and stays
-// them while nobody drops it.
+// CH-IND-5: data read from a GSO packet are slices of the buffer that the link has read them into, and are unchanged
+// until dropped.
 #[test]
-fn a_super_segment_is_read_where_it_has_arrived() {
+fn gso_packet_is_read_in_place() {
     let (near, link) = memory_link_pair(MemoryLinkOptions::default());
     let places = Places::default();
-    let (mut pair, [near, far]) = connected(near, Watched { link, places: places.clone() });
+    let (mut pair, [near, far]) = connected(near, RecordingLink { link, places: places.clone() });
     let sent: Vec<u8> = (0..RECEIVE_QUEUE_BYTES_MAX).map(|n| (n ^ (n >> 8)) as u8).collect();
     pair.send(0, near, sent.clone().into());
     let mut pieces: Vec<Bytes> = Vec::new();
@@ -115,11 +115,11 @@ fn a_super_segment_is_read_where_it_has_arrived() {
     let large: Vec<_> = pieces.iter().filter(|piece| piece.len() >= KEEP_BYTES_MIN).collect();
     assert!(2 * large.iter().map(|piece| piece.len()).sum::<usize>() > sent.len());
     assert!(large.iter().all(|piece| is_in_place(piece)), "a large piece was copied");
-    assert_eq!(pieces.concat(), sent, "a buffer was read into that somebody has a piece of");
+    assert_eq!(pieces.concat(), sent, "a buffer with live pieces was overwritten");
 }
 
-// "In order": what a client has sent just before it resets its connection, and nobody was given, is younger than what
-// the host was given.
+// Completion order: lists that the client sent just before a reset, and that no stack has received, are newer than
+// those of the host.
 #[test]
 fn lists_of_a_reset_connection_come_back_in_order() {
     let (near, far) = memory_link_pair(MemoryLinkOptions::default());
@@ -130,7 +130,7 @@ fn lists_of_a_reset_connection_come_back_in_order() {
     })
     .unwrap();
     let data = Bytes::from(std::vec![0; SEND_CREDIT_BYTES]);
-    // The first goes to the host, the others have no credit.
+    // The host accepts the first; the others exceed the credit.
     let sent: Vec<u64> = (0..3).map(|_| pair.send(0, handle, data.clone())).collect();
     let (now, Core { clients, engine, .. }) = (pair.now, &mut pair.a);
     clients.first_mut::<Streams>().abort(now, engine.connections(), handle);
@@ -145,7 +145,7 @@ fn lists_of_a_reset_connection_come_back_in_order() {
     assert_eq!(streams(&mut pair.a).status(handle).unwrap().unacknowledged, 0);
 }
 
-/// Has the second node's connection go to the host and back to the target.
+/// Uploads the second node's connection and offloads it again.
 fn move_up_and_down(pair: &mut Pair<Core>, handle: OffloadHandle) {
     let reach = |pair: &mut Pair<Core>, state| {
         let is_there = |status: StreamStatus| (status.state == state).then_some(());
@@ -157,8 +157,8 @@ fn move_up_and_down(pair: &mut Pair<Core>, handle: OffloadHandle) {
     reach(pair, OffloadState::Offloaded);
 }
 
-// CH-RCV-1, -4, -8: with receive requests the stream is the same, in pieces of their size while the target has the
-// connection, however often it moves, though a reader pauses; the FIN ends requests that nothing came for.
+// CH-RCV-1, -4, -8: receive requests do not change the stream, which arrives in pieces of their size while offloaded.
+// This holds over any migrations and pauses of the reader; the FIN completes empty requests.
 #[test]
 fn receive_requests_are_filled() {
     const BYTES: usize = 3 * RECEIVE_QUEUE_BYTES_MAX;
@@ -169,12 +169,12 @@ fn receive_requests_are_filled() {
     let sent: Vec<u8> = (0..BYTES).map(|n| (n ^ (n >> 8)) as u8).collect();
     let mut pieces: Vec<Bytes> = Vec::new();
     for (round, part) in sent.chunks(BYTES / 3).enumerate() {
-        // The first upload is before the stream's first request.
+        // The first upload precedes the stream's first request.
         move_up_and_down(&mut pair, far);
         let (first, before) = (pieces.len(), part.len() * round);
         pair.send(0, near, Bytes::copy_from_slice(part));
         if round == 2 {
-            // Nobody reads: all that may wait does.
+            // Nothing is read, so all data that fit are held.
             pair.run(LIMIT, |pair| {
                 (streams(&mut pair.b).status(far)?.unread >= part.len() - REQUEST_BYTES)
                     .then_some(())
@@ -199,11 +199,12 @@ fn receive_requests_are_filled() {
     assert_eq!(stream.request_memory.len(), RECEIVES_POSTED);
 }
 
-// While too much waits to be read no request is posted; with the next data there is room for, they are again.
+// While too much data are unread no request is posted; requests are posted again with the next data for which there is
+// room.
 #[test]
 fn receive_requests_pause() {
     const REQUEST_BYTES: usize = 700;
-    // The request that passes the limit, and the one that was posted beside it.
+    // The request that exceeds the limit, and the one posted with it.
     const FILLED: usize = RECEIVE_QUEUE_BYTES_MAX / REQUEST_BYTES + 2;
     let (near, far) = memory_link_pair(MemoryLinkOptions::default());
     let (mut pair, [near, far]) = connected(near, far);
@@ -217,7 +218,7 @@ fn receive_requests_pause() {
     let is_full =
         |pair: &mut Pair<Core>| (state(pair) == (0, FILLED * REQUEST_BYTES)).then_some(());
     pair.run(LIMIT, is_full).unwrap();
-    // Not so much that a refusal would be taken back.
+    // Not so much that refused data would be accepted again.
     while state(&mut pair).1 > RECEIVE_QUEUE_BYTES_MAX * 3 / 4 {
         pair.receive(1, far).unwrap();
     }

@@ -9,7 +9,7 @@ use super::{SendRequest, Switch};
 use crate::socket::{Request, SocketPort};
 
 impl Switch {
-    /// Requests of the host stack what [`Switch::poll_host`] returns. `apart`: each list begins a segment.
+    /// Passes the requests of [`Switch::poll_host`] to the host stack. `apart`: each list begins a segment.
     pub fn give_host(&mut self, port: &SocketPort, handle: OffloadHandle, apart: bool) {
         while let Some(item) = self.poll_host() {
             port.request(match item {
@@ -20,7 +20,7 @@ impl Switch {
         }
     }
 
-    /// Posts to the target what [`Switch::poll_target`] returns.
+    /// Posts the requests of [`Switch::poll_target`] to the target.
     pub fn give_target(&mut self, io: &mut ConnectionIo<'_>) {
         while let Some(item) = self.poll_target() {
             match item {

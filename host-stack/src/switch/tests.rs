@@ -1,4 +1,4 @@
-//! A switch between models of the two stacks, and its rules one by one.
+//! Switch with models of the two stacks, and its individual rules.
 
 use alloc::{vec, vec::Vec};
 
@@ -12,7 +12,7 @@ fn list(serial: u64, bytes: usize) -> NetBufferList {
     NetBufferList::from_mdl(serial, Bytes::from(vec![0; bytes]))
 }
 
-/// A switch in the host that has sent lists 1 to `count` there, of 100 bytes each.
+/// Switch in the host that has sent lists 1 to `count` there, of 100 bytes each.
 fn in_host(count: u64) -> Switch {
     let mut switch = Switch::opening();
     switch.enter_host();
@@ -53,7 +53,7 @@ fn returned_requests_precede_later_ones_after_a_refusal() {
     switch.take_returned([list(2, 100), list(3, 100)].into(), false);
     switch.take_returned(NblChain::new(), true);
     switch.enter_host();
-    // List 1 is again the host's.
+    // The host stack has list 1 again.
     assert_eq!(switch.outstanding(), 400);
     assert_eq!(to_host(&mut switch), [2, 3, FIN, 4]);
 }
@@ -168,7 +168,7 @@ fn unsent_lists_end_after_all_sent_ones() {
     assert_eq!(switch.outstanding(), 0);
 }
 
-/// Message of the host stack that the client has not read.
+/// Message of the host stack that the client has not processed.
 enum Unread {
     Offloading { unanswered: usize },
     Returned(SendRequest),
@@ -179,30 +179,30 @@ enum Unread {
 
 /// Owner of the connection according to the host stack.
 #[derive(PartialEq)]
-enum Owner {
+enum ModelOwner {
     Host,
-    /// An initiate is not complete.
+    /// An initiate is outstanding.
     Neither,
     Target,
 }
 
-/// A client with a switch, the host stack, and the target, each with what it has not read.
+/// Client with a switch, host stack and target, each with its unprocessed messages.
 struct Model {
     switch: Switch,
     requests: VecDeque<SendRequest>,
     notices: VecDeque<Unread>,
-    owner: Owner,
-    /// Lists that the connection has and that are not acknowledged.
+    owner: ModelOwner,
+    /// Unacknowledged lists of the connection.
     unacknowledged: VecDeque<NetBufferList>,
     has_fin: bool,
-    /// Requests in the order in which the connection got them.
+    /// Requests in order of their arrival at the connection.
     got: Vec<u64>,
     completed: Vec<u64>,
     sent: u64,
 }
 
 impl Model {
-    fn new(switch: Switch, owner: Owner) -> Self {
+    fn new(switch: Switch, owner: ModelOwner) -> Self {
         Self {
             switch,
             requests: VecDeque::new(),
@@ -216,7 +216,7 @@ impl Model {
         }
     }
 
-    /// The client reads its notices and gives what it can.
+    /// Processes the client's notices and passes on pending requests.
     fn poll_client(&mut self) {
         while let Some(notice) = self.notices.pop_front() {
             match notice {
@@ -246,7 +246,7 @@ impl Model {
         }
     }
 
-    /// The connection, in either stack, gets a request.
+    /// Passes a request to the connection, in either stack.
     fn get(&mut self, item: SendRequest) {
         match item {
             SendRequest::List(list) => {
@@ -264,66 +264,68 @@ impl Model {
     fn host_takes_requests(&mut self) {
         while let Some(item) = self.requests.pop_front() {
             match self.owner {
-                Owner::Host => {
+                ModelOwner::Host => {
                     self.get(item);
                     let bytes = self.unacknowledged.iter().map(NetBufferList::data_length);
                     assert!(bytes.sum::<usize>() <= SEND_CREDIT_BYTES);
                 }
-                Owner::Neither | Owner::Target => self.notices.push_back(Unread::Returned(item)),
+                ModelOwner::Neither | ModelOwner::Target => {
+                    self.notices.push_back(Unread::Returned(item))
+                }
             }
         }
     }
 
-    /// An initiate begins, or completes.
+    /// Begins or completes an initiate.
     fn move_down(&mut self, is_refused: bool) {
         match self.owner {
-            Owner::Host => {
+            ModelOwner::Host => {
                 let unanswered = self.unacknowledged.len();
                 self.notices.push_back(Unread::Offloading { unanswered });
-                self.owner = Owner::Neither;
+                self.owner = ModelOwner::Neither;
             }
-            Owner::Neither if is_refused => {
+            ModelOwner::Neither if is_refused => {
                 self.poll_client();
                 self.host_takes_requests();
                 self.notices.push_back(Unread::Refused);
-                self.owner = Owner::Host;
+                self.owner = ModelOwner::Host;
             }
-            Owner::Neither => {
+            ModelOwner::Neither => {
                 self.poll_client();
-                self.owner = Owner::Target;
+                self.owner = ModelOwner::Target;
                 self.switch.enter_target();
                 self.give();
             }
-            Owner::Target => {}
+            ModelOwner::Target => {}
         }
     }
 
     fn upload(&mut self) {
-        if self.owner == Owner::Target {
+        if self.owner == ModelOwner::Target {
             self.poll_client();
             self.switch.leave_target();
             self.host_takes_requests();
             let lists = self.unacknowledged.len();
             let bytes = self.unacknowledged.iter().map(NetBufferList::data_length).sum();
             self.notices.push_back(Unread::Uploaded { lists, bytes });
-            self.owner = Owner::Host;
+            self.owner = ModelOwner::Host;
         }
     }
 
-    /// The peer acknowledges a list.
+    /// Acknowledges a list.
     fn acknowledge(&mut self) {
-        // The target completes none before the client has read its notices.
-        if self.owner == Owner::Neither {
+        // The target completes no list before the client has processed its notices.
+        if self.owner == ModelOwner::Neither {
             return;
         }
         let Some(list) = self.unacknowledged.pop_front() else { return };
         match self.owner {
-            Owner::Target => {
+            ModelOwner::Target => {
                 self.poll_client();
                 self.switch.complete(&list);
                 self.completed.push(list.context);
             }
-            Owner::Host | Owner::Neither => self.notices.push_back(Unread::Sent(list)),
+            ModelOwner::Host | ModelOwner::Neither => self.notices.push_back(Unread::Sent(list)),
         }
     }
 
@@ -337,15 +339,15 @@ impl Model {
 }
 
 proptest! {
-    // CH-SND-2: the connection gets each request once and in order, whatever moves meanwhile, and each completes once.
+    // CH-SND-2: the connection receives each request once and in order over any migrations, and each completes once.
     #[test]
     fn requests_keep_their_order_over_any_moves(
         begins_offloaded: bool,
         actions in prop::collection::vec((0u8..8, 1usize..SEND_CREDIT_BYTES / 3), 1..200),
     ) {
         let mut model = match begins_offloaded {
-            true => Model::new(Switch::offloaded(), Owner::Target),
-            false => Model::new(in_host(0), Owner::Host),
+            true => Model::new(Switch::offloaded(), ModelOwner::Target),
+            false => Model::new(in_host(0), ModelOwner::Host),
         };
         for (action, bytes) in actions {
             match action {

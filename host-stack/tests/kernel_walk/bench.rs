@@ -1,4 +1,4 @@
-//! A namespace with a TAP, a node on the TAP, and what kernel and monitor have counted in the end.
+//! Namespace with a TAP, a node on the TAP, and the final counters of kernel and monitor.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
@@ -26,41 +26,42 @@ use crate::talk::Talk;
 
 const MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 7]);
 const PORT: u16 = 5000;
-/// How long a connection may take to be there, and how long nothing may move: longer than TIME-WAIT.
+/// Time limit of a connect, and of a stall: longer than TIME-WAIT.
 const STALL_MAX: EngineDuration = EngineDuration::from_secs(120);
-/// Interval between two lists of what is left.
+/// Interval between two listings of the remaining connections.
 const LOOK: EngineDuration = EngineDuration::from_millis(20);
-/// How late the node may be in looking at what it was sent, for each connection: its threads share the machine.
+/// Maximum delay of the node's processing of received frames, per connection: its threads share the machine.
 const LAG: Duration = Duration::from_millis(50);
-/// Bytes that all connections together may have under way to the node: smoltcp is slow, and of the frames that wait for
-/// it the engine drops those beyond 4,096.
+/// Maximum bytes in flight to the node on all connections: smoltcp is slow, and the engine drops frames for it beyond
+/// 4,096.
 const UNDER_WAY_BYTES_MAX: usize = 4 << 20;
-/// Receive buffers, bytes.
+/// Range of receive buffers, in bytes.
 const BUFFER: std::ops::RangeInclusive<usize> = 8 << 10..=256 << 10;
-/// Seeds of streams: for each connection one of the kernel's and one of the node's.
+/// Number of stream seeds per seed: one of the kernel and one of the node for each connection.
 const STREAMS_PER_SEED: u64 = 1_000_000;
 const NODE_SEED: u64 = 100_000;
 
-/// What is to be done.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scenario {
     pub(crate) connections: usize,
-    /// Hand-overs of each connection, down and up by turns.
+    /// Offloads and uploads of each connection, alternating.
     pub(crate) moves: u64,
-    /// Each way, of each connection.
+    /// Bytes per connection in each direction.
     pub(crate) bytes: u64,
     pub(crate) vnet: bool,
     pub(crate) mtu: usize,
     pub(crate) v6: bool,
-    /// Of the TAP, an engine for each.
+    /// Queues of the TAP, with an engine each.
     pub(crate) queues: usize,
-    /// Each engine writes on the queue of the next, so the kernel delivers to the wrong one.
+    /// True if each engine transmits on the queue of the next, so that the kernel delivers to the wrong one.
     pub(crate) crossed: bool,
-    /// Loss of TCP segments in each direction, percent.
+    /// Loss of TCP segments in each direction, in percent.
     pub(crate) loss: u32,
-    /// Determines the bytes, the node's initial sequence numbers, and when each connection moves, in bytes.
+    /// Seed of the bytes, of the node's initial sequence numbers, and of the byte counts at which each connection
+    /// migrates.
     pub(crate) seed: u64,
-    /// Wait for the end of TIME-WAIT too, 10 s.
+    /// True to wait for the end of TIME-WAIT too, 10 s.
     pub(crate) time_wait: bool,
 }
 
@@ -95,18 +96,18 @@ impl Scenario {
         if self.v6 { 64 } else { 24 }
     }
 
-    /// The stream that the kernel sends on the connection `index`.
+    /// Stream seed of the kernel on the connection `index`.
     fn kernel_stream(&self, index: usize) -> u64 {
         self.seed * STREAMS_PER_SEED + index as u64
     }
 
-    /// The stream that the node sends.
+    /// Stream seed of the node.
     fn node_stream(&self, index: usize) -> u64 {
         self.kernel_stream(index) + NODE_SEED
     }
 }
 
-/// Runs a scenario; all bytes arrive, all segments of the node's are legal, and nothing is left of its connections.
+/// Runs a scenario: all bytes must arrive, all segments of the node must be legal, and no connection may remain.
 pub(crate) fn run(scenario: &Scenario) -> Outcome {
     let network = Network::new(scenario);
     let monitor = Arc::new(Mutex::new(Monitor::new(rules(scenario))));
@@ -121,7 +122,7 @@ pub(crate) fn run(scenario: &Scenario) -> Outcome {
     }
     thread::scope(|scope| {
         for (node, talks) in nodes.iter().zip(&mut talks) {
-            scope.spawn(|| converse(node, talks));
+            scope.spawn(|| transfer_all(node, talks));
         }
     });
     let outcomes = peers.into_iter().map(KernelPeer::finish).collect();
@@ -134,16 +135,16 @@ pub(crate) fn run(scenario: &Scenario) -> Outcome {
     let engines = engines.collect::<Vec<_>>();
     check_engines(scenario, &engines);
     let (kernel, lost) = (Kernel::of(&network.kernel), network.lost());
-    // The capture is written out with the link.
+    // The capture is flushed with the link.
     drop(nodes);
-    let node = monitor.lock().expect("it judges without a panic").expect_legal("the node");
+    let node = monitor.lock().expect("monitor without a panic").expect_legal("the node");
     let offloads = engines.iter().map(|stats| stats.initiates).sum();
     let uploads = engines.iter().map(|stats| stats.terminates).sum();
     Outcome { offloads, uploads, took, kernel, lost, node, engines }
 }
 
-/// Each side has received what the other sent. The digests are compared as sets, because an accepted connection does
-/// not say which peer opened it; no two streams are equal.
+/// Verifies that each side has received the other's data. The digests are compared as sets, because the opener of an
+/// accepted connection is unknown; no two streams are equal.
 fn check_bytes(scenario: &Scenario, outcomes: Vec<PeerOutcome>, talks: Vec<Vec<Talk>>) {
     let (mut kernel_sent, mut kernel_heard) = (Vec::new(), Vec::new());
     for outcome in outcomes {
@@ -155,15 +156,19 @@ fn check_bytes(scenario: &Scenario, outcomes: Vec<PeerOutcome>, talks: Vec<Vec<T
     let node_sent = (0..scenario.connections)
         .map(|index| Stream::new(scenario.node_stream(index)).digest(scenario.bytes))
         .collect();
-    assert_eq!(sorted(node_heard), sorted(kernel_sent), "what the node heard is not what was sent");
+    assert_eq!(
+        sorted(node_heard),
+        sorted(kernel_sent),
+        "the node received other data than were sent"
+    );
     assert_eq!(
         sorted(kernel_heard),
         sorted(node_sent),
-        "what the kernel heard is not what was sent"
+        "the kernel received other data than were sent"
     );
 }
 
-/// All moves were made, and no frame between shards was lost.
+/// Verifies that all migrations were made, and that no frame between shards was lost.
 fn check_engines(scenario: &Scenario, engines: &[EngineStats]) {
     // Each queue has its share of the connections.
     let share = (scenario.connections / scenario.queues) as u64;
@@ -176,7 +181,7 @@ fn check_engines(scenario: &Scenario, engines: &[EngineStats]) {
     assert_eq!(sum(|stats| stats.rx_passed_on), sum(|stats| stats.rx_passed_in), "{engines:?}");
 }
 
-/// Waits until neither engine nor host stack has any of the connections, and forgets their streams. With `time_wait`
+/// Waits until neither engine nor host stack has any of the connections, and removes their streams. With `time_wait`
 /// that includes connections in TIME-WAIT.
 fn expect_empty(node: &Node<Streams>, talks: &[Talk], time_wait: bool) {
     let closed = node.wait(Some(STALL_MAX), |streams, _, _| {
@@ -197,7 +202,7 @@ fn expect_empty(node: &Node<Streams>, talks: &[Talk], time_wait: bool) {
             return;
         }
         assert!(Instant::now() < deadline, "these are left: {left:?}");
-        // The end of TIME-WAIT has no event.
+        // The end of TIME-WAIT causes no event.
         let _: Result<(), _> = node.wait(Some(LOOK), |_, _, _| None);
     }
 }
@@ -207,7 +212,7 @@ fn rules(scenario: &Scenario) -> Rules {
         mac: MAC.0,
         mtu: scenario.mtu,
         super_segments: scenario.vnet,
-        // What the scale of the largest buffer can say.
+        // Maximum for the scale of the largest buffer.
         window_max: u64::from(u16::MAX) << 3,
         lag: LAG * (scenario.connections + 10) as u32,
         resets: false,
@@ -228,7 +233,7 @@ fn start(
         let tee = Tee::new(link, Feed::new(monitor.clone()), TAP, 0);
         tee.expect("a feed takes all")
     };
-    // The monitor is to see what passes in its order, by whatever queue.
+    // The monitor must process the frames of all queues in order.
     let see = |tee: &mut Tee<_, _>| tee.flush().expect("a feed takes all");
     let links = share(links.into_iter().map(watched).collect(), |own| own, see);
     let buffer = UNDER_WAY_BYTES_MAX / scenario.connections;
@@ -238,7 +243,7 @@ fn start(
         receive_window_max: buffer,
         send_buffer: buffer,
         mtu: scenario.mtu,
-        // The test decides.
+        // The test requests the offloads.
         policy: OffloadPolicy::Never,
         seed: scenario.seed,
         ..HostConfig::new(MAC, scenario.address(2))
@@ -247,11 +252,11 @@ fn start(
     engine.tcp.rcv_wnd_max = buffer as u32;
     let spin = EngineDuration::from_micros(50);
     let config = NodeConfig { engine, spin, ..NodeConfig::new(host) };
-    Node::start_queues(links, config, Streams::new).expect("a node can be started")
+    Node::start_queues(links, config, Streams::new).expect("node can be started")
 }
 
-/// Half of the connections are opened by the kernel, half by the node, by the queue that has fewest. What the node has
-/// is given by queue.
+/// Opens half of the connections from the kernel and half from the node, on the queue with the fewest. Returns the
+/// node's connections by queue.
 fn connect(
     scenario: &Scenario,
     kernel: &Namespace,
@@ -268,7 +273,7 @@ fn connect(
     let (mut peers, mut talks) = (Vec::new(), Vec::new());
     talks.resize_with(nodes.len(), Vec::new);
     for index in 0..scenario.connections {
-        // Either side closes first, whichever side has opened.
+        // Either side closes first, independent of the opener.
         let end = if index % 4 < 2 { End::HalfClose } else { End::AfterPeer };
         let plan = Plan { end, ..Plan::send(scenario.kernel_stream(index), scenario.bytes) };
         let (queue, handle) = if index % 2 == 0 {
@@ -291,12 +296,12 @@ fn connect(
     (peers, talks)
 }
 
-/// The next connection, and the queue whose listener has got it; `None` after [`STALL_MAX`].
+/// Returns the next accepted connection and the queue of its listener; `None` after [`STALL_MAX`].
 fn accept(nodes: &[Node<Streams>], listeners: &[ListenerId]) -> Option<(usize, OffloadHandle)> {
     let deadline = Instant::now() + Duration::from_nanos(STALL_MAX.as_nanos() as u64);
     loop {
         for (queue, (node, listener)) in nodes.iter().zip(listeners).enumerate() {
-            // One that is alone waits for as long as it takes.
+            // A single queue blocks until a connection is accepted.
             let limit = if nodes.len() == 1 { STALL_MAX } else { EngineDuration::from_millis(1) };
             let accepted = node.wait(Some(limit), |streams, _, _| streams.accept(*listener));
             if let Ok(handle) = accepted {
@@ -319,8 +324,8 @@ fn dial(node: &Node<Streams>, address: SocketAddr) -> OffloadHandle {
     handle
 }
 
-/// Until all have sent, moved, and heard the peer's end.
-fn converse(node: &Node<Streams>, talks: &mut [Talk]) {
+/// Runs until all connections have sent their data, migrated, and received the peer's FIN.
+fn transfer_all(node: &Node<Streams>, talks: &mut [Talk]) {
     while talks.iter().any(|talk| !talk.is_over) {
         talks.iter_mut().for_each(Talk::work);
         let moved = node.wait(Some(STALL_MAX), |streams, io, now| {
@@ -334,7 +339,7 @@ fn converse(node: &Node<Streams>, talks: &mut [Talk]) {
             let open = talks.iter().filter(|talk| !talk.is_over);
             let open = node
                 .with(|streams, _, _| open.map(|talk| talk.describe(streams)).collect::<String>());
-            panic!("{error}; these connections are not at their end:\n{open}")
+            panic!("{error}; these connections have not ended:\n{open}")
         });
     }
 }

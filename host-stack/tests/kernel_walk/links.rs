@@ -1,4 +1,4 @@
-//! Queues of which one at a time does something.
+//! Queues that are served one at a time.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex};
 use offload_engine::link::{Link, LinkCapabilities, LinkStats, RxBatch, TxFrame, TxOutcome};
 use offload_engine::time::Instant;
 
-/// Links that receive by their own queue, and transmit by the next one's.
+/// Links that receive on their own queue, and transmit on the next one.
 pub(crate) fn cross(links: Vec<Box<dyn Link>>) -> Vec<Box<dyn Link>> {
     let count = links.len();
     share(links, |own| (own + 1) % count, |_| {})
 }
 
-/// Links of which one at a time does something, and `then` that. They transmit by the queue that `transmit` says.
+/// Links of which one at a time is active, followed by `then`. They transmit on the queue given by `transmit`.
 pub(crate) fn share<L: Link + 'static>(
     links: Vec<L>,
     transmit: impl Fn(usize) -> usize,
@@ -42,7 +42,7 @@ struct Shared<L> {
 
 impl<L: Link> Shared<L> {
     fn with<T>(&self, queue: usize, work: impl FnOnce(&mut L) -> T) -> T {
-        let link = &mut self.all.lock().expect("nobody panics with it")[queue];
+        let link = &mut self.all.lock().expect("no panic while locked")[queue];
         let result = work(link);
         (self.then)(link);
         result

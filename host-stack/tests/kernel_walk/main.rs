@@ -1,22 +1,22 @@
-//! Hand-overs against the kernel's TCP, over a TAP: many connections at once, both ways, and each goes down to the
-//! target and up again many times while it carries data.
+//! Offloads and uploads against the kernel's TCP, over a TAP: many concurrent connections in both directions, each of
+//! which migrates many times while it carries data.
 //!
-//! The kernel knows nothing of it. Every byte is summed on both sides (SHA-256), and the kernel says itself whether
-//! anything was amiss: segments that it had to send again, RSTs, timestamps that went back (PAWS), SACK blocks that
-//! were taken back. A monitor on the wire judges each segment ([`flue_test_support::legal`]).
+//! The migrations are invisible to the kernel. Every byte is hashed on both sides (SHA-256). The kernel's counters show
+//! any anomaly: retransmitted segments, RSTs, timestamps that decrease (PAWS), withdrawn SACK blocks. A monitor on the
+//! wire checks each segment ([`flue_test_support::legal`]).
 //!
-//! | module | gives |
+//! | module | content |
 //! |---|---|
-//! | [`bench`] | a node and its connections with the kernel, and what must hold in the end |
+//! | [`bench`] | a node and its connections with the kernel, and the final conditions |
 //! | [`network`] | the namespaces, the TAP, and loss |
 //! | [`links`] | queues that are served one at a time, by the right engine or the wrong one |
-//! | [`talk`] | the node's end of one connection: what it sends, sums and when it moves |
-//! | [`outcome`] | the counters of kernel, engines and monitor, and what they may say |
-//! | [`seeds`] | one run after the other for the seeds of a campaign |
+//! | [`talk`] | the node's end of one connection: its data, digests and migrations |
+//! | [`outcome`] | the counters of kernel, engines and monitor, and their limits |
+//! | [`seeds`] | sequential runs of the seeds of a campaign |
 //!
-//! The campaign: `FLUE_SEEDS=20 FLUE_LOSS=1 cargo test --profile campaign -p host-stack --test kernel_walk --
-//! --ignored --nocapture campaign`. A seed determines the bytes, the node's initial sequence numbers and after how many
-//! bytes each connection moves. Loss and timing are the kernel's and have no seed: to repeat a seed repeats its plan.
+//! Campaign: `FLUE_SEEDS=20 FLUE_LOSS=1 cargo test --profile campaign -p host-stack --test kernel_walk -- --ignored
+//! --nocapture campaign`. A seed determines the bytes, the node's initial sequence numbers and the byte counts at which
+//! each connection migrates. Loss and timing depend on the kernel and have no seed: repeating a seed repeats its plan.
 
 mod bench;
 mod links;
@@ -36,12 +36,12 @@ const NEEDS: &[Need] = &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("un
 const LOSS_NEEDS: &[Need] =
     &[Need::Root, Need::Tun, Need::Tool("ip"), Need::Tool("nft"), Need::Tool("unshare")];
 
-/// Runs it until nothing was amiss.
+/// Repeats the run until it has no anomaly.
 fn run_clean(scenario: &Scenario) {
     quiet(|| run(scenario), Outcome::is_clean);
 }
 
-// CH-INI, CH-TRM, CH-FWD-2: the stream is exact and the peer does not notice.
+// CH-INI, CH-TRM, CH-FWD-2: the stream is exact and the peer sees no anomaly.
 #[test]
 fn twenty_connections_move_six_times() {
     if !lacks(NEEDS) {
@@ -50,43 +50,43 @@ fn twenty_connections_move_six_times() {
 }
 
 #[test]
-fn super_segments_and_hand_overs() {
+fn gso_packets_and_migrations() {
     if !lacks(NEEDS) {
         run_clean(&Scenario { vnet: true, connections: 6, ..Scenario::default() });
     }
 }
 
 #[test]
-fn large_frames_and_hand_overs() {
+fn large_frames_and_migrations() {
     if !lacks(NEEDS) {
         run_clean(&Scenario { mtu: 9000, connections: 6, ..Scenario::default() });
     }
 }
 
 #[test]
-fn ipv6_and_hand_overs() {
+fn ipv6_and_migrations() {
     if !lacks(NEEDS) {
         run_clean(&Scenario { v6: true, connections: 6, ..Scenario::default() });
     }
 }
 
-/// Both shards have half of the connections, and what is said above holds for each of them.
+/// Each shard has half of the connections, under the same conditions.
 #[test]
-fn two_queues_and_hand_overs() {
+fn two_queues_and_migrations() {
     if !lacks(NEEDS) {
         run_clean(&Scenario { queues: 2, connections: 8, ..Scenario::default() });
     }
 }
 
 #[test]
-fn super_segments_on_four_queues() {
+fn gso_packets_on_four_queues() {
     if !lacks(NEEDS) {
         let scenario = Scenario { queues: 4, connections: 8, vnet: true, ..Scenario::default() };
         run_clean(&scenario);
     }
 }
 
-/// All that comes for a connection comes to the wrong engine, is passed on, and nothing is lost by it.
+/// All frames of a connection arrive at the wrong engine and are passed on without loss.
 #[test]
 fn frames_by_the_wrong_queue_are_passed_on() {
     if !lacks(NEEDS) {
@@ -98,7 +98,7 @@ fn frames_by_the_wrong_queue_are_passed_on() {
 
 /// One segment in a hundred is lost in each direction.
 #[test]
-fn hand_overs_under_loss() {
+fn migrations_under_loss() {
     if !lacks(LOSS_NEEDS) {
         let outcome = run(&Scenario { loss: 1, ..Scenario::default() });
         assert!(outcome.survived_loss(), "{outcome:?}");

@@ -1,4 +1,4 @@
-//! The counters of kernel, engines and monitor at the end of a run, and the limits they must keep.
+//! Final counters of kernel, engines and monitor, and their limits.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use flue_test_support::netns::Namespace;
 use flue_test_support::tcp_validator::Counts;
 use offload_engine::engine::EngineStats;
 
-use crate::network::Lost;
+use crate::network::Drops;
 
-/// How many segments of the node's may be sent twice: ten, and one in a hundred. A tail loss probe asks after 10 ms of
-/// silence (RFC 8985 §7), and on a busy machine whoever is to answer waits that long for a processor.
+/// Maximum number of the node's segments sent twice: ten, and one in a hundred. A tail loss probe is sent after 10 ms
+/// of silence (RFC 8985 §7), and on a busy machine the answering thread may wait that long for a CPU.
 const PROBES_MAX: u64 = 10;
 const SEGMENTS_PER_PROBE: u64 = 100;
 
-/// Counters of the kernel that tell of a peer's mistakes.
+/// Counters of the kernel that show errors of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Kernel {
     retransmitted: u64,
@@ -45,23 +45,23 @@ impl Kernel {
     }
 }
 
-/// What came of it.
+/// Result of a run.
 #[derive(Debug)]
-#[expect(dead_code, reason = "most is read by people, through Debug")]
+#[expect(dead_code, reason = "most fields are read only through Debug")]
 pub(crate) struct Outcome {
     pub(crate) offloads: u64,
     pub(crate) uploads: u64,
     pub(crate) took: Duration,
     pub(crate) kernel: Kernel,
-    pub(crate) lost: Lost,
+    pub(crate) lost: Drops,
     pub(crate) node: Counts,
-    /// Of each queue.
+    /// Statistics of each queue's engine.
     pub(crate) engines: Vec<EngineStats>,
 }
 
 impl Outcome {
-    /// No RST, nothing old, nothing taken back, no time-out, nothing that was taken for lost; and hardly anything sent
-    /// twice: tail loss probes.
+    /// True without RSTs, old segments, withdrawn SACK blocks, timeouts and segments considered lost, and with few
+    /// segments sent twice: tail loss probes.
     pub(crate) fn is_clean(&self) -> bool {
         let Kernel { retransmitted, loss_probes, .. } = self.kernel;
         let rest = Kernel { retransmitted: 0, loss_probes: 0, ..self.kernel };
@@ -72,8 +72,8 @@ impl Outcome {
             && self.node.resets == 0
     }
 
-    /// The same, but at a hand-over segments may have overtaken each other on their ways through the node, and the
-    /// peer may have taken them for lost.
+    /// As `is_clean`, except that a migration may have reordered segments within the node, which the peer may have
+    /// considered lost.
     pub(crate) fn lost_nothing(&self) -> bool {
         let Kernel { fast_retransmits, retransmitted, loss_probes, .. } = self.kernel;
         let rest = Kernel { fast_retransmits: 0, retransmitted: 0, loss_probes: 0, ..self.kernel };
@@ -83,9 +83,10 @@ impl Outcome {
             && self.node.resets == 0
     }
 
-    /// Retransmissions of any kind, and nothing else; frames were lost in both directions. No connection is reset: the
-    /// monitor sees no RST in either direction before both FINs are acknowledged. After that a late duplicate meets a
-    /// closed connection on either side, and is answered by RST (RFC 9293 §3.10.7.1); the other end is in TIME-WAIT.
+    /// True if there were retransmissions of any kind and no other anomaly, and frames were lost in both directions. No
+    /// connection is reset: the monitor sees no RST in either direction before both FINs are acknowledged. After that a
+    /// late duplicate may arrive at a closed connection on either side, and is answered with RST (RFC 9293 §3.10.7.1);
+    /// the other end is in TIME-WAIT.
     pub(crate) fn survived_loss(&self) -> bool {
         let rest = Kernel {
             retransmitted: 0,
@@ -95,7 +96,7 @@ impl Outcome {
             resets_sent: 0,
             ..self.kernel
         };
-        let Lost { to_node, to_kernel } = self.lost;
+        let Drops { to_node, to_kernel } = self.lost;
         rest == Kernel::default() && self.node.resets_heard == 0 && to_node > 0 && to_kernel > 0
     }
 }

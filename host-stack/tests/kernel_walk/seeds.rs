@@ -1,22 +1,22 @@
-//! Runs the seeds of a campaign one after the other: each has the network and the CPUs to itself.
+//! Sequential runs of the seeds of a campaign: each has the network and the CPUs to itself.
 
 use std::any::Any;
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Variables that the command to repeat a seed takes over.
+/// Variables included in the command to repeat a seed.
 const VARIABLES: [&str; 4] = ["FLUE_LOSS", "FLUE_CONNECTIONS", "FLUE_MOVES", "FLUE_KIB"];
 const COMMAND: &str = "cargo test --profile campaign -p host-stack --test kernel_walk -- \
                        --ignored --nocapture campaign";
 
-/// A number from the environment.
+/// Reads a number from the environment.
 pub(crate) fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
-/// Runs all seeds, also after a failure.
+/// Runs all seeds, even after a failure.
 ///
 /// # Panics
 ///

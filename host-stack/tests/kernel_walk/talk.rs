@@ -1,4 +1,4 @@
-//! The node's end of one connection.
+//! Node end of one connection.
 
 use std::collections::VecDeque;
 
@@ -8,33 +8,33 @@ use host_stack::stream::{OffloadState, Streams};
 use offload_engine::{chimney::client::OffloadHandle, engine::Connections, time::Instant};
 use oorandom::Rand64;
 
-/// Bytes of one list, at most.
+/// Maximum size of a list, in bytes.
 const LIST_BYTES_MAX: u64 = 16 * 1024;
-/// Bytes that are posted and not acknowledged, at most.
+/// Maximum posted and unacknowledged bytes.
 const POSTED_BYTES_MAX: usize = 128 * 1024;
 
-/// What one end sends, has heard, and how often it has moved.
+/// Sent and received data of one end, and its migrations.
 pub(crate) struct Talk {
     pub(crate) handle: OffloadHandle,
     stream: Stream,
     bytes: u64,
     to_send: u64,
-    /// Made ready while the node was not held.
+    /// List prepared without holding the node.
     next: Option<Bytes>,
     arrived: VecDeque<Bytes>,
-    heard: u64,
+    received_bytes: u64,
     pub(crate) received: HashingSink,
-    /// Bytes of both directions after which each remaining move is due.
+    /// Bytes of both directions at which each remaining migration is due.
     due: VecDeque<u64>,
     moved: u64,
-    /// Where the connection is to be, if a move has been asked for.
+    /// Target state of a requested migration.
     awaited: Option<OffloadState>,
     pub(crate) is_over: bool,
 }
 
 impl Talk {
-    /// Sends `bytes` of the stream of `seed`, and moves `moves` times, each time that another part of the data has
-    /// passed. The seed determines the sizes of the parts; after a small one two moves follow each other closely.
+    /// Sends `bytes` of the stream of `seed`, and migrates `moves` times, each after another part of the data was
+    /// transferred. The seed determines the sizes of the parts; a small one causes two migrations in close succession.
     pub(crate) fn new(handle: OffloadHandle, seed: u64, bytes: u64, moves: u64) -> Self {
         let mut generator = Rand64::new(seed.into());
         let mut due = (0..moves).map(|_| generator.rand_range(0..2 * bytes)).collect::<Vec<_>>();
@@ -46,7 +46,7 @@ impl Talk {
             to_send: bytes,
             next: None,
             arrived: VecDeque::new(),
-            heard: 0,
+            received_bytes: 0,
             received: HashingSink::default(),
             due: due.into(),
             moved: 0,
@@ -55,7 +55,7 @@ impl Talk {
         }
     }
 
-    /// What needs no node: sums what has come, makes ready what goes next.
+    /// Work that does not need the node: hashes received data, prepares the next list.
     pub(crate) fn work(&mut self) {
         while let Some(data) = self.arrived.pop_front() {
             self.received.update(&data);
@@ -68,7 +68,7 @@ impl Talk {
         }
     }
 
-    /// Moves what can be moved; whether something was.
+    /// Sends, receives and migrates as far as possible. Returns true if there was any work.
     pub(crate) fn step(
         &mut self,
         streams: &mut Streams,
@@ -78,10 +78,10 @@ impl Talk {
         if self.is_over {
             return false;
         }
-        let status = streams.status(self.handle).expect("it is not forgotten");
+        let status = streams.status(self.handle).expect("stream exists");
         assert!(status.error.is_none(), "{status:?} after {} moves", self.moved);
         let mut busy = false;
-        // The last list, and the FIN, wait for the last move.
+        // The last list, and the FIN, are deferred until the last migration.
         let is_last = self.to_send == 0;
         if status.unacknowledged < POSTED_BYTES_MAX
             && (!is_last || self.has_moved())
@@ -94,7 +94,7 @@ impl Talk {
             }
         }
         while let Some(data) = streams.receive(now, io, self.handle) {
-            self.heard += data.len() as u64;
+            self.received_bytes += data.len() as u64;
             self.arrived.push_back(data);
             busy = true;
         }
@@ -109,11 +109,11 @@ impl Talk {
 
     /// Progress, for the message of a failing test.
     pub(crate) fn describe(&self, streams: &Streams) -> String {
-        let Self { handle, to_send, heard, due, moved, awaited, .. } = self;
+        let Self { handle, to_send, received_bytes, due, moved, awaited, .. } = self;
         let status = streams.status(*handle);
         format!(
-            "{handle:?}: {to_send} bytes to send, {heard} heard, {moved} moves made, {due:?} to make, {awaited:?} \
-             awaited, {status:?}\n"
+            "{handle:?}: {to_send} bytes to send, {received_bytes} received, {moved} moves made, {due:?} to make, \
+             {awaited:?} awaited, {status:?}\n"
         )
     }
 
@@ -121,7 +121,7 @@ impl Talk {
         self.due.is_empty() && self.awaited.is_none()
     }
 
-    /// The next move, when its share of the data has passed and the one before is done.
+    /// Requests the next migration when its share of the data was transferred and the previous one is complete.
     fn walk(&mut self, streams: &mut Streams, state: OffloadState, unacknowledged: u64) -> bool {
         if self.awaited.is_some_and(|awaited| awaited == state) {
             self.awaited = None;
@@ -130,8 +130,8 @@ impl Talk {
         }
         let held = self.next.as_ref().map_or(0, |next| next.len() as u64);
         let sent = (self.bytes - self.to_send).saturating_sub(held + unacknowledged);
-        // The last list is held back, and the peer may be done: then there is nothing to wait for.
-        let passed = sent + self.heard + 2 * LIST_BYTES_MAX;
+        // The last list is held back, and the peer may be finished: then the migration is due.
+        let passed = sent + self.received_bytes + 2 * LIST_BYTES_MAX;
         let is_due = self.due.front().is_some_and(|&due| passed >= due);
         if self.awaited.is_some() || !is_due {
             return false;

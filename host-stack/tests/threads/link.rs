@@ -1,4 +1,4 @@
-//! Links joined in memory that wake who sleeps on them.
+//! In-memory links that wake threads sleeping on them.
 
 use std::{
     collections::VecDeque,
@@ -17,16 +17,16 @@ use offload_engine::{
 };
 use rustix::event::{EventfdFlags, eventfd};
 
-/// A [`MemoryLink`] with a descriptor: readable when there may be frames.
+/// [`MemoryLink`] with a descriptor: readable when there may be frames.
 #[derive(Debug)]
 pub(crate) struct BellLink {
     link: MemoryLink,
     inbound: Arc<OwnedFd>,
-    /// Of all queues of the other end.
+    /// Descriptors of all queues of the other end.
     outbound: Vec<Arc<OwnedFd>>,
 }
 
-/// Two ends.
+/// Creates both ends.
 pub(crate) fn bell_links(options: MemoryLinkOptions) -> (BellLink, BellLink) {
     let (one, other) = memory_link_pair(options);
     let (one_bell, other_bell) = (bell(), bell());
@@ -44,8 +44,8 @@ fn ring(bell: &OwnedFd) {
     let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
 }
 
-/// One of several queues of an end. Flows are spread over them by their ports, and stay there, wherever they are sent
-/// from: a device that learns nothing.
+/// One of several queues of an end. Flows are spread over the queues by their ports, and stay there whatever queue they
+/// are sent on: a device that learns no flows.
 #[derive(Debug)]
 pub(crate) struct QueueLink {
     device: Arc<Mutex<Device>>,
@@ -59,12 +59,12 @@ pub(crate) struct QueueLink {
 struct Device {
     link: MemoryLink,
     batch: RxBatch,
-    /// Frames, and what is known of their checksums.
+    /// Frames, with their checksum state and GSO size.
     queues: Vec<VecDeque<(Vec<u8>, RxChecksum, usize)>>,
 }
 
-/// Two ends, of which the second one has `count` queues.
-#[allow(dead_code, reason = "one of two programs has them")]
+/// Creates two ends, of which the second one has `count` queues.
+#[allow(dead_code, reason = "used by one of two test programs")]
 pub(crate) fn queue_links(options: MemoryLinkOptions, count: usize) -> (BellLink, Vec<QueueLink>) {
     let (one, other) = memory_link_pair(options);
     let (outbound, bells) = (bell(), (0..count).map(|_| bell()).collect::<Vec<_>>());
@@ -79,14 +79,14 @@ pub(crate) fn queue_links(options: MemoryLinkOptions, count: usize) -> (BellLink
     (BellLink { link: one, inbound: outbound.clone(), outbound: bells.clone() }, queues)
 }
 
-/// Where the device puts frames with these ports.
+/// Queue on which the device delivers frames with these ports.
 pub(crate) fn queue_of(ports: &[u8], count: usize) -> usize {
     ports.iter().fold(0_usize, |sum, byte| sum + usize::from(*byte)) % count
 }
 
 impl Device {
-    /// Spreads what has come. The ports are looked for where IPv4 without options has them: what has none there
-    /// goes anywhere.
+    /// Spreads the received frames. Ports are read at their offset in IPv4 without options; other frames are delivered
+    /// on any queue.
     fn spread(&mut self, now: Instant, bells: &[Arc<OwnedFd>]) -> io::Result<()> {
         loop {
             self.batch.clear();
@@ -117,7 +117,7 @@ impl Link for QueueLink {
         while !batch.is_full()
             && let Some((frame, checksum, gso_size)) = device.queues[self.own].pop_front()
         {
-            assert!(batch.push(&frame, checksum, gso_size), "it came in such a batch");
+            assert!(batch.push(&frame, checksum, gso_size), "frame fits into a batch of this size");
         }
         if !device.queues[self.own].is_empty() {
             ring(own);
@@ -150,7 +150,7 @@ impl Link for BellLink {
     }
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {
-        // Before the frames: what comes after them rings again.
+        // Cleared before reading frames: later frames signal again.
         let _ = rustix::io::read(&self.inbound, &mut [0; 8]);
         let received = self.link.receive(now, batch)?;
         if batch.is_full() {

@@ -1,10 +1,9 @@
-//! Many threads on two nodes: one for each end of each connection, which sends, receives, queries, updates,
-//! looks at and ends its connection at random, while others list all connections and have them handed over
-//! and back, and callbacks post.
+//! Many threads on two nodes, one per end of each connection. Each sends, receives, queries, updates and closes its
+//! connection at random. Other threads list all connections and request offloads and uploads, and callbacks post.
 //!
-//! The threads are real, so a seed fixes what each of them does and not who comes first. It is meant for a
-//! race detector as well: `tests/race`. Repeat a failure with
-//! `FLUE_SEED=2 cargo test -p host-stack --test threads`; `FLUE_SEEDS=100` runs a longer campaign.
+//! The threads are real, so a seed determines the actions of each thread but not their interleaving. Also intended for
+//! a race detector: `tests/race`. Repeat a failure with `FLUE_SEED=2 cargo test -p host-stack --test threads`;
+//! `FLUE_SEEDS=100` runs a longer campaign.
 #![cfg(not(loom))]
 
 mod link;
@@ -38,29 +37,29 @@ use oorandom::Rand64;
 
 use self::{
     link::bell_links,
-    watched::{Ledger, Watched},
+    watched::{Ledger, VerifiedStreams},
     worker::{End, Role, Worker},
 };
 
-/// Seeds of a run in CI.
+/// Number of seeds of a run in CI.
 const SEEDS: u64 = 4;
-/// One thread at each end of each.
+/// Number of connections, with one thread at each end.
 const CONNECTIONS: u64 = 8;
-/// No step of a worker takes longer, under a race detector either.
+/// Time limit of a worker's step, even under a race detector.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Time between two rounds of hand-overs.
+/// Interval between two rounds of migrations.
 const MOVE_INTERVAL: Duration = Duration::from_millis(2);
 const PORT: u16 = 7;
 
-type TestNode = Node<Watched>;
+type TestNode = Node<VerifiedStreams>;
 
-/// What a seed chooses.
+/// Parameters selected by a seed.
 #[derive(Debug)]
 struct Plan {
     policies: [OffloadPolicy; 2],
     progress: [Progress; 2],
     loss: bool,
-    /// A descriptor wakes the nodes; else what the link was told to do so.
+    /// True if a descriptor wakes the nodes; otherwise the link's waker does.
     descriptors: bool,
     spin: Duration,
 }
@@ -100,14 +99,14 @@ impl Plan {
     fn node(&self, index: usize, link: Box<dyn Link>) -> (TestNode, Arc<Ledger>) {
         let mac = MacAddress([2, 0, 0, 0, 0, 1 + index as u8]);
         let mut engine = EngineConfig::new(mac);
-        // Whoever is through waits for nobody; lost FINs are sent again within that time.
+        // A finished end does not wait for its peer, so TIME-WAIT must cover retransmissions of lost FINs.
         engine.tcp.time_wait = LIMIT;
         let policy = self.policies[index];
         let host = HostConfig { policy, ..HostConfig::new(mac, address(index).ip()) };
         let (progress, spin) = (self.progress[index], self.spin);
         let config = NodeConfig { engine, host, progress, spin };
         let ledger = Arc::new(Ledger::default());
-        let watched = |port| Watched::new(port, ledger.clone());
+        let watched = |port| VerifiedStreams::new(port, ledger.clone());
         let node = Node::start(link, config, watched).unwrap();
         ledger.attach(Some(node.clone()));
         (node, ledger)
@@ -135,7 +134,7 @@ fn listen(node: &TestNode) -> ListenerId {
     listener
 }
 
-/// Looks at all connections until told to stop; returns how often it found some.
+/// Lists all connections until stopped. Returns the number of listings with connections.
 fn list_until(node: &TestNode, over: &AtomicBool) -> u64 {
     let mut found = 0;
     while !over.load(Ordering::Acquire) {
@@ -153,14 +152,14 @@ fn list_until(node: &TestNode, over: &AtomicBool) -> u64 {
     found
 }
 
-/// Has connections handed over and back until told to stop; returns how often they came back.
+/// Requests offloads and uploads until stopped. Returns the number of uploads.
 fn move_until(node: &TestNode, over: &AtomicBool, seed: u64) -> u64 {
     let mut rng = Rand64::new(u128::from(seed) << 8);
     let mut uploads = HashMap::new();
     while !over.load(Ordering::Acquire) {
-        // Not more often than the connections can do some work in between. The time limit is no failure.
+        // The interval lets connections make progress. The time limit is no failure.
         let _ = node.wait(Some(MOVE_INTERVAL), |_, _, _| None::<()>);
-        // With manual progress it is answered while somebody waits.
+        // With manual progress the request is answered while another thread waits.
         let Ok(rows) = node.list(MOVE_INTERVAL) else { continue };
         for row in rows.iter().filter(|_| rng.rand_range(0..4) == 0) {
             node.with(|client, _, _| match row.offload {
@@ -174,8 +173,8 @@ fn move_until(node: &TestNode, over: &AtomicBool, seed: u64) -> u64 {
     uploads.values().sum()
 }
 
-// CH-SND-4, CH-RCV-3 (calls of one connection are serialised, those of different ones come at any time),
-// CH-RCC-2 (completions neither nest nor run at once), CH-SND-1, -2 (each list completes once, in order).
+// CH-SND-4, CH-RCV-3 (calls of one connection are serialized, those of different ones are concurrent), CH-RCC-2
+// (completions neither nest nor run concurrently), CH-SND-1, -2 (each list completes once, in order).
 #[test]
 fn a_thread_for_each_connection() {
     for_each_seed(|seed| {
@@ -221,7 +220,7 @@ fn a_thread_for_each_connection() {
         over.store(true, Ordering::Release);
         let found: Vec<u64> = listers.into_iter().map(|lister| lister.join().unwrap()).collect();
         let moves: u64 = movers.into_iter().map(|mover| mover.join().unwrap()).sum();
-        judge(&plan, &ends, &found, moves);
+        verify_counters(&plan, &ends, &found, moves);
         for (node, ledger) in [(&near, &near_ledger), (&far, &far_ledger)] {
             ledger.settle(node, LIMIT);
             ledger.attach(None);
@@ -229,8 +228,8 @@ fn a_thread_for_each_connection() {
     });
 }
 
-/// The counters that show that the run was what it was to be.
-fn judge(plan: &Plan, ends: &[End], found: &[u64], moves: u64) {
+/// Verifies the counters of a run.
+fn verify_counters(plan: &Plan, ends: &[End], found: &[u64], moves: u64) {
     for end in ends.iter().filter(|end| !end.reset) {
         let status = end.status.unwrap();
         let peer = ends.iter().find(|peer| peer.port == end.port && peer.role != end.role);
@@ -239,7 +238,11 @@ fn judge(plan: &Plan, ends: &[End], found: &[u64], moves: u64) {
     let sum = |count: fn(&End) -> u64| ends.iter().map(count).sum::<u64>();
     let (calls, lists) = (sum(|end| end.queries), sum(|end| end.lists));
     assert!(lists >= 2 * CONNECTIONS, "{lists} lists sent");
-    assert_eq!(sum(|end| end.received), sum(|end| end.expected), "every byte, and none twice");
+    assert_eq!(
+        sum(|end| end.received),
+        sum(|end| end.expected),
+        "every byte is received exactly once"
+    );
     let offloads = plan.policies.contains(&OffloadPolicy::Always);
     assert!(!offloads || calls > 0, "no query met an offloaded connection");
     assert!(!offloads || found.iter().any(|found| *found > 0), "no listing met a connection");

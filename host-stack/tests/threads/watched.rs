@@ -1,4 +1,4 @@
-//! Streams that are watched: each completion makes a callback, and the callbacks keep a ledger.
+//! Streams with verified upcalls: each completion makes a callback, and the callbacks keep a ledger.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -17,51 +17,51 @@ use offload_engine::{
 
 use super::TestNode;
 
-/// Callbacks after one of which the next one acts on the node itself.
+/// Number of callbacks between two that call the node themselves.
 const CALLBACKS_BETWEEN_POSTS: u64 = 16;
 
-/// What callbacks have seen.
+/// Ledger of the callbacks.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     running: AtomicBool,
     made: AtomicU64,
     called: AtomicU64,
-    /// The serial of each connection's next callback.
+    /// Serial number of each connection's next callback.
     next: Mutex<HashMap<OffloadHandle, u64>>,
     node: Mutex<Option<TestNode>>,
 }
 
 impl Ledger {
-    /// The node that callbacks act on; `None` lets go of it.
+    /// Sets the node that callbacks call; `None` releases it.
     pub(crate) fn attach(&self, node: Option<TestNode>) {
         let before = std::mem::replace(&mut *self.node.lock(), node);
         drop(before);
     }
 
-    /// A callback: never inside another, nor beside one; each connection's in order.
+    /// Records a callback: never nested or concurrent, and in order for each connection.
     fn call(&self, handle: OffloadHandle, serial: u64) {
-        // Relaxed: whoever delivers the next callback has synchronised with who delivered this one, and a race
-        // detector shall not take the order from here.
+        // Relaxed: the threads that deliver consecutive callbacks are already synchronized, and the race detector must
+        // not derive an order from this flag.
         let nested = self.running.swap(true, Ordering::Relaxed);
         assert!(!nested, "callbacks nest, or run on two threads");
         let called = self.called.load(Ordering::Relaxed);
         if called.is_multiple_of(CALLBACKS_BETWEEN_POSTS) {
             let node = self.node.lock().clone();
             if let Some(node) = node {
-                // It may deliver others, if that were allowed.
+                // This would deliver further callbacks, if that were allowed.
                 let known = node.with(|client, _, _| client.streams.status(handle).is_some());
                 assert!(known);
             }
         }
         let mut next = self.next.lock();
         let next = next.entry(handle).or_default();
-        assert_eq!(serial, *next, "a completion overtook another, came twice, or got lost");
+        assert_eq!(serial, *next, "completion out of order, duplicated or lost");
         *next += 1;
         self.running.store(false, Ordering::Relaxed);
         self.called.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until every callback that was made has been called.
+    /// Waits until every callback was called.
     pub(crate) fn settle(&self, node: &TestNode, limit: Duration) {
         let counts = || (self.called.load(Ordering::Relaxed), self.made.load(Ordering::Relaxed));
         let settled = node.wait_until(Some(limit), || {
@@ -73,20 +73,20 @@ impl Ledger {
     }
 }
 
-/// What completions of one connection were so far.
+/// Completions of one connection.
 #[derive(Debug, Default)]
 struct Completions {
     made: u64,
-    /// Of the list that was completed last.
+    /// Context of the last completed list.
     context: u64,
-    /// Receive requests that were completed.
+    /// Number of completed receive requests.
     receives: u64,
     released: bool,
 }
 
-/// The client of a node: [`Streams`], with every upcall looked at.
+/// Client of a node: [`Streams`], with verification of every upcall.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct VerifiedStreams {
     pub(crate) streams: Streams,
     ledger: Arc<Ledger>,
     completions: HashMap<OffloadHandle, Completions>,
@@ -102,7 +102,7 @@ impl std::fmt::Debug for Callbacks {
     }
 }
 
-impl Watched {
+impl VerifiedStreams {
     pub(crate) fn new(port: SocketPort, ledger: Arc<Ledger>) -> Self {
         Self {
             streams: Streams::new(port),
@@ -126,7 +126,7 @@ impl Watched {
     }
 }
 
-impl OffloadClient for Watched {
+impl OffloadClient for VerifiedStreams {
     fn offloaded(&mut self, io: &mut ConnectionIo<'_>) {
         self.streams.offloaded(io);
     }
@@ -135,7 +135,7 @@ impl OffloadClient for Watched {
         OffloadClient::receive(&mut self.streams, io, data, push)
     }
 
-    /// CH-RCC-1, -3: in posting order; what it brings is the stream's next data, whatever its status.
+    /// CH-RCC-1, -3: in posting order; the data are the next of the stream, whatever the status.
     fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
         for list in chain {
             let seen = self.completions.entry(io.handle).or_default();
@@ -143,13 +143,13 @@ impl OffloadClient for Watched {
             seen.receives += 1;
             for data in list.slices() {
                 let taken = OffloadClient::receive(&mut self.streams, io, data, false);
-                assert_eq!(taken, data.len(), "more is unread than a worker leaves");
+                assert_eq!(taken, data.len(), "more data are unread than a worker permits");
             }
         }
     }
 
     fn send_complete(&mut self, io: &mut ConnectionIo<'_>, chain: NblChain) {
-        // Context 0: bytes that were with the host stack when the connection was handed over.
+        // Context 0: bytes that the host stack had at the offload.
         for list in chain.iter().filter(|list| list.context != 0) {
             self.watch(io.handle, list);
         }
@@ -176,7 +176,7 @@ impl OffloadClient for Watched {
     }
 }
 
-impl NodeClient for Watched {
+impl NodeClient for VerifiedStreams {
     fn poll(&mut self, now: Instant, connections: &mut Connections) -> bool {
         self.streams.poll(now, connections)
     }

@@ -1,4 +1,4 @@
-//! One end of one connection, on a thread of its own.
+//! One end of one connection, on its own thread.
 
 use bytes::{Bytes, BytesMut};
 use host_stack::stream::StreamStatus;
@@ -10,39 +10,39 @@ use oorandom::Rand64;
 
 use super::{LIMIT, PORT, TestNode};
 
-/// Most bytes one end sends.
+/// Maximum number of bytes sent by one end.
 const BYTES_MAX: u64 = 1_000_000;
-/// Bytes that an end has unacknowledged before it waits.
+/// Unacknowledged bytes at which an end stops sending.
 const UNACKNOWLEDGED_MAX: usize = 64 * 1024;
-/// One end in so many resets its connection instead of closing it.
+/// Mean number of ends per reset instead of a close.
 const ABORTS_ONE_IN: u64 = 8;
 
-/// Which end it is.
+/// Role of an end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     Connects,
     Accepts,
 }
 
-/// What a worker has done.
+/// Result of a worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
     pub(crate) role: Role,
-    /// The connecting side's: names the connection on both sides.
+    /// Port of the connecting side, which identifies the connection on both sides.
     pub(crate) port: u16,
-    /// One of both ends resets it.
+    /// True if one of the ends resets the connection.
     pub(crate) reset: bool,
-    /// How it ended.
+    /// Final status.
     pub(crate) status: Option<StreamStatus>,
     pub(crate) lists: u64,
     pub(crate) queries: u64,
     pub(crate) updates: u64,
     pub(crate) received: u64,
-    /// What was to be received: less than the peer's plan where the connection was reset.
+    /// Expected bytes: less than the peer's plan if the connection was reset.
     pub(crate) expected: u64,
 }
 
-/// What one direction of a connection carries: a function of the seed and the connection.
+/// Data of one direction: a function of the seed and the connection.
 struct Direction {
     rng: Rand64,
     total: u64,
@@ -51,7 +51,7 @@ struct Direction {
 }
 
 impl Direction {
-    /// `aborts`: it may end with a reset. One that is lost nobody repeats, so not where frames are lost.
+    /// `aborts`: the direction may end with a reset. A lost RST is not retransmitted, so this excludes lossy links.
     fn new(seed: u64, port: u16, from: Role, aborts: bool) -> Self {
         let from = u128::from(from == Role::Connects);
         let mut rng = Rand64::new((u128::from(seed) << 32) | (u128::from(port) << 1) | from);
@@ -70,27 +70,27 @@ impl Direction {
     }
 }
 
-/// The worker of one end.
+/// Worker of one end.
 pub(crate) struct Worker {
     node: TestNode,
     handle: OffloadHandle,
     role: Role,
     seed: u64,
     aborts: bool,
-    /// Decides what it does next.
+    /// Generator of the next actions.
     rng: Rand64,
     lists: Lists,
     end: End,
 }
 
-/// Lists that a worker has posted, and what has come back.
+/// Lists posted and completed by a worker.
 #[derive(Debug, Default)]
 struct Lists {
     posted: usize,
     completed: usize,
-    /// The context of the last one.
+    /// Context of the last completed list.
     context: u64,
-    /// Receive requests posted.
+    /// Number of posted receive requests.
     receives: u64,
 }
 
@@ -118,7 +118,7 @@ impl Worker {
         Self { node, handle, role, seed, aborts, rng, lists: Lists::default(), end }
     }
 
-    /// The whole life of the connection.
+    /// Runs the connection from open to close.
     pub(crate) fn run(mut self) -> End {
         let status = self.wait("established", |status| status.connected || status.closed);
         assert!(status.connected, "{status:?}");
@@ -128,12 +128,12 @@ impl Worker {
         let peer = if self.role == Role::Connects { Role::Accepts } else { Role::Connects };
         let mut out = Direction::new(self.seed, port, self.role, self.aborts);
         let mut inward = Direction::new(self.seed, port, peer, self.aborts);
-        // Whoever may be reset must expect it.
+        // Both ends must expect a reset by either.
         let reset = out.aborts || inward.aborts;
         (self.end.port, self.end.reset) = (port, reset);
         let aborts_at = if out.aborts { out.total / 2 } else { u64::MAX };
         if out.aborts {
-            // A reset may overtake the end of the handshake; then nobody ever accepts.
+            // A reset may overtake the end of the handshake; then the connection is never accepted.
             self.send(&mut out);
             self.wait("accepted", |status| status.unacknowledged == 0 || status.closed);
         }
@@ -160,7 +160,7 @@ impl Worker {
         self.end
     }
 
-    /// Closes its direction and takes what still comes.
+    /// Closes the send direction and receives the remaining data.
     fn finish(&mut self, inward: &mut Direction, reset: bool) {
         self.node.with(|client, connections, now| {
             client.streams.shutdown(now, connections, self.handle);
@@ -190,16 +190,16 @@ impl Worker {
         self.node.with(|client, _, _| client.streams.status(self.handle)).unwrap()
     }
 
-    fn wait(&self, what: &str, is_so: impl Fn(&StreamStatus) -> bool) -> StreamStatus {
+    fn wait(&self, state: &str, is_so: impl Fn(&StreamStatus) -> bool) -> StreamStatus {
         let waited = self
             .node
             .wait(Some(LIMIT), |client, _, _| client.streams.status(self.handle).filter(&is_so));
         waited.unwrap_or_else(|error| {
-            panic!("{:?} {:?}: {what}: {error}; {:?}", self.role, self.handle, self.status())
+            panic!("{:?} {:?}: {state}: {error}; {:?}", self.role, self.handle, self.status())
         })
     }
 
-    /// One call, at random.
+    /// Performs one random call.
     fn act(&mut self, out: &mut Direction) {
         match self.rng.rand_range(0..10) {
             0 => self.with_io(|io, end| {
@@ -214,7 +214,7 @@ impl Worker {
         }
     }
 
-    /// A list of one to three MDLs.
+    /// Posts a list of one to three MDLs.
     fn send(&mut self, out: &mut Direction) {
         let mut buffer = NetBuffer::new();
         for _ in 0..self.rng.rand_range(1..4) {
@@ -239,7 +239,7 @@ impl Worker {
         });
     }
 
-    /// CH-UPD-5: SO_RCVBUF, Nagle's algorithm and keep-alive as a socket sets them.
+    /// CH-UPD-5: SO_RCVBUF, Nagle's algorithm and keep-alive, as set by a socket.
     fn update(&mut self) {
         let nagle = self.rng.rand_range(0..2) == 0;
         let keep_alive = self.rng.rand_range(0..2) == 0;
@@ -249,12 +249,12 @@ impl Worker {
             cached.keep_alive_enabled = keep_alive;
             cached.rcv_indication_size = 1_000 * u32::from(nagle);
             io.update(cached);
-            assert_eq!(io.query().cached, cached, "a query says what an update has said");
+            assert_eq!(io.query().cached, cached, "a query returns the updated values");
             end.updates += 1;
         });
     }
 
-    /// A request that every PSH completes, or that waits until it is full.
+    /// Posts a receive request, completed by every PSH or only when full.
     fn post_receive(&mut self) {
         let length = self.rng.rand_range(0..4_000) as usize;
         let no_push = self.rng.rand_range(0..4) == 0;
@@ -269,7 +269,7 @@ impl Worker {
         self.lists.receives += u64::from(posted);
     }
 
-    /// CH-SNC-1: each list comes back once, in the order of its post, whichever stack it went through.
+    /// CH-SNC-1: each list completes once, in posting order, whichever stack sent it.
     fn take_completed(&mut self) {
         let chain = self.node.with(|client, _, _| client.streams.completed(self.handle));
         for list in chain {
@@ -279,7 +279,7 @@ impl Worker {
         }
     }
 
-    /// Takes what has come: the peer's bytes, in order.
+    /// Receives the peer's bytes, and verifies their order.
     fn receive(&mut self, inward: &mut Direction) {
         loop {
             let data = self.node.with(|client, connections, now| {

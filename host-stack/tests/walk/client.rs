@@ -1,5 +1,5 @@
-//! A client that takes data in all ways that the chimney has: indications accepted, accepted in part and
-//! refused, and posted buffers. What it sends goes by [`Streams`].
+//! Client that receives in all ways of the chimney: indications accepted, accepted in part and refused, and posted
+//! buffers. It sends through [`Streams`].
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,23 +21,23 @@ use offload_engine::{
 };
 use oorandom::Rand64;
 
-use crate::incidents::{CoverageEvent, Ending, Incidents, Seen};
+use crate::incidents::{Coverage, CoverageEvent, Ending, Incidents};
 
-/// Receive requests of a connection that may be pending.
+/// Maximum pending receive requests of a connection.
 const POSTED_MAX: usize = 4;
 
-/// How a client receives. Chances are percent.
+/// Receive behavior of a client. Probabilities are in percent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiverProfile {
-    /// An indication is refused, or accepted in part.
+    /// Probability that an indication is refused, or accepted in part.
     pub(crate) refuses: u64,
-    /// There is a receive request, when there could be one.
+    /// Probability that a receive request is posted when possible.
     pub(crate) posts: u64,
-    /// It reads nothing for a while.
+    /// Probability of a pause in reading.
     pub(crate) rests: u64,
-    /// For how long, microseconds.
+    /// Maximum length of the pause, in microseconds.
     pub(crate) rest_max: u64,
-    /// Bytes of a receive request.
+    /// Maximum size of a receive request, in bytes.
     pub(crate) post_bytes_max: u64,
 }
 
@@ -54,7 +54,7 @@ impl ReceiverProfile {
     }
 }
 
-/// How often what has happened, on all connections of a client.
+/// Event counts over all connections of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ClientCounts {
     pub(crate) indications: u64,
@@ -66,62 +66,62 @@ pub(crate) struct ClientCounts {
     pub(crate) uploads: u64,
 }
 
-/// What one connection has heard.
+/// Received data of one connection.
 #[derive(Debug, Default)]
 struct ClientLog {
     received: Vec<u8>,
-    /// It reads nothing before that.
+    /// End of the pause in reading.
     rests_until: Instant,
-    /// The target waits for a sign.
+    /// True if the target expects a resume.
     refused: bool,
-    /// Contexts of the receive requests pending.
+    /// Contexts of the pending receive requests.
     posted: VecDeque<u64>,
 }
 
-/// The client.
+/// Client under test.
 #[derive(Debug)]
 pub(crate) struct Walker {
     pub(crate) streams: Streams,
     pub(crate) tally: ClientCounts,
-    habits: ReceiverProfile,
+    profile: ReceiverProfile,
     rng: Rand64,
-    ears: BTreeMap<OffloadHandle, ClientLog>,
-    /// The connections that are to be read.
-    attended: Vec<OffloadHandle>,
-    /// Memory of requests that have completed. To clear new memory each time was a third of a run.
+    logs: BTreeMap<OffloadHandle, ClientLog>,
+    /// Connections to read.
+    readers: Vec<OffloadHandle>,
+    /// Memory of completed requests. Clearing new memory each time took a third of a run.
     spare: Vec<BytesMut>,
     next_context: u64,
     polled_at: Instant,
-    /// When an end wants a turn though nothing has happened.
+    /// Time of the next turn of an end without an event.
     alarm: Option<Instant>,
-    /// It wants to be polled that often.
+    /// Polling interval.
     pub(crate) tick: Option<Duration>,
-    /// Connections may end before all is said.
+    /// True if connections may end before all data are transferred.
     ends_early: bool,
-    pub(crate) seen: Seen,
+    pub(crate) seen: Coverage,
 }
 
 impl Walker {
-    pub(crate) fn new(streams: Streams, habits: ReceiverProfile, seed: u64) -> Self {
+    pub(crate) fn new(streams: Streams, profile: ReceiverProfile, seed: u64) -> Self {
         let rng = Rand64::new(u128::from(seed));
         Self {
             streams,
             tally: ClientCounts::default(),
-            habits,
+            profile,
             rng,
-            ears: BTreeMap::new(),
-            attended: Vec::new(),
+            logs: BTreeMap::new(),
+            readers: Vec::new(),
             spare: Vec::new(),
             next_context: 1,
             polled_at: Instant::ZERO,
             alarm: None,
             tick: None,
             ends_early: false,
-            seen: Seen::default(),
+            seen: Coverage::default(),
         }
     }
 
-    /// Has the run come back at `at`, though nothing has happened by then.
+    /// Schedules a poll at `at`.
     pub(crate) fn wake_at(&mut self, at: Instant) {
         self.alarm = Some(self.alarm.map_or(at, |alarm| alarm.min(at)));
     }
@@ -131,38 +131,38 @@ impl Walker {
         Self { tick: incidents.tick, ends_early, ..self }
     }
 
-    /// This connection is to be read.
-    pub(crate) fn attend(&mut self, handle: OffloadHandle) {
-        if !self.attended.contains(&handle) {
-            self.attended.push(handle);
+    /// Adds a connection to read.
+    pub(crate) fn add_reader(&mut self, handle: OffloadHandle) {
+        if !self.readers.contains(&handle) {
+            self.readers.push(handle);
         }
     }
 
-    /// All that has come on a connection.
+    /// All data received on a connection.
     pub(crate) fn received(&self, handle: OffloadHandle) -> &[u8] {
-        self.ears.get(&handle).map_or(&[], |ear| &ear.received)
+        self.logs.get(&handle).map_or(&[], |log| &log.received)
     }
 
-    /// Receive requests that are pending, of all connections.
+    /// Number of pending receive requests of all connections.
     pub(crate) fn posted(&self) -> usize {
-        self.ears.values().map(|ear| ear.posted.len()).sum()
+        self.logs.values().map(|log| log.posted.len()).sum()
     }
 
     fn chance(&mut self, percent: u64) -> bool {
         self.rng.rand_range(0..100) < percent
     }
 
-    /// A request of random shape; one in eight holds no memory (CH-RCV-7).
+    /// Random receive request; one in eight holds no memory (CH-RCV-7).
     fn request(&mut self, handle: OffloadHandle) -> ReceiveBufferList {
         let context = self.next_context;
         self.next_context += 1;
         self.tally.receives_posted += 1;
-        self.ears.entry(handle).or_default().posted.push_back(context);
+        self.logs.entry(handle).or_default().posted.push_back(context);
         let mut list = ReceiveBufferList::new(context);
         if self.rng.rand_range(0..8) != 0 {
             for _ in 0..1 + self.rng.rand_range(0..3) {
-                let bytes = self.rng.rand_range(1..self.habits.post_bytes_max) as usize;
-                let most = self.habits.post_bytes_max as usize;
+                let bytes = self.rng.rand_range(1..self.profile.post_bytes_max) as usize;
+                let most = self.profile.post_bytes_max as usize;
                 let mut mdl = self.spare.pop().unwrap_or_else(|| BytesMut::with_capacity(most));
                 mdl.resize(bytes, 0);
                 list.mdls.push(mdl);
@@ -172,19 +172,19 @@ impl Walker {
         list
     }
 
-    /// Reads what the host has brought, and gives the target the sign it waits for.
+    /// Reads data of the host, and resumes a target that was refused.
     fn read(&mut self, now: Instant, connections: &mut Connections, handle: OffloadHandle) {
-        if self.ears.get(&handle).is_some_and(|ear| ear.rests_until > now) {
+        if self.logs.get(&handle).is_some_and(|log| log.rests_until > now) {
             return;
         }
         while let Some(data) = self.streams.receive(now, connections, handle) {
-            self.ears.entry(handle).or_default().received.extend_from_slice(&data);
+            self.logs.entry(handle).or_default().received.extend_from_slice(&data);
             if self.rest(now, handle) {
                 return;
             }
         }
-        // Asking for a connection is work for the engine: only when there is something to say.
-        // Nor at each tick once nothing more can come.
+        // A connection lookup is work for the engine, so it is made only if there is something to do, and not at each
+        // tick once no more data can arrive.
         let is_ticking = self.tick.is_some();
         let is_offloaded = |status: StreamStatus| {
             status.unread == 0
@@ -195,12 +195,12 @@ impl Walker {
         else {
             return;
         };
-        let ear = self.ears.entry(handle).or_default();
+        let log = self.logs.entry(handle).or_default();
         let (refused, has_room) =
-            (core::mem::take(&mut ear.refused), ear.posted.len() < POSTED_MAX);
-        // After the FIN a request completes at once: with many such ends the nodes would hardly ever be idle.
+            (core::mem::take(&mut log.refused), log.posted.len() < POSTED_MAX);
+        // After the FIN a request completes at once: with many such ends the nodes would seldom be idle.
         let rarity = if status.peer_closed { 20 } else { 1 };
-        let posts = has_room && self.chance(self.habits.posts.div_ceil(rarity));
+        let posts = has_room && self.chance(self.profile.posts.div_ceil(rarity));
         if !refused && !posts {
             return;
         }
@@ -209,20 +209,20 @@ impl Walker {
             (Some(mut io), Some(list)) => io.post_receive(ReceiveChain::from([list])),
             (Some(mut io), None) => io.resume_receive(),
             (None, list) => {
-                // On its way up: the sign is not needed, and the request was not made.
-                let ear = self.ears.entry(handle).or_default();
-                ear.refused = refused;
-                ear.posted.truncate(ear.posted.len() - usize::from(list.is_some()));
+                // Uploading: no resume is needed, and no request was posted.
+                let log = self.logs.entry(handle).or_default();
+                log.refused = refused;
+                log.posted.truncate(log.posted.len() - usize::from(list.is_some()));
             }
         }
     }
 
-    /// Whether it stops reading for a while.
+    /// True if it pauses reading.
     fn rest(&mut self, now: Instant, handle: OffloadHandle) -> bool {
-        let rests = self.chance(self.habits.rests);
+        let rests = self.chance(self.profile.rests);
         if rests {
-            let time = Duration::from_micros(self.rng.rand_range(1..self.habits.rest_max));
-            self.ears.entry(handle).or_default().rests_until = now + time;
+            let time = Duration::from_micros(self.rng.rand_range(1..self.profile.rest_max));
+            self.logs.entry(handle).or_default().rests_until = now + time;
         }
         rests
     }
@@ -239,31 +239,31 @@ impl OffloadClient for Walker {
     fn receive(&mut self, io: &mut ConnectionIo<'_>, data: &[u8], _push: bool) -> usize {
         self.tally.indications += 1;
         let handle = io.handle;
-        let rests = self.ears.entry(handle).or_default().rests_until > io.now;
-        // What the host has brought is older.
+        let rests = self.logs.entry(handle).or_default().rests_until > io.now;
+        // Data of the host are older.
         let waits = self.streams.status(handle).is_some_and(|status| status.unread > 0);
         let taken = if rests || waits {
             0
-        } else if self.chance(self.habits.refuses) {
+        } else if self.chance(self.profile.refuses) {
             self.rest(io.now, handle);
             self.rng.rand_range(0..data.len() as u64) as usize
         } else {
             data.len()
         };
-        let ear = self.ears.entry(handle).or_default();
-        ear.received.extend_from_slice(&data[..taken]);
-        ear.refused = taken < data.len();
-        self.tally.refused += u64::from(ear.refused);
+        let log = self.logs.entry(handle).or_default();
+        log.received.extend_from_slice(&data[..taken]);
+        log.refused = taken < data.len();
+        self.tally.refused += u64::from(log.refused);
         taken
     }
 
     fn receive_complete(&mut self, io: &mut ConnectionIo<'_>, chain: ReceiveChain) {
         for list in chain {
-            let ear = self.ears.entry(io.handle).or_default();
-            let is_next = ear.posted.pop_front() == Some(list.context);
+            let log = self.logs.entry(io.handle).or_default();
+            let is_next = log.posted.pop_front() == Some(list.context);
             check!(WrongCompletion, is_next, "in order, each once (CH-RCV-8): {}", list.context);
             for slice in list.slices() {
-                ear.received.extend_from_slice(slice);
+                log.received.extend_from_slice(slice);
             }
             self.tally.receives_completed += 1;
             match list.status {
@@ -275,7 +275,7 @@ impl OffloadClient for Walker {
                     fail(Class::WrongCompletion, &format!("a receive request completed {other}"))
                 }
             }
-            if list.status == NdisStatus::SUCCESS && self.chance(self.habits.posts) {
+            if list.status == NdisStatus::SUCCESS && self.chance(self.profile.posts) {
                 let again = self.request(io.handle);
                 io.post_receive(ReceiveChain::from([again]));
             }
@@ -301,9 +301,9 @@ impl OffloadClient for Walker {
 
     fn uploaded(&mut self, handle: OffloadHandle) {
         self.tally.uploads += 1;
-        let ear = self.ears.entry(handle).or_default();
-        ear.refused = false;
-        let is_empty = ear.posted.is_empty();
+        let log = self.logs.entry(handle).or_default();
+        log.refused = false;
+        let is_empty = log.posted.is_empty();
         check!(WrongCompletion, is_empty, "receive requests outlive the upload (CH-TRM-3)");
         self.streams.uploaded(handle);
     }
@@ -314,15 +314,15 @@ impl NodeClient for Walker {
         self.polled_at = now;
         self.alarm = self.alarm.filter(|at| *at > now);
         let busy = self.streams.poll(now, connections);
-        for index in 0..self.attended.len() {
-            self.read(now, connections, self.attended[index]);
+        for index in 0..self.readers.len() {
+            self.read(now, connections, self.readers[index]);
         }
         busy
     }
 
     fn poll_at(&self) -> Option<Instant> {
         let streams = self.streams.poll_at();
-        let rests = self.ears.values().map(|ear| ear.rests_until).filter(|at| *at > self.polled_at);
+        let rests = self.logs.values().map(|log| log.rests_until).filter(|at| *at > self.polled_at);
         let tick = self.tick.map(|tick| self.polled_at + tick);
         streams.into_iter().chain(rests).chain(self.alarm).chain(tick).min()
     }

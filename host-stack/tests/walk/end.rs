@@ -1,4 +1,4 @@
-//! One end of one connection: what it posts, where it moves, how it ends.
+//! One end of one connection: its posts, migrations and close.
 
 use std::collections::VecDeque;
 
@@ -24,53 +24,53 @@ use crate::{
     plan::Plan,
 };
 
-/// Bytes that an end has posted and that are not acknowledged, at most.
+/// Maximum posted and unacknowledged bytes of an end.
 const POSTED_BYTES_MAX: usize = 200_000;
-/// Microseconds between an end's last bytes and its FIN: from none to some round trips.
+/// Maximum time between an end's last bytes and its FIN, in microseconds: up to several round trips.
 const SHUTDOWN_REST_MAX: u64 = 10_000;
-/// Moves of one connection at one end: so that a walk ends.
+/// Maximum migrations of one connection at one end, so that a walk ends.
 const MOVES_MAX: u64 = 60;
-/// Wishes at once, when they come hastily.
-const WISHES_MAX: u64 = 4;
-/// How long a writer pauses, seconds: longer than a neighbor is believed in.
+/// Maximum number of requests at once in hasty runs.
+const REQUESTS_MAX: u64 = 4;
+/// Length of a writer's pause, in seconds: longer than the validity of a neighbor.
 const PAUSE_SECONDS: core::ops::Range<u64> = 35..90;
 
-/// After a reset that got lost, and on a link that is lost for good, ends that hear nothing are reset after this.
+/// Time after which an end is reset if the peer's reset, or the link, was lost.
 pub(crate) const GIVE_UP: Duration = Duration::from_secs(1_800);
 
 /// One end of one connection.
 pub(crate) struct End {
     pub(crate) node: usize,
-    /// The queue of the node that the connection belongs to.
+    /// Queue of the node that the connection belongs to.
     pub(crate) queue: usize,
-    /// Which connection.
+    /// Index of the connection.
     index: usize,
     pub(crate) handle: Option<OffloadHandle>,
     pub(crate) data: Vec<u8>,
     pub(crate) sent: usize,
-    /// When it sends its FIN; known once everything is posted.
+    /// Time of its FIN; known once everything is posted.
     shuts_at: Option<Instant>,
     shut: bool,
     rng: Rand64,
-    /// Bytes of the lists that have not come back.
+    /// Sizes of the incomplete lists, in bytes.
     pub(crate) ledger: VecDeque<usize>,
     last_context: u64,
     pub(crate) moves: u64,
     pub(crate) is_over: bool,
-    /// It posts nothing before that; `None`: it has not paused yet.
+    /// End of the pause in posting; `None` before the pause.
     paused_until: Option<Instant>,
-    /// It may end before all is said.
-    pub(crate) is_doomed: bool,
-    /// It resets the connection after so many turns.
+    /// True if it may end before all data are transferred.
+    pub(crate) may_end_early: bool,
+    /// Remaining turns before it resets the connection.
     abort_in: Option<u64>,
-    /// Or then.
+    /// Alternative time of the reset.
     pub(crate) abort_at: Option<Instant>,
     pub(crate) has_aborted: bool,
-    /// A list has come back unsent: no other comes back sent.
+    /// True if a list has completed unsent: no later one completes as sent.
     has_failed: bool,
-    /// When it last asked for the target, though it moves no more.
+    /// Time of its last offload request after its last migration.
     asked_at: Instant,
-    /// Where it was when it asked for the other stack, a turn before it resets the connection.
+    /// State at a migration request made one turn before the reset.
     hurries: Option<&'static str>,
 }
 
@@ -79,9 +79,9 @@ impl End {
         let mut rng = Rand64::new(u128::from(rng.rand_u64()));
         let mut data = vec![0; plan.bytes[index][node]];
         Stream::new(rng.rand_u64()).fill(&mut data);
-        let is_doomed = plan.incidents.is_doomed(index);
+        let may_end_early = plan.incidents.may_end_early(index);
         let abort_in = match plan.incidents.ending {
-            Ending::Abort { by, turns } if is_doomed && by[node] => Some(turns[node]),
+            Ending::Abort { by, turns } if may_end_early && by[node] => Some(turns[node]),
             _ => None,
         };
         Self {
@@ -99,7 +99,7 @@ impl End {
             moves: 0,
             is_over: false,
             paused_until: None,
-            is_doomed,
+            may_end_early,
             abort_in,
             abort_at: None,
             has_aborted: false,
@@ -109,7 +109,7 @@ impl End {
         }
     }
 
-    /// A turn: posts, moves, settles what came back.
+    /// One turn: posts, migrates, processes completions.
     pub(crate) fn act(
         &mut self,
         core: &mut Core,
@@ -118,7 +118,7 @@ impl End {
         window_is_closed: impl Fn() -> bool,
     ) -> Option<StreamStatus> {
         let handle = self.handle?;
-        core.clients.first_mut::<Walker>().attend(handle);
+        core.clients.first_mut::<Walker>().add_reader(handle);
         let status = core.clients.first::<Walker>().streams.status(handle)?;
         if !status.closed {
             self.abort(core, now, handle, plan, status);
@@ -132,27 +132,27 @@ impl End {
             }
         } else if !status.closed && plan.incidents.hasty && self.may_move(plan) {
             self.moves += 1;
-            self.wish(core, handle, "handshake");
+            self.request_moves(core, handle, "handshake");
         }
         self.settle(core, handle);
         core.clients.first::<Walker>().streams.status(handle)
     }
 
-    /// The other end may be gone: this one hears of it, or gives up some time.
+    /// The other end may have ended: this one is notified, or is reset after a time limit.
     pub(crate) fn follow(&mut self, other: &Self, now: Instant) {
-        if other.is_doomed && other.is_over {
-            // One that was never accepted.
+        if other.may_end_early && other.is_over {
+            // The connection was never accepted.
             self.is_over |= self.handle.is_none();
             self.abort_at.get_or_insert(now + GIVE_UP);
         }
     }
 
-    /// Whether it may still move.
+    /// True if it may still migrate.
     pub(crate) fn decides(&self) -> bool {
         self.moves < MOVES_MAX && !self.is_over || self.abort_in.is_some_and(|turns| turns > 0)
     }
 
-    /// Resets the connection, if it is time.
+    /// Resets the connection if that is due.
     fn abort(
         &mut self,
         core: &mut Core,
@@ -162,16 +162,16 @@ impl End {
         status: StreamStatus,
     ) {
         let is_late = self.abort_at.is_some_and(|at| at <= now);
-        // A stack that has something to say does not wait for ever.
+        // A stack with unacknowledged data times out eventually.
         assert!(
             !is_late || status.unacknowledged == 0,
             "node {} at {now:?}, {status:?}, {:?}",
             self.node,
-            core.engine.look(now, handle).map(|look| (look.info, look.tcp.cached))
+            core.engine.look(now, handle).map(|snapshot| (snapshot.info, snapshot.tcp.cached))
         );
         if !is_late && self.abort_in != Some(0) {
             self.abort_in = self.abort_in.map(|turns| turns - 1);
-            // What follows from it is under way at the next turn.
+            // The consequences are in progress at the next turn.
             match status.state {
                 _ if self.abort_in != Some(0) || !plan.incidents.hasty => {}
                 OffloadState::InHost => core.clients.first_mut::<Walker>().streams.offload(handle),
@@ -191,7 +191,7 @@ impl End {
         self.has_aborted = true;
     }
 
-    /// Half of the data later there is nothing to say for a while, once.
+    /// Pauses once after half of the data.
     fn pauses(&mut self, now: Instant, plan: &Plan) -> bool {
         if !plan.incidents.pauses || self.sent < self.data.len() / 2 {
             return false;
@@ -228,7 +228,7 @@ impl End {
                 handle,
                 chain,
             );
-            // Not all at once: what is posted later meets the connection elsewhere.
+            // Not all at once, so that later data are posted in another state.
             if self.rng.rand_range(0..4) == 0 {
                 return;
             }
@@ -249,7 +249,7 @@ impl End {
         }
     }
 
-    /// The next bytes as one list of up to three net buffers of up to two MDLs each.
+    /// Returns the next bytes as one list of up to three net buffers with up to two MDLs each.
     fn list(&mut self, bytes_max: u64) -> NetBufferList {
         let mut list = NetBufferList::new(0);
         for _ in 0..1 + self.rng.rand_range(0..3) {
@@ -268,13 +268,13 @@ impl End {
         list
     }
 
-    /// Each list comes back once, in order, with all its bytes acknowledged (CH-SND-2, CH-SNC-1); if the connection
-    /// has ended before, those that are not come last, and say so (CH §6.2).
+    /// Verifies that each list completes once, in order, with all its bytes acknowledged (CH-SND-2, CH-SNC-1). If the
+    /// connection has ended before, the unacknowledged ones complete last, with an error status (CH §6.2).
     fn settle(&mut self, core: &mut Core, handle: OffloadHandle) {
         let node = self.node;
-        // Its lists come back aborted: what is wrong is the connection.
+        // Its lists complete aborted; the connection's error is reported instead.
         let has_error = |status: StreamStatus| status.error.is_some();
-        if !self.is_doomed
+        if !self.may_end_early
             && core.clients.first::<Walker>().streams.status(handle).is_some_and(has_error)
         {
             return;
@@ -282,11 +282,11 @@ impl End {
         for list in core.clients.first_mut::<Walker>().streams.completed(handle) {
             let (left, expected) = (list.data_length(), self.ledger.pop_front());
             let NetBufferList { context, bytes_transferred, status, .. } = list;
-            let is_aborted = self.is_doomed && status == NdisStatus::REQUEST_ABORTED;
+            let is_aborted = self.may_end_early && status == NdisStatus::REQUEST_ABORTED;
             let is_whole = is_aborted || left == 0 && status == NdisStatus::SUCCESS;
             check!(
                 WrongCompletion,
-                // What is sent does not come behind what is not.
+                // No sent list completes after an unsent one.
                 is_whole
                     && expected == Some(bytes_transferred + left)
                     && context > self.last_context
@@ -304,10 +304,12 @@ impl End {
     }
 
     fn may_move(&mut self, plan: &Plan) -> bool {
-        plan.walks(self.node) && self.moves < MOVES_MAX && self.rng.rand_range(0..plan.calm) == 0
+        plan.walks(self.node)
+            && self.moves < MOVES_MAX
+            && self.rng.rand_range(0..plan.turns_per_move) == 0
     }
 
-    /// At every turn the seed decides: the other stack, or nothing.
+    /// One decision of the seed per turn: a request for the other stack, or nothing.
     fn step(
         &mut self,
         core: &mut Core,
@@ -318,7 +320,7 @@ impl End {
     ) {
         let Some(status) = core.clients.first::<Walker>().streams.status(handle) else { return };
         if self.moves == MOVES_MAX {
-            // smoltcp would send what is too large for ever.
+            // smoltcp would retransmit packets that are too large for ever.
             let is_narrow = plan.incidents.narrow[self.node].is_some_and(|path| path.span.has(now));
             let is_stuck = is_narrow && self.asked_at < now;
             if is_stuck && status.state == OffloadState::InHost {
@@ -333,8 +335,8 @@ impl End {
         match status.state {
             OffloadState::InHost => core.clients.first_mut::<Walker>().streams.offload(handle),
             OffloadState::Offloaded => {
-                if let Some(look) = core.engine.look(now, handle) {
-                    let state = SocketState::from(look.info.phase).name();
+                if let Some(snapshot) = core.engine.look(now, handle) {
+                    let state = SocketState::from(snapshot.info.phase).name();
                     core.clients
                         .first_mut::<Walker>()
                         .seen
@@ -344,21 +346,21 @@ impl End {
             }
             OffloadState::Offloading | OffloadState::Uploading if !plan.incidents.hasty => return,
             OffloadState::Offloading | OffloadState::Uploading => {}
-            OffloadState::Kernel => unreachable!("of kernel sockets only"),
+            OffloadState::Kernel => unreachable!("state of kernel sockets only"),
         }
         self.moves += 1;
         if window_is_closed() {
             core.clients.first_mut::<Walker>().seen.note(CoverageEvent::MoveAtZeroWindow);
         }
         if plan.incidents.hasty {
-            self.wish(core, handle, name(status.state));
+            self.request_moves(core, handle, name(status.state));
         }
     }
 
-    /// Wishes without a look at what is under way.
-    fn wish(&mut self, core: &mut Core, handle: OffloadHandle, situation: &'static str) {
-        for _ in 0..self.rng.rand_range(0..WISHES_MAX) {
-            core.clients.first_mut::<Walker>().seen.note(CoverageEvent::OffloadTiming(situation));
+    /// Requests migrations regardless of outstanding ones.
+    fn request_moves(&mut self, core: &mut Core, handle: OffloadHandle, situation: &'static str) {
+        for _ in 0..self.rng.rand_range(0..REQUESTS_MAX) {
+            core.clients.first_mut::<Walker>().seen.note(CoverageEvent::MoveRequested(situation));
             match self.rng.rand_range(0..2) {
                 0 => core.clients.first_mut::<Walker>().streams.offload(handle),
                 _ => core.clients.first_mut::<Walker>().streams.upload(handle),
@@ -366,8 +368,8 @@ impl End {
         }
     }
 
-    /// Whether it was right to end like this, before all was said.
-    pub(crate) fn check_doomed(&self, status: StreamStatus, plan: &Plan) -> Result<(), String> {
+    /// Verifies that this end was permitted before all data were transferred.
+    pub(crate) fn check_early_end(&self, status: StreamStatus, plan: &Plan) -> Result<(), String> {
         let is_right = match (status.error, plan.incidents.ending) {
             _ if !status.closed => false,
             // A clean link does not lose a reset.

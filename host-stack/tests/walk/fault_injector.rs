@@ -1,4 +1,4 @@
-//! Who pauses a node's target, changes settings and asks questions, whatever its connections are doing.
+//! Pauses of a node's target, changes of settings and queries, at random times.
 
 use host_stack::node::{Core, Cores};
 use offload_engine::{state::TcpCached, time::Instant};
@@ -10,10 +10,10 @@ use crate::{
     plan::{Plan, pick},
 };
 
-/// Changes of each kind at one node in one run.
+/// Maximum number of changes of each kind at one node in one run.
 const CHANGES_MAX: u64 = 10;
 
-/// Who pauses, resumes and changes a node's target.
+/// Injector of pauses, resumes and setting changes at one node.
 pub(crate) struct FaultInjector {
     rng: Rand64,
     changes: u64,
@@ -29,7 +29,7 @@ impl FaultInjector {
     pub(crate) fn act(&mut self, cores: &mut Cores, plan: &Plan, node: usize, now: Instant) {
         let &Incidents { adapter, settings, .. } = &plan.incidents;
         if adapter && plan.walks(node) {
-            // Each target by itself.
+            // Each target is paused separately.
             for core in &mut cores.shards {
                 self.adapter(core, plan, node);
             }
@@ -38,8 +38,8 @@ impl FaultInjector {
             && at <= now
         {
             self.has_new_hop = true;
-            let second = plan.gateways().expect("there are two")[1];
-            cores.host.set_gateways(vec![second]).expect("it can be reached");
+            let second = plan.gateways().expect("two gateways")[1];
+            cores.host.set_gateways(vec![second]).expect("reachable gateway");
             cores.shards[0].clients.first_mut::<Walker>().seen.note(CoverageEvent::NewHop);
         }
         if settings && self.rng.rand_range(0..50) == 0 && self.changes < CHANGES_MAX {
@@ -72,13 +72,13 @@ impl FaultInjector {
         let tcp = TcpCached {
             nagling_enabled: flag(&mut self.rng),
             keep_alive_enabled: flag(&mut self.rng),
-            // Eleven of these are longer than any outage that does not last.
+            // Eleven of these are longer than any temporary outage.
             ka_timeout: pick(&mut self.rng, &[0, 1_000, 5_000]),
             ka_interval: 5_000,
             max_rt: pick(&mut self.rng, &[Some(0), Some(200_000)]),
             ..TcpCached::default()
         };
-        cores.host.set_tcp(tcp).expect("these can work");
+        cores.host.set_tcp(tcp).expect("valid settings");
         for core in &mut cores.shards {
             let all = core.engine.connections().list(now).map(|(handle, ..)| handle);
             for handle in all.collect::<Vec<_>>() {

@@ -1,7 +1,7 @@
-//! What happens to a run beside weather and moves, and what of it was seen.
+//! Incidents of a run, in addition to impairments and migrations, and their coverage.
 //!
-//! Half of the seeds have none of it. The others draw each incident by itself, from a generator of their own: what
-//! [`Plan`](crate::plan::Plan) chooses for a seed does not depend on it.
+//! Half of the seeds have none. The others draw each incident independently, from a separate generator: the choices of
+//! [`Plan`](crate::plan::Plan) for a seed do not depend on it.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use oorandom::Rand64;
 
 use crate::plan::{Peer, coin, pick};
 
-/// The network between the nodes, for some time.
+/// Period of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Span {
     pub(crate) from: Instant,
@@ -23,57 +23,57 @@ impl Span {
     }
 }
 
-/// A path that is narrower than its links for some time, in one direction.
+/// Path with a smaller MTU than its links for some time, in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NarrowPath {
     pub(crate) span: Span,
     pub(crate) mtu: usize,
-    /// Nobody says what became of the large packets.
+    /// True if no ICMP error is sent for large packets.
     pub(crate) black_hole: bool,
 }
 
-/// Why connections end before all is said.
+/// Reason for the end of connections before all data are transferred.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Ending {
     #[default]
     Graceful,
-    /// The first connection is reset, by this node and perhaps by the other one too, after so many of its turns.
+    /// The first connection is reset by this node, and perhaps by the other one too, after this number of turns.
     Abort { by: [bool; 2], turns: [u64; 2] },
-    /// The link is lost for longer than any connection lives.
+    /// The link is lost for longer than any connection survives.
     LinkLost,
 }
 
-/// What a seed chooses.
+/// Incidents selected by a seed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Incidents {
-    /// Time passes in steps of this, so that connections also move when nothing else happens.
+    /// Interval of additional polls, so that connections also migrate without other events.
     pub(crate) tick: Option<Duration>,
-    /// So many FINs of each node get lost before one arrives.
+    /// Number of each node's FINs that are lost before one arrives.
     pub(crate) fins_lost: [u64; 2],
-    /// Readers rest so long that their windows close and are probed.
+    /// True if readers pause so long that their windows close and are probed.
     pub(crate) long_rests: bool,
-    /// Writers pause so long that nobody knows whether the neighbor still lives.
+    /// True if writers pause so long that the neighbor's reachability is unconfirmed.
     pub(crate) pauses: bool,
-    /// What each node sends meets a narrow path.
+    /// Narrow path in each node's send direction.
     pub(crate) narrow: [Option<NarrowPath>; 2],
-    /// Percent of each node's ECN-capable packets that get a CE mark.
+    /// Percentage of each node's ECN-capable packets that get a CE mark.
     pub(crate) marks_pct: [u64; 2],
-    /// Percent of each node's SACK blocks that name more than has come, and are not repeated.
+    /// Percentage of each node's SACK blocks that report undelivered data, and are not repeated.
     pub(crate) reneges_pct: [u64; 2],
-    /// When each node's Ethernet address changes, and how much later it is heard of.
+    /// Time of the change of each node's Ethernet address, and delay of its announcement.
     pub(crate) new_mac: [Option<(Instant, Duration)>; 2],
-    /// Wishes for the other stack while a hand-over is under way, and before the handshake is done.
+    /// True for migration requests during outstanding migrations, and before the handshake is complete.
     pub(crate) hasty: bool,
-    /// Nothing gets through.
+    /// Periods without any delivery.
     pub(crate) outages: Vec<Span>,
-    /// The targets of those that move have little room.
-    pub(crate) scarce: bool,
-    /// Pause, resume, upload of everything.
+    /// True if the migrating nodes' targets have a small capacity.
+    pub(crate) small_capacity: bool,
+    /// True for pause, resume and upload of all.
     pub(crate) adapter: bool,
-    /// Settings change, and connections are queried.
+    /// True for changed settings and queries.
     pub(crate) settings: bool,
     pub(crate) ending: Ending,
-    /// When the gateway of node 0 becomes another one, and how much later the first one is gone.
+    /// Time of the change of node 0's gateway, and delay until the first one is removed.
     pub(crate) new_hop: Option<(Instant, Duration)>,
 }
 
@@ -92,7 +92,7 @@ impl Incidents {
         these.long_rests = some(rng);
         these.pauses = some(rng);
         if some(rng) {
-            // smoltcp learns of no path MTU.
+            // smoltcp does not support path MTU discovery.
             let has_engine = [true, peer == Peer::Engine];
             these.narrow = has_engine.map(|has| has.then(|| narrow(rng, v6, mtu)));
         }
@@ -109,18 +109,18 @@ impl Incidents {
         }
         these.hasty = some(rng);
         if some(rng) {
-            // After longer ones a peer asks for its last acknowledgement later than smoltcp's TIME-WAIT lasts, 10 s.
+            // After longer ones a peer requests its last acknowledgement after the end of smoltcp's TIME-WAIT, 10 s.
             let mut outage = || {
                 let from = millis(rng, 600);
                 Span { from, to: from + Duration::from_millis(pick(rng, &[5, 60, 700, 2_000])) }
             };
             these.outages = vec![outage(), outage()];
         }
-        these.scarce = some(rng) && these.narrow == [None; 2];
+        these.small_capacity = some(rng) && these.narrow == [None; 2];
         these.adapter = some(rng) || some(rng) && these.hasty;
         these.settings = some(rng);
         these.ending = ending(rng);
-        // Some are reset in the middle of a hand-over.
+        // Some are reset during a migration.
         these.hasty |= matches!(these.ending, Ending::Abort { .. }) && coin(rng);
         if these.ending == Ending::LinkLost {
             let from = millis(rng, 400);
@@ -133,7 +133,7 @@ impl Incidents {
         these
     }
 
-    /// Whether none of it loses or delays a frame.
+    /// True if no incident loses or delays a frame.
     pub(crate) fn is_clean(&self) -> bool {
         let changes = self.narrow.iter().flatten().count() + self.new_mac.iter().flatten().count();
         changes == 0
@@ -142,8 +142,8 @@ impl Incidents {
             && self.fins_lost == [0; 2]
     }
 
-    /// Whether connection `index` may end before all is said.
-    pub(crate) fn is_doomed(&self, index: usize) -> bool {
+    /// True if connection `index` may end before all data are transferred.
+    pub(crate) fn may_end_early(&self, index: usize) -> bool {
         match self.ending {
             Ending::Graceful => false,
             Ending::Abort { .. } => index == 0,
@@ -152,7 +152,7 @@ impl Incidents {
     }
 }
 
-/// How long a link is lost that does not come back in time: longer than either stack waits for an answer.
+/// Length of a permanent outage: longer than the timeout of either stack.
 pub(crate) const LINK_LOST: Duration = Duration::from_secs(2_400);
 
 fn millis(rng: &mut Rand64, below: u64) -> Instant {
@@ -186,60 +186,60 @@ fn ending(rng: &mut Rand64) -> Ending {
     }
 }
 
-/// Something that a run is to contain. States are those of RFC 9293 §3.3.2.
+/// Event that a run should cover. States are those of RFC 9293 §3.3.2.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum CoverageEvent {
-    /// The target has taken a connection over in this state.
+    /// The target has accepted a connection in this state.
     OffloadedIn(&'static str),
-    /// A client wanted a connection of the target's back in this state.
+    /// A client has requested the upload of an offloaded connection in this state.
     UploadedFrom(&'static str),
-    /// A move while a window of the connection was closed.
+    /// Migration while a window of the connection was closed.
     MoveAtZeroWindow,
     FinLost,
-    /// A packet was too large for the path, and an ICMP message said so.
+    /// A packet exceeded the path MTU, and an ICMP error was sent.
     TooBig,
-    /// Nobody said so.
+    /// A packet exceeded the path MTU without an ICMP error.
     BlackHole,
     Marked,
     Reneged,
     NewMac,
-    /// A frame to an Ethernet address that is nobody's any more.
+    /// Frame to an obsolete Ethernet address.
     OldMac,
     NewHop,
-    /// A frame to a gateway that is gone.
+    /// Frame to a removed gateway.
     OldHop,
     /// ARP requests and neighbor solicitations.
     Solicited,
-    /// A wish for the other stack in this situation.
-    OffloadTiming(&'static str),
+    /// Migration request in this situation.
+    MoveRequested(&'static str),
     LostInOutage,
-    /// The target did not take a connection.
+    /// The target has refused a connection.
     Refused,
     Paused,
     UploadAll,
     Resumed,
-    /// Cached variables were told to a target.
+    /// Cached variables were sent to a target.
     Updated,
     Queried,
     /// A client has reset a connection in this situation.
     Aborted(&'static str),
-    /// A node has heard of a reset.
-    HeardReset,
-    /// A node has given up.
-    GaveUp,
+    /// A node has received a reset.
+    ResetReceived,
+    /// A node has timed out a connection.
+    TimedOut,
     /// Lists completed with REQUEST_ABORTED.
     ListsAborted,
-    /// A hand-over to the target of this queue, of a node that has two.
+    /// Offload to the target of this queue, on a node with two.
     OffloadedOnQueue(usize),
     UploadedFromQueue(usize),
-    /// A frame came by another queue than that of its connection.
+    /// A frame arrived on another queue than that of its connection.
     WrongQueue,
-    /// An engine passed such a frame on, and another one took it.
+    /// An engine passed such a frame on, and another one received it.
     PassedOn,
     PassedIn,
 }
 
-/// What must be in the fixed slice.
+/// Events required of the fixed slice of seeds.
 const REQUIRED: &[CoverageEvent] = &[
     CoverageEvent::OffloadedIn("FIN-WAIT-1"),
     CoverageEvent::OffloadedIn("FIN-WAIT-2"),
@@ -261,9 +261,9 @@ const REQUIRED: &[CoverageEvent] = &[
     CoverageEvent::OldMac,
     CoverageEvent::NewHop,
     CoverageEvent::Solicited,
-    CoverageEvent::OffloadTiming("handshake"),
-    CoverageEvent::OffloadTiming("Offloading"),
-    CoverageEvent::OffloadTiming("Uploading"),
+    CoverageEvent::MoveRequested("handshake"),
+    CoverageEvent::MoveRequested("Offloading"),
+    CoverageEvent::MoveRequested("Uploading"),
     CoverageEvent::LostInOutage,
     CoverageEvent::Refused,
     CoverageEvent::Paused,
@@ -276,8 +276,8 @@ const REQUIRED: &[CoverageEvent] = &[
     CoverageEvent::Aborted("Offloaded"),
     CoverageEvent::Aborted("going down"),
     CoverageEvent::Aborted("coming up"),
-    CoverageEvent::HeardReset,
-    CoverageEvent::GaveUp,
+    CoverageEvent::ResetReceived,
+    CoverageEvent::TimedOut,
     CoverageEvent::ListsAborted,
     CoverageEvent::OffloadedOnQueue(0),
     CoverageEvent::OffloadedOnQueue(1),
@@ -288,11 +288,11 @@ const REQUIRED: &[CoverageEvent] = &[
     CoverageEvent::PassedIn,
 ];
 
-/// How often what was seen.
+/// Number of occurrences of each event.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Seen(BTreeMap<CoverageEvent, u64>);
+pub(crate) struct Coverage(BTreeMap<CoverageEvent, u64>);
 
-impl Seen {
+impl Coverage {
     pub(crate) fn note(&mut self, sight: CoverageEvent) {
         self.count(sight, 1);
     }
@@ -309,9 +309,9 @@ impl Seen {
         }
     }
 
-    /// Every kind of incident has happened.
+    /// Verifies that every kind of incident has occurred.
     pub(crate) fn check(&self) {
         let missing: Vec<_> = REQUIRED.iter().filter(|sight| !self.0.contains_key(sight)).collect();
-        assert!(missing.is_empty(), "never seen: {missing:?}");
+        assert!(missing.is_empty(), "not covered: {missing:?}");
     }
 }

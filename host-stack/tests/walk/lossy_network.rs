@@ -1,5 +1,5 @@
-//! The network between the nodes, as far as [`Incidents`] change it: what leaves a node gets lost, marked, stopped as
-//! too large or readdressed here, before the weather has its turn.
+//! Network between the nodes with its [`Incidents`]: frames of a node are dropped, marked, rejected as too large or
+//! readdressed here, before the link's impairments apply.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -21,30 +21,30 @@ use oorandom::Rand64;
 
 use crate::{
     frames::{self, Tcp},
-    incidents::{CoverageEvent, Incidents, NarrowPath, Seen},
+    incidents::{Coverage, CoverageEvent, Incidents, NarrowPath},
     plan::{PORT, Plan},
 };
 
-/// How far a SACK block is moved at most, bytes.
+/// Maximum advance of a SACK block, in bytes.
 const RENEGED_BYTES_MAX: u64 = 4_000;
-/// Where the second gateway is.
+/// Ethernet address of the second gateway.
 const SECOND_GATEWAY: MacAddress = MacAddress([2, 0, 0, 0, 2, 2]);
 
-/// What both directions have in common.
+/// State shared by both directions.
 #[derive(Debug)]
 pub(crate) struct LossyNetwork {
     incidents: Incidents,
     addresses: [IpAddr; 2],
     second_gateway: Option<IpAddr>,
     rng: Rand64,
-    pub(crate) seen: Seen,
-    /// By the opener's port.
+    pub(crate) seen: Coverage,
+    /// Flows by the opener's port.
     flows: HashMap<u16, [Half; 2]>,
     fins_lost: [u64; 2],
     announced: [bool; 2],
 }
 
-/// What a node has sent on a connection.
+/// Sequence state of a node's frames on a connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Half {
     max: Option<u32>,
@@ -58,14 +58,14 @@ impl LossyNetwork {
             second_gateway: plan.gateways().map(|[_, second]| second),
             addresses: plan.addresses,
             rng: Rand64::new(u128::from(seed) ^ 0x40ad << 64),
-            seen: Seen::default(),
+            seen: Coverage::default(),
             flows: HashMap::new(),
             fins_lost: [0; 2],
             announced: [false; 2],
         }))
     }
 
-    /// Whether one of the two has told the other on connection `index` to wait.
+    /// True if one of the windows of connection `index` is closed.
     pub(crate) fn window_is_closed(&self, index: usize) -> bool {
         let flow = self.flows.get(&(PORT + 1 + index as u16));
         flow.is_some_and(|halves| halves.iter().any(|half| half.window_is_closed))
@@ -75,7 +75,7 @@ impl LossyNetwork {
         percent > 0 && self.rng.rand_range(0..100) < percent
     }
 
-    /// A node's Ethernet address as the other one has to know it.
+    /// Ethernet address of a node, as the other one should use it.
     fn mac(&self, node: usize, now: Instant) -> MacAddress {
         let mut mac = Plan::mac(node);
         if self.incidents.new_mac[node].is_some_and(|(at, _)| at <= now) {
@@ -84,13 +84,13 @@ impl LossyNetwork {
         mac
     }
 
-    /// When the other node hears of the new address of `node`, if it has not.
+    /// Time of the announcement of `node`'s new address, if it is pending.
     fn announcement_at(&self, node: usize) -> Option<Instant> {
         let (at, late) = self.incidents.new_mac[node].filter(|_| !self.announced[node])?;
         Some(at + late)
     }
 
-    /// Whether a frame of `node` goes on, and with which changes.
+    /// True if a frame of `node` is forwarded; applies its changes.
     fn pass(&mut self, now: Instant, node: usize, frame: &mut [u8], by_link: bool) -> bool {
         if self.incidents.outages.iter().any(|outage| outage.has(now)) {
             self.seen.note(CoverageEvent::LostInOutage);
@@ -114,7 +114,8 @@ impl LossyNetwork {
         self.readdress(now, node, frame) && self.route(now, node, frame)
     }
 
-    /// The second gateway has an Ethernet address of its own, and the first one forwards no longer than it is there.
+    /// Routes a frame through the gateways: the second one has its own Ethernet address, and the first one forwards
+    /// until it is removed.
     fn route(&mut self, now: Instant, node: usize, frame: &mut [u8]) -> bool {
         let (Some(second), Some((at, late))) = (self.second_gateway, self.incidents.new_hop) else {
             return true;
@@ -145,8 +146,8 @@ impl LossyNetwork {
         half.window_is_closed = tcp.window == 0 && !tcp.rst;
     }
 
-    /// RFC 2018 §8: a receiver may discard what it has reported, and reports it no more then. This one reports what
-    /// it has never had.
+    /// RFC 2018 §8: a receiver may discard data that it has reported, and then no longer reports them. This one reports
+    /// data that it has never received.
     fn renege(&mut self, node: usize, frame: &mut [u8], tcp: &Tcp, by_link: bool) {
         let flow = self.flows.get(&tcp.from.max(tcp.to));
         let max = flow.and_then(|halves| halves[1 - node].max);
@@ -161,7 +162,7 @@ impl LossyNetwork {
         }
     }
 
-    /// Addresses as the other side has them. Returns whether anybody has the destination's.
+    /// Replaces addresses for the other side. Returns true if the destination address is in use.
     fn readdress(&mut self, now: Instant, node: usize, frame: &mut [u8]) -> bool {
         if self.incidents.new_mac == [None; 2] {
             return true;
@@ -178,7 +179,7 @@ impl LossyNetwork {
         true
     }
 
-    /// The path that a frame of this size does not fit through.
+    /// Path that is too narrow for a frame of this size.
     fn too_narrow(
         &self,
         now: Instant,
@@ -192,29 +193,29 @@ impl LossyNetwork {
     }
 }
 
-/// A node's end of the road.
+/// Port of a node on the network.
 #[derive(Debug)]
 pub(crate) struct NetworkPort<L> {
     link: L,
-    road: Arc<Mutex<LossyNetwork>>,
+    network: Arc<Mutex<LossyNetwork>>,
     node: usize,
-    /// Made by the network for this node.
+    /// Frames generated by the network for this node.
     inbound: VecDeque<Vec<u8>>,
 }
 
 impl<L: Link> NetworkPort<L> {
-    pub(crate) const fn new(link: L, road: Arc<Mutex<LossyNetwork>>, node: usize) -> Self {
-        Self { link, road, node, inbound: VecDeque::new() }
+    pub(crate) const fn new(link: L, network: Arc<Mutex<LossyNetwork>>, node: usize) -> Self {
+        Self { link, network, node, inbound: VecDeque::new() }
     }
 
     fn announce(&mut self, now: Instant) {
-        let mut road = self.road.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut network = self.network.lock().unwrap_or_else(PoisonError::into_inner);
         let other = 1 - self.node;
-        if road.announcement_at(other).is_some_and(|at| at <= now) {
-            road.announced[other] = true;
-            road.seen.note(CoverageEvent::NewMac);
-            let from = (road.addresses[other], road.mac(other, now));
-            let to = (road.addresses[self.node], Plan::mac(self.node));
+        if network.announcement_at(other).is_some_and(|at| at <= now) {
+            network.announced[other] = true;
+            network.seen.note(CoverageEvent::NewMac);
+            let from = (network.addresses[other], network.mac(other, now));
+            let to = (network.addresses[self.node], Plan::mac(self.node));
             self.inbound.push_back(frames::question(from, to));
         }
     }
@@ -236,31 +237,31 @@ impl<L: Link> LinkWrapper for NetworkPort<L> {
     }
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
-        let mut road = self.road.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut network = self.network.lock().unwrap_or_else(PoisonError::into_inner);
         let mut data = Vec::with_capacity(frame.len());
         frame.gather_into(&mut data);
         let segment = frame.offload.segment.map_or(usize::MAX, |segment| segment.size.into());
-        if let Some(narrow) = road.too_narrow(now, self.node, &data, segment) {
-            let told = icmp::too_big(&data, narrow.mtu).filter(|_| !narrow.black_hole);
-            road.seen.note(if told.is_some() {
+        if let Some(narrow) = network.too_narrow(now, self.node, &data, segment) {
+            let icmp_error = icmp::too_big(&data, narrow.mtu).filter(|_| !narrow.black_hole);
+            network.seen.note(if icmp_error.is_some() {
                 CoverageEvent::TooBig
             } else {
                 CoverageEvent::BlackHole
             });
-            self.inbound.extend(told);
+            self.inbound.extend(icmp_error);
             return TxOutcome::Sent;
         }
-        if !road.pass(now, self.node, &mut data, frame.offload.checksum.is_some()) {
+        if !network.pass(now, self.node, &mut data, frame.offload.checksum.is_some()) {
             return TxOutcome::Sent;
         }
-        drop(road);
+        drop(network);
         self.link.transmit(now, &TxFrame { head: &data, payload: &[], ..*frame })
     }
 
     fn poll_at(&self) -> Option<Instant> {
-        let road = self.road.lock().unwrap_or_else(PoisonError::into_inner);
+        let network = self.network.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = (!self.inbound.is_empty()).then_some(Instant::ZERO);
-        let announcement = road.announcement_at(1 - self.node);
+        let announcement = network.announcement_at(1 - self.node);
         [waiting, announcement, self.link.poll_at()].into_iter().flatten().min()
     }
 }

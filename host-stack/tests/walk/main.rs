@@ -1,26 +1,26 @@
-//! Random hand-over walks: two nodes over a bad network on virtual time. At every event a seed decides whether a
-//! connection changes stacks, while data flows both ways.
+//! Random migration walks: two nodes over a lossy network on virtual time. At every event a seed decides whether a
+//! connection changes stacks, while data are transferred in both directions.
 //!
-//! A run passes if every byte arrives in order, every list comes back once and in order, nothing is left in any
-//! table, and no peer could tell: a monitor on each side's wire finds only what one legal stack may send
+//! A run passes if every byte arrives in order, every list completes once and in order, no state is left in any table,
+//! and the peer's view is legal. A monitor on each side's wire accepts only segments that a single legal stack may send
 //! ([`flue_test_support::legal`]).
 //!
-//! | module | decides |
+//! | module | content |
 //! |---|---|
-//! | [`plan`] | what a seed chooses: weather, options, windows, how a client behaves |
+//! | [`plan`] | parameters of a seed: impairments, options, windows, client behavior |
 //! | [`client`] | indications accepted, refused and accepted in part; posted buffers |
-//! | [`incidents`] | what else happens: half-closes, closed windows, narrow paths, marks, lost links, resets… |
-//! | [`road`], [`frames`] | the network that does so |
-//! | [`middlebox`] | options that get lost on the way |
-//! | [`meddler`] | pauses of the target, settings, queries |
-//! | [`queues`] | nodes with two queues, and which frames come by the wrong one |
-//! | [`end`] | what one end of a connection posts, where it moves, how it ends |
-//! | [`run`] | connections, and what must hold in the end |
+//! | [`incidents`] | further events: half-closes, closed windows, narrow paths, marks, lost links, resets… |
+//! | [`lossy_network`], [`frames`] | the network that causes them |
+//! | [`middlebox`] | options stripped on the path |
+//! | [`fault_injector`] | pauses of the target, settings, queries |
+//! | [`queues`] | nodes with two queues, and frames delivered on the wrong one |
+//! | [`threads`] | order of a node's threads |
+//! | [`end`] | posts, migrations and close of one end of a connection |
+//! | [`run`] | connections, and the final conditions |
 //!
-//! Everything is a function of the seed. A failure prints it with the command that repeats it:
-//! `FLUE_SEED=17 cargo test -p host-stack --test walk streams`. `FLUE_SEEDS=0..5000` runs a campaign
-//! ([`flue_test_support::seeds`]); `FLUE_PCAP=file` beside FLUE_SEED writes what each node's monitor sees to `file.0`
-//! and `file.1`.
+//! Everything is a function of the seed. A failure prints it with the command to repeat it: `FLUE_SEED=17 cargo test -p
+//! host-stack --test walk streams`. `FLUE_SEEDS=0..5000` runs a campaign ([`flue_test_support::seeds`]);
+//! `FLUE_PCAP=file` together with FLUE_SEED writes the frames of each node's monitor to `file.0` and `file.1`.
 
 mod client;
 mod end;
@@ -37,7 +37,7 @@ mod threads;
 use flue_test_support::seeds::Suite;
 
 use crate::{
-    incidents::Seen,
+    incidents::Coverage,
     queues::Queues,
     run::{Summary, walk},
 };
@@ -49,8 +49,8 @@ const SUITE: Suite = Suite {
     classes: &[],
 };
 
-// CH-INI, CH-TRM, CH-FWD-2, CH-SND-2, CH-RCV-8: no byte is lost, doubled or moved by any number of hand-overs, and
-// nobody can tell.
+// CH-INI, CH-TRM, CH-FWD-2, CH-SND-2, CH-RCV-8: no byte is lost, duplicated or reordered by any number of migrations,
+// and the peer sees no anomaly.
 #[test]
 fn streams_survive_random_walks() {
     let total: Total = SUITE.run(walk, |total: &mut Total, summary| total.add(&summary));
@@ -58,7 +58,7 @@ fn streams_survive_random_walks() {
     total.check();
 }
 
-/// What all seeds together have done.
+/// Totals of all seeds.
 #[derive(Debug, Default)]
 struct Total {
     seeds: u64,
@@ -68,9 +68,9 @@ struct Total {
     receives_uploaded: u64,
     refused: u64,
     with_sack: u64,
-    /// Those whose link treats all frames well.
+    /// Seeds with a clean link.
     clean_seeds: u64,
-    seen: Seen,
+    seen: Coverage,
 }
 
 impl Total {
@@ -90,7 +90,8 @@ impl Total {
         }
     }
 
-    /// All that the chimney has was in it, and clean links, on which `walk` requires that nothing is sent twice.
+    /// Verifies the coverage: all parts of the chimney, and clean links, on which `walk` requires that nothing is sent
+    /// twice.
     fn check(&self) {
         if self.seeds < SUITE.seeds {
             return;
@@ -103,9 +104,9 @@ impl Total {
     }
 }
 
-// The bench is what it says: the same seed, the same run. With one queue and with two.
+// The bench is deterministic: the same seed gives the same run, with one queue and with two.
 #[test]
-fn a_seed_is_a_run() {
+fn same_seed_gives_same_run() {
     let is_spread = |seed: &u64| Queues::new(*seed).wrong_pct.iter().all(|pct| *pct > 0);
     let two_queues = (0..).find(is_spread).expect("one seed in twenty");
     for seed in [3, two_queues] {

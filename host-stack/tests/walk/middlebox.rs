@@ -1,5 +1,5 @@
-//! A box on the way that takes options out of SYNs, as some do: so a run has connections without SACK or
-//! without window scaling, which no setting of the host turns off.
+//! Middlebox that removes options from SYNs: so a run has connections without SACK or without window scaling, which no
+//! setting of the host disables.
 
 use offload_engine::{
     link::{
@@ -21,7 +21,7 @@ const OPTION_SACK_PERMITTED: u8 = 4;
 const TCP_HEADER_BYTES: usize = 20;
 const TCP_CHECKSUM: usize = 16;
 
-/// Strips the SYNs (not the SYN-ACKs) that leave through it.
+/// Strips options from the SYNs (not the SYN-ACKs) that are sent through it.
 #[derive(Debug)]
 pub(crate) struct Middlebox<L> {
     link: L,
@@ -33,7 +33,7 @@ impl<L: Link> Middlebox<L> {
         Self { link, stripped }
     }
 
-    /// The frame without the options, if it is a SYN that has some of them.
+    /// Returns the frame without the options, if it is a SYN that has some of them.
     fn strip(&self, frame: &TxFrame<'_>) -> Option<Vec<u8>> {
         // A SYN has no payload.
         if self.stripped == Stripped::default() || !frame.payload.is_empty() {
@@ -43,7 +43,7 @@ impl<L: Link> Middlebox<L> {
         let options = tcp.at + TCP_HEADER_BYTES..tcp.options_end;
         let mut stripped = frame.head.to_vec();
         self.blank(&mut stripped[options.clone()]);
-        // The link's part of a checksum is not about options.
+        // The link's partial checksum does not cover options.
         if frame.offload.checksum.is_none() {
             let new = stripped[options.clone()].to_vec();
             let at = tcp.at + TCP_CHECKSUM;

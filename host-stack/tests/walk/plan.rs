@@ -1,4 +1,4 @@
-//! What a seed chooses.
+//! Parameters selected by a seed.
 
 use std::net::IpAddr;
 
@@ -19,38 +19,38 @@ use crate::{
     client::{ReceiverProfile, Walker},
     incidents::Incidents,
     queues::Queues,
-    threads::Threads,
+    threads::ScheduledThreads,
 };
 
-/// Port that node B listens on; node A's are the next ones.
+/// Port that node B listens on; node A uses the following ones.
 pub(crate) const PORT: u16 = 5000;
-/// Connections of one run.
+/// Maximum number of connections in a run.
 const CONNECTIONS_MAX: u64 = 3;
 
-/// How long a reader rests at most whose peer is to probe its window, microseconds.
+/// Maximum pause of a reader whose peer must probe its window, in microseconds.
 const LONG_REST_MICROS: u64 = 20_000_000;
-/// What there is more to send then, bytes.
+/// Additional data to send in that case, in bytes.
 const LONG_REST_BYTES: usize = 400_000;
 
-/// Who the peer of the walker is.
+/// Peer of the walker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Peer {
     /// The engine, from the handshake to the end.
     Engine,
-    /// smoltcp, all the time.
+    /// smoltcp, permanently.
     Host,
-    /// It changes stacks as well.
+    /// A node that changes stacks too.
     Walker,
 }
 
-/// What stands in the opener's SYN and does not reach the other side.
+/// Options removed from the opener's SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Stripped {
     pub(crate) sack: bool,
     pub(crate) window_scale: bool,
 }
 
-/// All that a seed chooses, but what happens when.
+/// All parameters of a seed, except the timing of events.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) peer: Peer,
@@ -65,12 +65,12 @@ pub(crate) struct Plan {
     pub(crate) receive_buffer: [usize; 2],
     pub(crate) receive_window_max: [usize; 2],
     pub(crate) send_buffer: [usize; 2],
-    /// One decision in so many of each end's turns is a move.
-    pub(crate) calm: u64,
-    pub(crate) habits: [ReceiverProfile; 2],
-    /// Largest list posted, bytes.
+    /// Mean number of turns per migration at each end.
+    pub(crate) turns_per_move: u64,
+    pub(crate) profile: [ReceiverProfile; 2],
+    /// Size of the largest posted list, in bytes.
     pub(crate) list_bytes_max: u64,
-    /// Bytes each way of each connection.
+    /// Bytes of each connection in each direction.
     pub(crate) bytes: Vec<[usize; 2]>,
     pub(crate) incidents: Incidents,
     pub(crate) queues: Queues,
@@ -84,7 +84,7 @@ pub(crate) fn coin(rng: &mut Rand64) -> bool {
     rng.rand_range(0..2) == 0
 }
 
-/// Loss, duplicates, reordering and corruption, unless it is `clean`; delay in any case.
+/// Loss, duplication, reordering and corruption, unless `clean`; delay in any case.
 fn impairments(rng: &mut Rand64, clean: bool) -> Impairments {
     let percent = |rng: &mut Rand64, most: u64| rng.rand_range(0..most * 100) as f64 / 100.0;
     let mut one = Impairments { seed: rng.rand_u64(), ..Impairments::default() };
@@ -137,8 +137,8 @@ impl Plan {
             receive_buffer,
             receive_window_max,
             send_buffer,
-            calm: pick(rng, &[2, 10, 40, 200]),
-            habits: [ReceiverProfile::new(rng), ReceiverProfile::new(rng)],
+            turns_per_move: pick(rng, &[2, 10, 40, 200]),
+            profile: [ReceiverProfile::new(rng), ReceiverProfile::new(rng)],
             list_bytes_max: pick(rng, &[100, 3_000, 30_000, 70_000]),
             bytes: (0..connections).map(|_| [size(rng), size(rng)]).collect(),
             incidents: Incidents::default(),
@@ -151,7 +151,7 @@ impl Plan {
         plan
     }
 
-    /// The peer of one whose next hop changes is behind gateways: its own addresses on the opener's link.
+    /// Puts the peer behind gateways if the next hop changes: the peer's own addresses on the opener's link.
     fn route(&mut self) {
         if self.incidents.new_hop.is_some() {
             let v6 = self.addresses[1].is_ipv6();
@@ -159,29 +159,29 @@ impl Plan {
         }
     }
 
-    /// The gateways of node 0, first and second, if its next hop changes.
+    /// First and second gateway of node 0, if its next hop changes.
     pub(crate) fn gateways(&self) -> Option<[IpAddr; 2]> {
         let v6 = self.addresses[0].is_ipv6();
         let texts = if v6 { ["fd00::11", "fd00::12"] } else { ["10.1.0.11", "10.1.0.12"] };
         self.incidents.new_hop.map(|_| texts.map(|text| text.parse().unwrap()))
     }
 
-    /// What the incidents need of everything else.
+    /// Adapts the other parameters to the incidents.
     fn make_room(&mut self) {
         if self.incidents.long_rests {
-            // More than the host gives a client that does not read, and no room beside.
+            // More data than the host delivers to a client that does not read, and small buffers.
             self.bytes[0] = self.bytes[0].map(|bytes| bytes + LONG_REST_BYTES);
             self.receive_buffer = [8 * 1024; 2];
             self.receive_window_max = [0; 2];
-            for habits in &mut self.habits {
-                (habits.rests, habits.rest_max) = (habits.rests.max(1), LONG_REST_MICROS);
+            for profile in &mut self.profile {
+                (profile.rests, profile.rest_max) = (profile.rests.max(1), LONG_REST_MICROS);
             }
         }
         if self.incidents.narrow != [None; 2] {
-            // smoltcp cannot go on through a narrow path, so no connection may stay there for long.
-            self.calm = self.calm.min(40);
+            // smoltcp makes no progress on a narrow path, so no connection may stay there for long.
+            self.turns_per_move = self.turns_per_move.min(40);
         }
-        if self.calm > 40 {
+        if self.turns_per_move > 40 {
             self.incidents.tick =
                 self.incidents.tick.map(|tick| tick.min(Duration::from_millis(5)));
         }
@@ -189,14 +189,14 @@ impl Plan {
 
     pub(crate) fn capabilities(&self, index: usize) -> OffloadCapabilities {
         let all = OffloadCapabilities::default();
-        if self.incidents.scarce && self.walks(index) {
+        if self.incidents.small_capacity && self.walks(index) {
             let (connections_max, receive_buffer_max) = (1, 20_000);
             return OffloadCapabilities { connections_max, receive_buffer_max, ..all };
         }
         all
     }
 
-    /// Whether nothing is lost, doubled, reordered or damaged.
+    /// True if no frame is lost, duplicated, reordered or corrupted.
     pub(crate) fn is_clean(&self) -> bool {
         self.impairments
             .iter()
@@ -204,15 +204,15 @@ impl Plan {
             && self.incidents.is_clean()
     }
 
-    /// The largest window that node `index` may advertise: it may grow to what its scale can say, and the scale
-    /// comes from what it was configured for.
+    /// Maximum window that node `index` may advertise: it may grow to the maximum of its scale, which depends on the
+    /// configured window.
     pub(crate) fn window_limit(&self, index: usize) -> u64 {
         let most = self.receive_buffer[index].max(self.receive_window_max[index]) as u64;
         let bits = u64::BITS - most.leading_zeros();
         u64::from(u16::MAX) << bits.saturating_sub(u16::BITS)
     }
 
-    /// Whether a node changes stacks.
+    /// True if a node changes stacks.
     pub(crate) fn walks(&self, index: usize) -> bool {
         index == 0 || self.peer == Peer::Walker
     }
@@ -226,16 +226,16 @@ impl Plan {
         index: usize,
         links: Vec<Box<dyn Link>>,
         rng: &mut Rand64,
-    ) -> Threads {
+    ) -> ScheduledThreads {
         let mac = Self::mac(index);
         let mut engine = patient_engine(mac);
         engine.tcp.push = self.push[index];
         engine.capabilities = self.capabilities(index);
-        // Writers rest, and paths are narrow, for longer than a half-closed connection is kept by default (CH §10.7).
+        // Writers pause, and paths are narrow, for longer than a half-closed connection is kept by default (CH §10.7).
         engine.tcp.fin_wait_2 = Duration::from_secs(1_000);
         let address = self.addresses[index];
         let policy = match (self.walks(index), self.peer) {
-            // The walk decides, not the policy; half of the walkers begin with the target.
+            // The walk requests migrations, not the policy; half of the walkers begin offloaded.
             (true, _) if coin(rng) => OffloadPolicy::Always,
             (false, Peer::Engine) => OffloadPolicy::Always,
             _ => OffloadPolicy::Never,
@@ -251,7 +251,7 @@ impl Plan {
             policy,
             ecn: self.ecn[index],
             timestamps: self.timestamps[index],
-            // As the target.
+            // As in the target.
             time_wait: engine.tcp.time_wait,
             receive_buffer: self.receive_buffer[index],
             receive_window_max: self.receive_window_max[index],
@@ -259,14 +259,14 @@ impl Plan {
             seed: rng.rand_u64(),
             ..HostConfig::default()
         };
-        let (habits, seed) = (self.habits[index], rng.rand_u64());
+        let (profile, seed) = (self.profile[index], rng.rand_u64());
         let incidents = &self.incidents;
         let mut seeds = seed..;
         let cores = Cores::new(links, engine, host, |port| {
             let seed = seeds.next().expect("few queues");
-            let walker = Walker::new(Streams::new(port), habits, seed);
+            let walker = Walker::new(Streams::new(port), profile, seed);
             walker.with_incidents(incidents)
         });
-        Threads::new(cores.unwrap(), self.queues.free[index], seed)
+        ScheduledThreads::new(cores.unwrap(), self.queues.free[index], seed)
     }
 }

@@ -1,5 +1,5 @@
-//! A device with several queues, as a node's engines see it: like a TAP, it delivers a frame on the queue on which the
-//! last frame of that flow was written; some frames, as the seed decides, on another one.
+//! Device with several queues, as seen by a node's engines. Like a TAP, it delivers a frame on the queue on which the
+//! last frame of that flow was written; the seed selects some frames for another queue.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -21,29 +21,29 @@ use oorandom::Rand64;
 use crate::{
     client::Walker,
     frames::Tcp,
-    incidents::{CoverageEvent, Seen},
+    incidents::{Coverage, CoverageEvent},
     lossy_network::LossyNetwork,
     plan::pick,
 };
 
-/// Frames taken from the link at once.
+/// Frames received from the link at once.
 const BATCH_FRAMES: usize = 64;
 
-/// What a seed chooses for each node.
+/// Queue parameters of a seed, for each node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queues {
     pub(crate) count: [usize; 2],
-    /// Percent of the frames that come by the wrong queue.
+    /// Percentage of the frames delivered on the wrong queue.
     pub(crate) wrong_pct: [u64; 2],
-    /// The queue of the first connection that the node opens; each further one has the next queue.
+    /// Queue of the first connection opened by the node; each further one uses the next queue.
     first: usize,
-    /// The threads of each node take turns in any order.
+    /// True if the threads of each node run in random order.
     pub(crate) free: [bool; 2],
 }
 
 impl Queues {
-    /// One seed in five has two queues at the walker, and half of those at the peer too. From a generator of its own:
-    /// what a seed chooses otherwise does not depend on it.
+    /// One seed in five has two queues at the walker, and half of those at the peer too. Drawn from a separate
+    /// generator, so that the other choices of a seed do not depend on it.
     pub(crate) fn new(seed: u64) -> Self {
         let rng = &mut Rand64::new(u128::from(seed) ^ 0x90e5 << 64);
         let count = match rng.rand_range(0..10) {
@@ -57,14 +57,14 @@ impl Queues {
         Self { count, wrong_pct, first, free: [(); 2].map(|()| pick(rng, &[true, false, false])) }
     }
 
-    /// The queue of connection `index` at the node that opens it.
+    /// Queue of connection `index` at the node that opens it.
     pub(crate) const fn of_opened(&self, index: usize) -> usize {
         (self.first + index) % self.count[0]
     }
 }
 
-/// What has happened on the queues of a node, if it has several.
-pub(crate) fn count(seen: &mut Seen, cores: &Cores) {
+/// Counts the events on the queues of a node with several.
+pub(crate) fn count(seen: &mut Coverage, cores: &Cores) {
     if cores.shards.len() == 1 {
         return;
     }
@@ -77,7 +77,7 @@ pub(crate) fn count(seen: &mut Seen, cores: &Cores) {
     }
 }
 
-/// What engines have passed on is taken, and nothing was dropped.
+/// Verifies that all frames passed on between engines were received, and none dropped.
 pub(crate) fn passed(cores: &Cores) -> Result<(), String> {
     let stats: Vec<_> = cores.shards.iter().map(|core| core.engine.stats()).collect();
     let on: u64 = stats.iter().map(|stats| stats.rx_passed_on).sum();
@@ -96,35 +96,35 @@ struct Stored {
     gso_size: usize,
 }
 
-/// The device.
+/// Device shared by the queues.
 #[derive(Debug)]
 struct Device<L> {
     link: L,
     batch: RxBatch,
     queues: Vec<VecDeque<Stored>>,
-    /// Where the last frame of a flow was written, by the ports.
+    /// Queue on which the last frame of a flow was written, by ports.
     flows: HashMap<(u16, u16), usize>,
     wrong_pct: u64,
     rng: Rand64,
-    road: Arc<Mutex<LossyNetwork>>,
+    network: Arc<Mutex<LossyNetwork>>,
 }
 
 impl<L: Link> Device<L> {
-    /// Spreads all that has come.
+    /// Spreads all received frames.
     fn fill(&mut self, now: Instant) -> io::Result<()> {
-        let Self { link, batch, queues, flows, wrong_pct, rng, road } = self;
+        let Self { link, batch, queues, flows, wrong_pct, rng, network } = self;
         loop {
             batch.clear();
             link.receive(now, batch)?;
             for RxFrame { data, checksum, gso_size, .. } in batch.frames() {
                 let tcp = Tcp::of(data);
-                // One that the device does not know goes to any.
+                // A frame of an unknown flow is delivered on any queue.
                 let known = tcp.and_then(|tcp| flows.get(&(tcp.to, tcp.from)).copied());
                 let mut queue =
                     known.unwrap_or_else(|| rng.rand_range(0..queues.len() as u64) as usize);
                 if known.is_some() && rng.rand_range(0..100) < *wrong_pct {
                     queue = (queue + 1) % queues.len();
-                    lock(road).seen.note(CoverageEvent::WrongQueue);
+                    lock(network).seen.note(CoverageEvent::WrongQueue);
                 }
                 queues[queue].push_back(Stored { data: data.to_vec(), checksum, gso_size });
             }
@@ -135,7 +135,7 @@ impl<L: Link> Device<L> {
     }
 }
 
-/// A queue of a device.
+/// Queue of a device.
 #[derive(Debug)]
 pub(crate) struct Queue<L> {
     device: Arc<Mutex<Device<L>>>,
@@ -146,13 +146,13 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The queues of a device with `link`.
+/// Creates the queues of a device with `link`.
 pub(crate) fn queues<L: Link>(
     link: L,
     count: usize,
     wrong_pct: u64,
     seed: u64,
-    road: Arc<Mutex<LossyNetwork>>,
+    network: Arc<Mutex<LossyNetwork>>,
 ) -> Vec<Queue<L>> {
     let device = Arc::new(Mutex::new(Device {
         link,
@@ -161,7 +161,7 @@ pub(crate) fn queues<L: Link>(
         flows: HashMap::new(),
         wrong_pct,
         rng: Rand64::new(u128::from(seed) ^ 0xde1c << 64),
-        road,
+        network,
     }));
     (0..count).map(|own| Queue { device: device.clone(), own }).collect()
 }
@@ -216,11 +216,11 @@ impl<L: Link> Link for Queue<L> {
     }
 }
 
-/// A capture that is written out after each step, so that those of several queues are in order.
+/// Capture that is flushed after each step, so that frames of several queues are in order.
 #[derive(Debug)]
-pub(crate) struct Prompt<L, W: io::Write>(pub(crate) Tee<L, W>);
+pub(crate) struct FlushedTee<L, W: io::Write>(pub(crate) Tee<L, W>);
 
-impl<L: Link, W: io::Write + Send> wrapper::LinkWrapper for Prompt<L, W> {
+impl<L: Link, W: io::Write + Send> wrapper::LinkWrapper for FlushedTee<L, W> {
     wrapper::wraps!(Tee<L, W>, 0);
 
     fn receive(&mut self, now: Instant, batch: &mut RxBatch) -> io::Result<usize> {

@@ -1,4 +1,5 @@
-//! One run: connect, talk both ways while a seed moves the connections about, close, and leave nothing behind.
+//! One run: connects, transfers data in both directions while a seed migrates the connections, closes, and verifies
+//! that no state is left.
 
 use std::{
     fmt::Write as _,
@@ -27,21 +28,21 @@ use crate::{
     client::Walker,
     end::{End, GIVE_UP},
     fault_injector::FaultInjector,
-    incidents::{CoverageEvent, Ending, Seen},
+    incidents::{Coverage, CoverageEvent, Ending},
     lossy_network::{LossyNetwork, NetworkPort},
     middlebox::Middlebox,
     plan::{PORT, Plan},
-    queues::{self, Prompt, queues},
-    threads::Threads,
+    queues::{self, FlushedTee, queues},
+    threads::ScheduledThreads,
 };
 
-/// Virtual time one seed may take: generous, since smoltcp waits a second and more for each loss.
+/// Time limit of a seed, in virtual time: generous, since smoltcp waits a second and more for each loss.
 const LIMIT: Duration = Duration::from_secs(3600);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
-/// Steps of time of a node that has nothing left to decide.
+/// Polling interval of a node without further decisions.
 const SLOW_TICK: Duration = Duration::from_secs(1);
 
-/// Where a capture goes: to the monitor, and to a file if `FLUE_PCAP` names one.
+/// Destination of a capture: the monitor, and a file if `FLUE_PCAP` names one.
 struct Output {
     feed: Feed,
     file: Option<File>,
@@ -60,12 +61,12 @@ impl io::Write for Output {
     }
 }
 
-/// The queues of node `index`, with a monitor on them: it sees what the node sends before the weather does, and
-/// what comes when the weather is done with it.
+/// Queues of node `index`, with a monitor on them: it sees sent frames before the impairments, and received frames
+/// after them.
 fn watched(
     seed: u64,
     plan: &Plan,
-    road: &Arc<Mutex<LossyNetwork>>,
+    network: &Arc<Mutex<LossyNetwork>>,
     index: usize,
     link: MemoryLink,
 ) -> (Vec<Box<dyn Link>>, Arc<Mutex<Monitor>>) {
@@ -77,7 +78,7 @@ fn watched(
         lag: Duration::ZERO,
         in_order: plan.queues.wrong_pct[index] == 0,
         resets: plan.incidents.ending != Ending::Graceful,
-        // Each connection begins there.
+        // Each connection begins in smoltcp.
         like_smoltcp: true,
     };
     let monitor = Arc::new(Mutex::new(Monitor::new(rules)));
@@ -85,71 +86,71 @@ fn watched(
         .ok()
         .map(|path| File::create(format!("{path}.{index}")).expect("the capture can be written"));
     let output = || {
-        // One file of all queues.
+        // One file for all queues.
         let file = file.as_ref().map(|file| file.try_clone().expect("descriptors are left"));
         Output { feed: Feed::new(monitor.clone()), file }
     };
     let stripped = if index == 0 { plan.stripped } else { Default::default() };
     let link = Impaired::new(link, plan.impairments[index], Impairments::default()).unwrap();
     let link = Middlebox::new(link, stripped);
-    let link = NetworkPort::new(link, road.clone(), index);
+    let link = NetworkPort::new(link, network.clone(), index);
     let count = plan.queues.count[index];
     if count == 1 {
         return (vec![Box::new(Tee::new(link, output(), "wire", 0).unwrap())], monitor);
     }
     let prompt = |queue| {
         let tee = Tee::new(queue, output(), "wire", 0).unwrap();
-        Box::new(Prompt(tee)) as Box<dyn Link>
+        Box::new(FlushedTee(tee)) as Box<dyn Link>
     };
     let seed = 2 * seed + index as u64;
-    let queues = queues(link, count, plan.queues.wrong_pct[index], seed, road.clone());
+    let queues = queues(link, count, plan.queues.wrong_pct[index], seed, network.clone());
     (queues.into_iter().map(prompt).collect(), monitor)
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Summary {
     pub(crate) plan: String,
     pub(crate) is_clean: bool,
     pub(crate) ended_at: Instant,
-    /// Of each queue of each node.
+    /// Counts of each queue of each node.
     pub(crate) tallies: Vec<ClientCounts>,
     pub(crate) counts: [Counts; 2],
-    pub(crate) seen: Seen,
+    pub(crate) seen: Coverage,
 }
 
 /// Runs a seed.
 pub(crate) fn walk(seed: u64) -> Summary {
     let mut rng = Rand64::new(u128::from(seed));
     let plan = Plan::new(seed, &mut rng);
-    let road = LossyNetwork::new(&plan, seed);
+    let network = LossyNetwork::new(&plan, seed);
     let (left, right) = memory_link_pair(plan.link);
-    let (left, left_monitor) = watched(seed, &plan, &road, 0, left);
-    let (right, right_monitor) = watched(seed, &plan, &road, 1, right);
+    let (left, left_monitor) = watched(seed, &plan, &network, 0, left);
+    let (right, right_monitor) = watched(seed, &plan, &network, 1, right);
     let mut pair = Pair::new(plan.node(0, left, &mut rng), plan.node(1, right, &mut rng));
-    let mut scene = Scene::new(seed, plan, road, &mut rng);
-    let outcome = scene.talk(&mut pair);
-    let text = scene.describe(&pair);
+    let mut state = RunState::new(seed, plan, network, &mut rng);
+    let outcome = state.talk(&mut pair);
+    let text = state.describe(&pair);
     let clients = || [&pair.a, &pair.b].into_iter().flat_map(|node| &node.shards);
     let tallies = clients().map(|core| core.clients.first::<Walker>().tally).collect();
     let pending: Vec<_> = clients().map(|core| core.clients.first::<Walker>().posted()).collect();
     let ended_at = pair.now;
-    let result = outcome.map(|()| scene.check(&mut pair, &text));
-    let seen = scene.seen(&pair);
-    // The capture is written out with the links.
+    let result = outcome.map(|()| state.check(&mut pair, &text));
+    let seen = state.seen(&pair);
+    // The capture is flushed with the links.
     drop(pair);
-    let counts = [(left_monitor, "node 0"), (right_monitor, "node 1")].map(|(monitor, who)| {
+    let counts = [(left_monitor, "node 0"), (right_monitor, "node 1")].map(|(monitor, name)| {
         let monitor = monitor.lock().unwrap_or_else(PoisonError::into_inner);
-        monitor.expect_legal(&format!("{text}{who}"))
+        monitor.expect_legal(&format!("{text}{name}"))
     });
     check!(Stuck, result.is_ok(), "{result:?}\n{text}");
     let none_pending = pending.iter().all(|posted| *posted == 0);
     check!(WrongCompletion, none_pending, "receive requests are left: {pending:?}\n{text}");
-    let Scene { plan, .. } = scene;
+    let RunState { plan, .. } = state;
     let in_order = plan.queues.wrong_pct == [0; 2];
     let is_clean = plan.is_clean() && in_order && plan.incidents.tick.is_none();
-    // A clean link needs no segment twice: smoltcp alone, which probes a window that has just opened, repeats the
-    // probe's octet, once per connection. An acknowledgement that repeats the one before it answers something.
+    // On a clean link no segment is sent twice, with one exception: smoltcp, which probes a window that has just
+    // opened, repeats the probe's octet once per connection. A repeated acknowledgement is an answer.
     if is_clean {
         let repeated = counts.iter().map(|counts| counts.retransmitted).sum::<u64>();
         let idle = counts.iter().map(|counts| counts.idle_acks).sum::<u64>();
@@ -165,33 +166,37 @@ pub(crate) fn walk(seed: u64) -> Summary {
     Summary { plan, is_clean, ended_at, tallies, counts, seen }
 }
 
-/// Who acts on the nodes of a run.
-struct Scene {
+/// Ends and fault injectors of a run.
+struct RunState {
     plan: Plan,
-    road: Arc<Mutex<LossyNetwork>>,
+    network: Arc<Mutex<LossyNetwork>>,
     ends: [Vec<End>; 2],
-    meddlers: [FaultInjector; 2],
+    fault_injectors: [FaultInjector; 2],
 }
 
-impl Scene {
-    fn new(seed: u64, plan: Plan, road: Arc<Mutex<LossyNetwork>>, rng: &mut Rand64) -> Self {
+impl RunState {
+    fn new(seed: u64, plan: Plan, network: Arc<Mutex<LossyNetwork>>, rng: &mut Rand64) -> Self {
         let ends = [0, 1].map(|node| {
             (0..plan.connections).map(|index| End::new(node, index, &plan, rng)).collect()
         });
-        let mut scene =
-            Self { plan, road, ends, meddlers: [0, 1].map(|node| FaultInjector::new(seed, node)) };
-        if scene.plan.incidents.ending == Ending::LinkLost {
-            let lost_at = scene.plan.incidents.outages.last().map(|outage| outage.from);
-            for end in scene.ends.iter_mut().flatten() {
+        let mut state = Self {
+            plan,
+            network,
+            ends,
+            fault_injectors: [0, 1].map(|node| FaultInjector::new(seed, node)),
+        };
+        if state.plan.incidents.ending == Ending::LinkLost {
+            let lost_at = state.plan.incidents.outages.last().map(|outage| outage.from);
+            for end in state.ends.iter_mut().flatten() {
                 end.abort_at = lost_at.map(|at| at + GIVE_UP);
             }
         }
-        scene
+        state
     }
 
-    /// Until both ends of all connections have sent, heard and closed everything; then until everybody has
-    /// forgotten them.
-    fn talk(&mut self, pair: &mut Pair<Threads>) -> Result<(), Stall> {
+    /// Runs until both ends of all connections have sent, received and closed everything; then until no state of them
+    /// is left.
+    fn talk(&mut self, pair: &mut Pair<ScheduledThreads>) -> Result<(), Stall> {
         let server = SocketAddr::new(self.plan.addresses[1], PORT);
         let backlog = 2 * self.plan.connections;
         let listeners: Vec<_> = (pair.b.shards.iter_mut())
@@ -210,15 +215,15 @@ impl Scene {
             core.clients.first_mut::<Walker>().streams.unlisten(*listener);
         }
         pair.run(pair.now + LIMIT, |pair| {
-            // Who has not heard of the end yet may still have to be told.
-            if self.ends.iter().flatten().any(|end| end.is_doomed) {
+            // An end may still have to be notified of the peer's end.
+            if self.ends.iter().flatten().any(|end| end.may_end_early) {
                 self.turn(pair, &listeners);
             } else {
                 let both = pair.a.shards.iter_mut().chain(&mut pair.b.shards);
                 both.for_each(|core| core.clients.first_mut::<Walker>().tick = None);
             }
-            let empty = |cores: &mut Threads| {
-                // Somebody may have to be told of the end yet.
+            let empty = |cores: &mut ScheduledThreads| {
+                // A client may have pending notices of the end.
                 !cores.has_input()
                     && cores.host.is_idle()
                     && cores.shards.iter_mut().all(|core| {
@@ -231,8 +236,8 @@ impl Scene {
         })
     }
 
-    /// Everybody acts.
-    fn turn(&mut self, pair: &mut Pair<Threads>, listeners: &[ListenerId]) {
+    /// Runs one turn of all actors.
+    fn turn(&mut self, pair: &mut Pair<ScheduledThreads>, listeners: &[ListenerId]) {
         for (queue, (core, listener)) in pair.b.shards.iter_mut().zip(listeners).enumerate() {
             while let Some(handle) = core.clients.first_mut::<Walker>().streams.accept(*listener) {
                 let remote = core
@@ -246,20 +251,20 @@ impl Scene {
                 (end.queue, end.handle) = (queue, Some(handle));
             }
         }
-        let Self { plan, road, ends, meddlers } = self;
+        let Self { plan, network, ends, fault_injectors } = self;
         let now = pair.now;
         for (node, ends) in ends.iter_mut().enumerate() {
             let cores = if node == 0 { &mut pair.a } else { &mut pair.b };
             let mut decides = false;
             for (index, end) in ends.iter_mut().enumerate() {
                 let closed = || {
-                    let road = road.lock().unwrap_or_else(PoisonError::into_inner);
-                    plan.incidents.tick.is_some() && road.window_is_closed(index)
+                    let network = network.lock().unwrap_or_else(PoisonError::into_inner);
+                    plan.incidents.tick.is_some() && network.window_is_closed(index)
                 };
                 let core = &mut cores.shards[end.queue];
                 let Some(status) = end.act(core, now, plan, closed) else { continue };
                 decides |= plan.walks(node) && end.decides();
-                if end.is_doomed {
+                if end.may_end_early {
                     end.is_over = status.closed;
                     continue;
                 }
@@ -271,17 +276,17 @@ impl Scene {
                 );
                 end.is_over = status.shut_down && status.peer_closed && status.unread == 0;
             }
-            meddlers[node].act(cores, plan, node, now);
+            fault_injectors[node].act(cores, plan, node, now);
             for core in &mut cores.shards {
                 core.clients.first_mut::<Walker>().tick =
                     plan.incidents.tick.map(|tick| if decides { tick } else { SLOW_TICK });
             }
         }
-        self.tell_doomed(now);
+        self.notify_early_ends(now);
     }
 
-    /// One end is gone; the other hears of it, or does not and gives up some time.
-    fn tell_doomed(&mut self, now: Instant) {
+    /// Notifies the remaining end of an ended connection, directly or by its time limit.
+    fn notify_early_ends(&mut self, now: Instant) {
         let [a, b] = &mut self.ends;
         for (a, b) in a.iter_mut().zip(b) {
             a.follow(b, now);
@@ -289,15 +294,15 @@ impl Scene {
         }
     }
 
-    /// Every byte, and every list.
-    fn check(&self, pair: &mut Pair<Threads>, text: &str) {
+    /// Verifies every byte, and every list.
+    fn check(&self, pair: &mut Pair<ScheduledThreads>, text: &str) {
         for (index, (a, b)) in self.ends[0].iter().zip(&self.ends[1]).enumerate() {
             for (from, to, cores) in [(a, b, &pair.b), (b, a, &pair.a)] {
                 let core = &cores.shards[to.queue];
                 let received = to
                     .handle
                     .map_or(&[][..], |handle| core.clients.first::<Walker>().received(handle));
-                let is_right = match from.is_doomed {
+                let is_right = match from.may_end_early {
                     true => from.data.starts_with(received),
                     false => received == from.data,
                 };
@@ -311,22 +316,18 @@ impl Scene {
             check!(Stuck, passed.is_ok(), "{passed:?}\n{text}");
             for (end, handle) in ends.iter().filter_map(|end| Some((end, end.handle?))) {
                 let core = &mut cores.shards[end.queue];
-                let status = core
-                    .clients
-                    .first::<Walker>()
-                    .streams
-                    .status(handle)
-                    .expect("nobody forgets streams");
-                if end.is_doomed {
-                    let verdict = end.check_doomed(status, &self.plan);
+                let status =
+                    core.clients.first::<Walker>().streams.status(handle).expect("stream exists");
+                if end.may_end_early {
+                    let verdict = end.check_early_end(status, &self.plan);
                     check!(LostConnection, verdict.is_ok(), "{verdict:?}\n{text}");
                 }
                 match status.error {
                     Some(HostError::Reset) => {
-                        core.clients.first_mut::<Walker>().seen.note(CoverageEvent::HeardReset)
+                        core.clients.first_mut::<Walker>().seen.note(CoverageEvent::ResetReceived)
                     }
                     Some(HostError::RetransmissionLimit | HostError::Unanswered(_)) => {
-                        core.clients.first_mut::<Walker>().seen.note(CoverageEvent::GaveUp);
+                        core.clients.first_mut::<Walker>().seen.note(CoverageEvent::TimedOut);
                     }
                     _ => {}
                 }
@@ -334,9 +335,9 @@ impl Scene {
         }
     }
 
-    /// What has happened.
-    fn seen(&self, pair: &Pair<Threads>) -> Seen {
-        let mut seen = self.road.lock().unwrap_or_else(PoisonError::into_inner).seen.clone();
+    /// Collects the covered events.
+    fn seen(&self, pair: &Pair<ScheduledThreads>) -> Coverage {
+        let mut seen = self.network.lock().unwrap_or_else(PoisonError::into_inner).seen.clone();
         for cores in [&pair.a, &pair.b] {
             cores.shards.iter().for_each(|core| seen.add(&core.clients.first::<Walker>().seen));
             seen.count(CoverageEvent::Refused, cores.host.stats().initiates_refused);
@@ -346,7 +347,7 @@ impl Scene {
         seen
     }
 
-    fn describe(&self, pair: &Pair<Threads>) -> String {
+    fn describe(&self, pair: &Pair<ScheduledThreads>) -> String {
         let mut text = format!("{:?}\n", self.plan);
         for (ends, cores) in self.ends.iter().zip([&pair.a, &pair.b]) {
             for (index, end) in ends.iter().enumerate() {

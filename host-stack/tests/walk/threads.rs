@@ -1,4 +1,4 @@
-//! A node whose threads, one for each queue and one for the host stack, take turns as the seed decides.
+//! Node whose threads, one for each queue and one for the host stack, run in an order selected by the seed.
 
 use std::{
     io,
@@ -9,19 +9,19 @@ use host_stack::{node::Cores, simulation::Simulated};
 use offload_engine::time::Instant;
 use oorandom::Rand64;
 
-/// One turn in so many is missed: a thread waits for its processor.
+/// Mean number of turns per missed one: a thread waits for its CPU.
 const MISSED: u64 = 4;
 
-/// A node.
-pub(crate) struct Threads {
+/// Node with simulated threads.
+pub(crate) struct ScheduledThreads {
     cores: Cores,
-    /// `None`: all in their order.
+    /// Generator of the order; `None`: fixed order.
     rng: Option<Rand64>,
-    /// Queues, and the host stack behind them.
+    /// Queues, followed by the host stack.
     turns: Vec<usize>,
 }
 
-impl Threads {
+impl ScheduledThreads {
     pub(crate) fn new(cores: Cores, is_free: bool, seed: u64) -> Self {
         let rng = is_free.then(|| Rand64::new(u128::from(seed) ^ 0x7423 << 64));
         let turns = (0..=cores.shards.len()).collect();
@@ -29,7 +29,7 @@ impl Threads {
     }
 }
 
-impl Deref for Threads {
+impl Deref for ScheduledThreads {
     type Target = Cores;
 
     fn deref(&self) -> &Cores {
@@ -37,13 +37,13 @@ impl Deref for Threads {
     }
 }
 
-impl DerefMut for Threads {
+impl DerefMut for ScheduledThreads {
     fn deref_mut(&mut self) -> &mut Cores {
         &mut self.cores
     }
 }
 
-impl Simulated for Threads {
+impl Simulated for ScheduledThreads {
     fn poll(&mut self, now: Instant) -> io::Result<bool> {
         let Self { cores, rng: Some(rng), turns } = self else { return self.cores.poll(now) };
         let mut busy = false;
@@ -51,7 +51,7 @@ impl Simulated for Threads {
             turns.swap(left - 1, rng.rand_range(0..left as u64) as usize);
             let turn = turns[left - 1];
             busy |= match cores.shards.get_mut(turn) {
-                // It comes later, at the same moment.
+                // The thread runs later, at the same time.
                 _ if rng.rand_range(0..MISSED) == 0 => true,
                 Some(shard) => shard.poll(now)?,
                 None => cores.host.poll(now),

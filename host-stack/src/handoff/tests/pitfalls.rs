@@ -1,18 +1,18 @@
-//! Pitfalls of the hand-over, and states in which a connection moves or does not.
+//! Pitfalls of the handoff, and states in which a connection can or cannot be exported.
 
 use super::*;
 
-/// Lets `rounds` milliseconds pass without new data.
+/// Advances by `rounds` milliseconds without new data.
 fn idle(bench: &mut Bench, rounds: u32) {
     for _ in 0..rounds {
         bench.step();
     }
 }
 
-// P2: with a congestion window the replay would put two kilobytes on the wire, not all of them.
-// P4: 59 901 bytes in flight do not fit the peer's window rounded down to its scale.
+// P2: with a congestion window the replay would send two kilobytes instead of all data. P4: 59 901 bytes in flight do
+// not fit the peer's window rounded down to its scale.
 #[test]
-fn p2_p4_all_that_is_in_flight_is_replayed() {
+fn p2_p4_data_in_flight_are_replayed() {
     let mut bench = Bench::new(20, false, true, 0);
     let unlimited = smoltcp::socket::tcp::CongestionControl::None;
     bench.ends[0].socket().set_congestion_control(unlimited);
@@ -29,13 +29,13 @@ fn p2_p4_all_that_is_in_flight_is_replayed() {
     let imported = import(to_smoltcp(bench.now), &odd, SEND_BUFFER, clock::tsval).unwrap();
     let oracle = Oracle::of(&imported.socket);
     assert_eq!(oracle.sequence("remote_last_seq"), delegated.snd_max);
-    assert_eq!(oracle.field("remote_win_len"), 59_900, "what the wire can say");
+    assert_eq!(oracle.field("remote_win_len"), 59_900, "the maximum expressible on the wire");
     bench.drain();
     bench.close();
 }
 
-// P3: a window probe is on the wire and in SND.MAX, but not in smoltcp's SND.NXT. The peer may
-// acknowledge it at any time.
+// P3: a window probe is on the wire and in SND.MAX, but not in smoltcp's SND.NXT. The peer may acknowledge it at any
+// time.
 #[test]
 fn p3_window_probe_counts() {
     let mut bench = Bench::new(21, false, true, 0);
@@ -43,7 +43,7 @@ fn p3_window_probe_counts() {
         bench.ends[0].write(0, 10_000);
         idle(&mut bench, 20);
     }
-    // The peer reads nothing: its window is shut.
+    // The peer reads nothing: its window is closed.
     idle(&mut bench, 3_000);
     let flow = &bench.ends[0].flow;
     assert_eq!(flow.send_window.snd_wnd, 0);
@@ -52,7 +52,7 @@ fn p3_window_probe_counts() {
     let delegated = state.tcp.delegated;
     assert_eq!((delegated.snd_nxt, delegated.snd_max), (delegated.snd_una, delegated.snd_una + 1));
     assert!(delegated.retransmit.timeout_delta.is_some(), "the persist timer");
-    // The other end is full: P5, more undelivered data than one window without scale.
+    // The other end is full: P5, more undelivered data than one unscaled window.
     let state = bench.shuttle(1);
     assert_eq!(state.tcp.delegated.rcv_wnd, 0);
     assert!(state.buffered_data.iter().map(bytes::Bytes::len).sum::<usize>() > 65_535);
@@ -60,8 +60,8 @@ fn p3_window_probe_counts() {
     bench.close();
 }
 
-// P3: the window is closed, and the byte of a probe is in flight. An imported socket goes on to probe until the window
-// opens; so it does if that byte was the last, and its FIN is to follow.
+// P3: the window is closed, and the byte of a probe is in flight. An imported socket continues to probe until the
+// window opens, also if that byte was the last, and its FIN is to follow.
 #[test]
 fn p3_a_closed_window_is_probed_after_the_import() {
     for (length, phase) in [(5_000, TcpPhase::Established), (1, TcpPhase::FinWait1)] {
@@ -78,7 +78,7 @@ fn p3_a_closed_window_is_probed_after_the_import() {
         let socket = stage.enter(imported.socket);
         let mut probes = 0;
         for second in 0..30 {
-            let said = stage.listen(to_smoltcp(bench.now + Duration::from_secs(second)));
+            let said = stage.poll(to_smoltcp(bench.now + Duration::from_secs(second)));
             let una = state.tcp.delegated.snd_una;
             probes += said.iter().filter(|said| said.seq == una && said.payload.len() == 1).count();
             assert!(said.iter().all(|said| said.payload.len() <= 1), "{said:?}");
@@ -88,10 +88,10 @@ fn p3_a_closed_window_is_probed_after_the_import() {
     }
 }
 
-// P3: what was in flight when the window closed is acknowledged after the import. smoltcp has it for sent then,
-// although it has not sent it itself; the next export finds nothing in flight.
+// P3: data in flight when the window closed are acknowledged after the import. smoltcp then considers them sent,
+// although it has not sent them; the next export has nothing in flight.
 #[test]
-fn p3_an_acknowledgement_behind_a_closed_window_counts() {
+fn p3_ack_after_a_closed_window_is_processed() {
     let mut bench = Bench::new(31, false, true, 0);
     bench.loss_percent = 100;
     bench.ends[0].write(0, 5_000);
@@ -101,7 +101,7 @@ fn p3_an_acknowledgement_behind_a_closed_window_counts() {
     assert!(in_flight.is_after(state.tcp.delegated.snd_una));
     state.tcp.delegated.snd_wnd = 0;
     bench.ends[0].import(bench.now, &state);
-    let End { tuple, flow, .. } = &bench.ends[0];
+    let SocketEnd { tuple, flow, .. } = &bench.ends[0];
     let said = Acknowledgement {
         seq: flow.acknowledged,
         ack: in_flight,
@@ -111,29 +111,29 @@ fn p3_an_acknowledgement_behind_a_closed_window_counts() {
         fin: false,
     };
     let macs = (flow.peer_mac, MacAddress([2, 0, 0, 0, 0, 1]));
-    let way = Way { macs, from: tuple.remote(), to: tuple.local() };
+    let way = FrameAddresses { macs, from: tuple.remote(), to: tuple.local() };
     let frame = wire::ack_frame(way, 64, &said).expect("one family");
     bench.ends[0].receive(bench.now, frame.to_vec());
     let state = bench.shuttle(0).tcp.delegated;
     assert_eq!((state.snd_una, state.snd_nxt, state.snd_max), (in_flight, in_flight, in_flight));
 }
 
-// P6: the interrogation is answered right after a real challenge ACK.
+// P6: the export is answered immediately after a real challenge ACK.
 #[test]
-fn p6_challenge_limit_does_not_silence() {
+fn p6_challenge_limit_does_not_block_the_export() {
     let mut bench = Bench::new(22, false, true, 0);
     for _ in 0..3 {
         for index in 0..2 {
             let state = bench.ends[index].export(bench.now).unwrap();
             bench.ends[index].import(bench.now, &state);
-            // The interrogation's challenge would be the second within a second.
+            // The export's challenge would be the second within a second.
             bench.shuttle(index);
         }
     }
     bench.close();
 }
 
-// P8: a FIN in flight counts in SND.MAX and is no byte of data. P9: the edge advertised stays.
+// P8: a FIN in flight counts in SND.MAX and is not a byte of data. P9: the advertised edge is kept.
 #[test]
 fn p8_fins_are_replayed() {
     for (phase, expected) in [
@@ -174,7 +174,7 @@ fn p8_fins_are_replayed() {
     }
 }
 
-// P10: a state that would make smoltcp subtract below zero is refused, and nothing panics.
+// P10: a state that would underflow in smoltcp is refused without a panic.
 #[test]
 fn p10_impossible_states_are_refused() {
     let mut bench = Bench::new(24, false, true, 0);
@@ -209,7 +209,7 @@ fn p14_no_burst_limit() {
     assert_eq!(QueueDevice::new(Medium::Ethernet, 1500).capabilities().max_burst_size, None);
 }
 
-// A disagreement between socket and wire refuses the export and leaves the socket as it was.
+// A disagreement between socket and wire refuses the export and leaves the socket unchanged.
 #[test]
 fn disagreement_leaves_the_connection_unharmed() {
     let mut bench = Bench::new(25, false, true, 0);
@@ -242,8 +242,8 @@ fn time_wait_is_not_exported() {
     ));
 }
 
-// CH-ST-1: a connection moves in every state from ESTABLISHED to LAST-ACK, with data before its FIN, with that FIN on
-// the wire or not, and still closes in order.
+// CH-ST-1: a connection can be exported in every state from ESTABLISHED to LAST-ACK, with data before its FIN, and with
+// that FIN sent or unsent. It still closes in order.
 #[test]
 fn half_closed_connections_move() {
     for v6 in [false, true] {
@@ -281,17 +281,17 @@ fn half_closed_connections_move() {
         assert_eq!(bench.ends[1].socket().state(), State::Closed);
         assert_eq!(bench.ends[0].socket().state(), State::TimeWait);
         assert_eq!(bench.ends[0].stream_in, bench.ends[1].stream_out);
-        assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_heard));
+        assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_received));
     }
 }
 
-// RFC 9293 §3.6, figure 13: both close at once, and both move in CLOSING.
+// RFC 9293 §3.6, figure 13: both sides close at once, and both are exported in CLOSING.
 #[test]
 fn simultaneous_close_moves() {
     let mut bench = Bench::new(29, false, true, 0);
     bench.ends.iter_mut().for_each(|end| end.socket().close());
     bench.exchange();
-    // Each has the other's FIN, and no acknowledgement of its own.
+    // Each has received the other's FIN, and no acknowledgement of its own.
     bench.now += Duration::from_millis(4);
     for (_, to, frame) in core::mem::take(&mut bench.wire) {
         let now = bench.now;
@@ -305,11 +305,11 @@ fn simultaneous_close_moves() {
     }
     idle(&mut bench, 3_000);
     assert!(bench.ends.iter_mut().all(|end| end.socket().state() == State::TimeWait));
-    assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_heard));
+    assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_received));
 }
 
-// P9, RFC 7323 §2.4: a window of megabytes that the target had opened is not taken back; one of nothing costs no
-// megabytes of buffer.
+// P9, RFC 7323 §2.4: a window of megabytes opened by the target is not withdrawn; a closed one needs no buffer of
+// megabytes.
 #[test]
 fn p9_the_buffer_covers_the_advertised_edge() {
     let mut bench = Bench::new(30, false, true, 0);
@@ -331,8 +331,7 @@ fn p9_the_buffer_covers_the_advertised_edge() {
     assert!(import(to_smoltcp(bench.now), &state, SEND_BUFFER, clock::tsval).is_ok());
 }
 
-// CLOSE-WAIT, which the recipe had left untested: data before the FIN, RCV.NXT beyond it, and our own
-// data afterwards.
+// CLOSE-WAIT: data before the FIN, RCV.NXT after it, and our own data afterwards.
 #[test]
 fn close_wait_moves() {
     for v6 in [false, true] {
@@ -359,6 +358,6 @@ fn close_wait_moves() {
         bench.ends[1].socket().close();
         idle(&mut bench, 3_000);
         assert_eq!(bench.ends[1].socket().state(), State::Closed);
-        assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_heard));
+        assert!(bench.ends.iter().all(|end| !end.flow.reset_sent && !end.flow.reset_received));
     }
 }

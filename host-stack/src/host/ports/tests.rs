@@ -1,4 +1,4 @@
-//! Who may stand beside whom.
+//! Compatibility of reservations.
 
 use core::net::SocketAddr;
 
@@ -14,7 +14,7 @@ fn at(local: &str) -> LocalAddress {
     local.parse::<SocketAddr>().unwrap().into()
 }
 
-/// A client of that consumer, on a shard of that number.
+/// Client of this consumer, on this shard.
 fn holder(consumer: u64, shard: usize) -> Holder {
     let client = ClientId { shard: ShardId::numbered(shard), tag: ClientTag(consumer + 1) };
     Holder { client, consumer: ConsumerId(consumer) }
@@ -36,18 +36,18 @@ fn claim(name: Name, local: &str, holder: Holder) -> Claim {
     Claim { name, local: at(local), holder, endpoint: None }
 }
 
-/// Whether `wanted` may come when `there` is.
+/// True if `wanted` is permitted while `there` is reserved.
 fn beside(there: (Name, &str, Holder), wanted: (Name, &str, Holder)) -> bool {
     let mut ports = Ports::new(50_000);
     ports.reserve(&claim(there.0, there.1, there.2));
-    ports.may_have(&claim(wanted.0, wanted.1, wanted.2))
+    ports.permits(&claim(wanted.0, wanted.1, wanted.2))
 }
 
 #[test]
-fn who_may_stand_beside_whom() {
+fn compatible_reservations_are_permitted() {
     let (own, other, sibling) = (holder(0, 0), holder(1, 0), holder(0, 1));
     let kinds = [endpoint(1), listener(1), connection(1)];
-    // The rows of the table above, its columns, for one and the same consumer.
+    // Rows and columns of the table in `ports`, for one consumer.
     let within = [[false, false, false], [false, false, false], [false, true, true]];
     for (row, there) in kinds.into_iter().enumerate() {
         for (column, wanted) in [endpoint(2), listener(2), connection(2)].into_iter().enumerate() {
@@ -55,7 +55,7 @@ fn who_may_stand_beside_whom() {
                 let case = |holder| beside((there, local, own), (wanted, OURS, holder));
                 assert_eq!(case(own), within[row][column], "{there:?} {wanted:?}");
                 assert!(!case(other), "{there:?} and another's {wanted:?}");
-                // Whatever covers it, or is covered by it.
+                // Addresses that overlap it.
                 let covered = beside((there, OURS, other), (wanted, local, own));
                 assert!(!covered, "{there:?} {wanted:?}");
             }
@@ -69,7 +69,7 @@ fn who_may_stand_beside_whom() {
             assert!(!beside((there, "[::]:7000", own), (wanted, OURS, other)), "and IPv4");
         }
     }
-    // Shards of one consumer have what is heard in common, on the same address.
+    // Shards of one consumer share endpoints and listeners, on the same address.
     for there in [endpoint(1), listener(1)] {
         for wanted in [endpoint(2), listener(2)] {
             assert!(beside((there, OURS, own), (wanted, OURS, sibling)));
@@ -79,9 +79,9 @@ fn who_may_stand_beside_whom() {
     }
 }
 
-// The client that has bound an endpoint uses it; the endpoint and its users end independently.
+// The client that bound an endpoint uses it; the endpoint and its users end independently.
 #[test]
-fn an_endpoint_is_its_client_s() {
+fn endpoint_belongs_to_its_client() {
     let (own, other) = (holder(0, 0), holder(1, 0));
     let mut ports = Ports::new(50_000);
     ports.reserve(&claim(endpoint(1), OURS, own));
@@ -89,16 +89,16 @@ fn an_endpoint_is_its_client_s() {
         endpoint: Some(EndpointId(endpoint)),
         ..claim(name, OURS, holder)
     };
-    assert!(ports.may_have(&on(listener(2), own, 1)));
-    assert!(!ports.may_have(&on(listener(2), other, 1)), "another client's");
-    assert!(!ports.may_have(&on(listener(2), own, 9)), "another name");
+    assert!(ports.permits(&on(listener(2), own, 1)));
+    assert!(!ports.permits(&on(listener(2), other, 1)), "another client's");
+    assert!(!ports.permits(&on(listener(2), own, 9)), "another name");
     assert_eq!(ports.endpoint(EndpointId(1), own.client), Ok(Some(at(OURS))));
     assert_eq!(ports.endpoint(EndpointId(1), other.client), Err(HostError::AddressInUse));
     assert_eq!(ports.endpoint(EndpointId(9), own.client), Ok(None));
     ports.reserve(&on(listener(2), own, 1));
-    assert!(!ports.may_have(&on(listener(3), own, 1)), "one listener");
+    assert!(!ports.permits(&on(listener(3), own, 1)), "one listener");
     ports.unbind(EndpointId(1), other.client);
-    assert!(!ports.may_have(&claim(connection(4), OURS, own)));
+    assert!(!ports.permits(&claim(connection(4), OURS, own)));
     ports.unbind(EndpointId(1), own.client);
     assert!(!ports.is_unused(at(OURS)), "its listener stays");
     ports.release(listener(2));
@@ -106,20 +106,20 @@ fn an_endpoint_is_its_client_s() {
     assert!(ports.is_unused(at(OURS)));
 }
 
-// A name that a connection has made goes when it fails, and stays when it ends.
+// An endpoint created for a connection is released if that fails, and remains if it ends.
 #[test]
-fn a_name_outlives_a_connection_that_was_made() {
+fn endpoint_outlives_an_opened_connection() {
     let own = holder(0, 0);
-    let made = Claim { endpoint: Some(EndpointId(9)), ..claim(connection(1), OURS, own) };
+    let created = Claim { endpoint: Some(EndpointId(9)), ..claim(connection(1), OURS, own) };
     let mut ports = Ports::new(50_000);
-    ports.reserve(&made);
+    ports.reserve(&created);
     ports.fail(OffloadHandle(1));
     assert!(ports.is_unused(at(OURS)));
-    ports.reserve(&made);
+    ports.reserve(&created);
     ports.release(connection(1));
     assert!(!ports.is_unused(at(OURS)));
-    // One that was there before stays in either case.
-    ports.reserve(&Claim { name: connection(2), ..made });
+    // An endpoint that existed before remains in either case.
+    ports.reserve(&Claim { name: connection(2), ..created });
     ports.fail(OffloadHandle(2));
     assert_eq!(ports.endpoint(EndpointId(9), own.client), Ok(Some(at(OURS))));
     ports.unbind(EndpointId(9), own.client);
@@ -127,7 +127,7 @@ fn a_name_outlives_a_connection_that_was_made() {
 }
 
 #[test]
-fn who_leaves_takes_its_own_along() {
+fn departed_client_releases_its_reservations() {
     let (own, other) = (holder(0, 0), holder(1, 0));
     let mut ports = Ports::new(50_000);
     ports.reserve(&claim(endpoint(1), "10.0.0.1:1", own));
@@ -142,7 +142,7 @@ fn who_leaves_takes_its_own_along() {
 }
 
 #[test]
-fn ephemeral_ports_are_walked_once() {
+fn ephemeral_ports_are_searched_once() {
     let mut ports = Ports::new(65_534);
     let walked = core::iter::repeat_with(|| ports.ephemeral(|_, _| true)).take(4);
     assert_eq!(walked.collect::<Vec<_>>(), [65_534, 65_535, 49_152, 49_153].map(Ok));

@@ -1,5 +1,5 @@
-//! Two hosts, and between them a wire in virtual time. The bench plays both engines: it passes frames,
-//! takes neighbors and paths, and answers for connections as the test says.
+//! Two hosts, connected by a wire on virtual time. The bench acts as both engines: it passes frames, accepts neighbors
+//! and paths, and answers for connections as the test requires.
 
 use alloc::{
     boxed::Box,
@@ -38,7 +38,7 @@ use crate::{
     socket::{ListenerId, Notice, OffloadPolicy, Request, SocketPort},
 };
 
-/// A frame takes this long.
+/// Latency of a frame.
 const LATENCY: Duration = Duration::from_millis(1);
 
 pub(super) struct Node {
@@ -47,30 +47,30 @@ pub(super) struct Node {
     pub(super) to_host: Sender<ToHost>,
     from_host: Receiver<FromHost>,
     pub(super) notices: Vec<Notice>,
-    /// Initiates whose connections are not all answered for.
+    /// Initiates with unanswered connections.
     trees: Vec<InitiateTree>,
     pub(super) initiates: VecDeque<Initiated>,
-    /// What each initiate looked like.
+    /// Shape of each initiate.
     pub(super) shapes: Vec<String>,
-    /// Neighbors that come alone wait for [`Node::release_neighbors`].
+    /// True if neighbors initiated alone are held until [`Node::release_neighbors`].
     pub(super) holds_neighbors: bool,
-    /// What the target holds.
+    /// Objects of the target.
     pub(super) neighbors: BTreeMap<OffloadHandle, NeighborState>,
     pub(super) paths: BTreeMap<OffloadHandle, PathState>,
-    names: Names,
+    names: Contexts,
     terminates: VecDeque<TerminateTree>,
     pub(super) updates: VecDeque<UpdateTree>,
     pub(super) queries: VecDeque<QueryTree>,
     pub(super) invalidates: VecDeque<InvalidateTree>,
     next_context: u64,
     pub(super) forwards: Vec<Vec<u8>>,
-    /// Every frame it has sent.
+    /// All frames sent.
     pub(super) sent: Vec<Vec<u8>>,
-    /// Clients that the target was told have left.
+    /// Clients reported to the target as unregistered.
     pub(super) left: Vec<ClientTag>,
 }
 
-/// A connection that the host has handed down, joined with the objects that it depends on.
+/// Offloaded connection, joined with the objects that it depends on.
 #[derive(Debug)]
 pub(super) struct Initiated {
     pub(super) handle: OffloadHandle,
@@ -78,11 +78,11 @@ pub(super) struct Initiated {
     pub(super) state: Box<ConnectionState>,
 }
 
-/// Names that nobody has had.
+/// Allocator of unused contexts.
 #[derive(Default)]
-struct Names(u32);
+struct Contexts(u32);
 
-impl Names {
+impl Contexts {
     fn next(&mut self) -> TargetContext {
         self.0 += 1;
         TargetContext::new(self.0, 0)
@@ -95,7 +95,7 @@ fn connections(
     tree.iter().flat_map(|neighbor| &neighbor.dependents).flat_map(|path| &path.dependents)
 }
 
-/// A tree in short: N(ew) or L(inker) for each node, T for a connection.
+/// Short form of a tree: N(ew) or L(inker) for each node, T for a connection.
 fn shape(tree: &InitiateTree) -> String {
     fn letter<S>(node: &InitiateNode<S>) -> char {
         match node {
@@ -119,7 +119,7 @@ fn shape(tree: &InitiateTree) -> String {
 
 pub(super) const CLIENT: ClientTag = Clients::FIRST;
 
-/// 10.0.0.`number` and fd00::`number`.
+/// Address 10.0.0.`number` or fd00::`number`.
 pub(super) fn address(number: u8, v6: bool) -> IpAddr {
     if v6 {
         core::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, number.into()).into()
@@ -164,7 +164,7 @@ impl Node {
             holds_neighbors: false,
             neighbors: BTreeMap::new(),
             paths: BTreeMap::new(),
-            names: Names::default(),
+            names: Contexts::default(),
             terminates: VecDeque::new(),
             updates: VecDeque::new(),
             queries: VecDeque::new(),
@@ -201,7 +201,7 @@ impl Node {
         handle
     }
 
-    /// Returns the list's context: 1, 2, ….
+    /// Sends a list. Returns its context: 1, 2, ….
     pub(super) fn send(&mut self, handle: OffloadHandle, data: impl Into<Bytes>) -> u64 {
         let context = self.next_context;
         self.next_context += 1;
@@ -210,7 +210,7 @@ impl Node {
         context
     }
 
-    /// Lists that have come back by `Sent`: contexts, bytes transferred, statuses.
+    /// Lists completed by `Sent`: contexts, bytes transferred, statuses.
     pub(super) fn completed(&self) -> Vec<(u64, usize, NdisStatus)> {
         let chains = self.notices.iter().filter_map(|notice| match notice {
             Notice::Sent { chain, .. } => Some(chain),
@@ -223,12 +223,12 @@ impl Node {
         self.port.request(Request::Shutdown { handle });
     }
 
-    /// A received frame, its checksum unverified.
+    /// Delivers a frame with an unverified checksum.
     pub(super) fn frame(&self, data: Vec<u8>) {
         self.to_host.send(ToHost::Frame { data, checksum_valid: false }).unwrap();
     }
 
-    /// The answer for a connection: taken over, or refused for want of an entry.
+    /// Answers for a connection: accepted, or refused for lack of an entry.
     pub(super) fn complete(&mut self, handle: OffloadHandle, state: Option<ConnectionState>) {
         match state {
             None => {
@@ -240,7 +240,7 @@ impl Node {
         }
     }
 
-    /// A refusal at the level that `status` speaks of: nothing below that node is tried (CH-TREE-6).
+    /// Refuses at the level of `status`: nodes below that one are not tried (CH-TREE-6).
     pub(super) fn refuse_at(
         &mut self,
         handle: OffloadHandle,
@@ -276,7 +276,7 @@ impl Node {
         self.refuse(handle, state, if refuses_path { NdisStatus::FAILURE } else { status });
     }
 
-    /// The answer for a connection that is not taken over.
+    /// Refuses a connection.
     pub(super) fn refuse(
         &mut self,
         handle: OffloadHandle,
@@ -287,7 +287,7 @@ impl Node {
         self.answer(handle, status, InitiateNode::new(Box::new(object)));
     }
 
-    /// A tree is complete when all its connections are answered for.
+    /// Answers for a connection. A tree is complete when all its connections are answered.
     pub(super) fn answer(
         &mut self,
         handle: OffloadHandle,
@@ -295,10 +295,10 @@ impl Node {
         node: InitiateNode<Box<TcpObject>>,
     ) {
         let has = |tree: &InitiateTree| connections(tree).any(|tcp| tcp.handle == handle);
-        let index = self.trees.iter().position(has).expect("an initiate of that connection");
+        let index = self.trees.iter().position(has).expect("initiate of that connection");
         let paths = self.trees[index].iter_mut().flat_map(|neighbor| &mut neighbor.dependents);
         let mut nodes = paths.flat_map(|path| &mut path.dependents);
-        let tcp = nodes.find(|tcp| tcp.handle == handle).expect("its node");
+        let tcp = nodes.find(|tcp| tcp.handle == handle).expect("node of that connection");
         (tcp.status, tcp.payload) = (status, node);
         if connections(&self.trees[index]).all(|tcp| tcp.status != NdisStatus::PENDING) {
             let tree = self.trees.remove(index);
@@ -312,7 +312,7 @@ impl Node {
         }
     }
 
-    /// Takes neighbors and paths over, and puts the connections aside.
+    /// Accepts neighbors and paths, and stores the connections.
     fn take_initiate(&mut self, mut tree: InitiateTree) {
         for neighbor in &mut tree {
             neighbor.status = NdisStatus::SUCCESS;
@@ -346,7 +346,7 @@ impl Node {
         }
     }
 
-    /// Lets go of neighbors and paths; connections wait for [`Node::terminated`].
+    /// Releases neighbors and paths; connections are held until [`Node::terminated`].
     fn take_terminate(&mut self, mut tree: TerminateTree) {
         let mut waits = false;
         for neighbor in &mut tree {
@@ -369,13 +369,13 @@ impl Node {
         }
     }
 
-    /// Handles of the connections in the oldest terminate that waits.
+    /// Handles of the connections in the oldest outstanding terminate.
     pub(super) fn terminating(&self) -> Vec<OffloadHandle> {
         let paths = self.terminates.front().into_iter().flatten().flat_map(|n| &n.dependents);
         paths.flat_map(|path| &path.dependents).map(|tcp| tcp.handle).collect()
     }
 
-    /// What the target calls the first connection of the oldest terminate.
+    /// Context of the first connection in the oldest terminate.
     pub(super) fn terminating_context(&self) -> TargetContext {
         let connection = &self.terminates[0][0].dependents[0].dependents[0];
         let ObjectNode::Object { context, .. } = connection.payload else { panic!() };
@@ -398,7 +398,7 @@ impl Node {
         self.to_host.send(ToHost::TerminateComplete(tree)).unwrap();
     }
 
-    /// Completes the oldest update, with `status` everywhere.
+    /// Completes the oldest update, with `status` for all nodes.
     pub(super) fn updated(&mut self, status: NdisStatus) {
         let mut tree = self.updates.pop_front().expect("an update");
         for neighbor in &mut tree {
@@ -411,7 +411,7 @@ impl Node {
         self.to_host.send(ToHost::UpdateComplete(tree)).unwrap();
     }
 
-    /// The handle of the only `Established` so far, and whether it was offloading.
+    /// Handle of the only `Established` notice so far, and its `offloading`.
     pub(super) fn established(&self) -> (OffloadHandle, bool) {
         let mut found = self.notices.iter().filter_map(|notice| match notice {
             Notice::Established { handle, offloading, .. } => Some((*handle, *offloading)),
@@ -440,7 +440,7 @@ pub(super) struct Bench {
     pub(super) nodes: [Node; 2],
     pub(super) now: Instant,
     wire: VecDeque<(Instant, usize, Vec<u8>)>,
-    /// Whether a frame from that node arrives.
+    /// True if a frame from that node arrives.
     pub(super) passes: fn(usize, &[u8]) -> bool,
 }
 
@@ -458,10 +458,10 @@ impl Bench {
         }
     }
 
-    /// Polls both hosts until they are quiet, and takes what they said.
+    /// Polls both hosts until they are idle, and processes their output.
     pub(super) fn settle(&mut self) {
         self.settle_once();
-        // What the bench has answered by itself makes another round.
+        // The bench's own answers require another round.
         while self.nodes.iter().any(|node| node.host.has_input()) {
             self.settle_once();
         }
@@ -472,7 +472,7 @@ impl Bench {
             let mut rounds = 0;
             while node.host.poll(self.now) {
                 rounds += 1;
-                assert!(rounds < 1_000, "host {index} does not come to rest");
+                assert!(rounds < 1_000, "host {index} does not become idle");
             }
             assert!(!node.host.has_input());
             let (mut initiates, mut terminates) = (Vec::new(), Vec::new());
@@ -502,14 +502,14 @@ impl Bench {
         }
     }
 
-    /// Lets `time` pass, from event to event.
+    /// Advances the time by `time`, from event to event.
     pub(super) fn run(&mut self, time: Duration) {
         let end = self.now + time;
         let mut events = 0;
         loop {
             self.settle();
             events += 1;
-            assert!(events < 1_000_000, "a host wants to be polled without end");
+            assert!(events < 1_000_000, "a host requests endless polls");
             let due = self.nodes.iter().filter_map(|node| node.host.poll_at(self.now));
             let next = due.chain(self.wire.front().map(|frame| frame.0)).min();
             match next {
@@ -528,7 +528,7 @@ impl Bench {
         }
     }
 
-    /// Runs for at most two minutes, until `done`.
+    /// Runs until `done`, for at most two minutes.
     pub(super) fn run_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) {
         for _ in 0..120_000 {
             if done(self) {
@@ -536,10 +536,10 @@ impl Bench {
             }
             self.run(Duration::from_millis(1));
         }
-        panic!("nothing came of it: {:?}", self.nodes[0].notices);
+        panic!("condition not reached: {:?}", self.nodes[0].notices);
     }
 
-    /// Frames sent by `node` that are TCP resets.
+    /// Number of TCP resets sent by `node`.
     pub(super) fn resets(&self, node: usize) -> usize {
         let is_reset = |frame: &&Vec<u8>| {
             matches!(crate::wire::parse(frame), crate::wire::Frame::Tcp(segment)

@@ -1,4 +1,4 @@
-//! Closed connections leave a TIME-WAIT record and no socket.
+//! TIME-WAIT records of closed connections, without sockets.
 
 use core::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use offload_engine::{chimney::client::OffloadHandle, time::Duration};
 
 use super::bench::{Bench, address};
 use crate::{
-    host::time_wait::REST,
+    host::time_wait::REUSE_DELAY,
     socket::{HostError, Notice, OffloadPolicy, Request},
 };
 
@@ -30,7 +30,7 @@ fn last_of(bench: &mut Bench, node: usize) -> OffloadHandle {
     handle
 }
 
-/// Opens a connection, and closes it, the first node first.
+/// Opens a connection and closes it, the first node first.
 fn open_and_close(bench: &mut Bench) {
     bench.nodes[0].connect(remote(), false);
     bench.run(SOON);
@@ -41,8 +41,8 @@ fn open_and_close(bench: &mut Bench) {
     }
 }
 
-// RFC 9293 §3.6.1: neither end of a closed connection has a socket, or a turn in a poll; a record of some hundred bytes
-// answers what comes late.
+// RFC 9293 §3.6.1: a closed connection has neither a socket nor poll work on either side; a record of a few hundred
+// bytes answers late segments.
 #[test]
 fn a_closed_connection_has_no_socket() {
     let mut bench = listening();
@@ -56,9 +56,9 @@ fn a_closed_connection_has_no_socket() {
     assert_eq!(bench.resets(0) + bench.resets(1), 0);
 }
 
-// RFC 9293 §3.6.1: the end that has closed first does not use the 4-tuple again at once.
+// RFC 9293 §3.6.1: the side that closed first does not reuse the 4-tuple at once.
 #[test]
-fn a_closed_4_tuple_rests() {
+fn closed_4_tuple_is_not_reused_at_once() {
     let mut bench = listening();
     let local = SocketAddr::new(address(1, false), 6000);
     let connect = |bench: &mut Bench, number| {
@@ -86,7 +86,7 @@ fn a_closed_4_tuple_rests() {
         notice,
         Notice::ConnectFailed { error: HostError::AddressInUse, .. }
     )));
-    bench.run(REST);
+    bench.run(REUSE_DELAY);
     connect(&mut bench, 1_002);
     assert!(bench.nodes[0].has(|notice| matches!(notice, Notice::Established { .. })));
 }

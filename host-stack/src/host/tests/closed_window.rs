@@ -1,4 +1,4 @@
-//! A peer, played frame by frame, that closes its window for a long time.
+//! Peer, simulated frame by frame, that closes its window for a long time.
 
 use alloc::{vec, vec::Vec};
 use core::net::{IpAddr, SocketAddr};
@@ -18,26 +18,26 @@ use crate::{
 
 const PORT: u16 = 5000;
 const IRS: u32 = 7_000;
-/// The peer's window in the beginning: as much as smoltcp's initial congestion window.
+/// Initial window of the peer: equal to smoltcp's initial congestion window.
 const WINDOW: u32 = 2_048;
 const DATA: usize = 60_000;
 
-/// A connection of host 2's with a peer that is not there.
-struct Scene {
+/// Connection of host 2 with a simulated peer.
+struct SimulatedPeer {
     bench: Bench,
     v6: bool,
     scale: u8,
     handle: OffloadHandle,
     iss: SeqNum,
-    /// Frames of host 2 that the test has read.
+    /// Number of frames of host 2 that the test has read.
     seen: usize,
 }
 
-/// Offset of the first byte, number of bytes, and whether FIN is set.
+/// Offset of the first byte, number of bytes, and FIN flag.
 type Piece = (u32, u32, bool);
 
-impl Scene {
-    /// Sends `ack` bytes acknowledged, with this window in bytes.
+impl SimulatedPeer {
+    /// Sends an ACK of `ack` bytes with this window in bytes.
     fn acknowledge(&mut self, ack: u32, window: u32) {
         let ack = self.iss.0.wrapping_add(1).wrapping_add(ack);
         self.frame("A", IRS + 1, ack, (window >> self.scale) as u16);
@@ -62,7 +62,7 @@ impl Scene {
         self.bench.nodes[1].frame(wire::forged(tcp, flags, ack, &[]));
     }
 
-    /// The data sent since the last call.
+    /// Data sent since the last call.
     fn sent(&mut self) -> Vec<Piece> {
         let all = &self.bench.nodes[1].sent;
         let new = all[self.seen..].iter().filter_map(|frame| match wire::parse(frame) {
@@ -77,27 +77,27 @@ impl Scene {
         new
     }
 
-    /// Opened, with data posted and the window full.
+    /// Opens the connection, posts data and fills the window.
     fn new(v6: bool, scale: u8) -> Self {
         let configs = [1, 2].map(|number| config(number, OffloadPolicy::Never));
         let mut bench = Bench::with(configs);
         bench.passes = |_, frame| !matches!(wire::parse(frame), Frame::Tcp(_));
         bench.nodes[1].listen(SocketAddr::new(address(2, v6), PORT), 8, false);
         let (handle, iss) = (OffloadHandle(0), SeqNum(0));
-        let mut scene = Self { bench, v6, scale, handle, iss, seen: 0 };
-        scene.frame("S", IRS, 0, WINDOW as u16);
-        scene.bench.settle();
-        let syn_ack = scene.bench.nodes[1].sent.iter().find_map(|frame| match wire::parse(frame) {
+        let mut peer = Self { bench, v6, scale, handle, iss, seen: 0 };
+        peer.frame("S", IRS, 0, WINDOW as u16);
+        peer.bench.settle();
+        let syn_ack = peer.bench.nodes[1].sent.iter().find_map(|frame| match wire::parse(frame) {
             Frame::Tcp(segment) => Some(segment.seq),
             _ => None,
         });
-        scene.iss = syn_ack.expect("a SYN-ACK");
-        scene.acknowledge(0, WINDOW);
-        scene.handle = scene.bench.nodes[1].established().0;
-        scene.bench.nodes[1].send(scene.handle, vec![5; DATA]);
-        scene.bench.settle();
-        assert_eq!(total(&scene.sent()[1..]), WINDOW);
-        scene
+        peer.iss = syn_ack.expect("a SYN-ACK");
+        peer.acknowledge(0, WINDOW);
+        peer.handle = peer.bench.nodes[1].established().0;
+        peer.bench.nodes[1].send(peer.handle, vec![5; DATA]);
+        peer.bench.settle();
+        assert_eq!(total(&peer.sent()[1..]), WINDOW);
+        peer
     }
 
     /// Answers probes for `closed`, and returns them.
@@ -115,7 +115,7 @@ impl Scene {
         probes
     }
 
-    /// The window opens for everything: it arrives without a pause.
+    /// Opens the window for all data, which must follow without a pause.
     fn open(&mut self, ack: u32) {
         let opened_at = self.bench.now;
         let mut received = ack;
@@ -139,16 +139,16 @@ fn total(pieces: &[Piece]) -> u32 {
     pieces.iter().map(|(_, length, _)| length).sum()
 }
 
-/// RFC 9293 §3.8.6.1: a closed window is probed, by one octet; and when it opens data flow at once.
+/// RFC 9293 §3.8.6.1: a closed window is probed with one octet; data flow at once when it opens.
 #[test]
 fn data_flow_when_a_closed_window_opens() {
     for (v6, scale) in [(false, 0), (false, 7), (true, 0), (true, 7)] {
         for seconds in [0, 5, 20, 75] {
-            // The window closes behind all data, in the midst of them, before all of them.
+            // The window closes after all data, in the middle of them, or before them.
             for ack in [WINDOW, 1_460, 0] {
-                let mut scene = Scene::new(v6, scale);
-                scene.acknowledge(ack, 0);
-                let probes = scene.keep_closed(ack, Duration::from_secs(seconds));
+                let mut peer = SimulatedPeer::new(v6, scale);
+                peer.acknowledge(ack, 0);
+                let probes = peer.keep_closed(ack, Duration::from_secs(seconds));
                 let context = std::format!("v6 {v6}, scale {scale}, {seconds} s, ack {ack}");
                 assert!(
                     probes.iter().all(|probe| *probe == (ack, 1, false)),
@@ -161,38 +161,38 @@ fn data_flow_when_a_closed_window_opens() {
                     _ => 5,
                 };
                 assert!(probes.len() >= least, "{context}: {probes:?}");
-                scene.open(ack);
+                peer.open(ack);
             }
         }
     }
 }
 
-// RFC 9293 §3.8.6, SHLD-16: behind a window that has shrunk, but not to 0, the old data are retransmitted.
+// RFC 9293 §3.8.6, SHLD-16: with a window that has shrunk, but not to 0, old data are retransmitted.
 #[test]
 fn data_flow_when_a_narrow_window_opens() {
     for seconds in [5, 20, 75] {
-        let mut scene = Scene::new(false, 0);
-        scene.acknowledge(0, 1);
-        scene.bench.run(Duration::from_secs(seconds));
-        assert!(!scene.sent().is_empty());
-        scene.open(0);
+        let mut peer = SimulatedPeer::new(false, 0);
+        peer.acknowledge(0, 1);
+        peer.bench.run(Duration::from_secs(seconds));
+        assert!(!peer.sent().is_empty());
+        peer.open(0);
     }
 }
 
 #[test]
-fn a_window_that_closes_again_and_again_costs_no_data() {
-    let mut scene = Scene::new(false, 3);
+fn repeatedly_closing_window_loses_no_data() {
+    let mut peer = SimulatedPeer::new(false, 3);
     let mut received = 0;
     while received < DATA as u32 - 2_000 {
-        scene.acknowledge(received, 0);
-        scene.keep_closed(received, Duration::from_secs(3));
-        scene.acknowledge(received, 4_000);
-        let new = scene.sent();
+        peer.acknowledge(received, 0);
+        peer.keep_closed(received, Duration::from_secs(3));
+        peer.acknowledge(received, 4_000);
+        let new = peer.sent();
         let (start, length, _) = new[0];
         assert_eq!(start, received);
-        // All but the last byte is acknowledged when the window closes.
+        // All but the last byte are acknowledged when the window closes.
         received += length - 1;
     }
-    scene.acknowledge(received, 0);
-    scene.open(received);
+    peer.acknowledge(received, 0);
+    peer.open(received);
 }

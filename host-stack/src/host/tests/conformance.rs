@@ -1,5 +1,4 @@
-//! Clauses of `docs/conformance/tcp.md` that are the host's: handshakes, addresses, and what smoltcp does
-//! before a connection is offloaded.
+//! Host clauses of `docs/conformance/tcp.md`: handshakes, addresses, and smoltcp's behavior before an offload.
 
 use alloc::{vec, vec::Vec};
 use core::net::SocketAddr;
@@ -28,8 +27,8 @@ fn server(v6: bool) -> SocketAddr {
     SocketAddr::new(address(2, v6), 5000)
 }
 
-/// A segment to port 5000 of host 2, as its peer might send it.
-struct Sketch {
+/// Segment of the peer to port 5000 of host 2.
+struct SegmentSpec {
     source: [u8; 4],
     destination: [u8; 4],
     mac: [u8; 6],
@@ -41,7 +40,7 @@ struct Sketch {
     payload: &'static [u8],
 }
 
-const SYN: Sketch = Sketch {
+const SYN: SegmentSpec = SegmentSpec {
     source: PEER,
     destination: HERE,
     mac: [2, 0, 0, 0, 0, 2],
@@ -53,7 +52,7 @@ const SYN: Sketch = Sketch {
     payload: &[],
 };
 
-impl Sketch {
+impl SegmentSpec {
     fn frame(&self) -> Vec<u8> {
         let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], self.mac)
             .ipv4(self.source, self.destination, 64)
@@ -64,7 +63,7 @@ impl Sketch {
     }
 }
 
-/// The TCP segments that a node has sent.
+/// TCP segments sent by a node.
 fn segments(bench: &Bench, node: usize) -> Vec<Segment<'_>> {
     let tcp = |frame| match wire::parse(frame) {
         Frame::Tcp(segment) => Some(segment),
@@ -73,19 +72,19 @@ fn segments(bench: &Bench, node: usize) -> Vec<Segment<'_>> {
     bench.nodes[node].sent.iter().filter_map(|frame| tcp(frame)).collect()
 }
 
-/// Two hosts of which the second listens on port 5000.
+/// Two hosts, the second of which listens on port 5000.
 fn listening(policies: [OffloadPolicy; 2]) -> Bench {
     let mut bench = Bench::new(policies);
     bench.nodes[1].listen(SocketAddr::new(address(2, false), 5000), 8, false);
     bench.settle();
-    // Neighbors are known: an ARP answer waits for nobody.
+    // Resolves the neighbors, so that ARP delays nothing.
     bench.nodes[0].connect(SocketAddr::new(address(2, false), 4999), false);
     bench.run(Duration::from_millis(100));
     bench.nodes[1].sent.clear();
     bench
 }
 
-/// Connects from a given port.
+/// Connects from the given port.
 fn connect_from(
     bench: &Bench,
     node: usize,
@@ -104,8 +103,8 @@ fn connect_from(
     handle
 }
 
-// RFC 9293 §3.7.1 MUST-14, SHLD-5, MAY-3, MUST-67, §3.2 MUST-65: an MSS option in every SYN and nowhere
-// else; it is the MTU less 40, or 60 for IPv6. RFC 9293 §3.7.3 SHLD-6: whatever the path.
+// RFC 9293 §3.7.1 MUST-14, SHLD-5, MAY-3, MUST-67, §3.2 MUST-65: an MSS option in every SYN and nowhere else. It is the
+// MTU less 40, or 60 for IPv6. RFC 9293 §3.7.3 SHLD-6: independent of the path.
 #[test]
 fn the_mss_option_is_in_syns_only() {
     for (v6, mtu, mss) in [(false, 1500, 1460), (true, 1500, 1440), (false, 9000, 8960)] {
@@ -126,9 +125,9 @@ fn the_mss_option_is_in_syns_only() {
     }
 }
 
-// A list that is to begin a segment does, in the same poll as those before it; the others share segments.
+// A list with `apart` begins a segment in the same poll as those before it; other lists share segments.
 #[test]
-fn lists_begin_segments_where_asked() {
+fn apart_lists_begin_segments() {
     for (apart, expected) in [(false, [300].to_vec()), (true, [100; 3].to_vec())] {
         let mut bench = Bench::new([OffloadPolicy::Never; 2]);
         bench.nodes[1].listen(server(false), 4, false);
@@ -148,14 +147,14 @@ fn lists_begin_segments_where_asked() {
     }
 }
 
-// RFC 9293 §3.7.1 MUST-15, MUST-16: a SYN without the option means 536, or 1220 for IPv6.
+// RFC 9293 §3.7.1 MUST-15, MUST-16: a SYN without the option implies 536, or 1220 for IPv6.
 #[test]
 fn without_an_mss_option_536_is_assumed() {
     let mut bench = listening([OffloadPolicy::Never, OffloadPolicy::Always]);
     bench.nodes[1].frame(SYN.frame());
     bench.settle();
     let iss = segments(&bench, 1)[0].seq;
-    bench.nodes[1].frame(Sketch { flags: "A", seq: 7_001, ack: iss.0 + 1, ..SYN }.frame());
+    bench.nodes[1].frame(SegmentSpec { flags: "A", seq: 7_001, ack: iss.0 + 1, ..SYN }.frame());
     bench.settle();
     let initiate = bench.nodes[1].initiates.pop_front().unwrap();
     assert_eq!(initiate.state.tcp.constant.remote_mss, 536);
@@ -185,12 +184,12 @@ fn without_an_mss_option_536_is_assumed() {
     assert_eq!(initiate.state.tcp.constant.remote_mss, 1220);
 }
 
-// RFC 9293 §3.5 MUST-10: two SYNs that cross make one connection, and it works both ways.
+// RFC 9293 §3.5 MUST-10: two SYNs that cross open one connection, usable in both directions.
 #[test]
-fn connections_that_cross_become_one() {
+fn crossing_syns_open_one_connection() {
     let mut bench = Bench::new(NEVER);
     let ends = [1, 2].map(|number| SocketAddr::new(address(number, false), 6000));
-    // Both have to know the other's Ethernet address, or one SYN waits for it.
+    // Both neighbors must be resolved, or one SYN is delayed.
     for node in [0, 1] {
         bench.nodes[node].connect(SocketAddr::new(ends[1 - node].ip(), 1), false);
     }
@@ -214,10 +213,10 @@ fn connections_that_cross_become_one() {
     }
 }
 
-// RFC 9293 §3.10.7.4, MUST-11: an RST ends an attempt of ours in SYN-RECEIVED, and its client hears it;
-// a listener's goes back to LISTEN (`opening::reset_of_a_half_open_connection_frees_its_place`).
+// RFC 9293 §3.10.7.4, MUST-11: an RST aborts an active open in SYN-RECEIVED, and its client is notified. A listener's
+// connection returns to LISTEN (`opening::reset_of_a_half_open_connection_frees_its_place`).
 #[test]
-fn a_reset_of_a_crossing_attempt_is_told() {
+fn reset_of_a_crossing_attempt_is_reported() {
     let mut bench = listening(NEVER);
     let handle = connect_from(
         &bench,
@@ -227,7 +226,7 @@ fn a_reset_of_a_crossing_attempt_is_told() {
     );
     bench.passes = |_, _| false;
     bench.settle();
-    let to_5001 = |sketch: Sketch| {
+    let to_5001 = |sketch: SegmentSpec| {
         let mut frame = sketch.frame();
         frame[36..38].copy_from_slice(&5001_u16.to_be_bytes());
         frame
@@ -235,7 +234,10 @@ fn a_reset_of_a_crossing_attempt_is_told() {
     let frame = |data| offload_engine::engine::port::ToHost::Frame { data, checksum_valid: true };
     bench.nodes[1].to_host.send(frame(to_5001(SYN))).unwrap();
     bench.settle();
-    bench.nodes[1].to_host.send(frame(to_5001(Sketch { flags: "R", seq: 7_001, ..SYN }))).unwrap();
+    bench.nodes[1]
+        .to_host
+        .send(frame(to_5001(SegmentSpec { flags: "R", seq: 7_001, ..SYN })))
+        .unwrap();
     bench.settle();
     assert!(bench.nodes[1].has(|notice| matches!(
         notice,
@@ -243,10 +245,10 @@ fn a_reset_of_a_crossing_attempt_is_told() {
     )));
 }
 
-// RFC 9293 §3.9.1.1 MUST-41, MUST-42: a port can be listened on while a connection from it is being
-// opened, and neither hurts the other.
+// RFC 9293 §3.9.1.1 MUST-41, MUST-42: a port can be listened on while a connection from it is being opened, without
+// effect on either.
 #[test]
-fn listening_beside_an_attempt() {
+fn listening_during_an_active_open_succeeds() {
     let mut bench = Bench::new(NEVER);
     let local = SocketAddr::new(address(1, false), 5000);
     bench.nodes[1].listen(server(false), 4, false);
@@ -267,7 +269,7 @@ fn listening_beside_an_attempt() {
     )));
 }
 
-// RFC 9293 §3.9.1.1 MUST-46: nobody connects to a group, to everybody, or to nobody.
+// RFC 9293 §3.9.1.1 MUST-46: no connect to a multicast, broadcast or unspecified address.
 #[test]
 fn connecting_needs_a_unicast_address() {
     let mut bench = Bench::new(NEVER);
@@ -294,33 +296,33 @@ fn connecting_needs_a_unicast_address() {
     assert!(segments(&bench, 0).is_empty());
 }
 
-// RFC 9293 §3.9.2.3 MUST-57, MUST-63: a SYN to a group or to everybody, or from such an address, is
-// neither answered nor remembered.
+// RFC 9293 §3.9.2.3 MUST-57, MUST-63: a SYN to or from a multicast or broadcast address is neither answered nor
+// recorded.
 #[test]
 fn syns_with_impossible_addresses_are_ignored() {
     let mut bench = Bench::new(NEVER);
     bench.nodes[1].listen("0.0.0.0:5000".parse().unwrap(), 8, false);
     bench.settle();
-    let everybody = [0xff; 6];
+    let broadcast = [0xff; 6];
     for destination in [[224, 0, 0, 1], [255; 4], [10, 0, 0, 255]] {
         // A frame to the group's Ethernet address, and one to ours.
-        bench.nodes[1].frame(Sketch { destination, mac: everybody, ..SYN }.frame());
-        bench.nodes[1].frame(Sketch { destination, ..SYN }.frame());
+        bench.nodes[1].frame(SegmentSpec { destination, mac: broadcast, ..SYN }.frame());
+        bench.nodes[1].frame(SegmentSpec { destination, ..SYN }.frame());
     }
     for source in [[224, 0, 0, 1], [255; 4], [10, 0, 0, 255], [0; 4]] {
-        bench.nodes[1].frame(Sketch { source, ..SYN }.frame());
+        bench.nodes[1].frame(SegmentSpec { source, ..SYN }.frame());
     }
     bench.run(Duration::from_secs(2));
     assert!(segments(&bench, 1).is_empty());
     assert_eq!(bench.nodes[1].host.half_open.len(), 0);
-    assert_eq!(bench.nodes[1].host.stats().attempt_fails, 0, "nothing was even begun");
+    assert_eq!(bench.nodes[1].host.stats().attempt_fails, 0, "no handshake was begun");
     bench.nodes[1].frame(SYN.frame());
     bench.settle();
-    assert_eq!(bench.nodes[1].host.half_open.len(), 1, "but this one is heard");
+    assert_eq!(bench.nodes[1].host.half_open.len(), 1, "a valid SYN is accepted");
 }
 
-// RFC 7323 §2.2, §2.3: a scale is answered with one, its absence with none; a SYN's own window is never
-// scaled. RFC 7323 §3.2, RFC 2018 §2: the same for timestamps and SACK-permitted.
+// RFC 7323 §2.2, §2.3: a scale is answered with a scale, its absence with none; a SYN's own window is never scaled. RFC
+// 7323 §3.2, RFC 2018 §2: the same for timestamps and SACK-permitted.
 #[test]
 fn options_are_agreed_on() {
     // MSS, NOP, window scale 15, SACK permitted, timestamps.
@@ -328,7 +330,7 @@ fn options_are_agreed_on() {
     for options in [ALL, &[2, 4, 5, 180]] {
         let offered = options == ALL;
         let mut bench = listening([OffloadPolicy::Never, OffloadPolicy::Always]);
-        bench.nodes[1].frame(Sketch { options, ..SYN }.frame());
+        bench.nodes[1].frame(SegmentSpec { options, ..SYN }.frame());
         bench.settle();
         let answer = segments(&bench, 1).remove(0);
         assert!(answer.flags.contains(Flags::SYN | Flags::ACK));
@@ -340,7 +342,7 @@ fn options_are_agreed_on() {
         assert!(scale.is_none_or(|scale| scale > 2));
         let ack = answer.seq.0 + 1;
         let stamps: &[u8] = if offered { &[1, 1, 8, 10, 0, 0, 0, 2, 0, 0, 0, 1] } else { &[] };
-        let third = Sketch { flags: "A", seq: 7_001, ack, options: stamps, ..SYN };
+        let third = SegmentSpec { flags: "A", seq: 7_001, ack, options: stamps, ..SYN };
         bench.nodes[1].frame(third.frame());
         bench.settle();
         let state = bench.nodes[1].initiates.pop_front().unwrap().state;
@@ -354,19 +356,18 @@ fn options_are_agreed_on() {
     }
 }
 
-// RFC 9293 §3.10.7.1: where there is no connection an RST answers, in one of two forms; and nothing ever
-// answers an RST.
+// RFC 9293 §3.10.7.1: without a connection an RST is sent, in one of two forms; an RST is never answered.
 #[test]
-fn resets_from_nowhere() {
+fn segments_without_a_connection_are_reset() {
     let mut bench = listening(NEVER);
-    let nowhere = |sketch: Sketch| {
+    let nowhere = |sketch: SegmentSpec| {
         let mut frame = sketch.frame();
         frame[36..38].copy_from_slice(&7_u16.to_be_bytes());
         offload_engine::engine::port::ToHost::Frame { data: frame, checksum_valid: true }
     };
-    bench.nodes[1].to_host.send(nowhere(Sketch { flags: "A", ack: 77, ..SYN })).unwrap();
-    bench.nodes[1].to_host.send(nowhere(Sketch { payload: b"abc", ..SYN })).unwrap();
-    bench.nodes[1].to_host.send(nowhere(Sketch { flags: "R", ..SYN })).unwrap();
+    bench.nodes[1].to_host.send(nowhere(SegmentSpec { flags: "A", ack: 77, ..SYN })).unwrap();
+    bench.nodes[1].to_host.send(nowhere(SegmentSpec { payload: b"abc", ..SYN })).unwrap();
+    bench.nodes[1].to_host.send(nowhere(SegmentSpec { flags: "R", ..SYN })).unwrap();
     bench.settle();
     let answers = segments(&bench, 1);
     assert_eq!(answers.len(), 2);
@@ -375,7 +376,7 @@ fn resets_from_nowhere() {
     assert_eq!(answers[1].ack.0, 7_000 + 4, "SYN and payload");
 }
 
-// RFC 9293 §3.8.3 MUST-20, MUST-22, RFC 6298 §5.5: a SYN is repeated at growing intervals until its time is over.
+// RFC 9293 §3.8.3 MUST-20, MUST-22, RFC 6298 §5.5: a SYN is retransmitted at growing intervals until its time limit.
 #[test]
 fn syns_back_off() {
     let mut bench = listening(NEVER);
@@ -400,8 +401,8 @@ fn syns_back_off() {
     )));
 }
 
-// RFC 9293 §3.4.1: initial sequence numbers differ from connection to connection, and from seed to seed.
-// That they are not clock-driven is in the table (MUST-8).
+// RFC 9293 §3.4.1: initial sequence numbers differ between connections and between seeds. That they are not
+// clock-driven is listed in the table (MUST-8).
 #[test]
 fn initial_sequence_numbers_are_drawn() {
     let isns = |seed| {
@@ -439,8 +440,8 @@ fn kept_alive(idle: u32, probes: u8) -> Bench {
     bench
 }
 
-// RFC 9293 §3.8.4 MUST-26, RFC 1122 §4.2.3.6: a connection in the host probes when it is silent, if that
-// was asked for, and lives as long as it is answered.
+// RFC 9293 §3.8.4 MUST-26, RFC 1122 §4.2.3.6: an idle connection in the host is probed if keep-alive is enabled, and
+// survives as long as it is answered.
 #[test]
 fn keep_alive_in_the_host() {
     let mut bench = kept_alive(10_000, 3);
@@ -458,7 +459,7 @@ fn keep_alive_in_the_host() {
     )));
 }
 
-// In TIME-WAIT nobody is asked, and silence is no reason for a reset.
+// In TIME-WAIT no probe is sent, and silence causes no reset.
 #[test]
 fn time_wait_outlasts_keep_alive() {
     let mut bench = kept_alive(1_000, 1);
@@ -472,10 +473,10 @@ fn time_wait_outlasts_keep_alive() {
     assert_eq!(bench.resets(0), 0);
 }
 
-// The same with an idle time of 0, which a consumer may ask for: smoltcp would send probes without end. And
-// settings that change hold for connections that are there; those that cannot be are refused.
+// The same with an idle time of 0, which a consumer may set: smoltcp would send endless probes. Changed settings apply
+// to existing connections; invalid ones are rejected.
 #[test]
-fn settings_change_while_connections_stand() {
+fn changed_settings_apply_to_existing_connections() {
     let mut bench = Bench::new(NEVER);
     bench.nodes[1].listen(server(false), 4, false);
     bench.nodes[0].connect(server(false), false);
@@ -493,7 +494,7 @@ fn settings_change_while_connections_stand() {
     assert_eq!(error, Err(ConfigError::Ttl));
 }
 
-// RFC 9293 §3.8.3 MUST-23: a SYN-ACK is retransmitted, and its answer taken, for three minutes.
+// RFC 9293 §3.8.3 MUST-23: a SYN-ACK is retransmitted, and its answer accepted, for three minutes.
 #[test]
 fn an_accepted_handshake_has_three_minutes() {
     let mut bench = listening(NEVER);
@@ -503,13 +504,12 @@ fn an_accepted_handshake_has_three_minutes() {
     let sent = segments(&bench, 1);
     assert!(sent.len() >= 7, "{} SYN-ACKs", sent.len());
     let iss = sent[0].seq;
-    bench.nodes[1].frame(Sketch { flags: "A", seq: 7_001, ack: iss.0 + 1, ..SYN }.frame());
+    bench.nodes[1].frame(SegmentSpec { flags: "A", seq: 7_001, ack: iss.0 + 1, ..SYN }.frame());
     bench.settle();
     bench.nodes[1].established();
 }
 
-// RFC 9293 §3.6.1 MAY-2, §3.10.7.4: a SYN beyond the old connection reopens it from TIME-WAIT; an old one
-// does not.
+// RFC 9293 §3.6.1 MAY-2, §3.10.7.4: a SYN beyond the old connection reopens it from TIME-WAIT; an old one does not.
 #[test]
 fn a_new_syn_ends_time_wait() {
     let mut bench = listening(NEVER);
@@ -517,24 +517,24 @@ fn a_new_syn_ends_time_wait() {
     bench.nodes[1].frame(SYN.frame());
     bench.settle();
     let iss = segments(&bench, 1)[0].seq;
-    let third = Sketch { flags: "A", seq: 7_001, ack: iss.0 + 1, ..SYN };
+    let third = SegmentSpec { flags: "A", seq: 7_001, ack: iss.0 + 1, ..SYN };
     bench.nodes[1].frame(third.frame());
     bench.settle();
     let (handle, _) = bench.nodes[1].established();
     bench.nodes[1].shutdown(handle);
     bench.settle();
-    let mut fin = Sketch { flags: "A", seq: 7_001, ack: iss.0 + 2, ..SYN }.frame();
+    let mut fin = SegmentSpec { flags: "A", seq: 7_001, ack: iss.0 + 2, ..SYN }.frame();
     fin[47] |= 1;
     let fin = offload_engine::engine::port::ToHost::Frame { data: fin, checksum_valid: true };
     bench.nodes[1].to_host.send(fin).unwrap();
     bench.settle();
     assert!(bench.nodes[1].has(|notice| matches!(notice, Notice::Closed { error: None, .. })));
     bench.nodes[1].sent.clear();
-    bench.nodes[1].frame(Sketch { seq: 7_000, ..SYN }.frame());
+    bench.nodes[1].frame(SegmentSpec { seq: 7_000, ..SYN }.frame());
     bench.settle();
     assert!(segments(&bench, 1).is_empty());
     assert_eq!(bench.nodes[1].host.stats().duplicate_syns, 1);
-    bench.nodes[1].frame(Sketch { seq: 7_003, ..SYN }.frame());
+    bench.nodes[1].frame(SegmentSpec { seq: 7_003, ..SYN }.frame());
     bench.settle();
     let answers = segments(&bench, 1);
     assert_eq!((answers.len(), answers[0].flags), (1, Flags::SYN | Flags::ACK));
@@ -543,7 +543,7 @@ fn a_new_syn_ends_time_wait() {
 
 // RFC 7323 §7.1: a peer cannot read the host's uptime from its timestamps.
 #[test]
-fn the_timestamp_clock_starts_anywhere() {
+fn timestamp_clock_starts_at_random() {
     let first = |seed| {
         let mut bench =
             Bench::with([1, 2].map(|n| HostConfig { seed, ..config(n, OffloadPolicy::Never) }));

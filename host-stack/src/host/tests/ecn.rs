@@ -1,4 +1,4 @@
-//! ECN on behalf of a stack that does not know it (RFC 3168 §6.1.1, §6.1.3).
+//! ECN on behalf of a stack that does not support it (RFC 3168 §6.1.1, §6.1.3).
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -18,14 +18,14 @@ use crate::{
 
 const ECN: Flags = Flags(Flags::ECE.0 | Flags::CWR.0);
 
-/// Two hosts; which of them do ECN.
+/// Two hosts, each with or without ECN.
 fn bench(ecn: [bool; 2], policy: OffloadPolicy) -> Bench {
     let configs =
         [0, 1].map(|index| HostConfig { ecn: ecn[index], ..config(index as u8 + 1, policy) });
     Bench::with(configs)
 }
 
-/// Opens a connection, and gives a lost SYN time.
+/// Opens a connection, with time for a lost SYN.
 fn open(bench: &mut Bench, v6: bool) {
     let to = SocketAddr::new(address(2, v6), 5000);
     bench.nodes[1].listen(to, 4, false);
@@ -34,7 +34,7 @@ fn open(bench: &mut Bench, v6: bool) {
     bench.run(Duration::from_secs(3));
 }
 
-/// Flags of the TCP segments that `node` has sent, and ECN bits; checksums are right.
+/// Flags and ECN bits of the TCP segments sent by `node`; verifies the checksums.
 fn sent(bench: &Bench, node: usize) -> Vec<(Flags, Ecn)> {
     let segments = bench.nodes[node].sent.iter().filter_map(|frame| match wire::parse(frame) {
         Frame::Tcp(segment) => {
@@ -66,32 +66,36 @@ fn states(bench: &mut Bench) -> Vec<ConnectionState> {
 
 // RFC 3168 §6.1.1: SYN with ECE and CWR, SYN-ACK with ECE alone, nothing in the IP header.
 #[test]
-fn ecn_is_agreed_when_both_want_it() {
+fn ecn_is_negotiated_if_both_enable_it() {
     for v6 in [false, true] {
-        for (wish, offer, accept) in [
+        for (enabled, offer, accept) in [
             ([true, true], ECN, Flags::ECE),
             ([true, false], ECN, Flags::default()),
             ([false, true], Flags::default(), Flags::default()),
             ([false, false], Flags::default(), Flags::default()),
         ] {
-            let mut bench = bench(wish, OffloadPolicy::Always);
+            let mut bench = bench(enabled, OffloadPolicy::Always);
             open(&mut bench, v6);
             let (ours, theirs) = (sent(&bench, 0), sent(&bench, 1));
-            assert_eq!(ours[0], (Flags::SYN | offer, Ecn::NotCapable), "{wish:?}");
-            assert_eq!(theirs[0], (Flags::SYN | Flags::ACK | accept, Ecn::NotCapable), "{wish:?}");
+            assert_eq!(ours[0], (Flags::SYN | offer, Ecn::NotCapable), "{enabled:?}");
+            assert_eq!(
+                theirs[0],
+                (Flags::SYN | Flags::ACK | accept, Ecn::NotCapable),
+                "{enabled:?}"
+            );
             let later = ours[1..].iter().chain(&theirs[1..]);
             assert!(later.into_iter().all(|(flags, _)| flags.0 & ECN.0 == 0));
             let states = states(&mut bench);
             assert_eq!(states.len(), 2);
             for state in states {
-                assert_eq!(state.tcp.constant.ecn_enabled, wish == [true, true]);
+                assert_eq!(state.tcp.constant.ecn_enabled, enabled == [true, true]);
                 assert!(!state.tcp.delegated.ecn_echo);
             }
         }
     }
 }
 
-// RFC 3168 §6.1.1.1: who gets no answer to a SYN that offers ECN repeats it without.
+// RFC 3168 §6.1.1.1: an unanswered SYN that offers ECN is retransmitted without the offer.
 #[test]
 fn a_repeated_syn_does_not_offer() {
     let mut bench = bench([true, true], OffloadPolicy::Always);
@@ -104,9 +108,9 @@ fn a_repeated_syn_does_not_offer() {
     assert!(states(&mut bench).iter().all(|state| !state.tcp.constant.ecn_enabled));
 }
 
-// RFC 3168 §6.1.1: a SYN-ACK with both flags comes from a peer that mirrors what it does not know.
+// RFC 3168 §6.1.1: a SYN-ACK with both flags is sent by a peer that mirrors reserved bits.
 #[test]
-fn a_mirror_has_not_agreed() {
+fn mirrored_ecn_flags_are_no_agreement() {
     let mut bench = bench([true, false], OffloadPolicy::Always);
     let to = SocketAddr::new(address(2, false), 5000);
     bench.nodes[1].listen(to, 4, false);
@@ -129,7 +133,7 @@ fn a_mirror_has_not_agreed() {
     assert!(!state.tcp.constant.ecn_enabled);
 }
 
-// RFC 3168 §6.1.3: marks are echoed by a connection that stays, until CWR; the echo moves along.
+// RFC 3168 §6.1.3: a connection in the host echoes marks until CWR; the echo state is offloaded with it.
 #[test]
 fn marks_are_echoed_in_the_host() {
     for v6 in [false, true] {
@@ -166,7 +170,7 @@ fn marks_are_echoed_in_the_host() {
     }
 }
 
-// The incremental checksum is the whole one, whatever the header holds (RFC 1624).
+// The incremental checksum equals the full one, whatever the header contains (RFC 1624).
 #[test]
 fn flags_keep_the_checksum_right() {
     for v6 in [false, true] {

@@ -1,4 +1,4 @@
-//! Floods of SYNs that are never acknowledged: clients are served meanwhile and afterwards.
+//! Floods of SYNs that are never acknowledged: clients are served during and after them.
 
 use alloc::{vec, vec::Vec};
 use core::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ use crate::{
 
 const BACKLOG: usize = 128;
 const PORT: u16 = 5000;
-/// Time within which a client is served.
+/// Maximum time for a client to connect.
 const SERVED: Duration = Duration::from_secs(3);
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
@@ -26,7 +26,7 @@ fn server(v6: bool) -> SocketAddr {
     SocketAddr::new(address(2, v6), PORT)
 }
 
-/// Address of a station on host 2's link.
+/// Address of an unknown station on host 2's link.
 fn stranger(number: u32, v6: bool) -> IpAddr {
     let [_, high, middle, low] = number.to_be_bytes();
     match v6 {
@@ -35,7 +35,7 @@ fn stranger(number: u32, v6: bool) -> IpAddr {
     }
 }
 
-/// A segment of station `number`, which host 2 has never met.
+/// Segment of station `number`, which host 2 has not resolved.
 fn from_stranger(number: u32, v6: bool, flags: &str, (seq, ack): (u32, u32)) -> Vec<u8> {
     let [a, b, c, d] = number.to_be_bytes();
     let ethernet = PacketBuilder::ethernet2([2, 1, a, b, c, d], OURS);
@@ -61,14 +61,14 @@ fn flood(bench: &Bench, v6: bool, numbers: core::ops::Range<u32>) {
     }
 }
 
-/// True for frames between the two hosts: strangers never answer.
-fn strangers_are_silent(from: usize, frame: &[u8]) -> bool {
+/// True for frames between the two hosts: unknown stations never answer.
+fn strangers_do_not_answer(from: usize, frame: &[u8]) -> bool {
     from == 0 || frame[..6] == [2, 0, 0, 0, 0, 1] || frame[0] & 1 != 0
 }
 
 fn listening(configs: [HostConfig; 2], v6: bool, backlog: usize) -> Bench {
     let mut bench = Bench::with(configs);
-    bench.passes = strangers_are_silent;
+    bench.passes = strangers_do_not_answer;
     bench.nodes[1].listen(server(v6), backlog, false);
     bench.settle();
     bench
@@ -78,7 +78,7 @@ fn configs(policy: OffloadPolicy) -> [HostConfig; 2] {
     [config(1, OffloadPolicy::Never), config(2, policy)]
 }
 
-/// Lets a client connect and be established at both ends within [`SERVED`].
+/// Connects a client, which must be established at both ends within [`SERVED`].
 fn is_served(bench: &mut Bench, v6: bool) -> OffloadHandle {
     let active = bench.nodes[0].connect(server(v6), false);
     let deadline = bench.now + SERVED;
@@ -147,11 +147,11 @@ fn clients_are_served_during_a_flood_of_syns() {
 }
 
 #[test]
-fn strangers_that_answer_neighbor_discovery_exclude_no_client() {
+fn resolvable_flood_sources_exclude_no_client() {
     let mut bench = listening(configs(OffloadPolicy::Never), false, BACKLOG);
     flood(&bench, false, 0..140);
     for number in 0..140_u8 {
-        // An ARP reply.
+        // Builds an ARP reply.
         let mut frame = vec![0; 42];
         frame[..6].copy_from_slice(&OURS);
         frame[6..12].copy_from_slice(&[2, 1, 0, 0, 0, number]);
@@ -190,7 +190,7 @@ fn options_survive_a_cookie() {
             };
             assert_eq!(agreed(&bench, node), expected, "timestamps {timestamps}, ECN {ecn}");
         }
-        // More than an unscaled window, both ways.
+        // More data than an unscaled window, in both directions.
         let (passive, _) = bench.nodes[1].established();
         let data = (0..100_000_u32).map(|byte| byte as u8).collect::<Vec<_>>();
         for (node, handle) in [(0, active), (1, passive)] {
@@ -227,12 +227,12 @@ fn forged_acks_open_nothing() {
         assert_eq!(bench.nodes[1].host.connections.len(), 0);
         assert_eq!((stats.cookies_accepted, stats.passive_opens), (0, 0));
     }
-    // The half-open ones are still there.
+    // The half-open connections are unaffected.
     assert_eq!(bench.nodes[1].host.half_open.len(), BACKLOG);
 }
 
-// RFC 4987 §3.6: nothing is known of a SYN that a cookie has answered, so the SYN-ACK is not retransmitted. Data that
-// follow a lost ACK open the connection.
+// RFC 4987 §3.6: a SYN answered with a cookie leaves no state, so the SYN-ACK is not retransmitted. Data after a lost
+// ACK open the connection.
 #[test]
 fn data_open_a_connection_whose_ack_is_lost() {
     let mut bench = listening(configs(OffloadPolicy::Never), false, BACKLOG);
@@ -241,17 +241,17 @@ fn data_open_a_connection_whose_ack_is_lost() {
     bench.passes = |from, frame| {
         let is_bare_ack = matches!(wire::parse(frame), Frame::Tcp(segment)
             if segment.flags == Flags::ACK && segment.payload_len == 0);
-        strangers_are_silent(from, frame) && !(from == 0 && is_bare_ack)
+        strangers_do_not_answer(from, frame) && !(from == 0 && is_bare_ack)
     };
     let active = bench.nodes[0].connect(server(false), false);
     bench.run(Duration::from_millis(50));
     assert_eq!(bench.nodes[0].established().0, active);
     assert!(bench.nodes[1].host.connections.is_empty());
     // The first segment is lost too.
-    bench.passes = |from, frame| strangers_are_silent(from, frame) && from == 1;
+    bench.passes = |from, frame| strangers_do_not_answer(from, frame) && from == 1;
     bench.nodes[0].send(active, vec![1; 1000]);
     bench.run(Duration::from_millis(50));
-    bench.passes = strangers_are_silent;
+    bench.passes = strangers_do_not_answer;
     bench.nodes[0].send(active, vec![2; 1000]);
     bench.run(Duration::from_secs(5));
     bench.nodes[1].established();
@@ -341,7 +341,7 @@ fn half_open_connections_follow_the_rules_of_syn_received() {
     let challenge = [(Flags::ACK, iss + 1, 8)];
     assert_eq!(send(&mut bench, "S", 70_007, 0), challenge, "another SYN");
     assert_eq!(send(&mut bench, "A", 7, iss + 1), challenge, "before the window");
-    assert_eq!(send(&mut bench, "A", 80_000, iss + 1), challenge, "behind the window");
+    assert_eq!(send(&mut bench, "A", 80_000, iss + 1), challenge, "after the window");
     assert_eq!(send(&mut bench, "R", 9, 0), [], "an RST elsewhere in the window");
     assert_eq!(bench.nodes[1].host.half_open.len(), 1);
     assert_eq!(bench.nodes[1].host.connections.len(), 0);

@@ -1,4 +1,4 @@
-//! What listeners and connections there are, for who watches.
+//! Listing of listeners and connections, for monitoring.
 
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -30,7 +30,7 @@ fn rows(bench: &mut Bench, node: usize) -> Vec<ConnectionRow> {
         rows.try_recv().expect("the host answers in its next poll")
     };
     let rows = listed(bench, None);
-    // Each can be had alone.
+    // Each row can be listed alone.
     for row in &rows {
         assert_eq!(listed(bench, Some(row.handle)), [*row]);
     }
@@ -38,7 +38,7 @@ fn rows(bench: &mut Bench, node: usize) -> Vec<ConnectionRow> {
     rows
 }
 
-/// Host 1 connects to host 2, of which the second has `policy`.
+/// Connects host 1 to host 2; `policy` is that of host 2.
 fn connected(policy: OffloadPolicy) -> (Bench, OffloadHandle) {
     let mut bench = Bench::new([OffloadPolicy::Never, policy]);
     bench.nodes[1].listen(listening(), 4, false);
@@ -60,16 +60,16 @@ fn listeners_and_connections_have_a_row_each() {
     assert_eq!((connection.handle, connection.local), (passive, listening()));
     assert_eq!(connection.state, Some(SocketState::Established));
     assert_eq!(connection.offload, OffloadState::InHost);
-    assert_eq!((connection.recv_q, connection.send_q), (Some(7), Some(0)), "nobody has read it");
+    assert_eq!((connection.recv_q, connection.send_q), (Some(7), Some(0)), "unread");
     assert_eq!(connection.moves, Moves::default());
     let rows_of_1 = rows(&mut bench, 0);
     assert_eq!(rows_of_1.len(), 1);
     assert_eq!((rows_of_1[0].handle, rows_of_1[0].remote), (active, Some(listening())));
 }
 
-// Nobody waits for who has asked: a reply that does not fit is dropped.
+// The host does not block on the requester: a reply that does not fit is dropped.
 #[test]
-fn a_reply_without_room_holds_nobody_up() {
+fn reply_without_room_is_dropped() {
     let (mut bench, _) = connected(OffloadPolicy::Never);
     let (reply, answers) = crossbeam_channel::bounded(0);
     bench.nodes[1].port.request(Request::List { only: None, reply });
@@ -77,9 +77,9 @@ fn a_reply_without_room_holds_nobody_up() {
     assert!(answers.try_recv().is_err());
 }
 
-// The words of the Offload State column, through all of a connection's moves.
+// Values of the Offload State column through all transitions of a connection.
 #[test]
-fn a_row_follows_the_connection_down_and_up() {
+fn row_follows_offload_and_upload() {
     let (mut bench, _) = connected(OffloadPolicy::Always);
     let (handle, _) = bench.nodes[1].established();
     let state = bench.nodes[1].initiates.pop_front().unwrap().state;

@@ -1,4 +1,4 @@
-//! Hand-over to the target, and back when it refuses.
+//! Offload to the target, and return after a refusal.
 
 use alloc::{vec, vec::Vec};
 use core::net::SocketAddr;
@@ -25,7 +25,7 @@ pub(super) fn remote(v6: bool) -> SocketAddr {
     SocketAddr::new(address(2, v6), 5000)
 }
 
-/// Host 1 connects to host 2, of which the second has `policy`.
+/// Connects host 1 to host 2; `policy` is that of host 2.
 pub(super) fn connected(policy: OffloadPolicy, at_once: bool, v6: bool) -> (Bench, OffloadHandle) {
     let mut bench = Bench::new([OffloadPolicy::Never, policy]);
     bench.nodes[1].listen(remote(v6), 4, at_once);
@@ -71,8 +71,8 @@ fn established_connections_are_initiated() {
     }
 }
 
-/// P1, CH-FWD-2, CH-FWD-3: frames of the connection wait for the initiate, then go to the target, and
-/// never meet a smoltcp that would reset it.
+/// P1, CH-FWD-2, CH-FWD-3: frames of the connection are held until the initiate completes, then forwarded to the
+/// target. They never reach a smoltcp that would reset the connection.
 #[test]
 fn p1_late_frames_are_forwarded() {
     let (mut bench, active) = connected(OffloadPolicy::Always, false, false);
@@ -88,7 +88,7 @@ fn p1_late_frames_are_forwarded() {
     assert_eq!(bench.nodes[1].forwards.len(), 2, "its retransmission");
     assert_eq!(bench.nodes[1].host.stats().forwards, 2);
     assert_eq!(bench.resets(1), 0);
-    // Released, the 4-tuple is nobody's again.
+    // After the release the 4-tuple has no owner.
     bench.nodes[1].to_host.send(ToHost::Released { handle }).unwrap();
     bench.run(Duration::from_secs(10));
     assert_eq!(bench.nodes[1].host.owners.len(), 0);
@@ -113,7 +113,7 @@ fn held_frames_are_bounded() {
     assert_eq!(bench.nodes[1].forwards.len(), HELD_FRAMES_MAX);
 }
 
-/// The peer connects, sends and closes before the host has looked once: offloaded from CLOSE-WAIT.
+/// The peer connects, sends and closes before the host's first poll: offloaded from CLOSE-WAIT.
 #[test]
 fn short_connections_are_offloaded_from_close_wait() {
     let mut bench = Bench::new([OffloadPolicy::Never, OffloadPolicy::Always]);
@@ -121,7 +121,7 @@ fn short_connections_are_offloaded_from_close_wait() {
     let active = bench.nodes[0].connect(remote(false), false);
     bench.nodes[0].send(active, &b"all I have to say"[..]);
     bench.nodes[0].shutdown(active);
-    // What the first host says after its SYN arrives at once.
+    // All segments of the first host after its SYN arrive at once.
     bench.run(Duration::from_millis(4));
     let held = core::mem::replace(&mut bench.passes, |_, _| false);
     let before = bench.nodes[0].sent.len();
@@ -137,7 +137,7 @@ fn short_connections_are_offloaded_from_close_wait() {
     let delegated = initiate.state.tcp.delegated;
     assert_eq!(delegated.state, TcpPhase::CloseWait);
     assert_eq!(initiate.state.buffered_data.concat(), b"all I have to say");
-    // RCV.NXT is beyond the FIN, and the FIN is acknowledged.
+    // RCV.NXT is after the FIN, and the FIN is acknowledged.
     let fin = bench.nodes[1].host.stats();
     assert_eq!((fin.initiates, fin.exports_refused), (1, 0));
     bench.nodes[1].complete(initiate.handle, Some(*initiate.state));
@@ -153,9 +153,9 @@ fn short_connections_are_offloaded_from_close_wait() {
     }
 }
 
-/// CH-INI-4: what the target refuses lives on in the host, byte for byte.
+/// CH-INI-4: a refused connection continues in the host without loss of data.
 #[test]
-fn refused_connections_live_on() {
+fn refused_connections_continue_in_the_host() {
     for v6 in [false, true] {
         let (mut bench, active) = connected(OffloadPolicy::Auto, false, v6);
         let (passive, offloading) = bench.nodes[1].established();
@@ -164,7 +164,7 @@ fn refused_connections_live_on() {
         bench.nodes[0].send(active, down.clone());
         bench.nodes[1].send(passive, up.clone());
         bench.run_until(|bench| !bench.nodes[1].initiates.is_empty());
-        // It carries more than the threshold, with data of both directions under way.
+        // It exceeds the threshold while data are in flight in both directions.
         let initiate = bench.nodes[1].initiates.pop_front().unwrap();
         let sent = state_data(&initiate.state);
         let carried = (bench.nodes[1].data().len() as u64).max(180_000 - sent.len() as u64);
@@ -174,12 +174,12 @@ fn refused_connections_live_on() {
                 .has(|n| matches!(n, Notice::Offloading { unanswered: 1, shutdown: false, .. }))
         );
         assert_eq!(sent, up[up.len() - sent.len()..]);
-        // CH-SNB-2: the list itself, from its first byte that is not acknowledged on.
+        // CH-SNB-2: the same list, from its first unacknowledged byte on.
         let list = &initiate.state.send_data[0];
         assert_eq!((list.context, list.bytes_transferred), (1, up.len() - sent.len()));
         let [Mdl::Private(mdl)] = list.net_buffers[0].mdls() else { panic!("one, as it was") };
         assert_eq!(*mdl, up);
-        // Too late: it comes back.
+        // Too late, so it is returned.
         bench.nodes[1].send(passive, &b"late"[..]);
         bench.nodes[1].shutdown(passive);
         bench.run(Duration::from_millis(20));
@@ -207,10 +207,10 @@ fn refused_connections_live_on() {
     }
 }
 
-/// With `Auto` a client may want its connections offloaded at once; the other policies decide themselves, and what the
-/// target refuses lives on in the host.
+/// With `Auto` a client may request the offload of its connections at once. Other policies decide alone, and a refused
+/// connection continues in the host.
 #[test]
-fn at_once_is_for_auto() {
+fn at_once_applies_to_auto_only() {
     for (policy, at_once, expected) in [
         (OffloadPolicy::Auto, true, true),
         (OffloadPolicy::Auto, false, false),
@@ -232,9 +232,9 @@ fn at_once_is_for_auto() {
     }
 }
 
-/// The policy's ports hold for a client that wants its connections offloaded at once, too.
+/// The policy's ports also apply to a client that requests offload at once.
 #[test]
-fn at_once_is_for_the_policys_ports() {
+fn at_once_applies_to_the_policys_ports() {
     for (port, expected) in [(5000, true), (5001, false)] {
         let rules = OffloadRules { ports: Some([port].into()), ..OffloadRules::default() };
         let auto = HostConfig { rules, ..config(2, OffloadPolicy::Auto) };
@@ -246,9 +246,9 @@ fn at_once_is_for_the_policys_ports() {
     }
 }
 
-/// What a client sends before it can know of the hand-over goes along.
+/// Sends posted before the client is notified of the offload are offloaded too.
 #[test]
-fn early_sends_go_along() {
+fn early_sends_are_offloaded() {
     let mut bench = Bench::new([OffloadPolicy::Always, OffloadPolicy::Never]);
     bench.nodes[1].listen(remote(false), 4, false);
     let active = bench.nodes[0].connect(remote(false), false);
@@ -281,9 +281,9 @@ fn abort_during_an_initiate_waits_for_its_outcome() {
     );
 }
 
-/// CH-INI-7: no delayed acknowledgement stays behind when a connection leaves.
+/// CH-INI-7: no delayed acknowledgement remains when a connection is offloaded.
 #[test]
-fn delayed_acknowledgement_leaves_first() {
+fn delayed_ack_is_sent_before_the_offload() {
     let (mut bench, active) = connected(OffloadPolicy::Auto, false, false);
     bench.nodes[0].send(active, vec![9; 100_000]);
     bench.run_until(|bench| !bench.nodes[1].initiates.is_empty());
@@ -298,10 +298,10 @@ fn delayed_acknowledgement_leaves_first() {
     assert_eq!(bench.nodes[1].host.stats().exports_refused, 0);
 }
 
-// CH-UPD-5, RFC 8201 §5.3: what the target has learnt of a path goes to all connections on it, and the next path
-// object starts with it.
+// CH-UPD-5, RFC 8201 §5.3: a path MTU reported by the target is sent to all connections on the path, and is the initial
+// value of the next path object.
 #[test]
-fn what_is_learnt_of_a_path_is_told() {
+fn reported_path_mtu_updates_the_path() {
     let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
     let first = bench.nodes[1].initiates.pop_front().unwrap();
     assert_eq!(first.state.path.cached.path_mtu, 1500);
@@ -309,21 +309,21 @@ fn what_is_learnt_of_a_path_is_told() {
     let narrow = |handle, path_mtu| ToHost::PathMtu { handle, path_mtu };
     bench.nodes[1].to_host.send(narrow(OffloadHandle(9_999), 1280)).unwrap();
     bench.run(Duration::from_millis(1));
-    assert!(bench.nodes[1].updates.is_empty(), "of a connection that nobody has");
-    let told = |bench: &Bench| match &bench.nodes[1].updates[0][0].dependents[0].payload {
+    assert!(bench.nodes[1].updates.is_empty(), "of an unknown connection");
+    let sent_mtu = |bench: &Bench| match &bench.nodes[1].updates[0][0].dependents[0].payload {
         UpdateNode::Cached { cached, .. } => cached.path_mtu,
         other => panic!("{other:?}"),
     };
     bench.nodes[1].to_host.send(narrow(first.handle, 1400)).unwrap();
     bench.run(Duration::from_millis(1));
-    assert_eq!(told(&bench), 1400);
-    // CH-UPD-3: the next update waits for this one.
+    assert_eq!(sent_mtu(&bench), 1400);
+    // CH-UPD-3: the next update is deferred until this one completes.
     bench.nodes[1].to_host.send(narrow(first.handle, 1280)).unwrap();
     bench.run(Duration::from_millis(1));
     assert_eq!(bench.nodes[1].updates.len(), 1);
     bench.nodes[1].updated(NdisStatus::SUCCESS);
     bench.run(Duration::from_millis(1));
-    assert_eq!(told(&bench), 1280);
+    assert_eq!(sent_mtu(&bench), 1280);
     bench.nodes[1].updated(NdisStatus::SUCCESS);
     bench.nodes[1].to_host.send(ToHost::Released { handle: first.handle }).unwrap();
     bench.run(Duration::from_millis(1));

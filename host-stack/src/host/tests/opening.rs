@@ -1,4 +1,4 @@
-//! Opening connections, and what goes wrong with it.
+//! Opening of connections, and its failures.
 
 use alloc::{vec, vec::Vec};
 use core::net::SocketAddr;
@@ -22,7 +22,7 @@ fn to(number: u8, v6: bool, port: u16) -> SocketAddr {
     SocketAddr::new(address(number, v6), port)
 }
 
-/// A TCP segment from host 1's addresses to host 2's.
+/// TCP segment from host 1's addresses to host 2's.
 fn segment(source_port: u16, seq: u32, flags: &str, payload: &[u8]) -> Vec<u8> {
     segment_to(5000, source_port, seq, flags, payload)
 }
@@ -78,18 +78,18 @@ fn closed_port_refuses() {
 }
 
 #[test]
-fn silence_is_told_apart() {
+fn missing_neighbor_and_silent_peer_are_distinguished() {
     for v6 in [false, true] {
         let mut bench = Bench::new(NEVER);
-        let nobody = bench.nodes[0].connect(to(9, v6, 5000), false);
+        let no_neighbor = bench.nodes[0].connect(to(9, v6, 5000), false);
         bench.nodes[1].listen(to(2, v6, 5000), 1, false);
-        // Neighbor discovery passes, TCP does not.
+        // Neighbor discovery passes; TCP is dropped.
         bench.passes = |_, frame| !matches!(wire::parse(frame), Frame::Tcp(_));
         let silent = bench.nodes[0].connect(to(2, v6, 5000), false);
         bench.run(Duration::from_millis(4_900));
         assert!(bench.nodes[0].notices.is_empty());
         bench.run(Duration::from_millis(200));
-        assert!(failed(&bench.nodes[0], nobody, HostError::HostUnreachable));
+        assert!(failed(&bench.nodes[0], no_neighbor, HostError::HostUnreachable));
         assert!(failed(&bench.nodes[0], silent, HostError::TimedOut));
         assert_eq!(bench.nodes[0].host.connections.len(), 0);
         assert_eq!(bench.nodes[0].host.owners.len(), 0);
@@ -131,7 +131,7 @@ fn unusable_addresses_fail_at_once() {
 }
 
 #[test]
-fn gateway_leads_off_the_link() {
+fn gateway_reaches_other_links() {
     let far = HostConfig {
         gateways: vec![address(2, false), address(2, true)],
         ..config(1, OffloadPolicy::Never)
@@ -207,7 +207,7 @@ fn answers_ping() {
         .icmpv6_echo_request(1, 2)
         .write(&mut v6, b"ping6")
         .unwrap();
-    // The first answer waits for neighbor discovery, and is lost to it.
+    // The first answer is lost while the neighbor is resolved.
     for _ in 0..3 {
         bench.nodes[1].frame(v4.clone());
         bench.nodes[1].frame(v6.clone());
@@ -242,17 +242,17 @@ fn fragments_are_dropped() {
     bench.nodes[1].listen(to(2, false, 5000), 8, false);
     bench.settle();
     let mut first = segment(1000, 7, "S", &[]);
-    first[20] = 0x20; // More fragments.
+    first[20] = 0x20; // Flag: more fragments.
     bench.nodes[1].to_host.send(ToHost::Frame { data: first, checksum_valid: true }).unwrap();
     bench.settle();
     assert_eq!(bench.nodes[1].host.stats().fragments_dropped, 1);
     assert_eq!(bench.nodes[1].host.half_open.len(), 0);
 }
 
-// RFC 1122 §4.2.3.10: a SYN-ACK that a bridge floods for another station teaches nothing, even if its
-// addresses and ports are those of a connection being opened: the connection is handed over as it is.
+// RFC 1122 §4.2.3.10: a SYN-ACK flooded by a bridge for another station has no effect, even if its addresses and ports
+// match a connection being opened. The connection is offloaded unchanged.
 #[test]
-fn frames_of_other_stations_are_not_heard() {
+fn frames_of_other_stations_are_ignored() {
     let mut bench = Bench::new([OffloadPolicy::Always, OffloadPolicy::Never]);
     bench.passes = |from, frame| from == 0 || frame[12..14] != [8, 0];
     let server = SocketAddr::new(address(2, false), 80);
@@ -270,7 +270,7 @@ fn frames_of_other_stations_are_not_heard() {
     assert_eq!(bench.nodes[0].initiates.len(), 1);
 }
 
-/// A flood of SYNs grows nothing beyond the backlog, is not answered with RST, and ends.
+/// A SYN flood allocates nothing beyond the backlog, is not answered with RST, and expires.
 #[test]
 fn syn_flood_is_bounded() {
     let mut bench = Bench::new(NEVER);
@@ -284,7 +284,7 @@ fn syn_flood_is_bounded() {
     let host = &bench.nodes[1].host;
     assert_eq!(host.half_open.len(), BACKLOG_MAX);
     assert_eq!(host.owners.len(), BACKLOG_MAX);
-    assert_eq!(host.sockets.iter().count(), 0, "none before the handshake is done");
+    assert_eq!(host.sockets.iter().count(), 0, "none before the handshake is complete");
     assert_eq!(host.stats().listen_overflows, 3_000 - BACKLOG_MAX as u64);
     assert_eq!(host.stats().cookies_sent, 3_000 - BACKLOG_MAX as u64);
     // Another listener of the node has room.
@@ -295,7 +295,7 @@ fn syn_flood_is_bounded() {
     assert_eq!(bench.nodes[1].host.half_open.len(), BACKLOG_MAX + 1);
     bench.run(HANDSHAKE_MAX + Duration::from_millis(1));
     let host = &bench.nodes[1].host;
-    assert_eq!((host.half_open.len(), host.owners.len()), (0, 0), "nothing is left of it");
+    assert_eq!((host.half_open.len(), host.owners.len()), (0, 0), "no state is left");
     assert_eq!(bench.resets(1), 0);
     bench.passes = |_, _| true;
     bench.nodes[0].connect(to(2, false, 5000), false);
@@ -303,9 +303,9 @@ fn syn_flood_is_bounded() {
     bench.nodes[1].established();
 }
 
-/// The opener is in ESTABLISHED; what it sends gets lost while it looks for a neighbor that has moved.
+/// The opener is in ESTABLISHED; its data are lost while it resolves a moved neighbor.
 #[test]
-fn a_handshake_outlives_the_search_for_a_neighbor() {
+fn handshake_survives_neighbor_resolution() {
     let mut bench = Bench::new(NEVER);
     bench.nodes[1].listen(to(2, false, 5000), 8, false);
     bench.passes = |from, frame| match wire::parse(frame) {
@@ -352,7 +352,7 @@ fn reset_of_a_half_open_connection_frees_its_place() {
 }
 
 #[test]
-fn listener_goes_and_its_connections_stay() {
+fn connections_outlive_their_listener() {
     let mut bench = Bench::new(NEVER);
     let listener = bench.nodes[1].listen(to(2, false, 5000), 8, false);
     let first = bench.nodes[0].connect(to(2, false, 5000), false);
@@ -370,9 +370,9 @@ fn listener_goes_and_its_connections_stay() {
     );
 }
 
-/// Malformed and hostile frames change nothing and end nothing.
+/// Malformed and hostile frames have no effect.
 #[test]
-fn garbage_is_survived() {
+fn malformed_frames_are_ignored() {
     let mut random = oorandom::Rand32::new(3);
     let mut bench = Bench::new(NEVER);
     bench.nodes[1].listen("0.0.0.0:5000".parse().unwrap(), 8, false);

@@ -1,4 +1,4 @@
-//! More out-of-order blocks than smoltcp has room for.
+//! More out-of-order blocks than fit into smoltcp.
 
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
@@ -18,14 +18,14 @@ use super::{
 };
 use crate::{
     socket::Request,
-    wire::{self, Acknowledgement, Frame, Way},
+    wire::{self, Acknowledgement, Frame, FrameAddresses},
 };
 
-/// Gaps and blocks take turns, each of so many bytes.
+/// Size of the alternating gaps and blocks, in bytes.
 const STEP: u32 = 10;
 const BLOCKS: u32 = 50;
 
-/// The blocks of a stream that begins at `first`, each in two pieces.
+/// Blocks of a stream that begins at `first`, each in two pieces.
 fn blocks(first: SeqNum, stream: &[u8]) -> Vec<(SeqNum, Bytes)> {
     let pieces = (0..BLOCKS).flat_map(|block| {
         let at = (2 * block + 1) * STEP;
@@ -40,17 +40,17 @@ fn blocks(first: SeqNum, stream: &[u8]) -> Vec<(SeqNum, Bytes)> {
     pieces.map(piece).collect()
 }
 
-/// The peer sends these bytes of its stream.
-fn hears(bench: &mut Bench, state: &ConnectionState, stream: &[u8], range: Range<u32>) {
+/// Delivers these bytes of the peer's stream.
+fn deliver(bench: &mut Bench, state: &ConnectionState, stream: &[u8], range: Range<u32>) {
     let path = &state.path.constant;
     let (remote, local) = (state.tcp.constant.remote_port, state.tcp.constant.local_port);
-    let way = Way {
+    let way = FrameAddresses {
         macs: (state.neighbor.cached.dl_destination_address, bench.nodes[1].host.config.mac),
         from: (path.destination_address, remote).into(),
         to: (path.source_address, local).into(),
     };
     let delegated = &state.tcp.delegated;
-    let said = Acknowledgement {
+    let ack = Acknowledgement {
         seq: delegated.rcv_nxt + range.start,
         ack: delegated.snd_una,
         window: 40_000,
@@ -59,11 +59,11 @@ fn hears(bench: &mut Bench, state: &ConnectionState, stream: &[u8], range: Range
         fin: false,
     };
     let payload = &stream[range.start as usize..range.end as usize];
-    bench.nodes[1].frame(wire::data_frame(way, 64, &said, payload).unwrap());
+    bench.nodes[1].frame(wire::data_frame(way, 64, &ack, payload).unwrap());
     bench.run(Duration::from_millis(20));
 }
 
-/// Bytes of the stream that the second host has acknowledged, in order.
+/// Acknowledgements of the second host as offsets in the stream, in order.
 fn acknowledged(bench: &Bench, first: SeqNum) -> Vec<u32> {
     let acks = bench.nodes[1].sent.iter().filter_map(|frame| match wire::parse(frame) {
         Frame::Tcp(segment) => u32::try_from(segment.ack.distance(first)).ok(),
@@ -72,8 +72,8 @@ fn acknowledged(bench: &Bench, first: SeqNum) -> Vec<u32> {
     acks.collect()
 }
 
-/// The second host takes back a connection with all blocks, and hears its peer no more but by [`hears`].
-fn taken_back() -> (Bench, OffloadHandle, ConnectionState, Vec<u8>) {
+/// The second host uploads a connection with all blocks; frames of its peer arrive only through [`deliver`].
+fn uploaded_with_blocks() -> (Bench, OffloadHandle, ConnectionState, Vec<u8>) {
     let (mut bench, handles, mut state) = offloaded();
     bench.passes = |_, _| false;
     let stream = pattern((2 * BLOCKS * STEP) as usize, 3);
@@ -86,23 +86,23 @@ fn taken_back() -> (Bench, OffloadHandle, ConnectionState, Vec<u8>) {
     (bench, handles[1], state, stream)
 }
 
-/// Bytes before, in and behind a gap.
+/// Bytes before, in and after a gap.
 fn gap(index: u32, more: u32) -> Range<u32> {
     (2 * index * STEP).saturating_sub(more)..(2 * index + 1) * STEP + more
 }
 
-// RFC 2018 §8: what a SACK has reported is not asked for again, and no acknowledgement ends within it.
+// RFC 2018 §8: data reported by SACK are not requested again, and no acknowledgement ends within them.
 #[test]
-fn blocks_beyond_smoltcps_are_kept() {
+fn excess_blocks_are_stored() {
     for more in [0, 3, 7] {
-        let (mut bench, _, state, stream) = taken_back();
+        let (mut bench, _, state, stream) = uploaded_with_blocks();
         let first = state.tcp.delegated.rcv_nxt;
-        // Where smoltcp has no room for the segment, it comes again.
+        // A segment that does not fit into smoltcp is retransmitted.
         for index in [BLOCKS - 1, BLOCKS - 3, 20, 33, 34, 1] {
-            hears(&mut bench, &state, &stream, gap(index, more));
+            deliver(&mut bench, &state, &stream, gap(index, more));
         }
         for index in 0..BLOCKS {
-            hears(&mut bench, &state, &stream, gap(index, more));
+            deliver(&mut bench, &state, &stream, gap(index, more));
         }
         assert!(bench.nodes[1].data() == stream, "{} bytes", bench.nodes[1].data().len());
         let acks = acknowledged(&bench, first);
@@ -112,16 +112,16 @@ fn blocks_beyond_smoltcps_are_kept() {
     }
 }
 
-// They go down again with the others, also before smoltcp has had room for them.
+// They are offloaded again with the others, even before they fit into smoltcp.
 #[test]
-fn kept_blocks_are_handed_over() {
-    let (mut bench, handle, state, stream) = taken_back();
+fn stored_blocks_are_offloaded() {
+    let (mut bench, handle, state, stream) = uploaded_with_blocks();
     for index in [0, 1, 2, BLOCKS - 1] {
-        hears(&mut bench, &state, &stream, gap(index, 0));
+        deliver(&mut bench, &state, &stream, gap(index, 0));
     }
     bench.nodes[1].port.request(Request::Offload { handle });
     bench.settle();
-    let again = bench.nodes[1].initiates.pop_front().expect("it goes down").state;
+    let again = bench.nodes[1].initiates.pop_front().expect("it is offloaded").state;
     let rcv_nxt = again.tcp.delegated.rcv_nxt;
     assert_eq!(rcv_nxt, state.tcp.delegated.rcv_nxt + 6 * STEP);
     let mut has = vec![false; stream.len()];

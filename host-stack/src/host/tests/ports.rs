@@ -1,4 +1,4 @@
-//! Local endpoints that are reserved, as clients see it.
+//! Reserved local endpoints, from the clients' point of view.
 
 use core::net::SocketAddr;
 
@@ -22,32 +22,32 @@ fn peer() -> SocketAddr {
     SocketAddr::new(address(2, false), 5000)
 }
 
-/// What the host has answered to the last thing that was asked of it.
+/// Answer of the host to the last request.
 #[derive(PartialEq, Eq, Debug)]
-enum Answer {
+enum PortAnswer {
     Is(SocketAddr),
     Not(HostError),
 }
 
-fn answer(notice: Notice) -> Option<Answer> {
+fn answer(notice: Notice) -> Option<PortAnswer> {
     match notice {
         Notice::Bound { local, .. }
         | Notice::Listening { local, .. }
-        | Notice::Established { local, .. } => Some(Answer::Is(local)),
+        | Notice::Established { local, .. } => Some(PortAnswer::Is(local)),
         Notice::BindFailed { error, .. }
         | Notice::ListenFailed { error, .. }
-        | Notice::ConnectFailed { error, .. } => Some(Answer::Not(error)),
+        | Notice::ConnectFailed { error, .. } => Some(PortAnswer::Not(error)),
         _ => None,
     }
 }
 
-/// A client of host 1, and the bench.
-struct Asks {
+/// Clients of host 1, and the bench.
+struct EndpointBench {
     bench: Bench,
     second: SocketPort,
 }
 
-impl Asks {
+impl EndpointBench {
     /// Host 2 listens on [`peer`]; host 1 has a second consumer.
     fn new() -> Self {
         let mut bench = Bench::new(NEVER);
@@ -66,15 +66,15 @@ impl Asks {
         if second { &self.second } else { &self.node().port }
     }
 
-    fn ask(&mut self, second: bool, request: Request) -> Answer {
+    fn ask(&mut self, second: bool, request: Request) -> PortAnswer {
         self.port(second).request(request);
         self.bench.run(Duration::from_millis(100));
-        let heard = self.bench.nodes[0].notices.drain(..).filter_map(answer).last();
+        let of_first = self.bench.nodes[0].notices.drain(..).filter_map(answer).last();
         let of_second = core::iter::from_fn(|| self.second.notice()).filter_map(answer).last();
-        (if second { of_second } else { heard }).expect("an answer")
+        (if second { of_second } else { of_first }).expect("an answer")
     }
 
-    fn bind(&mut self, second: bool, local: SocketAddr) -> (EndpointId, Answer) {
+    fn bind(&mut self, second: bool, local: SocketAddr) -> (EndpointId, PortAnswer) {
         let endpoint = EndpointId(self.node().port.allocate());
         (endpoint, self.ask(second, Request::Bind { endpoint, local }))
     }
@@ -84,7 +84,7 @@ impl Asks {
         second: bool,
         local: SocketAddr,
         endpoint: Option<EndpointId>,
-    ) -> (ListenerId, Answer) {
+    ) -> (ListenerId, PortAnswer) {
         let listener = ListenerId(self.node().port.allocate());
         let (backlog, at_once) = (1, false);
         let local = local.into();
@@ -98,7 +98,7 @@ impl Asks {
         local: SocketAddr,
         endpoint: Option<EndpointId>,
         remote: SocketAddr,
-    ) -> (OffloadHandle, Answer) {
+    ) -> (OffloadHandle, PortAnswer) {
         let handle = OffloadHandle(self.node().port.allocate());
         let (timeout, at_once) = (Duration::from_secs(5), false);
         let local = Some(local);
@@ -106,147 +106,159 @@ impl Asks {
         (handle, self.ask(second, request))
     }
 
-    /// Nothing answers.
+    /// Makes a request without an answer.
     fn tell(&mut self, second: bool, request: Request) {
         self.port(second).request(request);
         self.bench.run(Duration::from_millis(100));
     }
 }
 
-const IN_USE: Answer = Answer::Not(HostError::AddressInUse);
+const IN_USE: PortAnswer = PortAnswer::Not(HostError::AddressInUse);
 
 #[test]
-fn what_one_consumer_has_another_cannot_take() {
-    let mut asks = Asks::new();
+fn endpoint_of_another_consumer_is_in_use() {
+    let mut endpoints = EndpointBench::new();
     for (first, second) in [(false, true), (true, false)] {
-        let (bound, is) = asks.bind(first, ours(7000));
-        assert_eq!(is, Answer::Is(ours(7000)));
-        let (listener, is) = asks.listen(first, ours(7001), None);
-        assert_eq!(is, Answer::Is(ours(7001)));
-        let (connection, is) = asks.connect(first, ours(7002), None, peer());
-        assert_eq!(is, Answer::Is(ours(7002)));
+        let (bound, is) = endpoints.bind(first, ours(7000));
+        assert_eq!(is, PortAnswer::Is(ours(7000)));
+        let (listener, is) = endpoints.listen(first, ours(7001), None);
+        assert_eq!(is, PortAnswer::Is(ours(7001)));
+        let (connection, is) = endpoints.connect(first, ours(7002), None, peer());
+        assert_eq!(is, PortAnswer::Is(ours(7002)));
         for port in [7000, 7001, 7002] {
             let any = SocketAddr::new([0, 0, 0, 0].into(), port);
             for local in [ours(port), any] {
-                assert_eq!(asks.bind(second, local).1, IN_USE, "{local}");
-                assert_eq!(asks.listen(second, local, None).1, IN_USE, "{local}");
-                assert_eq!(asks.listen(second, local, Some(bound)).1, IN_USE, "not its own");
-                assert_eq!(asks.connect(second, local, None, peer()).1, IN_USE, "{local}");
+                assert_eq!(endpoints.bind(second, local).1, IN_USE, "{local}");
+                assert_eq!(endpoints.listen(second, local, None).1, IN_USE, "{local}");
+                assert_eq!(endpoints.listen(second, local, Some(bound)).1, IN_USE, "not its own");
+                assert_eq!(endpoints.connect(second, local, None, peer()).1, IN_USE, "{local}");
             }
         }
-        asks.tell(second, Request::Unbind { endpoint: bound });
-        assert_eq!(asks.bind(second, ours(7000)).1, IN_USE, "it is not the second's to let go of");
-        asks.tell(first, Request::Unbind { endpoint: bound });
-        asks.tell(first, Request::Unlisten { listener });
-        asks.tell(first, Request::Abort { handle: connection });
+        endpoints.tell(second, Request::Unbind { endpoint: bound });
+        assert_eq!(endpoints.bind(second, ours(7000)).1, IN_USE, "only the owner can release it");
+        endpoints.tell(first, Request::Unbind { endpoint: bound });
+        endpoints.tell(first, Request::Unlisten { listener });
+        endpoints.tell(first, Request::Abort { handle: connection });
         for port in [7000, 7001, 7002] {
-            let (bound, is) = asks.bind(second, ours(port));
-            assert_eq!(is, Answer::Is(ours(port)));
-            asks.tell(second, Request::Unbind { endpoint: bound });
+            let (bound, is) = endpoints.bind(second, ours(port));
+            assert_eq!(is, PortAnswer::Is(ours(port)));
+            endpoints.tell(second, Request::Unbind { endpoint: bound });
         }
     }
 }
 
 #[test]
 fn a_bound_endpoint_listens_and_connects() {
-    let mut asks = Asks::new();
-    // Any port, of all addresses: the connection's end is one of them.
-    let (endpoint, is) = asks.bind(false, SocketAddr::new([0, 0, 0, 0].into(), 0));
-    let Answer::Is(bound) = is else { panic!("{is:?}") };
+    let mut endpoints = EndpointBench::new();
+    // Any port, of all addresses: the connection's local address is one of them.
+    let (endpoint, is) = endpoints.bind(false, SocketAddr::new([0, 0, 0, 0].into(), 0));
+    let PortAnswer::Is(bound) = is else { panic!("{is:?}") };
     assert!(bound.ip().is_unspecified() && bound.port() >= 49_152);
-    let (_, is) = asks.connect(false, ours(1), Some(endpoint), peer());
-    assert_eq!(is, Answer::Is(ours(bound.port())), "what it is bound to counts");
+    let (_, is) = endpoints.connect(false, ours(1), Some(endpoint), peer());
+    assert_eq!(is, PortAnswer::Is(ours(bound.port())), "the bound address applies");
     let other = SocketAddr::new(peer().ip(), 5001);
-    asks.bench.nodes[1].listen(other, 1, false);
-    let (_, is) = asks.connect(false, ours(1), Some(endpoint), other);
-    assert_eq!(is, Answer::Is(ours(bound.port())), "another peer, another connection");
-    assert_eq!(asks.connect(false, ours(1), Some(endpoint), other).1, IN_USE, "the same 4-tuple");
-    let (listener, is) = asks.listen(false, ours(1), Some(endpoint));
-    assert_eq!(is, Answer::Is(bound));
-    asks.tell(false, Request::Unbind { endpoint });
-    assert_eq!(asks.bind(true, bound).1, IN_USE, "the listener has it still");
-    asks.tell(false, Request::Unlisten { listener });
-    assert_eq!(asks.bind(true, bound).1, IN_USE, "and so have the connections");
+    endpoints.bench.nodes[1].listen(other, 1, false);
+    let (_, is) = endpoints.connect(false, ours(1), Some(endpoint), other);
+    assert_eq!(is, PortAnswer::Is(ours(bound.port())), "another peer, another connection");
+    assert_eq!(
+        endpoints.connect(false, ours(1), Some(endpoint), other).1,
+        IN_USE,
+        "the same 4-tuple"
+    );
+    let (listener, is) = endpoints.listen(false, ours(1), Some(endpoint));
+    assert_eq!(is, PortAnswer::Is(bound));
+    endpoints.tell(false, Request::Unbind { endpoint });
+    assert_eq!(endpoints.bind(true, bound).1, IN_USE, "the listener holds it");
+    endpoints.tell(false, Request::Unlisten { listener });
+    assert_eq!(endpoints.bind(true, bound).1, IN_USE, "the connections hold it");
 }
 
-// The name that a connection or a listener gives its end keeps it beyond its own end, and not when nothing came of it.
+// An endpoint ID named by a connection or listener outlives it, unless it failed.
 #[test]
-fn a_name_keeps_the_endpoint() {
-    let mut asks = Asks::new();
-    let name = |asks: &Asks| EndpointId(asks.node().port.allocate());
-    let (one, two, three) = (name(&asks), name(&asks), name(&asks));
-    let (handle, is) = asks.connect(false, ours(0), Some(one), peer());
-    let Answer::Is(local) = is else { panic!("{is:?}") };
-    let (listener, is) = asks.listen(false, ours(7000), Some(two));
-    assert_eq!(is, Answer::Is(ours(7000)));
-    let nobody = SocketAddr::new(peer().ip(), 9);
-    let (_, is) = asks.connect(false, ours(7001), Some(three), nobody);
-    assert_eq!(is, Answer::Not(HostError::Refused));
-    assert_eq!(asks.bind(true, ours(7001)).1, Answer::Is(ours(7001)), "nothing came of it");
-    asks.tell(false, Request::Abort { handle });
-    asks.tell(false, Request::Unlisten { listener });
+fn named_endpoint_outlives_its_connection() {
+    let mut endpoints = EndpointBench::new();
+    let name = |endpoints: &EndpointBench| EndpointId(endpoints.node().port.allocate());
+    let (one, two, three) = (name(&endpoints), name(&endpoints), name(&endpoints));
+    let (handle, is) = endpoints.connect(false, ours(0), Some(one), peer());
+    let PortAnswer::Is(local) = is else { panic!("{is:?}") };
+    let (listener, is) = endpoints.listen(false, ours(7000), Some(two));
+    assert_eq!(is, PortAnswer::Is(ours(7000)));
+    let closed_port = SocketAddr::new(peer().ip(), 9);
+    let (_, is) = endpoints.connect(false, ours(7001), Some(three), closed_port);
+    assert_eq!(is, PortAnswer::Not(HostError::Refused));
+    assert_eq!(
+        endpoints.bind(true, ours(7001)).1,
+        PortAnswer::Is(ours(7001)),
+        "the connect failed"
+    );
+    endpoints.tell(false, Request::Abort { handle });
+    endpoints.tell(false, Request::Unlisten { listener });
     for (local, endpoint) in [(local, one), (ours(7000), two)] {
-        assert_eq!(asks.bind(true, local).1, IN_USE);
-        asks.tell(false, Request::Unbind { endpoint });
-        assert_eq!(asks.bind(true, local).1, Answer::Is(local));
+        assert_eq!(endpoints.bind(true, local).1, IN_USE);
+        endpoints.tell(false, Request::Unbind { endpoint });
+        assert_eq!(endpoints.bind(true, local).1, PortAnswer::Is(local));
     }
 }
 
-// As on Linux with SO_REUSEADDR: connections of a listener that is gone, whether they live or are in TIME-WAIT, stand
-// in no new listener's way.
+// As on Linux with SO_REUSEADDR: connections of a closed listener, open or in TIME-WAIT, do not conflict with a new
+// listener.
 #[test]
-fn a_listener_comes_back_beside_its_connections() {
-    let mut asks = Asks::new();
-    let (listener, _) = asks.listen(false, ours(7000), None);
-    // Two connections from host 2; the first is closed from here, and so is in TIME-WAIT here.
+fn listener_reuses_its_port_beside_old_connections() {
+    let mut endpoints = EndpointBench::new();
+    let (listener, _) = endpoints.listen(false, ours(7000), None);
+    // Two connections from host 2; the first is closed by host 1, and so is in TIME-WAIT there.
     for _ in 0..2 {
-        asks.bench.nodes[1].connect(ours(7000), false);
-        asks.bench.run(Duration::from_millis(100));
+        endpoints.bench.nodes[1].connect(ours(7000), false);
+        endpoints.bench.run(Duration::from_millis(100));
     }
     let accepted = |notice: &Notice| match notice {
         Notice::Established { handle, .. } => Some(*handle),
         _ => None,
     };
-    let first = asks.node().notices.iter().find_map(accepted).unwrap();
-    let far = asks.bench.nodes[1].notices.iter().find_map(accepted).unwrap();
-    asks.node().shutdown(first);
-    asks.bench.run(Duration::from_millis(100));
-    asks.bench.nodes[1].shutdown(far);
-    asks.bench.run(Duration::from_millis(100));
+    let first = endpoints.node().notices.iter().find_map(accepted).unwrap();
+    let far = endpoints.bench.nodes[1].notices.iter().find_map(accepted).unwrap();
+    endpoints.node().shutdown(first);
+    endpoints.bench.run(Duration::from_millis(100));
+    endpoints.bench.nodes[1].shutdown(far);
+    endpoints.bench.run(Duration::from_millis(100));
     let ended = |notice: &Notice| matches!(notice, Notice::Closed { error: None, .. });
-    assert!(asks.node().has(ended), "in TIME-WAIT");
-    assert_eq!(asks.node().host.connections.len(), 1, "the other lives");
-    asks.tell(false, Request::Unlisten { listener });
-    let (listener, is) = asks.listen(false, ours(7000), None);
-    assert_eq!(is, Answer::Is(ours(7000)));
-    asks.tell(false, Request::Unlisten { listener });
-    assert_eq!(asks.listen(true, ours(7000), None).1, Answer::Is(ours(7000)), "nor in another's");
+    assert!(endpoints.node().has(ended), "in TIME-WAIT");
+    assert_eq!(endpoints.node().host.connections.len(), 1, "the other is open");
+    endpoints.tell(false, Request::Unlisten { listener });
+    let (listener, is) = endpoints.listen(false, ours(7000), None);
+    assert_eq!(is, PortAnswer::Is(ours(7000)));
+    endpoints.tell(false, Request::Unlisten { listener });
+    assert_eq!(
+        endpoints.listen(true, ours(7000), None).1,
+        PortAnswer::Is(ours(7000)),
+        "no conflict with the other consumer either"
+    );
 }
 
-// What a client had reserved is free when it has left, and what it asks for later is not done.
+// The reservations of a client are released when it unregisters, and its later requests are ignored.
 #[test]
-fn who_leaves_holds_nothing() {
-    let mut asks = Asks::new();
-    assert_eq!(asks.bind(true, ours(7000)).1, Answer::Is(ours(7000)));
-    assert_eq!(asks.listen(true, ours(7001), None).1, Answer::Is(ours(7001)));
-    assert_eq!(asks.connect(true, ours(7002), None, peer()).1, Answer::Is(ours(7002)));
-    asks.tell(true, Request::Leave);
-    let endpoint = EndpointId(asks.node().port.allocate());
-    asks.tell(true, Request::Bind { endpoint, local: ours(7003) });
+fn departed_client_holds_no_port() {
+    let mut endpoints = EndpointBench::new();
+    assert_eq!(endpoints.bind(true, ours(7000)).1, PortAnswer::Is(ours(7000)));
+    assert_eq!(endpoints.listen(true, ours(7001), None).1, PortAnswer::Is(ours(7001)));
+    assert_eq!(endpoints.connect(true, ours(7002), None, peer()).1, PortAnswer::Is(ours(7002)));
+    endpoints.tell(true, Request::Leave);
+    let endpoint = EndpointId(endpoints.node().port.allocate());
+    endpoints.tell(true, Request::Bind { endpoint, local: ours(7003) });
     for port in [7000, 7001, 7002, 7003] {
-        assert_eq!(asks.bind(false, ours(port)).1, Answer::Is(ours(port)));
+        assert_eq!(endpoints.bind(false, ours(port)).1, PortAnswer::Is(ours(port)));
     }
-    assert_eq!(asks.bench.resets(0), 1, "its connection");
+    assert_eq!(endpoints.bench.resets(0), 1, "its connection");
 }
 
-// The walk of the ephemeral ports leaves out what anybody has.
+// The search for ephemeral ports skips ports in use by any client.
 #[test]
-fn ephemeral_ports_are_nobody_s() {
-    let mut asks = Asks::new();
-    let Answer::Is(first) = asks.bind(false, ours(0)).1 else { panic!() };
+fn ephemeral_ports_in_use_are_skipped() {
+    let mut endpoints = EndpointBench::new();
+    let PortAnswer::Is(first) = endpoints.bind(false, ours(0)).1 else { panic!() };
     for port in first.port() + 1..first.port() + 4 {
-        assert_eq!(asks.bind(true, ours(port)).1, Answer::Is(ours(port)));
+        assert_eq!(endpoints.bind(true, ours(port)).1, PortAnswer::Is(ours(port)));
     }
-    let next = Answer::Is(ours(first.port() + 4));
-    assert_eq!(asks.connect(false, ours(0), None, peer()).1, next);
+    let next = PortAnswer::Is(ours(first.port() + 4));
+    assert_eq!(endpoints.connect(false, ours(0), None, peer()).1, next);
 }

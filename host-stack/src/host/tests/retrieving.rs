@@ -1,4 +1,4 @@
-//! Segments of which smoltcp alone would not read everything.
+//! Segments that smoltcp alone would not process completely.
 
 use alloc::{vec, vec::Vec};
 use core::net::SocketAddr;
@@ -22,23 +22,23 @@ use crate::{
 };
 
 const NEVER: [OffloadPolicy; 2] = [OffloadPolicy::Never; 2];
-/// The peer's first byte.
+/// Sequence number of the peer's first byte.
 const FIRST: u32 = 7_001;
 const WINDOW: u16 = 20_000;
 
-/// A host with one connection, whose peer the test plays, without options but a window scale.
+/// Host with one connection to a simulated peer, without options except a window scale.
 struct Connected {
     bench: Bench,
     handle: OffloadHandle,
-    /// The host's first byte.
+    /// Sequence number of the host's first byte.
     first: u32,
-    /// The window that the peer advertises in bytes, its scale if not 0, and its port.
+    /// Window advertised by the peer in bytes, its scale if not 0, and its port.
     window: u16,
     scale: u8,
     port: u16,
 }
 
-/// The TCP segments that a node has sent.
+/// TCP segments sent by a node.
 fn segments(bench: &Bench, node: usize) -> Vec<Segment<'_>> {
     let tcp = |frame| match wire::parse(frame) {
         Frame::Tcp(segment) => Some(segment),
@@ -52,34 +52,34 @@ impl Connected {
         Self::with_window(WINDOW, 0)
     }
 
-    /// The peer advertises `window` from its SYN on, and then in units of `scale`.
+    /// The peer advertises `window` in its SYN, and later in units of `scale`.
     fn with_window(window: u16, scale: u8) -> Self {
         let mut bench = Bench::new(NEVER);
         bench.nodes[1].listen(SocketAddr::new(address(2, false), 5000), 8, false);
-        // The neighbor is known: nothing that the host sends waits for ARP.
+        // Resolves the neighbor, so that ARP delays nothing.
         bench.nodes[0].connect(SocketAddr::new(address(2, false), 4999), false);
         bench.run(Duration::from_millis(100));
-        // The test's connection is none of host 1's, which would answer with RST.
+        // The test's connection is unknown to host 1, which would answer with RST.
         bench.passes = |_, _| false;
         let mut connected =
             Self { bench, handle: OffloadHandle(0), first: 0, window, scale, port: 1000 };
         connected.bench.nodes[1].sent.clear();
-        connected.says("S", FIRST - 1, 0, b"");
+        connected.deliver_and_run("S", FIRST - 1, 0, b"");
         let syn_ack = segments(&connected.bench, 1)[0].seq;
         connected.first = syn_ack.0.wrapping_add(1);
-        connected.says("A", FIRST, 0, b"");
+        connected.deliver_and_run("A", FIRST, 0, b"");
         connected.handle = connected.bench.nodes[1].established().0;
         connected.bench.nodes[1].sent.clear();
         connected
     }
 
-    /// The peer sends a segment that acknowledges `acknowledged` bytes of the host's.
-    fn says(&mut self, flags: &str, seq: u32, acknowledged: u32, payload: &[u8]) {
-        self.hears(flags, seq, acknowledged, payload);
+    /// Sends a segment of the peer that acknowledges `acknowledged` bytes of the host.
+    fn deliver_and_run(&mut self, flags: &str, seq: u32, acknowledged: u32, payload: &[u8]) {
+        self.deliver(flags, seq, acknowledged, payload);
         self.bench.run(Duration::from_millis(20));
     }
 
-    fn hears(&mut self, flags: &str, seq: u32, acknowledged: u32, payload: &[u8]) {
+    fn deliver(&mut self, flags: &str, seq: u32, acknowledged: u32, payload: &[u8]) {
         let frame = self.forge(flags, seq, acknowledged, payload);
         self.bench.nodes[1].frame(frame);
     }
@@ -100,18 +100,18 @@ impl Connected {
         wire::forged(builder, flags, ack, payload)
     }
 
-    /// Of an empty segment: the state that smoltcp is in, whether it is given a frame ahead, and the segment itself.
+    /// State of smoltcp for an empty segment, and whether it is given a frame ahead, and the segment itself.
     fn is_given(&mut self, seq: u32, acknowledged: u32) -> (State, (bool, bool)) {
         let frame = self.forge("A", seq, acknowledged, b"");
         let Frame::Tcp(segment) = wire::parse(&frame) else { panic!("a segment") };
         let host = &self.bench.nodes[1].host;
         let connection = &host.connections[&self.handle];
         let socket = host.sockets.get::<Socket<'_>>(connection.socket);
-        let given = retrieve(&segment, &connection.flow, socket, connection.standing(socket));
+        let given = retrieve(&segment, &connection.flow, socket, connection.seq_state(socket));
         (socket.state(), (given.ahead.is_some(), given.whole))
     }
 
-    /// smoltcp's.
+    /// Socket of smoltcp.
     fn socket(&mut self) -> &mut Socket<'static> {
         let host = &mut self.bench.nodes[1].host;
         host.sockets.get_mut(host.connections[&self.handle].socket)
@@ -122,7 +122,7 @@ impl Connected {
         self.bench.run(Duration::from_millis(1));
     }
 
-    /// The host's only list has come back with all its `length` bytes.
+    /// True if the host's only list was completed with all its `length` bytes.
     fn acknowledged(&self, length: usize) -> bool {
         self.bench.nodes[1].completed() == [(1, length, NdisStatus::SUCCESS)]
     }
@@ -131,7 +131,7 @@ impl Connected {
         segments(&self.bench, 1).last().map(|segment| segment.ack)
     }
 
-    /// How many bytes of the host's stream are in the segments that it has sent last, from its first byte on.
+    /// End of the most recent data segment of the host, in bytes from the start of its stream.
     fn sent_up_to(&self) -> Option<i32> {
         let sent = segments(&self.bench, 1).into_iter();
         sent.map(|sent| (sent.seq + sent.payload_len).distance(SeqNum(self.first))).max()
@@ -143,17 +143,17 @@ impl Connected {
     }
 }
 
-// RFC 9293 §3.8.6, §3.8.6.1: a window that closes over data in flight, or an older acknowledgement that arrives late
-// and states so, is probed by the first octet; nothing new is sent.
+// RFC 9293 §3.8.6, §3.8.6.1: a window that closes over data in flight, or a late older acknowledgement with such a
+// window, is probed with the first octet; no new data are sent.
 #[test]
-fn what_a_window_closes_over_is_probed() {
+fn closed_window_over_data_in_flight_is_probed() {
     for acknowledged in [0, 536] {
         let mut connected = Connected::new();
         connected.sends(3_000);
         let most = connected.sent_up_to().unwrap();
         assert!(most > 536);
         connected.window = 0;
-        connected.says("A", FIRST, acknowledged, b"");
+        connected.deliver_and_run("A", FIRST, acknowledged, b"");
         connected.bench.nodes[1].sent.clear();
         connected.bench.run(Duration::from_secs(7));
         let next = SeqNum(connected.first) + acknowledged;
@@ -162,53 +162,53 @@ fn what_a_window_closes_over_is_probed() {
         assert_eq!(again, [(next, 1); 2], "after two seconds, and four more");
         assert!(connected.sent_up_to() <= Some(most), "nothing new");
         connected.window = WINDOW;
-        connected.says("A", FIRST, most as u32, b"");
+        connected.deliver_and_run("A", FIRST, most as u32, b"");
         connected.bench.run(Duration::from_secs(4));
         assert_eq!(connected.sent_up_to(), Some(3_000), "the window is open again");
     }
 }
 
-// RFC 9293 §3.8.1, §3.8.6: smoltcp's fast retransmission fills a segment, beyond the window. That does not leave, nor
-// do acknowledgements from behind it, which the peer would not accept. Though smoltcp takes all that is queued for
-// sent, and the window closes and opens again behind the data that the peer took, the rest follows.
+// RFC 9293 §3.8.1, §3.8.6: smoltcp's fast retransmission fills a segment, beyond the window. The excess is not sent,
+// nor are acknowledgements with a sequence number after it, which the peer would not accept. smoltcp considers all
+// queued data sent, and the window closes and opens again after the accepted data; yet the rest follows.
 #[test]
-fn data_beyond_the_window_wait_for_it() {
+fn data_beyond_the_window_are_deferred() {
     let lengths = [(0, 200, 500), (0, 200, 202), (0, 200, 201), (7, 256, 500), (7, 256, 257)];
     for (scale, window, length) in lengths {
         let mut connected = Connected::with_window(window, scale);
         connected.sends(length);
         assert_eq!(connected.sent_up_to(), Some(window.into()));
         for _ in 0..3 {
-            connected.says("A", FIRST, 0, b"");
+            connected.deliver_and_run("A", FIRST, 0, b"");
         }
         let first = SeqNum(connected.first);
         let again = segments(&connected.bench, 1).iter().filter(|sent| sent.seq == first).count();
         assert!(again >= 2 && connected.sent_up_to() == Some(window.into()), "fast retransmission");
         connected.bench.nodes[1].sent.clear();
-        connected.says("A", FIRST, 0, b"a");
-        connected.says("A", FIRST + 1, 0, b"a");
+        connected.deliver_and_run("A", FIRST, 0, b"a");
+        connected.deliver_and_run("A", FIRST + 1, 0, b"a");
         let edge = first + u32::from(window);
         let answers = segments(&connected.bench, 1);
         assert!(!answers.is_empty() && answers.iter().all(|sent| !sent.seq.is_after(edge)));
         connected.window = 0;
-        connected.says("A", FIRST + 2, window.into(), b"");
+        connected.deliver_and_run("A", FIRST + 2, window.into(), b"");
         connected.window = WINDOW;
-        connected.says("A", FIRST + 2, window.into(), b"");
+        connected.deliver_and_run("A", FIRST + 2, window.into(), b"");
         connected.bench.nodes[1].sent.clear();
         connected.bench.run(Duration::from_secs(4));
         assert_eq!(connected.sent_up_to(), Some(length as i32), "scale {scale}: the rest, again");
-        connected.says("A", FIRST + 2, length as u32, b"");
+        connected.deliver_and_run("A", FIRST + 2, length as u32, b"");
         assert!(connected.acknowledged(length));
     }
 }
 
-// RFC 9293 §3.10.7.4: a window that opens counts in every state, and the FIN comes last.
+// RFC 9293 §3.10.7.4: an opening window is processed in every state, and the FIN is sent last.
 #[test]
-fn a_window_opens_behind_the_peers_fin() {
+fn window_opens_after_the_peers_fin() {
     let mut connected = Connected::new();
-    connected.says("AF", FIRST, 0, b"");
+    connected.deliver_and_run("AF", FIRST, 0, b"");
     connected.window = 600;
-    connected.says("A", FIRST + 1, 0, b"");
+    connected.deliver_and_run("A", FIRST + 1, 0, b"");
     connected.sends(3_000);
     connected.bench.nodes[1].shutdown(connected.handle);
     connected.bench.run(Duration::from_millis(1));
@@ -218,26 +218,26 @@ fn a_window_opens_behind_the_peers_fin() {
     let in_flight = sent(&connected);
     assert!(in_flight <= 600 && connected.fins() == 0);
     connected.window = 0;
-    connected.says("A", FIRST + 1, in_flight, b"");
+    connected.deliver_and_run("A", FIRST + 1, in_flight, b"");
     connected.window = WINDOW;
-    connected.says("A", FIRST + 1, in_flight, b"");
+    connected.deliver_and_run("A", FIRST + 1, in_flight, b"");
     assert_eq!((sent(&connected), connected.fins()), (3_000, 1));
-    connected.says("A", FIRST + 1, 3_001, b"");
+    connected.deliver_and_run("A", FIRST + 1, 3_001, b"");
     assert!(connected.bench.nodes[1].has(is_closed) && connected.acknowledged(3_000));
 }
 
-// RFC 9293 §3.10.7.4: an RST in SYN-RECEIVED ends that attempt, and the SYN that comes with it is another connection's.
+// RFC 9293 §3.10.7.4: an RST in SYN-RECEIVED aborts the open, and the SYN that follows it opens another connection.
 #[test]
-fn a_reset_attempt_leaves_nothing_to_the_next() {
+fn reset_attempt_does_not_affect_the_next() {
     let mut connected = Connected::new();
     connected.port = 2001;
-    connected.says("S", FIRST - 1, 0, b"");
-    connected.hears("R", FIRST, 0, b"");
+    connected.deliver_and_run("S", FIRST - 1, 0, b"");
+    connected.deliver("R", FIRST, 0, b"");
     connected.port = 2002;
-    connected.says("S", FIRST - 1, 0, b"");
+    connected.deliver_and_run("S", FIRST - 1, 0, b"");
     let syn_ack = segments(&connected.bench, 1).last().unwrap().seq;
     connected.first = syn_ack.0.wrapping_add(1);
-    connected.says("A", FIRST, 0, b"");
+    connected.deliver_and_run("A", FIRST, 0, b"");
     let is_of = |port| move |n: &Notice| matches!(n, Notice::Established { remote, .. } if remote.port() == port);
     assert!(
         connected.bench.nodes[1].has(is_of(2002)) && !connected.bench.nodes[1].has(is_of(2001))
@@ -246,9 +246,9 @@ fn a_reset_attempt_leaves_nothing_to_the_next() {
 }
 
 // RFC 9293 §3.8.4: a peer that probes is alive, and so is one that answers a probe from the right edge of the window.
-// With keep-alive at both ends each only answers the other, and sends no probe of its own.
+// With keep-alive on both sides each only answers the other, and sends no probe of its own.
 #[test]
-fn a_peer_that_probes_lives() {
+fn probing_peer_stays_connected() {
     let right_edge = u32::from(u16::MAX);
     for (seq, length) in [(FIRST - 1, 0), (FIRST - 1, 1), (FIRST + right_edge, 0)] {
         let mut connected = Connected::new();
@@ -256,131 +256,131 @@ fn a_peer_that_probes_lives() {
         (tcp.ka_timeout, tcp.ka_probe_count) = (1_000, 2);
         connected.bench.nodes[1].host.set_tcp(tcp).unwrap();
         for _ in 0..20 {
-            connected.says("A", seq, 0, &b"?"[..length]);
+            connected.deliver_and_run("A", seq, 0, &b"?"[..length]);
             connected.bench.run(Duration::from_millis(800));
         }
         assert!(!connected.bench.nodes[1].has(|n| matches!(n, Notice::Closed { .. })), "{seq}");
         connected.bench.run(Duration::from_secs(10));
         let limit = Some(HostError::RetransmissionLimit);
         let ended = |n: &Notice| matches!(n, Notice::Closed { error, .. } if *error == limit);
-        assert!(connected.bench.nodes[1].has(ended), "it has died");
+        assert!(connected.bench.nodes[1].has(ended), "it has timed out");
     }
 }
 
-// A keep-alive probe while nothing is in flight is read ahead of smoltcp's answer. Once a FIN is due it is not: in
-// LAST-ACK smoltcp would take the frame ahead for an old acknowledgement, and answer it beside the probe.
+// A keep-alive probe with nothing in flight is processed before smoltcp's answer. Not once a FIN is due: in LAST-ACK
+// smoltcp would take the extra frame for an old acknowledgement, and answer it in addition to the probe.
 #[test]
-fn a_probe_is_no_sign_of_life_once_a_fin_is_due() {
+fn probe_is_not_processed_ahead_once_a_fin_is_due() {
     for peer_has_closed in [false, true] {
         let mut connected = Connected::new();
         if peer_has_closed {
-            connected.says("AF", FIRST, 0, b"");
+            connected.deliver_and_run("AF", FIRST, 0, b"");
         }
         let rcv_nxt = FIRST + u32::from(peer_has_closed);
         connected.sends(100);
-        connected.says("A", rcv_nxt, 100, b"");
+        connected.deliver_and_run("A", rcv_nxt, 100, b"");
         let probe = rcv_nxt - 1;
         let idle = if peer_has_closed { State::CloseWait } else { State::Established };
         assert_eq!(connected.is_given(probe, 100), (idle, (true, true)));
-        // The FIN is due, and has not left: nothing is in flight still.
+        // The FIN is due and unsent: nothing is in flight yet.
         connected.socket().close();
         let closing = if peer_has_closed { State::LastAck } else { State::FinWait1 };
         assert_eq!(connected.is_given(probe, 100), (closing, (false, true)));
         connected.bench.nodes[1].sent.clear();
-        connected.says("A", probe, 100, b"?");
+        connected.deliver_and_run("A", probe, 100, b"?");
         let answers = segments(&connected.bench, 1).len() - connected.fins();
         assert_eq!((answers, connected.fins()), (1, 1), "{closing}");
     }
-    // FIN-WAIT-2: it was acknowledged.
+    // FIN-WAIT-2: the FIN is acknowledged.
     let mut connected = Connected::new();
     connected.bench.nodes[1].shutdown(connected.handle);
     connected.bench.run(Duration::from_millis(1));
-    connected.says("A", FIRST, 1, b"");
+    connected.deliver_and_run("A", FIRST, 1, b"");
     assert_eq!(connected.is_given(FIRST - 1, 1), (State::FinWait2, (true, true)));
 }
 
-// RFC 9293 §3.10.7.4: what is trimmed to RCV.NXT has an acknowledgement still, and an old segment is answered.
+// RFC 9293 §3.10.7.4: a segment trimmed to RCV.NXT still carries an acknowledgement, and an old segment is answered.
 #[test]
 fn an_old_segment_acknowledges() {
     let mut connected = Connected::new();
-    connected.says("A", FIRST, 0, b"abc");
+    connected.deliver_and_run("A", FIRST, 0, b"abc");
     connected.sends(1_000);
     connected.bench.nodes[1].sent.clear();
-    connected.says("A", FIRST, 1_000, b"abc");
+    connected.deliver_and_run("A", FIRST, 1_000, b"abc");
     assert!(connected.acknowledged(1_000));
     assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 3)), "the answer");
     assert_eq!(connected.bench.nodes[1].data(), b"abc");
 }
 
-// RFC 9293 §3.10.7.4: so has an empty one from before RCV.NXT, as smoltcp sends them after a time-out, and one from the
-// right edge of the window, as a peer sends it that has filled the window.
+// RFC 9293 §3.10.7.4: the same for an empty segment from before RCV.NXT, as smoltcp sends after a timeout, and for one
+// from the right edge of the window, as sent by a peer that has filled the window.
 #[test]
-fn empty_segments_acknowledge_from_anywhere_in_reach() {
+fn empty_segments_in_range_acknowledge() {
     let window = u32::from(u16::MAX);
     for seq in [FIRST, FIRST + 1, FIRST + 3, FIRST + 4, FIRST + window] {
         let mut connected = Connected::new();
-        connected.says("A", FIRST, 0, b"abc");
+        connected.deliver_and_run("A", FIRST, 0, b"abc");
         connected.sends(1_000);
         let edge = segments(&connected.bench, 1).last().map(|sent| sent.ack + sent.window.into());
         let seq = seq.min(edge.unwrap().0);
-        connected.says("A", seq, 1_000, b"");
+        connected.deliver_and_run("A", seq, 1_000, b"");
         assert!(connected.acknowledged(1_000), "{}", seq - FIRST);
     }
 }
 
-// RFC 5961 §5.2: what is out of reach acknowledges nothing, and nothing acknowledges what was not sent.
+// RFC 5961 §5.2: segments out of range acknowledge nothing, and unsent data cannot be acknowledged.
 #[test]
-fn nothing_acknowledges_from_out_of_reach() {
+fn segments_out_of_range_do_not_acknowledge() {
     for (seq, acknowledged) in
         [(FIRST.wrapping_sub(65_600), 1_000), (FIRST + 65_600, 1_000), (FIRST, 1_001), (FIRST, 0)]
     {
         let mut connected = Connected::new();
-        connected.says("A", FIRST, 0, b"abc");
+        connected.deliver_and_run("A", FIRST, 0, b"abc");
         connected.sends(1_000);
-        connected.says("A", seq, acknowledged, b"abc");
+        connected.deliver_and_run("A", seq, acknowledged, b"abc");
         assert_eq!(connected.bench.nodes[1].completed(), [], "{seq}, {acknowledged}");
     }
 }
 
-// RFC 9293 §3.10.7.4, eighth: a FIN counts, whatever is old of the data before it.
+// RFC 9293 §3.10.7.4, eighth: a FIN is processed even if all data before it are old.
 #[test]
-fn a_fin_behind_old_data_is_heard() {
+fn fin_after_old_data_is_processed() {
     let mut connected = Connected::new();
-    connected.says("A", FIRST, 0, b"abc");
-    connected.says("AF", FIRST, 0, b"abc");
+    connected.deliver_and_run("A", FIRST, 0, b"abc");
+    connected.deliver_and_run("AF", FIRST, 0, b"abc");
     assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 4)));
     assert!(connected.bench.nodes[1].has(|notice| matches!(notice, Notice::PeerClosed { .. })));
-    // Once.
-    connected.says("AF", FIRST, 0, b"abc");
+    // Delivered once.
+    connected.deliver_and_run("AF", FIRST, 0, b"abc");
     assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 4)));
 }
 
-// RFC 6298 §5.1: duplicate acknowledgements do not keep a FIN from being sent again.
+// RFC 6298 §5.1: duplicate acknowledgements do not prevent the retransmission of a FIN.
 #[test]
-fn a_fin_is_sent_again_after_duplicate_acknowledgements() {
+fn fin_is_retransmitted_after_duplicate_acks() {
     let mut connected = Connected::new();
     connected.sends(100);
     connected.bench.nodes[1].shutdown(connected.handle);
     connected.bench.run(Duration::from_millis(1));
     assert_eq!(connected.fins(), 1);
     for _ in 0..5 {
-        connected.says("A", FIRST, 100, b"");
+        connected.deliver_and_run("A", FIRST, 100, b"");
     }
     connected.bench.run(Duration::from_secs(10));
     assert!(connected.fins() > 1);
-    // A probe is answered as before.
+    // A probe is still answered.
     connected.bench.nodes[1].sent.clear();
-    connected.says("A", FIRST - 1, 100, b"");
+    connected.deliver_and_run("A", FIRST - 1, 100, b"");
     assert_eq!(connected.last_ack(), Some(SeqNum(FIRST)));
 }
 
-// RFC 9293 §3.10.7.4, eighth: the end is told when the FIN is acknowledged, though smoltcp delays that.
+// RFC 9293 §3.10.7.4, eighth: the end is reported after the FIN is acknowledged, though smoltcp delays that ACK.
 #[test]
-fn the_end_is_told_behind_the_last_acknowledgement() {
+fn end_is_reported_after_the_last_acknowledgement() {
     let mut connected = Connected::new();
     connected.bench.nodes[1].shutdown(connected.handle);
     connected.bench.run(Duration::from_millis(1));
-    connected.hears("AF", FIRST, 1, b"abc");
+    connected.deliver("AF", FIRST, 1, b"abc");
     for _ in 0..20 {
         connected.bench.run(Duration::from_millis(1));
         let is_answered = connected.last_ack() == Some(SeqNum(FIRST + 4));
@@ -389,46 +389,46 @@ fn the_end_is_told_behind_the_last_acknowledgement() {
     assert!(connected.bench.nodes[1].has(is_closed));
 }
 
-// LAST-ACK: what ends the connection is not answered with RST for the data that came with it.
+// LAST-ACK: the segment that ends the connection is not answered with RST for its data.
 #[test]
 fn an_old_segment_ends_a_connection() {
     let mut connected = Connected::new();
-    connected.says("AF", FIRST, 0, b"abc");
+    connected.deliver_and_run("AF", FIRST, 0, b"abc");
     connected.bench.nodes[1].shutdown(connected.handle);
     connected.bench.run(Duration::from_millis(1));
     connected.bench.nodes[1].sent.clear();
-    connected.says("AF", FIRST, 1, b"abc");
+    connected.deliver_and_run("AF", FIRST, 1, b"abc");
     assert!(connected.bench.nodes[1].has(is_closed));
     assert_eq!(connected.bench.nodes[1].sent.len(), 0);
 }
 
-// RFC 1337, RFC 9293 §3.10.7.4: a peer that has forgotten answers a late segment by RST, which may come together with
-// its FIN. The client has everything, and hears of no error.
+// RFC 1337, RFC 9293 §3.10.7.4: a peer without state answers a late segment with RST, which may arrive together with
+// its FIN. The client has all data, and receives no error.
 #[test]
-fn a_reset_behind_both_fins_changes_nothing() {
+fn reset_after_both_fins_is_ignored() {
     for closes_first in [true, false] {
         let mut connected = Connected::new();
         let handle = connected.handle;
         if closes_first {
             connected.bench.nodes[1].shutdown(handle);
             connected.bench.run(Duration::from_millis(1));
-            connected.says("A", FIRST, 1, b"");
-            connected.hears("FA", FIRST, 1, b"last words");
+            connected.deliver_and_run("A", FIRST, 1, b"");
+            connected.deliver("FA", FIRST, 1, b"last words");
         } else {
-            connected.says("FA", FIRST, 0, b"last words");
+            connected.deliver_and_run("FA", FIRST, 0, b"last words");
             connected.bench.nodes[1].shutdown(handle);
             connected.bench.run(Duration::from_millis(1));
-            connected.hears("A", FIRST + 11, 1, b"");
+            connected.deliver("A", FIRST + 11, 1, b"");
         }
-        connected.hears("R", FIRST + 11, 1, b"");
+        connected.deliver("R", FIRST + 11, 1, b"");
         connected.bench.run(Duration::from_secs(1));
         let node = &connected.bench.nodes[1];
         assert_eq!(node.data(), b"last words");
         assert!(node.has(|notice| matches!(notice, Notice::PeerClosed { .. })));
         assert!(node.has(|notice| matches!(notice, Notice::Closed { error: None, .. })));
         connected.bench.nodes[1].sent.clear();
-        connected.says("FA", FIRST, 1, b"last words");
-        assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 11)), "it is remembered");
+        connected.deliver_and_run("FA", FIRST, 1, b"last words");
+        assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 11)), "its record answers");
         assert_eq!(connected.bench.resets(1), 0);
     }
 }
@@ -437,16 +437,16 @@ fn is_closed(notice: &Notice) -> bool {
     matches!(notice, Notice::Closed { error: None, .. })
 }
 
-/// Whether a frame is anything but an acknowledgement alone.
+/// True if a frame is anything but a bare acknowledgement.
 fn is_no_bare_ack(_: usize, frame: &[u8]) -> bool {
     !matches!(wire::parse(frame), Frame::Tcp(segment)
         if segment.sequence_len() == 0 && segment.flags == Flags::ACK)
 }
 
-// Both ends have sent data, and every acknowledgement was lost: each then sends old segments alone, from before the
-// other's RCV.NXT, and what they acknowledge is all that the other can learn.
+// Both sides have sent data, and every acknowledgement was lost. Each then sends only old segments from before the
+// other's RCV.NXT, and their acknowledgement is the only progress for the other.
 #[test]
-fn two_ends_do_not_talk_past_each_other() {
+fn old_segments_of_both_ends_acknowledge() {
     for v6 in [false, true] {
         let mut bench = Bench::new(NEVER);
         let server = SocketAddr::new(address(2, v6), 5000);
@@ -475,9 +475,9 @@ fn two_ends_do_not_talk_past_each_other() {
 }
 
 // RFC 9293 §3.6.1: for 2 MSL after the last FIN was acknowledged it is acknowledged again, not reset, whichever side
-// closed first. Then nothing is known of the connection.
+// closed first. After that no state is left.
 #[test]
-fn what_comes_after_the_end_is_answered_for_a_while() {
+fn late_segments_are_answered_in_time_wait() {
     for (closes_first, opens_again) in [(true, false), (true, true), (false, false)] {
         let mut connected = Connected::new();
         let (fin, last) = if closes_first { (FIRST, 1) } else { (FIRST, 0) };
@@ -488,35 +488,35 @@ fn what_comes_after_the_end_is_answered_for_a_while() {
         if closes_first {
             close(&mut connected);
         }
-        connected.says("AF", fin, last, b"");
+        connected.deliver_and_run("AF", fin, last, b"");
         if !closes_first {
             close(&mut connected);
-            connected.says("A", FIRST + 1, 1, b"");
+            connected.deliver_and_run("A", FIRST + 1, 1, b"");
         }
         // smoltcp's own TIME-WAIT is over.
         connected.bench.run(Duration::from_secs(15));
         assert!(connected.bench.nodes[1].host.is_idle());
         connected.bench.nodes[1].sent.clear();
-        connected.says("A", FIRST + 1, 1, b"");
-        connected.says("AR", FIRST + 1, 1, b"");
+        connected.deliver_and_run("A", FIRST + 1, 1, b"");
+        connected.deliver_and_run("AR", FIRST + 1, 1, b"");
         assert!(segments(&connected.bench, 1).is_empty(), "a bare ACK, or an RST");
         connected.bench.run(Duration::from_secs(40));
-        connected.says("AF", FIRST, last, b"");
+        connected.deliver_and_run("AF", FIRST, last, b"");
         assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 1)));
-        // That has started the time again.
+        // That has restarted the timer.
         connected.bench.run(Duration::from_secs(55));
         connected.bench.nodes[1].sent.clear();
         if opens_again {
-            connected.says("S", FIRST, 0, b"");
+            connected.deliver_and_run("S", FIRST, 0, b"");
             assert!(segments(&connected.bench, 1).is_empty(), "an old SYN");
-            connected.says("S", FIRST + 100_000, 0, b"");
+            connected.deliver_and_run("S", FIRST + 100_000, 0, b"");
             assert_eq!(connected.last_ack(), Some(SeqNum(FIRST + 100_001)));
             continue;
         }
-        connected.says("AF", FIRST, last, b"");
+        connected.deliver_and_run("AF", FIRST, last, b"");
         assert_eq!((connected.last_ack(), connected.bench.resets(1)), (Some(SeqNum(FIRST + 1)), 0));
         connected.bench.run(Duration::from_secs(61));
-        connected.says("AF", FIRST, last, b"");
+        connected.deliver_and_run("AF", FIRST, last, b"");
         assert_eq!(connected.bench.resets(1), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! One host stack, two engines: which of them a connection, an object and a word go to.
+//! One host stack with two engines: assignment of connections, objects and messages.
 
 use alloc::{vec, vec::Vec};
 use core::net::SocketAddr;
@@ -32,26 +32,26 @@ use crate::{
     wire,
 };
 
-/// The peer's Ethernet address.
+/// Ethernet address of the peer.
 const PEER: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const PORT: u16 = 5000;
 
-/// Engine and client of one shard, both played by the test.
+/// Engine and client of one shard, both simulated by the test.
 struct Shard {
     port: SocketPort,
     to_host: Sender<ToHost>,
     from_host: Receiver<FromHost>,
 }
 
-struct Twin {
+struct TwoShards {
     host: Host,
     shards: Vec<Shard>,
     now: Instant,
     contexts: u32,
 }
 
-impl Twin {
+impl TwoShards {
     fn new(policy: OffloadPolicy) -> Self {
         let host_doorbell = Arc::new(Doorbell::new().unwrap());
         let (mut shards, mut ports) = (Vec::new(), Vec::new());
@@ -75,9 +75,9 @@ impl Twin {
             ports.push((engine, clients));
         }
         let host = Host::of_shards(config(2, policy), ports).unwrap();
-        let mut twin = Self { host, shards, now: Instant::from_millis(1), contexts: 0 };
-        twin.announce(0, PEER);
-        twin
+        let mut pair = Self { host, shards, now: Instant::from_millis(1), contexts: 0 };
+        pair.announce(0, PEER);
+        pair
     }
 
     fn poll(&mut self) {
@@ -91,7 +91,7 @@ impl Twin {
         self.poll();
     }
 
-    /// The peer asks for our address by ARP, and so tells its own.
+    /// ARP request of the peer, which announces its own address.
     fn announce(&mut self, shard: usize, mac: [u8; 6]) {
         let mut frame = vec![0xff; 6];
         frame.extend_from_slice(&mac);
@@ -101,7 +101,7 @@ impl Twin {
         self.arrives(shard, frame);
     }
 
-    /// A segment of the peer's.
+    /// Delivers a segment of the peer.
     fn segment(&mut self, shard: usize, source_port: u16, seq: u32, ack: Option<u32>) {
         let builder = PacketBuilder::ethernet2(PEER, OURS)
             .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
@@ -115,7 +115,7 @@ impl Twin {
         self.poll();
     }
 
-    /// Listens; what comes of it.
+    /// Listens, and returns the result.
     fn listen(&mut self, shard: usize, local: SocketAddr) -> (ListenerId, Result<(), HostError>) {
         let listener = ListenerId(self.shards[shard].port.allocate());
         let (local, backlog) = (local.into(), 4);
@@ -129,15 +129,15 @@ impl Twin {
         (listener, answer)
     }
 
-    /// What the host has told the engine of a shard since this was asked last.
-    fn told(&self, shard: usize) -> Vec<FromHost> {
+    /// Messages sent by the host to a shard's engine since the last call.
+    fn messages(&self, shard: usize) -> Vec<FromHost> {
         self.shards[shard].from_host.try_iter().collect()
     }
 
-    /// A handshake whose SYN comes by the queue of `shard`; the shard on whose queue it is answered.
+    /// Performs a handshake whose SYN arrives on the queue of `shard`. Returns the shard on whose queue it is answered.
     fn handshake(&mut self, shard: usize, source_port: u16) -> usize {
         self.segment(shard, source_port, 7, None);
-        let answers = [0, 1].map(|shard| self.told(shard));
+        let answers = [0, 1].map(|shard| self.messages(shard));
         let syn_ack = |message: &FromHost| {
             let FromHost::Frame(frame) = message else { return None };
             let Some(TransportSlice::Tcp(tcp)) =
@@ -148,22 +148,22 @@ impl Twin {
             assert!(tcp.syn() && tcp.ack() && tcp.destination_port() == source_port);
             Some(tcp.sequence_number())
         };
-        let answers = answers.map(|told| told.iter().find_map(syn_ack));
-        let queue = answers.iter().position(Option::is_some).expect("a SYN-ACK");
+        let answers = answers.map(|messages| messages.iter().find_map(syn_ack));
+        let queue = answers.iter().position(Option::is_some).expect("a SYN-ACK was sent");
         assert!(answers[1 - queue].is_none(), "one SYN-ACK");
         self.segment(queue, source_port, 8, Some(answers[queue].unwrap() + 1));
         queue
     }
 
-    /// Lets the engine of a shard take over all that it is given.
+    /// Accepts everything offloaded to a shard's engine.
     fn take_over(&mut self, shard: usize) -> usize {
-        let told = self.told(shard);
+        let messages = self.messages(shard);
         let mut name = || {
             self.contexts += 1;
             Some(TargetContext::new(self.contexts, 0))
         };
         let mut trees = 0;
-        for message in told {
+        for message in messages {
             let FromHost::Initiate(mut tree) = message else { continue };
             trees += 1;
             for neighbor in &mut tree {
@@ -186,10 +186,10 @@ impl Twin {
             FromHost::Update(tree) => Some(tree),
             _ => None,
         };
-        self.told(shard).into_iter().filter_map(update).collect()
+        self.messages(shard).into_iter().filter_map(update).collect()
     }
 
-    /// Names of connections that the client of a shard has heard of, and whether they go down.
+    /// Connections reported to the client of a shard, and whether they are being offloaded.
     fn established(&self, shard: usize) -> Vec<(OffloadHandle, bool)> {
         let notices = std::iter::from_fn(|| self.shards[shard].port.notice());
         let established = |notice| match notice {
@@ -215,87 +215,87 @@ fn listening() -> SocketAddr {
     SocketAddr::new(address(2, false), PORT)
 }
 
-/// Two shards listen, and each has a connection with the target.
-fn both_offloaded() -> Twin {
-    let mut twin = Twin::new(OffloadPolicy::Always);
+/// Two shards that listen, each with an offloaded connection.
+fn both_offloaded() -> TwoShards {
+    let mut pair = TwoShards::new(OffloadPolicy::Always);
     for shard in [0, 1] {
-        assert_eq!(twin.listen(shard, listening()).1, Ok(()));
+        assert_eq!(pair.listen(shard, listening()).1, Ok(()));
     }
     for shard in [0, 1] {
-        assert_eq!(twin.handshake(shard, 100 + shard as u16), shard);
-        assert_eq!(twin.take_over(shard), 1, "a tree for the shard's connection");
-        let told = twin.established(shard);
-        assert!(matches!(told[..], [(_, true)]), "{told:?}");
+        assert_eq!(pair.handshake(shard, 100 + shard as u16), shard);
+        assert_eq!(pair.take_over(shard), 1, "a tree for the shard's connection");
+        let messages = pair.established(shard);
+        assert!(matches!(messages[..], [(_, true)]), "{messages:?}");
     }
     for shard in [0, 1] {
-        twin.told(shard);
+        pair.messages(shard);
     }
-    twin
+    pair
 }
 
 #[test]
 fn one_address_for_listeners_of_different_shards() {
-    let mut twin = Twin::new(OffloadPolicy::Never);
+    let mut pair = TwoShards::new(OffloadPolicy::Never);
     let any = SocketAddr::new([0, 0, 0, 0].into(), PORT);
     let in_use = Err(HostError::AddressInUse);
-    let (first, listens) = twin.listen(0, listening());
+    let (first, listens) = pair.listen(0, listening());
     assert_eq!(listens, Ok(()));
-    assert_eq!(twin.listen(0, listening()).1, in_use, "of the same shard");
-    assert_eq!(twin.listen(1, any).1, in_use, "another address that hears the same");
-    let (second, listens) = twin.listen(1, listening());
+    assert_eq!(pair.listen(0, listening()).1, in_use, "of the same shard");
+    assert_eq!(pair.listen(1, any).1, in_use, "another address that overlaps");
+    let (second, listens) = pair.listen(1, listening());
     assert_eq!(listens, Ok(()));
-    assert_eq!(twin.handshake(1, 100), 1);
-    assert_eq!(twin.established(1).len(), 1);
-    // The other one hears alone from now on, whatever queue a SYN comes by.
-    twin.ask(1, Request::Unlisten { listener: second });
-    assert_eq!(twin.handshake(1, 101), 0);
-    assert_eq!(twin.established(0).len(), 1);
-    twin.ask(0, Request::Unlisten { listener: first });
-    twin.segment(0, 102, 7, None);
-    assert_eq!(twin.host.stats().listen_overflows, 0);
-    assert_eq!(twin.host.connections.len(), 2, "nobody hears any more");
+    assert_eq!(pair.handshake(1, 100), 1);
+    assert_eq!(pair.established(1).len(), 1);
+    // The remaining listener accepts alone, whatever queue a SYN arrives on.
+    pair.ask(1, Request::Unlisten { listener: second });
+    assert_eq!(pair.handshake(1, 101), 0);
+    assert_eq!(pair.established(0).len(), 1);
+    pair.ask(0, Request::Unlisten { listener: first });
+    pair.segment(0, 102, 7, None);
+    assert_eq!(pair.host.stats().listen_overflows, 0);
+    assert_eq!(pair.host.connections.len(), 2, "no listener is left");
 }
 
-// A few connections are spread evenly, wherever their SYNs come.
+// A few connections are spread evenly, whatever queue their SYNs arrive on.
 #[test]
-fn what_is_accepted_is_spread() {
-    let mut twin = Twin::new(OffloadPolicy::Never);
+fn accepted_connections_are_spread() {
+    let mut pair = TwoShards::new(OffloadPolicy::Never);
     for shard in [0, 1] {
-        assert_eq!(twin.listen(shard, listening()).1, Ok(()));
+        assert_eq!(pair.listen(shard, listening()).1, Ok(()));
     }
-    let queues = (0..6).map(|number| twin.handshake(0, 100 + number)).collect::<Vec<_>>();
+    let queues = (0..6).map(|number| pair.handshake(0, 100 + number)).collect::<Vec<_>>();
     assert_eq!(queues, [0, 1, 0, 1, 0, 1]);
-    let loads = || twin.host.shards.iter().map(|shard| shard.connections).collect::<Vec<_>>();
+    let loads = || pair.host.shards.iter().map(|shard| shard.connections).collect::<Vec<_>>();
     assert_eq!(loads(), [3, 3]);
-    assert_eq!([0, 1].map(|shard| twin.established(shard).len()), [3, 3]);
+    assert_eq!([0, 1].map(|shard| pair.established(shard).len()), [3, 3]);
 }
 
-/// A shard that is not listening, or whose backlog is full, gets none.
+/// A shard that is not listening, or whose backlog is full, receives none.
 #[test]
-fn a_full_backlog_leaves_it_to_the_others() {
-    let mut twin = Twin::new(OffloadPolicy::Never);
+fn full_backlog_moves_syns_to_other_shards() {
+    let mut pair = TwoShards::new(OffloadPolicy::Never);
     for shard in [0, 1] {
-        assert_eq!(twin.listen(shard, listening()).1, Ok(()));
+        assert_eq!(pair.listen(shard, listening()).1, Ok(()));
     }
-    // Four each may be in their handshake.
+    // Each may have four half-open connections.
     for number in 0..9 {
-        twin.segment(0, 100 + number, 7, None);
+        pair.segment(0, 100 + number, 7, None);
     }
-    let loads = twin.host.shards.iter().map(|shard| shard.connections).collect::<Vec<_>>();
+    let loads = pair.host.shards.iter().map(|shard| shard.connections).collect::<Vec<_>>();
     assert_eq!(loads, [4, 4]);
-    assert_eq!(twin.host.stats().listen_overflows, 1);
+    assert_eq!(pair.host.stats().listen_overflows, 1);
 }
 
-// Many: each stays where its SYN has come, as long as no shard has an eighth less.
+// With many connections each stays on the queue of its SYN, unless a shard has an eighth less.
 #[test]
-fn many_stay_where_they_came() {
-    let mut twin = Twin::new(OffloadPolicy::Never);
-    let ids = twin.host.shards.ids().collect::<Vec<_>>();
+fn many_connections_stay_on_their_queue() {
+    let mut pair = TwoShards::new(OffloadPolicy::Never);
+    let ids = pair.host.shards.ids().collect::<Vec<_>>();
     let mut placed = |loads: [usize; 2], arrived: usize| {
         for (shard, load) in ids.iter().zip(loads) {
-            twin.host.shards[*shard].connections = load;
+            pair.host.shards[*shard].connections = load;
         }
-        let place = twin.host.shards.place(ids[arrived], ids.iter().copied());
+        let place = pair.host.shards.place(ids[arrived], ids.iter().copied());
         ids.iter().position(|id| Some(*id) == place)
     };
     assert_eq!(placed([0, 0], 1), Some(1));
@@ -304,20 +304,20 @@ fn many_stay_where_they_came() {
     assert_eq!(placed([8, 9], 1), Some(1));
     assert_eq!(placed([800, 900], 1), Some(1));
     assert_eq!(placed([800, 901], 1), Some(0));
-    let none = twin.host.shards.place(ids[0], std::iter::empty());
+    let none = pair.host.shards.place(ids[0], std::iter::empty());
     assert_eq!(none, None);
-    assert_eq!(twin.host.shards.place(ids[0], ids[1..].iter().copied()), Some(ids[1]));
+    assert_eq!(pair.host.shards.place(ids[0], ids[1..].iter().copied()), Some(ids[1]));
 }
 
-// CH-UPD: each target has objects of its own, and each that has one is told.
+// CH-UPD: each target has its own objects, and each that has the object is updated.
 #[test]
-fn a_moved_neighbor_is_told_to_every_target_that_has_it() {
-    let mut twin = both_offloaded();
+fn moved_neighbor_updates_every_target() {
+    let mut pair = both_offloaded();
     let moved = [2, 0, 0, 0, 0, 9];
-    // By whatever queue it is heard.
-    twin.announce(1, moved);
+    // The announcement may arrive on any queue.
+    pair.announce(1, moved);
     let handles = [0, 1].map(|shard| {
-        let updates = twin.updates(shard);
+        let updates = pair.updates(shard);
         assert_eq!(updates.len(), 1, "shard {shard}");
         let UpdateNode::Cached { cached, .. } = &updates[0][0].payload else {
             panic!("{updates:?}")
@@ -330,64 +330,64 @@ fn a_moved_neighbor_is_told_to_every_target_that_has_it() {
 
 // CH-UPD-5
 #[test]
-fn a_narrow_path_is_told_to_every_target_that_has_it() {
-    let mut twin = both_offloaded();
-    let handle = *twin.host.offloaded.keys().next().unwrap();
+fn narrow_path_updates_every_target() {
+    let mut pair = both_offloaded();
+    let handle = *pair.host.offloaded.keys().next().unwrap();
     let message = ToHost::PathMtu { handle, path_mtu: 1300 };
-    twin.shards[0].to_host.send(message).unwrap();
-    twin.poll();
+    pair.shards[0].to_host.send(message).unwrap();
+    pair.poll();
     for shard in [0, 1] {
-        let updates = twin.updates(shard);
+        let updates = pair.updates(shard);
         let path = &updates[0][0].dependents[0];
         let UpdateNode::Cached { cached, .. } = &path.payload else { panic!("{updates:?}") };
         assert_eq!(cached.path_mtu, 1300);
     }
 }
 
-// CH §5.7: a pause, and what the target wants back, is of that target alone.
+// CH §5.7: a pause, and an upload request, apply to that target alone.
 #[test]
-fn a_pause_is_of_one_shard() {
-    let mut twin = both_offloaded();
-    twin.shards[0].to_host.send(ToHost::Status(AdapterStatus::UploadAll)).unwrap();
-    twin.poll();
+fn pause_affects_one_shard() {
+    let mut pair = both_offloaded();
+    pair.shards[0].to_host.send(ToHost::Status(AdapterStatus::UploadAll)).unwrap();
+    pair.poll();
     let terminates = [0, 1].map(|shard| {
-        let told = twin.told(shard);
-        told.iter().filter(|message| matches!(message, FromHost::Terminate(_))).count()
+        let messages = pair.messages(shard);
+        messages.iter().filter(|message| matches!(message, FromHost::Terminate(_))).count()
     });
     assert_eq!(terminates, [1, 0]);
-    assert_eq!(twin.handshake(0, 200), 0);
-    assert_eq!(twin.handshake(1, 201), 1);
-    let stays = twin.established(0);
+    assert_eq!(pair.handshake(0, 200), 0);
+    assert_eq!(pair.handshake(1, 201), 1);
+    let stays = pair.established(0);
     assert!(matches!(stays[..], [(_, false)]), "{stays:?}");
-    let goes = twin.established(1);
+    let goes = pair.established(1);
     assert!(matches!(goes[..], [(_, true)]), "{goes:?}");
 }
 
-/// What goes down, and how it ends, is between the host and that engine; the loads go back.
+/// Offload and end of a connection involve only the host and that engine; the load counts are released.
 #[test]
-fn connections_end_where_they_were() {
-    let mut twin = both_offloaded();
-    let handles = twin.host.offloaded.keys().copied().collect::<Vec<_>>();
+fn connections_end_on_their_shard() {
+    let mut pair = both_offloaded();
+    let handles = pair.host.offloaded.keys().copied().collect::<Vec<_>>();
     for (shard, handle) in handles.into_iter().enumerate() {
-        twin.shards[shard].to_host.send(ToHost::Released { handle }).unwrap();
-        twin.poll();
-        let told = [0, 1].map(|shard| {
-            let told = twin.told(shard);
-            told.iter().filter(|message| matches!(message, FromHost::Terminate(_))).count()
+        pair.shards[shard].to_host.send(ToHost::Released { handle }).unwrap();
+        pair.poll();
+        let messages = [0, 1].map(|shard| {
+            let messages = pair.messages(shard);
+            messages.iter().filter(|message| matches!(message, FromHost::Terminate(_))).count()
         });
-        // Its path and its neighbor go with it.
+        // Its path and its neighbor are removed with it.
         let mut expected = [0, 0];
         expected[shard] = 2;
-        assert_eq!(told, expected);
+        assert_eq!(messages, expected);
     }
-    assert!(twin.host.is_idle());
-    assert!(twin.host.shards.iter().all(|shard| shard.connections == 0));
+    assert!(pair.host.is_idle());
+    assert!(pair.host.shards.iter().all(|shard| shard.connections == 0));
 }
 
 #[test]
-fn names_are_of_one_allocator() {
-    let twin = Twin::new(OffloadPolicy::Never);
-    let [one, other] = &twin.shards[..] else { panic!("two were made") };
+fn shards_share_one_id_allocator() {
+    let pair = TwoShards::new(OffloadPolicy::Never);
+    let [one, other] = &pair.shards[..] else { panic!("two were made") };
     let names = [one.port.allocate(), other.port.allocate(), one.port.allocate()];
     assert!(names[0] != names[1] && names[1] != names[2] && names[0] != names[2]);
     let none = Host::of_shards(config(2, OffloadPolicy::Never), Vec::new());

@@ -11,7 +11,7 @@ use crate::{
     socket::{HostError, Notice, OffloadPolicy, RECEIVE_CREDIT_BYTES, Request, SEND_CREDIT_BYTES},
 };
 
-/// A connection between the two hosts, and its two handles.
+/// A connection between the two hosts, with its two handles.
 fn connected() -> (Bench, OffloadHandle, OffloadHandle) {
     let mut bench = Bench::new([OffloadPolicy::Never; 2]);
     let remote = SocketAddr::new(address(2, false), 5000);
@@ -51,7 +51,7 @@ fn data_flows_and_both_sides_close() {
     }
 }
 
-/// The peer's data waits in the host, and its window closes, until the client has consumed.
+/// Data of the peer are held in the host, and its window closes, until the client consumes data.
 #[test]
 fn receive_credit_holds_data_back() {
     let (mut bench, active, passive) = connected();
@@ -73,8 +73,8 @@ fn receive_credit_holds_data_back() {
     assert_eq!(bench.nodes[1].data().len(), 2 * RECEIVE_CREDIT_BYTES + 1000);
 }
 
-// RFC 9293 §3.8.6.1: a window that opens is used at once, also by the side that closes last: its FIN waits behind data
-// that the window has held back for longer than the next probe may wait.
+// RFC 9293 §3.8.6.1: an opening window is used at once, also by the side that closes last. Its FIN follows data that
+// the closed window has held back for longer than the probe interval.
 #[test]
 fn a_window_opens_before_the_last_fin() {
     let (mut bench, active, passive) = connected();
@@ -96,10 +96,10 @@ fn a_window_opens_before_the_last_fin() {
     assert!(closed(&bench, 0, None) && closed(&bench, 1, None));
 }
 
-// RFC 9293 §3.9.1.3: what came before the peer's FIN is the client's however long it takes, and smoltcp forgets it with
-// TIME-WAIT.
+// RFC 9293 §3.9.1.3: data received before the peer's FIN are delivered however long that takes, although smoltcp
+// discards them at the end of TIME-WAIT.
 #[test]
-fn what_is_unread_survives_time_wait() {
+fn unread_data_survive_time_wait() {
     let (mut bench, active, passive) = connected();
     bench.nodes[0].shutdown(active);
     bench.run(Duration::from_millis(100));
@@ -114,8 +114,8 @@ fn what_is_unread_survives_time_wait() {
 }
 
 #[test]
-fn a_client_beyond_its_credit_loses_the_connection() {
-    // A single list may be of any size.
+fn client_beyond_its_credit_is_aborted() {
+    // A single list may have any size.
     let (mut bench, active, _) = connected();
     bench.nodes[0].send(active, vec![1; SEND_CREDIT_BYTES + 1]);
     bench.settle();
@@ -123,7 +123,7 @@ fn a_client_beyond_its_credit_loses_the_connection() {
     bench.nodes[0].send(active, vec![1; 1]);
     bench.run(Duration::from_millis(100));
     assert!(closed(&bench, 0, Some(HostError::Aborted)));
-    // CH-SNC-2: at most one list is partly sent; all have come back.
+    // CH-SNC-2: at most one list is partly sent; all are completed.
     let completed = bench.nodes[0].completed();
     assert_eq!(completed.iter().map(|list| list.0).collect::<Vec<_>>(), [1, 2]);
     assert!(
@@ -143,9 +143,9 @@ fn abort_resets() {
     assert!(bench.nodes.iter().all(|node| node.host.connections.is_empty()));
 }
 
-// What smoltcp answers by RST behind the peer's RST is no time-out.
+// An RST of smoltcp after the peer's RST is not a timeout.
 #[test]
-fn data_that_a_reset_has_overtaken_change_nothing() {
+fn data_after_a_reset_are_ignored() {
     let (mut bench, active, _) = connected();
     bench.passes = |_, _| false;
     bench.nodes[0].send(active, &b"overtaken"[..]);
@@ -186,7 +186,7 @@ fn unanswered_retransmissions_end() {
     assert!(closed(&bench, 0, Some(HostError::RetransmissionLimit)));
 }
 
-/// smoltcp's timeout would also end a connection on which nobody has anything to say.
+/// smoltcp's timeout would also end an idle connection.
 #[test]
 fn idle_connections_live() {
     let (mut bench, active, _) = connected();

@@ -1,4 +1,4 @@
-//! What changes while connections are with the target.
+//! Changes while connections are offloaded.
 
 use alloc::{vec, vec::Vec};
 
@@ -25,7 +25,7 @@ use super::{
 use crate::{
     host::{HostConfig, RETRANSMISSION_MAX, stalls::STALL, upkeep::NEIGHBOR_STALE},
     socket::{HostError, Notice, OffloadPolicy, Request},
-    wire::{self, Acknowledgement, Frame, Way},
+    wire::{self, Acknowledgement, Frame, FrameAddresses},
 };
 
 const MOMENT: Duration = Duration::from_millis(10);
@@ -40,12 +40,12 @@ fn offloaded() -> (Bench, OffloadHandle) {
     (bench, initiate.handle)
 }
 
-/// The first host has got another Ethernet address, and says so.
+/// ARP announcement of the first host's new Ethernet address.
 fn arp(mac: MacAddress) -> Vec<u8> {
     arp_of(1, mac)
 }
 
-/// 10.0.0.`number` tells the second host where it is.
+/// ARP announcement of 10.0.0.`number` to the second host.
 fn arp_of(number: u8, mac: MacAddress) -> Vec<u8> {
     arp_between((number, mac), (2, MacAddress([2, 0, 0, 0, 0, 2])))
 }
@@ -69,7 +69,7 @@ fn arp_between(from: (u8, MacAddress), to: (u8, MacAddress)) -> Vec<u8> {
     frame
 }
 
-/// What the oldest update says of a neighbor.
+/// Neighbor variables in the oldest update.
 fn neighbor_update(bench: &Bench) -> (MacAddress, Ticks) {
     match &bench.nodes[1].updates[0][0].payload {
         UpdateNode::Cached { cached, .. } => {
@@ -92,8 +92,8 @@ fn ask(bench: &mut Bench) {
     bench.run(MOMENT);
 }
 
-// CH-UPD-5, -7: another Ethernet address is an update of the neighbor. One that comes during the initiate waits for
-// its completion (CH-INI-1).
+// CH-UPD-5, -7: a new Ethernet address causes an update of the neighbor. A change during the initiate is sent after its
+// completion (CH-INI-1).
 #[test]
 fn a_moved_neighbor_is_updated() {
     for during in [false, true] {
@@ -109,7 +109,7 @@ fn a_moved_neighbor_is_updated() {
         bench.nodes[1].complete(initiate.handle, None);
         bench.run(MOMENT);
         if !during {
-            // What is known already is no news.
+            // An unchanged address causes no update.
             bench.nodes[1].frame(arp(was));
             bench.run(MOMENT);
             assert!(bench.nodes[1].updates.is_empty());
@@ -123,9 +123,9 @@ fn a_moved_neighbor_is_updated() {
     }
 }
 
-// CH-UPD-4: what could not be updated is taken back, and what only it needed goes.
+// CH-UPD-4: a connection that could not be updated is uploaded, and objects without dependents are terminated.
 #[test]
-fn a_failed_update_brings_connections_back() {
+fn failed_update_uploads_connections() {
     let (mut bench, handle) = offloaded();
     bench.nodes[1].frame(arp(NEW_MAC));
     bench.run(MOMENT);
@@ -137,21 +137,21 @@ fn a_failed_update_brings_connections_back() {
     assert!(bench.nodes[1].neighbors.is_empty());
 }
 
-// CH-UPD-1, -3, -5: socket options become an update of every connection; the next one waits for it, and so does a
+// CH-UPD-1, -3, -5: changed settings cause an update of every connection; the next update is deferred, and so is a
 // terminate (CH-TRM-1).
 #[test]
-fn settings_are_told() {
+fn changed_settings_update_connections() {
     let (mut bench, handle) = offloaded();
     let host = &mut bench.nodes[1].host;
     let first = TcpCached { keep_alive_enabled: true, ..TcpCached::default() };
     host.set_tcp(first).unwrap();
     bench.run(MOMENT);
-    let told =
+    let next_update =
         |bench: &Bench| match &bench.nodes[1].updates[0][0].dependents[0].dependents[0].payload {
             UpdateNode::Cached { cached, .. } => **cached,
             other => panic!("{other:?}"),
         };
-    let update = told(&bench);
+    let update = next_update(&bench);
     assert!(update.keep_alive_restart && !update.max_rt_restart && !update.update_rcv_wnd);
     assert_eq!(update.cached, TcpCached { initial_rcv_wnd: 256 * 1024, ..first });
     let second = TcpCached { max_rt: Some(9_000), ..first };
@@ -163,12 +163,12 @@ fn settings_are_told() {
     bench.nodes[1].updated(NdisStatus::SUCCESS);
     bench.run(MOMENT);
     assert_eq!(bench.nodes[1].terminating(), [handle]);
-    assert!(bench.nodes[1].updates.is_empty(), "it is on its way up");
+    assert!(bench.nodes[1].updates.is_empty(), "its upload is outstanding");
 }
 
-// CH-UPD-5: settings that change while a connection is on its way to the target become an update once it is there.
+// CH-UPD-5: settings changed during an initiate cause an update after its completion.
 #[test]
-fn settings_that_change_during_the_hand_over_follow() {
+fn settings_changed_during_an_initiate_are_updated() {
     let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
     let initiate = bench.nodes[1].initiates.pop_front().unwrap();
     let tcp = TcpCached { max_rt: Some(9_000), ..TcpCached::default() };
@@ -185,9 +185,9 @@ fn settings_that_change_during_the_hand_over_follow() {
     assert_eq!(cached.cached.max_rt, Some(9_000));
 }
 
-// The second setting alone: only its own flag.
+// Only the second setting is changed: only its flag is set.
 #[test]
-fn settings_are_told_one_by_one() {
+fn single_changed_setting_sets_its_flag_only() {
     let (mut bench, _) = offloaded();
     for ticks in [1_000, 2_000] {
         let tcp = TcpCached { max_rt: Some(ticks), ..TcpCached::default() };
@@ -205,8 +205,8 @@ fn settings_are_told_one_by_one() {
     assert!(cached.max_rt_restart && !cached.keep_alive_restart);
 }
 
-// CH §9.7: heard of lately, the host says when. Not heard of for long, it says "now", and asks the neighbor itself; an
-// answer settles it.
+// CH §9.7: a recently confirmed neighbor is answered with the time. Otherwise the answer is "now", and the host
+// solicits the neighbor; a reply confirms it.
 #[test]
 fn reachability_is_answered() {
     let (mut bench, _) = offloaded();
@@ -227,8 +227,7 @@ fn reachability_is_answered() {
     assert!(neighbor_update(&bench).1 > 15_000);
 }
 
-// CH §9.7: silence. If a connection of the target's has gone forward meanwhile all is well; if not, the neighbor is
-// invalidated.
+// CH §9.7: an unresponsive neighbor is invalidated, unless an offloaded connection has made forward progress meanwhile.
 #[test]
 fn a_silent_neighbor_is_invalidated() {
     for goes_forward in [true, false] {
@@ -251,9 +250,9 @@ fn a_silent_neighbor_is_invalidated() {
     }
 }
 
-// CH-QRY-3: what cannot be read is taken back.
+// CH-QRY-3: connections whose state cannot be read are uploaded.
 #[test]
-fn a_query_that_fails_takes_connections_back() {
+fn failed_query_uploads_connections() {
     let (mut bench, handle) = offloaded();
     bench.run(NEIGHBOR_STALE + MOMENT);
     bench.passes = |_, _| false;
@@ -267,12 +266,12 @@ fn a_query_that_fails_takes_connections_back() {
     assert_eq!(bench.nodes[1].terminating(), [handle]);
 }
 
-// RFC 826, RFC 4861: a frame that announces something else moves nobody.
+// RFC 826, RFC 4861: an announcement of another address has no effect.
 #[test]
 fn other_announcements_are_ignored() {
     let (mut bench, _) = offloaded();
     let mut other = arp(NEW_MAC);
-    // The sender's protocol address.
+    // Sender protocol address.
     other[14 + 14 + 3] = 77;
     bench.nodes[1].frame(other);
     bench.nodes[1].frame(arp(NEW_MAC)[..30].to_vec());
@@ -280,7 +279,7 @@ fn other_announcements_are_ignored() {
     assert!(bench.nodes[1].updates.is_empty());
 }
 
-/// The first host is far, the second one behind a gateway.
+/// The hosts are on different links; the second one uses a gateway.
 fn apart(policy: OffloadPolicy) -> Bench {
     let far = HostConfig {
         addresses: vec![([10, 0, 0, 77].into(), 24)],
@@ -294,7 +293,7 @@ fn apart(policy: OffloadPolicy) -> Bench {
     let mut bench = Bench::with([far, near]);
     bench.nodes[1].listen(remote(false), 4, false);
     bench.nodes[1].frame(arp_of(3, FIRST_MAC));
-    // smoltcp answers no question from outside of its network.
+    // smoltcp ignores ARP requests from outside its network.
     let second = (2, MacAddress([2, 0, 0, 0, 0, 2]));
     bench.nodes[0].frame(arp_between(second, (77, FIRST_MAC)));
     bench.nodes[0].connect(remote(false), false);
@@ -302,9 +301,9 @@ fn apart(policy: OffloadPolicy) -> Bench {
     bench
 }
 
-/// The second host has sent 2,000 bytes, which are lost, and perhaps its FIN. The fast retransmission comes while a new
-/// next hop is still being sought, and with it goes smoltcp's timer. Also gives what the first host says.
-fn stalled(closes: bool) -> (Bench, Way, Acknowledgement) {
+/// The second host has sent 2,000 bytes, which are lost, and optionally its FIN. The fast retransmission occurs while a
+/// new next hop is unresolved, and smoltcp's timer stops. Also returns addresses and acknowledgement of the first host.
+fn stalled(closes: bool) -> (Bench, FrameAddresses, Acknowledgement) {
     let mut bench = apart(OffloadPolicy::Never);
     let (passive, _) = bench.nodes[1].established();
     bench.passes = |from, _| from == 0;
@@ -317,10 +316,11 @@ fn stalled(closes: bool) -> (Bench, Way, Acknowledgement) {
     let Frame::Tcp(first) = wire::parse(&bench.nodes[1].sent[0]) else { panic!() };
     let (seq, ack) = (first.ack, first.seq);
     let macs = (first.destination_mac, first.source_mac);
-    let way = Way { macs, from: first.frame.flow.local(), to: first.frame.flow.remote() };
-    let said =
+    let way =
+        FrameAddresses { macs, from: first.frame.flow.local(), to: first.frame.flow.remote() };
+    let ack =
         Acknowledgement { seq, ack, window: 40_000, timestamps: None, ece: false, fin: false };
-    let again = wire::ack_frame(way, 64, &said).unwrap();
+    let again = wire::ack_frame(way, 64, &ack).unwrap();
     bench.nodes[1].host.set_gateways(vec![[10, 0, 0, 1].into()]).unwrap();
     bench.settle();
     for _ in 0..4 {
@@ -329,27 +329,27 @@ fn stalled(closes: bool) -> (Bench, Way, Acknowledgement) {
     bench.settle();
     bench.nodes[1].frame(arp_of(1, FIRST_MAC));
     bench.nodes[1].sent.clear();
-    (bench, way, said)
+    (bench, way, ack)
 }
 
 // RFC 5681 §3.2, RFC 6298 §5.
 #[test]
-fn a_retransmission_that_had_to_be_dropped_is_made_up_for() {
+fn dropped_retransmission_is_repeated() {
     let (mut bench, _, _) = stalled(false);
     bench.passes = |_, _| true;
     bench.run(Duration::from_secs(10));
     assert!(bench.nodes[0].data().is_empty(), "smoltcp's timer has stopped");
-    // And once more: smoltcp has forgotten the next hop after a minute.
+    // Repeated: smoltcp's neighbor entry expires after a minute.
     bench.run(STALL);
     bench.nodes[1].frame(arp_of(1, FIRST_MAC));
     bench.run(Duration::from_secs(5));
     assert_eq!(bench.nodes[0].data(), [7; 2_000]);
 }
 
-// RFC 9293 §3.8.4: a probe's byte is nothing that the peer could take for data.
+// RFC 9293 §3.8.4: the peer must not take a probe's byte for data.
 #[test]
 fn no_probe_goes_over_data_in_flight() {
-    let (mut bench, _, said) = stalled(false);
+    let (mut bench, _, ack) = stalled(false);
     bench.passes = |_, _| true;
     let tcp =
         TcpCached { keep_alive_enabled: true, ka_timeout: 1_000, ..bench.nodes[1].host.config.tcp };
@@ -361,8 +361,8 @@ fn no_probe_goes_over_data_in_flight() {
     let mut probes = 0;
     for frame in &bench.nodes[1].sent {
         let Frame::Tcp(segment) = wire::parse(frame) else { continue };
-        let is_probe = segment.seq == said.ack + 1_999;
-        assert!(!is_probe || segment.payload_len == 1, "a probe behind all data");
+        let is_probe = segment.seq == ack.ack + 1_999;
+        assert!(!is_probe || segment.payload_len == 1, "a probe after all data");
         probes += usize::from(is_probe);
         assert!(is_probe || segment.frame.payload().iter().all(|byte| *byte == 7));
     }
@@ -370,20 +370,20 @@ fn no_probe_goes_over_data_in_flight() {
 }
 
 #[test]
-fn a_fin_whose_timer_has_stopped_is_sent_again() {
-    let (mut bench, way, said) = stalled(true);
-    let behind = Acknowledgement { ack: said.ack + 2_000, ..said };
-    bench.nodes[1].frame(wire::ack_frame(way, 64, &behind).unwrap());
+fn stalled_fin_is_retransmitted() {
+    let (mut bench, way, ack) = stalled(true);
+    let after_data = Acknowledgement { ack: ack.ack + 2_000, ..ack };
+    bench.nodes[1].frame(wire::ack_frame(way, 64, &after_data).unwrap());
     bench.run(STALL + Duration::from_secs(2));
     let frames = bench.nodes[1].sent.iter().map(|frame| wire::parse(frame));
     let fins = frames.filter(|frame| match frame {
-        Frame::Tcp(tcp) => tcp.flags.contains(Flags::FIN) && tcp.seq == behind.ack,
+        Frame::Tcp(tcp) => tcp.flags.contains(Flags::FIN) && tcp.seq == after_data.ack,
         _ => false,
     });
     assert_eq!(fins.count(), 1);
 }
 
-// A connection whose data were never sent ends with RetransmissionLimit.
+// A connection with unsent data ends with RetransmissionLimit.
 #[test]
 fn unsent_data_do_not_end_in_order() {
     let mut bench = apart(OffloadPolicy::Never);
@@ -400,9 +400,9 @@ fn unsent_data_do_not_end_in_order() {
     assert!(bench.nodes[1].has(ended));
 }
 
-// A gateway's Ethernet address is asked for, not taken from segments that came by another one.
+// A gateway's Ethernet address is solicited, not taken from segments that arrived through another one.
 #[test]
-fn a_gateway_is_found_before_a_connection_goes_there() {
+fn gateway_is_resolved_before_the_offload() {
     let mut bench = apart(OffloadPolicy::Never);
     let (passive, _) = bench.nodes[1].established();
     bench.nodes[1].host.set_gateways(vec![[10, 0, 0, 1].into()]).unwrap();
@@ -410,14 +410,14 @@ fn a_gateway_is_found_before_a_connection_goes_there() {
     bench.nodes[1].port.request(Request::Offload { handle: passive });
     bench.run(Duration::from_secs(3));
     assert!(bench.nodes[1].initiates.is_empty());
-    assert_eq!(bench.nodes[1].sent.len(), 4, "sought once a second");
+    assert_eq!(bench.nodes[1].sent.len(), 4, "solicited once a second");
     bench.nodes[1].frame(arp_of(1, NEW_MAC));
     bench.run(MOMENT);
-    let initiate = bench.nodes[1].initiates.pop_front().expect("it goes down");
+    let initiate = bench.nodes[1].initiates.pop_front().expect("it is offloaded");
     assert_eq!(initiate.state.neighbor.cached.dl_destination_address, NEW_MAC);
 }
 
-// A gateway that is the peer itself is where its segments come from.
+// A gateway that is the peer itself has the source address of its segments.
 #[test]
 fn a_gateway_may_be_the_peer() {
     let peer =
@@ -430,25 +430,25 @@ fn a_gateway_may_be_the_peer() {
     bench.nodes[1].host.gateway_macs.clear();
     bench.nodes[1].port.request(Request::Offload { handle: passive });
     bench.run(MOMENT);
-    let initiate = bench.nodes[1].initiates.pop_front().expect("it goes down");
+    let initiate = bench.nodes[1].initiates.pop_front().expect("it is offloaded");
     assert_eq!(initiate.state.neighbor.cached.dl_destination_address, FIRST_MAC);
 }
 
-// An announcement is newer than the last segment of a connection that rests.
+// An announcement is newer than the last segment of an idle connection.
 #[test]
-fn a_connection_goes_where_its_neighbor_is_now() {
+fn announced_neighbor_address_is_offloaded() {
     let (mut bench, _) = connected(OffloadPolicy::Never, false, false);
     let (passive, _) = bench.nodes[1].established();
     bench.nodes[1].frame(arp(NEW_MAC));
     bench.nodes[1].port.request(Request::Offload { handle: passive });
     bench.run(MOMENT);
-    let initiate = bench.nodes[1].initiates.pop_front().expect("it goes down");
+    let initiate = bench.nodes[1].initiates.pop_front().expect("it is offloaded");
     assert_eq!(initiate.state.neighbor.cached.dl_destination_address, NEW_MAC);
 }
 
-// CH-UPD-7: the path for which a neighbor was offloaded has gone when that is done.
+// CH-UPD-7: the path for which a neighbor is offloaded is removed before that completes.
 #[test]
-fn a_neighbor_that_comes_too_late_is_terminated() {
+fn late_neighbor_is_terminated() {
     let mut bench = apart(OffloadPolicy::Always);
     let initiate = bench.nodes[1].initiates.pop_front().unwrap();
     bench.nodes[1].complete(initiate.handle, None);
@@ -469,8 +469,8 @@ fn a_neighbor_that_comes_too_late_is_terminated() {
     assert!(bench.nodes[1].neighbors.is_empty());
 }
 
-// CH-UPD-2, -7: another gateway. It is sought and offloaded, the path is linked to it, the old one goes; if that
-// fails the connection comes back.
+// CH-UPD-2, -7: a changed gateway is resolved and offloaded, the path is linked to it, and the old one is terminated.
+// If that fails the connection is uploaded.
 #[test]
 fn a_new_next_hop_is_linked() {
     for fails in [false, true] {
@@ -486,7 +486,7 @@ fn a_new_next_hop_is_linked() {
         bench.nodes[1].frame(arp_of(1, NEW_MAC));
         bench.run(MOMENT);
         assert_eq!(bench.nodes[1].shapes, ["N{NT}", "N{}"]);
-        // The bench has answered that one itself.
+        // The bench has already answered that one.
         bench.run(MOMENT);
         let node = &bench.nodes[1].updates[0][0];
         assert!(matches!(node.payload, UpdateNode::Linker(_)));

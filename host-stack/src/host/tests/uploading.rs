@@ -1,4 +1,4 @@
-//! Connections that come back from the target, by whoever's wish, and with whatever goes on meanwhile.
+//! Uploads requested by the client or the target, with concurrent events.
 
 use alloc::{format, vec::Vec};
 
@@ -29,14 +29,14 @@ use crate::{
 
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// Memory that somebody else could write, with `data`.
+/// Shared memory with `data`, as writable by another owner.
 fn shared(data: &[u8]) -> Span {
     let memory = SharedSpan::allocate(data.len().max(1), 1).expect("memory");
     memory.write(0, data);
     memory.slice(0..data.len()).into()
 }
 
-/// A connection that the second node's target has taken, its handle at both nodes, and its state.
+/// A connection offloaded at the second node, its handle at both nodes, and its state.
 pub(super) fn offloaded() -> (Bench, [OffloadHandle; 2], ConnectionState) {
     let (mut bench, active) = connected(OffloadPolicy::Always, false, false);
     let initiate = bench.nodes[1].initiates.pop_front().unwrap();
@@ -57,8 +57,8 @@ fn uploaded(bench: &Bench, handle: OffloadHandle) -> bool {
     bench.nodes[1].has(|n| matches!(n, Notice::Uploaded { handle: of, .. } if *of == handle))
 }
 
-/// Both ends send something, close, and see it through.
-fn talk_and_close(bench: &mut Bench, [active, passive]: [OffloadHandle; 2]) {
+/// Both sides send data and close in order.
+fn transfer_and_close(bench: &mut Bench, [active, passive]: [OffloadHandle; 2]) {
     let before = [bench.nodes[0].data().len(), bench.nodes[1].data().len()];
     bench.nodes[0].send(active, pattern(40_000, 5));
     bench.nodes[1].send(passive, pattern(50_000, 6));
@@ -73,10 +73,10 @@ fn talk_and_close(bench: &mut Bench, [active, passive]: [OffloadHandle; 2]) {
     assert_eq!(bench.resets(0) + bench.resets(1), 0);
 }
 
-// CH-TRM-2, -7: asked for by the host's client, with segments arriving meanwhile. Paths and neighbors go when nothing
-// depends on them.
+// CH-TRM-2, -7: an upload requested by the host's client, with segments that arrive meanwhile. Paths and neighbors are
+// terminated when nothing depends on them.
 #[test]
-fn segments_that_arrive_meanwhile_wait_for_the_socket() {
+fn segments_during_an_upload_are_held() {
     let (mut bench, handles, state) = offloaded();
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.settle();
@@ -84,7 +84,7 @@ fn segments_that_arrive_meanwhile_wait_for_the_socket() {
     bench.nodes[0].send(handles[0], &b"on the way"[..]);
     bench.run(MOMENT);
     assert!(bench.nodes[1].forwards.is_empty(), "CH-FWD-3");
-    // Twice makes no difference.
+    // A second request has no effect.
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.run(MOMENT);
     bench.nodes[1].terminated(|_| Some(copy(&state)));
@@ -94,15 +94,16 @@ fn segments_that_arrive_meanwhile_wait_for_the_socket() {
     assert!(bench.nodes[1].paths.is_empty() && bench.nodes[1].neighbors.is_empty());
     let stats = bench.nodes[1].host.stats();
     assert_eq!((stats.terminates, stats.uploads, stats.imports), (1, 1, 1));
-    talk_and_close(&mut bench, handles);
+    transfer_and_close(&mut bench, handles);
     // TIME-WAIT.
     bench.run(Duration::from_secs(30));
     assert_eq!(bench.nodes[1].host.owners.len(), 0);
 }
 
-// CH §8.3: a forwarded segment that the target has not processed is the host's; one that it has dropped is nobody's.
+// CH §8.3: the host processes a forwarded segment that the target has not processed; one that the target has dropped is
+// discarded.
 #[test]
-fn forwarded_segments_come_back_unprocessed() {
+fn unprocessed_forwards_are_returned() {
     for (status, is_read) in
         [(NdisStatus::UPLOAD_IN_PROGRESS, true), (NdisStatus::REQUEST_ABORTED, false)]
     {
@@ -126,7 +127,7 @@ fn forwarded_segments_come_back_unprocessed() {
     }
 }
 
-/// A state again: what it is made of cannot be cloned as a whole.
+/// Copy of a state, which cannot be cloned as a whole.
 pub(super) fn copy(state: &ConnectionState) -> ConnectionState {
     ConnectionState {
         send_data: state.send_data.clone(),
@@ -136,9 +137,9 @@ pub(super) fn copy(state: &ConnectionState) -> ConnectionState {
     }
 }
 
-// CH-TRM-6: both sides have closed, and the client has not taken everything. It gets the rest, and no error.
+// CH-TRM-6: both sides have closed, with undelivered data. The client receives the rest, and no error.
 #[test]
-fn a_closed_connection_brings_what_its_client_has_refused() {
+fn closed_connection_delivers_refused_data() {
     let (mut bench, handles, mut state) = offloaded();
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.settle();
@@ -157,10 +158,10 @@ fn a_closed_connection_brings_what_its_client_has_refused() {
     assert_eq!(bench.resets(1), 0);
 }
 
-// CH-TRM-5, -6, CH-SND-2: sends pending and data undelivered. The target's lists go on in the host and complete
-// there; a disconnect's data are sent, and nobody hears of them again.
+// CH-TRM-5, -6, CH-SND-2: pending sends and undelivered data. The target's lists continue in the host and complete
+// there; the data of a disconnect are sent without a completion.
 #[test]
-fn pending_sends_and_buffered_data_come_along() {
+fn pending_sends_and_buffered_data_are_uploaded() {
     let (mut bench, handles, mut state) = offloaded();
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.settle();
@@ -170,7 +171,7 @@ fn pending_sends_and_buffered_data_come_along() {
     let last = NetBufferList::from_mdl(ConnectionState::DISCONNECT_DATA, b"bye".as_slice());
     state.send_data.push_back(last);
     state.tcp.delegated.state = TcpPhase::FinWait1;
-    // The peer's data, which the target has acknowledged.
+    // Data of the peer that the target has acknowledged.
     bench.passes = |_, _| false;
     bench.nodes[0].send(handles[0], &b"unread"[..]);
     bench.settle();
@@ -191,9 +192,9 @@ fn pending_sends_and_buffered_data_come_along() {
     assert_eq!(bench.resets(0) + bench.resets(1), 0);
 }
 
-// CH-ST-1, CH-EVT-3: what comes back in TIME-WAIT waits there.
+// CH-ST-1, CH-EVT-3: a connection uploaded in TIME-WAIT stays there.
 #[test]
-fn time_wait_comes_back() {
+fn time_wait_is_uploaded() {
     let (mut bench, handles, mut state) = offloaded();
     bench.nodes[0].shutdown(handles[0]);
     bench.run(MOMENT);
@@ -213,7 +214,7 @@ fn time_wait_comes_back() {
     assert_eq!(bench.nodes[1].host.owners.len(), 0);
 }
 
-// CH-EVT-1: mandatory reasons always, optional ones by configuration; and what has come back stays a while.
+// CH-EVT-1: mandatory reasons are always followed, optional ones by configuration; an uploaded connection rests.
 #[test]
 fn retrieves_are_followed_as_the_policy_says() {
     let rules = OffloadRules {
@@ -249,17 +250,17 @@ fn retrieves_are_followed_as_the_policy_says() {
         }
         bench.nodes[1].terminated(|_| Some(copy(&initiate.state)));
         bench.run(rules.rest - MOMENT);
-        assert!(bench.nodes[1].initiates.is_empty(), "it rests");
+        assert!(bench.nodes[1].initiates.is_empty(), "it rests in the host");
         bench.run(MOMENT * 2);
-        let again = bench.nodes[1].initiates.pop_front().expect("it goes down again");
+        let again = bench.nodes[1].initiates.pop_front().expect("it is offloaded again");
         bench.nodes[1].complete(again.handle, Some(*again.state));
         bench.run(MOMENT);
-        talk_and_close(&mut bench, [active, handle]);
+        transfer_and_close(&mut bench, [active, handle]);
     }
 }
 
-// RFC 9293 §3.8.3: what is sent in vain is given up some time, though each hand-over begins its count anew. So a
-// connection whose peer is silent does not go down again by policy.
+// RFC 9293 §3.8.3: unanswered retransmissions reach their limit, although each offload restarts the count. So a
+// connection with an unresponsive peer is not offloaded again by policy.
 #[test]
 fn a_silent_peer_keeps_a_connection_in_the_host() {
     let mut bench =
@@ -282,7 +283,7 @@ fn a_silent_peer_keeps_a_connection_in_the_host() {
     assert_eq!(bench.nodes[1].completed(), [(7, 0, NdisStatus::REQUEST_ABORTED)]);
 }
 
-// CH §8.2: what the target has given up is over, and its lists come back unsent.
+// CH §8.2: a connection that the target has timed out ends, and its lists complete unsent.
 #[test]
 fn a_timed_out_connection_ends() {
     let (mut bench, handles, mut state) = offloaded();
@@ -300,14 +301,14 @@ fn a_timed_out_connection_ends() {
     assert!(bench.nodes[1].host.owners.is_empty() && bench.nodes[1].paths.is_empty());
 }
 
-// `Uploaded` has the number of lists, their bytes and the MSS. `ShutDown` follows the acknowledgement of our FIN, also
-// while the peer goes on sending.
+// `Uploaded` has the number of lists, their bytes and the MSS. `ShutDown` follows the acknowledgement of our FIN, even
+// while the peer still sends.
 #[test]
-fn the_client_knows_what_has_come_back() {
+fn upload_notice_counts_lists_and_bytes() {
     let (mut bench, handles, mut state) = offloaded();
     bench.nodes[1].port.request(Request::Upload { handle: handles[1] });
     bench.settle();
-    // Of 12 bytes 5 are acknowledged; the data of a disconnect are nobody's.
+    // 5 of 12 bytes are acknowledged; the data of a disconnect have no owner.
     for (context, bytes) in
         [(3, &b"abcdefgh"[..]), (4, b"ijkl"), (ConnectionState::DISCONNECT_DATA, b"m")]
     {
@@ -317,8 +318,9 @@ fn the_client_knows_what_has_come_back() {
     bench.nodes[1].terminated(|_| Some(copy(&state)));
     bench.run(MOMENT);
     let uploaded = Notice::Uploaded { handle: handles[1], lists: 2, bytes: 12, mss: 1448 };
-    let told: Vec<_> = bench.nodes[1].notices.iter().map(|notice| format!("{notice:?}")).collect();
-    assert!(told.contains(&format!("{uploaded:?}")), "{told:?}");
+    let notices: Vec<_> =
+        bench.nodes[1].notices.iter().map(|notice| format!("{notice:?}")).collect();
+    assert!(notices.contains(&format!("{uploaded:?}")), "{notices:?}");
     let shut_down = |bench: &Bench| {
         bench.nodes[1].notices.iter().filter(|n| matches!(n, Notice::ShutDown { .. })).count()
     };
@@ -343,7 +345,7 @@ fn a_lost_state_ends_the_connection() {
     assert!(bench.nodes[1].host.owners.is_empty());
 }
 
-// It ends in the target while the host wants it back.
+// The connection ends in the target during a terminate.
 #[test]
 fn released_during_a_terminate() {
     let (mut bench, handles, _) = offloaded();
@@ -356,7 +358,7 @@ fn released_during_a_terminate() {
     assert!(closed(&bench, 1).is_none() && bench.nodes[1].paths.is_empty());
 }
 
-// The client has given up meanwhile: an RST as soon as the connection is there.
+// The client aborts meanwhile: RST as soon as the upload completes.
 #[test]
 fn abort_during_a_terminate() {
     let (mut bench, handles, state) = offloaded();
@@ -369,8 +371,8 @@ fn abort_during_a_terminate() {
     assert_eq!(closed(&bench, 0), Some(Some(HostError::Reset)));
 }
 
-// CH §5.7: while the target pauses nothing goes down; UPLOAD_ALL brings all back, in one tree; after RESUME what the
-// policy wants goes down again.
+// CH §5.7: while the target pauses nothing is offloaded; UPLOAD_ALL uploads all connections in one tree; after RESUME
+// the policy offloads them again.
 #[test]
 fn pause_upload_all_resume() {
     let (mut bench, handles, state) = offloaded();
@@ -383,7 +385,7 @@ fn pause_upload_all_resume() {
     bench.run(MOMENT);
     let (other, offloading) = bench.nodes[1].established();
     assert!(!offloading && bench.nodes[1].initiates.is_empty());
-    assert!(bench.nodes[1].terminating().is_empty(), "what is offloaded goes on");
+    assert!(bench.nodes[1].terminating().is_empty(), "offloaded connections continue");
     indicate(&mut bench, AdapterStatus::UploadAll);
     assert_eq!(bench.nodes[1].terminating(), [handles[1]]);
     bench.nodes[1].terminated(|_| Some(copy(&state)));
@@ -400,12 +402,12 @@ fn pause_upload_all_resume() {
         bench.nodes[1].complete(initiate.handle, Some(*initiate.state));
     }
     bench.run(MOMENT);
-    talk_and_close(&mut bench, [handles[0], handles[1]]);
+    transfer_and_close(&mut bench, [handles[0], handles[1]]);
     bench.nodes[0].port.request(Request::Abort { handle: second });
 }
 
-// CH-INI-1, CH-TREE-1: one tree for what is due in one poll; what depends on an object in flight waits; what is there
-// already is linked.
+// CH-INI-1, CH-TREE-1: one tree for the connections due in one poll. A connection that depends on an object with an
+// outstanding initiate is deferred; existing objects are linked.
 #[test]
 fn trees_share_neighbors_and_paths() {
     let mut bench = Bench::new([OffloadPolicy::Never, OffloadPolicy::Always]);
@@ -419,10 +421,10 @@ fn trees_share_neighbors_and_paths() {
     let shapes = bench.nodes[1].shapes.join(" ");
     assert_eq!(shapes.matches('T').count() + bench.nodes[1].host.connections.len(), 3);
     let first = bench.nodes[1].initiates.pop_front().unwrap();
-    // Meanwhile another one is established; it shares what is in flight.
+    // Meanwhile another connection is established, which depends on the outstanding objects.
     bench.nodes[0].connect(remote(false), false);
     bench.run(MOMENT);
-    assert_eq!(bench.nodes[1].shapes.join(" "), shapes, "it waits");
+    assert_eq!(bench.nodes[1].shapes.join(" "), shapes, "it is deferred");
     for handle in core::iter::once(first.handle)
         .chain(core::mem::take(&mut bench.nodes[1].initiates).into_iter().map(|i| i.handle))
     {
@@ -437,8 +439,8 @@ fn trees_share_neighbors_and_paths() {
     assert_eq!((bench.nodes[1].neighbors.len(), bench.nodes[1].paths.len()), (2, 2));
 }
 
-// CH-TREE-6, CH-INI-4: exhausted at each level. Whatever the target lacks, the connection goes on in the host, and is
-// offered again later if that may help.
+// CH-TREE-6, CH-INI-4: resources exhausted at each level. The connection continues in the host in any case, and is
+// offered again later if that may succeed.
 #[test]
 fn exhausted_resources_keep_connections_in_the_host() {
     for (status, again) in [
@@ -472,10 +474,10 @@ fn exhausted_resources_keep_connections_in_the_host() {
     }
 }
 
-// CH-FWD-2, -3: data, FIN and RST of the peer during the offload. Taken over, they are the target's; refused,
-// smoltcp's.
+// CH-FWD-2, -3: data, FIN and RST of the peer during the offload. They are forwarded to the target if it accepts, and
+// processed by smoltcp if it refuses.
 #[test]
-fn the_peer_goes_on_during_an_initiate() {
+fn peer_segments_during_an_initiate_are_held() {
     for accepted in [true, false] {
         for end in ["data", "FIN", "RST"] {
             let (mut bench, active) = connected(OffloadPolicy::Always, false, false);
@@ -506,7 +508,7 @@ fn the_peer_goes_on_during_an_initiate() {
     }
 }
 
-// The client asks, whatever the policy says; and again, as often as it likes.
+// Moves requested by the client, regardless of the policy, any number of times.
 #[test]
 fn a_client_moves_its_connection() {
     let (mut bench, active) = connected(OffloadPolicy::Never, false, false);
@@ -514,25 +516,25 @@ fn a_client_moves_its_connection() {
     for _ in 0..3 {
         bench.nodes[1].port.request(Request::Offload { handle: passive });
         bench.run(MOMENT);
-        let initiate = bench.nodes[1].initiates.pop_front().expect("it goes down");
+        let initiate = bench.nodes[1].initiates.pop_front().expect("it is offloaded");
         bench.nodes[1].complete(passive, None);
         bench.nodes[1].port.request(Request::Upload { handle: passive });
         bench.run(MOMENT);
         bench.nodes[1].terminated(|_| Some(copy(&initiate.state)));
         bench.run(Duration::from_secs(60));
-        assert!(bench.nodes[1].initiates.is_empty(), "it stays until it is asked again");
+        assert!(bench.nodes[1].initiates.is_empty(), "it stays until the next request");
     }
     let history = &bench.nodes[1].host.connections[&passive].history;
     assert_eq!((history.offloads, history.uploads), (3, 3));
-    talk_and_close(&mut bench, [active, passive]);
+    transfer_and_close(&mut bench, [active, passive]);
 }
 
-// CH-INI-1: a connection whose path is still on its way to the target waits for that, and stays in the host if it takes
-// longer than a handshake may: it is not forgotten without a word to anybody.
+// CH-INI-1: a connection whose path has an outstanding initiate is deferred. It stays in the host, and its client is
+// notified, if that takes longer than a handshake may.
 #[test]
-fn a_connection_does_not_wait_for_its_path_for_ever() {
+fn deferred_offload_ends_at_the_handshake_limit() {
     let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
-    assert_eq!(bench.nodes[1].initiates.len(), 1, "the path is under way, and stays so");
+    assert_eq!(bench.nodes[1].initiates.len(), 1, "the path's initiate stays outstanding");
     let second = bench.nodes[0].connect(remote(false), false);
     bench.nodes[0].send(second, &b"hello"[..]);
     bench.run(HANDSHAKE_MAX - MOMENT);
@@ -542,7 +544,7 @@ fn a_connection_does_not_wait_for_its_path_for_ever() {
     assert_eq!(bench.nodes[1].host.stats().attempt_fails, 0);
 }
 
-// RFC 9293 §3.6, CH-ST-1: half closed, and offloaded because its client asks.
+// RFC 9293 §3.6, CH-ST-1: half closed, and offloaded on the client's request.
 #[test]
 fn half_closed_connections_are_offloaded_on_request() {
     let (mut bench, active) = connected(OffloadPolicy::Never, false, false);
@@ -552,7 +554,7 @@ fn half_closed_connections_are_offloaded_on_request() {
     bench.run(MOMENT);
     bench.nodes[1].port.request(Request::Offload { handle: passive });
     bench.run(MOMENT);
-    let initiate = bench.nodes[1].initiates.pop_front().expect("it goes down");
+    let initiate = bench.nodes[1].initiates.pop_front().expect("it is offloaded");
     assert_eq!(initiate.state.tcp.delegated.state, TcpPhase::FinWait2);
     assert!(
         bench.nodes[1]
@@ -569,9 +571,9 @@ fn half_closed_connections_are_offloaded_on_request() {
     assert_eq!((closed(&bench, 0), closed(&bench, 1)), (Some(None), Some(None)));
 }
 
-// A recall that comes before the initiate is complete (CH-INI-1: it waits).
+// An upload requested before the initiate completes is deferred (CH-INI-1).
 #[test]
-fn a_recall_waits_for_the_initiate() {
+fn upload_request_is_deferred_until_the_initiate_completes() {
     let (mut bench, active) = connected(OffloadPolicy::Always, false, false);
     let initiate = bench.nodes[1].initiates.pop_front().unwrap();
     let handle = initiate.handle;
@@ -583,12 +585,12 @@ fn a_recall_waits_for_the_initiate() {
     assert_eq!(bench.nodes[1].terminating(), [handle]);
     bench.nodes[1].terminated(|_| Some(copy(&initiate.state)));
     bench.run(MOMENT);
-    talk_and_close(&mut bench, [active, handle]);
+    transfer_and_close(&mut bench, [active, handle]);
 }
 
-// CH-TREE-3: a node that says SUCCESS and has no name is a target's bug, and costs that connection only.
+// CH-TREE-3: a node with SUCCESS and without a context is a bug of the target, and affects only that connection.
 #[test]
-fn an_answer_without_a_name_is_a_lost_connection() {
+fn answer_without_a_context_loses_the_connection() {
     let (mut bench, _) = connected(OffloadPolicy::Always, false, false);
     let handle = bench.nodes[1].initiates.pop_front().unwrap().handle;
     let nothing = InitiateNode::New { state: None, context: None };

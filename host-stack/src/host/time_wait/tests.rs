@@ -18,7 +18,7 @@ const START: Instant = Instant::from_millis(1_000);
 /// RCV.NXT of each connection.
 const RCV_NXT: u32 = 501;
 
-/// Calls `then` with a segment for connection `number`: an address and a port of the peer's.
+/// Calls `then` with a segment for connection `number`: an address and a port of the peer.
 fn with_segment<R>(
     number: usize,
     seq: u32,
@@ -51,43 +51,43 @@ impl TimeWaits {
         self.insert(now, (TIME, false), tuple(number), (ShardId::FIRST, flow));
     }
 
-    fn hears(&mut self, now: Instant, number: usize, seq: u32, flags: &str) -> Answer {
+    fn answer_to(&mut self, now: Instant, number: usize, seq: u32, flags: &str) -> Answer {
         with_segment(number, seq, flags, |segment| self.answer(now, TIME, segment))
     }
 
-    /// By a segment that is dropped, and restarts no timer.
-    fn knows(&mut self, now: Instant, number: usize) -> bool {
-        !matches!(self.hears(now, number, RCV_NXT, ""), Answer::Unknown)
+    /// True if a record exists; uses a segment that is dropped and restarts no timer.
+    fn has_record(&mut self, now: Instant, number: usize) -> bool {
+        !matches!(self.answer_to(now, number, RCV_NXT, ""), Answer::Unknown)
     }
 
-    /// Whether a FIN that comes again is acknowledged.
+    /// True if a repeated FIN is acknowledged.
     fn acknowledges_fin(&mut self, now: Instant, number: usize) -> bool {
-        matches!(self.hears(now, number, RCV_NXT - 1, "F"), Answer::Acknowledge(..))
+        matches!(self.answer_to(now, number, RCV_NXT - 1, "F"), Answer::Acknowledge(..))
     }
 }
 
-// The record made first goes first, also if what came for it has restarted its timer.
+// The oldest record is evicted first, even if its timer was restarted.
 #[test]
-fn the_bound_evicts_the_record_made_first() {
+fn oldest_record_is_evicted() {
     let mut waits = TimeWaits::default();
     for number in 0..RECORDS_MAX {
         waits.has_ended(START, number);
     }
     assert_eq!(waits.records.len(), RECORDS_MAX);
     assert!(waits.acknowledges_fin(START, 0));
-    assert!(waits.knows(START, 0) && waits.knows(START, RECORDS_MAX - 1));
+    assert!(waits.has_record(START, 0) && waits.has_record(START, RECORDS_MAX - 1));
     for more in 0..3 {
         waits.has_ended(START, RECORDS_MAX + more);
         assert_eq!((waits.records.len(), waits.order.len()), (RECORDS_MAX, RECORDS_MAX));
-        assert!(waits.knows(START, RECORDS_MAX + more), "the newest");
-        assert!(!waits.knows(START, more), "the oldest");
-        assert!(waits.knows(START, more + 1), "the oldest but one");
+        assert!(waits.has_record(START, RECORDS_MAX + more), "the newest");
+        assert!(!waits.has_record(START, more), "the oldest");
+        assert!(waits.has_record(START, more + 1), "the oldest but one");
     }
 }
 
-// A 4-tuple that was used again has a record of its own age. Its first use takes a place too, until its time is over.
+// A reused 4-tuple has a record of its own age. Its first use also counts until its time is over.
 #[test]
-fn a_record_that_was_replaced_is_as_old_as_its_last_connection() {
+fn replaced_record_has_the_age_of_its_last_connection() {
     let mut waits = TimeWaits::default();
     for number in [0, 1, 0] {
         waits.has_ended(START, number);
@@ -95,14 +95,17 @@ fn a_record_that_was_replaced_is_as_old_as_its_last_connection() {
     for number in 2..RECORDS_MAX {
         waits.has_ended(START, number);
     }
-    assert!(waits.knows(START, 0) && waits.knows(START, 1), "the first use was the oldest");
+    assert!(
+        waits.has_record(START, 0) && waits.has_record(START, 1),
+        "the first use was the oldest"
+    );
     waits.has_ended(START, RECORDS_MAX);
-    assert!(waits.knows(START, 0) && !waits.knows(START, 1));
+    assert!(waits.has_record(START, 0) && !waits.has_record(START, 1));
     waits.has_ended(START, RECORDS_MAX + 1);
-    assert!(!waits.knows(START, 0));
+    assert!(!waits.has_record(START, 0));
 }
 
-// RFC 9293 §3.6.1: 2 MSL, from the last FIN that came again.
+// RFC 9293 §3.6.1: 2 MSL after the last repeated FIN.
 #[test]
 fn records_expire() {
     let mut waits = TimeWaits::default();
@@ -110,18 +113,18 @@ fn records_expire() {
     waits.has_ended(START, 1);
     let later = START + Duration::from_secs(40);
     assert!(waits.acknowledges_fin(later, 1));
-    assert!(waits.knows(just_before(START + TIME), 0));
-    assert!(!waits.knows(START + TIME, 0) && waits.knows(START + TIME, 1));
-    // A record that is made looks after the others.
+    assert!(waits.has_record(just_before(START + TIME), 0));
+    assert!(!waits.has_record(START + TIME, 0) && waits.has_record(START + TIME, 1));
+    // A new record expires the others.
     waits.has_ended(START + TIME, 2);
     assert_eq!((waits.records.len(), waits.order.len()), (2, 2));
-    assert!(waits.knows(just_before(later + TIME), 1));
-    assert!(!waits.knows(later + TIME, 1));
+    assert!(waits.has_record(just_before(later + TIME), 1));
+    assert!(!waits.has_record(later + TIME, 1));
     waits.has_ended(START + TIME * 2, 3);
     assert_eq!((waits.records.len(), waits.order.len()), (1, 1));
 }
 
-// RFC 5961 §7: of a flood one segment in each interval is acknowledged, and the first at once.
+// RFC 5961 §7: of a flood one segment per interval is acknowledged, the first at once.
 #[test]
 fn answers_to_a_connection_are_limited() {
     for (seq, flags) in [(RCV_NXT - 1, "F"), (RCV_NXT - 4, "D"), (RCV_NXT + 9_000, "D"), (1, "")] {
@@ -129,28 +132,28 @@ fn answers_to_a_connection_are_limited() {
         waits.has_ended(START, 0);
         let answers = (0..5_000).filter(|millis| {
             let now = START + Duration::from_millis(*millis);
-            matches!(waits.hears(now, 0, seq, flags), Answer::Acknowledge(..))
+            matches!(waits.answer_to(now, 0, seq, flags), Answer::Acknowledge(..))
         });
         let expected: Vec<_> = (0..10).map(|interval| interval * 500).collect();
         assert_eq!(answers.collect::<Vec<_>>(), expected, "{seq}, {flags}");
     }
 }
 
-// A FIN that is sent again gets its answer, whatever has come for others, and restarts the timer though it gets none.
+// A repeated FIN is answered, whatever arrived for other connections, and restarts the timer even without an answer.
 #[test]
-fn a_fin_that_comes_again_is_answered() {
+fn repeated_fin_is_answered() {
     let mut waits = TimeWaits::default();
     waits.has_ended(START, 0);
     waits.has_ended(START, 1);
-    // Segments that get no answer do not count.
-    waits.knows(START, 0);
-    waits.hears(START, 0, RCV_NXT, "R");
+    // Unanswered segments do not count.
+    waits.has_record(START, 0);
+    waits.answer_to(START, 0, RCV_NXT, "R");
     assert!(waits.acknowledges_fin(START, 1) && waits.acknowledges_fin(START, 0));
     let early = just_before(START + ANSWER_INTERVAL);
     assert!(!waits.acknowledges_fin(early, 0));
-    assert!(waits.knows(just_before(early + TIME), 0), "restarted");
-    assert!(!waits.knows(early + TIME, 0));
-    // Its next connection begins anew.
+    assert!(waits.has_record(just_before(early + TIME), 0), "restarted");
+    assert!(!waits.has_record(early + TIME, 0));
+    // The next connection has no answer interval yet.
     waits.has_ended(START + TIME * 2, 0);
     assert!(waits.acknowledges_fin(START + TIME * 2, 0));
     assert!(waits.acknowledges_fin(START + TIME * 2 + ANSWER_INTERVAL, 0));
