@@ -1,7 +1,7 @@
-//! `flue offload` and `flue upload`: have a running node hand connections over, and wait until that is done.
+//! `flue offload` and `flue upload`: request the hand-over of connections from a running node, and wait for completion.
 //!
-//! The node's host stack is asked through the control socket; what it does is its own decision, and this says what
-//! came of it. Limits: [`client::LIMIT`] for each answer, `--wait` for each connection.
+//! Requests are sent over the control socket to the host stack of the node, which decides on each. Limits:
+//! [`client::LIMIT`] for each reply, `--wait` for each connection.
 
 use std::{
     fmt,
@@ -78,16 +78,16 @@ pub struct MoveArgs {
     pub output: Quietness,
 }
 
-/// Which connections are meant.
+/// Selection of connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Selector {
-    /// Every one.
+    /// All connections.
     All,
-    /// That of this name.
+    /// The connection with this handle.
     Handle(u64),
-    /// Those with this peer.
+    /// Connections with this peer.
     Peer(SocketAddr),
-    /// The one between these.
+    /// The connection between these endpoints, local and remote.
     Between(SocketAddr, SocketAddr),
 }
 
@@ -126,7 +126,7 @@ impl fmt::Display for Selector {
 }
 
 impl Selector {
-    /// Whether it means `record`; listeners are never meant.
+    /// Returns true if `record` is selected. Listeners are never selected.
     pub fn means(self, record: &Record) -> bool {
         !record.is_listener()
             && match self {
@@ -138,33 +138,33 @@ impl Selector {
     }
 }
 
-/// What became of one connection.
+/// Result of the hand-over of one connection.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Moved {
-    /// The node's control socket.
+    /// Control socket of the node.
     pub control: PathBuf,
-    /// The connection.
+    /// Handle of the connection.
     pub handle: u64,
-    /// Our end.
+    /// Local endpoint.
     pub local: SocketAddr,
-    /// The peer's end.
+    /// Remote endpoint.
     pub remote: Option<SocketAddr>,
-    /// Where it was.
+    /// Offload state before the hand-over.
     pub from: OffloadState,
-    /// Where it is; null: it has ended.
+    /// Offload state after the hand-over; null if the connection has closed.
     pub to: Option<OffloadState>,
-    /// It is where it was to go.
+    /// True if the connection is in the requested state.
     pub ok: bool,
-    /// Why not.
+    /// Reason for the refusal.
     pub refused: Option<Refused>,
-    /// How long that took.
+    /// Duration of the hand-over, nanoseconds.
     pub took_ns: u64,
 }
 
-/// Runs one of the commands.
+/// Runs `flue offload` or `flue upload`.
 ///
 /// # Errors
-/// No node or connection is meant, or one of them was not handed over.
+/// No node or connection is selected, or the hand-over of one connection failed.
 pub fn run(args: &MoveArgs, to: Destination, console: &mut Console<'_>) -> Result<(), Failure> {
     let (sockets, place) = client::find(&Nodes::parse(args.node.as_deref()))?;
     let wait = Duration::from_secs(args.wait.into());
@@ -192,7 +192,7 @@ pub fn run(args: &MoveArgs, to: Destination, console: &mut Console<'_>) -> Resul
     ended
 }
 
-/// Asks for the hand-over of `record`, and waits until it is done.
+/// Requests the hand-over of `record`, and waits for its completion.
 fn hand_over(
     control: &Path,
     record: &Record,
@@ -227,7 +227,7 @@ fn hand_over(
     Ok(outcome(control, record, goal, now, why, began.elapsed()))
 }
 
-/// What became of `record`, which is `now` what it is.
+/// Returns the result for `record`, whose current record is `now`.
 fn outcome(
     control: &Path,
     record: &Record,
@@ -261,7 +261,7 @@ fn tell(moved: &Moved, console: &mut Console<'_>) {
     }
 }
 
-/// Why a connection is not where it was to go.
+/// Returns the reason why a connection is not in the requested state.
 fn reason(moved: &Moved) -> String {
     let Moved { local, remote, to, refused, took_ns, .. } = moved;
     let ends = format!("{local} {}", shown(*remote));
@@ -279,7 +279,7 @@ mod tests {
     use crate::cmd::ss::tests::connection;
 
     #[test]
-    fn connections_are_meant_by_handle_peer_or_both_ends() {
+    fn connections_are_selected_by_handle_peer_or_both_endpoints() {
         let record = connection("10.0.0.2:5000", Some("10.0.0.1:7174"));
         for text in ["all", "7", "10.0.0.1:7174", "10.0.0.2:5000-10.0.0.1:7174"] {
             let selector: Selector = text.parse().unwrap();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_done_has_its_reason() {
+    fn failed_hand_over_has_its_reason() {
         let record = connection("10.0.0.2:5000", Some("10.0.0.1:7174"));
         let moved = Moved {
             control: "/x".into(),

@@ -27,12 +27,12 @@ fn director() -> Director {
     Director::new([plan("10.77.0.1/24"), plan("10.77.0.2/24")])
 }
 
-/// What the director does, without what it says.
+/// Returns the pending actions without printed steps.
 fn acts(director: &mut Director) -> Vec<Act> {
     std::iter::from_fn(|| director.poll()).filter(|act| !matches!(act, Act::Say(_))).collect()
 }
 
-fn said(director: &mut Director) -> String {
+fn printed(director: &mut Director) -> String {
     let texts = std::iter::from_fn(|| director.poll()).filter_map(|act| match act {
         Act::Say(text) => Some(text),
         _ => None,
@@ -55,7 +55,7 @@ fn passed(passage: TransferKind, segments: u64) -> Report {
 }
 
 #[test]
-fn the_order_of_things() {
+fn orders_follow_reports() {
     let mut director = director();
     director.handle(Side::B, Report::Namespace { pid: 12 }).unwrap();
     assert_eq!(acts(&mut director), []);
@@ -80,7 +80,7 @@ fn the_order_of_things() {
 }
 
 #[test]
-fn each_passage_is_told_by_the_node_that_has_the_file() {
+fn transfer_is_reported_by_the_node_with_the_file() {
     let mut director = director();
     for passage in TransferKind::ALL {
         director.handle(Side::A, passed(passage, 1)).unwrap();
@@ -105,7 +105,7 @@ fn each_passage_is_told_by_the_node_that_has_the_file() {
     for part in ["Send/Receive", "1000000", "1.000", "8.00", " - ", "Offloaded", "abababab equal"] {
         assert!(row.contains(part), "{part:?} is not in {row}");
     }
-    assert!(said(&mut director).contains("RDMA Read: 977 KiB in 1.00 ms, 8.00 Gbit/s"));
+    assert!(printed(&mut director).contains("RDMA Read: 977 KiB in 1.00 ms, 8.00 Gbit/s"));
     let json = serde_json::to_value(director.result()).unwrap();
     assert_eq!(json["operations"][2]["operation"], "read");
     assert_eq!(json["operations"][0]["segments"], 1);
@@ -122,7 +122,7 @@ fn moves_are_kept_in_order() {
     ] {
         director.handle(Side::A, Report::Moved { state, at_ns }).unwrap();
     }
-    let text = said(&mut director);
+    let text = printed(&mut director);
     assert!(text.contains("A  connection is Offloading (2.00 µs after connect)"), "{text}");
     assert_eq!(director.result().moves.len(), 3);
     let json = serde_json::to_value(director.result()).unwrap();
@@ -140,7 +140,7 @@ fn failures_keep_their_kind_and_name_the_node() {
 }
 
 #[test]
-fn reports_that_do_not_fit() {
+fn unexpected_reports_are_errors() {
     assert!(director().handle(Side::A, Report::Listening).is_err());
     let sha256 = String::new();
     let early = Report::Verified { passage: TransferKind::Send, sha256 };
@@ -151,7 +151,7 @@ fn reports_that_do_not_fit() {
 }
 
 #[test]
-fn what_was_negotiated_is_told() {
+fn negotiated_parameters_are_printed() {
     let mut director = director();
     let negotiated = Negotiated {
         mpa_revision: Some(2),
@@ -162,7 +162,7 @@ fn what_was_negotiated_is_told() {
         fpdus: Some(FpduCut::Emss),
     };
     director.handle(Side::B, Report::Connected { negotiated }).unwrap();
-    let text = said(&mut director);
+    let text = printed(&mut director);
     assert_eq!(
         text,
         "B  MPA negotiated: revision 2, CRC on, markers off, IRD 16, ORD -; FPDUs: one a segment"

@@ -10,7 +10,7 @@ fn hash(octets: &[u8]) -> Digest {
     sha2::Sha256::digest(octets).into()
 }
 
-/// A seeded choice, so that a failing case repeats.
+/// Seeded random choice, so that a failing case repeats.
 struct Choice(u64);
 
 impl Choice {
@@ -23,7 +23,7 @@ impl Choice {
     }
 }
 
-/// On the way from one node to the other.
+/// Message between the nodes.
 enum InFlightMessage {
     Control([u8; CONTROL_BYTES]),
     Data(Vec<u8>),
@@ -37,7 +37,7 @@ enum Posted {
     Data(Chunk),
 }
 
-/// Two machines, their memories, and what is between them.
+/// Two state machines, their memories, and the messages between them.
 struct Rig {
     a: Initiator,
     b: Target,
@@ -45,13 +45,13 @@ struct Rig {
     sink: Vec<u8>,
     to_a: VecDeque<InFlightMessage>,
     to_b: VecDeque<InFlightMessage>,
-    /// Requests at A that are sent and not told complete.
+    /// Requests sent by A whose completion was not delivered.
     a_done: usize,
-    /// Requests at B, in order: whether each is complete.
+    /// Requests of B in order; true if complete.
     b_done: VecDeque<bool>,
     a_controls: usize,
     b_receives: VecDeque<Posted>,
-    /// Flip an octet of this passage.
+    /// Transfer in which one byte is corrupted.
     spoil: Option<TransferKind>,
     passage: Option<TransferKind>,
     verified: Vec<(char, TransferKind)>,
@@ -95,7 +95,7 @@ impl Rig {
         octets
     }
 
-    /// Does one work of A; whether there was one.
+    /// Executes one work item of A. Returns false if there was none.
     fn step_a(&mut self, depth: u32) -> bool {
         let Some(work) = self.a.poll() else { return false };
         if work.is_request() {
@@ -186,7 +186,7 @@ impl Rig {
             InFlightMessage::ReadResponse { to, octets } => {
                 let octets = self.spoiled(TransferKind::Read, octets);
                 self.sink[to.offset as usize..][..octets.len()].copy_from_slice(&octets);
-                let oldest = self.b_done.iter_mut().find(|done| !**done).expect("a read is out");
+                let oldest = self.b_done.iter_mut().find(|done| !**done).expect("an outstanding read");
                 *oldest = true;
             }
             InFlightMessage::ReadRequest { .. } => panic!("A does not read"),
@@ -226,7 +226,7 @@ impl Rig {
         self.b.handle(&Event::RequestDone).map(|()| true)
     }
 
-    /// Runs until nothing moves. A guard turns a livelock into a failure.
+    /// Runs until no step is possible. A step limit turns a livelock into a failure.
     fn run(&mut self, seed: u64, depth: u32) -> Result<(), ScriptError> {
         let mut choice = Choice(seed | 1);
         for _ in 0..1_000_000 {
@@ -258,10 +258,10 @@ fn file_of(length: usize) -> Vec<u8> {
 }
 
 proptest! {
-    /// Three passages in every interleaving, whatever the sizes: everything arrives, nothing is sent
-    /// without a receive, and the queues hold what they must.
+    /// Three transfers in every interleaving, for any sizes: all data arrives, no Send lacks a receive, and the queue
+    /// limits hold.
     #[test]
-    fn the_file_crosses_three_times(
+    fn file_is_transferred_three_times(
         length in 1_usize..3000,
         chunk in 1_u32..700,
         window in 1_u32..20,
@@ -288,7 +288,7 @@ proptest! {
     }
 
     #[test]
-    fn an_octet_that_changed_is_found(which in 0_usize..3, seed in any::<u64>()) {
+    fn corrupted_byte_is_detected(which in 0_usize..3, seed in any::<u64>()) {
         let passage = TransferKind::ALL[which];
         let mut rig = Rig::new(file_of(500), 64, 4, 4);
         rig.spoil = Some(passage);
@@ -297,9 +297,9 @@ proptest! {
         prop_assert_eq!(before, which, "the passages before it were good");
     }
 
-    /// What a peer sends never panics, in any state.
+    /// Input from a peer never panics, in any state.
     #[test]
-    fn any_message_is_answered(octets in proptest::collection::vec(any::<u8>(), 0..80), kind in 0_u8..9) {
+    fn arbitrary_message_never_panics(octets in proptest::collection::vec(any::<u8>(), 0..80), kind in 0_u8..9) {
         let mut valid = Control::Arrived.encode();
         let tail = octets.len().min(CONTROL_BYTES - 6);
         valid[6..6 + tail].copy_from_slice(&octets[..tail]);
@@ -343,7 +343,7 @@ fn control_messages_round_trip() {
 }
 
 #[test]
-fn limits_are_kept() {
+fn sizes_beyond_limits_are_rejected() {
     let new = |length, chunk| Initiator::new(length, chunk, 1, SOURCE, [0; 32]).err();
     assert_eq!(new(0, 1), Some(ScriptError::Limit("length of the file")));
     assert_eq!(new(FILE_BYTES_MAX + 1, 1), Some(ScriptError::Limit("length of the file")));
