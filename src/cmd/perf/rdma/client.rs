@@ -1,4 +1,4 @@
-//! The client's end.
+//! Client end of an RDMA measurement.
 
 use std::{net::SocketAddr, time::Instant};
 
@@ -29,7 +29,7 @@ pub(super) fn run(
 ) -> Result<(), Failure> {
     let ended = converse(plan, node, remote, reporter, console);
     reporter.segments(node.segments());
-    // What has failed is aborted: the peer should hear of it.
+    // Failed connections are aborted; linger until the peer has received the reset.
     node.linger();
     ended
 }
@@ -64,7 +64,7 @@ fn converse(
     session.disconnect(ANSWER_LIMIT)
 }
 
-/// One size: connects, warms up, measures.
+/// Measures one size: connects, warms up, measures.
 fn measure(
     plan: &Plan,
     session: &mut Session<'_>,

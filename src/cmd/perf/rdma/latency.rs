@@ -1,9 +1,9 @@
-//! The phases with one message under way.
+//! Phases with one outstanding message.
 //!
-//! *write-lat*, as perftest's ib_write_lat: each end writes into the other's memory and waits for the last
-//! byte of its own to change, which the adapter stores last; between two looks it polls the completion
-//! queue, so that with manual progress the engine runs. *send-lat*: the same by Send and Receive.
-//! *read-lat*, *atomic-lat*: one after the other; the server does nothing.
+//! *write-lat*, as in perftest's ib_write_lat: each end writes into the other's memory and polls the last byte of its
+//! own, which the adapter stores last. Between two polls of the byte it polls the completion queue, so that the engine
+//! runs with manual progress. *send-lat*: the same with Send and Receive. *read-lat*, *atomic-lat*: one request after
+//! the other; the server is passive.
 
 use std::time::Instant;
 
@@ -14,18 +14,18 @@ use crate::{
 };
 use rdma_over_tcp::ndk::OpFlags;
 
-/// Counts the messages of write-lat, in the byte that is waited for.
+/// Sequence number of write-lat messages, carried in the polled byte.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Turn(u8);
 
-/// What an end waits for.
+/// Awaited event.
 #[derive(Clone, Copy)]
 enum Awaited {
     /// The last byte of the sink has this value.
     Byte(u8),
-    /// So many receives have completed.
+    /// This number of receives completed.
     Receives(u64),
-    /// So many requests have.
+    /// This number of requests completed.
     Requests(u64),
 }
 
@@ -41,7 +41,7 @@ impl Session<'_> {
         }
     }
 
-    /// Waits; `false`: a message has come instead.
+    /// Waits for the event. Returns false if a control message arrived instead.
     fn await_turn(
         &mut self,
         phase: &mut Phase<'_, '_, '_>,
@@ -67,7 +67,7 @@ impl Session<'_> {
         }
     }
 
-    /// Posts one message, when there is room.
+    /// Posts one message when the queue has room.
     fn serve_turn(&mut self, phase: &mut Phase<'_, '_, '_>, turn: Turn) -> Result<(), Failure> {
         while self.lanes[0].room == 0 {
             self.await_turn(phase, Awaited::Requests(self.completed + 1))?;
@@ -87,7 +87,7 @@ impl Turn {
     }
 }
 
-/// The client's phase; returns the messages.
+/// Runs the client's phase; returns the number of messages.
 pub(super) fn ping(
     session: &mut Session<'_>,
     phase: &mut Phase<'_, '_, '_>,
@@ -113,7 +113,7 @@ pub(super) fn ping(
         phase.histogram.record(if is_whole { nanos } else { nanos / 2 });
         before = now;
         messages += 1;
-        // The clock may have ended it while the answer was waited for.
+        // The budget may have expired while waiting for the response.
         phase.budget.left = phase.budget.left.saturating_sub(1);
         phase.budget.look(now);
     }
@@ -124,7 +124,7 @@ pub(super) fn ping(
     }
 }
 
-/// The server's phase, until the client ends it; returns the client's messages.
+/// Runs the server's phase until the client ends it; returns the client's messages.
 pub(super) fn pong(
     session: &mut Session<'_>,
     phase: &mut Phase<'_, '_, '_>,
@@ -137,7 +137,7 @@ pub(super) fn pong(
         let awaited = match session.parameters.kind {
             Kind::WriteLat => Awaited::Byte(expected.0),
             Kind::SendLat => Awaited::Receives(receives + 1),
-            // Reads and atomics are none of the server's business.
+            // The server is passive in reads and atomics.
             _ => Awaited::Requests(u64::MAX),
         };
         if !session.await_turn(phase, awaited)? {

@@ -1,4 +1,4 @@
-//! The server's end: one client after the other, whatever becomes of each.
+//! Server end: serves one client after the other; a failed session does not end the server.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ use crate::{
     report::Console,
 };
 
-/// How long a client that is told why not may take to go.
+/// Time limit for a refused client to disconnect.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs the server.
@@ -59,7 +59,7 @@ pub(super) fn run(
     ended
 }
 
-/// The next connection for messages. Whoever else comes is turned away.
+/// Accepts the next control connection. Any other connection is rejected.
 fn next_client(
     node: &PerfNode,
     incoming: &Receiver<AcceptedConnection>,
@@ -115,7 +115,7 @@ fn serve(
     match &ended {
         Ok(()) => session.disconnect(ANSWER_LIMIT)?,
         Err(failure) => {
-            // Perhaps it still hears why. The lanes are aborted.
+            // Best effort: the client may still receive the reason. The lanes are aborted.
             let _ = session.dialogue.say(&Message::refusal(&failure.message));
             session.dialogue.disconnect(FAREWELL_LIMIT)?;
         }
@@ -123,11 +123,11 @@ fn serve(
     ended
 }
 
-/// Says why not, and stays until the client has gone.
+/// Sends the refusal, and waits until the client has disconnected.
 fn refuse(dialogue: Dialogue<'_>, failure: Failure) -> Failure {
     if dialogue.say(&Message::refusal(&failure.message)).is_ok() {
         let gone = || dialogue.ended.reason().map(|_| ());
-        // Whether it has heard or not: there is nothing else to be done.
+        // Best effort: the result does not matter.
         let _ = dialogue.host.wait(Some(FAREWELL_LIMIT), gone);
     }
     failure
@@ -142,7 +142,7 @@ fn opening_of(connector: &Connector) -> Result<Opening, Failure> {
     Opening::decode(&octets[..length.min(OPENING_BYTES)])
 }
 
-/// What the client wants, one message after the other.
+/// Handles the client's messages in order.
 fn converse(
     session: &mut Session<'_>,
     key: u64,
@@ -230,7 +230,7 @@ fn accept_lanes(
     Ok(())
 }
 
-/// Runs a phase; returns processor time and the messages that this end has sent.
+/// Runs a phase; returns the CPU time and the messages sent by this end.
 fn phase(session: &mut Session<'_>, bound: Bound, turn: &mut Turn) -> Result<(Cpu, u64), Failure> {
     session.begin_phase();
     let mut phase = Phase::begin(bound, session.size_bytes);

@@ -1,4 +1,4 @@
-//! The client's end.
+//! Client end of a TCP measurement.
 
 use std::{net::SocketAddr, time::Instant};
 
@@ -15,7 +15,7 @@ use crate::{
     report::Console,
 };
 
-/// Connections in a row that may fail.
+/// Limit of consecutive failed connections.
 const FAILURES_MAX: u32 = 10;
 
 /// Runs the client.
@@ -56,7 +56,7 @@ fn open<S: Stack>(
     Ok(conn)
 }
 
-/// One size: connects, warms up, measures.
+/// Measures one size: connects, warms up, measures.
 fn measure<S: Stack>(
     plan: &Plan,
     stack: &mut S,
@@ -96,7 +96,7 @@ fn measure<S: Stack>(
     Ok(outcome.measured(plan.kind, size_bytes, warm_up_iterations, peer))
 }
 
-/// One phase.
+/// Context of one phase.
 struct Run<'a> {
     plan: &'a Plan,
     remote: SocketAddr,
@@ -131,7 +131,7 @@ impl Run<'_> {
         Ok(phase.end(sent, received))
     }
 
-    /// Requests and answers, one after the other; the last byte says whether more follow.
+    /// Exchanges requests and responses in sequence; the last byte indicates if more follow.
     fn requests<S: Stack>(
         &self,
         stack: &mut S,
@@ -165,7 +165,7 @@ impl Run<'_> {
         }
     }
 
-    /// Connections, one after the other: opened, one byte there and back, closed by us first.
+    /// Opens connections in sequence: connect, one byte in each direction, active close.
     fn connections<S: Stack>(
         &self,
         stack: &mut S,
@@ -192,7 +192,7 @@ impl Run<'_> {
                     stack.interrupted()?;
                     phase.failures += 1;
                     failed_in_a_row += 1;
-                    // The last one tells the server that it is the last: it is tried again.
+                    // The server ends its phase with the last connection, so a failed last connection is repeated.
                     if failed_in_a_row >= FAILURES_MAX {
                         return Err(failure.at(&format!("{FAILURES_MAX} connections in a row")));
                     }

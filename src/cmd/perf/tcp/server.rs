@@ -1,4 +1,4 @@
-//! The server's end: one client after the other, whatever becomes of each.
+//! Server end: serves one client after the other; a failed session does not end the server.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use crate::{
     report::Console,
 };
 
-/// Connections in a row that may fail within a phase of connect-rate.
+/// Limit of consecutive failed connections in a connect-rate phase.
 const FAILURES_MAX: u32 = 100;
 
-/// How long a new connection may take to say what it is.
+/// Time limit for the opening of a new connection.
 const OPENING_LIMIT: Duration = Duration::from_secs(2);
-/// How long a client that is told why not may take to go.
+/// Time limit for a refused client to disconnect.
 const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs the server.
@@ -46,7 +46,7 @@ pub(super) fn run<S: Stack>(
     }
 }
 
-/// The next connection for messages, and its session. Whoever else comes is turned away.
+/// Accepts the next control connection, and returns its session. Any other connection is rejected.
 fn next_client<S: Stack>(
     stack: &mut S,
     console: &mut Console<'_>,
@@ -66,9 +66,9 @@ fn next_client<S: Stack>(
     }
 }
 
-/// Closes a connection and does not wait for its peer.
+/// Closes a connection without waiting for its peer.
 fn turn_away<S: Stack>(stack: &mut S, conn: S::Conn) {
-    // That the peer has not closed yet is no news.
+    // The peer has not closed yet, which is expected.
     let _ = stack.close(conn, Duration::ZERO);
 }
 
@@ -96,7 +96,7 @@ fn serve<S: Stack>(
     match ended {
         Ok(()) => stack.close(control, ANSWER_LIMIT),
         Err(failure) => {
-            // Perhaps it still hears why.
+            // Best effort: the client may still receive the reason.
             let _ = say(stack, &mut control, &Message::refusal(&failure.message))
                 .and_then(|()| stack.close(control, FAREWELL_LIMIT));
             Err(failure)
@@ -126,7 +126,7 @@ fn opening_of<S: Stack>(stack: &mut S, conn: &mut S::Conn) -> Result<Opening, Fa
     Opening::decode(&octets)
 }
 
-/// A client being served.
+/// Session with a client.
 struct Visit<C> {
     parameters: Parameters,
     session: u64,
@@ -135,7 +135,7 @@ struct Visit<C> {
 }
 
 impl<C> Visit<C> {
-    /// What the client wants, one message after the other.
+    /// Handles the client's messages in order.
     fn converse<S: Stack<Conn = C>>(
         &mut self,
         stack: &mut S,
@@ -189,18 +189,18 @@ impl<C> Visit<C> {
                 Ok(opening) if opening.role == Role::Data && opening.session == self.session => {
                     came.push((opening.index, conn));
                 }
-                // Somebody else: turned away, and not waited for.
+                // Connection of another session: rejected without waiting.
                 _ => turn_away(stack, conn),
             }
         }
-        // Both ends close one after the other and wait for each other: in the client's order, though by several queues
-        // they may come in another.
+        // Both ends close sequentially and wait for each other, so both must use the client's order. With several
+        // queues the arrival order may differ.
         came.sort_by_key(|(index, _)| *index);
         self.data = came.into_iter().map(|(_, conn)| conn).collect();
         Ok(())
     }
 
-    /// Runs a phase; returns processor time and the messages that this end has sent.
+    /// Runs a phase; returns the CPU time and the messages sent by this end.
     fn phase<S: Stack<Conn = C>>(
         &mut self,
         stack: &mut S,
