@@ -1,9 +1,9 @@
-//! `flue run`: a program of libibverbs and librdmacm, unmodified, on flue.
+//! `flue run`: runs an unmodified program of libibverbs and librdmacm on flue.
 //!
-//! The command creates a directory with the names of the two libraries, both of which are flue's, puts it in front of
-//! LD_LIBRARY_PATH, adds objects to LD_PRELOAD for programs that this variable does not reach, and becomes the program.
-//! So the program keeps its process id, its descriptors and its exit status, signals reach it, and nothing is printed.
-//! With `--tap` or `--verbose` the command stays as the program's parent instead (`launcher`).
+//! The command creates a directory with the names of both libraries, which refer to flue's library, and prepends it to
+//! LD_LIBRARY_PATH. It adds objects to LD_PRELOAD for programs that ignore LD_LIBRARY_PATH, and then executes the
+//! program. So the program keeps process id, descriptors, signals and exit status, and nothing is printed. With `--tap`
+//! or `--verbose` the command remains as the program's parent instead (`launcher`).
 
 mod directory;
 mod launcher;
@@ -40,12 +40,12 @@ use crate::{
 
 /// Directories that the dynamic loader searches first.
 const LOADER_PATH: &str = "LD_LIBRARY_PATH";
-/// Objects that the dynamic loader loads before all that the program needs.
+/// Objects that the dynamic loader loads before the dependencies of the program.
 const LOADER_PRELOADS: &str = "LD_PRELOAD";
 /// Options of AddressSanitizer.
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
-/// AddressSanitizer refuses any object before its own library, since that could define functions that it intercepts.
-/// The preloaded objects define none.
+/// AddressSanitizer rejects any object loaded before its own library, because that object could define functions that
+/// it intercepts. The preloaded objects define none.
 const ASAN_ACCEPTS_PRELOADS: &str = "verify_asan_link_order=0";
 
 /// Run a verbs program (rping, perftest, fio, ...) on flue: no RDMA adapter, no kernel module, no root
@@ -127,13 +127,13 @@ pub struct RunArgs {
     pub program: Vec<OsString>,
 }
 
-/// As [`parse_interface`]; nothing is no TAP.
+/// Parses the name of a TAP like [`parse_interface`]; an empty name selects no TAP.
 fn parse_tap(text: &str) -> Result<String, String> {
     if text.is_empty() { Ok(String::new()) } else { parse_interface(text) }
 }
 
 impl RunArgs {
-    /// Variables that tell the library what the options ask for.
+    /// Returns the environment variables that pass the options to the library.
     ///
     /// # Errors
     /// A relative path cannot be made absolute: there is no working directory.
@@ -153,7 +153,7 @@ impl RunArgs {
             node: NodeArgs { node, control },
             program: _,
         } = self;
-        // The program may change its directory before it opens the device.
+        // The program may change its working directory before it opens the device.
         let path = |path: &Option<PathBuf>| path.as_deref().map(std::path::absolute).transpose();
         let control = match control {
             Some(none) if none.as_os_str() == "none" => Some(none.clone()),
@@ -161,7 +161,7 @@ impl RunArgs {
         };
         let map: Vec<_> = map.iter().map(ToString::to_string).collect();
         let port_map: Vec<_> = port_map.iter().map(ToString::to_string).collect();
-        // That of a node is in its options.
+        // The capture file of a node is part of the node's options.
         let pcap = if self.has_node() { None } else { path(&node.pcap)? };
         let options = [
             (settings::PCAP, pcap.map(PathBuf::into_os_string)),
@@ -179,16 +179,16 @@ impl RunArgs {
         Ok(options.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
     }
 
-    /// Whether the program is on a node.
+    /// Returns true if the program runs on a node.
     fn has_node(&self) -> bool {
         let NodeOptions { tap, tap_fd, .. } = &self.node.node;
         !tap.is_empty() || tap_fd.is_some()
     }
 
-    /// The node, checked and complete; `None`: kernel sockets.
+    /// Returns the validated options of the node; `None`: kernel sockets.
     ///
     /// # Errors
-    /// [`Failure::usage`]: an option is beyond its limits, or is for nodes only.
+    /// [`Failure::usage`]: an option exceeds its limits, or requires a node.
     pub fn node(&self) -> Result<Option<NodeOptions>, Failure> {
         let given = &self.node.node;
         for (index, one) in self.port_map.iter().enumerate() {
@@ -227,7 +227,7 @@ impl RunArgs {
             let made = path.as_deref().map(std::path::absolute).transpose();
             made.map_err(|error| Failure::work(format!("the working directory: {error}")))
         };
-        // With a descriptor its name says nothing.
+        // With a descriptor the name of the TAP is irrelevant.
         let tap = if given.tap.is_empty() { TAP_DEFAULT } else { &given.tap };
         let node = NodeOptions {
             tap: tap.into(),
@@ -245,15 +245,15 @@ fn parse_wait(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| format!("expected seconds, up to {}", settings::RECEIVE_WAIT_MAX))
 }
 
-/// The word that clap reads for this value.
+/// Returns the command line spelling of a value.
 fn value<T: ValueEnum>(value: T) -> OsString {
     value.to_possible_value().map_or_else(OsString::new, |word| word.get_name().into())
 }
 
-/// Becomes the program, or with a node its parent.
+/// Executes the program, or with a node runs it as a child process.
 ///
 /// # Errors
-/// It does not start, the TAP cannot be had, or the library is not there: [`Failure::lacking`].
+/// The program cannot be started, the TAP cannot be opened, or the library is missing: [`Failure::lacking`].
 pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
     let Some((program, arguments)) = args.program.split_first() else {
         return Err(Failure::usage("no program"));
@@ -283,7 +283,7 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
     Err(Failure::lacking(format!("{}: {error}", program.display())))
 }
 
-/// Refuses a file that cannot be written: once the program runs there is nobody to tell.
+/// Checks that a file can be written: after the start of the program an error could not be reported.
 ///
 /// # Errors
 /// Neither the file nor a new one in its directory can be written.
@@ -294,10 +294,10 @@ fn check_writable(file: &Path) -> Result<(), Failure> {
         .map_err(|error| Failure::work(format!("{}: {error}", file.display())))
 }
 
-/// The program with the library in front of the system's.
+/// Returns the command of the program, with flue's library before the system's.
 ///
 /// # Errors
-/// The library cannot be put there, or the loader would ignore it.
+/// The library cannot be placed there, or the loader would ignore it.
 pub fn command(library: &Path, program: &OsStr) -> Result<Command, Failure> {
     check_mount(library)?;
     if let Some((file, obstacle)) = program::check(program, library)? {
@@ -312,17 +312,17 @@ pub fn command(library: &Path, program: &OsStr) -> Result<Command, Failure> {
     let variable = |name| env::var_os(name).unwrap_or_default();
     let mut command = Command::new(program);
     command.env(LOADER_PATH, list([directory.path.as_os_str(), &variable(LOADER_PATH)]));
-    // After those of the user, which may replace functions.
+    // After the user's objects, which may replace functions.
     let before = variable(LOADER_PRELOADS);
     let preloads = directory.preloads.iter().map(AsRef::<OsStr>::as_ref);
     command.env(LOADER_PRELOADS, list(iter::once(&*before).chain(preloads)));
-    // The user's own option is the last, and wins.
+    // The user's own option is last and takes precedence.
     let accepting = OsStr::new(ASAN_ACCEPTS_PRELOADS);
     command.env(ASAN_OPTIONS, list([accepting, &variable(ASAN_OPTIONS)]));
     Ok(command)
 }
 
-/// Refuses a library that the loader cannot map.
+/// Rejects a library that the loader cannot map.
 ///
 /// # Errors
 /// [`Failure::lacking`]: its file system is mounted noexec.
@@ -338,10 +338,11 @@ fn check_mount(library: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The library's file: as told, or beside this executable, or where packages and cargo put it.
+/// Returns the file of the library: as configured, next to this executable, or in the directories used by packages and
+/// cargo.
 ///
 /// # Errors
-/// [`Failure::lacking`]: it is nowhere.
+/// [`Failure::lacking`]: not found.
 pub fn find_library(told: Option<&Path>) -> Result<PathBuf, Failure> {
     let told = told.map(Path::to_owned).or_else(|| env::var_os(settings::LIBRARY).map(Into::into));
     if let Some(file) = told {
@@ -352,7 +353,7 @@ pub fn find_library(told: Option<&Path>) -> Result<PathBuf, Failure> {
         .and_then(fs::canonicalize)
         .map_err(|error| Failure::lacking(format!("the path of flue: {error}")))?;
     let beside = executable.parent().unwrap_or_else(|| Path::new("/"));
-    // Beside; of an installation under one prefix; what cargo builds as a dependency.
+    // Next to the executable; of an installation under one prefix; built by cargo as a dependency.
     let places = [beside.to_owned(), beside.join("../lib/flue"), beside.join("deps")];
     let found =
         places.iter().find_map(|place| place.join(settings::LIBRARY_FILE).canonicalize().ok());
@@ -363,7 +364,7 @@ pub fn find_library(told: Option<&Path>) -> Result<PathBuf, Failure> {
     })
 }
 
-/// A list of the loader.
+/// Returns a colon-separated list of the loader, without empty elements.
 fn list<'a>(elements: impl IntoIterator<Item = &'a OsStr>) -> OsString {
     let elements: Vec<_> = elements.into_iter().filter(|it| !it.is_empty()).collect();
     elements.join(OsStr::new(":"))
@@ -386,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_program_is_its_own() {
+    fn arguments_after_program_are_passed_on() {
         let args = parse("flue --rtr read -- rping -s --pcap x");
         assert_eq!(args.program, ["rping", "-s", "--pcap", "x"]);
         assert_eq!(args.node.node.pcap, None);
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_are_not_given_leave_the_environment_alone() {
+    fn absent_options_set_no_variables() {
         assert_eq!(parse("flue true").variables().unwrap(), []);
         let line = "flue --mpa-crc off --mpa-markers on --mpa-revision 1 --rtr read --rfc7306 on \
                     --receive-wait 0.5 --pcap /a --log /b --map 1.1.1.1=2.2.2.2 --map ::1=::2 --control none true";
@@ -416,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_a_node_ask_for_one() {
+    fn node_options_require_a_tap() {
         let node = |line: &str| parse(line).node().map_err(|failure| failure.message);
         assert_eq!(node("flue --pcap a --control none true"), Ok(None));
         for line in ["--addr 10.0.0.1/24", "--drop 1", "--mtu 9000", "--map ::1=::2"] {
