@@ -16,13 +16,13 @@ use super::{
 
 /// Largest frame that the kernel segments.
 const SUPER_FRAME_BYTES_MAX: usize = 65_535;
-/// Receive windows for super-segments and for plain frames. A TAP silently drops frames beyond its queue of 1,000.
+/// Receive windows for GSO packets and for plain frames. A TAP silently drops frames beyond its queue of 1,000.
 const SUPER_WINDOW_BYTES: u32 = 4_000_000;
 const PLAIN_WINDOW_BYTES: u32 = 700_000;
-/// Received bytes until an acknowledgement is sent; earlier when the TAP is empty.
+/// Received bytes per acknowledgement; an acknowledgement is sent earlier when the TAP is empty.
 const SUPER_ACK_BYTES: u32 = 128 * 1024;
 const PLAIN_ACK_BYTES: u32 = 32 * 1024;
-/// Reads of an empty TAP until received data is acknowledged.
+/// Reads of an empty TAP before received data is acknowledged.
 const EMPTY_LOOKS: u32 = 3;
 /// Segments sent between two reads of acknowledgements.
 const SUPER_SEGMENTS_PER_LOOK: u32 = 1;
@@ -112,7 +112,7 @@ fn connect(args: &BareArgs, task: Task) -> Result<Bench, Failure> {
     Ok(Bench { checksum, bed, engine, kernel, segment_bytes, mss, window_bytes })
 }
 
-/// The yardstick sends.
+/// Measures sending from the minimal TCP to the kernel.
 pub(super) fn send(args: &BareArgs) -> Result<Outcome, Failure> {
     let mut bench = connect(args, Task::Sink)?;
     let Bench { engine, kernel, segment_bytes, mss, window_bytes, .. } = &mut bench;
@@ -157,8 +157,8 @@ pub(super) fn send(args: &BareArgs) -> Result<Outcome, Failure> {
     conclude(args, bench, &watch, Sent { sent_bytes, segments, near_cpu_seconds })
 }
 
-/// Bytes of the next segment: a full one if there is room, else whole packets that are a good part of the window
-/// (sender SWS avoidance, RFC 9293 §3.8.6.2.1).
+/// Returns the bytes of the next segment: a full one if there is room, otherwise whole packets that are a good part of
+/// the window (sender SWS avoidance, RFC 9293 §3.8.6.2.1).
 const fn next_segment(room: usize, window: usize, segment: usize, mss: usize) -> usize {
     if room >= segment {
         return segment;
@@ -172,7 +172,7 @@ fn stalled(engine: &Engine) -> Failure {
     Failure::work(format!("a frame was lost: {bytes} bytes are not acknowledged, and will not be"))
 }
 
-/// Our end receives.
+/// Measures receiving by the minimal TCP from the kernel.
 pub(super) fn receive(args: &BareArgs) -> Result<Outcome, Failure> {
     let mut bench = connect(args, Task::Source)?;
     let Bench { engine, kernel, .. } = &mut bench;
@@ -211,7 +211,7 @@ pub(super) fn receive(args: &BareArgs) -> Result<Outcome, Failure> {
     conclude(args, bench, &watch, Sent { sent_bytes: received_bytes, segments, near_cpu_seconds })
 }
 
-/// Totals of the yardstick's end.
+/// Totals of the minimal TCP's end.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     sent_bytes: u64,
@@ -219,7 +219,7 @@ struct Sent {
     near_cpu_seconds: f64,
 }
 
-/// Compares the counts of both ends, and makes the result.
+/// Compares the counts of both ends, and returns the result.
 fn conclude(
     args: &BareArgs,
     bench: Bench,
@@ -250,14 +250,14 @@ fn conclude(
     Outcome::bandwidth(watch.measured()?, detail)
 }
 
-/// Whether the run is valid: all data arrived at the first attempt.
+/// Checks the validity of the run: all data arrived without retransmission.
 fn judge(
     trouble: ErrorCounters,
     dropped_frames: u64,
     ours_bytes: u64,
     theirs_bytes: u64,
 ) -> Result<(), Failure> {
-    // The kernel sends duplicates when an acknowledgement is late: nothing was lost.
+    // The kernel sends duplicates when an acknowledgement is late: no data was lost.
     let ErrorCounters { gaps, duplicates: _, damaged } = trouble;
     if gaps + damaged > 0 {
         return Err(Failure::work(format!(

@@ -62,7 +62,7 @@ fn the_document_of_a_failure() {
 }
 
 #[test]
-fn nothing_is_no_figure() {
+fn empty_measurement_is_an_error() {
     let nothing = Measured { count: 0, ..MEASURED };
     assert!(Outcome::bandwidth(nothing, Value::Null).is_err());
 }
@@ -88,7 +88,7 @@ fn every_kind_is_a_subcommand() {
 }
 
 #[test]
-fn values_out_of_range_are_refused() {
+fn out_of_range_values_are_rejected() {
     for text in ["0", "0.009", "601", "-1", "NaN", "inf", "x", ""] {
         assert!(parse_seconds(text).is_err(), "{text:?}");
     }

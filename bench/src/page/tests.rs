@@ -10,7 +10,7 @@ use crate::{
     syscalls::{Calls, EndCalls},
 };
 
-/// Realistic figures: they grow with the size and differ from round to round.
+/// Returns realistic values, which grow with the size and differ from round to round.
 fn sample(system: System, at: u64, round: u32) -> Sample {
     let speed = match system {
         System::Flue => 60e9,
@@ -46,7 +46,7 @@ fn sample(system: System, at: u64, round: u32) -> Sample {
     }
 }
 
-/// A report with failures and missing peers. `evil` is used wherever text comes from outside.
+/// Returns a report with failures and missing peers. `evil` replaces all text of external origin.
 fn report(evil: &str) -> Report {
     let groups = catalog::groups(false);
     let contests = groups.iter().map(|group| {
@@ -207,7 +207,7 @@ fn facts_are_lines() {
     assert!(facts.iter().all(|it| !it.contains('\n')));
 }
 
-/// Writes the page of these tests to the file that the variable names, for viewing.
+/// Writes the page of these tests to the file in the environment variable, for viewing.
 #[test]
 fn the_page_can_be_viewed() {
     let Some(path) = std::env::var_os("FLUE_BENCH_PAGE") else { return };

@@ -1,4 +1,4 @@
-//! The line of JSON that the yardsticks print, libfabric's included.
+//! JSON line printed by the baselines, including libfabric's.
 
 use serde::Deserialize;
 
@@ -25,7 +25,7 @@ struct Detail {
     messages_per_second: Option<f64>,
 }
 
-/// The sample in the last line of `text`.
+/// Parses the sample in the last line of `text`.
 pub(super) fn sample(text: &str) -> Result<Sample, String> {
     let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let line: Line = serde_json::from_str(line)

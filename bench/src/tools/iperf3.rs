@@ -15,7 +15,7 @@ impl Tools<'_> {
         let program = self.program(Need::Iperf3)?;
         let port = PORT.to_string();
         let address = KERNELS[1].to_string();
-        // It accepts whole seconds only, at least one.
+        // iperf3 accepts only whole seconds, at least one.
         let seconds = self.seconds.ceil().max(1.0).to_string();
         let client = ["-c", &address, "-p", &port, "-t", &seconds, "-J"];
         Ok(Pair {
@@ -53,7 +53,7 @@ struct Percent {
     remote_system: f64,
 }
 
-/// The sample in the client's document, as counted by the receiver.
+/// Parses the sample in the client's document, as counted by the receiver.
 pub(super) fn sample(text: &str) -> Result<Sample, String> {
     let document: Document =
         serde_json::from_str(text).map_err(|error| format!("not JSON of iperf3: {error}"))?;

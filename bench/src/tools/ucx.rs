@@ -1,7 +1,7 @@
 //! `ucx_perftest` over UCX_TLS=tcp, and its CSV output.
 //!
-//! It takes a number of iterations, not a time, so a short run first estimates how many fit. It reports one percentile
-//! of the latency per run, so a sample is three runs, each a third as long.
+//! It takes a number of iterations instead of a time, so a short run first estimates the number. It reports one latency
+//! percentile per run, so a sample consists of three runs, each a third as long.
 
 use super::{End, Measured, PORT, Pair, PairEnded, Tools, words};
 use crate::{
@@ -115,7 +115,7 @@ impl Tools<'_> {
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Line {
     iterations: u64,
-    /// The requested percentile of half the round trip, µs.
+    /// Requested percentile of half the round trip, µs.
     percentile_us: f64,
     /// Mean time of an iteration, µs; for latency tests, of half the round trip.
     overall_us: f64,

@@ -186,7 +186,8 @@ impl Rig {
             InFlightMessage::ReadResponse { to, octets } => {
                 let octets = self.spoiled(TransferKind::Read, octets);
                 self.sink[to.offset as usize..][..octets.len()].copy_from_slice(&octets);
-                let oldest = self.b_done.iter_mut().find(|done| !**done).expect("an outstanding read");
+                let oldest =
+                    self.b_done.iter_mut().find(|done| !**done).expect("an outstanding read");
                 *oldest = true;
             }
             InFlightMessage::ReadRequest { .. } => panic!("A does not read"),
