@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_file_that_failed_fails_the_run() {
+    fn failed_output_file_fails_the_run() {
         let full = || Some(Failure::work("--pcap x: full"));
         assert_eq!(with_outputs(Ok(()), None), Ok(()));
         assert_eq!(with_outputs(Ok(()), full()).unwrap_err().message, "--pcap x: full");

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_refused() {
+    fn other_text_is_rejected() {
         for text in ["", "host", "10.0.0.1%lo", "fd00::1%lo", "fe80::1%", "10.0.0.1:7"] {
             assert!(text.parse::<HostAddress>().is_err(), "{text}");
         }

@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_points_with_quick() {
+    fn quick_catalog_has_fewer_points() {
         let count = |quick| groups(quick).iter().filter(|group| !group.is_row).count();
         assert_eq!(count(false), 10 * 3 + 4 + 2);
         assert_eq!(count(true), 4 * 3 + 3 + 2);

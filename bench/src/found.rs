@@ -39,7 +39,7 @@ pub(super) struct Found {
 }
 
 /// Searches for the software in `needs`; the libfabric baseline is built in `scratch`.
-pub(super) fn look(scratch: &Path, needs: &[Need]) -> Found {
+pub(super) fn search(scratch: &Path, needs: &[Need]) -> Found {
     let mut found = Found { peers: Vec::new(), programs: HashMap::new(), strace: find("strace") };
     if needs.contains(&Need::Libfabric) {
         let built = build_libfabric(scratch);
@@ -142,13 +142,13 @@ mod tests {
 
     #[test]
     fn search_is_limited_to_requirements() {
-        let found = look(Path::new("/nonexistent"), &[Need::Nothing]);
+        let found = search(Path::new("/nonexistent"), &[Need::Nothing]);
         assert!(found.peers.is_empty() && found.has(Need::Nothing) && !found.has(Need::Ucx));
     }
 
     #[test]
-    fn a_failed_build_has_a_reason() {
-        let found = look(Path::new("/nonexistent"), &[Need::Libfabric]);
+    fn failed_build_has_a_reason() {
+        let found = search(Path::new("/nonexistent"), &[Need::Libfabric]);
         let [peer] = &found.peers[..] else { panic!("{found:?}") };
         assert!(!peer.found && !peer.detail.is_empty(), "{peer:?}");
     }

@@ -202,7 +202,7 @@ fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure>
     let scratch = Scratch::new()?;
     let needs: Vec<Need> =
         groups.iter().flat_map(|it| &it.contestants).map(|it| it.job.needs()).collect();
-    let found = found::look(&scratch.0, &needs);
+    let found = found::search(&scratch.0, &needs);
     let signals =
         Signals::catch().map_err(|error| Failure::work(format!("catch signals: {error}")))?;
     let mut report = new_report(args, &place, &found);

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates() {
+    fn dates_are_formatted_as_rfc_3339() {
         let cases = [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_proc() {
+    fn proc_files_are_parsed() {
         let cpuinfo = "processor\t: 0\nmodel name\t: A Model\nflags\t\t: fpu hypervisor\n\n";
         assert_eq!(field(cpuinfo, "model name"), Some("A Model"));
         assert_eq!(field(cpuinfo, "model"), None);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_of_a_program() {
+    fn source_tree_of_program_is_found() {
         let tree = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let program = tree.join("target/release/flue");
         if tree.join(".git").exists() {

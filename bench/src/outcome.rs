@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_judged_by_medians() {
+    fn verdict_uses_medians() {
         let goal = Some(Bound::RatioAtLeast(0.75));
         let contest = contest(&[60e9, 90e9, 66e9], &[80e9, 80e9, 88e9], goal);
         let [line] = &contest.lines[..] else { panic!("{:?}", contest.lines) };
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_peer_there_is_no_verdict() {
+    fn missing_peer_has_no_verdict() {
         let contest = contest(&[60e9], &[], Some(Bound::RatioAtLeast(0.75)));
         let [line] = &contest.lines[..] else { panic!("{:?}", contest.lines) };
         assert_eq!((line.met, line.progress), (None, None));

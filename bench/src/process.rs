@@ -134,9 +134,9 @@ fn last_line(text: &str) -> Option<&str> {
 #[derive(Clone, Debug)]
 pub(super) enum Ready {
     /// Its output contains this text.
-    Says(&'static str),
+    Output(&'static str),
     /// A kernel socket listens on this port in its network namespace.
-    Listens(u16),
+    Listening(u16),
 }
 
 /// Running program.
@@ -180,10 +180,10 @@ impl Running {
         let deadline = Instant::now() + limit;
         loop {
             let is_ready = match ready {
-                Ready::Says(text) => {
+                Ready::Output(text) => {
                     read(&self.out).contains(text) || read(&self.err).contains(text)
                 }
-                Ready::Listens(port) => self.listens(*port),
+                Ready::Listening(port) => self.listens(*port),
             };
             if is_ready {
                 return Ok(());
@@ -342,10 +342,10 @@ mod tests {
     fn server_readiness_or_exit_is_reported() {
         let signals = Signals::catch().unwrap();
         let mut server = shell("echo it is listening now; read line < /dev/zero");
-        server.wait_ready(&Ready::Says("listening"), &signals, LIMIT).unwrap();
+        server.wait_ready(&Ready::Output("listening"), &signals, LIMIT).unwrap();
         assert_eq!(server.last_output(), "it is listening now");
         let mut dead = shell("echo no address >&2; exit 3");
-        let fault = dead.wait_ready(&Ready::Says("listening"), &signals, LIMIT).unwrap_err();
+        let fault = dead.wait_ready(&Ready::Output("listening"), &signals, LIMIT).unwrap_err();
         assert_eq!(fault, Fault::Failed("sh: exit status 3: no address".into()));
     }
 
@@ -356,7 +356,7 @@ mod tests {
         let brief = Duration::from_millis(20);
         let fault = running.wait(&signals, brief).unwrap_err();
         assert!(matches!(fault, Fault::Failed(why) if why.contains("not done")));
-        let fault = running.wait_ready(&Ready::Listens(1), &signals, brief).unwrap_err();
+        let fault = running.wait_ready(&Ready::Listening(1), &signals, brief).unwrap_err();
         assert!(matches!(fault, Fault::Failed(why) if why.contains("not ready")));
         let pid = running.child.id();
         drop(running);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_a_process_with_a_strange_name() {
+    fn cpu_times_are_parsed_with_any_process_name() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194304 100 0 0 0 11 22 33 44 20 0 1 0";
         assert_eq!(cpu_ticks(stat), Some([11, 22, 33, 44]));
         assert_eq!(cpu_ticks("7 (x) S 1"), None);

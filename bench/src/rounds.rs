@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_job_runs_once_per_round() {
+    fn shared_job_runs_once_per_round() {
         let rounds = Rounds { rows: 2, points: 1 };
         let (groups, contests, fake, _) = play(&["write-64k", "size-write/65536"], rounds, fake());
         let jobs = groups[0].contestants.len();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_ends_the_rounds_and_keeps_the_samples() {
+    fn signal_ends_rounds_and_keeps_samples() {
         let rounds = Rounds { rows: 5, points: 5 };
         let (_, contests, _, ended) =
             play(&["latency-block"], rounds, Fake { ends_after: 3, ..fake() });

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians() {
+    fn medians_are_computed() {
         assert_eq!(Summary::of([]), None);
         assert_eq!(Summary::of([f64::NAN]), None);
         let odd = Summary::of([3.0, 1.0, 2.0]).unwrap();

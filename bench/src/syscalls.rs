@@ -118,7 +118,7 @@ strace: Process 7 attached
 ";
 
     #[test]
-    fn a_table_is_read() {
+    fn table_is_parsed() {
         let counts = parse(TEXT).unwrap();
         assert_eq!(counts, Counts::from([("readv".into(), 100), ("writev".into(), 50)]));
         assert!(parse("").is_err());

@@ -127,7 +127,7 @@ impl fmt::Display for Selector {
 
 impl Selector {
     /// Returns true if `record` is selected. Listeners are never selected.
-    pub fn means(self, record: &Record) -> bool {
+    pub fn selects(self, record: &Record) -> bool {
         !record.is_listener()
             && match self {
                 Self::All => true,
@@ -140,7 +140,7 @@ impl Selector {
 
 /// Result of the hand-over of one connection.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Moved {
+pub struct HandOverResult {
     /// Control socket of the node.
     pub control: PathBuf,
     /// Handle of the connection.
@@ -172,9 +172,9 @@ pub fn run(args: &MoveArgs, to: Destination, console: &mut Console<'_>) -> Resul
     let mut ended = Ok(());
     for control in &sockets {
         let (_, connections) = client::list(control, false)?;
-        for record in connections.iter().filter(|record| args.connection.means(record)) {
+        for record in connections.iter().filter(|record| args.connection.selects(record)) {
             let one = hand_over(control, record, to, wait)?;
-            tell(&one, console);
+            print_result(&one, console);
             if !one.ok && ended.is_ok() {
                 ended = Err(Failure::work(reason(&one)));
             }
@@ -198,7 +198,7 @@ fn hand_over(
     record: &Record,
     to: Destination,
     wait: Duration,
-) -> Result<Moved, Failure> {
+) -> Result<HandOverResult, Failure> {
     let goal = match to {
         Destination::Target => OffloadState::Offloaded,
         Destination::Host => OffloadState::InHost,
@@ -235,9 +235,9 @@ fn outcome(
     now: Option<Record>,
     refused: Option<Refused>,
     took: Duration,
-) -> Moved {
+) -> HandOverResult {
     let to = now.map(|now| now.offload_state);
-    Moved {
+    HandOverResult {
         control: control.to_owned(),
         handle: record.handle,
         local: record.local,
@@ -250,8 +250,8 @@ fn outcome(
     }
 }
 
-fn tell(moved: &Moved, console: &mut Console<'_>) {
-    let Moved { local, remote, from, to, ok, took_ns, .. } = moved;
+fn print_result(moved: &HandOverResult, console: &mut Console<'_>) {
+    let HandOverResult { local, remote, from, to, ok, took_ns, .. } = moved;
     let took = format_duration(Duration::from_nanos(*took_ns));
     let ends = format!("{local} {}", shown(*remote));
     match to {
@@ -262,8 +262,8 @@ fn tell(moved: &Moved, console: &mut Console<'_>) {
 }
 
 /// Returns the reason why a connection is not in the requested state.
-fn reason(moved: &Moved) -> String {
-    let Moved { local, remote, to, refused, took_ns, .. } = moved;
+fn reason(moved: &HandOverResult) -> String {
+    let HandOverResult { local, remote, to, refused, took_ns, .. } = moved;
     let ends = format!("{local} {}", shown(*remote));
     let took = format_duration(Duration::from_nanos(*took_ns));
     match (to, refused) {
@@ -283,14 +283,14 @@ mod tests {
         let record = connection("10.0.0.2:5000", Some("10.0.0.1:7174"));
         for text in ["all", "7", "10.0.0.1:7174", "10.0.0.2:5000-10.0.0.1:7174"] {
             let selector: Selector = text.parse().unwrap();
-            assert!(selector.means(&record), "{text}");
+            assert!(selector.selects(&record), "{text}");
             assert_eq!(selector.to_string(), text);
         }
         for text in ["8", "10.0.0.2:5000", "10.0.0.2:5001-10.0.0.1:7174"] {
-            assert!(!text.parse::<Selector>().unwrap().means(&record), "{text}");
+            assert!(!text.parse::<Selector>().unwrap().selects(&record), "{text}");
         }
         let listener = connection("0.0.0.0:7174", None);
-        assert!(!Selector::All.means(&listener) && !Selector::Handle(7).means(&listener));
+        assert!(!Selector::All.selects(&listener) && !Selector::Handle(7).selects(&listener));
         for text in ["", "none", "10.0.0.1", "10.0.0.1:1-", "-1"] {
             assert!(text.parse::<Selector>().is_err(), "{text}");
         }
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn failed_hand_over_has_its_reason() {
         let record = connection("10.0.0.2:5000", Some("10.0.0.1:7174"));
-        let moved = Moved {
+        let moved = HandOverResult {
             control: "/x".into(),
             handle: 7,
             local: record.local,
@@ -314,11 +314,11 @@ mod tests {
         };
         let ends = "10.0.0.2:5000 10.0.0.1:7174";
         assert_eq!(reason(&moved), format!("{ends}: still InHost after 5.00 s"));
-        let gone = Moved { to: None, ..moved.clone() };
+        let gone = HandOverResult { to: None, ..moved.clone() };
         assert_eq!(reason(&gone), format!("{ends}: the connection has ended"));
         let message = "target: NDIS_STATUS_OFFLOAD_TCP_ENTRIES (0xc0231004)".to_owned();
         let refused = Some(Refused { message, ndis_status: None, ndis_status_name: None });
-        let refused = Moved { refused, ..moved };
+        let refused = HandOverResult { refused, ..moved };
         assert!(
             reason(&refused)
                 .ends_with("InHost: target: NDIS_STATUS_OFFLOAD_TCP_ENTRIES (0xc0231004)")

@@ -201,9 +201,9 @@ pub fn start_reader(
             };
             let is_end = matches!(next, Input::End(_));
             // The receiver is dropped once the run has ended.
-            let unheard = sender.send(next).is_err();
+            let is_closed = sender.send(next).is_err();
             wake();
-            if is_end || unheard {
+            if is_end || is_closed {
                 return;
             }
         }
@@ -287,7 +287,7 @@ impl ByteStream for NodeStream<'_> {
 
 /// Amount of data transferred.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
-pub struct Moved {
+pub struct TransferCounts {
     /// Bytes passed to the connection.
     pub sent_bytes: u64,
     /// Bytes taken from the connection.
@@ -297,7 +297,7 @@ pub struct Moved {
 /// Counters of the offload target at the last snapshot. They are removed with the connection, so the very last segments
 /// may be missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
-pub struct Counted {
+pub struct OffloadCounters {
     /// Segments sent, counted after segmentation.
     pub segments_sent: u64,
     /// Segments among these with PSH.
@@ -318,7 +318,7 @@ pub struct Counted {
     pub ecn_reductions: u64,
 }
 
-impl From<Info> for Counted {
+impl From<Info> for OffloadCounters {
     fn from(info: Info) -> Self {
         Self {
             segments_sent: info.segs_out,
@@ -334,7 +334,7 @@ impl From<Info> for Counted {
     }
 }
 
-impl fmt::Display for Counted {
+impl fmt::Display for OffloadCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             segments_sent,
@@ -371,17 +371,17 @@ pub struct Pump {
     output: Output,
     /// Result of writing.
     written: Option<io::Result<()>>,
-    moved: Moved,
+    moved: TransferCounts,
 }
 
 impl Pump {
     /// Creates a pump between the queues of [`start_reader`] and [`start_writer`].
     pub fn new(input: Receiver<Input>, output: Output) -> Self {
-        Self { input, input_ended: false, output, written: None, moved: Moved::default() }
+        Self { input, input_ended: false, output, written: None, moved: TransferCounts::default() }
     }
 
     /// Returns the amount of data transferred so far.
-    pub const fn moved(&self) -> Moved {
+    pub const fn moved(&self) -> TransferCounts {
         self.moved
     }
 
@@ -511,14 +511,14 @@ fn converse(
     let ended = wait(node, waker, |streams, connections, now| {
         let ended = pump.step(&mut NodeStream { streams, connections, now, handle });
         let ours = connections.list(now).find(|(other, ..)| *other == handle);
-        counted = ours.map(|(_, _, info)| Counted::from(info)).or(counted);
+        counted = ours.map(|(_, _, info)| OffloadCounters::from(info)).or(counted);
         ended
     });
     if let Some(Err(error)) = pump.written.take() {
         console.unwritten(error);
     }
     let last = node.with(|streams, _, _| streams.status(handle));
-    let Moved { sent_bytes, received_bytes } = pump.moved();
+    let TransferCounts { sent_bytes, received_bytes } = pump.moved();
     console.result(&serde_json::json!({
         "local": local,
         "remote": remote,

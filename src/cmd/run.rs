@@ -343,9 +343,10 @@ fn check_mount(library: &Path) -> Result<(), Failure> {
 ///
 /// # Errors
 /// [`Failure::lacking`]: not found.
-pub fn find_library(told: Option<&Path>) -> Result<PathBuf, Failure> {
-    let told = told.map(Path::to_owned).or_else(|| env::var_os(settings::LIBRARY).map(Into::into));
-    if let Some(file) = told {
+pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, Failure> {
+    let configured =
+        configured.map(Path::to_owned).or_else(|| env::var_os(settings::LIBRARY).map(Into::into));
+    if let Some(file) = configured {
         return fs::canonicalize(&file)
             .map_err(|error| Failure::lacking(format!("library {}: {error}", file.display())));
     }

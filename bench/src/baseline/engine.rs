@@ -57,7 +57,7 @@ pub(super) struct Engine {
     inbox_at: usize,
     outbox: Vec<u8>,
     outbox_at: usize,
-    pub(super) trouble: ErrorCounters,
+    pub(super) errors: ErrorCounters,
 }
 
 /// Settings of the minimal TCP.
@@ -95,16 +95,16 @@ impl Engine {
             inbox_at: 0,
             outbox: vec![0x5a; MEMORY_BYTES + FRAME_BYTES_MAX],
             outbox_at: 0,
-            trouble: ErrorCounters::default(),
+            errors: ErrorCounters::default(),
         }
     }
 
     /// Connects to the listening peer.
     pub(super) fn connect(&mut self) -> Result<(), Failure> {
         self.transmit(SYN, 0)?;
-        let mut patience = SpinThenYield::new();
+        let mut idle = SpinThenYield::new();
         while !self.is_open {
-            if self.receive()? == Arrival::Nothing && !patience.wait() {
+            if self.receive()? == Arrival::Nothing && !idle.wait() {
                 return Err(Failure::work("the kernel does not answer the SYN"));
             }
         }
@@ -183,16 +183,18 @@ impl Engine {
             self.answer_arp(head)?;
             return Ok(Arrival::Other);
         };
-        if self.verifies && !self.is_right(head, received.options_bytes + received.payload_bytes) {
-            self.trouble.damaged += 1;
+        if self.verifies
+            && !self.is_checksum_valid(head, received.options_bytes + received.payload_bytes)
+        {
+            self.errors.damaged += 1;
             return Ok(Arrival::Other);
         }
         self.accept(received)
     }
 
-    fn is_right(&self, head: &[u8], rest_bytes: usize) -> bool {
+    fn is_checksum_valid(&self, head: &[u8], rest_bytes: usize) -> bool {
         let rest = &self.inbox[self.inbox_at..self.inbox_at + rest_bytes];
-        head.first_chunk().is_some_and(|head| frame::is_right(head, rest))
+        head.first_chunk().is_some_and(|head| frame::is_checksum_valid(head, rest))
     }
 
     fn answer_arp(&self, frame: &[u8]) -> Result<(), Failure> {
@@ -228,7 +230,7 @@ impl Engine {
         let distance = seq.wrapping_sub(self.rcv_nxt) as i32;
         if distance != 0 || options_bytes != 0 {
             let count =
-                if distance < 0 { &mut self.trouble.duplicates } else { &mut self.trouble.gaps };
+                if distance < 0 { &mut self.errors.duplicates } else { &mut self.errors.gaps };
             *count += 1;
             self.acknowledge()?;
             return Ok(Arrival::Other);

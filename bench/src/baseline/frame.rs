@@ -189,7 +189,7 @@ pub(super) fn set_sequence(frame: &mut [u8], seq: u32) {
 }
 
 /// Returns true if the TCP checksum is correct; `rest` contains the bytes after the headers, without padding.
-pub(super) fn is_right(head: &[u8; HEADERS_BYTES], rest: &[u8]) -> bool {
+pub(super) fn is_checksum_valid(head: &[u8; HEADERS_BYTES], rest: &[u8]) -> bool {
     let tcp_bytes = HEADERS_BYTES - TCP + rest.len();
     let pseudo = sum(&head[IP + 12..TCP]) + word(u16::from(PROTOCOL_TCP)) + word(tcp_bytes as u16);
     fold(pseudo + sum(&head[TCP..]) + sum(rest)) == 0xffff
@@ -279,13 +279,13 @@ mod tests {
 
     /// RFC 1071 §3: the sum of these octets is ddf2.
     #[test]
-    fn the_example_of_rfc_1071() {
+    fn checksum_matches_example_of_rfc_1071() {
         let octets = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(fold(sum(&octets)).to_ne_bytes(), [0xdd, 0xf2]);
     }
 
     #[test]
-    fn a_frame_round_trips() {
+    fn frame_round_trips() {
         let mut head = plain();
         let payload = [0xa5; 1460];
         let bytes = head.patch(SEGMENT, &payload);
@@ -293,7 +293,7 @@ mod tests {
         let received = parse(bytes, payload.len(), FAR.port).unwrap();
         let expected = Received { segment: SEGMENT, options_bytes: 0, payload_bytes: 1460 };
         assert_eq!(received, expected);
-        assert!(is_right(whole(bytes), &payload));
+        assert!(is_checksum_valid(whole(bytes), &payload));
         assert_eq!(fold(sum(&bytes[IP..TCP])), 0xffff, "the IP header's checksum");
         let mut other = *whole(bytes);
         set_sequence(&mut other, 9);
@@ -311,7 +311,7 @@ mod tests {
         let mut head = plain();
         let bytes = head.patch(Segment { flags: SYN, ..SEGMENT }, &[]);
         let (first, options) = bytes.split_at(HEADERS_BYTES);
-        assert!(is_right(whole(first), options));
+        assert!(is_checksum_valid(whole(first), options));
         let received = parse(first, options.len(), FAR.port).unwrap();
         assert_eq!((received.options_bytes, received.payload_bytes), (8, 0));
         assert_eq!(window_scale(options), WINDOW_SCALE);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn arp_requests_for_us_are_answered() {
+    fn arp_request_for_own_address_is_answered() {
         let mut request = [0; 60];
         request[..6].fill(0xff);
         request[6..12].copy_from_slice(&FAR.mac);
@@ -369,10 +369,10 @@ mod tests {
         ) {
             let mut head = plain();
             let bytes = *whole(head.patch(SEGMENT, &payload));
-            prop_assert!(is_right(&bytes, &payload));
+            prop_assert!(is_checksum_valid(&bytes, &payload));
             let mut damaged = payload.clone();
             damaged[at.index(payload.len())] ^= 1_u8 << bit;
-            prop_assert!(!is_right(&bytes, &damaged));
+            prop_assert!(!is_checksum_valid(&bytes, &damaged));
         }
 
         #[test]

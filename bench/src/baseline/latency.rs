@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_an_eighth_wide() {
+    fn bucket_width_is_an_eighth() {
         let latency = of([0, 15, 16, 17, 18, 1000, 1023, 1024, u32::MAX], 1).unwrap();
         let expected = [(0, 1), (15, 1), (16, 2), (18, 1), (960, 2), (1024, 1), (0xf000_0000, 1)];
         assert_eq!(latency.histogram, expected);

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopwatch_counts_from_the_end_of_the_warm_up() {
+    fn stopwatch_excludes_warm_up() {
         let mut watch = Stopwatch::start(Duration::ZERO);
         assert!(watch.measured().is_err() && !watch.is_warm());
         assert!(!watch.is_over(100));
@@ -234,12 +234,12 @@ mod tests {
 
     #[test]
     fn progress_resets_the_stall_limit() {
-        let mut patience = SpinThenYield::new();
+        let mut idle = SpinThenYield::new();
         for _ in 0..=SpinThenYield::WAITS_PER_CLOCK {
-            assert!(patience.wait());
+            assert!(idle.wait());
         }
-        assert!(patience.since.is_some());
-        patience.renew();
-        assert!(patience.since.is_none() && patience.wait());
+        assert!(idle.since.is_some());
+        idle.renew();
+        assert!(idle.since.is_none() && idle.wait());
     }
 }

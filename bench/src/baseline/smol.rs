@@ -136,11 +136,11 @@ struct Stack {
     interface: Interface,
     sockets: SocketSet<'static>,
     handle: SocketHandle,
-    patience: SpinThenYield,
+    idle: SpinThenYield,
 }
 
 impl Stack {
-    fn new(tap: Tap, station: Station, buffer_bytes: u32, patience: SpinThenYield) -> Self {
+    fn new(tap: Tap, station: Station, buffer_bytes: u32, idle: SpinThenYield) -> Self {
         let mut device = TapDevice::new(tap);
         let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(station.mac)));
         config.random_seed = u64::from(station.address.to_bits());
@@ -156,7 +156,7 @@ impl Stack {
         socket.set_ack_delay(None);
         let mut sockets = SocketSet::new(Vec::new());
         let handle = sockets.add(socket);
-        Self { device, interface, sockets, handle, patience }
+        Self { device, interface, sockets, handle, idle }
     }
 
     fn socket(&mut self) -> &mut Socket<'static> {
@@ -170,8 +170,8 @@ impl Stack {
             return Err(failure);
         }
         if polled == PollResult::SocketStateChanged {
-            self.patience.renew();
-        } else if !self.patience.wait() {
+            self.idle.renew();
+        } else if !self.idle.wait() {
             return Err(Failure::work("no progress: a frame was lost"));
         }
         Ok(())
@@ -319,11 +319,11 @@ struct Pair {
 
 type FarLoop = fn(&mut Stack, &Shared) -> Result<u64, Failure>;
 
-fn pair_of(args: &SmolArgs, patience: SpinThenYield, far_loop: FarLoop) -> Result<Pair, Failure> {
+fn pair_of(args: &SmolArgs, idle: SpinThenYield, far_loop: FarLoop) -> Result<Pair, Failure> {
     let SmolArgs { buffer, common } = args;
     let mut bed = Bed::make(common, 2)?;
-    let mut near = Stack::new(bed.open(wanted(Ground::Bridge))?, NEAR, *buffer, patience);
-    let mut far = Stack::new(bed.open(wanted(Ground::Bridge))?, FAR, *buffer, patience);
+    let mut near = Stack::new(bed.open(wanted(Ground::Bridge))?, NEAR, *buffer, idle);
+    let mut far = Stack::new(bed.open(wanted(Ground::Bridge))?, FAR, *buffer, idle);
     far.listen(FAR.port)?;
     let shared = Arc::new(Shared::default());
     let theirs = Arc::clone(&shared);

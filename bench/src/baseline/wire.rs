@@ -60,24 +60,18 @@ struct Port {
     /// Frame to send, with a new sequence number each time.
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
-    patience: SpinThenYield,
+    idle: SpinThenYield,
 }
 
 impl Port {
     /// Creates a port that sends frames of `frame_bytes` bytes.
-    fn new(
-        tap: Tap,
-        near: Station,
-        far: Station,
-        frame_bytes: usize,
-        patience: SpinThenYield,
-    ) -> Self {
+    fn new(tap: Tap, near: Station, far: Station, frame_bytes: usize, idle: SpinThenYield) -> Self {
         let checksum = if tap.vnet_header() { Checksum::Header } else { Checksum::Software };
         let payload = vec![0x5a; frame_bytes - HEADERS_BYTES];
         let mut head = Head::new(near, far, tap.vnet_header(), checksum, MSS);
         let segment = Segment { flags: ACK, ..Segment::default() };
         let outgoing = [head.patch(segment, &payload), &payload].concat();
-        Self { tap, port: near.port, outgoing, incoming: vec![1; FRAME_BYTES_MAX], patience }
+        Self { tap, port: near.port, outgoing, incoming: vec![1; FRAME_BYTES_MAX], idle }
     }
 
     /// Sends the frame with this sequence number. Nothing on the path verifies the TCP checksum.
@@ -97,7 +91,7 @@ impl Port {
 
     /// Waits for a frame; fails if none arrives.
     fn wait(&mut self, stop: &AtomicBool) -> Result<Option<(u32, usize)>, Failure> {
-        let mut patience = self.patience;
+        let mut idle = self.idle;
         loop {
             if let Some(found) = self.read()? {
                 return Ok(Some(found));
@@ -105,7 +99,7 @@ impl Port {
             if stop.load(Relaxed) {
                 return Ok(None);
             }
-            if !patience.wait() {
+            if !idle.wait() {
                 return Err(Failure::work("a frame was lost: no more frames arrive"));
             }
         }
@@ -142,14 +136,14 @@ fn pair(
     common: &Common,
     vnet_header: bool,
     frame_bytes: usize,
-    patience: SpinThenYield,
+    idle: SpinThenYield,
     far_loop: FarLoop,
 ) -> Result<Pair, Failure> {
     let mut bed = Bed::make(common, 2)?;
     let vnet = if vnet_header { VnetMode::On } else { VnetMode::Off };
     let wanted = Wanted { ground: Ground::Bridge, mtu_bytes: MTU_BYTES, vnet };
-    let mut near = Port::new(bed.open(wanted)?, NEAR, FAR, frame_bytes, patience);
-    let mut far = Port::new(bed.open(wanted)?, FAR, NEAR, PING_BYTES, patience);
+    let mut near = Port::new(bed.open(wanted)?, NEAR, FAR, frame_bytes, idle);
+    let mut far = Port::new(bed.open(wanted)?, FAR, NEAR, PING_BYTES, idle);
     let shared = Arc::new(Shared::default());
     // The bridge learns both addresses, and does not flood frames during the run.
     far.write(0)?;
@@ -243,13 +237,13 @@ pub(super) fn bandwidth(args: &WireArgs) -> Result<Outcome, Failure> {
 
 /// Waits until fewer than `window` of the `sent` frames are in flight.
 fn until_below(shared: &Shared, sent: u64, window: u64) -> Result<(), Failure> {
-    let mut patience = SpinThenYield::new();
+    let mut idle = SpinThenYield::new();
     loop {
         let in_flight = sent - shared.frames.load(Acquire);
         if in_flight < window {
             return Ok(());
         }
-        if !patience.wait() {
+        if !idle.wait() {
             return Err(Failure::work(format!("{in_flight} frames were lost")));
         }
     }

@@ -21,7 +21,7 @@ impl Tools<'_> {
         Ok(Pair {
             server: End::new(Namespace::Right, program, words(["-s", "-1", "-p", &port])),
             client: End::new(Namespace::Left, program, words(client)),
-            ready: Ready::Listens(PORT),
+            ready: Ready::Listening(PORT),
         })
     }
 }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_is_a_sample() {
+    fn document_is_parsed_into_sample() {
         let text = r#"{"start": {"version": "iperf 3.12"}, "intervals": [], "end": {
             "streams": [], "sum_sent": {"seconds": 2.0, "bytes": 8000, "bits_per_second": 32000.0, "retransmits": 0},
             "sum_received": {"start": 0, "end": 2.0, "seconds": 2.0, "bytes": 4000, "bits_per_second": 16000.0},

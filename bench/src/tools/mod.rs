@@ -269,7 +269,7 @@ impl<'a> Tools<'a> {
         Ok(Pair {
             server: End::new(Namespace::Right, program, words(server)),
             client: End::new(Namespace::Left, program, words(client)),
-            ready: Ready::Listens(PORT),
+            ready: Ready::Listening(PORT),
         })
     }
 

@@ -48,8 +48,8 @@ impl Tools<'_> {
             }
         };
         let ready = match server_side {
-            Side::Node { .. } => Ready::Says("listening"),
-            Side::Kernel { .. } => Ready::Listens(PORT),
+            Side::Node { .. } => Ready::Output("listening"),
+            Side::Kernel { .. } => Ready::Listening(PORT),
         };
         let port = ["-p".to_owned(), PORT.to_string()];
         let mut server_words = vec!["perf".to_owned(), (*kind).to_owned(), "--one-off".into()];
@@ -191,7 +191,7 @@ mod tests {
                  "remote_system_seconds": 0.4, "seconds_per_gbyte": null}, "intervals": []}]}"#;
 
     #[test]
-    fn a_document_is_a_sample() {
+    fn document_is_parsed_into_sample() {
         let sample = sample(TEXT).unwrap();
         assert_eq!(sample.figure(Metric::LatencyP50Ns), Some(2400.0));
         assert_eq!(sample.figure(Metric::MessagesPerSecond), Some(2000.0));

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_size_is_an_option() {
+    fn size_is_read_from_options() {
         let options = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(size_of(&options("-t 16 -s 64")), Some(64));
         assert_eq!(size_of(&options("-s")), None);

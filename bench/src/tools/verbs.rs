@@ -78,7 +78,7 @@ impl Tools<'_> {
         Pair {
             server: end(Namespace::Right, server),
             client: end(Namespace::Left, client),
-            ready: Ready::Listens(PORT),
+            ready: Ready::Listening(PORT),
         }
     }
 }
@@ -160,7 +160,7 @@ mod tests {
                                destroy      :       1.00       0.03       0.00       5.00\n";
 
     #[test]
-    fn the_table_of_perftest_is_read() {
+    fn perftest_table_is_parsed() {
         let sample = perftest_sample(BANDWIDTH, 65_536).unwrap();
         assert_eq!(sample.figure(Metric::BandwidthBps), Some(18.4e9));
         assert_eq!(sample.bytes, Some(2_000 * 65_536));
@@ -169,13 +169,13 @@ mod tests {
     }
 
     #[test]
-    fn the_steps_of_cmtime_are_added_up() {
+    fn cmtime_steps_are_summed() {
         let sample = cmtime_sample(CONNECTIONS, 200).unwrap();
         assert_eq!(sample.figure(Metric::ConnectionsPerSecond), Some(4_000.0));
     }
 
     #[test]
-    fn other_output_is_refused() {
+    fn other_output_is_rejected() {
         let zeros = " 65536      2000             0.00              0.00  \t\t   0.0";
         for text in ["", "no device found", zeros] {
             assert!(perftest_sample(text, 65_536).is_err(), "{text}");

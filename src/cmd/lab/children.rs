@@ -35,7 +35,7 @@ pub enum Input {
     /// Report of a node.
     Report(Side, Report),
     /// Output line of a node that is not a report.
-    Garbage(Side, String),
+    Invalid(Side, String),
     /// End of a node's standard output: its process has exited or is about to.
     Ended(Side),
     /// SIGINT, SIGTERM or SIGHUP.
@@ -233,12 +233,12 @@ fn read_reports(side: Side, reports: impl Read, to_lab: &Sender<Input>) {
             Ok(0) => return,
             Ok(_) => match serde_json::from_str(&line) {
                 Ok(report) => Input::Report(side, report),
-                Err(_) => Input::Garbage(side, line),
+                Err(_) => Input::Invalid(side, line),
             },
-            Err(error) => Input::Garbage(side, error.to_string()),
+            Err(error) => Input::Invalid(side, error.to_string()),
         };
-        let is_garbage = matches!(input, Input::Garbage(..));
-        if to_lab.send(input).is_err() || is_garbage {
+        let is_invalid = matches!(input, Input::Invalid(..));
+        if to_lab.send(input).is_err() || is_invalid {
             return;
         }
     }
@@ -331,7 +331,7 @@ mod tests {
         while seen != [true; 2] {
             match children.next(LIMIT).unwrap() {
                 Input::Report(Side::A, Report::Namespace { pid: 5 }) => seen[0] = true,
-                Input::Garbage(Side::B, line) => {
+                Input::Invalid(Side::B, line) => {
                     assert_eq!(line, "not a report\n");
                     seen[1] = true;
                 }

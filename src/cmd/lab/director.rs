@@ -27,13 +27,13 @@ use crate::{
 
 /// Action of the lab.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Act {
+pub enum Action {
     /// Connect the namespaces of these two processes, A first.
     Cable([u32; 2]),
     /// Send an order.
     Order(Side, Order),
     /// Print a step.
-    Say(String),
+    Print(String),
     /// Both nodes are done.
     Finish,
 }
@@ -60,7 +60,7 @@ pub struct Operation {
 
 /// Change of a connection's offload state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Move {
+pub struct StateChange {
     /// Node that reports the change.
     pub node: Side,
     /// New offload state.
@@ -92,7 +92,7 @@ pub struct LabResult {
     /// Results of A and B.
     pub nodes: [NodeResult; 2],
     /// Offload state changes, in order of their reports.
-    pub moves: Vec<Move>,
+    pub moves: Vec<StateChange>,
     /// Transfers, in order.
     pub operations: Vec<Operation>,
 }
@@ -141,7 +141,7 @@ pub struct Director {
     listening: bool,
     started: bool,
     connecting: bool,
-    acts: VecDeque<Act>,
+    actions: VecDeque<Action>,
 }
 
 impl Director {
@@ -153,7 +153,7 @@ impl Director {
             listening: false,
             started: false,
             connecting: false,
-            acts: VecDeque::new(),
+            actions: VecDeque::new(),
         }
     }
 
@@ -169,8 +169,8 @@ impl Director {
 
     /// Returns the next action. The answer changes only with [`Director::handle`]; call until `None`.
     #[must_use]
-    pub fn poll(&mut self) -> Option<Act> {
-        self.acts.pop_front()
+    pub fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
     }
 
     /// Handles a report.
@@ -211,7 +211,7 @@ impl Director {
                 format!("listens on {target} port {port}")
             }
             Report::Moved { state, at_ns } => {
-                self.result.moves.push(Move { node: side, offload_state: state, at_ns });
+                self.result.moves.push(StateChange { node: side, offload_state: state, at_ns });
                 let at = format_duration(std::time::Duration::from_nanos(at_ns));
                 let since = if side == Side::A { "connect" } else { "listen" };
                 format!("connection is {state} ({at} after {since})")
@@ -245,7 +245,7 @@ impl Director {
                 return Ok(());
             }
         };
-        self.acts.push_back(Act::Say(format!("{side}  {text}")));
+        self.actions.push_back(Action::Print(format!("{side}  {text}")));
         self.advance();
         Ok(())
     }
@@ -259,11 +259,11 @@ impl Director {
         if let (false, Some(a), Some(b)) = (self.started, a.pid, b.pid) {
             self.started = true;
             if self.plans[0].cable.is_some() {
-                self.acts.push_back(Act::Cable([a, b]));
+                self.actions.push_back(Action::Cable([a, b]));
             }
             for side in Side::BOTH {
                 let plan = Box::new(self.plans[side.index()].clone());
-                self.acts.push_back(Act::Order(side, Order::Start { plan }));
+                self.actions.push_back(Action::Order(side, Order::Start { plan }));
             }
         }
         let [a, b] = &self.result.nodes;
@@ -275,11 +275,11 @@ impl Director {
                 Transport::Kernel => "the kernel's TCP",
             };
             let text = format!("A  connects to {target} port {port} through {through}");
-            self.acts.push_back(Act::Say(text));
-            self.acts.push_back(Act::Order(Side::A, Order::Connect));
+            self.actions.push_back(Action::Print(text));
+            self.actions.push_back(Action::Order(Side::A, Order::Connect));
         }
         if a.done && b.done {
-            self.acts.push_back(Act::Finish);
+            self.actions.push_back(Action::Finish);
         }
     }
 

@@ -74,24 +74,24 @@ impl Region {
         Ok(region)
     }
 
-    /// Clears the region; calls `breathe` once per piece.
-    pub fn clear(&self, breathe: impl Fn()) {
+    /// Clears the region; calls `run_engine` once per piece.
+    pub fn clear(&self, run_engine: impl Fn()) {
         let zeros = vec![0; PIECE_BYTES.min(self.buffer.len())];
         for (offset, length) in self.pieces() {
             self.buffer.write_at(offset, &zeros[..length]);
-            breathe();
+            run_engine();
         }
     }
 
-    /// Returns the SHA-256 of the region; calls `breathe` once per piece.
-    pub fn digest(&self, breathe: impl Fn()) -> Digest {
+    /// Returns the SHA-256 of the region; calls `run_engine` once per piece.
+    pub fn digest(&self, run_engine: impl Fn()) -> Digest {
         let mut hash = Sha256::new();
         let mut piece = vec![0; PIECE_BYTES.min(self.buffer.len())];
         for (offset, length) in self.pieces() {
             let piece = &mut piece[..length];
             self.buffer.read_at(offset, piece);
             hash.update(&*piece);
-            breathe();
+            run_engine();
         }
         hash.finalize().into()
     }

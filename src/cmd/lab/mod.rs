@@ -37,7 +37,7 @@ use serde::Serialize;
 use self::{
     children::{Children, Input},
     control::{NodePlan, Side},
-    director::{Act, Director},
+    director::{Action, Director},
     script::{CHUNK_BYTES_MAX, FILE_BYTES_MAX, WINDOW_RECEIVES_MAX},
 };
 use crate::{
@@ -363,15 +363,15 @@ fn direct(
     director: &mut Director,
     children: &mut Children,
     mtu_bytes: u16,
-    mut say: impl FnMut(&str),
+    mut print: impl FnMut(&str),
 ) -> Result<(), Failure> {
     loop {
         while let Some(act) = director.poll() {
             match act {
-                Act::Finish => return Ok(()),
-                Act::Say(text) => say(&text),
-                Act::Order(side, order) => children.order(side, &order)?,
-                Act::Cable(pids) => {
+                Action::Finish => return Ok(()),
+                Action::Print(text) => print(&text),
+                Action::Order(side, order) => children.order(side, &order)?,
+                Action::Cable(pids) => {
                     let [a, b] = pids
                         .map(|pid| VethEnd { name: CABLE, namespace: Some(NamespaceOf { pid }) });
                     Netlink::open()?.create_veth(a, b, mtu_bytes)?;
@@ -385,7 +385,7 @@ fn direct(
                 let ending = children.ending(side);
                 return Err(Failure::work(format!("node {side}: its process ended: {ending}")));
             }
-            Input::Garbage(side, line) => {
+            Input::Invalid(side, line) => {
                 let line = line.trim_end();
                 return Err(Failure::work(format!("node {side}: not a report: {line:?}")));
             }
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn both_done_is_the_end() {
+    fn run_ends_when_both_nodes_are_done() {
         let done = r#"echo '{"report":"done"}'"#;
         let (ended, director) = direct_scripts(done, done);
         assert_eq!(ended, Ok(()));
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_fails_after_its_work_fails_the_lab() {
+    fn late_node_failure_fails_the_lab() {
         for (script, expected) in [
             ("read order; exit 0", None),
             ("read order; exit 1", Some("node B: its process ended: exit status: 1")),
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_a_node_keeps_its_kind() {
+    fn node_failure_keeps_its_kind() {
         let failure = Failure::lacking("no TUN");
         let report = serde_json::to_string(&Report::Failed { failure }).unwrap();
         let (ended, _) = direct_scripts(&format!("echo '{report}'; exit 3"), "read order");

@@ -431,7 +431,7 @@ impl LabNode {
             }
             let count = connection.poll(&mut self.waiter(session, None), &self.cq, &mut results)?;
             if count == 0 {
-                return Err(cut_off(connection));
+                return Err(ended_early(connection));
             }
             for result in &results[..count] {
                 self.complete(script, result)?;
@@ -469,17 +469,17 @@ impl LabNode {
             Work::Prepare(length) => {
                 let rights = MrFlags::ALLOW_REMOTE_WRITE;
                 let file = Region::new(&self.adapter, &self.pd, length, rights)?;
-                file.clear(|| self.breathe());
+                file.clear(|| self.run_engine());
                 let sink = file.remote();
                 self.file = Some(file);
                 script.handle(&Event::Prepared(sink)).map_err(off_script)
             }
             Work::Hash => {
-                let digest = self.file()?.digest(|| self.breathe());
+                let digest = self.file()?.digest(|| self.run_engine());
                 script.handle(&Event::Hashed(digest)).map_err(off_script)
             }
             Work::Clear => {
-                self.file()?.clear(|| self.breathe());
+                self.file()?.clear(|| self.run_engine());
                 Ok(())
             }
             Work::ReceiveControl => self.post_control_receive(),
@@ -530,7 +530,7 @@ impl LabNode {
     }
 
     /// With manual progress the engine runs only when the queue is polled.
-    fn breathe(&self) {
+    fn run_engine(&self) {
         self.cq.poll_ex(&mut []);
     }
 
@@ -629,7 +629,7 @@ impl<R: BufRead, W: Write> Wait for Waiter<'_, R, W> {
 }
 
 /// Returns the failure for a connection that ended before the script.
-fn cut_off(connection: &Connection) -> Failure {
+fn ended_early(connection: &Connection) -> Failure {
     let reason = DisconnectReason(connection.ended().reason().unwrap_or(0));
     Failure::work(format!("the connection has ended in the middle: {reason}"))
 }

@@ -162,7 +162,7 @@ fn directions_end_independently() {
     let mut text = String::new();
     { output_reader }.read_to_string(&mut text).unwrap();
     assert_eq!(text, "from the peer, and more");
-    assert_eq!(pump.moved(), Moved { sent_bytes: 11, received_bytes: 23 });
+    assert_eq!(pump.moved(), TransferCounts { sent_bytes: 11, received_bytes: 23 });
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn reset_is_reported() {
 }
 
 #[test]
-fn a_closed_output_ends_the_run() {
+fn closed_output_ends_the_run() {
     let (wake, woken) = waker();
     let (output_reader, output) = pipe().unwrap();
     drop(output_reader);

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_with_their_multiples() {
+    fn sizes_with_multiples_are_parsed() {
         let cases = [("1", 1), ("64", 64), ("4K", 4096), ("1M", 1 << 20), ("2MiB", 2 << 20)];
         for (text, bytes) in cases {
             assert_eq!(parse_size(text), Ok(bytes));

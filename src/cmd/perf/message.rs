@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_a_failure_and_fits() {
+    fn refusal_is_a_failure_and_fits() {
         let octets = Message::refusal(&"\u{1}".repeat(5000)).encode();
         assert!(octets.len() <= MESSAGE_BYTES_MAX, "{}", octets.len());
         let failure = Message::decode(&Message::refusal("busy").encode()).unwrap_err();

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use self::{
     kind::{ALL_MAX_BYTES, Kind, all_sizes, parse_seconds, parse_size},
     message::{Bound, Parameters},
-    report::{Reporter, Telling},
+    report::{OutputFormat, Reporter},
 };
 use crate::{
     adapter::{AdapterSetup, SocketsSetup, Transport},
@@ -372,12 +372,12 @@ impl Parameters {
 /// # Errors
 /// The node or the connection could not be opened, the peer violated the protocol, or progress stalled.
 pub fn run(args: &PerfArgs, console: &mut Console<'_>) -> Result<(), Failure> {
-    let telling = match (args.json, args.json_stream) {
-        (true, _) => Telling::Document,
-        (false, true) => Telling::Stream,
-        (false, false) => Telling::Text,
+    let output_format = match (args.json, args.json_stream) {
+        (true, _) => OutputFormat::Document,
+        (false, true) => OutputFormat::Stream,
+        (false, false) => OutputFormat::Text,
     };
-    let mut reporter = Reporter::new(args.kind, args.host.is_some(), telling);
+    let mut reporter = Reporter::new(args.kind, args.host.is_some(), output_format);
     let ended = args.plan().and_then(|plan| {
         reporter.plan(&plan, args.node.node.progress);
         if plan.kind.is_rdma() {

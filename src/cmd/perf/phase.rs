@@ -14,11 +14,11 @@ use crate::{failure::Failure, report::Console};
 /// Bytes per gigabyte in the CPU cost per gigabyte.
 const GIGABYTE: f64 = 1e9;
 /// Polls per clock read.
-const LOOKS_PER_CLOCK: u32 = 16;
+const POLLS_PER_CLOCK: u32 = 16;
 /// Interval of checks for peer activity.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit without peer activity.
-pub(super) const SILENCE_MAX: Duration = Duration::from_secs(15);
+pub(super) const INACTIVITY_LIMIT: Duration = Duration::from_secs(15);
 /// Time limit for a reply when no data is in flight.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
@@ -124,7 +124,7 @@ pub(super) struct Phase<'p, 'r, 'w> {
     pub(super) begun: Instant,
     pub(super) budget: Budget,
     cpu: Reading,
-    looks: u32,
+    polls: u32,
     size_bytes: u64,
     intervals: Vec<Interval>,
     interval: Option<Duration>,
@@ -132,8 +132,8 @@ pub(super) struct Phase<'p, 'r, 'w> {
     interval_messages: u64,
     voice: Option<(&'p mut Reporter, &'r mut Console<'w>)>,
     watched: Instant,
-    signs: u64,
-    sign_seen: Instant,
+    activity: u64,
+    active_at: Instant,
     pub(super) histogram: Histogram,
     pub(super) failures: u64,
     pub(super) offloaded: u64,
@@ -147,7 +147,7 @@ impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
             begun: now,
             budget: Budget::new(bound, now),
             cpu: Reading::now(),
-            looks: 0,
+            polls: 0,
             size_bytes,
             intervals: Vec::new(),
             interval: None,
@@ -155,8 +155,8 @@ impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
             interval_messages: 0,
             voice: None,
             watched: now,
-            signs: 0,
-            sign_seen: now,
+            activity: 0,
+            active_at: now,
             histogram: Histogram::default(),
             failures: 0,
             offloaded: 0,
@@ -164,7 +164,7 @@ impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
     }
 
     /// Enables interval reports.
-    pub(super) fn telling(
+    pub(super) fn reporting(
         mut self,
         interval: Option<Duration>,
         reporter: &'p mut Reporter,
@@ -177,11 +177,11 @@ impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
 
     /// Returns true if the clock must be read.
     pub(super) const fn is_clock_due(&mut self) -> bool {
-        self.looks += 1;
-        self.looks.is_multiple_of(LOOKS_PER_CLOCK)
+        self.polls += 1;
+        self.polls.is_multiple_of(POLLS_PER_CLOCK)
     }
 
-    /// Reads the clock: updates the budget and reports the interval. `messages` is the number completed so far. `signs`
+    /// Reads the clock: updates the budget and reports the interval. `messages` is the number completed so far. `activity`
     /// returns a number that changes with any activity of the peer.
     ///
     /// # Errors
@@ -190,7 +190,7 @@ impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
         &mut self,
         now: Instant,
         messages: u64,
-        signs: impl FnOnce() -> u64,
+        activity: impl FnOnce() -> u64,
     ) -> Result<(), Failure> {
         self.budget.look(now);
         if let Some(interval) = self.interval
@@ -200,11 +200,11 @@ impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
         }
         if now - self.watched >= WATCH_INTERVAL {
             self.watched = now;
-            let signs = signs();
-            if signs != self.signs {
-                (self.signs, self.sign_seen) = (signs, now);
-            } else if now - self.sign_seen >= SILENCE_MAX {
-                let limit = SILENCE_MAX.as_secs();
+            let activity = activity();
+            if activity != self.activity {
+                (self.activity, self.active_at) = (activity, now);
+            } else if now - self.active_at >= INACTIVITY_LIMIT {
+                let limit = INACTIVITY_LIMIT.as_secs();
                 return Err(Failure::work(format!("nothing has come from the peer for {limit} s")));
             }
         }

@@ -26,7 +26,7 @@ pub const SCHEMA: &str = "flue-perf/1";
 
 /// Output format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Telling {
+pub enum OutputFormat {
     /// A table.
     Text,
     /// One document.
@@ -133,7 +133,7 @@ struct Document {
 /// Collects and prints the results.
 #[derive(Debug)]
 pub struct Reporter {
-    telling: Telling,
+    output_format: OutputFormat,
     kind: Kind,
     document: Document,
     is_headed: bool,
@@ -141,13 +141,13 @@ pub struct Reporter {
 
 impl Reporter {
     /// Creates the reporter of a run.
-    pub fn new(kind: Kind, is_client: bool, telling: Telling) -> Self {
+    pub fn new(kind: Kind, is_client: bool, output_format: OutputFormat) -> Self {
         let latency = kind.timed_part().map(|part| match part {
             Part::HalfRoundTrip => "half round trip",
             Part::Whole => "whole operation",
         });
         Self {
-            telling,
+            output_format,
             kind,
             document: Document {
                 schema: SCHEMA,
@@ -229,7 +229,7 @@ impl Reporter {
     }
 
     fn head(&mut self, console: &mut Console<'_>) {
-        if self.is_headed || self.telling != Telling::Text {
+        if self.is_headed || self.output_format != OutputFormat::Text {
             return;
         }
         self.is_headed = true;
@@ -315,9 +315,9 @@ impl Reporter {
         interval: &Interval,
         console: &mut Console<'_>,
     ) {
-        match self.telling {
-            Telling::Document => {}
-            Telling::Stream => {
+        match self.output_format {
+            OutputFormat::Document => {}
+            OutputFormat::Stream => {
                 let event = serde_json::json!({
                     "schema": SCHEMA,
                     "event": "interval",
@@ -327,7 +327,7 @@ impl Reporter {
                 });
                 console.say(event);
             }
-            Telling::Text => {
+            OutputFormat::Text => {
                 self.head(console);
                 let Interval { seconds, bandwidth_bps, messages_per_second } = interval;
                 console.say(format_args!(
@@ -342,14 +342,14 @@ impl Reporter {
 
     /// Prints a measurement.
     pub(super) fn measured(&mut self, measured: Measured, console: &mut Console<'_>) {
-        match self.telling {
-            Telling::Document => {}
-            Telling::Stream => console.say(serde_json::json!({
+        match self.output_format {
+            OutputFormat::Document => {}
+            OutputFormat::Stream => console.say(serde_json::json!({
                 "schema": SCHEMA,
                 "event": "result",
                 "result": measured,
             })),
-            Telling::Text => {
+            OutputFormat::Text => {
                 self.head(console);
                 console.say(row(self.kind, &measured));
             }
@@ -361,10 +361,10 @@ impl Reporter {
     pub(super) fn finish(&mut self, failure: Option<&Failure>, console: &mut Console<'_>) {
         self.document.error = failure.map(|failure| failure.message.clone());
         // Cannot fail: numbers and strings.
-        let document = match self.telling {
-            Telling::Text => return,
-            Telling::Document => serde_json::to_string_pretty(&self.document),
-            Telling::Stream => serde_json::to_string(&self.document),
+        let document = match self.output_format {
+            OutputFormat::Text => return,
+            OutputFormat::Document => serde_json::to_string_pretty(&self.document),
+            OutputFormat::Stream => serde_json::to_string(&self.document),
         };
         console.say(document.unwrap_or_default());
     }

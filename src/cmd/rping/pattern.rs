@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_pings() {
+    fn first_pings_match_rdma_core() {
         let mut data = [0xff; 26];
         fill(&mut data, 0);
         assert_eq!(&data, b"rdma-ping-0: ABCDEFGHIJKL\0");

@@ -65,7 +65,7 @@ pub(super) fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Fai
             Role::Client(remote, count) => run.client(remote, count, console),
             Role::Server(local) => run.server(local, console),
         };
-        run.tell(console);
+        run.print_summary(console);
         // The peer closes without error only after its FIN is acknowledged.
         opened.linger();
         ended
@@ -378,7 +378,7 @@ impl<'a> Run<'a> {
         Err(Failure::work(format!("rping: the connection has ended within a ping: {reason}")))
     }
 
-    fn tell(&self, console: &mut Console<'_>) {
+    fn print_summary(&self, console: &mut Console<'_>) {
         let size_bytes = self.args.size;
         console.result(&serde_json::json!({
             "peer": self.peer,

@@ -23,7 +23,7 @@ pub enum StepError {
     Length(#[from] WrongLength),
     /// Event that is unexpected in this state.
     #[error("rping: {what} while {state}")]
-    Turn {
+    Unexpected {
         /// Event received.
         what: &'static str,
         /// Event expected.
@@ -123,7 +123,7 @@ impl Client {
     /// It was not requested.
     pub fn filled(&mut self, source: Advert) -> Result<Work, StepError> {
         if self.state != ClientState::Filling {
-            return Err(self.turn("a filled source"));
+            return Err(self.unexpected("a filled source"));
         }
         self.state = ClientState::SourceSent;
         Ok(Work::Send(source))
@@ -147,18 +147,18 @@ impl Client {
                 let receive = (next != Work::Disconnect).then_some(Work::Receive);
                 Ok([Some(compare), receive, Some(next)])
             }
-            ClientState::Filling | ClientState::Done => Err(self.turn("a message")),
+            ClientState::Filling | ClientState::Done => Err(self.unexpected("a message")),
         }
     }
 
-    const fn turn(&self, what: &'static str) -> StepError {
+    const fn unexpected(&self, what: &'static str) -> StepError {
         let state = match self.state {
             ClientState::Filling => "filling the source",
             ClientState::SourceSent => "waiting for the server to read",
             ClientState::SinkSent => "waiting for the server to write",
             ClientState::Done => "disconnecting",
         };
-        StepError::Turn { what, state }
+        StepError::Unexpected { what, state }
     }
 }
 
@@ -221,7 +221,7 @@ impl Server {
                 self.state = ServerState::Writing;
                 Ok([Work::Receive, Work::Write(Advert { size: text, ..advert })])
             }
-            _ => Err(self.turn("a message")),
+            _ => Err(self.unexpected("a message")),
         }
     }
 
@@ -230,7 +230,9 @@ impl Server {
     /// # Errors
     /// No Read was posted.
     pub fn read_done(&mut self) -> Result<Work, StepError> {
-        let ServerState::Reading(size) = self.state else { return Err(self.turn("a Read's end")) };
+        let ServerState::Reading(size) = self.state else {
+            return Err(self.unexpected("a Read's end"));
+        };
         self.state = ServerState::Showing;
         Ok(Work::Show(size))
     }
@@ -242,10 +244,10 @@ impl Server {
     /// It was not requested.
     pub fn shown(&mut self, text: u32) -> Result<Work, StepError> {
         if self.state != ServerState::Showing {
-            return Err(self.turn("a shown text"));
+            return Err(self.unexpected("a shown text"));
         }
         self.state = ServerState::Answered(text);
-        Ok(Work::Send(Advert::GO_ON))
+        Ok(Work::Send(Advert::GO_AHEAD))
     }
 
     /// Handles the completion of the Write.
@@ -254,14 +256,14 @@ impl Server {
     /// No Write was posted.
     pub fn write_done(&mut self) -> Result<Work, StepError> {
         if self.state != ServerState::Writing {
-            return Err(self.turn("a Write's end"));
+            return Err(self.unexpected("a Write's end"));
         }
         self.state = ServerState::Idle;
         self.completed = self.completed.wrapping_add(1);
-        Ok(Work::Send(Advert::GO_ON))
+        Ok(Work::Send(Advert::GO_AHEAD))
     }
 
-    const fn turn(&self, what: &'static str) -> StepError {
+    const fn unexpected(&self, what: &'static str) -> StepError {
         let state = match self.state {
             ServerState::Idle => "waiting for a source",
             ServerState::Reading(_) => "reading",
@@ -269,7 +271,7 @@ impl Server {
             ServerState::Answered(_) => "waiting for a sink",
             ServerState::Writing => "writing",
         };
-        StepError::Turn { what, state }
+        StepError::Unexpected { what, state }
     }
 }
 
@@ -394,11 +396,11 @@ mod tests {
     #[test]
     fn out_of_order_events_are_errors() {
         let mut server = Server::new(64);
-        assert!(matches!(server.read_done(), Err(StepError::Turn { .. })));
+        assert!(matches!(server.read_done(), Err(StepError::Unexpected { .. })));
         server.received(&SOURCE.encode()).unwrap();
-        assert!(matches!(server.received(&SOURCE.encode()), Err(StepError::Turn { .. })));
+        assert!(matches!(server.received(&SOURCE.encode()), Err(StepError::Unexpected { .. })));
         let mut client = Client::new(Some(1), SINK);
-        assert!(matches!(client.received(&[0; 16]), Err(StepError::Turn { .. })));
+        assert!(matches!(client.received(&[0; 16]), Err(StepError::Unexpected { .. })));
         assert!(matches!(client.received(&[0; 15]), Err(StepError::Length(WrongLength(15)))));
     }
 }

@@ -27,7 +27,7 @@ pub struct WrongLength(pub usize);
 
 impl Advert {
     /// "Go ahead" of the server.
-    pub const GO_ON: Self = Self { address: 0, token: 0, size: 0 };
+    pub const GO_AHEAD: Self = Self { address: 0, token: 0, size: 0 };
 
     /// Encodes the message.
     pub fn encode(&self) -> [u8; ADVERT_BYTES] {
@@ -65,7 +65,7 @@ mod tests {
         let octets = [1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0, 0, 0, 64];
         assert_eq!(advert.encode(), octets);
         assert_eq!(Advert::decode(&octets), Ok(advert));
-        assert_eq!(Advert::GO_ON.encode(), [0; 16]);
+        assert_eq!(Advert::GO_AHEAD.encode(), [0; 16]);
     }
 
     #[test]

@@ -175,7 +175,7 @@ fn options_of_ss_are_accepted() {
 
 // Unknown is null, and a node that did not reply has an error instead of a name.
 #[test]
-fn the_document_has_all_keys() {
+fn document_has_all_keys() {
     let mut nodes = listed(vec![connection("10.0.0.2:5000", Some("10.0.0.1:1"))]).to_vec();
     nodes.push(Listed {
         control: "/y.sock".into(),

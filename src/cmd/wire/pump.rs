@@ -44,11 +44,11 @@ impl Stop {
     pub(super) fn on_signals() -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::work(format!("catch signals: {error}"));
         let is_requested = Arc::new(AtomicBool::new(false));
-        let (descriptor, ringer) = UnixStream::pair().map_err(failed)?;
+        let (descriptor, writer) = UnixStream::pair().map_err(failed)?;
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, is_requested.clone()).map_err(failed)?;
-            let ringer = ringer.try_clone().map_err(failed)?;
-            signal_hook::low_level::pipe::register(signal, ringer).map_err(failed)?;
+            let writer = writer.try_clone().map_err(failed)?;
+            signal_hook::low_level::pipe::register(signal, writer).map_err(failed)?;
         }
         Ok(Self { is_requested, descriptor })
     }
@@ -116,13 +116,13 @@ impl Run {
                 continue;
             }
             let due = [self.wire.poll_at(), reporter.next_at(), end].into_iter().flatten().min();
-            self.rest(due)?;
+            self.sleep(due)?;
         }
         Ok(())
     }
 
     /// Sleeps until a frame arrives, a stop is requested, or `due` is near.
-    fn rest(&self, due: Option<WireInstant>) -> Result<(), Failure> {
+    fn sleep(&self, due: Option<WireInstant>) -> Result<(), Failure> {
         let left = due.map(|due| due.saturating_since(self.now()));
         let sleep = left.map(|left| left.saturating_sub(SPIN));
         if sleep == Some(Duration::ZERO) {

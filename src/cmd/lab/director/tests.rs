@@ -28,13 +28,15 @@ fn director() -> Director {
 }
 
 /// Returns the pending actions without printed steps.
-fn acts(director: &mut Director) -> Vec<Act> {
-    std::iter::from_fn(|| director.poll()).filter(|act| !matches!(act, Act::Say(_))).collect()
+fn actions(director: &mut Director) -> Vec<Action> {
+    std::iter::from_fn(|| director.poll())
+        .filter(|action| !matches!(action, Action::Print(_)))
+        .collect()
 }
 
 fn printed(director: &mut Director) -> String {
-    let texts = std::iter::from_fn(|| director.poll()).filter_map(|act| match act {
-        Act::Say(text) => Some(text),
+    let texts = std::iter::from_fn(|| director.poll()).filter_map(|action| match action {
+        Action::Print(text) => Some(text),
         _ => None,
     });
     texts.collect::<Vec<_>>().join("\n")
@@ -58,25 +60,25 @@ fn passed(passage: TransferKind, segments: u64) -> Report {
 fn orders_follow_reports() {
     let mut director = director();
     director.handle(Side::B, Report::Namespace { pid: 12 }).unwrap();
-    assert_eq!(acts(&mut director), []);
+    assert_eq!(actions(&mut director), []);
     director.handle(Side::A, Report::Namespace { pid: 11 }).unwrap();
-    let done = acts(&mut director);
-    assert_eq!(done[0], Act::Cable([11, 12]), "cable before orders");
+    let done = actions(&mut director);
+    assert_eq!(done[0], Action::Cable([11, 12]), "cable before orders");
     let started = [plan("10.77.0.1/24"), plan("10.77.0.2/24")].map(Box::new);
     let [a, b] = started.map(|plan| Order::Start { plan });
-    assert_eq!(done[1..], [Act::Order(Side::A, a), Act::Order(Side::B, b)]);
+    assert_eq!(done[1..], [Action::Order(Side::A, a), Action::Order(Side::B, b)]);
 
     director.handle(Side::A, Report::Linked { vnet_header: Some(true) }).unwrap();
     director.handle(Side::B, Report::Listening).unwrap();
-    assert_eq!(acts(&mut director), [], "B's link is missing");
+    assert_eq!(actions(&mut director), [], "B's link is missing");
     director.handle(Side::B, Report::Linked { vnet_header: Some(false) }).unwrap();
-    assert_eq!(acts(&mut director), [Act::Order(Side::A, Order::Connect)]);
+    assert_eq!(actions(&mut director), [Action::Order(Side::A, Order::Connect)]);
 
     director.handle(Side::A, Report::Done).unwrap();
-    assert_eq!(acts(&mut director), []);
+    assert_eq!(actions(&mut director), []);
     assert!(director.is_done(Side::A) && !director.is_done(Side::B));
     director.handle(Side::B, Report::Done).unwrap();
-    assert_eq!(acts(&mut director), [Act::Finish]);
+    assert_eq!(actions(&mut director), [Action::Finish]);
 }
 
 #[test]
@@ -90,9 +92,10 @@ fn transfer_is_reported_by_the_node_with_the_file() {
         director.handle(Side::A, Report::Verified { passage, sha256 }).unwrap();
     }
     let operations = &director.result().operations;
-    let told = operations.iter().map(|o| (o.operation, o.counters.segments)).collect::<Vec<_>>();
+    let reported =
+        operations.iter().map(|o| (o.operation, o.counters.segments)).collect::<Vec<_>>();
     assert_eq!(
-        told,
+        reported,
         [
             (TransferKind::Send, Some(1)),
             (TransferKind::Write, Some(1)),
@@ -113,7 +116,7 @@ fn transfer_is_reported_by_the_node_with_the_file() {
 }
 
 #[test]
-fn moves_are_kept_in_order() {
+fn state_changes_are_kept_in_order() {
     let mut director = director();
     for (at_ns, state) in [
         (1000, OffloadState::InHost),

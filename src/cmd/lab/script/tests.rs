@@ -38,7 +38,7 @@ enum Posted {
 }
 
 /// Two state machines, their memories, and the messages between them.
-struct Rig {
+struct TestBench {
     a: Initiator,
     b: Target,
     file: Vec<u8>,
@@ -52,7 +52,7 @@ struct Rig {
     a_controls: usize,
     b_receives: VecDeque<Posted>,
     /// Transfer in which one byte is corrupted.
-    spoil: Option<TransferKind>,
+    corrupt: Option<TransferKind>,
     passage: Option<TransferKind>,
     verified: Vec<(char, TransferKind)>,
     a_requests: usize,
@@ -60,7 +60,7 @@ struct Rig {
     over: [bool; 2],
 }
 
-impl Rig {
+impl TestBench {
     fn new(file: Vec<u8>, chunk: u32, window: u32, depth: u32) -> Self {
         let digest = hash(&file);
         Self {
@@ -74,7 +74,7 @@ impl Rig {
             b_done: VecDeque::new(),
             a_controls: Initiator::receives_before_connect(),
             b_receives: [Posted::Control].into(),
-            spoil: None,
+            corrupt: None,
             passage: None,
             verified: Vec::new(),
             a_requests: 0,
@@ -87,10 +87,10 @@ impl Rig {
         memory[chunk.offset as usize..][..chunk.length as usize].to_vec()
     }
 
-    fn spoiled(&mut self, passage: TransferKind, mut octets: Vec<u8>) -> Vec<u8> {
-        if self.spoil == Some(passage) {
+    fn corrupted(&mut self, passage: TransferKind, mut octets: Vec<u8>) -> Vec<u8> {
+        if self.corrupt == Some(passage) {
             octets[0] ^= 1;
-            self.spoil = None;
+            self.corrupt = None;
         }
         octets
     }
@@ -109,13 +109,13 @@ impl Rig {
             }
             Work::SendData(chunk) => {
                 let octets = Self::slice(&self.file, chunk);
-                let octets = self.spoiled(TransferKind::Send, octets);
+                let octets = self.corrupted(TransferKind::Send, octets);
                 self.to_b.push_back(InFlightMessage::Data(octets));
             }
             Work::Write { from, to } => {
                 assert_eq!(to.token, SINK.token);
                 let octets = Self::slice(&self.file, from);
-                let octets = self.spoiled(TransferKind::Write, octets);
+                let octets = self.corrupted(TransferKind::Write, octets);
                 let at = (to.address - SINK.address) as usize;
                 self.to_b.push_back(InFlightMessage::Write { at, octets });
             }
@@ -184,7 +184,7 @@ impl Rig {
                 self.sink[at..][..octets.len()].copy_from_slice(&octets);
             }
             InFlightMessage::ReadResponse { to, octets } => {
-                let octets = self.spoiled(TransferKind::Read, octets);
+                let octets = self.corrupted(TransferKind::Read, octets);
                 self.sink[to.offset as usize..][..octets.len()].copy_from_slice(&octets);
                 let oldest =
                     self.b_done.iter_mut().find(|done| !**done).expect("an outstanding read");
@@ -269,32 +269,32 @@ proptest! {
         depth in 1_u32..10,
         seed in any::<u64>(),
     ) {
-        let mut rig = Rig::new(file_of(length), chunk, window, depth);
-        prop_assert_eq!(rig.run(seed, depth), Ok(()));
-        prop_assert_eq!(rig.over, [true, true]);
-        prop_assert!(rig.file == rig.sink, "the last passage's octets are there");
+        let mut bench = TestBench::new(file_of(length), chunk, window, depth);
+        prop_assert_eq!(bench.run(seed, depth), Ok(()));
+        prop_assert_eq!(bench.over, [true, true]);
+        prop_assert!(bench.file == bench.sink, "the last passage's octets are there");
         for passage in TransferKind::ALL {
             for node in ['a', 'b'] {
-                let times = rig.verified.iter().filter(|entry| **entry == (node, passage)).count();
+                let times = bench.verified.iter().filter(|entry| **entry == (node, passage)).count();
                 prop_assert_eq!(times, 1);
             }
         }
         let chunks = length.div_ceil(chunk as usize);
-        prop_assert_eq!(rig.a_requests, 2 * chunks + 3, "chunks twice; Hello, Written, Offer");
+        prop_assert_eq!(bench.a_requests, 2 * chunks + 3, "chunks twice; Hello, Written, Offer");
         // Ready, three times Arrived and Digest, the reads, and the credits.
-        prop_assert!(rig.b_requests >= chunks + 7);
-        prop_assert!(rig.to_a.is_empty() && rig.to_b.is_empty());
-        prop_assert_eq!(rig.a_controls, CONTROL_RECEIVES);
-        prop_assert!(rig.b_receives.is_empty(), "every receive was used");
+        prop_assert!(bench.b_requests >= chunks + 7);
+        prop_assert!(bench.to_a.is_empty() && bench.to_b.is_empty());
+        prop_assert_eq!(bench.a_controls, CONTROL_RECEIVES);
+        prop_assert!(bench.b_receives.is_empty(), "every receive was used");
     }
 
     #[test]
     fn corrupted_byte_is_detected(which in 0_usize..3, seed in any::<u64>()) {
         let passage = TransferKind::ALL[which];
-        let mut rig = Rig::new(file_of(500), 64, 4, 4);
-        rig.spoil = Some(passage);
-        prop_assert_eq!(rig.run(seed, 4), Err(ScriptError::DigestMismatch(passage)));
-        let before = rig.verified.iter().filter(|(node, _)| *node == 'a').count();
+        let mut bench = TestBench::new(file_of(500), 64, 4, 4);
+        bench.corrupt = Some(passage);
+        prop_assert_eq!(bench.run(seed, 4), Err(ScriptError::DigestMismatch(passage)));
+        let before = bench.verified.iter().filter(|(node, _)| *node == 'a').count();
         prop_assert_eq!(before, which, "the passages before it were good");
     }
 

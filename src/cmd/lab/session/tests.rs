@@ -16,7 +16,7 @@ use offload_engine::{
 use super::*;
 use crate::{
     adapter::Transport,
-    cmd::lab::director::{Act, Director},
+    cmd::lab::director::{Action, Director},
     environment,
     net::{NamespaceOf, VethEnd},
     options::NodeArgs,
@@ -128,13 +128,13 @@ fn build(plans: [NodePlan; 2]) -> Director {
             loop {
                 while let Some(act) = director.poll() {
                     match act {
-                        Act::Finish => return director,
-                        Act::Say(_) => {}
-                        Act::Order(side, order) => {
+                        Action::Finish => return director,
+                        Action::Print(_) => {}
+                        Action::Order(side, order) => {
                             let line = serde_json::to_string(&order).unwrap();
                             writeln!(orders[side.index()], "{line}").unwrap();
                         }
-                        Act::Cable(pids) => {
+                        Action::Cable(pids) => {
                             let [a, b] = pids.map(|pid| VethEnd {
                                 name: "cable0",
                                 namespace: Some(NamespaceOf { pid }),

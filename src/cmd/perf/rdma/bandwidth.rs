@@ -49,11 +49,11 @@ pub(super) fn run(
                 };
                 let messages = session.completed;
                 let slots = session.filled();
-                session.dialogue.say(&Message::End { messages, receives, slots })?;
+                session.dialogue.send_message(&Message::End { messages, receives, slots })?;
                 sender = Half::Ending(messages);
             }
         }
-        session.news(Session::is_granted)?;
+        session.process_events(Session::is_granted)?;
         // One message per iteration: any message after the last one of this phase belongs to the next phase.
         if let Some(message) = session.dialogue.next() {
             match (message, sender, receiver) {
@@ -71,7 +71,7 @@ pub(super) fn run(
             && session.received >= receives
         {
             receiver = Half::Done;
-            session.dialogue.say(&Message::Ended)?;
+            session.dialogue.send_message(&Message::Ended)?;
         }
         if sender == Half::Done && receiver == Half::Done {
             session.to_verify = filled;
@@ -80,7 +80,7 @@ pub(super) fn run(
         if phase.is_clock_due() || blocks {
             session.dialogue.host.interrupted()?;
             let done = if halves.sends { session.completed } else { session.received };
-            phase.clock(Instant::now(), done, || session.signs())?;
+            phase.clock(Instant::now(), done, || session.activity())?;
         }
     }
 }

@@ -40,7 +40,7 @@ const REASON_LIMIT: Duration = Duration::from_secs(1);
 const INCOMING_MAX: usize = 2048;
 /// Empty polls after which a spinning end yields the CPU. Two ends that share one CPU would otherwise wait for the
 /// scheduler's tick at each message.
-const LOOKS_PER_YIELD: u32 = 64;
+const POLLS_PER_YIELD: u32 = 64;
 
 /// Converts an NDK result into a failure with the operation `what`.
 pub(super) fn checked<T>(what: &str, result: Result<T, NtStatus>) -> Result<T, Failure> {
@@ -59,7 +59,7 @@ pub(super) fn not_accepted(what: &str, status: NtStatus, connector: Option<&Conn
 }
 
 /// Returns the failure for a connection that the peer ended.
-pub(super) fn cut_off(reason: u32) -> Failure {
+pub(super) fn peer_disconnected(reason: u32) -> Failure {
     let why = DisconnectReason(reason);
     Failure::work(format!("the connection has ended in the middle: {why}"))
 }
@@ -148,7 +148,7 @@ impl PerfNode {
         // The callback with the reason follows the flush, from another thread.
         if result.status == NtStatus::CANCELLED {
             return match self.wait(Some(REASON_LIMIT), || ended.reason()) {
-                Ok(reason) => cut_off(reason.unwrap_or(0)),
+                Ok(reason) => peer_disconnected(reason.unwrap_or(0)),
                 Err(failure) => failure,
             };
         }
@@ -170,7 +170,7 @@ impl PerfNode {
         mut look: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, Failure> {
         let until = limit.map(|limit| Instant::now() + limit);
-        let mut looks = 0;
+        let mut polls = 0;
         loop {
             self.interrupted()?;
             if let Some(found) = look() {
@@ -188,7 +188,7 @@ impl PerfNode {
                 return Ok(look());
             }
             match self.is_manual {
-                true => self.idle(&mut looks),
+                true => self.idle(&mut polls),
                 false => park_timeout(left.min(WAIT_MAX)),
             }
         }
@@ -200,9 +200,9 @@ impl PerfNode {
     }
 
     /// Handles an empty poll of a spinning end.
-    pub(super) fn idle(&self, looks: &mut u32) {
-        *looks = looks.wrapping_add(1);
-        if looks.is_multiple_of(LOOKS_PER_YIELD) {
+    pub(super) fn idle(&self, polls: &mut u32) {
+        *polls = polls.wrapping_add(1);
+        if polls.is_multiple_of(POLLS_PER_YIELD) {
             yield_now();
         }
     }
@@ -240,8 +240,8 @@ impl PerfNode {
     }
 
     /// Starts accepting a connection on a queue pair; the Reply carries the queue index.
-    pub(super) fn accept(&self, came: &AcceptedConnection, qp: &Qp, ended: &Ended) -> Begun {
-        let AcceptedConnection { queue, connector } = came;
+    pub(super) fn accept(&self, accepted: &AcceptedConnection, qp: &Qp, ended: &Ended) -> Begun {
+        let AcceptedConnection { queue, connector } = accepted;
         let said = [*queue as u8];
         Begun::begin(|done| connector.accept(qp, READ_LIMIT, &said, Some(ended.event()), done))
     }

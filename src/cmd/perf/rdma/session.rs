@@ -14,7 +14,7 @@ use rdma_over_tcp::ndk::{
 use super::{
     lane::{Depths, Lane},
     memory::{MESSAGE_SLOTS, Mailbox, Region, Slots},
-    node::{AcceptedConnection, PerfNode, checked, cut_off, not_accepted},
+    node::{AcceptedConnection, PerfNode, checked, not_accepted, peer_disconnected},
 };
 use crate::{
     cmd::perf::{
@@ -94,9 +94,9 @@ impl<'n> Dialogue<'n> {
     }
 
     /// Accepts as the server.
-    pub(super) fn accept(&mut self, came: AcceptedConnection) -> Result<(), Failure> {
-        let begun = self.host.accept(&came, &self.qp, &self.ended);
-        self.connector = Some(came.connector);
+    pub(super) fn accept(&mut self, accepted: AcceptedConnection) -> Result<(), Failure> {
+        let begun = self.host.accept(&accepted, &self.qp, &self.ended);
+        self.connector = Some(accepted.connector);
         let status = self.host.wait(Some(ANSWER_LIMIT), || begun.status())?;
         match status {
             Some(NtStatus::SUCCESS) => Ok(()),
@@ -121,7 +121,7 @@ impl<'n> Dialogue<'n> {
     }
 
     /// Sends a message.
-    pub(super) fn say(&self, message: &Message) -> Result<(), Failure> {
+    pub(super) fn send_message(&self, message: &Message) -> Result<(), Failure> {
         let octets = message.encode();
         checked("send a message", self.qp.send(ASIDE, Data::Inline(&[&octets]), OpFlags::empty()))
     }
@@ -157,7 +157,7 @@ impl<'n> Dialogue<'n> {
             }
             let count = self.poll(Some(ANSWER_LIMIT), || false)?;
             if count == 0 {
-                return Err(self.silent());
+                return Err(self.no_reply());
             }
             for index in 0..count {
                 let result = self.results[index];
@@ -167,9 +167,9 @@ impl<'n> Dialogue<'n> {
         }
     }
 
-    pub(super) fn silent(&self) -> Failure {
+    pub(super) fn no_reply(&self) -> Failure {
         match self.ended.reason() {
-            Some(reason) => cut_off(reason),
+            Some(reason) => peer_disconnected(reason),
             None => {
                 Failure::work(format!("no word from the peer for {} s", ANSWER_LIMIT.as_secs()))
             }
@@ -372,20 +372,20 @@ impl<'n> Session<'n> {
     pub(super) fn accept_lane(
         &mut self,
         index: usize,
-        came: AcceptedConnection,
+        accepted: AcceptedConnection,
     ) -> Result<Option<Begun>, Failure> {
         let free = self.lanes.get(index).filter(|lane| lane.connector.is_none());
         let Some(lane) = free else { return Ok(None) };
-        if lane.queue != came.queue {
-            let other = self.lane(index, came.queue)?;
+        if lane.queue != accepted.queue {
+            let other = self.lane(index, accepted.queue)?;
             let lane = std::mem::replace(&mut self.lanes[index], other);
             close(None, &lane.qp);
             self.lanes[index].is_ready = lane.is_ready;
             self.post_receives(index)?;
         }
         let lane = &mut self.lanes[index];
-        let begun = self.dialogue.host.accept(&came, &lane.qp, &self.lanes_ended);
-        lane.connector = Some(came.connector);
+        let begun = self.dialogue.host.accept(&accepted, &lane.qp, &self.lanes_ended);
+        lane.connector = Some(accepted.connector);
         lane.peer_token = self.peer.tokens[index % self.peer.tokens.len()];
         Ok(Some(begun))
     }
@@ -524,7 +524,10 @@ impl<'n> Session<'n> {
     }
 
     /// Handles available completions. If there are none, waits as configured for completions or for `also`.
-    pub(super) fn news(&mut self, also: impl Fn(&Region, &[Lane]) -> bool) -> Result<(), Failure> {
+    pub(super) fn process_events(
+        &mut self,
+        also: impl Fn(&Region, &[Lane]) -> bool,
+    ) -> Result<(), Failure> {
         if self.drain()? > 0 {
             self.idle = 0;
             return Ok(());
@@ -536,7 +539,7 @@ impl<'n> Session<'n> {
             }
         }
         match self.dialogue.ended.reason().or_else(|| self.lanes_ended.reason()) {
-            Some(reason) => Err(cut_off(reason)),
+            Some(reason) => Err(peer_disconnected(reason)),
             None => Ok(()),
         }
     }
@@ -567,13 +570,13 @@ impl<'n> Session<'n> {
             }
             let count = self.poll(|_, _| false)?;
             if count == 0 && (self.dialogue.ended.reason().is_some() || Instant::now() > until) {
-                return Err(self.dialogue.silent());
+                return Err(self.dialogue.no_reply());
             }
         }
     }
 
     /// Returns a number that changes with any activity of the peer.
-    pub(super) fn signs(&self) -> u64 {
+    pub(super) fn activity(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.qp.stats().fpdu_in + lane.qp.stats().fpdu_out).sum()
     }
 

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Instant};
 
-use super::{LAST, MORE, Stack, bandwidth, exchange_limit, expect, hear, say};
+use super::{LAST, MORE, Stack, bandwidth, exchange_limit, expect, receive_message, send_message};
 use crate::{
     cmd::perf::{
         Plan,
@@ -30,9 +30,9 @@ pub(super) fn run<S: Stack>(
     let (local, peer) = stack.addresses(&control);
     reporter.peers(local, peer);
     let hello = Message::Hello { parameters: plan.parameters.clone(), memory: None };
-    say(stack, &mut control, &hello)?;
+    send_message(stack, &mut control, &hello)?;
     let hint = "is it a flue perf server, and of the same kind?";
-    match hear(stack, &mut control).map_err(|failure| failure.with_hint(hint))? {
+    match receive_message(stack, &mut control).map_err(|failure| failure.with_hint(hint))? {
         Message::Welcome { version, .. } => reporter.peer_version(version),
         message => return Err(message.out_of_turn("Welcome")),
     }
@@ -40,7 +40,7 @@ pub(super) fn run<S: Stack>(
         let measured = measure(plan, stack, &mut control, *size_bytes, remote, reporter, console)?;
         reporter.measured(measured, console);
     }
-    say(stack, &mut control, &Message::Bye)?;
+    send_message(stack, &mut control, &Message::Bye)?;
     stack.close(control, ANSWER_LIMIT)
 }
 
@@ -66,7 +66,7 @@ fn measure<S: Stack>(
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<Measured, Failure> {
-    say(stack, control, &Message::Prepare { size_bytes })?;
+    send_message(stack, control, &Message::Prepare { size_bytes })?;
     expect(stack, control, &Message::Prepared)?;
     let mut data = Vec::new();
     if plan.kind != Kind::ConnectRate {
@@ -75,9 +75,9 @@ fn measure<S: Stack>(
         }
     }
     expect(stack, control, &Message::Ready)?;
-    let mut run = |bound, telling: Option<(&mut Reporter, &mut Console<'_>)>| {
+    let mut run = |bound, reporting: Option<(&mut Reporter, &mut Console<'_>)>| {
         let run = Run { plan, remote, size_bytes, bound };
-        run.phase(stack, control, &mut data, telling)
+        run.phase(stack, control, &mut data, reporting)
     };
     let mut warm_up_iterations = 0;
     if !plan.warm_up.is_zero() {
@@ -85,8 +85,8 @@ fn measure<S: Stack>(
         warm_up_iterations = warmed.messages + warmed.received;
     }
     let outcome = run(plan.bound, Some((reporter, console)))?;
-    say(stack, control, &Message::Finish)?;
-    let peer = match hear(stack, control)? {
+    send_message(stack, control, &Message::Finish)?;
+    let peer = match receive_message(stack, control)? {
         Message::Finished { cpu, messages, verified } => PeerHalf { cpu, messages, verified },
         message => return Err(message.out_of_turn("Finished")),
     };
@@ -110,14 +110,14 @@ impl Run<'_> {
         stack: &mut S,
         control: &mut S::Conn,
         data: &mut [S::Conn],
-        telling: Option<(&mut Reporter, &mut Console<'_>)>,
+        reporting: Option<(&mut Reporter, &mut Console<'_>)>,
     ) -> Result<Outcome, Failure> {
         let Self { plan, size_bytes, bound, .. } = *self;
-        say(stack, control, &Message::Begin { bound })?;
+        send_message(stack, control, &Message::Begin { bound })?;
         expect(stack, control, &Message::Begun)?;
         let mut phase = Phase::begin(bound, size_bytes);
-        if let Some((reporter, console)) = telling {
-            phase = phase.telling(plan.interval, reporter, console);
+        if let Some((reporter, console)) = reporting {
+            phase = phase.reporting(plan.interval, reporter, console);
         }
         let (sent, received) = match plan.kind {
             Kind::TcpBw => {

@@ -57,7 +57,7 @@ fn failed(what: &str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::work(format!("kernel TCP: {what}: {error}"))
 }
 
-fn is_void(error: &io::Error) -> bool {
+fn is_not_ready(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
@@ -97,10 +97,10 @@ impl Kernel {
         socket: &Socket,
         flags: PollFlags,
         until: Instant,
-        looks: &mut u32,
+        polls: &mut u32,
     ) -> Result<(), Failure> {
-        *looks = looks.wrapping_add(1);
-        if self.waiting == Waiting::Spin && !looks.is_multiple_of(1024) {
+        *polls = polls.wrapping_add(1);
+        if self.waiting == Waiting::Spin && !polls.is_multiple_of(1024) {
             return Ok(());
         }
         if Instant::now() >= until {
@@ -145,7 +145,8 @@ impl Stack for Kernel {
         loop {
             match listener.accept() {
                 Ok((stream, _)) => return Self::socket(stream).map(Some).map_err(failed("accept")),
-                Err(error) if is_void(&error) || error.kind() == ErrorKind::ConnectionAborted => {}
+                Err(error)
+                    if is_not_ready(&error) || error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => return Err(failed("accept")(error)),
             }
             if until.is_some_and(|until| until <= Instant::now()) {
@@ -170,12 +171,12 @@ impl Stack for Kernel {
     }
 
     fn write(&mut self, conn: &mut Socket, data: &[u8]) -> Result<(), Failure> {
-        let (mut rest, mut looks, until) = (data, 0, Instant::now() + ANSWER_LIMIT);
+        let (mut rest, mut polls, until) = (data, 0, Instant::now() + ANSWER_LIMIT);
         while !rest.is_empty() {
             match conn.stream.write(rest) {
                 Ok(count) => rest = &rest[count..],
-                Err(error) if is_void(&error) => {
-                    self.await_one(conn, PollFlags::OUT, until, &mut looks)?;
+                Err(error) if is_not_ready(&error) => {
+                    self.await_one(conn, PollFlags::OUT, until, &mut polls)?;
                 }
                 Err(error) => return Err(failed("write")(error)),
             }
@@ -190,7 +191,7 @@ impl Stack for Kernel {
         limit: Duration,
     ) -> Result<(), Failure> {
         self.set_blocking(conn, (self.waiting == Waiting::Block).then_some(WAIT_MAX))?;
-        let (mut filled, mut looks, until) = (0, 0, None);
+        let (mut filled, mut polls, until) = (0, 0, None);
         let mut until: Option<Instant> = until;
         while filled < buffer.len() {
             match conn.stream.read(&mut buffer[filled..]) {
@@ -198,10 +199,10 @@ impl Stack for Kernel {
                     return Err(Failure::work("kernel TCP: the peer has closed the connection"));
                 }
                 Ok(count) => filled += count,
-                Err(error) if is_void(&error) => {
+                Err(error) if is_not_ready(&error) => {
                     // The clock is read only if no data is available.
                     let until = *until.get_or_insert_with(|| Instant::now() + limit);
-                    self.await_one(conn, PollFlags::IN, until, &mut looks)?;
+                    self.await_one(conn, PollFlags::IN, until, &mut polls)?;
                 }
                 Err(error) => return Err(failed("read")(error)),
             }
@@ -214,7 +215,7 @@ impl Stack for Kernel {
             return true;
         }
         // A subsequent read returns the error.
-        !matches!(conn.stream.peek(&mut [0]), Err(error) if is_void(&error))
+        !matches!(conn.stream.peek(&mut [0]), Err(error) if is_not_ready(&error))
     }
 
     fn bulk(
@@ -273,14 +274,14 @@ impl Stack for Kernel {
     }
 
     fn await_end(&mut self, conn: &mut Socket, limit: Duration) -> Result<(), Failure> {
-        let (mut looks, until) = (0, Instant::now() + limit);
+        let (mut polls, until) = (0, Instant::now() + limit);
         loop {
             match conn.stream.read(&mut self.received) {
                 Ok(0) => return Ok(()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(()),
-                Err(error) if is_void(&error) => {
-                    self.await_one(conn, PollFlags::IN, until, &mut looks)?;
+                Err(error) if is_not_ready(&error) => {
+                    self.await_one(conn, PollFlags::IN, until, &mut polls)?;
                 }
                 Err(error) => return Err(failed("read")(error)),
             }
@@ -323,7 +324,7 @@ fn send(
                 socket.left -= count;
                 moved = true;
             }
-            Err(error) if is_void(&error) => break,
+            Err(error) if is_not_ready(&error) => break,
             Err(error) => return Err(failed("write")(error)),
         }
     }
@@ -350,7 +351,7 @@ fn receive(
                     break;
                 }
             }
-            Err(error) if is_void(&error) => break,
+            Err(error) if is_not_ready(&error) => break,
             Err(error) => return Err(failed("read")(error)),
         }
     }

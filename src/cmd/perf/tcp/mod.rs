@@ -148,7 +148,11 @@ fn run<S: Stack>(
 }
 
 /// Sends a control message.
-fn say<S: Stack>(stack: &mut S, conn: &mut S::Conn, message: &Message) -> Result<(), Failure> {
+fn send_message<S: Stack>(
+    stack: &mut S,
+    conn: &mut S::Conn,
+    message: &Message,
+) -> Result<(), Failure> {
     let octets = message.encode();
     let mut framed = (octets.len() as u32).to_be_bytes().to_vec();
     framed.extend(octets);
@@ -156,7 +160,7 @@ fn say<S: Stack>(stack: &mut S, conn: &mut S::Conn, message: &Message) -> Result
 }
 
 /// Receives the next control message.
-fn hear<S: Stack>(stack: &mut S, conn: &mut S::Conn) -> Result<Message, Failure> {
+fn receive_message<S: Stack>(stack: &mut S, conn: &mut S::Conn) -> Result<Message, Failure> {
     let mut length = [0; 4];
     stack.read(conn, &mut length, ANSWER_LIMIT)?;
     let length = u32::from_be_bytes(length) as usize;
@@ -172,7 +176,7 @@ fn hear<S: Stack>(stack: &mut S, conn: &mut S::Conn) -> Result<Message, Failure>
 
 /// Receives the next control message, which must be `expected`.
 fn expect<S: Stack>(stack: &mut S, conn: &mut S::Conn, expected: &Message) -> Result<(), Failure> {
-    match hear(stack, conn)? {
+    match receive_message(stack, conn)? {
         message if message == *expected => Ok(()),
         message => Err(message.out_of_turn(expected.name())),
     }
@@ -208,18 +212,18 @@ fn bandwidth<S: Stack>(
         stack.interrupted()?;
         let received = bulk.received_bytes / size_bytes;
         let done = if sends { bulk.sent } else { received };
-        let signs = bulk.sent.wrapping_add(bulk.received_bytes);
+        let activity = bulk.sent.wrapping_add(bulk.received_bytes);
         phase.budget = bulk.budget;
-        phase.clock(std::time::Instant::now(), done, || signs)?;
+        phase.clock(std::time::Instant::now(), done, || activity)?;
         bulk.budget = phase.budget;
         if !end_said && bulk.budget.is_over() && bulk.is_flushed {
             let end = Message::End { messages: bulk.sent, receives: 0, slots: 0 };
-            say(stack, control, &end)?;
+            send_message(stack, control, &end)?;
             end_said = true;
         }
         // One message per iteration: any message after the last one of this phase belongs to the next phase.
         if stack.is_readable(control) {
-            match hear(stack, control)? {
+            match receive_message(stack, control)? {
                 Message::End { messages, .. } if receives => peer_messages = Some(messages),
                 Message::Ended if end_said => is_ended = true,
                 message => return Err(message.out_of_turn("the end of a phase")),
@@ -229,7 +233,7 @@ fn bandwidth<S: Stack>(
             && !ended_said
             && bulk.received_bytes >= messages.saturating_mul(size_bytes)
         {
-            say(stack, control, &Message::Ended)?;
+            send_message(stack, control, &Message::Ended)?;
             ended_said = true;
         }
         if is_ended && ended_said {
@@ -247,7 +251,7 @@ const FLIGHT_MAX_BYTES: usize = 1 << 20;
 fn exchange_limit(kind: Kind) -> Duration {
     match kind {
         Kind::ConnectRate => CONNECTION_LIMIT,
-        _ => super::phase::SILENCE_MAX,
+        _ => super::phase::INACTIVITY_LIMIT,
     }
 }
 

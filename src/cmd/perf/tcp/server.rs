@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{LAST, Stack, bandwidth, exchange_limit, hear, say};
+use super::{LAST, Stack, bandwidth, exchange_limit, receive_message, send_message};
 use crate::{
     cmd::perf::{
         Plan,
@@ -22,7 +22,7 @@ const FAILURES_MAX: u32 = 100;
 /// Time limit for the opening of a new connection.
 const OPENING_LIMIT: Duration = Duration::from_secs(2);
 /// Time limit for a refused client to disconnect.
-const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
+const REFUSAL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs the server.
 pub(super) fn run<S: Stack>(
@@ -61,13 +61,13 @@ fn next_client<S: Stack>(
             Err(failure) => failure,
         };
         stack.interrupted()?;
-        turn_away(stack, conn);
+        reject(stack, conn);
         console.remark(format_args!("turned away: {why}"));
     }
 }
 
 /// Closes a connection without waiting for its peer.
-fn turn_away<S: Stack>(stack: &mut S, conn: S::Conn) {
+fn reject<S: Stack>(stack: &mut S, conn: S::Conn) {
     // The peer has not closed yet, which is expected.
     let _ = stack.close(conn, Duration::ZERO);
 }
@@ -86,34 +86,35 @@ fn serve<S: Stack>(
     if let Some(peer) = peer {
         console.remark(format_args!("client: {peer}"));
     }
-    let ended = greet(plan, stack, &mut control).and_then(|parameters| {
+    let ended = negotiate(plan, stack, &mut control).and_then(|parameters| {
         reporter.parameters(&parameters);
-        let mut visit = Visit { parameters, session, data: Vec::new(), size_bytes: 1 };
-        let ended = visit.converse(stack, &mut control);
-        visit.data.drain(..).for_each(|conn| turn_away(stack, conn));
+        let mut client_session =
+            ClientSession { parameters, session, data: Vec::new(), size_bytes: 1 };
+        let ended = client_session.converse(stack, &mut control);
+        client_session.data.drain(..).for_each(|conn| reject(stack, conn));
         ended
     });
     match ended {
         Ok(()) => stack.close(control, ANSWER_LIMIT),
         Err(failure) => {
             // Best effort: the client may still receive the reason.
-            let _ = say(stack, &mut control, &Message::refusal(&failure.message))
-                .and_then(|()| stack.close(control, FAREWELL_LIMIT));
+            let _ = send_message(stack, &mut control, &Message::refusal(&failure.message))
+                .and_then(|()| stack.close(control, REFUSAL_LIMIT));
             Err(failure)
         }
     }
 }
 
-fn greet<S: Stack>(
+fn negotiate<S: Stack>(
     plan: &Plan,
     stack: &mut S,
     control: &mut S::Conn,
 ) -> Result<Parameters, Failure> {
-    match hear(stack, control)? {
+    match receive_message(stack, control)? {
         Message::Hello { parameters, .. } => {
             parameters.check(plan.kind)?;
             let version = env!("CARGO_PKG_VERSION").to_owned();
-            say(stack, control, &Message::Welcome { memory: None, version })?;
+            send_message(stack, control, &Message::Welcome { memory: None, version })?;
             Ok(parameters)
         }
         message => Err(message.out_of_turn("Hello")),
@@ -127,14 +128,14 @@ fn opening_of<S: Stack>(stack: &mut S, conn: &mut S::Conn) -> Result<Opening, Fa
 }
 
 /// Session with a client.
-struct Visit<C> {
+struct ClientSession<C> {
     parameters: Parameters,
     session: u64,
     data: Vec<C>,
     size_bytes: u64,
 }
 
-impl<C> Visit<C> {
+impl<C> ClientSession<C> {
     /// Handles the client's messages in order.
     fn converse<S: Stack<Conn = C>>(
         &mut self,
@@ -143,7 +144,7 @@ impl<C> Visit<C> {
     ) -> Result<(), Failure> {
         let mut last = (Cpu::default(), 0);
         loop {
-            match hear(stack, control)? {
+            match receive_message(stack, control)? {
                 Message::Prepare { size_bytes } => {
                     if size_bytes == 0 || size_bytes > self.parameters.size_max_bytes {
                         let most = self.parameters.size_max_bytes;
@@ -153,15 +154,15 @@ impl<C> Visit<C> {
                     }
                     self.size_bytes = size_bytes;
                     self.close(stack)?;
-                    say(stack, control, &Message::Prepared)?;
+                    send_message(stack, control, &Message::Prepared)?;
                     self.accept(stack)?;
-                    say(stack, control, &Message::Ready)?;
+                    send_message(stack, control, &Message::Ready)?;
                 }
                 Message::Begin { bound } => last = self.phase(stack, control, bound)?,
                 Message::Finish => {
                     let (cpu, messages) = last;
                     let finished = Message::Finished { cpu, messages, verified: None };
-                    say(stack, control, &finished)?;
+                    send_message(stack, control, &finished)?;
                     self.close(stack)?;
                 }
                 Message::Bye => return Ok(()),
@@ -179,24 +180,24 @@ impl<C> Visit<C> {
             Kind::ConnectRate => 0,
             _ => self.parameters.connections as usize,
         };
-        let mut came = Vec::new();
-        while came.len() < wanted {
+        let mut accepted = Vec::new();
+        while accepted.len() < wanted {
             let Some(mut conn) = stack.accept(Some(ANSWER_LIMIT))? else {
-                let came = came.len();
-                return Err(Failure::work(format!("{came} of {wanted} connections have come")));
+                let accepted = accepted.len();
+                return Err(Failure::work(format!("{accepted} of {wanted} connections have come")));
             };
             match opening_of(stack, &mut conn) {
                 Ok(opening) if opening.role == Role::Data && opening.session == self.session => {
-                    came.push((opening.index, conn));
+                    accepted.push((opening.index, conn));
                 }
                 // Connection of another session: rejected without waiting.
-                _ => turn_away(stack, conn),
+                _ => reject(stack, conn),
             }
         }
         // Both ends close sequentially and wait for each other, so both must use the client's order. With several
         // queues the arrival order may differ.
-        came.sort_by_key(|(index, _)| *index);
-        self.data = came.into_iter().map(|(_, conn)| conn).collect();
+        accepted.sort_by_key(|(index, _)| *index);
+        self.data = accepted.into_iter().map(|(_, conn)| conn).collect();
         Ok(())
     }
 
@@ -208,7 +209,7 @@ impl<C> Visit<C> {
         bound: Bound,
     ) -> Result<(Cpu, u64), Failure> {
         let mut phase = Phase::begin(bound, self.size_bytes);
-        say(stack, control, &Message::Begun)?;
+        send_message(stack, control, &Message::Begun)?;
         let sent = match self.parameters.kind {
             Kind::TcpBw => {
                 let halves = (self.parameters.server_sends(), self.parameters.client_sends());

@@ -37,7 +37,7 @@ use crate::{
 /// Limit of connections in the handshake.
 const BACKLOG: usize = 128;
 /// Polls per clock read.
-const LOOKS: u32 = 64;
+const POLLS_PER_CLOCK: u32 = 64;
 /// Longest wait between reads of clock and signals.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
@@ -126,7 +126,7 @@ impl NodeStack {
         mut look: impl FnMut(usize, &mut Streams, &mut Connections, EngineInstant) -> Option<T>,
     ) -> Result<Option<T>, Failure> {
         let mut until = None;
-        let mut looks = 0_u32;
+        let mut polls = 0_u32;
         let is_one = self.nodes.len() == 1;
         let most = limit.unwrap_or(WAIT_MAX).min(WAIT_MAX);
         let step = if self.spins || !is_one { Duration::ZERO } else { most };
@@ -138,8 +138,8 @@ impl NodeStack {
                     Err(error) => return Err(Failure::work(error.to_string())),
                 }
             }
-            looks = looks.wrapping_add(1);
-            if !self.spins || looks.is_multiple_of(LOOKS) {
+            polls = polls.wrapping_add(1);
+            if !self.spins || polls.is_multiple_of(POLLS_PER_CLOCK) {
                 self.waker.interrupted()?;
                 let now = Instant::now();
                 let until = *until.get_or_insert_with(|| limit.map(|limit| now + limit));
@@ -289,7 +289,7 @@ impl Stack for NodeStack {
             self.message = Bytes::from(vec![0x5a; bulk.size_bytes]);
         }
         let message = self.message.clone();
-        let (mut looks, spins, before) = (0, self.spins, bulk.received_bytes);
+        let (mut polls, spins, before) = (0, self.spins, bulk.received_bytes);
         let (last, mut spoken) = (self.nodes.len() - 1, false);
         let moved = self.wait_for_any(Some(WAIT_MAX), |queue, streams, connections, now| {
             for stream in data.iter_mut().filter(|stream| stream.queue == queue) {
@@ -306,11 +306,11 @@ impl Stack for NodeStack {
                 // All streams are served in turn.
                 return None;
             }
-            looks += 1;
+            polls += 1;
             let is_flushed = bulk.budget.is_over();
             // With a sleeping wait, progress is returned at once: it may complete the phase.
-            let is_news = !spins && bulk.received_bytes != before;
-            (looks >= LOOKS || is_flushed || is_news || spoken).then_some(Ok(()))
+            let has_progress = !spins && bulk.received_bytes != before;
+            (polls >= POLLS_PER_CLOCK || is_flushed || has_progress || spoken).then_some(Ok(()))
         })?;
         bulk.is_flushed = true;
         moved.unwrap_or(Ok(()))

@@ -76,7 +76,7 @@ fn and_precedes_or() {
 }
 
 #[test]
-fn addresses_of_ipv6() {
+fn ipv6_hosts_are_matched() {
     let record = connection("[fd00::2]:5000", Some("[fd00::1]:80"));
     for text in
         ["dst fd00::1", "dst fd00::/64", "dst ::/0", "dst [fd00::1]:80", "dst [fd00::]/64:80"]
