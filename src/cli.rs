@@ -83,7 +83,7 @@ pub enum Command {
 
 impl Command {
     /// Returns the command name, its quietness, the destination of its JSON document, and true if events are logged.
-    const fn voice(&self) -> (&'static str, Quietness, DocumentTo, bool) {
+    const fn quietness(&self) -> (&'static str, Quietness, DocumentTo, bool) {
         match self {
             Self::Bench(_) => (
                 "bench",
@@ -94,11 +94,11 @@ impl Command {
             Self::Doctor(args) => ("doctor", args.output, DocumentTo::Stdout, false),
             Self::Lab(args) => ("lab", args.output, DocumentTo::Stdout, args.verbose),
             Self::LabNode(args) => {
-                (lab::NODE_COMMAND, args.voice(), DocumentTo::Stderr, args.verbose)
+                (lab::NODE_COMMAND, args.quietness(), DocumentTo::Stderr, args.verbose)
             }
             Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
             Self::Offload(args) => ("offload", args.common.output, DocumentTo::Stdout, false),
-            Self::Perf(args) => ("perf", args.voice(), DocumentTo::Stdout, args.verbose),
+            Self::Perf(args) => ("perf", args.quietness(), DocumentTo::Stdout, args.verbose),
             Self::Plot(args) => ("plot", args.output, DocumentTo::Stdout, false),
             Self::Rping(args) => ("rping", args.output, DocumentTo::Stdout, args.verbose),
             // The program started by `flue run` owns the output.
@@ -108,8 +108,8 @@ impl Command {
                 DocumentTo::Stdout,
                 false,
             ),
-            Self::Serve(args) => ("serve", args.voice(), DocumentTo::Stdout, args.verbose),
-            Self::Ss(args) => ("ss", args.voice(), DocumentTo::Stdout, false),
+            Self::Serve(args) => ("serve", args.quietness(), DocumentTo::Stdout, args.verbose),
+            Self::Ss(args) => ("ss", args.quietness(), DocumentTo::Stdout, false),
             Self::Upload(args) => ("upload", args.common.output, DocumentTo::Stdout, false),
             Self::Wire(args) => ("wire", args.output, DocumentTo::Stdout, args.verbose),
             Self::WiresharkProfile(args) => {
@@ -151,7 +151,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(status);
         }
     };
-    let (name, output, document_to, verbose) = command.voice();
+    let (name, output, document_to, verbose) = command.quietness();
     start_log(output, verbose);
     let style = Style { json: output.json, quiet: output.quiet, document_to };
     let mut console = Console::new(name, style);

@@ -21,7 +21,7 @@ type Wake = Box<dyn Fn() + Send>;
 
 /// Handle that wakes the node from other threads, and the received signal (0: none).
 ///
-/// Threads that may block forever hold this handle instead of the node, so that the node is dropped (and its capture
+/// Threads that may block forever hold this handle instead of the node. So the node is dropped (and its capture
 /// written) at the end of the run.
 #[derive(Clone, Default)]
 pub struct Waker {

@@ -306,7 +306,7 @@ mod tests {
         let excess = Bound::ExcessAtMost(500.0);
         assert_eq!(excess.is_met(1_950.0, Some(1_450.0)), Some(true));
         assert_eq!(excess.is_met(1_951.0, Some(1_450.0)), Some(false));
-        assert_eq!(most.progress(0.0, Some(4.0)), None, "no figure is no progress");
+        assert_eq!(most.progress(0.0, Some(4.0)), None, "progress is undefined for zero");
     }
 
     #[test]

@@ -344,8 +344,8 @@ mod tests {
         let mut server = shell("echo it is listening now; read line < /dev/zero");
         server.wait_ready(&Ready::Output("listening"), &signals, LIMIT).unwrap();
         assert_eq!(server.last_output(), "it is listening now");
-        let mut dead = shell("echo no address >&2; exit 3");
-        let fault = dead.wait_ready(&Ready::Output("listening"), &signals, LIMIT).unwrap_err();
+        let mut exited = shell("echo no address >&2; exit 3");
+        let fault = exited.wait_ready(&Ready::Output("listening"), &signals, LIMIT).unwrap_err();
         assert_eq!(fault, Fault::Failed("sh: exit status 3: no address".into()));
     }
 

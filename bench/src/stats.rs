@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Median and range of several samples of one figure.
+/// Median and range of several samples of one metric.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Summary {
     /// Median; of an even number of samples the mean of the two middle ones.

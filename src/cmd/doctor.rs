@@ -174,9 +174,9 @@ fn try_verbs() -> Result<String, Failure> {
     let library = library.display();
     match ended? {
         Ok(Output { status, stdout, .. }) => {
-            let said = String::from_utf8_lossy(&stdout);
+            let output = String::from_utf8_lossy(&stdout);
             // The output has two header lines, then one line per device with name and GUID.
-            let devices = said.lines().skip(2).filter_map(|line| line.split_whitespace().next());
+            let devices = output.lines().skip(2).filter_map(|line| line.split_whitespace().next());
             match devices.collect::<Vec<_>>().join(", ") {
                 devices if status.success() && !devices.is_empty() => {
                     Ok(format!("\"flue run\" gives them {library}; {program} sees {devices}"))

@@ -314,8 +314,8 @@ mod tests {
         };
         let ends = "10.0.0.2:5000 10.0.0.1:7174";
         assert_eq!(reason(&moved), format!("{ends}: still InHost after 5.00 s"));
-        let gone = HandOverResult { to: None, ..moved.clone() };
-        assert_eq!(reason(&gone), format!("{ends}: the connection has ended"));
+        let closed = HandOverResult { to: None, ..moved.clone() };
+        assert_eq!(reason(&closed), format!("{ends}: the connection has ended"));
         let message = "target: NDIS_STATUS_OFFLOAD_TCP_ENTRIES (0xc0231004)".to_owned();
         let refused = Some(Refused { message, ndis_status: None, ndis_status_name: None });
         let refused = HandOverResult { refused, ..moved };

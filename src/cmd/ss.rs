@@ -117,7 +117,7 @@ struct Found {
 
 impl SsArgs {
     /// Returns the quietness.
-    pub const fn voice(&self) -> Quietness {
+    pub const fn quietness(&self) -> Quietness {
         Quietness { json: self.output.json || self.json_short, ..self.output }
     }
 

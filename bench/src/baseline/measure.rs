@@ -29,7 +29,7 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    /// Returns the CPU time of all threads of the process so far. The total is exact; its split comes from
+    /// Returns the CPU time of all threads of the process so far. The total is exact; its split is read from
     /// `/proc/self/stat`, which counts in ticks.
     fn of_process() -> Self {
         let total = seconds(clock_gettime(ClockId::ProcessCPUTime));
@@ -227,7 +227,7 @@ mod tests {
         assert!(watch.measured().is_err() && !watch.is_warm());
         assert!(!watch.is_over(100));
         assert!(watch.is_warm());
-        assert!(!watch.is_over(100), "nothing has arrived");
+        assert!(!watch.is_over(100), "no arrival yet");
         assert!(watch.is_over(175) && watch.is_over(1000));
         assert_eq!(watch.measured().unwrap().count, 75);
     }

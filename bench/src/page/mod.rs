@@ -252,14 +252,14 @@ fn sizes(out: &mut String, report: &Report) {
             (Metric::MessagesPerSecond, true, "message rate (logarithmic)"),
         ] {
             let label = format!("{title}: {what}");
-            let look = ChartStyle {
+            let style = ChartStyle {
                 across: "message size, bytes",
                 metric,
                 is_log,
                 in_bytes: true,
                 label: &label,
             };
-            if let Some(chart) = lines::chart(points, &look) {
+            if let Some(chart) = lines::chart(points, &style) {
                 card(&mut charts, &label, &chart);
             }
         }
@@ -319,8 +319,8 @@ fn counts(out: &mut String, report: &Report) {
         }
         let across = if *panel == Panel::Connections { "connections" } else { "queues" };
         let metric = Metric::BandwidthBps;
-        let look = ChartStyle { across, metric, is_log: false, in_bytes: false, label: title };
-        if let Some(chart) = lines::chart(&points, &look) {
+        let style = ChartStyle { across, metric, is_log: false, in_bytes: false, label: title };
+        if let Some(chart) = lines::chart(&points, &style) {
             card(&mut charts, title, &chart);
         }
     }

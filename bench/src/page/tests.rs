@@ -123,28 +123,28 @@ fn elements(page: &str) -> std::collections::BTreeMap<String, usize> {
     const VOID: [&str; 1] = ["meta"];
     let mut open: Vec<String> = Vec::new();
     let mut seen = std::collections::BTreeMap::new();
-    let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("it has a document type");
+    let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("document type");
     while let Some(at) = rest.find('<') {
         check_text(&rest[..at]);
-        let end = rest[at..].find('>').expect("a tag ends") + at;
+        let end = rest[at..].find('>').expect("end of tag") + at;
         let tag = &rest[at + 1..end];
         rest = &rest[end + 1..];
         if let Some(name) = tag.strip_prefix('/') {
-            assert_eq!(open.pop().as_deref(), Some(name), "an end tag matches");
+            assert_eq!(open.pop().as_deref(), Some(name), "matching end tag");
             continue;
         }
         let (tag, closes) = tag.strip_suffix('/').map_or((tag, false), |tag| (tag, true));
-        let name = tag.split_whitespace().next().expect("a tag has a name").to_owned();
+        let name = tag.split_whitespace().next().expect("tag name").to_owned();
         assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
         *seen.entry(name.clone()).or_default() += 1;
         if name == "style" {
-            rest = rest.split_once("</style>").expect("a style ends").1;
+            rest = rest.split_once("</style>").expect("end of style").1;
         } else if !closes {
             assert!(!VOID.contains(&name.as_str()), "{tag}");
             open.push(name);
         }
     }
-    assert!(open.is_empty(), "left open: {open:?}");
+    assert!(open.is_empty(), "unclosed: {open:?}");
     seen
 }
 
@@ -211,5 +211,5 @@ fn facts_are_lines() {
 #[test]
 fn page_is_written_for_viewing() {
     let Some(path) = std::env::var_os("FLUE_BENCH_PAGE") else { return };
-    std::fs::write(path, html(&report("a machine"))).expect("the file can be written");
+    std::fs::write(path, html(&report("a machine"))).expect("page is written");
 }

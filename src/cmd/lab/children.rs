@@ -4,7 +4,7 @@
 //! thread per node reads the reports, so that reports, process exits and signals share one channel.
 //!
 //! No node outlives the lab. A node is shut down by closing its standard input; it is killed after [`END_LIMIT`]. If
-//! the lab itself is killed, the kernel kills its nodes (each requests that, see [`die_with_parent`]). Namespaces,
+//! the lab itself is killed, the kernel kills its nodes (each requests that, see [`kill_with_parent`]). Namespaces,
 //! TAPs, bridges and the cable are removed with the processes. Nodes run in process groups of their own, so that Ctrl-C
 //! reaches only the lab and is not mistaken for the exit of a node.
 
@@ -248,7 +248,7 @@ fn read_reports(side: Side, reports: impl Read, to_lab: &Sender<Input>) {
 ///
 /// # Errors
 /// Not supported by this kernel.
-pub fn die_with_parent() -> io::Result<()> {
+pub fn kill_with_parent() -> io::Result<()> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
@@ -347,10 +347,10 @@ mod tests {
     #[test]
     fn dropped_lab_ends_all_nodes() {
         // One node exits when its orders end, the other has to be killed.
-        let obedient = shell("while read order; do :; done");
-        let stubborn =
+        let cooperative = shell("while read order; do :; done");
+        let unresponsive =
             shell("trap '' TERM; while :; do read order || exec tail -f /dev/null; done");
-        let children = Children::start([obedient, stubborn]).unwrap();
+        let children = Children::start([cooperative, unresponsive]).unwrap();
         let pids = children.nodes.each_ref().map(|node| node.process.id());
         let started = Instant::now();
         drop(children);

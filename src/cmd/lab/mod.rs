@@ -235,7 +235,7 @@ impl LabArgs {
         let mut args = self.node.clone();
         args.node.bridge.get_or_insert_with(|| BRIDGE_DEFAULT.into());
         if args.node.addresses.is_empty() {
-            args.node.addresses.push(ADDRESS_A_DEFAULT.parse().expect("an address, see the tests"));
+            args.node.addresses.push(ADDRESS_A_DEFAULT.parse().expect("default address is valid"));
         }
         // Ethernet addresses do not depend on the seed, so captures of two runs can be compared.
         let mac =
@@ -424,7 +424,7 @@ mod tests {
         assert_ne!(a.mac(), b.mac());
         assert_eq!((a.seed(), b.seed()), (5, 6));
         assert_eq!(a.pcap.as_deref(), Some(Path::new(CAPTURE_DEFAULT)));
-        assert_eq!(b.pcap, None, "two nodes do not write one file");
+        assert_eq!(b.pcap, None, "only node A has a capture");
         assert_eq!(a.bridge.as_deref(), Some(BRIDGE_DEFAULT));
         let six = resolve("--addr fd77::1/64 --addr 10.1.0.9/16").unwrap();
         let addresses: Vec<_> =

@@ -36,7 +36,7 @@ use rdma_over_tcp::{
 };
 
 use super::{
-    children::{Orders, die_with_parent},
+    children::{Orders, kill_with_parent},
     control::{Counters, FpduCut, Negotiated, NodePlan, Report, Side},
     memory::{Region, Slots, refused},
     script::{Chunk, Event, Initiator, ScriptError, Target, TransferKind, Work},
@@ -88,7 +88,7 @@ pub struct LabNodeArgs {
 
 impl LabNodeArgs {
     /// Returns the quietness of its output on the lab's standard error.
-    pub const fn voice(&self) -> Quietness {
+    pub const fn quietness(&self) -> Quietness {
         Quietness { quiet: false, trace: self.trace, json: false }
     }
 }
@@ -103,7 +103,7 @@ pub fn run(args: &LabNodeArgs) -> Result<(), Failure> {
         Ok(session) => session,
         Err((failure, mut reports)) => return reports.send(&Report::Failed { failure }),
     };
-    let started = die_with_parent()
+    let started = kill_with_parent()
         .map_err(|error| Failure::work(format!("death signal: {error}")))
         .and_then(|()| LabNode::start(&mut session));
     let (node, ended) = match started {
@@ -552,13 +552,13 @@ impl LabNode {
 
     /// Returns the counters of the connection, or their latest values if it has closed.
     fn count(&mut self) -> Counters {
-        if let Some((_, counters)) = self.look() {
+        if let Some((_, counters)) = self.snapshot() {
             self.counters = counters;
         }
         self.counters
     }
 
-    fn look(&self) -> Option<(TcpPhase, Counters)> {
+    fn snapshot(&self) -> Option<(TcpPhase, Counters)> {
         self.node.as_ref()?.with_engine(|engine, now| {
             let (_, _, info) = engine.connections().list(now).next()?;
             let counters = Counters {
@@ -578,7 +578,7 @@ impl LabNode {
     ) -> Result<(), Failure> {
         connection.disconnect(&mut self.waiter(session, None))?;
         let mut counters = self.counters;
-        let closed = self.waiter(session, Some(CLOSE_LIMIT)).wait(|| match self.look() {
+        let closed = self.waiter(session, Some(CLOSE_LIMIT)).wait(|| match self.snapshot() {
             None => Some(()),
             Some((phase, latest)) => {
                 counters = latest;
@@ -613,14 +613,14 @@ impl<R: BufRead, W: Write> Wait for Waiter<'_, R, W> {
         Failure::work(error.to_string())
     }
 
-    fn wait<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<T, Failure> {
+    fn wait<T>(&mut self, mut condition: impl FnMut() -> Option<T>) -> Result<T, Failure> {
         let Self { node, session, limit } = self;
         let waited = node.adapter.wait_until(*limit, || {
             if node.signals.released.load(Ordering::Acquire) {
                 return Some(Err(Failure::work("the lab has ended")));
             }
             match node.watch(session) {
-                Ok(()) => look().map(Ok),
+                Ok(()) => condition().map(Ok),
                 Err(failure) => Some(Err(failure)),
             }
         });

@@ -95,7 +95,7 @@ impl Histogram {
         self.samples
     }
 
-    /// Returns the upper bound of the bucket that contains the percentile `per_mille`/1000.
+    /// Returns the largest value of the bucket that contains the percentile `per_mille`/1000, within min..=max.
     fn percentile(&self, per_mille: u64) -> u64 {
         let rank = (self.samples * per_mille).div_ceil(1000).max(1);
         let mut below = 0;

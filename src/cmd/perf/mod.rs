@@ -221,7 +221,7 @@ pub(crate) struct Plan {
 
 impl PerfArgs {
     /// Returns the quietness. `json` stays off: this command prints its own document.
-    pub const fn voice(&self) -> Quietness {
+    pub const fn quietness(&self) -> Quietness {
         let quiet = self.quiet || self.json || self.json_stream;
         Quietness { quiet, trace: self.trace, json: false }
     }

@@ -107,7 +107,7 @@ impl Budget {
     }
 
     /// Exhausts the budget if its deadline has passed.
-    pub(super) fn look(&mut self, now: Instant) {
+    pub(super) fn update(&mut self, now: Instant) {
         if self.until.is_some_and(|until| until <= now) {
             self.left = 0;
         }
@@ -130,7 +130,7 @@ pub(super) struct Phase<'p, 'r, 'w> {
     interval: Option<Duration>,
     interval_begun: Instant,
     interval_messages: u64,
-    voice: Option<(&'p mut Reporter, &'r mut Console<'w>)>,
+    reporting: Option<(&'p mut Reporter, &'r mut Console<'w>)>,
     watched: Instant,
     activity: u64,
     active_at: Instant,
@@ -153,7 +153,7 @@ impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
             interval: None,
             interval_begun: now,
             interval_messages: 0,
-            voice: None,
+            reporting: None,
             watched: now,
             activity: 0,
             active_at: now,
@@ -171,7 +171,7 @@ impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
         console: &'r mut Console<'w>,
     ) -> Self {
         self.interval = interval;
-        self.voice = Some((reporter, console));
+        self.reporting = Some((reporter, console));
         self
     }
 
@@ -181,8 +181,8 @@ impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
         self.polls.is_multiple_of(POLLS_PER_CLOCK)
     }
 
-    /// Reads the clock: updates the budget and reports the interval. `messages` is the number completed so far. `activity`
-    /// returns a number that changes with any activity of the peer.
+    /// Reads the clock: updates the budget and reports the interval. `messages` is the number completed so far.
+    /// `activity` returns a number that changes with any activity of the peer.
     ///
     /// # Errors
     /// The peer was inactive for longer than the limit.
@@ -192,7 +192,7 @@ impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
         messages: u64,
         activity: impl FnOnce() -> u64,
     ) -> Result<(), Failure> {
-        self.budget.look(now);
+        self.budget.update(now);
         if let Some(interval) = self.interval
             && now - self.interval_begun >= interval
         {
@@ -215,7 +215,7 @@ impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
         let seconds = (now - self.interval_begun).as_secs_f64();
         let count = messages.saturating_sub(self.interval_messages);
         let interval = Interval::new(seconds, count, self.size_bytes);
-        if let Some((reporter, console)) = &mut self.voice {
+        if let Some((reporter, console)) = &mut self.reporting {
             let from = (self.interval_begun - self.begun).as_secs_f64();
             reporter.interval(self.size_bytes, from, &interval, console);
         }

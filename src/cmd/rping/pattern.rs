@@ -63,9 +63,9 @@ mod tests {
         fill(&mut data, 1);
         assert_eq!(&data, b"rdma-ping-1: BCDEFGHIJKLM\0");
         fill(&mut data, 57);
-        assert_eq!(&data, b"rdma-ping-57: zABCDEFGHIJ\0", "from z on to A");
+        assert_eq!(&data, b"rdma-ping-57: zABCDEFGHIJ\0", "A follows z");
         fill(&mut data, 58);
-        assert_eq!(&data, b"rdma-ping-58: ABCDEFGHIJK\0", "the circle has 58 letters");
+        assert_eq!(&data, b"rdma-ping-58: ABCDEFGHIJK\0", "the cycle has 58 letters");
     }
 
     proptest! {

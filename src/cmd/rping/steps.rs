@@ -302,7 +302,7 @@ mod tests {
                     let Work::Send(advert) = client.filled(source)? else { panic!() };
                     (number, advert)
                 }
-                other => panic!("not the beginning of a ping: {other:?}"),
+                other => panic!("unexpected first work: {other:?}"),
             };
             assert_eq!(advert, source);
             server_receives -= 1;

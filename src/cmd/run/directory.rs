@@ -142,7 +142,7 @@ mod tests {
         assert!(fs::read(&preloads[1]).unwrap().starts_with(b"\x7fELF"));
         assert_eq!(links(), expected);
         let left = fs::read_dir(&directory).unwrap().count();
-        assert_eq!(left, expected.len() + preloads.len(), "nothing else is left in it");
+        assert_eq!(left, expected.len() + preloads.len(), "unexpected files");
         fs::remove_dir_all(&directory).unwrap();
     }
 }

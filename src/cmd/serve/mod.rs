@@ -131,7 +131,7 @@ pub struct ServeArgs {
 
 impl ServeArgs {
     /// Returns the quietness. `json` stays off: events are lines.
-    pub const fn voice(&self) -> Quietness {
+    pub const fn quietness(&self) -> Quietness {
         Quietness { quiet: self.quiet || self.json, trace: self.trace, json: false }
     }
 
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!((local, plain.rfc7306), (Ok([0, 0, 0, 0].into()), Switch::On));
         let given = parse("--region 1M --region 4K:a -1 --json --rfc7306 off").unwrap();
         assert_eq!(given.regions().len(), 2);
-        assert!(given.once && given.voice().quiet && !given.voice().json);
+        assert!(given.once && given.quietness().quiet && !given.quietness().json);
         assert_eq!(given.rfc7306, Switch::Off);
     }
 

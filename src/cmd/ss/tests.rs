@@ -170,7 +170,11 @@ fn options_of_ss_are_accepted() {
     let line = args("-tin state established dport = :22");
     assert!(line.tcp && line.info && line.numeric && !line.all);
     assert_eq!(line.filter.join(" "), "state established dport = :22");
-    assert!(args("-j").voice().json && args("--json").voice().json && !args("-l").voice().json);
+    assert!(
+        args("-j").quietness().json
+            && args("--json").quietness().json
+            && !args("-l").quietness().json
+    );
 }
 
 // Unknown is null, and a node that did not reply has an error instead of a name.

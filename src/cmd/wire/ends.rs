@@ -117,7 +117,7 @@ fn entering_failed(path: &Path, error: &io::Error) -> Failure {
 impl End {
     /// Takes the link; the end keeps reporting on the TAP.
     pub(super) fn take_link(&mut self) -> Box<dyn Link> {
-        self.link.take().expect("it is taken once")
+        self.link.take().expect("link is taken once")
     }
 
     pub(super) fn describe(&self) -> String {

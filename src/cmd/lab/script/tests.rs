@@ -124,7 +124,7 @@ impl TestBench {
             Work::End(passage) => assert_eq!(self.passage, Some(passage)),
             Work::Verified(passage, _) => self.verified.push(('a', passage)),
             Work::Done => self.over[0] = true,
-            other => panic!("not A's: {other:?}"),
+            other => panic!("unexpected work of A: {other:?}"),
         }
         true
     }
@@ -159,7 +159,7 @@ impl TestBench {
             Work::Begin(_) | Work::End(_) => {}
             Work::Verified(passage, _) => self.verified.push(('b', passage)),
             Work::Done => self.over[1] = true,
-            other => panic!("not B's: {other:?}"),
+            other => panic!("unexpected work of B: {other:?}"),
         }
         Ok(true)
     }
@@ -272,7 +272,7 @@ proptest! {
         let mut bench = TestBench::new(file_of(length), chunk, window, depth);
         prop_assert_eq!(bench.run(seed, depth), Ok(()));
         prop_assert_eq!(bench.over, [true, true]);
-        prop_assert!(bench.file == bench.sink, "the last passage's octets are there");
+        prop_assert!(bench.file == bench.sink, "sink holds the last transfer");
         for passage in TransferKind::ALL {
             for node in ['a', 'b'] {
                 let times = bench.verified.iter().filter(|entry| **entry == (node, passage)).count();
@@ -285,7 +285,7 @@ proptest! {
         prop_assert!(bench.b_requests >= chunks + 7);
         prop_assert!(bench.to_a.is_empty() && bench.to_b.is_empty());
         prop_assert_eq!(bench.a_controls, CONTROL_RECEIVES);
-        prop_assert!(bench.b_receives.is_empty(), "every receive was used");
+        prop_assert!(bench.b_receives.is_empty(), "unused receives");
     }
 
     #[test]
@@ -295,7 +295,7 @@ proptest! {
         bench.corrupt = Some(passage);
         prop_assert_eq!(bench.run(seed, 4), Err(ScriptError::DigestMismatch(passage)));
         let before = bench.verified.iter().filter(|(node, _)| *node == 'a').count();
-        prop_assert_eq!(before, which, "the passages before it were good");
+        prop_assert_eq!(before, which, "earlier transfers succeed");
     }
 
     /// Input from a peer never panics, in any state.
@@ -357,5 +357,5 @@ fn sizes_beyond_limits_are_rejected() {
         target.handle(&Event::Control(&hello)),
         Err(ScriptError::Limit("length of the file"))
     );
-    assert_eq!(target.poll(), None, "nothing is allocated for it");
+    assert_eq!(target.poll(), None, "no memory is allocated for an oversized file");
 }

@@ -119,7 +119,7 @@ pub(super) fn ping(
         messages += 1;
         // The budget may have expired while waiting for the response.
         phase.budget.left = phase.budget.left.saturating_sub(1);
-        phase.budget.look(now);
+        phase.budget.update(now);
     }
     session.dialogue.send_message(&Message::End { messages, receives: 0, slots: 0 })?;
     match session.await_message()? {

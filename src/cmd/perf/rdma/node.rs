@@ -125,15 +125,15 @@ impl PerfNode {
         })
     }
 
-    /// Waits until `look` returns a value, or for a signal; `None` after the time limit.
+    /// Waits until `condition` returns a value, or for a signal; `None` after the time limit.
     pub(super) fn wait<T>(
         &self,
         limit: Option<Duration>,
-        mut look: impl FnMut() -> Option<T>,
+        mut condition: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, Failure> {
-        let [adapter] = &self.adapters[..] else { return self.wait_for_any(limit, look) };
+        let [adapter] = &self.adapters[..] else { return self.wait_for_any(limit, condition) };
         let waited = adapter.wait_until(limit, || match self.waker.interrupted() {
-            Ok(()) => look().map(Ok),
+            Ok(()) => condition().map(Ok),
             Err(interrupted) => Some(Err(interrupted)),
         });
         match waited {
@@ -167,13 +167,13 @@ impl PerfNode {
     fn wait_for_any<T>(
         &self,
         limit: Option<Duration>,
-        mut look: impl FnMut() -> Option<T>,
+        mut condition: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, Failure> {
         let until = limit.map(|limit| Instant::now() + limit);
         let mut polls = 0;
         loop {
             self.interrupted()?;
-            if let Some(found) = look() {
+            if let Some(found) = condition() {
                 return Ok(Some(found));
             }
             for adapter in &self.adapters {
@@ -185,7 +185,7 @@ impl PerfNode {
             }
             let left = until.map_or(WAIT_MAX, |until| until - Instant::now());
             if left.is_zero() {
-                return Ok(look());
+                return Ok(condition());
             }
             match self.is_manual {
                 true => self.idle(&mut polls),
@@ -242,8 +242,10 @@ impl PerfNode {
     /// Starts accepting a connection on a queue pair; the Reply carries the queue index.
     pub(super) fn accept(&self, accepted: &AcceptedConnection, qp: &Qp, ended: &Ended) -> Begun {
         let AcceptedConnection { queue, connector } = accepted;
-        let said = [*queue as u8];
-        Begun::begin(|done| connector.accept(qp, READ_LIMIT, &said, Some(ended.event()), done))
+        let private_data = [*queue as u8];
+        Begun::begin(|done| {
+            connector.accept(qp, READ_LIMIT, &private_data, Some(ended.event()), done)
+        })
     }
 
     /// Listens on all addresses of the node, on each queue: the host stack distributes the connections.
@@ -312,8 +314,8 @@ impl Wait for &PerfNode {
         Failure::work(error.to_string())
     }
 
-    fn wait<T>(&mut self, look: impl FnMut() -> Option<T>) -> Result<T, Failure> {
-        let answer = PerfNode::wait(self, Some(ANSWER_LIMIT), look)?;
+    fn wait<T>(&mut self, condition: impl FnMut() -> Option<T>) -> Result<T, Failure> {
+        let answer = PerfNode::wait(self, Some(ANSWER_LIMIT), condition)?;
         answer.ok_or_else(|| Failure::work(format!("NDK: no answer within {ANSWER_LIMIT:?}")))
     }
 }

@@ -126,9 +126,9 @@ fn serve(
 /// Sends the refusal, and waits until the client has disconnected.
 fn refuse(dialogue: Dialogue<'_>, failure: Failure) -> Failure {
     if dialogue.send_message(&Message::refusal(&failure.message)).is_ok() {
-        let gone = || dialogue.ended.reason().map(|_| ());
+        let closed = || dialogue.ended.reason().map(|_| ());
         // Best effort: the result does not matter.
-        let _ = dialogue.host.wait(Some(REFUSAL_LIMIT), gone);
+        let _ = dialogue.host.wait(Some(REFUSAL_LIMIT), closed);
     }
     failure
 }

@@ -34,7 +34,7 @@ const MESSAGE_REQUESTS: u32 = 16;
 const MESSAGES: u64 = u64::MAX;
 /// Request contexts of a lane.
 const DATA: u64 = 1;
-const ASIDE: u64 = 2;
+const AUXILIARY: u64 = 2;
 /// Longest wait between reads of clock and signals.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
@@ -123,7 +123,10 @@ impl<'n> Dialogue<'n> {
     /// Sends a message.
     pub(super) fn send_message(&self, message: &Message) -> Result<(), Failure> {
         let octets = message.encode();
-        checked("send a message", self.qp.send(ASIDE, Data::Inline(&[&octets]), OpFlags::empty()))
+        checked(
+            "send a message",
+            self.qp.send(AUXILIARY, Data::Inline(&[&octets]), OpFlags::empty()),
+        )
     }
 
     /// Handles a completion of the control queue pair.
@@ -500,7 +503,8 @@ impl<'n> Session<'n> {
         let octets: &[u8] = &[lane.grants_given];
         let address = self.peer.address + self.region.layout.grant_at(index);
         let flags = OpFlags::SILENT_SUCCESS;
-        let posted = lane.qp.write(ASIDE, Data::Inline(&[octets]), address, lane.peer_token, flags);
+        let posted =
+            lane.qp.write(AUXILIARY, Data::Inline(&[octets]), address, lane.peer_token, flags);
         checked("post a grant", posted)
     }
 
@@ -653,7 +657,7 @@ impl<'n> Session<'n> {
                 let first = OpFlags::SILENT_SUCCESS | OpFlags::DEFER;
                 let data = lane.posted.to_be_bytes();
                 lane.qp
-                    .write(ASIDE, Data::Registered(&[sge]), peer + sink, token, first)
+                    .write(AUXILIARY, Data::Registered(&[sge]), peer + sink, token, first)
                     .and_then(|()| lane.qp.immediate(DATA, data, flags))
             }
             _ => {
@@ -678,7 +682,7 @@ impl<'n> Session<'n> {
         }
         let flags = OpFlags::SILENT_SUCCESS;
         for lane in &self.lanes {
-            checked("post a marker", lane.qp.send(ASIDE, Data::Inline(&[&[1]]), flags))?;
+            checked("post a marker", lane.qp.send(AUXILIARY, Data::Inline(&[&[1]]), flags))?;
         }
         Ok(self.lanes.len() as u64)
     }

@@ -157,7 +157,7 @@ impl Run<'_> {
             if is_last {
                 return Ok(messages);
             }
-            phase.budget.look(now);
+            phase.budget.update(now);
             if phase.is_clock_due() {
                 stack.interrupted()?;
                 phase.clock(now, messages, || messages)?;
@@ -198,7 +198,7 @@ impl Run<'_> {
                     }
                 }
             }
-            phase.budget.look(now);
+            phase.budget.update(now);
             if phase.is_clock_due() {
                 stack.interrupted()?;
                 phase.clock(now, messages, || messages)?;

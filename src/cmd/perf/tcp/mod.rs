@@ -204,9 +204,9 @@ fn bandwidth<S: Stack>(
         received_bytes: 0,
         is_flushed: !sends,
     };
-    let mut end_said = !sends;
+    let mut end_sent = !sends;
     let (mut is_ended, mut peer_messages) = (!sends, None);
-    let mut ended_said = !receives;
+    let mut ended_sent = !receives;
     loop {
         // Checked before waiting for data: the deadline and the arrival of the last bytes take precedence.
         stack.interrupted()?;
@@ -216,27 +216,27 @@ fn bandwidth<S: Stack>(
         phase.budget = bulk.budget;
         phase.clock(std::time::Instant::now(), done, || activity)?;
         bulk.budget = phase.budget;
-        if !end_said && bulk.budget.is_over() && bulk.is_flushed {
+        if !end_sent && bulk.budget.is_over() && bulk.is_flushed {
             let end = Message::End { messages: bulk.sent, receives: 0, slots: 0 };
             send_message(stack, control, &end)?;
-            end_said = true;
+            end_sent = true;
         }
         // One message per iteration: any message after the last one of this phase belongs to the next phase.
         if stack.is_readable(control) {
             match receive_message(stack, control)? {
                 Message::End { messages, .. } if receives => peer_messages = Some(messages),
-                Message::Ended if end_said => is_ended = true,
+                Message::Ended if end_sent => is_ended = true,
                 message => return Err(message.out_of_turn("the end of a phase")),
             }
         }
         if let Some(messages) = peer_messages
-            && !ended_said
+            && !ended_sent
             && bulk.received_bytes >= messages.saturating_mul(size_bytes)
         {
             send_message(stack, control, &Message::Ended)?;
-            ended_said = true;
+            ended_sent = true;
         }
-        if is_ended && ended_said {
+        if is_ended && ended_sent {
             return Ok((bulk.sent, peer_messages.unwrap_or(0)));
         }
         stack.bulk(data, control, &mut bulk)?;

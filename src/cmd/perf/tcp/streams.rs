@@ -106,24 +106,24 @@ impl NodeStack {
             .with(|streams, connections, now| streams.forget(now, connections, handle));
     }
 
-    /// Waits until `look` returns a value for a queue, or for a signal; `None` after the time limit.
+    /// Waits until `condition` returns a value for a queue, or for a signal; `None` after the time limit.
     fn wait<T>(
         &self,
         queue: usize,
         limit: Option<Duration>,
-        mut look: impl FnMut(&mut Streams, &mut Connections, EngineInstant) -> Option<T>,
+        mut condition: impl FnMut(&mut Streams, &mut Connections, EngineInstant) -> Option<T>,
     ) -> Result<Option<T>, Failure> {
         self.wait_for_any(limit, |at, streams, connections, now| {
             // With manual progress the loops of all queues run.
-            if at == queue { look(streams, connections, now) } else { None }
+            if at == queue { condition(streams, connections, now) } else { None }
         })
     }
 
-    /// Waits until `look`, called with each queue in turn, returns a value.
+    /// Waits until `condition`, called with each queue in turn, returns a value.
     fn wait_for_any<T>(
         &self,
         limit: Option<Duration>,
-        mut look: impl FnMut(usize, &mut Streams, &mut Connections, EngineInstant) -> Option<T>,
+        mut condition: impl FnMut(usize, &mut Streams, &mut Connections, EngineInstant) -> Option<T>,
     ) -> Result<Option<T>, Failure> {
         let mut until = None;
         let mut polls = 0_u32;
@@ -132,7 +132,7 @@ impl NodeStack {
         let step = if self.spins || !is_one { Duration::ZERO } else { most };
         loop {
             for (queue, node) in self.nodes.iter().enumerate() {
-                match node.wait(Some(step), |streams, io, now| look(queue, streams, io, now)) {
+                match node.wait(Some(step), |streams, io, now| condition(queue, streams, io, now)) {
                     Ok(result) => return Ok(Some(result)),
                     Err(WaitError::TimedOut) => {}
                     Err(error) => return Err(Failure::work(error.to_string())),
@@ -318,11 +318,11 @@ impl Stack for NodeStack {
 
     fn await_end(&mut self, conn: &mut Stream, limit: Duration) -> Result<(), Failure> {
         let handle = conn.handle;
-        let gone = self.wait(conn.queue, Some(limit), |streams, connections, now| {
+        let closed = self.wait(conn.queue, Some(limit), |streams, connections, now| {
             while streams.receive(now, connections, handle).is_some() {}
             streams.status(handle).is_none_or(|it| it.peer_closed || it.closed).then_some(())
         })?;
-        gone.ok_or_else(|| Failure::work("TCP: the peer does not close in time"))
+        closed.ok_or_else(|| Failure::work("TCP: the peer does not close in time"))
     }
 
     fn close(&mut self, mut conn: Stream, limit: Duration) -> Result<(), Failure> {
