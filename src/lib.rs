@@ -2,7 +2,7 @@
 //!
 //! This crate is thin: it parses, prints, and calls other crates. [`cli`] selects the command; [`options`] are the
 //! common options of commands that run a node, and [`node`] closes one. `flue-report` provides output and failures,
-//! `flue-network` links, bridges and namespaces, `flue-control` control sockets, `flue-bench` `flue bench`.
+//! `flue-network` links, bridges and namespaces, `flue-adapter` adapters and control sockets, `flue-bench` `flue bench`.
 #![deny(unsafe_code)]
 
 pub mod adapter;
@@ -13,7 +13,7 @@ pub mod node;
 pub mod options;
 pub mod waker;
 
-pub use flue_control as control;
+pub use flue_adapter::control;
 pub use flue_network::{self as net, environment, namespace};
 pub use flue_report::{self as report, failure, table, units};
 

@@ -6,14 +6,13 @@ use std::{
     path::PathBuf,
 };
 
-use clap::{Args, ValueEnum};
-use flue_node::{NodeOptions, QUEUES_MAX};
+use clap::Args;
+use flue_adapter::{NodeOptions, QUEUES_MAX};
 use host_stack::node::Progress;
-use rdma_over_tcp::{
-    mpa::startup::{Revision, RtrKind, RtrSet},
-    ndk::{AdapterConfig, ListenerConfig},
-};
+use rdma_over_tcp::ndk::ListenerConfig;
 use serde::{Deserialize, Serialize};
+
+pub use flue_adapter::{MpaAcceptOptions, MpaOptions, Rtr, Switch};
 
 use crate::{control::place::ControlPlace, failure::Failure};
 
@@ -68,104 +67,6 @@ impl fmt::Display for NodeSetup {
     }
 }
 
-/// On or off.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Switch {
-    /// Asked for.
-    On,
-    /// Not asked for.
-    Off,
-}
-
-/// The revision of MPA.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MpaRevision {
-    /// RFC 5044
-    #[value(name = "1")]
-    One,
-    /// RFC 6581: IRD, ORD and the ready-to-receive message are agreed on
-    #[value(name = "2")]
-    Two,
-    /// 2, and 1 on a new connection if the peer does not know 2
-    Auto,
-}
-
-/// The first message of the connecting end.
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rtr {
-    /// A Send without data, which takes a receive of the peer's
-    Send,
-    /// An RDMA Write without data
-    Write,
-    /// An RDMA Read without data
-    Read,
-}
-
-/// Start-up of MPA, for commands with queue pairs that are connected to.
-#[derive(Args, Clone, Copy, Debug)]
-#[command(next_help_heading = "MPA options")]
-pub struct MpaAcceptOptions {
-    /// Ask for CRCs of FPDUs; they are used if either end asks for them
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Switch::On)]
-    pub mpa_crc: Switch,
-
-    /// Ask the peer for markers
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Switch::Off)]
-    pub mpa_markers: Switch,
-
-    /// The only ready-to-receive message that is offered, or understood [default: write or read]
-    #[arg(long, value_enum, value_name = "KIND")]
-    pub rtr: Option<Rtr>,
-}
-
-/// The same, for commands that also connect.
-#[derive(Args, Clone, Copy, Debug)]
-#[command(next_help_heading = "MPA options")]
-pub struct MpaOptions {
-    /// Either end's.
-    #[command(flatten)]
-    pub accept: MpaAcceptOptions,
-
-    /// Revision of the Request; an accepting end answers in that of the peer
-    #[arg(long, value_enum, value_name = "REVISION", default_value_t = MpaRevision::Two)]
-    pub mpa_revision: MpaRevision,
-}
-
-impl MpaAcceptOptions {
-    /// Returns the adapter configuration with these options applied.
-    #[must_use]
-    pub fn configure(&self, adapter: AdapterConfig) -> AdapterConfig {
-        let Self { mpa_crc, mpa_markers, rtr } = *self;
-        AdapterConfig {
-            crc: mpa_crc == Switch::On,
-            markers: mpa_markers == Switch::On,
-            rtr: match rtr {
-                None => adapter.rtr,
-                Some(Rtr::Send) => RtrSet::only(RtrKind::Send),
-                Some(Rtr::Write) => RtrSet::only(RtrKind::Write),
-                Some(Rtr::Read) => RtrSet::only(RtrKind::Read),
-            },
-            ..adapter
-        }
-    }
-}
-
-impl MpaOptions {
-    /// Returns the adapter configuration with these options applied.
-    #[must_use]
-    pub fn configure(&self, adapter: AdapterConfig) -> AdapterConfig {
-        let Self { accept, mpa_revision } = self;
-        AdapterConfig {
-            revision: match mpa_revision {
-                MpaRevision::One => Revision::One,
-                MpaRevision::Two | MpaRevision::Auto => Revision::Two,
-            },
-            retry_plain: *mpa_revision == MpaRevision::Auto,
-            ..accept.configure(adapter)
-        }
-    }
-}
-
 /// Limits of a listener, for commands that serve many peers.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct ListenOptions {
@@ -175,18 +76,18 @@ pub struct ListenOptions {
     pub backlog: u16,
 
     /// Connections without an MPA Request; one more resets the oldest: 1..=65535
-    #[arg(long, value_name = "N", default_value_t = 1024,
+    #[arg(long, alias = "pending-requests", value_name = "N", default_value_t = 1024,
           value_parser = clap::value_parser!(u16).range(1..))]
-    pub pending_requests: u16,
+    pub max_pending_mpa: u16,
 }
 
 impl ListenOptions {
     /// Returns the listener configuration with these limits.
     #[must_use]
     pub fn config(&self) -> ListenerConfig {
-        let Self { backlog, pending_requests } = *self;
+        let Self { backlog, max_pending_mpa } = *self;
         ListenerConfig {
-            requests_max: pending_requests.into(),
+            requests_max: max_pending_mpa.into(),
             ..ListenerConfig::with_backlog(backlog.into())
         }
     }

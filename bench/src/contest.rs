@@ -238,7 +238,7 @@ pub(super) struct Goal {
     /// Metric of the goal.
     pub(super) metric: Metric,
     /// Contestant to which relative bounds refer; `None` for absolute ones.
-    pub(super) beside: Option<String>,
+    pub(super) peer: Option<String>,
     /// Bound of the goal; `None` if there is only a stretch goal.
     pub(super) goal: Option<Bound>,
     /// Bound of the stretch goal.

@@ -33,7 +33,7 @@ pub(super) struct Pace {
     past: Vec<f64>,
     /// Time of samples, minus the time spent on delays and repetitions.
     budget: Duration,
-    retaken: ResampleCounts,
+    resampled: ResampleCounts,
 }
 
 /// Numbers of samples taken in a slow phase.
@@ -59,7 +59,7 @@ impl Pace {
             clock,
             past: Vec::new(),
             budget: Duration::ZERO,
-            retaken: ResampleCounts::default(),
+            resampled: ResampleCounts::default(),
         }
     }
 
@@ -85,17 +85,17 @@ impl Pace {
             let took = (self.clock)() - began;
             is_slow |= self.is_slow_now();
             if !is_slow || took > self.budget {
-                self.retaken.slow += u32::from(is_slow);
+                self.resampled.slow += u32::from(is_slow);
                 self.budget += took;
                 return Ok(sample);
             }
             self.budget -= took;
-            self.retaken.again += 1;
+            self.resampled.again += 1;
         }
     }
 
-    pub(super) const fn retaken(&self) -> ResampleCounts {
-        self.retaken
+    pub(super) const fn resampled(&self) -> ResampleCounts {
+        self.resampled
     }
 
     /// Measures the speed; returns true if it is slow.
@@ -203,28 +203,28 @@ mod tests {
     fn steady_machine_has_no_repetitions() {
         let (taken, pace) = played(|_| false, 3);
         assert_eq!(taken, [11, 23, 35]);
-        assert_eq!(pace.retaken(), ResampleCounts::default());
+        assert_eq!(pace.resampled(), ResampleCounts::default());
     }
 
     #[test]
     fn slow_phase_delays_samples() {
         let (taken, pace) = played(|second| (37..45).contains(&second), 4);
         assert_eq!(taken, [11, 23, 35, 55]);
-        assert_eq!(pace.retaken(), ResampleCounts::default());
+        assert_eq!(pace.resampled(), ResampleCounts::default());
     }
 
     #[test]
     fn slow_sample_is_repeated() {
         let (taken, pace) = played(|second| (48..52).contains(&second), 4);
         assert_eq!(taken, [11, 23, 35, 62]);
-        assert_eq!(pace.retaken(), ResampleCounts { again: 1, slow: 0 });
+        assert_eq!(pace.resampled(), ResampleCounts { again: 1, slow: 0 });
     }
 
     #[test]
     fn permanently_slow_machine_at_most_doubles_the_time() {
         let (taken, pace) = played(|second| second > 60, 50);
         assert!(taken[49] < 2 * 50 * 12, "{taken:?}");
-        assert!((1..20).contains(&pace.retaken().slow), "{:?}", pace.retaken());
+        assert!((1..20).contains(&pace.resampled().slow), "{:?}", pace.resampled());
     }
 
     #[test]

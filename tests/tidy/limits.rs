@@ -117,7 +117,7 @@ fn host_constants() -> impl IntoIterator<Item = (&'static str, Value)> {
     ];
     let constants = constants![
         flue_network::plumb::TXQUEUELEN_DEFAULT,
-        flue_node::units::DELAY_MAX,
+        flue_adapter::units::DELAY_MAX,
         host_stack::host::ADDRESSES_MAX,
         host_stack::host::BACKLOG_MAX,
         host_stack::host::CONNECTIONS_MAX,
@@ -280,6 +280,7 @@ const TRANSPORTS: &[&str] = &[
     "for {rdma-over-tcp/src/rnic/queues/qp.rs::WAITING_BYTES_MAX}, or for",
     "up to {rdma-over-tcp/src/transport/sockets/core.rs::RECEIVE_BYTES} per call to one buffer",
     "queries epoll every {rdma-over-tcp/src/transport/sockets/core.rs::HOT_POLLS}th time",
+    "checks every {offload-engine/src/runtime/progress.rs::DOZE} if it is needed",
     "nothing in {rdma-over-tcp/src/transport/sockets/core.rs::HOT_MISSES_MAX} passes",
     "awaited for up to {rdma-over-tcp/src/transport/sockets/core.rs::FIN_WAIT_MAX} |",
     "keep-alive probes after {rdma_over_tcp::rnic::KEEP_ALIVE_IDLE}, every \
@@ -291,7 +292,7 @@ const TRANSPORTS: &[&str] = &[
 
 const VERBS_TAP: &[&str] = &[
     "waits up to {verbs/core/src/device.rs::LINGER_LIMIT} for FINs",
-    "in shared memory, up to {node/src/launched/table.rs::CONNECTIONS_MAX}.",
+    "in shared memory, up to {adapter/src/launched/table.rs::CONNECTIONS_MAX}.",
 ];
 
 const VERBS: &[&str] = &["After {verbs/c/src/config.rs::END_WAIT} without progress"];
@@ -303,10 +304,10 @@ const SERVE: &[&str] = &[
 ];
 
 const JSON: &[&str] = &[
-    "at most {control/src/lib.rs::ROWS_MAX} connections after that handle",
-    "or after {control/src/lib.rs::MOVE_LIMIT} |",
-    "A request has {control/src/lib.rs::REQUEST_BYTES_MAX} and {control/src/lib.rs::REQUEST_LIMIT}, \
-     a response {control/src/lib.rs::ANSWER_LIMIT}.",
+    "at most {adapter/src/control/mod.rs::ROWS_MAX} connections after that handle",
+    "or after {adapter/src/control/mod.rs::MOVE_LIMIT} |",
+    "A request has {adapter/src/control/mod.rs::REQUEST_BYTES_MAX} and {adapter/src/control/mod.rs::REQUEST_LIMIT}, \
+     a response {adapter/src/control/mod.rs::ANSWER_LIMIT}.",
 ];
 
 const ARCHITECTURE: &[&str] = &[
@@ -317,7 +318,7 @@ const ARCHITECTURE: &[&str] = &[
     "after {offload-engine/src/runtime/idle.rs::IDLE_POLLS} vain polls",
     "when {offload_engine::engine::port::TO_HOST_FRAMES_MAX} wait",
     "held (CH-FWD-3), at most {host_stack::host::HELD_FRAMES_MAX} ",
-    "core's lock for {control/src/lib.rs::LOOK_MAX} of them at a time",
+    "core's lock for {adapter/src/control/mod.rs::LOOK_MAX} of them at a time",
     "A batch ends with {EngineConfig::rx_batch_frames_max} frames or {EngineConfig::rx_batch_bytes_max}.",
     "cuts up to {offload_engine::engine::BURST_BYTES_MAX} into frames",
     "{rdma-over-tcp/src/rnic/queues/qp.rs::WAITING_BYTES_MAX} are not kept waiting",
@@ -356,10 +357,10 @@ const PERF: &[&str] = &[
 ];
 
 const SS: &[&str] = &[
-    "waits for up to {control/src/lib.rs::CLIENTS_MAX} clients",
-    "A request has {control/src/lib.rs::REQUEST_BYTES_MAX} and {control/src/lib.rs::REQUEST_LIMIT}, \
-     a response {control/src/lib.rs::ANSWER_LIMIT}.",
-    "locks the node for {control/src/lib.rs::LOOK_MAX} connections at a time",
+    "waits for up to {adapter/src/control/mod.rs::CLIENTS_MAX} clients",
+    "A request has {adapter/src/control/mod.rs::REQUEST_BYTES_MAX} and {adapter/src/control/mod.rs::REQUEST_LIMIT}, \
+     a response {adapter/src/control/mod.rs::ANSWER_LIMIT}.",
+    "locks the node for {adapter/src/control/mod.rs::LOOK_MAX} connections at a time",
     "default: {host_stack::socket::AUTO_OFFLOAD_BYTES} in one direction",
 ];
 
@@ -387,7 +388,7 @@ const WIRE: &[&str] = &[
      at most for {offload_engine::link::REORDER_HOLD_MAX} |",
     "Limits: {offload-engine/src/link/impair/lane.rs::HELD_FRAMES_MAX} frames or \
      {offload-engine/src/link/impair/lane.rs::HELD_BYTES_MAX} in flight in each direction, \
-     delay {flue_node::units::DELAY_MAX}, jitter",
+     delay {flue_adapter::units::DELAY_MAX}, jitter",
 ];
 
 /// A sentence with values in place of constants.

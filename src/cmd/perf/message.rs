@@ -29,7 +29,7 @@ pub const MESSAGE_BYTES_MAX: usize = 1024;
 /// Version of this protocol.
 pub const VERSION: u16 = 2;
 /// Largest number of queues of an end.
-const QUEUES_MAX: usize = flue_node::QUEUES_MAX as usize;
+const QUEUES_MAX: usize = flue_adapter::QUEUES_MAX as usize;
 /// Length of an [`Opening`], bytes.
 pub const OPENING_BYTES: usize = 24;
 /// First bytes of an opening.

@@ -4,7 +4,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use flue_node::NodeOptions;
+use crate::NodeOptions;
 use host_stack::{
     socket::{Moves, Refusal, SocketState},
     stream::OffloadState,
@@ -16,7 +16,7 @@ use host_stack::socket::OffloadPolicy;
 use offload_engine::tcp::CongestionAlgorithm;
 
 use super::*;
-use crate::{ANSWER_BYTES_MAX, ANSWER_LIMIT, REQUEST_LIMIT, client};
+use crate::control::{ANSWER_BYTES_MAX, ANSWER_LIMIT, REQUEST_LIMIT, client};
 
 /// A node without a network: its connections are moved when they have been looked at often enough.
 #[derive(Clone, Default)]
@@ -154,7 +154,7 @@ fn a_long_list_comes_in_pages() {
 #[test]
 fn the_largest_page_fits_an_answer() {
     let (_, control) = served("size", 1..=ROWS_MAX as u64);
-    let line = raw(&control, b"{\"flue_control\":1,\"ask\":\"list\"}\n");
+    let line = raw(&control, b"{\"flue_control\":1,\"request\":\"list\"}\n");
     // State and TCP_INFO of an offloaded connection take less than 8 KiB.
     assert!(line.len() + ROWS_MAX * 8192 < ANSWER_BYTES_MAX, "{} bytes", line.len());
 }
@@ -206,14 +206,14 @@ fn what_is_no_request_is_answered_by_why() {
         (b"\xff\xfe\n", "not a request"),
         (b"GET / HTTP/1.1\r\n\r\n", "not a request"),
         (b"{\"flue_control\":1}\n", "not a request"),
-        (b"{\"flue_control\":1,\"ask\":\"reboot\"}\n", "not a request"),
-        (b"{\"flue_control\":2,\"ask\":\"list\"}\n", "version 2; this node speaks 1"),
+        (b"{\"flue_control\":1,\"request\":\"reboot\"}\n", "not a request"),
+        (b"{\"flue_control\":2,\"request\":\"list\"}\n", "version 2; this node speaks 1"),
         (&too_long, "at most 4096 bytes"),
         (&nested, "not a request"),
     ];
     for (request, word) in cases {
         let line = raw(&control, request);
-        assert!(line.contains("\"answer\":\"failed\"") && line.contains(word), "{word}: {line}");
+        assert!(line.contains("\"response\":\"failed\"") && line.contains(word), "{word}: {line}");
     }
     assert!(client::list(control.path(), false).is_ok(), "it serves on");
 }
@@ -225,7 +225,7 @@ fn silent_clients(control: &Control, count: usize) -> Vec<UnixStream> {
         let request: &[u8] = match number % 3 {
             0 => b"",
             1 => b"{\"flue_control\":1,",
-            _ => b"{\"flue_control\":1,\"ask\":\"list\"}\n",
+            _ => b"{\"flue_control\":1,\"request\":\"list\"}\n",
         };
         // A client that was replaced has no room for it.
         let _ = client.write_all(request);
@@ -336,7 +336,7 @@ fn a_stale_socket_is_taken_over() {
     let control = serve_at(&wanted).unwrap().expect("it was asked for");
     assert!(client::list(&path, false).is_ok());
     let failure = serve_at(&wanted).map(drop).unwrap_err();
-    assert!(failure.message.contains("another process listens"), "{failure}");
+    assert!(failure.message().contains("another process listens"), "{failure}");
     drop(control);
     fs::write(&path, "a file").unwrap();
     assert!(serve_at(&wanted).is_err());
@@ -349,7 +349,7 @@ fn what_cannot_be_had_is_a_failure_only_if_it_was_asked_for() {
     let long = std::env::temp_dir().join("x".repeat(PATH_BYTES_MAX));
     let failure = serve_at(&ControlPlace::Path(long.clone()));
     let failure = failure.map(drop).unwrap_err();
-    assert!(failure.message.contains("at most 107"), "{failure}");
+    assert!(failure.message().contains("at most 107"), "{failure}");
     let nowhere = ControlPlace::Directory("/nonexistent/flue".into());
     assert!(serve_at(&nowhere).unwrap().is_none());
     assert!(serve_at(&ControlPlace::None).unwrap().is_none());
