@@ -2,7 +2,8 @@
 //!
 //! This crate is thin: it parses, prints, and calls other crates. [`cli`] selects the command; [`options`] are the
 //! common options of commands that run a node, and [`node`] closes one. `flue-report` provides output and failures,
-//! `flue-network` links, bridges and namespaces, `flue-adapter` adapters and control sockets, `flue-bench` `flue bench`.
+//! `flue-network` links, bridges and namespaces, `flue-adapter` adapters and control sockets, and `flue-bench` the
+//! command `flue bench`.
 #![deny(unsafe_code)]
 
 pub mod adapter;
