@@ -122,7 +122,7 @@ impl From<&QpStats> for Counters {
     }
 }
 
-/// Returns bytes in hexadecimal, limited to [`SHOWN_BYTES`].
+/// Returns bytes in hexadecimal, limited to 64 bytes (`SHOWN_BYTES`).
 pub fn hex(octets: &[u8]) -> String {
     octets.iter().take(SHOWN_BYTES).map(|octet| format!("{octet:02x}")).collect()
 }
