@@ -1,5 +1,6 @@
-//! The command line: finds the command, sets the log up, and turns whatever happens into an exit
-//! status: 0 done, 1 the work failed, 2 usage, 3 the machine lacks something.
+//! The command line: selects the command, initializes the log, and maps the outcome to an exit status.
+//!
+//! Exit statuses: 0 success, 1 the work failed, 2 usage error, 3 missing prerequisite.
 
 use std::{
     ffi::OsString,
@@ -81,8 +82,8 @@ pub enum Command {
 }
 
 impl Command {
-    /// Its name, what it is to print and where to, and whether it is to log what happens.
-    const fn voice(&self) -> (&'static str, Quietness, DocumentTo, bool) {
+    /// Returns the command name, its quietness, the destination of its JSON document, and true if events are logged.
+    const fn quietness(&self) -> (&'static str, Quietness, DocumentTo, bool) {
         match self {
             Self::Bench(_) => (
                 "bench",
@@ -93,22 +94,22 @@ impl Command {
             Self::Doctor(args) => ("doctor", args.output, DocumentTo::Stdout, false),
             Self::Lab(args) => ("lab", args.output, DocumentTo::Stdout, args.verbose),
             Self::LabNode(args) => {
-                (lab::NODE_COMMAND, args.voice(), DocumentTo::Stderr, args.verbose)
+                (lab::NODE_COMMAND, args.quietness(), DocumentTo::Stderr, args.verbose)
             }
             Self::Nc(args) => ("nc", args.output, DocumentTo::Stderr, args.verbose),
             Self::Offload(args) => ("offload", args.common.output, DocumentTo::Stdout, false),
-            Self::Perf(args) => ("perf", args.voice(), DocumentTo::Stdout, args.verbose),
+            Self::Perf(args) => ("perf", args.quietness(), DocumentTo::Stdout, args.verbose),
             Self::Plot(args) => ("plot", args.output, DocumentTo::Stdout, false),
             Self::Rping(args) => ("rping", args.output, DocumentTo::Stdout, args.verbose),
-            // What follows is the program's to say.
+            // The program started by `flue run` owns the output.
             Self::Run(_) => (
                 "run",
                 Quietness { quiet: true, trace: false, json: false },
                 DocumentTo::Stdout,
                 false,
             ),
-            Self::Serve(args) => ("serve", args.voice(), DocumentTo::Stdout, args.verbose),
-            Self::Ss(args) => ("ss", args.voice(), DocumentTo::Stdout, false),
+            Self::Serve(args) => ("serve", args.quietness(), DocumentTo::Stdout, args.verbose),
+            Self::Ss(args) => ("ss", args.quietness(), DocumentTo::Stdout, false),
             Self::Upload(args) => ("upload", args.common.output, DocumentTo::Stdout, false),
             Self::Wire(args) => ("wire", args.output, DocumentTo::Stdout, args.verbose),
             Self::WiresharkProfile(args) => {
@@ -138,8 +139,9 @@ impl Command {
     }
 }
 
-/// Runs the command that `arguments` (with the program's name first) ask for, on the process's streams.
-/// Call it from `main`, before there is a second thread.
+/// Runs the command selected by `arguments` (the program name first) on the standard streams of the process.
+///
+/// Call it from `main`, before a second thread is started.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let command = match Cli::try_parse_from(&arguments) {
@@ -149,18 +151,18 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(status);
         }
     };
-    let (name, output, document_to, verbose) = command.voice();
+    let (name, output, document_to, verbose) = command.quietness();
     start_log(output, verbose);
     let style = Style { json: output.json, quiet: output.quiet, document_to };
     let mut console = Console::new(name, style);
     let ended = command.run(&mut console);
-    // The nodes and adapters that write the files are dropped.
+    // The nodes and adapters that write the files are dropped at this point.
     let failure = flue_adapter::output::take_failure().map(Failure::from);
     let ended = with_outputs(ended, failure);
     ExitCode::from(console.finish(ended))
 }
 
-/// The outcome of a run, one of whose output files may have failed.
+/// Combines the result of the run with the failure of an output file, if any.
 fn with_outputs(ended: Result<(), Failure>, output: Option<Failure>) -> Result<(), Failure> {
     match (ended, output) {
         (ended, None) => ended,
@@ -171,8 +173,8 @@ fn with_outputs(ended: Result<(), Failure>, output: Option<Failure>) -> Result<(
     }
 }
 
-/// Tells what clap has to say: help and version on `out`, errors on `err`, and with `--json` among the
-/// arguments as a document on `out`. Returns the exit status.
+/// Prints the output of clap: help and version on `out`, errors on `err`. With `--json` among the arguments, an error
+/// is printed as a document on `out`. Returns the exit status.
 fn refuse(
     error: &clap::Error,
     arguments: &[OsString],
@@ -184,11 +186,11 @@ fn refuse(
         return written.map_or_else(|error| stdout::fail(&error, err, "help"), |()| 0);
     }
     let text = error.render().to_string();
-    // The first paragraph says what is wrong, the others how to call for help.
+    // The first paragraph contains the error, the others contain usage hints.
     let wrong = text.split("\n\n").next().unwrap_or_default().trim_end();
     let failure = Failure::usage(wrong.trim_start_matches("error: "));
     if arguments.iter().any(|argument| argument == "--json") {
-        // Nothing else can be done about a stream that does not take it: the status tells.
+        // A write error on the output stream cannot be reported anywhere else; the exit status remains.
         let _ = write_document(out, &Document::new(None, Some(&failure)));
     } else {
         let _ = writeln!(err, "{}", text.trim_end());
@@ -204,7 +206,7 @@ fn start_log(output: Quietness, verbose: bool) {
         _ => LevelFilter::WARN,
     };
     let log = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr);
-    // A second call (tests call more than once) leaves the first one's log in place.
+    // A second call (from tests) keeps the log of the first call.
     let _ = log.with_ansi(rustix::termios::isatty(io::stderr())).try_init();
 }
 
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 
@@ -244,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_file_that_failed_fails_the_run() {
+    fn failed_output_file_fails_the_run() {
         let full = || Some(Failure::work("--pcap x: full"));
         assert_eq!(with_outputs(Ok(()), None), Ok(()));
         assert_eq!(with_outputs(Ok(()), full()).unwrap_err().message, "--pcap x: full");

@@ -1,4 +1,4 @@
-//! Addresses of hosts on the command line: IP addresses, link-local ones with a scope.
+//! Host addresses on the command line: IP addresses, link-local ones with a scope.
 
 use std::{
     fmt,
@@ -10,20 +10,20 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice::name_to_ind
 
 use crate::{adapter::Transport, failure::Failure};
 
-/// IP address, with the scope of a link-local one: `10.0.0.1`, `fd00::1`, `fe80::1%eth0`, `fe80::1%3`.
+/// IP address with an optional scope: `10.0.0.1`, `fd00::1`, `fe80::1%eth0`, `fe80::1%3`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostAddress {
-    /// The address. An IPv4-mapped one is IPv4.
+    /// IP address. An IPv4-mapped one is stored as IPv4.
     pub ip: IpAddr,
     /// Name or index of an interface.
     scope: Option<String>,
 }
 
 impl HostAddress {
-    /// Returns the address with a port. A node has one link: there a scope is accepted and has no effect.
+    /// Returns the address with a port. A node has one link, so a scope is accepted and has no effect.
     ///
     /// # Errors
-    /// [`Failure::usage`]: on kernel sockets, a scope that is no interface.
+    /// [`Failure::usage`]: on kernel sockets, a scope that is not an interface.
     pub fn at(&self, port: u16, transport: Transport) -> Result<SocketAddr, Failure> {
         match (self.ip, &self.scope) {
             (IpAddr::V6(ip), Some(scope)) if transport == Transport::Kernel => {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_refused() {
+    fn other_text_is_rejected() {
         for text in ["", "host", "10.0.0.1%lo", "fd00::1%lo", "fe80::1%", "10.0.0.1:7"] {
             assert!(text.parse::<HostAddress>().is_err(), "{text}");
         }

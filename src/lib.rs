@@ -1,9 +1,9 @@
 //! The command `flue`: a software RDMA adapter with a TCP chimney, in user space, on a TAP.
 //!
-//! This crate is thin: it parses, prints, and calls the crates below it. [`cli`] finds the command; [`options`] are
-//! the options of all commands that run a node, and [`node`] runs one. `flue-report` is how commands print and fail,
-//! `flue-network` sets up links, bridges and namespaces, `flue-adapter` opens adapters and serves control sockets,
-//! `flue-bench` is all of `flue bench`.
+//! This crate is thin: it parses, prints, and calls other crates. [`cli`] selects the command; [`options`] are the
+//! common options of commands that run a node, and [`node`] closes one. `flue-report` provides output and failures,
+//! `flue-network` links, bridges and namespaces, `flue-adapter` adapters and control sockets, and `flue-bench` the
+//! command `flue bench`.
 #![deny(unsafe_code)]
 
 pub mod adapter;
@@ -23,7 +23,7 @@ pub use flue_report::{self as report, failure, table, units};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Examples of the guide for Rust.
+/// Examples of the Rust guide.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/libraries/rust.md")]
 struct RustGuide;

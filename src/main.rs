@@ -1,10 +1,10 @@
-//! The command `flue`. Everything it does is in the library, so that tests can use it too.
+//! The command `flue`. All code is in the library, where tests can use it too.
 
 use std::process::ExitCode;
 
-/// Runs before Rust's runtime, which opens /dev/null in place of a standard output that is closed.
+/// Entry of `.init_array`: runs before the Rust runtime, which opens /dev/null in place of a closed standard output.
 // SAFETY: the C library calls each entry of this section once, as a C function; `probe` reads a flag of a descriptor
-// and stores it, for which nothing has to be initialized.
+// and stores it, which requires no initialization.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static PROBE: extern "C" fn() = probe;

@@ -1,15 +1,15 @@
-//! The end of a node.
+//! Shutdown of a node.
 
 use std::time::Duration;
 
 use host_stack::node::Node;
 use offload_engine::engine::NodeClient;
 
-/// How long a command whose work is done waits for its peers' FINs. A peer that does not close in that time does not
-/// need us. Longer than the shortest retransmission time-out, 200 ms: a FIN that was lost comes again.
+/// Time limit for the peers' FINs after the work of a command is done. A peer that does not close in that time does not
+/// depend on this node. It exceeds the minimum retransmission timeout (200 ms), so that a lost FIN is retransmitted.
 pub const LINGER_LIMIT: Duration = Duration::from_millis(500);
 
-/// Stays until the connections have ended, so that the peers' ends are clean too; at most for [`LINGER_LIMIT`].
+/// Runs the node until its connections have closed, at most [`LINGER_LIMIT`], so that peers close without error.
 pub fn linger<C: NodeClient + 'static>(node: &Node<C>) {
     if let Err(error) = node.linger(LINGER_LIMIT) {
         tracing::debug!(%error, "waiting for the peers' ends");

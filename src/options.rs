@@ -1,4 +1,4 @@
-//! The options that every command which runs a node has: those of the node, and those of the command.
+//! Common options of commands that run a node: those of the node, and those of the command.
 
 use std::{
     fmt,
@@ -51,13 +51,13 @@ impl Default for QueueOptions {
     }
 }
 
-/// The node of a command, checked and complete.
+/// Validated node setup of a command.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeSetup {
-    /// The node.
+    /// Options of the node.
     #[serde(flatten)]
     pub node: NodeOptions,
-    /// Its control socket.
+    /// Control socket of the node.
     pub control: ControlPlace,
 }
 
@@ -82,7 +82,7 @@ pub struct ListenOptions {
 }
 
 impl ListenOptions {
-    /// The listener with these limits.
+    /// Returns the listener configuration with these limits.
     #[must_use]
     pub fn config(&self) -> ListenerConfig {
         let Self { backlog, max_pending_mpa } = *self;
@@ -94,7 +94,7 @@ impl ListenOptions {
 }
 
 impl NodeArgs {
-    /// Returns the address that stands for all of the node's: `[::]` covers both families.
+    /// Returns the unspecified address for all addresses of the node: `[::]` includes both families.
     #[must_use]
     pub fn all_addresses(&self) -> IpAddr {
         match self.node.addresses.iter().any(|own| own.address().is_ipv6()) {
@@ -103,19 +103,19 @@ impl NodeArgs {
         }
     }
 
-    /// Checks and completes the options.
+    /// Validates the options and fills in defaults.
     ///
     /// # Errors
-    /// [`Failure::usage`], naming the option and its limit.
+    /// [`Failure::usage`] with the option and its limit.
     pub fn resolve(&self) -> Result<NodeSetup, Failure> {
         let control = ControlPlace::resolve(self.control.as_deref());
         Ok(NodeSetup { node: self.node.clone().completed()?, control })
     }
 
-    /// The same on several queues.
+    /// Same as [`NodeArgs::resolve`], on several queues.
     ///
     /// # Errors
-    /// As [`NodeArgs::resolve`]; or another option cannot be had with several.
+    /// As [`NodeArgs::resolve`]; or another option is not supported with several queues.
     pub fn resolve_on(&self, QueueOptions { queues }: QueueOptions) -> Result<NodeSetup, Failure> {
         if queues > 1 && self.node.progress == Progress::Manual {
             return Err(Failure::usage(format!(
@@ -126,7 +126,7 @@ impl NodeArgs {
         self.resolve_on_any(queues)
     }
 
-    /// The same for a command that runs the loops of several queues itself.
+    /// Same as [`NodeArgs::resolve_on`], for a command that runs the loops of several queues itself.
     pub(crate) fn resolve_on_any(&self, queues: u8) -> Result<NodeSetup, Failure> {
         if queues > 1 && self.node.impairment.rate_bps.is_some() {
             return Err(Failure::usage(format!(

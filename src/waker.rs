@@ -1,4 +1,4 @@
-//! Other threads and signals reach a node that waits.
+//! Wake-ups of a waiting node by other threads and by signals.
 
 use std::{
     io,
@@ -16,13 +16,13 @@ use signal_hook::{
 
 use crate::failure::Failure;
 
-/// Has the waiters of a node look again.
+/// Function that makes the waiters of a node check their conditions.
 type Wake = Box<dyn Fn() + Send>;
 
-/// Wakes the node, for other threads; and the signal that has come, 0 for none.
+/// Handle that wakes the node from other threads, and the received signal (0: none).
 ///
-/// Threads that may block for ever hold this, and not the node, so that the node ends (and its capture
-/// is written out) when the run does.
+/// Threads that may block forever hold this handle instead of the node. So the node is dropped (and its capture
+/// written) at the end of the run.
 #[derive(Clone, Default)]
 pub struct Waker {
     wake: Arc<Mutex<Option<Wake>>>,
@@ -30,32 +30,32 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// Of no node yet.
+    /// Creates a handle without a node.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Of the node that `wake` wakes from now on.
+    /// Sets the node's wake function.
     pub fn set(&self, wake: impl Fn() + Send + 'static) {
         *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(wake));
     }
 
-    /// Of no node any more.
+    /// Detaches the handle from its node.
     pub fn clear(&self) {
         *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Has the node's waiters look again.
+    /// Makes the node's waiters check their conditions.
     pub fn wake(&self) {
         if let Some(wake) = &*self.wake.lock().unwrap_or_else(PoisonError::into_inner) {
             wake();
         }
     }
 
-    /// Tells of a signal that has come.
+    /// Returns an error if a signal was received.
     ///
     /// # Errors
-    /// One has.
+    /// A signal was received.
     pub fn interrupted(&self) -> Result<(), Failure> {
         match self.signal.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -66,10 +66,10 @@ impl Waker {
         }
     }
 
-    /// From now on SIGINT, SIGTERM and SIGHUP wake the node instead of ending the process.
+    /// Installs handlers: SIGINT, SIGTERM and SIGHUP wake the node instead of ending the process.
     ///
     /// # Errors
-    /// No handler or thread can be had.
+    /// A handler or thread could not be created.
     pub fn catch_signals(&self) -> Result<(), Failure> {
         let failed = |error: io::Error| Failure::work(format!("catch signals: {error}"));
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;

@@ -1,6 +1,6 @@
-//! What is measured: rows with goals, and points of charts.
+//! Catalog of the measurements: rows with goals, and points of charts.
 //!
-//! Where a contestant lets us choose the number of outstanding operations, all have the same: [`depth_of`].
+//! If the number of outstanding operations of a contestant is configurable, it is [`depth_of`] for all.
 
 use flue_report::units::format_bytes;
 
@@ -9,34 +9,35 @@ use super::contest::{Bound, Contestant, Goal, Group, Job, Metric, Panel, PerfJob
 /// Message sizes of the charts, bytes: powers of four from 64 B, and 8 MiB.
 const SIZES_BYTES: [u64; 10] =
     [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 8 << 20];
-/// The same with `--quick`.
+/// Message sizes with `--quick`, bytes.
 const QUICK_SIZES_BYTES: [u64; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
-/// Connections of the chart; the last one is left out with `--quick`.
+/// Connections of the chart; `--quick` omits the last one.
 const CONNECTIONS: [u32; 4] = [1, 10, 100, 1_000];
 /// TAP queues of the chart.
 const QUEUES: [u32; 2] = [1, 2];
 /// Size of a small message, bytes.
 const SMALL_BYTES: u64 = 64;
-/// Connections made at once.
+/// Connections established concurrently.
 const CONNECTIONS_AT_ONCE: u32 = 1_000;
 /// Size of a ping-pong message, bytes.
 const PING_BYTES: u64 = 8;
 
-/// The same in perftest's default.
+/// Size of a ping-pong message in perftest's default, bytes.
 const PERFTEST_PING_BYTES: u64 = 2;
 
-/// How an end waits for completions.
+/// Options for the completion wait of an end.
 const SPIN: &str = "--wait spin";
 const BLOCK: &str = "--wait block";
-/// A node that its caller polls; the second one sends plain frames and has the window of the bare TCP: with a larger
-/// one the TAP queue would overflow.
+/// Options of a node with manual progress. The second sends plain frames, with the window of the minimal TCP: a larger
+/// one would overflow the TAP queue.
 const MANUAL: &str = "--progress manual";
 const PLAIN: &str = "--progress manual --vnet off --napi threaded --receive-window 700000";
 
 const KIB_64: u64 = 64 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Outstanding operations: enough to fill a window, few enough for the buffers to stay in the caches.
+/// Returns the number of outstanding operations: enough to fill a window, and few enough to keep the buffers in the
+/// caches.
 pub(super) const fn depth_of(size_bytes: u64) -> u32 {
     match size_bytes {
         0..=2_048 => 256,
@@ -55,12 +56,12 @@ fn perf(kind: &'static str, route: Route, client: &str, ends: &str, node: &str) 
     Job::Perf(PerfJob { kind, route, client, ends, node })
 }
 
-/// flue between two nodes; both ends poll.
+/// Returns flue between two nodes; both ends poll.
 fn flue(kind: &'static str, client: &str) -> Contestant {
     named("flue", System::Flue, perf(kind, Route::TwoNodes, client, SPIN, MANUAL))
 }
 
-/// A stream of flue operations.
+/// Returns a stream of flue operations.
 fn flue_stream(kind: &'static str, size_bytes: u64) -> Contestant {
     flue(kind, &format!("-s {size_bytes} -t {}", depth_of(size_bytes)))
 }
@@ -91,13 +92,13 @@ fn ucx_ping(name: &str, test: &'static str) -> Contestant {
     named(name, System::Ucx, Job::Ucx { test, size_bytes: PING_BYTES, latency: true })
 }
 
-/// A stream between two kernel sockets, written in chunks of this size.
+/// Returns a stream between two kernel sockets, written in chunks of this size.
 fn kernel(size_bytes: u64) -> Contestant {
     let client = format!("-s {size_bytes}");
     named("kernel TCP", System::Kernel, perf("tcp-bw", Route::TwoKernels, &client, "", ""))
 }
 
-/// A ping-pong between two kernel sockets.
+/// Returns a ping-pong between two kernel sockets.
 fn kernel_ping(wait: &str) -> Contestant {
     let client = format!("-s {PING_BYTES}");
     named("kernel TCP", System::Kernel, perf("tcp-rr", Route::TwoKernels, &client, wait, ""))
@@ -129,7 +130,7 @@ fn row(
     }
 }
 
-/// All groups, rows first.
+/// Returns all groups, rows first.
 pub(super) fn groups(quick: bool) -> Vec<Group> {
     let mut groups = Vec::new();
     groups.extend(large_operations());
@@ -353,7 +354,7 @@ fn streams() -> Vec<Group> {
     ]
 }
 
-/// RDMA Write on several connections at once; their total depth is bounded.
+/// Returns concurrent RDMA Writes on several connections, whose total depth is limited.
 fn many(connections: u32) -> Contestant {
     if connections == 1 {
         return flue_stream("write-bw", MIB);
@@ -376,7 +377,7 @@ fn hundred_connections() -> Group {
     )
 }
 
-/// Queue pairs on kernel sockets, over the veth pair that the peers have.
+/// Returns groups of queue pairs on kernel sockets, over the veth pair of the peers.
 fn on_kernel_sockets() -> Vec<Group> {
     use Bound::{AtLeast, RatioAtLeast, RatioAtMost};
     let on_sockets = |kind, client: &str, ends: &str| {
@@ -460,7 +461,7 @@ fn on_kernel_sockets() -> Vec<Group> {
     ]
 }
 
-/// Unmodified programs under `flue run`, on kernel sockets, over the veth pair that the peers have.
+/// Returns groups of unmodified programs under `flue run`, on kernel sockets, over the veth pair of the peers.
 fn verbs_programs() -> Vec<Group> {
     use Bound::{RatioAtLeast, RatioAtMost};
     let perftest =
@@ -516,7 +517,7 @@ fn verbs_programs() -> Vec<Group> {
             named("cmtime", System::Flue, Job::Cmtime { connections }),
             named("libfabric", System::Libfabric, Job::LibfabricConnect { connections }),
         ],
-        // 1.5 times the time.
+        // Reciprocal of 1.5 times the duration.
         vec![goal(rate, "libfabric", RatioAtLeast(0.667))],
     ));
     groups
@@ -594,13 +595,13 @@ fn point(panel: Panel, at: u64, title: String, contestants: Vec<Contestant>) -> 
     }
 }
 
-/// The word of `--only` for all rows.
+/// `--only` value for all rows.
 pub(super) const ALL_ROWS: &str = "goals";
-/// The word of `--only` for the points of all charts.
+/// `--only` value for the points of all charts.
 pub(super) const ALL_POINTS: &str = "plots";
 
 impl Group {
-    /// Whether `word` selects the group: by its name, its chart's name, [`ALL_ROWS`] or [`ALL_POINTS`].
+    /// Returns true if `word` selects the group: its name, its chart's name, [`ALL_ROWS`] or [`ALL_POINTS`].
     pub(super) fn matches(&self, word: &str) -> bool {
         let series = self.id.split('/').next().unwrap_or(&self.id);
         self.id == word
@@ -658,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_points_with_quick() {
+    fn quick_catalog_has_fewer_points() {
         let count = |quick| groups(quick).iter().filter(|group| !group.is_row).count();
         assert_eq!(count(false), 10 * 3 + 4 + 2);
         assert_eq!(count(true), 4 * 3 + 3 + 2);

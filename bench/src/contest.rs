@@ -1,13 +1,13 @@
-//! Types of the contest: workloads, contestants, metrics and goals.
+//! Types of the comparison: workloads, contestants, metrics and goals.
 //!
-//! A [`Group`] is one workload that several contestants run in turns, flue first. A [`Job`] is how a contestant runs
-//! it; groups with the same job share its samples. A [`Goal`] is a bound on flue's figure, absolute or relative to
-//! another contestant of the group.
+//! A [`Group`] is one workload that several contestants run in turns, flue first. A [`Job`] is the method by which a
+//! contestant runs it; groups with the same job share its samples. A [`Goal`] is a bound on flue's result, absolute or
+//! relative to another contestant of the group.
 
 use flue_report::units::three_digits;
 use serde::Serialize;
 
-/// The software that is measured.
+/// Software under test.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum System {
@@ -31,7 +31,7 @@ pub(super) enum System {
     Tap,
 }
 
-/// What is measured.
+/// Metric of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Metric {
@@ -39,16 +39,16 @@ pub(super) enum Metric {
     BandwidthBps,
     /// Messages per second.
     MessagesPerSecond,
-    /// Connections made per second.
+    /// Connections established per second.
     ConnectionsPerSecond,
-    /// Median of half the round trip (for reads, of the whole operation), ns.
+    /// Median of half the round trip (for reads, of the whole operation), nanoseconds.
     LatencyP50Ns,
-    /// CPU time of both ends, user and system, for 10^9 bytes of payload.
+    /// CPU time of both ends, user and system, per 10^9 bytes of payload.
     CpuSecondsPerGbyte,
 }
 
 impl Metric {
-    /// The unit for display, and its size in base units.
+    /// Returns the unit for display, and its size in base units.
     pub(super) const fn unit(self) -> (&'static str, f64) {
         match self {
             Self::BandwidthBps => ("Gbit/s", 1e9),
@@ -59,33 +59,33 @@ impl Metric {
         }
     }
 
-    /// `value`, given in base units, in the unit for display.
+    /// Formats `value`, given in base units, in the unit for display.
     pub(super) fn shown(self, value: f64) -> String {
         three_digits(value / self.unit().1)
     }
 }
 
-/// Where the two ends of a `flue perf` run.
+/// Placement of the two ends of a `flue perf` run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Route {
     /// Two nodes, their TAPs on one bridge.
     TwoNodes,
-    /// The client is a node, the server a kernel socket behind its TAP.
+    /// The client is a node, the server a kernel socket on its TAP.
     NodeToKernel,
     /// The client is a kernel socket, the server a node.
     KernelToNode,
-    /// Two kernel sockets, joined by a veth pair.
+    /// Two kernel sockets, connected by a veth pair.
     TwoKernels,
 }
 
 /// `flue perf` at both ends.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct PerfJob {
-    /// The kind of test.
+    /// Kind of the test.
     pub(super) kind: &'static str,
-    /// Where the ends run.
+    /// Placement of the ends.
     pub(super) route: Route,
-    /// Options of the client, which passes them on to the server.
+    /// Options of the client, which sends them to the server.
     pub(super) client: Vec<String>,
     /// Options of both ends.
     pub(super) ends: Vec<String>,
@@ -93,57 +93,57 @@ pub(super) struct PerfJob {
     pub(super) node: Vec<String>,
 }
 
-/// How a contestant runs its workload.
+/// Method by which a contestant runs its workload.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Job {
     /// `flue perf` at both ends.
     Perf(PerfJob),
-    /// The libfabric yardstick.
+    /// The libfabric baseline.
     Libfabric {
-        /// write, read or send.
+        /// Operation: write, read or send.
         operation: &'static str,
-        /// Bytes of a message.
+        /// Message size, bytes.
         size_bytes: u64,
         /// Outstanding operations of a stream; `None`: ping-pong.
         depth: Option<u32>,
     },
-    /// The libfabric yardstick: so many endpoints are connected at once.
+    /// The libfabric baseline: concurrent connects of endpoints.
     LibfabricConnect {
-        /// How many.
+        /// Number of endpoints.
         connections: u32,
     },
     /// A program of perftest under `flue run`, on kernel sockets.
     Perftest {
-        /// Its name.
+        /// Name of the program.
         program: &'static str,
-        /// Bytes of a message.
+        /// Message size, bytes.
         size_bytes: u64,
     },
     /// `cmtime` under `flue run`, on kernel sockets.
     Cmtime {
-        /// Connections that it makes at once.
+        /// Connections established concurrently.
         connections: u32,
     },
     /// A test of `ucx_perftest`.
     Ucx {
-        /// The name of the test.
+        /// Name of the test.
         test: &'static str,
-        /// Bytes of a message.
+        /// Message size, bytes.
         size_bytes: u64,
-        /// A ping-pong, not a stream.
+        /// True for a ping-pong, false for a stream.
         latency: bool,
     },
     /// One stream of iperf3.
     Iperf3,
     /// `flue bench yardstick KIND`.
     Yardstick {
-        /// The kind and its options.
+        /// Kind and its options.
         arguments: Vec<String>,
     },
 }
 
 impl Job {
-    /// What must be installed for it.
+    /// Returns the external software that the job requires.
     pub(super) const fn needs(&self) -> Need {
         match self {
             Self::Perf(_) | Self::Yardstick { .. } => Need::Nothing,
@@ -156,7 +156,7 @@ impl Job {
     }
 }
 
-/// External software that a job needs.
+/// External software required by a job.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Need {
     /// Nothing.
@@ -173,33 +173,33 @@ pub(super) enum Need {
     Iperf3,
 }
 
-/// A participant of a group.
+/// Participant of a group.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Contestant {
     /// Name, unique within the group.
     pub(super) name: String,
-    /// What is measured.
+    /// Software under test.
     pub(super) system: System,
-    /// How it is measured.
+    /// Method of the measurement.
     pub(super) job: Job,
 }
 
-/// A bound on flue's figure.
+/// Bound on flue's result.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "bound", content = "value")]
 pub(super) enum Bound {
-    /// At least this multiple of the peer's.
+    /// At least this multiple of the peer's result.
     RatioAtLeast(f64),
-    /// At most this multiple of the peer's.
+    /// At most this multiple of the peer's result.
     RatioAtMost(f64),
-    /// At least this, in base units.
+    /// At least this value, in base units.
     AtLeast(f64),
-    /// At most the peer's plus this, in base units.
+    /// At most the peer's result plus this value, in base units.
     ExcessAtMost(f64),
 }
 
 impl Bound {
-    /// Whether `flue` meets the bound; `None` if the bound is relative and `other` is unknown.
+    /// Returns true if `flue` meets the bound; `None` if the bound is relative and `other` is unknown.
     pub(super) fn is_met(self, flue: f64, other: Option<f64>) -> Option<bool> {
         match self {
             Self::AtLeast(least) => Some(flue >= least),
@@ -209,7 +209,7 @@ impl Bound {
         }
     }
 
-    /// How well the bound is met: 1 exactly, more if better, for bounds from above as well.
+    /// Returns the degree to which the bound is met: 1 exactly, more if better, for upper bounds as well.
     pub(super) fn progress(self, flue: f64, other: Option<f64>) -> Option<f64> {
         let progress = match self {
             Self::AtLeast(least) => flue / least,
@@ -220,7 +220,7 @@ impl Bound {
         progress.is_finite().then_some(progress)
     }
 
-    /// For display; `metric` is that of the figure.
+    /// Formats the bound; `metric` is that of the result.
     pub(super) fn shown(self, metric: Metric) -> String {
         let (unit, _) = metric.unit();
         match self {
@@ -232,20 +232,20 @@ impl Bound {
     }
 }
 
-/// A goal for flue.
+/// Goal for flue.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Goal {
-    /// The figure.
+    /// Metric of the goal.
     pub(super) metric: Metric,
-    /// The contestant that relative bounds refer to; `None` for absolute ones.
+    /// Contestant to which relative bounds refer; `None` for absolute ones.
     pub(super) peer: Option<String>,
-    /// The goal; `None` if there is only a stretch goal.
+    /// Bound of the goal; `None` if there is only a stretch goal.
     pub(super) goal: Option<Bound>,
-    /// The stretch goal.
+    /// Bound of the stretch goal.
     pub(super) stretch: Option<Bound>,
 }
 
-/// The chart that a group is a point of.
+/// Chart that contains a group as a point.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Panel {
@@ -264,15 +264,15 @@ pub(super) enum Panel {
 /// One workload.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Group {
-    /// Name, for `--only` and in the documents.
+    /// Name for `--only` and in the documents.
     pub(super) id: String,
     /// Description of the workload.
     pub(super) title: String,
-    /// The main figure.
+    /// Main metric.
     pub(super) metric: Metric,
-    /// The chart, and the position on its horizontal axis.
+    /// Chart, and position on its horizontal axis.
     pub(super) point: Option<(Panel, u64)>,
-    /// A row of the table of goals, not just a point of a chart.
+    /// True for a row of the table of goals, false for a mere point of a chart.
     pub(super) is_row: bool,
     /// flue, then its peers.
     pub(super) contestants: Vec<Contestant>,
@@ -285,13 +285,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_shown_in_their_unit() {
+    fn values_are_displayed_in_their_unit() {
         assert_eq!(Metric::LatencyP50Ns.shown(3_104.0), "3.10");
         assert_eq!(Metric::BandwidthBps.shown(67.4e9), "67.4");
     }
 
     #[test]
-    fn bounds_say_whether_and_how_well_they_are_met() {
+    fn bounds_have_verdict_and_progress() {
         let least = Bound::RatioAtLeast(0.75);
         assert_eq!(least.is_met(60.0, Some(80.0)), Some(true));
         assert_eq!(least.is_met(59.0, Some(80.0)), Some(false));
@@ -306,7 +306,7 @@ mod tests {
         let excess = Bound::ExcessAtMost(500.0);
         assert_eq!(excess.is_met(1_950.0, Some(1_450.0)), Some(true));
         assert_eq!(excess.is_met(1_951.0, Some(1_450.0)), Some(false));
-        assert_eq!(most.progress(0.0, Some(4.0)), None, "no figure is no progress");
+        assert_eq!(most.progress(0.0, Some(4.0)), None, "progress is undefined for zero");
     }
 
     #[test]

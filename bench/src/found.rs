@@ -1,4 +1,4 @@
-//! Which peers are installed, in which version, and the packages of the others.
+//! Installed peers with their versions, and the packages of missing ones.
 
 use std::{
     collections::HashMap,
@@ -11,26 +11,26 @@ use serde::Serialize;
 
 use super::contest::Need;
 
-/// The libfabric yardstick, compiled on this machine.
+/// The libfabric baseline, compiled on this machine.
 const LIBFABRIC_SOURCE: &str = include_str!("baseline/libfabric.c");
 
-/// An external program that flue is compared with.
+/// External program with which flue is compared.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Peer {
-    /// Its name.
+    /// Name of the program.
     pub(super) name: &'static str,
-    /// It is installed.
+    /// True if it is installed.
     pub(super) found: bool,
-    /// Its version, or why it is missing.
+    /// Version, or the reason why it is missing.
     pub(super) detail: String,
     /// Debian package.
     pub(super) package: &'static str,
 }
 
-/// The result of the search.
+/// Result of the search.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// All peers that were looked for.
+    /// All peers included in the search.
     pub(super) peers: Vec<Peer>,
     /// Paths of the programs.
     pub(super) programs: HashMap<Need, PathBuf>,
@@ -38,8 +38,8 @@ pub(super) struct Found {
     pub(super) strace: Option<PathBuf>,
 }
 
-/// Looks for what `needs` names; the libfabric yardstick is built in `scratch`.
-pub(super) fn look(scratch: &Path, needs: &[Need]) -> Found {
+/// Searches for the software in `needs`; the libfabric baseline is built in `scratch`.
+pub(super) fn search(scratch: &Path, needs: &[Need]) -> Found {
     let mut found = Found { peers: Vec::new(), programs: HashMap::new(), strace: find("strace") };
     if needs.contains(&Need::Libfabric) {
         let built = build_libfabric(scratch);
@@ -86,13 +86,13 @@ impl Found {
         self.programs.extend(program.map(|program| (need, program)));
     }
 
-    /// Whether a job with this need can run.
+    /// Returns true if a job with this requirement can run.
     pub(super) fn has(&self, need: Need) -> bool {
         need == Need::Nothing || self.programs.contains_key(&need)
     }
 }
 
-/// A program on the PATH, or in the directories for administrators.
+/// Finds a program in PATH, or in the system administration directories.
 fn find(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -102,7 +102,7 @@ fn find(name: &str) -> Option<PathBuf> {
         .find(|it| it.is_file())
 }
 
-/// The first line of a command's output; empty if it cannot run.
+/// Returns the first line of a command's output; empty if it cannot run.
 pub(super) fn version(line: &[&str]) -> String {
     let Some((program, arguments)) = line.split_first() else { return String::new() };
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
@@ -141,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_needed_is_looked_for() {
-        let found = look(Path::new("/nonexistent"), &[Need::Nothing]);
+    fn search_is_limited_to_requirements() {
+        let found = search(Path::new("/nonexistent"), &[Need::Nothing]);
         assert!(found.peers.is_empty() && found.has(Need::Nothing) && !found.has(Need::Ucx));
     }
 
     #[test]
-    fn a_failed_build_has_a_reason() {
-        let found = look(Path::new("/nonexistent"), &[Need::Libfabric]);
+    fn failed_build_has_a_reason() {
+        let found = search(Path::new("/nonexistent"), &[Need::Libfabric]);
         let [peer] = &found.peers[..] else { panic!("{found:?}") };
         assert!(!peer.found && !peer.detail.is_empty(), "{peer:?}");
     }

@@ -1,7 +1,7 @@
-//! `flue bench`: bandwidth, message rate, latency and CPU time of flue beside kernel TCP, libfabric, UCX, iperf3 and
-//! smoltcp, on one machine.
+//! `flue bench`: bandwidth, message rate, latency and CPU time of flue compared with kernel TCP, libfabric, UCX, iperf3
+//! and smoltcp, on one machine.
 //!
-//! # What is measured
+//! # Measurements
 //!
 //! The catalog (`catalog`) is a list of groups. A group is one workload, such as "RDMA Write, 1 MiB", that several
 //! contestants run in turns, flue first. Rows have goals; points belong to a chart over message size, connections or
@@ -13,21 +13,21 @@
 //! | `contest` | types: group, contestant, job, metric, goal |
 //! | `catalog` | all groups and goals |
 //! | `place` | network namespaces, and starting programs in them |
-//! | `pace` | samples taken again where the machine was slow meanwhile |
+//! | `pace` | repetition of samples taken while the machine was slow |
 //! | `process` | child processes with deadlines |
 //! | `tools` | the command line of each job, and parsing its output |
-//! | `found` | which peers are installed |
+//! | `found` | search for installed peers |
 //! | `syscalls` | system calls per message, counted by strace |
-//! | `yardstick` | measuring programs of our own: raw TAP, minimal TCP, smoltcp, libfabric |
+//! | `baseline` | measuring programs of this crate: raw TAP, minimal TCP, smoltcp, libfabric |
 //!
-//! # How to add a yardstick
+//! # Add a baseline
 //!
-//! 1. Write its loop in a file under `yardstick`: TAPs come from `bed`, clocks and CPU times from `measure`. It
-//!    returns an `Outcome`, and fails when a frame was lost.
-//! 2. Add a variant to [`baseline::Kind`], with its name and its call. `flue bench yardstick NAME` then prints one
-//!    line of JSON.
-//! 3. Add a contestant with `Job::Yardstick` to the groups in `catalog` that it is compared in; a new kind of program
-//!    also needs a `System`, which has its colour in `page/style.css`.
+//! 1. Write its loop in a file under `baseline`: `bed` provides TAPs, `measure` clocks and CPU times. It returns an
+//!    `Outcome`, and fails when a frame was lost.
+//! 2. Add a variant to [`baseline::Kind`], with its name and its call. `flue bench yardstick NAME` then prints one line
+//!    of JSON.
+//! 3. Add a contestant with `Job::Yardstick` to the groups in `catalog` in which it is compared. A new kind of program
+//!    also needs a `System`, with a color in `page/style.css`.
 //! 4. Add a test to `tests/baseline.rs` of the workspace, and a sentence to `docs/tools/perf.md`.
 //!
 //! An external program is a `Job` instead, with its command line and parser in `tools` and a check in `found`.
@@ -76,11 +76,11 @@ use self::{
     tools::Tools,
 };
 
-/// Most rounds of the points of charts.
+/// Limit of rounds for the points of charts.
 const PLOT_ROUNDS_MAX: u32 = 3;
 /// MTUs that a node accepts, bytes.
 const MTU_BYTES: std::ops::RangeInclusive<i64> = 1280..=65_521;
-/// Length of a measurement, seconds.
+/// Range of the length of a measurement, seconds.
 const SECONDS: std::ops::RangeInclusive<f64> = 0.02..=600.0;
 
 /// Compare flue with kernel TCP, libfabric, UCX, iperf3 and smoltcp on this machine
@@ -174,10 +174,10 @@ fn parse_seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| format!("not {} to {} seconds", SECONDS.start(), SECONDS.end()))
 }
 
-/// Runs the command. Call it before the process has a second thread.
+/// Runs `flue bench`. Call it before the process has a second thread.
 ///
 /// # Errors
-/// The machine lacks something; flue could not be measured; a goal is missed, with `--check`.
+/// A prerequisite is missing; flue could not be measured; or, with `--check`, a goal is missed.
 pub fn run(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     match &args.part {
         Some(BenchPart::Yardstick(args)) => baseline::run(args, console),
@@ -193,7 +193,7 @@ fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure>
         list(&groups, console);
         return Ok(());
     }
-    // Find out now whether the files can be written, not after 15 minutes.
+    // Fail early if the files cannot be written, not after 15 minutes.
     for path in args.json.iter().chain(&args.html) {
         fs::write(path, "").map_err(|error| write_failure(path, &error))?;
     }
@@ -202,7 +202,7 @@ fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure>
     let scratch = Scratch::new()?;
     let needs: Vec<Need> =
         groups.iter().flat_map(|it| &it.contestants).map(|it| it.job.needs()).collect();
-    let found = found::look(&scratch.0, &needs);
+    let found = found::search(&scratch.0, &needs);
     let signals =
         Signals::catch().map_err(|error| Failure::work(format!("catch signals: {error}")))?;
     let mut report = new_report(args, &place, &found);
@@ -228,7 +228,7 @@ fn run_bench(args: &BenchArgs, console: &mut Console<'_>) -> Result<(), Failure>
     conclude(args, &report)
 }
 
-/// The groups that `--only` selects.
+/// Returns the groups selected by `--only`.
 fn chosen(args: &BenchArgs) -> Result<Vec<Group>, Failure> {
     let mut groups = catalog::groups(args.quick);
     for word in &args.only {
@@ -428,7 +428,7 @@ impl Measure for Bench<'_> {
     }
 }
 
-/// The progress line on a terminal.
+/// Progress line on a terminal.
 struct Progress {
     is_on: bool,
 }
@@ -442,7 +442,7 @@ impl Progress {
         if self.is_on {
             let width = rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |it| it.ws_col);
             let text: String = text.chars().take(usize::from(width.max(20)) - 1).collect();
-            // The terminal may be gone.
+            // The terminal may be closed.
             let _ = write!(io::stderr(), "\r\x1b[K{text}");
             let _ = io::stderr().flush();
         }
@@ -453,7 +453,7 @@ impl Progress {
     }
 }
 
-/// A temporary directory for what is built; dropping it removes it.
+/// Temporary directory for build products, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -466,7 +466,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed is left to whoever cleans the temporary directory.
+        // Best effort: a remainder is removed with the system's temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! The machine, this build and the date, for comparing results.
+//! Machine, build and date, for comparing results.
 
 use std::{
     env, fs,
@@ -9,12 +9,12 @@ use std::{
 
 use serde::Serialize;
 
-/// The machine; unknown values are null.
+/// Properties of the machine; unknown values are null.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Machine {
     /// Model name of the first CPU.
     pub(super) cpu_model: Option<String>,
-    /// CPUs that this process may run on.
+    /// Number of CPUs on which this process may run.
     pub(super) cores: Option<usize>,
     /// Memory, bytes.
     pub(super) memory_bytes: Option<u64>,
@@ -22,25 +22,25 @@ pub(super) struct Machine {
     pub(super) kernel: String,
     /// Frequency governor of the first CPU.
     pub(super) governor: Option<String>,
-    /// The CPU flags say that it is a virtual machine.
+    /// True if the CPU flags indicate a virtual machine.
     pub(super) is_virtual: bool,
 }
 
-/// This build of flue.
+/// Properties of this build of flue.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct Build {
-    /// Version.
+    /// Version of flue.
     pub(super) version: &'static str,
-    /// Commit of the source tree that contains the program, if one does.
+    /// Commit of the source tree that contains the program, if any.
     pub(super) commit: Option<String>,
-    /// That tree has uncommitted changes.
+    /// True if that tree has uncommitted changes.
     pub(super) is_changed: Option<bool>,
-    /// "release" or "debug"; figures of a debug build are meaningless.
+    /// "release" or "debug"; results of a debug build are meaningless.
     pub(super) profile: &'static str,
 }
 
 impl Machine {
-    /// Reads /proc and /sys.
+    /// Reads the properties from /proc and /sys.
     pub(super) fn read() -> Self {
         let text = |path: &str| fs::read_to_string(path).ok();
         let cpuinfo = text("/proc/cpuinfo").unwrap_or_default();
@@ -59,7 +59,7 @@ impl Machine {
     }
 }
 
-/// The value behind "name :" in a file of /proc.
+/// Returns the value after "name :" in a file of /proc.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -73,7 +73,7 @@ fn memory_bytes(meminfo: &str) -> Option<u64> {
 }
 
 impl Build {
-    /// The running one.
+    /// Reads the properties of the running program.
     pub(super) fn read() -> Self {
         let root = env::current_exe().ok().and_then(|program| tree_of(&program));
         let git = |words: &[&str]| {
@@ -92,7 +92,7 @@ impl Build {
     }
 }
 
-/// The source tree whose `target` directory holds `program`.
+/// Returns the source tree whose `target` directory contains `program`.
 fn tree_of(program: &Path) -> Option<PathBuf> {
     let is_ours = |directory: &&Path| {
         let manifest = fs::read_to_string(directory.join("Cargo.toml")).unwrap_or_default();
@@ -101,7 +101,7 @@ fn tree_of(program: &Path) -> Option<PathBuf> {
     program.ancestors().find(is_ours).map(Path::to_path_buf)
 }
 
-/// The current time, UTC, in the format of RFC 3339.
+/// Returns the current time, UTC, in the format of RFC 3339.
 pub(super) fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     rfc_3339(since.as_secs())
@@ -115,8 +115,8 @@ fn rfc_3339(unix_seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day, from days since 1970-01-01. In the computation years begin in March, so that a leap day is the
-/// last day of its year.
+/// Returns year, month and day from days since 1970-01-01. In the computation years begin in March, so that a leap day
+/// is the last day of its year.
 fn date_of(days: u64) -> (u64, u64, u64) {
     const DAYS_OF_400_YEARS: u64 = 146_097;
     let since_march_0 = days + 719_468;
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates() {
+    fn dates_are_formatted_as_rfc_3339() {
         let cases = [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_proc() {
+    fn proc_files_are_parsed() {
         let cpuinfo = "processor\t: 0\nmodel name\t: A Model\nflags\t\t: fpu hypervisor\n\n";
         assert_eq!(field(cpuinfo, "model name"), Some("A Model"));
         assert_eq!(field(cpuinfo, "model"), None);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tree_of_a_program() {
+    fn source_tree_of_program_is_found() {
         let tree = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let program = tree.join("target/release/flue");
         if tree.join(".git").exists() {

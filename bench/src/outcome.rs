@@ -1,6 +1,6 @@
-//! The results of a run: the document "flue-bench/1", from which tables and page are made.
+//! Results of a run: the document "flue-bench/1", the source of tables and page.
 //!
-//! Figures are in base units: bit/s, messages/s, ns, s/GB. What was not measured is null.
+//! Values are in base units: bit/s, messages/s, ns, s/GB. A value that was not measured is null.
 
 use std::collections::BTreeMap;
 
@@ -16,40 +16,40 @@ use super::{
     syscalls::Calls,
 };
 
-/// Name and version of the document. A key that changes its meaning or disappears increases the version.
+/// Name and version of the document. A key that is removed or changes its meaning increments the version.
 pub(super) const SCHEMA: &str = "flue-bench/1";
 
 /// One measurement of a contestant.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Attempt {
-    /// From 1.
+    /// Round, from 1.
     pub(super) round: u32,
-    /// Why it failed.
+    /// Reason of the failure.
     pub(super) error: Option<String>,
-    /// The sample.
+    /// Measured values.
     #[serde(flatten)]
     pub(super) sample: Sample,
 }
 
-/// A contestant and its measurements.
+/// Contestant and its measurements.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Score {
     /// Name within the group.
     pub(super) name: String,
-    /// What is measured.
+    /// Software under test.
     pub(super) system: System,
     /// Command line of the measuring process.
     pub(super) command: String,
-    /// Why it was not measured at all.
+    /// Reason why no measurement was attempted.
     pub(super) absent: Option<String>,
-    /// Medians and ranges of the figures it has.
+    /// Medians and ranges of the metrics with samples.
     pub(super) summaries: BTreeMap<Metric, Summary>,
     /// All measurements.
     pub(super) samples: Vec<Attempt>,
 }
 
 impl Score {
-    /// Without measurements.
+    /// Creates a score without measurements.
     pub(super) fn new(contestant: &Contestant, command: String, absent: Option<String>) -> Self {
         Self {
             name: contestant.name.clone(),
@@ -61,18 +61,18 @@ impl Score {
         }
     }
 
-    /// The figures by round.
+    /// Returns the values of a metric by round.
     pub(super) fn figures(&self, metric: Metric) -> Vec<(u32, f64)> {
         let figure = |it: &Attempt| Some((it.round, it.sample.figure(metric)?));
         self.samples.iter().filter_map(figure).collect()
     }
 
-    /// Their median and range.
+    /// Returns median and range of a metric.
     pub(super) fn summary(&self, metric: Metric) -> Option<Summary> {
         self.summaries.get(&metric).copied()
     }
 
-    /// The most recent error.
+    /// Returns the most recent error.
     pub(super) fn error(&self) -> Option<&str> {
         self.samples.iter().rev().find_map(|attempt| attempt.error.as_deref())
     }
@@ -93,57 +93,57 @@ impl Score {
     }
 }
 
-/// A line of the table: flue compared with a peer, or with an absolute bound.
+/// Line of the table: flue compared with a peer, or with an absolute bound.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Line {
-    /// The figure.
+    /// Metric of the line.
     pub(super) metric: Metric,
-    /// Its unit for display.
+    /// Unit for display.
     pub(super) unit: &'static str,
-    /// flue's median and range.
+    /// Median and range of flue.
     pub(super) flue: Option<Summary>,
-    /// The peer; null for an absolute bound.
+    /// Name of the peer; null for an absolute bound.
     pub(super) peer: Option<String>,
-    /// The peer's median and range.
+    /// Median and range of the peer.
     pub(super) other: Option<Summary>,
-    /// flue's median divided by the peer's.
+    /// Median of flue divided by that of the peer.
     #[serde(flatten)]
     pub(super) ratio: Option<Ratio>,
-    /// The goal.
+    /// Bound of the goal.
     pub(super) goal: Option<Bound>,
-    /// Whether the goal is met; null when it was not measured.
+    /// True if the goal is met; null if it was not measured.
     pub(super) met: Option<bool>,
-    /// How well the goal is met: 1 exactly, more if better.
+    /// Degree to which the goal is met: 1 exactly, more if better.
     pub(super) progress: Option<f64>,
-    /// The stretch goal.
+    /// Bound of the stretch goal.
     pub(super) stretch: Option<Bound>,
-    /// Whether the stretch goal is met.
+    /// True if the stretch goal is met.
     pub(super) stretch_met: Option<bool>,
 }
 
-/// A group and its results.
+/// Group and its results.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Contest {
-    /// The group's name.
+    /// Name of the group.
     pub(super) id: String,
     /// Description of the workload.
     pub(super) title: String,
-    /// The main figure.
+    /// Main metric.
     pub(super) metric: Metric,
-    /// A row of the table of goals.
+    /// True for a row of the table of goals.
     pub(super) is_row: bool,
-    /// The chart it is a point of.
+    /// Chart that contains the group as a point.
     pub(super) panel: Option<Panel>,
     /// Position on the chart's horizontal axis: bytes, connections or queues.
     pub(super) at: Option<u64>,
-    /// flue, then its peers.
+    /// Scores of flue, then of its peers.
     pub(super) contestants: Vec<Score>,
-    /// The lines of the table.
+    /// Lines of the table.
     pub(super) lines: Vec<Line>,
 }
 
 impl Contest {
-    /// Without measurements.
+    /// Creates the results of a group before `summarize`.
     pub(super) fn new(group: &Group, contestants: Vec<Score>) -> Self {
         Self {
             id: group.id.clone(),
@@ -165,7 +165,7 @@ impl Contest {
         self.lines = self.compare(group);
     }
 
-    /// A line for each goal, and one for each contestant that no goal of the main figure refers to.
+    /// Returns a line for each goal, and one for each contestant to which no goal of the main metric refers.
     fn compare(&self, group: &Group) -> Vec<Line> {
         let mut lines: Vec<Line> = Vec::new();
         for goal in &group.goals {
@@ -182,7 +182,7 @@ impl Contest {
         if lines.is_empty() {
             lines.push(self.line(self.metric, None, None, None));
         }
-        // The main figure first; within a figure, goals first.
+        // The main metric first; within a metric, goals first.
         lines.sort_by_key(|line| (line.metric != self.metric, line.goal.is_none()));
         lines
     }
@@ -219,51 +219,51 @@ impl Contest {
     }
 }
 
-/// The settings of the run.
+/// Settings of the run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Settings {
     /// Rounds of rows.
     pub(super) rounds: u32,
     /// Rounds of the points of charts.
     pub(super) plot_rounds: u32,
-    /// Length of one measurement.
+    /// Length of one measurement, seconds.
     pub(super) seconds: f64,
-    /// Fewer points.
+    /// True if the number of points was reduced.
     pub(super) quick: bool,
     /// MTU of all links, bytes.
     pub(super) mtu_bytes: u16,
-    /// TAPs have the virtio-net header, except in rows for plain frames.
+    /// True if TAPs have the virtio-net header, except in rows for plain frames.
     pub(super) vnet_header: bool,
-    /// FPDUs carry a CRC.
+    /// True if FPDUs carry a CRC.
     pub(super) crc: bool,
     /// Congestion control of kernel sockets; null: the machine's default.
     pub(super) congestion_control: Option<&'static str>,
 }
 
-/// The document.
+/// Document of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Report {
-    /// [`SCHEMA`].
+    /// Schema of the document, [`SCHEMA`].
     pub(super) schema: &'static str,
-    /// This build of flue.
+    /// Build of flue.
     pub(super) flue: Build,
     /// Start of the run, UTC.
     pub(super) date: String,
     /// Command line of the run.
     pub(super) command: Vec<String>,
-    /// The machine.
+    /// Properties of the machine.
     pub(super) machine: Machine,
-    /// The settings of the run.
+    /// Settings of the run.
     pub(super) settings: Settings,
-    /// Its network namespaces, as /proc names them. They no longer exist.
+    /// Network namespaces of the run, as named in /proc. They no longer exist.
     pub(super) namespaces: Vec<String>,
     /// External programs.
     pub(super) peers: Vec<Peer>,
-    /// The signal that ended the run early.
+    /// Signal that ended the run early.
     pub(super) interrupted_by: Option<i32>,
-    /// Numbers of samples that met a slow phase of the machine.
+    /// Samples taken in a slow phase of the machine.
     pub(super) resampled: ResampleCounts,
-    /// The results by group.
+    /// Results by group.
     pub(super) contests: Vec<Contest>,
     /// System calls of flue, if they were counted.
     pub(super) system_calls: Vec<Calls>,
@@ -272,16 +272,16 @@ pub(super) struct Report {
 /// Number of goals by verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct VerdictCounts {
-    /// Met.
+    /// Goals met.
     pub(super) met: usize,
-    /// Missed.
+    /// Goals missed.
     pub(super) missed: usize,
-    /// Not measured.
+    /// Goals not measured.
     pub(super) unknown: usize,
 }
 
 impl Report {
-    /// The lines of all rows, each with its group.
+    /// Returns the lines of all rows, each with its group.
     pub(super) fn lines(&self) -> impl Iterator<Item = (&Contest, &Line)> {
         let rows = self.contests.iter().filter(|contest| contest.is_row);
         rows.flat_map(|contest| contest.lines.iter().map(move |line| (contest, line)))
@@ -300,7 +300,7 @@ impl Report {
         tally
     }
 
-    /// Groups in which flue itself failed, with the error.
+    /// Returns the groups in which flue itself failed, with the error.
     pub(super) fn own_failures(&self) -> Vec<(&str, &str)> {
         let contests = self.contests.iter();
         contests.filter_map(|it| Some((it.id.as_str(), it.contestants.first()?.error()?))).collect()
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_judged_by_medians() {
+    fn verdict_uses_medians() {
         let goal = Some(Bound::RatioAtLeast(0.75));
         let contest = contest(&[60e9, 90e9, 66e9], &[80e9, 80e9, 88e9], goal);
         let [line] = &contest.lines[..] else { panic!("{:?}", contest.lines) };
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_peer_there_is_no_verdict() {
+    fn missing_peer_has_no_verdict() {
         let contest = contest(&[60e9], &[], Some(Bound::RatioAtLeast(0.75)));
         let [line] = &contest.lines[..] else { panic!("{:?}", contest.lines) };
         assert_eq!((line.met, line.progress), (None, None));

@@ -1,10 +1,10 @@
-//! How fast two processors exchange data now, compared with earlier.
+//! Current speed of data exchange between two CPUs, compared with earlier.
 //!
-//! The host of a virtual machine may run two of its processors beside each other, on one cache, or apart, and changes
-//! that every few seconds. Apart, whatever two programs exchange takes two to four times as long, whoever is measured:
-//! a sample then tells where they ran. So a buffer goes back and forth between two processors before and after each
-//! sample. As long as that is slow, samples wait; a sample that it is slow behind is taken again. Both together take no
-//! more time than the samples themselves, so that a machine that stays slow is measured as it is.
+//! The host of a virtual machine may place two of its CPUs on one cache, or apart, and changes that every few seconds.
+//! If they are apart, any exchange between two programs takes two to four times as long, and a sample measures the
+//! placement. So a buffer is exchanged between two CPUs before and after each sample. While the exchange is slow,
+//! samples are delayed; a sample followed by a slow exchange is repeated. Delays and repetitions together take at most
+//! as long as the samples themselves, so that a machine that remains slow is measured as it is.
 
 use std::{
     hint::{black_box, spin_loop},
@@ -16,40 +16,40 @@ use std::{
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 
-/// Bytes that go back and forth: in the second-level caches.
+/// Size of the exchanged buffer, bytes: fits into the second-level caches.
 const BUFFER_BYTES: usize = 256 * 1024;
-/// Length of a measurement.
+/// Duration of one speed measurement.
 const SPAN: Duration = Duration::from_millis(20);
-/// Below this part of the upper quartile so far it is slow. The best would not do: two processors may be one core's for
-/// a moment.
+/// Fraction of the upper quartile so far below which the exchange is slow. The maximum is unsuitable: two CPUs may
+/// briefly share one core.
 const SLOW_BELOW: f64 = 0.7;
 
-/// The pace so far.
+/// Speed measurements so far.
 pub(super) struct Pace {
-    /// Bytes a second now; `None`: it cannot be told.
+    /// Measures the current speed, bytes per second; `None`: not measurable.
     measure: Box<dyn FnMut() -> Option<f64>>,
     clock: Box<dyn Fn() -> Instant>,
-    /// Those before and behind samples, in ascending order.
+    /// Speeds before and after samples, in ascending order.
     past: Vec<f64>,
-    /// Time of samples, less what was spent for the sake of the pace.
+    /// Time of samples, minus the time spent on delays and repetitions.
     budget: Duration,
     resampled: ResampleCounts,
 }
 
-/// Numbers of samples that met a slow phase.
+/// Numbers of samples taken in a slow phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub(super) struct ResampleCounts {
-    /// Repeated.
+    /// Repeated samples.
     pub(super) again: u32,
-    /// Kept although they are slow: the budget was spent.
+    /// Slow samples that were kept because the budget was exhausted.
     pub(super) slow: u32,
 }
 
 impl Pace {
-    /// Of the first two processors that this process may run on.
+    /// Creates the monitor of the first two CPUs on which this process may run.
     pub(super) fn new() -> Self {
-        let processors = processors();
-        let measure = move || processors.as_ref().and_then(exchange);
+        let cpus = cpus();
+        let measure = move || cpus.as_ref().and_then(exchange);
         Self::with(Box::new(measure), Box::new(Instant::now))
     }
 
@@ -63,7 +63,7 @@ impl Pace {
         }
     }
 
-    /// Takes a sample at the best pace, if the budget allows it. `check` fails when the run is to end.
+    /// Takes a sample while the exchange is fast, if the budget permits. `check` fails when the run must end.
     ///
     /// # Errors
     /// Those of `take` and `check`.
@@ -74,7 +74,7 @@ impl Pace {
     ) -> Result<T, E> {
         loop {
             let began = (self.clock)();
-            let mut is_slow = self.look();
+            let mut is_slow = self.is_slow_now();
             while is_slow && (self.clock)() - began < self.budget {
                 check()?;
                 is_slow = (self.measure)().is_some_and(|pace| self.is_slow(pace));
@@ -83,7 +83,7 @@ impl Pace {
             let began = (self.clock)();
             let sample = take()?;
             let took = (self.clock)() - began;
-            is_slow |= self.look();
+            is_slow |= self.is_slow_now();
             if !is_slow || took > self.budget {
                 self.resampled.slow += u32::from(is_slow);
                 self.budget += took;
@@ -98,8 +98,8 @@ impl Pace {
         self.resampled
     }
 
-    /// Returns whether it is slow now.
-    fn look(&mut self) -> bool {
+    /// Measures the speed; returns true if it is slow.
+    fn is_slow_now(&mut self) -> bool {
         let Some(pace) = (self.measure)() else { return false };
         let at = self.past.partition_point(|&past| past < pace);
         self.past.insert(at, pace);
@@ -112,8 +112,8 @@ impl Pace {
     }
 }
 
-/// The first two processors that this thread may run on.
-fn processors() -> Option<[CpuSet; 2]> {
+/// Returns the first two CPUs on which this thread may run.
+fn cpus() -> Option<[CpuSet; 2]> {
     let allowed = sched_getaffinity(None).ok()?;
     let mut each = (0..CpuSet::MAX_CPU).filter(|&at| allowed.is_set(at)).map(|at| {
         let mut one = CpuSet::new();
@@ -123,8 +123,8 @@ fn processors() -> Option<[CpuSet; 2]> {
     Some([each.next()?, each.next()?])
 }
 
-/// Bytes a second that go from one processor to the other and are read there. `None`: no threads, or the processors are
-/// not ours any more.
+/// Returns the bytes per second transferred from one CPU to the other and read there. `None`: a thread could not be
+/// started, or the CPUs are no longer available to this process.
 fn exchange([near, far]: &[CpuSet; 2]) -> Option<f64> {
     let (to_far, from_near) = sync_channel::<Vec<u8>>(1);
     let (to_near, from_far) = sync_channel(1);
@@ -148,7 +148,7 @@ fn exchange([near, far]: &[CpuSet; 2]) -> Option<f64> {
                 black_box(&mut own);
                 Some(buffer)
             };
-            // The first one is for the threads to begin.
+            // The first exchange absorbs the start of the threads.
             let mut buffer = exchange(vec![0; BUFFER_BYTES])?;
             let (began, mut bytes) = (Instant::now(), 0);
             while began.elapsed() < SPAN {
@@ -162,7 +162,7 @@ fn exchange([near, far]: &[CpuSet; 2]) -> Option<f64> {
     })
 }
 
-/// Spins until something comes; `None`: the other side is gone.
+/// Spins until a value arrives; `None`: the other side has ended.
 fn receive<T>(from: &Receiver<T>) -> Option<T> {
     loop {
         match from.try_recv() {
@@ -179,7 +179,8 @@ mod tests {
 
     use super::*;
 
-    /// A pace by the second that passes: `slow` says when it is slow. Each measurement takes a second, each sample ten.
+    /// Simulates a machine on a clock in seconds: `slow` returns true for slow seconds. Each speed measurement takes
+    /// one second, each sample ten.
     fn played(slow: impl Fn(u64) -> bool + 'static, samples: usize) -> (Vec<u64>, Pace) {
         let seconds = Rc::new(Cell::new(0));
         let (at, origin) = (seconds.clone(), Instant::now());
@@ -199,35 +200,35 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_machine_is_measured_once() {
+    fn steady_machine_has_no_repetitions() {
         let (taken, pace) = played(|_| false, 3);
         assert_eq!(taken, [11, 23, 35]);
         assert_eq!(pace.resampled(), ResampleCounts::default());
     }
 
     #[test]
-    fn samples_wait_for_the_pace() {
+    fn slow_phase_delays_samples() {
         let (taken, pace) = played(|second| (37..45).contains(&second), 4);
         assert_eq!(taken, [11, 23, 35, 55]);
         assert_eq!(pace.resampled(), ResampleCounts::default());
     }
 
     #[test]
-    fn what_became_slow_is_taken_again() {
+    fn slow_sample_is_repeated() {
         let (taken, pace) = played(|second| (48..52).contains(&second), 4);
         assert_eq!(taken, [11, 23, 35, 62]);
         assert_eq!(pace.resampled(), ResampleCounts { again: 1, slow: 0 });
     }
 
     #[test]
-    fn a_machine_that_became_slow_takes_no_more_than_twice_the_time() {
+    fn permanently_slow_machine_at_most_doubles_the_time() {
         let (taken, pace) = played(|second| second > 60, 50);
         assert!(taken[49] < 2 * 50 * 12, "{taken:?}");
         assert!((1..20).contains(&pace.resampled().slow), "{:?}", pace.resampled());
     }
 
     #[test]
-    fn the_run_ends_while_it_is_slow() {
+    fn failed_check_ends_a_delay() {
         let origin = Instant::now();
         let mut pace = Pace::with(Box::new(|| Some(10.0)), Box::new(move || origin));
         (pace.past, pace.budget) = (vec![40.0; 9], Duration::from_secs(1));
@@ -235,8 +236,8 @@ mod tests {
     }
 
     #[test]
-    fn two_processors_exchange_data() {
-        let Some(processors) = processors() else { return };
-        assert!(exchange(&processors).is_some_and(|pace| pace > 1e6));
+    fn two_cpus_exchange_data() {
+        let Some(cpus) = cpus() else { return };
+        assert!(exchange(&cpus).is_some_and(|pace| pace > 1e6));
     }
 }

@@ -1,14 +1,13 @@
-//! The network namespaces of a run.
+//! Network namespaces of a run.
 //!
 //! ```text
-//! "bridge"  this process's own    TAPs of nodes, ports of br0; or a TAP with a kernel socket behind it
+//! "bridge"  this process's own    TAPs of nodes, ports of br0; or a TAP with a kernel socket
 //! "left"    \  peers: kernel TCP, libfabric, UCX, iperf3
 //! "right"   /  10.79.1.1 -- veth -- 10.79.1.2
 //! ```
 //!
-//! They have no names, and each exists while a process is in it or this process holds its descriptor: nothing is left
-//! behind, however the run ends. Programs enter through `flue bench join`, which makes the kernel kill them when this
-//! process dies.
+//! They have no names, and each exists while a process uses it or this process holds its descriptor, so that every exit
+//! removes them. Programs enter through `flue bench join`, which requests SIGKILL for them when this process exits.
 
 use std::{
     ffi::OsStr,
@@ -33,13 +32,13 @@ use rustix::{
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
 
-/// The bridge.
+/// Name of the bridge.
 pub(super) const BRIDGE: &str = "br0";
 /// Prefix length of all addresses below.
 pub(super) const PREFIX_LEN: u8 = 24;
 /// Client and server: nodes on the bridge.
 pub(super) const NODES: [IpAddr; 2] = [v4(77, 1), v4(77, 2)];
-/// A node, and the kernel behind its TAP.
+/// A node, and the kernel on its TAP.
 pub(super) const NODE_AND_KERNEL: [IpAddr; 2] = [v4(78, 2), v4(78, 1)];
 /// Client and server: kernel sockets on the veth pair.
 pub(super) const KERNELS: [IpAddr; 2] = [v4(79, 1), v4(79, 2)];
@@ -50,32 +49,32 @@ const fn v4(net: u8, host: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, net, 1, host))
 }
 
-/// A namespace of the run.
+/// Namespace of the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Namespace {
-    /// Of the TAPs.
+    /// Namespace of the TAPs.
     Bridge,
-    /// Of the peers' clients.
+    /// Namespace of the peers' clients.
     Left,
-    /// Of the peers' servers.
+    /// Namespace of the peers' servers.
     Right,
 }
 
-/// The namespaces.
+/// Namespaces of a run.
 #[derive(Debug)]
 pub(super) struct Place {
     left: File,
     right: File,
-    /// Congestion control of kernel sockets there; `None`: /proc/sys is not writable.
+    /// Congestion control of kernel sockets in them; `None`: /proc/sys is not writable.
     pub(super) congestion_control: Option<&'static str>,
-    /// Their names in /proc.
+    /// Names of the namespaces in /proc.
     pub(super) names: Vec<String>,
-    /// This program, even if its file was replaced.
+    /// Path of this program, valid even if its file was replaced.
     program: PathBuf,
 }
 
 impl Place {
-    /// Makes the namespaces, and moves this process into one. Call it before the process has a second thread.
+    /// Creates the namespaces, and moves this process into one. Call it before the process has a second thread.
     pub(super) fn make(mtu_bytes: u16) -> Result<Self, Failure> {
         namespace::enter()?;
         let mut netlink = Netlink::open()?;
@@ -104,12 +103,12 @@ impl Place {
         Ok(Self { left, right, congestion_control, names, program })
     }
 
-    /// The path of this program, for starting it again.
+    /// Returns the path of this program, for starting it again.
     pub(super) fn program(&self) -> &Path {
         &self.program
     }
 
-    /// A command that runs `program` in a namespace and dies with this process.
+    /// Returns a command that runs `program` in a namespace and is killed when this process exits.
     pub(super) fn command(&self, namespace: Namespace, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(&self.program);
         command.args(["bench", "join", "--parent"]).arg(std::process::id().to_string());
@@ -122,17 +121,17 @@ impl Place {
             let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
             command.args(["--namespace", &path]);
         }
-        // The last line of a panic should be its message.
+        // The last line of a panic must be its message.
         command.arg("--").arg(program).env("RUST_BACKTRACE", "0");
         command
     }
 }
 
-/// Sets what kernel sockets of the calling thread's namespace begin with, and returns their congestion control.
+/// Sets the TCP defaults of the calling thread's namespace, and returns the congestion control.
 fn set_up_tcp() -> Result<Option<&'static str>, NetError> {
-    // Else a connection begins with the slow-start threshold and the reordering that the contestant before it has left.
+    // Otherwise a connection inherits the slow-start threshold and reordering of the previous contestant.
     sysctl::write(&["ipv4", "tcp_no_metrics_save"], "1")?;
-    // The machine's default may pace, and then the timers of pacing would be measured. CUBIC may not be allowed in a
+    // The machine's default may use pacing, and the pacing timers would be measured. CUBIC may not be permitted in a
     // namespace.
     for name in ["cubic", "reno"] {
         match sysctl::write(&["ipv4", "tcp_congestion_control"], name) {
@@ -182,7 +181,7 @@ fn failed(what: &'static str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::work(format!("{what}: {error}"))
 }
 
-/// A process that keeps a new namespace alive: `flue bench hold`.
+/// Process that keeps a new namespace alive: `flue bench hold`.
 struct Holder {
     child: std::process::Child,
 }
@@ -208,7 +207,7 @@ impl Holder {
         self.child.id()
     }
 
-    /// Opens the namespace, which this process then keeps alive.
+    /// Opens the namespace, so that this process keeps it alive.
     fn release(self) -> Result<File, Failure> {
         File::open(format!("/proc/{}/ns/net", self.pid())).map_err(failed("open a namespace"))
     }
@@ -217,7 +216,7 @@ impl Holder {
 impl Drop for Holder {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // It ends when its input ends.
+        // It exits when its input ends.
         let _ = self.child.wait();
     }
 }
@@ -254,7 +253,7 @@ impl JoinArgs {
     pub(super) fn run(&self) -> Result<(), Failure> {
         set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(|error| Failure::lacking(format!("PR_SET_PDEATHSIG: {error}")))?;
-        // The parent may have died before the call.
+        // The parent may have exited before the call.
         if self.parent.is_some_and(|parent| getppid() != Pid::from_raw(parent)) {
             return Err(Failure::work("the parent process has died"));
         }
@@ -263,7 +262,7 @@ impl JoinArgs {
             let file = File::open(path).map_err(|error| failed(error.to_string()))?;
             move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
                 .map_err(|error| failed(error.to_string()))?;
-            // UCX looks for interfaces in /sys. Without permission UCX reports the error.
+            // UCX searches /sys for interfaces. Without permission UCX reports the error.
             let _ = namespace::show_own_links();
         }
         let Some((program, arguments)) = self.program.split_first() else {

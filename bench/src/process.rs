@@ -1,10 +1,10 @@
 //! Child processes: start, wait with a deadline, clean up.
 //!
-//! Output goes to memfds, so that no program blocks on a full pipe. Each program is a process group of its own: Ctrl-C
-//! reaches this process alone, and a program is killed together with its children. Dropping it kills it.
+//! Output is written to memfds, so that no program blocks on a full pipe. Each program has a process group of its own:
+//! Ctrl-C reaches only this process, and a program is killed together with its children, also on drop.
 //!
-//! Limits: the last [`OUTPUT_BYTES_MAX`] of a program's output are read; a starting server is checked every [`LOOK`],
-//! and at once when it ends or a signal arrives.
+//! Limits: the last [`OUTPUT_BYTES_MAX`] of a program's output are read. A starting server is checked every
+//! [`READY_CHECK_INTERVAL`], and at once when it exits or a signal arrives.
 
 use std::{
     fs::{self, File},
@@ -38,12 +38,12 @@ use signal_hook::{
     low_level::pipe,
 };
 
-/// Most bytes that are read of a program's output.
+/// Most bytes read of a program's output.
 const OUTPUT_BYTES_MAX: u64 = 16 << 20;
-/// Interval between checks whether a server is ready.
-const LOOK: Duration = Duration::from_millis(2);
+/// Interval between readiness checks of a server.
+const READY_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Why a job has no result.
+/// Reason why a job has no result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
     /// SIGINT, SIGTERM or SIGHUP: the run ends.
@@ -53,7 +53,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// An I/O error of `what`.
+    /// Returns a converter for I/O errors of `what`.
     pub(super) fn of(what: &str) -> impl Fn(io::Error) -> Self + '_ {
         move |error| Self::Failed(format!("{what}: {error}"))
     }
@@ -80,7 +80,7 @@ impl Signals {
         Ok(Self { wake, number })
     }
 
-    /// The signal that has arrived.
+    /// Returns the received signal.
     pub(super) fn received(&self) -> Option<i32> {
         match self.number.load(Ordering::SeqCst) {
             0 => None,
@@ -88,13 +88,13 @@ impl Signals {
         }
     }
 
-    /// Fails once a signal has arrived.
+    /// Returns an error after a signal was received.
     pub(super) fn check(&self) -> Result<(), Fault> {
         self.received().map_or(Ok(()), |signal| Err(Fault::Interrupted(signal)))
     }
 }
 
-/// A program that has ended.
+/// Exited program.
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
     /// Exit status.
@@ -108,12 +108,12 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// The last line of standard error, or of standard output if that is empty.
+    /// Returns the last line of standard error, or of standard output if that is empty.
     pub(super) fn last_output(&self) -> &str {
         last_line(&self.err).or_else(|| last_line(&self.out)).unwrap_or("no output")
     }
 
-    /// Exit status and last line of output.
+    /// Returns exit status and last line of output.
     pub(super) fn describe(&self) -> String {
         let how = match (self.status.code(), self.status.signal()) {
             (Some(code), _) => format!("exit status {code}"),
@@ -124,22 +124,22 @@ impl Ended {
     }
 }
 
-/// The last line that is not empty; without the "note:" after a panic.
+/// Returns the last nonempty line, except the "note:" after a panic.
 fn last_line(text: &str) -> Option<&str> {
     let is_message = |line: &&str| !line.is_empty() && !line.starts_with("note: ");
     text.lines().rev().map(str::trim).find(is_message)
 }
 
-/// How a server shows that it is ready.
+/// Readiness condition of a server.
 #[derive(Clone, Debug)]
 pub(super) enum Ready {
-    /// Its output contains this.
-    Says(&'static str),
+    /// Its output contains this text.
+    Output(&'static str),
     /// A kernel socket listens on this port in its network namespace.
-    Listens(u16),
+    Listening(u16),
 }
 
-/// A running program.
+/// Running program.
 #[derive(Debug)]
 pub(super) struct Running {
     name: String,
@@ -151,7 +151,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts `command`; errors name it `name`.
+    /// Starts `command`; errors contain `name`.
     pub(super) fn start(name: &str, mut command: Command) -> Result<Self, Fault> {
         let failed = Fault::of(name);
         let file = || Ok::<_, io::Error>(File::from(memfd_create("output", MemfdFlags::CLOEXEC)?));
@@ -180,15 +180,15 @@ impl Running {
         let deadline = Instant::now() + limit;
         loop {
             let is_ready = match ready {
-                Ready::Says(text) => {
+                Ready::Output(text) => {
                     read(&self.out).contains(text) || read(&self.err).contains(text)
                 }
-                Ready::Listens(port) => self.listens(*port),
+                Ready::Listening(port) => self.listens(*port),
             };
             if is_ready {
                 return Ok(());
             }
-            if self.wait_some(signals, LOOK)? {
+            if self.wait_some(signals, READY_CHECK_INTERVAL)? {
                 let ended = self.collect()?;
                 return Err(Fault::Failed(format!("{}: {}", self.name, ended.describe())));
             }
@@ -200,7 +200,7 @@ impl Running {
         }
     }
 
-    /// Waits for the end of the program, at most for `limit`.
+    /// Waits for the exit of the program, at most `limit`.
     pub(super) fn wait(&mut self, signals: &Signals, limit: Duration) -> Result<Ended, Fault> {
         if self.wait_some(signals, limit)? {
             return self.collect();
@@ -208,7 +208,7 @@ impl Running {
         Err(Fault::Failed(format!("{}: not done after {} s", self.name, limit.as_secs())))
     }
 
-    /// The last line of output so far.
+    /// Returns the last line of output so far.
     pub(super) fn last_output(&self) -> String {
         let (out, err) = (read(&self.out), read(&self.err));
         last_line(&err).or_else(|| last_line(&out)).unwrap_or_default().to_owned()
@@ -221,7 +221,7 @@ impl Running {
         })
     }
 
-    /// Whether the program ends within `limit`.
+    /// Returns true if the program exits within `limit`.
     fn wait_some(&self, signals: &Signals, limit: Duration) -> Result<bool, Fault> {
         let deadline = Instant::now() + limit;
         loop {
@@ -242,7 +242,7 @@ impl Running {
         }
     }
 
-    /// Collects status and output of a program that has ended.
+    /// Collects status and output of a program that has exited.
     fn collect(&mut self) -> Result<Ended, Fault> {
         let failed = Fault::of(&self.name);
         let pid = Pid::from_child(&self.child);
@@ -266,7 +266,7 @@ impl Drop for Running {
     }
 }
 
-/// The last [`OUTPUT_BYTES_MAX`] of `file`.
+/// Returns the last [`OUTPUT_BYTES_MAX`] of `file`.
 fn read(file: &File) -> String {
     let length = file.metadata().map_or(0, |metadata| metadata.len());
     let from = length.saturating_sub(OUTPUT_BYTES_MAX);
@@ -276,7 +276,7 @@ fn read(file: &File) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Whether a table in the format of /proc/net/tcp contains a listener on `port`.
+/// Returns true if a table in the format of /proc/net/tcp contains a listener on `port`.
 fn has_listener(table: &str, port: u16) -> bool {
     const LISTEN: &str = "0A";
     let listens = |line: &str| {
@@ -288,7 +288,7 @@ fn has_listener(table: &str, port: u16) -> bool {
     table.lines().skip(1).any(|line| listens(line) == Some(true))
 }
 
-/// User and system time of a process and its children, seconds.
+/// Returns user and system time of a process and its children, seconds.
 fn cpu_seconds_of(pid: u32) -> Option<(f64, f64)> {
     let mut text = String::new();
     File::open(format!("/proc/{pid}/stat")).ok()?.read_to_string(&mut text).ok()?;
@@ -297,8 +297,8 @@ fn cpu_seconds_of(pid: u32) -> Option<(f64, f64)> {
     Some(((user + children_user) as f64 / ticks, (system + children_system) as f64 / ticks))
 }
 
-/// Fields 14 to 17 of /proc/PID/stat (proc_pid_stat(5)): user and system time of the process, then of its children, in
-/// ticks. The second field, a name in parentheses, may contain anything.
+/// Returns fields 14 to 17 of /proc/PID/stat (proc_pid_stat(5)): user and system time of the process, then of its
+/// children, in ticks. Field 2, a name in parentheses, may contain any character.
 pub(super) fn cpu_ticks(stat: &str) -> Option<[u64; 4]> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut next = || fields.next()?.parse().ok();
@@ -339,13 +339,13 @@ mod tests {
     }
 
     #[test]
-    fn a_server_becomes_ready_or_its_death_is_reported() {
+    fn server_readiness_or_exit_is_reported() {
         let signals = Signals::catch().unwrap();
         let mut server = shell("echo it is listening now; read line < /dev/zero");
-        server.wait_ready(&Ready::Says("listening"), &signals, LIMIT).unwrap();
+        server.wait_ready(&Ready::Output("listening"), &signals, LIMIT).unwrap();
         assert_eq!(server.last_output(), "it is listening now");
-        let mut dead = shell("echo no address >&2; exit 3");
-        let fault = dead.wait_ready(&Ready::Says("listening"), &signals, LIMIT).unwrap_err();
+        let mut exited = shell("echo no address >&2; exit 3");
+        let fault = exited.wait_ready(&Ready::Output("listening"), &signals, LIMIT).unwrap_err();
         assert_eq!(fault, Fault::Failed("sh: exit status 3: no address".into()));
     }
 
@@ -356,7 +356,7 @@ mod tests {
         let brief = Duration::from_millis(20);
         let fault = running.wait(&signals, brief).unwrap_err();
         assert!(matches!(fault, Fault::Failed(why) if why.contains("not done")));
-        let fault = running.wait_ready(&Ready::Listens(1), &signals, brief).unwrap_err();
+        let fault = running.wait_ready(&Ready::Listening(1), &signals, brief).unwrap_err();
         assert!(matches!(fault, Fault::Failed(why) if why.contains("not ready")));
         let pid = running.child.id();
         drop(running);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listening_socket_is_seen() {
+    fn listening_socket_is_detected() {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let table = fs::read_to_string("/proc/self/net/tcp").unwrap();
         let port = socket.local_addr().unwrap().port();
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_a_process_with_a_strange_name() {
+    fn cpu_times_are_parsed_with_any_process_name() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194304 100 0 0 0 11 22 33 44 20 0 1 0";
         assert_eq!(cpu_ticks(stat), Some([11, 22, 33, 44]));
         assert_eq!(cpu_ticks("7 (x) S 1"), None);

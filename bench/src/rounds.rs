@@ -1,7 +1,7 @@
 //! Rounds: each measures every contestant once, so that other load on the machine affects all of them.
 //!
-//! Odd rounds follow the order of the catalog, even ones reverse it within each group. A job that several groups share
-//! runs once per round. A contestant that fails [`FAILURES_MAX`] times without a single success is given up.
+//! Odd rounds follow the order of the catalog, even ones reverse it within each group. A job shared by several groups
+//! runs once per round. A contestant with [`FAILURES_MAX`] failures and no success is skipped.
 
 use std::collections::HashMap;
 
@@ -12,14 +12,14 @@ use super::{
     sample::Sample,
 };
 
-/// Failures without a success until a contestant is given up.
+/// Failures without a success after which a contestant is skipped.
 const FAILURES_MAX: usize = 2;
 
-/// What the rounds need to run jobs.
+/// Execution of jobs for the rounds.
 pub(super) trait Measure {
     /// Runs a job once.
     fn measure(&mut self, job: &Job) -> Result<Sample, Fault>;
-    /// Reports that a measurement starts or has ended.
+    /// Reports the start or the end of a measurement.
     fn report(&mut self, step: &Step<'_>);
 }
 
@@ -28,24 +28,24 @@ pub(super) trait Measure {
 pub(super) struct Step<'a> {
     /// Measurements done or skipped.
     pub(super) done: usize,
-    /// All measurements.
+    /// Total number of measurements.
     pub(super) all: usize,
-    /// From 1.
+    /// Round, from 1.
     pub(super) round: u32,
-    /// The group.
+    /// Group of the measurement.
     pub(super) group: &'a Group,
-    /// The contestant.
+    /// Name of the contestant.
     pub(super) name: &'a str,
-    /// The figure or the error; `None` at the start.
+    /// Value or error; `None` at the start.
     pub(super) result: Option<Result<f64, &'a str>>,
 }
 
 /// Number of rounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rounds {
-    /// Of rows.
+    /// Rounds of rows.
     pub(super) rows: u32,
-    /// Of points of charts.
+    /// Rounds of points of charts.
     pub(super) points: u32,
 }
 
@@ -58,7 +58,7 @@ impl Rounds {
 /// Runs all rounds and adds the samples to `contests`, which correspond to `groups`.
 ///
 /// # Errors
-/// The signal that interrupted them; the samples so far are kept.
+/// The signal that interrupted the rounds; the samples so far are kept.
 pub(super) fn run(
     groups: &[Group],
     contests: &mut [Contest],
@@ -77,7 +77,7 @@ pub(super) fn run(
                 done += 1;
                 let contestant = &group.contestants[index];
                 let score = &mut contest.contestants[index];
-                if score.absent.is_some() || is_given_up(score) {
+                if score.absent.is_some() || is_skipped(score) {
                     continue;
                 }
                 let name = &contestant.name;
@@ -112,11 +112,11 @@ fn shown(metric: Metric, sample: &Sample) -> f64 {
     sample.figure(metric).unwrap_or(f64::NAN)
 }
 
-fn is_given_up(score: &Score) -> bool {
+fn is_skipped(score: &Score) -> bool {
     score.samples.len() >= FAILURES_MAX && score.samples.iter().all(|it| it.error.is_some())
 }
 
-/// The order of contestants in a round.
+/// Returns the order of contestants in a round.
 fn turns(contestants: usize, round: u32) -> Vec<usize> {
     let mut turns: Vec<usize> = (0..contestants).collect();
     if round.is_multiple_of(2) {
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::catalog::groups as catalog;
 
-    /// Counts the jobs, and fails those it is told to.
+    /// Fake that counts the jobs, and fails selected ones.
     struct Fake {
         order: Vec<Job>,
         fails: Vec<Job>,
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn each_round_measures_everyone_in_alternating_order() {
+    fn each_round_measures_all_in_alternating_order() {
         let rounds = Rounds { rows: 2, points: 1 };
         let (groups, contests, fake, ended) = play(&["latency-block"], rounds, fake());
         assert_eq!(ended, Ok(()));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_job_runs_once_per_round() {
+    fn shared_job_runs_once_per_round() {
         let rounds = Rounds { rows: 2, points: 1 };
         let (groups, contests, fake, _) = play(&["write-64k", "size-write/65536"], rounds, fake());
         let jobs = groups[0].contestants.len();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_contestant_is_given_up_and_the_others_go_on() {
+    fn failing_contestant_is_skipped_and_others_continue() {
         let all = catalog(true);
         let group = all.iter().find(|group| group.id == "latency-block").unwrap();
         let fails = vec![group.contestants[1].job.clone()];
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_ends_the_rounds_and_keeps_the_samples() {
+    fn signal_ends_rounds_and_keeps_samples() {
         let rounds = Rounds { rows: 5, points: 5 };
         let (_, contests, _, ended) =
             play(&["latency-block"], rounds, Fake { ends_after: 3, ..fake() });

@@ -1,10 +1,10 @@
-//! One measurement, from any tool.
+//! Sample: one measurement, from any tool.
 
 use serde::{Deserialize, Serialize};
 
 use super::contest::Metric;
 
-/// Latency of single operations, ns; null where the tool does not report it.
+/// Latency of single operations, ns; null if the tool does not report it.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Latency {
@@ -29,17 +29,17 @@ pub(super) struct Latency {
 /// CPU time of both ends.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Cpu {
-    /// In user mode, seconds.
+    /// User time, seconds.
     pub(super) user_seconds: f64,
-    /// In the kernel, seconds.
+    /// System time, seconds.
     pub(super) system_seconds: f64,
     /// Payload bytes transferred in that time.
     pub(super) bytes: u64,
-    /// The period it covers.
+    /// Period covered.
     pub(super) covers: Covers,
 }
 
-/// The period that a CPU time covers.
+/// Period covered by a CPU time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Covers {
@@ -50,7 +50,7 @@ pub(super) enum Covers {
 }
 
 impl Cpu {
-    /// Seconds for 10^9 bytes; `None` without payload.
+    /// Returns seconds per 10^9 bytes; `None` without payload.
     pub(super) fn seconds_per_gbyte(&self) -> Option<f64> {
         let seconds = self.user_seconds + self.system_seconds;
         (self.bytes > 0).then(|| seconds * 1e9 / self.bytes as f64)
@@ -68,7 +68,7 @@ pub(super) struct Sample {
     pub(super) bandwidth_bps: Option<f64>,
     /// Messages per second.
     pub(super) messages_per_second: Option<f64>,
-    /// Connections made per second.
+    /// Connections established per second.
     pub(super) connections_per_second: Option<f64>,
     /// Latency of single operations.
     pub(super) latency_ns: Option<Latency>,
@@ -77,7 +77,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// The figure in base units, if the tool reports it.
+    /// Returns the value in base units, if the tool reports it.
     pub(super) fn figure(&self, metric: Metric) -> Option<f64> {
         match metric {
             Metric::BandwidthBps => self.bandwidth_bps,

@@ -2,21 +2,21 @@
 
 use serde::Serialize;
 
-/// Median and range of several samples of one figure.
+/// Median and range of several samples of one metric.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Summary {
-    /// The median; of an even number of samples the mean of the two in the middle.
+    /// Median; of an even number of samples the mean of the two middle ones.
     pub(super) median: f64,
-    /// Smallest.
+    /// Minimum.
     pub(super) min: f64,
-    /// Largest.
+    /// Maximum.
     pub(super) max: f64,
     /// Number of samples.
     pub(super) samples: usize,
 }
 
 impl Summary {
-    /// Of the finite ones of `values`; `None` if there are none.
+    /// Summarizes the finite values of `values`; `None` if there are none.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
@@ -29,19 +29,19 @@ impl Summary {
     }
 }
 
-/// A ratio of medians, with the smallest and largest ratio within a round.
+/// Ratio of medians, with the minimum and maximum ratio within a round.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Ratio {
     /// Ratio of the medians.
     pub(super) ratio: f64,
-    /// Smallest ratio within a round; the ratio itself if no round has both figures.
+    /// Minimum ratio within a round; the ratio itself if no round has both values.
     pub(super) min: f64,
-    /// Largest ratio within a round.
+    /// Maximum ratio within a round.
     pub(super) max: f64,
 }
 
 impl Ratio {
-    /// Of figures by round: `one` divided by `other`. `None` if one has no figures.
+    /// Computes the ratio `one` divided by `other` of values by round. `None` if one has no values.
     pub(super) fn of(one: &[(u32, f64)], other: &[(u32, f64)]) -> Option<Self> {
         let median = |of: &[(u32, f64)]| Summary::of(of.iter().map(|&(_, value)| value));
         let ratio = median(one)?.median / median(other)?.median;
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians() {
+    fn medians_are_computed() {
         assert_eq!(Summary::of([]), None);
         assert_eq!(Summary::of([f64::NAN]), None);
         let odd = Summary::of([3.0, 1.0, 2.0]).unwrap();
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_medians_and_ranges_of_rounds() {
+    fn ratio_uses_medians_and_range_uses_rounds() {
         let one = [(1, 10.0), (2, 20.0), (3, 30.0)];
         let other = [(1, 10.0), (2, 10.0), (4, 40.0)];
         let ratio = Ratio::of(&one, &other).unwrap();
@@ -88,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_median_is_within(values in prop::collection::vec(-1e12..1e12_f64, 1..20)) {
+        fn median_is_within_range(values in prop::collection::vec(-1e12..1e12_f64, 1..20)) {
             let summary = Summary::of(values.iter().copied()).unwrap();
             prop_assert!(summary.min <= summary.median && summary.median <= summary.max);
             let below = values.iter().filter(|&&it| it <= summary.median).count();

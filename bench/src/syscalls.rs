@@ -1,8 +1,8 @@
 //! System calls of flue per message and per MB, counted by strace.
 //!
 //! Both ends run under strace twice, with few messages and with many. The difference is the cost of the messages;
-//! startup, handshake and shutdown cancel out. Tracing slows an end down several times, so batches are not exactly as
-//! large as without it.
+//! startup, handshake and shutdown cancel out. Tracing slows an end down several times, so batch sizes differ slightly
+//! from an untraced run.
 
 use std::collections::BTreeMap;
 
@@ -12,36 +12,36 @@ use serde::Serialize;
 /// System calls of both ends of a job.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Calls {
-    /// The group's name.
+    /// Name of the group.
     pub(super) id: String,
     /// Description of the workload.
     pub(super) title: String,
-    /// Bytes of a message.
+    /// Message size, bytes.
     pub(super) size_bytes: u64,
-    /// Difference of the two runs, messages.
+    /// Difference in messages between the two runs.
     pub(super) messages: u64,
     /// Calls of the client.
     pub(super) client: EndCalls,
     /// Calls of the server.
     pub(super) server: EndCalls,
-    /// Why they could not be counted.
+    /// Reason why they could not be counted.
     pub(super) error: Option<String>,
 }
 
 /// System calls of one end, for all the messages.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub(super) struct EndCalls {
-    /// By name; only those that the long run made more often.
+    /// Counts by name; only of calls that the long run made more often.
     pub(super) by_name: BTreeMap<String, u64>,
 }
 
 impl EndCalls {
-    /// Total.
+    /// Returns the total.
     pub(super) fn sum(&self) -> u64 {
         self.by_name.values().sum()
     }
 
-    /// The calls of `long` less those of `short`.
+    /// Returns the calls of `long` minus those of `short`.
     pub(super) fn between(short: &Counts, long: &Counts) -> Self {
         let more = |(name, &count): (&String, &u64)| {
             let before = short.get(name).copied().unwrap_or(0);
@@ -50,7 +50,7 @@ impl EndCalls {
         Self { by_name: long.iter().filter_map(more).collect() }
     }
 
-    /// The three most frequent, each with its number per message.
+    /// Returns the three most frequent calls, each with its number per message.
     pub(super) fn most_frequent(&self, messages: u64) -> String {
         let mut names: Vec<_> = self.by_name.iter().collect();
         names.sort_by(|a, b| b.1.cmp(a.1));
@@ -63,14 +63,14 @@ impl EndCalls {
 }
 
 impl Calls {
-    /// The ends with counts; the client if neither has any.
+    /// Returns the ends with counts; the client if neither has any.
     pub(super) fn ends(&self) -> Vec<(&'static str, &EndCalls)> {
         let both = [("client", &self.client), ("server", &self.server)];
         let counted: Vec<_> = both.into_iter().filter(|(_, it)| !it.by_name.is_empty()).collect();
         if counted.is_empty() { vec![both[0]] } else { counted }
     }
 
-    /// Calls of an end per message, and per 10^6 bytes.
+    /// Returns the calls of an end per message, and per 10^6 bytes.
     pub(super) fn rates(&self, end: &EndCalls) -> Option<(f64, f64)> {
         let messages = self.messages as f64;
         let mbytes = messages * self.size_bytes as f64 / 1e6;
@@ -81,7 +81,7 @@ impl Calls {
 /// Calls by name.
 pub(super) type Counts = BTreeMap<String, u64>;
 
-/// The table of `strace -c`.
+/// Parses the table of `strace -c`.
 pub(super) fn parse(text: &str) -> Result<Counts, String> {
     let mut lines = text.lines().skip_while(|line| !line.trim_start().starts_with("% time"));
     let head: Vec<&str> =
@@ -118,7 +118,7 @@ strace: Process 7 attached
 ";
 
     #[test]
-    fn a_table_is_read() {
+    fn table_is_parsed() {
         let counts = parse(TEXT).unwrap();
         assert_eq!(counts, Counts::from([("readv".into(), 100), ("writev".into(), 50)]));
         assert!(parse("").is_err());

@@ -1,4 +1,4 @@
-//! The tables on standard output.
+//! Tables on standard output.
 
 use flue_report::{
     table::{Align, Table, UNKNOWN, cell},
@@ -11,7 +11,7 @@ use super::{
     stats::Summary,
 };
 
-/// "67.4 (64.3..69.8)".
+/// Formats a value and its range, such as "67.4 (64.3..69.8)".
 fn range(metric: Metric, summary: Option<Summary>) -> String {
     cell(summary.map(|it| {
         let shown = |value| metric.shown(value);
@@ -30,7 +30,7 @@ const fn verdict(met: Option<bool>) -> &'static str {
     }
 }
 
-/// The table of goals.
+/// Returns the table of goals.
 pub(super) fn rows(report: &Report) -> Table {
     use Align::{Left, Right};
     let mut table = Table::new(&[
@@ -80,7 +80,7 @@ pub(super) fn rows(report: &Report) -> Table {
     table
 }
 
-/// The table of a chart: a line for each point, a column for each contestant.
+/// Returns the table of a chart: one line per point, one column per contestant.
 pub(super) fn points(report: &Report, panel: Panel) -> Option<Table> {
     let points = points_of(report, panel);
     if points.iter().all(|point| point.is_row) {
@@ -111,7 +111,8 @@ pub(super) fn points(report: &Report, panel: Panel) -> Option<Table> {
     Some(table)
 }
 
-/// The points of a chart, in the order of its horizontal axis. A row with the same position as a point is left out.
+/// Returns the points of a chart, in the order of its horizontal axis. A row with the same position as a point is
+/// omitted.
 pub(super) fn points_of(report: &Report, panel: Panel) -> Vec<&Contest> {
     let mut points: Vec<&Contest> = report
         .contests
@@ -125,7 +126,7 @@ pub(super) fn points_of(report: &Report, panel: Panel) -> Vec<&Contest> {
     points
 }
 
-/// The contestants of these points, in order of appearance.
+/// Returns the contestants of these points, in order of appearance.
 pub(super) fn names_of(points: &[&Contest]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for score in points.iter().flat_map(|it| &it.contestants) {
@@ -136,7 +137,7 @@ pub(super) fn names_of(points: &[&Contest]) -> Vec<String> {
     names
 }
 
-/// The table of system calls.
+/// Returns the table of system calls.
 pub(super) fn system_calls(report: &Report) -> Option<Table> {
     use Align::{Left, Right};
     let mut table = Table::new(&[
@@ -167,7 +168,7 @@ pub(super) fn system_calls(report: &Report) -> Option<Table> {
     (!report.system_calls.is_empty()).then_some(table)
 }
 
-/// A line for each contestant that failed, with the error.
+/// Returns a line with the error for each failed contestant.
 pub(super) fn failures(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     for contest in &report.contests {

@@ -1,7 +1,7 @@
-//! `flue doctor`: what this machine has of what the lab and the nodes need.
+//! `flue doctor`: checks the prerequisites of the lab and of the nodes.
 //!
-//! Everything is tried, not guessed, in a network namespace of the run's own, which ends with it. A check
-//! whose ground is missing is not made.
+//! Each feature is exercised, not guessed, in a network namespace that is removed with the process. A check is skipped
+//! if one of its own prerequisites is missing.
 
 use std::{
     ffi::OsStr,
@@ -39,21 +39,21 @@ pub struct DoctorArgs {
     pub output: Quietness,
 }
 
-/// The name of a check.
+/// Name of the kernel socket check.
 const SOCKETS: &str = "kernel sockets";
 
-/// One thing that was tried.
+/// Result of one check.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Check {
-    /// What.
+    /// Name of the check.
     pub name: &'static str,
-    /// It works.
+    /// True if the check passed.
     pub ok: bool,
-    /// Nothing runs without it.
+    /// True if no node can run without it.
     pub required: bool,
-    /// What was found, or why it does not work.
+    /// Details found, or the reason for the failure.
     pub detail: String,
-    /// What would help.
+    /// Suggested fix.
     pub hint: Option<String>,
 }
 
@@ -84,10 +84,10 @@ impl fmt::Display for Check {
     }
 }
 
-/// Makes the checks. Call it before the process has a second thread.
+/// Runs the checks. Call it before the process has a second thread.
 ///
 /// # Errors
-/// [`Failure::lacking`], naming what is missing, when something is without which nothing runs.
+/// [`Failure::lacking`] with the missing prerequisites, if a required check fails.
 pub fn run(_args: &DoctorArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let checks = examine();
     for check in &checks {
@@ -107,7 +107,7 @@ pub fn run(_args: &DoctorArgs, console: &mut Console<'_>) -> Result<(), Failure>
     })
 }
 
-/// Tries everything, in an order in which later checks stand on earlier ones.
+/// Runs all checks in dependency order.
 pub fn examine() -> Vec<Check> {
     let mut checks = vec![
         Check::new(SOCKETS, false, try_sockets()),
@@ -128,7 +128,7 @@ pub fn examine() -> Vec<Check> {
     checks
 }
 
-/// In the calling thread's namespace, which is the run's own.
+/// Checks links in the namespace of the calling thread, which was created for this run.
 fn examine_links(has_tun: bool) -> Vec<Check> {
     let mut netlink = match Netlink::open() {
         Ok(netlink) => netlink,
@@ -153,7 +153,7 @@ fn examine_links(has_tun: bool) -> Vec<Check> {
     checks
 }
 
-/// What queue pairs need that have neither TAP nor namespace.
+/// Checks the prerequisites of queue pairs on kernel sockets, without TAP and namespace.
 fn try_sockets() -> Result<String, Failure> {
     let connected = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|listener| TcpStream::connect(listener.local_addr()?));
@@ -165,7 +165,7 @@ fn try_sockets() -> Result<String, Failure> {
     }
 }
 
-/// What `flue run` needs: its library, and that a program sees its device.
+/// Checks the prerequisites of `flue run`: its library, and a program that lists the device.
 fn try_verbs() -> Result<String, Failure> {
     let library = run::find_library(None)?;
     let program = "ibv_devices";
@@ -174,9 +174,9 @@ fn try_verbs() -> Result<String, Failure> {
     let library = library.display();
     match ended? {
         Ok(Output { status, stdout, .. }) => {
-            let said = String::from_utf8_lossy(&stdout);
-            // Two lines of headings, then a name and a GUID a line.
-            let devices = said.lines().skip(2).filter_map(|line| line.split_whitespace().next());
+            let output = String::from_utf8_lossy(&stdout);
+            // The output has two header lines, then one line per device with name and GUID.
+            let devices = output.lines().skip(2).filter_map(|line| line.split_whitespace().next());
             match devices.collect::<Vec<_>>().join(", ") {
                 devices if status.success() && !devices.is_empty() => {
                     Ok(format!("\"flue run\" gives them {library}; {program} sees {devices}"))
@@ -215,7 +215,7 @@ fn try_tap(netlink: &mut Netlink, vnet: VnetMode, bridged: bool) -> Result<Strin
     })
 }
 
-/// What `--queues` needs.
+/// Checks the prerequisites of `--queues`.
 fn try_queues() -> Result<String, Failure> {
     const NAME: &str = "doctor4";
     let mtu = MTU_DEFAULT_BYTES.into();
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_stands_out() {
+    fn missing_prerequisite_is_printed_in_capitals() {
         let failure = Failure::lacking("no such thing").with_hint("get one");
         let missing = Check::new("thing", true, Err(failure.clone()));
         assert_eq!(missing.to_string(), "MISSING  thing: no such thing\n         hint: get one");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_tried_in_a_namespace() {
+    fn links_are_checked_in_a_namespace() {
         if !namespace::has_net_admin() {
             println!("skipped: no CAP_NET_ADMIN");
             return;

@@ -1,7 +1,7 @@
-//! `flue offload` and `flue upload`: have a running node hand connections over, and wait until that is done.
+//! `flue offload` and `flue upload`: request the hand-over of connections from a running node, and wait for completion.
 //!
-//! The node's host stack is asked through the control socket; what it does is its own decision, and this says what
-//! came of it. Limits: [`client::LIMIT`] for each answer, `--wait` for each connection.
+//! Requests are sent over the control socket to the host stack of the node, which decides on each. Limits:
+//! [`client::LIMIT`] for each reply, `--wait` for each connection.
 
 use std::{
     fmt,
@@ -78,16 +78,16 @@ pub struct MoveArgs {
     pub output: Quietness,
 }
 
-/// Which connections are meant.
+/// Selection of connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Selector {
-    /// Every one.
+    /// All connections.
     All,
-    /// That of this name.
+    /// The connection with this handle.
     Handle(u64),
-    /// Those with this peer.
+    /// Connections with this peer.
     Peer(SocketAddr),
-    /// The one between these.
+    /// The connection between these endpoints, local and remote.
     Between(SocketAddr, SocketAddr),
 }
 
@@ -126,8 +126,8 @@ impl fmt::Display for Selector {
 }
 
 impl Selector {
-    /// Whether it means `record`; listeners are never meant.
-    pub fn means(self, record: &Record) -> bool {
+    /// Returns true if `record` is selected. Listeners are never selected.
+    pub fn selects(self, record: &Record) -> bool {
         !record.is_listener()
             && match self {
                 Self::All => true,
@@ -138,33 +138,33 @@ impl Selector {
     }
 }
 
-/// What became of one connection.
+/// Result of the hand-over of one connection.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Moved {
-    /// The node's control socket.
+pub struct HandOverResult {
+    /// Control socket of the node.
     pub control: PathBuf,
-    /// The connection.
+    /// Handle of the connection.
     pub handle: u64,
-    /// Our end.
+    /// Local endpoint.
     pub local: SocketAddr,
-    /// The peer's end.
+    /// Remote endpoint.
     pub remote: Option<SocketAddr>,
-    /// Where it was.
+    /// Offload state before the hand-over.
     pub from: OffloadState,
-    /// Where it is; null: it has ended.
+    /// Offload state after the hand-over; null if the connection has closed.
     pub to: Option<OffloadState>,
-    /// It is where it was to go.
+    /// True if the connection is in the requested state.
     pub ok: bool,
-    /// Why not.
+    /// Reason for the refusal.
     pub refused: Option<Refused>,
-    /// How long that took.
+    /// Duration of the hand-over, nanoseconds.
     pub took_ns: u64,
 }
 
-/// Runs one of the commands.
+/// Runs `flue offload` or `flue upload`.
 ///
 /// # Errors
-/// No node or connection is meant, or one of them was not handed over.
+/// No node or connection is selected, or the hand-over of one connection failed.
 pub fn run(args: &MoveArgs, to: Destination, console: &mut Console<'_>) -> Result<(), Failure> {
     let (sockets, place) = client::find(&Nodes::parse(args.node.as_deref()))?;
     let wait = Duration::from_secs(args.wait.into());
@@ -172,9 +172,9 @@ pub fn run(args: &MoveArgs, to: Destination, console: &mut Console<'_>) -> Resul
     let mut ended = Ok(());
     for control in &sockets {
         let (_, connections) = client::list(control, false)?;
-        for record in connections.iter().filter(|record| args.connection.means(record)) {
+        for record in connections.iter().filter(|record| args.connection.selects(record)) {
             let one = hand_over(control, record, to, wait)?;
-            tell(&one, console);
+            print_result(&one, console);
             if !one.ok && ended.is_ok() {
                 ended = Err(Failure::work(reason(&one)));
             }
@@ -192,13 +192,13 @@ pub fn run(args: &MoveArgs, to: Destination, console: &mut Console<'_>) -> Resul
     ended
 }
 
-/// Asks for the hand-over of `record`, and waits until it is done.
+/// Requests the hand-over of `record`, and waits for its completion.
 fn hand_over(
     control: &Path,
     record: &Record,
     to: Destination,
     wait: Duration,
-) -> Result<Moved, Failure> {
+) -> Result<HandOverResult, Failure> {
     let goal = match to {
         Destination::Target => OffloadState::Offloaded,
         Destination::Host => OffloadState::InHost,
@@ -227,7 +227,7 @@ fn hand_over(
     Ok(outcome(control, record, goal, now, why, began.elapsed()))
 }
 
-/// What became of `record`, which is `now` what it is.
+/// Returns the result for `record`, whose current record is `now`.
 fn outcome(
     control: &Path,
     record: &Record,
@@ -235,9 +235,9 @@ fn outcome(
     now: Option<Record>,
     refused: Option<Refused>,
     took: Duration,
-) -> Moved {
+) -> HandOverResult {
     let to = now.map(|now| now.offload_state);
-    Moved {
+    HandOverResult {
         control: control.to_owned(),
         handle: record.handle,
         local: record.local,
@@ -250,8 +250,8 @@ fn outcome(
     }
 }
 
-fn tell(moved: &Moved, console: &mut Console<'_>) {
-    let Moved { local, remote, from, to, ok, took_ns, .. } = moved;
+fn print_result(moved: &HandOverResult, console: &mut Console<'_>) {
+    let HandOverResult { local, remote, from, to, ok, took_ns, .. } = moved;
     let took = format_duration(Duration::from_nanos(*took_ns));
     let ends = format!("{local} {}", shown(*remote));
     match to {
@@ -261,9 +261,9 @@ fn tell(moved: &Moved, console: &mut Console<'_>) {
     }
 }
 
-/// Why a connection is not where it was to go.
-fn reason(moved: &Moved) -> String {
-    let Moved { local, remote, to, refused, took_ns, .. } = moved;
+/// Returns the reason why a connection is not in the requested state.
+fn reason(moved: &HandOverResult) -> String {
+    let HandOverResult { local, remote, to, refused, took_ns, .. } = moved;
     let ends = format!("{local} {}", shown(*remote));
     let took = format_duration(Duration::from_nanos(*took_ns));
     match (to, refused) {
@@ -279,18 +279,18 @@ mod tests {
     use crate::cmd::ss::tests::connection;
 
     #[test]
-    fn connections_are_meant_by_handle_peer_or_both_ends() {
+    fn connections_are_selected_by_handle_peer_or_both_endpoints() {
         let record = connection("10.0.0.2:5000", Some("10.0.0.1:7174"));
         for text in ["all", "7", "10.0.0.1:7174", "10.0.0.2:5000-10.0.0.1:7174"] {
             let selector: Selector = text.parse().unwrap();
-            assert!(selector.means(&record), "{text}");
+            assert!(selector.selects(&record), "{text}");
             assert_eq!(selector.to_string(), text);
         }
         for text in ["8", "10.0.0.2:5000", "10.0.0.2:5001-10.0.0.1:7174"] {
-            assert!(!text.parse::<Selector>().unwrap().means(&record), "{text}");
+            assert!(!text.parse::<Selector>().unwrap().selects(&record), "{text}");
         }
         let listener = connection("0.0.0.0:7174", None);
-        assert!(!Selector::All.means(&listener) && !Selector::Handle(7).means(&listener));
+        assert!(!Selector::All.selects(&listener) && !Selector::Handle(7).selects(&listener));
         for text in ["", "none", "10.0.0.1", "10.0.0.1:1-", "-1"] {
             assert!(text.parse::<Selector>().is_err(), "{text}");
         }
@@ -299,9 +299,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_done_has_its_reason() {
+    fn failed_hand_over_has_its_reason() {
         let record = connection("10.0.0.2:5000", Some("10.0.0.1:7174"));
-        let moved = Moved {
+        let moved = HandOverResult {
             control: "/x".into(),
             handle: 7,
             local: record.local,
@@ -314,11 +314,11 @@ mod tests {
         };
         let ends = "10.0.0.2:5000 10.0.0.1:7174";
         assert_eq!(reason(&moved), format!("{ends}: still InHost after 5.00 s"));
-        let gone = Moved { to: None, ..moved.clone() };
-        assert_eq!(reason(&gone), format!("{ends}: the connection has ended"));
+        let closed = HandOverResult { to: None, ..moved.clone() };
+        assert_eq!(reason(&closed), format!("{ends}: the connection has ended"));
         let message = "target: NDIS_STATUS_OFFLOAD_TCP_ENTRIES (0xc0231004)".to_owned();
         let refused = Some(Refused { message, ndis_status: None, ndis_status_name: None });
-        let refused = Moved { refused, ..moved };
+        let refused = HandOverResult { refused, ..moved };
         assert!(
             reason(&refused)
                 .ends_with("InHost: target: NDIS_STATUS_OFFLOAD_TCP_ENTRIES (0xc0231004)")

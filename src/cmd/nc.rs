@@ -1,12 +1,12 @@
-//! `flue nc`: standard input to a connection, the connection to standard output.
+//! `flue nc`: copies standard input to a connection, and the connection to standard output.
 //!
-//! Both directions end for themselves: the end of standard input becomes a FIN (the other direction
-//! goes on), the peer's FIN becomes the end of standard output. The run ends when both have ended.
+//! Each direction ends independently. The end of standard input is sent as a FIN, while the other direction continues;
+//! the peer's FIN ends standard output. The run ends when both have ended.
 //!
-//! Reading and writing block, the node must not: a thread each, with a bounded queue between
-//! ([`QUEUE_CHUNKS_MAX`] chunks of at most [`CHUNK_BYTES_MAX`] bytes). [`Pump::step`] moves what can be
-//! moved without waiting; the threads wake the node when that may have changed. At most
-//! [`UNACKNOWLEDGED_BYTES_MAX`] bytes are with TCP and unacknowledged.
+//! Reading and writing block, but the node must not block. Each runs on a thread of its own, with a bounded queue
+//! ([`QUEUE_CHUNKS_MAX`] chunks of at most [`CHUNK_BYTES_MAX`] bytes). [`Pump::step`] moves data without blocking; the
+//! threads wake the node when more may be possible. At most [`UNACKNOWLEDGED_BYTES_MAX`] bytes passed to TCP are
+//! unacknowledged.
 
 use std::{
     fmt,
@@ -39,17 +39,17 @@ use offload_engine::{
     chimney::client::OffloadHandle, engine::Connections, tcp::Info, time::Instant as EngineInstant,
 };
 
-/// Bytes of one read of standard input.
+/// Largest read of standard input, bytes.
 pub const CHUNK_BYTES_MAX: usize = 64 * 1024;
-/// Chunks that wait in each direction.
+/// Queue limit of each direction, chunks.
 pub const QUEUE_CHUNKS_MAX: usize = 16;
-/// Bytes given to TCP and not yet acknowledged.
+/// Limit of unacknowledged bytes passed to TCP.
 pub const UNACKNOWLEDGED_BYTES_MAX: usize = 1024 * 1024;
 
-/// Bytes of the largest receive request.
+/// Largest receive request, bytes.
 const RECEIVE_BYTES_MAX: i64 = 1024 * 1024;
 
-/// Connections that may be in their handshake.
+/// Limit of connections in the handshake.
 const BACKLOG: usize = 1;
 
 /// Copy standard input to a connection, and the connection to standard output
@@ -107,24 +107,24 @@ pub struct NcArgs {
     pub node: NodeArgs,
 }
 
-/// What the options ask for.
+/// Endpoint selected by the options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// Listen there; an unspecified address stands for all of the node's.
+    /// Listen on this address; an unspecified address means all addresses of the node.
     Listen(SocketAddr),
     /// Connect to `remote`.
     Connect {
-        /// From there; `None`: as the host stack chooses.
+        /// Local address; `None`: chosen by the host stack.
         local: Option<SocketAddr>,
-        /// To there.
+        /// Remote address.
         remote: SocketAddr,
-        /// Within that time.
+        /// Time limit of the connect.
         timeout: Duration,
     },
 }
 
 impl NcArgs {
-    /// What the options ask for.
+    /// Returns the endpoint selected by the options.
     ///
     /// # Errors
     /// [`Failure::usage`].
@@ -172,19 +172,19 @@ fn parse_port(text: &str) -> Result<u16, Failure> {
     }
 }
 
-/// What the reading thread has read.
+/// Input of the reading thread.
 #[derive(Debug)]
 pub enum Input {
-    /// Octets, at least one.
+    /// Data, at least one byte.
     Data(Bytes),
-    /// The end, or why reading ended.
+    /// End of the input, or the error that ended reading.
     End(io::Result<()>),
 }
 
-/// Reads `input` on a thread of its own until its end; calls `wake` when there is something new.
+/// Reads `input` on a thread of its own until its end; calls `wake` for every new input.
 ///
 /// # Errors
-/// No thread is left.
+/// The thread could not be started.
 pub fn start_reader(
     mut input: impl Read + Send + 'static,
     wake: impl Fn() + Send + 'static,
@@ -200,10 +200,10 @@ pub fn start_reader(
                 Err(error) => Input::End(Err(error)),
             };
             let is_end = matches!(next, Input::End(_));
-            // Nobody listens any more: the run has ended.
-            let unheard = sender.send(next).is_err();
+            // The receiver is dropped once the run has ended.
+            let is_closed = sender.send(next).is_err();
             wake();
-            if is_end || unheard {
+            if is_end || is_closed {
                 return;
             }
         }
@@ -211,18 +211,18 @@ pub fn start_reader(
     Ok(receiver)
 }
 
-/// The queue to the writing thread.
+/// Queue to the writing thread.
 #[derive(Debug)]
 pub struct Output {
-    /// `None`: nothing more will come.
+    /// `None` after the last chunk.
     chunks: Option<Sender<Bytes>>,
     ended: Receiver<io::Result<()>>,
 }
 
-/// Writes `output` on a thread of its own; calls `wake` when there is room again and at the end.
+/// Writes `output` on a thread of its own; calls `wake` when the queue has room again, and at the end.
 ///
 /// # Errors
-/// No thread is left.
+/// The thread could not be started.
 pub fn start_writer(
     mut output: impl Write + Send + 'static,
     wake: impl Fn() + Send + 'static,
@@ -235,35 +235,35 @@ pub fn start_writer(
             wake();
             written
         });
-        // Nobody listens any more: the run has ended.
+        // The receiver is dropped once the run has ended.
         let _ = to_pump.send(result);
         wake();
     })?;
     Ok(Output { chunks: Some(sender), ended })
 }
 
-/// The connection, as the pump sees it.
+/// Byte stream as used by the pump.
 pub trait ByteStream {
-    /// How it is; `None`: there is none.
+    /// Returns the state of the stream; `None`: no connection.
     fn status(&self) -> Option<StreamStatus>;
-    /// Sends data. Always accepted.
+    /// Queues data to send. Never refused.
     fn send(&mut self, data: Bytes);
-    /// No more data from us.
+    /// Sends a FIN after the queued data.
     fn shutdown(&mut self);
-    /// The next received data.
+    /// Returns the next received data.
     fn receive(&mut self) -> Option<Bytes>;
 }
 
-/// A stream of a node, for the time of one call.
+/// Stream of a node, for the duration of one call.
 #[derive(Debug)]
 pub struct NodeStream<'a> {
-    /// The node's client.
+    /// Streams of the node.
     pub streams: &'a mut Streams,
-    /// The node's offloaded connections.
+    /// Offloaded connections of the node.
     pub connections: &'a mut Connections,
-    /// The time of the call.
+    /// Time of the call.
     pub now: EngineInstant,
-    /// Which stream.
+    /// Handle of the stream.
     pub handle: OffloadHandle,
 }
 
@@ -285,40 +285,40 @@ impl ByteStream for NodeStream<'_> {
     }
 }
 
-/// What has gone across.
+/// Amount of data transferred.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
-pub struct Moved {
-    /// Octets given to the connection.
+pub struct TransferCounts {
+    /// Bytes passed to the connection.
     pub sent_bytes: u64,
-    /// Octets taken from it.
+    /// Bytes taken from the connection.
     pub received_bytes: u64,
 }
 
-/// What the offload target has counted. As last seen: with the connection its counters end, so the
-/// very last segments may be missing.
+/// Counters of the offload target at the last snapshot. They are removed with the connection, so the very last segments
+/// may be missing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
-pub struct Counted {
-    /// Segments sent, each piece of a super-segment counted.
+pub struct OffloadCounters {
+    /// Segments sent, counted after segmentation.
     pub segments_sent: u64,
-    /// Those of them with PSH.
+    /// Segments among these with PSH.
     pub psh_segments_sent: u64,
-    /// Those of them with an octet that was sent before.
+    /// Segments among these that contain a byte sent before.
     pub segments_retransmitted: u64,
-    /// Times that losses were found, by fast retransmit or by time.
+    /// Losses detected by fast retransmit or RACK.
     pub fast_retransmits: u64,
-    /// Times that nothing was heard for a retransmission time-out.
+    /// Expirations of the retransmission timer.
     pub timeouts: u64,
-    /// Times that segments were made smaller for the path.
+    /// Reductions of the segment size for the path MTU.
     pub path_mtu_reductions: u64,
-    /// Explicit congestion notification was agreed on.
+    /// True if ECN was negotiated.
     pub ecn: bool,
-    /// Segments received with the mark of a router.
+    /// Segments received with the CE mark.
     pub ecn_marks_received: u64,
-    /// Times that the window was reduced because the peer had received marks.
+    /// Reductions of the congestion window in response to ECE.
     pub ecn_reductions: u64,
 }
 
-impl From<Info> for Counted {
+impl From<Info> for OffloadCounters {
     fn from(info: Info) -> Self {
         Self {
             segments_sent: info.segs_out,
@@ -334,7 +334,7 @@ impl From<Info> for Counted {
     }
 }
 
-impl fmt::Display for Counted {
+impl fmt::Display for OffloadCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             segments_sent,
@@ -363,29 +363,29 @@ impl fmt::Display for Counted {
     }
 }
 
-/// Moves octets between the queues and the connection.
+/// Moves data between the queues and the connection.
 #[derive(Debug)]
 pub struct Pump {
     input: Receiver<Input>,
     input_ended: bool,
     output: Output,
-    /// How writing has ended.
+    /// Result of writing.
     written: Option<io::Result<()>>,
-    moved: Moved,
+    moved: TransferCounts,
 }
 
 impl Pump {
-    /// Between what [`start_reader`] and [`start_writer`] gave.
+    /// Creates a pump between the queues of [`start_reader`] and [`start_writer`].
     pub fn new(input: Receiver<Input>, output: Output) -> Self {
-        Self { input, input_ended: false, output, written: None, moved: Moved::default() }
+        Self { input, input_ended: false, output, written: None, moved: TransferCounts::default() }
     }
 
-    /// What has gone across so far.
-    pub const fn moved(&self) -> Moved {
+    /// Returns the amount of data transferred so far.
+    pub const fn moved(&self) -> TransferCounts {
         self.moved
     }
 
-    /// Moves what can be moved. `None`: call again when the stream, or one of the queues, has changed.
+    /// Moves data without blocking. `None`: call again after a change of the stream or of a queue.
     pub fn step(&mut self, stream: &mut impl ByteStream) -> Option<Result<(), Failure>> {
         if let Err(failure) = self.step_input(stream) {
             return Some(Err(failure));
@@ -440,8 +440,8 @@ impl Pump {
         while !chunks.is_full() {
             let Some(data) = stream.receive() else { break };
             let length = data.len() as u64;
-            // Not full, and nobody else sends: it fails only when the writer has ended, which
-            // `ended` tells.
+            // The queue is not full and has one sender, so this fails only if the writer has ended. `ended` has the
+            // reason.
             if chunks.try_send(data).is_ok() {
                 self.moved.received_bytes += length;
             }
@@ -452,15 +452,15 @@ impl Pump {
     }
 }
 
-/// Runs the command.
+/// Runs `flue nc`.
 ///
 /// # Errors
-/// The node or the connection could not be had, or did not end well.
+/// The node or the connection could not be opened, or ended with an error.
 pub fn run(args: &NcArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let place = args.place()?;
     let setup = args.node.resolve_on(args.queues)?;
     console.config(&setup);
-    // The one connection is the first queue's.
+    // The connection uses the first queue.
     let client = |port| {
         let mut streams = Streams::new(port);
         streams.post_receives(args.prepost.unwrap_or(0) as usize);
@@ -511,14 +511,14 @@ fn converse(
     let ended = wait(node, waker, |streams, connections, now| {
         let ended = pump.step(&mut NodeStream { streams, connections, now, handle });
         let ours = connections.list(now).find(|(other, ..)| *other == handle);
-        counted = ours.map(|(_, _, info)| Counted::from(info)).or(counted);
+        counted = ours.map(|(_, _, info)| OffloadCounters::from(info)).or(counted);
         ended
     });
     if let Some(Err(error)) = pump.written.take() {
         console.unwritten(error);
     }
     let last = node.with(|streams, _, _| streams.status(handle));
-    let Moved { sent_bytes, received_bytes } = pump.moved();
+    let TransferCounts { sent_bytes, received_bytes } = pump.moved();
     console.result(&serde_json::json!({
         "local": local,
         "remote": remote,
@@ -557,7 +557,7 @@ fn accept(
     Ok(handle)
 }
 
-/// Waits for a result, or a signal.
+/// Waits for a result or a signal.
 fn wait<T>(
     node: &Node<Streams>,
     waker: &Waker,

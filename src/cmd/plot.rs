@@ -1,7 +1,7 @@
 //! `flue plot`: draws a trace of `--tcp-trace` as SVG.
 //!
-//! One connection in three panels over one time axis: windows and bytes in flight, RTT, rate. Fast recovery, recovery
-//! after a retransmission timeout and responses to ECN are coloured bands behind them.
+//! One connection in three panels over one time axis: windows and bytes in flight, RTT, rate. Colored bands in the
+//! background mark fast recovery, recovery after a retransmission timeout, and responses to ECN.
 
 mod draw;
 #[cfg(test)]
@@ -41,18 +41,18 @@ pub struct PlotArgs {
     pub output: Quietness,
 }
 
-/// The `result` of the document.
+/// The `result` object of the JSON document.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Drawn {
-    /// The SVG.
+    /// Path of the SVG file.
     pub file: PathBuf,
-    /// The connection.
+    /// Name of the connection.
     pub connection: String,
-    /// Its rows.
+    /// Number of its rows.
     pub rows: usize,
 }
 
-/// The columns of a row that are drawn. Seconds and bytes.
+/// Columns of a row that are drawn, in seconds and bytes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Row {
     time: f64,
@@ -66,7 +66,7 @@ struct Row {
     state: State,
 }
 
-/// The sender's congestion state.
+/// Congestion state of the sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// Open or disorder.
@@ -83,10 +83,10 @@ struct Connection {
     rows: Vec<Row>,
 }
 
-/// Runs the command.
+/// Runs `flue plot`.
 ///
 /// # Errors
-/// The trace cannot be read, is not one, or does not have the connection; the SVG cannot be written.
+/// The trace cannot be read, is invalid, or does not contain the connection; or the SVG cannot be written.
 pub fn run(args: &PlotArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let shown = args.file.display();
     let text = fs::read_to_string(&args.file)
@@ -108,7 +108,7 @@ pub fn run(args: &PlotArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The connections of a trace, in the order in which they appear.
+/// Returns the connections of a trace, in order of first appearance.
 fn parse(text: &str) -> Result<Vec<Connection>, String> {
     let mut lines = text.lines();
     let header = lines.next().unwrap_or_default();
@@ -119,7 +119,7 @@ fn parse(text: &str) -> Result<Vec<Connection>, String> {
     for (index, line) in lines.enumerate() {
         let cells: Vec<&str> = line.split(',').collect();
         if cells.len() != names.len() {
-            // The end of a trace that is still being written.
+            // Incomplete last line of a trace that is still being written.
             if index + 2 == text.lines().count() && !text.ends_with('\n') {
                 break;
             }
@@ -135,7 +135,7 @@ fn parse(text: &str) -> Result<Vec<Connection>, String> {
     Ok(connections)
 }
 
-/// The connection that was asked for, or the one with the most rows.
+/// Returns the requested connection, or the one with the most rows.
 fn choose(connections: Vec<Connection>, asked: Option<&str>) -> Result<Connection, String> {
     let names: Vec<_> = connections.iter().map(|connection| connection.name.clone()).collect();
     let mut found: Vec<_> = connections
@@ -171,7 +171,7 @@ struct Columns {
 }
 
 impl Columns {
-    /// Errors with the name that is missing.
+    /// Finds the columns by name. The error is the name of a missing column.
     fn find(names: &[&str]) -> Result<Self, &'static str> {
         let find = |wanted| names.iter().position(|name| *name == wanted).ok_or(wanted);
         Ok(Self {

@@ -1,9 +1,9 @@
-//! `flue run`: a program of libibverbs and librdmacm, unmodified, on flue.
+//! `flue run`: runs an unmodified program of libibverbs and librdmacm on flue.
 //!
-//! The command creates a directory with the names of the two libraries, both of which are flue's, puts it in front of
-//! LD_LIBRARY_PATH, adds objects to LD_PRELOAD for programs that this variable does not reach, and becomes the program.
-//! So the program keeps its process id, its descriptors and its exit status, signals reach it, and nothing is printed.
-//! With `--tap` or `--verbose` the command stays as the program's parent instead (`launcher`).
+//! The command creates a directory with the names of both libraries, which refer to flue's library, and prepends it to
+//! LD_LIBRARY_PATH. It adds objects to LD_PRELOAD for programs that ignore LD_LIBRARY_PATH, and then executes the
+//! program. So the program keeps process id, descriptors, signals and exit status, and nothing is printed. With `--tap`
+//! or `--verbose` the command remains as the program's parent instead (`launcher`).
 
 mod directory;
 mod launcher;
@@ -42,12 +42,12 @@ use crate::{failure::Failure, options::NodeArgs, report::Console};
 
 /// Directories that the dynamic loader searches first.
 const LOADER_PATH: &str = "LD_LIBRARY_PATH";
-/// Objects that the dynamic loader loads before all that the program needs.
+/// Objects that the dynamic loader loads before the dependencies of the program.
 const LOADER_PRELOADS: &str = "LD_PRELOAD";
 /// Options of AddressSanitizer.
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
-/// AddressSanitizer refuses any object before its own library, since that could define functions that it intercepts.
-/// The preloaded objects define none.
+/// AddressSanitizer rejects any object loaded before its own library, because that object could define functions that
+/// it intercepts. The preloaded objects define none.
 const ASAN_ACCEPTS_PRELOADS: &str = "verify_asan_link_order=0";
 
 /// Run a verbs program (rping, perftest, fio, ...) on flue: no RDMA adapter, no kernel module, no root
@@ -117,14 +117,14 @@ pub struct RunArgs {
     pub program: Vec<OsString>,
 }
 
-/// As [`parse_interface`]; nothing is no TAP.
+/// Parses the name of a TAP like [`parse_interface`]; an empty name selects no TAP.
 fn parse_tap(text: &str) -> Result<String, String> {
     if text.is_empty() { Ok(String::new()) } else { parse_interface(text) }
 }
 
 impl RunArgs {
-    /// Returns the options of the library's adapter: those that are given, and otherwise those of `inherited`, which a
-    /// launcher around this one gave. `node`: that of the program; `None`: kernel sockets.
+    /// Returns the options of the library's adapter: those of the command line, otherwise those of `inherited`, from an
+    /// enclosing launcher. `node` is the node of the program; `None`: kernel sockets.
     ///
     /// # Errors
     /// A relative path cannot be made absolute: there is no working directory.
@@ -166,7 +166,7 @@ impl RunArgs {
         })
     }
 
-    /// Variables that would override the options that are given.
+    /// Returns the variables that would override options of the command line.
     fn overrides(&self) -> impl Iterator<Item = &'static str> {
         let MpaOptions { accept: MpaAcceptOptions { crc, markers, rtr }, revision } = self.mpa;
         let variables = [
@@ -185,16 +185,16 @@ impl RunArgs {
         variables.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name)
     }
 
-    /// Whether the program is on a node.
+    /// Returns true if the program runs on a node.
     fn has_node(&self) -> bool {
         let NodeOptions { tap, tap_fd, .. } = &self.node.node;
         !tap.is_empty() || tap_fd.is_some()
     }
 
-    /// The node, checked and complete; `None`: kernel sockets.
+    /// Returns the validated options of the node; `None`: kernel sockets.
     ///
     /// # Errors
-    /// [`Failure::usage`]: an option is beyond its limits, or is for nodes only.
+    /// [`Failure::usage`]: an option exceeds its limits, or requires a node.
     pub fn node(&self) -> Result<Option<NodeOptions>, Failure> {
         let given = &self.node.node;
         for (index, one) in self.port_map.iter().enumerate() {
@@ -229,7 +229,7 @@ impl RunArgs {
                 return Err(Failure::usage(format!("--map {one}: one of both is mapped already")));
             }
         }
-        // With a descriptor its name says nothing.
+        // With a descriptor the name of the TAP is irrelevant.
         let tap = if given.tap.is_empty() { TAP_DEFAULT } else { &given.tap };
         let node = NodeOptions {
             tap: tap.into(),
@@ -241,7 +241,7 @@ impl RunArgs {
     }
 }
 
-/// Makes a path absolute: the program may change its directory before it opens the device.
+/// Makes a path absolute: the program may change its working directory before it opens the device.
 fn absolute(path: &Option<PathBuf>) -> io::Result<Option<PathBuf>> {
     path.as_deref().map(std::path::absolute).transpose()
 }
@@ -250,10 +250,10 @@ fn no_directory(error: io::Error) -> Failure {
     Failure::work(format!("the working directory: {error}"))
 }
 
-/// Becomes the program, or with a node its parent.
+/// Executes the program, or with a node runs it as a child process.
 ///
 /// # Errors
-/// It does not start, the TAP cannot be had, or the library is not there: [`Failure::lacking`].
+/// The program cannot be started, the TAP cannot be opened, or the library is missing: [`Failure::lacking`].
 pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
     let Some((program, arguments)) = args.program.split_first() else {
         return Err(Failure::usage("no program"));
@@ -290,7 +290,7 @@ pub fn run(args: &RunArgs, _console: &mut Console<'_>) -> Result<(), Failure> {
     Err(Failure::lacking(format!("{}: {error}", program.display())))
 }
 
-/// Refuses a file that cannot be written: once the program runs there is nobody to tell.
+/// Checks that a file can be written: after the start of the program an error could not be reported.
 ///
 /// # Errors
 /// Neither the file nor a new one in its directory can be written.
@@ -301,10 +301,10 @@ fn check_writable(file: &Path) -> Result<(), Failure> {
         .map_err(|error| Failure::work(format!("{}: {error}", file.display())))
 }
 
-/// The program with the library in front of the system's.
+/// Returns the command of the program, with flue's library before the system's.
 ///
 /// # Errors
-/// The library cannot be put there, or the loader would ignore it.
+/// The library cannot be placed there, or the loader would ignore it.
 pub fn command(library: &Path, program: &OsStr) -> Result<Command, Failure> {
     check_mount(library)?;
     if let Some((file, obstacle)) = program::check(program, library)? {
@@ -319,17 +319,17 @@ pub fn command(library: &Path, program: &OsStr) -> Result<Command, Failure> {
     let variable = |name| env::var_os(name).unwrap_or_default();
     let mut command = Command::new(program);
     command.env(LOADER_PATH, list([directory.path.as_os_str(), &variable(LOADER_PATH)]));
-    // After those of the user, which may replace functions.
+    // After the user's objects, which may replace functions.
     let before = variable(LOADER_PRELOADS);
     let preloads = directory.preloads.iter().map(AsRef::<OsStr>::as_ref);
     command.env(LOADER_PRELOADS, list(iter::once(&*before).chain(preloads)));
-    // The user's own option is the last, and wins.
+    // The user's own option is last and takes precedence.
     let accepting = OsStr::new(ASAN_ACCEPTS_PRELOADS);
     command.env(ASAN_OPTIONS, list([accepting, &variable(ASAN_OPTIONS)]));
     Ok(command)
 }
 
-/// Refuses a library that the loader cannot map.
+/// Rejects a library that the loader cannot map.
 ///
 /// # Errors
 /// [`Failure::lacking`]: its file system is mounted noexec.
@@ -345,13 +345,15 @@ fn check_mount(library: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The library's file: as told, or beside this executable, or where packages and cargo put it.
+/// Returns the file of the library: as configured, next to this executable, or in the directories used by packages and
+/// cargo.
 ///
 /// # Errors
-/// [`Failure::lacking`]: it is nowhere.
-pub fn find_library(told: Option<&Path>) -> Result<PathBuf, Failure> {
-    let told = told.map(Path::to_owned).or_else(|| env::var_os(settings::LIBRARY).map(Into::into));
-    if let Some(file) = told {
+/// [`Failure::lacking`]: not found.
+pub fn find_library(configured: Option<&Path>) -> Result<PathBuf, Failure> {
+    let configured =
+        configured.map(Path::to_owned).or_else(|| env::var_os(settings::LIBRARY).map(Into::into));
+    if let Some(file) = configured {
         return fs::canonicalize(&file)
             .map_err(|error| Failure::lacking(format!("library {}: {error}", file.display())));
     }
@@ -359,7 +361,7 @@ pub fn find_library(told: Option<&Path>) -> Result<PathBuf, Failure> {
         .and_then(fs::canonicalize)
         .map_err(|error| Failure::lacking(format!("the path of flue: {error}")))?;
     let beside = executable.parent().unwrap_or_else(|| Path::new("/"));
-    // Beside; of an installation under one prefix; what cargo builds as a dependency.
+    // Next to the executable; of an installation under one prefix; built by cargo as a dependency.
     let places = [beside.to_owned(), beside.join("../lib/flue"), beside.join("deps")];
     let found =
         places.iter().find_map(|place| place.join(settings::LIBRARY_FILE).canonicalize().ok());
@@ -370,7 +372,7 @@ pub fn find_library(told: Option<&Path>) -> Result<PathBuf, Failure> {
     })
 }
 
-/// A list of the loader.
+/// Returns a colon-separated list of the loader, without empty elements.
 fn list<'a>(elements: impl IntoIterator<Item = &'a OsStr>) -> OsString {
     let elements: Vec<_> = elements.into_iter().filter(|it| !it.is_empty()).collect();
     elements.join(OsStr::new(":"))
@@ -394,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_program_is_its_own() {
+    fn arguments_after_program_are_passed_on() {
         let args = parse("flue --rtr read -- rping -s --pcap x");
         assert_eq!(args.program, ["rping", "-s", "--pcap", "x"]);
         assert_eq!(args.node.node.pcap, None);
@@ -403,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_are_not_given_are_those_of_the_environment() {
+    fn absent_options_are_inherited() {
         let none = parse("flue true");
         assert!(none.overrides().eq([settings::TAP]));
         let default = AdapterOptions::default;
@@ -421,7 +423,7 @@ mod tests {
         assert!(options.to_string().starts_with(json), "{options}");
         assert_eq!(options.to_string().parse::<AdapterOptions>().unwrap(), options);
         assert_eq!(none.options(options.clone(), None).unwrap(), options);
-        // The former name is an alias.
+        // Alias for the former name.
         let former = parse("flue --receive-wait 0.5 true");
         assert_eq!(former.rnr_timeout, all.rnr_timeout);
         let mixed = parse("flue --rtr send --rnr-timeout 0 true").options(options.clone(), None);
@@ -432,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_a_node_ask_for_one() {
+    fn node_options_require_a_tap() {
         let node = |line: &str| parse(line).node().map_err(|failure| failure.message);
         assert_eq!(node("flue --pcap a --control none true"), Ok(None));
         for line in ["--addr 10.0.0.1/24", "--drop 1", "--mtu 9000", "--map ::1=::2"] {

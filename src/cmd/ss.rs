@@ -1,8 +1,7 @@
-//! `flue ss`: the connections of running nodes, as `ss -ti` lists the kernel's, with the Offload State column of
-//! Windows' netstat.
+//! `flue ss`: lists the connections of running nodes in the format of `ss -ti`, with the Offload State column of
+//! Windows netstat.
 //!
-//! Nodes are asked through their control sockets, one after the other, at most
-//! [`client::LIMIT`] each.
+//! Nodes are queried over their control sockets, one after the other, at most [`client::LIMIT`] each.
 
 pub mod filter;
 mod format;
@@ -97,17 +96,17 @@ pub struct SsArgs {
     pub filter: Vec<String>,
 }
 
-/// One node's part of the document.
+/// Entry of one node in the document.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Listed {
-    /// Its control socket.
+    /// Control socket of the node.
     pub control: PathBuf,
-    /// Which it is; null if it did not answer.
+    /// Name of the node; null if it did not reply.
     #[serde(flatten)]
     pub node: Option<NodeName>,
-    /// What the filter lets through.
+    /// Connections selected by the filter.
     pub connections: Vec<Record>,
-    /// Why it did not answer.
+    /// Reason for the missing reply.
     pub error: Option<String>,
 }
 
@@ -117,8 +116,8 @@ struct Found {
 }
 
 impl SsArgs {
-    /// How it is to print.
-    pub const fn voice(&self) -> Quietness {
+    /// Returns the quietness.
+    pub const fn quietness(&self) -> Quietness {
         Quietness { json: self.output.json || self.json_short, ..self.output }
     }
 
@@ -131,10 +130,10 @@ impl SsArgs {
     }
 }
 
-/// Runs the command.
+/// Runs `flue ss`.
 ///
 /// # Errors
-/// The filter makes no sense; a node that was named is not there; or one did not answer.
+/// The filter is invalid, a requested node was not found, or a node did not reply.
 pub fn run(args: &SsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let filter = Filter::parse(&args.filter, args.states())?;
     let (sockets, place) = client::find(&Nodes::parse(args.node.as_deref()))?;
@@ -168,16 +167,16 @@ pub fn run(args: &SsArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     ended
 }
 
-/// The remark about a node that has no row.
+/// Returns the note for a node without rows.
 fn idle(node: &NodeName) -> String {
     let NodeName { pid, tap, .. } = node;
-    // Of another user's process, or of one in another namespace.
+    // Not readable for a process of another user or in another namespace.
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let name = name.trim_end();
     format!("{tap}: pid={pid} name={name}: device open, no connection and no listener")
 }
 
-/// The table, with a line for each connection's variables below it.
+/// Renders the table, with a line of variables below each connection.
 fn render(args: &SsArgs, nodes: &[Listed]) -> String {
     let mut head = vec![
         ("State", Align::Left),

@@ -1,8 +1,8 @@
-//! `flue wire`: two TAPs joined through weather, for whatever kernel or node hangs on them.
+//! `flue wire`: connects two TAPs with impairments, for kernels or nodes attached to them.
 //!
-//! What netem is to a qdisc this is to a cable: the same loss, delay, rate and queue, on kernels that have
-//! no netem, seeded, and the same for kernel pairs and flue pairs. `weather` is what each direction does,
-//! `ends` are the TAPs, `pump` runs the wire, `tell` says what it did.
+//! It applies to a cable what netem applies to a qdisc: loss, delay, rate and queue. It is seeded, independent of netem
+//! support in the kernel, and the same for kernels and for flue nodes. `ends` opens the TAPs, `pump` runs the wire,
+//! `report` prints its statistics.
 
 mod ends;
 mod overrides;
@@ -129,7 +129,7 @@ pub struct WireArgs {
     pub output: Quietness,
 }
 
-/// The configuration of a wire, complete and consistent.
+/// Validated configuration of a wire.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct WireConfig {
     /// End A.
@@ -138,25 +138,25 @@ pub struct WireConfig {
     pub b: EndConfig,
     /// Largest IP packet, bytes.
     pub mtu_bytes: u16,
-    /// Virtio-net header.
+    /// Use of virtio-net headers.
     pub vnet: VnetMode,
-    /// What happens from A to B.
+    /// Impairments from A to B.
     pub a_to_b: Impairment,
-    /// What happens from B to A.
+    /// Impairments from B to A.
     pub b_to_a: Impairment,
-    /// What the dice start from.
+    /// Seed of the random number generator.
     pub seed: u64,
-    /// When it ends by itself, seconds.
+    /// Duration of the run, seconds.
     pub duration_s: Option<u32>,
-    /// How often it speaks, seconds.
+    /// Reporting interval, seconds.
     pub interval_s: Option<u16>,
 }
 
 impl WireArgs {
-    /// Checks the options against each other and completes them.
+    /// Validates the combination of options and fills in defaults.
     ///
     /// # Errors
-    /// [`Failure::usage`], naming the option and its limit.
+    /// [`Failure::usage`] with the option and its limit.
     pub fn resolve(&self) -> Result<WireConfig, Failure> {
         if (&self.tap_a, &self.netns_a) == (&self.tap_b, &self.netns_b) {
             return Err(Failure::usage(format!(
@@ -202,7 +202,7 @@ impl WireConfig {
     }
 }
 
-/// The effective configuration as lines of `key: value`, as printed at start.
+/// Formats the effective configuration as lines of `key: value`, as printed at startup.
 impl fmt::Display for WireConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { a, b, mtu_bytes, vnet, a_to_b, b_to_a, seed, duration_s, interval_s: _ } = self;
@@ -219,10 +219,10 @@ impl fmt::Display for WireConfig {
     }
 }
 
-/// Runs the command.
+/// Runs `flue wire`.
 ///
 /// # Errors
-/// A TAP could not be had or is gone, or the options do not fit each other.
+/// A TAP could not be opened or was removed, or the options are inconsistent.
 pub fn run(args: &WireArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let config = args.resolve()?;
     console.config(&config);
@@ -234,10 +234,10 @@ pub fn run(args: &WireArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let wire = offload_engine::link::Wire::new(a.take_link(), b.take_link(), a_to_b, b_to_a)
         .map_err(|error| Failure::usage(format!("impairment: {error}")))?;
     console.step(format_args!("joined: {} and {}", a.describe(), b.describe()));
-    // Whoever wants a document alone can wait for this with -v.
+    // With `--json`, -v makes this event available to a caller that waits for readiness.
     tracing::info!("joined");
     let mut run = pump::Run::new(wire, stop)?;
-    let ended = run.until_told(&config, console);
+    let ended = run.until_stopped(&config, console);
     report::summary(&run.wire, run.elapsed(), [a.dropped(), b.dropped()], console);
     ended
 }

@@ -1,4 +1,4 @@
-//! `flue wireshark-profile`: installs a profile of Wireshark 4 in which iWARP is decoded on any port.
+//! `flue wireshark-profile`: installs a profile for Wireshark 4 that decodes iWARP on any port.
 //!
 //! The files are those of docs/wireshark/flue. Wireshark and tshark use them with `-C flue`.
 
@@ -43,16 +43,16 @@ pub struct WiresharkProfileArgs {
     pub output: Quietness,
 }
 
-/// The `result` of the document.
+/// The `result` object of the JSON document.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Installed {
-    /// The profile's directory.
+    /// Directory of the profile.
     pub directory: PathBuf,
-    /// Its files.
+    /// Installed files.
     pub files: Vec<&'static str>,
 }
 
-/// The user's directory of profiles by the environment; `exists` says which directories are there.
+/// Returns the user's profile directory from the environment; `exists` returns true for an existing directory.
 fn profiles(
     variable: impl Fn(&str) -> Option<PathBuf>,
     exists: impl Fn(&Path) -> bool,
@@ -75,10 +75,10 @@ fn write(directory: &Path) -> io::Result<()> {
     FILES.iter().try_for_each(|(name, content)| fs::write(directory.join(name), content))
 }
 
-/// Runs the command.
+/// Runs `flue wireshark-profile`.
 ///
 /// # Errors
-/// There is no directory for it, or it cannot be written.
+/// No directory was found, or it cannot be written.
 pub fn run(args: &WiresharkProfileArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let variable = |name: &str| env::var_os(name).map(PathBuf::from);
     let profiles = args.dir.clone().or_else(|| profiles(variable, Path::is_dir));
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_directory_is_wiresharks() {
+    fn directory_matches_wireshark() {
         let all = |name: &str| Some(PathBuf::from(format!("/{name}")));
         let but = |hidden: &'static str| move |name: &str| all(name).filter(|_| name != hidden);
         let none = |_: &Path| false;

@@ -225,8 +225,8 @@ fn lie(node: &Node<AdapterCore>, adapter: &Adapter, connector: &Connector) {
             && results[0].status == NtStatus::SUCCESS
         {
             qp.receive(0, &[sge]).unwrap();
-            let go_on = Advert::GO_ON.encode();
-            qp.send(1, Data::Inline(&[&go_on]), OpFlags::empty()).unwrap();
+            let go_ahead = Advert::GO_AHEAD.encode();
+            qp.send(1, Data::Inline(&[&go_ahead]), OpFlags::empty()).unwrap();
         }
     }
     // The client need not wait for it.

@@ -352,7 +352,7 @@ const PERF: &[&str] = &[
      {src/cmd/perf/mod.rs::DEPTH_MAX} (`-t`), and requests posted per doorbell 1 to \
      {src/cmd/perf/mod.rs::POST_LIST_MAX} (`--post-list`).",
     "A TAP has up to {offload_engine::link::TAP_QUEUES_MAX} queues",
-    "silent for {src/cmd/perf/phase.rs::SILENCE_MAX}.",
+    "silent for {src/cmd/perf/phase.rs::INACTIVITY_LIMIT}.",
     "JSON objects of at most {src/cmd/perf/message.rs::MESSAGE_BYTES_MAX} bytes",
 ];
 

@@ -16,17 +16,17 @@ use super::{
 
 /// Largest frame that the kernel segments.
 const SUPER_FRAME_BYTES_MAX: usize = 65_535;
-/// Receive windows for super-segments and for plain frames. A TAP silently drops frames beyond its queue of 1,000.
+/// Receive windows for GSO packets and for plain frames. A TAP silently drops frames beyond its queue of 1,000.
 const SUPER_WINDOW_BYTES: u32 = 4_000_000;
 const PLAIN_WINDOW_BYTES: u32 = 700_000;
-/// Received bytes until an acknowledgement is sent; earlier when the TAP is empty.
+/// Received bytes per acknowledgement; an acknowledgement is sent earlier when the TAP is empty.
 const SUPER_ACK_BYTES: u32 = 128 * 1024;
 const PLAIN_ACK_BYTES: u32 = 32 * 1024;
-/// Reads of an empty TAP until received data is acknowledged.
-const EMPTY_LOOKS: u32 = 3;
+/// Reads of an empty TAP before received data is acknowledged.
+const EMPTY_READS: u32 = 3;
 /// Segments sent between two reads of acknowledgements.
-const SUPER_SEGMENTS_PER_LOOK: u32 = 1;
-const PLAIN_SEGMENTS_PER_LOOK: u32 = 8;
+const SUPER_SEGMENTS_PER_READ: u32 = 1;
+const PLAIN_SEGMENTS_PER_READ: u32 = 8;
 /// Segments sent, or reads of the TAP, between two reads of the clock.
 const STEPS_PER_CLOCK: u32 = 32;
 
@@ -112,13 +112,13 @@ fn connect(args: &BareArgs, task: Task) -> Result<Bench, Failure> {
     Ok(Bench { checksum, bed, engine, kernel, segment_bytes, mss, window_bytes })
 }
 
-/// The yardstick sends.
+/// Measures sending from the minimal TCP to the kernel.
 pub(super) fn send(args: &BareArgs) -> Result<Outcome, Failure> {
     let mut bench = connect(args, Task::Sink)?;
     let Bench { engine, kernel, segment_bytes, mss, window_bytes, .. } = &mut bench;
-    let per_look = if args.plain { PLAIN_SEGMENTS_PER_LOOK } else { SUPER_SEGMENTS_PER_LOOK };
+    let per_read = if args.plain { PLAIN_SEGMENTS_PER_READ } else { SUPER_SEGMENTS_PER_READ };
     let mut watch = Stopwatch::start(args.common.seconds);
-    let mut patience = SpinThenYield::new();
+    let mut idle = SpinThenYield::new();
     let (mut sent_bytes, mut segments, mut since_look) = (0_u64, 0_u64, 0);
     let cpu_before = thread_cpu_seconds();
     while !watch.is_over(kernel.bytes()) {
@@ -130,35 +130,35 @@ pub(super) fn send(args: &BareArgs) -> Result<Outcome, Failure> {
                 sent_bytes += bytes as u64;
                 segments += 1;
                 since_look += 1;
-                patience.renew();
+                idle.renew();
             }
-            if since_look >= per_look || room < 2 * *segment_bytes {
+            if since_look >= per_read || room < 2 * *segment_bytes {
                 since_look = 0;
                 while engine.receive()? != Arrival::Nothing {}
             }
-            if bytes == 0 && !patience.wait() {
+            if bytes == 0 && !idle.wait() {
                 return Err(stalled(engine));
             }
         }
     }
     let near_cpu_seconds = thread_cpu_seconds() - cpu_before;
-    let mut patience = SpinThenYield::new();
+    let mut idle = SpinThenYield::new();
     while engine.in_flight_bytes() > 0 {
-        if engine.receive()? == Arrival::Nothing && !patience.wait() {
+        if engine.receive()? == Arrival::Nothing && !idle.wait() {
             return Err(stalled(engine));
         }
     }
     engine.finish()?;
     while !kernel.is_done() {
-        if engine.receive()? == Arrival::Nothing && !patience.wait() {
+        if engine.receive()? == Arrival::Nothing && !idle.wait() {
             return Err(Failure::work("the kernel socket does not see the end of the connection"));
         }
     }
     conclude(args, bench, &watch, Sent { sent_bytes, segments, near_cpu_seconds })
 }
 
-/// Bytes of the next segment: a full one if there is room, else whole packets that are a good part of the window
-/// (sender SWS avoidance, RFC 9293 §3.8.6.2.1).
+/// Returns the bytes of the next segment: a full one if there is room, otherwise whole packets that are a good part of
+/// the window (sender SWS avoidance, RFC 9293 §3.8.6.2.1).
 const fn next_segment(room: usize, window: usize, segment: usize, mss: usize) -> usize {
     if room >= segment {
         return segment;
@@ -172,14 +172,14 @@ fn stalled(engine: &Engine) -> Failure {
     Failure::work(format!("a frame was lost: {bytes} bytes are not acknowledged, and will not be"))
 }
 
-/// Our end receives.
+/// Measures receiving by the minimal TCP from the kernel.
 pub(super) fn receive(args: &BareArgs) -> Result<Outcome, Failure> {
     let mut bench = connect(args, Task::Source)?;
     let Bench { engine, kernel, .. } = &mut bench;
     let ack_bytes = if args.plain { PLAIN_ACK_BYTES } else { SUPER_ACK_BYTES };
     let mut watch = Stopwatch::start(args.common.seconds);
-    let mut patience = SpinThenYield::new();
-    let (mut received_bytes, mut segments, mut empty_looks, mut steps) = (0_u64, 0_u64, 0, 0_u32);
+    let mut idle = SpinThenYield::new();
+    let (mut received_bytes, mut segments, mut empty_reads, mut steps) = (0_u64, 0_u64, 0, 0_u32);
     let cpu_before = thread_cpu_seconds();
     let mut near_cpu_seconds = 0.0;
     while !engine.has_ended() {
@@ -188,14 +188,14 @@ pub(super) fn receive(args: &BareArgs) -> Result<Outcome, Failure> {
         if let Arrival::Data(bytes) = arrival {
             received_bytes += bytes as u64;
             segments += 1;
-            empty_looks = 0;
-            patience.renew();
+            empty_reads = 0;
+            idle.renew();
         }
-        empty_looks += u32::from(is_empty);
+        empty_reads += u32::from(is_empty);
         let due_bytes = engine.unacknowledged_bytes();
-        if due_bytes >= ack_bytes || (due_bytes > 0 && is_empty && empty_looks >= EMPTY_LOOKS) {
+        if due_bytes >= ack_bytes || (due_bytes > 0 && is_empty && empty_reads >= EMPTY_READS) {
             engine.acknowledge()?;
-        } else if is_empty && !patience.wait() {
+        } else if is_empty && !idle.wait() {
             return Err(Failure::work("the kernel's socket has stopped sending"));
         }
         steps = steps.wrapping_add(1);
@@ -211,7 +211,7 @@ pub(super) fn receive(args: &BareArgs) -> Result<Outcome, Failure> {
     conclude(args, bench, &watch, Sent { sent_bytes: received_bytes, segments, near_cpu_seconds })
 }
 
-/// Totals of the yardstick's end.
+/// Totals of the minimal TCP's end.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     sent_bytes: u64,
@@ -219,7 +219,7 @@ struct Sent {
     near_cpu_seconds: f64,
 }
 
-/// Compares the counts of both ends, and makes the result.
+/// Compares the counts of both ends, and returns the result.
 fn conclude(
     args: &BareArgs,
     bench: Bench,
@@ -231,7 +231,7 @@ fn conclude(
     let congestion_control = kernel.congestion_control;
     let Done { bytes, cpu_seconds } = kernel.join()?;
     let dropped_frames = bed.dropped_frames()?;
-    judge(engine.trouble, dropped_frames, sent_bytes, bytes)?;
+    validate(engine.errors, dropped_frames, sent_bytes, bytes)?;
     let detail = json!({
         "mtu_bytes": args.mtu,
         "segment_bytes_max": segment_bytes,
@@ -240,7 +240,7 @@ fn conclude(
         "window_bytes": (window_bytes != u32::MAX).then_some(window_bytes),
         "checksum": if checksum == Checksum::Software { "software" } else { "header" },
         "congestion_control": congestion_control,
-        "duplicate_segments": engine.trouble.duplicates,
+        "duplicate_segments": engine.errors.duplicates,
         "dropped_frames": dropped_frames,
         "near_cpu_seconds": near_cpu_seconds,
         "far_cpu_seconds": cpu_seconds,
@@ -250,15 +250,15 @@ fn conclude(
     Outcome::bandwidth(watch.measured()?, detail)
 }
 
-/// Whether the run is valid: all data arrived at the first attempt.
-fn judge(
-    trouble: ErrorCounters,
+/// Checks the validity of the run: all data arrived without retransmission.
+fn validate(
+    errors: ErrorCounters,
     dropped_frames: u64,
     ours_bytes: u64,
     theirs_bytes: u64,
 ) -> Result<(), Failure> {
-    // The kernel sends duplicates when an acknowledgement is late: nothing was lost.
-    let ErrorCounters { gaps, duplicates: _, damaged } = trouble;
+    // The kernel sends duplicates when an acknowledgement is late: no data was lost.
+    let ErrorCounters { gaps, duplicates: _, damaged } = errors;
     if gaps + damaged > 0 {
         return Err(Failure::work(format!(
             "frames were lost: {gaps} segments followed a gap, {damaged} were damaged; the TAP dropped \
@@ -278,10 +278,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_with_losses_is_invalid() {
+    fn run_with_losses_is_invalid() {
         let fine = ErrorCounters { gaps: 0, duplicates: 3, damaged: 0 };
-        assert!(judge(fine, 0, 100, 100).is_ok());
-        let message = |trouble, ours, theirs| judge(trouble, 7, ours, theirs).unwrap_err().message;
+        assert!(validate(fine, 0, 100, 100).is_ok());
+        let message = |errors, ours, theirs| validate(errors, 7, ours, theirs).unwrap_err().message;
         assert!(
             message(ErrorCounters { gaps: 2, ..fine }, 1, 1).contains("2 segments followed a gap")
         );

@@ -1,4 +1,4 @@
-//! The test bed of a yardstick: a network namespace, one or two TAPs, and a bridge.
+//! Test bed of a baseline: a network namespace, one or two TAPs, and a bridge.
 
 use std::{
     io::{IoSlice, IoSliceMut},
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::{Common, frame::Station, frame::VNET_BYTES};
 
-/// The two stations of a run; the far one is the kernel's in runs against a kernel socket.
+/// Stations of a run; against a kernel socket the far one belongs to the kernel.
 pub(super) const NEAR: Station = Station {
     mac: [0x02, 0, 0x0a, 0x58, 0, 2],
     address: Ipv4Addr::new(10, 88, 0, 2),
@@ -39,23 +39,23 @@ pub(super) struct Tap {
 }
 
 impl Tap {
-    /// Whether frames have a virtio-net header.
+    /// Returns true if frames have a virtio-net header.
     pub(super) const fn vnet_header(&self) -> bool {
         self.vnet_header
     }
 
-    /// Bytes of the virtio-net header.
+    /// Returns the length of the virtio-net header, bytes.
     pub(super) const fn front_bytes(&self) -> usize {
         if self.vnet_header { VNET_BYTES } else { 0 }
     }
 
-    /// Reads one frame, with its virtio-net header. Returns the total length; `None` if there is no frame.
+    /// Reads one frame, with its virtio-net header. Returns the total length; `None` if no frame is available.
     pub(super) fn read(&self, buffer: &mut [u8]) -> Result<Option<usize>, Failure> {
         self.received(rustix::io::read(&self.fd, buffer))
     }
 
     /// Reads one frame: the first bytes, with the virtio-net header, into `head`, the others into `rest`. Returns the
-    /// total length; `None` if there is no frame.
+    /// total length; `None` if no frame is available.
     pub(super) fn scatter(
         &self,
         head: &mut [u8],
@@ -73,12 +73,12 @@ impl Tap {
         }
     }
 
-    /// Writes one frame, with its virtio-net header; retries while the kernel has no room.
+    /// Writes one frame, with its virtio-net header; retries while the kernel's queue is full.
     pub(super) fn write(&self, frame: &[u8]) -> Result<(), Failure> {
         self.retry(|| rustix::io::write(&self.fd, frame))
     }
 
-    /// Writes one frame, its headers and payload from separate buffers.
+    /// Writes one frame, with headers and payload from separate buffers.
     pub(super) fn gather(&self, head: &[u8], payload: &[u8]) -> Result<(), Failure> {
         if payload.is_empty() {
             return self.write(head);
@@ -102,7 +102,7 @@ impl Tap {
     }
 }
 
-/// What the TAPs of a run are attached to.
+/// Attachment of the TAPs of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ground {
     /// The kernel's stack, with the address of [`FAR`].
@@ -111,7 +111,7 @@ pub(super) enum Ground {
     Bridge,
 }
 
-/// Properties of a TAP.
+/// Requested properties of a TAP.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub(super) ground: Ground,
@@ -120,10 +120,10 @@ pub(super) struct Wanted {
     pub(super) vnet: VnetMode,
 }
 
-/// The test bed.
+/// Test bed.
 pub(super) struct Bed {
     netlink: Netlink,
-    /// TAPs that `--tap` names.
+    /// TAPs named by `--tap`.
     given: Vec<String>,
     napi: NapiMode,
     opened: Vec<String>,
@@ -131,7 +131,7 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    /// In a new network namespace; with `--tap` in the current one.
+    /// Creates the test bed in a new network namespace; with `--tap` in the current one.
     pub(super) fn make(common: &Common, taps: usize) -> Result<Self, Failure> {
         let given = common.tap.clone();
         if !given.is_empty() && given.len() != taps {
@@ -141,7 +141,7 @@ impl Bed {
         environment::check_tun()?;
         if given.is_empty() {
             namespace::enter()?;
-            // Without it frames only take longer.
+            // Best effort: without it frames only take longer.
             let _ = plumb::bypass_packet_filter();
         }
         let netlink = Netlink::open()?;
@@ -149,7 +149,7 @@ impl Bed {
         Ok(Self { netlink, given, napi, opened: Vec::new(), has_bridge: false })
     }
 
-    /// Opens the next TAP, and sets up the kernel's side.
+    /// Opens the next TAP, and configures the kernel's side.
     pub(super) fn open(&mut self, wanted: Wanted) -> Result<Tap, Failure> {
         let Wanted { ground, mtu_bytes, vnet } = wanted;
         let is_given = !self.given.is_empty();
@@ -172,7 +172,7 @@ impl Bed {
         };
         let opened = plumb::open_taps(&mut self.netlink, &options, 1, &side)?.pop();
         let OpenTap { link, vnet_header, threaded_napi, .. } =
-            opened.expect("a queue for the asking");
+            opened.expect("one queue was requested");
         if napi == NapiMode::Threaded && !threaded_napi {
             return Err(Failure::lacking(format!("TAP {name} does not support threaded NAPI")));
         }
@@ -184,14 +184,14 @@ impl Bed {
         Ok(Tap { fd, name, vnet_header, _link: link })
     }
 
-    /// The kernel's station behind `tap`.
+    /// Returns the kernel's station on `tap`.
     pub(super) fn kernel_behind(&mut self, tap: &Tap) -> Result<Station, Failure> {
         let mac = self.netlink.link(&tap.name)?.mac;
         let lacking = || Failure::work(format!("TAP {} has no Ethernet address", tap.name));
         Ok(Station { mac: mac.ok_or_else(lacking)?, ..FAR })
     }
 
-    /// Frames that the kernel dropped because a TAP's queue was full.
+    /// Returns the number of frames that the kernel dropped because the queue of a TAP was full.
     pub(super) fn dropped_frames(&mut self) -> Result<u64, Failure> {
         let mut total = 0;
         for name in &self.opened {

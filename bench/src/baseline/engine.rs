@@ -1,6 +1,6 @@
-//! A minimal TCP: an upper bound for any engine.
+//! Minimal TCP: an upper bound for any engine.
 //!
-//! It opens a connection, counts sequence numbers, respects the peer's window and acknowledges data in order. It has no
+//! It opens a connection, counts sequence numbers, respects the peer's window and acknowledges in-order data. It has no
 //! retransmission, congestion control or timers.
 
 use flue_report::failure::Failure;
@@ -14,7 +14,7 @@ use super::{
     measure::SpinThenYield,
 };
 
-/// Payload buffers: larger than L1, as a user's would be.
+/// Payload buffers, bytes: larger than L1, as an application's would be.
 const MEMORY_BYTES: usize = 1 << 20;
 
 /// Result of one read of the TAP.
@@ -24,7 +24,7 @@ pub(super) enum Arrival {
     Nothing,
     /// A frame without new payload, or for another station.
     Other,
-    /// Bytes of payload, in order.
+    /// In-order payload, bytes.
     Data(usize),
 }
 
@@ -39,7 +39,7 @@ pub(super) struct ErrorCounters {
     pub(super) damaged: u64,
 }
 
-/// One connection.
+/// Connection of the minimal TCP.
 pub(super) struct Engine {
     tap: Tap,
     head: Head,
@@ -57,22 +57,22 @@ pub(super) struct Engine {
     inbox_at: usize,
     outbox: Vec<u8>,
     outbox_at: usize,
-    pub(super) trouble: ErrorCounters,
+    pub(super) errors: ErrorCounters,
 }
 
-/// Settings of an engine.
+/// Settings of the minimal TCP.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) mss: u16,
     pub(super) checksum: Checksum,
-    /// Receive window.
+    /// Receive window, bytes.
     pub(super) window_bytes: u32,
-    /// The peer.
+    /// Station of the peer.
     pub(super) far: Station,
 }
 
 impl Engine {
-    /// An engine before its handshake.
+    /// Creates a connection before its handshake.
     pub(super) fn new(tap: Tap, settings: Settings) -> Self {
         let Settings { mss, checksum, window_bytes, far } = settings;
         let head = Head::new(NEAR, far, tap.vnet_header(), checksum, mss);
@@ -90,49 +90,49 @@ impl Engine {
             window: (window_bytes >> WINDOW_SCALE).min(u16::MAX.into()) as u16,
             is_open: false,
             has_ended: false,
-            // Written to, so that there are no page faults during the run.
+            // Touched, so that there are no page faults during the run.
             inbox: vec![1; MEMORY_BYTES + FRAME_BYTES_MAX],
             inbox_at: 0,
             outbox: vec![0x5a; MEMORY_BYTES + FRAME_BYTES_MAX],
             outbox_at: 0,
-            trouble: ErrorCounters::default(),
+            errors: ErrorCounters::default(),
         }
     }
 
     /// Connects to the listening peer.
     pub(super) fn connect(&mut self) -> Result<(), Failure> {
         self.transmit(SYN, 0)?;
-        let mut patience = SpinThenYield::new();
+        let mut idle = SpinThenYield::new();
         while !self.is_open {
-            if self.receive()? == Arrival::Nothing && !patience.wait() {
+            if self.receive()? == Arrival::Nothing && !idle.wait() {
                 return Err(Failure::work("the kernel does not answer the SYN"));
             }
         }
         self.acknowledge()
     }
 
-    /// Bytes that may be sent now.
+    /// Returns the bytes that may be sent now.
     pub(super) fn room_bytes(&self, in_flight_max_bytes: u32) -> usize {
         let window = self.snd_wnd.min(in_flight_max_bytes);
         window.saturating_sub(self.in_flight_bytes()) as usize
     }
 
-    /// The peer's receive window.
+    /// Returns the peer's receive window, bytes.
     pub(super) const fn window_bytes(&self) -> usize {
         self.snd_wnd as usize
     }
 
-    /// Bytes sent and not acknowledged.
+    /// Returns the bytes sent and not acknowledged.
     pub(super) const fn in_flight_bytes(&self) -> u32 {
         self.snd_nxt.wrapping_sub(self.snd_una)
     }
 
-    /// Bytes received and not acknowledged.
+    /// Returns the bytes received and not acknowledged.
     pub(super) const fn unacknowledged_bytes(&self) -> u32 {
         self.rcv_nxt.wrapping_sub(self.last_ack)
     }
 
-    /// Whether the peer has sent its FIN.
+    /// Returns true if the peer has sent its FIN.
     pub(super) const fn has_ended(&self) -> bool {
         self.has_ended
     }
@@ -168,7 +168,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Processes one frame, if there is one.
+    /// Processes one frame, if one is available.
     pub(super) fn receive(&mut self) -> Result<Arrival, Failure> {
         let mut front = [0; VNET_BYTES + HEADERS_BYTES];
         let skip = VNET_BYTES - self.tap.front_bytes();
@@ -183,21 +183,23 @@ impl Engine {
             self.answer_arp(head)?;
             return Ok(Arrival::Other);
         };
-        if self.verifies && !self.is_right(head, received.options_bytes + received.payload_bytes) {
-            self.trouble.damaged += 1;
+        if self.verifies
+            && !self.is_checksum_valid(head, received.options_bytes + received.payload_bytes)
+        {
+            self.errors.damaged += 1;
             return Ok(Arrival::Other);
         }
         self.accept(received)
     }
 
-    fn is_right(&self, head: &[u8], rest_bytes: usize) -> bool {
+    fn is_checksum_valid(&self, head: &[u8], rest_bytes: usize) -> bool {
         let rest = &self.inbox[self.inbox_at..self.inbox_at + rest_bytes];
-        head.first_chunk().is_some_and(|head| frame::is_right(head, rest))
+        head.first_chunk().is_some_and(|head| frame::is_checksum_valid(head, rest))
     }
 
     fn answer_arp(&self, frame: &[u8]) -> Result<(), Failure> {
         let Some(answer) = frame::arp_answer(frame, NEAR) else { return Ok(()) };
-        // A header of zeros asks for no offload.
+        // A header of zeros requests no offload.
         let mut bytes = [0; VNET_BYTES + frame::ARP_BYTES];
         bytes[VNET_BYTES..].copy_from_slice(&answer);
         self.tap.write(&bytes[VNET_BYTES - self.tap.front_bytes()..])
@@ -213,7 +215,7 @@ impl Engine {
             let options = &self.inbox[self.inbox_at..self.inbox_at + options_bytes];
             self.peer_scale = frame::window_scale(options);
             (self.rcv_nxt, self.snd_una) = (seq.wrapping_add(1), ack);
-            self.snd_wnd = window.into(); // RFC 7323 §2.2: in a SYN it is not scaled
+            self.snd_wnd = window.into(); // RFC 7323 §2.2: the window of a SYN is not scaled
             self.is_open = true;
             return Ok(Arrival::Other);
         }
@@ -228,7 +230,7 @@ impl Engine {
         let distance = seq.wrapping_sub(self.rcv_nxt) as i32;
         if distance != 0 || options_bytes != 0 {
             let count =
-                if distance < 0 { &mut self.trouble.duplicates } else { &mut self.trouble.gaps };
+                if distance < 0 { &mut self.errors.duplicates } else { &mut self.errors.gaps };
             *count += 1;
             self.acknowledge()?;
             return Ok(Arrival::Other);

@@ -1,4 +1,4 @@
-//! The far end of a run, on a thread of its own.
+//! Far end of a run, on a thread of its own.
 
 use std::thread::{self, JoinHandle};
 
@@ -9,14 +9,14 @@ use super::{
     measure::{End, bind},
 };
 
-/// The thread of the far end.
+/// Thread of the far end.
 #[derive(Debug)]
 pub(super) struct FarEnd<T> {
     thread: JoinHandle<Result<T, Failure>>,
 }
 
 impl<T: Send + 'static> FarEnd<T> {
-    /// Starts `work` on a new thread, bound to its CPU as `--cpus` says.
+    /// Starts `work` on a new thread, bound to its CPU of `--cpus`.
     pub(super) fn start(
         common: &Common,
         work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
@@ -32,7 +32,7 @@ impl<T: Send + 'static> FarEnd<T> {
         Ok(Self { thread })
     }
 
-    /// Whether the thread has ended, with or without an error.
+    /// Returns true if the thread has ended, with or without an error.
     pub(super) fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }

@@ -1,11 +1,11 @@
-//! Frame headers of the yardsticks, built once and patched for each frame: virtio-net, Ethernet, IPv4, TCP (with
-//! options in a SYN only), and the ARP reply.
+//! Frame headers of the baselines, built once and patched for each frame: virtio-net, Ethernet, IPv4, TCP (with options
+//! in a SYN only), and the ARP reply.
 //!
 //! Checksums are computed and stored in the machine's byte order: RFC 1071 §2(B).
 
 use std::net::Ipv4Addr;
 
-/// Length of the virtio-net header, as the link sets it.
+/// Length of the virtio-net header, as configured by the link.
 pub(super) const VNET_BYTES: usize = 12;
 /// Offset of the IP header.
 const IP: usize = 14;
@@ -15,7 +15,7 @@ const TCP: usize = 34;
 pub(super) const HEADERS_BYTES: usize = 54;
 /// Options of a SYN: MSS and window scale, padded (RFC 9293 §3.2, RFC 7323 §2.2).
 const SYN_OPTIONS_BYTES: usize = 8;
-/// Length of IP and TCP headers: the MTU less the MSS.
+/// Length of IP and TCP headers: the MTU minus the MSS.
 pub(super) const MTU_OVERHEAD_BYTES: usize = 40;
 /// Window scale: enough for a window of 4 MiB.
 pub(super) const WINDOW_SCALE: u32 = 8;
@@ -56,7 +56,7 @@ pub(super) struct Segment {
     pub(super) seq: u32,
     pub(super) ack: u32,
     pub(super) flags: u8,
-    /// Not scaled.
+    /// Window field, not scaled.
     pub(super) window: u16,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Headers of frames from `near` to `far`. [`Checksum::Header`] needs `vnet_header`.
+    /// Creates the headers of frames from `near` to `far`. [`Checksum::Header`] requires `vnet_header`.
     pub(super) fn new(
         near: Station,
         far: Station,
@@ -107,8 +107,8 @@ impl Head {
         Self { bytes, start, checksum, mss, ip_sum, pseudo_sum, id: 0 }
     }
 
-    /// The headers of the frame of `segment` with `payload`. The kernel segments a payload larger than the MSS. A SYN
-    /// has options and no payload.
+    /// Returns the headers for `segment` with `payload`. The kernel segments a payload larger than the MSS. A SYN has
+    /// options and no payload.
     pub(super) fn patch(&mut self, segment: Segment, payload: &[u8]) -> &[u8] {
         let Segment { seq, ack, flags, window } = segment;
         let options = if flags & SYN == 0 { 0 } else { SYN_OPTIONS_BYTES };
@@ -152,7 +152,7 @@ impl Head {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Received {
     pub(super) segment: Segment,
-    /// Length of the TCP options.
+    /// Length of the TCP options, bytes.
     pub(super) options_bytes: usize,
     pub(super) payload_bytes: usize,
 }
@@ -183,19 +183,19 @@ pub(super) fn parse(head: &[u8], rest_bytes: usize, port: u16) -> Option<Receive
     Some(Received { segment, options_bytes, payload_bytes })
 }
 
-/// Changes the sequence number of a frame; the checksum stays as it is.
+/// Sets the sequence number of a frame without updating the checksum.
 pub(super) fn set_sequence(frame: &mut [u8], seq: u32) {
     frame[TCP + 4..TCP + 8].copy_from_slice(&seq.to_be_bytes());
 }
 
-/// Whether the TCP checksum is right; `rest` is what follows the headers, without padding.
-pub(super) fn is_right(head: &[u8; HEADERS_BYTES], rest: &[u8]) -> bool {
+/// Returns true if the TCP checksum is correct; `rest` contains the bytes after the headers, without padding.
+pub(super) fn is_checksum_valid(head: &[u8; HEADERS_BYTES], rest: &[u8]) -> bool {
     let tcp_bytes = HEADERS_BYTES - TCP + rest.len();
     let pseudo = sum(&head[IP + 12..TCP]) + word(u16::from(PROTOCOL_TCP)) + word(tcp_bytes as u16);
     fold(pseudo + sum(&head[TCP..]) + sum(rest)) == 0xffff
 }
 
-/// The window scale in the options of a SYN.
+/// Returns the window scale in the options of a SYN.
 pub(super) fn window_scale(mut options: &[u8]) -> u32 {
     const MAX: u32 = 14; // RFC 7323 §2.3
     loop {
@@ -214,7 +214,7 @@ pub(super) fn window_scale(mut options: &[u8]) -> u32 {
 /// Length of a frame with an ARP packet for IPv4.
 pub(super) const ARP_BYTES: usize = 42;
 
-/// The reply to an ARP request for `me` (RFC 826).
+/// Returns the reply to an ARP request for `me` (RFC 826).
 pub(super) fn arp_answer(frame: &[u8], me: Station) -> Option<[u8; ARP_BYTES]> {
     const REQUEST: [u8; 8] = [0, 1, 0x08, 0, 6, 4, 0, 1];
     let frame = frame.first_chunk::<ARP_BYTES>()?;
@@ -234,13 +234,13 @@ pub(super) fn arp_answer(frame: &[u8], me: Station) -> Option<[u8; ARP_BYTES]> {
     Some(answer)
 }
 
-/// A header field as a term of the sum.
+/// Returns a header field as a term of the sum.
 const fn word(number: u16) -> u64 {
     u16::from_ne_bytes(number.to_be_bytes()) as u64
 }
 
-/// The unfolded sum of `bytes` (RFC 1071). Not `offload_engine::checksum`: the baseline that flue is compared with must
-/// not change with flue. Of several pieces only the last may have an odd length.
+/// Returns the unfolded sum of `bytes` (RFC 1071). Not `offload_engine::checksum`: the baseline that flue is compared
+/// with must not change with flue. Only the last of several parts may have an odd length.
 fn sum(bytes: &[u8]) -> u64 {
     // 32-bit words in a 64-bit sum lose no carry, and 2^16 is 1 modulo 65,535.
     let (words, tail) = bytes.as_chunks::<4>();
@@ -279,13 +279,13 @@ mod tests {
 
     /// RFC 1071 §3: the sum of these octets is ddf2.
     #[test]
-    fn the_example_of_rfc_1071() {
+    fn checksum_matches_example_of_rfc_1071() {
         let octets = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
         assert_eq!(fold(sum(&octets)).to_ne_bytes(), [0xdd, 0xf2]);
     }
 
     #[test]
-    fn a_frame_round_trips() {
+    fn frame_round_trips() {
         let mut head = plain();
         let payload = [0xa5; 1460];
         let bytes = head.patch(SEGMENT, &payload);
@@ -293,7 +293,7 @@ mod tests {
         let received = parse(bytes, payload.len(), FAR.port).unwrap();
         let expected = Received { segment: SEGMENT, options_bytes: 0, payload_bytes: 1460 };
         assert_eq!(received, expected);
-        assert!(is_right(whole(bytes), &payload));
+        assert!(is_checksum_valid(whole(bytes), &payload));
         assert_eq!(fold(sum(&bytes[IP..TCP])), 0xffff, "the IP header's checksum");
         let mut other = *whole(bytes);
         set_sequence(&mut other, 9);
@@ -307,11 +307,11 @@ mod tests {
     }
 
     #[test]
-    fn a_syn_has_options_and_its_scale_is_found() {
+    fn syn_has_options_with_window_scale() {
         let mut head = plain();
         let bytes = head.patch(Segment { flags: SYN, ..SEGMENT }, &[]);
         let (first, options) = bytes.split_at(HEADERS_BYTES);
-        assert!(is_right(whole(first), options));
+        assert!(is_checksum_valid(whole(first), options));
         let received = parse(first, options.len(), FAR.port).unwrap();
         assert_eq!((received.options_bytes, received.payload_bytes), (8, 0));
         assert_eq!(window_scale(options), WINDOW_SCALE);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn arp_requests_for_us_are_answered() {
+    fn arp_request_for_own_address_is_answered() {
         let mut request = [0; 60];
         request[..6].fill(0xff);
         request[6..12].copy_from_slice(&FAR.mac);
@@ -369,14 +369,14 @@ mod tests {
         ) {
             let mut head = plain();
             let bytes = *whole(head.patch(SEGMENT, &payload));
-            prop_assert!(is_right(&bytes, &payload));
+            prop_assert!(is_checksum_valid(&bytes, &payload));
             let mut damaged = payload.clone();
             damaged[at.index(payload.len())] ^= 1_u8 << bit;
-            prop_assert!(!is_right(&bytes, &damaged));
+            prop_assert!(!is_checksum_valid(&bytes, &damaged));
         }
 
         #[test]
-        fn no_frame_causes_a_panic(
+        fn arbitrary_frame_never_panics(
             bytes in proptest::collection::vec(any::<u8>(), 0..80),
             rest in 0_usize..2000,
             port: u16,

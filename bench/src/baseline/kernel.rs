@@ -1,4 +1,4 @@
-//! The kernel's end of a connection: a thread that reads from or writes to a socket as fast as it can.
+//! Kernel end of a connection: a thread that reads from or writes to a socket as fast as possible.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -25,7 +25,7 @@ const MEMORY_BYTES: usize = 1 << 20;
 /// Congestion control without pacing, which the machine's default may have.
 const CONGESTION_CONTROL: &str = "reno";
 
-/// The task of the socket.
+/// Task of the socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Task {
     /// Reads until the peer's FIN.
@@ -34,7 +34,7 @@ pub(super) enum Task {
     Source,
 }
 
-/// Shared with the thread.
+/// State shared with the thread.
 #[derive(Debug, Default)]
 struct Shared {
     bytes: AtomicU64,
@@ -50,7 +50,7 @@ pub(super) struct Done {
     pub(super) cpu_seconds: f64,
 }
 
-/// The kernel's end of a connection.
+/// Kernel end of a connection.
 #[derive(Debug)]
 pub(super) struct KernelEnd {
     shared: Arc<Shared>,
@@ -64,7 +64,7 @@ fn failed(what: &'static str) -> impl Fn(std::io::Error) -> Failure {
 }
 
 impl KernelEnd {
-    /// Listens, and starts the thread that takes one connection.
+    /// Listens, and starts the thread that accepts one connection.
     pub(super) fn start(task: Task, common: &Common) -> Result<Self, Failure> {
         let listener = TcpListener::bind((FAR.address, FAR.port)).map_err(failed("listen"))?;
         // Accepted sockets inherit it.
@@ -84,17 +84,17 @@ impl KernelEnd {
         Ok(Self { shared, far, congestion_control })
     }
 
-    /// Bytes read or written so far.
+    /// Returns the bytes read or written so far.
     pub(super) fn bytes(&self) -> u64 {
         self.shared.bytes.load(Relaxed)
     }
 
-    /// Tells it to stop writing.
+    /// Requests the thread to stop writing.
     pub(super) fn stop(&self) {
         self.shared.stop.store(true, Relaxed);
     }
 
-    /// Whether its thread has ended.
+    /// Returns true if the thread has ended.
     pub(super) fn is_done(&self) -> bool {
         self.far.is_finished()
     }

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-/// Buckets per octave of the histogram, as a power of two: a bucket is at most an eighth of its value wide.
+/// Buckets per octave of the histogram, as a power of two: the width of a bucket is at most an eighth of its value.
 const BUCKETS_PER_OCTAVE_BITS: u32 = 3;
 
-/// Most samples that are kept: more than a run of 10 s has.
+/// Limit of stored samples: more than a run of 10 s produces.
 const SAMPLES_MAX: usize = 8_000_000;
 
 /// Samples, in memory allocated before the run.
@@ -15,10 +15,10 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    /// With capacity for a sample per microsecond.
+    /// Creates the buffer with capacity for one sample per microsecond.
     pub(super) fn with_room_for(seconds: f64) -> Self {
         let room = ((seconds * 1e6) as usize).clamp(1000, SAMPLES_MAX);
-        // Written to, so that there are no page faults during the run.
+        // Touched, so that there are no page faults during the run.
         let mut ns = vec![u32::MAX; room];
         ns.clear();
         Self { ns }
@@ -31,7 +31,7 @@ impl Samples {
         }
     }
 
-    /// The distribution of the samples divided by `divisor`; `None` without samples.
+    /// Returns the distribution of the samples divided by `divisor`; `None` without samples.
     pub(super) fn distribution(mut self, divisor: u32) -> Option<Latency> {
         self.ns.sort_unstable();
         let (first, last) = (*self.ns.first()?, *self.ns.last()?);
@@ -64,7 +64,7 @@ impl Samples {
     }
 }
 
-/// A distribution, nanoseconds.
+/// Latency distribution, nanoseconds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Latency {
     pub(super) samples: usize,
@@ -75,11 +75,11 @@ pub(super) struct Latency {
     pub(super) p99: f64,
     pub(super) p999: f64,
     pub(super) max: f64,
-    /// Lower bound and count of each bucket that is not empty.
+    /// Lower bound and count of each nonempty bucket.
     pub(super) histogram: Vec<(u32, u64)>,
 }
 
-/// Lower bound of the bucket of `value`.
+/// Returns the lower bound of the bucket of `value`.
 const fn lower_bound(value: u32) -> u32 {
     let bits = u32::BITS - value.leading_zeros();
     let shift = bits.saturating_sub(BUCKETS_PER_OCTAVE_BITS + 1);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_are_an_eighth_wide() {
+    fn bucket_width_is_an_eighth() {
         let latency = of([0, 15, 16, 17, 18, 1000, 1023, 1024, u32::MAX], 1).unwrap();
         let expected = [(0, 1), (15, 1), (16, 2), (18, 1), (960, 2), (1024, 1), (0xf000_0000, 1)];
         assert_eq!(latency.histogram, expected);

@@ -1,5 +1,5 @@
 /*
- * libfabric-bench: bandwidth and latency of libfabric's tcp provider, as a yardstick for flue; or of another provider.
+ * libfabric-bench: bandwidth and latency of libfabric's tcp provider or of another one, as a baseline for flue.
  *
  *   libfabric-bench server      --port P [--provider NAME]
  *   libfabric-bench client HOST --port P --op write|read|send --size BYTES --depth N --seconds S [--latency]
@@ -9,23 +9,23 @@
  *
  * cc -O2 libfabric.c -o libfabric-bench -lfabric
  *
- * Endpoints are reliable datagrams (FI_EP_RDM) of the provider "NAME;ofi_rxm", or of NAME where the library
- * has them there. Both ends poll their completion queue and never sleep. The server accepts one client and
+ * Endpoints are reliable datagrams (FI_EP_RDM) of the provider "NAME;ofi_rxm", or of NAME if the library
+ * provides them there. Both ends poll their completion queue and never sleep. The server accepts one client and
  * exits; it prints "ready" when it listens. A separate TCP connection on port P carries parameters,
  * addresses, keys and results.
  *
  * Bandwidth: `depth` operations are outstanding, on buffers of a few MiB in total. After a warm-up,
- * completions are counted for S seconds. For writes the time ends with a read after them, which is answered
- * once they have been placed.
+ * completions are counted for S seconds. For writes the time ends with a read after them, whose response
+ * follows their placement.
  * Latency: one operation at a time. Half the round trip for send (the reply is a send) and write (the reply
  * is a write; both ends poll the last byte of the buffer), the whole operation for read.
  *
- * Connect: N connected endpoints (FI_EP_MSG of the provider) are made and connected at once, closed, and again
- * for S seconds. The time is that from the first fi_endpoint to the last FI_CONNECTED.
+ * Connect: N connected endpoints (FI_EP_MSG of the provider) are created and connected concurrently, then closed,
+ * repeatedly for S seconds. The measured time is from the first fi_endpoint to the last FI_CONNECTED.
  *
- * At the end of the others one more operation carries a pattern, which is compared byte by byte at its destination.
+ * Except for connect, one more operation at the end carries a pattern, which is verified at its destination.
  *
- * The client prints one line of JSON, also when it fails. Exit status: 0 success, 1 failure, 2 usage error,
+ * The client prints one line of JSON, also on failure. Exit status: 0 success, 1 failure, 2 usage error,
  * 3 no provider.
  */
 #define _GNU_SOURCE
@@ -62,14 +62,14 @@
 
 enum {
     DEPTH_MAX = 4096,
-    CYCLE_BYTES = 4096,         /* ring of buffers of small operations; larger ones use one buffer, like perftest */
+    CYCLE_BYTES = 4096,         /* ring of buffers of small operations; larger ones use one buffer, as in perftest */
     SIZE_MAX_BYTES = 1 << 30,
     LANDING_BYTES = 4096,       /* after the slots: for the read after writes */
     NAME_BYTES = 128,           /* length of an endpoint's address */
-    STEPS_PER_CLOCK = 16,       /* operations between two reads of the clock */
-    POLLS_PER_CONTROL = 256,    /* polls between two reads of the control connection */
+    STEPS_PER_CLOCK = 16,       /* operations per clock read */
+    POLLS_PER_CONTROL = 256,    /* polls per read of the control connection */
     SAMPLES_MAX = 8000000,
-    GRACE_SECONDS = 20,         /* for everything but the measurement */
+    GRACE_SECONDS = 20,         /* time limit of a run in addition to the measurement */
 };
 
 enum op { OP_WRITE, OP_READ, OP_SEND, OP_CONNECT, OPS };
@@ -140,7 +140,7 @@ static bool is_client(void)
     return options.role && !strcmp(options.role, "client");
 }
 
-/* Prints one line to standard error, for a client also the document, and exits. */
+/* Prints one line to standard error and, for a client, the document; then exits. */
 static void fail(int status, const char *format, ...)
 {
     char text[512];
@@ -240,10 +240,10 @@ static void hear(void *data, size_t bytes)
     }
 }
 
-/* Messages of the client during the run. */
+/* Control messages of the client during the run. */
 enum { WARM = 'w', OVER = 'o', DONE = 'd' };
 
-/* The next message of the other end; 0 if there is none. */
+/* Returns the next message of the other end; 0 if none is available. */
 static char told(void)
 {
     char byte;
@@ -309,7 +309,7 @@ static void *context(void)
     return &contexts[next_context];
 }
 
-/* Reads the completion queue; returns whether anything has completed. */
+/* Reads the completion queue; returns true if an operation has completed. */
 static bool progress(void)
 {
     struct fi_cq_msg_entry entries[32];
@@ -381,7 +381,7 @@ static struct fi_info *find_provider(const char *name, const char *address)
     return code ? NULL : found;
 }
 
-/* The address of this end of the control connection. */
+/* Returns the address of this end of the control connection. */
 static const char *own_address(void)
 {
     static char address[INET_ADDRSTRLEN];
@@ -449,7 +449,7 @@ static struct fid_fabric *fabric_of_connections;
 static struct fid_domain *domain_of_connections;
 static struct fid_eq *events;
 
-/* Opens all but endpoints; the server has a source, the client the destination that it was told. */
+/* Opens all objects except endpoints; a server has a source address, a client the destination of its arguments. */
 static struct fi_info *open_connections(const struct identity *destination)
 {
     struct rlimit files;
@@ -499,7 +499,7 @@ static struct fid_ep *connected_endpoint(struct fi_info *info)
     return made;
 }
 
-/* The next event; 0 if there is none. */
+/* Returns the next event; 0 if none is available. */
 static uint32_t next_event(struct fi_eq_cm_entry *entry)
 {
     uint32_t event = 0;
@@ -600,7 +600,7 @@ static bool is_pattern(const uint8_t *found)
 
 /* ---- the server ---- */
 
-/* A poll each: the server calls the one for its operation until the client is done. */
+/* Poll functions: the server calls that of its operation until the client is done. */
 
 static void take_messages(void)
 {
@@ -617,7 +617,7 @@ static void answer_messages(void)
         post_receive(slot(posted++));
     progress();
     if (received_done > answered) {
-        /* Use another slot: this one is being sent. */
+        /* Use another slot: this one is in use by a send. */
         post_receive(slot(posted++));
         post_send(slot(answered++));
     }
@@ -689,7 +689,7 @@ static void serve(void)
                                    : options.latency     ? answer_messages
                                                          : take_messages);
 
-    /* The pattern arrived last, so one slot has it. */
+    /* The pattern arrived last, so one slot contains it. */
     struct result result = { .pattern_is_right = options.op == OP_READ, .messages = received_done };
     for (size_t i = 0; i < slots; i++)
         result.pattern_is_right |= is_pattern(slot(i));
@@ -726,7 +726,7 @@ static void drain(uint64_t posted)
         progress();
 }
 
-/* A read is answered after the writes posted before it. */
+/* The response of a read follows the placement of earlier writes. */
 static uint64_t fence(uint64_t posted)
 {
     if (options.op != OP_WRITE)
@@ -783,7 +783,7 @@ static struct measured latency(void)
     uint32_t *samples = malloc(room * sizeof *samples);
     if (!samples)
         fail(1, "no memory for %zu samples", room);
-    memset(samples, 0xff, room * sizeof *samples); /* no page faults later */
+    memset(samples, 0xff, room * sizeof *samples); /* avoid page faults during the run */
     struct measured measured = { .samples_ns = samples };
     const volatile uint8_t *last = slot(0) + options.size - 1;
     uint8_t *outgoing = slot(1), stamp = 0;
@@ -828,7 +828,7 @@ static struct measured latency(void)
     return measured;
 }
 
-/* One more operation, whose data is compared. */
+/* One more operation, whose data is verified. */
 static void carry_pattern(void)
 {
     const uint64_t number = slots > 1 ? 1 : 0;
@@ -843,7 +843,7 @@ static void carry_pattern(void)
     }
     fill(slot(number));
     if (options.op == OP_WRITE) {
-        /* Where a replying server does not take it for a stamp. */
+        /* At an offset where a replying server does not mistake it for a stamp. */
         post_write(slot(number), remote_slot(number));
         fence(posted + 1);
         return;
@@ -869,7 +869,7 @@ static double percentile(const struct measured *measured, double percent, double
     return measured->samples_ns[rank ? rank - 1 : 0] / divisor;
 }
 
-/* Lower bound of a value's bucket; a bucket is at most an eighth of its value wide. */
+/* Returns the lower bound of a value's bucket; the width of a bucket is at most an eighth of its value. */
 static uint32_t lower_bound(uint32_t value)
 {
     int shift = 0;
@@ -1038,7 +1038,7 @@ int main(int argc, char **argv)
     struct sigaction action = { .sa_handler = on_alarm };
     sigaction(SIGALRM, &action, NULL);
     meet();
-    /* A server does not know the time yet; it notices when the client exits. */
+    /* A server has no time limit yet; it detects the exit of the client. */
     if (is_client())
         alarm(GRACE_SECONDS + (unsigned)(options.seconds * 1.2));
     is_client() ? measure() : serve();

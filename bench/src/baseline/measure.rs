@@ -1,4 +1,4 @@
-//! Clocks, CPU time and CPU binding for all yardsticks.
+//! Clocks, CPU time and CPU binding for all baselines.
 
 use std::{
     fs, thread,
@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 use super::Common;
 use crate::process::cpu_ticks;
 
-/// A run without progress for this long has lost a frame.
+/// Time without progress after which a run fails: a frame was lost.
 pub(super) const STALL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Longest warm-up: enough to open windows and warm up caches.
+/// Longest warm-up: sufficient to open windows and warm up caches.
 const WARM_UP_MAX: Duration = Duration::from_millis(200);
 
 /// CPU time.
@@ -29,8 +29,8 @@ pub(crate) struct Cpu {
 }
 
 impl Cpu {
-    /// CPU time of all threads of the process so far. The total is exact; its split comes from `/proc/self/stat`, which
-    /// counts in ticks.
+    /// Returns the CPU time of all threads of the process so far. The total is exact; its split is read from
+    /// `/proc/self/stat`, which counts in ticks.
     fn of_process() -> Self {
         let total = seconds(clock_gettime(ClockId::ProcessCPUTime));
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -49,7 +49,7 @@ impl Cpu {
     }
 }
 
-/// CPU time of the calling thread so far, seconds.
+/// Returns the CPU time of the calling thread so far, seconds.
 pub(super) fn thread_cpu_seconds() -> f64 {
     seconds(clock_gettime(ClockId::ThreadCPUTime))
 }
@@ -71,7 +71,7 @@ impl Mark {
     }
 }
 
-/// Counts of the measured time.
+/// Counts of the measured period.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measured {
     pub(super) seconds: f64,
@@ -79,7 +79,7 @@ pub(super) struct Measured {
     pub(super) cpu: Cpu,
 }
 
-/// A warm-up, then the measured time.
+/// Clock of the warm-up and of the measured period.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
     warm_until: Instant,
@@ -95,12 +95,13 @@ impl Stopwatch {
         Self { warm_until, length, first: None, last: None }
     }
 
-    /// Whether the measured time is over; `count` is the receiver's so far. Call it every few microseconds.
+    /// Returns true if the measured period is over; `count` is the receiver's count so far. Call it every few
+    /// microseconds.
     pub(super) fn is_over(&mut self, count: u64) -> bool {
         let now = Instant::now();
         match self.first {
             None if now >= self.warm_until => self.first = Some(Mark::now(count)),
-            // On a busy machine nothing may have arrived yet: then continue until something has.
+            // On a busy machine no data may have arrived yet: then the period is extended until the first arrival.
             Some(Mark { at, count: before, .. })
                 if now - at >= self.length && count > before && self.last.is_none() =>
             {
@@ -111,15 +112,15 @@ impl Stopwatch {
         self.last.is_some()
     }
 
-    /// Whether the warm-up is over.
+    /// Returns true if the warm-up is over.
     pub(super) const fn is_warm(&self) -> bool {
         self.first.is_some()
     }
 
-    /// The counts of the measured time.
+    /// Returns the counts of the measured period.
     ///
     /// # Errors
-    /// The measured time is not over.
+    /// The measured period is not over.
     pub(super) fn measured(&self) -> Result<Measured, Failure> {
         let (Some(first), Some(last)) = (self.first, self.last) else {
             return Err(Failure::work("the run ended before its time"));
@@ -132,7 +133,7 @@ impl Stopwatch {
     }
 }
 
-/// Waiting strategy: poll a few times, then call sched_yield(2) between polls, and give up after [`STALL_LIMIT`].
+/// Idle strategy: poll a few times, then call sched_yield(2) between polls, and fail after [`STALL_LIMIT`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SpinThenYield {
     polls_before_yield: u32,
@@ -141,15 +142,16 @@ pub(super) struct SpinThenYield {
 }
 
 impl SpinThenYield {
-    /// Waits between two reads of the clock.
+    /// Waits per clock read.
     const WAITS_PER_CLOCK: u32 = 256;
 
-    /// Yields at once: for throughput.
+    /// Creates a strategy that yields at once, for throughput.
     pub(super) const fn new() -> Self {
         Self { polls_before_yield: 0, waits: 0, since: None }
     }
 
-    /// Polls for about a round trip before it yields: for latency. Yields at once if both ends share a CPU.
+    /// Creates a strategy that polls for about a round trip before it yields, for latency. Yields at once if both ends
+    /// share a CPU.
     pub(super) fn for_answers(common: &Common) -> Self {
         const POLLS: u32 = 64;
         let is_alone = thread::available_parallelism().is_ok_and(|count| count.get() == 1)
@@ -157,13 +159,13 @@ impl SpinThenYield {
         Self { polls_before_yield: if is_alone { 0 } else { POLLS }, ..Self::new() }
     }
 
-    /// There was progress.
+    /// Resets the strategy after progress.
     pub(super) const fn renew(&mut self) {
         self.waits = 0;
         self.since = None;
     }
 
-    /// Waits a moment; false if there was no progress for [`STALL_LIMIT`].
+    /// Waits briefly; returns false after [`STALL_LIMIT`] without progress.
     pub(super) fn wait(&mut self) -> bool {
         self.waits += 1;
         if self.waits <= self.polls_before_yield {
@@ -179,7 +181,7 @@ impl SpinThenYield {
     }
 }
 
-/// Which of the two ends.
+/// End of the connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum End {
     /// The measuring end.
@@ -220,24 +222,24 @@ mod tests {
     }
 
     #[test]
-    fn a_stopwatch_counts_from_the_end_of_the_warm_up() {
+    fn stopwatch_excludes_warm_up() {
         let mut watch = Stopwatch::start(Duration::ZERO);
         assert!(watch.measured().is_err() && !watch.is_warm());
         assert!(!watch.is_over(100));
         assert!(watch.is_warm());
-        assert!(!watch.is_over(100), "nothing has arrived");
+        assert!(!watch.is_over(100), "no arrival yet");
         assert!(watch.is_over(175) && watch.is_over(1000));
         assert_eq!(watch.measured().unwrap().count, 75);
     }
 
     #[test]
-    fn patience_is_renewed() {
-        let mut patience = SpinThenYield::new();
+    fn progress_resets_the_stall_limit() {
+        let mut idle = SpinThenYield::new();
         for _ in 0..=SpinThenYield::WAITS_PER_CLOCK {
-            assert!(patience.wait());
+            assert!(idle.wait());
         }
-        assert!(patience.since.is_some());
-        patience.renew();
-        assert!(patience.since.is_none() && patience.wait());
+        assert!(idle.since.is_some());
+        idle.renew();
+        assert!(idle.since.is_none() && idle.wait());
     }
 }

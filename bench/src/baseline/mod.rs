@@ -1,17 +1,17 @@
-//! `flue bench yardstick`: what the path below flue can carry, and what other stacks reach on it.
+//! `flue bench yardstick`: baselines, the limits of the path below flue and the results of other stacks on it.
 //!
-//! | kind | what it measures |
+//! | kind | measurement |
 //! |---|---|
 //! | `tap-bw`, `tap-rtt` | raw frames from TAP to TAP over a bridge: the limits of bandwidth and latency |
 //! | `bare-tcp-send`, `bare-tcp-recv` | a minimal TCP without loss recovery on a TAP, with a kernel socket as peer |
 //! | `smoltcp-*` | smoltcp on the same TAPs, polled directly |
 //!
-//! Each does as little as possible: buffers are allocated beforehand, a frame costs one system call, and waits spin
-//! with sched_yield(2). There is no loss recovery: a lost frame makes the run fail, because the figure would be
-//! misleading. Both ends are threads of one process. Bytes are counted at the receiver.
+//! Each does the minimum of work: buffers are allocated in advance, a frame costs one system call, and waits spin with
+//! sched_yield(2). There is no loss recovery: a lost frame makes the run fail, because the result would be misleading.
+//! Both ends are threads of one process. Bytes are counted at the receiver.
 //!
-//! A run has a network namespace of its own, unless `--tap` names TAPs. It prints one line of JSON, also when it fails.
-//! `libfabric.c` in this directory is the yardstick for libfabric, in C because its interface is.
+//! A run has a network namespace of its own, unless `--tap` names TAPs. It prints one line of JSON, also on failure.
+//! `libfabric.c` in this directory is the baseline for libfabric, in C because its interface is.
 
 mod bare;
 mod bed;
@@ -133,7 +133,7 @@ enum Unit {
     Ns,
 }
 
-/// The result of a run.
+/// Result of a run.
 #[derive(Debug)]
 struct Outcome {
     value: f64,
@@ -144,12 +144,12 @@ struct Outcome {
     /// Payload bytes received in the measured time.
     bytes: u64,
     seconds: f64,
-    /// Further values, by kind.
+    /// Further values, specific to the kind.
     detail: Value,
 }
 
 impl Outcome {
-    /// The bandwidth at the receiver.
+    /// Creates the result of a bandwidth run, measured at the receiver.
     fn bandwidth(measured: measure::Measured, detail: Value) -> Result<Self, Failure> {
         let measure::Measured { seconds, count: bytes, cpu } = measured;
         if bytes == 0 {
@@ -159,7 +159,7 @@ impl Outcome {
         Ok(Self { value, unit: Unit::Bps, latency: None, cpu, bytes, seconds, detail })
     }
 
-    /// Half round trips of messages of `bytes_each` bytes.
+    /// Creates the result of a ping-pong with messages of `bytes_each` bytes: half round trips.
     fn half_round_trips(
         measured: measure::Measured,
         latency: Latency,
@@ -173,7 +173,7 @@ impl Outcome {
     }
 }
 
-/// The document of a run that succeeded.
+/// Document of a successful run.
 #[derive(Serialize, Debug)]
 struct Document<'a> {
     schema: &'static str,
@@ -188,7 +188,7 @@ struct Document<'a> {
     detail: &'a Value,
 }
 
-/// The document of a run that failed.
+/// Document of a failed run.
 #[derive(Serialize, Debug)]
 struct Refusal<'a> {
     schema: &'static str,
@@ -216,7 +216,7 @@ fn document(kind: &'static str, outcome: &Result<Outcome, Failure>) -> String {
             serde_json::to_string(&Refusal { schema: SCHEMA, kind, error: &failure.message })
         }
     };
-    text.expect("numbers, strings and maps with string keys can be serialised")
+    text.expect("numbers, strings and maps with string keys serialize")
 }
 
 /// Measures, and prints the document. Call it before the process has a second thread.

@@ -1,6 +1,6 @@
 //! `smoltcp-*`: smoltcp, polled directly, on a TAP with plain frames.
 //!
-//! The device is like smoltcp's own for TAPs, but allocates its buffers once.
+//! The device resembles smoltcp's own TAP device, but allocates its buffers once.
 
 use std::sync::{
     Arc,
@@ -57,16 +57,16 @@ pub struct SmolArgs {
     pub common: Common,
 }
 
-/// A TAP as a device of smoltcp.
+/// TAP as a device of smoltcp.
 struct TapDevice {
     tap: Tap,
     received: Vec<u8>,
     transmitted: Vec<u8>,
-    /// The first error: smoltcp does not return it.
+    /// First error; smoltcp does not return it.
     error: Option<Failure>,
 }
 
-/// A received frame.
+/// Received frame.
 struct Frame<'a>(&'a [u8]);
 
 impl RxToken for Frame<'_> {
@@ -75,7 +75,7 @@ impl RxToken for Frame<'_> {
     }
 }
 
-/// Permission to transmit a frame.
+/// Token to transmit a frame.
 struct Transmit<'a> {
     tap: &'a Tap,
     buffer: &'a mut [u8],
@@ -130,48 +130,48 @@ impl Device for TapDevice {
     }
 }
 
-/// An interface with one socket.
+/// Interface with one socket.
 struct Stack {
     device: TapDevice,
     interface: Interface,
     sockets: SocketSet<'static>,
     handle: SocketHandle,
-    patience: SpinThenYield,
+    idle: SpinThenYield,
 }
 
 impl Stack {
-    fn new(tap: Tap, station: Station, buffer_bytes: u32, patience: SpinThenYield) -> Self {
+    fn new(tap: Tap, station: Station, buffer_bytes: u32, idle: SpinThenYield) -> Self {
         let mut device = TapDevice::new(tap);
         let mut config = Config::new(HardwareAddress::Ethernet(EthernetAddress(station.mac)));
         config.random_seed = u64::from(station.address.to_bits());
         let mut interface = Interface::new(config, &mut device, Instant::now());
         interface.update_ip_addrs(|addresses| {
-            // There is room for the first address.
+            // The list has room for the first address.
             let _ = addresses.push(IpCidr::new(station.address.into(), 24));
         });
-        // Written to, so that there are no page faults during the run.
+        // Touched, so that there are no page faults during the run.
         let buffer = || tcp::SocketBuffer::new(vec![1; buffer_bytes as usize]);
         let mut socket = Socket::new(buffer(), buffer());
         socket.set_nagle_enabled(false);
         socket.set_ack_delay(None);
         let mut sockets = SocketSet::new(Vec::new());
         let handle = sockets.add(socket);
-        Self { device, interface, sockets, handle, patience }
+        Self { device, interface, sockets, handle, idle }
     }
 
     fn socket(&mut self) -> &mut Socket<'static> {
         self.sockets.get_mut(self.handle)
     }
 
-    /// Polls the interface; fails after too long without progress.
+    /// Polls the interface; fails after ten seconds without progress (`measure::STALL_LIMIT`).
     fn poll(&mut self) -> Result<(), Failure> {
         let polled = self.interface.poll(Instant::now(), &mut self.device, &mut self.sockets);
         if let Some(failure) = self.device.error.take() {
             return Err(failure);
         }
         if polled == PollResult::SocketStateChanged {
-            self.patience.renew();
-        } else if !self.patience.wait() {
+            self.idle.renew();
+        } else if !self.idle.wait() {
             return Err(Failure::work("no progress: a frame was lost"));
         }
         Ok(())
@@ -199,7 +199,7 @@ impl Stack {
         written.map_err(|error| Failure::work(format!("smoltcp: send: {error}")))
     }
 
-    /// Reads what is available; `None` after the peer's FIN.
+    /// Reads available data; `None` after the peer's FIN.
     fn read(&mut self, memory: &mut [u8]) -> Result<Option<usize>, Failure> {
         match self.socket().recv_slice(memory) {
             Ok(bytes) => Ok(Some(bytes)),
@@ -219,7 +219,7 @@ impl Stack {
     }
 }
 
-/// Shared by both ends.
+/// State shared by both ends.
 #[derive(Debug, Default)]
 struct Shared {
     bytes: AtomicU64,
@@ -234,7 +234,7 @@ struct Transfer {
     dropped_frames: u64,
 }
 
-/// Writes until the time is over; returns the number of bytes. `arrived` is the receiver's count.
+/// Writes until the measured period is over; returns the number of bytes. `arrived` returns the receiver's count.
 fn write_for_a_while(
     stack: &mut Stack,
     watch: &mut Stopwatch,
@@ -253,7 +253,7 @@ fn wanted(ground: Ground) -> Wanted {
     Wanted { ground, mtu_bytes: MTU_BYTES, vnet: VnetMode::Off }
 }
 
-/// smoltcp on a TAP, connected to a socket of the kernel.
+/// Connection from smoltcp on a TAP to a kernel socket.
 struct Run {
     bed: Bed,
     kernel: KernelEnd,
@@ -282,7 +282,7 @@ impl Run {
     }
 }
 
-/// smoltcp sends to the kernel.
+/// Measures sending from smoltcp to the kernel.
 pub(super) fn send(args: &SmolArgs) -> Result<Outcome, Failure> {
     let mut run = Run::connect(args, Task::Sink)?;
     let cpu_before = thread_cpu_seconds();
@@ -292,7 +292,7 @@ pub(super) fn send(args: &SmolArgs) -> Result<Outcome, Failure> {
     conclude(args, &watch, &run.end(bytes, cpu_before)?)
 }
 
-/// The kernel sends to smoltcp.
+/// Measures sending from the kernel to smoltcp.
 pub(super) fn receive(args: &SmolArgs) -> Result<Outcome, Failure> {
     let mut run = Run::connect(args, Task::Source)?;
     let cpu_before = thread_cpu_seconds();
@@ -309,7 +309,7 @@ pub(super) fn receive(args: &SmolArgs) -> Result<Outcome, Failure> {
     conclude(args, &watch, &run.end(bytes, cpu_before)?)
 }
 
-/// Two stacks; the far one runs on a thread of its own.
+/// Two smoltcp stacks; the far one runs on a thread of its own.
 struct Pair {
     bed: Bed,
     near: Stack,
@@ -319,11 +319,11 @@ struct Pair {
 
 type FarLoop = fn(&mut Stack, &Shared) -> Result<u64, Failure>;
 
-fn pair_of(args: &SmolArgs, patience: SpinThenYield, far_loop: FarLoop) -> Result<Pair, Failure> {
+fn pair_of(args: &SmolArgs, idle: SpinThenYield, far_loop: FarLoop) -> Result<Pair, Failure> {
     let SmolArgs { buffer, common } = args;
     let mut bed = Bed::make(common, 2)?;
-    let mut near = Stack::new(bed.open(wanted(Ground::Bridge))?, NEAR, *buffer, patience);
-    let mut far = Stack::new(bed.open(wanted(Ground::Bridge))?, FAR, *buffer, patience);
+    let mut near = Stack::new(bed.open(wanted(Ground::Bridge))?, NEAR, *buffer, idle);
+    let mut far = Stack::new(bed.open(wanted(Ground::Bridge))?, FAR, *buffer, idle);
     far.listen(FAR.port)?;
     let shared = Arc::new(Shared::default());
     let theirs = Arc::clone(&shared);
@@ -331,7 +331,7 @@ fn pair_of(args: &SmolArgs, patience: SpinThenYield, far_loop: FarLoop) -> Resul
         let before = thread_cpu_seconds();
         let bytes = far_loop(&mut far, &theirs)?;
         let cpu_seconds = thread_cpu_seconds() - before;
-        // The near end may still wait for an acknowledgement.
+        // The near end may still need an acknowledgement.
         while !theirs.stop.load(Acquire) {
             far.poll()?;
         }
@@ -343,10 +343,10 @@ fn pair_of(args: &SmolArgs, patience: SpinThenYield, far_loop: FarLoop) -> Resul
 }
 
 impl Pair {
-    /// Stops the far end. Returns its totals, and the frames that the TAPs dropped.
+    /// Stops the far end. Returns its totals, and the number of frames that the TAPs dropped.
     fn end(self) -> Result<(Done, u64), Failure> {
         let Self { mut bed, near: _near, shared, far } = self;
-        // The far end closes its TAP.
+        // Read first, because the far end closes its TAP.
         let dropped_frames = bed.dropped_frames();
         shared.stop.store(true, Release);
         Ok((far.join()?, dropped_frames?))
@@ -387,7 +387,7 @@ fn echo(stack: &mut Stack, _shared: &Shared) -> Result<u64, Failure> {
     })
 }
 
-/// smoltcp sends to smoltcp.
+/// Measures sending from smoltcp to smoltcp.
 pub(super) fn pair(args: &SmolArgs) -> Result<Outcome, Failure> {
     let mut pair = pair_of(args, SpinThenYield::new(), count)?;
     let cpu_before = thread_cpu_seconds();
@@ -401,7 +401,7 @@ pub(super) fn pair(args: &SmolArgs) -> Result<Outcome, Failure> {
     conclude(args, &watch, &Transfer { bytes, near_cpu_seconds, far, dropped_frames })
 }
 
-/// Compares the counts of both ends, and makes the result.
+/// Compares the counts of both ends, and returns the result.
 fn conclude(args: &SmolArgs, watch: &Stopwatch, transfer: &Transfer) -> Result<Outcome, Failure> {
     let Transfer { bytes, near_cpu_seconds, far, dropped_frames } = transfer;
     if far.bytes != *bytes {
@@ -419,7 +419,7 @@ fn conclude(args: &SmolArgs, watch: &Stopwatch, transfer: &Transfer) -> Result<O
     Outcome::bandwidth(watch.measured()?, detail)
 }
 
-/// Ping-pong of one message.
+/// Measures the ping-pong of one message.
 pub(super) fn round_trips(args: &SmolArgs) -> Result<Outcome, Failure> {
     let SmolArgs { buffer, common } = args;
     let mut pair = pair_of(args, SpinThenYield::for_answers(common), echo)?;

@@ -22,7 +22,7 @@ fn parsed(line: &str) -> Value {
 }
 
 #[test]
-fn the_document_of_a_bandwidth() {
+fn bandwidth_document_has_all_keys() {
     let outcome = Outcome::bandwidth(MEASURED, json!({ "mtu_bytes": 1500 }));
     let document = parsed(&document("tap-bw", &outcome));
     let expected = json!({
@@ -34,7 +34,7 @@ fn the_document_of_a_bandwidth() {
 }
 
 #[test]
-fn the_document_of_a_latency_has_its_distribution() {
+fn latency_document_has_distribution() {
     let mut samples = Samples::with_room_for(0.0);
     [2000, 4000, 6000].into_iter().for_each(|ns| samples.push(ns));
     let latency = samples.distribution(2).unwrap();
@@ -53,7 +53,7 @@ fn the_document_of_a_latency_has_its_distribution() {
 }
 
 #[test]
-fn the_document_of_a_failure() {
+fn failure_document_has_error() {
     let outcome = Err(Failure::lacking("no \"TUN\"\nhere"));
     let document = parsed(&document("bare-tcp-send", &outcome));
     let expected =
@@ -62,7 +62,7 @@ fn the_document_of_a_failure() {
 }
 
 #[test]
-fn nothing_is_no_figure() {
+fn empty_measurement_is_an_error() {
     let nothing = Measured { count: 0, ..MEASURED };
     assert!(Outcome::bandwidth(nothing, Value::Null).is_err());
 }
@@ -88,7 +88,7 @@ fn every_kind_is_a_subcommand() {
 }
 
 #[test]
-fn values_out_of_range_are_refused() {
+fn out_of_range_values_are_rejected() {
     for text in ["0", "0.009", "601", "-1", "NaN", "inf", "x", ""] {
         assert!(parse_seconds(text).is_err(), "{text:?}");
     }

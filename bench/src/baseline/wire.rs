@@ -25,13 +25,13 @@ use super::{
     measure::{End, SpinThenYield, Stopwatch, bind, thread_cpu_seconds},
 };
 
-/// Most frames in flight. A TAP queues 1,000; fewer large ones, so that they stay in the caches.
+/// Limits of frames in flight. A TAP queues 1,000; fewer large frames, so that they remain in the caches.
 const PLAIN_WINDOW_FRAMES: u64 = 256;
 const SUPER_WINDOW_FRAMES: u64 = 16;
-/// MSS of super-segments.
+/// MSS of GSO packets.
 const MSS: u16 = 1460;
 const PLAIN_FRAME_BYTES_MAX: usize = HEADERS_BYTES + MSS as usize;
-/// Frames between two reads of the clock.
+/// Frames per clock read.
 const FRAMES_PER_CLOCK: u32 = 32;
 /// Size of a ping-pong frame, bytes.
 const PING_BYTES: usize = 64;
@@ -53,31 +53,25 @@ pub struct WireArgs {
     pub common: Common,
 }
 
-/// A TAP with its buffers.
+/// TAP with its buffers.
 struct Port {
     tap: Tap,
     port: u16,
-    /// The frame that is sent, each time with another sequence number.
+    /// Frame to send, with a new sequence number each time.
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
-    patience: SpinThenYield,
+    idle: SpinThenYield,
 }
 
 impl Port {
-    /// `frame_bytes` is the size of the frames it sends.
-    fn new(
-        tap: Tap,
-        near: Station,
-        far: Station,
-        frame_bytes: usize,
-        patience: SpinThenYield,
-    ) -> Self {
+    /// Creates a port that sends frames of `frame_bytes` bytes.
+    fn new(tap: Tap, near: Station, far: Station, frame_bytes: usize, idle: SpinThenYield) -> Self {
         let checksum = if tap.vnet_header() { Checksum::Header } else { Checksum::Software };
         let payload = vec![0x5a; frame_bytes - HEADERS_BYTES];
         let mut head = Head::new(near, far, tap.vnet_header(), checksum, MSS);
         let segment = Segment { flags: ACK, ..Segment::default() };
         let outgoing = [head.patch(segment, &payload), &payload].concat();
-        Self { tap, port: near.port, outgoing, incoming: vec![1; FRAME_BYTES_MAX], patience }
+        Self { tap, port: near.port, outgoing, incoming: vec![1; FRAME_BYTES_MAX], idle }
     }
 
     /// Sends the frame with this sequence number. Nothing on the path verifies the TCP checksum.
@@ -86,7 +80,7 @@ impl Port {
         self.tap.write(&self.outgoing)
     }
 
-    /// Sequence number and payload length of the next frame; `None` if there is none from the other port.
+    /// Returns sequence number and payload length of the next frame; `None` if there is none from the other port.
     fn read(&mut self) -> Result<Option<(u32, usize)>, Failure> {
         let Some(bytes) = self.tap.read(&mut self.incoming)? else { return Ok(None) };
         let frame = self.incoming[..bytes].get(self.tap.front_bytes()..).unwrap_or_default();
@@ -97,7 +91,7 @@ impl Port {
 
     /// Waits for a frame; fails if none arrives.
     fn wait(&mut self, stop: &AtomicBool) -> Result<Option<(u32, usize)>, Failure> {
-        let mut patience = self.patience;
+        let mut idle = self.idle;
         loop {
             if let Some(found) = self.read()? {
                 return Ok(Some(found));
@@ -105,14 +99,14 @@ impl Port {
             if stop.load(Relaxed) {
                 return Ok(None);
             }
-            if !patience.wait() {
+            if !idle.wait() {
                 return Err(Failure::work("a frame was lost: no more frames arrive"));
             }
         }
     }
 }
 
-/// Shared by both ends.
+/// State shared by both ends.
 #[derive(Debug, Default)]
 struct Shared {
     frames: AtomicU64,
@@ -142,16 +136,16 @@ fn pair(
     common: &Common,
     vnet_header: bool,
     frame_bytes: usize,
-    patience: SpinThenYield,
+    idle: SpinThenYield,
     far_loop: FarLoop,
 ) -> Result<Pair, Failure> {
     let mut bed = Bed::make(common, 2)?;
     let vnet = if vnet_header { VnetMode::On } else { VnetMode::Off };
     let wanted = Wanted { ground: Ground::Bridge, mtu_bytes: MTU_BYTES, vnet };
-    let mut near = Port::new(bed.open(wanted)?, NEAR, FAR, frame_bytes, patience);
-    let mut far = Port::new(bed.open(wanted)?, FAR, NEAR, PING_BYTES, patience);
+    let mut near = Port::new(bed.open(wanted)?, NEAR, FAR, frame_bytes, idle);
+    let mut far = Port::new(bed.open(wanted)?, FAR, NEAR, PING_BYTES, idle);
     let shared = Arc::new(Shared::default());
-    // The bridge learns both addresses, and floods no frames later.
+    // The bridge learns both addresses, and does not flood frames during the run.
     far.write(0)?;
     near.wait(&shared.stop)?;
     near.write(0)?;
@@ -167,10 +161,10 @@ fn pair(
 }
 
 impl Pair {
-    /// Stops the far end. Returns its result, and the frames that the TAPs dropped.
+    /// Stops the far end. Returns its result, and the number of frames that the TAPs dropped.
     fn end(self) -> Result<(Found, u64), Failure> {
         let Self { mut bed, near: _near, shared, far } = self;
-        // The far end closes its TAP.
+        // Read first, because the far end closes its TAP.
         let dropped_frames = bed.dropped_frames()?;
         shared.stop.store(true, Relaxed);
         Ok((far.join()?, dropped_frames))
@@ -197,7 +191,7 @@ fn echo(mut port: Port, shared: &Shared) -> Result<Found, Failure> {
     Ok(Found::default())
 }
 
-/// Frames in one direction, as fast as possible.
+/// Measures frames in one direction, as fast as possible.
 pub(super) fn bandwidth(args: &WireArgs) -> Result<Outcome, Failure> {
     let WireArgs { frame: frame_bytes, gso, common } = args;
     let max = if *gso { usize::from(u16::MAX) } else { PLAIN_FRAME_BYTES_MAX };
@@ -243,19 +237,19 @@ pub(super) fn bandwidth(args: &WireArgs) -> Result<Outcome, Failure> {
 
 /// Waits until fewer than `window` of the `sent` frames are in flight.
 fn until_below(shared: &Shared, sent: u64, window: u64) -> Result<(), Failure> {
-    let mut patience = SpinThenYield::new();
+    let mut idle = SpinThenYield::new();
     loop {
         let in_flight = sent - shared.frames.load(Acquire);
         if in_flight < window {
             return Ok(());
         }
-        if !patience.wait() {
+        if !idle.wait() {
             return Err(Failure::work(format!("{in_flight} frames were lost")));
         }
     }
 }
 
-/// Ping-pong of one frame.
+/// Measures the ping-pong of one frame.
 pub(super) fn round_trips(common: &Common) -> Result<Outcome, Failure> {
     let mut pair = pair(common, false, PING_BYTES, SpinThenYield::for_answers(common), echo)?;
     let mut samples = Samples::with_room_for(common.seconds.as_secs_f64());
@@ -286,7 +280,7 @@ pub(super) fn round_trips(common: &Common) -> Result<Outcome, Failure> {
     Ok(Outcome::half_round_trips(watch.measured()?, latency, PING_BYTES as u64, detail))
 }
 
-/// Nanoseconds, saturating.
+/// Returns nanoseconds, saturating.
 pub(super) fn whole_ns(duration: Duration) -> u32 {
     u32::try_from(duration.as_nanos()).unwrap_or(u32::MAX)
 }

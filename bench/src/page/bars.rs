@@ -17,7 +17,7 @@ const WIDTH: f64 = 1160.0;
 const BAR: f64 = 15.0;
 const GOAL_STEP: f64 = 26.0;
 const TIME_STEP: f64 = 19.0;
-/// Between the bars of two rows of the table.
+/// Gap between the bars of two rows of the table.
 const GROUP_GAP: f64 = 10.0;
 /// Left and right end of the bars.
 const GOAL_ACROSS: (f64, f64) = (330.0, 910.0);
@@ -25,7 +25,7 @@ const TIME_ACROSS: (f64, f64) = (300.0, 1050.0);
 /// Top of the first goal's bar.
 const GOAL_TOP: f64 = 26.0;
 
-/// How well each goal is met: right of the line is better than the goal.
+/// Draws the degree to which each goal is met: right of the line is better than the goal.
 pub(super) fn goals(report: &Report) -> Option<String> {
     let lines: Vec<(&Contest, &Line, f64)> = report
         .lines()
@@ -90,7 +90,7 @@ fn goal_bar(canvas: &mut Canvas, of: &(&Contest, &Line, f64), x: &Axis, top: f64
     });
 }
 
-/// A bar of CPU time.
+/// Bar of CPU time.
 struct Bar<'a> {
     /// Name of the row, at its first bar.
     row: Option<&'a str>,
@@ -99,7 +99,7 @@ struct Bar<'a> {
     all: f64,
 }
 
-/// CPU time per gigabyte, user and system.
+/// Draws the CPU time per gigabyte, user and system.
 pub(super) fn cpu_time(contests: &[&Contest]) -> Option<String> {
     let bars: Vec<Bar<'_>> = contests.iter().flat_map(|contest| bars_of(contest)).collect();
     if bars.is_empty() {

@@ -1,4 +1,4 @@
-//! Line charts over message size or counts: a line per contestant, with its range at each point and its name at the
+//! Line charts over message size or counts: one line per contestant, with its range at each point and its name at the
 //! end.
 
 use flue_report::{
@@ -15,9 +15,9 @@ use crate::{
     text::names_of,
 };
 
-/// Pixels of a chart.
+/// Size of a chart, pixels.
 const SIZE: (f64, f64) = (560.0, 340.0);
-/// The plot area: left and right, top and bottom.
+/// Plot area, pixels: left and right, top and bottom.
 const ACROSS: (f64, f64) = (48.0, 442.0);
 const DOWN: (f64, f64) = (24.0, 300.0);
 /// Distance of names, pixels.
@@ -25,16 +25,16 @@ const NAME_GAP: f64 = 15.0;
 /// Radius of a marker, pixels.
 const MARKER: f64 = 3.6;
 
-/// What a chart shows.
+/// Content of a chart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChartStyle<'a> {
     /// Name of the horizontal axis.
     pub(super) across: &'a str,
-    /// The figure.
+    /// Metric of the vertical axis.
     pub(super) metric: Metric,
-    /// Logarithmic vertical axis.
+    /// True for a logarithmic vertical axis.
     pub(super) is_log: bool,
-    /// The points are sizes in bytes, not counts.
+    /// True if the points are sizes in bytes, false for counts.
     pub(super) in_bytes: bool,
     /// Text for screen readers.
     pub(super) label: &'a str,
@@ -46,10 +46,10 @@ struct Series {
     points: Vec<(f64, Summary)>,
 }
 
-/// Draws the points; `None` if there are no figures.
-pub(super) fn chart(points: &[&Contest], look: &ChartStyle<'_>) -> Option<String> {
+/// Draws the points; `None` without values.
+pub(super) fn chart(points: &[&Contest], style: &ChartStyle<'_>) -> Option<String> {
     let names = names_of(points).into_iter();
-    let series: Vec<Series> = names.filter_map(|name| series_of(points, name, look)).collect();
+    let series: Vec<Series> = names.filter_map(|name| series_of(points, name, style)).collect();
     let places: Vec<f64> = points.iter().filter_map(|it| it.at).map(|at| at as f64).collect();
     let (&first, &last) = (places.first()?, places.last()?);
     if series.is_empty() {
@@ -57,57 +57,58 @@ pub(super) fn chart(points: &[&Contest], look: &ChartStyle<'_>) -> Option<String
     }
     let range = (first, if last > first { last } else { first * 2.0 });
     let x = Axis { range, pixels: (ACROSS.0 + 6.0, ACROSS.1 - 8.0), is_log: true };
-    let (unit, unit_size) = look.metric.unit();
+    let (unit, unit_size) = style.metric.unit();
     let values = series.iter().flat_map(|it| &it.points);
     let values = values.flat_map(|(_, it)| [it.min, it.median, it.max]).map(|it| it / unit_size);
     let pixels = (DOWN.1, DOWN.0);
-    let y = if look.is_log { Axis::log(values, pixels) } else { Axis::linear(values, pixels) };
-    let mut canvas = Canvas::new(SIZE, look.label);
+    let y = if style.is_log { Axis::log(values, pixels) } else { Axis::linear(values, pixels) };
+    let mut canvas = Canvas::new(SIZE, style.label);
     canvas.grid_across(&y, ACROSS);
     canvas.text("name", (ACROSS.0, DOWN.0 - 12.0), Anchor::End, unit);
     for &place in &places {
-        canvas.text("tick", (x.at(place), DOWN.1 + 16.0), Anchor::Middle, &short(place, look));
+        canvas.text("tick", (x.at(place), DOWN.1 + 16.0), Anchor::Middle, &short(place, style));
     }
     let middle = f64::midpoint(ACROSS.0, ACROSS.1);
-    canvas.text("name", (middle, SIZE.1 - 6.0), Anchor::Middle, look.across);
-    // flue last, so that its line is on top.
+    canvas.text("name", (middle, SIZE.1 - 6.0), Anchor::Middle, style.across);
+    // flue is last, so that its line is on top.
     for one in series.iter().rev() {
-        draw(&mut canvas, one, &x, &y, look);
+        draw(&mut canvas, one, &x, &y, style);
     }
     name_all(&mut canvas, &series, &y, unit_size);
     Some(canvas.finish())
 }
 
-fn series_of(points: &[&Contest], name: String, look: &ChartStyle<'_>) -> Option<Series> {
+fn series_of(points: &[&Contest], name: String, style: &ChartStyle<'_>) -> Option<Series> {
     let mut system = None;
     let points = points.iter().filter_map(|contest| {
         let score = contest.contestants.iter().find(|it| it.name == name)?;
         system = Some(score.system);
-        Some((contest.at? as f64, score.summary(look.metric)?))
+        Some((contest.at? as f64, score.summary(style.metric)?))
     });
     let points: Vec<_> = points.collect();
     (!points.is_empty()).then_some(Series { name, system: system?, points })
 }
 
-/// "64", "4K", "1M".
-fn short(place: f64, look: &ChartStyle<'_>) -> String {
+/// Formats a position, such as "64", "4K" or "1M".
+fn short(place: f64, style: &ChartStyle<'_>) -> String {
     match place as u64 {
-        count if !look.in_bytes => count.to_string(),
+        count if !style.in_bytes => count.to_string(),
         bytes @ 0..=1_023 => bytes.to_string(),
         bytes @ 1_024..=1_048_575 => format!("{}K", bytes >> 10),
         bytes => format!("{}M", bytes >> 20),
     }
 }
 
-fn draw(canvas: &mut Canvas, one: &Series, x: &Axis, y: &Axis, look: &ChartStyle<'_>) {
-    let (unit, unit_size) = look.metric.unit();
+fn draw(canvas: &mut Canvas, one: &Series, x: &Axis, y: &Axis, style: &ChartStyle<'_>) {
+    let (unit, unit_size) = style.metric.unit();
     let class = class_of(one.system);
     let at = |value: f64| y.at(value / unit_size);
     let medians = one.points.iter().map(|(place, it)| (x.at(*place), at(it.median)));
     canvas.path(&format!("line {class}"), medians);
     for (place, it) in &one.points {
-        let at_size = if look.in_bytes { format_bytes(*place as u64) } else { short(*place, look) };
-        let [median, min, max] = [it.median, it.min, it.max].map(|it| look.metric.shown(it));
+        let at_size =
+            if style.in_bytes { format_bytes(*place as u64) } else { short(*place, style) };
+        let [median, min, max] = [it.median, it.min, it.max].map(|it| style.metric.shown(it));
         let (name, samples) = (&one.name, it.samples);
         let title = format!("{name}, {at_size}: {median} {unit} ({min}..{max}, {samples} samples)");
         canvas.titled(&title, |canvas| {

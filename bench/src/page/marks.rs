@@ -1,10 +1,10 @@
-//! Colours and markers of the systems.
+//! Colors and markers of the systems.
 
 use flue_report::svg::{Canvas, Point};
 
 use crate::contest::System;
 
-/// The style class that has the colour of a system.
+/// Returns the style class with the color of a system.
 pub(super) const fn class_of(system: System) -> &'static str {
     match system {
         System::Flue => "flue",
@@ -18,7 +18,7 @@ pub(super) const fn class_of(system: System) -> &'static str {
     }
 }
 
-/// Draws the marker of a system. Its shape differs too, for readers who cannot tell the colours apart.
+/// Draws the marker of a system. Its shape differs too, for readers who cannot distinguish the colors.
 pub(super) fn marker(canvas: &mut Canvas, system: System, (x, y): Point, r: f64) {
     let class = format!("m {}", class_of(system));
     match system {

@@ -1,4 +1,4 @@
-//! The HTML page: charts, tables, and how to repeat the run. One file without references to others.
+//! HTML page: charts, tables, and instructions to repeat the run. One self-contained file.
 
 mod bars;
 mod lines;
@@ -20,7 +20,7 @@ use super::{
     text::points_of,
 };
 
-/// The charts over message size and counts, in the order of the page.
+/// Charts over message size and counts, in the order of the page.
 pub(super) const PANELS: [(Panel, &str); 5] = [
     (Panel::Write, "RDMA Write over message size"),
     (Panel::Read, "RDMA Read over message size"),
@@ -31,7 +31,7 @@ pub(super) const PANELS: [(Panel, &str); 5] = [
 
 const STYLE: &str = include_str!("style.css");
 
-/// The setup of the run, a line for each fact.
+/// Returns the setup of the run, one line per fact.
 pub(super) fn facts(report: &Report) -> Vec<String> {
     facts_of(report).into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
 }
@@ -80,7 +80,7 @@ fn facts_of(report: &Report) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The whole page.
+/// Returns the whole page.
 pub(super) fn html(report: &Report) -> String {
     let mut out = String::with_capacity(256 << 10);
     let title = format!("flue bench, {}", report.date.split('T').next().unwrap_or_default());
@@ -128,7 +128,7 @@ fn head(out: &mut String, report: &Report) {
     }
 }
 
-/// Headline figures.
+/// Writes the headline results.
 fn tiles(out: &mut String, report: &Report) {
     let tally = report.tally();
     let mut tiles = Vec::new();
@@ -237,13 +237,13 @@ fn rows(out: &mut String, report: &Report) {
     out.push_str("</tbody></table>\n");
 }
 
-/// Bandwidth and message rate over message size.
+/// Writes bandwidth and message rate over message size.
 fn sizes(out: &mut String, report: &Report) {
     let panels = [Panel::Write, Panel::Read, Panel::Send];
     let points: Vec<_> = panels.iter().map(|panel| points_of(report, *panel)).collect();
     let mut charts = String::new();
     for (points, (_, title)) in points.iter().zip(PANELS) {
-        // A single point is no chart.
+        // A chart needs two points.
         if points.len() < 2 {
             continue;
         }
@@ -252,14 +252,14 @@ fn sizes(out: &mut String, report: &Report) {
             (Metric::MessagesPerSecond, true, "message rate (logarithmic)"),
         ] {
             let label = format!("{title}: {what}");
-            let look = ChartStyle {
+            let style = ChartStyle {
                 across: "message size, bytes",
                 metric,
                 is_log,
                 in_bytes: true,
                 label: &label,
             };
-            if let Some(chart) = lines::chart(points, &look) {
+            if let Some(chart) = lines::chart(points, &style) {
                 card(&mut charts, &label, &chart);
             }
         }
@@ -319,8 +319,8 @@ fn counts(out: &mut String, report: &Report) {
         }
         let across = if *panel == Panel::Connections { "connections" } else { "queues" };
         let metric = Metric::BandwidthBps;
-        let look = ChartStyle { across, metric, is_log: false, in_bytes: false, label: title };
-        if let Some(chart) = lines::chart(&points, &look) {
+        let style = ChartStyle { across, metric, is_log: false, in_bytes: false, label: title };
+        if let Some(chart) = lines::chart(&points, &style) {
             card(&mut charts, title, &chart);
         }
     }
@@ -367,7 +367,7 @@ fn system_calls(out: &mut String, report: &Report) {
     out.push_str("</tbody></table></div>\n");
 }
 
-/// The table of all samples.
+/// Writes the table of all samples.
 fn raw(out: &mut String, report: &Report) {
     out.push_str(
         "<h2>All samples</h2>\n<details><summary>Table</summary>\n<div class=\"card\"><table><thead><tr><th>work\

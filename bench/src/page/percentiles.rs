@@ -1,4 +1,4 @@
-//! Chart of latency percentiles: a row per contestant, from the median to the maximum.
+//! Chart of latency percentiles: one row per contestant, from the median to the maximum.
 
 use flue_report::{
     svg::{Anchor, Axis, Canvas},
@@ -12,12 +12,12 @@ use crate::{
     stats::Summary,
 };
 
-/// Pixels.
+/// Geometry, pixels.
 const WIDTH: f64 = 560.0;
 const ACROSS: (f64, f64) = (108.0, 530.0);
 const TOP: f64 = 30.0;
 const STEP: f64 = 34.0;
-/// Half the width of a label.
+/// Half the width of a label, pixels.
 const LABEL_HALF: f64 = 15.0;
 
 type Pick = fn(&Latency) -> Option<f64>;
@@ -29,7 +29,7 @@ const MARKS: [(&str, Pick); 5] = [
     ("max", |it| it.max),
 ];
 
-/// A contestant and its percentiles: index into [`MARKS`], and the median of the rounds in µs.
+/// Contestant and its percentiles: index into [`MARKS`], and the median of the rounds in µs.
 type Row<'a> = (&'a Score, Vec<(usize, f64)>);
 
 /// Draws the chart; `None` if no contestant has latencies.
@@ -76,7 +76,7 @@ fn draw(canvas: &mut Canvas, (score, marks): &Row<'_>, x: &Axis, y: f64) {
         let (pixel, shown) = (x.at(value), three_digits(value));
         canvas.titled(&format!("{}: {label} {shown} µs", score.name), |canvas| {
             marker(canvas, score.system, (pixel, y), 6.0 - mark as f64);
-            // The median always has its label, the others where there is room.
+            // The median always has a label, the others if there is room.
             if pixel - LABEL_HALF > free_from {
                 let (class, text) =
                     if mark == 0 { ("value", shown.as_str()) } else { ("tick", label) };

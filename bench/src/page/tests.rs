@@ -10,7 +10,7 @@ use crate::{
     syscalls::{Calls, EndCalls},
 };
 
-/// Realistic figures: they grow with the size and differ from round to round.
+/// Returns realistic values, which grow with the size and differ from round to round.
 fn sample(system: System, at: u64, round: u32) -> Sample {
     let speed = match system {
         System::Flue => 60e9,
@@ -46,18 +46,18 @@ fn sample(system: System, at: u64, round: u32) -> Sample {
     }
 }
 
-/// A report with failures and missing peers. `evil` is used wherever text comes from outside.
-fn report(evil: &str) -> Report {
+/// Returns a report with failures and missing peers. `untrusted` replaces all text of external origin.
+fn report(untrusted: &str) -> Report {
     let groups = catalog::groups(false);
     let contests = groups.iter().map(|group| {
         let scores = group.contestants.iter().map(|contestant| {
             let system = contestant.system;
-            let absent = (system == System::Iperf3).then(|| evil.to_owned());
-            let mut score = Score::new(contestant, evil.to_owned(), absent);
+            let absent = (system == System::Iperf3).then(|| untrusted.to_owned());
+            let mut score = Score::new(contestant, untrusted.to_owned(), absent);
             let at = group.point.map_or(64, |(_, at)| at);
             for round in 1..=3 {
                 let fails = system == System::Smoltcp || (system == System::Ucx && round == 2);
-                let error = fails.then(|| evil.to_owned());
+                let error = fails.then(|| untrusted.to_owned());
                 let sample = if fails { Sample::default() } else { sample(system, at, round) };
                 score.samples.push(Attempt { round, error, sample });
             }
@@ -81,17 +81,17 @@ fn report(evil: &str) -> Report {
         schema: SCHEMA,
         flue: Build {
             version: "0.1.0",
-            commit: Some(evil.into()),
+            commit: Some(untrusted.into()),
             is_changed: Some(true),
             profile: "release",
         },
         date: "2026-11-22T02:11:05Z".into(),
-        command: vec!["flue".into(), evil.into()],
+        command: vec!["flue".into(), untrusted.into()],
         machine: Machine {
-            cpu_model: Some(evil.into()),
+            cpu_model: Some(untrusted.into()),
             cores: Some(2),
             memory_bytes: Some(1 << 33),
-            kernel: evil.into(),
+            kernel: untrusted.into(),
             governor: None,
             is_virtual: true,
         },
@@ -107,13 +107,13 @@ fn report(evil: &str) -> Report {
         },
         namespaces: vec!["net:[1]".into()],
         peers: vec![
-            Peer { name: "UCX", found: true, detail: evil.into(), package: "ucx-utils" },
-            Peer { name: "iperf3", found: false, detail: evil.into(), package: "iperf3" },
+            Peer { name: "UCX", found: true, detail: untrusted.into(), package: "ucx-utils" },
+            Peer { name: "iperf3", found: false, detail: untrusted.into(), package: "iperf3" },
         ],
         interrupted_by: None,
         resampled: ResampleCounts::default(),
         contests: contests.collect(),
-        system_calls: vec![calls(None), calls(Some(evil.into()))],
+        system_calls: vec![calls(None), calls(Some(untrusted.into()))],
     }
 }
 
@@ -123,28 +123,28 @@ fn elements(page: &str) -> std::collections::BTreeMap<String, usize> {
     const VOID: [&str; 1] = ["meta"];
     let mut open: Vec<String> = Vec::new();
     let mut seen = std::collections::BTreeMap::new();
-    let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("it has a document type");
+    let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("document type");
     while let Some(at) = rest.find('<') {
         check_text(&rest[..at]);
-        let end = rest[at..].find('>').expect("a tag ends") + at;
+        let end = rest[at..].find('>').expect("end of tag") + at;
         let tag = &rest[at + 1..end];
         rest = &rest[end + 1..];
         if let Some(name) = tag.strip_prefix('/') {
-            assert_eq!(open.pop().as_deref(), Some(name), "an end tag matches");
+            assert_eq!(open.pop().as_deref(), Some(name), "matching end tag");
             continue;
         }
         let (tag, closes) = tag.strip_suffix('/').map_or((tag, false), |tag| (tag, true));
-        let name = tag.split_whitespace().next().expect("a tag has a name").to_owned();
+        let name = tag.split_whitespace().next().expect("tag name").to_owned();
         assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
         *seen.entry(name.clone()).or_default() += 1;
         if name == "style" {
-            rest = rest.split_once("</style>").expect("a style ends").1;
+            rest = rest.split_once("</style>").expect("end of style").1;
         } else if !closes {
             assert!(!VOID.contains(&name.as_str()), "{tag}");
             open.push(name);
         }
     }
-    assert!(open.is_empty(), "left open: {open:?}");
+    assert!(open.is_empty(), "unclosed: {open:?}");
     seen
 }
 
@@ -156,7 +156,7 @@ fn check_text(text: &str) {
 }
 
 #[test]
-fn the_page_is_well_formed_and_self_contained() {
+fn page_is_well_formed_and_self_contained() {
     let page = html(&report("plain words"));
     let elements = elements(&page);
     // Goals; three sizes, twice each; seven latencies; CPU time; connections, queues.
@@ -172,15 +172,15 @@ fn the_page_is_well_formed_and_self_contained() {
 
 #[test]
 fn text_from_outside_is_escaped() {
-    let evil = "</td><script>alert('1')</script><a href=\"http://example.org\">&\u{0}";
-    let page = html(&report(evil));
+    let untrusted = "</td><script>alert('1')</script><a href=\"http://example.org\">&\u{0}";
+    let page = html(&report(untrusted));
     elements(&page);
     assert!(!page.contains("<script") && !page.contains("<a ") && !page.contains('\0'));
     assert!(page.contains("&lt;script&gt;"));
 }
 
 #[test]
-fn a_run_without_figures_has_a_page() {
+fn run_without_results_has_a_page() {
     let mut empty = report("x");
     for contest in &mut empty.contests {
         for score in &mut contest.contestants {
@@ -207,9 +207,9 @@ fn facts_are_lines() {
     assert!(facts.iter().all(|it| !it.contains('\n')));
 }
 
-/// Writes the page of these tests to the file that the variable names, for viewing.
+/// Writes the page of these tests to the file in the environment variable, for viewing.
 #[test]
-fn the_page_can_be_viewed() {
+fn page_is_written_for_viewing() {
     let Some(path) = std::env::var_os("FLUE_BENCH_PAGE") else { return };
-    std::fs::write(path, html(&report("a machine"))).expect("the file can be written");
+    std::fs::write(path, html(&report("a machine"))).expect("page is written");
 }

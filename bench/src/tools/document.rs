@@ -1,4 +1,4 @@
-//! The line of JSON that the yardsticks print, libfabric's included.
+//! JSON line printed by the baselines, including libfabric's.
 
 use serde::Deserialize;
 
@@ -25,7 +25,7 @@ struct Detail {
     messages_per_second: Option<f64>,
 }
 
-/// The sample in the last line of `text`.
+/// Parses the sample in the last line of `text`.
 pub(super) fn sample(text: &str) -> Result<Sample, String> {
     let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let line: Line = serde_json::from_str(line)
@@ -69,7 +69,7 @@ mod tests {
     use crate::contest::Metric;
 
     #[test]
-    fn a_line_is_a_sample() {
+    fn line_is_parsed_into_sample() {
         let text = r#"{"schema":"flue-yardstick/1","kind":"bare-tcp-send","value":8.1e10,"unit":"bps","samples":null,
             "latency_ns":null,"cpu":{"user_seconds":0.5,"system_seconds":1.5},"bytes":10000000000,"seconds":1.0,
             "detail":{"messages_per_second":5.0,"frames":7}}"#;
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_of_a_latency_is_its_median() {
+    fn latency_value_is_the_median() {
         let text = r#"{"schema":"flue-yardstick/1","value":1450.0,"unit":"ns"}"#;
         assert_eq!(sample(text).unwrap().figure(Metric::LatencyP50Ns), Some(1450.0));
     }

@@ -15,13 +15,13 @@ impl Tools<'_> {
         let program = self.program(Need::Iperf3)?;
         let port = PORT.to_string();
         let address = KERNELS[1].to_string();
-        // It accepts whole seconds only, at least one.
+        // iperf3 accepts only whole seconds, at least one.
         let seconds = self.seconds.ceil().max(1.0).to_string();
         let client = ["-c", &address, "-p", &port, "-t", &seconds, "-J"];
         Ok(Pair {
             server: End::new(Namespace::Right, program, words(["-s", "-1", "-p", &port])),
             client: End::new(Namespace::Left, program, words(client)),
-            ready: Ready::Listens(PORT),
+            ready: Ready::Listening(PORT),
         })
     }
 }
@@ -53,7 +53,7 @@ struct Percent {
     remote_system: f64,
 }
 
-/// The sample in the client's document, as counted by the receiver.
+/// Parses the sample in the client's document, as counted by the receiver.
 pub(super) fn sample(text: &str) -> Result<Sample, String> {
     let document: Document =
         serde_json::from_str(text).map_err(|error| format!("not JSON of iperf3: {error}"))?;
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_is_a_sample() {
+    fn document_is_parsed_into_sample() {
         let text = r#"{"start": {"version": "iperf 3.12"}, "intervals": [], "end": {
             "streams": [], "sum_sent": {"seconds": 2.0, "bytes": 8000, "bits_per_second": 32000.0, "retransmits": 0},
             "sum_received": {"start": 0, "end": 2.0, "seconds": 2.0, "bytes": 4000, "bits_per_second": 16000.0},

@@ -1,8 +1,8 @@
-//! Runs each job and parses the output of its tool: a server and a client, or one program.
+//! Execution of each job, and parsing of its tool's output: a server and a client, or one program.
 //!
-//! Limits: a server must be ready within [`READY_LIMIT`]; a client has twice the measuring time and [`GRACE`], and a
-//! server has [`END_LIMIT`] to end after its client. Beyond them a program is killed, and without a client's result the
-//! measurement has failed.
+//! Limits: a server must be ready within [`READY_LIMIT`]. A client must exit within twice the measuring time plus
+//! [`GRACE`], and a server within [`END_LIMIT`] after its client. After that a program is killed; without a client's
+//! result the measurement has failed.
 
 mod document;
 mod iperf3;
@@ -26,21 +26,21 @@ use super::{
     sample::{Covers, Cpu, Sample},
 };
 
-/// Time for a server to become ready.
+/// Time limit for the readiness of a server.
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// Time for a client beyond the measurement.
+/// Time limit of a client in addition to the measurement.
 const GRACE: Duration = Duration::from_secs(60);
-/// Time for a server to end after its client.
+/// Time limit for the exit of a server after its client.
 const END_LIMIT: Duration = Duration::from_secs(30);
-/// The server's port.
+/// Port of the server.
 const PORT: u16 = 18_515;
 
-/// Runs jobs.
+/// Executor of jobs.
 #[derive(Debug)]
 pub(super) struct Tools<'a> {
-    /// The network namespaces.
+    /// Network namespaces.
     pub(super) place: &'a Place,
-    /// Signals end a run early.
+    /// Signals that end a run early.
     pub(super) signals: &'a Signals,
     /// Length of one measurement, seconds.
     pub(super) seconds: f64,
@@ -50,7 +50,7 @@ pub(super) struct Tools<'a> {
     pub(super) programs: HashMap<Need, PathBuf>,
     /// Iterations per second of earlier UCX runs, by test and size.
     ucx_rates: HashMap<(&'static str, u64), f64>,
-    /// Runs so far: part of a TAP's name, since the TAP of an earlier run may still exist.
+    /// Runs so far: part of a TAP's name, because the TAP of an earlier run may still exist.
     runs: u32,
 }
 
@@ -76,7 +76,7 @@ impl End {
         Self { namespace, program: program.into(), words, environment: Vec::new() }
     }
 
-    /// The command line, for display.
+    /// Returns the command line, for display.
     fn command_line(&self) -> String {
         let program = self.program.file_name().unwrap_or_default().to_string_lossy();
         let program = if program == "exe" { "flue".into() } else { program };
@@ -86,7 +86,7 @@ impl End {
     }
 }
 
-/// A server, a client, and how the server shows that it is ready.
+/// Server, client, and readiness condition of the server.
 #[derive(Clone, Debug)]
 struct Pair {
     server: End,
@@ -94,7 +94,7 @@ struct Pair {
     ready: Ready,
 }
 
-/// A pair that has ended.
+/// Exited pair.
 #[derive(Debug)]
 struct PairEnded {
     server: Option<Ended>,
@@ -102,7 +102,7 @@ struct PairEnded {
 }
 
 impl PairEnded {
-    /// CPU time of both processes from start to end, for `bytes` of payload.
+    /// Returns the CPU time of both processes from start to exit, for `bytes` of payload.
     fn cpu(&self, bytes: u64) -> Option<Cpu> {
         let (user, system) = self.client.cpu_seconds?;
         let (server_user, server_system) = self.server.as_ref()?.cpu_seconds?;
@@ -115,11 +115,11 @@ impl PairEnded {
     }
 }
 
-/// The result of a job.
+/// Result of a job.
 pub(super) type Measured = Result<Sample, Fault>;
 
 impl<'a> Tools<'a> {
-    /// `programs` are those that were found.
+    /// Creates an executor; `programs` are the installed ones.
     pub(super) fn new(
         place: &'a Place,
         signals: &'a Signals,
@@ -173,7 +173,7 @@ impl<'a> Tools<'a> {
         }
     }
 
-    /// The command line of the measuring process, for display.
+    /// Returns the command line of the measuring process, for display.
     pub(super) fn command_line(&mut self, job: &Job) -> String {
         let end = match job {
             Job::Perf(job) => Ok(self.perf_pair(job, &Span::Seconds(self.seconds)).client),
@@ -233,7 +233,7 @@ impl<'a> Tools<'a> {
             let why = Fault::Failed(format!("client: {}", client.describe()));
             return Err(why);
         }
-        // A server that does not end does not invalidate its client's result.
+        // A server that does not exit does not invalidate its client's result.
         let server = match server.wait(signals, END_LIMIT) {
             Ok(ended) => Some(ended),
             Err(Fault::Failed(_)) => None,
@@ -269,7 +269,7 @@ impl<'a> Tools<'a> {
         Ok(Pair {
             server: End::new(Namespace::Right, program, words(server)),
             client: End::new(Namespace::Left, program, words(client)),
-            ready: Ready::Listens(PORT),
+            ready: Ready::Listening(PORT),
         })
     }
 
@@ -281,17 +281,17 @@ impl<'a> Tools<'a> {
     }
 }
 
-/// How long a run of `flue perf` is.
+/// Length of a `flue perf` run.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Span {
-    /// A time.
+    /// Time, seconds.
     Seconds(f64),
-    /// A number of operations.
+    /// Number of operations.
     Iterations(u64),
 }
 
 impl PairEnded {
-    /// The client's output could not be parsed.
+    /// Returns the fault of a client whose output could not be parsed.
     fn fault(&self, why: &str) -> Fault {
         Fault::Failed(format!("client: {why}; {}", self.client.describe()))
     }

@@ -15,17 +15,17 @@ use crate::{
 /// Name and version of the document.
 const SCHEMA: &str = "flue-perf/1";
 
-/// Longest warm-up, seconds; a short run has a warm-up of a fifth of its time.
+/// Longest warm-up, seconds; the warm-up of a short run is a fifth of its time.
 const WARM_UP_SECONDS: f64 = 0.2;
 
-/// Where an end runs.
+/// Placement of an end.
 enum Side<'a> {
     Node { address: IpAddr, kernel: Option<IpAddr>, options: &'a [String] },
     Kernel { namespace: Namespace },
 }
 
 impl Tools<'_> {
-    /// Server and client of a job.
+    /// Returns server and client of a job.
     pub(super) fn perf_pair(&self, job: &PerfJob, span: &Span) -> Pair {
         let PerfJob { kind, route, client, ends, node } = job;
         let on_bridge = |address| Side::Node { address, kernel: None, options: node };
@@ -48,8 +48,8 @@ impl Tools<'_> {
             }
         };
         let ready = match server_side {
-            Side::Node { .. } => Ready::Says("listening"),
-            Side::Kernel { .. } => Ready::Listens(PORT),
+            Side::Node { .. } => Ready::Output("listening"),
+            Side::Kernel { .. } => Ready::Listening(PORT),
         };
         let port = ["-p".to_owned(), PORT.to_string()];
         let mut server_words = vec!["perf".to_owned(), (*kind).to_owned(), "--one-off".into()];
@@ -113,7 +113,7 @@ struct Document {
     results: Vec<Outcome>,
 }
 
-/// One size of a run.
+/// Result for one size of a run.
 #[derive(Deserialize)]
 struct Outcome {
     iterations: u64,
@@ -135,7 +135,7 @@ struct Times {
     remote_system_seconds: Option<f64>,
 }
 
-/// The single result in the client's document.
+/// Parses the single result in the client's document.
 fn outcome(text: &str) -> Result<Outcome, String> {
     let document: Document = serde_json::from_str(text)
         .map_err(|error| format!("not a document of flue perf: {error}"))?;
@@ -150,7 +150,7 @@ fn outcome(text: &str) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// The sample in the client's document.
+/// Parses the sample in the client's document.
 pub(super) fn sample(text: &str) -> Result<Sample, String> {
     let outcome = outcome(text)?;
     let cpu = outcome.cpu.and_then(|times| {
@@ -172,7 +172,7 @@ pub(super) fn sample(text: &str) -> Result<Sample, String> {
     })
 }
 
-/// Messages of a run, including the warm-up.
+/// Returns the messages of a run, including the warm-up.
 pub(super) fn messages(text: &str) -> Result<u64, String> {
     outcome(text).map(|outcome| outcome.iterations + outcome.warm_up_iterations)
 }
@@ -191,7 +191,7 @@ mod tests {
                  "remote_system_seconds": 0.4, "seconds_per_gbyte": null}, "intervals": []}]}"#;
 
     #[test]
-    fn a_document_is_a_sample() {
+    fn document_is_parsed_into_sample() {
         let sample = sample(TEXT).unwrap();
         assert_eq!(sample.figure(Metric::LatencyP50Ns), Some(2400.0));
         assert_eq!(sample.figure(Metric::MessagesPerSecond), Some(2000.0));

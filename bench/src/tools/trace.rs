@@ -16,11 +16,11 @@ use crate::{
 /// Approximate bytes of the long run, and bounds on its messages.
 const LONG_BYTES: u64 = 128 << 20;
 const LONG_MESSAGES: std::ops::RangeInclusive<u64> = 300..=30_000;
-/// The long run is this many times as long as the short one.
+/// Length of the long run, as a multiple of the short one.
 const LONG_BY_SHORT: u64 = 10;
 
 impl Tools<'_> {
-    /// Counts the system calls of those ends of a job that are nodes. strace writes to `scratch`.
+    /// Counts the system calls of the ends of a job that are nodes. strace writes to `scratch`.
     pub(crate) fn count_calls(
         &mut self,
         strace: &Path,
@@ -73,7 +73,7 @@ impl Tools<'_> {
         }))
     }
 
-    /// `end` under strace, which writes to `file`; the end dies with strace, and strace with this process.
+    /// Returns `end` under strace, which writes to `file`. The end is killed with strace, and strace with this process.
     fn under_strace(&self, strace: &Path, file: &Path, end: End) -> End {
         let mut line = words(["-c", "-f", "-o"]);
         line.push(file.into());
@@ -91,7 +91,7 @@ impl Tools<'_> {
     }
 }
 
-/// The argument of `-s`.
+/// Returns the argument of `-s`.
 fn size_of(options: &[String]) -> Option<u64> {
     let at = options.iter().position(|option| option == "-s")?;
     options.get(at + 1)?.parse().ok().filter(|&size| size > 0)
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_size_is_an_option() {
+    fn size_is_read_from_options() {
         let options = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(size_of(&options("-t 16 -s 64")), Some(64));
         assert_eq!(size_of(&options("-s")), None);

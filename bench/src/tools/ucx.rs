@@ -1,7 +1,7 @@
 //! `ucx_perftest` over UCX_TLS=tcp, and its CSV output.
 //!
-//! It takes a number of iterations, not a time, so a short run first estimates how many fit. It reports one percentile
-//! of the latency per run, so a sample is three runs, each a third as long.
+//! It takes a number of iterations instead of a time, so a short run first estimates the number. It reports one latency
+//! percentile per run, so a sample consists of three runs, each a third as long.
 
 use super::{End, Measured, PORT, Pair, PairEnded, Tools, words};
 use crate::{
@@ -107,7 +107,7 @@ impl Tools<'_> {
         }
         let mut client = End::new(Namespace::Left, program, line);
         client.environment = environment(VETH[0]);
-        Ok(Pair { server, client, ready: Ready::Listens(PORT) })
+        Ok(Pair { server, client, ready: Ready::Listening(PORT) })
     }
 }
 
@@ -115,7 +115,7 @@ impl Tools<'_> {
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Line {
     iterations: u64,
-    /// The requested percentile of half the round trip, µs.
+    /// Requested percentile of half the round trip, µs.
     percentile_us: f64,
     /// Mean time of an iteration, µs; for latency tests, of half the round trip.
     overall_us: f64,
@@ -146,13 +146,13 @@ mod tests {
                         20000,3.840,3.664,3.666,2.08,2.08,272928,272928\n";
 
     #[test]
-    fn the_last_line_is_read() {
+    fn last_line_is_parsed() {
         let line = Line::parse(TEXT).unwrap();
         assert_eq!(line, Line { iterations: 20_000, percentile_us: 3.84, overall_us: 3.666 });
     }
 
     #[test]
-    fn invalid_output_is_refused() {
+    fn invalid_output_is_rejected() {
         let head = TEXT.lines().next().unwrap();
         for text in ["", head, "0,1,1,1,1", "5,1,1,0,0", "5,1", "[1] error: no tcp, no, no, no, no"]
         {

@@ -1,7 +1,7 @@
 //! Programs of perftest and `cmtime` under `flue run`, on kernel sockets, and their output.
 //!
-//! perftest's latency tests report percentiles for a number of iterations only, so all of them get a number: what would
-//! take the measuring time at [`BYTES_PER_SECOND`] or [`PINGS_PER_SECOND`].
+//! perftest's latency tests report percentiles only for a number of iterations, so all tests get a number: that of the
+//! measuring time at [`BYTES_PER_SECOND`] or [`PINGS_PER_SECOND`].
 
 use super::{End, Measured, PORT, Pair, Tools, words};
 use crate::{
@@ -15,7 +15,7 @@ const BYTES_PER_SECOND: f64 = 5e9;
 const PINGS_PER_SECOND: f64 = 1e5;
 /// Bounds on the iterations of a run.
 const ITERATIONS: std::ops::RangeInclusive<u64> = 1_000..=1_000_000;
-/// What `cmtime` does before an id is connected.
+/// Steps of `cmtime` until an id is connected.
 const STEPS: [&str; 5] = ["create id", "resolve addr", "resolve route", "create qp", "connect"];
 
 impl Tools<'_> {
@@ -62,7 +62,7 @@ impl Tools<'_> {
         Ok(self.verbs_pair("cmtime", &line, server, client))
     }
 
-    /// The program at both ends, with what is added at each.
+    /// Returns the program at both ends, with additional arguments for each.
     fn verbs_pair(
         &self,
         program: &str,
@@ -78,7 +78,7 @@ impl Tools<'_> {
         Pair {
             server: end(Namespace::Right, server),
             client: end(Namespace::Left, client),
-            ready: Ready::Listens(PORT),
+            ready: Ready::Listening(PORT),
         }
     }
 }
@@ -87,7 +87,7 @@ fn is_latency(program: &str) -> bool {
     program.ends_with("_lat")
 }
 
-/// The table's only line: the one that begins with the size.
+/// Parses the only line of the table: the one that begins with the size.
 fn perftest_sample(text: &str, size_bytes: u64) -> Result<Sample, String> {
     let line = text.lines().rev().find_map(|line| {
         let fields: Result<Vec<f64>, _> = line.split_whitespace().map(str::parse).collect();
@@ -95,14 +95,14 @@ fn perftest_sample(text: &str, size_bytes: u64) -> Result<Sample, String> {
     });
     let samples = |count: f64| Some(count as u64);
     match line.as_deref() {
-        // Size, iterations, peak and average in Gbit/s, messages in millions a second.
+        // Size, iterations, peak and average in Gbit/s, million messages per second.
         Some([_, count, _, gbits, rate]) if *gbits > 0.0 => Ok(Sample {
             bandwidth_bps: Some(gbits * 1e9),
             messages_per_second: Some(rate * 1e6),
             bytes: Some(*count as u64 * size_bytes),
             ..Sample::default()
         }),
-        // Size, iterations, minimum, maximum, median, mean, deviation, 99 % and 99.9 %, in us.
+        // Size, iterations, minimum, maximum, median, mean, deviation, 99 % and 99.9 %, in µs.
         Some([_, count, min, max, median, mean, _, p99, p999]) if *median > 0.0 => Ok(Sample {
             latency_ns: Some(Latency {
                 samples: samples(*count),
@@ -120,7 +120,7 @@ fn perftest_sample(text: &str, size_bytes: u64) -> Result<Sample, String> {
     }
 }
 
-/// The total times of what is done until the ids are connected.
+/// Parses the total times of the steps until the ids are connected.
 fn cmtime_sample(text: &str, connections: u32) -> Result<Sample, String> {
     let total_ms = |step: &str| {
         text.lines().find_map(|line| {
@@ -160,7 +160,7 @@ mod tests {
                                destroy      :       1.00       0.03       0.00       5.00\n";
 
     #[test]
-    fn the_table_of_perftest_is_read() {
+    fn perftest_table_is_parsed() {
         let sample = perftest_sample(BANDWIDTH, 65_536).unwrap();
         assert_eq!(sample.figure(Metric::BandwidthBps), Some(18.4e9));
         assert_eq!(sample.bytes, Some(2_000 * 65_536));
@@ -169,13 +169,13 @@ mod tests {
     }
 
     #[test]
-    fn the_steps_of_cmtime_are_added_up() {
+    fn cmtime_steps_are_summed() {
         let sample = cmtime_sample(CONNECTIONS, 200).unwrap();
         assert_eq!(sample.figure(Metric::ConnectionsPerSecond), Some(4_000.0));
     }
 
     #[test]
-    fn other_output_is_refused() {
+    fn other_output_is_rejected() {
         let zeros = " 65536      2000             0.00              0.00  \t\t   0.0";
         for text in ["", "no device found", zeros] {
             assert!(perftest_sample(text, 65_536).is_err(), "{text}");

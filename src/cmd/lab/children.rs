@@ -1,13 +1,12 @@
-//! The node processes of the lab: started, heard, and gone when the lab is.
+//! Node processes of the lab: start, orders, reports and termination.
 //!
-//! Each has the lab's orders on its standard input and its reports on its standard output; a thread reads
-//! these, so that reports of both, ends of processes, and signals come through one channel.
+//! Each process reads the orders of the lab from its standard input and writes reports to its standard output. One
+//! thread per node reads the reports, so that reports, process exits and signals share one channel.
 //!
-//! Nothing outlives the lab: a node that is asked to end (its standard input closes) has [`END_LIMIT`]
-//! for it and is killed then; when the lab itself is killed, the kernel kills its nodes (each asks for
-//! that, see [`die_with_parent`]). Their namespaces, TAPs, bridges and the cable go with them. Nodes
-//! are in process groups of their own, so that Ctrl-C reaches the lab alone and is not taken for a
-//! node's death.
+//! No node outlives the lab. A node is shut down by closing its standard input; it is killed after [`END_LIMIT`]. If
+//! the lab itself is killed, the kernel kills its nodes (each requests that, see [`kill_with_parent`]). Namespaces,
+//! TAPs, bridges and the cable are removed with the processes. Nodes run in process groups of their own, so that Ctrl-C
+//! reaches only the lab and is not mistaken for the exit of a node.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -27,17 +26,17 @@ use signal_hook::{
 use super::control::{LINE_BYTES_MAX, Order, Report, Side};
 use crate::failure::Failure;
 
-/// How long a node may take to end once it is asked to.
+/// Time limit for the exit of a node after its standard input is closed.
 pub const END_LIMIT: Duration = Duration::from_secs(3);
 
-/// What the lab waits for.
+/// Input of the lab's event loop.
 #[derive(Debug)]
 pub enum Input {
-    /// A node's report.
+    /// Report of a node.
     Report(Side, Report),
-    /// A line of a node that is not a report.
-    Garbage(Side, String),
-    /// A node's standard output has ended: its process has, or will.
+    /// Output line of a node that is not a report.
+    Invalid(Side, String),
+    /// End of a node's standard output: its process has exited or is about to.
     Ended(Side),
     /// SIGINT, SIGTERM or SIGHUP.
     Signal(i32),
@@ -48,7 +47,7 @@ struct Node {
     orders: Option<ChildStdin>,
 }
 
-/// The node processes.
+/// The two node processes.
 pub struct Children {
     nodes: [Node; 2],
     inputs: Receiver<Input>,
@@ -62,8 +61,8 @@ impl std::fmt::Debug for Children {
 }
 
 impl Children {
-    /// Starts A's and B's process and catches signals. The calling thread must live as long as the
-    /// processes: their death signal follows it.
+    /// Starts the processes of A and B, and catches signals. The calling thread must live as long as the processes,
+    /// because the kernel sends their parent-death signal when this thread exits.
     ///
     /// # Errors
     /// A process or thread could not be started.
@@ -81,7 +80,7 @@ impl Children {
             .name("flue-signals".into())
             .spawn(move || {
                 for signal in signals.forever() {
-                    // The lab has ended when nobody listens.
+                    // The receiver is closed once the lab has finished.
                     let _ = to_lab.send(Input::Signal(signal));
                 }
             })
@@ -94,7 +93,7 @@ impl Children {
         let started = start(a, Side::A).and_then(|mut a| match start(b, Side::B) {
             Ok(b) => Ok([a, b]),
             Err(failure) => {
-                // Its status tells nothing; the failure does.
+                // The failure is reported; the exit status adds nothing.
                 let _ = a.end();
                 Err(failure)
             }
@@ -108,10 +107,10 @@ impl Children {
         }
     }
 
-    /// The next input.
+    /// Returns the next input.
     ///
     /// # Errors
-    /// None within `limit`.
+    /// No input within `limit`.
     pub fn next(&self, limit: Duration) -> Result<Input, Failure> {
         self.inputs
             .recv_timeout(limit)
@@ -121,7 +120,7 @@ impl Children {
     /// Sends an order.
     ///
     /// # Errors
-    /// The node is gone.
+    /// The node has exited.
     pub fn order(&mut self, side: Side, order: &Order) -> Result<(), Failure> {
         let line = serde_json::to_string(order)
             .map_err(|error| Failure::work(format!("order to node {side}: {error}")))?;
@@ -132,11 +131,11 @@ impl Children {
             .map_err(|error| Failure::work(format!("order to node {side}: {error}")))
     }
 
-    /// Waits until the nodes, whose work is done, have ended: at most [`END_LIMIT`] each.
+    /// Waits for the exit of the nodes after their work is done, at most [`END_LIMIT`] each.
     ///
     /// # Errors
-    /// A node has reported a failure by its status, such as a capture that could not be written. One that had to be
-    /// killed has not.
+    /// A node reports a failure by its exit status, for example a capture that could not be written. A node that had to
+    /// be killed is not an error.
     pub fn finish(&mut self) -> Result<(), Failure> {
         for node in &mut self.nodes {
             node.orders = None;
@@ -151,7 +150,7 @@ impl Children {
         Ok(())
     }
 
-    /// How a node's process has ended, waiting for it at most [`END_LIMIT`], and killing it then.
+    /// Returns a description of a node's exit. Waits at most [`END_LIMIT`], then kills the process.
     pub fn ending(&mut self, side: Side) -> String {
         match self.nodes[side.index()].end() {
             Ok(status) => status.to_string(),
@@ -166,7 +165,7 @@ impl Drop for Children {
             node.orders = None;
         }
         for node in &mut self.nodes {
-            // The status of a node that the lab has ended tells nothing.
+            // The exit status of a node shut down by the lab carries no information.
             let _ = node.end();
         }
         self.signals.close();
@@ -194,7 +193,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Waits for the process, at most [`END_LIMIT`], then kills it.
+    /// Waits for the process at most [`END_LIMIT`], then kills it.
     fn end(&mut self) -> io::Result<ExitStatus> {
         self.orders = None;
         if !wait_for(&self.process, END_LIMIT) {
@@ -204,12 +203,12 @@ impl Node {
     }
 }
 
-/// Whether a process ends within `limit`.
+/// Returns true if the process exits within `limit`.
 fn wait_for(process: &Child, limit: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let Some(pid) = i32::try_from(process.id()).ok().and_then(Pid::from_raw) else { return false };
     let Ok(descriptor) = pidfd_open(pid, PidfdFlags::empty()) else {
-        // Already waited for, or a kernel without pidfd (before 5.3): kill at once.
+        // Already reaped, or a kernel without pidfd (before 5.3): kill at once.
         return false;
     };
     let deadline = Instant::now() + limit;
@@ -234,33 +233,33 @@ fn read_reports(side: Side, reports: impl Read, to_lab: &Sender<Input>) {
             Ok(0) => return,
             Ok(_) => match serde_json::from_str(&line) {
                 Ok(report) => Input::Report(side, report),
-                Err(_) => Input::Garbage(side, line),
+                Err(_) => Input::Invalid(side, line),
             },
-            Err(error) => Input::Garbage(side, error.to_string()),
+            Err(error) => Input::Invalid(side, error.to_string()),
         };
-        let is_garbage = matches!(input, Input::Garbage(..));
-        if to_lab.send(input).is_err() || is_garbage {
+        let is_invalid = matches!(input, Input::Invalid(..));
+        if to_lab.send(input).is_err() || is_invalid {
             return;
         }
     }
 }
 
-/// Has the kernel kill this process when the thread that started it ends. For nodes, first thing.
+/// Requests SIGKILL for this process when the thread that started it exits. A node calls it first.
 ///
 /// # Errors
-/// Not on this kernel.
-pub fn die_with_parent() -> io::Result<()> {
+/// Not supported by this kernel.
+pub fn kill_with_parent() -> io::Result<()> {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
-/// Where a node writes its reports.
+/// Writer of a node's reports.
 #[derive(Debug)]
 pub struct Reports<W: Write> {
     out: W,
 }
 
 impl<W: Write> Reports<W> {
-    /// To `out`, a line each.
+    /// Creates a writer to `out`, one report per line.
     pub const fn new(out: W) -> Self {
         Self { out }
     }
@@ -268,7 +267,7 @@ impl<W: Write> Reports<W> {
     /// Writes a report.
     ///
     /// # Errors
-    /// The lab is gone.
+    /// The lab has exited.
     pub fn send(&mut self, report: &Report) -> Result<(), Failure> {
         let line = serde_json::to_string(report)
             .map_err(|error| Failure::work(format!("report: {error}")))?;
@@ -278,22 +277,22 @@ impl<W: Write> Reports<W> {
     }
 }
 
-/// Where a node reads its orders.
+/// Reader of a node's orders.
 #[derive(Debug)]
 pub struct Orders<R: BufRead> {
     input: R,
 }
 
 impl<R: BufRead> Orders<R> {
-    /// From `input`, a line each.
+    /// Creates a reader of `input`, one order per line.
     pub const fn new(input: R) -> Self {
         Self { input }
     }
 
-    /// The next order.
+    /// Returns the next order.
     ///
     /// # Errors
-    /// The lab is gone, or does not speak this language.
+    /// The lab has exited, or sent a line that is not an order.
     pub fn receive(&mut self) -> Result<Order, Failure> {
         let mut line = String::new();
         match self.input.by_ref().take(LINE_BYTES_MAX).read_line(&mut line) {
@@ -317,12 +316,12 @@ mod tests {
         command
     }
 
-    fn is_gone(pid: u32) -> bool {
+    fn has_exited(pid: u32) -> bool {
         !std::path::Path::new(&format!("/proc/{pid}")).exists()
     }
 
     #[test]
-    fn reports_and_ends_come_through_one_channel() {
+    fn reports_and_exits_share_one_channel() {
         let a = shell(
             r#"echo '{"report":"namespace","pid":5}'; read order; echo "$order" >&2; exit 7"#,
         );
@@ -332,7 +331,7 @@ mod tests {
         while seen != [true; 2] {
             match children.next(LIMIT).unwrap() {
                 Input::Report(Side::A, Report::Namespace { pid: 5 }) => seen[0] = true,
-                Input::Garbage(Side::B, line) => {
+                Input::Invalid(Side::B, line) => {
                     assert_eq!(line, "not a report\n");
                     seen[1] = true;
                 }
@@ -346,21 +345,21 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outlives_the_lab() {
-        // One that ends when its orders end, and one that has to be killed.
-        let obedient = shell("while read order; do :; done");
-        let stubborn =
+    fn dropped_lab_ends_all_nodes() {
+        // One node exits when its orders end, the other has to be killed.
+        let cooperative = shell("while read order; do :; done");
+        let unresponsive =
             shell("trap '' TERM; while :; do read order || exec tail -f /dev/null; done");
-        let children = Children::start([obedient, stubborn]).unwrap();
+        let children = Children::start([cooperative, unresponsive]).unwrap();
         let pids = children.nodes.each_ref().map(|node| node.process.id());
         let started = Instant::now();
         drop(children);
-        assert!(pids.into_iter().all(is_gone));
+        assert!(pids.into_iter().all(has_exited));
         assert!(started.elapsed() < END_LIMIT + LIMIT);
     }
 
     #[test]
-    fn silence_has_a_limit() {
+    fn missing_report_times_out() {
         let quiet = || shell("read order");
         let children = Children::start([quiet(), quiet()]).unwrap();
         let failure = children.next(Duration::from_millis(10)).unwrap_err();
@@ -368,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there() {
+    fn missing_program_is_reported() {
         let absent = || Command::new("/nonexistent/flue");
         let failure = Children::start([absent(), absent()]).unwrap_err();
         assert!(failure.message.contains("start node A"), "{failure}");

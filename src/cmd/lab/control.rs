@@ -1,5 +1,5 @@
-//! What the lab and its two node processes tell each other: JSON, one object a line, the orders on the
-//! node's standard input, the reports on its standard output.
+//! Protocol between the lab and its two node processes: JSON, one object per line. Orders are written to the node's
+//! standard input, reports to its standard output.
 
 use std::{fmt, net::IpAddr, path::PathBuf};
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::script::TransferKind;
 use crate::{adapter::Transport, failure::Failure, options::NodeSetup};
 
-/// Longest line, bytes. The longest of ours has a failure's text in it.
+/// Longest line, bytes. The longest line of this implementation contains the text of a failure.
 pub const LINE_BYTES_MAX: u64 = 64 * 1024;
 
 /// Which node.
@@ -26,10 +26,10 @@ pub enum Side {
 }
 
 impl Side {
-    /// Both, in order.
+    /// Both sides, A first.
     pub const BOTH: [Self; 2] = [Self::A, Self::B];
 
-    /// 0 for A, 1 for B.
+    /// Returns 0 for A, 1 for B.
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -44,54 +44,54 @@ impl fmt::Display for Side {
     }
 }
 
-/// All that a node has to know.
+/// Configuration of a node process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodePlan {
-    /// The node, with its bridge.
+    /// Setup of the node, with its bridge.
     pub setup: NodeSetup,
-    /// What carries the queue pair's byte stream. Kernel sockets need of the node no more than addresses, MTU, seed,
-    /// capture and control socket.
+    /// Transport of the queue pair's byte stream. Kernel sockets use only addresses, MTU, seed, capture and control
+    /// socket of the setup.
     pub transport: Transport,
-    /// The interface that leads to the other node; `None`: both are on this machine's loopback.
+    /// Interface to the other node; `None` if both nodes use the loopback interface of this machine.
     pub cable: Option<String>,
-    /// Where B listens and A connects to.
+    /// Address where B listens and to which A connects.
     pub target: IpAddr,
-    /// The port there.
+    /// Port where B listens.
     pub port: u16,
-    /// The file that A passes.
+    /// File transferred by A.
     pub file: PathBuf,
-    /// Octets of one Send, Write or Read.
+    /// Bytes of one Send, Write or Read.
     pub chunk_bytes: u32,
     /// Receives that B posts ahead.
     pub window_receives: u32,
 }
 
-/// From the lab to a node.
+/// Order from the lab to a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "order", rename_all = "snake_case")]
 pub enum Order {
-    /// The cable is there: make bridge and TAP, start the node; B listens.
+    /// The cable exists: create bridge and TAP, start the node; B listens.
     Start {
-        /// How.
+        /// Configuration of the node.
         plan: Box<NodePlan>,
     },
     /// To A: B listens.
     Connect,
 }
 
-/// Counters of a connection, or how much they have grown. `None`: unknown.
+/// Counters of a connection, or their increase. `None`: unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
-    /// Segments sent, counting each piece of a super-segment.
+    /// Segments sent, counted after segmentation.
     pub segments: Option<u64>,
-    /// Of these, segments that held an octet sent before.
+    /// Segments among these that contain a byte sent before.
     pub retransmitted_segments: Option<u64>,
-    /// Of these, segments with PSH.
+    /// Segments among these with PSH.
     pub psh_segments: Option<u64>,
 }
 
 impl Counters {
-    /// How much they have grown since `earlier`.
+    /// Returns the increase since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         let grown = |now: Option<u64>, then: Option<u64>| {
@@ -106,13 +106,13 @@ impl Counters {
     }
 }
 
-/// How FPDUs are cut.
+/// FPDU size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FpduCut {
-    /// One for each segment.
+    /// One FPDU per segment (EMSS).
     Emss,
-    /// As large as a super-segment.
+    /// FPDUs as large as a GSO packet.
     SuperSegment,
 }
 
@@ -125,82 +125,82 @@ impl fmt::Display for FpduCut {
     }
 }
 
-/// What MPA and the connection's set-up came to.
+/// Parameters negotiated by MPA and the connection setup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Negotiated {
     /// MPA revision.
     pub mpa_revision: Option<u8>,
-    /// FPDUs carry a CRC.
+    /// True if FPDUs carry a CRC.
     pub crc: Option<bool>,
-    /// FPDUs carry markers.
+    /// True if FPDUs carry markers.
     pub markers: Option<bool>,
-    /// RDMA Reads from the peer at once.
+    /// IRD: RDMA Reads from the peer that may be outstanding.
     pub inbound_reads: Option<u32>,
-    /// RDMA Reads to the peer at once.
+    /// ORD: RDMA Reads to the peer that may be outstanding.
     pub outbound_reads: Option<u32>,
-    /// How this node cuts the FPDUs that it sends.
+    /// Size of the FPDUs that this node sends.
     pub fpdus: Option<FpduCut>,
 }
 
-/// From a node to the lab.
+/// Report from a node to the lab.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "report", rename_all = "snake_case")]
 pub enum Report {
-    /// The node's process is in its own network namespace.
+    /// The node process runs in its own network namespace.
     Namespace {
-        /// The process.
+        /// Process id.
         pid: u32,
     },
-    /// The TAP is there and is a port of the bridge; frames pass, and the node is ready.
+    /// The TAP is a port of the bridge, frames are forwarded, and the node is ready.
     Linked {
-        /// Frames carry a virtio-net header.
+        /// True if frames carry a virtio-net header.
         vnet_header: Option<bool>,
     },
-    /// B: listens.
+    /// B listens.
     Listening,
-    /// The connection's data path has got to another place.
+    /// The offload state of the connection changed.
     Moved {
-        /// Where.
+        /// New offload state.
         state: OffloadState,
-        /// The time since the node connects or listens, nanoseconds.
+        /// Time since connect or listen, nanoseconds.
         at_ns: u64,
     },
     /// The queue pair is connected.
     Connected {
-        /// What was negotiated.
+        /// Negotiated parameters.
         negotiated: Negotiated,
     },
-    /// A passage has ended; what this node knows of it.
+    /// A transfer is complete; this node's measurements.
     Passed {
-        /// Which.
+        /// Kind of the transfer.
         passage: TransferKind,
-        /// Octets of the file.
+        /// Bytes of the file.
         bytes: u64,
-        /// From its beginning until B had said that all has arrived, nanoseconds.
+        /// Time from the start of the transfer until B confirmed the arrival of all bytes, nanoseconds.
         time_ns: u64,
-        /// What this node's side of the connection has sent meanwhile.
+        /// Segments sent by this node during the transfer.
         counters: Counters,
-        /// Where the data path was.
+        /// Offload state of the connection.
         state: OffloadState,
     },
-    /// The digests of a passage agree.
+    /// The digests of a transfer match.
     Verified {
-        /// Which.
+        /// Kind of the transfer.
         passage: TransferKind,
         /// SHA-256, hexadecimal.
         sha256: String,
     },
-    /// The queue pair has disconnected gracefully and the connection is gone.
+    /// The queue pair disconnected gracefully and the connection is closed.
     Closed {
-        /// Of the connection's whole life.
+        /// Counters over the lifetime of the connection.
         counters: Counters,
     },
-    /// It did not work. The node ends.
+    /// The run failed. The node exits.
     Failed {
-        /// Why.
+        /// Reason for the failure.
         failure: Failure,
     },
-    /// It did. The node ends.
+    /// The run succeeded. The node exits.
     Done,
 }
 
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reports_survive_a_line() {
+    fn report_round_trips_through_one_line() {
         let reports = [
             Report::Namespace { pid: 7 },
             Report::Passed {

@@ -1,13 +1,13 @@
-//! What the lab does when a node has reported: the order of things, and what is told of them.
+//! State machine of the lab: the actions that follow from each report of a node.
 //!
 //! ```text
 //! both: Namespace  ->  cable, then Start to both
 //! both: Linked, B: Listening  ->  Connect to A
-//! Moved, Connected, Passed, Verified, Closed: told and kept
+//! Moved, Connected, Passed, Verified, Closed: printed and recorded
 //! both: Done  ->  the end
 //! ```
 //!
-//! No process, no clock: [`Director::handle`] takes a report, [`Director::poll`] says what to do.
+//! Pure: no process, no clock. [`Director::handle`] takes a report, [`Director::poll`] returns the next action.
 
 use std::collections::VecDeque;
 
@@ -25,60 +25,60 @@ use crate::{
     units::{format_bytes, format_duration, format_rate, rate_of},
 };
 
-/// What is to be done.
+/// Action of the lab.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Act {
-    /// Join the namespaces of these two processes, A's and B's.
+pub enum Action {
+    /// Connect the namespaces of these two processes, A first.
     Cable([u32; 2]),
     /// Send an order.
     Order(Side, Order),
-    /// Tell a step.
-    Say(String),
+    /// Print a step.
+    Print(String),
     /// Both nodes are done.
     Finish,
 }
 
-/// A passage of the file, as `--json` tells it.
+/// One transfer of the file, as printed by `--json`.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Operation {
-    /// Which.
+    /// Kind of the transfer.
     pub operation: TransferKind,
-    /// Octets of the file.
+    /// Bytes of the file.
     pub bytes: u64,
-    /// Until B had said that all has arrived, nanoseconds.
+    /// Time until B confirmed the arrival of all bytes, nanoseconds.
     pub time_ns: u64,
     /// Bits of the file per second.
     pub rate_bps: Option<f64>,
-    /// What node A, from which the file comes, has sent.
+    /// Segments sent by node A, which has the file.
     #[serde(flatten)]
     pub counters: Counters,
-    /// Where the data path was.
+    /// Offload state of the connection.
     pub offload_state: OffloadState,
-    /// SHA-256 on both sides; `None` until both have it.
+    /// SHA-256 on both sides; `None` until both are known.
     pub sha256: Option<String>,
 }
 
-/// A change of place of a connection's data path.
+/// Change of a connection's offload state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Move {
-    /// Whose side of the connection.
+pub struct StateChange {
+    /// Node that reports the change.
     pub node: Side,
-    /// Where to.
+    /// New offload state.
     pub offload_state: OffloadState,
-    /// Since that node connects or listens, nanoseconds.
+    /// Time since that node connected or listened, nanoseconds.
     pub at_ns: u64,
 }
 
-/// What is known of a node.
+/// Results of one node.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NodeResult {
-    /// Its process.
+    /// Process id.
     pub pid: Option<u32>,
-    /// TAP frames carry a virtio-net header.
+    /// True if TAP frames carry a virtio-net header.
     pub vnet_header: Option<bool>,
-    /// What its queue pair negotiated.
+    /// Parameters negotiated by its queue pair.
     pub negotiated: Option<Negotiated>,
-    /// Of its connection's whole life.
+    /// Counters over the lifetime of its connection.
     pub totals: Option<Counters>,
     #[serde(skip)]
     linked: bool,
@@ -86,19 +86,19 @@ pub struct NodeResult {
     done: bool,
 }
 
-/// All that the lab has found.
+/// Results of the lab.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LabResult {
-    /// A and B.
+    /// Results of A and B.
     pub nodes: [NodeResult; 2],
-    /// In the order reported.
-    pub moves: Vec<Move>,
-    /// In their order.
+    /// Offload state changes, in order of their reports.
+    pub moves: Vec<StateChange>,
+    /// Transfers, in order.
     pub operations: Vec<Operation>,
 }
 
 impl LabResult {
-    /// The table that ends the run.
+    /// Returns the table printed at the end of the run.
     pub fn table(&self) -> Table {
         let mut table = Table::new(&[
             ("operation", Align::Left),
@@ -133,7 +133,7 @@ impl LabResult {
     }
 }
 
-/// The order of things.
+/// State machine of the lab.
 #[derive(Debug)]
 pub struct Director {
     plans: [NodePlan; 2],
@@ -141,11 +141,11 @@ pub struct Director {
     listening: bool,
     started: bool,
     connecting: bool,
-    acts: VecDeque<Act>,
+    actions: VecDeque<Action>,
 }
 
 impl Director {
-    /// For two nodes, A's plan and B's.
+    /// Creates the state machine for two nodes from the plans of A and B.
     pub fn new(plans: [NodePlan; 2]) -> Self {
         Self {
             plans,
@@ -153,30 +153,30 @@ impl Director {
             listening: false,
             started: false,
             connecting: false,
-            acts: VecDeque::new(),
+            actions: VecDeque::new(),
         }
     }
 
-    /// What has been found so far.
+    /// Returns the results so far.
     pub const fn result(&self) -> &LabResult {
         &self.result
     }
 
-    /// Whether `side` has said that it is done: its process may end now.
+    /// Returns true if `side` reported that it is done: its process may exit.
     pub const fn is_done(&self, side: Side) -> bool {
         self.result.nodes[side.index()].done
     }
 
-    /// What is to be done next. Changes with [`Director::handle`] only; call until `None`.
+    /// Returns the next action. The answer changes only with [`Director::handle`]; call until `None`.
     #[must_use]
-    pub fn poll(&mut self) -> Option<Act> {
-        self.acts.pop_front()
+    pub fn poll(&mut self) -> Option<Action> {
+        self.actions.pop_front()
     }
 
-    /// Takes a report.
+    /// Handles a report.
     ///
     /// # Errors
-    /// The node's own failure, or that the report does not fit.
+    /// The node reports a failure, or the report is unexpected in this state.
     pub fn handle(&mut self, side: Side, report: Report) -> Result<(), Failure> {
         let text = match report {
             Report::Failed { failure } => return Err(failure.at(&format!("node {side}"))),
@@ -211,7 +211,7 @@ impl Director {
                 format!("listens on {target} port {port}")
             }
             Report::Moved { state, at_ns } => {
-                self.result.moves.push(Move { node: side, offload_state: state, at_ns });
+                self.result.moves.push(StateChange { node: side, offload_state: state, at_ns });
                 let at = format_duration(std::time::Duration::from_nanos(at_ns));
                 let since = if side == Side::A { "connect" } else { "listen" };
                 format!("connection is {state} ({at} after {since})")
@@ -221,7 +221,7 @@ impl Director {
                 negotiated_text(&negotiated)
             }
             Report::Passed { passage, bytes, time_ns, counters, state } => {
-                // The file is A's, whichever node asks for it to move: A's counters tell of its segments.
+                // A has the file in every transfer, so only the counters of A describe its segments.
                 if side == Side::B {
                     return Ok(());
                 }
@@ -245,7 +245,7 @@ impl Director {
                 return Ok(());
             }
         };
-        self.acts.push_back(Act::Say(format!("{side}  {text}")));
+        self.actions.push_back(Action::Print(format!("{side}  {text}")));
         self.advance();
         Ok(())
     }
@@ -259,11 +259,11 @@ impl Director {
         if let (false, Some(a), Some(b)) = (self.started, a.pid, b.pid) {
             self.started = true;
             if self.plans[0].cable.is_some() {
-                self.acts.push_back(Act::Cable([a, b]));
+                self.actions.push_back(Action::Cable([a, b]));
             }
             for side in Side::BOTH {
                 let plan = Box::new(self.plans[side.index()].clone());
-                self.acts.push_back(Act::Order(side, Order::Start { plan }));
+                self.actions.push_back(Action::Order(side, Order::Start { plan }));
             }
         }
         let [a, b] = &self.result.nodes;
@@ -275,11 +275,11 @@ impl Director {
                 Transport::Kernel => "the kernel's TCP",
             };
             let text = format!("A  connects to {target} port {port} through {through}");
-            self.acts.push_back(Act::Say(text));
-            self.acts.push_back(Act::Order(Side::A, Order::Connect));
+            self.actions.push_back(Action::Print(text));
+            self.actions.push_back(Action::Order(Side::A, Order::Connect));
         }
         if a.done && b.done {
-            self.acts.push_back(Act::Finish);
+            self.actions.push_back(Action::Finish);
         }
     }
 
@@ -314,7 +314,7 @@ impl Director {
         self.result.operations.iter_mut().find(|operation| operation.operation == passage)
     }
 
-    /// A compares, and has both digests then: its report counts.
+    /// Only the report of A counts: A compares the digests and has both.
     fn verified(
         &mut self,
         side: Side,

@@ -1,4 +1,4 @@
-//! Registered memory of a lab node: the file, and the receives of control messages.
+//! Registered memory of a lab node: the file, and the receive buffers of control messages.
 
 use std::{fs::File, io::Read, path::Path};
 
@@ -8,27 +8,27 @@ use sha2::{Digest as _, Sha256};
 use super::script::{CONTROL_BYTES, Chunk, Digest, Remote};
 use crate::failure::Failure;
 
-/// Bytes that are hashed, cleared or read at once.
+/// Bytes hashed, cleared or read per step.
 pub const PIECE_BYTES: usize = 1 << 20;
 
-/// What NDK says, as a failure of `what`.
+/// Converts an NDK status into a failure of `what`.
 pub fn refused(what: &str, status: NtStatus) -> Failure {
     Failure::work(format!("{what}: {status}"))
 }
 
-/// A registered region.
+/// Registered memory region.
 #[derive(Debug)]
 pub struct Region {
     buffer: RegisteredBuffer,
-    /// The registration; it lives as long as the adapter.
+    /// Registration, valid for the lifetime of the adapter.
     mr: Mr,
 }
 
 impl Region {
-    /// `length` octets of zero, registered with `rights`.
+    /// Allocates and registers `length` zero bytes with the access `rights`.
     ///
     /// # Errors
-    /// No memory.
+    /// Out of memory.
     pub fn new(adapter: &Adapter, pd: &Pd, length: u64, rights: MrFlags) -> Result<Self, Failure> {
         let failed = |status| refused(&format!("register {length} bytes"), status);
         let length = usize::try_from(length)
@@ -39,27 +39,27 @@ impl Region {
         Ok(Self { buffer, mr })
     }
 
-    /// Octets.
+    /// Returns the length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> u64 {
         self.buffer.len() as u64
     }
 
-    /// As a peer names it.
+    /// Returns the address and token used by the peer.
     pub fn remote(&self) -> Remote {
         Remote { address: self.buffer.address(), token: self.mr.remote_token() }
     }
 
-    /// As a scatter/gather entry.
+    /// Returns the scatter/gather entry of `chunk`.
     pub fn sge(&self, chunk: Chunk) -> Sge {
         let Chunk { offset, length } = chunk;
         Sge { address: self.buffer.address() + offset, length, token: self.mr.local_token() }
     }
 
-    /// The content of `path`, for the peer to read.
+    /// Registers the content of `path` for remote read.
     ///
     /// # Errors
-    /// It cannot be read, or is empty.
+    /// The file cannot be read, or is empty.
     pub fn of_file(adapter: &Adapter, pd: &Pd, path: &Path) -> Result<Self, Failure> {
         let failed = |error| Failure::work(format!("--file {}: {error}", path.display()));
         let mut file = File::open(path).map_err(failed)?;
@@ -74,24 +74,24 @@ impl Region {
         Ok(region)
     }
 
-    /// Sets it to zero; calls `breathe` now and then.
-    pub fn clear(&self, breathe: impl Fn()) {
+    /// Clears the region; calls `run_engine` once per piece.
+    pub fn clear(&self, run_engine: impl Fn()) {
         let zeros = vec![0; PIECE_BYTES.min(self.buffer.len())];
         for (offset, length) in self.pieces() {
             self.buffer.write_at(offset, &zeros[..length]);
-            breathe();
+            run_engine();
         }
     }
 
-    /// Its SHA-256; calls `breathe` now and then.
-    pub fn digest(&self, breathe: impl Fn()) -> Digest {
+    /// Returns the SHA-256 of the region; calls `run_engine` once per piece.
+    pub fn digest(&self, run_engine: impl Fn()) -> Digest {
         let mut hash = Sha256::new();
         let mut piece = vec![0; PIECE_BYTES.min(self.buffer.len())];
         for (offset, length) in self.pieces() {
             let piece = &mut piece[..length];
             self.buffer.read_at(offset, piece);
             hash.update(&*piece);
-            breathe();
+            run_engine();
         }
         hash.finalize().into()
     }
@@ -102,7 +102,7 @@ impl Region {
     }
 }
 
-/// Receives of control messages, each in its slot.
+/// Receive buffers of control messages, one per slot.
 #[derive(Debug)]
 pub struct Slots {
     region: Region,
@@ -110,24 +110,24 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// `count` of them.
+    /// Allocates `count` slots.
     ///
     /// # Errors
-    /// No memory.
+    /// Out of memory.
     pub fn new(adapter: &Adapter, pd: &Pd, count: u32) -> Result<Self, Failure> {
         let length = u64::from(count) * CONTROL_BYTES as u64;
         let region = Region::new(adapter, pd, length, MrFlags::ALLOW_LOCAL_WRITE)?;
         Ok(Self { region, free: (0..count).collect() })
     }
 
-    /// A slot to be posted, and its memory.
+    /// Returns a free slot and its memory for a receive.
     pub fn take(&mut self) -> Option<(u32, Sge)> {
         let slot = self.free.pop()?;
         let offset = u64::from(slot) * CONTROL_BYTES as u64;
         Some((slot, self.region.sge(Chunk { offset, length: CONTROL_BYTES as u32 })))
     }
 
-    /// What a receive of `length` octets has put into `slot`, which is free again.
+    /// Frees `slot` and returns the `length` bytes received into it.
     pub fn give_back(&mut self, slot: u32, length: u32) -> Vec<u8> {
         let mut octets = vec![0; CONTROL_BYTES.min(length as usize)];
         self.region.buffer.read_at(slot as usize * CONTROL_BYTES, &mut octets);

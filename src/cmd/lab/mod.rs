@@ -1,15 +1,15 @@
-//! `flue lab`: two nodes in two network namespaces pass a file to each other in three ways.
+//! `flue lab`: two nodes in two network namespaces transfer a file by Send, RDMA Write and RDMA Read.
 //!
 //! ```text
 //!  namespace A                                      namespace B
 //!  node A - TAP - bridge - veth ========= veth - bridge - TAP - node B
 //! ```
 //!
-//! The lab is three processes. The first one makes a network namespace for itself (through a user
-//! namespace when it is not root), so that nothing it does shows in the machine's own; starts the two
-//! nodes, which make their own below it ([`children`], [`session`]); joins them by a veth pair, in which
-//! each end is born in its place; and then does what [`director`] says. The nodes speak [`script`] over
-//! their queue pair and [`control`] with the lab.
+//! The lab consists of three processes. The first one enters a network namespace of its own (through a user namespace
+//! if it is not root), so that the machine's namespace is unaffected. It starts the two nodes, which create their own
+//! namespaces below it ([`children`], [`session`]). It connects them by a veth pair, each end created directly in its
+//! namespace, and then executes the actions of [`director`]. The nodes run [`script`] over their queue pair, and
+//! [`control`] with the lab.
 //!
 //! Limits: a step that takes longer than [`STALL_LIMIT`] is a failure.
 
@@ -37,7 +37,7 @@ use serde::Serialize;
 use self::{
     children::{Children, Input},
     control::{NodePlan, Side},
-    director::{Act, Director},
+    director::{Action, Director},
     script::{CHUNK_BYTES_MAX, FILE_BYTES_MAX, WINDOW_RECEIVES_MAX},
 };
 use crate::{
@@ -52,21 +52,21 @@ use crate::{
     units::{IpPrefix, format_bytes},
 };
 
-/// How long the lab waits for the next report of a node. The slowest step is a long file over a bad wire.
+/// Time limit for the next report of a node. The slowest step is a long file over a lossy wire.
 pub const STALL_LIMIT: Duration = Duration::from_secs(60);
-/// Node A's address when none is given.
+/// Default address of node A.
 pub const ADDRESS_A_DEFAULT: &str = "10.77.0.1/24";
-/// Where node A's capture goes when `--pcap` is not given.
+/// Default capture file of node A.
 pub const CAPTURE_DEFAULT: &str = "lab.pcapng";
-/// The bridge of each namespace when `--bridge` is not given.
+/// Default bridge name in each namespace.
 pub const BRIDGE_DEFAULT: &str = "br0";
-/// The veth end in each namespace.
+/// Name of the veth end in each namespace.
 pub const CABLE: &str = "cable0";
-/// The port where B listens when `-p` is not given: that of rping.
+/// Default port where B listens: the port of rping.
 pub const PORT_DEFAULT: u16 = 7174;
-/// The program itself, as its processes see it.
+/// Path of the running program, as its child processes resolve it.
 const OWN_PROGRAM: &str = "/proc/self/exe";
-/// The hidden command that runs a node of the lab.
+/// Hidden command that runs a node of the lab.
 pub const NODE_COMMAND: &str = "lab-node";
 
 /// Pass a file between two nodes, by Send/Receive, RDMA Write and RDMA Read, and look at it
@@ -123,22 +123,22 @@ pub struct LabArgs {
     pub node: NodeArgs,
 }
 
-/// The effective configuration.
+/// Effective configuration.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct LabConfig {
-    /// The file that crosses.
+    /// File to transfer.
     pub file: PathBuf,
-    /// Its length, bytes.
+    /// Length of the file, bytes.
     pub file_bytes: u64,
     /// Bytes of one Send, Write or Read.
     pub chunk_bytes: u32,
     /// Receives that B posts ahead.
     pub window_receives: u32,
-    /// The port where B listens.
+    /// Port where B listens.
     pub port: u16,
-    /// What carries the queue pair.
+    /// Transport of the queue pair.
     pub transport: Transport,
-    /// A and B.
+    /// Setups of A and B.
     pub nodes: [NodeSetup; 2],
 }
 
@@ -161,10 +161,10 @@ impl fmt::Display for LabConfig {
 }
 
 impl LabArgs {
-    /// Checks and completes the options.
+    /// Validates the options and fills in defaults.
     ///
     /// # Errors
-    /// [`Failure::usage`], naming the option and its limit.
+    /// [`Failure::usage`] with the option and its limit.
     pub fn resolve(&self) -> Result<LabConfig, Failure> {
         let refused = [
             ("--mac", self.node.node.mac.is_some(), "the nodes cannot have the same"),
@@ -215,7 +215,7 @@ impl LabArgs {
         })
     }
 
-    /// Refuses options of nodes that kernel sockets do not have.
+    /// Rejects node options that kernel sockets do not support.
     fn check_for_sockets(&self) -> Result<(), Failure> {
         let NodeOptions { addresses, mtu_bytes, pcap, seed, .. } = self.node.node.clone();
         let own = NodeOptions { addresses, mtu_bytes, pcap, seed, ..NodeOptions::default() };
@@ -235,9 +235,9 @@ impl LabArgs {
         let mut args = self.node.clone();
         args.node.bridge.get_or_insert_with(|| BRIDGE_DEFAULT.into());
         if args.node.addresses.is_empty() {
-            args.node.addresses.push(ADDRESS_A_DEFAULT.parse().expect("an address, see the tests"));
+            args.node.addresses.push(ADDRESS_A_DEFAULT.parse().expect("default address is valid"));
         }
-        // Ethernet addresses do not depend on the seed: captures of two runs can be compared.
+        // Ethernet addresses do not depend on the seed, so captures of two runs can be compared.
         let mac =
             |address: IpPrefix| Some(MacAddress::derived(format!("lab|{address}").as_bytes()));
         args.node.mac = mac(args.node.addresses[0]);
@@ -253,7 +253,7 @@ impl LabArgs {
         args.node.mac = mac(args.node.addresses[0]);
         args.node.pcap = None;
         args.node.tcp_trace = None;
-        // The same seed twice would give both nodes the same dice.
+        // With the same seed, both nodes would draw the same random numbers.
         args.node.seed = Some(a.node.seed().wrapping_add(1));
         let b = args.resolve()?;
         if self.transport.transport == Transport::Tap {
@@ -276,7 +276,7 @@ fn file_length(file: &Path) -> Result<u64, Failure> {
 }
 
 impl LabConfig {
-    /// The plan of a node, in a network namespace of its own or on loopback.
+    /// Returns the plan of a node, in a network namespace of its own or on loopback.
     fn plan(&self, side: Side, is_loopback: bool) -> NodePlan {
         NodePlan {
             setup: self.nodes[side.index()].clone(),
@@ -297,7 +297,7 @@ impl LabConfig {
 /// Runs the lab. Call it before the process has a second thread.
 ///
 /// # Errors
-/// What failed, and on which node.
+/// The failed step and its node.
 pub fn run(args: &LabArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let config = args.resolve()?;
     console.config(&config);
@@ -358,20 +358,20 @@ pub fn run(args: &LabArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Does what the director says until it says that all is done.
+/// Executes the director's actions until it is finished.
 fn direct(
     director: &mut Director,
     children: &mut Children,
     mtu_bytes: u16,
-    mut say: impl FnMut(&str),
+    mut print: impl FnMut(&str),
 ) -> Result<(), Failure> {
     loop {
         while let Some(act) = director.poll() {
             match act {
-                Act::Finish => return Ok(()),
-                Act::Say(text) => say(&text),
-                Act::Order(side, order) => children.order(side, &order)?,
-                Act::Cable(pids) => {
+                Action::Finish => return Ok(()),
+                Action::Print(text) => print(&text),
+                Action::Order(side, order) => children.order(side, &order)?,
+                Action::Cable(pids) => {
                     let [a, b] = pids
                         .map(|pid| VethEnd { name: CABLE, namespace: Some(NamespaceOf { pid }) });
                     Netlink::open()?.create_veth(a, b, mtu_bytes)?;
@@ -385,7 +385,7 @@ fn direct(
                 let ending = children.ending(side);
                 return Err(Failure::work(format!("node {side}: its process ended: {ending}")));
             }
-            Input::Garbage(side, line) => {
+            Input::Invalid(side, line) => {
                 let line = line.trim_end();
                 return Err(Failure::work(format!("node {side}: not a report: {line:?}")));
             }
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nodes_differ_where_they_must() {
+    fn nodes_differ_in_address_seed_and_capture() {
         let config = resolve("--seed 5").unwrap();
         let [a, b] = config.nodes.each_ref().map(|setup| &setup.node);
         assert_eq!(a.addresses[0].to_string(), ADDRESS_A_DEFAULT);
@@ -424,7 +424,7 @@ mod tests {
         assert_ne!(a.mac(), b.mac());
         assert_eq!((a.seed(), b.seed()), (5, 6));
         assert_eq!(a.pcap.as_deref(), Some(Path::new(CAPTURE_DEFAULT)));
-        assert_eq!(b.pcap, None, "two nodes do not write one file");
+        assert_eq!(b.pcap, None, "only node A has a capture");
         assert_eq!(a.bridge.as_deref(), Some(BRIDGE_DEFAULT));
         let six = resolve("--addr fd77::1/64 --addr 10.1.0.9/16").unwrap();
         let addresses: Vec<_> =
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_make_no_sense_here() {
+    fn inapplicable_options_are_rejected() {
         let cases = [
             ("--mac 02:00:00:00:00:01", "--mac"),
             ("--host-addr 10.77.0.9/24", "--host-addr"),
@@ -461,7 +461,7 @@ mod tests {
         command
     }
 
-    /// Runs the lab's loop on two scripts instead of nodes.
+    /// Runs the lab's loop on two shell scripts instead of nodes.
     fn direct_scripts(a: &str, b: &str) -> (Result<(), Failure>, Director) {
         let config = resolve("--seed 1").unwrap();
         let mut director = Director::new(Side::BOTH.map(|side| config.plan(side, false)));
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn both_done_is_the_end() {
+    fn run_ends_when_both_nodes_are_done() {
         let done = r#"echo '{"report":"done"}'"#;
         let (ended, director) = direct_scripts(done, done);
         assert_eq!(ended, Ok(()));
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_fails_after_its_work_fails_the_lab() {
+    fn late_node_failure_fails_the_lab() {
         for (script, expected) in [
             ("read order; exit 0", None),
             ("read order; exit 1", Some("node B: its process ended: exit status: 1")),
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_dies_is_named_with_its_status() {
+    fn crashed_node_is_reported_with_its_status() {
         let (ended, _) = direct_scripts("read order", "exit 9");
         let failure = ended.unwrap_err();
         assert_eq!(failure.message, "node B: its process ended: exit status: 9");
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_a_node_keeps_its_kind() {
+    fn node_failure_keeps_its_kind() {
         let failure = Failure::lacking("no TUN");
         let report = serde_json::to_string(&Report::Failed { failure }).unwrap();
         let (ended, _) = direct_scripts(&format!("echo '{report}'; exit 3"), "read order");
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_are_no_report() {
+    fn invalid_report_is_an_error() {
         let (ended, _) = direct_scripts("echo hello", "read order");
         assert!(ended.unwrap_err().message.contains(r#"node A: not a report: "hello""#));
     }

@@ -1,12 +1,11 @@
-//! A node of the lab: a process of its own, with an adapter on a TAP, that acts one side of the script.
+//! Node of the lab: a process with an adapter on a TAP that runs one side of the script.
 //!
-//! Only the lab starts it (hidden command [`super::NODE_COMMAND`]). It does what `super::session` brings
-//! about, opens an adapter, connects or accepts, and then posts what [`super::script`] says until that is
-//! done. Queue pair: at most [`REQUESTS_MAX`] requests at once, one completion queue for both
-//! directions, which is polled.
+//! Only the lab starts it (hidden command [`super::NODE_COMMAND`]). It creates its links through `super::session`,
+//! opens an adapter, connects or accepts, and posts the work of [`super::script`] until that is done. Queue pair: at
+//! most [`REQUESTS_MAX`] outstanding requests, one polled completion queue for both directions.
 //!
-//! When it is done it stays, and answers a FIN whose acknowledgement was lost, until the lab closes
-//! its orders. When that happens before, it ends at once.
+//! A finished node keeps running until the lab closes its orders, so that it can acknowledge a retransmitted FIN. If
+//! the orders are closed earlier, it exits at once.
 
 use std::{
     io::{self, BufRead, BufReader, Write},
@@ -37,7 +36,7 @@ use rdma_over_tcp::{
 };
 
 use super::{
-    children::{Orders, die_with_parent},
+    children::{Orders, kill_with_parent},
     control::{Counters, FpduCut, Negotiated, NodePlan, Report, Side},
     memory::{Region, Slots, refused},
     script::{Chunk, Event, Initiator, ScriptError, Target, TransferKind, Work},
@@ -54,18 +53,18 @@ use crate::{
     waker::Waker,
 };
 
-/// Requests posted and not complete, of the queue pair's depth.
+/// Initiator queue depth: outstanding requests.
 pub const REQUESTS_MAX: u32 = 64;
-/// Slots for control messages: more than either side of the script has posted at once.
+/// Slots for control messages: more than either side of the script posts at once.
 pub const CONTROL_SLOTS: u32 = 16;
-/// RDMA Reads at once, asked for in each direction.
+/// Outstanding RDMA Reads requested in each direction.
 pub const READS_MAX: u32 = 32;
 const READ_LIMIT: ReadLimit = ReadLimit { inbound: READS_MAX, outbound: READS_MAX };
-/// How long both FINs may take to cross.
+/// Time limit for the exchange of both FINs.
 pub const CLOSE_LIMIT: Duration = Duration::from_secs(30);
-/// Completions taken at once.
+/// Completions read per poll.
 const RESULTS_MAX: usize = 64;
-/// Context of a receive over file memory; the others carry their slot.
+/// Request context of a receive into file memory. Other receives carry their slot number.
 const DATA_CONTEXT: u64 = u64::MAX;
 
 /// Run a node of the lab; only the lab does
@@ -88,23 +87,23 @@ pub struct LabNodeArgs {
 }
 
 impl LabNodeArgs {
-    /// What it prints on the lab's standard error.
-    pub const fn voice(&self) -> Quietness {
+    /// Returns the quietness of its output on the lab's standard error.
+    pub const fn quietness(&self) -> Quietness {
         Quietness { quiet: false, trace: self.trace, json: false }
     }
 }
 
-/// Runs a node. Its failures are the lab's to tell: they go there as a report.
+/// Runs a node. Failures are reported to the lab, which prints them.
 ///
 /// # Errors
-/// The lab is gone.
+/// The lab has exited.
 pub fn run(args: &LabNodeArgs) -> Result<(), Failure> {
     let input = BufReader::new(io::stdin());
     let mut session = match Session::open(args.side, args.loopback, input, io::stdout()) {
         Ok(session) => session,
         Err((failure, mut reports)) => return reports.send(&Report::Failed { failure }),
     };
-    let started = die_with_parent()
+    let started = kill_with_parent()
         .map_err(|error| Failure::work(format!("death signal: {error}")))
         .and_then(|()| LabNode::start(&mut session));
     let (node, ended) = match started {
@@ -115,7 +114,7 @@ pub fn run(args: &LabNodeArgs) -> Result<(), Failure> {
         Err(failure) => (None, Err(failure)),
     };
     let is_done = ended.is_ok();
-    // What it ended with is told to the lab, which tells it.
+    // The result is reported to the lab, which prints it.
     if session.end(ended).is_ok()
         && let Some(node) = node.filter(|_| is_done)
     {
@@ -154,28 +153,28 @@ fn off_script(error: ScriptError) -> Failure {
     Failure::work(error.to_string())
 }
 
-/// What other threads tell the one that acts.
+/// Signals from other threads to the node's thread.
 #[derive(Debug, Default)]
 struct Signals {
     waker: Waker,
-    /// The lab has closed the orders.
-    let_go: AtomicBool,
+    /// True once the lab has closed the orders.
+    released: AtomicBool,
 }
 
 impl Signals {
-    /// Waits for the end of the orders.
+    /// Blocks until the orders end.
     fn await_end<R: BufRead>(&self, mut orders: Orders<R>) {
-        // There are none left: whatever comes means that the lab lets go.
+        // No further order exists: any result means that the lab releases the node.
         let _ = orders.receive();
-        self.let_go.store(true, Ordering::Release);
+        self.released.store(true, Ordering::Release);
         self.waker.wake();
     }
 }
 
-/// A node with its adapter and what it needs for the script.
+/// Node with its adapter and the objects of the script.
 struct LabNode {
     _control: Option<Control>,
-    /// `None`: kernel sockets.
+    /// `None` with kernel sockets.
     node: Option<Node<AdapterCore>>,
     adapter: Adapter,
     pd: Pd,
@@ -186,16 +185,16 @@ struct LabNode {
     slots: Slots,
     file: Option<Region>,
     vnet_header: Option<bool>,
-    /// When it connected or listened.
+    /// Time of connect or listen.
     began: Option<EngineInstant>,
-    /// Begin of the passage, and the counters then.
+    /// Start time of the transfer, and the counters at that time.
     mark: Option<(Instant, Counters)>,
-    /// The connection's, as long as there is one and then as they were.
+    /// Latest counters of the connection, kept after it closes.
     counters: Counters,
 }
 
 impl LabNode {
-    /// Makes TAP, adapter and queue pair.
+    /// Creates TAP, adapter and queue pair.
     fn start<R: BufRead, W: Write>(session: &mut Session<R, W>) -> Result<Self, Failure> {
         if session.plan().transport == Transport::Kernel {
             return Self::start_on_sockets(session);
@@ -207,7 +206,7 @@ impl LabNode {
             std::net::IpAddr::V4(_) => capabilities.tso4_max,
             std::net::IpAddr::V6(_) => capabilities.tso6_max,
         };
-        // The peer is of our own kind: where super-segments flow it takes FPDUs as large as they are.
+        // The peer runs the same implementation: with GSO, FPDUs may be as large as GSO packets.
         let (fpdu_size, fpdus) = match super_segment_max {
             0 => (FpduSize::Emss, FpduCut::Emss),
             _ => (FpduSize::Max, FpduCut::SuperSegment),
@@ -220,7 +219,7 @@ impl LabNode {
         Self::with_queue_pair(plan, (Some(node), adapter), control, (fpdus, Some(vnet_header)))
     }
 
-    /// The same on kernel sockets, without TAP.
+    /// Creates adapter and queue pair on kernel sockets, without a TAP.
     fn start_on_sockets<R: BufRead, W: Write>(
         session: &mut Session<R, W>,
     ) -> Result<Self, Failure> {
@@ -274,7 +273,7 @@ impl LabNode {
         })
     }
 
-    /// Acts its side of the script, from connecting to both FINs.
+    /// Runs its side of the script, from connect to the exchange of both FINs.
     fn act<R, W>(&mut self, session: &mut Session<R, W>) -> Result<(), Failure>
     where
         R: BufRead + Send + 'static,
@@ -342,7 +341,7 @@ impl LabNode {
         Ok(connection)
     }
 
-    /// From here on times count, and the end of the orders is heard.
+    /// Records the start time, and starts the thread that detects the end of the orders.
     fn begin<R, W>(&mut self, session: &mut Session<R, W>) -> Result<(), Failure>
     where
         R: BufRead + Send + 'static,
@@ -360,7 +359,7 @@ impl LabNode {
             .map_err(|error| Failure::work(format!("start a thread: {error}")))
     }
 
-    /// Waits, at most for `limit`, and meanwhile watches where the connection is.
+    /// Returns a waiter with the time limit `limit` that reports offload state changes.
     const fn waiter<'a, R: BufRead, W: Write>(
         &'a self,
         session: &'a mut Session<R, W>,
@@ -369,7 +368,7 @@ impl LabNode {
         Waiter { node: self, session, limit }
     }
 
-    /// Reports how far the hand-over is.
+    /// Reports the progress of the hand-over.
     fn watch<R: BufRead, W: Write>(&self, session: &mut Session<R, W>) -> Result<(), Failure> {
         if session.state() == Some(OffloadState::Offloaded) {
             return Ok(());
@@ -417,7 +416,7 @@ impl LabNode {
         self.qp.receive(slot.into(), &[sge]).map_err(|status| refused("post a receive", status))
     }
 
-    /// Posts what the script says and tells it what has happened, until it is done.
+    /// Posts the script's work and passes completions to the script, until it is done.
     fn converse<R: BufRead, W: Write>(
         &mut self,
         session: &mut Session<R, W>,
@@ -434,7 +433,7 @@ impl LabNode {
             }
             let count = connection.poll(&mut self.waiter(session, None), &self.cq, &mut results)?;
             if count == 0 {
-                return Err(cut_off(connection));
+                return Err(ended_early(connection));
             }
             for result in &results[..count] {
                 self.complete(script, result)?;
@@ -472,17 +471,17 @@ impl LabNode {
             Work::Prepare(length) => {
                 let rights = MrFlags::ALLOW_REMOTE_WRITE;
                 let file = Region::new(&self.adapter, &self.pd, length, rights)?;
-                file.clear(|| self.breathe());
+                file.clear(|| self.run_engine());
                 let sink = file.remote();
                 self.file = Some(file);
                 script.handle(&Event::Prepared(sink)).map_err(off_script)
             }
             Work::Hash => {
-                let digest = self.file()?.digest(|| self.breathe());
+                let digest = self.file()?.digest(|| self.run_engine());
                 script.handle(&Event::Hashed(digest)).map_err(off_script)
             }
             Work::Clear => {
-                self.file()?.clear(|| self.breathe());
+                self.file()?.clear(|| self.run_engine());
                 Ok(())
             }
             Work::ReceiveControl => self.post_control_receive(),
@@ -532,8 +531,8 @@ impl LabNode {
         self.file.as_ref().ok_or_else(|| Failure::work("lab: no file memory yet"))
     }
 
-    /// With manual progress the engine runs when the queue is polled, and only then.
-    fn breathe(&self) {
+    /// With manual progress the engine runs only when the queue is polled.
+    fn run_engine(&self) {
         self.cq.poll_ex(&mut []);
     }
 
@@ -553,15 +552,15 @@ impl LabNode {
         session.report(&Report::Passed { passage, bytes, time_ns, counters, state })
     }
 
-    /// The connection's counters; what they were, when it is gone.
+    /// Returns the counters of the connection, or their latest values if it has closed.
     fn count(&mut self) -> Counters {
-        if let Some((_, counters)) = self.look() {
+        if let Some((_, counters)) = self.snapshot() {
             self.counters = counters;
         }
         self.counters
     }
 
-    fn look(&self) -> Option<(TcpPhase, Counters)> {
+    fn snapshot(&self) -> Option<(TcpPhase, Counters)> {
         self.node.as_ref()?.with_engine(|engine, now| {
             let (_, _, info) = engine.connections().list(now).next()?;
             let counters = Counters {
@@ -573,7 +572,7 @@ impl LabNode {
         })
     }
 
-    /// Disconnects, and waits until both FINs have crossed.
+    /// Disconnects, and waits for the exchange of both FINs.
     fn disconnect<R: BufRead, W: Write>(
         &mut self,
         session: &mut Session<R, W>,
@@ -581,7 +580,7 @@ impl LabNode {
     ) -> Result<(), Failure> {
         connection.disconnect(&mut self.waiter(session, None))?;
         let mut counters = self.counters;
-        let closed = self.waiter(session, Some(CLOSE_LIMIT)).wait(|| match self.look() {
+        let closed = self.waiter(session, Some(CLOSE_LIMIT)).wait(|| match self.snapshot() {
             None => Some(()),
             Some((phase, latest)) => {
                 counters = latest;
@@ -592,17 +591,17 @@ impl LabNode {
         closed.map_err(|failure| failure.at("disconnect"))
     }
 
-    /// Stays until the lab lets go.
+    /// Keeps the node running until the lab closes the orders.
     fn linger(&self) {
-        let let_go = || self.signals.let_go.load(Ordering::Acquire).then_some(());
-        match self.adapter.wait_until(None, let_go) {
+        let released = || self.signals.released.load(Ordering::Acquire).then_some(());
+        match self.adapter.wait_until(None, released) {
             Ok(()) | Err(WaitError::TimedOut) => {}
             Err(error) => tracing::warn!(%error, "after the end"),
         }
     }
 }
 
-/// Waits for the node, while the lab holds on to it.
+/// Waiter that fails if the lab closes the orders.
 struct Waiter<'a, R: BufRead, W: Write> {
     node: &'a LabNode,
     session: &'a mut Session<R, W>,
@@ -616,14 +615,14 @@ impl<R: BufRead, W: Write> Wait for Waiter<'_, R, W> {
         Failure::work(error.to_string())
     }
 
-    fn wait<T>(&mut self, mut look: impl FnMut() -> Option<T>) -> Result<T, Failure> {
+    fn wait<T>(&mut self, mut condition: impl FnMut() -> Option<T>) -> Result<T, Failure> {
         let Self { node, session, limit } = self;
         let waited = node.adapter.wait_until(*limit, || {
-            if node.signals.let_go.load(Ordering::Acquire) {
+            if node.signals.released.load(Ordering::Acquire) {
                 return Some(Err(Failure::work("the lab has ended")));
             }
             match node.watch(session) {
-                Ok(()) => look().map(Ok),
+                Ok(()) => condition().map(Ok),
                 Err(failure) => Some(Err(failure)),
             }
         });
@@ -631,8 +630,8 @@ impl<R: BufRead, W: Write> Wait for Waiter<'_, R, W> {
     }
 }
 
-/// The connection ended before the script did.
-fn cut_off(connection: &Connection) -> Failure {
+/// Returns the failure for a connection that ended before the script.
+fn ended_early(connection: &Connection) -> Failure {
     let reason = DisconnectReason(connection.ended().reason().unwrap_or(0));
     Failure::work(format!("the connection has ended in the middle: {reason}"))
 }

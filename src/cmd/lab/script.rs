@@ -1,13 +1,13 @@
-//! What the two nodes of the lab say to each other over their queue pair, as pure state machines.
+//! Protocol of the two lab nodes over their queue pair, as pure state machines.
 //!
-//! A file of `length` octets crosses three times, each time by another operation: *A* sends it in
-//! chunks into the receives that *B* has posted over its sink; *A* writes it into the sink; *B* reads it
-//! from *A*'s memory. After each passage *B* says that all has arrived, and then the SHA-256 of its
-//! sink, which it clears before the next passage, so that nothing can pass for what came before.
+//! A file of `length` bytes is transferred three times, each time by another operation. *A* sends it in chunks into
+//! receives that *B* posted over its sink; *A* writes it into the sink; *B* reads it from the memory of *A*. After each
+//! transfer *B* sends Arrived, then the SHA-256 of its sink. *B* clears the sink before the next transfer, so that
+//! stale data cannot match.
 //!
 //! ```text
 //! A                                   B
-//!   Hello(length, chunk)      ->           gets memory, posts receives over it
+//!   Hello(length, chunk)      ->           allocates memory, posts receives over it
 //!                             <-  Ready(its memory, credit)
 //!   data, data, ...           ->
 //!                             <-  Credit, as receives are posted again
@@ -19,13 +19,13 @@
 //!   disconnects
 //! ```
 //!
-//! iWARP has no "receiver not ready": a Send that finds no receive posted ends the connection. Hence the
-//! credit. One credit is one receive that *B* has posted and *A* has not used; a Hello uses the one that
-//! *B* has posted before it accepts. Toward *A* at most [`CONTROL_RECEIVES`] messages are on the way:
-//! two or three Credits (each stands for at least half of the window), Arrived and Digest.
+//! iWARP has no "receiver not ready": a Send without a posted receive ends the connection. Hence the credits. One
+//! credit is one receive that *B* has posted and *A* has not used; a Hello uses the receive that *B* posts before it
+//! accepts. At most [`CONTROL_RECEIVES`] messages to *A* are in flight: two or three Credits (each for at least half of
+//! the window), Arrived and Digest.
 //!
-//! The machines hold no memory and no clock. [`Initiator::poll`] and [`Target::poll`] say what is to be
-//! posted, as long as the initiator queue has room; `handle` takes what has happened.
+//! The machines hold no memory and no clock. [`Initiator::poll`] and [`Target::poll`] return the work to post while the
+//! initiator queue has room; `handle` takes the events.
 
 mod message;
 
@@ -35,27 +35,26 @@ pub use self::message::{CONTROL_BYTES, Control, Digest, Remote, ScriptError, Tra
 
 /// Receives for control messages that *A* keeps posted.
 pub const CONTROL_RECEIVES: usize = 8;
-/// Longest file: both nodes hold it in registered memory.
+/// Longest file, bytes: both nodes hold it in registered memory.
 pub const FILE_BYTES_MAX: u64 = 1 << 30;
-/// Longest chunk: one Send, Write or Read.
+/// Longest chunk, bytes: one Send, Write or Read.
 pub const CHUNK_BYTES_MAX: u32 = 16 << 20;
 /// Most receives that *B* posts ahead.
 pub const WINDOW_RECEIVES_MAX: u32 = 1024;
 
-/// Octets of the node's own file memory.
+/// Range of the node's own file memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Chunk {
-    /// From the start of the file.
+    /// Offset from the start of the file, bytes.
     pub offset: u64,
-    /// Octets.
+    /// Length, bytes.
     pub length: u32,
 }
 
-/// What is to be done next.
+/// Next work of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// Get file memory of that many octets, all zero, registered for remote write. Answer with
-    /// [`Event::Prepared`].
+    /// Allocate that many zero bytes of file memory, registered for remote write. Answer with [`Event::Prepared`].
     Prepare(u64),
     /// Post a receive for a control message.
     ReceiveControl,
@@ -67,34 +66,34 @@ pub enum Work {
     SendData(Chunk),
     /// Post an RDMA Write of file memory. A request.
     Write {
-        /// From here.
+        /// Local source.
         from: Chunk,
-        /// To there.
+        /// Remote destination.
         to: Remote,
     },
     /// Post an RDMA Read into file memory. A request.
     Read {
-        /// From there.
+        /// Remote source.
         from: Remote,
-        /// To here.
+        /// Local destination.
         to: Chunk,
     },
     /// Hash the file memory. Answer with [`Event::Hashed`].
     Hash,
-    /// Set the file memory to zero.
+    /// Clear the file memory.
     Clear,
-    /// A passage begins: note time and counters.
+    /// Start of a transfer: record time and counters.
     Begin(TransferKind),
-    /// A passage has ended: note time and counters.
+    /// End of a transfer: record time and counters.
     End(TransferKind),
-    /// The digests of a passage agree.
+    /// The digests of a transfer match.
     Verified(TransferKind, Digest),
-    /// All is done; *A* disconnects now, *B* waits for it.
+    /// The script is complete; *A* disconnects now, *B* waits for the disconnect.
     Done,
 }
 
 impl Work {
-    /// Whether it takes a place in the initiator queue until it is complete.
+    /// Returns true if the work occupies an entry of the initiator queue until completion.
     pub const fn is_request(&self) -> bool {
         matches!(
             self,
@@ -103,22 +102,22 @@ impl Work {
     }
 }
 
-/// What has happened.
+/// Event passed to a state machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event<'a> {
-    /// The file memory asked for by [`Work::Prepare`].
+    /// File memory requested by [`Work::Prepare`].
     Prepared(Remote),
-    /// A receive posted by [`Work::ReceiveControl`] is complete, with these octets.
+    /// Completion of a receive posted by [`Work::ReceiveControl`], with these bytes.
     Control(&'a [u8]),
-    /// A receive posted by [`Work::ReceiveData`] is complete, with that many octets.
+    /// Completion of a receive posted by [`Work::ReceiveData`], with that many bytes.
     Data(u32),
-    /// The oldest request is complete, successfully.
+    /// Successful completion of the oldest request.
     RequestDone,
-    /// The digest asked for by [`Work::Hash`].
+    /// Digest requested by [`Work::Hash`].
     Hashed(Digest),
 }
 
-/// Work that waits, and places in the initiator queue.
+/// Pending work, and the occupancy of the initiator queue.
 #[derive(Debug)]
 struct Queue {
     waiting: VecDeque<Work>,
@@ -135,7 +134,7 @@ impl Queue {
         self.outstanding < self.depth
     }
 
-    /// The oldest work that waits, unless it needs a place and there is none.
+    /// Returns the oldest pending work, unless it is a request and the initiator queue is full.
     fn take(&mut self) -> Option<Work> {
         if self.waiting.front()?.is_request() && !self.has_room() {
             return None;
@@ -152,7 +151,7 @@ impl Queue {
     }
 }
 
-/// Chunks of a file, one after the other.
+/// Iterator over the chunks of a file, in order.
 #[derive(Clone, Copy, Debug)]
 struct Chunks {
     length: u64,
@@ -178,7 +177,7 @@ impl Chunks {
         if left == 0 {
             return None;
         }
-        // The minimum fits the smaller of the two.
+        // The minimum fits the narrower type.
         let length = left.min(self.chunk.into()) as u32;
         let chunk = Chunk { offset: self.next, length };
         self.next += u64::from(length);
@@ -196,22 +195,22 @@ fn check_sizes(length: u64, chunk: u32) -> Result<(), ScriptError> {
     Ok(())
 }
 
-/// Where *A* is.
+/// State of *A*.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum InitiatorStep {
     /// Hello is sent.
     Greeting,
-    /// The chunks, or the offer, of the passage are going out.
+    /// The chunks, or the offer, of the transfer are being sent.
     Passing(TransferKind),
-    /// They are out.
+    /// All are sent.
     Passed(TransferKind),
-    /// They have arrived; their digest has not.
+    /// The data has arrived; its digest has not.
     Arrived(TransferKind),
-    /// Nothing is left.
+    /// The script is complete.
     Done,
 }
 
-/// *A*: has the file.
+/// State machine of *A*, which has the file.
 #[derive(Debug)]
 pub struct Initiator {
     queue: Queue,
@@ -224,8 +223,10 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// The file is in registered memory at `source` and hashes to `digest`. At most `depth` requests are
-    /// outstanding. Post what [`Initiator::receives_before_connect`] says before connecting.
+    /// Creates the state machine for a file in registered memory at `source` that hashes to `digest`. At most `depth`
+    /// requests are outstanding.
+    ///
+    /// Post [`Initiator::receives_before_connect`] receives before connecting.
     ///
     /// # Errors
     /// [`ScriptError::Limit`].
@@ -244,12 +245,12 @@ impl Initiator {
         Ok(Self { queue, chunks, source, digest, sink: None, credit: 0, step })
     }
 
-    /// Receives for control messages to be posted before the queue pair connects.
+    /// Returns the number of control receives to post before the queue pair connects.
     pub const fn receives_before_connect() -> usize {
         CONTROL_RECEIVES
     }
 
-    /// What is to be done next. Changes with [`Initiator::handle`] only; call until `None`.
+    /// Returns the next work. The answer changes only with [`Initiator::handle`]; call until `None`.
     #[must_use]
     pub fn poll(&mut self) -> Option<Work> {
         if self.queue.waiting.is_empty()
@@ -260,7 +261,7 @@ impl Initiator {
         self.queue.take()
     }
 
-    /// Queues the next request of a passage, if it may go now.
+    /// Queues the next request of a transfer, if credit permits.
     fn pass(&mut self, passage: TransferKind) {
         let needs_credit = passage != TransferKind::Write || self.chunks.is_at_end();
         if !self.queue.has_room() || (needs_credit && self.credit == 0) {
@@ -282,10 +283,10 @@ impl Initiator {
                 let offer = Control::Offer { source: self.source };
                 (Some(Work::SendControl(offer)), true)
             }
-            // Ready, which begins the first passage, brings the sink.
+            // Ready starts the first transfer and carries the sink.
             (TransferKind::Write, None) => (None, false),
         };
-        // Every Send uses up one of B's receives.
+        // Every Send consumes one receive of B.
         let is_send = matches!(work, Some(Work::SendData(_) | Work::SendControl(_)));
         self.credit -= u32::from(is_send);
         self.queue.waiting.extend(work);
@@ -294,10 +295,10 @@ impl Initiator {
         }
     }
 
-    /// Takes what has happened.
+    /// Handles an event.
     ///
     /// # Errors
-    /// The peer does not follow the script, or a digest differs: disconnect.
+    /// The peer violates the script, or a digest differs: disconnect.
     pub fn handle(&mut self, event: &Event<'_>) -> Result<(), ScriptError> {
         match event {
             Event::RequestDone => self.queue.request_done(),
@@ -363,41 +364,41 @@ impl Initiator {
     }
 }
 
-/// Where *B* is.
+/// State of *B*.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TargetStep {
-    /// Nothing has come.
+    /// No message has arrived.
     Waiting,
-    /// Memory is being made.
+    /// Memory is being allocated.
     Preparing,
-    /// The passage is under way.
+    /// The transfer is in progress.
     Passing(TransferKind),
-    /// All has arrived and is being hashed.
+    /// All data has arrived and is being hashed.
     Hashing(TransferKind),
-    /// Nothing is left.
+    /// The script is complete.
     Done,
 }
 
-/// *B*: gets the file.
+/// State machine of *B*, which receives the file.
 #[derive(Debug)]
 pub struct Target {
     queue: Queue,
     window: u32,
     /// Chunks over which receives are posted; later, chunks that are read.
     chunks: Chunks,
-    /// Control receives to be posted when the data receives are: for Written and Offer.
+    /// Control receives, for Written and Offer, to post after the data receives.
     controls_left: u32,
-    /// Receives posted and not yet told to *A*.
+    /// Receives posted whose credit is not yet sent to *A*.
     ungranted: u32,
-    /// Chunks that have arrived by Send.
+    /// Chunks received by Send.
     arrived: Chunks,
     source: Option<Remote>,
     step: TargetStep,
 }
 
 impl Target {
-    /// At most `window` receives are posted ahead and `depth` requests are outstanding. Post one control
-    /// receive before accepting.
+    /// Creates the state machine with at most `window` receives posted ahead and `depth` outstanding requests. Post one
+    /// control receive before accepting.
     ///
     /// # Errors
     /// [`ScriptError::Limit`].
@@ -417,12 +418,12 @@ impl Target {
         })
     }
 
-    /// Receives for control messages to be posted before the connection is accepted.
+    /// Returns the number of control receives to post before the connection is accepted.
     pub const fn receives_before_accept() -> usize {
         1
     }
 
-    /// What is to be done next. Changes with [`Target::handle`] only; call until `None`.
+    /// Returns the next work. The answer changes only with [`Target::handle`]; call until `None`.
     #[must_use]
     pub fn poll(&mut self) -> Option<Work> {
         if self.queue.waiting.is_empty()
@@ -438,10 +439,10 @@ impl Target {
         self.queue.take()
     }
 
-    /// Takes what has happened.
+    /// Handles an event.
     ///
     /// # Errors
-    /// The peer does not follow the script: disconnect.
+    /// The peer violates the script: disconnect.
     pub fn handle(&mut self, event: &Event<'_>) -> Result<(), ScriptError> {
         match (event, self.step) {
             (Event::RequestDone, _) => {
@@ -513,7 +514,7 @@ impl Target {
         }
     }
 
-    /// Queues the posting of the next receive of the script, if there is one.
+    /// Queues the next receive of the script. Returns false if none is left.
     fn queue_receive(&mut self) -> bool {
         let work = match self.chunks.take() {
             Some(chunk) => Work::ReceiveData(chunk),
@@ -527,7 +528,7 @@ impl Target {
         true
     }
 
-    /// A receive was used: posts the next, and grants credit in halves of the window.
+    /// Posts the next receive after one was consumed, and grants credit in halves of the window.
     fn post_receive(&mut self) {
         let posted = self.queue_receive();
         self.ungranted += u32::from(posted);
@@ -539,7 +540,7 @@ impl Target {
     }
 
     fn read_done(&mut self) {
-        // Requests complete in order (NDK-WR-6), so those before the first Read were others.
+        // Requests complete in order (NDK-WR-6), so completions before the first Read belong to other requests.
         let reading = self.step == TargetStep::Passing(TransferKind::Read) && self.source.is_some();
         if reading && self.chunks.is_at_end() && self.queue.outstanding == 0 {
             self.all_arrived(TransferKind::Read);
@@ -553,7 +554,7 @@ impl Target {
     }
 
     fn hashed(&mut self, passage: TransferKind, digest: Digest) {
-        // The sink is cleared before A learns that it may fill it again.
+        // The sink is cleared before A receives the message that permits the next transfer.
         if passage.next().is_some() {
             self.queue.waiting.push_back(Work::Clear);
         }

@@ -1,5 +1,4 @@
-//! A node process of the lab, around its engine: namespace, orders, reports, and the way from TAP to
-//! cable.
+//! Environment of a lab node process: namespace, orders, reports, and the path from TAP to cable.
 
 use std::{
     io::{BufRead, Write},
@@ -20,7 +19,7 @@ use crate::{
     net::{Netlink, plumb},
 };
 
-/// A node process from its namespace on.
+/// Session of a node process, from the creation of its namespace on.
 #[derive(Debug)]
 pub struct Session<R: BufRead, W: Write> {
     side: Side,
@@ -32,11 +31,11 @@ pub struct Session<R: BufRead, W: Write> {
 }
 
 impl<R: BufRead, W: Write> Session<R, W> {
-    /// Moves the calling thread to a namespace of its own, unless the nodes share one, reports it, and waits for the
+    /// Moves the calling thread to a namespace of its own (unless the nodes share one), reports it, and waits for the
     /// plan.
     ///
     /// # Errors
-    /// No namespace, or the lab is gone.
+    /// No namespace could be created, or the lab has exited.
     pub fn open(
         side: Side,
         is_loopback: bool,
@@ -61,7 +60,7 @@ impl<R: BufRead, W: Write> Session<R, W> {
         if !is_loopback {
             namespace::enter_below()?;
         }
-        // The thread's id: namespaces belong to threads, and the first thread's is the process's.
+        // The thread id: namespaces are per thread, and the id of the first thread is that of the process.
         let pid = gettid().as_raw_nonzero().get().unsigned_abs();
         reports.send(&Report::Namespace { pid })?;
         match orders.receive()? {
@@ -70,17 +69,17 @@ impl<R: BufRead, W: Write> Session<R, W> {
         }
     }
 
-    /// Which node this is.
+    /// Returns the side of this node.
     pub const fn side(&self) -> Side {
         self.side
     }
 
-    /// What it has to do.
+    /// Returns the plan of this node.
     pub const fn plan(&self) -> &NodePlan {
         &self.plan
     }
 
-    /// Makes bridge, TAP, and the way between TAP and cable. Frames pass when it returns.
+    /// Creates bridge, TAP, and the path between TAP and cable. Frames are forwarded when it returns.
     ///
     /// # Errors
     /// The operation that failed.
@@ -99,7 +98,7 @@ impl<R: BufRead, W: Write> Session<R, W> {
         Ok(links)
     }
 
-    /// Gives the cable the node's addresses, for kernel sockets.
+    /// Assigns the node's addresses to the cable, for kernel sockets.
     ///
     /// # Errors
     /// The operation that failed.
@@ -112,19 +111,19 @@ impl<R: BufRead, W: Write> Session<R, W> {
         Ok(())
     }
 
-    /// Reports that frames pass, and that the node is ready for the other one.
+    /// Reports that frames are forwarded, and that the node is ready.
     ///
     /// # Errors
-    /// The lab is gone.
+    /// The lab has exited.
     pub fn linked(&mut self, vnet_header: Option<bool>) -> Result<(), Failure> {
         self.reports.send(&Report::Linked { vnet_header })
     }
 
-    /// B: reports that it listens. A: waits until it may connect. Then gives the orders away: what comes
-    /// there now is the end, when the lab lets go of the node.
+    /// B reports that it listens; A waits for the order to connect. Returns the reader of the orders: its next input is
+    /// the end, when the lab releases the node.
     ///
     /// # Errors
-    /// The lab is gone.
+    /// The lab has exited.
     pub fn listening(&mut self) -> Result<Orders<R>, Failure> {
         let second = || Failure::work("order: a node listens or connects once");
         let mut orders = self.orders.take().ok_or_else(second)?;
@@ -138,16 +137,15 @@ impl<R: BufRead, W: Write> Session<R, W> {
         Ok(orders)
     }
 
-    /// Where the connection's data path was last.
+    /// Returns the latest offload state of the connection.
     pub const fn state(&self) -> Option<OffloadState> {
         self.state
     }
 
-    /// Reports that the connection's data path is there since `at`, from when the node connected or
-    /// listened on, if that is news.
+    /// Reports the offload state `state`, reached at `at` (time since connect or listen), if it changed.
     ///
     /// # Errors
-    /// The lab is gone.
+    /// The lab has exited.
     pub fn moved(&mut self, state: OffloadState, at: Duration) -> Result<(), Failure> {
         if self.state.replace(state) == Some(state) {
             return Ok(());
@@ -156,26 +154,26 @@ impl<R: BufRead, W: Write> Session<R, W> {
         self.reports.send(&Report::Moved { state, at_ns })
     }
 
-    /// Reports what was negotiated.
+    /// Reports the negotiated parameters.
     ///
     /// # Errors
-    /// The lab is gone.
+    /// The lab has exited.
     pub fn connected(&mut self, negotiated: Negotiated) -> Result<(), Failure> {
         self.reports.send(&Report::Connected { negotiated })
     }
 
-    /// Reports anything else.
+    /// Sends any other report.
     ///
     /// # Errors
-    /// The lab is gone.
+    /// The lab has exited.
     pub fn report(&mut self, report: &Report) -> Result<(), Failure> {
         self.reports.send(report)
     }
 
-    /// Reports how it ended.
+    /// Reports the result of the run.
     ///
     /// # Errors
-    /// The lab is gone, or the failure itself.
+    /// The lab has exited, or the failure of the run.
     pub fn end(mut self, ended: Result<(), Failure>) -> Result<(), Failure> {
         let report = match ended.clone() {
             Ok(()) => Report::Done,

@@ -26,7 +26,7 @@ fn place(line: &str) -> Result<Place, String> {
 }
 
 #[test]
-fn the_habits_of_nc_work() {
+fn argument_forms_of_nc_are_accepted() {
     let listen = |text: &str| Ok(Place::Listen(text.parse().unwrap()));
     assert_eq!(place("-l 5000"), listen("0.0.0.0:5000"));
     assert_eq!(place("-l -p 5000"), listen("0.0.0.0:5000"));
@@ -45,7 +45,7 @@ fn the_habits_of_nc_work() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn invalid_arguments_are_rejected() {
     let cases = [
         ("", "HOST PORT"),
         ("10.0.0.1", "HOST PORT"),
@@ -65,7 +65,7 @@ fn what_does_not_fit_is_refused() {
     }
 }
 
-/// A connection whose peer gives back `script` and acknowledges when told to.
+/// Connection whose peer sends `script`, and acknowledges on request.
 struct Peer {
     status: StreamStatus,
     script: VecDeque<Bytes>,
@@ -114,7 +114,7 @@ impl ByteStream for Peer {
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Steps whenever a thread has something new, until the pump has ended or `enough`.
+/// Steps the pump after every wake-up, until it has ended or `enough` holds.
 fn run(
     pump: &mut Pump,
     peer: &mut Peer,
@@ -127,21 +127,21 @@ fn run(
         if ended.is_some() || enough(peer) {
             return ended;
         }
-        woken.recv_deadline(deadline).expect("nothing happens");
+        woken.recv_deadline(deadline).expect("a wake-up before the time limit");
     }
 }
 
 fn waker() -> (impl Fn() + Clone + Send + 'static, Receiver<()>) {
     let (sender, receiver) = crossbeam_channel::unbounded();
     let wake = move || {
-        // The receiver goes away when its test has ended.
+        // The receiver is dropped at the end of its test.
         let _ = sender.send(());
     };
     (wake, receiver)
 }
 
 #[test]
-fn each_direction_ends_for_itself() {
+fn directions_end_independently() {
     let (wake, woken) = waker();
     let (output_reader, output) = pipe().unwrap();
     let (input, mut input_writer) = pipe().unwrap();
@@ -162,11 +162,11 @@ fn each_direction_ends_for_itself() {
     let mut text = String::new();
     { output_reader }.read_to_string(&mut text).unwrap();
     assert_eq!(text, "from the peer, and more");
-    assert_eq!(pump.moved(), Moved { sent_bytes: 11, received_bytes: 23 });
+    assert_eq!(pump.moved(), TransferCounts { sent_bytes: 11, received_bytes: 23 });
 }
 
 #[test]
-fn the_peers_end_leaves_our_direction_open() {
+fn peer_fin_leaves_send_direction_open() {
     let (wake, woken) = waker();
     let (output_reader, output) = pipe().unwrap();
     let (input, mut input_writer) = pipe().unwrap();
@@ -185,7 +185,7 @@ fn the_peers_end_leaves_our_direction_open() {
 }
 
 #[test]
-fn a_peer_that_does_not_acknowledge_stops_the_input() {
+fn unacknowledged_data_stops_reading_input() {
     let (wake, woken) = waker();
     let (_output_reader, output) = pipe().unwrap();
     let reader = start_reader(io::repeat(7), wake.clone()).unwrap();
@@ -196,13 +196,13 @@ fn a_peer_that_does_not_acknowledge_stops_the_input() {
     let sent = peer.sent.len();
     assert!(sent < UNACKNOWLEDGED_BYTES_MAX + CHUNK_BYTES_MAX);
     assert!(pump.step(&mut peer).is_none());
-    assert_eq!(peer.sent.len(), sent, "nothing more until it does");
+    assert_eq!(peer.sent.len(), sent, "no send before an acknowledgement");
     peer.status.unacknowledged = 0;
     assert!(run(&mut pump, &mut peer, &woken, |peer| peer.sent.len() > sent).is_none());
 }
 
 #[test]
-fn a_reset_is_told() {
+fn reset_is_reported() {
     let (wake, _woken) = waker();
     let reader = start_reader(io::empty(), wake.clone()).unwrap();
     let mut pump = Pump::new(reader, start_writer(io::sink(), wake).unwrap());
@@ -214,7 +214,7 @@ fn a_reset_is_told() {
 }
 
 #[test]
-fn a_closed_output_ends_the_run() {
+fn closed_output_ends_the_run() {
     let (wake, woken) = waker();
     let (output_reader, output) = pipe().unwrap();
     drop(output_reader);

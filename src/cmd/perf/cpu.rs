@@ -1,21 +1,21 @@
-//! Processor time of this process, all of its threads.
+//! CPU time of this process, all threads.
 //!
-//! The sum is the kernel's own count in nanoseconds. How it divides into user and system time is known in
-//! clock ticks only (a hundredth of a second), so short runs divide it coarsely.
+//! The total is the kernel's count in nanoseconds. The split into user and system time is known only in clock ticks (10
+//! ms), so it is coarse for short runs.
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// Processor time, seconds.
+/// CPU time.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize)]
 pub struct Cpu {
-    /// In the program.
+    /// User time, seconds.
     pub user_seconds: f64,
-    /// In the kernel on its behalf.
+    /// System time, seconds.
     pub system_seconds: f64,
 }
 
-/// A moment's reading.
+/// CPU times at one instant.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     total_seconds: f64,
@@ -24,7 +24,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Now.
+    /// Reads the current CPU times.
     pub fn now() -> Self {
         let total = clock_gettime(ClockId::ProcessCPUTime);
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -33,12 +33,12 @@ impl Reading {
         Self { total_seconds, user_ticks, system_ticks }
     }
 
-    /// What was used since.
+    /// Returns the CPU time used since this reading.
     pub fn elapsed(&self) -> Cpu {
         self.until(&Self::now())
     }
 
-    /// What was used between two readings.
+    /// Returns the CPU time used between two readings.
     fn until(&self, later: &Self) -> Cpu {
         let total = (later.total_seconds - self.total_seconds).max(0.0);
         let user = later.user_ticks.saturating_sub(self.user_ticks) as f64;
@@ -48,7 +48,7 @@ impl Reading {
     }
 }
 
-/// utime and stime of /proc/PID/stat: the 14th and 15th field; the second may hold blanks, in parentheses.
+/// Returns utime and stime of /proc/PID/stat: fields 14 and 15. Field 2, in parentheses, may contain blanks.
 fn ticks(stat: &str) -> Option<(u64, u64)> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace().skip(11);
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_line_is_understood() {
+    fn stat_line_is_parsed() {
         let line = "7 (a) b) R 1 2 3 4 5 6 7 8 9 10 321 45 0 0 20 0 1 0 100";
         assert_eq!(ticks(line), Some((321, 45)));
         assert_eq!(ticks("7 (a"), None);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_is_divided_as_the_ticks_say() {
+    fn total_is_split_in_proportion_to_ticks() {
         let reading = |total_seconds, user_ticks, system_ticks| Reading {
             total_seconds,
             user_ticks,

@@ -1,27 +1,27 @@
-//! Times in log-linear buckets: fixed memory, and a relative error that is the same everywhere.
+//! Log-linear histogram of times: fixed memory, constant relative error.
 //!
-//! Below 2^`LINEAR_BITS` ns each value has its bucket; above, each power of two is cut into
-//! 2^`LINEAR_BITS` of them. So a value is known to within 1/128, 0.8 %.
+//! Below 2^`LINEAR_BITS` ns each value has a bucket. Above, each power of two has 2^`LINEAR_BITS` buckets, so the error
+//! is at most 1/128 (0.8 %).
 
 use serde::Serialize;
 
-/// Buckets of a power of two, as a power of two.
+/// Buckets per power of two, as a power of two.
 const LINEAR_BITS: u32 = 7;
 const LINEAR: u64 = 1 << LINEAR_BITS;
-/// Times are cut at 2^40 ns, 18 minutes.
+/// Times are limited to 2^40 ns (18 minutes).
 const VALUE_BITS_MAX: u32 = 40;
 const BUCKETS: usize = ((VALUE_BITS_MAX - LINEAR_BITS + 1) << LINEAR_BITS) as usize;
 
-/// What a time is of.
+/// Part of an operation that is timed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// From here to there: half of the time there and back.
+    /// One direction: half of the round-trip time.
     HalfRoundTrip,
-    /// The whole operation, there and back.
+    /// The whole operation, including the response.
     Whole,
 }
 
-/// Times, counted.
+/// Histogram of times.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: Box<[u64]>,
@@ -31,26 +31,26 @@ pub struct Histogram {
     max: u64,
 }
 
-/// What is told of a histogram; nanoseconds.
+/// Summary of a histogram, nanoseconds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Latency {
-    /// Times measured.
+    /// Number of samples.
     pub samples: u64,
-    /// The least.
+    /// Minimum.
     pub min: u64,
-    /// Their mean.
+    /// Mean.
     pub mean: f64,
-    /// Half of them are no longer.
+    /// Median.
     pub p50: u64,
-    /// 90 %.
+    /// 90th percentile.
     pub p90: u64,
-    /// 99 %.
+    /// 99th percentile.
     pub p99: u64,
-    /// 99.9 %.
+    /// 99.9th percentile.
     pub p999: u64,
-    /// The greatest.
+    /// Maximum.
     pub max: u64,
-    /// Lower bound of each bucket with something in it, and how many.
+    /// Lower bound and count of each nonempty bucket.
     pub histogram: Vec<(u64, u64)>,
 }
 
@@ -69,7 +69,7 @@ fn bucket_of(value: u64) -> usize {
     (u64::from(shift) * LINEAR + (value >> shift)) as usize
 }
 
-/// The least value of a bucket.
+/// Returns the lower bound of a bucket.
 fn lower_bound(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     if bucket < LINEAR {
@@ -80,7 +80,7 @@ fn lower_bound(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Counts a time.
+    /// Adds a sample.
     pub fn record(&mut self, value_ns: u64) {
         let value = value_ns.min((1 << VALUE_BITS_MAX) - 1);
         self.counts[bucket_of(value)] += 1;
@@ -90,12 +90,12 @@ impl Histogram {
         self.max = self.max.max(value);
     }
 
-    /// Times counted.
+    /// Returns the number of samples.
     pub const fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// The greatest value that is in one bucket with the one that `per_mille` of all do not exceed.
+    /// Returns the largest value of the bucket that contains the percentile `per_mille`/1000, within min..=max.
     fn percentile(&self, per_mille: u64) -> u64 {
         let rank = (self.samples * per_mille).div_ceil(1000).max(1);
         let mut below = 0;
@@ -108,7 +108,7 @@ impl Histogram {
         self.max
     }
 
-    /// What is told of it; `None` without a sample.
+    /// Returns the summary; `None` without samples.
     pub fn latency(&self) -> Option<Latency> {
         if self.samples == 0 {
             return None;
@@ -136,7 +136,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bucket_holds_its_values(value in 0_u64..1 << VALUE_BITS_MAX) {
+        fn bucket_bounds_enclose_value(value in 0_u64..1 << VALUE_BITS_MAX) {
             let bucket = bucket_of(value);
             prop_assert!(bucket < BUCKETS);
             let (low, next) = (lower_bound(bucket), lower_bound(bucket + 1));
@@ -145,26 +145,26 @@ mod tests {
         }
 
         #[test]
-        fn percentiles_are_as_in_the_sorted_list(values in prop::collection::vec(0_u64..1 << 41, 1..300)) {
+        fn percentiles_match_sorted_list(values in prop::collection::vec(0_u64..1 << 41, 1..300)) {
             let mut histogram = Histogram::default();
             values.iter().for_each(|value| histogram.record(*value));
             let mut sorted: Vec<_> =
                 values.iter().map(|value| (*value).min((1 << VALUE_BITS_MAX) - 1)).collect();
             sorted.sort_unstable();
-            let told = histogram.latency().unwrap();
-            prop_assert_eq!(told.samples, values.len() as u64);
-            prop_assert_eq!((told.min, told.max), (sorted[0], sorted[sorted.len() - 1]));
-            for (per_mille, got) in [(500, told.p50), (900, told.p90), (990, told.p99), (999, told.p999)] {
+            let summary = histogram.latency().unwrap();
+            prop_assert_eq!(summary.samples, values.len() as u64);
+            prop_assert_eq!((summary.min, summary.max), (sorted[0], sorted[sorted.len() - 1]));
+            for (per_mille, got) in [(500, summary.p50), (900, summary.p90), (990, summary.p99), (999, summary.p999)] {
                 let exact = sorted[(sorted.len() * per_mille).div_ceil(1000) - 1];
                 prop_assert!(got >= exact && got <= exact + exact / 128 + 1, "{per_mille}: {got}, {exact}");
             }
-            prop_assert_eq!(told.histogram.iter().map(|(_, count)| count).sum::<u64>(), told.samples);
-            prop_assert!(told.histogram.is_sorted());
+            prop_assert_eq!(summary.histogram.iter().map(|(_, count)| count).sum::<u64>(), summary.samples);
+            prop_assert!(summary.histogram.is_sorted());
         }
     }
 
     #[test]
-    fn no_times_no_latency() {
+    fn empty_histogram_has_no_latency() {
         assert_eq!(Histogram::default().latency(), None);
     }
 }

@@ -1,13 +1,13 @@
-//! What is measured, and how large a message may be.
+//! Kinds of measurements, and message sizes.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::histogram::Part;
 
-/// Largest message, bytes: both ends hold two of them.
+/// Largest message, bytes. Each end holds two of them.
 pub const SIZE_MAX_BYTES: u64 = 64 << 20;
-/// Largest size of `--all`.
+/// Largest size of `--all`, bytes.
 pub const ALL_MAX_BYTES: u64 = 8 << 20;
 
 /// What is measured.
@@ -41,12 +41,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// It runs on queue pairs.
+    /// Returns true if the measurement uses queue pairs.
     pub const fn is_rdma(self) -> bool {
         !matches!(self, Self::TcpBw | Self::TcpRr | Self::ConnectRate)
     }
 
-    /// Many messages are under way at once, and bytes per second are told.
+    /// Returns true if many messages are outstanding and bandwidth is reported.
     pub const fn is_bandwidth(self) -> bool {
         matches!(
             self,
@@ -59,27 +59,27 @@ impl Kind {
         )
     }
 
-    /// It needs what RFC 7306 adds to RDMAP.
+    /// Returns true if the measurement requires RFC 7306.
     pub const fn is_extension(self) -> bool {
         matches!(self, Self::WriteImmBw | Self::AtomicBw | Self::AtomicLat)
     }
 
-    /// It is made of atomics.
+    /// Returns true if the messages are atomic operations.
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::AtomicBw | Self::AtomicLat)
     }
 
-    /// Each message takes a receive, and many are under way: the receiver grants them.
+    /// Returns true if each message consumes a receive and many are outstanding, so the receiver grants credits.
     pub const fn has_credits(self) -> bool {
         matches!(self, Self::SendBw | Self::WriteImmBw)
     }
 
-    /// Its messages have one size.
+    /// Returns true if the message size is fixed.
     pub const fn has_one_size(self) -> bool {
         self.is_atomic() || matches!(self, Self::ConnectRate)
     }
 
-    /// What its times are of; `None`: it measures none.
+    /// Returns the part of an operation that is timed; `None` if no times are measured.
     pub const fn timed_part(self) -> Option<Part> {
         match self {
             Self::WriteLat | Self::SendLat | Self::TcpRr => Some(Part::HalfRoundTrip),
@@ -93,7 +93,7 @@ impl Kind {
         }
     }
 
-    /// The size of a message for which none is given, bytes.
+    /// Returns the default message size, bytes.
     pub const fn size_default_bytes(self) -> u64 {
         match self {
             Self::WriteBw | Self::ReadBw | Self::SendBw | Self::WriteImmBw | Self::TcpBw => {
@@ -105,7 +105,7 @@ impl Kind {
         }
     }
 
-    /// What it is, for people.
+    /// Returns the title for text output.
     pub const fn title(self) -> &'static str {
         match self {
             Self::WriteBw => "RDMA Write, bandwidth",
@@ -130,15 +130,15 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// Powers of two from 2 B on.
+/// Returns the powers of two from 2 bytes to [`ALL_MAX_BYTES`].
 pub fn all_sizes() -> impl Iterator<Item = u64> {
     (1..).map(|power| 1_u64 << power).take_while(|size| *size <= ALL_MAX_BYTES)
 }
 
-/// A size in bytes: a number, with K, M or G (or KiB, MiB, GiB) for the binary multiples.
+/// Parses a size in bytes: a number, with K, M or G (or KiB, MiB, GiB) for the binary multiples.
 ///
 /// # Errors
-/// Not such a number, 0, or above [`SIZE_MAX_BYTES`].
+/// Not a number of this form, 0, or above [`SIZE_MAX_BYTES`].
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let factor = match &text[end..] {
@@ -155,10 +155,10 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "not a size from 1 B to 64 MiB, such as 64, 4K or 1M".to_owned())
 }
 
-/// Seconds, with a fraction.
+/// Parses seconds, with an optional fraction.
 ///
 /// # Errors
-/// Not a number from 0 to a day.
+/// Not a number from 0 to one day.
 pub fn parse_seconds(text: &str) -> Result<f64, String> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let seconds = text.parse::<f64>().ok().filter(|seconds| plain && *seconds <= 86_400.0);
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_with_their_multiples() {
+    fn sizes_with_multiples_are_parsed() {
         let cases = [("1", 1), ("64", 64), ("4K", 4096), ("1M", 1 << 20), ("2MiB", 2 << 20)];
         for (text, bytes) in cases {
             assert_eq!(parse_size(text), Ok(bytes));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_from_2_bytes_to_8_mebibytes() {
+    fn all_sizes_are_from_2_bytes_to_8_mebibytes() {
         let sizes: Vec<_> = all_sizes().collect();
         assert_eq!((sizes.len(), sizes[0], sizes[22]), (23, 2, ALL_MAX_BYTES));
     }

@@ -1,22 +1,21 @@
-//! What the two ends say to each other beside the data: JSON, one object a message, at most
-//! [`MESSAGE_BYTES_MAX`] bytes; in Sends on a queue pair of its own, or behind their length on a TCP
-//! connection of its own.
+//! Control protocol of the two ends: JSON, one object per message, at most [`MESSAGE_BYTES_MAX`] bytes. Messages are
+//! Sends on a separate queue pair, or length-prefixed records on a separate TCP connection.
 //!
 //! ```text
 //! client                        server
 //! Hello (parameters)      -->
-//!                         <--   Welcome, or Refused (why)
+//!                         <--   Welcome, or Refused (reason)
 //! Prepare (size)          -->                                      once for each size
 //!                         <--   Prepared
 //!            ... connections for data, each with an Opening ...
 //!                         <--   Ready
-//! Begin (how long)        -->                                      warm-up, then the measurement
+//! Begin (bound)           -->                                      warm-up, then the measurement
 //!                         <--   Begun
 //!            ... data ...
-//! End (messages sent)     -->        who has sent; with -b both
+//! End (messages sent)     -->        from each end that sends data: both with -b
 //!                         <--   Ended
 //! Finish                  -->
-//!                         <--   Finished (processor time, messages)
+//!                         <--   Finished (CPU time, messages)
 //! Bye                     -->
 //! ```
 
@@ -25,45 +24,45 @@ use serde::{Deserialize, Serialize};
 use super::{cpu::Cpu, kind::Kind};
 use crate::failure::Failure;
 
-/// Bytes of a message.
+/// Largest message, bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
-/// The version of this protocol.
+/// Version of this protocol.
 pub const VERSION: u16 = 2;
-/// Most queues of an end.
+/// Largest number of queues of an end.
 const QUEUES_MAX: usize = flue_adapter::QUEUES_MAX as usize;
-/// Bytes of an [`Opening`].
+/// Length of an [`Opening`], bytes.
 pub const OPENING_BYTES: usize = 24;
-/// How an opening begins.
+/// First bytes of an opening.
 const MAGIC: [u8; 8] = *b"flueperf";
-/// Characters of a refusal.
+/// Longest reason of a refusal, characters.
 const REASON_CHARS_MAX: usize = 200;
 
-/// Who a connection is: the private data of MPA's Request, or the first bytes of a TCP connection.
+/// Identification of a connection: the private data of the MPA Request, or the first bytes of a TCP connection.
 ///
 /// ```text
 /// 0 "flueperf" | 8 be16 version | 10 be16 role | 12 be32 index | 16 be64 session
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opening {
-    /// What it is for.
+    /// Role of the connection.
     pub role: Role,
-    /// Which of the connections for data.
+    /// Index among the data connections.
     pub index: u32,
-    /// Drawn by the client.
+    /// Session id, drawn at random by the client.
     pub session: u64,
 }
 
-/// What a connection is for.
+/// Role of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Messages.
+    /// Control messages.
     Control,
     /// Data.
     Data,
 }
 
 impl Opening {
-    /// As on the wire.
+    /// Encodes the opening.
     pub fn encode(&self) -> [u8; OPENING_BYTES] {
         let role: u16 = match self.role {
             Role::Control => 0,
@@ -78,10 +77,10 @@ impl Opening {
         octets
     }
 
-    /// From the wire.
+    /// Decodes an opening.
     ///
     /// # Errors
-    /// It is no opening, or one of another version.
+    /// Not an opening, or one of another version.
     pub fn decode(octets: &[u8]) -> Result<Self, Failure> {
         let strange = || {
             let shown = octets[..octets.len().min(16)].escape_ascii();
@@ -110,44 +109,43 @@ impl Opening {
     }
 }
 
-/// What the client wants measured, but for sizes and times.
+/// Parameters requested by the client, without sizes and times.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Parameters {
-    /// What.
+    /// Kind of the measurement.
     pub kind: Kind,
-    /// Connections for data: 1..=1024.
+    /// Data connections: 1..=1024.
     pub connections: u32,
-    /// Messages under way on each.
+    /// Outstanding messages per connection.
     pub depth: u32,
-    /// Messages posted before the doorbell is rung.
+    /// Messages posted per doorbell.
     pub post_list: u32,
-    /// Both ends send.
+    /// True if both ends send.
     pub bidirectional: bool,
-    /// The server sends, not the client.
+    /// True if the server sends instead of the client.
     pub reverse: bool,
-    /// Largest message that will come.
+    /// Largest message of the session, bytes.
     pub size_max_bytes: u64,
 }
 
-/// Registered memory of one end: where it begins, and its tokens. What lies where in it follows from the
-/// parameters.
+/// Registered memory of one end: start address and tokens. The layout follows from the parameters.
 ///
-/// Each queue of the end has an adapter, with which the memory is registered under a token of its own. The client's
-/// connection n is on its queue n modulo their number; on which queue the server has it, the server says in the private
-/// data of MPA's Reply: one octet.
+/// Each queue of the end has an adapter, which registers the memory under its own token. The client's connection n uses
+/// its queue n modulo the number of queues. The server sends the index of its queue in the private data of the MPA
+/// Reply, as one byte.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Memory {
     /// Address of the first byte.
     pub address: u64,
-    /// The remote token of each queue: 1..=16.
+    /// Remote token of each queue: 1..=16.
     pub tokens: Vec<u32>,
 }
 
 impl Memory {
-    /// What a peer may say.
+    /// Validates the memory of a peer.
     ///
     /// # Errors
-    /// It has no queue, or more than there can be.
+    /// It has no queue, or too many.
     pub fn check(self) -> Result<Self, Failure> {
         match self.tokens.len() {
             1..=QUEUES_MAX => Ok(self),
@@ -156,92 +154,92 @@ impl Memory {
     }
 }
 
-/// How long a phase lasts.
+/// Length of a phase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// So many messages from each end that sends.
+    /// Number of messages from each end that sends.
     Iterations(u64),
-    /// So many nanoseconds, and then what is under way.
+    /// Nanoseconds, after which outstanding messages are completed.
     DurationNs(u64),
 }
 
-/// A message.
+/// Control message.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub enum Message {
-    /// The client's first.
+    /// First message of the client.
     Hello {
-        /// What to measure.
+        /// Parameters of the session.
         parameters: Parameters,
-        /// Queue pairs: the client's memory.
+        /// Memory of the client, with queue pairs.
         memory: Option<Memory>,
     },
-    /// Go on.
+    /// Acceptance of the session.
     Welcome {
-        /// Queue pairs: the server's memory.
+        /// Memory of the server, with queue pairs.
         memory: Option<Memory>,
         /// Version of the server.
         version: String,
     },
-    /// No.
+    /// Refusal of the session.
     Refused {
-        /// Why.
+        /// Reason for the refusal.
         reason: String,
     },
-    /// New connections, for messages of this size.
+    /// Request for new connections with this message size.
     Prepare {
-        /// Bytes.
+        /// Message size, bytes.
         size_bytes: u64,
     },
-    /// The connections may come.
+    /// The server accepts the connections.
     Prepared,
-    /// They are there.
+    /// All connections are established.
     Ready,
-    /// Begin a phase.
+    /// Start of a phase.
     Begin {
-        /// How long.
+        /// Length of the phase.
         bound: Bound,
     },
-    /// Begun.
+    /// The phase has started.
     Begun,
-    /// The sender of this message has sent everything.
+    /// The sender of this message has sent all its data.
     End {
         /// Messages sent.
         messages: u64,
         /// Receives that they consume at the peer.
         receives: u64,
-        /// Slots of memory that they have filled, from the first on.
+        /// Slots of memory that they filled, from the first on.
         slots: u64,
     },
-    /// All of it has arrived.
+    /// All of the data has arrived.
     Ended,
-    /// How was it?
+    /// Request for the results of the phase.
     Finish,
-    /// So.
+    /// Results of the phase.
     Finished {
-        /// Processor time of the phase.
+        /// CPU time of the phase.
         cpu: Cpu,
-        /// Messages that the server has sent in it.
+        /// Messages sent by the server in the phase.
         messages: u64,
-        /// What arrived at the server was compared with what was sent.
+        /// True if the data received by the server matches the data sent; `None` if it was not compared.
         verified: Option<bool>,
     },
-    /// The end.
+    /// End of the session.
     Bye,
 }
 
 impl Message {
-    /// As on the wire.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
-        // Numbers, strings and no map: it cannot fail.
+        // Cannot fail: numbers and strings, no map.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// From the wire.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// It is not a message.
+    /// Not a message.
     pub fn decode(octets: &[u8]) -> Result<Self, Failure> {
         let message: Self = serde_json::from_slice(octets).map_err(|error| {
             Failure::work(format!("the peer says what is no message of flue perf: {error}"))
@@ -252,14 +250,14 @@ impl Message {
         }
     }
 
-    /// A refusal.
+    /// Returns a refusal with a printable, shortened reason.
     pub fn refusal(reason: &str) -> Self {
-        // JSON writes a control character as six.
+        // JSON encodes a control character as six characters.
         let printable = reason.chars().filter(|character| !character.is_control());
         Self::Refused { reason: printable.take(REASON_CHARS_MAX).collect() }
     }
 
-    /// The name of the message, to say what came instead of another.
+    /// Returns the name of the message, for errors.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Hello { .. } => "Hello",
@@ -278,7 +276,7 @@ impl Message {
         }
     }
 
-    /// The failure of having got this message out of turn.
+    /// Returns the failure for this message, received out of order.
     pub fn out_of_turn(&self, expected: &str) -> Failure {
         Failure::work(format!("the peer says {} where {expected} is due", self.name()))
     }
@@ -292,21 +290,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_opening_comes_back(index: u32, session: u64, is_data: bool) {
+        fn opening_round_trips(index: u32, session: u64, is_data: bool) {
             let role = if is_data { Role::Data } else { Role::Control };
             let opening = Opening { role, index, session };
             prop_assert_eq!(Opening::decode(&opening.encode()), Ok(opening));
         }
 
         #[test]
-        fn any_octets_are_answered(octets in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn arbitrary_bytes_are_rejected(octets in prop::collection::vec(any::<u8>(), 0..64)) {
             prop_assert!(Opening::decode(&octets).is_err());
             prop_assert!(Message::decode(&octets).is_err());
         }
     }
 
     #[test]
-    fn another_version_is_named() {
+    fn other_version_is_reported() {
         let mut octets = Opening { role: Role::Control, index: 0, session: 1 }.encode();
         octets[9] = 7;
         assert!(Opening::decode(&octets).unwrap_err().message.contains("version 7"));
@@ -315,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_fit_and_come_back() {
+    fn messages_fit_and_round_trip() {
         let parameters = Parameters {
             kind: Kind::ConnectRate,
             connections: u32::MAX,
@@ -347,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_a_failure_and_fits() {
+    fn refusal_is_a_failure_and_fits() {
         let octets = Message::refusal(&"\u{1}".repeat(5000)).encode();
         assert!(octets.len() <= MESSAGE_BYTES_MAX, "{}", octets.len());
         let failure = Message::decode(&Message::refusal("busy").encode()).unwrap_err();

@@ -1,9 +1,8 @@
 //! `flue perf`: bandwidth, latency and rates, in the manner of perftest and iperf3.
 //!
-//! Without HOST it is the server, with HOST the client. The client's options travel to the server
-//! ([`message`]); the server needs the kind and the port. `rdma` measures on NDK's queue pairs, `tcp` on
-//! byte streams: the node's, or sockets of the machine. What is told: [`report`], times in [`histogram`],
-//! processor time in [`cpu`].
+//! Server without HOST, client with HOST. The client sends its options to the server ([`message`]); the server needs
+//! only kind and port. `rdma` measures NDK queue pairs; `tcp` measures byte streams of the node or kernel sockets.
+//! Results are printed by [`report`], with times from [`histogram`] and CPU time from [`cpu`].
 
 pub mod cpu;
 pub mod histogram;
@@ -26,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use self::{
     kind::{ALL_MAX_BYTES, Kind, all_sizes, parse_seconds, parse_size},
     message::{Bound, Parameters},
-    report::{Reporter, Telling},
+    report::{OutputFormat, Reporter},
 };
 use crate::{
     adapter::{self, Transport},
@@ -36,19 +35,19 @@ use crate::{
     report::Console,
 };
 
-/// perftest's port.
+/// Default port: that of perftest.
 pub const PORT_DEFAULT: u16 = 18515;
-/// Most connections for data.
+/// Largest number of data connections.
 pub const CONNECTIONS_MAX: u32 = 1024;
-/// Most messages under way on a connection: the adapter's queue depth.
+/// Largest number of outstanding messages per connection: the adapter's queue depth.
 pub const DEPTH_MAX: u32 = 16 * 1024;
-/// Messages under way on a connection for which nothing is said: perftest's.
+/// Default number of outstanding messages per connection: that of perftest.
 pub const DEPTH_DEFAULT: u32 = 128;
-/// Most messages posted before the doorbell is rung, and as many when nothing is said.
+/// Largest number of messages posted per doorbell, also the default.
 pub const POST_LIST_MAX: u32 = 64;
-/// Seconds of a measurement for which nothing is said.
+/// Default duration of a measurement, seconds.
 const DURATION_DEFAULT_SECONDS: f64 = 1.0;
-/// Seconds of an interval on a terminal.
+/// Default reporting interval on a terminal, seconds.
 const INTERVAL_DEFAULT_SECONDS: f64 = 1.0;
 
 /// What carries the bytes at this end.
@@ -199,11 +198,11 @@ pub struct PerfArgs {
     pub listen: ListenOptions,
 }
 
-/// What one end is to do.
+/// Validated plan of one end.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) kind: Kind,
-    /// The server's address.
+    /// Address of the server; `None` for the server itself.
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) port: u16,
     pub(crate) parameters: Parameters,
@@ -215,13 +214,13 @@ pub(crate) struct Plan {
     pub(crate) stack: StackName,
     pub(crate) waiting: Waiting,
     pub(crate) listen: ListenerConfig,
-    /// Of this end's connections with each other.
+    /// Session id, common to the connections of this end.
     pub(crate) session: u64,
 }
 
 impl PerfArgs {
-    /// What is printed. The document is this command's own, so that `json` stays off here.
-    pub const fn voice(&self) -> Quietness {
+    /// Returns the quietness. `json` stays off: this command prints its own document.
+    pub const fn quietness(&self) -> Quietness {
         let quiet = self.quiet || self.json || self.json_stream;
         Quietness { quiet, trace: self.trace, json: false }
     }
@@ -230,7 +229,7 @@ impl PerfArgs {
         self.json || self.json_stream
     }
 
-    /// Checks the options against each other.
+    /// Validates the combination of options.
     fn plan(&self) -> Result<Plan, Failure> {
         let kind = self.kind;
         let name = word(kind);
@@ -334,10 +333,10 @@ impl PerfArgs {
 }
 
 impl Parameters {
-    /// What a client may ask for.
+    /// Validates the parameters requested by a client.
     ///
     /// # Errors
-    /// [`Failure::work`], naming what is beyond its limit.
+    /// [`Failure::work`] with the parameter that exceeds its limit.
     fn check(&self, kind: Kind) -> Result<(), Failure> {
         let Self { connections, depth, post_list, size_max_bytes, .. } = *self;
         if self.kind != kind {
@@ -355,28 +354,28 @@ impl Parameters {
         within("size", size_max_bytes, kind::SIZE_MAX_BYTES)
     }
 
-    /// The client sends in the phases.
+    /// Returns true if the client sends data in the phases.
     const fn client_sends(&self) -> bool {
         !self.reverse
     }
 
-    /// The server sends in the phases.
+    /// Returns true if the server sends data in the phases.
     const fn server_sends(&self) -> bool {
         self.reverse || self.bidirectional
     }
 }
 
-/// Runs the command.
+/// Runs `flue perf`.
 ///
 /// # Errors
-/// The node or the connection could not be had, the peer broke the rules, or nothing moved any more.
+/// The node or the connection could not be opened, the peer violated the protocol, or progress stalled.
 pub fn run(args: &PerfArgs, console: &mut Console<'_>) -> Result<(), Failure> {
-    let telling = match (args.json, args.json_stream) {
-        (true, _) => Telling::Document,
-        (false, true) => Telling::Stream,
-        (false, false) => Telling::Text,
+    let output_format = match (args.json, args.json_stream) {
+        (true, _) => OutputFormat::Document,
+        (false, true) => OutputFormat::Stream,
+        (false, false) => OutputFormat::Text,
     };
-    let mut reporter = Reporter::new(args.kind, args.host.is_some(), telling);
+    let mut reporter = Reporter::new(args.kind, args.host.is_some(), output_format);
     let ended = args.plan().and_then(|plan| {
         reporter.plan(&plan, args.node.node.progress);
         if plan.kind.is_rdma() {

@@ -1,4 +1,4 @@
-//! One phase: how much is to be sent, how much was, and when to look at the clock.
+//! State of one phase: messages to send, messages sent, and the intervals of clock reads.
 
 use std::time::{Duration, Instant};
 
@@ -11,35 +11,35 @@ use super::{
 };
 use crate::{failure::Failure, report::Console};
 
-/// Bytes of the gigabyte that processor time is told for.
+/// Bytes per gigabyte in the CPU cost per gigabyte.
 const GIGABYTE: f64 = 1e9;
-/// Looks between two looks at the clock.
-const LOOKS_PER_CLOCK: u32 = 16;
-/// How often the peer is asked for signs of life.
+/// Polls per clock read.
+const POLLS_PER_CLOCK: u32 = 16;
+/// Interval of checks for peer activity.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a peer may give none.
-pub(super) const SILENCE_MAX: Duration = Duration::from_secs(15);
-/// How long an answer may take when nothing else is to be done.
+/// Time limit without peer activity.
+pub(super) const INACTIVITY_LIMIT: Duration = Duration::from_secs(15);
+/// Time limit for a reply when no data is in flight.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// What a phase has come to.
+/// Result of a phase.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) elapsed: Duration,
     pub(super) cpu: Cpu,
     /// Messages sent, or exchanged.
     pub(super) messages: u64,
-    /// Messages received, where they are counted.
+    /// Messages received, if they are counted.
     pub(super) received: u64,
     pub(super) intervals: Vec<Interval>,
     pub(super) histogram: Histogram,
-    /// Things that did not come about: connections.
+    /// Failed operations: connections.
     pub(super) failures: u64,
     /// Connections that were offloaded.
     pub(super) offloaded: u64,
 }
 
-/// What is known of the peer's half of a measurement.
+/// Peer's part of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerHalf {
     pub(super) cpu: Cpu,
@@ -48,7 +48,7 @@ pub(super) struct PeerHalf {
 }
 
 impl Outcome {
-    /// Returns the measurement of this phase and the peer's half of it.
+    /// Combines this result and the peer's part into a measurement.
     pub(super) fn measured(
         self,
         kind: Kind,
@@ -89,7 +89,7 @@ impl Outcome {
     }
 }
 
-/// Messages that may still be sent.
+/// Budget of messages that may still be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     pub(super) left: u64,
@@ -106,93 +106,93 @@ impl Budget {
         }
     }
 
-    /// Ends it when its time is over.
-    pub(super) fn look(&mut self, now: Instant) {
+    /// Exhausts the budget if its deadline has passed.
+    pub(super) fn update(&mut self, now: Instant) {
         if self.until.is_some_and(|until| until <= now) {
             self.left = 0;
         }
     }
 
-    /// Nothing may be sent any more.
+    /// Returns true if no message may be sent.
     pub(super) const fn is_over(&self) -> bool {
         self.left == 0
     }
 }
 
-/// A phase under way.
+/// Phase in progress.
 pub(super) struct Phase<'p, 'r, 'w> {
     pub(super) begun: Instant,
     pub(super) budget: Budget,
     cpu: Reading,
-    looks: u32,
+    polls: u32,
     size_bytes: u64,
     intervals: Vec<Interval>,
     interval: Option<Duration>,
     interval_begun: Instant,
     interval_messages: u64,
-    voice: Option<(&'p mut Reporter, &'r mut Console<'w>)>,
+    reporting: Option<(&'p mut Reporter, &'r mut Console<'w>)>,
     watched: Instant,
-    signs: u64,
-    sign_seen: Instant,
+    activity: u64,
+    active_at: Instant,
     pub(super) histogram: Histogram,
     pub(super) failures: u64,
     pub(super) offloaded: u64,
 }
 
 impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
-    /// Begins now.
+    /// Starts a phase now.
     pub(super) fn begin(bound: Bound, size_bytes: u64) -> Self {
         let now = Instant::now();
         Self {
             begun: now,
             budget: Budget::new(bound, now),
             cpu: Reading::now(),
-            looks: 0,
+            polls: 0,
             size_bytes,
             intervals: Vec::new(),
             interval: None,
             interval_begun: now,
             interval_messages: 0,
-            voice: None,
+            reporting: None,
             watched: now,
-            signs: 0,
-            sign_seen: now,
+            activity: 0,
+            active_at: now,
             histogram: Histogram::default(),
             failures: 0,
             offloaded: 0,
         }
     }
 
-    /// Tells of intervals.
-    pub(super) fn telling(
+    /// Enables interval reports.
+    pub(super) fn reporting(
         mut self,
         interval: Option<Duration>,
         reporter: &'p mut Reporter,
         console: &'r mut Console<'w>,
     ) -> Self {
         self.interval = interval;
-        self.voice = Some((reporter, console));
+        self.reporting = Some((reporter, console));
         self
     }
 
-    /// Whether the clock is to be looked at.
+    /// Returns true if the clock must be read.
     pub(super) const fn is_clock_due(&mut self) -> bool {
-        self.looks += 1;
-        self.looks.is_multiple_of(LOOKS_PER_CLOCK)
+        self.polls += 1;
+        self.polls.is_multiple_of(POLLS_PER_CLOCK)
     }
 
-    /// Looks at the clock: ends the budget, tells the interval. `messages` were done so far; `signs` gives a
-    /// number that differs whenever the peer has done something.
+    /// Reads the clock: updates the budget and reports the interval. `messages` is the number completed so far.
+    /// `activity` returns a number that changes with any activity of the peer.
     ///
     /// # Errors
-    /// The peer has been silent for too long.
+    /// The peer was inactive for longer than the limit.
     pub(super) fn clock(
         &mut self,
         now: Instant,
         messages: u64,
-        signs: impl FnOnce() -> u64,
+        activity: impl FnOnce() -> u64,
     ) -> Result<(), Failure> {
-        self.budget.look(now);
+        self.budget.update(now);
         if let Some(interval) = self.interval
             && now - self.interval_begun >= interval
         {
@@ -200,11 +200,11 @@ impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
         }
         if now - self.watched >= WATCH_INTERVAL {
             self.watched = now;
-            let signs = signs();
-            if signs != self.signs {
-                (self.signs, self.sign_seen) = (signs, now);
-            } else if now - self.sign_seen >= SILENCE_MAX {
-                let limit = SILENCE_MAX.as_secs();
+            let activity = activity();
+            if activity != self.activity {
+                (self.activity, self.active_at) = (activity, now);
+            } else if now - self.active_at >= INACTIVITY_LIMIT {
+                let limit = INACTIVITY_LIMIT.as_secs();
                 return Err(Failure::work(format!("nothing has come from the peer for {limit} s")));
             }
         }
@@ -215,7 +215,7 @@ impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
         let seconds = (now - self.interval_begun).as_secs_f64();
         let count = messages.saturating_sub(self.interval_messages);
         let interval = Interval::new(seconds, count, self.size_bytes);
-        if let Some((reporter, console)) = &mut self.voice {
+        if let Some((reporter, console)) = &mut self.reporting {
             let from = (self.interval_begun - self.begun).as_secs_f64();
             reporter.interval(self.size_bytes, from, &interval, console);
         }
@@ -223,7 +223,7 @@ impl<'p, 'r, 'w> Phase<'p, 'r, 'w> {
         (self.interval_begun, self.interval_messages) = (now, messages);
     }
 
-    /// Ends now.
+    /// Ends the phase now.
     pub(super) fn end(self, messages: u64, received: u64) -> Outcome {
         Outcome {
             elapsed: self.begun.elapsed(),

@@ -1,9 +1,8 @@
-//! One measuring thread, and nodes of several queues.
+//! One measuring thread with nodes of several queues.
 //!
-//! The measuring thread looks at each queue in turn. With manual progress a look runs the queue's loop, so that
-//! thread runs all of them, and does not sleep. With automatic progress each queue has its engine's thread; to sleep
-//! until something comes on any of them, a relay for each waits at its node, and wakes the measuring thread when
-//! something has changed there.
+//! The measuring thread polls each queue in turn. With manual progress a poll runs the queue's loop, so this thread
+//! runs all loops and does not sleep. With automatic progress each queue has an engine thread. To sleep on all queues,
+//! one relay thread per queue waits on its node, and wakes the measuring thread after a change.
 
 use std::{
     sync::{
@@ -22,10 +21,10 @@ use crate::{
     options::{NodeArgs, NodeSetup, QueueOptions},
 };
 
-/// The node on so many queues.
+/// Resolves the node options for `queues` queues.
 ///
 /// # Errors
-/// [`Failure::usage`]: what cannot be had with several.
+/// [`Failure::usage`]: an option is not supported with several queues.
 pub(super) fn resolve(
     node: &NodeArgs,
     options: QueueOptions,
@@ -44,19 +43,19 @@ pub(super) fn resolve(
     node.resolve_on_any(queues)
 }
 
-/// Wakes the thread that has made it, by [`thread::park`]'s token, whenever something has changed at a node.
+/// Relay threads, which unpark the creating thread ([`thread::park`]) after any change at a node.
 pub(super) struct Relays {
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-    /// Has them look whether it is over.
+    /// Wakes the relays to check `is_over`.
     wake: Box<dyn Fn()>,
 }
 
 impl Relays {
-    /// One for each node, where there are several with threads of their own; else none.
+    /// Starts one relay per node if several nodes have engine threads; otherwise none.
     ///
     /// # Errors
-    /// No thread can be had.
+    /// A thread could not be started.
     pub(super) fn start<C: NodeClient + Send + 'static>(
         nodes: &[Node<C>],
     ) -> Result<Self, Failure> {
@@ -68,7 +67,7 @@ impl Relays {
             let (node, is_over) = (node.clone(), relays.is_over.clone());
             let measuring = thread::current();
             let relay = move || {
-                // It ends too when the node has failed, which the measuring thread is to see.
+                // The relay also returns if the node has failed; the measuring thread must detect that.
                 let _ = node.wait_until(None, || {
                     measuring.unpark();
                     is_over.load(Ordering::Relaxed).then_some(())
@@ -89,7 +88,7 @@ impl Drop for Relays {
         self.is_over.store(true, Ordering::Relaxed);
         (self.wake)();
         for thread in self.threads.drain(..) {
-            // It waits and wakes, and cannot panic.
+            // A relay only waits and wakes: it cannot panic.
             let _ = thread.join();
         }
     }

@@ -1,7 +1,7 @@
-//! What a measurement is told as: a table, a document, or a stream of objects.
+//! Output of a measurement: a table, a document, or a stream of objects.
 //!
-//! The document ([`SCHEMA`]) is this command's own, for programs that compare runs: its keys carry their
-//! units, what is unknown or does not apply is null, and it is there on failure too, with `error`.
+//! The document ([`SCHEMA`]) is specific to this command, for programs that compare runs. Its keys contain their units;
+//! a value that is unknown or not applicable is null. It is also printed on failure, with `error`.
 
 use std::net::SocketAddr;
 
@@ -24,25 +24,25 @@ use crate::{
 /// Name and version of the document.
 pub const SCHEMA: &str = "flue-perf/1";
 
-/// How it is told.
+/// Output format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Telling {
+pub enum OutputFormat {
     /// A table.
     Text,
     /// One document.
     Document,
-    /// An object for each interval and size, one a line, then the document.
+    /// One line with an object per interval and size, then the document.
     Stream,
 }
 
-/// What went on between two looks.
+/// Measurement of one interval.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Interval {
-    /// Its length.
+    /// Length of the interval, seconds.
     pub seconds: f64,
-    /// Payload that this end sent (receives, with -R) in it.
+    /// Payload sent by this end (received, with -R), bits per second.
     pub bandwidth_bps: f64,
-    /// Messages.
+    /// Messages per second.
     pub messages_per_second: f64,
 }
 
@@ -54,53 +54,53 @@ impl Interval {
     }
 }
 
-/// Processor time of both ends.
+/// CPU time of both ends.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub struct CpuOfBoth {
-    /// This end, in the program.
+    /// User time of this end.
     pub local_user_seconds: f64,
-    /// This end, in the kernel.
+    /// System time of this end.
     pub local_system_seconds: f64,
-    /// The peer, in the program.
+    /// User time of the peer.
     pub remote_user_seconds: Option<f64>,
-    /// The peer, in the kernel.
+    /// System time of the peer.
     pub remote_system_seconds: Option<f64>,
-    /// Both ends together, for each 10^9 bytes of payload.
+    /// CPU time of both ends per 10^9 bytes of payload.
     pub seconds_per_gbyte: Option<f64>,
 }
 
-/// One measurement.
+/// Result of one measurement.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Measured {
-    /// Bytes of a message.
+    /// Message size, bytes.
     pub size_bytes: u64,
-    /// Messages, of both ends with -b.
+    /// Messages; with -b those of both ends.
     pub iterations: u64,
-    /// Messages before it.
+    /// Messages of the warm-up.
     pub warm_up_iterations: u64,
-    /// How long it took, until the last message had arrived.
+    /// Duration until the arrival of the last message.
     pub seconds: f64,
-    /// Payload.
+    /// Payload, bytes.
     pub bytes: u64,
-    /// Payload per second, bits.
+    /// Payload, bits per second.
     pub bandwidth_bps: Option<f64>,
     /// Messages per second.
     pub messages_per_second: f64,
-    /// Times, nanoseconds.
+    /// Latencies, nanoseconds.
     pub latency_ns: Option<Latency>,
-    /// Processor time.
+    /// CPU time.
     pub cpu: CpuOfBoth,
-    /// Line by line.
+    /// Measurements per interval.
     pub intervals: Vec<Interval>,
-    /// What arrived was compared with what was sent.
+    /// True if the received data was verified against the data sent.
     pub verified: Option<bool>,
-    /// Things that did not come about: connections of connect-rate.
+    /// Failed connections of connect-rate.
     pub failures: u64,
-    /// Connections that were offloaded, of connect-rate.
+    /// Offloaded connections of connect-rate.
     pub offloaded_connections: Option<u64>,
 }
 
-/// The document.
+/// JSON document.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 struct Document {
     schema: &'static str,
@@ -118,7 +118,7 @@ struct Document {
     bidirectional: bool,
     reverse: bool,
     queues: Option<u8>,
-    /// Received by each queue's engine, in the whole run.
+    /// TCP segments received by each queue's engine, in the whole run.
     queue_segments: Option<Vec<u64>>,
     vnet_header: Option<bool>,
     mtu_bytes: Option<u16>,
@@ -130,24 +130,24 @@ struct Document {
     results: Vec<Measured>,
 }
 
-/// Collects what is found, and tells it.
+/// Collects and prints the results.
 #[derive(Debug)]
 pub struct Reporter {
-    telling: Telling,
+    output_format: OutputFormat,
     kind: Kind,
     document: Document,
     is_headed: bool,
 }
 
 impl Reporter {
-    /// Of a run that has not begun.
-    pub fn new(kind: Kind, is_client: bool, telling: Telling) -> Self {
+    /// Creates the reporter of a run.
+    pub fn new(kind: Kind, is_client: bool, output_format: OutputFormat) -> Self {
         let latency = kind.timed_part().map(|part| match part {
             Part::HalfRoundTrip => "half round trip",
             Part::Whole => "whole operation",
         });
         Self {
-            telling,
+            output_format,
             kind,
             document: Document {
                 schema: SCHEMA,
@@ -190,7 +190,7 @@ impl Reporter {
         self.parameters(&plan.parameters);
     }
 
-    /// What the client asks for.
+    /// Records the client's parameters.
     pub(super) const fn parameters(&mut self, parameters: &Parameters) {
         let document = &mut self.document;
         document.connections = parameters.connections;
@@ -200,24 +200,24 @@ impl Reporter {
         document.reverse = parameters.reverse;
     }
 
-    /// What the link is.
+    /// Records the properties of the link.
     pub(super) const fn link(&mut self, vnet_header: bool, options: &NodeOptions) {
         self.document.queues = Some(options.queues);
         self.document.vnet_header = Some(vnet_header);
         self.document.mtu_bytes = Some(options.mtu_bytes);
     }
 
-    /// TCP segments that each queue's engine has received.
+    /// Records the TCP segments received by each queue's engine.
     pub(super) fn segments(&mut self, segments: Vec<u64>) {
         self.document.queue_segments = Some(segments);
     }
 
-    /// MPA has agreed on CRCs, or not.
+    /// Records whether MPA negotiated CRCs.
     pub(super) const fn crc(&mut self, crc: Option<bool>) {
         self.document.crc = crc;
     }
 
-    /// Who talks to whom.
+    /// Records the addresses of both ends.
     pub(super) fn peers(&mut self, local: Option<SocketAddr>, remote: Option<SocketAddr>) {
         let ip = |end: Option<SocketAddr>| end.map(|end| end.ip().to_canonical().to_string());
         self.document.local = ip(local);
@@ -229,7 +229,7 @@ impl Reporter {
     }
 
     fn head(&mut self, console: &mut Console<'_>) {
-        if self.is_headed || self.telling != Telling::Text {
+        if self.is_headed || self.output_format != OutputFormat::Text {
             return;
         }
         self.is_headed = true;
@@ -307,7 +307,7 @@ impl Reporter {
         });
     }
 
-    /// Tells of an interval.
+    /// Prints an interval.
     pub(super) fn interval(
         &mut self,
         size_bytes: u64,
@@ -315,9 +315,9 @@ impl Reporter {
         interval: &Interval,
         console: &mut Console<'_>,
     ) {
-        match self.telling {
-            Telling::Document => {}
-            Telling::Stream => {
+        match self.output_format {
+            OutputFormat::Document => {}
+            OutputFormat::Stream => {
                 let event = serde_json::json!({
                     "schema": SCHEMA,
                     "event": "interval",
@@ -327,7 +327,7 @@ impl Reporter {
                 });
                 console.say(event);
             }
-            Telling::Text => {
+            OutputFormat::Text => {
                 self.head(console);
                 let Interval { seconds, bandwidth_bps, messages_per_second } = interval;
                 console.say(format_args!(
@@ -340,16 +340,16 @@ impl Reporter {
         }
     }
 
-    /// Tells of a measurement.
+    /// Prints a measurement.
     pub(super) fn measured(&mut self, measured: Measured, console: &mut Console<'_>) {
-        match self.telling {
-            Telling::Document => {}
-            Telling::Stream => console.say(serde_json::json!({
+        match self.output_format {
+            OutputFormat::Document => {}
+            OutputFormat::Stream => console.say(serde_json::json!({
                 "schema": SCHEMA,
                 "event": "result",
                 "result": measured,
             })),
-            Telling::Text => {
+            OutputFormat::Text => {
                 self.head(console);
                 console.say(row(self.kind, &measured));
             }
@@ -357,14 +357,14 @@ impl Reporter {
         self.document.results.push(measured);
     }
 
-    /// Tells the end.
+    /// Prints the end of the output.
     pub(super) fn finish(&mut self, failure: Option<&Failure>, console: &mut Console<'_>) {
         self.document.error = failure.map(|failure| failure.message.clone());
-        // Numbers and strings: that cannot fail.
-        let document = match self.telling {
-            Telling::Text => return,
-            Telling::Document => serde_json::to_string_pretty(&self.document),
-            Telling::Stream => serde_json::to_string(&self.document),
+        // Cannot fail: numbers and strings.
+        let document = match self.output_format {
+            OutputFormat::Text => return,
+            OutputFormat::Document => serde_json::to_string_pretty(&self.document),
+            OutputFormat::Stream => serde_json::to_string(&self.document),
         };
         console.say(document.unwrap_or_default());
     }

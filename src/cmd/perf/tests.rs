@@ -1,4 +1,4 @@
-//! The command line of `flue perf`, and what a server takes from it.
+//! Command line of `flue perf`, and the server's validation of client parameters.
 
 use clap::Parser;
 
@@ -21,7 +21,7 @@ fn plan(line: &str) -> Plan {
 }
 
 #[test]
-fn the_habits_of_perftest_work() {
+fn options_of_perftest_are_accepted() {
     let plan = plan("write-bw -s 1M -n 5000 -q 4 -t 64 -b -p 7000 10.0.0.1");
     assert_eq!(plan.remote, Some("10.0.0.1:7000".parse().unwrap()));
     assert_eq!(plan.sizes, [1 << 20]);
@@ -40,7 +40,7 @@ fn the_habits_of_perftest_work() {
 }
 
 #[test]
-fn what_is_left_out_depends_on_the_kind() {
+fn defaults_depend_on_the_kind() {
     let bandwidth = plan("send-bw");
     assert_eq!((bandwidth.sizes.as_slice(), bandwidth.parameters.depth), (&[65_536][..], 128));
     assert_eq!((bandwidth.remote, bandwidth.waiting), (None, Waiting::Block));
@@ -56,7 +56,7 @@ fn what_is_left_out_depends_on_the_kind() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn invalid_options_are_rejected() {
     for (line, word) in [
         ("write-bw -s 0", "64 MiB"),
         ("write-bw -s 1K -a", "cannot be used with"),
@@ -90,7 +90,7 @@ fn what_does_not_fit_is_refused() {
 }
 
 #[test]
-fn a_server_checks_what_a_client_asks_for() {
+fn server_validates_client_parameters() {
     let good = plan("write-bw").parameters;
     assert_eq!(good.check(Kind::WriteBw), Ok(()));
     let bad = |change: &dyn Fn(&mut Parameters), word: &str| {

@@ -1,21 +1,21 @@
-//! The chart: three panels over one time axis.
+//! Chart with three panels over one time axis.
 
 use flue_report::svg::{Anchor, Axis, Canvas, Point};
 
 use super::{Connection, Row, State};
 
-/// Pixels of the chart, and of its panels from left to right.
+/// Size of the chart, and horizontal range of its panels, pixels.
 const SIZE: Point = (1200.0, 900.0);
 const ACROSS: Point = (70.0, 1180.0);
-/// Top and bottom of the panels, pixels.
+/// Vertical ranges of the panels, pixels.
 const WINDOWS: Point = (70.0, 400.0);
 const ROUND_TRIP: Point = (460.0, 630.0);
 const RATE: Point = (690.0, 850.0);
-/// Columns of a line: of each only the first, lowest, highest and last point are kept.
+/// Columns of a line: only the first, lowest, highest and last point of each are kept.
 const COLUMNS: f64 = 2_400.0;
 /// Steps of the delivery rate.
 const RATE_STEPS: usize = 240;
-/// Legend: height of an entry, length of its sample, width of a character.
+/// Legend, pixels: height of an entry, length of its sample, width of a character.
 const ENTRY: f64 = 20.0;
 const SAMPLE: f64 = 18.0;
 const CHARACTER: f64 = 7.5;
@@ -24,40 +24,40 @@ const STYLE: &str = include_str!("style.css");
 
 type Points = Vec<(f64, f64)>;
 
-/// The time axis: seconds since the first row.
+/// Time axis: seconds since the first row.
 #[derive(Clone, Copy)]
 struct Time {
-    /// The first row, on the node's clock.
+    /// Time of the first row on the node's clock.
     origin: f64,
     end: f64,
 }
 
-/// A line of a panel.
+/// Line of a panel.
 struct Line {
     name: &'static str,
     class: &'static str,
     points: Points,
 }
 
-/// A unit that fits the largest value.
+/// Unit chosen by the largest value.
 #[derive(Clone, Copy)]
 struct Unit {
     name: &'static str,
     size: f64,
 }
 
-/// A panel.
+/// Panel of the chart.
 struct Panel {
     title: &'static str,
     /// Top and bottom, pixels.
     down: Point,
     lines: Vec<Line>,
     units: &'static [(&'static str, f64)],
-    /// The legend names the bands too.
+    /// True if the legend includes the bands.
     names_bands: bool,
 }
 
-/// The periods in which the sender was in a state, drawn behind the lines.
+/// Periods of one sender state, drawn in the background.
 struct Band {
     name: &'static str,
     class: &'static str,
@@ -126,7 +126,7 @@ fn rate(rows: &[Row], time: Time) -> Panel {
     }
 }
 
-/// The bands that occur.
+/// Returns the bands of the states that occur.
 fn bands(rows: &[Row], time: Time) -> Vec<Band> {
     let states = [
         (State::Cwr, "ECN response", "yellow"),
@@ -163,7 +163,7 @@ impl Panel {
         self.draw_legend(canvas, bands);
     }
 
-    /// In the upper right corner: what is drawn, with a sample of its line or band.
+    /// Draws the legend in the upper right corner: each name with a sample of its line or band.
     fn draw_legend(&self, canvas: &mut Canvas, bands: &[Band]) {
         let bands = if self.names_bands { bands } else { &[] };
         let lines = self.lines.iter().filter(|line| !line.points.is_empty());
@@ -192,11 +192,11 @@ impl Time {
     fn of(rows: &[Row]) -> Self {
         let origin = rows.first().map_or(0.0, |row| row.time);
         let end = rows.last().map_or(0.0, |row| row.time);
-        // Never empty.
+        // The range must not be empty.
         Self { origin, end: (end - origin).max(1e-3) }
     }
 
-    /// `value` over time: it holds until the next row.
+    /// Returns `value` over time as steps: a value holds until the next row.
     fn steps(self, rows: &[Row], value: impl Fn(&Row) -> Option<f64>) -> Points {
         let mut points = Points::new();
         for row in rows {
@@ -210,7 +210,7 @@ impl Time {
         thin(&points, self.end)
     }
 
-    /// Bits delivered for each second, in equal steps of time.
+    /// Returns the delivery rate in bits per second, in equal time steps.
     fn rates(self, rows: &[Row]) -> Points {
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Points::new() };
         let step = self.end / RATE_STEPS as f64;
@@ -230,7 +230,7 @@ impl Time {
         points
     }
 
-    /// The periods in which `state` held.
+    /// Returns the periods in which `state` held.
     fn bands(self, rows: &[Row], state: State) -> Vec<(f64, f64)> {
         let mut bands = Vec::new();
         let mut since = None;
@@ -251,7 +251,7 @@ impl Time {
 }
 
 impl Unit {
-    /// The largest unit in which `most` is at least two.
+    /// Returns the largest unit in which `most` is at least two.
     fn for_values_to(most: f64, units: &[(&'static str, f64)]) -> Self {
         let fits = units.iter().rfind(|(_, size)| most >= 2.0 * size);
         let (name, size) = *fits.or_else(|| units.first()).unwrap_or(&("", 1.0));
@@ -259,7 +259,7 @@ impl Unit {
     }
 }
 
-/// The points that a picture of [`COLUMNS`] columns up to `end` can show.
+/// Returns the points that are visible with [`COLUMNS`] columns up to `end`.
 fn thin(points: &[(f64, f64)], end: f64) -> Points {
     let column = |point: &(f64, f64)| (point.0 / end * COLUMNS) as u64;
     let mut kept = Points::new();

@@ -8,7 +8,7 @@ use offload_engine::{
 
 use super::*;
 
-/// A sawtooth of 10 s: slow start, two losses, a time-out.
+/// Sawtooth of 10 s: slow start, two losses, one timeout.
 fn sawtooth() -> String {
     let flow = FlowKey::new("10.77.0.2:5001".parse().unwrap(), "10.77.0.1:40000".parse().unwrap());
     let mut text = format!("{TRACE_HEADER}\n");
@@ -51,7 +51,7 @@ fn sawtooth() -> String {
 }
 
 #[test]
-fn a_trace_is_read_as_it_is_written() {
+fn written_trace_is_parsed() {
     let text = sawtooth();
     let connections = parse(&text).unwrap();
     let [connection] = &connections[..] else { panic!("{} connections", connections.len()) };
@@ -63,13 +63,13 @@ fn a_trace_is_read_as_it_is_written() {
     assert_eq!(connection.rows[305].state, State::Recovery);
     assert_eq!(connection.rows[810].state, State::Loss);
     assert_eq!(connection.rows[902].state, State::Cwr);
-    // Still being written: the last line is cut.
+    // Still being written: the last line is truncated.
     let cut = &text[..text.len() - 20];
     assert_eq!(parse(cut).unwrap()[0].rows.len(), 999);
 }
 
 #[test]
-fn what_is_no_trace_is_refused() {
+fn invalid_trace_is_rejected() {
     let error = |text: &str| parse(text).unwrap_err();
     assert!(error("").contains("time_us"));
     assert!(error("a,b\n1,2\n").contains("not a trace"));
@@ -98,9 +98,9 @@ struct Line {
     plot: PlotArgs,
 }
 
-// The picture stands beside the trace, has the three panels and names only what is there.
+// The default SVG path is next to the trace; the chart has three panels and a legend of its contents only.
 #[test]
-fn a_picture_is_drawn() {
+fn chart_has_three_panels_and_legend() {
     let directory = std::env::temp_dir().join(format!("flue-plot-{}", std::process::id()));
     fs::create_dir_all(&directory).unwrap();
     let trace = directory.join("tcp.csv");
@@ -111,8 +111,8 @@ fn a_picture_is_drawn() {
     let mut console = Console::on("plot", style, Box::new(&mut out), Box::new(std::io::sink()));
     run(&args, &mut console).unwrap();
     drop(console);
-    let told = String::from_utf8(out).unwrap();
-    assert!(told.contains("tcp.svg: 1000 rows of 10.77.0.2:5001-10.77.0.1:40000"), "{told}");
+    let output = String::from_utf8(out).unwrap();
+    assert!(output.contains("tcp.svg: 1000 rows of 10.77.0.2:5001-10.77.0.1:40000"), "{output}");
     let svg = fs::read_to_string(directory.join("tcp.svg")).unwrap();
     fs::remove_dir_all(&directory).unwrap();
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
@@ -133,9 +133,9 @@ fn a_picture_is_drawn() {
     assert!(!svg.contains("pacing"), "nothing was paced");
 }
 
-// A trace of one row, or of a node without a congestion window, is a picture too.
+// A trace of one row, or of a node without a congestion window, is drawn too.
 #[test]
-fn little_to_draw() {
+fn minimal_trace_is_drawn() {
     let text = sawtooth();
     let one = text.lines().take(2).collect::<Vec<_>>().join("\n") + "\n";
     let svg = draw::draw(&parse(&one).unwrap()[0]);

@@ -1,8 +1,8 @@
-//! `flue rping`: the rping of rdma-core, wire for wire, over NDK queue pairs.
+//! `flue rping`: rdma-core's rping, compatible on the wire, over NDK queue pairs.
 //!
-//! Each ping moves `-S` octets both ways: the server reads them from the client's source by RDMA
-//! Read and writes them into the client's sink by RDMA Write, and the client compares. [`wire`] is
-//! the message, [`pattern`] the text, [`steps`] what each side does when.
+//! Each ping transfers `-S` bytes in both directions. The server reads them from the client's source by RDMA Read and
+//! writes them to the client's sink by RDMA Write; the client compares. [`wire`] is the message, [`pattern`] the text,
+//! [`steps`] the state machines.
 
 pub mod pattern;
 mod run;
@@ -22,7 +22,7 @@ use crate::{
     report::Console,
 };
 
-/// The port of rping.
+/// Default port: that of rping.
 pub const PORT_DEFAULT: u16 = 7174;
 
 /// Ping by RDMA: Send, RDMA Read, RDMA Write; with rdma-core's rping on the other side, or with itself
@@ -100,25 +100,25 @@ pub struct RpingArgs {
     pub node: NodeArgs,
 }
 
-/// Runs the command.
+/// Runs `flue rping`.
 ///
 /// # Errors
-/// The node or the connection could not be had, the peer broke the rules, or data differs.
+/// The node or the connection could not be opened, the peer violated the protocol, or data differs.
 pub fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     run::run(args, console)
 }
 
-/// Which side, and where.
+/// Role and address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Listens there; an unspecified address stands for all of the node's.
+    /// Listens on this address; an unspecified address means all addresses of the node.
     Server(SocketAddr),
-    /// Connects to there, for so many pings; `None`: without end.
+    /// Connects to this address for that many pings; `None`: unlimited.
     Client(SocketAddr, Option<u32>),
 }
 
 impl RpingArgs {
-    /// The side that the options ask for.
+    /// Returns the role selected by the options.
     ///
     /// # Errors
     /// [`Failure::usage`].
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_habits_of_rdma_core_work() {
+    fn options_of_rdma_core_are_accepted() {
         let client = parse("-c -a 10.77.0.1 -C 10 -S 100 -vV -p 7200").unwrap();
         assert!(client.show && client.validate);
         assert_eq!(client.size, 100);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn invalid_options_are_rejected() {
         let cases = [
             ("", "--server"),
             ("-s -c -a 10.0.0.1", "cannot be used with"),

@@ -1,23 +1,23 @@
-//! The text that a ping carries: "rdma-ping-N: " and then the letters from 'A' (65) to 'z' (122) in a
-//! circle, from one letter further with each ping, and a NUL at the end.
+//! Text of a ping: "rdma-ping-N: ", then the letters from 'A' (65) to 'z' (122) cyclically, starting one letter later
+//! with each ping, and a final NUL.
 
-/// First letter of the circle.
+/// First letter of the cycle.
 const FIRST: u8 = b'A';
-/// Last letter of the circle.
+/// Last letter of the cycle.
 const LAST: u8 = b'z';
-/// Letters of the circle.
+/// Letters of the cycle.
 const LETTERS: u32 = (LAST - FIRST) as u32 + 1;
 
-/// Smallest ping, octets: the longest head ("rdma-ping-2147483647: ", 22 octets), a letter and the NUL
-/// fit with room; the limit is the one rdma-core has.
+/// Smallest ping, bytes: the limit of rdma-core. The longest head ("rdma-ping-2147483647: ", 22 bytes), a letter and
+/// the NUL fit.
 pub const SIZE_MIN_BYTES: u32 = 26;
-/// Largest ping, octets: 64 KiB less one.
+/// Largest ping, bytes: 64 KiB minus one.
 pub const SIZE_MAX_BYTES: u32 = 65_535;
-/// Size of a ping for which none is given, octets.
+/// Default size of a ping, bytes.
 pub const SIZE_DEFAULT_BYTES: u32 = 64;
 
-/// Fills `data` with the text of ping `number`; all of it, its last octet is the NUL. `data` has at
-/// least [`SIZE_MIN_BYTES`] octets; in less, the head is cut.
+/// Fills `data` with the text of ping `number`; the last byte is the NUL. `data` has at least [`SIZE_MIN_BYTES`] bytes;
+/// otherwise the head is truncated.
 pub fn fill(data: &mut [u8], number: u32) {
     let head = format!("rdma-ping-{number}: ");
     let Some((end, text)) = data.split_last_mut() else { return };
@@ -35,16 +35,16 @@ pub fn fill(data: &mut [u8], number: u32) {
     *end = 0;
 }
 
-/// The first octet in which `received` is not `sent`; the shorter length when one is a part of the
-/// other; `None` when they are equal.
+/// Returns the offset of the first byte that differs; the shorter length if one is a prefix of the other; `None` if
+/// they are equal.
 pub fn first_difference(sent: &[u8], received: &[u8]) -> Option<usize> {
     let differing = sent.iter().zip(received).position(|(one, other)| one != other);
     let unequal = (sent.len() != received.len()).then(|| sent.len().min(received.len()));
     differing.or(unequal)
 }
 
-/// Octets of the text in `data` up to its NUL and with it, all of `data` when it has none: what the
-/// server writes back.
+/// Returns the length of the text in `data` including its NUL, or the length of `data` without a NUL. The server writes
+/// that many bytes back.
 pub fn text_len(data: &[u8]) -> usize {
     data.iter().position(|&octet| octet == 0).map_or(data.len(), |nul| nul + 1)
 }
@@ -56,21 +56,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_pings() {
+    fn first_pings_match_rdma_core() {
         let mut data = [0xff; 26];
         fill(&mut data, 0);
         assert_eq!(&data, b"rdma-ping-0: ABCDEFGHIJKL\0");
         fill(&mut data, 1);
         assert_eq!(&data, b"rdma-ping-1: BCDEFGHIJKLM\0");
         fill(&mut data, 57);
-        assert_eq!(&data, b"rdma-ping-57: zABCDEFGHIJ\0", "from z on to A");
+        assert_eq!(&data, b"rdma-ping-57: zABCDEFGHIJ\0", "A follows z");
         fill(&mut data, 58);
-        assert_eq!(&data, b"rdma-ping-58: ABCDEFGHIJK\0", "the circle has 58 letters");
+        assert_eq!(&data, b"rdma-ping-58: ABCDEFGHIJK\0", "the cycle has 58 letters");
     }
 
     proptest! {
         #[test]
-        fn pings_are_text_and_differ(size in SIZE_MIN_BYTES..4000, number in 0..u32::MAX) {
+        fn consecutive_pings_are_text_and_differ(size in SIZE_MIN_BYTES..4000, number in 0..u32::MAX) {
             let mut one = vec![0; size as usize];
             fill(&mut one, number);
             prop_assert_eq!(text_len(&one), size as usize);
@@ -81,7 +81,7 @@ mod tests {
         }
 
         #[test]
-        fn one_changed_octet_is_found(size in SIZE_MIN_BYTES..500, at in any::<proptest::sample::Index>()) {
+        fn changed_byte_is_located(size in SIZE_MIN_BYTES..500, at in any::<proptest::sample::Index>()) {
             let mut sent = vec![0; size as usize];
             fill(&mut sent, 3);
             let mut received = sent.clone();

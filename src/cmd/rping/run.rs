@@ -1,4 +1,4 @@
-//! The steps on a queue pair: one connection, one receive, one piece of memory for each purpose.
+//! Execution of the steps on a queue pair: one connection, one receive, one memory range per purpose.
 
 use std::{
     collections::VecDeque,
@@ -24,12 +24,12 @@ use crate::{
     report::Console,
 };
 
-/// Completions that wait: far more than one connection of rping ever has.
+/// Depth of the completion queue: far more than one rping connection uses.
 const CQ_DEPTH: u32 = 64;
-/// rping asks for one read each way.
+/// rping requests one Read in each direction.
 const LIMITS: ReadLimit = ReadLimit { inbound: 1, outbound: 1 };
 
-/// Where things lie in the one buffer.
+/// Offsets in the buffer.
 const RECEIVE_AT: usize = 0;
 const DATA_AT: usize = 64;
 
@@ -39,7 +39,7 @@ const SEND: u64 = 2;
 const READ: u64 = 3;
 const WRITE: u64 = 4;
 
-/// Failure of a server whose client serves no Reads.
+/// Failure of a server whose client has an IRD of 0.
 const NO_READS: &str = "RDMA Read: the peer's IRD is 0, expected at least 1: raise it";
 
 enum Side {
@@ -47,16 +47,16 @@ enum Side {
     Server(Server),
 }
 
-/// Runs the command.
+/// Runs `flue rping`.
 ///
 /// # Errors
-/// The node or the connection could not be had, the peer broke the rules, or data differs.
+/// The node or the connection could not be opened, the peer violated the protocol, or data differs.
 pub(super) fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let role = args.role()?;
     let options = adapter::resolve(&args.node, args.queues, args.transport.transport, args.mpa)?;
     adapter::show(&options, console);
     let config = AdapterConfig { fpdu_size: FpduSize::Emss, ..AdapterConfig::default() };
-    // The one connection is the first queue's.
+    // The connection uses the first queue.
     let opened = OpenAdapter::open(&options, config)?;
     opened.interruptible(|waiter| {
         let mut run = Run::new(args, waiter, &opened.adapter)?;
@@ -64,8 +64,8 @@ pub(super) fn run(args: &RpingArgs, console: &mut Console<'_>) -> Result<(), Fai
             Role::Client(remote, count) => run.client(remote, count, console),
             Role::Server(local) => run.server(local, console),
         };
-        run.tell(console);
-        // The peer's end is clean too when our FIN is acknowledged.
+        run.print_summary(console);
+        // The peer closes without error only after its FIN is acknowledged.
         opened.linger();
         ended
     })
@@ -81,7 +81,7 @@ impl From<StepError> for Failure {
     }
 }
 
-/// One run: the objects of one connection.
+/// State of one run: the objects of one connection.
 struct Run<'a> {
     args: &'a RpingArgs,
     waiter: Waiter<'a>,
@@ -130,7 +130,7 @@ impl<'a> Run<'a> {
         Sge { address, length: length as u32, token: self.token }
     }
 
-    /// The memory that the peer reads (0) or writes (1).
+    /// Returns the memory that the peer reads (0) or writes (1).
     fn advert(&self, index: usize) -> Advert {
         let size = self.args.size;
         let address = self.buffer.address() + (DATA_AT + index * size as usize) as u64;
@@ -170,10 +170,10 @@ impl<'a> Run<'a> {
         let local = incoming.listener().local_address().unwrap_or(local);
         console.remark(format_args!("listening: {local}"));
         let connector = incoming.next(&mut self.waiter)?;
-        // One connection is served; the next one finds nobody, as with rdma-core's.
+        // Only one connection is served; further ones are refused, as by rdma-core's rping.
         incoming.listener().control_connect_events(true);
         if self.args.mpa.accept.rtr == Some(Rtr::Send) {
-            // The client's ready-to-receive message takes one.
+            // The client's ready-to-receive message consumes one receive.
             self.post_receive()?;
         }
         self.post_receive()?;
@@ -191,7 +191,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Does work and takes completions until the connection has ended as it should.
+    /// Executes work and handles completions until the connection has ended regularly.
     fn converse(
         &mut self,
         connection: &Connection,
@@ -219,7 +219,7 @@ impl<'a> Run<'a> {
                     return connection.disconnect(&mut self.waiter);
                 }
                 if let Err(failure) = self.perform(side, work, console) {
-                    // What is posted after the end fails.
+                    // A post fails after the connection has ended.
                     return match connection.ended().reason() {
                         Some(_) => self.peer_ended(connection, side),
                         None => Err(failure),
@@ -252,7 +252,7 @@ impl<'a> Run<'a> {
             Work::Read(from) => {
                 let sge = self.span(DATA_AT, from.size as usize);
                 let read = self.qp.read(READ, &[sge], from.address, from.token, none);
-                // The only reason for this status: no Read may be outstanding.
+                // This status has one cause: the ORD is zero.
                 if read == Err(NtStatus::INVALID_DEVICE_REQUEST) {
                     return Err(Failure::work(NO_READS));
                 }
@@ -305,7 +305,7 @@ impl<'a> Run<'a> {
             let text = pattern::text_len(&received);
             console.say(format_args!("ping data: {}", printable(&received[..text])));
         }
-        // What is compared next must have come anew.
+        // The sink is cleared, so that stale data cannot match in the next comparison.
         self.buffer.write_at(DATA_AT + size, &vec![0; size]);
         Ok(())
     }
@@ -318,7 +318,7 @@ impl<'a> Run<'a> {
             _ => "RDMA Write",
         };
         if result.status == NtStatus::CANCELLED {
-            // Flushed: the peer's end says why, and it has been noted or will be.
+            // Flushed: the disconnect event has the reason.
             return Ok(());
         }
         if result.status != NtStatus::SUCCESS {
@@ -348,7 +348,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The ready-to-receive message, if it is a Send.
+    /// Returns true if this is the ready-to-receive message, if it is a Send.
     fn is_rtr(&self, result: &NdkResultEx) -> bool {
         result.bytes_transferred == 0
             && self.pings == 0
@@ -362,7 +362,7 @@ impl<'a> Run<'a> {
         };
     }
 
-    /// The peer has disconnected: between two pings that is a server's regular end.
+    /// Handles the peer's disconnect: between two pings it is a server's regular end.
     fn peer_ended(&mut self, connection: &Connection, side: &Side) -> Result<(), Failure> {
         let ended = connection.ended().reason();
         let regular = match side {
@@ -377,7 +377,7 @@ impl<'a> Run<'a> {
         Err(Failure::work(format!("rping: the connection has ended within a ping: {reason}")))
     }
 
-    fn tell(&self, console: &mut Console<'_>) {
+    fn print_summary(&self, console: &mut Console<'_>) {
         let size_bytes = self.args.size;
         console.result(&serde_json::json!({
             "peer": self.peer,
@@ -393,7 +393,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The text without its NUL; what is not text, escaped.
+/// Returns the text without its NUL, with nonprintable bytes escaped.
 fn printable(data: &[u8]) -> String {
     let text = data.strip_suffix(&[0]).unwrap_or(data);
     text.escape_ascii().to_string().replace("\\\\", "\\")

@@ -1,76 +1,75 @@
-//! The steps of a ping, as pure state machines: what each side does when something has happened.
+//! Steps of a ping, as pure state machines: the work that follows from each event.
 //!
 //! ```text
 //! client                                     server
-//!   1 Send: where the source is        ->
+//!   1 Send: source advert              ->
 //!                                      <-  2 RDMA Read of the whole source
-//!                                      <-  4 Send "go on"
-//!   5 Send: where the sink is          ->
+//!                                      <-  4 Send "go ahead"
+//!   5 Send: sink advert                ->
 //!                                      <-  6 RDMA Write of the text into it
-//!                                      <-  7 Send "go on"
+//!                                      <-  7 Send "go ahead"
 //! ```
 //!
-//! Each side has exactly one receive posted, and posts it again before it answers: neither ever sends two
-//! messages without one between. The client disconnects after its last ping; for the server that is
-//! the regular end, whenever no ping is under way.
+//! Each side has exactly one posted receive, and reposts it before it replies: neither side ever sends two messages in
+//! a row. The client disconnects after its last ping; for the server a disconnect between pings is the regular end.
 
 use super::wire::{Advert, WrongLength};
 
-/// The peer does not follow the steps.
+/// Protocol violation of the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum StepError {
-    /// A message that is not an advert.
+    /// Message that is not an advert.
     #[error(transparent)]
     Length(#[from] WrongLength),
-    /// It came when it was not its turn.
+    /// Event that is unexpected in this state.
     #[error("rping: {what} while {state}")]
-    Turn {
-        /// What came.
+    Unexpected {
+        /// Event received.
         what: &'static str,
-        /// What was waited for.
+        /// Event expected.
         state: &'static str,
     },
-    /// The client offers more than this server's buffer holds.
+    /// The client's source exceeds this server's buffer.
     #[error("rping: the client's size is {offered} octets, this server's is {own} (-S)")]
     Size {
-        /// The client's size, octets.
+        /// Size of the client's source, bytes.
         offered: u32,
-        /// The server's size, octets.
+        /// Size of the server's buffer, bytes.
         own: u32,
     },
-    /// The client offers a sink smaller than the text.
+    /// The client's sink is smaller than the text.
     #[error("rping: the client's sink has {sink} octets, the text {text}")]
     Sink {
-        /// The size of the sink, octets.
+        /// Size of the sink, bytes.
         sink: u32,
-        /// Octets to be written.
+        /// Length of the text, bytes.
         text: u32,
     },
 }
 
-/// What is to be done, in the order given.
+/// Work to execute, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Work {
-    /// Post the one receive, of 16 octets.
+    /// Post the one receive, of 16 bytes.
     Receive,
     /// Post a Send of an advert.
     Send(Advert),
-    /// Client: fill the source with the text of this ping, then call [`Client::filled`] with where it is.
+    /// Client: fill the source with the text of this ping, then call [`Client::filled`] with its advert.
     Fill(u32),
-    /// Client: the sink holds the server's answer to this ping: compare, show.
+    /// Client: the sink holds the server's response to this ping: compare and print it.
     Compare(u32),
     /// Client: disconnect.
     Disconnect,
-    /// Server: post an RDMA Read of `size` octets.
+    /// Server: post an RDMA Read of `size` bytes.
     Read(Advert),
-    /// Server: the buffer holds the client's text of that many octets: show. Then call
-    /// [`Server::shown`] with the octets of text.
+    /// Server: the buffer holds that many bytes from the client: print the text, then call [`Server::shown`] with its
+    /// length.
     Show(u32),
-    /// Server: post an RDMA Write of the buffer's first octets, as many as `size` says.
+    /// Server: post an RDMA Write of the first `size` bytes of the buffer.
     Write(Advert),
 }
 
-/// Where the client is.
+/// State of the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ClientState {
     Filling,
@@ -81,29 +80,29 @@ enum ClientState {
     Done,
 }
 
-/// The client's side.
+/// State machine of the client.
 #[derive(Debug)]
 pub struct Client {
     state: ClientState,
     number: u32,
-    /// `None`: without end.
+    /// `None`: unlimited.
     count: Option<u32>,
     sink: Advert,
 }
 
 impl Client {
-    /// For `count` pings, without end if `None`, into `sink`. First post a receive and connect, then
-    /// do what [`Client::connected`] says.
+    /// Creates the state machine for `count` pings (`None`: unlimited) into `sink`. First post a receive and connect,
+    /// then execute the work of [`Client::connected`].
     pub const fn new(count: Option<u32>, sink: Advert) -> Self {
         Self { state: ClientState::Filling, number: 0, count, sink }
     }
 
-    /// Pings that are complete.
+    /// Returns the number of completed pings.
     pub const fn completed(&self) -> u32 {
         self.number
     }
 
-    /// The queue pair is connected.
+    /// Handles the connection of the queue pair.
     pub fn connected(&mut self) -> Work {
         self.next()
     }
@@ -118,22 +117,22 @@ impl Client {
         }
     }
 
-    /// The source is filled: [`Work::Fill`] is done.
+    /// Handles the completion of [`Work::Fill`].
     ///
     /// # Errors
-    /// It was not asked for.
+    /// It was not requested.
     pub fn filled(&mut self, source: Advert) -> Result<Work, StepError> {
         if self.state != ClientState::Filling {
-            return Err(self.turn("a filled source"));
+            return Err(self.unexpected("a filled source"));
         }
         self.state = ClientState::SourceSent;
         Ok(Work::Send(source))
     }
 
-    /// The posted receive is complete with these octets.
+    /// Handles the completion of the receive, with its data.
     ///
     /// # Errors
-    /// The server does not follow the steps.
+    /// The server violates the protocol.
     pub fn received(&mut self, octets: &[u8]) -> Result<[Option<Work>; 3], StepError> {
         Advert::decode(octets)?;
         match self.state {
@@ -148,36 +147,36 @@ impl Client {
                 let receive = (next != Work::Disconnect).then_some(Work::Receive);
                 Ok([Some(compare), receive, Some(next)])
             }
-            ClientState::Filling | ClientState::Done => Err(self.turn("a message")),
+            ClientState::Filling | ClientState::Done => Err(self.unexpected("a message")),
         }
     }
 
-    const fn turn(&self, what: &'static str) -> StepError {
+    const fn unexpected(&self, what: &'static str) -> StepError {
         let state = match self.state {
             ClientState::Filling => "filling the source",
             ClientState::SourceSent => "waiting for the server to read",
             ClientState::SinkSent => "waiting for the server to write",
             ClientState::Done => "disconnecting",
         };
-        StepError::Turn { what, state }
+        StepError::Unexpected { what, state }
     }
 }
 
-/// Where the server is.
+/// State of the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ServerState {
-    /// For step 1.
+    /// Waits for step 1.
     Idle,
-    /// Step 2 is posted, of that many octets.
+    /// Step 2 is posted, with that many bytes.
     Reading(u32),
     Showing,
-    /// For step 5; that many octets of text are to be written.
+    /// Waits for step 5; the text to write back has that many bytes.
     Answered(u32),
     /// Step 6 is posted.
     Writing,
 }
 
-/// The server's side.
+/// State machine of the server.
 #[derive(Debug)]
 pub struct Server {
     state: ServerState,
@@ -186,25 +185,25 @@ pub struct Server {
 }
 
 impl Server {
-    /// With a buffer of `size` octets. First post a receive and accept.
+    /// Creates the state machine for a buffer of `size` bytes. First post a receive and accept.
     pub const fn new(size: u32) -> Self {
         Self { state: ServerState::Idle, size, completed: 0 }
     }
 
-    /// Pings that are complete.
+    /// Returns the number of completed pings.
     pub const fn completed(&self) -> u32 {
         self.completed
     }
 
-    /// Whether a disconnect is the regular end now.
+    /// Returns true if a disconnect is a regular end in this state.
     pub fn may_end(&self) -> bool {
         self.state == ServerState::Idle
     }
 
-    /// The posted receive is complete with these octets.
+    /// Handles the completion of the receive, with its data.
     ///
     /// # Errors
-    /// The client does not follow the steps, or offers more than there is room for.
+    /// The client violates the protocol, or its source is larger than the buffer.
     pub fn received(&mut self, octets: &[u8]) -> Result<[Work; 2], StepError> {
         let advert = Advert::decode(octets)?;
         match self.state {
@@ -222,47 +221,49 @@ impl Server {
                 self.state = ServerState::Writing;
                 Ok([Work::Receive, Work::Write(Advert { size: text, ..advert })])
             }
-            _ => Err(self.turn("a message")),
+            _ => Err(self.unexpected("a message")),
         }
     }
 
-    /// The posted Read is complete.
+    /// Handles the completion of the Read.
     ///
     /// # Errors
-    /// None was posted.
+    /// No Read was posted.
     pub fn read_done(&mut self) -> Result<Work, StepError> {
-        let ServerState::Reading(size) = self.state else { return Err(self.turn("a Read's end")) };
+        let ServerState::Reading(size) = self.state else {
+            return Err(self.unexpected("a Read's end"));
+        };
         self.state = ServerState::Showing;
         Ok(Work::Show(size))
     }
 
-    /// [`Work::Show`] is done; `text` octets are to be written back, see
+    /// Handles the completion of [`Work::Show`]; `text` bytes are written back, see
     /// [`text_len`](super::pattern::text_len).
     ///
     /// # Errors
-    /// It was not asked for.
+    /// It was not requested.
     pub fn shown(&mut self, text: u32) -> Result<Work, StepError> {
         if self.state != ServerState::Showing {
-            return Err(self.turn("a shown text"));
+            return Err(self.unexpected("a shown text"));
         }
         self.state = ServerState::Answered(text);
-        Ok(Work::Send(Advert::GO_ON))
+        Ok(Work::Send(Advert::GO_AHEAD))
     }
 
-    /// The posted Write is complete.
+    /// Handles the completion of the Write.
     ///
     /// # Errors
-    /// None was posted.
+    /// No Write was posted.
     pub fn write_done(&mut self) -> Result<Work, StepError> {
         if self.state != ServerState::Writing {
-            return Err(self.turn("a Write's end"));
+            return Err(self.unexpected("a Write's end"));
         }
         self.state = ServerState::Idle;
         self.completed = self.completed.wrapping_add(1);
-        Ok(Work::Send(Advert::GO_ON))
+        Ok(Work::Send(Advert::GO_AHEAD))
     }
 
-    const fn turn(&self, what: &'static str) -> StepError {
+    const fn unexpected(&self, what: &'static str) -> StepError {
         let state = match self.state {
             ServerState::Idle => "waiting for a source",
             ServerState::Reading(_) => "reading",
@@ -270,7 +271,7 @@ impl Server {
             ServerState::Answered(_) => "waiting for a sink",
             ServerState::Writing => "writing",
         };
-        StepError::Turn { what, state }
+        StepError::Unexpected { what, state }
     }
 }
 
@@ -284,7 +285,7 @@ mod tests {
     const SOURCE: Advert = Advert { address: 0x1000, token: 0xa1, size: 64 };
     const SINK: Advert = Advert { address: 0x2000, token: 0xb2, size: 64 };
 
-    /// Client and server with their memory, message for message. Returns the pings of each.
+    /// Runs client and server with their memory, message by message. Returns the completed pings of each.
     fn run(count: u32, size: u32) -> Result<(u32, u32), StepError> {
         let (source, sink) = (Advert { size, ..SOURCE }, Advert { size, ..SINK });
         let mut client = Client::new(Some(count), sink);
@@ -301,7 +302,7 @@ mod tests {
                     let Work::Send(advert) = client.filled(source)? else { panic!() };
                     (number, advert)
                 }
-                other => panic!("not the beginning of a ping: {other:?}"),
+                other => panic!("unexpected first work: {other:?}"),
             };
             assert_eq!(advert, source);
             server_receives -= 1;
@@ -315,10 +316,10 @@ mod tests {
             let Work::Show(shown) = server.read_done()? else { panic!() };
             assert_eq!(shown, size);
             let text = pattern::text_len(&buffer[..shown as usize]) as u32;
-            let Work::Send(go_on) = server.shown(text)? else { panic!() };
+            let Work::Send(go_ahead) = server.shown(text)? else { panic!() };
             client_receives -= 1;
             let [Some(Work::Receive), Some(Work::Send(advert)), None] =
-                client.received(&go_on.encode())?
+                client.received(&go_ahead.encode())?
             else {
                 panic!()
             };
@@ -331,10 +332,10 @@ mod tests {
             server_receives += 1;
             received.fill(0xee);
             received[..write.size as usize].copy_from_slice(&buffer[..write.size as usize]);
-            let Work::Send(go_on) = server.write_done()? else { panic!() };
+            let Work::Send(go_ahead) = server.write_done()? else { panic!() };
             client_receives -= 1;
             let [Some(Work::Compare(compared)), receive, Some(next)] =
-                client.received(&go_on.encode())?
+                client.received(&go_ahead.encode())?
             else {
                 panic!()
             };
@@ -353,12 +354,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_ping_comes_back(count in 1_u32..70, size in 26_u32..300) {
+        fn every_ping_is_returned(count in 1_u32..70, size in 26_u32..300) {
             prop_assert_eq!(run(count, size), Ok((count, count)));
         }
 
         #[test]
-        fn any_message_is_answered(octets in proptest::collection::vec(any::<u8>(), 0..20)) {
+        fn arbitrary_message_never_panics(octets in proptest::collection::vec(any::<u8>(), 0..20)) {
             let mut client = Client::new(None, SINK);
             let mut server = Server::new(64);
             for _ in 0..2 {
@@ -370,12 +371,12 @@ mod tests {
     }
 
     #[test]
-    fn no_pings_at_all() {
+    fn zero_pings_disconnect_at_once() {
         assert_eq!(run(0, 64), Ok((0, 0)));
     }
 
     #[test]
-    fn a_client_with_more_than_the_server_holds_is_told() {
+    fn oversized_client_is_rejected_with_sizes() {
         let mut server = Server::new(64);
         let error = server.received(&Advert { size: 65, ..SOURCE }.encode()).unwrap_err();
         assert_eq!(error, StepError::Size { offered: 65, own: 64 });
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_smaller_than_the_text_is_not_overrun() {
+    fn small_sink_is_not_overrun() {
         let mut server = Server::new(64);
         server.received(&SOURCE.encode()).unwrap();
         server.read_done().unwrap();
@@ -393,13 +394,13 @@ mod tests {
     }
 
     #[test]
-    fn out_of_turn() {
+    fn out_of_order_events_are_errors() {
         let mut server = Server::new(64);
-        assert!(matches!(server.read_done(), Err(StepError::Turn { .. })));
+        assert!(matches!(server.read_done(), Err(StepError::Unexpected { .. })));
         server.received(&SOURCE.encode()).unwrap();
-        assert!(matches!(server.received(&SOURCE.encode()), Err(StepError::Turn { .. })));
+        assert!(matches!(server.received(&SOURCE.encode()), Err(StepError::Unexpected { .. })));
         let mut client = Client::new(Some(1), SINK);
-        assert!(matches!(client.received(&[0; 16]), Err(StepError::Turn { .. })));
+        assert!(matches!(client.received(&[0; 16]), Err(StepError::Unexpected { .. })));
         assert!(matches!(client.received(&[0; 15]), Err(StepError::Length(WrongLength(15)))));
     }
 }

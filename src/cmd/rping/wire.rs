@@ -1,35 +1,35 @@
-//! The one message of rping: 16 octets that name memory.
+//! Message of rping: 16 bytes that describe a memory range.
 //!
 //! ```text
 //! 0  be64 address (tagged offset) | 8  be32 remote key (STag) | 12  be32 size
 //! ```
 //!
-//! The server's answers have the same length and no content ("go on").
+//! The server's "go ahead" messages have the same length and no content.
 
-/// Octets of the message.
+/// Length of the message, bytes.
 pub const ADVERT_BYTES: usize = 16;
 
 /// Memory that the peer may read or write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Advert {
-    /// Tagged offset of its first octet.
+    /// Tagged offset of its first byte.
     pub address: u64,
-    /// Its STag.
+    /// STag.
     pub token: u32,
-    /// Its size, octets.
+    /// Size, bytes.
     pub size: u32,
 }
 
-/// A message that is not [`ADVERT_BYTES`] long.
+/// Error: the message is not [`ADVERT_BYTES`] long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("rping: a message of {0} octets, not 16")]
 pub struct WrongLength(pub usize);
 
 impl Advert {
-    /// The server's "go on".
-    pub const GO_ON: Self = Self { address: 0, token: 0, size: 0 };
+    /// "Go ahead" of the server.
+    pub const GO_AHEAD: Self = Self { address: 0, token: 0, size: 0 };
 
-    /// As on the wire.
+    /// Encodes the message.
     pub fn encode(&self) -> [u8; ADVERT_BYTES] {
         let Self { address, token, size } = *self;
         let mut octets = [0; ADVERT_BYTES];
@@ -39,10 +39,10 @@ impl Advert {
         octets
     }
 
-    /// From the wire.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// Not 16 octets.
+    /// Not 16 bytes.
     pub fn decode(octets: &[u8]) -> Result<Self, WrongLength> {
         let &[a0, a1, a2, a3, a4, a5, a6, a7, t0, t1, t2, t3, s0, s1, s2, s3] = octets else {
             return Err(WrongLength(octets.len()));
@@ -60,16 +60,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_stand_where_rdma_core_has_them() {
+    fn fields_are_at_the_offsets_of_rdma_core() {
         let advert = Advert { address: 0x0102_0304_0506_0708, token: 0x1112_1314, size: 64 };
         let octets = [1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0, 0, 0, 64];
         assert_eq!(advert.encode(), octets);
         assert_eq!(Advert::decode(&octets), Ok(advert));
-        assert_eq!(Advert::GO_ON.encode(), [0; 16]);
+        assert_eq!(Advert::GO_AHEAD.encode(), [0; 16]);
     }
 
     #[test]
-    fn other_lengths_are_refused() {
+    fn other_lengths_are_rejected() {
         assert_eq!(Advert::decode(&[0; 15]), Err(WrongLength(15)));
         assert_eq!(Advert::decode(&[0; 17]), Err(WrongLength(17)));
         assert_eq!(Advert::decode(&[]), Err(WrongLength(0)));

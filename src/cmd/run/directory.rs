@@ -1,8 +1,8 @@
-//! The directory in which a program finds the library under the names of the originals.
+//! Directory in which a program finds the library under the names of the originals.
 //!
-//! It is in `$XDG_RUNTIME_DIR`, or in the directory for temporary files where that cannot be used, is writable by its
-//! user only, and stays for the next run. Its path is part of lists that the dynamic loader splits, so it has none of
-//! [`SEPARATORS`]. Beside the links to the library it has the objects of [`preload`].
+//! It is created in `$XDG_RUNTIME_DIR`, or in the directory for temporary files if that is unusable. Only its user can
+//! write to it, and it is kept for later runs. Its path is an element of lists that the dynamic loader splits, so it
+//! contains none of [`SEPARATORS`]. It contains links to the library, and the objects of [`preload`].
 
 use std::{
     env,
@@ -21,24 +21,24 @@ use flue_verbs_abi::settings;
 use super::preload;
 use crate::failure::Failure;
 
-/// Octets that end an element of the loader's lists, or start a substitution there.
+/// Characters that end an element of the loader's lists, or start a substitution in it.
 const SEPARATORS: &[u8] = b":; $";
-/// Permission of users other than owner and group to write.
+/// Write permission of users other than owner and group.
 const OTHERS_WRITE: u32 = 0o002;
-/// Permission of users other than the owner to write.
+/// Write permission of users other than the owner.
 const NOT_OWNER_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// The directory.
+/// Prepared directory.
 #[derive(Debug)]
 pub(super) struct Directory {
-    /// Its path.
+    /// Path of the directory.
     pub(super) path: PathBuf,
-    /// The objects for LD_PRELOAD.
+    /// Objects for LD_PRELOAD.
     pub(super) preloads: Vec<PathBuf>,
 }
 
-/// Returns the directory, complete.
+/// Returns the complete directory.
 ///
 /// # Errors
 /// [`Failure::lacking`]: it cannot be created in any place, or another user can write to it.
@@ -46,7 +46,7 @@ pub(super) fn prepare(library: &Path) -> Result<Directory, Failure> {
     let user = rustix::process::geteuid().as_raw();
     let is_own =
         |path: &PathBuf| fs::metadata(path).is_ok_and(|it| it.is_dir() && it.uid() == user);
-    // The directory of a login session is the user's own, and is removed with the session.
+    // The directory of a login session belongs to the user, and is removed with the session.
     let session = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(is_own);
     let mut refusals = Vec::new();
     for base in session.into_iter().chain([env::temp_dir()]) {
@@ -94,7 +94,7 @@ fn prepare_in(base: &Path, library: &Path, user: u32) -> Result<Directory, Strin
     }
     let linked = directory.join(settings::LIBRARY_NAMES[0]);
     let mut preloads = Vec::new();
-    // Programs are linked to these; the other names are for dlopen(3).
+    // Programs are linked to these names; the others are for dlopen(3).
     for name in settings::LIBRARY_NAMES.into_iter().filter(|name| name.ends_with(".so.1")) {
         let path = directory.join(format!("preload-{name}"));
         let octets = preload::object(name, &linked)?;
@@ -106,17 +106,17 @@ fn prepare_in(base: &Path, library: &Path, user: u32) -> Result<Directory, Strin
     Ok(Directory { path: directory, preloads })
 }
 
-/// Creates or replaces a file in one step: other launchers may start programs at the same time.
+/// Creates or replaces a file atomically: other launchers may start programs concurrently.
 fn replace(path: &Path, create: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push(format!(".{}", process::id()));
-    // Left by a process of the same id that was killed.
+    // Left over from a killed process with the same id.
     let _ = fs::remove_file(&fresh);
     create(Path::new(&fresh))?;
     fs::rename(&fresh, path)
 }
 
-/// FNV-1a: a name for each library's directory that is the same in every run.
+/// Returns the FNV-1a hash of a path: a directory name per library that is the same in every run.
 fn hash(path: &OsStr) -> u64 {
     path.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, octet| {
         (hash ^ u64::from(*octet)).wrapping_mul(0x0100_0000_01b3)
@@ -142,7 +142,7 @@ mod tests {
         assert!(fs::read(&preloads[1]).unwrap().starts_with(b"\x7fELF"));
         assert_eq!(links(), expected);
         let left = fs::read_dir(&directory).unwrap().count();
-        assert_eq!(left, expected.len() + preloads.len(), "nothing else is left in it");
+        assert_eq!(left, expected.len() + preloads.len(), "unexpected files");
         fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -1,17 +1,17 @@
-//! The parents of a program: as if they were not there.
+//! Transparent parent processes of a program.
 //!
-//! The process that was started is the front: its caller sees it stop, continue and end as the program does. Its child,
-//! the monitor, is the parent of the program. A stopped process cannot react to the program's continuation, and a
-//! killed one not to anything; so the monitor, in a process group of its own, stops and continues the front, and cleans
-//! up when the front was killed.
+//! The process started by the caller is the front. It stops, continues and ends as the program does, so that its caller
+//! observes the program's state. Its child, the monitor, is the parent of the program. A stopped process cannot react
+//! to the program's continuation, and a killed process cannot react at all. So the monitor, in a process group of its
+//! own, stops and continues the front, and cleans up after the front was killed.
 //!
-//! Signals are handed on, by the front to the monitor and by the monitor to the program. A terminal sends its signals
-//! to the program as well: such signals are not handed on.
+//! Signals are forwarded by the front to the monitor and by the monitor to the program. A terminal sends its signals to
+//! the program as well; these are not forwarded.
 //!
-//! Standard streams are the program's. When the program has ended, the connections that it left are reset
-//! ([`Launch::reset_left`]), and the TAP is closed after that. When the front is killed, the monitor kills the program
-//! and all processes that have inherited the node, and resets their connections. The kernel kills the program when the
-//! monitor is killed.
+//! The standard streams belong to the program. After the program has exited, its remaining connections are reset
+//! ([`Launch::reset_left`]), then the TAP is closed. If the front is killed, the monitor kills the program and all
+//! processes that inherited the node, and resets their connections. If the monitor is killed, the kernel kills the
+//! program.
 
 use std::{
     fs::File,
@@ -41,16 +41,16 @@ use signal_hook::{
 use super::{process as own, usage::Usage};
 use crate::failure::Failure;
 
-/// Signals that are the program's.
+/// Signals forwarded to the program.
 const SIGNALS: [i32; 10] =
     [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM, SIGTSTP, SIGCONT, SIGWINCH];
-/// Those that a terminal sends to its whole foreground process group.
+/// Signals that a terminal sends to its whole foreground process group.
 const OF_TERMINAL: [i32; 4] = [SIGINT, SIGQUIT, SIGTSTP, SIGWINCH];
 
-/// Starts the program, and ends as it ends. Does not return then.
+/// Starts the program, and exits with its status. Returns only on error.
 ///
 /// # Errors
-/// The program does not start, or signals cannot be caught.
+/// The program cannot be started, or signals cannot be caught.
 pub(super) fn run(
     command: Command,
     launch: Option<Launch>,
@@ -72,7 +72,7 @@ pub(super) fn run(
     }
 }
 
-/// The front's part: waits for the monitor, which ends as the program does.
+/// Runs the front: waits for the monitor, which ends as the program does.
 fn follow(
     monitor: Pid,
     launch: Option<&Launch>,
@@ -80,15 +80,15 @@ fn follow(
     catching: PipeWriter,
     mut ended: PipeReader,
 ) -> Result<(), Failure> {
-    let hand_on = move |signal| {
-        // One that has ended needs none.
+    let forward = move |signal| {
+        // The monitor may have exited already.
         let _ = kill_process(monitor, signal);
     };
-    on_signals(catch_signals()?, hand_on)?;
+    on_signals(catch_signals()?, forward)?;
     drop(catching);
-    let_go_of_streams();
+    close_standard_streams();
     let status = wait(monitor, WaitOptions::empty())?;
-    // A monitor that was killed has not waited for the program, which the kernel kills.
+    // A killed monitor has not waited for the program, which the kernel kills.
     let is_killed = ended.read(&mut [0]).is_ok_and(|count| count == 0);
     if let Some(Err(failure)) = launch.filter(|_| is_killed).map(Launch::kill_users) {
         tracing::warn!(%failure, "processes of the program");
@@ -102,7 +102,7 @@ fn follow(
     end_as(status)
 }
 
-/// The monitor's part: starts the program, and has the front stop and continue with it.
+/// Runs the monitor: starts the program, and stops and continues the front with it.
 fn monitor(
     mut command: Command,
     launch: Option<Launch>,
@@ -111,27 +111,27 @@ fn monitor(
     mut ending: PipeWriter,
 ) -> Result<(), Failure> {
     let failed = |error: rustix::io::Errno| Failure::work(format!("start of the program: {error}"));
-    // From here on no signal ends this process before the program.
+    // From this point no signal ends this process before the program.
     let signals = catch_signals()?;
-    // The front catches them as well, or has ended, when it closes its end of the pipe.
+    // The front closes its end of the pipe after it catches signals too, or has exited.
     let _ = ready.read(&mut [0]);
     drop(ready);
     own::end_with_parent(&mut command);
     let program = command.spawn().map_err(|error| {
         Failure::lacking(format!("{}: {error}", command.get_program().display()))
     })?;
-    // The program is in the group of the front.
+    // The program is in the process group of the front.
     setpgid(None, None).map_err(failed)?;
     let pid = Pid::from_child(&program);
     let program = Arc::new(pidfd_open(pid, PidfdFlags::empty()).map_err(failed)?);
-    let hand_on = {
+    let forward = {
         let program = program.clone();
         move |signal| {
             let _ = pidfd_send_signal(&program, signal);
         }
     };
-    on_signals(signals, hand_on)?;
-    let_go_of_streams();
+    on_signals(signals, forward)?;
+    close_standard_streams();
     let front = Arc::new(front);
     let launch = Arc::new(launch);
     let guard = {
@@ -153,10 +153,10 @@ fn monitor(
             break status;
         }
         is_stopped = status.stopped();
-        // Fails only if the front has ended.
+        // Fails only if the front has exited.
         let _ = pidfd_send_signal(&front, if is_stopped { Signal::STOP } else { Signal::CONT });
     };
-    // Fails only if the front has ended, as the signal does.
+    // Fails only if the front has exited, as does the signal.
     let _ = ending.write_all(&[0]);
     if is_stopped {
         let _ = pidfd_send_signal(&front, Signal::CONT);
@@ -174,17 +174,17 @@ fn catch_signals() -> Result<SignalsInfo<WithRawSiginfo>, Failure> {
     SignalsInfo::new(SIGNALS).map_err(|error| Failure::work(format!("catch signals: {error}")))
 }
 
-/// Calls `hand_on` for each signal that arrives and is not the terminal's, on a thread of its own.
+/// Calls `forward` for each signal that was not sent by the terminal, on a thread of its own.
 fn on_signals(
     mut signals: SignalsInfo<WithRawSiginfo>,
-    hand_on: impl Fn(Signal) + Send + 'static,
+    forward: impl Fn(Signal) + Send + 'static,
 ) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::work(format!("catch signals: {error}"));
     let read = move || {
         for info in signals.forever() {
             let is_sent = OF_TERMINAL.contains(&info.si_signo) && info.si_code == libc::SI_KERNEL;
             if let Some(signal) = Signal::from_named_raw(info.si_signo).filter(|_| !is_sent) {
-                hand_on(signal);
+                forward(signal);
             }
         }
     };
@@ -192,16 +192,16 @@ fn on_signals(
     Ok(())
 }
 
-/// Standard input and output are the program's alone: the reader of its output gets the end of file when the program
-/// has closed it.
-fn let_go_of_streams() {
+/// Closes standard input and output, which belong to the program: the reader of its output receives the end of file
+/// once the program has closed it.
+fn close_standard_streams() {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);
         let _ = rustix::stdio::dup2_stdout(&null);
     }
 }
 
-/// Waits for a change of a child's state.
+/// Waits for a state change of a child.
 fn wait(pid: Pid, options: WaitOptions) -> Result<WaitStatus, Failure> {
     loop {
         match waitpid(Some(pid), options) {
@@ -212,7 +212,7 @@ fn wait(pid: Pid, options: WaitOptions) -> Result<WaitStatus, Failure> {
     }
 }
 
-/// Waits for the end of a process that is not a child.
+/// Waits for the exit of a process that is not a child.
 fn wait_for_end(process: &OwnedFd) {
     while poll(&mut [PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN)], None)
         == Err(rustix::io::Errno::INTR)
@@ -226,7 +226,7 @@ fn has_ended(process: &OwnedFd) -> bool {
 
 fn end_as(status: WaitStatus) -> ! {
     if let Some(signal) = status.terminating_signal() {
-        // The program has written its memory out, if it is to be.
+        // The program has written its core dump, if enabled.
         let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
         if signal == Signal::KILL.as_raw() {
             let _ = kill_process(getpid(), Signal::KILL);

@@ -1,9 +1,10 @@
-//! Shared objects that stand for the two libraries, for programs that LD_LIBRARY_PATH does not reach.
+//! Shared objects that substitute the two libraries, for programs that ignore LD_LIBRARY_PATH.
 //!
-//! The loader searches DT_RPATH before LD_LIBRARY_PATH, and wrappers of programs replace that variable. But it searches
-//! nothing for a name that an object in LD_PRELOAD has (DT_SONAME). An object has one such name, so there is one for
-//! each library. It has no code and no symbol: the versions that programs require, and a dependency on the library,
-//! whose symbols are found after those of the program and of the program's direct dependencies.
+//! The loader searches DT_RPATH before LD_LIBRARY_PATH, and wrappers of programs replace that variable. But the loader
+//! does not search for a name that an object in LD_PRELOAD already has (DT_SONAME). An object has one such name, so
+//! there is one object per library. It has no code and no symbols: only the versions that programs require, and a
+//! dependency on the library. The library's symbols are found after those of the program and of the program's direct
+//! dependencies.
 
 use std::{ffi::OsStr, fs, os::unix::ffi::OsStrExt as _, path::Path};
 
@@ -15,15 +16,15 @@ use object::{
     write::elf::{FileHeader, ProgramHeader, Verdef, Writer},
 };
 
-/// Alignment of the segment: the largest page of the supported machines.
+/// Alignment of the segment, bytes: the largest page size of the supported machines.
 const PAGE_BYTES: u64 = 65_536;
-/// Index of the first version: 1 is the object itself.
+/// Index of the first version; index 1 is the object itself.
 const FIRST_VERSION: u16 = 2;
 
 /// Returns an object with the name `name` that depends on the library at `path`, for the machine of that library.
 ///
 /// # Errors
-/// The library is not an ELF file of 64 bits.
+/// The library is not a 64-bit ELF file.
 pub(super) fn object(name: &str, path: &Path) -> Result<Vec<u8>, String> {
     let failed = |error: object::Error| format!("{}: {error}", path.display());
     let library = fs::File::open(path).map_err(|error| format!("{}: {error}", path.display()))?;

@@ -1,7 +1,7 @@
-//! The program's file: what keeps the dynamic loader from giving it the library.
+//! Checks of the program's file: reasons why the dynamic loader would not load flue's library.
 //!
 //! The loader ignores its variables for a program that gains privileges, and a statically linked program has no loader.
-//! A script is judged by its interpreter. A file that cannot be read or is not ELF is left to exec(2).
+//! For a script, its interpreter is checked. A file that cannot be read or is not ELF is passed to exec(2) unchecked.
 
 use std::{
     env,
@@ -25,21 +25,21 @@ use rustix::{fs::getxattr, io::Errno, process::getuid};
 
 use crate::failure::Failure;
 
-/// Bits of a file's mode by which exec(2) changes user or group.
+/// Mode bits with which exec(2) changes user or group.
 const SET_ID_BITS: u32 = 0o6000;
-/// Interpreters of interpreters that the kernel follows (BINPRM_MAX_RECURSION).
+/// Nested interpreters that the kernel follows (BINPRM_MAX_RECURSION).
 const INTERPRETERS_MAX: usize = 5;
-/// Octets of a script's first line that the kernel reads (BINPRM_BUF_SIZE).
+/// Bytes of a script's first line that the kernel reads (BINPRM_BUF_SIZE).
 const FIRST_LINE_BYTES: usize = 256;
 /// Directories that execvp(3) searches without PATH.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
 
-/// An obstacle that leaves programs started by this one on flue.
+/// Obstacle that affects only this program, not the programs that it starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Obstacle {
-    /// No dynamic loader.
+    /// Statically linked: no dynamic loader.
     Static,
-    /// A loader for another class or machine than the library's.
+    /// The loader is for another class or machine than the library.
     OtherMachine,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// The parts of an ELF file that decide about the library.
+/// Properties of an ELF file that determine if the library can be loaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Image {
     /// Class, byte order and machine.
@@ -87,7 +87,7 @@ pub(super) fn check(
     Ok(obstacle.map(|obstacle| (file, obstacle)))
 }
 
-/// The file of a program, as execvp(3) finds it.
+/// Returns the file of a program, as found by execvp(3).
 fn find(program: &OsStr) -> Option<PathBuf> {
     let is_program = |file: &PathBuf| {
         file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
@@ -99,11 +99,11 @@ fn find(program: &OsStr) -> Option<PathBuf> {
     env::split_paths(&path).map(|place| place.join(program)).find(is_program)
 }
 
-/// The file itself, or the interpreter that the first line of a script names.
+/// Returns the file itself, or the interpreter named in the first line of a script.
 fn interpreter_of(mut file: PathBuf) -> Option<PathBuf> {
     for _ in 0..INTERPRETERS_MAX {
         let mut line = Vec::new();
-        // One that cannot be read may still be executed.
+        // A file that cannot be read may still be executable.
         if let Ok(open) = File::open(&file) {
             open.take(FIRST_LINE_BYTES as u64).read_to_end(&mut line).ok()?;
         }
@@ -119,7 +119,7 @@ fn interpreter_of(mut file: PathBuf) -> Option<PathBuf> {
     None
 }
 
-/// The privilege that exec(2) would grant for the file.
+/// Returns the privilege that exec(2) would grant for the file.
 fn privilege(file: &Path) -> Option<&'static str> {
     let mode = fs::metadata(file).map_or(0, |it| it.mode());
     if mode & SET_ID_BITS != 0 {
@@ -149,7 +149,7 @@ impl Image {
         let endian = header.endian().ok()?;
         let segments = header.program_headers(endian, data).ok()?;
         let has_loader = segments.iter().any(|it| it.p_type(endian) == PT_INTERP);
-        // The loader itself, as a program, has a name.
+        // The loader itself has a DT_SONAME.
         let has_name = || {
             let mut entries = segments.iter().filter_map(|it| it.dynamic(endian, data).ok()?);
             let tags = entries.next().unwrap_or_default().iter();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn script_is_judged_by_its_interpreter() {
+    fn interpreter_of_script_is_checked() {
         let scripts = env::temp_dir().join(format!("flue-script-{}", std::process::id()));
         fs::write(&scripts, "#! \t/bin/sh -e\nexit 0\n").unwrap();
         assert_eq!(interpreter_of(scripts.clone()), Some("/bin/sh".into()));

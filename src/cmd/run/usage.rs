@@ -1,4 +1,4 @@
-//! The line about the use of the device at the end of a program (`--verbose`).
+//! Summary of device usage at the end of a program (`--verbose`).
 
 use std::{
     ffi::OsString,
@@ -14,7 +14,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::failure::Failure;
 
-/// A memory file of the launcher, to which processes of the program write what they use.
+/// Memory file of the launcher, to which processes of the program write their usage.
 #[derive(Debug)]
 pub(super) struct Usage(File);
 
@@ -22,14 +22,14 @@ impl Usage {
     /// Creates the file.
     ///
     /// # Errors
-    /// No descriptor or memory is left.
+    /// No descriptor or memory is available.
     pub(super) fn new() -> Result<Self, Failure> {
         let file = memfd_create("flue-usage", MemfdFlags::CLOEXEC)
             .map_err(|error| Failure::work(format!("memory file of --verbose: {error}")))?;
         Ok(Self(file.into()))
     }
 
-    /// Path by which processes open the file while the calling process exists.
+    /// Returns the path by which processes open the file while the calling process exists.
     pub(super) fn path(&self) -> OsString {
         format!("/proc/{}/fd/{}", process::id(), self.0.as_raw_fd()).into()
     }

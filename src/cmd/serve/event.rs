@@ -1,4 +1,4 @@
-//! What is logged: a line of text, or a JSON object, for each event.
+//! Log of the server: one line of text or one JSON object per event.
 
 use std::{fmt, net::SocketAddr};
 
@@ -7,92 +7,92 @@ use serde::Serialize;
 
 use super::offer::Offered;
 
-/// Bytes of a message that are shown.
+/// Largest number of message bytes in the log.
 const SHOWN_BYTES: usize = 64;
 
-/// An event.
+/// Event of the server.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
-    /// Peers may connect.
+    /// The server is listening.
     Listening {
-        /// Where.
+        /// Local address.
         address: SocketAddr,
-        /// What they are told.
+        /// Regions announced to peers.
         regions: Vec<Offered>,
     },
-    /// A peer asks for a connection.
+    /// A peer requests a connection.
     Request {
-        /// Counts from 1.
+        /// Connection number, from 1.
         connection: u64,
-        /// Its address.
+        /// Address of the peer.
         peer: Option<SocketAddr>,
-        /// Its private data, in hexadecimal.
+        /// Private data of the request, hexadecimal.
         private_data: String,
-        /// Reads and atomics of it that will be served at once.
+        /// IRD: outstanding Reads and atomics accepted from the peer.
         ird: u32,
     },
-    /// Its first message has come.
+    /// The first message of the peer has arrived.
     Established {
-        /// Which.
+        /// Connection number.
         connection: u64,
     },
-    /// A Send.
+    /// A Send was received.
     Send {
-        /// On which connection.
+        /// Connection number.
         connection: u64,
-        /// Its length.
+        /// Length, bytes.
         bytes: u32,
-        /// Its first bytes, in hexadecimal.
+        /// First bytes, hexadecimal.
         data: String,
-        /// The STag that it has invalidated.
+        /// STag invalidated by the Send.
         invalidated: Option<u32>,
     },
-    /// Immediate data.
+    /// Immediate data was received.
     Immediate {
-        /// On which connection.
+        /// Connection number.
         connection: u64,
-        /// In hexadecimal.
+        /// Immediate data, hexadecimal.
         data: String,
     },
-    /// A request of ours, or a receive, has failed.
+    /// A local request or receive failed.
     Failed {
-        /// On which connection.
+        /// Connection number.
         connection: u64,
-        /// What it was.
+        /// Operation type.
         operation: String,
-        /// Its status.
+        /// Completion status.
         status: String,
-        /// The side that found the error, and the error, in words; null: it has none of its own.
+        /// Text with the error and the side that detected it; null if the connection has no error of its own.
         reason: Option<String>,
         /// Layer, type and code of the error as one number; 0: none.
         code: u32,
     },
-    /// A Terminate.
+    /// A Terminate was sent or received.
     Terminate {
-        /// On which connection.
+        /// Connection number.
         connection: u64,
-        /// It is ours; else the peer's.
+        /// True if sent, false if received.
         sent: bool,
         /// Layer, type and code as one number; null: the peer's Terminate has none.
         code: Option<u32>,
-        /// In words.
+        /// Text of the reason.
         reason: String,
     },
-    /// A connection is over, or was not made.
+    /// A connection has ended, or was not established.
     Ended {
-        /// Which.
+        /// Connection number.
         connection: u64,
-        /// In words.
+        /// Text of the reason.
         reason: String,
-        /// As in NDK ([`DisconnectReason`]): 0 for an orderly end only.
+        /// NDK code ([`DisconnectReason`]): 0 only for a graceful disconnect.
         code: u32,
-        /// What was counted.
+        /// Counters of the connection.
         counters: Counters,
     },
 }
 
-/// What the adapter has counted of a connection.
+/// Counters of a connection, from the adapter.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 pub struct Counters {
     /// FPDUs received.
@@ -101,11 +101,11 @@ pub struct Counters {
     pub fpdus_out: u64,
     /// Sends and immediate data received.
     pub receives: u64,
-    /// FPDUs of Writes that were placed.
+    /// FPDUs of placed Writes.
     pub write_segments: u64,
-    /// Reads answered.
+    /// Reads served.
     pub reads: u64,
-    /// Atomics answered.
+    /// Atomics served.
     pub atomics: u64,
 }
 
@@ -122,13 +122,13 @@ impl From<&QpStats> for Counters {
     }
 }
 
-/// Octets in hexadecimal, as many as are shown.
+/// Returns bytes in hexadecimal, limited to 64 bytes (`SHOWN_BYTES`).
 pub fn hex(octets: &[u8]) -> String {
     octets.iter().take(SHOWN_BYTES).map(|octet| format!("{octet:02x}")).collect()
 }
 
 impl Event {
-    /// A request or receive that has failed.
+    /// Returns the event of a failed request or receive.
     pub fn failed(connection: u64, result: &NdkResultEx) -> Self {
         Self::Failed {
             connection,
@@ -139,7 +139,8 @@ impl Event {
         }
     }
 
-    /// The Terminate of a connection with these counters, if there was one, that has ended for this reason.
+    /// Returns the event for a Terminate, if one was sent or received, of a connection with these counters and
+    /// disconnect reason.
     pub fn terminate(connection: u64, stats: &QpStats, reason: DisconnectReason) -> Option<Self> {
         let sent = stats.terminates_out > 0;
         let has_number = reason != DisconnectReason::TERMINATED_UNNUMBERED;
@@ -151,10 +152,10 @@ impl Event {
         })
     }
 
-    /// A line of the log.
+    /// Returns the line of the log.
     pub fn line(&self, is_json: bool) -> String {
         match is_json {
-            // Numbers, strings and no map: it cannot fail.
+            // Cannot fail: numbers and strings, no map.
             true => serde_json::to_string(self).unwrap_or_default(),
             false => self.to_string(),
         }
@@ -228,33 +229,33 @@ mod tests {
     }
 
     #[test]
-    fn terminates_are_told_with_their_direction() {
+    fn terminate_is_logged_with_direction() {
         let none = QpStats::default();
         assert_eq!(Event::terminate(1, &none, DisconnectReason(0x206)), None);
         let out = QpStats { terminates_out: 1, ..none };
-        let told = Event::terminate(1, &out, DisconnectReason(0x206)).unwrap().to_string();
-        assert!(told.starts_with("1: Terminate sent: this side found an error: RDMAP"), "{told}");
+        let text = Event::terminate(1, &out, DisconnectReason(0x206)).unwrap().to_string();
+        assert!(text.starts_with("1: Terminate sent: this side found an error: RDMAP"), "{text}");
         let received = QpStats { terminates_in: 1, ..none };
-        let told = Event::terminate(1, &received, DisconnectReason(0x3_1101)).unwrap();
-        assert!(matches!(told, Event::Terminate { sent: false, code: Some(0x1101), .. }));
+        let text = Event::terminate(1, &received, DisconnectReason(0x3_1101)).unwrap();
+        assert!(matches!(text, Event::Terminate { sent: false, code: Some(0x1101), .. }));
         let unnumbered = DisconnectReason::TERMINATED_UNNUMBERED;
-        let told = Event::terminate(1, &received, unnumbered).unwrap();
-        assert!(matches!(told, Event::Terminate { sent: false, code: None, .. }));
+        let text = Event::terminate(1, &received, unnumbered).unwrap();
+        assert!(matches!(text, Event::Terminate { sent: false, code: None, .. }));
     }
 
     #[test]
-    fn errors_are_told_in_words() {
+    fn errors_are_logged_as_text() {
         let receive = NdkResultEx {
             status: NtStatus::BUFFER_OVERFLOW,
             provider_error_code: 0x1205,
             ..NdkResultEx::default()
         };
-        let told = Event::failed(1, &receive).to_string();
+        let text = Event::failed(1, &receive).to_string();
         let words = "this side found an error: DDP, untagged buffer error: message is longer";
-        assert!(told.contains(words) && told.contains("(0x80000005)"), "{told}");
+        assert!(text.contains(words) && text.contains("(0x80000005)"), "{text}");
         let send = NdkResultEx { operation: OperationType::Send, ..receive };
-        let told = Event::failed(1, &send).to_string();
-        assert!(told.contains("the peer found an error") && told.contains("1/2/05"), "{told}");
+        let text = Event::failed(1, &send).to_string();
+        assert!(text.contains("the peer found an error") && text.contains("1/2/05"), "{text}");
         let local = NdkResultEx { provider_error_code: 0, ..receive };
         assert!(Event::failed(1, &local).to_string().ends_with(&local.status.to_string()));
     }

@@ -1,9 +1,9 @@
-//! `flue serve`: the passive side of an RDMA test. It offers regions of memory, tells the peer of them in its Reply's
-//! private data ([`offer`]), takes what comes, and logs it ([`event`]).
+//! `flue serve`: passive side of an RDMA test. It announces memory regions in the private data of its Reply
+//! ([`offer`]), accepts operations of the peer, and logs them ([`event`]).
 //!
-//! It posts nothing of its own but receives, and with `--echo` Sends: what a peer does to the regions by Writes, Reads
-//! and atomics is between it and the adapter. Limits: [`CONNECTIONS_MAX`] connections at once, `--receives` of them
-//! each; regions as many as private data can name.
+//! It posts only receives, and with `--echo` Sends. Writes, Reads and atomics of a peer are handled by the adapter
+//! alone. Limits: [`CONNECTIONS_MAX`] connections, `--receives` receives per connection, and the number of regions that
+//! fits into the private data.
 
 pub mod event;
 pub mod offer;
@@ -23,13 +23,13 @@ use crate::{
     report::Console,
 };
 
-/// The port for which nothing is said: rping's.
+/// Default port: that of rping.
 pub const PORT_DEFAULT: u16 = 7174;
-/// Connections at once.
+/// Largest number of connections.
 pub const CONNECTIONS_MAX: usize = 64;
-/// Most receives of a connection.
+/// Largest number of receives per connection.
 pub const RECEIVES_MAX: u16 = 1024;
-/// Reads and atomics of a peer at once: the adapter's limit.
+/// Largest number of outstanding Reads and atomics of a peer: the adapter's limit.
 pub const IRD_MAX: u16 = 128;
 
 /// Offer memory to RDMA Write, Read and atomics, receive Sends, and log what happens
@@ -121,15 +121,15 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
-    /// What is printed. Events are lines, so that `json` stays off here.
-    pub const fn voice(&self) -> Quietness {
+    /// Returns the quietness. `json` stays off: events are lines.
+    pub const fn quietness(&self) -> Quietness {
         Quietness { quiet: self.quiet || self.json, trace: self.trace, json: false }
     }
 
-    /// Returns the address to listen at.
+    /// Returns the address to listen on.
     ///
     /// # Errors
-    /// As [`HostAddress::at`].
+    /// Same as [`HostAddress::at`].
     fn local(&self) -> Result<SocketAddr, Failure> {
         match &self.address {
             Some(address) => address.at(self.port, self.transport.transport),
@@ -137,7 +137,7 @@ impl ServeArgs {
         }
     }
 
-    /// The regions, some if none were asked for.
+    /// Returns the requested regions, or the default region.
     fn regions(&self) -> Vec<Region> {
         match &self.regions[..] {
             [] => vec![Region::DEFAULT],
@@ -146,10 +146,10 @@ impl ServeArgs {
     }
 }
 
-/// Runs the command.
+/// Runs `flue serve`.
 ///
 /// # Errors
-/// The node or its memory could not be had, nobody can listen there, or a signal has come.
+/// The node or its memory could not be opened, listening failed, or a signal was received.
 pub fn run(args: &ServeArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     run::run(args, console)
 }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_filled_in() {
+    fn absent_options_have_defaults() {
         let plain = parse("").unwrap();
         assert_eq!(plain.regions(), [offer::parse("64K:rwa").unwrap()]);
         assert_eq!((plain.port, plain.receives, plain.receive_size), (7174, 16, 4096));
@@ -180,12 +180,12 @@ mod tests {
         assert_eq!((local, plain.rfc7306), (Ok([0, 0, 0, 0].into()), Switch::On));
         let given = parse("--region 1M --region 4K:a -1 --json --rfc7306 off").unwrap();
         assert_eq!(given.regions().len(), 2);
-        assert!(given.once && given.voice().quiet && !given.voice().json);
+        assert!(given.once && given.quietness().quiet && !given.quietness().json);
         assert_eq!(given.rfc7306, Switch::Off);
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn invalid_options_are_rejected() {
         for (line, word) in [
             ("--receives 1025", "0..=1024"),
             ("--ird 0", "1..=128"),

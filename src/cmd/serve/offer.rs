@@ -1,12 +1,12 @@
-//! Regions, as they are asked for, and as the peer is told of them.
+//! Regions: options, and their announcement to the peer.
 //!
-//! The private data of the Reply is text, a line for each region:
+//! The private data of the Reply is text, one line per region:
 //!
 //! ```text
 //! flue1 stag=0x00c0ffee addr=0x00007f0012345000 len=65536 rights=rwa
 //! ```
-//! STag, address and length are those that a Read, Write or atomic names. Later versions of this text may have more
-//! fields behind these, and another word in front if it means something else.
+//! STag, address and length are the values used by a Read, Write or atomic. Later versions may append fields; an
+//! incompatible version has another first word.
 
 use std::fmt;
 
@@ -15,37 +15,37 @@ use serde::Serialize;
 
 use crate::{cmd::perf::kind::parse_size, failure::Failure};
 
-/// The word in front.
+/// First word of the announcement.
 const VERSION: &str = "flue1";
 
-/// A region that was asked for.
+/// Requested region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// Bytes.
+    /// Length, bytes.
     pub length: u64,
-    /// What peers may do.
+    /// Access rights of peers.
     pub rights: Rights,
 }
 
 impl Region {
-    /// Without a wish.
+    /// Default region.
     pub const DEFAULT: Self =
         Self { length: 64 << 10, rights: Rights { read: true, write: true, atomic: true } };
 }
 
-/// What peers may do with a region.
+/// Access rights of peers to a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rights {
-    /// RDMA Read.
+    /// True if RDMA Read is permitted.
     pub read: bool,
-    /// RDMA Write.
+    /// True if RDMA Write is permitted.
     pub write: bool,
-    /// Atomics.
+    /// True if atomics are permitted.
     pub atomic: bool,
 }
 
 impl Rights {
-    /// The flags of a registration.
+    /// Returns the registration flags.
     pub fn flags(self) -> MrFlags {
         let mut flags = MrFlags::ALLOW_LOCAL_WRITE;
         for (is_granted, flag) in [
@@ -72,10 +72,10 @@ impl fmt::Display for Rights {
     }
 }
 
-/// A size, and behind a colon letters for the rights; without them read and write.
+/// Parses a size, optionally followed by a colon and letters for the rights; the default is read and write.
 ///
 /// # Errors
-/// Not such a size, or other letters.
+/// Invalid size or letters.
 pub fn parse(text: &str) -> Result<Region, String> {
     let (size, letters) = text.split_once(':').unwrap_or((text, "rw"));
     let has = |letter| letters.contains(letter);
@@ -89,16 +89,16 @@ pub fn parse(text: &str) -> Result<Region, String> {
     Ok(Region { length: parse_size(size)?, rights })
 }
 
-/// A region that is registered.
+/// Registered region.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Offered {
-    /// What a peer names as its STag.
+    /// STag used by a peer.
     pub stag: u32,
-    /// And as its tagged offset.
+    /// Tagged offset used by a peer.
     pub address: u64,
-    /// Bytes.
+    /// Length, bytes.
     pub length: u64,
-    /// Letters.
+    /// Access rights, as letters.
     pub rights: String,
 }
 
@@ -109,10 +109,10 @@ impl fmt::Display for Offered {
     }
 }
 
-/// The private data that names these regions, of at most so many bytes.
+/// Returns the private data that announces these regions, at most `most` bytes.
 ///
 /// # Errors
-/// They are too many.
+/// Too many regions.
 pub fn private_data(offered: &[Offered], most: usize) -> Result<String, Failure> {
     let lines: Vec<String> = offered.iter().map(Offered::to_string).collect();
     let text = lines.join("\n");
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn each_region_has_a_line() {
+    fn private_data_has_one_line_per_region() {
         let one = Offered { stag: 0xc0ffee, address: 0x1000, length: 5, rights: "rw".into() };
         let line = "flue1 stag=0x00c0ffee addr=0x0000000000001000 len=5 rights=rw";
         assert_eq!(private_data(std::slice::from_ref(&one), 100).unwrap(), line);

@@ -1,4 +1,4 @@
-//! The connections, and what comes on them.
+//! Connections of the server, and their completions.
 
 use std::{
     collections::BTreeMap,
@@ -36,27 +36,27 @@ use crate::{
     report::Console,
 };
 
-/// Requests beside echoes.
+/// Requests in addition to echoes.
 const SPARE_REQUESTS: u32 = 4;
-/// Completions taken at once.
+/// Completions read per poll.
 const RESULTS_MAX: usize = 32;
-/// Connections that have come and are not looked at yet.
+/// Limit of accepted connections that are not yet handled.
 const INCOMING_MAX: usize = 16;
-/// Bytes of private data.
+/// Largest private data, bytes.
 const PRIVATE_DATA_MAX: usize = 512;
 
-/// Runs the command.
+/// Runs `flue serve`.
 pub(super) fn run(args: &ServeArgs, console: &mut Console<'_>) -> Result<(), Failure> {
     let options = adapter::resolve(&args.node, args.queues, args.transport.transport, args.mpa)?;
     let options = AdapterOptions { rfc7306: Some(args.rfc7306), ..options };
     adapter::show(&options, console);
     let config = AdapterConfig { fpdu_size: FpduSize::Emss, ..AdapterConfig::default() };
-    // The connections are the first queue's.
+    // The connections use the first queue.
     let opened = OpenAdapter::open(&options, config)?;
     opened.interruptible(|waiter| {
         let ended =
             Server::new(args, waiter, &opened.adapter).and_then(|server| server.serve(console));
-        // The peers' ends are clean too when our FINs are acknowledged.
+        // Peers close without error only after their FINs are acknowledged.
         opened.linger();
         ended
     })
@@ -66,26 +66,26 @@ fn checked<T>(what: &str, result: Result<T, NtStatus>) -> Result<T, Failure> {
     result.map_err(|status| Failure::work(format!("NDK: {what}: {status}")))
 }
 
-/// Where a connection is.
+/// State of a connection.
 enum State {
-    /// The peer's first message is waited for.
+    /// Waiting for the peer's first message.
     Accepting(Begun),
     Open,
-    /// The peer has ended, and so do we.
+    /// The peer has disconnected, and the local disconnect is in progress.
     Closing(Begun),
 }
 
-/// A queue pair, and memory with a slot for each receive.
+/// Queue pair, and memory with one slot per receive.
 struct Slots {
     qp: Qp,
-    /// None without receives.
+    /// `None` without receives.
     memory: Option<(RegisteredBuffer, Mr)>,
-    /// Bytes of a slot.
+    /// Length of a slot, bytes.
     size: u64,
 }
 
 impl Slots {
-    /// The first `length` bytes of a slot.
+    /// Returns the entry of the first `length` bytes of a slot.
     fn sge(&self, slot: u64, length: u32) -> Option<Sge> {
         let (buffer, mr) = self.memory.as_ref()?;
         let address = buffer.address() + slot * self.size;
@@ -116,7 +116,7 @@ impl Slots {
         }
     }
 
-    /// Objects go when those that need them have gone; nobody waits for it.
+    /// Closes the objects. An object is destroyed after the objects that depend on it; completion is not awaited.
     fn close(&self) {
         let _ = self.qp.close(|| {});
         if let Some((_, mr)) = &self.memory {
@@ -125,19 +125,19 @@ impl Slots {
     }
 }
 
-/// A connection, with its receives.
+/// Connection and its receives.
 struct Session {
     connector: Connector,
     slots: Slots,
     state: State,
-    /// The log says that it is established.
-    is_told: bool,
+    /// True if the connection was logged as established.
+    is_logged: bool,
     ended: Ended,
 }
 
 impl Session {
-    /// Returns whether something has to be done about it.
-    fn has_news(&self) -> bool {
+    /// Returns true if the session requires handling.
+    fn requires_handling(&self) -> bool {
         match &self.state {
             State::Accepting(begun) | State::Closing(begun) => begun.status().is_some(),
             State::Open => self.ended.reason().is_some(),
@@ -150,32 +150,32 @@ impl Session {
     }
 }
 
-/// Something to look at.
+/// Event of the server's loop.
 enum ServeEvent {
-    /// The reader of the log is gone.
-    Unread,
+    /// The reader of the log has closed it.
+    LogClosed,
     AcceptedConnection(Connector),
-    /// So many completions.
+    /// Number of completions.
     Completions(usize),
-    /// A session has some.
+    /// Number of a session that requires handling.
     Session(u64),
 }
 
-/// Offered memory, and who uses it.
+/// Offered memory and its sessions.
 struct Server<'a> {
     args: &'a ServeArgs,
     waiter: Waiter<'a>,
     adapter: &'a Adapter,
     pd: Pd,
     cq: Cq,
-    /// Kept: peers use it.
+    /// Kept alive because peers access it.
     _regions: Vec<(RegisteredBuffer, Mr)>,
     offered: Vec<Offered>,
     private_data: String,
     sessions: BTreeMap<u64, Session>,
-    /// The reader of the log is gone.
-    is_unread: Arc<AtomicBool>,
-    /// Connections that have come.
+    /// True if the reader of the log has closed it.
+    is_log_closed: Arc<AtomicBool>,
+    /// Number of connections so far.
     count: u64,
     results: [NdkResultEx; RESULTS_MAX],
 }
@@ -206,29 +206,29 @@ impl<'a> Server<'a> {
             offered,
             private_data,
             sessions: BTreeMap::new(),
-            is_unread: Arc::default(),
+            is_log_closed: Arc::default(),
             count: 0,
             results: [NdkResultEx::default(); RESULTS_MAX],
         })
     }
 
     /// Logs an event. The loop ends when the log cannot be written.
-    fn tell(&self, console: &mut Console<'_>, event: &Event) {
+    fn log(&self, console: &mut Console<'_>, event: &Event) {
         console.say(event.line(self.args.json));
     }
 
-    /// Serves until a signal comes, or with `--once` the first connection has ended.
+    /// Serves until a signal is received, or with `--once` until the first connection has ended.
     fn serve(mut self, console: &mut Console<'_>) -> Result<(), Failure> {
         let (listener, incoming) = self.listen()?;
         let local = self.args.local()?;
         let address = listener.local_address().unwrap_or(local);
-        self.tell(console, &Event::Listening { address, regions: self.offered.clone() });
-        watch_reader(&self.waiter, &self.is_unread)?;
+        self.log(console, &Event::Listening { address, regions: self.offered.clone() });
+        watch_log_reader(&self.waiter, &self.is_log_closed)?;
         loop {
-            // A server whose log is lost is of no use: the peers' tests would go on without it.
+            // Fail fast: without this, the peers' tests would continue without a log.
             console.check().map_err(|failure| failure.at("log"))?;
-            match self.news(&incoming)? {
-                ServeEvent::Unread => console.unwritten(io::ErrorKind::BrokenPipe.into()),
+            match self.next_event(&incoming)? {
+                ServeEvent::LogClosed => console.unwritten(io::ErrorKind::BrokenPipe.into()),
                 ServeEvent::AcceptedConnection(connector) => {
                     if self.admit(connector, console) && self.args.once {
                         listener.control_connect_events(true);
@@ -241,7 +241,7 @@ impl<'a> Server<'a> {
                     }
                 }
                 ServeEvent::Session(number) => {
-                    let is_over = self.attend(number, console);
+                    let is_over = self.handle_session(number, console);
                     if is_over && self.args.once {
                         let _ = listener.close(|| {});
                         return Ok(());
@@ -269,14 +269,14 @@ impl<'a> Server<'a> {
         Ok((listener, incoming))
     }
 
-    /// Waits for something to look at. Completions come first: those of a connection that has ended, too.
-    fn news(&mut self, incoming: &Receiver<Connector>) -> Result<ServeEvent, Failure> {
-        let Self { waiter, cq, results, sessions, is_unread, .. } = self;
+    /// Waits for the next event. Completions have priority, also those of an ended connection.
+    fn next_event(&mut self, incoming: &Receiver<Connector>) -> Result<ServeEvent, Failure> {
+        let Self { waiter, cq, results, sessions, is_log_closed, .. } = self;
         waiter.wait(|| {
-            if is_unread.load(Ordering::Acquire) {
-                return Some(ServeEvent::Unread);
+            if is_log_closed.load(Ordering::Acquire) {
+                return Some(ServeEvent::LogClosed);
             }
-            let of_session = sessions.iter().find(|(_, session)| session.has_news());
+            let of_session = sessions.iter().find(|(_, session)| session.requires_handling());
             let of_session = of_session.map(|(number, _)| ServeEvent::Session(*number));
             match cq.poll_ex(results) {
                 0 => of_session
@@ -286,7 +286,7 @@ impl<'a> Server<'a> {
         })
     }
 
-    /// Accepts a connection. Returns whether it was: one that there is no room for harms no other.
+    /// Accepts a connection. Returns false if it was rejected; a rejected connection does not affect the others.
     fn admit(&mut self, connector: Connector, console: &mut Console<'_>) -> bool {
         if self.sessions.len() >= CONNECTIONS_MAX {
             turn_away(&connector, b"flue serve: busy");
@@ -311,19 +311,20 @@ impl<'a> Server<'a> {
             private_data: hex(&octets[..length.min(PRIVATE_DATA_MAX)]),
             ird: limits.inbound,
         };
-        self.tell(console, &request);
+        self.log(console, &request);
         let ended = Ended::default();
         let begun = Begun::begin(|done| {
             let data = self.private_data.as_bytes();
             connector.accept(&slots.qp, limits, data, Some(ended.event()), done)
         });
         let session =
-            Session { connector, slots, state: State::Accepting(begun), is_told: false, ended };
+            Session { connector, slots, state: State::Accepting(begun), is_logged: false, ended };
         self.sessions.insert(number, session);
         true
     }
 
-    /// The queue pair of connection `number`, with its receives: the peer may send as soon as it has our Reply.
+    /// Creates the queue pair of connection `number` and posts its receives: the peer may send as soon as it has the
+    /// Reply.
     fn slots(&self, number: u64) -> Result<Slots, Failure> {
         let receives = u32::from(self.args.receives);
         let limits = QpLimits {
@@ -352,13 +353,13 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Looks after a session that has news; returns whether it is over.
-    fn attend(&mut self, number: u64, console: &mut Console<'_>) -> bool {
+    /// Handles an event of a session. Returns true if the session is over.
+    fn handle_session(&mut self, number: u64, console: &mut Console<'_>) -> bool {
         let Some(session) = self.sessions.get_mut(&number) else { return false };
         match &session.state {
             State::Accepting(begun) if begun.status() == Some(NtStatus::SUCCESS) => {
                 session.state = State::Open;
-                self.tell_established(number, console);
+                self.log_established(number, console);
                 false
             }
             State::Open => {
@@ -374,15 +375,15 @@ impl<'a> Server<'a> {
         }
     }
 
-    /// Once: the first message may be seen before the end of accept.
-    fn tell_established(&mut self, number: u64, console: &mut Console<'_>) {
+    /// Logs the connection as established, once: the first message may be handled before the end of the accept.
+    fn log_established(&mut self, number: u64, console: &mut Console<'_>) {
         let Some(session) = self.sessions.get_mut(&number) else { return };
-        if !std::mem::replace(&mut session.is_told, true) {
-            self.tell(console, &Event::Established { connection: number });
+        if !std::mem::replace(&mut session.is_logged, true) {
+            self.log(console, &Event::Established { connection: number });
         }
     }
 
-    /// The session is over, or was never more than a request.
+    /// Ends a session, or a request that was not accepted.
     fn end(&mut self, number: u64, status: Option<NtStatus>, console: &mut Console<'_>) {
         let Some(session) = self.sessions.remove(&number) else { return };
         let stats = session.slots.qp.stats();
@@ -392,23 +393,23 @@ impl<'a> Server<'a> {
             (None, status) => not_accepted(status, session.connector.failure()),
         };
         if let Some(terminate) = Event::terminate(number, &stats, reason) {
-            self.tell(console, &terminate);
+            self.log(console, &terminate);
         }
         let (counters, code) = ((&stats).into(), reason.0);
-        self.tell(console, &Event::Ended { connection: number, reason: words, code, counters });
+        self.log(console, &Event::Ended { connection: number, reason: words, code, counters });
         session.close();
     }
 
-    /// Takes a completion: a receive is told, echoed or posted again; the end of an echo frees its slot.
+    /// Handles a completion: a receive is logged, and echoed or reposted; the completion of an echo frees its slot.
     fn take(&mut self, result: &NdkResultEx, console: &mut Console<'_>) {
         let (number, slot) = (result.qp_context, result.request_context);
         if !self.sessions.contains_key(&number) || result.status == NtStatus::CANCELLED {
             return;
         }
         if result.status != NtStatus::SUCCESS {
-            return self.tell(console, &Event::failed(number, result));
+            return self.log(console, &Event::failed(number, result));
         }
-        self.tell_established(number, console);
+        self.log_established(number, console);
         let Some(session) = self.sessions.get(&number) else { return };
         let event = match result.operation {
             OperationType::Receive | OperationType::ReceiveAndInvalidate => {
@@ -421,35 +422,35 @@ impl<'a> Server<'a> {
             OperationType::ReceiveImmediate => {
                 Event::Immediate { connection: number, data: hex(&result.immediate) }
             }
-            // Of an echo.
+            // Completion of an echo.
             _ => {
                 let _ = session.slots.post_receive(slot);
                 return;
             }
         };
-        self.tell(console, &event);
+        self.log(console, &event);
         let answered = match self.args.echo {
             true => session.slots.echo(result),
             false => session.slots.post_receive(slot),
         };
         if let Err(status) = answered {
-            // A connection that has ended meanwhile takes no more.
+            // A connection that ended in the meantime accepts no posts.
             tracing::debug!(connection = number, %status, "no answer");
         }
     }
 }
 
-/// Sets `is_unread`, and wakes the server, when standard output is a pipe or a socket whose reader is gone: an idle
-/// server would not notice otherwise. The thread ends with the process.
-fn watch_reader(waiter: &Waiter<'_>, is_unread: &Arc<AtomicBool>) -> Result<(), Failure> {
-    let (waker, is_unread) = (waiter.waker.clone(), is_unread.clone());
+/// Sets `is_log_closed` and wakes the server when standard output is a pipe or a socket closed by its reader: an idle
+/// server would not detect that otherwise. The thread ends with the process.
+fn watch_log_reader(waiter: &Waiter<'_>, is_log_closed: &Arc<AtomicBool>) -> Result<(), Failure> {
+    let (waker, is_log_closed) = (waiter.waker.clone(), is_log_closed.clone());
     let watch = move || {
         let output = stdout();
-        // No event is requested: errors and hang-ups are reported always. Other files have none.
+        // No event is requested: errors and hang-ups are always reported. Other files have none.
         let mut descriptors = [PollFd::new(&output, PollFlags::empty())];
         while let Err(Errno::INTR) = poll(&mut descriptors, None) {}
         if descriptors[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
-            is_unread.store(true, Ordering::Release);
+            is_log_closed.store(true, Ordering::Release);
             waker.wake();
         }
     };
@@ -457,7 +458,7 @@ fn watch_reader(waiter: &Waiter<'_>, is_unread: &Arc<AtomicBool>) -> Result<(), 
     started.map(drop).map_err(|error| Failure::work(format!("start a thread: {error}")))
 }
 
-/// The reason for which a connection was not established, and the words for it.
+/// Returns the reason why a connection was not established, and its text.
 fn not_accepted(
     status: Option<NtStatus>,
     cause: Option<ConnectCause>,
@@ -468,7 +469,7 @@ fn not_accepted(
     (reason, format!("not accepted{status}{cause}"))
 }
 
-/// New memory, and its registration.
+/// Allocates and registers memory.
 fn registered(
     adapter: &Adapter,
     pd: &Pd,

@@ -1,4 +1,4 @@
-//! Which connections are shown: the filters of ss, as far as they make sense here.
+//! Filters of ss, as far as they apply.
 //!
 //! ```text
 //! filter := { ("state" | "exclude") STATE | "offload" PLACE } [ expression ]
@@ -9,8 +9,8 @@
 //! HOST := ADDRESS [/PREFIX] [:PORT] | * | *:PORT | :PORT, an IPv6 address with a port in brackets
 //! ```
 //!
-//! Symbols stand alone or stick to what is beside them: `dport=:22` is `dport = :22`. At most
-//! [`DEPTH_MAX`] parentheses and negations deep.
+//! Blanks around symbols are optional: `dport=:22` is `dport = :22`. Parentheses and negations nest at most
+//! [`DEPTH_MAX`] deep.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,7 +19,7 @@ use ipnet::IpNet;
 
 use crate::{control::record::Record, failure::Failure};
 
-/// Parentheses and negations within each other.
+/// Nesting limit of parentheses and negations.
 pub const DEPTH_MAX: usize = 32;
 
 const STATES: [(&str, &str); 11] = [
@@ -36,7 +36,7 @@ const STATES: [(&str, &str); 11] = [
     ("listening", "LISTEN"),
 ];
 
-/// A set of states; bit numbers are places in the table of states.
+/// Set of states; a bit number is an index into the table of states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct States(u16);
 
@@ -56,17 +56,17 @@ impl States {
         Self(self.0 | other.0)
     }
 
-    /// What ss shows without options: what is neither waiting for a connection nor over.
+    /// Returns the default states of ss: all except listening, closed, time-wait and syn-recv.
     pub fn connected() -> Self {
         Self::ALL.without(Self::named(&["listening", "closed", "time-wait", "syn-recv"]))
     }
 
-    /// Listeners.
+    /// Returns the state of listeners.
     pub fn listening() -> Self {
         Self::named(&["listening"])
     }
 
-    /// All.
+    /// Returns all states.
     pub const fn all() -> Self {
         Self::ALL
     }
@@ -93,8 +93,8 @@ impl States {
         }
     }
 
-    /// Whether the state column's word is one of these. What is unknown is shown with established ones: such a
-    /// connection is on its way between host and target.
+    /// Returns true if the set contains the state `shown`. An unknown state counts as established: such a connection is
+    /// between host and target.
     fn contains(self, shown: Option<&str>) -> bool {
         let shown = shown.unwrap_or("ESTAB");
         let bit = STATES.iter().position(|(_, word)| *word == shown);
@@ -102,7 +102,7 @@ impl States {
     }
 }
 
-/// Which connections are shown.
+/// Filter of connections.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Filter {
     states: States,
@@ -155,10 +155,10 @@ impl Order {
 }
 
 impl Filter {
-    /// From the words of the command line; `states` hold if none are named.
+    /// Parses the words of the command line; `states` applies if the words contain no state.
     ///
     /// # Errors
-    /// [`Failure::usage`], naming the word.
+    /// [`Failure::usage`] with the invalid word.
     pub fn parse(words: &[String], states: States) -> Result<Self, Failure> {
         let text = words.join(" ");
         let mut tokens = Tokens { words: split(&text), at: 0, depth: 0 };
@@ -188,7 +188,7 @@ impl Filter {
         }
     }
 
-    /// Whether `record` is shown.
+    /// Returns true if `record` is shown.
     pub fn shows(&self, record: &Record) -> bool {
         self.states.contains(record.state.as_deref())
             && self.place.is_none_or(|place| place == record.offload_state)
@@ -212,7 +212,7 @@ fn parse_place(word: &str) -> Result<OffloadState, Failure> {
     })
 }
 
-/// Words; symbols are words of their own.
+/// Splits text into words; symbols are separate words.
 fn split(text: &str) -> Vec<&str> {
     let is_symbol = |byte: u8| b"()=!<>&|".contains(&byte);
     let bytes = text.as_bytes();
@@ -350,7 +350,7 @@ fn parse_port(text: &str) -> Result<u16, Failure> {
     })
 }
 
-/// `ADDRESS[/PREFIX][:PORT]`, `*`, `:PORT`.
+/// Parses `ADDRESS[/PREFIX][:PORT]`, `*`, or `:PORT`.
 fn parse_host(text: &str) -> Result<(Option<IpNet>, Option<u16>), Failure> {
     let wrong = || {
         Failure::usage(format!(

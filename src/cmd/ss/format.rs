@@ -1,5 +1,5 @@
-//! A connection's variables in the words of `ss -i`, in its order, with its units: times in milliseconds, windows of
-//! congestion control in segments, rates in bits per second. What is nothing, or not known, is left out, as there.
+//! Variables of a connection with the names, order and units of `ss -i`: times in milliseconds, congestion windows in
+//! segments, rates in bits per second. As in ss, zero and unknown values are omitted.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ use crate::{
     units::format_rate,
 };
 
-/// The line below a connection.
+/// Returns the line below a connection.
 pub(super) fn of(record: &Record, node: &NodeName) -> String {
     let mut words = Words(String::new());
     if let Some(info) = &record.info {
@@ -132,7 +132,7 @@ impl Words {
         self.count("rcv_wnd", info.rcv_wnd_bytes);
     }
 
-    /// What ss does not have: how the connection has moved.
+    /// Adds the variables that ss does not have: the hand-overs of the connection.
     fn moves(&mut self, record: &Record) {
         if record.is_listener() {
             return;
@@ -151,13 +151,13 @@ impl Words {
     }
 }
 
-/// Milliseconds, with as many of three decimals as say something.
+/// Formats milliseconds with up to three decimals, without trailing zeros.
 fn millis(nanos: u64) -> String {
     let text = format!("{:.3}", nanos as f64 / 1e6);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// `format_rate` puts a blank before the unit, which would end the word here.
+/// Formats a rate without the blank that `format_rate` puts before the unit, because a blank ends the word.
 fn bits(rate: f64) -> String {
     format_rate(rate).replace("bit/s", "bps").replace(' ', "")
 }

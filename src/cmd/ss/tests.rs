@@ -5,7 +5,7 @@ use offload_engine::tcp::{CaState, CongestionAlgorithm};
 use super::*;
 use crate::control::record::{Refused, TcpInfo};
 
-/// An offloaded connection in ESTAB, or a listener.
+/// Returns an offloaded connection in ESTAB, or a listener.
 pub(crate) fn connection(local: &str, remote: Option<&str>) -> Record {
     let remote = remote.map(|remote| remote.parse().unwrap());
     let (state, offload_state) = match remote {
@@ -110,7 +110,7 @@ fn args(line: &str) -> SsArgs {
 }
 
 #[test]
-fn the_table_has_the_columns_of_ss_and_that_of_windows() {
+fn table_has_columns_of_ss_and_offload_state() {
     let nodes = listed(vec![
         connection("0.0.0.0:5000", None),
         connection("10.0.0.2:5000", Some("10.0.0.1:43210")),
@@ -127,9 +127,9 @@ ESTAB   0       128          10.0.0.2:5000     10.0.0.1:43210  Offloaded
     assert!(with.lines().nth(1).unwrap().ends_with("node:((\"flue0\",pid=71))"), "{with}");
 }
 
-// In the order and the words of ss -i (misc/ss.c of iproute2: tcp_stats_print).
+// Order and names of ss -i (misc/ss.c of iproute2: tcp_stats_print).
 #[test]
-fn tcp_info_is_told_in_the_words_of_ss() {
+fn tcp_info_has_the_names_of_ss() {
     let mut record = connection("10.0.0.2:5000", Some("10.0.0.1:43210"));
     record.info = Some(Box::new(info()));
     let expected = "ts sack cubic wscale:7,8 rto:204 rtt:0.05/0.021 mss:1448 pmtu:1500 rcvmss:1448 advmss:1460 \
@@ -145,7 +145,7 @@ fn tcp_info_is_told_in_the_words_of_ss() {
 }
 
 #[test]
-fn a_connection_in_the_host_says_why_it_is_there() {
+fn uploaded_connection_has_its_reason() {
     let mut record = connection("10.0.0.2:5000", Some("10.0.0.1:43210"));
     record.offload_state = OffloadState::InHost;
     record.uploads = 1;
@@ -164,18 +164,22 @@ fn a_connection_in_the_host_says_why_it_is_there() {
     assert_eq!(format::of(&connection("0.0.0.0:1", None), &node()), "");
 }
 
-// The habits of ss: `-tin`, `-j`, filters behind the options.
+// Forms accepted by ss: `-tin`, `-j`, filters after the options.
 #[test]
-fn options_of_ss_are_taken() {
+fn options_of_ss_are_accepted() {
     let line = args("-tin state established dport = :22");
     assert!(line.tcp && line.info && line.numeric && !line.all);
     assert_eq!(line.filter.join(" "), "state established dport = :22");
-    assert!(args("-j").voice().json && args("--json").voice().json && !args("-l").voice().json);
+    assert!(
+        args("-j").quietness().json
+            && args("--json").quietness().json
+            && !args("-l").quietness().json
+    );
 }
 
-// Unknown is null, and a node that did not answer has an error instead of a name.
+// Unknown is null, and a node that did not reply has an error instead of a name.
 #[test]
-fn the_document_has_all_keys() {
+fn document_has_all_keys() {
     let mut nodes = listed(vec![connection("10.0.0.2:5000", Some("10.0.0.1:1"))]).to_vec();
     nodes.push(Listed {
         control: "/y.sock".into(),

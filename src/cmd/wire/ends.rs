@@ -1,7 +1,7 @@
-//! The ends of a wire: a TAP each, in this network namespace or in another.
+//! Ends of a wire: one TAP each, in this or another network namespace.
 //!
-//! A namespace is entered by a thread that ends as soon as the TAP is there. TAP and rtnetlink socket go on
-//! to belong to the namespace in which they were opened.
+//! A namespace is entered by a thread that exits after the TAP is created. TAP and rtnetlink socket remain bound to the
+//! namespace in which they were opened.
 
 use std::{
     fmt,
@@ -28,19 +28,19 @@ use crate::{
     units::IpPrefix,
 };
 
-/// Where `ip netns` keeps the namespaces that have a name.
+/// Directory of the named namespaces of `ip netns`.
 const NAMED_NAMESPACES: &str = "/run/netns";
 
-/// One end.
+/// Configuration of one end.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct EndConfig {
-    /// The TAP.
+    /// Name of the TAP.
     pub tap: String,
-    /// Its network namespace; `None`: the caller's.
+    /// Network namespace; `None`: the caller's.
     pub netns: Option<PathBuf>,
-    /// The bridge it is a port of.
+    /// Bridge of which the TAP is a port.
     pub bridge: Option<String>,
-    /// Addresses of the kernel there.
+    /// Addresses of the kernel on the TAP.
     pub addresses: Vec<IpPrefix>,
 }
 
@@ -58,12 +58,12 @@ impl fmt::Display for EndConfig {
     }
 }
 
-/// What a namespace's name stands for: a path with a slash for itself.
+/// Returns the path of a namespace: a name with a slash is a path itself.
 pub(super) fn namespace_path(name: &str) -> PathBuf {
     if name.contains('/') { name.into() } else { Path::new(NAMED_NAMESPACES).join(name) }
 }
 
-/// An end that frames pass.
+/// Open end.
 pub(super) struct End {
     tap: String,
     vnet_header: bool,
@@ -71,7 +71,7 @@ pub(super) struct End {
     netlink: Netlink,
 }
 
-/// Opens the TAP of an end and makes the kernel's side of it ready.
+/// Opens the TAP of an end and configures its kernel interface.
 pub(super) fn open(end: &EndConfig, mtu_bytes: u16, vnet: VnetMode) -> Result<End, Failure> {
     let opened = match &end.netns {
         None => open_here(end, mtu_bytes, vnet),
@@ -94,7 +94,7 @@ fn open_here(end: &EndConfig, mtu_bytes: u16, vnet: VnetMode) -> Result<End, Fai
     let reclaim = ReclaimMode::Off;
     let options = TapOptions { reclaim, ..TapOptions::new(tap, mtu_bytes.into(), vnet) };
     let opened = plumb::open_taps(&mut netlink, &options, 1, &side)?.pop();
-    let OpenTap { link, vnet_header, .. } = opened.expect("a queue for the asking");
+    let OpenTap { link, vnet_header, .. } = opened.expect("one queue was requested");
     Ok(End { tap: tap.clone(), vnet_header, link: Some(link), netlink })
 }
 
@@ -115,9 +115,9 @@ fn entering_failed(path: &Path, error: &io::Error) -> Failure {
 }
 
 impl End {
-    /// The link; the end keeps telling of the TAP.
+    /// Takes the link; the end keeps reporting on the TAP.
     pub(super) fn take_link(&mut self) -> Box<dyn Link> {
-        self.link.take().expect("it is taken once")
+        self.link.take().expect("link is taken once")
     }
 
     pub(super) fn describe(&self) -> String {
@@ -125,7 +125,8 @@ impl End {
         format!("{} ({header})", self.tap)
     }
 
-    /// Frames that the kernel dropped because the wire did not fetch them in time; `None`: not to be had.
+    /// Returns the number of frames that the kernel dropped because the wire did not read them in time; `None`: not
+    /// available.
     pub(super) fn dropped(&mut self) -> Option<u64> {
         Some(self.netlink.link(&self.tap).ok()?.tx_dropped)
     }

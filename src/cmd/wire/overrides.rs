@@ -1,4 +1,4 @@
-//! What one direction does differently: `drop=1,delay=5ms`.
+//! Overrides of one direction: `drop=1,delay=5ms`.
 
 use std::{fmt, str::FromStr};
 
@@ -6,7 +6,7 @@ use flue_adapter::{Impairment, parse_burst, parse_nanos};
 
 use crate::units::{BitRate, ParseError, Percent, QueueSize};
 
-/// Settings of one direction that take the place of those for both. Nothing by default.
+/// Settings of one direction that override those of both. Empty by default.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Overrides {
     text: String,
@@ -29,7 +29,7 @@ enum Setting {
 const KEYS: &str = "drop, burst, dup, reorder, corrupt, delay, jitter, rate, queue";
 
 impl Overrides {
-    /// The settings for both directions with these in their place. A wire without a rate has no queue.
+    /// Returns the settings for both directions with these overrides. A wire without a rate has no queue.
     pub fn applied_to(&self, both: &Impairment) -> Impairment {
         let mut impairment = *both;
         for setting in &self.settings {

@@ -1,8 +1,7 @@
-//! Runs a wire: takes, sends, sleeps until a frame comes or is due.
+//! Event loop of a wire: receive, transmit, sleep until a frame arrives or is due.
 //!
-//! A frame that is due within [`SPIN`] is waited for by polling: a sleep ends some ten microseconds late,
-//! even with the timer slack of 1 ns that the thread asks for (50 us is the kernel's default). How late
-//! frames were in the end is counted.
+//! Within [`SPIN`] before a frame is due, the loop polls. A sleep ends about ten microseconds late, even with the
+//! requested timer slack of 1 ns (the kernel's default is 50 µs). The remaining lateness is measured.
 
 use std::{
     io,
@@ -29,44 +28,46 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::{WireConfig, report::StatsReporter};
 use crate::{failure::Failure, report::Console};
 
-/// How long before a frame is due the wire stops sleeping.
+/// Time before a frame is due at which the wire stops sleeping.
 const SPIN: Duration = Duration::from_micros(20);
 
-/// The user's wish to end.
+/// Stop request of the user.
 #[derive(Debug)]
 pub(super) struct Stop {
-    told: Arc<AtomicBool>,
-    /// Readable once it was told: ends a sleep.
-    bell: UnixStream,
+    is_requested: Arc<AtomicBool>,
+    /// Readable after the request: ends a sleep.
+    descriptor: UnixStream,
 }
 
 impl Stop {
-    /// SIGINT, SIGTERM and SIGHUP become that wish.
+    /// Converts SIGINT, SIGTERM and SIGHUP into a stop request.
     pub(super) fn on_signals() -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::work(format!("catch signals: {error}"));
-        let told = Arc::new(AtomicBool::new(false));
-        let (bell, ringer) = UnixStream::pair().map_err(failed)?;
+        let is_requested = Arc::new(AtomicBool::new(false));
+        let (descriptor, writer) = UnixStream::pair().map_err(failed)?;
         for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register(signal, told.clone()).map_err(failed)?;
-            let ringer = ringer.try_clone().map_err(failed)?;
-            signal_hook::low_level::pipe::register(signal, ringer).map_err(failed)?;
+            signal_hook::flag::register(signal, is_requested.clone()).map_err(failed)?;
+            let writer = writer.try_clone().map_err(failed)?;
+            signal_hook::low_level::pipe::register(signal, writer).map_err(failed)?;
         }
-        Ok(Self { told, bell })
+        Ok(Self { is_requested, descriptor })
     }
 }
 
-/// A wire at work.
+/// Running wire.
 pub(super) struct Run {
     pub(super) wire: Wire<Box<dyn Link>>,
-    /// Readable when a frame waits at that end.
+    /// Readable when a frame is available at that end.
     ends: [OwnedFd; 2],
     stop: Stop,
     origin: Instant,
 }
 
 impl Run {
+    /// Creates the event loop.
+    ///
     /// # Errors
-    /// No descriptor is left.
+    /// No descriptor is available.
     pub(super) fn new(wire: Wire<Box<dyn Link>>, stop: Stop) -> Result<Self, Failure> {
         let descriptor = |end| {
             let descriptor = wire.link(end).descriptor().ok_or(io::ErrorKind::Unsupported)?;
@@ -78,7 +79,7 @@ impl Run {
         Ok(Self { wire, ends, stop, origin: Instant::now() })
     }
 
-    /// Time since it began.
+    /// Returns the time since the start.
     pub(super) fn elapsed(&self) -> Duration {
         self.origin.elapsed()
     }
@@ -87,41 +88,41 @@ impl Run {
         WireInstant::ZERO + self.elapsed()
     }
 
-    /// Moves frames until the time is over or somebody wants it to end.
+    /// Forwards frames until the duration has passed or a stop is requested.
     ///
     /// # Errors
-    /// A TAP is gone.
-    pub(super) fn until_told(
+    /// A TAP was removed.
+    pub(super) fn until_stopped(
         &mut self,
         config: &WireConfig,
         console: &mut Console<'_>,
     ) -> Result<(), Failure> {
-        // Sleeps are less exact without it; the summary tells by how much.
+        // Sleeps are less exact without it; the summary contains the lateness.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let end = config.duration().map(|duration| WireInstant::ZERO + duration);
-        let mut teller = StatsReporter::new(config.interval());
-        while !self.stop.told.load(Ordering::Relaxed) {
+        let mut reporter = StatsReporter::new(config.interval());
+        while !self.stop.is_requested.load(Ordering::Relaxed) {
             let now = self.now();
-            teller.tell_if_due(now, &self.wire, console);
+            reporter.report_if_due(now, &self.wire, console);
             console.check()?;
             if end.is_some_and(|end| now >= end) {
                 break;
             }
             let origin = self.origin;
             let clock = || WireInstant::ZERO + origin.elapsed();
-            let taken = self.wire.take(clock).map_err(|(at, error)| gone(config, at, &error))?;
+            let taken = self.wire.take(clock).map_err(|(at, error)| removed(config, at, &error))?;
             let sent = self.wire.send(self.now());
             if taken + sent > 0 {
                 continue;
             }
-            let due = [self.wire.poll_at(), teller.next_at(), end].into_iter().flatten().min();
-            self.rest(due)?;
+            let due = [self.wire.poll_at(), reporter.next_at(), end].into_iter().flatten().min();
+            self.sleep(due)?;
         }
         Ok(())
     }
 
-    /// Sleeps until a frame comes, the user wants it to end, or `due` is near.
-    fn rest(&self, due: Option<WireInstant>) -> Result<(), Failure> {
+    /// Sleeps until a frame arrives, a stop is requested, or `due` is near.
+    fn sleep(&self, due: Option<WireInstant>) -> Result<(), Failure> {
         let left = due.map(|due| due.saturating_since(self.now()));
         let sleep = left.map(|left| left.saturating_sub(SPIN));
         if sleep == Some(Duration::ZERO) {
@@ -135,7 +136,7 @@ impl Run {
         let mut ready = [
             PollFd::new(a, PollFlags::IN),
             PollFd::new(b, PollFlags::IN),
-            PollFd::new(&self.stop.bell, PollFlags::IN),
+            PollFd::new(&self.stop.descriptor, PollFlags::IN),
         ];
         match poll(&mut ready, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -144,7 +145,7 @@ impl Run {
     }
 }
 
-fn gone(config: &WireConfig, at: WireEnd, error: &io::Error) -> Failure {
+fn removed(config: &WireConfig, at: WireEnd, error: &io::Error) -> Failure {
     let end = match at {
         WireEnd::A => &config.a,
         WireEnd::B => &config.b,

@@ -1,4 +1,4 @@
-//! What a wire says: a line at intervals, a table at the end, or one document.
+//! Output of a wire: a line per interval, a table at the end, or one document.
 
 use std::time::Duration;
 
@@ -18,38 +18,38 @@ type Ends = Wire<Box<dyn Link>>;
 
 const DIRECTIONS: [(WireEnd, &str); 2] = [(WireEnd::A, "A to B"), (WireEnd::B, "B to A")];
 
-/// Says at intervals what has passed since the last time.
+/// Prints the traffic since the previous report, at intervals.
 #[derive(Debug)]
 pub(super) struct StatsReporter {
     interval: Option<Duration>,
-    told_at: Instant,
+    reported_at: Instant,
     before: [LaneStats; 2],
 }
 
 impl StatsReporter {
-    /// `None`: never.
+    /// Creates a reporter; `None`: no reports.
     pub(super) fn new(interval: Option<Duration>) -> Self {
-        Self { interval, told_at: Instant::ZERO, before: Default::default() }
+        Self { interval, reported_at: Instant::ZERO, before: Default::default() }
     }
 
     pub(super) fn next_at(&self) -> Option<Instant> {
-        self.interval.map(|interval| self.told_at + interval)
+        self.interval.map(|interval| self.reported_at + interval)
     }
 
-    pub(super) fn tell_if_due(&mut self, now: Instant, wire: &Ends, console: &mut Console<'_>) {
+    pub(super) fn report_if_due(&mut self, now: Instant, wire: &Ends, console: &mut Console<'_>) {
         if self.next_at().is_none_or(|next| now < next) {
             return;
         }
         let stats = DIRECTIONS.map(|(from, _)| wire.stats(from));
-        let passed = now.saturating_since(self.told_at);
+        let passed = now.saturating_since(self.reported_at);
         let parts = [0, 1].map(|at| line(DIRECTIONS[at].1, stats[at], self.before[at], passed));
         let seconds = now.as_nanos() as f64 / 1e9;
         console.step(format_args!("{seconds:7.1} s  {}", parts.join("  |  ")));
-        (self.told_at, self.before) = (now, stats);
+        (self.reported_at, self.before) = (now, stats);
     }
 }
 
-/// `A to B 94.1 Mbit/s, 8123 frames, 3 lost, 0 full`.
+/// Returns a line such as `A to B 94.1 Mbit/s, 8123 frames, 3 lost, 0 full`.
 fn line(name: &str, now: LaneStats, before: LaneStats, passed: Duration) -> String {
     let rate =
         rate_of(now.bytes_out - before.bytes_out, passed).map_or_else(String::new, format_rate);
@@ -58,7 +58,7 @@ fn line(name: &str, now: LaneStats, before: LaneStats, passed: Duration) -> Stri
     format!("{name} {rate:>11}, {frames:>7} frames, {lost:>5} lost, {full:>5} queue full")
 }
 
-/// Says what the wire did. `unfetched`: frames that the kernel dropped before either end.
+/// Prints the summary. `unfetched`: frames that the kernel dropped before either end.
 pub(super) fn summary(
     wire: &Ends,
     elapsed: Duration,

@@ -20,7 +20,7 @@ fn config(line: &str) -> WireConfig {
     parse(line).unwrap_or_else(|error| panic!("{error}")).resolve().unwrap()
 }
 
-/// The line is refused as usage by an error that holds `word`.
+/// Asserts that the line is rejected as a usage error whose text contains `word`.
 fn refused(line: &str, word: &str) {
     let text = match parse(line) {
         Err(text) => text,
@@ -34,7 +34,7 @@ fn refused(line: &str, word: &str) {
 }
 
 #[test]
-fn without_options_nothing_happens_to_frames() {
+fn default_wire_has_no_impairments() {
     let config = config("w0 w1 --seed 3");
     assert!(config.a_to_b.is_none() && config.b_to_a.is_none());
     assert_eq!((config.seed, config.duration()), (3, None));
@@ -42,7 +42,7 @@ fn without_options_nothing_happens_to_frames() {
 }
 
 #[test]
-fn each_direction_apart() {
+fn directions_are_configured_separately() {
     let line = "w0 w1 --delay 10ms --rate 100mbit --queue 20ms --drop 1 \
                 --ab drop=0.1,burst=5,jitter=2ms --ba rate=unlimited,loss=0%,delay=0s";
     let config = config(line);
@@ -55,9 +55,9 @@ fn each_direction_apart() {
     assert!(config.b_to_a.is_none(), "{}", config.b_to_a);
 }
 
-/// Every key of the settings is one of the options, and works.
+/// Every key of the overrides is also an option with the same effect.
 #[test]
-fn the_settings_are_the_options() {
+fn override_keys_match_options() {
     let values = BTreeMap::from([
         ("drop", "1"),
         ("burst", "4"),
@@ -81,7 +81,7 @@ fn the_settings_are_the_options() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_named() {
+fn invalid_options_are_rejected() {
     refused("w0", "TAP_B");
     refused("w0 w0", "two ends");
     refused("w0 w1 --ab drop=101", "0 to 100");
@@ -108,7 +108,7 @@ fn namespaces_by_name_and_by_path() {
 }
 
 #[test]
-fn the_configuration_is_told() {
+fn configuration_is_printed() {
     let text = config("w0 w1 --seed 9 --drop 0.5 --burst 3 --delay 5ms --jitter 1ms").to_string();
     let line = "A to B: drop 0.5% in bursts of 3, dup 0%, reorder 0%, corrupt 0%, \
                 delay 5.00 ms ± 1.00 ms, rate unlimited";

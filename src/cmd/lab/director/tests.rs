@@ -27,14 +27,16 @@ fn director() -> Director {
     Director::new([plan("10.77.0.1/24"), plan("10.77.0.2/24")])
 }
 
-/// What the director does, without what it says.
-fn acts(director: &mut Director) -> Vec<Act> {
-    std::iter::from_fn(|| director.poll()).filter(|act| !matches!(act, Act::Say(_))).collect()
+/// Returns the pending actions without printed steps.
+fn actions(director: &mut Director) -> Vec<Action> {
+    std::iter::from_fn(|| director.poll())
+        .filter(|action| !matches!(action, Action::Print(_)))
+        .collect()
 }
 
-fn said(director: &mut Director) -> String {
-    let texts = std::iter::from_fn(|| director.poll()).filter_map(|act| match act {
-        Act::Say(text) => Some(text),
+fn printed(director: &mut Director) -> String {
+    let texts = std::iter::from_fn(|| director.poll()).filter_map(|action| match action {
+        Action::Print(text) => Some(text),
         _ => None,
     });
     texts.collect::<Vec<_>>().join("\n")
@@ -55,32 +57,32 @@ fn passed(passage: TransferKind, segments: u64) -> Report {
 }
 
 #[test]
-fn the_order_of_things() {
+fn orders_follow_reports() {
     let mut director = director();
     director.handle(Side::B, Report::Namespace { pid: 12 }).unwrap();
-    assert_eq!(acts(&mut director), []);
+    assert_eq!(actions(&mut director), []);
     director.handle(Side::A, Report::Namespace { pid: 11 }).unwrap();
-    let done = acts(&mut director);
-    assert_eq!(done[0], Act::Cable([11, 12]), "cable before orders");
+    let done = actions(&mut director);
+    assert_eq!(done[0], Action::Cable([11, 12]), "cable before orders");
     let started = [plan("10.77.0.1/24"), plan("10.77.0.2/24")].map(Box::new);
     let [a, b] = started.map(|plan| Order::Start { plan });
-    assert_eq!(done[1..], [Act::Order(Side::A, a), Act::Order(Side::B, b)]);
+    assert_eq!(done[1..], [Action::Order(Side::A, a), Action::Order(Side::B, b)]);
 
     director.handle(Side::A, Report::Linked { vnet_header: Some(true) }).unwrap();
     director.handle(Side::B, Report::Listening).unwrap();
-    assert_eq!(acts(&mut director), [], "B's link is missing");
+    assert_eq!(actions(&mut director), [], "B's link is missing");
     director.handle(Side::B, Report::Linked { vnet_header: Some(false) }).unwrap();
-    assert_eq!(acts(&mut director), [Act::Order(Side::A, Order::Connect)]);
+    assert_eq!(actions(&mut director), [Action::Order(Side::A, Order::Connect)]);
 
     director.handle(Side::A, Report::Done).unwrap();
-    assert_eq!(acts(&mut director), []);
+    assert_eq!(actions(&mut director), []);
     assert!(director.is_done(Side::A) && !director.is_done(Side::B));
     director.handle(Side::B, Report::Done).unwrap();
-    assert_eq!(acts(&mut director), [Act::Finish]);
+    assert_eq!(actions(&mut director), [Action::Finish]);
 }
 
 #[test]
-fn each_passage_is_told_by_the_node_that_has_the_file() {
+fn transfer_is_reported_by_the_node_with_the_file() {
     let mut director = director();
     for passage in TransferKind::ALL {
         director.handle(Side::A, passed(passage, 1)).unwrap();
@@ -90,9 +92,10 @@ fn each_passage_is_told_by_the_node_that_has_the_file() {
         director.handle(Side::A, Report::Verified { passage, sha256 }).unwrap();
     }
     let operations = &director.result().operations;
-    let told = operations.iter().map(|o| (o.operation, o.counters.segments)).collect::<Vec<_>>();
+    let reported =
+        operations.iter().map(|o| (o.operation, o.counters.segments)).collect::<Vec<_>>();
     assert_eq!(
-        told,
+        reported,
         [
             (TransferKind::Send, Some(1)),
             (TransferKind::Write, Some(1)),
@@ -105,7 +108,7 @@ fn each_passage_is_told_by_the_node_that_has_the_file() {
     for part in ["Send/Receive", "1000000", "1.000", "8.00", " - ", "Offloaded", "abababab equal"] {
         assert!(row.contains(part), "{part:?} is not in {row}");
     }
-    assert!(said(&mut director).contains("RDMA Read: 977 KiB in 1.00 ms, 8.00 Gbit/s"));
+    assert!(printed(&mut director).contains("RDMA Read: 977 KiB in 1.00 ms, 8.00 Gbit/s"));
     let json = serde_json::to_value(director.result()).unwrap();
     assert_eq!(json["operations"][2]["operation"], "read");
     assert_eq!(json["operations"][0]["segments"], 1);
@@ -113,7 +116,7 @@ fn each_passage_is_told_by_the_node_that_has_the_file() {
 }
 
 #[test]
-fn moves_are_kept_in_order() {
+fn state_changes_are_kept_in_order() {
     let mut director = director();
     for (at_ns, state) in [
         (1000, OffloadState::InHost),
@@ -122,7 +125,7 @@ fn moves_are_kept_in_order() {
     ] {
         director.handle(Side::A, Report::Moved { state, at_ns }).unwrap();
     }
-    let text = said(&mut director);
+    let text = printed(&mut director);
     assert!(text.contains("A  connection is Offloading (2.00 µs after connect)"), "{text}");
     assert_eq!(director.result().moves.len(), 3);
     let json = serde_json::to_value(director.result()).unwrap();
@@ -140,7 +143,7 @@ fn failures_keep_their_kind_and_name_the_node() {
 }
 
 #[test]
-fn reports_that_do_not_fit() {
+fn unexpected_reports_are_errors() {
     assert!(director().handle(Side::A, Report::Listening).is_err());
     let sha256 = String::new();
     let early = Report::Verified { passage: TransferKind::Send, sha256 };
@@ -151,7 +154,7 @@ fn reports_that_do_not_fit() {
 }
 
 #[test]
-fn what_was_negotiated_is_told() {
+fn negotiated_parameters_are_printed() {
     let mut director = director();
     let negotiated = Negotiated {
         mpa_revision: Some(2),
@@ -162,7 +165,7 @@ fn what_was_negotiated_is_told() {
         fpdus: Some(FpduCut::Emss),
     };
     director.handle(Side::B, Report::Connected { negotiated }).unwrap();
-    let text = said(&mut director);
+    let text = printed(&mut director);
     assert_eq!(
         text,
         "B  MPA negotiated: revision 2, CRC on, markers off, IRD 16, ORD -; FPDUs: one a segment"

@@ -1,19 +1,19 @@
-//! The control messages of the lab's script, and what can be wrong with them.
+//! Control messages of the lab's script, and their errors.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Octets of a control message.
+/// Length of a control message, bytes.
 pub const CONTROL_BYTES: usize = 64;
 
 const MAGIC: [u8; 4] = *b"FLUE";
 const VERSION: u8 = 1;
 
-/// SHA-256.
+/// SHA-256 digest.
 pub type Digest = [u8; 32];
 
-/// One of the three ways across.
+/// Operation that transfers the file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TransferKind {
@@ -26,7 +26,7 @@ pub enum TransferKind {
 }
 
 impl TransferKind {
-    /// All, in their order.
+    /// All kinds, in the order of the script.
     pub const ALL: [Self; 3] = [Self::Send, Self::Write, Self::Read];
 
     pub(super) const fn next(self) -> Option<Self> {
@@ -51,44 +51,44 @@ impl fmt::Display for TransferKind {
 /// Memory of the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Remote {
-    /// Tagged offset of its first octet.
+    /// Tagged offset of its first byte.
     pub address: u64,
-    /// Its remote token: the STag.
+    /// Remote token: the STag.
     pub token: u32,
 }
 
-/// A control message. On the wire, in network byte order: "FLUE", version, kind, two zero octets,
-/// be32 token, be32 count, be64 address, be64 length, 32 octets of digest.
+/// Control message. On the wire, in network byte order: "FLUE", version, kind, two zero octets, be32 token, be32 count,
+/// be64 address, be64 length, 32 octets of digest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Control {
-    /// The file to come.
+    /// Announcement of the file.
     Hello {
-        /// Octets of the file.
+        /// Length of the file, bytes.
         length: u64,
-        /// Octets of each Send but the last.
+        /// Length of each Send except the last, bytes.
         chunk: u32,
     },
-    /// The sink, and the receives posted over it.
+    /// Sink memory, and the receives posted over it.
     Ready {
-        /// The sink.
+        /// Sink memory.
         sink: Remote,
-        /// Receives.
+        /// Number of receives.
         credit: u32,
     },
-    /// Further receives.
+    /// Further posted receives.
     Credit {
-        /// Receives.
+        /// Number of receives.
         credit: u32,
     },
-    /// All octets of the passage are there.
+    /// All bytes of the transfer have arrived.
     Arrived,
-    /// What they hash to.
+    /// Digest of the received bytes.
     Digest(Digest),
-    /// The last RDMA Write has been posted before this.
+    /// The last RDMA Write was posted before this message.
     Written,
-    /// Memory to read the file from.
+    /// Memory from which to read the file.
     Offer {
-        /// The source.
+        /// Source memory.
         source: Remote,
     },
 }
@@ -106,7 +106,7 @@ impl Control {
         }
     }
 
-    /// As on the wire.
+    /// Encodes the message.
     pub fn encode(&self) -> [u8; CONTROL_BYTES] {
         let no_memory = Remote { address: 0, token: 0 };
         let (memory, count, length, digest) = match *self {
@@ -129,7 +129,7 @@ impl Control {
         octets
     }
 
-    /// From the wire.
+    /// Decodes a message.
     ///
     /// # Errors
     /// [`ScriptError::Malformed`].
@@ -166,19 +166,19 @@ impl Control {
     }
 }
 
-/// The peer does not follow the script, or the file did not arrive as it left.
+/// Protocol violation of the peer, or corrupted file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ScriptError {
-    /// A control message that is none.
+    /// Malformed control message.
     #[error("lab: control message with wrong {0}")]
     Malformed(&'static str),
-    /// Not what comes now.
+    /// Message that is unexpected in this state.
     #[error("lab: {0} does not fit here")]
     Unexpected(&'static str),
-    /// A number beyond its limit.
+    /// Number beyond its limit.
     #[error("lab: {0} is beyond its limit")]
     Limit(&'static str),
-    /// The digest of what arrived is not that of what left.
+    /// Digest mismatch between source and sink.
     #[error("{0}: SHA-256 of what arrived differs from what was sent")]
     DigestMismatch(TransferKind),
 }

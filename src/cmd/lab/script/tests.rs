@@ -10,7 +10,7 @@ fn hash(octets: &[u8]) -> Digest {
     sha2::Sha256::digest(octets).into()
 }
 
-/// A seeded choice, so that a failing case repeats.
+/// Seeded random choice, so that a failing case repeats.
 struct Choice(u64);
 
 impl Choice {
@@ -23,7 +23,7 @@ impl Choice {
     }
 }
 
-/// On the way from one node to the other.
+/// Message between the nodes.
 enum InFlightMessage {
     Control([u8; CONTROL_BYTES]),
     Data(Vec<u8>),
@@ -37,22 +37,22 @@ enum Posted {
     Data(Chunk),
 }
 
-/// Two machines, their memories, and what is between them.
-struct Rig {
+/// Two state machines, their memories, and the messages between them.
+struct TestBench {
     a: Initiator,
     b: Target,
     file: Vec<u8>,
     sink: Vec<u8>,
     to_a: VecDeque<InFlightMessage>,
     to_b: VecDeque<InFlightMessage>,
-    /// Requests at A that are sent and not told complete.
+    /// Requests sent by A whose completion was not delivered.
     a_done: usize,
-    /// Requests at B, in order: whether each is complete.
+    /// Requests of B in order; true if complete.
     b_done: VecDeque<bool>,
     a_controls: usize,
     b_receives: VecDeque<Posted>,
-    /// Flip an octet of this passage.
-    spoil: Option<TransferKind>,
+    /// Transfer in which one byte is corrupted.
+    corrupt: Option<TransferKind>,
     passage: Option<TransferKind>,
     verified: Vec<(char, TransferKind)>,
     a_requests: usize,
@@ -60,7 +60,7 @@ struct Rig {
     over: [bool; 2],
 }
 
-impl Rig {
+impl TestBench {
     fn new(file: Vec<u8>, chunk: u32, window: u32, depth: u32) -> Self {
         let digest = hash(&file);
         Self {
@@ -74,7 +74,7 @@ impl Rig {
             b_done: VecDeque::new(),
             a_controls: Initiator::receives_before_connect(),
             b_receives: [Posted::Control].into(),
-            spoil: None,
+            corrupt: None,
             passage: None,
             verified: Vec::new(),
             a_requests: 0,
@@ -87,15 +87,15 @@ impl Rig {
         memory[chunk.offset as usize..][..chunk.length as usize].to_vec()
     }
 
-    fn spoiled(&mut self, passage: TransferKind, mut octets: Vec<u8>) -> Vec<u8> {
-        if self.spoil == Some(passage) {
+    fn corrupted(&mut self, passage: TransferKind, mut octets: Vec<u8>) -> Vec<u8> {
+        if self.corrupt == Some(passage) {
             octets[0] ^= 1;
-            self.spoil = None;
+            self.corrupt = None;
         }
         octets
     }
 
-    /// Does one work of A; whether there was one.
+    /// Executes one work item of A. Returns false if there was none.
     fn step_a(&mut self, depth: u32) -> bool {
         let Some(work) = self.a.poll() else { return false };
         if work.is_request() {
@@ -109,13 +109,13 @@ impl Rig {
             }
             Work::SendData(chunk) => {
                 let octets = Self::slice(&self.file, chunk);
-                let octets = self.spoiled(TransferKind::Send, octets);
+                let octets = self.corrupted(TransferKind::Send, octets);
                 self.to_b.push_back(InFlightMessage::Data(octets));
             }
             Work::Write { from, to } => {
                 assert_eq!(to.token, SINK.token);
                 let octets = Self::slice(&self.file, from);
-                let octets = self.spoiled(TransferKind::Write, octets);
+                let octets = self.corrupted(TransferKind::Write, octets);
                 let at = (to.address - SINK.address) as usize;
                 self.to_b.push_back(InFlightMessage::Write { at, octets });
             }
@@ -124,7 +124,7 @@ impl Rig {
             Work::End(passage) => assert_eq!(self.passage, Some(passage)),
             Work::Verified(passage, _) => self.verified.push(('a', passage)),
             Work::Done => self.over[0] = true,
-            other => panic!("not A's: {other:?}"),
+            other => panic!("unexpected work of A: {other:?}"),
         }
         true
     }
@@ -159,7 +159,7 @@ impl Rig {
             Work::Begin(_) | Work::End(_) => {}
             Work::Verified(passage, _) => self.verified.push(('b', passage)),
             Work::Done => self.over[1] = true,
-            other => panic!("not B's: {other:?}"),
+            other => panic!("unexpected work of B: {other:?}"),
         }
         Ok(true)
     }
@@ -184,9 +184,10 @@ impl Rig {
                 self.sink[at..][..octets.len()].copy_from_slice(&octets);
             }
             InFlightMessage::ReadResponse { to, octets } => {
-                let octets = self.spoiled(TransferKind::Read, octets);
+                let octets = self.corrupted(TransferKind::Read, octets);
                 self.sink[to.offset as usize..][..octets.len()].copy_from_slice(&octets);
-                let oldest = self.b_done.iter_mut().find(|done| !**done).expect("a read is out");
+                let oldest =
+                    self.b_done.iter_mut().find(|done| !**done).expect("an outstanding read");
                 *oldest = true;
             }
             InFlightMessage::ReadRequest { .. } => panic!("A does not read"),
@@ -226,7 +227,7 @@ impl Rig {
         self.b.handle(&Event::RequestDone).map(|()| true)
     }
 
-    /// Runs until nothing moves. A guard turns a livelock into a failure.
+    /// Runs until no step is possible. A step limit turns a livelock into a failure.
     fn run(&mut self, seed: u64, depth: u32) -> Result<(), ScriptError> {
         let mut choice = Choice(seed | 1);
         for _ in 0..1_000_000 {
@@ -258,48 +259,48 @@ fn file_of(length: usize) -> Vec<u8> {
 }
 
 proptest! {
-    /// Three passages in every interleaving, whatever the sizes: everything arrives, nothing is sent
-    /// without a receive, and the queues hold what they must.
+    /// Three transfers in every interleaving, for any sizes: all data arrives, no Send lacks a receive, and the queue
+    /// limits hold.
     #[test]
-    fn the_file_crosses_three_times(
+    fn file_is_transferred_three_times(
         length in 1_usize..3000,
         chunk in 1_u32..700,
         window in 1_u32..20,
         depth in 1_u32..10,
         seed in any::<u64>(),
     ) {
-        let mut rig = Rig::new(file_of(length), chunk, window, depth);
-        prop_assert_eq!(rig.run(seed, depth), Ok(()));
-        prop_assert_eq!(rig.over, [true, true]);
-        prop_assert!(rig.file == rig.sink, "the last passage's octets are there");
+        let mut bench = TestBench::new(file_of(length), chunk, window, depth);
+        prop_assert_eq!(bench.run(seed, depth), Ok(()));
+        prop_assert_eq!(bench.over, [true, true]);
+        prop_assert!(bench.file == bench.sink, "sink holds the last transfer");
         for passage in TransferKind::ALL {
             for node in ['a', 'b'] {
-                let times = rig.verified.iter().filter(|entry| **entry == (node, passage)).count();
+                let times = bench.verified.iter().filter(|entry| **entry == (node, passage)).count();
                 prop_assert_eq!(times, 1);
             }
         }
         let chunks = length.div_ceil(chunk as usize);
-        prop_assert_eq!(rig.a_requests, 2 * chunks + 3, "chunks twice; Hello, Written, Offer");
+        prop_assert_eq!(bench.a_requests, 2 * chunks + 3, "chunks twice; Hello, Written, Offer");
         // Ready, three times Arrived and Digest, the reads, and the credits.
-        prop_assert!(rig.b_requests >= chunks + 7);
-        prop_assert!(rig.to_a.is_empty() && rig.to_b.is_empty());
-        prop_assert_eq!(rig.a_controls, CONTROL_RECEIVES);
-        prop_assert!(rig.b_receives.is_empty(), "every receive was used");
+        prop_assert!(bench.b_requests >= chunks + 7);
+        prop_assert!(bench.to_a.is_empty() && bench.to_b.is_empty());
+        prop_assert_eq!(bench.a_controls, CONTROL_RECEIVES);
+        prop_assert!(bench.b_receives.is_empty(), "unused receives");
     }
 
     #[test]
-    fn an_octet_that_changed_is_found(which in 0_usize..3, seed in any::<u64>()) {
+    fn corrupted_byte_is_detected(which in 0_usize..3, seed in any::<u64>()) {
         let passage = TransferKind::ALL[which];
-        let mut rig = Rig::new(file_of(500), 64, 4, 4);
-        rig.spoil = Some(passage);
-        prop_assert_eq!(rig.run(seed, 4), Err(ScriptError::DigestMismatch(passage)));
-        let before = rig.verified.iter().filter(|(node, _)| *node == 'a').count();
-        prop_assert_eq!(before, which, "the passages before it were good");
+        let mut bench = TestBench::new(file_of(500), 64, 4, 4);
+        bench.corrupt = Some(passage);
+        prop_assert_eq!(bench.run(seed, 4), Err(ScriptError::DigestMismatch(passage)));
+        let before = bench.verified.iter().filter(|(node, _)| *node == 'a').count();
+        prop_assert_eq!(before, which, "earlier transfers succeed");
     }
 
-    /// What a peer sends never panics, in any state.
+    /// Input from a peer never panics, in any state.
     #[test]
-    fn any_message_is_answered(octets in proptest::collection::vec(any::<u8>(), 0..80), kind in 0_u8..9) {
+    fn arbitrary_message_never_panics(octets in proptest::collection::vec(any::<u8>(), 0..80), kind in 0_u8..9) {
         let mut valid = Control::Arrived.encode();
         let tail = octets.len().min(CONTROL_BYTES - 6);
         valid[6..6 + tail].copy_from_slice(&octets[..tail]);
@@ -343,7 +344,7 @@ fn control_messages_round_trip() {
 }
 
 #[test]
-fn limits_are_kept() {
+fn sizes_beyond_limits_are_rejected() {
     let new = |length, chunk| Initiator::new(length, chunk, 1, SOURCE, [0; 32]).err();
     assert_eq!(new(0, 1), Some(ScriptError::Limit("length of the file")));
     assert_eq!(new(FILE_BYTES_MAX + 1, 1), Some(ScriptError::Limit("length of the file")));
@@ -356,5 +357,5 @@ fn limits_are_kept() {
         target.handle(&Event::Control(&hello)),
         Err(ScriptError::Limit("length of the file"))
     );
-    assert_eq!(target.poll(), None, "nothing is allocated for it");
+    assert_eq!(target.poll(), None, "no memory is allocated for an oversized file");
 }

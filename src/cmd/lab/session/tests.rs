@@ -1,4 +1,4 @@
-//! The lab's path as the lab builds it, by threads instead of processes: each has its namespace.
+//! The lab's network path, created by threads instead of processes: each has its namespace.
 
 use std::{
     io::{BufReader, PipeReader, PipeWriter, pipe},
@@ -16,7 +16,7 @@ use offload_engine::{
 use super::*;
 use crate::{
     adapter::Transport,
-    cmd::lab::director::{Act, Director},
+    cmd::lab::director::{Action, Director},
     environment,
     net::{NamespaceOf, VethEnd},
     options::NodeArgs,
@@ -58,7 +58,7 @@ fn transmit(link: &mut dyn Link, payload: &[u8]) {
     assert_eq!(link.transmit(EngineInstant::ZERO, &frame), TxOutcome::Sent);
 }
 
-/// The payload of the next frame of ours.
+/// Returns the payload of the next frame of [`ETHER_TYPE`].
 fn receive(link: &mut dyn Link) -> Vec<u8> {
     let deadline = Instant::now() + LIMIT;
     let mut batch = RxBatch::new(16);
@@ -95,7 +95,7 @@ fn node(side: Side, orders: PipeReader, reports: PipeWriter) {
     session.end(Ok(())).unwrap();
 }
 
-/// Builds the path as the director says, until both nodes are done.
+/// Creates the path under control of the director, until both nodes are done.
 fn build(plans: [NodePlan; 2]) -> Director {
     if !namespace::has_net_admin() {
         println!("skipped: no CAP_NET_ADMIN");
@@ -128,13 +128,13 @@ fn build(plans: [NodePlan; 2]) -> Director {
             loop {
                 while let Some(act) = director.poll() {
                     match act {
-                        Act::Finish => return director,
-                        Act::Say(_) => {}
-                        Act::Order(side, order) => {
+                        Action::Finish => return director,
+                        Action::Print(_) => {}
+                        Action::Order(side, order) => {
                             let line = serde_json::to_string(&order).unwrap();
                             writeln!(orders[side.index()], "{line}").unwrap();
                         }
-                        Act::Cable(pids) => {
+                        Action::Cable(pids) => {
                             let [a, b] = pids.map(|pid| VethEnd {
                                 name: "cable0",
                                 namespace: Some(NamespaceOf { pid }),

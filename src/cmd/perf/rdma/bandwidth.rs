@@ -1,8 +1,8 @@
-//! The phase with many messages under way: `depth` on each connection, one posted for each that completes.
+//! Bandwidth phase: `depth` outstanding messages per connection, one posted per completion.
 //!
-//! Who sends ends its half when the budget is spent and everything is complete: it says so, and the other
-//! side answers when all of it has arrived, which for Writes a Send behind them tells. So the time from the
-//! first post to that answer is the time of exactly the messages that are counted.
+//! A sender ends its half after its budget is spent and all requests are complete: it sends End. The other side replies
+//! after all data has arrived; for Writes, a trailing Send per connection indicates that. So the time from the first
+//! post to that reply covers exactly the counted messages.
 
 use std::time::Instant;
 
@@ -12,23 +12,23 @@ use crate::{
     failure::Failure,
 };
 
-/// Which halves of a phase are this end's.
+/// Halves of a phase that this end executes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Halves {
     pub(super) sends: bool,
     pub(super) receives: bool,
 }
 
-/// How far a half is.
+/// Progress of one half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Half {
     Running,
-    /// Sender: the end is told. Receiver: it is known how much will have come.
+    /// Sender: End was sent. Receiver: the expected total is known.
     Ending(u64),
     Done,
 }
 
-/// Runs the phase; returns messages sent and the peer's.
+/// Runs the phase; returns messages sent by this end and by the peer.
 pub(super) fn run(
     session: &mut Session<'_>,
     phase: &mut Phase<'_, '_, '_>,
@@ -49,12 +49,12 @@ pub(super) fn run(
                 };
                 let messages = session.completed;
                 let slots = session.filled();
-                session.dialogue.say(&Message::End { messages, receives, slots })?;
+                session.dialogue.send_message(&Message::End { messages, receives, slots })?;
                 sender = Half::Ending(messages);
             }
         }
-        session.news(Session::is_granted)?;
-        // One at a time: what comes after the last one of this phase is the next phase's.
+        session.process_events(Session::is_granted)?;
+        // One message per iteration: any message after the last one of this phase belongs to the next phase.
         if let Some(message) = session.dialogue.next() {
             match (message, sender, receiver) {
                 (Message::End { messages, receives, slots }, _, Half::Running) => {
@@ -71,7 +71,7 @@ pub(super) fn run(
             && session.received >= receives
         {
             receiver = Half::Done;
-            session.dialogue.say(&Message::Ended)?;
+            session.dialogue.send_message(&Message::Ended)?;
         }
         if sender == Half::Done && receiver == Half::Done {
             session.to_verify = filled;
@@ -80,7 +80,7 @@ pub(super) fn run(
         if phase.is_clock_due() || blocks {
             session.dialogue.host.interrupted()?;
             let done = if halves.sends { session.completed } else { session.received };
-            phase.clock(Instant::now(), done, || session.signs())?;
+            phase.clock(Instant::now(), done, || session.activity())?;
         }
     }
 }

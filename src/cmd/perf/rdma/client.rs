@@ -1,10 +1,10 @@
-//! The client's end.
+//! Client end of an RDMA measurement.
 
 use std::{net::SocketAddr, time::Instant};
 
 use super::{
     bandwidth::{self, Halves},
-    latency::{self, Turn},
+    latency::{self, PingNumber},
     node::PerfNode,
     session::{Dialogue, Session},
 };
@@ -29,7 +29,7 @@ pub(super) fn run(
 ) -> Result<(), Failure> {
     let ended = converse(plan, node, remote, reporter, console);
     reporter.segments(node.segments());
-    // What has failed is aborted: the peer should hear of it.
+    // Failed connections are aborted; linger until the peer has received the reset.
     node.linger();
     ended
 }
@@ -48,7 +48,9 @@ fn converse(
     reporter.crc(node.crc());
     let mut session = Session::new(dialogue, plan.parameters.clone())?;
     let memory = Some(session.region.memory());
-    session.dialogue.say(&Message::Hello { parameters: plan.parameters.clone(), memory })?;
+    session
+        .dialogue
+        .send_message(&Message::Hello { parameters: plan.parameters.clone(), memory })?;
     match session.await_message()? {
         Message::Welcome { memory: Some(memory), version } => {
             session.peer = memory.check()?;
@@ -60,11 +62,11 @@ fn converse(
         let measured = measure(plan, &mut session, *size_bytes, remote, reporter, console)?;
         reporter.measured(measured, console);
     }
-    session.dialogue.say(&Message::Bye)?;
+    session.dialogue.send_message(&Message::Bye)?;
     session.disconnect(ANSWER_LIMIT)
 }
 
-/// One size: connects, warms up, measures.
+/// Measures one size: connects, warms up, measures.
 fn measure(
     plan: &Plan,
     session: &mut Session<'_>,
@@ -74,22 +76,22 @@ fn measure(
     console: &mut Console<'_>,
 ) -> Result<Measured, Failure> {
     session.prepare(size_bytes)?;
-    session.dialogue.say(&Message::Prepare { size_bytes })?;
+    session.dialogue.send_message(&Message::Prepare { size_bytes })?;
     expect(session, &Message::Prepared)?;
     session.connect_lanes(remote, plan.session)?;
     expect(session, &Message::Ready)?;
-    let mut turn = Turn::default();
+    let mut number = PingNumber::default();
     let mut warm_up_iterations = 0;
     if !plan.warm_up.is_zero() {
         let bound = Bound::DurationNs(plan.warm_up.as_nanos() as u64);
-        let warmed = phase(session, bound, &mut turn, |phase| phase)?;
+        let warmed = phase(session, bound, &mut number, |phase| phase)?;
         warm_up_iterations = warmed.messages + warmed.received;
     }
-    let outcome = phase(session, plan.bound, &mut turn, |phase| {
-        phase.telling(plan.interval, reporter, console)
+    let outcome = phase(session, plan.bound, &mut number, |phase| {
+        phase.reporting(plan.interval, reporter, console)
     })?;
     let verified = session.verify()?;
-    session.dialogue.say(&Message::Finish)?;
+    session.dialogue.send_message(&Message::Finish)?;
     let peer = match session.await_message()? {
         Message::Finished { cpu, messages, verified: of_peer } => {
             PeerHalf { cpu, messages, verified: verified.or(of_peer) }
@@ -102,13 +104,13 @@ fn measure(
 fn phase<'p, 'r, 'w: 'r>(
     session: &mut Session<'_>,
     bound: Bound,
-    turn: &mut Turn,
-    telling: impl FnOnce(Phase<'p, 'r, 'w>) -> Phase<'p, 'r, 'w>,
+    number: &mut PingNumber,
+    reporting: impl FnOnce(Phase<'p, 'r, 'w>) -> Phase<'p, 'r, 'w>,
 ) -> Result<Outcome, Failure> {
     session.begin_phase();
-    session.dialogue.say(&Message::Begin { bound })?;
+    session.dialogue.send_message(&Message::Begin { bound })?;
     expect(session, &Message::Begun)?;
-    let mut phase = telling(Phase::begin(bound, session.size_bytes));
+    let mut phase = reporting(Phase::begin(bound, session.size_bytes));
     phase.begun = Instant::now();
     let parameters = &session.parameters;
     let (sent, received) = if parameters.kind.is_bandwidth() {
@@ -116,7 +118,7 @@ fn phase<'p, 'r, 'w: 'r>(
             Halves { sends: parameters.client_sends(), receives: parameters.server_sends() };
         bandwidth::run(session, &mut phase, halves)?
     } else {
-        (latency::ping(session, &mut phase, turn)?, 0)
+        (latency::ping(session, &mut phase, number)?, 0)
     };
     Ok(phase.end(sent, received))
 }

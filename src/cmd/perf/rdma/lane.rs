@@ -1,4 +1,4 @@
-//! A connection for data: its queue pair, and what may be posted on it.
+//! Lane: one data connection, its queue pair, and its credit.
 
 use rdma_over_tcp::ndk::{Connector, Cq, Pd, Qp, QpLimits};
 
@@ -8,34 +8,34 @@ use crate::{
     failure::Failure,
 };
 
-/// Requests beside the data: grants and markers.
+/// Requests in addition to data: grants and markers.
 const SPARE_REQUESTS: u32 = 16;
-/// Requests of a latency phase whose completion has not been taken.
+/// Requests of a latency phase whose completion was not polled.
 const LATENCY_REQUESTS: u32 = 8;
 /// Receives for markers.
 const MARKER_RECEIVES: u32 = 4;
-/// Least receives for Sends.
+/// Minimum number of receives for Sends.
 const SEND_RECEIVES_MIN: u32 = 16;
-/// Most receives of a queue pair: the adapter's.
+/// Maximum number of receives of a queue pair, from the adapter.
 const RECEIVES_MAX: u32 = 16 * 1024;
 /// Grants that cover all receives.
 const GRANTS: u32 = 4;
 
-/// How deep the queues of a lane are.
+/// Queue depths of a lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Depths {
-    /// Messages under way.
+    /// Outstanding messages.
     pub(super) requests: u32,
-    /// Requests of each.
+    /// Requests per message.
     posts: u32,
     /// Receives posted.
     pub(super) receives: u32,
-    /// Receives that a grant covers.
+    /// Receives covered by a grant.
     pub(super) grant: u32,
 }
 
 impl Depths {
-    /// As the parameters ask for.
+    /// Returns the depths for the requested parameters.
     pub(super) fn new(parameters: &Parameters) -> Self {
         let posts = if parameters.kind == Kind::WriteImmBw { 2 } else { 1 };
         let requests = match parameters.kind.is_bandwidth() {
@@ -51,45 +51,45 @@ impl Depths {
         Self { requests, posts, receives, grant: receives / GRANTS }
     }
 
-    /// Completions that one lane can have waiting.
+    /// Returns the largest number of unpolled completions of one lane.
     pub(super) const fn completions(&self) -> u32 {
         self.requests * self.posts + self.receives + SPARE_REQUESTS
     }
 }
 
-/// A connection for data.
+/// Data connection.
 #[derive(Debug)]
 pub(super) struct Lane {
-    /// Ours on which it is.
+    /// Index of the local queue.
     pub(super) queue: usize,
-    /// Of the peer's memory, where the peer has it.
+    /// Remote token of the peer's memory on the peer's queue.
     pub(super) peer_token: u32,
     pub(super) qp: Qp,
     pub(super) connector: Option<Connector>,
     /// Data requests that may be posted.
     pub(super) room: u32,
-    /// Data requests that were posted, in all phases.
+    /// Data requests posted, in all phases.
     pub(super) posted: u64,
-    /// Messages that have come, in all phases.
+    /// Messages received, in all phases.
     pub(super) received: u64,
-    /// Sends that the peer has receives for.
+    /// Sends for which the peer has posted receives.
     pub(super) credit: u32,
-    /// The peer's grants that are in `credit`, modulo 256.
+    /// Peer grants included in `credit`, modulo 256.
     pub(super) grants_seen: u8,
-    /// Our own, modulo 256.
+    /// Grants sent to the peer, modulo 256.
     pub(super) grants_given: u8,
-    /// Receives posted again since the last grant.
+    /// Receives reposted since the last grant.
     pub(super) ungranted: u32,
-    /// The slot of the next request.
+    /// Slot of the next request.
     pub(super) slot_out: usize,
-    /// The slot of the next receive to be posted.
+    /// Slot of the next receive to post.
     pub(super) slot_in: usize,
-    /// It is in the list of those that may post.
+    /// True if the lane is in the list of ready lanes.
     pub(super) is_ready: bool,
 }
 
 impl Lane {
-    /// Not connected, on a queue whose are PD and CQ; its completions carry `context`.
+    /// Creates an unconnected lane on a queue with this PD and CQ; its completions carry `context`.
     pub(super) fn new(
         queue: usize,
         (pd, cq): (&Pd, &Cq),
@@ -122,11 +122,11 @@ impl Lane {
         })
     }
 
-    /// Adds what the peer has granted.
+    /// Adds the peer's grants to the credit.
     pub(super) fn take_grants(&mut self, grants: u8, depths: Depths) {
         let fresh = grants.wrapping_sub(self.grants_seen);
         self.grants_seen = grants;
-        // A peer that grants more than it has would only flood itself.
+        // Clamped: a peer that grants more than it posted would only overrun itself.
         self.credit = (self.credit + u32::from(fresh) * depths.grant).min(depths.receives);
     }
 }

@@ -1,9 +1,9 @@
-//! The phases with one message under way.
+//! Phases with one outstanding message.
 //!
-//! *write-lat*, as perftest's ib_write_lat: each end writes into the other's memory and waits for the last
-//! byte of its own to change, which the adapter stores last; between two looks it polls the completion
-//! queue, so that with manual progress the engine runs. *send-lat*: the same by Send and Receive.
-//! *read-lat*, *atomic-lat*: one after the other; the server does nothing.
+//! *write-lat*, as in perftest's ib_write_lat: each end writes into the other's memory and polls the last byte of its
+//! own, which the adapter stores last. Between two polls of the byte it polls the completion queue, so that the engine
+//! runs with manual progress. *send-lat*: the same with Send and Receive. *read-lat*, *atomic-lat*: one request after
+//! the other; the server is passive.
 
 use std::time::Instant;
 
@@ -14,18 +14,18 @@ use crate::{
 };
 use rdma_over_tcp::ndk::OpFlags;
 
-/// Counts the messages of write-lat, in the byte that is waited for.
+/// Sequence number of write-lat messages, carried in the polled byte.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Turn(u8);
+pub(super) struct PingNumber(u8);
 
-/// What an end waits for.
+/// Awaited event.
 #[derive(Clone, Copy)]
 enum Awaited {
     /// The last byte of the sink has this value.
     Byte(u8),
-    /// So many receives have completed.
+    /// This number of receives completed.
     Receives(u64),
-    /// So many requests have.
+    /// This number of requests completed.
     Requests(u64),
 }
 
@@ -41,8 +41,8 @@ impl Session<'_> {
         }
     }
 
-    /// Waits; `false`: a message has come instead.
-    fn await_turn(
+    /// Waits for the event. Returns false if a control message arrived instead.
+    fn await_event(
         &mut self,
         phase: &mut Phase<'_, '_, '_>,
         awaited: Awaited,
@@ -56,56 +56,60 @@ impl Session<'_> {
             if self.dialogue.has_message() {
                 return Ok(false);
             }
-            self.news(|region, _| match awaited {
+            self.process_events(|region, _| match awaited {
                 Awaited::Byte(value) => region.buffer.load_last(byte_at) == value,
                 Awaited::Receives(_) | Awaited::Requests(_) => false,
             })?;
             if phase.is_clock_due() || blocks {
                 self.dialogue.host.interrupted()?;
-                phase.clock(Instant::now(), self.posted, || self.signs())?;
+                phase.clock(Instant::now(), self.posted, || self.activity())?;
             }
         }
     }
 
-    /// Posts one message, when there is room.
-    fn serve_turn(&mut self, phase: &mut Phase<'_, '_, '_>, turn: Turn) -> Result<(), Failure> {
+    /// Posts one message when the queue has room.
+    fn post_ping(
+        &mut self,
+        phase: &mut Phase<'_, '_, '_>,
+        number: PingNumber,
+    ) -> Result<(), Failure> {
         while self.lanes[0].room == 0 {
-            self.await_turn(phase, Awaited::Requests(self.completed + 1))?;
+            self.await_event(phase, Awaited::Requests(self.completed + 1))?;
         }
         if self.parameters.kind == Kind::WriteLat {
             let at = self.region.layout.source_at + self.size_bytes - 1;
-            self.region.buffer.write_at(at as usize, &[turn.0]);
+            self.region.buffer.write_at(at as usize, &[number.0]);
         }
         self.post_one(0, OpFlags::empty())
     }
 }
 
-impl Turn {
+impl PingNumber {
     const fn next(&mut self) -> Self {
         self.0 = self.0.wrapping_add(1);
         *self
     }
 }
 
-/// The client's phase; returns the messages.
+/// Runs the client's phase; returns the number of messages.
 pub(super) fn ping(
     session: &mut Session<'_>,
     phase: &mut Phase<'_, '_, '_>,
-    turn: &mut Turn,
+    number: &mut PingNumber,
 ) -> Result<u64, Failure> {
     let is_whole = matches!(session.parameters.kind, Kind::ReadLat | Kind::AtomicLat);
     let mut messages = 0;
     let mut before = Instant::now();
     while !phase.budget.is_over() {
-        let turn = turn.next();
+        let number = number.next();
         let receives = session.received + 1;
-        session.serve_turn(phase, turn)?;
+        session.post_ping(phase, number)?;
         let awaited = match session.parameters.kind {
-            Kind::WriteLat => Awaited::Byte(turn.0),
+            Kind::WriteLat => Awaited::Byte(number.0),
             Kind::SendLat => Awaited::Receives(receives),
             _ => Awaited::Requests(session.posted),
         };
-        if !session.await_turn(phase, awaited)? {
+        if !session.await_event(phase, awaited)? {
             return Err(Failure::work("the server has spoken in the middle of a phase"));
         }
         let now = Instant::now();
@@ -113,46 +117,46 @@ pub(super) fn ping(
         phase.histogram.record(if is_whole { nanos } else { nanos / 2 });
         before = now;
         messages += 1;
-        // The clock may have ended it while the answer was waited for.
+        // The budget may have expired while waiting for the response.
         phase.budget.left = phase.budget.left.saturating_sub(1);
-        phase.budget.look(now);
+        phase.budget.update(now);
     }
-    session.dialogue.say(&Message::End { messages, receives: 0, slots: 0 })?;
+    session.dialogue.send_message(&Message::End { messages, receives: 0, slots: 0 })?;
     match session.await_message()? {
         Message::Ended => Ok(messages),
         message => Err(message.out_of_turn("Ended")),
     }
 }
 
-/// The server's phase, until the client ends it; returns the client's messages.
+/// Runs the server's phase until the client ends it; returns the client's messages.
 pub(super) fn pong(
     session: &mut Session<'_>,
     phase: &mut Phase<'_, '_, '_>,
-    turn: &mut Turn,
+    number: &mut PingNumber,
 ) -> Result<u64, Failure> {
     let mut receives = session.received;
     loop {
-        let mut expected = *turn;
+        let mut expected = *number;
         expected.next();
         let awaited = match session.parameters.kind {
             Kind::WriteLat => Awaited::Byte(expected.0),
             Kind::SendLat => Awaited::Receives(receives + 1),
-            // Reads and atomics are none of the server's business.
+            // The server is passive in reads and atomics.
             _ => Awaited::Requests(u64::MAX),
         };
-        if !session.await_turn(phase, awaited)? {
+        if !session.await_event(phase, awaited)? {
             return match session.dialogue.next() {
                 Some(Message::End { messages, .. }) => {
                     session.added += messages;
-                    session.dialogue.say(&Message::Ended)?;
+                    session.dialogue.send_message(&Message::Ended)?;
                     Ok(messages)
                 }
                 Some(message) => Err(message.out_of_turn("End")),
                 None => Err(Failure::work("no message where one had come")),
             };
         }
-        *turn = expected;
+        *number = expected;
         receives += 1;
-        session.serve_turn(phase, expected)?;
+        session.post_ping(phase, expected)?;
     }
 }

@@ -1,16 +1,16 @@
-//! Registered memory of an end: a small buffer for messages, and one for the data.
+//! Registered memory of one end: a small buffer for control messages, and one for data.
 //!
 //! ```text
-//! grants, a line for each connection | marker | source | sink
+//! grants, one cache line per connection | marker | source | sink
 //! ```
-//! Source and sink are cut into slots, each a message and a multiple of [`LINE_BYTES`]; message i of
-//! connection c is in slot c + i, counted around. There are as many slots as messages under way on a
-//! connection, at most what [`CYCLE_BYTES`] hold, at least one. All connections share them.
+//! Source and sink are divided into slots, each one message rounded up to a multiple of [`LINE_BYTES`]. Message i of
+//! connection c uses slot (c + i) modulo the slot count. The slot count is the number of outstanding messages per
+//! connection, at most the number that fits into [`CYCLE_BYTES`], at least one. All connections share the slots.
 //!
-//! The source holds a pattern that differs at each offset and is never changed by a bandwidth phase; as
-//! a message goes from slot n to slot n, the sink holds the same pattern afterwards, and that is compared.
+//! The source holds a pattern that differs at each offset; bandwidth phases never change it. A message is transferred
+//! from slot n to slot n, so the sink must hold the same pattern afterwards, which is verified.
 //!
-//! Atomics add to the first word of the sink, and their outcomes go to slots of the source.
+//! Atomics add to the first word of the sink; their results are placed in slots of the source.
 
 use std::sync::atomic::Ordering;
 
@@ -25,13 +25,13 @@ use crate::{
     failure::Failure,
 };
 
-/// Messages that can be received before one is taken.
+/// Receive slots for control messages.
 pub(super) const MESSAGE_SLOTS: usize = 8;
-/// Bytes of a line of the caches.
+/// Cache line, bytes.
 const LINE_BYTES: u64 = 64;
-/// Bytes that small messages go around in; larger ones are all in one place. perftest's cycling buffer is a page too.
+/// Bytes over which small messages cycle; larger messages use one slot. perftest's cycling buffer is a page too.
 const CYCLE_BYTES: u64 = 4096;
-/// Bytes that are filled or compared at once.
+/// Bytes filled or compared per step.
 const CHUNK_BYTES: usize = 4096;
 
 /// Offsets in the buffer.
@@ -45,7 +45,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Of a session with these parameters, which are within their limits.
+    /// Computes the layout for parameters within their limits.
     pub(super) fn new(parameters: &Parameters) -> Self {
         let page = PAGE_SIZE as u64;
         let marker_at = u64::from(parameters.connections) * LINE_BYTES;
@@ -55,12 +55,12 @@ impl Layout {
         Self { marker_at, source_at, sink_at, part_bytes, length: sink_at + part_bytes }
     }
 
-    /// Where the grants of a connection are counted.
+    /// Returns the offset of a connection's grant counter.
     pub(super) const fn grant_at(&self, connection: usize) -> u64 {
         connection as u64 * LINE_BYTES
     }
 
-    /// How the parts are cut for messages of this size.
+    /// Returns the slots for messages of this size.
     pub(super) fn slots(&self, size_bytes: u64, depth: u32) -> Slots {
         let stride = size_bytes.next_multiple_of(LINE_BYTES).max(LINE_BYTES);
         let fit = (CYCLE_BYTES / stride).max(1);
@@ -68,7 +68,7 @@ impl Layout {
     }
 }
 
-/// The slots of a part.
+/// Slots of source and sink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Slots {
     pub(super) stride: u64,
@@ -76,18 +76,18 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// The slot after this one.
+    /// Returns the slot after this one.
     pub(super) const fn after(&self, slot: usize) -> usize {
         if slot + 1 >= self.count { 0 } else { slot + 1 }
     }
 
-    /// Its offset in the part.
+    /// Returns the offset of a slot in its part.
     pub(super) const fn offset(&self, slot: usize) -> u64 {
         slot as u64 * self.stride
     }
 }
 
-/// Where messages are received.
+/// Receive buffer of control messages.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     buffer: RegisteredBuffer,
@@ -96,7 +96,7 @@ pub(super) struct Mailbox {
 }
 
 impl Mailbox {
-    /// With [`MESSAGE_SLOTS`] slots.
+    /// Allocates [`MESSAGE_SLOTS`] slots.
     pub(super) fn new(adapter: &Adapter, pd: &Pd) -> Result<Self, Failure> {
         let length = MESSAGE_SLOTS * MESSAGE_BYTES_MAX;
         let buffer = checked("allocate", adapter.allocate(length))?;
@@ -104,13 +104,13 @@ impl Mailbox {
         Ok(Self { token: mr.local_token(), buffer, mr })
     }
 
-    /// A slot, to be received into.
+    /// Returns the scatter/gather entry of a slot.
     pub(super) fn sge(&self, slot: usize) -> Sge {
         let address = self.buffer.address() + (slot * MESSAGE_BYTES_MAX) as u64;
         Sge { address, length: MESSAGE_BYTES_MAX as u32, token: self.token }
     }
 
-    /// What was received.
+    /// Returns the received bytes.
     pub(super) fn octets(&self, slot: usize, length: usize) -> Vec<u8> {
         let mut octets = vec![0; length.min(MESSAGE_BYTES_MAX)];
         self.buffer.read_at(slot % MESSAGE_SLOTS * MESSAGE_BYTES_MAX, &mut octets);
@@ -129,17 +129,17 @@ fn registered(
     Ok(mr)
 }
 
-/// The buffer of the data.
+/// Data buffer.
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) buffer: RegisteredBuffer,
-    /// With the adapter of each queue.
+    /// Registrations, one per queue.
     mrs: Vec<Mr>,
     tokens: Vec<u32>,
     pub(super) layout: Layout,
 }
 
-/// The bytes of the pattern from `offset` on, a multiple of eight.
+/// Writes the pattern from `offset`, a multiple of eight, into `chunk`.
 fn pattern(offset: u64, chunk: &mut [u8]) {
     for (index, word) in chunk.chunks_mut(8).enumerate() {
         let number = (offset / 8 + index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -149,7 +149,7 @@ fn pattern(offset: u64, chunk: &mut [u8]) {
 }
 
 impl Region {
-    /// Allocates, and registers in the protection domain of each queue.
+    /// Allocates the buffer, and registers it in the protection domain of each queue.
     pub(super) fn new<'p>(
         adapter: &Adapter,
         pds: impl Iterator<Item = &'p Pd>,
@@ -171,41 +171,41 @@ impl Region {
         Ok(region)
     }
 
-    /// As the peer is told of it.
+    /// Returns the description of the memory for the peer.
     pub(super) fn memory(&self) -> Memory {
         Memory { address: self.buffer.address(), tokens: self.tokens.clone() }
     }
 
-    /// A piece of it, for a connection of a queue.
+    /// Returns the scatter/gather entry of a range, with the token of a queue.
     pub(super) fn sge(&self, queue: usize, offset: u64, length: u64) -> Sge {
         let token = self.tokens[queue];
         Sge { address: self.buffer.address() + offset, length: length as u32, token }
     }
 
-    /// Where the one byte of a marker goes.
+    /// Returns the entry for the one byte of a marker.
     pub(super) fn marker_sge(&self, queue: usize) -> Sge {
         self.sge(queue, self.layout.marker_at, 1)
     }
 
-    /// Gives up what was registered.
+    /// Closes the registrations.
     pub(super) fn close(&self) {
         for mr in &self.mrs {
             let _ = mr.close(|| {});
         }
     }
 
-    /// How often the peer has granted receives on this connection, modulo 256.
+    /// Returns the number of the peer's grants on this connection, modulo 256.
     pub(super) fn grants(&self, connection: usize) -> u8 {
         self.buffer.load_last(self.layout.grant_at(connection) as usize)
     }
 
-    /// The word at `offset`: one that the peer adds to, or that it has found.
+    /// Returns the word at `offset`: the target of the peer's atomics, or the result of an atomic.
     pub(super) fn word(&self, offset: u64) -> u64 {
         let word = self.buffer.word(offset as usize);
         word.map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Makes the memory ready for messages of a new size.
+    /// Prepares the memory for messages of a new size.
     pub(super) fn prepare(&self, slots: Slots, connections: usize) {
         let mut chunk = [0; CHUNK_BYTES];
         for connection in 0..connections {
@@ -221,7 +221,7 @@ impl Region {
         }
     }
 
-    /// Compares the first `filled` slots of the sink with what a peer's source holds.
+    /// Compares the first `filled` slots of the sink with the pattern of the peer's source.
     pub(super) fn verify(&self, slots: Slots, filled: u64, size_bytes: u64) -> Result<(), Failure> {
         let (mut found, mut wanted) = ([0; CHUNK_BYTES], [0; CHUNK_BYTES]);
         for slot in 0..filled.min(slots.count as u64) {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_follow_each_other_and_hold_their_slots() {
+    fn parts_are_disjoint_and_hold_their_slots() {
         for (connections, size) in [(1, 1), (1024, 64 << 10), (3, 1 << 20), (1, 5 << 20)] {
             let layout = layout(connections, size);
             assert!(layout.grant_at(connections as usize) <= layout.marker_at);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pattern_differs_from_slot_to_slot() {
+    fn pattern_differs_between_slots() {
         let (mut one, mut other) = ([0; 64], [0; 64]);
         pattern(0, &mut one);
         pattern(64, &mut other);

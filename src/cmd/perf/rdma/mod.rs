@@ -1,8 +1,8 @@
 //! Measurements on queue pairs.
 //!
-//! One queue pair carries messages ([`super::message`]), one for each connection the data; all of them
-//! complete into one queue, which one thread polls. [`memory`] says what lies where, [`node`] opens and
-//! connects, [`session`] takes completions, [`bandwidth`] and [`latency`] are the phases, [`client`] and
+//! One queue pair carries control messages ([`super::message`]), one per connection carries data. All of them complete
+//! into the completion queues of their queues, which one thread polls. [`memory`] defines the layout, [`node`] opens
+//! and connects, [`session`] handles completions, [`bandwidth`] and [`latency`] are the phases, [`client`] and
 //! [`server`] the two ends.
 
 mod bandwidth;
@@ -23,7 +23,7 @@ use crate::{failure::Failure, report::Console};
 /// Runs one end.
 ///
 /// # Errors
-/// As the command.
+/// Same as the command.
 pub(super) fn run(
     plan: &Plan,
     options: &AdapterOptions,

@@ -1,4 +1,4 @@
-//! The node of a measurement on queue pairs: opened, waited on, and asked. Each queue of it has an adapter.
+//! Node of a measurement on queue pairs: open, wait, query. Each of its queues has an adapter.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -25,50 +25,50 @@ use crate::{
     waker::Waker,
 };
 
-/// Reads at once, asked for in each direction: all that an adapter offers.
+/// Outstanding Reads requested in each direction: the adapter's maximum.
 const READS_MAX: u32 = 128;
 const READ_LIMIT: ReadLimit = ReadLimit { inbound: READS_MAX, outbound: READS_MAX };
-/// How long a wait may last before clock and signals are looked at.
+/// Longest wait between reads of clock and signals.
 const WAIT_MAX: Duration = Duration::from_millis(200);
-/// Wait for the reason behind a request that was flushed.
+/// Time limit for the disconnect reason after a flushed request.
 const REASON_LIMIT: Duration = Duration::from_secs(1);
-/// Peers that have connected and are not looked at yet.
+/// Limit of connected peers that are not yet handled.
 const INCOMING_MAX: usize = 2048;
-/// Looks in vain after which a spinning end offers the processor to others: two ends that share one would
-/// else wait for the scheduler's tick at each message.
-const LOOKS_PER_YIELD: u32 = 64;
+/// Empty polls after which a spinning end yields the CPU. Two ends that share one CPU would otherwise wait for the
+/// scheduler's tick at each message.
+const POLLS_PER_YIELD: u32 = 64;
 
-/// A result of NDK, as a failure that says what was tried.
+/// Converts an NDK result into a failure with the operation `what`.
 pub(super) fn checked<T>(what: &str, result: Result<T, NtStatus>) -> Result<T, Failure> {
     result.map_err(|status| refused(what, status))
 }
 
-/// The failure of a request.
+/// Returns the failure of a request.
 pub(super) fn refused(what: &str, status: NtStatus) -> Failure {
     Failure::work(format!("NDK: {what}: {status}"))
 }
 
-/// The failure of an accept, with its cause.
+/// Returns the failure of an accept, with its cause.
 pub(super) fn not_accepted(what: &str, status: NtStatus, connector: Option<&Connector>) -> Failure {
     let cause = connector.and_then(Connector::failure);
     Failure::work(CallError { call: what.to_owned(), status, cause }.to_string())
 }
 
-/// The peer has ended a connection.
-pub(super) fn cut_off(reason: u32) -> Failure {
+/// Returns the failure for a connection that the peer ended.
+pub(super) fn peer_disconnected(reason: u32) -> Failure {
     let why = DisconnectReason(reason);
     Failure::work(format!("the connection has ended in the middle: {why}"))
 }
 
-/// A connection that has come, and the queue that has it.
+/// Accepted connection and its queue.
 pub(super) struct AcceptedConnection {
     pub(super) queue: usize,
     pub(super) connector: Connector,
 }
 
-/// A node with an adapter for each of its queues.
+/// Node with an adapter for each of its queues.
 pub(super) struct PerfNode {
-    // Before the nodes, whose last handles relays shall not have.
+    // Dropped before the nodes: a relay must not hold a node's last handle.
     _relays: Relays,
     _control: Option<Control>,
     pub(super) adapters: Vec<Adapter>,
@@ -85,9 +85,9 @@ impl PerfNode {
         reporter: &mut Reporter,
     ) -> Result<Self, Failure> {
         let node = options.transport.node();
-        // Kernel sockets need no FPDUs that begin with segments.
+        // Kernel sockets do not need FPDUs aligned with segments.
         let fpdu_size = node.map_or(FpduSize::Max, |_| FpduSize::default());
-        // The peer is a flue perf of the same kind: it can, too.
+        // The peer is a flue perf of the same kind, so it supports RFC 7306.
         let rfc7306 = plan.kind.is_extension();
         let opened =
             options.open(AdapterConfig { rfc7306, fpdu_size, ..AdapterConfig::default() })?;
@@ -112,15 +112,15 @@ impl PerfNode {
         })
     }
 
-    /// Waits for what `look` finds, or a signal; `None`: the time is over.
+    /// Waits until `condition` returns a value, or for a signal; `None` after the time limit.
     pub(super) fn wait<T>(
         &self,
         limit: Option<Duration>,
-        mut look: impl FnMut() -> Option<T>,
+        mut condition: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, Failure> {
-        let [adapter] = &self.adapters[..] else { return self.wait_for_any(limit, look) };
+        let [adapter] = &self.adapters[..] else { return self.wait_for_any(limit, condition) };
         let waited = adapter.wait_until(limit, || match self.waker.interrupted() {
-            Ok(()) => look().map(Ok),
+            Ok(()) => condition().map(Ok),
             Err(interrupted) => Some(Err(interrupted)),
         });
         match waited {
@@ -130,18 +130,18 @@ impl PerfNode {
         }
     }
 
-    /// The failure of a request, whose connection may have ended.
+    /// Returns the failure of a request whose connection may have ended.
     pub(super) fn failed(&self, result: &NdkResultEx, ended: &Ended) -> Failure {
         // The callback with the reason follows the flush, from another thread.
         if result.status == NtStatus::CANCELLED {
             return match self.wait(Some(REASON_LIMIT), || ended.reason()) {
-                Ok(reason) => cut_off(reason.unwrap_or(0)),
+                Ok(reason) => peer_disconnected(reason.unwrap_or(0)),
                 Err(failure) => failure,
             };
         }
         let Failure { message, .. } = refused(&result.operation.to_string(), result.status);
         match (ended.reason(), result.error()) {
-            // Says who has found it too.
+            // The text also contains the side that detected the error.
             (Some(reason @ 1..), _) => {
                 Failure::work(format!("{message}: {}", DisconnectReason(reason)))
             }
@@ -150,21 +150,21 @@ impl PerfNode {
         }
     }
 
-    /// The same with several queues, on any of which something may happen.
+    /// Waits for an event on any of several queues.
     fn wait_for_any<T>(
         &self,
         limit: Option<Duration>,
-        mut look: impl FnMut() -> Option<T>,
+        mut condition: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, Failure> {
         let until = limit.map(|limit| Instant::now() + limit);
-        let mut looks = 0;
+        let mut polls = 0;
         loop {
             self.interrupted()?;
-            if let Some(found) = look() {
+            if let Some(found) = condition() {
                 return Ok(Some(found));
             }
             for adapter in &self.adapters {
-                // Runs the loop, with manual progress; and says whether there still is a link.
+                // Runs the loop with manual progress, and detects a removed link.
                 match adapter.wait_while(Some(Duration::ZERO), &mut || false) {
                     Ok(()) | Err(WaitError::TimedOut) => {}
                     Err(error) => return Err(Failure::work(error.to_string())),
@@ -172,29 +172,29 @@ impl PerfNode {
             }
             let left = until.map_or(WAIT_MAX, |until| until - Instant::now());
             if left.is_zero() {
-                return Ok(look());
+                return Ok(condition());
             }
             match self.is_manual {
-                true => self.idle(&mut looks),
+                true => self.idle(&mut polls),
                 false => park_timeout(left.min(WAIT_MAX)),
             }
         }
     }
 
-    /// Tells of a signal that has come.
+    /// Returns an error if a signal was received.
     pub(super) fn interrupted(&self) -> Result<(), Failure> {
         self.waker.interrupted()
     }
 
-    /// After a look in vain, of a spinning end.
-    pub(super) fn idle(&self, looks: &mut u32) {
-        *looks = looks.wrapping_add(1);
-        if looks.is_multiple_of(LOOKS_PER_YIELD) {
+    /// Handles an empty poll of a spinning end.
+    pub(super) fn idle(&self, polls: &mut u32) {
+        *polls = polls.wrapping_add(1);
+        if polls.is_multiple_of(POLLS_PER_YIELD) {
             yield_now();
         }
     }
 
-    /// Connects a queue pair of a queue of ours; also returns the peer's queue, which it has said.
+    /// Connects a queue pair on a local queue; also returns the peer's queue, from its Reply.
     pub(super) fn connect(
         &self,
         queue: usize,
@@ -226,14 +226,16 @@ impl PerfNode {
         }
     }
 
-    /// Begins to accept a connection for a queue pair of its queue, which it says.
-    pub(super) fn accept(&self, came: &AcceptedConnection, qp: &Qp, ended: &Ended) -> Begun {
-        let AcceptedConnection { queue, connector } = came;
-        let said = [*queue as u8];
-        Begun::begin(|done| connector.accept(qp, READ_LIMIT, &said, Some(ended.event()), done))
+    /// Starts accepting a connection on a queue pair; the Reply carries the queue index.
+    pub(super) fn accept(&self, accepted: &AcceptedConnection, qp: &Qp, ended: &Ended) -> Begun {
+        let AcceptedConnection { queue, connector } = accepted;
+        let private_data = [*queue as u8];
+        Begun::begin(|done| {
+            connector.accept(qp, READ_LIMIT, &private_data, Some(ended.event()), done)
+        })
     }
 
-    /// Listens at all of the node's addresses, on each queue: the host stack spreads what comes.
+    /// Listens on all addresses of the node, on each queue: the host stack distributes the connections.
     pub(super) fn listen(
         &self,
         port: u16,
@@ -254,7 +256,7 @@ impl PerfNode {
                     listener.listen_with(SocketAddr::new(ip, port), config, done)
                 })
             };
-            // Of both families, where the kernel has IPv6.
+            // Dual stack if the kernel has IPv6.
             listen(Ipv6Addr::UNSPECIFIED.into())
                 .or_else(|_| listen(Ipv4Addr::UNSPECIFIED.into()))?;
             listeners.push(listener);
@@ -262,7 +264,7 @@ impl PerfNode {
         Ok((listeners, incoming))
     }
 
-    /// Whether MPA has agreed on CRCs, of any connection there is.
+    /// Returns true if MPA negotiated CRCs on an existing connection; `None` without connections.
     pub(super) fn crc(&self) -> Option<bool> {
         let mut crc = None;
         for adapter in &self.adapters {
@@ -274,12 +276,12 @@ impl PerfNode {
         crc
     }
 
-    /// TCP segments that each queue's engine has received so far.
+    /// Returns the number of TCP segments received by each queue's engine.
     pub(super) fn segments(&self) -> Vec<u64> {
         self.adapters.iter().filter_map(|adapter| adapter.segments_received()).collect()
     }
 
-    /// Stays until the peer's FINs are acknowledged, so that its end is clean too.
+    /// Waits until the peer's FINs are acknowledged, so that the peer closes without error.
     pub(super) fn linger(&self) {
         self.adapters.iter().for_each(linger);
     }
@@ -291,7 +293,7 @@ impl Drop for PerfNode {
     }
 }
 
-/// Waits for an answer.
+/// Waits for the completion of a call.
 impl Wait for &PerfNode {
     type Error = Failure;
 
@@ -299,13 +301,13 @@ impl Wait for &PerfNode {
         Failure::work(error.to_string())
     }
 
-    fn wait<T>(&mut self, look: impl FnMut() -> Option<T>) -> Result<T, Failure> {
-        let answer = PerfNode::wait(self, Some(ANSWER_LIMIT), look)?;
+    fn wait<T>(&mut self, condition: impl FnMut() -> Option<T>) -> Result<T, Failure> {
+        let answer = PerfNode::wait(self, Some(ANSWER_LIMIT), condition)?;
         answer.ok_or_else(|| Failure::work(format!("NDK: no answer within {ANSWER_LIMIT:?}")))
     }
 }
 
-/// The queue that the peer has said in its Reply. An end of one queue need not say it.
+/// Returns the peer's queue from its Reply. A peer with one queue may omit it.
 fn queue_of(connector: &Connector) -> Result<usize, Failure> {
     let mut octets = [0];
     match connector.connection_data(Some(&mut octets)) {

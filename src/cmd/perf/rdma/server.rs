@@ -1,4 +1,4 @@
-//! The server's end: one client after the other, whatever becomes of each.
+//! Server end: serves one client after the other; a failed session does not end the server.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use rdma_over_tcp::ndk::{Begun, Connector, NtStatus, turn_away};
 
 use super::{
     bandwidth::{self, Halves},
-    latency::{self, Turn},
+    latency::{self, PingNumber},
     node::{AcceptedConnection, PerfNode, not_accepted, refused},
     session::{Dialogue, Session},
 };
@@ -23,8 +23,8 @@ use crate::{
     report::Console,
 };
 
-/// How long a client that is told why not may take to go.
-const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
+/// Time limit for a refused client to disconnect.
+const REFUSAL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs the server.
 pub(super) fn run(
@@ -36,11 +36,11 @@ pub(super) fn run(
     let (listeners, incoming) = node.listen(plan.port, plan.listen)?;
     console.remark(format_args!("listening: {} port {}", plan.kind, plan.port));
     let ended = loop {
-        let (opening, came) = match next_client(node, &incoming, console) {
+        let (opening, accepted) = match next_client(node, &incoming, console) {
             Ok(client) => client,
             Err(failure) => break Err(failure),
         };
-        let ended = serve(plan, node, opening, came, &incoming, reporter, console);
+        let ended = serve(plan, node, opening, accepted, &incoming, reporter, console);
         if let Err(interrupted) = node.interrupted() {
             break Err(interrupted);
         }
@@ -59,22 +59,22 @@ pub(super) fn run(
     ended
 }
 
-/// The next connection for messages. Whoever else comes is turned away.
+/// Accepts the next control connection. Any other connection is rejected.
 fn next_client(
     node: &PerfNode,
     incoming: &Receiver<AcceptedConnection>,
     console: &mut Console<'_>,
 ) -> Result<(Opening, AcceptedConnection), Failure> {
     loop {
-        let Some(came) = node.wait(None, || incoming.try_recv().ok())? else {
+        let Some(accepted) = node.wait(None, || incoming.try_recv().ok())? else {
             return Err(Failure::work("nobody comes"));
         };
-        let why = match opening_of(&came.connector) {
-            Ok(opening) if opening.role == Role::Control => return Ok((opening, came)),
+        let why = match opening_of(&accepted.connector) {
+            Ok(opening) if opening.role == Role::Control => return Ok((opening, accepted)),
             Ok(_) => Failure::work("a connection for data of a session that is over"),
             Err(failure) => failure,
         };
-        turn_away(&came.connector, b"flue perf: not a client");
+        turn_away(&accepted.connector, b"flue perf: not a client");
         console.remark(format_args!("turned away: {why}"));
     }
 }
@@ -84,13 +84,13 @@ fn serve(
     plan: &Plan,
     node: &PerfNode,
     opening: Opening,
-    came: AcceptedConnection,
+    accepted: AcceptedConnection,
     incoming: &Receiver<AcceptedConnection>,
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    let mut dialogue = Dialogue::new(node, came.queue)?;
-    dialogue.accept(came)?;
+    let mut dialogue = Dialogue::new(node, accepted.queue)?;
+    dialogue.accept(accepted)?;
     let (local, peer) = dialogue.addresses();
     reporter.peers(local, peer);
     reporter.crc(node.crc());
@@ -110,25 +110,25 @@ fn serve(
     session.peer = memory;
     let memory = Some(session.region.memory());
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    session.dialogue.say(&Message::Welcome { memory, version })?;
+    session.dialogue.send_message(&Message::Welcome { memory, version })?;
     let ended = converse(&mut session, opening.session, incoming);
     match &ended {
         Ok(()) => session.disconnect(ANSWER_LIMIT)?,
         Err(failure) => {
-            // Perhaps it still hears why. The lanes are aborted.
-            let _ = session.dialogue.say(&Message::refusal(&failure.message));
-            session.dialogue.disconnect(FAREWELL_LIMIT)?;
+            // Best effort: the client may still receive the reason. The lanes are aborted.
+            let _ = session.dialogue.send_message(&Message::refusal(&failure.message));
+            session.dialogue.disconnect(REFUSAL_LIMIT)?;
         }
     }
     ended
 }
 
-/// Says why not, and stays until the client has gone.
+/// Sends the refusal, and waits until the client has disconnected.
 fn refuse(dialogue: Dialogue<'_>, failure: Failure) -> Failure {
-    if dialogue.say(&Message::refusal(&failure.message)).is_ok() {
-        let gone = || dialogue.ended.reason().map(|_| ());
-        // Whether it has heard or not: there is nothing else to be done.
-        let _ = dialogue.host.wait(Some(FAREWELL_LIMIT), gone);
+    if dialogue.send_message(&Message::refusal(&failure.message)).is_ok() {
+        let closed = || dialogue.ended.reason().map(|_| ());
+        // Best effort: the result does not matter.
+        let _ = dialogue.host.wait(Some(REFUSAL_LIMIT), closed);
     }
     failure
 }
@@ -142,13 +142,13 @@ fn opening_of(connector: &Connector) -> Result<Opening, Failure> {
     Opening::decode(&octets[..length.min(OPENING_BYTES)])
 }
 
-/// What the client wants, one message after the other.
+/// Handles the client's messages in order.
 fn converse(
     session: &mut Session<'_>,
     key: u64,
     incoming: &Receiver<AcceptedConnection>,
 ) -> Result<(), Failure> {
-    let mut turn = Turn::default();
+    let mut number = PingNumber::default();
     let mut last = (Cpu::default(), 0);
     loop {
         match session.await_message()? {
@@ -160,16 +160,16 @@ fn converse(
                     )));
                 }
                 session.prepare(size_bytes)?;
-                turn = Turn::default();
-                session.dialogue.say(&Message::Prepared)?;
+                number = PingNumber::default();
+                session.dialogue.send_message(&Message::Prepared)?;
                 accept_lanes(session, key, incoming)?;
-                session.dialogue.say(&Message::Ready)?;
+                session.dialogue.send_message(&Message::Ready)?;
             }
-            Message::Begin { bound } => last = phase(session, bound, &mut turn)?,
+            Message::Begin { bound } => last = phase(session, bound, &mut number)?,
             Message::Finish => {
                 let verified = session.verify()?;
                 let (cpu, messages) = last;
-                session.dialogue.say(&Message::Finished { cpu, messages, verified })?;
+                session.dialogue.send_message(&Message::Finished { cpu, messages, verified })?;
             }
             Message::Bye => return Ok(()),
             message => return Err(message.out_of_turn("a request")),
@@ -184,7 +184,7 @@ fn accept_lanes(
 ) -> Result<(), Failure> {
     let wanted = session.lanes.len();
     let mut pending: Vec<(usize, Begun)> = Vec::new();
-    let (mut came, mut done) = (0, 0);
+    let (mut accepted, mut done) = (0, 0);
     let mut until = Instant::now() + ANSWER_LIMIT;
     while done < wanted {
         let host = session.dialogue.host;
@@ -194,7 +194,7 @@ fn accept_lanes(
             (settled || has_left || !incoming.is_empty()).then_some(())
         })?;
         if session.dialogue.ended.reason().is_some() {
-            return Err(session.dialogue.silent());
+            return Err(session.dialogue.no_reply());
         }
         if waited.is_none() || Instant::now() > until {
             return Err(Failure::work(format!("{done} of {wanted} connections have come")));
@@ -204,7 +204,7 @@ fn accept_lanes(
                 Ok(Opening { role: Role::Data, index, session: theirs }) if theirs == key => {
                     let begun = session.accept_lane(index as usize, one)?;
                     pending.extend(begun.map(|begun| (index as usize, begun)));
-                    came += 1;
+                    accepted += 1;
                 }
                 _ => turn_away(&one.connector, b"flue perf: busy"),
             }
@@ -223,25 +223,29 @@ fn accept_lanes(
             }
         });
         if let Some((index, status)) = failed {
-            let what = format!("accept (connection {came} of {wanted})");
+            let what = format!("accept (connection {accepted} of {wanted})");
             return Err(not_accepted(&what, status, session.lanes[index].connector.as_ref()));
         }
     }
     Ok(())
 }
 
-/// Runs a phase; returns processor time and the messages that this end has sent.
-fn phase(session: &mut Session<'_>, bound: Bound, turn: &mut Turn) -> Result<(Cpu, u64), Failure> {
+/// Runs a phase; returns the CPU time and the messages sent by this end.
+fn phase(
+    session: &mut Session<'_>,
+    bound: Bound,
+    number: &mut PingNumber,
+) -> Result<(Cpu, u64), Failure> {
     session.begin_phase();
     let mut phase = Phase::begin(bound, session.size_bytes);
-    session.dialogue.say(&Message::Begun)?;
+    session.dialogue.send_message(&Message::Begun)?;
     let parameters = &session.parameters;
     let sent = if parameters.kind.is_bandwidth() {
         let halves =
             Halves { sends: parameters.server_sends(), receives: parameters.client_sends() };
         bandwidth::run(session, &mut phase, halves)?.0
     } else {
-        latency::pong(session, &mut phase, turn)?;
+        latency::pong(session, &mut phase, number)?;
         0
     };
     let outcome = phase.end(sent, 0);

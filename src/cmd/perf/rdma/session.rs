@@ -1,5 +1,4 @@
-//! A session: the queue pair for messages, the lanes for data, and the completion queue of all that are on one queue
-//! of the TAP.
+//! Session: the control queue pair, the data lanes, and one completion queue per queue of the TAP.
 
 use std::{
     collections::VecDeque,
@@ -15,7 +14,7 @@ use rdma_over_tcp::ndk::{
 use super::{
     lane::{Depths, Lane},
     memory::{MESSAGE_SLOTS, Mailbox, Region, Slots},
-    node::{AcceptedConnection, PerfNode, checked, cut_off, not_accepted},
+    node::{AcceptedConnection, PerfNode, checked, not_accepted, peer_disconnected},
 };
 use crate::{
     cmd::perf::{
@@ -27,19 +26,19 @@ use crate::{
     failure::Failure,
 };
 
-/// Completions taken at once.
+/// Completions read per poll.
 const RESULTS_MAX: usize = 64;
-/// Messages that may be on their way.
+/// Control messages that may be outstanding.
 const MESSAGE_REQUESTS: u32 = 16;
-/// Context of what the queue pair for messages completes.
+/// QP context of the control queue pair.
 const MESSAGES: u64 = u64::MAX;
-/// Contexts of requests of a lane.
+/// Request contexts of a lane.
 const DATA: u64 = 1;
-const ASIDE: u64 = 2;
-/// How long a wait may last before clock and signals are looked at.
+const AUXILIARY: u64 = 2;
+/// Longest wait between reads of clock and signals.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// The queue pair for messages.
+/// Control queue pair.
 pub(super) struct Dialogue<'n> {
     pub(super) host: &'n PerfNode,
     queue: usize,
@@ -50,12 +49,12 @@ pub(super) struct Dialogue<'n> {
     mailbox: Mailbox,
     inbox: VecDeque<Message>,
     results: Box<[NdkResultEx; RESULTS_MAX]>,
-    /// Why it was the peer that ended a connection, when it was.
+    /// Reason of the peer's disconnect, if the peer ended a connection.
     pub(super) ended: Ended,
 }
 
 impl<'n> Dialogue<'n> {
-    /// On a queue, not connected yet; receives are posted.
+    /// Creates an unconnected control queue pair on a queue, with posted receives.
     pub(super) fn new(host: &'n PerfNode, queue: usize) -> Result<Self, Failure> {
         let adapter = &host.adapters[queue];
         let pd = checked("create a PD", adapter.create_pd())?;
@@ -95,9 +94,9 @@ impl<'n> Dialogue<'n> {
     }
 
     /// Accepts as the server.
-    pub(super) fn accept(&mut self, came: AcceptedConnection) -> Result<(), Failure> {
-        let begun = self.host.accept(&came, &self.qp, &self.ended);
-        self.connector = Some(came.connector);
+    pub(super) fn accept(&mut self, accepted: AcceptedConnection) -> Result<(), Failure> {
+        let begun = self.host.accept(&accepted, &self.qp, &self.ended);
+        self.connector = Some(accepted.connector);
         let status = self.host.wait(Some(ANSWER_LIMIT), || begun.status())?;
         match status {
             Some(NtStatus::SUCCESS) => Ok(()),
@@ -106,7 +105,7 @@ impl<'n> Dialogue<'n> {
         }
     }
 
-    /// Ends the connection in order.
+    /// Disconnects gracefully.
     pub(super) fn disconnect(&self, limit: Duration) -> Result<(), Failure> {
         if let Some(connector) = &self.connector {
             let begun = Begun::begin(|done| connector.disconnect(done));
@@ -115,19 +114,22 @@ impl<'n> Dialogue<'n> {
         Ok(())
     }
 
-    /// Both ends of the connection.
+    /// Returns the local and remote address of the connection.
     pub(super) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         let connector = self.connector.as_ref();
         (connector.and_then(Connector::local_address), connector.and_then(Connector::peer_address))
     }
 
-    /// Says something.
-    pub(super) fn say(&self, message: &Message) -> Result<(), Failure> {
+    /// Sends a message.
+    pub(super) fn send_message(&self, message: &Message) -> Result<(), Failure> {
         let octets = message.encode();
-        checked("send a message", self.qp.send(ASIDE, Data::Inline(&[&octets]), OpFlags::empty()))
+        checked(
+            "send a message",
+            self.qp.send(AUXILIARY, Data::Inline(&[&octets]), OpFlags::empty()),
+        )
     }
 
-    /// Takes what the queue pair for messages has completed.
+    /// Handles a completion of the control queue pair.
     fn take(&mut self, result: &NdkResultEx) -> Result<(), Failure> {
         if result.operation != OperationType::Receive {
             return Ok(());
@@ -140,17 +142,17 @@ impl<'n> Dialogue<'n> {
         Ok(())
     }
 
-    /// The next message, of which some may wait.
+    /// Returns the next received message.
     pub(super) fn next(&mut self) -> Option<Message> {
         self.inbox.pop_front()
     }
 
-    /// Whether there is one.
+    /// Returns true if a message was received.
     pub(super) fn has_message(&self) -> bool {
         !self.inbox.is_empty()
     }
 
-    /// The next message when there are no lanes.
+    /// Waits for the next message while no lanes exist.
     pub(super) fn await_message(&mut self) -> Result<Message, Failure> {
         loop {
             if let Some(message) = self.next() {
@@ -158,7 +160,7 @@ impl<'n> Dialogue<'n> {
             }
             let count = self.poll(Some(ANSWER_LIMIT), || false)?;
             if count == 0 {
-                return Err(self.silent());
+                return Err(self.no_reply());
             }
             for index in 0..count {
                 let result = self.results[index];
@@ -168,9 +170,9 @@ impl<'n> Dialogue<'n> {
         }
     }
 
-    pub(super) fn silent(&self) -> Failure {
+    pub(super) fn no_reply(&self) -> Failure {
         match self.ended.reason() {
-            Some(reason) => cut_off(reason),
+            Some(reason) => peer_disconnected(reason),
             None => {
                 Failure::work(format!("no word from the peer for {} s", ANSWER_LIMIT.as_secs()))
             }
@@ -184,7 +186,7 @@ impl<'n> Dialogue<'n> {
         }
     }
 
-    /// Waits for completions, until `also` says so, the peer ends a connection, or the time is over.
+    /// Waits for completions, until `also` returns true, the peer ends a connection, or the limit passes.
     fn poll(&mut self, limit: Option<Duration>, also: impl Fn() -> bool) -> Result<usize, Failure> {
         let Self { host, cq, results, ended, .. } = self;
         let waited = host.wait(limit, || match cq.poll_ex(&mut results[..]) {
@@ -196,17 +198,17 @@ impl<'n> Dialogue<'n> {
     }
 }
 
-/// What the completions of a lane carry.
+/// QP context of a lane's completions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Context {
-    /// Of the lanes of a size.
+    /// Generation of the lanes, one per prepared size.
     generation: u32,
     queue: usize,
     index: usize,
 }
 
 impl Context {
-    /// Of fewer than 2^16 queues and lanes.
+    /// Encodes the context; queue and index are below 2^16.
     const fn encode(self) -> u64 {
         (self.generation as u64) << 32 | (self.queue as u64) << 16 | self.index as u64
     }
@@ -218,25 +220,25 @@ impl Context {
     }
 }
 
-/// Where the lanes of a queue belong. That of the queue which has the messages is the dialogue's.
+/// PD and CQ of the lanes on one queue. On the control queue pair's queue, these belong to the dialogue.
 struct Station {
     pd: Pd,
     cq: Cq,
 }
 
-/// A session under way.
+/// Session in progress.
 pub(super) struct Session<'n> {
     pub(super) dialogue: Dialogue<'n>,
-    /// Of each queue.
+    /// Stations, one per queue.
     stations: Vec<Station>,
     pub(super) parameters: Parameters,
     pub(super) region: Region,
-    /// Checked.
+    /// Validated memory of the peer.
     pub(super) peer: Memory,
     pub(super) lanes: Vec<Lane>,
-    /// Counts prepared sizes: part of the context of completions, which tells late ones of earlier lanes.
+    /// Number of prepared sizes, part of the QP context: identifies late completions of earlier lanes.
     generation: u32,
-    /// Why it was the peer that ended a lane, when it was.
+    /// Reason of the peer's disconnect, if the peer ended a lane.
     lanes_ended: Ended,
     /// Lanes that may have room to post.
     ready: Vec<usize>,
@@ -249,21 +251,21 @@ pub(super) struct Session<'n> {
     pub(super) completed: u64,
     /// Receives completed on lanes.
     pub(super) received: u64,
-    /// What the peer has added to our word since it was zero.
+    /// Sum that the peer added to the local word since it was zero.
     pub(super) added: u64,
-    /// Slots of the sink, from the first on, that the last phase has filled.
+    /// Slots of the sink, from the first on, filled by the last phase.
     pub(super) to_verify: u64,
-    /// Times in a row that nothing was there.
+    /// Consecutive empty polls.
     idle: u32,
 }
 
 impl<'n> Session<'n> {
-    /// With the parameters of the client, which are within their limits.
+    /// Creates a session with the client's parameters, which are within their limits.
     pub(super) fn new(dialogue: Dialogue<'n>, parameters: Parameters) -> Result<Self, Failure> {
         let depths = Depths::new(&parameters);
         let own = MESSAGE_SLOTS as u32 + MESSAGE_REQUESTS;
-        // Lanes of the last size, and some that have gone to another queue, may still be flushed when those of the next
-        // are at work.
+        // Lanes of the previous size, and lanes that were moved to another queue, may still be flushed while the next
+        // lanes are in use.
         let queues = dialogue.host.adapters.len();
         let flushed = if queues > 1 { 2 } else { 1 };
         let cq_depth = u64::from(own)
@@ -282,7 +284,7 @@ impl<'n> Session<'n> {
             stations.push(if queue == dialogue.queue {
                 Station { pd: dialogue.pd.clone(), cq: dialogue.cq.clone() }
             } else {
-                // All connections may come by one queue.
+                // All connections may arrive on one queue.
                 let cq = checked("create a CQ", adapter.create_cq(cq_depth, |_| {}))?;
                 Station { pd: checked("create a PD", adapter.create_pd())?, cq }
             });
@@ -313,7 +315,7 @@ impl<'n> Session<'n> {
         })
     }
 
-    /// New lanes, not connected, for messages of a size; the memory is filled, and receives are posted.
+    /// Creates unconnected lanes for messages of a size, fills the memory, and posts receives.
     pub(super) fn prepare(&mut self, size_bytes: u64) -> Result<(), Failure> {
         self.disconnect_lanes();
         self.close_lanes();
@@ -369,40 +371,40 @@ impl<'n> Session<'n> {
         Ok(())
     }
 
-    /// Begins to accept a lane as the server, on the queue by which it has come.
+    /// Starts accepting a lane as the server, on the queue of its connection.
     pub(super) fn accept_lane(
         &mut self,
         index: usize,
-        came: AcceptedConnection,
+        accepted: AcceptedConnection,
     ) -> Result<Option<Begun>, Failure> {
         let free = self.lanes.get(index).filter(|lane| lane.connector.is_none());
         let Some(lane) = free else { return Ok(None) };
-        if lane.queue != came.queue {
-            let other = self.lane(index, came.queue)?;
+        if lane.queue != accepted.queue {
+            let other = self.lane(index, accepted.queue)?;
             let lane = std::mem::replace(&mut self.lanes[index], other);
             close(None, &lane.qp);
             self.lanes[index].is_ready = lane.is_ready;
             self.post_receives(index)?;
         }
         let lane = &mut self.lanes[index];
-        let begun = self.dialogue.host.accept(&came, &lane.qp, &self.lanes_ended);
-        lane.connector = Some(came.connector);
+        let begun = self.dialogue.host.accept(&accepted, &lane.qp, &self.lanes_ended);
+        lane.connector = Some(accepted.connector);
         lane.peer_token = self.peer.tokens[index % self.peer.tokens.len()];
         Ok(Some(begun))
     }
 
-    /// The peer's messages complete receives.
+    /// Returns true if the peer's messages complete receives.
     pub(super) const fn counts_receives(&self) -> bool {
         self.parameters.kind.has_credits()
     }
 
-    /// A phase begins: counts are of it.
+    /// Resets the counts at the start of a phase.
     pub(super) const fn begin_phase(&mut self) {
         (self.posted, self.completed, self.received) = (0, 0, 0);
     }
 
-    /// Slots, from the first on, that our messages have surely filled: all, once a lane has been around; else
-    /// those of the first lane, which begins with the first slot.
+    /// Returns the number of slots, from the first on, that local messages have certainly filled: all after one lane
+    /// has cycled once, otherwise those of the first lane, which starts at the first slot.
     pub(super) fn filled(&self) -> u64 {
         let count = self.slots.count as u64;
         match self.lanes.iter().any(|lane| lane.posted >= count) {
@@ -433,7 +435,7 @@ impl<'n> Session<'n> {
         checked("post a receive", lane.qp.receive(DATA, &[sge]))
     }
 
-    /// Takes a completion of a lane.
+    /// Handles a completion of a lane.
     fn take(&mut self, result: &NdkResultEx) -> Result<(), Failure> {
         if result.qp_context == MESSAGES {
             self.dialogue.check(result)?;
@@ -442,7 +444,7 @@ impl<'n> Session<'n> {
         let Context { generation, queue, index } = Context::decode(result.qp_context);
         if generation != self.generation || self.lanes.get(index).is_none_or(|it| it.queue != queue)
         {
-            // Of a lane that is no more.
+            // Completion of a destroyed lane.
             return Ok(());
         }
         if result.status != NtStatus::SUCCESS {
@@ -470,7 +472,7 @@ impl<'n> Session<'n> {
         }
     }
 
-    /// Immediate data counts the messages of a lane.
+    /// Verifies immediate data, which counts the messages of a lane.
     fn check_immediate(&mut self, index: usize, result: &NdkResultEx) -> Result<(), Failure> {
         if self.parameters.kind != Kind::WriteImmBw {
             return Ok(());
@@ -486,7 +488,7 @@ impl<'n> Session<'n> {
         }
     }
 
-    /// Tells the peer of receives that were posted again.
+    /// Grants the peer credit for reposted receives.
     fn grant(&mut self, index: usize) -> Result<(), Failure> {
         if !self.parameters.kind.has_credits() {
             return Ok(());
@@ -501,11 +503,12 @@ impl<'n> Session<'n> {
         let octets: &[u8] = &[lane.grants_given];
         let address = self.peer.address + self.region.layout.grant_at(index);
         let flags = OpFlags::SILENT_SUCCESS;
-        let posted = lane.qp.write(ASIDE, Data::Inline(&[octets]), address, lane.peer_token, flags);
+        let posted =
+            lane.qp.write(AUXILIARY, Data::Inline(&[octets]), address, lane.peer_token, flags);
         checked("post a grant", posted)
     }
 
-    /// Takes what is there, and lets the engines run; returns how much.
+    /// Handles all available completions, and runs the engines; returns their number.
     pub(super) fn drain(&mut self) -> Result<usize, Failure> {
         let mut sum = 0;
         for queue in 0..self.stations.len() {
@@ -524,9 +527,11 @@ impl<'n> Session<'n> {
         Ok(())
     }
 
-    /// Takes what is there; if that is nothing, waits as this end waits, for completions or for what `also`
-    /// looks at.
-    pub(super) fn news(&mut self, also: impl Fn(&Region, &[Lane]) -> bool) -> Result<(), Failure> {
+    /// Handles available completions. If there are none, waits as configured for completions or for `also`.
+    pub(super) fn process_events(
+        &mut self,
+        also: impl Fn(&Region, &[Lane]) -> bool,
+    ) -> Result<(), Failure> {
         if self.drain()? > 0 {
             self.idle = 0;
             return Ok(());
@@ -538,13 +543,13 @@ impl<'n> Session<'n> {
             }
         }
         match self.dialogue.ended.reason().or_else(|| self.lanes_ended.reason()) {
-            Some(reason) => Err(cut_off(reason)),
+            Some(reason) => Err(peer_disconnected(reason)),
             None => Ok(()),
         }
     }
 
-    /// Waits for completions of any queue, until `also` says so, the peer ends a connection, or the time is over; takes
-    /// the completions, and returns how many there were.
+    /// Waits for completions on any queue, until `also` returns true, the peer ends a connection, or the limit passes.
+    /// Handles the completions and returns their number.
     fn poll(&mut self, also: impl Fn(&Region, &[Lane]) -> bool) -> Result<usize, Failure> {
         let Self { dialogue, stations, region, lanes, .. } = self;
         let Dialogue { host, results, ended, .. } = dialogue;
@@ -569,24 +574,24 @@ impl<'n> Session<'n> {
             }
             let count = self.poll(|_, _| false)?;
             if count == 0 && (self.dialogue.ended.reason().is_some() || Instant::now() > until) {
-                return Err(self.dialogue.silent());
+                return Err(self.dialogue.no_reply());
             }
         }
     }
 
-    /// A number that differs whenever the peer has done something; fails when a signal has come.
-    pub(super) fn signs(&self) -> u64 {
+    /// Returns a number that changes with any activity of the peer.
+    pub(super) fn activity(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.qp.stats().fpdu_in + lane.qp.stats().fpdu_out).sum()
     }
 
-    /// Posts data on all lanes that have room, as far as the budget goes.
+    /// Posts data on all lanes with room, within the budget.
     pub(super) fn refill(&mut self, budget: &mut Budget) -> Result<(), Failure> {
         let mut kept = 0;
         for position in 0..self.ready.len() {
             let index = self.ready[position];
             self.post_data(index, budget)?;
             let lane = &mut self.lanes[index];
-            // Out of credit: it is looked at again.
+            // Out of credit: the lane stays in the list.
             lane.is_ready = lane.room > 0;
             if lane.is_ready {
                 self.ready[kept] = index;
@@ -597,7 +602,7 @@ impl<'n> Session<'n> {
         Ok(())
     }
 
-    /// Whether a lane waits for the peer's grants only.
+    /// Returns true if the peer has granted credit to a lane that is blocked only by credit.
     pub(super) fn is_granted(region: &Region, lanes: &[Lane]) -> bool {
         let is_due = |(index, lane): (usize, &Lane)| {
             lane.is_ready && region.grants(index) != lane.grants_seen
@@ -652,7 +657,7 @@ impl<'n> Session<'n> {
                 let first = OpFlags::SILENT_SUCCESS | OpFlags::DEFER;
                 let data = lane.posted.to_be_bytes();
                 lane.qp
-                    .write(ASIDE, Data::Registered(&[sge]), peer + sink, token, first)
+                    .write(AUXILIARY, Data::Registered(&[sge]), peer + sink, token, first)
                     .and_then(|()| lane.qp.immediate(DATA, data, flags))
             }
             _ => {
@@ -669,19 +674,20 @@ impl<'n> Session<'n> {
         Ok(())
     }
 
-    /// Behind the writes of each lane a Send, whose arrival says that they have arrived. Returns how many.
+    /// Posts a Send after the Writes of each lane, whose arrival indicates that they have arrived. Returns their
+    /// number.
     pub(super) fn post_markers(&mut self) -> Result<u64, Failure> {
         if self.parameters.kind != Kind::WriteBw {
             return Ok(0);
         }
         let flags = OpFlags::SILENT_SUCCESS;
         for lane in &self.lanes {
-            checked("post a marker", lane.qp.send(ASIDE, Data::Inline(&[&[1]]), flags))?;
+            checked("post a marker", lane.qp.send(AUXILIARY, Data::Inline(&[&[1]]), flags))?;
         }
         Ok(self.lanes.len() as u64)
     }
 
-    /// Compares what has arrived; `None` when it is not known what should have.
+    /// Verifies the received data; `None` if the expected data is unknown.
     pub(super) fn verify(&self) -> Result<Option<bool>, Failure> {
         if self.parameters.kind.is_atomic() {
             return self.verify_atomics();
@@ -697,8 +703,8 @@ impl<'n> Session<'n> {
         self.region.verify(self.slots, filled, self.size_bytes).map(|()| Some(true))
     }
 
-    /// Compares our word with what was added to it, and what the last of atomics that were sent one by one has found
-    /// with what had been added before.
+    /// Verifies the local word against the sum of the atomics, and the result of the last sequential atomic against the
+    /// sum before it.
     fn verify_atomics(&self) -> Result<Option<bool>, Failure> {
         let layout = &self.region.layout;
         let last = self.lanes.first().map_or(0, |lane| lane.posted);
@@ -715,23 +721,23 @@ impl<'n> Session<'n> {
         Ok(found.or(sum).map(|_| true))
     }
 
-    /// Has the lanes end in order.
+    /// Starts the graceful disconnect of the lanes.
     fn disconnect_lanes(&self) -> Vec<Begun> {
         let connectors = self.lanes.iter().filter_map(|lane| lane.connector.as_ref());
         connectors.map(|connector| Begun::begin(|done| connector.disconnect(done))).collect()
     }
 
-    /// Closes the objects of the lanes. Those that were not asked to end in order are aborted.
+    /// Closes the objects of the lanes. Lanes without a graceful disconnect are aborted.
     fn close_lanes(&mut self) {
         for lane in self.lanes.drain(..) {
             close(lane.connector.as_ref(), &lane.qp);
         }
     }
 
-    /// Ends all connections in order, each within the limit.
+    /// Disconnects all connections gracefully, each within the limit.
     pub(super) fn disconnect(&self, limit: Duration) -> Result<(), Failure> {
         for begun in self.disconnect_lanes() {
-            // The peer does the same: who is later may find no connection any more.
+            // The peer disconnects as well: the later side may find the connection already closed.
             self.dialogue.host.wait(Some(limit), || begun.status())?;
         }
         self.dialogue.disconnect(limit)
@@ -739,7 +745,7 @@ impl<'n> Session<'n> {
 }
 
 fn close(connector: Option<&Connector>, qp: &Qp) {
-    // Objects go when those that need them have gone; nobody waits for it.
+    // An object is destroyed after the objects that depend on it; completion is not awaited.
     if let Some(connector) = connector {
         let _ = connector.close(|| {});
     }

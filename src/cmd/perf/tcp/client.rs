@@ -1,8 +1,8 @@
-//! The client's end.
+//! Client end of a TCP measurement.
 
 use std::{net::SocketAddr, time::Instant};
 
-use super::{LAST, MORE, Stack, bandwidth, exchange_limit, expect, hear, say};
+use super::{LAST, MORE, Stack, bandwidth, exchange_limit, expect, receive_message, send_message};
 use crate::{
     cmd::perf::{
         Plan,
@@ -15,7 +15,7 @@ use crate::{
     report::Console,
 };
 
-/// Connections in a row that may fail.
+/// Limit of consecutive failed connections.
 const FAILURES_MAX: u32 = 10;
 
 /// Runs the client.
@@ -30,9 +30,9 @@ pub(super) fn run<S: Stack>(
     let (local, peer) = stack.addresses(&control);
     reporter.peers(local, peer);
     let hello = Message::Hello { parameters: plan.parameters.clone(), memory: None };
-    say(stack, &mut control, &hello)?;
+    send_message(stack, &mut control, &hello)?;
     let hint = "is it a flue perf server, and of the same kind?";
-    match hear(stack, &mut control).map_err(|failure| failure.with_hint(hint))? {
+    match receive_message(stack, &mut control).map_err(|failure| failure.with_hint(hint))? {
         Message::Welcome { version, .. } => reporter.peer_version(version),
         message => return Err(message.out_of_turn("Welcome")),
     }
@@ -40,7 +40,7 @@ pub(super) fn run<S: Stack>(
         let measured = measure(plan, stack, &mut control, *size_bytes, remote, reporter, console)?;
         reporter.measured(measured, console);
     }
-    say(stack, &mut control, &Message::Bye)?;
+    send_message(stack, &mut control, &Message::Bye)?;
     stack.close(control, ANSWER_LIMIT)
 }
 
@@ -56,7 +56,7 @@ fn open<S: Stack>(
     Ok(conn)
 }
 
-/// One size: connects, warms up, measures.
+/// Measures one size: connects, warms up, measures.
 fn measure<S: Stack>(
     plan: &Plan,
     stack: &mut S,
@@ -66,7 +66,7 @@ fn measure<S: Stack>(
     reporter: &mut Reporter,
     console: &mut Console<'_>,
 ) -> Result<Measured, Failure> {
-    say(stack, control, &Message::Prepare { size_bytes })?;
+    send_message(stack, control, &Message::Prepare { size_bytes })?;
     expect(stack, control, &Message::Prepared)?;
     let mut data = Vec::new();
     if plan.kind != Kind::ConnectRate {
@@ -75,9 +75,9 @@ fn measure<S: Stack>(
         }
     }
     expect(stack, control, &Message::Ready)?;
-    let mut run = |bound, telling: Option<(&mut Reporter, &mut Console<'_>)>| {
+    let mut run = |bound, reporting: Option<(&mut Reporter, &mut Console<'_>)>| {
         let run = Run { plan, remote, size_bytes, bound };
-        run.phase(stack, control, &mut data, telling)
+        run.phase(stack, control, &mut data, reporting)
     };
     let mut warm_up_iterations = 0;
     if !plan.warm_up.is_zero() {
@@ -85,8 +85,8 @@ fn measure<S: Stack>(
         warm_up_iterations = warmed.messages + warmed.received;
     }
     let outcome = run(plan.bound, Some((reporter, console)))?;
-    say(stack, control, &Message::Finish)?;
-    let peer = match hear(stack, control)? {
+    send_message(stack, control, &Message::Finish)?;
+    let peer = match receive_message(stack, control)? {
         Message::Finished { cpu, messages, verified } => PeerHalf { cpu, messages, verified },
         message => return Err(message.out_of_turn("Finished")),
     };
@@ -96,7 +96,7 @@ fn measure<S: Stack>(
     Ok(outcome.measured(plan.kind, size_bytes, warm_up_iterations, peer))
 }
 
-/// One phase.
+/// Context of one phase.
 struct Run<'a> {
     plan: &'a Plan,
     remote: SocketAddr,
@@ -110,14 +110,14 @@ impl Run<'_> {
         stack: &mut S,
         control: &mut S::Conn,
         data: &mut [S::Conn],
-        telling: Option<(&mut Reporter, &mut Console<'_>)>,
+        reporting: Option<(&mut Reporter, &mut Console<'_>)>,
     ) -> Result<Outcome, Failure> {
         let Self { plan, size_bytes, bound, .. } = *self;
-        say(stack, control, &Message::Begin { bound })?;
+        send_message(stack, control, &Message::Begin { bound })?;
         expect(stack, control, &Message::Begun)?;
         let mut phase = Phase::begin(bound, size_bytes);
-        if let Some((reporter, console)) = telling {
-            phase = phase.telling(plan.interval, reporter, console);
+        if let Some((reporter, console)) = reporting {
+            phase = phase.reporting(plan.interval, reporter, console);
         }
         let (sent, received) = match plan.kind {
             Kind::TcpBw => {
@@ -131,7 +131,7 @@ impl Run<'_> {
         Ok(phase.end(sent, received))
     }
 
-    /// Requests and answers, one after the other; the last byte says whether more follow.
+    /// Exchanges requests and responses in sequence; the last byte indicates if more follow.
     fn requests<S: Stack>(
         &self,
         stack: &mut S,
@@ -157,7 +157,7 @@ impl Run<'_> {
             if is_last {
                 return Ok(messages);
             }
-            phase.budget.look(now);
+            phase.budget.update(now);
             if phase.is_clock_due() {
                 stack.interrupted()?;
                 phase.clock(now, messages, || messages)?;
@@ -165,7 +165,7 @@ impl Run<'_> {
         }
     }
 
-    /// Connections, one after the other: opened, one byte there and back, closed by us first.
+    /// Opens connections in sequence: connect, one byte in each direction, active close.
     fn connections<S: Stack>(
         &self,
         stack: &mut S,
@@ -192,13 +192,13 @@ impl Run<'_> {
                     stack.interrupted()?;
                     phase.failures += 1;
                     failed_in_a_row += 1;
-                    // The last one tells the server that it is the last: it is tried again.
+                    // The server ends its phase with the last connection, so a failed last connection is repeated.
                     if failed_in_a_row >= FAILURES_MAX {
                         return Err(failure.at(&format!("{FAILURES_MAX} connections in a row")));
                     }
                 }
             }
-            phase.budget.look(now);
+            phase.budget.update(now);
             if phase.is_clock_due() {
                 stack.interrupted()?;
                 phase.clock(now, messages, || messages)?;

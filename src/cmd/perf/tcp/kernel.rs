@@ -1,7 +1,7 @@
-//! Sockets of this machine.
+//! Kernel sockets.
 //!
-//! To block is to wait in poll(2) when a call would have. Requests and answers, and a stream in one direction on one
-//! connection, block in the call itself, as a program does that knows nothing else. Nagle's algorithm is off.
+//! Blocking mode waits in poll(2) after EAGAIN. Requests and responses, and a one-way stream on one connection, block
+//! in the call itself, as a simple program does. Nagle's algorithm is disabled.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
@@ -22,20 +22,20 @@ use crate::{
     failure::Failure,
 };
 
-/// Bytes taken by one read.
+/// Largest read, bytes.
 const READ_BYTES: usize = 1 << 20;
-/// Bytes moved by calls that block before the other connections are looked at.
+/// Bytes moved by blocking calls before the other connections are polled.
 const CALL_BYTES: usize = 1 << 20;
-/// How long such a call may last. What ends a phase may come behind the last bytes, on another connection.
+/// Time limit of a blocking call. The message that ends a phase may follow the last bytes on another connection.
 const CALL_MAX: Duration = Duration::from_millis(4);
-/// Reads or writes on one connection before the next one has its turn.
+/// Reads or writes on one connection before the next one is served.
 const TURN_CALLS: usize = 16;
-/// Turns before the caller looks at the clock.
+/// Turns before control returns to the caller, which reads the clock.
 const TURNS: usize = 16;
-/// How long a wait may last before clock and signals are looked at.
+/// Longest wait between reads of clock and signals.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// The kernel's TCP.
+/// Stack of kernel sockets.
 pub(super) struct Kernel {
     listener: Option<TcpListener>,
     waiting: Waiting,
@@ -44,12 +44,12 @@ pub(super) struct Kernel {
     message: Vec<u8>,
 }
 
-/// A socket.
+/// Connected socket.
 pub(super) struct Socket {
     stream: TcpStream,
-    /// Its own calls block, at most for so long.
+    /// Time limit of blocking calls; `None` if the socket is nonblocking.
     blocks: Option<Duration>,
-    /// What of a message is still to be sent.
+    /// Bytes of the current message that are not yet sent.
     left: usize,
 }
 
@@ -57,7 +57,7 @@ fn failed(what: &str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::work(format!("kernel TCP: {what}: {error}"))
 }
 
-fn is_void(error: &io::Error) -> bool {
+fn is_not_ready(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }
 
@@ -82,7 +82,7 @@ impl Kernel {
         Ok(Socket { stream, blocks: None, left: 0 })
     }
 
-    /// Waits until one of them is ready, at most so long.
+    /// Waits until one of the sockets is ready, at most `limit`.
     fn wait(&self, sockets: &mut [PollFd<'_>], limit: Duration) -> Result<(), Failure> {
         let limit = Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
         match poll(sockets, Some(&limit)) {
@@ -91,16 +91,16 @@ impl Kernel {
         }
     }
 
-    /// Waits for one socket, as this end waits.
+    /// Waits for one socket as configured.
     fn await_one(
         &self,
         socket: &Socket,
         flags: PollFlags,
         until: Instant,
-        looks: &mut u32,
+        polls: &mut u32,
     ) -> Result<(), Failure> {
-        *looks = looks.wrapping_add(1);
-        if self.waiting == Waiting::Spin && !looks.is_multiple_of(1024) {
+        *polls = polls.wrapping_add(1);
+        if self.waiting == Waiting::Spin && !polls.is_multiple_of(1024) {
             return Ok(());
         }
         if Instant::now() >= until {
@@ -112,7 +112,7 @@ impl Kernel {
         }
     }
 
-    /// The socket's own calls block from now on, for so long, or not.
+    /// Sets the socket to blocking calls with a time limit, or to nonblocking.
     fn set_blocking(&self, socket: &mut Socket, limit: Option<Duration>) -> Result<(), Failure> {
         if socket.blocks != limit {
             socket.stream.set_nonblocking(limit.is_none()).map_err(failed("fcntl"))?;
@@ -130,7 +130,7 @@ impl Stack for Kernel {
     type Conn = Socket;
 
     fn listen(&mut self, port: u16) -> Result<(), Failure> {
-        // The one for both families, where there are both.
+        // Dual stack if the kernel has IPv6.
         let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))
             .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
             .map_err(failed(&format!("listen on port {port}")))?;
@@ -145,7 +145,8 @@ impl Stack for Kernel {
         loop {
             match listener.accept() {
                 Ok((stream, _)) => return Self::socket(stream).map(Some).map_err(failed("accept")),
-                Err(error) if is_void(&error) || error.kind() == ErrorKind::ConnectionAborted => {}
+                Err(error)
+                    if is_not_ready(&error) || error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => return Err(failed("accept")(error)),
             }
             if until.is_some_and(|until| until <= Instant::now()) {
@@ -170,12 +171,12 @@ impl Stack for Kernel {
     }
 
     fn write(&mut self, conn: &mut Socket, data: &[u8]) -> Result<(), Failure> {
-        let (mut rest, mut looks, until) = (data, 0, Instant::now() + ANSWER_LIMIT);
+        let (mut rest, mut polls, until) = (data, 0, Instant::now() + ANSWER_LIMIT);
         while !rest.is_empty() {
             match conn.stream.write(rest) {
                 Ok(count) => rest = &rest[count..],
-                Err(error) if is_void(&error) => {
-                    self.await_one(conn, PollFlags::OUT, until, &mut looks)?;
+                Err(error) if is_not_ready(&error) => {
+                    self.await_one(conn, PollFlags::OUT, until, &mut polls)?;
                 }
                 Err(error) => return Err(failed("write")(error)),
             }
@@ -190,7 +191,7 @@ impl Stack for Kernel {
         limit: Duration,
     ) -> Result<(), Failure> {
         self.set_blocking(conn, (self.waiting == Waiting::Block).then_some(WAIT_MAX))?;
-        let (mut filled, mut looks, until) = (0, 0, None);
+        let (mut filled, mut polls, until) = (0, 0, None);
         let mut until: Option<Instant> = until;
         while filled < buffer.len() {
             match conn.stream.read(&mut buffer[filled..]) {
@@ -198,10 +199,10 @@ impl Stack for Kernel {
                     return Err(Failure::work("kernel TCP: the peer has closed the connection"));
                 }
                 Ok(count) => filled += count,
-                Err(error) if is_void(&error) => {
-                    // The clock is not looked at when there is something to be read.
+                Err(error) if is_not_ready(&error) => {
+                    // The clock is read only if no data is available.
                     let until = *until.get_or_insert_with(|| Instant::now() + limit);
-                    self.await_one(conn, PollFlags::IN, until, &mut looks)?;
+                    self.await_one(conn, PollFlags::IN, until, &mut polls)?;
                 }
                 Err(error) => return Err(failed("read")(error)),
             }
@@ -213,8 +214,8 @@ impl Stack for Kernel {
         if self.set_blocking(conn, None).is_err() {
             return true;
         }
-        // What an error means, reading tells.
-        !matches!(conn.stream.peek(&mut [0]), Err(error) if is_void(&error))
+        // A subsequent read returns the error.
+        !matches!(conn.stream.peek(&mut [0]), Err(error) if is_not_ready(&error))
     }
 
     fn bulk(
@@ -225,7 +226,7 @@ impl Stack for Kernel {
     ) -> Result<(), Failure> {
         self.message.resize(bulk.size_bytes, 0x5a);
         self.set_blocking(control, None)?;
-        // As a program does that has nothing else to do: one call, which sleeps in the kernel.
+        // One blocking call, which sleeps in the kernel, as in a program with nothing else to do.
         let is_over = bulk.sends && bulk.budget.is_over() && bulk.is_flushed;
         if let [socket] = &mut *data
             && self.waiting == Waiting::Block
@@ -255,7 +256,7 @@ impl Stack for Kernel {
                 }
             }
             if !moved {
-                // Only who has nothing to tell waits: what has moved may have been the last, or all of a phase.
+                // Wait only without progress: the data just moved may complete the phase.
                 if turn == 0 && self.waiting == Waiting::Block {
                     let wants_out = bulk.sends && !(bulk.budget.is_over() && bulk.is_flushed);
                     let mut flags = PollFlags::empty();
@@ -273,14 +274,14 @@ impl Stack for Kernel {
     }
 
     fn await_end(&mut self, conn: &mut Socket, limit: Duration) -> Result<(), Failure> {
-        let (mut looks, until) = (0, Instant::now() + limit);
+        let (mut polls, until) = (0, Instant::now() + limit);
         loop {
             match conn.stream.read(&mut self.received) {
                 Ok(0) => return Ok(()),
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(()),
-                Err(error) if is_void(&error) => {
-                    self.await_one(conn, PollFlags::IN, until, &mut looks)?;
+                Err(error) if is_not_ready(&error) => {
+                    self.await_one(conn, PollFlags::IN, until, &mut polls)?;
                 }
                 Err(error) => return Err(failed("read")(error)),
             }
@@ -288,7 +289,7 @@ impl Stack for Kernel {
     }
 
     fn close(&mut self, mut conn: Socket, limit: Duration) -> Result<(), Failure> {
-        // One that the peer has reset has nothing to shut down.
+        // A connection that the peer has reset cannot be shut down.
         let _ = conn.stream.shutdown(std::net::Shutdown::Write);
         self.await_end(&mut conn, limit)
     }
@@ -301,7 +302,7 @@ impl Stack for Kernel {
     }
 }
 
-/// Writes messages until the socket takes no more, or its turn is over.
+/// Writes messages until the socket buffer is full, or the turn is over.
 fn send(
     socket: &mut Socket,
     message: &[u8],
@@ -323,7 +324,7 @@ fn send(
                 socket.left -= count;
                 moved = true;
             }
-            Err(error) if is_void(&error) => break,
+            Err(error) if is_not_ready(&error) => break,
             Err(error) => return Err(failed("write")(error)),
         }
     }
@@ -331,7 +332,7 @@ fn send(
     Ok(moved)
 }
 
-/// Reads until the socket has no more, or its turn is over.
+/// Reads until the socket is empty, or the turn is over.
 fn receive(
     socket: &mut Socket,
     buffer: &mut [u8],
@@ -345,12 +346,12 @@ fn receive(
             Ok(count) => {
                 bulk.received_bytes += count as u64;
                 moved = true;
-                // Less than there was room for: it is empty now.
+                // A short read: the socket is empty.
                 if count < buffer.len() {
                     break;
                 }
             }
-            Err(error) if is_void(&error) => break,
+            Err(error) if is_not_ready(&error) => break,
             Err(error) => return Err(failed("read")(error)),
         }
     }

@@ -1,7 +1,7 @@
 //! Measurements on TCP connections: of the node ([`streams`]) or of this machine's kernel ([`kernel`]).
 //!
-//! The first connection of a session carries messages ([`super::message`]) behind their length, the others
-//! the data. Each begins with an opening that says which it is. [`client`] and [`server`] are the two ends.
+//! The first connection of a session carries length-prefixed control messages ([`super::message`]), the others carry
+//! data. Each starts with an opening that identifies it. [`client`] and [`server`] are the two ends.
 
 mod client;
 mod kernel;
@@ -20,35 +20,35 @@ use super::{
 };
 use crate::{failure::Failure, options::NodeSetup, report::Console};
 
-/// Last byte of a request that more requests follow; of an answer, the same.
+/// Last byte of a request, and of its response, if more requests follow.
 const MORE: u8 = 0;
 /// Last byte of the last request of a phase.
 const LAST: u8 = 1;
 
-/// What carries bytes.
+/// TCP implementation.
 trait Stack {
-    /// A connection.
+    /// Connection.
     type Conn;
 
-    /// Listens at all addresses.
+    /// Listens on all addresses.
     fn listen(&mut self, port: u16) -> Result<(), Failure>;
 
-    /// The next connection; `None`: none within the limit.
+    /// Accepts the next connection; `None` after the time limit.
     fn accept(&mut self, limit: Option<Duration>) -> Result<Option<Self::Conn>, Failure>;
 
     /// Connects.
     fn connect(&mut self, remote: SocketAddr) -> Result<Self::Conn, Failure>;
 
-    /// Both ends.
+    /// Returns the local and remote address.
     fn addresses(&self, conn: &Self::Conn) -> (Option<SocketAddr>, Option<SocketAddr>);
 
-    /// Whether the connection is offloaded now.
+    /// Returns true if the connection is offloaded now.
     fn is_offloaded(&self, conn: &Self::Conn) -> bool;
 
     /// Sends all of `data`.
     fn write(&mut self, conn: &mut Self::Conn, data: &[u8]) -> Result<(), Failure>;
 
-    /// Receives as many bytes as `buffer` has.
+    /// Receives data until `buffer` is full.
     fn read(
         &mut self,
         conn: &mut Self::Conn,
@@ -56,11 +56,12 @@ trait Stack {
         limit: Duration,
     ) -> Result<(), Failure>;
 
-    /// Whether there is something to be read on the connection for messages, looked at in passing.
+    /// Returns true if the control connection has data or has ended, without blocking.
     fn is_readable(&mut self, conn: &mut Self::Conn) -> bool;
 
-    /// Sends and receives what can be, on connections whose `bulk` says what; waits as this end waits when
-    /// that is nothing, but not beyond a fraction of a second. What has moved is told at once: it may be the last.
+    /// Sends and receives without blocking on the data connections, as described by `bulk`. Without progress it waits
+    /// as configured, for a fraction of a second at most. Progress is returned at once, because it may complete the
+    /// phase.
     fn bulk(
         &mut self,
         data: &mut [Self::Conn],
@@ -71,43 +72,43 @@ trait Stack {
     /// Waits for the peer's FIN.
     fn await_end(&mut self, conn: &mut Self::Conn, limit: Duration) -> Result<(), Failure>;
 
-    /// Our side ends; then the peer's end is awaited, at most for `limit`.
+    /// Sends a FIN, then waits for the peer's FIN, at most `limit`.
     fn close(&mut self, conn: Self::Conn, limit: Duration) -> Result<(), Failure>;
 
-    /// A signal has come.
+    /// Returns an error if a signal was received.
     fn interrupted(&self) -> Result<(), Failure>;
 
-    /// Before the end of the run.
+    /// Completes pending closes before the end of the run.
     fn linger(&mut self) {}
 
-    /// TCP segments that each queue's engine has received so far, if there are queues.
+    /// Returns the TCP segments received by each queue's engine; `None` without queues.
     fn segments(&self) -> Option<Vec<u64>> {
         None
     }
 }
 
-/// What goes on on the data connections in a phase.
+/// Transfer on the data connections in a phase.
 struct Bulk {
-    /// This end sends.
+    /// True if this end sends.
     sends: bool,
-    /// This end receives.
+    /// True if this end receives.
     receives: bool,
     size_bytes: usize,
-    /// Bytes that may be unacknowledged on a connection, where that is ours to say.
+    /// Limit of unacknowledged bytes per connection, if the stack supports one.
     flight_bytes: usize,
     budget: Budget,
     /// Messages sent.
     sent: u64,
     /// Bytes received.
     received_bytes: u64,
-    /// All that was begun has been sent.
+    /// True if all started messages are completely sent.
     is_flushed: bool,
 }
 
-/// Runs one end on the kernel's sockets.
+/// Runs one end on kernel sockets.
 ///
 /// # Errors
-/// As the command.
+/// Same as the command.
 pub(super) fn run_kernel(
     plan: &Plan,
     reporter: &mut Reporter,
@@ -119,7 +120,7 @@ pub(super) fn run_kernel(
 /// Runs one end on a node.
 ///
 /// # Errors
-/// As the command.
+/// Same as the command.
 pub(super) fn run_node(
     plan: &Plan,
     setup: &NodeSetup,
@@ -146,16 +147,20 @@ fn run<S: Stack>(
     ended
 }
 
-/// Says something.
-fn say<S: Stack>(stack: &mut S, conn: &mut S::Conn, message: &Message) -> Result<(), Failure> {
+/// Sends a control message.
+fn send_message<S: Stack>(
+    stack: &mut S,
+    conn: &mut S::Conn,
+    message: &Message,
+) -> Result<(), Failure> {
     let octets = message.encode();
     let mut framed = (octets.len() as u32).to_be_bytes().to_vec();
     framed.extend(octets);
     stack.write(conn, &framed)
 }
 
-/// The next message.
-fn hear<S: Stack>(stack: &mut S, conn: &mut S::Conn) -> Result<Message, Failure> {
+/// Receives the next control message.
+fn receive_message<S: Stack>(stack: &mut S, conn: &mut S::Conn) -> Result<Message, Failure> {
     let mut length = [0; 4];
     stack.read(conn, &mut length, ANSWER_LIMIT)?;
     let length = u32::from_be_bytes(length) as usize;
@@ -169,15 +174,15 @@ fn hear<S: Stack>(stack: &mut S, conn: &mut S::Conn) -> Result<Message, Failure>
     Message::decode(&octets)
 }
 
-/// The next message, which has to be this one.
+/// Receives the next control message, which must be `expected`.
 fn expect<S: Stack>(stack: &mut S, conn: &mut S::Conn, expected: &Message) -> Result<(), Failure> {
-    match hear(stack, conn)? {
+    match receive_message(stack, conn)? {
         message if message == *expected => Ok(()),
         message => Err(message.out_of_turn(expected.name())),
     }
 }
 
-/// The bandwidth phase of either end; returns messages sent and the peer's.
+/// Runs the bandwidth phase of either end; returns messages sent by this end and by the peer.
 fn bandwidth<S: Stack>(
     stack: &mut S,
     control: &mut S::Conn,
@@ -199,56 +204,56 @@ fn bandwidth<S: Stack>(
         received_bytes: 0,
         is_flushed: !sends,
     };
-    let mut end_said = !sends;
+    let mut end_sent = !sends;
     let (mut is_ended, mut peer_messages) = (!sends, None);
-    let mut ended_said = !receives;
+    let mut ended_sent = !receives;
     loop {
-        // Before bytes are waited for: that the time is over, and that the last ones have come, is known first.
+        // Checked before waiting for data: the deadline and the arrival of the last bytes take precedence.
         stack.interrupted()?;
         let received = bulk.received_bytes / size_bytes;
         let done = if sends { bulk.sent } else { received };
-        let signs = bulk.sent.wrapping_add(bulk.received_bytes);
+        let activity = bulk.sent.wrapping_add(bulk.received_bytes);
         phase.budget = bulk.budget;
-        phase.clock(std::time::Instant::now(), done, || signs)?;
+        phase.clock(std::time::Instant::now(), done, || activity)?;
         bulk.budget = phase.budget;
-        if !end_said && bulk.budget.is_over() && bulk.is_flushed {
+        if !end_sent && bulk.budget.is_over() && bulk.is_flushed {
             let end = Message::End { messages: bulk.sent, receives: 0, slots: 0 };
-            say(stack, control, &end)?;
-            end_said = true;
+            send_message(stack, control, &end)?;
+            end_sent = true;
         }
-        // One at a time: what comes after the last one of this phase is the next phase's.
+        // One message per iteration: any message after the last one of this phase belongs to the next phase.
         if stack.is_readable(control) {
-            match hear(stack, control)? {
+            match receive_message(stack, control)? {
                 Message::End { messages, .. } if receives => peer_messages = Some(messages),
-                Message::Ended if end_said => is_ended = true,
+                Message::Ended if end_sent => is_ended = true,
                 message => return Err(message.out_of_turn("the end of a phase")),
             }
         }
         if let Some(messages) = peer_messages
-            && !ended_said
+            && !ended_sent
             && bulk.received_bytes >= messages.saturating_mul(size_bytes)
         {
-            say(stack, control, &Message::Ended)?;
-            ended_said = true;
+            send_message(stack, control, &Message::Ended)?;
+            ended_sent = true;
         }
-        if is_ended && ended_said {
+        if is_ended && ended_sent {
             return Ok((bulk.sent, peer_messages.unwrap_or(0)));
         }
         stack.bulk(data, control, &mut bulk)?;
     }
 }
 
-/// Bytes in flight on a connection, at least and at most.
+/// Limits of the bytes in flight per connection.
 const FLIGHT_MIN_BYTES: usize = 64 << 10;
 const FLIGHT_MAX_BYTES: usize = 1 << 20;
 
-/// How long an exchange may take.
+/// Returns the time limit of an exchange.
 fn exchange_limit(kind: Kind) -> Duration {
     match kind {
         Kind::ConnectRate => CONNECTION_LIMIT,
-        _ => super::phase::SILENCE_MAX,
+        _ => super::phase::INACTIVITY_LIMIT,
     }
 }
 
-/// How long each step of a connection of connect-rate may take.
+/// Time limit of each step of a connect-rate connection.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(5);

@@ -1,8 +1,8 @@
-//! The server's end: one client after the other, whatever becomes of each.
+//! Server end: serves one client after the other; a failed session does not end the server.
 
 use std::time::Duration;
 
-use super::{LAST, Stack, bandwidth, exchange_limit, hear, say};
+use super::{LAST, Stack, bandwidth, exchange_limit, receive_message, send_message};
 use crate::{
     cmd::perf::{
         Plan,
@@ -16,13 +16,13 @@ use crate::{
     report::Console,
 };
 
-/// Connections in a row that may fail within a phase of connect-rate.
+/// Limit of consecutive failed connections in a connect-rate phase.
 const FAILURES_MAX: u32 = 100;
 
-/// How long a new connection may take to say what it is.
+/// Time limit for the opening of a new connection.
 const OPENING_LIMIT: Duration = Duration::from_secs(2);
-/// How long a client that is told why not may take to go.
-const FAREWELL_LIMIT: Duration = Duration::from_secs(2);
+/// Time limit for a refused client to disconnect.
+const REFUSAL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs the server.
 pub(super) fn run<S: Stack>(
@@ -46,7 +46,7 @@ pub(super) fn run<S: Stack>(
     }
 }
 
-/// The next connection for messages, and its session. Whoever else comes is turned away.
+/// Accepts the next control connection, and returns its session. Any other connection is rejected.
 fn next_client<S: Stack>(
     stack: &mut S,
     console: &mut Console<'_>,
@@ -61,14 +61,14 @@ fn next_client<S: Stack>(
             Err(failure) => failure,
         };
         stack.interrupted()?;
-        turn_away(stack, conn);
+        reject(stack, conn);
         console.remark(format_args!("turned away: {why}"));
     }
 }
 
-/// Closes a connection and does not wait for its peer.
-fn turn_away<S: Stack>(stack: &mut S, conn: S::Conn) {
-    // That the peer has not closed yet is no news.
+/// Closes a connection without waiting for its peer.
+fn reject<S: Stack>(stack: &mut S, conn: S::Conn) {
+    // The peer has not closed yet, which is expected.
     let _ = stack.close(conn, Duration::ZERO);
 }
 
@@ -86,34 +86,35 @@ fn serve<S: Stack>(
     if let Some(peer) = peer {
         console.remark(format_args!("client: {peer}"));
     }
-    let ended = greet(plan, stack, &mut control).and_then(|parameters| {
+    let ended = negotiate(plan, stack, &mut control).and_then(|parameters| {
         reporter.parameters(&parameters);
-        let mut visit = Visit { parameters, session, data: Vec::new(), size_bytes: 1 };
-        let ended = visit.converse(stack, &mut control);
-        visit.data.drain(..).for_each(|conn| turn_away(stack, conn));
+        let mut client_session =
+            ClientSession { parameters, session, data: Vec::new(), size_bytes: 1 };
+        let ended = client_session.converse(stack, &mut control);
+        client_session.data.drain(..).for_each(|conn| reject(stack, conn));
         ended
     });
     match ended {
         Ok(()) => stack.close(control, ANSWER_LIMIT),
         Err(failure) => {
-            // Perhaps it still hears why.
-            let _ = say(stack, &mut control, &Message::refusal(&failure.message))
-                .and_then(|()| stack.close(control, FAREWELL_LIMIT));
+            // Best effort: the client may still receive the reason.
+            let _ = send_message(stack, &mut control, &Message::refusal(&failure.message))
+                .and_then(|()| stack.close(control, REFUSAL_LIMIT));
             Err(failure)
         }
     }
 }
 
-fn greet<S: Stack>(
+fn negotiate<S: Stack>(
     plan: &Plan,
     stack: &mut S,
     control: &mut S::Conn,
 ) -> Result<Parameters, Failure> {
-    match hear(stack, control)? {
+    match receive_message(stack, control)? {
         Message::Hello { parameters, .. } => {
             parameters.check(plan.kind)?;
             let version = env!("CARGO_PKG_VERSION").to_owned();
-            say(stack, control, &Message::Welcome { memory: None, version })?;
+            send_message(stack, control, &Message::Welcome { memory: None, version })?;
             Ok(parameters)
         }
         message => Err(message.out_of_turn("Hello")),
@@ -126,16 +127,16 @@ fn opening_of<S: Stack>(stack: &mut S, conn: &mut S::Conn) -> Result<Opening, Fa
     Opening::decode(&octets)
 }
 
-/// A client being served.
-struct Visit<C> {
+/// Session with a client.
+struct ClientSession<C> {
     parameters: Parameters,
     session: u64,
     data: Vec<C>,
     size_bytes: u64,
 }
 
-impl<C> Visit<C> {
-    /// What the client wants, one message after the other.
+impl<C> ClientSession<C> {
+    /// Handles the client's messages in order.
     fn converse<S: Stack<Conn = C>>(
         &mut self,
         stack: &mut S,
@@ -143,7 +144,7 @@ impl<C> Visit<C> {
     ) -> Result<(), Failure> {
         let mut last = (Cpu::default(), 0);
         loop {
-            match hear(stack, control)? {
+            match receive_message(stack, control)? {
                 Message::Prepare { size_bytes } => {
                     if size_bytes == 0 || size_bytes > self.parameters.size_max_bytes {
                         let most = self.parameters.size_max_bytes;
@@ -153,15 +154,15 @@ impl<C> Visit<C> {
                     }
                     self.size_bytes = size_bytes;
                     self.close(stack)?;
-                    say(stack, control, &Message::Prepared)?;
+                    send_message(stack, control, &Message::Prepared)?;
                     self.accept(stack)?;
-                    say(stack, control, &Message::Ready)?;
+                    send_message(stack, control, &Message::Ready)?;
                 }
                 Message::Begin { bound } => last = self.phase(stack, control, bound)?,
                 Message::Finish => {
                     let (cpu, messages) = last;
                     let finished = Message::Finished { cpu, messages, verified: None };
-                    say(stack, control, &finished)?;
+                    send_message(stack, control, &finished)?;
                     self.close(stack)?;
                 }
                 Message::Bye => return Ok(()),
@@ -179,28 +180,28 @@ impl<C> Visit<C> {
             Kind::ConnectRate => 0,
             _ => self.parameters.connections as usize,
         };
-        let mut came = Vec::new();
-        while came.len() < wanted {
+        let mut accepted = Vec::new();
+        while accepted.len() < wanted {
             let Some(mut conn) = stack.accept(Some(ANSWER_LIMIT))? else {
-                let came = came.len();
-                return Err(Failure::work(format!("{came} of {wanted} connections have come")));
+                let accepted = accepted.len();
+                return Err(Failure::work(format!("{accepted} of {wanted} connections have come")));
             };
             match opening_of(stack, &mut conn) {
                 Ok(opening) if opening.role == Role::Data && opening.session == self.session => {
-                    came.push((opening.index, conn));
+                    accepted.push((opening.index, conn));
                 }
-                // Somebody else: turned away, and not waited for.
-                _ => turn_away(stack, conn),
+                // Connection of another session: rejected without waiting.
+                _ => reject(stack, conn),
             }
         }
-        // Both ends close one after the other and wait for each other: in the client's order, though by several queues
-        // they may come in another.
-        came.sort_by_key(|(index, _)| *index);
-        self.data = came.into_iter().map(|(_, conn)| conn).collect();
+        // Both ends close sequentially and wait for each other, so both must use the client's order. With several
+        // queues the arrival order may differ.
+        accepted.sort_by_key(|(index, _)| *index);
+        self.data = accepted.into_iter().map(|(_, conn)| conn).collect();
         Ok(())
     }
 
-    /// Runs a phase; returns processor time and the messages that this end has sent.
+    /// Runs a phase; returns the CPU time and the messages sent by this end.
     fn phase<S: Stack<Conn = C>>(
         &mut self,
         stack: &mut S,
@@ -208,7 +209,7 @@ impl<C> Visit<C> {
         bound: Bound,
     ) -> Result<(Cpu, u64), Failure> {
         let mut phase = Phase::begin(bound, self.size_bytes);
-        say(stack, control, &Message::Begun)?;
+        send_message(stack, control, &Message::Begun)?;
         let sent = match self.parameters.kind {
             Kind::TcpBw => {
                 let halves = (self.parameters.server_sends(), self.parameters.client_sends());

@@ -1,8 +1,8 @@
 //! Streams of a node, on each of its queues.
 //!
-//! With manual progress a spinning end runs the node's loop once for each look; a blocking one waits in the
-//! node, which polls for a moment and then sleeps. With automatic progress the node's threads do the work, and
-//! to wait is to be woken by them. Several queues: [`Relays`].
+//! With manual progress a spinning end runs the node's loop once per poll; a blocking end waits in the node, which
+//! polls briefly and then sleeps. With automatic progress the node's threads do the work, and a wait ends with their
+//! wake-up. Several queues: [`Relays`].
 
 use std::{
     collections::HashSet,
@@ -34,37 +34,37 @@ use crate::{
     waker::Waker,
 };
 
-/// Connections that may be in their handshake.
+/// Limit of connections in the handshake.
 const BACKLOG: usize = 128;
-/// Looks between two looks at the clock.
-const LOOKS: u32 = 64;
-/// How long a wait may last before clock and signals are looked at.
+/// Polls per clock read.
+const POLLS_PER_CLOCK: u32 = 64;
+/// Longest wait between reads of clock and signals.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// A node with its streams.
+/// Node with its streams.
 pub(super) struct NodeStack {
-    // Before the nodes, whose last handles relays shall not have.
+    // Dropped before the nodes: a relay must not hold a node's last handle.
     _relays: Relays,
     _control: Option<Control>,
-    /// Of each queue.
+    /// Nodes, one per queue.
     nodes: Vec<Node<Streams>>,
     waker: Waker,
-    /// This thread runs the loops, and does not sleep.
+    /// True if this thread runs the loops and does not sleep.
     spins: bool,
-    /// Of each queue.
+    /// Listeners, one per queue.
     listeners: Vec<ListenerId>,
-    /// Streams that were connected: the next one is the next queue's.
+    /// Streams connected so far: selects the queue of the next one.
     connected: usize,
-    /// Streams that were not closed, and their queues.
+    /// Open streams and their queues.
     open: HashSet<(usize, OffloadHandle)>,
     message: Bytes,
 }
 
-/// A stream.
+/// Stream on a queue.
 pub(super) struct Stream {
     queue: usize,
     handle: OffloadHandle,
-    /// Received, and not yet asked for.
+    /// Received data that the caller has not read.
     rest: Bytes,
 }
 
@@ -99,47 +99,47 @@ impl NodeStack {
         })
     }
 
-    /// Both FINs have crossed, or will not any more.
+    /// Removes a stream after both FINs are exchanged, or after an abort.
     fn forget(&mut self, queue: usize, handle: OffloadHandle) {
         self.open.remove(&(queue, handle));
         self.nodes[queue]
             .with(|streams, connections, now| streams.forget(now, connections, handle));
     }
 
-    /// Waits for what `look` finds on a queue, or a signal; `None`: the time is over.
+    /// Waits until `condition` returns a value for a queue, or for a signal; `None` after the time limit.
     fn wait<T>(
         &self,
         queue: usize,
         limit: Option<Duration>,
-        mut look: impl FnMut(&mut Streams, &mut Connections, EngineInstant) -> Option<T>,
+        mut condition: impl FnMut(&mut Streams, &mut Connections, EngineInstant) -> Option<T>,
     ) -> Result<Option<T>, Failure> {
         self.wait_for_any(limit, |at, streams, connections, now| {
-            // With manual progress all of them run.
-            if at == queue { look(streams, connections, now) } else { None }
+            // With manual progress the loops of all queues run.
+            if at == queue { condition(streams, connections, now) } else { None }
         })
     }
 
-    /// Waits for what `look`, which is given each queue in turn, finds on any of them.
+    /// Waits until `condition`, called with each queue in turn, returns a value.
     fn wait_for_any<T>(
         &self,
         limit: Option<Duration>,
-        mut look: impl FnMut(usize, &mut Streams, &mut Connections, EngineInstant) -> Option<T>,
+        mut condition: impl FnMut(usize, &mut Streams, &mut Connections, EngineInstant) -> Option<T>,
     ) -> Result<Option<T>, Failure> {
         let mut until = None;
-        let mut looks = 0_u32;
+        let mut polls = 0_u32;
         let is_one = self.nodes.len() == 1;
         let most = limit.unwrap_or(WAIT_MAX).min(WAIT_MAX);
         let step = if self.spins || !is_one { Duration::ZERO } else { most };
         loop {
             for (queue, node) in self.nodes.iter().enumerate() {
-                match node.wait(Some(step), |streams, io, now| look(queue, streams, io, now)) {
+                match node.wait(Some(step), |streams, io, now| condition(queue, streams, io, now)) {
                     Ok(result) => return Ok(Some(result)),
                     Err(WaitError::TimedOut) => {}
                     Err(error) => return Err(Failure::work(error.to_string())),
                 }
             }
-            looks = looks.wrapping_add(1);
-            if !self.spins || looks.is_multiple_of(LOOKS) {
+            polls = polls.wrapping_add(1);
+            if !self.spins || polls.is_multiple_of(POLLS_PER_CLOCK) {
                 self.waker.interrupted()?;
                 let now = Instant::now();
                 let until = *until.get_or_insert_with(|| limit.map(|limit| now + limit));
@@ -156,7 +156,7 @@ impl NodeStack {
     }
 }
 
-/// Why a stream can be neither read nor written.
+/// Returns the reason why a stream can be neither read nor written.
 fn ended(status: Option<StreamStatus>) -> Option<Failure> {
     let Some(status) = status else { return Some(Failure::work("TCP: the connection is gone")) };
     match status.error {
@@ -275,7 +275,7 @@ impl Stack for NodeStack {
             return true;
         }
         let status = self.nodes[conn.queue].with(|streams, _, _| streams.status(conn.handle));
-        // What its end means, reading tells.
+        // A subsequent read returns the reason of the end.
         status.is_none_or(|status| status.unread > 0 || ended(Some(status)).is_some())
     }
 
@@ -289,7 +289,7 @@ impl Stack for NodeStack {
             self.message = Bytes::from(vec![0x5a; bulk.size_bytes]);
         }
         let message = self.message.clone();
-        let (mut looks, spins, before) = (0, self.spins, bulk.received_bytes);
+        let (mut polls, spins, before) = (0, self.spins, bulk.received_bytes);
         let (last, mut spoken) = (self.nodes.len() - 1, false);
         let moved = self.wait_for_any(Some(WAIT_MAX), |queue, streams, connections, now| {
             for stream in data.iter_mut().filter(|stream| stream.queue == queue) {
@@ -303,14 +303,14 @@ impl Stack for NodeStack {
                 spoken = status.is_none_or(|it| it.unread > 0 || it.closed || it.peer_closed);
             }
             if queue != last {
-                // Each has its turn.
+                // All streams are served in turn.
                 return None;
             }
-            looks += 1;
+            polls += 1;
             let is_flushed = bulk.budget.is_over();
-            // Who waits asleep tells what has moved: it may be the last.
-            let is_news = !spins && bulk.received_bytes != before;
-            (looks >= LOOKS || is_flushed || is_news || spoken).then_some(Ok(()))
+            // With a sleeping wait, progress is returned at once: it may complete the phase.
+            let has_progress = !spins && bulk.received_bytes != before;
+            (polls >= POLLS_PER_CLOCK || is_flushed || has_progress || spoken).then_some(Ok(()))
         })?;
         bulk.is_flushed = true;
         moved.unwrap_or(Ok(()))
@@ -318,11 +318,11 @@ impl Stack for NodeStack {
 
     fn await_end(&mut self, conn: &mut Stream, limit: Duration) -> Result<(), Failure> {
         let handle = conn.handle;
-        let gone = self.wait(conn.queue, Some(limit), |streams, connections, now| {
+        let closed = self.wait(conn.queue, Some(limit), |streams, connections, now| {
             while streams.receive(now, connections, handle).is_some() {}
             streams.status(handle).is_none_or(|it| it.peer_closed || it.closed).then_some(())
         })?;
-        gone.ok_or_else(|| Failure::work("TCP: the peer does not close in time"))
+        closed.ok_or_else(|| Failure::work("TCP: the peer does not close in time"))
     }
 
     fn close(&mut self, mut conn: Stream, limit: Duration) -> Result<(), Failure> {
@@ -333,8 +333,8 @@ impl Stack for NodeStack {
         });
         let ended = self.await_end(&mut conn, limit).and_then(|()| {
             self.wait(queue, Some(limit), |streams, _, _| {
-                // Who closes first has the peer's FIN as the answer to his own; who closes last waits for its
-                // acknowledgement.
+                // The active closer waits for the peer's FIN; the passive closer waits for the acknowledgement of its
+                // own FIN.
                 let done = |it: StreamStatus| !was_closed || it.shut_down || it.closed;
                 streams.status(handle).is_none_or(done).then_some(())
             })
@@ -351,7 +351,7 @@ impl Stack for NodeStack {
     }
 
     fn linger(&mut self) {
-        // What has failed is aborted: the peer should hear of it.
+        // Failed connections are aborted, so that the peer receives a reset.
         for (queue, handle) in std::mem::take(&mut self.open) {
             self.forget(queue, handle);
         }
@@ -370,7 +370,7 @@ impl Drop for NodeStack {
     }
 }
 
-/// Sends what may be in flight, takes what has come.
+/// Sends within the in-flight limit, and takes received data.
 fn move_bytes(
     streams: &mut Streams,
     connections: &mut Connections,

@@ -12,14 +12,14 @@ fn shows(text: &str, record: &Record) -> bool {
     parse(text).unwrap_or_else(|failure| panic!("{text}: {failure}")).shows(record)
 }
 
-/// 10.0.0.2:5000 to 10.0.0.1:7174, ESTAB, Offloaded.
+/// Connection 10.0.0.2:5000 to 10.0.0.1:7174, ESTAB, Offloaded.
 fn record() -> Record {
     connection("10.0.0.2:5000", Some("10.0.0.1:7174"))
 }
 
 // The filter language is that of ss(8): states first, then an expression.
 #[test]
-fn expressions_of_ss() {
+fn expressions_of_ss_select_connections() {
     let record = record();
     for text in [
         "",
@@ -68,15 +68,15 @@ fn expressions_of_ss() {
     }
 }
 
-// "and" binds closer than "or".
+// "and" has precedence over "or".
 #[test]
-fn and_binds_closer() {
+fn and_precedes_or() {
     assert!(shows("dport = :7174 or sport = :1 and sport = :2", &record()));
     assert!(!shows("( dport = :7174 or sport = :1 ) and sport = :2", &record()));
 }
 
 #[test]
-fn addresses_of_ipv6() {
+fn ipv6_hosts_are_matched() {
     let record = connection("[fd00::2]:5000", Some("[fd00::1]:80"));
     for text in
         ["dst fd00::1", "dst fd00::/64", "dst ::/0", "dst [fd00::1]:80", "dst [fd00::]/64:80"]
@@ -87,9 +87,9 @@ fn addresses_of_ipv6() {
     assert!(!shows("dst 10.0.0.0/8", &record));
 }
 
-// Without a filter: what `ss` shows; a connection between host and target is shown though its state is unknown.
+// Without a filter: the default of `ss`. A connection between host and target is shown although its state is unknown.
 #[test]
-fn which_states_are_shown() {
+fn default_states_are_shown() {
     let with = |state: Option<&str>| Record { state: state.map(Into::into), ..record() };
     let connected = parse("").unwrap();
     for (state, shown) in [
@@ -110,7 +110,7 @@ fn which_states_are_shown() {
 }
 
 #[test]
-fn what_is_no_filter_is_named() {
+fn invalid_filter_is_reported() {
     for (text, word) in [
         ("state", "state"),
         ("state nowhere", "nowhere"),
@@ -137,9 +137,9 @@ fn what_is_no_filter_is_named() {
 }
 
 proptest! {
-    /// Whatever is typed, there is an answer.
+    /// Arbitrary words never panic.
     #[test]
-    fn any_words(words in proptest::collection::vec(
+    fn arbitrary_words_never_panic(words in proptest::collection::vec(
         prop_oneof![
             Just("(".to_owned()), Just(")".to_owned()), Just("or".to_owned()), Just("not".to_owned()),
             Just("dport".to_owned()), Just("=".to_owned()), Just(":22".to_owned()),
