@@ -18,22 +18,22 @@ pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// The cell of an unknown value.
+/// Cell of an unknown value.
 pub const UNKNOWN: &str = "-";
 
-/// The cell of a value, or [`UNKNOWN`].
+/// Returns the cell of a value, or [`UNKNOWN`].
 pub fn cell(value: Option<impl fmt::Display>) -> String {
     value.map_or_else(|| UNKNOWN.into(), |value| value.to_string())
 }
 
 impl Table {
-    /// An empty table. Column names include the unit.
+    /// Creates an empty table. Column names include the unit.
     pub fn new(head: &[(&str, Align)]) -> Self {
         let head = head.iter().map(|&(name, align)| (name.to_owned(), align)).collect();
         Self { head, rows: Vec::new() }
     }
 
-    /// Adds a row. Extra cells are dropped, missing ones are [`UNKNOWN`].
+    /// Adds a row. Excess cells are dropped, missing cells are [`UNKNOWN`].
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let mut cells: Vec<String> = cells.into_iter().take(self.head.len()).collect();
         cells.resize(self.head.len(), UNKNOWN.into());
