@@ -1,12 +1,12 @@
-//! Resets connections whose end is gone.
+//! Reset of connections whose local process has died.
 //!
-//! An RST must carry the peer's RCV.NXT (RFC 5961 §3.2), which nobody knows any more. So each peer is asked: an
-//! acknowledgement from outside its window makes it answer with one of its own (RFC 9293 §3.10.7.4), whose number
-//! is what the RST needs (RFC 9293 §3.10.7.1). A peer without the connection answers the same question with an RST, and
-//! that is how it is known that a reset has arrived. Whatever else a peer sends for one of the connections is answered
-//! by an RST too, and questions for the node's link-layer address by that.
+//! An RST must carry the peer's RCV.NXT (RFC 5961 §3.2), which is unknown after the process died. So each peer is sent
+//! a probe: an acknowledgement outside its window. The peer replies with an acknowledgement (RFC 9293 §3.10.7.4), whose
+//! number the RST needs (RFC 9293 §3.10.7.1). A peer without the connection replies to a probe with an RST, which
+//! confirms that an earlier reset has arrived. Any other segment of a peer for one of the connections is also answered
+//! by an RST. Queries for the node's link-layer address are answered with that address.
 //!
-//! Timers: an unanswered question is asked again after [`PAUSES`]; then the connection is given up.
+//! Timers: an unanswered probe is repeated after [`PAUSES`]; then the connection is abandoned.
 
 use std::{collections::HashMap, io, net::SocketAddr, time::Duration};
 
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::NodeOptions;
 
-/// Pauses after each question. Kernels answer such segments of one connection at most twice a second
+/// Pause after each probe. Kernels reply to such segments of one connection at most twice a second
 /// (tcp_invalid_ratelimit).
 const PAUSES: [Duration; 5] = [
     Duration::from_millis(20),
@@ -33,18 +33,18 @@ const PAUSES: [Duration; 5] = [
     Duration::from_millis(500),
     Duration::from_millis(500),
 ];
-/// Frames taken at once.
+/// Maximum number of frames received per call.
 const FRAMES_MAX: usize = 64;
-/// Half of the sequence space: of two numbers so far apart at most one is in a window.
+/// Half of the sequence space: of two numbers this far apart, at most one is in a window.
 const HALF: u32 = 1 << 31;
 
 type Left = HashMap<(SocketAddr, SocketAddr), Connection>;
 
-/// Resets the connections `left` of the node with that Ethernet address; returns when each peer has confirmed
-/// that, or has answered no question.
+/// Resets the connections `left` of the node with the Ethernet address `own`. Returns when each peer has confirmed the
+/// reset, or has not replied to any probe.
 ///
 /// # Errors
-/// The device is gone.
+/// The device was removed.
 pub(super) fn reset(
     link: &mut dyn Link,
     own: Octets,
@@ -81,7 +81,8 @@ pub(super) fn reset(
     Ok(())
 }
 
-/// An acknowledgement that no peer can take: of two rounds one has both of its numbers outside of any window.
+/// Creates a probe: an acknowledgement that no peer accepts. In one of two rounds both numbers are outside of any
+/// window.
 fn question(own: Octets, connection: &Connection, round: u32) -> Segment {
     let Connection { hop, local, remote, iss } = *connection;
     let seq = iss.wrapping_add(HALF.wrapping_mul(round));
@@ -89,7 +90,7 @@ fn question(own: Octets, connection: &Connection, round: u32) -> Segment {
     Segment { to: hop, from: own, source, destination, seq, ack: seq, flags: ACK, len: 0 }
 }
 
-/// The replies to a peer's segment: an RST, and a question that tells whether it has arrived.
+/// Returns the replies to a peer's segment: an RST, and a probe to confirm its arrival.
 fn answer(left: &mut Left, own: Octets, segment: &Segment, round: u32) -> Vec<Segment> {
     let ends = (segment.destination, segment.source);
     if segment.flags & RST != 0 {
@@ -117,11 +118,11 @@ fn send(link: &mut dyn Link, frame: Option<Vec<u8>>) {
         lender: None,
         comment: None,
     };
-    // A frame that the link refuses is lost like any other: the question is repeated.
+    // A dropped frame needs no handling: the probe is repeated.
     link.transmit(Instant::ZERO, &frame);
 }
 
-/// Waits for frames; returns false when the time is over.
+/// Waits for frames. Returns false when the deadline has passed.
 fn wait(link: &dyn Link, deadline: std::time::Instant) -> io::Result<bool> {
     let Some(descriptor) = link.descriptor() else { return Ok(false) };
     let left = deadline.saturating_duration_since(std::time::Instant::now());
@@ -164,7 +165,7 @@ mod tests {
         let stranger = Segment { source: "10.0.0.3:6000".parse().unwrap(), ..of_peer(ACK, 1, 1) };
         assert_eq!(answer(&mut left, own, &stranger, 0), []);
         assert_eq!(answer(&mut left, own, &of_peer(RST, 77, 0), 0), []);
-        assert!(left.is_empty(), "the peer does not have it any more");
+        assert!(left.is_empty(), "the peer has closed the connection");
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! A link that records in the table which connections begin and end, by watching segments. It sits right above the TAP,
-//! below any impairment, so it sees what is really sent.
+//! Link that records the connections of a node in the table, by inspecting segments. It is placed directly above the
+//! TAP, below any impairment, so it records the segments that are really sent.
 //!
-//! A connection begins with the SYN-ACK, which either end sends. It ends with an RST of either end, or when both FINs
-//! are out and ours is acknowledged. Segments without SYN, FIN or RST cost a look at their flags, and a look-up while a
-//! FIN of ours waits for its acknowledgement.
+//! A connection begins with the SYN-ACK, which either end sends. It ends with an RST of either end, or when both ends
+//! have sent a FIN and the local FIN is acknowledged. Segments without SYN, FIN or RST cost a check of their flags, and
+//! a lookup while a local FIN is not acknowledged.
 
 use std::{collections::HashMap, io, net::SocketAddr};
 
@@ -23,24 +23,24 @@ use super::{
 #[derive(Debug)]
 struct Tracked {
     slot: usize,
-    /// The number behind our FIN.
+    /// Sequence number after the local FIN.
     fin_sent: Option<u32>,
     is_fin_acknowledged: bool,
     is_fin_received: bool,
 }
 
-/// The link.
+/// The link and its connections.
 pub(super) struct Tracker {
     link: Box<dyn Link>,
     book: Book,
 }
 
-/// The connections, by local and remote end.
+/// The connections, by local and remote address.
 #[derive(Debug)]
 struct Book {
     table: Table,
     tracked: HashMap<(SocketAddr, SocketAddr), Tracked>,
-    /// Connections whose FIN is not acknowledged.
+    /// Number of connections whose local FIN is not acknowledged.
     closing: usize,
 }
 
@@ -89,7 +89,8 @@ impl Book {
 
     fn begin(&mut self, connection: Connection) {
         let ends = (connection.local, connection.remote);
-        // A SYN-ACK that is sent again changes nothing; one of a new connection with the old ends begins it.
+        // A retransmitted SYN-ACK changes nothing. A SYN-ACK of a new connection replaces the one with the same
+        // addresses.
         self.end(ends);
         match self.table.enter(&connection) {
             Some(slot) => {
@@ -132,7 +133,7 @@ impl LinkWrapper for Tracker {
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         let segment = Segment::of(frame.head).filter(|it| it.flags & (SYN | FIN | RST) != 0);
-        // Noted before it is on the wire, so that a death between the two leaves nothing out.
+        // Record before transmitting, so that a process that dies in between leaves no unrecorded connection.
         if let Some(segment) = segment.filter(|it| it.flags & RST == 0) {
             self.book.sent(&segment);
         }

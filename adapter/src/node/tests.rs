@@ -21,10 +21,10 @@ fn options(line: &str) -> Result<Command, clap::Error> {
 }
 
 fn config(line: &str) -> Result<NodeOptions, Error> {
-    options(line).expect("each option is fine by itself").node.completed()
+    options(line).expect("each option is valid by itself").node.completed()
 }
 
-/// The line is refused, as usage, by an error that holds all of `words`.
+/// Checks that `line` is refused as an option error that contains all of `words`.
 fn refused(line: &str, words: &[&str]) {
     let text = match options(line) {
         Err(error) => error.to_string(),
@@ -104,7 +104,7 @@ fn ethernet_addresses_are_stable_and_differ_on_one_link() {
     let a = config("--addr 10.77.0.1/24").unwrap();
     let again = config("--addr 10.77.0.1/24").unwrap();
     let b = config("--addr 10.77.0.2/24").unwrap();
-    assert_eq!(a.mac(), again.mac(), "the random seed does not change it");
+    assert_eq!(a.mac(), again.mac(), "a random seed does not change the address");
     assert_ne!(a.mac(), b.mac());
     assert_ne!(a.mac(), config("--addr 10.77.0.1/24 --seed 9").unwrap().mac());
     let given = config("--mac 02:00:00:00:00:07").unwrap();
@@ -172,7 +172,7 @@ fn the_chimney_is_steered() {
     assert_eq!(config.chimney.upload_on, [UploadReason::LowActivity, UploadReason::SmallIo]);
 }
 
-// What no command line can say is refused too.
+// Limits that clap enforces on command lines are checked for programs too.
 #[test]
 fn programs_are_held_to_the_limits() {
     let base = NodeOptions::default();
