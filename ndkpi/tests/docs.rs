@@ -1,12 +1,12 @@
-//! docs/libraries/ndkpi.md against the header and the programs: each function has a row, and each row names a test that
-//! exists.
+//! Comparison of docs/libraries/ndkpi.md with the header and the programs: each function has a row, and each row names
+//! an existing test.
 
 const DOCUMENT: &str = include_str!("../../docs/libraries/ndkpi.md");
 const HEADER: &str = include_str!("../include/ndkpi.h");
 const PROGRAMS: [&str; 3] =
     [include_str!("opening.c"), include_str!("consumer.c"), include_str!("ends.c")];
 
-/// The rows of the table of functions.
+/// Returns the rows of the table of functions.
 fn rows() -> impl Iterator<Item = Vec<&'static str>> {
     let section = DOCUMENT.split("\n## ").find(|section| section.starts_with("Functions"));
     let rows = section.unwrap().lines().filter(|line| line.starts_with("| ")).skip(1);
@@ -20,7 +20,7 @@ fn every_function_has_a_row() {
     let is_entry = |line: &&str| line.starts_with("\tNDK_FN_") && line.split(' ').count() == 2;
     for line in HEADER.lines().filter(is_entry) {
         let name = line.trim_end_matches(';').rsplit(' ').next().unwrap();
-        // In one row for all.
+        // One row documents all close functions.
         let name = if name.starts_with("NdkClose") { "NdkCloseXxx" } else { name };
         functions += 1;
         assert!(told.contains(&name), "{name} has no row");
@@ -37,7 +37,7 @@ fn every_test_of_a_row_is_there() {
             let is_there = |program: &str| program.contains(&format!(" {test}("));
             assert!(PROGRAMS.iter().any(|program| is_there(program)), "{test}: {row:?}");
         }
-        // A status by its name, as the header has it.
+        // Statuses must be those of the header.
         for word in row[2].split([' ', ',', ';', ':', '(', ')']).filter(|it| it.len() > 6) {
             let is_status = word.bytes().all(|it| it.is_ascii_uppercase() || it == b'_');
             let is_known = HEADER.contains(&format!("#define STATUS_{word} "));

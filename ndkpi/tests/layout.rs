@@ -1,6 +1,6 @@
-//! Every structure, member and constant as a C compiler sees it in the header; and which symbols the library has.
+//! Comparison of every structure, member and constant with the header, by a C compiler; and of the exported symbols.
 //!
-//! Needs `cc` and `nm`; says so and passes without them, but fails in CI.
+//! Needs `cc` and `nm`. Without them the tests print that and pass, but fail in CI.
 
 use std::{env, fmt::Write as _, fs, path::PathBuf, process::Command};
 
@@ -10,7 +10,7 @@ use flue_test_support::needs::{Need, lacks};
 /// Members that are unions in C, and the member that stands for them.
 const UNIONS: [(&str, &str); 1] = [("NDK_SGE.VirtualAddress", "LogicalAddress.QuadPart")];
 
-/// A C file that only compiles if the header agrees with the crate.
+/// Returns a C file that compiles only if the header agrees with the crate.
 fn assertions() -> String {
     let mut code = String::from("#include <ndkpi.h>\n");
     let mut count = 0;
@@ -33,7 +33,7 @@ fn assertions() -> String {
         }
     }
     for (name, value) in constants() {
-        // Statuses are signed, flags are not.
+        // Compare as signed: statuses are signed, flags are not.
         assert(format!("(long long){name} == {value}LL"));
     }
     assert!(count > 400, "only {count}");

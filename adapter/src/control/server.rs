@@ -302,7 +302,7 @@ impl<N: Controlled> Server<N> {
             }
             Ok(None) => self.is_short.set(false),
             Err(error) => {
-                // Log once until an accept succeeds in emptying the backlog.
+                // Log once per shortage: accept fails repeatedly while clients are pending.
                 if !self.is_short.replace(true) {
                     tracing::warn!(%error, "accept on the control socket");
                 }
