@@ -89,7 +89,7 @@ mod tests {
 
     // One test only: the failure is global to the process.
     #[test]
-    fn the_first_error_is_kept_once() {
+    fn first_error_is_kept_once() {
         let absent = OutputFile::create("--pcap", Path::new("/nonexistent/file")).unwrap_err();
         let text = "--pcap /nonexistent/file: No such file or directory (os error 2)";
         assert_eq!(absent.message(), text);

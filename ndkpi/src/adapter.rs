@@ -78,7 +78,7 @@ impl Opened {
 pub(crate) struct AdapterObject(pub(crate) Arc<Opened>);
 
 impl Kind for AdapterObject {
-    type Seen = NDK_ADAPTER;
+    type Public = NDK_ADAPTER;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeAdapter;
 
     fn dispatch() -> *const c_void {
@@ -283,8 +283,8 @@ unsafe extern "C" fn create_listener(
         let event = event.ok_or(NtStatus::INVALID_PARAMETER)?;
         let event_context = Context::from(event_context);
         let incoming = move |connector: Connector| match objects::reserve() {
-            Ok(place) => {
-                let connector = place.fill(connector);
+            Ok(slot) => {
+                let connector = slot.fill(connector);
                 // SAFETY: a function of the consumer, called with its context and a connector.
                 callbacks::call(|| unsafe { event(event_context.get(), connector) });
             }
@@ -317,11 +317,11 @@ unsafe extern "C" fn build_lam(
 ) -> NTSTATUS {
     guard::done(|| {
         let opened = get(adapter)?;
-        let places = (mapping, size, first_byte_offset);
+        let out = (mapping, size, first_byte_offset);
         let build = |memory: &_| opened.adapter.build_lam(slice::from_ref(memory), length);
         // SAFETY: the consumer passes an MDL chain, keeps its memory until it releases the mapping, and passes the
         // pointers.
-        unsafe { lam::tell(mdl, length, places, opened.name(), build) }
+        unsafe { lam::write_mapping(mdl, length, out, opened.name(), build) }
     })
 }
 
@@ -335,7 +335,7 @@ unsafe extern "C" fn release_lam(
         // SAFETY: the consumer passes a mapping.
         let lam = unsafe { lam::take(mapping, opened.name()) }?;
         let mapping = &lam.mapping;
-        if callbacks::is_in_one() {
+        if callbacks::is_in_callback() {
             return Ok(opened.adapter.release_lam(mapping, || {}));
         }
         opened.wait_for(|done| opened.adapter.release_lam(mapping, done));

@@ -65,17 +65,17 @@ pub(crate) unsafe fn write(
     }
     match found {
         SocketAddr::V4(found) => {
-            let told = sockaddr_in {
+            let encoded = sockaddr_in {
                 sin_family: libc::AF_INET as libc::sa_family_t,
                 sin_port: found.port().to_be(),
                 sin_addr: libc::in_addr { s_addr: u32::from(*found.ip()).to_be() },
                 sin_zero: [0; 8],
             };
             // SAFETY: the caller guarantees it.
-            unsafe { put(told, address, room, length) }
+            unsafe { put(encoded, address, room, length) }
         }
         SocketAddr::V6(found) => {
-            let told = sockaddr_in6 {
+            let encoded = sockaddr_in6 {
                 sin6_family: libc::AF_INET6 as libc::sa_family_t,
                 sin6_port: found.port().to_be(),
                 sin6_flowinfo: found.flowinfo(),
@@ -83,7 +83,7 @@ pub(crate) unsafe fn write(
                 sin6_scope_id: found.scope_id(),
             };
             // SAFETY: the caller guarantees it.
-            unsafe { put(told, address, room, length) }
+            unsafe { put(encoded, address, room, length) }
         }
     }
 }
@@ -91,7 +91,7 @@ pub(crate) unsafe fn write(
 /// # Safety
 /// As [`write`]; `room` bytes can be written at `address`.
 unsafe fn put<T>(
-    told: T,
+    encoded: T,
     address: *mut SOCKADDR,
     room: usize,
     length: *mut ULONG,
@@ -103,7 +103,7 @@ unsafe fn put<T>(
         return Err(NtStatus::BUFFER_TOO_SMALL);
     }
     // SAFETY: `address` has room for this many bytes.
-    unsafe { ptr::copy_nonoverlapping((&raw const told).cast::<u8>(), address.cast(), bytes) };
+    unsafe { ptr::copy_nonoverlapping((&raw const encoded).cast::<u8>(), address.cast(), bytes) };
     Ok(())
 }
 
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_go_both_ways() {
+    fn addresses_round_trip() {
         for text in ["192.0.2.1:7", "[2001:db8::1]:65535", "[fe80::1%3]:9", "0.0.0.0:0"] {
             let address: SocketAddr = text.parse().unwrap();
             let mut bytes = [0_u8; 28];

@@ -24,7 +24,7 @@ thread_local! {
 }
 
 /// Returns true if this thread runs a callback of a consumer.
-pub(crate) fn is_in_one() -> bool {
+pub(crate) fn is_in_callback() -> bool {
     DEPTH.get() > 0
 }
 

@@ -23,7 +23,7 @@ use crate::{
 };
 
 impl Kind for Connector {
-    type Seen = NDK_CONNECTOR;
+    type Public = NDK_CONNECTOR;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeConnector;
 
     fn dispatch() -> *const c_void {
@@ -275,7 +275,7 @@ unsafe extern "C" fn get_connection_data(
 
 /// # Safety
 /// As [`address::write`].
-unsafe fn tell(
+unsafe fn write_address(
     connector: *mut NDK_CONNECTOR,
     of: impl FnOnce(&Connector) -> Option<SocketAddr>,
     to: *mut SOCKADDR,
@@ -295,7 +295,7 @@ unsafe extern "C" fn get_local_address(
     length: *mut ULONG,
 ) -> NTSTATUS {
     // SAFETY: the consumer passes a buffer and its length.
-    unsafe { tell(connector, Connector::local_address, local, length) }
+    unsafe { write_address(connector, Connector::local_address, local, length) }
 }
 
 unsafe extern "C" fn get_peer_address(
@@ -304,7 +304,7 @@ unsafe extern "C" fn get_peer_address(
     length: *mut ULONG,
 ) -> NTSTATUS {
     // SAFETY: as above.
-    unsafe { tell(connector, Connector::peer_address, peer, length) }
+    unsafe { write_address(connector, Connector::peer_address, peer, length) }
 }
 
 unsafe extern "C" fn disconnect(

@@ -21,7 +21,7 @@ use crate::{
 const BATCH: usize = 32;
 
 impl Kind for Cq {
-    type Seen = NDK_CQ;
+    type Public = NDK_CQ;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeCq;
 
     fn dispatch() -> *const c_void {

@@ -15,7 +15,7 @@ use crate::{
 
 /// Arguments of a create call: the pointer that receives the object, and the completion (NDK-ASY-1).
 pub(crate) struct Creation<T: Kind> {
-    out: *mut *mut T::Seen,
+    out: *mut *mut T::Public,
     completion: NDK_FN_CREATE_COMPLETION,
     context: PVOID,
 }
@@ -25,7 +25,7 @@ impl<T: Kind> Creation<T> {
     pub(crate) const fn new(
         completion: NDK_FN_CREATE_COMPLETION,
         context: PVOID,
-        out: *mut *mut T::Seen,
+        out: *mut *mut T::Public,
     ) -> Self {
         Self { out, completion, context }
     }
@@ -49,12 +49,12 @@ impl<T: Kind> Creation<T> {
         let completion = completion.ok_or(NtStatus::INVALID_PARAMETER)?;
         let context = Context::from(context);
         // The slot is used once: by this call or by the completion.
-        let place = Arc::new(Mutex::new(Some(objects::reserve()?)));
-        let (later, own_later) = (place.clone(), own.clone());
+        let slot = Arc::new(Mutex::new(Some(objects::reserve()?)));
+        let (later, own_later) = (slot.clone(), own.clone());
         let complete = move |outcome: Result<R, NtStatus>| {
             let (status, object) = match outcome {
                 Ok(handle) => match take(&later) {
-                    Some(place) => (NtStatus::SUCCESS, place.fill(own_later(handle))),
+                    Some(slot) => (NtStatus::SUCCESS, slot.fill(own_later(handle))),
                     None => return,
                 },
                 Err(status) => (status, ptr::null_mut()),
@@ -66,13 +66,13 @@ impl<T: Kind> Creation<T> {
         let Created::Done(handle) = begin(Box::new(complete))? else {
             return Ok(NtStatus::PENDING);
         };
-        let place = take(&place).ok_or(NtStatus::INTERNAL_ERROR)?;
+        let slot = take(&slot).ok_or(NtStatus::INTERNAL_ERROR)?;
         // SAFETY: the caller guarantees it, and the pointer is not null.
-        unsafe { out.write(place.fill(own(handle))) };
+        unsafe { out.write(slot.fill(own(handle))) };
         Ok(NtStatus::SUCCESS)
     }
 }
 
-fn take(place: &Mutex<Option<Reserved>>) -> Option<Reserved> {
-    place.lock().unwrap_or_else(PoisonError::into_inner).take()
+fn take(slot: &Mutex<Option<Reserved>>) -> Option<Reserved> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
 }

@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Kind for SharedEndpoint {
-    type Seen = NDK_SHARED_ENDPOINT;
+    type Public = NDK_SHARED_ENDPOINT;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeSharedEndpoint;
 
     fn dispatch() -> *const c_void {

@@ -13,7 +13,7 @@ pub(crate) trait Abandon: Send + Sync {
     fn abandon(&self);
 }
 
-static RESORT: PanicHandler = PanicHandler::new(end_adapters);
+static PANIC_HANDLER: PanicHandler = PanicHandler::new(end_adapters);
 
 /// Open adapters.
 static OPEN: Mutex<Vec<Weak<dyn Abandon>>> = Mutex::new(Vec::new());
@@ -21,14 +21,14 @@ static OPEN: Mutex<Vec<Weak<dyn Abandon>>> = Mutex::new(Vec::new());
 /// Returns true if the library has panicked.
 #[inline]
 pub(crate) fn has_panicked() -> bool {
-    RESORT.has_panicked()
+    PANIC_HANDLER.has_panicked()
 }
 
 /// Registers an open adapter, which ends after a panic.
 pub(crate) fn watch(adapter: Weak<dyn Abandon>) {
     // Tests of this crate install their own hook.
     if cfg!(not(test)) {
-        RESORT.install_hook();
+        PANIC_HANDLER.install_hook();
     }
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|adapter| adapter.strong_count() > 0);
@@ -38,7 +38,7 @@ pub(crate) fn watch(adapter: Weak<dyn Abandon>) {
 /// Ends the adapters after a panic of a call, or waits until another thread has.
 #[cold]
 pub(crate) fn panicked() {
-    RESORT.panicked();
+    PANIC_HANDLER.panicked();
 }
 
 fn end_adapters() {

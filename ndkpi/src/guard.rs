@@ -63,7 +63,7 @@ mod tests {
 
     /// One test, since a panic ends the adapters of the whole process.
     #[test]
-    fn a_panic_answers_internal_error_and_later_calls_device_removed() {
+    fn panic_returns_internal_error_and_later_calls_device_removed() {
         assert_eq!(status(|| Ok(NtStatus::PENDING)), STATUS_PENDING);
         assert_eq!(done(|| Ok(())), STATUS_SUCCESS);
         assert_eq!(done(|| Err(NtStatus::CANCELLED)), STATUS_CANCELLED);

@@ -23,7 +23,7 @@ pub(crate) struct Lam {
 }
 
 impl Kind for Lam {
-    type Seen = c_void;
+    type Public = c_void;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeUndefined;
 
     fn dispatch() -> *const c_void {
@@ -46,7 +46,7 @@ fn bytes(pages: u32) -> Option<ULONG> {
 ///
 /// # Safety
 /// As [`mdl::memory`]; each pointer is null or can be written, `mapping` with as many bytes as `size` contains.
-pub(crate) unsafe fn tell(
+pub(crate) unsafe fn write_mapping(
     chain: *const MDL,
     length: usize,
     (mapping, size, offset): (*mut NDK_LOGICAL_ADDRESS_MAPPING, *mut ULONG, *mut ULONG),
@@ -69,7 +69,7 @@ pub(crate) unsafe fn tell(
     if mapping.is_null() || !mapping.is_aligned() {
         return Err(NtStatus::INVALID_PARAMETER);
     }
-    let place = objects::reserve()?;
+    let slot = objects::reserve()?;
     let built = build(&memory)?;
     let lam = Lam { mapping: built.clone(), adapter };
     // SAFETY: `mapping` has room for these pages, and `offset` can be written.
@@ -80,12 +80,12 @@ pub(crate) unsafe fn tell(
         for (at, page) in built.pages().enumerate() {
             array.add(at).write(page);
         }
-        (&raw mut (*mapping).AdapterContext).write(place.fill(lam));
+        (&raw mut (*mapping).AdapterContext).write(slot.fill(lam));
     }
     Ok(())
 }
 
-/// Takes back a mapping that [`tell`] has told.
+/// Removes a mapping that [`write_mapping`] has written.
 ///
 /// # Errors
 /// INVALID_HANDLE: not a mapping, or already released; INVALID_PARAMETER: a mapping of another adapter.

@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Kind for Listener {
-    type Seen = NDK_LISTENER;
+    type Public = NDK_LISTENER;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeListener;
 
     fn dispatch() -> *const c_void {

@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Kind for Mr {
-    type Seen = NDK_MR;
+    type Public = NDK_MR;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeMr;
 
     fn dispatch() -> *const c_void {
@@ -35,7 +35,7 @@ static MR_DISPATCH: NDK_MR_DISPATCH = NDK_MR_DISPATCH {
 };
 
 impl Kind for Mw {
-    type Seen = NDK_MW;
+    type Public = NDK_MW;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeMw;
 
     fn dispatch() -> *const c_void {

@@ -27,7 +27,7 @@ use crate::abi::types::{
 /// used.
 const OBJECTS_MAX: usize = 1 << 20;
 /// Bytes of a slot: one cache line.
-const PLACE_BYTES: usize = 64;
+const SLOT_BYTES: usize = 64;
 /// Number of objects whose state table is allocated at once.
 const CHUNK_OBJECTS: usize = 1 << 12;
 /// Number of slots of closed objects that are not reused.
@@ -36,7 +36,7 @@ const QUARANTINE: usize = 1 << 10;
 /// Type of objects.
 pub(crate) trait Kind: Any + Send + Sync {
     /// Structure that consumers see.
-    type Seen;
+    type Public;
     /// Object type in the header.
     const TYPE: NDK_OBJECT_TYPE;
 
@@ -46,12 +46,12 @@ pub(crate) trait Kind: Any + Send + Sync {
 
 /// Common structure of all objects, which consumers see.
 #[repr(C, align(64))]
-struct Place {
+struct Slot {
     header: NDK_OBJECT_HEADER,
     dispatch: *const c_void,
 }
 
-const _: () = assert!(size_of::<Place>() == PLACE_BYTES);
+const _: () = assert!(size_of::<Slot>() == SLOT_BYTES);
 
 /// State of an object; `None` unless it is open.
 type Own = RwLock<Option<Arc<dyn Any + Send + Sync>>>;
@@ -65,7 +65,7 @@ struct Free {
 }
 
 struct Table {
-    places: NonNull<Place>,
+    slots: NonNull<Slot>,
     own: [OnceLock<Box<[Own]>>; OBJECTS_MAX / CHUNK_OBJECTS],
     free: Mutex<Free>,
 }
@@ -87,15 +87,15 @@ impl Table {
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
         );
-        let bytes = OBJECTS_MAX * PLACE_BYTES;
+        let bytes = OBJECTS_MAX * SLOT_BYTES;
         // SAFETY: a new anonymous mapping, which no other code uses.
-        let places = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
-        if places == libc::MAP_FAILED {
+        let slots = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        if slots == libc::MAP_FAILED {
             return None;
         }
         let own = [const { OnceLock::new() }; OBJECTS_MAX / CHUNK_OBJECTS];
         let free = Mutex::default();
-        Some(Self { places: NonNull::new(places.cast())?, own, free })
+        Some(Self { slots: NonNull::new(slots.cast())?, own, free })
     }
 
     fn own(&self, number: usize) -> &Own {
@@ -106,12 +106,12 @@ impl Table {
     /// Returns the number of the slot at a pointer; `None`: the pointer is not the address of a slot.
     #[inline]
     fn number(&self, pointer: *const c_void) -> Option<usize> {
-        let offset = pointer.addr().checked_sub(self.places.as_ptr().addr())?;
-        (offset % PLACE_BYTES == 0 && offset < OBJECTS_MAX * PLACE_BYTES)
-            .then_some(offset / PLACE_BYTES)
+        let offset = pointer.addr().checked_sub(self.slots.as_ptr().addr())?;
+        (offset % SLOT_BYTES == 0 && offset < OBJECTS_MAX * SLOT_BYTES)
+            .then_some(offset / SLOT_BYTES)
     }
 
-    fn take_place(&self) -> Option<usize> {
+    fn take_slot(&self) -> Option<usize> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.used.len() > QUARANTINE || free.fresh == OBJECTS_MAX {
             return free.used.pop_front();
@@ -120,7 +120,7 @@ impl Table {
         Some(free.fresh - 1)
     }
 
-    fn give_back(&self, number: usize) {
+    fn free_slot(&self, number: usize) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).used.push_back(number);
     }
 }
@@ -131,7 +131,7 @@ pub(crate) struct Reserved(usize);
 impl Drop for Reserved {
     fn drop(&mut self) {
         if let Some(table) = table() {
-            table.give_back(self.0);
+            table.free_slot(self.0);
         }
     }
 }
@@ -141,27 +141,27 @@ impl Drop for Reserved {
 /// # Errors
 /// INSUFFICIENT_RESOURCES: all slots are in use.
 pub(crate) fn reserve() -> Result<Reserved, NtStatus> {
-    let number = table().and_then(Table::take_place).ok_or(NtStatus::INSUFFICIENT_RESOURCES)?;
+    let number = table().and_then(Table::take_slot).ok_or(NtStatus::INSUFFICIENT_RESOURCES)?;
     Ok(Reserved(number))
 }
 
 impl Reserved {
     /// Creates the object in the slot.
-    pub(crate) fn fill<T: Kind>(self, own: T) -> *mut T::Seen {
+    pub(crate) fn fill<T: Kind>(self, own: T) -> *mut T::Public {
         let table = table().expect("a slot was reserved in the table");
         let number = self.0;
         mem::forget(self);
         // SAFETY: the number is within the range.
-        let place = unsafe { table.places.add(number) };
+        let slot = unsafe { table.slots.add(number) };
         let header = NDK_OBJECT_HEADER {
             Version: Version { Major: NDK_VERSION.major, Minor: NDK_VERSION.minor },
             ObjectType: T::TYPE,
             NdkReserved: NDK_OBJECT_HEADER_RESERVED_BLOCK { Reserved: [ptr::null_mut(); 4] },
         };
         // SAFETY: within the range, and its number was reserved: no other thread writes it.
-        unsafe { place.write(Place { header, dispatch: T::dispatch() }) };
+        unsafe { slot.write(Slot { header, dispatch: T::dispatch() }) };
         *table.own(number).write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(own));
-        place.as_ptr().cast()
+        slot.as_ptr().cast()
     }
 }
 
@@ -188,7 +188,7 @@ pub(crate) fn get_any(
 /// # Errors
 /// INVALID_HANDLE: the pointer is not a handle of an open object of this type.
 #[inline]
-pub(crate) fn get<T: Kind>(pointer: *mut T::Seen) -> Result<Arc<T>, NtStatus> {
+pub(crate) fn get<T: Kind>(pointer: *mut T::Public) -> Result<Arc<T>, NtStatus> {
     get_any(pointer.cast())?.downcast().map_err(|_| NtStatus::INVALID_HANDLE)
 }
 
@@ -196,7 +196,7 @@ pub(crate) fn get<T: Kind>(pointer: *mut T::Seen) -> Result<Arc<T>, NtStatus> {
 ///
 /// # Errors
 /// As [`get`].
-pub(crate) fn take<T: Kind>(pointer: *mut T::Seen) -> Result<(Arc<T>, Reserved), NtStatus> {
+pub(crate) fn take<T: Kind>(pointer: *mut T::Public) -> Result<(Arc<T>, Reserved), NtStatus> {
     let (table, number) = find(pointer.cast())?;
     let mut own = table.own(number).write().unwrap_or_else(PoisonError::into_inner);
     let found = own.clone().and_then(|own| own.downcast().ok());
@@ -214,7 +214,7 @@ mod tests {
     struct Even;
 
     impl Kind for Odd {
-        type Seen = NDK_CQ;
+        type Public = NDK_CQ;
         const TYPE: u32 = 3;
         fn dispatch() -> *const c_void {
             ptr::null()
@@ -222,14 +222,14 @@ mod tests {
     }
 
     impl Kind for Even {
-        type Seen = NDK_PD;
+        type Public = NDK_PD;
         const TYPE: u32 = 6;
         fn dispatch() -> *const c_void {
             ptr::null()
         }
     }
 
-    fn is_refused<T: Kind>(pointer: *mut T::Seen) -> bool {
+    fn is_refused<T: Kind>(pointer: *mut T::Public) -> bool {
         matches!(get::<T>(pointer), Err(NtStatus::INVALID_HANDLE))
             && matches!(take::<T>(pointer), Err(NtStatus::INVALID_HANDLE))
     }
@@ -248,8 +248,8 @@ mod tests {
         assert!(is_refused::<Even>(odd.cast()) && is_refused::<Odd>(even.cast()));
         assert!(is_refused::<Odd>(ptr::null_mut()));
         assert!(is_refused::<Odd>(odd.wrapping_byte_add(8)));
-        assert!(is_refused::<Odd>(odd.wrapping_byte_add(PLACE_BYTES * 100_000)));
-        assert!(is_refused::<Odd>(odd.wrapping_byte_add(PLACE_BYTES * OBJECTS_MAX)));
+        assert!(is_refused::<Odd>(odd.wrapping_byte_add(SLOT_BYTES * 100_000)));
+        assert!(is_refused::<Odd>(odd.wrapping_byte_add(SLOT_BYTES * OBJECTS_MAX)));
         assert!(is_refused::<Odd>((&raw const header).cast_mut().cast()));
 
         let (own, closing) = take::<Odd>(odd).unwrap();

@@ -62,8 +62,8 @@ unsafe fn open(
     // NDK-VER-1
     let lowest = NdkVersion { major: version.Major, minor: version.Minor };
     if !lowest.is_met_by(NDK_VERSION) {
-        let told = format!("the version is {}.{}", NDK_VERSION.major, NDK_VERSION.minor);
-        return Err(Refused(NDIS_STATUS_BAD_VERSION, told));
+        let message = format!("the version is {}.{}", NDK_VERSION.major, NDK_VERSION.minor);
+        return Err(Refused(NDIS_STATUS_BAD_VERSION, message));
     }
     if !ENABLED.load(Ordering::Relaxed) {
         return Err(Refused(NDIS_STATUS_ADAPTER_NOT_READY, "NDK is turned off".into()));
@@ -127,7 +127,7 @@ pub extern "C" fn FlueNdkOpenError() -> *const c_char {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn FlueNdkCloseAdapter(adapter: *mut NDK_ADAPTER) {
     guard::clean_up(|| {
-        if callbacks::is_in_one() {
+        if callbacks::is_in_callback() {
             tracing::error!("FlueNdkCloseAdapter in a callback, for whose end it would wait");
             return Err(NtStatus::INVALID_DEVICE_STATE);
         }

@@ -23,7 +23,7 @@ use crate::{
 };
 
 impl Kind for Pd {
-    type Seen = NDK_PD;
+    type Public = NDK_PD;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypePd;
 
     fn dispatch() -> *const c_void {

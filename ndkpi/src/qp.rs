@@ -27,7 +27,7 @@ pub(crate) struct QpObject {
 }
 
 impl Kind for QpObject {
-    type Seen = NDK_QP;
+    type Public = NDK_QP;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeQp;
 
     fn dispatch() -> *const c_void {
@@ -75,7 +75,7 @@ impl QpObject {
     fn initiate(&self, post: impl FnOnce(&Qp) -> Result<(), Refusal>) -> Result<(), NtStatus> {
         post(&self.qp).map_err(|refusal| match refusal {
             Refusal::Adapter(status) => status,
-            Refusal::Here(status) => {
+            Refusal::Library(status) => {
                 // No request supports these flags, so this post only fails and indicates the deferred requests.
                 let _ = self.qp.send(0, Data::Inline(&[]), OpFlags::from_bits_retain(u32::MAX));
                 status
@@ -113,7 +113,7 @@ impl QpObject {
                     })
                 },
             };
-            listed.map_err(Refusal::Here)?;
+            listed.map_err(Refusal::Library)?;
             outcome.map_err(Refusal::Adapter)
         })
     }
@@ -122,7 +122,7 @@ impl QpObject {
 /// Layer that refused a post, and the status.
 enum Refusal {
     Adapter(NtStatus),
-    Here(NtStatus),
+    Library(NtStatus),
 }
 
 unsafe extern "C" fn flush(qp: *mut NDK_QP) {
@@ -237,7 +237,7 @@ unsafe extern "C" fn bind(
     guard::done(|| {
         get(qp)?.initiate(|qp| {
             let (mr, mw) = (objects::get::<Mr>(mr), objects::get::<Mw>(mw));
-            let (mr, mw) = (mr.map_err(Refusal::Here)?, mw.map_err(Refusal::Here)?);
+            let (mr, mw) = (mr.map_err(Refusal::Library)?, mw.map_err(Refusal::Library)?);
             // The address is an index, from which no memory is read (NDK-MEM-11).
             let (address, length) = (address.addr() as u64, length as u64);
             let posted = qp.bind(
@@ -266,10 +266,10 @@ unsafe extern "C" fn fast_register(
 ) -> NTSTATUS {
     guard::done(|| {
         get(qp)?.initiate(|qp| {
-            let mr = objects::get::<Mr>(mr).map_err(Refusal::Here)?;
+            let mr = objects::get::<Mr>(mr).map_err(Refusal::Library)?;
             let pages = match (page_count as usize, page_array.is_null()) {
                 (0, _) => &[],
-                (_, true) => return Err(Refusal::Here(NtStatus::INVALID_PARAMETER)),
+                (_, true) => return Err(Refusal::Library(NtStatus::INVALID_PARAMETER)),
                 // SAFETY: the consumer passes an array of `count` pages, which is not written meanwhile.
                 (count, false) => unsafe { slice::from_raw_parts(page_array, count) },
             };
@@ -297,11 +297,11 @@ unsafe extern "C" fn invalidate(
     guard::done(|| {
         get(qp)?.initiate(|qp| {
             let (context, flags) = (number(context), OpFlags::from_bits_retain(flags));
-            let object = objects::get_any(object).map_err(Refusal::Here)?;
+            let object = objects::get_any(object).map_err(Refusal::Library)?;
             let posted = match (object.downcast_ref::<Mr>(), object.downcast_ref::<Mw>()) {
                 (Some(mr), _) => qp.invalidate(context, mr, flags),
                 (_, Some(mw)) => qp.invalidate(context, mw, flags),
-                (None, None) => return Err(Refusal::Here(NtStatus::INVALID_HANDLE)),
+                (None, None) => return Err(Refusal::Library(NtStatus::INVALID_HANDLE)),
             };
             posted.map_err(Refusal::Adapter)
         })

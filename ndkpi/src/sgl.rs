@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_adapters_take_fits() {
+    fn limits_cover_those_of_adapters() {
         let limits = Limits::default();
         assert_eq!(limits.inline_bytes_max as usize, INLINE_BYTES_MAX);
         for sges in [limits.send_sges_max, limits.receive_sges_max, limits.read_sges_max] {

@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Kind for Srq {
-    type Seen = NDK_SRQ;
+    type Public = NDK_SRQ;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeSrq;
 
     fn dispatch() -> *const c_void {

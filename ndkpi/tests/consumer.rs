@@ -65,11 +65,11 @@ fn timed(program: &Path) -> Command {
 /// Runs a command and checks that it succeeds.
 fn run(command: &mut Command) {
     let ran = command.output().unwrap();
-    let told = String::from_utf8_lossy(&ran.stdout);
-    let complaint = String::from_utf8_lossy(&ran.stderr);
+    let output = String::from_utf8_lossy(&ran.stdout);
+    let errors = String::from_utf8_lossy(&ran.stderr);
     assert!(
-        ran.status.success() && told.ends_with("0 failures\n"),
-        "{}: {told}{complaint}",
+        ran.status.success() && output.ends_with("0 failures\n"),
+        "{}: {output}{errors}",
         ran.status
     );
 }
@@ -129,7 +129,7 @@ fn threads_of_callbacks() {
 
 // Each kind of panic of the library.
 #[test]
-fn a_panic_ends_the_adapters() {
+fn panic_ends_the_adapters() {
     let Some(program) = compile("ends") else { return };
     for place in ["call", "core", "thread"] {
         run(timed(&program).arg(place));

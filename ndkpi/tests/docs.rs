@@ -15,7 +15,8 @@ fn rows() -> impl Iterator<Item = Vec<&'static str>> {
 
 #[test]
 fn every_function_has_a_row() {
-    let told: Vec<&str> = rows().flat_map(|row| row[1].split(", ").collect::<Vec<_>>()).collect();
+    let documented: Vec<&str> =
+        rows().flat_map(|row| row[1].split(", ").collect::<Vec<_>>()).collect();
     let mut functions = 0;
     let is_entry = |line: &&str| line.starts_with("\tNDK_FN_") && line.split(' ').count() == 2;
     for line in HEADER.lines().filter(is_entry) {
@@ -23,19 +24,19 @@ fn every_function_has_a_row() {
         // One row documents all close functions.
         let name = if name.starts_with("NdkClose") { "NdkCloseXxx" } else { name };
         functions += 1;
-        assert!(told.contains(&name), "{name} has no row");
+        assert!(documented.contains(&name), "{name} has no row");
     }
     assert_eq!(functions, 70);
 }
 
 #[test]
-fn every_test_of_a_row_is_there() {
+fn every_test_of_a_row_exists() {
     let mut named = 0;
     for row in rows() {
         for test in row.last().unwrap().split('`').skip(1).step_by(2) {
             named += 1;
-            let is_there = |program: &str| program.contains(&format!(" {test}("));
-            assert!(PROGRAMS.iter().any(|program| is_there(program)), "{test}: {row:?}");
+            let has_test = |program: &str| program.contains(&format!(" {test}("));
+            assert!(PROGRAMS.iter().any(|program| has_test(program)), "{test}: {row:?}");
         }
         // Statuses must be those of the header.
         for word in row[2].split([' ', ',', ';', ':', '(', ')']).filter(|it| it.len() > 6) {

@@ -101,7 +101,7 @@ mod tests {
     use crate::Cause;
 
     #[test]
-    fn an_absent_node_is_named() {
+    fn absent_node_is_named() {
         let failure = check_tun_at(Path::new("/dev/net/no-such-node")).unwrap_err();
         assert_eq!(failure.cause, Cause::Prerequisite);
         assert!(failure.message.contains("/dev/net/no-such-node does not exist"), "{failure}");

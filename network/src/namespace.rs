@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_setting_that_forbids_is_named() {
+    fn forbidding_setting_is_named() {
         let cases = [
             (Settings { max_user_namespaces: Some(0), ..OPEN }, Errno::NOSPC, MAX_USER_NAMESPACES),
             (Settings { max_net_namespaces: Some(0), ..OPEN }, Errno::NOSPC, MAX_NET_NAMESPACES),

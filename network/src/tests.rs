@@ -59,7 +59,7 @@ fn open_tap(name: &str) -> Iface {
 }
 
 #[test]
-fn links_are_made_and_changed() {
+fn links_are_created_and_changed() {
     in_namespace(false, |mut netlink| {
         assert_eq!(errno(netlink.link("br0").map(drop)), Some(Errno::NODEV));
         netlink.create_bridge("br0", 9000).unwrap();
@@ -130,7 +130,7 @@ fn addresses_of_both_families() {
 }
 
 #[test]
-fn a_tap_is_made_ready_for_the_kernel_to_talk_to() {
+fn tap_is_set_up_for_the_kernel() {
     in_namespace(true, |mut netlink| {
         let addresses = vec!["10.77.0.1/24".parse().unwrap()];
         let side = KernelSide { addresses, ..KernelSide::default() };
@@ -148,7 +148,7 @@ fn a_tap_is_made_ready_for_the_kernel_to_talk_to() {
 // The queue has the requested length. By default a temporary TAP gets TXQUEUELEN_DEFAULT; other links keep their
 // length.
 #[test]
-fn the_queue_of_a_tap_is_as_long_as_requested() {
+fn tap_queue_has_the_requested_length() {
     in_namespace(true, |mut netlink| {
         let _own = open_tap("own");
         assert_eq!(netlink.link("own").unwrap().txqueuelen, Some(1000), "the kernel's default");
@@ -172,7 +172,7 @@ fn the_queue_of_a_tap_is_as_long_as_requested() {
 }
 
 #[test]
-fn a_persistent_tap_is_not_temporary() {
+fn persistent_tap_is_not_temporary() {
     let is_temporary = |kind, value: &[u8]| {
         let attribute = InfoTun::Other(DefaultNla::new(kind, value.to_vec()));
         is_temporary_tun(&[

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_has_its_own_line() {
+    fn hint_has_its_own_line() {
         let failure = Failure::lacking("no TUN").with_hint("modprobe tun").at("node A");
         assert_eq!(failure.to_string(), "node A: no TUN\n  hint: modprobe tun");
     }

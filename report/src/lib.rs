@@ -245,10 +245,10 @@ mod tests {
 
     #[test]
     fn results_go_to_standard_output_errors_to_standard_error() {
-        let ended = Err(Failure::work("peer is gone"));
+        let ended = Err(Failure::work("peer closed"));
         let (out, err, status) = run(Style::default(), ended, |console| console.say("a result"));
         assert_eq!(out, "a result\n");
-        assert_eq!(err, "flue test: peer is gone\n");
+        assert_eq!(err, "flue test: peer closed\n");
         assert_eq!(status, 1);
     }
 
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_can_go_to_standard_error() {
+    fn document_is_written_to_standard_error() {
         let style = Style { document_to: DocumentTo::Stderr, ..JSON };
         let (out, err, _) = run(style, Ok(()), |_| {});
         assert_eq!(out, "");
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_standard_output_is_a_failure() {
+    fn full_standard_output_is_a_failure() {
         for style in [Style::default(), JSON] {
             let (status, err) = run_without_output(style, io::ErrorKind::StorageFull, |console| {
                 console.say("result");
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_gone_ends_the_run_silently() {
+    fn broken_pipe_ends_the_run_silently() {
         for style in [Style::default(), JSON] {
             let (status, err) = run_without_output(style, io::ErrorKind::BrokenPipe, |console| {
                 console.say("result");
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_without_standard_output() {
+    fn failure_is_reported_without_standard_output() {
         let failed = |_: &mut Console<'_>| Err(Failure::lacking("no TUN"));
         let (status, err) = run_without_output(Style::default(), io::ErrorKind::BrokenPipe, failed);
         assert_eq!((status, err.as_str()), (3, "flue test: no TUN\n"));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_is_printed_once_in_each_form() {
+    fn configuration_is_printed_once_in_each_form() {
         #[derive(Serialize)]
         struct Config {
             seed: u64,

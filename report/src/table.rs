@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_to_the_right_names_to_the_left() {
+    fn numbers_are_right_aligned_and_names_left_aligned() {
         let mut table = Table::new(&[("operation", Align::Left), ("time µs", Align::Right)]);
         table.row(["Write".into(), "12345678".into()]);
         table.row(["Send/Receive".into(), cell(Some(7))]);
@@ -104,7 +104,7 @@ Read                 -
     }
 
     #[test]
-    fn a_table_without_rows_is_its_head() {
+    fn table_without_rows_has_its_head_only() {
         assert_eq!(Table::new(&[("a", Align::Right)]).to_string(), "a\n");
     }
 }

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_without_a_node_is_named_with_its_problem() {
+    fn path_without_a_node_is_named_with_its_problem() {
         let directory = env::temp_dir().join(format!("flue-client-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let (file, socket) = (directory.join("file"), directory.join("socket"));

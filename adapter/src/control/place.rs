@@ -137,8 +137,8 @@ pub fn parse(path: &Path) -> Option<(&str, u32)> {
 /// Removes the sockets of ended processes from the directory.
 pub fn sweep(directory: &Path) {
     for path in sockets(directory).unwrap_or_default() {
-        let gone = |pid: u32| !Path::new(&format!("/proc/{pid}")).exists();
-        if parse(&path).is_some_and(|(_, pid)| gone(pid)) {
+        let has_ended = |pid: u32| !Path::new(&format!("/proc/{pid}")).exists();
+        if parse(&path).is_some_and(|(_, pid)| has_ended(pid)) {
             // Fails if another node has removed it already.
             let _ = fs::remove_file(path);
         }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_tap_and_process() {
+    fn socket_name_has_tap_and_process() {
         let place = ControlPlace::Directory("/run/user/0/flue".into());
         let socket = place.socket("my-tap", 71).unwrap();
         assert_eq!(socket, Path::new("/run/user/0/flue/my-tap-71.sock"));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_can_enter_is_not_used() {
+    fn directory_accessible_to_other_users_is_refused() {
         let path = scratch("open");
         make_directory(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_of_processes_that_are_gone_are_swept() {
+    fn sockets_of_ended_processes_are_removed() {
         let path = scratch("sweep");
         make_directory(&path).unwrap();
         // Process ids are below 2^22.

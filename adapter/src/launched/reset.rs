@@ -56,7 +56,7 @@ pub(super) fn reset(
     let is_own = |ip| options.addresses.iter().any(|prefix| prefix.address() == ip);
     for (round, pause) in (0..).zip(PAUSES) {
         for connection in left.values() {
-            send(link, question(own, connection, round).frame());
+            send(link, probe(own, connection, round).frame());
         }
         link.flush(Instant::ZERO);
         let deadline = std::time::Instant::now() + pause;
@@ -67,7 +67,7 @@ pub(super) fn reset(
                 if let Some(reply) = dad::answer(frame.data, MacAddress(own), is_own) {
                     send(link, Some(reply));
                 } else if let Some(segment) = Segment::of(frame.data) {
-                    for reply in answer(&mut left, own, &segment, round) {
+                    for reply in replies_to(&mut left, own, &segment, round) {
                         send(link, reply.frame());
                     }
                 }
@@ -83,7 +83,7 @@ pub(super) fn reset(
 
 /// Creates a probe: an acknowledgement that no peer accepts. In one of two rounds both numbers are outside of any
 /// window.
-fn question(own: Octets, connection: &Connection, round: u32) -> Segment {
+fn probe(own: Octets, connection: &Connection, round: u32) -> Segment {
     let Connection { hop, local, remote, iss } = *connection;
     let seq = iss.wrapping_add(HALF.wrapping_mul(round));
     let (source, destination) = (local, remote);
@@ -91,7 +91,7 @@ fn question(own: Octets, connection: &Connection, round: u32) -> Segment {
 }
 
 /// Returns the replies to a peer's segment: an RST, and a probe to confirm its arrival.
-fn answer(left: &mut Left, own: Octets, segment: &Segment, round: u32) -> Vec<Segment> {
+fn replies_to(left: &mut Left, own: Octets, segment: &Segment, round: u32) -> Vec<Segment> {
     let ends = (segment.destination, segment.source);
     if segment.flags & RST != 0 {
         left.remove(&ends);
@@ -105,8 +105,8 @@ fn answer(left: &mut Left, own: Octets, segment: &Segment, round: u32) -> Vec<Se
         0 => (0, segment.seq.wrapping_add(segment.len).wrapping_add(consumed), RST | ACK),
         _ => (segment.ack, 0, RST),
     };
-    let reset = Segment { seq, ack, flags, ..question(own, connection, round) };
-    vec![reset, question(own, connection, round)]
+    let reset = Segment { seq, ack, flags, ..probe(own, connection, round) };
+    vec![reset, probe(own, connection, round)]
 }
 
 fn send(link: &mut dyn Link, frame: Option<Vec<u8>>) {
@@ -152,26 +152,26 @@ mod tests {
 
     // RFC 9293 §3.10.7.1: the RST has the number that the peer acknowledges, and so its RCV.NXT.
     #[test]
-    fn what_a_peer_sends_is_answered_with_the_number_that_it_expects() {
+    fn segment_is_answered_by_a_reset_with_the_expected_number() {
         let own = [2, 0, 0, 0, 0, 1];
         let one = connection();
         let mut left = Left::from([((one.local, one.remote), one)]);
-        let replies = answer(&mut left, own, &of_peer(ACK, 500, 9000), 0);
+        let replies = replies_to(&mut left, own, &of_peer(ACK, 500, 9000), 0);
         assert_eq!((replies[0].flags, replies[0].seq), (RST, 9000));
         assert_eq!((replies[0].destination, replies[0].to), (one.remote, one.hop));
         assert_eq!((replies[1].flags, replies[1].seq), (ACK, 77));
-        let replies = answer(&mut left, own, &of_peer(SYN, 500, 0), 0);
+        let replies = replies_to(&mut left, own, &of_peer(SYN, 500, 0), 0);
         assert_eq!((replies[0].flags, replies[0].seq, replies[0].ack), (RST | ACK, 0, 501));
         let stranger = Segment { source: "10.0.0.3:6000".parse().unwrap(), ..of_peer(ACK, 1, 1) };
-        assert_eq!(answer(&mut left, own, &stranger, 0), []);
-        assert_eq!(answer(&mut left, own, &of_peer(RST, 77, 0), 0), []);
+        assert_eq!(replies_to(&mut left, own, &stranger, 0), []);
+        assert_eq!(replies_to(&mut left, own, &of_peer(RST, 77, 0), 0), []);
         assert!(left.is_empty(), "the peer has closed the connection");
     }
 
     #[test]
-    fn of_two_questions_one_is_outside_of_any_window() {
-        let [even, odd] = [0, 1].map(|round| question([0; 6], &connection(), round).seq);
+    fn one_of_two_probes_is_outside_of_any_window() {
+        let [even, odd] = [0, 1].map(|round| probe([0; 6], &connection(), round).seq);
         assert_eq!(odd.wrapping_sub(even), HALF);
-        assert_eq!(question([0; 6], &connection(), 2).seq, even);
+        assert_eq!(probe([0; 6], &connection(), 2).seq, even);
     }
 }

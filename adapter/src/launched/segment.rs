@@ -121,7 +121,7 @@ mod tests {
 
     // Encoding and decoding agree, checksums are valid, and a truncated frame is rejected.
     #[test]
-    fn segments_go_both_ways() {
+    fn segments_round_trip() {
         for (source, destination) in
             [("10.0.0.1:80", "10.0.0.2:65535"), ("[fd00::1]:80", "[fd00::2]:1")]
         {

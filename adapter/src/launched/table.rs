@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_what_has_not_ended() {
+    fn table_lists_connections_that_have_not_ended() {
         let file = File::from(memfd_create("flue-test", MemfdFlags::CLOEXEC).unwrap());
         assert_eq!(Table::read(&file).unwrap(), []);
         let mut table = Table::new(file.try_clone().unwrap()).unwrap();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_says_so() {
+    fn full_table_refuses_a_connection() {
         let file = File::from(memfd_create("flue-test", MemfdFlags::CLOEXEC).unwrap());
         let mut table = Table::new(file.try_clone().unwrap()).unwrap();
         let one = connection("10.0.0.2:1");

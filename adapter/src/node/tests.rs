@@ -144,7 +144,7 @@ fn congestion_control_has_a_short_name() {
 }
 
 #[test]
-fn the_printed_configuration_has_everything() {
+fn printed_configuration_is_complete() {
     let text = config("--drop 1 --seed 7 --bridge br0 --gateway 10.77.0.1").unwrap().to_string();
     for part in
         ["flue0", "1500 bytes", "10.77.0.2/24", "gateway: 10.77.0.1", "drop 1%", "seed: 7", "br0"]
@@ -157,7 +157,7 @@ fn the_printed_configuration_has_everything() {
 }
 
 #[test]
-fn the_chimney_is_steered() {
+fn chimney_options_are_checked_and_printed() {
     let line = "--seed 1 --offload auto --offload-after-bytes 1 --offload-after-age 5 \
          --offload-ports 80,443 --upload-on small-io,low-activity,small-io --upload-rest 0 --capacity tcp=2";
     let config = config(line).unwrap();
@@ -174,7 +174,7 @@ fn the_chimney_is_steered() {
 
 // Limits that clap enforces on command lines are checked for programs too.
 #[test]
-fn programs_are_held_to_the_limits() {
+fn limits_are_checked_for_programs() {
     let base = NodeOptions::default();
     let chimney = |chimney| NodeOptions { chimney, ..NodeOptions::default() };
     let day = ChimneyOptions { upload_rest_s: 86_401, ..ChimneyOptions::default() };

@@ -103,7 +103,7 @@ struct Started {
 static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 
 /// Starts the services of the adapter, which end with the process: usage record, capture, control socket, exit handler.
-fn accompany(device: &'static Device) {
+fn start_services(device: &'static Device) {
     report_link_loss(device);
     start_capture(device);
     if let Some(path) = &settings().usage
@@ -208,7 +208,7 @@ pub(crate) fn start() -> Result<&'static Device, Errno> {
         options()
     })?;
     if is_new {
-        accompany(device);
+        start_services(device);
     }
     Ok(device)
 }

@@ -30,8 +30,8 @@ struct State {
     /// True if the target refuses.
     refuses: bool,
     /// Listings until a move completes.
-    patience: u32,
-    asked: u32,
+    listings_left: u32,
+    move_requests: u32,
 }
 
 impl Controlled for Fake {
@@ -39,8 +39,8 @@ impl Controlled for Fake {
         let mut state = self.0.lock().unwrap();
         if let Some((handle, to)) = state.moving {
             let refuses = state.refuses;
-            state.patience = state.patience.saturating_sub(1);
-            if state.patience == 0 {
+            state.listings_left = state.listings_left.saturating_sub(1);
+            if state.listings_left == 0 {
                 state.moving = None;
                 let row = state.rows.iter_mut().find(|row| row.handle == handle);
                 if let Some(row) = row {
@@ -80,7 +80,7 @@ impl Controlled for Fake {
     fn move_to(&self, handle: OffloadHandle, to: Destination) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
         state.moving = Some((handle, to));
-        state.asked += 1;
+        state.move_requests += 1;
         Ok(())
     }
 }
@@ -135,7 +135,7 @@ fn raw(control: &Control, request: &[u8]) -> String {
 
 // More connections than fit one reply are listed in pages, without duplicates or omissions.
 #[test]
-fn a_long_list_comes_in_pages() {
+fn long_list_is_split_into_pages() {
     let many = 2 * ROWS_MAX as u64 + 3;
     let (_, control) = served("pages", 1..=many);
     let (node, connections) = client::list(control.path(), false).unwrap();
@@ -152,7 +152,7 @@ fn a_long_list_comes_in_pages() {
 
 // A client accepts a reply of the maximum size.
 #[test]
-fn the_largest_page_fits_an_answer() {
+fn largest_page_fits_a_reply() {
     let (_, control) = served("size", 1..=ROWS_MAX as u64);
     let line = raw(&control, b"{\"flue_control\":1,\"ask\":\"list\"}\n");
     // State and TCP_INFO of an offloaded connection take less than 8 KiB.
@@ -160,28 +160,28 @@ fn the_largest_page_fits_an_answer() {
 }
 
 #[test]
-fn a_move_is_waited_for() {
+fn reply_waits_for_a_move() {
     let (fake, control) = served("move", 1..=2);
-    fake.0.lock().unwrap().patience = 3;
+    fake.0.lock().unwrap().listings_left = 3;
     let wanted = Move { handle: 2, to: Destination::Target, begin: true, refusals: 0 };
     let answer = client::ask(control.path(), Ask::Move(wanted)).unwrap();
     let Answer::Moved { connection: Some(record) } = answer else { panic!("{answer:?}") };
     assert_eq!((record.handle, record.offload_state), (2, OffloadState::Offloaded));
-    assert_eq!(fake.0.lock().unwrap().asked, 1);
+    assert_eq!(fake.0.lock().unwrap().move_requests, 1);
     // With begin: false no move is requested.
     let looked = Move { handle: 1, begin: false, ..wanted };
     let answer = client::ask(control.path(), Ask::Move(looked)).unwrap();
     let Answer::Moved { connection: Some(record) } = answer else { panic!("{answer:?}") };
     assert_eq!(record.offload_state, OffloadState::InHost);
-    assert_eq!(fake.0.lock().unwrap().asked, 1);
+    assert_eq!(fake.0.lock().unwrap().move_requests, 1);
 }
 
 #[test]
-fn a_refused_move_says_why_at_once() {
+fn refused_move_returns_its_reason_immediately() {
     let (fake, control) = served("refused", 1..=1);
     {
         let mut state = fake.0.lock().unwrap();
-        (state.refuses, state.patience) = (true, 2);
+        (state.refuses, state.listings_left) = (true, 2);
     }
     let wanted = Move { handle: 1, to: Destination::Target, begin: true, refusals: 0 };
     let began = Instant::now();
@@ -197,7 +197,7 @@ fn a_refused_move_says_why_at_once() {
 }
 
 #[test]
-fn what_is_no_request_is_answered_by_why() {
+fn invalid_request_is_answered_by_its_problem() {
     let (_, control) = served("garbage", 1..=1);
     let too_long = vec![b'['; REQUEST_BYTES_MAX + 1];
     let nested = [vec![b'['; 4000], b"\n".to_vec()].concat();
@@ -257,7 +257,7 @@ fn client_among_silent_ones_is_served_at_once() {
 }
 
 #[test]
-fn silent_clients_are_dropped_after_their_limits() {
+fn silent_clients_are_closed_after_their_limits() {
     let (_, control) = served("limits", 1..=ROWS_MAX as u64);
     let began = Instant::now();
     let clients = silent_clients(&control, 3);
@@ -280,7 +280,7 @@ fn silent_clients_are_dropped_after_their_limits() {
 // A client that sends nothing does not delay the shutdown of the node. One of several attempts must be within the
 // limit, because on a busy machine this thread may wait for a CPU.
 #[test]
-fn a_silent_client_is_not_waited_for_at_the_end() {
+fn shutdown_does_not_wait_for_a_silent_client() {
     let ends = (0..10).any(|_| {
         let (_, control) = served("silent", 1..=1);
         let silent = UnixStream::connect(control.path()).unwrap();
@@ -296,7 +296,7 @@ fn a_silent_client_is_not_waited_for_at_the_end() {
 }
 
 #[test]
-fn a_socket_is_private_and_leaves_with_its_node() {
+fn socket_is_private_and_removed_with_its_node() {
     let (_, control) = served("private", 0..0);
     let path = control.path().to_owned();
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -331,7 +331,7 @@ fn connections_have_the_numbers_of_their_queue_pairs() {
 
 // A socket without a listener is replaced; a socket with a server, and a regular file, are refused.
 #[test]
-fn a_stale_socket_is_taken_over() {
+fn stale_socket_is_replaced() {
     let path = path("stale");
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
@@ -348,7 +348,7 @@ fn a_stale_socket_is_taken_over() {
 }
 
 #[test]
-fn what_cannot_be_had_is_a_failure_only_if_it_was_asked_for() {
+fn missing_socket_is_a_failure_only_if_requested() {
     let long = std::env::temp_dir().join("x".repeat(PATH_BYTES_MAX));
     let failure = serve_at(&ControlPlace::Path(long.clone()));
     let failure = failure.map(drop).unwrap_err();
