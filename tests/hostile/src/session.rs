@@ -84,9 +84,9 @@ impl Session {
         events: &Sender<(u32, Event)>,
     ) -> Result<Self, NtStatus> {
         let pd = adapter.create_pd()?;
-        let send = events.clone();
+        let sender = events.clone();
         let cq = adapter.create_cq(4 * QUEUE_DEPTH, move |_| {
-            let _ = tell.send((number, Event::Completions));
+            let _ = sender.send((number, Event::Completions));
         })?;
         let limits = QpLimits {
             receive_queue_depth: QUEUE_DEPTH,
