@@ -193,8 +193,8 @@ impl LaunchedNode {
     /// Starts the node in this process, with an RDMA adapter on it.
     ///
     /// # Errors
-    /// [`Error::Busy`]: another process holds the node. The inherited descriptors are closed; or as
-    /// [`NodeOptions::open`].
+    /// [`Error::Busy`]: another process holds the node. [`Error::Operation`]: the program has closed the inherited
+    /// descriptors. Other errors are those of [`NodeOptions::open`].
     pub fn open(&self, config: rnic::Config) -> Result<Adapter, Error> {
         let failed = |error| Error::io("table of connections", &error);
         // A separate descriptor: the lock belongs to the process, and ends when any descriptor of the file is closed.

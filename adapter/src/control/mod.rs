@@ -11,14 +11,12 @@
 //! | limit | |
 //! |---|---|
 //! | request | [`REQUEST_BYTES_MAX`] bytes, within [`REQUEST_LIMIT`] |
-//! | reply | [`ROWS_MAX`] connections, read within [`ANSWER_LIMIT`]; a client reads at most [`ANSWER_BYTES_MAX`] bytes
-//! |
+//! | reply | [`ROWS_MAX`] connections, read within [`ANSWER_LIMIT`]; a client reads [`ANSWER_BYTES_MAX`] bytes |
 //! | clients without a complete reply | [`CLIENTS_MAX`]: another client replaces the one that was idle the longest |
 //! | clients not yet accepted | [`BACKLOG`] |
 //! | concurrent requests | one |
 //! | connections copied while the node is locked | [`LOOK_MAX`] |
-//! | share of the node's time used by requests | one half: after each request the server pauses for as long as it took
-//! |
+//! | share of the node's time used by requests | one half: after each the server pauses for as long as it took |
 
 pub mod client;
 pub mod message;

@@ -21,7 +21,7 @@ use serde_json::Value;
 
 use super::state;
 
-/// Refusal of an offload.
+/// Refusal of an offload or upload.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Refused {
     /// Component that refused, and the reason.
