@@ -78,7 +78,7 @@ pub enum Answer {
     List(Box<Page>),
     /// State of the connection after the move; `null` if no connection has this handle.
     Moved {
-        /// The connection, without `info` and `state_tree`.
+        /// The connection, without `info` and `state_tree`; `state` is null for an offloaded connection.
         connection: Option<Box<Record>>,
     },
     /// The request failed or was not valid.

@@ -52,7 +52,7 @@ impl From<Refusal> for Refused {
 pub struct Record {
     /// Handle, unique within the node.
     pub handle: u64,
-    /// State as ss prints it: ESTAB, FIN-WAIT-1, LISTEN; null during an offload or upload.
+    /// State as ss prints it: ESTAB, FIN-WAIT-1, LISTEN; null without a snapshot of the target that has the connection.
     pub state: Option<String>,
     /// Location of the data path.
     pub offload_state: OffloadState,
