@@ -1,7 +1,7 @@
 //! Translation of addresses and ports between program and adapter.
 //!
 //! An address of the program is translated once, at the call, to its canonical form ([`canonical`]). The [`View`]
-//! records the form that the program gave, so that the program gets addresses in its own family and with its own port.
+//! records the form that the program gave. The program then gets addresses in its own family and with its own port.
 
 use std::{
     fmt,
@@ -62,7 +62,8 @@ impl PortMapping {
         self.port == port && self.host.is_none_or(|host| host == ip)
     }
 
-    /// Returns true if both mappings translate one port of the program, or translate to one port of the adapter.
+    /// Returns true if both mappings translate the same port of the program, or translate to the same port of the
+    /// adapter.
     #[must_use]
     pub fn conflicts_with(&self, other: &Self) -> bool {
         let is_same_host = self.host == other.host;
@@ -140,7 +141,7 @@ impl AddressMap {
         (address, View { is_mapped, port: found.map(|_| port) })
     }
 
-    /// Translates an address of the adapter to the one that is reported to the program.
+    /// Translates an address of the adapter to the address that is reported to the program.
     #[must_use]
     pub fn shown(&self, mut address: SocketAddr, view: View) -> SocketAddr {
         if let Some(mapping) = self.addresses.iter().find(|it| it.node == address.ip()) {

@@ -8,24 +8,24 @@ use rustix::io::Errno;
 /// An error of an adapter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// A wrong option: names it and its limit.
+    /// A wrong option: option and limit.
     Option(String),
-    /// A failed operation: names its object and the reason.
+    /// A failed operation: object and reason.
     Operation(String),
-    /// As [`Error::Operation`]: no descriptor is left.
+    /// As [`Error::Operation`]: no descriptor is available.
     Descriptors(String),
     /// Kernel sockets that cannot be opened.
     Sockets {
         /// The reason.
         message: String,
-        /// Its number in errno(3), if it has one.
+        /// errno(3) value of the reason, if it has one.
         errno: Option<i32>,
     },
-    /// Another process has the launched node on this TAP.
+    /// Another process uses the launched node on this TAP.
     Busy(String),
-    /// A control socket that does not accept connections: names it and the reason.
+    /// A control socket that does not accept connections: socket and reason.
     Unreachable(String),
-    /// The machine, or the kernel's side of the node.
+    /// An error of a prerequisite, or of the setup of the kernel's side of the node.
     Network(flue_network::Error),
 }
 
@@ -38,7 +38,7 @@ impl Error {
         Self::Operation(message.into())
     }
 
-    /// A failed operation on `object`.
+    /// Creates the error of a failed operation on `object`.
     pub fn io(object: impl fmt::Display, error: &io::Error) -> Self {
         let message = format!("{object}: {error}");
         match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -58,7 +58,7 @@ impl Error {
         }
     }
 
-    /// Kind of the error.
+    /// Returns the kind of the error.
     pub const fn cause(&self) -> Cause {
         match self {
             Self::Option(_) => Cause::Option,
@@ -70,7 +70,7 @@ impl Error {
         }
     }
 
-    /// The object and the reason; one line.
+    /// Returns the object and the reason; one line.
     pub fn message(&self) -> &str {
         match self {
             Self::Option(message)
@@ -83,7 +83,7 @@ impl Error {
         }
     }
 
-    /// The remedy, if one is known.
+    /// Returns the remedy, if one is known.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Unreachable(_) => Some("flue ss lists the nodes that are running"),

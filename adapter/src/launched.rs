@@ -1,12 +1,12 @@
-//! A node in a program that a launcher has started and outlives.
+//! Node of a program that a launcher starts and outlives.
 //!
-//! When a process dies its node dies with it, and the peers are not told. So the launcher opens the TAP and keeps it
+//! When a process dies, its node ends without resetting its connections. So the launcher opens the TAP and keeps it
 //! open; the program inherits the descriptor. The program's node records its connections in a memory file that both
-//! share (`table`; one write when a connection begins or ends). When the program has died, the launcher resets the
-//! connections that are still in it (`reset`).
+//! processes share (`table`; one write when a connection begins or ends). When the program has died, the launcher
+//! resets the connections that are still recorded (`reset`).
 //!
-//! A TAP has one user at a time: the process that holds the lock on the table. The lock ends with its process, and the
-//! next one resets what the last one left before it starts its node.
+//! One process at a time uses the TAP: the process that holds the lock on the table. The lock ends with its process.
+//! The next process resets the remaining connections before it starts its node.
 
 mod reset;
 mod segment;
@@ -45,24 +45,24 @@ use crate::{NodeOptions, error::Error};
 /// Node that a launcher has prepared for a program.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LaunchedNode {
-    /// The node, on the inherited descriptor of its TAP.
+    /// Options of the node, with the inherited descriptor of its TAP.
     pub options: NodeOptions,
-    /// The inherited descriptor of the table of connections.
+    /// Inherited descriptor of the table of connections.
     table_fd: i32,
 }
 
-/// The launcher's side of a node: it keeps the TAP and the table alive.
+/// Launcher's side of a node: keeps the TAP and the table open.
 #[derive(Debug)]
 pub struct Launch {
-    /// For the program.
+    /// Node for the program.
     pub node: LaunchedNode,
-    /// Held open.
+    /// Descriptor of the TAP, held open.
     _tap: OwnedFd,
     table: File,
 }
 
 impl Launch {
-    /// Opens the TAP and sets up the kernel's side of it. Programs that are started from now on inherit it.
+    /// Opens the TAP and sets up the kernel's side of it. Programs started afterwards inherit its descriptor.
     ///
     /// # Errors
     /// As [`NodeOptions::open`].
@@ -71,12 +71,12 @@ impl Launch {
         let (tap, name) = options.open_descriptor()?;
         let failed = |error: Errno| Error::operation(format!("table of connections: {error}"));
         let table = memfd_create(TABLE_NAME, MemfdFlags::empty()).map_err(failed)?;
-        // Programs close low numbers when they become a daemon.
+        // Programs that become a daemon close low descriptor numbers.
         let [tap, table] = [tap, table].map(inheritable);
         let options = NodeOptions {
             tap: name,
             tap_fd: Some(tap.as_raw_fd()),
-            // The launcher has done that.
+            // The launcher has already done the settings below.
             detection: Detection::Off,
             bridge: None,
             host_addresses: Vec::new(),
@@ -88,7 +88,7 @@ impl Launch {
         Ok(Self { node, _tap: tap, table: table.into() })
     }
 
-    /// Resets the connections that a dead program has left behind, unless another process uses the node now.
+    /// Resets the connections of a dead program, unless another process uses the node.
     ///
     /// # Errors
     /// The TAP or the table cannot be used.
@@ -114,36 +114,36 @@ impl Launch {
 const TABLE_NAME: &str = "flue-connections";
 const TABLE_LINK: &[u8] = b"/memfd:flue-connections (deleted)";
 
-/// Moves a descriptor up, for programs that are started.
+/// Moves a descriptor to a high number and clears its close-on-exec flag.
 fn inheritable(descriptor: OwnedFd) -> OwnedFd {
     let moved = moved_up(descriptor);
-    // Fails for no open descriptor.
+    // Cannot fail for an open descriptor.
     let _ = fcntl_setfd(&moved, FdFlags::empty());
     moved
 }
 
-/// Rounds in which processes are killed: a process may be started while the others are looked for.
+/// Maximum rounds of killing: a process may start another one while the list is read.
 const KILL_ROUNDS_MAX: usize = 16;
-/// Time in which the kernel ends a killed process.
+/// Time limit for the kernel to end a killed process.
 const KILL_LIMIT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 impl Launch {
-    /// Kills the processes that have inherited the node, except the calling one, waits for their end, and takes the
-    /// lock.
+    /// Kills the processes that have inherited the node, except the calling one, waits until they have ended, and takes
+    /// the lock.
     ///
     /// # Errors
-    /// Processes cannot be listed, or are left.
+    /// Processes cannot be listed, or some remain after all rounds.
     pub fn kill_users(&self) -> Result<(), Error> {
         let failed = |error: io::Error| Error::operation(format!("processes of the node: {error}"));
         for _ in 0..KILL_ROUNDS_MAX {
             let users = self.users().map_err(failed)?;
             if users.is_empty() {
-                // A process that ends has no descriptor any more before its lock is released.
+                // An exiting process closes its descriptors before its lock is released, so wait for the lock.
                 return fcntl_lock(&self.table, FlockOperation::LockExclusive)
                     .map_err(|error| failed(error.into()));
             }
             for user in &users {
-                // Fails if it has ended meanwhile.
+                // Fails if the process has ended.
                 let _ = pidfd_send_signal(user, Signal::KILL);
             }
             for user in &users {
@@ -154,11 +154,11 @@ impl Launch {
         Err(Error::operation(format!("processes of the node: left after {KILL_ROUNDS_MAX} rounds")))
     }
 
-    /// Other processes that have a descriptor of the table.
+    /// Returns the other processes that have a descriptor of the table.
     fn users(&self) -> io::Result<Vec<OwnedFd>> {
         let table = self.table.metadata()?;
         let is_table = |entry: DirEntry| {
-            // Follows the link to the open file.
+            // fs::metadata follows the link to the open file.
             let found = fs::metadata(entry.path());
             found.is_ok_and(|found| (found.dev(), found.ino()) == (table.dev(), table.ino()))
         };
@@ -169,7 +169,7 @@ impl Launch {
             let Some(id) = id.and_then(Pid::from_raw).filter(|id| *id != getpid()) else {
                 continue;
             };
-            // Opened before the descriptors are listed: the id may be another process's after that.
+            // Open the pidfd before listing the descriptors: the id may be reused afterwards.
             let Ok(user) = pidfd_open(id, PidfdFlags::empty()) else { continue };
             let Ok(mut descriptors) = fs::read_dir(process.path().join("fd")) else { continue };
             if descriptors.any(|entry| entry.is_ok_and(is_table)) {
@@ -180,7 +180,7 @@ impl Launch {
     }
 }
 
-/// Takes the lock of a process. Returns false if another one has it.
+/// Takes the lock for this process. Returns false if another process holds it.
 fn lock(table: &File) -> Result<bool, Error> {
     match fcntl_lock(table, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
@@ -193,18 +193,19 @@ impl LaunchedNode {
     /// Starts the node in this process, with an RDMA adapter on it.
     ///
     /// # Errors
-    /// [`Error::Busy`]: another process has it. The descriptors are closed; or as [`NodeOptions::open`].
+    /// [`Error::Busy`]: another process holds the node. [`Error::Operation`]: the program has closed the inherited
+    /// descriptors. Other errors are those of [`NodeOptions::open`].
     pub fn open(&self, config: rnic::Config) -> Result<Adapter, Error> {
         let failed = |error| Error::io("table of connections", &error);
-        // A descriptor of its own: the lock is of the process, and ends when any descriptor of the file is closed.
+        // A separate descriptor: the lock belongs to the process, and ends when any descriptor of the file is closed.
         let path = format!("/proc/self/fd/{}", self.table_fd);
-        // The program may have closed it, and opened another file under its number.
+        // The program may have closed the descriptor and reused its number for another file.
         let is_table = fs::read_link(&path).is_ok_and(|it| it.as_os_str().as_bytes() == TABLE_LINK);
         if !is_table {
             return Err(failed(Errno::BADF.into()));
         }
         let file = File::options().read(true).write(true).open(path).map_err(failed)?;
-        // Before the lock, which closing the first descriptor would end.
+        // Move before locking: the move closes the first descriptor, which would release the lock.
         let file = File::from(moved_up(file.into()));
         if !lock(&file)? {
             let tap = &self.options.tap;

@@ -1,11 +1,11 @@
-//! An adapter by its options, on a node behind a TAP or on the kernel's sockets, and its control socket.
+//! RDMA adapter created from options, on a node with a TAP or on kernel sockets, and its control socket.
 //!
-//! [`AdapterOptions`] have the transport, MPA, and the control socket; [`AdapterOptions::open`] returns a running
-//! adapter. Commands, and the libraries for programs of verbs and of NDKPI, open their adapters by it.
+//! [`AdapterOptions`] has the transport, MPA, and the control socket; [`AdapterOptions::open`] returns a running
+//! adapter. The commands and the libraries for verbs and NDKPI programs open their adapters with it.
 //!
-//! [`NodeOptions`] are those of a node, each once: its name, default, limit and help, for programs, for configurations
-//! in JSON, and, with the feature `clap`, for command lines. One call opens the TAP, sets up the kernel's side of it,
-//! and starts host stack, offload target and clients.
+//! [`NodeOptions`] has the options of a node. Each is defined once, with name, default, limit and help, for programs,
+//! for configurations in JSON and, with the feature `clap`, for command lines. One call opens the TAP, sets up the
+//! kernel's side of it, and starts host stack, offload target and clients.
 //!
 //! ```no_run
 //! use flue_adapter::NodeOptions;

@@ -1,4 +1,4 @@
-//! Options of MPA's start-up; the same words on command lines, in JSON and in environment variables.
+//! Options of MPA start-up, with the same words on command lines, in JSON and in environment variables.
 
 use rdma_over_tcp::{
     mpa::startup::{Revision, RtrKind, RtrSet},
@@ -47,7 +47,7 @@ pub enum Rtr {
     Read,
 }
 
-/// Start-up of MPA, for adapters that are connected to. Options that are not given leave the adapter's default.
+/// Start-up of MPA, for adapters that only accept connections. Options that are not given keep the adapter's default.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default)]
 #[cfg_attr(feature = "clap", derive(clap::Args), command(next_help_heading = "MPA options"))]

@@ -1,4 +1,4 @@
-//! Options of an adapter, and from them to a running one. The transport is selected here, for all programs.
+//! Options of an adapter, and the running adapter opened from them. The transport is selected here, for all programs.
 
 use std::{fmt, mem, path::PathBuf, str::FromStr, time::Duration};
 
@@ -46,7 +46,7 @@ pub enum Transport {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SocketsOptions {
-    /// File of a capture: frames that are made up around the bytes, in pcapng.
+    /// File of a capture, in pcapng. Its frames are synthesized around the bytes of the sockets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcap: Option<PathBuf>,
     /// Seed of the STags; `None`: random.
@@ -73,7 +73,7 @@ impl Default for TransportOptions {
 }
 
 impl TransportOptions {
-    /// Returns the options of a transport of this kind, from those of a node.
+    /// Creates the options of a transport of this kind from those of a node.
     ///
     /// # Errors
     /// An option error: kernel sockets do not have one of the options.
@@ -90,7 +90,7 @@ impl TransportOptions {
         Ok(Self::Sockets(SocketsOptions { pcap, seed }))
     }
 
-    /// Options of the node; `None`: kernel sockets.
+    /// Returns the options of the node; `None`: kernel sockets.
     pub fn node(&self) -> Option<&NodeOptions> {
         match self {
             Self::Sockets(_) => None,
@@ -99,7 +99,7 @@ impl TransportOptions {
         }
     }
 
-    /// Files that the transport writes.
+    /// Returns the paths of the files that the transport writes.
     pub fn files_mut(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         let (pcap, tcp_trace) = match self {
             Self::Sockets(sockets) => (&mut sockets.pcap, None),
@@ -112,8 +112,8 @@ impl TransportOptions {
     }
 }
 
-/// Options of an adapter: its transport, MPA, addresses and control socket. Options that are not given leave the
-/// default of the program ([`AdapterOptions::configure`]).
+/// Options of an adapter: its transport, MPA, addresses and control socket. Options that are not given keep the default
+/// of the program ([`AdapterOptions::configure`]).
 ///
 /// In JSON, [`fmt::Display`] and [`FromStr`] pass them from a launcher to a program ([`OPTIONS_VARIABLE`]).
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
@@ -126,10 +126,10 @@ pub struct AdapterOptions {
     /// Atomics and immediate data (RFC 7306).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rfc7306: Option<Switch>,
-    /// Time that a message waits for a receive; zero: it ends the connection.
+    /// Time limit for a message to wait for a receive; zero: a missing receive ends the connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive_wait: Option<Duration>,
-    /// Addresses and ports of the program that stand for others of the adapter.
+    /// Mappings between addresses and ports of the program and of the adapter.
     pub map: AddressMap,
     /// The control socket; `None`: in the directory of the user.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -139,9 +139,9 @@ pub struct AdapterOptions {
 /// A running adapter.
 #[derive(Debug)]
 pub struct OpenAdapter {
-    /// One adapter for each queue of the TAP, at least one; on kernel sockets one.
+    /// One adapter per queue of the TAP, at least one; on kernel sockets exactly one.
     pub adapters: Vec<Adapter>,
-    /// Their nodes; empty on kernel sockets and on a launched node.
+    /// Nodes of the adapters; empty on kernel sockets and on a launched node.
     pub nodes: Vec<Node<NodeRnic>>,
     /// True if frames carry a virtio-net header; `None`: the TAP was not opened here.
     pub vnet_header: Option<bool>,
@@ -155,19 +155,19 @@ impl OpenAdapter {
 }
 
 impl AdapterOptions {
-    /// Returns the options, checked and complete: those of a node as [`NodeOptions::completed`].
+    /// Returns the options, checked and completed; those of a node as [`NodeOptions::completed`].
     ///
     /// # Errors
     /// As [`NodeOptions::completed`].
     pub fn completed(mut self) -> Result<Self, Error> {
-        // A launcher has completed its node.
+        // The launcher has already completed the options of a launched node.
         if let TransportOptions::Node(node) = &mut self.transport {
             **node = mem::take(&mut **node).completed()?;
         }
         Ok(self)
     }
 
-    /// Returns `config`, the defaults of a program, with the options that are given.
+    /// Returns `config`, the defaults of a program, overridden by the options that are given.
     #[must_use]
     pub fn configure(&self, config: Config) -> Config {
         let Self { transport: _, mpa, rfc7306, receive_wait, map: _, control: _ } = self;
@@ -183,8 +183,8 @@ impl AdapterOptions {
     /// The options are those of [`AdapterOptions::completed`], or are completed here.
     ///
     /// # Errors
-    /// The options, the machine, or an operation that failed: [`Error::cause`]. [`Error::Busy`]: another process has
-    /// the launched node.
+    /// An option, a prerequisite or an operation: [`Error::cause`]. [`Error::Busy`]: another process uses the launched
+    /// node.
     pub fn open(&self, config: Config) -> Result<OpenAdapter, Error> {
         let config = self.configure(config);
         match &self.transport {
@@ -202,7 +202,7 @@ impl AdapterOptions {
         }
     }
 
-    /// Serves the control socket of `adapters`, which were opened by these options.
+    /// Serves the control socket of `adapters`, which were opened with these options.
     ///
     /// # Errors
     /// The requested control socket cannot be created; or as [`AdapterOptions::completed`].
@@ -249,11 +249,11 @@ impl FromStr for AdapterOptions {
     }
 }
 
-/// Time that a message waits for a receive: seconds, with or without a fraction, at most
+/// Parses the time limit for a message to wait for a receive: seconds, with or without a fraction, at most
 /// [`RECEIVE_WAIT_MAX_SECONDS`].
 ///
 /// # Errors
-/// Another text: what is expected.
+/// The text is not valid; the error is the expected value.
 pub fn parse_receive_wait(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok();
     let seconds = seconds.filter(|seconds| (0.0..=RECEIVE_WAIT_MAX_SECONDS).contains(seconds));
@@ -337,7 +337,7 @@ mod tests {
         let (name, connections) = client::list(&found[0], false).unwrap();
         assert_eq!((name.tap.as_str(), name.pid, connections), ("kernel", process::id(), vec![]));
         drop((control, opened));
-        assert!(fs::metadata(pcap).unwrap().len() > 0, "the capture has its header");
+        assert!(fs::metadata(pcap).unwrap().len() > 0, "the capture has a header");
         let absent = SocketsOptions { pcap: Some(directory.join("absent/file")), seed: None };
         let options = AdapterOptions {
             transport: TransportOptions::Sockets(absent),

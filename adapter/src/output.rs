@@ -1,7 +1,7 @@
-//! Output files that options name, such as captures and traces, and the first error of each.
+//! Output files of options, such as captures and traces, and their first write error.
 //!
-//! Such a file is written by threads that go on without it. Its error is kept for the end of the process, whose exit
-//! status it decides ([`take_failure`]); the writer logs it when it occurs.
+//! Threads write such a file and continue after an error. The writer logs the error when it occurs. It is also kept
+//! until the end of the process, whose exit status it determines ([`take_failure`]).
 
 use std::{
     fs::File,
@@ -15,10 +15,10 @@ use rustix::io::Errno;
 
 use crate::error::Error;
 
-/// The first failure of this process that nothing has taken.
+/// First failure of this process that was not yet taken.
 static FAILED: Mutex<Option<Error>> = Mutex::new(None);
 
-/// File of an option.
+/// Output file of an option.
 #[derive(Debug)]
 pub struct OutputFile {
     file: Guarded<File>,
@@ -27,10 +27,11 @@ pub struct OutputFile {
 }
 
 impl OutputFile {
-    /// Creates the file of `option`, or truncates it. Its descriptor survives a program that closes all low ones.
+    /// Creates or truncates the file of `option`. Its descriptor has a high number, which survives programs that close
+    /// all low ones.
     ///
     /// # Errors
-    /// Those of the file system, with option and path.
+    /// Errors of the file system, with option and path.
     pub fn create(option: &str, path: &Path) -> Result<Self, Error> {
         let name = format!("{option} {}", path.display());
         match File::create(path) {
@@ -39,7 +40,7 @@ impl OutputFile {
         }
     }
 
-    /// Option and path, for messages.
+    /// Returns option and path, for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -75,8 +76,8 @@ fn failure(name: &str, error: &io::Error) -> Error {
     Error::operation(format!("{name}: {error}"))
 }
 
-/// The first error of an output file of this process since the last call. Complete once the nodes that write the files
-/// are dropped.
+/// Returns the first error of an output file of this process since the last call. The result is final once the nodes
+/// that write the files are dropped.
 pub fn take_failure() -> Option<Error> {
     FAILED.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
@@ -86,13 +87,13 @@ mod tests {
     use super::*;
     use crate::error::Cause;
 
-    // One test: the failure is the process's.
+    // One test only: the failure is global to the process.
     #[test]
-    fn the_first_error_is_kept_once() {
+    fn first_error_is_kept_once() {
         let absent = OutputFile::create("--pcap", Path::new("/nonexistent/file")).unwrap_err();
         let text = "--pcap /nonexistent/file: No such file or directory (os error 2)";
         assert_eq!(absent.message(), text);
-        assert_eq!(take_failure(), None, "it was returned");
+        assert_eq!(take_failure(), None, "the failure was taken before");
         for option in ["--pcap", "--tcp-trace"] {
             let mut file = OutputFile::create(option, Path::new("/dev/full")).unwrap();
             file.write_all(b"x").unwrap_err();

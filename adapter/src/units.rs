@@ -1,21 +1,21 @@
-//! Quantities of options: parsing, bounds, and the text that shows them.
+//! Quantities of options: parsing, limits and formatting.
 //!
-//! Rates are bits per second with SI prefixes, sizes are bytes with binary prefixes, times are ns, µs,
-//! ms or s. Parsed values have bounds, which the errors name.
+//! Rates are bits per second with SI prefixes, sizes are bytes with binary prefixes, times are ns, µs, ms or s. Parsed
+//! values have limits, which the errors name.
 
 use std::{fmt, net::IpAddr, str::FromStr, time::Duration};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-/// Longest delay an impairment may add.
+/// Maximum delay of an impairment.
 pub const DELAY_MAX: Duration = Duration::from_secs(10);
-/// Slowest rate an impairment may impose, bits per second: a full-sized frame in twelve seconds.
+/// Minimum rate of an impairment, bits per second: a full-sized frame in twelve seconds.
 pub const RATE_BPS_MIN: u64 = 1_000;
-/// Fastest rate an impairment may impose, bits per second.
+/// Maximum rate of an impairment, bits per second.
 pub const RATE_BPS_MAX: u64 = 1_000_000_000_000;
 
-/// Text that is not a valid quantity. The error says what is.
+/// Text that is not a valid quantity. The error describes valid text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseError(String);
 
@@ -31,14 +31,14 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, ParseError> {
     Err(ParseError(why.into()))
 }
 
-/// Splits "12.5Mbit" into number and unit. Only plain decimal numbers: no sign, exponent, "inf".
+/// Splits "12.5Mbit" into number and unit. Only plain decimal numbers: no sign, exponent or "inf".
 fn number_and_unit(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let number = text[..end].parse().ok()?;
     Some((number, text[end..].trim_start()))
 }
 
-/// A probability in parts per million, written in percent.
+/// Probability in parts per million, written in percent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Percent {
@@ -46,12 +46,12 @@ pub struct Percent {
 }
 
 impl Percent {
-    /// Parts per million, 0..=1 000 000.
+    /// Returns parts per million, 0..=1 000 000.
     pub const fn parts_per_million(self) -> u32 {
         self.parts_per_million
     }
 
-    /// Percent, 0.0..=100.0.
+    /// Returns percent, 0.0..=100.0.
     pub fn percent(self) -> f64 {
         f64::from(self.parts_per_million) / 1e4
     }
@@ -81,7 +81,7 @@ impl fmt::Display for Percent {
 /// differ in its meaning.
 ///
 /// # Errors
-/// Not a number with a unit, or above the bound.
+/// The text is not a number with a unit, or the delay is above the limit.
 pub fn parse_delay(text: &str) -> Result<Duration, ParseError> {
     let nanos_per_unit = |unit| match unit {
         "s" => Some(1e9),
@@ -99,13 +99,13 @@ pub fn parse_delay(text: &str) -> Result<Duration, ParseError> {
     }
 }
 
-/// Bits per second.
+/// Rate in bits per second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BitRate(u64);
 
 impl BitRate {
-    /// Bits per second.
+    /// Returns bits per second.
     pub const fn bits_per_second(self) -> u64 {
         self.0
     }
@@ -197,18 +197,18 @@ impl fmt::Display for QueueSize {
     }
 }
 
-/// A unicast address and the length of its prefix.
+/// Unicast address with the length of its prefix.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct IpPrefix(IpNet);
 
 impl IpPrefix {
-    /// The address.
+    /// Returns the address.
     pub fn address(self) -> IpAddr {
         self.0.addr()
     }
 
-    /// The length of its prefix: 1..=32 or 1..=128.
+    /// Returns the length of the prefix: 1..=32 or 1..=128.
     pub fn prefix_len(self) -> u8 {
         self.0.prefix_len()
     }
@@ -218,7 +218,7 @@ impl IpPrefix {
         self.0.contains(&other)
     }
 
-    /// The next address of the same prefix; `None` when that would not be a host's address.
+    /// Returns the next address of the same prefix; `None` if that is not a host address.
     pub fn successor(self) -> Option<Self> {
         let address = match self.address() {
             IpAddr::V4(v4) => IpAddr::V4(v4.to_bits().checked_add(1)?.into()),
@@ -230,7 +230,7 @@ impl IpPrefix {
     /// Checks an address and its prefix.
     ///
     /// # Errors
-    /// The prefix is too long or zero, or the address is not one a host can have.
+    /// The prefix is too long or zero, or the address is not a host address.
     pub fn new(address: IpAddr, prefix_len: u8) -> Result<Self, ParseError> {
         let net = match IpNet::new(address, prefix_len) {
             Ok(net) if prefix_len > 0 => net,
@@ -293,7 +293,7 @@ impl fmt::Display for IpPrefix {
     }
 }
 
-/// Three significant digits and the largest prefix with which the number is at least 1.
+/// Returns three significant digits and the largest prefix with which the number is at least 1.
 pub fn scaled(value: f64, base: f64, prefixes: &[&str]) -> (String, usize) {
     let mut value = value;
     let mut index = 0;
@@ -310,14 +310,14 @@ pub fn scaled(value: f64, base: f64, prefixes: &[&str]) -> (String, usize) {
     (format!("{value:.digits$}"), index)
 }
 
-/// "9.41 Gbit/s": bits per second with an SI prefix.
+/// Formats bits per second with an SI prefix, such as "9.41 Gbit/s".
 pub fn format_rate(bits_per_second: f64) -> String {
     const UNITS: [&str; 5] = ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"];
     let (number, index) = scaled(bits_per_second, 1e3, &UNITS);
     format!("{number} {}", UNITS[index])
 }
 
-/// "812 µs", "3.21 ms", "1.20 s".
+/// Formats a duration, such as "812 µs", "3.21 ms", "1.20 s".
 pub fn format_duration(duration: Duration) -> String {
     const UNITS: [&str; 4] = ["ns", "µs", "ms", "s"];
     let nanos = duration.as_nanos();

@@ -1,11 +1,11 @@
 /* NDKPI: the interface between consumers and providers of RDMA in Windows' kernel, here for programs of Linux (LP64).
  *
- * Names, order of members and numbers are those of the documented interface, version 2.1; types that the WDK defines
- * elsewhere are defined here with the sizes that they have there: ULONG has 32 bits. SOCKADDR is Linux's. What is new
- * here begins with FlueNdk, at the end: how an adapter is opened and closed.
+ * Names, order of members and numbers are those of the documented interface, version 2.1. Types of other WDK headers
+ * are defined here with the same sizes: ULONG has 32 bits. SOCKADDR is that of Linux. Additions of this library begin
+ * with FlueNdk, at the end: functions that open and close an adapter.
  *
- * docs/libraries/ndkpi.md has the statuses of each function, the decisions where the documents are silent, and how a program is
- * linked.
+ * docs/libraries/ndkpi.md has the statuses of each function, the decisions on cases that the interface does not
+ * document, and the options to link a program.
  */
 #ifndef FLUE_NDKPI_H
 #define FLUE_NDKPI_H
@@ -69,9 +69,9 @@ typedef union _SOCKADDR_INET {
 	sa_family_t si_family;
 } SOCKADDR_INET;
 
-/* A piece of the consumer's memory, and the next one. A chain that is registered or mapped is virtually contiguous: each
- * piece begins where the one before ends (NDK-MEM-1). The structure is this header's own, smaller than the WDK's; its
- * accessors have the WDK's names. */
+/* Range of the consumer's memory, and a pointer to the next one. A chain that is registered or mapped is virtually
+ * contiguous: each range begins at the end of the previous one (NDK-MEM-1). The structure is smaller than that of the
+ * WDK; its accessors have the WDK's names. */
 typedef struct _MDL {
 	struct _MDL *Next;
 	PVOID VirtualAddress;
@@ -142,7 +142,7 @@ typedef struct _MDL {
 #define NDK_MR_FLAG_ALLOW_LOCAL_READ 0x00000000
 #define NDK_MR_FLAG_ALLOW_LOCAL_WRITE 0x00000001
 #define NDK_MR_FLAG_ALLOW_REMOTE_READ 0x00000002
-/* Local write is half of it (NDK-FLG-1). */
+/* Includes local write (NDK-FLG-1). */
 #define NDK_MR_FLAG_ALLOW_REMOTE_WRITE 0x00000005
 #define NDK_MR_FLAG_RDMA_READ_SINK 0x00000008
 
@@ -151,7 +151,7 @@ typedef struct _MDL {
 #define NDK_OP_FLAG_SEND_AND_SOLICIT_EVENT 0x00000004
 #define NDK_OP_FLAG_ALLOW_REMOTE_READ 0x00000008
 #define NDK_OP_FLAG_ALLOW_LOCAL_WRITE 0x00000010
-/* Local write is half of it (NDK-FLG-1). */
+/* Includes local write (NDK-FLG-1). */
 #define NDK_OP_FLAG_ALLOW_REMOTE_WRITE 0x00000030
 #define NDK_OP_FLAG_INLINE 0x00000040
 #define NDK_OP_FLAG_RDMA_READ_SINK 0x00000080
@@ -276,7 +276,7 @@ typedef struct _NDK_RESULT_EX {
 	PVOID QPContext;
 	PVOID RequestContext;
 	NDK_OPERATION_TYPE Type;
-	/* Layer, type and code of the Terminate as 0xLTCC, 0x80000 for 0/0/00; 0: the error has no number. */
+	/* Layer, type and code of the Terminate as 0xLTCC, 0x80000 for 0/0/00; 0: no error number. */
 	ULONG ProviderErrorCode;
 	ULONG_PTR TypeSpecificCompletionOutput;
 } NDK_RESULT_EX;
@@ -321,7 +321,7 @@ typedef NDK_FN_DISCONNECT_EVENT_ROUTINE_EX *NDK_FN_DISCONNECT_EVENT_CALLBACK_EX;
 
 /* ---- Functions of providers ---- */
 
-/* Every object has the first two, adapters without the first. */
+/* The first two are in every dispatch table, except that adapters do not have the first. */
 typedef NTSTATUS (*NDK_FN_CLOSE_OBJECT)(NDK_OBJECT_HEADER *pNdkObject, NDK_FN_CLOSE_COMPLETION CloseCompletion,
 	PVOID RequestContext);
 typedef NTSTATUS (*NDK_FN_QUERY_EXTENSION_INTERFACE)(NDK_OBJECT_HEADER *pNdkObject, const GUID *InterfaceId,
@@ -548,52 +548,53 @@ NDKPI_ASSERT(sizeof(NDK_RESULT) == 24 && sizeof(NDK_RESULT_EX) == 40, "results")
 NDKPI_ASSERT(sizeof(NDK_SGE) == 16, "NDK_SGE");
 NDKPI_ASSERT(offsetof(NDK_LOGICAL_ADDRESS_MAPPING, AdapterPageArray) == 16, "NDK_LOGICAL_ADDRESS_MAPPING");
 
-/* ---- Opening and closing: in place of NDIS ---- */
+/* ---- Opening and closing: replacement of NDIS ---- */
 
 /* Opens an adapter, as OPEN_NDK_ADAPTER_HANDLER does.
  *
- * Configuration is JSON; docs/libraries/ndkpi.md has its members. NULL, "" and "{}" open an adapter on the kernel's TCP sockets;
- * {"node": {"tap": "flue0", "addresses": ["10.77.0.2/24"]}} opens one on a TAP, in the network namespace of the calling
- * thread.
+ * Configuration is JSON; docs/libraries/ndkpi.md has its members. NULL, "" and "{}" open an adapter on the kernel's
+ * TCP sockets; {"node": {"tap": "flue0", "addresses": ["10.77.0.2/24"]}} opens one on a TAP, in the network namespace of
+ * the calling thread.
  *
- * Version is the major version and the lowest minor that will do; the adapter uses its highest (NDK-VER-1).
+ * Version is the major version and the lowest minor version that the consumer accepts; the adapter uses its highest
+ * (NDK-VER-1).
  *
- * NDIS_STATUS_BAD_VERSION; NDIS_STATUS_ADAPTER_NOT_READY: FlueNdkSetState has turned NDK off;
- * NDIS_STATUS_INVALID_PARAMETER: the configuration; NDIS_STATUS_RESOURCES: no object is left; NDIS_STATUS_FAILURE: the
- * machine lacks something. FlueNdkOpenError says what. */
+ * NDIS_STATUS_BAD_VERSION; NDIS_STATUS_ADAPTER_NOT_READY: FlueNdkSetState has disabled NDK;
+ * NDIS_STATUS_INVALID_PARAMETER: the configuration; NDIS_STATUS_RESOURCES: no object is available; NDIS_STATUS_FAILURE:
+ * a missing prerequisite or a failed operation. FlueNdkOpenError returns the reason. */
 NDIS_STATUS FlueNdkOpenAdapter(const char *Configuration, NDK_VERSION Version, NDK_ADAPTER **ppNdkAdapter);
 
-/* Why the last FlueNdkOpenAdapter of this thread has failed, in words; "" after a success. Valid until the next one. */
+/* Returns the error text of the last FlueNdkOpenAdapter of this thread; "" after a success. Valid until the next one. */
 const char *FlueNdkOpenError(VOID);
 
 /* Closes an adapter, as CLOSE_NDK_ADAPTER_HANDLER does: returns when all its objects are closed, and all callbacks have
- * returned (NDK-LIFE-9). Ignored in a callback, where it would wait for itself. */
+ * returned (NDK-LIFE-9). Ignored in a callback, where it would deadlock. */
 VOID FlueNdkCloseAdapter(NDK_ADAPTER *pNdkAdapter);
 
-/* Turns NDK of this process on or off, as OID_NDK_SET_STATE does. Off, no adapter is opened; those that are open
- * stay, and are the consumer's to close (NDK-MGT-2). On at the start. */
+/* Enables or disables NDK of this process, as OID_NDK_SET_STATE does. While it is disabled, no adapter can be opened;
+ * open adapters stay open until the consumer closes them (NDK-MGT-2). Enabled at the start. */
 VOID FlueNdkSetState(BOOLEAN Enabled);
 
 /* ---- Reasons of disconnects ---- */
 
 /* Values of ProviderDisconnectReason. 0: the peer has closed the connection in order. A value below 0x10000 is an error
- * that this side has found: layer, type and code of the Terminate as 0xLTCC. */
+ * detected by this side: layer, type and code of the Terminate as 0xLTCC. */
 enum {
-	/* TCP has lost the connection on this side. */
+	/* TCP has aborted the connection on this side. */
 	FlueNdkDisconnectLost = 0x2001,
 	/* The peer's FIN arrived within an FPDU, or before the last segment of a message. */
 	FlueNdkDisconnectWithinFpdu = 0x12001,
 	FlueNdkDisconnectWithinMessage = 0x22001,
 	/* The peer has sent a Terminate; the lower 16 bits are its 0xLTCC. */
 	FlueNdkDisconnectTerminated = 0x30000,
-	/* The peer has reset the connection, or does not answer. */
+	/* The peer has reset the connection, or does not respond. */
 	FlueNdkDisconnectReset = 0x42001,
 	FlueNdkDisconnectNoAnswer = 0x52001,
-	/* The device of this side is gone. */
+	/* The device of this side was removed. */
 	FlueNdkDisconnectDeviceLost = 0x62001,
-	/* A completion queue has overrun. */
+	/* A completion queue has overflowed. */
 	FlueNdkDisconnectCqOverrun = 0x70000,
-	/* RDMAP failed on this side (0/0/00), for example at a request whose memory may not be used that way. */
+	/* RDMAP failed on this side (0/0/00), for example on a request that violates the access rights of its memory. */
 	FlueNdkDisconnectLocal = 0x80000,
 	/* The peer has sent a Terminate without an error number. */
 	FlueNdkDisconnectTerminatedUnnumbered = 0x90000

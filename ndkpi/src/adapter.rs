@@ -1,4 +1,4 @@
-//! The functions of NDK_ADAPTER_DISPATCH.
+//! Functions of NDK_ADAPTER_DISPATCH.
 
 use std::{
     ffi::c_void,
@@ -30,7 +30,7 @@ use crate::{
     objects::{self, Kind},
 };
 
-/// An adapter that the consumer has opened.
+/// Adapter that the consumer has opened.
 pub(crate) struct Opened {
     pub(crate) adapter: Adapter,
 }
@@ -42,18 +42,18 @@ impl fatal::Abandon for Opened {
 }
 
 impl Opened {
-    /// Tells adapters apart.
+    /// Returns an identifier of the adapter, unique while it is open.
     fn name(self: &Arc<Self>) -> usize {
         Arc::as_ptr(self).addr()
     }
 
-    /// Waits until the adapter is closed.
+    /// Closes the adapter and waits until it is closed.
     pub(crate) fn close(&self) {
         self.wait_for(|done| self.adapter.close(done));
     }
 
-    /// Begins something, and waits until it has called back, if it pends. With manual progress the adapter is run here
-    /// meanwhile. Not for callbacks.
+    /// Starts an operation with `begin`, and waits until it has called back if it pends. With manual progress this
+    /// thread drives the adapter meanwhile. Must not be called in a callback.
     fn wait_for(&self, begin: impl FnOnce(Box<dyn FnOnce() + Send>) -> NtStatus) {
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let has_ended =
@@ -67,18 +67,18 @@ impl Opened {
             return;
         }
         if self.adapter.wait_while(None, &mut || has_ended(&ended)).is_err() {
-            // The device is gone, and what is left to do is the consumer's.
+            // The device was removed. Only the consumer can complete the operation now.
             let held = ended.0.lock().unwrap_or_else(PoisonError::into_inner);
             drop(ended.1.wait_while(held, |has_ended| !*has_ended));
         }
     }
 }
 
-/// What belongs to an NDK_ADAPTER.
+/// State of an NDK_ADAPTER.
 pub(crate) struct AdapterObject(pub(crate) Arc<Opened>);
 
 impl Kind for AdapterObject {
-    type Seen = NDK_ADAPTER;
+    type Public = NDK_ADAPTER;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeAdapter;
 
     fn dispatch() -> *const c_void {
@@ -98,7 +98,7 @@ static DISPATCH: NDK_ADAPTER_DISPATCH = NDK_ADAPTER_DISPATCH {
     NdkReleaseLAM: release_lam,
 };
 
-/// The adapter behind a consumer's pointer.
+/// Returns the adapter of a consumer's pointer.
 ///
 /// # Errors
 /// INVALID_HANDLE.
@@ -178,7 +178,7 @@ unsafe extern "C" fn query_adapter_info(
             return Err(NtStatus::INVALID_PARAMETER);
         }
         const BYTES: ULONG = size_of::<NDK_ADAPTER_INFO>() as ULONG;
-        // SAFETY: the consumer gives a place for a number.
+        // SAFETY: the consumer passes a pointer to the size.
         let room = unsafe { size.replace(BYTES) };
         if room < BYTES {
             return Err(NtStatus::BUFFER_TOO_SMALL);
@@ -186,13 +186,13 @@ unsafe extern "C" fn query_adapter_info(
         if info.is_null() {
             return Err(NtStatus::INVALID_PARAMETER);
         }
-        // SAFETY: the consumer gives a place of so many bytes.
+        // SAFETY: the consumer passes a buffer of at least this many bytes.
         unsafe { info.write(opened.adapter.info().into()) };
         Ok(())
     })
 }
 
-/// Affinity is a preference, and there is one thread (NDK-CQ-16).
+/// Affinity is only a preference, and there is one thread (NDK-CQ-16).
 unsafe extern "C" fn create_cq(
     adapter: *mut NDK_ADAPTER,
     depth: ULONG,
@@ -206,7 +206,7 @@ unsafe extern "C" fn create_cq(
     guard::status(|| {
         let opened = get(adapter)?;
         let notification = callbacks::notification(notification, notification_context);
-        // SAFETY: the consumer gives a place for the object.
+        // SAFETY: the consumer passes a pointer that receives the object.
         unsafe {
             Creation::new(completion, context, cq)
                 .begin(|cq| cq, |done| opened.adapter.begin_create_cq(depth, notification, done))
@@ -222,7 +222,7 @@ unsafe extern "C" fn create_pd(
 ) -> NTSTATUS {
     guard::status(|| {
         let opened = get(adapter)?;
-        // SAFETY: the consumer gives a place for the object.
+        // SAFETY: the consumer passes a pointer that receives the object.
         unsafe {
             Creation::new(completion, context, pd)
                 .begin(|pd| pd, |done| opened.adapter.begin_create_pd(done))
@@ -238,7 +238,7 @@ unsafe extern "C" fn create_connector(
 ) -> NTSTATUS {
     guard::status(|| {
         let opened = get(adapter)?;
-        // SAFETY: the consumer gives a place for the object.
+        // SAFETY: the consumer passes a pointer that receives the object.
         unsafe {
             Creation::new(completion, context, connector)
                 .begin(|connector| connector, |done| opened.adapter.begin_create_connector(done))
@@ -256,7 +256,7 @@ unsafe extern "C" fn create_shared_endpoint(
 ) -> NTSTATUS {
     guard::status(|| {
         let opened = get(adapter)?;
-        // SAFETY: the consumer gives an address of so many bytes, and a place for the object.
+        // SAFETY: the consumer passes an address of the given length, and a pointer that receives the object.
         unsafe {
             let local = address::read(local, length)?;
             Creation::new(completion, context, endpoint).begin(
@@ -283,18 +283,18 @@ unsafe extern "C" fn create_listener(
         let event = event.ok_or(NtStatus::INVALID_PARAMETER)?;
         let event_context = Context::from(event_context);
         let incoming = move |connector: Connector| match objects::reserve() {
-            Ok(place) => {
-                let connector = place.fill(connector);
-                // SAFETY: the consumer's function, with its context and a connector.
+            Ok(slot) => {
+                let connector = slot.fill(connector);
+                // SAFETY: a function of the consumer, called with its context and a connector.
                 callbacks::call(|| unsafe { event(event_context.get(), connector) });
             }
             Err(_) => {
-                // The peer is refused: nobody can hear of it.
+                // No object is available for the event, so refuse the peer.
                 let _ = connector.reject(&[]);
                 let _ = connector.close(|| {});
             }
         };
-        // SAFETY: the consumer gives a place for the object.
+        // SAFETY: the consumer passes a pointer that receives the object.
         unsafe {
             Creation::new(completion, context, listener).begin(
                 |listener| listener,
@@ -304,7 +304,7 @@ unsafe extern "C" fn create_listener(
     })
 }
 
-/// Never pends. What is mapped may be read and written, or only read if the memory may.
+/// Never pends. The pages are mapped for read and write access, or for read access only if the memory is read-only.
 unsafe extern "C" fn build_lam(
     adapter: *mut NDK_ADAPTER,
     mdl: *mut MDL,
@@ -317,24 +317,25 @@ unsafe extern "C" fn build_lam(
 ) -> NTSTATUS {
     guard::done(|| {
         let opened = get(adapter)?;
-        let places = (mapping, size, first_byte_offset);
+        let out = (mapping, size, first_byte_offset);
         let build = |memory: &_| opened.adapter.build_lam(slice::from_ref(memory), length);
-        // SAFETY: the consumer gives a chain, whose memory it keeps until it releases the mapping, and the places.
-        unsafe { lam::tell(mdl, length, places, opened.name(), build) }
+        // SAFETY: the consumer passes an MDL chain, keeps its memory until it releases the mapping, and passes the
+        // pointers.
+        unsafe { lam::write_mapping(mdl, length, out, opened.name(), build) }
     })
 }
 
-/// When it returns nothing reads or writes the memory any more; in a callback, what is on its way may still be read.
+/// No access to the memory follows the return. In a callback it does not wait, so requests in flight may still read.
 unsafe extern "C" fn release_lam(
     adapter: *mut NDK_ADAPTER,
     mapping: *mut NDK_LOGICAL_ADDRESS_MAPPING,
 ) {
     guard::clean_up(|| {
         let opened = get(adapter)?;
-        // SAFETY: the consumer gives a mapping.
+        // SAFETY: the consumer passes a mapping.
         let lam = unsafe { lam::take(mapping, opened.name()) }?;
         let mapping = &lam.mapping;
-        if callbacks::is_in_one() {
+        if callbacks::is_in_callback() {
             return Ok(opened.adapter.release_lam(mapping, || {}));
         }
         opened.wait_for(|done| opened.adapter.release_lam(mapping, done));

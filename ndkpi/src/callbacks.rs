@@ -1,6 +1,6 @@
-//! The way back to the consumer: its functions, with the contexts that it gave for them.
+//! Calls of the consumer's functions, with the contexts that it gave for them.
 //!
-//! They run on a thread of the adapter, one at a time, when no lock is held.
+//! They run on a thread of the adapter, one at a time, while no lock is held.
 
 use std::cell::Cell;
 
@@ -19,12 +19,12 @@ use crate::{
 };
 
 thread_local! {
-    /// Callbacks that run on this thread, one in the other.
+    /// Nesting depth of callbacks on this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Returns whether this thread is in a callback of a consumer.
-pub(crate) fn is_in_one() -> bool {
+/// Returns true if this thread runs a callback of a consumer.
+pub(crate) fn is_in_callback() -> bool {
     DEPTH.get() > 0
 }
 
@@ -35,17 +35,17 @@ pub(crate) fn call(callback: impl FnOnce()) {
     DEPTH.set(DEPTH.get() - 1);
 }
 
-/// A pointer of the consumer's that only the consumer follows.
+/// Pointer that only the consumer dereferences.
 #[derive(Clone, Copy)]
 pub(crate) struct Context(PVOID);
 
-// SAFETY: it is handed back, on whatever thread, as the interface says, and never followed here.
+// SAFETY: it is passed back on any thread, as the interface specifies, and never dereferenced here.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Its value; a method, so that closures take the whole.
+    /// Returns the pointer. Closures that call this method capture the whole value.
     pub(crate) const fn get(self) -> PVOID {
         self.0
     }
@@ -57,7 +57,7 @@ impl From<PVOID> for Context {
     }
 }
 
-/// The end of an asynchronous request.
+/// Returns the completion of an asynchronous request.
 pub(crate) fn request(
     completion: NDK_FN_REQUEST_COMPLETION,
     context: PVOID,
@@ -65,13 +65,13 @@ pub(crate) fn request(
     let context = Context(context);
     move |status| {
         if let Some(completion) = completion {
-            // SAFETY: the consumer's function, with its context and a status.
+            // SAFETY: a function of the consumer, called with its context and a status.
             call(|| unsafe { completion(context.get(), status.0.cast_signed()) });
         }
     }
 }
 
-/// The end of a close: the last callback for an object.
+/// Returns the completion of a close: the last callback for an object.
 pub(crate) fn closed(
     completion: NDK_FN_CLOSE_COMPLETION,
     context: PVOID,
@@ -80,14 +80,14 @@ pub(crate) fn closed(
     let context = Context(context);
     move || {
         if let Some(completion) = completion {
-            // SAFETY: the consumer's function, with its context.
+            // SAFETY: a function of the consumer, called with its context.
             call(|| unsafe { completion(context.get()) });
         }
         drop(place);
     }
 }
 
-/// Notifications of a completion queue, or of a shared receive queue, whose type is the same.
+/// Returns the notification callback of a completion queue, or of a shared receive queue, which has the same type.
 pub(crate) fn notification(
     callback: NDK_FN_CQ_NOTIFICATION_CALLBACK,
     context: PVOID,
@@ -95,28 +95,28 @@ pub(crate) fn notification(
     let context = Context(context);
     move |status: NtStatus| {
         if let Some(callback) = callback {
-            // SAFETY: the consumer's function, with its context and a status.
+            // SAFETY: a function of the consumer, called with its context and a status.
             call(|| unsafe { callback(context.get(), status.0.cast_signed()) });
         }
     }
 }
 
-/// The event of a disconnect, without a reason.
+/// Returns the callback of a disconnect event without a reason.
 pub(crate) fn disconnect(
     callback: NDK_FN_DISCONNECT_EVENT_CALLBACK,
     context: PVOID,
 ) -> Option<DisconnectEvent> {
     let (callback, context) = (callback?, Context(context));
-    // SAFETY: the consumer's function, with its context.
+    // SAFETY: a function of the consumer, called with its context.
     Some(Box::new(move |_| call(|| unsafe { callback(context.get()) })))
 }
 
-/// The event of a disconnect, with its reason.
+/// Returns the callback of a disconnect event with its reason.
 pub(crate) fn disconnect_ex(
     callback: NDK_FN_DISCONNECT_EVENT_CALLBACK_EX,
     context: PVOID,
 ) -> Option<DisconnectEvent> {
     let (callback, context) = (callback?, Context(context));
-    // SAFETY: the consumer's function, with its context and a reason.
+    // SAFETY: a function of the consumer, called with its context and a reason.
     Some(Box::new(move |reason| call(|| unsafe { callback(context.get(), reason) })))
 }

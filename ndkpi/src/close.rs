@@ -1,4 +1,4 @@
-//! What the dispatch tables of all objects have in common: their first two functions.
+//! Functions common to the dispatch tables of all objects: the first two of each.
 
 use rdma_over_tcp::ndk::{Connector, Cq, Listener, Mr, Mw, NtStatus, Pd, SharedEndpoint, Srq};
 
@@ -11,9 +11,9 @@ use crate::{
     objects::{self, Kind},
 };
 
-/// An object that its consumer can close.
+/// Object that its consumer can close.
 pub(crate) trait Closable: Kind {
-    /// SUCCESS, or PENDING and `completion` follows.
+    /// Closes the object. Returns SUCCESS, or PENDING if `completion` follows.
     fn close(&self, completion: impl FnOnce() + Send + 'static) -> NtStatus;
 }
 
@@ -29,7 +29,7 @@ macro_rules! closable {
 
 closable! { Pd Cq Mr Mw Srq Connector Listener SharedEndpoint }
 
-/// NdkCloseXxx. The handle is stale when it returns (NDK-LIFE-2), also if it is PENDING.
+/// NdkCloseXxx. The handle is stale on return, also if the result is PENDING (NDK-LIFE-2).
 pub(crate) unsafe extern "C" fn close<T: Closable>(
     object: *mut NDK_OBJECT_HEADER,
     completion: NDK_FN_CLOSE_COMPLETION,
@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn close<T: Closable>(
     })
 }
 
-/// NdkQueryExtension: there is no extension.
+/// NdkQueryExtension: no extension is supported.
 pub(crate) unsafe extern "C" fn query_extension(
     object: *mut NDK_OBJECT_HEADER,
     _interface: *const GUID,

@@ -1,4 +1,4 @@
-//! The configuration of an adapter: JSON that the consumer gives when it opens it.
+//! Configuration of an adapter: JSON that the consumer passes when it opens the adapter.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use offload_engine::descriptor::watch;
 use rdma_over_tcp::ndk::{Adapter, AdapterConfig, CallbackThread, Deferral};
 use serde::Deserialize;
 
-/// How an adapter is to be opened. Without a node it is on kernel sockets.
+/// Configuration for opening an adapter. Without a node the adapter uses kernel sockets.
 #[derive(Default, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Configuration {
-    /// The node that carries its connections, on a TAP.
+    /// Node with a TAP that carries the connections.
     node: Option<NodeOptions>,
-    /// The thread of callbacks.
+    /// Thread that runs callbacks.
     callbacks: Callbacks,
-    /// Has creates, requests and closes pend that need not.
+    /// Deferral of creates, requests and closes that could complete immediately.
     deferral: Option<DeferralOptions>,
 }
 
-/// The thread of callbacks ([`CallbackThread`]).
+/// Thread that runs callbacks ([`CallbackThread`]).
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Callbacks {
@@ -37,10 +37,10 @@ struct DeferralOptions {
 }
 
 impl Configuration {
-    /// Reads a configuration; an empty one has everything by default.
+    /// Parses a configuration; an empty one has the default values.
     ///
     /// # Errors
-    /// [`Error::Option`]: it is none.
+    /// [`Error::Option`]: the text is not a configuration.
     pub(crate) fn parse(text: &str) -> Result<Self, Error> {
         if text.trim().is_empty() {
             return Ok(Self::default());

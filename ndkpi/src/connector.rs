@@ -1,4 +1,4 @@
-//! The functions of NDK_CONNECTOR_DISPATCH.
+//! Functions of NDK_CONNECTOR_DISPATCH.
 
 use std::{ffi::c_void, net::SocketAddr, slice};
 
@@ -23,7 +23,7 @@ use crate::{
 };
 
 impl Kind for Connector {
-    type Seen = NDK_CONNECTOR;
+    type Public = NDK_CONNECTOR;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeConnector;
 
     fn dispatch() -> *const c_void {
@@ -47,18 +47,18 @@ static DISPATCH: NDK_CONNECTOR_DISPATCH = NDK_CONNECTOR_DISPATCH {
     NdkAcceptEx: accept_ex,
 };
 
-/// Private data of the consumer's.
+/// Returns the consumer's private data.
 ///
 /// # Errors
-/// INVALID_PARAMETER: bytes, but no data.
+/// INVALID_PARAMETER: the pointer is null although the length is not 0.
 ///
 /// # Safety
-/// The pointer is null, or of so many bytes, which nobody writes meanwhile.
+/// The pointer is null, or `length` bytes can be read from it and are not written meanwhile.
 unsafe fn bytes<'a>(data: *const c_void, length: ULONG) -> Result<&'a [u8], NtStatus> {
     match (length as usize, data.is_null()) {
         (0, _) => Ok(&[]),
         (_, true) => Err(NtStatus::INVALID_PARAMETER),
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees it.
         (length, false) => Ok(unsafe { slice::from_raw_parts(data.cast(), length) }),
     }
 }
@@ -83,7 +83,7 @@ unsafe extern "C" fn connect(
 ) -> NTSTATUS {
     guard::status(|| {
         let (connector, own) = (objects::get::<Connector>(connector)?, qp::get(qp)?);
-        // SAFETY: the consumer gives addresses and data of so many bytes.
+        // SAFETY: the consumer passes addresses and data of the given lengths.
         let (source, destination, data) = unsafe {
             (
                 address::read(source, source_length)?,
@@ -113,7 +113,7 @@ unsafe extern "C" fn connect_with_shared_endpoint(
     guard::status(|| {
         let (connector, own) = (objects::get::<Connector>(connector)?, qp::get(qp)?);
         let endpoint = objects::get::<SharedEndpoint>(endpoint)?;
-        // SAFETY: the consumer gives an address and data of so many bytes.
+        // SAFETY: the consumer passes an address and data of the given lengths.
         let (destination, data) = unsafe {
             (
                 address::read(destination, destination_length)?,
@@ -178,7 +178,7 @@ unsafe fn accept_with(
 ) -> NTSTATUS {
     guard::status(|| {
         let (connector, own) = (objects::get::<Connector>(connector)?, qp::get(qp)?);
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees it.
         let data = unsafe { bytes(private_data, private_data_length) }?;
         let completion = callbacks::request(completion, context);
         Ok(connector.accept(&own.qp, limits, data, event, completion))
@@ -200,7 +200,7 @@ unsafe extern "C" fn accept(
     let limits = limits(inbound_read_limit, outbound_read_limit);
     let (data, event) =
         ((private_data, private_data_length), callbacks::disconnect(event, event_context));
-    // SAFETY: the consumer gives data of so many bytes.
+    // SAFETY: the consumer passes data of the given length.
     unsafe { accept_with((connector, qp), limits, data, event, completion, context) }
 }
 
@@ -219,7 +219,7 @@ unsafe extern "C" fn accept_ex(
     let limits = limits(inbound_read_limit, outbound_read_limit);
     let (data, event) =
         ((private_data, private_data_length), callbacks::disconnect_ex(event, event_context));
-    // SAFETY: the consumer gives data of so many bytes.
+    // SAFETY: the consumer passes data of the given length.
     unsafe { accept_with((connector, qp), limits, data, event, completion, context) }
 }
 
@@ -230,12 +230,12 @@ unsafe extern "C" fn reject(
 ) -> NTSTATUS {
     guard::status(|| {
         let connector = objects::get::<Connector>(connector)?;
-        // SAFETY: the consumer gives data of so many bytes.
+        // SAFETY: the consumer passes data of the given length.
         Ok(connector.reject(unsafe { bytes(private_data, private_data_length) }?))
     })
 }
 
-/// The table of NDK-CD-3. Without a place for the length only the read limits are asked for.
+/// Implements the table of NDK-CD-3. If `length` is null, only the read limits are queried.
 unsafe extern "C" fn get_connection_data(
     connector: *mut NDK_CONNECTOR,
     inbound_read_limit: *mut ULONG,
@@ -245,19 +245,19 @@ unsafe extern "C" fn get_connection_data(
 ) -> NTSTATUS {
     guard::status(|| {
         let connector = objects::get::<Connector>(connector)?;
-        // SAFETY: the consumer gives null, or a place for a number.
+        // SAFETY: the consumer passes null or a pointer to the length.
         let room = unsafe { length.as_ref() }.map_or(0, |length| *length as usize);
         if private_data.is_null() && room > 0 {
             return Err(NtStatus::INVALID_PARAMETER);
         }
-        // SAFETY: the consumer gives a place of so many bytes, and does not use it meanwhile.
+        // SAFETY: the consumer passes a buffer of this length, and does not use it meanwhile.
         let buffer = (!private_data.is_null() && !length.is_null())
             .then(|| unsafe { slice::from_raw_parts_mut(private_data.cast::<u8>(), room) });
         let (status, required, limits) = connector.connection_data(buffer);
         if status == NtStatus::CONNECTION_INVALID {
             return Err(status);
         }
-        // SAFETY: each is null, or a place for a number.
+        // SAFETY: each pointer is null or can be written.
         unsafe {
             for (place, found) in [
                 (inbound_read_limit, limits.inbound),
@@ -275,7 +275,7 @@ unsafe extern "C" fn get_connection_data(
 
 /// # Safety
 /// As [`address::write`].
-unsafe fn tell(
+unsafe fn write_address(
     connector: *mut NDK_CONNECTOR,
     of: impl FnOnce(&Connector) -> Option<SocketAddr>,
     to: *mut SOCKADDR,
@@ -284,7 +284,7 @@ unsafe fn tell(
     guard::done(|| {
         let connector = objects::get::<Connector>(connector)?;
         let found = of(&connector).ok_or(NtStatus::CONNECTION_INVALID)?;
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees it.
         unsafe { address::write(found, to, length) }
     })
 }
@@ -294,8 +294,8 @@ unsafe extern "C" fn get_local_address(
     local: *mut SOCKADDR,
     length: *mut ULONG,
 ) -> NTSTATUS {
-    // SAFETY: the consumer gives a place of so many bytes, and one for the length.
-    unsafe { tell(connector, Connector::local_address, local, length) }
+    // SAFETY: the consumer passes a buffer and its length.
+    unsafe { write_address(connector, Connector::local_address, local, length) }
 }
 
 unsafe extern "C" fn get_peer_address(
@@ -304,7 +304,7 @@ unsafe extern "C" fn get_peer_address(
     length: *mut ULONG,
 ) -> NTSTATUS {
     // SAFETY: as above.
-    unsafe { tell(connector, Connector::peer_address, peer, length) }
+    unsafe { write_address(connector, Connector::peer_address, peer, length) }
 }
 
 unsafe extern "C" fn disconnect(

@@ -1,4 +1,4 @@
-//! The functions of NDK_CQ_DISPATCH.
+//! Functions of NDK_CQ_DISPATCH.
 
 use std::{ffi::c_void, ptr, sync::Arc};
 
@@ -17,11 +17,11 @@ use crate::{
     objects::{self, Kind},
 };
 
-/// Completions that are taken at once.
+/// Maximum number of completions polled per call.
 const BATCH: usize = 32;
 
 impl Kind for Cq {
-    type Seen = NDK_CQ;
+    type Public = NDK_CQ;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeCq;
 
     fn dispatch() -> *const c_void {
@@ -39,7 +39,7 @@ static DISPATCH: NDK_CQ_DISPATCH = NDK_CQ_DISPATCH {
     NdkGetCqResultsEx: get_cq_results_ex,
 };
 
-/// The queue behind a consumer's pointer.
+/// Returns the queue of a consumer's pointer.
 ///
 /// # Errors
 /// INVALID_HANDLE.
@@ -57,7 +57,7 @@ unsafe extern "C" fn resize_cq(
     guard::status(|| Ok(get(cq)?.begin_resize(depth, callbacks::request(completion, context))))
 }
 
-/// An unknown type arms nothing.
+/// An unknown trigger type does not arm the queue.
 unsafe extern "C" fn arm_cq(cq: *mut NDK_CQ, trigger: ULONG) {
     guard::value(|| {
         let notify = match trigger {
@@ -97,7 +97,7 @@ impl From<NdkResultEx> for NDK_RESULT_EX {
             operation,
             provider_error_code,
             invalidated_token,
-            // No part of NDKPI: queue pairs of this interface cannot use it.
+            // Not in NDKPI: queue pairs of this interface do not support immediate data.
             immediate: _,
         } = result;
         Self {
@@ -112,10 +112,10 @@ impl From<NdkResultEx> for NDK_RESULT_EX {
     }
 }
 
-/// Takes completions until the consumer's array is full or the queue is empty.
+/// Polls completions until the consumer's array is full or the queue is empty.
 ///
 /// # Safety
-/// `results` is null or has room for so many.
+/// `results` is null or has room for `count` results.
 unsafe fn poll<R: Copy + Default, C: From<R>>(
     results: *mut C,
     count: ULONG,
@@ -130,7 +130,7 @@ unsafe fn poll<R: Copy + Default, C: From<R>>(
         let wanted = BATCH.min(count - taken);
         let found = take(&mut batch[..wanted]);
         for result in &batch[..found] {
-            // SAFETY: there is room, as the caller says.
+            // SAFETY: the caller guarantees room for `count` results.
             unsafe { results.add(taken).write((*result).into()) };
             taken += 1;
         }
@@ -148,7 +148,7 @@ unsafe extern "C" fn get_cq_results(
 ) -> ULONG {
     guard::value(|| {
         let cq = get(cq)?;
-        // SAFETY: the consumer gives an array of so many.
+        // SAFETY: the consumer passes an array of `count` results.
         unsafe { poll(results, count, |batch: &mut [NdkResult]| cq.poll(batch)) }
     })
 }
@@ -160,7 +160,7 @@ unsafe extern "C" fn get_cq_results_ex(
 ) -> ULONG {
     guard::value(|| {
         let cq = get(cq)?;
-        // SAFETY: the consumer gives an array of so many.
+        // SAFETY: the consumer passes an array of `count` results.
         unsafe { poll(results, count, |batch: &mut [NdkResultEx]| cq.poll_ex(batch)) }
     })
 }

@@ -1,4 +1,4 @@
-//! The functions of NDK_SHARED_ENDPOINT_DISPATCH.
+//! Functions of NDK_SHARED_ENDPOINT_DISPATCH.
 
 use std::ffi::c_void;
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Kind for SharedEndpoint {
-    type Seen = NDK_SHARED_ENDPOINT;
+    type Public = NDK_SHARED_ENDPOINT;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeSharedEndpoint;
 
     fn dispatch() -> *const c_void {
@@ -36,7 +36,7 @@ unsafe extern "C" fn get_local_address(
 ) -> NTSTATUS {
     guard::done(|| {
         let found = objects::get::<SharedEndpoint>(endpoint)?.local_address();
-        // SAFETY: the consumer gives a place of so many bytes, and one for the length.
+        // SAFETY: the consumer passes a buffer and its length.
         unsafe { address::write(found.ok_or(NtStatus::INVALID_DEVICE_STATE)?, local, length) }
     })
 }

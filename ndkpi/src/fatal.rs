@@ -1,4 +1,4 @@
-//! The end of all adapters by a panic of the library, as if their devices were gone.
+//! End of all adapters after a panic of the library, as if their devices were removed.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -7,44 +7,44 @@ use std::{
 
 use rdma_over_tcp::adapter::PanicHandler;
 
-/// An adapter, to be ended.
+/// Adapter that can be ended.
 pub(crate) trait Abandon: Send + Sync {
-    /// Ends it. Not for callbacks.
+    /// Ends the adapter. Must not be called in a callback.
     fn abandon(&self);
 }
 
-static RESORT: PanicHandler = PanicHandler::new(end_adapters);
+static PANIC_HANDLER: PanicHandler = PanicHandler::new(end_adapters);
 
-/// Adapters that are open.
+/// Open adapters.
 static OPEN: Mutex<Vec<Weak<dyn Abandon>>> = Mutex::new(Vec::new());
 
-/// Returns whether anything has panicked.
+/// Returns true if the library has panicked.
 #[inline]
 pub(crate) fn has_panicked() -> bool {
-    RESORT.has_panicked()
+    PANIC_HANDLER.has_panicked()
 }
 
-/// An adapter is open: it ends with a panic.
+/// Registers an open adapter, which ends after a panic.
 pub(crate) fn watch(adapter: Weak<dyn Abandon>) {
-    // Tests of this crate have a hook of their own.
+    // Tests of this crate install their own hook.
     if cfg!(not(test)) {
-        RESORT.install_hook();
+        PANIC_HANDLER.install_hook();
     }
     let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|adapter| adapter.strong_count() > 0);
     open.push(adapter);
 }
 
-/// A call has panicked: ends the adapters, or waits until another thread has.
+/// Ends the adapters after a panic of a call, or waits until another thread has.
 #[cold]
 pub(crate) fn panicked() {
-    RESORT.panicked();
+    PANIC_HANDLER.panicked();
 }
 
 fn end_adapters() {
     let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner).clone();
     for adapter in open.iter().filter_map(Weak::upgrade) {
-        // One that panics again leaves the others to be ended.
+        // A panic of one adapter must not prevent the end of the next ones.
         let _ = catch_unwind(AssertUnwindSafe(|| adapter.abandon()));
     }
 }

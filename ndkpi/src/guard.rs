@@ -6,7 +6,7 @@ use rdma_over_tcp::ndk::NtStatus;
 
 use crate::{abi::types::NTSTATUS, fatal};
 
-/// Calls `body`; if it panics, the adapters end. The panic's own call answers INTERNAL_ERROR.
+/// Calls `body`. If it panics, all adapters end, and this call returns INTERNAL_ERROR.
 #[inline]
 fn catch<R>(body: impl FnOnce() -> Result<R, NtStatus>) -> Result<R, NtStatus> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
@@ -15,7 +15,7 @@ fn catch<R>(body: impl FnOnce() -> Result<R, NtStatus>) -> Result<R, NtStatus> {
     })
 }
 
-/// Runs the body of a function that nobody calls any more after a panic: DEVICE_REMOVED.
+/// Calls `body`, or returns DEVICE_REMOVED after a panic.
 #[inline]
 fn run<R>(body: impl FnOnce() -> Result<R, NtStatus>) -> Result<R, NtStatus> {
     if fatal::has_panicked() {
@@ -30,24 +30,24 @@ const fn number(outcome: Result<NtStatus, NtStatus>) -> NTSTATUS {
     }
 }
 
-/// For functions that may pend.
+/// Guards a function that may pend.
 #[inline]
 pub(crate) fn status(body: impl FnOnce() -> Result<NtStatus, NtStatus>) -> NTSTATUS {
     number(run(body))
 }
 
-/// For functions that do not: SUCCESS, or an error.
+/// Guards a function that does not pend: SUCCESS, or an error.
 #[inline]
 pub(crate) fn done(body: impl FnOnce() -> Result<(), NtStatus>) -> NTSTATUS {
     number(run(|| body().map(|()| NtStatus::SUCCESS)))
 }
 
-/// For functions that clean up, also after a panic.
+/// Guards a function that releases resources; it also runs after a panic.
 pub(crate) fn clean_up(body: impl FnOnce() -> Result<NtStatus, NtStatus>) -> NTSTATUS {
     number(catch(body))
 }
 
-/// For functions that return something else than a status, which is the default after an error.
+/// Guards a function that does not return a status; after an error it returns the default.
 #[inline]
 pub(crate) fn value<R: Default>(body: impl FnOnce() -> Result<R, NtStatus>) -> R {
     run(body).unwrap_or_default()
@@ -63,7 +63,7 @@ mod tests {
 
     /// One test, since a panic ends the adapters of the whole process.
     #[test]
-    fn a_panic_answers_internal_error_and_later_calls_device_removed() {
+    fn panic_returns_internal_error_and_later_calls_device_removed() {
         assert_eq!(status(|| Ok(NtStatus::PENDING)), STATUS_PENDING);
         assert_eq!(done(|| Ok(())), STATUS_SUCCESS);
         assert_eq!(done(|| Err(NtStatus::CANCELLED)), STATUS_CANCELLED);

@@ -1,7 +1,7 @@
 //! NdkBuildLam and NdkReleaseLam: logical addresses of consumers' memory.
 //!
-//! A mapping is in the table of objects, so that what a consumer gives back is looked up before it is used;
-//! `AdapterContext` is its place there.
+//! A mapping is registered in the table of objects and `AdapterContext` is its slot. So a mapping that a consumer
+//! releases is looked up before it is used.
 
 use std::{ffi::c_void, mem::offset_of, ptr, sync::Arc};
 
@@ -16,14 +16,14 @@ use crate::{
     objects::{self, Kind},
 };
 
-/// A mapping, and the adapter whose it is.
+/// Mapping, with the adapter that it belongs to.
 pub(crate) struct Lam {
     pub(crate) mapping: LogicalAddressMapping,
     adapter: usize,
 }
 
 impl Kind for Lam {
-    type Seen = c_void;
+    type Public = c_void;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeUndefined;
 
     fn dispatch() -> *const c_void {
@@ -31,22 +31,22 @@ impl Kind for Lam {
     }
 }
 
-/// Bytes of a mapping of so many pages.
+/// Returns the bytes of a mapping with `pages` pages.
 fn bytes(pages: u32) -> Option<ULONG> {
     let array = (pages as usize).checked_mul(size_of::<NDK_LOGICAL_ADDRESS>())?;
     let first = offset_of!(NDK_LOGICAL_ADDRESS_MAPPING, AdapterPageArray);
     ULONG::try_from(first.checked_add(array)?).ok()
 }
 
-/// Maps the first `length` bytes of a chain by `build`, which is `adapter`'s, and tells the consumer of the pages.
-/// `size` has the room that there is, and gets what is needed (NDK-MEM-4).
+/// Maps the first `length` bytes of a chain with `build` of the adapter `adapter`, and writes the pages for the
+/// consumer. `size` contains the available bytes and receives the required ones (NDK-MEM-4).
 ///
 /// # Errors
-/// BUFFER_TOO_SMALL; INVALID_PARAMETER: as of [`mdl::memory`], or a place is missing; as `build`.
+/// BUFFER_TOO_SMALL; INVALID_PARAMETER: as of [`mdl::memory`], or a pointer is null; as `build`.
 ///
 /// # Safety
-/// As [`mdl::memory`]; each place is null or can be written, `mapping` with as many bytes as `size` says.
-pub(crate) unsafe fn tell(
+/// As [`mdl::memory`]; each pointer is null or can be written, `mapping` with as many bytes as `size` contains.
+pub(crate) unsafe fn write_mapping(
     chain: *const MDL,
     length: usize,
     (mapping, size, offset): (*mut NDK_LOGICAL_ADDRESS_MAPPING, *mut ULONG, *mut ULONG),
@@ -56,12 +56,12 @@ pub(crate) unsafe fn tell(
     if size.is_null() || offset.is_null() {
         return Err(NtStatus::INVALID_PARAMETER);
     }
-    // SAFETY: as the caller says. What may only be read is mapped so.
+    // SAFETY: the caller guarantees it. Read-only memory is mapped for read access.
     let memory =
         unsafe { mdl::memory(chain, length, true).or_else(|_| mdl::memory(chain, length, false)) }?;
     let pages = LogicalAddressMapping::pages_needed(memory.address(), length);
     let needed = pages.and_then(bytes).ok_or(NtStatus::INSUFFICIENT_RESOURCES)?;
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     let room = unsafe { size.replace(needed) };
     if room < needed {
         return Err(NtStatus::BUFFER_TOO_SMALL);
@@ -69,10 +69,10 @@ pub(crate) unsafe fn tell(
     if mapping.is_null() || !mapping.is_aligned() {
         return Err(NtStatus::INVALID_PARAMETER);
     }
-    let place = objects::reserve()?;
+    let slot = objects::reserve()?;
     let built = build(&memory)?;
     let lam = Lam { mapping: built.clone(), adapter };
-    // SAFETY: there is room for as many pages, and for the offset.
+    // SAFETY: `mapping` has room for these pages, and `offset` can be written.
     unsafe {
         offset.write(built.first_byte_offset());
         (&raw mut (*mapping).AdapterPageCount).write(built.page_count());
@@ -80,18 +80,18 @@ pub(crate) unsafe fn tell(
         for (at, page) in built.pages().enumerate() {
             array.add(at).write(page);
         }
-        (&raw mut (*mapping).AdapterContext).write(place.fill(lam));
+        (&raw mut (*mapping).AdapterContext).write(slot.fill(lam));
     }
     Ok(())
 }
 
-/// Takes back a mapping that [`tell`] has told.
+/// Removes a mapping that [`write_mapping`] has written.
 ///
 /// # Errors
-/// INVALID_HANDLE: it is none, or was taken back; INVALID_PARAMETER: another adapter's.
+/// INVALID_HANDLE: not a mapping, or already released; INVALID_PARAMETER: a mapping of another adapter.
 ///
 /// # Safety
-/// The pointer is null, or of a mapping.
+/// The pointer is null, or points to a mapping.
 pub(crate) unsafe fn take(
     mapping: *mut NDK_LOGICAL_ADDRESS_MAPPING,
     adapter: usize,
@@ -99,7 +99,7 @@ pub(crate) unsafe fn take(
     if mapping.is_null() || !mapping.is_aligned() {
         return Err(NtStatus::INVALID_HANDLE);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     let context = unsafe { (&raw const (*mapping).AdapterContext).read() };
     if objects::get::<Lam>(context)?.adapter != adapter {
         return Err(NtStatus::INVALID_PARAMETER);

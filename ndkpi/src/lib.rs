@@ -1,13 +1,13 @@
-//! NDKPI for C programs: `include/ndkpi.h` as a mapping of [`rdma_over_tcp::ndk`].
+//! NDKPI for C programs: `include/ndkpi.h`, implemented with [`rdma_over_tcp::ndk`].
 //!
-//! The Rust interface has the semantics; here are names, pointers and callbacks. Files by area: [`abi`] is the binary
-//! interface, `open` opens and closes adapters by what `config` reads; `adapter`, `pd`, `cq`, `qp`, `mr`, `srq`,
-//! `connector`, `listener` and `endpoint` have the functions of one dispatch table each, `lam` those of logical
+//! The Rust interface implements the semantics; this crate adds names, pointers and callbacks. [`abi`] is the binary
+//! interface. `open` opens and closes adapters, with the configuration of `config`. `adapter`, `pd`, `cq`, `qp`, `mr`,
+//! `srq`, `connector`, `listener` and `endpoint` have the functions of one dispatch table each, `lam` those of logical
 //! addresses. `objects` has the objects that consumers hold, `mdl` and `address` their memory and addresses,
-//! `callbacks` the way back to them.
+//! `callbacks` the calls of their functions.
 //!
-//! Every function goes through `guard`: a panic does not cross the boundary, and ends the adapters (`fatal`). A handle
-//! that is not an open object's is refused before anything behind it is read ([STATUS_INVALID_HANDLE]).
+//! Every function runs in `guard`: a panic does not cross the C boundary, and ends the adapters (`fatal`). A handle
+//! that does not belong to an open object is refused before any memory behind it is read ([STATUS_INVALID_HANDLE]).
 //!
 //! [STATUS_INVALID_HANDLE]: rdma_over_tcp::ndk::NtStatus::INVALID_HANDLE
 

@@ -1,4 +1,4 @@
-//! The functions of NDK_LISTENER_DISPATCH.
+//! Functions of NDK_LISTENER_DISPATCH.
 
 use std::ffi::c_void;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Kind for Listener {
-    type Seen = NDK_LISTENER;
+    type Public = NDK_LISTENER;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeListener;
 
     fn dispatch() -> *const c_void {
@@ -41,9 +41,9 @@ unsafe extern "C" fn listen(
 ) -> NTSTATUS {
     guard::status(|| {
         let listener = objects::get::<Listener>(listener)?;
-        // SAFETY: the consumer gives an address of so many bytes.
+        // SAFETY: the consumer passes an address of the given length.
         let local = unsafe { address::read(local, length) }?;
-        // As sockets of the interface's platform by default: a listener on `[::]` leaves IPv4 to another.
+        // The default of sockets on the platform of NDKPI: a listener on `[::]` does not accept IPv4.
         let config = ListenerConfig { v6_only: true, ..ListenerConfig::default() };
         Ok(listener.listen_with(local, config, callbacks::request(completion, context)))
     })
@@ -56,7 +56,7 @@ unsafe extern "C" fn get_local_address(
 ) -> NTSTATUS {
     guard::done(|| {
         let found = objects::get::<Listener>(listener)?.local_address();
-        // SAFETY: the consumer gives a place of so many bytes, and one for the length.
+        // SAFETY: the consumer passes a buffer and its length.
         unsafe { address::write(found.ok_or(NtStatus::INVALID_DEVICE_STATE)?, local, length) }
     })
 }

@@ -1,4 +1,4 @@
-//! Memory of consumers, as chains of MDLs describe it.
+//! Memory of consumers, as described by MDL chains.
 
 use std::ptr::NonNull;
 
@@ -10,20 +10,20 @@ use crate::abi::types::MDL;
 /// Memory of a consumer.
 pub(crate) type Memory = RegisteredBuffer;
 
-/// Where the first `length` bytes of a chain begin.
+/// Returns the start of the first `length` bytes of a chain.
 ///
 /// # Errors
-/// INVALID_PARAMETER: no bytes, a chain that is shorter, a piece without bytes, or one that does not begin where the
-/// one before ends (NDK-MEM-1, NDK-MEM-18).
+/// INVALID_PARAMETER: a length of zero, a chain that is too short, an empty MDL, or an MDL that is not contiguous with
+/// the previous one (NDK-MEM-1, NDK-MEM-18).
 ///
 /// # Safety
-/// The pointer is null, or of a chain of MDLs.
+/// The pointer is null, or points to an MDL chain.
 unsafe fn start(mdl: *const MDL, length: usize) -> Result<NonNull<u8>, NtStatus> {
     let mut piece = mdl;
     let (mut start, mut end) = (None, 0);
     let mut missing = length;
     while missing > 0 {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees it.
         let Some(found) = (unsafe { piece.as_ref() }) else {
             return Err(NtStatus::INVALID_PARAMETER);
         };
@@ -40,24 +40,25 @@ unsafe fn start(mdl: *const MDL, length: usize) -> Result<NonNull<u8>, NtStatus>
     start.ok_or(NtStatus::INVALID_PARAMETER)
 }
 
-/// The first `length` bytes of a chain, to be registered under their addresses (NDK-MEM-3).
+/// Returns the first `length` bytes of a chain, to be registered under their addresses (NDK-MEM-3).
 ///
 /// # Errors
-/// As [`start`]; INVALID_PARAMETER also for memory that is not there, or may not be written although it is to be.
+/// As [`start`]; INVALID_PARAMETER also for memory that is not mapped, or not writable although `is_written` is set.
 ///
 /// # Safety
-/// The pointer is null, or of a chain of MDLs. The memory stays until nothing of the adapter uses it any more: the
+/// The pointer is null, or points to an MDL chain. The memory stays mapped until the adapter has stopped using it: the
 /// consumer has pinned it.
 pub(crate) unsafe fn memory(
     mdl: *const MDL,
     length: usize,
     is_written: bool,
 ) -> Result<Memory, NtStatus> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     let start = unsafe { start(mdl, length) }?;
     mapped::check(start.as_ptr().addr(), length, is_written)
         .map_err(|_| NtStatus::INVALID_PARAMETER)?;
-    // SAFETY: the pages are there, and may be written if they are to be; the consumer, which is not Rust, keeps them.
+    // SAFETY: the pages are mapped, and writable if `is_written` is set; the consumer, which is not Rust, keeps them
+    // mapped.
     Ok(unsafe { SharedSpan::from_raw(start, length, is_written, ()) }.into())
 }
 
@@ -83,7 +84,7 @@ mod tests {
     #[test]
     fn chains_are_virtually_contiguous() {
         let start_of = |pieces: &mut [MDL], length| {
-            // SAFETY: a chain of MDLs.
+            // SAFETY: `chain` returns an MDL chain.
             unsafe { start(chain(pieces), length) }.map(|it| it.as_ptr().addr())
         };
         let refused = Err(NtStatus::INVALID_PARAMETER);
@@ -93,7 +94,7 @@ mod tests {
         }
         assert_eq!(start_of(&mut [piece(0x1000, 10), piece(0x100a, 50)], 61), refused);
         assert_eq!(start_of(&mut [piece(0x1000, 10), piece(0x100a, 50)], 0), refused);
-        // The second piece counts only when it is needed.
+        // The second MDL is read only if it is needed.
         assert_eq!(start_of(&mut [piece(0x1000, 10), piece(0x100b, 50)], 10), Ok(0x1000));
         assert_eq!(start_of(&mut [piece(0x1000, 10), piece(0x100b, 50)], 11), refused);
         assert_eq!(start_of(&mut [piece(0x1000, 10), piece(0x1009, 50)], 11), refused);
@@ -102,12 +103,12 @@ mod tests {
         assert_eq!(start_of(&mut [piece(0, 10)], 10), refused);
         // SAFETY: null is allowed.
         assert_eq!(unsafe { start(ptr::null(), 1) }, Err(NtStatus::INVALID_PARAMETER));
-        // A ring of pieces without bytes ends, too.
+        // A circular chain with an empty MDL does not loop forever.
         let mut ring = [piece(0x1000, 10), piece(0x100a, 0)];
         let first = chain(&mut ring);
-        // SAFETY: the second of the two.
+        // SAFETY: the pointer is to the second of the two MDLs.
         unsafe { (*first.cast_mut().add(1)).Next = first.cast_mut() };
-        // SAFETY: a chain of MDLs.
+        // SAFETY: the pointer is to an MDL chain.
         assert_eq!(unsafe { start(first, 100) }, Err(NtStatus::INVALID_PARAMETER));
     }
 }

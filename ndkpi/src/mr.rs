@@ -1,4 +1,4 @@
-//! The functions of NDK_MR_DISPATCH and NDK_MW_DISPATCH.
+//! Functions of NDK_MR_DISPATCH and NDK_MW_DISPATCH.
 
 use std::ffi::c_void;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Kind for Mr {
-    type Seen = NDK_MR;
+    type Public = NDK_MR;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeMr;
 
     fn dispatch() -> *const c_void {
@@ -35,7 +35,7 @@ static MR_DISPATCH: NDK_MR_DISPATCH = NDK_MR_DISPATCH {
 };
 
 impl Kind for Mw {
-    type Seen = NDK_MW;
+    type Public = NDK_MW;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeMw;
 
     fn dispatch() -> *const c_void {
@@ -61,7 +61,7 @@ unsafe extern "C" fn register_mr(
         let mr = objects::get::<Mr>(mr)?;
         let flags = MrFlags::from_bits_retain(flags);
         flags.check()?;
-        // SAFETY: the consumer gives a chain, whose memory it keeps until the region is deregistered or closed.
+        // SAFETY: the consumer passes an MDL chain, and keeps its memory until the region is deregistered or closed.
         let memory =
             unsafe { mdl::memory(mdl, length, flags.contains(MrFlags::ALLOW_LOCAL_WRITE)) }?;
         let completion = callbacks::request(completion, context);

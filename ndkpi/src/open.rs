@@ -1,4 +1,4 @@
-//! Opening and closing of adapters: the functions of the header that stand in for NDIS.
+//! Opening and closing of adapters: functions of the header that replace those of NDIS.
 
 use std::{
     cell::RefCell,
@@ -27,15 +27,15 @@ use crate::{
     fatal, guard, objects,
 };
 
-/// Whether adapters may be opened (NDK-MGT-2).
+/// True if adapters may be opened (NDK-MGT-2).
 static ENABLED: AtomicBool = AtomicBool::new(true);
 
 thread_local! {
-    /// Why this thread's last open has failed.
+    /// Error of this thread's last failed open.
     static ERROR: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// A refused open: the status, and why.
+/// Refused open: status and reason.
 struct Refused(NTSTATUS, String);
 
 impl From<Error> for Refused {
@@ -54,7 +54,7 @@ impl From<Error> for Refused {
 }
 
 /// # Safety
-/// The configuration is null or ends with NUL.
+/// The configuration is null or terminated by NUL.
 unsafe fn open(
     configuration: *const c_char,
     version: Version,
@@ -62,15 +62,15 @@ unsafe fn open(
     // NDK-VER-1
     let lowest = NdkVersion { major: version.Major, minor: version.Minor };
     if !lowest.is_met_by(NDK_VERSION) {
-        let told = format!("the version is {}.{}", NDK_VERSION.major, NDK_VERSION.minor);
-        return Err(Refused(NDIS_STATUS_BAD_VERSION, told));
+        let message = format!("the version is {}.{}", NDK_VERSION.major, NDK_VERSION.minor);
+        return Err(Refused(NDIS_STATUS_BAD_VERSION, message));
     }
     if !ENABLED.load(Ordering::Relaxed) {
         return Err(Refused(NDIS_STATUS_ADAPTER_NOT_READY, "NDK is turned off".into()));
     }
     let text = match configuration.is_null() {
         true => c"",
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees it.
         false => unsafe { CStr::from_ptr(configuration) },
     };
     let text =
@@ -86,7 +86,7 @@ unsafe fn open(
 /// Opens an adapter: see the header.
 ///
 /// # Safety
-/// `configuration` is null or ends with NUL; `adapter` is null or can be written.
+/// `configuration` is null or terminated by NUL; `adapter` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn FlueNdkOpenAdapter(
     configuration: *const c_char,
@@ -97,14 +97,14 @@ pub unsafe extern "C" fn FlueNdkOpenAdapter(
     guard::done(|| {
         outcome = match adapter.is_null() {
             true => Err(Refused(NDIS_STATUS_INVALID_PARAMETER, "no place for it".into())),
-            // SAFETY: as the caller says.
+            // SAFETY: the caller guarantees it.
             false => unsafe { open(configuration, version) },
         };
         Ok(())
     });
     let (status, error) = match outcome {
         Ok(opened) => {
-            // SAFETY: it is not null, and as the caller says.
+            // SAFETY: the caller guarantees it, and the pointer is not null.
             unsafe { adapter.write(opened) };
             (NDIS_STATUS_SUCCESS, String::new())
         }
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn FlueNdkOpenAdapter(
     status
 }
 
-/// Why this thread's last open has failed: see the header.
+/// Returns the reason of this thread's last failed open: see the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn FlueNdkOpenError() -> *const c_char {
     ERROR.with_borrow(|error| error.as_deref().unwrap_or_default().as_ptr())
@@ -123,11 +123,11 @@ pub extern "C" fn FlueNdkOpenError() -> *const c_char {
 /// Closes an adapter, and waits until it is closed: see the header.
 ///
 /// # Safety
-/// None: a pointer that is not an open adapter's is ignored.
+/// None: a pointer that is not an open adapter is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn FlueNdkCloseAdapter(adapter: *mut NDK_ADAPTER) {
     guard::clean_up(|| {
-        if callbacks::is_in_one() {
+        if callbacks::is_in_callback() {
             tracing::error!("FlueNdkCloseAdapter in a callback, for whose end it would wait");
             return Err(NtStatus::INVALID_DEVICE_STATE);
         }
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn FlueNdkCloseAdapter(adapter: *mut NDK_ADAPTER) {
     });
 }
 
-/// Turns NDK on or off: see the header.
+/// Enables or disables NDK: see the header.
 #[unsafe(no_mangle)]
 pub extern "C" fn FlueNdkSetState(enabled: BOOLEAN) {
     ENABLED.store(enabled != 0, Ordering::Relaxed);

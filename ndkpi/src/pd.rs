@@ -1,4 +1,4 @@
-//! The functions of NDK_PD_DISPATCH.
+//! Functions of NDK_PD_DISPATCH.
 
 use std::ffi::c_void;
 
@@ -23,7 +23,7 @@ use crate::{
 };
 
 impl Kind for Pd {
-    type Seen = NDK_PD;
+    type Public = NDK_PD;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypePd;
 
     fn dispatch() -> *const c_void {
@@ -51,7 +51,7 @@ unsafe extern "C" fn create_mr(
 ) -> NTSTATUS {
     guard::status(|| {
         let pd = objects::get::<Pd>(pd)?;
-        // SAFETY: the consumer gives a place for the object.
+        // SAFETY: the consumer passes a pointer that receives the object.
         unsafe {
             Creation::new(completion, context, mr)
                 .begin(|mr| mr, |done| pd.begin_create_mr(fast_register != 0, done))
@@ -67,14 +67,14 @@ unsafe extern "C" fn create_mw(
 ) -> NTSTATUS {
     guard::status(|| {
         let pd = objects::get::<Pd>(pd)?;
-        // SAFETY: the consumer gives a place for the object.
+        // SAFETY: the consumer passes a pointer that receives the object.
         unsafe {
             Creation::new(completion, context, mw).begin(|mw| mw, |done| pd.begin_create_mw(done))
         }
     })
 }
 
-/// Affinity is a preference, and there is one thread.
+/// Affinity is only a preference, and there is one thread.
 unsafe extern "C" fn create_srq(
     pd: *mut NDK_PD,
     depth: ULONG,
@@ -90,7 +90,7 @@ unsafe extern "C" fn create_srq(
     guard::status(|| {
         let pd = objects::get::<Pd>(pd)?;
         let notification = callbacks::notification(notification, notification_context);
-        // SAFETY: the consumer gives a place for the object.
+        // SAFETY: the consumer passes a pointer that receives the object.
         unsafe {
             Creation::new(completion, context, srq).begin(
                 |srq| srq,
@@ -125,7 +125,7 @@ unsafe extern "C" fn create_qp(
             inline_data_size,
         };
         let qp_context = qp_context.expose_provenance() as u64;
-        // SAFETY: the consumer gives a place for the object.
+        // SAFETY: the consumer passes a pointer that receives the object.
         unsafe {
             Creation::new(completion, context, qp).begin(
                 move |qp: Qp| QpObject { qp, inline_bytes_max: inline_data_size },
@@ -161,7 +161,7 @@ unsafe extern "C" fn create_qp_with_srq(
         };
         let qp_context = qp_context.expose_provenance() as u64;
         let cqs = (&*receive_cq, &*initiator_cq);
-        // SAFETY: the consumer gives a place for the object.
+        // SAFETY: the consumer passes a pointer that receives the object.
         unsafe {
             Creation::new(completion, context, qp).begin(
                 move |qp: Qp| QpObject { qp, inline_bytes_max: inline_data_size },
@@ -177,7 +177,7 @@ unsafe extern "C" fn get_privileged_memory_region_token(pd: *mut NDK_PD, token: 
         if token.is_null() {
             return Err(NtStatus::INVALID_PARAMETER);
         }
-        // SAFETY: the consumer gives a place for the token.
+        // SAFETY: the consumer passes a pointer that receives the token.
         unsafe { token.write(pd.privileged_token()) };
         Ok(())
     });

@@ -1,4 +1,4 @@
-//! The functions of NDK_QP_DISPATCH: posting.
+//! Functions of NDK_QP_DISPATCH: posting.
 
 use std::{ffi::c_void, slice, sync::Arc};
 
@@ -19,7 +19,7 @@ use crate::{
     sgl,
 };
 
-/// What belongs to an NDK_QP.
+/// State of an NDK_QP.
 pub(crate) struct QpObject {
     pub(crate) qp: Qp,
     /// InlineDataSize.
@@ -27,7 +27,7 @@ pub(crate) struct QpObject {
 }
 
 impl Kind for QpObject {
-    type Seen = NDK_QP;
+    type Public = NDK_QP;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeQp;
 
     fn dispatch() -> *const c_void {
@@ -55,7 +55,7 @@ static DISPATCH: NDK_QP_DISPATCH = NDK_QP_DISPATCH {
     NdkSendAndInvalidate: send_and_invalidate,
 };
 
-/// The queue pair behind a consumer's pointer.
+/// Returns the queue pair of a consumer's pointer.
 ///
 /// # Errors
 /// INVALID_HANDLE.
@@ -69,21 +69,21 @@ fn number(context: PVOID) -> u64 {
 }
 
 impl QpObject {
-    /// A post on the initiator queue. If it fails before the adapter has heard of it, requests that were deferred
-    /// before it are indicated all the same (NDK-DEF-3).
+    /// Posts on the initiator queue. If the post fails before it reaches the adapter, earlier deferred requests are
+    /// indicated all the same (NDK-DEF-3).
     #[inline]
     fn initiate(&self, post: impl FnOnce(&Qp) -> Result<(), Refusal>) -> Result<(), NtStatus> {
         post(&self.qp).map_err(|refusal| match refusal {
             Refusal::Adapter(status) => status,
-            Refusal::Here(status) => {
-                // No request has such flags: it only fails.
+            Refusal::Library(status) => {
+                // No request supports these flags, so this post only fails and indicates the deferred requests.
                 let _ = self.qp.send(0, Data::Inline(&[]), OpFlags::from_bits_retain(u32::MAX));
                 status
             }
         })
     }
 
-    /// Posts what a list names: its registered memory, or with INLINE a copy of its memory.
+    /// Posts the memory of a list: registered memory, or with INLINE a copy.
     ///
     /// # Safety
     /// As [`sgl::with_copy`].
@@ -98,14 +98,14 @@ impl QpObject {
         self.initiate(|qp| {
             let mut outcome = Ok(());
             let listed = match flags.contains(OpFlags::INLINE) {
-                // SAFETY: as the caller says.
+                // SAFETY: the caller guarantees it.
                 true => unsafe {
                     sgl::with_copy(list, count, self.inline_bytes_max, |copy| {
                         outcome = post(qp, Data::Inline(&[copy]));
                         Ok(())
                     })
                 },
-                // SAFETY: as the caller says.
+                // SAFETY: the caller guarantees it.
                 false => unsafe {
                     sgl::with_sges(list, count, |sges| {
                         outcome = post(qp, Data::Registered(sges));
@@ -113,16 +113,16 @@ impl QpObject {
                     })
                 },
             };
-            listed.map_err(Refusal::Here)?;
+            listed.map_err(Refusal::Library)?;
             outcome.map_err(Refusal::Adapter)
         })
     }
 }
 
-/// Who has refused a post.
+/// Layer that refused a post, and the status.
 enum Refusal {
     Adapter(NtStatus),
-    Here(NtStatus),
+    Library(NtStatus),
 }
 
 unsafe extern "C" fn flush(qp: *mut NDK_QP) {
@@ -141,7 +141,7 @@ unsafe extern "C" fn send(
 ) -> NTSTATUS {
     guard::done(|| {
         let (own, flags) = (get(qp)?, OpFlags::from_bits_retain(flags));
-        // SAFETY: the consumer gives a list of so many entries; INLINE says that their memory can be read.
+        // SAFETY: the consumer passes a list of `count` entries; with INLINE their memory can be read.
         unsafe {
             own.initiate_with(list, count, flags, |qp, data| qp.send(number(context), data, flags))
         }
@@ -158,7 +158,7 @@ unsafe extern "C" fn send_and_invalidate(
 ) -> NTSTATUS {
     guard::done(|| {
         let (own, flags) = (get(qp)?, OpFlags::from_bits_retain(flags));
-        // SAFETY: as of `send`.
+        // SAFETY: as in `send`.
         unsafe {
             own.initiate_with(list, count, flags, |qp, data| {
                 qp.send_and_invalidate(number(context), data, remote_token, flags)
@@ -178,7 +178,7 @@ unsafe extern "C" fn write(
 ) -> NTSTATUS {
     guard::done(|| {
         let (own, flags) = (get(qp)?, OpFlags::from_bits_retain(flags));
-        // SAFETY: as of `send`.
+        // SAFETY: as in `send`.
         unsafe {
             own.initiate_with(list, count, flags, |qp, data| {
                 qp.write(number(context), data, remote_address, remote_token, flags)
@@ -198,9 +198,9 @@ unsafe extern "C" fn read(
 ) -> NTSTATUS {
     guard::done(|| {
         let (own, flags) = (get(qp)?, OpFlags::from_bits_retain(flags));
-        // Not a flag of reads: without it the list is one of registered memory, and the adapter refuses the flag.
+        // INLINE is not a flag of reads: pass the list as registered memory, and the adapter refuses the flag.
         let as_registered = flags.difference(OpFlags::INLINE);
-        // SAFETY: the consumer gives a list of so many entries.
+        // SAFETY: the consumer passes a list of `count` entries.
         unsafe {
             own.initiate_with(list, count, as_registered, |qp, data| match data {
                 Data::Registered(sges) => {
@@ -220,7 +220,7 @@ unsafe extern "C" fn receive(
 ) -> NTSTATUS {
     guard::done(|| {
         let own = get(qp)?;
-        // SAFETY: the consumer gives a list of so many entries.
+        // SAFETY: the consumer passes a list of `count` entries.
         unsafe { sgl::with_sges(list, count, |sges| own.qp.receive(number(context), sges)) }
     })
 }
@@ -237,8 +237,8 @@ unsafe extern "C" fn bind(
     guard::done(|| {
         get(qp)?.initiate(|qp| {
             let (mr, mw) = (objects::get::<Mr>(mr), objects::get::<Mw>(mw));
-            let (mr, mw) = (mr.map_err(Refusal::Here)?, mw.map_err(Refusal::Here)?);
-            // An index: nothing is read there (NDK-MEM-11).
+            let (mr, mw) = (mr.map_err(Refusal::Library)?, mw.map_err(Refusal::Library)?);
+            // The address is an index, from which no memory is read (NDK-MEM-11).
             let (address, length) = (address.addr() as u64, length as u64);
             let posted = qp.bind(
                 number(context),
@@ -266,11 +266,11 @@ unsafe extern "C" fn fast_register(
 ) -> NTSTATUS {
     guard::done(|| {
         get(qp)?.initiate(|qp| {
-            let mr = objects::get::<Mr>(mr).map_err(Refusal::Here)?;
+            let mr = objects::get::<Mr>(mr).map_err(Refusal::Library)?;
             let pages = match (page_count as usize, page_array.is_null()) {
                 (0, _) => &[],
-                (_, true) => return Err(Refusal::Here(NtStatus::INVALID_PARAMETER)),
-                // SAFETY: the consumer gives an array of so many, which nobody writes meanwhile.
+                (_, true) => return Err(Refusal::Library(NtStatus::INVALID_PARAMETER)),
+                // SAFETY: the consumer passes an array of `count` pages, which is not written meanwhile.
                 (count, false) => unsafe { slice::from_raw_parts(page_array, count) },
             };
             let (base, flags) = (base.addr() as u64, OpFlags::from_bits_retain(flags));
@@ -297,11 +297,11 @@ unsafe extern "C" fn invalidate(
     guard::done(|| {
         get(qp)?.initiate(|qp| {
             let (context, flags) = (number(context), OpFlags::from_bits_retain(flags));
-            let object = objects::get_any(object).map_err(Refusal::Here)?;
+            let object = objects::get_any(object).map_err(Refusal::Library)?;
             let posted = match (object.downcast_ref::<Mr>(), object.downcast_ref::<Mw>()) {
                 (Some(mr), _) => qp.invalidate(context, mr, flags),
                 (_, Some(mw)) => qp.invalidate(context, mw, flags),
-                (None, None) => return Err(Refusal::Here(NtStatus::INVALID_HANDLE)),
+                (None, None) => return Err(Refusal::Library(NtStatus::INVALID_HANDLE)),
             };
             posted.map_err(Refusal::Adapter)
         })

@@ -7,33 +7,33 @@ use rdma_over_tcp::ndk::{NtStatus, Sge};
 
 use crate::abi::types::{NDK_SGE, ULONG};
 
-/// Entries of a list, at most; adapters take fewer.
+/// Maximum number of entries of a list; adapters accept fewer.
 const SGES_MAX: usize = 64;
-/// Bytes of inline data, at most: as many as adapters take.
+/// Maximum bytes of inline data, the same as that of adapters.
 pub(crate) const INLINE_BYTES_MAX: usize = 1024;
 
 /// # Errors
-/// INVALID_PARAMETER: entries, but no list.
+/// INVALID_PARAMETER: the pointer is null although the count is not 0.
 ///
 /// # Safety
-/// The pointer is null, or of so many entries, which nobody writes meanwhile.
+/// The pointer is null, or to `count` entries that are not written meanwhile.
 unsafe fn entries<'a>(sgl: *const NDK_SGE, count: ULONG) -> Result<&'a [NDK_SGE], NtStatus> {
     match (count as usize, sgl.is_null() || !sgl.is_aligned()) {
         (0, _) => Ok(&[]), // NDK-SGE-4
         (_, true) => Err(NtStatus::INVALID_PARAMETER),
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees it.
         (count, false) => Ok(unsafe { std::slice::from_raw_parts(sgl, count) }),
     }
 }
 
-/// Calls `work` with a list of registered memory. Entries name virtual or logical addresses: their token tells which
-/// (NDK-SGE-1).
+/// Calls `work` with a list of registered memory. The token of an entry determines whether its address is virtual or
+/// logical (NDK-SGE-1).
 ///
 /// # Errors
-/// As `work`; INVALID_PARAMETER: entries, but no list; DATA_OVERRUN: too many.
+/// As `work`; INVALID_PARAMETER: the pointer is null although the count is not 0; DATA_OVERRUN: too many entries.
 ///
 /// # Safety
-/// The pointer is null, or of so many entries, which nobody writes meanwhile.
+/// The pointer is null, or to `count` entries that are not written meanwhile.
 pub(crate) unsafe fn with_sges<R>(
     sgl: *const NDK_SGE,
     count: ULONG,
@@ -42,7 +42,7 @@ pub(crate) unsafe fn with_sges<R>(
     if count as usize > SGES_MAX {
         return Err(NtStatus::DATA_OVERRUN);
     }
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     let entries = unsafe { entries(sgl, count) }?;
     let mut list = [Sge { address: 0, length: 0, token: 0 }; SGES_MAX];
     for (sge, entry) in list.iter_mut().zip(entries) {
@@ -52,20 +52,20 @@ pub(crate) unsafe fn with_sges<R>(
     work(&list[..entries.len()])
 }
 
-/// Calls `work` with a copy of the memory of a list, whatever its tokens are (NDK-SGE-2, NDK-INL-1).
+/// Calls `work` with a copy of the memory of a list. Tokens are ignored (NDK-SGE-2, NDK-INL-1).
 ///
 /// # Errors
-/// As `work`; INVALID_PARAMETER: more than `bytes_max` bytes, or an entry without memory.
+/// As `work`; INVALID_PARAMETER: more than `bytes_max` bytes, or an entry with a null address.
 ///
 /// # Safety
-/// As [`with_sges`]; and each entry's memory can be read, as NDKPI says of inline data.
+/// As [`with_sges`]; and the memory of each entry can be read, as NDKPI requires for inline data.
 pub(crate) unsafe fn with_copy<R>(
     sgl: *const NDK_SGE,
     count: ULONG,
     bytes_max: u32,
     work: impl FnOnce(&[u8]) -> Result<R, NtStatus>,
 ) -> Result<R, NtStatus> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees it.
     let entries = unsafe { entries(sgl, count) }?;
     let mut copy = [0_u8; INLINE_BYTES_MAX];
     let room = INLINE_BYTES_MAX.min(bytes_max as usize);
@@ -78,7 +78,7 @@ pub(crate) unsafe fn with_copy<R>(
             return Err(NtStatus::INVALID_PARAMETER);
         }
         if let Some(from) = NonNull::new(from) {
-            // SAFETY: the entry's memory can be read, as the caller says.
+            // SAFETY: the caller guarantees that the entry's memory can be read.
             unsafe { SharedSlice::from_raw(from, bytes) }.read(&mut copy[filled..end]);
         }
         filled = end;
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_adapters_take_fits() {
+    fn limits_cover_those_of_adapters() {
         let limits = Limits::default();
         assert_eq!(limits.inline_bytes_max as usize, INLINE_BYTES_MAX);
         for sges in [limits.send_sges_max, limits.receive_sges_max, limits.read_sges_max] {
@@ -106,13 +106,13 @@ mod tests {
         }
     }
 
-    // NDK-SGE-2: tokens are ignored, the count of entries is not limited, the count of bytes is. NDK-SGE-4
+    // NDK-SGE-2: tokens are ignored, the number of entries is not limited, the number of bytes is. NDK-SGE-4
     #[test]
     fn inline_data_is_copied() {
         let data = [7_u8; 10];
         let list = vec![entry(&data); 100];
         let copied = |count, bytes_max| {
-            // SAFETY: as many entries, whose memory can be read.
+            // SAFETY: the list has `count` entries, whose memory can be read.
             unsafe { with_copy(list.as_ptr(), count, bytes_max, |copy| Ok(copy.to_vec())) }
         };
         assert_eq!(copied(100, 1000), Ok(vec![7; 1000]));

@@ -1,4 +1,4 @@
-//! The functions of NDK_SRQ_DISPATCH.
+//! Functions of NDK_SRQ_DISPATCH.
 
 use std::ffi::c_void;
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Kind for Srq {
-    type Seen = NDK_SRQ;
+    type Public = NDK_SRQ;
     const TYPE: NDK_OBJECT_TYPE = NdkObjectTypeSrq;
 
     fn dispatch() -> *const c_void {
@@ -54,7 +54,7 @@ unsafe extern "C" fn srq_receive(
     guard::done(|| {
         let srq = objects::get::<Srq>(srq)?;
         let context = context.expose_provenance() as u64;
-        // SAFETY: the consumer gives a list of so many entries.
+        // SAFETY: the consumer passes a list of `count` entries.
         unsafe { sgl::with_sges(list, count, |sges| srq.receive(context, sges)) }
     })
 }

@@ -1,7 +1,7 @@
-/* A consumer with two ends in one process, each of an adapter of its own.
+/* Consumer with two ends in one process, each with its own adapter.
      consumer sockets                 over the kernel's TCP sockets of 127.0.0.1
      consumer taps                    over two TAPs on the bridge br0: nodes 10.9.0.1 and 10.9.0.2
-     consumer deferral                over the kernel's sockets, and what need not pend does */
+     consumer deferral                over the kernel's sockets, with operations that pend although they need not */
 #include "ndk.h"
 
 enum { RECEIVES = 8, INITIATED = 16, BYTES = 65536, PORT = 7174 };
@@ -24,7 +24,7 @@ static int may_pend;
 static struct end ends[2];
 static struct end *const active = &ends[0], *const passive = &ends[1];
 
-/* Checks the outcome of a create: an object at once, or by its completion. */
+/* Checks the result of a create: an object immediately, or by its completion. */
 static void *made(NTSTATUS status, struct event *event, void *const *out, NDK_OBJECT_TYPE type, const char *what, int line)
 {
 	void *object = *out;
@@ -63,7 +63,7 @@ static NDK_SGE sge(struct end *end, size_t offset, ULONG length)
 	return (NDK_SGE){ .VirtualAddress = end->memory + offset, .Length = length, .MemoryRegionToken = end->token };
 }
 
-/* Waits for the next completion: arms, polls, waits for the notification. */
+/* Returns the next completion: arms, polls, waits for the notification. */
 static NDK_RESULT_EX next_on(NDK_CQ *cq, struct event *notified)
 {
 	NDK_RESULT_EX result;
@@ -91,7 +91,7 @@ static NDK_RESULT_EX next(struct end *end) { return next_on(end->cq, &end->notif
 
 static void *const ONE = (void *)1, *const TWO = (void *)2, *const THREE = (void *)3;
 
-/* A queue pair, fresh: one cannot be connected twice. */
+/* Creates a queue pair. Each connection needs a new one. */
 static NDK_QP *fresh_qp(struct end *end)
 {
 	NDK_QP *qp;
@@ -137,44 +137,44 @@ static struct sockaddr_in listening;
 
 static void listen_on(struct end *end)
 {
-	struct sockaddr_in told = { 0 }, foreign = address("192.0.2.77", 7);
-	ULONG length = sizeof told;
+	struct sockaddr_in reported = { 0 }, foreign = address("192.0.2.77", 7);
+	ULONG length = sizeof reported;
 	CREATE(NdkObjectTypeListener, listener, end->adapter, NdkCreateListener, on_connect, &incoming);
-	EXPECT(STATUS_INVALID_DEVICE_STATE, listener->Dispatch->NdkGetLocalAddress(listener, (SOCKADDR *)&told, &length));
+	EXPECT(STATUS_INVALID_DEVICE_STATE, listener->Dispatch->NdkGetLocalAddress(listener, (SOCKADDR *)&reported, &length));
 	EXPECT(STATUS_INVALID_PARAMETER, REQUEST(listener->Dispatch->NdkListen, listener, (SOCKADDR *)&end->own, 4));
 	EXPECT(STATUS_INVALID_PARAMETER, REQUEST(listener->Dispatch->NdkListen, listener, NULL, 16));
 	EXPECT(STATUS_INVALID_ADDRESS, REQUEST(listener->Dispatch->NdkListen, listener, (SOCKADDR *)&foreign, sizeof foreign));
 	EXPECT(STATUS_SUCCESS, REQUEST(listener->Dispatch->NdkListen, listener, (SOCKADDR *)&end->own, sizeof end->own));
 	length = 4;
-	EXPECT(STATUS_BUFFER_TOO_SMALL, listener->Dispatch->NdkGetLocalAddress(listener, (SOCKADDR *)&told, &length));
-	CHECK(length == sizeof told);
-	EXPECT(STATUS_SUCCESS, listener->Dispatch->NdkGetLocalAddress(listener, (SOCKADDR *)&told, &length));
-	CHECK(told.sin_port != 0 && told.sin_addr.s_addr == end->own.sin_addr.s_addr);
-	listening = told;
+	EXPECT(STATUS_BUFFER_TOO_SMALL, listener->Dispatch->NdkGetLocalAddress(listener, (SOCKADDR *)&reported, &length));
+	CHECK(length == sizeof reported);
+	EXPECT(STATUS_SUCCESS, listener->Dispatch->NdkGetLocalAddress(listener, (SOCKADDR *)&reported, &length));
+	CHECK(reported.sin_port != 0 && reported.sin_addr.s_addr == end->own.sin_addr.s_addr);
+	listening = reported;
 	EXPECT(STATUS_ADDRESS_ALREADY_ASSOCIATED,
 		REQUEST(listener->Dispatch->NdkListen, listener, (SOCKADDR *)&end->own, sizeof end->own));
 
 	NDK_LISTENER *second;
 	CREATE(NdkObjectTypeListener, second, end->adapter, NdkCreateListener, on_connect, &incoming);
-	EXPECT(STATUS_SHARING_VIOLATION, REQUEST(second->Dispatch->NdkListen, second, (SOCKADDR *)&told, sizeof told));
+	EXPECT(STATUS_SHARING_VIOLATION, REQUEST(second->Dispatch->NdkListen, second, (SOCKADDR *)&reported, sizeof reported));
 	CLOSE(second, NdkCloseListener);
 
-	/* An IPv6 listener at all addresses leaves IPv4 to another. */
+	/* An IPv6 listener on the wildcard address does not accept IPv4. */
 	NDK_LISTENER *third;
 	struct sockaddr_in all = { .sin_family = AF_INET };
 	struct sockaddr_in6 all6 = { .sin6_family = AF_INET6 };
 	CREATE(NdkObjectTypeListener, second, end->adapter, NdkCreateListener, on_connect, &incoming);
 	EXPECT(STATUS_SUCCESS, REQUEST(second->Dispatch->NdkListen, second, (SOCKADDR *)&all, sizeof all));
-	length = sizeof told;
-	EXPECT(STATUS_SUCCESS, second->Dispatch->NdkGetLocalAddress(second, (SOCKADDR *)&told, &length));
-	all6.sin6_port = told.sin_port;
+	length = sizeof reported;
+	EXPECT(STATUS_SUCCESS, second->Dispatch->NdkGetLocalAddress(second, (SOCKADDR *)&reported, &length));
+	all6.sin6_port = reported.sin_port;
 	CREATE(NdkObjectTypeListener, third, end->adapter, NdkCreateListener, on_connect, &incoming);
 	EXPECT(STATUS_SUCCESS, REQUEST(third->Dispatch->NdkListen, third, (SOCKADDR *)&all6, sizeof all6));
 	CLOSE(third, NdkCloseListener);
 	CLOSE(second, NdkCloseListener);
 }
 
-/* Begins a connect from the active end; `event` has its completion. */
+/* Starts a connect from the active end; `event` receives its completion. */
 static NTSTATUS begin_connect(NDK_CONNECTOR *connector, NDK_QP *qp, struct event *event, const void *data, ULONG length)
 {
 	return connector->Dispatch->NdkConnect(connector, qp, (SOCKADDR *)&active->own, sizeof active->own,
@@ -203,7 +203,7 @@ static void refuse(void)
 	EXPECT(STATUS_CONNECTION_INVALID, connector->Dispatch->NdkGetLocalAddress(connector, (SOCKADDR *)&none, &length));
 	EXPECT(STATUS_CONNECTION_INVALID, connector->Dispatch->NdkGetPeerAddress(connector, (SOCKADDR *)&none, &length));
 
-	/* NDK-EP-6: as if nobody listened. */
+	/* NDK-EP-6: a paused listener refuses connections. */
 	listener->Dispatch->NdkControlConnectEvents(listener, TRUE);
 	EXPECT(STATUS_PENDING, begin_connect(connector, active->qp, &connected, NULL, 0));
 	EXPECT(STATUS_CONNECTION_REFUSED, AWAIT(connected));
@@ -226,7 +226,7 @@ static void refuse(void)
 	memset(&incoming, 0, sizeof incoming);
 }
 
-/* Connects the two ends; `endpoint` in place of an address of one's own. */
+/* Connects the two ends, from `endpoint` if it is not NULL, otherwise from the address of the active end. */
 static void establish(NDK_SHARED_ENDPOINT *endpoint)
 {
 	struct event connected = { 0 }, accepted = { 0 };
@@ -283,7 +283,7 @@ static void establish(NDK_SHARED_ENDPOINT *endpoint)
 	memset(&incoming, 0, sizeof incoming);
 }
 
-/* The active end disconnects; new queue pairs for the next connection. */
+/* Disconnects the active end, and creates queue pairs for the next connection. */
 static void part(void)
 {
 	EXPECT(STATUS_SUCCESS, REQUEST(active->connector->Dispatch->NdkDisconnect, active->connector));
@@ -300,7 +300,7 @@ static void part(void)
 	}
 }
 
-/* Lost by an error that one end has found; queue pairs as after `part`. */
+/* Waits for the end of a connection by an error, and creates queue pairs as `part`. */
 static void lose(void)
 {
 	for (int i = 0; i < 2; i++) {
@@ -347,7 +347,7 @@ static void send_and_receive(void)
 	COMPLETES(passive, STATUS_SUCCESS, NdkOperationTypeReceive, ONE);
 	CHECK(memcmp(passive->memory + 100, "AAABBBCCCDDDEEEFFFGGGHHHIIIJJJ", 30) == 0);
 
-	/* What a post refuses completes not. */
+	/* A refused post has no completion. */
 	char big[300] = { 0 };
 	NDK_SGE five[5] = { from, from, from, from, from }, much = { .VirtualAddress = big, .Length = 257 };
 	EXPECT(STATUS_INVALID_PARAMETER, out->NdkSend(active->qp, THREE, &much, 1, NDK_OP_FLAG_INLINE));
@@ -360,7 +360,7 @@ static void send_and_receive(void)
 	EXPECT(STATUS_INVALID_HANDLE, out->NdkSend(NULL, THREE, &from, 1, 0));
 	EXPECT(STATUS_INVALID_HANDLE, out->NdkSend((NDK_QP *)active->cq, THREE, &from, 1, 0));
 
-	/* NDK-DEF-3: a post that fails pushes out what was deferred before it. */
+	/* NDK-DEF-3: a failed post indicates the requests that were deferred before it. */
 	EXPECT(STATUS_SUCCESS, in->NdkReceive(passive->qp, ONE, to, 2));
 	EXPECT(STATUS_SUCCESS, out->NdkSend(active->qp, TWO, &empty, 1, NDK_OP_FLAG_DEFER));
 	EXPECT(STATUS_INVALID_PARAMETER, out->NdkSend(active->qp, THREE, NULL, 1, 0));
@@ -385,7 +385,7 @@ static void read_and_write(void)
 	EXPECT(STATUS_SUCCESS, out->NdkWrite(active->qp, ONE, &list, 1, target, passive->token, 0));
 	COMPLETES(active, STATUS_SUCCESS, NdkOperationTypeWrite, ONE);
 	memset(active->memory + 1000, 0, 4000);
-	/* Behind the write, in two pieces. */
+	/* After the write, into two entries. */
 	NDK_SGE back[] = { sge(active, 1000, 1), sge(active, 1001, 3999) };
 	EXPECT(STATUS_SUCCESS, out->NdkRead(active->qp, TWO, back, 2, target, passive->token, 0));
 	COMPLETES(active, STATUS_SUCCESS, NdkOperationTypeRead, TWO);
@@ -400,14 +400,14 @@ static void read_and_write(void)
 	COMPLETES(active, STATUS_SUCCESS, NdkOperationTypeWrite, ONE);
 	EXPECT(STATUS_INVALID_PARAMETER, out->NdkRead(active->qp, ONE, &inlined, 1, target, passive->token, NDK_OP_FLAG_INLINE));
 
-	/* Beyond the region: at the initiator, and the end of the connection (NDK-ERR-2). */
+	/* Outside the region: an error of the initiator, which ends the connection (NDK-ERR-2). */
 	EXPECT(STATUS_SUCCESS, out->NdkRead(active->qp, ONE, &list, 1, (uintptr_t)passive->memory + BYTES - 3999, passive->token, 0));
 	COMPLETES(active, STATUS_ACCESS_VIOLATION, NdkOperationTypeRead, ONE);
 	CHECK(memcmp(passive->memory + 20000, "inline", 6) == 0);
 	lose();
 }
 
-/* NDK-DISC-7: an error that this side finds in a request of its own is not the value of an end in order. */
+/* NDK-DISC-7: a local error in a request has another reason than an orderly disconnect. */
 static void disconnect_reasons(void)
 {
 	NDK_SGE beyond = sge(passive, BYTES - 4, 8);
@@ -442,7 +442,7 @@ static void windows(void)
 	COMPLETES(active, STATUS_SUCCESS, NdkOperationTypeRead, TWO);
 	CHECK(memcmp(active->memory, "window", 6) == 0);
 
-	/* NDK-RI-1: the peer's token, gone before its receive completes. */
+	/* NDK-RI-1: the peer's token is invalidated before its receive completes. */
 	EXPECT(STATUS_SUCCESS, bind->NdkReceive(qp, ONE, NULL, 0));
 	EXPECT(STATUS_SUCCESS, out->NdkSendAndInvalidate(active->qp, TWO, NULL, 0, 0, token));
 	COMPLETES(active, STATUS_SUCCESS, NdkOperationTypeSend, TWO);
@@ -450,7 +450,7 @@ static void windows(void)
 	EXPECT(STATUS_SUCCESS, got.Status);
 	CHECK(got.Type == NdkOperationTypeReceiveAndInvalidate && got.TypeSpecificCompletionOutput == token);
 
-	/* Bound again, and taken back at home. */
+	/* Bind again, and invalidate locally. */
 	EXPECT(STATUS_SUCCESS, bind->NdkBind(qp, ONE, passive->mr, window, start, 100, NDK_OP_FLAG_ALLOW_REMOTE_READ));
 	COMPLETES(passive, STATUS_SUCCESS, NdkOperationTypeBind, ONE);
 	token = window->Dispatch->NdkGetRemoteTokenFromMw(window);
@@ -463,7 +463,7 @@ static void windows(void)
 	CLOSE(window, NdkCloseMw);
 }
 
-/* Logical addresses of the end's memory: 9000 bytes from byte 100 of its eighth page on. */
+/* Logical addresses of an end's memory: 9000 bytes, from byte 100 of page 8. */
 enum { LAM_START = 8 * PAGE_SIZE + 100, LAM_BYTES = 9000, LAM_PAGES = 3, LAM_SIZE = 16 + 8 * LAM_PAGES };
 
 struct mapped {
@@ -570,7 +570,7 @@ static void logical_addresses(void)
 	EXPECT(STATUS_SUCCESS, qp->Dispatch->NdkInvalidate(qp, ONE, &mr->Header, 0));
 	COMPLETES(passive, STATUS_SUCCESS, NdkOperationTypeInvalidate, ONE);
 
-	/* A mapping is gone once it is released, and is released once. */
+	/* A released mapping is invalid, and a second release is ignored. */
 	passive->adapter->Dispatch->NdkReleaseLAM(active->adapter, &there.lam);
 	EXPECT(STATUS_SUCCESS, qp->Dispatch->NdkFastRegister(qp, ONE, mr, 3, pages, 100, LAM_BYTES, base + 100, rights));
 	COMPLETES(passive, STATUS_SUCCESS, NdkOperationTypeFastRegister, ONE);
@@ -579,7 +579,7 @@ static void logical_addresses(void)
 	passive->adapter->Dispatch->NdkReleaseLAM(passive->adapter, NULL);
 	EXPECT(STATUS_ACCESS_VIOLATION, qp->Dispatch->NdkFastRegister(qp, ONE, local, 3, pages, 100, LAM_BYTES, base + 100, 0));
 
-	/* Never accepted from a peer. */
+	/* The privileged token is never accepted from a peer. */
 	EXPECT(STATUS_SUCCESS, active->qp->Dispatch->NdkRead(active->qp, TWO, &sink, 1, pages[0].QuadPart, privileged[1], 0));
 	COMPLETES(active, STATUS_ACCESS_VIOLATION, NdkOperationTypeRead, TWO);
 	lose();
@@ -588,7 +588,7 @@ static void logical_addresses(void)
 	CLOSE(local, NdkCloseMr);
 }
 
-/* Flushed without a connection: every receive is cancelled, and the notification tells of it (NDK-FL-3). */
+/* Flush without a connection: every receive is canceled, and a notification is indicated (NDK-FL-3). */
 static void flush(void)
 {
 	NDK_QP *qp = active->qp;
@@ -630,7 +630,7 @@ static void shared_receives(void)
 		COMPLETES(passive, STATUS_SUCCESS, NdkOperationTypeReceive, ONE);
 	}
 	EXPECT(STATUS_SUCCESS, AWAIT(low));
-	/* Closed before its queue pair: ends behind it (NDK-LIFE-5). */
+	/* Closed before its queue pair: the close completes after that of the queue pair (NDK-LIFE-5). */
 	struct event closed = { 0 };
 	EXPECT(STATUS_PENDING, srq->Dispatch->NdkCloseSrq(&srq->Header, on_close, &closed));
 	EXPECT(STATUS_INVALID_HANDLE, srq->Dispatch->NdkSrqReceive(srq, ONE, &list, 1));
@@ -644,13 +644,13 @@ static void shared_endpoint(void)
 {
 	NDK_SHARED_ENDPOINT *endpoint, *none = NULL;
 	struct event event = { 0 };
-	struct sockaddr_in told, foreign = address("192.0.2.77", 7);
-	ULONG length = sizeof told;
+	struct sockaddr_in reported, foreign = address("192.0.2.77", 7);
+	ULONG length = sizeof reported;
 	CREATE(NdkObjectTypeSharedEndpoint, endpoint, active->adapter, NdkCreateSharedEndpoint, (SOCKADDR *)&active->own,
 		sizeof active->own);
-	EXPECT(STATUS_SUCCESS, endpoint->Dispatch->NdkGetLocalAddress(endpoint, (SOCKADDR *)&told, &length));
-	CHECK(told.sin_port != 0);
-	NTSTATUS status = active->adapter->Dispatch->NdkCreateSharedEndpoint(active->adapter, (SOCKADDR *)&told, sizeof told,
+	EXPECT(STATUS_SUCCESS, endpoint->Dispatch->NdkGetLocalAddress(endpoint, (SOCKADDR *)&reported, &length));
+	CHECK(reported.sin_port != 0);
+	NTSTATUS status = active->adapter->Dispatch->NdkCreateSharedEndpoint(active->adapter, (SOCKADDR *)&reported, sizeof reported,
 		on_create, &event, &none);
 	EXPECT(STATUS_SHARING_VIOLATION, status == STATUS_PENDING ? AWAIT(event) : status);
 	memset(&event, 0, sizeof event);
@@ -662,7 +662,7 @@ static void shared_endpoint(void)
 	struct sockaddr_in local;
 	length = sizeof local;
 	EXPECT(STATUS_SUCCESS, active->connector->Dispatch->NdkGetLocalAddress(active->connector, (SOCKADDR *)&local, &length));
-	CHECK(local.sin_port == told.sin_port);
+	CHECK(local.sin_port == reported.sin_port);
 	/* NDK-EP-3: the same two addresses. */
 	NDK_CONNECTOR *second;
 	NDK_QP *qp = fresh_qp(active);
@@ -692,7 +692,7 @@ static void completion_queues(void)
 	EXPECT(STATUS_SUCCESS, active->cq->Dispatch->NdkControlCqInterruptModeration(active->cq, 0, 0));
 	CHECK(active->cq->Dispatch->NdkGetCqResults(active->cq, NULL, 4) == 0);
 
-	/* NDK-CQ-13, -18: one entry more than it has. */
+	/* NDK-CQ-13, -18: one completion more than the queue has entries. */
 	CREATE(NdkObjectTypeCq, cq, active->adapter, NdkCreateCq, 2, on_notification, &failed, NULL);
 	CREATE(NdkObjectTypeQp, qp, active->pd, NdkCreateQp, cq, cq, NULL, 4, 4, 1, 1, 0);
 	cq->Dispatch->NdkArmCq(cq, NDK_CQ_NOTIFY_ERRORS);
@@ -708,7 +708,7 @@ static void completion_queues(void)
 	CLOSE(cq, NdkCloseCq);
 }
 
-/* Every limit but one at a time is exceeded. */
+/* Limits of creates, exceeded one at a time. */
 static void limits(void)
 {
 	NDK_ADAPTER_INFO info;
@@ -736,7 +736,7 @@ static void limits(void)
 	CLOSE(qp, NdkCloseQp);
 }
 
-/* Antecedents first: each close pends until its successors are closed (NDK-LIFE-5), the adapter's waits. */
+/* Antecedents first: each close pends until its successors are closed (NDK-LIFE-5); that of the adapter blocks. */
 static void close_in_the_wrong_order(void)
 {
 	struct event pd = { 0 }, cq = { 0 }, mr = { 0 };
@@ -765,7 +765,7 @@ static void close_in_the_wrong_order(void)
 	EXPECT(STATUS_INVALID_HANDLE, connector->Dispatch->NdkDisconnect(connector, on_request, &closed));
 	free(active->memory);
 
-	/* The peer hears of the reset (NDK-LIFE-11). */
+	/* The peer is notified of the reset (NDK-LIFE-11). */
 	AWAIT(passive->disconnected);
 	CLOSE(passive->connector, NdkCloseConnector);
 	CLOSE(passive->qp, NdkCloseQp);

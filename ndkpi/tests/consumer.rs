@@ -1,7 +1,7 @@
-//! C programs against the library: with the sanitizers of addresses and of undefined behaviour, which watch the
-//! programs, and under valgrind, which watches the library as well.
+//! C programs linked with the library: under AddressSanitizer and UndefinedBehaviorSanitizer, which check the programs,
+//! and under valgrind, which checks the library too.
 //!
-//! Needs `cc`, and for the last valgrind; says so and passes without them, but fails in CI.
+//! Needs `cc`, and valgrind for one test. Without them the tests print that and pass, but fail in CI.
 
 use std::{
     env,
@@ -15,12 +15,12 @@ use flue_test_support::{
     netns::Namespace,
 };
 
-/// Where cargo has built the library: beside this test.
+/// Returns the directory in which cargo has built the library: that of this test.
 fn libraries() -> PathBuf {
     env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
-/// The sanitizers, which end a program at their first finding.
+/// Options of the sanitizers, which end a program at the first error.
 const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 /// Compiles a program of this directory with the sanitizers. `None`: there is no compiler.
@@ -34,7 +34,7 @@ fn compile_with(name: &str, options: &[&str]) -> Option<PathBuf> {
     }
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (source, libraries) = (own.join("tests").join(name).with_extension("c"), libraries());
-    // Tests run beside each other: each has a program of its own.
+    // Tests run in parallel: each compiles its own program.
     let test = thread::current().name().unwrap_or("a test").to_owned();
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{test}"));
     let compiled = Command::new("cc")
@@ -55,21 +55,21 @@ fn compile_with(name: &str, options: &[&str]) -> Option<PathBuf> {
     Some(program)
 }
 
-/// A program with a limit for its time.
+/// Returns the command of a program, with a time limit.
 fn timed(program: &Path) -> Command {
     let mut timed = Command::new("timeout");
     timed.arg("60").arg(program);
     timed
 }
 
-/// Runs it to its end, which is a good one.
+/// Runs a command and checks that it succeeds.
 fn run(command: &mut Command) {
     let ran = command.output().unwrap();
-    let told = String::from_utf8_lossy(&ran.stdout);
-    let complaint = String::from_utf8_lossy(&ran.stderr);
+    let output = String::from_utf8_lossy(&ran.stdout);
+    let errors = String::from_utf8_lossy(&ran.stderr);
     assert!(
-        ran.status.success() && told.ends_with("0 failures\n"),
-        "{}: {told}{complaint}",
+        ran.status.success() && output.ends_with("0 failures\n"),
+        "{}: {output}{errors}",
         ran.status
     );
 }
@@ -88,7 +88,7 @@ fn over_kernel_sockets() {
     }
 }
 
-// Without the sanitizers: valgrind sees each access of the library's to memory that is not there any more.
+// Without the sanitizers: valgrind detects each access of the library to memory that was freed.
 #[test]
 fn under_valgrind() {
     if lacks(&[Need::Tool("valgrind")]) {
@@ -100,7 +100,7 @@ fn under_valgrind() {
     run(&mut watched);
 }
 
-// What need not pend does, some of it: creates, requests and closes.
+// Creates, requests and closes that need not pend do so at random.
 #[test]
 fn with_deferral() {
     if let Some(program) = compile("consumer") {
@@ -127,9 +127,9 @@ fn threads_of_callbacks() {
     }
 }
 
-// Each way for the library to panic.
+// Each kind of panic of the library.
 #[test]
-fn a_panic_ends_the_adapters() {
+fn panic_ends_the_adapters() {
     let Some(program) = compile("ends") else { return };
     for place in ["call", "core", "thread"] {
         run(timed(&program).arg(place));

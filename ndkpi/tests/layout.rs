@@ -1,16 +1,16 @@
-//! Every structure, member and constant as a C compiler sees it in the header; and which symbols the library has.
+//! Comparison of every structure, member and constant with the header, by a C compiler; and of the exported symbols.
 //!
-//! Needs `cc` and `nm`; says so and passes without them, but fails in CI.
+//! Needs `cc` and `nm`. Without them the tests print that and pass, but fail in CI.
 
 use std::{env, fmt::Write as _, fs, path::PathBuf, process::Command};
 
 use flue_ndkpi::abi::{constants, layouts};
 use flue_test_support::needs::{Need, lacks};
 
-/// Members that are unions in C, and the member that stands for them.
+/// Members that are unions in C, and the member that the crate declares for each.
 const UNIONS: [(&str, &str); 1] = [("NDK_SGE.VirtualAddress", "LogicalAddress.QuadPart")];
 
-/// A C file that only compiles if the header agrees with the crate.
+/// Returns a C file that compiles only if the header agrees with the crate.
 fn assertions() -> String {
     let mut code = String::from("#include <ndkpi.h>\n");
     let mut count = 0;
@@ -33,7 +33,7 @@ fn assertions() -> String {
         }
     }
     for (name, value) in constants() {
-        // Statuses are signed, flags are not.
+        // Compare as signed: statuses are signed, flags are not.
         assert(format!("(long long){name} == {value}LL"));
     }
     assert!(count > 400, "only {count}");
@@ -41,7 +41,7 @@ fn assertions() -> String {
 }
 
 #[test]
-fn the_header_agrees() {
+fn header_agrees_with_the_crate() {
     if lacks(&[Need::Tool("cc")]) {
         return;
     }
@@ -53,13 +53,13 @@ fn the_header_agrees() {
         compile.args(["-Wall", "-Wextra", "-Werror", "-fsyntax-only"]).args(arguments);
         compile.arg("-I").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/include")).arg(&source);
         let compiled = compile.output().unwrap();
-        let told = String::from_utf8_lossy(&compiled.stderr);
-        assert!(compiled.status.success(), "{arguments:?}: {told}");
+        let errors = String::from_utf8_lossy(&compiled.stderr);
+        assert!(compiled.status.success(), "{arguments:?}: {errors}");
     }
 }
 
 #[test]
-fn the_library_exports_what_the_header_declares() {
+fn library_exports_all_functions_of_the_header() {
     if lacks(&[Need::Tool("nm")]) {
         return;
     }

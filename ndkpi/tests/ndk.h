@@ -1,4 +1,4 @@
-/* What the test programs share: checks that count, waits with a limit, and adapters. */
+/* Common code of the test programs: checks that count failures, waits with a time limit, and adapters. */
 #ifndef NDK_TEST_H
 #define NDK_TEST_H
 
@@ -22,7 +22,7 @@ static int failures;
 		} \
 	} while (0)
 
-/* A status by its name. */
+/* Checks a status, given by name. */
 #define EXPECT(status, what) \
 	do { \
 		NTSTATUS found_ = (what); \
@@ -33,7 +33,7 @@ static int failures;
 		} \
 	} while (0)
 
-/* What callbacks leave, and threads wait for. */
+/* Result of callbacks, for which threads wait. */
 struct event {
 	int count;
 	NTSTATUS status;
@@ -44,7 +44,7 @@ struct event {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
-static void happened(struct event *event, NTSTATUS status, void *object, ULONG reason)
+static void record_event(struct event *event, NTSTATUS status, void *object, ULONG reason)
 {
 	pthread_mutex_lock(&lock);
 	event->count++;
@@ -55,7 +55,7 @@ static void happened(struct event *event, NTSTATUS status, void *object, ULONG r
 	pthread_mutex_unlock(&lock);
 }
 
-/* Waits until a callback has come so many times, and returns the last one's status; a run that waits too long ends. */
+/* Waits until a callback has run `count` times, and returns the last status. Exits after a time limit. */
 static inline NTSTATUS await_count(struct event *event, int count, const char *what, int line)
 {
 	struct timespec limit;
@@ -64,7 +64,7 @@ static inline NTSTATUS await_count(struct event *event, int count, const char *w
 	pthread_mutex_lock(&lock);
 	while (event->count < count) {
 		if (pthread_cond_timedwait(&changed, &lock, &limit) != 0) {
-			printf("%s:%d: %s has not come\n", __FILE__, line, what);
+			printf("%s:%d: no callback for %s\n", __FILE__, line, what);
 			exit(1);
 		}
 	}
@@ -76,15 +76,15 @@ static inline NTSTATUS await_count(struct event *event, int count, const char *w
 #define AWAIT(event) await_count(&(event), 1, #event, __LINE__)
 #define AWAIT_COUNT(event, count) await_count(&(event), count, #event, __LINE__)
 
-static inline VOID on_create(PVOID context, NTSTATUS status, NDK_OBJECT_HEADER *object) { happened(context, status, object, 0); }
-static inline VOID on_request(PVOID context, NTSTATUS status) { happened(context, status, NULL, 0); }
-static inline VOID on_close(PVOID context) { happened(context, STATUS_SUCCESS, NULL, 0); }
-static inline VOID on_notification(PVOID context, NTSTATUS status) { happened(context, status, NULL, 0); }
-static inline VOID on_connect(PVOID context, NDK_CONNECTOR *connector) { happened(context, STATUS_SUCCESS, connector, 0); }
-static inline VOID on_disconnect(PVOID context) { happened(context, STATUS_SUCCESS, NULL, 0); }
-static inline VOID on_disconnect_ex(PVOID context, ULONG reason) { happened(context, STATUS_SUCCESS, NULL, reason); }
+static inline VOID on_create(PVOID context, NTSTATUS status, NDK_OBJECT_HEADER *object) { record_event(context, status, object, 0); }
+static inline VOID on_request(PVOID context, NTSTATUS status) { record_event(context, status, NULL, 0); }
+static inline VOID on_close(PVOID context) { record_event(context, STATUS_SUCCESS, NULL, 0); }
+static inline VOID on_notification(PVOID context, NTSTATUS status) { record_event(context, status, NULL, 0); }
+static inline VOID on_connect(PVOID context, NDK_CONNECTOR *connector) { record_event(context, STATUS_SUCCESS, connector, 0); }
+static inline VOID on_disconnect(PVOID context) { record_event(context, STATUS_SUCCESS, NULL, 0); }
+static inline VOID on_disconnect_ex(PVOID context, ULONG reason) { record_event(context, STATUS_SUCCESS, NULL, reason); }
 
-/* An asynchronous request, without its last two arguments: its status, inline or later. */
+/* Makes an asynchronous request, given without its last two arguments. Waits for its status if it pends. */
 #define REQUEST(function, ...) \
 	({ \
 		struct event event_ = { 0 }; \
@@ -92,7 +92,7 @@ static inline VOID on_disconnect_ex(PVOID context, ULONG reason) { happened(cont
 		status_ == STATUS_PENDING ? AWAIT(event_) : status_; \
 	})
 
-/* A close, which may pend. */
+/* Closes an object, and waits if the close pends. */
 #define CLOSE(object, entry) \
 	do { \
 		struct event closed_ = { 0 }; \

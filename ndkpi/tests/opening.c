@@ -82,7 +82,7 @@ static void objects(NDK_ADAPTER *adapter)
 	CHECK(event.count == 0);
 	CLOSE(cq, NdkCloseCq);
 
-	/* Stale, foreign and other handles are refused, before anything behind them is read. */
+	/* Stale, foreign and invalid handles are refused before the memory behind them is read. */
 	NDK_CQ *stale[] = { cq, NULL, (NDK_CQ *)pd, (NDK_CQ *)&event, (NDK_CQ *)8, (NDK_CQ *)-16, (NDK_CQ *)((char *)pd + 64) };
 	for (size_t i = 0; i < sizeof stale / sizeof *stale; i++) {
 		NDK_RESULT result;

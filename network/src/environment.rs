@@ -14,10 +14,10 @@ use crate::Error;
 
 /// The TUN device node.
 pub const TUN_NODE: &str = "/dev/net/tun";
-/// Its major and minor numbers (devices.txt of Linux).
+/// Major and minor number of the TUN device (devices.txt of Linux).
 const TUN_DEVICE: (u32, u32) = (10, 200);
 
-/// Checks that the TUN device node exists and can be opened. Makes no interface.
+/// Checks that the TUN device node exists and can be opened. Creates no interface.
 ///
 /// # Errors
 /// [`Error::prerequisite`]: node absent, another device, no permission (with mode and owner), module absent.
@@ -68,8 +68,8 @@ fn open_failure(path: &Path, metadata: &fs::Metadata, error: &io::Error) -> Erro
     }
 }
 
-/// A TAP error as an [`Error`]: its cause, and the option that would help. The error's own text names device node, mode
-/// and owner.
+/// Converts a TAP error: adds its cause and the option that would help. The error's own text names the device node,
+/// mode and owner.
 pub fn tap_error(error: TapError) -> Error {
     let mut text = error.to_string();
     if let Some(source) = std::error::Error::source(&error) {
@@ -101,7 +101,7 @@ mod tests {
     use crate::Cause;
 
     #[test]
-    fn an_absent_node_is_named() {
+    fn absent_node_is_named() {
         let failure = check_tun_at(Path::new("/dev/net/no-such-node")).unwrap_err();
         assert_eq!(failure.cause, Cause::Prerequisite);
         assert!(failure.message.contains("/dev/net/no-such-node does not exist"), "{failure}");

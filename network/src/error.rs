@@ -1,4 +1,4 @@
-//! Errors of the setup: what has to change before an operation can succeed, and the remedy.
+//! Errors of the setup: the operation, the cause and the remedy.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::NetError;
 pub enum Cause {
     /// An option is wrong.
     Option,
-    /// The machine lacks something: a device node, a capability, a kernel setting.
+    /// A prerequisite is missing: a device node, a capability, a kernel setting.
     Prerequisite,
     /// An operation failed.
     Operation,
@@ -54,14 +54,14 @@ impl Error {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// Prefixes the message with the place of the error.
+    /// Prefixes the message with the location of the error, such as the name of a node.
     #[must_use]
     pub fn at(self, place: &str) -> Self {
         Self { message: format!("{place}: {}", self.message), ..self }
     }
 }
 
-/// Writes the message of an error, and its remedy on a line of its own.
+/// Writes the message of an error, and its remedy on a separate line.
 ///
 /// # Errors
 /// Those of the formatter.

@@ -1,13 +1,13 @@
 //! Network setup for flue's commands, without iproute2.
 //!
-//! [`Netlink`] makes links, addresses and bridges by rtnetlink, [`plumb`] puts them together, and [`sysctl`] changes
-//! settings. [`namespace`] moves the process into a network namespace of its own; [`environment`] checks what a TAP
-//! needs and names what is missing.
+//! [`Netlink`] creates links, addresses and bridges by rtnetlink, [`plumb`] connects them, and [`sysctl`] changes
+//! settings. [`namespace`] moves the process into a new network namespace. [`environment`] checks the prerequisites of
+//! a TAP and names those that are missing.
 //!
-//! A [`Netlink`] works on the network namespace in which its thread was when it was opened. The kernel acknowledges
-//! each request before the call returns; an error names the operation and the object. Interfaces are identified by
-//! name and looked up for each request: a name survives re-creation of its interface, an index does not. Nothing here
-//! sleeps: [`Netlink::wait_forwarding`] waits for the kernel's notifications, up to a limit.
+//! A [`Netlink`] operates on the network namespace of the thread that opened it. The kernel acknowledges each request
+//! before the call returns; an error names the operation and the object. Interfaces are identified by name and looked
+//! up for each request: a name survives re-creation of its interface, an index does not. No function sleeps for a fixed
+//! time: [`Netlink::wait_forwarding`] waits for notifications of the kernel, up to a limit.
 
 #![deny(unsafe_code)]
 
@@ -36,15 +36,15 @@ use rustix::io::Errno;
 pub use self::error::{Cause, Error};
 use self::message::{Connection, Mode};
 
-/// Attribute of a TUN interface: whether it persists without a process that has it open (linux/if_link.h); one byte.
+/// Attribute of a TUN interface: nonzero if it persists without an open descriptor (linux/if_link.h); one byte.
 const IFLA_TUN_PERSIST: u16 = 6;
 
-/// An operation on the network configuration that failed.
+/// A failed operation on the network configuration.
 #[derive(Debug)]
 pub struct NetError {
     /// The operation, such as "create veth pair".
     pub operation: &'static str,
-    /// Name of its object.
+    /// Name of the object.
     pub object: String,
     /// The reason.
     pub source: io::Error,
@@ -63,7 +63,7 @@ impl NetError {
     }
 }
 
-/// An error of the interface that an option names as a bridge.
+/// Error of the interface that an option names as a bridge.
 fn bridge_error(name: &str, problem: &str) -> NetError {
     let source = io::Error::new(io::ErrorKind::InvalidInput, problem);
     NetError { operation: "bridge", object: name.into(), source }
@@ -78,47 +78,47 @@ impl std::error::Error for NetError {
 /// A network namespace, identified by a process in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NamespaceOf {
-    /// The process.
+    /// Process id.
     pub pid: u32,
 }
 
 /// One end of a veth pair.
 #[derive(Clone, Copy, Debug)]
 pub struct VethEnd<'a> {
-    /// Its name.
+    /// Name of the interface.
     pub name: &'a str,
-    /// Its namespace; `None`: the caller's.
+    /// Namespace of the interface; `None`: the caller's.
     pub namespace: Option<NamespaceOf>,
 }
 
 /// Properties of an interface.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkView {
-    /// Its index in its namespace.
+    /// Interface index in its namespace.
     pub index: u32,
-    /// Administratively up.
+    /// True if the interface is administratively up.
     pub up: bool,
-    /// Has carrier: a TAP while a program holds it, a veth end while its peer is up.
+    /// True if the interface has carrier: a TAP while a process has it open, a veth end while its peer is up.
     pub carrier: bool,
-    /// Largest packet, bytes.
+    /// MTU, bytes.
     pub mtu_bytes: Option<u32>,
     /// Ethernet address.
     pub mac: Option<[u8; 6]>,
-    /// The bridge it is a port of.
+    /// Index of the bridge that this interface is a port of.
     pub master_index: Option<u32>,
-    /// The state of the bridge port; `None` when it is not one.
+    /// True if the bridge port forwards; `None` if the interface is not a bridge port.
     pub port_forwarding: Option<bool>,
-    /// Frames that the kernel dropped on transmission: on a TAP, because its queue was full.
+    /// Frames that the kernel dropped on transmission; on a TAP, because its queue was full.
     pub tx_dropped: u64,
-    /// Length of the transmit queue, in frames; on a TAP, of its reader's queue.
+    /// Length of the transmit queue, frames; on a TAP, the queue to its reader.
     pub txqueuelen: Option<u32>,
-    /// A TAP or TUN interface that disappears with the last process that has it open: the process that attaches to its
-    /// only queue has made it. `false` if the kernel does not report it.
+    /// True for a TAP or TUN interface that the kernel removes when the last process closes it. Such an interface was
+    /// created by the process that attached to its only queue. False if the kernel does not report the attribute.
     pub temporary_tun: bool,
 }
 
 impl LinkView {
-    /// Whether frames pass: up, with carrier, and if it is the port of a bridge, forwarding.
+    /// Returns true if the interface passes frames: up, with carrier, and forwarding if it is a bridge port.
     pub fn forwards(&self) -> bool {
         self.up && self.carrier && self.port_forwarding.unwrap_or(true)
     }
@@ -154,7 +154,7 @@ impl LinkView {
     }
 }
 
-/// Whether a bridge port forwards; `None` if `infos` is not about a bridge port.
+/// Returns true if a bridge port forwards; `None` if `infos` does not describe a bridge port.
 fn port_forwarding(infos: &[LinkInfo]) -> Option<bool> {
     use netlink_packet_route::link::{BridgePortState, InfoBridgePort};
     infos.iter().find_map(|info| match info {
@@ -168,12 +168,12 @@ fn port_forwarding(infos: &[LinkInfo]) -> Option<bool> {
     })
 }
 
-/// Whether `infos` is about a TUN or TAP interface that is not persistent.
+/// Returns true if `infos` describes a TUN or TAP interface that is not persistent.
 fn is_temporary_tun(infos: &[LinkInfo]) -> bool {
     let is_temporary = |info: &InfoTun| match info {
         InfoTun::Other(attribute) => {
             let mut value = [1];
-            // Ignore an attribute of another length.
+            // Ignore an attribute of a different length.
             if attribute.value_len() == value.len() {
                 attribute.emit_value(&mut value);
             }
@@ -187,17 +187,17 @@ fn is_temporary_tun(infos: &[LinkInfo]) -> bool {
     })
 }
 
-/// An rtnetlink socket for one network namespace.
+/// rtnetlink socket for one network namespace.
 #[derive(Debug)]
 pub struct Netlink {
     connection: Connection,
 }
 
 impl Netlink {
-    /// Opens it in the network namespace of the calling thread.
+    /// Opens the socket in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// No rtnetlink socket.
+    /// The rtnetlink socket cannot be created.
     pub fn open() -> Result<Self, NetError> {
         let connection = Connection::open(&[]).map_err(|source| NetError {
             operation: "open",
@@ -218,10 +218,10 @@ impl Netlink {
         self.connection.request(mode, message).map_err(failed)
     }
 
-    /// Looks an interface up.
+    /// Returns the properties of an interface.
     ///
     /// # Errors
-    /// ENODEV when there is none of that name.
+    /// ENODEV if no interface has this name.
     pub fn link(&mut self, name: &str) -> Result<LinkView, NetError> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.into()));
@@ -247,7 +247,7 @@ impl Netlink {
         let data = InfoData::Bridge(vec![
             InfoBridge::ForwardDelay(0),
             InfoBridge::StpState(BridgeStpState::Disabled),
-            // Without snooping no queries are sent into the captures.
+            // With snooping the bridge sends queries, which would appear in captures.
             InfoBridge::MulticastSnooping(false),
         ]);
         let mut message = LinkMessage::default();
@@ -260,10 +260,10 @@ impl Netlink {
         self.ask("create bridge", name, Mode::Create, request).map(drop)
     }
 
-    /// Creates a veth pair, each end in its namespace from the start.
+    /// Creates a veth pair, each end directly in its namespace.
     ///
     /// # Errors
-    /// EEXIST, EPERM, EOPNOTSUPP, ESRCH (the process that names a namespace is gone).
+    /// EEXIST, EPERM, EOPNOTSUPP, ESRCH (the process that identifies a namespace has ended).
     pub fn create_veth(
         &mut self,
         one: VethEnd<'_>,
@@ -300,7 +300,7 @@ impl Netlink {
         self.ask(operation, name, Mode::Change, RouteNetlinkMessage::SetLink(message)).map(drop)
     }
 
-    /// Brings an interface up.
+    /// Sets an interface up.
     ///
     /// # Errors
     /// ENODEV, EPERM.
@@ -311,17 +311,17 @@ impl Netlink {
         })
     }
 
-    /// Sets the largest packet, bytes.
+    /// Sets the MTU, bytes.
     ///
     /// # Errors
-    /// EINVAL when the device cannot carry it.
+    /// EINVAL if the device does not support it.
     pub fn set_mtu(&mut self, name: &str, mtu_bytes: u16) -> Result<(), NetError> {
         self.change("set MTU of", name, |message| {
             message.attributes.push(LinkAttribute::Mtu(mtu_bytes.into()));
         })
     }
 
-    /// Sets how many frames the kernel keeps for transmission.
+    /// Sets the length of the transmit queue, frames.
     ///
     /// # Errors
     /// ENODEV, EPERM, ENOMEM.
@@ -331,10 +331,10 @@ impl Netlink {
         })
     }
 
-    /// Makes an interface the port of a bridge, or of none.
+    /// Makes an interface a port of `bridge`, or of no bridge.
     ///
     /// # Errors
-    /// ENODEV for `name`, EBUSY when it is the port of another; `bridge` does not exist, or is not a bridge.
+    /// ENODEV for `name`; EBUSY if it is a port of another bridge; `bridge` does not exist, or is not a bridge.
     pub fn set_bridge(&mut self, name: &str, bridge: Option<&str>) -> Result<(), NetError> {
         let index = match bridge {
             Some(bridge) => self.bridge(bridge)?.index,
@@ -344,7 +344,7 @@ impl Netlink {
             message.attributes.push(LinkAttribute::Controller(index));
         });
         match (changed, bridge) {
-            // The kernel's answer for an interface that takes no ports.
+            // The kernel returns EOPNOTSUPP for an interface that cannot have ports.
             (Err(error), Some(bridge)) if error.is(Errno::OPNOTSUPP) => {
                 Err(bridge_error(bridge, "not a bridge: name a bridge or drop the option"))
             }
@@ -352,10 +352,10 @@ impl Netlink {
         }
     }
 
-    /// Looks up a bridge.
+    /// Returns the properties of a bridge.
     ///
     /// # Errors
-    /// There is no interface of that name.
+    /// No interface has this name.
     pub(crate) fn bridge(&mut self, name: &str) -> Result<LinkView, NetError> {
         self.link(name).map_err(|error| match error.is(Errno::NODEV) {
             true => bridge_error(name, "not found: create it or drop the option"),
@@ -363,7 +363,7 @@ impl Netlink {
         })
     }
 
-    /// Gives the kernel's side an address, without duplicate address detection.
+    /// Adds an address to the kernel's side, without duplicate address detection.
     ///
     /// # Errors
     /// EEXIST, ENODEV, EPERM; EACCES when IPv6 is disabled on the interface.
@@ -384,10 +384,10 @@ impl Netlink {
         self.ask("add address", &object, Mode::Create, request).map(drop)
     }
 
-    /// Waits until frames pass `name`: up, with carrier, forwarding if it is the port of a bridge.
+    /// Waits until `name` forwards: up, with carrier, and forwarding if it is a bridge port.
     ///
     /// # Errors
-    /// ETIMEDOUT after `limit`, and those of [`Netlink::link`].
+    /// ETIMEDOUT after `limit`, and the errors of [`Netlink::link`].
     pub fn wait_forwarding(&mut self, name: &str, limit: Duration) -> Result<(), NetError> {
         wait::until(self, name, limit, LinkView::forwards)
     }

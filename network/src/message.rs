@@ -1,7 +1,8 @@
 //! Requests and replies on an rtnetlink socket.
 //!
-//! One request at a time. Replies are matched by sequence number until the kernel's acknowledgement (or error, or end
-//! of a dump); other messages are stale and skipped. At most [`REPLIES_MAX`] messages are read for a request.
+//! One request is outstanding at a time. Replies are matched by sequence number until the kernel's acknowledgement,
+//! error, or end of a dump. Other messages are stale and skipped. At most [`REPLIES_MAX`] messages are read per
+//! request.
 
 use std::{
     io,
@@ -15,7 +16,8 @@ use netlink_packet_core::{
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-/// Most messages read for a request. A request here has one reply and one acknowledgement; the rest is for stale ones.
+/// Maximum number of messages read per request. A request has one reply and one acknowledgement; the rest allows for
+/// stale messages.
 const REPLIES_MAX: usize = 256;
 
 /// Kind of a request.
@@ -23,9 +25,9 @@ const REPLIES_MAX: usize = 256;
 pub(super) enum Mode {
     /// Reads one object.
     Get,
-    /// Changes or deletes an existing object.
+    /// Changes or deletes an object that exists.
     Change,
-    /// Creates an object that must not exist yet.
+    /// Creates an object that must not exist.
     Create,
 }
 
@@ -111,13 +113,13 @@ impl Connection {
         Err(io::Error::new(io::ErrorKind::InvalidData, "rtnetlink does not acknowledge"))
     }
 
-    /// Reads one datagram of notifications without waiting; returns whether there was one.
+    /// Reads one datagram of notifications without blocking. Returns true if there was one.
     pub(super) fn take_notification(&self) -> io::Result<bool> {
         self.socket.set_non_blocking(true)?;
         match self.socket.recv_from_full() {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            // Notifications were lost: the caller has to check as after one.
+            // Notifications were dropped: the caller has to check the link as after a notification.
             Err(error)
                 if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) =>
             {
@@ -127,7 +129,7 @@ impl Connection {
         }
     }
 
-    /// Readable when there is a notification.
+    /// Descriptor that is readable when a notification is available.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -1,12 +1,12 @@
-//! A network namespace of the process's own, as root or through a user namespace.
+//! Network namespace for the process, created as root or through a user namespace.
 //!
-//! A process leaves its network namespace by unshare(2). Without CAP_SYS_ADMIN it must get a user
-//! namespace in the same call, in which it is root; the kernel allows that only to a process with a
-//! single thread, hence [`enter`] comes first in `main`. The three files `setgroups`, `uid_map` and
-//! `gid_map` then map the caller to root (user_namespaces(7)): a supplementary group cannot be dropped
-//! to gain access, so `setgroups` must be denied before `gid_map` can be written.
+//! A process leaves its network namespace by unshare(2). Without CAP_SYS_ADMIN the same call must create a user
+//! namespace, in which the process is root. The kernel allows that only for a process with a single thread, so `main`
+//! calls [`enter`] first. The three files `setgroups`, `uid_map` and `gid_map` then map the caller to root
+//! (user_namespaces(7)). `setgroups` must be denied before `gid_map` can be written: otherwise a process could drop a
+//! supplementary group to gain access.
 //!
-//! These namespaces have no name: they end with their last process, so nothing is left behind, however the run ends.
+//! These namespaces have no name. They end with their last process, so no run has to clean them up.
 
 use std::{fs, io, path::Path};
 
@@ -18,16 +18,16 @@ use rustix::{
 
 use crate::Error;
 
-/// How the caller got its network namespace.
+/// Method by which the caller got its network namespace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Entered {
-    /// With the capabilities it had.
+    /// With its previous capabilities.
     Privileged,
     /// As root of a new user namespace.
     UserNamespace,
 }
 
-/// Whether the calling thread may configure the network of its namespace.
+/// Returns true if the calling thread may configure its network namespace.
 pub fn has_net_admin() -> bool {
     has(CapabilitySet::NET_ADMIN)
 }
@@ -36,17 +36,17 @@ fn has(wanted: CapabilitySet) -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(wanted))
 }
 
-/// Moves the calling process into a network namespace of its own, through a user namespace if it is not root.
-/// Call it before the process has a second thread.
+/// Moves the calling process into a new network namespace, through a user namespace if it is not root. The process must
+/// have a single thread.
 ///
 /// # Errors
-/// [`Error::prerequisite`], naming the kernel setting that forbids it.
+/// [`Error::prerequisite`], which names the kernel setting that forbids it.
 pub fn enter() -> Result<Entered, Error> {
     if has(CapabilitySet::NET_ADMIN | CapabilitySet::SYS_ADMIN) {
         unshare(UnshareFlags::NEWNET).map_err(|errno| diagnose(errno, false, &Settings::read()))?;
         return Ok(Entered::Privileged);
     }
-    // Ids as the parent namespace knows them: afterwards they read as the overflow id.
+    // Read the ids before unshare(2): afterwards they read as the overflow id.
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     let forbidden = |errno| diagnose(errno, true, &Settings::read());
     unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNET).map_err(forbidden)?;
@@ -65,7 +65,7 @@ pub fn enter() -> Result<Entered, Error> {
     Ok(Entered::UserNamespace)
 }
 
-/// Moves a child of a process that has called [`enter`] into a network namespace of its own.
+/// Moves a child of a process that has called [`enter`] into a new network namespace.
 ///
 /// # Errors
 /// As [`enter`].
@@ -73,11 +73,11 @@ pub fn enter_below() -> Result<(), Error> {
     unshare(UnshareFlags::NEWNET).map_err(|errno| diagnose(errno, false, &Settings::read()))
 }
 
-/// Mounts /sys anew in a mount namespace of the process's own: it shows the links of the network namespace in which it
-/// was mounted. Call it in the network namespace, before the process has a second thread.
+/// Mounts /sys again in a new mount namespace. A sysfs mount shows the links of the network namespace in which it was
+/// mounted. Call it in that network namespace, while the process has a single thread.
 ///
 /// # Errors
-/// The mount namespace or the mount is refused. In the second case the process is in its own mount namespace.
+/// The mount namespace or the mount is refused. In the second case the process is already in the new mount namespace.
 pub fn show_own_links() -> Result<(), Error> {
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
     let failed = |errno| Error::prerequisite(format!("mount /sys: {errno}"));
@@ -90,8 +90,8 @@ pub fn show_own_links() -> Result<(), Error> {
 
 #[allow(unsafe_code)]
 fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
-    // SAFETY: of all flags only FILES is dangerous, for it gives the calling thread a table of
-    // descriptors of its own while others still hold numbers of the old one. It is never passed.
+    // SAFETY: only the flag FILES is dangerous: it gives the calling thread its own descriptor table, while other code
+    // still holds numbers of the previous one. It is never passed.
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }
 
@@ -105,7 +105,7 @@ fn map_failure(path: &str, error: &io::Error) -> Error {
     }
 }
 
-/// Kernel settings that restrict namespaces. `None`: this kernel has no such setting.
+/// Kernel settings that restrict namespaces. `None`: the kernel does not have the setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Settings {
     max_user_namespaces: Option<u64>,
@@ -133,7 +133,7 @@ impl Settings {
     }
 }
 
-/// The reason why unshare(2), with or without NEWUSER, failed with `errno`.
+/// Returns an error with the reason why unshare(2), with or without NEWUSER, failed with `errno`.
 fn diagnose(errno: Errno, user: bool, settings: &Settings) -> Error {
     let forbids = |path: &str, value: &str, advice: &str| {
         Error::prerequisite(format!("namespaces are forbidden by {path} = {value}"))
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_setting_that_forbids_is_named() {
+    fn forbidding_setting_is_named() {
         let cases = [
             (Settings { max_user_namespaces: Some(0), ..OPEN }, Errno::NOSPC, MAX_USER_NAMESPACES),
             (Settings { max_net_namespaces: Some(0), ..OPEN }, Errno::NOSPC, MAX_NET_NAMESPACES),

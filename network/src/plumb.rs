@@ -7,31 +7,31 @@ use offload_engine::link::{OpenTap, TapOptions, open_tap_queues};
 
 use crate::{Error, NetError, Netlink, environment::tap_error, sysctl};
 
-/// Time for a link to start forwarding. It takes a few milliseconds; the limit is for very busy machines.
+/// Time limit for a link to start forwarding. Links take a few milliseconds; the limit allows for a busy machine.
 pub const FORWARDING_LIMIT: Duration = Duration::from_secs(5);
 
-/// Queue length of a TAP that flue has made, in frames. The kernel silently drops what exceeds it, and its default of
-/// 1,000 is less than one peer's window of 4 MiB in plain frames (2,900), or than a thousand connections have in
-/// flight. The queue itself takes 8 bytes per frame. Peers' windows limit its backlog; a sender on this machine that
-/// ignores them can fill it with 640 MiB of super-segments.
+/// Queue length of a TAP that flue created, frames. The kernel silently drops frames above it. Its default of 1,000 is
+/// less than one peer's window of 4 MiB in plain frames (2,900), and less than a thousand connections have in flight.
+/// The queue itself takes 8 bytes per frame. The windows of peers limit the backlog. A local sender that ignores them
+/// can fill the queue with 640 MiB of GSO packets.
 pub const TXQUEUELEN_DEFAULT: u32 = 10_000;
 
 /// The kernel's side of a TAP.
 #[derive(Clone, Default, Debug)]
 pub struct KernelSide<'a> {
-    /// The bridge to make the TAP a port of.
+    /// Bridge that the TAP becomes a port of.
     pub bridge: Option<&'a str>,
-    /// Addresses of the kernel on the interface.
+    /// Addresses of the kernel on the TAP.
     pub addresses: Vec<IpNet>,
-    /// Queue length of the TAP, in frames. `None`: [`TXQUEUELEN_DEFAULT`] if this process has made the TAP; one that
-    /// existed before keeps its own.
+    /// Queue length of the TAP, frames. `None`: [`TXQUEUELEN_DEFAULT`] if this process created the TAP, otherwise
+    /// unchanged.
     pub txqueuelen: Option<u32>,
 }
 
-/// Opens a TAP with so many queues, and sets up the kernel's side of it; frames pass when it returns.
+/// Opens a TAP with `queues` queues and sets up the kernel's side of it. The TAP forwards when this returns.
 ///
 /// # Errors
-/// The options, the machine, or an operation that failed: [`Error::cause`].
+/// An option, a prerequisite or an operation: [`Error::cause`].
 pub fn open_taps(
     netlink: &mut Netlink,
     options: &TapOptions,
@@ -43,11 +43,11 @@ pub fn open_taps(
     Ok(opened)
 }
 
-/// Sets up a TAP that a process has open (it has carrier only then): MTU, queue length, bridge and the kernel's
-/// addresses; brings it up, and waits until it forwards.
+/// Sets up a TAP that a process has open, because a TAP has carrier only while it is open. Sets MTU, queue length,
+/// bridge and the kernel's addresses, sets the TAP up, and waits until it forwards.
 ///
 /// # Errors
-/// The operation that failed and the interface it failed on.
+/// The failed operation and its interface.
 pub fn make_ready(
     netlink: &mut Netlink,
     tap: &str,
@@ -61,7 +61,7 @@ pub fn make_ready(
     } else if !current.up {
         sysctl::silence_ipv6(tap)?;
     }
-    // Change only what differs: the owner of a TAP need not have CAP_NET_ADMIN.
+    // Change only the settings that differ: the owner of a TAP need not have CAP_NET_ADMIN.
     let mtu_bytes = u16::try_from(mtu_bytes)
         .map_err(|_| Error::option(format!("--mtu: {mtu_bytes} bytes, a TAP has at most 65521")))?;
     if current.mtu_bytes != Some(mtu_bytes.into()) {
@@ -70,7 +70,7 @@ pub fn make_ready(
     let txqueuelen = txqueuelen.or_else(|| current.temporary_tun.then_some(TXQUEUELEN_DEFAULT));
     if let Some(frames) = txqueuelen.filter(|frames| current.txqueuelen != Some(*frames)) {
         match netlink.set_txqueuelen(tap, frames) {
-            // It works with a shorter queue too.
+            // A shorter queue is sufficient for operation.
             Err(error) if is_denied(&error) => {
                 tracing::warn!(%error, "the kernel keeps {} frames", current.txqueuelen.unwrap_or(0));
             }
@@ -103,18 +103,18 @@ fn is_denied(error: &NetError) -> bool {
     error.source.kind() == std::io::ErrorKind::PermissionDenied
 }
 
-/// Makes a bridge and brings it up.
+/// Creates a bridge and sets it up.
 ///
 /// # Errors
-/// The operation that failed.
+/// The failed operation.
 pub fn make_bridge(netlink: &mut Netlink, name: &str, mtu_bytes: u16) -> Result<(), NetError> {
     netlink.create_bridge(name, mtu_bytes)?;
     sysctl::silence_ipv6(name)?;
     netlink.set_up(name)
 }
 
-/// Lets frames cross the bridges of this namespace without a pass through the IPv4 packet filter, where the module
-/// br_netfilter would take them there.
+/// Exempts the frames of this namespace's bridges from the IPv4 packet filter, which the module br_netfilter would
+/// apply to them.
 ///
 /// # Errors
 /// The setting exists and cannot be written.
@@ -122,10 +122,10 @@ pub fn bypass_packet_filter() -> Result<(), NetError> {
     sysctl::write(&["bridge", "bridge-nf-call-iptables"], "0").map(drop)
 }
 
-/// Makes an interface the port of a bridge and brings it up. It forwards once its other end is up.
+/// Makes an interface a bridge port and sets it up. The port forwards once it has carrier.
 ///
 /// # Errors
-/// The operation that failed.
+/// The failed operation.
 pub fn make_port(netlink: &mut Netlink, name: &str, bridge: &str) -> Result<(), NetError> {
     sysctl::silence_ipv6(name)?;
     netlink.set_bridge(name, Some(bridge))?;

@@ -4,20 +4,20 @@ use std::{fs, io, path::PathBuf};
 
 use super::NetError;
 
-/// Whether a setting took effect.
+/// Effect of a write to a setting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Applied {
-    /// It is set.
+    /// The setting was written.
     Yes,
-    /// The kernel has no such setting (without IPv6, for example), or /proc/sys is read-only, as in most containers.
+    /// The setting does not exist (without IPv6, for example), or /proc/sys is read-only, as in most containers.
     NotHere,
 }
 
-/// Disables IPv6 on an interface: no link-local address, router solicitation or duplicate address detection, hence no
-/// unexpected frames in captures.
+/// Disables IPv6 on an interface. The kernel then sends no router solicitations and no duplicate address detection,
+/// which would appear in captures.
 ///
 /// # Errors
-/// Other than [`Applied::NotHere`].
+/// Any error except those that [`Applied::NotHere`] covers.
 pub fn silence_ipv6(interface: &str) -> Result<Applied, NetError> {
     write(&["ipv6", "conf", interface, "disable_ipv6"], "1")
 }
@@ -37,7 +37,7 @@ pub fn calm_ipv6(interface: &str) -> Result<Applied, NetError> {
     Ok(Applied::Yes)
 }
 
-/// Writes the setting at this path below /proc/sys/net.
+/// Writes a setting; `setting` is the path below /proc/sys/net.
 ///
 /// # Errors
 /// As [`silence_ipv6`].

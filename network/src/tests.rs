@@ -1,4 +1,4 @@
-//! Tests against the kernel, in network namespaces of their own. Each namespace has a thread: unshare(2) moves only the
+//! Tests against the kernel, each in a new network namespace. Each namespace has a thread: unshare(2) moves only the
 //! calling thread.
 
 use std::{sync::mpsc, thread};
@@ -11,7 +11,7 @@ use super::{plumb::KernelSide, *};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Whether this machine and user can run these tests; says why not.
+/// Returns true if this machine and user can run these tests; otherwise prints the reason.
 fn runnable(needs_tun: bool) -> bool {
     let failure = if !namespace::has_net_admin() {
         Some("no CAP_NET_ADMIN".to_owned())
@@ -27,7 +27,7 @@ fn runnable(needs_tun: bool) -> bool {
     false
 }
 
-/// Runs `test` on a thread in a fresh network namespace, if this machine and user can.
+/// Runs `test` on a thread in a new network namespace, if this machine and user can.
 fn in_namespace(needs_tun: bool, test: impl FnOnce(Netlink) + Send) {
     if !runnable(needs_tun) {
         return;
@@ -59,7 +59,7 @@ fn open_tap(name: &str) -> Iface {
 }
 
 #[test]
-fn links_are_made_and_changed() {
+fn links_are_created_and_changed() {
     in_namespace(false, |mut netlink| {
         assert_eq!(errno(netlink.link("br0").map(drop)), Some(Errno::NODEV));
         netlink.create_bridge("br0", 9000).unwrap();
@@ -81,7 +81,7 @@ fn links_are_made_and_changed() {
 
         netlink.set_up("br0").unwrap();
         netlink.set_up("one").unwrap();
-        assert!(!netlink.link("one").unwrap().carrier, "the other end is down");
+        assert!(!netlink.link("one").unwrap().carrier, "no carrier while the other end is down");
         netlink.set_up("two").unwrap();
         netlink.wait_forwarding("one", LIMIT).unwrap();
 
@@ -122,7 +122,7 @@ fn addresses_of_both_families() {
         netlink.add_address("br0", v4).unwrap();
         assert_eq!(errno(netlink.add_address("br0", v4)), Some(Errno::EXIST));
         netlink.add_address("br0", "fd77::1/64".parse().unwrap()).unwrap();
-        // An address that is there can be bound to, at once: no duplicate address detection.
+        // Without duplicate address detection an address can be bound to at once.
         netlink.set_up("lo").unwrap();
         std::net::TcpListener::bind("10.77.0.1:0").unwrap();
         std::net::TcpListener::bind("[fd77::1]:0").unwrap();
@@ -130,13 +130,13 @@ fn addresses_of_both_families() {
 }
 
 #[test]
-fn a_tap_is_made_ready_for_the_kernel_to_talk_to() {
+fn tap_is_set_up_for_the_kernel() {
     in_namespace(true, |mut netlink| {
         let addresses = vec!["10.77.0.1/24".parse().unwrap()];
         let side = KernelSide { addresses, ..KernelSide::default() };
         let _tap = open_tap("tap7");
         plumb::make_ready(&mut netlink, "tap7", 1400, &side).unwrap();
-        plumb::make_ready(&mut netlink, "tap7", 1400, &side).expect("it is idempotent");
+        plumb::make_ready(&mut netlink, "tap7", 1400, &side).expect("make_ready is idempotent");
         let view = netlink.link("tap7").unwrap();
         assert!(view.forwards());
         assert_eq!(view.mtu_bytes, Some(1400));
@@ -145,9 +145,10 @@ fn a_tap_is_made_ready_for_the_kernel_to_talk_to() {
     });
 }
 
-// The queue has the length that was asked for; otherwise the default on a TAP of our own, and no change on another.
+// The queue has the requested length. By default a temporary TAP gets TXQUEUELEN_DEFAULT; other links keep their
+// length.
 #[test]
-fn the_queue_of_a_tap_is_as_long_as_requested() {
+fn tap_queue_has_the_requested_length() {
     in_namespace(true, |mut netlink| {
         let _own = open_tap("own");
         assert_eq!(netlink.link("own").unwrap().txqueuelen, Some(1000), "the kernel's default");
@@ -160,14 +161,18 @@ fn the_queue_of_a_tap_is_as_long_as_requested() {
         netlink.create_veth(end("other"), end("peer"), 1500).unwrap();
         netlink.set_up("peer").unwrap();
         ready(&mut netlink, "other", None);
-        assert_eq!(netlink.link("other").unwrap().txqueuelen, Some(1000), "not made here");
+        assert_eq!(
+            netlink.link("other").unwrap().txqueuelen,
+            Some(1000),
+            "the default leaves a link that is no temporary TAP unchanged"
+        );
         ready(&mut netlink, "other", Some(37));
         assert_eq!(netlink.link("other").unwrap().txqueuelen, Some(37));
     });
 }
 
 #[test]
-fn a_persistent_tap_is_not_temporary() {
+fn persistent_tap_is_not_temporary() {
     let is_temporary = |kind, value: &[u8]| {
         let attribute = InfoTun::Other(DefaultNla::new(kind, value.to_vec()));
         is_temporary_tun(&[
@@ -177,12 +182,15 @@ fn a_persistent_tap_is_not_temporary() {
     };
     assert!(is_temporary(IFLA_TUN_PERSIST, &[0]));
     assert!(!is_temporary(IFLA_TUN_PERSIST, &[1]));
-    assert!(!is_temporary(IFLA_TUN_PERSIST, &[0, 0]), "no such attribute");
+    assert!(!is_temporary(IFLA_TUN_PERSIST, &[0, 0]), "an attribute of two bytes is ignored");
     assert!(!is_temporary(IFLA_TUN_PERSIST + 1, &[0]));
-    assert!(!is_temporary_tun(&[LinkInfo::Kind(InfoKind::Tun)]), "a kernel without the attribute");
+    assert!(
+        !is_temporary_tun(&[LinkInfo::Kind(InfoKind::Tun)]),
+        "the kernel does not report the attribute"
+    );
 }
 
-/// One side of the path: bridge, TAP and end of the veth pair. Returns the TAP once it forwards.
+/// One side of the path: bridge, TAP and veth end. Returns the TAP once it forwards.
 fn side(tap: &str, cable: &str) -> Iface {
     let mut netlink = Netlink::open().unwrap();
     plumb::make_bridge(&mut netlink, "br0", 1500).unwrap();
@@ -194,7 +202,7 @@ fn side(tap: &str, cable: &str) -> Iface {
     opened
 }
 
-/// The next frame with our EtherType, within the limit.
+/// Returns the next frame with the given EtherType, within the limit.
 fn receive(tap: &Iface, ether_type: [u8; 2]) -> Vec<u8> {
     let deadline = std::time::Instant::now() + LIMIT;
     let mut frame = vec![0; 2000];
@@ -238,7 +246,8 @@ fn frames_pass_between_two_taps_in_two_namespaces() {
             netlink.create_veth(here, there, 1500).unwrap();
             to_b.send(()).unwrap();
             let tap = side("tapa", "cable");
-            // Carrier here does not mean that the other bridge forwards, and a lost frame is not sent again.
+            // Carrier on this veth end does not imply that the other bridge forwards, and a dropped frame is not sent
+            // again.
             from_b.recv_timeout(LIMIT).unwrap();
             tap.send(&frame(1, b"there")).unwrap();
             receive(&tap, ETHER_TYPE)

@@ -1,4 +1,4 @@
-//! Waiting for a change of a link.
+//! Wait for a change of a link.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use super::{LinkView, NetError, Netlink, message::Connection};
 /// Multicast group of link notifications (RTNLGRP_LINK of rtnetlink.h).
 const LINK_NOTIFICATIONS: u32 = 1;
 
-/// Checks the link `name` after each notification until `ready` is satisfied, at most for `limit`.
+/// Checks the link `name` after each notification until `ready` returns true, for at most `limit`.
 pub(super) fn until(
     netlink: &mut Netlink,
     name: &str,
@@ -28,7 +28,7 @@ pub(super) fn until(
         object: name.to_owned(),
         source,
     };
-    // Subscribe before the first check, or a notification could get lost between check and wait.
+    // Subscribe before the first check: a change between check and wait would otherwise be missed.
     let notifications = Connection::open(&[LINK_NOTIFICATIONS]).map_err(failed)?;
     let deadline = Instant::now() + limit;
     loop {

@@ -1,6 +1,6 @@
-//! Failures of a run: three kinds, each with an exit status. Errors of the libraries become one here.
+//! Failures of a run: three kinds, each with an exit status. Library errors are converted to a failure here.
 //!
-//! | status | kind | what helps |
+//! | status | kind | remedy |
 //! |---|---|---|
 //! | 1 | [`Kind::Work`] | depends on the error |
 //! | 2 | [`Kind::Usage`] | another command line |
@@ -19,12 +19,12 @@ pub enum Kind {
     Work,
     /// The command line is wrong.
     Usage,
-    /// The machine lacks something.
+    /// A prerequisite is missing.
     Lacking,
 }
 
 impl Kind {
-    /// The exit status.
+    /// Returns the exit status.
     pub const fn exit_status(self) -> u8 {
         match self {
             Self::Work => 1,
@@ -34,14 +34,14 @@ impl Kind {
     }
 }
 
-/// Why a run failed.
+/// Failure of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Failure {
     /// The kind of failure.
     pub kind: Kind,
     /// The operation that failed, its object, and the reason; one line.
     pub message: String,
-    /// What would help, if known.
+    /// The remedy, if known.
     pub hint: Option<String>,
 }
 
@@ -61,19 +61,19 @@ impl Failure {
         Self { kind: Kind::Lacking, message: message.into(), hint: None }
     }
 
-    /// Adds advice.
+    /// Adds the remedy.
     #[must_use]
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// Prefixes the message with the place of the failure.
+    /// Prefixes the message with the location of the failure.
     #[must_use]
     pub fn at(self, place: &str) -> Self {
         Self { message: format!("{place}: {}", self.message), ..self }
     }
 
-    /// The exit status.
+    /// Returns the exit status.
     pub const fn exit_status(&self) -> u8 {
         self.kind.exit_status()
     }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_has_its_own_line() {
+    fn hint_has_its_own_line() {
         let failure = Failure::lacking("no TUN").with_hint("modprobe tun").at("node A");
         assert_eq!(failure.to_string(), "node A: no TUN\n  hint: modprobe tun");
     }

@@ -1,6 +1,6 @@
-//! How a command of flue reports: [`Console`] prints steps and results on standard output and the rest on
-//! standard error, or, with `--json`, one document and nothing else. [`failure`] has the ways in which a run
-//! fails, and their exit statuses; [`table`] and [`units`] format text, [`svg`] draws charts.
+//! Output of flue's commands. [`Console`] prints steps and results on standard output and everything else on standard
+//! error. With `--json` it prints one document only. [`failure`] has the kinds of failures and their exit statuses;
+//! [`table`] and [`units`] format text, [`svg`] draws charts.
 #![forbid(unsafe_code)]
 
 pub mod failure;
@@ -16,7 +16,8 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// Version of the documents' schema. A key that changes its meaning or disappears increases it; a new key does not.
+/// Version of the documents' schema. It increases when a key changes its meaning or is removed, not when a key is
+/// added.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// The document of `--json`. All keys are always present; unknown values are null.
@@ -26,20 +27,20 @@ pub struct Document<'a> {
     pub schema: String,
     /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
-    /// The run succeeded.
+    /// True if the run succeeded.
     pub ok: bool,
     /// Exit status of the process.
     pub exit_status: u8,
-    /// The failure, if not `ok`.
+    /// The failure; `None` if `ok`.
     pub error: Option<&'a Failure>,
     /// The effective configuration, if known.
     pub config: Option<&'a Value>,
-    /// The results so far.
+    /// The results so far, if any.
     pub result: Option<&'a Value>,
 }
 
 impl<'a> Document<'a> {
-    /// A document of `command`; of "flue" if there is none.
+    /// Creates a document of `command`, or of "flue" if `command` is `None`.
     pub fn new(command: Option<&str>, error: Option<&'a Failure>) -> Self {
         Self {
             schema: command.map_or_else(|| "flue".into(), |command| format!("flue.{command}")),
@@ -59,16 +60,16 @@ pub enum DocumentTo {
     /// Standard output.
     #[default]
     Stdout,
-    /// Standard error, for commands whose output is data.
+    /// Standard error, for commands that write data to standard output.
     Stderr,
 }
 
 /// Amount and form of output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Style {
-    /// One document instead of text.
+    /// True for one JSON document instead of text.
     pub json: bool,
-    /// Results and errors only.
+    /// True if only results and errors are printed.
     pub quiet: bool,
     /// Stream for the document.
     pub document_to: DocumentTo,
@@ -96,14 +97,14 @@ impl std::fmt::Debug for Console<'_> {
 }
 
 impl Console<'static> {
-    /// Prints to standard output and standard error.
+    /// Creates a console on standard output and standard error.
     pub fn new(command: &'static str, style: Style) -> Self {
         Self::on(command, style, Box::new(stdout::Stdout), Box::new(io::stderr()))
     }
 }
 
 impl<'w> Console<'w> {
-    /// Prints to other streams.
+    /// Creates a console on other streams.
     pub fn on(
         command: &'static str,
         style: Style,
@@ -113,7 +114,7 @@ impl<'w> Console<'w> {
         Self { command, style, out, err, config: None, result: None, write_error: None }
     }
 
-    /// Amount and form of output.
+    /// Returns amount and form of the output.
     pub const fn style(&self) -> Style {
         self.style
     }
@@ -123,13 +124,13 @@ impl<'w> Console<'w> {
         self.config = serde_json::to_value(config).ok();
         if !self.style.quiet && !self.style.json {
             for line in config.to_string().lines() {
-                // There is no other place for diagnostics.
+                // A write error on standard error cannot be reported.
                 let _ = writeln!(self.err, "# {line}");
             }
         }
     }
 
-    /// Prints a step or a part of the result. Nothing with `--json`.
+    /// Prints a step or a part of the result. Prints nothing with `--json`.
     pub fn say(&mut self, text: impl std::fmt::Display) {
         if !self.style.json {
             let written = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
@@ -137,14 +138,14 @@ impl<'w> Console<'w> {
         }
     }
 
-    /// Prints a step that scripts do not need. Nothing with `-q`.
+    /// Prints a step that scripts do not need. Prints nothing with `-q`.
     pub fn step(&mut self, text: impl std::fmt::Display) {
         if !self.style.quiet {
             self.say(text);
         }
     }
 
-    /// Prints a remark to standard error. Nothing with `-q`.
+    /// Prints a remark to standard error. Prints nothing with `-q`.
     pub fn remark(&mut self, text: impl std::fmt::Display) {
         if !self.style.quiet && !self.style.json {
             let _ = writeln!(self.err, "{text}");
@@ -156,10 +157,10 @@ impl<'w> Console<'w> {
         self.result = serde_json::to_value(result).ok();
     }
 
-    /// Returns whether standard output still takes what is printed, for commands that run until they are told to end.
+    /// Checks that standard output is writable, for commands that run until they are stopped.
     ///
     /// # Errors
-    /// The first error of standard output. [`Console::finish`] takes it as it takes the error itself.
+    /// The first write error of standard output. [`Console::finish`] treats it as it treats the write error itself.
     pub fn check(&self) -> Result<(), Failure> {
         self.write_error.as_ref().map_or(Ok(()), |error| Err(stdout::failure(error)))
     }
@@ -170,18 +171,18 @@ impl<'w> Console<'w> {
         }
     }
 
-    /// Notes an error of standard output, of a command that writes it by itself.
+    /// Records a write error of standard output, for a command that writes to it directly.
     pub fn unwritten(&mut self, error: io::Error) {
         self.write_error.get_or_insert(error);
     }
 
-    /// Ends the run: prints the document or the error, and returns the exit status. A run that has failed only because
-    /// the reader of standard output is gone ends silently with [`stdout::BROKEN_PIPE_STATUS`].
+    /// Ends the run: prints the document or the error, and returns the exit status. A run that failed only because
+    /// standard output is a broken pipe prints nothing and returns [`stdout::BROKEN_PIPE_STATUS`].
     pub fn finish(mut self, ended: Result<(), Failure>) -> u8 {
         let unwritten = self.check().err();
         let is_broken = self.write_error.as_ref().is_some_and(stdout::is_broken_pipe);
         let failure = ended.err().or_else(|| unwritten.clone());
-        // A document on standard error can still be written.
+        // With a broken standard output, a document on standard error can still be written.
         let is_silent = !self.style.json || self.style.document_to == DocumentTo::Stdout;
         if is_broken && is_silent && failure == unwritten {
             return stdout::BROKEN_PIPE_STATUS;
@@ -211,12 +212,12 @@ impl<'w> Console<'w> {
     }
 }
 
-/// Writes `document`, and a newline.
+/// Writes `document` and a newline.
 ///
 /// # Errors
-/// Those of the stream.
+/// Errors of the stream.
 pub fn write_document(out: &mut dyn Write, document: &Document<'_>) -> io::Result<()> {
-    // The document can always be serialised; writing can fail.
+    // Serialization of a document cannot fail; writing can.
     let text = serde_json::to_string_pretty(document).map_err(io::Error::other)?;
     writeln!(out, "{text}")?;
     out.flush()
@@ -244,10 +245,10 @@ mod tests {
 
     #[test]
     fn results_go_to_standard_output_errors_to_standard_error() {
-        let ended = Err(Failure::work("peer is gone"));
+        let ended = Err(Failure::work("peer closed"));
         let (out, err, status) = run(Style::default(), ended, |console| console.say("a result"));
         assert_eq!(out, "a result\n");
-        assert_eq!(err, "flue test: peer is gone\n");
+        assert_eq!(err, "flue test: peer closed\n");
         assert_eq!(status, 1);
     }
 
@@ -282,14 +283,14 @@ mod tests {
     }
 
     #[test]
-    fn the_document_can_go_to_standard_error() {
+    fn document_is_written_to_standard_error() {
         let style = Style { document_to: DocumentTo::Stderr, ..JSON };
         let (out, err, _) = run(style, Ok(()), |_| {});
         assert_eq!(out, "");
         assert_eq!(serde_json::from_str::<Value>(&err).unwrap()["ok"], true);
     }
 
-    /// A stream that takes nothing.
+    /// A stream whose writes fail.
     struct Failing(io::ErrorKind);
 
     impl Write for Failing {
@@ -301,7 +302,7 @@ mod tests {
         }
     }
 
-    /// Status and standard error of a run whose standard output fails.
+    /// Returns status and standard error of a run whose standard output fails.
     fn run_without_output(
         style: Style,
         kind: io::ErrorKind,
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_standard_output_is_a_failure() {
+    fn full_standard_output_is_a_failure() {
         for style in [Style::default(), JSON] {
             let (status, err) = run_without_output(style, io::ErrorKind::StorageFull, |console| {
                 console.say("result");
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_gone_ends_the_run_silently() {
+    fn broken_pipe_ends_the_run_silently() {
         for style in [Style::default(), JSON] {
             let (status, err) = run_without_output(style, io::ErrorKind::BrokenPipe, |console| {
                 console.say("result");
@@ -346,14 +347,14 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_without_standard_output() {
+    fn failure_is_reported_without_standard_output() {
         let failed = |_: &mut Console<'_>| Err(Failure::lacking("no TUN"));
         let (status, err) = run_without_output(Style::default(), io::ErrorKind::BrokenPipe, failed);
         assert_eq!((status, err.as_str()), (3, "flue test: no TUN\n"));
     }
 
     proptest! {
-        /// The document is valid for any text of an error.
+        /// The document is valid JSON for any error text.
         #[test]
         fn json_is_valid_for_any_text(message in any::<String>(), hint in any::<Option<String>>()) {
             let mut failure = Failure::work(message.clone());
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_is_printed_once_in_each_form() {
+    fn configuration_is_printed_once_in_each_form() {
         #[derive(Serialize)]
         struct Config {
             seed: u64,

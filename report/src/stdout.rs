@@ -1,8 +1,8 @@
-//! Standard output that cannot be written: closed from the start, full, or without a reader.
+//! Standard output that cannot be written: closed at start, full, or a broken pipe.
 //!
-//! Rust's runtime opens /dev/null in place of a closed standard output, and ignores SIGPIPE. A program that wants to
-//! report the former calls [`note_closed`] before the runtime starts; the latter makes writes fail with EPIPE, which
-//! ends a command as SIGPIPE would: silently, with [`BROKEN_PIPE_STATUS`].
+//! Rust's runtime opens /dev/null in place of a closed standard output, and ignores SIGPIPE. To report a closed
+//! standard output, a program calls [`note_closed`] before the runtime starts. With SIGPIPE ignored, writes to a broken
+//! pipe fail with EPIPE. A command then exits without output, as on SIGPIPE, with [`BROKEN_PIPE_STATUS`].
 
 use std::{
     io::{self, Write},
@@ -13,19 +13,19 @@ use rustix::io::Errno;
 
 use crate::failure::Failure;
 
-/// Exit status of a command whose reader is gone: what a shell reports after SIGPIPE.
+/// Exit status of a command whose standard output is a broken pipe, as a shell reports it after SIGPIPE.
 pub const BROKEN_PIPE_STATUS: u8 = 128 + 13;
 
-/// Standard output was closed when the process started.
+/// True if standard output was closed when the process started.
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Notes whether standard output is closed.
+/// Records whether standard output is closed.
 pub fn note_closed() {
     let flags = rustix::io::fcntl_getfd(rustix::stdio::stdout());
     WAS_CLOSED.store(flags == Err(Errno::BADF), Ordering::Relaxed);
 }
 
-/// Standard output; EBADF if it was closed from the start.
+/// Standard output. Writes fail with EBADF if it was closed at start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stdout;
 
@@ -42,24 +42,24 @@ impl Write for Stdout {
     }
 }
 
-/// Returns whether the reader is gone.
+/// Returns true if the error is that of a broken pipe.
 pub fn is_broken_pipe(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe
 }
 
-/// The failure of a run whose output is not written.
+/// Converts a write error of standard output to a failure.
 pub fn failure(error: &io::Error) -> Failure {
     Failure::work(format!("standard output: {error}"))
 }
 
-/// Reports on standard error, unless the reader is gone, that a command has not written its output; returns the exit
+/// Reports on standard error that the output was not written, unless standard output is a broken pipe. Returns the exit
 /// status.
 pub fn fail(error: &io::Error, err: &mut dyn Write, command: &str) -> u8 {
     if is_broken_pipe(error) {
         return BROKEN_PIPE_STATUS;
     }
     let failure = failure(error);
-    // There is no other place for diagnostics.
+    // A write error on standard error cannot be reported.
     let _ = writeln!(err, "flue {command}: {failure}");
     failure.exit_status()
 }

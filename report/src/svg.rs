@@ -1,10 +1,10 @@
-//! Drawing charts as SVG: axes with round ticks, escaped text, labels that do not overlap.
+//! Charts as SVG: axes with round ticks, escaped text, labels that do not overlap.
 
 use std::fmt::Write;
 
 use crate::units::three_digits;
 
-/// `text`, escaped for use in an element or an attribute.
+/// Returns `text`, escaped for use in an element or an attribute.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -23,19 +23,19 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// Maps values to pixels.
+/// Mapping of values to pixels.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Axis {
     /// Smallest and largest value.
     pub range: (f64, f64),
-    /// Their pixels.
+    /// Pixels of the smallest and the largest value.
     pub pixels: (f64, f64),
-    /// Logarithmic.
+    /// True if the axis is logarithmic.
     pub is_log: bool,
 }
 
 impl Axis {
-    /// The pixel of `value`, clamped to the range.
+    /// Returns the pixel of `value`, clamped to the range.
     pub fn at(&self, value: f64) -> f64 {
         let (least, most) = self.range;
         let value = value.clamp(least, most);
@@ -48,7 +48,7 @@ impl Axis {
         from + part * (to - from)
     }
 
-    /// A linear axis from 0 to a round number not less than any of `values`.
+    /// Creates a linear axis from 0 to a round number not less than any of `values`.
     pub fn linear(values: impl IntoIterator<Item = f64>, pixels: (f64, f64)) -> Self {
         let most = values.into_iter().fold(0.0, f64::max);
         let step = step_of(most);
@@ -56,7 +56,7 @@ impl Axis {
         Self { range: (0.0, most), pixels, is_log: false }
     }
 
-    /// A logarithmic axis that covers the positive `values`; both ends are 1, 2 or 5 times a power of ten.
+    /// Creates a logarithmic axis that covers the positive `values`; both ends are 1, 2 or 5 times a power of ten.
     pub fn log(values: impl IntoIterator<Item = f64>, pixels: (f64, f64)) -> Self {
         let start = (f64::INFINITY, 0.0_f64);
         let (least, most) = values
@@ -72,7 +72,7 @@ impl Axis {
         Self { range: (below, above), pixels, is_log: true }
     }
 
-    /// Values for grid lines.
+    /// Returns the values of the grid lines.
     pub fn ticks(&self) -> Vec<f64> {
         let (least, most) = self.range;
         if self.is_log {
@@ -93,7 +93,7 @@ impl Axis {
     }
 }
 
-/// A round step: about five of them reach `most`.
+/// Returns a round step, of which about five reach `most`.
 fn step_of(most: f64) -> f64 {
     if most <= 0.0 {
         return 0.25;
@@ -103,7 +103,7 @@ fn step_of(most: f64) -> f64 {
     steps.into_iter().find(|step| most / step <= 6.0).unwrap_or(power * 10.0)
 }
 
-/// 1, 2 and 5 times the powers of ten within a range.
+/// Returns 1, 2 and 5 times the powers of ten within a range.
 fn round_numbers(least: f64, most: f64) -> Vec<f64> {
     let first = least.log10().floor() as i32;
     let decades = (first..first + 20).map(|power| 10_f64.powi(power));
@@ -111,7 +111,7 @@ fn round_numbers(least: f64, most: f64) -> Vec<f64> {
     all.skip_while(|&it| it < least).take_while(|&it| it <= most).collect()
 }
 
-/// Tick label.
+/// Returns the label of a tick.
 pub fn tick_text(value: f64) -> String {
     if value == 0.0 {
         return "0".into();
@@ -124,13 +124,13 @@ pub fn tick_text(value: f64) -> String {
     }
 }
 
-/// Positions for labels: as near to `wanted` as possible, at least `gap` apart, none above the end of `range`. In the
-/// order of `wanted`.
+/// Returns positions of labels, in the order of `wanted`: as near to `wanted` as possible, at least `gap` apart, none
+/// above the end of `range`.
 pub fn spread(wanted: &[f64], gap: f64, range: (f64, f64)) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));
     let mut places: Vec<f64> = order.iter().map(|&index| wanted[index]).collect();
-    // First push labels down, away from the previous one; then back up from the end of the range.
+    // First move each label down, away from the previous one, then back up from the end of the range.
     for index in 1..places.len() {
         places[index] = places[index].max(places[index - 1] + gap);
     }
@@ -151,7 +151,7 @@ pub fn spread(wanted: &[f64], gap: f64, range: (f64, f64)) -> Vec<f64> {
 pub enum Anchor {
     /// The text starts at the point.
     Start,
-    /// The text is centred on the point.
+    /// The text is centered on the point.
     Middle,
     /// The text ends at the point.
     End,
@@ -167,7 +167,7 @@ pub struct Canvas {
 pub type Point = (f64, f64);
 
 impl Canvas {
-    /// An empty image for inclusion in an HTML page, whose style sheet applies. `label` is its text for screen readers.
+    /// Creates an empty image for an HTML page, whose style sheet applies. `label` is its text for screen readers.
     pub fn new((width, height): Point, label: &str) -> Self {
         let label = escaped(label);
         let out =
@@ -175,7 +175,7 @@ impl Canvas {
         Self { out }
     }
 
-    /// An empty image as a file of its own, with a style sheet.
+    /// Creates an empty image for a separate file, with a style sheet.
     pub fn document((width, height): Point, label: &str, style: &str) -> Self {
         let label = escaped(label);
         let size = format!(r#"width="{width}" height="{height}" viewBox="0 0 {width} {height}""#);
@@ -185,25 +185,25 @@ impl Canvas {
         Self { out }
     }
 
-    /// The SVG's text.
+    /// Returns the text of the SVG.
     pub fn finish(mut self) -> String {
         self.out.push_str("</svg>");
         self.out
     }
 
     fn add(&mut self, piece: std::fmt::Arguments<'_>) {
-        // Writing into a string cannot fail.
+        // Writing to a string cannot fail.
         let _ = self.out.write_fmt(piece);
     }
 
-    /// A group of what `draw` draws, with `title` as its tooltip.
+    /// Draws a group with `title` as its tooltip.
     pub fn titled(&mut self, title: &str, draw: impl FnOnce(&mut Self)) {
         self.add(format_args!("<g><title>{}</title>", escaped(title)));
         draw(self);
         self.out.push_str("</g>");
     }
 
-    /// A line.
+    /// Draws a line.
     pub fn line(&mut self, class: &str, from: Point, to: Point) {
         self.add(format_args!(
             r#"<line class="{class}" x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}"/>"#,
@@ -211,7 +211,7 @@ impl Canvas {
         ));
     }
 
-    /// A polyline.
+    /// Draws a polyline.
     pub fn path(&mut self, class: &str, points: impl IntoIterator<Item = Point>) {
         self.add(format_args!(r#"<path class="{class}" d=""#));
         for (index, (x, y)) in points.into_iter().enumerate() {
@@ -221,7 +221,7 @@ impl Canvas {
         self.out.push_str(r#""/>"#);
     }
 
-    /// A rectangle; `corner` is the upper left one.
+    /// Draws a rectangle; `corner` is its upper left corner.
     pub fn rect(&mut self, class: &str, corner: Point, (width, height): Point) {
         self.add(format_args!(
             r#"<rect class="{class}" x="{:.1}" y="{:.1}" width="{width:.1}" height="{height:.1}"/>"#,
@@ -229,19 +229,19 @@ impl Canvas {
         ));
     }
 
-    /// A circle.
+    /// Draws a circle.
     pub fn circle(&mut self, class: &str, (x, y): Point, radius: f64) {
         self.add(format_args!(
             r#"<circle class="{class}" cx="{x:.1}" cy="{y:.1}" r="{radius:.1}"/>"#
         ));
     }
 
-    /// Text.
+    /// Draws a text.
     pub fn text(&mut self, class: &str, at: Point, anchor: Anchor, text: &str) {
         self.texts(class, at, anchor, &[("", text)]);
     }
 
-    /// A line of text in several parts, each with its class (or "").
+    /// Draws one line of text in several parts, each with its class (or "").
     pub fn texts(&mut self, class: &str, at: Point, anchor: Anchor, parts: &[(&str, &str)]) {
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -264,7 +264,7 @@ impl Canvas {
         self.out.push_str("</text>");
     }
 
-    /// Horizontal grid lines, labelled on the left.
+    /// Draws horizontal grid lines, labeled on the left.
     pub fn grid_across(&mut self, y: &Axis, (left, right): Point) {
         for tick in y.ticks() {
             let pixel = y.at(tick);
@@ -273,7 +273,7 @@ impl Canvas {
         }
     }
 
-    /// Vertical grid lines, labelled below.
+    /// Draws vertical grid lines, labeled below.
     pub fn grid_upright(&mut self, x: &Axis, (top, bottom): Point) {
         for tick in x.ticks() {
             let pixel = x.at(tick);

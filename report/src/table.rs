@@ -18,22 +18,22 @@ pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// The cell of an unknown value.
+/// Cell of an unknown value.
 pub const UNKNOWN: &str = "-";
 
-/// The cell of a value, or [`UNKNOWN`].
+/// Returns the cell of a value, or [`UNKNOWN`].
 pub fn cell(value: Option<impl fmt::Display>) -> String {
     value.map_or_else(|| UNKNOWN.into(), |value| value.to_string())
 }
 
 impl Table {
-    /// An empty table. Column names include the unit.
+    /// Creates an empty table. Column names include the unit.
     pub fn new(head: &[(&str, Align)]) -> Self {
         let head = head.iter().map(|&(name, align)| (name.to_owned(), align)).collect();
         Self { head, rows: Vec::new() }
     }
 
-    /// Adds a row. Extra cells are dropped, missing ones are [`UNKNOWN`].
+    /// Adds a row. Excess cells are dropped, missing cells are [`UNKNOWN`].
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let mut cells: Vec<String> = cells.into_iter().take(self.head.len()).collect();
         cells.resize(self.head.len(), UNKNOWN.into());
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_to_the_right_names_to_the_left() {
+    fn numbers_are_right_aligned_and_names_left_aligned() {
         let mut table = Table::new(&[("operation", Align::Left), ("time µs", Align::Right)]);
         table.row(["Write".into(), "12345678".into()]);
         table.row(["Send/Receive".into(), cell(Some(7))]);
@@ -104,7 +104,7 @@ Read                 -
     }
 
     #[test]
-    fn a_table_without_rows_is_its_head() {
+    fn table_without_rows_has_its_head_only() {
         assert_eq!(Table::new(&[("a", Align::Right)]).to_string(), "a\n");
     }
 }

@@ -1,10 +1,10 @@
-//! Formatting of quantities: those of options ([`flue_adapter::units`]), and those of results.
+//! Formatting of quantities: those of options ([`flue_adapter::units`]) and of results.
 
 use std::time::Duration;
 
 pub use flue_adapter::units::*;
 
-/// Three significant digits, at most five decimals, no prefix.
+/// Formats with three significant digits, at most five decimals and no prefix.
 pub fn three_digits(value: f64) -> String {
     let digits = match value.abs() {
         v if v >= 99.95 => 0,
@@ -17,7 +17,7 @@ pub fn three_digits(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// "11.2 MiB": bytes with a binary prefix, whole bytes below 1 KiB.
+/// Formats bytes with a binary prefix, such as "11.2 MiB"; whole bytes below 1 KiB.
 pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {
@@ -27,7 +27,7 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{number} {}", UNITS[index])
 }
 
-/// Bits per second of `bytes` in `duration`; `None` when no time has passed.
+/// Returns the rate of `bytes` in `duration`, bits per second; `None` for a zero duration.
 pub fn rate_of(bytes: u64, duration: Duration) -> Option<f64> {
     let seconds = duration.as_secs_f64();
     (seconds > 0.0).then(|| bytes as f64 * 8.0 / seconds)

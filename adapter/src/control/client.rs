@@ -1,4 +1,4 @@
-//! The other side of control sockets: which nodes there are, and one question to one of them.
+//! Client of control sockets: lists the running nodes and sends a request to one of them.
 
 use std::{
     io::{self, Read, Write},
@@ -15,26 +15,26 @@ use super::{
 };
 use crate::error::Error;
 
-/// How long a node may take for an answer.
+/// Time limit for a reply.
 pub const LIMIT: Duration = Duration::from_secs(10);
-/// Connections of one node that are listed.
+/// Maximum number of connections that are listed for one node.
 pub const CONNECTIONS_MAX: usize = 1 << 20;
 
-/// Which nodes are meant.
+/// Selection of nodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Nodes {
-    /// All of this user's.
+    /// All nodes of this user.
     All,
-    /// The one with that socket.
+    /// The node with this socket.
     Path(PathBuf),
-    /// Those on a TAP of that name.
+    /// The nodes on a TAP of this name.
     Tap(String),
-    /// The one in that process.
+    /// The node in this process.
     Pid(u32),
 }
 
 impl Nodes {
-    /// What `--node` says.
+    /// Parses the value of `--node`.
     pub fn parse(option: Option<&str>) -> Self {
         match option {
             None => Self::All,
@@ -57,10 +57,10 @@ impl Nodes {
     }
 }
 
-/// The sockets of running nodes, and where they were looked for.
+/// Returns the control sockets of running nodes, and the directory or path that was searched.
 ///
 /// # Errors
-/// A node that was named is not there, or the directory is not ours.
+/// The selected node was not found, or the directory is not owned by the user alone.
 pub fn find(nodes: &Nodes) -> Result<(Vec<PathBuf>, PathBuf), Error> {
     if let Nodes::Path(path) = nodes {
         return Ok((vec![path.clone()], path.clone()));
@@ -81,7 +81,7 @@ pub fn find(nodes: &Nodes) -> Result<(Vec<PathBuf>, PathBuf), Error> {
     Ok((sockets, directory))
 }
 
-/// Whether somebody listens. A node that was killed has left a socket on which nobody does.
+/// Returns true if a process listens on the socket. A killed process leaves a socket without a listener.
 fn is_alive(path: &Path) -> bool {
     match UnixStream::connect(path) {
         Ok(_) => true,
@@ -91,10 +91,10 @@ fn is_alive(path: &Path) -> bool {
     }
 }
 
-/// Asks the node at `path`.
+/// Sends a request to the node at `path` and returns its answer.
 ///
 /// # Errors
-/// It cannot be reached, does not answer in time, or answers something else.
+/// The node cannot be reached, does not reply in time, or its reply is not valid.
 pub fn ask(path: &Path, ask: Ask) -> Result<Answer, Error> {
     let failed = |what: &str, error: io::Error| {
         Error::operation(format!("control socket {}: {what}: {error}", path.display()))
@@ -124,7 +124,7 @@ pub fn ask(path: &Path, ask: Ask) -> Result<Answer, Error> {
     }
 }
 
-/// Problem of a control socket that does not accept connections; `None`: `error` names it.
+/// Problem of a control socket that does not accept connections; `None` if `error` describes it.
 fn unreachable(path: &Path, error: &io::Error) -> Option<&'static str> {
     if !matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) {
         return None;
@@ -167,10 +167,10 @@ fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Everything that the node at `path` lists.
+/// Returns all listeners and connections of the node at `path`.
 ///
 /// # Errors
-/// As [`ask`]; or it has more than [`CONNECTIONS_MAX`].
+/// As [`ask`]; or there are more than [`CONNECTIONS_MAX`].
 pub fn list(path: &Path, state: bool) -> Result<(NodeName, Vec<Record>), Error> {
     let mut connections: Vec<Record> = Vec::new();
     loop {
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_without_a_node_is_named_with_its_problem() {
+    fn path_without_a_node_is_named_with_its_problem() {
         let directory = env::temp_dir().join(format!("flue-client-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let (file, socket) = (directory.join("file"), directory.join("socket"));

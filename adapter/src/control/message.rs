@@ -1,4 +1,4 @@
-//! What goes over a control socket: a request, an answer, each one line of JSON.
+//! Messages of a control socket: one request and one reply, each one line of JSON.
 
 use std::{fmt, net::IpAddr};
 
@@ -14,122 +14,122 @@ use offload_engine::tcp::CongestionAlgorithm;
 pub struct Request {
     /// [`VERSION`].
     pub flue_control: u32,
-    /// What is asked.
+    /// The operation.
     #[serde(flatten)]
     pub ask: Ask,
 }
 
-/// What is asked of a node.
+/// Operation of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Ask {
-    /// Its listeners and connections, by handle. Answered by [`Answer::List`].
+    /// Lists listeners and connections, ordered by handle. The reply is [`Answer::List`].
     List {
-        /// Those after this one; `null`: from the first.
+        /// Lists only those with a handle above this one; `null`: all.
         #[serde(default)]
         after: Option<u64>,
-        /// With the three classes of offload state.
+        /// True to include the three classes of offload state.
         #[serde(default)]
         state: bool,
     },
-    /// A hand-over. Answered by [`Answer::Moved`] when it is done or refused, or after
+    /// Offloads or uploads a connection. The reply is [`Answer::Moved`] when that is done or refused, or after
     /// [`MOVE_LIMIT`](super::MOVE_LIMIT).
     Move(Move),
 }
 
-/// A hand-over.
+/// Offload or upload of one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Move {
-    /// Which connection.
+    /// Handle of the connection.
     pub handle: u64,
-    /// Where to.
+    /// Destination of the connection.
     pub to: Destination,
-    /// Ask the host stack for it; `false`: only wait.
+    /// True to request it from the host stack; false to wait only.
     pub begin: bool,
-    /// Refusals of the connection that are known: one more ends the wait.
+    /// Refusals that the client has counted so far: one more ends the wait.
     pub refusals: u32,
 }
 
-/// Where a connection is to be handed.
+/// Destination of an offload or upload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Destination {
-    /// To the target.
+    /// The offload target.
     Target,
-    /// To the host stack.
+    /// The host stack.
     Host,
 }
 
-/// An answer.
+/// A reply.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Reply {
     /// [`VERSION`].
     pub flue_control: u32,
-    /// What was asked.
+    /// Answer to the request.
     #[serde(flatten)]
     pub answer: Answer,
 }
 
-/// What a node answers.
+/// Answer to a request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "response", rename_all = "snake_case")]
 pub enum Answer {
     /// Listeners and connections.
     List(Box<Page>),
-    /// How the connection is now; `null`: there is none of that handle.
+    /// State of the connection after the move; `null` if no connection has this handle.
     Moved {
-        /// Without `info` and `state`.
+        /// The connection, without `info` and `state_tree`; `state` is null for an offloaded connection.
         connection: Option<Box<Record>>,
     },
-    /// It could not be done, or was not understood.
+    /// The request failed or was not valid.
     Failed {
-        /// Layer, object, limit.
+        /// Layer, object and limit.
         message: String,
     },
 }
 
 impl Request {
-    /// A request in this version.
+    /// Creates a request of this version.
     pub const fn new(ask: Ask) -> Self {
         Self { flue_control: VERSION, ask }
     }
 }
 
 impl Reply {
-    /// An answer in this version.
+    /// Creates a reply of this version.
     pub const fn new(answer: Answer) -> Self {
         Self { flue_control: VERSION, answer }
     }
 }
 
-/// Some of a node's listeners and connections.
+/// A page of a node's listeners and connections.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Page {
     /// The node.
     pub node: NodeName,
-    /// By handle.
+    /// Listeners and connections, ordered by handle.
     pub connections: Vec<Record>,
-    /// There are more, after the last handle.
+    /// True if there are more, with handles above the last one.
     pub more: bool,
 }
 
-/// Which node it is.
+/// Identity and policies of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeName {
-    /// Its TAP; `kernel` of kernel sockets.
+    /// TAP; `kernel` for kernel sockets.
     pub tap: String,
-    /// Its process.
+    /// Process id.
     pub pid: u32,
-    /// Its addresses.
+    /// Addresses.
     pub addresses: Vec<IpAddr>,
-    /// Which connections it offloads by itself.
+    /// Policy that selects the connections to offload.
     pub offload: OffloadPolicy,
     /// Congestion control of offloaded connections.
     pub congestion_control: CongestionAlgorithm,
 }
 
 impl NodeName {
-    /// That of this process's node.
+    /// Returns the identity of a node of this process.
     pub fn of(options: &NodeOptions) -> Self {
         Self {
             tap: options.tap.clone(),
@@ -140,7 +140,7 @@ impl NodeName {
         }
     }
 
-    /// That of this process's kernel sockets, which have no TAP.
+    /// Returns the identity of this process's kernel sockets, which have no TAP.
     pub fn of_sockets() -> Self {
         Self { tap: "kernel".into(), addresses: Vec::new(), ..Self::of(&NodeOptions::default()) }
     }

@@ -1,21 +1,22 @@
-//! The control socket: how another process sees a running node's connections, and has them handed over.
+//! Control socket: other processes list the connections of a running node, and offload or upload them.
 //!
-//! Every node listens on a Unix socket ([`place`] says where). One connection carries one request and one
-//! answer, each a line of JSON ([`message`]); `socat - UNIX:PATH` is client enough. [`server`] is a thread of its
-//! own: it enters the node for a copy and for nothing else, and what a client does to its socket is no matter of the
-//! data path. [`client`] is what `flue ss`, `flue offload` and `flue upload` use.
+//! Every node listens on a Unix socket ([`place`] defines its path). A client sends one request and reads one reply on
+//! a connection, each a line of JSON ([`message`]); `socat - UNIX:PATH` is a sufficient client. [`server`] runs on a
+//! separate thread. It locks the node only to copy state, so clients do not block the data path. [`client`] is used by
+//! `flue ss`, `flue offload` and `flue upload`.
 //!
-//! Who may write to the socket may move and watch connections: it has mode 0600, in a directory of mode 0700.
+//! Any process that can write to the socket can list and move connections. So its mode is 0600, in a directory of mode
+//! 0700.
 //!
 //! | limit | |
 //! |---|---|
-//! | a request | [`REQUEST_BYTES_MAX`] bytes, within [`REQUEST_LIMIT`] |
-//! | an answer | [`ROWS_MAX`] connections, taken within [`ANSWER_LIMIT`]; a client takes [`ANSWER_BYTES_MAX`] bytes |
-//! | clients without a complete answer | [`CLIENTS_MAX`]: another one replaces the one that was idle the longest |
-//! | clients that wait to be accepted | [`BACKLOG`] |
-//! | requests at once | one |
-//! | connections looked at with the node held | [`LOOK_MAX`] |
-//! | share of time that requests take of the node | a half: after each the server rests as long as it took |
+//! | request | [`REQUEST_BYTES_MAX`] bytes, within [`REQUEST_LIMIT`] |
+//! | reply | [`ROWS_MAX`] connections, read within [`ANSWER_LIMIT`]; a client reads [`ANSWER_BYTES_MAX`] bytes |
+//! | clients without a complete reply | [`CLIENTS_MAX`]: another client replaces the one that was idle the longest |
+//! | clients not yet accepted | [`BACKLOG`] |
+//! | concurrent requests | one |
+//! | connections copied while the node is locked | [`LOOK_MAX`] |
+//! | share of the node's time used by requests | one half: after each the server pauses for as long as it took |
 
 pub mod client;
 pub mod message;
@@ -26,25 +27,25 @@ pub mod state;
 
 use std::time::Duration;
 
-/// The version of the protocol. It grows when a request or a key changes its meaning; new keys do not change it.
+/// Version of the protocol. It increases when a request or a key changes its meaning, not when a key is added.
 pub const VERSION: u32 = 1;
-/// Bytes of a request, its newline included.
+/// Maximum bytes of a request, including the newline.
 pub const REQUEST_BYTES_MAX: usize = 4096;
-/// Bytes of an answer that a client takes.
+/// Maximum bytes of a reply that a client accepts.
 pub const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// How long a request may take to arrive.
+/// Time limit to receive a request.
 pub const REQUEST_LIMIT: Duration = Duration::from_secs(2);
-/// How long a client may take for its answer.
+/// Time limit for a client to read its reply.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// How long the host stack may take to say what connections there are.
+/// Time limit for the host stack to list its connections.
 pub const HOST_LIMIT: Duration = Duration::from_secs(2);
-/// How long an answer waits at most for a connection to move; who wants to wait longer asks again.
+/// Time limit of one reply for a connection to move. A client that waits longer repeats the request.
 pub const MOVE_LIMIT: Duration = Duration::from_millis(250);
-/// Connections in one answer.
+/// Maximum number of connections in one reply.
 pub const ROWS_MAX: usize = 1024;
-/// Connections that are looked at without letting go of the node.
+/// Maximum number of connections that are copied while the node is locked.
 pub const LOOK_MAX: usize = 32;
-/// Accepted clients without a complete answer.
+/// Maximum number of accepted clients without a complete reply.
 pub const CLIENTS_MAX: usize = 16;
-/// Clients that wait to be accepted.
+/// Maximum number of clients not yet accepted.
 pub const BACKLOG: i32 = 16;

@@ -1,9 +1,9 @@
-//! Where control sockets are: `$XDG_RUNTIME_DIR/flue`, or `/tmp/flue-UID` where that is not set, as
-//! `TAP-PID.sock`.
+//! Path of control sockets: `TAP-PID.sock` in `$XDG_RUNTIME_DIR/flue`, or in `/tmp/flue-UID` if that variable is not
+//! set.
 //!
-//! The directory is made with mode 0700 and used only if it is the user's own and nobody else's: in /tmp anybody may
-//! have been quicker. A process that was killed leaves its socket behind. Nobody listens on it, which is how
-//! it is recognised; the next node removes those whose process is gone.
+//! The directory is created with mode 0700. It is used only if the user owns it and no other user has access, because
+//! in /tmp another user may have created it first. A killed process leaves its socket, without a listener. The next
+//! node removes the sockets of processes that do not exist.
 
 use std::{
     env, fs, io,
@@ -15,25 +15,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
-/// Entries of the directory that are looked at.
+/// Maximum number of directory entries that are read.
 pub const ENTRIES_MAX: usize = 4096;
-/// Longest path of a Unix socket: `sun_path` less its NUL.
+/// Maximum path length of a Unix socket, bytes: `sun_path` less its NUL.
 pub const PATH_BYTES_MAX: usize = 107;
 
-/// Where a node listens.
+/// Location of a node's control socket.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ControlPlace {
-    /// Nowhere.
+    /// No control socket.
     None,
-    /// In this directory, under the name of TAP and process; goes on without if that fails.
+    /// In this directory, with TAP and process id as its name. The node runs without the socket if that fails.
     Directory(PathBuf),
-    /// There, or the run fails.
+    /// At this path. Opening the node fails if the socket cannot be created.
     Path(PathBuf),
 }
 
 impl ControlPlace {
-    /// What `--control` asks for; `None`: it was not given.
+    /// Converts the value of `--control`; `None`: the option was not given.
     pub fn resolve(option: Option<&Path>) -> Self {
         match option {
             Some(path) if path == Path::new("none") => Self::None,
@@ -42,7 +42,7 @@ impl ControlPlace {
         }
     }
 
-    /// The socket's path for a node on `tap` in the process `pid`.
+    /// Returns the socket's path for a node on `tap` in the process `pid`.
     pub fn socket(&self, tap: &str, pid: u32) -> Option<PathBuf> {
         match self {
             Self::None => None,
@@ -62,11 +62,11 @@ impl std::fmt::Display for ControlPlace {
     }
 }
 
-/// The directory of this user's sockets.
+/// Returns the directory of this user's sockets.
 pub fn directory() -> PathBuf {
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let own = rustix::process::geteuid().as_raw();
-    // Who has changed user may still have the former one's.
+    // After a change of user (su), XDG_RUNTIME_DIR may still be that of the previous user.
     let is_ours =
         |path: &Path| fs::metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == own);
     match runtime.filter(|path| path.is_absolute() && is_ours(path)) {
@@ -75,10 +75,10 @@ pub fn directory() -> PathBuf {
     }
 }
 
-/// Makes the directory, if it is not there, and sees that it is ours alone.
+/// Creates the directory if it does not exist, and checks that the user owns it exclusively.
 ///
 /// # Errors
-/// It cannot be made, or is not.
+/// It cannot be created, or [`check_directory`] fails.
 pub fn make_directory(path: &Path) -> Result<(), Error> {
     let failed =
         |error: io::Error| Error::operation(format!("control socket: {}: {error}", path.display()));
@@ -90,10 +90,10 @@ pub fn make_directory(path: &Path) -> Result<(), Error> {
     check_directory(path).map_err(failed)
 }
 
-/// Whether the directory is ours and nobody else can write to or look into it.
+/// Checks that the user owns the directory and no other user can read or write it.
 ///
 /// # Errors
-/// It is not there, is something else, belongs to somebody else, or is open to others.
+/// It does not exist, is not a directory, belongs to another user, or is accessible to other users.
 pub fn check_directory(path: &Path) -> io::Result<()> {
     let metadata = fs::symlink_metadata(path)?;
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
@@ -111,10 +111,10 @@ pub fn check_directory(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The sockets of a directory, by name.
+/// Returns the sockets of a directory, sorted by name.
 ///
 /// # Errors
-/// The directory cannot be read; one that is not there is empty.
+/// The directory cannot be read; a directory that does not exist is empty.
 pub fn sockets(directory: &Path) -> io::Result<Vec<PathBuf>> {
     match check_directory(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -128,18 +128,18 @@ pub fn sockets(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// TAP and process id in a socket's name.
+/// Returns the TAP and process id in a socket's name.
 pub fn parse(path: &Path) -> Option<(&str, u32)> {
     let (tap, pid) = path.file_stem()?.to_str()?.rsplit_once('-')?;
     Some((tap, pid.parse().ok()?))
 }
 
-/// Removes what processes that are gone have left in the directory.
+/// Removes the sockets of ended processes from the directory.
 pub fn sweep(directory: &Path) {
     for path in sockets(directory).unwrap_or_default() {
-        let gone = |pid: u32| !Path::new(&format!("/proc/{pid}")).exists();
-        if parse(&path).is_some_and(|(_, pid)| gone(pid)) {
-            // Another node may be sweeping too.
+        let has_ended = |pid: u32| !Path::new(&format!("/proc/{pid}")).exists();
+        if parse(&path).is_some_and(|(_, pid)| has_ended(pid)) {
+            // Fails if another node has removed it already.
             let _ = fs::remove_file(path);
         }
     }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_tap_and_process() {
+    fn socket_name_has_tap_and_process() {
         let place = ControlPlace::Directory("/run/user/0/flue".into());
         let socket = place.socket("my-tap", 71).unwrap();
         assert_eq!(socket, Path::new("/run/user/0/flue/my-tap-71.sock"));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_others_can_enter_is_not_used() {
+    fn directory_accessible_to_other_users_is_refused() {
         let path = scratch("open");
         make_directory(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o700);
@@ -187,10 +187,10 @@ mod tests {
     }
 
     #[test]
-    fn sockets_of_processes_that_are_gone_are_swept() {
+    fn sockets_of_ended_processes_are_removed() {
         let path = scratch("sweep");
         make_directory(&path).unwrap();
-        // Process ids end at 2^22.
+        // Process ids are below 2^22.
         let (dead, alive) =
             (path.join("tap-4194305.sock"), path.join(format!("tap-{}.sock", std::process::id())));
         let foreign = path.join("notes.txt");

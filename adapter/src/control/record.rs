@@ -1,4 +1,4 @@
-//! A connection as documents tell it: units in the keys, null for what is not known.
+//! Connection as reported in documents: units in the keys, null for unknown values.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -21,14 +21,14 @@ use serde_json::Value;
 
 use super::state;
 
-/// Why a hand-over was not done.
+/// Refusal of an offload or upload.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Refused {
-    /// Who, and why.
+    /// Component that refused, and the reason.
     pub message: String,
-    /// The target's answer as a number, if it was its.
+    /// NDIS_STATUS as a number, if the target refused.
     pub ndis_status: Option<u32>,
-    /// And as a name.
+    /// Name of that status.
     pub ndis_status_name: Option<String>,
 }
 
@@ -50,42 +50,42 @@ impl From<Refusal> for Refused {
 /// A listener or a connection.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Record {
-    /// Its name within the node.
+    /// Handle, unique within the node.
     pub handle: u64,
-    /// As ss calls it: ESTAB, FIN-WAIT-1, LISTEN; null while it is on its way.
+    /// State as ss prints it: ESTAB, FIN-WAIT-1, LISTEN; null without a snapshot of the target that has the connection.
     pub state: Option<String>,
-    /// Where its data path is.
+    /// Location of the data path.
     pub offload_state: OffloadState,
-    /// Our end.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// The peer's end; null of a listener.
+    /// Address and port of the peer; null for a listener.
     pub remote: Option<SocketAddr>,
-    /// Number of the queue pair; null of a connection without one, and while it is being set up.
+    /// Queue pair number; null for a connection without a queue pair, and while it is being set up.
     #[serde(default)]
     pub qp: Option<u32>,
-    /// Received and not yet taken by the client; handshakes under way of a listener.
+    /// Bytes received and not yet read by the client; for a listener, handshakes in progress.
     pub recv_q: Option<u64>,
-    /// Sent and not acknowledged by the peer; a listener's backlog.
+    /// Bytes sent and not yet acknowledged by the peer; for a listener, its backlog.
     pub send_q: Option<u64>,
-    /// Times that the target has taken it over.
+    /// Number of completed offloads.
     pub offloads: u32,
-    /// Times that the host has taken it back.
+    /// Number of completed uploads.
     pub uploads: u32,
-    /// Why the target last wanted it uploaded.
+    /// Reason of the target's last upload request.
     pub last_upload_reason: Option<String>,
-    /// Hand-overs that were not done.
+    /// Number of refused offloads and uploads.
     pub refusals: u32,
-    /// Why the last one was not.
+    /// The last refusal.
     pub last_refusal: Option<Refused>,
-    /// What TCP_INFO would say, of an offloaded connection.
+    /// Values of TCP_INFO, for an offloaded connection.
     pub info: Option<Box<TcpInfo>>,
-    /// Offload state by object and class, in Windows' member names, if asked for and offloaded.
+    /// Offload state by object and class, with the member names of Windows; only if requested and offloaded.
     pub state_tree: Option<Value>,
 }
 
 impl Record {
-    /// From what the host stack says, and the target if it has the connection; `tree`: with the three classes of
-    /// offload state.
+    /// Creates a record from the row of the host stack and, if the connection is offloaded, the snapshot of the target.
+    /// `tree`: include the three classes of offload state.
     pub fn new(row: &ConnectionRow, look: Option<ConnectionSnapshot>, tree: bool) -> Self {
         let ConnectionRow { handle, local, remote, state, offload, recv_q, send_q, moves } = *row;
         let Moves { offloads, uploads, last_upload_reason, refusals, last_refusal } = moves;
@@ -112,7 +112,7 @@ impl Record {
         record
     }
 
-    /// Adds what only the target knows.
+    /// Adds the values that only the target has.
     fn complete(&mut self, look: &ConnectionSnapshot, tree: bool) {
         let ConnectionSnapshot { info, neighbor, path, tcp, queried, send_outstanding } = look;
         let phase = SocketState::from(info.phase);
@@ -125,18 +125,18 @@ impl Record {
         });
     }
 
-    /// Listens.
+    /// Returns true for a listener.
     pub fn is_listener(&self) -> bool {
         self.remote.is_none()
     }
 }
 
-/// Windows' name of a reason, without its prefix.
+/// Returns the name of a reason as Windows defines it, without its prefix.
 pub fn reason_name(reason: UploadReason) -> String {
     format!("{reason:?}")
 }
 
-/// An end as ss shows it: `*` for any address or port.
+/// Formats an address and port as ss does: `*` for any address or port.
 pub fn shown(end: Option<SocketAddr>) -> String {
     let Some(end) = end else { return "*:*".into() };
     match end.ip() {
@@ -145,10 +145,10 @@ pub fn shown(end: Option<SocketAddr>) -> String {
     }
 }
 
-/// One table for the fields and how they are found.
+/// Declares the fields and the expressions of their values in one table.
 macro_rules! tcp_info {
     (|$info:ident, $constant:ident| $($(#[$doc:meta])* $name:ident: $type:ty = $value:expr;)*) => {
-        /// What TCP_INFO would say. Names are Linux', with the unit behind.
+        /// Values of TCP_INFO. Field names are those of Linux, followed by the unit.
         #[allow(missing_docs, reason = "the names are those of TCP_INFO and of offload_engine::tcp::Info")]
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
         pub struct TcpInfo {
@@ -167,7 +167,7 @@ tcp_info! { |info, constant|
     timestamps: bool = constant.timestamp_enabled;
     sack: bool = constant.sack_enabled;
     ecn: bool = info.ecn;
-    /// Scales of the peer's windows and of ours; null: none.
+    /// Window scales of the peer and of this end; null: none.
     wscale: Option<(u8, u8)> = constant
         .window_scaling_enabled
         .then_some((constant.snd_wind_scale, constant.rcv_wind_scale));

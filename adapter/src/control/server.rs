@@ -1,7 +1,8 @@
-//! The node's side of its control socket: one thread, one request at a time.
+//! Server of a node's control socket: one thread, one request at a time.
 //!
-//! Clients that do not send, or do not read, delay no other client: sockets are non-blocking, and a client beyond
-//! [`CLIENTS_MAX`] replaces the one that was idle for the longest time. No wait is unlimited, and none holds the node.
+//! Clients that do not send or do not read delay no other client: sockets are non-blocking, and a client beyond
+//! [`CLIENTS_MAX`] replaces the one that was idle for the longest time. Every wait has a limit, and no wait holds the
+//! node's lock.
 
 use std::{
     cell::Cell,
@@ -48,22 +49,22 @@ use crate::error::Error;
 
 mod session;
 
-/// How often a connection that is to move is looked at.
+/// Poll interval for the state of a connection that is being offloaded or uploaded.
 const MOVE_INTERVAL: Duration = Duration::from_millis(5);
-/// Shortest rest between two turns of the server.
+/// Minimum pause between two turns of the server.
 const REST_MIN: Duration = Duration::from_millis(1);
-/// Rest after an accept that failed: without descriptors it would fail again at once.
+/// Pause after a failed accept: without free descriptors it would fail again at once.
 const ACCEPT_REST: Duration = Duration::from_millis(100);
 
-/// The connections that a control socket serves.
+/// Connections that a control socket serves.
 pub trait Controlled: Send + 'static {
-    /// Listeners and connections, by handle.
+    /// Returns listeners and connections, ordered by handle.
     ///
     /// # Errors
-    /// No answer within the limit.
+    /// No reply within the limit.
     fn rows(&self, limit: Duration) -> Result<Vec<ConnectionRow>, WaitError>;
 
-    /// The one with this handle; `None`: not found.
+    /// Returns the listener or connection with this handle; `None`: not found.
     ///
     /// # Errors
     /// As [`Controlled::rows`].
@@ -73,18 +74,18 @@ pub trait Controlled: Send + 'static {
         limit: Duration,
     ) -> Result<Option<ConnectionRow>, WaitError>;
 
-    /// State of these connections in the target; `None`: not offloaded.
+    /// Returns snapshots of these connections from the target; `None`: not offloaded.
     fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>>;
 
-    /// The connections that are those of queue pairs.
+    /// Returns the connections of queue pairs.
     fn queue_pairs(&self) -> Vec<ConnectionEntry> {
         Vec::new()
     }
 
-    /// Has the host stack hand a connection over.
+    /// Requests the offload or upload of a connection from the host stack.
     ///
     /// # Errors
-    /// Its connections stay where they are.
+    /// Connections of this implementation cannot move.
     fn move_to(&self, handle: OffloadHandle, to: Destination) -> io::Result<()>;
 }
 
@@ -118,7 +119,7 @@ impl<C: NodeClient + 'static> Controlled for Node<C> {
     }
 }
 
-/// The adapters of one device, at least one: they share its stacks, and each has queue pairs of its own.
+/// Adapters of one device, at least one. They share the stacks; each has its own queue pairs.
 impl Controlled for Vec<Adapter> {
     fn rows(&self, limit: Duration) -> Result<Vec<ConnectionRow>, WaitError> {
         self[0].list(limit)
@@ -151,17 +152,17 @@ impl Controlled for Vec<Adapter> {
     }
 }
 
-/// A control socket that is served; it goes away with this value.
+/// A control socket with its server. Dropping it removes the socket.
 #[derive(Debug)]
 pub struct Control {
     path: PathBuf,
-    /// Shutting it down ends the thread.
+    /// Stop signal: shutting it down ends the thread.
     stop: Option<Guarded<UnixStream>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Control {
-    /// Where it is.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -172,12 +173,12 @@ impl Drop for Control {
         if let Some(stop) = self.stop.take()
             && stop.is_intact()
         {
-            // A child of a fork may have it open, too: closing would not be seen.
+            // Shutdown instead of close: a forked child may hold the descriptor, and close would have no effect.
             let _ = stop.shutdown(Shutdown::Both);
         }
-        // Before the thread's end: nobody is to wait for one that will not answer.
+        // Remove the socket before the thread ends: no client may connect to a socket that sends no reply.
         let _ = fs::remove_file(&self.path);
-        // One that sleeps on lost descriptors cannot be woken.
+        // After the descriptors were lost, a sleeping thread cannot be woken.
         if let Some(thread) = self.thread.take()
             && !are_lost()
             && thread.join().is_err()
@@ -187,10 +188,10 @@ impl Drop for Control {
     }
 }
 
-/// Serves a control socket where `place` says, under the name of its node.
+/// Serves a control socket at the location of `place`, under the name of its node.
 ///
 /// # Errors
-/// `--control PATH` cannot be had. A node whose socket was not requested runs without, and logs that.
+/// The socket of `--control PATH` cannot be created. Without that option the node runs without a socket, and logs it.
 pub fn serve(
     node: impl Controlled,
     name: NodeName,
@@ -200,7 +201,7 @@ pub fn serve(
     let made = match place {
         ControlPlace::Directory(directory) => places::make_directory(directory).map(|()| {
             places::sweep(directory);
-            // Of a process that had this id before.
+            // Left by an ended process with the same id.
             let _ = fs::remove_file(&path);
         }),
         ControlPlace::Path(_) => remove_stale(&path),
@@ -216,7 +217,7 @@ pub fn serve(
     }
 }
 
-/// Makes room for a socket where one is that nobody listens on; anything else there stays.
+/// Removes a socket without a listener at `path`. Any other file there is kept.
 fn remove_stale(path: &Path) -> Result<(), Error> {
     match UnixStream::connect(path) {
         Ok(_) => Err(Error::operation(format!(
@@ -228,7 +229,7 @@ fn remove_stale(path: &Path) -> Result<(), Error> {
             let is_socket =
                 fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
             if is_socket {
-                // What is wrong if it fails, `bind` will say.
+                // If this fails, `bind` reports the error.
                 let _ = fs::remove_file(path);
             }
             Ok(())
@@ -237,10 +238,10 @@ fn remove_stale(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Listens on `path` and serves what comes.
+/// Listens on `path` and starts the server's thread.
 ///
 /// # Errors
-/// The socket or the thread cannot be had.
+/// The socket or the thread cannot be created.
 pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Control, Error> {
     let failed = |error: io::Error| {
         let length = path.as_os_str().len();
@@ -265,14 +266,14 @@ pub fn start(node: impl Controlled, name: NodeName, path: PathBuf) -> Result<Con
     Ok(Control { path, stop: Some(stop), thread: Some(thread) })
 }
 
-/// The node ends.
+/// The control socket is being closed.
 struct Stopped;
 
 struct Server<N> {
     node: N,
     name: NodeName,
     stopped: Guarded<UnixStream>,
-    /// The last accept has failed.
+    /// True if the last accept failed.
     is_short: Cell<bool>,
 }
 
@@ -282,7 +283,7 @@ impl<N: Controlled> Server<N> {
         while self.turn(listener, &mut sessions).is_ok() {}
     }
 
-    /// Waits for clients, accepts one, and answers the requests that are complete.
+    /// Waits for clients, accepts one, and replies to complete requests.
     fn turn(&self, listener: &UnixListener, sessions: &mut Vec<Session>) -> Result<(), Stopped> {
         let clients = sessions.iter().map(|it| (it.client().as_fd(), it.events()));
         let others: Vec<_> = clients.chain([(listener.as_fd(), PollFlags::IN)]).collect();
@@ -301,7 +302,7 @@ impl<N: Controlled> Server<N> {
             }
             Ok(None) => self.is_short.set(false),
             Err(error) => {
-                // Once for clients that wait.
+                // Log once per shortage: accept fails repeatedly while clients are pending.
                 if !self.is_short.replace(true) {
                     tracing::warn!(%error, "accept on the control socket");
                 }
@@ -326,11 +327,11 @@ impl<N: Controlled> Server<N> {
                 }
             }
         });
-        // Requests without pause leave the node at least half of its time.
+        // Continuous requests leave the node at least half of its time.
         self.rest(rest.max(busy))
     }
 
-    /// Waits until one of `others` is ready or the time is over.
+    /// Waits until one of `others` is ready or the deadline has passed.
     fn wait(
         &self,
         others: &[(BorrowedFd<'_>, PollFlags)],
@@ -360,7 +361,7 @@ impl<N: Controlled> Server<N> {
         }
     }
 
-    /// Rests for that long, unless the node ends.
+    /// Pauses for `time`, unless the server is stopped.
     fn rest(&self, time: Duration) -> Result<(), Stopped> {
         self.wait(&[], Some(Instant::now() + time))
     }
@@ -428,7 +429,7 @@ impl<N: Controlled> Server<N> {
     }
 }
 
-/// Accepts a client, if there is one.
+/// Accepts a client; `None`: there is none.
 fn accept(listener: &UnixListener) -> io::Result<Option<Session>> {
     match listener.accept() {
         Ok((client, _)) => Session::new(moved_up(client.into()).into()).map(Some),

@@ -1,6 +1,6 @@
-//! Offload state as a document: objects, classes and members under the names that Windows' structures have,
-//! with its conventions: ticks are milliseconds, a timer that does not run is -1, SRtt is carried eight times its
-//! value and RttVar four times. Members that Windows does not have stand apart, under "extensions".
+//! Offload state as a document: objects, classes and members under the names of Windows' structures, with their
+//! conventions. Ticks are milliseconds, a stopped timer is -1, SRtt is scaled by eight and RttVar by four. Members that
+//! Windows does not define are in a separate object, "extensions".
 
 use offload_engine::{
     chimney::tree::TcpQueried,
@@ -11,7 +11,7 @@ use offload_engine::{
 };
 use serde_json::{Value, json};
 
-/// The three objects of a connection; one that nobody can tell is null.
+/// Returns the three objects of a connection; an unknown object is null.
 pub fn tree(
     neighbor: Option<&NeighborState>,
     path: Option<&PathState>,
@@ -92,7 +92,7 @@ fn tcp_delegated(queried: &TcpQueried) -> Value {
     document
 }
 
-/// A time that may be none, by the convention of the structures: -1.
+/// Converts an optional time by the convention of the structures: `None` is -1.
 fn ticks(time: Option<Ticks>) -> i64 {
     time.map_or(-1, i64::from)
 }
@@ -137,7 +137,7 @@ mod tests {
         TcpQueried { delegated: delegated(), send_backlog_size: 22, receive_backlog_size: 21 }
     }
 
-    // CH §3.6, in the order of declaration; a timer that does not run is -1, one that is due 0.
+    // CH §3.6, in the order of declaration; a stopped timer is -1, an expired one 0.
     #[test]
     fn delegated_members_have_windows_names() {
         let document = tcp_delegated(&queried());

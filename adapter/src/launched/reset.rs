@@ -1,12 +1,12 @@
-//! Resets connections whose end is gone.
+//! Reset of connections whose local process has died.
 //!
-//! An RST must carry the peer's RCV.NXT (RFC 5961 §3.2), which nobody knows any more. So each peer is asked: an
-//! acknowledgement from outside its window makes it answer with one of its own (RFC 9293 §3.10.7.4), whose number
-//! is what the RST needs (RFC 9293 §3.10.7.1). A peer without the connection answers the same question with an RST, and
-//! that is how it is known that a reset has arrived. Whatever else a peer sends for one of the connections is answered
-//! by an RST too, and questions for the node's link-layer address by that.
+//! An RST must carry the peer's RCV.NXT (RFC 5961 §3.2), which is unknown after the process died. So each peer is sent
+//! a probe: an acknowledgement outside its window. The peer replies with an acknowledgement (RFC 9293 §3.10.7.4), whose
+//! number the RST needs (RFC 9293 §3.10.7.1). A peer without the connection replies to a probe with an RST, which
+//! confirms that an earlier reset has arrived. Any other segment of a peer for one of the connections is also answered
+//! by an RST. Queries for the node's link-layer address are answered with that address.
 //!
-//! Timers: an unanswered question is asked again after [`PAUSES`]; then the connection is given up.
+//! Timers: an unanswered probe is repeated after [`PAUSES`]; then the connection is abandoned.
 
 use std::{collections::HashMap, io, net::SocketAddr, time::Duration};
 
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::NodeOptions;
 
-/// Pauses after each question. Kernels answer such segments of one connection at most twice a second
+/// Pause after each probe. Kernels reply to such segments of one connection at most twice a second
 /// (tcp_invalid_ratelimit).
 const PAUSES: [Duration; 5] = [
     Duration::from_millis(20),
@@ -33,18 +33,18 @@ const PAUSES: [Duration; 5] = [
     Duration::from_millis(500),
     Duration::from_millis(500),
 ];
-/// Frames taken at once.
+/// Maximum number of frames received per call.
 const FRAMES_MAX: usize = 64;
-/// Half of the sequence space: of two numbers so far apart at most one is in a window.
+/// Half of the sequence space: of two numbers this far apart, at most one is in a window.
 const HALF: u32 = 1 << 31;
 
 type Left = HashMap<(SocketAddr, SocketAddr), Connection>;
 
-/// Resets the connections `left` of the node with that Ethernet address; returns when each peer has confirmed
-/// that, or has answered no question.
+/// Resets the connections `left` of the node with the Ethernet address `own`. Returns when each peer has confirmed the
+/// reset, or has not replied to any probe.
 ///
 /// # Errors
-/// The device is gone.
+/// The device was removed.
 pub(super) fn reset(
     link: &mut dyn Link,
     own: Octets,
@@ -56,7 +56,7 @@ pub(super) fn reset(
     let is_own = |ip| options.addresses.iter().any(|prefix| prefix.address() == ip);
     for (round, pause) in (0..).zip(PAUSES) {
         for connection in left.values() {
-            send(link, question(own, connection, round).frame());
+            send(link, probe(own, connection, round).frame());
         }
         link.flush(Instant::ZERO);
         let deadline = std::time::Instant::now() + pause;
@@ -67,7 +67,7 @@ pub(super) fn reset(
                 if let Some(reply) = dad::answer(frame.data, MacAddress(own), is_own) {
                     send(link, Some(reply));
                 } else if let Some(segment) = Segment::of(frame.data) {
-                    for reply in answer(&mut left, own, &segment, round) {
+                    for reply in replies_to(&mut left, own, &segment, round) {
                         send(link, reply.frame());
                     }
                 }
@@ -81,16 +81,17 @@ pub(super) fn reset(
     Ok(())
 }
 
-/// An acknowledgement that no peer can take: of two rounds one has both of its numbers outside of any window.
-fn question(own: Octets, connection: &Connection, round: u32) -> Segment {
+/// Creates a probe: an acknowledgement that no peer accepts. In one of two rounds both numbers are outside of any
+/// window.
+fn probe(own: Octets, connection: &Connection, round: u32) -> Segment {
     let Connection { hop, local, remote, iss } = *connection;
     let seq = iss.wrapping_add(HALF.wrapping_mul(round));
     let (source, destination) = (local, remote);
     Segment { to: hop, from: own, source, destination, seq, ack: seq, flags: ACK, len: 0 }
 }
 
-/// The replies to a peer's segment: an RST, and a question that tells whether it has arrived.
-fn answer(left: &mut Left, own: Octets, segment: &Segment, round: u32) -> Vec<Segment> {
+/// Returns the replies to a peer's segment: an RST, and a probe to confirm its arrival.
+fn replies_to(left: &mut Left, own: Octets, segment: &Segment, round: u32) -> Vec<Segment> {
     let ends = (segment.destination, segment.source);
     if segment.flags & RST != 0 {
         left.remove(&ends);
@@ -104,8 +105,8 @@ fn answer(left: &mut Left, own: Octets, segment: &Segment, round: u32) -> Vec<Se
         0 => (0, segment.seq.wrapping_add(segment.len).wrapping_add(consumed), RST | ACK),
         _ => (segment.ack, 0, RST),
     };
-    let reset = Segment { seq, ack, flags, ..question(own, connection, round) };
-    vec![reset, question(own, connection, round)]
+    let reset = Segment { seq, ack, flags, ..probe(own, connection, round) };
+    vec![reset, probe(own, connection, round)]
 }
 
 fn send(link: &mut dyn Link, frame: Option<Vec<u8>>) {
@@ -117,11 +118,11 @@ fn send(link: &mut dyn Link, frame: Option<Vec<u8>>) {
         lender: None,
         comment: None,
     };
-    // A frame that the link refuses is lost like any other: the question is repeated.
+    // A dropped frame needs no handling: the probe is repeated.
     link.transmit(Instant::ZERO, &frame);
 }
 
-/// Waits for frames; returns false when the time is over.
+/// Waits for frames. Returns false when the deadline has passed.
 fn wait(link: &dyn Link, deadline: std::time::Instant) -> io::Result<bool> {
     let Some(descriptor) = link.descriptor() else { return Ok(false) };
     let left = deadline.saturating_duration_since(std::time::Instant::now());
@@ -151,26 +152,26 @@ mod tests {
 
     // RFC 9293 §3.10.7.1: the RST has the number that the peer acknowledges, and so its RCV.NXT.
     #[test]
-    fn what_a_peer_sends_is_answered_with_the_number_that_it_expects() {
+    fn segment_is_answered_by_a_reset_with_the_expected_number() {
         let own = [2, 0, 0, 0, 0, 1];
         let one = connection();
         let mut left = Left::from([((one.local, one.remote), one)]);
-        let replies = answer(&mut left, own, &of_peer(ACK, 500, 9000), 0);
+        let replies = replies_to(&mut left, own, &of_peer(ACK, 500, 9000), 0);
         assert_eq!((replies[0].flags, replies[0].seq), (RST, 9000));
         assert_eq!((replies[0].destination, replies[0].to), (one.remote, one.hop));
         assert_eq!((replies[1].flags, replies[1].seq), (ACK, 77));
-        let replies = answer(&mut left, own, &of_peer(SYN, 500, 0), 0);
+        let replies = replies_to(&mut left, own, &of_peer(SYN, 500, 0), 0);
         assert_eq!((replies[0].flags, replies[0].seq, replies[0].ack), (RST | ACK, 0, 501));
         let stranger = Segment { source: "10.0.0.3:6000".parse().unwrap(), ..of_peer(ACK, 1, 1) };
-        assert_eq!(answer(&mut left, own, &stranger, 0), []);
-        assert_eq!(answer(&mut left, own, &of_peer(RST, 77, 0), 0), []);
-        assert!(left.is_empty(), "the peer does not have it any more");
+        assert_eq!(replies_to(&mut left, own, &stranger, 0), []);
+        assert_eq!(replies_to(&mut left, own, &of_peer(RST, 77, 0), 0), []);
+        assert!(left.is_empty(), "the peer has closed the connection");
     }
 
     #[test]
-    fn of_two_questions_one_is_outside_of_any_window() {
-        let [even, odd] = [0, 1].map(|round| question([0; 6], &connection(), round).seq);
+    fn one_of_two_probes_is_outside_of_any_window() {
+        let [even, odd] = [0, 1].map(|round| probe([0; 6], &connection(), round).seq);
         assert_eq!(odd.wrapping_sub(even), HALF);
-        assert_eq!(question([0; 6], &connection(), 2).seq, even);
+        assert_eq!(probe([0; 6], &connection(), 2).seq, even);
     }
 }

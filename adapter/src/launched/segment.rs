@@ -1,4 +1,4 @@
-//! TCP segments in frames: as much of their headers as says which connection begins or ends, and the segments that end
+//! TCP segments in frames: the header fields that show which connection begins or ends, and the segments that reset
 //! one.
 
 use std::net::{IpAddr, SocketAddr};
@@ -15,10 +15,10 @@ pub(super) const ACK: u8 = 16;
 
 const HOP_LIMIT: u8 = 64;
 
-/// An Ethernet address.
+/// Ethernet address.
 pub(super) type Octets = [u8; 6];
 
-/// The fields of a segment's headers that matter here.
+/// Header fields of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Segment {
     pub(super) to: Octets,
@@ -33,7 +33,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// The segment whose headers are in `frame`; `None`: it is something else, or a fragment.
+    /// Parses the headers of a segment in `frame`; `None` for a fragment, and for any other protocol.
     pub(super) fn of(frame: &[u8]) -> Option<Self> {
         let ethernet = Ethernet2HeaderSlice::from_slice(frame).ok()?;
         let packet = frame.get(ethernet.slice().len()..)?;
@@ -71,7 +71,8 @@ impl Segment {
         })
     }
 
-    /// A frame with this segment: no options, no payload, no window. `None`: its ends are of two families.
+    /// Creates a frame with this segment: no options, no payload, a window of zero. `None`: the addresses are of two
+    /// families.
     pub(super) fn frame(&self) -> Option<Vec<u8>> {
         let Self { to, from, source, destination, seq, ack, flags, len: _ } = *self;
         let builder = PacketBuilder::ethernet2(from, to);
@@ -118,9 +119,9 @@ mod tests {
         }
     }
 
-    // Encoding and decoding agree, checksums are right, and a truncated frame is no segment.
+    // Encoding and decoding agree, checksums are valid, and a truncated frame is rejected.
     #[test]
-    fn segments_go_both_ways() {
+    fn segments_round_trip() {
         for (source, destination) in
             [("10.0.0.1:80", "10.0.0.2:65535"), ("[fd00::1]:80", "[fd00::2]:1")]
         {
@@ -131,7 +132,7 @@ mod tests {
                 for length in 0..frame.len() {
                     assert_eq!(Segment::of(&frame[..length]), None, "{length} octets");
                 }
-                let classified = classify(&frame).expect("headers that the target accepts");
+                let classified = classify(&frame).expect("the target accepts the headers");
                 assert!(classified.checksum_is_valid());
                 assert_eq!(classified.flow, FlowKey::new(segment.destination, segment.source));
             }

@@ -1,7 +1,7 @@
-//! The table of a node's connections, in a memory file that outlives the process that writes it.
+//! Table of a node's connections, in a memory file that outlives the process that writes it.
 //!
-//! It has a slot of [`SLOT_BYTES`] for each of at most [`CONNECTIONS_MAX`] connections; further ones are not reset when
-//! the process dies. One process writes it; it is read only after that process has ended.
+//! The table has a slot of [`SLOT_BYTES`] for each of at most [`CONNECTIONS_MAX`] connections. Further connections are
+//! not reset when the process dies. One process writes the table; it is read only after that process has ended.
 
 use std::{
     fs::File,
@@ -14,18 +14,18 @@ use offload_engine::descriptor::Guarded;
 
 use super::segment::Octets;
 
-/// Slots of the table.
+/// Number of slots of the table.
 pub(super) const CONNECTIONS_MAX: usize = 4096;
 const SLOT_BYTES: usize = 64;
 
-/// A connection, as far as a reset needs it.
+/// Connection with the values that a reset needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Connection {
     /// Ethernet address of the next hop.
     pub(super) hop: Octets,
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
-    /// Our initial sequence number.
+    /// Initial send sequence number.
     pub(super) iss: u32,
 }
 
@@ -67,7 +67,7 @@ impl Connection {
     }
 }
 
-/// The table of the process that writes it.
+/// Table of the process that writes it.
 #[derive(Debug)]
 pub(super) struct Table {
     file: Guarded<File>,
@@ -75,7 +75,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The connections that the last writer has left.
+    /// Returns the connections that the previous writer has left.
     pub(super) fn read(file: &File) -> io::Result<Vec<Connection>> {
         let mut octets = vec![0; SLOT_BYTES * CONNECTIONS_MAX];
         let mut length = 0;
@@ -89,7 +89,7 @@ impl Table {
         Ok(slots.iter().filter_map(Connection::of_slot).collect())
     }
 
-    /// An empty table in `file`, for this process to write.
+    /// Creates an empty table in `file`, which this process writes.
     pub(super) fn new(file: File) -> io::Result<Self> {
         file.set_len(0)?;
         Ok(Self { file: file.into(), free: (0..CONNECTIONS_MAX).rev().collect() })
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_what_has_not_ended() {
+    fn table_lists_connections_that_have_not_ended() {
         let file = File::from(memfd_create("flue-test", MemfdFlags::CLOEXEC).unwrap());
         assert_eq!(Table::read(&file).unwrap(), []);
         let mut table = Table::new(file.try_clone().unwrap()).unwrap();
@@ -137,13 +137,13 @@ mod tests {
         assert_eq!(Table::read(&file).unwrap(), all);
         table.leave(slots[1]);
         assert_eq!(Table::read(&file).unwrap(), [all[0], all[2]]);
-        assert_eq!(table.enter(&all[1]), Some(slots[1]), "a slot is used again");
+        assert_eq!(table.enter(&all[1]), Some(slots[1]), "the free slot is reused");
         drop(Table::new(file.try_clone().unwrap()).unwrap());
         assert_eq!(Table::read(&file).unwrap(), []);
     }
 
     #[test]
-    fn a_full_table_says_so() {
+    fn full_table_refuses_a_connection() {
         let file = File::from(memfd_create("flue-test", MemfdFlags::CLOEXEC).unwrap());
         let mut table = Table::new(file.try_clone().unwrap()).unwrap();
         let one = connection("10.0.0.2:1");

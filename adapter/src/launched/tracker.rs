@@ -1,9 +1,9 @@
-//! A link that records in the table which connections begin and end, by watching segments. It sits right above the TAP,
-//! below any impairment, so it sees what is really sent.
+//! Link that records the connections of a node in the table, by inspecting segments. It is placed directly above the
+//! TAP, below any impairment, so it records the segments that are really sent.
 //!
-//! A connection begins with the SYN-ACK, which either end sends. It ends with an RST of either end, or when both FINs
-//! are out and ours is acknowledged. Segments without SYN, FIN or RST cost a look at their flags, and a look-up while a
-//! FIN of ours waits for its acknowledgement.
+//! A connection begins with the SYN-ACK, which either end sends. It ends with an RST of either end, or when both ends
+//! have sent a FIN and the local FIN is acknowledged. Segments without SYN, FIN or RST cost a check of their flags, and
+//! a lookup while a local FIN is not acknowledged.
 
 use std::{collections::HashMap, io, net::SocketAddr};
 
@@ -23,34 +23,34 @@ use super::{
 #[derive(Debug)]
 struct Tracked {
     slot: usize,
-    /// The number behind our FIN.
+    /// Sequence number after the local FIN.
     fin_sent: Option<u32>,
     is_fin_acknowledged: bool,
     is_fin_received: bool,
 }
 
-/// The link.
+/// The link and its connections.
 pub(super) struct Tracker {
     link: Box<dyn Link>,
-    book: Book,
+    connections: Connections,
 }
 
-/// The connections, by local and remote end.
+/// The connections, by local and remote address.
 #[derive(Debug)]
-struct Book {
+struct Connections {
     table: Table,
     tracked: HashMap<(SocketAddr, SocketAddr), Tracked>,
-    /// Connections whose FIN is not acknowledged.
+    /// Number of connections whose local FIN is not acknowledged.
     closing: usize,
 }
 
 impl Tracker {
     pub(super) fn new(link: Box<dyn Link>, table: Table) -> Self {
-        Self { link, book: Book { table, tracked: HashMap::new(), closing: 0 } }
+        Self { link, connections: Connections { table, tracked: HashMap::new(), closing: 0 } }
     }
 }
 
-impl Book {
+impl Connections {
     fn sent(&mut self, segment: &Segment) {
         let Segment { source, destination, flags, seq, len, to, .. } = *segment;
         let ends = (source, destination);
@@ -89,7 +89,8 @@ impl Book {
 
     fn begin(&mut self, connection: Connection) {
         let ends = (connection.local, connection.remote);
-        // A SYN-ACK that is sent again changes nothing; one of a new connection with the old ends begins it.
+        // A retransmitted SYN-ACK changes nothing. A SYN-ACK of a new connection replaces the one with the same
+        // addresses.
         self.end(ends);
         match self.table.enter(&connection) {
             Some(slot) => {
@@ -122,9 +123,9 @@ impl LinkWrapper for Tracker {
         let added = Link::receive(&mut self.link, now, batch)?;
         for frame in batch.frames().skip(before) {
             if let Some(segment) = Segment::of(frame.data)
-                && (segment.flags & (SYN | FIN | RST) != 0 || self.book.closing > 0)
+                && (segment.flags & (SYN | FIN | RST) != 0 || self.connections.closing > 0)
             {
-                self.book.received(&segment);
+                self.connections.received(&segment);
             }
         }
         Ok(added)
@@ -132,15 +133,15 @@ impl LinkWrapper for Tracker {
 
     fn transmit(&mut self, now: Instant, frame: &TxFrame<'_>) -> TxOutcome {
         let segment = Segment::of(frame.head).filter(|it| it.flags & (SYN | FIN | RST) != 0);
-        // Noted before it is on the wire, so that a death between the two leaves nothing out.
+        // Record before transmitting, so that a process that dies in between leaves no unrecorded connection.
         if let Some(segment) = segment.filter(|it| it.flags & RST == 0) {
-            self.book.sent(&segment);
+            self.connections.sent(&segment);
         }
         let outcome = Link::transmit(&mut self.link, now, frame);
         if let Some(segment) = segment.filter(|it| it.flags & RST != 0)
             && outcome == TxOutcome::Sent
         {
-            self.book.sent(&segment);
+            self.connections.sent(&segment);
         }
         outcome
     }
@@ -165,10 +166,10 @@ mod tests {
         Segment { to, from, source, destination, seq, ack, flags, len }
     }
 
-    fn book() -> (Book, File) {
+    fn connections() -> (Connections, File) {
         let file = File::from(memfd_create("flue-test", MemfdFlags::CLOEXEC).unwrap());
         let table = Table::new(file.try_clone().unwrap()).unwrap();
-        (Book { table, tracked: HashMap::new(), closing: 0 }, file)
+        (Connections { table, tracked: HashMap::new(), closing: 0 }, file)
     }
 
     fn left(file: &File) -> Vec<(u32, u8)> {
@@ -176,40 +177,47 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_there_from_its_syn_ack_to_the_acknowledgement_of_its_fin() {
+    fn connection_is_recorded_from_syn_ack_to_acknowledged_fin() {
         for is_passive in [true, false] {
-            let (mut book, file) = book();
+            let (mut connections, file) = connections();
             match is_passive {
-                true => book.sent(&segment(true, SYN | ACK, 100, 8, 0)),
+                true => connections.sent(&segment(true, SYN | ACK, 100, 8, 0)),
                 false => {
-                    book.sent(&segment(true, SYN, 100, 0, 0));
+                    connections.sent(&segment(true, SYN, 100, 0, 0));
                     assert_eq!(left(&file), []);
-                    book.received(&segment(false, SYN | ACK, 7, 101, 0));
+                    connections.received(&segment(false, SYN | ACK, 7, 101, 0));
                 }
             }
             assert_eq!(left(&file), [(100, if is_passive { 1 } else { 2 })]);
-            book.sent(&segment(true, FIN | ACK, 101, 8, 10));
-            book.received(&segment(false, ACK, 8, 111, 0));
-            book.received(&segment(false, FIN | ACK, 8, 111, 0));
-            assert_eq!((left(&file).len(), book.closing), (1, 1), "the FIN is not acknowledged");
-            book.received(&segment(false, ACK, 9, 112, 0));
-            assert_eq!((left(&file).len(), book.closing, book.tracked.len()), (0, 0, 0));
+            connections.sent(&segment(true, FIN | ACK, 101, 8, 10));
+            connections.received(&segment(false, ACK, 8, 111, 0));
+            connections.received(&segment(false, FIN | ACK, 8, 111, 0));
+            assert_eq!(
+                (left(&file).len(), connections.closing),
+                (1, 1),
+                "the FIN is not acknowledged"
+            );
+            connections.received(&segment(false, ACK, 9, 112, 0));
+            assert_eq!(
+                (left(&file).len(), connections.closing, connections.tracked.len()),
+                (0, 0, 0)
+            );
         }
     }
 
     #[test]
-    fn a_reset_ends_it_and_a_new_one_takes_its_place() {
-        let (mut book, file) = book();
-        book.sent(&segment(true, SYN | ACK, 100, 8, 0));
-        book.sent(&segment(true, SYN | ACK, 100, 8, 0));
+    fn reset_connection_is_removed_and_replaced() {
+        let (mut connections, file) = connections();
+        connections.sent(&segment(true, SYN | ACK, 100, 8, 0));
+        connections.sent(&segment(true, SYN | ACK, 100, 8, 0));
         assert_eq!(left(&file), [(100, 1)]);
-        book.sent(&segment(true, FIN | ACK, 101, 8, 0));
-        book.received(&segment(false, RST, 8, 0, 0));
-        assert_eq!((left(&file).len(), book.closing), (0, 0));
-        book.sent(&segment(true, SYN | ACK, 900, 8, 0));
-        book.sent(&segment(true, SYN | ACK, 901, 8, 0));
+        connections.sent(&segment(true, FIN | ACK, 101, 8, 0));
+        connections.received(&segment(false, RST, 8, 0, 0));
+        assert_eq!((left(&file).len(), connections.closing), (0, 0));
+        connections.sent(&segment(true, SYN | ACK, 900, 8, 0));
+        connections.sent(&segment(true, SYN | ACK, 901, 8, 0));
         assert_eq!(left(&file), [(901, 1)]);
-        book.sent(&segment(true, RST, 902, 0, 0));
+        connections.sent(&segment(true, RST, 902, 0, 0));
         assert_eq!(left(&file), []);
     }
 }

@@ -1,4 +1,4 @@
-//! What steers the chimney: which connections go down and when, which come back, and how much the target holds.
+//! Options of the chimney: rules for offloads and uploads, and limits of the target.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -17,30 +17,30 @@ use crate::{
     format::{joined, word},
 };
 
-/// Seconds that a connection rests in the host after an upload that nobody asked for, or a refusal.
+/// Seconds that a connection stays in the host after an upload by the target, or a refusal.
 pub const OFFLOAD_HOLDDOWN_DEFAULT_SECONDS: u32 = 10;
-/// Most ports of `--offload-ports`.
+/// Maximum number of ports of `--offload-ports`.
 pub const PORTS_MAX: usize = 64;
-/// Longest age and rest: a day.
+/// Maximum age and rest: one day.
 const SECONDS_MAX: i64 = 86_400;
 
-/// Limits of the target; one connection, path or neighbor more is refused, with the status of that limit.
+/// Limits of the target. An offload that exceeds a limit is refused with the status of that limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Capacity {
-    /// Connections; beyond it OFFLOAD_TCP_ENTRIES.
+    /// Connections; above it OFFLOAD_TCP_ENTRIES.
     pub tcp: Option<u32>,
-    /// Paths; beyond it OFFLOAD_PATH_ENTRIES.
+    /// Paths; above it OFFLOAD_PATH_ENTRIES.
     pub path: Option<u32>,
-    /// Neighbors; beyond it OFFLOAD_NEIGHBOR_ENTRIES.
+    /// Neighbors; above it OFFLOAD_NEIGHBOR_ENTRIES.
     pub neighbor: Option<u32>,
-    /// Source addresses; beyond it OFFLOAD_IP_ADDRESS_ENTRIES.
+    /// Source addresses; above it OFFLOAD_IP_ADDRESS_ENTRIES.
     pub ip: Option<u32>,
-    /// Bytes of send data that connections bring along; beyond it OFFLOAD_TCP_XMIT_BUFFER.
+    /// Bytes of send data that offloaded connections carry over; above it OFFLOAD_TCP_XMIT_BUFFER.
     pub send: Option<u32>,
-    /// Bytes of received data that they bring along; beyond it OFFLOAD_TCP_RCV_BUFFER.
+    /// Bytes of received data that they carry over; above it OFFLOAD_TCP_RCV_BUFFER.
     pub receive: Option<u32>,
-    /// Bytes of InitialRcvWnd; beyond it OFFLOAD_TCP_RCV_WINDOW.
+    /// Bytes of InitialRcvWnd; above it OFFLOAD_TCP_RCV_WINDOW.
     pub window: Option<u32>,
 }
 
@@ -110,7 +110,7 @@ impl fmt::Display for Capacity {
     }
 }
 
-/// What steers the chimney.
+/// Options of the chimney.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default)]
 #[cfg_attr(feature = "clap", derive(clap::Args), command(next_help_heading = "Chimney options"))]
@@ -205,7 +205,7 @@ impl ChimneyOptions {
         Ok(())
     }
 
-    /// When connections are handed over, for the host stack.
+    /// Returns the host stack's rules for offloads and uploads.
     pub(crate) fn rules(&self) -> OffloadRules {
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         OffloadRules {
@@ -219,7 +219,7 @@ impl ChimneyOptions {
         }
     }
 
-    /// When the target asks for an upload.
+    /// Returns the thresholds at which the target requests an upload.
     pub(crate) fn thresholds(&self) -> UploadThresholds {
         self.upload_on.iter().fold(UploadThresholds::default(), |all, one| all.with(*one))
     }

@@ -1,10 +1,10 @@
 //! Duplicate address detection on a TAP, before its node starts ([`host_stack::dad`] has the packets).
 //!
 //! Timers: RFC 5227 §1.1 probes three times in up to seven seconds, for networks whose switches take seconds to
-//! forward. Here the TAP forwards already, and another station of the machine answers within the time of a wake-up.
-//! So a port of a bridge is probed at once and again after [`REPEAT`], and watched for [`WATCH`]. A TAP that this
-//! process has created and that is no port has the kernel alone on its other end, which answers while the probe is
-//! written: it is watched for [`WATCH_ALONE`].
+//! forward. Here the TAP already forwards, and another station of this machine replies within the time of a wake-up. So
+//! a bridge port is probed immediately and again after [`REPEAT`], and observed for [`WATCH`]. A TAP that this process
+//! created and that is no bridge port has only the kernel on its other end. The kernel replies while the probe is
+//! written, so that TAP is observed for [`WATCH_ALONE`].
 
 use std::{io, net::IpAddr, time::Duration};
 
@@ -21,18 +21,18 @@ use crate::error::Error;
 
 /// Pause before the second probe.
 const REPEAT: Duration = Duration::from_millis(40);
-/// Time that a port of a bridge, or a TAP of unknown surroundings, is watched.
+/// Observation time of a bridge port, or of a TAP whose other end is unknown.
 const WATCH: Duration = Duration::from_millis(100);
-/// Time that a TAP is watched that has the kernel alone on its other end.
+/// Observation time of a TAP that has only the kernel on its other end.
 const WATCH_ALONE: Duration = Duration::from_millis(10);
-/// Frames taken at once.
+/// Maximum number of frames received per call.
 const FRAMES_MAX: usize = 64;
 
-/// Checks that no other station uses an address of the node. Frames that arrive meanwhile are dropped. `is_alone`: the
-/// TAP has the kernel alone on its other end.
+/// Checks that no other station uses an address of the node. Frames that arrive during the check are dropped.
+/// `is_alone`: only the kernel is on the other end of the TAP.
 ///
 /// # Errors
-/// [`Error::prerequisite`], naming the address and the station. The device is gone.
+/// [`Error::prerequisite`], which names the address and the station; or the device was removed.
 pub(crate) fn detect_duplicates(
     taps: &mut [OpenTap],
     options: &NodeOptions,
@@ -62,7 +62,7 @@ fn watch(
         }
         let deadline = std::time::Instant::now() + *time;
         loop {
-            // An answer may arrive by any queue.
+            // A reply may arrive on any queue.
             for tap in &mut *taps {
                 batch.clear();
                 tap.link.receive(Instant::ZERO, &mut batch)?;
@@ -81,7 +81,7 @@ fn watch(
     Ok(None)
 }
 
-/// Waits until a frame has arrived, or for that time.
+/// Waits until a frame has arrived, or for `time`.
 fn wait(taps: &[OpenTap], time: Duration) -> io::Result<()> {
     let timeout = Timespec::try_from(time).map_err(io::Error::other)?;
     let descriptors = taps.iter().filter_map(|tap| tap.link.descriptor());
@@ -101,7 +101,7 @@ fn send(tap: &mut OpenTap, frame: &[u8]) {
         lender: None,
         comment: None,
     };
-    // An interface that is down has no other stations.
+    // Fails if the interface is down; then it has no other stations.
     let _ = tap.link.transmit(Instant::ZERO, &frame);
     tap.link.flush(Instant::ZERO);
 }

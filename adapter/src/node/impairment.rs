@@ -1,4 +1,4 @@
-//! The impairments of a node's link: units, checks, and the same for the link.
+//! Impairments of a node's link: units, checks, and conversion for the link.
 
 use std::{fmt, time::Duration};
 
@@ -10,9 +10,9 @@ use crate::{
     units::{BitRate, ParseError, Percent, QueueSize, format_duration, parse_delay},
 };
 
-/// Least that a queue given as a time holds, bytes: a full-sized frame.
+/// Minimum of a queue given as a time, bytes: a full-sized frame.
 const QUEUE_MIN_BYTES: u64 = 1514;
-/// Longest mean burst, frames.
+/// Maximum mean burst, frames.
 const BURST_FRAMES_MAX: u16 = 10_000;
 
 /// Impairments of frames, applied in both directions. By default there are none.
@@ -81,36 +81,36 @@ pub struct Impairment {
     pub queue: Option<QueueSize>,
 }
 
-/// Frames of a mean burst: 1..=10000, or 0 for none.
+/// Parses the frames of a mean burst: 1..=10000, or 0 for none.
 ///
 /// # Errors
-/// Anything else.
+/// The text is not a number in this range.
 pub fn parse_burst(text: &str) -> Result<u16, String> {
     let frames = text.parse().ok().filter(|frames| *frames <= BURST_FRAMES_MAX);
     frames.ok_or_else(|| format!("not a number of frames from 0 (no bursts) to {BURST_FRAMES_MAX}"))
 }
 
-/// A delay as nanoseconds, with the units of [`parse_delay`].
+/// Parses a delay to nanoseconds, with the units of [`parse_delay`].
 ///
 /// # Errors
 /// As [`parse_delay`].
 pub fn parse_nanos(text: &str) -> Result<u64, ParseError> {
     let delay = parse_delay(text)?;
-    Ok(u64::try_from(delay.as_nanos()).expect("it is ten seconds at most"))
+    Ok(u64::try_from(delay.as_nanos()).expect("a delay is at most ten seconds"))
 }
 
 impl Impairment {
-    /// Whether there are none.
+    /// Returns true if there are no impairments.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The same for a link, with the seed of its dice.
+    /// Converts the options for a link, with the seed of its random numbers.
     pub fn on_a_link(&self, seed: u64) -> Impairments {
         let rate_bps = self.rate_bps.map(BitRate::bits_per_second);
         let bytes_in = |nanos: u64| {
             let bits = u128::from(nanos) * u128::from(rate_bps.unwrap_or(0)) / 1_000_000_000;
-            // A queue that never has room for a frame would not be a short one, but none.
+            // A queue with room for less than one frame would drop every frame.
             u64::try_from(bits / 8).unwrap_or(u64::MAX).max(QUEUE_MIN_BYTES)
         };
         Impairments {

@@ -1,8 +1,8 @@
-//! A node by its options: one call opens the TAP, sets up the kernel's side of it, and starts host stack, offload
+//! Node created from options: one call opens the TAP, sets up the kernel's side of it, and starts host stack, offload
 //! target and clients.
 //!
-//! [`NodeOptions`] has each option once: its name, default, limit and help, for programs, for configurations in JSON,
-//! and, with the feature `clap`, for command lines.
+//! [`NodeOptions`] defines each option once, with name, default, limit and help, for programs, for configurations in
+//! JSON and, with the feature `clap`, for command lines.
 
 mod chimney;
 mod detection;

@@ -1,4 +1,4 @@
-//! From options to a running node: TAP, the kernel's side of it, capture, impairments, host stack, engine, clients.
+//! Start of a node from its options: TAP, the kernel's side of it, capture, impairments, host stack, engine, clients.
 
 use std::{
     ffi::OsString,
@@ -28,11 +28,11 @@ use crate::{error::Error, output::OutputFile};
 /// Bytes of the buffer between a capture or trace and its file.
 const CAPTURE_BUFFER_BYTES: usize = 1 << 20;
 
-/// The links of a node's TAP, which frames pass.
+/// Links of a node's TAP.
 pub struct OpenLinks {
-    /// One for each queue, each with capture and impairments of its own; at least one.
+    /// One link per queue, each with its own capture and impairments; at least one.
     pub links: Vec<Box<dyn Link>>,
-    /// Frames carry a virtio-net header.
+    /// True if frames carry a virtio-net header.
     pub vnet_header: bool,
 }
 
@@ -50,13 +50,12 @@ pub type NdkNode = (Node<AdapterCore>, Adapter);
 
 impl NodeOptions {
     /// Opens a node in the network namespace of the calling thread: TAP, addresses, bridge and host address, then
-    /// engine and host stack with what the options say. Returns a handle for each queue; `client` makes the client of
-    /// each.
+    /// engine and host stack. Returns a handle per queue; `client` creates the client of each.
     ///
     /// The options are those of [`NodeOptions::completed`], or are completed here.
     ///
     /// # Errors
-    /// The options, the machine, or an operation that failed: [`Error::cause`].
+    /// An option, a prerequisite or an operation: [`Error::cause`].
     pub fn open<C: NodeClient + 'static>(
         &self,
         client: impl FnMut(SocketPort) -> C,
@@ -65,7 +64,7 @@ impl NodeOptions {
         complete.start(complete.open_links()?.links, client)
     }
 
-    /// The same with NDK as the client of each queue, and an adapter for each.
+    /// As [`NodeOptions::open`], with NDK as the client of each queue, and one adapter per queue.
     ///
     /// # Errors
     /// As [`NodeOptions::open`].
@@ -74,8 +73,8 @@ impl NodeOptions {
         complete.start_ndk(complete.open_links()?.links, adapter)
     }
 
-    /// The first half of [`NodeOptions::open`]: opens the TAP, sets up the kernel's side of it, and puts capture and
-    /// impairments before it. A capture has the frames of the wire: what impairments have left.
+    /// Opens the links, the first half of [`NodeOptions::open`]: opens the TAP, sets up the kernel's side of it, and
+    /// adds capture and impairments. A capture has the frames after impairments were applied.
     ///
     /// # Errors
     /// As [`NodeOptions::open`].
@@ -83,7 +82,7 @@ impl NodeOptions {
         self.open_links_on(Ok)
     }
 
-    /// The same, with what `wrap` makes of each TAP next to it.
+    /// As [`NodeOptions::open_links`]; `wrap` adds a layer directly above each TAP.
     pub(crate) fn open_links_on(
         &self,
         mut wrap: impl FnMut(Box<dyn Link>) -> Result<Box<dyn Link>, Error>,
@@ -114,8 +113,8 @@ impl NodeOptions {
         Ok(opened)
     }
 
-    /// Returns the descriptor of the TAP, ready for use, which programs that are started from now on inherit, and the
-    /// name of its interface.
+    /// Returns the name of the TAP and its descriptor, ready for use. Programs started afterwards inherit the
+    /// descriptor.
     pub(crate) fn open_descriptor(&self) -> Result<(OwnedFd, String), Error> {
         let opened = self.open_taps()?;
         let failed = || Error::operation("a TAP without a descriptor");
@@ -125,16 +124,16 @@ impl NodeOptions {
         Ok((descriptor, first.name))
     }
 
-    /// The same node without capture, trace and impairments.
+    /// Returns the options without capture, trace and impairments.
     pub(crate) fn without_observers(&self) -> Self {
         let impairment = Impairment::default();
         Self { pcap: None, tcp_trace: None, impairment, ..self.clone() }
     }
 
-    /// The second half: starts engine and host stack on the links.
+    /// Starts engine and host stack on the links, the second half of [`NodeOptions::open`].
     ///
     /// # Errors
-    /// No descriptor or thread is left, or a file cannot be written.
+    /// No descriptor or thread is available, or a file cannot be written.
     pub fn start<C: NodeClient + 'static>(
         &self,
         links: Vec<Box<dyn Link>>,
@@ -145,10 +144,10 @@ impl NodeOptions {
         Ok(nodes)
     }
 
-    /// The same with NDK. The adapter's seed is that of the options.
+    /// As [`NodeOptions::start`], with NDK. The adapter's seed is that of the options.
     ///
     /// # Errors
-    /// As [`NodeOptions::start`]; or the options forbid what queue pairs need.
+    /// As [`NodeOptions::start`]; or the options exclude a requirement of queue pairs.
     pub fn start_ndk(
         &self,
         links: Vec<Box<dyn Link>>,
@@ -168,7 +167,7 @@ impl NodeOptions {
         }
     }
 
-    /// The TAP whose descriptor has that number.
+    /// Returns the TAP of an inherited descriptor.
     fn inherit(&self, number: i32) -> Result<OpenTap, Error> {
         let descriptor = duplicate(number).map_err(|error| {
             match Error::io(format_args!("--tap-fd {number}"), &error) {
@@ -186,7 +185,7 @@ impl NodeOptions {
         Ok(opened)
     }
 
-    /// The link with its capture; `tap` is the interface's name in it.
+    /// Returns the link with its capture; `tap` is the interface's name in the capture.
     fn captured(
         &self,
         link: Box<dyn Link>,
@@ -197,7 +196,7 @@ impl NodeOptions {
         let output = OutputFile::create("--pcap", &of_queue(path, queue))?;
         let name = output.name().to_owned();
         let failed = |error| Error::operation(format!("{name}: {error}"));
-        // The node's time starts with the node, a moment from now.
+        // The node's clock starts with the node, shortly after this point.
         let now =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
         let now_nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
@@ -231,7 +230,7 @@ impl NodeOptions {
     }
 }
 
-/// A descriptor of our own for one that this process has, if it has it.
+/// Duplicates a descriptor of this process, if it is open.
 fn duplicate(number: i32) -> io::Result<OwnedFd> {
     let own = pidfd_open(getpid(), PidfdFlags::empty())?;
     Ok(moved_up(pidfd_getfd(own, number, PidfdGetfdFlags::empty())?))
@@ -241,7 +240,7 @@ fn buffered(output: OutputFile) -> BufWriter<OutputFile> {
     BufWriter::with_capacity(CAPTURE_BUFFER_BYTES, output)
 }
 
-/// What a file of this name is called that is a queue's: that of the first queue as it is, `name.1.ext` the next.
+/// Returns the file name of a queue: `path` itself for the first queue, then `name.1.ext` and so on.
 fn of_queue(path: &Path, queue: usize) -> PathBuf {
     let Some(stem) = path.file_stem().filter(|_| queue > 0) else { return path.to_owned() };
     let mut name = OsString::from(stem);

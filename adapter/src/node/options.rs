@@ -1,4 +1,4 @@
-//! The options of a node: fields, defaults, limits and how they depend on each other.
+//! Options of a node: fields, defaults, limits and dependencies.
 
 use std::{fmt, net::IpAddr, ops::RangeInclusive, path::PathBuf, time::Duration};
 
@@ -23,37 +23,37 @@ use crate::{
     units::IpPrefix,
 };
 
-/// The address of a node for which none is given.
+/// Default address of a node.
 pub const ADDRESS_DEFAULT: &str = "10.77.0.2/24";
-/// The TAP of a node for which none is given.
+/// Default TAP of a node.
 pub const TAP_DEFAULT: &str = "flue0";
-/// Bytes of an Ethernet MTU.
+/// Default MTU, bytes.
 pub const MTU_DEFAULT_BYTES: u16 = 1500;
-/// MTUs of a node: IPv6 demands the smallest of every link (RFC 8200 §5); the largest is a TAP's, 65 535 octets
-/// less the Ethernet header.
+/// MTUs of a node, bytes. The minimum is that of IPv6 (RFC 8200 §5); the maximum is that of a TAP, 65 535 octets less
+/// the Ethernet header.
 pub const MTU_RANGE_BYTES: RangeInclusive<i64> = 1280..=65_521;
-/// TcpMaximumRetransmissions of a node for which none is given.
+/// Default of TcpMaximumRetransmissions.
 pub const MAX_RETRANSMISSIONS_DEFAULT: u8 = 15;
-/// Largest receive window of a node for which none is given: 4 MiB.
+/// Default of the maximum receive window: 4 MiB.
 pub const RECEIVE_WINDOW_DEFAULT_BYTES: u32 = 4 * 1024 * 1024;
-/// Largest receive windows that can be chosen, bytes; 1 GiB is what a scaled window can say (RFC 7323 §2.3).
+/// Range of the maximum receive window, bytes; 1 GiB is the maximum of a scaled window (RFC 7323 §2.3).
 pub const RECEIVE_WINDOW_RANGE_BYTES: RangeInclusive<i64> = 4096..=1 << 30;
-/// Frames that the kernel can be told to keep for a TAP's reader; a queue of the most takes 8 MB.
+/// Range of the queue length of a TAP, frames; the maximum takes 8 MB.
 pub const TXQUEUELEN_RANGE: RangeInclusive<i64> = 1..=1_000_000;
-/// Longest interface name: IFNAMSIZ less its NUL.
+/// Longest interface name, bytes: IFNAMSIZ less its NUL.
 pub const INTERFACE_NAME_BYTES_MAX: usize = 15;
-/// Most queues of a TAP.
+/// Maximum number of queues of a TAP.
 pub const QUEUES_MAX: u8 = TAP_QUEUES_MAX as u8;
-/// Most addresses of a node: what the host stack is built for.
+/// Maximum number of addresses of a node; the host stack is built for this number.
 pub const ADDRESSES_MAX: usize = 8;
 
-/// How long an idle node polls before it sleeps: a wake-up across processors costs about as much.
+/// Time that an idle node polls before it sleeps; a wake-up on another CPU costs about as much.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// An interface name: 1..=15 bytes, no blank, slash or colon, not "." or "..".
+/// Parses an interface name: 1..=15 bytes, no blank, slash or colon, not "." or "..".
 ///
 /// # Errors
-/// It is none.
+/// The text is not a valid name.
 pub fn parse_interface(text: &str) -> Result<String, String> {
     let fits = (1..=INTERFACE_NAME_BYTES_MAX).contains(&text.len());
     let clean = text.bytes().all(|b| b.is_ascii_graphic() && !b"/:%".contains(&b));
@@ -67,10 +67,10 @@ pub fn parse_interface(text: &str) -> Result<String, String> {
     }
 }
 
-/// Options of a node: its TAP, its addresses, its policies, its impairments.
+/// Options of a node: TAP, addresses, policies and impairments.
 ///
-/// Made by [`NodeOptions::default`] and changed by field; [`NodeOptions::completed`] checks them, and fills in what is
-/// derived or random. A configuration in JSON leaves out what is by default.
+/// Create them with [`NodeOptions::default`] and change fields. [`NodeOptions::completed`] checks them and fills in
+/// derived and random values. A configuration in JSON may omit options with their default value.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default)]
 #[cfg_attr(feature = "clap", derive(clap::Args), command(next_help_heading = "Node options"))]
@@ -297,10 +297,10 @@ impl Default for NodeOptions {
 }
 
 impl NodeOptions {
-    /// The options, checked and complete: with an address, an Ethernet address and a seed.
+    /// Checks the options and completes them with an address, an Ethernet address and a seed.
     ///
     /// # Errors
-    /// An option error, naming the option and its limit.
+    /// An option error, which names the option and its limit.
     pub fn completed(mut self) -> Result<Self, Error> {
         if self.addresses.is_empty() {
             self.addresses = vec![ADDRESS_DEFAULT.parse().expect("see the tests")];
@@ -335,7 +335,7 @@ impl NodeOptions {
         Ok(self)
     }
 
-    /// A command line cannot be beyond them, but a program or a configuration can.
+    /// Checks limits that clap enforces for a command line, but not for a program or a configuration.
     fn check_limits(&self) -> Result<(), Error> {
         parse_interface(&self.tap)
             .map_err(|why| Error::option(format!("--tap {}: {why}", self.tap)))?;
@@ -355,8 +355,8 @@ impl NodeOptions {
         Ok(())
     }
 
-    /// The Ethernet address. Unless one is given, it is the same for the same TAP, address and seed on every run, and
-    /// different for two nodes of one link, for these cannot share an IP address.
+    /// Returns the Ethernet address. By default it is derived from TAP, address and seed. It is then the same on every
+    /// run, and differs between nodes of one link, because they cannot share an IP address.
     pub fn mac(&self) -> MacAddress {
         self.mac.unwrap_or_else(|| {
             let address = self.addresses.first().map_or_else(String::new, ToString::to_string);
@@ -364,12 +364,12 @@ impl NodeOptions {
         })
     }
 
-    /// The seed; 0 if it is neither given nor chosen yet.
+    /// Returns the seed; 0 if it is neither given nor chosen yet.
     pub fn seed(&self) -> u64 {
         self.seed.unwrap_or(0)
     }
 
-    /// Which TAP to open, and how.
+    /// Returns the options of the TAP.
     pub(crate) fn tap_options(&self) -> TapOptions {
         TapOptions {
             name: self.tap.clone(),
@@ -380,7 +380,7 @@ impl NodeOptions {
         }
     }
 
-    /// The same for engine and host stack.
+    /// Returns the options of engine and host stack.
     pub fn node_config(&self) -> NodeConfig {
         let mac = self.mac();
         let mut engine = EngineConfig::new(mac);
@@ -405,7 +405,7 @@ impl NodeOptions {
             receive_buffer: HostConfig::default().receive_buffer.min(window),
             receive_window_max: window,
             seed: self.seed(),
-            // The numbers depend on the time too, so a seed would not repeat them.
+            // Initial sequence numbers depend on the time too, so a seed would not repeat them.
             isn_key: [(); 2].map(|()| random_seed().unwrap_or_else(|_| self.seed())),
             ..HostConfig::default()
         };
@@ -413,10 +413,10 @@ impl NodeOptions {
     }
 }
 
-/// A seed from the kernel.
+/// Returns a seed from the kernel.
 ///
 /// # Errors
-/// getrandom(2) has failed.
+/// getrandom(2) failed.
 pub fn random_seed() -> Result<u64, Error> {
     let mut bytes = [0; 8];
     let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
@@ -462,7 +462,7 @@ fn check_gateways(gateways: &[IpAddr], addresses: &[IpPrefix]) -> Result<(), Err
     Ok(())
 }
 
-/// The options as lines of `key: value`, as printed at start.
+/// Writes the options as lines of `key: value`, as printed at start.
 impl fmt::Display for NodeOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let none_if_empty = |text: String| if text.is_empty() { "none".to_owned() } else { text };

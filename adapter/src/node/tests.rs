@@ -21,10 +21,10 @@ fn options(line: &str) -> Result<Command, clap::Error> {
 }
 
 fn config(line: &str) -> Result<NodeOptions, Error> {
-    options(line).expect("each option is fine by itself").node.completed()
+    options(line).expect("each option is valid by itself").node.completed()
 }
 
-/// The line is refused, as usage, by an error that holds all of `words`.
+/// Checks that `line` is refused as an option error that contains all of `words`.
 fn refused(line: &str, words: &[&str]) {
     let text = match options(line) {
         Err(error) => error.to_string(),
@@ -104,7 +104,7 @@ fn ethernet_addresses_are_stable_and_differ_on_one_link() {
     let a = config("--addr 10.77.0.1/24").unwrap();
     let again = config("--addr 10.77.0.1/24").unwrap();
     let b = config("--addr 10.77.0.2/24").unwrap();
-    assert_eq!(a.mac(), again.mac(), "the random seed does not change it");
+    assert_eq!(a.mac(), again.mac(), "a random seed does not change the address");
     assert_ne!(a.mac(), b.mac());
     assert_ne!(a.mac(), config("--addr 10.77.0.1/24 --seed 9").unwrap().mac());
     let given = config("--mac 02:00:00:00:00:07").unwrap();
@@ -144,7 +144,7 @@ fn congestion_control_has_a_short_name() {
 }
 
 #[test]
-fn the_printed_configuration_has_everything() {
+fn printed_configuration_is_complete() {
     let text = config("--drop 1 --seed 7 --bridge br0 --gateway 10.77.0.1").unwrap().to_string();
     for part in
         ["flue0", "1500 bytes", "10.77.0.2/24", "gateway: 10.77.0.1", "drop 1%", "seed: 7", "br0"]
@@ -157,7 +157,7 @@ fn the_printed_configuration_has_everything() {
 }
 
 #[test]
-fn the_chimney_is_steered() {
+fn chimney_options_are_checked_and_printed() {
     let line = "--seed 1 --offload auto --offload-after-bytes 1 --offload-after-age 5 \
          --offload-ports 80,443 --upload-on small-io,low-activity,small-io --offload-holddown 0 --capacity tcp=2";
     let config = config(line).unwrap();
@@ -172,9 +172,9 @@ fn the_chimney_is_steered() {
     assert_eq!(config.chimney.upload_on, [UploadReason::LowActivity, UploadReason::SmallIo]);
 }
 
-// What no command line can say is refused too.
+// Limits that clap enforces on command lines are checked for programs too.
 #[test]
-fn programs_are_held_to_the_limits() {
+fn limits_are_checked_for_programs() {
     let base = NodeOptions::default();
     let chimney = |chimney| NodeOptions { chimney, ..NodeOptions::default() };
     let day = ChimneyOptions { offload_holddown_s: 86_401, ..ChimneyOptions::default() };

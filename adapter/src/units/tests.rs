@@ -102,9 +102,9 @@ fn printed_quantities_have_three_digits() {
 }
 
 proptest! {
-    /// Whatever is typed, parsing answers; it never panics.
+    /// Parsing any text returns a value or an error, without a panic.
     #[test]
-    fn any_text_is_answered(text in "\\PC{0,24}") {
+    fn any_text_is_parsed_without_panic(text in "\\PC{0,24}") {
         let _ = text.parse::<Percent>();
         let _ = text.parse::<BitRate>();
         let _ = text.parse::<IpPrefix>();

@@ -1,4 +1,4 @@
-//! Types of functions: the callbacks of consumers, which may be null, and the functions of the tables.
+//! Function types: the callbacks of consumers, which may be null, and the functions of the dispatch tables.
 
 use std::ffi::c_void;
 

@@ -1,7 +1,7 @@
-//! Macros that declare C structures and constants, and remember them for the comparison with the header.
+//! Macros that declare C structures and constants, and list them for the comparison with the header.
 
-/// Declares C structures with public members, and `LAYOUTS`, the list of them. The numbers are sizes and offsets that
-/// the documented interface has on 64-bit machines; another layout does not compile.
+/// Declares C structures with public members, and `LAYOUTS`, the list of them. The numbers are sizes and offsets of the
+/// documented interface on 64-bit machines; a different layout does not compile.
 macro_rules! c_structs {
     ($(
         $(#[$attribute:meta])*
@@ -31,7 +31,7 @@ macro_rules! c_structs {
     };
 }
 
-/// Declares dispatch tables: functions only, one pointer after the other.
+/// Declares dispatch tables: consecutive function pointers.
 macro_rules! c_tables {
     ($(
         $(#[$attribute:meta])*
@@ -63,7 +63,7 @@ macro_rules! c_tables {
     };
 }
 
-/// Declares constants of C, and `CONSTANTS`, the list of them.
+/// Declares C constants, and `CONSTANTS`, the list of them.
 macro_rules! c_constants {
     ($( $constant:ident: $type:ty = $value:expr; )*) => {
         $(

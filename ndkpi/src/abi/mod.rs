@@ -1,6 +1,6 @@
-//! The binary interface: types, structures, tables and numbers of `include/ndkpi.h`, under its names.
+//! Binary interface: types, structures, tables and numbers of `include/ndkpi.h`, under its names.
 //!
-//! The test `layout` compares every structure, member and constant with what a C compiler sees in the header.
+//! The test `layout` compares every structure, member and constant with the header, by a C compiler.
 #![expect(non_camel_case_types, non_snake_case, reason = "names of ndkpi.h")]
 
 #[macro_use]
@@ -12,12 +12,12 @@ pub mod values;
 
 pub use flue_verbs_abi::{Layout, Member};
 
-/// Every structure of the interface.
+/// Returns every structure of the interface.
 pub fn layouts() -> impl Iterator<Item = &'static Layout> {
     types::LAYOUTS.iter().chain(dispatch::LAYOUTS)
 }
 
-/// Every constant of the interface.
+/// Returns every constant of the interface.
 pub fn constants() -> impl Iterator<Item = &'static (&'static str, i64)> {
     values::CONSTANTS.iter()
 }

@@ -2,21 +2,21 @@
 
 use std::ffi::c_void;
 
-/// A pointer that only the consumer, or only the provider, follows.
+/// Pointer that only the consumer, or only the provider, dereferences.
 pub type PVOID = *mut c_void;
-/// 8 bits: FALSE is 0.
+/// 8-bit boolean; FALSE is 0.
 pub type BOOLEAN = u8;
-/// 32 bits, as on Windows.
+/// 32-bit unsigned integer, as on Windows.
 pub type ULONG = u32;
-/// An NTSTATUS: signed, so that errors are negative.
+/// NTSTATUS; errors are negative.
 pub type NTSTATUS = i32;
-/// A count of bytes.
+/// Number of bytes.
 pub type SIZE_T = usize;
-/// Linux's.
+/// Socket address of Linux.
 pub type SOCKADDR = libc::sockaddr;
 /// `NDK_OBJECT_TYPE`.
 pub type NDK_OBJECT_TYPE = u32;
-/// `NDK_LOGICAL_ADDRESS`: its 64 bits.
+/// `NDK_LOGICAL_ADDRESS`, as a 64-bit number.
 pub type NDK_LOGICAL_ADDRESS = u64;
 
 c_structs! {
@@ -26,7 +26,7 @@ c_structs! {
     /// GROUP_AFFINITY.
     GROUP_AFFINITY = 16 { Mask: usize = 0, Group: u16 = 8, Reserved: [u16; 3] = 10 }
 
-    /// A piece of the consumer's memory, and the next one.
+    /// Range of the consumer's memory, and a pointer to the next one.
     MDL = 24 { Next: *mut MDL = 0, VirtualAddress: PVOID = 8, ByteCount: ULONG = 16 }
 
     /// NDK_VERSION.
@@ -40,45 +40,45 @@ c_structs! {
     NDK_OBJECT_HEADER = 40 {
         Version: NDK_VERSION = 0,
         ObjectType: NDK_OBJECT_TYPE = 4,
-        /// Zero at creation, then the consumer's (NDK-OBJ-1).
+        /// Zero at creation; then reserved for the consumer (NDK-OBJ-1).
         NdkReserved: NDK_OBJECT_HEADER_RESERVED_BLOCK = 8,
     }
 
     /// NDK_EXTENSION_INTERFACE.
     NDK_EXTENSION_INTERFACE = 8 { Dispatch: *const c_void = 0 }
 
-    /// An adapter. Of every object the member `Dispatch`, a pointer to its table, is written once and never read
-    /// (NDK-OBJ-2).
+    /// NDK_ADAPTER. The member `Dispatch` of every object, a pointer to its dispatch table, is written once and never
+    /// read (NDK-OBJ-2).
     NDK_ADAPTER = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const c_void = 40 }
 
-    /// A protection domain.
+    /// NDK_PD.
     NDK_PD = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const c_void = 40 }
 
-    /// A completion queue.
+    /// NDK_CQ.
     NDK_CQ = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const c_void = 40 }
 
-    /// A queue pair.
+    /// NDK_QP.
     NDK_QP = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const c_void = 40 }
 
-    /// A memory region.
+    /// NDK_MR.
     NDK_MR = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const c_void = 40 }
 
-    /// A memory window.
+    /// NDK_MW.
     NDK_MW = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const c_void = 40 }
 
-    /// A shared receive queue.
+    /// NDK_SRQ.
     NDK_SRQ = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const c_void = 40 }
 
-    /// A connector.
+    /// NDK_CONNECTOR.
     NDK_CONNECTOR = 48 {
         Header: NDK_OBJECT_HEADER = 0,
         Dispatch: *const c_void = 40,
     }
 
-    /// A listener.
+    /// NDK_LISTENER.
     NDK_LISTENER = 48 { Header: NDK_OBJECT_HEADER = 0, Dispatch: *const c_void = 40 }
 
-    /// A shared endpoint.
+    /// NDK_SHARED_ENDPOINT.
     NDK_SHARED_ENDPOINT = 48 {
         Header: NDK_OBJECT_HEADER = 0,
         Dispatch: *const c_void = 40,
@@ -131,7 +131,7 @@ c_structs! {
 
     /// NDK_SGE.
     NDK_SGE = 16 {
-        /// Or the logical address: C has a union here.
+        /// Virtual or logical address: a union in C.
         VirtualAddress: u64 = 0,
         Length: ULONG = 8,
         MemoryRegionToken: u32 = 12,
@@ -141,7 +141,7 @@ c_structs! {
     NDK_LOGICAL_ADDRESS_MAPPING = 16 {
         AdapterContext: PVOID = 0,
         AdapterPageCount: ULONG = 8,
-        /// So many: what follows the structure.
+        /// Flexible array of `AdapterPageCount` elements, which follows the structure.
         AdapterPageArray: [NDK_LOGICAL_ADDRESS; 0] = 16,
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers that the library uses as they are: the others are those of [`rdma_over_tcp::ndk`].
+//! Constants that the library defines itself; the others are those of [`rdma_over_tcp::ndk`].
 
 use rdma_over_tcp::{
     error::ErrorNumber,

@@ -1,7 +1,7 @@
-//! RDMA Writes with the codec alone: no net buffer, no adapter, no TCP.
+//! RDMA Writes with the codec only: no net buffer, no adapter, no TCP.
 //!
-//! A consumer of `rdma-over-tcp` without its features: `no_std`, with a gather list and a payload type of its own.
-//! [`send`] turns a message into octets of a TCP stream, [`Sink`] places what comes out of such a stream.
+//! A consumer of `rdma-over-tcp` without its features: `no_std`, with its own gather list and payload type. [`send`]
+//! converts a message to octets of a TCP stream, [`Sink`] places the data of such a stream.
 #![no_std]
 
 extern crate alloc;
@@ -16,7 +16,7 @@ use rdma_over_tcp::{
     rdmap::{Inbound, Segmenter, parse, write_header},
 };
 
-/// Octets of a message that are sent from where they lie.
+/// Octets of a message that are sent without a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Lent<'a>(pub &'a [u8]);
 
@@ -36,17 +36,17 @@ impl Payload for Lent<'_> {
     }
 }
 
-/// An entry of a [`List`].
+/// Entry of a [`List`].
 #[derive(Clone, Debug)]
 pub enum Piece<'a> {
     /// Written by the encoder.
     Encoded(Bytes),
-    /// A part of the message.
+    /// Part of the message.
     Lent(Lent<'a>),
 }
 
 impl Piece<'_> {
-    /// The octets.
+    /// Returns the octets.
     pub fn octets(&self) -> &[u8] {
         match self {
             Self::Encoded(octets) => octets,
@@ -55,7 +55,7 @@ impl Piece<'_> {
     }
 }
 
-/// What one gathered write would send.
+/// Gather list of one write to the stream.
 #[derive(Clone, Debug, Default)]
 pub struct List<'a>(pub Vec<Piece<'a>>);
 
@@ -71,7 +71,7 @@ impl<'a> GatherList for List<'a> {
     }
 }
 
-/// Appends an RDMA Write of `message` to a list, in FPDUs of at most `mulpdu` octets of ULPDU.
+/// Encodes an RDMA Write of `message` into a list, in FPDUs of at most `mulpdu` octets of ULPDU.
 pub fn send<'a>(
     encoder: &mut Encoder,
     slab: &mut Slab,
@@ -89,24 +89,24 @@ pub fn send<'a>(
     list
 }
 
-/// Memory that one STag names, and the stream that writes to it.
+/// Memory of one STag, and the stream that writes to it.
 #[derive(Debug)]
 pub struct Sink {
     /// The STag.
     pub stag: Stag,
     /// The memory.
     pub memory: Vec<u8>,
-    /// From octets to ULPDUs.
+    /// Decoder from octets to ULPDUs.
     pub decoder: Decoder,
-    /// The message in progress.
+    /// State of the message in progress.
     pub receiver: TaggedReceiver,
 }
 
 impl Sink {
-    /// Takes octets of the stream, in any pieces. Returns how many messages they completed.
+    /// Receives octets of the stream, split at any point. Returns the number of messages that they complete.
     ///
     /// # Errors
-    /// The error for a Terminate.
+    /// The error that a Terminate would report.
     pub fn receive(&mut self, mut octets: &[u8]) -> Result<usize, WireError> {
         let mut messages = 0;
         while let Some(ulpdu) = self.decoder.next(&mut octets).map_err(|error| error.wire())? {

@@ -1,4 +1,4 @@
-//! The codec alone sends and receives, and brings no other crate of flue along.
+//! Tests that the codec sends and receives by itself, and does not depend on other crates of flue.
 
 use std::{collections::BTreeSet, env, process::Command};
 
@@ -21,7 +21,7 @@ fn stream(list: &List<'_>) -> Vec<u8> {
 }
 
 #[test]
-fn a_message_goes_out_where_it_lies_and_arrives() {
+fn message_is_sent_without_a_copy_and_placed() {
     let message: Vec<u8> = (0..10_000u32).map(|at| (at % 251) as u8).collect();
     for markers in [false, true] {
         let (mut encoder, mut slab) = (Encoder::new(true, markers), Slab::new());
@@ -44,7 +44,7 @@ fn a_message_goes_out_where_it_lies_and_arrives() {
 }
 
 #[test]
-fn errors_have_their_numbers() {
+fn wire_errors_are_returned() {
     let list = send(&mut Encoder::new(true, false), &mut Slab::new(), STAG, &[7; 100], 1442);
     let mut octets = stream(&list);
     assert_eq!(sink(99, false).receive(&octets), Err(WireError::TaggedBounds));
@@ -52,7 +52,7 @@ fn errors_have_their_numbers() {
     assert_eq!(sink(100, false).receive(&octets), Err(WireError::MpaCrc));
 }
 
-/// The crates that `cargo tree` shows for these arguments.
+/// Returns the crates that `cargo tree` lists for these arguments.
 fn tree(arguments: &[&str]) -> BTreeSet<String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -60,14 +60,14 @@ fn tree(arguments: &[&str]) -> BTreeSet<String> {
         .args(["tree", "--locked", "--offline", "-e", "normal", "--prefix", "none"])
         .args(arguments)
         .output()
-        .expect("cargo runs");
+        .expect("cargo tree runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).expect("names are text");
+    let text = String::from_utf8(output.stdout).expect("crate names are UTF-8");
     text.lines().filter_map(|line| Some(line.split_once(' ')?.0.to_owned())).collect()
 }
 
 #[test]
-fn the_codec_brings_no_stack_along() {
+fn codec_does_not_depend_on_the_stack() {
     const STACK: [&str; 3] = ["smoltcp", "host-stack", "offload-engine"];
     let codec: &[&[&str]] = &[
         &["-p", "flue-codec"],
@@ -78,9 +78,9 @@ fn the_codec_brings_no_stack_along() {
         let crates = tree(arguments);
         assert!(crates.contains("rdma-over-tcp") && crates.contains("bytes"), "{crates:?}");
         let found: Vec<_> = STACK.iter().filter(|name| crates.contains(**name)).collect();
-        assert!(found.is_empty(), "{arguments:?} brings {found:?}");
+        assert!(found.is_empty(), "{arguments:?} depends on {found:?}");
     }
-    // Queue pairs need them, and the tree says so.
+    // With default features the crate has queue pairs, which depend on the stack.
     let crates = tree(&["-p", "rdma-over-tcp"]);
     assert!(STACK.iter().all(|name| crates.contains(*name)), "{crates:?}");
 }

@@ -1,4 +1,4 @@
-"""Ends: FIN, RST and silence in each state."""
+"""End of connections: FIN, RST and silence in each state."""
 
 from expect import Case, Fin, Gone, Terminate
 from link import Wrong
@@ -39,7 +39,7 @@ def terminated_then_reset(link):
 
 
 ends("reset-behind-terminate", RULES, ask(b"E"), terminated_then_reset, expect=Gone(0x1100))
-# FIN: what was sent before it is answered, then the server closes too.
+# FIN: the server replies to commands before it, then closes too.
 ORDERLY = "DDP-6.2.1-3 MPA-7.2-1 DDP-3-9"
 ends("fin-idle", ORDERLY, lambda link: link.fin(), expect=Fin(0))
 
@@ -67,7 +67,7 @@ ends("disconnect-of-ours", "DDP-6.2.1-1", put(lambda link: fpdu(link.send(b"X"))
 
 
 def silent_behind_terminate(link):
-    """We neither read on nor close: the server gives up after its limit."""
+    """The peer neither reads nor closes: the server aborts after its time limit."""
     link.post(link.write(stag=7))
     Terminate(1, 1, 0).check(link)
     link.await_reset()
@@ -78,7 +78,7 @@ ends("silence-behind-terminate", "RDM-6.2.1-3 RDM-7-1 DDP-6.2-1 DDP-6.2.2-3", si
 
 
 def silent_behind_own_terminate(link):
-    """The peer gives up, and does not close."""
+    """The peer sends a Terminate and does not close."""
     link.post(wire.terminate(1, 1, 0))
     Fin().check(link)
     link.await_reset()
@@ -89,7 +89,7 @@ ends("silence-behind-terminate-of-peer", "RDM-6.2.1-3 RDM-7-1", silent_behind_ow
 
 
 def talks_on(link):
-    """What we go on sending behind the server's Terminate is not looked at."""
+    """The server ignores octets that arrive after its Terminate."""
     link.post(link.write(stag=7))
     Terminate(1, 1, 0).check(link)
     link.put(fpdu(link.write(data=b"\0" * 64)))
@@ -100,7 +100,7 @@ ends("data-behind-terminate-of-ours", "DDP-7.1-4 RDM-7-1 DDP-3-8", talks_on, exp
 
 
 def terminates_cross(link):
-    """The peer's Terminate crosses the server's: neither is answered."""
+    """The peer's Terminate crosses the server's: neither side replies."""
     link.put(fpdu(link.write(stag=7)) + fpdu(wire.terminate(1, 1, 0)))
     link.offender = link.write(stag=7)
 

@@ -1,4 +1,4 @@
-"""What must come back, and how a case is written down."""
+"""Expected responses of the server, and the form of a case."""
 
 import struct
 import time
@@ -38,15 +38,15 @@ class Terminate:
         if segment.op != wire.TERMINATE:
             raise Wrong(f"not a Terminate: {segment}")
         if (segment.qn, segment.msn, segment.mo, segment.last, segment.word) != (2, 1, 0, 1, 0):
-            raise Wrong(f"a Terminate of another queue or number: {segment}")
+            raise Wrong(f"a Terminate with another queue or message number: {segment}")
         right = self.control() + self.copies(link.offender)
         if segment.data != right:
-            raise Wrong(f"the Terminate is {segment.data.hex()}, {right.hex()} is right")
+            raise Wrong(f"Terminate {segment.data.hex()}, expected {right.hex()}")
         Fin().check(link)
 
 
 class Fin:
-    """FIN, and nothing more before it."""
+    """FIN, without octets before it."""
 
     reason = None
 
@@ -56,11 +56,11 @@ class Fin:
     def check(self, link):
         how, octets = link.end()
         if (how, octets) != ("FIN", b"") or not link.stream.is_between():
-            raise Wrong(f"{how} behind {octets[:32].hex() or 'nothing'}, not FIN behind nothing")
+            raise Wrong(f"{how} after {octets[:32].hex() or 'no octets'}, expected FIN after no octets")
 
 
 class Reset:
-    """RST, and nothing before it. Where the server has read all that was sent, a FIN is no RST."""
+    """RST, without octets before it. The server sends FIN instead of RST if it has read all received octets."""
 
     reason = None
 
@@ -70,18 +70,18 @@ class Reset:
     def check(self, link):
         how, octets = link.end()
         if (how, octets) != ("RST", b""):
-            raise Wrong(f"{how} behind {octets[:32].hex() or 'nothing'}, not RST behind nothing")
+            raise Wrong(f"{how} after {octets[:32].hex() or 'no octets'}, expected RST after no octets")
 
 
 class Closed:
-    """FIN or RST, and nothing before it: where our FIN may overtake the server's accept, both are right."""
+    """FIN or RST, without octets before it: both are valid if the FIN may arrive before the server's accept."""
 
     reason = None
 
     def check(self, link):
         how, octets = link.end()
         if octets:
-            raise Wrong(f"{how} behind {octets[:32].hex()}")
+            raise Wrong(f"{how} after {octets[:32].hex()}")
 
 
 class Alive:
@@ -96,7 +96,7 @@ class Alive:
 
 
 class Gone:
-    """The case has ended the connection itself; the server has noticed."""
+    """The case has ended the connection itself, and the server has detected that."""
 
     def __init__(self, reason=None):
         self.reason = reason
@@ -108,14 +108,14 @@ class Gone:
 class Case:
     """One case.
 
-    id, rules: its name, and the rules that it is about.
-    steps: functions of the link, one after the other; before them start-up is done, with the private data `private`,
-        unless `start` says "tcp" (connected) or "reply" (the Reply has come).
-    expect: what comes back.
+    id, rules: name of the case, and the rules that it tests.
+    steps: functions of the link, called in order; start-up is complete before them, with the private data `private`,
+        unless `start` is "tcp" (connected) or "reply" (the Reply has arrived).
+    expect: expected response of the server.
     changes: pages of the server that may have changed: (page, first byte, bytes).
-    receives: the statuses of receives, the first of them, as the server's consumer has seen them.
-    opened: the status of the server's Accept.
-    slow: it waits for a time limit of the server's; such cases run at once, before the others.
+    receives: statuses of the first receives, as reported by the server's consumer.
+    opened: status of the server's Accept.
+    slow: the case waits for a time limit of the server; such cases run concurrently, before the others.
     """
 
     def __init__(self, id, rules, steps, expect, start="full", private=b"", changes=(), receives=(), opened=None,
@@ -127,7 +127,7 @@ class Case:
         CASES.append(self)
 
     def report(self, witness, link):
-        """Compares what the server's consumer has seen."""
+        """Compares the report of the server's consumer with the expected values."""
         if link.number is None:
             return
         deadline = time.monotonic() + LIMIT
@@ -137,16 +137,16 @@ class Case:
             if self.expect.reason is None or is_over:
                 break
             if time.monotonic() > deadline:
-                raise Wrong(f"the server does not notice the end: {report}")
+                raise Wrong(f"the server does not detect the end: {report}")
         found = [(it["page"], it["first"], it["count"]) for it in report["changes"]]
         if found != self.changes:
-            raise Wrong(f"pages changed: {found}, {self.changes} are right")
+            raise Wrong(f"changed pages {found}, expected {self.changes}")
         if self.expect.reason is not None and report["opened"] == "SUCCESS":
             if report["ended"] != self.expect.reason:
-                raise Wrong(f"reason {report['ended']:#x}, {self.expect.reason:#x} is right")
+                raise Wrong(f"reason {report['ended']:#x}, expected {self.expect.reason:#x}")
         if self.opened and report["opened"] != self.opened:
-            raise Wrong(f"the Accept is {report['opened']}, {self.opened} is right")
+            raise Wrong(f"status of Accept {report['opened']}, expected {self.opened}")
         seen = [tuple(it) if isinstance(want, tuple) else it[0]
                 for want, it in zip(self.receives, report["receives"])]
         if seen != self.receives:
-            raise Wrong(f"receives {report['receives']}, not {self.receives}")
+            raise Wrong(f"receives {report['receives']}, expected {self.receives}")

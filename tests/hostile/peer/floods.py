@@ -1,4 +1,4 @@
-"""Much of everything: nobody else notices, and it is served in the end."""
+"""Floods: other clients are not affected, and the flood is processed in the end."""
 
 import time
 
@@ -8,16 +8,16 @@ from operations import response
 from raw import Raw, ipv6_of
 from wire import READ_RESPONSE, WRITE, enhanced, fpdu, frame, tagged
 
-# How long a client may wait for its service during a flood.
+# Time limit to serve a client during a flood, seconds.
 SERVED = 3.0
 
 
-# Tries of such a client: on a busy machine the flood takes its frames' place in the kernel's queues.
+# Attempts of such a client: on a busy machine the flood displaces its frames from the kernel's queues.
 TRIES = 4
 
 
 def second_client(address):
-    """A well-behaved client that appears now."""
+    """Connects a well-behaved client and checks that it is served in time."""
     for _ in range(TRIES):
         began = time.monotonic()
         other = Link(address).establish()
@@ -29,7 +29,7 @@ def second_client(address):
 
 
 def strangers(make):
-    """Frames of many stations, as many as backlogs hold and more, and then all the time."""
+    """Frames of more stations than backlogs can hold, and then continuously."""
     def step(link):
         raw = Raw(link.address)
         host, port = link.address
@@ -61,7 +61,7 @@ for id, make in [
 
 
 def cut_requests(link):
-    """Requests that stop after each of their octets, several times."""
+    """Requests truncated after each of their octets, several times."""
     request = frame(private=enhanced())
     cut = [Link(link.address) for _ in range(4 * len(request))]
     for number, other in enumerate(cut):
@@ -87,13 +87,13 @@ Case("flood-connect-and-close", "MPA-8-1", [opened_and_closed], Alive())
 
 
 def half_open(link):
-    """Connections that never send a Request: they are reset, the oldest first or by the time limit."""
+    """Connections without a Request: they are reset, the oldest first or by the time limit."""
     silent = [Link(link.address) for _ in range(200)]
     link.ping()
     for other in silent:
         how, octets = other.end()
         if (how, octets) != ("RST", b""):
-            raise Wrong(f"{how} behind {octets.hex()}")
+            raise Wrong(f"{how} after {octets.hex()}")
         other.close()
 
 
@@ -154,7 +154,7 @@ Case("flood-empty-reads", "RDM-5.2.1-7 RDM-6.1-3", [reads], Alive())
 
 
 def reads_unread(link):
-    """Reads whose responses are not received: the fifth that is open at once ends it, and no memory is held."""
+    """Reads whose responses are not received: the fifth outstanding Read ends the connection, and no memory is held."""
     requests = [link.read(1, size=4096) for _ in range(64)]
     link.offender = None
     link.put(b"".join(fpdu(it) for it in requests))
@@ -163,10 +163,10 @@ def reads_unread(link):
         responses += segment.last
     if segment.data[:4] != bytes([0x02, 0x07, 0xC0, 0]):
         raise Wrong(f"not Terminate 0/2/07: {segment}")
-    # At most what was open can have been answered: all requests lie in few segments.
+    # Only few Reads can have been answered: all requests are in few segments.
     msn = int.from_bytes(segment.data[6 + 10:6 + 14], "big")
     if not responses < msn <= responses + 5 + 4:
-        raise Wrong(f"request {msn} is to blame behind {responses} responses")
+        raise Wrong(f"Terminate for request {msn} after {responses} responses")
 
 
 class Over(Alive):
@@ -180,12 +180,12 @@ Case("flood-reads-unread", "RDM-6.1-3 SEC-6.4.3.3-1", [reads_unread], Over(), re
 
 
 def echoes(link):
-    """Two hundred echoes, one after the other."""
+    """Two hundred echoes in sequence."""
     text = b"E" + bytes(1000)
     for _ in range(200):
         link.put(fpdu(link.send(text)))
         if link.message() != text:
-            raise Wrong("an echo comes back changed")
+            raise Wrong("an echo differs")
 
 
 Case("flood-echoes", "RDM-5.5-1", [echoes], Alive())

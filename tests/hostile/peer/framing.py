@@ -18,7 +18,7 @@ def fin(link):
     link.fin()
 
 
-# A length that no header fits in.
+# Lengths that are too short for a header.
 for length in (0, 1, 13):
     ulpdu = tagged(WRITE, 1, 0)[:length]
     Case(f"fpdu-length-{length}", "MPA-8-1 RDM-7.2-1", [put(lambda _, it=ulpdu: fpdu(it))], TOO_SHORT)
@@ -28,7 +28,7 @@ Case("fpdu-length-65535", "MPA-6-3 DDP-7.1-1", [lambda link: link.post(link.send
 
 
 def flipped(at, bit=1, payload=b"E1234567890123"):
-    """A Send of 32 octets with a pad of 2, and one bit of it changed."""
+    """A Send of 32 octets with a pad of 2, with one changed bit."""
     def make(link):
         octets = bytearray(fpdu(link.send(payload)))
         octets[at] ^= bit
@@ -36,7 +36,7 @@ def flipped(at, bit=1, payload=b"E1234567890123"):
     return put(make)
 
 
-# 2 length, 18 header, 14 payload, 2 pad, 4 CRC; the length 32 becomes 33: the size of the FPDU does not change.
+# 2 length, 18 header, 14 payload, 2 pad, 4 CRC; a length of 33 instead of 32 does not change the size of the FPDU.
 for part, at in {"length": 1, "header": 5, "payload": 20, "pad": 34, "crc": 39}.items():
     Case(f"fpdu-crc-{part}", "MPA-4.4-9 MPA-4.4-12 MPA-8-1 MPA-8-6 DDP-7.1-5 RDM-6.2.1-1", [flipped(at)], CRC_BAD)
 Case("fpdu-crc-zero", "MPA-4.4-8 MPA-4.4-12", [put(lambda link: unsealed(link.send(b"E")) + bytes(4))], CRC_BAD)
@@ -47,7 +47,7 @@ Case("fpdu-crc-of-first", "MPA-4.4-12 MPA-7.1.2-10", [put(lambda _: unsealed(RTR
 
 
 def padded(link):
-    """The pad has any content; the CRC is right."""
+    """The pad is not zero; the CRC is valid."""
     body = unsealed(link.send(b"Eab"), pad=b"\xff")
     link.put(body + crc_field(body))
     if link.message() != b"Eab":
@@ -89,7 +89,7 @@ def many_in_a_segment(link):
 
 
 Case("fpdu-many-in-a-segment", "MPA-5.1-2 MPA-5.1-3", [many_in_a_segment], Alive(), changes=[(0, 1, 119)])
-# Nobody asked for markers: four zero octets are the length 0, a pad, and the beginning of a CRC.
+# Markers are not enabled: four zero octets are the length 0, a pad, and the beginning of a CRC.
 Case("fpdu-marker-unasked", "MPA-7.1.1-3 MPA-8-1", [put(lambda link: bytes(4) + fpdu(link.write()))], CRC_BAD)
 
 # A FIN within an FPDU.
@@ -104,7 +104,7 @@ Case("fpdu-fin-in-write", "MPA-7.2-1 DDP-5.4-1",
      [lambda link: link.post(link.write(data=b"\0\0\0\0", last=0)), fin],
      Terminate(2, 0, 1, None, reason=0x22001), changes=[(0, 1, 3)])
 
-# Behind an error nothing is looked at: neither good FPDUs nor other errors.
+# Input after an error is ignored: valid FPDUs as well as other errors.
 Case("fpdu-good-behind-bad-crc", "MPA-8-5 DDP-7.1-4",
      [put(lambda link: unsealed(link.write()) + bytes(4) + fpdu(link.write(data=b"\0" * 64)))], CRC_BAD)
 
@@ -118,7 +118,7 @@ def two_errors(link):
 Case("fpdu-first-of-two-errors", "RDM-7.1-5 DDP-7.1-4 DDP-7.1-3", [two_errors], Terminate(1, 1, 0))
 
 
-# The server's own FPDUs: a large Send by its segments.
+# FPDUs of the server: the segments of a large Send.
 def large(link):
     link.ask(b"B" + struct.pack(">I", 16384))
     from link import Wrong, pattern
@@ -130,9 +130,9 @@ def large(link):
         octets += segment.data
         sizes.append(len(segment.ulpdu))
         if segment.last != (len(octets) == 16384):
-            raise Wrong("the L bit is on another segment than the last")
+            raise Wrong("the L bit is not in the last segment only")
     if octets != pattern(0) * 4:
-        raise Wrong("the data is not that of the memory")
+        raise Wrong("the data differs from the memory")
     if max(sizes) > 64768:
         raise Wrong(f"ULPDUs of {max(sizes)} octets")
 

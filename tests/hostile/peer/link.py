@@ -1,4 +1,4 @@
-"""A connection of the peer: kernel TCP, and what a case knows about its server."""
+"""Connection of the peer: kernel TCP, and the state of a case."""
 
 import errno
 import select
@@ -8,17 +8,17 @@ import time
 
 import wire
 
-# How long anything may take that should come at once: a failure's time.
+# Time limit for an immediate response, seconds.
 LIMIT = 15.0
 PAGE = 4096
 
 
 class Wrong(Exception):
-    """The server did something else than the case wants."""
+    """The server did not behave as the case expects."""
 
 
 class Ended(Exception):
-    """The connection is over: "FIN" or "RST"."""
+    """The connection has ended: "FIN" or "RST"."""
 
 
 class Link:
@@ -38,7 +38,7 @@ class Link:
         self.reply = None
         self.offender = None
         self.answer = b""
-        # Whatever steps leave for later ones, and other connections, to be closed at the end.
+        # Values that steps keep for later steps, and other connections, which are closed at the end.
         self.kept, self.others = {}, []
 
     # Octets.
@@ -47,16 +47,16 @@ class Link:
         try:
             self.socket.sendall(octets)
         except (ConnectionResetError, BrokenPipeError):
-            # The case looks at how it ended; the kernel tells of a reset once.
+            # Record the reset for the case: the kernel reports it only once.
             self.was_reset = True
 
     def get(self, deadline):
-        """Some octets. Ended, Wrong when there are none in time."""
+        """Receives octets. Raises Ended at the end of the connection, Wrong after the time limit."""
         self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
         try:
             octets = self.socket.recv(1 << 16)
         except socket.timeout:
-            raise Wrong("nothing comes from the server") from None
+            raise Wrong("no octets from the server") from None
         except ConnectionResetError:
             raise Ended("RST") from None
         except BrokenPipeError:
@@ -66,11 +66,11 @@ class Link:
         return octets
 
     def is_quiet(self, seconds):
-        """Nothing comes for so long."""
+        """Returns True if no octets arrive within `seconds`."""
         return not select.select([self.socket], [], [], seconds)[0]
 
     def end(self):
-        """How the connection ends, and the octets before that."""
+        """Waits for the end of the connection. Returns "FIN" or "RST", and the octets before it."""
         octets, deadline = b"", time.monotonic() + LIMIT
         try:
             while True:
@@ -95,12 +95,12 @@ class Link:
         self.socket.close()
 
     def await_reset(self):
-        """The server's reset, although there is nothing to be received or sent any more."""
+        """Waits for the server's reset without receiving or sending."""
         poll = select.poll()
         poll.register(self.socket, select.POLLERR)
         events = poll.poll(LIMIT * 1000)
         if not any(event & (select.POLLERR | select.POLLHUP) for _, event in events):
-            raise Wrong("no reset comes")
+            raise Wrong("no reset")
 
     # Start-up.
 
@@ -109,7 +109,7 @@ class Link:
         self.put(wire.frame(private=word + private, **fields))
 
     def await_reply(self):
-        """The Reply: flags, revision, enhanced word, private data. What lies behind it is kept."""
+        """Receives the Reply: flags, revision, enhanced word, private data."""
         octets, deadline = b"", time.monotonic() + LIMIT
         while len(octets) < 20 or len(octets) < 20 + struct.unpack(">H", octets[18:20])[0]:
             octets += self.get(deadline)
@@ -122,7 +122,7 @@ class Link:
             word, private = struct.unpack(">HH", private[:4]), private[4:]
         self.reply = {"flags": flags, "revision": revision, "word": word, "private": private}
         if rest:
-            raise Wrong("octets behind the Reply, before the first FPDU of the initiator")
+            raise Wrong("octets after the Reply, before the first FPDU of the initiator")
         if not flags & wire.R and len(private) >= 4:
             self.number = struct.unpack(">I", private[:4])[0]
             step = range(4, len(private), 12)
@@ -138,7 +138,7 @@ class Link:
     # Full Operation.
 
     def send(self, data, **fields):
-        """The next Send."""
+        """Returns the next Send."""
         fields = {"op": wire.SEND, "qn": 0, "msn": self.msn, **fields}
         if fields.get("last", 1):
             self.msn += 1
@@ -163,7 +163,7 @@ class Link:
         self.put(wire.fpdu(ulpdu))
 
     def segment(self, deadline=None):
-        """The server's next segment."""
+        """Receives the server's next segment."""
         deadline = deadline or time.monotonic() + LIMIT
         while (ulpdu := self.stream.next()) is None:
             self.stream.feed(self.get(deadline))
@@ -173,7 +173,7 @@ class Link:
         return segment
 
     def message(self):
-        """The octets of the server's next Send."""
+        """Receives the octets of the server's next Send."""
         octets = b""
         while True:
             segment = self.segment()
@@ -185,17 +185,17 @@ class Link:
                 return octets
 
     def ask(self, command):
-        """Sends a command and awaits its answer."""
+        """Sends a command and receives its reply."""
         self.put(wire.fpdu(self.send(command)))
         self.answer = self.message()
         if self.answer[:1] != command[:1]:
-            raise Wrong(f"the answer to {command[:1]} is {self.answer[:32]}")
+            raise Wrong(f"reply to {command[:1]}: {self.answer[:32]}")
         return self.answer
 
     def ping(self):
         text = b"E" + struct.pack(">d", time.monotonic()) + bytes(range(64))
         if self.ask(text) != text:
-            raise Wrong("an echo comes back changed")
+            raise Wrong("an echo differs")
 
 
 def pattern(page):

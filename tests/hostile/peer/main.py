@@ -1,10 +1,10 @@
-"""A hostile peer: runs its cases against a server of queue pairs, each followed by a ping of a well-behaved peer.
+"""Hostile peer: runs its cases against a server of queue pairs, each followed by a ping of a well-behaved peer.
 
     python3 main.py --list
     python3 main.py HOST:PORT [--only PATTERN] [--all] [--rounds N] [--pid PID]
 
-Ends with status 1 at the first case that fails, with --all at the end. With --pid the server's memory and descriptors
-are compared: at the end it may have MEMORY_KIB more than after the warm-up, and as many descriptors.
+Exits with status 1 at the first failed case, with --all after all cases. With --pid the server's memory and descriptors
+are compared: at the end it may have up to MEMORY_KIB more than after the warm-up, and not more descriptors.
 """
 
 import argparse
@@ -21,16 +21,16 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from link import LIMIT, Ended, Link, Wrong
 from wire import Malformed
 import expect
-import startup, framing, placement, operations, endings, floods  # noqa: E401 each adds its cases
+import startup, framing, placement, operations, endings, floods  # noqa: E401 each module adds its cases
 
-# Receive windows grow to 4 MiB each, and the C library keeps what it has had.
+# Receive windows grow to 4 MiB each, and the C library does not return freed memory.
 MEMORY_KIB = 24 * 1024
-# Connections before the first measurement: as many as the server keeps reports of.
+# Connections before the first measurement: more than the server keeps reports of.
 WARM_UP = 70
 
 
 class Witness:
-    """A well-behaved client that is connected all the time."""
+    """Well-behaved client that stays connected."""
 
     def __init__(self, address):
         self.link = Link(address).establish()
@@ -56,7 +56,7 @@ def run(case, address, witness):
             step(link)
         case.expect.check(link)
     except Ended as ended:
-        raise Wrong(f"{ended} came instead") from None
+        raise Wrong(f"unexpected {ended}") from None
     except Malformed as malformed:
         raise Wrong(str(malformed)) from None
     finally:
@@ -66,18 +66,18 @@ def run(case, address, witness):
 
 
 def outcome(case, address, witness):
-    """A line about a case."""
+    """Runs a case and returns its line of the report."""
     began = time.monotonic()
     name = f"{case.id} [{' '.join(case.rules)}]"
     try:
         run(case, address, witness)
-    except Exception as error:  # whatever it is, the case is to be named
+    except Exception as error:  # any error is reported with the name of the case
         return f"FAILED {name}: {type(error).__name__}: {error}"
     return f"ok {name} {(time.monotonic() - began) * 1000:.0f} ms"
 
 
 def outcomes(cases, address, witness):
-    """Lines about cases: first those that wait for time limits, all at once, each with a well-behaved client."""
+    """Runs cases and yields their lines. Slow cases run first, concurrently, each with its own well-behaved client."""
     slow = [case for case in cases if case.slow]
     with ThreadPoolExecutor(max_workers=max(len(slow), 1)) as threads:
         yield from threads.map(lambda case: outcome(case, address, Witness(address)), slow)
@@ -93,7 +93,7 @@ def resources(pid):
 
 
 def connections_left(witness):
-    """Connections of the server's adapter, once those that have ended are gone."""
+    """Returns the connections of the server's adapter, once those that have ended are removed."""
     deadline = time.monotonic() + LIMIT
     while (left := witness.report(0)["connections"]) > 1 and time.monotonic() < deadline:
         pass
@@ -114,7 +114,7 @@ def main():
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--pid", type=int)
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--all", action="store_true", help="go on behind a failure")
+    parser.add_argument("--all", action="store_true", help="continue after a failure")
     options = parser.parse_args()
     cases = [case for case in expect.CASES if fnmatch.fnmatchcase(case.id, options.only or "*")]
     if options.list:
@@ -122,10 +122,10 @@ def main():
             print(case.id, *case.rules)
         return 0
     if not cases:
-        print(f"no case has a name like {options.only}")
+        print(f"no case matches {options.only}")
         return 2
     if options.server is None:
-        parser.error("which server?")
+        parser.error("HOST:PORT of the server is missing")
     host, port = options.server.rsplit(":", 1)
     address = (host, int(port))
     witness = Witness(address)
@@ -143,7 +143,7 @@ def main():
                 return 1
     left = connections_left(witness)
     if left != 1:
-        print(f"FAILED connections: {left} are left, not the other client's alone")
+        print(f"FAILED connections: {left} remain, expected 1")
         failed += 1
     if before:
         after = resources(options.pid)

@@ -60,7 +60,7 @@ Case("rdmap-read-behind-deregistration", "RDM-8.1.1-4 SEC-6.2.2-2", [ask(b"D\1")
 
 
 def response(link, sink, octets):
-    """The whole response to the oldest read."""
+    """Receives the complete response to the oldest read."""
     stag, to = sink
     found = b""
     while True:
@@ -68,16 +68,16 @@ def response(link, sink, octets):
         if (segment.is_tagged, segment.op) != (True, READ_RESPONSE):
             raise Wrong(f"not a Read Response: {segment}")
         if (segment.stag, segment.to) != (stag, to + len(found)):
-            raise Wrong(f"a response to elsewhere: {segment}")
+            raise Wrong(f"a response with another STag or offset: {segment}")
         found += segment.data
         if segment.last:
             break
     if found != octets:
-        raise Wrong("the response has other octets")
+        raise Wrong("the octets of the response differ")
 
 
 def reads(link):
-    """Reads of several sizes, each with a sink of its own; the sink's STag comes back as it went."""
+    """Reads of several sizes, each with its own sink; the response has the STag of the sink."""
     for size in (1, 63, 64, 1500, PAGE):
         sink = (0xAB000000 + size, (1 << 64) - 2 * PAGE)
         link.post(link.read(1, PAGE - size, size, sink=sink))
@@ -88,16 +88,16 @@ Case("rdmap-reads", "RDM-4.4-2 RDM-5.2-1 RDM-5.2.1-4 RDM-5.2.2-1 DDP-5.2-5", [re
 
 
 def sink_wraps(link):
-    """Where the response goes is the requester's business: its offsets go on modulo 2^64."""
+    """The responder does not check the sink of a response: its offsets wrap modulo 2^64."""
     link.post(link.read(1, 0, PAGE, sink=(8, (1 << 64) - 100)))
     found, to = b"", (1 << 64) - 100
     while len(found) < PAGE:
         segment = link.segment()
         if segment.to != (to + len(found)) % (1 << 64):
-            raise Wrong(f"a response to elsewhere: {segment}")
+            raise Wrong(f"a response with another STag or offset: {segment}")
         found += segment.data
     if found != pattern(1):
-        raise Wrong("the response has other octets")
+        raise Wrong("the octets of the response differ")
 
 
 Case("rdmap-read-sink-wraps", "RDM-4.4-2 DDP-5.2-5", [sink_wraps], Alive())
@@ -131,13 +131,13 @@ Case("rdmap-read-sees-the-write", "RDM-5.5-3", [read_sees_the_write], Alive(), c
 
 
 def send_overtakes_responses(link):
-    """A Send completes at the server while responses to earlier reads cannot leave."""
+    """A Send completes at the server while responses to earlier reads are blocked."""
     requests = b"".join(fpdu(link.read(1, size=PAGE, sink=(at, 0))) for at in range(4))
     link.put(requests + fpdu(link.send(b"?")))
     deadline = time.monotonic() + LIMIT
     while not link.witness.report(link.number)["receives"]:
         if time.monotonic() > deadline:
-            raise Wrong("the Send waits for the responses")
+            raise Wrong("the Send is blocked by the responses")
     for at in range(4):
         response(link, (at, 0), pattern(1))
 
@@ -147,7 +147,7 @@ Case("rdmap-send-overtakes-responses", "RDM-5.5-9", [send_overtakes_responses], 
 
 
 def too_many_reads(link):
-    """One more than agreed, in one segment."""
+    """One Read more than negotiated, in one segment."""
     requests = [link.read(1, size=PAGE) for _ in range(5)]
     link.put(b"".join(fpdu(it) for it in requests))
     link.offender = requests[4]
@@ -157,7 +157,7 @@ Case("rdmap-more-reads-than-agreed", "RDM-6.1-3 RDM-8.1.1-9 SEC-6.4.3.3-1", [too
      Terminate(0, 2, 7, before=READ_RESPONSE))
 
 
-# Reads of the server: its request, and our response.
+# Reads of the server: its request, and the response of the peer.
 def asked_to_read(size=100):
     def step(link):
         link.put(fpdu(link.send(b"R" + struct.pack(">IQI", 0x51A6, 0x7000, size))))
@@ -166,15 +166,15 @@ def asked_to_read(size=100):
             raise Wrong(f"not a Read Request: {segment}")
         sink, to, octets, stag, source = struct.unpack(">IQIIQ", segment.data)
         if (octets, stag, source) != (size, 0x51A6, 0x7000):
-            raise Wrong(f"a Read of something else: {segment}")
+            raise Wrong(f"a Read with other parameters: {segment}")
         link.kept["sink"] = (sink, to)
     return step
 
 
 def answered(link, octets):
-    """The server's consumer has them."""
+    """Checks that the server's consumer has received the octets."""
     if link.message() != b"R" + octets:
-        raise Wrong("the server has read something else")
+        raise Wrong("the server has read other octets")
 
 
 def respond(octets=b"r" * 100, stag=0, at=0, **fields):
@@ -240,7 +240,7 @@ Case("rdmap-invalidate-with-event", "RDM-5.3-5 RDM-4.1-2",
 
 
 def invalidate_in_pieces(link):
-    """The STag dies with the message, not with its first segment."""
+    """The STag is invalidated by the complete message, not by its first segment."""
     stag, to = link.kept["fast"]
     link.post(link.send(b"?", op=SEND_INV, word=stag, last=0))
     link.post(link.write(stag=stag, to=to, data=b"\0" * 4))
@@ -255,7 +255,7 @@ Case("rdmap-invalidate-in-pieces", "RDM-5.3-5 DDP-5.4-1", [fast, invalidate_in_p
 def invalidates_ours(link):
     link.ask(b"V" + struct.pack(">I", 0x12345678))
     if link.message() != b"V":
-        raise Wrong("not the Send with Invalidate")
+        raise Wrong("not the reply before the Send with Invalidate")
     segment = link.kept["send"]
     if (segment.op, segment.word) != (SEND_SE_INV, 0x12345678):
         raise Wrong(f"not a Send with Solicited Event and Invalidate: {segment}")
@@ -275,9 +275,9 @@ def written(link):
             raise Wrong(f"not the next segment of the Write: {segment}")
         found += segment.data
     if found != pattern(0) or not segment.last:
-        raise Wrong("the Write has other octets, or no end")
+        raise Wrong("the Write has other octets, or no last segment")
     if link.message() != b"W":
-        raise Wrong("no answer behind the Write")
+        raise Wrong("no reply after the Write")
 
 
 Case("rdmap-write-of-ours", "RDM-5.1-1 RDM-5.1-2 RDM-5.5-4 DDP-4.2-1 DDP-5.2-5 DDP-5.3-1", [written], Alive())
@@ -288,12 +288,12 @@ OF_PEER = 0x30000
 
 
 def ended(id, rules, make, reason, **fields):
-    """Nothing more comes but the FIN."""
+    """Expects only a FIN after a Terminate of the peer."""
     Case(f"rdmap-terminate-{id}", rules, [post(make)], Fin(OF_PEER | reason), **fields)
 
 
 TERMINATED = "RDM-5.4-2 RDM-5.4-4"
-# A Terminate that is too short to have a number.
+# A Terminate that is too short for an error number.
 UNNUMBERED = 0x90000
 ended("access", TERMINATED, lambda link: terminate(1, 1, 0), 0x1100, receives=["CANCELLED"])
 ended("with-headers", TERMINATED + " RDM-4.8-3 RDM-4.8-4",

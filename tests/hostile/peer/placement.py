@@ -66,7 +66,7 @@ untagged("reserved-word", "RDM-4.1-2", Alive(), lambda link: link.send(b"?", wor
 
 
 def empty_segments(link):
-    """A message of a thousand empty segments, and then some octets."""
+    """A message of a thousand empty segments, followed by some octets."""
     link.put(fpdu(link.send(b"", last=0)) * 1000 + fpdu(link.send(b"E")))
     link.message()
 
@@ -75,7 +75,7 @@ Case("untagged-empty-segments", "DDP-5.4-1 DDP-5.3-4", [empty_segments], Alive()
 
 
 def octet_segments(link):
-    """A message in segments of an octet."""
+    """A message in segments of one octet."""
     text = b"E" + bytes(range(200))
     for at, octet in enumerate(text):
         link.put(fpdu(link.send(bytes([octet]), mo=at, last=int(at + 1 == len(text)))))
@@ -129,7 +129,7 @@ tagged_case("reserved-bits", "DDP-4.1-5", Alive(), lambda link: link.write(data=
 tagged_case("empty-to-anywhere", "DDP-5.2-7 RDM-5.1-3 DDP-5.2-6", Alive(), lambda link: tagged(WRITE, 0xDEADBEEF, 7))
 tagged_case("empty-then-foreign", "DDP-7.1-2", Terminate(1, 1, 2), lambda link: link.write(5, data=b"", last=0),
             lambda link: link.write(5))
-# The first segment is placed, as it may be; the second is refused.
+# The first segment is valid and placed; the second is refused.
 FIRST = dict(changes=[(0, 0, 4)])
 first = lambda link: link.write(data=b"\xff" * 4, last=0)  # noqa: E731
 tagged_case("stag-changes-in-message", "DDP-4.2-1 DDP-7.1-3", Terminate(1, 1, 0), first,
@@ -164,7 +164,7 @@ Case("tagged-deregistration-within-message", REVOKED, [within_a_message], Termin
 
 
 def fast(link):
-    """A fast registration of page 5 of the server: STag and address."""
+    """Requests a fast registration of page 5 of the server; keeps STag and address."""
     answer = link.ask(b"F")
     link.kept["fast"] = struct.unpack(">IQ", answer[1:13])
 
@@ -187,7 +187,7 @@ Case("tagged-registered-again", "RDM-8.1.1-4 RDM-8.1.1-6",
 
 
 def guesses(link):
-    """STags drawn at random, and those around known ones: none opens anything."""
+    """Random STags, and neighbors of valid STags: none grants access."""
     import random
     draw = random.Random(7)
     known = link.pages[0][0]

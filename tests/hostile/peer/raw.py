@@ -1,4 +1,4 @@
-"""Frames that kernel TCP would not send: of stations that do not exist, by IPv4 and IPv6."""
+"""Frames that kernel TCP would not send: from stations that do not exist, over IPv4 and IPv6."""
 
 import contextlib
 import socket
@@ -9,7 +9,7 @@ import time
 ETHERNET = struct.Struct("!6s6sH")
 TCP, ICMPV6 = 6, 58
 FIN, SYN, ACK = 1, 2, 16
-# Frames that are sent without a pause.
+# Frames that are sent without a pause in between.
 BURST = 20
 
 
@@ -22,19 +22,19 @@ def checksum(octets):
 
 
 def checked(protocol, addresses, payload):
-    """The payload with its checksum, which is zero in it."""
+    """Returns the payload with its checksum filled in."""
     at = 16 if protocol == TCP else 2
     pseudo = addresses + struct.pack("!II", len(payload), protocol)
     return payload[:at] + struct.pack("!H", checksum(pseudo + payload)) + payload[at + 2:]
 
 
 def ipv6_of(host):
-    """Address of the same host in fd00::/64."""
+    """Returns the address of the same host in fd00::/64."""
     return socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, "fd00::")[:12] + socket.inet_aton(host))
 
 
 class Raw:
-    """A packet socket on the interface that leads to the server, whose Ethernet address the kernel has resolved."""
+    """Packet socket on the interface to the server, whose Ethernet address the kernel has resolved."""
 
     def __init__(self, address):
         self.host, self.port = address
@@ -48,7 +48,7 @@ class Raw:
 
     @staticmethod
     def stranger(number):
-        """Ethernet address, IP address and port of a station on the server's link."""
+        """Returns Ethernet address, IP address and port of a station on the server's link."""
         mac = b"\x02\x01" + struct.pack("!I", number)
         return mac, socket.inet_aton(f"10.0.0.{20 + number % 200}"), 1024 + number // 200 % 60000
 
@@ -72,7 +72,7 @@ class Raw:
         return ETHERNET.pack(self.mac, mac, 0x86DD) + ip + payload
 
     def tcp(self, port, number, flags, options=b""):
-        """A segment without data; the checksum is zero."""
+        """Returns a segment without data; its checksum is zero."""
         words = (20 + len(options)) // 4
         header = (port, self.port, number, number, words << 4, flags, 64240, 0, 0)
         return struct.pack("!HHIIBBHHH", *header) + options
@@ -89,7 +89,7 @@ class Raw:
         return self.ipv6(mac, source, TCP, self.tcp(port, number, SYN, self.syn_options(number, 1440)))
 
     def fin(self, number):
-        """FIN and ACK of no connection."""
+        """Returns a FIN and ACK that belong to no connection."""
         mac, source, port = self.stranger(number)
         return self.ipv4(mac, source, TCP, self.tcp(port, number, FIN | ACK))
 
@@ -108,12 +108,12 @@ class Raw:
         return self.ipv6(mac, source, ICMPV6, struct.pack("!BBHI", 135, 0, 0, 0) + target + b"\1\1" + mac)
 
     def neighbor_advertisement(self, number):
-        """Unsolicited, with the override flag."""
+        """Returns an unsolicited advertisement with the override flag."""
         mac, source, _ = self.stranger_ipv6(number)
         return self.ipv6(mac, source, ICMPV6, struct.pack("!BBHI", 136, 0, 0, 1 << 29) + source + b"\2\1" + mac)
 
     def send(self, frame):
-        with contextlib.suppress(OSError):  # the queue of the interface is full: one frame fewer
+        with contextlib.suppress(OSError):  # if the queue of the interface is full, the frame is dropped
             self.socket.send(frame)
 
     @contextlib.contextmanager

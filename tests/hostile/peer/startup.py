@@ -28,7 +28,7 @@ def no_request(id, rules, octets, expect=None):
     Case(f"startup-{id}", rules, [put(octets)], expect or Reset(), start="tcp")
 
 
-# No Request: the connection is closed at once, and nothing is said.
+# Not a Request: the connection is closed immediately, without a response.
 KEY = "MPA-7.1.1-2 MPA-7.1.2-3 MPA-7.1.2-11 MPA-8-3"
 no_request("first-octet-of-key", KEY, b"m")
 no_request("last-octet-of-key", KEY, REQUEST[:15] + b"E")
@@ -38,17 +38,17 @@ no_request("tls", KEY, bytes.fromhex("16030100c8010000c40303") + bytes(64))
 for revision in (3, 255):
     no_request(f"revision-{revision}", "MPA-7.1.1-9 MPA-7.1.2-3", frame(revision=revision, private=enhanced()))
 for length in (513, 65535):
-    # All of it comes: the server does not wait for more.
+    # Complete length: the server does not wait for more.
     no_request(f"private-data-{length}", "MPA-7.1.1-10 MPA-7.1.2-14", frame(length=length) + bytes(length))
 no_request("enhanced-word-cut", "MPE-6-3 MPA-7.1.1-10", frame(private=b"\0\4\0"))
 no_request("fpdu-behind-request", "MPA-7.1.2-10", frame(private=enhanced()) + fpdu(RTR))
 no_request("two-requests", "MPA-7.1.2-10", 2 * frame(private=enhanced()))
 
-# Cut by a FIN anywhere.
+# Truncated by a FIN at any octet.
 for octets in (0, 1, 15, 16, 17, 18, 19, 20, 23):
     request = frame(private=enhanced())[:octets]
     Case(f"startup-cut-{octets}", "MPA-7.1.2-3 MPA-8-1", [put(request), fin], Closed(), start="tcp")
-# Cut by silence: the time limit ends it.
+# Truncated by silence: the time limit ends the connection.
 for octets in (0, 20):
     request = frame(private=enhanced())[:octets]
     Case(f"startup-silence-{octets}", "MPA-7.1.2-15 MPA-7.1.2-13", [put(request)], Reset(), start="tcp",
@@ -56,7 +56,7 @@ for octets in (0, 20):
 
 
 def silence_behind_reply(link):
-    """The initiator owes an FPDU; the server's limit ends the wait."""
+    """The initiator sends no FPDU; the server's time limit ends the wait."""
     link.request()
     link.await_reply()
 
@@ -66,20 +66,20 @@ Case("startup-silence-behind-reply", "MPA-7.1.2-15", [silence_behind_reply], Res
 
 
 def half_an_fpdu(link):
-    """A part of the first FPDU opens nothing."""
+    """A part of the first FPDU does not complete the Accept."""
     octets = fpdu(RTR)
     link.put(octets[:10])
     for _ in range(5):
         link.witness.ping()
         if (opened := link.witness.report(link.number)["opened"]) is not None:
-            raise Wrong(f"the Accept is {opened} before the first FPDU")
+            raise Wrong(f"status of Accept {opened} before the first FPDU")
     link.put(octets[10:])
 
 
 Case("startup-part-of-first-fpdu", "MPA-7.1.2-10", [half_an_fpdu], Alive(), start="reply", opened="SUCCESS")
 
 
-# A Request that the server's consumer never answers, and octets behind it.
+# A Request without a response of the server's consumer, and octets after it.
 def before_the_reply(link):
     before = link.witness.report(0)["holds"]
     link.request(private=b"H")
@@ -92,7 +92,7 @@ def before_the_reply(link):
 Case("startup-fpdu-before-reply", "MPA-7.1.2-10", [before_the_reply], Reset(), start="tcp")
 
 
-# Requests that are in order, and the Replies to them.
+# Valid Requests, and the Replies to them.
 def good(id, rules, request, flags, revision, word=None, private=None, rtr=RTR, after=None, markers=False):
     def step(link):
         for octets in request if isinstance(request, list) else [request]:
@@ -100,9 +100,9 @@ def good(id, rules, request, flags, revision, word=None, private=None, rtr=RTR, 
         reply = link.await_reply()
         found = (reply["flags"], reply["revision"], reply["word"])
         if found != (flags, revision, word):
-            raise Wrong(f"the Reply is {found}, {(flags, revision, word)} is right")
+            raise Wrong(f"Reply {found}, expected {(flags, revision, word)}")
         if not link.is_quiet(0.02):
-            raise Wrong("the responder speaks before the first FPDU")
+            raise Wrong("the responder sends before the first FPDU")
         link.stream.markers = markers
         if rtr is not None:
             link.put(fpdu(rtr))
@@ -150,14 +150,14 @@ good("rtr-by-read", "MPE-9.2-4 MPE-9.1-3 RDM-5.2.1-6 RDM-5.2.1-7", frame(private
 
 
 def marked(link):
-    """Answers of many sizes: each marker is where it belongs, and under the CRC."""
+    """Replies of many sizes: each marker is at its position, and covered by the CRC."""
     for size in (1, 3, 480, 485, 488, 500, 1000):
         text = b"E" + bytes(size)
         if link.ask(text) != text:
-            raise Wrong("an echo comes back changed")
+            raise Wrong("an echo differs")
     link.ask(b"B" + struct.pack(">I", 16384))
     if len(link.message()) != 16384:
-        raise Wrong("the large Send is not whole")
+        raise Wrong("the large Send is incomplete")
     if link.stream.found < 30:
         raise Wrong(f"only {link.stream.found} markers")
 
@@ -194,9 +194,9 @@ Case("startup-request-as-fpdu", "MPA-7.1.2-12 MPA-7.1-1 MPA-8-1 RDM-6.1-1", [put
      start="reply", opened="CONNECTION_ABORTED")
 
 
-# The server as initiator: what it does with Replies.
+# The server as initiator: its handling of Replies.
 def connect_back(octets, then):
-    """The server connects to us; we answer its Request with `octets`."""
+    """The server connects to the peer, which replies to its Request with `octets`."""
     def step(link):
         import socket
         listener = socket.create_server((link.socket.getsockname()[0], 0))
@@ -213,7 +213,7 @@ def connect_back(octets, then):
             request += accepted.recv(64)
         right = frame(private=enhanced(c=1, d=1))
         if request != right:
-            raise Wrong(f"the Request is {request.hex()}, {right.hex()} is right")
+            raise Wrong(f"Request {request.hex()}, expected {right.hex()}")
         other.put(octets)
         then(link, other, struct.unpack(">I", number)[0])
     return step
@@ -223,7 +223,7 @@ def connect_fails(how, status):
     def then(link, other, number):
         ended, octets = other.end()
         if (ended, octets) != (how, b""):
-            raise Wrong(f"{ended} behind {octets.hex()}, not {how}")
+            raise Wrong(f"{ended} after {octets.hex()}, expected {how}")
         await_opened(link, number, status)
     return then
 
@@ -233,7 +233,7 @@ def await_opened(link, number, status):
     while (opened := link.witness.report(number)["opened"]) is None and time.monotonic() < deadline:
         pass
     if opened != status:
-        raise Wrong(f"the connect is {opened}, not {status}")
+        raise Wrong(f"status of Connect {opened}, expected {status}")
 
 
 def connect_ends_with(code):
@@ -244,7 +244,7 @@ def connect_ends_with(code):
             raise Wrong(f"not Terminate 2/0/{code:02x}: {segment}")
         ended, octets = other.end()
         if (ended, octets) != ("FIN", b""):
-            raise Wrong(f"{ended} behind {octets.hex()}")
+            raise Wrong(f"{ended} after {octets.hex()}")
         await_opened(link, number, "CONNECTION_ABORTED")
     return then
 

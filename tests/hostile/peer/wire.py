@@ -1,4 +1,4 @@
-"""MPA, DDP and RDMAP on the wire, written for this suite alone: nothing of it comes from the code under test."""
+"""MPA, DDP and RDMAP encoding and decoding for this suite, independent of the code under test."""
 
 import struct
 
@@ -38,7 +38,7 @@ def enhanced(ird=4, ord_=4, a=1, b=0, c=1, d=0):
 
 # FPDUs (RFC 5044 §4).
 def unsealed(ulpdu, length=None, pad=None):
-    """All but the CRC."""
+    """Returns an FPDU without its CRC."""
     body = struct.pack(">H", len(ulpdu) if length is None else length) + ulpdu
     return body + (bytes(-len(body) % 4) if pad is None else pad)
 
@@ -78,7 +78,7 @@ RTR = tagged(WRITE, 1, 0)
 
 
 class Segment:
-    """A ULPDU taken apart."""
+    """Decoded ULPDU."""
 
     def __init__(self, ulpdu):
         self.ulpdu = ulpdu
@@ -98,17 +98,17 @@ class Segment:
 
 
 class Malformed(Exception):
-    """What the server sent breaks the rules."""
+    """Octets of the server violate the protocol."""
 
 
 class Stream:
-    """The server's direction of Full Operation: octets in, ULPDUs out."""
+    """Decoder of the server's direction of Full Operation, from octets to ULPDUs."""
 
     def __init__(self, markers=False, crc=True):
         self.markers, self.crc = markers, crc
         self.position = 0
         self.raw = b""
-        # Of the FPDU in progress: its octets without markers, and what is under the CRC.
+        # FPDU in progress: its octets without markers, and the octets that the CRC covers.
         self.clean, self.covered = bytearray(), bytearray()
         self.start = None
         self.found = 0
@@ -121,7 +121,7 @@ class Stream:
         reserved, pointer = struct.unpack(">HH", marker)
         wanted = 0 if self.start is None else self.position - self.start
         if (reserved, pointer) != (0, wanted):
-            raise Malformed(f"marker {marker.hex()} at {self.position}, FPDUPTR {wanted} is right")
+            raise Malformed(f"marker {marker.hex()} at {self.position}, expected FPDUPTR {wanted}")
         self.covered += marker
         self.position += 4
         self.found += 1
@@ -133,10 +133,10 @@ class Stream:
         return 2 + ulpdu + -(2 + ulpdu) % 4 + 4
 
     def next(self):
-        """The next ULPDU, or None."""
+        """Returns the next ULPDU, or None."""
         while self.raw:
             due = self.markers and self.position % 512 == 0
-            # A marker between pad and CRC belongs to the FPDU, one behind the CRC to the next.
+            # A marker between pad and CRC belongs to this FPDU, a marker after the CRC to the next one.
             if due:
                 if len(self.raw) < 4:
                     return None
@@ -167,7 +167,7 @@ class Stream:
         ulpdu = self.clean[0] << 8 | self.clean[1]
         field = bytes(self.clean[-4:])
         if self.crc and field != crc_field(self.covered):
-            raise Malformed(f"CRC {field.hex()} is wrong")
+            raise Malformed(f"wrong CRC {field.hex()}")
         if any(self.clean[2 + ulpdu:-4]):
             raise Malformed("the pad is not zero")
         found = bytes(self.clean[2:2 + ulpdu])

@@ -1,50 +1,50 @@
-//! What peers ask for: in the private data of a Request, and in Sends.
+//! Commands of peers: in the private data of a Request, and in Sends.
 //!
 //! ```text
-//! private data                     the receives posted; without it 8 of 1,024 bytes, posted again
-//!   'N' u8 count, u16 bytes, u8 post again
+//! private data                     receives to post; default: 8 of 1,024 bytes, posted again
+//!   'N' u8 count, u16 bytes, u8 posted again
 //!   'R'                            reject, with the private data "no"
-//!   'H'                            never answer the Request
-//! Send                             answer, a Send of the same first byte
+//!   'H'                            do not respond to the Request
+//! Send                             operation, and a reply: a Send with the same first byte
 //!   'E' any                        the same bytes
 //!   'F'                            fast registration of page 5 for remote reads and writes: u32 STag, u64 address
-//!   'D' u8 page                    deregister the page's region, answered when that is complete
-//!   'R' u32 stag, u64 to, u32 n    RDMA Read of n bytes (at most 4,096) of the peer's into page 6
+//!   'D' u8 page                    deregister the page's region; the reply follows the completion
+//!   'R' u32 stag, u64 to, u32 n    RDMA Read of n bytes (at most 4,096) from the peer into page 6
 //!   'W' u32 stag, u64 to, u32 n    RDMA Write of the first n bytes of page 0
-//!   'B' u32 n                      first the answer, then a Send of n bytes (at most 16,384) of the memory
-//!   'V' u32 stag                   first the answer, then a Send with Solicited Event and Invalidate of it
-//!   'O' ip4, u16 port              connect to there: u32 number of the new connection
-//!   'Q' u32 number                 the report of that connection, JSON
-//!   'X'                            disconnect; no answer
+//!   'B' u32 n                      reply, then a Send of n bytes (at most 16,384) of the memory
+//!   'V' u32 stag                   reply, then a Send with Solicited Event and Invalidate of the STag
+//!   'O' ip4, u16 port              connect to this address: u32 number of the new connection
+//!   'Q' u32 number                 report of this connection, JSON
+//!   'X'                            disconnect; no reply
 //! ```
-//! Integers are big-endian. Anything else is received and not answered.
+//! Integers are big-endian. Any other Send is ignored.
 
 use std::net::SocketAddr;
 
 /// Receives of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Receives {
-    /// Posted before the Accept: 0..=8.
+    /// Number posted before the Accept: 0..=8.
     pub count: u8,
-    /// Bytes of each: 0..=1024.
+    /// Bytes of each receive: 0..=1024.
     pub bytes: u16,
-    /// Posted again when it is complete.
+    /// True if a receive is posted again after it completes.
     pub again: bool,
 }
 
-/// What is done with a Request.
+/// Response to a Request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Opening {
     /// Accept.
     Accept(Receives),
     /// Reject.
     Reject,
-    /// Nothing.
+    /// Do not respond.
     Hold,
 }
 
 impl Opening {
-    /// From private data; what is not understood asks for the defaults.
+    /// Decodes private data; invalid data stands for the defaults.
     #[must_use]
     pub fn decode(octets: &[u8]) -> Self {
         match *octets {
@@ -71,35 +71,35 @@ pub struct Remote {
     pub bytes: u32,
 }
 
-/// What a Send asks for.
+/// Command of a Send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// The same bytes.
+    /// Reply with the same bytes.
     Echo,
-    /// Fast registration.
+    /// Fast-register a page.
     FastRegister,
-    /// Deregistration of this page's region.
+    /// Deregister the region of this page.
     Deregister(u8),
-    /// RDMA Read.
+    /// Read from the peer by RDMA Read.
     Read(Remote),
-    /// RDMA Write.
+    /// Write to the peer by RDMA Write.
     Write(Remote),
-    /// A Send of so many bytes.
+    /// Send this many bytes.
     Big(u32),
-    /// A Send with Invalidate.
+    /// Send with Invalidate of this STag.
     Invalidate(u32),
-    /// A connection to there.
+    /// Connect to this address.
     Connect(SocketAddr),
-    /// The report of that connection.
+    /// Reply with the report of this connection.
     Report(u32),
-    /// A disconnect.
+    /// Disconnect.
     Disconnect,
-    /// Nothing.
+    /// Do nothing.
     None,
 }
 
 impl Command {
-    /// From a Send.
+    /// Decodes a Send.
     #[must_use]
     pub fn decode(octets: &[u8]) -> Self {
         let word = |rest: &[u8]| rest.first_chunk().map(|word| u32::from_be_bytes(*word));
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_cut_short_asks_for_nothing() {
+    fn truncated_commands_are_ignored() {
         for octets in [&b""[..], b"R\0\0\0\x01", b"W", b"B\0", b"Q\0\0\0", b"O\x0a\0\0\x01\0", b"?"]
         {
             assert_eq!(Command::decode(octets), Command::None, "{octets:?}");

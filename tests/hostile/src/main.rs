@@ -1,5 +1,5 @@
-//! The server for hostile peers as a command: `hostile-server [--kernel | node options] --port N`. It ends at the end
-//! of its standard input.
+//! Server for hostile peers as a command: `hostile-server [--kernel | node options] --port N`. It exits at the end of
+//! its standard input.
 
 use std::{
     io::{Read as _, stdin},
@@ -36,13 +36,13 @@ fn open(arguments: &Arguments) -> Result<Adapter, flue_adapter::Error> {
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn std::error::Error>> {
     let adapter = open(arguments)?;
-    // In both families.
+    // The unspecified IPv6 address accepts both families.
     let local = SocketAddr::from((Ipv6Addr::UNSPECIFIED, arguments.port));
     let server = Server::listen(adapter, local)?;
     let stop = server.stopper();
     thread::spawn(move || {
         let mut rest = [0; 64];
-        // Nothing is read: it only matters when the other end is closed.
+        // Input is ignored; only the end of the stream matters.
         while stdin().read(&mut rest).is_ok_and(|count| count > 0) {}
         stop();
     });

@@ -1,58 +1,58 @@
-//! The memory of a connection: pages side by side, so that an access beyond one region reaches another.
+//! Memory of a connection: adjacent pages, so that an access outside one region reaches another.
 //!
-//! | page | region | peers may |
+//! | page | region | access by peers |
 //! |---|---|---|
 //! | 0 | read and write | read, write |
 //! | 1 | read only | read |
 //! | 2 | write only | write |
 //! | 3 | local | nothing |
 //! | 4 | deregistered before the Reply: its STag is stale | nothing |
-//! | 5 | for a fast registration | what that grants |
+//! | 5 | for a fast registration | as granted by it |
 //! | 6 | sink of Reads | nothing |
 //! | 7, 8 | receives | nothing |
 //!
-//! A ninth entry of the Reply is the server's own page, registered in a protection domain of its own.
+//! A ninth entry of the Reply is a page of the server, registered in a separate protection domain.
 
 use rdma_over_tcp::ndk::{Adapter, Mr, MrFlags, NtStatus, Pd, RegisteredBuffer, Sge};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 const PAGES: usize = 9;
-/// Pages with a region of their own from the beginning.
+/// Number of pages that have their own region from the start.
 const REGIONS: usize = 5;
-/// The page whose STag is stale.
+/// Page whose STag is stale.
 const STALE: usize = 4;
-/// The page for fast registration.
+/// Page for fast registration.
 pub const FAST: usize = 5;
 const SINK: usize = 6;
 const RECEIVES: usize = 7;
 
-/// What a page holds at first.
+/// Returns the initial content of a page.
 #[must_use]
 pub fn pattern(page: usize) -> Vec<u8> {
     (0..PAGE).map(|at| (at * 7 + page * 31 + at / 256) as u8).collect()
 }
 
-/// The pages of one connection, with their regions.
+/// Pages of one connection, with their regions.
 #[derive(Debug)]
 pub struct Memory {
     /// All pages.
     pub buffer: RegisteredBuffer,
-    /// By page.
+    /// Regions, by page.
     pub regions: Vec<Mr>,
-    /// Of sink and receives.
+    /// Region of the sink and the receives.
     private: Mr,
     stale: u32,
 }
 
-/// A page that changed: the first byte and how many differ.
+/// Change of a page: offset of the first changed byte and number of changed bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct Change {
     /// Page.
     pub page: usize,
     /// Offset of the first byte that differs.
     pub first: usize,
-    /// Bytes that differ.
+    /// Number of bytes that differ.
     pub count: usize,
 }
 
@@ -67,14 +67,14 @@ fn region(
     Ok(mr)
 }
 
-/// All that a peer may get.
+/// All access rights that a peer can get.
 pub const READ_WRITE: [MrFlags; 2] = [MrFlags::ALLOW_REMOTE_READ, MrFlags::ALLOW_REMOTE_WRITE];
 
 impl Memory {
-    /// Pages with their pattern, and regions in this domain.
+    /// Creates the pages with their pattern, and regions in the domain `pd`.
     ///
     /// # Errors
-    /// Memory or regions are short.
+    /// Not enough memory or regions.
     pub fn new(adapter: &Adapter, pd: &Pd) -> Result<Self, NtStatus> {
         let buffer = adapter.allocate(PAGES * PAGE)?;
         (0..PAGES).for_each(|page| buffer.write_at(page * PAGE, &pattern(page)));
@@ -85,14 +85,14 @@ impl Memory {
             .map(|(page, rights)| region(pd, &buffer, page, rights))
             .collect::<Result<_, _>>()?;
         let stale = regions[STALE].remote_token();
-        // Nothing uses it yet, so it is done at once.
+        // No request uses the region yet, so the deregistration completes immediately.
         let _ = regions[STALE].deregister(|| {});
         let private = pd.create_mr(false)?;
         private.register(&buffer, SINK * PAGE, 3 * PAGE, MrFlags::ALLOW_LOCAL_WRITE)?;
         Ok(Self { buffer, regions, private, stale })
     }
 
-    /// Where a page begins, for local and remote users.
+    /// Returns the start of a page, for local and remote access.
     #[must_use]
     pub fn address(&self, page: usize) -> u64 {
         self.buffer.address() + (page * PAGE) as u64
@@ -103,31 +103,31 @@ impl Memory {
         Sge { address, length, token: self.private.local_token() }
     }
 
-    /// The sink of Reads.
+    /// Returns the entry of the sink of Reads.
     #[must_use]
     pub fn sink(&self, length: u32) -> Sge {
         self.private(SINK, 0, length)
     }
 
-    /// What the sink holds.
+    /// Returns the content of the sink.
     #[must_use]
     pub fn sink_octets(&self, length: usize) -> Vec<u8> {
         self.octets(SINK * PAGE, length)
     }
 
-    /// The buffer of receive `slot`.
+    /// Returns the entry of receive `slot`.
     #[must_use]
     pub fn receive(&self, slot: usize, length: u32) -> Sge {
         self.private(RECEIVES, slot * 1024, length)
     }
 
-    /// What receive `slot` holds.
+    /// Returns the content of receive `slot`.
     #[must_use]
     pub fn received(&self, slot: usize, length: usize) -> Vec<u8> {
         self.octets(RECEIVES * PAGE + slot * 1024, length)
     }
 
-    /// The first bytes of page 0, to be sent.
+    /// Returns the entry of the first bytes of page 0, to be sent.
     #[must_use]
     pub fn source(&self, length: u32) -> Sge {
         Sge { address: self.address(0), length, token: self.regions[0].local_token() }
@@ -139,7 +139,7 @@ impl Memory {
         octets
     }
 
-    /// STag and address of each page that the peer is told of.
+    /// Returns STag and address of each page that is advertised to the peer.
     #[must_use]
     pub fn adverts(&self) -> Vec<(u32, u64)> {
         let advert = |(page, mr): (usize, &Mr)| {
@@ -149,13 +149,13 @@ impl Memory {
         self.regions.iter().enumerate().map(advert).collect()
     }
 
-    /// Pages whose bytes are not those of the pattern any more, but for sink and receives.
+    /// Returns the pages that differ from the pattern, except for sink and receives.
     #[must_use]
     pub fn changes(&self) -> Vec<Change> {
         (0..=REGIONS).filter_map(|page| change(&self.octets(page * PAGE, PAGE), page)).collect()
     }
 
-    /// Lets go of all regions.
+    /// Closes all regions.
     pub fn close(&self) {
         for mr in self.regions.iter().chain([&self.private]) {
             let _ = mr.close(|| {});
@@ -163,7 +163,7 @@ impl Memory {
     }
 }
 
-/// How a page differs from its pattern, if it does.
+/// Returns the difference of a page from its pattern, if any.
 #[must_use]
 pub fn change(octets: &[u8], page: usize) -> Option<Change> {
     let pattern = pattern(page);

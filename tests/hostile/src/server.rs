@@ -1,4 +1,4 @@
-//! All connections of the server, on one thread, which callbacks tell what has happened.
+//! All connections of the server, on one thread that receives the events of callbacks.
 
 use std::{
     collections::BTreeMap,
@@ -18,9 +18,9 @@ use crate::{
     session::{Event, ServerRequest, Session},
 };
 
-/// Connections whose report is kept when they have ended.
+/// Maximum number of connections whose report is kept.
 const REPORTS_MAX: usize = 64;
-/// How long a Request that is held is kept.
+/// Time for which a Request without a response is kept.
 const HOLD: Duration = Duration::from_secs(10);
 
 /// The server.
@@ -29,16 +29,17 @@ pub struct Server {
     events: Sender<(u32, Event)>,
     inbox: Receiver<(u32, Event)>,
     sessions: BTreeMap<u32, Session>,
-    /// Requests that are not answered, and since when.
+    /// Requests without a response, and the time of their arrival.
     held: Vec<(Connector, Instant)>,
     numbers: u32,
     holds: u32,
-    /// The page that belongs to no connection, and its STag.
+    /// Page that belongs to no connection, and its STag.
     foreign: (RegisteredBuffer, u32),
     _listener: Listener,
 }
 
-/// Time limits that suit tests: silence is found out within seconds, and a peer on a busy machine is not silent.
+/// Returns time limits for tests: silence is detected within seconds, and a peer on a busy machine is not mistaken as
+/// silent.
 #[must_use]
 pub fn adapter_config() -> AdapterConfig {
     let (short, long) = (Duration::from_secs(3), Duration::from_secs(5));
@@ -56,7 +57,7 @@ impl Server {
     /// Listens at `local`.
     ///
     /// # Errors
-    /// The adapter refuses something.
+    /// The adapter or the listener cannot be created.
     pub fn listen(adapter: Adapter, local: SocketAddr) -> Result<Self, NtStatus> {
         let (events, inbox) = channel();
         let tell = events.clone();
@@ -88,7 +89,7 @@ impl Server {
         })
     }
 
-    /// Ends [`Server::run`] when it is called.
+    /// Returns a function that ends [`Server::run`].
     pub fn stopper(&self) -> impl FnOnce() + Send + use<> {
         let events = self.events.clone();
         move || {
@@ -96,7 +97,7 @@ impl Server {
         }
     }
 
-    /// Serves until it is stopped.
+    /// Serves until the stopper is called.
     pub fn run(mut self) {
         while let Ok((number, event)) = self.inbox.recv() {
             if !self.handle(number, event) {
@@ -153,7 +154,7 @@ impl Server {
         }
     }
 
-    /// A new session; `None`: the adapter has no more, and the peer is refused.
+    /// Creates a session; `None`: no resources are available, and the peer is rejected.
     fn session(&mut self, connector: Connector, receives: Receives) -> Option<&mut Session> {
         self.forget();
         self.numbers += 1;
@@ -170,7 +171,7 @@ impl Server {
         }
     }
 
-    /// Drops the oldest reports of connections that are over.
+    /// Removes the oldest reports of ended connections.
     fn forget(&mut self) {
         while self.sessions.len() >= REPORTS_MAX {
             let over = self.sessions.iter().find(|(_, session)| session.is_over());
@@ -184,8 +185,8 @@ impl Server {
         if session.is_over() {
             return;
         }
-        for wish in session.completions() {
-            let (kind, octets) = match wish {
+        for command in session.completions() {
+            let (kind, octets) = match command {
                 ServerRequest::Report(of) => (b'Q', self.report(of)),
                 ServerRequest::Connect(remote) => (b'O', self.connect(remote)),
             };
@@ -199,7 +200,7 @@ impl Server {
         let mut report = self.sessions.get(&of).map_or_else(Report::default, Session::report);
         let mut octets = vec![0; PAGE];
         self.foreign.0.read_at(0, &mut octets);
-        // The foreign page is shown as one more page of each connection.
+        // The foreign page is reported as one more page of each connection.
         report.changes.extend(change(&octets, 0).map(|it| crate::memory::Change { page: 9, ..it }));
         report.connections = self.adapter.connections().len();
         report.holds = self.holds;

@@ -13,37 +13,37 @@ use crate::{
     report::Report,
 };
 
-/// What has happened to a connection.
+/// Event of a connection.
 pub(crate) enum Event {
-    /// A Request has come: the number is the listener's.
+    /// A Request has arrived on the listener.
     Incoming(Connector),
-    /// Connect is done, or has failed.
+    /// Connect has completed or failed.
     Answered(NtStatus),
-    /// Accept or CompleteConnect is done, or has failed.
+    /// Accept or CompleteConnect has completed or failed.
     Opened(NtStatus),
-    /// It has ended; the reason is NDK's.
+    /// The connection has ended, with the reason of NDK.
     Ended(u32),
-    /// Its disconnect is done.
+    /// The disconnect has completed.
     Closed,
     /// The completion queue has entries.
     Completions,
-    /// A deregistration is complete.
+    /// A deregistration has completed.
     Deregistered,
-    /// The server is to end.
+    /// The server must stop.
     Quit,
 }
 
-/// Reads each way.
+/// Limits of reads in each direction.
 const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
 const QUEUE_DEPTH: u32 = 64;
 const INLINE_BYTES: u32 = 1024;
-/// Request contexts above those of receives.
+/// Request contexts, above those of receives.
 const ANSWER: u64 = 100;
 const READ: u64 = 101;
 const WRITE: u64 = 102;
 const FAST_REGISTER: u64 = 103;
 
-/// A connection and its objects.
+/// Connection with its objects.
 pub(crate) struct Session {
     pub(crate) report: Report,
     connector: Connector,
@@ -53,14 +53,14 @@ pub(crate) struct Session {
     fast: rdma_over_tcp::ndk::Mr,
     memory: Memory,
     receives: Receives,
-    /// Bytes of the Read under way.
+    /// Bytes of the Read in progress.
     reading: usize,
     events: Sender<(u32, Event)>,
-    /// The objects are closed.
+    /// True if the objects are closed.
     is_closed: bool,
 }
 
-/// A command that the server, and not the session, has to see to.
+/// Command that needs the server's state.
 pub(crate) enum ServerRequest {
     Report(u32),
     Connect(SocketAddr),
@@ -72,10 +72,10 @@ fn name(status: NtStatus) -> String {
 }
 
 impl Session {
-    /// Objects for a connection, with its receives posted.
+    /// Creates the objects of a connection, with its receives posted.
     ///
     /// # Errors
-    /// The adapter has no more.
+    /// Not enough resources in the adapter.
     pub(crate) fn new(
         number: u32,
         adapter: &Adapter,
@@ -84,9 +84,9 @@ impl Session {
         events: &Sender<(u32, Event)>,
     ) -> Result<Self, NtStatus> {
         let pd = adapter.create_pd()?;
-        let tell = events.clone();
+        let sender = events.clone();
         let cq = adapter.create_cq(4 * QUEUE_DEPTH, move |_| {
-            let _ = tell.send((number, Event::Completions));
+            let _ = sender.send((number, Event::Completions));
         })?;
         let limits = QpLimits {
             receive_queue_depth: QUEUE_DEPTH,
@@ -118,50 +118,55 @@ impl Session {
         Ok(session)
     }
 
-    fn tells<T>(&self, event: fn(T) -> Event) -> impl FnOnce(T) + Send + use<T> {
+    fn event_sender<T>(&self, event: fn(T) -> Event) -> impl FnOnce(T) + Send + use<T> {
         let (events, number) = (self.events.clone(), self.report.number);
         move |value| {
             let _ = events.send((number, event(value)));
         }
     }
 
-    /// Accepts, with what the peer is told of the memory in the Reply.
+    /// Accepts. The Reply advertises the memory to the peer.
     pub(crate) fn accept(&mut self, foreign: (u32, u64)) {
-        let mut said = self.report.number.to_be_bytes().to_vec();
+        let mut private_data = self.report.number.to_be_bytes().to_vec();
         for (token, address) in self.memory.adverts().into_iter().chain([foreign]) {
-            said.extend_from_slice(&token.to_be_bytes());
-            said.extend_from_slice(&address.to_be_bytes());
+            private_data.extend_from_slice(&token.to_be_bytes());
+            private_data.extend_from_slice(&address.to_be_bytes());
         }
-        let ended = Box::new(self.tells(Event::Ended));
-        let status =
-            self.connector.accept(&self.qp, LIMITS, &said, Some(ended), self.tells(Event::Opened));
+        let ended = Box::new(self.event_sender(Event::Ended));
+        let status = self.connector.accept(
+            &self.qp,
+            LIMITS,
+            &private_data,
+            Some(ended),
+            self.event_sender(Event::Opened),
+        );
         if status != NtStatus::PENDING {
             self.opened(status);
         }
     }
 
-    /// Connects.
+    /// Connects to `remote`.
     pub(crate) fn connect(&mut self, remote: SocketAddr) {
-        let done = self.tells(Event::Answered);
+        let done = self.event_sender(Event::Answered);
         let status = self.connector.connect(&self.qp, None, remote, LIMITS, b"", done);
         if status != NtStatus::PENDING {
             self.opened(status);
         }
     }
 
-    /// The peer has answered the connect.
+    /// Handles the result of Connect.
     pub(crate) fn answered(&mut self, status: NtStatus) {
         if status != NtStatus::SUCCESS {
             return self.opened(status);
         }
-        let ended = Box::new(self.tells(Event::Ended));
-        let status = self.connector.complete_connect(Some(ended), self.tells(Event::Opened));
+        let ended = Box::new(self.event_sender(Event::Ended));
+        let status = self.connector.complete_connect(Some(ended), self.event_sender(Event::Opened));
         if status != NtStatus::PENDING {
             self.opened(status);
         }
     }
 
-    /// Accept or connect is done.
+    /// Handles the result of Accept, Connect or CompleteConnect.
     pub(crate) fn opened(&mut self, status: NtStatus) {
         self.report.opened = Some(name(status));
         if status != NtStatus::SUCCESS {
@@ -169,13 +174,13 @@ impl Session {
         }
     }
 
-    /// The connection is over.
+    /// Handles the end of the connection.
     pub(crate) fn ended(&mut self, reason: u32) {
         self.completions();
         self.report.ended = Some(reason);
-        // Behind an orderly end of the peer's this side ends in order too.
+        // After an orderly end by the peer, this side ends in order too.
         if reason == 0 {
-            let status = self.connector.disconnect(self.tells(|_: NtStatus| Event::Closed));
+            let status = self.connector.disconnect(self.event_sender(|_: NtStatus| Event::Closed));
             if status == NtStatus::PENDING {
                 return;
             }
@@ -183,19 +188,19 @@ impl Session {
         self.close();
     }
 
-    /// The disconnect is done.
+    /// Handles the completion of the disconnect.
     pub(crate) fn closed(&mut self) {
         self.completions();
         self.report.ended.get_or_insert(0);
         self.close();
     }
 
-    /// The report as it stands.
+    /// Returns the current report.
     pub(crate) fn report(&self) -> Report {
         Report { changes: self.memory.changes(), ..self.report.clone() }
     }
 
-    /// Whether nothing will change any more.
+    /// Returns true if the report is final.
     pub(crate) fn is_over(&self) -> bool {
         self.is_closed
     }
@@ -220,19 +225,19 @@ impl Session {
         self.qp.receive(slot as u64, sges)
     }
 
-    /// Sends `octets`. On a connection that ends meanwhile it is refused, and the end is told.
+    /// Sends `octets`. If the connection is ending, the send fails; the end is reported by an event.
     fn answer(&self, octets: &[u8]) {
         let _ = self.qp.send(ANSWER, Data::Inline(&[octets]), OpFlags::empty());
     }
 
-    /// Answers what only the server knows.
+    /// Replies with data of the server.
     pub(crate) fn answer_with(&self, kind: u8, octets: &[u8]) {
         self.answer(&[&[kind], octets].concat());
     }
 
-    /// Takes all completions; returns what the server has to see to.
+    /// Polls all completions. Returns the commands for the server.
     pub(crate) fn completions(&mut self) -> Vec<ServerRequest> {
-        let mut wishes = Vec::new();
+        let mut commands = Vec::new();
         let mut results = [NdkResultEx::default(); 16];
         loop {
             let count = self.cq.poll_ex(&mut results);
@@ -240,13 +245,13 @@ impl Session {
                 break;
             }
             for result in &results[..count] {
-                wishes.extend(self.completion(result));
+                commands.extend(self.completion(result));
             }
         }
         if !self.is_closed {
             self.cq.arm(CqNotify::Any);
         }
-        wishes
+        commands
     }
 
     fn completion(&mut self, result: &NdkResultEx) -> Option<ServerRequest> {
@@ -270,13 +275,13 @@ impl Session {
         let slot = context as usize;
         let octets = self.memory.received(slot, bytes as usize);
         if self.receives.again {
-            // Refused only when the connection has ended.
+            // Fails only if the connection has ended.
             let _ = self.post_receive(slot);
         }
-        self.obey(&octets)
+        self.execute(&octets)
     }
 
-    fn obey(&mut self, octets: &[u8]) -> Option<ServerRequest> {
+    fn execute(&mut self, octets: &[u8]) -> Option<ServerRequest> {
         let none = OpFlags::empty();
         match Command::decode(octets) {
             Command::None => {}
@@ -286,8 +291,8 @@ impl Session {
             Command::Deregister(page) => {
                 let mr = self.memory.regions.get(usize::from(page))?;
                 let status = mr.deregister({
-                    let tell = self.tells(|()| Event::Deregistered);
-                    move || tell(())
+                    let send = self.event_sender(|()| Event::Deregistered);
+                    move || send(())
                 });
                 if status != NtStatus::PENDING {
                     self.deregistered();
@@ -319,13 +324,13 @@ impl Session {
                 let _ = self.qp.send_and_invalidate(ANSWER, data, stag, flags);
             }
             Command::Disconnect => {
-                let _ = self.connector.disconnect(self.tells(|_: NtStatus| Event::Closed));
+                let _ = self.connector.disconnect(self.event_sender(|_: NtStatus| Event::Closed));
             }
         }
         None
     }
 
-    /// A deregistration is complete.
+    /// Handles a completed deregistration.
     pub(crate) fn deregistered(&self) {
         self.answer(b"D");
     }

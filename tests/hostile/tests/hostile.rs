@@ -1,7 +1,7 @@
-//! A hostile peer in Python (`peer/main.py`), on kernel TCP in a namespace, against a server of queue pairs: on a TAP,
-//! and on the kernel's sockets in another namespace.
+//! Hostile peer in Python (`peer/main.py`), on kernel TCP in a namespace, against a server of queue pairs: on a TAP,
+//! and on kernel sockets in another namespace.
 //!
-//! The cases know the server's address and what it says in its Reply; how it is started stands here alone.
+//! The cases use the server's address and its Reply; only this file starts the server.
 
 use std::{
     collections::BTreeSet,
@@ -24,16 +24,16 @@ const NEEDS: &[Need] = &[
     Need::Tool("python3"),
 ];
 const START: Duration = Duration::from_secs(120);
-/// The suite's time, on a machine that is ten times as slow and has other work.
+/// Time limit of the suite, on a machine that is ten times as slow and has other load.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Where the server is told to listen. IPv4 addresses are the last octets of fd00::/64 too.
+/// Address of the server. The last octets of IPv4 addresses are those of fd00::/64 too.
 const SERVER: &str = "10.0.0.2:7000";
 const SERVER_IPV6: &str = "fd00::10.0.0.2/64";
 const PEER_IPV6: &str = "fd00::10.0.0.1/64";
-/// Cases that the peer has, at least: a list that has lost some is no proof.
+/// Minimum number of cases of the peer: it detects an incomplete list.
 const CASES_MIN: usize = 280;
 
-/// The server, a program of its own. `FLUE_HOSTILE_OPTIONS` adds options.
+/// Starts the server as a separate process. `FLUE_HOSTILE_OPTIONS` adds options.
 fn server(host: &Namespace, options: &str) -> Process {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hostile-server"));
     let more = std::env::var("FLUE_HOSTILE_OPTIONS").unwrap_or_default();
@@ -51,15 +51,15 @@ fn peer(arguments: &[&str]) -> Command {
     command
 }
 
-/// A line of a case that failed, with the command that runs it alone.
+/// Returns the line of a failed case, with the command that runs only that case.
 fn failure(line: &str) -> Option<String> {
     let case = line.strip_prefix("FAILED ")?.split(' ').next()?;
     Some(format!("{line}\n  FLUE_HOSTILE_CASE={case} cargo test -p flue-hostile --test hostile"))
 }
 
-// The cases as docs/conformance names them. `python3 tests/hostile/peer/main.py --list` writes the list.
+// The list has the cases that docs/conformance cites. `python3 tests/hostile/peer/main.py --list` writes it.
 #[test]
-fn the_list_of_cases_is_right() {
+fn list_of_cases_is_current() {
     if lacks(&[Need::Tool("python3")]) {
         return;
     }
@@ -73,7 +73,7 @@ fn the_list_of_cases_is_right() {
         "python3 tests/hostile/peer/main.py --list > tests/hostile/cases.txt"
     );
     let names: BTreeSet<_> = written.lines().filter_map(|line| line.split(' ').next()).collect();
-    assert_eq!(names.len(), written.lines().count(), "a name stands twice");
+    assert_eq!(names.len(), written.lines().count(), "duplicate case name");
 }
 
 fn on_a_node(options: &str, cases: Cases) {
@@ -96,18 +96,18 @@ fn host(switch: &Switch, ipv4: &str, ipv6: &str) -> Namespace {
 }
 
 #[test]
-fn a_hostile_peer_harms_nobody() {
+fn hostile_peer_affects_no_other_connection() {
     on_a_node("", Cases::All);
 }
 
-// Connections stay in the host stack.
+// Without offload all connections stay in the host stack.
 #[test]
-fn floods_harm_no_client_of_a_node_that_does_not_offload() {
+fn floods_affect_no_client_without_offload() {
     on_a_node("--offload never", Cases::Floods);
 }
 
 #[test]
-fn a_hostile_peer_harms_nobody_on_kernel_sockets() {
+fn hostile_peer_affects_no_other_connection_on_kernel_sockets() {
     if lacks(NEEDS) {
         return;
     }
@@ -123,7 +123,7 @@ enum Cases {
     Floods,
 }
 
-/// The cases, or the one that FLUE_HOSTILE_CASE names, FLUE_HOSTILE_ROUNDS times, from `host`.
+/// Runs the cases, or the one of FLUE_HOSTILE_CASE, FLUE_HOSTILE_ROUNDS times, from `host`.
 fn drive(mut server: Process, host: &Namespace, cases: Cases) {
     let pid = server.id().to_string();
     let mut arguments = vec!["--all", "--pid", &pid];
@@ -134,18 +134,18 @@ fn drive(mut server: Process, host: &Namespace, cases: Cases) {
     arguments.extend(only.iter().flat_map(|case| ["--only", case]));
     let began = Instant::now();
     let mut process = Process::start(host, peer(&arguments), Output::Lines);
-    let said = process.all_lines(LIMIT);
+    let output = process.all_lines(LIMIT);
     let took = began.elapsed();
-    let failed: Vec<String> = said.lines().filter_map(failure).collect();
-    let server_said = server.log().join("\n");
-    assert!(failed.is_empty(), "{}\nthe server: {server_said}", failed.join("\n"));
-    let count = said.lines().filter(|line| line.starts_with("ok ")).count();
-    assert!(said.contains("done: ") && count > 0, "{said}");
-    assert!(only.is_some() || count >= CASES_MIN, "only {count} cases: {said}");
+    let failed: Vec<String> = output.lines().filter_map(failure).collect();
+    let server_log = server.log().join("\n");
+    assert!(failed.is_empty(), "{}\nthe server: {server_log}", failed.join("\n"));
+    let count = output.lines().filter(|line| line.starts_with("ok ")).count();
+    assert!(output.contains("done: ") && count > 0, "{output}");
+    assert!(only.is_some() || count >= CASES_MIN, "only {count} cases: {output}");
     assert!(server.is_running());
     server.expect_exit(0, START);
     eprintln!(
         "{count} cases in {took:?}; {}",
-        said.lines().find(|it| it.starts_with("memory")).unwrap_or_default()
+        output.lines().find(|it| it.starts_with("memory")).unwrap_or_default()
     );
 }

@@ -1,4 +1,5 @@
-//! The adapter of the process, configured by the environment ([`Settings`]): the program's command line is its own.
+//! Adapter of the process, configured by environment variables ([`Settings`]), because the command line is the
+//! program's.
 
 use std::{
     fs::File,
@@ -30,15 +31,17 @@ use crate::{
     settings::Settings,
 };
 
-/// InfiniBand's senders may retry for ever; a receiver that posts nothing for this long counts as failed. Long enough
-/// for a process that gets little CPU time: fio waits for ever once its connection is gone.
+/// Time limit for a message to wait for a receive. InfiniBand senders may retry without limit; here a receiver that
+/// posts nothing for this long counts as failed. The limit allows for a process with little CPU time: fio blocks
+/// forever after its connection has ended.
 const RECEIVE_WAIT: Duration = Duration::from_secs(30);
 
-/// Programs stop in the midst of their Sends, and count on it that the end goes beside them, as with InfiniBand: such a
-/// connection ends in this time, though one of them has no receive.
+/// Time limit for a disconnect to wait for blocked Sends. Programs disconnect with Sends outstanding, and expect the
+/// disconnect to overtake them, as with InfiniBand. Such a connection ends after this time even if a Send has no
+/// receive.
 const END_WAIT: Duration = Duration::from_millis(500);
 
-/// The environment's settings, read once: with the first call of the program that needs the adapter.
+/// Returns the settings of the environment. They are read once, at the first call that needs the adapter.
 fn settings() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| {
@@ -51,37 +54,37 @@ fn settings() -> &'static Settings {
     })
 }
 
-/// Standard output and error are the program's: without a file nothing is logged.
+/// Starts the log. Standard output and error belong to the program, so nothing is logged without a file.
 fn start_log(settings: &Settings) {
     let Some(path) = &settings.log else { return };
     let file = LogFile::new(path);
     let log = tracing_subscriber::fmt()
-        // A log that cannot be written, on a full disk for example, would be reported on the program's standard error.
+        // Otherwise a failed write of the log, for example to a full disk, is reported on the program's standard error.
         .log_internal_errors(false)
-        // Without a lock, which a thread might hold at a fork.
+        // Without a mutex, which another thread might hold at a fork.
         .with_writer(Arc::new(file))
         .with_ansi(false)
         .with_max_level(LevelFilter::INFO);
     let _ = log.try_init();
 }
 
-/// Opens the log, with the first call of the program that needs a descriptor.
+/// Opens the log, at the first call that needs a descriptor.
 pub(crate) fn open_log() {
     settings();
 }
 
-/// Options of the adapter, and the defaults of verbs programs.
+/// Returns the options of the adapter, and the defaults for verbs programs.
 fn options() -> (AdapterOptions, Config) {
     let mut options = settings().adapter();
-    // A capture that cannot be written leaves the adapter alone ([`start_capture`]).
+    // A capture that cannot be written must not prevent the adapter from opening ([`start_capture`]).
     if let TransportOptions::Sockets(sockets) = &mut options.transport {
         sockets.pcap = None;
     }
     let config = Config {
-        // They only set flags and write to pipes: no change of threads is needed for that.
+        // The callbacks only set flags and write to pipes, so they need no separate thread.
         callbacks: CallbackThread::Caller,
         receive_wait: RECEIVE_WAIT,
-        // Programs change memory that an adapter reads: a guest runs on while QEMU migrates it.
+        // Programs change memory while an adapter reads it: QEMU migrates a running guest.
         copies_payload: true,
         end_wait: END_WAIT,
         ..Config::default()
@@ -89,9 +92,9 @@ fn options() -> (AdapterOptions, Config) {
     (options, config)
 }
 
-/// The adapter of a process, and what goes with it.
+/// Adapter of a process, with its control socket.
 struct Started {
-    /// A child must not end what is its parent's.
+    /// Process id. A forked child must not end the adapter of its parent.
     owner: u32,
     device: &'static Device,
     control: Option<Control>,
@@ -99,8 +102,8 @@ struct Started {
 
 static STARTED: Mutex<Option<Started>> = Mutex::new(None);
 
-/// What begins with the adapter, and ends with the process.
-fn accompany(device: &'static Device) {
+/// Starts the services of the adapter, which end with the process: usage record, capture, control socket, exit handler.
+fn start_services(device: &'static Device) {
     report_link_loss(device);
     start_capture(device);
     if let Some(path) = &settings().usage
@@ -115,16 +118,16 @@ fn accompany(device: &'static Device) {
     });
     if let Ok(mut started) = STARTED.lock() {
         let before = started.replace(Started { owner: process::id(), device, control });
-        // That of a parent, whose thread and socket are not ours to end.
+        // In a forked child this is the parent's, whose thread and socket must not be ended here.
         mem::forget(before);
     }
-    // SAFETY: a function of this library, which is never unloaded while the program runs.
+    // SAFETY: `finish` is a function of this library, which is never unloaded while the program runs.
     if unsafe { libc::atexit(finish) } != 0 {
         tracing::error!("the end of captures may be missing: no room for an exit handler");
     }
 }
 
-/// File of a capture, until the program closes its descriptor.
+/// File of a capture. Writes fail after the program has closed its descriptor.
 struct CaptureFile(Guarded<File>);
 
 impl Write for CaptureFile {
@@ -154,10 +157,10 @@ fn start_capture(device: &Device) {
     }
 }
 
-/// The process has called exit.
+/// True if the process has called exit.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Whether the process has called exit, and the adapter ends.
+/// Returns true if the process has called exit and the adapter is ending.
 pub(crate) fn is_ending() -> bool {
     IS_ENDING.load(Ordering::Acquire)
 }
@@ -179,7 +182,7 @@ extern "C" fn finish() {
     });
 }
 
-/// The interface that gives the device its identity. Nothing is started.
+/// Returns the interface that identifies the device, without starting an adapter.
 pub(crate) fn interface() -> Interface {
     match settings().transport().node() {
         Some(node) => address::interface_of_node(node),
@@ -187,7 +190,7 @@ pub(crate) fn interface() -> Interface {
     }
 }
 
-/// The adapter of this process.
+/// Returns the adapter of this process, and starts it if necessary.
 pub(crate) fn device() -> Result<&'static Device, Errno> {
     start().inspect_err(|error| {
         if let (Errno(libc::EBUSY), Some(node)) = (error, settings().transport().node()) {
@@ -196,7 +199,7 @@ pub(crate) fn device() -> Result<&'static Device, Errno> {
     })
 }
 
-/// As [`device`], without a line in the log if another process has the node.
+/// As [`device`], but does not log an error if another process uses the node.
 pub(crate) fn start() -> Result<&'static Device, Errno> {
     inherit::install_fork_handler(start)?;
     let mut is_new = false;
@@ -205,16 +208,16 @@ pub(crate) fn start() -> Result<&'static Device, Errno> {
         options()
     })?;
     if is_new {
-        accompany(device);
+        start_services(device);
     }
     Ok(device)
 }
 
-/// Starts the adapter on a node, whose end is an event of its device, for a program that waits for such events and does
-/// nothing else. Kernel sockets have no end.
+/// Starts the adapter on a node, for a program that only waits for asynchronous events: the end of the node is an event
+/// of the device. Kernel sockets have no such event.
 pub(crate) fn watch_node() {
     if settings().transport().node().is_some() && Device::started().is_none() {
-        // Another process may have it: then nothing happens to the device here.
+        // Fails if another process uses the node. Then this device has no events.
         let _ = device();
     }
 }

@@ -1,7 +1,8 @@
-//! File of the log, which outlives what a program does to descriptors.
+//! Log file, which remains usable when the program closes descriptors.
 //!
-//! The file stays open. If the program has closed its descriptor, or none was left to open it, each line opens the file
-//! by its path. If none is left for that either, a thread with a table of descriptors of its own writes the line.
+//! The file stays open. If the program has closed its descriptor, or none was available at the start, each line opens
+//! the file by its path. If no descriptor is available for that either, a thread with a separate descriptor table
+//! writes the line.
 
 use std::{
     fs::{File, OpenOptions},
@@ -16,12 +17,12 @@ use offload_engine::{
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// A log that is appended to.
+/// Log file, opened for appending.
 #[derive(Debug)]
 pub(crate) struct LogFile {
-    /// Absolute: the program may change its directory.
+    /// Absolute path: the program may change its directory.
     path: PathBuf,
-    /// With device and inode.
+    /// Open file, with device and inode.
     open: Option<(Guarded<File>, (u64, u64))>,
 }
 
@@ -34,7 +35,7 @@ fn inode(file: &File) -> Option<(u64, u64)> {
 }
 
 impl LogFile {
-    /// The log at `path`; without it if it cannot be opened.
+    /// Opens the log at `path`. If that fails, each write tries again.
     pub(crate) fn new(path: &Path) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
         let opened = open(&path).ok().map(|file| File::from(moved_up(file.into())));
@@ -42,7 +43,7 @@ impl LogFile {
         Self { path, open }
     }
 
-    /// The open file, if its number still belongs to it.
+    /// Returns the open file, unless its descriptor number now refers to another file.
     fn intact(&self) -> Option<&File> {
         let (file, inode_at_open) = self.open.as_ref()?;
         (inode(file) == Some(*inode_at_open)).then_some(file)
@@ -68,13 +69,13 @@ impl Write for &LogFile {
     }
 }
 
-/// Appends a line on a thread that has a copy of the table of descriptors, in which one number is made free.
+/// Appends a line on a thread with a copy of the descriptor table, in which one number is closed.
 fn write_apart(path: PathBuf, line: Vec<u8>) -> io::Result<()> {
     let run = move || {
-        // SAFETY: the thread uses no descriptor that another part of the process has opened or closes.
+        // SAFETY: the thread uses no descriptor that another part of the process opens or closes.
         unsafe {
             unshare_unsafe(UnshareFlags::FILES)?;
-            // The number stays open in the table of the process.
+            // The number stays open in the descriptor table of the process.
             rustix::io::close(0);
         }
         open(&path)?.write_all(&line)

@@ -1,4 +1,4 @@
-//! Settings of the library, from the environment of the program.
+//! Settings of the library, read from environment variables.
 
 use std::{
     env,
@@ -22,11 +22,11 @@ use serde::de::DeserializeOwned;
 pub(crate) struct Settings {
     pub(crate) log: Option<PathBuf>,
     pub(crate) usage: Option<PathBuf>,
-    /// Adapter; `%p` in its files is the process id.
+    /// Options of the adapter; `%p` in file names stands for the process id.
     options: AdapterOptions,
 }
 
-/// A variable whose value is none of its values.
+/// Variable with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BadSetting {
     name: &'static str,
@@ -42,12 +42,12 @@ impl fmt::Display for BadSetting {
 }
 
 impl Settings {
-    /// Reads the environment. Values that make no sense are left out and returned, for the log.
+    /// Reads the environment. Invalid values are omitted and returned separately, for the log.
     pub(crate) fn from_environment() -> (Self, Vec<BadSetting>) {
         Self::read(|name| env::var_os(name).filter(|value| !value.is_empty()))
     }
 
-    /// Options of the adapter, with files of this process.
+    /// Returns the options of the adapter, with `%p` in file names replaced.
     pub(crate) fn adapter(&self) -> AdapterOptions {
         let mut options = self.options.clone();
         for file in options.transport.files_mut() {
@@ -56,7 +56,7 @@ impl Settings {
         options
     }
 
-    /// Transport of the adapter.
+    /// Returns the transport of the adapter.
     pub(crate) fn transport(&self) -> &TransportOptions {
         &self.options.transport
     }
@@ -109,7 +109,7 @@ fn parse<T: FromStr>(text: &str) -> Option<T> {
     text.parse().ok()
 }
 
-/// Elements between commas; `None`: one of them is none.
+/// Parses comma-separated elements; `None`: one of them is invalid.
 fn parse_list<T: FromStr>(text: &str) -> Option<Vec<T>> {
     text.split(',').map(parse).collect()
 }
@@ -120,7 +120,7 @@ struct Reader<'a, V> {
 }
 
 impl<V: Fn(&'static str) -> Option<OsString>> Reader<'_, V> {
-    /// Value of a variable that is set, and makes sense.
+    /// Returns the value of a variable; `None`: it is not set or invalid.
     fn value<T>(
         &mut self,
         name: &'static str,
@@ -135,7 +135,7 @@ impl<V: Fn(&'static str) -> Option<OsString>> Reader<'_, V> {
         parsed
     }
 
-    /// Overrides an option by the word of a variable.
+    /// Overrides an option if a variable has a valid word.
     fn word<T: DeserializeOwned>(
         &mut self,
         option: &mut Option<T>,
@@ -148,7 +148,7 @@ impl<V: Fn(&'static str) -> Option<OsString>> Reader<'_, V> {
     }
 }
 
-/// `%p` becomes the process id: a program that forks has a file for each process.
+/// Replaces `%p` with the process id, so that each process of a program that forks has its own file.
 fn for_process(path: OsString, id: u32) -> PathBuf {
     let mut octets = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    // What the launcher gives is overridden by each variable, and kept where one is not set or makes no sense.
+    // Each variable overrides the option of the launcher. A variable that is not set or invalid keeps it.
     #[test]
     fn variables_override_the_options_of_the_launcher() {
         let mut given = AdapterOptions::default();

@@ -1,4 +1,4 @@
-//! One client of the control socket: its request, then its answer, as far as the socket has them without waiting.
+//! One client of the control socket: receives its request, then sends the reply, without blocking.
 //!
 //! Limits: [`REQUEST_BYTES_MAX`] octets of a request. Timers: [`REQUEST_LIMIT`], [`ANSWER_LIMIT`].
 
@@ -13,7 +13,7 @@ use rustix::event::PollFlags;
 
 use crate::control::{ANSWER_LIMIT, REQUEST_BYTES_MAX, REQUEST_LIMIT};
 
-/// End of a session without a complete answer.
+/// End of a session without a complete reply.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
     #[error("time limit of {} s", .0.as_secs_f64())]
@@ -30,22 +30,22 @@ enum Stage {
     Answer { text: Vec<u8>, sent: usize },
 }
 
-/// A client that has not had its answer.
+/// A client whose reply is not complete.
 #[derive(Debug)]
 pub(super) struct Session {
     client: Guarded<UnixStream>,
     stage: Stage,
-    /// End of the stage.
+    /// Time limit of the stage.
     deadline: Instant,
-    /// Last octets received or sent.
+    /// Time at which octets were last received or sent.
     active_at: Instant,
 }
 
 impl Session {
-    /// Session of an accepted client.
+    /// Creates the session of an accepted client.
     ///
     /// # Errors
-    /// `fcntl` of the socket.
+    /// `fcntl` of the socket failed.
     pub(super) fn new(client: UnixStream) -> io::Result<Self> {
         client.set_nonblocking(true)?;
         let now = Instant::now();
@@ -65,7 +65,7 @@ impl Session {
         self.active_at
     }
 
-    /// Events of the socket that let the session proceed.
+    /// Returns the events of the socket that let the session proceed.
     pub(super) const fn events(&self) -> PollFlags {
         match self.stage {
             Stage::Request(_) => PollFlags::IN,
@@ -73,11 +73,11 @@ impl Session {
         }
     }
 
-    /// Receives and sends what the socket allows; `answer` turns a request into its answer. Returns true when the
-    /// answer is complete.
+    /// Receives and sends as far as the socket does not block; `answer` converts a request to its reply. Returns true
+    /// when the reply is complete.
     ///
     /// # Errors
-    /// The session is over.
+    /// The session has ended.
     pub(super) fn proceed(
         &mut self,
         answer: impl FnOnce(&[u8]) -> io::Result<Vec<u8>>,
@@ -115,7 +115,7 @@ impl Session {
 }
 
 /// Appends received octets to `line`. Returns true when it holds a request, without its newline, or
-/// [`REQUEST_BYTES_MAX`] octets that are none.
+/// [`REQUEST_BYTES_MAX`] octets without a newline.
 fn receive(
     client: &mut UnixStream,
     line: &mut Vec<u8>,

@@ -18,7 +18,7 @@ use offload_engine::tcp::CongestionAlgorithm;
 use super::*;
 use crate::control::{ANSWER_BYTES_MAX, ANSWER_LIMIT, REQUEST_LIMIT, client};
 
-/// A node without a network: its connections are moved when they have been looked at often enough.
+/// A node without a network: a move completes after a number of listings.
 #[derive(Clone, Default)]
 struct Fake(Arc<Mutex<State>>);
 
@@ -27,11 +27,11 @@ struct State {
     rows: Vec<ConnectionRow>,
     queue_pairs: Vec<ConnectionEntry>,
     moving: Option<(OffloadHandle, Destination)>,
-    /// The target refuses.
+    /// True if the target refuses.
     refuses: bool,
-    /// Listings before a move is done.
-    patience: u32,
-    asked: u32,
+    /// Listings until a move completes.
+    listings_left: u32,
+    move_requests: u32,
 }
 
 impl Controlled for Fake {
@@ -39,8 +39,8 @@ impl Controlled for Fake {
         let mut state = self.0.lock().unwrap();
         if let Some((handle, to)) = state.moving {
             let refuses = state.refuses;
-            state.patience = state.patience.saturating_sub(1);
-            if state.patience == 0 {
+            state.listings_left = state.listings_left.saturating_sub(1);
+            if state.listings_left == 0 {
                 state.moving = None;
                 let row = state.rows.iter_mut().find(|row| row.handle == handle);
                 if let Some(row) = row {
@@ -69,7 +69,7 @@ impl Controlled for Fake {
     }
 
     fn look(&self, handles: &[OffloadHandle]) -> Vec<Option<ConnectionSnapshot>> {
-        assert!(handles.len() <= LOOK_MAX, "the node is held for too many");
+        assert!(handles.len() <= LOOK_MAX, "too many connections copied while the node is locked");
         vec![None; handles.len()]
     }
 
@@ -80,7 +80,7 @@ impl Controlled for Fake {
     fn move_to(&self, handle: OffloadHandle, to: Destination) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
         state.moving = Some((handle, to));
-        state.asked += 1;
+        state.move_requests += 1;
         Ok(())
     }
 }
@@ -108,7 +108,7 @@ fn name() -> NodeName {
     }
 }
 
-/// What a busy machine may take longer than a limit.
+/// Tolerance above a limit, for a busy machine.
 const BUSY: Duration = Duration::from_secs(60);
 
 fn path(test: &str) -> PathBuf {
@@ -124,7 +124,7 @@ fn served(test: &str, rows: impl Iterator<Item = u64>) -> (Fake, Control) {
     (fake, control)
 }
 
-/// Sends `request` as it is and reads the line that comes.
+/// Sends `request` unchanged and reads one line of the reply.
 fn raw(control: &Control, request: &[u8]) -> String {
     let mut stream = UnixStream::connect(control.path()).unwrap();
     stream.write_all(request).unwrap();
@@ -133,9 +133,9 @@ fn raw(control: &Control, request: &[u8]) -> String {
     line
 }
 
-// More connections than fit one answer come in several, none twice, none left out.
+// More connections than fit one reply are listed in pages, without duplicates or omissions.
 #[test]
-fn a_long_list_comes_in_pages() {
+fn long_list_is_split_into_pages() {
     let many = 2 * ROWS_MAX as u64 + 3;
     let (_, control) = served("pages", 1..=many);
     let (node, connections) = client::list(control.path(), false).unwrap();
@@ -150,9 +150,9 @@ fn a_long_list_comes_in_pages() {
     assert!(!page.more && page.connections.len() == 1);
 }
 
-// An answer as large as it can be is one that a client takes.
+// A client accepts a reply of the maximum size.
 #[test]
-fn the_largest_page_fits_an_answer() {
+fn largest_page_fits_a_reply() {
     let (_, control) = served("size", 1..=ROWS_MAX as u64);
     let line = raw(&control, b"{\"flue_control\":1,\"request\":\"list\"}\n");
     // State and TCP_INFO of an offloaded connection take less than 8 KiB.
@@ -160,34 +160,34 @@ fn the_largest_page_fits_an_answer() {
 }
 
 #[test]
-fn a_move_is_waited_for() {
+fn reply_waits_for_a_move() {
     let (fake, control) = served("move", 1..=2);
-    fake.0.lock().unwrap().patience = 3;
+    fake.0.lock().unwrap().listings_left = 3;
     let wanted = Move { handle: 2, to: Destination::Target, begin: true, refusals: 0 };
     let answer = client::ask(control.path(), Ask::Move(wanted)).unwrap();
     let Answer::Moved { connection: Some(record) } = answer else { panic!("{answer:?}") };
     assert_eq!((record.handle, record.offload_state), (2, OffloadState::Offloaded));
-    assert_eq!(fake.0.lock().unwrap().asked, 1);
-    // Only to look asks for nothing.
+    assert_eq!(fake.0.lock().unwrap().move_requests, 1);
+    // With begin: false no move is requested.
     let looked = Move { handle: 1, begin: false, ..wanted };
     let answer = client::ask(control.path(), Ask::Move(looked)).unwrap();
     let Answer::Moved { connection: Some(record) } = answer else { panic!("{answer:?}") };
     assert_eq!(record.offload_state, OffloadState::InHost);
-    assert_eq!(fake.0.lock().unwrap().asked, 1);
+    assert_eq!(fake.0.lock().unwrap().move_requests, 1);
 }
 
 #[test]
-fn a_refused_move_says_why_at_once() {
+fn refused_move_returns_its_reason_immediately() {
     let (fake, control) = served("refused", 1..=1);
     {
         let mut state = fake.0.lock().unwrap();
-        (state.refuses, state.patience) = (true, 2);
+        (state.refuses, state.listings_left) = (true, 2);
     }
     let wanted = Move { handle: 1, to: Destination::Target, begin: true, refusals: 0 };
     let began = Instant::now();
     let answer = client::ask(control.path(), Ask::Move(wanted)).unwrap();
     let Answer::Moved { connection: Some(record) } = answer else { panic!("{answer:?}") };
-    assert!(began.elapsed() < MOVE_LIMIT, "it has waited for what would not come");
+    assert!(began.elapsed() < MOVE_LIMIT, "waited for a move that was refused");
     let refused = record.last_refusal.unwrap();
     assert_eq!(refused.ndis_status, Some(0xC023_1004));
     assert_eq!(refused.ndis_status_name.as_deref(), Some("NDIS_STATUS_OFFLOAD_TCP_ENTRIES"));
@@ -197,7 +197,7 @@ fn a_refused_move_says_why_at_once() {
 }
 
 #[test]
-fn what_is_no_request_is_answered_by_why() {
+fn invalid_request_is_answered_by_its_problem() {
     let (_, control) = served("garbage", 1..=1);
     let too_long = vec![b'['; REQUEST_BYTES_MAX + 1];
     let nested = [vec![b'['; 4000], b"\n".to_vec()].concat();
@@ -215,10 +215,13 @@ fn what_is_no_request_is_answered_by_why() {
         let line = raw(&control, request);
         assert!(line.contains("\"response\":\"failed\"") && line.contains(word), "{word}: {line}");
     }
-    assert!(client::list(control.path(), false).is_ok(), "it serves on");
+    assert!(
+        client::list(control.path(), false).is_ok(),
+        "the server stopped after an invalid request"
+    );
 }
 
-/// Clients with half a request, and clients that do not read their answers.
+/// Clients with half a request, and clients that do not read their replies.
 fn silent_clients(control: &Control, count: usize) -> Vec<UnixStream> {
     let connect = |number: usize| {
         let mut client = UnixStream::connect(control.path()).unwrap();
@@ -227,14 +230,14 @@ fn silent_clients(control: &Control, count: usize) -> Vec<UnixStream> {
             1 => b"{\"flue_control\":1,",
             _ => b"{\"flue_control\":1,\"request\":\"list\"}\n",
         };
-        // A client that was replaced has no room for it.
+        // Fails if the client was replaced.
         let _ = client.write_all(request);
         client
     };
     (0..count).map(connect).collect()
 }
 
-// Of several tries one is well within the limit: the machine may be busy.
+// One of several attempts must be well within the limit: the machine may be busy.
 #[test]
 fn client_among_silent_ones_is_served_at_once() {
     let (_, control) = served("silent-ones", 1..=ROWS_MAX as u64);
@@ -242,26 +245,26 @@ fn client_among_silent_ones_is_served_at_once() {
         (0..10).any(|_| {
             let silent = silent_clients(&control, count);
             let began = Instant::now();
-            client::list(control.path(), false).expect("it is served");
+            client::list(control.path(), false).expect("a reply to the client");
             let took = began.elapsed();
             drop(silent);
             took < REQUEST_LIMIT / 2
         })
     };
     for count in [1, CLIENTS_MAX - 1, CLIENTS_MAX, 4 * CLIENTS_MAX] {
-        assert!(is_prompt(count), "{count} silent clients delay another one");
+        assert!(is_prompt(count), "{count} silent clients delay another client");
     }
 }
 
 #[test]
-fn silent_clients_are_dropped_after_their_limits() {
+fn silent_clients_are_closed_after_their_limits() {
     let (_, control) = served("limits", 1..=ROWS_MAX as u64);
     let began = Instant::now();
     let clients = silent_clients(&control, 3);
     for (number, mut client) in clients.into_iter().enumerate() {
         let limit = if number == 2 { ANSWER_LIMIT } else { REQUEST_LIMIT };
         if number == 2 {
-            // The end of the socket without its octets.
+            // Detect the end of the connection without reading the reply.
             let mut ended = [PollFd::new(&client, PollFlags::RDHUP)];
             let most = Timespec::try_from(BUSY).ok();
             assert_eq!(poll(&mut ended, most.as_ref()), Ok(1), "client {number}");
@@ -274,10 +277,10 @@ fn silent_clients_are_dropped_after_their_limits() {
     }
 }
 
-// A client that sends nothing does not hold up the end of the node: of several ends one is well within its limit. They
-// are several for a machine where this thread has to wait for its processor.
+// A client that sends nothing does not delay the shutdown of the node. One of several attempts must be within the
+// limit, because on a busy machine this thread may wait for a CPU.
 #[test]
-fn a_silent_client_is_not_waited_for_at_the_end() {
+fn shutdown_does_not_wait_for_a_silent_client() {
     let ends = (0..10).any(|_| {
         let (_, control) = served("silent", 1..=1);
         let silent = UnixStream::connect(control.path()).unwrap();
@@ -289,11 +292,11 @@ fn a_silent_client_is_not_waited_for_at_the_end() {
         drop(silent);
         took < REQUEST_LIMIT / 2
     });
-    assert!(ends, "the node's end has waited for a client");
+    assert!(ends, "the shutdown waited for a client");
 }
 
 #[test]
-fn a_socket_is_private_and_leaves_with_its_node() {
+fn socket_is_private_and_removed_with_its_node() {
     let (_, control) = served("private", 0..0);
     let path = control.path().to_owned();
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
@@ -305,7 +308,7 @@ fn serve_at(place: &ControlPlace) -> Result<Option<Control>, Error> {
     serve(Fake::default(), NodeName::of(&NodeOptions::default()), place)
 }
 
-// A connection of a queue pair has its number; one that only begins, a listener and another's have none.
+// A connection of a queue pair has its number. A connection during set-up, a listener and other connections have none.
 #[test]
 fn connections_have_the_numbers_of_their_queue_pairs() {
     let fake = Fake::default();
@@ -326,14 +329,14 @@ fn connections_have_the_numbers_of_their_queue_pairs() {
     assert_eq!(numbers, [Some(77), None, None]);
 }
 
-// A socket that a killed node has left is no obstacle; one that is served, and a file, are.
+// A socket without a listener is replaced; a socket with a server, and a regular file, are refused.
 #[test]
-fn a_stale_socket_is_taken_over() {
+fn stale_socket_is_replaced() {
     let path = path("stale");
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let wanted = ControlPlace::Path(path.clone());
-    let control = serve_at(&wanted).unwrap().expect("it was asked for");
+    let control = serve_at(&wanted).unwrap().expect("the socket was requested");
     assert!(client::list(&path, false).is_ok());
     let failure = serve_at(&wanted).map(drop).unwrap_err();
     assert!(failure.message().contains("another process listens"), "{failure}");
@@ -345,7 +348,7 @@ fn a_stale_socket_is_taken_over() {
 }
 
 #[test]
-fn what_cannot_be_had_is_a_failure_only_if_it_was_asked_for() {
+fn missing_socket_is_a_failure_only_if_requested() {
     let long = std::env::temp_dir().join("x".repeat(PATH_BYTES_MAX));
     let failure = serve_at(&ControlPlace::Path(long.clone()));
     let failure = failure.map(drop).unwrap_err();
