@@ -1,5 +1,5 @@
-//! A peer that accepts and then sends nothing: the adapter sends zero-length Writes behind its first FPDU, where the
-//! peer understands them; with the adapter's connection in the offload target and in the host stack.
+//! A peer that accepts and then sends nothing. The adapter sends zero-length Writes after its first FPDU, if the peer
+//! supports them. Tested with the adapter's connection in the offload target and in the host stack.
 
 use std::net::SocketAddr;
 
@@ -26,12 +26,12 @@ use crate::{
 
 const POLICIES: [OffloadPolicy; 2] = [OffloadPolicy::Always, OffloadPolicy::Never];
 const LIMITS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
-/// Longer than all nudges take, shorter than any limit that ends a connection.
+/// Longer than the times of all nudges, shorter than any limit that ends a connection.
 const LONG: Duration = Duration::from_secs(4);
 const NUDGES: usize = 6;
 const SEND: u64 = 9;
 
-/// The adapter's connection to a peer whose MPA is written by hand.
+/// Connection of the adapter to a peer whose MPA frames are built by the test.
 struct Connected {
     bench: Bench,
     peer: Peer,
@@ -42,7 +42,7 @@ struct Connected {
 }
 
 impl Connected {
-    /// Up to the Reply; the peer understands `rtr`.
+    /// Runs until the Reply; the peer supports `rtr`.
     fn new(policy: OffloadPolicy, config: AdapterConfig, rtr: RtrSet) -> Self {
         let (mut bench, plan) = bench(policy, config);
         let peer = Peer::new(&mut bench);
@@ -80,7 +80,7 @@ impl Connected {
         self.side.qp.send(SEND, Data::Inline(&[b"hello"]), OpFlags::empty()).unwrap();
     }
 
-    /// The messages that come until so long after `begun`.
+    /// Returns the messages received until `time` after `begun`.
     fn messages(&mut self, begun: Instant, time: Duration) -> Vec<&'static str> {
         let handle = self.handle;
         let _ = self.bench.pair.run(begun + time, |pair| {
@@ -114,7 +114,7 @@ impl Connected {
     }
 }
 
-// RDM-5.1-3, MPE-9.2-7: Writes behind the RTR, no sooner than their times, which double, and no more than six.
+// RDM-5.1-3, MPE-9.2-7: Writes after the RTR, no sooner than their times, which double, and no more than six.
 #[test]
 fn a_silent_peer_is_nudged() {
     for policy in POLICIES {
@@ -136,13 +136,13 @@ fn a_silent_peer_is_nudged() {
         let begun = it.bench.pair.now;
         assert_eq!(it.messages(begun, LONG), ["Send"], "{policy:?}");
         assert_eq!(it.nudges(), NUDGES as u64);
-        assert_eq!(it.side.qp.stats().writes, 0, "it is no request of the consumer");
+        assert_eq!(it.side.qp.stats().writes, 0, "not a request of the consumer");
         assert_eq!(it.side.outcome(SEND), Some(NtStatus::SUCCESS));
         assert!(it.side.qp.is_connected());
     }
 }
 
-// A peer that has sent something has seen what came.
+// A peer that has sent a message has received the first one.
 #[test]
 fn a_peer_that_speaks_gets_none() {
     for policy in POLICIES {
@@ -158,7 +158,7 @@ fn a_peer_that_speaks_gets_none() {
     }
 }
 
-// Nor has one that speaks before the consumer's first message overlooked anything.
+// A peer that sends before the consumer's first message gets no Writes either.
 #[test]
 fn a_peer_that_speaks_first_gets_none() {
     let config = AdapterConfig { rtr: RtrSet::NONE, ..config() };
@@ -178,7 +178,7 @@ fn a_peer_that_speaks_first_gets_none() {
     }
 }
 
-// Nor does it get more when it has been silent at first.
+// A peer that sends late gets no further Writes.
 #[test]
 fn a_peer_that_speaks_late_gets_no_more() {
     for policy in POLICIES {
@@ -198,7 +198,7 @@ fn a_peer_that_speaks_late_gets_no_more() {
     }
 }
 
-// A peer that wants a Read as RTR has not said that it understands an empty Write.
+// A peer that selects a Read as RTR has not announced support of an empty Write.
 #[test]
 fn a_peer_of_another_rtr_gets_none() {
     let rtr = RtrSet { send: false, write: true, read: true };
@@ -212,8 +212,8 @@ fn a_peer_of_another_rtr_gets_none() {
     }
 }
 
-// MPE-9.2-9, MPA-7.1.2-10: without an RTR, in the client-server model and with revision 1, the first message is the
-// consumer's.
+// MPE-9.2-9, MPA-7.1.2-10: without an RTR, in the client-server model and with revision 1, the consumer sends the first
+// message.
 #[test]
 fn nothing_goes_before_the_consumers_first_message() {
     let client_server = AdapterConfig { rtr: RtrSet::NONE, ..config() };
@@ -233,7 +233,7 @@ fn nothing_goes_before_the_consumers_first_message() {
     }
 }
 
-// Requests that the adapter carries out by itself are no messages: the nudges begin behind the first that is.
+// Requests completed inside the adapter send no message: the nudges begin after the first one that does.
 #[test]
 fn a_late_first_message_is_followed_by_all_of_them() {
     let config = AdapterConfig { rtr: RtrSet::NONE, ..config() };
@@ -252,7 +252,7 @@ fn a_late_first_message_is_followed_by_all_of_them() {
     }
 }
 
-// A disconnect before its time: the FIN wakes the peer.
+// A disconnect before the nudge is due: the FIN wakes the peer.
 #[test]
 fn a_connection_that_ends_gets_none() {
     for policy in POLICIES {

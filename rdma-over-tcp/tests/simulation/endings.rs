@@ -1,4 +1,4 @@
-//! Ends of connections in either stack, and of those that change stacks while a FIN is on its way.
+//! Ends of connections in either stack, and of connections that change stacks while a FIN is in flight.
 
 use std::{
     net::SocketAddr,
@@ -27,17 +27,17 @@ use crate::{
     plan::Plan,
 };
 
-/// One way.
+/// One-way delay of the link.
 const DELAY: Duration = Duration::from_millis(50);
-/// More than a round trip and a delayed acknowledgement, less than any time-out or TIME-WAIT.
+/// Longer than a round trip and a delayed acknowledgement, shorter than any timeout or TIME-WAIT.
 const SOON: Duration = Duration::from_millis(300);
 
-/// Two connected queue pairs on a link that loses nothing.
+/// Two connected queue pairs on a lossless link.
 struct Scene {
     bench: Bench,
     sides: [Side; 2],
     connectors: [Connector; 2],
-    /// The reason of the accepting end's disconnect event, once it has come.
+    /// Reason of the accepting end's disconnect event, after it was received.
     heard: Arc<OnceLock<u32>>,
 }
 
@@ -46,7 +46,7 @@ impl Scene {
         Self::with(policy, |_| {})
     }
 
-    /// The same with adapters that are configured otherwise.
+    /// Creates a scene with configured adapters.
     fn with(policy: OffloadPolicy, configure: impl Fn(&mut AdapterConfig)) -> Self {
         let mut plan = Plan::with(&mut Rand64::new(7), false);
         plan.adapters.iter_mut().for_each(configure);
@@ -65,21 +65,21 @@ impl Scene {
         scene
     }
 
-    /// Runs until nothing is to be done at this time.
+    /// Runs until no work is left at the current time.
     fn settle(&mut self) {
         let now = self.bench.pair.now;
         let _ = self.bench.pair.run(now, |_| None::<()>);
     }
 
-    /// Runs until nothing is on its way.
+    /// Runs until no data is in flight.
     fn rest(&mut self) {
         let quiet = self.bench.pair.now + Duration::from_secs(1);
         let _ = self.bench.pair.run(quiet, |_| None::<()>);
         self.settle();
     }
 
-    /// Runs the second node, while the first one and what it has sent are dead, until `limit`. Returns when its
-    /// consumer was told.
+    /// Runs the second node until `limit`, while the first one is dead and the frames it has sent are lost. Returns the
+    /// time of its consumer's disconnect event.
     fn survive(&mut self, limit: Instant) -> Option<Instant> {
         let pair = &mut self.bench.pair;
         while pair.now < limit {
@@ -95,7 +95,7 @@ impl Scene {
         None
     }
 
-    /// Where the connection of the first node is.
+    /// Stack of the first node's connection.
     fn place(&mut self) -> Option<(OffloadHandle, OffloadState)> {
         let (reply, rows) = crossbeam_channel::bounded(1);
         self.core().request(Request::List { only: None, reply });
@@ -115,14 +115,14 @@ impl Scene {
         told
     }
 
-    /// Runs until `told`; returns when.
+    /// Runs until the callback; returns its time.
     fn until(&mut self, told: &CallbackResults) -> Instant {
         self.bench.run(|| told.is_told()).unwrap();
         assert_eq!(told.take(), Some(NtStatus::SUCCESS));
         self.bench.pair.now
     }
 
-    /// Both ends close; nothing is left.
+    /// Disconnects both ends and asserts that nothing is left.
     fn close(mut self) {
         let told = self.disconnect(1);
         self.until(&told);
@@ -130,8 +130,8 @@ impl Scene {
     }
 }
 
-// NDK-DISC-5: a disconnect is complete when the peer has acknowledged all, FIN included: not sooner, and whether or
-// not the peer's consumer ends its side too. The stack that sent the FIN need not be the one that hears of this.
+// NDK-DISC-5: a disconnect completes when the peer has acknowledged all data and the FIN: no sooner, even if the peer's
+// consumer does not disconnect. The stack that sent the FIN need not be the one that receives the acknowledgement.
 #[test]
 fn a_disconnect_ends_with_its_acknowledgement() {
     for (policy, moves_to) in [
@@ -155,12 +155,12 @@ fn a_disconnect_ends_with_its_acknowledgement() {
         assert_eq!((scene.bench.pair.now, place), (begun, moves_to.unwrap_or(from)));
         let took = scene.until(&told) - begun;
         assert!((2 * DELAY..SOON).contains(&took), "{policy:?}, {moves_to:?}: {took:?}");
-        assert!(scene.heard.get().is_some(), "{policy:?}: the FIN is an event");
+        assert!(scene.heard.get().is_some(), "{policy:?}: no event for the FIN");
         scene.close();
     }
 }
 
-// NDK-LIFE-11: a queue pair that is closed takes its connection along, by an RST.
+// NDK-LIFE-11: the close of a queue pair resets its connection.
 #[test]
 fn a_closed_queue_pair_resets_its_connection_in_either_stack() {
     for policy in [OffloadPolicy::Always, OffloadPolicy::Never] {
@@ -174,11 +174,11 @@ fn a_closed_queue_pair_resets_its_connection_in_either_stack() {
         let took = bench.pair.now - begun;
         assert!((DELAY..SOON).contains(&took), "{policy:?}: {took:?}");
         bench.run_until_empty().unwrap();
-        assert!(bench.pair.now - begun < SOON, "{policy:?}: nobody waits after an RST");
+        assert!(bench.pair.now - begun < SOON, "{policy:?}: waited after an RST");
     }
 }
 
-// RFC 9293 §3.8.4, NDK-DISC-7: a peer that died without a word is found out in an idle connection, within the limit.
+// RFC 9293 §3.8.4, NDK-DISC-7: a peer that failed silently is detected on an idle connection, within the limit.
 #[test]
 fn a_dead_peer_is_found_out() {
     let fast =
@@ -192,9 +192,9 @@ fn a_dead_peer_is_found_out() {
             let begun = scene.bench.pair.now;
             let told = scene
                 .survive(begun + 2 * keep_alive.limit())
-                .unwrap_or_else(|| panic!("{policy:?}, {keep_alive:?}: no end"));
+                .unwrap_or_else(|| panic!("{policy:?}, {keep_alive:?}: connection not ended"));
             let took = told - begun;
-            // The last segment of the peer came shortly before.
+            // The last segment of the peer arrived shortly before.
             let limits = keep_alive.limit() - SOON..=keep_alive.limit();
             assert!(limits.contains(&took), "{policy:?}: {took:?}");
             assert_eq!(scene.heard.get(), Some(&DisconnectReason::NO_ANSWER.0));
@@ -208,7 +208,7 @@ fn a_dead_peer_is_found_out() {
     }
 }
 
-// Probes that are answered end nothing.
+// Answered probes do not end the connection.
 #[test]
 fn an_idle_peer_lives() {
     for policy in [OffloadPolicy::Always, OffloadPolicy::Never] {
@@ -217,7 +217,7 @@ fn an_idle_peer_lives() {
         let _ = scene.bench.pair.run(until, |_| None::<()>);
         assert!(
             until.saturating_since(scene.bench.pair.now) < Duration::from_secs(60),
-            "nobody has probed"
+            "no keep-alive probe sent"
         );
         assert!(scene.sides.iter().all(|side| side.qp.is_connected()));
         assert_eq!(scene.heard.get(), None);

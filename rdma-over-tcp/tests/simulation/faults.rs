@@ -1,5 +1,5 @@
-//! Errors that end a connection, on a bad network: the statuses on both sides, nothing placed, and the
-//! other queue pairs of the same adapters go on as if nothing had happened.
+//! Errors that end a connection, on a bad network: the statuses on both sides, no data placed, and the other queue
+//! pairs of the same adapters are not affected.
 
 use oorandom::Rand64;
 use rdma_over_tcp::{
@@ -14,16 +14,16 @@ use crate::{
     side::Side,
 };
 
-/// Networks on which each error is made.
+/// Networks per error.
 const SEEDS: u64 = 12;
-/// Bytes of a request that is meant to be under way when the peer gives up: more than TCP sends at once.
+/// Bytes of a request that is in flight when the peer ends the connection: more than TCP sends at once.
 const LARGE: usize = 300 * 1024;
-/// Context of the request that is at fault.
+/// Context of the faulty request.
 const CULPRIT: u64 = 1000;
-/// Context of requests behind it.
+/// Context of the requests after it.
 const BEHIND: u64 = 1001;
 
-/// What the active side does wrong.
+/// Error of the active side.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Fault {
     WriteBeyond,
@@ -49,8 +49,8 @@ impl Fault {
         }
     }
 
-    /// What the request comes to if the Terminate finds it under way. TCP may have acknowledged all of a
-    /// write or send before: then it was SUCCESS. A read or an atomic waits for its response.
+    /// Status of the request if the Terminate arrives before its completion. TCP may have acknowledged all of a write
+    /// or send before: then it is SUCCESS. A read or an atomic completes with its response.
     const fn status(self) -> NtStatus {
         match self {
             Self::WriteBeyond
@@ -67,7 +67,7 @@ impl Fault {
         matches!(self, Self::ReadBeyond | Self::ReadWithWrongToken | Self::AtomicWithoutRight)
     }
 
-    /// Statuses of the receives that the passive side has posted.
+    /// Statuses of the receives posted by the passive side.
     const fn receives(self) -> &'static [NtStatus] {
         match self {
             Self::SendTooLong => &[NtStatus::BUFFER_OVERFLOW, NtStatus::CANCELLED],
@@ -78,7 +78,7 @@ impl Fault {
 
     fn commit(self, active: &Side, passive: &Side) {
         let end = passive.plan.image.len() - GUARD;
-        // The first segment already leaves the registered span by all but ten bytes.
+        // The first segment already exceeds the registered span by all but ten bytes.
         let beyond = passive.buffer.address() + end as u64 - 10;
         let source = passive.buffer.address() + passive.plan.source.start as u64;
         let [readable, writable] = passive.regions.each_ref().map(|mr| mr.remote_token());
@@ -113,7 +113,7 @@ impl Fault {
     }
 }
 
-/// Returns whether the request at fault was told so.
+/// Runs one seed. Returns true if the faulty request completed with the error.
 fn scenario(fault: Fault, seed: u64) -> bool {
     let mut rng = Rand64::new(u128::from(seed) << 8);
     let mut plan = Plan::with(&mut rng, true);
@@ -188,7 +188,7 @@ fn scenario(fault: Fault, seed: u64) -> bool {
 
 fn on_all_networks(fault: Fault) {
     let told = (0..SEEDS).filter(|seed| scenario(fault, *seed)).count();
-    assert!(told > 0, "{fault:?} was never told");
+    assert!(told > 0, "{fault:?}: error never reported");
 }
 
 // RFC 5041 §7.1, NDK-ERR-1

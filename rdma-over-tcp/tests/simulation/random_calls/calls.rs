@@ -1,4 +1,4 @@
-//! The calls, each with arguments that are right, nearly right or wild.
+//! The calls, each with arguments that are valid, nearly valid or random.
 
 use std::{
     net::SocketAddr,
@@ -17,17 +17,17 @@ use super::{BYTES, REGISTERED, World, pool::Handles, pool::Offer};
 use crate::plan::{Plan, draw, once_in};
 use flue_test_support::check;
 
-/// Rounds in which a message gets through, mostly.
+/// Rounds in which a message usually arrives.
 const ROUNDS_MAX: usize = 200;
-/// Rounds until what pends for a moment has ended.
+/// Rounds until short pending calls complete.
 const PASSES_MAX: usize = 10_000;
 
-/// The status of a call without a completion.
+/// Status of a call without a completion.
 fn status<T>(outcome: &Result<T, NtStatus>) -> NtStatus {
     outcome.as_ref().err().copied().unwrap_or(NtStatus::SUCCESS)
 }
 
-/// A handle of this consumer or, now and then, of the other one; no call without any.
+/// A handle of this consumer or, occasionally, of the other one; no call if there is none.
 macro_rules! any {
     ($world:ident, $node:expr, $kind:ident) => {{
         let node = if $world.is_wild(4) { 1 - $node } else { $node };
@@ -38,7 +38,7 @@ macro_rules! any {
     }};
 }
 
-/// A handle of this consumer, no call without any.
+/// A handle of this consumer; no call if there is none.
 macro_rules! own {
     ($world:ident, $node:expr, $kind:ident) => {
         match $world.pools[$node].$kind.any(&mut $world.rng) {
@@ -48,7 +48,7 @@ macro_rules! own {
     };
 }
 
-/// Keeps a new object, and closes the one that has to make room.
+/// Stores a new object, and closes the one that it displaces.
 macro_rules! keep {
     ($world:ident, $node:expr, $kind:ident, $handle:expr) => {
         if let Some(oldest) = $world.pools[$node].$kind.add($handle) {
@@ -92,7 +92,7 @@ macro_rules! create {
     };
 }
 
-/// The completion of a create: keeps the object.
+/// Completion of a create: stores the object.
 fn created<T: Closes>(
     calls: &Arc<AtomicU32>,
     handles: &Handles<T>,
@@ -106,7 +106,7 @@ fn created<T: Closes>(
     }
 }
 
-/// Objects that a callback closes to make room.
+/// Objects that a callback closes when they are displaced.
 trait Closes: Clone + Send + 'static {
     fn close_unseen(&self);
 }
@@ -125,7 +125,7 @@ closes! { Pd Cq Qp Srq Mr Mw Connector Listener SharedEndpoint }
 
 mod connections;
 
-/// The completion of a request, which counts its calls.
+/// Completion of a request, which counts its calls.
 fn done(calls: &Arc<AtomicU32>) -> impl FnOnce(NtStatus) + Send + 'static {
     let calls = calls.clone();
     move |_status| {
@@ -142,7 +142,7 @@ impl World {
         self.bench.adapters[node].clone()
     }
 
-    /// Somebody listens, and each has memory and a queue pair: most calls fail early without.
+    /// Creates a listener, memory and a queue pair per node: most calls fail early without them.
     pub(super) fn begin(&mut self, plan: &Plan) {
         for (node, port) in [(0, 7_999), (1, plan.port)] {
             let adapter = self.adapter(node);
@@ -161,8 +161,8 @@ impl World {
         self.pass(20);
     }
 
-    /// Connects two new queue pairs as it should be done, which may fail all the same: tables are full, and a listener
-    /// may be paused or closed.
+    /// Connects two new queue pairs correctly. It may fail nevertheless: tables are full, and a listener may be paused
+    /// or closed.
     fn establish(&mut self) {
         let mut qps = Vec::new();
         for node in [0, 1] {
@@ -213,7 +213,7 @@ impl World {
         keep!(self, active, connectors, connector);
     }
 
-    /// Where somebody listens: at a listener that there is, which may be paused, or at a new one.
+    /// Address of a listener: an existing one, which may be paused, or a new one.
     fn listening(&mut self, node: usize) -> Option<SocketAddr> {
         let known = self.pools[node].listeners.any(&mut self.rng)?;
         if let Some(address) = known.local_address().filter(|_| once_in(&mut self.rng, 2)) {
@@ -235,8 +235,8 @@ impl World {
         listener.local_address()
     }
 
-    /// Requests on a connection that may be there, each with a receive before it: without them most connections would
-    /// end with the first Send.
+    /// Posts requests on a connection, if any, each with a receive before it: without them most connections would end
+    /// with the first Send.
     fn converse(&mut self) {
         for _ in 0..draw(&mut self.rng, 40) {
             let node = draw(&mut self.rng, 2);
@@ -257,7 +257,7 @@ impl World {
         }
     }
 
-    /// A region for fast registrations, and a window, of the domain of a queue pair.
+    /// Creates a region for fast registrations, and a window, in the domain of a queue pair.
     fn equip(&mut self, node: usize, pd: &Pd) {
         let mr = pd.create_mr(true);
         self.said("create mr", status(&mr));
@@ -391,17 +391,17 @@ impl World {
         }
     }
 
-    /// True now and then: more often in seeds whose consumers are wild.
+    /// True occasionally: more often in seeds with wild consumers.
     fn is_wild(&mut self, rarity: usize) -> bool {
         once_in(&mut self.rng, rarity * self.tameness)
     }
 
-    /// One of so many wild arguments, now and then.
+    /// Selects one of so many wild arguments, occasionally.
     fn wildly(&mut self, ways: usize) -> Option<usize> {
         self.is_wild(3).then(|| draw(&mut self.rng, ways))
     }
 
-    /// A number up to `most`, or a wild one.
+    /// Returns a number up to `most`, or a wild one.
     fn number(&mut self, most: usize) -> u32 {
         match self.wildly(3) {
             Some(0) => self.rng.rand_u64() as u32,
@@ -425,7 +425,7 @@ impl World {
         }
     }
 
-    /// A part of the memory that may be registered, or what no registration may take.
+    /// Selects a part of the memory that may be registered, or a span that registrations must refuse.
     fn span(&mut self) -> (usize, usize) {
         match self.wildly(4) {
             Some(0) => (draw(&mut self.rng, BYTES), usize::MAX - draw(&mut self.rng, BYTES)),
@@ -526,7 +526,7 @@ impl World {
         self.posted(node, "invalidate", context, status(&outcome));
     }
 
-    /// Bytes of what is open, or some beside it.
+    /// Selects bytes within an offer, or some outside.
     fn part(&mut self, offer: Offer) -> (u64, u64) {
         match self.wildly(5) {
             Some(0) => (self.rng.rand_u64(), self.rng.rand_u64()),
@@ -547,7 +547,7 @@ impl World {
         let count = if self.is_wild(3) { 20 } else { draw(&mut self.rng, 4) };
         let mut sges = Vec::new();
         for _ in 0..count {
-            // A token of the peer's is one of its own adapter's; here it names nothing, or something else.
+            // A token of the peer belongs to its own adapter; in this adapter it is unknown, or that of another object.
             let from = if self.is_wild(4) { 1 - node } else { node };
             let Some(offer) = self.pools[from].offers.any(&mut self.rng) else { break };
             let (address, length) = self.part(offer);
@@ -560,7 +560,7 @@ impl World {
         sges
     }
 
-    /// Memory of the peer: address and token.
+    /// Selects memory of the peer: address and token.
     fn remote(&mut self, node: usize) -> (u64, u32) {
         let Some(offer) = self.pools[1 - node].offers.any(&mut self.rng) else { return (0, 0) };
         let (address, _) = self.part(offer);
@@ -629,7 +629,7 @@ impl World {
         if !self.is_wild(2) {
             (sge.length, address) = (8, address & !7);
         }
-        // What it puts is small, as all that consumers write here.
+        // The value written is small, as are all that consumers write in this test.
         let swap = u64::from_ne_bytes([0x33; 8]);
         let (compare_mask, swap_mask) = (0, u64::MAX);
         let operation = AtomicOperation::CompareSwap { compare: 0, compare_mask, swap, swap_mask };

@@ -148,13 +148,13 @@ impl World {
             9 => close!(self, own!(self, node, connectors), connectors),
             10 => close!(self, own!(self, node, listeners), listeners),
             11 => close!(self, own!(self, node, endpoints), endpoints),
-            // Most objects are to live.
+            // Most objects must stay open.
             _ => self.poll(node),
         }
     }
 
     pub(in crate::random_calls) fn close_all(&mut self) {
-        // Creates that pend have added their objects by then.
+        // Pending creates have stored their objects by then.
         let is_over = |world: &Self| {
             let mut due = world
                 .callbacks
@@ -163,7 +163,7 @@ impl World {
             due.all(|callback| callback.calls.load(Ordering::Relaxed) > 0)
         };
         let is_over = (0..PASSES_MAX).any(|_| {
-            // Time passes behind two rounds in which nothing happens.
+            // Time advances after two rounds without events.
             self.pass(4);
             is_over(self)
         });
@@ -178,7 +178,7 @@ impl World {
             }
             all! { pds cqs listeners mrs srqs qps mws endpoints connectors }
         }
-        // Connectors that have come since.
+        // Connectors that arrived since.
         self.pass(50);
         for node in [0, 1] {
             for connector in self.pools[node].connectors.all() {
