@@ -1,5 +1,6 @@
-//! docs/conformance/iwarp.md judges each rule of `data/rules.txt` once, and names tests that are there; so does
-//! docs/conformance/ndk.md with those of `data/ndk-rules.txt`, whose tests `tests/tidy.rs` looks for.
+//! Consistency of the conformance documents: docs/conformance/iwarp.md has each rule of `data/rules.txt` once, and
+//! names existing tests. docs/conformance/ndk.md has those of `data/ndk-rules.txt`; `tests/tidy.rs` checks the names of
+//! its tests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,8 +11,7 @@ use std::{
 
 const DOCUMENT: &str = "../docs/conformance/iwarp.md";
 const RULES: &str = "tests/data/rules.txt";
-/// Cases of the hostile peer: the name and the rules that it says it is about. `tests/hostile` compares the list with
-/// the cases.
+/// Cases of the hostile peer: the name and the rules of each. `tests/hostile` compares the list with the cases.
 const CASES: &str = "../tests/hostile/cases.txt";
 const FILES: [(&str, &str); 31] = [
     ("mpa", "src/mpa/tests.rs"),
@@ -51,7 +51,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// The cases of the hostile peer with their rules.
+/// Returns the cases of the hostile peer with their rules.
 fn cases(text: &str) -> BTreeMap<&str, Vec<&str>> {
     let of = |line| {
         let mut words = str::split_whitespace(line);
@@ -60,14 +60,14 @@ fn cases(text: &str) -> BTreeMap<&str, Vec<&str>> {
     text.lines().filter_map(of).collect()
 }
 
-/// Names of tests in a cell: `file::name` in backticks, and nothing else that looks like a name of Rust's.
+/// Returns the names of tests in a cell: `file::name` in backticks; other names of Rust are ignored.
 fn tests(cell: &str) -> Vec<(&str, &str)> {
     let quoted = cell.split('`').skip(1).step_by(2);
     let is_type = |file: &str| file.starts_with(char::is_uppercase);
     quoted.filter_map(|name| name.split_once("::")).filter(|(file, _)| !is_type(file)).collect()
 }
 
-/// What is wrong with a row, a line each.
+/// Returns the errors of a row, one per line.
 fn errors(cells: [&str; 5], cases: &BTreeMap<&str, Vec<&str>>) -> String {
     let [id, level, what, verdict, place] = cells;
     let mut errors = String::new();
@@ -158,7 +158,7 @@ fn what_is_wrong_with_a_row_is_found() {
 const NDK_DOCUMENT: &str = "../docs/conformance/ndk.md";
 const NDK_RULES: &str = "tests/data/ndk-rules.txt";
 
-/// What is wrong with a row of NDK's document.
+/// Returns the error of a row of NDK's document.
 fn ndk_error(cells: &[&str]) -> Option<&'static str> {
     let &[_, asks, verdict, _, test] = cells else { return Some("has not five cells") };
     let names_test = test.split('`').skip(1).step_by(2).any(|name| name.contains("::"));

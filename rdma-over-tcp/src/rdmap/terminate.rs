@@ -36,7 +36,7 @@ const SWAPPED_FLAG_BITS: u8 = 0x07;
 pub struct Terminate {
     /// Layer, type and code of the error.
     pub number: ErrorNumber,
-    /// Octets of the offending ULPDU, DDP header included. Some senders leave the header out.
+    /// Octets of the offending ULPDU, DDP header included. Some senders do not count the header.
     pub segment_octets: Option<u16>,
     /// DDP header of the offending segment, as received.
     pub header: Option<HeaderCopy>,

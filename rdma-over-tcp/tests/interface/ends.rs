@@ -1,4 +1,4 @@
-//! Two adapters on loopback, and what their interface keeps of them.
+//! Two adapters on loopback, and the state that an interface keeps of them.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -15,12 +15,12 @@ use rdma_over_tcp::{
     },
 };
 
-/// Longer than anything takes that ends at all.
+/// Longer than any operation that completes at all.
 const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
 
 pub(crate) const READS: ReadLimit = ReadLimit { inbound: 4, outbound: 4 };
 
-/// What callbacks tell.
+/// Values passed to callbacks.
 pub(crate) struct CallbackResults<T>(Arc<Mutex<Vec<T>>>);
 
 impl<T> Clone for CallbackResults<T> {
@@ -58,7 +58,7 @@ pub(crate) struct End {
     pub(crate) qp: QpId,
 }
 
-/// A completion as an interface may have it.
+/// Completion in the form of an interface.
 pub(crate) struct Polled(pub(crate) Option<Completion>);
 
 impl From<Completion> for Polled {
@@ -83,7 +83,7 @@ impl End {
     }
 
     pub(crate) fn wait<R>(&self, look: impl FnMut() -> Option<R>) -> R {
-        self.adapter.wait_until(LIMIT, look).expect("it never happens")
+        self.adapter.wait_until(LIMIT, look).expect("condition not reached within the limit")
     }
 
     pub(crate) fn register(&self, buffer: &RegisteredBuffer, rights: Rights) -> (RegionId, u32) {
@@ -121,12 +121,12 @@ impl End {
         completion
     }
 
-    /// The next completion.
+    /// Waits for the next completion.
     pub(crate) fn completion(&self) -> Completion {
         self.wait(|| self.poll())
     }
 
-    /// Contexts and statuses of the next completions.
+    /// Waits for the next completions; returns their contexts and statuses.
     pub(crate) fn outcomes(&self, count: usize) -> Vec<(u64, WcStatus)> {
         let outcome = |_| {
             let completion = self.completion();
@@ -136,7 +136,7 @@ impl End {
     }
 }
 
-/// The outcome of a request that pends.
+/// Waits for the outcome of a pending request.
 pub(crate) fn outcome(
     end: &End,
     begin: impl FnOnce(&mut dyn FnMut() -> Box<dyn FnOnce(Result<(), ConnectError>) + Send>),
@@ -146,7 +146,7 @@ pub(crate) fn outcome(
     end.wait(|| told.take())
 }
 
-/// Connects two ends: the connectors, and what the disconnect events tell.
+/// Connects two ends. Returns the connectors, and the results of the disconnect events.
 pub(crate) fn connect(near: &End, far: &End) -> [(ConnectorId, CallbackResults<()>); 2] {
     let (requests, events) =
         (CallbackResults::new(), [CallbackResults::new(), CallbackResults::new()]);

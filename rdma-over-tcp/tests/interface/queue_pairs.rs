@@ -1,4 +1,4 @@
-//! Queue pairs as verbs want them: completions that say all, late posts, queue pairs that go and that are used again.
+//! Queue pairs as verbs require them: complete completions, late posts, destroyed and reused queue pairs.
 
 use rdma_over_tcp::{
     adapter::Adapter,
@@ -20,7 +20,7 @@ fn region_and_sge(end: &End, bytes: u32) -> (u32, RegisteredBuffer, Sge) {
     (token, buffer, sge)
 }
 
-// Name and context of the queue pair, opcode, length, solicited event and immediate data are in the completion.
+// A completion has number and context of the queue pair, opcode, length, solicited event and immediate data.
 #[test]
 fn completions_say_all() {
     let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
@@ -77,8 +77,8 @@ fn completions_say_all() {
     assert!((1 << 16..1 << 24).contains(&near.qp.number()));
 }
 
-// LatePosts::Flush: what is posted behind a disconnect is not sent, and completes flushed behind what was posted
-// before; what is posted when all is over completes at once. LatePosts::Refuse: an error, and no completion.
+// LatePosts::Flush: a request posted after a disconnect is not sent, and completes flushed after the earlier ones;
+// after the end of the connection it completes at once. LatePosts::Refuse: an error, and no completion.
 #[test]
 fn late_posts() {
     for late_posts in [LatePosts::Flush, LatePosts::Refuse] {
@@ -110,7 +110,7 @@ fn late_posts() {
             far.wait(|| ended.take());
         })
         .unwrap();
-        // The Send before the disconnect has arrived, those behind it have not.
+        // The Send before the disconnect has arrived, later ones have not.
         assert_eq!(far.outcomes(1), [(1, WcStatus::Success)]);
         assert_eq!(far.poll(), None);
         near.receive(22, &[]);
@@ -133,8 +133,8 @@ fn close(adapter: &Adapter, key: Key) -> Close {
     adapter.with(|rnic, _| rnic.close(key, Box::new(|| {})))
 }
 
-// Unpolled::Discard: neither what was completed and not polled nor what the close flushes is seen; what another queue
-// pair has in the same queue stays.
+// Unpolled::Discard: unpolled completions and flushed requests of the closed queue pair are not returned; those of
+// another queue pair in the same queue are.
 #[test]
 fn a_queue_pair_takes_its_completions_along() {
     for unpolled in [Unpolled::Keep, Unpolled::Discard] {
@@ -145,7 +145,7 @@ fn a_queue_pair_takes_its_completions_along() {
         near.receive(21, &[]);
         near.send(11, b"data").unwrap();
         far.wait(|| far.poll());
-        // One that is broken before it was connected flushes.
+        // A queue pair that fails before it was connected flushes.
         near.adapter.with(|rnic, _| {
             let config = QpConfig {
                 receive_cq: near.cq,
@@ -163,7 +163,7 @@ fn a_queue_pair_takes_its_completions_along() {
         let closed = CallbackResults::new();
         let told = closed.tells();
         let close_qp = |rnic: &mut Rnic| {
-            assert!(rnic.is_in_use(Key::Qp(near.qp)), "its connector holds it");
+            assert!(rnic.is_in_use(Key::Qp(near.qp)), "not held by its connector");
             rnic.close_qp(near.qp, unpolled, Box::new(move || told(())))
         };
         assert_eq!(near.adapter.with(|rnic, _| close_qp(rnic)), Close::Pending);
@@ -182,7 +182,7 @@ fn a_queue_pair_takes_its_completions_along() {
     }
 }
 
-// A queue pair that was connected is reset, keeps its name, and is connected again; nothing is left of what was posted.
+// A connected queue pair is reset, keeps its number, and is connected again; no earlier request is left.
 #[test]
 fn queue_pairs_are_used_again() {
     let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
@@ -194,7 +194,7 @@ fn queue_pairs_are_used_again() {
         near.send(round, b"data").unwrap();
         assert_eq!(far.outcomes(1), [(round, WcStatus::Success)]);
         if round == 1 {
-            // One is not polled; the connection ends first.
+            // One completion is not polled; the connection ends first.
             near.adapter.with(|rnic, _| rnic.break_qp(near.qp));
         } else {
             assert_eq!(near.outcomes(1), [(round, WcStatus::Success)]);

@@ -192,7 +192,7 @@ pub(crate) enum Source {
 /// Token that grants access to a target.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Via {
-    /// The region registered for as long as the side lives.
+    /// Token of the region registered for the life of the side.
     Region,
     /// Token of a window of the side that owns the target, by its number.
     Window(usize),

@@ -1,8 +1,8 @@
-//! A thread at each end of each queue pair's connection: registered memory is filled, sent from, placed into
-//! and looked at by consumers' threads and the engines' at once.
+//! A thread at each end of each queue pair's connection: registered memory is filled, sent, placed and read by the
+//! consumers' and the engines' threads concurrently.
 //!
-//! It is meant for a race detector as well, `tests/race`: it is here, where the memory of an operation
-//! passes from a consumer to the engine and back, that a missing order would be a data race.
+//! The test is also meant for a race detector, `tests/race`: the memory of an operation is passed from a consumer to
+//! the engine and back, and a missing memory order would be a data race.
 #![cfg(not(loom))]
 
 mod end;
@@ -44,7 +44,8 @@ use self::end::{CallbackResults, End, LIMIT, LIMITS, RACES, TestNode, hand_over}
 const CONNECTIONS: usize = 4;
 /// Round trips of each connection.
 const ROUNDS: u32 = 40;
-/// Of each end: an introduction and two messages a round both ways, a read and a write a round.
+/// Completions of each end: an introduction and two messages per round in both directions, a read and a write per
+/// round.
 const COMPLETIONS: u32 = 2 * (1 + 2 * ROUNDS) + 2 * ROUNDS;
 /// Completions of an end that races with its peer.
 const COMPLETIONS_OF_A_RACE: u32 = 3 + 3 + 2 * RACES;
@@ -62,7 +63,7 @@ fn node(index: usize, link: Box<dyn Link>, progress: Progress) -> (TestNode, Ada
     open(link, config(index, progress), AdapterConfig::default()).unwrap()
 }
 
-/// Listens at `local`; returns where that is.
+/// Listens at `local`; returns the local address.
 fn listen(
     adapter: &Adapter,
     local: SocketAddr,
@@ -78,7 +79,7 @@ fn listen(
     listener.local_address().unwrap()
 }
 
-/// The accepting ends: one for each incoming request, on a thread of its own.
+/// Runs the accepting ends: one per incoming request, each on a thread of its own.
 fn accept(
     adapter: &Adapter,
     local: SocketAddr,
@@ -101,17 +102,17 @@ fn accept(
     (local, ends.collect())
 }
 
-/// What an end does in most tests.
+/// Runs an end as in most tests.
 fn rounds(end: End) -> u32 {
     end.run(|round| round == ROUNDS)
 }
 
-// NDK-CQ-1, -2, -3, -11: completions hand memory back; NDK-LIFE: callbacks one at a time.
+// NDK-CQ-1, -2, -3, -11: completions return the memory to the consumer; NDK-LIFE: callbacks run one at a time.
 fn memory_passes_between_threads(progress: [Progress; 2]) {
     ends_do(rounds, COMPLETIONS, progress);
 }
 
-/// Both ends of each connection do the same; each has so many completions.
+/// Both ends of each connection run the same code; each has `completions` completions.
 fn ends_do(run: fn(End) -> u32, completions: u32, progress: [Progress; 2]) {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
     let (_near, near_adapter) = node(0, Box::new(one), progress[0]);
@@ -133,7 +134,7 @@ fn adapters_do(
     }
 }
 
-/// The connecting ends.
+/// Runs the connecting ends.
 fn connect(
     adapter: &Adapter,
     remote: SocketAddr,
@@ -150,8 +151,8 @@ fn connect(
     (0..CONNECTIONS).map(end).collect()
 }
 
-/// The accepting end has two queues, each with an adapter, and they share a listening address. The device has no idea
-/// which queue a connection belongs to.
+/// The accepting end has two queues, each with an adapter, and they share a listening address. The device cannot derive
+/// the queue of a connection.
 fn memory_passes_between_queues(progress: Progress) {
     let (one, queues) = link::queue_links(MemoryLinkOptions::default(), 2);
     let (_near, near_adapter) = node(0, Box::new(one), Progress::Automatic);
@@ -163,7 +164,7 @@ fn memory_passes_between_queues(progress: Progress) {
         let run = move || node.wait_until(None, || over.load(Ordering::Acquire).then_some(()));
         thread::spawn(move || run().unwrap())
     };
-    // With manual progress somebody has to run each of them.
+    // With manual progress a thread has to run each of them.
     let runners = far.iter().map(|(node, _)| runs(node)).collect::<Vec<_>>();
     let (incoming, requests) = mpsc::channel();
     for (queue, (_, adapter)) in far.iter().enumerate() {
@@ -192,12 +193,12 @@ fn memory_passes_between_queues(progress: Progress) {
     over.store(true, Ordering::Release);
     far.iter().for_each(|(node, _)| node.wake());
     runners.into_iter().for_each(|runner| runner.join().unwrap());
-    // While none has ended they are spread evenly, and the last one has come before the first was accepted.
+    // While none has ended they are distributed evenly, and the last one has arrived before the first was accepted.
     assert_eq!(accepted, [CONNECTIONS / 2; 2]);
     let stats = [0, 1].map(|queue| far[queue].0.with_engine(|engine, _| engine.stats()));
     assert!(stats.iter().all(|stats| stats.rx_segments > 0), "{stats:?}");
     let sum = |count: fn(&EngineStats) -> u64| stats.iter().map(count).sum::<u64>();
-    // By chance the device may have given all of them to the queue on which they are.
+    // By chance the device may have steered all of them to their own queue.
     assert_eq!(
         sum(|stats| stats.rx_passed_on) > 0,
         strays > 0,
@@ -206,7 +207,7 @@ fn memory_passes_between_queues(progress: Progress) {
     assert_eq!(sum(|stats| stats.rx_passed_on_dropped), 0);
 }
 
-/// Objects of two queues are of two adapters: none is taken for one of the other that has its number.
+/// Objects of two queues belong to two adapters: an object with the same number in the other adapter is not accepted.
 #[test]
 fn objects_of_two_adapters_are_not_mixed() {
     let (_one, queues) = link::queue_links(MemoryLinkOptions::default(), 2);
@@ -222,7 +223,7 @@ fn objects_of_two_adapters_are_not_mixed() {
     }
     let qp = pd.create_qp(&own, &own, 0, QpLimits::default()).unwrap();
     let foreign = other.create_connector().unwrap();
-    let never = |_| panic!("what is refused inline does not call back");
+    let never = |_| panic!("callback of a call refused inline");
     assert_eq!(foreign.connect(&qp, None, address(0), LIMITS, &[], never), refused);
     assert_eq!(foreign.accept(&qp, LIMITS, &[], None, never), refused);
     let region = other.create_pd().unwrap().create_mr(true).unwrap();
@@ -252,7 +253,7 @@ fn memory_passes_between_threads_that_run_the_engine() {
     memory_passes_between_threads([Progress::Automatic, Progress::Manual]);
 }
 
-// Connections are handed over and taken back at both ends while their memory is in use.
+// Connections are offloaded and uploaded at both ends while their memory is in use.
 #[test]
 fn memory_passes_while_connections_move() {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
@@ -284,7 +285,7 @@ fn memory_that_others_write_is_sent_and_read() {
     ends_do(End::race, COMPLETIONS_OF_A_RACE, [Progress::Automatic, Progress::Automatic]);
 }
 
-// The same on kernel sockets, where each thread that waits may be the one that drives them.
+// As above on kernel sockets, where each waiting thread may drive them.
 #[test]
 fn memory_passes_between_threads_and_kernel_sockets() {
     for (run, completions) in
@@ -296,7 +297,7 @@ fn memory_passes_between_threads_and_kernel_sockets() {
     }
 }
 
-/// A device that can be taken away.
+/// Device that can be removed.
 struct RemovableLink<L> {
     link: L,
     is_gone: Arc<AtomicBool>,
@@ -313,8 +314,8 @@ impl<L: Link> LinkWrapper for RemovableLink<L> {
     }
 }
 
-// The device is gone under a queue pair at rest: its receives are flushed and its consumer is told, without a call of
-// the consumer's; what is asked for later fails.
+// The device is removed under an idle queue pair: its receives are flushed and its consumer gets an event, without a
+// call of the consumer; later requests fail.
 #[test]
 fn a_device_that_has_gone_ends_requests() {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
