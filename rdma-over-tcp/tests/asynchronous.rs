@@ -289,7 +289,7 @@ impl Wake for Flag {
 
 // Every task that awaits the end is woken; a dropped one is not.
 #[test]
-fn an_end_wakes_all_that_wait() {
+fn end_wakes_all_waiters() {
     let pair = Pair::open(AdapterConfig::default()).unwrap();
     let [near, far] = &pair.adapters;
     let server = (Pair::ADDRESSES[1], 7000).into();

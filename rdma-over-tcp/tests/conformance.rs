@@ -96,7 +96,7 @@ fn errors(cells: [&str; 5], cases: &BTreeMap<&str, Vec<&str>>) -> String {
 }
 
 #[test]
-fn every_rule_is_judged_and_every_test_named_exists() {
+fn every_rule_has_a_verdict_and_existing_tests() {
     let (document, rules, cases_text) = (read(DOCUMENT), read(RULES), read(CASES));
     let rules: BTreeSet<&str> = rules.lines().collect();
     let cases = cases(&cases_text);
@@ -136,7 +136,7 @@ fn every_rule_is_judged_and_every_test_named_exists() {
 }
 
 #[test]
-fn what_is_wrong_with_a_row_is_found() {
+fn row_errors_are_detected() {
     let cases = cases("tagged-wrap DDP-7.1-2\n");
     let judge = |verdict, place| errors(["DDP-7.1-2", "must", "x", verdict, place], &cases);
     assert_eq!(judge("met", "`hostile::tagged-wrap`, `ddp::versions`"), "");
@@ -173,7 +173,7 @@ fn ndk_error(cells: &[&str]) -> Option<&'static str> {
 }
 
 #[test]
-fn every_rule_of_ndk_is_judged() {
+fn every_ndk_rule_has_a_verdict() {
     let (document, rules) = (read(NDK_DOCUMENT), read(NDK_RULES));
     let rules: BTreeSet<&str> = rules.lines().collect();
     assert_eq!(rules.len(), 156);
@@ -203,7 +203,7 @@ fn every_rule_of_ndk_is_judged() {
 }
 
 #[test]
-fn what_is_wrong_with_a_row_of_ndk_is_found() {
+fn ndk_row_errors_are_detected() {
     let judge = |verdict, test| ndk_error(&["NDK-CQ-1", "x", verdict, "`cq`", test]);
     assert_eq!(judge("met", "`cq::overrun`"), None);
     assert_eq!(judge("consumer's", "a breach is harmless"), None);

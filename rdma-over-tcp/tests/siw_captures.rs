@@ -124,7 +124,7 @@ struct Decoded {
 }
 
 /// Returns siw's Request as this side's configuration.
-fn same_wish(request: &Frame) -> StartupConfig {
+fn same_config(request: &Frame) -> StartupConfig {
     let depth = |of: fn(&_) -> _| request.enhanced.as_ref().map_or(0, of);
     StartupConfig {
         revision: request.revision,
@@ -143,7 +143,7 @@ fn decode(Conversation { client, server }: Conversation) -> Decoded {
     let (request, request_octets) = Frame::parse(FrameKind::Request, &client[0]).unwrap().unwrap();
     assert_eq!(request_octets, client[0].len(), "octets after the Request");
     // With the same configuration this crate's initiator sends the same octets, and accepts siw's Reply.
-    let initiator = Initiator::new(same_wish(&request));
+    let initiator = Initiator::new(same_config(&request));
     assert_eq!(initiator.request(), client[0]);
     let (reply, reply_octets) = Frame::parse(FrameKind::Reply, &server[0]).unwrap().unwrap();
     let (agreed, taken) = initiator.receive(&server[0]).unwrap().unwrap();
@@ -248,7 +248,7 @@ const ERRORS: [(&str, Option<WireError>); 21] = [
 // RDM-4.8-1..4, RDM-5.4-1: all are sent by the server, with layer and type swapped, and return the header of the faulty
 // segment with the length of its payload.
 #[test]
-fn terminates_tell_what_went_wrong() {
+fn terminates_report_the_errors() {
     let decoded = decode_file("siw-errors.pcap");
     for ((name, expected), decoded) in ERRORS.into_iter().zip(&decoded) {
         assert!(decoded.client.terminate.is_none(), "{name}");

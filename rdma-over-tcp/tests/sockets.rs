@@ -164,7 +164,7 @@ fn fpdu(header: &[u8]) -> Vec<u8> {
 }
 
 /// Sends a Read Request for the whole buffer of the end.
-fn ask(peer: &mut TcpStream, far: &End) {
+fn request_read(peer: &mut TcpStream, far: &End) {
     let request = ReadRequest {
         sink_stag: Stag(9),
         sink_offset: TaggedOffset(0),
@@ -204,7 +204,7 @@ fn a_source_is_written_while_it_is_read() {
     const BYTES: usize = 16 << 20;
     let mut far = End::new(BYTES);
     let (mut peer, _connection) = raw_peer(&mut far);
-    ask(&mut peer, &far);
+    request_read(&mut peer, &far);
     let reader = thread::spawn(move || responses(&mut peer, BYTES));
     let mut round = 0_usize;
     while !reader.is_finished() {
@@ -225,12 +225,12 @@ fn a_source_is_deregistered_while_it_is_read() {
     let mut far = End::new(BYTES);
     far.buffer.write_at(0, &vec![BEFORE; BYTES]);
     let (mut peer, _connection) = raw_peer(&mut far);
-    ask(&mut peer, &far);
+    request_read(&mut peer, &far);
     // The response has begun.
     while peer.peek(&mut [0]).unwrap() == 0 {}
-    let (tell, told) = channel();
-    if far.mr.deregister(move || tell.send(()).unwrap()) == NtStatus::PENDING {
-        told.recv_timeout(LIMIT).unwrap();
+    let (sender, receiver) = channel();
+    if far.mr.deregister(move || sender.send(()).unwrap()) == NtStatus::PENDING {
+        receiver.recv_timeout(LIMIT).unwrap();
     }
     far.buffer.write_at(0, &vec![0xee; BYTES]);
     let (data, terminate) = responses(&mut peer, BYTES);
@@ -250,7 +250,7 @@ fn refusal(end: &mut End, remote: SocketAddr) -> NtStatus {
 }
 
 #[test]
-fn addresses_that_cannot_be_had() {
+fn unusable_addresses_are_refused() {
     let mut end = End::new(4096);
     let taken = TcpListener::bind((LOOPBACK, 0)).unwrap().local_addr().unwrap();
     assert_eq!(refusal(&mut end, taken), NtStatus::CONNECTION_REFUSED, "port still open");
@@ -270,7 +270,7 @@ fn addresses_that_cannot_be_had() {
 
 // Peers that do not use MPA, or close without data.
 #[test]
-fn peers_that_are_none() {
+fn peers_without_mpa_are_refused() {
     let mut end = End::new(4096);
     let server = TcpListener::bind((LOOPBACK, 0)).unwrap();
     let address = server.local_addr().unwrap();
@@ -297,7 +297,7 @@ fn peers_that_are_none() {
 
 // A thread of the sockets serves one-sided requests without calls of the target's program.
 #[test]
-fn a_target_that_never_polls() {
+fn passive_target_serves_requests() {
     let (mut near, mut far) = (End::new(1 << 20), End::new(1 << 20));
     let (active, _passive) = connect(&mut near, &mut far);
     for round in 0..100_u8 {
@@ -341,7 +341,7 @@ fn a_notification_wakes_a_sleeper() {
 
 // A dropped end resets its connections; the peer gets a disconnect event, and its requests are flushed.
 #[test]
-fn a_dropped_end_is_heard_of() {
+fn dropped_end_disconnects_its_peer() {
     let (mut near, mut far) = (End::new(4096), End::new(4096));
     let (active, passive) = connect(&mut near, &mut far);
     far.qp.receive(7, &[far.sge(0, 64)]).unwrap();

@@ -53,7 +53,7 @@ proptest! {
 
     // DDP-5.4-1, DDP-5.4-2: messages segmented anywhere are reported with their lengths, in order.
     #[test]
-    fn untagged_messages_are_followed(messages in vec_of(vec_of(0..900usize, 1..5), 1..6)) {
+    fn untagged_messages_are_accepted_in_sequence(messages in vec_of(vec_of(0..900usize, 1..5), 1..6)) {
         let mut receiver = UntaggedReceiver::new(QueueNumber::SEND);
         for (number, pieces) in (1..).zip(&messages) {
             let mut offset = 0;
@@ -90,7 +90,7 @@ fn versions() {
 
 // DDP-7.1-1, DDP-7.2-1, DDP-5.3-4: QN 5, MSN 9, MO 8, and the buffer; a rejected segment changes no state.
 #[test]
-fn untagged_segments_out_of_place() {
+fn untagged_segments_out_of_sequence_are_rejected() {
     let mut receiver = UntaggedReceiver::new(QueueNumber::SEND);
     let mut refuse = |segment: UntaggedSegment, octets, capacity| {
         receiver.accept(&segment, octets, capacity).unwrap_err().wire()
@@ -109,7 +109,7 @@ fn untagged_segments_out_of_place() {
 
 // DDP-4.3-1: RsvdULP is constant within a message. DDP-4.3-2: MSNs wrap to 0.
 #[test]
-fn untagged_messages_do_not_mix() {
+fn interleaved_untagged_messages_are_rejected() {
     let mut receiver = UntaggedReceiver::new(QueueNumber::SEND);
     receiver.accept(&send(1, 0, false), 4, Some(100)).unwrap();
     for other in [
@@ -146,7 +146,7 @@ fn write(stag: u32, offset: u64, last: bool) -> TaggedSegment {
 
 // DDP-4.2-1, DDP-5.2-5, DDP-7.1-2: descending offsets, gaps, another STag, interleaved messages, wrap.
 #[test]
-fn tagged_messages_are_followed() {
+fn tagged_segments_are_checked() {
     let mut receiver = TaggedReceiver::new();
     assert_eq!(
         receiver.accept(&write(1, 1000, false), 100),
@@ -188,7 +188,7 @@ fn zero_length_tagged_message() {
 
 // Every error has a code of its layer and type.
 #[test]
-fn findings_have_numbers() {
+fn errors_have_codes() {
     let stag = Stag(1);
     let offset = TaggedOffset(1);
     for (error, number) in [

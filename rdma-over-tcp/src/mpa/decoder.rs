@@ -52,11 +52,11 @@ pub struct Decoder {
     stage_delivered: bool,
     /// Octets of the marker in progress.
     marker: [u8; MARKER_OCTETS],
-    marker_have: usize,
+    marker_octets_read: usize,
     /// Octets of markers removed since the last FPDU.
     marker_octets: usize,
     /// First marker of the FPDU in progress that has a wrong FPDUPTR.
-    misled: Option<MpaError>,
+    marker_error: Option<MpaError>,
     failed: Option<MpaError>,
     counters: DecoderCounters,
 }
@@ -72,9 +72,9 @@ impl Decoder {
             stage: Vec::new(),
             stage_delivered: false,
             marker: [0; MARKER_OCTETS],
-            marker_have: 0,
+            marker_octets_read: 0,
             marker_octets: 0,
-            misled: None,
+            marker_error: None,
             failed: None,
             counters: DecoderCounters::default(),
         }
@@ -92,7 +92,7 @@ impl Decoder {
 
     /// True if no FPDU is in progress: a graceful close is allowed at this point.
     pub fn is_between_fpdus(&self) -> bool {
-        (self.stage.is_empty() || self.stage_delivered) && self.marker_have == 0
+        (self.stage.is_empty() || self.stage_delivered) && self.marker_octets_read == 0
     }
 
     /// Consumes octets of `input` up to the end of one FPDU and returns its ULPDU.
@@ -159,7 +159,7 @@ impl Decoder {
     /// Copies octets into the stage until an FPDU is complete there.
     fn gather(&mut self, input: &mut &[u8]) -> Result<Option<Extent>, MpaError> {
         while !input.is_empty() {
-            if self.grid.as_ref().is_some_and(Grid::is_marker_due) || self.marker_have > 0 {
+            if self.grid.as_ref().is_some_and(Grid::is_marker_due) || self.marker_octets_read > 0 {
                 self.take_marker(input);
                 continue;
             }
@@ -197,14 +197,15 @@ impl Decoder {
     /// Consumes a marker or a part of it. It is covered by the CRC of the FPDU around it, or of the next one if it is
     /// between two (MPA-4.4-10, MPA-4.4-11); either way that is the CRC in progress.
     fn take_marker(&mut self, input: &mut &[u8]) {
-        let (piece, rest) = input.split_at((MARKER_OCTETS - self.marker_have).min(input.len()));
+        let (piece, rest) =
+            input.split_at((MARKER_OCTETS - self.marker_octets_read).min(input.len()));
         *input = rest;
-        self.marker[self.marker_have..][..piece.len()].copy_from_slice(piece);
-        self.marker_have += piece.len();
-        if self.marker_have < MARKER_OCTETS {
+        self.marker[self.marker_octets_read..][..piece.len()].copy_from_slice(piece);
+        self.marker_octets_read += piece.len();
+        if self.marker_octets_read < MARKER_OCTETS {
             return;
         }
-        self.marker_have = 0;
+        self.marker_octets_read = 0;
         self.counters.markers += 1;
         self.marker_octets += MARKER_OCTETS;
         if self.check_crc {
@@ -215,8 +216,8 @@ impl Decoder {
         let received = u16::from_be_bytes([high, low & !3]); // MPA-4.2-3
         let expected = grid.fpduptr();
         grid.pass_marker();
-        if received != expected && self.misled.is_none() {
-            self.misled = Some(MpaError::Marker { received, expected });
+        if received != expected && self.marker_error.is_none() {
+            self.marker_error = Some(MpaError::Marker { received, expected });
         }
     }
 
@@ -229,7 +230,7 @@ impl Decoder {
             self.crc.reset();
             verify_crc(computed, crc_field)?;
         }
-        if let Some(error) = self.misled {
+        if let Some(error) = self.marker_error {
             return Err(error);
         }
         if let Some(grid) = &mut self.grid {

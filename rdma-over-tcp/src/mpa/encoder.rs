@@ -184,7 +184,7 @@ impl<G: GatherList> Fpdu<'_, G> {
     /// If the payload is not as long as announced.
     #[inline]
     pub fn finish(mut self) -> usize {
-        assert!(self.payload_octets == 0, "payload shorter than announced");
+        assert!(self.payload_octets == 0, "payload length differs from the announced length");
         if self.pad_octets > 0 {
             self.copy_any(&[0; 3][..self.pad_octets]);
         }

@@ -38,13 +38,13 @@ impl Grid {
 
     /// Advances by `octets` of the current FPDU.
     pub(super) fn pass(&mut self, octets: usize) {
-        self.turn(octets);
+        self.advance_phase(octets);
         self.distance += octets as u32;
     }
 
     /// Advances by a marker: between FPDUs it does not count as part of the following FPDU.
     pub(super) fn pass_marker(&mut self) {
-        self.turn(MARKER_OCTETS);
+        self.advance_phase(MARKER_OCTETS);
         if self.distance > 0 {
             self.distance += MARKER_OCTETS as u32;
         }
@@ -55,7 +55,7 @@ impl Grid {
         self.distance = 0;
     }
 
-    fn turn(&mut self, octets: usize) {
+    fn advance_phase(&mut self, octets: usize) {
         self.phase = ((usize::from(self.phase) + octets) % usize::from(INTERVAL)) as u16;
     }
 }

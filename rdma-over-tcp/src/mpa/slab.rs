@@ -30,7 +30,7 @@ pub struct Slab {
     /// The open piece, followed by the rest of its block.
     open: BytesMut,
     /// Rest of each block other than the current one.
-    resting: Vec<BytesMut>,
+    other_blocks: Vec<BytesMut>,
     /// Octets of the current block, unless one message needed more; 0 if there is none.
     block_octets: usize,
     /// Index of the next block to be replaced.
@@ -89,7 +89,7 @@ impl Slab {
         if self.open.try_reclaim(wanted) {
             return;
         }
-        for block in &mut self.resting {
+        for block in &mut self.other_blocks {
             if block.try_reclaim(wanted) {
                 core::mem::swap(block, &mut self.open);
                 return;
@@ -104,11 +104,11 @@ impl Slab {
         self.blocks_allocated += 1;
         if is_growing {
             // The smaller block is freed with its last piece.
-        } else if self.resting.len() + 1 < BLOCKS_MAX {
-            self.resting.push(used);
+        } else if self.other_blocks.len() + 1 < BLOCKS_MAX {
+            self.other_blocks.push(used);
         } else {
-            self.victim = (self.victim + 1) % self.resting.len();
-            self.resting[self.victim] = used;
+            self.victim = (self.victim + 1) % self.other_blocks.len();
+            self.other_blocks[self.victim] = used;
         }
     }
 }
@@ -144,7 +144,7 @@ mod tests {
 
     // Pieces that are kept are not overwritten; the slab allocates new blocks.
     #[test]
-    fn pieces_outlive_their_turn() {
+    fn kept_pieces_are_not_overwritten() {
         let mut slab = Slab::new();
         let kept: Vec<_> = (0..300_000u128).map(|n| piece(&mut slab, &n.to_be_bytes())).collect();
         for (n, piece) in (0..).zip(&kept) {
@@ -152,12 +152,12 @@ mod tests {
         }
         let large = 300_000 * 16 - FIRST_OCTETS;
         assert_eq!(slab.blocks_allocated(), 1 + large.div_ceil(BLOCK_OCTETS) as u64);
-        assert_eq!(slab.resting.len(), BLOCKS_MAX - 1);
+        assert_eq!(slab.other_blocks.len(), BLOCKS_MAX - 1);
     }
 
     // A stream with little data in flight keeps its first block.
     #[test]
-    fn little_in_flight_holds_little() {
+    fn little_in_flight_keeps_the_first_block() {
         let mut slab = Slab::new();
         for round in 0..10_000u32 {
             assert_eq!(piece(&mut slab, &[round as u8; 400])[..], [round as u8; 400]);

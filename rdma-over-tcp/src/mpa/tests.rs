@@ -59,7 +59,7 @@ fn decode(
 }
 
 /// Reference for markers: octet by octet, checking the position before each.
-fn marked_by_the_book(ulpdus: &[Vec<u8>]) -> Vec<u8> {
+fn marked_by_reference(ulpdus: &[Vec<u8>]) -> Vec<u8> {
     let mut stream: Vec<u8> = Vec::new();
     for ulpdu in ulpdus {
         let mut body = (ulpdu.len() as u16).to_be_bytes().to_vec();
@@ -120,7 +120,7 @@ proptest! {
 
     // Copied or lent, in any pieces and after any other FPDU: the octets are the same.
     #[test]
-    fn copied_payload_goes_out_as_lent_payload_does(
+    fn copied_and_lent_payload_encode_equally(
         header in vec_of(any::<u8>(), 14..20),
         pieces in vec_of((vec_of(any::<u8>(), 0..300), any::<bool>()), 0..5),
         before in 0..40usize,
@@ -160,8 +160,8 @@ proptest! {
 
     // MPA-4.3-1..9, MPA-4.4-9..11: markers are where the reference has them.
     #[test]
-    fn markers_are_where_the_book_has_them(ulpdus in ulpdus()) {
-        prop_assert_eq!(stream_of(&ulpdus, true, true), marked_by_the_book(&ulpdus));
+    fn markers_match_the_reference(ulpdus in ulpdus()) {
+        prop_assert_eq!(stream_of(&ulpdus, true, true), marked_by_reference(&ulpdus));
     }
 
     // A peer's octets never panic, and no ULPDU follows an error (MPA-8-5).
@@ -181,7 +181,7 @@ proptest! {
     // MPA-4.4-12, MPA-6-1: an FPDU with a flipped bit is never delivered. (A flipped length may leave the FPDU
     // incomplete.)
     #[test]
-    fn a_flipped_bit_is_never_handed_out(
+    fn flipped_bit_is_never_delivered(
         ulpdus in ulpdus(),
         markers in any::<bool>(),
         at in any::<Index>(),
@@ -292,7 +292,7 @@ fn markers_are_checked_against_the_lengths() {
 
 // Payload is not copied, and empty slices are omitted.
 #[test]
-fn payload_goes_out_where_it_lies() {
+fn payload_is_sent_without_copy() {
     let memory = Bytes::from(vec![9; 1000]);
     let slices = [memory.slice(..10), Bytes::new(), memory.slice(500..)];
     let mut slab = Slab::new();
@@ -325,13 +325,13 @@ fn payload_goes_out_where_it_lies() {
 // MPA-3-5.
 #[test]
 #[should_panic(expected = "ULPDU of 64769 octets")]
-fn larger_ulpdus_are_a_bug() {
+fn larger_ulpdu_panics() {
     fpdu_of(&mut Encoder::new(true, false), &vec![0; 64_769]);
 }
 
 #[test]
-#[should_panic(expected = "payload and announcement differ")]
-fn payload_is_as_long_as_announced() {
+#[should_panic(expected = "payload length differs from the announced length")]
+fn short_payload_panics() {
     let (mut slab, mut list) = (Slab::new(), Vec::<Bytes>::new());
     let mut encoder = Encoder::new(true, false);
     let mut fpdu = encoder.begin(b"header", 3, 3, &mut slab, &mut list);
@@ -344,7 +344,7 @@ fn payload_is_as_long_as_announced() {
 fn largest_ulpdu_with_markers() {
     let ulpdus = [vec![3; 64_768], vec![4; 1]];
     let stream = stream_of(&ulpdus, true, true);
-    assert_eq!(stream, marked_by_the_book(&ulpdus));
+    assert_eq!(stream, marked_by_reference(&ulpdus));
     let (received, failed) = decode(&mut Decoder::new(true, true), &stream, &[]);
     assert_eq!((&received[..], failed), (&ulpdus[..], None));
 }

@@ -189,7 +189,7 @@ impl ReceivedTerminate {
         Some(Self {
             rfc: Terminate::with_headers(number, flags, RFC_FLAGS, rest),
             swapped: Terminate::with_headers(number.swapped(), flags, SWAPPED_FLAGS, rest),
-            reading: decide(number, flags, phase),
+            reading: select_form(number, flags, phase),
         })
     }
 
@@ -215,7 +215,7 @@ impl fmt::Display for ReceivedTerminate {
 
 /// The flags, if any, determine the form; otherwise a number that exists in one form only; otherwise the phase, because
 /// MPA's codes 05 to 07 belong to start-up.
-fn decide(number: ErrorNumber, flags: u8, phase: TerminatePhase) -> Reading {
+fn select_form(number: ErrorNumber, flags: u8, phase: TerminatePhase) -> Reading {
     if flags & RFC_FLAG_BITS != 0 {
         return Reading::Rfc;
     }

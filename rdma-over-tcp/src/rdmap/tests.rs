@@ -333,7 +333,7 @@ proptest! {
 
     // DDP-5.2-1, DDP-5.2-4, MPA-3-3, MPA-4.5-4: all octets once, in order, L exactly once, segments of maximum size.
     #[test]
-    fn messages_are_cut_completely(
+    fn messages_are_segmented_completely(
         octets in 0..500_000u32,
         mulpdus in vec_of(128..=64_768u16, 1..9),
     ) {
@@ -365,7 +365,7 @@ fn empty_message() {
 // The rest of a TCP segment may have room for exactly the header of an empty message, such as a Read Request, whose
 // fields are its header.
 #[test]
-fn an_empty_message_needs_no_room_behind_its_header() {
+fn empty_message_needs_header_room_only() {
     for header_octets in [TAGGED_OCTETS, 46] {
         let cut = Segmenter::new(0).next(header_octets as u16, header_octets);
         assert_eq!(cut, Some(Cut { offset: 0, octets: 0, last: true }));
@@ -374,7 +374,7 @@ fn an_empty_message_needs_no_room_behind_its_header() {
 
 #[test]
 #[should_panic(expected = "for a header of 18")]
-fn a_message_needs_room_behind_its_header() {
+fn missing_payload_room_panics() {
     Segmenter::new(1).next(18, 18);
 }
 
@@ -524,7 +524,7 @@ fn both_forms_of_a_terminate() {
 
 // Text for the log.
 #[test]
-fn words_for_a_terminate() {
+fn terminate_display() {
     let words = |octets: [u8; 4]| {
         ReceivedTerminate::parse(&octets, TerminatePhase::Operation).unwrap().to_string()
     };
@@ -535,7 +535,7 @@ fn words_for_a_terminate() {
 
 // RDM-4.8-3, RDM-4.8-4: headers as far as they are present; a Terminate truncated after its control word.
 #[test]
-fn terminates_cut_short() {
+fn truncated_terminates_are_parsed() {
     let read = read_request_header(Msn::FIRST, &request(300));
     let whole = Terminate::for_ulpdu(WireError::ProtectionBounds, &read);
     let octets = terminate_header(&whole);

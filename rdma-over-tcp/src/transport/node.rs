@@ -110,7 +110,7 @@ impl NodeRnic {
         &mut self.rnic
     }
 
-    fn carry_out(&mut self, now: Instant, command: Command) {
+    fn execute(&mut self, now: Instant, command: Command) {
         let endpoint = |name| self.keeps_endpoints.then_some(EndpointId(name));
         let request = match command {
             Command::Connect { stream, local, endpoint: shared, remote, timeout } => {
@@ -462,7 +462,7 @@ impl NodeClient for NodeRnic {
         worked |= self.rnic.run(now);
         while let Some(command) = self.rnic.next_command() {
             worked = true;
-            self.carry_out(now, command);
+            self.execute(now, command);
         }
         while let Some(id) = self.rnic.next_kick() {
             worked = true;
@@ -522,7 +522,7 @@ mod tests {
 
     // A peer may reset a connection whose late sends are not returned yet.
     #[test]
-    fn a_return_after_the_end_leaves_no_stream() {
+    fn return_after_end_creates_no_stream() {
         let (link, _peer) = memory_link_pair(MemoryLinkOptions::default());
         let (host, wake) = (station(1), Box::new(|| {}));
         let config = EngineConfig::new(host.mac);

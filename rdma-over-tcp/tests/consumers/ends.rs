@@ -47,9 +47,9 @@ pub(crate) fn at(index: usize, port: u16) -> SocketAddr {
 struct CallbackResults(Arc<Mutex<Option<NtStatus>>>);
 
 impl CallbackResults {
-    fn tells(&self) -> impl FnOnce(NtStatus) + Send + 'static {
-        let told = self.clone();
-        move |status| *told.0.lock() = Some(status)
+    fn callback(&self) -> impl FnOnce(NtStatus) + Send + 'static {
+        let results = self.clone();
+        move |status| *results.0.lock() = Some(status)
     }
 }
 
@@ -92,9 +92,9 @@ fn outcome(
     node: &Node<AdapterCore>,
     call: impl FnOnce(Box<dyn FnOnce(NtStatus) + Send>) -> NtStatus,
 ) -> NtStatus {
-    let told = CallbackResults::default();
-    match call(Box::new(told.tells())) {
-        NtStatus::PENDING => wait(node, "a completion", || told.0.lock().take()),
+    let results = CallbackResults::default();
+    match call(Box::new(results.callback())) {
+        NtStatus::PENDING => wait(node, "a completion", || results.0.lock().take()),
         inline => inline,
     }
 }
@@ -104,7 +104,7 @@ pub(crate) fn closed(
     node: &Node<AdapterCore>,
     close: impl FnOnce(Box<dyn FnOnce() + Send>) -> NtStatus,
 ) {
-    let status = outcome(node, |told| close(Box::new(move || told(NtStatus::SUCCESS))));
+    let status = outcome(node, |done| close(Box::new(move || done(NtStatus::SUCCESS))));
     assert_eq!(status, NtStatus::SUCCESS);
 }
 
@@ -112,10 +112,12 @@ impl Host {
     /// Creates an NDK listener, and the list of its requests.
     pub(crate) fn ndk_listen(&self, local: SocketAddr) -> Result<(Listener, Incoming), NtStatus> {
         let incoming = Incoming::default();
-        let told = incoming.clone();
-        let listener =
-            self.adapter.create_listener(move |connector| told.0.lock().push(connector)).unwrap();
-        match outcome(&self.ndk, |told| listener.listen(local, told)) {
+        let requests = incoming.clone();
+        let listener = self
+            .adapter
+            .create_listener(move |connector| requests.0.lock().push(connector))
+            .unwrap();
+        match outcome(&self.ndk, |done| listener.listen(local, done)) {
             NtStatus::SUCCESS => Ok((listener, incoming)),
             status => Err(status),
         }
@@ -143,8 +145,8 @@ impl Host {
         remote: SocketAddr,
     ) -> Result<End, NtStatus> {
         let end = self.end(self.adapter.create_connector().unwrap());
-        let connect = |told| end.connector.connect(&end.qp, local, remote, LIMITS, &[], told);
-        let complete = |told| end.connector.complete_connect(Some(end.tells_end()), told);
+        let connect = |done| end.connector.connect(&end.qp, local, remote, LIMITS, &[], done);
+        let complete = |done| end.connector.complete_connect(Some(end.end_callback()), done);
         match outcome(&self.ndk, connect) {
             NtStatus::SUCCESS => {
                 assert_eq!(outcome(&self.ndk, complete), NtStatus::SUCCESS);
@@ -157,8 +159,8 @@ impl Host {
     pub(crate) fn ndk_accept(&self, incoming: &Incoming) -> End {
         let connector = wait(&self.ndk, "a request", || incoming.0.lock().pop());
         let end = self.end(connector);
-        let ended = Some(end.tells_end());
-        let accept = |told| end.connector.accept(&end.qp, LIMITS, &[], ended, told);
+        let ended = Some(end.end_callback());
+        let accept = |done| end.connector.accept(&end.qp, LIMITS, &[], ended, done);
         assert_eq!(outcome(&self.ndk, accept), NtStatus::SUCCESS);
         end
     }
@@ -185,7 +187,7 @@ impl End {
         self.qp.receive(at as u64, &[sge]).unwrap();
     }
 
-    fn tells_end(&self) -> Box<dyn FnOnce(u32) + Send> {
+    fn end_callback(&self) -> Box<dyn FnOnce(u32) + Send> {
         let ended = self.ended.clone();
         Box::new(move |reason| ended.lock().push(reason))
     }

@@ -28,7 +28,7 @@ fn hosts() -> [Host; 2] {
 
 // NDK-EP-1, -2: byte streams cannot use an endpoint of NDK until NDK releases it.
 #[test]
-fn a_port_of_ndk_s_is_no_stream_s() {
+fn ndk_port_is_refused_to_streams() {
     let [near, far] = hosts();
     let any = (std::net::Ipv4Addr::UNSPECIFIED, PORT).into();
     let (listener, incoming) = far.ndk_listen(at(1, PORT)).unwrap();
@@ -58,7 +58,7 @@ fn a_port_of_ndk_s_is_no_stream_s() {
 
 // NDK cannot use an endpoint of a byte stream either.
 #[test]
-fn a_port_of_a_stream_is_not_ndk_s() {
+fn stream_port_is_refused_to_ndk() {
     let [near, far] = hosts();
     let in_use = Some(NtStatus::SHARING_VIOLATION);
     let (listener, _) = far.streams.listen(at(1, PORT)).unwrap();
@@ -111,7 +111,7 @@ fn both_move_data_on_one_address() {
 /// An adapter is removed with its last handle: its queue pair's peer gets a disconnect event, its ports are free, and the
 /// byte streams continue. Another adapter can replace it.
 #[test]
-fn an_adapter_leaves_and_streams_go_on() {
+fn removed_adapter_does_not_affect_streams() {
     let [near, far] = hosts();
     let (listener, _) = far.streams.listen(at(1, PORT)).unwrap();
     let (_keep, incoming) = far.ndk_listen(at(1, PORT + 1)).unwrap();
@@ -140,7 +140,7 @@ fn an_adapter_leaves_and_streams_go_on() {
 
 /// Byte streams are removed, the queue pairs continue.
 #[test]
-fn streams_leave_and_an_adapter_goes_on() {
+fn removed_streams_do_not_affect_adapter() {
     let [near, far] = hosts();
     let (listener, _) = far.streams.listen(at(1, PORT)).unwrap();
     let (_keep, incoming) = far.ndk_listen(at(1, PORT + 1)).unwrap();
@@ -161,7 +161,7 @@ fn streams_leave_and_an_adapter_goes_on() {
 
 /// A node accepts its maximum of consumers, and another one after one was removed.
 #[test]
-fn there_is_room_for_so_many() {
+fn consumers_beyond_the_maximum_are_refused() {
     let [near, _far] = hosts();
     let more = (2..CLIENTS_MAX).map(|_| near.streams.register(Streams::new).unwrap());
     let mut more = more.collect::<Vec<_>>();

@@ -34,18 +34,18 @@ impl<T: Send + 'static> CallbackResults<T> {
         Self(Arc::default())
     }
 
-    pub(crate) fn tell(&self, what: T) {
-        self.0.lock().unwrap().push(what);
+    pub(crate) fn push(&self, value: T) {
+        self.0.lock().unwrap().push(value);
     }
 
-    pub(crate) fn tells(&self) -> Box<dyn FnOnce(T) + Send> {
-        let told = self.clone();
-        Box::new(move |what| told.tell(what))
+    pub(crate) fn callback(&self) -> Box<dyn FnOnce(T) + Send> {
+        let results = self.clone();
+        Box::new(move |value| results.push(value))
     }
 
     pub(crate) fn take(&self) -> Option<T> {
-        let mut told = self.0.lock().unwrap();
-        if told.is_empty() { None } else { Some(told.remove(0)) }
+        let mut results = self.0.lock().unwrap();
+        if results.is_empty() { None } else { Some(results.remove(0)) }
     }
 }
 
@@ -141,9 +141,9 @@ pub(crate) fn outcome(
     end: &End,
     begin: impl FnOnce(&mut dyn FnMut() -> Box<dyn FnOnce(Result<(), ConnectError>) + Send>),
 ) -> Result<(), ConnectError> {
-    let told = CallbackResults::new();
-    begin(&mut || told.tells());
-    end.wait(|| told.take())
+    let results = CallbackResults::new();
+    begin(&mut || results.callback());
+    end.wait(|| results.take())
 }
 
 /// Connects two ends. Returns the connectors, and the results of the disconnect events.
@@ -152,7 +152,7 @@ pub(crate) fn connect(near: &End, far: &End) -> [(ConnectorId, CallbackResults<(
         (CallbackResults::new(), [CallbackResults::new(), CallbackResults::new()]);
     let request = requests.clone();
     let listener = far.adapter.with(|rnic, _| {
-        rnic.create_listener(Arc::new(move |connector| request.tell(connector))).unwrap()
+        rnic.create_listener(Arc::new(move |connector| request.push(connector))).unwrap()
     });
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     outcome(far, |done| {
@@ -166,21 +166,21 @@ pub(crate) fn connect(near: &End, far: &End) -> [(ConnectorId, CallbackResults<(
         (CallbackResults::new(), CallbackResults::new(), CallbackResults::new());
     let active = near.adapter.with(|rnic, _| {
         let connector = rnic.create_connector().unwrap();
-        let done = connected.tells();
+        let done = connected.callback();
         rnic.connect(connector, near.qp, (None, remote), READS, b"hello", done).unwrap();
         connector
     });
     let passive: ConnectorId = far.wait(|| requests.take());
     far.adapter.with(|rnic, now| {
         assert_eq!(&rnic.connection_data(passive).unwrap().private_data[..], b"hello");
-        let (event, done) = (events[1].clone(), accepted.tells());
-        let event = Box::new(move |_| event.tell(()));
+        let (event, done) = (events[1].clone(), accepted.callback());
+        let event = Box::new(move |_| event.push(()));
         rnic.accept(now, passive, far.qp, READS, &[], Some(event), done).unwrap();
     });
     assert_eq!(near.wait(|| connected.take()), Ok(()));
     near.adapter.with(|rnic, _| {
-        let (event, done) = (events[0].clone(), completed.tells());
-        let event = Box::new(move |_| event.tell(()));
+        let (event, done) = (events[0].clone(), completed.callback());
+        let event = Box::new(move |_| event.push(()));
         rnic.complete_connect(active, Some(event), done).unwrap();
     });
     assert_eq!(near.wait(|| completed.take()), Ok(()));

@@ -22,7 +22,7 @@ struct Owner(CallbackResults<&'static str>);
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.0.tell("memory");
+        self.0.push("memory");
     }
 }
 
@@ -49,7 +49,7 @@ fn remote(token: u32, address: u64) -> Remote {
 // are unmapped in the completion, which follows the drop of their owner. A byte accessed afterwards would terminate the
 // process by a signal.
 #[test]
-fn no_byte_is_touched_after_the_deregistration() {
+fn no_byte_is_accessed_after_deregistration() {
     for (round, is_source) in (0..6).map(|round| (round, round % 2 == 0)) {
         let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
         connect(&near, &far);
@@ -75,8 +75,8 @@ fn no_byte_is_touched_after_the_deregistration() {
         });
         drop((source, sink));
         let (end, region) = if is_source { (&near, of_source) } else { (&far, of_sink) };
-        let told = events.clone();
-        let completion = Box::new(move || told.tell("deregistration"));
+        let results = events.clone();
+        let completion = Box::new(move || results.push("deregistration"));
         let close = end.adapter.with(|rnic, _| rnic.deregister(region, completion)).unwrap();
         assert_eq!(events.take(), Some("memory"), "owner not dropped before the call returns");
         if close == Close::Pending {

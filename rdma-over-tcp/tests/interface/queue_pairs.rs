@@ -22,7 +22,7 @@ fn region_and_sge(end: &End, bytes: u32) -> (u32, RegisteredBuffer, Sge) {
 
 // A completion has number and context of the queue pair, opcode, length, solicited event and immediate data.
 #[test]
-fn completions_say_all() {
+fn completions_have_all_fields() {
     let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
     connect(&near, &far);
     let (_, _, sge) = region_and_sge(&far, 4096);
@@ -136,7 +136,7 @@ fn close(adapter: &Adapter, key: Key) -> Close {
 // Unpolled::Discard: unpolled completions and flushed requests of the closed queue pair are not returned; those of
 // another queue pair in the same queue are.
 #[test]
-fn a_queue_pair_takes_its_completions_along() {
+fn closed_queue_pair_discards_completions() {
     for unpolled in [Unpolled::Keep, Unpolled::Discard] {
         let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
         let [(active, _), _] = connect(&near, &far);
@@ -161,10 +161,10 @@ fn a_queue_pair_takes_its_completions_along() {
             assert_eq!(rnic.qp_state(other), Some(QpState::Error));
         });
         let closed = CallbackResults::new();
-        let told = closed.tells();
+        let done = closed.callback();
         let close_qp = |rnic: &mut Rnic| {
             assert!(rnic.is_in_use(Key::Qp(near.qp)), "not held by its connector");
-            rnic.close_qp(near.qp, unpolled, Box::new(move || told(())))
+            rnic.close_qp(near.qp, unpolled, Box::new(move || done(())))
         };
         assert_eq!(near.adapter.with(|rnic, _| close_qp(rnic)), Close::Pending);
         assert_eq!(close(&near.adapter, Key::Connector(active)), Close::Done);
@@ -184,7 +184,7 @@ fn a_queue_pair_takes_its_completions_along() {
 
 // A connected queue pair is reset, keeps its number, and is connected again; no earlier request is left.
 #[test]
-fn queue_pairs_are_used_again() {
+fn reset_queue_pairs_are_reconnected() {
     let (near, far) = (End::new(LatePosts::Flush), End::new(LatePosts::Flush));
     let (_, _, sge) = region_and_sge(&far, 4096);
     for round in 0..3_u64 {

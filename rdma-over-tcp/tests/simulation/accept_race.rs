@@ -52,7 +52,7 @@ impl Connected {
         let side = Side::new(&bench.adapters[1]);
         let connector = bench.adapters[1].create_connector().unwrap();
         let done = CallbackResults::default();
-        let status = connector.connect(&side.qp, None, remote, LIMITS, &[], done.tells());
+        let status = connector.connect(&side.qp, None, remote, LIMITS, &[], done.callback());
         assert_eq!(status, NtStatus::PENDING);
         let handle = peer.run(&mut bench, |streams, _, _| streams.accept(listener));
         let request = peer
@@ -62,7 +62,7 @@ impl Connected {
         let limits = ReadLimits { ird: 4, ord: 4 };
         let (reply, _) = offer.accept(limits, PrivateData::default());
         peer.send(&mut bench, handle, reply.to_vec());
-        peer.until(&mut bench, || done.is_told());
+        peer.until(&mut bench, || done.is_done());
         assert_eq!(done.take(), Some(NtStatus::SUCCESS));
         assert_place(&mut bench, policy);
         let decoder = Decoder::new(true, false);
@@ -71,8 +71,8 @@ impl Connected {
 
     fn complete(&mut self) {
         let done = CallbackResults::default();
-        assert_eq!(self.connector.complete_connect(None, done.tells()), NtStatus::PENDING);
-        self.peer.until(&mut self.bench, || done.is_told());
+        assert_eq!(self.connector.complete_connect(None, done.callback()), NtStatus::PENDING);
+        self.peer.until(&mut self.bench, || done.is_done());
         assert_eq!(done.take(), Some(NtStatus::SUCCESS));
     }
 
@@ -144,7 +144,7 @@ fn a_silent_peer_is_nudged() {
 
 // A peer that has sent a message has received the first one.
 #[test]
-fn a_peer_that_speaks_gets_none() {
+fn peer_that_sends_gets_no_nudges() {
     for policy in POLICIES {
         let mut it = Connected::new(policy, config(), RtrSet::only(RtrKind::Write));
         it.side.receive(1, 64);
@@ -160,7 +160,7 @@ fn a_peer_that_speaks_gets_none() {
 
 // A peer that sends before the consumer's first message gets no Writes either.
 #[test]
-fn a_peer_that_speaks_first_gets_none() {
+fn peer_that_sends_first_gets_no_nudges() {
     let config = AdapterConfig { rtr: RtrSet::NONE, ..config() };
     for policy in POLICIES {
         let mut it = Connected::new(policy, config.clone(), RtrSet::only(RtrKind::Write));
@@ -180,7 +180,7 @@ fn a_peer_that_speaks_first_gets_none() {
 
 // A peer that sends late gets no further Writes.
 #[test]
-fn a_peer_that_speaks_late_gets_no_more() {
+fn late_peer_message_stops_nudges() {
     for policy in POLICIES {
         let config = config();
         let time = config.nudge_timeout;
@@ -200,7 +200,7 @@ fn a_peer_that_speaks_late_gets_no_more() {
 
 // A peer that selects a Read as RTR has not announced support of an empty Write.
 #[test]
-fn a_peer_of_another_rtr_gets_none() {
+fn peer_with_other_rtr_gets_no_nudges() {
     let rtr = RtrSet { send: false, write: true, read: true };
     for policy in POLICIES {
         let config = AdapterConfig { rtr, ..config() };
@@ -215,7 +215,7 @@ fn a_peer_of_another_rtr_gets_none() {
 // MPE-9.2-9, MPA-7.1.2-10: without an RTR, in the client-server model and with revision 1, the consumer sends the first
 // message.
 #[test]
-fn nothing_goes_before_the_consumers_first_message() {
+fn nudges_follow_the_first_message() {
     let client_server = AdapterConfig { rtr: RtrSet::NONE, ..config() };
     let plain = AdapterConfig { revision: Revision::One, ..config() };
     for policy in POLICIES {
@@ -235,7 +235,7 @@ fn nothing_goes_before_the_consumers_first_message() {
 
 // Requests completed inside the adapter send no message: the nudges begin after the first one that does.
 #[test]
-fn a_late_first_message_is_followed_by_all_of_them() {
+fn late_first_message_is_followed_by_all_nudges() {
     let config = AdapterConfig { rtr: RtrSet::NONE, ..config() };
     for policy in POLICIES {
         let mut it = Connected::new(policy, config.clone(), RtrSet::only(RtrKind::Write));
@@ -254,15 +254,15 @@ fn a_late_first_message_is_followed_by_all_of_them() {
 
 // A disconnect before the nudge is due: the FIN wakes the peer.
 #[test]
-fn a_connection_that_ends_gets_none() {
+fn disconnect_stops_nudges() {
     for policy in POLICIES {
         let mut it = Connected::new(policy, config(), RtrSet::only(RtrKind::Write));
         let begun = it.bench.pair.now;
         it.complete();
         let done = CallbackResults::default();
-        assert_eq!(it.connector.disconnect(done.tells()), NtStatus::PENDING);
+        assert_eq!(it.connector.disconnect(done.callback()), NtStatus::PENDING);
         assert_eq!(it.messages(begun, LONG), ["empty Write"], "{policy:?}: the RTR");
-        assert!(done.is_told());
+        assert!(done.is_done());
         assert_eq!(it.nudges(), 0);
     }
 }

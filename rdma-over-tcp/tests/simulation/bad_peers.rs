@@ -47,7 +47,7 @@ fn terminate(octets: &[u8]) -> WireError {
 
 // MPA-7.2-1, DDP-3-9, RDM-6.2.1-1, -2: a FIN within an FPDU or a message is reported with its reason, on both sides.
 #[test]
-fn a_fin_that_comes_too_early() {
+fn early_fin_is_reported() {
     let send = |last, octets| fpdu(&send_header(last, SendKind::Plain, Msn(1), 0), octets);
     let whole = send(true, b"all of it");
     let write = fpdu(&write_header(false, Stag(0x100), TaggedOffset(0)), b"");
@@ -69,13 +69,14 @@ fn a_fin_that_comes_too_early() {
             let (_listener, mailbox) = listen(&mut bench, remote);
             let (accepted, event) =
                 (CallbackResults::default(), Arc::<Mutex<Option<u32>>>::default());
-            let hears = event.clone();
+            let reason_slot = event.clone();
             let (handle, connector) = peer.establish(&mut bench, remote, &mailbox, |connector| {
-                let event = Box::new(move |reason| *hears.lock().unwrap() = Some(reason));
-                let status = connector.accept(&side.qp, LIMITS, &[], Some(event), accepted.tells());
+                let event = Box::new(move |reason| *reason_slot.lock().unwrap() = Some(reason));
+                let status =
+                    connector.accept(&side.qp, LIMITS, &[], Some(event), accepted.callback());
                 assert_eq!(status, NtStatus::PENDING);
             });
-            peer.until(&mut bench, || accepted.is_told());
+            peer.until(&mut bench, || accepted.is_done());
             assert_eq!(accepted.take(), Some(NtStatus::SUCCESS));
             assert_place(&mut bench, policy);
             let begun = bench.pair.now;
@@ -88,8 +89,8 @@ fn a_fin_that_comes_too_early() {
             if *reason == 0 {
                 assert!(!side.qp.is_connected(), "posts still accepted");
                 let done = CallbackResults::default();
-                assert_eq!(connector.disconnect(done.tells()), NtStatus::PENDING);
-                peer.until(&mut bench, || done.is_told());
+                assert_eq!(connector.disconnect(done.callback()), NtStatus::PENDING);
+                peer.until(&mut bench, || done.is_done());
                 continue;
             }
             assert!(!side.qp.is_connected());
@@ -178,7 +179,7 @@ fn no_reply() {
             let side = Side::new(&bench.adapters[1]);
             let connector = bench.adapters[1].create_connector().unwrap();
             let done = CallbackResults::default();
-            let status = connector.connect(&side.qp, None, remote, LIMITS, &[], done.tells());
+            let status = connector.connect(&side.qp, None, remote, LIMITS, &[], done.callback());
             assert_eq!(status, NtStatus::PENDING);
             let handle = peer.run(&mut bench, |streams, _, _| streams.accept(listener));
             // The Request has arrived.
@@ -188,7 +189,7 @@ fn no_reply() {
             assert_place(&mut bench, policy);
             let begun = bench.pair.now;
             peer.send(&mut bench, handle, octets.clone());
-            peer.until(&mut bench, || done.is_told());
+            peer.until(&mut bench, || done.is_done());
             assert_eq!(done.take(), Some(NtStatus::CONNECTION_ABORTED), "{octets:02x?}");
             let why = connector.failure().unwrap().to_string();
             assert_eq!(why, format!("{words} (2/0/04)"));
@@ -257,7 +258,7 @@ enum Old {
 // MPE-10-3: a peer without enhanced start-up gets a plain Request on a new connection, once, if the adapter is
 // configured to retry.
 #[test]
-fn an_old_peer_gets_a_plain_request() {
+fn peer_without_rfc_6581_gets_a_plain_request() {
     let plain = frame(FrameKind::Reply, &[0x40, 1, 0, 0]);
     for policy in POLICIES {
         for old in [Old::Closes, Old::Resets, Old::AnswersPlain] {
@@ -270,7 +271,8 @@ fn an_old_peer_gets_a_plain_request() {
                 let side = Side::new(&bench.adapters[1]);
                 let connector = bench.adapters[1].create_connector().unwrap();
                 let done = CallbackResults::default();
-                let status = connector.connect(&side.qp, None, remote, LIMITS, b"", done.tells());
+                let status =
+                    connector.connect(&side.qp, None, remote, LIMITS, b"", done.callback());
                 assert_eq!(status, NtStatus::PENDING);
                 let request = |bench: &mut Bench| {
                     let handle = peer.run(bench, |streams, _, _| streams.accept(listener));
@@ -291,10 +293,10 @@ fn an_old_peer_gets_a_plain_request() {
                 if retry_plain {
                     let (handle, second) = request(&mut bench);
                     assert!(second.revision == Revision::One && second.enhanced.is_none());
-                    assert!(!done.is_told());
+                    assert!(!done.is_done());
                     peer.send(&mut bench, handle, plain.clone());
                 }
-                peer.until(&mut bench, || done.is_told());
+                peer.until(&mut bench, || done.is_done());
                 let is_connected = done.take() == Some(NtStatus::SUCCESS);
                 assert_eq!(is_connected, retry_plain, "{policy:?}, {old:?}");
                 let failures = bench.adapters[1].counters().connect_failure;

@@ -38,7 +38,7 @@ struct Scene {
     sides: [Side; 2],
     connectors: [Connector; 2],
     /// Reason of the accepting end's disconnect event, after it was received.
-    heard: Arc<OnceLock<u32>>,
+    end_reason: Arc<OnceLock<u32>>,
 }
 
 impl Scene {
@@ -56,11 +56,11 @@ impl Scene {
         let mut bench = Bench::new(&plan, [1, 2]);
         let sides = [0, 1].map(|at| Side::new(&bench.adapters[at]));
         let remote = SocketAddr::new(plan.addresses[1], 7000);
-        let heard = Arc::<OnceLock<u32>>::default();
-        let hears = heard.clone();
-        let event = Box::new(move |reason| hears.set(reason).unwrap());
+        let end_reason = Arc::<OnceLock<u32>>::default();
+        let reason_slot = end_reason.clone();
+        let event = Box::new(move |reason| reason_slot.set(reason).unwrap());
         let connectors = connect(&mut bench, [&sides[0], &sides[1]], remote, Some(event));
-        let mut scene = Self { bench, sides, connectors, heard };
+        let mut scene = Self { bench, sides, connectors, end_reason };
         scene.settle();
         scene
     }
@@ -87,7 +87,7 @@ impl Scene {
             let mut callbacks = Vec::new();
             pair.b.clients.take_callbacks(&mut callbacks);
             callbacks.into_iter().for_each(|callback| callback());
-            if self.heard.get().is_some() {
+            if self.end_reason.get().is_some() {
                 return Some(pair.now);
             }
             pair.now = pair.b.poll_at(pair.now).map_or(limit, |at| at.max(pair.now));
@@ -109,23 +109,23 @@ impl Scene {
     }
 
     fn disconnect(&mut self, side: usize) -> CallbackResults {
-        let told = CallbackResults::default();
-        assert_eq!(self.connectors[side].disconnect(told.tells()), NtStatus::PENDING);
+        let results = CallbackResults::default();
+        assert_eq!(self.connectors[side].disconnect(results.callback()), NtStatus::PENDING);
         self.settle();
-        told
+        results
     }
 
     /// Runs until the callback; returns its time.
-    fn until(&mut self, told: &CallbackResults) -> Instant {
-        self.bench.run(|| told.is_told()).unwrap();
-        assert_eq!(told.take(), Some(NtStatus::SUCCESS));
+    fn until(&mut self, results: &CallbackResults) -> Instant {
+        self.bench.run(|| results.is_done()).unwrap();
+        assert_eq!(results.take(), Some(NtStatus::SUCCESS));
         self.bench.pair.now
     }
 
     /// Disconnects both ends and asserts that nothing is left.
     fn close(mut self) {
-        let told = self.disconnect(1);
-        self.until(&told);
+        let results = self.disconnect(1);
+        self.until(&results);
         self.bench.run_until_empty().unwrap();
     }
 }
@@ -142,7 +142,7 @@ fn a_disconnect_ends_with_its_acknowledgement() {
     ] {
         let mut scene = Scene::new(policy);
         let begun = scene.bench.pair.now;
-        let told = scene.disconnect(0);
+        let results = scene.disconnect(0);
         let (handle, from) = scene.place().unwrap();
         assert_eq!(from == OffloadState::InHost, policy == OffloadPolicy::Never);
         match moves_to {
@@ -153,9 +153,9 @@ fn a_disconnect_ends_with_its_acknowledgement() {
         scene.settle();
         let place = scene.place().unwrap().1;
         assert_eq!((scene.bench.pair.now, place), (begun, moves_to.unwrap_or(from)));
-        let took = scene.until(&told) - begun;
+        let took = scene.until(&results) - begun;
         assert!((2 * DELAY..SOON).contains(&took), "{policy:?}, {moves_to:?}: {took:?}");
-        assert!(scene.heard.get().is_some(), "{policy:?}: no event for the FIN");
+        assert!(scene.end_reason.get().is_some(), "{policy:?}: no event for the FIN");
         scene.close();
     }
 }
@@ -180,7 +180,7 @@ fn a_closed_queue_pair_resets_its_connection_in_either_stack() {
 
 // RFC 9293 §3.8.4, NDK-DISC-7: a peer that failed silently is detected on an idle connection, within the limit.
 #[test]
-fn a_dead_peer_is_found_out() {
+fn dead_peer_is_detected() {
     let fast =
         KeepAlive { idle: Duration::from_secs(2), interval: Duration::from_secs(2), probes: 4 };
     let default = AdapterConfig::default().keep_alive.unwrap();
@@ -190,14 +190,14 @@ fn a_dead_peer_is_found_out() {
             scene.sides[1].receive(5, 64);
             scene.rest();
             let begun = scene.bench.pair.now;
-            let told = scene
+            let ended = scene
                 .survive(begun + 2 * keep_alive.limit())
                 .unwrap_or_else(|| panic!("{policy:?}, {keep_alive:?}: connection not ended"));
-            let took = told - begun;
+            let took = ended - begun;
             // The last segment of the peer arrived shortly before.
             let limits = keep_alive.limit() - SOON..=keep_alive.limit();
             assert!(limits.contains(&took), "{policy:?}: {took:?}");
-            assert_eq!(scene.heard.get(), Some(&DisconnectReason::NO_ANSWER.0));
+            assert_eq!(scene.end_reason.get(), Some(&DisconnectReason::NO_ANSWER.0));
             assert_eq!(scene.sides[1].outcome(5), Some(NtStatus::CANCELLED));
             assert!(!scene.sides[1].qp.is_connected());
         }
@@ -210,7 +210,7 @@ fn a_dead_peer_is_found_out() {
 
 // Answered probes do not end the connection.
 #[test]
-fn an_idle_peer_lives() {
+fn idle_peer_stays_connected() {
     for policy in [OffloadPolicy::Always, OffloadPolicy::Never] {
         let mut scene = Scene::new(policy);
         let until = scene.bench.pair.now + Duration::from_secs(3600);
@@ -220,6 +220,6 @@ fn an_idle_peer_lives() {
             "no keep-alive probe sent"
         );
         assert!(scene.sides.iter().all(|side| side.qp.is_connected()));
-        assert_eq!(scene.heard.get(), None);
+        assert_eq!(scene.end_reason.get(), None);
     }
 }

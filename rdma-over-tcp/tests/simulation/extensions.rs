@@ -53,7 +53,7 @@ impl Conversation {
                     false => self.atomic(&mut rng, from, at),
                 }
             }
-            self.carry_out(from);
+            self.apply_own_words(from);
         }
     }
 
@@ -119,7 +119,7 @@ impl Conversation {
     }
 
     /// Computes the outcomes on words that one connection uses.
-    fn carry_out(&mut self, from: usize) {
+    fn apply_own_words(&mut self, from: usize) {
         let [a, b] = &mut self.sides;
         let (side, peer) = if from == 0 { (a, b) } else { (b, a) };
         for Operation { action, .. } in &side.operations {
@@ -206,7 +206,7 @@ fn end_of(seen: Vec<(u64, AtomicOperation)>) -> Option<u64> {
 
 // Negative cases of the check: a lost addition, a duplicate outcome, an unknown value.
 #[test]
-fn what_cannot_have_happened_is_found() {
+fn unserializable_outcomes_are_detected() {
     let add = |original, add| (original, AtomicOperation::FetchAdd { add, mask: 0 });
     assert_eq!(sum_of(vec![add(5, 2), add(0, 5)]), Some(7));
     assert_eq!(sum_of(vec![add(0, 5), add(0, 2)]), None);

@@ -122,7 +122,7 @@ fn scenario(fault: Fault, seed: u64) -> bool {
         adapter.rfc7306 |= fault == Fault::AtomicWithoutRight;
     }
     let conversations = vec![
-        Conversation::greeting(&mut rng, LARGE),
+        Conversation::minimal(&mut rng, LARGE),
         Conversation::new(&mut rng, &plan),
         Conversation::new(&mut rng, &plan),
     ];
@@ -134,21 +134,21 @@ fn scenario(fault: Fault, seed: u64) -> bool {
         world.act();
         world.pairs[0].iter().all(Side::is_done)
     });
-    world.check(&bench, "greeting", outcome);
+    world.check(&bench, "first messages", outcome);
     let [active, passive] = &mut world.pairs[0];
     (active.after, passive.after) = (Some(Vec::new()), Some(Vec::new()));
     fault.commit(active, passive);
     let outcome = bench.run(|| {
         world.act();
-        let told = |side: &Side| !side.told.lock().unwrap().events.is_empty();
-        world.is_done() && world.pairs[0].iter().all(told)
+        let is_ended = |side: &Side| !side.results.lock().unwrap().events.is_empty();
+        world.is_done() && world.pairs[0].iter().all(is_ended)
     });
     world.check(&bench, "error", outcome);
 
     let [active, passive] = &world.pairs[0];
     let by_peer = DisconnectReason::terminated(DisconnectReason(fault.code()).number());
     for (side, reason) in [(active, by_peer.0), (passive, fault.code())] {
-        assert_eq!(side.told.lock().unwrap().events, [reason], "{fault:?}");
+        assert_eq!(side.results.lock().unwrap().events, [reason], "{fault:?}");
         assert!(!side.qp.is_connected());
     }
     assert_eq!((passive.qp.stats().terminates_out, active.qp.stats().terminates_in), (1, 1));
@@ -158,9 +158,9 @@ fn scenario(fault: Fault, seed: u64) -> bool {
     };
     let receives: Vec<_> = (CULPRIT..).zip(fault.receives().iter().copied()).collect();
     assert_eq!(statuses(passive), receives, "{fault:?}");
-    let is_told = statuses(active)[0].1 == fault.status();
+    let has_failed = statuses(active)[0].1 == fault.status();
     let behind = statuses(active)[1].1;
-    match is_told {
+    match has_failed {
         true => {
             assert_eq!(active.after.as_ref().unwrap()[0].provider_error_code, fault.code());
             assert_eq!(behind, NtStatus::CANCELLED);
@@ -175,20 +175,20 @@ fn scenario(fault: Fault, seed: u64) -> bool {
 
     world.settle_shared();
     world.pairs.iter().flatten().for_each(Side::assert_image);
-    let partings = [DisconnectOrder::Both; 3];
-    let outcome = bench.run(|| world.part(&partings));
+    let orders = [DisconnectOrder::Both; 3];
+    let outcome = bench.run(|| world.disconnect(&orders));
     world.check(&bench, "disconnect", outcome);
     for adapter in &bench.adapters {
         let counters = adapter.counters();
         assert_eq!((counters.connection_error, counters.active_connection), (1, 0));
     }
     world.close(&mut rng, &mut bench);
-    is_told
+    has_failed
 }
 
 fn on_all_networks(fault: Fault) {
-    let told = (0..SEEDS).filter(|seed| scenario(fault, *seed)).count();
-    assert!(told > 0, "{fault:?}: error never reported");
+    let failed = (0..SEEDS).filter(|seed| scenario(fault, *seed)).count();
+    assert!(failed > 0, "{fault:?}: error never reported");
 }
 
 // RFC 5041 §7.1, NDK-ERR-1

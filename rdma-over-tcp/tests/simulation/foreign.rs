@@ -46,12 +46,12 @@ pub(crate) struct End {
 pub(crate) struct CallbackResults(Arc<Mutex<Option<NtStatus>>>);
 
 impl CallbackResults {
-    pub(crate) fn tells(&self) -> impl FnOnce(NtStatus) + Send + 'static {
-        let told = self.clone();
-        move |status| *told.0.lock().unwrap() = Some(status)
+    pub(crate) fn callback(&self) -> impl FnOnce(NtStatus) + Send + 'static {
+        let results = self.clone();
+        move |status| *results.0.lock().unwrap() = Some(status)
     }
 
-    pub(crate) fn is_told(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.0.lock().unwrap().is_some()
     }
 
@@ -164,18 +164,18 @@ pub(crate) fn connect_with(
     let request = move |connector| *of_listener.lock().unwrap() = Some(connector);
     let listener = bench.adapters[1].create_listener(request).unwrap();
     let [active, accepting, done] = [(); 3].map(|()| CallbackResults::default());
-    assert_eq!(listener.listen(remote, done.tells()), NtStatus::PENDING);
-    bench.run(|| done.is_told()).unwrap();
+    assert_eq!(listener.listen(remote, done.callback()), NtStatus::PENDING);
+    bench.run(|| done.is_done()).unwrap();
     let connector = bench.adapters[0].create_connector().unwrap();
-    let status = connector.connect(qps[0], None, remote, LIMITS, &[], active.tells());
+    let status = connector.connect(qps[0], None, remote, LIMITS, &[], active.callback());
     assert_eq!(status, NtStatus::PENDING);
     bench.run(|| incoming.lock().unwrap().is_some()).unwrap();
     let accepted = incoming.lock().unwrap().take().unwrap();
-    let _ = accepted.accept(qps[1], LIMITS, &[], of_accepted, accepting.tells());
-    bench.run(|| active.is_told()).unwrap();
+    let _ = accepted.accept(qps[1], LIMITS, &[], of_accepted, accepting.callback());
+    bench.run(|| active.is_done()).unwrap();
     assert_eq!(active.take(), Some(NtStatus::SUCCESS));
-    let _ = connector.complete_connect(event, active.tells());
-    bench.run(|| active.is_told()).unwrap();
+    let _ = connector.complete_connect(event, active.callback());
+    bench.run(|| active.is_done()).unwrap();
     ([connector, accepted], accepting)
 }
 
@@ -230,13 +230,13 @@ pub(crate) fn run(seed: u64) -> End {
     });
 
     let done = CallbackResults::default();
-    let tells = done.tells();
+    let callback = done.callback();
     let closes = once_in(rng, 3);
-    let end = move || tells(NtStatus::SUCCESS);
+    let end = move || callback(NtStatus::SUCCESS);
     let status = if closes { source_mr.close(end) } else { source_mr.deregister(end) };
     let is_pending = status == NtStatus::PENDING;
     if is_pending {
-        bench.run(|| done.is_told()).unwrap();
+        bench.run(|| done.is_done()).unwrap();
     } else {
         assert_eq!(status, NtStatus::SUCCESS);
     }

@@ -41,8 +41,8 @@ const SUITE: Suite = Suite {
 #[test]
 fn seeds() {
     let (runs, extended): (u64, u64) =
-        SUITE.run(scenario::run, |sum: &mut (u64, u64), told: String| {
-            *sum = (sum.0 + 1, sum.1 + u64::from(told.contains("rfc7306: true")));
+        SUITE.run(scenario::run, |sum: &mut (u64, u64), counters: String| {
+            *sum = (sum.0 + 1, sum.1 + u64::from(counters.contains("rfc7306: true")));
         });
     assert!(runs > 0);
     assert!(extended > runs / 4 || runs < 100, "{extended} of {runs} had atomics");

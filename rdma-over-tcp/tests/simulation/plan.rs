@@ -430,21 +430,21 @@ impl Conversation {
     }
 
     /// Creates one message in each direction, and `source_bytes` for sends beyond the plan.
-    pub(crate) fn greeting(rng: &mut Rand64, source_bytes: usize) -> Self {
+    pub(crate) fn minimal(rng: &mut Rand64, source_bytes: usize) -> Self {
         let mut this =
             Self { sides: [SidePlan::new(rng, source_bytes), SidePlan::new(rng, source_bytes)] };
         for from in 0..2 {
             this.sides[from].spare_receives = 0;
             this.sides[from].limits.receive_queue_depth = 4;
             this.sides[from].limits.initiator_queue_depth = 4;
-            this.farewell(rng, from);
+            this.last_message(rng, from);
         }
         this.sides.iter_mut().for_each(|side| side.grow(rng, GUARD));
         this
     }
 
     /// Appends the last message: all writes are placed when it is received (RFC 5040 §5.5).
-    fn farewell(&mut self, rng: &mut Rand64, from: usize) {
+    fn last_message(&mut self, rng: &mut Rand64, from: usize) {
         self.send(rng, from, 8, None);
         if let Some(last) = self.sides[from].operations.last_mut() {
             last.flags = OpFlags::SEND_AND_SOLICIT_EVENT;
@@ -471,7 +471,7 @@ impl Conversation {
                 _ => self.write_into_window(rng, from, bytes.max(1)),
             }
         }
-        self.farewell(rng, from);
+        self.last_message(rng, from);
     }
 
     pub(crate) fn flags(rng: &mut Rand64) -> OpFlags {

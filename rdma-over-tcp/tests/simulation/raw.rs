@@ -74,8 +74,8 @@ pub(crate) fn listen_with(
     let event = move |connector| inbox.lock().unwrap().push(connector);
     let listener = bench.adapters[1].create_listener(event).unwrap();
     let done = CallbackResults::default();
-    assert_eq!(listener.listen_with(at, config, done.tells()), NtStatus::PENDING);
-    bench.run(|| done.is_told()).unwrap();
+    assert_eq!(listener.listen_with(at, config, done.callback()), NtStatus::PENDING);
+    bench.run(|| done.is_done()).unwrap();
     assert_eq!(done.take(), Some(NtStatus::SUCCESS));
     (listener, mailbox)
 }

@@ -59,10 +59,10 @@ impl Scene {
         let (_listener, mailbox) = listen(&mut bench, remote);
         let accepted = CallbackResults::default();
         let (handle, _connector) = peer.establish(&mut bench, remote, &mailbox, |connector| {
-            let status = connector.accept(&side.qp, LIMITS, &[], None, accepted.tells());
+            let status = connector.accept(&side.qp, LIMITS, &[], None, accepted.callback());
             assert_eq!(status, NtStatus::PENDING);
         });
-        peer.until(&mut bench, || accepted.is_told());
+        peer.until(&mut bench, || accepted.is_done());
         assert_eq!(accepted.take(), Some(NtStatus::SUCCESS));
         assert_place(&mut bench, policy);
         Self { bench, peer, handle, side, octets: Vec::new() }
@@ -81,7 +81,7 @@ impl Scene {
     }
 
     /// Sends a Read Request for the whole region, with reserved bits set. Returns the ULPDU.
-    fn ask(&mut self, msn: u32, address: u64, token: u32, octets: usize) -> Vec<u8> {
+    fn request_read(&mut self, msn: u32, address: u64, token: u32, octets: usize) -> Vec<u8> {
         let request = ReadRequest {
             sink_stag: Stag(0x0707_0700 + msn),
             sink_offset: TaggedOffset(1 << 40),
@@ -174,8 +174,8 @@ fn revoked_before_its_turn() {
             let mut scene = Scene::new(policy, seed);
             let (first, first_mr) = scene.registered(LARGE);
             let (second, second_mr) = scene.registered(SMALL);
-            scene.ask(1, first.address(), first_mr.remote_token(), LARGE);
-            let ulpdu = scene.ask(2, second.address(), second_mr.remote_token(), SMALL);
+            scene.request_read(1, first.address(), first_mr.remote_token(), LARGE);
+            let ulpdu = scene.request_read(2, second.address(), second_mr.remote_token(), SMALL);
             scene.stall();
             assert_eq!(second_mr.deregister(|| {}), NtStatus::SUCCESS);
             let drained = scene.drain(usize::MAX, || {});
@@ -213,18 +213,18 @@ fn revoked_midway(policy: OffloadPolicy, seed: u64, revocation: Revocation) {
         }
     };
     let token = mr.remote_token();
-    let ulpdu = scene.ask(1, address, token, LARGE);
+    let ulpdu = scene.request_read(1, address, token, LARGE);
     scene.stall();
     let done = CallbackResults::default();
-    let tells = done.tells();
-    let end = move || tells(NtStatus::SUCCESS);
+    let callback = done.callback();
+    let end = move || callback(NtStatus::SUCCESS);
     match revocation {
         Revocation::Deregister => assert_eq!(mr.deregister(end), NtStatus::SUCCESS),
         Revocation::Close => {
             let status = mr.close(end);
             let Scene { bench, peer, .. } = &mut scene;
             if status == NtStatus::PENDING {
-                peer.until(bench, || done.is_told());
+                peer.until(bench, || done.is_done());
             }
         }
         Revocation::Invalidate => {
@@ -236,7 +236,7 @@ fn revoked_midway(policy: OffloadPolicy, seed: u64, revocation: Revocation) {
             let Scene { bench, peer, side, .. } = &mut scene;
             peer.until(bench, || side.outcome(2).is_some());
             assert_eq!(side.outcome(2), Some(NtStatus::SUCCESS));
-            let ulpdu = scene.ask(2, address, token, SMALL);
+            let ulpdu = scene.request_read(2, address, token, SMALL);
             let drained = scene.drain(usize::MAX, || {});
             return drained.assert_terminate(WireError::ProtectionInvalidStag, &ulpdu, 0);
         }
@@ -261,7 +261,7 @@ fn revoked_midway(policy: OffloadPolicy, seed: u64, revocation: Revocation) {
 // RDM-8.1.1-4, RDM-7.1-4: after a deregistration, a close or an invalidation is complete, no later byte of the region
 // is sent. A Terminate reports the rest of the Read.
 #[test]
-fn nothing_leaves_after_revocation() {
+fn nothing_is_sent_after_revocation() {
     for policy in POLICIES {
         for revocation in [
             Revocation::Deregister,
@@ -282,7 +282,7 @@ fn written_while_it_is_read() {
         for (seed, octets) in [(1, LARGE), (2, LARGE), (3, SMALL), (4, SMALL)] {
             let mut scene = Scene::new(policy, seed);
             let (memory, mr) = scene.registered(octets);
-            scene.ask(1, memory.address(), mr.remote_token(), octets);
+            scene.request_read(1, memory.address(), mr.remote_token(), octets);
             let mut round = 0_usize;
             let drained = scene.drain(octets, || {
                 round += 1;

@@ -170,14 +170,14 @@ impl World {
     }
 
     pub(crate) fn listen(&self, bench: &mut dyn Stage) {
-        let told = Arc::new(Mutex::new(None));
-        let keep = told.clone();
+        let results = Arc::new(Mutex::new(None));
+        let keep = results.clone();
         let completion = move |status| *keep.lock().unwrap() = Some(status);
         let local = SocketAddr::new(self.plan.addresses[1], self.plan.port);
         assert_eq!(self.listener.listen(local, completion), NtStatus::PENDING);
-        let outcome = bench.run(&mut || told.lock().unwrap().is_some());
+        let outcome = bench.run(&mut || results.lock().unwrap().is_some());
         self.check(bench, "listen", outcome);
-        assert_eq!(*told.lock().unwrap(), Some(NtStatus::SUCCESS));
+        assert_eq!(*results.lock().unwrap(), Some(NtStatus::SUCCESS));
     }
 
     pub(crate) fn connect(&mut self, bench: &dyn Stage) {
@@ -187,7 +187,7 @@ impl World {
             active.post_receives();
             passive.post_receives();
             let connector = bench.adapters()[0].create_connector().unwrap();
-            let note = active.note(|told, status| told.connected = Some(status));
+            let note = active.note(|results, status| results.connected = Some(status));
             let (limits, name) = (active.plan.reads, [index as u8]);
             let status = connector.connect(&active.qp, None, server, limits, &name, note);
             assert_eq!(status, NtStatus::PENDING);
@@ -202,7 +202,7 @@ impl World {
             let (status, required, _) = connector.connection_data(Some(&mut name));
             assert_eq!((status, required), (NtStatus::SUCCESS, 1));
             let side = &mut self.pairs[usize::from(name[0])][1];
-            let note = side.note(|told, status| told.completed = Some(status));
+            let note = side.note(|results, status| results.completed = Some(status));
             let (event, limits) = (side.disconnect_event(), side.plan.reads);
             let status = connector.accept(&side.qp, limits, &[!name[0]], event, note);
             assert_eq!(status, NtStatus::PENDING);
@@ -272,25 +272,25 @@ impl World {
     }
 
     /// Disconnects each pair in its own order.
-    pub(crate) fn part(&mut self, partings: &[DisconnectOrder]) -> bool {
+    pub(crate) fn disconnect(&mut self, orders: &[DisconnectOrder]) -> bool {
         self.act();
         let mut over = true;
-        for (pair, parting) in self.pairs.iter_mut().zip(partings) {
+        for (pair, order) in self.pairs.iter_mut().zip(orders) {
             for (index, side) in pair.iter_mut().enumerate() {
                 if side.after.is_some() {
                     continue;
                 }
-                let (told, disconnected) = {
-                    let told = side.told.lock().unwrap();
-                    (!told.events.is_empty(), told.disconnected)
+                let (is_notified, disconnected) = {
+                    let results = side.results.lock().unwrap();
+                    (!results.events.is_empty(), results.disconnected)
                 };
-                let turn = match parting {
+                let may_disconnect = match order {
                     DisconnectOrder::Both => true,
-                    DisconnectOrder::First(first) => *first == index || told,
+                    DisconnectOrder::First(first) => *first == index || is_notified,
                 };
-                if turn && !side.is_ending {
+                if may_disconnect && !side.is_ending {
                     side.is_ending = true;
-                    let note = side.note(|told, status| told.disconnected = Some(status));
+                    let note = side.note(|results, status| results.disconnected = Some(status));
                     let status = side.connector.as_ref().unwrap().disconnect(note);
                     assert_eq!(status, NtStatus::PENDING);
                 }
@@ -303,14 +303,14 @@ impl World {
         over
     }
 
-    fn assert_parted(&self, partings: &[DisconnectOrder]) {
-        for (pair, parting) in self.pairs.iter().zip(partings) {
+    fn assert_disconnected(&self, orders: &[DisconnectOrder]) {
+        for (pair, order) in self.pairs.iter().zip(orders) {
             for (index, side) in pair.iter().enumerate() {
-                let expected: &[u32] = match parting {
+                let expected: &[u32] = match order {
                     DisconnectOrder::First(first) if *first != index => &[0],
                     _ => &[],
                 };
-                assert_eq!(side.told.lock().unwrap().events, expected, "NDK-DISC-4");
+                assert_eq!(side.results.lock().unwrap().events, expected, "NDK-DISC-4");
             }
         }
     }
@@ -414,9 +414,9 @@ impl World {
         let calls = |queue: &Queue| queue.fired.load(Ordering::Relaxed);
         if !bench.is_lockstep() {
             // The callback thread may lag the polling thread.
-            let is_told = |queue: &&Queue| !queue.serves_receives || calls(queue) > 0;
-            let told = bench.run(&mut || queues.iter().all(is_told));
-            assert_eq!(told, Ok(()), "NDK-CQ-8");
+            let has_notified = |queue: &&Queue| !queue.serves_receives || calls(queue) > 0;
+            let outcome = bench.run(&mut || queues.iter().all(has_notified));
+            assert_eq!(outcome, Ok(()), "NDK-CQ-8");
         }
         for queue in queues {
             assert_eq!(calls(queue), usize::from(queue.serves_receives), "NDK-CQ-8");
@@ -425,20 +425,20 @@ impl World {
 }
 
 fn complete_connect(index: usize, active: &mut Side) {
-    let connected = active.told.lock().unwrap().connected.take();
+    let connected = active.results.lock().unwrap().connected.take();
     let Some(status) = connected else { return };
     check!(LostConnection, status == NtStatus::SUCCESS, "connect: {status:?}");
     let connector = active.connector.as_ref().unwrap();
     let mut data = [0];
     let (status, required, _) = connector.connection_data(Some(&mut data));
     assert_eq!((status, required, data), (NtStatus::SUCCESS, 1, [!(index as u8)]));
-    let note = active.note(|told, status| told.completed = Some(status));
+    let note = active.note(|results, status| results.completed = Some(status));
     let status = connector.complete_connect(active.disconnect_event(), note);
     assert_eq!(status, NtStatus::PENDING);
 }
 
 fn step(side: &mut Side, peer: &mut Side) {
-    let Some(status) = side.told.lock().unwrap().completed else { return };
+    let Some(status) = side.results.lock().unwrap().completed else { return };
     check!(LostConnection, status == NtStatus::SUCCESS, "completed: {status:?}");
     if side.is_ending {
         return;
@@ -449,8 +449,8 @@ fn step(side: &mut Side, peer: &mut Side) {
 
 /// Activity in parallel to the queue pairs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Beside {
-    Nobody,
+enum Background {
+    None,
     /// A byte stream.
     Stream,
     /// Moves of the connections.
@@ -459,36 +459,36 @@ enum Beside {
 
 /// Runs one seed; returns its counters.
 pub(crate) fn run(seed: u64) -> String {
-    play(seed, Beside::Nobody).0
+    play(seed, Background::None).0
 }
 
 /// Runs one seed with a byte stream in parallel; also returns the number of its moves.
 pub(crate) fn run_shared(seed: u64) -> (String, usize) {
-    play(seed, Beside::Stream)
+    play(seed, Background::Stream)
 }
 
 /// Runs one seed with connections moved between the stacks; also returns the number of moves.
 pub(crate) fn run_moved(seed: u64) -> (String, usize) {
-    play(seed, Beside::Mover)
+    play(seed, Background::Mover)
 }
 
-fn play(seed: u64, beside: Beside) -> (String, usize) {
+fn play(seed: u64, background: Background) -> (String, usize) {
     let mut rng = Rand64::new(u128::from(seed));
     let mut plan = Plan::new(&mut rng);
     plan.let_messages_wait();
-    if beside == Beside::Mover {
+    if background == Background::Mover {
         plan.mix_policies(&mut rng);
     }
     let conversations = conversations(&mut rng, &plan);
     let mut bench = Bench::new(&plan, [rng.rand_u64(), rng.rand_u64()]);
     let mut world = World::new(&mut rng, &bench, plan, conversations);
-    match beside {
-        Beside::Nobody => {}
-        Beside::Stream => {
+    match background {
+        Background::None => {}
+        Background::Stream => {
             let server = SocketAddr::new(world.plan.addresses[1], world.plan.port);
             bench.stream = Some(ByteStream::new(&mut rng, &mut bench.pair, server));
         }
-        Beside::Mover => bench.moves = Some(Moves::new(&mut rng)),
+        Background::Mover => bench.moves = Some(Moves::new(&mut rng)),
     }
     world.act_plan(&mut rng, &mut bench);
     let outcome = bench.run_stream();
@@ -525,7 +525,7 @@ impl World {
         self.assert_notified(bench);
         self.settle_shared();
         self.pairs.iter().flatten().for_each(Side::assert_image);
-        let partings: Vec<_> = self
+        let orders: Vec<_> = self
             .pairs
             .iter()
             .map(|_| match draw(rng, 3) {
@@ -534,9 +534,9 @@ impl World {
                 first => DisconnectOrder::First(first % 2),
             })
             .collect();
-        let outcome = bench.run(&mut || self.part(&partings));
+        let outcome = bench.run(&mut || self.disconnect(&orders));
         self.check(bench, "disconnect", outcome);
-        self.assert_parted(&partings);
+        self.assert_disconnected(&orders);
         self.pairs.iter().flatten().for_each(Side::assert_image);
     }
 

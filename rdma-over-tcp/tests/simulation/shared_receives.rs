@@ -106,7 +106,7 @@ struct Receiver {
     slot_bytes: usize,
     /// Posted receives without a completion.
     posted: usize,
-    told: Arc<AtomicUsize>,
+    limit_events: Arc<AtomicUsize>,
     armed: usize,
     received_at_arm: usize,
 }
@@ -116,8 +116,8 @@ impl Receiver {
         let adapter = &bench.adapters[1];
         let pd = adapter.create_pd().unwrap();
         let cq = adapter.create_cq(256, |_| {}).unwrap();
-        let told = Arc::<AtomicUsize>::default();
-        let counter = told.clone();
+        let limit_events = Arc::<AtomicUsize>::default();
+        let counter = limit_events.clone();
         let notification = move |status| {
             assert_eq!(status, NtStatus::SUCCESS);
             counter.fetch_add(1, Ordering::Relaxed);
@@ -130,8 +130,18 @@ impl Receiver {
         mr.register(&buffer, 0, buffer.len(), MrFlags::ALLOW_LOCAL_WRITE).unwrap();
         let (posted, armed) = (0, usize::from(limit > 0));
         let received_at_arm = 0;
-        let mut this =
-            Self { pd, cq, srq, mr, buffer, slot_bytes, posted, told, armed, received_at_arm };
+        let mut this = Self {
+            pd,
+            cq,
+            srq,
+            mr,
+            buffer,
+            slot_bytes,
+            posted,
+            limit_events,
+            armed,
+            received_at_arm,
+        };
         (0..slots).for_each(|slot| this.post(slot));
         this
     }
@@ -154,9 +164,9 @@ impl Receiver {
     /// Sets a limit if the last one was reported, and a message was received since: a limit already reached is reported
     /// at once, and so would be the next.
     fn arm(&mut self, received: usize, limit: u32) {
-        let told = self.told.load(Ordering::Relaxed);
-        assert!(told <= self.armed, "more than one event per limit (NDK-SRQ-2)");
-        if told == self.armed && received > self.received_at_arm {
+        let limit_events = self.limit_events.load(Ordering::Relaxed);
+        assert!(limit_events <= self.armed, "more than one event per limit (NDK-SRQ-2)");
+        if limit_events == self.armed && received > self.received_at_arm {
             self.srq.modify(0, limit).unwrap();
             self.armed += 1;
             self.received_at_arm = received;
@@ -207,15 +217,15 @@ fn connect(
 ) -> [Connector; 2] {
     let [active, passive] = [(); 2].map(|()| CallbackResults::default());
     let connector = bench.adapters[0].create_connector().unwrap();
-    let status = connector.connect(qps[0], None, remote, READS, &[], active.tells());
+    let status = connector.connect(qps[0], None, remote, READS, &[], active.callback());
     assert_eq!(status, NtStatus::PENDING);
     bench.run(|| !incoming.lock().unwrap().is_empty()).unwrap();
     let accepted = incoming.lock().unwrap().pop().unwrap();
-    let _ = accepted.accept(qps[1], READS, &[], None, passive.tells());
-    bench.run(|| active.is_told()).unwrap();
+    let _ = accepted.accept(qps[1], READS, &[], None, passive.callback());
+    bench.run(|| active.is_done()).unwrap();
     assert_eq!(active.take(), Some(NtStatus::SUCCESS));
-    let _ = connector.complete_connect(None, active.tells());
-    bench.run(|| active.is_told() && passive.is_told()).unwrap();
+    let _ = connector.complete_connect(None, active.callback());
+    bench.run(|| active.is_done() && passive.is_done()).unwrap();
     assert_eq!([active.take(), passive.take()], [Some(NtStatus::SUCCESS); 2]);
     [connector, accepted]
 }
@@ -247,8 +257,8 @@ pub(crate) fn run(seed: u64) -> End {
         .unwrap();
     let listening = CallbackResults::default();
     let remote = SocketAddr::new(plan.addresses[1], 7000);
-    assert_eq!(listener.listen(remote, listening.tells()), NtStatus::PENDING);
-    bench.run(|| listening.is_told()).unwrap();
+    assert_eq!(listener.listen(remote, listening.callback()), NtStatus::PENDING);
+    bench.run(|| listening.is_done()).unwrap();
     let limits = QpLimits { inline_data_size: INLINE_MAX, ..QpLimits::default() };
     let mut lines = Vec::new();
     for pair in 0..1 + draw(rng, 4) {
@@ -308,10 +318,10 @@ pub(crate) fn run(seed: u64) -> End {
     outcome.unwrap_or_else(|stall| panic!("seed {seed}: {stall}\n{}", bench.describe()));
     // A limit above the queued receives is reported at once; earlier events have arrived.
     bench.run(|| true).unwrap();
-    let told = receiver.told.clone();
+    let limit_events = receiver.limit_events.clone();
     receiver.srq.modify(0, slots as u32 + 1).unwrap();
-    receiver.armed += usize::from(told.load(Ordering::Relaxed) == receiver.armed);
-    bench.run(|| told.load(Ordering::Relaxed) == receiver.armed).unwrap();
+    receiver.armed += usize::from(limit_events.load(Ordering::Relaxed) == receiver.armed);
+    bench.run(|| limit_events.load(Ordering::Relaxed) == receiver.armed).unwrap();
     end.limits = receiver.armed;
 
     let mut closes: Vec<Close<'_>> = Vec::new();

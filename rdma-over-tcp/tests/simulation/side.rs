@@ -52,7 +52,7 @@ pub(crate) struct Side {
     pub(crate) plan: SidePlan,
     pub(crate) qp: Qp,
     pub(crate) connector: Option<Connector>,
-    pub(crate) told: Arc<Mutex<CallbackResults>>,
+    pub(crate) results: Arc<Mutex<CallbackResults>>,
     pub(crate) buffer: RegisteredBuffer,
     pub(crate) regions: [Mr; 2],
     words: Option<Mr>,
@@ -83,7 +83,7 @@ impl fmt::Debug for Side {
             .field("receives_posted", &self.receives_posted)
             .field("receives_done", &self.receives_done)
             .field("of", &self.plan.receives.len())
-            .field("told", &self.told)
+            .field("results", &self.results)
             .field("stats", &self.qp.stats())
             .finish_non_exhaustive()
     }
@@ -138,7 +138,7 @@ impl Side {
         Self {
             qp: pd.create_qp(receive_cq, initiator_cq, context, plan.limits).unwrap(),
             connector: None,
-            told: Arc::default(),
+            results: Arc::default(),
             buffer,
             regions,
             words,
@@ -162,13 +162,13 @@ impl Side {
         &self,
         keep: impl FnOnce(&mut CallbackResults, NtStatus) + Send + 'static,
     ) -> impl FnOnce(NtStatus) + Send + 'static {
-        let told = self.told.clone();
-        move |status| keep(&mut told.lock().unwrap(), status)
+        let results = self.results.clone();
+        move |status| keep(&mut results.lock().unwrap(), status)
     }
 
     pub(crate) fn disconnect_event(&self) -> Option<DisconnectEvent> {
-        let told = self.told.clone();
-        Some(Box::new(move |reason| told.lock().unwrap().events.push(reason)))
+        let results = self.results.clone();
+        Some(Box::new(move |reason| results.lock().unwrap().events.push(reason)))
     }
 
     pub(crate) fn mrs(&self) -> impl Iterator<Item = &Mr> {

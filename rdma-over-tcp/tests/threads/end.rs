@@ -49,16 +49,16 @@ pub(crate) struct CallbackResults {
 }
 
 impl CallbackResults {
-    pub(crate) fn tells(self: &Arc<Self>) -> impl FnOnce(NtStatus) + Send + 'static {
-        let told = self.clone();
-        move |status| *told.status.lock() = Some(status)
+    pub(crate) fn callback(self: &Arc<Self>) -> impl FnOnce(NtStatus) + Send + 'static {
+        let callbacks = self.clone();
+        move |status| *callbacks.status.lock() = Some(status)
     }
 }
 
 /// One end of a connection.
 pub(crate) struct End {
     adapter: Adapter,
-    pub(crate) told: Arc<CallbackResults>,
+    pub(crate) callbacks: Arc<CallbackResults>,
     pub(crate) cq: Cq,
     pub(crate) qp: Qp,
     buffer: RegisteredBuffer,
@@ -77,8 +77,8 @@ fn pattern(round: u32, index: usize) -> u8 {
 
 impl End {
     pub(crate) fn new(adapter: &Adapter) -> Self {
-        let told = Arc::new(CallbackResults::default());
-        let of_cq = told.clone();
+        let callbacks = Arc::new(CallbackResults::default());
+        let of_cq = callbacks.clone();
         let notification = move |status| {
             // NDK-CQ-3
             assert_eq!(of_cq.running.fetch_add(1, Ordering::Relaxed), 0);
@@ -97,7 +97,7 @@ impl End {
         let token = mr.local_token();
         let end = Self {
             adapter: adapter.clone(),
-            told,
+            callbacks,
             cq,
             qp,
             buffer,
@@ -132,7 +132,7 @@ impl End {
     /// Waits for the status of a request.
     pub(crate) fn status(&self, what: &str, inline: NtStatus) {
         if inline == NtStatus::PENDING {
-            let later = self.wait(what, || self.told.status.lock().take());
+            let later = self.wait(what, || self.callbacks.status.lock().take());
             assert_eq!(later, NtStatus::SUCCESS, "{what}");
         } else {
             assert_eq!(inline, NtStatus::SUCCESS, "{what}");
@@ -140,9 +140,10 @@ impl End {
     }
 
     pub(crate) fn connect(&self, connector: &Connector, remote: SocketAddr) {
-        let status = connector.connect(&self.qp, None, remote, LIMITS, &[], self.told.tells());
+        let status =
+            connector.connect(&self.qp, None, remote, LIMITS, &[], self.callbacks.callback());
         self.status("connect", status);
-        self.status("complete", connector.complete_connect(None, self.told.tells()));
+        self.status("complete", connector.complete_connect(None, self.callbacks.callback()));
     }
 
     /// Polls completions until `is_enough`; arms and waits when there are none.
@@ -162,7 +163,8 @@ impl End {
             }
             if count == 0 {
                 self.cq.arm(CqNotify::Any);
-                let notified = || self.told.notified.swap(false, Ordering::Relaxed).then_some(());
+                let notified =
+                    || self.callbacks.notified.swap(false, Ordering::Relaxed).then_some(());
                 self.wait("a notification", notified);
             }
         }

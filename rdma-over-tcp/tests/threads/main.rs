@@ -67,11 +67,11 @@ fn node(index: usize, link: Box<dyn Link>, progress: Progress) -> (TestNode, Ada
 fn listen(
     adapter: &Adapter,
     local: SocketAddr,
-    told: impl Fn(Connector) + Send + Sync + 'static,
+    on_request: impl Fn(Connector) + Send + Sync + 'static,
 ) -> SocketAddr {
-    let listener = adapter.create_listener(told).unwrap();
+    let listener = adapter.create_listener(on_request).unwrap();
     let listening = Arc::new(CallbackResults::default());
-    let status = listener.listen(local, listening.tells());
+    let status = listener.listen(local, listening.callback());
     if status == NtStatus::PENDING {
         let status = adapter.wait_until(Some(LIMIT), || listening.status.lock().take());
         assert_eq!(status, Ok(NtStatus::SUCCESS));
@@ -86,15 +86,15 @@ fn accept(
     run: fn(End) -> u32,
 ) -> (SocketAddr, Vec<thread::JoinHandle<u32>>) {
     let incoming: Arc<Mutex<Vec<Connector>>> = Arc::default();
-    let told = incoming.clone();
-    let local = listen(adapter, local, move |connector| told.lock().push(connector));
+    let requests = incoming.clone();
+    let local = listen(adapter, local, move |connector| requests.lock().push(connector));
     let adapter = adapter.clone();
     let ends = (0..CONNECTIONS).map(move |_| {
         let (adapter, incoming) = (adapter.clone(), incoming.clone());
         thread::spawn(move || {
             let end = End::new(&adapter);
             let connector = end.wait("a request", || incoming.lock().pop());
-            let status = connector.accept(&end.qp, LIMITS, &[], None, end.told.tells());
+            let status = connector.accept(&end.qp, LIMITS, &[], None, end.callbacks.callback());
             end.status("accept", status);
             run(end)
         })
@@ -169,8 +169,8 @@ fn memory_passes_between_queues(progress: Progress) {
     let (incoming, requests) = mpsc::channel();
     for (queue, (_, adapter)) in far.iter().enumerate() {
         let incoming = Mutex::new(incoming.clone());
-        let told = move |connector| incoming.lock().send((queue, connector)).unwrap();
-        listen(adapter, address(1), told);
+        let on_request = move |connector| incoming.lock().send((queue, connector)).unwrap();
+        listen(adapter, address(1), on_request);
     }
     let mut ends = connect(&near_adapter, address(1), rounds);
     let (mut accepted, mut strays) = ([0; 2], 0);
@@ -182,7 +182,7 @@ fn memory_passes_between_queues(progress: Progress) {
         let adapter = far[queue].1.clone();
         ends.push(thread::spawn(move || {
             let end = End::new(&adapter);
-            let status = connector.accept(&end.qp, LIMITS, &[], None, end.told.tells());
+            let status = connector.accept(&end.qp, LIMITS, &[], None, end.callbacks.callback());
             end.status("accept", status);
             rounds(end)
         }));
@@ -317,28 +317,32 @@ impl<L: Link> LinkWrapper for RemovableLink<L> {
 // The device is removed under an idle queue pair: its receives are flushed and its consumer gets an event, without a
 // call of the consumer; later requests fail.
 #[test]
-fn a_device_that_has_gone_ends_requests() {
+fn removed_device_flushes_requests() {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
     let is_gone = Arc::<AtomicBool>::default();
     let link = RemovableLink { link: one, is_gone: is_gone.clone() };
     let (near, near_adapter) = node(0, Box::new(link), Progress::Automatic);
     let (_far, far_adapter) = node(1, Box::new(other), Progress::Automatic);
     let incoming: Arc<Mutex<Vec<Connector>>> = Arc::default();
-    let told = incoming.clone();
-    listen(&far_adapter, address(1), move |connector| told.lock().push(connector));
+    let requests = incoming.clone();
+    listen(&far_adapter, address(1), move |connector| requests.lock().push(connector));
     let passive = End::new(&far_adapter);
     let accepting = thread::spawn(move || {
         let connector = passive.wait("a request", || incoming.lock().pop());
-        let status = connector.accept(&passive.qp, LIMITS, &[], None, passive.told.tells());
+        let status = connector.accept(&passive.qp, LIMITS, &[], None, passive.callbacks.callback());
         passive.status("accept", status);
     });
     let end = End::new(&near_adapter);
     let connector = near_adapter.create_connector().unwrap();
-    let status = connector.connect(&end.qp, None, address(1), LIMITS, &[], end.told.tells());
+    let status =
+        connector.connect(&end.qp, None, address(1), LIMITS, &[], end.callbacks.callback());
     end.status("connect", status);
     let (events, event) = mpsc::channel();
     let disconnected = Box::new(move |reason| events.send(reason).unwrap());
-    end.status("complete", connector.complete_connect(Some(disconnected), end.told.tells()));
+    end.status(
+        "complete",
+        connector.complete_connect(Some(disconnected), end.callbacks.callback()),
+    );
     accepting.join().unwrap();
 
     is_gone.store(true, Ordering::Relaxed);

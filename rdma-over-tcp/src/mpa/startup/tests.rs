@@ -196,7 +196,7 @@ fn bits_without_meaning() {
 
 // MPA-7.1.2-2, and a Request followed by an FPDU.
 #[test]
-fn responder_takes_a_request_and_nothing_else() {
+fn octets_after_request_are_rejected() {
     let responder = Responder::new(ResponderConfig::default());
     let mut octets = initiator(|_| {}).request().to_vec();
     for end in 0..octets.len() {
@@ -211,7 +211,7 @@ fn responder_takes_a_request_and_nothing_else() {
 
 // Linux siw sends FPDUs directly after its Reply: the initiator returns the end of the Reply.
 #[test]
-fn initiator_tells_where_fpdus_begin() {
+fn initiator_returns_end_of_reply() {
     let initiator = initiator(|_| {});
     let reply = reply(enhanced(16, 8, RtrSet::only(RtrKind::Write))).emit();
     let (_, taken) = initiator.receive(&[&reply, &b"fpdu"[..]].concat()).unwrap().unwrap();
@@ -328,7 +328,7 @@ fn depths_left_unspecified() {
 
 // MPE-9.1-5..7, MPE-9.2-7, MPE-9.2-8.
 #[test]
-fn initiator_judges_the_reply() {
+fn reply_is_checked_against_request() {
     let judge = |offered: RtrSet, answer: Enhanced| {
         initiator(|config| config.rtr = offered).handle_reply(&reply(answer))
     };

@@ -195,7 +195,7 @@ impl Capture {
     }
 
     /// Removes the state of a connection.
-    pub(super) fn forget(&mut self, id: StreamId) {
+    pub(super) fn remove(&mut self, id: StreamId) {
         self.flows.remove(&id);
     }
 

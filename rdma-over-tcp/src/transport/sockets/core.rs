@@ -39,7 +39,7 @@ use super::{
     capture::{Capture, CaptureOutput},
     kernel::{address, check_keep_alive, end_error},
     listening::ListeningSocket,
-    stream::{Sending, SocketIo, SocketStream, Stage, Taking},
+    stream::{ReceiveState, SendState, SocketIo, SocketStream, Stage},
 };
 use crate::{
     rnic::{
@@ -249,7 +249,7 @@ impl SocketRnic {
             return;
         }
         if events.contains(EventFlags::ERR)
-            && stream.taking == Taking::No
+            && stream.receive_state == ReceiveState::Refused
             && let Ok(Err(error)) = sockopt::socket_error(&stream.socket)
         {
             // No read follows that would return the error.
@@ -296,7 +296,10 @@ impl SocketRnic {
         let mut bytes = 0;
         loop {
             let Some(stream) = streams.get_mut(&id) else { return bytes > 0 };
-            if stream.is_read || stream.is_reset || stream.taking == Taking::No {
+            if stream.is_fin_received
+                || stream.is_reset
+                || stream.receive_state == ReceiveState::Refused
+            {
                 return bytes > 0;
             }
             if !stream.refused.is_empty() {
@@ -314,7 +317,7 @@ impl SocketRnic {
             }
             match recv(&stream.socket, &mut received[..], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => {
-                    stream.is_read = true;
+                    stream.is_fin_received = true;
                     if let Some(capture) = capture {
                         capture.end(now, id, Direction::Inbound);
                     }
@@ -416,7 +419,7 @@ impl SocketRnic {
     fn receive_rest(&mut self, now: Instant, id: StreamId) {
         let Self { rnic, streams, received, spare, capture, .. } = self;
         let Some(stream) = streams.get_mut(&id) else { return };
-        if stream.taking != Taking::Yes {
+        if stream.receive_state != ReceiveState::Accepting {
             // Data would be delivered out of order: the refused data is first.
             return;
         }
@@ -433,7 +436,7 @@ impl SocketRnic {
     /// Ends the directions or the stream as requested, after all queued data is written.
     fn finish(&mut self, now: Instant, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        match stream.take_again(&self.poller) {
+        match stream.finish_resume(&self.poller) {
             Ok(false) => {}
             Ok(true) => {
                 if !core::mem::replace(&mut stream.is_ready, true) {
@@ -446,7 +449,7 @@ impl SocketRnic {
             }
         }
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        if stream.sending == Sending::ToEnd && !stream.has_queued() {
+        if stream.send_state == SendState::FinQueued && !stream.has_queued() {
             if let Err(error) = stream.shut_down(&self.poller) {
                 self.fail(now, id, error);
                 return;
@@ -456,7 +459,7 @@ impl SocketRnic {
             }
         }
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        if stream.sees_fin() {
+        if stream.take_fin_acknowledged() {
             if let Ok(Err(error)) = sockopt::socket_error(&stream.socket) {
                 self.fail(now, id, error);
                 return;
@@ -464,8 +467,9 @@ impl SocketRnic {
             self.set_deadline(id, Some(now + FIN_WAIT_MAX));
             self.call(now, id, |rnic, io| rnic.handle_event(id, io, StreamEvent::ShutDown));
         }
-        let is_over =
-            |stream: &SocketStream| stream.is_read && stream.sending == Sending::Acknowledged;
+        let is_over = |stream: &SocketStream| {
+            stream.is_fin_received && stream.send_state == SendState::FinAcknowledged
+        };
         if self.streams.get(&id).is_some_and(is_over) {
             self.release(now, id);
         }
@@ -479,7 +483,7 @@ impl SocketRnic {
     pub(super) fn remove(&mut self, id: StreamId) -> Option<SocketStream> {
         self.hot.retain(|hot| *hot != id);
         if let Some(capture) = &mut self.capture {
-            capture.forget(id);
+            capture.remove(id);
         }
         self.set_deadline(id, None);
         self.streams.remove(&id)
@@ -524,13 +528,13 @@ impl SocketRnic {
             self.deadlines.remove(&(deadline, name));
             worked = true;
             let id = StreamId(name);
-            match self.streams.get(&id).map(|stream| (stream.stage, stream.sending)) {
+            match self.streams.get(&id).map(|stream| (stream.stage, stream.send_state)) {
                 Some((Stage::Connecting, _)) => {
                     self.remove(id);
                     self.rnic.handle_gone(id, ConnectError::TimedOut);
                 }
                 // The peer has not sent its FIN: the kernel waits for it without the stream.
-                Some((_, Sending::Acknowledged)) => self.release(now, id),
+                Some((_, SendState::FinAcknowledged)) => self.release(now, id),
                 Some(_) => {}
                 None => self.accept(now, name),
             }
@@ -576,7 +580,7 @@ impl SocketRnic {
     /// Resets all connections that were not closed gracefully.
     fn close(&mut self) {
         for (_, stream) in self.streams.drain() {
-            if stream.sending < Sending::Ended {
+            if stream.send_state < SendState::FinSent {
                 stream.reset_on_close();
             }
         }
@@ -612,7 +616,7 @@ impl Passive for SocketRnic {
         let mut worked = self.rnic.run(now);
         while let Some(command) = self.rnic.next_command() {
             worked = true;
-            self.carry_out(now, command);
+            self.execute(now, command);
         }
         while let Some(id) = self.rnic.next_kick() {
             worked = true;

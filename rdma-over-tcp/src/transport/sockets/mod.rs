@@ -1,6 +1,6 @@
 //! Transport over kernel TCP sockets.
 //!
-//! # Theory of operation
+//! Theory of operation
 //!
 //! [`SocketRnic`] is passive: its owner calls `poll`, which makes one non-blocking pass over the sockets that are
 //! ready. All sockets are in one epoll set, edge-triggered. A stream that is not completely read or written is queued

@@ -47,24 +47,24 @@ pub(super) enum Stage {
 
 /// Stage of the end of the sending direction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Sending {
+pub(super) enum SendState {
     Open,
     /// A FIN is queued after the data.
-    ToEnd,
+    FinQueued,
     /// The kernel has the FIN.
-    Ended,
+    FinSent,
     /// The peer has acknowledged the FIN.
-    Acknowledged,
+    FinAcknowledged,
 }
 
 /// State of the adapter's acceptance of received data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Taking {
-    Yes,
+pub(super) enum ReceiveState {
+    Accepting,
     /// The adapter refuses data; the socket is not read.
-    No,
+    Refused,
     /// The adapter accepts data again; the socket is not watched yet.
-    Again,
+    Resumed,
 }
 
 /// List to be written.
@@ -80,11 +80,11 @@ struct Queued {
 pub(super) struct SocketStream {
     pub(super) socket: Guarded<OwnedFd>,
     pub(super) stage: Stage,
-    pub(super) sending: Sending,
+    pub(super) send_state: SendState,
     /// Time limit of the handshake, or of the peer's FIN.
     pub(super) deadline: Option<Instant>,
     /// True if the peer's FIN was received.
-    pub(super) is_read: bool,
+    pub(super) is_fin_received: bool,
     /// True if it is to be reset.
     pub(super) is_reset: bool,
     /// True if the kernel's buffer has room, as far as known.
@@ -95,7 +95,7 @@ pub(super) struct SocketStream {
     /// True if it is in the list of streams that have more to read or to write.
     pub(super) is_ready: bool,
     /// Acceptance of received data by the adapter.
-    pub(super) taking: Taking,
+    pub(super) receive_state: ReceiveState,
     /// Data refused by the adapter.
     pub(super) refused: Vec<u8>,
     /// True if each list begins a segment.
@@ -120,13 +120,13 @@ impl SocketStream {
             name: id.0,
             socket,
             stage,
-            sending: Sending::Open,
+            send_state: SendState::Open,
             deadline: None,
-            is_read: false,
+            is_fin_received: false,
             is_reset: false,
             is_writable: true,
             is_ready: false,
-            taking: Taking::Yes,
+            receive_state: ReceiveState::Accepting,
             refused: Vec::new(),
             is_aligned,
             queue: VecDeque::new(),
@@ -197,7 +197,7 @@ impl SocketStream {
     /// Arms the epoll set with the current events, once each: a FIN stays readable until the consumer ends its side.
     fn watch(&self, poller: &OwnedFd) -> Result<(), Errno> {
         let mut events = EventFlags::ET;
-        if self.taking != Taking::No {
+        if self.receive_state != ReceiveState::Refused {
             events |= READABLE;
         }
         if self.is_room_watched {
@@ -210,16 +210,16 @@ impl SocketStream {
     pub(super) fn refuse(&mut self, data: &[u8], poller: &OwnedFd) -> Result<(), Errno> {
         self.refused.clear();
         self.refused.extend_from_slice(data);
-        self.taking = Taking::No;
+        self.receive_state = ReceiveState::Refused;
         self.watch(poller)
     }
 
     /// Resumes reading after the adapter accepts data again. Returns true if reading was paused.
-    pub(super) fn take_again(&mut self, poller: &OwnedFd) -> Result<bool, Errno> {
-        if self.taking != Taking::Again {
+    pub(super) fn finish_resume(&mut self, poller: &OwnedFd) -> Result<bool, Errno> {
+        if self.receive_state != ReceiveState::Resumed {
             return Ok(false);
         }
-        self.taking = Taking::Yes;
+        self.receive_state = ReceiveState::Accepting;
         self.watch(poller)?;
         Ok(true)
     }
@@ -258,19 +258,19 @@ impl SocketStream {
     pub(super) fn shut_down(&mut self, poller: &OwnedFd) -> Result<(), Errno> {
         sockopt::set_socket_linger(&self.socket, None)?;
         rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write)?;
-        self.sending = Sending::Ended;
+        self.send_state = SendState::FinSent;
         // The acknowledgement of the FIN is reported as an event of a writable socket; this one is always writable now.
         self.watch_room(poller)
     }
 
     /// Returns true once, after the peer has acknowledged this side's FIN.
-    pub(super) fn sees_fin(&mut self) -> bool {
-        let is_seen = self.sending == Sending::Ended
+    pub(super) fn take_fin_acknowledged(&mut self) -> bool {
+        let is_acknowledged = self.send_state == SendState::FinSent
             && TcpInfo::of(self.socket.as_fd()).is_none_or(|info| info.is_shut_down());
-        if is_seen {
-            self.sending = Sending::Acknowledged;
+        if is_acknowledged {
+            self.send_state = SendState::FinAcknowledged;
         }
-        is_seen
+        is_acknowledged
     }
 
     /// Makes the kernel reset the connection at once, or when the socket is closed: a child of a fork may have it open,
@@ -295,8 +295,8 @@ impl LlpStream for SocketIo<'_> {
     const MAY_REFUSE: bool = true;
 
     fn resume_receive(&mut self) {
-        if self.stream.taking == Taking::No {
-            self.stream.taking = Taking::Again;
+        if self.stream.receive_state == ReceiveState::Refused {
+            self.stream.receive_state = ReceiveState::Resumed;
         }
     }
 
@@ -321,7 +321,7 @@ impl LlpStream for SocketIo<'_> {
     }
 
     fn shutdown(&mut self) {
-        self.stream.sending = self.stream.sending.max(Sending::ToEnd);
+        self.stream.send_state = self.stream.send_state.max(SendState::FinQueued);
     }
 
     fn reset(&mut self) {

@@ -80,7 +80,7 @@ struct End {
     sink: RegisteredBuffer,
     sink_mr: Mr,
     results: Vec<NdkResultEx>,
-    heard: Arc<OnceLock<u32>>,
+    end_reason: Arc<OnceLock<u32>>,
 }
 
 impl End {
@@ -101,20 +101,20 @@ impl End {
         };
         let (source, source_mr) = registered((0..bytes).map(pattern).collect());
         let (sink, sink_mr) = registered(vec![UNTOUCHED; bytes]);
-        let (results, heard) = (Vec::new(), Arc::default());
+        let (results, end_reason) = (Vec::new(), Arc::default());
         let adapter = adapter.clone();
-        Self { adapter, pd, cq, qp, source, source_mr, sink, sink_mr, results, heard }
+        Self { adapter, pd, cq, qp, source, source_mr, sink, sink_mr, results, end_reason }
     }
 
     fn event(&self) -> Option<DisconnectEvent> {
-        let heard = self.heard.clone();
-        Some(Box::new(move |reason| heard.set(reason).unwrap()))
+        let end_reason = self.end_reason.clone();
+        Some(Box::new(move |reason| end_reason.set(reason).unwrap()))
     }
 
     /// Text of the reason of the end.
-    fn told(&self) -> String {
+    fn end_text(&self) -> String {
         let words = |code: &u32| DisconnectReason(*code).to_string();
-        self.heard.get().map_or_else(|| "nothing".to_owned(), words)
+        self.end_reason.get().map_or_else(|| "nothing".to_owned(), words)
     }
 
     fn collect(&mut self) {
@@ -251,7 +251,7 @@ fn incident(rng: &mut Rand64, plan: &Plan, impairment: Impairment, bytes: usize)
             // Minimum supported by every router (RFC 8200 §5, RFC 9293 §3.7.1).
             let least = if plan.addresses[0].is_ipv4() { 600 } else { 1280 };
             let mtu = least + draw(rng, 1400 - least);
-            Incident::Narrow { after, mtu, is_told: once_in(rng, 2) }
+            Incident::Narrow { after, mtu, is_notified: once_in(rng, 2) }
         }
         Impairment::Reset => Incident::Reset { after },
         Impairment::DeadPeer => Incident::Dead { after },
@@ -287,7 +287,7 @@ pub(crate) fn run(impairment: Impairment, operation: Operation, seed: u64) -> Ou
         revokes_in,
         has_given_up: false,
     };
-    bench.run(|| accepted.is_told()).unwrap();
+    bench.run(|| accepted.is_done()).unwrap();
     run.prepare(&mut bench);
     let bytes = run.slots.iter().map(|slot| slot.bytes + 40).sum();
     road.begin(incident(rng, &plan, impairment, bytes));
@@ -302,7 +302,7 @@ pub(crate) fn run(impairment: Impairment, operation: Operation, seed: u64) -> Ou
     } else if let Err(stall) = outcome {
         let ends = [&run.near, &run.far].map(|end| {
             let status = |result: &NdkResultEx| (result.request_context, result.status);
-            (end.told(), end.results.iter().map(status).collect::<Vec<_>>())
+            (end.end_text(), end.results.iter().map(status).collect::<Vec<_>>())
         });
         let track = road.lock();
         let plan =
@@ -399,7 +399,7 @@ impl Run {
     fn act(&mut self, rng: &mut Rand64) {
         self.near.collect();
         self.far.collect();
-        if self.posted < self.requests() && self.near.heard.get().is_none() {
+        if self.posted < self.requests() && self.near.end_reason.get().is_none() {
             self.post();
         }
         match (self.impairment, self.operation) {
@@ -446,12 +446,12 @@ impl Run {
     fn give_up(&mut self, bench: &mut Bench, connector: &Connector) {
         self.has_given_up = true;
         let done = CallbackResults::default();
-        assert_eq!(connector.disconnect(done.tells()), NtStatus::PENDING);
+        assert_eq!(connector.disconnect(done.callback()), NtStatus::PENDING);
         bench
             .run(|| {
                 self.near.collect();
                 self.far.collect();
-                done.is_told() && self.far.heard.get().is_some()
+                done.is_done() && self.far.end_reason.get().is_some()
             })
             .unwrap();
     }
@@ -472,12 +472,13 @@ impl Run {
     fn is_over(&self) -> bool {
         let Self { near, far, .. } = self;
         let is_dead = self.impairment == Impairment::DeadPeer;
-        let is_posted = self.posted == self.requests() || near.heard.get().is_some();
+        let is_posted = self.posted == self.requests() || near.end_reason.get().is_some();
         let is_done = is_posted
             && near.results.len() == self.posted
             && (far.results.len() == self.expects_receives() || is_dead);
-        let is_told = near.heard.get().is_some() && (far.heard.get().is_some() || is_dead);
-        is_done && (self.is_success() || is_told)
+        let is_reported =
+            near.end_reason.get().is_some() && (far.end_reason.get().is_some() || is_dead);
+        is_done && (self.is_success() || is_reported)
     }
 
     fn is_success(&self) -> bool {
@@ -496,11 +497,11 @@ impl Run {
             (true, false) => {
                 let far = match self.impairment {
                     Impairment::DeadPeer => "dead".to_owned(),
-                    _ => self.far.told(),
+                    _ => self.far.end_text(),
                 };
                 let near = match self.has_given_up {
-                    true => "time limit of this side".to_owned(),
-                    false => self.near.told(),
+                    true => "this side has waited long enough".to_owned(),
+                    false => self.near.end_text(),
                 };
                 Outcome::Ended { near, far }
             }

@@ -32,8 +32,8 @@ pub(crate) enum Incident {
     Flip,
     /// Each segment has one byte.
     Split,
-    /// After that many bytes of payload larger packets are dropped; senders get an ICMP message if `is_told`.
-    Narrow { after: usize, mtu: usize, is_told: bool },
+    /// After that many bytes of payload larger packets are dropped; senders get an ICMP message if `is_notified`.
+    Narrow { after: usize, mtu: usize, is_notified: bool },
     /// After that many bytes the receiver of the next ones gets a forged reset.
     Reset { after: usize },
     /// After that many bytes all frames are dropped.
@@ -175,11 +175,11 @@ impl<L: Link> NetworkPort<L> {
                 track.count += 1;
                 segment.split()
             }
-            Incident::Narrow { after, mtu, is_told }
+            Incident::Narrow { after, mtu, is_notified }
                 if track.passed > after && data.len() - ETHERNET_BYTES > mtu =>
             {
                 track.count += 1;
-                self.inbound.extend(icmp::too_big(&data, mtu).filter(|_| is_told));
+                self.inbound.extend(icmp::too_big(&data, mtu).filter(|_| is_notified));
                 Vec::new()
             }
             Incident::Reset { after }

@@ -208,8 +208,8 @@ fn table(seeds: &std::ops::Range<u64>) -> String {
         match (impairment.impossible(operation), counts) {
             (Some(why), _) => text += &format!("impossible: {why}"),
             (None, Some(counts)) => {
-                let told = counts.iter().map(|(outcome, count)| format!("{count} {outcome}"));
-                text += &told.collect::<Vec<_>>().join("\n    ");
+                let texts = counts.iter().map(|(outcome, count)| format!("{count} {outcome}"));
+                text += &texts.collect::<Vec<_>>().join("\n    ");
             }
             (None, None) => panic!("{impairment:?}, {operation:?}: not run"),
         }

@@ -167,7 +167,7 @@ impl World {
     }
 
     /// Records the status of a call.
-    fn said(&mut self, call: &'static str, status: NtStatus) {
+    fn record_status(&mut self, call: &'static str, status: NtStatus) {
         let is_known = status.name().is_some();
         check!(Other, is_known, "{call}: {status:?} is no status of NDKPI");
         // The device exists, and a queue fails only by an overrun.
@@ -182,23 +182,23 @@ impl World {
     }
 
     /// Records a call with a completion (NDK-ASY-1).
-    fn called(&mut self, call: &'static str, status: NtStatus, calls: Arc<AtomicU32>) {
+    fn record_call(&mut self, call: &'static str, status: NtStatus, calls: Arc<AtomicU32>) {
         let pended = status == NtStatus::PENDING;
         self.sum.pended += u64::from(pended);
         self.callbacks.push(Callback { call, pended, calls });
-        self.said(call, status);
+        self.record_status(call, status);
     }
 
     /// Records a post: a refused one never completes (NDK-WR-4).
-    fn posted(&mut self, node: usize, call: &'static str, context: u64, status: NtStatus) {
+    fn record_post(&mut self, node: usize, call: &'static str, context: u64, status: NtStatus) {
         check!(Other, status != NtStatus::PENDING, "{call} pends");
         if status == NtStatus::SUCCESS {
             self.outstanding[node].insert(context, call);
         }
-        self.said(call, status);
+        self.record_status(call, status);
     }
 
-    fn completed(&mut self, node: usize, context: u64, status: NtStatus) {
+    fn record_completion(&mut self, node: usize, context: u64, status: NtStatus) {
         let request = self.outstanding[node].remove(&context);
         check!(WrongCompletion, request.is_some(), "request {context} of {node}: {status:?}");
         check!(WrongCompletion, status.name().is_some(), "{request:?}: {status:?}");

@@ -40,7 +40,7 @@ const ACCEPTS_MAX: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 impl SocketRnic {
-    pub(super) fn carry_out(&mut self, now: Instant, command: Command) {
+    pub(super) fn execute(&mut self, now: Instant, command: Command) {
         match command {
             Command::Connect { stream, local, remote, timeout, endpoint: _ } => {
                 match self.begin_connect(stream, local, remote) {
@@ -90,8 +90,8 @@ impl SocketRnic {
             // The kernel keeps the address of a connection as long as required.
             Command::Release { reservation: Reservation::Stream(_) } => {}
             Command::Abort { stream } => {
-                if let Some(gone) = self.remove(stream) {
-                    gone.reset_on_close();
+                if let Some(removed) = self.remove(stream) {
+                    removed.reset_on_close();
                 }
                 self.rnic.handle_gone(stream, ConnectError::Aborted);
             }
