@@ -69,17 +69,17 @@ fn tests(cell: &str) -> Vec<(&str, &str)> {
 
 /// Returns the errors of a row, one per line.
 fn errors(cells: [&str; 5], cases: &BTreeMap<&str, Vec<&str>>) -> String {
-    let [id, level, what, verdict, place] = cells;
+    let [id, level, text, verdict, place] = cells;
     let mut errors = String::new();
-    let mut say = |what: String| writeln!(errors, "{id}: {what}").unwrap();
-    if !["must", "should", "may"].contains(&level) || what.is_empty() {
-        say("has no level, or does not say what it is about".into());
+    let mut add = |error: String| writeln!(errors, "{id}: {error}").unwrap();
+    if !["must", "should", "may"].contains(&level) || text.is_empty() {
+        add("no level or no text".into());
     }
     let tests = tests(place);
     match verdict {
-        "met" if tests.is_empty() => say("is met, and no test proves it".into()),
+        "met" if tests.is_empty() => add("verdict `met` without a test".into()),
         "met" | "deviates" | "not ours" | "absent" if place.len() > 5 => {}
-        _ => say(format!("has no verdict, or no reason for `{verdict}`")),
+        _ => add(format!("unknown verdict, or no reason for `{verdict}`")),
     }
     for (file, name) in tests {
         let found = match file {
@@ -89,7 +89,7 @@ fn errors(cells: [&str; 5], cases: &BTreeMap<&str, Vec<&str>>) -> String {
                 .any(|(known, path)| *known == file && read(path).contains(&format!("fn {name}("))),
         };
         if !found {
-            say(format!("no test {file}::{name}, or it is not about this rule"));
+            add(format!("test {file}::{name} not found, or not for this rule"));
         }
     }
     errors
@@ -121,15 +121,14 @@ fn every_rule_has_a_verdict_and_existing_tests() {
         }
     }
     for id in judged.iter().filter(|id| !rules.contains(*id)) {
-        writeln!(findings, "{id} is no rule of {RULES}").unwrap();
+        writeln!(findings, "{id} is not a rule of {RULES}").unwrap();
     }
     for rule in cases.values().flatten().filter(|rule| !rules.contains(*rule)) {
-        writeln!(findings, "a case is about {rule}, which is no rule").unwrap();
+        writeln!(findings, "a case has the unknown rule {rule}").unwrap();
     }
     for (verdict, count) in &verdicts {
         if !document.contains(&format!("| {count} |")) {
-            writeln!(findings, "the first table does not say that {count} rules are {verdict}")
-                .unwrap();
+            writeln!(findings, "the first table has no count of {count} for {verdict}").unwrap();
         }
     }
     assert!(findings.is_empty(), "\n{findings}");
@@ -160,11 +159,11 @@ const NDK_RULES: &str = "tests/data/ndk-rules.txt";
 
 /// Returns the error of a row of NDK's document.
 fn ndk_error(cells: &[&str]) -> Option<&'static str> {
-    let &[_, asks, verdict, _, test] = cells else { return Some("has not five cells") };
+    let &[_, requirement, verdict, _, test] = cells else { return Some("has not five cells") };
     let names_test = test.split('`').skip(1).step_by(2).any(|name| name.contains("::"));
     match verdict {
-        _ if asks.is_empty() => Some("does not say what it asks for"),
-        "met" | "decided" if !names_test => Some("is met or decided, and no test shows it"),
+        _ if requirement.is_empty() => Some("has no requirement"),
+        "met" | "decided" if !names_test => Some("is met or decided without a test"),
         "met" | "decided" => None,
         "consumer's" | "n/a" if test.len() > 10 => None,
         "consumer's" | "n/a" => Some("gives no reason"),
@@ -190,7 +189,7 @@ fn every_ndk_rule_has_a_verdict() {
             writeln!(findings, "{id} {error}").unwrap();
         }
         if !rules.contains(id) {
-            writeln!(findings, "{id} is no rule of {NDK_RULES}").unwrap();
+            writeln!(findings, "{id} is not a rule of {NDK_RULES}").unwrap();
         }
     }
     for rule in rules {

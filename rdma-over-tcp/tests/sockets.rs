@@ -75,7 +75,7 @@ fn limits() -> ReadLimit {
 }
 
 /// Connects to a listener.
-fn dial(end: &End, server: SocketAddr) -> Result<Connection, NodeError> {
+fn connect_to(end: &End, server: SocketAddr) -> Result<Connection, NodeError> {
     let End { adapter, qp, .. } = end;
     Connection::connect(&mut adapter.clone(), adapter, qp, server, limits(), &[])
 }
@@ -90,7 +90,7 @@ fn connect(near: &mut End, far: &mut End) -> (Connection, Connection) {
             let connector = incoming.next(&mut far.adapter.clone())?;
             Connection::accept(&mut far.adapter.clone(), connector, &far.qp, limits(), b"welcome")
         });
-        let active = dial(near, server);
+        let active = connect_to(near, server);
         (active.unwrap(), passive.join().unwrap().unwrap())
     })
 }
@@ -382,7 +382,7 @@ fn connections_leave_nothing() {
     // The listener still works.
     let near = End::new(4096);
     thread::scope(|scope| {
-        let active = scope.spawn(|| dial(&near, server));
+        let active = scope.spawn(|| connect_to(&near, server));
         let connector = incoming.next(&mut far.adapter.clone()).unwrap();
         Connection::accept(&mut far.adapter.clone(), connector, &far.qp, limits(), &[]).unwrap();
         active.join().unwrap().unwrap();

@@ -65,7 +65,7 @@ pub enum MpaError {
     /// CRC and octets of an FPDU disagree (code 2).
     #[error("CRC {received:#010x} received, {computed:#010x} computed")]
     Crc {
-        /// CRC of the CRC field.
+        /// Value of the CRC field.
         received: u32,
         /// CRC computed over the octets received.
         computed: u32,

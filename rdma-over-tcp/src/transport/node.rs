@@ -243,7 +243,7 @@ impl NodeRnic {
                 self.host_event(now, StreamId(handle.0), StreamEvent::ShutDown);
             }
             Notice::ConnectFailed { handle, error: HostError::OwnAddress { local, remote } } => {
-                self.connect_to_itself(now, StreamId(handle.0), (local, remote));
+                self.connect_loopback(now, StreamId(handle.0), (local, remote));
             }
             Notice::ConnectFailed { handle, error } => {
                 self.rnic.handle_gone(StreamId(handle.0), connect_error(error));
@@ -271,7 +271,7 @@ impl NodeRnic {
     }
 
     /// Connects to a listener of this adapter. The host stack has checked the local address.
-    fn connect_to_itself(
+    fn connect_loopback(
         &mut self,
         now: Instant,
         id: StreamId,
@@ -328,7 +328,8 @@ impl NodeRnic {
         taken
     }
 
-    /// Passes the queued requests to the target as soon as possible. Afterwards the stream is a plain offloaded one.
+    /// Passes the queued requests to the target if the switch allows it. Once settled, the stream is a plain offloaded
+    /// one.
     fn settle(&mut self, id: StreamId, io: &mut ConnectionIo<'_>) {
         let Some(stream) = self.moving.get_mut(&id) else { return };
         if stream.switch.sees_fin(|| io.query().delegated.state) {

@@ -1,5 +1,5 @@
-//! Byte streams and NDK as two consumers of one node. They share its addresses, but no port. Each gets the events of its
-//! own connections; one that is removed releases its own resources, and the other is not affected.
+//! Byte streams and NDK as two consumers of one node. They share its addresses, but no port. Each gets the events of
+//! its own connections; one that is removed releases its own resources, and the other is not affected.
 #![cfg(not(loom))]
 
 mod ends;
@@ -108,8 +108,8 @@ fn both_move_data_on_one_address() {
     near.streams.until(one, "the target", |status| status.state == OffloadState::Offloaded);
 }
 
-/// An adapter is removed with its last handle: its queue pair's peer gets a disconnect event, its ports are free, and the
-/// byte streams continue. Another adapter can replace it.
+/// An adapter is removed with its last handle: its queue pair's peer gets a disconnect event, its ports are free, and
+/// the byte streams continue. Another adapter can replace it.
 #[test]
 fn removed_adapter_does_not_affect_streams() {
     let [near, far] = hosts();

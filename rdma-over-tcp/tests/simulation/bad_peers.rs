@@ -247,9 +247,9 @@ fn silent_connections() {
     }
 }
 
-/// Reaction of a peer without RFC 6581 to an enhanced Request.
+/// Peer without RFC 6581, by its reaction to an enhanced Request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Old {
+enum LegacyPeer {
     Closes,
     Resets,
     AnswersPlain,
@@ -261,7 +261,7 @@ enum Old {
 fn peer_without_rfc_6581_gets_a_plain_request() {
     let plain = frame(FrameKind::Reply, &[0x40, 1, 0, 0]);
     for policy in POLICIES {
-        for old in [Old::Closes, Old::Resets, Old::AnswersPlain] {
+        for old in [LegacyPeer::Closes, LegacyPeer::Resets, LegacyPeer::AnswersPlain] {
             for retry_plain in [true, false] {
                 let (mut bench, plan) = bench(policy, AdapterConfig { retry_plain, ..config() });
                 let peer = Peer::new(&mut bench);
@@ -284,11 +284,11 @@ fn peer_without_rfc_6581_gets_a_plain_request() {
                 let (handle, first) = request(&mut bench);
                 assert!(first.revision == Revision::Two && first.enhanced.is_some());
                 match old {
-                    Old::Closes => peer.shutdown(&mut bench, handle),
-                    Old::Resets => peer.now(&mut bench, |streams, connections, now| {
+                    LegacyPeer::Closes => peer.shutdown(&mut bench, handle),
+                    LegacyPeer::Resets => peer.now(&mut bench, |streams, connections, now| {
                         streams.abort(now, connections, handle);
                     }),
-                    Old::AnswersPlain => peer.send(&mut bench, handle, plain.clone()),
+                    LegacyPeer::AnswersPlain => peer.send(&mut bench, handle, plain.clone()),
                 }
                 if retry_plain {
                     let (handle, second) = request(&mut bench);

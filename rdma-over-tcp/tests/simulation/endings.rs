@@ -80,7 +80,7 @@ impl Scene {
 
     /// Runs the second node until `limit`, while the first one is dead and the frames it has sent are lost. Returns the
     /// time of its consumer's disconnect event.
-    fn survive(&mut self, limit: Instant) -> Option<Instant> {
+    fn run_survivor(&mut self, limit: Instant) -> Option<Instant> {
         let pair = &mut self.bench.pair;
         while pair.now < limit {
             while pair.b.poll(pair.now).unwrap() || pair.b.has_input() {}
@@ -191,7 +191,7 @@ fn dead_peer_is_detected() {
             scene.rest();
             let begun = scene.bench.pair.now;
             let ended = scene
-                .survive(begun + 2 * keep_alive.limit())
+                .run_survivor(begun + 2 * keep_alive.limit())
                 .unwrap_or_else(|| panic!("{policy:?}, {keep_alive:?}: connection not ended"));
             let took = ended - begun;
             // The last segment of the peer arrived shortly before.
@@ -204,7 +204,7 @@ fn dead_peer_is_detected() {
         let mut scene = Scene::with(policy, |it| it.keep_alive = None);
         scene.rest();
         let begun = scene.bench.pair.now;
-        assert_eq!(scene.survive(begun + 100 * default.limit()), None, "{policy:?}");
+        assert_eq!(scene.run_survivor(begun + 100 * default.limit()), None, "{policy:?}");
     }
 }
 

@@ -19,9 +19,9 @@ const SEEDS: u64 = 12;
 /// Bytes of a request that is in flight when the peer ends the connection: more than TCP sends at once.
 const LARGE: usize = 300 * 1024;
 /// Context of the faulty request.
-const CULPRIT: u64 = 1000;
+const FAULTY: u64 = 1000;
 /// Context of the requests after it.
-const BEHIND: u64 = 1001;
+const AFTER: u64 = 1001;
 
 /// Error of the active side.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -91,25 +91,25 @@ impl Fault {
             [Sge { address, length: 1, token }]
         };
         let (qp, flags) = (&active.qp, OpFlags::empty());
-        for context in (CULPRIT..).take(self.receives().len()) {
+        for context in (FAULTY..).take(self.receives().len()) {
             let byte = passive.plan.source.end..passive.plan.source.end + 1;
             passive.qp.receive(context, &passive.sges(&[byte])).unwrap();
         }
         match self {
-            Self::WriteBeyond => qp.write(CULPRIT, data, beyond, writable, flags),
-            Self::WriteWithWrongToken => qp.write(CULPRIT, data, source, writable ^ 1, flags),
-            Self::ReadBeyond => qp.read(CULPRIT, &sink(), source - 1, readable, flags),
-            Self::ReadWithWrongToken => qp.read(CULPRIT, &sink(), source, readable ^ 1, flags),
+            Self::WriteBeyond => qp.write(FAULTY, data, beyond, writable, flags),
+            Self::WriteWithWrongToken => qp.write(FAULTY, data, source, writable ^ 1, flags),
+            Self::ReadBeyond => qp.read(FAULTY, &sink(), source - 1, readable, flags),
+            Self::ReadWithWrongToken => qp.read(FAULTY, &sink(), source, readable ^ 1, flags),
             Self::AtomicWithoutRight => {
                 let start = active.plan.source.end;
                 let result = start..start + 8;
                 let sge = active.sges(&[result])[0];
-                qp.fetch_add(CULPRIT, sge, source, writable, 1, flags)
+                qp.fetch_add(FAULTY, sge, source, writable, 1, flags)
             }
-            Self::SendTooLong | Self::SendWithoutReceive => qp.send(CULPRIT, data, flags),
+            Self::SendTooLong | Self::SendWithoutReceive => qp.send(FAULTY, data, flags),
         }
         .unwrap();
-        qp.send(BEHIND, Data::Registered(&[]), OpFlags::READ_FENCE).unwrap();
+        qp.send(AFTER, Data::Registered(&[]), OpFlags::READ_FENCE).unwrap();
     }
 }
 
@@ -156,22 +156,22 @@ fn scenario(fault: Fault, seed: u64) -> bool {
         let results = side.after.iter().flatten();
         results.map(|result| (result.request_context, result.status)).collect()
     };
-    let receives: Vec<_> = (CULPRIT..).zip(fault.receives().iter().copied()).collect();
+    let receives: Vec<_> = (FAULTY..).zip(fault.receives().iter().copied()).collect();
     assert_eq!(statuses(passive), receives, "{fault:?}");
     let has_failed = statuses(active)[0].1 == fault.status();
-    let behind = statuses(active)[1].1;
+    let after = statuses(active)[1].1;
     match has_failed {
         true => {
             assert_eq!(active.after.as_ref().unwrap()[0].provider_error_code, fault.code());
-            assert_eq!(behind, NtStatus::CANCELLED);
+            assert_eq!(after, NtStatus::CANCELLED);
         }
         false => {
             assert!(!fault.is_read(), "{:?}", statuses(active));
             assert_eq!(statuses(active)[0].1, NtStatus::SUCCESS);
-            assert!([NtStatus::SUCCESS, NtStatus::CANCELLED].contains(&behind));
+            assert!([NtStatus::SUCCESS, NtStatus::CANCELLED].contains(&after));
         }
     }
-    assert_eq!(statuses(active), [(CULPRIT, statuses(active)[0].1), (BEHIND, behind)]);
+    assert_eq!(statuses(active), [(FAULTY, statuses(active)[0].1), (AFTER, after)]);
 
     world.settle_shared();
     world.pairs.iter().flatten().for_each(Side::assert_image);

@@ -147,7 +147,7 @@ impl Plan {
     }
 
     /// Configures some adapters to queue messages that arrive before their receives.
-    pub(crate) fn let_messages_wait(&mut self) {
+    pub(crate) fn allow_queued_messages(&mut self) {
         for adapter in &mut self.adapters {
             if adapter.seed % 3 == 0 {
                 adapter.receive_wait = Duration::from_secs(900);

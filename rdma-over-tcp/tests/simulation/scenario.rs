@@ -475,7 +475,7 @@ pub(crate) fn run_moved(seed: u64) -> (String, usize) {
 fn play(seed: u64, background: Background) -> (String, usize) {
     let mut rng = Rand64::new(u128::from(seed));
     let mut plan = Plan::new(&mut rng);
-    plan.let_messages_wait();
+    plan.allow_queued_messages();
     if background == Background::Mover {
         plan.mix_policies(&mut rng);
     }
@@ -503,7 +503,7 @@ fn play(seed: u64, background: Background) -> (String, usize) {
 pub(crate) fn run_on_sockets(seed: u64) {
     let mut rng = Rand64::new(u128::from(seed));
     let mut plan = Plan::new(&mut rng);
-    plan.let_messages_wait();
+    plan.allow_queued_messages();
     plan.on_loopback();
     let conversations = conversations(&mut rng, &plan);
     let mut bench = Loopback::new(&plan);

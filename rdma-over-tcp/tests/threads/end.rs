@@ -178,7 +178,7 @@ impl End {
     }
 
     /// Sends the address and token of this end's memory, in the first message.
-    fn introduce(&mut self) {
+    fn send_advert(&mut self) {
         let mut advert = [0; 12];
         advert[..8].copy_from_slice(&self.buffer.address().to_be_bytes());
         advert[8..].copy_from_slice(&self.token.to_be_bytes());
@@ -228,7 +228,7 @@ impl End {
     /// Memory that is written while it is sent and while the peer reads it, and read while the peer writes it: always
     /// with the same bytes, otherwise CRCs would not match.
     pub(crate) fn race(mut self) -> u32 {
-        self.introduce();
+        self.send_advert();
         let data: Vec<u8> = (0..RACE).map(|at| pattern(1, at) | 1).collect();
         self.buffer.write_at(RACE_AT, &data);
         let is_over = Arc::<AtomicBool>::default();
@@ -267,7 +267,7 @@ impl End {
 
     /// Runs rounds until `is_last` returns true, at either end. Returns the completions.
     pub(crate) fn run(mut self, mut is_last: impl FnMut(u32) -> bool) -> u32 {
-        self.introduce();
+        self.send_advert();
         let mut round = 1;
         while !self.round(round, is_last(round)) {
             round += 1;
@@ -277,7 +277,7 @@ impl End {
 }
 
 /// Requests the move of all connections of a node, and waits until they are complete.
-pub(crate) fn hand_over(node: &TestNode, to: OffloadState) {
+pub(crate) fn move_connections(node: &TestNode, to: OffloadState) {
     loop {
         let rows = node.list(LIMIT).unwrap();
         let mut left = rows.iter().filter(|row| row.remote.is_some() && row.offload != to);

@@ -39,7 +39,7 @@ use rdma_over_tcp::ndk::{
     QpLimits, SocketsConfig, open, open_queues, open_sockets,
 };
 
-use self::end::{CallbackResults, End, LIMIT, LIMITS, RACES, TestNode, hand_over};
+use self::end::{CallbackResults, End, LIMIT, LIMITS, RACES, TestNode, move_connections};
 
 const CONNECTIONS: usize = 4;
 /// Round trips of each connection.
@@ -109,19 +109,19 @@ fn rounds(end: End) -> u32 {
 
 // NDK-CQ-1, -2, -3, -11: completions return the memory to the consumer; NDK-LIFE: callbacks run one at a time.
 fn memory_passes_between_threads(progress: [Progress; 2]) {
-    ends_do(rounds, COMPLETIONS, progress);
+    run_ends(rounds, COMPLETIONS, progress);
 }
 
 /// Both ends of each connection run the same code; each has `completions` completions.
-fn ends_do(run: fn(End) -> u32, completions: u32, progress: [Progress; 2]) {
+fn run_ends(run: fn(End) -> u32, completions: u32, progress: [Progress; 2]) {
     let (one, other) = link::bell_links(MemoryLinkOptions::default());
     let (_near, near_adapter) = node(0, Box::new(one), progress[0]);
     let (_far, far_adapter) = node(1, Box::new(other), progress[1]);
-    adapters_do([near_adapter, far_adapter], address(1), run, completions);
+    run_adapters([near_adapter, far_adapter], address(1), run, completions);
 }
 
-/// As [`ends_do`], of two adapters.
-fn adapters_do(
+/// As [`run_ends`], of two adapters.
+fn run_adapters(
     [near, far]: [Adapter; 2],
     local: SocketAddr,
     run: fn(End) -> u32,
@@ -268,7 +268,7 @@ fn memory_passes_while_connections_move() {
             (&near, OffloadState::Offloaded),
             (&far, OffloadState::Offloaded),
         ] {
-            hand_over(node, to);
+            move_connections(node, to);
         }
     }
     for end in ends {
@@ -282,7 +282,7 @@ fn memory_passes_while_connections_move() {
 
 #[test]
 fn memory_that_others_write_is_sent_and_read() {
-    ends_do(End::race, COMPLETIONS_OF_A_RACE, [Progress::Automatic, Progress::Automatic]);
+    run_ends(End::race, COMPLETIONS_OF_A_RACE, [Progress::Automatic, Progress::Automatic]);
 }
 
 // As above on kernel sockets, where each waiting thread may drive them.
@@ -293,7 +293,7 @@ fn memory_passes_between_threads_and_kernel_sockets() {
     {
         let ends = [0, 1]
             .map(|_| open_sockets(SocketsConfig::default(), AdapterConfig::default()).unwrap());
-        adapters_do(ends, (Ipv4Addr::LOCALHOST, 0).into(), run, completions);
+        run_adapters(ends, (Ipv4Addr::LOCALHOST, 0).into(), run, completions);
     }
 }
 

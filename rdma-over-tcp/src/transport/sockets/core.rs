@@ -105,7 +105,7 @@ pub struct SocketRnic {
     received: Box<[u8]>,
     /// Streams that have received recently, the latest first.
     hot: Vec<StreamId>,
-    /// True if the last query of the epoll set returned more streams than that.
+    /// True if the last query of the epoll set returned more than [`HOT_MAX`] events.
     is_crowded: bool,
     /// Passes since the last query of the epoll set.
     hot_polls: u32,
@@ -542,7 +542,7 @@ impl SocketRnic {
         worked
     }
 
-    /// Serves streams that have more to read or to write.
+    /// Serves streams that have more to read or to write. Returns true if there were any.
     fn run_ready(&mut self, now: Instant) -> bool {
         let count = self.ready.len();
         for _ in 0..count {

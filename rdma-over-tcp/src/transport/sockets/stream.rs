@@ -154,8 +154,8 @@ impl SocketStream {
         !self.queue.is_empty()
     }
 
-    /// Writes queued data to the kernel with one system call. Returns the number of bytes written, and passes them to
-    /// `look` first.
+    /// Writes queued data to the kernel with one system call. Passes the pieces and the number of bytes written to
+    /// `record`, and returns the number.
     ///
     /// # Errors
     /// The connection has failed. A full buffer is no error.
@@ -163,7 +163,7 @@ impl SocketStream {
         &mut self,
         run: u64,
         poller: &OwnedFd,
-        look: impl FnOnce(&mut dyn Iterator<Item = Piece<'_>>, usize),
+        record: impl FnOnce(&mut dyn Iterator<Item = Piece<'_>>, usize),
     ) -> Result<usize, Errno> {
         // Several lists share a write, up to the end of a record.
         let count = self.queue.iter().take(PIECES_MAX).position(|queued| queued.ends_segment);
@@ -172,7 +172,7 @@ impl SocketStream {
         let pieces = || self.queue.iter().take(count).flat_map(|queued| queued.list.pieces());
         match socket::send(self.socket.as_fd(), pieces(), ends_record) {
             Ok(bytes) => {
-                look(&mut pieces(), bytes);
+                record(&mut pieces(), bytes);
                 self.count_written(run, bytes);
                 Ok(bytes)
             }

@@ -36,7 +36,7 @@ const UNTOUCHED: u8 = 0xee;
 /// Byte that the consumer writes to a source during a read, and to memory after its revocation.
 const LATER: u8 = 0xdd;
 /// Context of the Send after Writes.
-const BEHIND: u64 = 1_000;
+const AFTER: u64 = 1_000;
 /// Value that the far consumer adds to a word meanwhile: beyond the range of the requested additions.
 const LOCAL: u64 = 1 << 32;
 const NONE: OpFlags = OpFlags::empty();
@@ -330,12 +330,12 @@ impl Run {
                 mr.initialize_fast_register(1, true).unwrap();
                 let page = far.adapter.allocate(4096).unwrap();
                 let rights = OpFlags::ALLOW_REMOTE_WRITE;
-                far.qp.fast_register(BEHIND, &mr, &page, 0, 4096, 0, rights).unwrap();
+                far.qp.fast_register(AFTER, &mr, &page, 0, 4096, 0, rights).unwrap();
                 windows.push(mr);
             }
         }
         if *operation == Operation::Write {
-            far.qp.receive(BEHIND, &[]).unwrap();
+            far.qp.receive(AFTER, &[]).unwrap();
         }
         if *operation == Operation::Atomic {
             far.sink.write_at(0, &0_u64.to_le_bytes());
@@ -379,7 +379,7 @@ impl Run {
                 Operation::Immediate => qp.immediate(context, Self::immediate(context), NONE),
             }
         } else {
-            near.qp.send(BEHIND, Data::Inline(&[]), NONE)
+            near.qp.send(AFTER, Data::Inline(&[]), NONE)
         };
         match posting {
             Ok(()) => *posted += 1,
@@ -490,8 +490,8 @@ impl Run {
     }
 
     fn judge(&self) -> Outcome {
-        let is_right = (0..).zip(&self.slots).all(|(context, slot)| self.is_right(context, slot));
-        match (is_right, self.is_success()) {
+        let is_exact = (0..).zip(&self.slots).all(|(context, slot)| self.is_exact(context, slot));
+        match (is_exact, self.is_success()) {
             (false, _) => Outcome::Changed,
             (true, true) => Outcome::Exact,
             (true, false) => {
@@ -509,14 +509,14 @@ impl Run {
     }
 
     /// True if the memory of a request has the requested content, as far as it was placed; completely if it succeeded.
-    fn is_right(&self, context: u64, slot: &Slot) -> bool {
+    fn is_exact(&self, context: u64, slot: &Slot) -> bool {
         let Self { near, far, .. } = self;
         match self.operation {
             Operation::Send | Operation::SendInvalidate => {
                 let is_placed = self.is_placed(far, slot, far.succeeded(context));
                 is_placed && far.result(context).is_none_or(|result| self.is_received(result, slot))
             }
-            Operation::Write => self.is_placed(far, slot, far.succeeded(BEHIND)),
+            Operation::Write => self.is_placed(far, slot, far.succeeded(AFTER)),
             Operation::Read => self.is_placed(near, slot, near.succeeded(context)),
             Operation::Atomic => self.is_counted(context, slot),
             Operation::Immediate => far.result(context).is_none_or(|result| {
